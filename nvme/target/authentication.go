@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -127,6 +126,9 @@ func authSend(h *Handler, c *cmd) {
 	m := make([]byte, c.req.Length)
 	from := mem.NewCursor(c.req.Segs, 0)
 	from.CopyTo(m)
+	if free := s.q.HandOverBuffers(c.req); free != nil {
+		free() // messages that wait hold no memory for data
+	}
 	if !a.running && !s.unproven() { // once more; at first the deadline of Connect goes on
 		s.startDeadline()
 	}
@@ -272,8 +274,5 @@ func (s *session) startDeadline() {
 // allow gives the queue what those of allowed hosts have.
 func (s *session) allow() error {
 	s.joinHost(s.ctrl.hostNQN)
-	if q, ok := s.q.(fabric.Allower); ok {
-		return q.Allow()
-	}
-	return nil
+	return s.q.Allow()
 }

@@ -3,6 +3,7 @@ package target
 import (
 	"fmt"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -320,13 +321,19 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	depth := int(sqe.SQSIZE()) + 1
 	s.requireAuthentication()
-	allowed := !s.ctrl.sub.discovery && !s.unproven()
-	if err := s.q.SetDepth(depth, allowed); err != nil {
+	p := fabric.Allowed
+	switch {
+	case s.unproven():
+		p = fabric.Unproven
+	case s.ctrl.sub.discovery:
+		p = fabric.Discovery
+	}
+	if err := s.q.SetDepth(depth, p); err != nil {
 		s.ctrl.peerLog().Warn("no resources for a queue", "depth", depth, "err", err)
 		return false
 	}
 	s.setDepth(depth)
-	if allowed {
+	if p == fabric.Allowed {
 		s.joinHost(s.ctrl.hostNQN)
 	}
 	s.noFlowControl = sqe.CATTR()&nvme.CATTRNoFlowControl != 0
