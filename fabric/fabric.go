@@ -152,11 +152,13 @@ type Queue interface {
 	// after Prepare. It does not call the handler.
 	Resume(r *Request)
 	// SetDepth is called once, before the successful response to Connect is completed: the queue
-	// will carry at most depth commands (SQSIZE+1). The transport allocates what it lacks. allowed
-	// says that an NVM subsystem allows the host; a discovery controller is anybody's, and its
-	// queue stays in the part of the transport's resources that is for such peers. An error refuses
-	// the Connect with "no resources".
-	SetDepth(depth int, allowed bool) error
+	// will carry at most depth commands (SQSIZE+1). The transport allocates what it lacks, from the
+	// part of its resources that is for such peers. An error refuses the Connect with "no
+	// resources".
+	SetDepth(depth int, p Peer) error
+	// Allow says that the host of an Unproven queue has authenticated. An error says that the queue
+	// has had to make room for another one, or has ended. Reactor only.
+	Allow() error
 	// CanSendFrom says whether the transport can send straight from segs, each of which lies within
 	// one mem.ChunkSize of its region. Registering memory takes time: no may become yes a moment
 	// later.
@@ -184,12 +186,18 @@ type DigestReporter interface {
 	Digests() (header, data bool)
 }
 
-// Allower is a Queue whose transport has more for the queues of allowed hosts.
-type Allower interface {
-	// Allow says that the host, which SetDepth has called not allowed, is. An error says that the
-	// queue has had to make room for another one, or has ended. Reactor only.
-	Allow() error
-}
+// Peer is what is known of the peer of a queue once a Connect command has succeeded.
+type Peer uint8
+
+// What is known.
+const (
+	// Unproven: the host has yet to authenticate, so the peer may be anybody.
+	Unproven Peer = iota
+	// Discovery: the queue is a discovery controller's, which anybody may have.
+	Discovery
+	// Allowed: an NVM subsystem allows the host.
+	Allowed
+)
 
 // QueueInfo describes a connection. It is immutable once the queue exists and may be read by any
 // goroutine.
@@ -249,8 +257,8 @@ type UsageReporter interface {
 
 // Usage is what the queues of a transport take.
 type Usage struct {
-	// Connections are all of them; no Connect command has succeeded on the Unassociated ones, and
-	// those of Discovery belong to discovery controllers, or to hosts that are to authenticate.
+	// Connections are all of them; no Connect command has succeeded on the Unassociated ones, or
+	// the host has yet to authenticate, and those of Discovery belong to discovery controllers.
 	Connections, Unassociated, Discovery int
 	// Refused counts connections and Connect commands that would have exceeded a limit, Evicted the
 	// connections that ended because newer ones took their place.

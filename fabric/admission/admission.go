@@ -1,12 +1,13 @@
 // Package admission counts the connections of a transport and the memory of their queues, and
 // refuses what exceeds the limits.
 //
-// Until a Connect command has succeeded, a connection is unassociated, and anybody may have made
-// it; and anybody may create discovery controllers. Both have budgets, parts of the limits, in all
-// and for each address; the rest is for the queues of allowed hosts. Addresses that an allowed host
-// has connected from have budgets of their own, which no flood from elsewhere touches. An
-// unassociated connection that finds its budget full evicts the oldest one in it: a handshake takes
-// milliseconds, so that those which are idle go before those which are about to succeed.
+// Until a Connect command has succeeded, and the host has authenticated if it has to, a connection
+// is unassociated, and anybody may have made it; and anybody may create discovery controllers. Both
+// have budgets, parts of the limits, in all and for each address; the rest is for the queues of
+// allowed hosts. Addresses that an allowed host has connected from have budgets of their own, which
+// no flood from elsewhere touches. An unassociated connection that finds its budget full evicts the
+// oldest one in it: a handshake takes milliseconds, so that those which are idle go before those
+// which are about to succeed.
 package admission
 
 import (
@@ -37,7 +38,7 @@ var (
 	ErrClosed = errors.New("the transport is closing")
 
 	errEvicted = errors.New("evicted by a newer connection: too many have no successful Connect " +
-		"command, or belong to discovery controllers")
+		"command, have not authenticated, or belong to discovery controllers")
 	errLeft = errors.New("the connection has ended")
 )
 
@@ -146,9 +147,9 @@ func (c *Counter) fits(n int64) error {
 }
 
 // Associate is called when a Connect command is about to succeed, with the memory that the queue
-// needs more: of a host that an NVM subsystem allows, or else of a discovery controller. After an
-// error nothing has changed, and the Connect command must be refused.
-func (e *Conn) Associate(allowed bool, memory int64) error {
+// needs more, and once more when the host has authenticated. After an error the connection is
+// unassociated, and the Connect command must be refused.
+func (e *Conn) Associate(p fabric.Peer, memory int64) error {
 	c := e.c
 	c.mu.Lock()
 	defer c.unlock()
@@ -158,22 +159,37 @@ func (e *Conn) Associate(allowed bool, memory int64) error {
 		err = errEvicted
 	case e.left:
 		err = errLeft
-	case err == nil && !allowed && !c.makeRoom(e.host, discovery, e.memory+memory):
-		err = errors.New("too many discovery controllers, and hosts yet to authenticate, exist")
+	case err == nil:
+		err = e.move(peerClasses[p], memory)
 	}
 	if err != nil {
 		c.refused++
-		return err
 	}
+	return err
+}
+
+// peerClasses are the classes of connections by what is known of their peers.
+var peerClasses = [...]class{
+	fabric.Unproven: unassociated, fabric.Discovery: discovery, fabric.Allowed: inNoBudget,
+}
+
+// move gives the connection a class and more memory.
+func (e *Conn) move(cl class, memory int64) error {
+	c := e.c
 	e.quit()
+	if cl != inNoBudget && !c.makeRoom(e.host, cl, e.memory+memory) {
+		e.join(unassociated)
+		return errors.New("too many discovery controllers exist, or too many connections whose " +
+			"hosts have not authenticated")
+	}
 	c.memory += memory
 	e.memory += memory
-	if allowed {
+	if cl == inNoBudget {
 		c.allow(e.host)
 		return nil
 	}
 	e.since = c.now()
-	e.join(discovery)
+	e.join(cl)
 	return nil
 }
 

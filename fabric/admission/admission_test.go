@@ -51,7 +51,7 @@ func (c *counter) admit(name string, a netip.Addr, memory int64) *Conn {
 func (c *counter) allowed(name string, a netip.Addr) *Conn {
 	c.t.Helper()
 	e := c.admit(name, a, 0)
-	refused(c.t, e.Associate(true, 0), "")
+	refused(c.t, e.Associate(fabric.Allowed, 0), "")
 	return e
 }
 
@@ -59,7 +59,7 @@ func (c *counter) allowed(name string, a netip.Addr) *Conn {
 func (c *counter) discovery(name string, a netip.Addr) *Conn {
 	c.t.Helper()
 	e := c.admit(name, a, 0)
-	refused(c.t, e.Associate(false, 0), "")
+	refused(c.t, e.Associate(fabric.Discovery, 0), "")
 	return e
 }
 
@@ -103,7 +103,7 @@ func TestLimits(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 3, PerHost: 2, Memory: 100 << 10})
 	host := func(a netip.Addr, memory int64) *Conn {
 		e := c.admit("a host", a, memory)
-		refused(t, e.Associate(true, 0), "")
+		refused(t, e.Associate(fabric.Allowed, 0), "")
 		return e
 	}
 	admit := func(a netip.Addr, memory int64) error {
@@ -146,7 +146,7 @@ func TestLimits(t *testing.T) {
 	}
 	c.Close()
 	refused(t, admit(one, 0), "closing")
-	refused(t, a.Associate(true, 0), "ended")
+	refused(t, a.Associate(fabric.Allowed, 0), "ended")
 }
 
 // An unassociated connection that finds no room evicts the oldest one, of its own address first.
@@ -187,8 +187,8 @@ func TestBudgetOfMemory(t *testing.T) {
 	refused(t, e.Charge(500), "")
 	c.admit("b", addr(9), 0)
 	c.expect("1", "2", "3", "a")
-	refused(t, c.admit("c", addr(10), 0).Associate(true, 300), "")
-	if e.Associate(true, 0) == nil {
+	refused(t, c.admit("c", addr(10), 0).Associate(fabric.Allowed, 300), "")
+	if e.Associate(fabric.Allowed, 0) == nil {
 		t.Error("a Connect succeeds on an evicted connection")
 	}
 }
@@ -211,7 +211,7 @@ func TestStrangers(t *testing.T) {
 				}
 				e, err := c.Admit(a, 1<<10, func(error) {})
 				if err == nil && i%2 == 0 {
-					_ = e.Associate(false, 1<<10)
+					_ = e.Associate(fabric.Discovery, 1<<10)
 				}
 			}
 		}
@@ -252,15 +252,38 @@ func TestDiscovery(t *testing.T) {
 		c.discovery(fmt.Sprint(i), one)
 	}
 	e := c.admit("e", one, 0)
-	refused(t, e.Associate(false, 0), "too many discovery controllers, and hosts")
+	refused(t, e.Associate(fabric.Discovery, 0), "too many discovery controllers")
 	c.clock = c.clock.Add(discoveryAge)
-	refused(t, e.Associate(false, 0), "")
+	refused(t, e.Associate(fabric.Discovery, 0), "")
 	c.expect("0")
 	for i := range 18 { // with the first address, 1/16 of all and two more
 		c.discovery("other", addr(i))
 	}
 	c.expect("1", "2")
 	if u := c.Usage(); u.Discovery != 32 || u.Unassociated != 0 {
+		t.Errorf("%+v", u)
+	}
+}
+
+// A host that has yet to authenticate is as unassociated as before: others that do no more than
+// that keep it out at no time.
+func TestUnproven(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 51200})
+	for i := range 1000 {
+		e := c.admit("half open", addr(i), 10)
+		refused(t, e.Associate(fabric.Unproven, 10), "")
+		if i%3 == 0 {
+			e.Leave() // evicted ones do
+			e.Uncharge()
+		}
+		clear(c.Counter.evicted[:])
+	}
+	e := c.admit("the host", two, 10)
+	refused(t, e.Associate(fabric.Unproven, 10), "")
+	c.admit("another", one, 10)
+	c.expect("half open")
+	refused(t, e.Associate(fabric.Allowed, 0), "")
+	if u := c.Usage(); u.Discovery != 0 || u.Unassociated > 128 {
 		t.Errorf("%+v", u)
 	}
 }

@@ -11,7 +11,7 @@ import (
 type class uint8
 
 const (
-	unassociated class = iota // no Connect command has succeeded
+	unassociated class = iota // no Connect command has succeeded, or the host has not authenticated
 	discovery                 // a discovery controller's
 	classes
 	inNoBudget = classes // an allowed host's, or evicted, or gone

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
 )
 
 // The numbers of a model with Limits{512, 200, 1 MiB}: by kind of address and class, in all and for
@@ -206,21 +208,17 @@ func TestModel(t *testing.T) {
 			if e.class != unassociated && !e.told {
 				break // its Connect has succeeded
 			}
-			allowed := e.host >= 4 && rnd.IntN(3) == 0 // the others are strangers for ever
+			p := fabric.Peer(rnd.IntN(2))
+			if e.host >= 4 && rnd.IntN(3) == 0 { // the others are strangers for ever
+				p = fabric.Allowed
+			}
 			more := int64(rnd.IntN(1 << 10))
-			want := !e.told && !e.left && m.memory()+more <= 1<<20 &&
-				(allowed || m.makeRoom(e.host, discovery, e.memory+more))
-			if err := e.e.Associate(allowed, more); (err == nil) != want {
-				t.Fatalf("operation %d: %v, associated by the model: %v", op, err, want)
-			}
+			want := !e.told && !e.left && m.memory()+more <= 1<<20
 			if want {
-				e.memory, e.class, e.since = e.memory+more, discovery, m.clock
-				e.all, e.own = m.next, m.next
-				m.next++
+				want = m.associate(e, p, more)
 			}
-			if want && allowed {
-				e.class = inNoBudget
-				m.allow(e.host)
+			if err := e.e.Associate(p, more); (err == nil) != want {
+				t.Fatalf("operation %d: %v, associated by the model: %v", op, err, want)
 			}
 			told(op)
 		default:
@@ -237,6 +235,24 @@ func TestModel(t *testing.T) {
 		leave(m.conns[0])
 	}
 	(&counter{Counter: c, t: t}).empty()
+}
+
+// associate is Conn.move.
+func (m *model) associate(e *modelConn, p fabric.Peer, more int64) bool {
+	e.class = inNoBudget
+	cl := []class{unassociated, discovery, inNoBudget}[p]
+	done := p == fabric.Allowed || m.makeRoom(e.host, cl, e.memory+more)
+	if !done {
+		cl, more = unassociated, 0
+	} else {
+		e.since = m.clock
+	}
+	e.memory, e.class, e.all, e.own = e.memory+more, cl, m.next, m.next
+	m.next++
+	if p == fabric.Allowed {
+		m.allow(e.host)
+	}
+	return done
 }
 
 // allow moves the connections of an address, in their order, behind those of the allowed ones.

@@ -50,9 +50,9 @@ type Queue struct {
 	RefuseDepth error
 	// NoZeroCopy: the queue can neither send from nor receive into memory of a namespace.
 	NoZeroCopy bool
-	// Depth and Allowed are the arguments of SetDepth.
-	Depth   int
-	Allowed bool
+	// Depth and Peer are the arguments of SetDepth; Allow changes Peer.
+	Depth int
+	Peer  fabric.Peer
 	// Lingers: the queue goes on after Disconnect until HangUp, as one does that has transfers.
 	Lingers bool
 	// Reason is why the handler disconnected the queue.
@@ -228,16 +228,16 @@ func (q *Queue) recycle(r *fabric.Request) {
 }
 
 // SetDepth implements fabric.Queue.
-func (q *Queue) SetDepth(depth int, allowed bool) error {
+func (q *Queue) SetDepth(depth int, p fabric.Peer) error {
 	if q.RefuseDepth == nil {
-		q.Depth, q.Allowed = depth, allowed
+		q.Depth, q.Peer = depth, p
 	}
 	return q.RefuseDepth
 }
 
-// Allow implements fabric.Allower.
+// Allow implements fabric.Queue.
 func (q *Queue) Allow() error {
-	q.Allowed = true
+	q.Peer = fabric.Allowed
 	return nil
 }
 

@@ -200,19 +200,19 @@ func (q *watched) Resume(r *fabric.Request) {
 	q.Queue.Resume(r)
 }
 
-func (q *watched) SetDepth(depth int, allowed bool) error {
+func (q *watched) SetDepth(depth int, p fabric.Peer) error {
 	if depth < 2 || depth > q.Info().MaxDepth {
 		q.w.failf("SetDepth(%d), the transport takes 2 to %d", depth, q.Info().MaxDepth)
 	}
 	q.depth = true
-	return q.Queue.SetDepth(depth, allowed)
+	return q.Queue.SetDepth(depth, p)
 }
 
 func (q *watched) Allow() error {
 	if !q.depth {
 		q.w.failf("Allow before SetDepth")
 	}
-	return q.Queue.(fabric.Allower).Allow()
+	return q.Queue.Allow()
 }
 
 func (q *watched) CanSendFrom(segs []mem.Segment) bool {

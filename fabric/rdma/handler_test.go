@@ -158,7 +158,11 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 			h.mu.Unlock()
 			continue
 		case op == opConnect:
-			if err := r.Queue.SetDepth(int(r.SQE.CDW(10)), !h.discovery); err != nil {
+			peer := fabric.Allowed
+			if h.discovery {
+				peer = fabric.Discovery
+			}
+			if err := r.Queue.SetDepth(int(r.SQE.CDW(10)), peer); err != nil {
 				st = nvme.ConnectInvalidParameters
 			}
 		}

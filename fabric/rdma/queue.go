@@ -198,13 +198,13 @@ func (q *queue) finished() bool {
 
 // SetDepth implements fabric.Queue. The queue was made as deep as the host announced to the
 // connection manager.
-func (q *queue) SetDepth(depth int, allowed bool) error {
+func (q *queue) SetDepth(depth int, p fabric.Peer) error {
 	if depth < 1 || depth > q.conn.depth {
 		return fmt.Errorf(
 			"rdma: queue of %d commands: the connection was made for at most %d (HSQSIZE+1)", depth,
 			q.conn.depth)
 	}
-	if err := q.conn.counted.Associate(allowed, 0); err != nil {
+	if err := q.conn.counted.Associate(p, 0); err != nil {
 		return fmt.Errorf("rdma: queue of %d commands: %w", depth, err)
 	}
 	q.connected = true
@@ -214,8 +214,8 @@ func (q *queue) SetDepth(depth int, allowed bool) error {
 	return nil
 }
 
-// Allow implements fabric.Allower.
-func (q *queue) Allow() error { return q.conn.counted.Associate(true, 0) }
+// Allow implements fabric.Queue.
+func (q *queue) Allow() error { return q.conn.counted.Associate(fabric.Allowed, 0) }
 
 // Disconnect implements fabric.Queue. The next poll continues, so that the handler, which may have
 // called this, is not called from here.

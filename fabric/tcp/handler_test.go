@@ -214,7 +214,11 @@ func (d *disk) finish(r *fabric.Request) {
 	case !st.OK():
 	case op == nvme.FabricsOpcode:
 		c := r.SQE.Connect()
-		if err := s.q.SetDepth(int(c.SQSIZE())+1, !d.discovery); err != nil {
+		peer := fabric.Allowed
+		if d.discovery {
+			peer = fabric.Discovery
+		}
+		if err := s.q.SetDepth(int(c.SQSIZE())+1, peer); err != nil {
 			st = nvme.ConnectInvalidParameters | nvme.DNR
 			break
 		}

@@ -310,7 +310,7 @@ func TestSetDepth(t *testing.T) {
 	h.connect(pdu.Params{}, 8)
 	q := h.queue()
 	for _, n := range []int{-1, 0, 129} {
-		if q.SetDepth(n, true) == nil {
+		if q.SetDepth(n, fabric.Allowed) == nil {
 			t.Errorf("depth %d was accepted", n)
 		}
 	}

@@ -153,11 +153,11 @@ func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 func (q *queue) Digests() (header, data bool) { return q.params.HeaderDigest, q.params.DataDigest }
 
 // SetDepth makes room for depth commands.
-func (q *queue) SetDepth(depth int, allowed bool) error {
+func (q *queue) SetDepth(depth int, p fabric.Peer) error {
 	if limit := q.conn.info.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
-	if err := q.conn.counted.Associate(allowed, int64(depth)*commandBytes); err != nil {
+	if err := q.conn.counted.Associate(p, int64(depth)*commandBytes); err != nil {
 		return fmt.Errorf("tcp: queue depth %d: %w", depth, err)
 	}
 	q.depth = depth
@@ -167,8 +167,8 @@ func (q *queue) SetDepth(depth int, allowed bool) error {
 	return nil
 }
 
-// Allow implements fabric.Allower.
-func (q *queue) Allow() error { return q.conn.counted.Associate(true, 0) }
+// Allow implements fabric.Queue.
+func (q *queue) Allow() error { return q.conn.counted.Associate(fabric.Allowed, 0) }
 
 // allocate makes requests until there are n.
 func (q *queue) allocate(n int) {

@@ -53,7 +53,8 @@ var (
 	connections = desc("connections", "Connections (queues) that are open, by transport.",
 		"transport")
 	unassociated = desc("connections_unassociated",
-		"Connections on which no Connect command has succeeded yet, by transport.", "transport")
+		"Connections on which no Connect command has succeeded yet, or whose hosts have yet to "+
+			"authenticate, by transport.", "transport")
 	discovery = desc("connections_discovery",
 		"Connections of discovery controllers, by transport.", "transport")
 	refused = desc("connections_refused_total",

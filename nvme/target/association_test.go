@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -47,9 +48,10 @@ func TestAllowed(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
 	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
-	if !h.admin.Allowed || !h.io[0].Allowed || d.admin.Allowed {
-		t.Errorf("allowed: admin queue %v, I/O queue %v, discovery %v", h.admin.Allowed,
-			h.io[0].Allowed, d.admin.Allowed)
+	if h.admin.Peer != fabric.Allowed || h.io[0].Peer != fabric.Allowed ||
+		d.admin.Peer != fabric.Discovery {
+		t.Errorf("admin queue %v, I/O queue %v, discovery %v", h.admin.Peer, h.io[0].Peer,
+			d.admin.Peer)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -25,6 +24,7 @@ var (
 	errNoConnect       = errors.New("no successful Connect command in time")
 	errUnfinished      = errors.New("the host did not authenticate in time")
 	errUnauthenticated = errors.New("the host failed to authenticate")
+	errNotAttached     = errors.New("the controller has this queue already, or has ended")
 )
 
 // authentication is that of one queue. It belongs to the queue's reactor, but for chap while job
@@ -79,11 +79,12 @@ func (c *controller) admitUnproven() refusal {
 	return refusal{}
 }
 
-// requireAuthentication holds back a queue that has just connected until its host has
-// authenticated. Hosts whose key was added since their controller was created have not to.
+// requireAuthentication serves nothing else on a queue until its host has authenticated.
 func (s *session) requireAuthentication() {
-	if s.ctrl.authenticates && s.ctrl.policy() != nil {
+	if s.auth == nil {
 		s.auth = newAuthentication(s)
+	}
+	if !s.unproven() {
 		s.auth.table, s.table = s.table, &noOps
 	}
 }
@@ -127,6 +128,9 @@ func authSend(h *Handler, c *cmd) {
 	m := make([]byte, c.req.Length)
 	from := mem.NewCursor(c.req.Segs, 0)
 	from.CopyTo(m)
+	if free := s.q.HandOverBuffers(c.req); free != nil {
+		free() // messages that wait hold no memory for data
+	}
 	if !a.running && !s.unproven() { // once more; at first the deadline of Connect goes on
 		s.startDeadline()
 	}
@@ -221,9 +225,10 @@ func (a *authentication) succeeded() {
 		c.hostNQN, "hash", hash.String(), "dhgroup", group.String(), "bidirectional", both)
 }
 
-// failed counts and logs a failure.
+// failed counts and logs a failure. Nothing more is served: the host reads why, and the queue ends.
 func (a *authentication) failed() {
 	s := a.s
+	s.requireAuthentication()
 	r := a.chap.Reason()
 	hint := "the keys of host and target differ, or a key of the controller is missing: " +
 		"nvmf-target key check"
@@ -269,11 +274,13 @@ func (s *session) startDeadline() {
 	})
 }
 
-// allow gives the queue what those of allowed hosts have.
+// allow makes the queue one of its host's.
 func (s *session) allow() error {
-	s.joinHost(s.ctrl.hostNQN)
-	if q, ok := s.q.(fabric.Allower); ok {
-		return q.Allow()
+	if s.qid > 0 {
+		if r := s.ctrl.attach(s, s.qid); !r.st.OK() {
+			return errNotAttached
+		}
 	}
-	return nil
+	s.joinHost(s.ctrl.hostNQN)
+	return s.q.Allow()
 }

@@ -12,8 +12,9 @@ import (
 // authPool processes the messages of authentication, whose arithmetic takes milliseconds, on a few
 // goroutines, which exist while there is work. A queue has one message at a time here, until it
 // ends, so that admission bounds how many there are. Addresses take turns, and those from which a
-// host has authenticated before come first: a flood from elsewhere hardly delays them. Any
-// goroutine may use it.
+// host has authenticated before come first: a flood from elsewhere hardly delays them. Of the
+// others the newest comes first: admission evicts the oldest, so that in a flood of more than can
+// be processed a host would never have its turn otherwise. Any goroutine may use it.
 type authPool struct {
 	mu      sync.Mutex
 	workers int
@@ -71,7 +72,11 @@ func (p *authPool) submit(j *authJob) {
 	if a == nil {
 		a = &authAddress{}
 		p.waiting[j.from] = a
-		p.await(a, j.from)
+		if a.turn = p.turnOf(j.from); a.turn == &p.turns[1] {
+			a.turn.PushFirst(a, &a.node)
+		} else {
+			a.turn.Push(a, &a.node)
+		}
 	}
 	a.jobs.Push(j, &j.node)
 	if p.workers < maxWorkers() {
@@ -80,13 +85,12 @@ func (p *authPool) submit(j *authJob) {
 	}
 }
 
-// await puts an address with jobs behind the others of its kind.
-func (p *authPool) await(a *authAddress, addr netip.Addr) {
-	a.turn = &p.turns[1]
+// turnOf is the list for an address. The caller holds mu.
+func (p *authPool) turnOf(addr netip.Addr) *list.List[authAddress] {
 	if p.known[addr] {
-		a.turn = &p.turns[0]
+		return &p.turns[0]
 	}
-	a.turn.Push(a, &a.node)
+	return &p.turns[1]
 }
 
 // cancel removes a job, which is not called then. It returns false if that has begun.
@@ -131,7 +135,8 @@ func (p *authPool) next() *authJob {
 	if a.jobs.Empty() {
 		delete(p.waiting, j.from)
 	} else {
-		p.await(a, j.from)
+		a.turn = p.turnOf(j.from)
+		a.turn.Push(a, &a.node)
 	}
 	return j
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -102,14 +103,14 @@ func TestAuthentication(t *testing.T) {
 		want := authenticationRequired
 		r.status(admin, c, want)
 	}
-	if admin.Allowed {
+	if admin.Peer != fabric.Unproven {
 		t.Error("the queue of a host that has not authenticated is an allowed host's")
 	}
 	if strings.Contains(r.log.String(), "controller created") {
 		t.Error("a host that has not authenticated appears in the log as connected")
 	}
 	r.must(r.authenticate(admin, testHostSide(t)))
-	if !admin.Allowed {
+	if admin.Peer != fabric.Allowed {
 		t.Error("the queue stays in the budget of strangers")
 	}
 	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
@@ -313,7 +314,7 @@ func TestAuthenticationCommands(t *testing.T) {
 	r.until("the queue ends", func() bool { return admin.Reason != nil })
 }
 
-// TestAuthPool: addresses take turns, and known ones come first.
+// TestAuthPool: addresses take turns, known ones and then the newest first.
 func TestAuthPool(t *testing.T) {
 	p := newAuthPool()
 	p.workers = maxWorkers() // the test takes the jobs
@@ -329,6 +330,7 @@ func TestAuthPool(t *testing.T) {
 		add(1, false)
 	}
 	add(2, false)
+	add(2, false)
 	add(3, true)
 	for _, from := range []byte{2, 4} {
 		canceled := &authJob{from: netip.AddrFrom4([4]byte{192, 0, 2, from})}
@@ -338,7 +340,7 @@ func TestAuthPool(t *testing.T) {
 		}
 	}
 	p.work()
-	if want := []byte{3, 1, 2, 1, 1}; !bytes.Equal(order, want) {
+	if want := []byte{3, 2, 1, 2, 1, 1}; !bytes.Equal(order, want) {
 		t.Errorf("%v instead of %v", order, want)
 	}
 	if len(p.waiting) > 0 {

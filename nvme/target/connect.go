@@ -3,6 +3,7 @@ package target
 import (
 	"fmt"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -228,6 +229,9 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 		return r
 	}
 	s.ctrl, s.table = c, &adminOps
+	if c.authenticates {
+		s.requireAuthentication()
+	}
 	if !s.establish(sqe) {
 		s.ctrl, s.table, s.auth = nil, nil, nil
 		sub.remove(c)
@@ -304,29 +308,38 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 		return tooDeep(sqe, min(c.entries(), s.info.MaxDepth))
 	}
 	qid := sqe.QID()
-	if r := c.attach(s, qid); !r.st.OK() {
-		return r
-	}
 	s.ctrl, s.qid, s.table = c, qid, &ioOps
-	if !s.establish(sqe) {
-		c.sessionEnded(s)
-		s.ctrl, s.qid, s.table, s.auth = nil, 0, nil, nil
-		return refusal{st: nvme.ConnectControllerBusy}
+	// A host whose key was added since the controller was created has not to authenticate.
+	if c.authenticates && c.policy() != nil {
+		s.requireAuthentication()
 	}
-	return refusal{}
+	r = c.attach(s, qid)
+	if r.st.OK() && !s.establish(sqe) {
+		c.sessionEnded(s)
+		r = refusal{st: nvme.ConnectControllerBusy}
+	}
+	if !r.st.OK() {
+		s.ctrl, s.qid, s.table, s.auth = nil, 0, nil, nil
+	}
+	return r
 }
 
 // establish gives the queue its depth. It returns false if the transport lacks resources.
 func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	depth := int(sqe.SQSIZE()) + 1
-	s.requireAuthentication()
-	allowed := !s.ctrl.sub.discovery && !s.unproven()
-	if err := s.q.SetDepth(depth, allowed); err != nil {
+	p := fabric.Allowed
+	switch {
+	case s.unproven():
+		p = fabric.Unproven
+	case s.ctrl.sub.discovery:
+		p = fabric.Discovery
+	}
+	if err := s.q.SetDepth(depth, p); err != nil {
 		s.ctrl.peerLog().Warn("no resources for a queue", "depth", depth, "err", err)
 		return false
 	}
 	s.setDepth(depth)
-	if allowed {
+	if p == fabric.Allowed {
 		s.joinHost(s.ctrl.hostNQN)
 	}
 	s.noFlowControl = sqe.CATTR()&nvme.CATTRNoFlowControl != 0

@@ -16,7 +16,8 @@ import (
 
 // ConnectionInfo describes a connection, which is a queue, at one moment.
 type ConnectionInfo struct {
-	// HostNQN, SubNQN, CNTLID, QID and Depth are zero before a successful Connect.
+	// HostNQN, SubNQN, CNTLID, QID and Depth are zero before a successful Connect, and the first
+	// three until the host has authenticated.
 	HostNQN, SubNQN string
 	CNTLID, QID     uint16
 	// Depth is the number of entries: SQSIZE+1.
@@ -103,7 +104,7 @@ func (list *connections) add(s *session) {
 	if d, ok := s.q.(fabric.DigestReporter); ok {
 		i.HeaderDigest, i.DataDigest = d.Digests()
 	}
-	if c := s.ctrl; c != nil {
+	if c := s.ctrl; c != nil && !s.unproven() {
 		i.HostNQN, i.SubNQN, i.CNTLID = c.hostNQN, c.sub.nqn, c.cntlid
 		if s.qid == 0 {
 			list.alive[c] = c.keepAliveInfo()

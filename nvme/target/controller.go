@@ -125,7 +125,8 @@ func (c *controller) describe() ControllerInfo {
 	}
 }
 
-// attach makes s the I/O queue qid, or says why not. Reactor of s.
+// attach makes s the I/O queue qid, or says why not. One whose host has yet to authenticate may be
+// anybody's and takes no place: it is attached afterwards. Reactor of s.
 func (c *controller) attach(s *session, qid uint16) refusal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +146,9 @@ func (c *controller) attach(s *session, qid uint16) refusal {
 			st: nvme.CommandSequenceError, expected: "a queue ID that is free", received: qid,
 		}
 	}
-	c.queues[qid] = s
+	if !s.unproven() {
+		c.queues[qid] = s
+	}
 	return refusal{}
 }
 
@@ -220,9 +223,13 @@ func (c *controller) endLimit() {
 // sessionEnded is called on the reactor of a queue that has ended, with no command left.
 func (c *controller) sessionEnded(s *session) {
 	c.mu.Lock()
-	if s.qid == 0 {
+	switch {
+	case s.qid == 0:
 		c.adminEnded = true
-	} else {
+	case c.queues[s.qid] != s: // it was not attached
+		c.mu.Unlock()
+		return
+	default:
 		delete(c.queues, s.qid)
 	}
 	last, adminEnded := len(c.queues) == 0, c.adminEnded

@@ -285,7 +285,8 @@ func identifyAttached(c *controller, sqe *nvme.SQE) reply {
 	return c.listControllers(sqe, ns.cfg.Load().visible)
 }
 
-// identifyControllers makes CNS 13h: all controllers (Base section 5.1.13.2.12).
+// identifyControllers makes CNS 13h: all controllers (Base section 5.1.13.2.12) but those whose
+// hosts have yet to authenticate.
 func identifyControllers(c *controller, sqe *nvme.SQE) reply {
 	return c.listControllers(sqe, func(string) bool { return true })
 }
@@ -294,7 +295,7 @@ func identifyControllers(c *controller, sqe *nvme.SQE) reply {
 func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool) reply {
 	var ids []uint16
 	c.sub.each(func(o *controller) {
-		if o.cntlid >= sqe.Identify().CNTID() && of(o.hostNQN) {
+		if o.cntlid >= sqe.Identify().CNTID() && o.proven.Load() && of(o.hostNQN) {
 			ids = append(ids, o.cntlid)
 		}
 	})

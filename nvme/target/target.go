@@ -293,12 +293,16 @@ type ControllerInfo struct {
 	Ready bool
 }
 
-// Controllers lists the controllers that exist, discovery controllers included, in the order of
-// subsystem and CNTLID.
+// Controllers lists the controllers that exist, discovery controllers included, but not those whose
+// hosts have yet to authenticate, in the order of subsystem and CNTLID.
 func (t *Target) Controllers() []ControllerInfo {
 	var list []ControllerInfo
 	for _, s := range append(slices.Collect(maps.Values(*t.table.Load())), t.discovery) {
-		s.each(func(c *controller) { list = append(list, c.describe()) })
+		s.each(func(c *controller) {
+			if c.proven.Load() {
+				list = append(list, c.describe())
+			}
+		})
 	}
 	slices.SortFunc(list, func(a, b ControllerInfo) int {
 		return cmp.Or(cmp.Compare(a.SubNQN, b.SubNQN), cmp.Compare(a.CNTLID, b.CNTLID))

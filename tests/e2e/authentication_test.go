@@ -120,7 +120,7 @@ func TestAuthenticationRefused(t *testing.T) {
 			}
 		}
 		h.ping(other)
-		h.until("the controllers are gone", func() bool { return len(h.target.Controllers()) == 1 })
+		h.until("the queues are gone", func() bool { return h.target.Sessions() == 1 })
 	})
 }
 
