@@ -128,9 +128,6 @@ func (t *Transport) startCM() error {
 	if t.cm != nil {
 		return nil
 	}
-	if err := t.cfg.Validate(); err != nil {
-		return err
-	}
 	cm, err := t.cfg.Provider.NewCM()
 	if err != nil {
 		return err
