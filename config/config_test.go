@@ -234,6 +234,17 @@ func TestProblems(t *testing.T) {
 				strings.Repeat("}", 9), 1), nil,
 			[]string{"more than 8 backends behind each other. Leave some out."},
 		},
+		{
+			"beyond what RDMA takes",
+			minimal + "rdma: {queue_depth: 1025, in_capsule_size: 100, queue_memory: 1KiB, " +
+				"srq_size: 32769,\n  max_connections: 65536, max_connections_per_host: 0}\n", nil,
+			[]string{
+				"rdma.queue_depth: 1025 is too large. At most 1024.",
+				"rdma.in_capsule_size: 100B is not a multiple of 16", "rdma.queue_memory: 1KiB",
+				"rdma.srq_size: 32769 is too large", "rdma.max_connections: 65536 is too large",
+				"rdma.max_connections_per_host: 0 is too small",
+			},
+		},
 		{"huge size", strings.Replace(minimal, "1GiB", "9000PiB", 1), nil, []string{`"9000PiB" is more than 2^63-1 bytes`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

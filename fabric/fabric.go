@@ -245,14 +245,10 @@ type Transport interface {
 	Listen(addr Addr, portID uint16, accept func(Conn)) (Listener, error)
 	// NewGroup makes the group of one reactor. It is attached to the reactor by the caller.
 	NewGroup(cfg GroupConfig) (Group, error)
+	// Usage is what is counted of connections and their memory now.
+	Usage() Usage
 	// Close closes listeners and frees what groups share. The groups must be closed first.
 	Close() error
-}
-
-// UsageReporter is a Transport that counts its connections and their memory.
-type UsageReporter interface {
-	// Usage is what is counted now. Any goroutine may call it.
-	Usage() Usage
 }
 
 // Usage is what the queues of a transport take.
@@ -312,19 +308,14 @@ type Group interface {
 	// Adopt takes over an accepted connection. Any goroutine may call it. On error the connection
 	// has been closed.
 	Adopt(c Conn) error
+	// Load is the number of queues that are not known to be admin queues, those on their way in
+	// included, by which the reactor of a new connection is chosen. Any goroutine may call it.
+	Load() int
 	// Shutdown disconnects every queue and calls done on the reactor when the last one has ended.
 	// Reactor only.
 	Shutdown(done func())
 	// Close frees what the group owns; every queue must have ended.
 	Close() error
-}
-
-// LoadReporter is a Group that knows how many of its queues carry I/O, by which the reactor of a
-// new connection is chosen.
-type LoadReporter interface {
-	// Load is the number of queues that are not known to be admin queues, those on their way in
-	// included. Any goroutine may call it.
-	Load() int
 }
 
 // Conn is an accepted connection that no group has adopted yet.

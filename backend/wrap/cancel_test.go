@@ -2,8 +2,10 @@ package wrap
 
 import (
 	"bytes"
+	"container/heap"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -98,29 +100,27 @@ func TestCancelRefused(t *testing.T) {
 	c.Wait(len(ios) - 5)
 }
 
-// TestHeapRemove: what is removed is gone, and the rest comes in order.
-func TestHeapRemove(t *testing.T) {
-	var h heap
+// TestDelayed: what is removed is gone, and the rest comes in order.
+func TestDelayed(t *testing.T) {
+	var d delayed
 	r := rand.New(rand.NewPCG(1, 2))
 	ios := make([]backend.IO, 1000)
 	for i := range ios {
-		h.push(&ios[i], r.Int64N(100))
+		ios[i].Scratch = r.Uint64N(100)
+		heap.Push(&d, &ios[i])
 	}
 	for i := range ios {
-		if i%3 != 0 && !h.remove(&ios[i]) {
-			t.Fatalf("operation %d is not there", i)
+		if i%3 != 0 {
+			heap.Remove(&d, slices.Index(d, &ios[i]))
 		}
 	}
-	if h.remove(&ios[1]) || h.remove(&backend.IO{Scratch: 1 << 63}) {
-		t.Error("removed what is not there")
+	if len(d) != 334 || slices.Contains(d, &ios[1]) {
+		t.Errorf("%d are left", len(d))
 	}
-	if len(h) != 334 {
-		t.Errorf("%d are left", len(h))
-	}
-	for last := int64(0); len(h) > 0; h.pop() {
-		if h[0].due < last {
-			t.Fatalf("%d after %d", h[0].due, last)
+	for last := uint64(0); len(d) > 0; heap.Pop(&d) {
+		if d[0].Scratch < last {
+			t.Fatalf("%d after %d", d[0].Scratch, last)
 		}
-		last = h[0].due
+		last = d[0].Scratch
 	}
 }

@@ -4,6 +4,7 @@
 package wrap
 
 import (
+	"container/heap"
 	"errors"
 	"slices"
 	"sync/atomic"
@@ -66,7 +67,7 @@ func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 type channel struct {
 	inner    backend.Channel
 	policy   policy
-	delayed  heap
+	delayed  delayed
 	ready    list.List[backend.IO]
 	batch    []*backend.IO // from ready, refused by a full device
 	array    [batchSize]*backend.IO
@@ -86,7 +87,8 @@ func (c *channel) Submit(ios []*backend.IO) int {
 			io.Err = err
 			c.done.Push(io, &io.Node)
 		case due > now:
-			c.delayed.push(io, due)
+			io.Scratch = uint64(due)
+			heap.Push(&c.delayed, io)
 		default:
 			c.ready.Push(io, &io.Node)
 		}
@@ -115,8 +117,8 @@ func (c *channel) submit() {
 // Poll implements backend.Channel.
 func (c *channel) Poll(done []*backend.IO) int {
 	if len(c.delayed) > 0 {
-		for now := clock(); len(c.delayed) > 0 && c.delayed[0].due <= now; {
-			io := c.delayed.pop()
+		for now := uint64(clock()); len(c.delayed) > 0 && c.delayed[0].Scratch <= now; {
+			io := heap.Pop(&c.delayed).(*backend.IO)
 			c.ready.Push(io, &io.Node)
 		}
 	}
@@ -136,7 +138,7 @@ func (c *channel) Arm() bool {
 		return false
 	}
 	if len(c.delayed) > 0 {
-		wait := c.delayed[0].due - clock()
+		wait := int64(c.delayed[0].Scratch) - clock()
 		if wait <= 0 || c.timer.set(time.Duration(wait)) != nil {
 			return false
 		}
@@ -158,7 +160,8 @@ func (c *channel) Cancel(io *backend.IO) {
 // withdraw takes back an operation that the device has not seen. It returns false if the device has
 // it, or if it is done.
 func (c *channel) withdraw(io *backend.IO) bool {
-	if c.delayed.remove(io) {
+	if i := slices.Index(c.delayed, io); i >= 0 {
+		heap.Remove(&c.delayed, i)
 		return true
 	}
 	if i := slices.Index(c.batch, io); i >= 0 {

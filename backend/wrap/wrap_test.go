@@ -2,7 +2,6 @@ package wrap
 
 import (
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -228,22 +227,6 @@ func TestSpace(t *testing.T) {
 	}
 	if _, _, err := unknown.(backend.SpaceReporter).Space(); err == nil {
 		t.Error("storage that does not know its space reports it")
-	}
-}
-
-func TestHeap(t *testing.T) {
-	var h heap
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 1000 {
-		h.push(&backend.IO{}, r.Int64N(100))
-	}
-	last := int64(0)
-	for len(h) > 0 {
-		if h[0].due < last {
-			t.Fatalf("%d after %d", h[0].due, last)
-		}
-		last = h[0].due
-		h.pop()
 	}
 }
 

@@ -29,8 +29,6 @@
 package rdma
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -40,27 +38,22 @@ import (
 )
 
 // Config is what New needs. A field that is zero has its default; defaults and limits are the
-// constants below.
+// constants below. The program keeps to the limits, which package config checks.
 type Config struct {
 	// Provider is the RDMA stack. Required.
 	Provider verbs.Provider
 	// Log receives what happens to connections, never I/O. Default: slog.Default().
 	Log *slog.Logger
-	// MaxDepth is the largest number of commands on one I/O queue, MinDepth to DepthLimit.
+	// MaxDepth is the largest number of commands on one I/O queue, 2 to DepthLimit.
 	MaxDepth int
 	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry, a
 	// multiple of 16 up to InCapsuleLimit; negative for none. More than the default has corrupted
 	// writes of Linux 5.4 to 5.12 hosts.
 	InCapsuleSize int
 	// StagingSize is the memory per reactor and iWARP device that hosts' data is read into, in
-	// bytes, MinStaging to StagingLimit. iWARP requires that memory to be writable by any peer that
-	// has its key, so it is kept apart from everything else.
+	// bytes. iWARP requires that memory to be writable by any peer that has its key, so it is kept
+	// apart from everything else.
 	StagingSize int
-	// MaxReads is the largest number of RDMA READs in flight per queue, up to ReadsLimit. Device
-	// and host may allow less.
-	MaxReads int
-	// MaxQID is the largest queue ID, up to QIDLimit.
-	MaxQID int
 	// MaxQueues and MaxQueuesPerHost limit the queues of the transport and of one source address,
 	// including those being connected. Both are at most QueuesLimit. Package admission says which
 	// part of them, and of QueueMemory, is for queues that are not yet those of allowed hosts.
@@ -101,18 +94,11 @@ type Config struct {
 // Defaults and limits of Config.
 const (
 	DefaultDepth            = 128
-	MinDepth                = 2
 	DepthLimit              = 1024
 	DefaultInCapsule        = 4 << 10
 	InCapsuleLimit          = 64 << 10
 	InCapsuleUnit           = 16 // as IOCCSZ counts (Base section 5.1.13.2.1)
 	DefaultStaging          = 16 << 20
-	MinStaging              = 1 << 20
-	StagingLimit            = 1 << 40
-	DefaultReads            = 128
-	ReadsLimit              = 255
-	DefaultMaxQID           = 1024
-	QIDLimit                = 0xFFFE
 	DefaultMaxQueues        = 4096
 	QueuesLimit             = 0xFFFF
 	DefaultMaxQueuesPerHost = 1024
@@ -128,6 +114,8 @@ const (
 )
 
 const (
+	maxQID        = 1024         // as many I/O queues as a host may have
+	maxReads      = 128          // RDMA READs in flight per queue; device and host may allow less
 	maxAdminDepth = 128          // Linux hosts ask for 32: drivers/nvme/host/rdma.c, NVME_AQ_DEPTH
 	capsuleSize   = nvme.SQESize // of commands, without data: RDMA section 3.3.1, figure 9
 	responseSize  = nvme.CQESize
@@ -136,75 +124,24 @@ const (
 	openTimeout   = 10 * time.Second
 )
 
-// number is a setting with its default and limits; 0 always means the default.
-type number struct {
-	name             string
-	value            *int
-	def, least, most int
-}
-
-func (c *Config) numbers() []number {
-	return []number{
-		{"queue depth", &c.MaxDepth, DefaultDepth, MinDepth, DepthLimit},
-		{"size of staging memory", &c.StagingSize, DefaultStaging, MinStaging, StagingLimit},
-		{"number of RDMA READs in flight", &c.MaxReads, DefaultReads, 1, ReadsLimit},
-		{"largest queue ID", &c.MaxQID, DefaultMaxQID, 1, QIDLimit},
-		{"number of queues", &c.MaxQueues, DefaultMaxQueues, 1, QueuesLimit},
-		{"queues per host", &c.MaxQueuesPerHost, DefaultMaxQueuesPerHost, 1, QueuesLimit},
-		{"size of shared receive queues", &c.SRQSize, 0, 1, SRQSizeLimit},
-	}
-}
-
-// timeouts are the time limits with their defaults.
-func (c *Config) timeouts() map[*time.Duration]time.Duration {
-	return map[*time.Duration]time.Duration{
-		&c.ConnectTimeout: DefaultConnectTimeout, &c.SendTimeout: DefaultSendTimeout,
-		&c.MemoryTimeout: DefaultMemoryTimeout, &c.LingerTimeout: DefaultLingerTimeout,
-		&c.DrainTimeout: DefaultDrainTimeout,
-	}
-}
-
-// Validate reports settings that cannot work.
-func (c *Config) Validate() error {
-	for _, n := range c.numbers() {
-		if v := *n.value; v != 0 && (v < n.least || v > n.most) {
-			return fmt.Errorf("rdma: %s %d: must be %d to %d", n.name, v, n.least, n.most)
-		}
-	}
-	for d := range c.timeouts() {
-		if *d < 0 {
-			return errors.New("rdma: time limits must not be negative")
-		}
-	}
-	switch {
-	case c.Provider == nil:
-		return errors.New("rdma: no provider")
-	case c.InCapsuleSize > InCapsuleLimit,
-		c.InCapsuleSize > 0 && c.InCapsuleSize%InCapsuleUnit != 0:
-		return fmt.Errorf("rdma: in-capsule data size %d: must be a multiple of %d up to %d",
-			c.InCapsuleSize, InCapsuleUnit, InCapsuleLimit)
-	case c.QueueMemory != 0 && c.QueueMemory < MinQueueMemory:
-		return fmt.Errorf("rdma: memory of queues %d: must be at least %d", c.QueueMemory,
-			MinQueueMemory)
-	}
-	return nil
-}
-
 // SetDefaults replaces zero values by the defaults.
 func (c *Config) SetDefaults() {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	for _, n := range c.numbers() {
-		setDefault(n.value, n.def)
-	}
-	for d, def := range c.timeouts() {
-		setDefault(d, def)
-	}
-	setDefault(&c.QueueMemory, DefaultQueueMemory)
+	setDefault(&c.MaxDepth, DefaultDepth)
 	setDefault(&c.InCapsuleSize, DefaultInCapsule)
 	c.InCapsuleSize = max(c.InCapsuleSize, 0)
+	setDefault(&c.StagingSize, DefaultStaging)
+	setDefault(&c.MaxQueues, DefaultMaxQueues)
+	setDefault(&c.MaxQueuesPerHost, DefaultMaxQueuesPerHost)
+	setDefault(&c.QueueMemory, DefaultQueueMemory)
 	c.SRQSize = roundUp(c.SRQSize, srqSlabSlots)
+	setDefault(&c.ConnectTimeout, DefaultConnectTimeout)
+	setDefault(&c.SendTimeout, DefaultSendTimeout)
+	setDefault(&c.MemoryTimeout, DefaultMemoryTimeout)
+	setDefault(&c.LingerTimeout, DefaultLingerTimeout)
+	setDefault(&c.DrainTimeout, DefaultDrainTimeout)
 }
 
 func setDefault[T comparable](v *T, def T) {
@@ -217,7 +154,7 @@ func setDefault[T comparable](v *T, def T) {
 // limits are what connect requests are checked against.
 func (c *Config) limits() cmwire.Limits {
 	return cmwire.Limits{
-		MaxQID: uint16(c.MaxQID), MaxAdminDepth: maxAdminDepth, MaxDepth: c.MaxDepth,
+		MaxQID: maxQID, MaxAdminDepth: maxAdminDepth, MaxDepth: c.MaxDepth,
 		MaxCNTLID: nvme.CNTLIDMax,
 	}
 }

@@ -13,46 +13,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-func TestValidate(t *testing.T) {
-	f := verbstest.New(verbstest.Options{})
-	defer f.Close()
-	ok := Config{Provider: f.Provider("target")}
-	if err := ok.Validate(); err != nil {
-		t.Error(err)
-	}
-	for name, change := range map[string]func(*Config){
-		"no provider":        func(c *Config) { c.Provider = nil },
-		"depth 1":            func(c *Config) { c.MaxDepth = 1 },
-		"depth 1025":         func(c *Config) { c.MaxDepth = 1025 },
-		"in-capsule 100":     func(c *Config) { c.InCapsuleSize = 100 },
-		"in-capsule 128 KiB": func(c *Config) { c.InCapsuleSize = 128 << 10 },
-		"staging":            func(c *Config) { c.StagingSize = 4096 },
-		"reads":              func(c *Config) { c.MaxReads = 256 },
-		"queue ID":           func(c *Config) { c.MaxQID = 0xFFFF },
-		"queues":             func(c *Config) { c.MaxQueues = -1 },
-		"queue memory":       func(c *Config) { c.QueueMemory = -1 },
-		"shared":             func(c *Config) { c.SRQSize = 1<<15 + 1 },
-		"queues per host":    func(c *Config) { c.MaxQueuesPerHost = 1 << 16 },
-		"time":               func(c *Config) { c.DrainTimeout = -1 },
-	} {
-		c := ok
-		if change(&c); c.Validate() == nil {
-			t.Errorf("%s is taken", name)
-		}
-	}
-}
-
-// Defaults are within the limits, and settings that were given stay.
+// What is not given has its default, and settings that were given stay.
 func TestDefaults(t *testing.T) {
-	f := verbstest.New(verbstest.Options{})
-	defer f.Close()
-	c := Config{Provider: f.Provider("target"), InCapsuleSize: -1, MaxReads: 7}
+	c := Config{InCapsuleSize: -1, MaxQueues: 7}
 	c.SetDefaults()
-	if err := c.Validate(); err != nil {
-		t.Error(err)
-	}
 	if c.MaxDepth != DefaultDepth || c.QueueMemory != DefaultQueueMemory || c.SRQSize != 0 ||
-		c.DrainTimeout != DefaultDrainTimeout || c.InCapsuleSize != 0 || c.MaxReads != 7 {
+		c.DrainTimeout != DefaultDrainTimeout || c.InCapsuleSize != 0 || c.MaxQueues != 7 {
 		t.Errorf("%+v", c)
 	}
 	c = Config{SRQSize: 129}

@@ -98,7 +98,6 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 
 // validate checks what the host sent (RDMA section 3.1.4) and takes its values over.
 func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
-	cfg := &c.t.cfg
 	req, ok := cmwire.ParseReq(p.PrivateData)
 	if !ok {
 		return cmwire.Refusal{
@@ -128,7 +127,7 @@ func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 		c.info.MaxDepth = next.MaxDepth // of the I/O queues that will follow: it becomes CAP.MQES
 	}
 	c.credits = min(int(req.HRQSize()), c.depth)
-	c.reads = min(int(p.InitiatorDepth), cfg.MaxReads)
+	c.reads = min(int(p.InitiatorDepth), maxReads)
 	return cmwire.Refusal{}
 }
 

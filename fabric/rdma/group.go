@@ -248,7 +248,7 @@ func (g *group) startTicks() {
 
 func (g *group) now() int64 { return g.cfg.Loop.Now() }
 
-// Load implements fabric.LoadReporter: the number of I/O queues, including those being made.
+// Load implements fabric.Group: the number of I/O queues, including those being made.
 func (g *group) Load() int { return int(g.load.Load()) }
 
 // countLoad counts n queues for Load.
@@ -330,7 +330,4 @@ func (g *group) Close() error {
 	return errors.Join(errs...)
 }
 
-var _ interface {
-	fabric.Group
-	fabric.LoadReporter
-} = (*group)(nil)
+var _ fabric.Group = (*group)(nil)

@@ -75,7 +75,7 @@ func (c *Config) admissionLimits() admission.Limits {
 // Type is nvme.TransportRDMA.
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportRDMA }
 
-// Usage implements fabric.UsageReporter. Connections that are being made or ended count.
+// Usage implements fabric.Transport. Connections that are being made or ended count.
 func (t *Transport) Usage() fabric.Usage {
 	u := t.admission.Usage()
 	u.Quarantined = int(t.quarantined.Load())
@@ -128,9 +128,6 @@ func (t *Transport) startCM() error {
 	if t.cm != nil {
 		return nil
 	}
-	if err := t.cfg.Validate(); err != nil {
-		return err
-	}
 	cm, err := t.cfg.Provider.NewCM()
 	if err != nil {
 		return err
@@ -180,7 +177,4 @@ func (t *Transport) event(ev *verbs.Event) {
 	}
 }
 
-var _ interface {
-	fabric.Transport
-	fabric.UsageReporter
-} = (*Transport)(nil)
+var _ fabric.Transport = (*Transport)(nil)

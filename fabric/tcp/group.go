@@ -351,7 +351,4 @@ func (g *Group) Close() error {
 	return err
 }
 
-var (
-	_ fabric.Group        = (*Group)(nil)
-	_ fabric.LoadReporter = (*Group)(nil)
-)
+var _ fabric.Group = (*Group)(nil)

@@ -104,7 +104,6 @@ func serve(tb testing.TB, o options) *target {
 			default:
 			}
 		}
-		tg.do(func() { r.Detach(g) })
 		cancel()
 		must(wait(tb, "the reactor", done))
 		must(errors.Join(g.Close(), r.Close(), arena.Close(), d.data.Unmap()))

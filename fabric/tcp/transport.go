@@ -63,7 +63,7 @@ func (c *Config) limits() admission.Limits {
 // Type is nvme.TransportTCP.
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportTCP }
 
-// Usage implements fabric.UsageReporter.
+// Usage implements fabric.Transport.
 func (t *Transport) Usage() fabric.Usage { return t.admission.Usage() }
 
 // Close closes the listeners.
@@ -82,7 +82,4 @@ func (t *Transport) Close() error {
 	return errors.Join(errs...)
 }
 
-var (
-	_ fabric.Transport     = (*Transport)(nil)
-	_ fabric.UsageReporter = (*Transport)(nil)
-)
+var _ fabric.Transport = (*Transport)(nil)

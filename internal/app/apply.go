@@ -169,7 +169,7 @@ func (tr *transition) problem(c config.Change, err error) error {
 	if _, ok := errors.AsType[config.Problem](err); ok {
 		return err
 	}
-	return &located{tr.next.Problem(tr.path(c.Object), err.Error(), ""), err}
+	return &located{tr.next.Problem(keyOf(tr.next, c.Object), err.Error(), ""), err}
 }
 
 // located is an error with its place in the configuration.
@@ -189,33 +189,30 @@ func (e *located) As(target any) bool {
 	return ok
 }
 
-// path returns the key of an object, "" if the file has none.
-func (tr *transition) path(o config.Object) string {
+// keyOf returns the key of an object in a configuration, "" if that does not have it.
+func keyOf(c *config.Config, o config.Object) string {
+	list, i := "", -1
 	switch o.Kind {
 	case config.KindListener:
-		for i, l := range tr.next.Listeners {
-			if l.Name == o.Listener {
-				return fmt.Sprintf("listeners[%d]", i)
-			}
-		}
+		list = "listeners"
+		i = slices.IndexFunc(c.Listeners,
+			func(l config.Listener) bool { return l.Name == o.Listener })
 	case config.KindHost:
-		for i, h := range tr.next.Hosts {
-			if h.NQN == o.NQN {
-				return fmt.Sprintf("hosts[%d]", i)
-			}
-		}
+		list = "hosts"
+		i = slices.IndexFunc(c.Hosts, func(h config.Host) bool { return h.NQN == o.NQN })
 	case config.KindSubsystem:
-		for i, s := range tr.next.Subsystems {
-			if s.NQN == o.NQN {
-				return fmt.Sprintf("subsystems[%d]", i)
-			}
-		}
+		list = "subsystems"
+		i = slices.IndexFunc(c.Subsystems,
+			func(s config.Subsystem) bool { return s.NQN == o.NQN })
 	case config.KindNamespace:
-		if n := tr.namespace(o); n != nil {
+		if n := find(c, o); n != nil {
 			return n.key
 		}
 	}
-	return ""
+	if i < 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s[%d]", list, i)
 }
 
 // namespace returns a namespace of the new configuration, nil if it has none of this name.

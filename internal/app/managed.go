@@ -147,26 +147,16 @@ func (s *Server) manage(m config.Managed,
 
 // configured returns the key of an object in a configuration, "" if that does not have it.
 func configured(c *config.Config, m config.Managed) string {
-	i := slices.IndexFunc(c.Subsystems, func(s config.Subsystem) bool { return s.NQN == m.NQN })
-	if i < 0 {
-		return ""
+	key := keyOf(c, m.Object())
+	if m.Host == "" || key == "" {
+		return key
 	}
-	sub, path := &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i)
-	switch {
-	case m.Host != "":
-		if i = slices.Index(sub.Hosts, m.Host); i < 0 {
-			return ""
+	for _, s := range c.Subsystems {
+		if i := slices.Index(s.Hosts, m.Host); s.NQN == m.NQN && i >= 0 {
+			return fmt.Sprintf("%s.hosts[%d]", key, i)
 		}
-		return fmt.Sprintf("%s.hosts[%d]", path, i)
-	case m.NSID != 0:
-		i = slices.IndexFunc(sub.Namespaces,
-			func(n config.Namespace) bool { return n.NSID == m.NSID })
-		if i < 0 {
-			return ""
-		}
-		return fmt.Sprintf("%s.namespaces[%d]", path, i)
 	}
-	return path
+	return ""
 }
 
 // applyEdit applies the configuration as it is after the edit, and then makes the edit. Whenever

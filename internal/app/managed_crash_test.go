@@ -95,7 +95,16 @@ func (o *orchestrated) fail(step string, op func() error, before config.Settings
 func (o *orchestrated) onStep(fn func(string) error) {
 	o.server.applying.Lock()
 	defer o.server.applying.Unlock()
-	o.server.onFileStep = fn
+	o.server.onFileStep = direct
+	if fn == nil {
+		return
+	}
+	o.server.onFileStep = func(name string, do func() error) error {
+		if err := fn(name); err != nil {
+			return err
+		}
+		return do()
+	}
 }
 
 // load is what a target that starts now would serve.

@@ -45,10 +45,7 @@ func (s *Server) prepareEdit(directory string, edit *config.Edit) (*edited, erro
 		}
 		return e, os.RemoveAll(e.leftover)
 	}
-	if err := s.fileStep("mkdir"); err != nil {
-		return nil, err
-	}
-	err := os.Mkdir(dir, 0o700)
+	err := s.onFileStep("mkdir", func() error { return os.Mkdir(dir, 0o700) })
 	switch {
 	case errors.Is(err, fs.ErrExist):
 	case err != nil:
@@ -58,41 +55,28 @@ func (s *Server) prepareEdit(directory string, edit *config.Edit) (*edited, erro
 			return nil, err
 		}
 	}
-	if err := s.fileStep("write"); err != nil {
-		return nil, err
-	}
 	e := &edited{s: s, from: filepath.Join(dir, ".new"), to: edit.Path, dir: dir, parent: dir}
 	e.leftover = e.from
-	return e, writeDurably(e.from, edit.Content, direct)
+	return e, s.onFileStep("write", func() error {
+		return writeDurably(e.from, edit.Content, direct)
+	})
 }
 
 func (e *edited) rename() error {
-	if err := e.s.fileStep("rename"); err != nil {
-		return err
-	}
-	return os.Rename(e.from, e.to)
+	return e.s.onFileStep("rename", func() error { return os.Rename(e.from, e.to) })
 }
 
 func (e *edited) sync() error {
-	if err := e.s.fileStep("sync"); err != nil {
-		return err
-	}
-	return syncDir(e.dir)
+	return e.s.onFileStep("sync", func() error { return syncDir(e.dir) })
 }
 
 // discard deletes what is not needed, in any case.
 func (e *edited) discard() {
-	_ = e.s.fileStep("discard")
-	_ = os.RemoveAll(e.leftover)
-	if e.parent != "" {
-		_ = os.Remove(e.parent) // which fails if it is not empty
-	}
-}
-
-// fileStep is called before each step of an edit, which tests look at and let fail.
-func (s *Server) fileStep(name string) error {
-	if s.onFileStep == nil {
+	_ = e.s.onFileStep("discard", func() error {
+		_ = os.RemoveAll(e.leftover)
+		if e.parent != "" {
+			_ = os.Remove(e.parent) // which fails if it is not empty
+		}
 		return nil
-	}
-	return s.onFileStep(name)
+	})
 }

@@ -28,9 +28,7 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 		Pending:    func() int { return len(s.namespaces.waiting()) },
 	}
 	for name, t := range s.transports {
-		if u, ok := t.(fabric.UsageReporter); ok {
-			src.Transports[name.String()] = u.Usage
-		}
+		src.Transports[name.String()] = t.Usage
 	}
 	src.ReactorMemory = s.memoryUsage
 	if s.metrics, err = metrics.Listen(c.Metrics.Listen, src, s.log); err != nil {

@@ -164,23 +164,30 @@ func (ns *namespaces) serve(v *served, dev backend.Device) error {
 	return nil
 }
 
-// waitFor serves a namespace as soon as its storage is there and can be used.
+// waitFor serves a namespace as soon as its storage is there and can be used. It tries that after
+// pauses that double, until ctx is done.
 func (ns *namespaces) waitFor(ctx context.Context, v *served) {
-	first := ns.s.opts.Retry
-	if first == 0 {
-		first = pendingFirst
+	last := errAbsent.Error()
+	for pause := cmp.Or(ns.s.opts.Retry, pendingFirst); ; pause = min(2*pause, pendingMost) {
+		select {
+		case <-ctx.Done():
+			close(v.ended)
+			return
+		case <-time.After(pause):
+		}
+		err := ns.try(v)
+		if err == nil {
+			break
+		}
+		if text := err.Error(); text != last {
+			last = text
+			ns.s.log.Warn("namespace is still pending", append(v.attrs(), "err", err)...)
+		}
 	}
-	changed := func(err error) {
-		ns.s.log.Warn("namespace is still pending", append(v.attrs(), "err", err)...)
-	}
-	up := keepTrying(ctx, first, pendingMost, errAbsent, func() error { return ns.try(v) }, changed)
-	if up {
-		ns.s.log.Info("namespace is served now", v.attrs()...)
-	}
+	ns.s.log.Info("namespace is served now", v.attrs()...)
 	close(v.ended)
-	if up { // afterwards: it may wait for a goroutine that changes or removes v
-		ns.s.opts.NamespaceUp(v.nqn, v.NSID)
-	}
+	// afterwards: it may wait for a goroutine that changes or removes v
+	ns.s.opts.NamespaceUp(v.nqn, v.NSID)
 }
 
 var errAbsent = errors.New("its storage is not there")

@@ -17,7 +17,7 @@ func (s *Server) place(conn fabric.Conn) {
 		w = s.workers[n]
 		for _, other := range append(s.workers[n+1:len(s.workers):len(s.workers)],
 			s.workers[:n]...) {
-			more := load(other.groups[info.Transport]) - load(w.groups[info.Transport])
+			more := other.groups[info.Transport].Load() - w.groups[info.Transport].Load()
 			if more < 0 || more == 0 && near(other) && !near(w) {
 				w = other
 			}
@@ -42,12 +42,4 @@ func nearness(conn fabric.Conn) func(w *worker) bool {
 		return cpu >= 0 && w.cpu == cpu || node != sys.NoNode &&
 			w.node == node
 	}
-}
-
-// load returns the number of I/O queues of a group, as far as it knows.
-func load(g fabric.Group) int {
-	if l, ok := g.(fabric.LoadReporter); ok {
-		return l.Load()
-	}
-	return 0
 }

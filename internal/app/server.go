@@ -109,7 +109,7 @@ type Server struct {
 	ending   chan struct{} // closed first, so that a change in progress ends soon
 
 	releaseLimit time.Duration
-	onFileStep   func(string) error
+	onFileStep   fileStep // of edits of the managed directory
 
 	stopOnce sync.Once
 	stopErr  error
@@ -124,6 +124,7 @@ func NewServer(opts Options) *Server {
 		opts: opts, log: log, recorder: recorder, peers: ratelog.New(log), started: time.Now(),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
+		onFileStep: direct,
 	}
 	s.mdns = mdns.New(log)
 	s.listeners = listeners{

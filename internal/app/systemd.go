@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -38,20 +39,13 @@ func monotonic() time.Duration {
 // aliveTimeout is the longest time that a healthy reactor takes to answer.
 const aliveTimeout = 2 * time.Second
 
-// alive says whether every reactor runs what is posted to it within the timeout.
+// alive says whether every reactor answers within the timeout.
 func (s *Server) alive(timeout time.Duration) bool {
-	answered := make(chan struct{}, len(s.workers))
-	for _, w := range s.workers {
-		w.loop.Post(func() { answered <- struct{}{} })
-	}
-	deadline := time.After(timeout)
-	for range s.workers {
-		select {
-		case <-answered:
-		case <-deadline:
-			s.log.Error("a reactor does not answer")
-			return false
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if _, err := s.Reactors(ctx); err != nil {
+		s.log.Error("a reactor does not answer")
+		return false
 	}
 	return true
 }

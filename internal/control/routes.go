@@ -45,13 +45,13 @@ func (s *Server) routes() []route {
 			"POST /v1/listeners/drain", "Take listeners out of service and end their connections",
 			ListenerID{},
 			[]Listener{},
-			s.drain(true),
+			posted(s.drain(true)),
 		},
 		{
 			"POST /v1/listeners/undrain", "Put listeners into service again",
 			ListenerID{},
 			[]Listener{},
-			s.drain(false),
+			posted(s.drain(false)),
 		},
 		{
 			"GET /v1/ana", "The asymmetric namespace access states", nil,
@@ -62,31 +62,31 @@ func (s *Server) routes() []route {
 			"POST /v1/ana/set", "Set asymmetric namespace access states until a restart",
 			ANASet{},
 			[]ANA{},
-			s.setANA,
+			posted(s.setANA),
 		},
 		{
 			"POST /v1/hosts/disconnect", "End the associations of a host",
 			Disconnect{},
 			Disconnected{},
-			s.disconnect,
+			posted(s.disconnect),
 		},
 		{
 			"POST /v1/namespaces/pause", "Make the commands for a namespace wait",
 			NamespaceID{},
 			Namespace{},
-			s.pause(true),
+			posted(s.pause(true)),
 		},
 		{
 			"POST /v1/namespaces/resume", "End a pause of a namespace",
 			NamespaceID{},
 			Namespace{},
-			s.pause(false),
+			posted(s.pause(false)),
 		},
 		{
 			"POST /v1/namespaces/resize", "Change the size of a namespace in a file",
 			Resize{},
 			Namespace{},
-			s.resize,
+			posted(s.resize),
 		},
 	}...)
 }

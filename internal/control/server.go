@@ -259,11 +259,7 @@ func (s *Server) logWrite(r *http.Request, err error) {
 	s.log.Info("control request", args...)
 }
 
-func (s *Server) disconnect(r *http.Request) (any, error) {
-	var d Disconnect
-	if err := read(r, &d); err != nil {
-		return nil, err
-	}
+func (s *Server) disconnect(d Disconnect) (any, error) {
 	if d.Host == "" {
 		p := NewProblem(http.StatusBadRequest, "no host is given", "GET /v1/hosts lists them.")
 		p.Place = "host"

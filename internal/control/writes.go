@@ -9,12 +9,19 @@ import (
 
 // This file has the requests that change listeners and namespaces.
 
-func (s *Server) drain(drain bool) func(*http.Request) (any, error) {
+// posted makes the handler of requests with a body of this type.
+func posted[T any](do func(T) (any, error)) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
-		var which ListenerID
-		if err := read(r, &which); err != nil {
+		var body T
+		if err := read(r, &body); err != nil {
 			return nil, err
 		}
+		return do(body)
+	}
+}
+
+func (s *Server) drain(drain bool) func(ListenerID) (any, error) {
+	return func(which ListenerID) (any, error) {
 		if (which.Listener != "") == which.All {
 			p := NewProblem(http.StatusBadRequest, "either a listener or all must be given",
 				"GET /v1/listeners lists them.")
@@ -28,32 +35,20 @@ func (s *Server) drain(drain bool) func(*http.Request) (any, error) {
 	}
 }
 
-func (s *Server) setANA(r *http.Request) (any, error) {
-	var set ANASet
-	if err := read(r, &set); err != nil {
-		return nil, err
-	}
+func (s *Server) setANA(set ANASet) (any, error) {
 	return s.change(func() (any, error) {
 		list, err := s.src.SetANA(set)
 		return append([]ANA{}, list...), err
 	})
 }
 
-func (s *Server) pause(pause bool) func(*http.Request) (any, error) {
-	return func(r *http.Request) (any, error) {
-		var id NamespaceID
-		if err := read(r, &id); err != nil {
-			return nil, err
-		}
+func (s *Server) pause(pause bool) func(NamespaceID) (any, error) {
+	return func(id NamespaceID) (any, error) {
 		return s.changeNamespace(id, func() error { return s.src.Pause(id, pause) })
 	}
 }
 
-func (s *Server) resize(r *http.Request) (any, error) {
-	var to Resize
-	if err := read(r, &to); err != nil {
-		return nil, err
-	}
+func (s *Server) resize(to Resize) (any, error) {
 	return s.change(func() (any, error) {
 		id := NamespaceID{to.Subsystem, to.NSID}
 		return s.changeNamespace(id, func() error { return s.src.Resize(to) })

@@ -87,9 +87,6 @@ func (p *Pool) Max(f *Flow) int {
 // Available returns how many bytes are free beyond the reserve, negative if part of that is used.
 func (p *Pool) Available() int { return p.arena.Available() - p.reserve }
 
-// Reserve returns how many bytes only AllocReserve hands out.
-func (p *Pool) Reserve() int { return p.reserve }
-
 // Promised returns how many bytes are set aside at present.
 func (p *Pool) Promised() int { return p.promised }
 

@@ -132,31 +132,6 @@ func TestMapRefuses(t *testing.T) {
 	}
 }
 
-func TestSlice(t *testing.T) {
-	segs := []Segment{
-		{B: []byte("abc"), Region: 1},
-		{B: []byte("defgh"), Region: 2},
-		{B: []byte("i"), Region: 3},
-	}
-	for off := range 10 {
-		for n := range 10 - off {
-			got := ""
-			for _, s := range Slice(nil, segs, off, n) {
-				if len(s.B) == 0 || s.Region == 0 {
-					t.Errorf("Slice(%d, %d): empty segment", off, n)
-				}
-				got += string(s.B)
-			}
-			if want := "abcdefghi"[off : off+n]; got != want {
-				t.Errorf("Slice(%d, %d) = %q, want %q", off, n, got, want)
-			}
-		}
-	}
-	if Length(segs) != 9 {
-		t.Errorf("Length = %d", Length(segs))
-	}
-}
-
 func parseRange(t *testing.T, s string) (lo, hi uint64) {
 	t.Helper()
 	a, b, _ := strings.Cut(s, "-")

@@ -34,16 +34,3 @@ func Length(segs []Segment) int {
 	}
 	return n
 }
-
-// Slice appends to dst the n bytes of segs from byte off on, and returns the extended slice. The
-// caller guarantees off+n <= Length(segs).
-func Slice(dst, segs []Segment, off, n int) []Segment {
-	c := NewCursor(segs, off)
-	for n > 0 {
-		s := *c.Segment()
-		s.B = c.Next(n)
-		dst = append(dst, s)
-		n -= len(s.B)
-	}
-	return dst
-}

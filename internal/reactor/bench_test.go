@@ -17,7 +17,6 @@ func BenchmarkIterate(b *testing.B) {
 				for b.Loop() {
 					r.iterate()
 				}
-				r.Detach(p)
 			})
 		})
 	}

@@ -29,7 +29,7 @@ import (
 )
 
 // Poller is a source of work that the loop polls: a transport's group or the controller's handler
-// of this reactor. Pollers are compared with ==, so they are pointers.
+// of this reactor.
 type Poller interface {
 	// Poll moves at most about budget commands along and returns how many steps it made; 0 means
 	// nothing to do.
@@ -82,10 +82,9 @@ type Reactor struct {
 	mailbox list.Inbox[post]
 	_       [64]byte
 
-	pollers  []Poller // nil: detached, removed after the iteration
-	detached bool
-	stopped  bool
-	starved  bool // there are no more Ps than reactors
+	pollers []Poller
+	stopped bool
+	starved bool // there are no more Ps than reactors
 	// yield gives the CPU to other threads between polls without work; nil if they have others.
 	yield func()
 
@@ -165,17 +164,6 @@ func (r *Reactor) Stats() Stats { return r.stats }
 // Attach adds p to the pollers; the loop polls it from the next iteration on at the latest.
 func (r *Reactor) Attach(p Poller) { r.pollers = append(r.pollers, p) }
 
-// Detach removes p: it is not polled or armed again, not even in the current iteration. A poller
-// may detach itself or others while it is polled.
-func (r *Reactor) Detach(p Poller) {
-	for i, q := range r.pollers {
-		if q == p {
-			r.pollers[i] = nil
-			r.detached = true
-		}
-	}
-}
-
 // Post runs fn on the reactor soon, after what the same goroutine has posted before. Any goroutine
 // may call it, also before Run. What is posted after Run has returned never runs.
 func (r *Reactor) Post(fn func()) {
@@ -254,12 +242,7 @@ func (r *Reactor) iterate() bool {
 		work = r.runPosts()
 	}
 	for i := 0; i < len(r.pollers); i++ {
-		if p := r.pollers[i]; p != nil {
-			work += p.Poll(budget)
-		}
-	}
-	if r.detached {
-		r.sweep()
+		work += r.pollers[i].Poll(budget)
 	}
 	r.stats.Iterations++
 	ticks := work
@@ -305,8 +288,8 @@ func (r *Reactor) spinOrSleep() error {
 	if r.state.CompareAndSwap(notified, awake) {
 		return nil
 	}
-	for i := 0; i < len(r.pollers); i++ {
-		if p := r.pollers[i]; p != nil && !p.Arm() {
+	for _, p := range r.pollers {
+		if !p.Arm() {
 			return nil
 		}
 	}
@@ -348,17 +331,4 @@ func (r *Reactor) runPosts() int {
 		n++
 	}
 	return n
-}
-
-// sweep removes detached pollers.
-func (r *Reactor) sweep() {
-	r.detached = false
-	kept := r.pollers[:0]
-	for _, p := range r.pollers {
-		if p != nil {
-			kept = append(kept, p)
-		}
-	}
-	clear(r.pollers[len(kept):])
-	r.pollers = kept
 }

@@ -189,46 +189,6 @@ func TestArmRefuses(t *testing.T) {
 	})
 }
 
-// TestDetachDuringPoll: a poller that is detached is not polled any more, whatever detaches it, and
-// the others are.
-func TestDetachDuringPoll(t *testing.T) {
-	r := start(t, Config{CPU: -1})
-	var first, second, third poller
-	var polls [3]int
-	late := &poller{}
-	done := make(chan struct{})
-	first.poll = func(int) int {
-		polls[0]++
-		if polls[0] == 3 {
-			r.Detach(&first)
-			r.Detach(&second)
-			r.Attach(late)
-		}
-		return 1
-	}
-	second.poll = func(int) int { polls[1]++; return 1 }
-	third.poll = func(int) int { polls[2]++; return 1 }
-	n := 0
-	late.poll = func(int) int {
-		if n++; n == 10 {
-			r.Detach(late)
-			r.Detach(&third)
-			close(done)
-		}
-		return 1
-	}
-	r.Post(func() { r.Attach(&first); r.Attach(&second); r.Attach(&third) })
-	wait(t, "the last poll", done)
-	do(t, r, func() {
-		if polls[0] != 3 || polls[1] != 2 || polls[2] != 12 {
-			t.Errorf("polls are %v, want [3 2 12]", polls)
-		}
-		if len(r.pollers) != 0 {
-			t.Errorf("%d pollers are left", len(r.pollers))
-		}
-	})
-}
-
 // TestIdle: without work the thread sleeps and takes no CPU time, although a timer far away is
 // pending.
 func TestIdle(t *testing.T) {
@@ -348,7 +308,6 @@ func TestIterationDoesNotAllocate(t *testing.T) {
 				t.Errorf("an iteration with %d steps of work allocates %v times", work, n)
 			}
 		}
-		r.Detach(p)
 	})
 }
 

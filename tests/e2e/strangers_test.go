@@ -142,7 +142,7 @@ func (s *strangers) flood(n int, what func(i int) error) (taken int) {
 
 // usage is what the transport of the variant counts.
 func (h *harness) usage(v variant) fabric.Usage {
-	return h.server.Transport(h.transport(v).Type()).(fabric.UsageReporter).Usage()
+	return h.server.Transport(h.transport(v).Type()).Usage()
 }
 
 // eachFlood runs fn on a harness with few connections for each transport, kind of stranger, and

@@ -7,7 +7,6 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -48,7 +47,7 @@ func (e *env) count() counts {
 	c := e.process()
 	c.dataMemory, c.timers = e.reactors()
 	for _, t := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
-		u := e.server.Transport(t).(fabric.UsageReporter).Usage()
+		u := e.server.Transport(t).Usage()
 		c.queueMemory += u.Memory
 		c.connections += u.Connections
 	}
