@@ -73,8 +73,8 @@ func TestMDNS(t *testing.T) {
 	until(false)
 }
 
-// TestAnnouncedOn: where which ports are announced, with IPv6 and link-local addresses, which several
-// interfaces can have.
+// TestAnnouncedOn: where which ports are announced, with IPv6 and link-local addresses, which
+// several interfaces can have.
 func TestAnnouncedOn(t *testing.T) {
 	n := &fakeNetwork{}
 	n.set("lo ::1", "eth0 192.0.2.1", "eth0 2001:db8::1", "eth0 2001:db8::2", "eth0 fe80::1%eth0",
