@@ -73,7 +73,7 @@ func TestMDNS(t *testing.T) {
 	until(false)
 }
 
-// TestAnnouncedOn: where which ports are announced, with IPv6 and link-local addresses, which
+// TestAnnouncedOn: where which ports are announced, with IPv6 and with link-local addresses, which
 // several interfaces can have.
 func TestAnnouncedOn(t *testing.T) {
 	n := &fakeNetwork{}

@@ -112,6 +112,7 @@ var beyond = map[string]string{
 	"is no address that":        "more than a pattern",
 	"a multicast address":       "more than a pattern",
 	"a link-local IPv6 address": "more than a pattern",
+	"is link-local":             "more than a pattern",
 	"no UUID after":             "more than a pattern",
 	"0777 is not possible here": "octal digits without quotes",
 	"the discovery subsystem":   "more than a pattern",

@@ -114,7 +114,7 @@ func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r ref
 	case r.field == nvme.InvalidInCommand(nvme.ConnectOffsetKATO):
 		hint = "a keep alive timeout is a day at most"
 	case r.field == nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID):
-		hint = "the controller has ended, or is of another host or address; hosts connect anew"
+		hint = "the controller has ended, or has another host or address; hosts connect a new one"
 	case r.field == nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE) && sqe.SQSIZE() > 0:
 		hint = "queue_depth is the limit; nvme connect --queue-size asks for less"
 	}

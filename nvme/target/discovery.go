@@ -84,7 +84,7 @@ func (t *Target) discoveryChanged() {
 // discoveryChanged raises the event, unless what the host has read last is still so: what others
 // are served does not concern it.
 func (c *controller) discoveryChanged() {
-	if !c.reports(eventDiscovery) {
+	if !c.reports(eventDiscovery) || c.events.waiting[eventDiscovery] {
 		return
 	}
 	same := false
@@ -146,6 +146,7 @@ func (t *Target) Generation() uint64 { return t.discoveryTable.Load().generation
 // entries, which are encoded when they are read.
 type discoveryLog struct {
 	made       uint64          // of which generation of the table
+	hash       uint64          // see content; 0: not needed yet
 	generation uint64          // GENCTR: the first one for which it was the same
 	nqn        string          // of the discovery service
 	ports      []reachablePort // as in the table
@@ -186,7 +187,7 @@ func (c *controller) discoveryLog(which int) *discoveryLog {
 		return last
 	}
 	l := c.newDiscoveryLog(t, which == 1)
-	if last != nil && last.sum() == l.sum() {
+	if last != nil && last.content() == l.content() {
 		l.generation = last.generation
 	}
 	c.discoveryLogs[which] = l
@@ -252,31 +253,41 @@ func (l *discoveryLog) portsOf(s *discoverable) (n int) {
 	return n
 }
 
-// discoverySeed is that of discoveryLog.sum: nobody can make two logs with the same one.
+// discoverySeed is that of discoveryLog.content: nobody can make two logs with the same one.
 var discoverySeed = maphash.MakeSeed()
 
-// sum sums up what the entries say.
-func (l *discoveryLog) sum() uint64 {
+// content is a hash of what the entries say. A change makes it for many hosts.
+func (l *discoveryLog) content() uint64 {
+	if l.hash != 0 {
+		return l.hash
+	}
 	ports := make([]uint64, len(l.ports))
 	for i, p := range l.ports {
 		if p.addr.IsValid() {
-			ports[i] = maphash.Comparable(discoverySeed, Port{p.ID, p.Addr, p.addr.String()})
+			at := struct {
+				id     uint16
+				listen fabric.Addr
+				addr   netip.Addr
+			}{p.ID, p.Addr, p.addr}
+			ports[i] = maphash.Comparable(discoverySeed, at)
 		}
 	}
 	var sum maphash.Hash
 	sum.SetSeed(discoverySeed)
 	for _, s := range l.subs {
-		at := uint64(0)
+		at := uint64(0) // 0 for a port that is not in the log
 		for _, i := range s.ports {
 			at += ports[i]
 		}
-		_, _ = fmt.Fprintln(&sum, s.NQN, at)
+		_, _ = sum.WriteString(s.NQN)
+		maphash.WriteComparable(&sum, at)
 	}
 	_, _ = fmt.Fprintln(&sum, l.nqn, l.duplicate)
 	for i := range l.referrals {
 		_, _ = fmt.Fprintln(&sum, l.referrals[i].Addr, l.referrals[i].NQN)
 	}
-	return sum.Sum64()
+	l.hash = sum.Sum64()
+	return l.hash
 }
 
 // reachable is the address under which this host reaches a port: for a wildcard the address that
