@@ -145,8 +145,9 @@ func (l *rangeLock) blocks(io *backend.IO) bool {
 	return l.covers(io)
 }
 
-// writesWithin finds the IOs of this channel that the device has and that change blocks of the lock.
-// IOs of commands that were given up do not count: the namespace is not ready while there are any.
+// writesWithin finds the IOs of this channel that the device has and that change blocks of the
+// lock. Those of commands that were given up do not count: the namespace is not ready while there
+// are any.
 func (ch *channel) writesWithin(l *rangeLock) map[*backend.IO]bool {
 	found := map[*backend.IO]bool{}
 	if ch.inflight == 0 {
