@@ -29,6 +29,7 @@ const (
 	SelfTestReset            SelfTestOutcome = 0x2 // aborted by a Controller Level Reset
 	SelfTestNamespaceRemoved SelfTestOutcome = 0x3
 	SelfTestSegmentFailed    SelfTestOutcome = 0x7 // SEGN is the first one that did
+	SelfTestAbortedOther     SelfTestOutcome = 0x8 // for an unknown reason
 	SelfTestUnused           SelfTestOutcome = 0xF // there is no result
 )
 

@@ -26,10 +26,14 @@ type anaStates [MaxANAGroups + 1]nvme.ANAState
 
 // of returns the state of the group of a namespace.
 func (a *anaStates) of(ns *namespace) nvme.ANAState {
+	return a.ofGroup(ns.cfg.Load().anaGroup)
+}
+
+func (a *anaStates) ofGroup(id uint32) nvme.ANAState {
 	if a == nil {
 		return nvme.ANAStateOptimized
 	}
-	return a[ns.cfg.Load().anaGroup]
+	return a[id]
 }
 
 // SetANAStates sets the states of the groups of a port. Groups that are not named are optimized.
@@ -165,15 +169,17 @@ type anaLog struct {
 func (l *anaLog) refresh(c *controller) (changed bool) {
 	states := c.anaStates()
 	l.stale = false
-	var now []nvme.ANAGroup
+	var members [MaxANAGroups + 1][]uint32
 	for _, ns := range c.namespaces() {
 		id := ns.cfg.Load().anaGroup
-		i, found := l.find(now, id)
-		if !found {
-			g := nvme.ANAGroup{ANADescriptor: nvme.ANADescriptor{AGID: id, ANAS: states.of(ns)}}
-			now = slices.Insert(now, i, g)
+		members[id] = append(members[id], ns.nsid)
+	}
+	var now []nvme.ANAGroup
+	for i, nsids := range members {
+		if id := uint32(i); nsids != nil {
+			d := nvme.ANADescriptor{AGID: id, ANAS: states.ofGroup(id)}
+			now = append(now, nvme.ANAGroup{ANADescriptor: d, NSIDs: nsids})
 		}
-		now[i].NSIDs = append(now[i].NSIDs, ns.nsid)
 	}
 	changed = l.changes == 0 || len(now) != len(l.groups)
 	for i := range now {

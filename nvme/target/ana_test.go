@@ -196,7 +196,7 @@ func TestANAEventWhileRead(t *testing.T) {
 }
 
 // TestANASelfTest: a self-test of a namespace that is inaccessible is refused, and one of all
-// namespaces does not read it.
+// namespaces does not read it. One of a namespace that becomes inaccessible does not succeed.
 func TestANASelfTest(t *testing.T) {
 	sub := ramSubsystem(t, 3)
 	d := &recorder{Device: sub.Namespaces[2].Device, info: func(*backend.Info) {}}
@@ -213,6 +213,13 @@ func TestANASelfTest(t *testing.T) {
 	}
 	if n := len(d.take()); n > 0 {
 		t.Errorf("%d reads", n)
+	}
+	r.must(r.target.SetANAStates(1, nil))
+	r.ok(h.admin, selfTestCommand(nvme.SelfTestShort, 3))
+	r.must(r.target.SetANAStates(1, states{7: nvme.ANAStateInaccessible}))
+	want.DSTS = uint8(nvme.SelfTestShort)<<4 | uint8(nvme.SelfTestAbortedOther)
+	if got := h.selfTestEnds(); got != want {
+		t.Errorf("%+v", got)
 	}
 }
 

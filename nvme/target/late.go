@@ -75,7 +75,7 @@ func (h *Handler) endIO(s *session) {
 // holdLate makes what devices have of a queue late writes.
 func (h *Handler) holdLate(s *session) {
 	if s.outstanding > 0 {
-		search := lateSearch{before: h.loop.Now()}
+		search := lateSearch{before: h.loop.Now(), over: true}
 		search.add(s)
 		search.announce()
 		h.run()
@@ -85,6 +85,7 @@ func (h *Handler) holdLate(s *session) {
 // lateSearch finds writes that become late: those that devices have since a time or before.
 type lateSearch struct {
 	before  int64
+	over    bool                              // the queue is over: nothing of it is pending
 	pending map[*channel]map[*backend.IO]bool // made when it is needed
 	found   []foundWrites
 }
@@ -104,7 +105,7 @@ func (f *lateSearch) add(s *session) {
 	}
 	first := len(f.found)
 	add := func(ch *channel, io *backend.IO, since int64) {
-		if !changesBlocks(io) || ch.late[io] == nil && (since > f.before || f.waits(ch, io)) {
+		if !changesBlocks(io) || ch.late[io] == nil && (since > f.before || !f.over && f.waits(ch, io)) {
 			return
 		}
 		list := f.found[first:]

@@ -146,8 +146,8 @@ func (l *rangeLock) blocks(io *backend.IO) bool {
 }
 
 // writesWithin finds the IOs of this channel that the device has and that change blocks of the
-// lock. IOs of commands that were given up do not count: the namespace is not ready while there are
-// any.
+// lock. Those of commands that were given up do not count: the namespace is not ready while there
+// are any.
 func (ch *channel) writesWithin(l *rangeLock) map[*backend.IO]bool {
 	found := map[*backend.IO]bool{}
 	if ch.inflight == 0 {

@@ -39,7 +39,7 @@ type selfTest struct {
 
 	code    nvme.SelfTestCode // of the operation in progress, 0: none
 	begun   int               // operations
-	removed bool              // it ends if its only namespace is removed
+	removed bool              // it ends if its only namespace is removed, or inaccessible
 	nsids   []uint32          // that are read
 	index   int               // in nsids
 	chunk   uint64            // of that namespace, the next one
@@ -130,7 +130,13 @@ func (t *selfTest) advance() {
 		case ns == nil && t.removed:
 			t.end(nvme.SelfTestResult{}, nvme.SelfTestNamespaceRemoved)
 			return
-		case ns == nil || t.c.h.loop.Now() >= t.ends || !t.c.anaStates().of(ns).Status().OK():
+		case ns == nil || t.c.h.loop.Now() >= t.ends:
+			continue
+		case t.c.anaStates().of(ns).Status().OK():
+		case t.removed: // all of the test would be left out
+			t.end(nvme.SelfTestResult{}, nvme.SelfTestAbortedOther)
+			return
+		default:
 			continue
 		}
 		g := ns.geo.Load()
