@@ -35,7 +35,7 @@ func canceled(t *testing.T, c *backendtest.Client, ios ...*backend.IO) {
 func TestCancelDelayed(t *testing.T) {
 	for name, wrap := range map[string]func(backend.Device) backend.Device{
 		"delay": func(d backend.Device) backend.Device {
-			return Delay(d, DelayConfig{Latency: time.Hour, Ops: 1 << backend.OpWrite})
+			return Delay(d, DelayConfig{Latency: time.Hour, Ops: []backend.Op{backend.OpWrite}})
 		},
 		"limit": func(d backend.Device) backend.Device {
 			return Limit(d, LimitConfig{Bandwidth: 1})
@@ -44,7 +44,7 @@ func TestCancelDelayed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inner := openRAM(t)
 			c := use(t, Error(wrap(inner), ErrorConfig{
-				Err: backend.ErrIO, Offset: 1 << 62, Ops: 1 << backend.OpRead,
+				Err: backend.ErrIO, Offset: 1 << 62, Ops: []backend.Op{backend.OpRead},
 			}))
 			first := c.Write(1<<20, c.Memory(0, 512)) // a limit delays only what comes after it
 			c.Submit(first)

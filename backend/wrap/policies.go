@@ -14,8 +14,8 @@ import (
 type DelayConfig struct {
 	// Latency is added to each operation, and a random time up to Jitter, evenly distributed.
 	Latency, Jitter time.Duration
-	// Ops are the operations that are delayed.
-	Ops  Ops
+	// Ops are the operations that are delayed, none for all.
+	Ops  []backend.Op
 	Seed uint64
 }
 
@@ -33,7 +33,7 @@ type delay struct {
 }
 
 func (d *delay) admit(io *backend.IO, now int64) (int64, error) {
-	if !d.Ops.has(io.Op) {
+	if !affects(d.Ops, io.Op) {
 		return now, nil
 	}
 	due := now + int64(d.Latency)
@@ -55,8 +55,8 @@ type ErrorConfig struct {
 	// Offset and Length are the range in bytes that an operation must touch to fail; Length 0 is to
 	// the end. A flush touches everything.
 	Offset, Length int64
-	// Ops are the operations that fail.
-	Ops  Ops
+	// Ops are the operations that fail, none for all.
+	Ops  []backend.Op
 	Seed uint64
 }
 
@@ -78,7 +78,7 @@ type failure struct {
 
 func (f *failure) admit(io *backend.IO, now int64) (int64, error) {
 	touches := io.Op == backend.OpFlush || io.Off-f.Offset < f.Length && io.Off+io.Len > f.Offset
-	if f.Ops.has(io.Op) && touches && (f.OneIn <= 1 || f.random.IntN(f.OneIn) == 0) {
+	if affects(f.Ops, io.Op) && touches && (f.OneIn <= 1 || f.random.IntN(f.OneIn) == 0) {
 		return 0, f.Err
 	}
 	return now, nil

@@ -14,10 +14,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// Ops is a set of operations: bit 1<<backend.OpRead and so on. 0 means all.
-type Ops uint
-
-func (o Ops) has(op backend.Op) bool { return o == 0 || o>>op&1 != 0 }
+// affects says whether an operation is among some; no operations are all.
+func affects(ops []backend.Op, op backend.Op) bool {
+	return len(ops) == 0 || slices.Contains(ops, op)
+}
 
 // policy decides about the operations of one channel. Only the channel's reactor calls it.
 type policy interface {

@@ -34,7 +34,7 @@ func TestConformance(t *testing.T) {
 			return Error(d,
 				ErrorConfig{
 					Err: backend.ErrIO, Offset: 1 << 62,
-					Ops: 1<<backend.OpRead | 1<<backend.OpWrite,
+					Ops: []backend.Op{backend.OpRead, backend.OpWrite},
 				})
 		},
 		"limit": func(d backend.Device) backend.Device {
@@ -44,7 +44,7 @@ func TestConformance(t *testing.T) {
 			d = Delay(d, DelayConfig{Latency: time.Microsecond})
 			d = Limit(d, LimitConfig{IOPS: 1_000_000})
 			return Error(d,
-				ErrorConfig{Err: backend.ErrIO, Offset: 1 << 62, Ops: 1 << backend.OpRead})
+				ErrorConfig{Err: backend.ErrIO, Offset: 1 << 62, Ops: []backend.Op{backend.OpRead}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func use(t *testing.T, dev backend.Device) *backendtest.Client {
 
 func TestDelay(t *testing.T) {
 	const latency = 100 * time.Millisecond
-	c := use(t, Delay(openRAM(t), DelayConfig{Latency: latency, Ops: 1 << backend.OpRead}))
+	c := use(t, Delay(openRAM(t), DelayConfig{Latency: latency, Ops: []backend.Op{backend.OpRead}}))
 	began := time.Now()
 	c.Do(c.Write(0, c.Memory(0, 512)))
 	if d := time.Since(began); d >= latency {
@@ -114,7 +114,7 @@ func TestError(t *testing.T) {
 	c := use(t, Error(openRAM(t),
 		ErrorConfig{
 			Err: backend.ErrNoSpace, Offset: 4096, Length: 1024,
-			Ops: 1<<backend.OpWrite | 1<<backend.OpFlush,
+			Ops: []backend.Op{backend.OpWrite, backend.OpFlush},
 		}))
 	try := func(io *backend.IO) error {
 		c.Submit(io)

@@ -197,7 +197,7 @@ func newDevice(what, doc string, device func(path string) bool,
 }
 
 func newDelay() config.Options {
-	c, ops := &wrap.DelayConfig{}, new(operations)
+	c := &wrap.DelayConfig{}
 	return &store{
 		keys: []config.Key{
 			config.NewKey("latency", config.Duration(&c.Latency, 0, time.Hour),
@@ -206,7 +206,7 @@ func newDelay() config.Options {
 			config.NewKey("jitter", config.Duration(&c.Jitter, 0, time.Hour),
 				"A random time up to this is added as well. Set it to let operations overtake "+
 					"each other."),
-			ops.key(), seedKey(&c.Seed),
+			operationsKey(&c.Ops), seedKey(&c.Seed),
 		},
 		check: func(report report) {
 			if c.Latency == 0 && c.Jitter == 0 {
@@ -214,14 +214,13 @@ func newDelay() config.Options {
 			}
 		},
 		open: func(_ env, of backend.Device) (backend.Device, error) {
-			c.Ops = ops.set()
 			return wrap.Delay(of, *c), nil
 		},
 	}
 }
 
 func newError() config.Options {
-	c, ops := &wrap.ErrorConfig{Err: backend.ErrIO, OneIn: 1}, new(operations)
+	c := &wrap.ErrorConfig{Err: backend.ErrIO, OneIn: 1}
 	return &store{
 		keys: []config.Key{
 			config.NewKey("error", config.Choose(&c.Err, outcomes...),
@@ -235,10 +234,9 @@ func newError() config.Options {
 					"bad spot."),
 			config.NewKey("length", config.Bytes(&c.Length, 0, config.NoLimit, config.AnySize),
 				"The number of those bytes. Set it with `offset`.").Without("to the end"),
-			ops.key(), seedKey(&c.Seed),
+			operationsKey(&c.Ops), seedKey(&c.Seed),
 		},
 		open: func(_ env, of backend.Device) (backend.Device, error) {
-			c.Ops = ops.set()
 			return wrap.Error(of, *c), nil
 		},
 	}
@@ -309,10 +307,8 @@ func wholeBlocks(size *int64, blockSize *int) func(report) {
 	}
 }
 
-// operations are those that a wrapper concerns.
-type operations []backend.Op
-
-func (o *operations) key() config.Key {
+// operationsKey is the key for the operations that a wrapper concerns.
+func operationsKey(p *[]backend.Op) config.Key {
 	choices := []config.Choice[backend.Op]{
 		{Word: "read", Meaning: backend.OpRead},
 		{Word: "write", Meaning: backend.OpWrite},
@@ -323,17 +319,9 @@ func (o *operations) key() config.Key {
 	one := func(op *backend.Op) config.Value {
 		return config.Unique(config.Choose(op, choices...), "Delete one of the two.")
 	}
-	return config.NewKey("operations", config.List((*[]backend.Op)(o), 0, len(choices), one),
+	return config.NewKey("operations", config.List(p, 0, len(choices), one),
 		"The kinds of operations that are affected. Set it to leave the others alone.").
 		Without("all")
-}
-
-// set is the operations as wrappers take them.
-func (o operations) set() (ops wrap.Ops) {
-	for _, op := range o {
-		ops |= 1 << op
-	}
-	return ops
 }
 
 func seedKey(p *uint64) config.Key {

@@ -29,7 +29,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 	c, err := config.Load(file, environ, backends)
 	if err != nil {
 		t := doctor.Target{Sockets: sockets(config.AutoSocket), StateFile: stateFile(os.Getenv)}
-		return append(notLoaded(file, required, err), m.Run(t)...)
+		return append(notLoaded(required, err), m.Run(t)...)
 	}
 	ps := probe(c)
 	here, _ := netif.Linux().Read(devices(c.Listeners)...) // without it addresses are only tried
@@ -62,7 +62,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 const configuration = "configuration"
 
 // notLoaded is what is wrong with a configuration that cannot be used.
-func notLoaded(file string, required bool, err error) []doctor.Finding {
+func notLoaded(required bool, err error) []doctor.Finding {
 	var ps config.Problems
 	if errors.As(err, &ps) {
 		return problems(ps)

@@ -87,7 +87,7 @@ func (r *reader) address(v *value, path string) *listener {
 // more than before.
 func (r *reader) finish() {
 	r.out.subsystems = slices.DeleteFunc(r.out.subsystems, func(s *subsystem) bool {
-		why := ""
+		var why string
 		switch {
 		case len(s.listeners) == 0:
 			why = "no listener had it"
