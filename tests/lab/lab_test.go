@@ -203,7 +203,7 @@ func runScenarios(t *testing.T, alone bool, parallel int) {
 					if lab.seed != 0 && !slices.Contains(chosen, r.variant) {
 						fmt.Println(lab.progress.end(r.name, "is left to make soak", -1))
 						t.Skipf("left to make soak: this sample runs it over %s",
-							strings.Join(chosen, ", "))
+							cmp.Or(strings.Join(chosen, ", "), "nothing"))
 					}
 					runScript(t, r.name, "./run.sh", r.scenario.name, r.variant)
 				})

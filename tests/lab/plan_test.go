@@ -23,7 +23,7 @@ import (
 type scenario struct {
 	name     string
 	variants []string // transports
-	sample   int      // how many variants a sample has, 0 for all
+	sample   int      // how many variants a sample has
 	alone    bool     // nothing else may run beside it
 }
 
@@ -43,7 +43,12 @@ func scenarios() ([]scenario, error) {
 			variants: strings.Fields(headValue(text, "variants")),
 			alone:    headValue(text, "alone") != "",
 		}
-		s.sample, _ = strconv.Atoi(headValue(text, "sample"))
+		s.sample = len(s.variants)
+		if v := headValue(text, "sample"); v != "" {
+			if s.sample, err = strconv.Atoi(v); err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+		}
 		if len(s.variants) == 0 {
 			return nil, fmt.Errorf("%s names no variants", file)
 		}
@@ -62,9 +67,6 @@ func headValue(script []byte, key string) string {
 
 // sampled are the variants that the sample of a seed has.
 func (s *scenario) sampled(seed uint64) []string {
-	if s.sample == 0 {
-		return s.variants
-	}
 	h := fnv.New64()
 	h.Write([]byte(s.name))
 	chosen := rand.New(rand.NewPCG(seed, h.Sum64())).Perm(len(s.variants))[:s.sample]
@@ -174,8 +176,8 @@ func TestSampled(t *testing.T) {
 		seen := map[string]bool{}
 		for seed := range uint64(50) {
 			chosen := s.sampled(seed)
-			if want := min(s.sample, len(s.variants)); want > 0 && len(chosen) != want {
-				t.Errorf("%s: %d variants in a sample, want %d", s.name, len(chosen), want)
+			if len(chosen) != s.sample {
+				t.Errorf("%s: %d variants in a sample, want %d", s.name, len(chosen), s.sample)
 			}
 			if !slices.Equal(chosen, s.sampled(seed)) {
 				t.Errorf("%s: seed %d chooses differently the second time", s.name, seed)
@@ -184,7 +186,7 @@ func TestSampled(t *testing.T) {
 				seen[v] = true
 			}
 		}
-		if len(seen) != len(s.variants) {
+		if s.sample > 0 && len(seen) != len(s.variants) {
 			t.Errorf("%s: 50 samples have only %v of %v", s.name, seen, s.variants)
 		}
 	}

@@ -8,6 +8,7 @@
 #   # go-test: ./package      its test binary is built and given to the scenario as $TEST_BIN
 #   # cc: DIR                 a program of its C files, given to the scenario as $CULPRIT_BIN
 #   # kernel: NAME=VALUE      a parameter of the kernel
+#   # debian: PACKAGE...       of Debian 13, in a root directory that is $DEBIAN_ROOT
 #   # alone: REASON           nothing else may run beside it
 # TARGET_BIN=FILE names the target's binary; TARGET=nvmet runs the kernel's target instead. SAMPLE=N
 # has scenarios with long matrices run a sample of them, chosen by the seed N. $NVMF_LAB_OUT keeps
@@ -22,7 +23,7 @@ head_value() { sed -n "s/^# $1: *//p" "$script" | head -n1; }
 variant=$(head_value variants); variant=${variant%% *}
 if [ $# -gt 0 ] && [[ $1 != *=* ]]; then variant=$1; shift; fi
 cpus=$(head_value cpus) limit=$(head_value limit) package=$(head_value go-test) cc=$(head_value cc)
-parameter=$(head_value kernel)
+parameter=$(head_value kernel) debian=$(head_value debian)
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
 if [ -n "$package" ]; then
   need go
@@ -32,6 +33,11 @@ fi
 if [ -n "$cc" ]; then
   gcc -O2 -Wall -o "$tmp/culprit" "$lab/$cc"/*.c -libverbs -lrdmacm
   set -- "$@" CULPRIT_BIN="/run/host$tmp/culprit"
+fi
+if [ -n "$debian" ]; then
+  # shellcheck disable=SC2086  # a list of names
+  root=$("$lab/build-root.sh" $debian)
+  set -- "$@" DEBIAN_ROOT="/run/host$root"
 fi
 # siw's transmit thread can crash a kernel of several CPUs when a user-space queue pair fills its
 # socket.

@@ -4,7 +4,7 @@
 # variants: rxe siw tcp
 # sample: 1
 # cpus: 2
-# limit: 300
+# limit: 600
 . "$LAB_DIR/lib.sh"
 [ "$TARGET" = ours ] || skip "the kernel's target gets its keys otherwise"
 NAMESPACES=(1:ram:64MiB)
