@@ -105,7 +105,8 @@ func (f *lateSearch) add(s *session) {
 	}
 	first := len(f.found)
 	add := func(ch *channel, io *backend.IO, since int64) {
-		if !changesBlocks(io) || ch.late[io] == nil && (since > f.before || !f.over && f.waits(ch, io)) {
+		if !changesBlocks(io) ||
+			ch.late[io] == nil && (since > f.before || !f.over && f.waits(ch, io)) {
 			return
 		}
 		list := f.found[first:]
