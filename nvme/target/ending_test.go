@@ -241,7 +241,7 @@ func TestQueueEndsBeforeSubmit(t *testing.T) {
 // delayedWrites is a subsystem whose writes take some time before the storage sees them.
 func delayedWrites(t *testing.T, latency time.Duration) SubsystemConfig {
 	dev := wrap.Delay(ramDeviceOpen(t, 1<<20, 512),
-		wrap.DelayConfig{Latency: latency, Ops: 1 << backend.OpWrite})
+		wrap.DelayConfig{Latency: latency, Ops: []backend.Op{backend.OpWrite}})
 	closeLast(t, dev)
 	return SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
