@@ -93,7 +93,8 @@ func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) 
 	cfg := sub.settings.Load()
 	c := &controller{
 		t: s.h.t, sub: sub, cfg: cfg, h: s.h, admin: s, info: s.info, hostNQN: hostNQN,
-		hostID: hostID, identity: unique.Make(HostIdentity{hostID, hostNQN}), gone: make(chan struct{}),
+		hostID: hostID, identity: unique.Make(HostIdentity{hostID, hostNQN}),
+		gone:   make(chan struct{}),
 		queues: make(map[uint16]*session), granted: cfg.MaxIOQueues,
 	}
 	c.resetFeatures()

@@ -59,7 +59,8 @@ func (h *Handler) setAccess(ns *namespace, a *access, f *fence) {
 		return
 	}
 	ch.refusePending(func(io *backend.IO) error {
-		if s := ownerSession(io); !ch.permits(io) || s != nil && f.aborted[s.ctrl.identity.Value()] {
+		if s := ownerSession(io); !ch.permits(io) ||
+			s != nil && f.aborted[s.ctrl.identity.Value()] {
 			return errPreempted
 		}
 		return nil

@@ -69,7 +69,9 @@ func (r *Reservations) equal(o *Reservations) bool {
 
 // find returns the index of a registrant, or -1.
 func (r *Reservations) find(host HostIdentity) int {
-	return slices.IndexFunc(r.Registrants, func(g Registrant) bool { return g.HostIdentity == host })
+	return slices.IndexFunc(r.Registrants, func(g Registrant) bool {
+		return g.HostIdentity == host
+	})
 }
 
 // full says whether there is no place for another host with this NQN.
