@@ -88,7 +88,7 @@ func hidden(k *auth.Key) string {
 	}
 	h := hmac.New(sha256.New, hidingKey)
 	h.Write([]byte(k.Reveal()))
-	return fmt.Sprintf("hidden-%x", h.Sum(nil)[:4])
+	return fmt.Sprintf("hidden-%x", h.Sum(nil)[:8])
 }
 
 // secret is a key of DH-HMAC-CHAP, which nothing shows.

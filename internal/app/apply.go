@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -300,6 +301,9 @@ func (tr *transition) changeHost(c config.Change) error {
 			}
 		}
 		tr.s.target.SetHostLimits(c.NQN, host.Limits)
+		if host.Key != nil {
+			sys.PreventCoreDumps()
+		}
 		tr.s.target.SetHostPolicy(c.NQN, host.Policy())
 		tr.s.target.SetHostNetworks(c.NQN, host.Networks)
 		return nil

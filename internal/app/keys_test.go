@@ -3,10 +3,18 @@ package app
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
@@ -14,8 +22,65 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
+// shows says whether a text has a part of a key, in any of the ways in which Go prints one.
+func shows(t *testing.T, text string, k *auth.Key) bool {
+	t.Helper()
+	encoded := strings.Split(k.Reveal(), ":")[2]
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = raw[8:16]
+	for _, part := range []string{
+		encoded[12:24], string(raw), fmt.Sprintf("%x", raw), fmt.Sprintf("%X", raw),
+		strings.Trim(fmt.Sprint(raw), "[]"), fmt.Sprintf("%#v", raw)[len("[]byte{"):30],
+	} {
+		if strings.Contains(text, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// readControl reads everything that the control interface has.
+func readControl(t *testing.T, socket string) string {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}
+	get := func(path string) []byte {
+		answer, err := client.Get("http://control" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		b, err := io.ReadAll(answer.Body)
+		if err != nil || answer.StatusCode != http.StatusOK {
+			t.Errorf("%s: %v %v", path, answer.Status, err)
+		}
+		return b
+	}
+	var api struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal(get("/v1/openapi.json"), &api); err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for path, methods := range api.Paths {
+		if methods["get"] != nil {
+			all.Write(get(path))
+		}
+	}
+	return all.String()
+}
+
 // TestKeys: keys change while a host is connected, which stays so; the old one counts until it is
-// removed. Nothing that is printed has any of them.
+// removed. Nothing that is printed has any of them, neither the log, errors, warnings and changes
+// nor the control interface.
 func TestKeys(t *testing.T) {
 	var keys []*auth.Key
 	for range 3 {
@@ -51,10 +116,15 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load})
+	socket := filepath.Join(t.TempDir(), "control.sock")
+	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load, ControlSocket: socket})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
+	if n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); n != 0 || err != nil {
+		t.Errorf("a core file would have the keys: %d %v", n, err)
+	}
+	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
@@ -100,6 +170,7 @@ func TestKeys(t *testing.T) {
 	works(keys[0], nil, true)
 	works(keys[1], nil, true)
 	works(keys[1], keys[2], false)
+	out.WriteString(readControl(t, socket))
 	reload(key("dhchap_key", keys[1]) + ", dhchap_ctrl_key_file: " + secret)
 	works(keys[0], nil, false)
 	works(keys[1], keys[2], true)
@@ -127,8 +198,11 @@ func TestKeys(t *testing.T) {
 		t.Error("no change shows a key")
 	}
 	for _, k := range keys {
-		if all := out.String() + log.String(); strings.Contains(all, k.Reveal()[10:30]) {
+		if all := out.String() + log.String(); shows(t, all, k) {
 			t.Error("a key shows: ", all)
+		}
+		if !shows(t, k.Reveal(), k) {
+			t.Error("the test finds no key")
 		}
 	}
 }

@@ -64,6 +64,7 @@ type reservationsData struct {
 	Generation  uint32               `json:"generation"`
 	Type        nvme.ReservationType `json:"type"`
 	Holder      string               `json:"holder,omitempty"`
+	HolderNQN   string               `json:"holder_host,omitempty"`
 	Registrants []registrantData     `json:"registrants"`
 }
 
@@ -133,9 +134,12 @@ func (r *reservations) load(file string) error {
 // reservations is what a file says, or what is wrong with it.
 func (d *reservationsData) reservations() (*target.Reservations, error) {
 	r := &target.Reservations{Generation: d.Generation, PTPL: true, Type: d.Type}
-	err := parseHostID(&r.Holder, cmp.Or(d.Holder, strings.Repeat("0", 2*len(r.Holder))))
+	r.Holder.NQN = d.HolderNQN
+	none := strings.Repeat("0", 2*len(r.Holder.HostID))
+	err := parseHostID(&r.Holder.HostID, cmp.Or(d.Holder, none))
 	for _, g := range d.Registrants {
-		to := target.Registrant{Key: g.Key, NQN: g.NQN}
+		to := target.Registrant{Key: g.Key}
+		to.NQN = g.NQN
 		err = errors.Join(err, parseHostID(&to.HostID, g.HostID))
 		r.Registrants = append(r.Registrants, to)
 	}
@@ -182,8 +186,8 @@ func (r *reservations) write(name reservedName, now *target.Reservations) error 
 		Version: reservationsVersion, reservedName: name, Generation: now.Generation,
 		Type: now.Type, Registrants: []registrantData{},
 	}
-	if now.Holder != [16]byte{} {
-		d.Holder = hex.EncodeToString(now.Holder[:])
+	if now.Holder != (target.HostIdentity{}) {
+		d.Holder, d.HolderNQN = hex.EncodeToString(now.Holder.HostID[:]), now.Holder.NQN
 	}
 	for _, g := range now.Registrants {
 		d.Registrants = append(d.Registrants, registrantData{

@@ -26,13 +26,15 @@ func someHosts(n int, rnd *rand.Rand) *target.Reservations {
 	r := &target.Reservations{Generation: rnd.Uint32(), PTPL: true}
 	for i := range n {
 		r.Registrants = append(r.Registrants, target.Registrant{
-			HostID: [16]byte{byte(i), byte(i >> 8), 15: 1}, Key: rnd.Uint64() | 1,
-			NQN: fmt.Sprint(i % 3),
+			HostIdentity: target.HostIdentity{
+				HostID: [16]byte{byte(i), byte(i >> 8), 15: 1}, NQN: fmt.Sprint(i % 3),
+			},
+			Key: rnd.Uint64() | 1,
 		})
 	}
 	if n > 0 {
 		if r.Type = nvme.ReservationType(rnd.IntN(7)); r.Type > 0 && !r.Type.AllRegistrants() {
-			r.Holder = r.Registrants[rnd.IntN(n)].HostID
+			r.Holder = r.Registrants[rnd.IntN(n)].HostIdentity
 		}
 	}
 	return r

@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"slices"
 )
@@ -204,7 +203,7 @@ func (c *Controller) reply(b []byte) {
 	// S2 is 0 in a reply whose challenge is only for secure channel concatenation.
 	c.answers = m.value != nil && m.seq != 0
 	// The challenges must differ: otherwise a response could be that of another peer.
-	if !proven || c.answers && (c.policy.ControllerKey == nil || bytes.Equal(m.value, c.value)) {
+	if !proven || c.answers && (c.policy.ControllerKey == nil || hmac.Equal(m.value, c.value)) {
 		c.fail(AuthenticationFailed)
 		return
 	}

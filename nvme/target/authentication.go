@@ -14,7 +14,8 @@ import (
 // each of its queues before anything else is served on them, within connectDeadline; it may do so
 // again at any time.
 
-// maxAuthReceive bounds what a host can have zeroed behind a message, in bytes.
+// maxAuthReceive bounds what a host can have zeroed behind a message, in bytes. Linux and SPDK
+// receive into 4096; the specification does not say how much it may be.
 const maxAuthReceive = 64 << 10
 
 // authenticationRequired is the status of all other commands before that (Base section 4.2.3.2).

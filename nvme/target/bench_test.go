@@ -3,6 +3,7 @@ package target
 import (
 	"fmt"
 	"testing"
+	"unique"
 
 	"github.com/nvmf-target/nvmf-target/backend/null"
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -178,8 +179,10 @@ func TestNoAllocations(t *testing.T) {
 			t.Errorf("%s: a refused command: %v allocations", name, n)
 		}
 		b.h.channels[0].access = &access{
-			typ:         nvme.ExclusiveAccessRegistrantsOnly,
-			registrants: map[[16]byte]struct{}{testHostID: {}},
+			typ: nvme.ExclusiveAccessRegistrantsOnly,
+			registrants: map[hostHandle]struct{}{
+				unique.Make(HostIdentity{testHostID, testHost}): {},
+			},
 		}
 		b.q.bad = 0
 		if n := testutil.AllocsPerRun(200, func() { b.run(nvme.NVMWrite, 32, data) }); n != 0 ||

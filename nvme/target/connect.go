@@ -248,7 +248,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	if o != nil {
 		what := "host is connected with another host identifier as well"
 		if o.hostID == c.hostID {
-			what = "another host has the same host identifier: reservations take them for one"
+			what = "another host has the same host identifier"
 		}
 		s.ctrl.peerLog().Warn(what, "subsystem", sub.nqn, "host", hostNQN, "other_remote",
 			o.info.Remote)

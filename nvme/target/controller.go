@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
@@ -23,16 +24,17 @@ const disabledLimit = int64(120e9)
 // controller is one association of a host with a subsystem. It belongs to the reactor of its admin
 // queue.
 type controller struct {
-	t       *Target
-	sub     *subsystem
-	cfg     *settings // as when it was created
-	h       *Handler  // the admin queue's
-	admin   *session
-	info    *fabric.QueueInfo
-	cntlid  uint16
-	hostNQN string
-	hostID  [16]byte
-	gone    chan struct{} // closed when all queues have ended and the subsystem lists it no more
+	t        *Target
+	sub      *subsystem
+	cfg      *settings // as when it was created
+	h        *Handler  // the admin queue's
+	admin    *session
+	info     *fabric.QueueInfo
+	cntlid   uint16
+	hostNQN  string
+	hostID   [16]byte
+	identity hostHandle    // of hostID and hostNQN
+	gone     chan struct{} // closed when all queues have ended and the subsystem lists it no more
 
 	// The I/O queues read these.
 	ready atomic.Bool // enabled, not resetting, not shutting down, not failed
@@ -92,7 +94,8 @@ func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) 
 	cfg := sub.settings.Load()
 	c := &controller{
 		t: s.h.t, sub: sub, cfg: cfg, h: s.h, admin: s, info: s.info, hostNQN: hostNQN,
-		hostID: hostID, gone: make(chan struct{}),
+		hostID: hostID, identity: unique.Make(HostIdentity{hostID, hostNQN}),
+		gone:   make(chan struct{}),
 		queues: make(map[uint16]*session), granted: cfg.MaxIOQueues,
 	}
 	c.resetFeatures()

@@ -24,7 +24,7 @@ var errPreempted = errors.New("the host was preempted")
 // fence waits on one reactor until its device has no IO of hosts that lost access.
 type fence struct {
 	// aborted are hosts whose commands are aborted, whatever they may still do.
-	aborted map[[16]byte]bool
+	aborted map[HostIdentity]bool
 	change  *reservationChange
 	done    func()
 	ios     int // that the device has, without those of earlier fences
@@ -43,7 +43,7 @@ func (ch *channel) permits(io *backend.IO) bool {
 		return true
 	}
 	s := ownerSession(io)
-	return s == nil || s.qid == 0 || ch.access.permits(&s.ctrl.hostID, io.Op != backend.OpRead)
+	return s == nil || s.qid == 0 || ch.access.permits(s.ctrl.identity, io.Op != backend.OpRead)
 }
 
 // setAccess adopts who may use ns. The fence is done when the device has nothing of the others.
@@ -59,7 +59,8 @@ func (h *Handler) setAccess(ns *namespace, a *access, f *fence) {
 		return
 	}
 	ch.refusePending(func(io *backend.IO) error {
-		if s := ownerSession(io); !ch.permits(io) || s != nil && f.aborted[s.ctrl.hostID] {
+		if s := ownerSession(io); !ch.permits(io) ||
+			s != nil && f.aborted[s.ctrl.identity.Value()] {
 			return errPreempted
 		}
 		return nil
@@ -92,9 +93,9 @@ func (ch *channel) addFence(f *fence) {
 // abortHosts aborts what commands of hosts have not given to the device yet: those that wait at a
 // limit or for the other half of a pair, and the rest of compounds. Those whose data is on its way
 // end when that is here.
-func (h *Handler) abortHosts(ch *channel, hosts map[[16]byte]bool) {
+func (h *Handler) abortHosts(ch *channel, hosts map[HostIdentity]bool) {
 	for s := range h.sessions.All() {
-		if s.ctrl == nil || !hosts[s.ctrl.hostID] || s.ctrl.sub != ch.ns.sub {
+		if s.ctrl == nil || !hosts[s.ctrl.identity.Value()] || s.ctrl.sub != ch.ns.sub {
 			continue
 		}
 		for _, c := range s.cmds[:s.used] {
@@ -143,7 +144,7 @@ func (m *compound) refuse(h *Handler, st nvme.Status) {
 func (ch *channel) findExcluded(f *fence) {
 	var cancel []*backend.IO
 	ch.each(func(s *session, io *backend.IO) {
-		aborted := f.aborted[s.ctrl.hostID]
+		aborted := f.aborted[s.ctrl.identity.Value()]
 		if !aborted && ch.permits(io) {
 			return
 		}

@@ -69,7 +69,7 @@ func prepareWriteZeroes(c *cmd) nvme.Status {
 func prepareFlush(c *cmd) nvme.Status {
 	if c.req.SQE.NSID() == nvme.NSIDAll { // all: VWC bits 2:1 are 11b (Base section 7.2)
 		for _, ns := range c.s.ctrl.namespaces() {
-			if a := ns.reservations.access.Load(); a != nil && !a.permits(&c.s.ctrl.hostID, true) {
+			if a := ns.reservations.access.Load(); a != nil && !a.permits(c.s.ctrl.identity, true) {
 				return reservationConflict // of any is one of all (Base section 8.1.22)
 			}
 		}
@@ -115,7 +115,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 			return nil, inactiveNamespace // the namespace is being removed
 		}
 	}
-	if a := c.ch.access; a != nil && !a.permits(&c.s.ctrl.hostID, c.op.flags&opWrites != 0) {
+	if a := c.ch.access; a != nil && !a.permits(c.s.ctrl.identity, c.op.flags&opWrites != 0) {
 		return nil, reservationConflict
 	}
 	f := c.s.flowTo(c.ch)

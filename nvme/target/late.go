@@ -33,11 +33,10 @@ const (
 // lateWrites are writes of one queue to a namespace that its device has. They do not change, but
 // for left.
 type lateWrites struct {
-	s       *session
-	hostID  [16]byte
-	hostNQN string      // as well: anybody may claim an identifier
-	ranges  []byteRange // ascending, and apart
-	left    int         // not back yet; reactor of the queue
+	s      *session
+	host   hostHandle
+	ranges []byteRange // ascending, and apart
+	left   int         // not back yet; reactor of the queue
 }
 
 type byteRange struct{ off, end int64 }
@@ -164,7 +163,7 @@ func (ch *channel) announceLate(s *session, ios []*backend.IO) {
 	if ch.late == nil {
 		ch.late = map[*backend.IO]*lateWrites{}
 	}
-	w := &lateWrites{s: s, hostID: s.ctrl.hostID, hostNQN: s.ctrl.hostNQN, left: len(ios)}
+	w := &lateWrites{s: s, host: s.ctrl.identity, left: len(ios)}
 	var gone []*lateWrites
 	for _, io := range ios {
 		if old := ch.late[io]; old != nil && old.isLast() {
@@ -238,8 +237,7 @@ func exchangeLate(list []*lateWrites, w *lateWrites, gone []*lateWrites) []*late
 // blocks says whether an IO has to wait for the late writes.
 func (w *lateWrites) blocks(io *backend.IO) bool {
 	s := ownerSession(io)
-	if s == nil || s == w.s || s.ctrl.hostID != w.hostID || s.ctrl.hostNQN != w.hostNQN ||
-		!changesBlocks(io) {
+	if s == nil || s == w.s || s.ctrl.identity != w.host || !changesBlocks(io) {
 		return false
 	}
 	i := sort.Search(len(w.ranges), func(i int) bool { return w.ranges[i].end > io.Off })

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"unique"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -15,12 +16,17 @@ const (
 	registrantsOfNQN = 16
 )
 
+// HostIdentity is what reservations know a host by: both of its names. Who proves with a key that
+// it has an NQN has nothing of others, whatever Host Identifier it sends.
+type HostIdentity struct {
+	HostID [16]byte
+	NQN    string
+}
+
 // Registrant is a host that is registered with a namespace.
 type Registrant struct {
-	HostID [16]byte
-	Key    uint64
-	// NQN is that with which it has registered.
-	NQN string
+	HostIdentity
+	Key uint64
 }
 
 // Reservations are the registrants and the reservation of a namespace (Base section 8.1.22). They
@@ -32,7 +38,7 @@ type Reservations struct {
 	// Type is 0 if there is no reservation.
 	Type nvme.ReservationType
 	// Holder is the host that holds it; zero if all registrants do, or if there is none.
-	Holder [16]byte
+	Holder HostIdentity
 	// Registrants are in the order in which they have registered.
 	Registrants []Registrant
 }
@@ -44,12 +50,12 @@ func (r *Reservations) Validate() error {
 			MaxRegistrants)
 	}
 	for i, g := range r.Registrants {
-		if g.Key == 0 || g.HostID == [16]byte{} || r.find(g.HostID) != i {
+		if g.Key == 0 || g.HostID == [16]byte{} || r.find(g.HostIdentity) != i {
 			return fmt.Errorf("registrant %x with key %#x", g.HostID, g.Key)
 		}
 	}
 	single := r.Type != 0 && !r.Type.AllRegistrants()
-	if r.Type > nvme.ExclusiveAccessAllRegistrants || single != (r.Holder != [16]byte{}) ||
+	if r.Type > nvme.ExclusiveAccessAllRegistrants || single != (r.Holder != HostIdentity{}) ||
 		single && r.find(r.Holder) < 0 || r.Type != 0 && len(r.Registrants) == 0 {
 		return fmt.Errorf("%v with the holder %x", r.Type, r.Holder)
 	}
@@ -62,8 +68,10 @@ func (r *Reservations) equal(o *Reservations) bool {
 }
 
 // find returns the index of a registrant, or -1.
-func (r *Reservations) find(host [16]byte) int {
-	return slices.IndexFunc(r.Registrants, func(g Registrant) bool { return g.HostID == host })
+func (r *Reservations) find(host HostIdentity) int {
+	return slices.IndexFunc(r.Registrants, func(g Registrant) bool {
+		return g.HostIdentity == host
+	})
 }
 
 // full says whether there is no place for another host with this NQN.
@@ -78,15 +86,14 @@ func (r *Reservations) full(nqn string) bool {
 }
 
 // holds says whether a host holds the reservation.
-func (r *Reservations) holds(host [16]byte) bool {
+func (r *Reservations) holds(host HostIdentity) bool {
 	return r.Type.AllRegistrants() && r.find(host) >= 0 || r.Type != 0 && r.Holder == host
 }
 
 // reservationRequest is a reservation command.
 type reservationRequest struct {
 	op      nvme.Opcode
-	host    [16]byte
-	nqn     string
+	host    HostIdentity
 	action  nvme.ReservationAction
 	iekey   bool
 	typ     nvme.ReservationType
@@ -100,7 +107,7 @@ type outcome struct {
 	next          *Reservations
 	notifications []notification
 	// preempted are the hosts whose commands Preempt and Abort aborts.
-	preempted map[[16]byte]bool
+	preempted map[HostIdentity]bool
 	// acquired: the command promises that devices have nothing of hosts without access, also if
 	// these had none before. A host may repeat a command that has failed because they had.
 	acquired bool
@@ -108,7 +115,7 @@ type outcome struct {
 
 // notification is a reservation notification for a host.
 type notification struct {
-	host [16]byte
+	host HostIdentity
 	typ  nvme.ReservationNotification
 }
 
@@ -146,16 +153,16 @@ func (o *outcome) register(q *reservationRequest) nvme.Status {
 		return reservationConflict
 	case q.action == nvme.ReservationUnregister:
 		before := r.Type
-		r.remove(func(g Registrant) bool { return g.HostID == q.host })
+		r.remove(func(g Registrant) bool { return g.HostIdentity == q.host })
 		if r.Type != before && !before.SingleHolder() {
 			o.notifyOthers(q.host, nvme.ReservationReleased)
 		}
 	case known:
 		r.Registrants[i].Key = q.other
-	case r.full(q.nqn):
+	case r.full(q.host.NQN):
 		return tooManyRegistrants
 	default:
-		r.Registrants = append(r.Registrants, Registrant{q.host, q.other, q.nqn})
+		r.Registrants = append(r.Registrants, Registrant{q.host, q.other})
 	}
 	if q.cptpl != nvme.KeepPTPL {
 		r.PTPL = q.cptpl == nvme.SetPTPL
@@ -165,44 +172,44 @@ func (o *outcome) register(q *reservationRequest) nvme.Status {
 }
 
 // hasKey says whether a host is registered with this key.
-func (r *Reservations) hasKey(host [16]byte, key uint64) bool {
+func (r *Reservations) hasKey(host HostIdentity, key uint64) bool {
 	i := r.find(host)
 	return i >= 0 && r.Registrants[i].Key == key
 }
 
 // remove unregisters hosts and returns them. The reservation ends with its only holder, or with the
 // last registrant.
-func (r *Reservations) remove(which func(Registrant) bool) (removed [][16]byte) {
+func (r *Reservations) remove(which func(Registrant) bool) (removed []HostIdentity) {
 	r.Registrants = slices.DeleteFunc(r.Registrants, func(g Registrant) bool {
 		if !which(g) {
 			return false
 		}
-		removed = append(removed, g.HostID)
+		removed = append(removed, g.HostIdentity)
 		return true
 	})
 	if len(r.Registrants) == 0 || !r.Type.AllRegistrants() && r.find(r.Holder) < 0 {
-		r.hold(0, [16]byte{})
+		r.hold(0, HostIdentity{})
 	}
 	return removed
 }
 
 // hold makes host the holder of a reservation; type 0 releases it.
-func (r *Reservations) hold(typ nvme.ReservationType, host [16]byte) {
+func (r *Reservations) hold(typ nvme.ReservationType, host HostIdentity) {
 	if typ == 0 || typ.AllRegistrants() {
-		host = [16]byte{}
+		host = HostIdentity{}
 	}
 	r.Type, r.Holder = typ, host
 }
 
-func (o *outcome) notify(host [16]byte, typ nvme.ReservationNotification) {
+func (o *outcome) notify(host HostIdentity, typ nvme.ReservationNotification) {
 	o.notifications = append(o.notifications, notification{host, typ})
 }
 
 // notifyOthers notifies all registrants but one host.
-func (o *outcome) notifyOthers(host [16]byte, typ nvme.ReservationNotification) {
+func (o *outcome) notifyOthers(host HostIdentity, typ nvme.ReservationNotification) {
 	for _, g := range o.next.Registrants {
-		if g.HostID != host {
-			o.notify(g.HostID, typ)
+		if g.HostIdentity != host {
+			o.notify(g.HostIdentity, typ)
 		}
 	}
 }
@@ -241,7 +248,7 @@ func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	}
 	all := take && q.other == 0
 	removed := r.remove(func(g Registrant) bool {
-		return (all || g.Key == q.other) && (!take || g.HostID != q.host)
+		return (all || g.Key == q.other) && (!take || g.HostIdentity != q.host)
 	})
 	switch {
 	case take:
@@ -249,7 +256,7 @@ func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	case len(removed) == 0 && before != 0 && r.Holder != q.host:
 		return reservationConflict
 	}
-	o.preempted = map[[16]byte]bool{}
+	o.preempted = map[HostIdentity]bool{}
 	for _, host := range removed {
 		if host != q.host {
 			o.notify(host, nvme.RegistrationPreempted)
@@ -290,19 +297,24 @@ func (o *outcome) release(q *reservationRequest) nvme.Status {
 // access is who may use a namespace that is reserved. It is immutable; nil: all hosts.
 type access struct {
 	typ    nvme.ReservationType
-	holder [16]byte
+	holder hostHandle
 	// registrants is empty if they have no more rights than others.
-	registrants map[[16]byte]struct{}
+	registrants map[hostHandle]struct{}
 }
+
+// hostHandle stands for a HostIdentity where it is compared for each command.
+type hostHandle = unique.Handle[HostIdentity]
 
 func (r *Reservations) access() *access {
 	if r.Type == 0 {
 		return nil
 	}
-	a := &access{typ: r.Type, holder: r.Holder, registrants: map[[16]byte]struct{}{}}
+	a := &access{
+		typ: r.Type, holder: unique.Make(r.Holder), registrants: map[hostHandle]struct{}{},
+	}
 	if !r.Type.SingleHolder() {
 		for _, g := range r.Registrants {
-			a.registrants[g.HostID] = struct{}{}
+			a.registrants[unique.Make(g.HostIdentity)] = struct{}{}
 		}
 	}
 	return a
@@ -310,11 +322,11 @@ func (r *Reservations) access() *access {
 
 // permits is the table of Base section 8.1.22.1: whether a host may send a command of the read
 // command group, or of the write command group.
-func (a *access) permits(host *[16]byte, write bool) bool {
-	if !write && !a.typ.ExcludesReads() || *host == a.holder {
+func (a *access) permits(host hostHandle, write bool) bool {
+	if !write && !a.typ.ExcludesReads() || host == a.holder {
 		return true
 	}
-	_, registered := a.registrants[*host]
+	_, registered := a.registrants[host]
 	return registered
 }
 

@@ -45,7 +45,7 @@ func executeReservation(h *Handler, c *cmd) {
 	data.CopyTo(keys[:])
 	r := sqe.Reservation()
 	q := &reservationRequest{
-		op: sqe.Opcode(), host: c.s.ctrl.hostID, nqn: c.s.ctrl.hostNQN, action: r.Action(),
+		op: sqe.Opcode(), host: c.s.ctrl.identity.Value(), action: r.Action(),
 		iekey: r.IEKEY(), typ: r.Type(), cptpl: r.CPTPL(), current: keys.Current(),
 		other: keys.Other(),
 	}
@@ -91,7 +91,7 @@ func executeReport(h *Handler, c *cmd) {
 		e := &nvme.RegisteredController{
 			CNTLID: nvme.CNTLIDDynamic, RKEY: g.Key, HostID: g.HostID,
 		}
-		if r.holds(g.HostID) {
+		if r.holds(g.HostIdentity) {
 			e.RCSTS = 1
 		}
 		b = nvme.Append(b, e)

@@ -200,3 +200,33 @@ func TestReservationOfLostNamespace(t *testing.T) {
 		t.Errorf("%d hosts are registered", s.REGCTL)
 	}
 }
+
+// TestForeignHostID: a host that sends the Host Identifier of another one neither has its access
+// nor can use its registration, and may have one of its own.
+func TestForeignHostID(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.numbered(0, 1)
+	r.ok(h.io[0], register(1))
+	r.ok(h.io[0], acquire(1, nvme.ExclusiveAccessRegistrantsOnly))
+	thief := r.connectHost(1, func(a *connectArgs) {
+		a.hostID, a.host = hostID(0), testHost+"-thief"
+	}).io[0]
+	data := make([]byte, 512)
+	r.status(thief, rw(nvme.NVMRead, 1, 0, 1, data), reservationConflict)
+	for _, c := range []*fabrictest.Command{
+		acquire(1, nvme.ExclusiveAccessRegistrantsOnly),
+		release(1, nvme.ExclusiveAccessRegistrantsOnly),
+		resv(nvme.IOReservationRegister, nvme.ReservationReplace, 0, 1, 2),
+		resv(nvme.IOReservationRegister, nvme.ReservationUnregister, 0, 1, 0),
+	} {
+		r.status(thief, c, reservationConflict)
+	}
+	r.ok(thief, register(7))
+	s, list := h.report()
+	if s.REGCTL != 2 || list[0].RKEY != 1 || list[0].RCSTS != 1 || list[1].RCSTS != 0 {
+		t.Errorf("%+v: %+v", s, list)
+	}
+	r.ok(h.io[0], preempt(nvme.ReservationPreempt, 1, 7, nvme.ExclusiveAccessRegistrantsOnly))
+	r.status(thief, rw(nvme.NVMRead, 1, 0, 1, data), reservationConflict)
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, data))
+}

@@ -276,14 +276,14 @@ func (r *reservations) notify(sub *subsystem, all []notification) {
 	if len(all) == 0 {
 		return
 	}
-	to := make(map[[16]byte]nvme.ReservationNotification, len(all))
+	to := make(map[HostIdentity]nvme.ReservationNotification, len(all))
 	for _, n := range all {
 		if r.mask.Load()&n.typ.Mask() == 0 {
 			to[n.host] = n.typ
 		}
 	}
 	sub.each(func(c *controller) {
-		if typ := to[c.hostID]; typ != 0 && c.namespace(r.key.nsid) != nil {
+		if typ := to[c.identity.Value()]; typ != 0 && c.namespace(r.key.nsid) != nil {
 			c.h.post(func() { c.notifyReservation(typ, r.key.nsid) })
 		}
 	})

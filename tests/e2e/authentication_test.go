@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -122,44 +120,4 @@ func TestAuthenticationRefused(t *testing.T) {
 		h.ping(other)
 		h.until("the queues are gone", func() bool { return h.target.Sessions() == 1 })
 	})
-}
-
-// TestManyAuthenticate: 64 hosts authenticate at once while another one works, whose commands do
-// not wait for them.
-func TestManyAuthenticate(t *testing.T) {
-	h := newHarness(t, options{reactors: 1})
-	v := plain[0]
-	key := newKey(t, 32, auth.SHA256)
-	const hosts = 64
-	for i := range hosts {
-		h.target.SetHostPolicy(fmt.Sprint(hostNQN, i), &auth.Policy{Keys: []*auth.Key{key}})
-	}
-	q := h.open(h.connect(v), 1, 9)
-	done := make(chan error)
-	for i := range hosts {
-		o := v.hostOptions()
-		o.HostNQN, o.Key = fmt.Sprint(hostNQN, i), key
-		o.Groups = []auth.Group{auth.FFDHE2048}
-		go func() {
-			c, err := host.Connect(context.Background(), h.transport(v), o)
-			if err == nil {
-				defer c.Close()
-			}
-			done <- err
-		}()
-	}
-	b := make([]byte, 512)
-	var longest time.Duration
-	for left := hosts; left > 0; {
-		start := time.Now()
-		h.must(q.Read(testContext(t), 1, 0, 1, b))
-		longest = max(longest, time.Since(start))
-		select {
-		case err := <-done:
-			h.must(err)
-			left--
-		default:
-		}
-	}
-	t.Logf("the longest read took %v", longest)
 }

@@ -2,14 +2,19 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestMain fails if a goroutine, a file descriptor or off-heap memory is left after all tests.
+// TestMain fails if a goroutine, a file descriptor or off-heap memory is left after all tests. In a
+// process that TestManyAuthenticate has started it is the hosts of that.
 func TestMain(m *testing.M) {
+	if key := os.Getenv(hostsKey); key != "" {
+		os.Exit(authenticatingHosts(key))
+	}
 	testutil.Main(m, func() error {
 		if u := mem.Usage(); len(u) > 0 {
 			return fmt.Errorf("off-heap memory is left: %+v", u)
