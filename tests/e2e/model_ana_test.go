@@ -163,11 +163,9 @@ func (x *modelRun) setANA(group uint32, state nvme.ANAState, ports []int) {
 	}
 	for _, c := range lost {
 		h := &x.hosts[c]
-		select {
-		case <-h.c.Done():
-		case <-x.ctx.Done():
-			x.fatal(nil, "controller %d goes on after the end of a persistent loss", c)
-		}
+		x.until("a controller ends after a persistent loss", func() bool {
+			return h.c.Err() != nil
+		})
 		for _, q := range h.queues {
 			_ = q.Close() // it has ended
 		}
