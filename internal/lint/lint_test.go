@@ -50,6 +50,7 @@ var allowed = map[string][]string{
 		"nvme", "nvme/auth", "fabric", "backend", "internal/limit", "internal/list", "internal/mem",
 		"internal/ratelog",
 	},
+	"nvme/target/targettest": {"nvme"},
 	"nvme/host": {
 		"nvme", "nvme/auth", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs",
 		"internal/list", "internal/mem", "internal/sys",

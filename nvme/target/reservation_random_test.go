@@ -6,23 +6,36 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/targettest"
 )
+
+// modelHosts are the hosts of the controllers: the first one has two.
+var modelHosts = [...]int{0, 1, 2, 3, 0}
 
 // modelRun compares a target with the model.
 type modelRun struct {
 	*harness
 	rnd   *rand.Rand
-	m     *model
+	m     *targettest.Reservations
 	hosts []*host // by controller
+	logs  [len(modelHosts)]targettest.Notifications
 }
 
 // TestReservationModel sends random commands of several hosts, one of them with two controllers,
 // and restarts the target now and then: every status, report and notification is that of the model.
 func TestReservationModel(t *testing.T) {
-	const seeds, restarts, steps = 4, 10, 5000
+	const seeds, restarts, steps = 2, 10, 5000
 	for seed := range uint64(seeds) {
 		x := &modelRun{
-			rnd: rand.New(rand.NewPCG(seed, 2)), m: &model{keys: map[int]uint64{}},
+			rnd: rand.New(rand.NewPCG(seed, 2)),
+			m:   &targettest.Reservations{Keys: map[int]uint64{}},
+		}
+		x.m.Notify = func(h int, typ nvme.ReservationNotification) {
+			for c, of := range modelHosts {
+				if of == h {
+					x.logs[c].Add(typ, 1)
+				}
+			}
 		}
 		store := &memoryStore{}
 		for restart := range restarts {
@@ -37,7 +50,8 @@ func TestReservationModel(t *testing.T) {
 			if !ok {
 				t.Fatalf("seed %d, restart %d", seed, restart)
 			}
-			x.m.restart()
+			x.m.Restart()
+			clear(x.logs[:])
 		}
 	}
 }
@@ -95,7 +109,7 @@ func (x *modelRun) io(h int, q *fabrictest.Queue) {
 	}
 	i := x.rnd.IntN(len(all))
 	all[i].InCapsule = i == 3 && x.rnd.IntN(2) == 0
-	x.status(q, all[i], x.m.io(h, i > 2))
+	x.status(q, all[i], x.m.Conflict(h, i > 2))
 }
 
 // pair sends a fused Compare and Write, which is refused as a whole.
@@ -103,7 +117,7 @@ func (x *modelRun) pair(h int, q *fabrictest.Queue, data []byte) {
 	x.t.Helper()
 	pair := pairOf(0, data, data)
 	x.must(q.Send(pair...))
-	want := [2]nvme.Status{x.m.io(h, false), x.m.io(h, true)}
+	want := [2]nvme.Status{x.m.Conflict(h, false), x.m.Conflict(h, true)}
 	if !want[1].OK() && want[0].OK() {
 		want[0] = nvme.AbortedFailedFused
 	}
@@ -117,7 +131,7 @@ func (x *modelRun) pair(h int, q *fabrictest.Queue, data []byte) {
 
 // key is one that registrants have, their own more often than another, or none.
 func (x *modelRun) key(h int) uint64 {
-	if own := x.m.keys[h]; own != 0 && x.rnd.IntN(4) > 0 {
+	if own := x.m.Keys[h]; own != 0 && x.rnd.IntN(4) > 0 {
 		return own
 	}
 	return uint64(x.rnd.IntN(4))
@@ -133,17 +147,17 @@ func (x *modelRun) reservation(h int, q *fabrictest.Queue) {
 		ptpl := []nvme.ChangePTPL{0, 0, 0, 0, 2, 3}[x.rnd.IntN(6)]
 		c := resv(nvme.IOReservationRegister, 0, 0, key, other)
 		c.SQE.Reservation().Set(act, iekey, 0, ptpl)
-		x.status(q, c, x.m.register(h, act, iekey, key, other, ptpl))
+		x.status(q, c, x.m.Register(h, act, iekey, key, other, ptpl))
 	case n < 8:
 		c := preempt(act, key, other, nvme.ReservationType(typ))
-		x.status(q, c, x.m.acquire(h, act, key, other, typ))
+		x.status(q, c, x.m.Acquire(h, act, key, other, typ))
 	default:
 		if x.rnd.IntN(2) == 0 {
-			typ = x.m.typ // more often the right one
+			typ = x.m.Type // more often the right one
 		}
 		act = nvme.ReservationAction(min(x.rnd.IntN(5), 1) ^ 1)
 		c := resv(nvme.IOReservationRelease, act, nvme.ReservationType(typ), key, 0)
-		x.status(q, c, x.m.release(h, act, key, typ))
+		x.status(q, c, x.m.Release(h, act, key, typ))
 	}
 }
 
@@ -151,12 +165,12 @@ func (x *modelRun) feature(h *host) {
 	x.t.Helper()
 	var c *fabrictest.Command
 	if x.rnd.IntN(2) == 0 {
-		x.m.mask = uint32(x.rnd.IntN(8)) << 1 & uint32(x.rnd.IntN(16)) // often nothing
-		c = setFeature(nvme.FeatureReservationMask, x.m.mask)
+		x.m.Mask = uint32(x.rnd.IntN(8)) << 1 & uint32(x.rnd.IntN(16)) // often nothing
+		c = setFeature(nvme.FeatureReservationMask, x.m.Mask)
 	} else {
-		x.m.ptpl = x.rnd.IntN(4) > 0
+		x.m.PTPL = x.rnd.IntN(4) > 0
 		c = setFeature(nvme.FeatureReservationPersist, 0)
-		if x.m.ptpl {
+		if x.m.PTPL {
 			c = setFeature(nvme.FeatureReservationPersist, 1)
 		}
 	}
@@ -169,11 +183,7 @@ func (x *modelRun) log(c int) {
 	x.t.Helper()
 	x.w.Settle()
 	for range x.rnd.IntN(50) {
-		var want nvme.ReservationLog
-		if l := x.m.logs[c]; len(l) > 0 {
-			want, x.m.logs[c] = l[0], l[1:]
-			want.Available = uint8(len(l) - 1)
-		}
+		want := x.logs[c].Read()
 		if got := x.hosts[c].notification(); *got != want {
 			x.t.Errorf("controller %d: %+v, want %+v", c, got, want)
 		}
@@ -185,9 +195,9 @@ func (x *modelRun) compare() {
 	x.t.Helper()
 	s, list := x.hosts[x.rnd.IntN(len(x.hosts))].report()
 	want := nvme.ReservationStatus{
-		GEN: x.m.gen, RTYPE: nvme.ReservationType(x.m.typ), REGCTL: uint16(len(x.m.keys)),
+		GEN: x.m.Generation, RTYPE: nvme.ReservationType(x.m.Type), REGCTL: uint16(len(x.m.Keys)),
 	}
-	if x.m.ptpl {
+	if x.m.PTPL {
 		want.PTPLS = 1
 	}
 	if *s != want {
@@ -195,8 +205,8 @@ func (x *modelRun) compare() {
 	}
 	for _, g := range list {
 		h := int(g.HostID[1]) - 1
-		if g.RKEY != x.m.keys[h] || g.RCSTS == 1 != x.m.isHolder(h) || g.CNTLID != 0xFFFF {
-			x.t.Errorf("host %d: %+v, want key %d, holder %v", h, g, x.m.keys[h], x.m.isHolder(h))
+		if g.RKEY != x.m.Keys[h] || g.RCSTS == 1 != x.m.Holds(h) || g.CNTLID != 0xFFFF {
+			x.t.Errorf("host %d: %+v, want key %d, holder %v", h, g, x.m.Keys[h], x.m.Holds(h))
 		}
 	}
 }

@@ -163,7 +163,7 @@ func (x *modelRun) setANA(group uint32, state nvme.ANAState, ports []int) {
 	}
 	for _, c := range lost {
 		h := &x.hosts[c]
-		x.until("a controller that saw persistent loss ends", func() bool {
+		x.until("a controller ends after a persistent loss", func() bool {
 			return h.c.Err() != nil
 		})
 		for _, q := range h.queues {

@@ -10,7 +10,7 @@ import (
 
 // key is one that registrants have, their own more often than another, or none.
 func (x *modelRun) key(ns *modelNamespace, h int) uint64 {
-	if own := ns.keys[h]; own != 0 && x.rnd.IntN(8) > 0 {
+	if own := ns.Keys[h]; own != 0 && x.rnd.IntN(8) > 0 {
 		return own
 	}
 	return x.rnd.Uint64N(4)
@@ -18,7 +18,7 @@ func (x *modelRun) key(ns *modelNamespace, h int) uint64 {
 
 // anyKey is that of a registrant, or any.
 func (x *modelRun) anyKey(ns *modelNamespace) uint64 {
-	if key := ns.keys[x.rnd.IntN(len(x.m.hosts))]; key != 0 {
+	if key := ns.Keys[x.rnd.IntN(len(x.m.hosts))]; key != 0 {
 		return key
 	}
 	return x.rnd.Uint64N(4)
@@ -27,7 +27,7 @@ func (x *modelRun) anyKey(ns *modelNamespace) uint64 {
 // reserve begins a reservation command, most often of a registrant.
 func (x *modelRun) reserve(c *modelCommand) (ns *modelNamespace, h int) {
 	ns = x.m.namespaces[x.rnd.IntN(len(x.m.namespaces))]
-	for i := 0; i < 4 && ns.keys[x.m.hosts[c.c]] == 0; i++ {
+	for i := 0; i < 4 && ns.Keys[x.m.hosts[c.c]] == 0; i++ {
 		c.c = x.rnd.IntN(len(x.m.hosts))
 	}
 	c.state(ns, true)
@@ -74,7 +74,7 @@ func (x *modelRun) register(c *modelCommand) func() {
 		}
 		x.keys(c, nvme.IOReservationRegister, ns, current, other).Set(act, iekey, 0, ptpl)
 		if c.want[0] = x.m.path(c.c, ns); c.want[0].OK() {
-			c.want[0] = ns.register(h, act, iekey, current, other, ptpl)
+			c.want[0] = ns.Register(h, act, iekey, current, other, ptpl)
 		}
 	}
 }
@@ -87,7 +87,7 @@ func (x *modelRun) acquire(c *modelCommand) func() {
 		x.keys(c, nvme.IOReservationAcquire, ns, current, other).
 			Set(act, false, nvme.ReservationType(typ), 0)
 		if c.want[0] = x.m.path(c.c, ns); c.want[0].OK() {
-			c.want[0] = ns.acquire(h, act, current, other, typ)
+			c.want[0] = ns.Acquire(h, act, current, other, typ)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func (x *modelRun) acquire(c *modelCommand) func() {
 func (x *modelRun) release(c *modelCommand) func() {
 	ns, h := x.reserve(c)
 	return func() {
-		act, typ, current := nvme.ReservationRelease, ns.typ, x.key(ns, h)
+		act, typ, current := nvme.ReservationRelease, ns.Type, x.key(ns, h)
 		switch x.rnd.IntN(12) {
 		case 0:
 			act = nvme.ReservationClear
@@ -105,7 +105,7 @@ func (x *modelRun) release(c *modelCommand) func() {
 		x.keys(c, nvme.IOReservationRelease, ns, current, 0).
 			Set(act, false, nvme.ReservationType(typ), 0)
 		if c.want[0] = x.m.path(c.c, ns); c.want[0].OK() {
-			c.want[0] = ns.release(h, act, current, typ)
+			c.want[0] = ns.Release(h, act, current, typ)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func (x *modelRun) report(c *modelCommand) func() {
 }
 
 func (x *modelRun) buildReport(c *modelCommand, ns *modelNamespace) {
-	s, list := ns.modelReservations.report(modelHostID)
+	s, list := ns.Report(modelHostID)
 	const size = nvme.RegisteredControllerSize
 	op := c.add()
 	c.want[0] = x.m.path(c.c, ns)
@@ -164,8 +164,8 @@ func (x *modelRun) getFeature(c *modelCommand) func() {
 		want := uint32(ns.protected())
 		switch {
 		case fid == nvme.FeatureReservationMask:
-			want = ns.mask
-		case fid == nvme.FeatureReservationPersist && ns.ptpl:
+			want = ns.Mask
+		case fid == nvme.FeatureReservationPersist && ns.PTPL:
 			want = 1
 		case fid == nvme.FeatureReservationPersist:
 			want = 0
@@ -212,9 +212,9 @@ func (x *modelRun) setFeature(c *modelCommand) func() {
 			case fid == nvme.FeatureWriteProtect:
 				c.want[0] = ns.protect(nvme.WriteProtection(v))
 			case fid == nvme.FeatureReservationMask:
-				ns.mask = v
+				ns.Mask = v
 			case fid == nvme.FeatureReservationPersist:
-				ns.ptpl = v == 1
+				ns.PTPL = v == 1
 			}
 		}
 	}
@@ -244,7 +244,7 @@ func (x *modelRun) log(i, n int) {
 		x.must(err)
 		got, err := nvme.Parse[nvme.ReservationLog](b)
 		x.must(err)
-		if want := x.m.logs[i].read(); *got != want {
+		if want := x.m.logs[i].Read(); *got != want {
 			x.fatal(nil, "controller %d: notification %+v, want %+v", i, *got, want)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target/targettest"
 )
 
 // modelControllers are the controllers: their hosts, and their transports.
@@ -60,7 +61,7 @@ func (x *modelRun) connectModel(i int) {
 func (x *modelRun) openQueues(i int) {
 	x.t.Helper()
 	h := &x.hosts[i]
-	x.m.logs[i], x.m.ana[i] = modelLog{}, modelANALog{}
+	x.m.logs[i], x.m.ana[i] = targettest.Notifications{}, modelANALog{}
 	x.m.ana[i].update(x.m.groups(i))
 	x.anaLog(i, 0, 0)
 	for k := range h.queues {

@@ -4,14 +4,15 @@ import (
 	"cmp"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/targettest"
 )
 
 // model is a subsystem with its namespaces as the specifications describe them, without a line of
 // the code that it tests. Hosts see it through controllers, which have numbers.
 type model struct {
 	namespaces []*modelNamespace
-	hosts      []int      // by controller: its host
-	logs       []modelLog // by controller
+	hosts      []int                      // by controller: its host
+	logs       []targettest.Notifications // by controller
 	// states are the ANA states by port and group; 0: optimized. ana are the logs by controller.
 	states [len(modelPorts)][modelGroups + 1]nvme.ANAState
 	ana    []modelANALog
@@ -19,7 +20,7 @@ type model struct {
 
 // modelNamespace is a namespace.
 type modelNamespace struct {
-	*modelReservations
+	targettest.Reservations
 	nsid       uint32
 	blockSize  int
 	blocks     uint64
@@ -28,6 +29,7 @@ type modelNamespace struct {
 	readOnly   bool   // by the configuration
 	protection nvme.WriteProtection
 	group      uint32
+	hidden     map[int]bool // hosts that may not use it
 }
 
 const dnr = nvme.DNR
@@ -35,7 +37,7 @@ const dnr = nvme.DNR
 // refusal is why a command of a controller does not reach a namespace at all: what depends on who
 // sends it, and on which path.
 func (m *model) refusal(c int, ns *modelNamespace, write bool) nvme.Status {
-	return cmp.Or(m.path(c, ns), ns.conflict(m.hosts[c], write))
+	return cmp.Or(m.path(c, ns), ns.Conflict(m.hosts[c], write))
 }
 
 // io is the status of a command that reads or writes some blocks.
@@ -166,10 +168,19 @@ func (m *model) half(c int, r modelCopyRange, write bool) nvme.Status {
 	return st
 }
 
+// tell is a notification to all controllers of a host.
+func (m *model) tell(ns *modelNamespace, h int, typ nvme.ReservationNotification) {
+	for c, of := range m.hosts {
+		if of == h && !ns.hidden[h] {
+			m.logs[c].Add(typ, ns.nsid)
+		}
+	}
+}
+
 // restart is a power cycle with the configuration as it was at first, but for sizes.
 func (m *model) restart() {
 	for c := range m.logs {
-		m.logs[c] = modelLog{}
+		m.logs[c] = targettest.Notifications{}
 	}
 	clear(m.states[:])
 	for _, ns := range m.namespaces {
@@ -177,6 +188,6 @@ func (m *model) restart() {
 		if ns.protection == nvme.WriteProtectUntilPowerCycle {
 			ns.protection = nvme.NoWriteProtect
 		}
-		ns.modelReservations.restart()
+		ns.Restart()
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target/targettest"
 )
 
 // modelRun compares a target with the model.
@@ -122,7 +123,7 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 	}
 	x.storage = []backend.Device{openRAM(t, 512<<10, 512), f, openRAM(t, 512<<10, 4096)}
 	x.m = &model{
-		logs: make([]modelLog, len(modelControllers)),
+		logs: make([]targettest.Notifications, len(modelControllers)),
 		ana:  make([]modelANALog, len(modelControllers)),
 	}
 	for _, c := range modelControllers {
@@ -135,9 +136,8 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 			blocks: uint64(info.Size) / uint64(info.BlockSize), content: make([]byte, info.Size),
 			group: 1,
 		}
-		ns.modelReservations = &modelReservations{
-			m: x.m, nsid: ns.nsid, keys: map[int]uint64{},
-		}
+		ns.Keys = map[int]uint64{}
+		ns.Notify = func(h int, typ nvme.ReservationNotification) { x.m.tell(ns, h, typ) }
 		x.m.namespaces = append(x.m.namespaces, ns)
 		t.Cleanup(func() {
 			if err := d.Close(); err != nil {
@@ -296,7 +296,7 @@ func (x *modelRun) compareAll() {
 	x.t.Helper()
 	x.anaLogs(0)
 	for i := range x.hosts {
-		x.log(i, len(x.m.logs[i].pages)+1)
+		x.log(i, x.m.logs[i].Len()+1)
 	}
 	for _, ns := range x.m.namespaces {
 		for i := range x.hosts {
