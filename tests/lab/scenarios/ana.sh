@@ -63,7 +63,7 @@ nvme id-ctrl /dev/$A >/run/id
 grep -qE '^cmic *: (0xb|11)$' /run/id && grep -qE '^anacap *: (0x1f|31)$' /run/id || fail "no ANA"
 nvme ana-log /dev/$A >/run/log || fail "nvme ana-log: exit code $?"
 states optimized optimized
-load ana --bs=4k --size=8M --iodepth=16 --time_based --runtime=3
+load ana --bs=4k --size=2M --iodepth=16 --time_based --runtime=3
 policies='round-robin queue-depth'
 [ -z "${SAMPLE:-}" ] || policies=$(awk "{print \$($SAMPLE % 2 + 1)}" <<<"$policies")
 for p in $policies; do

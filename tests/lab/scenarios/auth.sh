@@ -67,7 +67,7 @@ log_has "authentication failed" || fail "the log does not say so"
 say "again, under I/O, while keys change"
 klog_mark
 host_connect --nr-io-queues=2 --dhchap-secret="$host" --dhchap-ctrl-secret="$ctrl"
-load live --bs=4k --size=8M --time_based --runtime=3
+load live --bs=4k --size=2M --time_based --runtime=3
 again "$host"; again "$host"
 set_keys ", dhchap_key: \"$other\", dhchap_old_key: \"$host\", dhchap_ctrl_key: \"$ctrl\""
 again "$host"; again "$other"

@@ -35,7 +35,7 @@ wait $other || fail "fio on the other namespace: exit code $?"
 
 say "everything takes 300 ms longer"
 dm_table lab "0 131072 delay $loop 0 300"
-DEV=$OTHER; load other --iodepth=8 --bs=4k --size=8M --time_based --runtime=3
+DEV=$OTHER; load other --iodepth=8 --bs=4k --size=2M --time_based --runtime=3
 before=$(completed "$SLOW")
 fio --name=slow --filename="$SLOW" --direct=1 --ioengine=io_uring --rw=randrw --bs=4k --iodepth=16 \
   --number_ios=128 --thread --output-format=json --output=/tmp/slow.json >/dev/null 2>&1 & slow=$!

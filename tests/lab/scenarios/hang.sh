@@ -33,7 +33,7 @@ reconnects() { dmesg | grep -cE 'Reconnecting|timeout' || true; }
 hangs() {
   host_connect
   idle=$(completed "$(namespace_device 1)") before=$(reconnects)
-  DEV=$(namespace_device 2); load other --iodepth=8 --bs=4k --size=8M --time_based --runtime=10
+  DEV=$(namespace_device 2); load other --iodepth=8 --bs=4k --size=2M --time_based --runtime=10
   fio_on 1 hung --iodepth=32 --bs=16k --size=24M --rate_iops=300,300 & fio1=$!
   wait_for 15 moving
   hang

@@ -2,6 +2,7 @@
 # the discovery service, and stacd to the subsystem, and to another one as long as there is one.
 # variants: tcp
 # sample: 0
+# limit: 400
 # debian: nvme-stas avahi-daemon dbus udev
 . "$LAB_DIR/lib.sh"
 [ "$TARGET" = ours ] || skip "the kernel's target does not announce itself"
