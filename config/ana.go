@@ -19,13 +19,9 @@ type anaStates struct {
 
 // anaState is one of the states of p.
 func anaState(p *nvme.ANAState) Value {
-	var choices []Choice[nvme.ANAState]
-	for _, s := range nvme.ANAStates {
-		if s != nvme.ANAStateChange { // a transition has an end
-			choices = append(choices, Choice[nvme.ANAState]{s.String(), s})
-		}
-	}
-	return Choose(p, choices...)
+	return words(p, slices.DeleteFunc(slices.Clone(nvme.ANAStates[:]), func(s nvme.ANAState) bool {
+		return s == nvme.ANAStateChange // a transition has an end
+	}))
 }
 
 // Type implements Value.

@@ -62,18 +62,6 @@ func (a *Authentication) keys() []Key {
 	}
 }
 
-// words is a Value that is one of some numbers with names.
-func words[T interface {
-	comparable
-	fmt.Stringer
-}](p *T, all []T) Value {
-	choices := make([]Choice[T], len(all))
-	for i, v := range all {
-		choices[i] = Choice[T]{v.String(), v}
-	}
-	return Choose(p, choices...)
-}
-
 // hidingKey makes what is shown instead of secrets useless elsewhere.
 var hidingKey = func() []byte {
 	b := make([]byte, 32)

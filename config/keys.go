@@ -216,8 +216,7 @@ func diskKeys(e *disk.Engine) []Key {
 }
 
 func transport(p *nvme.TransportType) Value {
-	return Choose(p, Choice[nvme.TransportType]{"rdma", nvme.TransportRDMA},
-		Choice[nvme.TransportType]{"tcp", nvme.TransportTCP})
+	return words(p, []nvme.TransportType{nvme.TransportRDMA, nvme.TransportTCP})
 }
 
 func (l *Listener) value() Value {

@@ -299,6 +299,18 @@ func OneOf(p *string, words ...string) Value {
 	return Choose(p, choices...)
 }
 
+// words is one of some numbers with names.
+func words[T interface {
+	comparable
+	fmt.Stringer
+}](p *T, all []T) Value {
+	choices := make([]Choice[T], len(all))
+	for i, v := range all {
+		choices[i] = Choice[T]{v.String(), v}
+	}
+	return Choose(p, choices...)
+}
+
 // Either is one of two words for a bool.
 func Either(p *bool, no, yes string) Value {
 	return Choose(p, Choice[bool]{no, false}, Choice[bool]{yes, true})
