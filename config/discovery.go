@@ -69,15 +69,13 @@ func address(p *netip.Addr) Value {
 	return unmarshaled(p, "IP address",
 		"Write an IPv4 or IPv6 address; host names are not resolved.",
 		func(a netip.Addr) (what, hint string) {
-			const every = "Write an address that is the same for all hosts."
-			switch ip := a.Unmap(); {
-			case ip.IsUnspecified() || ip.IsMulticast():
-				return fmt.Sprintf("%v is no address that hosts can connect to", a), every
-			case ip.Is6() && ip.IsLinkLocalUnicast():
-				return fmt.Sprintf("%v is link-local: hosts on other links cannot connect to it, "+
-					"and none knows by which of its interfaces", a), every
-			case a.Zone() != "":
-				return fmt.Sprintf("%v has a zone, which only one machine knows", a), every
+			ip, why := a.Unmap(), ""
+			if ip.Is6() && ip.IsLinkLocalUnicast() {
+				why = ": it is link-local, and they do not know by which of their interfaces"
+			}
+			if why != "" || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" {
+				return fmt.Sprintf("%v is no address that hosts can connect to%s", a, why),
+					"Write an address that is the same for all hosts."
 			}
 			return "", ""
 		})

@@ -142,8 +142,8 @@ func (t *Target) newDiscoveryTable(generation uint64) *discoveryTable {
 func (t *Target) Generation() uint64 { return t.discoveryTable.Load().generation }
 
 // discoveryLog is log 70h as one host sees it through one port: the subsystems that it may use
-// there, each at all ports that serve it. It is immutable. It does not grow with the number of
-// entries, which are encoded when they are read.
+// there, each at all ports that serve it. It is immutable but for hash and generation. It does not
+// grow with the number of entries, which are encoded when they are read.
 type discoveryLog struct {
 	made       uint64          // of which generation of the table
 	hash       uint64          // see content; 0: not needed yet
