@@ -3,6 +3,7 @@ package target
 import (
 	"cmp"
 	"fmt"
+	"hash/maphash"
 	"iter"
 	"net/netip"
 	"reflect"
@@ -73,13 +74,31 @@ type discoverable struct {
 	ports []int
 }
 
-// discoveryChanged starts a new generation of the discovery log and notifies persistent discovery
-// controllers. The caller holds t.mu.
+// discoveryChanged starts a new generation of the discovery log and notifies the persistent
+// discovery controllers that see another one. The caller holds t.mu.
 func (t *Target) discoveryChanged() {
 	t.discoveryTable.Store(t.newDiscoveryTable(t.Generation() + 1))
-	t.discovery.each(func(c *controller) {
-		c.h.post(func() { c.raise(eventDiscovery) })
-	})
+	t.discovery.each(func(c *controller) { c.h.post(c.discoveryChanged) })
+}
+
+// discoveryChanged raises the event, unless what the host has read last is still so: what others
+// are served does not concern it.
+func (c *controller) discoveryChanged() {
+	if !c.reports(eventDiscovery) || c.events.waiting[eventDiscovery] {
+		return
+	}
+	same := false
+	for i, last := range c.discoveryLogs {
+		if last == nil {
+			continue
+		}
+		if same = c.discoveryLog(i).generation == last.generation; !same {
+			break
+		}
+	}
+	if !same {
+		c.raise(eventDiscovery)
+	}
 }
 
 // newDiscoveryTable makes a table of what there is. The caller holds t.mu.
@@ -123,19 +142,24 @@ func (t *Target) newDiscoveryTable(generation uint64) *discoveryTable {
 func (t *Target) Generation() uint64 { return t.discoveryTable.Load().generation }
 
 // discoveryLog is log 70h as one host sees it through one port: the subsystems that it may use
-// there, each at all ports that serve it. It is immutable. It does not grow with the number of
-// entries, which are encoded when they are read.
+// there, each at all ports that serve it. It is immutable but for hash and generation. It does not
+// grow with the number of entries, which are encoded when they are read.
 type discoveryLog struct {
-	generation uint64
+	made       uint64          // of which generation of the table
+	hash       uint64          // see content; 0: not needed yet
+	generation uint64          // GENCTR: the first one for which it was the same
 	nqn        string          // of the discovery service
 	ports      []reachablePort // as in the table
+	reachable  int             // of these
 	subs       []discoverableFrom
 	referrals  []Referral
 	entries    uint64
+	// duplicate: a host finds the same subsystems through all ports of the log.
+	duplicate bool
 }
 
 // reachablePort is a port under the address at which this host reaches it, which is not valid if it
-// does not.
+// does not, or finds there nothing but the discovery service.
 type reachablePort struct {
 	*Port
 	addr netip.Addr
@@ -149,49 +173,59 @@ type discoverableFrom struct {
 
 // discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1).
 func discoveryPage(c *controller, sqe *nvme.SQE) reply {
-	t, local := c.t.discoveryTable.Load(), sqe.GetLog().LSP()&nvme.DiscoveryLocal != 0
-	l := &c.discoveryLogs[0]
-	if local {
-		l = &c.discoveryLogs[1]
+	which := 0
+	if sqe.GetLog().LSP()&nvme.DiscoveryLocal != 0 {
+		which = 1
 	}
-	if *l == nil || (*l).generation != t.generation { // it takes long: hosts must not cause it
-		*l = c.newDiscoveryLog(t, local)
+	return c.discoveryLog(which).read(sqe.GetLog().LPO(), sqe.GetLog().Bytes())
+}
+
+// discoveryLog is the present one of controller.discoveryLogs.
+func (c *controller) discoveryLog(which int) *discoveryLog {
+	t, last := c.t.discoveryTable.Load(), c.discoveryLogs[which]
+	if last != nil && last.made == t.generation { // it takes long: hosts must not cause it
+		return last
 	}
-	return (*l).read(sqe.GetLog().LPO(), sqe.GetLog().Bytes())
+	l := c.newDiscoveryLog(t, which == 1)
+	if last != nil && last.content() == l.content() {
+		l.generation = last.generation
+	}
+	c.discoveryLogs[which] = l
+	return l
 }
 
 func (c *controller) newDiscoveryLog(t *discoveryTable, local bool) *discoveryLog {
 	l := &discoveryLog{
-		generation: t.generation, nqn: cmp.Or(t.NQN, nvme.DiscoveryNQN),
+		made: t.generation, generation: t.generation, nqn: cmp.Or(t.NQN, nvme.DiscoveryNQN),
 		ports: make([]reachablePort, len(t.ports)),
 	}
-	reachable := 0
-	for i := range t.ports {
-		p := &t.ports[i]
-		if local && p.ID != c.info.PortID {
-			continue
-		}
-		if addr, ok := c.reachable(*p); ok {
-			l.ports[i] = reachablePort{p, addr}
-			reachable++
-		}
-	}
+	every, some := false, make([]bool, len(t.ports)) // serve a subsystem that the host finds here
 	for k := range t.subs {
 		s := &t.subs[k]
 		if !s.allows(c.hostNQN) || !s.serves(c.admin.port) {
 			continue
 		}
-		n := reachable
-		if len(s.ports) < len(t.ports) {
-			n = 0
-			for _, i := range s.ports {
-				if l.ports[i].addr.IsValid() {
-					n++
-				}
-			}
+		l.subs = append(l.subs, discoverableFrom{discoverable: s})
+		if every = every || k > 0 && len(s.ports) == len(t.ports); every || k == 0 {
+			continue // the first one is the discovery service
 		}
-		l.subs = append(l.subs, discoverableFrom{s, l.entries})
-		l.entries += uint64(n)
+		for _, i := range s.ports {
+			some[i] = true
+		}
+	}
+	for i := range t.ports {
+		p := &t.ports[i]
+		if own := p.ID == c.info.PortID; !own && (local || !every && !some[i]) {
+			continue
+		}
+		if addr, ok := c.reachable(*p); ok {
+			l.ports[i] = reachablePort{p, addr}
+			l.reachable++
+		}
+	}
+	for k := range l.subs {
+		l.subs[k].first = l.entries
+		l.entries += uint64(l.portsOf(l.subs[k].discoverable))
 	}
 	for _, r := range t.Referrals {
 		if !local && (len(r.Hosts) == 0 || slices.Contains(r.Hosts, c.hostNQN)) {
@@ -199,7 +233,61 @@ func (c *controller) newDiscoveryLog(t *discoveryTable, local bool) *discoveryLo
 		}
 	}
 	l.entries += uint64(len(l.referrals))
+	l.duplicate = !slices.ContainsFunc(t.subs, func(s discoverable) bool {
+		n := l.portsOf(&s)
+		return 0 < n && n < l.reachable && s.allows(c.hostNQN)
+	})
 	return l
+}
+
+// portsOf is how many ports of the log serve a subsystem.
+func (l *discoveryLog) portsOf(s *discoverable) (n int) {
+	if len(s.ports) == len(l.ports) {
+		return l.reachable
+	}
+	for _, i := range s.ports {
+		if l.ports[i].addr.IsValid() {
+			n++
+		}
+	}
+	return n
+}
+
+// discoverySeed is that of discoveryLog.content: nobody can make two logs with the same one.
+var discoverySeed = maphash.MakeSeed()
+
+// content is a hash of what the entries say. A change makes it for many hosts.
+func (l *discoveryLog) content() uint64 {
+	if l.hash != 0 {
+		return l.hash
+	}
+	ports := make([]uint64, len(l.ports))
+	for i, p := range l.ports {
+		if p.addr.IsValid() {
+			at := struct {
+				id     uint16
+				listen fabric.Addr
+				addr   netip.Addr
+			}{p.ID, p.Addr, p.addr}
+			ports[i] = maphash.Comparable(discoverySeed, at)
+		}
+	}
+	var sum maphash.Hash
+	sum.SetSeed(discoverySeed)
+	for _, s := range l.subs {
+		at := uint64(0) // 0 for a port that is not in the log
+		for _, i := range s.ports {
+			at += ports[i]
+		}
+		_, _ = sum.WriteString(s.NQN)
+		maphash.WriteComparable(&sum, at)
+	}
+	_, _ = fmt.Fprintln(&sum, l.nqn, l.duplicate)
+	for i := range l.referrals {
+		_, _ = fmt.Fprintln(&sum, l.referrals[i].Addr, l.referrals[i].NQN)
+	}
+	l.hash = sum.Sum64()
+	return l.hash
 }
 
 // reachable is the address under which this host reaches a port: for a wildcard the address that
@@ -268,8 +356,10 @@ func (l *discoveryLog) from(e uint64) iter.Seq[*nvme.DiscoveryEntry] {
 func (l *discoveryLog) entry(s *settings, p *reachablePort) *nvme.DiscoveryEntry {
 	typ, nqn, flags := nvme.SubsystemNVM, s.NQN, nvme.EFLAGS(0)
 	if nqn == nvme.DiscoveryNQN {
-		typ, nqn = nvme.SubsystemDiscovery, l.nqn
-		flags = nvme.EFLAGSPersistent | nvme.EFLAGSDuplicate
+		typ, nqn, flags = nvme.SubsystemDiscovery, l.nqn, nvme.EFLAGSPersistent
+		if l.duplicate {
+			flags |= nvme.EFLAGSDuplicate
+		}
 	}
 	d := newEntry(p.Addr, p.addr, typ, nqn)
 	d.PORTID, d.EFLAGS = p.ID, flags

@@ -61,16 +61,21 @@ type events struct {
 	masked   [eventKinds]bool
 }
 
-// raise reports an event if the host has enabled it.
-func (c *controller) raise(k eventKind) {
+// reports says whether an event is reported if it happens now: the host has enabled it, and it is
+// not masked.
+func (c *controller) reports(k eventKind) bool {
 	info := &eventInfo[k]
 	on := nvme.EventMask(c.features[nvme.FeatureAsyncEventConfig])
 	enabled := info.mask == 0 || on&info.mask != 0
-	if !enabled || info.discovery != c.sub.discovery || c.events.masked[k] {
-		return
+	return enabled && info.discovery == c.sub.discovery && !c.events.masked[k]
+}
+
+// raise reports an event if the host has enabled it.
+func (c *controller) raise(k eventKind) {
+	if c.reports(k) {
+		c.events.waiting[k] = true
+		c.sendEvents()
 	}
-	c.events.waiting[k] = true
-	c.sendEvents()
 }
 
 // sendEvents completes requests with waiting events.

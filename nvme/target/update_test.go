@@ -126,7 +126,7 @@ func TestUpdateDiscovery(t *testing.T) {
 		{func(c *SubsystemConfig) {
 			c.AllowAnyHost, c.Hosts = false, []string{otherHost, testHost}
 		}, 2, false},
-		{func(*SubsystemConfig) {}, 2, true},
+		{func(*SubsystemConfig) {}, 2, false}, // to others only
 	} {
 		before, _ := h.discoveryLog()
 		r.update(step.change)

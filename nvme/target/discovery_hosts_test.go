@@ -1,0 +1,108 @@
+package target
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestDiscoveryLogIsExact: a host is told of the subsystems that it can connect to through the port
+// that it asks, at all ports where it can, and of no port where it finds nothing else.
+func TestDiscoveryLogIsExact(t *testing.T) {
+	subs := []SubsystemConfig{
+		{NQN: testSub + "a", Hosts: []string{testHost}, Listeners: []string{"1", "2"}},
+		{NQN: testSub + "b", Hosts: []string{otherHost}, Listeners: []string{"1", "3"}},
+		{NQN: testSub + "c", AllowAnyHost: true, Listeners: []string{"2"}},
+		{NQN: testSub + "d"},
+	}
+	r := newHarness(t, 1, subs...)
+	const ports = 4
+	for id := range uint16(ports) {
+		p := port(id+1, nvme.TransportTCP, "192.0.2.1:4420")
+		p.Listener = fmt.Sprint(p.ID)
+		r.must(r.target.AddPort(p))
+	}
+	connects := func(port uint16, nqn string) bool {
+		qi := info(nvme.TransportTCP)
+		qi.PortID = port
+		q := r.dialInfo(0, qi)
+		c := r.do(q, adminArgs(nqn).command())
+		q.HangUp()
+		r.w.Settle()
+		return c.CQE.Status().OK()
+	}
+	for asked := uint16(1); asked <= ports; asked++ {
+		_, list := through(r, asked, nvme.DiscoveryNQN).discoveryLog()
+		shown, self, found := map[string]bool{}, map[uint16]bool{}, map[uint16]bool{asked: true}
+		for _, e := range list {
+			nqn, err := nvme.ParseNQN(&e.SUBNQN)
+			r.must(err)
+			if nqn != nvme.DiscoveryNQN {
+				shown[fmt.Sprint(nqn, e.PORTID)], found[e.PORTID] = true, true
+				continue
+			}
+			self[e.PORTID] = true
+			// The first two list each other, and only the second one has c.
+			if alike := e.EFLAGS&nvme.EFLAGSDuplicate != 0; alike != (asked > 2) {
+				t.Errorf("asked through %d: flags %#x", asked, e.EFLAGS)
+			}
+		}
+		for _, s := range subs {
+			for p := uint16(1); p <= ports; p++ {
+				want := connects(asked, s.NQN) && connects(p, s.NQN)
+				if shown[fmt.Sprint(s.NQN, p)] != want {
+					t.Errorf("asked through %d, %s at %d is shown: %v", asked, s.NQN, p, !want)
+				}
+			}
+		}
+		if !maps.Equal(self, found) {
+			t.Errorf("asked through %d, the service is shown at %v, and others at %v", asked, self,
+				found)
+		}
+	}
+}
+
+// TestDiscoveryEventsOfOthers: what other hosts are served changes neither the generation that a
+// host sees nor makes an event for it, whichever of the logs it reads.
+func TestDiscoveryEventsOfOthers(t *testing.T) {
+	for _, lsp := range []uint8{0, nvme.DiscoveryLocal} {
+		r := newHarness(t, 1, SubsystemConfig{
+			NQN: testSub, AllowAnyHost: true, Listeners: []string{"one"},
+		})
+		one, two := port(1, nvme.TransportTCP, "192.0.2.1:4420"),
+			port(2, nvme.TransportTCP, "192.0.2.1:4421")
+		one.Listener, two.Listener = "one", "two"
+		r.must(r.target.AddPort(one))
+		h := discoveryHost(r, "192.0.2.1:4420")
+		generation := func() uint64 {
+			t.Helper()
+			c := logCommand(nvme.LogDiscovery, 1024, 0)
+			c.SQE.GetLog().Set(nvme.LogDiscovery, 1024, 0, lsp, false)
+			header, err := nvme.ParseDiscoveryHeader(r.ok(h.admin, c).Data)
+			r.must(err)
+			return header.GENCTR
+		}
+		r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
+		event := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+		before := generation()
+		other := SubsystemConfig{NQN: testSub + "2", Hosts: []string{otherHost}}
+		r.must(r.target.AddSubsystem(other))
+		r.must(r.target.AddPort(two))
+		r.must(r.target.SetDiscovery(DiscoveryConfig{Referrals: []Referral{
+			{Addr: two.Addr, NQN: nvme.DiscoveryNQN, Hosts: other.Hosts},
+		}}))
+		r.w.Settle()
+		if now := generation(); event.Done || now != before {
+			t.Errorf("event %v, generation %d and then %d", event.Done, before, now)
+		}
+		other.Hosts = append(other.Hosts, testHost)
+		_, err := r.target.UpdateSubsystem(other)
+		r.must(err)
+		r.w.Settle()
+		if now := generation(); !event.Done || now <= before {
+			t.Errorf("event %v, generation %d and then %d", event.Done, before, now)
+		}
+	}
+}
