@@ -63,6 +63,7 @@ type controller struct {
 	features       [256]uint32
 	thresholds     [2]uint16 // of the temperature, by THSEL
 	beyondLimit    bool      // a threshold is reached
+	warned         uint8     // warnings of the drives at the last checkHealth
 	clock          clock
 	hostBehavior   [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
 	copyFormats    atomic.Uint32                   // CDFE of that, for other reactors

@@ -110,8 +110,8 @@ func driveAnswers(list []*namespace) map[*namespace]driveAnswer {
 
 // CheckHealth reads the health of all drives, and sends an asynchronous event for each critical
 // warning that was not set at the last call, and for each temperature threshold that was reached
-// since, to hosts that have enabled it (Base section 5.1.2). It also asks for the space of thin
-// namespaces. It may block for answerWait; one goroutine calls it, periodically.
+// since, to hosts that have enabled it and use the drive (Base section 5.1.2). It also asks for the
+// space of thin namespaces. It may block for answerWait; one goroutine calls it, periodically.
 func (t *Target) CheckHealth() {
 	table := *t.table.Load()
 	var queries []asker
@@ -126,30 +126,37 @@ func (t *Target) CheckHealth() {
 	}
 	awaitAll(queries)
 	for _, s := range table {
-		var w uint8
-		var temperature uint16
-		for _, a := range driveAnswers(s.namespaces.Load().list) {
-			if a.log != nil {
-				w |= a.log.CriticalWarning
-				temperature = max(temperature, a.log.Temperature)
-			}
+		w, _ := warnings(s.namespaces.Load().list)
+		if added := w &^ s.warned; added != 0 {
+			t.log.Warn("a drive warns", "subsystem", s.nqn, "warning", added)
 		}
-		if s.temperature.Swap(uint32(temperature)) != uint32(temperature) {
-			s.each(func(c *controller) { c.h.post(c.checkTemperature) })
-		}
-		added := w &^ s.warned
-		if s.warned = w; added == 0 {
-			continue
-		}
-		t.log.Warn("a drive warns", "subsystem", s.nqn, "warning", added)
-		s.each(func(c *controller) {
-			c.h.post(func() {
-				for k := range eventKinds {
-					if uint8(eventInfo[k].mask&nvme.EventSMARTMask)&added != 0 {
-						c.raise(k)
-					}
-				}
-			})
-		})
+		s.warned = w
+		s.each(func(c *controller) { c.h.post(c.checkHealth) })
 	}
+}
+
+// warnings are the critical warnings of the drives of namespaces, as they have last answered, and
+// the highest temperature in kelvin, 0 if none is known.
+func warnings(list []*namespace) (w uint8, temperature uint16) {
+	for _, a := range driveAnswers(list) {
+		if a.log != nil {
+			w |= a.log.CriticalWarning
+			temperature = max(temperature, a.log.Temperature)
+		}
+	}
+	return w, temperature
+}
+
+// checkHealth raises the events of what drives of the host warn of that they had not warned of at
+// the last call, and of temperatures.
+func (c *controller) checkHealth() {
+	w, _ := warnings(c.namespaces())
+	added := w &^ c.warned
+	c.warned = w
+	for k := range eventKinds {
+		if uint8(eventInfo[k].mask&nvme.EventSMARTMask)&added != 0 {
+			c.raise(k)
+		}
+	}
+	c.checkTemperature()
 }

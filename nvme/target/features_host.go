@@ -46,11 +46,12 @@ func (c *controller) beyond(kelvin uint16) bool {
 		kelvin <= c.thresholds[nvme.THSELUnder])
 }
 
-// checkTemperature compares the last known temperature of the drives with the thresholds, and
-// raises the event when it reaches one.
+// checkTemperature compares the last known temperature of the drives that the host uses with the
+// thresholds, and raises the event when it reaches one.
 func (c *controller) checkTemperature() {
 	was := c.beyondLimit
-	c.beyondLimit = c.beyond(uint16(c.sub.temperature.Load()))
+	_, temperature := warnings(c.namespaces())
+	c.beyondLimit = c.beyond(temperature)
 	if c.beyondLimit && !was {
 		c.raise(eventTemperature)
 	}

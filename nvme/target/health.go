@@ -25,7 +25,7 @@ func criticalWarning(list []*namespace) (w uint8) {
 	return w
 }
 
-// healthPage makes log 02h of the subsystem or of one namespace.
+// healthPage makes log 02h of one namespace, or of all that the host may use.
 func healthPage(c *controller, sqe *nvme.SQE) reply {
 	page := func(l *nvme.SMARTLog) []byte {
 		if c.beyond(l.Temperature) {
@@ -36,7 +36,7 @@ func healthPage(c *controller, sqe *nvme.SQE) reply {
 	if ns := c.namespace(sqe.NSID()); ns != nil {
 		return c.health([]*namespace{ns}, counters{}, page)
 	}
-	list, removed := c.sub.counted()
+	list, removed := c.sub.counted(c.hostNQN)
 	return c.health(list, removed, page)
 }
 

@@ -147,16 +147,13 @@ type subsystem struct {
 	settings  atomic.Pointer[settings] // written with mu held
 	// namespaces is the table that commands look up.
 	namespaces atomic.Pointer[namespaceTable]
-	// temperature is the highest of the drives at the last CheckHealth, in kelvin, 0 if none is
-	// known.
-	temperature atomic.Uint32
 
 	mu          sync.Mutex
 	controllers map[uint16]*controller
 	nextCNTLID  uint16
 	removed     bool
 	retiring    []*namespace // removed, but devices or reactors still work for them
-	retired     counters     // of those before
+	retired     counters     // of those before that all hosts could use
 	warned      uint8        // warnings of the drives at the last CheckHealth, which alone uses it
 }
 
@@ -253,16 +250,16 @@ func (s *subsystem) each(fn func(*controller)) {
 	}
 }
 
-// counted returns the namespaces, and the counters of those that were removed.
-func (s *subsystem) counted() (list []*namespace, removed counters) {
+// counted returns the namespaces that a host may use, and the counters of those that were removed.
+func (s *subsystem) counted(hostNQN string) (list []*namespace, removed counters) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	removed = s.retired
-	for _, ns := range s.retiring {
+	for _, ns := range visible(s.retiring, hostNQN) {
 		total := ns.users.total()
 		removed.add(&total)
 	}
-	return s.namespaces.Load().list, removed
+	return visible(s.namespaces.Load().list, hostNQN), removed
 }
 
 // dropNamespaces removes namespaces from the table.
@@ -282,13 +279,16 @@ func (s *subsystem) dropNamespaces(drop func(*namespace) bool) (dropped []*names
 	return dropped
 }
 
-// retire keeps the counters of a namespace that nothing uses any more.
+// retire keeps the counters of a namespace that nothing uses any more, unless only some hosts could
+// use it.
 func (s *subsystem) retire(ns *namespace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.retiring = slices.DeleteFunc(s.retiring, func(o *namespace) bool { return o == ns })
-	total := ns.users.total()
-	s.retired.add(&total)
+	if ns.cfg.Load().hosts == nil {
+		total := ns.users.total()
+		s.retired.add(&total)
+	}
 }
 
 // teardown ends every association with the subsystem and admits no more.

@@ -36,10 +36,20 @@ func (c *controller) namespace(nsid uint32) *namespace {
 	return ns
 }
 
+// mayChange says whether a command that has waited may still change the namespace, for others, too:
+// its host may have lost it meanwhile, or the subsystem. Any goroutine.
+func (c *controller) mayChange(ns *namespace) bool {
+	return c.namespace(ns.nsid) == ns && c.sub.permits(c.admin, c.hostNQN) == nil
+}
+
 // namespaces lists those that the host may use. The caller does not change the list.
 func (c *controller) namespaces() []*namespace {
-	list := c.sub.namespaces.Load().list
-	hidden := func(ns *namespace) bool { return !ns.cfg.Load().visible(c.hostNQN) }
+	return visible(c.sub.namespaces.Load().list, c.hostNQN)
+}
+
+// visible returns those of a list that a host may use. The list does not change.
+func visible(list []*namespace, hostNQN string) []*namespace {
+	hidden := func(ns *namespace) bool { return !ns.cfg.Load().visible(hostNQN) }
 	if !slices.ContainsFunc(list, hidden) {
 		return list
 	}

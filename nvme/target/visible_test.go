@@ -14,7 +14,7 @@ import (
 )
 
 // TestHiddenNamespace: a host sees of a subsystem with namespaces of other hosts exactly what it
-// sees of one without them: what Identify returns, and the status of log pages, features and I/O
+// sees of one without them: what Identify and log pages return, and the status of features and I/O
 // commands, for each class of NSID.
 func TestHiddenNamespace(t *testing.T) {
 	namespace := func(nsid uint32, hosts ...string) NamespaceConfig {
@@ -51,7 +51,9 @@ func TestHiddenNamespace(t *testing.T) {
 			clear(first.Data[768:1024]) // SUBNQN
 			clear(second.Data[768:1024])
 		}
-		if what == "identify" && !bytes.Equal(first.Data, second.Data) {
+		data := what == "identify" || what == "log" && nvme.LID(a) != nvme.LogTelemetryHost &&
+			nvme.LID(a) != nvme.LogError // which has command identifiers
+		if data && !bytes.Equal(first.Data, second.Data) {
 			t.Errorf("%s %#x of %d differs", what, a, b)
 		}
 	}
@@ -208,5 +210,41 @@ func TestHiddenMeanwhile(t *testing.T) {
 		if st := i.CQE.Status() &^ nvme.More; st != want {
 			t.Errorf("%v, want %v", st, want)
 		}
+	}
+}
+
+// TestHiddenHealth: the health log and its events are of the namespaces that a host sees.
+func TestHiddenHealth(t *testing.T) {
+	d := &testDrive{id: "a", log: nvme.SMARTLog{Temperature: 400, AvailableSpare: 90}}
+	sub := onDrives(t, nil, d)
+	sub.Namespaces[1].Hosts = []string{otherHost}
+	r := newHarness(t, 1, sub)
+	h, o := r.connectHost(1), r.connectHost(1, asOther)
+	events := map[*host]*fabrictest.Command{}
+	for _, x := range []*host{h, o} {
+		r.ok(x.admin, setFeature(nvme.FeatureAsyncEventConfig,
+			uint32(nvme.EventSpareLow|nvme.EventTemperature)))
+		events[x] = r.send(x.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	}
+	before := r.smart(h, nvme.NSIDAll)
+	r.ok(o.io[0], rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
+	d.set(func(l *nvme.SMARTLog) { l.CriticalWarning = nvme.SMARTSpareLow }, nil)
+	r.target.CheckHealth()
+	r.w.Settle()
+	r.ok(h.admin, setFeature(nvme.FeatureTemperatureThreshold, 350))
+	if events[h].Done || !events[o].Done {
+		t.Errorf("events %v, and %v of the host with the drive", events[h].Done, events[o].Done)
+	}
+	if l := r.smart(h, nvme.NSIDAll); l != before {
+		t.Errorf("warning %#x, %d K, %v reads", l.CriticalWarning, l.Temperature, l.HostReads)
+	}
+	l := r.smart(o, nvme.NSIDAll)
+	if l.CriticalWarning != nvme.SMARTSpareLow || l.Temperature != 400 || l.HostReads != u128(1) {
+		t.Errorf("warning %#x, %d K, %v reads", l.CriticalWarning, l.Temperature, l.HostReads)
+	}
+	r.removeNamespace(2)
+	r.w.Settle()
+	if l := r.smart(h, nvme.NSIDAll); l != before {
+		t.Errorf("%v reads after the namespace is gone", l.HostReads)
 	}
 }
