@@ -228,10 +228,16 @@ func (h *Handler) change(c *cmd, list []*namespace, abort bool,
 	w := &awaitedChange{left: len(list)}
 	c.changing = w
 	h.changing.push(c)
+	ctrl := c.s.ctrl
 	for _, ns := range list {
 		ch := &reservationChange{
-			r: ns.reservations, host: c.s.ctrl.hostNQN, apply: apply, abort: abort,
-			log: c.s.ctrl.peerLog(),
+			r: ns.reservations, host: ctrl.hostNQN, abort: abort, log: ctrl.peerLog(),
+			apply: func(r *Reservations) (outcome, nvme.Status) {
+				if !ctrl.mayChange(ns) {
+					return outcome{}, inactiveNamespace
+				}
+				return apply(r)
+			},
 		}
 		ch.done = func(st nvme.Status) { h.post(func() { h.changed(c, w, st) }) }
 		w.changes = append(w.changes, ch)

@@ -69,7 +69,7 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespace, v uint32) {
 	c.protecting = true
 	log := c.peerLog()
 	go func() {
-		st := ns.protect(to, log)
+		st := ns.protect(c, to, log)
 		h.post(func() {
 			c.protecting = false
 			if !st.OK() || to == nvme.NoWriteProtect {
@@ -85,11 +85,11 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespace, v uint32) {
 
 var errNotChangeable = errors.New("the write protection cannot be changed")
 
-// protect changes the state while no reactor has a channel to the device. It may block for the
-// deadlines of quiesce.
-func (ns *namespace) protect(to nvme.WriteProtection, log ratelog.Peer) nvme.Status {
+// protect changes the state while no reactor has a channel to the device, unless the host of c may
+// no longer use the namespace. It may block for the deadlines of quiesce.
+func (ns *namespace) protect(c *controller, to nvme.WriteProtection, log ratelog.Peer) nvme.Status {
 	t := ns.sub.t
-	err := t.changeNamespace(ns.sub.nqn, ns.nsid, func(ns *namespace) error {
+	err := t.changeNamespace(ns.sub.nqn, ns.nsid, func(*namespace) error { // maybe a later one
 		ns.state.mu.Lock()
 		now := ns.state.protection
 		ns.state.mu.Unlock()
@@ -100,6 +100,9 @@ func (ns *namespace) protect(to nvme.WriteProtection, log ratelog.Peer) nvme.Sta
 			if err := ns.quiesce(); err != nil {
 				return err
 			}
+		}
+		if !c.mayChange(ns) {
+			return errHidden
 		}
 		err := t.protection.SetProtected(ns.sub.nqn, ns.nsid, to == nvme.WriteProtect)
 		if err != nil {
@@ -118,6 +121,8 @@ func (ns *namespace) protect(to nvme.WriteProtection, log ratelog.Peer) nvme.Sta
 		return nvme.Success
 	case errors.Is(err, errNotChangeable):
 		return nvme.FeatureNotChangeable | nvme.DNR
+	case !c.mayChange(ns): // it was removed as well, for instance
+		return inactiveNamespace
 	}
 	log.Warn("a host cannot change the write protection of a namespace", "subsystem",
 		ns.sub.nqn, "nsid", ns.nsid, "err", err)

@@ -201,3 +201,52 @@ func TestWriteProtectionReserved(t *testing.T) {
 	r.ok(other.admin, protectCommand(1, nvme.WriteProtect))
 	holder.protected(1, nvme.WriteProtect)
 }
+
+// TestWriteProtectionLost: a host that loses the subsystem, or the namespace, while its command
+// waits protects nothing any more.
+func TestWriteProtectionLost(t *testing.T) {
+	for name, lose := range map[string]func(r *harness) error{
+		"subsystem": func(r *harness) error {
+			_, err := r.target.UpdateSubsystem(SubsystemConfig{
+				NQN: testSub, Hosts: []string{otherHost},
+			})
+			return err
+		},
+		"namespace": func(r *harness) error {
+			_, err := r.target.RemoveNamespace(testSub, 1)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			held := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
+			closeLast(t, held)
+			store := newProtectionStore()
+			r := protectHarness(t, store, subsystemOf(testSub, held))
+			h, other := r.connectHost(0), r.connectHost(1, asOther)
+			r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+			held.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
+			r.send(other.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+			r.until("the device has the write", func() bool { return held.Held() == 1 })
+			c := r.send(h.admin, protectCommand(1, nvme.WriteProtect))
+			ns := r.target.find(testSub).namespaces.Load().get(1)
+			ch := r.raw[1].channel(ns)
+			r.until("commands wait", func() bool { return ch.quiesce == quiesceIO })
+			r.must(lose(r))
+			held.Release()
+			r.during(func() error {
+				ns.updating.Lock() // of what is going on
+				defer ns.updating.Unlock()
+				return nil
+			})
+			if store.Protected("", 1) {
+				t.Error("the namespace is write protected")
+			}
+			if name == "namespace" {
+				r.until("the command completes", func() bool { return c.Done })
+				if st := c.CQE.Status() &^ nvme.More; st != inactiveNamespace {
+					t.Errorf("%v", st)
+				}
+			}
+		})
+	}
+}

@@ -177,3 +177,26 @@ func TestPersistAll(t *testing.T) {
 	r.allDone([]*fabrictest.Command{first, one}, nvme.Success)
 	r.ok(a.admin, persist(nvme.NSIDAll))
 }
+
+// TestReservationOfLostNamespace: a command that waits for those of others changes nothing once its
+// host may no longer use the namespace.
+func TestReservationOfLostNamespace(t *testing.T) {
+	store := &memoryStore{}
+	r := storeHarness(t, 1, 1, store)
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	entered, free := store.hold()
+	first := r.send(a.io[0], registerPTPL(1))
+	<-entered
+	late := r.send(b.io[0], register(2))
+	r.w.Settle()
+	cfg := NamespaceConfig{NSID: 1, Hosts: []string{a.args.host}}
+	r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
+	free()
+	r.until("the commands complete", func() bool { return first.Done && late.Done })
+	if st := late.CQE.Status() &^ nvme.More; st != inactiveNamespace {
+		t.Errorf("%v", st)
+	}
+	if s, _ := a.report(); s.REGCTL != 1 {
+		t.Errorf("%d hosts are registered", s.REGCTL)
+	}
+}
