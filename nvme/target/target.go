@@ -58,6 +58,7 @@ type Target struct {
 	protection ProtectionStore  // nil if there is none
 	store      ReservationStore // nil if there is none
 	portStates sync.Map         // *portState by ID; removed is written with mu held
+	capturing  chan struct{}    // of one entry, see controller.capture
 
 	mu    sync.Mutex // guards what follows and writes to table
 	ports []Port
@@ -91,7 +92,7 @@ func New(o Options) *Target {
 		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
 		drainDeadline: drainDeadline, protection: o.Protection, store: o.Reservations,
 		untilRestart: map[protectedName]bool{},
-		reservations: map[reservationKey]*reservations{},
+		reservations: map[reservationKey]*reservations{}, capturing: make(chan struct{}, 1),
 	}
 	if t.log == nil {
 		t.log = slog.Default()

@@ -152,11 +152,20 @@ func noTelemetryPage(_ *controller, sqe *nvme.SQE) reply {
 	return reply{data: b[min(sqe.GetLog().LPO(), uint64(len(b))):]}
 }
 
-var errNoAnswer = errors.New("a reactor does not answer")
+var (
+	errNoAnswer = errors.New("a reactor does not answer")
+	errNoTurn   = errors.New("too many controllers are captured")
+)
 
-// capture captures the state of the controller. It waits for the reactors of its queues, so no
-// reactor calls it.
+// capture captures the state of the controller, when no other is captured: each takes processor
+// time from the reactors. It waits for those of its queues, so no reactor calls it.
 func (c *controller) capture() (*[]byte, error) {
+	select {
+	case c.t.capturing <- struct{}{}:
+		defer func() { <-c.t.capturing }()
+	case <-time.After(answerWait):
+		return nil, errNoTurn
+	}
 	info := c.describe()
 	v := capture{
 		Version: c.t.firmware, Time: time.Now(), UptimeSeconds: time.Since(c.t.started).Seconds(),

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -228,4 +229,25 @@ func TestTelemetryAge(t *testing.T) {
 	if _, third := h.telemetry(); third.Time.Equal(first.Time) {
 		t.Error("the capture is old")
 	}
+}
+
+// TestCapturesTakeTurns: one controller at a time is captured; who waits for too long is told.
+func TestCapturesTakeTurns(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	r.target.capturing <- struct{}{}
+	create := func() *fabrictest.Command {
+		return telemetryCommand(nvme.LogTelemetryHost, true, nvme.TelemetryBlock, 0)
+	}
+	c := r.send(h.admin, create())
+	for began := time.Now(); !c.Done && time.Since(began) < 50*time.Millisecond; runtime.Gosched() {
+		r.w.Settle()
+	}
+	r.w.Advance(answerWait)
+	r.until("the command ends", func() bool { return c.Done })
+	if st := c.CQE.Status() &^ nvme.More; st != nvme.InternalError {
+		t.Errorf("%v", st)
+	}
+	<-r.target.capturing
+	r.ok(h.admin, create())
 }
