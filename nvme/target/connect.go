@@ -113,7 +113,7 @@ func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r ref
 	case r.field == nvme.InvalidInCommand(nvme.ConnectOffsetKATO):
 		hint = "a keep alive timeout is a day at most"
 	case r.field == nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID):
-		hint = "the controller has ended, or is another address's; hosts connect a new one"
+		hint = "the controller has ended, or has another host or address; hosts connect a new one"
 	case r.field == nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE) && sqe.SQSIZE() > 0:
 		hint = "queue_depth is the limit; nvme connect --queue-size asks for less"
 	}
@@ -283,8 +283,14 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	case s.info.QID > 0 && announced != 0 && announced != nvme.CNTLIDDynamic &&
 		announced != data.CNTLID:
 		return other(cntlid, fmt.Sprintf("%#x", announced), fmt.Sprintf("%#x", data.CNTLID))
+	// Of a controller that is not its own a peer is told no more than of one that does not exist.
 	case c.hostNQN != hostNQN:
-		return other(nvme.ConnectDataOffsetHOSTNQN, c.hostNQN, hostNQN)
+		return other(cntlid, c.hostNQN, hostNQN)
+	case c.info.Remote.Addr() != s.info.Remote.Addr():
+		s.h.t.strangerLog.Peer(s.info.Remote).Warn(
+			"I/O queue does not come from the address of its admin queue", "subsystem", sub.nqn,
+			"host", hostNQN, "cntlid", c.cntlid, "qid", sqe.QID(), "other_remote", c.info.Remote)
+		return other(cntlid, c.info.Remote.Addr(), s.info.Remote.Addr())
 	// zero is to be ignored here (Base figure 546)
 	case data.HostID != [16]byte{} && c.hostID != data.HostID:
 		return other(nvme.ConnectDataOffsetHostID, fmt.Sprintf("%x", c.hostID),
@@ -292,11 +298,6 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
 		return other(cntlid, fmt.Sprintf("%v, port ID %d", c.info.Transport, c.info.PortID),
 			fmt.Sprintf("%v, port ID %d", s.info.Transport, s.info.PortID))
-	case c.info.Remote.Addr() != s.info.Remote.Addr():
-		s.h.t.strangerLog.Peer(s.info.Remote).Warn(
-			"I/O queue does not come from the address of its admin queue", "subsystem", sub.nqn,
-			"host", hostNQN, "cntlid", c.cntlid, "qid", sqe.QID(), "other_remote", c.info.Remote)
-		return other(cntlid, c.info.Remote.Addr(), s.info.Remote.Addr())
 	case sub.discovery:
 		// no I/O queues (Base section 3.1.3.3)
 		return malformed(nvme.ConnectOffsetQID, 0, sqe.QID())

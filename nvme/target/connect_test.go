@@ -3,6 +3,7 @@ package target
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -150,7 +151,7 @@ func TestNoHostNQN(t *testing.T) {
 	a := h.ioArgs(2)
 	a.host = testHost
 	c := r.status(r.dial(0), a.command(), nvme.ConnectInvalidParameters)
-	if c.CQE.Result() != 1<<16|512 {
+	if c.CQE.Result() != 1<<16|16 {
 		t.Errorf("a queue of another host: result %#x", c.CQE.Result())
 	}
 }
@@ -213,11 +214,19 @@ func TestConnectIORefusals(t *testing.T) {
 		},
 		{
 			"other host NQN", func(a *connectArgs, _ *fabrictest.Queue) { a.host += "0" },
-			nvme.ConnectInvalidParameters, data | 512,
+			nvme.ConnectInvalidParameters, data | 16, // as if there were no such controller
 		},
 		{
 			"other host ID", func(a *connectArgs, _ *fabrictest.Queue) { a.hostID[0]++ },
 			nvme.ConnectInvalidParameters, data,
+		},
+		{
+			"other host ID and address",
+			func(a *connectArgs, q *fabrictest.Queue) {
+				a.hostID[0]++
+				q.Info().Remote = netip.MustParseAddrPort("192.0.2.8:50000")
+			},
+			nvme.ConnectInvalidParameters, data | 16,
 		},
 		{
 			"other subsystem", func(a *connectArgs, _ *fabrictest.Queue) { a.sub += "2" },

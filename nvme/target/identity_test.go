@@ -1,6 +1,7 @@
 package target
 
 import (
+	"fmt"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -122,5 +123,41 @@ func TestOtherAddress(t *testing.T) {
 			h.info.Remote = netip.AddrPortFrom(testPeer.Addr(), testPeer.Port()+1)
 			r.ok(h.connectIO(1), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 		})
+	}
+}
+
+// TestForeignController: whatever a peer tries with the identifier of a controller that is not its
+// own, because of its name or of its address, it is told the same as with one that nobody has.
+func TestForeignController(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	victims := []*host{
+		r.connectHost(1), r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN }),
+	}
+	try := func(h *host, cntlid uint16, i int, change ...func(*connectArgs)) string {
+		qi := info([]nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA}[i%2])
+		qi.PortID += uint16(i / 2 % 2)
+		a := h.ioArgs([]uint16{1, 2, 0xFFFE}[i/4%3])
+		a.cntlid, a.sqsize = cntlid, []uint16{0, 31, 0xFFFF}[i/12%3]
+		a.hostID[0] += byte(i / 36 % 2)
+		if len(change) == 0 {
+			qi.Remote = netip.MustParseAddrPort("192.0.2.8:50000")
+		}
+		for _, f := range change {
+			f(&a)
+		}
+		c := r.do(r.dialInfo(0, qi), a.command())
+		return fmt.Sprintf("%v, %#x", c.CQE.Status(), c.CQE.Result())
+	}
+	for _, h := range victims {
+		for i := range 2 * 2 * 3 * 3 * 2 {
+			there, free := try(h, h.cntlid, i), try(h, h.cntlid+7, i)
+			if there != free {
+				t.Errorf("%d from another address: %s, and %s for none", i, there, free)
+			}
+			there, free = try(h, h.cntlid, i, asOther), try(h, h.cntlid+7, i, asOther)
+			if there != free {
+				t.Errorf("%d with another name: %s, and %s for none", i, there, free)
+			}
+		}
 	}
 }
