@@ -59,17 +59,19 @@ func probeHosts(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
-// maxAnnounced is how many ports are announced on one interface.
-const maxAnnounced = 64
-
-// announce announces the open ports by multicast DNS, each on the interface that has its address;
-// a wildcard on every interface, with the first address of each family.
+// announce announces the open ports by multicast DNS.
 func (s *Server) announce(up []fabric.Addr, m *netif.State) {
 	d := s.discovery.Load()
 	if d == nil || !d.MDNS {
 		s.mdns.Close()
 		return
 	}
+	s.mdns.Set(announcedOn(d, up, m))
+}
+
+// announcedOn has the services of interfaces: each port on the one that has its address; a wildcard
+// on every interface, with the first address of each family.
+func announcedOn(d *config.Discovery, up []fabric.Addr, m *netif.State) map[string][]mdns.Service {
 	host, _ := os.Hostname()
 	host, _, _ = strings.Cut(host, ".")
 	services := map[string][]mdns.Service{}
@@ -77,12 +79,13 @@ func (s *Server) announce(up []fabric.Addr, m *netif.State) {
 		done := map[string]bool{} // interfaces and families of a wildcard
 		for _, a := range m.Addresses {
 			ip, family := a.Addr.WithZone(""), fmt.Sprint(a.Interface, a.Is4())
-			every := at.Addr().IsUnspecified()
+			every, zone := at.Addr().IsUnspecified(), at.Addr().Zone()
 			switch {
-			case !a.Up || len(services[a.Interface]) == maxAnnounced:
+			case !a.Up:
 			case len(d.Interfaces) > 0 && !slices.Contains(d.Interfaces, a.Interface):
 			case len(d.Interfaces) == 0 && a.IsLoopback():
 			case !every && at.Addr().Unmap().WithZone("") != ip:
+			case zone != "" && zone != a.Interface: // which may have the same link-local address
 			case every && (done[family] || at.Addr().Is4() && !a.Is4() || ip.IsLinkLocalUnicast()):
 			default:
 				done[family] = true
@@ -91,7 +94,7 @@ func (s *Server) announce(up []fabric.Addr, m *netif.State) {
 			}
 		}
 	}
-	s.mdns.Set(services)
+	return services
 }
 
 // announced is the discovery service at a port, as TP 8009 has it.

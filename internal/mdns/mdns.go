@@ -6,6 +6,7 @@ package mdns
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -29,6 +30,8 @@ const (
 	// perSecond is how many packets of an interface are looked at in a second.
 	perSecond = 100
 	maxPacket = 9000 // RFC 6762, section 17
+	// maxServices is how many services of an interface are announced.
+	maxServices = 64
 	// announcements is how many there are of a change (RFC 6762, section 8.3).
 	announcements = 2
 	// writeLimit is how long a socket may take for what is sent at a time.
@@ -42,7 +45,7 @@ type Responder struct {
 
 	mu     sync.Mutex
 	links  map[string]*link  // by interface
-	failed map[string]string // interfaces that cannot be used, and why, as it was logged
+	failed map[string]string // interfaces where not all is announced, and why, as it was logged
 }
 
 // New makes a Responder that announces nothing yet.
@@ -52,8 +55,9 @@ func New(log *slog.Logger) *Responder {
 	}
 }
 
-// Set announces the services of interfaces, and withdraws those that it has announced before. An
-// interface that cannot be used is logged once, and tried again by the next call.
+// Set announces the services of interfaces, and withdraws those that it has announced before. Of
+// too many on an interface the first ones are announced. That is logged once, as is an interface
+// that cannot be used, which the next call tries again.
 func (r *Responder) Set(wanted map[string][]Service) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,31 +77,35 @@ func (r *Responder) Set(wanted map[string][]Service) {
 			delete(r.links, name)
 		}
 	}
-	for name := range r.failed {
-		if len(wanted[name]) == 0 {
-			delete(r.failed, name)
-		}
-	}
+	failed := map[string]string{}
 	for name, services := range wanted {
-		l := r.links[name]
-		if l == nil && len(services) > 0 {
-			var err error
-			if l, err = open(interfaces[name].Index, r.pause); err != nil {
-				if r.failed[name] != err.Error() {
-					r.log.Warn("services are not announced on an interface", "device", name,
-						"err", err)
-				}
-				r.failed[name] = err.Error()
-				continue
+		if err := r.announce(name, services, interfaces[name]); err != nil {
+			if failed[name] = err.Error(); r.failed[name] != failed[name] {
+				r.log.Warn("services are not announced on an interface", "device", name, "err", err)
 			}
-			delete(r.failed, name)
-			r.links[name] = l
-		}
-		if l != nil {
-			l.set(services)
-			l.follow(interfaces[name].Flags&net.FlagRunning != 0)
 		}
 	}
+	r.failed = failed
+}
+
+// announce announces the services of one interface. The caller holds r.mu.
+func (r *Responder) announce(name string, services []Service, ifi net.Interface) (err error) {
+	l := r.links[name]
+	if l == nil && len(services) > 0 {
+		if l, err = open(ifi.Index, r.pause); err != nil {
+			return err
+		}
+		r.links[name] = l
+	}
+	if n := len(services); n > maxServices {
+		err = fmt.Errorf("only the first %d of %d are announced", maxServices, n)
+		services = services[:maxServices]
+	}
+	if l != nil {
+		l.set(services)
+		l.follow(ifi.Flags&net.FlagRunning != 0)
+	}
+	return err
 }
 
 // Close withdraws everything.
