@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 	"unique"
 
@@ -58,7 +59,7 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	t := New(Options{})
+	t := New(Options{Log: slog.New(slog.DiscardHandler)}) // lines would be between the results
 	if err := t.AddSubsystem(SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{dev},

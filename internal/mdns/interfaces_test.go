@@ -1,0 +1,140 @@
+package mdns
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+// addLink makes the interfaces v0, which has an address, and v1, which gets what v0 sends.
+func addLink(t *testing.T) {
+	t.Helper()
+	testutil.IP(t, "link add v0 type veth peer name v1")
+	for file, value := range map[string]string{
+		"ipv4/conf/v1/accept_local": "1", "ipv4/conf/v1/rp_filter": "0",
+		"ipv6/conf/v0/accept_dad": "0", "ipv6/conf/v1/accept_dad": "0", // which takes a second
+	} {
+		if err := os.WriteFile("/proc/sys/net/"+file, []byte(value), 0o644); err != nil {
+			t.Skip(err)
+		}
+	}
+	testutil.IP(t, "link set v1 up")
+	testutil.IP(t, "link set v0 up")
+	testutil.IP(t, "addr add 10.9.8.1/24 dev v0")
+	carrier(t, true)
+}
+
+// carrier waits until v0 has a carrier, or has none.
+func carrier(t *testing.T, want bool) {
+	t.Helper()
+	for began := time.Now(); ; runtime.Gosched() {
+		ifi, err := net.InterfaceByName("v0")
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case (ifi.Flags&net.FlagRunning != 0) == want:
+			return
+		case time.Since(began) > 10*time.Second:
+			t.Fatalf("carrier: not %v", want)
+		}
+	}
+}
+
+// TestInterfaces: services are announced again on an interface that has a carrier again, and on one
+// that has replaced another one under its name.
+func TestInterfaces(t *testing.T) {
+	if !testutil.OwnNetwork(t) {
+		return
+	}
+	r := New(new(testutil.Log).Logger())
+	r.pause = time.Millisecond
+	defer r.Close()
+	announce := func() {
+		r.Set(map[string][]Service{"v0": {service("mdnstest", "10.9.8.1:4420")}})
+	}
+	const record = "host-mdnstest.local. A 10.9.8.1"
+	addLink(t)
+	l, six := newListener(t, "udp4", "v1"), newListener(t, "udp6", "v1")
+	announce()
+	for range announcements {
+		l.until(record)
+	}
+	six.until(record)
+	testutil.IP(t, "link set v1 down")
+	carrier(t, false)
+	announce()
+	testutil.IP(t, "link set v1 up")
+	carrier(t, true)
+	announce()
+	l.until(record)
+
+	testutil.IP(t, "link del v0")
+	addLink(t)
+	l = newListener(t, "udp4", "v1")
+	announce()
+	l.until(record)
+}
+
+// TestIPv6: a host that has nothing but IPv6 finds services at IPv6 addresses, also at one of the
+// link alone.
+func TestIPv6(t *testing.T) {
+	if !testutil.OwnNetwork(t) {
+		return
+	}
+	addLink(t)
+	testutil.IP(t, "addr del 10.9.8.1/24 dev v0")
+	testutil.IP(t, "addr add fd00::1/64 dev v0 nodad")
+	r := New(new(testutil.Log).Logger())
+	r.pause = time.Millisecond
+	defer r.Close()
+	l := newListener(t, "udp6", "v1")
+	r.Set(map[string][]Service{"v0": {
+		service("mdnstest", "[fd00::1]:4420"), service("mdnstest2", "[fe80::1]:4420"),
+	}})
+	for range announcements {
+		l.until("host-mdnstest.local. AAAA fd00::1")
+	}
+	to := *groups["udp6"]
+	to.Zone = "v1"
+	_, err := l.WriteToUDP(query(t, "_nvme-disc._tcp.local.", dnsmessage.TypePTR, 0), &to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.until("host-mdnstest2.local. AAAA fe80::1")
+}
+
+// TestTooMany: of more services than are announced, the first ones are, and the log says so once.
+func TestTooMany(t *testing.T) {
+	if !testutil.OwnNetwork(t) {
+		return
+	}
+	addLink(t)
+	var list []Service
+	for i := range maxServices + 1 {
+		list = append(list, service(fmt.Sprint("mdnstest", i, "end"), "10.9.8.1:4420"))
+	}
+	var log testutil.Log
+	r := New(log.Logger())
+	defer r.Close()
+	for range 2 {
+		r.Set(map[string][]Service{"v0": list})
+	}
+	if n := strings.Count(log.String(), "only the first 64 of 65 are announced"); n != 1 {
+		t.Errorf("logged %d times: %s", n, &log)
+	}
+	if n := len(r.links["v0"].services); n != maxServices {
+		t.Errorf("%d services", n)
+	}
+	r.Set(map[string][]Service{"v0": list[1:]})
+	if len(r.failed) > 0 {
+		t.Errorf("%v", r.failed)
+	}
+}
