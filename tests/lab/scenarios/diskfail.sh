@@ -4,7 +4,7 @@
 # with one warning.
 # variants: tcp rxe
 # sample: 1
-# limit: 230
+# limit: 400
 . "$LAB_DIR/lib.sh"
 need dmsetup
 disk_up

@@ -5,7 +5,7 @@
 # sample: 1
 # cpus: 1
 # alone: it measures
-# limit: 250
+# limit: 400
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 lab_up; target_start

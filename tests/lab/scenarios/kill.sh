@@ -2,7 +2,7 @@
 # reconnects, fio sees no error, and the data is intact.
 # variants: rxe siw tcp
 # cpus: 2
-# limit: 230
+# limit: 400
 . "$LAB_DIR/lib.sh"
 disk_up
 NAMESPACES=(1:file:256MiB:/run/disk/1.img:4096)

@@ -4,7 +4,7 @@
 # same place is not used. A deleted file is still served, with a warning.
 # variants: tcp rxe
 # sample: 1
-# limit: 240
+# limit: 400
 . "$LAB_DIR/lib.sh"
 [ -d /sys/kernel/config/nullb ] || fail "the kernel has no null_blk"
 disk_up
