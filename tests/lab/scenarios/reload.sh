@@ -69,8 +69,11 @@ reload_once() {
   took=$(((VISIBLE_AT - begin) / 1000)) log=$(((${EPOCHREALTIME/./} - VISIBLE_AT) / 1000))
   reloads=$((reloads + 1))
   log_has "the configuration was applied" $reloads || fail "the configuration was not applied"
-  # On a busy machine reading the discovery log, where nothing changes any more, takes long, too.
-  [ $took -le $((5 * log > 2000 ? 5 * log : 2000)) ] || late=$((late + 1))
+  # On a busy machine reading the discovery log, where nothing changes any more, takes long, too:
+  # a sample allows for it.
+  local allowed=2000
+  [ -z "${SAMPLE:-}" ] || allowed=$((5 * log > allowed ? 5 * log : allowed))
+  [ $took -le $allowed ] || late=$((late + 1))
   [ $took -le $slowest ] || slowest=$took
   settle
 }
@@ -112,8 +115,8 @@ while [ $reloads -lt $RELOADS ]; do
   beside reload_once; with+=" $P999" windows=$((windows + 1))
   say "$reloads reloads: p99.9 $P999 ms, at most $MAX ms; visible after $slowest ms at most"
 done
-# The machine may have become slower meanwhile.
-for _ in 1 2 3; do ! p999_high || { beside watch; alone+=" $P999"; }; done
+# The machine may have become slower meanwhile; a full run has enough windows without reloads.
+for _ in ${SAMPLE:+1 2 3}; do ! p999_high || { beside watch; alone+=" $P999"; }; done
 say "p99.9 is$with ms, without reloads$alone ms; $late of $RELOADS reloads took too long"
 ! p999_high || fail "p99.9 is too high"
 [ $((10 * late)) -le $RELOADS ] || fail "changes are visible too late"
