@@ -179,14 +179,15 @@ type ONCS uint16
 
 // The bits of ONCS.
 const (
-	ONCSCompare           ONCS = 1 << 0
-	ONCSDatasetManagement ONCS = 1 << 2
-	ONCSWriteZeroes       ONCS = 1 << 3
-	ONCSSaveSelect        ONCS = 1 << 4
-	ONCSReservations      ONCS = 1 << 5
-	ONCSTimestamp         ONCS = 1 << 6
-	ONCSVerify            ONCS = 1 << 7
-	ONCSCopy              ONCS = 1 << 8
+	ONCSCompare            ONCS = 1 << 0
+	ONCSWriteUncorrectable ONCS = 1 << 1
+	ONCSDatasetManagement  ONCS = 1 << 2
+	ONCSWriteZeroes        ONCS = 1 << 3
+	ONCSSaveSelect         ONCS = 1 << 4
+	ONCSReservations       ONCS = 1 << 5
+	ONCSTimestamp          ONCS = 1 << 6
+	ONCSVerify             ONCS = 1 << 7
+	ONCSCopy               ONCS = 1 << 8
 )
 
 // FUSES is Fused Operation Support (bytes 522 and 523).

@@ -197,11 +197,18 @@ func (s *Server) targetOptions() (target.Options, error) {
 	o := target.Options{
 		Log: s.log, Firmware: s.opts.Version, Generation: s.state.generation(),
 	}
-	dir := filepath.Join(filepath.Dir(s.opts.StateFile), reservationsDir)
+	state := filepath.Dir(s.opts.StateFile)
+	locks, marks := filepath.Join(state, reservationsDir), filepath.Join(state, uncorrectableDir)
 	if s.state.file == "" {
-		return o, s.outOfReach(&reservations{dir: dir})
+		return o, cmp.Or(
+			s.inFiles(locks, "reservations", "hosts that are locked out could write"),
+			s.inFiles(marks, "uncorrectable blocks", "they could be read"))
 	}
-	r, err := loadReservations(dir)
+	r, err := loadReservations(locks)
+	if err != nil {
+		return o, err
+	}
+	u, err := loadUncorrectable(marks)
 	if err != nil {
 		return o, err
 	}
@@ -211,7 +218,7 @@ func (s *Server) targetOptions() (target.Options, error) {
 				name.NQN, "nsid", name.NSID, "path", r.file(name))
 		}
 	}
-	o.Protection, o.Reservations = s.state, r
+	o.Protection, o.Reservations, o.Uncorrectable = s.state, r, u
 	return o, nil
 }
 

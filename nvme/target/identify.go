@@ -250,7 +250,12 @@ func identifyNamespaceNVM(c *controller, sqe *nvme.SQE) reply {
 
 // identifyControllerNVM makes CNS 06h: there are no limits beyond MDTS, so it is all zeroes (NVM
 // section 4.1.5.4).
-func identifyControllerNVM(*controller, *nvme.SQE) reply { return reply{} }
+func identifyControllerNVM(c *controller, _ *nvme.SQE) reply {
+	if !withUncorrectable(c) {
+		return reply{}
+	}
+	return reply{data: nvme.AppendIdentifyControllerNVM(nil, wusl)}
+}
 
 // identifyIndependent makes CNS 08h (Base section 5.1.13.2.8).
 func identifyIndependent(c *controller, sqe *nvme.SQE) reply {

@@ -30,6 +30,9 @@ type Options struct {
 	Protection ProtectionStore
 	// Reservations keeps reservations through a restart; nil: none persist.
 	Reservations ReservationStore
+	// Uncorrectable keeps through a restart which blocks hosts have marked uncorrectable; nil: they
+	// cannot.
+	Uncorrectable UncorrectableStore
 }
 
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
@@ -55,10 +58,11 @@ type Target struct {
 	closed     atomic.Bool
 	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
 	auth       *authPool
-	protection ProtectionStore  // nil if there is none
-	store      ReservationStore // nil if there is none
-	portStates sync.Map         // *portState by ID; removed is written with mu held
-	capturing  chan struct{}    // of one entry, see controller.capture
+	protection ProtectionStore    // nil if there is none
+	store      ReservationStore   // nil if there is none
+	marks      UncorrectableStore // nil if there is none
+	portStates sync.Map           // *portState by ID; removed is written with mu held
+	capturing  chan struct{}      // of one entry, see controller.capture
 
 	mu    sync.Mutex // guards what follows and writes to table
 	ports []Port
@@ -71,6 +75,8 @@ type Target struct {
 	untilRestart map[protectedName]bool
 	// reservations are also those of namespaces that were removed.
 	reservations map[reservationKey]*reservations
+	// uncorrectable are likewise marks.
+	uncorrectable map[reservationKey]*uncorrectable
 
 	closeDeadline, drainDeadline time.Duration // tests wait less
 }
@@ -91,6 +97,7 @@ func New(o Options) *Target {
 	t := &Target{
 		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
 		drainDeadline: drainDeadline, protection: o.Protection, store: o.Reservations,
+		marks: o.Uncorrectable, uncorrectable: map[reservationKey]*uncorrectable{},
 		untilRestart: map[protectedName]bool{},
 		reservations: map[reservationKey]*reservations{}, capturing: make(chan struct{}, 1),
 	}
