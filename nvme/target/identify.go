@@ -248,8 +248,8 @@ func identifyNamespaceNVM(c *controller, sqe *nvme.SQE) reply {
 	return reply{st: st}
 }
 
-// identifyControllerNVM makes CNS 06h: there are no limits beyond MDTS, so it is all zeroes (NVM
-// section 4.1.5.4).
+// identifyControllerNVM makes CNS 06h (NVM section 4.1.5.4): there are no limits beyond MDTS but
+// that of Write Uncorrectable.
 func identifyControllerNVM(c *controller, _ *nvme.SQE) reply {
 	if !withUncorrectable(c) {
 		return reply{}
