@@ -34,9 +34,7 @@ func prepareWriteUncorrectable(c *cmd) nvme.Status {
 }
 
 func executeWriteUncorrectable(h *Handler, c *cmd) {
-	if !c.ch.ns.geo.Load().info.WriteUncorrectable {
-		c.ch.ns.marks.begin()
-	}
+	c.ch.ns.marks.begin()
 	executeIO(h, c)
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 // Write Uncorrectable marks blocks, whose reads fail until they are written (NVM section 3.3.7).
-// What storage does not remember itself is remembered here, for each namespace. Its channels pass
-// IOs through a markedChannel from the first mark on:
+// The marks of a namespace are remembered here, whatever its storage is. Its channels pass IOs
+// through a markedChannel from the first mark on:
 //
 //	read                 fails if one of its blocks is marked
 //	write, Write Zeroes  takes away the marks of its blocks when the device has completed it, and
@@ -110,6 +110,7 @@ type uncorrectable struct {
 	info      backend.Info   // of dev
 	queue     []*markChange
 	working   bool
+	stored    bool // the store may have some
 	forgotten bool // nothing is stored any more
 }
 
@@ -172,7 +173,7 @@ func (u *uncorrectable) attach(dev backend.Device) {
 	if u.dev == nil {
 		kept := u.t.marks.Uncorrectable(u.key.nqn, u.key.nsid)
 		if kept != nil {
-			identity = kept.Identity
+			identity, u.stored = kept.Identity, true
 			u.now.Store((*marks)(&kept.Ranges))
 		}
 	}
@@ -184,16 +185,20 @@ func (u *uncorrectable) attach(dev backend.Device) {
 	}
 }
 
-// cut takes away the marks of blocks that the storage does not have any more. Until that is stored,
-// they are marked should they come back.
+// cut takes away the marks of blocks that the storage does not have any more, and returns when that
+// is stored: they may come back.
 func (u *uncorrectable) cut(size int64) {
-	gone := ByteRange{size, math.MaxInt64}
-	if now := u.now.Load(); now == nil {
-		return
-	} else if _, found := now.find(gone.Off, gone.End); !found {
+	now := u.now.Load()
+	if now == nil {
 		return
 	}
-	u.store(&markChange{ByteRange: gone, done: func(error) {}})
+	if _, found := now.find(size, math.MaxInt64); found {
+		done := make(chan struct{})
+		u.store(&markChange{
+			ByteRange: ByteRange{size, math.MaxInt64}, done: func(error) { close(done) },
+		})
+		<-done
+	}
 }
 
 // begin makes channels look for marks.
@@ -279,10 +284,11 @@ func (u *uncorrectable) commit(changes []*markChange) error {
 		if len(next) > 0 && !u.info.Volatile {
 			kept = &Uncorrectable{u.info.Identity, next}
 		}
-		forgotten := u.forgotten
+		u.stored = u.stored || kept != nil
+		stored := u.stored && !u.forgotten
 		u.mu.Unlock()
 		var err error
-		if !forgotten {
+		if stored {
 			err = u.t.marks.SetUncorrectable(u.key.nqn, u.key.nsid, kept)
 		}
 		if err != nil {
