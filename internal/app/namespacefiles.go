@@ -109,9 +109,9 @@ func (s *Server) inFiles(dir, what, harm string) error {
 	for _, n := range all(s.atStart) {
 		file := f.file(reservedName{n.nqn, n.NSID})
 		if _, err := os.Stat(file); err == nil {
-			return fmt.Errorf("namespace %d of %s has %s in %s, and their directory cannot be "+
-				"used, as logged before: %s. Stop the other target, or name another directory in "+
-				"STATE_DIRECTORY", n.NSID, n.nqn, what, file, harm)
+			return fmt.Errorf("namespace %d of %s has %s in %s, "+
+				"and their directory cannot be used, as logged before: %s. Stop the other target, "+
+				"or name another directory in STATE_DIRECTORY", n.NSID, n.nqn, what, file, harm)
 		}
 	}
 	return nil

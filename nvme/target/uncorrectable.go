@@ -42,7 +42,8 @@ type Uncorrectable struct {
 
 // UncorrectableStore keeps marked blocks through a restart.
 type UncorrectableStore interface {
-	// Uncorrectable returns what is kept of a namespace, nil if there is nothing. It does not block.
+	// Uncorrectable returns what is kept of a namespace, nil if there is nothing.
+	// It does not block.
 	Uncorrectable(nqn string, nsid uint32) *Uncorrectable
 	// SetUncorrectable replaces what is kept of a namespace; nil: nothing. If it returns nil, what
 	// it was given is durable, after a crash before that the old or the new. It is called by one

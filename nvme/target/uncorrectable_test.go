@@ -67,7 +67,9 @@ func (s *markStore) blocks() (list [][2]int64) {
 func durable(t testing.TB) *backendtest.Faulty {
 	dev := backendtest.NewFaulty(&recorder{
 		Device: ramDeviceOpen(t, 4<<20, 512),
-		info:   func(i *backend.Info) { i.Volatile, i.VolatileCache, i.Identity = false, true, "a" },
+		info: func(i *backend.Info) {
+			i.Volatile, i.VolatileCache, i.Identity = false, true, "a"
+		},
 	})
 	closeLast(t, dev)
 	return dev
@@ -200,8 +202,8 @@ func TestWriteUncorrectableRefused(t *testing.T) {
 	}
 }
 
-// TestMarksAreStored: a command that changes the marks of storage that outlives the target completes
-// when that is stored, and fails if it is not; blocks stay marked then, and data that takes the
+// TestMarksAreStored: a command that changes the marks of storage that outlives the target
+// completes when that is stored, and fails if it is not; blocks stay marked then, and data that takes the
 // place of a mark is durable.
 func TestMarksAreStored(t *testing.T) {
 	dev, store := durable(t), newMarkStore()
