@@ -70,13 +70,19 @@ func (u *Uncorrectable) Validate() error {
 // marks are marked blocks: ascending, apart and immutable.
 type marks []ByteRange
 
+// span are the marks from index lo to before hi, which have bytes from off to before end.
+func (m marks) span(off, end int64) (lo, hi int) {
+	return sort.Search(len(m), func(i int) bool { return m[i].End > off }),
+		sort.Search(len(m), func(i int) bool { return m[i].Off >= end })
+}
+
 // find returns where the first mark from off on begins that is before end.
 func (m marks) find(off, end int64) (at int64, found bool) {
-	i := sort.Search(len(m), func(i int) bool { return m[i].End > off })
-	if i == len(m) || m[i].Off >= end {
+	lo, hi := m.span(off, end)
+	if lo >= hi {
 		return 0, false
 	}
-	return max(m[i].Off, off), true
+	return max(m[lo].Off, off), true
 }
 
 func (m marks) size() (n int64) {
@@ -86,18 +92,27 @@ func (m marks) size() (n int64) {
 	return n
 }
 
-func (m marks) with(r ByteRange) marks { return union(append(slices.Clone(m), r)) }
-
-func (m marks) without(r ByteRange) (rest marks) {
-	for _, o := range m {
-		if o.Off < min(o.End, r.Off) {
-			rest = append(rest, ByteRange{o.Off, min(o.End, r.Off)})
-		}
-		if max(o.Off, r.End) < o.End {
-			rest = append(rest, ByteRange{max(o.Off, r.End), o.End})
-		}
+func (m marks) with(r ByteRange) marks {
+	lo, hi := m.span(r.Off-1, r.End+1) // what is adjacent as well
+	if lo < hi {
+		r.Off, r.End = min(r.Off, m[lo].Off), max(r.End, m[hi-1].End)
 	}
-	return rest
+	return slices.Concat(m[:lo], marks{r}, m[hi:])
+}
+
+func (m marks) without(r ByteRange) marks {
+	lo, hi := m.span(r.Off, r.End)
+	if lo >= hi {
+		return m
+	}
+	var rest marks
+	if o := m[lo]; o.Off < r.Off {
+		rest = append(rest, ByteRange{o.Off, r.Off})
+	}
+	if o := m[hi-1]; o.End > r.End {
+		rest = append(rest, ByteRange{r.End, o.End})
+	}
+	return slices.Concat(m[:lo], rest, m[hi:])
 }
 
 // uncorrectable has the marks of an NQN and NSID, also while the namespace is removed.
@@ -148,6 +163,9 @@ func (t *Target) ForgetUncorrectable(nqn string, nsid uint32) {
 	}
 	done := make(chan struct{})
 	u.begin()
+	u.mu.Lock()
+	u.stored = true
+	u.mu.Unlock()
 	u.store(&markChange{ByteRange: everything, done: func(err error) {
 		if err != nil {
 			t.log.Warn("marks of uncorrectable blocks stay stored after the end of their namespace",
@@ -278,9 +296,13 @@ func (u *uncorrectable) work() {
 // after, and so everything is marked that either has: a write to it stores that it is not.
 func (u *uncorrectable) commit(changes []*markChange) error {
 	for {
-		u.mu.Lock()
 		before := u.now.Load()
 		grown, next := before.apply(changes)
+		u.mu.Lock()                 // not for long: reactors wait for it
+		if u.now.Load() != before { // of other storage, for instance
+			u.mu.Unlock()
+			continue
+		}
 		var kept *Uncorrectable
 		if len(next) > 0 && !u.info.Volatile {
 			kept = &Uncorrectable{u.info.Identity, next}
@@ -296,7 +318,7 @@ func (u *uncorrectable) commit(changes []*markChange) error {
 			err = fmt.Errorf("which blocks are uncorrectable cannot be stored: %w", err)
 			next = grown
 		}
-		if u.now.CompareAndSwap(before, &next) { // else there is other storage now
+		if u.now.CompareAndSwap(before, &next) {
 			return err
 		}
 	}

@@ -203,8 +203,8 @@ func TestWriteUncorrectableRefused(t *testing.T) {
 }
 
 // TestMarksAreStored: a command that changes the marks of storage that outlives the target
-// completes when that is stored, and fails if it is not; blocks stay marked then, and data that takes the
-// place of a mark is durable.
+// completes when that is stored, and fails if it is not; blocks stay marked then, and data that
+// takes the place of a mark is durable.
 func TestMarksAreStored(t *testing.T) {
 	dev, store := durable(t), newMarkStore()
 	store.gate = make(chan struct{}, 1)
@@ -299,6 +299,11 @@ func TestMarksAfterRestart(t *testing.T) {
 		r.removeNamespace(1)
 		r.target.ForgetUncorrectable(testSub, 1)
 		stored(r, nil)
+		r.must(store.SetUncorrectable("", 1, &Uncorrectable{Identity: "a"}))
+		r.target.ForgetUncorrectable(testSub, 1) // of a namespace that was not there
+		if store.Uncorrectable("", 1) != nil {
+			t.Error("the store was not asked to forget")
+		}
 	})
 	start(ramDevice(t, 1<<20, 512), func(r *harness, h *host) {
 		r.ok(h.io[0], mark(1, 1))
