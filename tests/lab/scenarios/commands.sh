@@ -59,6 +59,7 @@ for dev in "$one" "$two"; do
 done
 nvme smart-log "/dev/$CTRL" | grep -Eq "^media_errors[[:space:]]*: 0$" || fail "media errors"
 
+klog_check
 # the marks of the file outlive the target, those of the memory do not
 target_kill
 wait_for 30 ctrl_lost
@@ -69,6 +70,7 @@ unreadable verify "$two" -s 12 -c 0
 unreadable read "$two" -s 15 -c 0 -z 512
 put "$two" 4096 /tmp/a
 content "$two" 8 /tmp/a
+klog_mark
 
 # Linux does not let user space enable format 2 (Host Behavior Support), which e2e tests
 refused "Invalid Field|INVALID_FIELD" io-passthru "$one" --opcode=0x19 --namespace-id=1 \
