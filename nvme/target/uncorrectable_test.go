@@ -319,6 +319,7 @@ func TestMarksAfterRestart(t *testing.T) {
 func TestMarkAndWrite(t *testing.T) {
 	dev := durable(t)
 	r, h := markHarness(t, newMarkStore(), dev)
+	r.ok(h.io[0], mark(9, 1)) // its reactor looks for marks from now on
 	write := func() *fabrictest.Command { return rw(nvme.NVMWrite, 1, 1, 1, fill(1, 512)) }
 	dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
 	c := r.send(h.io[0], write())
