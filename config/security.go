@@ -1,0 +1,87 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// needTLS are the values of security that nothing offers yet.
+var needTLS = []string{"tls", "auth+tls", "concat"}
+
+// security is what a subsystem, or discovery, requires of hosts.
+func security(p *target.Security) Value {
+	s := words(p, []target.Security{0, target.SecurityAuth}).(*scalar)
+	s.decoded, s.initial = true, s.get() // see requireSecurity
+	set := s.set
+	s.set = func(n *yaml.Node) (what, hint string) {
+		if what, hint = set(n); slices.Contains(needTLS, n.Value) {
+			what = n.Value + " needs TLS, which this version does not have"
+		}
+		return what, hint
+	}
+	return s
+}
+
+// requireSecurity makes secure_only the default of all keys security, before values are compared.
+func (d *decoder) requireSecurity(c *Config) {
+	if !c.SecureOnly {
+		return
+	}
+	require := func(r *target.Security, path string) {
+		if _, given := d.places[path]; !given {
+			*r = target.SecurityAuth
+		} else if *r == 0 && !d.bad[path] {
+			d.add(path, "secure_only is true, so something has to be required",
+				"Delete it, or secure_only.")
+		}
+	}
+	require(&c.Discovery.Security, "discovery.security")
+	for i := range c.Subsystems {
+		require(&c.Subsystems[i].Security, fmt.Sprintf("subsystems[%d].security", i))
+	}
+}
+
+// secureOnly reports what secure_only does not allow. What control.listen serves is never without
+// TLS.
+func (d *decoder) secureOnly(c *Config) {
+	if !c.SecureOnly {
+		return
+	}
+	if c.Metrics.Listen.IsValid() && !c.Metrics.Listen.Addr().Unmap().IsLoopback() {
+		d.add("metrics.listen", "secure_only is true, and metrics are neither encrypted nor "+
+			"protected by a password", "Use an address of this machine alone: 127.0.0.1.")
+	}
+	for i := range c.Subsystems {
+		s, path := &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i)
+		if s.AllowAnyHost {
+			d.add(path+".allow_any_host", "secure_only is true, so hosts have to be named",
+				"List them in hosts instead.")
+		}
+		for _, j := range c.WithoutKey(s) {
+			d.add(fmt.Sprintf("%s.hosts[%d]", path, j), "secure_only is true, and "+s.Hosts[j]+
+				" has no key", "Give it a dhchap_key in hosts, or delete it here.")
+		}
+	}
+}
+
+// WithoutKey has the indices of those hosts of a subsystem that cannot use it, because it requires
+// authentication and they have no key.
+func (c *Config) WithoutKey(s *Subsystem) (list []int) {
+	if s.Security&target.SecurityAuth == 0 {
+		return nil
+	}
+	keys := map[string]bool{}
+	for i := range c.Hosts {
+		keys[c.Hosts[i].NQN] = c.Hosts[i].Key != nil
+	}
+	for i, h := range s.Hosts {
+		if !keys[h] {
+			list = append(list, i)
+		}
+	}
+	return list
+}
