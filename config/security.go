@@ -19,7 +19,7 @@ func security(p *target.Security) Value {
 	set := s.set
 	s.set = func(n *yaml.Node) (what, hint string) {
 		if what, hint = set(n); slices.Contains(needTLS, n.Value) {
-			what = n.Value + " needs TLS, which this version does not have"
+			what = fmt.Sprintf("%q is not possible: this version has no TLS", n.Value)
 		}
 		return what, hint
 	}
