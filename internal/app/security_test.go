@@ -83,6 +83,15 @@ func TestSecurityReload(t *testing.T) {
 	if _, err := l.connect(nvme.DiscoveryNQN, hostB, 0); err != nil {
 		t.Error(err)
 	}
+	less := &transition{s: l.s, next: l.parse(listenAny, sub(both, ram)+keys)}
+	if err := less.modifySubsystem(changes[0]); err != nil {
+		t.Fatal(err)
+	}
+	nothing(testNQN, hostB) // until all else has changed
+	for _, fn := range less.commit {
+		fn()
+	}
+	connected(l.connect(testNQN, hostB, 0)).Close()
 
 	l.apply(listenAny, sub("hosts: ["+hostA+"]", ram)+keys+"secure_only: true\n")
 	nothing(nvme.DiscoveryNQN, hostB)
