@@ -1,6 +1,7 @@
 # Linux authenticates with DH-HMAC-CHAP: every hash with every group, in one direction and in both;
 # keys made by nvme-cli and by the target; again on a live controller under I/O; keys that change
-# meanwhile. A host with a wrong key, or without one, is refused, and so is a wrong controller.
+# meanwhile. A host with a wrong key, or without one, is refused, and so is a wrong controller. With
+# secure_only hosts without a key find nothing, and discovery wants the key as well.
 # variants: rxe siw tcp
 # sample: 1
 # cpus: 2
@@ -11,7 +12,10 @@ NAMESPACES=(1:ram:64MiB)
 ALLOWED=$HOSTNQN
 KEYS=''                # the rest of the host's entry in the configuration
 copy_function target_config plain_config
-target_config() { plain_config; echo "hosts: [{nqn: \"$HOSTNQN\"$KEYS}]"; }
+SECURE=false
+target_config() {
+  plain_config; echo "hosts: [{nqn: \"$HOSTNQN\"$KEYS}]"; echo "secure_only: $SECURE"
+}
 set_keys() { # KEYS
   local before; before=$(log_count "the configuration was applied")
   KEYS=$1; target_config >/run/target.yaml
@@ -74,6 +78,28 @@ again "$host"; again "$other"
 wait_for 20 load_moved 100
 load_ends
 ctrl_live || fail "the controller did not stay"
+klog_check
+
+say "secure only"
+stranger() {
+  HOSTNQN=nqn.2026-11.io.nvmf-target:other HOSTID=11111111-2222-3333-4444-555555555555 "$@"
+}
+discover | grep -q "$NQN" || fail "discovery wants a key"
+SECURE=true
+set_keys ", dhchap_key: \"$other\", dhchap_ctrl_key: \"$ctrl\""
+klog_mark
+discover --dhchap-secret="$other" >/tmp/discovery
+grep -q "$NQN" /tmp/discovery || fail "a host with a key is not told of the subsystem"
+klog_has "qid 0: authenticated" || fail "the host has not authenticated at discovery"
+for what in "$NQN" "$NQN-unknown" nqn.2014-08.org.nvmexpress.discovery; do
+  klog_mark
+  if NQN=$what stranger nvme_connect 2>/tmp/err; then fail "$what is revealed"; fi
+  klog_has "Connect Invalid Data Parameter, subsysnqn" || fail "$what is there, the host can tell"
+done
+if stranger discover >/tmp/discovery 2>&1; then fail "discovery needs no key"; fi
+ctrl_live || fail "a host with a key was disconnected"
+klog_mark
+
 nvme reset "/dev/$CTRL"; wait_for 10 ctrl_live
 klog_check "resetting controller"
 host_disconnect
