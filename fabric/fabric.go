@@ -195,8 +195,7 @@ const (
 	Unproven Peer = iota
 	// Discovery: the queue is a discovery controller's, which anybody may have.
 	Discovery
-	// Allowed: an NVM subsystem allows the host, or discovery requires that it authenticates, and it
-	// has.
+	// Allowed: an NVM subsystem allows the host, or it has authenticated for discovery.
 	Allowed
 )
 

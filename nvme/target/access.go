@@ -65,7 +65,7 @@ func (s *subsystem) refusedFor(why error, q *session, hostNQN string) refusal {
 	case errors.Is(why, errNoKey), errors.Is(why, errNoTLS):
 		return refusal{
 			expected: s.settings.Load().Security.String(), received: why,
-			hint: "give the host a dhchap_key, in hosts of the configuration; or it is somebody else",
+			hint: "give the host a dhchap_key in the configuration, or it is somebody else",
 		}
 	}
 	return hostRefused(hostNQN)
@@ -104,7 +104,8 @@ func (s *settings) serves(p *portState) bool {
 
 // samePlaces says whether s can be reached by the same hosts through the same listeners as o.
 func (s *settings) samePlaces(o *settings) bool {
-	if s.AllowAnyHost != o.AllowAnyHost || s.Security != o.Security || !maps.Equal(s.listeners, o.listeners) {
+	if s.AllowAnyHost != o.AllowAnyHost || s.Security != o.Security ||
+		!maps.Equal(s.listeners, o.listeners) {
 		return false
 	}
 	return s.AllowAnyHost || maps.Equal(s.hosts, o.hosts)
