@@ -341,11 +341,10 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 		}
 		return nil
 	},
-	"metrics.listen": (*Server).setMetrics,
-	"discovery.nqn":  (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
+	"metrics.listen": (*Server).setMetrics, "discovery.security": (*Server).setDiscovery,
+	"discovery.nqn": (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
 	"discovery.mdns": (*Server).setDiscovery, "discovery.mdns_interfaces": (*Server).setDiscovery,
-	"discovery.security": (*Server).setDiscovery,
-	"tcp.queue_depth":    updateTCP, "tcp.queue_memory": updateTCP, "tcp.max_connections": updateTCP,
+	"tcp.queue_depth": updateTCP, "tcp.queue_memory": updateTCP, "tcp.max_connections": updateTCP,
 	"tcp.max_connections_per_host": updateTCP, "tcp.header_digest": updateTCP,
 	"tcp.data_digest": updateTCP,
 
