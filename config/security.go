@@ -56,32 +56,30 @@ func (d *decoder) secureOnly(c *Config) {
 			"protected by a password", "Use an address of this machine alone: 127.0.0.1.")
 	}
 	for i := range c.Subsystems {
-		s, path := &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i)
-		if s.AllowAnyHost {
-			d.add(path+".allow_any_host", "secure_only is true, so hosts have to be named",
-				"List them in hosts instead.")
-		}
-		for _, j := range c.WithoutKey(s) {
-			d.add(fmt.Sprintf("%s.hosts[%d]", path, j), "secure_only is true, and "+s.Hosts[j]+
-				" has no key", "Give it a dhchap_key in hosts, or delete it here.")
+		if c.Subsystems[i].AllowAnyHost {
+			d.add(fmt.Sprintf("subsystems[%d].allow_any_host", i),
+				"secure_only is true, so hosts have to be named", "List them in hosts instead.")
 		}
 	}
+	c.WithoutKey(func(path, host string) {
+		d.add(path, "secure_only is true, and "+host+" has no key",
+			"Give it a dhchap_key in hosts, or delete it here.")
+	})
 }
 
-// WithoutKey has the indices of those hosts of a subsystem that cannot use it, because it requires
-// authentication and they have no key.
-func (c *Config) WithoutKey(s *Subsystem) (list []int) {
-	if s.Security&target.SecurityAuth == 0 {
-		return nil
-	}
+// WithoutKey calls report for each host of a subsystem that cannot use it, because it requires
+// authentication and the host has no key.
+func (c *Config) WithoutKey(report func(path, host string)) {
 	keys := map[string]bool{}
 	for i := range c.Hosts {
 		keys[c.Hosts[i].NQN] = c.Hosts[i].Key != nil
 	}
-	for i, h := range s.Hosts {
-		if !keys[h] {
-			list = append(list, i)
+	for i := range c.Subsystems {
+		s := &c.Subsystems[i]
+		for j, h := range s.Hosts {
+			if s.Security&target.SecurityAuth != 0 && !keys[h] {
+				report(fmt.Sprintf("subsystems[%d].hosts[%d]", i, j), h)
+			}
 		}
 	}
-	return list
 }
