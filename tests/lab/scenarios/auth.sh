@@ -84,7 +84,7 @@ say "secure only"
 by_kernel() { # NQN OPTIONS: connects without nvme-cli, and prints the controller, as in nvme1
   local options=nqn=$1,transport=$TRTYPE,traddr=$ADDR,trsvcid=$PORT,$2 fabrics
   exec {fabrics}<>/dev/nvme-fabrics
-  if echo -n "$options" 2>/dev/null 1>&"$fabrics"; then
+  if { echo -n "$options" >&"$fabrics"; } 2>/dev/null; then
     sed 's/.*instance=\([0-9]*\).*/nvme\1/' <&"$fabrics"
   fi
   exec {fabrics}>&-
