@@ -38,6 +38,8 @@ type Config struct {
 	Hosts           []Host
 	Subsystems      []Subsystem
 	ShutdownTimeout time.Duration
+	// SecureOnly: nothing is served to hosts that have not shown who they are.
+	SecureOnly bool
 	// Managed is a directory, or "" for none.
 	Managed      string
 	ManagedPaths []string
@@ -111,6 +113,8 @@ type Discovery struct {
 	// NQN is "" for none but the well-known one.
 	NQN       string
 	Referrals []Referral
+	// Security is what hosts need to ask it.
+	Security target.Security
 	// MDNS: it is announced by multicast DNS, on Interfaces, or if there are none on all that
 	// listeners have addresses of.
 	MDNS       bool

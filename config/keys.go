@@ -80,6 +80,11 @@ func (c *Config) keys() []Key {
 			NeedsRestart(),
 		NewKey("discovery", Mapping(c.Discovery.keys()),
 			"How hosts find subsystems."),
+		NewKey("secure_only", Bool(&c.SecureOnly),
+			"All subsystems and the discovery service require `security`, `auth` if they do not "+
+				"say which; and a configuration is refused that has `allow_any_host`, hosts of a "+
+				"subsystem without a key, or metrics for other machines. Set it when nothing "+
+				"must be served by mistake to hosts that have not shown who they are."),
 		NewKey("listeners", List(&c.Listeners, 1, MaxListeners, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),
 		NewKey("hosts", List(&c.Hosts, 0, 4096, (*Host).value),
@@ -299,6 +304,11 @@ func (s *Subsystem) value() Value {
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
 				"`allow_any_host` is set. An NQN is no proof of identity: any host that reaches "+
 				"the port can claim it, unless the host has a `dhchap_key`.").Without("none"),
+		NewKey("security", security(&s.Security),
+			"What hosts need besides being allowed: `auth`, a `dhchap_key`, with which they "+
+				"authenticate. To all others the subsystem does not exist. With `none` those that "+
+				"have a key authenticate, and others connect without. Set it when an NQN is not "+
+				"enough; `allow_any_host` is every host with a key then."),
 		NewKey("duplicate_hosts", Either(&s.RefuseDuplicateHosts, "allow", "refuse"),
 			"What to do when a host connects whose NQN is connected with another host "+
 				"identifier already, or the other way around, as copied machines do: `allow` it "+

@@ -65,6 +65,7 @@ func Parse(file string, data []byte, environ []string, backends []Backend, edits
 		if d.values <= maxValues {
 			c.nameListeners()
 			d.resolveListeners(c)
+			d.requireSecurity(c)
 			c.settings = c.flatten(keys) // before validate replaces values
 			d.validate(c)
 		} else {

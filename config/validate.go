@@ -36,6 +36,7 @@ func (d *decoder) validate(c *Config) {
 		d.authentication(&c.Hosts[i].Authentication, fmt.Sprintf("hosts[%d]", i))
 	}
 	d.discovery(c)
+	d.secureOnly(c)
 	d.some(c, "", "subsystems", len(c.Subsystems))
 	for i := range c.Subsystems {
 		d.subsystem(c, &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i))

@@ -195,7 +195,7 @@ const (
 	Unproven Peer = iota
 	// Discovery: the queue is a discovery controller's, which anybody may have.
 	Discovery
-	// Allowed: an NVM subsystem allows the host.
+	// Allowed: an NVM subsystem allows the host, or it has authenticated for discovery.
 	Allowed
 )
 

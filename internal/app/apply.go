@@ -125,6 +125,7 @@ func (tr *transition) run() error {
 		for _, fn := range tr.commit {
 			fn()
 		}
+		tr.s.target.EnforceKeys() // last: what is required may have changed as well
 		tr.settle()
 		return nil
 	}
@@ -340,8 +341,8 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 		}
 		return nil
 	},
-	"metrics.listen": (*Server).setMetrics,
-	"discovery.nqn":  (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
+	"metrics.listen": (*Server).setMetrics, "discovery.security": (*Server).setDiscovery,
+	"discovery.nqn": (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
 	"discovery.mdns": (*Server).setDiscovery, "discovery.mdns_interfaces": (*Server).setDiscovery,
 	"tcp.queue_depth": updateTCP, "tcp.queue_memory": updateTCP, "tcp.max_connections": updateTCP,
 	"tcp.max_connections_per_host": updateTCP, "tcp.header_digest": updateTCP,
@@ -354,6 +355,7 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 	"include":          func(*Server, *config.Config) error { return nil },
 	"managed":          func(*Server, *config.Config) error { return nil },
 	"managed_paths":    func(*Server, *config.Config) error { return nil },
+	"secure_only":      func(*Server, *config.Config) error { return nil },
 	"shutdown_timeout": func(*Server, *config.Config) error { return nil },
 }
 

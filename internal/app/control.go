@@ -235,7 +235,8 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 		sub.SetDefaults()
 		list = append(list, control.Subsystem{
 			NQN: sub.NQN, AllowAnyHost: sub.AllowAnyHost, Hosts: append([]string{}, sub.Hosts...),
-			Serial: sub.Serial, Model: sub.Model, Namespaces: served[sub.NQN],
+			Security: sub.Security.String(), Serial: sub.Serial, Model: sub.Model,
+			Namespaces:        served[sub.NQN],
 			PendingNamespaces: pending[sub.NQN], Controllers: hosts[sub.NQN],
 			Limits: limits[target.LimitedObject{SubNQN: sub.NQN}],
 		})

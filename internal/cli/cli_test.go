@@ -67,8 +67,14 @@ func source() control.Source {
 		},
 		Subsystems: func() []control.Subsystem {
 			return []control.Subsystem{
-				{NQN: testSub, Hosts: []string{testHost}, Serial: "s", Model: "m", Namespaces: 2},
-				{NQN: testSub + "1", AllowAnyHost: true, Serial: "s", Model: "m"},
+				{
+					NQN: testSub, Hosts: []string{testHost}, Security: "auth", Serial: "s",
+					Model: "m", Namespaces: 2,
+				},
+				{
+					NQN: testSub + "1", AllowAnyHost: true, Security: "none", Serial: "s",
+					Model: "m",
+				},
 			}
 		},
 		Namespaces: func() []control.Namespace {

@@ -145,14 +145,15 @@ func listeners(t *table, list []control.Listener) {
 }
 
 func subsystems(t *table, list []control.Subsystem) {
-	t.row("NQN", "NAMESPACES", "CONTROLLERS", "SERIAL", "MODEL", "ALLOWED HOSTS")
+	t.row("NQN", "NAMESPACES", "CONTROLLERS", "SERIAL", "MODEL", "SECURITY",
+		"ALLOWED HOSTS")
 	for _, s := range list {
 		allowed := or(strings.Join(s.Hosts, ", "))
 		if s.AllowAnyHost {
 			allowed = "any"
 		}
 		t.row(s.NQN, and(s.Namespaces, "served", s.PendingNamespaces, "pending"), s.Controllers,
-			s.Serial, s.Model, allowed)
+			s.Serial, s.Model, s.Security, allowed)
 	}
 }
 

@@ -90,6 +90,8 @@ type Subsystem struct {
 	// AllowAnyHost says that every host may connect, else those of Hosts.
 	AllowAnyHost bool     `json:"allow_any_host"`
 	Hosts        []string `json:"hosts"`
+	// Security is what hosts need besides: none or auth.
+	Security string `json:"security"`
 	// Serial number.
 	Serial string `json:"serial"`
 	// Model number.

@@ -44,11 +44,13 @@ type authentication struct {
 var noOps [256]op
 
 // SetHostPolicy sets how a host has to authenticate when it connects to a subsystem; nil: it has
-// not. Controllers that exist stay, and their hosts authenticate with the new keys from now on.
+// not, and where security requires it, it may not connect. Controllers that exist stay, at least
+// until EnforceKeys, and their hosts authenticate with the new keys from now on.
 func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	policies := maps.Clone(*t.policies.Load())
+	t.keysChanged = t.keysChanged || (policies[nqn] == nil) != (p == nil)
 	if policies[nqn] = p; p == nil {
 		delete(policies, nqn)
 	}
@@ -56,9 +58,10 @@ func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 }
 
 // policy is that of the host now, nil if it has no key, or if the controller is a discovery
-// controller: as in nvmet, anybody may read what is there.
+// controller, unless these require it: as in nvmet, anybody may read what is there.
 func (c *controller) policy() *auth.Policy {
-	if c.sub.discovery {
+	if c.sub.discovery && !c.authenticates &&
+		c.sub.settings.Load().Security&SecurityAuth == 0 {
 		return nil
 	}
 	return (*c.t.policies.Load())[c.hostNQN]
@@ -91,7 +94,7 @@ func (s *session) requireAuthentication() {
 }
 
 func newAuthentication(s *session) *authentication {
-	return &authentication{s: s, chap: auth.NewController(s.ctrl.hostNQN, s.ctrl.sub.nqn)}
+	return &authentication{s: s, chap: auth.NewController(s.ctrl.hostNQN, s.ctrl.calledAs)}
 }
 
 // unproven says that the host has to authenticate before anything else.

@@ -102,8 +102,6 @@ func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r ref
 	switch {
 	case r.hint != "":
 		hint = r.hint
-	case r.st.Code() == nvme.ConnectInvalidHost:
-		hint = "add the host to hosts of the subsystem, or set allow_any_host"
 	case r.st.Code() == nvme.ConnectControllerBusy:
 		hint = "see the line before; if there is none, all controller IDs are taken"
 	case r.field == nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN):
@@ -180,7 +178,8 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	return refusal{}
 }
 
-// resolve reads the NQNs and finds the subsystem.
+// resolve reads the NQNs and finds the subsystem. To who may not use it, an I/O queue tells no more
+// than an admin queue.
 func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN string, r refusal) {
 	const valid = "a valid NQN"
 	subNQN, err := nvme.ParseNQN(&data.SUBNQN)
@@ -195,8 +194,8 @@ func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN strin
 		return nil, "", badData(connectRefused, nvme.ConnectDataOffsetSUBNQN,
 			"a subsystem of the target", subNQN)
 	}
-	if !sub.settings.Load().serves(s.port) {
-		return nil, "", sub.refused(errNotServed, s, hostNQN)
+	if err := sub.permits(s, hostNQN, s.h.t.hasKey(hostNQN)); err != nil {
+		return nil, "", sub.refused(err, s, hostNQN)
 	}
 	return sub, hostNQN, refusal{}
 }
@@ -210,15 +209,13 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	if !r.st.OK() {
 		return r
 	}
-	switch err := sub.permits(s, hostNQN); {
-	case err != nil:
-		return sub.refused(err, s, hostNQN)
-	case data.CNTLID != nvme.CNTLIDDynamic:
+	if data.CNTLID != nvme.CNTLIDDynamic {
 		// dynamic controllers only
 		return badData(connectMalformed, nvme.ConnectDataOffsetCNTLID,
 			fmt.Sprintf("%#x", nvme.CNTLIDDynamic), fmt.Sprintf("%#x", data.CNTLID))
 	}
 	c := newController(s, sub, hostNQN, data.HostID)
+	c.calledAs, _ = nvme.ParseNQN(&data.SUBNQN)
 	if most := c.adminEntries(); int(sqe.SQSIZE()) >= most {
 		return tooDeep(sqe, most)
 	}
@@ -260,8 +257,10 @@ func hostRefused(nqn string) refusal {
 	if nqn == "" {
 		nqn = "no name"
 	}
-	return badData(nvme.ConnectInvalidHost|nvme.DNR, nvme.ConnectDataOffsetHOSTNQN,
+	r := badData(nvme.ConnectInvalidHost|nvme.DNR, nvme.ConnectDataOffsetHOSTNQN,
 		"a host of the subsystem", nqn)
+	r.hint = "add the host to hosts of the subsystem, or set allow_any_host"
+	return r
 }
 
 // connectIO adds an I/O queue to a controller of the same host on the same port, from the same
@@ -311,7 +310,8 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	qid := sqe.QID()
 	s.ctrl, s.qid, s.table = c, qid, &ioOps
 	// A host whose key was added since the controller was created has not to authenticate.
-	if c.authenticates && c.policy() != nil {
+	if c.authenticates &&
+		(c.policy() != nil || sub.settings.Load().Security&SecurityAuth != 0) {
 		s.requireAuthentication()
 	}
 	r = c.attach(s, qid)

@@ -32,6 +32,7 @@ type controller struct {
 	info     *fabric.QueueInfo
 	cntlid   uint16
 	hostNQN  string
+	calledAs string // the name of the subsystem in Connect: discovery may have two
 	hostID   [16]byte
 	identity hostHandle    // of hostID and hostNQN
 	gone     chan struct{} // closed when all queues have ended and the subsystem lists it no more

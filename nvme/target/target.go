@@ -71,6 +71,7 @@ type Target struct {
 	handlers        []*Handler
 	slots           []*namespace // by namespace.slot; nil: free
 	retiring        sync.WaitGroup
+	keysChanged     bool // a host has got or lost its key since EnforceKeys
 	// untilRestart are also namespaces that were removed, and may come back.
 	untilRestart map[protectedName]bool
 	// reservations are also those of namespaces that were removed.
