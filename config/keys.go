@@ -159,8 +159,8 @@ func tcpKeys(c *tcp.Config) []Key {
 				"trip for an R2T. Set it lower when large writes crowd out small ones on a slow "+
 				"link.").NeedsRestart(),
 		NewKey("queue_memory", Bytes(&c.QueueMemory, tcp.MinQueueMemory, NoLimit, AnySize),
-			"Memory of all queues besides data: 16 KiB each and 832 bytes for each command of "+
-				"their depth. The default is enough for 9,300 queues of depth 128; more are "+
+			"Memory of all queues besides data: 16 KiB each and 864 bytes for each command of "+
+				"their depth. The default is enough for 8,400 queues of depth 128; more are "+
 				"refused. Set it when the log reports queues that are refused because of it."),
 		NewKey("congestion_control", Text(&c.CongestionControl),
 			"Congestion control of the connections, one of `sysctl "+

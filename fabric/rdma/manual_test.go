@@ -43,6 +43,7 @@ func (l *manualLoop) Wake()                                 {}
 func (l *manualLoop) Watch(int, uint32, func(uint32)) error { return nil }
 func (l *manualLoop) Unwatch(int) error                     { return nil }
 func (l *manualLoop) Now() int64                            { return l.clock }
+func (l *manualLoop) Clock() int64                          { return l.clock }
 func (l *manualLoop) After(_ int64, fn func()) (stop func()) {
 	l.after = append(l.after, fn)
 	return func() { l.after = nil }

@@ -143,6 +143,7 @@ func (g *Group) resume() int {
 // for it for too long.
 func (q *queue) resume(r *request) int {
 	g, inCapsule := q.g, r == q.cur
+	r.Spent(fabric.StageWait, g.loop.Clock())
 	switch {
 	case r.Deferred:
 		r.Deferred = false

@@ -47,7 +47,8 @@ var allowed = map[string][]string{
 	"nvme":      {},
 	"nvme/auth": {},
 	"nvme/target": {
-		"nvme", "nvme/auth", "fabric", "backend", "internal/limit", "internal/list", "internal/mem",
+		"nvme", "nvme/auth", "fabric", "backend", "internal/histogram",
+		"internal/limit", "internal/list", "internal/mem",
 		"internal/ratelog",
 	},
 	"nvme/target/targettest": {"nvme"},
@@ -98,11 +99,12 @@ var allowed = map[string][]string{
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
-	"internal/limit": {},
-	"internal/lint":  {},
-	"internal/list":  {},
-	"internal/mdns":  {},
-	"internal/mem":   {"internal/list"},
+	"internal/histogram": {},
+	"internal/limit":     {},
+	"internal/lint":      {},
+	"internal/list":      {},
+	"internal/mdns":      {},
+	"internal/mem":       {"internal/list"},
 	"internal/metrics": {
 		"fabric", "internal/mem", "internal/netlimit", "nvme", "nvme/target",
 	},
