@@ -185,6 +185,7 @@ func (h *testHandler) Abandon(r *fabric.Request) { h.step(r, "abandon", "prepare
 func (h *testHandler) EndZeroCopy(r *fabric.Request) {
 	h.step(r, "end zero copy", "complete", "abandon")
 }
+
 func (h *testHandler) Sent(r *fabric.Request) {
 	if h.onSent != nil {
 		h.onSent(r)

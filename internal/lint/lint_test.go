@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
 		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
-		"internal/metrics",
+		"internal/histogram", "internal/metrics",
 		"internal/netif", "internal/ratelog",
 		"internal/storage", "internal/sys",
 	},
@@ -106,7 +106,7 @@ var allowed = map[string][]string{
 	"internal/mdns":      {},
 	"internal/mem":       {"internal/list"},
 	"internal/metrics": {
-		"fabric", "internal/mem", "internal/netlimit", "nvme", "nvme/target",
+		"fabric", "internal/histogram", "internal/mem", "internal/netlimit", "nvme", "nvme/target",
 	},
 	"internal/netif":                 {"internal/sys"},
 	"internal/netlimit":              {},
