@@ -99,11 +99,15 @@ func (l *Log) keys() []Key {
 			Choice[slog.Level]{"info", slog.LevelInfo},
 			Choice[slog.Level]{"warn", slog.LevelWarn},
 			Choice[slog.Level]{"error", slog.LevelError}),
-			"The least severe lines that are logged; nothing is logged per I/O. Set it to "+
+			"The least severe lines that are logged. Set it to "+
 				"`debug` to find out why a host does not connect."),
 		NewKey("format", Either(&l.JSON, "text", "json"),
 			"Form of the lines. Set it to `json` when a program reads the log.").
 			NeedsRestart(),
+		NewKey("slow_io", Duration(&l.SlowIO, 0, time.Hour),
+			"Commands for namespaces that take as long or longer are logged with the stages in "+
+				"which the time went, at most ten of one address in ten seconds; `0s` is none. "+
+				"Set it to find out what single commands wait for."),
 	}
 }
 

@@ -31,9 +31,13 @@ func TestBucketsAreFine(t *testing.T) {
 func TestQuantiles(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for name, draw := range map[string]func() int64{
-		"even":      func() int64 { return rng.Int64N(1_000_000) + 1000 },
-		"long tail": func() int64 { return int64(10_000 * math.Exp(3*math.Abs(rng.NormFloat64()))) },
-		"two modes": func() int64 { return 12_000 + rng.Int64N(2000) + rng.Int64N(50)/49*7_000_000 },
+		"even": func() int64 { return rng.Int64N(1_000_000) + 1000 },
+		"long tail": func() int64 {
+			return int64(10_000 * math.Exp(3*math.Abs(rng.NormFloat64())))
+		},
+		"two modes": func() int64 {
+			return 12_000 + rng.Int64N(2000) + rng.Int64N(50)/49*7_000_000
+		},
 	} {
 		var h, part Histogram
 		values := make([]int64, 200_000)

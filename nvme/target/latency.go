@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/histogram"
@@ -55,9 +56,9 @@ type Latency struct {
 	Slowest [fabric.Stages]int64
 }
 
-// add counts a command. Durations of 0 are not added to Stages, see copyTo.
-func (l *Latency) add(r *fabric.Request) {
-	total := int64(0)
+// add counts a command and returns how long it took. Durations of 0 are not added to Stages, see
+// snapshot.
+func (l *Latency) add(r *fabric.Request) (total int64) {
 	for i, ns := range &r.Stages {
 		if ns != 0 {
 			l.Stages[i].Add(ns)
@@ -74,6 +75,7 @@ func (l *Latency) add(r *fabric.Request) {
 	} else {
 		l.Errors++
 	}
+	return total
 }
 
 // Merge adds what o has counted.
@@ -192,9 +194,27 @@ func (l *latencies) drop(ns *namespace) {
 
 // Sent implements fabric.Handler.
 func (h *Handler) Sent(r *fabric.Request) {
-	if c := r.Command.(*cmd); c.latency != nil {
-		c.latency.op(operationOf(r.SQE.Opcode())).add(r)
+	c := r.Command.(*cmd)
+	if c.latency == nil {
+		return
 	}
+	total := c.latency.op(operationOf(r.SQE.Opcode())).add(r)
+	if slow := h.t.slowIO.Load(); slow != 0 && total >= slow {
+		c.logSlow(r, total)
+	}
+}
+
+// SetSlowIO says from which time on a command is logged with its stages; 0 is never. It is limited
+// as other lines that hosts cause.
+func (t *Target) SetSlowIO(d time.Duration) { t.slowIO.Store(int64(d)) }
+
+func (c *cmd) logSlow(r *fabric.Request, total int64) {
+	spent := func(s fabric.Stage) time.Duration { return time.Duration(r.Stages[s]) }
+	c.s.ctrl.peerLog().Info("slow command", "command", ioOps[r.SQE.Opcode()].name, "duration",
+		time.Duration(total), "wait", spent(fabric.StageWait), "host_data",
+		spent(fabric.StageHostData), "backend", spent(fabric.StageBackend), "response",
+		spent(fabric.StageResponse), "subsystem", c.s.ctrl.sub.nqn, "nsid", r.SQE.NSID(), "host",
+		c.s.ctrl.hostNQN, "qid", c.s.qid, "size", r.Length, "status", r.CQE.Status().String())
 }
 
 // LatencyInfo is the Latency of a host, a namespace and an operation.

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,6 +112,36 @@ func TestStages(t *testing.T) {
 	}
 }
 
+// TestSlowCommands: those above the threshold are logged with their stages, few of them, and are no
+// refusals.
+func TestSlowCommands(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	read := func(d time.Duration) {
+		dev.Hold(nil)
+		c := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		r.until("the device has it", func() bool { return dev.Held() == 1 })
+		r.w.Advance(d)
+		dev.Release()
+		r.until("it completes", func() bool { return c.Done })
+	}
+	lines := func() int { return strings.Count(r.log.String(), "slow command") }
+	read(time.Second)
+	r.target.SetSlowIO(100 * time.Millisecond)
+	read(99 * time.Millisecond)
+	if lines() != 0 {
+		t.Errorf("logged without need:\n%s", r.log)
+	}
+	for range 30 {
+		read(120 * time.Millisecond)
+	}
+	if n := lines(); n != 10 || !strings.Contains(r.log.String(), "command=Read duration=120ms "+
+		"wait=0s host_data=0s backend=120ms response=0s") || len(r.recorder.Refusals()) > 0 {
+		t.Errorf("%d lines:\n%s", n, r.log)
+	}
+}
+
 // recorded is a handler that tells a test what has left.
 type recorded struct {
 	fabric.Handler
@@ -187,6 +219,9 @@ func TestLatencyIsExact(t *testing.T) {
 // finds what it had, the oldest that has left makes room, and what is counted of a namespace never
 // gets less.
 func TestLatencyEntries(t *testing.T) {
+	if n := reflect.TypeFor[Latency]().Size(); n > 22<<10 {
+		t.Errorf("%d bytes for each operation, 22 KiB are documented", n)
+	}
 	r := newHarness(t, 1, ramSubsystem(t, 2))
 	name := func(i int) string { return fmt.Sprint(testHost[:len(testHost)-3], 100+i) }
 	connect := func(i int) *host {
