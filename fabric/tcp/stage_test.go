@@ -58,6 +58,14 @@ func TestStages(t *testing.T) {
 			later(h, 4)
 			h.send(c.h2cData(pdu.LastPDU, 1, ttag, 0, random(0, 65536)))
 		}, [fabric.Stages]int64{fabric.StageWait: 9, fabric.StageHostData: 4}},
+		"memory for in-capsule data": {func(h *manual, c *client) {
+			h.exhaust()
+			sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
+			h.send(c.capsule(&sqe, random(0, 4096)))
+			later(h, 9)
+			h.giveBack()
+			h.turn()
+		}, [fabric.Stages]int64{fabric.StageWait: 9}},
 	} {
 		h := newManual(t, options{})
 		c := h.connect(pdu.Params{}, 8)
