@@ -53,6 +53,8 @@ type Config struct {
 type Log struct {
 	Level slog.Level
 	JSON  bool
+	// SlowIO is from when on a command is logged, 0 for never.
+	SlowIO time.Duration
 }
 
 // Reactors sizes the polling loops that serve all I/O.

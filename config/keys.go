@@ -104,11 +104,15 @@ func (l *Log) keys() []Key {
 			Choice[slog.Level]{"info", slog.LevelInfo},
 			Choice[slog.Level]{"warn", slog.LevelWarn},
 			Choice[slog.Level]{"error", slog.LevelError}),
-			"The least severe lines that are logged; nothing is logged per I/O. Set it to "+
+			"The least severe lines that are logged. Set it to "+
 				"`debug` to find out why a host does not connect."),
 		NewKey("format", Either(&l.JSON, "text", "json"),
 			"Form of the lines. Set it to `json` when a program reads the log.").
 			NeedsRestart(),
+		NewKey("slow_io", Duration(&l.SlowIO, 0, time.Hour),
+			"Commands for namespaces that take as long or longer are logged with the stages in "+
+				"which the time went, at most ten of one address in ten seconds; `0s` is none. "+
+				"Set it to find out what single commands wait for."),
 	}
 }
 
@@ -164,8 +168,8 @@ func tcpKeys(c *tcp.Config) []Key {
 				"trip for an R2T. Set it lower when large writes crowd out small ones on a slow "+
 				"link.").NeedsRestart(),
 		NewKey("queue_memory", Bytes(&c.QueueMemory, tcp.MinQueueMemory, NoLimit, AnySize),
-			"Memory of all queues besides data: 16 KiB each and 832 bytes for each command of "+
-				"their depth. The default is enough for 9,300 queues of depth 128; more are "+
+			"Memory of all queues besides data: 16 KiB each and 864 bytes for each command of "+
+				"their depth. The default is enough for 8,400 queues of depth 128; more are "+
 				"refused. Set it when the log reports queues that are refused because of it."),
 		NewKey("congestion_control", Text(&c.CongestionControl),
 			"Congestion control of the connections, one of `sysctl "+

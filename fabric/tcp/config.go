@@ -95,7 +95,7 @@ type Config struct {
 	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, up to
 	// MaxLingerTimeout. After an orderly end without fault it is at most one second.
 	LingerTimeout time.Duration
-	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 832 bytes for each
+	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 864 bytes for each
 	// command of its depth. A connection that does not fit is closed, a Connect command refused.
 	// Data memory (the reactors' pools) and what the kernel keeps for sockets come on top.
 	QueueMemory int64

@@ -50,12 +50,13 @@ type Group struct {
 	borrowed int // requests of ready with their data in rx
 
 	// What one Poll uses for one queue at a time.
-	input int // bytes that it may still receive in its turn, about
-	rx    []byte
-	iov   []sys.Iovec
-	heads []byte
-	batch []*fabric.Request // for Prepare
-	ready []*fabric.Request // for Execute
+	input   int   // bytes that it may still receive in its turn, about
+	arrived int64 // when something was last received, by Loop.Clock
+	rx      []byte
+	iov     []sys.Iovec
+	heads   []byte
+	batch   []*fabric.Request // for Prepare
+	ready   []*fabric.Request // for Execute
 
 	tick      int64 // nanoseconds between checks of deadlines
 	ticking   bool

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
@@ -130,6 +131,7 @@ func (q *queue) received(n, asked int) {
 	q.g.moved += n
 	q.g.input -= n
 	q.receivedBytes += uint64(n)
+	q.g.arrived = q.g.loop.Clock()
 }
 
 // nothing handles a receive without data. It returns the number of steps made.
@@ -315,6 +317,7 @@ const damagedHint = "a network adapter or a switch damages data"
 func (q *queue) dataComplete() {
 	r := q.cur
 	q.cur, q.dst, q.rx = nil, mem.Cursor{}, receiveHeader
+	r.Spent(fabric.StageHostData, q.g.arrived)
 	if r.node.Listed() { // on grants
 		q.grants.Remove(&r.node)
 		if r.recvd < r.Length {

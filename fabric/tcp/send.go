@@ -103,7 +103,9 @@ func (q *queue) flush() int {
 		}
 		sent += n
 		g.moved += n
-		done += q.advanceSend(n)
+		if n > 0 {
+			done += q.advanceSend(n, g.loop.Clock())
+		}
 		// A file may also be the reason that not all has left; then the next call says so.
 		if q.blocked = n < want && (n == 0 || !ofFile); q.blocked {
 			break
@@ -113,25 +115,28 @@ func (q *queue) flush() int {
 	return done
 }
 
-// advanceSend counts n bytes that have left, and returns the number of requests that they end.
-func (q *queue) advanceSend(n int) int {
+// advanceSend counts n bytes that have left by now, and returns the number of requests that they
+// end.
+func (q *queue) advanceSend(n int, now int64) int {
 	done := 0
 	q.sentBytes += uint64(n)
 	q.sent += n
 	for r := q.sendq.First(); r != nil && q.sent >= r.wire; r = q.sendq.First() {
 		q.sent -= r.wire
 		q.sendq.Remove(&r.node)
-		q.hasLeft(r)
+		q.hasLeft(r, now)
 		done++
 	}
 	return done
 }
 
 // hasLeft continues with a request all of whose bytes the kernel has copied.
-func (q *queue) hasLeft(r *request) {
+func (q *queue) hasLeft(r *request, now int64) {
 	switch {
 	case r.send == sendRaw:
 	case r.send != sendR2T:
+		r.Spent(fabric.StageResponse, now)
+		q.g.cfg.Handler.Sent(&r.Request)
 		q.put(r)
 	case q.state >= queueClosing:
 		q.abandon(r)

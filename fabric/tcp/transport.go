@@ -28,7 +28,7 @@ type Transport struct {
 // outstanding. A queue needs slightly less.
 const (
 	queueBytes   = 16 << 10 // mostly stalledBuffer
-	commandBytes = 832      // a request, the handler's state of it, and their lists of segments
+	commandBytes = 864      // a request, the handler's state of it, and their lists of segments
 )
 
 // New makes a transport. The configuration must be valid; see Config.Validate.

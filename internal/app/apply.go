@@ -341,6 +341,10 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 		}
 		return nil
 	},
+	"log.slow_io": func(s *Server, c *config.Config) error {
+		s.target.SetSlowIO(c.Log.SlowIO)
+		return nil
+	},
 	"metrics.listen": (*Server).setMetrics, "discovery.security": (*Server).setDiscovery,
 	"discovery.nqn": (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
 	"discovery.mdns": (*Server).setDiscovery, "discovery.mdns_interfaces": (*Server).setDiscovery,

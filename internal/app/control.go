@@ -67,7 +67,8 @@ func (s *Server) controlSource() control.Source {
 	return control.Source{
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
-		Reactors: s.reactorStates, Disks: s.disks.list, Refusals: s.refusals, Events: s.events,
+		Latency: s.latencyStates, Reactors: s.reactorStates, Disks: s.disks.list,
+		Refusals: s.refusals, Events: s.events,
 		Plan:   func(context.Context) (control.Plan, error) { return s.planOfReload() },
 		Reload: func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
 		Put: func(o control.Object, body []byte) (control.Plan, error) {

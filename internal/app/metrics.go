@@ -30,7 +30,7 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 	for name, t := range s.transports {
 		src.Transports[name.String()] = t.Usage
 	}
-	src.ReactorMemory = s.memoryUsage
+	src.ReactorMemory, src.Latencies = s.memoryUsage, s.latencies
 	if s.metrics, err = metrics.Listen(c.Metrics.Listen, src, s.log); err != nil {
 		return c.Problem("metrics.listen", err.Error(), "")
 	}

@@ -105,6 +105,28 @@ func source() control.Source {
 				},
 			}, nil
 		},
+		Latency: func(context.Context) ([]control.Latency, error) {
+			stage := func(name string, share, seconds float64) control.LatencyStage {
+				return control.LatencyStage{
+					Stage: name, Share: share, MeanSeconds: seconds, P50Seconds: seconds / 2,
+					P99Seconds: seconds * 2.347, P999Seconds: seconds * 20,
+					P9999Seconds: seconds * 300, MaxSeconds: seconds * 4000,
+					SlowestSeconds: seconds * 3999,
+				}
+			}
+			return []control.Latency{
+				{
+					Host: testHost, Subsystem: testSub, NSID: 1, Operation: "read", IOs: 1000,
+					Errors: 1, Bytes: 48 << 10, Dominant: "backend",
+					Total: stage("total", 1, 12.3456e-6),
+					Stages: []control.LatencyStage{
+						stage("wait", 0, 0), stage("host_data", 0, 0),
+						stage("backend", 0.75, 9.2592e-6), stage("response", 0.25, 3.0864e-6),
+					},
+				},
+				{Subsystem: testSub, NSID: 2, Operation: "other", IOs: 1, Dominant: "wait"},
+			}, nil
+		},
 		Reactors: func(context.Context) ([]control.Reactor, error) {
 			return []control.Reactor{{Index: 0, AsleepSeconds: 7}, {Index: 1}}, nil
 		},
@@ -212,7 +234,8 @@ func TestText(t *testing.T) {
 	socket := serve(t, source())
 	var b strings.Builder
 	for _, line := range []string{
-		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "refusals",
+		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "latency",
+		"refusals",
 		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
 		"undrain 10.0.0.2:4420", "ana", "ana set 2 inaccessible --listener 10.0.0.2:4420",
 		"namespace pause nqn.2026-11.io.nvmf-target:disk0 1",

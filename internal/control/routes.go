@@ -24,6 +24,11 @@ func (s *Server) routes() []route {
 			[]Connection{},
 			ask(src.Connections),
 		},
+		{
+			"GET /v1/latency", "How long commands took, and where", nil,
+			[]Latency{},
+			ask(src.Latency),
+		},
 		{"GET /v1/reactors", "The reactors", nil, []Reactor{}, ask(src.Reactors)},
 		{"GET /v1/disks", "The disks of the machine", nil, []Disk{}, ask(src.Disks)},
 		{

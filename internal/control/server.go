@@ -44,6 +44,7 @@ type Source struct {
 	Hosts       func() []Host
 	Refusals    func() []Refusal
 	Connections func(context.Context) ([]Connection, error)
+	Latency     func(context.Context) ([]Latency, error)
 	Reactors    func(context.Context) ([]Reactor, error)
 	Disks       func(context.Context) ([]Disk, error)
 	// Events returns the events with an ID above since that are still known. changed is closed at

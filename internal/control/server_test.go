@@ -95,6 +95,7 @@ func testSource(f *feed) Source {
 		Connections: func(context.Context) ([]Connection, error) {
 			return filled[[]Connection](), nil
 		},
+		Latency:    func(context.Context) ([]Latency, error) { return filled[[]Latency](), nil },
 		Disks:      func(context.Context) ([]Disk, error) { return filled[[]Disk](), nil },
 		Reactors:   func(context.Context) ([]Reactor, error) { return filled[[]Reactor](), nil },
 		Events:     f.events,
@@ -153,6 +154,7 @@ func TestClient(t *testing.T) {
 	equal(t, c.Namespaces)
 	equal(t, c.Hosts)
 	equal(t, c.Connections)
+	equal(t, c.Latency)
 	equal(t, c.Refusals)
 	equal(t, c.Plan)
 	if p, err := c.Reload(t.Context()); err != nil || p.Changes == nil || len(p.Changes) != 0 {

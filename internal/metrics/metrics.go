@@ -28,6 +28,8 @@ type Source struct {
 	Pending func() int
 	// Refusals is how often peers were refused something, by what happened.
 	Refusals func() map[string]uint64
+	// Latencies is how long commands took, nil if a reactor does not answer.
+	Latencies func() []target.LatencyInfo
 	// ReactorMemory is the use of the data memory of each reactor.
 	ReactorMemory func() []mem.PoolUsage
 }
@@ -194,6 +196,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, l := range c.src.Limits() {
 		limits(s, &l)
 	}
+	c.latencies(s)
 	for _, ns := range c.src.Namespaces() {
 		namespace(s.of(ns.SubNQN, strconv.FormatUint(uint64(ns.NSID), 10)), &ns)
 	}

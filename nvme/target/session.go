@@ -85,6 +85,8 @@ type cmd struct {
 	then func(nvme.Status)
 	// since is when the command was given to a device, 0 if no device has it.
 	since int64
+	// latency is where it is counted once its response has left; nil: nowhere.
+	latency *latencyEntry
 	// free gives memory back that the device of a command that was given up may still use. req is
 	// nil then.
 	free     func()

@@ -56,6 +56,7 @@ type Target struct {
 	// networks are those that hosts are bound to, by NQN. It is immutable.
 	networks   atomic.Pointer[map[string][]netip.Prefix]
 	closed     atomic.Bool
+	slowIO     atomic.Int64                            // nanoseconds, see SetSlowIO
 	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
 	auth       *authPool
 	protection ProtectionStore    // nil if there is none

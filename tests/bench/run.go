@@ -209,7 +209,7 @@ func measureFloor(o options, w workload) (figures, error) {
 	iops, err := loadFloor(s.port, anyCPU, t, o.duration)
 	f := figures{"iops": iops}
 	if w.timed {
-		f.quantiles(&t.latency.histogram)
+		f.quantiles(&t.latency.Histogram)
 	}
 	return f, errors.Join(err, s.stop())
 }
