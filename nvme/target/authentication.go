@@ -91,7 +91,7 @@ func (s *session) requireAuthentication() {
 }
 
 func newAuthentication(s *session) *authentication {
-	return &authentication{s: s, chap: auth.NewController(s.ctrl.hostNQN, s.ctrl.sub.nqn)}
+	return &authentication{s: s, chap: auth.NewController(s.ctrl.hostNQN, s.ctrl.sub.nqn, auth.NoConcatenation)}
 }
 
 // unproven says that the host has to authenticate before anything else.
