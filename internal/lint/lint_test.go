@@ -29,7 +29,7 @@ var allowed = map[string][]string{
 		"internal/app", "internal/cli", "internal/control", "internal/convert", "internal/doctor",
 	},
 	"config": {
-		"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/auth", "nvme/target",
+		"backend/disk", "fabric", "fabric/rdma", "fabric/tcp", "nvme", "nvme/auth", "nvme/target",
 	},
 	"internal/app": {
 		"internal/inventory",
