@@ -16,6 +16,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -28,6 +30,7 @@ type listener struct {
 	file   *os.File
 	raw    syscall.RawConn
 	accept func(fabric.Conn)
+	tls    fabric.TLSPolicy
 
 	once   sync.Once
 	closed chan struct{} // closed by Close
@@ -47,14 +50,18 @@ const (
 func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	accept func(fabric.Conn),
 ) (fabric.Listener, error) {
+	policy := t.tlsPolicy(portID)
+	if err := openssl.Supported(); err != nil && policy != fabric.TLSOff {
+		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, err)
+	}
 	fd, bound, err := listen(addr.AddrPort, &t.cfg)
 	if err != nil {
 		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, explain(err))
 	}
 	l := &listener{
 		t: t, addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: bound}, portID: portID,
-		accept: accept,
-		file:   os.NewFile(uintptr(fd), "tcp "+bound.String()), closed: make(chan struct{}),
+		accept: accept, tls: policy,
+		file: os.NewFile(uintptr(fd), "tcp "+bound.String()), closed: make(chan struct{}),
 		done: make(chan struct{}),
 	}
 	if l.raw, err = l.file.SyscallConn(); err != nil {
@@ -70,6 +77,14 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	t.listeners[l] = struct{}{}
 	go l.run()
 	return l, nil
+}
+
+// tlsPolicy is that of a listener.
+func (t *Transport) tlsPolicy(portID uint16) fabric.TLSPolicy {
+	if t.cfg.TLS == nil {
+		return fabric.TLSOff
+	}
+	return t.cfg.TLS(portID)
 }
 
 // inherited are the options that accepted sockets inherit from the listening one. TCP keep-alive
@@ -304,7 +319,7 @@ func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
 
 // serve passes an accepted socket to the accept function if it is admitted.
 func (l *listener) serve(fd int, peer unix.Sockaddr) {
-	c := &conn{t: l.t, fd: fd, accepted: time.Now(), info: fabric.QueueInfo{
+	c := &conn{t: l.t, fd: fd, tls: l.tls, accepted: time.Now(), info: fabric.QueueInfo{
 		Transport: nvme.TransportTCP, Remote: addrPort(peer), PortID: l.portID, QID: -1,
 		CNTLID:   nvme.CNTLIDDynamic,
 		MaxDepth: l.t.next.Load().MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,
@@ -330,6 +345,7 @@ type conn struct {
 	accepted time.Time
 	info     fabric.QueueInfo
 	counted  *admission.Conn
+	tls      fabric.TLSPolicy // once TLS is not used: TLSOff
 	closed   sync.Once
 
 	group   atomic.Pointer[Group] // that adopts it
@@ -339,7 +355,11 @@ type conn struct {
 
 // admit counts the connection, with the memory that every queue needs.
 func (c *conn) admit() (err error) {
-	c.counted, err = c.t.admission.Admit(c.info.Remote.Addr(), queueBytes, c.evict)
+	n := int64(queueBytes)
+	if c.tls != fabric.TLSOff {
+		n += tls.Memory
+	}
+	c.counted, err = c.t.admission.Admit(c.info.Remote.Addr(), n, c.evict)
 	return err
 }
 

@@ -5,18 +5,70 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// probeKeys warns of keys that prove nothing, because any other name will do.
-func probeKeys(c *config.Config) (ps config.Problems) {
-	if !slices.ContainsFunc(c.Hosts, func(h config.Host) bool { return h.Key != nil }) {
+// tlsPSKs returns the PSKs with this identity, none if its host has no key. See tcp.Config.
+func (s *Server) tlsPSKs(identity []byte) (psks []auth.TLSPSK) {
+	id, err := auth.ParseTLSIdentity(identity)
+	if err != nil {
 		return nil
 	}
+	keys, _ := s.tlsKeys.Load(id.HostNQN)
+	list, _ := keys.([]*auth.TLSKey)
+	for _, k := range list {
+		all, err := k.PSKs(id.HostNQN, id.SubNQN)
+		if err != nil {
+			return nil
+		}
+		for _, p := range all {
+			if p.Identity == string(identity) {
+				psks = append(psks, p)
+			} else {
+				clear(p.Secret)
+			}
+		}
+	}
+	return psks
+}
+
+// probeKeys warns of keys that prove nothing, because any other name will do, or are not used.
+func probeKeys(c *config.Config) (ps config.Problems) {
+	var chap, tls bool
+	for _, h := range c.Hosts {
+		chap, tls = chap || h.Key != nil, tls || h.TLSKey != nil
+	}
+	ps = probeTLS(c, tls)
+	required := !slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
+		return l.TLS != fabric.TLSRequired
+	})
 	for i := range c.Subsystems {
-		if c.Subsystems[i].AllowAnyHost {
+		if c.Subsystems[i].AllowAnyHost && (chap || tls && !required) {
 			ps = append(ps, c.Warning(fmt.Sprintf("subsystems[%d].allow_any_host", i),
 				"some hosts have keys, but others may connect without one",
 				"List the hosts of the subsystem in hosts instead."))
+		}
+	}
+	return ps
+}
+
+// probeTLS warns of keys for TLS without listeners, and the other way around.
+func probeTLS(c *config.Config, keys bool) (ps config.Problems) {
+	used := false
+	for i, l := range c.Listeners {
+		used = used || l.TLS != fabric.TLSOff
+		if l.TLS == fabric.TLSRequired && !keys {
+			ps = append(ps, c.Warning(fmt.Sprintf("listeners[%d].tls", i),
+				"no host has a tls_key, so none can connect",
+				"Give the hosts keys: nvmf-target key gen --tls."))
+		}
+	}
+	for i, h := range c.Hosts {
+		if h.TLSKey != nil && !used {
+			ps = append(ps, c.Warning(fmt.Sprintf("hosts[%d].tls_key", i),
+				"no listener uses TLS, so it has no effect",
+				"Set tls: required, or allowed, of a tcp listener."))
 		}
 	}
 	return ps

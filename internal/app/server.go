@@ -96,6 +96,7 @@ type Server struct {
 	mdns       *mdns.Responder
 	discovery  atomic.Pointer[config.Discovery] // as applied; nil: the default
 	disks      diskLooks
+	tlsKeys    sync.Map // []*auth.TLSKey by the NQN of the host
 	next       atomic.Uint64
 	external   bool // storage is opened by Options.OpenDevice
 

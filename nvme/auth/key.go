@@ -76,6 +76,11 @@ func decodeBase64(text string) ([]byte, error) {
 	return base64.StdEncoding.Strict().DecodeString(text)
 }
 
+// IsKey says that a text begins as keys do, of DH-HMAC-CHAP or of TLS.
+func IsKey(text string) bool {
+	return strings.HasPrefix(text, keyPrefix) || IsTLSKey(text)
+}
+
 // NewKey makes a random key of 32, 48 or 64 bytes.
 func NewKey(size int, hash Hash) (*Key, error) {
 	if !slices.Contains(keySizes, size) || hash > SHA512 {

@@ -34,6 +34,9 @@ func tlsHash(size int) Hash {
 	return NoHash
 }
 
+// IsTLSKey says that a text begins as keys of TLS do.
+func IsTLSKey(text string) bool { return strings.HasPrefix(text, tlsKeyPrefix) }
+
 // ParseTLSKey reads a key in the PSK interchange format (TCP section 3.6.1.5):
 // "NVMeTLSkey-1:hh:base64:", where hh is the hash with which the retained PSK is derived, 00 for
 // none, and the base64 has the secret and its CRC-32. An error does not repeat any of the text.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -152,15 +153,15 @@ func setOf(list []string) map[string]bool {
 	return set
 }
 
-// SetPortListener says that another listener has a port now. Controllers of subsystems that it does
-// not serve end.
-func (t *Target) SetPortListener(id uint16, listener string) {
+// SetPortListener says which listener has a port now, and what hosts are told of its TLS.
+// Controllers of subsystems that it does not serve end.
+func (t *Target) SetPortListener(id uint16, listener string, tls fabric.TLSPolicy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ports = slices.Clone(t.ports)
 	for i := range t.ports {
 		if t.ports[i].ID == id {
-			t.ports[i].Listener = listener
+			t.ports[i].Listener, t.ports[i].TLS = listener, tls
 		}
 	}
 	t.portState(id).listener.Store(&listener) // first: see enforce

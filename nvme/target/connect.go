@@ -191,6 +191,17 @@ func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN strin
 	if hostNQN, err = nvme.ParseNQN(&data.HOSTNQN); err != nil && data.HOSTNQN[0] != 0 {
 		return nil, "", badData(connectMalformed, nvme.ConnectDataOffsetHOSTNQN, valid, err)
 	}
+	switch tls := s.info.TLS; {
+	case tls == nil:
+	case tls.HostNQN != hostNQN:
+		r = badData(nvme.ConnectInvalidHost, nvme.ConnectDataOffsetHOSTNQN, tls.HostNQN, hostNQN)
+		r.hint = "the PSK of TLS is that of another host"
+		return nil, "", r
+	case tls.SubNQN != subNQN:
+		r = badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, tls.SubNQN, subNQN)
+		r.hint = "the PSK of TLS is for another subsystem: nvme gen-tls-key --subsysnqn"
+		return nil, "", r
+	}
 	if sub = s.h.t.find(subNQN); sub == nil {
 		return nil, "", badData(connectRefused, nvme.ConnectDataOffsetSUBNQN,
 			"a subsystem of the target", subNQN)

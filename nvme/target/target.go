@@ -84,6 +84,8 @@ type Port struct {
 	Addr fabric.Addr
 	// Listener is the name of the listener that has the port; see SubsystemConfig.Listeners.
 	Listener string
+	// TLS is what hosts are told of it; the transport sees to it.
+	TLS fabric.TLSPolicy
 }
 
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
