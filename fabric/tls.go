@@ -17,6 +17,9 @@ func (p TLSPolicy) String() string { return [...]string{"off", "allowed", "requi
 // on the queue have to equal.
 type TLS struct {
 	HostNQN, SubNQN string
+	// Generated is the identity of the PSK if secure channel concatenation has generated it,
+	// otherwise "".
+	Generated string
 	// Cipher is "TLS_AES_128_GCM_SHA256".
 	Cipher string
 }

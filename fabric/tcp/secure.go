@@ -129,6 +129,9 @@ func (q *queue) stepped(j *handshakeJob) {
 		q.conn.info.TLS = &fabric.TLS{
 			HostNQN: q.psk.HostNQN, SubNQN: q.psk.SubNQN, Cipher: q.psk.Cipher(),
 		}
+		if q.psk.Generated {
+			q.conn.info.TLS.Generated = q.psk.TLSPSK.Identity
+		}
 	}
 	// A socket that nothing was sent to has room for it.
 	if n, e := sys.Send(q.fd, j.out, 0); j.err == nil && n < len(j.out) {

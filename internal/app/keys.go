@@ -15,6 +15,12 @@ func (s *Server) tlsPSKs(identity []byte) (psks []auth.TLSPSK) {
 	if err != nil {
 		return nil
 	}
+	if id.Generated {
+		if p := s.target.GeneratedPSK(id.HostNQN, string(identity)); p != nil {
+			psks = append(psks, *p)
+		}
+		return psks
+	}
 	keys, _ := s.tlsKeys.Load(id.HostNQN)
 	list, _ := keys.([]*auth.TLSKey)
 	for _, k := range list {

@@ -172,24 +172,26 @@ type TLSIdentity struct {
 	Hash            Hash
 	HostNQN, SubNQN string
 	Digest          string // of version 1, in base64
+	Generated       bool   // by secure channel concatenation
 }
 
 // maxNQN is the longest NQN in bytes (Base section 4.7).
 const maxNQN = 223
 
-// ParseTLSIdentity reads the identity that a host presents, before anything is known of it. Those
-// of generated PSKs ("NVMe1G01") are refused, because nothing generates them.
+// ParseTLSIdentity reads the identity that a host presents, before anything is known of it.
 func ParseTLSIdentity(identity []byte) (id TLSIdentity, err error) {
 	if len(identity) > len("NVMe1R02   ")+2*maxNQN+base64.StdEncoding.EncodedLen(SHA384.Size()) {
 		return id, fmt.Errorf("a PSK identity of %d bytes is too long", len(identity))
 	}
 	fields := strings.Split(string(identity), " ")
-	i := slices.Index([]string{"NVMe0R01", "NVMe0R02", "NVMe1R01", "NVMe1R02"}, fields[0])
+	i := slices.Index([]string{
+		"NVMe0R01", "NVMe0R02", "NVMe1R01", "NVMe1R02", "NVMe1G01", "NVMe1G02",
+	}, fields[0])
 	if i < 0 {
 		return id, errors.New("the PSK identity begins with none of NVMe0R01, NVMe0R02, " +
-			"NVMe1R01 and NVMe1R02")
+			"NVMe1R01, NVMe1R02, NVMe1G01 and NVMe1G02")
 	}
-	id.Version, id.Hash = i/2, SHA256+Hash(i%2)
+	id.Version, id.Hash, id.Generated = min(i/2, 1), SHA256+Hash(i%2), i/2 == 2
 	if len(fields) != 3+id.Version {
 		return id, fmt.Errorf("the PSK identity has %d fields, not %d", len(fields), 3+id.Version)
 	}

@@ -67,7 +67,8 @@ func (c *controller) policy() *auth.Policy {
 // admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it for
 // now.
 func (c *controller) admitUnproven() refusal {
-	if c.policy() == nil {
+	// The PSK that an exchange has generated proves as much as the exchange.
+	if c.policy() == nil || generatedIdentity(c.info) != "" {
 		c.proven.Store(true)
 		return refusal{}
 	}
@@ -91,7 +92,7 @@ func (s *session) requireAuthentication() {
 }
 
 func newAuthentication(s *session) *authentication {
-	return &authentication{s: s, chap: auth.NewController(s.ctrl.hostNQN, s.ctrl.sub.nqn, auth.NoConcatenation)}
+	return &authentication{s: s, chap: auth.NewController(s.ctrl.hostNQN, s.ctrl.sub.nqn, s.concatenation())}
 }
 
 // unproven says that the host has to authenticate before anything else.
@@ -201,6 +202,9 @@ func (a *authentication) succeeded() {
 	s.stopDeadline()
 	a.running = false
 	c.t.auth.succeeded(c.hostNQN, s.info.Remote.Addr())
+	if psk := a.chap.TakePSK(); psk != nil {
+		c.t.generated.add(c.hostNQN, psk)
+	}
 	created := s.qid == 0 && !c.proven.Load()
 	if created {
 		if o := c.sub.prove(c); o != nil {
@@ -238,7 +242,8 @@ func (a *authentication) failed() {
 	case auth.HashNotUsable, auth.GroupNotUsable:
 		hint = "dhchap_hash and dhchap_dhgroup of the host allow nothing that it offers"
 	case auth.ConcatenationMismatch:
-		hint = "secure channel concatenation is not offered: nvme connect without --concat"
+		hint = "secure channel concatenation needs a listener with tls: allowed, the admin queue, " +
+			"and no other key for TLS"
 	case auth.IncorrectPayload, auth.IncorrectMessage, auth.ProtocolNotUsable:
 		hint = "the host does not follow the specification"
 	}

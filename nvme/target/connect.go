@@ -239,6 +239,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	if r := sub.admit(c); !r.st.OK() {
 		return r
 	}
+	s.h.t.generated.use(c)
 	s.ctrl, s.table = c, &adminOps
 	if c.authenticates {
 		s.requireAuthentication()
@@ -313,6 +314,9 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
 		return other(cntlid, fmt.Sprintf("%v, port ID %d", c.info.Transport, c.info.PortID),
 			fmt.Sprintf("%v, port ID %d", s.info.Transport, s.info.PortID))
+	case (c.info.TLS == nil) != (s.info.TLS == nil) ||
+		generatedIdentity(c.info) != generatedIdentity(s.info):
+		return other(cntlid, "TLS as on the admin queue", "another")
 	case sub.discovery:
 		// no I/O queues (Base section 3.1.3.3)
 		return malformed(nvme.ConnectOffsetQID, 0, sqe.QID())

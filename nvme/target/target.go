@@ -55,6 +55,7 @@ type Target struct {
 	closed     atomic.Bool
 	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
 	auth       *authPool
+	generated  generatedPSKs
 	protection ProtectionStore  // nil if there is none
 	store      ReservationStore // nil if there is none
 	portStates sync.Map         // *portState by ID; removed is written with mu held
@@ -109,6 +110,7 @@ func New(o Options) *Target {
 	t.hosts.Store(&map[string]*limiter{})
 	t.policies.Store(&map[string]*auth.Policy{})
 	t.auth = newAuthPool()
+	t.generated.psks = map[string][]*generatedPSK{}
 	t.networks.Store(&map[string][]netip.Prefix{})
 	t.discoveryTable.Store(t.newDiscoveryTable(max(o.Generation, 1)))
 	return t
