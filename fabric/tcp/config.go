@@ -110,11 +110,10 @@ type Config struct {
 	// source address. Package admission says which part of them, and of QueueMemory, is for
 	// connections that are not yet those of allowed hosts.
 	MaxConnections, MaxConnectionsPerHost int
-	// TLS says whether the hosts of a listener use TLS, nil that none does. TLSKeys returns the keys
-	// of a host for a subsystem, none if it is unknown; it must be set if TLS is, and any goroutine
-	// calls it.
-	TLS     func(portID uint16) fabric.TLSPolicy
-	TLSKeys func(hostNQN, subNQN string) []*auth.TLSKey
+	// TLS says whether new connections of a listener use TLS, nil that none does. PSKs returns those
+	// with an identity, none if it is unknown; it must be set if TLS is. Any goroutine calls them.
+	TLS  func(portID uint16) fabric.TLSPolicy
+	PSKs func(identity []byte) []auth.TLSPSK
 }
 
 // Validate reports what cannot work.

@@ -30,7 +30,6 @@ type listener struct {
 	file   *os.File
 	raw    syscall.RawConn
 	accept func(fabric.Conn)
-	tls    fabric.TLSPolicy
 
 	once   sync.Once
 	closed chan struct{} // closed by Close
@@ -50,8 +49,7 @@ const (
 func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	accept func(fabric.Conn),
 ) (fabric.Listener, error) {
-	policy := t.tlsPolicy(portID)
-	if err := openssl.Supported(); err != nil && policy != fabric.TLSOff {
+	if err := openssl.Supported(); err != nil && t.tlsPolicy(portID) != fabric.TLSOff {
 		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, err)
 	}
 	fd, bound, err := listen(addr.AddrPort, &t.cfg)
@@ -60,8 +58,8 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	}
 	l := &listener{
 		t: t, addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: bound}, portID: portID,
-		accept: accept, tls: policy,
-		file: os.NewFile(uintptr(fd), "tcp "+bound.String()), closed: make(chan struct{}),
+		accept: accept,
+		file:   os.NewFile(uintptr(fd), "tcp "+bound.String()), closed: make(chan struct{}),
 		done: make(chan struct{}),
 	}
 	if l.raw, err = l.file.SyscallConn(); err != nil {
@@ -79,7 +77,7 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	return l, nil
 }
 
-// tlsPolicy is that of a listener.
+// tlsPolicy is that of new connections of a listener.
 func (t *Transport) tlsPolicy(portID uint16) fabric.TLSPolicy {
 	if t.cfg.TLS == nil {
 		return fabric.TLSOff
@@ -319,7 +317,7 @@ func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
 
 // serve passes an accepted socket to the accept function if it is admitted.
 func (l *listener) serve(fd int, peer unix.Sockaddr) {
-	c := &conn{t: l.t, fd: fd, tls: l.tls, accepted: time.Now(), info: fabric.QueueInfo{
+	c := &conn{t: l.t, fd: fd, tls: l.t.tlsPolicy(l.portID), accepted: time.Now(), info: fabric.QueueInfo{
 		Transport: nvme.TransportTCP, Remote: addrPort(peer), PortID: l.portID, QID: -1,
 		CNTLID:   nvme.CNTLIDDynamic,
 		MaxDepth: l.t.next.Load().MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,

@@ -54,7 +54,7 @@ func (q *queue) begin(b []byte) (handled bool) {
 			q.end(err)
 			return true
 		}
-		q.handshake = tls.NewServer(q.g.t.cfg.TLSKeys)
+		q.handshake = tls.NewServer(q.g.t.cfg.PSKs)
 		q.step(b)
 		return true
 	case policy == fabric.TLSRequired:
@@ -151,9 +151,10 @@ func (q *queue) handshakeFailed(j *handshakeJob) {
 	hint := "the host offers no TLS 1.3 with a PSK, psk_dhe_ke and a cipher suite of its hash"
 	switch {
 	case errors.Is(j.err, tls.ErrUnknown):
-		hint = "set tls_key of the host; nvmf-target key psk-identity shows its identities"
+		hint = "set tls_key of the host, the same on both sides: compare what nvmf-target key " +
+			"psk-identity says"
 	case errors.Is(j.err, tls.ErrWrongKey):
-		hint = "compare the keys of both sides: nvmf-target key check"
+		hint = "set the same tls_key on both sides: nvmf-target key check"
 	}
 	q.peerLog().Warn("TLS handshake failed", "local", q.conn.info.Local, "host", p.HostNQN,
 		"subsystem", p.SubNQN, "err", j.err, "hint", hint)

@@ -160,11 +160,11 @@ func (p *PSK) Cipher() string {
 
 // Why there is no PSK.
 var (
-	ErrUnknown  = errors.New("no key of a host belongs to the PSK identity of the client")
-	ErrWrongKey = errors.New("the client has another key")
+	ErrUnknown  = errors.New("no key of a host gives the PSK identity of the client")
+	ErrWrongKey = errors.New("the client has another key with the same PSK identity")
 )
 
-// unknown stands for the key of a host that has none, so that it takes as long to find out.
+// unknown stands for the keys of hosts that have none, so that it takes as long to find out.
 var unknown = [...]*auth.TLSKey{auth.SHA256: newKey(auth.SHA256), auth.SHA384: newKey(auth.SHA384)}
 
 func newKey(h auth.Hash) *auth.TLSKey {
@@ -175,9 +175,9 @@ func newKey(h auth.Hash) *auth.TLSKey {
 	return k
 }
 
-// choose finds a PSK whose binder is right. Keys with the same identity may give different secrets,
-// and one key gives several with the same identity: the binder tells.
-func (h *clientHello) choose(keys func(hostNQN, subNQN string) []*auth.TLSKey) (p PSK, err error) {
+// choose finds a PSK whose binder is right. PSKs with the same identity may have different secrets:
+// the binder tells.
+func (h *clientHello) choose(psks func(identity []byte) []auth.TLSPSK) (p PSK, err error) {
 	err = ErrUnknown
 	for _, o := range h.psks {
 		id, bad := auth.ParseTLSIdentity(o.identity)
@@ -185,20 +185,17 @@ func (h *clientHello) choose(keys func(hostNQN, subNQN string) []*auth.TLSKey) (
 			continue
 		}
 		p.TLSIdentity = id
-		known := keys(id.HostNQN, id.SubNQN)
+		known := psks(o.identity)
 		if len(known) == 0 {
-			known = []*auth.TLSKey{unknown[id.Hash]}
+			known, _ = unknown[id.Hash].PSKs(id.HostNQN, id.SubNQN)
 		} else {
 			err = ErrWrongKey
 		}
-		for _, k := range known {
-			psks, _ := k.PSKs(id.HostNQN, id.SubNQN)
-			for _, s := range psks {
-				if p.Secret == nil && s.Identity == string(o.identity) && h.bindsTo(s, o.binder) {
-					p = PSK{s, id}
-				} else {
-					clear(s.Secret)
-				}
+		for _, s := range known {
+			if h.bindsTo(s, o.binder) && p.Secret == nil && s.Identity == string(o.identity) {
+				p.TLSPSK = s
+			} else {
+				clear(s.Secret)
 			}
 		}
 		if p.Secret != nil {

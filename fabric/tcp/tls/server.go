@@ -17,18 +17,16 @@ const MaxInput = maxHello
 
 // Server is the handshake of one connection. One goroutine at a time may use it, never a reactor.
 type Server struct {
-	keys     func(hostNQN, subNQN string) []*auth.TLSKey
+	psks     func(identity []byte) []auth.TLSPSK
 	hello    []byte // the stream, until the ClientHello is complete
 	hs       *openssl.Handshake
 	psk      PSK
 	received int
 }
 
-// NewServer makes a handshake. keys returns the keys of a host for a subsystem, none if it is
-// unknown; any goroutine may call it. Free must be called.
-func NewServer(keys func(hostNQN, subNQN string) []*auth.TLSKey) *Server {
-	return &Server{keys: keys}
-}
+// NewServer makes a handshake. psks returns the PSKs with an identity, none if it is unknown. Free
+// must be called.
+func NewServer(psks func(identity []byte) []auth.TLSPSK) *Server { return &Server{psks: psks} }
 
 // Step goes on with what the client has sent, at most MaxInput bytes, and returns what it must get,
 // also after an error. Once the handshake is complete it returns the connection, which the caller
@@ -62,7 +60,7 @@ func (s *Server) start(in []byte) (all, out []byte, err error) {
 	case errors.Is(err, errIncomplete) && len(s.hello) < maxHello:
 		return nil, nil, nil
 	case err == nil:
-		if s.psk, err = h.choose(s.keys); err != nil {
+		if s.psk, err = h.choose(s.psks); err != nil {
 			return nil, plainAlert(alertDecryptError), err
 		}
 	}
