@@ -22,6 +22,9 @@ type Options struct {
 	Key, ControllerKey *auth.Key
 	Hashes             []auth.Hash
 	Groups             []auth.Group
+	// concatenation is what authentication asks for, generated what that gave.
+	concatenation auth.Concatenation
+	generated     *auth.TLSPSK
 	// KATO is the keep alive timeout, in whole milliseconds; 0 turns keep alive off. A Keep Alive
 	// is sent at half of it.
 	KATO time.Duration
