@@ -241,6 +241,9 @@ func (s *Server) startWorkers() error {
 	}
 	tc := c.TCP
 	tc.Log = s.log
+	if tc.TLS == nil {
+		tc.TLS, tc.PSKs = s.listeners.tlsOf, s.tlsPSKs
+	}
 	list := []fabric.Transport{tcp.New(tc)}
 	if s.opts.Verbs != nil {
 		list = append(list, rdma.New(s.rdmaConfig()))

@@ -137,9 +137,10 @@ func authSend(h *Handler, c *cmd) {
 	}
 	a.running = true
 	policy := s.ctrl.policy()
-	j := &authJob{from: s.info.Remote.Addr(), failed: a.chap.State() == auth.Failed}
-	j.run = func() { a.chap.Sent(m, policy) }
-	j.done = func() { h.post(func() { a.sent(j) }) }
+	j := &authJob{failed: a.chap.State() == auth.Failed}
+	j.From = s.info.Remote.Addr()
+	j.Run = func() { a.chap.Sent(m, policy) }
+	j.Done = func() { h.post(func() { a.sent(j) }) }
 	a.job, a.cmd = j, c
 	h.t.auth.submit(j)
 }
@@ -254,7 +255,7 @@ func (a *authentication) close() {
 		return
 	}
 	c := a.cmd
-	if a.s.h.t.auth.cancel(a.job) {
+	if a.s.h.t.auth.Cancel(&a.job.Job) {
 		a.chap.Wipe()
 	}
 	a.job, a.cmd = nil, nil
