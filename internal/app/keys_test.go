@@ -19,6 +19,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -212,6 +213,7 @@ func TestKeys(t *testing.T) {
 // TestProbeKeys: a subsystem for any host is worth a warning where hosts have keys, unless they all
 // need one, and so are keys without listeners for them and the other way around.
 func TestProbeKeys(t *testing.T) {
+	needTLS(t)
 	const tls = "hosts: [{nqn: \"nqn.2026-11.io.nvmf-target:host\", tls_key: " +
 		"\"NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:\"}]"
 	for text, want := range map[string]int{
@@ -239,9 +241,18 @@ func TestProbeKeys(t *testing.T) {
 	}
 }
 
+func needTLS(t *testing.T) {
+	t.Helper()
+	if err := openssl.Supported(); err != nil {
+		t.Skip(err)
+	}
+}
+
 // TestTLSKeys: keys for TLS change without a new start, the old one counts until it is removed, and
-// nothing that is printed has any of them. Changes of a listener are told to hosts.
+// nothing that is printed has any of them. Changes of a listener are told to hosts. No change
+// disconnects anybody.
 func TestTLSKeys(t *testing.T) {
+	needTLS(t)
 	const nqn = "nqn.2026-11.io.nvmf-target:host"
 	var keys []*auth.TLSKey
 	for range 3 {
@@ -308,6 +319,30 @@ func TestTLSKeys(t *testing.T) {
 			t.Errorf("TLS is %v, and in the log %v, not %v", got, s.target.Ports()[0].TLS, policy)
 		}
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	connect := func(k *auth.TLSKey) (*host.Controller, error) {
+		tr := host.TCP{Addr: s.Addrs()[0].AddrPort}
+		if k != nil {
+			tr.PSK = func(host, sub string) (*auth.TLSPSK, error) {
+				psks, err := k.PSKs(nqn, testNQN)
+				return &psks[len(psks)-1], err // one whose identity does not tell the key
+			}
+		}
+		return host.Connect(ctx, tr, hostOptions(testNQN))
+	}
+	works := func(k *auth.TLSKey, want bool) {
+		t.Helper()
+		c, err := connect(k)
+		if err == nil {
+			c.Close()
+		} else {
+			out.WriteString(err.Error())
+		}
+		if (err == nil) != want {
+			t.Errorf("connected: %t (%v), not %t", err == nil, err, want)
+		}
+	}
 	reload := func(hosts, tls string, n int) {
 		t.Helper()
 		write(hosts, tls)
@@ -320,15 +355,40 @@ func TestTLSKeys(t *testing.T) {
 		}
 	}
 	has(fabric.TLSAllowed, keys[0])
+	var first []*host.Controller
+	for _, k := range []*auth.TLSKey{keys[0], nil} {
+		c, err := connect(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		first = append(first, c)
+	}
+	works(keys[1], false)
 	reload(key("tls_key", keys[1])+key("tls_old_key", keys[0]), "allowed", 1)
 	has(fabric.TLSAllowed, keys[0], keys[1])
-	out.WriteString(readControl(t, socket))
+	works(keys[0], true)
+	works(keys[1], true)
+	if all := readControl(t, socket); !strings.Contains(all, "TLS_AES_128_GCM_SHA256") {
+		t.Error("no connection says that it is encrypted")
+	} else {
+		out.WriteString(all)
+	}
 	reload(", tls_key_file: "+secret+key("tls_old_key", keys[1]), "required", 2)
 	has(fabric.TLSRequired, keys[1], keys[2])
 	reload(", tls_key_file: "+secret, "required", 1)
 	has(fabric.TLSRequired, keys[2])
+	works(keys[0], false)
+	works(keys[2], true)
+	works(nil, false)
 	reload("", "off", 2)
 	has(fabric.TLSOff)
+	works(nil, true)
+	for _, c := range first {
+		if err := c.Err(); err != nil {
+			t.Errorf("a change has disconnected a host: %v", err)
+		}
+	}
 	for _, identity := range []string{"", "x", "NVMe0R01 a b"} {
 		if psks := s.tlsPSKs([]byte(identity)); psks != nil {
 			t.Errorf("%q: %v", identity, psks)
