@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -59,11 +60,16 @@ func probeKeys(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
-// probeTLS warns of keys for TLS without listeners, and the other way around.
+// probeTLS reports TLS that this program does not have, and warns of keys for it without listeners
+// and the other way around.
 func probeTLS(c *config.Config, keys bool) (ps config.Problems) {
 	used := false
 	for i, l := range c.Listeners {
 		used = used || l.TLS != fabric.TLSOff
+		if err := openssl.Supported(); err != nil && l.TLS != fabric.TLSOff {
+			ps = append(ps, c.Problem(fmt.Sprintf("listeners[%d].tls", i), err.Error(),
+				"Use another build, or tls: off."))
+		}
 		if l.TLS == fabric.TLSRequired && !keys {
 			ps = append(ps, c.Warning(fmt.Sprintf("listeners[%d].tls", i),
 				"no host has a tls_key, so none can connect",

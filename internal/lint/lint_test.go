@@ -33,7 +33,8 @@ var allowed = map[string][]string{
 	},
 	"internal/app": {
 		"internal/inventory",
-		"config", "nvme", "nvme/auth", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma",
+		"config", "nvme", "nvme/auth", "nvme/target", "fabric", "fabric/tcp",
+		"fabric/tcp/openssl", "fabric/rdma",
 		"fabric/rdma/verbs",
 		"fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
