@@ -16,8 +16,12 @@ import (
 type tcpTLS struct {
 	conn    *tls.Conn
 	buffers *tls.Buffers
+	iov     []sys.Iovec
 	pins    runtime.Pinner
 }
+
+// tlsCopied is the size from which on what is sent is pinned and not copied, in bytes.
+const tlsCopied = 512
 
 // secure makes a TLS connection of the link's.
 func (l *tcpLink) secure(ctx context.Context, t TCP, p linkParams) (err error) {
@@ -25,9 +29,10 @@ func (l *tcpLink) secure(ctx context.Context, t TCP, p linkParams) (err error) {
 	if err != nil {
 		return err
 	}
-	if l.tls.buffers, err = tls.NewBuffers(0); err != nil {
+	if l.tls.buffers, err = tls.NewBuffers(64 << 10); err != nil {
 		return err
 	}
+	l.tls.iov = make([]sys.Iovec, tls.MaxVectors)
 	c, err := tls.NewClient(psk)
 	if err != nil {
 		return err
@@ -66,11 +71,25 @@ func (l *tcpLink) sendmsg(iov []sys.Iovec) (n int, errno unix.Errno) {
 	if l.tls.conn == nil {
 		return sys.Sendmsg(l.fd, iov, 0)
 	}
-	for i := range iov { // users give memory of the Go heap
-		l.tls.pins.Pin(iov[i].Base)
+	t, used := &l.tls, 0
+	out, copies := t.iov[:0], t.buffers.Headers
+	for i := range iov { // headers, and often data, are in the Go heap
+		if len(out) == cap(out) || len(copies)-used < tlsCopied {
+			break
+		}
+		v := iov[i]
+		if v.Len < tlsCopied {
+			b := copies[used : used+copy(copies[used:], sys.Bytes(v))]
+			used += len(b)
+			sys.SetIovec(&v, b)
+		} else {
+			t.pins.Pin(v.Base)
+		}
+		out = append(out, v)
 	}
-	defer l.tls.pins.Unpin()
-	n, errno = l.tls.conn.Sendmsg(l.fd, iov, l.tls.buffers)
+	n, errno = t.conn.Sendmsg(l.fd, out, t.buffers)
+	clear(out)
+	t.pins.Unpin()
 	if n == 0 && errno == 0 && l.tls.pending() {
 		errno = unix.EAGAIN
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -47,6 +48,8 @@ const (
 	maxSealed   = batch + (batch/minFragment+2)*(recordHeader+1+tagSize)
 	maxReceived = 144<<10 + maxRecord
 	controlSize = 64
+	// MaxVectors is how many vectors Sendmsg takes.
+	MaxVectors = 512
 )
 
 // Memory is what a connection takes at most, in bytes, apart from Buffers. A handshake takes less.
@@ -67,23 +70,26 @@ type Buffers struct {
 	// Headers is for the caller: of what it sends, which must not be in the Go heap.
 	Headers             []byte
 	in, sealed, control []byte
+	vectors             []sys.Iovec
 	region              *mem.Region
 }
 
-// NewBuffers makes buffers with so many bytes of Headers.
+// NewBuffers makes buffers with so many bytes of Headers, a multiple of 16.
 func NewBuffers(headers int) (*Buffers, error) {
-	r, err := mem.Map("tls", headers+maxReceived+maxSealed+controlSize)
+	const vectors = (MaxVectors + 1) * 16 // bytes; the last one is that of control
+	r, err := mem.Map("tls", headers+vectors+maxReceived+maxSealed+controlSize)
 	if err != nil {
 		return nil, fmt.Errorf("memory for TLS: %w", err)
 	}
-	b, rest := &Buffers{region: r}, r.Bytes()
-	for _, part := range []struct {
-		b *[]byte
-		n int
-	}{{&b.Headers, headers}, {&b.in, maxReceived}, {&b.sealed, maxSealed}, {&b.control, controlSize}} {
-		*part.b, rest = rest[:part.n:part.n], rest[part.n:]
+	rest := r.Bytes()
+	take := func(n int) (b []byte) {
+		b, rest = rest[:n:n], rest[n:]
+		return b
 	}
-	return b, nil
+	return &Buffers{
+		Headers: take(headers), vectors: openssl.Vectors(take(vectors)), in: take(maxReceived),
+		sealed: take(maxSealed), control: take(controlSize), region: r,
+	}, nil
 }
 
 // Close unmaps them.

@@ -13,7 +13,8 @@ func (c *Conn) Sendmsg(fd int, iov []sys.Iovec, b *Buffers) (n int, e syscall.Er
 	if e := c.flush(fd); e != 0 {
 		return 0, e
 	}
-	for total := length(iov); n < total && !c.Pending(); {
+	v := b.vectors[:copy(b.vectors[:MaxVectors], iov)]
+	for total := length(v); n < total && !c.Pending(); {
 		at := 0
 		if c.answer || c.out.seq >= rekeyAfter {
 			if at = c.updateKey(b); at == 0 {
@@ -21,7 +22,7 @@ func (c *Conn) Sendmsg(fd int, iov []sys.Iovec, b *Buffers) (n int, e syscall.Er
 			}
 		}
 		more := min(total-n, batch)
-		size, ok := c.out.aead.Seal(b.sealed[at:], c.out.seq, iov, n, more, c.most, typeApplication)
+		size, ok := c.out.aead.Seal(b.sealed[at:], c.out.seq, v, n, more, c.most, typeApplication)
 		if !ok {
 			c.fail(alertInternalError, "AES-GCM failed")
 			return n, syscall.EPROTO
@@ -74,9 +75,9 @@ func (c *Conn) send(fd int, sealed []byte) syscall.Errno {
 
 // control seals a record of another type and returns its length, 0 after an error.
 func (c *Conn) control(b *Buffers, typ byte, content ...byte) int {
-	iov := [1]sys.Iovec{}
-	sys.SetIovec(&iov[0], b.control[:copy(b.control, content)])
-	size, ok := c.out.aead.Seal(b.sealed, c.out.seq, iov[:], 0, len(content), maxContent, typ)
+	v := b.vectors[MaxVectors:]
+	sys.SetIovec(&v[0], b.control[:copy(b.control, content)])
+	size, ok := c.out.aead.Seal(b.sealed, c.out.seq, v, 0, len(content), maxContent, typ)
 	c.out.seq++
 	if !ok {
 		c.fail(alertInternalError, "AES-GCM failed")
