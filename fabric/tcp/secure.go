@@ -181,13 +181,16 @@ func (q *queue) noteTLS() {
 	if q.tls == nil || !q.admin {
 		return
 	}
-	labels := "RFC 8446"
+	labels, psk := "RFC 8446", "configured"
 	if q.psk.Compat {
 		labels = "libnvme without the lengths of label and context"
 	}
+	if q.psk.Generated {
+		psk = "generated"
+	}
 	q.g.t.cfg.Log.Info("host uses TLS", "remote", q.conn.info.Remote, "host", q.psk.HostNQN,
-		"subsystem", q.psk.SubNQN, "cipher", q.psk.Cipher(), "identity", q.psk.Version, "labels",
-		labels)
+		"subsystem", q.psk.SubNQN, "cipher", q.psk.Cipher(), "psk", psk, "identity",
+		q.psk.Version, "labels", labels)
 }
 
 // closeTLS wipes and frees keys, and ends a step that is being processed.

@@ -71,9 +71,9 @@ for combination in "${combinations[@]}"; do
   use "$key" "$identity"
   cipher=TLS_AES_128_GCM_SHA256; [ "$key" != "$sha384" ] || cipher=TLS_AES_256_GCM_SHA384
   klog_mark
-  before=$(log_count "cipher=$cipher identity=$identity")
+  before=$(log_count "cipher=$cipher psk=configured identity=$identity")
   host_connect --nr-io-queues=2 --tls
-  log_has "cipher=$cipher identity=$identity" $((before + 1)) || fail "not $cipher, $identity"
+  log_has "cipher=$cipher psk=configured identity=$identity" $((before + 1)) || fail "not $cipher, $identity"
   fio_verify verify --bs=64k --size=1M
   host_disconnect
   klog_check
@@ -121,6 +121,25 @@ set_keys ", tls_key: \"$other\", dhchap_key: \"$chap\""
 refused "without DH-HMAC-CHAP" --tls
 host_connect --tls --dhchap-secret="$chap"; fio_verify verify --bs=64k --size=1M
 host_disconnect
+
+say "secure channel concatenation"
+TLS=allowed
+set_keys ", dhchap_key: \"$chap\""
+forget
+klog_mark
+host_connect --nr-io-queues=2 --concat --dhchap-secret="$chap"
+log_has "psk=generated" || fail "TLS does not use a generated PSK"
+fio_verify verify --bs=64k --size=1M
+load live --bs=4k --size=2M --time_based --runtime=3
+wait_for 20 load_moved 100
+nvme reset "/dev/$CTRL"; wait_for 10 ctrl_live # another PSK
+wait_for 20 load_moved 100
+load_ends
+host_disconnect
+klog_check 'resetting controller|no usable path'
+refused "with a wrong key" --concat --dhchap-secret="$("$TARGET_BIN" key gen)"
+TLS=off; set_keys ", dhchap_key: \"$chap\""
+refused "where TLS is off" --concat --dhchap-secret="$chap"
 for k in "$sha256" "$sha384" "$none" "$other" "$chap"; do
   if grep -qF -e "${k:20:30}" /run/target.log; then fail "a key is in the log"; fi
 done
