@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -104,6 +105,7 @@ type Listener struct {
 	Address   ListenAddress
 	Port      uint16
 	TOS       uint8
+	TLS       fabric.TLSPolicy
 	// ANAStates has the ANA groups that are not optimized.
 	ANAStates map[uint32]nvme.ANAState
 	// Required: the target does not run without this listener. Otherwise it waits for it.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 const (
@@ -50,7 +52,7 @@ func (d *decoder) fromFile(n *yaml.Node, path string, secret bool) *yaml.Node {
 	case what != "":
 	case resolved(n).Tag != "!!str" || name == "":
 		what, hint = "must be the path of a file, not "+kindName(resolved(n)), "Write its path."
-	case secret && strings.HasPrefix(name, "DHHC-1:"): // an error of the file would repeat it
+	case secret && auth.IsKey(name): // an error of the file would repeat it
 		what, hint = "must be the path of a file, not a key", "Write the path of its file."
 	default:
 		var text []byte

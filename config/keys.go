@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -249,6 +250,13 @@ func (l *Listener) value() Value {
 		NewKey("tos", Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
 				"classes of traffic; on RoCE the host decides (`nvme connect --tos`)."),
+		NewKey("tls", words(&l.TLS, []fabric.TLSPolicy{
+			fabric.TLSOff, fabric.TLSAllowed, fabric.TLSRequired,
+		}), "`tcp` only: whether hosts encrypt their connections with TLS 1.3 and a key of their "+
+			"own (`tls_key` of the host, `nvme connect --tls`). `allowed` serves both, and so "+
+			"also a machine that claims the NQN of a host without TLS; `required` only those with TLS. "+
+			"Changes concern new connections. Set it when others can read or change what is on "+
+			"the network."),
 		NewKey("ana_states", &anaStates{&l.ANAStates},
 			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
 				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+

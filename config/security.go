@@ -4,25 +4,16 @@ import (
 	"fmt"
 	"slices"
 
-	"go.yaml.in/yaml/v3"
-
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// needTLS are the values of security that nothing offers yet.
-var needTLS = []string{"tls", "auth+tls", "concat"}
-
 // security is what a subsystem, or discovery, requires of hosts.
 func security(p *target.Security) Value {
-	s := words(p, []target.Security{0, target.SecurityAuth}).(*scalar)
+	s := words(p, []target.Security{
+		0, target.SecurityAuth, target.SecurityTLS, target.SecurityAuth | target.SecurityTLS,
+	}).(*scalar)
 	s.decoded, s.initial = true, s.get() // see requireSecurity
-	set := s.set
-	s.set = func(n *yaml.Node) (what, hint string) {
-		if what, hint = set(n); slices.Contains(needTLS, n.Value) {
-			what = fmt.Sprintf("%q is not possible: this version has no TLS", n.Value)
-		}
-		return what, hint
-	}
 	return s
 }
 
@@ -61,24 +52,37 @@ func (d *decoder) secureOnly(c *Config) {
 				"secure_only is true, so hosts have to be named", "List them in hosts instead.")
 		}
 	}
-	c.WithoutKey(func(path, host string) {
-		d.add(path, "secure_only is true, and "+host+" has no key",
-			"Give it a dhchap_key in hosts, or delete it here.")
+	c.WithoutKey(func(path, host, key string) {
+		d.add(path, fmt.Sprintf("secure_only is true, and %s has no %s", host, key),
+			fmt.Sprintf("Give it a %s in hosts, or delete it here.", key))
 	})
 }
 
-// WithoutKey calls report for each host of a subsystem that cannot use it, because it requires
-// authentication and the host has no key.
-func (c *Config) WithoutKey(report func(path, host string)) {
-	keys := map[string]bool{}
+// WithoutKey calls report for each host of a subsystem that cannot use it, because it lacks a key
+// that security requires. A host with a dhchap_key can generate one for TLS where a listener allows
+// that.
+func (c *Config) WithoutKey(report func(path, host, key string)) {
+	hosts := map[string]*Host{}
 	for i := range c.Hosts {
-		keys[c.Hosts[i].NQN] = c.Hosts[i].Key != nil
+		hosts[c.Hosts[i].NQN] = &c.Hosts[i]
 	}
+	allowed := slices.ContainsFunc(c.Listeners, func(l Listener) bool {
+		return l.TLS == fabric.TLSAllowed
+	})
 	for i := range c.Subsystems {
 		s := &c.Subsystems[i]
-		for j, h := range s.Hosts {
-			if s.Security&target.SecurityAuth != 0 && !keys[h] {
-				report(fmt.Sprintf("subsystems[%d].hosts[%d]", i, j), h)
+		for j, nqn := range s.Hosts {
+			h := hosts[nqn]
+			if h == nil {
+				h = &Host{}
+			}
+			path := fmt.Sprintf("subsystems[%d].hosts[%d]", i, j)
+			switch {
+			case s.Security&target.SecurityAuth != 0 && h.Key == nil:
+				report(path, nqn, "dhchap_key")
+			case s.Security&target.SecurityTLS != 0 && h.TLSKey == nil &&
+				(h.Key == nil || !allowed):
+				report(path, nqn, "tls_key")
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -50,6 +51,10 @@ func (d *decoder) listener(l *Listener, path string) {
 			"Write four times the DSCP, for instance 104 for DSCP 26.")
 	case l.TOS != 0 && l.Transport == nvme.TransportTCP:
 		d.add(path+".tos", "listeners with transport: tcp have none", "Delete it.")
+	}
+	if l.TLS != fabric.TLSOff && l.Transport == nvme.TransportRDMA {
+		d.add(path+".tls", "listeners with transport: rdma have none",
+			"Delete it. On RDMA nothing is encrypted; use a network that others do not reach.")
 	}
 }
 

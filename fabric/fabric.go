@@ -227,6 +227,8 @@ type QueueInfo struct {
 	InCapsuleSize int
 	// MSDBD is the largest number of SGL data block descriptors a command may carry.
 	MSDBD int
+	// TLS is nil if the connection is not encrypted.
+	TLS *TLS
 }
 
 // Addr is where a listener listens.

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -55,6 +56,7 @@ type Group struct {
 	rx      []byte
 	iov     []sys.Iovec
 	heads   []byte
+	tls     *tls.Buffers // nil while no queue has used TLS
 	batch   []*fabric.Request // for Prepare
 	ready   []*fabric.Request // for Execute
 
@@ -340,7 +342,7 @@ func (g *Group) Close() error {
 		g.stopTick()
 		g.ticking = false
 	}
-	g.rx = nil
+	g.rx, g.heads = nil, nil
 	if g.epfd < 0 {
 		return nil
 	}
@@ -349,6 +351,9 @@ func (g *Group) Close() error {
 	}
 	err := unix.Close(g.epfd)
 	g.epfd = -1
+	if g.tls != nil {
+		err = errors.Join(err, g.tls.Close())
+	}
 	return err
 }
 

@@ -8,16 +8,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // Transport makes NVMe/TCP listeners and groups.
 type Transport struct {
-	cfg       Config
-	next      atomic.Pointer[Config] // of new connections, see Update
-	deepest   atomic.Int64           // the largest MaxDepth so far
-	log       *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
-	admission *admission.Counter
+	cfg        Config
+	next       atomic.Pointer[Config] // of new connections, see Update
+	deepest    atomic.Int64           // the largest MaxDepth so far
+	log        *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
+	admission  *admission.Counter
+	handshakes turns.Pool // of TLS
 
 	mu        sync.Mutex
 	closed    bool

@@ -301,9 +301,11 @@ func (tr *transition) changeHost(c config.Change) error {
 			}
 		}
 		tr.s.target.SetHostLimits(c.NQN, host.Limits)
-		if host.Key != nil {
+		keys := host.TLSKeys()
+		if host.Key != nil || keys != nil {
 			sys.PreventCoreDumps()
 		}
+		tr.s.tlsKeys.Store(c.NQN, keys)
 		tr.s.target.SetHostPolicy(c.NQN, host.Policy())
 		tr.s.target.SetHostNetworks(c.NQN, host.Networks)
 		return nil

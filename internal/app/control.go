@@ -338,6 +338,9 @@ func (s *Server) connections(ctx context.Context) ([]control.Connection, error) 
 			HeaderDigest:            c.HeaderDigest, DataDigest: c.DataDigest,
 			Commands: c.Commands, ReadBytes: c.ReadBytes, WrittenBytes: c.WrittenBytes,
 		}
+		if c.TLS != nil {
+			list[i].TLS = c.TLS.Cipher
+		}
 	}
 	return list, nil
 }

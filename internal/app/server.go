@@ -96,6 +96,7 @@ type Server struct {
 	mdns       *mdns.Responder
 	discovery  atomic.Pointer[config.Discovery] // as applied; nil: the default
 	disks      diskLooks
+	tlsKeys    sync.Map // []*auth.TLSKey by the NQN of the host
 	next       atomic.Uint64
 	external   bool // storage is opened by Options.OpenDevice
 
@@ -247,6 +248,9 @@ func (s *Server) startWorkers() error {
 	}
 	tc := c.TCP
 	tc.Log = s.log
+	if tc.TLS == nil {
+		tc.TLS, tc.PSKs = s.listeners.tlsOf, s.tlsPSKs
+	}
 	list := []fabric.Transport{tcp.New(tc)}
 	if s.opts.Verbs != nil {
 		list = append(list, rdma.New(s.rdmaConfig()))

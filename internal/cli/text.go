@@ -183,7 +183,7 @@ func hosts(t *table, list []control.Host) {
 
 func connections(t *table, list []control.Connection) {
 	t.row("HOST", "SUBSYSTEM", "CNTLID", "QID", "TRANSPORT", "REMOTE", "LOCAL", "REACTOR", "DEPTH",
-		"IN FLIGHT", "AGE", "KEEP ALIVE LEFT", "DIGESTS")
+		"IN FLIGHT", "AGE", "KEEP ALIVE LEFT", "DIGESTS", "TLS")
 	for _, c := range list {
 		left := "-"
 		if c.KeepAliveTimeoutSeconds > 0 {
@@ -195,7 +195,7 @@ func connections(t *table, list []control.Connection) {
 		}, func(s string) bool { return s == "-" })
 		t.row(or(c.Host), or(c.Subsystem), c.CNTLID, c.QID, c.Transport, c.Remote, c.Local,
 			c.Reactor, c.Depth, c.InFlight, span(c.AgeSeconds), left,
-			or(strings.Join(digests, ", ")))
+			or(strings.Join(digests, ", ")), or(c.TLS))
 	}
 }
 

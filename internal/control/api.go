@@ -204,6 +204,8 @@ type Connection struct {
 	// left of it if the host sends nothing more.
 	KeepAliveTimeoutSeconds float64 `json:"keep_alive_timeout_seconds"`
 	KeepAliveLeftSeconds    float64 `json:"keep_alive_left_seconds"`
+	// TLS is the cipher suite, empty if the connection is not encrypted.
+	TLS string `json:"tls"`
 	// HeaderDigest and DataDigest say that the connection has them.
 	HeaderDigest bool `json:"header_digest"`
 	DataDigest   bool `json:"data_digest"`

@@ -131,7 +131,8 @@ func (r *reader) nvmetPort(v *value) {
 		}
 	}
 	if required || strings.HasPrefix(security, "tls") {
-		r.note(addr, "left out: port %d, which has TLS. There is none", id)
+		r.note(addr, "left out: port %d, which has TLS. Add it with tls: required, and "+
+			"hosts with their tls_key", id)
 		return
 	}
 	l := r.address(addr, path+"addr.")

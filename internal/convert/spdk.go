@@ -191,7 +191,8 @@ func (s *spdk) addListener(p *value, path string) {
 	}
 	address := s.object(p, "listen_address", path)
 	if s.flag(p, "secure_channel", path, false) {
-		s.note(p, "left out: a listener of %s, which has TLS. There is none", short(n.nqn))
+		s.note(p, "left out: a listener of %s, which has TLS. Add it with tls: required, "+
+			"and hosts with their tls_key", short(n.nqn))
 		p.ignore()
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -32,12 +33,13 @@ func (s *subsystem) permits(q *session, hostNQN string, authenticated bool) erro
 	case !s.t.comesFromNetworks(hostNQN, q):
 		return errElsewhere
 	}
-	return cfg.Security.lacks(authenticated, false)
+	return cfg.Security.lacks(authenticated, q.info.TLS != nil || q.concatenates)
 }
 
 // permitted says why a controller may not exist, or not any longer.
 func (c *controller) permitted() error {
-	return c.sub.permits(c.admin, c.hostNQN, c.authenticates && c.t.hasKey(c.hostNQN))
+	authenticated := c.authenticates || generatedIdentity(c.info) != ""
+	return c.sub.permits(c.admin, c.hostNQN, authenticated && c.t.hasKey(c.hostNQN))
 }
 
 // refused is the refusal of a Connect for what permits returns. Through a port that does not serve
@@ -65,7 +67,8 @@ func (s *subsystem) refusedFor(why error, q *session, hostNQN string) refusal {
 	case errors.Is(why, errNoKey), errors.Is(why, errNoTLS):
 		return refusal{
 			expected: s.settings.Load().Security.String(), received: why,
-			hint: "give the host a dhchap_key in the configuration, or it is somebody else",
+			hint: "give the host a dhchap_key, or a tls_key for TLS, in the configuration, or it " +
+				"is somebody else",
 		}
 	}
 	return hostRefused(hostNQN)
@@ -171,15 +174,15 @@ func setOf(list []string) map[string]bool {
 	return set
 }
 
-// SetPortListener says that another listener has a port now. Controllers of subsystems that it does
-// not serve end.
-func (t *Target) SetPortListener(id uint16, listener string) {
+// SetPortListener says which listener has a port now, and what hosts are told of its TLS.
+// Controllers of subsystems that it does not serve end.
+func (t *Target) SetPortListener(id uint16, listener string, tls fabric.TLSPolicy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ports = slices.Clone(t.ports)
 	for i := range t.ports {
 		if t.ports[i].ID == id {
-			t.ports[i].Listener = listener
+			t.ports[i].Listener, t.ports[i].TLS = listener, tls
 		}
 	}
 	t.portState(id).listener.Store(&listener) // first: see enforce

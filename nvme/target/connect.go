@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 // Statuses of Connect. DNR makes a Linux host give up reconnecting, so it goes only with what no
@@ -79,7 +80,9 @@ func connect(h *Handler, c *cmd) {
 	}
 	result := nvme.MakeConnectResult(s.ctrl.cntlid)
 	if s.unproven() {
-		result |= nvme.ConnectATR
+		if result |= nvme.ConnectATR; s.concatenates {
+			result |= nvme.ConnectASCR
+		}
 	} else {
 		s.stopDeadline()
 	}
@@ -180,7 +183,9 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 
 // resolve reads the NQNs and finds the subsystem. To who may not use it, an I/O queue tells no more
 // than an admin queue.
-func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN string, r refusal) {
+func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, hostNQN string,
+	r refusal,
+) {
 	const valid = "a valid NQN"
 	subNQN, err := nvme.ParseNQN(&data.SUBNQN)
 	if err != nil {
@@ -190,11 +195,25 @@ func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN strin
 	if hostNQN, err = nvme.ParseNQN(&data.HOSTNQN); err != nil && data.HOSTNQN[0] != 0 {
 		return nil, "", badData(connectMalformed, nvme.ConnectDataOffsetHOSTNQN, valid, err)
 	}
+	switch tls := s.info.TLS; {
+	case tls == nil:
+	case tls.HostNQN != hostNQN:
+		r = badData(nvme.ConnectInvalidHost, nvme.ConnectDataOffsetHOSTNQN, tls.HostNQN, hostNQN)
+		r.hint = "the PSK of TLS is that of another host"
+		return nil, "", r
+	case tls.SubNQN != subNQN:
+		r = badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, tls.SubNQN, subNQN)
+		r.hint = "the PSK of TLS is for another subsystem: nvme gen-tls-key --subsysnqn"
+		return nil, "", r
+	}
 	if sub = s.h.t.find(subNQN); sub == nil {
 		return nil, "", badData(connectRefused, nvme.ConnectDataOffsetSUBNQN,
 			"a subsystem of the target", subNQN)
 	}
-	if err := sub.permits(s, hostNQN, s.h.t.hasKey(hostNQN)); err != nil {
+	hasKey := s.h.t.hasKey(hostNQN)
+	s.concatenates = admin && hasKey && !sub.discovery && s.concatenation() == auth.NewPSK &&
+		sub.settings.Load().Security&SecurityTLS != 0
+	if err := sub.permits(s, hostNQN, hasKey); err != nil {
 		return nil, "", sub.refused(err, s, hostNQN)
 	}
 	return sub, hostNQN, refusal{}
@@ -205,7 +224,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	if s.h.t.closed.Load() {
 		return refusal{st: nvme.ConnectControllerBusy}
 	}
-	sub, hostNQN, r := s.resolve(data)
+	sub, hostNQN, r := s.resolve(data, true)
 	if !r.st.OK() {
 		return r
 	}
@@ -225,6 +244,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	if r := sub.admit(c); !r.st.OK() {
 		return r
 	}
+	s.h.t.generated.use(c)
 	s.ctrl, s.table = c, &adminOps
 	if c.authenticates {
 		s.requireAuthentication()
@@ -267,7 +287,7 @@ func hostRefused(nqn string) refusal {
 // address (see 0020): the identifiers of a host can be guessed. The status has no DNR, so that a
 // host whose address has changed connects the whole controller again.
 func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusal {
-	sub, hostNQN, r := s.resolve(data)
+	sub, hostNQN, r := s.resolve(data, false)
 	if !r.st.OK() {
 		return r
 	}
@@ -301,6 +321,9 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
 		return other(cntlid, fmt.Sprintf("%v, port ID %d", c.info.Transport, c.info.PortID),
 			fmt.Sprintf("%v, port ID %d", s.info.Transport, s.info.PortID))
+	case (c.info.TLS == nil) != (s.info.TLS == nil) ||
+		generatedIdentity(c.info) != generatedIdentity(s.info):
+		return other(cntlid, "TLS as on the admin queue", "another")
 	case sub.discovery:
 		// no I/O queues (Base section 3.1.3.3)
 		return malformed(nvme.ConnectOffsetQID, 0, sqe.QID())

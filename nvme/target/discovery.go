@@ -366,6 +366,14 @@ func (l *discoveryLog) entry(s *settings, p *reachablePort) *nvme.DiscoveryEntry
 	}
 	d := newEntry(p.Addr, p.addr, typ, nqn)
 	d.PORTID, d.EFLAGS = p.ID, flags
+	switch p.TLS { // TCP section 3.6.1.1
+	case fabric.TLSAllowed:
+		// With TCPTLS13 besides, libnvme (nvmf_update_tls_concat) would concatenate, which fails.
+		d.TREQ |= nvme.TREQNotRequired
+	case fabric.TLSRequired:
+		d.TREQ |= nvme.TREQRequired
+		d.SetTCP(nvme.TCPTLS13)
+	}
 	return d
 }
 

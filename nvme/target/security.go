@@ -13,7 +13,7 @@ type Security uint8
 // The requirements.
 const (
 	SecurityAuth Security = 1 << iota // hosts authenticate
-	SecurityTLS                       // connections are encrypted, which no transport offers yet
+	SecurityTLS                       // connections are encrypted, so not over RDMA
 )
 
 // String is the requirement as the configuration has it.

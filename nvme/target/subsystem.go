@@ -232,6 +232,7 @@ func (s *subsystem) remove(c *controller) {
 	s.mu.Lock()
 	delete(s.controllers, c.cntlid)
 	s.mu.Unlock()
+	c.t.generated.release(c)
 	close(c.gone)
 }
 

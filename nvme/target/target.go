@@ -59,6 +59,7 @@ type Target struct {
 	slowIO     atomic.Int64                            // nanoseconds, see SetSlowIO
 	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
 	auth       *authPool
+	generated  generatedPSKs
 	protection ProtectionStore    // nil if there is none
 	store      ReservationStore   // nil if there is none
 	marks      UncorrectableStore // nil if there is none
@@ -92,6 +93,8 @@ type Port struct {
 	Addr fabric.Addr
 	// Listener is the name of the listener that has the port; see SubsystemConfig.Listeners.
 	Listener string
+	// TLS is what hosts are told of it; the transport sees to it.
+	TLS fabric.TLSPolicy
 }
 
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
@@ -116,6 +119,7 @@ func New(o Options) *Target {
 	t.hosts.Store(&map[string]*limiter{})
 	t.policies.Store(&map[string]*auth.Policy{})
 	t.auth = newAuthPool()
+	t.generated.psks = map[string][]*generatedPSK{}
 	t.networks.Store(&map[string][]netip.Prefix{})
 	t.discoveryTable.Store(t.newDiscoveryTable(max(o.Generation, 1)))
 	return t
