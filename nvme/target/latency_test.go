@@ -66,6 +66,17 @@ func TestStages(t *testing.T) {
 			x.dev.Release()
 			x.until("it completes", func() bool { return c.Done })
 		}, OperationRead, fabric.StageBackend},
+		"given up": {func(_ *harness, x *hang) {
+			x.dev.Hold(nil)
+			c := x.send(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block()))
+			x.until("the device has it", func() bool { return x.dev.Held() == 1 })
+			x.w.Advance(5 * time.Second)
+			x.until("it completes", func() bool { return c.Done })
+			x.dev.Release()
+			if l := x.only(OperationRead); l.Errors != 1 || l.Bytes != 0 {
+				x.t.Errorf("%d errors, %d bytes", l.Errors, l.Bytes)
+			}
+		}, OperationRead, fabric.StageBackend},
 		"data of the host": {func(r *harness, x *hang) {
 			c := rw(nvme.NVMWrite, 1, 0, 1, block())
 			c.Late = true
