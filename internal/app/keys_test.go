@@ -398,12 +398,12 @@ func TestTLSKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for hosts, want := range map[string]string{
-		", tls_key_file: " + secret:                                             "everybody can read",
-		`, tls_key_file: "` + keys[2].Reveal() + `"`:                            "not a key",
-		`, tls_key: "` + keys[2].Reveal()[:40] + `"`:                            "does not end with a colon",
-		key("tls_old_key", keys[2]):                                             "without tls_key",
-		`, dhchap_key: "` + keys[2].Reveal() + `"`:                              "begins with DHHC-1:",
-		", limits: {iops: 5}}]\nmetrics: {listen: " + keys[2].Reveal() + "}\n#": "(a key)",
+		", tls_key_file: " + secret:                          "everybody can read",
+		`, tls_key_file: "` + keys[2].Reveal() + `"`:         "not a key",
+		`, tls_key: "` + keys[2].Reveal()[:40] + `"`:         "does not end with a colon",
+		key("tls_old_key", keys[2]):                          "without tls_key",
+		`, dhchap_key: "` + keys[2].Reveal() + `"`:           "begins with DHHC-1:",
+		"}]\nmetrics: {listen: " + keys[2].Reveal() + "}\n#": "(a key)",
 	} {
 		_, err := Parse(file, []byte(validFile+"hosts: [{nqn: "+nqn+hosts+"}]\n"), nil)
 		if err == nil || !strings.Contains(err.Error(), want) {
