@@ -308,6 +308,9 @@ func TestTLSKeys(t *testing.T) {
 			for _, p := range psks {
 				found := slices.ContainsFunc(s.tlsPSKs([]byte(p.Identity)),
 					func(o auth.TLSPSK) bool {
+						if o.Identity != p.Identity {
+							t.Errorf("%v instead of %v", o, p)
+						}
 						return bytes.Equal(o.Secret, p.Secret) && o.Compat == p.Compat
 					})
 				if found != slices.Contains(want, k) {
