@@ -15,9 +15,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestTLSCost measures reads with and without TLS by turns, on one reactor: IOPS, and processor time
-// of the target. It tells ratios, TLS to plain, the least, the median and the largest of the rounds.
-// It runs only by itself: NVMF_TLS_COST has the number of rounds.
+// TestTLSCost measures reads with and without TLS by turns, on one reactor: IOPS, and processor
+// time of the target. It tells ratios, TLS to plain: the least, the median and the largest of the
+// rounds. It runs only by itself: NVMF_TLS_COST has the number of rounds.
 func TestTLSCost(t *testing.T) {
 	rounds := 0
 	if _, err := fmt.Sscan(os.Getenv("NVMF_TLS_COST"), &rounds); err != nil {
@@ -55,7 +55,9 @@ func TestTLSCost(t *testing.T) {
 				float64(n)/took[0], used[0]*1e6/float64(n), float64(n)/took[1],
 				used[1]*1e6/float64(n))
 		}
-		for what, list := range map[string][]float64{"IOPS": iops[1:], "time of the target": cpu[1:]} {
+		for what, list := range map[string][]float64{
+			"IOPS": iops[1:], "time of the target": cpu[1:],
+		} {
 			slices.Sort(list)
 			t.Logf("%d bytes, %s: %.2f %.2f %.2f", size, what, list[0], list[len(list)/2],
 				list[len(list)-1])

@@ -80,7 +80,8 @@ func policyTLS(p fabric.TLSPolicy) func(*tcp.Config) {
 // TestTLSPolicies: who may connect, and what the log says of others.
 func TestTLSPolicies(t *testing.T) {
 	needTLS(t)
-	all := func(change func(psks []auth.TLSPSK) *auth.TLSPSK) func(string, string) (*auth.TLSPSK, error) {
+	type psk = func(host, sub string) (*auth.TLSPSK, error)
+	all := func(change func(psks []auth.TLSPSK) *auth.TLSPSK) psk {
 		return func(host, sub string) (*auth.TLSPSK, error) {
 			psks, err := tlsKey.PSKs(host, sub)
 			return change(psks), err
@@ -90,7 +91,7 @@ func TestTLSPolicies(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		policy fabric.TLSPolicy
-		psk    func(string, string) (*auth.TLSPSK, error)
+		psk    psk
 		log    string // "": the host connects
 	}{
 		{"plain, off", off, nil, ""},
@@ -130,7 +131,7 @@ func TestTLSPolicies(t *testing.T) {
 					return strings.Contains(h.log.String(), tc.log)
 				})
 			}
-			if tc.name == "compat" && !strings.Contains(h.log.String(), "labels=\"libnvme") {
+			if tc.name == "compat" && !strings.Contains(h.log.String(), "labels=compat") {
 				t.Error("the log does not say which labels the host uses")
 			}
 		})
@@ -146,7 +147,10 @@ func TestTLSFlood(t *testing.T) {
 	if full() {
 		n, limit = 10_000, tcp.DefaultMaxConnections
 	}
-	h := newHarness(t, options{tcp: func(c *tcp.Config) { requireTLS(c); c.MaxConnections = limit }})
+	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+		requireTLS(c)
+		c.MaxConnections = limit
+	}})
 	v := variant{tcp: host.TCP{PSK: tlsPSK(tlsKey)}}
 	connect := func(who, source string) {
 		t.Helper()

@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// FuzzHello: whatever a client begins with, in two pieces, the handshake of the server ends, with an
-// alert, or waits for more.
+// FuzzHello: whatever a client begins with, in two pieces, the handshake of the server ends, with
+// an alert, or waits for more.
 func FuzzHello(f *testing.F) {
 	needTLS(f)
 	psks := testPSKs(f, auth.SHA256)
@@ -42,11 +42,12 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// FuzzRecords: whatever records with whatever content come, received with little and much room, data
-// is delivered as it was sealed, or the connection fails for good.
+// FuzzRecords: whatever records with whatever content come, received with little and much room,
+// data is delivered as it was sealed, or the connection fails for good.
 func FuzzRecords(f *testing.F) {
 	needTLS(f)
-	f.Add([]byte{typeApplication, 4, 1, 2, 3, 4, typeHandshake, 5, 24, 0, 0, 1, 1}, uint16(3), false)
+	f.Add([]byte{typeApplication, 4, 1, 2, 3, 4, typeHandshake, 5, 24, 0, 0, 1, 1}, uint16(3),
+		false)
 	f.Add([]byte{0, 3, 1, typeApplication, 0, typeAlert, 2, 1, 0}, uint16(300), true)
 	f.Fuzz(func(t *testing.T, in []byte, room uint16, raw bool) {
 		p := newPair(t, auth.SHA256)
