@@ -75,8 +75,9 @@ func (a *Authentication) keys() []Key {
 		NewKey("tls_key", tlsKey(&a.TLSKey),
 			"Key from which the PSKs of TLS are derived, for all subsystems: "+
 				"`NVMeTLSkey-1:...:`, as `nvmf-target key gen --tls` makes it and `nvme "+
-				"check-tls-key --insert` puts it into the keyring of the host; better in a file. The host can use TLS on listeners with `tls`, and no other host can claim "+
-				"its NQN there. Set it when what hosts read and write must be encrypted.").
+				"check-tls-key --insert` puts it into the keyring of the host; better in a file. "+
+				"The host can use TLS on listeners with `tls`, and where that is `required` no "+
+				"other host can claim its NQN. Set it when what hosts read and write must be encrypted.").
 			Without("none").OrSecretFile(),
 		NewKey("tls_old_key", tlsKey(&a.OldTLSKey),
 			"A key that counts as well. Set it to the one before while the host changes over to "+

@@ -308,6 +308,9 @@ func TestTLSKeys(t *testing.T) {
 			for _, p := range psks {
 				found := slices.ContainsFunc(s.tlsPSKs([]byte(p.Identity)),
 					func(o auth.TLSPSK) bool {
+						if o.Identity != p.Identity {
+							t.Errorf("%v instead of %v", o, p)
+						}
 						return bytes.Equal(o.Secret, p.Secret) && o.Compat == p.Compat
 					})
 				if found != slices.Contains(want, k) {
@@ -398,12 +401,12 @@ func TestTLSKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for hosts, want := range map[string]string{
-		", tls_key_file: " + secret:                                             "everybody can read",
-		`, tls_key_file: "` + keys[2].Reveal() + `"`:                            "not a key",
-		`, tls_key: "` + keys[2].Reveal()[:40] + `"`:                            "does not end with a colon",
-		key("tls_old_key", keys[2]):                                             "without tls_key",
-		`, dhchap_key: "` + keys[2].Reveal() + `"`:                              "begins with DHHC-1:",
-		", limits: {iops: 5}}]\nmetrics: {listen: " + keys[2].Reveal() + "}\n#": "(a key)",
+		", tls_key_file: " + secret:                          "everybody can read",
+		`, tls_key_file: "` + keys[2].Reveal() + `"`:         "not a key",
+		`, tls_key: "` + keys[2].Reveal()[:40] + `"`:         "does not end with a colon",
+		key("tls_old_key", keys[2]):                          "without tls_key",
+		`, dhchap_key: "` + keys[2].Reveal() + `"`:           "begins with DHHC-1:",
+		"}]\nmetrics: {listen: " + keys[2].Reveal() + "}\n#": "(a key)",
 	} {
 		_, err := Parse(file, []byte(validFile+"hosts: [{nqn: "+nqn+hosts+"}]\n"), nil)
 		if err == nil || !strings.Contains(err.Error(), want) {

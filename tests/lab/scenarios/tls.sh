@@ -27,7 +27,6 @@ for d in run tmp; do mount -t tmpfs tmp "$DEBIAN_ROOT/$d"; done
 debian() { chroot "$DEBIAN_ROOT" "$@"; }
 nvme() { debian nvme "$@"; }
 printf '[debug]\nloglevel=1\n[authenticate]\nkeyrings=.nvme\n' >"$DEBIAN_ROOT/run/tlshd.conf"
-debian tlshd --stderr --config /run/tlshd.conf >/run/tlshd.log 2>&1 &
 copy_function fail plain_fail
 fail() { tail -n 20 /run/tlshd.log; plain_fail "$@"; }
 
@@ -57,6 +56,13 @@ for k in "$sha384" "$other"; do # nvme-cli 2.13 has only what it calls compat to
 done
 KEYS=", tls_key: \"$sha256\""
 lab_up; target_start
+use "$sha256" 1
+klog_mark
+refused "without tlshd" --tls
+klog_has "failed to start TLS: -3" || fail "the host does not say so"
+debian tlshd --stderr --config /run/tlshd.conf >/run/tlshd.log 2>&1 &
+hears() { awk '$2 == 16 && $4 != "00000000" {found = 1} END {exit !found}' /proc/net/netlink; }
+wait_for 10 hears
 combinations=("$sha256 0" "$sha256 1" "$none 0" "$none 1")
 # With a GnuTLS that does not have this, tlshd proves keys of SHA-384 with SHA-256, which RFC 8446
 # does not allow (section 4.2.11).
