@@ -110,8 +110,9 @@ type Config struct {
 	// source address. Package admission says which part of them, and of QueueMemory, is for
 	// connections that are not yet those of allowed hosts.
 	MaxConnections, MaxConnectionsPerHost int
-	// TLS says whether new connections of a listener use TLS, nil that none does. PSKs returns those
-	// with an identity, none if it is unknown; it must be set if TLS is. Any goroutine calls them.
+	// TLS says whether new connections of a listener use TLS, nil that none does. PSKs returns
+	// those with an identity, none if it is unknown; it must be set if TLS is. Any goroutine calls
+	// them, and PSKs makes new secrets in each call.
 	TLS  func(portID uint16) fabric.TLSPolicy
 	PSKs func(identity []byte) []auth.TLSPSK
 }

@@ -317,11 +317,12 @@ func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
 
 // serve passes an accepted socket to the accept function if it is admitted.
 func (l *listener) serve(fd int, peer unix.Sockaddr) {
-	c := &conn{t: l.t, fd: fd, tls: l.t.tlsPolicy(l.portID), accepted: time.Now(), info: fabric.QueueInfo{
+	c := &conn{t: l.t, fd: fd, accepted: time.Now(), info: fabric.QueueInfo{
 		Transport: nvme.TransportTCP, Remote: addrPort(peer), PortID: l.portID, QID: -1,
 		CNTLID:   nvme.CNTLIDDynamic,
 		MaxDepth: l.t.next.Load().MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,
 	}}
+	c.tls = l.t.tlsPolicy(l.portID)
 	if err := c.admit(); err != nil {
 		_ = unix.Close(fd)
 		l.t.log.Peer(c.info.Remote).Warn("connection refused", "listener", l.addr, "err", err)

@@ -287,7 +287,8 @@ func (q *queue) run() int {
 // finished says whether a queue that ends has nothing left to send. Commands on an admin queue may
 // never complete (Asynchronous Event Requests), so they are not waited for.
 func (q *queue) finished() bool {
-	return q.sendq.Empty() && !q.pending() && (q.executing == 0 || q.admin || q.state == queueTerminating)
+	return q.sendq.Empty() && !q.pending() &&
+		(q.executing == 0 || q.admin || q.state == queueTerminating)
 }
 
 // close stops taking input, abandons what has not been executed, and lets what is queued be sent

@@ -15,7 +15,8 @@ import (
 
 // This file is TLS of a queue, see ADR 0034. A handshake belongs to a connection that is
 // unassociated and has the time of its ICReq. The reactor moves its bytes; what they mean is
-// computed on a few goroutines. Afterwards the record layer stands between the queue and its socket.
+// computed on a few goroutines. Afterwards the record layer stands between the queue and its
+// socket.
 
 // security is the TLS of one queue. It belongs to the queue's reactor, but for handshake while job
 // has it.
@@ -180,11 +181,11 @@ func (q *queue) noteTLS() {
 	}
 	labels := "RFC 8446"
 	if q.psk.Compat {
-		labels = "libnvme without the lengths of label and context"
+		labels = "compat"
 	}
 	q.g.t.cfg.Log.Info("host uses TLS", "remote", q.conn.info.Remote, "host", q.psk.HostNQN,
-		"subsystem", q.psk.SubNQN, "cipher", q.psk.Cipher(), "identity", q.psk.Version, "labels",
-		labels)
+		"subsystem", q.psk.SubNQN, "cipher", q.psk.Cipher(), "identity", q.psk.Version,
+		"labels", labels)
 }
 
 // closeTLS wipes and frees keys, and ends a step that is being processed.

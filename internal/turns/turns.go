@@ -13,9 +13,9 @@ import (
 // Pool does jobs on a quarter of the processors, on goroutines that exist while there is work. A
 // connection has one job at a time here, until it ends, so that admission bounds how many there
 // are. Addresses take turns, and known ones come first: a flood from elsewhere hardly delays them.
-// Of the others the newest comes first: admission evicts the oldest, so that in a flood of more than
-// can be processed a host would never have its turn otherwise. Any goroutine may use it; its zero
-// value has no jobs.
+// Of the others the newest comes first: admission evicts the oldest, so that in a flood of more
+// than can be processed a host would never have its turn otherwise. Any goroutine may use it; its
+// zero value has no jobs.
 type Pool struct {
 	mu      sync.Mutex
 	workers int

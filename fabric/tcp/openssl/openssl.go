@@ -132,7 +132,9 @@ func Vectors(b []byte) []unix.Iovec {
 // Seal makes records of at most most bytes of content, from seq on, of the n bytes of v behind the
 // first skip bytes, and returns their length. out must have room. v, and everything that it refers
 // to, must be outside of the Go heap, or pinned.
-func (a *AEAD) Seal(out []byte, seq uint64, v []unix.Iovec, skip, n, most int, typ byte) (int, bool) {
+func (a *AEAD) Seal(out []byte, seq uint64, v []unix.Iovec, skip, n, most int, typ byte) (int,
+	bool,
+) {
 	size := C.aead_seal(a.c, bytesOf(a.iv[:]), C.uint64_t(seq),
 		(*C.struct_iovec)(unsafe.Pointer(unsafe.SliceData(v))), C.size_t(skip), C.size_t(n),
 		C.size_t(most), C.uchar(typ), bytesOf(out))

@@ -58,10 +58,7 @@ const Memory = maxRecord + maxSealed
 // maxIdle is how many records in a row may carry no data; OpenSSL allows as many.
 const maxIdle = 32
 
-// rekeyAfter is how many records are sealed with one key. RFC 8446 section 5.5 has 2^24.5 for AES-GCM
-// (with a margin of 2^-57), which is minutes at the rate of this protocol, and hosts end a
-// connection at a KeyUpdate. With 2^36 the margin is 2^-34, and a connection of 10 GB/s gets a
-// KeyUpdate after a day. A variable for tests.
+// rekeyAfter is how many records are sealed with one key, see ADR 0034. A variable for tests.
 var rekeyAfter uint64 = 1 << 36
 
 // Buffers is what the connections of one goroutine use one after the other. It is outside of the Go

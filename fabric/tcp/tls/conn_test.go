@@ -56,7 +56,8 @@ func lookup(psks []auth.TLSPSK) func([]byte) []auth.TLSPSK {
 	}
 }
 
-// shake runs a handshake with so many bytes of a flight at a time, and returns what both sides have.
+// shake runs a handshake with so many bytes of a flight at a time, and returns what both sides
+// have.
 func shake(c *Client, s *Server, size int) (client, server *Conn, err error) {
 	out, _, err := c.Step(nil)
 	for err == nil && (client == nil || server == nil) {
@@ -243,8 +244,12 @@ func TestRecords(t *testing.T) {
 		{"padding", func(p *pair) []byte {
 			return p.seal(0, append(append(data[:4:4], typeApplication), make([]byte, 99)...))
 		}, "data", 0},
-		{"empty records", func(p *pair) []byte { return append(many(p, maxIdle), p.seal(typeApplication, data)...) }, "data", 0},
-		{"masses of empty records", func(p *pair) []byte { return many(p, maxIdle+1) }, "in a row", alertUnexpectedMessage},
+		{"empty records", func(p *pair) []byte {
+			return append(many(p, maxIdle), p.seal(typeApplication, data)...)
+		}, "data", 0},
+		{"masses of empty records", func(p *pair) []byte {
+			return many(p, maxIdle+1)
+		}, "in a row", alertUnexpectedMessage},
 		{"forged", func(p *pair) []byte {
 			b := p.seal(typeApplication, data)
 			b[8]++
@@ -254,20 +259,48 @@ func TestRecords(t *testing.T) {
 			b := p.seal(typeApplication, nil)
 			return append(b, b...)
 		}, "changed", alertBadRecordMAC},
-		{"too long outside", func(*pair) []byte { return []byte{typeApplication, 3, 3, 0x41, 1, 0} }, "limit", alertRecordOverflow},
-		{"too long inside", func(p *pair) []byte { return p.seal(typeApplication, make([]byte, maxContent+1)) }, "limit", alertRecordOverflow},
-		{"longest", func(p *pair) []byte { return p.seal(typeApplication, make([]byte, maxContent)) }, string(make([]byte, maxContent)), 0},
-		{"too short", func(*pair) []byte { return append([]byte{typeApplication, 3, 3, 0, 16}, make([]byte, 16)...) }, "short", alertDecodeError},
-		{"change_cipher_spec", func(*pair) []byte { return []byte{20, 3, 3, 0, 1, 1} }, "type 20", alertUnexpectedMessage},
-		{"plain alert", func(*pair) []byte { return plainAlert(alertUserCanceled) }, "type 21", alertUnexpectedMessage},
-		{"nothing but padding", func(p *pair) []byte { return p.seal(0, make([]byte, 9)) }, "type 0", alertUnexpectedMessage},
-		{"unknown content", func(p *pair) []byte { return p.seal(24, data) }, "type 24", alertUnexpectedMessage},
-		{"ClientHello", func(p *pair) []byte { return p.seal(typeHandshake, []byte{1, 0, 0, 1, 0}) }, "type 1", alertUnexpectedMessage},
-		{"NewSessionTicket", func(p *pair) []byte { return p.seal(typeHandshake, []byte{4, 0, 0, 1, 0}) }, "type 4", alertUnexpectedMessage},
-		{"empty handshake", func(p *pair) []byte { return p.seal(typeHandshake, nil) }, "empty", alertUnexpectedMessage},
-		{"KeyUpdate of 2", func(p *pair) []byte { return p.seal(typeHandshake, []byte{24, 0, 0, 1, 2}) }, "request 2", alertIllegalParameter},
-		{"KeyUpdate that is too long", func(p *pair) []byte { return p.seal(typeHandshake, []byte{24, 0, 0, 2, 0, 0}) }, "type 24", alertUnexpectedMessage},
-		{"KeyUpdate and more", func(p *pair) []byte { return p.seal(typeHandshake, append(update, update...)) }, "end of its record", alertUnexpectedMessage},
+		{"too long outside", func(*pair) []byte {
+			return []byte{typeApplication, 3, 3, 0x41, 1, 0}
+		}, "limit", alertRecordOverflow},
+		{"too long inside", func(p *pair) []byte {
+			return p.seal(typeApplication, make([]byte, maxContent+1))
+		}, "limit", alertRecordOverflow},
+		{"longest", func(p *pair) []byte {
+			return p.seal(typeApplication, make([]byte, maxContent))
+		}, string(make([]byte, maxContent)), 0},
+		{"too short", func(*pair) []byte {
+			return append([]byte{typeApplication, 3, 3, 0, 16}, make([]byte, 16)...)
+		}, "short", alertDecodeError},
+		{"change_cipher_spec", func(*pair) []byte {
+			return []byte{20, 3, 3, 0, 1, 1}
+		}, "type 20", alertUnexpectedMessage},
+		{"plain alert", func(*pair) []byte {
+			return plainAlert(alertUserCanceled)
+		}, "type 21", alertUnexpectedMessage},
+		{"nothing but padding", func(p *pair) []byte {
+			return p.seal(0, make([]byte, 9))
+		}, "type 0", alertUnexpectedMessage},
+		{"unknown content", func(p *pair) []byte {
+			return p.seal(24, data)
+		}, "type 24", alertUnexpectedMessage},
+		{"ClientHello", func(p *pair) []byte {
+			return p.seal(typeHandshake, []byte{1, 0, 0, 1, 0})
+		}, "type 1", alertUnexpectedMessage},
+		{"NewSessionTicket", func(p *pair) []byte {
+			return p.seal(typeHandshake, []byte{4, 0, 0, 1, 0})
+		}, "type 4", alertUnexpectedMessage},
+		{"empty handshake", func(p *pair) []byte {
+			return p.seal(typeHandshake, nil)
+		}, "empty", alertUnexpectedMessage},
+		{"KeyUpdate of 2", func(p *pair) []byte {
+			return p.seal(typeHandshake, []byte{24, 0, 0, 1, 2})
+		}, "request 2", alertIllegalParameter},
+		{"KeyUpdate that is too long", func(p *pair) []byte {
+			return p.seal(typeHandshake, []byte{24, 0, 0, 2, 0, 0})
+		}, "type 24", alertUnexpectedMessage},
+		{"KeyUpdate and more", func(p *pair) []byte {
+			return p.seal(typeHandshake, append(update, update...))
+		}, "end of its record", alertUnexpectedMessage},
 		{"KeyUpdate in pieces", func(p *pair) []byte {
 			b := append(p.seal(typeHandshake, update[:2]), p.seal(typeHandshake, update[2:])...)
 			_ = p.client.out.update()
@@ -279,11 +312,16 @@ func TestRecords(t *testing.T) {
 		{"KeyUpdate with the old key behind", func(p *pair) []byte {
 			return append(p.seal(typeHandshake, update), p.seal(typeApplication, data)...)
 		}, "changed", alertBadRecordMAC},
-		{"an alert of 3 bytes", func(p *pair) []byte { return p.seal(typeAlert, []byte{1, 0, 0}) }, "3 bytes", alertDecodeError},
+		{"an alert of 3 bytes", func(p *pair) []byte {
+			return p.seal(typeAlert, []byte{1, 0, 0})
+		}, "3 bytes", alertDecodeError},
 		{"user_canceled", func(p *pair) []byte {
-			return append(p.seal(typeAlert, []byte{1, alertUserCanceled}), p.seal(typeApplication, data)...)
+			return append(p.seal(typeAlert, []byte{1, alertUserCanceled}),
+				p.seal(typeApplication, data)...)
 		}, "data", 0},
-		{"a fatal alert", func(p *pair) []byte { return p.seal(typeAlert, []byte{2, 80}) }, "alert 80", 0},
+		{"a fatal alert", func(p *pair) []byte {
+			return p.seal(typeAlert, []byte{2, 80})
+		}, "alert 80", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPair(t, auth.SHA256)
@@ -310,9 +348,8 @@ func TestRecords(t *testing.T) {
 				}
 				return
 			}
-			content, _ := p.client.open(b[:n], nil)
-			_ = content
-			if p.client.Err() == nil || !bytes.Contains([]byte(p.client.Err().Error()), []byte("alert")) {
+			_, _ = p.client.open(b[:n], nil)
+			if err := p.client.Err(); err == nil || !strings.Contains(err.Error(), "alert") {
 				t.Fatalf("no alert: %v", p.client.Err())
 			}
 			if b[recordHeader] != levelFatal || b[recordHeader+1] != tc.alert {
