@@ -59,6 +59,9 @@ func eachTransport(t *testing.T, change func(*options), fn testBody) {
 func runVariants(t *testing.T, list []variant, change func(*options), fn testBody) {
 	for _, v := range list {
 		t.Run(v.name, func(t *testing.T) {
+			if v.tcp.PSK != nil {
+				needTLS(t)
+			}
 			o := v.options
 			if change != nil {
 				change(&o)
