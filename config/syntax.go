@@ -46,7 +46,7 @@ func parserLine(data []byte, text string) int {
 	case strings.Contains(text, "node content"):
 		valid = "x"
 	}
-	lines := bytes.SplitAfter(data, []byte("\n"))
+	lines := bytes.SplitAfter(bytes.TrimSuffix(data, []byte("\n")), []byte("\n"))
 	return sort.Search(len(lines)-1, func(i int) bool {
 		return yamlError(append(bytes.Join(lines[:i+1], nil), valid...)) == text
 	})

@@ -28,7 +28,7 @@ type Disk struct {
 	// Zoned is the zone model of a zoned device ("host-managed"), "" for others.
 	Zoned      string
 	Partitions []string
-	// Uses says who uses the disk or a partition of it: "/ (vda1)", "swap", "dm-0", "namespace 2 of
+	// Uses says who uses the disk or a partition of it: "mounted at / (vda1)", "swap", "dm-0", "namespace 2 of
 	// nqn...", "process 812 (qemu)".
 	Uses   []string
 	Health Health
