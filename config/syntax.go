@@ -21,7 +21,8 @@ var (
 
 // syntaxError reports that data is not YAML, where that shows.
 func (s *source) syntaxError(file string, data []byte) {
-	data = append([]byte("\n"), bytes.TrimPrefix(data, []byte("\ufeff"))...) // no construct on the first
+	// No construct begins on the first line.
+	data = append([]byte("\n"), bytes.TrimPrefix(data, []byte("\ufeff"))...)
 	text, at := yamlError(data), place{file: file}
 	number := yamlLine.FindStringSubmatch(text)
 	begin, _ := strconv.Atoi(number[1])

@@ -22,7 +22,8 @@ func run(args ...string) (string, error) {
 func TestWhatUsersTry(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	text := "listeners: [{transport: tcp, address: 127.0.0.1}]\nsubsystems:\n" +
-		"  - {nqn: nqn.2026-11.io.nvmf-target:a, allow_any_host: true, namespaces: []}\n"
+		"  - {nqn: nqn.2026-11.io.nvmf-target:a, allow_any_host: true, namespaces: " +
+		"[{nsid: 1, backend: ram, size: 1MiB}]}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -289,7 +289,8 @@ func (s *Server) announcement() announcement {
 		version: s.opts.Version, subsystems: nqns(c), pending: s.namespaces.waiting(),
 	}
 	a.namespaces = slices.DeleteFunc(all(c), func(n *namespace) bool {
-		return slices.ContainsFunc(a.pending, func(p *namespace) bool { return p.name() == n.name() })
+		return slices.ContainsFunc(a.pending,
+			func(p *namespace) bool { return p.name() == n.name() })
 	})
 	a.up, a.waiting = s.listeners.addrs()
 	return a

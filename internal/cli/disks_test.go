@@ -17,7 +17,8 @@ import (
 
 var testDisks = []control.Disk{
 	{
-		Name: "sda", Path: "/dev/disk/by-id/ata-Samsung", Bus: "sata", Model: " Samsung\x1b  SSD", SizeBytes: 750156374016,
+		Name: "sda", Path: "/dev/disk/by-id/ata-Samsung", Bus: "sata", Model: " Samsung\x1b  SSD",
+		SizeBytes:      750156374016,
 		BlockSizeBytes: 512, Rotational: true, Partitions: []string{"sda1"},
 		Uses: []string{"mounted at / (sda1)", "namespace 1 of x"}, NotExportable: "in use",
 		Health: control.DiskHealth{

@@ -70,12 +70,17 @@ func aligned(rows [][]string) string {
 	return b.String()
 }
 
+func allUpper(words []string) bool {
+	text := strings.Join(words, "")
+	return text == strings.ToUpper(text)
+}
+
 // records has a row for each cell, with the name of its column, as far as columns have names.
 func records(rows [][]string) (list [][]string) {
 	var names []string
 	for _, r := range rows {
 		switch {
-		case names == nil && len(r) > 2 && strings.Join(r, "") == strings.ToUpper(strings.Join(r, "")):
+		case names == nil && len(r) > 2 && allUpper(r):
 			names = r
 		case len(r) != len(names):
 			list = append(list, r)

@@ -28,8 +28,8 @@ type Disk struct {
 	// Zoned is the zone model of a zoned device ("host-managed"), "" for others.
 	Zoned      string
 	Partitions []string
-	// Uses says who uses the disk or a partition of it: "mounted at / (vda1)", "swap", "dm-0", "namespace 2 of
-	// nqn...", "process 812 (qemu)".
+	// Uses says who uses the disk or a partition of it: "mounted at / (vda1)", "swap", "dm-0",
+	// "namespace 2 of nqn...", "process 812 (qemu)".
 	Uses   []string
 	Health Health
 
@@ -66,7 +66,9 @@ type Machine struct {
 }
 
 // Linux returns this machine.
-func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc", ByID: "/dev/disk/by-id", Ask: ask} }
+func Linux() Machine {
+	return Machine{Sys: "/sys", Proc: "/proc", ByID: "/dev/disk/by-id", Ask: ask}
+}
 
 // List returns the disks in the order of their names. users are the namespaces of this target, by
 // the numbers ("8:1") of all devices that back them.
