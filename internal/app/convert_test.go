@@ -32,7 +32,8 @@ func TestConvert(t *testing.T) {
 			os.WriteFile(filepath.Join(dir, "key0"), []byte(
 				"DHHC-1:00:dYaw096krZ260qdUC32Qt6MOOJ29Txf41rRRmsWeFd44CmkR:\n"), 0o600),
 			os.WriteFile(filepath.Join(dir, "key1"), []byte(
-				"DHHC-1:00:AcRa6V6AE/2EyOl+dzVY52vag0nwBrNtSp8o3w+afpRQGr+p:\n"), 0o600)); err != nil {
+				"DHHC-1:00:AcRa6V6AE/2EyOl+dzVY52vag0nwBrNtSp8o3w+afpRQGr+p:\n"), 0o600),
+		); err != nil {
 			t.Fatal(err)
 		}
 		if err := Check(file, nil, &checked); err != nil {

@@ -131,7 +131,8 @@ func (s *spdk) addReferral(p *value, path string) {
 	nqn := s.str(p, "subnqn", path)
 	address := s.object(p, "address", path)
 	if s.flag(p, "secure_channel", path, false) {
-		s.note(p, "left out: the referral to %s, which has TLS", short(s.str(address, "traddr", path)))
+		s.note(p, "left out: the referral to %s, which has TLS",
+			short(s.str(address, "traddr", path)))
 		return
 	}
 	if nqn == discoveryNQN {

@@ -137,13 +137,15 @@ func (r *reader) finish() {
 	for _, s := range r.out.subsystems {
 		s.namespaces = slices.DeleteFunc(s.namespaces, func(n *namespace) bool {
 			if n.hidden && n.hosts == nil {
-				r.note(n.at, "left out: namespace %d of %s, which no host sees", n.nsid, short(s.nqn))
+				r.note(n.at, "left out: namespace %d of %s, which no host sees", n.nsid,
+					short(s.nqn))
 			}
 			return n.hidden && n.hosts == nil
 		})
 	}
 	if slices.ContainsFunc(r.out.hosts, func(h *host) bool { return h.keyIn == "dhchap_key" }) {
-		r.note(r.out.hosts[0].at, "there are keys in the result: nobody else may read it (chmod 600)")
+		r.note(r.out.hosts[0].at,
+			"there are keys in the result: nobody else may read it (chmod 600)")
 	}
 	r.out.subsystems = slices.DeleteFunc(r.out.subsystems, func(s *subsystem) bool {
 		var why string
