@@ -43,6 +43,9 @@ func fileKey(keys []Key, name string) int {
 	return -1
 }
 
+// HintUnreadable is the hint of a file that cannot be read and has a value.
+const HintUnreadable = "Correct the path, or the file."
+
 // fromFile returns the content of the file that n names, less the end of its last line, in place of
 // n. What is wrong is reported at path. secret: not everybody may be able to read the file.
 func (d *decoder) fromFile(n *yaml.Node, path string, secret bool) *yaml.Node {
@@ -58,7 +61,7 @@ func (d *decoder) fromFile(n *yaml.Node, path string, secret bool) *yaml.Node {
 		var text []byte
 		var err error
 		if text, err = readRegular(d.beside(n, name), maxValueFile); err != nil {
-			what, hint = err.Error(), "Correct the path, or the file."
+			what, hint = err.Error(), HintUnreadable
 		} else if secret && public(d.beside(n, name)) {
 			what, hint = "everybody can read "+shown(name), "chmod 600 it, and make another key."
 		} else if len(text) > maxValueFile {

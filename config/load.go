@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/viper"
@@ -108,7 +106,7 @@ func (s *source) document(file string, data []byte) *yaml.Node {
 		s.add("", "the file is empty", "A configuration needs listeners and subsystems.")
 		return nil
 	case err != nil:
-		s.syntaxError(file, err)
+		s.syntaxError(file, data)
 		return nil
 	}
 	switch err := dec.Decode(&more); {
@@ -117,7 +115,7 @@ func (s *source) document(file string, data []byte) *yaml.Node {
 			"a second YAML document begins here", "Delete the line \"---\" and merge the two.")
 		return nil
 	case !errors.Is(err, io.EOF):
-		s.syntaxError(file, err)
+		s.syntaxError(file, data)
 		return nil
 	}
 	return doc.Content[0]
@@ -181,19 +179,6 @@ func (d *decoder) set(l leaf, from any) {
 	} else if l.Required != "" && !d.bad[""] {
 		d.add(l.path, "is missing", l.Required)
 	}
-}
-
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-
-func (s *source) syntaxError(file string, err error) {
-	text, at := err.Error(), place{file: file}
-	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		text = text[len(m[0]):]
-		at.line, _ = strconv.Atoi(m[1])
-	}
-	s.addAt(at, "", "not valid YAML: "+text,
-		"Look at this line and its neighbours: indentation (blanks, no tabs), a missing \": \", "+
-			"or text with ':' or '#' that needs quotes.")
 }
 
 // environment gives viper the variables that begin with EnvPrefix.

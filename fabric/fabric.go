@@ -180,7 +180,7 @@ type Queue interface {
 	HandOverBuffers(r *Request) (free func())
 	// Disconnect starts the orderly end of the queue: no further capsule is taken, what is
 	// outstanding is drained or dropped, then Handler.Close is called. Calling it again is
-	// harmless. why goes to the log.
+	// harmless. The handler has logged why, as far as anybody needs to know.
 	Disconnect(why error)
 	// Info describes the connection; it never changes.
 	Info() *QueueInfo

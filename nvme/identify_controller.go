@@ -97,7 +97,7 @@ type IdentifyController struct {
 	FCATT  uint8  // bit 0: static controllers
 	MSDBD  uint8  // most SGL data block descriptors; 0 is unlimited
 	OFCS   uint16 // bit 0: Disconnect supported
-	DCTYPE uint8
+	DCTYPE uint8  // 0: not reported, 1: direct, 2: central
 	_      [241]byte
 
 	PSD [32]PowerState

@@ -226,9 +226,6 @@ func (q *queue) Disconnect(why error) {
 		return
 	}
 	q.state, q.why = queueDisconnecting, why
-	if why != errShutdown {
-		q.peerLog().Info("disconnecting", "local", q.conn.info.Local, "reason", why)
-	}
 	q.schedule()
 }
 

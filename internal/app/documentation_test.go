@@ -14,9 +14,9 @@ const documentationHead = `# Configuration
 
 This page is made of the parser's own table; ` + "`go generate ./internal/app`" + ` writes it anew.
 
-    nvmf-target check --config FILE     # every error and warning, each with its place and a hint
-    nvmf-target serve --config FILE     # until SIGTERM or SIGINT
-    nvmf-target schema                  # the JSON Schema of FILE, with which editors complete and check it
+    nvmf-target check FILE     # every error and warning, each with its place and a hint
+    nvmf-target serve FILE     # until SIGTERM or SIGINT
+    nvmf-target schema          # the JSON Schema of FILE, with which editors complete and check it
 
 ` + "```yaml" + `
 listeners:

@@ -26,6 +26,7 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 		Transports: map[string]func() fabric.Usage{},
 		Refusals:   s.recorder.Kinds,
 		Pending:    func() int { return len(s.namespaces.waiting()) },
+		Storage:    s.storageMetrics, Listeners: s.listenerMetrics,
 	}
 	for name, t := range s.transports {
 		src.Transports[name.String()] = t.Usage
@@ -36,6 +37,24 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 	}
 	s.log.Info("metrics are served", "url", fmt.Sprintf("http://%v/metrics", s.metrics.Addr()))
 	return nil
+}
+
+func (s *Server) storageMetrics() (list []metrics.Storage) {
+	for _, n := range all(s.current()) {
+		list = append(list, metrics.Storage{
+			SubNQN: n.nqn, NSID: n.NSID, Backend: n.Backend, Path: n.path(),
+		})
+	}
+	return list
+}
+
+func (s *Server) listenerMetrics() (list []metrics.Listener) {
+	for _, l := range s.listenerStates() {
+		list = append(list, metrics.Listener{
+			Transport: l.Transport, Address: l.Address, Up: l.State == "up",
+		})
+	}
+	return list
 }
 
 // usageTimeout is how long a reactor may take to say what its memory is used for.

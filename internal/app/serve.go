@@ -72,6 +72,9 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	err = s.Start()
 	if err == nil {
 		d := program{server: s, log: log, out: announced}
+		if c.Log.JSON {
+			d.out = lines{log}
+		}
 		err = d.run(signals, hangups, up, failed)
 	}
 	close(ended)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -298,7 +299,10 @@ func (s *Server) announcement() announcement {
 	a := announcement{
 		version: s.opts.Version, subsystems: nqns(c), pending: s.namespaces.waiting(),
 	}
-	a.namespaces = len(all(c)) - len(a.pending)
+	a.namespaces = slices.DeleteFunc(all(c), func(n *namespace) bool {
+		return slices.ContainsFunc(a.pending,
+			func(p *namespace) bool { return p.name() == n.name() })
+	})
 	a.up, a.waiting = s.listeners.addrs()
 	return a
 }

@@ -418,3 +418,24 @@ func TestMan(t *testing.T) {
 		}
 	}
 }
+
+// TestNarrowTerminal: a table that is wider than the terminal has a line for each cell.
+func TestNarrowTerminal(t *testing.T) {
+	for width, want := range map[int]string{
+		0:  "A LIST\nNAME  STATE  REASON\na     up     -\nb     down   it is not there\n",
+		28: "A LIST\nNAME  STATE  REASON\na     up     -\nb     down   it is not there\n",
+		27: "A LIST\nNAME    a\nSTATE   up\nREASON  -\n\n" +
+			"NAME    b\nSTATE   down\nREASON  it is not there\n\n",
+	} {
+		var out strings.Builder
+		tab := newTable(&out)
+		tab.width = width
+		tab.line("A LIST")
+		tab.row("NAME", "STATE", "REASON")
+		tab.row("a", "up", "-")
+		tab.row("b", "down", "it is not there")
+		if err := tab.flush(); err != nil || out.String() != want {
+			t.Errorf("%d columns: %v, got:\n%swant:\n%s", width, err, out.String(), want)
+		}
+	}
+}

@@ -278,6 +278,9 @@ type Reactor struct {
 type Disk struct {
 	// Name is as in /dev.
 	Name string `json:"name"`
+	// Path is that below /dev/disk/by-id which stays the same, for the configuration; "" if there
+	// is none.
+	Path string `json:"path,omitempty"`
 	// Bus is what it is attached to: nvme, sata, sas, scsi, usb, virtio, mmc or virtual.
 	Bus string `json:"bus"`
 	// Model and Serial are what it reports.

@@ -38,6 +38,12 @@ func source() Source {
 	return Source{
 		Version: "v1\xff", Pending: func() int { return 2 },
 		Refusals: func() map[string]uint64 { return map[string]uint64{"connect refused": 9} },
+		Storage: func() []Storage {
+			return []Storage{{testNQN, 1, "nvme", "/dev/ng0n1\xff"}, {"b", 1, "ram", ""}}
+		},
+		Listeners: func() []Listener {
+			return []Listener{{"tcp", "0.0.0.0:4420", true}, {"rdma", "mlx5_0:4420", false}}
+		},
 		Namespaces: func() []target.NamespaceStats {
 			return []target.NamespaceStats{
 				{

@@ -3,6 +3,7 @@ package metrics
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -51,6 +52,9 @@ func Listen(addr netip.AddrPort, src Source, log *slog.Logger) (*Server, error) 
 	s := &Server{addr: l.Addr().(*net.TCPAddr).AddrPort(), done: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.guard(handler(src, log)))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `<title>nvmf-target</title><a href="/metrics">Metrics</a>`)
+	})
 	s.http = http.Server{
 		Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,

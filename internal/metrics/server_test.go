@@ -82,7 +82,8 @@ func TestServe(t *testing.T) {
 		want         int
 	}{
 		{http.MethodPost, "/metrics", http.StatusMethodNotAllowed},
-		{http.MethodGet, "/", http.StatusNotFound},
+		{http.MethodGet, "/", http.StatusOK},
+		{http.MethodGet, "/metric", http.StatusNotFound},
 		{http.MethodGet, "/debug/pprof/", http.StatusNotFound},
 	} {
 		if status, _, _ := get(t, s, test.method, test.path, ""); status != test.want {

@@ -110,7 +110,8 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	}
 	if c.sub.discovery {
 		nvme.PutNQN(&id.SUBNQN, c.t.discoveryNQN())
-		id.CNTRLTYPE, id.DCTYPE = nvme.ControllerTypeDiscovery, 1 // a direct discovery controller
+		// DCTYPE is not reported: libnvme registers with every discovery controller that does.
+		id.CNTRLTYPE = nvme.ControllerTypeDiscovery
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
 		id.OACS, id.EDSTT = 0, 0
 		id.LPA &^= nvme.LPASMARTPerNamespace | nvme.LPATelemetry

@@ -40,6 +40,8 @@ type session struct {
 	auth   *authentication // nil until the host has to authenticate, or does
 	ending error           // why the queue ends once what is completed has been sent
 
+	why error // the queue is disconnected; nil: it is not
+
 	// Set by a successful Connect.
 	ctrl  *controller
 	qid   uint16
@@ -153,12 +155,20 @@ func (s *session) setDepth(depth int) {
 // disconnecting says that the host has sent a Disconnect command.
 func (s *session) disconnecting() bool { return s.disconnectCmd != nil || s.disconnected }
 
-// disconnect starts the end of the queue. Reactor only.
+// disconnect starts the end of the queue. Reactor only. The queues of a controller have one line in
+// the log, see sessionEnded.
 func (s *session) disconnect(why error) {
-	if !s.closed {
-		s.h.endWaiting(s)
-		s.q.Disconnect(why)
+	if s.closed {
+		return
 	}
+	if s.why == nil {
+		s.why = why
+		if s.ctrl == nil || s.unproven() {
+			s.h.t.strangerLog.Peer(s.info.Remote).Info("disconnecting", "reason", why)
+		}
+	}
+	s.h.endWaiting(s)
+	s.q.Disconnect(why)
 }
 
 // afterCompletion does what had to wait until commands were done.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -89,5 +90,20 @@ func TestBurstFlushesAlone(t *testing.T) {
 	}
 	if err := s.submit(time.Now()); err != nil || len(s.idle) != 1 {
 		t.Errorf("submits while flushing: %v", err)
+	}
+}
+
+// TestNoWorkload: the error names those that there are.
+func TestNoWorkload(t *testing.T) {
+	b := bench{options: options{filter: "4K read QD 32"}}
+	_, err := b.steps()
+	for _, want := range []string{`"4K read QD 32"`, "\n  4K random read QD 32\n", "\n  " + idleName} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q: %v", want, err)
+		}
+	}
+	if err := attach(options{}, "tcp:127.0.0.1:1", ""); err == nil ||
+		!strings.Contains(err.Error(), "-nqn") {
+		t.Error(err)
 	}
 }
