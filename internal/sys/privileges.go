@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -38,6 +39,11 @@ func capabilities(list ...int) (s capabilitySet) {
 // already, one thread changes its own and executes the program anew, with the same arguments and
 // process ID. Call it before there is anything to lose.
 func DropPrivileges() error {
+	const again = "_NVMF_TARGET_EXECUTED_ANEW"
+	before := os.Getenv(again)
+	if err := os.Unsetenv(again); err != nil {
+		return err
+	}
 	runtime.LockOSThread() // for good if this fails: the thread is another one then
 	dropped, err := limitThread(needed)
 	if err != nil {
@@ -47,9 +53,12 @@ func DropPrivileges() error {
 		runtime.UnlockOSThread()
 		return nil
 	}
+	if before != "" {
+		return errors.New("privileges that were dropped have come back")
+	}
 	self, err := os.Executable()
 	if err == nil {
-		err = syscall.Exec(self, os.Args, os.Environ())
+		err = syscall.Exec(self, os.Args, append(os.Environ(), again+"=1"))
 	}
 	return fmt.Errorf("cannot execute this program anew to drop privileges: %w. Mount /proc", err)
 }
