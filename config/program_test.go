@@ -50,6 +50,7 @@ echo $1 | tee /dev/null`
 // TestProgramProblems: what is wrong is said at the key, with what the program complains of, and
 // without what it has printed.
 func TestProgramProblems(t *testing.T) {
+	const form = "must be a list of the path of a program"
 	for command, want := range map[string]string{
 		`[/bin/sh, -c, 'echo ` + testKey + `; echo "no such secret" >&2; exit 3']`: "hosts[0]." +
 			`dhchap_key: /bin/sh failed: exit status 3: "no such secret\n"`,
@@ -57,9 +58,9 @@ func TestProgramProblems(t *testing.T) {
 		"[/bin/sh, -c, 'echo " + testKey + "; kill -9 $$']":     "failed: signal: killed",
 		"[/bin/sh, -c, 'yes " + testKey + "']":                  "prints more than 4KiB",
 		"[/nowhere/key]":                                        "no such file or directory",
-		"[key]":                                                 "must be a list of the path of a program",
-		"/bin/true":                                             "must be a list of the path of a program",
-		"[]":                                                    "must be a list of the path of a program",
+		"[key]":                                                 form,
+		"/bin/true":                                             form,
+		"[]":                                                    form,
 		"['${NONE}']":                                           "NONE is not set",
 		"[/bin/true]":                                           "dhchap_key: ",
 		"[/bin/true], dhchap_key_file: a":                       "given twice",
