@@ -69,6 +69,12 @@ func WithoutPrivileges(fn func()) error {
 	ended := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread does not. While it is locked, another one runs other goroutines.
+			ended <- WithoutPrivileges(fn)
+			runtime.UnlockOSThread()
+			return
+		}
 		_, err := limitThread(capabilitySet{})
 		if err == nil {
 			fn()

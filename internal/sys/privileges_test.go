@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,7 +40,15 @@ func TestMain(m *testing.M) {
 		fmt.Printf("%s%v\n", out, err)
 	})
 	fmt.Println(err)
-	printStatus() // the thread above is gone, or it is not among those that run Go
+	before, _ := os.ReadFile("/proc/self/status")
+	for range 100 { // goroutines, some of which the main thread gets
+		_ = WithoutPrivileges(func() {})
+	}
+	after, _ := os.ReadFile("/proc/self/status")
+	caps := regexp.MustCompile(`Cap.*`)
+	fmt.Println("main thread:", slices.EqualFunc(caps.FindAll(before, -1), caps.FindAll(after, -1),
+		bytes.Equal))
+	printStatus()
 	os.Exit(0)
 }
 
@@ -62,6 +71,9 @@ func TestDropPrivileges(t *testing.T) {
 	}
 	if !strings.Contains(b.String(), fmt.Sprintf("process %d\n", child.Process.Pid)) {
 		t.Error("it has become another process")
+	}
+	if !strings.Contains(b.String(), "main thread: true") {
+		t.Error("the main thread has lost what it had")
 	}
 	line := regexp.MustCompile(`(?m)^(child:)?(NoNewPrivs|Cap...):\s*([0-9a-f]+)$`)
 	allowed := uint64(needed[0]) | uint64(needed[1])<<32

@@ -56,8 +56,8 @@ SupplementaryGroups=disk
 LoadCredential=key:/etc/nvmf-target/key
 LoadCredential=old:/etc/nvmf-target/old
 # A port below 1024, and what the target drops.
-AmbientCapabilities=CAP_NET_BIND_SERVICE CAP_SYS_TIME
-CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_SYS_TIME
+AmbientCapabilities=CAP_NET_BIND_SERVICE CAP_KILL
+CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_KILL
 EOF
 systemctl daemon-reload
 
