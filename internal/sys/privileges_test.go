@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	fmt.Println("process", os.Getpid())
+	before, _ := os.ReadFile("/proc/self/status")
 	printStatus()
 	// Whatever it executes has no more, with the user ID 0 either.
 	out, err := exec.Command("cat", "/proc/self/status").CombinedOutput()
@@ -40,7 +41,6 @@ func TestMain(m *testing.M) {
 		fmt.Printf("%s%v\n", out, err)
 	})
 	fmt.Println(err)
-	before, _ := os.ReadFile("/proc/self/status")
 	for range 100 { // goroutines, some of which the main thread gets
 		_ = WithoutPrivileges(func() {})
 	}
