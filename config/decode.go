@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -19,14 +20,18 @@ const maxValues = 100_000
 // everything that is wrong.
 type decoder struct {
 	*source
-	backends []Backend
-	variable string // the environment variable being read, "" for the file
-	values   int
-	used     map[string]string     // the paths of values that may appear only once
-	files    map[*yaml.Node]string // the files of all nodes of included files
-	edits    []Edit
-	environ  map[string]string
-	expanded int // bytes of variables in the values
+	backends     []Backend
+	variable     string // the environment variable being read, "" for the file
+	values       int
+	used         map[string]string     // the paths of values that may appear only once
+	files        map[*yaml.Node]string // the files of all nodes of included files
+	edits        []Edit
+	environ      map[string]string
+	expanded     int // bytes of variables in the values
+	managed      string
+	ran          bool // a program, which with all others has programsTime, that is until patience
+	patience     time.Time
+	programsTime time.Duration
 }
 
 // value decodes a node, which may be an alias.
@@ -131,9 +136,13 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 			continue
 		}
 		value := n.Content[i+1]
-		if key.Value != names[index] {
-			sub = join(path, names[index])
-			value = d.fromFile(value, sub, keys[index].secret)
+		if k := keys[index]; key.Value != k.Name {
+			sub = join(path, k.Name)
+			if key.Value == k.Name+fileSuffix {
+				value = d.fromFile(value, sub, k.Secret)
+			} else {
+				value = d.fromProgram(value, sub)
+			}
 		}
 		given = append(given, entry{&keys[index], value, sub})
 	}

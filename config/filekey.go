@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,21 +27,18 @@ func (k Key) OrFile() Key {
 	return k
 }
 
-// OrSecretFile returns the key with File set, whose files must not be for everybody.
+// OrSecretFile returns the key with File and Secret set.
 func (k Key) OrSecretFile() Key {
-	k.File, k.secret = true, true
+	k.File, k.Secret = true, true
 	return k
 }
 
-// fileKey returns the index of the key whose value the key called name takes from a file, or -1.
+// fileKey returns the index of the key whose value the key called name takes from a file or from a
+// program, or -1.
 func fileKey(keys []Key, name string) int {
-	base, ok := strings.CutSuffix(name, fileSuffix)
-	for i, k := range keys {
-		if ok && k.File && k.Name == base {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(keys, func(k Key) bool {
+		return k.File && name == k.Name+fileSuffix || k.Secret && name == k.Name+commandSuffix
+	})
 }
 
 // HintUnreadable is the hint of a file that cannot be read and has a value.
@@ -68,18 +66,22 @@ func (d *decoder) fromFile(n *yaml.Node, path string, secret bool) *yaml.Node {
 			what = fmt.Sprintf("%s is larger than %v", shown(name), Size(maxValueFile))
 			hint = "Is it the right file?"
 		}
-		value := strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
-		out := &yaml.Node{
-			Kind: yaml.ScalarNode, Tag: "!!str", Value: quoteVariables(value), Line: n.Line,
-			Column: n.Column,
-		}
-		d.files[out] = d.files[n]
-		n = out
+		n = d.literal(n, strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r"))
 	}
 	if what != "" {
 		d.add(path, what, hint)
 	}
 	return n
+}
+
+// literal returns a node with this text in place of n.
+func (d *decoder) literal(n *yaml.Node, text string) *yaml.Node {
+	out := &yaml.Node{
+		Kind: yaml.ScalarNode, Tag: "!!str", Value: quoteVariables(text), Line: n.Line,
+		Column: n.Column,
+	}
+	d.files[out] = d.files[n]
+	return out
 }
 
 // public says that users other than the owner and the group can read a file.
@@ -94,11 +96,16 @@ func (d *decoder) beside(n *yaml.Node, name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
+	return filepath.Join(filepath.Dir(d.fileOf(n)), name)
+}
+
+// fileOf returns the file that n is in.
+func (d *decoder) fileOf(n *yaml.Node) string {
 	file := cmp.Or(d.files[n], d.file)
 	if text, err := strconv.Unquote(file); err == nil {
 		file = text // see shown
 	}
-	return filepath.Join(filepath.Dir(file), name)
+	return file
 }
 
 // nameFromFile replaces the key nqn_file of an entry of subsystems, so that entries can be

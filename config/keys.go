@@ -29,8 +29,9 @@ type Key struct {
 	Restart bool
 	// File: the key Name_file can name a file with the value instead.
 	File bool
-	// secret: such a file must not be for everybody.
-	secret bool
+	// Secret: such a file must not be for everybody, and Name_command can name a program that
+	// prints the value.
+	Secret bool
 }
 
 // NewKey makes a key that may be left out.

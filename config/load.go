@@ -82,6 +82,7 @@ func newDecoder(file string, environ []string, backends []Backend) *decoder {
 	d := &decoder{
 		source: newSource(file), backends: backends, used: map[string]string{},
 		files: map[*yaml.Node]string{}, environ: map[string]string{},
+		programsTime: programsTime,
 	}
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/convert"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // version is set by the linker (scripts/build.sh); without it the build information of Go is used.
@@ -91,6 +92,9 @@ Environment:
 			Example: `  nvmf-target serve nvmf-target.yaml
   NVMF_TARGET_LOG_LEVEL=debug nvmf-target serve   # why does a host not connect?`,
 			RunE: func(c *cobra.Command, _ []string) error {
+				if err := sys.DropPrivileges(); err != nil {
+					return err
+				}
 				return app.Serve(file, app.Version(version), c.OutOrStdout(), c.ErrOrStderr())
 			},
 		}),

@@ -45,6 +45,12 @@ In values that are text, sizes and durations among them, ` + "`${NAME}`" + ` sta
 ` + "`${CREDENTIALS_DIRECTORY}/NAME`" + `, a systemd credential. The path begins at the directory of the file in which it is written. A
 reload reads these files, too.
 
+Where it says "or program", ` + "`KEY_command: [PATH, ARGUMENT, ...]`" + ` can be written as well: the value is what the program prints, up to
+4 KiB. It runs as the user of the target, without capabilities, in ` + "`/`, with `PATH` and `CREDENTIALS_DIRECTORY`" + ` as its environment; more
+variables are set with ` + "`[/usr/bin/env, NAME=VALUE, PATH, ...]`" + `. All programs of a configuration together have 30 s. They run at the start, and
+when the file is reloaded or checked: ` + "`nvmf-target check`" + ` runs them as the user who checks it. An error shows the exit status and the first
+256 bytes of standard error, never what was printed. The managed directory and requests cannot name programs.
+
 Most of the keys below need not be set: each says when to. Changes are live: a target that runs takes them over without a pause, but
 for keys and sections that say that a change needs a restart.
 `
@@ -113,7 +119,10 @@ func writeSection(b *strings.Builder, title, doc string, keys []config.Key) {
 			k.Doc += " A change needs a restart."
 		}
 		kind := k.Value.Type()
-		if k.File {
+		switch {
+		case k.Secret:
+			kind += ", or file or program"
+		case k.File:
 			kind += ", or file"
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.Name, def, kind, k.Doc)

@@ -27,9 +27,11 @@ const (
 var allowed = map[string][]string{
 	"cmd/nvmf-target": {
 		"internal/app", "internal/cli", "internal/control", "internal/convert", "internal/doctor",
+		"internal/sys",
 	},
 	"config": {
-		"backend/disk", "fabric", "fabric/rdma", "fabric/tcp", "nvme", "nvme/auth", "nvme/target",
+		"backend/disk", "fabric", "fabric/rdma", "fabric/tcp", "internal/sys", "nvme", "nvme/auth",
+		"nvme/target",
 	},
 	"internal/app": {
 		"internal/inventory",
