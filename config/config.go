@@ -33,6 +33,7 @@ type Config struct {
 	Disks           disk.Engine
 	Metrics         Metrics
 	Control         Control
+	Audit           Audit
 	Discovery       Discovery
 	Listeners       []Listener
 	Hosts           []Host
@@ -65,12 +66,6 @@ type Reactors struct {
 	Spin time.Duration
 }
 
-// Metrics says where monitoring finds the state of the target.
-type Metrics struct {
-	// Listen is invalid if metrics are not served.
-	Listen netip.AddrPort
-}
-
 // Control says where operators reach the running target.
 type Control struct {
 	// Socket is a path, AutoSocket, or "" for none.
@@ -81,6 +76,8 @@ type Control struct {
 	// Listen is invalid if nothing is served on TCP. Else the files are set.
 	Listen                     netip.AddrPort
 	Certificate, Key, ClientCA string
+	// Roles is empty if all may do everything.
+	Roles []Role
 }
 
 // AutoSocket is the socket that the program chooses.

@@ -28,6 +28,8 @@ type Source struct {
 	Pending func() int
 	// Refusals is how often peers were refused something, by what happened.
 	Refusals func() map[string]uint64
+	// AuditLost is how many records of the audit are not in its file.
+	AuditLost func() uint64
 	// ReactorMemory is the use of the data memory of each reactor.
 	ReactorMemory func() []mem.PoolUsage
 }
@@ -63,6 +65,8 @@ var (
 	refusals = desc("refusals_total",
 		"What peers were refused, and connections that ended because of them, by what happened.",
 		"message")
+	auditLost = desc("audit_lost_records_total",
+		"Records of the audit that could not be written to its file.")
 	evicted = desc("connections_evicted_total",
 		"Connections that ended because newer ones took their place, by transport.", "transport")
 	queueMemory = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.",
@@ -180,6 +184,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.gauge(queueLimit, float64(u.MemoryLimit), name)
 		s.counter(quarantined, float64(u.Quarantined), name)
 	}
+	s.counter(auditLost, float64(c.src.AuditLost()))
 	for message, n := range c.src.Refusals() {
 		s.counter(refusals, float64(n), message)
 	}
