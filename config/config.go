@@ -34,6 +34,7 @@ type Config struct {
 	Disks           disk.Engine
 	Metrics         Metrics
 	Control         Control
+	Audit           Audit
 	Discovery       Discovery
 	Listeners       []Listener
 	Hosts           []Host
@@ -70,12 +71,6 @@ type Reactors struct {
 	Spin time.Duration
 }
 
-// Metrics says where monitoring finds the state of the target.
-type Metrics struct {
-	// Listen is invalid if metrics are not served.
-	Listen netip.AddrPort
-}
-
 // Control says where operators reach the running target.
 type Control struct {
 	// Socket is a path, AutoSocket, or "" for none.
@@ -86,6 +81,8 @@ type Control struct {
 	// Listen is invalid if nothing is served on TCP. Else the files are set.
 	Listen                     netip.AddrPort
 	Certificate, Key, ClientCA string
+	// Roles is empty if all may do everything.
+	Roles []Role
 }
 
 // AutoSocket is the socket that the program chooses.

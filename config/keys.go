@@ -72,14 +72,11 @@ func (c *Config) keys() []Key {
 			"The RDMA transport. Changes concern new connections."),
 		NewKey("disks", Mapping(diskKeys(&c.Disks)), "How files and disks are read and written.").
 			NeedsRestart(),
-		NewKey("metrics", Mapping{NewKey("listen", addrPort(&c.Metrics.Listen),
-			"IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any free "+
-				"one, and the log says which. Set it when you monitor the target, to an address "+
-				"that only the monitoring reaches: there is no password.").Without("not served")},
-			"What monitoring sees."),
-		NewKey("control", Mapping(c.Control.keys()),
-			"Where `nvmf-target status` and others reach the running target.").
-			NeedsRestart(),
+		NewKey("metrics", Mapping(c.Metrics.keys()), "What monitoring sees."),
+		NewKey("control", Mapping(append(c.Control.keys(), c.Control.rolesKey())),
+			"Where `nvmf-target status` and others reach the running target."),
+		NewKey("audit", Mapping(c.Audit.keys()),
+			"The record of who has done what. The log always has it, as lines with `audit=`."),
 		NewKey("discovery", Mapping(c.Discovery.keys()),
 			"How hosts find subsystems."),
 		NewKey("secure_only", Bool(&c.SecureOnly),

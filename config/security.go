@@ -42,9 +42,11 @@ func (d *decoder) secureOnly(c *Config) {
 	if !c.SecureOnly {
 		return
 	}
-	if c.Metrics.Listen.IsValid() && !c.Metrics.Listen.Addr().Unmap().IsLoopback() {
-		d.add("metrics.listen", "secure_only is true, and metrics are neither encrypted nor "+
-			"protected by a password", "Use an address of this machine alone: 127.0.0.1.")
+	if m := &c.Metrics; m.Listen.IsValid() && !m.Listen.Addr().Unmap().IsLoopback() &&
+		(m.Certificate == "" || m.Token == Token{}) {
+		d.add("metrics.listen", "secure_only is true, and other machines reach the metrics",
+			"Set metrics.certificate, key and token_file, or use an address of this machine "+
+				"alone: 127.0.0.1.")
 	}
 	for i := range c.Subsystems {
 		if c.Subsystems[i].AllowAnyHost {

@@ -27,10 +27,7 @@ func (d *decoder) validate(c *Config) {
 		d.listener(&c.Listeners[i], fmt.Sprintf("listeners[%d]", i))
 		d.listensAt(c, i)
 	}
-	if addr := c.Metrics.Listen; addr.Port() != 0 {
-		d.once("listener", "tcp "+addr.String(), "metrics.listen",
-			"Choose another port for one of the two.")
-	}
+	d.metrics(&c.Metrics)
 	c.Control.validate(d)
 	for i := range c.Hosts {
 		d.limits(&c.Hosts[i].Limits, fmt.Sprintf("hosts[%d]", i))

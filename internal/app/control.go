@@ -27,9 +27,10 @@ func (s *Server) startControl() error {
 		TLS: control.TLS{
 			Listen:       c.Control.Listen,
 			Certificates: certificates(c),
-			Refused: func(remote netip.AddrPort, err error) {
-				s.peers.Peer(remote).Info("control connection refused", "err", err)
-			},
+		},
+		Roles: s.roles.Load,
+		Refused: func(message string, remote netip.AddrPort, args []any) {
+			s.peers.Peer(remote).Warn(message, args...)
 		},
 	}
 	auto := at.Socket == config.AutoSocket
@@ -69,16 +70,18 @@ func (s *Server) controlSource() control.Source {
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
 		Latency: s.latencyStates, Reactors: s.reactorStates, Disks: s.disks.list,
 		Refusals: s.refusals, Events: s.events,
-		Plan:   func(context.Context) (control.Plan, error) { return s.planOfReload() },
-		Reload: func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
-		Put: func(o control.Object, body []byte) (control.Plan, error) {
-			return plan(s.put(managed(o), body))
+		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
+		Reload: func(ctx context.Context) (control.Plan, error) {
+			return plan(s.Reload(control.By(ctx)...))
 		},
-		Delete: func(o control.Object, recursive bool) (control.Plan, error) {
-			return plan(s.remove(managed(o), recursive))
+		Put: func(ctx context.Context, o control.Object, body []byte) (control.Plan, error) {
+			return plan(s.put(control.By(ctx), managed(o), body))
 		},
-		Create: func(subsystem string, body []byte) (control.NamespaceID, error) {
-			id, err := s.create(subsystem, body)
+		Delete: func(ctx context.Context, o control.Object, recursive bool) (control.Plan, error) {
+			return plan(s.remove(control.By(ctx), managed(o), recursive))
+		},
+		Create: func(ctx context.Context, nqn string, body []byte) (control.NamespaceID, error) {
+			id, err := s.create(control.By(ctx), nqn, body)
 			return id, controlProblem(err)
 		},
 		Disconnect: s.target.DisconnectHost, Drain: s.drain, ANA: s.anaStates,
@@ -365,8 +368,10 @@ func (s *Server) reactorStates(ctx context.Context) ([]control.Reactor, error) {
 func (s *Server) refusals() (list []control.Refusal) {
 	for _, r := range s.recorder.Refusals() {
 		out := control.Refusal{
-			First: r.First, Last: r.Last, Count: r.Count, Remote: r.Remote.String(),
-			Message: r.Message,
+			First: r.First, Last: r.Last, Count: r.Count, Message: r.Message,
+		}
+		if r.Remote.IsValid() {
+			out.Remote = r.Remote.String()
 		}
 		fields := map[string]*string{
 			"expected": &out.Expected, "received": &out.Received, "hint": &out.Hint,

@@ -156,7 +156,7 @@ func (d *program) reloads(hangups <-chan os.Signal, ended <-chan struct{}) {
 			return
 		}
 		notify(d.log, fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
-		_, _ = d.server.Reload() // which logs what comes of it
+		_, _ = d.server.Reload("signal", syscall.SIGHUP.String()) // which logs what comes of it
 		select {
 		case <-ended: // the state is STOPPING now
 			return

@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -82,6 +83,7 @@ type Options struct {
 type Server struct {
 	opts       Options
 	log        *slog.Logger
+	audit      *audit
 	recorder   *ratelog.Recorder
 	peers      *ratelog.Logger // for what peers can cause at will
 	started    time.Time
@@ -92,6 +94,8 @@ type Server struct {
 	workers    []*worker
 	stopHealth func()          // nil before Start
 	metrics    *metrics.Server // nil: not wanted
+	metricsTLS atomic.Pointer[tls.Config]
+	roles      atomic.Pointer[control.Roles]
 	control    *control.Server // as above
 	listeners  listeners
 	mdns       *mdns.Responder
@@ -120,10 +124,12 @@ type Server struct {
 
 // NewServer makes a server that opens nothing before Start.
 func NewServer(opts Options) *Server {
-	recorder := ratelog.NewRecorder(opts.Log.Handler())
+	audit := new(audit)
+	recorder := ratelog.NewRecorder(&auditor{opts.Log.Handler(), audit})
 	log := slog.New(recorder)
 	s := &Server{
-		opts: opts, log: log, recorder: recorder, peers: ratelog.New(log), started: time.Now(),
+		opts: opts, log: log, audit: audit, recorder: recorder,
+		peers: ratelog.New(log), started: time.Now(),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
 		onFileStep: direct,
@@ -174,7 +180,10 @@ func (s *Server) Start() error {
 	if err := s.probe(); err != nil {
 		return err
 	}
-	var err error
+	err := s.setAudit(s.atStart) // before there is anything to record
+	if err != nil {
+		return err
+	}
 	if s.state, err = loadState(s.opts.StateFile, s.log); err != nil {
 		return err
 	}
@@ -379,5 +388,6 @@ func (s *Server) stop() error {
 	if s.state != nil {
 		errs = append(errs, s.state.close())
 	}
+	s.audit.use(nil)
 	return errors.Join(errs...)
 }

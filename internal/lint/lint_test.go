@@ -98,7 +98,7 @@ var allowed = map[string][]string{
 	"backend/wrap": {"backend", "internal/list"},
 
 	"internal/cli":     {"internal/control", "internal/doctor", "nvme/auth"},
-	"internal/control": {"fabric/admission", "internal/netlimit"},
+	"internal/control": {"fabric/admission", "internal/netlimit", "internal/sys"},
 	"internal/convert": {"config"},
 	"internal/doctor":  {"internal/storage", "internal/sys", "internal/uring"},
 	"internal/inventory": {

@@ -33,6 +33,8 @@ type Source struct {
 	Refusals func() map[string]uint64
 	// Latencies is how long commands took, nil if a reactor does not answer.
 	Latencies func() []target.LatencyInfo
+	// AuditLost is how many records of the audit are not in its file.
+	AuditLost func() uint64
 	// ReactorMemory is the use of the data memory of each reactor.
 	ReactorMemory func() []mem.PoolUsage
 }
@@ -85,6 +87,8 @@ var (
 		"Connect commands that were refused; the log says why.")
 	listenerUp = desc("listener_up", "1 if hosts can connect at the address.", "transport",
 		"address")
+	auditLost = desc("audit_lost_records_total",
+		"Records of the audit that could not be written to its file.")
 	evicted = desc("connections_evicted_total",
 		"Connections that ended because newer ones took their place, by transport.", "transport")
 	queueMemory = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.",
@@ -205,6 +209,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.gauge(queueLimit, float64(u.MemoryLimit), name)
 		s.counter(quarantined, float64(u.Quarantined), name)
 	}
+	s.counter(auditLost, float64(c.src.AuditLost()))
 	messages := c.src.Refusals()
 	for message, n := range messages {
 		s.counter(refusals, float64(n), message)

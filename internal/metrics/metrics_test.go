@@ -37,7 +37,8 @@ func source() Source {
 	at := time.Unix(1700000000, 0)
 	return Source{
 		Version: "v1\xff", Pending: func() int { return 2 },
-		Refusals: func() map[string]uint64 { return map[string]uint64{"connect refused": 9} },
+		AuditLost: func() uint64 { return 11 },
+		Refusals:  func() map[string]uint64 { return map[string]uint64{"connect refused": 9} },
 		Storage: func() []Storage {
 			return []Storage{{testNQN, 1, "nvme", "/dev/ng0n1\xff"}, {"b", 1, "ram", ""}}
 		},

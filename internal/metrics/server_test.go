@@ -28,7 +28,7 @@ var (
 // serve serves src until the end of the test.
 func serve(t *testing.T, src Source, log *slog.Logger) *Server {
 	t.Helper()
-	s, err := Listen(loopback, src, log)
+	s, err := Listen(Config{Listen: loopback}, src, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestListenHints(t *testing.T) {
 		taken.Addr(): "another process listens there",
 		netip.MustParseAddrPort("192.0.2.1:9500"): "no interface has this address",
 	} {
-		if s, err := Listen(addr, source(), quiet); err == nil ||
+		if s, err := Listen(Config{Listen: addr}, source(), quiet); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, %v", addr, s, err)
 		}
