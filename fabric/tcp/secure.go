@@ -189,7 +189,7 @@ func (q *queue) noteTLS() {
 	if q.psk.Generated {
 		psk = "generated"
 	}
-	q.g.t.cfg.Log.Info("host uses TLS", "remote", q.conn.info.Remote, "host", q.psk.HostNQN,
+	q.peerLog().Info("host uses TLS", "host", q.psk.HostNQN,
 		"subsystem", q.psk.SubNQN, "cipher", q.psk.Cipher(), "psk", psk, "identity",
 		q.psk.Version, "labels", labels)
 }

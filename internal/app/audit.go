@@ -29,6 +29,8 @@ type auditMark struct{ kind, outcome string }
 var audited = map[string]auditMark{
 	"host has authenticated":                                   {"authentication", "success"},
 	"authentication failed":                                    {"authentication", "failure"},
+	"host uses TLS":                                            {"authentication", "success"},
+	"TLS handshake failed":                                     {"authentication", "failure"},
 	"too many failed authentications of this host and address": {"authentication", "failure"},
 	"control connection refused":                               {"authentication", "failure"},
 	"metrics request refused":                                  {"authentication", "failure"},
