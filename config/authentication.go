@@ -77,7 +77,8 @@ func (a *Authentication) keys() []Key {
 				"`NVMeTLSkey-1:...:`, as `nvmf-target key gen --tls` makes it and `nvme "+
 				"check-tls-key --insert` puts it into the keyring of the host; better in a file. "+
 				"The host can use TLS on listeners with `tls`, and where that is `required` no "+
-				"other host can claim its NQN. Set it when what hosts read and write must be encrypted.").
+				"other host can claim its NQN. Set it when what hosts read and write must be "+
+				"encrypted.").
 			Without("none").OrSecretFile(),
 		NewKey("tls_old_key", tlsKey(&a.OldTLSKey),
 			"A key that counts as well. Set it to the one before while the host changes over to "+

@@ -246,8 +246,8 @@ func (l *Listener) value() Value {
 		}), "`tcp` only: whether hosts encrypt their connections with TLS 1.3 and a key of their "+
 			"own (`tls_key` of the host, `nvme connect --tls`). `allowed` serves both, and so "+
 			"also a machine that claims the NQN of a host without TLS; `required` only those "+
-			"with TLS. Changes concern new connections. Set it when others can read or change what is on "+
-			"the network."),
+			"with TLS. Changes concern new connections. Set it when others can read or change "+
+			"what is on the network."),
 		NewKey("ana_states", &anaStates{&l.ANAStates},
 			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
 				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+
