@@ -431,6 +431,7 @@ func TestStream(t *testing.T) {
 // TestKeyUpdateRequested: the answer comes before the next data, once.
 func TestKeyUpdateRequested(t *testing.T) {
 	p := newPair(t, auth.SHA256)
+	before := slices.Clone(p.client.in.secret)
 	for range 3 {
 		p.raw(p.seal(typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, 1}))
 		if err := p.client.out.update(); err != nil {
@@ -452,8 +453,9 @@ func TestKeyUpdateRequested(t *testing.T) {
 	if n, _, e := p.client.Recvmsg(p.fds[0], v[:], p.b); string(b[:n]) != "datadata" {
 		t.Errorf("%q, %v, %v", b[:n], e, p.client.Err())
 	}
-	if p.client.in.seq != 2 {
-		t.Errorf("%d records with the new key", p.client.in.seq)
+	if p.client.in.seq != 2 || bytes.Equal(p.client.in.secret, before) {
+		t.Errorf("%d records with the key, which is new: %v", p.client.in.seq,
+			!bytes.Equal(p.client.in.secret, before))
 	}
 }
 

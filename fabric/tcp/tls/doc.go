@@ -3,7 +3,7 @@
 // handshake itself and AES-GCM are those of OpenSSL.
 //
 //	hello.go   finds the PSK that a client has
-//	server.go  the handshake of a server; client.go that of a client
+//	server.go  the handshake of a server, and that of a client
 //	conn.go    what a connection has after it
 //	send.go    seals records
 //	receive.go opens them
