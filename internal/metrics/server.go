@@ -131,10 +131,25 @@ func handler(src Source, log *slog.Logger) http.Handler {
 	r.MustRegister(collector{src}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:            scrapeLog{log},
 		ErrorHandling:       promhttp.HTTPErrorOnError,
 		MaxRequestsInFlight: maxScrapes, EnableOpenMetrics: true,
 	})
+}
+
+// scrapeLog logs what is wrong with scrapes, but not that scrapers leave, which they can at will.
+type scrapeLog struct{ *slog.Logger }
+
+// Println implements promhttp.Logger.
+func (l scrapeLog) Println(v ...any) {
+	for _, a := range v {
+		if err, ok := a.(error); ok {
+			if _, ok := errors.AsType[*net.OpError](err); ok {
+				return
+			}
+		}
+	}
+	l.Warn(strings.TrimSpace(fmt.Sprintln(v...)))
 }
 
 // guard makes Close wait for scrapes. A panic ends in net/http, which closes the connection.

@@ -218,3 +218,36 @@ func TestListenHints(t *testing.T) {
 		}
 	}
 }
+
+// TestScraperThatLeaves: who ends a connection within the answer causes no line of the log.
+func TestScraperThatLeaves(t *testing.T) {
+	src := source()
+	src.Namespaces = func() []target.NamespaceStats { // more than buffers take
+		list := make([]target.NamespaceStats, 3000)
+		for i := range list {
+			list[i] = target.NamespaceStats{NamespaceInfo: target.NamespaceInfo{
+				SubNQN: "a", NSID: uint32(i),
+			}, Health: &nvme.SMARTLog{}}
+		}
+		return list
+	}
+	var log bytes.Buffer
+	s := serve(t, src, slog.New(slog.NewTextHandler(&log, nil)))
+	for range 3 {
+		c := dial(t, s)
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // the answer has begun
+			t.Fatal(err)
+		}
+		_ = c.(*net.TCPConn).SetLinger(0) // a reset
+		_ = c.Close()
+	}
+	if err := s.Close(); err != nil { // after all scrapes
+		t.Fatal(err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("%.300s", log.String())
+	}
+}
