@@ -49,6 +49,7 @@ type Config struct {
 	includes []string
 	src      *source
 	settings Settings
+	printed  map[string]string // by programs, with their arguments
 }
 
 // Log says what is logged and how.

@@ -29,8 +29,8 @@ type decoder struct {
 	environ      map[string]string
 	expanded     int // bytes of variables in the values
 	managed      string
-	ran          bool // a program, which with all others has programsTime, that is until patience
-	patience     time.Time
+	printed      map[string]string // see Config; nil before the first program
+	patience     time.Time         // of all programs together, which have programsTime
 	programsTime time.Duration
 }
 

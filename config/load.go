@@ -75,6 +75,7 @@ func Parse(file string, data []byte, environ []string, backends []Backend, edits
 	if err := d.err(); err != nil {
 		return nil, err
 	}
+	c.printed = d.printed
 	return c, nil
 }
 

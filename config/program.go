@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,12 +26,13 @@ const (
 	maxStderr = 256
 )
 
-// printed has what programs printed when a configuration was last read as a whole, by program and
-// arguments. Edits use it: they are made again and again, and change nothing else.
-var printed struct {
-	sync.Mutex
-	values map[string]string
-}
+// printed has what programs printed for the configuration in use, by program and arguments. Edits
+// use it: they are made again and again, and change nothing else.
+var printed atomic.Pointer[map[string]string]
+
+// InUse makes the edits that follow take what programs have printed for c. Any goroutine may call
+// it.
+func (c *Config) InUse() { printed.Store(&c.printed) }
 
 // fromProgram returns what the program prints that n names with its arguments, less the end of its
 // last line, in place of n. What is wrong is reported at path.
@@ -76,16 +77,16 @@ func (d *decoder) arguments(n *yaml.Node) (args []string, what, hint string) {
 // output is what a program prints.
 func (d *decoder) output(args []string) (string, error) {
 	id := fmt.Sprintf("%q", args)
-	printed.Lock()
-	defer printed.Unlock()
-	if value, ok := printed.values[id]; ok && (len(d.edits) > 0 || d.ran) {
-		return value, nil
+	if d.printed == nil {
+		d.printed, d.patience = map[string]string{}, time.Now().Add(d.programsTime)
 	}
-	if !d.ran {
-		d.ran, d.patience = true, time.Now().Add(d.programsTime)
-		if len(d.edits) == 0 || printed.values == nil {
-			printed.values = map[string]string{}
-		}
+	value, ok := d.printed[id]
+	if used := printed.Load(); !ok && len(d.edits) > 0 && used != nil {
+		value, ok = (*used)[id]
+	}
+	if ok {
+		d.printed[id] = value
+		return value, nil
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), d.patience)
 	defer cancel()
@@ -95,7 +96,7 @@ func (d *decoder) output(args []string) (string, error) {
 	}
 	value, err := runProgram(ctx, args, env)
 	if err == nil {
-		printed.values[id] = value
+		d.printed[id] = value
 	}
 	return value, err
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 const testKey = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
@@ -124,6 +126,7 @@ func TestProgramsAndEdits(t *testing.T) {
 		if err != nil || c.Hosts[1].Key.Reveal() != testKey {
 			t.Fatal(err)
 		}
+		c.InUse()
 		if got, _ := os.ReadFile(runs); string(got) != want {
 			t.Errorf("load %d: %q", i, got)
 		}
@@ -137,4 +140,51 @@ func TestProgramsAndEdits(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "managed directory cannot name a program") {
 		t.Error(err)
 	}
+}
+
+// TestPrintedInUse: an edit takes what programs have printed for the configuration in use, whatever
+// one that is only looked at has got of them since, for instance by a plan.
+func TestPrintedInUse(t *testing.T) {
+	dir := write(t, map[string]string{"key": testKey})
+	file, key := filepath.Join(dir, "nvmf.yaml"), filepath.Join(dir, "key")
+	managed := filepath.Join(dir, "managed")
+	text := programFile("[/bin/cat, "+key+"]", "managed: "+managed+"\n")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := Managed{NQN: "nqn.2026-11.io.nvmf-target:a"}
+	content, err := m.Content(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := Edit{Path: m.File(managed), Content: content}
+	load := func(want string, edits ...Edit) *Config {
+		t.Helper()
+		c, err := Load(file, nil, testBackends, edits...)
+		if err != nil || c.Hosts[0].Key.Reveal() != want {
+			t.Fatalf("%v, or another key", err)
+		}
+		return c
+	}
+	load(testKey).InUse()
+	next, err := auth.NewKey(32, auth.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := next.Reveal()
+	if err := os.WriteFile(key, []byte(other), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	looked := load(other)
+	load(testKey, edit).InUse()
+	load(testKey, edit)
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(file, nil, testBackends); err == nil {
+		t.Error("no error of the program")
+	}
+	load(testKey, edit)
+	looked.InUse()
+	load(other, edit)
 }

@@ -66,6 +66,7 @@ func (s *Server) apply(c *config.Config) ([]config.Change, error) {
 	}
 	s.settings = config.Merge(s.settings, wanted)
 	s.config.Store(c)
+	c.InUse()
 	return changes, nil
 }
 
