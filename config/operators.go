@@ -31,8 +31,8 @@ func (r *Role) value() Value {
 				}
 				return "", ""
 			}), hint),
-			"Who shows a certificate with exactly this subject (`openssl x509 -noout -subject "+
-				"-nameopt RFC2253`). Set it to give a role to clients on TCP.").Without("none"),
+			"Who shows a certificate with exactly this subject, as the log shows it with the key "+
+				"`certificate`. Set it to give a role to clients on TCP.").Without("none"),
 		NewKey("user", Unique(Text(&r.User), hint),
 			"Processes of this user, by name or number, at the socket. Set it to give a role to "+
 				"one user.").Without("none"),

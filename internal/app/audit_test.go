@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -174,10 +175,13 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestAuditedMessages: the messages that the audit knows are those of lines in the code.
+// TestAuditedMessages: the messages that the audit knows are those of lines in the code, and those
+// of peers that are refused are all among them.
 func TestAuditedMessages(t *testing.T) {
 	var code strings.Builder
-	for _, dir := range []string{".", "../control", "../../nvme/target", "../../fabric/tcp"} {
+	for _, dir := range []string{
+		".", "../control", "../../nvme/target", "../../fabric/tcp", "../../fabric/rdma",
+	} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
@@ -201,6 +205,12 @@ func TestAuditedMessages(t *testing.T) {
 		if message != lostMessage && !strings.Contains(code.String(), `"`+message+`"`) &&
 			!strings.Contains(code.String(), `"`+message+`: "`) {
 			t.Errorf("no line has the message %q", message)
+		}
+	}
+	refusal := regexp.MustCompile(`\.Warn\("(.*(?:refused|connection rejected|handshake failed))"`)
+	for _, m := range refusal.FindAllStringSubmatch(code.String(), -1) {
+		if _, ok := audited[m[1]]; !ok {
+			t.Errorf("%q is no record", m[1])
 		}
 	}
 }
