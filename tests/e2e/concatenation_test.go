@@ -114,7 +114,8 @@ func TestConcatenationRequired(t *testing.T) {
 	h.must(o.Concatenate(ctx, wire))
 	var op host.Op
 	op.SQE.SetOpcode(nvme.AdminIdentify)
-	if cqe, err = wire.Do(ctx, &op); err != nil || cqe.Status().Code() != nvme.AuthenticationRequired {
+	cqe, err = wire.Do(ctx, &op)
+	if err != nil || cqe.Status().Code() != nvme.AuthenticationRequired {
 		t.Errorf("Identify without TLS: %v, %v", cqe.Status(), err)
 	}
 	// Nor does an I/O queue of the controller whose admin queue has TLS.
