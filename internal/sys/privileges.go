@@ -97,18 +97,19 @@ func limitThread(keep capabilitySet) (dropped bool, err error) {
 	if err == nil {
 		err = unix.Capget(&head, &data[0])
 	}
+	lowered := false
 	for i, d := range data {
 		data[i] = unix.CapUserData{
 			Effective: d.Effective & keep[i], Permitted: d.Permitted & keep[i],
 			Inheritable: d.Inheritable & keep[i],
 		}
-		dropped = dropped || data[i] != d
+		lowered = lowered || data[i] != d
 	}
-	if err == nil && dropped {
+	if err == nil && lowered { // filters of containers may refuse it
 		err = unix.Capset(&head, &data[0])
 	}
 	if err != nil {
 		err = fmt.Errorf("drop privileges: %w", err)
 	}
-	return dropped, err
+	return dropped || lowered, err
 }
