@@ -5,6 +5,9 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
@@ -17,6 +20,8 @@ type Authentication struct {
 	// TLSKey is what the PSKs of TLS come from and OldTLSKey one that counts as well; nil if there
 	// is none.
 	TLSKey, OldTLSKey *auth.TLSKey
+	// OldUntil is when old keys cease to count, zero: not by themselves.
+	OldUntil time.Time
 	// Hashes and Groups are those that are allowed, empty for the defaults of auth.Policy.
 	Hashes []auth.Hash
 	Groups []auth.Group
@@ -32,17 +37,18 @@ func (a *Authentication) Policy() *auth.Policy {
 		Groups: a.Groups,
 	}
 	if a.OldKey != nil {
-		p.Keys = append(p.Keys, a.OldKey)
+		p.Keys, p.OldUntil = append(p.Keys, a.OldKey), a.OldUntil
 	}
 	return p
 }
 
-// TLSKeys returns the keys that count, nil if the host has none.
-func (a *Authentication) TLSKeys() (keys []*auth.TLSKey) {
-	for _, k := range []*auth.TLSKey{a.TLSKey, a.OldTLSKey} {
-		if k != nil {
-			keys = append(keys, k)
-		}
+// TLSKeys returns the keys that count at a time, nil if the host has none.
+func (a *Authentication) TLSKeys(now time.Time) (keys []*auth.TLSKey) {
+	if a.TLSKey != nil {
+		keys = append(keys, a.TLSKey)
+	}
+	if a.OldTLSKey != nil && (a.OldUntil.IsZero() || now.Before(a.OldUntil)) {
+		keys = append(keys, a.OldTLSKey)
 	}
 	return keys
 }
@@ -83,6 +89,35 @@ func (a *Authentication) keys() []Key {
 		NewKey("tls_old_key", tlsKey(&a.OldTLSKey),
 			"A key that counts as well. Set it to the one before while the host changes over to "+
 				"another `tls_key`.").Without("none").OrSecretFile(),
+		NewKey("old_keys_until", moment(&a.OldUntil),
+			"When `dhchap_old_key` and `tls_old_key` cease to count. Hosts that are connected "+
+				"stay. Set it so that nobody has to remember to delete them.").Without("never"),
+	}
+}
+
+// moment is a date, which begins at midnight UTC, or a time.
+func moment(p *time.Time) Value {
+	return &scalar{
+		name: "a date or time", doc: "date or time", rules: schema{
+			"type":    "string",
+			"pattern": `^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$`,
+		},
+		get: func() string {
+			if p.IsZero() {
+				return ""
+			}
+			return p.UTC().Format(time.RFC3339)
+		},
+		set: func(n *yaml.Node) (what, hint string) {
+			for _, layout := range []string{time.DateOnly, time.RFC3339} {
+				if t, err := time.Parse(layout, n.Value); err == nil {
+					*p = t
+					return "", ""
+				}
+			}
+			return printable(n.Value) + " is not a date or time",
+				"Write it as 2027-01-31 (UTC) or 2027-01-31T18:00:00+01:00."
+		},
 	}
 }
 

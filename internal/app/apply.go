@@ -313,11 +313,14 @@ func (tr *transition) changeHost(c config.Change) error {
 			}
 		}
 		tr.s.target.SetHostLimits(c.NQN, host.Limits)
-		keys := host.TLSKeys()
-		if host.Key != nil || keys != nil {
+		if host.Key != nil || host.TLSKey != nil {
 			sys.PreventCoreDumps()
 		}
-		tr.s.tlsKeys.Store(c.NQN, keys)
+		if host.TLSKey == nil && host.OldTLSKey == nil {
+			tr.s.tlsKeys.Delete(c.NQN)
+		} else {
+			tr.s.tlsKeys.Store(c.NQN, &host.Authentication)
+		}
 		tr.s.target.SetHostPolicy(c.NQN, host.Policy())
 		tr.s.target.SetHostNetworks(c.NQN, host.Networks)
 		return nil

@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -23,9 +24,11 @@ func (s *Server) tlsPSKs(identity []byte) (psks []auth.TLSPSK) {
 		}
 		return psks
 	}
-	keys, _ := s.tlsKeys.Load(id.HostNQN)
-	list, _ := keys.([]*auth.TLSKey)
-	for _, k := range list {
+	host, known := s.tlsKeys.Load(id.HostNQN)
+	if !known {
+		return nil
+	}
+	for _, k := range host.(*config.Authentication).TLSKeys(time.Now()) {
 		all, err := k.PSKs(id.HostNQN, id.SubNQN)
 		if err != nil {
 			return nil

@@ -379,6 +379,11 @@ func TestTLSKeys(t *testing.T) {
 	}
 	reload(", tls_key_file: "+secret+key("tls_old_key", keys[1]), "required", 2)
 	has(fabric.TLSRequired, keys[1], keys[2])
+	old := ", tls_key_file: " + secret + key("tls_old_key", keys[1]) + ", old_keys_until: "
+	reload(old+"2999-12-31", "required", 1)
+	has(fabric.TLSRequired, keys[1], keys[2])
+	reload(old+"2001-01-01T00:00:00+01:00", "required", 1)
+	has(fabric.TLSRequired, keys[2])
 	reload(", tls_key_file: "+secret, "required", 1)
 	has(fabric.TLSRequired, keys[2])
 	works(keys[0], false)

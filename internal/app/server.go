@@ -101,7 +101,7 @@ type Server struct {
 	mdns       *mdns.Responder
 	discovery  atomic.Pointer[config.Discovery] // as applied; nil: the default
 	disks      diskLooks
-	tlsKeys    sync.Map // []*auth.TLSKey by the NQN of the host
+	tlsKeys    sync.Map // *config.Authentication by the NQN of the host
 	next       atomic.Uint64
 	external   bool // storage is opened by Options.OpenDevice
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const (
@@ -324,5 +325,27 @@ func BenchmarkGroups(b *testing.B) {
 				g.public(x)
 			}
 		})
+	}
+}
+
+// TestOldUntil: keys but the first count until then.
+func TestOldUntil(t *testing.T) {
+	key, old := mustKey(t, countingKey), with(t, SHA256)
+	for _, tc := range []struct {
+		until time.Time
+		key   *Key
+		want  State
+	}{
+		{time.Time{}, old, Authenticated},
+		{time.Now().Add(time.Hour), old, Authenticated},
+		{time.Now().Add(-time.Hour), old, Failed},
+		{time.Now().Add(-time.Hour), key, Authenticated},
+	} {
+		h := &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: tc.key}
+		c := NewController(hostNQN, subNQN, NoConcatenation)
+		_ = exchangeAll(h, c, &Policy{Keys: []*Key{key, old}, OldUntil: tc.until})
+		if c.State() != tc.want {
+			t.Errorf("until %v: %v", tc.until, c.State())
+		}
 	}
 }

@@ -3,6 +3,7 @@ package auth
 import (
 	"crypto/hmac"
 	"slices"
+	"time"
 )
 
 // Policy is what a controller wants of a host. It does not change.
@@ -10,6 +11,8 @@ type Policy struct {
 	// Keys are those of the host, each of which proves who it is: more than one while a key is
 	// being replaced.
 	Keys []*Key
+	// OldUntil is when all but the first of Keys cease to count, zero: not by themselves.
+	OldUntil time.Time
 	// ControllerKey proves to the host who the controller is; nil: it cannot.
 	ControllerKey *Key
 	// Hashes and Groups are those that the host may use, the first choice first; empty: AllHashes
@@ -229,7 +232,10 @@ func (c *Controller) reply(b []byte) {
 		return
 	}
 	proven := false
-	for _, k := range c.policy.Keys {
+	for i, k := range c.policy.Keys {
+		if old := c.policy.OldUntil; i > 0 && !old.IsZero() && !time.Now().Before(old) {
+			break
+		}
 		want := c.x.hostResponse(k, c.value, c.seq)
 		proven = hmac.Equal(want, m.response) || proven
 		clear(want)

@@ -30,19 +30,19 @@ var variants = []variant{
 			c.MaxH2CData, c.InCapsuleSize = smallPDU, smallPDU
 		}},
 	},
+	{name: "rdma", isRDMA: true},
+	{name: "rdma invalidate", isRDMA: true, rdma: host.RDMA{Invalidate: true}, noFlowControl: true},
+	{name: "iwarp", isRDMA: true, options: options{iwarp: true}},
 	{name: "tcp tls", tcp: host.TCP{PSK: tlsPSK(tlsKey)}, options: options{tcp: requireTLS}},
 	{
 		name: "tcp tls digests", noFlowControl: true,
 		tcp:     host.TCP{PSK: tlsPSK(tlsKey), HeaderDigest: true, DataDigest: true},
 		options: options{tcp: requireTLS},
 	},
-	{name: "rdma", isRDMA: true},
-	{name: "rdma invalidate", isRDMA: true, rdma: host.RDMA{Invalidate: true}, noFlowControl: true},
-	{name: "iwarp", isRDMA: true, options: options{iwarp: true}},
 }
 
 // plain is one variant per transport, for tests that do not depend on digests and keys.
-var plain = []variant{variants[0], variants[5]}
+var plain = []variant{variants[0], variants[3]}
 
 type testBody func(t *testing.T, h *harness, v variant)
 
