@@ -45,8 +45,8 @@ func roles(c *config.Config) (r *control.Roles, ps config.Problems) {
 	return r, ps
 }
 
-// lookupTime is how long all users and groups of a configuration may take to be looked up: starts and
-// reloads wait for it.
+// lookupTime is how long all users and groups of a configuration may take to be looked up: starts
+// and reloads wait for it.
 const lookupTime = 5 * time.Second
 
 var errLookup = fmt.Errorf("users and groups are not looked up within %v", lookupTime)
