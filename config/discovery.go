@@ -20,8 +20,8 @@ func (c *Discovery) keys() []Key {
 				"tell apart by it.").Without("the well-known name only"),
 		NewKey("security", security(&c.Security),
 			"What hosts need to ask it: `auth`, a `dhchap_key`, with which they authenticate "+
-				"(not with nvme-cli before 3.0); `tls`, TLS with a `tls_key`; `auth+tls`, both. To "+
-				"all others there is no such service. Set it "+
+				"(not with nvme-cli before 3.0); `tls`, TLS with a `tls_key`; `auth+tls`, both. "+
+				"To all others there is no such service. Set it "+
 				"when names of subsystems are not for everybody who claims the NQN of a host."),
 		NewKey("referrals", List(&c.Referrals, 0, 64, (*Referral).value),
 			"Other discovery services that hosts are told of."),

@@ -316,8 +316,8 @@ func (s *Subsystem) value() Value {
 				"the port can claim it, unless the host has a `dhchap_key`.").Without("none"),
 		NewKey("security", security(&s.Security),
 			"What hosts need besides being allowed: `auth`, a `dhchap_key`, with which they "+
-				"authenticate; `tls`, connections with TLS (TCP only), whose key is a `tls_key` or "+
-				"comes from secure channel concatenation; `auth+tls`, both. To all others the "+
+				"authenticate; `tls`, connections with TLS (TCP only), whose key is a `tls_key` "+
+				"or comes from secure channel concatenation; `auth+tls`, both. To all others the "+
 				"subsystem does not exist. With `none` those that have a key authenticate, and "+
 				"others connect without. Set it when an NQN is not enough; `allow_any_host` is "+
 				"every host with a key then."),

@@ -63,7 +63,7 @@ if [ ! -e "$tarball" ]; then
   mkdir -p "$cache"
   (
     . tests/lab/common.sh
-    "${as_root[@]}" mmdebstrap --quiet --variant=minbase --include=$packages \
+    "${as_root[@]}" mmdebstrap --quiet --format=tar --variant=minbase --include=$packages \
       --aptopt='APT::Install-Recommends "false"' bookworm "$tarball.new" \
       "$(mirror_of '/debian/?$' http://deb.debian.org/debian)"
   )

@@ -56,7 +56,7 @@ type Group struct {
 	rx      []byte
 	iov     []sys.Iovec
 	heads   []byte
-	tls     *tls.Buffers // nil while no queue has used TLS
+	tls     *tls.Buffers      // nil while no queue has used TLS
 	batch   []*fabric.Request // for Prepare
 	ready   []*fabric.Request // for Execute
 

@@ -41,8 +41,8 @@ func (s *Server) tlsPSKs(identity []byte) (psks []auth.TLSPSK) {
 	return psks
 }
 
-// probeKeys warns of keys that prove nothing, because any other name will do, or are not used, and of
-// hosts that cannot connect without one. It is no error: security must be easy to require.
+// probeKeys warns of keys that prove nothing, because any other name will do, or are not used, and
+// of hosts that cannot connect without one. It is no error: security must be easy to require.
 func probeKeys(c *config.Config) (ps config.Problems) {
 	var chap, tls bool
 	for _, h := range c.Hosts {

@@ -71,7 +71,7 @@ func TestSecurityReload(t *testing.T) {
 	if got := fmt.Sprint(changes); got != "[~ subsystem "+testNQN+": security: none -> auth]" {
 		t.Error(got)
 	}
-	if got := fmt.Sprint(ps); !strings.Contains(got, hostB+" has no key") || ps.Failed() {
+	if got := fmt.Sprint(ps); !strings.Contains(got, hostB+" has no dhchap_key") || ps.Failed() {
 		t.Error(got)
 	}
 	l.apply(listenAny, secure)

@@ -28,8 +28,9 @@ import (
 var needs = map[string]Role{
 	"GET /v1/status": Read, "GET /v1/listeners": Read, "GET /v1/subsystems": Read,
 	"GET /v1/namespaces": Read, "GET /v1/hosts": Read, "GET /v1/connections": Read,
-	"GET /v1/reactors": Read, "GET /v1/disks": Read, "GET /v1/refusals": Read,
-	"GET /v1/plan": Read, "GET /v1/ana": Read, eventsRoute: Read, openAPIRoute: Read,
+	"GET /v1/latency": Read, "GET /v1/reactors": Read, "GET /v1/disks": Read,
+	"GET /v1/refusals": Read,
+	"GET /v1/plan":     Read, "GET /v1/ana": Read, eventsRoute: Read, openAPIRoute: Read,
 	"GET /v1/nothing":   Read,
 	"POST /v1/reload":   Operate,
 	"POST /v1/ana/set":  Operate,

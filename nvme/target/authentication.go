@@ -250,8 +250,8 @@ func (a *authentication) failed() {
 	case auth.HashNotUsable, auth.GroupNotUsable:
 		hint = "dhchap_hash and dhchap_dhgroup of the host allow nothing that it offers"
 	case auth.ConcatenationMismatch:
-		hint = "secure channel concatenation needs a listener with tls: allowed, the admin queue, " +
-			"and no other key for TLS"
+		hint = "secure channel concatenation needs a listener with tls: allowed, the admin " +
+			"queue, and no other key for TLS"
 		if s.concatenates {
 			hint = "security requires TLS: nvme connect with --concat, or --tls and a tls_key"
 		}

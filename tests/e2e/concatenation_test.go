@@ -114,7 +114,8 @@ func TestConcatenationRequired(t *testing.T) {
 	h.must(o.Concatenate(ctx, wire))
 	var op host.Op
 	op.SQE.SetOpcode(nvme.AdminIdentify)
-	if cqe, err = wire.Do(ctx, &op); err != nil || cqe.Status().Code() != nvme.AuthenticationRequired {
+	cqe, err = wire.Do(ctx, &op)
+	if err != nil || cqe.Status().Code() != nvme.AuthenticationRequired {
 		t.Errorf("Identify without TLS: %v, %v", cqe.Status(), err)
 	}
 	// Nor does an I/O queue of the controller whose admin queue has TLS.
@@ -127,8 +128,8 @@ func TestConcatenationRequired(t *testing.T) {
 	}
 }
 
-// TestConcatenationKeyRemoved: once the key of a host is removed, or another one, nothing new is had
-// with a PSK that was generated with it, whatever still uses it.
+// TestConcatenationKeyRemoved: once the key of a host is removed or replaced, nothing new is had with
+// a PSK that was generated with it, whatever still uses it.
 func TestConcatenationKeyRemoved(t *testing.T) {
 	h := newHarness(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
 	ctx := testContext(t)
