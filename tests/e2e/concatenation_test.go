@@ -128,8 +128,8 @@ func TestConcatenationRequired(t *testing.T) {
 	}
 }
 
-// TestConcatenationKeyRemoved: once the key of a host is removed or replaced, nothing new is had with
-// a PSK that was generated with it, whatever still uses it.
+// TestConcatenationKeyRemoved: once the key of a host is removed or replaced, nothing new is had
+// with a PSK that was generated with it, whatever still uses it.
 func TestConcatenationKeyRemoved(t *testing.T) {
 	h := newHarness(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
 	ctx := testContext(t)
