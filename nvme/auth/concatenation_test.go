@@ -88,7 +88,7 @@ func TestConcatenation(t *testing.T) {
 			}
 			c := NewController(hostNQN, subNQN, tc.offer)
 			err := exchangeAll(h, c, p)
-			psk := c.TakePSK()
+			psk, _ := c.TakePSK()
 			if tc.want != 0 {
 				if err == nil || c.Reason() != tc.want || psk != nil || c.psk != nil {
 					t.Fatalf("host: %v, controller: %v, PSK: %v", err, c.Reason(), psk)
@@ -108,13 +108,13 @@ func TestConcatenation(t *testing.T) {
 				!bytes.Equal(psk.Secret, h.Generated.Secret) {
 				t.Fatalf("controller %v, host %v", psk, h.Generated)
 			}
-			if c.TakePSK() != nil {
+			if psk, _ := c.TakePSK(); psk != nil {
 				t.Error("the PSK is there twice")
 			}
 			if err := exchangeAll(h, c, p); err != nil {
 				t.Fatal(err)
 			}
-			if again := c.TakePSK(); again == nil || again.Identity == psk.Identity {
+			if again, _ := c.TakePSK(); again == nil || again.Identity == psk.Identity {
 				t.Error("another exchange has given the same PSK")
 			}
 		})
@@ -135,7 +135,8 @@ func TestConcatenationWithoutChallenge(t *testing.T) {
 	c.Read()
 	m[8] = 0 // CVALID
 	c.Sent(m, p)
-	if c.State() != Failed || c.Reason() != AuthenticationFailed || c.TakePSK() != nil {
+	psk, _ := c.TakePSK()
+	if c.State() != Failed || c.Reason() != AuthenticationFailed || psk != nil {
 		t.Error(c.State(), c.Reason())
 	}
 }

@@ -85,6 +85,7 @@ type Controller struct {
 	seq     uint32 // S1
 	answers bool   // Success1 has a response: the host is to confirm it
 	offers  Concatenation
+	key     *Key    // that the host has proven to have
 	psk     *TLSPSK // generated, until TakePSK
 }
 
@@ -94,15 +95,16 @@ func NewController(hostNQN, subNQN string, offers Concatenation) *Controller {
 	return &Controller{x: exchange{hostNQN: hostNQN, subNQN: subNQN}, offers: offers}
 }
 
-// TakePSK returns the PSK that an exchange has generated, which is the caller's then, or nil. There
-// is one as soon as the host has been told to read that it has authenticated.
-func (c *Controller) TakePSK() *TLSPSK {
+// TakePSK returns the PSK that an exchange has generated, which is the caller's then, or nil, and
+// the key of the host that was used. There is one as soon as the host has been told to read that it
+// has authenticated.
+func (c *Controller) TakePSK() (*TLSPSK, *Key) {
 	if c.state != Authenticated {
-		return nil
+		return nil, nil
 	}
 	p := c.psk
 	c.psk = nil
-	return p
+	return p, c.key
 }
 
 // State is that of the exchange; Unfinished before the first one.
@@ -237,7 +239,9 @@ func (c *Controller) reply(b []byte) {
 			break
 		}
 		want := c.x.hostResponse(k, c.value, c.seq)
-		proven = hmac.Equal(want, m.response) || proven
+		if hmac.Equal(want, m.response) {
+			proven, c.key = true, k
+		}
 		clear(want)
 	}
 	// S2 is 0 in a reply whose challenge is only for secure channel concatenation.

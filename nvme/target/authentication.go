@@ -206,8 +206,8 @@ func (a *authentication) succeeded() {
 	c := s.ctrl
 	a.running = false
 	c.t.auth.succeeded(c.hostNQN, s.info.Remote.Addr())
-	if psk := a.chap.TakePSK(); psk != nil {
-		c.t.generated.add(c.hostNQN, psk)
+	if psk, key := a.chap.TakePSK(); psk != nil {
+		c.t.generated.add(c.hostNQN, psk, key)
 	}
 	if s.concatenates {
 		return // nothing more is served until the host connects with the PSK

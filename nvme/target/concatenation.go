@@ -12,7 +12,8 @@ import (
 
 // This file is secure channel concatenation: a host authenticates on an admin queue without TLS,
 // which generates a PSK, and connects again with it (Base section 8.3.4.5, ADR 0034). The PSK
-// belongs to the controller that is created with it, and ends with that.
+// belongs to the controller that is created with it, and ends with that. It proves that the host
+// has a key, so nothing more is had with it once that key does not count.
 
 const (
 	// generatedTimeout is how long a generated PSK waits for the host to connect with it.
@@ -29,12 +30,13 @@ type generatedPSKs struct {
 
 type generatedPSK struct {
 	auth.TLSPSK
-	controllers int // that were created with it
+	key         *auth.Key // with which the host authenticated
+	controllers int       // that were created with it
 	expire      *time.Timer
 }
 
-// add keeps a PSK that a host has generated.
-func (g *generatedPSKs) add(hostNQN string, psk *auth.TLSPSK) {
+// add keeps a PSK that a host has generated with a key.
+func (g *generatedPSKs) add(hostNQN string, psk *auth.TLSPSK, key *auth.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	waiting := 0
@@ -46,7 +48,7 @@ func (g *generatedPSKs) add(hostNQN string, psk *auth.TLSPSK) {
 			g.remove(hostNQN, o)
 		}
 	}
-	p := &generatedPSK{TLSPSK: *psk}
+	p := &generatedPSK{TLSPSK: *psk, key: key}
 	p.expire = time.AfterFunc(generatedTimeout, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -77,13 +79,23 @@ func (g *generatedPSKs) find(hostNQN, identity string) *generatedPSK {
 	return nil
 }
 
-// use notes that a controller was created with a PSK, and release that it has ended.
-func (g *generatedPSKs) use(c *controller) {
+// countsIn says whether the key that the PSK was generated with is one of the host's now.
+func (p *generatedPSK) countsIn(policy *auth.Policy) bool {
+	return policy != nil && slices.ContainsFunc(policy.Keys, p.key.Equal)
+}
+
+// use notes that a controller was created with a PSK, and release that it has ended. use returns
+// false if the PSK has ended, or does not count any longer.
+func (g *generatedPSKs) use(c *controller) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p := g.find(c.hostNQN, generatedIdentity(c.info)); p != nil {
-		p.controllers++
+	identity := generatedIdentity(c.info)
+	p := g.find(c.hostNQN, identity)
+	if p == nil || !p.countsIn((*c.t.policies.Load())[c.hostNQN]) {
+		return identity == ""
 	}
+	p.controllers++
+	return true
 }
 
 func (g *generatedPSKs) release(c *controller) {
@@ -96,13 +108,14 @@ func (g *generatedPSKs) release(c *controller) {
 	}
 }
 
-// GeneratedPSK returns the PSK that a host has generated with this identity, or nil. The caller
-// wipes it. Any goroutine may call it.
+// GeneratedPSK returns the PSK that a host has generated with this identity, or nil, also if the
+// key that it was generated with does not count any longer. The caller wipes it. Any goroutine may
+// call it.
 func (t *Target) GeneratedPSK(hostNQN, identity string) *auth.TLSPSK {
 	t.generated.mu.Lock()
 	defer t.generated.mu.Unlock()
 	p := t.generated.find(hostNQN, identity)
-	if p == nil {
+	if p == nil || !p.countsIn((*t.policies.Load())[hostNQN]) {
 		return nil
 	}
 	psk := p.TLSPSK

@@ -16,9 +16,13 @@ func TestGeneratedPSKs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := New(Options{})
 		g := &target.generated
+		key := authKey(t, hostSecret)
+		for _, nqn := range []string{"a", "b"} {
+			target.SetHostPolicy(nqn, &auth.Policy{Keys: []*auth.Key{key}})
+		}
 		add := func(host string, i int) []byte {
 			p := &auth.TLSPSK{Identity: fmt.Sprint(host, i), Secret: []byte{1, 2, 3}}
-			g.add(host, p)
+			g.add(host, p, key)
 			return p.Secret
 		}
 		has := func(host string, i int) bool {
@@ -26,7 +30,7 @@ func TestGeneratedPSKs(t *testing.T) {
 		}
 		first := add("a", 0)
 		used := &controller{
-			hostNQN: "a", info: &fabric.QueueInfo{TLS: &fabric.TLS{Generated: "a0"}},
+			t: target, hostNQN: "a", info: &fabric.QueueInfo{TLS: &fabric.TLS{Generated: "a0"}},
 		}
 		g.use(used)
 		g.use(used) // another controller

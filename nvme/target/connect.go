@@ -244,7 +244,12 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	if r := sub.admit(c); !r.st.OK() {
 		return r
 	}
-	s.h.t.generated.use(c)
+	if !s.h.t.generated.use(c) {
+		sub.remove(c)
+		r := badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a PSK that counts", c.calledAs)
+		r.hint = "the PSK that the host has generated has ended; the host has to make another one"
+		return r
+	}
 	s.ctrl, s.table = c, &adminOps
 	if c.authenticates {
 		s.requireAuthentication()

@@ -128,6 +128,42 @@ func TestConcatenationRequired(t *testing.T) {
 	}
 }
 
+// TestConcatenationKeyRemoved: once the key of a host is removed or replaced, nothing new is had
+// with a PSK that was generated with it, whatever still uses it.
+func TestConcatenationKeyRemoved(t *testing.T) {
+	h := newHarness(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
+	ctx := testContext(t)
+	old, next := newKey(t, 32, auth.SHA256), newKey(t, 32, auth.SHA256)
+	o := variants[0].hostOptions()
+	o.HostNQN, o.Key = hostNQN, old
+	plain := h.transport(variants[0]).(host.TCP)
+	for name, p := range map[string]*auth.Policy{
+		"none": nil, "another": {Keys: []*auth.Key{next}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{next, old}})
+			secure, err := host.Concatenate(ctx, plain, o)
+			h.must(err)
+			c, err := host.Connect(ctx, secure, o) // keeps the PSK
+			h.must(err)
+			defer c.Close()
+			begun, err := host.DialQueue(ctx, secure, 0, 32, nvme.CNTLIDDynamic)
+			h.must(err)
+			defer begun.Close()
+			h.target.SetHostPolicy(hostNQN, p)
+			if c, err := host.Dial(ctx, secure, o); err == nil {
+				c.Close()
+				t.Error("another controller is created")
+			}
+			cqe, err := begun.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
+			if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
+				t.Errorf("after the handshake: %v, %v", cqe.Status(), err)
+			}
+			h.ping(c)
+		})
+	}
+}
+
 func isConnectError(err error) bool {
 	_, is := errors.AsType[*host.ConnectError](err)
 	return is
