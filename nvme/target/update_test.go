@@ -57,7 +57,8 @@ func TestUpdateHosts(t *testing.T) {
 func TestUpdateWhileConnecting(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
 	s := r.target.find(testSub)
-	c := newController(&session{h: r.raw[0]}, s, testHost, testHostID)
+	q := &stubQueue{info: info(nvme.TransportTCP)}
+	c := newController(&session{h: r.raw[0], q: q, info: q.Info()}, s, testHost, testHostID)
 	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.AllowAnyHost = false })))
 	if r := s.admit(c); r.st != nvme.ConnectInvalidHost|nvme.DNR || s.lookup(c.cntlid) == c {
 		t.Errorf("%v", r.st)
