@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
@@ -10,9 +11,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
+// latencyTimeout is how long reactors may take to say what they have counted: a turn for each pair
+// of a host and a namespace. Prometheus gives up after 10 s by default.
+const latencyTimeout = 3 * time.Second
+
 // latencies returns what was counted, nil if a reactor does not answer.
 func (s *Server) latencies() []target.LatencyInfo {
-	ctx, cancel := context.WithTimeout(context.Background(), usageTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), latencyTimeout)
 	defer cancel()
 	list, _ := s.target.Latencies(ctx)
 	return list

@@ -83,10 +83,10 @@ func (h *Handler) deliver() {
 		ch.stats.publish()
 	}
 	var now int64
-	if h.worked {
-		h.worked, now = false, h.loop.Clock()
-	}
 	for s := h.completed.Pop(); s != nil; s = h.completed.Pop() {
+		if h.worked { // maybe since the last Complete
+			h.worked, now = false, h.loop.Clock()
+		}
 		batch := s.done
 		s.done, s.spare = s.spare[:0], batch
 		if now != 0 {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -57,7 +58,7 @@ type Latency struct {
 }
 
 // add counts a command and returns how long it took. Durations of 0 are not added to Stages, see
-// snapshot.
+// addZeros.
 func (l *Latency) add(r *fabric.Request) (total int64) {
 	for i, ns := range &r.Stages {
 		if ns != 0 {
@@ -90,13 +91,11 @@ func (l *Latency) Merge(o *Latency) {
 	}
 }
 
-// snapshot copies l, with the durations of 0.
-func (l *Latency) snapshot() *Latency {
-	c := *l
-	for i := range c.Stages {
-		c.Stages[i].AddZeros(c.IOs - c.Stages[i].Count())
+// addZeros adds the durations of 0.
+func (l *Latency) addZeros() {
+	for i := range l.Stages {
+		l.Stages[i].AddZeros(l.IOs - l.Stages[i].Count())
 	}
-	return &c
 }
 
 // latencyKey is a host and a namespace; host is "" for all that have no entry of their own.
@@ -227,37 +226,40 @@ type LatencyInfo struct {
 }
 
 // Latencies lists what was counted, in the order of subsystem, namespace, operation and host. An
-// error is that of ctx, which ended before all reactors answered.
+// error is that of ctx, which ended before all reactors answered. One caller is served at a time.
 func (t *Target) Latencies(ctx context.Context) ([]LatencyInfo, error) {
+	select {
+	case t.readingLatencies <- struct{}{}:
+		defer func() { <-t.readingLatencies }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	t.mu.Lock()
 	handlers := slices.Clone(t.handlers)
 	t.mu.Unlock()
-	answers := make(chan []LatencyInfo, len(handlers))
-	for _, h := range handlers {
-		h.copyLatencies(answers)
-	}
-	type key struct {
-		host, sub string
-		nsid      uint32
-		op        Operation
-	}
-	sums := map[key]*Latency{}
+	var mu sync.Mutex // guards what follows
 	var list []LatencyInfo
-	for range handlers {
-		select {
-		case answer := <-answers:
-			for _, i := range answer {
-				k := key{i.HostNQN, i.SubNQN, i.NSID, i.Operation}
-				if sums[k] == nil {
-					sums[k] = i.Latency
-					list = append(list, i)
-					continue
-				}
-				sums[k].Merge(i.Latency)
-			}
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+	sums := map[latencySum]*Latency{}
+	add := func(key latencySum, l *Latency) {
+		mu.Lock()
+		defer mu.Unlock()
+		if sums[key] == nil {
+			sums[key] = new(Latency)
+			list = append(list, LatencyInfo{key.host, key.sub, key.nsid, key.op, sums[key]})
 		}
+		sums[key].Merge(l)
+	}
+	errs := make(chan error, len(handlers))
+	for _, h := range handlers {
+		go func() { errs <- h.readLatencies(ctx, add) }()
+	}
+	for range handlers {
+		if err := <-errs; err != nil {
+			return nil, err // the others get it, too
+		}
+	}
+	for _, l := range sums {
+		l.addZeros()
 	}
 	slices.SortFunc(list, func(a, b LatencyInfo) int {
 		return cmp.Or(strings.Compare(a.SubNQN, b.SubNQN), cmp.Compare(a.NSID, b.NSID),
@@ -266,36 +268,51 @@ func (t *Target) Latencies(ctx context.Context) ([]LatencyInfo, error) {
 	return list, nil
 }
 
-// copiesAtOnce is how many entries a reactor copies before it goes on with I/O. Each takes some
-// microseconds.
-const copiesAtOnce = 4
+// latencySum is what entries of all reactors are added up by.
+type latencySum struct {
+	host, sub string
+	nsid      uint32
+	op        Operation
+}
 
-// copyLatencies sends what the reactor has counted. Any goroutine may call it.
-func (h *Handler) copyLatencies(answer chan<- []LatencyInfo) {
+// readLatencies calls add with what the reactor has counted. The Latency is valid during the call.
+// The reactor copies an entry in a turn, and the next one when that was added: a turn takes some
+// 10 µs. It is not called by the reactor.
+func (h *Handler) readLatencies(ctx context.Context, add func(latencySum, *Latency)) error {
 	var entries []*latencyEntry
-	var list []LatencyInfo
-	var step func()
-	step = func() {
-		n := min(len(entries), copiesAtOnce)
-		for _, e := range entries[:n] {
-			for o, l := range e.ops {
-				if l != nil {
-					list = append(list, LatencyInfo{
-						e.host, e.ns.sub.nqn, e.ns.nsid, Operation(o), l.snapshot(),
-					})
-				}
-			}
+	var copies [operations]Latency
+	var used [operations]bool
+	do := func(fn func()) error {
+		done := make(chan struct{})
+		h.loop.Post(func() { fn(); close(done) })
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done(): // fn may still run: nothing that it uses is used again
+			return context.Cause(ctx)
 		}
-		if entries = entries[n:]; len(entries) > 0 {
-			h.loop.Post(step)
-			return
-		}
-		h.latency.reads--
-		answer <- list
 	}
-	h.loop.Post(func() {
+	err := do(func() {
 		h.latency.reads++
 		entries = slices.Collect(maps.Values(h.latency.entries))
-		step()
 	})
+	defer h.loop.Post(func() { h.latency.reads-- })
+	for i := 0; err == nil && i < len(entries); i++ {
+		e := entries[i]
+		if err = do(func() {
+			for o, l := range e.ops {
+				if used[o] = l != nil; l != nil {
+					copies[o] = *l
+				}
+			}
+		}); err != nil {
+			break
+		}
+		for o := range e.ops {
+			if used[o] {
+				add(latencySum{e.host, e.ns.sub.nqn, e.ns.nsid, Operation(o)}, &copies[o])
+			}
+		}
+	}
+	return err
 }

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -223,6 +224,113 @@ func TestLatencyIsExact(t *testing.T) {
 				t.Errorf("stage %d, quantile %v: %v, want %v", stage, q, got, want)
 			}
 		}
+	}
+}
+
+// again is a queue that sends a command as soon as another one has completed.
+type again struct {
+	fabric.Queue
+	then func()
+}
+
+func (q *again) Complete([]*fabric.Request) {
+	if then := q.then; then != nil {
+		q.then = nil
+		then()
+	}
+}
+
+// TestStagesAreNeverNegative: what is completed while the completions before are delivered has come
+// after the clock was read for those.
+func TestStagesAreNeverNegative(t *testing.T) {
+	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
+	q := &again{Queue: b.q}
+	b.io.(*session).q = q
+	send := func(r *fabric.Request) {
+		r.Reset()
+		r.Start = b.clock()
+		r.SQE = rw(nvme.NVMRead, 1, 1<<40, 1, nil).SQE // refused, so it ends at once
+		b.h.Prepare([]*fabric.Request{r})
+		b.h.Execute([]*fabric.Request{r})
+	}
+	q.then = func() { send(b.reqs[1]) }
+	send(b.reqs[0])
+	b.h.Poll(64)
+	if got := b.reqs[1].Stages[fabric.StageBackend]; got <= 0 {
+		t.Errorf("%d ns in the backend", got)
+	}
+}
+
+// mailbox is a loop on which the test runs what is posted.
+type mailbox struct {
+	fabric.Loop
+	posts chan func()
+}
+
+func (m mailbox) Post(fn func()) { m.posts <- fn }
+
+// TestLatencyReaders: however many ask, a reactor works for one of them, in small steps. One whose
+// caller has given up in the middle is forgotten.
+func TestLatencyReaders(t *testing.T) {
+	loop := mailbox{posts: make(chan func(), 100)}
+	target := New(Options{})
+	h, err := target.NewHandler(HandlerConfig{Loop: loop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const entries = 4
+	for i := range entries {
+		ns := &namespace{sub: &subsystem{nqn: testSub}, nsid: uint32(i + 1)}
+		h.latency.join(testHost, ns).op(OperationRead).add(&fabric.Request{Stages: [4]int64{2: 9}})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, step := range []int{0, 1, 2} {
+		gaveUp := make(chan error)
+		go func() {
+			_, err := target.Latencies(ctx)
+			gaveUp <- err
+		}()
+		for range step {
+			(<-loop.posts)()
+		}
+		fn := <-loop.posts
+		other, end := context.WithCancel(t.Context())
+		end()
+		if _, err := target.Latencies(other); err == nil || len(loop.posts) > 0 {
+			t.Errorf("%v, %d for another reader", err, len(loop.posts))
+		}
+		cancel()
+		if err := <-gaveUp; err == nil {
+			t.Error("no error")
+		}
+		fn()
+		(<-loop.posts)()
+		if h.latency.reads != 0 || len(loop.posts) > 0 {
+			t.Errorf("%d reads, %d posts are left", h.latency.reads, len(loop.posts))
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+	}
+	cancel()
+	all := make(chan []LatencyInfo)
+	go func() {
+		list, _ := target.Latencies(t.Context())
+		all <- list
+	}()
+	for range 1 + entries {
+		(<-loop.posts)()
+		if h.latency.reads != 1 {
+			t.Errorf("%d reads", h.latency.reads)
+		}
+	}
+	(<-loop.posts)()
+	list := <-all
+	for i, l := range list {
+		if l.NSID != uint32(i+1) || l.IOs != 1 || l.Stages[fabric.StageWait].Count() != 1 {
+			t.Errorf("entry %d: %+v", i, l)
+		}
+	}
+	if len(list) != entries {
+		t.Errorf("%d entries", len(list))
 	}
 }
 

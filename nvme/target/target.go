@@ -65,6 +65,8 @@ type Target struct {
 	marks      UncorrectableStore // nil if there is none
 	portStates sync.Map           // *portState by ID; removed is written with mu held
 	capturing  chan struct{}      // of one entry, see controller.capture
+	// readingLatencies, of one entry, is held by Latencies.
+	readingLatencies chan struct{}
 
 	mu    sync.Mutex // guards what follows and writes to table
 	ports []Port
@@ -105,6 +107,7 @@ func New(o Options) *Target {
 		marks: o.Uncorrectable, uncorrectable: map[reservationKey]*uncorrectable{},
 		untilRestart: map[protectedName]bool{},
 		reservations: map[reservationKey]*reservations{}, capturing: make(chan struct{}, 1),
+		readingLatencies: make(chan struct{}, 1),
 	}
 	if t.log == nil {
 		t.log = slog.Default()
