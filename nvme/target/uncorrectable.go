@@ -188,59 +188,50 @@ func (u *uncorrectable) attach(dev backend.Device) {
 	info := dev.Info()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	identity, volatile := u.info.Identity, u.info.Volatile
-	if u.dev == nil {
-		kept := u.t.marks.Uncorrectable(u.key.nqn, u.key.nsid)
-		if kept != nil {
-			identity, u.stored = kept.Identity, true
-			u.now.Store((*marks)(&kept.Ranges))
-		}
-	}
-	same := identity == info.Identity && !volatile && !info.Volatile || dev == u.dev
-	u.dev, u.info = dev, info
-	if !same && u.now.Load() != nil {
+	kept := u.t.marks.Uncorrectable(u.key.nqn, u.key.nsid)
+	same := u.dev != nil && u.info.Identity == info.Identity && !u.info.Volatile &&
+		!info.Volatile || dev == u.dev
+	u.dev, u.info, u.stored = dev, info, u.stored || kept != nil
+	switch {
+	case same:
+	case kept != nil && kept.Identity == info.Identity && !info.Volatile:
+		// They would come back with a restart, so writes have to take them away. They may be of an
+		// earlier time, if it could not be stored that another storage has none.
+		u.now.Store((*marks)(&kept.Ranges))
+	case kept != nil || u.now.Load() != nil:
 		u.now.Store(new(marks))
 		u.storeLocked(&markChange{done: func(error) {}}) // what is stored has another identity
 	}
 }
 
-// cut takes away the marks of blocks that the storage does not have any more, and returns when that
-// is stored: they may come back.
+// cut takes away the marks of blocks that the storage does not have any more: they may come back.
+// It does not block. Until that is stored the marks are there, so writes to what has come back
+// store that it has none.
 func (u *uncorrectable) cut(size int64) {
 	now := u.now.Load()
 	if now == nil {
 		return
 	}
 	if _, found := now.find(size, math.MaxInt64); found {
-		done := make(chan struct{})
-		u.store(&markChange{
-			ByteRange: ByteRange{size, math.MaxInt64}, done: func(error) { close(done) },
-		})
-		<-done
+		u.store(&markChange{ByteRange: ByteRange{size, math.MaxInt64}, done: func(error) {}})
 	}
 }
 
 // begin makes channels look for marks.
 func (u *uncorrectable) begin() { u.now.CompareAndSwap(nil, new(marks)) }
 
-// apply makes changes of marks. grown has all that have been there or are added, whatever is taken
-// away.
+// apply makes changes of marks, one after the other. grown has all that have been there or are
+// added, whatever is taken away.
 func (m marks) apply(changes []*markChange) (grown, next marks) {
-	grown = m
+	grown, next = m, m
 	for _, c := range changes {
-		if c.err = nil; !c.add {
-			continue
-		}
-		if more := grown.with(c.ByteRange); more.size() <= MaxUncorrectable {
-			grown = more
-		} else {
-			c.err = errTooMuchMarked
-		}
-	}
-	next = grown
-	for _, c := range changes {
+		c.err = nil
 		if !c.add {
 			next = next.without(c.ByteRange)
+		} else if more := grown.with(c.ByteRange); more.size() <= MaxUncorrectable {
+			grown, next = more, next.with(c.ByteRange)
+		} else {
+			c.err = errTooMuchMarked
 		}
 	}
 	return grown, next

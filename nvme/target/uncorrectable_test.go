@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
@@ -311,6 +312,66 @@ func TestMarksAfterRestart(t *testing.T) {
 	})
 	if store.blocks() != nil {
 		t.Error("marks of memory were stored")
+	}
+}
+
+// TestMarksOfStorageThatComesBack: what could not be taken out of the store would come back with a
+// restart, over what was written since, so it is there until it is written.
+func TestMarksOfStorageThatComesBack(t *testing.T) {
+	store := newMarkStore()
+	r, h := markHarness(t, store, durable(t))
+	q := h.io[0]
+	r.ok(q, mark(7, 1))
+	store.fail(errors.New("full"))
+	x, a := r.exchange(NamespaceConfig{})
+	r.must(x.end(&recorder{Device: ramDevice(t, 4<<20, 512), info: func(i *backend.Info) {
+		i.Volatile, i.Identity = false, "b"
+	}}, nil))
+	r.ok(q, readAt(7))
+	x, _ = r.exchange(NamespaceConfig{})
+	r.must(x.end(a, nil))
+	r.status(q, readAt(7), unrecovered)
+	store.fail(nil)
+	r.ok(q, rw(nvme.NVMWrite, 1, 7, 1, fill(1, 512)))
+	if l := store.blocks(); l != nil {
+		t.Errorf("kept: %v", l)
+	}
+}
+
+// TestCutDoesNotWait: storage that has become smaller while the target was stopped is added while
+// the store does not answer, and what is marked afterwards stays marked.
+func TestCutDoesNotWait(t *testing.T) {
+	store := newMarkStore()
+	store.kept[1] = &Uncorrectable{Identity: "a", Ranges: []ByteRange{{8192 * 512, 8193 * 512}}}
+	store.gate = make(chan struct{})
+	timeout := time.AfterFunc(5*time.Second, func() {
+		t.Error("adding a namespace waits for the store")
+		close(store.gate)
+	})
+	r, h := markHarness(t, store, durable(t))
+	if timeout.Stop() {
+		close(store.gate)
+	}
+	r.ok(h.io[0], mark(0, 1))
+	r.until("the store", func() bool {
+		return reflect.DeepEqual(store.blocks(), [][2]int64{{0, 1}})
+	})
+}
+
+// TestMarkChangesKeepOrder: changes that are stored together are made in their order.
+func TestMarkChangesKeepOrder(t *testing.T) {
+	block := ByteRange{0, 512}
+	_, next := (marks)(nil).apply([]*markChange{
+		{ByteRange: everything}, {ByteRange: block, add: true},
+	})
+	if next.size() != 512 {
+		t.Errorf("%v", next)
+	}
+	grown, next := (marks)(nil).apply([]*markChange{
+		{ByteRange: block, add: true}, {ByteRange: everything},
+	})
+	if grown.size() != 512 || next != nil {
+		t.Errorf("%v, %v", grown, next)
 	}
 }
 
