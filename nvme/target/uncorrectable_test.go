@@ -361,13 +361,13 @@ func TestCutDoesNotWait(t *testing.T) {
 // TestMarkChangesKeepOrder: changes that are stored together are made in their order.
 func TestMarkChangesKeepOrder(t *testing.T) {
 	block := ByteRange{0, 512}
-	_, next := (marks)(nil).apply([]*markChange{
+	_, next := marks(nil).apply([]*markChange{
 		{ByteRange: everything}, {ByteRange: block, add: true},
 	})
 	if next.size() != 512 {
 		t.Errorf("%v", next)
 	}
-	grown, next := (marks)(nil).apply([]*markChange{
+	grown, next := marks(nil).apply([]*markChange{
 		{ByteRange: block, add: true}, {ByteRange: everything},
 	})
 	if grown.size() != 512 || next != nil {
