@@ -15,7 +15,7 @@ package: ## build the packages (.deb, .rpm) and the SBOM into bin/package
 package-test: ## install, upgrade and purge the packages in a clean Debian; build them twice
 	scripts/deps.sh package
 	scripts/package-test.sh all
-run: build ## build and serve a RAM namespace on TCP, and on RDMA if there is a device
+run: build ## build and serve a RAM namespace; ADDRESS=127.0.0.1 PORT=4420 SIZE=64MiB change what
 	scripts/run.sh
 test: ## run everything, of long matrices of the lab a sample: about 40 minutes
 	scripts/test.sh all

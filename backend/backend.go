@@ -39,6 +39,9 @@ const (
 	OpWriteZeroes
 	// OpDiscard deallocates [Off, Off+Len), which reads as zeroes afterwards if Info.DiscardZeroes.
 	OpDiscard
+	// OpWriteUncorrectable makes reads of [Off, Off+Len) fail until it is written. The controller
+	// carries it out, and devices get none.
+	OpWriteUncorrectable
 )
 
 // Flags modify an operation.
@@ -123,6 +126,8 @@ type Info struct {
 	// Discard says that OpDiscard frees space, DiscardZeroes that the range reads as zeroes
 	// afterwards.
 	Discard, DiscardZeroes bool
+	// Volatile says that nothing of the content outlives the device.
+	Volatile bool
 	// Thin says that the storage allocates space when it is written, and may run out of it; see
 	// SpaceReporter.
 	Thin bool

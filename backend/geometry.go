@@ -60,6 +60,8 @@ func (op Op) String() string {
 		return "write zeroes"
 	case OpDiscard:
 		return "discard"
+	case OpWriteUncorrectable:
+		return "write uncorrectable"
 	}
 	return fmt.Sprintf("operation %d", uint8(op))
 }

@@ -5,6 +5,9 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
@@ -14,6 +17,11 @@ type Authentication struct {
 	// Key is the host's and OldKey one that counts as well, ControllerKey that of the controller;
 	// nil if there is none.
 	Key, OldKey, ControllerKey *auth.Key
+	// TLSKey is what the PSKs of TLS come from and OldTLSKey one that counts as well; nil if there
+	// is none.
+	TLSKey, OldTLSKey *auth.TLSKey
+	// OldUntil is when old keys cease to count, zero: not by themselves.
+	OldUntil time.Time
 	// Hashes and Groups are those that are allowed, empty for the defaults of auth.Policy.
 	Hashes []auth.Hash
 	Groups []auth.Group
@@ -29,22 +37,33 @@ func (a *Authentication) Policy() *auth.Policy {
 		Groups: a.Groups,
 	}
 	if a.OldKey != nil {
-		p.Keys = append(p.Keys, a.OldKey)
+		p.Keys, p.OldUntil = append(p.Keys, a.OldKey), a.OldUntil
 	}
 	return p
 }
 
+// TLSKeys returns the keys that count at a time, nil if the host has none.
+func (a *Authentication) TLSKeys(now time.Time) (keys []*auth.TLSKey) {
+	if a.TLSKey != nil {
+		keys = append(keys, a.TLSKey)
+	}
+	if a.OldTLSKey != nil && (a.OldUntil.IsZero() || now.Before(a.OldUntil)) {
+		keys = append(keys, a.OldTLSKey)
+	}
+	return keys
+}
+
 func (a *Authentication) keys() []Key {
 	return []Key{
-		NewKey("dhchap_key", secret(&a.Key),
+		NewKey("dhchap_key", chapKey(&a.Key),
 			"Key with which the host has to authenticate (DH-HMAC-CHAP): `DHHC-1:...:`, as "+
 				"`nvmf-target key gen` makes it and `nvme connect --dhchap-secret` takes it; "+
 				"better in a file. Set it when an NQN is not proof enough of who a host is.").
 			Without("none").OrSecretFile(),
-		NewKey("dhchap_old_key", secret(&a.OldKey),
+		NewKey("dhchap_old_key", chapKey(&a.OldKey),
 			"A key that counts as well. Set it to the one before while the host changes over to "+
 				"another `dhchap_key`.").Without("none").OrSecretFile(),
-		NewKey("dhchap_ctrl_key", secret(&a.ControllerKey),
+		NewKey("dhchap_ctrl_key", chapKey(&a.ControllerKey),
 			"Key with which the target authenticates itself to the host, if that asks for it "+
 				"(`nvme connect --dhchap-ctrl-secret`). Set it when the host must be sure that it "+
 				"is this target.").Without("none").OrSecretFile(),
@@ -59,6 +78,46 @@ func (a *Authentication) keys() []Key {
 			"when only some are acceptable, or for hosts that have no other: the larger ones cost "+
 			"much, also when strangers choose them, and `\"null\"`, in quotes, protects less.").
 			Without("ffdhe2048, ffdhe3072"),
+		NewKey("tls_key", tlsKey(&a.TLSKey),
+			"Key from which the PSKs of TLS are derived, for all subsystems: "+
+				"`NVMeTLSkey-1:...:`, as `nvmf-target key gen --tls` makes it and `nvme "+
+				"check-tls-key --insert` puts it into the keyring of the host; better in a file. "+
+				"The host can use TLS on listeners with `tls`, and where that is `required` no "+
+				"other host can claim its NQN. Set it when what hosts read and write must be "+
+				"encrypted.").
+			Without("none").OrSecretFile(),
+		NewKey("tls_old_key", tlsKey(&a.OldTLSKey),
+			"A key that counts as well. Set it to the one before while the host changes over to "+
+				"another `tls_key`.").Without("none").OrSecretFile(),
+		NewKey("old_keys_until", moment(&a.OldUntil),
+			"When `dhchap_old_key` and `tls_old_key` cease to count. Hosts that are connected "+
+				"stay. Set it so that nobody has to remember to delete them.").Without("never"),
+	}
+}
+
+// moment is a date, which begins at midnight UTC, or a time.
+func moment(p *time.Time) Value {
+	return &scalar{
+		name: "a date or time", doc: "date or time", rules: schema{
+			"type":    "string",
+			"pattern": `^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$`,
+		},
+		get: func() string {
+			if p.IsZero() {
+				return ""
+			}
+			return p.UTC().Format(time.RFC3339)
+		},
+		set: func(n *yaml.Node) (what, hint string) {
+			for _, layout := range []string{time.DateOnly, time.RFC3339} {
+				if t, err := time.Parse(layout, n.Value); err == nil {
+					*p = t
+					return "", ""
+				}
+			}
+			return printable(n.Value) + " is not a date or time",
+				"Write it as 2027-01-31 (UTC) or 2027-01-31T18:00:00+01:00."
+		},
 	}
 }
 
@@ -70,27 +129,41 @@ var hidingKey = func() []byte {
 }()
 
 // hidden is shown instead of a secret: it is another one if the secret is.
-func hidden(k *auth.Key) string {
-	if k == nil {
-		return ""
-	}
+func hidden(secret string) string {
 	h := hmac.New(sha256.New, hidingKey)
-	h.Write([]byte(k.Reveal()))
+	h.Write([]byte(secret))
 	return fmt.Sprintf("hidden-%x", h.Sum(nil)[:8])
 }
 
-// secret is a key of DH-HMAC-CHAP, which nothing shows.
-func secret(p **auth.Key) Value {
-	rules := schema{"pattern": "^DHHC-1:0[0-3]:[A-Za-z0-9+/]+=*:$"}
-	return parsed("DH-HMAC-CHAP key", rules, func() string { return hidden(*p) },
-		func(text string) (what, hint string) {
-			k, err := auth.ParseKey(text)
-			if err != nil {
-				return err.Error(), "nvmf-target key gen makes a key, and key check looks at one."
-			}
-			*p = k
-			return "", ""
-		})
+func chapKey(p **auth.Key) Value {
+	return secret(p, "DH-HMAC-CHAP key", "^DHHC-1:0[0-3]:", "key gen", auth.ParseKey)
+}
+
+func tlsKey(p **auth.TLSKey) Value {
+	return secret(p, "TLS key", "^NVMeTLSkey-1:0[0-2]:", "key gen --tls", auth.ParseTLSKey)
+}
+
+// secret is a key in an interchange format that begins with pattern, which nothing shows. gen is
+// the command that makes one.
+func secret[K interface{ Reveal() string }](p *K, what, pattern, gen string,
+	parse func(string) (K, error),
+) Value {
+	given := false
+	rules := schema{"pattern": pattern + "[A-Za-z0-9+/]+=*:$"}
+	get := func() string {
+		if !given {
+			return ""
+		}
+		return hidden((*p).Reveal())
+	}
+	return parsed(what, rules, get, func(text string) (what, hint string) {
+		k, err := parse(text)
+		if err != nil {
+			return err.Error(), "nvmf-target " + gen + " makes a key, and key check looks at one."
+		}
+		*p, given = k, true
+		return "", ""
+	})
 }
 
 // authentication reports what is wrong with several keys of a host together.
@@ -103,6 +176,10 @@ func (d *decoder) authentication(a *Authentication, path string) {
 			d.add(path+"."+key, "without dhchap_key it would have no effect",
 				"Add dhchap_key, or delete it.")
 		}
+	}
+	if a.OldTLSKey != nil && a.TLSKey == nil && !d.bad[path+".tls_key"] {
+		d.add(path+".tls_old_key", "without tls_key it would have no effect",
+			"Add tls_key, or delete it.")
 	}
 	if k := a.ControllerKey; k != nil && a.Key != nil && (k.Equal(a.Key) ||
 		a.OldKey != nil && k.Equal(a.OldKey)) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -33,11 +34,14 @@ type Config struct {
 	Disks           disk.Engine
 	Metrics         Metrics
 	Control         Control
+	Audit           Audit
 	Discovery       Discovery
 	Listeners       []Listener
 	Hosts           []Host
 	Subsystems      []Subsystem
 	ShutdownTimeout time.Duration
+	// SecureOnly: nothing is served to hosts that have not shown who they are.
+	SecureOnly bool
 	// Managed is a directory, or "" for none.
 	Managed      string
 	ManagedPaths []string
@@ -45,12 +49,15 @@ type Config struct {
 	includes []string
 	src      *source
 	settings Settings
+	printed  map[string]string // by programs, with their arguments
 }
 
 // Log says what is logged and how.
 type Log struct {
 	Level slog.Level
 	JSON  bool
+	// SlowIO is from when on a command is logged, 0 for never.
+	SlowIO time.Duration
 }
 
 // Reactors sizes the polling loops that serve all I/O.
@@ -65,12 +72,6 @@ type Reactors struct {
 	Spin time.Duration
 }
 
-// Metrics says where monitoring finds the state of the target.
-type Metrics struct {
-	// Listen is invalid if metrics are not served.
-	Listen netip.AddrPort
-}
-
 // Control says where operators reach the running target.
 type Control struct {
 	// Socket is a path, AutoSocket, or "" for none.
@@ -81,6 +82,8 @@ type Control struct {
 	// Listen is invalid if nothing is served on TCP. Else the files are set.
 	Listen                     netip.AddrPort
 	Certificate, Key, ClientCA string
+	// Roles is empty if all may do everything.
+	Roles []Role
 }
 
 // AutoSocket is the socket that the program chooses.
@@ -100,6 +103,7 @@ type Listener struct {
 	Address   ListenAddress
 	Port      uint16
 	TOS       uint8
+	TLS       fabric.TLSPolicy
 	// ANAStates has the ANA groups that are not optimized.
 	ANAStates map[uint32]nvme.ANAState
 	// Required: the target does not run without this listener. Otherwise it waits for it.
@@ -111,6 +115,8 @@ type Discovery struct {
 	// NQN is "" for none but the well-known one.
 	NQN       string
 	Referrals []Referral
+	// Security is what hosts need to ask it.
+	Security target.Security
 	// MDNS: it is announced by multicast DNS, on Interfaces, or if there are none on all that
 	// listeners have addresses of.
 	MDNS       bool

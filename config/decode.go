@@ -5,8 +5,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 // maxValues bounds the values of a configuration after aliases are expanded, so that a small file
@@ -17,14 +20,18 @@ const maxValues = 100_000
 // everything that is wrong.
 type decoder struct {
 	*source
-	backends []Backend
-	variable string // the environment variable being read, "" for the file
-	values   int
-	used     map[string]string     // the paths of values that may appear only once
-	files    map[*yaml.Node]string // the files of all nodes of included files
-	edits    []Edit
-	environ  map[string]string
-	expanded int // bytes of variables in the values
+	backends     []Backend
+	variable     string // the environment variable being read, "" for the file
+	values       int
+	used         map[string]string     // the paths of values that may appear only once
+	files        map[*yaml.Node]string // the files of all nodes of included files
+	edits        []Edit
+	environ      map[string]string
+	expanded     int // bytes of variables in the values
+	managed      string
+	printed      map[string]string // see Config; nil before the first program
+	patience     time.Time         // of all programs together, which have programsTime
+	programsTime time.Duration
 }
 
 // value decodes a node, which may be an alias.
@@ -129,9 +136,13 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 			continue
 		}
 		value := n.Content[i+1]
-		if key.Value != names[index] {
-			sub = join(path, names[index])
-			value = d.fromFile(value, sub, keys[index].secret)
+		if k := keys[index]; key.Value != k.Name {
+			sub = join(path, k.Name)
+			if key.Value == k.Name+fileSuffix {
+				value = d.fromFile(value, sub, k.Secret)
+			} else {
+				value = d.fromProgram(value, sub)
+			}
 		}
 		given = append(given, entry{&keys[index], value, sub})
 	}
@@ -277,6 +288,9 @@ func kindName(n *yaml.Node) string {
 
 // printable caps a value that a message repeats and makes control characters visible.
 func printable(s string) string {
+	if auth.IsKey(s) {
+		return "(a key)" // in a place where it is none
+	}
 	if len(s) > 64 {
 		s = s[:64] + "..."
 	}

@@ -24,6 +24,8 @@ type Change struct {
 	// Keys are the keys that change, in the order of the schema; for Add those that are not at
 	// their defaults, for Remove none. The keys that name the object are not among them.
 	Keys []KeyChange
+	// Secrets: the object has secrets that are removed with it.
+	Secrets bool
 }
 
 // KeyChange is a key with another value, or an entry that one list has and the other has not.
@@ -39,6 +41,8 @@ type KeyChange struct {
 	Restart bool
 	// Storage: the key belongs to the storage of a namespace.
 	Storage bool
+	// Secret: the values are secrets, and hidden.
+	Secret bool
 }
 
 // Diff returns the changes that make wanted of running, in the order in which they can be applied:
@@ -48,7 +52,8 @@ func Diff(running, wanted Settings) (changes []Change) {
 	was, is := running.byName(), wanted.byName()
 	for _, o := range running.objects {
 		if is[o.Object] == nil {
-			changes = append(changes, Change{Op: Remove, Object: o.Object})
+			secrets := slices.ContainsFunc(o.settings, func(s setting) bool { return s.secret })
+			changes = append(changes, Change{Op: Remove, Object: o.Object, Secrets: secrets})
 		}
 	}
 	for _, o := range wanted.objects {
@@ -58,11 +63,12 @@ func Diff(running, wanted Settings) (changes []Change) {
 		case o.Kind == KindFile:
 			old = new(object)
 		default:
-			changes = append(changes, Change{Add, o.Object, new(object).changes(&o)})
+			added := new(object).changes(&o)
+			changes = append(changes, Change{Op: Add, Object: o.Object, Keys: added})
 			continue
 		}
 		if keys := old.changes(&o); keys != nil {
-			changes = append(changes, Change{Modify, o.Object, keys})
+			changes = append(changes, Change{Op: Modify, Object: o.Object, Keys: keys})
 		}
 	}
 	slices.SortStableFunc(changes, func(a, b Change) int {
@@ -74,6 +80,11 @@ func Diff(running, wanted Settings) (changes []Change) {
 // Restart says that part of the change needs a restart.
 func (c Change) Restart() bool {
 	return slices.ContainsFunc(c.Keys, func(k KeyChange) bool { return k.Restart })
+}
+
+// ChangesSecret says that a secret is added, changed or removed.
+func (c Change) ChangesSecret() bool {
+	return c.Secrets || slices.ContainsFunc(c.Keys, func(k KeyChange) bool { return k.Secret })
 }
 
 // rank is the place of a change in the order; changes of the same rank are in the order of the
@@ -135,7 +146,7 @@ func (o *object) changes(wanted *object) (out []KeyChange) {
 	change := func(s *setting, from, to string) {
 		out = append(out, KeyChange{
 			Key: s.key, Old: from, New: to, Entry: s.entry, Restart: o.needsRestart(s),
-			Storage: s.storage,
+			Storage: s.storage, Secret: s.secret,
 		})
 	}
 	running := map[settingID]*setting{}

@@ -18,6 +18,11 @@ func (c *Discovery) keys() []Key {
 			"A name of its own for the discovery service; hosts that ask by the well-known name "+
 				"are told it. Set it when hosts talk to several discovery services, which they "+
 				"tell apart by it.").Without("the well-known name only"),
+		NewKey("security", security(&c.Security),
+			"What hosts need to ask it: `auth`, a `dhchap_key`, with which they authenticate "+
+				"(not with nvme-cli before 3.0); `tls`, TLS with a `tls_key`; `auth+tls`, both. "+
+				"To all others there is no such service. Set it "+
+				"when names of subsystems are not for everybody who claims the NQN of a host."),
 		NewKey("referrals", List(&c.Referrals, 0, 64, (*Referral).value),
 			"Other discovery services that hosts are told of."),
 		NewKey("mdns", Bool(&c.MDNS),

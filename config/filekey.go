@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 const (
@@ -24,22 +27,22 @@ func (k Key) OrFile() Key {
 	return k
 }
 
-// OrSecretFile returns the key with File set, whose files must not be for everybody.
+// OrSecretFile returns the key with File and Secret set.
 func (k Key) OrSecretFile() Key {
-	k.File, k.secret = true, true
+	k.File, k.Secret = true, true
 	return k
 }
 
-// fileKey returns the index of the key whose value the key called name takes from a file, or -1.
+// fileKey returns the index of the key whose value the key called name takes from a file or from a
+// program, or -1.
 func fileKey(keys []Key, name string) int {
-	base, ok := strings.CutSuffix(name, fileSuffix)
-	for i, k := range keys {
-		if ok && k.File && k.Name == base {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(keys, func(k Key) bool {
+		return k.File && name == k.Name+fileSuffix || k.Secret && name == k.Name+commandSuffix
+	})
 }
+
+// HintUnreadable is the hint of a file that cannot be read and has a value.
+const HintUnreadable = "Correct the path, or the file."
 
 // fromFile returns the content of the file that n names, less the end of its last line, in place of
 // n. What is wrong is reported at path. secret: not everybody may be able to read the file.
@@ -50,31 +53,35 @@ func (d *decoder) fromFile(n *yaml.Node, path string, secret bool) *yaml.Node {
 	case what != "":
 	case resolved(n).Tag != "!!str" || name == "":
 		what, hint = "must be the path of a file, not "+kindName(resolved(n)), "Write its path."
-	case secret && strings.HasPrefix(name, "DHHC-1:"): // an error of the file would repeat it
+	case secret && auth.IsKey(name): // an error of the file would repeat it
 		what, hint = "must be the path of a file, not a key", "Write the path of its file."
 	default:
 		var text []byte
 		var err error
 		if text, err = readRegular(d.beside(n, name), maxValueFile); err != nil {
-			what, hint = err.Error(), "Correct the path, or the file."
+			what, hint = err.Error(), HintUnreadable
 		} else if secret && public(d.beside(n, name)) {
 			what, hint = "everybody can read "+shown(name), "chmod 600 it, and make another key."
 		} else if len(text) > maxValueFile {
 			what = fmt.Sprintf("%s is larger than %v", shown(name), Size(maxValueFile))
 			hint = "Is it the right file?"
 		}
-		value := strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
-		out := &yaml.Node{
-			Kind: yaml.ScalarNode, Tag: "!!str", Value: quoteVariables(value), Line: n.Line,
-			Column: n.Column,
-		}
-		d.files[out] = d.files[n]
-		n = out
+		n = d.literal(n, strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r"))
 	}
 	if what != "" {
 		d.add(path, what, hint)
 	}
 	return n
+}
+
+// literal returns a node with this text in place of n.
+func (d *decoder) literal(n *yaml.Node, text string) *yaml.Node {
+	out := &yaml.Node{
+		Kind: yaml.ScalarNode, Tag: "!!str", Value: quoteVariables(text), Line: n.Line,
+		Column: n.Column,
+	}
+	d.files[out] = d.files[n]
+	return out
 }
 
 // public says that users other than the owner and the group can read a file.
@@ -89,11 +96,16 @@ func (d *decoder) beside(n *yaml.Node, name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
+	return filepath.Join(filepath.Dir(d.fileOf(n)), name)
+}
+
+// fileOf returns the file that n is in.
+func (d *decoder) fileOf(n *yaml.Node) string {
 	file := cmp.Or(d.files[n], d.file)
 	if text, err := strconv.Unquote(file); err == nil {
 		file = text // see shown
 	}
-	return filepath.Join(filepath.Dir(file), name)
+	return file
 }
 
 // nameFromFile replaces the key nqn_file of an entry of subsystems, so that entries can be

@@ -88,7 +88,8 @@ func (d *decoder) include(c *Config, keys []Key, root *yaml.Node, left int) *yam
 		}
 	}
 	if c.Managed != "" {
-		for _, name := range d.managedFiles(filepath.Clean(c.Managed)) {
+		d.managed = filepath.Clean(c.Managed)
+		for _, name := range d.managedFiles(d.managed) {
 			m.read(managedKey, name, maxManaged)
 		}
 	}

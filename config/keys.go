@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -28,8 +29,9 @@ type Key struct {
 	Restart bool
 	// File: the key Name_file can name a file with the value instead.
 	File bool
-	// secret: such a file must not be for everybody.
-	secret bool
+	// Secret: such a file must not be for everybody, and Name_command can name a program that
+	// prints the value.
+	Secret bool
 }
 
 // NewKey makes a key that may be left out.
@@ -70,16 +72,18 @@ func (c *Config) keys() []Key {
 			"The RDMA transport. Changes concern new connections."),
 		NewKey("disks", Mapping(diskKeys(&c.Disks)), "How files and disks are read and written.").
 			NeedsRestart(),
-		NewKey("metrics", Mapping{NewKey("listen", addrPort(&c.Metrics.Listen),
-			"IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any free "+
-				"one, and the log says which. Set it when you monitor the target, to an address "+
-				"that only the monitoring reaches: there is no password.").Without("not served")},
-			"What monitoring sees."),
-		NewKey("control", Mapping(c.Control.keys()),
-			"Where `nvmf-target status` and others reach the running target.").
-			NeedsRestart(),
+		NewKey("metrics", Mapping(c.Metrics.keys()), "What monitoring sees."),
+		NewKey("control", Mapping(append(c.Control.keys(), c.Control.rolesKey())),
+			"Where `nvmf-target status` and others reach the running target."),
+		NewKey("audit", Mapping(c.Audit.keys()),
+			"The record of who has done what. The log always has it, as lines with `audit=`."),
 		NewKey("discovery", Mapping(c.Discovery.keys()),
 			"How hosts find subsystems."),
+		NewKey("secure_only", Bool(&c.SecureOnly),
+			"All subsystems and the discovery service require `security`, `auth` if they do not "+
+				"say which; and a configuration is refused that has `allow_any_host`, hosts of a "+
+				"subsystem without a key, or metrics for other machines. Set it when nothing "+
+				"must be served by mistake to hosts that have not shown who they are."),
 		NewKey("listeners", List(&c.Listeners, 1, MaxListeners, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),
 		NewKey("hosts", List(&c.Hosts, 0, 4096, (*Host).value),
@@ -99,11 +103,15 @@ func (l *Log) keys() []Key {
 			Choice[slog.Level]{"info", slog.LevelInfo},
 			Choice[slog.Level]{"warn", slog.LevelWarn},
 			Choice[slog.Level]{"error", slog.LevelError}),
-			"The least severe lines that are logged; nothing is logged per I/O. Set it to "+
+			"The least severe lines that are logged. Set it to "+
 				"`debug` to find out why a host does not connect."),
 		NewKey("format", Either(&l.JSON, "text", "json"),
 			"Form of the lines. Set it to `json` when a program reads the log.").
 			NeedsRestart(),
+		NewKey("slow_io", Duration(&l.SlowIO, 0, time.Hour),
+			"Commands for namespaces that take as long or longer are logged with the stages in "+
+				"which the time went, at most ten of one address in ten seconds; `0s` is none. "+
+				"Set it to find out what single commands wait for."),
 	}
 }
 
@@ -159,8 +167,8 @@ func tcpKeys(c *tcp.Config) []Key {
 				"trip for an R2T. Set it lower when large writes crowd out small ones on a slow "+
 				"link.").NeedsRestart(),
 		NewKey("queue_memory", Bytes(&c.QueueMemory, tcp.MinQueueMemory, NoLimit, AnySize),
-			"Memory of all queues besides data: 16 KiB each and 832 bytes for each command of "+
-				"their depth. The default is enough for 9,300 queues of depth 128; more are "+
+			"Memory of all queues besides data: 16 KiB each and 864 bytes for each command of "+
+				"their depth. The default is enough for 8,400 queues of depth 128; more are "+
 				"refused. Set it when the log reports queues that are refused because of it."),
 		NewKey("congestion_control", Text(&c.CongestionControl),
 			"Congestion control of the connections, one of `sysctl "+
@@ -240,6 +248,13 @@ func (l *Listener) value() Value {
 		NewKey("tos", Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
 				"classes of traffic; on RoCE the host decides (`nvme connect --tos`)."),
+		NewKey("tls", words(&l.TLS, []fabric.TLSPolicy{
+			fabric.TLSOff, fabric.TLSAllowed, fabric.TLSRequired,
+		}), "`tcp` only: whether hosts encrypt their connections with TLS 1.3 and a key of their "+
+			"own (`tls_key` of the host, `nvme connect --tls`). `allowed` serves both, and so "+
+			"also a machine that claims the NQN of a host without TLS; `required` only those "+
+			"with TLS. Changes concern new connections. Set it when others can read or change "+
+			"what is on the network."),
 		NewKey("ana_states", &anaStates{&l.ANAStates},
 			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
 				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+
@@ -299,6 +314,13 @@ func (s *Subsystem) value() Value {
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
 				"`allow_any_host` is set. An NQN is no proof of identity: any host that reaches "+
 				"the port can claim it, unless the host has a `dhchap_key`.").Without("none"),
+		NewKey("security", security(&s.Security),
+			"What hosts need besides being allowed: `auth`, a `dhchap_key`, with which they "+
+				"authenticate; `tls`, connections with TLS (TCP only), whose key is a `tls_key` "+
+				"or comes from secure channel concatenation; `auth+tls`, both. To all others the "+
+				"subsystem does not exist. With `none` those that have a key authenticate, and "+
+				"others connect without. Set it when an NQN is not enough; `allow_any_host` is "+
+				"every host with a key then."),
 		NewKey("duplicate_hosts", Either(&s.RefuseDuplicateHosts, "allow", "refuse"),
 			"What to do when a host connects whose NQN is connected with another host "+
 				"identifier already, or the other way around, as copied machines do: `allow` it "+

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/viper"
@@ -65,6 +63,7 @@ func Parse(file string, data []byte, environ []string, backends []Backend, edits
 		if d.values <= maxValues {
 			c.nameListeners()
 			d.resolveListeners(c)
+			d.requireSecurity(c)
 			c.settings = c.flatten(keys) // before validate replaces values
 			d.validate(c)
 		} else {
@@ -76,6 +75,7 @@ func Parse(file string, data []byte, environ []string, backends []Backend, edits
 	if err := d.err(); err != nil {
 		return nil, err
 	}
+	c.printed = d.printed
 	return c, nil
 }
 
@@ -83,6 +83,7 @@ func newDecoder(file string, environ []string, backends []Backend) *decoder {
 	d := &decoder{
 		source: newSource(file), backends: backends, used: map[string]string{},
 		files: map[*yaml.Node]string{}, environ: map[string]string{},
+		programsTime: programsTime,
 	}
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
@@ -107,7 +108,7 @@ func (s *source) document(file string, data []byte) *yaml.Node {
 		s.add("", "the file is empty", "A configuration needs listeners and subsystems.")
 		return nil
 	case err != nil:
-		s.syntaxError(file, err)
+		s.syntaxError(file, data)
 		return nil
 	}
 	switch err := dec.Decode(&more); {
@@ -116,7 +117,7 @@ func (s *source) document(file string, data []byte) *yaml.Node {
 			"a second YAML document begins here", "Delete the line \"---\" and merge the two.")
 		return nil
 	case !errors.Is(err, io.EOF):
-		s.syntaxError(file, err)
+		s.syntaxError(file, data)
 		return nil
 	}
 	return doc.Content[0]
@@ -180,19 +181,6 @@ func (d *decoder) set(l leaf, from any) {
 	} else if l.Required != "" && !d.bad[""] {
 		d.add(l.path, "is missing", l.Required)
 	}
-}
-
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-
-func (s *source) syntaxError(file string, err error) {
-	text, at := err.Error(), place{file: file}
-	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		text = text[len(m[0]):]
-		at.line, _ = strconv.Atoi(m[1])
-	}
-	s.addAt(at, "", "not valid YAML: "+text,
-		"Look at this line and its neighbours: indentation (blanks, no tabs), a missing \": \", "+
-			"or text with ':' or '#' that needs quotes.")
 }
 
 // environment gives viper the variables that begin with EnvPrefix.

@@ -205,9 +205,9 @@ func literal(d *json.Decoder, left int) (*yaml.Node, error) {
 		if n.Kind == yaml.MappingNode {
 			token, _ := d.Token()
 			key := token.(string)
-			if strings.HasSuffix(key, fileSuffix) {
-				return nil, badRequest(printable(key), "a request cannot name a file to read",
-					"Send the value itself.")
+			if strings.HasSuffix(key, fileSuffix) || strings.HasSuffix(key, commandSuffix) {
+				return nil, badRequest(printable(key), "a request cannot name a file to read, or "+
+					"a program", "Send the value itself.")
 			}
 			n.Content = append(n.Content,
 				&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key})

@@ -77,6 +77,13 @@ func (m Mapping) schema(backends []Backend) schema {
 			properties[k.Name+fileSuffix] = schema{
 				"type": "string", "description": "A file with the value of " + k.Name + ".",
 			}
+			if k.Secret {
+				properties[k.Name+commandSuffix] = schema{
+					"type": "array", "items": schema{"type": "string"}, "minItems": 1,
+					"description": "A program that prints the value of " + k.Name +
+						", and its arguments.",
+				}
+			}
 			if k.Required != "" {
 				either = append(either, schema{"anyOf": []schema{
 					{"required": []string{k.Name}}, {"required": []string{k.Name + fileSuffix}},

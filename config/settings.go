@@ -56,8 +56,8 @@ type setting struct {
 	written bool
 	// entry: value is one of several entries under this key.
 	entry bool
-	// restart and storage are as in KeyChange.
-	restart, storage bool
+	// restart, storage and secret are as in KeyChange.
+	restart, storage, secret bool
 }
 
 // flatten returns the settings that keys have decoded into c.
@@ -102,6 +102,7 @@ func (s *Settings) add(name Object, v Value, but ...string) {
 func (o *object) key(k Key, outer setting) {
 	outer.key = join(outer.key, k.Name)
 	outer.restart = outer.restart || k.Restart
+	outer.secret = k.Secret
 	outer.written = k.Required == "" && k.Default == ""
 	k.Value.flatten(o, outer)
 }

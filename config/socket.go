@@ -12,7 +12,7 @@ import (
 
 func (c *Control) keys() []Key {
 	c.Socket, c.Mode = AutoSocket, 0o600
-	return []Key{
+	keys := []Key{
 		NewKey("socket", checked(&c.Socket, "absolute path, `auto` or `\"\"`",
 			schema{"pattern": "^(/.*|auto|)$", "maxLength": maxSocket}, validateSocket),
 			"Path of the socket; its directory is made if it is missing. `auto` is "+
@@ -20,15 +20,15 @@ func (c *Control) keys() []Key {
 				"control.sock`; `\"\"` is no socket. Set it when several targets run on a "+
 				"machine."),
 		NewKey("mode", fileMode(&c.Mode),
-			"Permissions of the socket: who may open it, may also reload and disconnect. Set it "+
-				"to `0660` together with `group`."),
+			"Permissions of the socket: who may open it, may do everything, unless `roles` says "+
+				"otherwise. Set it to `0660` together with `group`."),
 		NewKey("group", Text(&c.Group),
 			"Group of the socket, by name or number. Set it when others than root and the user "+
 				"of the target operate it.").Without("that of the process"),
 		NewKey("listen", addrPort(&c.Listen),
 			"IP address and TCP port for clients that prove who they are by a certificate (TLS "+
-				"1.3); they may do what those of the socket may. Set it and the three keys that "+
-				"follow when an orchestrator runs elsewhere.").Without("not served"),
+				"1.3); they may do everything, unless `roles` says otherwise. Set it and the keys "+
+				"that follow when an orchestrator runs elsewhere.").Without("not served"),
 		NewKey("certificate", absolutePath(&c.Certificate),
 			"PEM file with the certificate of the target, and those between it and its CA. A "+
 				"reload reads the three files anew. Set it with `listen`.").Without("none"),
@@ -39,6 +39,10 @@ func (c *Control) keys() []Key {
 			"PEM file with the CAs of the certificates of clients: all that have one may connect. "+
 				"Set it with `listen`, to a CA that is used for nothing else.").Without("none"),
 	}
+	for i := range keys {
+		keys[i] = keys[i].NeedsRestart()
+	}
+	return keys
 }
 
 // validate checks the keys of the interface on TCP together.
@@ -53,6 +57,7 @@ func (c *Control) validate(d *decoder) {
 			d.add(path, "has no effect without control.listen", "Delete it, or set that.")
 		}
 	}
+	d.roles(c)
 	if c.Listen.Port() != 0 {
 		d.once("listener", "tcp "+c.Listen.String(), "control.listen",
 			"Choose another port for one of the two.")

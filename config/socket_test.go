@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -36,11 +37,11 @@ subsystems:
     namespaces: [{nsid: 1, backend: ram, size: 1GiB}]
 control: `+text), nil, testBackends)
 		switch {
-		case want == Control{}:
+		case reflect.DeepEqual(want, Control{}):
 			if err == nil {
 				t.Errorf("%s is accepted: %+v", text, c.Control)
 			}
-		case err != nil || c.Control != want:
+		case err != nil || !reflect.DeepEqual(c.Control, want):
 			t.Errorf("%s: %+v, %v, want %+v", text, c, err, want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -50,6 +51,18 @@ func ParseSize(s string) (Size, error) {
 		return 0, fmt.Errorf("%q is more than 2^63-1 bytes", s)
 	}
 	return Size(lo), nil
+}
+
+var almostSize = regexp.MustCompile(`^([0-9]+) *([KkMmGgTtPp])(i?[Bb])?$`)
+
+// unitHint says how to write a size whose unit is not written as it must be; "" if s is none.
+func unitHint(s string) string {
+	m := almostSize.FindStringSubmatch(s)
+	if m == nil {
+		return ""
+	}
+	unit := m[1] + strings.ToUpper(m[2])
+	return fmt.Sprintf("Write %siB (units of 1024) or %sB (of 1000).", unit, unit)
 }
 
 // String is the size in the unit that makes the shortest text: "64KiB", "500GB", "513B".

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -26,16 +27,14 @@ func (d *decoder) validate(c *Config) {
 		d.listener(&c.Listeners[i], fmt.Sprintf("listeners[%d]", i))
 		d.listensAt(c, i)
 	}
-	if addr := c.Metrics.Listen; addr.Port() != 0 {
-		d.once("listener", "tcp "+addr.String(), "metrics.listen",
-			"Choose another port for one of the two.")
-	}
+	d.metrics(&c.Metrics)
 	c.Control.validate(d)
 	for i := range c.Hosts {
 		d.limits(&c.Hosts[i].Limits, fmt.Sprintf("hosts[%d]", i))
 		d.authentication(&c.Hosts[i].Authentication, fmt.Sprintf("hosts[%d]", i))
 	}
 	d.discovery(c)
+	d.secureOnly(c)
 	d.some(c, "", "subsystems", len(c.Subsystems))
 	for i := range c.Subsystems {
 		d.subsystem(c, &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i))
@@ -49,6 +48,10 @@ func (d *decoder) listener(l *Listener, path string) {
 			"Write four times the DSCP, for instance 104 for DSCP 26.")
 	case l.TOS != 0 && l.Transport == nvme.TransportTCP:
 		d.add(path+".tos", "listeners with transport: tcp have none", "Delete it.")
+	}
+	if l.TLS != fabric.TLSOff && l.Transport == nvme.TransportRDMA {
+		d.add(path+".tls", "listeners with transport: rdma have none",
+			"Delete it. On RDMA nothing is encrypted; use a network that others do not reach.")
 	}
 }
 

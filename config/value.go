@@ -158,7 +158,7 @@ func Bytes[T ~int | ~int64](p *T, least, most, unit Size) Value {
 			size, err := ParseSize(n.Value)
 			switch above := Size(1) << bits.Len64(uint64(size)); {
 			case err != nil:
-				return err.Error(), hint
+				return err.Error(), cmp.Or(unitHint(n.Value), hint)
 			case unit == PowerOfTwo && size&(size-1) != 0:
 				return size.String() + " is not a power of two",
 					fmt.Sprintf("Use %v or %v.", above/2, above)
@@ -212,10 +212,13 @@ func parsed(doc string, rules schema, get func() string,
 	return &scalar{
 		name: "text", doc: doc, rules: textSchema(rules), get: get,
 		set: func(n *yaml.Node) (what, hint string) {
-			if n.Tag != "!!str" {
-				return unfit, "Put it in quotes: " + strconv.Quote(printable(n.Value)) + "."
+			if n.Tag == "!!str" {
+				return set(n.Value)
 			}
-			return set(n.Value)
+			if what, hint := set(n.Value); what != "" && n.Tag != "!!null" {
+				return what, hint // quotes would not help
+			}
+			return unfit, "Put it in quotes: " + strconv.Quote(printable(n.Value)) + "."
 		},
 	}
 }

@@ -9,7 +9,8 @@
 //	transport moves host data into Segs when Dir is HostToController    (owner: transport)
 //	Handler.Execute   starts the command                                (owner: handler)
 //	Queue.Complete    CQE is final; the transport moves data out of Segs,
-//	                  sends the response and reuses the request         (owner: transport)
+//	                  sends the response, says so (Handler.Sent) and
+//	                  reuses the request                                (owner: transport)
 //
 // Zero copy: if the storage of a namespace is memory, Prepare may attach that memory to the request
 // (Request.ZeroCopy). The transport then sends from there, or receives into it, and calls
@@ -97,8 +98,10 @@ type Request struct {
 	// whose Status is an error still goes through Execute, which then only completes it.
 	Status nvme.Status
 
-	// Start is when the capsule arrived, in nanoseconds of Loop.Now, or 0 if not measured.
+	// Start is when the capsule arrived, by Loop.Clock. Set by the transport before Prepare.
 	Start int64
+	// Stages is how long the command has been in each stage, in nanoseconds; see Spent.
+	Stages [Stages]int64
 }
 
 // Reset makes the request ready for the next capsule. Session, Queue, Owner, Command and the array
@@ -109,7 +112,7 @@ func (r *Request) Reset() {
 	clear(r.Segs)
 	r.Segs = r.Segs[:0]
 	r.Status, r.Flow = nvme.Success, nil
-	r.Start = 0
+	r.Start, r.Stages = 0, [Stages]int64{}
 }
 
 // Session is the handler's own state of one queue; transports only carry it.
@@ -131,6 +134,9 @@ type Handler interface {
 	// Abandon tells the handler that a prepared request will never be executed, because its queue
 	// ended while data moved, or while it was deferred.
 	Abandon(req *Request)
+	// Sent says that the response to req has left, with its data; Request.Stages is final. It is
+	// called once, before the request is reset. If the queue ends before, it is not called.
+	Sent(req *Request)
 	// EndZeroCopy gives the memory back that Prepare attached; see Request.ZeroCopy.
 	EndZeroCopy(req *Request)
 	// WriterWaits says whether a command or a change of the namespace waits for the end of req, a
@@ -174,7 +180,7 @@ type Queue interface {
 	HandOverBuffers(r *Request) (free func())
 	// Disconnect starts the orderly end of the queue: no further capsule is taken, what is
 	// outstanding is drained or dropped, then Handler.Close is called. Calling it again is
-	// harmless. why goes to the log.
+	// harmless. The handler has logged why, as far as anybody needs to know.
 	Disconnect(why error)
 	// Info describes the connection; it never changes.
 	Info() *QueueInfo
@@ -195,7 +201,7 @@ const (
 	Unproven Peer = iota
 	// Discovery: the queue is a discovery controller's, which anybody may have.
 	Discovery
-	// Allowed: an NVM subsystem allows the host.
+	// Allowed: an NVM subsystem allows the host, or it has authenticated for discovery.
 	Allowed
 )
 
@@ -221,6 +227,8 @@ type QueueInfo struct {
 	InCapsuleSize int
 	// MSDBD is the largest number of SGL data block descriptors a command may carry.
 	MSDBD int
+	// TLS is nil if the connection is not encrypted.
+	TLS *TLS
 }
 
 // Addr is where a listener listens.
@@ -283,6 +291,9 @@ type Loop interface {
 	// Now is the monotonic clock in nanoseconds, at most a millisecond old while the reactor is
 	// busy. Reactor only.
 	Now() int64
+	// Clock reads the same clock, which takes some 50 ns: for what is to be measured, once per
+	// batch. Reactor only.
+	Clock() int64
 }
 
 // GroupConfig is what a group needs of its reactor.

@@ -90,6 +90,9 @@ type ConnectResult uint32
 // ConnectATR is the bit of AUTHREQ that requires authentication with NVMe in-band protocols.
 const ConnectATR ConnectResult = 1 << 17
 
+// ConnectASCR is the bit of AUTHREQ that requires secure channel concatenation besides.
+const ConnectASCR ConnectResult = 1 << 18
+
 // MakeConnectResult makes the result of a Connect that needs no authentication.
 func MakeConnectResult(cntlid uint16) ConnectResult { return ConnectResult(cntlid) }
 

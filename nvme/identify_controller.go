@@ -97,7 +97,7 @@ type IdentifyController struct {
 	FCATT  uint8  // bit 0: static controllers
 	MSDBD  uint8  // most SGL data block descriptors; 0 is unlimited
 	OFCS   uint16 // bit 0: Disconnect supported
-	DCTYPE uint8
+	DCTYPE uint8  // 0: not reported, 1: direct, 2: central
 	_      [241]byte
 
 	PSD [32]PowerState
@@ -179,14 +179,15 @@ type ONCS uint16
 
 // The bits of ONCS.
 const (
-	ONCSCompare           ONCS = 1 << 0
-	ONCSDatasetManagement ONCS = 1 << 2
-	ONCSWriteZeroes       ONCS = 1 << 3
-	ONCSSaveSelect        ONCS = 1 << 4
-	ONCSReservations      ONCS = 1 << 5
-	ONCSTimestamp         ONCS = 1 << 6
-	ONCSVerify            ONCS = 1 << 7
-	ONCSCopy              ONCS = 1 << 8
+	ONCSCompare            ONCS = 1 << 0
+	ONCSWriteUncorrectable ONCS = 1 << 1
+	ONCSDatasetManagement  ONCS = 1 << 2
+	ONCSWriteZeroes        ONCS = 1 << 3
+	ONCSSaveSelect         ONCS = 1 << 4
+	ONCSReservations       ONCS = 1 << 5
+	ONCSTimestamp          ONCS = 1 << 6
+	ONCSVerify             ONCS = 1 << 7
+	ONCSCopy               ONCS = 1 << 8
 )
 
 // FUSES is Fused Operation Support (bytes 522 and 523).

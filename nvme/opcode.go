@@ -21,14 +21,15 @@ const FabricsOpcode Opcode = 0x7F
 
 // I/O opcodes of the NVM command set (NVM section 3.3; Flush is Base section 7.2).
 const (
-	NVMFlush             Opcode = 0x00
-	NVMWrite             Opcode = 0x01
-	NVMRead              Opcode = 0x02
-	NVMCompare           Opcode = 0x05
-	NVMWriteZeroes       Opcode = 0x08
-	NVMDatasetManagement Opcode = 0x09
-	NVMVerify            Opcode = 0x0C
-	NVMCopy              Opcode = 0x19
+	NVMFlush              Opcode = 0x00
+	NVMWrite              Opcode = 0x01
+	NVMRead               Opcode = 0x02
+	NVMWriteUncorrectable Opcode = 0x04
+	NVMCompare            Opcode = 0x05
+	NVMWriteZeroes        Opcode = 0x08
+	NVMDatasetManagement  Opcode = 0x09
+	NVMVerify             Opcode = 0x0C
+	NVMCopy               Opcode = 0x19
 
 	// reservations: Base sections 7.5 to 7.8
 	IOReservationRegister Opcode = 0x0D

@@ -50,7 +50,7 @@ fetch_go() {
 }
 
 apt_install bash ca-certificates curl gcc git libc6-dev make pkg-config libibverbs-dev \
-  librdmacm-dev
+  librdmacm-dev libssl-dev
 case ${1:-build} in
   build) ;;
   package) apt_install dpkg-dev jq mmdebstrap rpm ;;

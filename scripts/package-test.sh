@@ -39,7 +39,7 @@ mkdir -p "$work/shlibs/debian" && printf 'Source: x\n\nPackage: x\nArchitecture:
 needs=$(cd "$work/shlibs" && dpkg-shlibdeps -O "-e$work/files/usr/bin/nvmf-target" 2>/dev/null)
 dpkg-deb -f "$deb" Depends | grep -qF "${needs#shlibs:Depends=}" ||
   die "packaging/nfpm.yaml must have, in depends of deb: ${needs#*=}"
-for lib in libc.so.6 libibverbs.so.1 librdmacm.so.1; do
+for lib in libc.so.6 libcrypto.so.3 libibverbs.so.1 librdmacm.so.1 libssl.so.3; do
   newest=$(objdump -p "$work/files/usr/bin/nvmf-target" | awk -v lib="$lib:" '
     /required from/ {on = $3 == lib} on && NF == 4 {print $4}' | sort -V | tail -n1)
   rpm -qp --requires "$rpm" | grep -qxF "$lib($newest)(64bit)" ||
@@ -57,13 +57,13 @@ diff -r bin/package "$work/elsewhere/tree/bin/package" || die "two builds differ
 sha256sum bin/package/*
 
 say "a clean Debian 12"
-packages=systemd,udev,libibverbs1,librdmacm1
+packages=systemd,udev,libibverbs1,librdmacm1,libssl3
 tarball=$cache/package-root-$(echo "$packages" | sha256sum | cut -c1-12).tar
 if [ ! -e "$tarball" ]; then
   mkdir -p "$cache"
   (
     . tests/lab/common.sh
-    "${as_root[@]}" mmdebstrap --quiet --variant=minbase --include=$packages \
+    "${as_root[@]}" mmdebstrap --quiet --format=tar --variant=minbase --include=$packages \
       --aptopt='APT::Install-Recommends "false"' bookworm "$tarball.new" \
       "$(mirror_of '/debian/?$' http://deb.debian.org/debian)"
   )
@@ -96,7 +96,8 @@ inside dpkg -i /old.deb >/dev/null 2>&1 || fail "it cannot be installed"
 inside setpriv --reuid=nvmf-target --regid=nvmf-target --clear-groups nvmf-target check
 inside systemd-analyze verify nvmf-target.service 2>&1 | tee "$work/verify"
 [ ! -s "$work/verify" ] || fail "systemd-analyze verify reports problems"
-inside systemd-analyze security --offline=true --no-pager nvmf-target.service | tail -n1
+inside systemd-analyze security --offline=true --no-pager --threshold=20 nvmf-target.service |
+  tail -n1 || fail "systemd-analyze security says more than 2.0"
 inside dpkg -i /host.deb >/dev/null
 inside sh -c "echo data >$D/disk0.img; echo {} >$D/state; mkdir $D/managed"
 

@@ -1,17 +1,18 @@
 #!/bin/bash
-# run.sh: serves a RAM namespace on TCP port 4420 of all addresses, and on RDMA if there is a
-# device, with the binary of scripts/build.sh. For trying out: every host may connect. PORT and SIZE
-# (1GiB) may be set.
+# run.sh: serves a RAM namespace of SIZE (1GiB) on TCP port PORT (4420) of ADDRESS (0.0.0.0, which is
+# all), and on RDMA if there is a device, with the binary of scripts/build.sh. For trying out: every
+# host may connect.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
-port=${PORT:-4420} size=${SIZE:-1GiB}
-config=$(mktemp -t nvmf-target-XXXXXX.yaml)
+address=${ADDRESS:-0.0.0.0} port=${PORT:-4420} size=${SIZE:-1GiB}
+config=bin/run.yaml
 {
+  echo "# Made by make run ADDRESS=$address PORT=$port SIZE=$size"
   echo "listeners:"
-  echo "  - {transport: tcp, address: 0.0.0.0, port: $port, on_unavailable: fail}"
+  echo "  - {transport: tcp, address: \"$address\", port: $port, on_unavailable: fail}"
   if [ -n "$(ls /sys/class/infiniband 2>/dev/null)" ]; then
-    echo "  - {transport: rdma, address: 0.0.0.0, port: $port}"
+    echo "  - {transport: rdma, address: \"$address\", port: $port}"
   fi
   cat <<YAML
 subsystems:
@@ -21,8 +22,19 @@ subsystems:
       - {nsid: 1, backend: ram, size: $size}
 YAML
 } >"$config"
-echo "configuration: $config" >&2
-echo "On a host: modprobe -a nvme-tcp nvme-rdma, then one of the commands below." >&2
-echo "Ctrl-C stops the target." >&2
+bin/nvmf-target check "$config" >&2 ||
+  die "$config is made of ADDRESS=$address, PORT=$port and SIZE=$size: make run SIZE=64MiB changes one"
+case $address in
+  127.*) ;;
+  *)
+    echo "WARNING: everybody who reaches $address may read and write the namespace." \
+      "make run ADDRESS=127.0.0.1 serves this machine only." >&2
+    ;;
+esac
+cat >&2 <<TEXT
+ADDRESS=$address PORT=$port SIZE=$size can be changed: make run PORT=4421.
+On a host: modprobe -a nvme-tcp nvme-rdma, then one of the commands below.
+Ctrl-C stops the target.
+TEXT
 ulimit -l unlimited 2>/dev/null || true # RDMA registers memory
-exec bin/nvmf-target serve --config "$config"
+exec bin/nvmf-target serve "$config"

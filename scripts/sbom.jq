@@ -7,7 +7,8 @@ def component: {
 | [.Deps[] | .Replace // . | component] as $modules
 | [{type: "library", "bom-ref": "go", name: "std", version: (.GoVersion | ltrimstr("go")),
     purl: ("pkg:golang/std@" + (.GoVersion | ltrimstr("go"))), scope: "required"}] as $std
-| ["libibverbs", "librdmacm"] as $linked
+| {libibverbs: "rdma-core", librdmacm: "rdma-core", libssl: "OpenSSL", libcrypto: "OpenSSL"} as $of
+| ($of | keys_unsorted) as $linked
 | {
     bomFormat: "CycloneDX", specVersion: "1.6", version: 1,
     metadata: {component: {
@@ -16,7 +17,7 @@ def component: {
     }},
     components: ($modules + $std + [$linked[] | {
       type: "library", "bom-ref": ., name: ., scope: "required",
-      description: "of rdma-core, linked when the program starts"
+      description: "of \($of[.]), linked when the program starts"
     }]),
     dependencies: [{ref: $self, dependsOn: ([$modules[], $std[] | ."bom-ref"] + $linked)}]
   }

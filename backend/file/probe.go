@@ -60,8 +60,10 @@ func examine(cfg *Config, r *backend.Report) os.FileInfo {
 	case info.Mode()&os.ModeCharDevice != 0 && strings.HasPrefix(filepath.Base(cfg.Path), "dax"):
 		r.Errorf("Make it one of mode fsdax (ndctl), mount ext4 or xfs there with -o dax, and "+
 			"name a file in it.", "is persistent memory without a file system")
+	case info.Mode().Type() == os.ModeDevice:
+		r.Errorf("Use backend: block.", "is a block device, not a regular file")
 	case !info.Mode().IsRegular():
-		r.Errorf("Name a regular file; for disks use backend: block.",
+		r.Errorf("Name a regular file.",
 			"is a %s, not a regular file", kindOf(info.Mode()))
 	case pseudo(cfg.Path):
 		r.Errorf("Name a file on a disk.", "is a file of the kernel, which holds no data")
@@ -76,8 +78,6 @@ func kindOf(mode fs.FileMode) string {
 	switch {
 	case mode&fs.ModeCharDevice != 0:
 		return "character device"
-	case mode&fs.ModeDevice != 0:
-		return "block device"
 	case mode&fs.ModeNamedPipe != 0:
 		return "FIFO"
 	}

@@ -49,7 +49,7 @@ func Open(cfg Config) (backend.Device, error) {
 	}
 	return &device{region: region, info: backend.Info{
 		Size: cfg.Size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize,
-		Discard: true, DiscardZeroes: true, Identity: "null",
+		Discard: true, DiscardZeroes: true, Identity: "null", Volatile: true,
 	}}, nil
 }
 

@@ -85,7 +85,7 @@ func Open(cfg Config) (backend.Device, error) {
 		info: backend.Info{
 			Size: cfg.Size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize,
 			OptimalIO: max(cfg.BlockSize, optimal),
-			Discard:   true, DiscardZeroes: true, Identity: "ram",
+			Discard:   true, DiscardZeroes: true, Identity: "ram", Volatile: true,
 		},
 		frame:  int64(max(cfg.BlockSize, minFrame)),
 		mapped: make([]atomic.Int32, (cfg.Size+chunk-1)>>chunkShift),

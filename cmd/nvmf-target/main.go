@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/convert"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // version is set by the linker (scripts/build.sh); without it the build information of Go is used.
@@ -40,8 +41,27 @@ func main() {
 
 func command() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "nvmf-target",
-		Short:         "NVMe over Fabrics target: block storage for Linux hosts over RDMA and TCP",
+		Use:   "nvmf-target",
+		Short: "NVMe over Fabrics target: block storage for Linux hosts over RDMA and TCP",
+		Long: `NVMe over Fabrics target: block storage for Linux hosts over RDMA and TCP.
+
+The configuration is /etc/nvmf-target/nvmf-target.yaml, or what --config names.
+
+Environment:
+  NVMF_TARGET_KEY     instead of a key of the configuration outside of lists, with "_" for ".":
+                      NVMF_TARGET_LOG_LEVEL=debug
+  NAME                in the configuration, "${NAME}" is its value
+  RUNTIME_DIRECTORY, XDG_RUNTIME_DIR
+                      where the control socket is, if not in /run/nvmf-target (root)
+  STATE_DIRECTORY, XDG_STATE_HOME
+                      where state is kept, if not in /var/lib/nvmf-target (root)`,
+		Example: `  nvmf-target check FILE             # what is wrong with a configuration
+  nvmf-target serve FILE             # serve it until Ctrl-C
+  nvmf-target disks                  # what could be exported
+  nvmf-target status; nvmf-target refusals
+  nvmf-target plan && nvmf-target reload
+  nvmf-target help serve`,
+		Version:       app.Version(version),
 		SilenceErrors: true, // main prints them
 		SilenceUsage:  true,
 	}
@@ -51,19 +71,38 @@ func command() *cobra.Command {
 			"configuration file")
 		return c
 	}
+	// fileArgument makes FILE another way to write --config FILE.
+	fileArgument := func(c *cobra.Command) *cobra.Command {
+		c.Use += " [FILE]"
+		c.Args = cobra.MaximumNArgs(1)
+		c.PreRunE = func(c *cobra.Command, args []string) error {
+			if len(args) == 1 && c.Flags().Changed("config") {
+				return errors.New("the configuration is given twice: delete FILE or --config FILE")
+			} else if len(args) == 1 {
+				file = args[0]
+			}
+			return nil
+		}
+		return configFlag(c)
+	}
 	root.AddCommand(
-		configFlag(&cobra.Command{
+		fileArgument(&cobra.Command{
 			Use:   "serve",
 			Short: "Serve what the configuration describes until SIGTERM or SIGINT",
-			Args:  cobra.NoArgs,
+			Example: `  nvmf-target serve nvmf-target.yaml
+  NVMF_TARGET_LOG_LEVEL=debug nvmf-target serve   # why does a host not connect?`,
 			RunE: func(c *cobra.Command, _ []string) error {
+				if err := sys.DropPrivileges(); err != nil {
+					return err
+				}
 				return app.Serve(file, app.Version(version), c.OutOrStdout(), c.ErrOrStderr())
 			},
 		}),
-		configFlag(&cobra.Command{
+		fileArgument(&cobra.Command{
 			Use:   "check",
 			Short: "Check a configuration and print every error and warning",
-			Args:  cobra.NoArgs,
+			Example: `  nvmf-target check
+  nvmf-target check nvmf-target.yaml`,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return app.Check(file, os.Environ(), c.OutOrStdout())
 			},

@@ -154,6 +154,7 @@ func (h *handler) Abandon(r *fabric.Request) {
 func (h *handler) EndZeroCopy(*fabric.Request) { h.ZeroCopyEnds++ }
 
 // WriterWaits implements fabric.Handler.
+func (h *handler) Sent(*fabric.Request)             {}
 func (h *handler) WriterWaits(*fabric.Request) bool { return false }
 
 // Close implements fabric.Handler: held commands come back at once.

@@ -120,6 +120,7 @@ func (q *Queue) Send(cmds ...*Command) error {
 		q.free = q.free[:len(q.free)-1]
 		s.cmd = c
 		s.req.Reset()
+		s.req.Start = q.loop.Clock()
 		s.req.SQE, s.req.HostLength, s.req.InCapsule, s.req.Status = c.SQE, uint32(len(c.Data)),
 			c.InCapsule, c.Malformed
 		q.batch = append(q.batch, &s.req)
@@ -150,6 +151,7 @@ func (q *Queue) Arrive(c *Command) {
 	for i := range q.slots {
 		if s := &q.slots[i]; s.waits && s.cmd == c {
 			s.waits = false
+			s.req.Spent(fabric.StageHostData, q.loop.Clock())
 			q.moveIn(&s.req, c)
 			q.h.Execute([]*fabric.Request{&s.req})
 		}
@@ -164,6 +166,7 @@ func (q *Queue) Resume(r *fabric.Request) {
 			return
 		}
 		s.waits, r.Deferred = false, false
+		r.Spent(fabric.StageWait, q.loop.Clock())
 		q.moveIn(r, s.cmd)
 		q.h.Execute([]*fabric.Request{r})
 	})
@@ -205,6 +208,10 @@ func (q *Queue) Complete(reqs []*fabric.Request) {
 					c.Returned += copy(c.Data[c.Returned:], s.B)
 				}
 			}
+		}
+		if !q.closed {
+			r.Spent(fabric.StageResponse, q.loop.Clock())
+			q.h.Sent(r)
 		}
 		q.recycle(r)
 		if c.Done && c.Then != nil {

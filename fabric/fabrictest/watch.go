@@ -275,6 +275,18 @@ func (w *watcher) EndZeroCopy(r *fabric.Request) {
 	w.h.EndZeroCopy(r)
 }
 
+func (w *watcher) Sent(r *fabric.Request) {
+	q := w.find(r)
+	switch {
+	case q == nil:
+	case q.requests[r] != idle:
+		w.failf("Sent of command %d, which is %s", r.SQE.CID(), stageNames[q.requests[r]])
+	case q.closed:
+		w.failf("Sent of command %d after Close", r.SQE.CID())
+	}
+	w.h.Sent(r)
+}
+
 func (w *watcher) WriterWaits(r *fabric.Request) bool {
 	if q := w.find(r); q != nil && !q.zeroCopy[r] {
 		w.failf("WriterWaits of command %d, which has no zero copy", r.SQE.CID())

@@ -43,6 +43,7 @@ func (f *faulty) complete(r *fabric.Request) {
 
 func (f *faulty) Abandon(*fabric.Request)          {}
 func (f *faulty) EndZeroCopy(*fabric.Request)      {}
+func (f *faulty) Sent(*fabric.Request)             {}
 func (f *faulty) WriterWaits(*fabric.Request) bool { return false }
 func (f *faulty) Close(fabric.Session)             {}
 

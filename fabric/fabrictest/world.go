@@ -189,6 +189,9 @@ func (r *Reactor) Timers() int { return len(r.timers) }
 // Now implements fabric.Loop.
 func (r *Reactor) Now() int64 { return r.w.now }
 
+// Clock implements fabric.Loop.
+func (r *Reactor) Clock() int64 { return r.w.now }
+
 var errNoDescriptors = errors.New("fabrictest: this reactor has no file descriptors")
 
 // Watch and Unwatch implement fabric.Loop by refusing: there is nothing to watch here.

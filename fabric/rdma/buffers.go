@@ -36,19 +36,28 @@ func (q *queue) getBuffers(r *request) {
 
 // Granted implements mem.WaitOwner. It may be called while another group on the reactor polls.
 func (r *request) Granted() {
+	r.waited()
 	r.Segs = r.memory.Segs
 	r.Queue.(*queue).haveBuffers(r)
 }
 
 // Expired implements mem.WaitOwner: hosts retry a command that was interrupted (Base figure 102).
 func (r *request) Expired() {
+	r.waited()
 	r.Queue.(*queue).refuse(r, nvme.CommandInterrupted)
 }
 
 // Resume implements fabric.Queue. The next poll continues.
 func (q *queue) Resume(fr *fabric.Request) {
 	fr.Deferred = false
-	q.prepared(fr.Owner.(*request))
+	r := fr.Owner.(*request)
+	r.waited()
+	q.prepared(r)
+}
+
+// waited counts the time that the command has waited.
+func (r *request) waited() {
+	r.Spent(fabric.StageWait, r.Queue.(*queue).g.cfg.Loop.Clock())
 }
 
 // haveBuffers continues with a request that has memory.
@@ -95,6 +104,7 @@ func (q *queue) readDone(r *request) {
 		q.schedule()
 		return
 	}
+	r.Spent(fabric.StageHostData, q.g.reaped)
 	q.execute(r)
 }
 

@@ -61,7 +61,7 @@ func (q *queue) logEnd() {
 	i := &q.conn.info
 	log := q.g.t.log.Peer(i.Remote)
 	args := []any{"local", i.Local, "qid", i.QID, "reason", q.why}
-	if errors.Is(q.why, errHostLeft) || errors.Is(q.why, errShutdown) ||
+	if q.byHandler || errors.Is(q.why, errHostLeft) || errors.Is(q.why, errShutdown) ||
 		errors.Is(q.why, errFlushed) && q.p.dev.attr.IWARP {
 		log.Debug("RDMA queue ends", args...)
 		return

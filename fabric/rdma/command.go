@@ -49,7 +49,7 @@ func (q *queue) begin(slot uint16, size uint32) {
 	r := q.idle[len(q.idle)-1]
 	q.idle = q.idle[:len(q.idle)-1]
 	r.state, r.slot, r.hasSlot = requestPrepared, slot, true
-	r.Start = q.g.now()
+	r.Start = q.g.reaped
 	copy(r.SQE[:], q.recv.capsule(slot))
 	q.parseSGL(r, size-capsuleSize)
 	q.turn -= max(int(r.HostLength), turnBytes/turnCommands)

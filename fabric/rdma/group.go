@@ -24,6 +24,7 @@ type group struct {
 	scheduled []*queue
 	waiting   []*queue // with capsules that wait for their turn
 	polls     uint64
+	reaped    int64  // when something last completed, by Loop.Clock
 	stopTicks func() // stops the timer of tick; nil if it does not run
 	// quarantined are queues that are not in queues any more.
 	quarantined []*queue
@@ -94,6 +95,9 @@ func (g *group) Poll(budget int) int {
 func (g *group) reap(c *cq, most int) (work int) {
 	for work < most {
 		n, err := c.Poll(g.wcs)
+		if n > 0 {
+			g.reaped = g.cfg.Loop.Clock()
+		}
 		for i := range g.wcs[:n] {
 			g.completed(&g.wcs[i])
 		}

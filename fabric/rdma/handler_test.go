@@ -33,6 +33,7 @@ type testHandler struct {
 	store   *mem.Region
 	mu      sync.Mutex // for tests that look from outside
 	openErr error
+	onSent  func(*fabric.Request)
 	opened  int
 	closed  int
 	queue   fabric.Queue
@@ -183,6 +184,12 @@ func (h *testHandler) complete(r *fabric.Request, st nvme.Status) {
 func (h *testHandler) Abandon(r *fabric.Request) { h.step(r, "abandon", "prepare") }
 func (h *testHandler) EndZeroCopy(r *fabric.Request) {
 	h.step(r, "end zero copy", "complete", "abandon")
+}
+
+func (h *testHandler) Sent(r *fabric.Request) {
+	if h.onSent != nil {
+		h.onSent(r)
+	}
 }
 func (h *testHandler) WriterWaits(*fabric.Request) bool { return false }
 

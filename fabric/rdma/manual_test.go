@@ -43,6 +43,7 @@ func (l *manualLoop) Wake()                                 {}
 func (l *manualLoop) Watch(int, uint32, func(uint32)) error { return nil }
 func (l *manualLoop) Unwatch(int) error                     { return nil }
 func (l *manualLoop) Now() int64                            { return l.clock }
+func (l *manualLoop) Clock() int64                          { return l.clock }
 func (l *manualLoop) After(_ int64, fn func()) (stop func()) {
 	l.after = append(l.after, fn)
 	return func() { l.after = nil }
@@ -185,8 +186,11 @@ func TestTransitions(t *testing.T) {
 		Host: "target", Ops: verbstest.OpSend, Hold: true,
 		Times: -1,
 	})
+	var stages [fabric.Stages]int64
+	m.h.onSent = func(r *fabric.Request) { stages = r.Stages }
 	one(q.keyed(command(opRead, 1, 0, 4096), 0, 4096))
 	step(requestSending)
+	m.loop.clock += 1000
 	if m.q.sqFree != m.q.sqSize-2 || m.q.sends != 7 || m.q.signaled != 1 || m.q.recv.posted != 8 {
 		t.Errorf("%d of %d slots, %d sends, %d signaled, %d receives", m.q.sqFree, m.q.sqSize,
 			m.q.sends, m.q.signaled, m.q.recv.posted)
@@ -194,6 +198,9 @@ func TestTransitions(t *testing.T) {
 	sends.Release()
 	m.turn()
 	step(requestIdle)
+	if stages != [fabric.Stages]int64{fabric.StageResponse: 1000} {
+		t.Errorf("a read whose response is late: %v", stages)
+	}
 
 	// A write whose memory, data and backend are late.
 	var memory mem.Allocation
@@ -208,6 +215,7 @@ func TestTransitions(t *testing.T) {
 		t.Error("waiting for memory that is not there keeps the reactor awake")
 	}
 	memory.Free()
+	m.loop.clock += 200
 	if m.g.Arm() {
 		t.Error("the reactor may sleep although memory has come back")
 	}
@@ -222,9 +230,11 @@ func TestTransitions(t *testing.T) {
 	if m.q.reads != taken-1 || m.q.signaled != 1 {
 		t.Errorf("%d reads, %d signaled", m.q.reads, m.q.signaled)
 	}
+	m.loop.clock += 30
 	reads.Release()
 	m.turn()
 	step(requestExecuting)
+	m.loop.clock += 4
 	m.q.sends = 0 // the host has no room for a response
 	m.h.complete(m.h.held[0], nvme.Success)
 	m.h.held = nil
@@ -236,6 +246,9 @@ func TestTransitions(t *testing.T) {
 	m.turn()
 	m.turn()
 	step(requestIdle)
+	if stages != [fabric.Stages]int64{200, 30, 0, 4} { // the handler here does not say when
+		t.Errorf("a write: %v", stages)
+	}
 	if m.q.sqFree != m.q.sqSize || m.q.reads != taken || m.q.sends != 8 || m.q.signaled != 0 ||
 		m.q.recv.posted != 8 {
 		t.Errorf("at rest: %d of %d slots, %d reads, %d sends, %d signaled, %d receives",

@@ -58,13 +58,14 @@ type queue struct {
 	toRead    list.List[request] // requests whose data is to be read
 	scheduled bool               // on g.scheduled
 
-	why      error  // why the queue ends, once it does
-	failed   bool   // it must end now
-	flushed  bool   // the queue pair is in the error state
-	stop     func() // of the timer of the present state, nil if there is none
-	progress uint64 // signaled sends that have completed
-	mark     uint64 // progress that must be reached
-	stuckAt  int64  // before this, 0 if nothing is in flight
+	why       error  // why the queue ends, once it does
+	byHandler bool   // the handler has said so, and logs why
+	failed    bool   // it must end now
+	flushed   bool   // the queue pair is in the error state
+	stop      func() // of the timer of the present state, nil if there is none
+	progress  uint64 // signaled sends that have completed
+	mark      uint64 // progress that must be reached
+	stuckAt   int64  // before this, 0 if nothing is in flight
 
 	quarantined bool // the queue pair could not be destroyed: set before queueDestroyed
 
@@ -223,7 +224,7 @@ func (q *queue) Disconnect(why error) {
 	if q.state >= queueClosing {
 		return
 	}
-	q.state, q.why = queueClosing, why
+	q.state, q.why, q.byHandler = queueClosing, why, true
 	q.setTimer(q.g.t.cfg.LingerTimeout)
 	q.schedule()
 }

@@ -1,6 +1,9 @@
 package rdma
 
-import "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+import (
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
 
 // sendResponse posts the response to the first request of q.toSend, after the data if it goes to
 // the host: needSend -> sending. If not all of the data fits into the send queue, part of it is
@@ -73,6 +76,10 @@ func (q *queue) sent(r *request) {
 		q.p.invalidateWorks = true
 	}
 	q.scheduleIfWaiting()
+	if q.state < queueDraining {
+		r.Spent(fabric.StageResponse, q.g.reaped)
+		q.g.cfg.Handler.Sent(&r.Request)
+	}
 	q.freeRequest(r)
 	if q.state < queueClosing {
 		q.beginNext()

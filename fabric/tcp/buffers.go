@@ -143,6 +143,8 @@ func (g *Group) resume() int {
 // for it for too long.
 func (q *queue) resume(r *request) int {
 	g, inCapsule := q.g, r == q.cur
+	now := g.loop.Clock()
+	r.Spent(fabric.StageWait, now)
 	switch {
 	case r.Deferred:
 		r.Deferred = false
@@ -159,6 +161,7 @@ func (q *queue) resume(r *request) int {
 	}
 	g.stalled--
 	g.activate(q)
+	g.arrived = now // its data, and what is behind it
 	return q.process(g.rx[:copy(g.rx, q.partial)])
 }
 

@@ -70,7 +70,7 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 	if status.OK() {
 		r.HostLength = sqe.SGL1().Length()
 	}
-	r.Start = q.now()
+	r.Start = q.g.arrived
 	r.state = requestParsed
 	r.recvd = 0
 	q.g.batch = append(q.g.batch, &r.Request)

@@ -12,6 +12,7 @@
 //	execute.go   gives requests to the handler and takes them back
 //	send.go      sends responses, with the data of reads
 //	deadline.go  ends what takes too long
+//	secure.go    TLS, see package tls
 //
 // What a peer does wrong ends its own connection only, with a C2HTermReq that names the error. In
 // comments "TCP" is the NVM Express TCP Transport Specification 1.1, "Base" the Base Specification
@@ -23,8 +24,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 // The limits of a Config.
@@ -95,7 +98,7 @@ type Config struct {
 	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, up to
 	// MaxLingerTimeout. After an orderly end without fault it is at most one second.
 	LingerTimeout time.Duration
-	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 832 bytes for each
+	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 864 bytes for each
 	// command of its depth. A connection that does not fit is closed, a Connect command refused.
 	// Data memory (the reactors' pools) and what the kernel keeps for sockets come on top.
 	QueueMemory int64
@@ -107,6 +110,11 @@ type Config struct {
 	// source address. Package admission says which part of them, and of QueueMemory, is for
 	// connections that are not yet those of allowed hosts.
 	MaxConnections, MaxConnectionsPerHost int
+	// TLS says whether new connections of a listener use TLS, nil that none does. PSKs returns
+	// those with an identity, none if it is unknown; it must be set if TLS is. Any goroutine calls
+	// them, and PSKs makes new secrets in each call.
+	TLS  func(portID uint16) fabric.TLSPolicy
+	PSKs func(identity []byte) []auth.TLSPSK
 }
 
 // Validate reports what cannot work.

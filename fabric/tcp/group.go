@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -50,12 +51,14 @@ type Group struct {
 	borrowed int // requests of ready with their data in rx
 
 	// What one Poll uses for one queue at a time.
-	input int // bytes that it may still receive in its turn, about
-	rx    []byte
-	iov   []sys.Iovec
-	heads []byte
-	batch []*fabric.Request // for Prepare
-	ready []*fabric.Request // for Execute
+	input   int   // bytes that it may still receive in its turn, about
+	arrived int64 // when something was last received, by Loop.Clock
+	rx      []byte
+	iov     []sys.Iovec
+	heads   []byte
+	tls     *tls.Buffers      // nil while no queue has used TLS
+	batch   []*fabric.Request // for Prepare
+	ready   []*fabric.Request // for Execute
 
 	tick      int64 // nanoseconds between checks of deadlines
 	ticking   bool
@@ -339,7 +342,7 @@ func (g *Group) Close() error {
 		g.stopTick()
 		g.ticking = false
 	}
-	g.rx = nil
+	g.rx, g.heads = nil, nil
 	if g.epfd < 0 {
 		return nil
 	}
@@ -348,6 +351,9 @@ func (g *Group) Close() error {
 	}
 	err := unix.Close(g.epfd)
 	g.epfd = -1
+	if g.tls != nil {
+		err = errors.Join(err, g.tls.Close())
+	}
 	return err
 }
 

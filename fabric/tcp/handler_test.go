@@ -21,6 +21,7 @@ type disk struct {
 	optimistic     bool // Prepare says that they complete in Execute
 	writerWaits    bool // for zero-copy reads
 	onExecute      func()
+	onSent         func(*fabric.Request)
 	refuse         error
 	discovery      bool // queues are those of discovery controllers
 
@@ -264,6 +265,12 @@ func (d *disk) Abandon(r *fabric.Request) {
 	}
 	d.change(r, prepared, next)
 	d.abandoned.Add(1)
+}
+
+func (d *disk) Sent(r *fabric.Request) {
+	if d.onSent != nil {
+		d.onSent(r)
+	}
 }
 
 func (d *disk) WriterWaits(*fabric.Request) bool { return d.writerWaits }

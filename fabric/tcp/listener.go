@@ -16,6 +16,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -47,6 +49,9 @@ const (
 func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	accept func(fabric.Conn),
 ) (fabric.Listener, error) {
+	if err := openssl.Supported(); err != nil && t.tlsPolicy(portID) != fabric.TLSOff {
+		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, err)
+	}
 	fd, bound, err := listen(addr.AddrPort, &t.cfg)
 	if err != nil {
 		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, explain(err))
@@ -70,6 +75,14 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	t.listeners[l] = struct{}{}
 	go l.run()
 	return l, nil
+}
+
+// tlsPolicy is that of new connections of a listener.
+func (t *Transport) tlsPolicy(portID uint16) fabric.TLSPolicy {
+	if t.cfg.TLS == nil {
+		return fabric.TLSOff
+	}
+	return t.cfg.TLS(portID)
 }
 
 // inherited are the options that accepted sockets inherit from the listening one. TCP keep-alive
@@ -309,6 +322,7 @@ func (l *listener) serve(fd int, peer unix.Sockaddr) {
 		CNTLID:   nvme.CNTLIDDynamic,
 		MaxDepth: l.t.next.Load().MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,
 	}}
+	c.tls = l.t.tlsPolicy(l.portID)
 	if err := c.admit(); err != nil {
 		_ = unix.Close(fd)
 		l.t.log.Peer(c.info.Remote).Warn("connection refused", "listener", l.addr, "err", err)
@@ -330,6 +344,7 @@ type conn struct {
 	accepted time.Time
 	info     fabric.QueueInfo
 	counted  *admission.Conn
+	tls      fabric.TLSPolicy // once TLS is not used: TLSOff
 	closed   sync.Once
 
 	group   atomic.Pointer[Group] // that adopts it
@@ -339,7 +354,11 @@ type conn struct {
 
 // admit counts the connection, with the memory that every queue needs.
 func (c *conn) admit() (err error) {
-	c.counted, err = c.t.admission.Admit(c.info.Remote.Addr(), queueBytes, c.evict)
+	n := int64(queueBytes)
+	if c.tls != fabric.TLSOff {
+		n += tls.Memory
+	}
+	c.counted, err = c.t.admission.Admit(c.info.Remote.Addr(), n, c.evict)
 	return err
 }
 

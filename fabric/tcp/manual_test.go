@@ -37,6 +37,7 @@ func (l *manualLoop) Watch(fd int, _ uint32, fn func(uint32)) error {
 }
 func (l *manualLoop) Unwatch(fd int) error { delete(l.fns, fd); return nil }
 func (l *manualLoop) Now() int64           { return l.now }
+func (l *manualLoop) Clock() int64         { return l.now }
 func (l *manualLoop) After(d int64, fn func()) (stop func()) {
 	l.timers = append(l.timers, manualTimer{l.now + d, fn})
 	return func() {}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
@@ -52,6 +53,8 @@ type queue struct {
 	// Sending.
 	sendq list.List[request]
 	sent  int // bytes of the first entry that have left
+
+	security
 
 	executing int                // requests the handler has
 	dropped   list.List[request] // completed requests of a dead queue
@@ -163,6 +166,7 @@ func (q *queue) SetDepth(depth int, p fabric.Peer) error {
 	q.depth = depth
 	q.connected = true
 	q.handshakeBy = 0
+	q.noteTLS()
 	q.allocate(depth)
 	return nil
 }
@@ -222,9 +226,6 @@ func (q *queue) Disconnect(why error) {
 		return
 	}
 	q.state, q.why = queueDisconnecting, why
-	if why != errShutdown {
-		q.peerLog().Info("disconnecting", "local", q.conn.info.Local, "reason", why)
-	}
 	q.schedule()
 }
 
@@ -243,6 +244,9 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 	if f.FES == pdu.FESHeaderDigest {
 		args = append(args, "hint", damagedHint)
 	}
+	if q.state == queueConnecting && tls.IsTLS(offending) {
+		args = append(args, "hint", tlsOffHint)
+	}
 	q.peerLog().Warn("connection ended for a protocol error", args...)
 	q.close(queueTerminating, f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
@@ -260,7 +264,7 @@ func (q *queue) run() int {
 			min(orderlyLinger, q.g.t.cfg.LingerTimeout).Nanoseconds())
 		work++
 	}
-	if q.state != queueDead && !q.blocked && !q.sendq.Empty() {
+	if q.state != queueDead && !q.blocked && (!q.sendq.Empty() || q.pending()) {
 		work += q.flush()
 	}
 	switch q.state {
@@ -280,7 +284,8 @@ func (q *queue) run() int {
 // finished says whether a queue that ends has nothing left to send. Commands on an admin queue may
 // never complete (Asynchronous Event Requests), so they are not waited for.
 func (q *queue) finished() bool {
-	return q.sendq.Empty() && (q.executing == 0 || q.admin || q.state == queueTerminating)
+	return q.sendq.Empty() && !q.pending() &&
+		(q.executing == 0 || q.admin || q.state == queueTerminating)
 }
 
 // close stops taking input, abandons what has not been executed, and lets what is queued be sent
@@ -314,6 +319,9 @@ func (q *queue) close(state queueState, why error, linger int64) {
 func (q *queue) linger() {
 	q.state = queueLingering
 	q.closeSession()
+	if q.tls != nil {
+		q.tls.SendAlert(q.fd, q.g.tls)
+	}
 	if err := unix.Shutdown(q.fd, unix.SHUT_WR); err != nil {
 		q.kill(q.why)
 		return
@@ -349,6 +357,7 @@ func (q *queue) kill(why error) {
 		q.g.load.Add(-1)
 	}
 	_ = q.conn.Close()
+	q.closeTLS()
 	q.closeBy, q.sendBy = 0, 0
 	for r := q.sendq.Pop(); r != nil; r = q.sendq.Pop() {
 		switch {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -56,16 +58,19 @@ func (q *queue) receive() int {
 	case q.stalled():
 		q.drained = true
 		return 0
+	case q.handshake != nil:
+		return q.receiveHandshake()
 	case q.rx == receiveData:
 		return q.receiveDirect()
 	}
 	buf := q.window()
 	have := copy(buf, q.partial)
-	n, e := sys.Recv(q.fd, buf[have:], 0)
+	iov := append(q.g.iov[:0], sys.Iovec{})
+	sys.SetIovec(&iov[0], buf[have:])
+	n, e := q.recvmsg(iov, len(buf)-have)
 	if n == 0 {
 		return q.nothing(e)
 	}
-	q.received(n, len(buf)-have)
 	return q.process(buf[:have+n])
 }
 
@@ -88,22 +93,39 @@ func (q *queue) receiveDirect() int {
 	}
 	iov = append(iov, sys.Iovec{})
 	sys.SetIovec(&iov[len(iov)-1], buf)
-	n, e := sys.Recvmsg(q.fd, iov, 0)
-	clear(iov)
+	n, e := q.recvmsg(iov, size+len(buf))
 	if n == 0 {
 		return q.nothing(e)
 	}
-	q.received(n, size+len(buf))
 	placed := min(n, size)
 	q.advance(placed)
 	return q.process(buf[:n-placed])
 }
 
+// recvmsg receives into iov, asked bytes at most, and clears it.
+func (q *queue) recvmsg(iov []sys.Iovec, asked int) (n int, e syscall.Errno) {
+	drained := false
+	if q.tls != nil {
+		n, drained, e = q.tls.Recvmsg(q.fd, iov, q.g.tls)
+	} else {
+		n, e = sys.Recvmsg(q.fd, iov, 0)
+		drained = n < asked
+	}
+	clear(iov)
+	if n > 0 {
+		q.received(n, drained)
+	}
+	return n, e
+}
+
 // window is the part of the receive buffer that the next receive may fill.
 func (q *queue) window() []byte {
 	buf, p := q.g.rx, &q.params
-	if q.g.stalled > 0 {
+	switch {
+	case q.g.stalled > 0:
 		buf = buf[:stalledBuffer]
+	case q.state == queueConnecting:
+		buf = buf[:tls.MaxInput]
 	}
 	if !q.expectsDirect() {
 		return buf
@@ -124,12 +146,13 @@ func (q *queue) window() []byte {
 // expectsDirect says that the next PDU probably carries direct data.
 func (q *queue) expectsDirect() bool { return q.large || !q.grants.Empty() }
 
-// received notes that n of the bytes asked for were received.
-func (q *queue) received(n, asked int) {
-	q.drained = n < asked && !q.hungUp // the end of the stream is no further event
+// received notes that n bytes were received, and whether these were all.
+func (q *queue) received(n int, drained bool) {
+	q.drained = drained && !q.hungUp // the end of the stream is no further event
 	q.g.moved += n
 	q.g.input -= n
 	q.receivedBytes += uint64(n)
+	q.g.arrived = q.g.loop.Clock()
 }
 
 // nothing handles a receive without data. It returns the number of steps made.
@@ -138,6 +161,8 @@ func (q *queue) nothing(e syscall.Errno) int {
 	switch e {
 	case syscall.EAGAIN:
 		return 0
+	case syscall.EPROTO:
+		q.tlsFailed()
 	case 0: // a host that closes its side has ended: half-open connections have no use
 		q.kill(errPeerClosed)
 	default:
@@ -203,6 +228,9 @@ func (q *queue) savePartial(b []byte) {
 func (q *queue) header(b []byte) (rest []byte, more bool) {
 	if len(b) < pdu.HeaderSize {
 		return b, false
+	}
+	if q.state == queueConnecting && q.begin(b) {
+		return nil, false
 	}
 	h := (*pdu.Header)(b[:pdu.HeaderSize])
 	t := h.Type()
@@ -315,6 +343,7 @@ const damagedHint = "a network adapter or a switch damages data"
 func (q *queue) dataComplete() {
 	r := q.cur
 	q.cur, q.dst, q.rx = nil, mem.Cursor{}, receiveHeader
+	r.Spent(fabric.StageHostData, q.g.arrived)
 	if r.node.Listed() { // on grants
 		q.grants.Remove(&r.node)
 		if r.recvd < r.Length {

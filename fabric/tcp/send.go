@@ -86,7 +86,7 @@ const noFlowControl = 0xFFFF
 func (q *queue) flush() int {
 	g, done := q.g, 0
 	inTurns := g.takesTurns()
-	for sent := 0; !q.sendq.Empty(); {
+	for sent := 0; !q.sendq.Empty() || q.pending(); {
 		if sent >= sendMost || inTurns && sent > 0 {
 			q.schedule()
 			break
@@ -103,9 +103,12 @@ func (q *queue) flush() int {
 		}
 		sent += n
 		g.moved += n
-		done += q.advanceSend(n)
+		if n > 0 {
+			done += q.advanceSend(n, g.loop.Clock())
+		}
 		// A file may also be the reason that not all has left; then the next call says so.
-		if q.blocked = n < want && (n == 0 || !ofFile); q.blocked {
+		q.blocked = n < want && (n == 0 || !ofFile) || q.pending()
+		if q.blocked {
 			break
 		}
 	}
@@ -113,25 +116,28 @@ func (q *queue) flush() int {
 	return done
 }
 
-// advanceSend counts n bytes that have left, and returns the number of requests that they end.
-func (q *queue) advanceSend(n int) int {
+// advanceSend counts n bytes that have left by now, and returns the number of requests that they
+// end.
+func (q *queue) advanceSend(n int, now int64) int {
 	done := 0
 	q.sentBytes += uint64(n)
 	q.sent += n
 	for r := q.sendq.First(); r != nil && q.sent >= r.wire; r = q.sendq.First() {
 		q.sent -= r.wire
 		q.sendq.Remove(&r.node)
-		q.hasLeft(r)
+		q.hasLeft(r, now)
 		done++
 	}
 	return done
 }
 
 // hasLeft continues with a request all of whose bytes the kernel has copied.
-func (q *queue) hasLeft(r *request) {
+func (q *queue) hasLeft(r *request, now int64) {
 	switch {
 	case r.send == sendRaw:
 	case r.send != sendR2T:
+		r.Spent(fabric.StageResponse, now)
+		q.g.cfg.Handler.Sent(&r.Request)
 		q.put(r)
 	case q.state >= queueClosing:
 		q.abandon(r)
@@ -160,7 +166,7 @@ func (q *queue) gather(inTurns bool) (n int, ofFile bool) {
 		}
 		switch r.send {
 		case sendRaw:
-			s.data(r.data)
+			copy(s.head(len(r.data), false), r.data)
 		case sendR2T:
 			b := s.head(pdu.R2TSize, q.params.HeaderDigest)
 			(*pdu.R2T)(b).Set(&q.params, r.SQE.CID(), r.ttag, 0, r.Length)
@@ -288,9 +294,9 @@ func (s *sender) vector(b []byte) {
 }
 
 // CanSendFrom implements fabric.Queue: the kernel takes data from wherever it lies. But data
-// digests are computed here, and memory of files is read by the kernel only.
+// digests are computed here, and records sealed, and memory of files is read by the kernel only.
 func (q *queue) CanSendFrom(segs []mem.Segment) bool {
-	return !q.params.DataDigest || len(segs) == 0 || !segs[0].File
+	return !q.params.DataDigest && q.tls == nil || len(segs) == 0 || !segs[0].File
 }
 
 // ofFile says that what r sends is memory of a file.
@@ -300,6 +306,9 @@ func (r *request) ofFile() bool { return r.ZeroCopy && len(r.Segs) > 0 && r.Segs
 // the kernel may fail, or raise SIGBUS, and then it is not known how much has left.
 func (q *queue) transmit(ofFile bool) (n int, e syscall.Errno) {
 	iov := q.g.iov
+	if q.tls != nil {
+		return q.tls.Sendmsg(q.fd, iov, q.g.tls)
+	}
 	if !ofFile {
 		return sys.Sendmsg(q.fd, iov, 0)
 	}

@@ -35,6 +35,8 @@ type aheadLoop struct {
 
 func (l *aheadLoop) Now() int64 { return l.Reactor.Now() + l.ahead }
 
+func (l *aheadLoop) Clock() int64 { return l.Reactor.Clock() + l.ahead }
+
 // later moves the clock of the target on; what has timed out by then ends at the next tick.
 func (tg *target) later(d time.Duration) { tg.do(func() { tg.clock.ahead += d.Nanoseconds() }) }
 

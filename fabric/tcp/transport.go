@@ -8,16 +8,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // Transport makes NVMe/TCP listeners and groups.
 type Transport struct {
-	cfg       Config
-	next      atomic.Pointer[Config] // of new connections, see Update
-	deepest   atomic.Int64           // the largest MaxDepth so far
-	log       *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
-	admission *admission.Counter
+	cfg        Config
+	next       atomic.Pointer[Config] // of new connections, see Update
+	deepest    atomic.Int64           // the largest MaxDepth so far
+	log        *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
+	admission  *admission.Counter
+	handshakes turns.Pool // of TLS
 
 	mu        sync.Mutex
 	closed    bool
@@ -28,7 +30,7 @@ type Transport struct {
 // outstanding. A queue needs slightly less.
 const (
 	queueBytes   = 16 << 10 // mostly stalledBuffer
-	commandBytes = 832      // a request, the handler's state of it, and their lists of segments
+	commandBytes = 864      // a request, the handler's state of it, and their lists of segments
 )
 
 // New makes a transport. The configuration must be valid; see Config.Validate.

@@ -15,12 +15,15 @@ import (
 // maxReachable bounds the addresses that a wildcard listener is announced with.
 const maxReachable = 8
 
+// maxNamespaces bounds the namespaces that are announced one by one.
+const maxNamespaces = 32
+
 // announcement is what is printed first: what is served where, what is waited for, and how to
 // connect.
 type announcement struct {
 	version    string
-	subsystems []string // NQNs
-	namespaces int
+	subsystems []string     // NQNs
+	namespaces []*namespace // not pending
 	up         []fabric.Addr
 	waiting    []string // listeners
 	pending    []*namespace
@@ -30,7 +33,7 @@ type announcement struct {
 func (a announcement) summary() string {
 	line := fmt.Sprintf("nvmf-target %s serves %s with %s on %s", a.version,
 		count(len(a.subsystems), "subsystem"),
-		count(a.namespaces, "namespace"), addrs(a.up))
+		count(len(a.namespaces), "namespace"), addrs(a.up))
 	if len(a.waiting) > 0 {
 		line += " and waits for " + strings.Join(a.waiting, ", ")
 	}
@@ -44,6 +47,14 @@ func (a announcement) summary() string {
 // addresses of a wildcard.
 func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 	text := a.summary() + "\n"
+	for i, n := range a.namespaces {
+		if i == maxNamespaces {
+			text += fmt.Sprintf("  and %s more\n", count(len(a.namespaces)-i, "namespace"))
+			break
+		}
+		text += fmt.Sprintf("  namespace %d of %s: %s\n", n.NSID, n.nqn,
+			strings.TrimSpace(n.Backend+" "+n.path()))
+	}
 	for _, n := range a.pending {
 		text += fmt.Sprintf("  pending: namespace %d of %s, until %s is there\n", n.NSID, n.nqn,
 			n.path())

@@ -66,16 +66,19 @@ func (s *Server) apply(c *config.Config) ([]config.Change, error) {
 	}
 	s.settings = config.Merge(s.settings, wanted)
 	s.config.Store(c)
+	c.InUse()
 	return changes, nil
 }
 
 // errNoFile is the error of a server that cannot load its configuration.
 var errNoFile = errors.New("the target was not started from a file")
 
-// Reload loads the configuration anew and applies it; see Apply.
-func (s *Server) Reload() ([]config.Change, error) {
+// Reload loads the configuration anew and applies it; see Apply. by says who wants it, as keys and
+// values of log lines.
+func (s *Server) Reload(by ...any) ([]config.Change, error) {
 	s.applying.Lock() // first: who waits for another one to end applies the file as it is then
 	defer s.applying.Unlock()
+	s.audit.reopen()
 	c, err := s.opts.Load()
 	var changes []config.Change
 	if err == nil {
@@ -85,14 +88,23 @@ func (s *Server) Reload() ([]config.Change, error) {
 		changes, err = s.apply(c)
 	}
 	if err != nil {
-		s.log.Error("the configuration was not changed", "err", err)
+		s.log.Error("the configuration was not changed", append(by, "err", err)...)
 		return nil, err
 	}
-	for _, c := range changes {
-		s.log.Info("configuration: " + c.String())
-	}
-	s.log.Info("the configuration was applied", "changes", len(changes))
+	s.logChanges(changes, by)
+	s.log.Info("the configuration was applied", append(by, "changes", len(changes))...)
 	return changes, nil
+}
+
+// logChanges logs changes that were made.
+func (s *Server) logChanges(changes []config.Change, by []any) {
+	for _, c := range changes {
+		what := "configuration: "
+		if c.ChangesSecret() {
+			what = "key changed: "
+		}
+		s.log.Info(what+c.String(), by...)
+	}
 }
 
 // Plan returns the changes that Apply would make, and what is wrong or odd with them on this
@@ -125,6 +137,7 @@ func (tr *transition) run() error {
 		for _, fn := range tr.commit {
 			fn()
 		}
+		tr.s.target.EnforceKeys() // last: what is required may have changed as well
 		tr.settle()
 		return nil
 	}
@@ -300,8 +313,13 @@ func (tr *transition) changeHost(c config.Change) error {
 			}
 		}
 		tr.s.target.SetHostLimits(c.NQN, host.Limits)
-		if host.Key != nil {
+		if host.Key != nil || host.TLSKey != nil {
 			sys.PreventCoreDumps()
+		}
+		if host.TLSKey == nil && host.OldTLSKey == nil {
+			tr.s.tlsKeys.Delete(c.NQN)
+		} else {
+			tr.s.tlsKeys.Store(c.NQN, &host.Authentication)
 		}
 		tr.s.target.SetHostPolicy(c.NQN, host.Policy())
 		tr.s.target.SetHostNetworks(c.NQN, host.Networks)
@@ -340,8 +358,15 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 		}
 		return nil
 	},
-	"metrics.listen": (*Server).setMetrics,
-	"discovery.nqn":  (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
+	"log.slow_io": func(s *Server, c *config.Config) error {
+		s.target.SetSlowIO(c.Log.SlowIO)
+		return nil
+	},
+	"discovery.security": (*Server).setDiscovery,
+	"metrics.listen":     (*Server).setMetrics, "metrics.certificate": (*Server).setMetrics,
+	"metrics.key": (*Server).setMetrics, "metrics.token": (*Server).setMetrics,
+	"control.roles": (*Server).setRoles, "audit.path": (*Server).setAudit,
+	"discovery.nqn": (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
 	"discovery.mdns": (*Server).setDiscovery, "discovery.mdns_interfaces": (*Server).setDiscovery,
 	"tcp.queue_depth": updateTCP, "tcp.queue_memory": updateTCP, "tcp.max_connections": updateTCP,
 	"tcp.max_connections_per_host": updateTCP, "tcp.header_digest": updateTCP,
@@ -354,6 +379,7 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 	"include":          func(*Server, *config.Config) error { return nil },
 	"managed":          func(*Server, *config.Config) error { return nil },
 	"managed_paths":    func(*Server, *config.Config) error { return nil },
+	"secure_only":      func(*Server, *config.Config) error { return nil },
 	"shutdown_timeout": func(*Server, *config.Config) error { return nil },
 }
 

@@ -38,8 +38,8 @@ func (tr *transition) removeSubsystem(c config.Change) error {
 	return err
 }
 
-// modifySubsystem changes a subsystem. Hosts that it gets come last: namespaces that they must not
-// use may still be there for all.
+// modifySubsystem changes a subsystem. Hosts that it gets, also because it requires less security,
+// come last: namespaces that they must not use may still be there for all.
 func (tr *transition) modifySubsystem(c config.Change) error {
 	before, after := tr.s.subsystem(tr.s.config.Load(), c.NQN), tr.s.subsystem(tr.next, c.NQN)
 	update := func(to target.SubsystemConfig) error {
@@ -48,6 +48,7 @@ func (tr *transition) modifySubsystem(c config.Change) error {
 	}
 	tr.done(c.Object.String(), func() error { return update(before) })
 	now := after
+	now.Security |= before.Security
 	switch {
 	case before.AllowAnyHost:
 	case after.AllowAnyHost:

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"crypto/tls"
 	"errors"
 	"time"
 
@@ -18,44 +19,81 @@ func certificates(c *config.Config) control.Certificates {
 	}
 }
 
+// metricsCertificates are those of metrics, "" if there are none.
+func metricsCertificates(c *config.Config) control.Certificates {
+	return control.Certificates{Certificate: c.Metrics.Certificate, Key: c.Metrics.Key}
+}
+
 // certificateProblem is an error with a certificate of the running configuration, with its place in
 // c.
 func certificateProblem(c, running *config.Config, err *control.FileError) config.Problem {
-	key := "client_ca"
-	switch at := running.Control; err.File {
-	case at.Certificate:
-		key = "certificate"
-	case at.Key:
-		key = "key"
+	key := "control.client_ca"
+	switch err.File {
+	case running.Control.Certificate:
+		key = "control.certificate"
+	case running.Control.Key:
+		key = "control.key"
+	case running.Metrics.Certificate:
+		key = "metrics.certificate"
+	case running.Metrics.Key:
+		key = "metrics.key"
 	}
-	return c.Problem("control."+key, err.Error(), "It must be a PEM file that the target may read.")
+	return c.Problem(key, err.Error(), "It must be a PEM file that the target may read.")
 }
 
-// probeCertificates looks at the certificates of the control interface.
-func probeCertificates(c *config.Config) config.Problems {
-	if !c.Control.Listen.IsValid() {
-		return nil
+// probeCertificates looks at the certificates of the control interface and of metrics.
+func probeCertificates(c *config.Config) (ps config.Problems) {
+	look := func(key string, used bool, read func() (*tls.Config, error)) {
+		if !used {
+			return
+		}
+		t, err := read()
+		if file, ok := errors.AsType[*control.FileError](err); ok {
+			ps = append(ps, certificateProblem(c, c, file))
+		} else if end := t.Certificates[0].Leaf.NotAfter; time.Until(end) < renewBefore {
+			ps = append(ps, c.Warning(key, "the certificate ends on "+
+				end.Local().Format(time.DateTime), "Renew it and reload: clients refuse it then."))
+		}
 	}
-	t, err := certificates(c).Server()
-	if file, ok := errors.AsType[*control.FileError](err); ok {
-		return config.Problems{certificateProblem(c, c, file)}
+	look("control.certificate", c.Control.Listen.IsValid(), certificates(c).Server)
+	m := metricsCertificates(c)
+	look("metrics.certificate", m != control.Certificates{}, m.PublicServer)
+	if m == (control.Certificates{}) && c.Metrics.Token != (config.Token{}) &&
+		!c.Metrics.Listen.Addr().IsLoopback() {
+		ps = append(ps, c.Warning("metrics.token", "who can listen on the network can read it",
+			"Set metrics.certificate, too."))
 	}
-	if end := t.Certificates[0].Leaf.NotAfter; time.Until(end) < renewBefore {
-		return config.Problems{c.Warning("control.certificate", "the certificate ends on "+
-			end.Local().Format(time.DateTime), "Renew it and reload: clients refuse it then.")}
-	}
-	return nil
+	return ps
 }
 
-// renewCertificates reads the certificates of the control interface anew. If they cannot be used,
-// those that it has stay.
+// renewCertificates reads the certificates of the control interface and of metrics anew. If they
+// cannot be used, those that it has stay.
 func (s *Server) renewCertificates(c *config.Config) error {
-	if s.control == nil {
+	if s.control != nil {
+		err := s.control.Renew()
+		if file, ok := errors.AsType[*control.FileError](err); ok {
+			return certificateProblem(c, s.atStart, file)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if c.Metrics != s.current().Metrics {
+		return nil // setMetrics reads them
+	}
+	return s.renewMetrics(c)
+}
+
+// renewMetrics reads the certificate of metrics.
+func (s *Server) renewMetrics(c *config.Config) error {
+	m := metricsCertificates(c)
+	if m == (control.Certificates{}) {
 		return nil
 	}
-	err := s.control.Renew()
+	t, err := m.PublicServer()
 	if file, ok := errors.AsType[*control.FileError](err); ok {
-		return certificateProblem(c, s.atStart, file)
+		return certificateProblem(c, c, file)
 	}
-	return err
+	s.metricsTLS.Store(t)
+	return nil
 }

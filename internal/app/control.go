@@ -14,7 +14,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -27,9 +26,10 @@ func (s *Server) startControl() error {
 		TLS: control.TLS{
 			Listen:       c.Control.Listen,
 			Certificates: certificates(c),
-			Refused: func(remote netip.AddrPort, err error) {
-				s.peers.Peer(remote).Info("control connection refused", "err", err)
-			},
+		},
+		Roles: s.roles.Load,
+		Refused: func(message string, remote netip.AddrPort, args []any) {
+			s.peers.Peer(remote).Warn(message, args...)
 		},
 	}
 	auto := at.Socket == config.AutoSocket
@@ -67,17 +67,20 @@ func (s *Server) controlSource() control.Source {
 	return control.Source{
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
-		Reactors: s.reactorStates, Disks: s.disks.list, Refusals: s.refusals, Events: s.events,
-		Plan:   func(context.Context) (control.Plan, error) { return s.planOfReload() },
-		Reload: func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
-		Put: func(o control.Object, body []byte) (control.Plan, error) {
-			return plan(s.put(managed(o), body))
+		Latency: s.latencyStates, Reactors: s.reactorStates, Disks: s.disks.list,
+		Refusals: s.refusals, Events: s.events,
+		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
+		Reload: func(ctx context.Context) (control.Plan, error) {
+			return plan(s.Reload(control.By(ctx)...))
 		},
-		Delete: func(o control.Object, recursive bool) (control.Plan, error) {
-			return plan(s.remove(managed(o), recursive))
+		Put: func(ctx context.Context, o control.Object, body []byte) (control.Plan, error) {
+			return plan(s.put(control.By(ctx), managed(o), body))
 		},
-		Create: func(subsystem string, body []byte) (control.NamespaceID, error) {
-			id, err := s.create(subsystem, body)
+		Delete: func(ctx context.Context, o control.Object, recursive bool) (control.Plan, error) {
+			return plan(s.remove(control.By(ctx), managed(o), recursive))
+		},
+		Create: func(ctx context.Context, nqn string, body []byte) (control.NamespaceID, error) {
+			id, err := s.create(control.By(ctx), nqn, body)
 			return id, controlProblem(err)
 		},
 		Disconnect: s.target.DisconnectHost, Drain: s.drain, ANA: s.anaStates,
@@ -235,7 +238,8 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 		sub.SetDefaults()
 		list = append(list, control.Subsystem{
 			NQN: sub.NQN, AllowAnyHost: sub.AllowAnyHost, Hosts: append([]string{}, sub.Hosts...),
-			Serial: sub.Serial, Model: sub.Model, Namespaces: served[sub.NQN],
+			Security: sub.Security.String(), Serial: sub.Serial, Model: sub.Model,
+			Namespaces:        served[sub.NQN],
 			PendingNamespaces: pending[sub.NQN], Controllers: hosts[sub.NQN],
 			Limits: limits[target.LimitedObject{SubNQN: sub.NQN}],
 		})
@@ -336,6 +340,9 @@ func (s *Server) connections(ctx context.Context) ([]control.Connection, error) 
 			HeaderDigest:            c.HeaderDigest, DataDigest: c.DataDigest,
 			Commands: c.Commands, ReadBytes: c.ReadBytes, WrittenBytes: c.WrittenBytes,
 		}
+		if c.TLS != nil {
+			list[i].TLS = c.TLS.Cipher
+		}
 	}
 	return list, nil
 }
@@ -355,45 +362,4 @@ func (s *Server) reactorStates(ctx context.Context) ([]control.Reactor, error) {
 		}
 	}
 	return list, nil
-}
-
-func (s *Server) refusals() (list []control.Refusal) {
-	for _, r := range s.recorder.Refusals() {
-		out := control.Refusal{
-			First: r.First, Last: r.Last, Count: r.Count, Remote: r.Remote.String(),
-			Message: r.Message,
-		}
-		fields := map[string]*string{
-			"expected": &out.Expected, "received": &out.Received, "hint": &out.Hint,
-		}
-		out.Attributes = slices.DeleteFunc(attributes(r.Attributes),
-			func(a control.Attribute) bool {
-				field, ok := fields[a.Key]
-				if ok {
-					*field = a.Value
-				}
-				return ok
-			})
-		list = append(list, out)
-	}
-	return list
-}
-
-func (s *Server) events(since uint64) (list []control.Event, changed <-chan struct{}) {
-	events, changed := s.recorder.Events(since)
-	for _, e := range events {
-		list = append(list, control.Event{
-			ID: e.ID, Time: e.Time, Level: e.Level.String(), Message: e.Message,
-			Attributes: attributes(e.Attributes),
-		})
-	}
-	return list, changed
-}
-
-func attributes(list []ratelog.Attribute) []control.Attribute {
-	out := make([]control.Attribute, len(list))
-	for i, a := range list {
-		out[i] = control.Attribute(a)
-	}
-	return out
 }

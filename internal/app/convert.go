@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/convert"
@@ -38,6 +39,13 @@ func Convert(from func(string, []byte) (*convert.Result, error), file string,
 	}
 	var problems config.Problems
 	if _, err = config.Parse(file, result.YAML, nil, backends); errors.As(err, &problems) {
+		// The files of keys may be on another machine.
+		problems = slices.DeleteFunc(problems,
+			func(p config.Problem) bool { return p.Hint == config.HintUnreadable })
+		if len(problems) == 0 {
+			_, err = out.Write(result.YAML)
+			return err
+		}
 		for i := range problems {
 			problems[i].Place = result.Place(problems[i].Path)
 		}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,8 +26,14 @@ func TestConvert(t *testing.T) {
 		if name != "nvmet-short.json" && !strings.Contains(notes.String(), "left out") {
 			t.Errorf("%s: no notes", name)
 		}
-		file := filepath.Join(t.TempDir(), "nvmf-target.yaml")
-		if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
+		file, dir := filepath.Join(t.TempDir(), "nvmf-target.yaml"), t.TempDir()
+		text := bytes.ReplaceAll(out.Bytes(), []byte("/etc/spdk/"), []byte(dir+"/"))
+		if err := errors.Join(os.WriteFile(file, text, 0o600),
+			os.WriteFile(filepath.Join(dir, "key0"), []byte(
+				"DHHC-1:00:dYaw096krZ260qdUC32Qt6MOOJ29Txf41rRRmsWeFd44CmkR:\n"), 0o600),
+			os.WriteFile(filepath.Join(dir, "key1"), []byte(
+				"DHHC-1:00:AcRa6V6AE/2EyOl+dzVY52vag0nwBrNtSp8o3w+afpRQGr+p:\n"), 0o600),
+		); err != nil {
 			t.Fatal(err)
 		}
 		if err := Check(file, nil, &checked); err != nil {

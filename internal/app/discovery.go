@@ -17,7 +17,7 @@ import (
 
 // setDiscovery changes what the discovery service says, and where it is announced.
 func (s *Server) setDiscovery(c *config.Config) error {
-	d := target.DiscoveryConfig{NQN: c.Discovery.NQN}
+	d := target.DiscoveryConfig{NQN: c.Discovery.NQN, Security: c.Discovery.Security}
 	for _, r := range c.Discovery.Referrals {
 		d.Referrals = append(d.Referrals, target.Referral{
 			Addr: fabric.Addr{

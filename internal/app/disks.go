@@ -39,7 +39,8 @@ func listDisks(c *config.Config) ([]control.Disk, error) {
 	list := make([]control.Disk, len(all))
 	for i, d := range all {
 		list[i] = control.Disk{
-			Name: d.Name, Bus: d.Bus, Model: d.Model, Serial: d.Serial, SizeBytes: d.Size,
+			Name: d.Name, Path: d.Path, Bus: d.Bus, Model: d.Model, Serial: d.Serial,
+			SizeBytes:      d.Size,
 			BlockSizeBytes: d.BlockSize, Rotational: d.Rotational, ReadOnly: d.ReadOnly,
 			Partitions: append([]string{}, d.Partitions...), Uses: append([]string{}, d.Uses...),
 			NotExportable: d.Exportable(), Health: control.DiskHealth{

@@ -14,9 +14,9 @@ const documentationHead = `# Configuration
 
 This page is made of the parser's own table; ` + "`go generate ./internal/app`" + ` writes it anew.
 
-    nvmf-target check --config FILE     # every error and warning, each with its place and a hint
-    nvmf-target serve --config FILE     # until SIGTERM or SIGINT
-    nvmf-target schema                  # the JSON Schema of FILE, with which editors complete and check it
+    nvmf-target check FILE     # every error and warning, each with its place and a hint
+    nvmf-target serve FILE     # until SIGTERM or SIGINT
+    nvmf-target schema          # the JSON Schema of FILE, with which editors complete and check it
 
 ` + "```yaml" + `
 listeners:
@@ -44,6 +44,12 @@ In values that are text, sizes and durations among them, ` + "`${NAME}`" + ` sta
 ` + "`KEY: VALUE`" + `: the value is what the file has, up to 4 KiB, less the end of its line, for instance a Kubernetes secret or, as
 ` + "`${CREDENTIALS_DIRECTORY}/NAME`" + `, a systemd credential. The path begins at the directory of the file in which it is written. A
 reload reads these files, too.
+
+Where it says "or program", ` + "`KEY_command: [PATH, ARGUMENT, ...]`" + ` can be written as well: the value is what the program prints, up to
+4 KiB. It runs as the user of the target, without capabilities, in ` + "`/`, with `PATH` and `CREDENTIALS_DIRECTORY`" + ` as its environment; more
+variables are set with ` + "`[/usr/bin/env, NAME=VALUE, PATH, ...]`" + `. All programs of a configuration together have 30 s. They run at the start, and
+when the file is reloaded or checked: ` + "`nvmf-target check`" + ` runs them as the user who checks it. An error shows the exit status and the first
+256 bytes of standard error, never what was printed. The managed directory and requests cannot name programs.
 
 Most of the keys below need not be set: each says when to. Changes are live: a target that runs takes them over without a pause, but
 for keys and sections that say that a change needs a restart.
@@ -113,7 +119,10 @@ func writeSection(b *strings.Builder, title, doc string, keys []config.Key) {
 			k.Doc += " A change needs a restart."
 		}
 		kind := k.Value.Type()
-		if k.File {
+		switch {
+		case k.Secret:
+			kind += ", or file or program"
+		case k.File:
 			kind += ", or file"
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.Name, def, kind, k.Doc)

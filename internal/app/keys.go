@@ -3,20 +3,102 @@ package app
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// probeKeys warns of keys that prove nothing, because any other name will do.
-func probeKeys(c *config.Config) (ps config.Problems) {
-	if !slices.ContainsFunc(c.Hosts, func(h config.Host) bool { return h.Key != nil }) {
+// tlsPSKs returns the PSKs with this identity, none if its host has no key. See tcp.Config.
+func (s *Server) tlsPSKs(identity []byte) (psks []auth.TLSPSK) {
+	id, err := auth.ParseTLSIdentity(identity)
+	if err != nil {
 		return nil
 	}
+	if id.Generated {
+		if p := s.target.GeneratedPSK(id.HostNQN, string(identity)); p != nil {
+			psks = append(psks, *p)
+		}
+		return psks
+	}
+	host, known := s.tlsKeys.Load(id.HostNQN)
+	if !known {
+		return nil
+	}
+	for _, k := range host.(*config.Authentication).TLSKeys(time.Now()) {
+		all, err := k.PSKs(id.HostNQN, id.SubNQN)
+		if err != nil {
+			return nil
+		}
+		for _, p := range all {
+			if p.Identity == string(identity) {
+				psks = append(psks, p)
+			} else {
+				clear(p.Secret)
+			}
+		}
+	}
+	return psks
+}
+
+// probeKeys warns of keys that prove nothing, because any other name will do, or are not used, and
+// of hosts that cannot connect without one. It is no error: security must be easy to require.
+func probeKeys(c *config.Config) (ps config.Problems) {
+	var chap, tls bool
+	for _, h := range c.Hosts {
+		chap, tls = chap || h.Key != nil, tls || h.TLSKey != nil
+	}
+	ps = probeTLS(c, tls)
+	c.WithoutKey(func(path, host, key string) {
+		ps = append(ps, c.Warning(path,
+			fmt.Sprintf("%s has no %s, and security of the subsystem requires one", host, key),
+			fmt.Sprintf("Give it a %s in hosts, or delete it here.", key)))
+	})
+	required := !slices.ContainsFunc(c.Listeners, func(l config.Listener) bool {
+		return l.TLS != fabric.TLSRequired
+	})
 	for i := range c.Subsystems {
-		if c.Subsystems[i].AllowAnyHost {
+		s := &c.Subsystems[i]
+		if s.AllowAnyHost && s.Security == 0 && (chap || tls && !required) {
 			ps = append(ps, c.Warning(fmt.Sprintf("subsystems[%d].allow_any_host", i),
 				"some hosts have keys, but others may connect without one",
-				"List the hosts of the subsystem in hosts instead."))
+				"List the hosts of the subsystem in hosts instead, or set security: auth."))
+		}
+	}
+	return ps
+}
+
+// probeTLS reports TLS that this program does not have, and warns of keys for it without listeners
+// and the other way around.
+func probeTLS(c *config.Config, keys bool) (ps config.Problems) {
+	used := false
+	for i, l := range c.Listeners {
+		used = used || l.TLS != fabric.TLSOff
+		if err := openssl.Supported(); err != nil && l.TLS != fabric.TLSOff {
+			ps = append(ps, c.Problem(fmt.Sprintf("listeners[%d].tls", i), err.Error(),
+				"Use another build, or tls: off."))
+		}
+		if l.TLS == fabric.TLSRequired && !keys {
+			ps = append(ps, c.Warning(fmt.Sprintf("listeners[%d].tls", i),
+				"no host has a tls_key, so none can connect",
+				"Give the hosts keys: nvmf-target key gen --tls."))
+		}
+	}
+	for i := range c.Subsystems {
+		if c.Subsystems[i].Security&target.SecurityTLS != 0 && !used {
+			ps = append(ps, c.Warning(fmt.Sprintf("subsystems[%d].security", i),
+				"no listener uses TLS, so no host can connect",
+				"Set tls: required, or allowed, of a tcp listener."))
+		}
+	}
+	for i, h := range c.Hosts {
+		if h.TLSKey != nil && !used {
+			ps = append(ps, c.Warning(fmt.Sprintf("hosts[%d].tls_key", i),
+				"no listener uses TLS, so it has no effect",
+				"Set tls: required, or allowed, of a tcp listener."))
 		}
 	}
 	return ps

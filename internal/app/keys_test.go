@@ -11,19 +11,22 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
 // shows says whether a text has a part of a key, in any of the ways in which Go prints one.
-func shows(t *testing.T, text string, k *auth.Key) bool {
+func shows(t *testing.T, text string, k interface{ Reveal() string }) bool {
 	t.Helper()
 	encoded := strings.Split(k.Reveal(), ":")[2]
 	raw, err := base64.StdEncoding.DecodeString(encoded)
@@ -207,19 +210,222 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestProbeKeys: a subsystem for any host is worth a warning where hosts have keys.
+// TestProbeKeys: a subsystem for any host is worth a warning where hosts have keys, unless they all
+// need one, and so are keys without listeners for them and the other way around.
 func TestProbeKeys(t *testing.T) {
+	needTLS(t)
+	const tls = "hosts: [{nqn: \"nqn.2026-11.io.nvmf-target:host\", tls_key: " +
+		"\"NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:\"}]"
 	for text, want := range map[string]int{
-		"": 0,
+		"":  0,
+		tls: 2, tls + "#allowed": 1, tls + "#required": 0, "#required": 1, "#allowed": 0,
 		`hosts: [{nqn: "nqn.2026-11.io.nvmf-target:host", dhchap_key: ` +
 			`"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"}]`: 1,
 	} {
-		c, err := Parse("test.yaml", []byte(validFile+text), nil)
+		file := validFile
+		if _, policy, ok := strings.Cut(text, "#"); ok {
+			file = strings.Replace(file, "port: 0", "port: 0, tls: "+policy, 1)
+		}
+		c, err := Parse("test.yaml", []byte(file+text), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if ps := probeKeys(c); len(ps) != want || ps.Failed() {
-			t.Errorf("%v", ps)
+			t.Errorf("%s: %v", text, ps)
+		}
+	}
+	rdma := strings.Replace(validFile, "tcp, address", "rdma, tls: allowed, address", 1)
+	if _, err := Parse("test.yaml", []byte(rdma), nil); err == nil ||
+		!strings.Contains(err.Error(), "listeners with transport: rdma have none") {
+		t.Errorf("TLS on RDMA: %v", err)
+	}
+}
+
+func needTLS(t *testing.T) {
+	t.Helper()
+	if err := openssl.Supported(); err != nil {
+		t.Skip(err)
+	}
+}
+
+// TestTLSKeys: keys for TLS change without a new start, the old one counts until it is removed, and
+// nothing that is printed has any of them. Changes of a listener are told to hosts. No change
+// disconnects anybody.
+func TestTLSKeys(t *testing.T) {
+	needTLS(t)
+	const nqn = "nqn.2026-11.io.nvmf-target:host"
+	var keys []*auth.TLSKey
+	for range 3 {
+		k, err := auth.NewTLSKey(auth.SHA256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, k)
+	}
+	file := writeConfig(t, "")
+	secret := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(secret, []byte(keys[2].Reveal()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	write := func(hosts, tls string) {
+		t.Helper()
+		text := strings.Replace(validFile, "port: 0", "port: 0, tls: "+tls, 1) +
+			"hosts: [{nqn: " + nqn + hosts + "}]\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := Check(file, nil, &out); err != nil {
+			t.Error(err)
+		}
+	}
+	key := func(name string, k *auth.TLSKey) string { return ", " + name + `: "` + k.Reveal() + `"` }
+	log := new(testutil.Log)
+	load := loader(file)
+	write(key("tls_key", keys[0]), "allowed")
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(t.TempDir(), "control.sock")
+	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load, ControlSocket: socket})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); n != 0 || err != nil {
+		t.Errorf("a core file would have the keys: %d %v", n, err)
+	}
+	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	port := s.target.Ports()[0].ID
+	// has says which PSKs the host may present.
+	has := func(policy fabric.TLSPolicy, want ...*auth.TLSKey) {
+		t.Helper()
+		for _, k := range keys {
+			psks, err := k.PSKs(nqn, testNQN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range psks {
+				found := slices.ContainsFunc(s.tlsPSKs([]byte(p.Identity)),
+					func(o auth.TLSPSK) bool {
+						if o.Identity != p.Identity {
+							t.Errorf("%v instead of %v", o, p)
+						}
+						return bytes.Equal(o.Secret, p.Secret) && o.Compat == p.Compat
+					})
+				if found != slices.Contains(want, k) {
+					t.Errorf("%v counts: %t", p, found)
+				}
+			}
+		}
+		if got := s.listeners.tlsOf(port); got != policy || s.target.Ports()[0].TLS != policy {
+			t.Errorf("TLS is %v, and in the log %v, not %v", got, s.target.Ports()[0].TLS, policy)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	connect := func(k *auth.TLSKey) (*host.Controller, error) {
+		tr := host.TCP{Addr: s.Addrs()[0].AddrPort}
+		if k != nil {
+			tr.PSK = func(host, sub string) (*auth.TLSPSK, error) {
+				psks, err := k.PSKs(nqn, testNQN)
+				return &psks[len(psks)-1], err // one whose identity does not tell the key
+			}
+		}
+		return host.Connect(ctx, tr, hostOptions(testNQN))
+	}
+	works := func(k *auth.TLSKey, want bool) {
+		t.Helper()
+		c, err := connect(k)
+		if err == nil {
+			c.Close()
+		} else {
+			out.WriteString(err.Error())
+		}
+		if (err == nil) != want {
+			t.Errorf("connected: %t (%v), not %t", err == nil, err, want)
+		}
+	}
+	reload := func(hosts, tls string, n int) {
+		t.Helper()
+		write(hosts, tls)
+		changes, err := s.Reload()
+		if err != nil || len(changes) != n {
+			t.Fatalf("%v, %v", changes, err)
+		}
+		for _, c := range changes {
+			out.WriteString(c.String())
+		}
+	}
+	has(fabric.TLSAllowed, keys[0])
+	var first []*host.Controller
+	for _, k := range []*auth.TLSKey{keys[0], nil} {
+		c, err := connect(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		first = append(first, c)
+	}
+	works(keys[1], false)
+	reload(key("tls_key", keys[1])+key("tls_old_key", keys[0]), "allowed", 1)
+	has(fabric.TLSAllowed, keys[0], keys[1])
+	works(keys[0], true)
+	works(keys[1], true)
+	if all := readControl(t, socket); !strings.Contains(all, "TLS_AES_128_GCM_SHA256") {
+		t.Error("no connection says that it is encrypted")
+	} else {
+		out.WriteString(all)
+	}
+	reload(", tls_key_file: "+secret+key("tls_old_key", keys[1]), "required", 2)
+	has(fabric.TLSRequired, keys[1], keys[2])
+	old := ", tls_key_file: " + secret + key("tls_old_key", keys[1]) + ", old_keys_until: "
+	reload(old+"2999-12-31", "required", 1)
+	has(fabric.TLSRequired, keys[1], keys[2])
+	reload(old+"2001-01-01T00:00:00+01:00", "required", 1)
+	has(fabric.TLSRequired, keys[2])
+	reload(", tls_key_file: "+secret, "required", 1)
+	has(fabric.TLSRequired, keys[2])
+	works(keys[0], false)
+	works(keys[2], true)
+	works(nil, false)
+	reload("", "off", 2)
+	has(fabric.TLSOff)
+	works(nil, true)
+	for _, c := range first {
+		if err := c.Err(); err != nil {
+			t.Errorf("a change has disconnected a host: %v", err)
+		}
+	}
+	for _, identity := range []string{"", "x", "NVMe0R01 a b"} {
+		if psks := s.tlsPSKs([]byte(identity)); psks != nil {
+			t.Errorf("%q: %v", identity, psks)
+		}
+	}
+	if err := os.Chmod(secret, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for hosts, want := range map[string]string{
+		", tls_key_file: " + secret:                          "everybody can read",
+		`, tls_key_file: "` + keys[2].Reveal() + `"`:         "not a key",
+		`, tls_key: "` + keys[2].Reveal()[:40] + `"`:         "does not end with a colon",
+		key("tls_old_key", keys[2]):                          "without tls_key",
+		`, dhchap_key: "` + keys[2].Reveal() + `"`:           "begins with DHHC-1:",
+		"}]\nmetrics: {listen: " + keys[2].Reveal() + "}\n#": "(a key)",
+	} {
+		_, err := Parse(file, []byte(validFile+"hosts: [{nqn: "+nqn+hosts+"}]\n"), nil)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, not %q", err, want)
+		} else {
+			out.WriteString(err.Error())
+		}
+	}
+	if !strings.Contains(out.String(), "hidden-") {
+		t.Error("no change shows a key")
+	}
+	for _, k := range keys {
+		if all := out.String() + log.String(); shows(t, all, k) {
+			t.Error("a key shows: ", all)
 		}
 	}
 }

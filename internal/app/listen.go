@@ -164,7 +164,7 @@ func (ls *listeners) modify(name string, c config.Listener) error {
 // connections keep their type of service.
 func (ls *listeners) set(l *listener, c config.Listener) error {
 	ls.mu.Lock()
-	again := l.TOS != c.TOS
+	again, tls := l.TOS != c.TOS, l.TLS != c.TLS
 	l.Listener = c
 	ports := ls.byID()
 	errs := []error{ls.applyANA()}
@@ -172,6 +172,9 @@ func (ls *listeners) set(l *listener, c config.Listener) error {
 	for _, p := range ports {
 		if again && p.l == l && p.known {
 			errs = append(errs, ls.listen(p))
+		}
+		if tls && p.l == l && p.known {
+			ls.s.target.SetPortListener(p.id, l.name, c.TLS)
 		}
 	}
 	return errors.Join(errs...)
@@ -209,7 +212,9 @@ func (ls *listeners) publish(p *port) (err error) {
 	switch {
 	case open == p.known:
 	case open:
-		err = ls.s.target.AddPort(target.Port{ID: p.id, Addr: p.addr, Listener: p.l.name})
+		err = ls.s.target.AddPort(target.Port{
+			ID: p.id, Addr: p.addr, Listener: p.l.name, TLS: p.l.TLS,
+		})
 	default:
 		err = ls.s.target.RemovePort(p.id)
 	}
@@ -246,6 +251,18 @@ func (ls *listeners) tosOf(portID uint16) uint8 {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return ls.tos[portID]
+}
+
+// tlsOf returns whether new connections of a port use TLS.
+func (ls *listeners) tlsOf(portID uint16) fabric.TLSPolicy {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.ports {
+		if p.id == portID {
+			return p.l.TLS
+		}
+	}
+	return fabric.TLSOff // it is being closed
 }
 
 // get returns the listener with this name, which exists.

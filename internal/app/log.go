@@ -1,10 +1,16 @@
 package app
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/coreos/go-systemd/v22/journal"
 )
 
 // outputPatience is how long the end of the program may wait for what reads its output.
@@ -12,19 +18,88 @@ const outputPatience = 2 * time.Second
 
 // openLog makes a log that never waits for w; end writes what is left.
 func openLog(json bool, level slog.Leveler, w io.Writer) (log *slog.Logger, end func()) {
-	direct := newLogger(json, level, w)
+	newHandler := newHandler
+	if journal, _ := journal.StderrIsJournalStream(); journal && w == io.Writer(os.Stderr) {
+		newHandler = newJournal
+	}
+	direct := slog.New(newHandler(json, level, w))
 	s := newSink(w, func(lines int) {
 		direct.Warn("log lines were dropped, since they were not read in time", "lines", lines)
 	})
-	return newLogger(json, level, s), func() { s.close(outputPatience) }
+	return slog.New(newHandler(json, level, s)), func() { s.close(outputPatience) }
 }
 
-func newLogger(json bool, level slog.Leveler, w io.Writer) *slog.Logger {
+func newHandler(json bool, level slog.Leveler, w io.Writer) slog.Handler {
 	opts := &slog.HandlerOptions{Level: level}
 	if json {
-		return slog.New(slog.NewJSONHandler(w, opts))
+		opts.ReplaceAttr = inWords
+		return slog.NewJSONHandler(w, opts)
 	}
-	return slog.New(slog.NewTextHandler(w, opts))
+	return slog.NewTextHandler(w, opts)
+}
+
+// inWords makes JSON say what text says: "tcp" instead of 3.
+func inWords(_ []string, a slog.Attr) slog.Attr {
+	if v, ok := a.Value.Any().(fmt.Stringer); ok && a.Value.Kind() != slog.KindTime {
+		a.Value = slog.StringValue(fmt.Sprint(v))
+	}
+	return a
+}
+
+// priorities passes lines of each level to a handler of its own, from slog.LevelDebug.
+type priorities [4]slog.Handler
+
+// newJournal makes a handler whose lines begin with their priority (sd-daemon(3)).
+func newJournal(json bool, level slog.Leveler, w io.Writer) slog.Handler {
+	var p priorities
+	for i, prefix := range []string{"<7>", "<6>", "<4>", "<3>"} {
+		p[i] = newHandler(json, level, prefixed{w, prefix})
+	}
+	return p
+}
+
+// Enabled implements slog.Handler.
+func (p priorities) Enabled(ctx context.Context, l slog.Level) bool { return p[0].Enabled(ctx, l) }
+
+// Handle implements slog.Handler.
+func (p priorities) Handle(ctx context.Context, r slog.Record) error {
+	return p[min(max(r.Level-slog.LevelDebug, 0)/4, 3)].Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (p priorities) WithAttrs(attrs []slog.Attr) slog.Handler {
+	for i, h := range p {
+		p[i] = h.WithAttrs(attrs)
+	}
+	return p
+}
+
+// WithGroup implements slog.Handler.
+func (p priorities) WithGroup(name string) slog.Handler {
+	for i, h := range p {
+		p[i] = h.WithGroup(name)
+	}
+	return p
+}
+
+type prefixed struct {
+	io.Writer
+	prefix string
+}
+
+func (p prefixed) Write(line []byte) (int, error) {
+	_, err := p.Writer.Write(append([]byte(p.prefix), line...))
+	return len(line), err
+}
+
+// lines logs text, for those who read JSON and nothing else.
+type lines struct{ log *slog.Logger }
+
+func (l lines) Write(text []byte) (int, error) {
+	for line := range strings.Lines(string(text)) {
+		l.log.Info(strings.TrimSpace(line))
+	}
+	return len(text), nil
 }
 
 // sinkSize is how many bytes a sink holds back before it drops lines.

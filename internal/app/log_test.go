@@ -2,11 +2,18 @@ package app
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,6 +22,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -142,4 +151,88 @@ func fullPipe(t *testing.T) (r, w *os.File) {
 		t.Fatal(err)
 	}
 	return r, w
+}
+
+// TestJournal: to the journal each line has its priority first, if that is what standard error is.
+func TestJournal(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(newJournal(false, slog.LevelDebug, &out)).With("a", 1).WithGroup("g")
+	log.Debug("d")
+	log.Info("i")
+	log.Warn("w")
+	log.Error("e", "b", 2)
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		prefix, rest, _ := strings.Cut(line, "time=")
+		got = append(got, prefix+strings.TrimSpace(rest[strings.Index(rest, " level="):]))
+	}
+	want := []string{
+		"<7>level=DEBUG msg=d a=1", "<6>level=INFO msg=i a=1", "<4>level=WARN msg=w a=1",
+		"<3>level=ERROR msg=e a=1 g.b=2",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command(os.Args[0])
+	child.Stderr = file
+	child.Env = append(os.Environ(), fmt.Sprintf("JOURNAL_STREAM=%d:%d", st.Dev, st.Ino))
+	address(t, startServe(t, child))
+	_ = child.Process.Signal(syscall.SIGTERM)
+	if err := child.Wait(); err != nil {
+		t.Error(err)
+	}
+	text, _ := os.ReadFile(file.Name())
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "<6>time=") {
+			t.Errorf("no priority: %s", line)
+		}
+	}
+	if len(text) == 0 {
+		t.Error("no log")
+	}
+}
+
+// TestJSON: values are what they are in text, and what is printed at the start is JSON, too.
+func TestJSON(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(newHandler(true, slog.LevelInfo, &out))
+	log.Info("a", "transport", nvme.TransportTCP, "signal", syscall.SIGTERM, "depth", 128,
+		"spin", 200*time.Microsecond, "err", io.EOF, "size", config.Size(1<<20),
+		"device", (*url.URL)(nil))
+	_, _ = io.WriteString(lines{log}, "one\n  two\n")
+	var got []map[string]any
+	for d := json.NewDecoder(&out); ; {
+		var line map[string]any
+		if err := d.Decode(&line); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := time.Parse(time.RFC3339Nano, line["time"].(string)); err != nil {
+			t.Error(err)
+		}
+		delete(line, "time")
+		got = append(got, line)
+	}
+	want := []map[string]any{
+		{
+			"level": "INFO", "msg": "a", "transport": "tcp", "signal": "terminated",
+			"depth": 128.0, "spin": "200µs", "err": "EOF", "size": "1MiB", "device": "<nil>",
+		},
+		{"level": "INFO", "msg": "one"},
+		{"level": "INFO", "msg": "two"},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v", got)
+	}
 }

@@ -21,15 +21,15 @@ import (
 // the managed directory, see ADR 0024.
 
 // put creates or changes an object.
-func (s *Server) put(m config.Managed, body []byte) ([]config.Change, error) {
+func (s *Server) put(by []any, m config.Managed, body []byte) ([]config.Change, error) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
-	return s.putLocked(m, body)
+	return s.putLocked(by, m, body)
 }
 
 // create creates or changes the namespace of a subsystem that has the uuid in body. A new one gets
 // the lowest NSID that is free.
-func (s *Server) create(nqn string, body []byte) (control.NamespaceID, error) {
+func (s *Server) create(by []any, nqn string, body []byte) (control.NamespaceID, error) {
 	id := control.NamespaceID{Subsystem: nqn}
 	var given struct{ UUID uuid.UUID }
 	if err := json.Unmarshal(body, &given); err != nil || given.UUID == uuid.Nil {
@@ -53,16 +53,16 @@ func (s *Server) create(nqn string, body []byte) (control.NamespaceID, error) {
 		for id.NSID = 1; used[id.NSID]; id.NSID++ {
 		}
 	}
-	_, err := s.putLocked(config.Managed{NQN: nqn, NSID: id.NSID}, body)
+	_, err := s.putLocked(by, config.Managed{NQN: nqn, NSID: id.NSID}, body)
 	return id, err
 }
 
-func (s *Server) putLocked(m config.Managed, body []byte) ([]config.Change, error) {
+func (s *Server) putLocked(by []any, m config.Managed, body []byte) ([]config.Change, error) {
 	content, err := m.Content(body)
 	if err != nil {
 		return nil, err
 	}
-	return s.manage(m, func(c *config.Config, _ bool) (*config.Edit, error) {
+	return s.manage(by, m, func(c *config.Config, _ bool) (*config.Edit, error) {
 		parent := config.Managed{NQN: m.NQN}
 		if m != parent && configured(c, parent) == "" {
 			return nil, control.NewProblem(http.StatusNotFound,
@@ -74,10 +74,10 @@ func (s *Server) putLocked(m config.Managed, body []byte) ([]config.Change, erro
 
 // remove deletes an object; that it does not exist is no error. A subsystem in which others have
 // been created is deleted together with these if recursive is set, and not otherwise.
-func (s *Server) remove(m config.Managed, recursive bool) ([]config.Change, error) {
+func (s *Server) remove(by []any, m config.Managed, recursive bool) ([]config.Change, error) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
-	return s.manage(m, func(c *config.Config, exists bool) (*config.Edit, error) {
+	return s.manage(by, m, func(c *config.Config, exists bool) (*config.Edit, error) {
 		edit := &config.Edit{Path: m.File(c.Managed)}
 		if !exists {
 			err := syncDir(c.Managed) // a request before this one may have failed to do so
@@ -108,7 +108,7 @@ func (s *Server) remove(m config.Managed, recursive bool) ([]config.Change, erro
 
 // manage makes the change of an object that decide returns; nil: there is nothing to do. The caller
 // holds s.applying.
-func (s *Server) manage(m config.Managed,
+func (s *Server) manage(by []any, m config.Managed,
 	decide func(c *config.Config, exists bool) (*config.Edit, error),
 ) ([]config.Change, error) {
 	c := s.current()
@@ -139,9 +139,7 @@ func (s *Server) manage(m config.Managed,
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range changes {
-		s.log.Info("configuration: " + c.String())
-	}
+	s.logChanges(changes, by)
 	return changes, nil
 }
 

@@ -189,10 +189,10 @@ func BenchmarkManaged(b *testing.B) {
 	started := time.Since(began) - loaded
 	m := config.Managed{NQN: "nqn.2026-11.io.nvmf-target:s0", NSID: 1000}
 	for b.Loop() {
-		if _, err := s.put(m, []byte(`{"backend":"null","size":"1GiB"}`)); err != nil {
+		if _, err := s.put(nil, m, []byte(`{"backend":"null","size":"1GiB"}`)); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := s.remove(m, false); err != nil {
+		if _, err := s.remove(nil, m, false); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -213,7 +213,7 @@ func TestManagedAndEnvironment(t *testing.T) {
 	s := newServer(t, Options{Config: c, Load: load})
 	o.must(s.Start())
 	for _, m := range []config.Managed{{NQN: volumeNQN}, {NQN: testNQN, Host: guestNQN}} {
-		_, err := s.put(m, nil)
+		_, err := s.put(nil, m, nil)
 		if p, ok := errors.AsType[*control.Problem](err); !ok || p.Status != 409 ||
 			!strings.Contains(err.Error(), "NVMF_TARGET_SUBSYSTEMS") {
 			t.Errorf("%v: %v", m, err)

@@ -126,6 +126,12 @@ metrics: {listen: "127.0.0.1:0"}
 		`nvmf_target_controller_queues{subsystem="` + testNQN + `",transport="tcp"}`: 2,
 		`nvmf_target_reactor_memory_bytes{reactor="1"}`:                              16 << 20,
 	})
+	up := fmt.Sprintf(`nvmf_target_listener_up{address="%s",transport="tcp"}`, s.Addrs()[0].AddrPort)
+	expect(t, got, map[string]float64{
+		ofNS("namespace_info", "2", `backend="error"`, `path=""`): 1,
+		"nvmf_target_connects_refused_total":                      0,
+		up:                                                        1,
+	})
 	if m := got[`nvmf_target_queue_memory_bytes{transport="tcp"}`]; m < 32<<10 || m > 1<<20 {
 		t.Errorf("two queues have %v bytes", m)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,7 +49,7 @@ func TestMissingStorage(t *testing.T) {
 	c := pendingConfig(t, filepath.Join(dir, "disk"))
 	up := make(chan uint32, 1)
 	s := newServer(t, Options{
-		Config: c, Log: newLogger(false, c.Log.Level, &log), Retry: time.Millisecond,
+		Config: c, Log: slog.New(newHandler(false, c.Log.Level, &log)), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
 	if err := s.Start(); err != nil {
@@ -162,7 +163,7 @@ func TestWrongStorageAppears(t *testing.T) {
 	c := pendingConfig(t, path)
 	up := make(chan uint32, 1)
 	s := newServer(t, Options{
-		Config: c, Log: newLogger(false, c.Log.Level, &log), Retry: time.Millisecond,
+		Config: c, Log: slog.New(newHandler(false, c.Log.Level, &log)), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
 	if err := s.Start(); err != nil {

@@ -2,7 +2,9 @@ package app
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
+	"slices"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
@@ -32,6 +34,19 @@ func TestPackagedConfigurations(t *testing.T) {
 		continue
 	}
 	files["container/kubernetes.yaml"] = []byte(manifest.Data["nvmf-target.yaml"])
+	var profile struct {
+		DefaultAction string
+		Syscalls      []struct{ Names []string }
+	}
+	err := json.Unmarshal(read("container/seccomp.json"), &profile)
+	if err != nil || profile.DefaultAction != "SCMP_ACT_ERRNO" || len(profile.Syscalls) != 1 {
+		t.Fatal(profile, err)
+	}
+	for _, call := range []string{"io_uring_setup", "io_uring_enter", "mbind", "capset"} {
+		if !slices.Contains(profile.Syscalls[0].Names, call) {
+			t.Errorf("seccomp.json lacks %s", call)
+		}
+	}
 	for name, text := range files {
 		if _, err := config.Parse(name, text, nil, backends); err != nil {
 			t.Error(err)

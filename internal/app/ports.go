@@ -217,7 +217,7 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 		case p.open == nil || p.lost || p.l.TOS != w.l.TOS:
 			open = append(open, p)
 		}
-		if p.known && p.l.name != w.l.name {
+		if p.known && (p.l.name != w.l.name || p.l.TLS != w.l.TLS) {
 			moved = append(moved, p)
 		}
 		p.l = w.l // it may have been one of another listener
@@ -236,7 +236,7 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 	errs := []error{ls.applyANA()}
 	ls.mu.Unlock()
 	for _, p := range moved {
-		ls.s.target.SetPortListener(p.id, p.l.name)
+		ls.s.target.SetPortListener(p.id, p.l.name, p.l.TLS)
 	}
 	for _, p := range unwanted {
 		if p.known {

@@ -47,7 +47,7 @@ func (tr *transition) check() (ps config.Problems) {
 	if tr.s.external || tr.s.config.Load() == nil {
 		return ps
 	}
-	ps = append(ps, probeHosts(tr.next)...)
+	ps = append(append(ps, probeHosts(tr.next)...), probeKeys(tr.next)...)
 	// Without it addresses are only tried.
 	machine, _ := tr.s.opts.Network.Read(devices(tr.next.Listeners)...)
 	probe := addressProbe(tr.next, tr.s.opts.Verbs)

@@ -58,6 +58,8 @@ func count(n int, what string) string {
 func probe(c *config.Config) config.Problems {
 	ps := append(probeCPUs(c), probeLimits(c)...)
 	ps = append(append(append(ps, probeCertificates(c)...), probeKeys(c)...), probeHosts(c)...)
+	_, unknown := roles(c)
+	ps = append(ps, unknown...)
 	var known []stack
 	taken := map[uint64]*growth{}
 	for _, n := range all(c) {

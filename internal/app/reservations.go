@@ -1,19 +1,12 @@
 package app
 
 import (
-	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -22,39 +15,17 @@ import (
 const (
 	// reservationsDir is the directory, beside the state file.
 	reservationsDir = "reservations"
-	// reservationsVersion is that of the format of the files, whose names end with the suffix.
+	// reservationsVersion is that of the format of the files.
 	reservationsVersion = 1
-	reservationsSuffix  = ".json"
-	// mostReservations is larger than any file of ours.
-	mostReservations = 1 << 20
-	// writersAtOnce is how many files are written at a time, and in writerPause: each takes a
-	// thread and wears the disk, and hosts decide how many they ask for. File systems make many
-	// durable as fast as one.
-	writersAtOnce = 64
-	writerPause   = 100 * time.Millisecond
 )
 
 // reservations keeps the reservations that persist through a restart, in a directory with a file
 // for each namespace. It implements target.ReservationStore.
 type reservations struct {
-	dir     string
-	step    fileStep
-	writers chan struct{} // has writersAtOnce places
+	namespaceFiles
 
 	mu   sync.Mutex
 	kept map[reservedName]*target.Reservations // as in the files
-}
-
-// reservedName names a namespace in a file.
-type reservedName struct {
-	NQN  string `json:"subsystem"`
-	NSID uint32 `json:"nsid"`
-}
-
-// file is where the reservations of a namespace are.
-func (r *reservations) file(n reservedName) string {
-	sum := sha256.Sum256([]byte(n.NQN))
-	return filepath.Join(r.dir, fmt.Sprintf("%x-%d%s", sum[:8], n.NSID, reservationsSuffix))
 }
 
 // reservationsData is the content of a file. Host identifiers are hexadecimal.
@@ -77,19 +48,9 @@ type registrantData struct {
 // loadReservations reads the files of a directory, which need not exist.
 func loadReservations(dir string) (*reservations, error) {
 	r := &reservations{
-		dir: dir, step: direct, writers: make(chan struct{}, writersAtOnce),
-		kept: map[reservedName]*target.Reservations{},
+		namespaceFiles: newNamespaceFiles(dir), kept: map[reservedName]*target.Reservations{},
 	}
-	list, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
-	}
-	for _, e := range list {
-		if err == nil && strings.HasSuffix(e.Name(), reservationsSuffix) {
-			err = r.load(filepath.Join(dir, e.Name()))
-		} // others were not complete when a crash came
-	}
-	if err != nil {
+	if err := r.each(r.load); err != nil {
 		return nil, fmt.Errorf("reservations: %w", err)
 	}
 	return r, nil
@@ -97,21 +58,8 @@ func loadReservations(dir string) (*reservations, error) {
 
 // load reads a file. One that cannot be used is an error: hosts rely on what it said.
 func (r *reservations) load(file string) error {
-	info, err := os.Stat(file)
-	var text []byte
-	switch {
-	case err != nil:
-	case info.Size() > mostReservations:
-		err = fmt.Errorf("%d bytes", info.Size())
-	default:
-		text, err = os.ReadFile(file)
-	}
 	var d reservationsData
-	if err == nil {
-		dec := json.NewDecoder(bytes.NewReader(text))
-		dec.DisallowUnknownFields()
-		err = dec.Decode(&d)
-	}
+	err := decodeFile(file, &d)
 	if err == nil && d.Version != reservationsVersion {
 		err = fmt.Errorf("version %d", d.Version)
 	}
@@ -119,10 +67,7 @@ func (r *reservations) load(file string) error {
 	if err == nil {
 		kept, err = d.reservations()
 	}
-	if err == nil && r.file(d.reservedName) != file {
-		err = fmt.Errorf("it is for namespace %d of %q", d.NSID, d.NQN)
-	}
-	if err != nil {
+	if err = cmp.Or(err, r.check(file, d.reservedName)); err != nil {
 		return fmt.Errorf("%s cannot be used: %w. Restore it, or delete it: then no host is "+
 			"registered with its namespace, and hosts that were locked out can write again", file,
 			err)
@@ -164,9 +109,7 @@ func (r *reservations) Load(nqn string, nsid uint32) *target.Reservations {
 // Save implements target.ReservationStore.
 func (r *reservations) Save(nqn string, nsid uint32, now *target.Reservations) error {
 	name := reservedName{nqn, nsid}
-	r.writers <- struct{}{}
-	err := r.write(name, now)
-	time.AfterFunc(writerPause, func() { <-r.writers })
+	err := r.save(name, reservationsText(name, now))
 	if err != nil {
 		return err
 	}
@@ -178,11 +121,12 @@ func (r *reservations) Save(nqn string, nsid uint32, now *target.Reservations) e
 	return nil
 }
 
-func (r *reservations) write(name reservedName, now *target.Reservations) error {
+// reservationsText is the content of a file, nil if there is nothing to keep.
+func reservationsText(name reservedName, now *target.Reservations) any {
 	if now == nil {
-		return removeFile(r.file(name), r.step)
+		return nil
 	}
-	d := reservationsData{
+	d := &reservationsData{
 		Version: reservationsVersion, reservedName: name, Generation: now.Generation,
 		Type: now.Type, Registrants: []registrantData{},
 	}
@@ -194,36 +138,5 @@ func (r *reservations) write(name reservedName, now *target.Reservations) error 
 			hex.EncodeToString(g.HostID[:]), g.Key, g.NQN,
 		})
 	}
-	text, err := json.MarshalIndent(d, "", "  ")
-	if err != nil {
-		return err
-	}
-	return replaceFile(r.file(name), append(text, '\n'), r.step)
-}
-
-// outOfReach is an error if namespaces have reservations that the target cannot use, because their
-// directory is another's.
-func (s *Server) outOfReach(r *reservations) error {
-	for _, n := range all(s.atStart) {
-		file := r.file(reservedName{n.nqn, n.NSID})
-		if _, err := os.Stat(file); err == nil {
-			return fmt.Errorf("namespace %d of %s has reservations in %s, and their directory "+
-				"cannot be used, as logged before: hosts that are locked out could write. Stop "+
-				"the other target, or name another directory in STATE_DIRECTORY", n.NSID, n.nqn,
-				file)
-		}
-	}
-	return nil
-}
-
-// removeFile removes a file, which need not exist, so that it does not come back after a crash.
-func removeFile(path string, step fileStep) error {
-	err := step("remove", func() error { return os.Remove(path) })
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		err = step("sync directory", func() error { return syncDir(filepath.Dir(path)) })
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // there is no directory either
-	}
-	return err
+	return d
 }

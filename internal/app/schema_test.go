@@ -126,6 +126,7 @@ var beyond = map[string]string{
 	"KiB is too small":          "a size with a unit",
 	"s is too large":            "a duration with a unit",
 	"h is too large":            "a duration with a unit",
+	"secure_only is true":       "it is about other keys",
 	`"1G" is not a size`:        "the backend is wrong, too, so its keys are not known",
 }
 

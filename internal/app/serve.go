@@ -72,6 +72,9 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	err = s.Start()
 	if err == nil {
 		d := program{server: s, log: log, out: announced}
+		if c.Log.JSON {
+			d.out = lines{log}
+		}
 		err = d.run(signals, hangups, up, failed)
 	}
 	close(ended)
@@ -153,7 +156,7 @@ func (d *program) reloads(hangups <-chan os.Signal, ended <-chan struct{}) {
 			return
 		}
 		notify(d.log, fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
-		_, _ = d.server.Reload() // which logs what comes of it
+		_, _ = d.server.Reload("signal", syscall.SIGHUP.String()) // which logs what comes of it
 		select {
 		case <-ended: // the state is STOPPING now
 			return

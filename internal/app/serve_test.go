@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,7 +53,7 @@ func TestAnnouncement(t *testing.T) {
 			"nqn.2026-11.io.nvmf-target:disk0",
 			"nqn.2026-11.io.nvmf-target:it's $HOME",
 		},
-		namespaces: 4,
+		namespaces: slices.Repeat(all(parse(t, "{transport: tcp, address: 127.0.0.1}")), 34),
 		up: []fabric.Addr{
 			addr(nvme.TransportTCP, "0.0.0.0:4420"),
 			addr(nvme.TransportRDMA, "[2001:db8::1]:4421"),
@@ -246,13 +247,14 @@ func TestSignals(t *testing.T) {
 			}
 			lines := startServe(t, child)
 			var said []string
-			for len(said) < 2 && lines.Scan() {
+			for len(said) < 3 && lines.Scan() {
 				said = append(said, lines.Text())
 			}
-			if len(said) != 2 ||
+			if len(said) != 3 ||
 				!strings.HasPrefix(said[0],
 					"nvmf-target test serves 1 subsystem with 1 namespace on tcp 127.0.0.1:") ||
-				!strings.HasPrefix(said[1], "  nvme connect -t tcp -a 127.0.0.1 -s ") {
+				said[1] != "  namespace 1 of "+testNQN+": ram" ||
+				!strings.HasPrefix(said[2], "  nvme connect -t tcp -a 127.0.0.1 -s ") {
 				t.Errorf("printed %q", said)
 			}
 			expectNotification(t, notified, "READY=1\nSTATUS="+said[0])

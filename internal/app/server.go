@@ -3,11 +3,13 @@ package app
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,6 +83,7 @@ type Options struct {
 type Server struct {
 	opts       Options
 	log        *slog.Logger
+	audit      *audit
 	recorder   *ratelog.Recorder
 	peers      *ratelog.Logger // for what peers can cause at will
 	started    time.Time
@@ -91,11 +94,14 @@ type Server struct {
 	workers    []*worker
 	stopHealth func()          // nil before Start
 	metrics    *metrics.Server // nil: not wanted
+	metricsTLS atomic.Pointer[tls.Config]
+	roles      atomic.Pointer[control.Roles]
 	control    *control.Server // as above
 	listeners  listeners
 	mdns       *mdns.Responder
 	discovery  atomic.Pointer[config.Discovery] // as applied; nil: the default
 	disks      diskLooks
+	tlsKeys    sync.Map // *config.Authentication by the NQN of the host
 	next       atomic.Uint64
 	external   bool // storage is opened by Options.OpenDevice
 
@@ -118,10 +124,12 @@ type Server struct {
 
 // NewServer makes a server that opens nothing before Start.
 func NewServer(opts Options) *Server {
-	recorder := ratelog.NewRecorder(opts.Log.Handler())
+	audit := new(audit)
+	recorder := ratelog.NewRecorder(&auditor{opts.Log.Handler(), audit})
 	log := slog.New(recorder)
 	s := &Server{
-		opts: opts, log: log, recorder: recorder, peers: ratelog.New(log), started: time.Now(),
+		opts: opts, log: log, audit: audit, recorder: recorder,
+		peers: ratelog.New(log), started: time.Now(),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
 		onFileStep: direct,
@@ -172,7 +180,10 @@ func (s *Server) Start() error {
 	if err := s.probe(); err != nil {
 		return err
 	}
-	var err error
+	err := s.setAudit(s.atStart) // before there is anything to record
+	if err != nil {
+		return err
+	}
 	if s.state, err = loadState(s.opts.StateFile, s.log); err != nil {
 		return err
 	}
@@ -197,11 +208,18 @@ func (s *Server) targetOptions() (target.Options, error) {
 	o := target.Options{
 		Log: s.log, Firmware: s.opts.Version, Generation: s.state.generation(),
 	}
-	dir := filepath.Join(filepath.Dir(s.opts.StateFile), reservationsDir)
+	state := filepath.Dir(s.opts.StateFile)
+	locks, marks := filepath.Join(state, reservationsDir), filepath.Join(state, uncorrectableDir)
 	if s.state.file == "" {
-		return o, s.outOfReach(&reservations{dir: dir})
+		return o, cmp.Or(
+			s.inFiles(locks, "reservations", "hosts that are locked out could write"),
+			s.inFiles(marks, "uncorrectable blocks", "they could be read"))
 	}
-	r, err := loadReservations(dir)
+	r, err := loadReservations(locks)
+	if err != nil {
+		return o, err
+	}
+	u, err := loadUncorrectable(marks)
 	if err != nil {
 		return o, err
 	}
@@ -211,7 +229,7 @@ func (s *Server) targetOptions() (target.Options, error) {
 				name.NQN, "nsid", name.NSID, "path", r.file(name))
 		}
 	}
-	o.Protection, o.Reservations = s.state, r
+	o.Protection, o.Reservations, o.Uncorrectable = s.state, r, u
 	return o, nil
 }
 
@@ -240,6 +258,9 @@ func (s *Server) startWorkers() error {
 	}
 	tc := c.TCP
 	tc.Log = s.log
+	if tc.TLS == nil {
+		tc.TLS, tc.PSKs = s.listeners.tlsOf, s.tlsPSKs
+	}
 	list := []fabric.Transport{tcp.New(tc)}
 	if s.opts.Verbs != nil {
 		list = append(list, rdma.New(s.rdmaConfig()))
@@ -287,7 +308,10 @@ func (s *Server) announcement() announcement {
 	a := announcement{
 		version: s.opts.Version, subsystems: nqns(c), pending: s.namespaces.waiting(),
 	}
-	a.namespaces = len(all(c)) - len(a.pending)
+	a.namespaces = slices.DeleteFunc(all(c), func(n *namespace) bool {
+		return slices.ContainsFunc(a.pending,
+			func(p *namespace) bool { return p.name() == n.name() })
+	})
 	a.up, a.waiting = s.listeners.addrs()
 	return a
 }
@@ -364,5 +388,6 @@ func (s *Server) stop() error {
 	if s.state != nil {
 		errs = append(errs, s.state.close())
 	}
+	s.audit.use(nil)
 	return errors.Join(errs...)
 }

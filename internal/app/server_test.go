@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -227,7 +228,9 @@ func TestRDMANotBuilt(t *testing.T) {
 	var log bytes.Buffer
 	c := parse(t,
 		"{transport: tcp, address: 127.0.0.1, port: 0}, {transport: rdma, address: 127.0.0.1}")
-	s := newServer(t, Options{Config: c, Log: newLogger(false, c.Log.Level, &log), Verbs: noRDMA{}})
+	s := newServer(t, Options{
+		Config: c, Log: slog.New(newHandler(false, c.Log.Level, &log)), Verbs: noRDMA{},
+	})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -47,6 +47,7 @@ func Commands() []*cobra.Command {
 		read("hosts", "List the hosts that are connected", (*control.Client).Hosts, hosts),
 		read("connections", "List the connections (queues) and what they do at present",
 			(*control.Client).Connections, connections),
+		latencyCommand(),
 		read("refusals", "List what peers were refused lately, and why",
 			(*control.Client).Refusals, refusals),
 		topCommand(), eventsCommand(),

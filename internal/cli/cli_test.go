@@ -67,8 +67,14 @@ func source() control.Source {
 		},
 		Subsystems: func() []control.Subsystem {
 			return []control.Subsystem{
-				{NQN: testSub, Hosts: []string{testHost}, Serial: "s", Model: "m", Namespaces: 2},
-				{NQN: testSub + "1", AllowAnyHost: true, Serial: "s", Model: "m"},
+				{
+					NQN: testSub, Hosts: []string{testHost}, Security: "auth", Serial: "s",
+					Model: "m", Namespaces: 2,
+				},
+				{
+					NQN: testSub + "1", AllowAnyHost: true, Security: "none", Serial: "s",
+					Model: "m",
+				},
 			}
 		},
 		Namespaces: func() []control.Namespace {
@@ -97,6 +103,28 @@ func source() control.Source {
 					AgeSeconds: 93784, KeepAliveTimeoutSeconds: 15, KeepAliveLeftSeconds: 12.34,
 					HeaderDigest: true, DataDigest: true,
 				},
+			}, nil
+		},
+		Latency: func(context.Context) ([]control.Latency, error) {
+			stage := func(name string, share, seconds float64) control.LatencyStage {
+				return control.LatencyStage{
+					Stage: name, Share: share, MeanSeconds: seconds, P50Seconds: seconds / 2,
+					P99Seconds: seconds * 2.347, P999Seconds: seconds * 20,
+					P9999Seconds: seconds * 300, MaxSeconds: seconds * 4000,
+					SlowestSeconds: seconds * 3999,
+				}
+			}
+			return []control.Latency{
+				{
+					Host: testHost, Subsystem: testSub, NSID: 1, Operation: "read", IOs: 1000,
+					Errors: 1, Bytes: 48 << 10, Dominant: "backend",
+					Total: stage("total", 1, 12.3456e-6),
+					Stages: []control.LatencyStage{
+						stage("wait", 0, 0), stage("host_data", 0, 0),
+						stage("backend", 0.75, 9.2592e-6), stage("response", 0.25, 3.0864e-6),
+					},
+				},
+				{Subsystem: testSub, NSID: 2, Operation: "other", IOs: 1, Dominant: "wait"},
 			}, nil
 		},
 		Reactors: func(context.Context) ([]control.Reactor, error) {
@@ -206,7 +234,8 @@ func TestText(t *testing.T) {
 	socket := serve(t, source())
 	var b strings.Builder
 	for _, line := range []string{
-		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "refusals",
+		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "latency",
+		"refusals",
 		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
 		"undrain 10.0.0.2:4420", "ana", "ana set 2 inaccessible --listener 10.0.0.2:4420",
 		"namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
@@ -386,6 +415,27 @@ func TestMan(t *testing.T) {
 		page, err := os.ReadFile(filepath.Join(dir, "nvmf-target-"+c.Name()+".1"))
 		if err != nil || !strings.Contains(string(page), strings.Fields(c.Short)[0]) {
 			t.Errorf("%s: %v", c.Name(), err)
+		}
+	}
+}
+
+// TestNarrowTerminal: a table that is wider than the terminal has a line for each cell.
+func TestNarrowTerminal(t *testing.T) {
+	for width, want := range map[int]string{
+		0:  "A LIST\nNAME  STATE  REASON\na     up     -\nb     down   it is not there\n",
+		28: "A LIST\nNAME  STATE  REASON\na     up     -\nb     down   it is not there\n",
+		27: "A LIST\nNAME    a\nSTATE   up\nREASON  -\n\n" +
+			"NAME    b\nSTATE   down\nREASON  it is not there\n\n",
+	} {
+		var out strings.Builder
+		tab := newTable(&out)
+		tab.width = width
+		tab.line("A LIST")
+		tab.row("NAME", "STATE", "REASON")
+		tab.row("a", "up", "-")
+		tab.row("b", "down", "it is not there")
+		if err := tab.flush(); err != nil || out.String() != want {
+			t.Errorf("%d columns: %v, got:\n%swant:\n%s", width, err, out.String(), want)
 		}
 	}
 }

@@ -62,14 +62,16 @@ func disks(t *table, list []control.Disk) {
 		}
 		t.line(text + " Its block devices:")
 	}
-	t.row("DISK", "BUS", "MODEL", "SERIAL", "SIZE", "BLOCK", "HEALTH", "USED BY", "EXPORT")
+	t.row("DISK", "BUS", "MODEL", "SERIAL", "SIZE", "BLOCK", "HEALTH", "USED BY", "EXPORT",
+		"PATH")
 	for _, d := range list {
 		bus := d.Bus
 		if d.Rotational && isDrive(d) {
 			bus += ", rotating"
 		}
-		t.row(d.Name, bus, reported(d.Model), reported(d.Serial), diskSize(d.SizeBytes),
-			d.BlockSizeBytes, health(d.Health), or(strings.Join(d.Uses, ", ")), export(d))
+		t.row("/dev/"+d.Name, bus, reported(d.Model), reported(d.Serial), size(d.SizeBytes),
+			d.BlockSizeBytes, health(d.Health), or(strings.Join(d.Uses, ", ")), export(d),
+			or(d.Path))
 	}
 }
 
@@ -124,19 +126,4 @@ func reported(s string) string {
 		return r
 	}, s)
 	return or(strings.Join(strings.Fields(clean), " "))
-}
-
-// diskSize returns a number of bytes in decimal units, as drives are sold.
-func diskSize(n int64) string {
-	v, unit := float64(n), "B"
-	for _, u := range []string{"kB", "MB", "GB", "TB", "PB"} {
-		if v < 1000 {
-			break
-		}
-		v, unit = v/1000, u
-	}
-	if v < 10 && unit != "B" {
-		return fmt.Sprintf("%.1f %s", v, unit)
-	}
-	return fmt.Sprintf("%.0f %s", v, unit)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,11 +14,11 @@ import (
 // TestObjects: what each command asks for.
 func TestObjects(t *testing.T) {
 	src, asked := source(), ""
-	src.Put = func(o control.Object, body []byte) (control.Plan, error) {
+	src.Put = func(_ context.Context, o control.Object, body []byte) (control.Plan, error) {
 		asked = fmt.Sprintf("put %v %s", o, body)
 		return control.Plan{Changes: []control.Change{{Text: "+ it"}}}, nil
 	}
-	src.Delete = func(o control.Object, recursive bool) (control.Plan, error) {
+	src.Delete = func(_ context.Context, o control.Object, recursive bool) (control.Plan, error) {
 		asked = fmt.Sprintf("delete %v %t", o, recursive)
 		return control.Plan{}, nil
 	}

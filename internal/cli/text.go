@@ -4,25 +4,38 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
 // This file makes text for people of what the target says.
 
-// table writes rows with aligned columns.
+// table writes rows with aligned columns: the first one has their names. On a terminal that is too
+// narrow, it writes a line for each cell instead.
 type table struct {
-	w *tabwriter.Writer
+	out   io.Writer
+	rows  [][]string
+	width int // of the terminal; 0: none
 }
 
 func newTable(w io.Writer) *table {
-	return &table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	t := &table{out: w}
+	if f, ok := w.(*os.File); ok {
+		if s, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
+			t.width = int(s.Col)
+		}
+	}
+	return t
 }
 
 // row writes one row. An error is that of flush.
@@ -31,12 +44,55 @@ func (t *table) row(cells ...any) {
 	for i, c := range cells {
 		text[i] = plain(fmt.Sprint(c))
 	}
-	t.line(strings.Join(text, "\t"))
+	t.rows = append(t.rows, text)
 }
 
-func (t *table) line(text string) { _, _ = fmt.Fprintln(t.w, text) }
+func (t *table) line(text string) { t.rows = append(t.rows, []string{text}) }
 
-func (t *table) flush() error { return t.w.Flush() }
+func (t *table) flush() error {
+	text := aligned(t.rows)
+	wide := func(line string) bool { return utf8.RuneCountInString(line) > t.width }
+	if t.width > 0 && slices.ContainsFunc(strings.Split(text, "\n"), wide) {
+		text = aligned(records(t.rows))
+	}
+	_, err := io.WriteString(t.out, text)
+	return err
+}
+
+// aligned aligns the columns of rows. What is the only cell of a row belongs to none.
+func aligned(rows [][]string) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		_, _ = fmt.Fprintln(w, strings.Join(r, "\t")) // nothing fails
+	}
+	_ = w.Flush()
+	return b.String()
+}
+
+func allUpper(words []string) bool {
+	text := strings.Join(words, "")
+	return text == strings.ToUpper(text)
+}
+
+// records has a row for each cell, with the name of its column, as far as columns have names.
+func records(rows [][]string) (list [][]string) {
+	var names []string
+	for _, r := range rows {
+		switch {
+		case names == nil && len(r) > 2 && allUpper(r):
+			names = r
+		case len(r) != len(names):
+			list = append(list, r)
+		default:
+			for i, cell := range r {
+				list = append(list, []string{names[i], cell})
+			}
+			list = append(list, []string{""})
+		}
+	}
+	return list
+}
 
 // plain quotes what a terminal might not print as it is: names come from peers.
 func plain(s string) string {
@@ -145,14 +201,15 @@ func listeners(t *table, list []control.Listener) {
 }
 
 func subsystems(t *table, list []control.Subsystem) {
-	t.row("NQN", "NAMESPACES", "CONTROLLERS", "SERIAL", "MODEL", "ALLOWED HOSTS")
+	t.row("NQN", "NAMESPACES", "CONTROLLERS", "SERIAL", "MODEL", "SECURITY",
+		"ALLOWED HOSTS")
 	for _, s := range list {
 		allowed := or(strings.Join(s.Hosts, ", "))
 		if s.AllowAnyHost {
 			allowed = "any"
 		}
 		t.row(s.NQN, and(s.Namespaces, "served", s.PendingNamespaces, "pending"), s.Controllers,
-			s.Serial, s.Model, allowed)
+			s.Serial, s.Model, s.Security, allowed)
 	}
 }
 
@@ -182,7 +239,7 @@ func hosts(t *table, list []control.Host) {
 
 func connections(t *table, list []control.Connection) {
 	t.row("HOST", "SUBSYSTEM", "CNTLID", "QID", "TRANSPORT", "REMOTE", "LOCAL", "REACTOR", "DEPTH",
-		"IN FLIGHT", "AGE", "KEEP ALIVE LEFT", "DIGESTS")
+		"IN FLIGHT", "AGE", "KEEP ALIVE LEFT", "DIGESTS", "TLS")
 	for _, c := range list {
 		left := "-"
 		if c.KeepAliveTimeoutSeconds > 0 {
@@ -194,7 +251,7 @@ func connections(t *table, list []control.Connection) {
 		}, func(s string) bool { return s == "-" })
 		t.row(or(c.Host), or(c.Subsystem), c.CNTLID, c.QID, c.Transport, c.Remote, c.Local,
 			c.Reactor, c.Depth, c.InFlight, span(c.AgeSeconds), left,
-			or(strings.Join(digests, ", ")))
+			or(strings.Join(digests, ", ")), or(c.TLS))
 	}
 }
 

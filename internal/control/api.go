@@ -90,6 +90,8 @@ type Subsystem struct {
 	// AllowAnyHost says that every host may connect, else those of Hosts.
 	AllowAnyHost bool     `json:"allow_any_host"`
 	Hosts        []string `json:"hosts"`
+	// Security is what hosts need besides: none or auth.
+	Security string `json:"security"`
 	// Serial number.
 	Serial string `json:"serial"`
 	// Model number.
@@ -202,6 +204,8 @@ type Connection struct {
 	// left of it if the host sends nothing more.
 	KeepAliveTimeoutSeconds float64 `json:"keep_alive_timeout_seconds"`
 	KeepAliveLeftSeconds    float64 `json:"keep_alive_left_seconds"`
+	// TLS is the cipher suite, empty if the connection is not encrypted.
+	TLS string `json:"tls"`
 	// HeaderDigest and DataDigest say that the connection has them.
 	HeaderDigest bool `json:"header_digest"`
 	DataDigest   bool `json:"data_digest"`
@@ -210,6 +214,46 @@ type Connection struct {
 	// ReadBytes is the data that commands read which succeeded, WrittenBytes what they wrote.
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
+}
+
+// Latency is how long the commands of a host for a namespace took, since the host first used it.
+type Latency struct {
+	// Host is the NQN of the host; it is empty for hosts that are not counted apart.
+	Host string `json:"host"`
+	// Subsystem is the NQN of the subsystem, NSID identifies the namespace there.
+	Subsystem string `json:"subsystem"`
+	NSID      uint32 `json:"nsid"`
+	// Operation is read, write or other.
+	Operation string `json:"operation"`
+	// IOs is the number of commands, Errors that of those which failed, Bytes the data of the
+	// others.
+	IOs    uint64 `json:"ios"`
+	Errors uint64 `json:"errors"`
+	Bytes  uint64 `json:"bytes"`
+	// Dominant is the stage in which most of the time was spent.
+	Dominant string `json:"dominant"`
+	// Total is the time from the arrival of a command until its response has left, Stages its
+	// parts.
+	Total  LatencyStage   `json:"total"`
+	Stages []LatencyStage `json:"stages"`
+}
+
+// LatencyStage is how long commands were in a stage.
+type LatencyStage struct {
+	// Stage is wait (for memory or at a limit), host_data (the data of writes comes from the host),
+	// backend, response (it leaves, with the data of reads) or total.
+	Stage string `json:"stage"`
+	// Share is the part of the total time, 0 to 1.
+	Share float64 `json:"share"`
+	// MeanSeconds is the mean; P50Seconds is what half of the commands did not exceed, and so on.
+	MeanSeconds  float64 `json:"mean_seconds"`
+	P50Seconds   float64 `json:"p50_seconds"`
+	P99Seconds   float64 `json:"p99_seconds"`
+	P999Seconds  float64 `json:"p99.9_seconds"`
+	P9999Seconds float64 `json:"p99.99_seconds"`
+	MaxSeconds   float64 `json:"max_seconds"`
+	// SlowestSeconds is what the command that took longest spent in this stage.
+	SlowestSeconds float64 `json:"slowest_seconds"`
 }
 
 // Reactor is a thread that serves connections.
@@ -234,6 +278,9 @@ type Reactor struct {
 type Disk struct {
 	// Name is as in /dev.
 	Name string `json:"name"`
+	// Path is that below /dev/disk/by-id which stays the same, for the configuration; "" if there
+	// is none.
+	Path string `json:"path,omitempty"`
 	// Bus is what it is attached to: nvme, sata, sas, scsi, usb, virtio, mmc or virtual.
 	Bus string `json:"bus"`
 	// Model and Serial are what it reports.

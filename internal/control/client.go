@@ -75,6 +75,11 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 	return call[[]Connection](ctx, c, "GET /v1/connections", nil)
 }
 
+// Latency asks how long commands took.
+func (c *Client) Latency(ctx context.Context) ([]Latency, error) {
+	return call[[]Latency](ctx, c, "GET /v1/latency", nil)
+}
+
 // Reactors asks for the reactors.
 func (c *Client) Reactors(ctx context.Context) ([]Reactor, error) {
 	return call[[]Reactor](ctx, c, "GET /v1/reactors", nil)

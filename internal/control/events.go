@@ -42,7 +42,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, since uint64) {
 	w.Header().Set("Content-Type", eventsType)
 	for {
 		list, changed := s.src.Events(since)
-		if s.trusts(r) != nil {
+		if s.trusts(r) != nil || s.roles().of(clientOf(r.Context())) < Read {
 			return
 		}
 		var lines bytes.Buffer

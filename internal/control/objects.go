@@ -22,12 +22,12 @@ func (s *Server) objectRoutes() []route {
 		},
 	} {
 		list = append(list,
-			route{"PUT " + o.path, o.create, Keys{}, Plan{}, s.put},
-			route{"DELETE " + o.path, "Delete " + o.name, nil, Plan{}, s.remove})
+			route{"PUT " + o.path, o.create, Admin, Keys{}, Plan{}, s.put},
+			route{"DELETE " + o.path, "Delete " + o.name, Admin, nil, Plan{}, s.remove})
 	}
 	return append(list, route{
 		"POST /v1/subsystems/{nqn}/namespaces",
-		"Create a namespace with an NSID that is free, or change the one with this uuid",
+		"Create a namespace with an NSID that is free, or change the one with this uuid", Admin,
 		Keys{},
 		NamespaceID{},
 		s.create,
@@ -58,7 +58,9 @@ func (s *Server) put(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inTurn(s, r, func(o Object) (Plan, error) { return listed(s.src.Put(o, body)) })
+	return inTurn(s, r, func(o Object) (Plan, error) {
+		return listed(s.src.Put(s.on(r), o, body))
+	})
 }
 
 func (s *Server) create(r *http.Request) (any, error) {
@@ -67,7 +69,7 @@ func (s *Server) create(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return inTurn(s, r, func(o Object) (NamespaceID, error) {
-		return s.src.Create(o.Subsystem, body)
+		return s.src.Create(s.on(r), o.Subsystem, body)
 	})
 }
 
@@ -79,7 +81,7 @@ func (s *Server) remove(r *http.Request) (any, error) {
 		return nil, p
 	}
 	return inTurn(s, r, func(o Object) (Plan, error) {
-		return listed(s.src.Delete(o, recursive == "true"))
+		return listed(s.src.Delete(s.on(r), o, recursive == "true"))
 	})
 }
 

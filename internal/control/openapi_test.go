@@ -160,7 +160,7 @@ func document(t *testing.T) []byte {
 	s := &Server{src: testSource(new(feed))}
 	paths := object{}
 	operations := append(s.routes(),
-		route{pattern: "GET /v1/events", summary: "The last lines of the log", answer: []Event{}})
+		route{eventsRoute, "The last lines of the log", Read, nil, []Event{}, nil})
 	for _, r := range operations {
 		method, path, _ := strings.Cut(r.pattern, " ")
 		answer := object{
@@ -168,7 +168,8 @@ func document(t *testing.T) []byte {
 		}
 		id := operationID(method, path)
 		op := object{
-			"summary": r.summary, "operationId": id, "responses": object{
+			"summary": r.summary, "operationId": id,
+			"description": "Needs the role " + r.role.String() + ".", "responses": object{
 				"200": answer,
 				"default": object{
 					"description": "An error", "content": content(problemType, Problem{}),
@@ -198,7 +199,8 @@ func document(t *testing.T) []byte {
 		"info": object{
 			"title": "nvmf-target", "version": "1",
 			"description": "The control interface of a target. Requests that create and delete " +
-				"can be repeated. 403: a path outside of managed_paths. 404: no such subsystem. " +
+				"can be repeated. 403: the client has not the role, or a path is outside of " +
+				"managed_paths. 404: no such subsystem. " +
 				"409: the configuration forbids it. 422: the body is wrong. 503: repeat it later.",
 		},
 		"paths": paths, "components": object{"schemas": schemas(t)},

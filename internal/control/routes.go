@@ -10,80 +10,87 @@ import (
 func (s *Server) routes() []route {
 	src := s.src
 	return append(s.objectRoutes(), []route{
-		{"GET /v1/status", "The target as a whole", nil, Status{}, now(src.Status)},
+		{"GET /v1/status", "The target as a whole", Read, nil, Status{}, now(src.Status)},
 		{
-			"GET /v1/listeners", "The addresses where hosts connect", nil,
+			"GET /v1/listeners", "The addresses where hosts connect", Read, nil,
 			[]Listener{},
 			list(src.Listeners),
 		},
-		{"GET /v1/subsystems", "The subsystems", nil, []Subsystem{}, list(src.Subsystems)},
-		{"GET /v1/namespaces", "The namespaces", nil, []Namespace{}, list(src.Namespaces)},
-		{"GET /v1/hosts", "The associations with hosts", nil, []Host{}, list(src.Hosts)},
+		{"GET /v1/subsystems", "The subsystems", Read, nil, []Subsystem{}, list(src.Subsystems)},
+		{"GET /v1/namespaces", "The namespaces", Read, nil, []Namespace{}, list(src.Namespaces)},
+		{"GET /v1/hosts", "The associations with hosts", Read, nil, []Host{}, list(src.Hosts)},
 		{
-			"GET /v1/connections", "The connections, which are queues", nil,
+			"GET /v1/connections", "The connections, which are queues", Read, nil,
 			[]Connection{},
 			ask(src.Connections),
 		},
-		{"GET /v1/reactors", "The reactors", nil, []Reactor{}, ask(src.Reactors)},
-		{"GET /v1/disks", "The disks of the machine", nil, []Disk{}, ask(src.Disks)},
 		{
-			"GET /v1/refusals", "What peers were refused lately", nil,
+			"GET /v1/latency", "How long commands took, and where", Read, nil,
+			[]Latency{},
+			ask(src.Latency),
+		},
+		{"GET /v1/reactors", "The reactors", Read, nil, []Reactor{}, ask(src.Reactors)},
+		{"GET /v1/disks", "The disks of the machine", Read, nil, []Disk{}, ask(src.Disks)},
+		{
+			"GET /v1/refusals", "What peers were refused lately", Read, nil,
 			[]Refusal{},
 			list(src.Refusals),
 		},
 		{
-			"GET /v1/plan", "What a reload would change", nil,
+			"GET /v1/plan", "What a reload would change", Read, nil,
 			Plan{},
-			s.changes(src.Plan),
+			s.changes(s.planning, src.Plan),
 		},
 		{
-			"POST /v1/reload", "Apply the configuration file", nil,
+			"POST /v1/reload", "Apply the configuration file", Operate, nil,
 			Plan{},
-			s.changes(src.Reload),
+			s.changes(s.changing, src.Reload),
 		},
 		{
 			"POST /v1/listeners/drain", "Take listeners out of service and end their connections",
+			Operate,
 			ListenerID{},
 			[]Listener{},
 			posted(s.drain(true)),
 		},
 		{
-			"POST /v1/listeners/undrain", "Put listeners into service again",
+			"POST /v1/listeners/undrain", "Put listeners into service again", Operate,
 			ListenerID{},
 			[]Listener{},
 			posted(s.drain(false)),
 		},
 		{
-			"GET /v1/ana", "The asymmetric namespace access states", nil,
+			"GET /v1/ana", "The asymmetric namespace access states", Read, nil,
 			[]ANA{},
 			list(src.ANA),
 		},
 		{
-			"POST /v1/ana/set", "Set asymmetric namespace access states until a restart",
+			"POST /v1/ana/set", "Set asymmetric namespace access states until a restart", Operate,
 			ANASet{},
 			[]ANA{},
 			posted(s.setANA),
 		},
 		{
-			"POST /v1/hosts/disconnect", "End the associations of a host",
+			"POST /v1/hosts/disconnect", "End the associations of a host", Operate,
 			Disconnect{},
 			Disconnected{},
 			posted(s.disconnect),
 		},
 		{
-			"POST /v1/namespaces/pause", "Make the commands for a namespace wait",
+			"POST /v1/namespaces/pause", "Make the commands for a namespace wait", Operate,
 			NamespaceID{},
 			Namespace{},
 			posted(s.pause(true)),
 		},
 		{
-			"POST /v1/namespaces/resume", "End a pause of a namespace",
+			"POST /v1/namespaces/resume", "End a pause of a namespace", Operate,
 			NamespaceID{},
 			Namespace{},
 			posted(s.pause(false)),
 		},
 		{
 			"POST /v1/namespaces/resize", "Change the size of a namespace in a file",
+			Admin, // what is beyond a smaller one is lost
 			Resize{},
 			Namespace{},
 			posted(s.resize),
@@ -114,9 +121,14 @@ func ask[T any](get func(context.Context) (T, error)) func(*http.Request) (any, 
 
 // change calls fn without a limit of time: a reload waits for hosts and storage, and others for it.
 func (s *Server) change(fn func() (any, error)) (any, error) {
+	return s.within(s.changing, fn)
+}
+
+// within calls fn if there is a place.
+func (s *Server) within(places chan struct{}, fn func() (any, error)) (any, error) {
 	select {
-	case s.changing <- struct{}{}:
-		defer func() { <-s.changing }()
+	case places <- struct{}{}:
+		defer func() { <-places }()
 	default:
 		return nil, NewProblem(http.StatusServiceUnavailable,
 			"too many clients wait for a plan or a reload",
@@ -125,10 +137,11 @@ func (s *Server) change(fn func() (any, error)) (any, error) {
 	return fn()
 }
 
-func (s *Server) changes(get func(context.Context) (Plan, error)) func(*http.Request) (any, error) {
-	return func(*http.Request) (any, error) {
-		return s.change(func() (any, error) {
-			return listed(get(s.ctx))
+func (s *Server) changes(places chan struct{}, get func(context.Context) (Plan, error),
+) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		return s.within(places, func() (any, error) {
+			return listed(get(s.on(r)))
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,12 @@ type Config struct {
 	Group string
 	// TLS is the interface on TCP.
 	TLS TLS
+	// Roles returns the roles of clients, which may change; nil: all are Admin.
+	Roles func() *Roles
+	// Refused is called when a peer has shown no certificate, and when a client has not the role
+	// for a request. args are keys and values for the log. Any goroutine may call it; nil is not
+	// called.
+	Refused func(message string, remote netip.AddrPort, args []any)
 }
 
 // Source is what the interface serves. Several goroutines may call its functions at once. Those
@@ -44,22 +51,23 @@ type Source struct {
 	Hosts       func() []Host
 	Refusals    func() []Refusal
 	Connections func(context.Context) ([]Connection, error)
+	Latency     func(context.Context) ([]Latency, error)
 	Reactors    func(context.Context) ([]Reactor, error)
 	Disks       func(context.Context) ([]Disk, error)
 	// Events returns the events with an ID above since that are still known. changed is closed at
 	// the next one.
 	Events func(since uint64) (list []Event, changed <-chan struct{})
 	// Plan returns what Reload would change, Reload what it has changed. Their context ends with
-	// the server, not with the client.
+	// the server, not with the client; By says who that is.
 	Plan, Reload func(context.Context) (Plan, error)
 	// Put creates or changes an object that requests manage; body is what they say of it. Delete
 	// deletes one; recursive: with all that is in it. They return what was changed, once it is
-	// durable.
-	Put    func(o Object, body []byte) (Plan, error)
-	Delete func(o Object, recursive bool) (Plan, error)
+	// durable. Their context is as that of Plan.
+	Put    func(ctx context.Context, o Object, body []byte) (Plan, error)
+	Delete func(ctx context.Context, o Object, recursive bool) (Plan, error)
 	// Create is Put of the namespace of a subsystem that has the uuid in body; it may choose an
 	// NSID.
-	Create func(subsystem string, body []byte) (NamespaceID, error)
+	Create func(ctx context.Context, subsystem string, body []byte) (NamespaceID, error)
 	// Disconnect returns how many associations of the host it has ended; subsystem "" is all.
 	Disconnect func(host, subsystem string) int
 	// Drain takes listeners out of service, or ends that, and returns them.
@@ -77,8 +85,8 @@ type Source struct {
 const (
 	maxConnections = 24
 	maxFollowers   = 8 // connections that wait for events
-	// connections that wait for a plan or a reload, also of clients that are gone
-	maxChanging = 4
+	// connections that wait for a change, also of clients that are gone, and for a plan
+	maxChanging, maxPlanning = 4, 4
 	// the same of requests that create or delete objects, which are carried out one by one
 	maxWriting   = 8
 	headerBytes  = 8 << 10
@@ -92,13 +100,17 @@ const (
 // Server serves the interface until Close.
 type Server struct {
 	src       Source
+	config    Config
 	log       *slog.Logger
 	socket    string
 	file      fs.FileInfo // of the socket
 	http      http.Server
 	followers chan struct{}
 	changing  chan struct{}
+	planning  chan struct{}
 	writing   chan struct{}
+	others    chan struct{}  // of the clients that are not Admin
+	held      sync.Map       // their connections
 	serving   sync.WaitGroup // the listeners
 	tcp       net.Addr
 	files     Certificates
@@ -117,15 +129,17 @@ func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 		c.Mode = privateMode
 	}
 	s := &Server{
-		src: src, log: log, socket: c.Socket, followers: make(chan struct{}, maxFollowers),
-		changing: make(chan struct{}, maxChanging), writing: make(chan struct{}, maxWriting),
-		files: c.TLS.Certificates,
+		src: src, config: c, log: log, socket: c.Socket,
+		followers: make(chan struct{}, maxFollowers), changing: make(chan struct{}, maxChanging),
+		planning: make(chan struct{}, maxPlanning), writing: make(chan struct{}, maxWriting),
+		others: make(chan struct{}, maxOthers), files: c.TLS.Certificates,
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.http = http.Server{
 		Handler: s.handler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ConnContext: withClient,
+		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ConnContext: s.enter, ConnState: s.leave,
 	}
 	listeners, err := s.listen(c)
 	if err != nil {
@@ -154,7 +168,7 @@ func (s *Server) listen(c Config) (list []net.Listener, err error) {
 			return nil, err
 		}
 		s.tcp = l.Addr()
-		list = append(list, newTLSListener(l, s.tls.Load, c.TLS.Refused))
+		list = append(list, NewTLSListener(l, s.tls.Load, s.untrusted))
 	}
 	if c.Socket == "" {
 		return list, nil
@@ -205,24 +219,30 @@ func (s *Server) Close() error {
 // route is one operation. openapi.json describes it.
 type route struct {
 	pattern, summary string
+	role             Role // that it needs
 	// body and answer are of the types that are sent; nil is nothing, Keys any of them.
 	body, answer any
 	handle       func(r *http.Request) (any, error)
 }
 
+// The routes that write their answers themselves.
+const eventsRoute, openAPIRoute = "GET /v1/events", "GET /v1/openapi.json"
+
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
+	needed := map[string]Role{"": Read, eventsRoute: Read, openAPIRoute: Read}
 	for _, op := range s.routes() {
+		needed[op.pattern] = op.role
 		mux.HandleFunc(op.pattern, func(w http.ResponseWriter, r *http.Request) {
 			v, err := op.handle(r)
-			if r.Method != http.MethodGet {
+			if op.role > Read {
 				s.logWrite(r, err)
 			}
 			answer(w, v, err)
 		})
 	}
-	mux.HandleFunc("GET /v1/events", s.events)
-	mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc(eventsRoute, s.events)
+	mux.HandleFunc(openAPIRoute, func(w http.ResponseWriter, _ *http.Request) {
 		write(w, http.StatusOK, "application/json", openAPI)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -232,12 +252,18 @@ func (s *Server) handler() http.Handler {
 			panic(http.ErrAbortHandler)
 		}
 		if err := s.trusts(r); err != nil {
+			s.untrusted(clientOf(r.Context()).remote, err)
 			w.Header().Set("Connection", "close")
 			answer(w, nil, NewProblem(http.StatusForbidden, err.Error(),
 				"Connect again with a certificate that the target trusts now."))
 			return
 		}
-		if h, pattern := mux.Handler(r); pattern == "" {
+		h, pattern := mux.Handler(r)
+		if err := s.forbids(r, needed[pattern]); err != nil {
+			answer(w, nil, err)
+			return
+		}
+		if pattern == "" {
 			refused := statusWriter{header: w.Header()}
 			h.ServeHTTP(&refused, r)
 			answer(w, nil, NewProblem(refused.status, "there is no "+r.Method+" of "+r.URL.Path,
@@ -250,14 +276,21 @@ func (s *Server) handler() http.Handler {
 
 // logWrite says who changed something, or tried to.
 func (s *Server) logWrite(r *http.Request, err error) {
-	operation := r.Method + " " + r.URL.Path
-	args := append([]any{"request", operation}, clientOf(r).name...)
+	args := append([]any{"request", operation(r)}, By(r.Context())...)
 	if err != nil {
 		s.log.Warn("control request failed", append(args, "err", err)...)
 		return
 	}
 	s.log.Info("control request", args...)
 }
+
+// untrusted tells the log that the certificate of a client does not count, or is missing.
+func (s *Server) untrusted(remote netip.AddrPort, err error) {
+	s.refused("control connection refused", remote, "err", err)
+}
+
+// operation is what a client asks for, as log lines say it.
+func operation(r *http.Request) string { return capped(r.Method + " " + r.URL.Path) }
 
 func (s *Server) disconnect(d Disconnect) (any, error) {
 	if d.Host == "" {

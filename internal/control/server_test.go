@@ -95,14 +95,19 @@ func testSource(f *feed) Source {
 		Connections: func(context.Context) ([]Connection, error) {
 			return filled[[]Connection](), nil
 		},
-		Disks:      func(context.Context) ([]Disk, error) { return filled[[]Disk](), nil },
-		Reactors:   func(context.Context) ([]Reactor, error) { return filled[[]Reactor](), nil },
-		Events:     f.events,
-		Plan:       func(context.Context) (Plan, error) { return filled[Plan](), nil },
-		Reload:     func(context.Context) (Plan, error) { return Plan{}, nil },
-		Put:        func(Object, []byte) (Plan, error) { return filled[Plan](), nil },
-		Create:     func(string, []byte) (NamespaceID, error) { return filled[NamespaceID](), nil },
-		Delete:     func(Object, bool) (Plan, error) { return Plan{}, nil },
+		Latency:  func(context.Context) ([]Latency, error) { return filled[[]Latency](), nil },
+		Disks:    func(context.Context) ([]Disk, error) { return filled[[]Disk](), nil },
+		Reactors: func(context.Context) ([]Reactor, error) { return filled[[]Reactor](), nil },
+		Events:   f.events,
+		Plan:     func(context.Context) (Plan, error) { return filled[Plan](), nil },
+		Reload:   func(context.Context) (Plan, error) { return Plan{}, nil },
+		Put: func(context.Context, Object, []byte) (Plan, error) {
+			return filled[Plan](), nil
+		},
+		Create: func(context.Context, string, []byte) (NamespaceID, error) {
+			return filled[NamespaceID](), nil
+		},
+		Delete:     func(context.Context, Object, bool) (Plan, error) { return Plan{}, nil },
 		Disconnect: func(host, _ string) int { return len(host) },
 		Drain:      func(ListenerID, bool) ([]Listener, error) { return filled[[]Listener](), nil },
 		ANA:        filled[[]ANA],
@@ -153,6 +158,7 @@ func TestClient(t *testing.T) {
 	equal(t, c.Namespaces)
 	equal(t, c.Hosts)
 	equal(t, c.Connections)
+	equal(t, c.Latency)
 	equal(t, c.Refusals)
 	equal(t, c.Plan)
 	if p, err := c.Reload(t.Context()); err != nil || p.Changes == nil || len(p.Changes) != 0 {
@@ -305,7 +311,7 @@ func TestSocket(t *testing.T) {
 		t.Errorf("a file in its place: %v", err)
 	}
 	_, err = Listen(Config{Socket: path, Group: "no such group"}, Source{}, quiet)
-	if err == nil || !strings.Contains(err.Error(), "does not exist") {
+	if err == nil || !strings.Contains(err.Error(), "there is no group") {
 		t.Errorf("a group: %v", err)
 	}
 }

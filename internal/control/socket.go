@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 const (
@@ -58,9 +60,12 @@ func userSocket() string {
 // that a dead process has left is replaced. Of two targets that start with the same socket at the
 // same moment, the last one keeps it.
 func listen(c Config) (*net.UnixListener, error) {
-	gid, err := lookupGroup(c.Group)
+	gid, err := -1, error(nil)
+	if c.Group != "" {
+		gid, err = LookupGroup(c.Group)
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the control socket is for a group: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(c.Socket), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of the control socket: %w", err)
@@ -91,19 +96,37 @@ func listen(c Config) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// lookupGroup returns the ID of a group, -1 for "".
-func lookupGroup(name string) (int, error) {
-	if name == "" {
-		return -1, nil
+// LookupGroup returns the ID of a group that is given by its name or ID.
+func LookupGroup(name string) (int, error) {
+	return lookup(name, func() (string, error) {
+		g, err := user.LookupGroup(name)
+		if err != nil {
+			return "", fmt.Errorf("there is no group %q", name)
+		}
+		return g.Gid, nil
+	})
+}
+
+// LookupUser returns the ID of a user who is given by name or ID.
+func LookupUser(name string) (int, error) {
+	return lookup(name, func() (string, error) {
+		u, err := user.Lookup(name)
+		if err != nil {
+			return "", fmt.Errorf("there is no user %q", name)
+		}
+		return u.Uid, nil
+	})
+}
+
+func lookup(name string, find func() (string, error)) (int, error) {
+	if id, err := strconv.ParseUint(name, 10, 31); err == nil {
+		return int(id), nil
 	}
-	if gid, err := strconv.ParseUint(name, 10, 31); err == nil {
-		return int(gid), nil
-	}
-	g, err := user.LookupGroup(name)
+	id, err := find()
 	if err != nil {
-		return 0, fmt.Errorf("the control socket is for a group that does not exist: %q", name)
+		return 0, err
 	}
-	return strconv.Atoi(g.Gid)
+	return strconv.Atoi(id)
 }
 
 // removeStale removes a socket at which no process listens. Everything else is an error.
@@ -123,7 +146,7 @@ func removeStale(path string) error {
 	}
 	owner := "another process"
 	if err == nil {
-		if cred, err := credentials(c); err == nil {
+		if cred, _, err := credentials(c); err == nil {
 			owner = fmt.Sprintf("process %d", cred.Pid)
 		}
 		_ = c.Close()
@@ -131,21 +154,20 @@ func removeStale(path string) error {
 	return fmt.Errorf("%s listens at %s; stop it, or choose another control.socket", owner, path)
 }
 
-// credentials are those of the process at the other end of a unix socket (unix(7)).
-func credentials(c net.Conn) (cred *unix.Ucred, err error) {
-	if n, ok := c.(interface{ NetConn() net.Conn }); ok {
-		c = n.NetConn()
-	}
+// credentials are those of the process at the other end of a unix socket (unix(7)), with its
+// supplementary groups.
+func credentials(c net.Conn) (cred *unix.Ucred, groups []uint32, err error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return nil, errors.New("not a unix socket")
+		return nil, nil, errors.New("not a unix socket")
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	failed := raw.Control(func(fd uintptr) {
 		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		groups, _ = sys.PeerGroups(int(fd)) // without them it has fewer rights
 	})
-	return cred, errors.Join(failed, err)
+	return cred, groups, errors.Join(failed, err)
 }

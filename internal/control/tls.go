@@ -9,15 +9,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
 )
@@ -42,8 +39,6 @@ type TLS struct {
 	Listen netip.AddrPort
 	// Certificates are read by Listen and by Server.Renew.
 	Certificates Certificates
-	// Refused is called when a peer has shown no certificate. Any goroutine may call it.
-	Refused func(remote netip.AddrPort, err error)
 }
 
 // Certificates names the PEM files with which one side of a TLS connection proves who it is, and
@@ -71,22 +66,30 @@ func (e *FileError) Error() string {
 
 func (e *FileError) Unwrap() error { return e.err }
 
-// load reads the files.
-func (c Certificates) load() (own tls.Certificate, ca *x509.CertPool, err error) {
+// pair reads the certificate and its key.
+func (c Certificates) pair() (own tls.Certificate, err error) {
 	certificate, err := readPEM(c.Certificate)
 	if err != nil {
-		return own, nil, err
+		return own, err
 	}
 	key, err := readPEM(c.Key)
 	if err != nil {
-		return own, nil, err
+		return own, err
 	}
 	// The key file has the blame only if the other one is a certificate.
 	if own, err = tls.X509KeyPair(certificate, key); err != nil {
 		if ca := x509.NewCertPool(); !ca.AppendCertsFromPEM(certificate) {
-			return own, nil, &FileError{c.Certificate, errors.New("no PEM certificate")}
+			return own, &FileError{c.Certificate, errors.New("no PEM certificate")}
 		}
-		return own, nil, &FileError{c.Key, err}
+		return own, &FileError{c.Key, err}
+	}
+	return own, nil
+}
+
+// load reads the files.
+func (c Certificates) load() (own tls.Certificate, ca *x509.CertPool, err error) {
+	if own, err = c.pair(); err != nil {
+		return own, nil, err
 	}
 	roots, err := readPEM(c.CA)
 	if err != nil {
@@ -132,6 +135,19 @@ func (c Certificates) Server() (*tls.Config, error) {
 	}, nil
 }
 
+// PublicServer returns what a server needs to know of the files now that asks clients for no
+// certificate; it needs no CA. The error is a *FileError.
+func (c Certificates) PublicServer() (*tls.Config, error) {
+	own, err := c.pair()
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own},
+		NextProtos: []string{"http/1.1"},
+	}, nil
+}
+
 // Client returns what a client needs to know of the files now. The error is a *FileError.
 func (c Certificates) Client() (*tls.Config, error) {
 	own, ca, err := c.load()
@@ -156,9 +172,12 @@ type tlsListener struct {
 	cancel context.CancelFunc
 }
 
-func newTLSListener(l net.Listener, config func() *tls.Config,
-	refused func(netip.AddrPort, error),
-) *tlsListener {
+// NewTLSListener returns a listener for the connections of l (TCP) on which a TLS handshake has
+// succeeded with the config of its time. Others hold a bounded share each, and end soon; refused
+// is then called, by any goroutine.
+func NewTLSListener(l net.Listener, config func() *tls.Config,
+	refused func(remote netip.AddrPort, err error),
+) net.Listener {
 	t := &tlsListener{
 		Listener: l, config: config, refused: refused, ready: make(chan net.Conn),
 		// Unassociated connections, as all are here, have a quarter.
@@ -249,41 +268,10 @@ func (t *tlsListener) Close() error {
 	return err
 }
 
-// client is who has sent a request.
-type client struct {
-	name         []any // as log lines say it
-	certificates []*x509.Certificate
-}
-
-type clientKey struct{}
-
-func clientOf(r *http.Request) client { return r.Context().Value(clientKey{}).(client) }
-
-// withClient notes who a client is.
-func withClient(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, clientKey{}, newClient(c))
-}
-
-func newClient(c net.Conn) client {
-	if n, ok := c.(interface{ NetConn() net.Conn }); ok {
-		if t, ok := n.NetConn().(*tls.Conn); ok {
-			chain := t.ConnectionState().PeerCertificates
-			subject := chain[0].Subject.String()
-			subject = subject[:min(len(subject), 256)]
-			return client{[]any{"remote", c.RemoteAddr(), "certificate", subject}, chain}
-		}
-	}
-	cred, err := credentials(c)
-	if err != nil {
-		cred = &unix.Ucred{Pid: -1, Uid: math.MaxUint32}
-	}
-	return client{[]any{"uid", cred.Uid, "pid", cred.Pid}, nil}
-}
-
 // trusts says why a client that came with a certificate would not be let in now: since then it may
 // have expired, or its CA may have been replaced.
 func (s *Server) trusts(r *http.Request) error {
-	chain := clientOf(r).certificates
+	chain := clientOf(r.Context()).certificates
 	if chain == nil {
 		return nil
 	}

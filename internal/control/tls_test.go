@@ -91,10 +91,10 @@ type refusals struct {
 	errs []error
 }
 
-func (r *refusals) add(_ netip.AddrPort, err error) {
+func (r *refusals) add(message string, _ netip.AddrPort, args []any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.errs = append(r.errs, err)
+	r.errs = append(r.errs, fmt.Errorf("%s: %v", message, args))
 }
 
 func (r *refusals) await(t *testing.T, text string) {
@@ -120,8 +120,7 @@ func serveTLS(t *testing.T, a *authority, f *feed, log *slog.Logger) (*Server, *
 	src := testSource(f)
 	s, err := Listen(Config{TLS: TLS{
 		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Certificates: a.files("server"),
-		Refused: r.add,
-	}}, src, log)
+	}, Refused: r.add}, src, log)
 	a.must(err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -198,7 +197,7 @@ func TestTLS(t *testing.T) {
 // TestTLSTrustEnds: who is connected when the CA is replaced is not served any longer.
 func TestTLSTrustEnds(t *testing.T) {
 	a, other, f := newAuthority(t), newAuthority(t), new(feed)
-	s, _ := serveTLS(t, a, f, quiet)
+	s, r := serveTLS(t, a, f, quiet)
 	f.add(Event{})
 	client, err := NewTLSClient(s.Addr().String(), a.files("client"))
 	a.must(err)
@@ -226,6 +225,7 @@ func TestTLSTrustEnds(t *testing.T) {
 		"unknown authority") {
 		t.Errorf("a request: %v", err)
 	}
+	r.await(t, "control connection refused: [err x509: ")
 }
 
 // TestTLSFiles: files that cannot be used are named, and those that are in use stay.

@@ -2,7 +2,7 @@
 // for the target of the Linux kernel (nvmet), and SPDK.
 //
 // What makes a difference to who gets at the data is never loosened: what needs authentication or
-// TLS, or is shown to some hosts only, is left out and noted.
+// TLS is not converted without.
 package convert
 
 import (

@@ -1,6 +1,9 @@
 package convert
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // nvmetBlockSize is that of files: the block size of their file system, at most 4096
 // (drivers/nvme/target/io-cmd-file.c), which is what nearly all have.
@@ -14,13 +17,13 @@ func (r *reader) nvmet(root *value) {
 			"Name a file that nvmetcli has saved.")
 		return
 	}
-	authenticated := r.nvmetHosts(root)
+	r.nvmetHosts(root)
 	for _, s := range r.objects(root, "subsystems", "") {
 		if s.member("subsystem") != nil {
 			r.problem(s, "subsystems", "is a part of SPDK", "Use: nvmf-target convert spdk FILE")
 			return
 		}
-		r.nvmetSubsystem(s, authenticated)
+		r.nvmetSubsystem(s)
 	}
 	for _, p := range r.objects(root, "ports", "") {
 		r.nvmetPort(p)
@@ -28,22 +31,27 @@ func (r *reader) nvmet(root *value) {
 	r.rest(root, "")
 }
 
-// nvmetHosts returns the hosts that have to authenticate.
-func (r *reader) nvmetHosts(root *value) map[string]bool {
-	list := map[string]bool{}
+// nvmetHosts reads the hosts, of which those with a key have to authenticate.
+func (r *reader) nvmetHosts(root *value) {
 	for _, h := range r.objects(root, "hosts", "") {
 		nqn := r.required(h, "nqn", "hosts.")
 		keys := r.object(h, "dhchap", "hosts.")
-		if r.str(keys, "key", "hosts.dhchap.") != "" {
-			list[nqn] = true
+		out := &host{
+			at: h, nqn: nqn, keyIn: "dhchap_key", key: r.str(keys, "key", "hosts.dhchap."),
+			ctrlKeyIn: "dhchap_ctrl_key", ctrlKey: r.str(keys, "ctrl_key", "hosts.dhchap."),
+			hash: strings.TrimSuffix(strings.TrimPrefix(
+				r.str(keys, "hash", "hosts.dhchap."), "hmac("), ")"),
+			group: r.str(keys, "dhgroup", "hosts.dhchap."),
 		}
-		r.str(keys, "ctrl_key", "hosts.dhchap.")
+		if out.key != "" {
+			r.out.hosts = append(r.out.hosts, out)
+		}
+		r.rest(keys, "hosts.dhchap.")
 		r.rest(h, "hosts.")
 	}
-	return list
 }
 
-func (r *reader) nvmetSubsystem(v *value, authenticated map[string]bool) {
+func (r *reader) nvmetSubsystem(v *value) {
 	const path = "subsystems."
 	attr := r.object(v, "attr", path)
 	s := &subsystem{
@@ -55,14 +63,7 @@ func (r *reader) nvmetSubsystem(v *value, authenticated map[string]bool) {
 		cntlidMax:    r.number(attr, "cntlid_max", path+"attr.", 65519),
 		maxIOQueues:  r.number(attr, "qid_max", path+"attr.", 128),
 	}
-	for _, h := range r.strs(v, "allowed_hosts", path) {
-		if authenticated[h] {
-			r.note(v, "left out: host %s of %s, which has to authenticate (DH-HMAC-CHAP). Add it "+
-				"to hosts if it may connect without", short(h), short(s.nqn))
-			continue
-		}
-		s.hosts = append(s.hosts, h)
-	}
+	s.hosts = r.strs(v, "allowed_hosts", path)
 	if r.flag(attr, "pi_enable", path+"attr.", false) {
 		r.note(attr, "protection information (pi_enable) has no counterpart")
 	}
@@ -84,13 +85,10 @@ func (r *reader) nvmetNamespace(s *subsystem, v *value) {
 	}
 	name := r.str(device, "path", path+"device.")
 	enabled := r.flag(v, "enable", path, true)
-	if group := r.number(v, "ana_grpid", path, 1); group > 1 {
-		r.note(v, "namespace %d of %s is in ANA group %d: no counterpart, all paths are optimized",
-			n.nsid, short(s.nqn), group)
-	}
+	n.anaGroup = r.number(v, "ana_grpid", path, 1)
 	r.object(v, "ana", path).member("grpid") // the same
 	r.rest(device, path+"device.")
-	r.rest(v, path, "ana")
+	r.rest(v, path, "ana", "resv") // reservations are always there
 	switch {
 	case !enabled:
 		r.note(v, "left out: namespace %d of %s, which is not enabled", n.nsid, short(s.nqn))
@@ -119,19 +117,24 @@ func (r *reader) nvmetPort(v *value) {
 	required := strings.ToLower(r.str(addr, "treq", path+"addr.")) == "required"
 	subsystems := r.strs(v, "subsystems", path)
 	for _, o := range r.objects(v, "referrals", path) {
-		to := r.object(o, "addr", path)
-		r.note(o, "port %d: the referral to %s has no counterpart", id,
-			short(r.str(to, "traddr", path)))
+		if r.flag(o, "enable", path, true) {
+			r.referral(r.object(o, "addr", path), path+"referrals.addr.", "")
+		}
 	}
+	var ana []string
 	for _, g := range r.objects(v, "ana_groups", path) {
-		state := r.str(r.object(g, "ana", path), "state", path+"ana_groups.ana.")
-		if state != "" && state != "optimized" {
-			r.note(g, "port %d: ANA group %d is %s: no counterpart, all paths are optimized", id,
-				r.number(g, "grpid", path, 0), short(state))
+		group := r.number(g, "grpid", path+"ana_groups.", 0)
+		switch state := r.str(r.object(g, "ana", path), "state", path+"ana_groups.ana."); state {
+		case "", "optimized":
+		case "change":
+			r.note(g, "port %d: ANA group %d changes, and is optimized here", id, group)
+		default:
+			ana = append(ana, fmt.Sprintf("%d: %s", group, quote(state)))
 		}
 	}
 	if required || strings.HasPrefix(security, "tls") {
-		r.note(addr, "left out: port %d, which has TLS. There is none", id)
+		r.note(addr, "left out: port %d, which has TLS. Add it with tls: required, and "+
+			"hosts with their tls_key", id)
 		return
 	}
 	l := r.address(addr, path+"addr.")
@@ -149,6 +152,7 @@ func (r *reader) nvmetPort(v *value) {
 	if l == nil {
 		return
 	}
+	l.ana = ana
 	for _, nqn := range subsystems {
 		if s := r.subsystem(nqn); s != nil {
 			s.listeners = append(s.listeners, l)

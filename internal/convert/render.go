@@ -21,14 +21,27 @@ func (r *reader) render(kind string) (text string, places map[string]string) {
 	b.WriteString("listeners:\n")
 	for i, l := range r.out.listeners {
 		places[fmt.Sprintf("listeners[%d]", i)] = r.place(l.at.offset)
-		fmt.Fprintf(&b, "  - {transport: %s, address: %s, port: %d}\n", l.transport,
-			quote(l.address), l.port)
+		l.render(&b, "  - ")
+	}
+	if len(r.out.referrals) > 0 {
+		b.WriteString("discovery:\n  referrals:\n")
+	}
+	for i, l := range r.out.referrals {
+		places[fmt.Sprintf("discovery.referrals[%d]", i)] = r.place(l.at.offset)
+		l.render(&b, "    - ")
+	}
+	if len(r.out.hosts) > 0 {
+		b.WriteString("hosts:\n")
+	}
+	for i, h := range r.out.hosts {
+		places[fmt.Sprintf("hosts[%d]", i)] = r.place(h.at.offset)
+		h.render(&b)
 	}
 	b.WriteString("subsystems:\n")
 	for i, s := range r.out.subsystems {
 		path := fmt.Sprintf("subsystems[%d]", i)
 		places[path] = r.place(s.at.offset)
-		s.render(&b)
+		s.render(&b, len(r.out.listeners))
 		for j, n := range s.namespaces {
 			places[fmt.Sprintf("%s.namespaces[%d]", path, j)] = r.place(n.at.offset)
 			n.render(&b)
@@ -37,7 +50,41 @@ func (r *reader) render(kind string) (text string, places map[string]string) {
 	return b.String(), places
 }
 
-func (s *subsystem) render(b *strings.Builder) {
+func (l *listener) render(b *strings.Builder, indent string) {
+	more := ""
+	if l.nqn != "" {
+		more = ", nqn: " + quote(l.nqn)
+	}
+	if l.ana != nil {
+		more = ", ana_states: {" + strings.Join(l.ana, ", ") + "}"
+	}
+	fmt.Fprintf(b, "%s{transport: %s, address: %s, port: %d%s}\n", indent, l.transport,
+		quote(l.address), l.port, more)
+}
+
+func (h *host) render(b *strings.Builder) {
+	fmt.Fprintf(b, "  - nqn: %s\n", quote(h.nqn))
+	const indent = "    "
+	key(b, indent, h.keyIn, quote(h.key))
+	key(b, indent, h.ctrlKeyIn, quote(h.ctrlKey))
+	if h.hash != "" {
+		key(b, indent, "dhchap_hash", "["+quote(h.hash)+"]")
+	}
+	if h.group != "" && h.group != "null" { // which protects less: that of the default
+		key(b, indent, "dhchap_dhgroup", "["+quote(h.group)+"]")
+	}
+}
+
+// list has texts, one a line.
+func list(b *strings.Builder, indent, name string, texts []string) {
+	fmt.Fprintf(b, "%s%s:\n", indent, name)
+	for _, t := range texts {
+		fmt.Fprintf(b, "%s  - %s\n", indent, quote(t))
+	}
+}
+
+// render writes all but the namespaces; there are so many listeners.
+func (s *subsystem) render(b *strings.Builder, listeners int) {
 	fmt.Fprintf(b, "  - nqn: %s\n", quote(s.nqn))
 	const indent = "    "
 	key(b, indent, "serial", quote(s.serial))
@@ -48,10 +95,14 @@ func (s *subsystem) render(b *strings.Builder) {
 	if s.allowAnyHost {
 		key(b, indent, "allow_any_host", "true")
 	} else {
-		fmt.Fprintf(b, "%shosts:\n", indent)
-		for _, h := range s.hosts {
-			fmt.Fprintf(b, "%s  - %s\n", indent, quote(h))
+		list(b, indent, "hosts", s.hosts)
+	}
+	if len(s.listeners) < listeners {
+		var names []string
+		for _, l := range s.listeners {
+			names = append(names, l.name())
 		}
+		list(b, indent, "listeners", names)
 	}
 	fmt.Fprintf(b, "%snamespaces:\n", indent)
 }
@@ -81,6 +132,12 @@ func (n *namespace) render(b *strings.Builder) {
 	key(b, indent, "nguid", quote(n.nguid))
 	key(b, indent, "eui64", quote(n.eui64))
 	key(b, indent, "limits", n.limitsText())
+	if n.anaGroup > 1 {
+		key(b, indent, "ana_group", strconv.FormatUint(n.anaGroup, 10))
+	}
+	if n.hosts != nil {
+		list(b, indent, "hosts", n.hosts)
+	}
 }
 
 func key(b *strings.Builder, indent, name, text string) {

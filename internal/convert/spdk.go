@@ -16,7 +16,7 @@ func (r *reader) spdk(root *value) {
 			"written; that of nvmetcli: nvmf-target convert nvmet FILE")
 		return
 	}
-	s := spdk{reader: r, bdevs: map[string]*bdev{}}
+	s := spdk{reader: r, bdevs: map[string]*bdev{}, keys: map[string]string{}}
 	var rpcs []*value
 	for _, p := range parts {
 		r.str(p, "subsystem", "")
@@ -38,9 +38,12 @@ func (r *reader) spdk(root *value) {
 	r.rest(root, "")
 }
 
+const discoveryNQN = "nqn.2014-08.org.nvmexpress.discovery"
+
 type spdk struct {
 	*reader
 	bdevs map[string]*bdev
+	keys  map[string]string // files by the name of the key
 }
 
 // flatten appends RPCs. Newer versions put those of one kind into a list.
@@ -109,6 +112,10 @@ func isTuning(method string) bool {
 
 var nvmfMethods = map[string]method{
 	"nvmf_create_subsystem": (*spdk).createSubsystem,
+	"keyring_file_add_key": func(s *spdk, p *value, path string) {
+		s.keys[s.required(p, "name", path)] = s.required(p, "path", path)
+	},
+	"nvmf_discovery_add_referral": (*spdk).addReferral,
 }
 
 // memberMethods come after all subsystems.
@@ -117,8 +124,34 @@ var memberMethods = map[string]method{
 	"nvmf_subsystem_allow_any_host": (*spdk).allowAnyHost,
 	"nvmf_subsystem_add_ns":         (*spdk).addNamespace,
 	"nvmf_subsystem_add_listener":   (*spdk).addListener,
-	// addNamespace leaves out namespaces with hosts of their own.
-	"nvmf_ns_add_host": func(_ *spdk, p *value, _ string) { p.ignore() },
+	"nvmf_ns_add_host":              (*spdk).showNamespace,
+}
+
+func (s *spdk) addReferral(p *value, path string) {
+	nqn := s.str(p, "subnqn", path)
+	address := s.object(p, "address", path)
+	if s.flag(p, "secure_channel", path, false) {
+		s.note(p, "left out: the referral to %s, which has TLS",
+			short(s.str(address, "traddr", path)))
+		return
+	}
+	if nqn == discoveryNQN {
+		nqn = ""
+	}
+	s.referral(address, path+"address.", nqn)
+}
+
+// showNamespace lets a host see a namespace, unless that is left out.
+func (s *spdk) showNamespace(p *value, path string) {
+	n, nsid, host := s.of(p, path), s.number(p, "nsid", path, 0), s.required(p, "host", path)
+	if n == nil {
+		return
+	}
+	for _, ns := range n.namespaces {
+		if ns.nsid == nsid {
+			ns.hosts = append(ns.hosts, host)
+		}
+	}
 }
 
 func (s *spdk) createSubsystem(p *value, path string) {
@@ -131,15 +164,12 @@ func (s *spdk) createSubsystem(p *value, path string) {
 		cntlidMax:    s.number(p, "max_cntlid", path, 65519),
 		maxIOQueues:  128,
 	}
-	if s.flag(p, "ana_reporting", path, false) {
-		s.note(p, "ana_reporting of %s has no counterpart: all paths are optimized", short(n.nqn))
-	}
 	if s.flag(p, "passthrough", path, false) {
 		s.note(p, "passthrough of %s has no counterpart", short(n.nqn))
 	}
 	// Limits and features of its own.
 	for _, name := range []string{
-		"max_namespaces", "dmrsl", "wzsl", "enable_nssr", "max_discard_size_kib",
+		"ana_reporting", "max_namespaces", "dmrsl", "wzsl", "enable_nssr", "max_discard_size_kib",
 		"max_write_zeroes_size_kib",
 	} {
 		p.member(name)
@@ -166,16 +196,42 @@ func (s *spdk) addHost(p *value, path string) {
 	if n == nil {
 		return
 	}
-	host := s.required(p, "host", path)
-	for _, key := range []string{"dhchap_key", "dhchap_ctrlr_key", "psk"} {
-		if s.str(p, key, path) != "" {
-			s.note(p, "left out: host %s of %s, which has to authenticate (%s). Add it to hosts "+
-				"if it may connect without", short(host), short(n.nqn), key)
-			p.ignore()
-			return
+	nqn := s.required(p, "host", path)
+	if s.str(p, "psk", path) != "" {
+		s.note(p, "left out: host %s of %s, which has to authenticate (psk). Add it to hosts "+
+			"if it may connect without", short(nqn), short(n.nqn))
+		p.ignore()
+		return
+	}
+	if key := s.str(p, "dhchap_key", path); key != "" && !s.addKeys(p, path, nqn, key) {
+		s.note(p, "left out: host %s of %s: here a host has the same keys at all subsystems, in "+
+			"files", short(nqn), short(n.nqn))
+		return
+	}
+	n.hosts = append(n.hosts, nqn)
+}
+
+// addKeys gives a host its keys; false if it has others or they are not in files.
+func (s *spdk) addKeys(p *value, path, nqn, key string) bool {
+	h := &host{
+		at: p, nqn: nqn, keyIn: "dhchap_key_file", key: s.keys[key],
+		ctrlKeyIn: "dhchap_ctrl_key_file",
+	}
+	if ctrlr := s.str(p, "dhchap_ctrlr_key", path); ctrlr != "" {
+		if h.ctrlKey = s.keys[ctrlr]; h.ctrlKey == "" {
+			return false
 		}
 	}
-	n.hosts = append(n.hosts, host)
+	for _, o := range s.out.hosts {
+		if o.nqn == nqn {
+			return o.key == h.key && o.ctrlKey == h.ctrlKey
+		}
+	}
+	if h.key == "" {
+		return false
+	}
+	s.out.hosts = append(s.out.hosts, h)
+	return true
 }
 
 func (s *spdk) allowAnyHost(p *value, path string) {
@@ -191,7 +247,8 @@ func (s *spdk) addListener(p *value, path string) {
 	}
 	address := s.object(p, "listen_address", path)
 	if s.flag(p, "secure_channel", path, false) {
-		s.note(p, "left out: a listener of %s, which has TLS. There is none", short(n.nqn))
+		s.note(p, "left out: a listener of %s, which has TLS. Add it with tls: required, "+
+			"and hosts with their tls_key", short(n.nqn))
 		p.ignore()
 		return
 	}
@@ -215,18 +272,10 @@ func (s *spdk) addNamespace(p *value, path string) {
 		eui64: strings.ToLower(identifier(s.str(v, "eui64", path))),
 	}
 	name := s.required(v, "bdev_name", path)
-	if s.str(v, "ptpl_file", path) != "" {
-		s.note(v, "reservations of namespace %d of %s that outlive a power loss (ptpl_file) have "+
-			"no counterpart", n.nsid, short(sub.nqn))
-	}
-	v.member("anagrpid") // ana_reporting is noted
-	hidden := s.flag(v, "no_auto_visible", path, false)
+	v.member("ptpl_file") // reservations outlive a power loss if hosts ask for it
+	v.member("anagrpid")  // states are not saved
+	n.hidden = s.flag(v, "no_auto_visible", path, false)
 	s.rest(v, path)
-	if hidden {
-		s.note(v, "left out: namespace %d of %s, which only some hosts see (no_auto_visible). "+
-			"Give them a subsystem of their own", n.nsid, short(sub.nqn))
-		return
-	}
 	st, why := s.storage(name)
 	if why != "" {
 		s.note(v, "left out: namespace %d of %s on bdev %s: %s", n.nsid, short(sub.nqn),

@@ -2,20 +2,44 @@ package convert
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 // target is what a file describes, in our terms.
 type target struct {
 	listeners  []*listener
+	referrals  []*listener
+	hosts      []*host
 	subsystems []*subsystem
+}
+
+// host is one that has to authenticate. Its keys are text, or paths of files.
+type host struct {
+	at                *value
+	nqn, key, ctrlKey string
+	keyIn, ctrlKeyIn  string // the names of the keys of the configuration
+	hash, group       string
 }
 
 type listener struct {
 	at                 *value
 	transport, address string
 	port               uint64
+	nqn                string   // of a referral, "" for the usual one
+	ana                []string // states of groups
+}
+
+// name is what subsystems call it.
+func (l *listener) name() string {
+	address := l.address
+	if ip, err := netip.ParseAddr(address); err == nil {
+		address = ip.String()
+	}
+	return l.transport + " " + net.JoinHostPort(address, strconv.FormatUint(l.port, 10))
 }
 
 type subsystem struct {
@@ -34,6 +58,10 @@ type namespace struct {
 	// nsid is 0 for the lowest free one.
 	nsid               uint64
 	uuid, nguid, eui64 string
+	anaGroup           uint64 // 0: the usual one
+	// hidden says that only hosts see it.
+	hidden bool
+	hosts  []string
 	storage
 }
 
@@ -55,27 +83,15 @@ func (r *reader) subsystem(nqn string) *subsystem {
 	return r.out.subsystems[i]
 }
 
-// address reads the members of the address of a listener, which both formats have. It returns nil,
-// after saying why, if we cannot listen there.
+// address reads the address of a listener. It returns nil, after saying why, if we cannot listen
+// there.
 func (r *reader) address(v *value, path string) *listener {
-	l := &listener{at: v, transport: strings.ToLower(r.required(v, "trtype", path))}
-	family := strings.ToLower(r.str(v, "adrfam", path))
-	switch {
-	case l.transport != "tcp" && l.transport != "rdma":
-		r.note(v, "left out: a listener of transport %q at %q; there are tcp and rdma",
-			short(l.transport), short(r.str(v, "traddr", path)))
-		v.ignore()
-		return nil
-	case family != "" && family != "ipv4" && family != "ipv6":
-		r.note(v, "left out: a listener with addresses of %q; there are IPv4 and IPv6",
-			short(family))
-		v.ignore()
+	l := r.endpoint(v, path, "listener")
+	if l == nil {
 		return nil
 	}
-	l.address = r.required(v, "traddr", path)
-	l.port = r.number(v, "trsvcid", path, 4420)
 	for _, other := range r.out.listeners {
-		if other.transport == l.transport && other.address == l.address && other.port == l.port {
+		if other.name() == l.name() {
 			return other
 		}
 	}
@@ -83,9 +99,54 @@ func (r *reader) address(v *value, path string) *listener {
 	return l
 }
 
-// finish leaves out what could not be served or what nobody could reach, and says where hosts reach
-// more than before.
+// referral reads the address of another discovery service.
+func (r *reader) referral(v *value, path, nqn string) {
+	l := r.endpoint(v, path, "referral")
+	if l == nil || slices.ContainsFunc(r.out.referrals, func(o *listener) bool {
+		return o.name() == l.name() && o.nqn == nqn
+	}) {
+		return
+	}
+	l.nqn = nqn
+	r.out.referrals = append(r.out.referrals, l)
+}
+
+// endpoint reads the members of an address, which both formats have.
+func (r *reader) endpoint(v *value, path, what string) *listener {
+	l := &listener{at: v, transport: strings.ToLower(r.required(v, "trtype", path))}
+	family := strings.ToLower(r.str(v, "adrfam", path))
+	switch {
+	case l.transport != "tcp" && l.transport != "rdma":
+		r.note(v, "left out: a %s of transport %q at %q; there are tcp and rdma", what,
+			short(l.transport), short(r.str(v, "traddr", path)))
+		v.ignore()
+		return nil
+	case family != "" && family != "ipv4" && family != "ipv6":
+		r.note(v, "left out: a %s with addresses of %q; there are IPv4 and IPv6",
+			what, short(family))
+		v.ignore()
+		return nil
+	}
+	l.address = r.required(v, "traddr", path)
+	l.port = r.number(v, "trsvcid", path, 4420)
+	return l
+}
+
+// finish leaves out what could not be served or what nobody could reach.
 func (r *reader) finish() {
+	for _, s := range r.out.subsystems {
+		s.namespaces = slices.DeleteFunc(s.namespaces, func(n *namespace) bool {
+			if n.hidden && n.hosts == nil {
+				r.note(n.at, "left out: namespace %d of %s, which no host sees", n.nsid,
+					short(s.nqn))
+			}
+			return n.hidden && n.hosts == nil
+		})
+	}
+	if slices.ContainsFunc(r.out.hosts, func(h *host) bool { return h.keyIn == "dhchap_key" }) {
+		r.note(r.out.hosts[0].at,
+			"there are keys in the result: nobody else may read it (chmod 600)")
+	}
 	r.out.subsystems = slices.DeleteFunc(r.out.subsystems, func(s *subsystem) bool {
 		var why string
 		switch {
@@ -120,13 +181,6 @@ func (r *reader) finish() {
 			s.hosts = nil
 		}
 		s.numberNamespaces()
-		for _, l := range r.out.listeners {
-			if !slices.Contains(s.listeners, l) {
-				r.note(s.at, "subsystem %s was not at %s %s:%d, and is there now: subsystems are "+
-					"at all listeners. Mind who reaches it", short(s.nqn), l.transport,
-					short(l.address), l.port)
-			}
-		}
 	}
 	if len(r.out.subsystems) == 0 && len(r.problems) == 0 {
 		r.problem(&value{}, "", "there is no subsystem that could be served here",

@@ -15,8 +15,8 @@ import (
 
 // Disk is a whole block device.
 type Disk struct {
-	// Name is as in /dev.
-	Name          string
+	// Name is as in /dev, Path that below /dev/disk/by-id, "" if there is none.
+	Name, Path    string
 	Model, Serial string
 	// Size is in bytes, BlockSize the logical block size.
 	Size      int64
@@ -28,8 +28,8 @@ type Disk struct {
 	// Zoned is the zone model of a zoned device ("host-managed"), "" for others.
 	Zoned      string
 	Partitions []string
-	// Uses says who uses the disk or a partition of it: "/ (vda1)", "swap", "dm-0", "namespace 2 of
-	// nqn...", "process 812 (qemu)".
+	// Uses says who uses the disk or a partition of it: "mounted at / (vda1)", "swap", "dm-0",
+	// "namespace 2 of nqn...", "process 812 (qemu)".
 	Uses   []string
 	Health Health
 
@@ -59,12 +59,16 @@ func (d *Disk) Exportable() string {
 type Machine struct {
 	// Sys and Proc are the mount points of sysfs and procfs.
 	Sys, Proc string
+	// ByID is the directory where udev links disks by what identifies them.
+	ByID string
 	// Ask reads the health of a drive.
 	Ask func(d *Disk) Health
 }
 
 // Linux returns this machine.
-func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc", Ask: ask} }
+func Linux() Machine {
+	return Machine{Sys: "/sys", Proc: "/proc", ByID: "/dev/disk/by-id", Ask: ask}
+}
 
 // List returns the disks in the order of their names. users are the namespaces of this target, by
 // the numbers ("8:1") of all devices that back them.
@@ -78,10 +82,11 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	processes := where.Processes()
+	processes, paths := where.Processes(), m.paths()
 	var list []*Disk
 	for _, e := range entries {
 		d := m.disk(e.Name())
+		d.Path = paths[d.Name]
 		if d.Size == 0 && d.Bus == "virtual" {
 			continue // unused loop devices and the like
 		}
@@ -105,6 +110,21 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 	}
 	slices.SortFunc(list, func(a, b *Disk) int { return compareNames(a.Name, b.Name) })
 	return list, nil
+}
+
+// paths returns the first link in ByID to each device, by its name: nvme-MODEL_SERIAL comes before
+// nvme-eui.NUMBER.
+func (m Machine) paths() map[string]string {
+	paths := map[string]string{}
+	links, _ := os.ReadDir(m.ByID) // missing without udev
+	for _, l := range links {
+		path := filepath.Join(m.ByID, l.Name())
+		to, _ := os.Readlink(path)
+		if name := filepath.Base(to); paths[name] == "" {
+			paths[name] = path
+		}
+	}
+	return paths
 }
 
 // use adds a user of the disk (part 0) or of its partition part-1.

@@ -54,7 +54,10 @@ func machine(t *testing.T, file string) Machine {
 			t.Fatal(err)
 		}
 	}
-	return Machine{Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc")}
+	return Machine{
+		Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc"),
+		ByID: filepath.Join(root, "by-id"),
+	}
 }
 
 func TestList(t *testing.T) {
@@ -89,6 +92,16 @@ func TestList(t *testing.T) {
 		if asked[name] != want {
 			t.Errorf("%s: asked for its health: %t, want %t", name, asked[name], want)
 		}
+	}
+	for _, d := range list {
+		path := ""
+		if d.Name == "sda" {
+			path = filepath.Join(m.ByID, "ata-Samsung_840_S1")
+		}
+		if d.Path != path {
+			t.Errorf("%s: path %q", d.Name, d.Path)
+		}
+		d.Path = ""
 	}
 	var out strings.Builder
 	for _, d := range list {

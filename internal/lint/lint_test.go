@@ -27,19 +27,22 @@ const (
 var allowed = map[string][]string{
 	"cmd/nvmf-target": {
 		"internal/app", "internal/cli", "internal/control", "internal/convert", "internal/doctor",
+		"internal/sys",
 	},
 	"config": {
-		"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/auth", "nvme/target",
+		"backend/disk", "fabric", "fabric/rdma", "fabric/tcp", "internal/sys", "nvme", "nvme/auth",
+		"nvme/target",
 	},
 	"internal/app": {
 		"internal/inventory",
-		"config", "nvme", "nvme/auth", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma",
+		"config", "nvme", "nvme/auth", "nvme/target", "fabric", "fabric/tcp",
+		"fabric/tcp/openssl", "fabric/rdma",
 		"fabric/rdma/verbs",
 		"fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
 		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
-		"internal/metrics",
+		"internal/histogram", "internal/metrics",
 		"internal/netif", "internal/ratelog",
 		"internal/storage", "internal/sys",
 	},
@@ -47,23 +50,26 @@ var allowed = map[string][]string{
 	"nvme":      {},
 	"nvme/auth": {},
 	"nvme/target": {
-		"nvme", "nvme/auth", "fabric", "backend", "internal/limit", "internal/list", "internal/mem",
-		"internal/ratelog",
+		"nvme", "nvme/auth", "fabric", "backend", "internal/histogram", "internal/limit",
+		"internal/list", "internal/mem", "internal/ratelog", "internal/turns",
 	},
 	"nvme/target/targettest": {"nvme"},
 	"nvme/host": {
-		"nvme", "nvme/auth", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs",
-		"internal/list", "internal/mem", "internal/sys",
+		"nvme", "nvme/auth", "fabric/tcp/pdu", "fabric/tcp/tls", "fabric/rdma/cmwire",
+		"fabric/rdma/verbs", "internal/list", "internal/mem", "internal/sys",
 	},
 
 	"fabric":            {"nvme", "internal/mem"},
 	"fabric/admission":  {"fabric", "internal/list"},
 	"fabric/fabrictest": {"fabric", "nvme", "internal/mem"},
 	"fabric/tcp": {
-		"fabric", "fabric/admission", "fabric/tcp/pdu", "internal/list",
-		"nvme", "internal/mem", "internal/ratelog", "internal/sys",
+		"fabric", "fabric/admission", "fabric/tcp/openssl", "fabric/tcp/pdu", "fabric/tcp/tls",
+		"internal/list", "nvme", "nvme/auth", "internal/mem", "internal/ratelog", "internal/sys",
+		"internal/turns",
 	},
-	"fabric/tcp/pdu": {"nvme"},
+	"fabric/tcp/openssl": {},
+	"fabric/tcp/pdu":     {"nvme"},
+	"fabric/tcp/tls":     {"fabric/tcp/openssl", "internal/mem", "internal/sys", "nvme/auth"},
 	"fabric/rdma": {
 		"fabric", "fabric/admission", "internal/list",
 		"fabric/rdma/cmwire", "fabric/rdma/verbs", "nvme", "internal/mem", "internal/ratelog",
@@ -92,19 +98,20 @@ var allowed = map[string][]string{
 	"backend/wrap": {"backend", "internal/list"},
 
 	"internal/cli":     {"internal/control", "internal/doctor", "nvme/auth"},
-	"internal/control": {"fabric/admission", "internal/netlimit"},
+	"internal/control": {"fabric/admission", "internal/netlimit", "internal/sys"},
 	"internal/convert": {"config"},
 	"internal/doctor":  {"internal/storage", "internal/sys", "internal/uring"},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
-	"internal/limit": {},
-	"internal/lint":  {},
-	"internal/list":  {},
-	"internal/mdns":  {},
-	"internal/mem":   {"internal/list"},
+	"internal/histogram": {},
+	"internal/limit":     {},
+	"internal/lint":      {},
+	"internal/list":      {},
+	"internal/mdns":      {},
+	"internal/mem":       {"internal/list"},
 	"internal/metrics": {
-		"fabric", "internal/mem", "internal/netlimit", "nvme", "nvme/target",
+		"fabric", "internal/histogram", "internal/mem", "internal/netlimit", "nvme", "nvme/target",
 	},
 	"internal/netif":                 {"internal/sys"},
 	"internal/netlimit":              {},
@@ -115,13 +122,17 @@ var allowed = map[string][]string{
 	"internal/storage":               {"internal/sys"},
 	"internal/sys":                   {},
 	"internal/testutil":              {},
+	"internal/turns":                 {"internal/list"},
 	"internal/uring":                 {},
 }
 
 // special says who may import the packages that need care.
 var special = map[string][]string{
-	"C":      {"fabric/rdma/verbs/ibv"},
-	"unsafe": {"fabric/rdma/verbs/ibv", "internal/mem", "internal/sys", "internal/uring"},
+	"C": {"fabric/rdma/verbs/ibv", "fabric/tcp/openssl"},
+	"unsafe": {
+		"fabric/rdma/verbs/ibv", "fabric/tcp/openssl", "internal/mem", "internal/sys",
+		"internal/uring",
+	},
 }
 
 // sourceFiles calls fn with every file of the module, its path relative to the module with slashes.

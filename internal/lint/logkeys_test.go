@@ -82,6 +82,8 @@ func logArgs(call *ast.CallExpr) ([]ast.Expr, bool) {
 		return call.Args[1:], text
 	case "With":
 		return call.Args, text
+	case "AddAttrs":
+		return call.Args, true
 	case "Log":
 		return call.Args[min(3, len(call.Args)):], len(call.Args) > 2
 	}

@@ -26,10 +26,30 @@ type Source struct {
 	Transports map[string]func() fabric.Usage
 	// Pending is the number of configured namespaces whose storage has not been found yet.
 	Pending func() int
+	// Storage is what namespaces are configured with, Listeners whether addresses are listened on.
+	Storage   func() []Storage
+	Listeners func() []Listener
 	// Refusals is how often peers were refused something, by what happened.
 	Refusals func() map[string]uint64
+	// Latencies is how long commands took, nil if a reactor does not answer.
+	Latencies func() []target.LatencyInfo
+	// AuditLost is how many records of the audit are not in its file.
+	AuditLost func() uint64
 	// ReactorMemory is the use of the data memory of each reactor.
 	ReactorMemory func() []mem.PoolUsage
+}
+
+// Storage is the storage of a namespace: the name of its backend, and its path, if it has one.
+type Storage struct {
+	SubNQN        string
+	NSID          uint32
+	Backend, Path string
+}
+
+// Listener is an address where hosts connect.
+type Listener struct {
+	Transport, Address string
+	Up                 bool
 }
 
 // prefix begins every name. Names and labels do not change: alerts and dashboards depend on them.
@@ -63,6 +83,12 @@ var (
 	refusals = desc("refusals_total",
 		"What peers were refused, and connections that ended because of them, by what happened.",
 		"message")
+	connectsRefused = desc("connects_refused_total",
+		"Connect commands that were refused; the log says why.")
+	listenerUp = desc("listener_up", "1 if hosts can connect at the address.", "transport",
+		"address")
+	auditLost = desc("audit_lost_records_total",
+		"Records of the audit that could not be written to its file.")
 	evicted = desc("connections_evicted_total",
 		"Connections that ended because newer ones took their place, by transport.", "transport")
 	queueMemory = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.",
@@ -91,15 +117,18 @@ var (
 	subsystemWaited = desc("subsystem_limit_wait_seconds_total",
 		"How long these commands have waited, in all.", "subsystem")
 
+	info = ofNamespace("namespace_info",
+		"1, labelled with the backend of the namespace and the path of its storage.", "backend",
+		"path")
 	commands = ofNamespace("namespace_commands_total",
 		"Operations of the storage that succeeded, by kind; each range of a Dataset Management "+
-			"is a discard.", "op")
+			"is a discard. Those that failed are in namespace_errors_total.", "op")
 	moved  = ofNamespace("namespace_bytes_total", "Bytes that reads and writes moved.", "op")
 	failed = ofNamespace("namespace_errors_total",
 		"Operations of the storage that failed, by reason.", "reason")
 	busy = ofNamespace("namespace_busy_seconds_total",
 		"Time with I/O outstanding, summed over reactors.")
-	size      = ofNamespace("namespace_size_bytes", "Size.")
+	size      = ofNamespace("namespace_size_bytes", "Size of the namespace.")
 	blockSize = ofNamespace("namespace_block_size_bytes", "Size of a logical block.")
 	allocated = ofNamespace("namespace_allocated_bytes",
 		"Space that the content of a sparse file takes; measured every minute.")
@@ -180,8 +209,17 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.gauge(queueLimit, float64(u.MemoryLimit), name)
 		s.counter(quarantined, float64(u.Quarantined), name)
 	}
-	for message, n := range c.src.Refusals() {
+	s.counter(auditLost, float64(c.src.AuditLost()))
+	messages := c.src.Refusals()
+	for message, n := range messages {
 		s.counter(refusals, float64(n), message)
+	}
+	s.counter(connectsRefused, float64(messages["connect refused"]))
+	for _, l := range c.src.Listeners() {
+		s.gauge(listenerUp, boolean(l.Up), l.Transport, l.Address)
+	}
+	for _, n := range c.src.Storage() {
+		s.gauge(info, 1, n.SubNQN, strconv.FormatUint(uint64(n.NSID), 10), n.Backend, text(n.Path))
 	}
 	for i, u := range c.src.ReactorMemory() {
 		reactor := strconv.Itoa(i)
@@ -194,6 +232,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, l := range c.src.Limits() {
 		limits(s, &l)
 	}
+	c.latencies(s)
 	for _, ns := range c.src.Namespaces() {
 		namespace(s.of(ns.SubNQN, strconv.FormatUint(uint64(ns.NSID), 10)), &ns)
 	}

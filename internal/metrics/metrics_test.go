@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"flag"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -36,7 +37,14 @@ func source() Source {
 	at := time.Unix(1700000000, 0)
 	return Source{
 		Version: "v1\xff", Pending: func() int { return 2 },
-		Refusals: func() map[string]uint64 { return map[string]uint64{"connect refused": 9} },
+		AuditLost: func() uint64 { return 11 },
+		Refusals:  func() map[string]uint64 { return map[string]uint64{"connect refused": 9} },
+		Storage: func() []Storage {
+			return []Storage{{testNQN, 1, "nvme", "/dev/ng0n1\xff"}, {"b", 1, "ram", ""}}
+		},
+		Listeners: func() []Listener {
+			return []Listener{{"tcp", "0.0.0.0:4420", true}, {"rdma", "mlx5_0:4420", false}}
+		},
 		Namespaces: func() []target.NamespaceStats {
 			return []target.NamespaceStats{
 				{
@@ -100,6 +108,19 @@ func source() Source {
 				Memory: 1000, MemoryLimit: 2000, Quarantined: 3,
 			}
 		}},
+		Latencies: func() []target.LatencyInfo {
+			one := target.LatencyInfo{
+				HostNQN: "h1", SubNQN: testNQN, NSID: 1, Operation: target.OperationWrite,
+				Latency: &target.Latency{IOs: 3},
+			}
+			for i, us := range []int64{0, 0, 3, 5000, 20_000_000} {
+				one.Stages[i%4].Add(us * 1e3)
+				one.Total.Add(us * 1e3)
+			}
+			two := one
+			two.HostNQN, two.Latency = "h2", new(*one.Latency)
+			return []target.LatencyInfo{one, two}
+		},
 		ReactorMemory: func() []mem.PoolUsage {
 			return []mem.PoolUsage{
 				{Size: 64 << 20},
@@ -144,6 +165,48 @@ func TestExposition(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
+}
+
+// TestNativeHistograms: who asks for protobuf gets native histograms with the classic ones.
+func TestNativeHistograms(t *testing.T) {
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(collector{source()})
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "nvmf_target_namespace_latency_seconds" {
+			continue
+		}
+		h := f.GetMetric()[0].GetHistogram()
+		if h.GetSampleCount() != 10 || h.GetZeroCount() != 4 || len(h.GetBucket()) != 12 ||
+			h.GetBucket()[0].GetCumulativeCount() != 6 ||
+			h.GetBucket()[11].GetCumulativeCount() != 8 {
+			t.Error(h)
+		}
+		at, n, left := int32(0), int64(0), map[string]int64{"3µs": 2, "5ms": 2, "20s": 2}
+		deltas := h.GetPositiveDelta()
+		for _, span := range h.GetPositiveSpan() {
+			at += span.GetOffset()
+			for range span.GetLength() {
+				n, deltas = n+deltas[0], deltas[1:]
+				upper := math.Exp2(float64(at) / 8)
+				for name := range left {
+					d, _ := time.ParseDuration(name)
+					if s := d.Seconds(); s <= upper*1.05 && s > upper/1.15 {
+						left[name] -= n
+					}
+				}
+				at++
+			}
+		}
+		if len(deltas) > 0 || left["3µs"] != 0 || left["5ms"] != 0 || left["20s"] != 0 {
+			t.Errorf("left %v of %v", left, h)
+		}
+		return
+	}
+	t.Error("there is no histogram")
 }
 
 func TestNumber(t *testing.T) {

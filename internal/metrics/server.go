@@ -3,10 +3,12 @@ package metrics
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -38,21 +40,39 @@ type Server struct {
 	closed  bool         // under scrapes
 }
 
-// Listen serves src at addr; port 0 means any free port. Problems of scrapes go to log.
-func Listen(addr netip.AddrPort, src Source, log *slog.Logger) (*Server, error) {
+// Config is where metrics are served, and to whom.
+type Config struct {
+	// Listen is the address; port 0 means any free port.
+	Listen netip.AddrPort
+	// Wrap returns a listener with TLS; nil: there is none.
+	Wrap func(net.Listener) net.Listener
+	// Admits says whether scrapers with a bearer token are served; nil: all are.
+	Admits func(token string) bool
+	// Refused is called when a scraper is not served.
+	Refused func(remote netip.AddrPort, err error)
+}
+
+// Listen serves src. Problems of scrapes go to log.
+func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 	network := "tcp6"
-	if addr.Addr().Is4() { // "tcp" would take 0.0.0.0 for [::]
+	if c.Listen.Addr().Is4() { // "tcp" would take 0.0.0.0 for [::]
 		network = "tcp4"
 	}
-	l, err := net.Listen(network, addr.String())
+	l, err := net.Listen(network, c.Listen.String())
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen: %w%s", err, hint(err))
 	}
 	s := &Server{addr: l.Addr().(*net.TCPAddr).AddrPort(), done: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.guard(handler(src, log)))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `<title>nvmf-target</title><a href="/metrics">Metrics</a>`)
+	})
+	if c.Wrap != nil {
+		l = c.Wrap(l)
+	}
 	s.http = http.Server{
-		Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
+		Handler: c.authorize(mux), ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: headerBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
@@ -64,6 +84,30 @@ func Listen(addr netip.AddrPort, src Source, log *slog.Logger) (*Server, error) 
 		}
 	}()
 	return s, nil
+}
+
+var errToken = errors.New("no bearer token, or not the right one")
+
+// authorize serves those that send the token.
+func (c *Config) authorize(next http.Handler) http.Handler {
+	if c.Admits == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given := r.Header["Authorization"]
+		if len(given) == 1 {
+			scheme, token, _ := strings.Cut(given[0], " ")
+			if strings.EqualFold(scheme, "Bearer") && c.Admits(token) {
+				next.ServeHTTP(w, r)
+				return
+			}
+		}
+		remote, _ := netip.ParseAddrPort(r.RemoteAddr)
+		c.Refused(remote, errToken)
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		w.Header().Set("Connection", "close") // it makes place for others
+		http.Error(w, errToken.Error(), http.StatusUnauthorized)
+	})
 }
 
 // hint says how to fix an error of listen(2).
@@ -87,10 +131,25 @@ func handler(src Source, log *slog.Logger) http.Handler {
 	r.MustRegister(collector{src}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:            scrapeLog{log},
 		ErrorHandling:       promhttp.HTTPErrorOnError,
 		MaxRequestsInFlight: maxScrapes, EnableOpenMetrics: true,
 	})
+}
+
+// scrapeLog logs what is wrong with scrapes, but not that scrapers leave, which they can at will.
+type scrapeLog struct{ *slog.Logger }
+
+// Println implements promhttp.Logger.
+func (l scrapeLog) Println(v ...any) {
+	for _, a := range v {
+		if err, ok := a.(error); ok {
+			if _, ok := errors.AsType[*net.OpError](err); ok {
+				return
+			}
+		}
+	}
+	l.Warn(strings.TrimSpace(fmt.Sprintln(v...)))
 }
 
 // guard makes Close wait for scrapes. A panic ends in net/http, which closes the connection.

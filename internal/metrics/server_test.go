@@ -28,7 +28,7 @@ var (
 // serve serves src until the end of the test.
 func serve(t *testing.T, src Source, log *slog.Logger) *Server {
 	t.Helper()
-	s, err := Listen(loopback, src, log)
+	s, err := Listen(Config{Listen: loopback}, src, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,8 @@ func TestServe(t *testing.T) {
 		want         int
 	}{
 		{http.MethodPost, "/metrics", http.StatusMethodNotAllowed},
-		{http.MethodGet, "/", http.StatusNotFound},
+		{http.MethodGet, "/", http.StatusOK},
+		{http.MethodGet, "/metric", http.StatusNotFound},
 		{http.MethodGet, "/debug/pprof/", http.StatusNotFound},
 	} {
 		if status, _, _ := get(t, s, test.method, test.path, ""); status != test.want {
@@ -211,9 +212,42 @@ func TestListenHints(t *testing.T) {
 		taken.Addr(): "another process listens there",
 		netip.MustParseAddrPort("192.0.2.1:9500"): "no interface has this address",
 	} {
-		if s, err := Listen(addr, source(), quiet); err == nil ||
+		if s, err := Listen(Config{Listen: addr}, source(), quiet); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, %v", addr, s, err)
 		}
+	}
+}
+
+// TestScraperThatLeaves: who ends a connection within the answer causes no line of the log.
+func TestScraperThatLeaves(t *testing.T) {
+	src := source()
+	src.Namespaces = func() []target.NamespaceStats { // more than buffers take
+		list := make([]target.NamespaceStats, 3000)
+		for i := range list {
+			list[i] = target.NamespaceStats{NamespaceInfo: target.NamespaceInfo{
+				SubNQN: "a", NSID: uint32(i),
+			}, Health: &nvme.SMARTLog{}}
+		}
+		return list
+	}
+	var log bytes.Buffer
+	s := serve(t, src, slog.New(slog.NewTextHandler(&log, nil)))
+	for range 3 {
+		c := dial(t, s)
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // the answer has begun
+			t.Fatal(err)
+		}
+		_ = c.(*net.TCPConn).SetLinger(0) // a reset
+		_ = c.Close()
+	}
+	if err := s.Close(); err != nil { // after all scrapes
+		t.Fatal(err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("%.300s", log.String())
 	}
 }

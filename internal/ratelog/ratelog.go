@@ -85,8 +85,10 @@ func (p Peer) print(level slog.Level, msg string, args []any) {
 	}
 	ctx := context.Background()
 	if p.l.log.Enabled(ctx, level) && p.l.take(msg, p.remote.Addr().Unmap()) {
-		line := append([]any{"remote", p.remote}, args...)
-		p.l.log.Log(ctx, level, msg, line...)
+		if p.remote.IsValid() { // else it is on this machine
+			args = append([]any{"remote", p.remote}, args...)
+		}
+		p.l.log.Log(ctx, level, msg, args...)
 	}
 }
 
@@ -152,5 +154,5 @@ func (k *kind) worst() (remote netip.Addr, ok bool) {
 			remote, most = addr, p.dropped
 		}
 	}
-	return remote, most > 0
+	return remote, remote.IsValid()
 }

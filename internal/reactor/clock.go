@@ -27,10 +27,12 @@ func (c *clock) init() {
 
 // read reads the clock.
 func (c *clock) read() int64 {
-	c.now = int64(time.Since(epoch))
+	c.now = sinceEpoch()
 	c.ticks = 0
 	return c.now
 }
+
+func sinceEpoch() int64 { return int64(time.Since(epoch)) }
 
 // tick counts steps of work and reports whether the clock should be read.
 func (c *clock) tick(n int) bool {
@@ -58,3 +60,6 @@ func pace(every int, d int64) int {
 // Now is the monotonic clock in nanoseconds since some moment of the process, at most about a
 // millisecond old.
 func (r *Reactor) Now() int64 { return r.clock.now }
+
+// Clock reads that clock. Any goroutine may call it.
+func (r *Reactor) Clock() int64 { return sinceEpoch() }

@@ -40,8 +40,8 @@ func (m Machine) mountTable() (mounts []mount, anonymous map[string]string, err 
 	return mounts, anonymous, nil
 }
 
-// Mounts returns what the kernel uses block devices for: by the number of the device ("8:1") where
-// it is mounted, once for each device, and "swap".
+// Mounts returns what the kernel uses block devices for: by the number of the device ("8:1")
+// "mounted at /", once for each device, and "swap".
 func (m Machine) Mounts() (map[string][]string, error) {
 	mounts, _, err := m.mountTable()
 	if err != nil {
@@ -50,7 +50,7 @@ func (m Machine) Mounts() (map[string][]string, error) {
 	used := map[string][]string{}
 	for _, mt := range mounts {
 		if used[mt.number] == nil {
-			used[mt.number] = []string{mt.point}
+			used[mt.number] = []string{"mounted at " + mt.point}
 		}
 	}
 	for _, name := range m.swaps() {

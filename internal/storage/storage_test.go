@@ -216,17 +216,18 @@ func TestUsers(t *testing.T) {
 	process(os.Getpid(), "self", "other", "0100002")
 	f.write("proc/814/comm", "no descriptors")
 	for name, want := range map[string]string{
-		"sda":    "/ (dm-0), /boot files (sda1), dm-0 (sda2), dm-1 (sda2), swap (dm-1)",
-		"sda1":   "/boot files",
-		"sda2":   "/ (dm-0), dm-0, dm-1, swap (dm-1)",
-		"dm-0":   "/",
+		"sda": "dm-0 (sda2), dm-1 (sda2), mounted at / (dm-0), mounted at /boot files (sda1), " +
+			"swap (dm-1)",
+		"sda1":   "mounted at /boot files",
+		"sda2":   "dm-0, dm-1, mounted at / (dm-0), swap (dm-1)",
+		"dm-0":   "mounted at /",
 		"dm-1":   "swap",
 		"sdb":    "md127",
 		"md127":  "",
 		"other":  "process 812 (qemu)",
-		"loop0":  "/mnt (loop2), loop1 (image), loop2 (image)",
+		"loop0":  "loop1 (image), loop2 (image), mounted at /mnt (loop2)",
 		"loop1":  "loop0 (image)",
-		"image":  "/mnt (loop2), loop0, loop1, loop2",
+		"image":  "loop0, loop1, loop2, mounted at /mnt (loop2)",
 		"a swap": "swap",
 		"absent": "",
 	} {

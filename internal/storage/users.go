@@ -17,8 +17,8 @@ import (
 // User is one that uses storage.
 type User struct {
 	// Name identifies the user and, in parentheses, the device that it uses if that is another
-	// layer than the one asked about: "/ (sda1)", "swap", "dm-0 (sda2)", "loop0", "process 812
-	// (qemu)".
+	// layer than the one asked about: "mounted at / (sda1)", "swap", "dm-0 (sda2)", "loop0",
+	// "process 812 (qemu)".
 	Name string
 	// Program is the name of the program if it is a process, otherwise "".
 	Program string

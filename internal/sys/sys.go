@@ -74,7 +74,7 @@ func transfer(trap uintptr, fd int, b []byte, flags int) (int, syscall.Errno) {
 // Sendmsg writes iov to a socket (sendmsg(2)). MSG_DONTWAIT and MSG_NOSIGNAL are added to flags.
 func Sendmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	if len(iov) == 1 {
-		return Send(fd, bytesOf(iov[0]), flags)
+		return Send(fd, Bytes(iov[0]), flags)
 	}
 	return message(unix.SYS_SENDMSG, fd, iov, flags|unix.MSG_NOSIGNAL)
 }
@@ -83,14 +83,14 @@ func Sendmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 // error is the end of the stream.
 func Recvmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	if len(iov) == 1 {
-		return Recv(fd, bytesOf(iov[0]), flags)
+		return Recv(fd, Bytes(iov[0]), flags)
 	}
 	return message(unix.SYS_RECVMSG, fd, iov, flags)
 }
 
-// bytesOf returns what v refers to. A single vector needs no message, whose fetch is half of what a
+// Bytes returns what v refers to. A single vector needs no message, whose fetch is half of what a
 // call that transfers nothing costs.
-func bytesOf(v Iovec) []byte { return unsafe.Slice(v.Base, v.Len) }
+func Bytes(v Iovec) []byte { return unsafe.Slice(v.Base, v.Len) }
 
 func message(trap uintptr, fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	m := unix.Msghdr{Iov: unsafe.SliceData(iov)}

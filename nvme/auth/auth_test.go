@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const (
@@ -127,7 +128,7 @@ func TestKeys(t *testing.T) {
 		"DHHC-1:00:" + body[1:] + ":":    "base64",
 		"DHHC-1:00:" + body + "!:":       "base64",
 		"DHHC-1:00:" + body + "\n:":      "base64",
-		"DHHC-1:00:" + body[:44] + ":":   "not 32, 48 or 64",
+		"DHHC-1:00:" + body[:44] + ":":   "none of 32 48 64",
 		"DHHC-1:00::":                    "has 0 bytes",
 		"DHHC-1:00:j" + body[1:] + ":":   "checksum",
 		strings.ToLower(exampleKey):      "begins with",
@@ -194,7 +195,7 @@ func TestExchanges(t *testing.T) {
 				if both {
 					h.ControllerKey, p.ControllerKey = other, other
 				}
-				c := NewController(hostNQN, subNQN)
+				c := NewController(hostNQN, subNQN, NoConcatenation)
 				for range 2 { // and again
 					if err := exchangeAll(h, c, p); err != nil || c.State() != Authenticated {
 						t.Fatalf("%v %v %t: %v", hash, group, both, err)
@@ -300,7 +301,7 @@ func TestRefused(t *testing.T) {
 			}
 			p := &Policy{Keys: []*Key{key}, ControllerKey: other, Groups: null}
 			tc.change(h, p)
-			c := NewController(hostNQN, subNQN)
+			c := NewController(hostNQN, subNQN, NoConcatenation)
 			err := exchangeAll(h, c, p)
 			if err == nil || c.State() != Failed || c.Reason() != tc.want {
 				t.Errorf("host: %v, controller: %v, not %v", err, c.Reason(), tc.want)
@@ -324,5 +325,27 @@ func BenchmarkGroups(b *testing.B) {
 				g.public(x)
 			}
 		})
+	}
+}
+
+// TestOldUntil: keys but the first count until then.
+func TestOldUntil(t *testing.T) {
+	key, old := mustKey(t, countingKey), with(t, SHA256)
+	for _, tc := range []struct {
+		until time.Time
+		key   *Key
+		want  State
+	}{
+		{time.Time{}, old, Authenticated},
+		{time.Now().Add(time.Hour), old, Authenticated},
+		{time.Now().Add(-time.Hour), old, Failed},
+		{time.Now().Add(-time.Hour), key, Authenticated},
+	} {
+		h := &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: tc.key}
+		c := NewController(hostNQN, subNQN, NoConcatenation)
+		_ = exchangeAll(h, c, &Policy{Keys: []*Key{key, old}, OldUntil: tc.until})
+		if c.State() != tc.want {
+			t.Errorf("until %v: %v", tc.until, c.State())
+		}
 	}
 }

@@ -3,6 +3,7 @@ package auth
 import (
 	"crypto/hmac"
 	"slices"
+	"time"
 )
 
 // Policy is what a controller wants of a host. It does not change.
@@ -10,6 +11,8 @@ type Policy struct {
 	// Keys are those of the host, each of which proves who it is: more than one while a key is
 	// being replaced.
 	Keys []*Key
+	// OldUntil is when all but the first of Keys cease to count, zero: not by themselves.
+	OldUntil time.Time
 	// ControllerKey proves to the host who the controller is; nil: it cannot.
 	ControllerKey *Key
 	// Hashes and Groups are those that the host may use, the first choice first; empty: AllHashes
@@ -27,8 +30,13 @@ func (p *Policy) choose(m *negotiate) (h Hash, g Group, r Reason) {
 	if len(groups) == 0 {
 		groups = DefaultGroups
 	}
-	i := slices.IndexFunc(hashes, func(h Hash) bool { return slices.Contains(m.hashes, h) })
-	j := slices.IndexFunc(groups, func(g Group) bool { return slices.Contains(m.groups, g) })
+	secure := m.concatenation != NoConcatenation
+	i := slices.IndexFunc(hashes, func(h Hash) bool {
+		return slices.Contains(m.hashes, h) && !(secure && h == SHA512)
+	})
+	j := slices.IndexFunc(groups, func(g Group) bool {
+		return slices.Contains(m.groups, g) && !(secure && g == GroupNull)
+	})
 	switch {
 	case i < 0:
 		return 0, 0, HashNotUsable
@@ -64,6 +72,9 @@ const (
 // Controller is the side of the controller on one queue: exchanges one after the other, until one
 // fails. Message and Read say what the host reads with Authentication Receive commands.
 type Controller struct {
+	// Concatenates says that an exchange without concatenation fails. It is set before the first.
+	Concatenates bool
+
 	x       exchange
 	policy  *Policy
 	step    step
@@ -73,11 +84,27 @@ type Controller struct {
 	value   []byte // C1
 	seq     uint32 // S1
 	answers bool   // Success1 has a response: the host is to confirm it
+	offers  Concatenation
+	key     *Key    // that the host has proven to have
+	psk     *TLSPSK // generated, until TakePSK
 }
 
-// NewController makes the controller's side for a host and a subsystem.
-func NewController(hostNQN, subNQN string) *Controller {
-	return &Controller{x: exchange{hostNQN: hostNQN, subNQN: subNQN}}
+// NewController makes the controller's side for a host and a subsystem. offers is the concatenation
+// that the queue can serve, which a host may ask for or not.
+func NewController(hostNQN, subNQN string, offers Concatenation) *Controller {
+	return &Controller{x: exchange{hostNQN: hostNQN, subNQN: subNQN}, offers: offers}
+}
+
+// TakePSK returns the PSK that an exchange has generated, which is the caller's then, or nil, and
+// the key of the host that was used. There is one as soon as the host has been told to read that it
+// has authenticated.
+func (c *Controller) TakePSK() (*TLSPSK, *Key) {
+	if c.state != Authenticated {
+		return nil, nil
+	}
+	p := c.psk
+	c.psk = nil
+	return p, c.key
 }
 
 // State is that of the exchange; Unfinished before the first one.
@@ -139,7 +166,17 @@ func (c *Controller) Message() []byte {
 }
 
 // Wipe clears what is secret in an exchange that nobody will finish.
-func (c *Controller) Wipe() { c.x.wipe() }
+func (c *Controller) Wipe() {
+	c.x.wipe()
+	c.wipePSK()
+}
+
+func (c *Controller) wipePSK() {
+	if c.psk != nil {
+		clear(c.psk.Secret)
+		c.psk = nil
+	}
+}
 
 // Read is called when the host has read Message.
 func (c *Controller) Read() {
@@ -159,7 +196,8 @@ func (c *Controller) Read() {
 // negotiate chooses the algorithms and makes the challenge.
 func (c *Controller) negotiate(b []byte, p *Policy) {
 	m, r := parseNegotiate(b)
-	if r == 0 && m.concatenation != 0 {
+	if r == 0 && m.concatenation != c.offers &&
+		(m.concatenation != NoConcatenation || c.Concatenates) {
 		r = ConcatenationMismatch
 	}
 	if r == 0 && (p == nil || len(p.Keys) == 0) {
@@ -172,6 +210,7 @@ func (c *Controller) negotiate(b []byte, p *Policy) {
 		c.fail(r)
 		return
 	}
+	c.x.concatenation = m.concatenation
 	c.policy, c.value, c.seq = p, c.x.newChallenge(), nextSequence()
 	out := challenge{
 		tid: c.x.tid, hash: c.x.hash, group: c.x.group, seq: c.seq, value: c.value,
@@ -195,17 +234,29 @@ func (c *Controller) reply(b []byte) {
 		return
 	}
 	proven := false
-	for _, k := range c.policy.Keys {
+	for i, k := range c.policy.Keys {
+		if old := c.policy.OldUntil; i > 0 && !old.IsZero() && !time.Now().Before(old) {
+			break
+		}
 		want := c.x.hostResponse(k, c.value, c.seq)
-		proven = hmac.Equal(want, m.response) || proven
+		if hmac.Equal(want, m.response) {
+			proven, c.key = true, k
+		}
 		clear(want)
 	}
 	// S2 is 0 in a reply whose challenge is only for secure channel concatenation.
 	c.answers = m.value != nil && m.seq != 0
+	if c.x.concatenation != NoConcatenation && m.value == nil {
+		proven = false // without C2 there is no PSK
+	}
 	// The challenges must differ: otherwise a response could be that of another peer.
 	if !proven || c.answers && (c.policy.ControllerKey == nil || hmac.Equal(m.value, c.value)) {
 		c.fail(AuthenticationFailed)
 		return
+	}
+	if c.x.concatenation != NoConcatenation {
+		c.wipePSK()
+		c.psk = c.x.generate(c.value, m.value)
 	}
 	var response []byte
 	if c.answers {
@@ -225,6 +276,9 @@ func (c *Controller) fail(r Reason) {
 // end ends the exchange. Nothing secret is left.
 func (c *Controller) end(s State, r Reason) {
 	c.x.wipe()
+	if s == Failed {
+		c.wipePSK()
+	}
 	c.policy, c.value, c.seq, c.message = nil, nil, 0, nil
 	c.step, c.state, c.reason = awaitNegotiate, s, r
 }

@@ -17,16 +17,21 @@ type Host struct {
 	// Hashes and Groups are offered; empty: all.
 	Hashes []Hash
 	Groups []Group
+	// Concatenation is what the host asks for. Then Succeeded leaves the PSK in Generated.
+	Concatenation Concatenation
+	Generated     *TLSPSK
 
 	x     exchange
 	value []byte // C2
-	seq   uint32 // S2
+	seq   uint32 // S2, 0 without a key of the controller
 }
 
 // Negotiate begins the exchange. tid is its transaction identifier.
 func (h *Host) Negotiate(tid uint16) []byte {
-	h.x = exchange{hostNQN: h.HostNQN, subNQN: h.SubNQN, tid: tid}
-	m := negotiate{tid: tid}
+	h.x = exchange{
+		hostNQN: h.HostNQN, subNQN: h.SubNQN, tid: tid, concatenation: h.Concatenation,
+	}
+	m := negotiate{tid: tid, concatenation: h.Concatenation}
 	m.hashes, m.groups = h.offer()
 	return m.bytes()
 }
@@ -70,6 +75,8 @@ func (h *Host) Challenged(b []byte) (send []byte, err error) {
 		r = HashNotUsable
 	case !slices.Contains(groups, m.group):
 		r = GroupNotUsable
+	case h.Concatenation != NoConcatenation && (m.group == GroupNull || m.hash == SHA512):
+		r = ConcatenationMismatch
 	}
 	if r != 0 {
 		return h.refuse(r)
@@ -85,8 +92,14 @@ func (h *Host) Challenged(b []byte) (send []byte, err error) {
 	}
 	out.response = h.x.hostResponse(h.Key, m.value, m.seq)
 	if h.ControllerKey != nil {
-		h.value, h.seq = h.x.newChallenge(), nextSequence()
+		h.seq = nextSequence()
+	}
+	if h.ControllerKey != nil || h.Concatenation != NoConcatenation {
+		h.value = h.x.newChallenge()
 		out.value, out.seq = h.value, h.seq
+	}
+	if h.Concatenation != NoConcatenation {
+		h.Generated = h.x.generate(m.value, h.value)
 	}
 	return out.bytes(), nil
 }

@@ -12,7 +12,7 @@ import (
 func pair(t testing.TB, g Group) (*Host, *Controller, *Policy) {
 	k, o := with(t, SHA256), mustKey(t, countingKey)
 	return &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: k, ControllerKey: o},
-		NewController(hostNQN, subNQN),
+		NewController(hostNQN, subNQN, NoConcatenation),
 		&Policy{Keys: []*Key{k}, ControllerKey: o, Groups: []Group{g}}
 }
 

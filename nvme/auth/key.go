@@ -30,29 +30,55 @@ var keySizes = []int{32, 48, 64}
 // "DHHC-1:tt:base64:", where tt is the hash of the transformation, 00 for none, and the base64 has
 // the secret and its CRC-32. An error does not repeat any of the text.
 func ParseKey(text string) (*Key, error) {
-	rest, ok := strings.CutPrefix(text, keyPrefix)
+	hash, secret, err := parseInterchange(text, keyPrefix, keySizes,
+		[]string{"00", "01", "02", "03"})
+	if err != nil {
+		return nil, err
+	}
+	return &Key{secret, hash}, nil
+}
+
+// parseInterchange reads prefix and "tt:base64:", where tt is one of tts and stands for its index,
+// and the base64 has a secret of one of these sizes and its CRC-32.
+func parseInterchange(text, prefix string, sizes []int, tts []string) (Hash, []byte, error) {
+	rest, ok := strings.CutPrefix(text, prefix)
 	if !ok {
-		return nil, errors.New("a key begins with " + keyPrefix)
+		return 0, nil, errors.New("a key begins with " + prefix)
 	}
 	tt, encoded, _ := strings.Cut(rest, ":")
 	if encoded, ok = strings.CutSuffix(encoded, ":"); !ok {
-		return nil, errors.New("the key does not end with a colon, so part of it is missing")
+		return 0, nil, errors.New("the key does not end with a colon, so part of it is missing")
 	}
-	hash := Hash(slices.Index([]string{"00", "01", "02", "03"}, tt))
-	if hash > SHA512 {
-		return nil, errors.New("the transformation of the key is none of 00, 01, 02 and 03")
+	hash := slices.Index(tts, tt)
+	if hash < 0 {
+		return 0, nil, errors.New("the transformation of the key is none of " +
+			strings.Join(tts, ", "))
 	}
-	raw, err := base64.StdEncoding.Strict().DecodeString(encoded)
+	raw, err := decodeBase64(encoded)
 	switch size := len(raw) - crcSize; {
-	case err != nil || strings.ContainsAny(encoded, "\r\n"): // which the decoder skips
-		return nil, errors.New("the middle of the key is no base64")
-	case !slices.Contains(keySizes, size):
-		return nil, fmt.Errorf("the secret has %d bytes, not 32, 48 or 64", max(size, 0))
+	case err != nil:
+		return 0, nil, errors.New("the middle of the key is no base64")
+	case !slices.Contains(sizes, size):
+		return 0, nil, fmt.Errorf("the secret has %d bytes, which is none of %s", max(size, 0),
+			strings.Trim(fmt.Sprint(sizes), "[]"))
 	case binary.LittleEndian.Uint32(raw[size:]) != crc32.ChecksumIEEE(raw[:size]):
-		return nil, errors.New("the checksum of the key is wrong: it was not copied correctly")
+		return 0, nil, errors.New("the checksum of the key is wrong: it was not copied correctly")
 	default:
-		return &Key{raw[:size:size], hash}, nil
+		return Hash(hash), raw[:size:size], nil
 	}
+}
+
+// decodeBase64 is strict, also about the ends of lines that the decoder skips.
+func decodeBase64(text string) ([]byte, error) {
+	if strings.ContainsAny(text, "\r\n") {
+		return nil, errors.New("ends of lines in base64")
+	}
+	return base64.StdEncoding.Strict().DecodeString(text)
+}
+
+// IsKey says that a text begins as keys do, of DH-HMAC-CHAP or of TLS.
+func IsKey(text string) bool {
+	return strings.HasPrefix(text, keyPrefix) || IsTLSKey(text)
 }
 
 // NewKey makes a random key of 32, 48 or 64 bytes.
@@ -67,11 +93,13 @@ func NewKey(size int, hash Hash) (*Key, error) {
 }
 
 // Reveal returns the key in the interchange format. It is secret.
-func (k *Key) Reveal() string {
-	raw := binary.LittleEndian.AppendUint32(slices.Clone(k.secret), crc32.ChecksumIEEE(k.secret))
+func (k *Key) Reveal() string { return interchange(keyPrefix, k.hash, k.secret) }
+
+// interchange is the inverse of parseInterchange.
+func interchange(prefix string, hash Hash, secret []byte) string {
+	raw := binary.LittleEndian.AppendUint32(slices.Clone(secret), crc32.ChecksumIEEE(secret))
 	defer clear(raw)
-	return fmt.Sprintf("%s%02x:%s:", keyPrefix, uint8(k.hash),
-		base64.StdEncoding.EncodeToString(raw))
+	return fmt.Sprintf("%s%02x:%s:", prefix, uint8(hash), base64.StdEncoding.EncodeToString(raw))
 }
 
 // Size is the length of the secret in bytes.

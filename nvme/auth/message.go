@@ -83,14 +83,14 @@ func header(b []byte) (k kind, tid uint16, ok bool) {
 // negotiate is AUTH_Negotiate, of which only the descriptor of DH-HMAC-CHAP matters.
 type negotiate struct {
 	tid           uint16
-	concatenation uint8
+	concatenation Concatenation
 	hashes        []Hash
 	groups        []Group
 }
 
 func (m *negotiate) bytes() []byte {
 	b := newMessage(kindNegotiate, m.tid, 8+protocolSize)
-	b[6], b[7] = m.concatenation, 1
+	b[6], b[7] = byte(m.concatenation), 1
 	d := b[8:]
 	d[0], d[2], d[3] = chapID, byte(len(m.hashes)), byte(len(m.groups))
 	for i, h := range m.hashes {
@@ -107,7 +107,7 @@ func parseNegotiate(b []byte) (m negotiate, r Reason) {
 		return m, IncorrectPayload
 	}
 	_, m.tid, _ = header(b)
-	m.concatenation = b[6]
+	m.concatenation = Concatenation(b[6])
 	for d := range slices.Chunk(b[8:], protocolSize) {
 		if d[0] != chapID {
 			continue

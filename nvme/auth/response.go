@@ -12,6 +12,7 @@ type exchange struct {
 	tid             uint16
 	hash            Hash
 	group           Group
+	concatenation   Concatenation
 	exponent        []byte // private, nil with GroupNull
 	session         []byte // KS, the hash of the common secret; nil with GroupNull
 }
@@ -38,7 +39,7 @@ func (x *exchange) agree(public []byte) error {
 }
 
 // hostResponse is R1, to the challenge of the controller, and controllerResponse R2, to that of the
-// host (Base section 8.3.4.5). SC_C is 0 in both: there is no secure channel concatenation.
+// host (Base section 8.3.4.5).
 func (x *exchange) hostResponse(k *Key, challenge []byte, seq uint32) []byte {
 	return x.response(k.transformed(x.hostNQN), challenge, seq, "HostHost", x.hostNQN, x.subNQN)
 }
@@ -54,7 +55,7 @@ func (x *exchange) response(key, challenge []byte, seq uint32, role, own, other 
 	}
 	text := binary.LittleEndian.AppendUint32(nil, seq)
 	text = binary.LittleEndian.AppendUint16(text, x.tid)
-	text = append(text, 0) // SC_C
+	text = append(text, byte(x.concatenation)) // SC_C
 	text = append(text, role+own+"\x00"+other...)
 	return x.hash.hmac(key, challenge, text)
 }

@@ -104,7 +104,7 @@ func TestTiming(t *testing.T) {
 	}))
 	p := &Policy{Keys: []*Key{key}, Groups: []Group{GroupNull}}
 	response := difference(samples, func(class int) func() {
-		c := NewController("nqn.host", "nqn.sub")
+		c := NewController("nqn.host", "nqn.sub", NoConcatenation)
 		h := &Host{HostNQN: "nqn.host", SubNQN: "nqn.sub", Key: key, Hashes: []Hash{SHA512}}
 		c.Sent(h.Negotiate(1), p)
 		m, err := h.Challenged(bytes.Clone(c.Message()))

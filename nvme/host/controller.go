@@ -22,6 +22,9 @@ type Options struct {
 	Key, ControllerKey *auth.Key
 	Hashes             []auth.Hash
 	Groups             []auth.Group
+	// concatenation is what authentication asks for, generated what that gave.
+	concatenation auth.Concatenation
+	generated     *auth.TLSPSK
 	// KATO is the keep alive timeout, in whole milliseconds; 0 turns keep alive off. A Keep Alive
 	// is sent at half of it.
 	KATO time.Duration
@@ -63,7 +66,7 @@ func Dial(ctx context.Context, t Transport, o Options) (*Controller, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	l, err := t.open(ctx,
-		linkParams{qid: 0, size: o.AdminSize, cntlid: nvme.CNTLIDDynamic, mem: c.mem})
+		c.params(0, o.AdminSize, nvme.CNTLIDDynamic))
 	if err != nil {
 		return nil, fmt.Errorf("admin queue: %w", err)
 	}
@@ -247,6 +250,12 @@ func (c *Controller) MaxTransfer() int {
 	return c.cap.MPSMin() << c.id.MDTS
 }
 
+func (c *Controller) params(qid uint16, size int, cntlid uint16) linkParams {
+	return linkParams{
+		qid: qid, size: size, cntlid: cntlid, mem: c.mem, hostNQN: c.o.HostNQN, subNQN: c.o.SubNQN,
+	}
+}
+
 // OpenQueue connects an I/O queue of size entries, which the caller closes.
 func (c *Controller) OpenQueue(ctx context.Context, qid uint16, size int) (*Queue, error) {
 	if size > MaxQueueSize {
@@ -254,7 +263,7 @@ func (c *Controller) OpenQueue(ctx context.Context, qid uint16, size int) (*Queu
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	l, err := c.t.open(ctx, linkParams{qid: qid, size: size, cntlid: c.cntlid, mem: c.mem})
+	l, err := c.t.open(ctx, c.params(qid, size, c.cntlid))
 	if err != nil {
 		return nil, fmt.Errorf("queue %d: %w", qid, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 // TCP is the NVMe/TCP transport.
@@ -32,6 +33,9 @@ type TCP struct {
 	// Turn is the approximate number of bytes that one Poll sends at most, so that a goroutine that
 	// polls several queues serves all of them. 0 is 256 KiB.
 	Turn int
+	// PSK makes the connections use TLS 1.3 with the PSK that it returns for the names of a
+	// controller, empty ones with DialQueue.
+	PSK func(hostNQN, subNQN string) (*auth.TLSPSK, error)
 }
 
 // Type is nvme.TransportTCP.
@@ -46,7 +50,13 @@ func (t TCP) open(ctx context.Context, p linkParams) (link, error) {
 	if t.Turn > 0 {
 		l.turn = t.Turn
 	}
-	if err := l.initialize(ctx, t); err != nil {
+	if t.PSK != nil {
+		err = l.secure(ctx, t, p)
+	}
+	if err == nil {
+		err = l.initialize(ctx, t)
+	}
+	if err != nil {
 		_ = l.close()
 		return nil, err
 	}
@@ -111,6 +121,12 @@ func pollFD(ctx context.Context, fd int, events int16) error {
 	}
 }
 
+func vector(b []byte) []sys.Iovec {
+	iov := make([]sys.Iovec, 1)
+	sys.SetIovec(&iov[0], b)
+	return iov
+}
+
 // initialize exchanges ICReq and ICResp and validates the response as Linux does (TCP sections
 // 3.6.2.2 and 3.6.2.3).
 func (l *tcpLink) initialize(ctx context.Context, t TCP) error {
@@ -118,7 +134,7 @@ func (l *tcpLink) initialize(ctx context.Context, t TCP) error {
 	var req pdu.ICReq
 	req.Set(&want, 1)
 	for b := req[:]; len(b) > 0; {
-		n, errno := sys.Send(l.fd, b, 0)
+		n, errno := l.sendmsg(vector(b))
 		if errno == unix.EAGAIN {
 			if err := pollFD(ctx, l.fd, unix.POLLOUT); err != nil {
 				return err
@@ -130,7 +146,7 @@ func (l *tcpLink) initialize(ctx context.Context, t TCP) error {
 	}
 	var resp pdu.ICResp
 	for b := resp[:]; len(b) > 0; {
-		n, errno := sys.Recv(l.fd, b, 0)
+		n, _, errno := l.recvmsg(vector(b))
 		switch {
 		case errno == unix.EAGAIN:
 			if err := pollFD(ctx, l.fd, unix.POLLIN); err != nil {

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -41,6 +42,7 @@ type tcpLink struct {
 	r2ts          list.List[slot] // commands with an R2T that is not answered completely
 
 	rx  tcpReceiver
+	tls tcpTLS
 	fds [2]unix.PollFd // of wait
 }
 
@@ -127,15 +129,15 @@ func (l *tcpLink) pushData(b []byte, digest *[pdu.DigestSize]byte) {
 func (l *tcpLink) flush() error {
 	for sent := 0; sent < l.turn; {
 		l.buildData()
-		if l.txHead == l.txEnd {
+		if l.txHead == l.txEnd && !l.tls.pending() {
 			return nil
 		}
-		n, errno := sys.Sendmsg(l.fd, l.batch(l.turn-sent), 0)
+		n, errno := l.sendmsg(l.batch(l.turn - sent))
 		if errno == unix.EAGAIN {
 			return nil
 		}
 		if errno != 0 {
-			return fmt.Errorf("%w: send: %w", ErrClosed, errno)
+			return fmt.Errorf("%w: send: %w", ErrClosed, l.tls.explain(errno))
 		}
 		l.advance(n)
 		sent += n
@@ -206,11 +208,14 @@ func (l *tcpLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 	if err := l.flush(); err != nil {
 		return q.fail(err)
 	}
+	if l.tls.ready() {
+		return nil
+	}
 	l.fds = [2]unix.PollFd{
 		{Fd: int32(l.fd), Events: unix.POLLIN},
 		{Fd: int32(wakeFD), Events: unix.POLLIN},
 	}
-	if l.txHead != l.txEnd || !l.r2ts.Empty() { // flush may leave something
+	if l.txHead != l.txEnd || !l.r2ts.Empty() || l.tls.pending() { // flush may leave something
 		l.fds[0].Events |= unix.POLLOUT
 	}
 	return pollFor(l.fds[:], d)
@@ -230,5 +235,5 @@ func (l *tcpLink) close() error {
 		return nil
 	}
 	l.closed = true
-	return unix.Close(l.fd)
+	return errors.Join(unix.Close(l.fd), l.tls.close())
 }

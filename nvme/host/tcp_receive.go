@@ -38,12 +38,12 @@ func (l *tcpLink) receive(q *Queue) error {
 			rx.w = copy(rx.buf, rx.buf[rx.r:rx.w])
 			rx.r = 0
 		}
-		n, want, errno := l.recv()
+		n, drained, errno := l.recv()
 		switch {
 		case errno == unix.EAGAIN:
 			return nil
 		case errno != 0:
-			return fmt.Errorf("%w: receive: %w", ErrClosed, errno)
+			return fmt.Errorf("%w: receive: %w", ErrClosed, l.tls.explain(errno))
 		case n == 0:
 			return fmt.Errorf("%w by the controller", ErrClosed)
 		}
@@ -51,29 +51,28 @@ func (l *tcpLink) receive(q *Queue) error {
 		if err := l.parse(q); err != nil {
 			return err
 		}
-		if n < want {
+		if drained {
 			return nil
 		}
 	}
 	return nil
 }
 
-// recv makes one system call. It returns how many bytes arrived and how many there was room for.
-func (l *tcpLink) recv() (n, want int, errno unix.Errno) {
+// recv makes one system call. It returns how many bytes arrived, and whether these were all.
+func (l *tcpLink) recv() (n int, drained bool, errno unix.Errno) {
 	rx := &l.rx
 	if len(rx.dest) < tcpDirectReceive || rx.r != rx.w {
-		n, errno = sys.Recv(l.fd, rx.buf[rx.w:], 0)
-		want = len(rx.buf) - rx.w
+		sys.SetIovec(&rx.iov[0], rx.buf[rx.w:])
+		n, drained, errno = l.recvmsg(rx.iov[:1])
 		if n > 0 {
 			rx.w += n
 		}
-		return n, want, errno
+		return n, drained, errno
 	}
 	sys.SetIovec(&rx.iov[0], rx.dest)
 	sys.SetIovec(&rx.iov[1], rx.buf)
-	n, errno = sys.Recvmsg(l.fd, rx.iov[:], 0)
+	n, drained, errno = l.recvmsg(rx.iov[:])
 	rx.iov[0] = sys.Iovec{}
-	want = len(rx.dest) + len(rx.buf)
 	if n > 0 {
 		direct := min(n, len(rx.dest))
 		if l.p.DataDigest {
@@ -82,7 +81,7 @@ func (l *tcpLink) recv() (n, want int, errno unix.Errno) {
 		rx.dest = rx.dest[direct:]
 		rx.r, rx.w = 0, n-direct
 	}
-	return n, want, errno
+	return n, drained, errno
 }
 
 // parse processes the complete PDUs and the data in the buffer.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -21,8 +22,8 @@ var (
 )
 
 // permits says why a host may not have a controller of the subsystem with this admin queue, nil if
-// it may.
-func (s *subsystem) permits(q *session, hostNQN string) error {
+// it may; see Security.lacks.
+func (s *subsystem) permits(q *session, hostNQN string, authenticated bool) error {
 	cfg := s.settings.Load()
 	switch {
 	case !cfg.serves(q.port):
@@ -32,12 +33,26 @@ func (s *subsystem) permits(q *session, hostNQN string) error {
 	case !s.t.comesFromNetworks(hostNQN, q):
 		return errElsewhere
 	}
-	return nil
+	return cfg.Security.lacks(authenticated, q.info.TLS != nil || q.concatenates)
+}
+
+// permitted says why a controller may not exist, or not any longer.
+func (c *controller) permitted() error {
+	authenticated := c.authenticates || generatedIdentity(c.info) != ""
+	return c.sub.permits(c.admin, c.hostNQN, authenticated && c.t.hasKey(c.hostNQN))
 }
 
 // refused is the refusal of a Connect for what permits returns. Through a port that does not serve
 // it a subsystem does not exist.
 func (s *subsystem) refused(why error, q *session, hostNQN string) refusal {
+	r := s.refusedFor(why, q, hostNQN)
+	if s.settings.Load().Security != 0 {
+		r = concealed(r)
+	}
+	return r
+}
+
+func (s *subsystem) refusedFor(why error, q *session, hostNQN string) refusal {
 	switch {
 	case errors.Is(why, errNotServed):
 		r := badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a subsystem of the listener",
@@ -49,6 +64,12 @@ func (s *subsystem) refused(why error, q *session, hostNQN string) refusal {
 			"an address in the networks of the host", q.info.Remote.Addr())
 		r.hint = "networks of the host does not have this address; somebody else may use its NQN"
 		return r
+	case errors.Is(why, errNoKey), errors.Is(why, errNoTLS):
+		return refusal{
+			expected: s.settings.Load().Security.String(), received: why,
+			hint: "give the host a dhchap_key, or a tls_key for TLS, in the configuration, or it " +
+				"is somebody else",
+		}
 	}
 	return hostRefused(hostNQN)
 }
@@ -67,7 +88,7 @@ func duplicate(c, other *controller) refusal {
 // device: a queue may take a while to end.
 func (s *subsystem) enforce() (ended []*controller) {
 	s.each(func(c *controller) {
-		if err := s.permits(c.admin, c.hostNQN); err != nil {
+		if err := c.permitted(); err != nil {
 			c.fail(err)
 			c.stopIO()
 			ended = append(ended, c)
@@ -86,7 +107,8 @@ func (s *settings) serves(p *portState) bool {
 
 // samePlaces says whether s can be reached by the same hosts through the same listeners as o.
 func (s *settings) samePlaces(o *settings) bool {
-	if s.AllowAnyHost != o.AllowAnyHost || !maps.Equal(s.listeners, o.listeners) {
+	if s.AllowAnyHost != o.AllowAnyHost || s.Security != o.Security ||
+		!maps.Equal(s.listeners, o.listeners) {
 		return false
 	}
 	return s.AllowAnyHost || maps.Equal(s.hosts, o.hosts)
@@ -152,15 +174,15 @@ func setOf(list []string) map[string]bool {
 	return set
 }
 
-// SetPortListener says that another listener has a port now. Controllers of subsystems that it does
-// not serve end.
-func (t *Target) SetPortListener(id uint16, listener string) {
+// SetPortListener says which listener has a port now, and what hosts are told of its TLS.
+// Controllers of subsystems that it does not serve end.
+func (t *Target) SetPortListener(id uint16, listener string, tls fabric.TLSPolicy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ports = slices.Clone(t.ports)
 	for i := range t.ports {
 		if t.ports[i].ID == id {
-			t.ports[i].Listener = listener
+			t.ports[i].Listener, t.ports[i].TLS = listener, tls
 		}
 	}
 	t.portState(id).listener.Store(&listener) // first: see enforce

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -92,8 +93,8 @@ func TestListeners(t *testing.T) {
 	refused(2, testSub+"c")
 
 	b := through(r, 2, testSub+"b")
-	r.target.SetPortListener(2, "three")
-	r.target.SetPortListener(1, "x")
+	r.target.SetPortListener(2, "three", fabric.TLSOff)
+	r.target.SetPortListener(1, "x", fabric.TLSOff)
 	r.w.Settle()
 	if !b.admin.Closed() || h3.admin.Closed() {
 		t.Errorf("ended: %v and %v", b.admin.Closed(), h3.admin.Closed())

@@ -69,7 +69,7 @@ func checkDiscovery(check check, id *nvme.IdentifyController) {
 	check("OAES", id.OAES, nvme.EventDiscoveryChanged)
 	check("CMIC", id.CMIC&nvme.CMICANA, nvme.CMIC(0))
 	check("ANAGRPMAX", id.ANAGRPMAX, uint32(0))
-	check("DCTYPE", id.DCTYPE, uint8(1))
+	check("DCTYPE", id.DCTYPE, uint8(0))
 	check("MDTS", 4096<<id.MDTS, discoveryTransfer)
 }
 

@@ -44,11 +44,13 @@ type authentication struct {
 var noOps [256]op
 
 // SetHostPolicy sets how a host has to authenticate when it connects to a subsystem; nil: it has
-// not. Controllers that exist stay, and their hosts authenticate with the new keys from now on.
+// not, and where security requires it, it may not connect. Controllers that exist stay, at least
+// until EnforceKeys, and their hosts authenticate with the new keys from now on.
 func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	policies := maps.Clone(*t.policies.Load())
+	t.keysChanged = t.keysChanged || (policies[nqn] == nil) != (p == nil)
 	if policies[nqn] = p; p == nil {
 		delete(policies, nqn)
 	}
@@ -56,9 +58,10 @@ func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 }
 
 // policy is that of the host now, nil if it has no key, or if the controller is a discovery
-// controller: as in nvmet, anybody may read what is there.
+// controller, unless these require it: as in nvmet, anybody may read what is there.
 func (c *controller) policy() *auth.Policy {
-	if c.sub.discovery {
+	if c.sub.discovery && !c.authenticates &&
+		c.sub.settings.Load().Security&SecurityAuth == 0 {
 		return nil
 	}
 	return (*c.t.policies.Load())[c.hostNQN]
@@ -67,7 +70,8 @@ func (c *controller) policy() *auth.Policy {
 // admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it for
 // now.
 func (c *controller) admitUnproven() refusal {
-	if c.policy() == nil {
+	// The PSK that an exchange has generated proves as much as the exchange.
+	if c.policy() == nil && !c.admin.concatenates || generatedIdentity(c.info) != "" {
 		c.proven.Store(true)
 		return refusal{}
 	}
@@ -91,7 +95,9 @@ func (s *session) requireAuthentication() {
 }
 
 func newAuthentication(s *session) *authentication {
-	return &authentication{s: s, chap: auth.NewController(s.ctrl.hostNQN, s.ctrl.sub.nqn)}
+	chap := auth.NewController(s.ctrl.hostNQN, s.ctrl.calledAs, s.concatenation())
+	chap.Concatenates = s.concatenates
+	return &authentication{s: s, chap: chap}
 }
 
 // unproven says that the host has to authenticate before anything else.
@@ -137,9 +143,10 @@ func authSend(h *Handler, c *cmd) {
 	}
 	a.running = true
 	policy := s.ctrl.policy()
-	j := &authJob{from: s.info.Remote.Addr(), failed: a.chap.State() == auth.Failed}
-	j.run = func() { a.chap.Sent(m, policy) }
-	j.done = func() { h.post(func() { a.sent(j) }) }
+	j := &authJob{failed: a.chap.State() == auth.Failed}
+	j.From = s.info.Remote.Addr()
+	j.Run = func() { a.chap.Sent(m, policy) }
+	j.Done = func() { h.post(func() { a.sent(j) }) }
 	a.job, a.cmd = j, c
 	h.t.auth.submit(j)
 }
@@ -197,9 +204,15 @@ func authReceive(h *Handler, c *cmd) {
 func (a *authentication) succeeded() {
 	s := a.s
 	c := s.ctrl
-	s.stopDeadline()
 	a.running = false
 	c.t.auth.succeeded(c.hostNQN, s.info.Remote.Addr())
+	if psk, key := a.chap.TakePSK(); psk != nil {
+		c.t.generated.add(c.hostNQN, psk, key)
+	}
+	if s.concatenates {
+		return // nothing more is served until the host connects with the PSK
+	}
+	s.stopDeadline()
 	created := s.qid == 0 && !c.proven.Load()
 	if created {
 		if o := c.sub.prove(c); o != nil {
@@ -237,7 +250,11 @@ func (a *authentication) failed() {
 	case auth.HashNotUsable, auth.GroupNotUsable:
 		hint = "dhchap_hash and dhchap_dhgroup of the host allow nothing that it offers"
 	case auth.ConcatenationMismatch:
-		hint = "secure channel concatenation is not offered: nvme connect without --concat"
+		hint = "secure channel concatenation needs a listener with tls: allowed, the admin " +
+			"queue, and no other key for TLS"
+		if s.concatenates {
+			hint = "security requires TLS: nvme connect with --concat, or --tls and a tls_key"
+		}
 	case auth.IncorrectPayload, auth.IncorrectMessage, auth.ProtocolNotUsable:
 		hint = "the host does not follow the specification"
 	}
@@ -254,7 +271,7 @@ func (a *authentication) close() {
 		return
 	}
 	c := a.cmd
-	if a.s.h.t.auth.cancel(a.job) {
+	if a.s.h.t.auth.Cancel(&a.job.Job) {
 		a.chap.Wipe()
 	}
 	a.job, a.cmd = nil, nil
@@ -267,7 +284,8 @@ func (s *session) startDeadline() {
 		why := errNoConnect
 		if s.auth != nil {
 			why = errUnfinished
-			if s.auth.job == nil { // the host is late, not the target
+			// the host is late, not the target
+			if s.auth.job == nil && s.auth.chap.State() != auth.Authenticated {
 				s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
@@ -218,16 +219,21 @@ func TestAuthenticationFails(t *testing.T) {
 func TestAuthenticationLate(t *testing.T) {
 	r, _ := authHarness(t, 1)
 	p := r.target.auth
-	p.workers = maxWorkers() // which never come to it
+	begun, end := make(chan bool), make(chan bool)
+	defer close(end)
+	for range turns.MaxWorkers() { // which never come to it
+		p.Submit(&turns.Job{Run: func() { begun <- true; <-end }, Done: func() {}})
+		<-begun
+	}
 	for range 3 {
 		late, _ := r.connectUnproven(0, adminArgs(testSub))
 		r.send(late, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)))
-		if len(p.waiting) != 1 {
+		if p.Waiting() != 1 {
 			t.Fatal("no message waits: nothing is tested")
 		}
 		r.w.Advance(time.Duration(connectDeadline) + time.Second)
 		r.until("the queue ends", func() bool { return late.Closed() })
-		if len(p.waiting) != 0 {
+		if p.Waiting() != 0 {
 			t.Error("the message of a queue that has ended is kept")
 		}
 	}
@@ -314,48 +320,9 @@ func TestAuthenticationCommands(t *testing.T) {
 	r.until("the queue ends", func() bool { return admin.Reason != nil })
 }
 
-// TestAuthPool: addresses take turns, known ones and then the newest first.
+// TestAuthPool: what is remembered is bounded.
 func TestAuthPool(t *testing.T) {
 	p := newAuthPool()
-	p.workers = maxWorkers() // the test takes the jobs
-	var order []byte
-	add := func(who byte, known bool) {
-		a := netip.AddrFrom4([4]byte{192, 0, 2, who})
-		if known {
-			p.succeeded(testHost, a)
-		}
-		p.submit(&authJob{from: a, run: func() { order = append(order, who) }, done: func() {}})
-	}
-	for range 3 {
-		add(1, false)
-	}
-	add(2, false)
-	add(2, false)
-	add(3, true)
-	for _, from := range []byte{2, 4} {
-		canceled := &authJob{from: netip.AddrFrom4([4]byte{192, 0, 2, from})}
-		p.submit(canceled)
-		if !p.cancel(canceled) || p.cancel(canceled) {
-			t.Error("a job is not canceled once")
-		}
-	}
-	p.work()
-	if want := []byte{3, 2, 1, 2, 1, 1}; !bytes.Equal(order, want) {
-		t.Errorf("%v instead of %v", order, want)
-	}
-	if len(p.waiting) > 0 {
-		t.Error("addresses are left")
-	}
-	order = nil
-	p.workers, p.taken = maxWorkers(), 0
-	for range 3 * othersTurn {
-		add(3, true)
-	}
-	add(1, false)
-	p.work()
-	if n := bytes.IndexByte(order, 1); n != othersTurn || len(order) != 3*othersTurn+1 {
-		t.Errorf("a host that does not stop keeps others out: %v", order)
-	}
 	for i := range 2 * maxKnown {
 		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
 		p.failed(testHost, a)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 	"unique"
 
 	"github.com/nvmf-target/nvmf-target/backend/null"
@@ -44,6 +45,13 @@ func (q *stubQueue) CanReceiveInto([]mem.Segment) bool { return !q.noZeroCopy }
 
 func (q *stubQueue) Info() *fabric.QueueInfo { return &q.info }
 
+// clockLoop has the clock of a reactor.
+type clockLoop struct{ *fabrictest.Reactor }
+
+var epoch = time.Now().Add(-time.Second)
+
+func (clockLoop) Clock() int64 { return int64(time.Since(epoch)) }
+
 // bare is a host that uses requests directly, without a transport or a watcher.
 type bare struct {
 	w    *fabrictest.World
@@ -66,7 +74,7 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	}); err != nil {
 		tb.Fatal(err)
 	}
-	h, err := t.NewHandler(HandlerConfig{Loop: w.Reactors[0]})
+	h, err := t.NewHandler(HandlerConfig{Loop: clockLoop{w.Reactors[0]}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -108,6 +116,8 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	return b
 }
 
+func (b *bare) clock() int64 { return b.h.loop.Clock() }
+
 func (b *bare) control(s fabric.Session, c *fabrictest.Command) {
 	r := &fabric.Request{SQE: c.SQE, Session: s, Queue: b.q, HostLength: uint32(len(c.Data))}
 	b.h.Prepare([]*fabric.Request{r})
@@ -120,9 +130,11 @@ func (b *bare) control(s fabric.Session, c *fabrictest.Command) {
 // run sends every request once in batches of the given size.
 func (b *bare) run(op nvme.Opcode, batch int, data []byte) {
 	for i := 0; i < len(b.reqs); i += batch {
+		arrived := b.clock()
 		part := b.reqs[i : i+batch]
 		for j, r := range part {
 			r.Reset()
+			r.Start = arrived
 			r.SQE = nvme.SQE{}
 			r.SQE.SetOpcode(op)
 			r.SQE.SetFlags(psdtSGL << 6)
@@ -139,7 +151,10 @@ func (b *bare) run(op nvme.Opcode, batch int, data []byte) {
 		b.h.Execute(part)
 	}
 	b.h.Poll(64)
+	now := b.clock()
 	for _, r := range b.reqs {
+		r.Spent(fabric.StageResponse, now)
+		b.h.Sent(r)
 		if r.ZeroCopy {
 			b.h.EndZeroCopy(r)
 		}
@@ -178,6 +193,13 @@ func TestNoAllocations(t *testing.T) {
 		}
 		if n := testutil.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
 			t.Errorf("%s: a refused command: %v allocations", name, n)
+		}
+		u := b.h.channels[0].ns.marks
+		u.now.Store(&marks{{1 << 19, 1<<19 + 512}})
+		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
+			if n := testutil.AllocsPerRun(200, func() { b.run(op, 32, data) }); n != 0 {
+				t.Errorf("%s: opcode %#x beside marked blocks: %v allocations", name, op, n)
+			}
 		}
 		b.h.channels[0].access = &access{
 			typ: nvme.ExclusiveAccessRegistrantsOnly,

@@ -35,6 +35,7 @@ type channel struct {
 	// reader and writer are dev if it supports zero-copy reads and writes.
 	reader   backend.ZeroCopyReader
 	writer   backend.ZeroCopyWriter
+	marked   bool // dev is a markedChannel
 	state    channelState
 	pending  []*backend.IO // not yet accepted by the device, in order, and not in blocked
 	inflight int           // in the device
@@ -119,6 +120,9 @@ func (ch *channel) push() int {
 		if refused = ch.checkPending(); len(ch.pending) == 0 {
 			return refused
 		}
+	}
+	if !ch.marked && ch.ns.marks.now.Load() != nil {
+		ch.mark()
 	}
 	pushed := 0
 	for len(ch.pending) > 0 {
@@ -376,5 +380,5 @@ func (ch *channel) closeDevice() {
 		ch.h.t.log.Warn("closing a channel failed", "subsystem", ch.ns.sub.nqn, "nsid",
 			ch.ns.nsid, "err", err)
 	}
-	ch.dev, ch.reader, ch.writer = nil, nil, nil
+	ch.dev, ch.reader, ch.writer, ch.marked = nil, nil, nil, false
 }

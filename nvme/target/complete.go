@@ -25,6 +25,7 @@ func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
 	}
 	c.executing, c.since, c.req, c.op, c.ch = false, 0, nil, nil, nil
 	s.outstanding--
+	h.worked = h.worked || !r.ZeroCopy || r.Dir != fabric.ControllerToHost
 	s.done = append(s.done, r)
 	if !s.completed.Listed() {
 		h.completed.Push(s, &s.completed)
@@ -81,9 +82,18 @@ func (h *Handler) deliver() {
 	for ch := h.counted.Pop(); ch != nil; ch = h.counted.Pop() {
 		ch.stats.publish()
 	}
+	var now int64
 	for s := h.completed.Pop(); s != nil; s = h.completed.Pop() {
+		if h.worked { // maybe since the last Complete
+			h.worked, now = false, h.loop.Clock()
+		}
 		batch := s.done
 		s.done, s.spare = s.spare[:0], batch
+		if now != 0 {
+			for _, r := range batch {
+				r.Spent(fabric.StageBackend, now)
+			}
+		}
 		s.q.Complete(batch)
 		clear(batch)
 		s.afterCompletion()

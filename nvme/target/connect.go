@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 // Statuses of Connect. DNR makes a Linux host give up reconnecting, so it goes only with what no
@@ -79,7 +80,9 @@ func connect(h *Handler, c *cmd) {
 	}
 	result := nvme.MakeConnectResult(s.ctrl.cntlid)
 	if s.unproven() {
-		result |= nvme.ConnectATR
+		if result |= nvme.ConnectATR; s.concatenates {
+			result |= nvme.ConnectASCR
+		}
 	} else {
 		s.stopDeadline()
 	}
@@ -102,8 +105,6 @@ func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r ref
 	switch {
 	case r.hint != "":
 		hint = r.hint
-	case r.st.Code() == nvme.ConnectInvalidHost:
-		hint = "add the host to hosts of the subsystem, or set allow_any_host"
 	case r.st.Code() == nvme.ConnectControllerBusy:
 		hint = "see the line before; if there is none, all controller IDs are taken"
 	case r.field == nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN):
@@ -180,8 +181,11 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	return refusal{}
 }
 
-// resolve reads the NQNs and finds the subsystem.
-func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN string, r refusal) {
+// resolve reads the NQNs and finds the subsystem. To who may not use it, an I/O queue tells no more
+// than an admin queue.
+func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, hostNQN string,
+	r refusal,
+) {
 	const valid = "a valid NQN"
 	subNQN, err := nvme.ParseNQN(&data.SUBNQN)
 	if err != nil {
@@ -191,12 +195,26 @@ func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN strin
 	if hostNQN, err = nvme.ParseNQN(&data.HOSTNQN); err != nil && data.HOSTNQN[0] != 0 {
 		return nil, "", badData(connectMalformed, nvme.ConnectDataOffsetHOSTNQN, valid, err)
 	}
+	switch tls := s.info.TLS; {
+	case tls == nil:
+	case tls.HostNQN != hostNQN:
+		r = badData(nvme.ConnectInvalidHost, nvme.ConnectDataOffsetHOSTNQN, tls.HostNQN, hostNQN)
+		r.hint = "the PSK of TLS is that of another host"
+		return nil, "", r
+	case tls.SubNQN != subNQN:
+		r = badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, tls.SubNQN, subNQN)
+		r.hint = "the PSK of TLS is for another subsystem: nvme gen-tls-key --subsysnqn"
+		return nil, "", r
+	}
 	if sub = s.h.t.find(subNQN); sub == nil {
 		return nil, "", badData(connectRefused, nvme.ConnectDataOffsetSUBNQN,
 			"a subsystem of the target", subNQN)
 	}
-	if !sub.settings.Load().serves(s.port) {
-		return nil, "", sub.refused(errNotServed, s, hostNQN)
+	hasKey := s.h.t.hasKey(hostNQN)
+	s.concatenates = admin && hasKey && !sub.discovery && s.concatenation() == auth.NewPSK &&
+		sub.settings.Load().Security&SecurityTLS != 0
+	if err := sub.permits(s, hostNQN, hasKey); err != nil {
+		return nil, "", sub.refused(err, s, hostNQN)
 	}
 	return sub, hostNQN, refusal{}
 }
@@ -206,19 +224,17 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	if s.h.t.closed.Load() {
 		return refusal{st: nvme.ConnectControllerBusy}
 	}
-	sub, hostNQN, r := s.resolve(data)
+	sub, hostNQN, r := s.resolve(data, true)
 	if !r.st.OK() {
 		return r
 	}
-	switch err := sub.permits(s, hostNQN); {
-	case err != nil:
-		return sub.refused(err, s, hostNQN)
-	case data.CNTLID != nvme.CNTLIDDynamic:
+	if data.CNTLID != nvme.CNTLIDDynamic {
 		// dynamic controllers only
 		return badData(connectMalformed, nvme.ConnectDataOffsetCNTLID,
 			fmt.Sprintf("%#x", nvme.CNTLIDDynamic), fmt.Sprintf("%#x", data.CNTLID))
 	}
 	c := newController(s, sub, hostNQN, data.HostID)
+	c.calledAs, _ = nvme.ParseNQN(&data.SUBNQN)
 	if most := c.adminEntries(); int(sqe.SQSIZE()) >= most {
 		return tooDeep(sqe, most)
 	}
@@ -226,6 +242,12 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 		return r
 	}
 	if r := sub.admit(c); !r.st.OK() {
+		return r
+	}
+	if !s.h.t.generated.use(c) {
+		sub.remove(c)
+		r := badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a PSK that counts", c.calledAs)
+		r.hint = "the PSK that the host has generated has ended; the host has to make another one"
 		return r
 	}
 	s.ctrl, s.table = c, &adminOps
@@ -260,15 +282,17 @@ func hostRefused(nqn string) refusal {
 	if nqn == "" {
 		nqn = "no name"
 	}
-	return badData(nvme.ConnectInvalidHost|nvme.DNR, nvme.ConnectDataOffsetHOSTNQN,
+	r := badData(nvme.ConnectInvalidHost|nvme.DNR, nvme.ConnectDataOffsetHOSTNQN,
 		"a host of the subsystem", nqn)
+	r.hint = "add the host to hosts of the subsystem, or set allow_any_host"
+	return r
 }
 
 // connectIO adds an I/O queue to a controller of the same host on the same port, from the same
 // address (see 0020): the identifiers of a host can be guessed. The status has no DNR, so that a
 // host whose address has changed connects the whole controller again.
 func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusal {
-	sub, hostNQN, r := s.resolve(data)
+	sub, hostNQN, r := s.resolve(data, false)
 	if !r.st.OK() {
 		return r
 	}
@@ -302,6 +326,9 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
 		return other(cntlid, fmt.Sprintf("%v, port ID %d", c.info.Transport, c.info.PortID),
 			fmt.Sprintf("%v, port ID %d", s.info.Transport, s.info.PortID))
+	case (c.info.TLS == nil) != (s.info.TLS == nil) ||
+		generatedIdentity(c.info) != generatedIdentity(s.info):
+		return other(cntlid, "TLS as on the admin queue", "another")
 	case sub.discovery:
 		// no I/O queues (Base section 3.1.3.3)
 		return malformed(nvme.ConnectOffsetQID, 0, sqe.QID())
@@ -311,7 +338,8 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	qid := sqe.QID()
 	s.ctrl, s.qid, s.table = c, qid, &ioOps
 	// A host whose key was added since the controller was created has not to authenticate.
-	if c.authenticates && c.policy() != nil {
+	if c.authenticates &&
+		(c.policy() != nil || sub.settings.Load().Security&SecurityAuth != 0) {
 		s.requireAuthentication()
 	}
 	r = c.attach(s, qid)

@@ -36,6 +36,8 @@ type ConnectionInfo struct {
 	KeepAliveTimeout, KeepAliveLeft time.Duration
 	// HeaderDigest and DataDigest say that the queue has them.
 	HeaderDigest, DataDigest bool
+	// TLS is nil if the queue is not encrypted.
+	TLS *fabric.TLS
 }
 
 // keepAliveInfo is the state of a keepAliveTimer.
@@ -99,7 +101,7 @@ func (list *connections) add(s *session) {
 		Remote: s.info.Remote, PortID: s.info.PortID, Reactor: s.h.index, InFlight: s.outstanding,
 		Age: time.Duration(s.h.loop.Now() - s.opened), Commands: s.commands,
 		ReadBytes:    s.moved[fabric.ControllerToHost],
-		WrittenBytes: s.moved[fabric.HostToController],
+		WrittenBytes: s.moved[fabric.HostToController], TLS: s.info.TLS,
 	}
 	if d, ok := s.q.(fabric.DigestReporter); ok {
 		i.HeaderDigest, i.DataDigest = d.Digests()

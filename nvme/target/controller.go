@@ -32,8 +32,10 @@ type controller struct {
 	info     *fabric.QueueInfo
 	cntlid   uint16
 	hostNQN  string
+	calledAs string // the name of the subsystem in Connect: discovery may have two
 	hostID   [16]byte
-	identity hostHandle    // of hostID and hostNQN
+	identity hostHandle // of hostID and hostNQN
+	created  time.Time
 	gone     chan struct{} // closed when all queues have ended and the subsystem lists it no more
 
 	// The I/O queues read these.
@@ -50,8 +52,8 @@ type controller struct {
 
 	mu         sync.Mutex // guards what follows; never held while calling out
 	queues     map[uint16]*session
-	granted    int  // I/O queues the host may connect
-	failed     bool // the association has ended or is about to
+	granted    int   // I/O queues the host may connect
+	failed     error // why the association has ended or is about to; nil: it does not
 	adminEnded bool
 
 	// The rest belongs to the admin reactor.
@@ -95,7 +97,7 @@ func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) 
 	c := &controller{
 		t: s.h.t, sub: sub, cfg: cfg, h: s.h, admin: s, info: s.info, hostNQN: hostNQN,
 		hostID: hostID, identity: unique.Make(HostIdentity{hostID, hostNQN}),
-		gone:   make(chan struct{}),
+		gone: make(chan struct{}), created: time.Now(),
 		queues: make(map[uint16]*session), granted: cfg.MaxIOQueues,
 	}
 	c.resetFeatures()
@@ -141,7 +143,7 @@ func (c *controller) attach(s *session, qid uint16) refusal {
 		}
 	}
 	switch {
-	case c.failed || !c.ready.Load():
+	case c.failed != nil || !c.ready.Load():
 		return refuse("a controller that is enabled", "one that is not")
 	case int(qid) > c.granted:
 		return refuse(fmt.Sprintf("1 to %d", c.granted), qid)
@@ -160,11 +162,11 @@ func (c *controller) attach(s *session, qid uint16) refusal {
 // times.
 func (c *controller) fail(why error) {
 	c.mu.Lock()
-	if c.failed {
+	if c.failed != nil {
 		c.mu.Unlock()
 		return
 	}
-	c.failed = true
+	c.failed = why
 	c.ready.Store(false)
 	list := c.ioQueues()
 	c.mu.Unlock()
@@ -195,7 +197,14 @@ func (c *controller) stopIO() {
 func (c *controller) adminClosed() {
 	c.alive.stop()
 	c.selfTest.close()
-	c.fail(errors.New("the admin queue has ended"))
+	switch {
+	case c.admin.why != nil:
+		c.fail(c.admin.why)
+	case c.csts.SHST() != 0:
+		c.fail(errors.New("the host shut it down"))
+	default:
+		c.fail(errors.New("the connection of the admin queue has ended"))
+	}
 	c.endLimit()
 	c.abortEvents()
 }
@@ -204,7 +213,7 @@ func (c *controller) adminClosed() {
 func (c *controller) startLimit() {
 	c.endLimit()
 	c.mu.Lock()
-	failed := c.failed
+	failed := c.failed != nil
 	c.mu.Unlock()
 	if failed {
 		return // the association ends anyway
@@ -236,13 +245,14 @@ func (c *controller) sessionEnded(s *session) {
 	default:
 		delete(c.queues, s.qid)
 	}
-	last, adminEnded := len(c.queues) == 0, c.adminEnded
+	last, adminEnded, why := len(c.queues) == 0, c.adminEnded, c.failed
 	c.mu.Unlock()
 	switch {
 	case last && adminEnded:
 		c.sub.remove(c)
 		c.peerLog().Info("controller removed", "subsystem", c.sub.nqn, "cntlid", c.cntlid,
-			"host", c.hostNQN)
+			"host", c.hostNQN, "reason", why,
+			"duration", time.Since(c.created).Round(time.Millisecond))
 	case last && s.qid != 0:
 		c.h.post(c.ioQueuesEnded)
 	}
@@ -325,7 +335,7 @@ func (c *controller) enable() {
 	c.endLimit()
 	c.csts = c.csts&^(nvme.CSTSShutdownOccurring|nvme.CSTSShutdownComplete) | nvme.CSTSReady
 	c.mu.Lock()
-	if !c.failed {
+	if c.failed == nil {
 		c.ready.Store(true)
 	}
 	c.mu.Unlock()
@@ -344,6 +354,8 @@ func (c *controller) reset() {
 	c.mu.Lock()
 	c.granted = c.cfg.MaxIOQueues
 	c.mu.Unlock()
+	c.peerLog().Info("controller reset", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
+		c.hostNQN)
 	c.dropQueues(pendingReset, "the host reset the controller")
 }
 

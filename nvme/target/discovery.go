@@ -36,6 +36,8 @@ type DiscoveryConfig struct {
 	// NQN is a name of its own beside nvme.DiscoveryNQN, which all discovery services have; ""
 	// for none.
 	NQN string
+	// Security is what hosts need to ask it.
+	Security Security
 	// Referrals are other discovery services.
 	Referrals []Referral
 }
@@ -59,6 +61,7 @@ func (t *Target) SetDiscovery(cfg DiscoveryConfig) error {
 		return nil
 	}
 	t.discoveryConfig = cfg
+	t.setSecurity(cfg.Security)
 	t.discoveryChanged()
 	return nil
 }
@@ -202,7 +205,7 @@ func (c *controller) newDiscoveryLog(t *discoveryTable, local bool) *discoveryLo
 	every, some := false, make([]bool, len(t.ports)) // serve a subsystem that the host finds here
 	for k := range t.subs {
 		s := &t.subs[k]
-		if !s.allows(c.hostNQN) || !s.serves(c.admin.port) {
+		if !c.t.discoverableBy(s.settings, c.hostNQN) || !s.serves(c.admin.port) {
 			continue
 		}
 		l.subs = append(l.subs, discoverableFrom{discoverable: s})
@@ -235,7 +238,7 @@ func (c *controller) newDiscoveryLog(t *discoveryTable, local bool) *discoveryLo
 	l.entries += uint64(len(l.referrals))
 	l.duplicate = !slices.ContainsFunc(t.subs, func(s discoverable) bool {
 		n := l.portsOf(&s)
-		return 0 < n && n < l.reachable && s.allows(c.hostNQN)
+		return 0 < n && n < l.reachable && c.t.discoverableBy(s.settings, c.hostNQN)
 	})
 	return l
 }
@@ -363,6 +366,14 @@ func (l *discoveryLog) entry(s *settings, p *reachablePort) *nvme.DiscoveryEntry
 	}
 	d := newEntry(p.Addr, p.addr, typ, nqn)
 	d.PORTID, d.EFLAGS = p.ID, flags
+	switch p.TLS { // TCP section 3.6.1.1
+	case fabric.TLSAllowed:
+		// With TCPTLS13 besides, libnvme (nvmf_update_tls_concat) would concatenate, which fails.
+		d.TREQ |= nvme.TREQNotRequired
+	case fabric.TLSRequired:
+		d.TREQ |= nvme.TREQRequired
+		d.SetTCP(nvme.TCPTLS13)
+	}
 	return d
 }
 

@@ -298,7 +298,7 @@ func TestDiscoveryTableIsContinued(t *testing.T) {
 	if ports() != before {
 		t.Error("the ports of a subsystem were looked up again")
 	}
-	r.target.SetPortListener(1, "b")
+	r.target.SetPortListener(1, "b", fabric.TLSOff)
 	if n := len(r.target.discoveryTable.Load().subs[1].ports); n != 0 {
 		t.Errorf("%d ports after they have changed", n)
 	}

@@ -49,6 +49,7 @@ func (s *session) leaveHost() {
 	for _, f := range t.flows {
 		if f != nil {
 			f.unlink()
+			s.h.latency.leave(f.latency)
 		}
 	}
 	t.flows = nil
@@ -73,6 +74,7 @@ func (s *session) flowTo(ch *channel) *flow {
 		t.flows = append(t.flows, nil)
 	}
 	f := &flow{Flow: mem.Flow{Host: &t.share, Namespace: &ch.share}, host: t, ch: ch}
+	f.latency = s.h.latency.join(t.nqn, ch.ns)
 	t.flows[slot] = f
 	f.link()
 	return f
@@ -90,4 +92,5 @@ type flow struct {
 	node     list.Node[flow] // in Handler.waiting while that is not empty
 	due      int64           // when it is worth to look again
 	at       *limiter        // that the first one waits for
+	latency  *latencyEntry
 }

@@ -49,8 +49,11 @@ type Handler struct {
 	reaped    [64]*backend.IO
 	completed list.List[session] // have completions to deliver
 	running   bool
+	worked    bool                // completed has more than zero-copy reads, which take no time
 	compounds list.List[compound] // free
 	moves     int                 // compounds with a move
+
+	latency latencies
 
 	waiting    list.List[flow] // at limits; waitTimer is when the first of them is looked at
 	waitTimer  int64
@@ -72,6 +75,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		return nil, errors.New("target: handler without a loop")
 	}
 	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, hosts: map[string]*hostShare{}}
+	h.latency.entries = map[latencyKey]*latencyEntry{}
 	h.delayed = delayList{
 		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
 	}

@@ -110,7 +110,8 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	}
 	if c.sub.discovery {
 		nvme.PutNQN(&id.SUBNQN, c.t.discoveryNQN())
-		id.CNTRLTYPE, id.DCTYPE = nvme.ControllerTypeDiscovery, 1 // a direct discovery controller
+		// DCTYPE is not reported: libnvme registers with every discovery controller that does.
+		id.CNTRLTYPE = nvme.ControllerTypeDiscovery
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
 		id.OACS, id.EDSTT = 0, 0
 		id.LPA &^= nvme.LPASMARTPerNamespace | nvme.LPATelemetry
@@ -248,9 +249,14 @@ func identifyNamespaceNVM(c *controller, sqe *nvme.SQE) reply {
 	return reply{st: st}
 }
 
-// identifyControllerNVM makes CNS 06h: there are no limits beyond MDTS, so it is all zeroes (NVM
-// section 4.1.5.4).
-func identifyControllerNVM(*controller, *nvme.SQE) reply { return reply{} }
+// identifyControllerNVM makes CNS 06h (NVM section 4.1.5.4): there are no limits beyond MDTS but
+// that of Write Uncorrectable.
+func identifyControllerNVM(c *controller, _ *nvme.SQE) reply {
+	if !withUncorrectable(c) {
+		return reply{}
+	}
+	return reply{data: nvme.AppendIdentifyControllerNVM(nil, wusl)}
+}
 
 // identifyIndependent makes CNS 08h (Base section 5.1.13.2.8).
 func identifyIndependent(c *controller, sqe *nvme.SQE) reply {

@@ -119,7 +119,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 		return nil, reservationConflict
 	}
 	f := c.s.flowTo(c.ch)
-	c.req.Flow = &f.Flow
+	c.req.Flow, c.latency = &f.Flow, f.latency
 	if len(f.leases) > 0 {
 		c.flow, c.limited = f, true
 	}

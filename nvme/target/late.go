@@ -35,11 +35,12 @@ const (
 type lateWrites struct {
 	s      *session
 	host   hostHandle
-	ranges []byteRange // ascending, and apart
+	ranges []ByteRange // ascending, and apart
 	left   int         // not back yet; reactor of the queue
 }
 
-type byteRange struct{ off, end int64 }
+// ByteRange is a range of a namespace, in bytes.
+type ByteRange struct{ Off, End int64 }
 
 // stop ends what the queue does at devices, because its host is lost: what it may still send is not
 // carried out. Reactor of the queue.
@@ -170,7 +171,7 @@ func (ch *channel) announceLate(s *session, ios []*backend.IO) {
 			gone = append(gone, old)
 		}
 		ch.late[io] = w
-		w.ranges = append(w.ranges, byteRange{io.Off, io.Off + io.Len})
+		w.ranges = append(w.ranges, ByteRange{io.Off, io.Off + io.Len})
 	}
 	w.ranges = union(w.ranges)
 	ch.tellLate(w, gone)
@@ -240,8 +241,8 @@ func (w *lateWrites) blocks(io *backend.IO) bool {
 	if s == nil || s == w.s || s.ctrl.identity != w.host || !changesBlocks(io) {
 		return false
 	}
-	i := sort.Search(len(w.ranges), func(i int) bool { return w.ranges[i].end > io.Off })
-	return i < len(w.ranges) && w.ranges[i].off < io.Off+io.Len
+	i := sort.Search(len(w.ranges), func(i int) bool { return w.ranges[i].End > io.Off })
+	return i < len(w.ranges) && w.ranges[i].Off < io.Off+io.Len
 }
 
 // changesBlocks says whether an IO may change the content of the blocks that it names.
@@ -250,12 +251,12 @@ func changesBlocks(io *backend.IO) bool {
 }
 
 // union sorts ranges and joins those that overlap.
-func union(list []byteRange) []byteRange {
-	slices.SortFunc(list, func(a, b byteRange) int { return cmp.Compare(a.off, b.off) })
+func union(list []ByteRange) []ByteRange {
+	slices.SortFunc(list, func(a, b ByteRange) int { return cmp.Compare(a.Off, b.Off) })
 	joined := list[:1]
 	for _, r := range list[1:] {
-		if last := &joined[len(joined)-1]; r.off <= last.end {
-			last.end = max(last.end, r.end)
+		if last := &joined[len(joined)-1]; r.Off <= last.End {
+			last.End = max(last.End, r.End)
 		} else {
 			joined = append(joined, r)
 		}

@@ -231,8 +231,8 @@ func TestBlockedWritesOfEndedQueue(t *testing.T) {
 
 // TestUnion: what overlaps is joined, and an IO is blocked if it overlaps any.
 func TestUnion(t *testing.T) {
-	got := union([]byteRange{{30, 40}, {0, 10}, {5, 8}, {9, 12}, {40, 50}, {60, 70}})
-	if want := []byteRange{{0, 12}, {30, 50}, {60, 70}}; !slices.Equal(got, want) {
+	got := union([]ByteRange{{30, 40}, {0, 10}, {5, 8}, {9, 12}, {40, 50}, {60, 70}})
+	if want := []ByteRange{{0, 12}, {30, 50}, {60, 70}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -42,7 +42,8 @@ func TestLogUnderAttack(t *testing.T) {
 		for text, want := range map[string]int{
 			"does not answer": seconds, "answers again": seconds, "I/O failed": 1,
 			"controller created": seconds + 1, "controller removed": seconds,
-			"keep alive timer expired": seconds, "log lines were dropped": 1,
+			"keep alive timer expired":                  2 * seconds, // and as the reason
+			"log lines were dropped":                    1,
 			`message="connect refused"`:                 1,
 			fmt.Sprintf("lines=%d ", seconds*10_000-10): 1, `evil\n\x1b[31m%s`: 20,
 		} {
@@ -99,4 +100,31 @@ func TestRefusedConnectHasAHint(t *testing.T) {
 		}
 	}
 	h.hangUp()
+}
+
+// TestControllerHasOneLine: the end of a controller is one line, with the reason and the time that
+// it existed, whatever number of queues it had.
+func TestControllerHasOneLine(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	for want, end := range map[string]func(h *host){
+		`reason="the connection of the admin queue has ended" duration=`: (*host).hangUp,
+		`reason="keep alive timer expired after `: func(h *host) {
+			r.target.find(testSub).lookup(h.cntlid).expire()
+		},
+		`reason="the host shut it down" duration=`: func(h *host) {
+			r.ok(h.admin, propertySetCommand(nvme.PropertyCC,
+				uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
+			h.hangUp()
+		},
+	} {
+		h := r.connectHost(4)
+		before := len(r.log.String())
+		end(h)
+		r.until("the controller is gone", func() bool { return len(r.target.Controllers()) == 0 })
+		log := r.log.String()[before:]
+		if strings.Count(log, want) != 1 || strings.Count(log, "\n") > 2 ||
+			strings.Count(log, "controller removed") != 1 {
+			t.Errorf("no %s, or more than that:\n%s", want, log)
+		}
+	}
 }

@@ -69,8 +69,9 @@ type namespace struct {
 	state    namespaceState
 	users    users
 	locks    rangeLocks
-	// reservations are those of the NQN and NSID.
+	// reservations and marks are those of the NQN and NSID.
 	reservations  *reservations
+	marks         *uncorrectable
 	errorRecovery atomic.Uint32 // as hosts have set it
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
@@ -118,6 +119,9 @@ type geometry struct {
 	info     backend.Info
 }
 
+// size is in bytes.
+func (g *geometry) size() int64 { return int64(g.blocks << g.shift) }
+
 func newGeometry(info backend.Info, readOnly bool) (*geometry, error) {
 	bs := info.BlockSize
 	if bs < 512 || bs&(bs-1) != 0 || bs > MinTransfer {
@@ -158,7 +162,11 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	ns.geo.Store(geo)
 	ns.state.protection = s.t.protectionOf(s.nqn, cfg.NSID)
 	ns.slot = s.t.takeSlot(ns)
-	s.t.reservationsOf(reservationKey{s.nqn, cfg.NSID}).attach(ns)
+	key := reservationKey{s.nqn, cfg.NSID}
+	s.t.reservationsOf(key).attach(ns)
+	ns.marks = s.t.uncorrectableOf(key)
+	ns.marks.attach(cfg.Device)
+	ns.marks.cut(geo.size())
 	ns.startNotify()
 	return ns, nil
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// absentIO are I/O commands that are not served (NVM section 3.3).
+// absentIO are I/O commands that are not served (NVM section 3.3), here for want of a store for
+// marks and write protection.
 var absentIO = map[string]nvme.Opcode{
 	"Write Uncorrectable": 0x04, "I/O Management Receive": 0x12,
 	"Zone Management Send": 0x79, "Zone Management Receive": 0x7A, "Zone Append": 0x7D,

@@ -95,6 +95,12 @@ func init() {
 		nvme.NVMRead: {
 			name: "Read", dir: out, prepare: prepareRead, execute: executeRead, flags: opBlocks,
 		},
+		nvme.NVMWriteUncorrectable: {
+			name: "Write Uncorrectable", scope: withUncorrectable,
+			prepare: prepareWriteUncorrectable, execute: executeWriteUncorrectable,
+			flags: opBlocks | opWrites, effect: nvme.EffectContentChange,
+			oncs: nvme.ONCSWriteUncorrectable,
+		},
 		nvme.NVMCompare: {
 			name: "Compare", dir: in, prepare: prepareCompare, execute: executeCompare,
 			flags: opBlocks, oncs: nvme.ONCSCompare,

@@ -17,6 +17,7 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 		s.commands++
 		c := s.command(r)
 		c.req, c.op, c.ch, c.limited, r.Flow = r, nil, nil, false, s.flow
+		c.latency = nil
 		if s.fused != nil || r.SQE.FUSE() != 0 {
 			s.fuse(c)
 		}

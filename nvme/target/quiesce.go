@@ -125,7 +125,7 @@ func (ch *channel) refuse(check func(*backend.IO) error) (refused int) {
 
 // check says why the namespace does not take an IO that it took once.
 func (g *geometry) check(io *backend.IO) error {
-	switch end := int64(g.blocks << g.shift); {
+	switch end := g.size(); {
 	case g.info.Offline:
 		return backend.ErrOffline
 	case io.Op == backend.OpFlush || io.Op == backend.OpRead && io.Off+io.Len <= end:

@@ -33,8 +33,14 @@ type session struct {
 	host     *hostShare // nil: as above
 	fused    *pair      // its second command has not come; nil if there is none
 
+	// concatenates: the connection has no TLS, which the subsystem requires, and serves nothing but
+	// the exchange with which the host gets a PSK.
+	concatenates bool
+
 	auth   *authentication // nil until the host has to authenticate, or does
 	ending error           // why the queue ends once what is completed has been sent
+
+	why error // the queue is disconnected; nil: it is not
 
 	// Set by a successful Connect.
 	ctrl  *controller
@@ -85,6 +91,8 @@ type cmd struct {
 	then func(nvme.Status)
 	// since is when the command was given to a device, 0 if no device has it.
 	since int64
+	// latency is where it is counted once its response has left; nil: nowhere.
+	latency *latencyEntry
 	// free gives memory back that the device of a command that was given up may still use. req is
 	// nil then.
 	free     func()
@@ -147,12 +155,20 @@ func (s *session) setDepth(depth int) {
 // disconnecting says that the host has sent a Disconnect command.
 func (s *session) disconnecting() bool { return s.disconnectCmd != nil || s.disconnected }
 
-// disconnect starts the end of the queue. Reactor only.
+// disconnect starts the end of the queue. Reactor only. The queues of a controller have one line in
+// the log, see sessionEnded.
 func (s *session) disconnect(why error) {
-	if !s.closed {
-		s.h.endWaiting(s)
-		s.q.Disconnect(why)
+	if s.closed {
+		return
 	}
+	if s.why == nil {
+		s.why = why
+		if s.ctrl == nil || s.unproven() {
+			s.h.t.strangerLog.Peer(s.info.Remote).Info("disconnecting", "reason", why)
+		}
+	}
+	s.h.endWaiting(s)
+	s.q.Disconnect(why)
 }
 
 // afterCompletion does what had to wait until commands were done.

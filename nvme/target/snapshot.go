@@ -85,7 +85,7 @@ func (ns *namespace) stats() NamespaceStats {
 	g, n := ns.geo.Load(), ns.users.total()
 	s := NamespaceStats{
 		NamespaceInfo: ns.describe(),
-		Size:          int64(g.blocks << g.shift), BlockSize: 1 << g.shift,
+		Size:          g.size(), BlockSize: 1 << g.shift,
 		WriteProtected: g.readOnly, VolatileCache: g.info.VolatileCache, Allocated: -1, Free: -1,
 		Reads: n[backend.OpRead], Writes: n[backend.OpWrite], Flushes: n[backend.OpFlush],
 		WriteZeroes: n[backend.OpWriteZeroes], Discards: n[backend.OpDiscard],

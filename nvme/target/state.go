@@ -60,7 +60,8 @@ func (ns *namespace) changed(log *slog.Logger) {
 	ns.update(func(*namespaceState) {})
 	if now := ns.geo.Load(); now.blocks != before.blocks {
 		log.Info("the size of a namespace changed", "subsystem", ns.sub.nqn, "nsid", ns.nsid,
-			"old_size", before.blocks<<before.shift, "size", now.blocks<<now.shift)
+			"old_size", before.size(), "size", now.size())
+		ns.marks.cut(now.size())
 	}
 }
 

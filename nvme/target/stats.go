@@ -11,7 +11,7 @@ import (
 // The counters of a namespace: successful operations by backend.Op, and then these.
 const (
 	// read, then written: 512 bytes each (Base section 5.1.12.1.3)
-	statSectors = int(backend.OpDiscard) + 1
+	statSectors = int(backend.OpWriteUncorrectable) + 1
 	statBusy    = statSectors + 2 // nanoseconds with I/O outstanding
 	statErrors  = statBusy + 1    // failed operations by index of ioErrors
 	statCount   = statErrors + len(ioErrors)

@@ -82,6 +82,9 @@ func (ch *channel) failed(io *backend.IO) nvme.Status {
 	case errPreempted:
 		return nvme.AbortedPreempt // no DNR: a retry finds what the host may still do
 	}
+	if errors.Is(io.Err, errUncorrectable) {
+		return nvme.UnrecoveredReadError | nvme.DNR
+	}
 	st, reason := ioStatus(io)
 	ch.stats.published[statErrors+reason].Add(1)
 	if errors.Is(io.Err, backend.ErrDegraded) {

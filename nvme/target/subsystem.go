@@ -23,6 +23,8 @@ type SubsystemConfig struct {
 	// compared byte by byte. Neither is authentication.
 	AllowAnyHost bool
 	Hosts        []string
+	// Security is what hosts need besides.
+	Security Security
 	// Listeners are those that hosts reach the subsystem through, as in Port.Listener. Empty: all.
 	Listeners []string
 	// RefuseDuplicateHosts refuses a host that is connected with another Host Identifier already.
@@ -175,7 +177,7 @@ func (s *subsystem) admit(c *controller) refusal {
 		return badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a subsystem of the target",
 			s.nqn)
 	}
-	if err := s.permits(c.admin, c.hostNQN); err != nil { // since Connect has asked
+	if err := c.permitted(); err != nil { // since Connect has asked
 		return s.refused(err, c.admin, c.hostNQN)
 	}
 	if o := s.otherHost(c); o != nil && cfg.RefuseDuplicateHosts {
@@ -230,6 +232,7 @@ func (s *subsystem) remove(c *controller) {
 	s.mu.Lock()
 	delete(s.controllers, c.cntlid)
 	s.mu.Unlock()
+	c.t.generated.release(c)
 	close(c.gone)
 }
 

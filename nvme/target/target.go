@@ -30,6 +30,9 @@ type Options struct {
 	Protection ProtectionStore
 	// Reservations keeps reservations through a restart; nil: none persist.
 	Reservations ReservationStore
+	// Uncorrectable keeps through a restart which blocks hosts have marked uncorrectable; nil: they
+	// cannot.
+	Uncorrectable UncorrectableStore
 }
 
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
@@ -53,12 +56,17 @@ type Target struct {
 	// networks are those that hosts are bound to, by NQN. It is immutable.
 	networks   atomic.Pointer[map[string][]netip.Prefix]
 	closed     atomic.Bool
+	slowIO     atomic.Int64                            // nanoseconds, see SetSlowIO
 	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
 	auth       *authPool
-	protection ProtectionStore  // nil if there is none
-	store      ReservationStore // nil if there is none
-	portStates sync.Map         // *portState by ID; removed is written with mu held
-	capturing  chan struct{}    // of one entry, see controller.capture
+	generated  generatedPSKs
+	protection ProtectionStore    // nil if there is none
+	store      ReservationStore   // nil if there is none
+	marks      UncorrectableStore // nil if there is none
+	portStates sync.Map           // *portState by ID; removed is written with mu held
+	capturing  chan struct{}      // of one entry, see controller.capture
+	// readingLatencies, of one entry, is held by Latencies.
+	readingLatencies chan struct{}
 
 	mu    sync.Mutex // guards what follows and writes to table
 	ports []Port
@@ -67,10 +75,13 @@ type Target struct {
 	handlers        []*Handler
 	slots           []*namespace // by namespace.slot; nil: free
 	retiring        sync.WaitGroup
+	keysChanged     bool // a host has got or lost its key since EnforceKeys
 	// untilRestart are also namespaces that were removed, and may come back.
 	untilRestart map[protectedName]bool
 	// reservations are also those of namespaces that were removed.
 	reservations map[reservationKey]*reservations
+	// uncorrectable are likewise marks.
+	uncorrectable map[reservationKey]*uncorrectable
 
 	closeDeadline, drainDeadline time.Duration // tests wait less
 }
@@ -84,6 +95,8 @@ type Port struct {
 	Addr fabric.Addr
 	// Listener is the name of the listener that has the port; see SubsystemConfig.Listeners.
 	Listener string
+	// TLS is what hosts are told of it; the transport sees to it.
+	TLS fabric.TLSPolicy
 }
 
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
@@ -91,8 +104,10 @@ func New(o Options) *Target {
 	t := &Target{
 		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
 		drainDeadline: drainDeadline, protection: o.Protection, store: o.Reservations,
+		marks: o.Uncorrectable, uncorrectable: map[reservationKey]*uncorrectable{},
 		untilRestart: map[protectedName]bool{},
 		reservations: map[reservationKey]*reservations{}, capturing: make(chan struct{}, 1),
+		readingLatencies: make(chan struct{}, 1),
 	}
 	if t.log == nil {
 		t.log = slog.Default()
@@ -107,6 +122,7 @@ func New(o Options) *Target {
 	t.hosts.Store(&map[string]*limiter{})
 	t.policies.Store(&map[string]*auth.Policy{})
 	t.auth = newAuthPool()
+	t.generated.psks = map[string][]*generatedPSK{}
 	t.networks.Store(&map[string][]netip.Prefix{})
 	t.discoveryTable.Store(t.newDiscoveryTable(max(o.Generation, 1)))
 	return t

@@ -123,7 +123,7 @@ func (h *Handler) giveUp(c *cmd) {
 	}
 	// The device has c.io, and maybe the array of its segments: the request gets another state.
 	next := &cmd{s: c.s, i: c.i, req: r, op: c.op, ch: ch, executing: true}
-	next.io.Owner = next
+	next.io.Owner, next.latency = next, c.latency
 	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.executing = nil, false
 	ch.ns.timedOut()

@@ -127,6 +127,9 @@ func (ns *namespace) swap(cfg NamespaceConfig,
 		info.Offline = true
 		dev = &absent{info}
 	}
+	if there && dev != old {
+		ns.marks.attach(dev)
+	}
 	next := ns.sub.newAttributes(cfg, dev)
 	if err != nil {
 		kept := *before

@@ -3,6 +3,7 @@ package target
 import (
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -57,7 +58,7 @@ func TestUpdateHosts(t *testing.T) {
 func TestUpdateWhileConnecting(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
 	s := r.target.find(testSub)
-	c := newController(&session{h: r.raw[0]}, s, testHost, testHostID)
+	c := newController(&session{h: r.raw[0], info: new(fabric.QueueInfo)}, s, testHost, testHostID)
 	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.AllowAnyHost = false })))
 	if r := s.admit(c); r.st != nvme.ConnectInvalidHost|nvme.DNR || s.lookup(c.cntlid) == c {
 		t.Errorf("%v", r.st)

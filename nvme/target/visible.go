@@ -39,7 +39,7 @@ func (c *controller) namespace(nsid uint32) *namespace {
 // mayChange says whether a command that has waited may still change the namespace, for others, too:
 // its host may have lost it meanwhile, or the subsystem. Any goroutine.
 func (c *controller) mayChange(ns *namespace) bool {
-	return c.namespace(ns.nsid) == ns && c.sub.permits(c.admin, c.hostNQN) == nil
+	return c.namespace(ns.nsid) == ns && c.permitted() == nil
 }
 
 // namespaces lists those that the host may use. The caller does not change the list.

@@ -3,6 +3,7 @@ package target
 import (
 	"math"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/limit"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -174,6 +175,7 @@ func (f *flow) admit(now int64, most int) (n int) {
 func (h *Handler) admit(c *cmd) {
 	parked := c.parked()
 	h.stopWaiting(c)
+	c.waited(h)
 	switch {
 	case parked:
 		r := c.req
@@ -189,6 +191,13 @@ func (h *Handler) admit(c *cmd) {
 		c.compound.advance(h)
 	case c.executing:
 		c.op.execute(h, c)
+	}
+}
+
+// waited counts the time that a command has waited in Execute.
+func (c *cmd) waited(h *Handler) {
+	if c.executing {
+		c.req.Spent(fabric.StageWait, h.loop.Clock())
 	}
 }
 
@@ -238,6 +247,7 @@ func (h *Handler) stopWaiting(c *cmd) {
 func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 	parked := c.parked()
 	h.stopWaiting(c)
+	c.waited(h)
 	if parked {
 		h.resume(c, st)
 		return
@@ -260,6 +270,7 @@ func (h *Handler) endWaiting(s *session) {
 // dropFlows ends the flows to the namespace of a channel that is removed. What waits goes on, and
 // finds that there is no namespace.
 func (h *Handler) dropFlows(ch *channel) {
+	h.latency.drop(ch.ns)
 	for _, t := range h.hosts {
 		slot := ch.ns.slot
 		if slot >= len(t.flows) || t.flows[slot] == nil || t.flows[slot].ch != ch {

@@ -22,6 +22,11 @@ func (c *cmd) startZeroCopyRead() {
 	if ch.reader == nil || ch.quiesce != quiesceNothing {
 		return
 	}
+	if m := ch.ns.marks.now.Load(); m != nil {
+		if _, marked := m.find(c.io.Off, c.io.Off+c.io.Len); marked {
+			return // it fails in Execute
+		}
+	}
 	segs, ok := ch.reader.StartZeroCopyRead(c.req.Segs, c.io.Off, c.io.Len)
 	if !ok {
 		return

@@ -9,6 +9,8 @@ systemctl daemon-reload
 # The first installation starts nothing: nothing is configured. An upgrade restarts what runs, unless
 # the new version refuses the configuration: then the old one goes on.
 systemctl -q is-active nvmf-target || exit 0
+# The configuration may name credentials, which systemd keeps there while the unit runs.
+export CREDENTIALS_DIRECTORY=/run/credentials/nvmf-target.service
 if /usr/bin/nvmf-target check; then
   systemctl try-restart nvmf-target || echo "nvmf-target: see systemctl status nvmf-target" >&2
 else

@@ -13,6 +13,9 @@ import (
 
 // attach measures a running target, without its CPU time and without a floor.
 func attach(o options, where, nqn string) (err error) {
+	if nqn == "" {
+		return errors.New("-attach needs the subsystem: -nqn NQN, as the target prints it")
+	}
 	kind, address, _ := strings.Cut(where, ":")
 	addr, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -54,7 +57,7 @@ func attach(o options, where, nqn string) (err error) {
 		}
 	}
 	if len(records) == 0 {
-		return errors.New("no workload")
+		return noMatch(o.filter, nil)
 	}
 	p, err := newReport("nvme/host over "+kind, "nothing", records, loads)
 	if err != nil {

@@ -1,41 +1,10 @@
 package main
 
 import (
-	"math/rand/v2"
-	"slices"
+	"strings"
 	"testing"
 	"time"
 )
-
-func TestHistogramBucketsAreFine(t *testing.T) {
-	values := []uint64{0, 1, 31, 32, 33, 63, 64, 1000, 4095, 4096, 1 << 20, 1<<40 + 12345}
-	for _, ns := range values {
-		low := lowest(bucketOf(ns))
-		if low > ns || ns-low > ns/(1<<subBits) {
-			t.Errorf("%d falls into the bucket that begins at %d", ns, low)
-		}
-	}
-}
-
-func TestHistogramQuantiles(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	var h histogram
-	values := make([]uint64, 10000)
-	for i := range values {
-		values[i] = rng.Uint64N(1_000_000)
-		h.add(values[i])
-	}
-	slices.Sort(values)
-	for _, q := range []float64{0.5, 0.99, 0.999} {
-		want := float64(values[int(q*float64(len(values)))])
-		if got := h.quantile(q); got > want || got < want*0.96 {
-			t.Errorf("quantile %v is %v, want about %v", q, got, want)
-		}
-	}
-	if got := h.quantile(1); got != float64(values[len(values)-1]) {
-		t.Errorf("maximum is %v, want %v", got, values[len(values)-1])
-	}
-}
 
 func TestSpread(t *testing.T) {
 	if got := spreadOf([]float64{3, 1, 2, 9, 4}); got != (spread{3, 1, 9}) {
@@ -70,7 +39,7 @@ func TestFloorServesEveryShape(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l := traffic.latency; l != nil && l.quantile(0.5) <= 0 {
+		if l := traffic.latency; l != nil && l.Quantile(0.5) <= 0 {
 			t.Errorf("%+v: no latency", w)
 		}
 		if err := <-served; err != nil || iops == 0 {
@@ -121,5 +90,20 @@ func TestBurstFlushesAlone(t *testing.T) {
 	}
 	if err := s.submit(time.Now()); err != nil || len(s.idle) != 1 {
 		t.Errorf("submits while flushing: %v", err)
+	}
+}
+
+// TestNoWorkload: the error names those that there are.
+func TestNoWorkload(t *testing.T) {
+	b := bench{options: options{filter: "4K read QD 32"}}
+	_, err := b.steps()
+	for _, want := range []string{`"4K read QD 32"`, "\n  4K random read QD 32\n", "\n  " + idleName} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q: %v", want, err)
+		}
+	}
+	if err := attach(options{}, "tcp:127.0.0.1:1", ""); err == nil ||
+		!strings.Contains(err.Error(), "-nqn") {
+		t.Error(err)
 	}
 }

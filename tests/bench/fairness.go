@@ -56,7 +56,7 @@ func (b *bench) fairnessRound(f fairness, round int) error {
 		if err != nil {
 			return err
 		}
-		if p99 := light.latency.quantile(0.99) / 1e3; len(list) == 1 {
+		if p99 := float64(light.latency.Quantile(0.99)) / 1e3; len(list) == 1 {
 			found[aloneFigure] = p99
 		} else {
 			found[besideFigure] = p99

@@ -1,13 +1,17 @@
 package main
 
-import "time"
+import (
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/histogram"
+)
 
 // floorLatency measures how long the requests of a floor take. Only workloads with timed set have
 // one, because it slows the client down.
 type floorLatency struct {
 	began []time.Time // of the requests in flight, a ring: they are answered in order
 	next  int         // the oldest
-	histogram
+	histogram.Histogram
 }
 
 func newFloorLatency(depth int) *floorLatency {
@@ -28,7 +32,7 @@ func (l *floorLatency) answered(n int) {
 	}
 	now := time.Now()
 	for range n {
-		l.add(uint64(now.Sub(l.began[l.next])))
+		l.Add(int64(now.Sub(l.began[l.next])))
 		l.began[l.next] = now
 		l.next = (l.next + 1) % len(l.began)
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/histogram"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -24,7 +25,7 @@ type load struct {
 type outcome struct {
 	ops     uint64
 	elapsed time.Duration
-	latency histogram
+	latency histogram.Histogram
 }
 
 func (o *outcome) figures() figures {
@@ -34,10 +35,10 @@ func (o *outcome) figures() figures {
 }
 
 // quantiles adds the quantiles of a latency.
-func (f figures) quantiles(h *histogram) {
+func (f figures) quantiles(h *histogram.Histogram) {
 	quantiles := map[string]float64{"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999, "max_us": 1}
 	for name, q := range quantiles {
-		f[name] = h.quantile(q) / 1e3
+		f[name] = float64(h.Quantile(q)) / 1e3
 	}
 }
 
@@ -294,7 +295,7 @@ func (s *stream) poll(o *outcome, before time.Time) (now time.Time, err error) {
 			continue
 		}
 		o.ops++
-		o.latency.add(uint64(now.Sub(s.began[c.Token])))
+		o.latency.Add(int64(now.Sub(s.began[c.Token])))
 		s.idle = append(s.idle, int(c.Token))
 	}
 	return now, nil

@@ -57,8 +57,8 @@ func main() {
 		"compare the floor with its definition in C, which needs a C compiler")
 	attachTo := flag.String("attach", "",
 		"measure the target at `TRANSPORT:ADDRESS:PORT`, tcp or rdma, without a floor; "+
-			"its namespace 1 is overwritten")
-	nqn := flag.String("nqn", benchNQN, "the subsystem of that target")
+			"its namespace 1 is overwritten; needs -nqn")
+	nqn := flag.String("nqn", "", "the subsystem of that target")
 	lab := flag.String("lab", "", "report on the records that tests/lab/bench.sh wrote to `file`")
 	flag.Parse()
 	if o.duration == 0 {

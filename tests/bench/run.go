@@ -92,7 +92,9 @@ func (b *bench) steps() ([]step, error) {
 			step{w.name, func(round int) error { return b.workloadRound(w, round) }})
 	}
 	re := regexp.MustCompile(b.filter) // workloads has compiled it
+	var names []string
 	add := func(name string, measure func(round int) error) {
+		names = append(names, name)
 		if re.MatchString(name) {
 			steps = append(steps, step{name, measure})
 		}
@@ -108,9 +110,21 @@ func (b *bench) steps() ([]step, error) {
 		add(w.name, func(int) error { return b.countRound(w) })
 	}
 	if len(steps) == 0 {
-		return nil, fmt.Errorf("no workload matches %q", b.filter)
+		return nil, noMatch(b.filter, names)
 	}
 	return steps, nil
+}
+
+// noMatch is the error if no workload is to be measured. more are names besides those of workloads.
+func noMatch(filter string, more []string) error {
+	all, _ := workloads("", true)
+	var names []string
+	for _, w := range all {
+		names = append(names, w.name)
+	}
+	names = append(names, more...)
+	return fmt.Errorf("no workload matches the regular expression %q; there are:\n  %s", filter,
+		strings.Join(names, "\n  "))
 }
 
 // measure runs all rounds. Each round measures all rows, so that a slow phase of the machine
@@ -209,7 +223,7 @@ func measureFloor(o options, w workload) (figures, error) {
 	iops, err := loadFloor(s.port, anyCPU, t, o.duration)
 	f := figures{"iops": iops}
 	if w.timed {
-		f.quantiles(&t.latency.histogram)
+		f.quantiles(&t.latency.Histogram)
 	}
 	return f, errors.Join(err, s.stop())
 }

@@ -47,6 +47,8 @@ type options struct {
 	rdma       func(*rdma.Config)
 	devices    []backend.Device // instead of the RAM namespaces; the server closes them
 	stateFile  string
+	tls        string        // of the tcp listener; "": off
+	security   string        // of the subsystem; "": none
 	control    string        // the socket of the control interface; "": none
 	transition time.Duration // of ANA states; 0: the usual one
 }
@@ -54,13 +56,14 @@ type options struct {
 // configuration is the text of the configuration file for options.
 var configuration = template.Must(template.New("").Parse(`
 listeners:
-  - {transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}
+  - {transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail{{with .TLS}}, tls: {{.}}{{end}}}
   - {transport: rdma, address: 10.0.0.1, on_unavailable: fail}
 reactors: {count: {{.Reactors}}, spin: 0s, memory: {{.Memory}}MiB}
 tcp: {queue_depth: {{.QueueDepth}}}
 rdma: {queue_depth: {{.QueueDepth}}}
 subsystems:
   - nqn: {{.NQN}}
+    {{with .Security}}security: {{.}}{{end}}
     {{if .Hosts}}hosts: [{{.Hosts}}]{{else}}allow_any_host: true{{end}}
     namespaces:
 {{- range .Devices}}
@@ -77,7 +80,8 @@ func (o *options) parse() (*config.Config, error) {
 	err := configuration.Execute(&text, map[string]any{
 		"Reactors": max(o.reactors, 1), "Memory": or(o.memory, 64),
 		"QueueDepth": or(o.queueDepth, 128), "NQN": subNQN,
-		"Hosts": strings.Join(o.hosts, ", "), "Devices": devices,
+		"Hosts": strings.Join(o.hosts, ", "), "Devices": devices, "TLS": o.tls,
+		"Security": o.security,
 	})
 	if err != nil {
 		return nil, err

@@ -79,6 +79,7 @@ var modelKinds = append([]modelKind{
 	{"Compare and Write", 10, false, (*modelRun).pair},
 	{"Copy", 10, false, (*modelRun).copy},
 	{"Verify", 6, false, (*modelRun).verify},
+	{"Write Uncorrectable", 4, false, (*modelRun).writeUncorrectable},
 	{"Flush", 3, false, (*modelRun).flush},
 	{"Get Features", 1, true, (*modelRun).getFeature},
 	{"Identify", 1, true, (*modelRun).identify},
@@ -136,7 +137,7 @@ func (x *modelRun) read(c *modelCommand) func() {
 	return func() {
 		buf := x.memory(c, int(n)*ns.blockSize)
 		c.add().Read(ns.nsid, slba, n, buf)
-		if c.want[0] = x.m.io(c.c, ns, slba, n, false); c.want[0].OK() {
+		if c.want[0] = x.m.reads(c.c, ns, slba, n); c.want[0].OK() {
 			c.data = ns.at(slba, n)
 			for i, b := range c.data {
 				buf[i] = ^b
@@ -153,7 +154,22 @@ func (x *modelRun) write(c *modelCommand) func() {
 		x.random(buf)
 		c.add().Write(ns.nsid, slba, n, buf, x.flags())
 		if c.want[0] = x.m.io(c.c, ns, slba, n, true); c.want[0].OK() {
-			copy(ns.at(slba, n), buf)
+			copy(ns.overwrite(slba, n), buf)
+		}
+	}
+}
+
+// writeUncorrectable marks some blocks, unless that would be more than can be marked.
+func (x *modelRun) writeUncorrectable(c *modelCommand) func() {
+	ns, slba, n := x.somewhere()
+	c.blocks(ns, slba, n, true)
+	return func() {
+		op := c.add()
+		op.SQE.SetOpcode(nvme.NVMWriteUncorrectable)
+		op.SQE.SetNSID(ns.nsid)
+		op.SQE.RW().Set(slba, n, 0)
+		if c.want[0] = x.m.io(c.c, ns, slba, n, true); c.want[0].OK() {
+			ns.Mark(slba, n)
 		}
 	}
 }
@@ -168,7 +184,7 @@ func (x *modelRun) writeZeroes(c *modelCommand) func() {
 		}
 		c.add().WriteZeroes(ns.nsid, slba, n, flags)
 		if c.want[0] = x.m.io(c.c, ns, slba, n, true); c.want[0].OK() {
-			clear(ns.at(slba, n))
+			clear(ns.overwrite(slba, n))
 		}
 	}
 }
@@ -234,8 +250,11 @@ func (x *modelRun) compare(c *modelCommand) func() {
 	return func() {
 		buf := x.memory(c, int(n)*ns.blockSize)
 		equal := x.expected(buf, ns, slba, n)
+		if ns.Marked(slba, n) && ns.within(slba, n).OK() {
+			copy(buf, ns.at(slba, n)) // which difference is found first is open
+		}
 		c.add().Compare(ns.nsid, slba, n, buf)
-		if c.want[0] = x.m.io(c.c, ns, slba, n, false); c.want[0].OK() && !equal {
+		if c.want[0] = x.m.reads(c.c, ns, slba, n); c.want[0].OK() && !equal {
 			c.want[0] = nvme.CompareFailure | dnr
 		}
 	}
@@ -271,7 +290,7 @@ func (x *modelRun) pair(c *modelCommand) func() {
 		c.ops[1].Fuse(2)
 		c.want = x.m.pairStatus(c.c, first, second, equal)
 		if c.want[1].OK() {
-			copy(ns.at(slba, n), buf)
+			copy(ns.overwrite(slba, n), buf)
 		}
 	}
 }
@@ -302,6 +321,16 @@ func (x *modelRun) copy(c *modelCommand) func() {
 		from = append(from, r)
 		total += r.n
 	}
+	for _, r := range from {
+		if r.ns != nil && r.ns.Marked(r.slba, r.n) {
+			for !r.ns.Marked(r.slba, 1) {
+				r.slba++
+			}
+			r.n = 1 // else some may be copied before
+			from, total = []modelCopyRange{r}, 1
+			break
+		}
+	}
 	if end := sdlba + uint64(total); end > to.blocks && x.rnd.IntN(8) > 0 {
 		sdlba = to.blocks - min(uint64(total), to.blocks)
 	}
@@ -329,6 +358,9 @@ func (x *modelRun) buildCopy(c *modelCommand, to *modelNamespace, sdlba uint64,
 	}
 	c.add().Copy(to.nsid, sdlba, format, buf, x.flags())
 	c.want[0] = x.m.copyStatus(c.c, to, sdlba, from, between, x.hosts[c.c].between)
+	if c.want[0].OK() && from[0].ns.Marked(from[0].slba, from[0].n) {
+		c.want[0] = nvme.UnrecoveredReadError | dnr
+	}
 	if !c.want[0].OK() {
 		return
 	}
@@ -336,7 +368,7 @@ func (x *modelRun) buildCopy(c *modelCommand, to *modelNamespace, sdlba uint64,
 	for _, r := range from {
 		data = append(data, r.ns.at(r.slba, r.n)...)
 	}
-	copy(to.content[int(sdlba)*to.blockSize:], data)
+	copy(to.overwrite(sdlba, uint32(len(data)/to.blockSize)), data)
 }
 
 func (x *modelRun) verify(c *modelCommand) func() {
@@ -344,7 +376,7 @@ func (x *modelRun) verify(c *modelCommand) func() {
 	c.blocks(ns, slba, n, false)
 	return func() {
 		c.add().Verify(ns.nsid, slba, n)
-		c.want[0] = x.m.io(c.c, ns, slba, n, false)
+		c.want[0] = x.m.reads(c.c, ns, slba, n)
 	}
 }
 

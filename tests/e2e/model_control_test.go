@@ -285,6 +285,7 @@ func (x *modelRun) change() {
 func (x *modelRun) add(i int) {
 	x.t.Helper()
 	x.m.namespaces[i].hidden = nil
+	x.m.namespaces[i].reopened()
 	cfg := x.configOf(i)
 	cfg.Device = x.device(i)
 	x.must(x.target.AddNamespace(subNQN, cfg))
@@ -297,6 +298,7 @@ func (x *modelRun) resize(i int) {
 	ns := x.m.namespaces[i]
 	most := uint64(len(ns.content) / ns.blockSize)
 	ns.blocks = most - x.rnd.Uint64N(most/4)
+	ns.reopened()
 	x.must(x.target.UpdateNamespace(subNQN, x.configOf(i),
 		func(backend.Device) (backend.Device, error) { return x.device(i), nil }))
 }

@@ -21,7 +21,7 @@ func (x *modelRun) race() {
 			able = append(able, c)
 		}
 	}
-	if len(able) == 0 {
+	if len(able) == 0 || ns.Marked(slba, n) {
 		return
 	}
 	old := bytes.Clone(ns.at(slba, n))

@@ -21,6 +21,8 @@ type model struct {
 // modelNamespace is a namespace.
 type modelNamespace struct {
 	targettest.Reservations
+	targettest.Uncorrectable
+	volatile   bool // what hosts have marked uncorrectable ends with the target
 	nsid       uint32
 	blockSize  int
 	blocks     uint64
@@ -49,6 +51,15 @@ func (m *model) io(c int, ns *modelNamespace, slba uint64, n uint32, write bool)
 	return st
 }
 
+// reads is the status of a command that reads some blocks.
+func (m *model) reads(c int, ns *modelNamespace, slba uint64, n uint32) nvme.Status {
+	st := m.io(c, ns, slba, n, false)
+	if st.OK() && ns.Marked(slba, n) {
+		st = nvme.UnrecoveredReadError | dnr
+	}
+	return st
+}
+
 // within says whether the blocks exist (NVM section 3.3: LBA Out of Range).
 func (ns *modelNamespace) within(slba uint64, n uint32) nvme.Status {
 	if slba >= ns.blocks || uint64(n) > ns.blocks-slba {
@@ -67,6 +78,20 @@ func (ns *modelNamespace) writable() nvme.Status {
 // at are the bytes of some blocks, which exist.
 func (ns *modelNamespace) at(slba uint64, n uint32) []byte {
 	return ns.content[int(slba)*ns.blockSize:][:int(n)*ns.blockSize]
+}
+
+// reopened says that the storage was opened, maybe with another size.
+func (ns *modelNamespace) reopened() {
+	if ns.volatile {
+		ns.Lose()
+	}
+	ns.Resize(ns.blocks)
+}
+
+// overwrite are the bytes of some blocks, to be written.
+func (ns *modelNamespace) overwrite(slba uint64, n uint32) []byte {
+	ns.Written(slba, n)
+	return ns.at(slba, n)
 }
 
 // protect is Set Features of Namespace Write Protection (Base section 5.1.25.1.31).
@@ -153,6 +178,8 @@ func (m *model) pairStatus(c int, cmp, write modelCopyRange, equal bool) [2]nvme
 		return [2]nvme.Status{one, two}
 	case cmp != write:
 		return [2]nvme.Status{nvme.InvalidField | dnr, nvme.InvalidField | dnr}
+	case cmp.ns.Marked(cmp.slba, cmp.n):
+		return [2]nvme.Status{nvme.UnrecoveredReadError | dnr, failed}
 	case !equal:
 		return [2]nvme.Status{nvme.CompareFailure | dnr, failed}
 	}
@@ -189,5 +216,6 @@ func (m *model) restart() {
 			ns.protection = nvme.NoWriteProtect
 		}
 		ns.Restart()
+		ns.reopened()
 	}
 }

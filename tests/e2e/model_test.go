@@ -134,7 +134,7 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 		ns := &modelNamespace{
 			nsid: uint32(i + 1), blockSize: info.BlockSize, atomic: uint32(4096 / info.BlockSize),
 			blocks: uint64(info.Size) / uint64(info.BlockSize), content: make([]byte, info.Size),
-			group: 1,
+			group: 1, volatile: info.Volatile,
 		}
 		ns.Keys = map[int]uint64{}
 		ns.Notify = func(h int, typ nvme.ReservationNotification) { x.m.tell(ns, h, typ) }
@@ -302,7 +302,11 @@ func (x *modelRun) compareAll() {
 		for i := range x.hosts {
 			for slba := uint64(0); slba < ns.blocks && x.m.refusal(i, ns, false).OK(); {
 				n := uint32(min(modelTransfer/uint64(ns.blockSize), ns.blocks-slba))
+				if ns.Marked(slba, n) {
+					n = 1
+				}
 				c := &modelCommand{name: "Read", c: i, queue: 1, data: ns.at(slba, n)}
+				c.want[0] = x.m.reads(i, ns, slba, n)
 				c.add().Read(ns.nsid, slba, n, x.memory(c, len(c.data)))
 				x.check([]*modelCommand{c})
 				slba += uint64(n)

@@ -33,6 +33,12 @@ var variants = []variant{
 	{name: "rdma", isRDMA: true},
 	{name: "rdma invalidate", isRDMA: true, rdma: host.RDMA{Invalidate: true}, noFlowControl: true},
 	{name: "iwarp", isRDMA: true, options: options{iwarp: true}},
+	{name: "tcp tls", tcp: host.TCP{PSK: tlsPSK(tlsKey)}, options: options{tcp: requireTLS}},
+	{
+		name: "tcp tls digests", noFlowControl: true,
+		tcp:     host.TCP{PSK: tlsPSK(tlsKey), HeaderDigest: true, DataDigest: true},
+		options: options{tcp: requireTLS},
+	},
 }
 
 // plain is one variant per transport, for tests that do not depend on digests and keys.
@@ -53,6 +59,9 @@ func eachTransport(t *testing.T, change func(*options), fn testBody) {
 func runVariants(t *testing.T, list []variant, change func(*options), fn testBody) {
 	for _, v := range list {
 		t.Run(v.name, func(t *testing.T) {
+			if v.tcp.PSK != nil {
+				needTLS(t)
+			}
 			o := v.options
 			if change != nil {
 				change(&o)

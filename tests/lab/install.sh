@@ -6,7 +6,7 @@ qemu="e2fsprogs debian-archive-keyring mmdebstrap qemu-system-x86 fakeroot uidma
 packages="$qemu
   bc bison flex gcc libc6-dev libelf-dev make patch xz-utils
   curl ca-certificates
-  libibverbs-dev librdmacm-dev
+  libibverbs-dev librdmacm-dev libssl-dev
   nvme-cli fio rdma-core ibverbs-utils ibverbs-providers perftest
   iproute2 iputils-ping nftables tcpdump tshark socat jq
   xfsprogs util-linux mount procps psmisc

@@ -78,7 +78,7 @@ done
 reload '1: inaccessible'; states optimized inaccessible; used A
 reload ''; states optimized optimized; used both
 live $A && live $B || fail "a path was disconnected"
-log_count "disconnecting" >/run/ended; [ "$(cat /run/ended)" = 0 ] || fail "queues ended"
+log_count "controller removed" >/run/ended; [ "$(cat /run/ended)" = 0 ] || fail "queues ended"
 klog_check
 say "no path"
 set_state A inaccessible; set_state B change; states inaccessible change

@@ -1,6 +1,7 @@
 # Linux authenticates with DH-HMAC-CHAP: every hash with every group, in one direction and in both;
 # keys made by nvme-cli and by the target; again on a live controller under I/O; keys that change
-# meanwhile. A host with a wrong key, or without one, is refused, and so is a wrong controller.
+# meanwhile. A host with a wrong key, or without one, is refused, and so is a wrong controller. With
+# secure_only hosts without a key find nothing, and discovery wants the key as well.
 # variants: rxe siw tcp
 # sample: 1
 # cpus: 2
@@ -11,7 +12,10 @@ NAMESPACES=(1:ram:64MiB)
 ALLOWED=$HOSTNQN
 KEYS=''                # the rest of the host's entry in the configuration
 copy_function target_config plain_config
-target_config() { plain_config; echo "hosts: [{nqn: \"$HOSTNQN\"$KEYS}]"; }
+SECURE=false
+target_config() {
+  plain_config; echo "hosts: [{nqn: \"$HOSTNQN\"$KEYS}]"; echo "secure_only: $SECURE"
+}
 set_keys() { # KEYS
   local before; before=$(log_count "the configuration was applied")
   KEYS=$1; target_config >/run/target.yaml
@@ -74,6 +78,40 @@ again "$host"; again "$other"
 wait_for 20 load_moved 100
 load_ends
 ctrl_live || fail "the controller did not stay"
+klog_check
+
+say "secure only"
+by_kernel() { # NQN OPTIONS: connects without nvme-cli, and prints the controller, as in nvme1
+  local options=nqn=$1,transport=$TRTYPE,traddr=$ADDR,trsvcid=$PORT,$2 fabrics
+  exec {fabrics}<>/dev/nvme-fabrics
+  if { echo -n "$options" >&"$fabrics"; } 2>/dev/null; then
+    sed 's/.*instance=\([0-9]*\).*/nvme\1/' <&"$fabrics"
+  fi
+  exec {fabrics}>&-
+}
+discovery=nqn.2014-08.org.nvmexpress.discovery
+stranger=hostnqn=nqn.2026-11.io.nvmf-target:other,hostid=11111111-2222-3333-4444-555555555555
+discover | grep -q "$NQN" || fail "discovery wants a key"
+SECURE=true
+set_keys ", dhchap_key: \"$other\", dhchap_ctrl_key: \"$ctrl\""
+klog_mark
+if discover >/tmp/discovery 2>&1; then fail "discovery needs no key"; fi
+klog_has "qid 0: no key" || fail "the host is not asked to authenticate"
+# nvme-cli 2 gives its key to no discovery controller, so the kernel gets it without.
+dc=$(by_kernel $discovery \
+  "hostnqn=$HOSTNQN,hostid=$HOSTID,keep_alive_tmo=30,dhchap_secret=$other")
+klog_has "$dc: qid 0: authenticated" || fail "the host has not authenticated at discovery"
+discover --device="$dc" >/tmp/discovery
+grep -q "$NQN" /tmp/discovery || fail "a host with a key is not told of the subsystem"
+nvme disconnect -d "$dc"
+for what in "$NQN" "$NQN-unknown" $discovery; do
+  klog_mark
+  [ -z "$(by_kernel "$what" $stranger)" ] || fail "$what is revealed"
+  klog_has "Connect Invalid Data Parameter, subsysnqn" || fail "$what is there, the host can tell"
+done
+ctrl_live || fail "a host with a key was disconnected"
+klog_mark
+
 nvme reset "/dev/$CTRL"; wait_for 10 ctrl_live
 klog_check "resetting controller"
 host_disconnect

@@ -36,7 +36,7 @@ mkdir -p /tmp/mounted; mkfs.ext4 -q -F $loop; mount $loop /tmp/mounted
 target_config >/run/target.yaml
 "$TARGET_BIN" check --config /run/target.yaml >/tmp/check 2>&1 &&
   fail "a mounted device is accepted"
-grep -q "\"$loop\" is in use: /tmp/mounted" /tmp/check ||
+grep -q "\"$loop\" is in use: mounted at /tmp/mounted" /tmp/check ||
   { cat /tmp/check; fail "check does not say who uses the device"; }
 umount /tmp/mounted
 

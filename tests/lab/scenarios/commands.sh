@@ -1,5 +1,5 @@
-# Compare, Verify, Copy, Write Zeroes and Dataset Management from nvme-cli: contents, and the status
-# of what is refused.
+# Compare, Verify, Copy, Write Zeroes, Write Uncorrectable and Dataset Management from nvme-cli:
+# contents, the status of what is refused, and what of it is left after the target was killed.
 # variants: rxe siw tcp
 # sample: 1
 . "$LAB_DIR/lib.sh"
@@ -16,18 +16,20 @@ nvme_says() { local want=$1; shift; nvme "$@" >/tmp/out 2>&1 || { cat /tmp/out; 
 refused() { local want=$1; shift; nvme "$@" >/tmp/out 2>&1 && fail "nvme $* succeeds"
   grep -Eiq "$want" /tmp/out || { cat /tmp/out; fail "nvme $*: not $want"; }
   say "nvme $1: $(tail -n 1 /tmp/out)"; }
+# unreadable ARGS: it fails with Unrecovered Read Error (2/81h), Do Not Retry, and More or not
+unreadable() { refused '\(0x[46]281\)' "$@"; }
 content() { # DEVICE BLOCK FILE: the 256 KiB from a block of 512 bytes on
   dd if="$1" iflag=direct bs=512 skip="$2" count=512 status=none | cmp - "$3" || fail "$1 at $2"
 }
 put() { dd if="$3" of="$1" oflag=direct bs=64K seek="$2" oflag=seek_bytes conv=notrunc status=none; }
 
 nvme id-ctrl "/dev/$CTRL" -H >/tmp/id || fail "id-ctrl"
-for feature in Compare Verify Copy "Data Set Management" "Write Zeroes"; do
+for feature in Compare Verify Copy "Data Set Management" "Write Zeroes" "Write Uncorrectable"; do
   grep -Eq "$feature Supported" /tmp/id || { cat /tmp/id; fail "no $feature"; }
 done
 grep -Eq "Fused Compare and Write Supported" /tmp/id || fail "no fused Compare and Write"
 nvme id-ns "$one" | grep -E "^(mssrl|mcl|msrc|nacwu)"
-nvme nvm-id-ctrl "/dev/$CTRL" | grep -E "^(vsl|wzsl|dm)"
+nvme nvm-id-ctrl "/dev/$CTRL" | grep -E "^(vsl|wzsl|wusl|dm)"
 
 for dev in "$one" "$two"; do
   put "$dev" 0 /tmp/a
@@ -46,8 +48,29 @@ for dev in "$one" "$two"; do
   nvme_says . dsm "$dev" --idr --idw -s 0 -b 512
   content "$dev" 0 /tmp/a
   nvme_says . dsm "$dev" --ad -s 0 -b 512
-  refused "Invalid Command Opcode|INVALID_OPCODE" write-uncor "$dev" -s 0 -c 0
+  nvme_says . write-uncor "$dev" -s 8 -c 7
+  unreadable read "$dev" -s 15 -c 0 -z 512
+  unreadable verify "$dev" -s 0 -c 8
+  nvme_says . verify "$dev" -s 0 -c 7
+  nvme_says . verify "$dev" -s 16 -c 7
+  nvme_says . write-zeroes "$dev" -s 8 -c 3
+  nvme_says . verify "$dev" -s 8 -c 3
+  unreadable verify "$dev" -s 12 -c 0
 done
+nvme smart-log "/dev/$CTRL" | grep -Eq "^media_errors[[:space:]]*: 0$" || fail "media errors"
+
+klog_check
+# the marks of the file outlive the target, those of the memory do not
+target_kill
+wait_for 30 ctrl_lost
+target_restart
+wait_for 30 ctrl_live
+nvme_says . verify "$one" -s 8 -c 7
+unreadable verify "$two" -s 12 -c 0
+unreadable read "$two" -s 15 -c 0 -z 512
+put "$two" 4096 /tmp/a
+content "$two" 8 /tmp/a
+klog_mark
 
 # Linux does not let user space enable format 2 (Host Behavior Support), which e2e tests
 refused "Invalid Field|INVALID_FIELD" io-passthru "$one" --opcode=0x19 --namespace-id=1 \

@@ -51,5 +51,6 @@ wait_for 10 eval '[ -n "$(NQN=$NQN-other controllers)" ]'
 reload ''; await $NQN-other no
 wait_for 10 eval 'NQN=$NQN-other no_controllers'
 [ -n "$(controllers)" ] || fail "the controller of $NQN is gone"
+! grep -i "registration error\|failed to register" /run/stafd.log || fail "stafd registers"
 klog_check 'nvme nvme2: ' # of the subsystem that is gone
 target_stop

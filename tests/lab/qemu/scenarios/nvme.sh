@@ -53,7 +53,7 @@ refused 1:nvme::/dev/vda "not a namespace of an NVMe drive; use backend: block"
 refused 1:nvme::/dev/ng9n9 "no such device"
 mkfs.ext4 -q -F "$(block second)"; mkdir -p /tmp/mounted; mount "$(block second)" /tmp/mounted
 as_nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
-refused "1:nvme::$(char second)" "has the block device $(block second), which is in use: /tmp/mounted"
+refused "1:nvme::$(char second)" "has the block device $(block second), which is in use: mounted at /tmp/mounted"
 umount /tmp/mounted
 refused "1:nvme::$(char second)" "cannot be opened: permission denied" as_nobody
 

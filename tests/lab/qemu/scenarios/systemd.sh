@@ -1,8 +1,11 @@
 # packaging/ under Debian's systemd: the unit is ready when it serves, without root; it reloads,
-# restarts after a crash and when it hangs, and says why it does not start. The udev rule of hosts.
+# restarts after a crash and when it hangs, and says why it does not start. What it confines does not
+# keep the target from RDMA, disks, NVMe drives, io_uring, CPUs, multicast DNS, credentials and
+# programs that print keys. The udev rule of hosts.
 # The log of the kernel is not checked, since crashes and hangs cause warnings.
 # variants: rxe
 # init: systemd
+# nvme: yes
 # cpus: 2
 # limit: 710
 . "$LAB_DIR/lib.sh"
@@ -18,9 +21,45 @@ systemd-sysusers; systemctl daemon-reload; udevadm control --reload
 systemd-analyze verify nvmf-target.service 2>&1 | tee /tmp/verify
 [ ! -s /tmp/verify ] || fail "systemd-analyze verify reports problems"
 lab_up
-NAMESPACES=(1:ram:256MiB 2:file:64MiB:/var/lib/nvmf-target/disk0.img)
-TARGET_LISTENERS=tcp/10.0.0.1/4421
+modprobe nvme
+# drive NAME PREFIX: a device of the drive's namespace; the kernel's numbers vary.
+drive() {
+  local c serial d
+  for c in /sys/class/nvme/nvme*; do
+    read -r serial <"$c/serial"
+    [ "$serial" = "lab-$1" ] || continue
+    for d in "$c/$2"*n*; do [ ! -e "$d" ] || echo "/dev/${d##*/}"; done
+  done
+}
+has_drives() { [ -b "$(drive first nvme)" ] && [ -c "$(drive second ng)" ]; }
+wait_for 60 has_drives
+chgrp disk "$(drive second ng)"; chmod 660 "$(drive second ng)"
+NAMESPACES=(1:ram:256MiB 2:file:64MiB:/var/lib/nvmf-target/disk0.img
+  4:block::"$(drive first nvme)" 5:nvme::"$(drive second ng)")
+TARGET_LISTENERS=tcp/10.0.0.1/421
 mkdir -p /etc/nvmf-target; target_config >/etc/nvmf-target/nvmf-target.yaml
+cat >>/etc/nvmf-target/nvmf-target.yaml <<'EOF'
+disks: {engine: io_uring}
+reactors: {count: 1, cpus: [1]}
+discovery: {mdns: true}
+control: {group: disk}
+hosts:
+  - nqn: nqn.2026-11.io.nvmf-target:other
+    dhchap_key_file: "${CREDENTIALS_DIRECTORY}/key"
+    dhchap_old_key_command: [/bin/sh, -c, 'sed s/x/x/ "$CREDENTIALS_DIRECTORY/old" | cat']
+EOF
+for k in key old; do (umask 077; nvmf-target key gen >/etc/nvmf-target/$k); done
+mkdir -p /run/systemd/system/nvmf-target.service.d
+cat >/run/systemd/system/nvmf-target.service.d/lab.conf <<'EOF'
+[Service]
+SupplementaryGroups=disk
+LoadCredential=key:/etc/nvmf-target/key
+LoadCredential=old:/etc/nvmf-target/old
+# A port below 1024, and what the target drops.
+AmbientCapabilities=CAP_NET_BIND_SERVICE CAP_KILL
+CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_KILL
+EOF
+systemctl daemon-reload
 
 say "start"
 systemctl start nvmf-target ||
@@ -30,11 +69,19 @@ say "$(property ActiveState), $(ps -o user:16=,rss= -p "$pid"), status: $(proper
 [ "$(ps -o user:16= -p "$pid")" = nvmf-target ] || fail "the target does not run as nvmf-target"
 [ "$(stat -c %U /var/lib/nvmf-target/disk0.img)" = nvmf-target ] ||
   fail "disk0.img does not belong to nvmf-target"
-grep -E '^Cap(Prm|Eff|Bnd|Amb)' /proc/"$pid"/status | grep -v '0000000000000000$' &&
-  fail "the target has capabilities"
-systemd-analyze security --no-pager nvmf-target | tail -n 1
+cat /proc/"$pid"/task/*/status >/tmp/status
+say "threads: $(grep -E '^(Cap|NoNewPrivs)' /tmp/status | sort | uniq -c | tr -s '\t\n ' ' ')"
+grep -E '^Cap(Prm|Eff|Amb)' /tmp/status | grep -v '0000000000000400$' &&
+  fail "the target has other capabilities than CAP_NET_BIND_SERVICE"
+grep '^NoNewPrivs' /tmp/status | grep -v '1$' && fail "no_new_privs is not set"
+[ "$(stat -c %G /run/nvmf-target/control.sock)" = disk ] || fail "the group of the control socket"
+[ "$(cat "/sys/fs/cgroup$(property ControlGroup)/memory.swap.max")" = 0 ] || fail "it can be swapped"
+cp $P/systemd/nvmf-target.service /tmp/alone.service # the drop-in gives away some of it
+systemd-analyze security --no-pager --offline=true --threshold=20 /tmp/alone.service >/tmp/score ||
+  fail "too much is exposed: $(tail -n 1 /tmp/score)"
+say "$(tail -n 1 /tmp/score)"
 
-for t in rdma/4420 tcp/4421; do
+for t in rdma/4420 tcp/421; do
   TRTYPE=${t%/*} PORT=${t#*/}
   say "connect over $TRTYPE"
   host_connect; udevadm settle
@@ -44,6 +91,8 @@ for t in rdma/4420 tcp/4421; do
     fail "the udev rule did not set iopolicy"
   fio_verify "$TRTYPE" --iodepth=8 --bs=4k --size=1M
   fio_on 2 "$TRTYPE-file" --iodepth=8 --bs=64k --size=8M
+  fio_on 4 "$TRTYPE-block" --iodepth=8 --bs=64k --size=4M
+  fio_on 5 "$TRTYPE-nvme" --iodepth=8 --bs=64k --size=4M
   [ "$TRTYPE" = tcp ] || host_disconnect
 done
 
@@ -67,7 +116,6 @@ wait_for 30 restarted
 wait_for 60 ctrl_live
 fio_verify after-crash --iodepth=8 --bs=4k --size=1M
 say "a hang: the watchdog"
-mkdir -p /run/systemd/system/nvmf-target.service.d
 printf '[Service]\nWatchdogSec=4\n' \
   >/run/systemd/system/nvmf-target.service.d/watchdog.conf
 systemctl daemon-reload; systemctl restart nvmf-target || fail "it does not restart"

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func run(args ...string) (string, error) {
+	c := command()
+	var out bytes.Buffer
+	c.SetOut(&out)
+	c.SetErr(&out)
+	c.SetArgs(args)
+	err := c.Execute()
+	return out.String(), err
+}
+
+// TestWhatUsersTry: --version, a configuration without --config, and help that has examples.
+func TestWhatUsersTry(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	text := "listeners: [{transport: tcp, address: 127.0.0.1}]\nsubsystems:\n" +
+		"  - {nqn: nqn.2026-11.io.nvmf-target:a, allow_any_host: true, namespaces: " +
+		"[{nsid: 1, backend: ram, size: 1MiB}]}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"--version":          "nvmf-target version ",
+		"help":               "NVMF_TARGET_LOG_LEVEL=debug",
+		"help serve":         "nvmf-target serve nvmf-target.yaml",
+		"check " + file:      file + ": valid",
+		"check -c " + file:   file + ": valid",
+		"check a -c " + file: "the configuration is given twice",
+		"check a b":          "accepts at most 1 arg",
+		"serve /nowhere":     "open /nowhere: no such file",
+	} {
+		out, err := run(strings.Fields(args)...)
+		if err != nil {
+			out += err.Error()
+		}
+		if !strings.Contains(out, want) {
+			t.Errorf("%s: %s, want %q", args, out, want)
+		}
+	}
+}

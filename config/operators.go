@@ -1,0 +1,184 @@
+package config
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"regexp"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// This file has the keys for operators and monitoring: roles, metrics, audit.
+
+// Role is a role on the control interface, and whose it is: one of the other fields is set.
+type Role struct {
+	// Subject is that of a certificate (RFC 2253). User and Group are names or numbers.
+	Subject, User, Group string
+	// Role is read, operate or admin.
+	Role string
+}
+
+func (r *Role) value() Value {
+	const hint = "Delete one of the two."
+	return Mapping{
+		NewKey("subject", Unique(checked(&r.Subject, "subject of a certificate",
+			schema{"pattern": attribute.String()}, func(s string) (what, hint string) {
+				if !attribute.MatchString(s) {
+					return fmt.Sprintf("%q is not the subject of a certificate", printable(s)),
+						"Write all of it, as the log does with the key certificate: CN=NAME,O=..."
+				}
+				return "", ""
+			}), hint),
+			"Who shows a certificate with exactly this subject, as the log shows it with the key "+
+				"`certificate`. Set it to give a role to clients on TCP.").Without("none"),
+		NewKey("user", Unique(Text(&r.User), hint),
+			"Processes of this user, by name or number, at the socket. Set it to give a role to "+
+				"one user.").Without("none"),
+		NewKey("group", Unique(Text(&r.Group), hint),
+			"Processes at the socket with this group, by name or number, also as a supplementary "+
+				"one. Set it to give a role to several users.").Without("none"),
+		NewKey("role", OneOf(&r.Role, "read", "operate", "admin"),
+			"`read` asks; `operate` also reloads, drains, pauses, disconnects and sets ANA "+
+				"states; `admin` also creates, deletes and resizes.").
+			Require("Use one of: read, operate, admin."),
+	}
+}
+
+var attribute = regexp.MustCompile(`^[A-Za-z0-9.]+=`)
+
+// rolesKey is not under those of Control.keys that need a restart.
+func (c *Control) rolesKey() Key {
+	return NewKey("roles", List(&c.Roles, 0, 256, (*Role).value),
+		"What clients may do: each entry has one of `subject`, `user` and `group`; of several "+
+			"entries the highest role counts. With entries, clients that none is for may do "+
+			"nothing, but for root and the user of the target at the socket. Without any, all "+
+			"that can connect may do everything. Set it when not all of them should.")
+}
+
+func (d *decoder) roles(c *Control) {
+	for i, r := range c.Roles {
+		given := 0
+		for _, name := range []string{r.Subject, r.User, r.Group} {
+			if name != "" {
+				given++
+			}
+		}
+		path := fmt.Sprintf("control.roles[%d]", i)
+		switch {
+		case given != 1 && !d.bad[path+".subject"]:
+			d.add(path, fmt.Sprintf("%d of subject, user and group are given", given),
+				"Give one of them.")
+		case r.Subject != "" && !c.Listen.IsValid() && !d.bad["control.listen"]:
+			d.add(path+".subject", "has no effect without control.listen", "Set that, too.")
+		}
+	}
+}
+
+// Metrics says where monitoring finds the state of the target, and how it proves who it is.
+type Metrics struct {
+	// Listen is invalid if metrics are not served.
+	Listen netip.AddrPort
+	// Certificate and Key are files, "" for no TLS.
+	Certificate, Key string
+	// Token is what scrapers must send.
+	Token Token
+}
+
+// Token is a secret text that nothing shows: a hash of it with a key of the process. The zero value
+// is none.
+type Token [sha256.Size]byte
+
+func newToken(text string) (t Token) {
+	h := hmac.New(sha256.New, hidingKey)
+	h.Write([]byte(text))
+	return Token(h.Sum(nil))
+}
+
+// Is compares it with a text, in a time that says nothing of either.
+func (t Token) Is(text string) bool {
+	other := newToken(text)
+	return hmac.Equal(t[:], other[:])
+}
+
+// String is another text if the secret is another one.
+func (t Token) String() string {
+	if t == (Token{}) {
+		return ""
+	}
+	return fmt.Sprintf("hidden-%x", t[:8])
+}
+
+// token are the characters of bearer tokens (RFC 6750, section 2.1).
+var token = regexp.MustCompile(`^[A-Za-z0-9._~+/-]{16,512}=*$`)
+
+// tokenValue repeats nothing of the text in errors.
+func tokenValue(p *Token) Value {
+	return &scalar{
+		name: "text", doc: "text", rules: textSchema(schema{"pattern": token.String()}),
+		get: func() string { return p.String() },
+		set: func(n *yaml.Node) (what, hint string) {
+			if n.Tag != "!!str" || !token.MatchString(n.Value) {
+				return "must be 16 to 512 letters, digits and any of ._~+/-",
+					"openssl rand -hex 32 makes one; inline it needs quotes."
+			}
+			*p = newToken(n.Value)
+			return "", ""
+		},
+	}
+}
+
+func (m *Metrics) keys() []Key {
+	return []Key{
+		NewKey("listen", addrPort(&m.Listen),
+			"IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any free "+
+				"one, and the log says which. Set it when you monitor the target, to an address "+
+				"that only the monitoring reaches, or with the keys that follow.").
+			Without("not served"),
+		NewKey("certificate", absolutePath(&m.Certificate),
+			"PEM file with a certificate, and those between it and its CA: metrics are served by "+
+				"HTTPS only (TLS 1.3). A reload reads it and its key anew. Set it when others can "+
+				"listen on the network.").Without("none"),
+		NewKey("key", absolutePath(&m.Key),
+			"PEM file with the private key of `certificate`. Set it with that.").Without("none"),
+		NewKey("token", tokenValue(&m.Token),
+			"Bearer token that scrapers must send (`authorization` in Prometheus); better in a "+
+				"file. Set it with `certificate` when others reach the address.").Without("none").
+			OrSecretFile(),
+	}
+}
+
+func (d *decoder) metrics(m *Metrics) {
+	if m.Listen.Port() != 0 {
+		d.once("listener", "tcp "+m.Listen.String(), "metrics.listen",
+			"Choose another port for one of the two.")
+	}
+	for key, given := range map[string]bool{
+		"certificate": m.Certificate != "", "key": m.Key != "", "token": m.Token != Token{},
+	} {
+		if given && !m.Listen.IsValid() && !d.bad["metrics.listen"] {
+			d.add("metrics."+key, "has no effect without metrics.listen", "Delete it, or set that.")
+		}
+	}
+	if (m.Certificate == "") != (m.Key == "") && !d.bad["metrics.certificate"] &&
+		!d.bad["metrics.key"] {
+		d.add("metrics", "one of certificate and key is missing", "Set both, or none.")
+	}
+}
+
+// Audit says where the records of the audit are kept, besides the log.
+type Audit struct {
+	// Path is "" for nowhere.
+	Path string
+}
+
+func (a *Audit) keys() []Key {
+	return []Key{NewKey("path", unique{
+		absolutePath(&a.Path), pathKind, "The file of the audit must be no storage.",
+	},
+		"File to which each authentication, refusal, change of a key and administrative change is "+
+			"appended, as a line of JSON, and made durable (fsync). A reload opens it anew, for "+
+			"logrotate. Set it when the log is not kept long enough, or not apart.").
+		Without("the log only")}
+}

@@ -1,0 +1,190 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+const testKey = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+
+// programFile is a configuration in which a program prints the key of a host.
+func programFile(command, more string) string {
+	return fmt.Sprintf(`
+listeners: [{transport: tcp, address: 127.0.0.1}]
+hosts:
+  - {nqn: nqn.2026-11.io.nvmf-target:host, dhchap_key_command: %s}
+%s`, command, more)
+}
+
+func subsystemOf(host string) string {
+	return "subsystems: [{nqn: 'nqn.2026-11.io.nvmf-target:a', hosts: ['" + host +
+		"'], namespaces: [{nsid: 1, backend: ram, size: 1MiB}]}]\n"
+}
+
+// TestProgramKey: the key is what a program prints that has no privileges and a bare environment.
+func TestProgramKey(t *testing.T) {
+	script := `grep -Eq '^NoNewPrivs:\s*1' /proc/self/status &&
+[ -z \"$(grep -E '^Cap(Inh|Prm|Eff|Amb)' /proc/self/status | grep -v 0000000000000000)\" ] &&
+[ \"$(env | cut -d= -f1 | sort | tr '\n' ' ')\" = 'CREDENTIALS_DIRECTORY PATH PWD ' ] || env >&2
+echo $1 | tee /dev/null`
+	script = strings.ReplaceAll(script, "\n", "\\n")
+	script = strings.ReplaceAll(script, "\\s", "\\\\s")
+	text := programFile(`[/bin/sh, -ec, "`+script+`", sh, "${SECRET}"]`,
+		subsystemOf("nqn.2026-11.io.nvmf-target:host"))
+	c, err := Parse("test.yaml", []byte(text), []string{
+		"SECRET=" + testKey, "CREDENTIALS_DIRECTORY=/run/credentials/x", "HIDDEN=1",
+	}, testBackends)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := c.Hosts[0].Key; k == nil || k.Reveal() != testKey {
+		t.Error("another key")
+	}
+}
+
+// TestProgramProblems: what is wrong is said at the key, with what the program complains of, and
+// without what it has printed.
+func TestProgramProblems(t *testing.T) {
+	const form = "must be a list of the path of a program"
+	for command, want := range map[string]string{
+		`[/bin/sh, -c, 'echo ` + testKey + `; echo "no such secret" >&2; exit 3']`: "hosts[0]." +
+			`dhchap_key: /bin/sh failed: exit status 3: "no such secret\n"`,
+		"[/bin/sh, -c, 'head -c 100000 /dev/zero >&2; exit 1']": `failed: exit status 1: "\x00`,
+		"[/bin/sh, -c, 'echo " + testKey + "; kill -9 $$']":     "failed: signal: killed",
+		"[/bin/sh, -c, 'yes " + testKey + "']":                  "prints more than 4KiB",
+		"[/nowhere/key]":                                        "no such file or directory",
+		"[key]":                                                 form,
+		"/bin/true":                                             form,
+		"[]":                                                    form,
+		"['${NONE}']":                                           "NONE is not set",
+		"[/bin/true]":                                           "dhchap_key: ",
+		"[/bin/true], dhchap_key_file: a":                       "given twice",
+	} {
+		_, err := Parse("test.yaml", []byte(programFile(command, "")), nil, testBackends)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, not %s", command, err, want)
+		} else if strings.Contains(strings.ReplaceAll(err.Error(), command, ""), testKey[:20]) ||
+			len(err.Error()) > 3000 {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+}
+
+// TestProgramThatHangs is ended, with what it has started and what keeps its output open.
+func TestProgramThatHangs(t *testing.T) {
+	for _, script := range []string{"sleep 1000", "sleep 1000 & wait"} {
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		_, err := runProgram(ctx, []string{"/bin/sh", "-c", script}, nil)
+		if err == nil || !strings.Contains(err.Error(), "took too long together") {
+			t.Error(err)
+		}
+		cancel()
+	}
+	d := newDecoder("test.yaml", nil, nil)
+	d.programsTime = 0
+	if _, err := d.output([]string{"/bin/true"}); err == nil {
+		t.Error("a program ran without time")
+	}
+}
+
+// TestProgramsAndEdits: programs run when the configuration is read as a whole, once each; an edit
+// takes what they have printed. Files that the control interface writes can name none.
+func TestProgramsAndEdits(t *testing.T) {
+	const nqn = "nqn.2026-11.io.nvmf-target:host"
+	dir := write(t, map[string]string{"runs": ""})
+	file, runs := filepath.Join(dir, "nvmf.yaml"), filepath.Join(dir, "runs")
+	managedDir := filepath.Join(dir, "managed")
+	command := "[/bin/sh, -c, 'echo x >>" + runs + "; echo " + testKey + "']"
+	other := "\n  - {nqn: " + nqn + "2, dhchap_key_command: " + command + "}"
+	text := programFile(command+"}"+strings.TrimSuffix(other, "}"), "managed: "+managedDir+"\n")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	load := func(edits ...Edit) (*Config, error) {
+		return Load(file, nil, testBackends, edits...)
+	}
+	m := Managed{NQN: "nqn.2026-11.io.nvmf-target:a"}
+	content, err := m.Content(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := Edit{Path: m.File(managedDir), Content: content}
+	for i, want := range []string{"x\n", "x\n", "x\nx\n", "x\nx\n"} {
+		var c *Config
+		if i%2 == 0 {
+			c, err = load()
+		} else {
+			c, err = load(edit)
+		}
+		if err != nil || c.Hosts[1].Key.Reveal() != testKey {
+			t.Fatal(err)
+		}
+		c.InUse()
+		if got, _ := os.ReadFile(runs); string(got) != want {
+			t.Errorf("load %d: %q", i, got)
+		}
+	}
+	_, err = m.Content([]byte(`{"serial_command": ["/bin/true"]}`))
+	if err == nil || !strings.Contains(err.Error(), "or a program") {
+		t.Error(err)
+	}
+	edit.Content = []byte("hosts: [{nqn: " + nqn + "3, dhchap_key_command: [/bin/true]}]")
+	_, err = load(edit)
+	if err == nil || !strings.Contains(err.Error(), "managed directory cannot name a program") {
+		t.Error(err)
+	}
+}
+
+// TestPrintedInUse: an edit takes what programs have printed for the configuration in use, whatever
+// one that is only looked at has got of them since, for instance by a plan.
+func TestPrintedInUse(t *testing.T) {
+	dir := write(t, map[string]string{"key": testKey})
+	file, key := filepath.Join(dir, "nvmf.yaml"), filepath.Join(dir, "key")
+	managed := filepath.Join(dir, "managed")
+	text := programFile("[/bin/cat, "+key+"]", "managed: "+managed+"\n")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := Managed{NQN: "nqn.2026-11.io.nvmf-target:a"}
+	content, err := m.Content(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := Edit{Path: m.File(managed), Content: content}
+	load := func(want string, edits ...Edit) *Config {
+		t.Helper()
+		c, err := Load(file, nil, testBackends, edits...)
+		if err != nil || c.Hosts[0].Key.Reveal() != want {
+			t.Fatalf("%v, or another key", err)
+		}
+		return c
+	}
+	load(testKey).InUse()
+	next, err := auth.NewKey(32, auth.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := next.Reveal()
+	if err := os.WriteFile(key, []byte(other), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	looked := load(other)
+	load(testKey, edit).InUse()
+	load(testKey, edit)
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(file, nil, testBackends); err == nil {
+		t.Error("no error of the program")
+	}
+	load(testKey, edit)
+	looked.InUse()
+	load(other, edit)
+}

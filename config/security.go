@@ -1,0 +1,91 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// security is what a subsystem, or discovery, requires of hosts.
+func security(p *target.Security) Value {
+	s := words(p, []target.Security{
+		0, target.SecurityAuth, target.SecurityTLS, target.SecurityAuth | target.SecurityTLS,
+	}).(*scalar)
+	s.decoded, s.initial = true, s.get() // see requireSecurity
+	return s
+}
+
+// requireSecurity makes secure_only the default of all keys security, before values are compared.
+func (d *decoder) requireSecurity(c *Config) {
+	if !c.SecureOnly {
+		return
+	}
+	require := func(r *target.Security, path string) {
+		if _, given := d.places[path]; !given {
+			*r = target.SecurityAuth
+		} else if *r == 0 && !d.bad[path] {
+			d.add(path, "secure_only is true, so something has to be required",
+				"Delete it, or secure_only.")
+		}
+	}
+	require(&c.Discovery.Security, "discovery.security")
+	for i := range c.Subsystems {
+		require(&c.Subsystems[i].Security, fmt.Sprintf("subsystems[%d].security", i))
+	}
+}
+
+// secureOnly reports what secure_only does not allow. What control.listen serves is never without
+// TLS.
+func (d *decoder) secureOnly(c *Config) {
+	if !c.SecureOnly {
+		return
+	}
+	if m := &c.Metrics; m.Listen.IsValid() && !m.Listen.Addr().Unmap().IsLoopback() &&
+		(m.Certificate == "" || m.Token == Token{}) {
+		d.add("metrics.listen", "secure_only is true, and other machines reach the metrics",
+			"Set metrics.certificate, key and token_file, or use an address of this machine "+
+				"alone: 127.0.0.1.")
+	}
+	for i := range c.Subsystems {
+		if c.Subsystems[i].AllowAnyHost {
+			d.add(fmt.Sprintf("subsystems[%d].allow_any_host", i),
+				"secure_only is true, so hosts have to be named", "List them in hosts instead.")
+		}
+	}
+	c.WithoutKey(func(path, host, key string) {
+		d.add(path, fmt.Sprintf("secure_only is true, and %s has no %s", host, key),
+			fmt.Sprintf("Give it a %s in hosts, or delete it here.", key))
+	})
+}
+
+// WithoutKey calls report for each host of a subsystem that cannot use it, because it lacks a key
+// that security requires. A host with a dhchap_key can generate one for TLS where a listener allows
+// that.
+func (c *Config) WithoutKey(report func(path, host, key string)) {
+	hosts := map[string]*Host{}
+	for i := range c.Hosts {
+		hosts[c.Hosts[i].NQN] = &c.Hosts[i]
+	}
+	allowed := slices.ContainsFunc(c.Listeners, func(l Listener) bool {
+		return l.TLS == fabric.TLSAllowed
+	})
+	for i := range c.Subsystems {
+		s := &c.Subsystems[i]
+		for j, nqn := range s.Hosts {
+			h := hosts[nqn]
+			if h == nil {
+				h = &Host{}
+			}
+			path := fmt.Sprintf("subsystems[%d].hosts[%d]", i, j)
+			switch {
+			case s.Security&target.SecurityAuth != 0 && h.Key == nil:
+				report(path, nqn, "dhchap_key")
+			case s.Security&target.SecurityTLS != 0 && h.TLSKey == nil &&
+				(h.Key == nil || !allowed):
+				report(path, nqn, "tls_key")
+			}
+		}
+	}
+}

@@ -1,0 +1,56 @@
+//go:build !cgo
+
+// Package openssl binds the handshake and the AEAD of TLS 1.3 to OpenSSL. This program is built
+// without cgo, so there is no TLS in it.
+package openssl
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+var errNotBuilt = errors.New("this program was built without cgo and has no TLS: build it with " +
+	"CGO_ENABLED=1 and the headers of OpenSSL (libssl-dev)")
+
+// Supported returns why there is no TLS in this program.
+func Supported() error { return errNotBuilt }
+
+// Handshake does not exist.
+type Handshake struct{}
+
+// NewHandshake returns why.
+func NewHandshake(_, _ bool, _, _ []byte) (*Handshake, error) { return nil, errNotBuilt }
+
+// Step returns why.
+func (*Handshake) Step(out, _ []byte) ([]byte, bool, error) { return out, false, errNotBuilt }
+
+// Left has nothing.
+func (*Handshake) Left([]byte) []byte { return nil }
+
+// Secrets has none.
+func (*Handshake) Secrets() (client, server []byte) { return nil, nil }
+
+// MaxFragment is none.
+func (*Handshake) MaxFragment() int { return 0 }
+
+// Free does nothing.
+func (*Handshake) Free() {}
+
+// AEAD does not exist.
+type AEAD struct{}
+
+// NewAEAD returns why.
+func NewAEAD(bool, []byte, []byte) (*AEAD, error) { return nil, errNotBuilt }
+
+// Free does nothing.
+func (*AEAD) Free() {}
+
+// Vectors has none.
+func Vectors([]byte) []unix.Iovec { return nil }
+
+// Seal fails.
+func (*AEAD) Seal([]byte, uint64, []unix.Iovec, int, int, int, byte) (int, bool) { return 0, false }
+
+// Open fails.
+func (*AEAD) Open([]byte, uint64, []byte, int) (byte, bool) { return 0, false }

@@ -1,0 +1,211 @@
+package tcp
+
+import (
+	"errors"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/turns"
+)
+
+// This file is TLS of a queue, see ADR 0034. A handshake belongs to a connection that is
+// unassociated and has the time of its ICReq. The reactor moves its bytes; what they mean is
+// computed on a few goroutines. Afterwards the record layer stands between the queue and its
+// socket.
+
+// security is the TLS of one queue. It belongs to the queue's reactor, but for handshake while job
+// has it.
+type security struct {
+	handshake *tls.Server // until it is complete
+	job       *handshakeJob
+	tls       *tls.Conn // once it is
+	psk       *tls.PSK
+}
+
+// handshakeJob is a step of a handshake.
+type handshakeJob struct {
+	turns.Job
+	handshake *tls.Server
+	in, out   []byte
+	conn      *tls.Conn
+	err       error
+}
+
+var (
+	errPlain = errors.New("the host does not use TLS, which this listener requires")
+
+	tlsOffHint = "the host uses TLS, which is off at this listener: see the key tls"
+	plainHint  = "nvme connect with --tls, and a key of the host in its keyring"
+)
+
+// begin looks at the first bytes of a connection. It returns false if they begin the ICReq of one
+// that need not use TLS.
+func (q *queue) begin(b []byte) (handled bool) {
+	policy := q.conn.tls
+	switch {
+	case q.tls != nil || policy == fabric.TLSOff:
+		return false
+	case tls.IsTLS(b):
+		if err := q.g.makeTLSBuffers(); err != nil {
+			q.end(err)
+			return true
+		}
+		q.handshake = tls.NewServer(q.g.t.cfg.PSKs)
+		q.step(b)
+		return true
+	case policy == fabric.TLSRequired:
+		q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq,
+			pdu.Fault{FES: pdu.FESSequence}, b[:pdu.HeaderSize]))
+		q.peerLog().Warn("connection refused", "local", q.conn.info.Local, "err", errPlain,
+			"hint", plainHint)
+		q.close(queueTerminating, errPlain, q.g.t.cfg.LingerTimeout.Nanoseconds())
+		return true
+	}
+	q.conn.tls = fabric.TLSOff
+	_ = q.conn.counted.Charge(-tls.Memory) // less always fits
+	return false
+}
+
+// makeTLSBuffers makes what the queues of the group share for TLS, with the first that uses it.
+func (g *Group) makeTLSBuffers() (err error) {
+	if g.tls == nil {
+		if g.tls, err = tls.NewBuffers(headsSize); err == nil {
+			g.heads = g.tls.Headers[:0]
+		}
+	}
+	return err
+}
+
+// receiveHandshake takes input of a handshake. It returns the number of steps made.
+func (q *queue) receiveHandshake() int {
+	if q.job != nil { // one step at a time
+		q.drained = true
+		return 0
+	}
+	b := q.g.rx[:tls.MaxInput]
+	n, e := sys.Recv(q.fd, b, 0)
+	if n == 0 {
+		return q.nothing(e)
+	}
+	q.received(n, n < len(b))
+	q.step(b[:n])
+	return 1
+}
+
+// step has input of the handshake processed, off the reactor.
+func (q *queue) step(b []byte) {
+	j := &handshakeJob{handshake: q.handshake, in: slices.Clone(b)}
+	j.From, j.Known = q.conn.info.Remote.Addr(), q.conn.counted.FromAllowed()
+	loop := q.g.loop
+	j.Run = func() {
+		if j.out, j.conn, j.err = j.handshake.Step(j.in); j.conn != nil || j.err != nil {
+			j.handshake.Free()
+		}
+	}
+	j.Done = func() { loop.Post(func() { q.stepped(j) }) }
+	q.job = j
+	q.g.t.handshakes.Submit(&j.Job)
+}
+
+// stepped is called when input of the handshake has been processed.
+func (q *queue) stepped(j *handshakeJob) {
+	current := q.job == j
+	if current {
+		q.job = nil
+	}
+	if !current || q.state != queueConnecting {
+		j.handshake.Free()
+		if j.conn != nil {
+			j.conn.Close()
+		}
+		return
+	}
+	if j.conn != nil {
+		q.tls, q.psk, q.handshake = j.conn, j.handshake.PSK(), nil
+		q.conn.info.TLS = &fabric.TLS{
+			HostNQN: q.psk.HostNQN, SubNQN: q.psk.SubNQN, Cipher: q.psk.Cipher(),
+		}
+		if q.psk.Generated {
+			q.conn.info.TLS.Generated = q.psk.TLSPSK.Identity
+		}
+	}
+	// A socket that nothing was sent to has room for it.
+	if n, e := sys.Send(q.fd, j.out, 0); j.err == nil && n < len(j.out) {
+		q.broken("send", e)
+		return
+	}
+	if j.err != nil {
+		q.handshakeFailed(j)
+		return
+	}
+	q.g.activate(q)
+}
+
+// handshakeFailed ends the connection. The peer has its alert.
+func (q *queue) handshakeFailed(j *handshakeJob) {
+	p := j.handshake.PSK()
+	hint := "the host offers no TLS 1.3 with a PSK, psk_dhe_ke and a cipher suite of its hash"
+	switch {
+	case errors.Is(j.err, tls.ErrUnknown):
+		hint = "set tls_key of the host, the same on both sides: compare what nvmf-target key " +
+			"psk-identity says"
+	case errors.Is(j.err, tls.ErrWrongKey):
+		hint = "set the same tls_key on both sides: nvmf-target key check"
+	}
+	q.peerLog().Warn("TLS handshake failed", "local", q.conn.info.Local, "host", p.HostNQN,
+		"subsystem", p.SubNQN, "err", j.err, "hint", hint)
+	q.finishStream()
+	q.kill(j.err)
+}
+
+// tlsFailed ends the connection because of a record.
+func (q *queue) tlsFailed() {
+	q.tls.SendAlert(q.fd, q.g.tls)
+	q.finishStream()
+	q.end(q.tls.Err())
+}
+
+// finishStream ends this side of the stream. What was received is taken, because the socket would
+// send a reset otherwise, which could destroy an alert that the peer has not read.
+func (q *queue) finishStream() {
+	_ = unix.Shutdown(q.fd, unix.SHUT_WR)
+	_, _ = sys.Recv(q.fd, q.g.rx, 0)
+}
+
+// noteTLS logs once per controller which PSK its host has.
+func (q *queue) noteTLS() {
+	if q.tls == nil || !q.admin {
+		return
+	}
+	labels, psk := "RFC 8446", "configured"
+	if q.psk.Compat {
+		labels = "compat"
+	}
+	if q.psk.Generated {
+		psk = "generated"
+	}
+	q.peerLog().Info("host uses TLS", "host", q.psk.HostNQN,
+		"subsystem", q.psk.SubNQN, "cipher", q.psk.Cipher(), "psk", psk, "identity",
+		q.psk.Version, "labels", labels)
+}
+
+// closeTLS wipes and frees keys, and ends a step that is being processed.
+func (q *queue) closeTLS() {
+	switch {
+	case q.job != nil && !q.g.t.handshakes.Cancel(&q.job.Job): // it frees the handshake
+	case q.handshake != nil:
+		q.handshake.Free()
+	}
+	q.job, q.handshake = nil, nil
+	if q.tls != nil {
+		q.tls.Close()
+	}
+}
+
+// pending says that sealed records wait for the socket.
+func (q *queue) pending() bool { return q.tls != nil && q.tls.Pending() }

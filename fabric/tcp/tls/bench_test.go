@@ -1,0 +1,92 @@
+package tls
+
+import (
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// BenchmarkSeal seals a batch, of data in pieces with headers of 24 bytes before them.
+func BenchmarkSeal(b *testing.B) {
+	for _, size := range []int{4 << 10, 128 << 10} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			p := newPair(b, auth.SHA256)
+			v := p.b.vectors[:0]
+			n := 0
+			for at := 0; n+size+24 <= batch+size && at+size+24 < len(p.b.Headers); at += size + 24 {
+				for _, part := range [][]byte{p.b.Headers[at:][:24], p.b.Headers[at+24:][:size]} {
+					v = v[:len(v)+1]
+					sys.SetIovec(&v[len(v)-1], part)
+					n += len(part)
+				}
+			}
+			n = min(n, batch)
+			b.SetBytes(int64(n))
+			defer processorTime(b, n)()
+			for b.Loop() {
+				if _, ok := p.client.out.aead.Seal(p.b.sealed, 1, v, 0, n, maxContent,
+					typeApplication); !ok {
+					b.Fatal("not sealed")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkOpen opens records of 16 KiB.
+func BenchmarkOpen(b *testing.B) {
+	p := newPair(b, auth.SHA256)
+	record := p.seal(typeApplication, make([]byte, maxContent))
+	out := make([]byte, maxContent)
+	b.SetBytes(maxContent)
+	defer processorTime(b, maxContent)()
+	for b.Loop() {
+		if _, ok := p.server.in.aead.Open(out, 0, record, maxContent+1); !ok {
+			b.Fatal("not opened")
+		}
+	}
+}
+
+// BenchmarkHandshake is a handshake, both sides.
+func BenchmarkHandshake(b *testing.B) {
+	needTLS(b)
+	psks := testPSKs(b, auth.SHA256)
+	defer processorTime(b, 0)()
+	for b.Loop() {
+		c, err := NewClient(&psks[0])
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := NewServer(lookup(psks))
+		client, server, err := shake(c, s, 1<<20)
+		if err != nil {
+			b.Fatal(err)
+		}
+		client.Close()
+		server.Close()
+		c.Free()
+		s.Free()
+	}
+}
+
+// processorTime reports the processor time of an operation, and how fast n bytes are at that: what
+// else runs on the machine hardly counts.
+func processorTime(b *testing.B, n int) (end func()) {
+	now := func() int64 {
+		var u unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return u.Utime.Nano() + u.Stime.Nano()
+	}
+	start := now()
+	return func() {
+		ns := float64(now()-start) / float64(b.N)
+		b.ReportMetric(ns, "cpu-ns/op")
+		b.ReportMetric(float64(n)*1e3/ns, "cpu-MB/s")
+	}
+}

@@ -1,0 +1,485 @@
+package tls
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+const (
+	testHost = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555"
+	testSub  = "nqn.2026-11.io.nvmf-target:tls"
+)
+
+// needTLS skips a test where TLS is not built in.
+func needTLS(t testing.TB) {
+	t.Helper()
+	if err := openssl.Supported(); err != nil {
+		t.Skip(err)
+	}
+}
+
+func testPSKs(t testing.TB, h auth.Hash) []auth.TLSPSK {
+	t.Helper()
+	k, err := auth.NewTLSKey(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	psks, err := k.PSKs(testHost, testSub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return psks
+}
+
+// lookup returns PSKs by identity, as copies, because servers wipe them.
+func lookup(psks []auth.TLSPSK) func([]byte) []auth.TLSPSK {
+	return func(identity []byte) (found []auth.TLSPSK) {
+		for _, p := range psks {
+			if p.Identity == string(identity) {
+				p.Secret = slices.Clone(p.Secret)
+				found = append(found, p)
+			}
+		}
+		return found
+	}
+}
+
+// shake runs a handshake with so many bytes of a flight at a time, and returns what both sides
+// have.
+func shake(c *Client, s *Server, size int) (client, server *Conn, err error) {
+	out, _, err := c.Step(nil)
+	for err == nil && (client == nil || server == nil) {
+		var back []byte
+		for part := range slices.Chunk(out, size) {
+			var b []byte
+			if b, server, err = s.Step(part); err != nil {
+				_, _, _ = c.Step(b)
+				return nil, nil, err
+			}
+			back = append(back, b...)
+		}
+		if client != nil {
+			break
+		}
+		if out, client, err = c.Step(back); err != nil {
+			_, _, _ = s.Step(out)
+		}
+	}
+	return client, server, err
+}
+
+// pair is two ends of a connection, and their sockets.
+type pair struct {
+	t              testing.TB
+	client, server *Conn
+	fds            [2]int // of client and server
+	b              *Buffers
+}
+
+func newPair(t testing.TB, h auth.Hash) *pair {
+	t.Helper()
+	needTLS(t)
+	psks := testPSKs(t, h)
+	c, err := NewClient(&psks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(lookup(psks))
+	p := &pair{t: t}
+	if p.client, p.server, err = shake(c, s, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	c.Free()
+	s.Free()
+	if p.fds, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0); err != nil {
+		t.Fatal(err)
+	}
+	if p.b, err = NewBuffers(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.client.Close()
+		p.server.Close()
+		_ = unix.Close(p.fds[0])
+		_ = unix.Close(p.fds[1])
+		_ = p.b.Close()
+	})
+	return p
+}
+
+// send has the client seal data.
+func (p *pair) send(data []byte) (int, syscall.Errno) {
+	var v [1]sys.Iovec
+	sys.SetIovec(&v[0], p.b.Headers[:copy(p.b.Headers, data)])
+	return p.client.Sendmsg(p.fds[0], v[:], p.b)
+}
+
+// raw sends bytes of the client as they are.
+func (p *pair) raw(b []byte) {
+	p.t.Helper()
+	if _, e := sys.Send(p.fds[0], b, 0); e != 0 {
+		p.t.Fatal(e)
+	}
+}
+
+// seal makes a record as the client would.
+func (p *pair) seal(typ byte, content []byte) []byte {
+	p.t.Helper()
+	copy(p.b.Headers, content)
+	v := p.b.vectors[:1]
+	sys.SetIovec(&v[0], p.b.Headers[:len(content)])
+	out := make([]byte, len(content)+64)
+	n, ok := p.client.out.aead.Seal(out, p.client.out.seq, v, 0, len(content), 1<<15, typ)
+	p.client.out.seq++
+	if !ok {
+		p.t.Fatal("not sealed")
+	}
+	return out[:n]
+}
+
+// receive receives up to n bytes on the server.
+func (p *pair) receive(n int) ([]byte, bool, syscall.Errno) {
+	b := make([]byte, n)
+	var v [1]sys.Iovec
+	sys.SetIovec(&v[0], b)
+	n, drained, e := p.server.Recvmsg(p.fds[1], v[:], p.b)
+	return b[:n], drained, e
+}
+
+// TestHandshake: every PSK of a key, however the flights are split.
+func TestHandshake(t *testing.T) {
+	needTLS(t)
+	for _, h := range []auth.Hash{auth.SHA256, auth.SHA384} {
+		psks := testPSKs(t, h)
+		for i := range psks {
+			for _, size := range []int{1, 7, 1 << 20} {
+				c, err := NewClient(&psks[i])
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := NewServer(lookup(psks))
+				client, server, err := shake(c, s, size)
+				if err != nil {
+					t.Fatalf("%v, compat %v: %v", psks[i], psks[i].Compat, err)
+				}
+				got := s.PSK()
+				if got.Identity != psks[i].Identity || got.Compat != psks[i].Compat ||
+					got.HostNQN != testHost || got.SubNQN != testSub {
+					t.Errorf("%+v instead of %+v", got, psks[i])
+				}
+				if bytes.Count(got.Secret, []byte{0}) != len(got.Secret) {
+					t.Error("the secret is not wiped")
+				}
+				client.Close()
+				server.Close()
+				c.Free()
+				s.Free()
+			}
+		}
+	}
+}
+
+// TestNoPSK: a client whose key is wrong is told the same as one that is unknown.
+func TestNoPSK(t *testing.T) {
+	needTLS(t)
+	psks, others := testPSKs(t, auth.SHA256), testPSKs(t, auth.SHA256)
+	for i := range psks {
+		others[i].Identity = psks[i].Identity
+	}
+	foreign := psks[0]
+	foreign.Identity = "Client_identity"
+	for _, tc := range []struct {
+		name  string
+		p     auth.TLSPSK
+		want  error
+		alert byte
+	}{
+		{"another key", others[0], ErrWrongKey, alertDecryptError},
+		{"unknown", testPSKs(t, auth.SHA384)[0], ErrUnknown, alertDecryptError},
+		{"no identity of NVMe", foreign, ErrUnknown, alertDecryptError},
+	} {
+		c, err := NewClient(&tc.p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hello, _, _ := c.Step(nil)
+		s := NewServer(lookup(psks))
+		out, conn, err := s.Step(hello)
+		if !errors.Is(err, tc.want) || conn != nil || !bytes.Equal(out, plainAlert(tc.alert)) {
+			t.Errorf("%s: %v, % x", tc.name, err, out)
+		}
+		c.Free()
+		s.Free()
+	}
+}
+
+// TestRecords: what the other side may and may not send, and which alert it gets.
+func TestRecords(t *testing.T) {
+	update := []byte{messageKeyUpdate, 0, 0, 1, 0}
+	many := func(p *pair, n int) (b []byte) {
+		for range n {
+			b = append(b, p.seal(typeApplication, nil)...)
+		}
+		return b
+	}
+	data := []byte("data")
+	for _, tc := range []struct {
+		name  string
+		make  func(p *pair) []byte
+		want  string // data, or a part of the error
+		alert byte
+	}{
+		{"padding", func(p *pair) []byte {
+			return p.seal(0, append(append(data[:4:4], typeApplication), make([]byte, 99)...))
+		}, "data", 0},
+		{"empty records", func(p *pair) []byte {
+			return append(many(p, maxIdle), p.seal(typeApplication, data)...)
+		}, "data", 0},
+		{"masses of empty records", func(p *pair) []byte {
+			return many(p, maxIdle+1)
+		}, "in a row", alertUnexpectedMessage},
+		{"forged", func(p *pair) []byte {
+			b := p.seal(typeApplication, data)
+			b[8]++
+			return b
+		}, "changed", alertBadRecordMAC},
+		{"replayed", func(p *pair) []byte {
+			b := p.seal(typeApplication, nil)
+			return append(b, b...)
+		}, "changed", alertBadRecordMAC},
+		{"too long outside", func(*pair) []byte {
+			return []byte{typeApplication, 3, 3, 0x41, 1, 0}
+		}, "limit", alertRecordOverflow},
+		{"too long inside", func(p *pair) []byte {
+			return p.seal(typeApplication, make([]byte, maxContent+1))
+		}, "limit", alertRecordOverflow},
+		{"longest", func(p *pair) []byte {
+			return p.seal(typeApplication, make([]byte, maxContent))
+		}, string(make([]byte, maxContent)), 0},
+		{"too short", func(*pair) []byte {
+			return append([]byte{typeApplication, 3, 3, 0, 16}, make([]byte, 16)...)
+		}, "short", alertDecodeError},
+		{"change_cipher_spec", func(*pair) []byte {
+			return []byte{20, 3, 3, 0, 1, 1}
+		}, "type 20", alertUnexpectedMessage},
+		{"plain alert", func(*pair) []byte {
+			return plainAlert(alertUserCanceled)
+		}, "type 21", alertUnexpectedMessage},
+		{"nothing but padding", func(p *pair) []byte {
+			return p.seal(0, make([]byte, 9))
+		}, "type 0", alertUnexpectedMessage},
+		{"unknown content", func(p *pair) []byte {
+			return p.seal(24, data)
+		}, "type 24", alertUnexpectedMessage},
+		{"ClientHello", func(p *pair) []byte {
+			return p.seal(typeHandshake, []byte{1, 0, 0, 1, 0})
+		}, "type 1", alertUnexpectedMessage},
+		{"NewSessionTicket", func(p *pair) []byte {
+			return p.seal(typeHandshake, []byte{4, 0, 0, 1, 0})
+		}, "type 4", alertUnexpectedMessage},
+		{"empty handshake", func(p *pair) []byte {
+			return p.seal(typeHandshake, nil)
+		}, "empty", alertUnexpectedMessage},
+		{"KeyUpdate of 2", func(p *pair) []byte {
+			return p.seal(typeHandshake, []byte{24, 0, 0, 1, 2})
+		}, "request 2", alertIllegalParameter},
+		{"KeyUpdate that is too long", func(p *pair) []byte {
+			return p.seal(typeHandshake, []byte{24, 0, 0, 2, 0, 0})
+		}, "type 24", alertUnexpectedMessage},
+		{"KeyUpdate and more", func(p *pair) []byte {
+			return p.seal(typeHandshake, append(update, update...))
+		}, "end of its record", alertUnexpectedMessage},
+		{"KeyUpdate in pieces", func(p *pair) []byte {
+			b := append(p.seal(typeHandshake, update[:2]), p.seal(typeHandshake, update[2:])...)
+			_ = p.client.out.update()
+			return append(b, p.seal(typeApplication, data)...)
+		}, "data", 0},
+		{"data in a KeyUpdate", func(p *pair) []byte {
+			return append(p.seal(typeHandshake, update[:2]), p.seal(typeApplication, data)...)
+		}, "not complete", alertUnexpectedMessage},
+		{"KeyUpdate with the old key behind", func(p *pair) []byte {
+			return append(p.seal(typeHandshake, update), p.seal(typeApplication, data)...)
+		}, "changed", alertBadRecordMAC},
+		{"an alert of 3 bytes", func(p *pair) []byte {
+			return p.seal(typeAlert, []byte{1, 0, 0})
+		}, "3 bytes", alertDecodeError},
+		{"user_canceled", func(p *pair) []byte {
+			return append(p.seal(typeAlert, []byte{1, alertUserCanceled}),
+				p.seal(typeApplication, data)...)
+		}, "data", 0},
+		{"a fatal alert", func(p *pair) []byte {
+			return p.seal(typeAlert, []byte{2, 80})
+		}, "alert 80", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPair(t, auth.SHA256)
+			p.raw(tc.make(p))
+			got, _, e := p.receive(1 << 15)
+			if e == 0 {
+				if string(got) != tc.want {
+					t.Fatalf("%d bytes instead of %q", len(got), tc.want)
+				}
+				return
+			}
+			if e != syscall.EPROTO || !strings.Contains(p.server.Err().Error(), tc.want) {
+				t.Fatalf("%v: %v", e, p.server.Err())
+			}
+			if _, _, again := p.receive(1); again != syscall.EPROTO {
+				t.Errorf("it goes on: %v", again)
+			}
+			p.server.SendAlert(p.fds[1], p.b)
+			b := make([]byte, 100)
+			n, e := sys.Recv(p.fds[0], b, 0)
+			if tc.alert == 0 {
+				if e != syscall.EAGAIN {
+					t.Errorf("an alert is answered: % x", b[:n])
+				}
+				return
+			}
+			_, _ = p.client.open(b[:n], nil)
+			if err := p.client.Err(); err == nil || !strings.Contains(err.Error(), "alert") {
+				t.Fatalf("no alert: %v", p.client.Err())
+			}
+			if b[recordHeader] != levelFatal || b[recordHeader+1] != tc.alert {
+				t.Errorf("alert %d instead of %d", b[recordHeader+1], tc.alert)
+			}
+		})
+	}
+}
+
+// TestEnd: close_notify ends the stream, and what was before it is delivered.
+func TestEnd(t *testing.T) {
+	p := newPair(t, auth.SHA384)
+	p.send([]byte("last"))
+	p.client.SendAlert(p.fds[0], p.b)
+	if b, drained, e := p.receive(99); string(b) != "last" || drained || e != 0 {
+		t.Errorf("%q, %v, %v", b, drained, e)
+	}
+	if b, _, e := p.receive(99); len(b) > 0 || e != 0 || p.server.Err() != io.EOF {
+		t.Errorf("%q, %v, %v", b, e, p.server.Err())
+	}
+}
+
+// TestStream: data arrives as it was sent, however it is split, with KeyUpdates of both sides.
+func TestStream(t *testing.T) {
+	defer func(n uint64) { rekeyAfter = n }(rekeyAfter)
+	rekeyAfter = 5
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		p := newPair(t, []auth.Hash{auth.SHA256, auth.SHA384}[seed%2])
+		if seed%3 == 0 {
+			p.client.most = minFragment
+		}
+		_ = unix.SetsockoptInt(p.fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<14)
+		var sent, got []byte
+		b := make([]byte, 300<<10)
+		pending := false
+		for len(sent) < 2<<20 || len(got) < len(sent) {
+			if len(sent) < 2<<20 && r.IntN(2) == 0 {
+				data := b[:1+r.IntN(len(b))]
+				for i := range data {
+					data[i] = byte(r.Uint32())
+				}
+				n, e := p.send(data)
+				if e != 0 && e != syscall.EAGAIN {
+					t.Fatalf("seed %d: %v, %v", seed, e, p.client.Err())
+				}
+				sent = append(sent, data[:n]...)
+				pending = pending || p.client.Pending()
+			} else if e := p.client.flush(p.fds[0]); e != 0 && e != syscall.EAGAIN {
+				t.Fatal(e)
+			}
+			var v [4]sys.Iovec
+			var room [4][]byte
+			for i := range v {
+				room[i] = make([]byte, 1+r.IntN(1<<r.IntN(18)))
+				sys.SetIovec(&v[i], room[i])
+			}
+			if r.IntN(5) == 0 {
+				p.server.answer = true // sends a KeyUpdate, which the client must follow
+			}
+			n, drained, e := p.server.Recvmsg(p.fds[1], v[:], p.b)
+			switch {
+			case e == syscall.EAGAIN && !drained, e != 0 && e != syscall.EAGAIN:
+				t.Fatalf("seed %d: %v, %v, %v", seed, drained, e, p.server.Err())
+			case len(p.server.kept) > maxRecord:
+				t.Fatalf("seed %d: %d bytes are kept", seed, len(p.server.kept))
+			}
+			got = append(got, bytes.Join(room[:], nil)[:n]...)
+			if drained && p.server.Ready() {
+				t.Fatalf("seed %d: drained, but there is more", seed)
+			}
+		}
+		if !bytes.Equal(sent, got) || !pending {
+			t.Fatalf("seed %d: %d bytes became %d, pending %v", seed, len(sent), len(got), pending)
+		}
+	}
+}
+
+// TestKeyUpdateRequested: the answer comes before the next data, once.
+func TestKeyUpdateRequested(t *testing.T) {
+	p := newPair(t, auth.SHA256)
+	before := slices.Clone(p.client.in.secret)
+	for range 3 {
+		p.raw(p.seal(typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, 1}))
+		if err := p.client.out.update(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, e := p.receive(9); e != syscall.EAGAIN {
+		t.Fatal(e, p.server.Err())
+	}
+	var v [1]sys.Iovec
+	for range 2 {
+		sys.SetIovec(&v[0], p.b.Headers[:copy(p.b.Headers, "data")])
+		if _, e := p.server.Sendmsg(p.fds[1], v[:], p.b); e != 0 {
+			t.Fatal(e)
+		}
+	}
+	b := make([]byte, 99)
+	sys.SetIovec(&v[0], b)
+	if n, _, e := p.client.Recvmsg(p.fds[0], v[:], p.b); string(b[:n]) != "datadata" {
+		t.Errorf("%q, %v, %v", b[:n], e, p.client.Err())
+	}
+	if p.client.in.seq != 2 || bytes.Equal(p.client.in.secret, before) {
+		t.Errorf("%d records with the key, which is new: %v", p.client.in.seq,
+			!bytes.Equal(p.client.in.secret, before))
+	}
+}
+
+// TestNoAllocation: neither direction allocates.
+func TestNoAllocation(t *testing.T) {
+	p := newPair(t, auth.SHA256)
+	b := make([]byte, 100<<10)
+	var v, w [1]sys.Iovec
+	run := func() {
+		sys.SetIovec(&v[0], p.b.Headers[:100<<10])
+		if n, e := p.client.Sendmsg(p.fds[0], v[:], p.b); e != 0 || n != len(b) {
+			t.Fatal(n, e)
+		}
+		for got := 0; got < len(b); {
+			sys.SetIovec(&w[0], b[got:])
+			n, _, e := p.server.Recvmsg(p.fds[1], w[:], p.b)
+			if e != 0 {
+				t.Fatal(e)
+			}
+			got += n
+		}
+	}
+	run()
+	if n := testing.AllocsPerRun(100, run); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,89 @@
+package tls
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// FuzzHello: whatever a client begins with, in two pieces, the handshake of the server ends, with
+// an alert, or waits for more.
+func FuzzHello(f *testing.F) {
+	needTLS(f)
+	psks := testPSKs(f, auth.SHA256)
+	c, err := NewClient(&psks[0])
+	if err != nil {
+		f.Fatal(err)
+	}
+	hello, _, _ := c.Step(nil)
+	c.Free()
+	f.Add(hello, uint16(9))
+	f.Add(hello[:len(hello)-1], uint16(0))
+	f.Add([]byte{typeHandshake, 3, 1, 0, 5, messageClientHello, 0, 0, 1, 0}, uint16(1))
+	f.Fuzz(func(t *testing.T, in []byte, at uint16) {
+		in = in[:min(len(in), MaxInput)]
+		s := NewServer(lookup(psks))
+		defer s.Free()
+		cut := min(int(at), len(in))
+		out, conn, err := s.Step(in[:cut])
+		if err == nil {
+			out, conn, err = s.Step(in[cut:])
+		}
+		if conn != nil {
+			t.Fatal("a ClientHello is a complete handshake")
+		}
+		if err != nil && len(out) > 0 && out[0] != typeAlert && out[0] != typeHandshake {
+			t.Errorf("%v: % x", err, out)
+		}
+	})
+}
+
+// FuzzRecords: whatever records with whatever content come, received with little and much room,
+// data is delivered as it was sealed, or the connection fails for good.
+func FuzzRecords(f *testing.F) {
+	needTLS(f)
+	f.Add([]byte{typeApplication, 4, 1, 2, 3, 4, typeHandshake, 5, 24, 0, 0, 1, 1}, uint16(3),
+		false)
+	f.Add([]byte{0, 3, 1, typeApplication, 0, typeAlert, 2, 1, 0}, uint16(300), true)
+	f.Fuzz(func(t *testing.T, in []byte, room uint16, raw bool) {
+		p := newPair(t, auth.SHA256)
+		_ = unix.SetsockoptInt(p.fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20)
+		var stream, want []byte
+		for clean := true; len(in) > 2 && len(stream) < 60<<10; {
+			typ, n := in[0], min(int(in[1]), len(in)-2)
+			content := in[2 : 2+n]
+			in = in[2+n:]
+			stream = append(stream, p.seal(typ, content)...)
+			if clean = clean && typ == typeApplication; clean {
+				want = append(want, content...)
+			}
+		}
+		if raw {
+			stream = append(stream, in...)
+		}
+		if len(stream) == 0 {
+			return
+		}
+		p.raw(stream)
+		_ = unix.Shutdown(p.fds[0], unix.SHUT_WR)
+		var got []byte
+		for {
+			b, _, e := p.receive(int(room) + 1)
+			got = append(got, b...)
+			if e == 0 && len(b) > 0 {
+				continue
+			}
+			if e != 0 && e != syscall.EPROTO {
+				t.Fatal(e)
+			}
+			break
+		}
+		if !bytes.HasPrefix(got, want) && p.server.Err() == nil {
+			t.Fatalf("%x instead of %x", got, want)
+		}
+	})
+}

@@ -1,0 +1,116 @@
+package tls
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// maxHandshake is how many bytes a client may send until the handshake is complete: two
+// ClientHellos and a Finished.
+const maxHandshake = 3 * maxHello
+
+// MaxInput is how many bytes a step of a handshake takes at most.
+const MaxInput = maxHello
+
+// Server is the handshake of one connection. One goroutine at a time may use it, never a reactor.
+type Server struct {
+	psks     func(identity []byte) []auth.TLSPSK
+	hello    []byte // the stream, until the ClientHello is complete
+	hs       *openssl.Handshake
+	psk      PSK
+	received int
+}
+
+// NewServer makes a handshake. psks returns the PSKs with an identity, none if it is unknown. Free
+// must be called.
+func NewServer(psks func(identity []byte) []auth.TLSPSK) *Server { return &Server{psks: psks} }
+
+// Step goes on with what the client has sent, at most MaxInput bytes, and returns what it must get,
+// also after an error. Once the handshake is complete it returns the connection, which the caller
+// closes.
+func (s *Server) Step(in []byte) (out []byte, c *Conn, err error) {
+	if s.received += len(in); s.received > maxHandshake {
+		return nil, nil, errors.New("the handshake is too long")
+	}
+	if s.hs == nil {
+		if in, out, err = s.start(in); s.hs == nil {
+			return out, nil, err
+		}
+	}
+	out, done, err := s.hs.Step(nil, in)
+	switch {
+	case err != nil:
+		return out, nil, fmt.Errorf("TLS handshake: %w", err)
+	case !done:
+		return out, nil, nil
+	}
+	c, err = newConn(s.hs, true, s.psk.TLSPSK.Hash)
+	return out, c, err
+}
+
+// start begins the handshake once there is a ClientHello. The peer is not told whether the host is
+// known, or which key it has.
+func (s *Server) start(in []byte) (all, out []byte, err error) {
+	s.hello = append(s.hello, in...)
+	h, err := parseHello(s.hello)
+	switch {
+	case errors.Is(err, errIncomplete) && len(s.hello) < maxHello:
+		return nil, nil, nil
+	case err == nil:
+		if s.psk, err = h.choose(s.psks); err != nil {
+			return nil, plainAlert(alertDecryptError), err
+		}
+	}
+	s.hs, err = openssl.NewHandshake(true, s.psk.TLSPSK.Hash == auth.SHA384,
+		[]byte(s.psk.Identity), s.psk.Secret)
+	clear(s.psk.Secret)
+	if err != nil {
+		return nil, plainAlert(alertInternalError), err
+	}
+	all, s.hello = s.hello, nil
+	return all, nil, nil
+}
+
+// PSK is the one that the client has proven to have, without its secret.
+func (s *Server) PSK() *PSK { return &s.psk }
+
+// Free wipes and frees what the handshake has.
+func (s *Server) Free() {
+	if s.hs != nil {
+		s.hs.Free()
+		s.hs = nil
+	}
+}
+
+// plainAlert is an alert before there are keys (section 5.1).
+func plainAlert(alert byte) []byte {
+	return []byte{typeAlert, 3, 3, 0, 2, levelFatal, alert}
+}
+
+// Client is the handshake of a client.
+type Client struct {
+	hs   *openssl.Handshake
+	hash auth.Hash
+}
+
+// NewClient makes a handshake with a PSK. Free must be called.
+func NewClient(p *auth.TLSPSK) (*Client, error) {
+	hs, err := openssl.NewHandshake(false, p.Hash == auth.SHA384, []byte(p.Identity), p.Secret)
+	return &Client{hs, p.Hash}, err
+}
+
+// Step is as that of a Server.
+func (c *Client) Step(in []byte) (out []byte, _ *Conn, err error) {
+	out, done, err := c.hs.Step(nil, in)
+	if err != nil || !done {
+		return out, nil, err
+	}
+	conn, err := newConn(c.hs, false, c.hash)
+	return out, conn, err
+}
+
+// Free wipes and frees what the handshake has.
+func (c *Client) Free() { c.hs.Free() }

@@ -1,0 +1,270 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// This file has the audit: lines of the log that say who was admitted or refused, and who has
+// changed something, get a mark, and go to a file as well. See ADR 0035.
+
+// auditMark says what a record is about and how it ended.
+type auditMark struct{ kind, outcome string }
+
+// audited has the messages of the lines that are records, up to the first ": ". Lines that peers
+// can cause come from a ratelog.Logger.
+var audited = map[string]auditMark{
+	"host has authenticated": {"authentication", "success"},
+	"authentication failed":  {"authentication", "failure"},
+	"host uses TLS":          {"authentication", "success"},
+	"TLS handshake failed":   {"authentication", "failure"},
+	"too many failed authentications of this host and address": {"authentication", "failure"},
+	"control connection refused":                               {"authentication", "failure"},
+	"metrics request refused":                                  {"authentication", "failure"},
+
+	"connection refused":       {"refusal", "failure"},
+	"RDMA connection rejected": {"refusal", "failure"},
+	"connect refused":          {"refusal", "failure"},
+	"control request refused":  {"refusal", "failure"},
+
+	"key changed": {"key", "success"},
+
+	"control request":                   {"administration", "success"},
+	"control request failed":            {"administration", "failure"},
+	"configuration":                     {"administration", "success"},
+	"the configuration was applied":     {"administration", "success"},
+	"the configuration was not changed": {"administration", "failure"},
+
+	lostMessage: {"audit", "failure"},
+}
+
+const (
+	lostMessage = "audit records were lost"
+	// droppedMessage is that of package ratelog; the key message says of which lines it is.
+	droppedMessage = "log lines were dropped"
+)
+
+// markOf returns the mark of a line, false if it is no record.
+func markOf(line *slog.Record) (auditMark, bool) {
+	message, _, _ := strings.Cut(line.Message, ": ")
+	mark, ok := audited[message]
+	if message == droppedMessage {
+		line.Attrs(func(a slog.Attr) bool {
+			if a.Key == "message" {
+				mark, ok = audited[a.Value.String()]
+				mark.outcome = "lost"
+			}
+			return true
+		})
+	}
+	return mark, ok
+}
+
+// auditor is the handler of a log that marks the records and writes them to a file, too, whatever
+// the level of the log is.
+type auditor struct {
+	slog.Handler
+	*audit
+}
+
+// audit is what auditors share. Any goroutine may use it.
+type audit struct {
+	lost atomic.Uint64 // records that are not in the file
+
+	mu   sync.RWMutex // never held while something is written
+	file *auditFile   // nil: none
+}
+
+// Enabled implements slog.Handler.
+func (a *auditor) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo || a.Handler.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (a *auditor) Handle(ctx context.Context, line slog.Record) error {
+	if mark, ok := markOf(&line); ok {
+		line = line.Clone()
+		line.AddAttrs(slog.String("audit", mark.kind), slog.String("outcome", mark.outcome))
+		a.mu.RLock()
+		if a.file != nil {
+			_ = a.file.records.Handle(ctx, line) // only for another goroutine, see sink
+		}
+		a.mu.RUnlock()
+	}
+	if !a.Handler.Enabled(ctx, line.Level) {
+		return nil
+	}
+	return a.Handler.Handle(ctx, line)
+}
+
+// WithAttrs implements slog.Handler. Records in the file do not have these attributes.
+func (a *auditor) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &auditor{a.Handler.WithAttrs(attrs), a.audit}
+}
+
+// WithGroup implements slog.Handler.
+func (a *auditor) WithGroup(name string) slog.Handler {
+	return &auditor{a.Handler.WithGroup(name), a.audit}
+}
+
+// reopen makes the next record open the file anew, which may have been renamed.
+func (a *audit) reopen() {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if a.file != nil {
+		a.file.renamed.Store(true)
+	}
+}
+
+// use writes records to another file, nil for none, and closes the one before.
+func (a *audit) use(file *auditFile) {
+	a.mu.Lock()
+	old := a.file
+	a.file = file
+	a.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+}
+
+// setAudit writes records to the file that a configuration names. A full disk is no error.
+func (s *Server) setAudit(c *config.Config) error {
+	path := c.Audit.Path
+	if now := s.audit.file; now != nil && now.path == path { // only setAudit changes it
+		return nil
+	}
+	if path == "" {
+		s.audit.use(nil)
+		return nil
+	}
+	f, err := openAudit(path)
+	if err != nil && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return c.Problem("audit.path", err.Error(),
+			"The target must be able to create the file and to write to it.")
+	}
+	file := &auditFile{path: path, log: s.log, total: &s.audit.lost, f: f}
+	file.sink = newSink(file, file.lose)
+	file.records = slog.NewJSONHandler(file.sink, nil)
+	s.audit.use(file)
+	return nil
+}
+
+// auditFile is an open file of records. Whatever becomes of it, nobody waits: records for which
+// there is no room in the sink, or on the disk, are counted, and a record says how many.
+type auditFile struct {
+	path    string
+	log     *slog.Logger
+	total   *atomic.Uint64
+	sink    *sink
+	records slog.Handler // writes to sink
+	renamed atomic.Bool
+
+	// The following belong to the goroutine of the sink.
+
+	f    *os.File // nil after an error
+	bad  bool     // the last records could not be written
+	lost int      // records, since it is bad
+}
+
+// Write implements io.Writer: it appends records and makes them durable.
+func (a *auditFile) Write(records []byte) (int, error) {
+	err := a.append(records)
+	switch {
+	case err != nil:
+		if a.f != nil {
+			_ = a.f.Close() // what has become of the records is not known
+			a.f = nil
+		}
+		if !a.bad {
+			a.log.Error("audit records cannot be written", "path", a.path, "err", err)
+		}
+		a.bad = true
+		a.lose(bytes.Count(records, []byte("\n")))
+	case a.bad:
+		lost := a.lost
+		a.bad, a.lost = false, 0
+		a.log.Warn(lostMessage, "lines", lost, "path", a.path)
+	}
+	return len(records), nil
+}
+
+// lose counts records that are lost.
+func (a *auditFile) lose(n int) {
+	a.total.Add(uint64(n))
+	if a.bad {
+		a.lost += n
+	} else {
+		a.log.Warn(lostMessage, "lines", n, "path", a.path)
+	}
+}
+
+func (a *auditFile) append(records []byte) (err error) {
+	if a.renamed.Swap(false) && a.f != nil {
+		_ = a.f.Close() // its records are durable
+		a.f = nil
+	}
+	if a.f == nil {
+		if a.f, err = openAudit(a.path); err != nil {
+			return err
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	if _, err = a.f.Write(records); err != nil {
+		return err
+	}
+	return a.f.Sync()
+}
+
+// close writes what is left. A file that does not take it in time stays open.
+func (a *auditFile) close() {
+	a.sink.close(outputPatience)
+	select {
+	case <-a.sink.ended:
+		if a.f != nil {
+			_ = a.f.Close()
+		}
+	default:
+	}
+}
+
+// openAudit opens a file of records, which is made if it is missing. A record that was cut off by a
+// full disk or a crash gets an end.
+func openAudit(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK,
+		0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err == nil && info.Size() > 0 {
+		last := []byte{0}
+		if _, err = f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
+			_, err = f.WriteString("\n")
+		}
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}

@@ -1,0 +1,454 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// records are those of a file, each of which must be a line of JSON.
+func records(t *testing.T, path string) (list []map[string]any) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		var r map[string]any
+		if err := json.Unmarshal([]byte(line), &r); err != nil || !strings.HasSuffix(line, "\n") {
+			t.Fatalf("%v in %q", err, line)
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// TestAudit: each thing that the audit is about is one record, in the file and in the log, which
+// says who it was, from where, what, and how it ended. No record has a key.
+func TestAudit(t *testing.T) {
+	key, err := auth.NewKey(32, auth.SHA256)
+	wrong, err2 := auth.NewKey(32, auth.SHA256)
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	const nqn = "nqn.2026-11.io.nvmf-target:host"
+	dir := t.TempDir()
+	path, socket := filepath.Join(dir, "audit"), filepath.Join(dir, "sock")
+	file := writeConfig(t, "")
+	write := func(hosts string) {
+		text := strings.Replace(validFile, "allow_any_host: true", "hosts: ["+nqn+"]", 1) + hosts +
+			"\nlog: {level: warn}\nmanaged: " + filepath.Join(dir, "managed") +
+			"\naudit: {path: " + path + "}\ncontrol: {socket: " + socket + "}\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	with := "hosts: [{nqn: " + nqn + `, dhchap_key: "` + key.Reveal() + `"}]`
+	write(with)
+	c, err := loader(file)()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := new(testutil.Log)
+	level := new(slog.LevelVar)
+	level.Set(slog.LevelWarn)
+	s := newServer(t, Options{
+		Config: c, Level: level, Load: loader(file),
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})),
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	client := control.NewClient(socket)
+	defer client.Close()
+	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
+	connect := func(subsystem string, k *auth.Key) error {
+		o := hostOptions(subsystem)
+		o.HostNQN, o.Key = nqn, k
+		h, err := host.Connect(ctx, transport, o)
+		if err == nil {
+			h.Close()
+		}
+		return err
+	}
+	if err := connect(testNQN, key); err != nil {
+		t.Fatal(err)
+	}
+	if connect(testNQN, wrong) == nil || connect(testNQN+"-absent", key) == nil {
+		t.Fatal("a host was not refused")
+	}
+	_, err = client.Disconnect(ctx, control.Disconnect{Host: "absent"})
+	_, err2 = client.Put(ctx, control.Object{Subsystem: testNQN + "-new"}, nil)
+	if err := errors.Join(err, err2); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.Drain(ctx, control.ListenerID{Listener: "absent"}); err == nil {
+		t.Error("a listener that does not exist")
+	}
+	write("")
+	if _, err := client.Reload(ctx); err != nil {
+		t.Error(err)
+	}
+	write(with)
+	if _, err := s.Reload("signal", "hangup"); err != nil {
+		t.Error(err)
+	}
+	write("hosts: {}")
+	if _, err := s.Reload("signal", "hangup"); err == nil {
+		t.Error("a broken file")
+	}
+	if err := s.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+
+	all := records(t, path)
+	text := fmt.Sprint(all)
+	for _, k := range []*auth.Key{key, wrong} {
+		if shows(t, text, k) {
+			t.Errorf("a record has a key: %s", text)
+		}
+	}
+	me := fmt.Sprintf(" uid:%d", os.Getuid())
+	pid := fmt.Sprintf(" pid:%d ", os.Getpid())
+	for _, want := range [][]string{
+		{"audit:authentication", "outcome:success", "host:" + nqn, " remote:127.0.0.1:", testNQN},
+		{"audit:authentication", "outcome:failure", "host:" + nqn, " remote:127.0.0.1:", testNQN},
+		{"audit:refusal", "outcome:failure", "host:" + nqn, testNQN + "-absent"},
+		{"audit:administration", "outcome:success", "request:POST /v1/hosts/disconnect", me, pid},
+		{"audit:administration", "outcome:success", "request:PUT /v1/subsystems/", me, pid},
+		{"audit:administration", "configuration: + subsystem " + testNQN + "-new", me, pid},
+		{"audit:administration", "outcome:failure", "request:POST /v1/listeners/drain", me, pid},
+		{"audit:key", "outcome:success", "key changed: - host " + nqn, me, pid},
+		{"audit:key", "key changed: + host " + nqn + ": dhchap_key: hidden-", "signal:hangup"},
+		{"audit:administration", "request:POST /v1/reload", me, pid},
+		{"audit:administration", "the configuration was applied", "signal:hangup", "changes:1"},
+		{
+			"audit:administration", "outcome:failure", "the configuration was not changed",
+			"signal:hangup",
+		},
+	} {
+		n := 0
+		for _, r := range all {
+			one := fmt.Sprint(r)
+			fits := true
+			for _, part := range want {
+				fits = fits && strings.Contains(one, part)
+			}
+			if fits {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d records have %q:\n%s", n, want, text)
+		}
+	}
+	if !strings.Contains(log.String(), "audit=authentication outcome=failure") ||
+		strings.Contains(log.String(), "outcome=success") {
+		t.Errorf("the log at the level of warnings:\n%s", log)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info.Mode(), err)
+	}
+}
+
+// TestAuditedMessages: the messages that the audit knows are those of lines in the code, and those
+// of peers that are refused are all among them.
+func TestAuditedMessages(t *testing.T) {
+	var code strings.Builder
+	for _, dir := range []string{
+		".", "../control", "../../nvme/target", "../../fabric/tcp", "../../fabric/rdma",
+	} {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") || name == "audit.go" {
+				continue
+			}
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code.Write(b)
+		}
+	}
+	b, err := os.ReadFile("../ratelog/ratelog.go")
+	if err != nil || !strings.Contains(string(b), `"`+droppedMessage+`"`) {
+		t.Error("package ratelog says something else")
+	}
+	for message := range audited {
+		if message != lostMessage && !strings.Contains(code.String(), `"`+message+`"`) &&
+			!strings.Contains(code.String(), `"`+message+`: "`) {
+			t.Errorf("no line has the message %q", message)
+		}
+	}
+	refusal := regexp.MustCompile(`\.Warn\("(.*(?:refused|connection rejected|handshake failed))"`)
+	for _, m := range refusal.FindAllStringSubmatch(code.String(), -1) {
+		if _, ok := audited[m[1]]; !ok {
+			t.Errorf("%q is no record", m[1])
+		}
+	}
+}
+
+// auditing makes a log with a file of records.
+func auditing(t *testing.T, path string) (*audit, *testutil.Log, *slog.Logger) {
+	t.Helper()
+	out, a := new(testutil.Log), new(audit)
+	log := slog.New(ratelog.NewRecorder(&auditor{slog.NewTextHandler(out, nil), a}))
+	s := &Server{log: log, audit: a}
+	if err := s.setAudit(&config.Config{Audit: config.Audit{Path: path}}); err != nil {
+		t.Fatal(err)
+	}
+	return a, out, log
+}
+
+// TestAuditFlood: of 100,000 refusals in a second the file gets few, of one address fewer, it says
+// how many are missing, and all others are there.
+func TestAuditFlood(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit")
+	synctest.Test(t, func(t *testing.T) {
+		a, _, log := auditing(t, path)
+		peers := ratelog.New(log)
+		const n = 100_000
+		name := strings.Repeat("n", 223)
+		for i := range n {
+			from := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+			if i%2 == 0 {
+				from = netip.AddrFrom4([4]byte{10, 1, 1, 1})
+			}
+			peers.Peer(netip.AddrPortFrom(from, 1)).Warn("connect refused", "host", name)
+		}
+		log.Info("control request", "request", "POST /v1/reload")
+		time.Sleep(time.Minute) // of the bubble
+		a.use(nil)
+		written, one, lost, others := 0, 0, 0.0, 0
+		for _, r := range records(t, path) {
+			switch {
+			case r["outcome"] == "lost" && r["audit"] == "refusal":
+				lost += r["lines"].(float64)
+			case r["msg"] == "connect refused":
+				if written++; r["remote"] == "10.1.1.1:1" {
+					one++
+				}
+			case r["msg"] == "control request":
+				others++
+			}
+		}
+		if written > 100 || one != 10 || written+int(lost) != n || others != 1 {
+			t.Errorf("%d records, %d of one address, %v lost, %d others", written, one, lost,
+				others)
+		}
+		if info, err := os.Stat(path); err != nil || info.Size() > 100<<10 {
+			t.Errorf("%d bytes, %v", info.Size(), err)
+		}
+	})
+}
+
+// TestAuditSlowDisk: while the disk takes nothing, nobody waits, what is held back is bounded, and
+// every record is written or counted.
+func TestAuditSlowDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit")
+	a, out, log := auditing(t, path)
+	file := a.file
+	r, w, err := os.Pipe() // which takes nothing when it has 64 KiB
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+		t.Fatal(err)
+	}
+	_ = file.f.Close()
+	file.f = w
+	const n = 30_000
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range n {
+			log.Info("control request", "request", strings.Repeat("r", 100))
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(testTimeout):
+		t.Fatal("the log waits for the disk")
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	// the log of the test itself has a copy of each line
+	grown := int64(after.HeapAlloc) - int64(before.HeapAlloc) - int64(len(out.String()))
+	if grown > 16<<20 {
+		t.Errorf("%d bytes are held", grown)
+	}
+	r.Close()
+	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+		log.Info("control request")
+		if strings.Contains(out.String(), lostMessage) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no line says that records were lost")
+		}
+	}
+	a.use(nil)
+	written, lost := 0, 0
+	for _, r := range records(t, path) {
+		if r["msg"] == lostMessage {
+			lost += int(r["lines"].(float64))
+		} else {
+			written++
+		}
+	}
+	if written+lost < n || lost < n/2 || uint64(lost) != a.lost.Load() {
+		t.Errorf("%d records written, %d lost, of more than %d; counted %d", written, lost, n,
+			a.lost.Load())
+	}
+	if got := strings.Count(out.String(), "audit records cannot be written"); got != 1 {
+		t.Errorf("%d lines say that the disk fails", got)
+	}
+}
+
+// TestAuditFullDisk: a full disk is said once, nothing waits, and when there is space again,
+// records are whole lines and say how many are missing.
+func TestAuditFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skip("needs the right to mount: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, 0) })
+	path, filler := filepath.Join(dir, "audit"), filepath.Join(dir, "filler")
+	a, out, log := auditing(t, path)
+	_ = os.WriteFile(filler, make([]byte, 48<<10), 0o600)
+	const n = 300
+	for range n { // 60 KB, so that one is cut off
+		log.Info("control request", "request", strings.Repeat("r", 100))
+		for len(a.file.sink.wake) > 0 {
+			runtime.Gosched()
+		}
+	}
+	await := func(text string) {
+		t.Helper()
+		for end := time.Now().Add(testTimeout); !strings.Contains(out.String(), text); {
+			if time.Now().After(end) {
+				t.Fatalf("no line says %q", text)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	await("audit records cannot be written")
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	log.Info("control request", "request", "after")
+	await(lostMessage)
+	log.Info("control request", "request", "last")
+	a.use(nil)
+	if got := strings.Count(out.String(), "audit records cannot be written"); got != 1 {
+		t.Errorf("it is said %d times", got)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	torn, written, lost := 0, 0, 0
+	for line := range bytes.Lines(b) {
+		var r map[string]any
+		switch {
+		case json.Unmarshal(line, &r) != nil:
+			torn++
+		case r["msg"] == lostMessage:
+			lost += int(r["lines"].(float64))
+		default:
+			written++
+		}
+	}
+	if torn > 1 || lost == 0 || written+lost < n+1 || !bytes.Contains(b, []byte(`"last"`)) ||
+		uint64(lost) != a.lost.Load() {
+		t.Errorf("%d records, %d torn, %d lost of %d, %d counted", written, torn, lost, n+2,
+			a.lost.Load())
+	}
+}
+
+// TestAuditRotation: after a file was renamed, records go on to it until a reload, and then to a
+// new one. A record that a crash has cut off does not take the next one with it.
+func TestAuditRotation(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit")
+	if err := os.WriteFile(path, []byte(`{"msg":"cut o`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, _, log := auditing(t, path)
+	say := func(what, where string) {
+		t.Helper()
+		log.Info("control request", "request", what)
+		for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+			b, _ := os.ReadFile(where)
+			if strings.Contains(string(b), what) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s is not in %s:\n%s", what, where, b)
+			}
+		}
+	}
+	say("first", path)
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	say("second", path+".1")
+	a.reopen()
+	say("third", path)
+	a.use(nil)
+	if got := len(records(t, path)); got != 1 {
+		t.Errorf("%d records in the new file", got)
+	}
+	b, err := os.ReadFile(path + ".1")
+	if lines := strings.Split(string(b), "\n"); err != nil || len(lines) != 4 ||
+		lines[0] != `{"msg":"cut o` || !strings.HasSuffix(lines[1], "}") {
+		t.Errorf("%q, %v", lines, err)
+	}
+}
+
+// TestAuditPath: what is no file that the target can write to is an error with its place.
+func TestAuditPath(t *testing.T) {
+	dir := t.TempDir()
+	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	if err := errors.Join(os.Symlink("/tmp/x", link), unix.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{
+		dir, link, fifo, filepath.Join(dir, "absent", "audit"), "/dev/full",
+	} {
+		s := newServer(t, Options{Config: parse(t, anyPort, "audit: {path: "+path+"}")})
+		err := s.Start()
+		if err == nil || !strings.Contains(err.Error(), "test.yaml:8:15: audit.path: ") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

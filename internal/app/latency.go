@@ -1,0 +1,66 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/histogram"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// latencyTimeout is how long reactors may take to say what they have counted: a turn for each pair
+// of a host and a namespace. Prometheus gives up after 10 s by default.
+const latencyTimeout = 3 * time.Second
+
+// latencies returns what was counted, nil if a reactor does not answer.
+func (s *Server) latencies() []target.LatencyInfo {
+	ctx, cancel := context.WithTimeout(context.Background(), latencyTimeout)
+	defer cancel()
+	list, _ := s.target.Latencies(ctx)
+	return list
+}
+
+func (s *Server) latencyStates(ctx context.Context) ([]control.Latency, error) {
+	all, err := s.target.Latencies(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("a reactor does not answer: %w", err)
+	}
+	list := make([]control.Latency, len(all))
+	for i, l := range all {
+		list[i] = latencyState(&l)
+	}
+	return list, nil
+}
+
+func latencyState(l *target.LatencyInfo) control.Latency {
+	out := control.Latency{
+		Host: l.HostNQN, Subsystem: l.SubNQN, NSID: l.NSID, Operation: l.Operation.String(),
+		IOs: l.IOs, Errors: l.Errors, Bytes: l.Bytes,
+	}
+	slowest, most := int64(0), int64(-1)
+	for i := range l.Stages {
+		stage := fabric.Stage(i).String()
+		slowest += l.Slowest[i]
+		if sum := l.Stages[i].Sum(); sum > most {
+			most, out.Dominant = sum, stage
+		}
+		out.Stages = append(out.Stages,
+			latencyStage(stage, &l.Stages[i], l.Total.Sum(), l.Slowest[i]))
+	}
+	out.Total = latencyStage("total", &l.Total, l.Total.Sum(), slowest)
+	return out
+}
+
+func latencyStage(name string, h *histogram.Histogram, of, slowest int64) control.LatencyStage {
+	seconds := func(ns int64) float64 { return float64(ns) / 1e9 }
+	return control.LatencyStage{
+		Stage: name, Share: float64(h.Sum()) / float64(max(of, 1)),
+		MeanSeconds: seconds(h.Sum()) / float64(max(h.Count(), 1)),
+		P50Seconds:  seconds(h.Quantile(0.5)), P99Seconds: seconds(h.Quantile(0.99)),
+		P999Seconds: seconds(h.Quantile(0.999)), P9999Seconds: seconds(h.Quantile(0.9999)),
+		MaxSeconds: seconds(h.Max()), SlowestSeconds: seconds(slowest),
+	}
+}

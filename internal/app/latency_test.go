@@ -1,0 +1,78 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestLatency: a client sees which stage a slow disk and a limit make slow, and the metrics count
+// the same.
+func TestLatency(t *testing.T) {
+	for what, dominant := range map[string]string{
+		"backend: delay, latency: 5ms, of: {backend: ram, size: 16MiB}": "backend",
+		"backend: ram, size: 16MiB, limits: {iops: 100, burst: 10ms}":   "wait",
+	} {
+		socket := t.TempDir() + "/control.sock"
+		c, err := Parse("test.yaml", []byte(`
+listeners: [`+anyPort+`]
+subsystems:
+  - {nqn: "`+testNQN+`", allow_any_host: true, namespaces: [{nsid: 1, `+what+`}]}
+reactors: {count: 1, memory: 16MiB}
+metrics: {listen: "127.0.0.1:0"}
+control: {socket: `+socket+`}
+`), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newServer(t, Options{Config: c})
+		if err := s.Start(); err != nil {
+			t.Fatal(err)
+		}
+		client := control.NewClient(socket)
+		defer client.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+		defer cancel()
+		h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
+		data, err := h.Map(4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const n = 5
+		for i := range uint64(n) {
+			if err := errors.Join(q.Write(ctx, 1, 8*i, 8, data, 0),
+				q.Read(ctx, 1, 8*i, 8, data)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list, err := client.Latency(ctx)
+		for err == nil && (len(list) != 2 || list[1].IOs < n || list[0].IOs < n) {
+			list, err = client.Latency(ctx) // the last one is counted after its response has left
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, l := range list {
+			share := 0.0
+			for _, stage := range l.Stages {
+				share += stage.Share
+			}
+			if l.Operation != []string{"read", "write"}[i] || l.Dominant != dominant ||
+				l.Host != hostOptions("").HostNQN || l.Bytes != n*4096 || l.Errors != 0 ||
+				share < 0.99 || share > 1.01 || l.Total.MaxSeconds < 0.005 ||
+				l.Total.MaxSeconds > testTimeout.Seconds() {
+				t.Errorf("%s: %+v", what, l)
+			}
+		}
+		got := scrape(t, s)
+		if got[ofNS("namespace_latency_seconds_count", "1", `op="read"`)] != n ||
+			got[ofNS("namespace_stage_latency_seconds_sum", "1", `op="read"`,
+				`stage="`+dominant+`"`)] < n*time.Millisecond.Seconds() {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+}

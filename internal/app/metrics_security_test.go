@@ -1,0 +1,206 @@
+package app
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+// TestMetricsSecurity: metrics are for those that know the token, over TLS only; a reload takes
+// over another token and another certificate, and refuses one that cannot be used. Nothing shows a
+// token.
+func TestMetricsSecurity(t *testing.T) {
+	dir, log := t.TempDir(), new(testutil.Log)
+	files := issue(t, dir, 1000*time.Hour)
+	first, second := strings.Repeat("Aa0~", 8), strings.Repeat("Zz9_", 8)
+	token, socket := filepath.Join(dir, "token"), filepath.Join(dir, "sock")
+	file := writeConfig(t, "")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(token, first+"\n")
+	config := validFile + "metrics: {listen: '127.0.0.1:0', certificate: " + files.Certificate +
+		", key: " + files.Key + ", token_file: " + token + "}\ncontrol: {socket: " + socket + "}\n"
+	write(file, config)
+	load := loader(file)
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(scheme, ca, token string) (string, error) {
+		pool := x509.NewCertPool()
+		pem, err := os.ReadFile(ca)
+		if err != nil || !pool.AppendCertsFromPEM(pem) {
+			t.Fatal(err)
+		}
+		client := http.Client{Timeout: testTimeout, Transport: &http.Transport{
+			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool},
+		}}
+		req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("%s://%v/metrics", scheme,
+			s.metrics.Addr()), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		r, err := client.Do(req)
+		if err != nil {
+			return "", err
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		if r.StatusCode != http.StatusOK {
+			return string(b), errors.Join(err, errors.New(r.Status))
+		}
+		return string(b), err
+	}
+	served := func(token string, want bool) string {
+		t.Helper()
+		body, err := ask("https", files.CA, token)
+		if (err == nil) != want || want != strings.Contains(body, "nvmf_target_build_info") {
+			t.Errorf("served %v, want %v: %v", err == nil, want, err)
+		}
+		return body
+	}
+	all := served(first, true)
+	served(second, false)
+	served("", false)
+	if body, err := ask("http", files.CA, first); err == nil {
+		t.Errorf("served without TLS: %.100s", body)
+	}
+	if c, err := tls.Dial("tcp", s.metrics.Addr().String(), &tls.Config{
+		InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
+	}); err == nil {
+		c.Close()
+		t.Error("TLS 1.2 is accepted")
+	}
+	var silent []net.Conn
+	for range 100 { // more than there are places for handshakes, from the same address
+		c, err := net.Dial("tcp", s.metrics.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, c)
+	}
+	began := time.Now()
+	served(first, true)
+	if d := time.Since(began); d > 4*time.Second { // handshakes may take 5 s
+		t.Errorf("a scrape beside silent peers took %v", d)
+	}
+	for _, c := range silent {
+		c.Close()
+	}
+
+	at := s.metrics.Addr()
+	old := filepath.Join(t.TempDir(), "old")
+	pem, err := os.ReadFile(files.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(old, string(pem))
+	issue(t, dir, 2000*time.Hour)
+	if _, err := s.Reload(); err != nil || s.metrics.Addr() != at {
+		t.Errorf("a new certificate: %v, %v", err, s.metrics.Addr())
+	}
+	served(first, true)
+	if _, err := ask("https", old, first); err == nil {
+		t.Error("the old certificate is still served")
+	}
+	write(token, second+"\n")
+	changes, err := s.Reload()
+	if err != nil {
+		t.Error(err)
+	}
+	served(first, false)
+	all += served(second, true)
+	all += readControl(t, socket)
+	write(files.Key, "")
+	if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), ": metrics.key: ") {
+		t.Errorf("a key file that is empty: %v", err)
+	}
+	served(second, true)
+	var out strings.Builder
+	err = Check(file, nil, &out)
+	if err == nil || !strings.Contains(err.Error(), "metrics.key: ") {
+		t.Error(err)
+	}
+	write(file, strings.Replace(config, ", key: "+files.Key, "", 1))
+	if _, err = s.Reload(); err == nil {
+		t.Error("a certificate without key")
+	}
+	all += log.String() + fmt.Sprint(changes, err, out.String())
+	if strings.Contains(all, first[:8]) || strings.Contains(all, second[:8]) {
+		t.Error("a token is shown")
+	}
+	if !strings.Contains(log.String(), "key changed: ~ metrics.token: hidden-") ||
+		!strings.Contains(log.String(), "metrics request refused") ||
+		!strings.Contains(log.String(), "audit=authentication outcome=failure") {
+		t.Errorf("the log:\n%s", log)
+	}
+	if !strings.Contains(all, `message="metrics request refused"`) {
+		t.Error("the refusals are not counted")
+	}
+}
+
+// TestMetricsTokenWithoutTLS: a token that others can read on the way is warned of.
+func TestMetricsTokenWithoutTLS(t *testing.T) {
+	for address, want := range map[string]bool{"127.0.0.1:1": false, "10.0.0.1:1": true} {
+		ps := probeCertificates(parse(t, anyPort, "metrics: {listen: '"+address+
+			"', token: 0123456789abcdefg}"))
+		if (len(ps) == 1) != want || ps.Failed() {
+			t.Errorf("%s: %v", address, ps)
+		}
+	}
+}
+
+// TestControlRoles: roles come from the configuration, change by a reload, and names that do not
+// exist are warned of.
+func TestControlRoles(t *testing.T) {
+	r, ps := roles(parse(t, anyPort, "control: {roles: [{user: root, role: read}, {user: '7', "+
+		"role: operate}, {group: no such group, role: admin}, {group: '8', role: admin}]}"))
+	if len(r.Users) != 2 || r.Users[0].String() != "read" || r.Users[7].String() != "operate" ||
+		len(r.Groups) != 1 || r.Groups[8].String() != "admin" {
+		t.Errorf("%+v", r)
+	}
+	if len(ps) != 1 || !strings.Contains(ps[0].Error(), "control.roles[2]: there is no group ") ||
+		ps.Failed() {
+		t.Error(ps)
+	}
+	file := writeConfig(t, validFile)
+	load := loader(file)
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: c, Load: load})
+	if err := s.Start(); err != nil || s.roles.Load() != nil {
+		t.Fatal(err)
+	}
+	for text, n := range map[string]int{"control: {roles: [{user: '7', role: read}]}\n": 1, "": 0} {
+		if err := os.WriteFile(file, []byte(validFile+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		changes, err := s.Reload()
+		r := s.roles.Load()
+		if err != nil || (n == 1) != (r != nil) || len(changes) == 1 && changes[0].Restart() {
+			t.Errorf("%q: %v %v %v", text, changes, r, err)
+		}
+	}
+}

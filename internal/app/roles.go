@@ -1,0 +1,86 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// roles are those of a configuration, nil for none. Names that this machine does not know are
+// warned of, and get no role: the target runs without them.
+func roles(c *config.Config) (r *control.Roles, ps config.Problems) {
+	if len(c.Control.Roles) == 0 {
+		return nil, nil
+	}
+	r = &control.Roles{
+		Subjects: map[string]control.Role{}, Users: map[uint32]control.Role{},
+		Groups: map[uint32]control.Role{},
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	defer cancel()
+	for i, given := range c.Control.Roles {
+		role := control.ParseRole(given.Role)
+		if given.Subject != "" {
+			r.Subjects[given.Subject] = role
+			continue
+		}
+		ids, find := r.Users, control.LookupUser
+		if given.Group != "" {
+			ids, find = r.Groups, control.LookupGroup
+		}
+		id, err := within(ctx, func() (int, error) {
+			return find(cmp.Or(given.User, given.Group))
+		})
+		if err != nil {
+			ps = append(ps, c.Warning(fmt.Sprintf("control.roles[%d]", i), err.Error(),
+				"Nobody has this role until it exists and the configuration is reloaded."))
+			continue
+		}
+		ids[uint32(id)] = max(ids[uint32(id)], role)
+	}
+	return r, ps
+}
+
+// lookupTime is how long all users and groups of a configuration may take to be looked up: starts
+// and reloads wait for it.
+const lookupTime = 5 * time.Second
+
+var errLookup = fmt.Errorf("users and groups are not looked up within %v", lookupTime)
+
+// within returns what find does, unless ctx ends before that. Then find goes on by itself.
+func within(ctx context.Context, find func() (int, error)) (int, error) {
+	if ctx.Err() != nil {
+		return 0, errLookup
+	}
+	type result struct {
+		id  int
+		err error
+	}
+	found := make(chan result, 1)
+	go func() {
+		id, err := find()
+		found <- result{id, err}
+	}()
+	select {
+	case r := <-found:
+		return r.id, r.err
+	case <-ctx.Done():
+		return 0, errLookup
+	}
+}
+
+// setRoles gives clients of the control interface the roles of a configuration.
+func (s *Server) setRoles(c *config.Config) error {
+	r, ps := roles(c)
+	if s.config.Load() != nil { // at the start probe has logged them
+		for _, p := range ps {
+			s.log.Warn(p.Error())
+		}
+	}
+	s.roles.Store(r)
+	return nil
+}

@@ -1,0 +1,152 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+const testSecret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+
+// connectKey connects a host with the key of the tests.
+func (l *live) connectKey(nqn, hostNQN string) (*host.Controller, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	o := hostOptions(nqn)
+	o.HostNQN = hostNQN
+	var err error
+	if o.Key, err = auth.ParseKey(testSecret); err != nil {
+		l.t.Fatal(err)
+	}
+	c, err := host.Connect(ctx, host.TCP{Addr: l.s.Addrs()[0].AddrPort}, o)
+	if err == nil {
+		l.t.Cleanup(c.Close)
+	}
+	return c, err
+}
+
+// TestSecurityReload: who does not meet what a new configuration requires is disconnected, and
+// finds nothing any more; others stay, also when less is required and keys are removed with that.
+func TestSecurityReload(t *testing.T) {
+	const (
+		ram  = "{nsid: 1, backend: ram, size: 1MiB}"
+		keys = "hosts: [{nqn: " + hostA + `, dhchap_key: "` + testSecret + "\"}]\n"
+		both = "hosts: [" + hostA + ", " + hostB + "]"
+	)
+	l, log := &live{t: t, dir: t.TempDir()}, new(testutil.Log)
+	l.s = newServer(t, Options{Config: l.parse(listenAny, sub(both, ram)+keys), Log: log.Logger()})
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	connected := func(c *host.Controller, err error) *host.Controller {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	nothing := func(nqn, hostNQN string) {
+		t.Helper()
+		var unknown, refused *host.ConnectError
+		_, err := l.connect(testNQN+"-unknown", hostB, 0)
+		if !errors.As(err, &unknown) {
+			t.Fatal(err)
+		}
+		if _, err = l.connect(nqn, hostNQN, 0); !errors.As(err, &refused) || *refused != *unknown {
+			t.Errorf("%s at %s: %v, of an unknown subsystem %v", hostNQN, nqn, err, unknown)
+		}
+	}
+	a, b := connected(l.connectKey(testNQN, hostA)), connected(l.connect(testNQN, hostB, 0))
+
+	secure := sub(both+", security: auth", ram) + keys
+	changes, ps := l.s.Plan(l.parse(listenAny, secure))
+	if got := fmt.Sprint(changes); got != "[~ subsystem "+testNQN+": security: none -> auth]" {
+		t.Error(got)
+	}
+	if got := fmt.Sprint(ps); !strings.Contains(got, hostB+" has no dhchap_key") || ps.Failed() {
+		t.Error(got)
+	}
+	l.apply(listenAny, secure)
+	l.wantEnded("a host without a key", b)
+	if !strings.Contains(log.String(), "security requires that the host authenticates") {
+		t.Error("the log does not say why")
+	}
+	nothing(testNQN, hostB)
+	if _, err := l.connect(nvme.DiscoveryNQN, hostB, 0); err != nil {
+		t.Error(err)
+	}
+	less := &transition{s: l.s, next: l.parse(listenAny, sub(both, ram)+keys)}
+	if err := less.modifySubsystem(changes[0]); err != nil {
+		t.Fatal(err)
+	}
+	nothing(testNQN, hostB) // until all else has changed
+	for _, fn := range less.commit {
+		fn()
+	}
+	connected(l.connect(testNQN, hostB, 0)).Close()
+
+	l.apply(listenAny, sub("hosts: ["+hostA+"]", ram)+keys+"secure_only: true\n")
+	nothing(nvme.DiscoveryNQN, hostB)
+	nothing(testNQN, hostB)
+	d := connected(l.connectKey(nvme.DiscoveryNQN, hostA))
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	if _, list, err := d.Discover(ctx); err != nil || len(list) != 2 {
+		t.Errorf("%d entries, %v", len(list), err)
+	}
+
+	l.apply(listenAny, sub(both, ram)) // neither keys
+	for _, c := range []*host.Controller{a, d} {
+		if _, err := c.IdentifyController(ctx); err != nil {
+			t.Errorf("less is required, and a host is disconnected: %v", err)
+		}
+	}
+	b = connected(l.connect(testNQN, hostB, 0))
+
+	anyHost := sub("allow_any_host: true, security: auth", ram)
+	l.apply(listenAny, anyHost+keys)
+	l.wantEnded("a host without a key", b)
+	if _, err := a.IdentifyController(ctx); err != nil {
+		t.Error(err)
+	}
+	l.apply(listenAny, anyHost)
+	l.wantEnded("a host that has lost its key", a)
+	nothing(testNQN, hostA)
+}
+
+// TestSecureOnly: security: auth is the default then, which changes show, also with a variable.
+func TestSecureOnly(t *testing.T) {
+	text := strings.Replace(validFile, "allow_any_host: true", "hosts: ["+hostA+"]", 1) +
+		"hosts: [{nqn: " + hostA + `, dhchap_key: "` + testSecret + "\"}]\n" +
+		"metrics: {listen: \"127.0.0.1:9\"}\n"
+	before, err := Parse("test.yaml", []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := Parse("test.yaml", []byte(text), []string{"NVMF_TARGET_SECURE_ONLY=true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprint(config.Diff(before.Settings(), after.Settings()))
+	for _, want := range []string{
+		"secure_only: false -> true", "discovery.security: none -> auth",
+		"~ subsystem " + testNQN + ": security: none -> auth",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s has no %q", got, want)
+		}
+	}
+	_, err = Parse("test.yaml", []byte(text),
+		[]string{"NVMF_TARGET_SECURE_ONLY=true", "NVMF_TARGET_DISCOVERY_SECURITY=none"})
+	if err == nil || !strings.Contains(err.Error(), "NVMF_TARGET_DISCOVERY_SECURITY") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+func latencyCommand() *cobra.Command {
+	cmd := read("latency", "Show how long commands took, and where", (*control.Client).Latency,
+		latencies)
+	cmd.Long = "Show how long the commands of each host for each namespace took, from their " +
+		"arrival until the response had left, since the host first used the namespace, and in " +
+		"which stage: wait (for memory or at a limit), host_data (the data of writes comes from " +
+		"the host), backend (the storage), response (it leaves, with the data of reads). " +
+		"The last column is the one command that took longest."
+	return cmd
+}
+
+func latencies(t *table, list []control.Latency) {
+	if len(list) == 0 {
+		t.line("no commands yet")
+	}
+	for i, l := range list {
+		if i > 0 {
+			t.line("")
+		}
+		host := l.Host
+		if host == "" {
+			host = "(other hosts)"
+		}
+		t.line(plain(fmt.Sprintf("%s to %s %d: %s, %s, %s, %s", host, l.Subsystem, l.NSID,
+			count(int(l.IOs), l.Operation), count(int(l.Errors), "error"), size(l.Bytes),
+			"most of the time in "+l.Dominant)))
+		t.row("STAGE", "SHARE", "MEAN", "P50", "P99", "P99.9", "P99.99", "MAX", "SLOWEST")
+		for _, s := range append(l.Stages, l.Total) {
+			t.row(s.Stage, fmt.Sprintf("%.0f%%", 100*s.Share), brief(s.MeanSeconds),
+				brief(s.P50Seconds), brief(s.P99Seconds), brief(s.P999Seconds),
+				brief(s.P9999Seconds), brief(s.MaxSeconds), brief(s.SlowestSeconds))
+		}
+	}
+}
+
+// brief is a time with three digits: 12.3µs.
+func brief(seconds float64) string {
+	d := time.Duration(math.Round(seconds * 1e9))
+	unit := time.Duration(1)
+	for d >= 1000*unit {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}

@@ -1,0 +1,117 @@
+package metrics
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestToken: who does not send the token, and nothing but that, is refused, whatever else it sends
+// and asks for, and its connection ends.
+func TestToken(t *testing.T) {
+	const token = "0123456789abcdef"
+	var refused atomic.Int64
+	s, err := Listen(Config{
+		Listen: loopback, Admits: func(text string) bool { return text == token },
+		Refused: func(remote netip.AddrPort, err error) {
+			if !remote.IsValid() || strings.Contains(err.Error(), token[:8]) {
+				t.Errorf("%v: %v", remote, err)
+			}
+			refused.Add(1)
+		},
+	}, source(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	ask := func(first, headers string) (status int, body string, open bool) {
+		t.Helper()
+		c := dial(t, s)
+		defer c.Close()
+		text := first + " HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n"
+		if _, err := io.WriteString(c, text); err != nil {
+			t.Fatal(err)
+		}
+		r := bufio.NewReader(c)
+		answer, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		b, _ := io.ReadAll(answer.Body)
+		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, err = r.ReadByte()
+		return answer.StatusCode, string(b), errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	for _, headers := range []string{
+		"Authorization: Bearer " + token + "\r\n", "authorization: bearer " + token + "\r\n",
+	} {
+		if status, _, open := ask("GET /metrics", headers); status != http.StatusOK || !open {
+			t.Errorf("%s: %d", headers, status)
+		}
+	}
+	forged := []string{
+		"", "Authorization:\r\n", "Authorization: Bearer\r\n", "Authorization: Bearer \r\n",
+		"Authorization: " + token + "\r\n", "Authorization: Basic " + token + "\r\n",
+		"Authorization: Bearer " + token[1:] + "\r\n", "Authorization: Bearer " + token + "0\r\n",
+		"Authorization: Bearer  " + token + "\r\n", "Authorization: Bearer\t" + token + "\r\n",
+		"Authorization: Bearer " + token + "," + token + "\r\n",
+		"Authorization: Bearer " + strings.Repeat("a", 4<<10) + "\r\n",
+		"Authorization: Bearer x\r\nAuthorization: Bearer " + token + "\r\n",
+		"Authorization: Bearer " + token + "\r\nAuthorization: Bearer x\r\n",
+		"Proxy-Authorization: Bearer " + token + "\r\n",
+		"X-Authorization: Bearer " + token + "\r\n",
+		"X-Forwarded-For: 127.0.0.1\r\nX-Real-IP: 127.0.0.1\r\n", "Cookie: token=" + token + "\r\n",
+	}
+	for _, headers := range forged {
+		for _, first := range []string{
+			"GET /metrics", "POST /metrics", "GET /", "GET /metrics?access_token=" + token,
+		} {
+			status, body, open := ask(first, headers)
+			if status != http.StatusUnauthorized || open || strings.Contains(body, "nvmf_target") ||
+				strings.Contains(body, token) {
+				t.Errorf("%s %.50q: %d, open %v: %.100s", first, headers, status, open, body)
+			}
+		}
+	}
+	if n := refused.Load(); n != int64(4*len(forged)) {
+		t.Errorf("%d refusals", n)
+	}
+}
+
+// TestRefusedMakePlace: as many connections as there can be that are refused, or silent, keep a
+// scraper waiting for no longer than a silent one may stay.
+func TestRefusedMakePlace(t *testing.T) {
+	s, err := Listen(Config{
+		Listen: loopback, Admits: func(text string) bool { return text == "good" },
+		Refused: func(netip.AddrPort, error) {},
+	}, source(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	begin := time.Now()
+	for i := range maxConnections {
+		c := dial(t, s)
+		switch i % 3 {
+		case 0:
+			_, _ = io.WriteString(c, request)
+		case 1:
+			_, _ = io.WriteString(c, "GET /metrics HTTP/1.1\r\nAuthorization: Bea")
+		}
+	}
+	c := dial(t, s)
+	_, _ = io.WriteString(c, strings.Replace(request, "Host",
+		"Authorization: Bearer good\r\nHost", 1))
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil || line != "HTTP/1.1 200 OK\r\n" || time.Since(begin) > 2*headerTimeout {
+		t.Errorf("%q, %v after %v", line, err, time.Since(begin))
+	}
+}

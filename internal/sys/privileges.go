@@ -1,0 +1,115 @@
+package sys
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// needed are the capabilities that a target may need later, if it has them: what a reload names is
+// not known at the start. See docs/adr/0036-process.md.
+var needed = capabilities(
+	unix.CAP_CHOWN, unix.CAP_FOWNER, // the control socket
+	unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, // files and devices of others
+	unix.CAP_IPC_LOCK,         // memory of RDMA
+	unix.CAP_NET_ADMIN,        // tcp.congestion
+	unix.CAP_NET_BIND_SERVICE, // ports below 1024
+	unix.CAP_SYS_ADMIN,        // commands to NVMe drives, io_uring where it is restricted
+	unix.CAP_SYS_PTRACE,       // who has a file open: /proc/PID/fd
+	unix.CAP_SYS_RAWIO,        // health of SATA drives
+)
+
+// capabilitySet has the first 32 capabilities and the others, as capset(2) takes them.
+type capabilitySet [2]uint32
+
+func capabilities(list ...int) (s capabilitySet) {
+	for _, c := range list {
+		s[c/32] |= 1 << (c % 32)
+	}
+	return s
+}
+
+// DropPrivileges makes a process of which every thread has no_new_privs, see prctl(2), and none but
+// the needed capabilities; neither it nor what it executes gets more. These are attributes of
+// threads, which Go cannot change in all of them beside C code. So, unless the process is like that
+// already, one thread changes its own and executes the program anew, with the same arguments and
+// process ID. Call it before there is anything to lose.
+func DropPrivileges() error {
+	const again = "_NVMF_TARGET_EXECUTED_ANEW"
+	before := os.Getenv(again)
+	if err := os.Unsetenv(again); err != nil {
+		return err
+	}
+	runtime.LockOSThread() // for good if this fails: the thread is another one then
+	dropped, err := limitThread(needed)
+	if err != nil {
+		return err
+	}
+	if !dropped {
+		runtime.UnlockOSThread()
+		return nil
+	}
+	if before != "" {
+		return errors.New("privileges that were dropped have come back")
+	}
+	self, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(self, os.Args, append(os.Environ(), again+"=1"))
+	}
+	return fmt.Errorf("cannot execute this program anew to drop privileges: %w. Mount /proc", err)
+}
+
+// WithoutPrivileges runs fn on a thread of its own that has no capabilities, nor do the processes
+// that fn starts. It returns when fn has.
+func WithoutPrivileges(fn func()) error {
+	ended := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread does not. While it is locked, another one runs other goroutines.
+			ended <- WithoutPrivileges(fn)
+			runtime.UnlockOSThread()
+			return
+		}
+		_, err := limitThread(capabilitySet{})
+		if err == nil {
+			fn()
+		}
+		ended <- err
+	}()
+	return <-ended
+}
+
+// limitThread takes all other capabilities from the calling thread, and lets it gain none by
+// executing a program. The kernel removes those from the ambient set, too, that are not inheritable
+// any more; the bounding set bounds only what could be gained. dropped: something has changed.
+func limitThread(keep capabilitySet) (dropped bool, err error) {
+	set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	if err == nil && set == 0 {
+		dropped, err = true, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err == nil {
+		err = unix.Capget(&head, &data[0])
+	}
+	lowered := false
+	for i, d := range data {
+		data[i] = unix.CapUserData{
+			Effective: d.Effective & keep[i], Permitted: d.Permitted & keep[i],
+			Inheritable: d.Inheritable & keep[i],
+		}
+		lowered = lowered || data[i] != d
+	}
+	if err == nil && lowered { // filters of containers may refuse it
+		err = unix.Capset(&head, &data[0])
+	}
+	if err != nil {
+		err = fmt.Errorf("drop privileges: %w", err)
+	}
+	return dropped || lowered, err
+}

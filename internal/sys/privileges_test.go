@@ -1,0 +1,100 @@
+package sys
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// dropped makes the test binary a process that drops its privileges, see TestDropPrivileges.
+const dropped = "NVMF_TEST_DROP_PRIVILEGES"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(dropped) == "" {
+		os.Exit(m.Run())
+	}
+	var wg sync.WaitGroup
+	for range 8 { // threads, which the Go runtime keeps
+		wg.Go(func() { _, _ = os.ReadFile("/proc/self/status") })
+	}
+	wg.Wait()
+	if err := DropPrivileges(); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("process", os.Getpid())
+	before, _ := os.ReadFile("/proc/self/status")
+	printStatus()
+	// Whatever it executes has no more, with the user ID 0 either.
+	out, err := exec.Command("cat", "/proc/self/status").CombinedOutput()
+	fmt.Printf("%s%v\n", out, err)
+	err = WithoutPrivileges(func() {
+		out, err := exec.Command("sed", "s/^/child:/", "/proc/self/status").CombinedOutput()
+		fmt.Printf("%s%v\n", out, err)
+	})
+	fmt.Println(err)
+	for range 100 { // goroutines, some of which the main thread gets
+		_ = WithoutPrivileges(func() {})
+	}
+	after, _ := os.ReadFile("/proc/self/status")
+	caps := regexp.MustCompile(`Cap.*`)
+	fmt.Println("main thread:", slices.EqualFunc(caps.FindAll(before, -1), caps.FindAll(after, -1),
+		bytes.Equal))
+	printStatus()
+	os.Exit(0)
+}
+
+func printStatus() {
+	files, _ := filepath.Glob("/proc/self/task/*/status")
+	for _, name := range files {
+		text, _ := os.ReadFile(name)
+		fmt.Printf("%s\n", text)
+	}
+}
+
+// TestDropPrivileges reads the status of every thread, and of processes that it executes.
+func TestDropPrivileges(t *testing.T) {
+	child := exec.Command(os.Args[0], "-test.v")
+	child.Env = append(os.Environ(), dropped+"=1")
+	var b bytes.Buffer
+	child.Stdout, child.Stderr = &b, &b
+	if err := child.Run(); err != nil {
+		t.Fatal(err, b.String())
+	}
+	if !strings.Contains(b.String(), fmt.Sprintf("process %d\n", child.Process.Pid)) {
+		t.Error("it has become another process")
+	}
+	if !strings.Contains(b.String(), "main thread: true") {
+		t.Error("the main thread has lost what it had")
+	}
+	line := regexp.MustCompile(`(?m)^(child:)?(NoNewPrivs|Cap...):\s*([0-9a-f]+)$`)
+	allowed := uint64(needed[0]) | uint64(needed[1])<<32
+	threads := 0
+	for _, m := range line.FindAllStringSubmatch(b.String(), -1) {
+		v, _ := strconv.ParseUint(m[3], 16, 64)
+		switch {
+		case m[2] == "NoNewPrivs":
+			threads++
+			if v != 1 {
+				t.Error(m[0])
+			}
+		case m[2] == "CapBnd":
+		case v&^allowed != 0, m[1] != "" && v != 0:
+			t.Error(m[0])
+		}
+	}
+	if threads < 6 {
+		t.Errorf("only %d threads and processes:\n%s", threads, b.String())
+	}
+	if os.Geteuid() == 0 && !strings.Contains(b.String(), fmt.Sprintf("CapEff:\t%016x", allowed)) {
+		t.Log("this process did not have all of them")
+	}
+}

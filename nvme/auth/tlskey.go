@@ -1,0 +1,225 @@
+package auth
+
+import (
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// TLSKey is a configured PSK, from which the PSKs of TLS are derived (TCP section 3.6.1.3). It
+// does not change, and prints as "hidden key".
+type TLSKey struct {
+	secret []byte
+	hash   Hash // with which the retained PSK is derived
+}
+
+const tlsKeyPrefix = "NVMeTLSkey-1:"
+
+// tlsHash is the hash of the cipher suite that a secret of this length is for, NoHash if there is
+// none: TLS_AES_128_GCM_SHA256 or TLS_AES_256_GCM_SHA384.
+func tlsHash(size int) Hash {
+	switch size {
+	case SHA256.Size():
+		return SHA256
+	case SHA384.Size():
+		return SHA384
+	}
+	return NoHash
+}
+
+// IsTLSKey says that a text begins as keys of TLS do.
+func IsTLSKey(text string) bool { return strings.HasPrefix(text, tlsKeyPrefix) }
+
+// ParseTLSKey reads a key in the PSK interchange format (TCP section 3.6.1.5):
+// "NVMeTLSkey-1:hh:base64:", where hh is the hash with which the retained PSK is derived, 00 for
+// none, and the base64 has the secret and its CRC-32. An error does not repeat any of the text.
+func ParseTLSKey(text string) (*TLSKey, error) {
+	hash, secret, err := parseInterchange(text, tlsKeyPrefix,
+		[]int{SHA256.Size(), SHA384.Size()}, []string{"00", "01", "02"})
+	if err != nil {
+		return nil, err
+	}
+	return newTLSKey(secret, hash)
+}
+
+// NewTLSKey makes a random key for the cipher suite of this hash: 32 bytes for SHA256 and for
+// NoHash, 48 for SHA384.
+func NewTLSKey(hash Hash) (*TLSKey, error) {
+	size := SHA256.Size()
+	if hash != NoHash {
+		size = hash.Size()
+	}
+	secret := make([]byte, size)
+	rand.Read(secret) // never fails
+	return newTLSKey(secret, hash)
+}
+
+func newTLSKey(secret []byte, hash Hash) (*TLSKey, error) {
+	switch want := tlsHash(len(secret)); {
+	case want == NoHash:
+		return nil, fmt.Errorf("the secret has %d bytes, not 32 or 48", len(secret))
+	case hash != NoHash && hash != want:
+		return nil, fmt.Errorf("a secret of %d bytes with %v: 32 bytes go with sha256 (01), "+
+			"48 with sha384 (02)", len(secret), hash)
+	default:
+		return &TLSKey{secret, hash}, nil
+	}
+}
+
+// Reveal returns the key in the interchange format. It is secret.
+func (k *TLSKey) Reveal() string { return interchange(tlsKeyPrefix, k.hash, k.secret) }
+
+// Size is the length of the secret in bytes.
+func (k *TLSKey) Size() int { return len(k.secret) }
+
+// Hash is that with which the retained PSK is derived, or NoHash.
+func (k *TLSKey) Hash() Hash { return k.hash }
+
+// Equal says whether two keys give the same PSKs, in constant time.
+func (k *TLSKey) Equal(o *TLSKey) bool {
+	return k.hash == o.hash && subtle.ConstantTimeCompare(k.secret, o.secret) == 1
+}
+
+// String does not tell the key.
+func (k TLSKey) String() string { return "hidden key" }
+
+// Format implements fmt.Formatter: no verb tells the key.
+func (k TLSKey) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
+
+// TLSPSK is a PSK ready for TLS. It prints as its identity.
+type TLSPSK struct {
+	Identity string
+	Hash     Hash   // that of the cipher suite: SHA256 or SHA384
+	Compat   bool   // derived with the labels of libnvme before 1.16, or of its functions for them
+	Secret   []byte // Hash.Size() bytes, which the owner wipes
+}
+
+// String does not tell the secret.
+func (p TLSPSK) String() string { return p.Identity }
+
+// Format implements fmt.Formatter: no verb tells the secret.
+func (p TLSPSK) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(p.String())) }
+
+// PSKs derives what a host may present for a subsystem: identities of versions 1 and 0, each with
+// the labels as RFC 8446 has them (section 7.1) and as libnvme wrote them before, without the
+// lengths of label and context. Two PSKs with the same identity and different secrets are usual:
+// only the binder of the handshake tells which one the host has. Version 0 is missing where
+// identity and label do not fit into 255 bytes. The caller wipes the secrets.
+func (k *TLSKey) PSKs(hostNQN, subNQN string) ([]TLSPSK, error) {
+	if err := checkNQNs(hostNQN, subNQN); err != nil {
+		return nil, err
+	}
+	cipher := tlsHash(len(k.secret))
+	var psks []TLSPSK
+	for _, compat := range []bool{false, true} {
+		retained := slices.Clone(k.secret)
+		if k.hash != NoHash {
+			retained = expandLabel(k.hash, k.secret, "HostNQN", hostNQN, compat)
+		}
+		digest := base64.StdEncoding.EncodeToString(cipher.hmac(retained,
+			[]byte(hostNQN+" "+subNQN+" NVMe-over-Fabrics")))
+		names := fmt.Sprintf("R%02d %s %s", cipher, hostNQN, subNQN)
+		v1, v0 := "NVMe1"+names+" "+digest, "NVMe0"+names
+		psks = append(psks, TLSPSK{v1, cipher, compat, expandLabel(cipher, retained,
+			"nvme-tls-psk", fmt.Sprintf("%02d %s", cipher, digest), compat)})
+		if len(v0) <= maxContext {
+			psks = append(psks, TLSPSK{v0, cipher, compat, expandLabel(cipher, retained,
+				"nvme-tls-psk", v0, compat)})
+		}
+		clear(retained)
+	}
+	return psks, nil
+}
+
+// maxContext is what the length of a context has room for (RFC 8446 section 7.1).
+const maxContext = 255
+
+// expandLabel is HKDF-Extract with a salt of zeroes, and HKDF-Expand-Label for as many bytes as the
+// secret has (RFC 8446 section 7.1). compat is what libnvme made of it on little-endian machines.
+func expandLabel(h Hash, secret []byte, label, context string, compat bool) []byte {
+	prk, err := hkdf.Extract(hashes[h].new, secret, nil)
+	if err != nil { // only where FIPS 140 refuses the secret, which is long enough
+		panic(err)
+	}
+	defer clear(prk)
+	label = "tls13 " + label
+	var info []byte
+	if compat {
+		info = binary.LittleEndian.AppendUint16(nil, uint16(len(secret)))
+		info = append(append(info, label...), context...)
+	} else {
+		info = binary.BigEndian.AppendUint16(nil, uint16(len(secret)))
+		info = append(append(info, byte(len(label))), label...)
+		info = append(append(info, byte(len(context))), context...)
+	}
+	out, err := hkdf.Expand(hashes[h].new, prk, string(info), len(secret))
+	if err != nil { // only beyond 255 hashes
+		panic(err)
+	}
+	return out
+}
+
+// TLSIdentity is what the identity of a PSK says (TCP section 3.6.1.3).
+type TLSIdentity struct {
+	Version         int // 0 or 1
+	Hash            Hash
+	HostNQN, SubNQN string
+	Digest          string // of version 1, in base64
+	Generated       bool   // by secure channel concatenation
+}
+
+// maxNQN is the longest NQN in bytes (Base section 4.7).
+const maxNQN = 223
+
+// ParseTLSIdentity reads the identity that a host presents, before anything is known of it.
+func ParseTLSIdentity(identity []byte) (id TLSIdentity, err error) {
+	if len(identity) > len("NVMe1R02   ")+2*maxNQN+base64.StdEncoding.EncodedLen(SHA384.Size()) {
+		return id, fmt.Errorf("a PSK identity of %d bytes is too long", len(identity))
+	}
+	fields := strings.Split(string(identity), " ")
+	i := slices.Index([]string{
+		"NVMe0R01", "NVMe0R02", "NVMe1R01", "NVMe1R02", "NVMe1G01", "NVMe1G02",
+	}, fields[0])
+	if i < 0 {
+		return id, errors.New("the PSK identity begins with none of NVMe0R01, NVMe0R02, " +
+			"NVMe1R01, NVMe1R02, NVMe1G01 and NVMe1G02")
+	}
+	id.Version, id.Hash, id.Generated = min(i/2, 1), SHA256+Hash(i%2), i/2 == 2
+	if len(fields) != 3+id.Version {
+		return id, fmt.Errorf("the PSK identity has %d fields, not %d", len(fields), 3+id.Version)
+	}
+	id.HostNQN, id.SubNQN = fields[1], fields[2]
+	if err := checkNQNs(id.HostNQN, id.SubNQN); err != nil {
+		return id, err
+	}
+	if id.Version == 1 {
+		id.Digest = fields[3]
+		raw, err := decodeBase64(id.Digest)
+		if err != nil || len(raw) != id.Hash.Size() {
+			return id, fmt.Errorf("the digest of the PSK identity is no base64 of %d bytes",
+				id.Hash.Size())
+		}
+	}
+	return id, nil
+}
+
+// checkNQNs says whether names can stand in an identity, whose fields end with spaces.
+func checkNQNs(nqns ...string) error {
+	for _, nqn := range nqns {
+		if nqn == "" || len(nqn) > maxNQN {
+			return fmt.Errorf("an NQN of %d bytes: must have 1 to %d", len(nqn), maxNQN)
+		}
+		bad := func(r rune) bool { return r <= ' ' || r == 0x7f || r == utf8.RuneError }
+		if strings.ContainsFunc(nqn, bad) {
+			return errors.New("an NQN has a space, a control character or no UTF-8")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package auth
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The vectors of libnvme (test/psk.c): keys, and the identities for these names.
+const (
+	pskHost = "nqn.psk-test-host"
+	pskSub  = "nqn.psk-test-subsys"
+	psk32   = "VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:"
+	psk48   = "VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwP/w0S89ELi3W2LxIcLXVsDn8kXZQ==:"
+)
+
+func mustTLSKey(t testing.TB, text string) *TLSKey {
+	t.Helper()
+	k, err := ParseTLSKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// TestTLSIdentities compares with the identities of libnvme, in both encodings.
+func TestTLSIdentities(t *testing.T) {
+	for text, want := range map[string][2]string{
+		"NVMeTLSkey-1:01:" + psk32: {
+			"iSbjiStwJ/1TrTvDlt2fjFmzvsytOJelidNnA+X5lEU=",
+			"66GuqV08TsAGII39teWUfwQwizjv06Jy8jOcX3NAAzM=",
+		},
+		"NVMeTLSkey-1:02:" + psk48: {
+			"QhW2+Rp6RzHlNtCslyRxMnwJ11tKKhz8JCAQpQ+XUD8f9td1VeH5h53yz2wKJG1a",
+			"RsKmYJ3nAn1ApjjMloJFbAkLPivONDAX/xW327YBUsn2eGShXSjCZvBaOxscLqmz",
+		},
+	} {
+		k := mustTLSKey(t, text)
+		psks, err := k.PSKs(pskHost, pskSub)
+		if err != nil || len(psks) != 4 {
+			t.Fatalf("%d PSKs: %v", len(psks), err)
+		}
+		names := fmt.Sprintf("R%s %s %s", text[13:15], pskHost, pskSub)
+		for i, want := range []string{
+			"NVMe1" + names + " " + want[0], "NVMe0" + names,
+			"NVMe1" + names + " " + want[1], "NVMe0" + names,
+		} {
+			p := psks[i]
+			if p.Identity != want || p.Hash != k.Hash() || len(p.Secret) != k.Size() ||
+				p.Compat != (i >= 2) {
+				t.Errorf("identity %d is %v, not %s", i, p, want)
+			}
+			id, err := ParseTLSIdentity([]byte(p.Identity))
+			if err != nil || id.HostNQN != pskHost || id.SubNQN != pskSub || id.Hash != p.Hash ||
+				id.Version != 1-i%2 || (id.Digest != "") != (id.Version == 1) {
+				t.Errorf("%v is read as %+v, %v", p, id, err)
+			}
+		}
+		if slices.Equal(psks[1].Secret, psks[3].Secret) {
+			t.Error("both encodings of version 0 give one secret")
+		}
+	}
+}
+
+// TestTLSPSK compares with the vectors of Linux (drivers/nvme/common/tests/auth_kunit.c), whose
+// PSKs are generated ones, which are used as retained PSKs are.
+func TestTLSPSK(t *testing.T) {
+	for _, v := range []struct{ psk, digest, secret string }{
+		{
+			"1733c59fa7f48fcf37f5f26fc4ff0268ad4f78e030f4f3b0bfd1d47e7bb1447a",
+			"OldoKuTfKddMuyCznAZojkWD7P4D9/AtzDzLimtOxqI=",
+			"3c17da628474a04d2247c4cab47968c915388193f7c071bd9489cc3666cd7cc8",
+		},
+		{
+			"f14b2dd3234c459694d3bc63f8968bd6b37c2c6de849e22e" +
+				"118749001ce4bbe8640b9e3a748cb11ce4b1d71d359cce39",
+			"cffMWk8TSS7HOQebjgYEIkrPrjWPV4JE5cdPB8WhEvY4JBW5YynKyv66XscN4A9n",
+			"2774753233537b3fa50eb7d16a8e43457d85f4906c005b22" +
+				"36616c5d80939d0898fff15bb8b77119d2be0aac423e7590",
+		},
+	} {
+		raw, err := hex.DecodeString(v.psk)
+		if err != nil {
+			t.Fatal(err)
+		}
+		psks, err := (&TLSKey{raw, NoHash}).PSKs("hostnqn", "subsysnqn")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := psks[0]; !strings.HasSuffix(got.Identity, " hostnqn subsysnqn "+v.digest) ||
+			hex.EncodeToString(got.Secret) != v.secret {
+			t.Errorf("%v with %x, not %s", got, got.Secret, v.secret)
+		}
+	}
+}
+
+func TestTLSKeys(t *testing.T) {
+	none, with := mustTLSKey(t, "NVMeTLSkey-1:00:"+psk32), mustTLSKey(t, "NVMeTLSkey-1:01:"+psk32)
+	if none.Equal(with) || !none.Equal(mustTLSKey(t, none.Reveal())) {
+		t.Error("keys are compared incorrectly")
+	}
+	for hash, size := range map[Hash]int{NoHash: 32, SHA256: 32, SHA384: 48} {
+		k, err := NewTLSKey(hash)
+		if err != nil || k.Size() != size || !mustTLSKey(t, k.Reveal()).Equal(k) {
+			t.Errorf("%v: a new key does not come back: %v", hash, err)
+		}
+	}
+	if _, err := NewTLSKey(SHA512); err == nil {
+		t.Error("a key of 64 bytes is made")
+	}
+	for text, want := range map[string]string{
+		"":                                 "begins with NVMeTLSkey-1:",
+		exampleKey:                         "begins with NVMeTLSkey-1:",
+		"NVMeTLSkey-2:01:" + psk32:         "begins with",
+		"NVMeTLSkey-1:03:" + psk32:         "none of 00, 01, 02",
+		"NVMeTLSkey-1:01:" + psk48:         "32 bytes go with sha256",
+		"NVMeTLSkey-1:02:" + psk32:         "32 bytes go with sha256",
+		"NVMeTLSkey-1:01:" + psk32 + "x":   "does not end",
+		"NVMeTLSkey-1:01:W" + psk32[1:]:    "checksum",
+		"NVMeTLSkey-1:01:" + psk32[4:]:     "has 29 bytes, which is none of 32 48",
+		"NVMeTLSkey-1:01::":                "has 0 bytes",
+		"NVMeTLSkey-1:01:\n" + psk32:       "base64",
+		"NVMeTLSkey-1:01:" + psk32 + psk32: "base64",
+	} {
+		_, err := ParseTLSKey(text)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, not %q", text, err, want)
+		} else if strings.Contains(err.Error(), "RLb") {
+			t.Errorf("the error tells the key: %v", err)
+		}
+	}
+	psks, err := none.PSKs(pskHost, pskSub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%X"} {
+		for _, v := range []any{none, *none, []*TLSKey{none}, psks, psks[0], &psks[0]} {
+			out := strings.ToLower(fmt.Sprintf(verb, v))
+			for _, secret := range [][]byte{none.secret, psks[0].Secret} {
+				if strings.Contains(out, hex.EncodeToString(secret[:4])) ||
+					strings.Contains(out, fmt.Sprintf("%d %d", secret[0], secret[1])) {
+					t.Errorf("%s: %s", verb, out)
+				}
+			}
+		}
+	}
+}
+
+// TestHostileIdentities: what anybody may send before a handshake.
+func TestHostileIdentities(t *testing.T) {
+	digest := " iSbjiStwJ/1TrTvDlt2fjFmzvsytOJelidNnA+X5lEU="
+	long := strings.Repeat("n", maxNQN)
+	for text, want := range map[string]string{
+		"":                               "begins with none",
+		"NVMe0G01 h s":                   "begins with none",
+		"NVMe1R03 h s" + digest:          "begins with none",
+		"NVMe2R01 h s" + digest:          "begins with none",
+		"NVMe0R01":                       "has 1 fields, not 3",
+		"NVMe0R01 h s" + digest:          "has 4 fields, not 3",
+		"NVMe1R01 h s":                   "has 3 fields, not 4",
+		"NVMe1R01  s" + digest:           "NQN of 0 bytes",
+		"NVMe1R01 h " + digest:           "NQN of 0 bytes",
+		"NVMe0R01 h s\x00":               "control character",
+		"NVMe0R01 h\n s":                 "control character",
+		"NVMe0R01 \xff s":                "no UTF-8",
+		"NVMe1R02 h s" + digest:          "no base64 of 48 bytes",
+		"NVMe1R01 h s" + digest[:44]:     "no base64 of 32 bytes",
+		"NVMe1R01 h s" + digest + "\n":   "no base64 of 32 bytes",
+		"NVMe0R01 " + long + "n s":       "NQN of 224 bytes",
+		"NVMe0R01 " + long + long + long: "too long",
+	} {
+		if id, err := ParseTLSIdentity([]byte(text)); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %+v, %v, not %q", text, id, err, want)
+		}
+	}
+	// Names as long as they may be fit into an identity of version 1 only.
+	k, err := NewTLSKey(SHA384)
+	if err != nil {
+		t.Fatal(err)
+	}
+	psks, err := k.PSKs(long, long)
+	if err != nil || len(psks) != 2 {
+		t.Fatalf("%v: %v", psks, err)
+	}
+	if _, err := ParseTLSIdentity([]byte(psks[0].Identity)); err != nil {
+		t.Error(err)
+	}
+	if _, err := k.PSKs("a name", pskSub); err == nil {
+		t.Error("a name with a space is taken")
+	}
+}
+
+// FuzzTLSIdentity reads any identity; what is one is made of its fields.
+func FuzzTLSIdentity(f *testing.F) {
+	k, err := NewTLSKey(SHA384)
+	if err != nil {
+		f.Fatal(err)
+	}
+	psks, err := k.PSKs(pskHost, pskSub)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, p := range psks {
+		f.Add([]byte(p.Identity))
+	}
+	f.Fuzz(func(t *testing.T, identity []byte) {
+		id, err := ParseTLSIdentity(identity)
+		if err != nil {
+			return
+		}
+		again := fmt.Sprintf("NVMe%dR%02d %s %s", id.Version, id.Hash, id.HostNQN, id.SubNQN)
+		if id.Version == 1 {
+			again += " " + id.Digest
+		}
+		if again != string(identity) {
+			t.Errorf("%q is read as %q", identity, again)
+		}
+	})
+}
+
+// FuzzParseTLSKey reads any text; what is a key comes back.
+func FuzzParseTLSKey(f *testing.F) {
+	f.Add("NVMeTLSkey-1:00:" + psk32)
+	f.Add("NVMeTLSkey-1:02:" + psk48)
+	f.Fuzz(func(t *testing.T, text string) {
+		k, err := ParseTLSKey(text)
+		if err != nil {
+			return
+		}
+		if k.Reveal() != text {
+			t.Errorf("%q does not come back", text)
+		}
+	})
+}

@@ -1,0 +1,150 @@
+package target
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// This file is secure channel concatenation: a host authenticates on an admin queue without TLS,
+// which generates a PSK, and connects again with it (Base section 8.3.4.5, ADR 0034). The PSK
+// belongs to the controller that is created with it, and ends with that. It proves that the host
+// has a key, so nothing more is had with it once that key does not count.
+
+const (
+	// generatedTimeout is how long a generated PSK waits for the host to connect with it.
+	generatedTimeout = 30 * time.Second
+	// maxGenerated is how many of a host wait; then the oldest goes.
+	maxGenerated = 16
+)
+
+// generatedPSKs are those that hosts have generated. Any goroutine may use them.
+type generatedPSKs struct {
+	mu   sync.Mutex
+	psks map[string][]*generatedPSK // by the NQN of the host, in their order
+}
+
+type generatedPSK struct {
+	auth.TLSPSK
+	key         *auth.Key // with which the host authenticated
+	controllers int       // that were created with it
+	expire      *time.Timer
+}
+
+// add keeps a PSK that a host has generated with a key.
+func (g *generatedPSKs) add(hostNQN string, psk *auth.TLSPSK, key *auth.Key) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	waiting := 0
+	for _, o := range slices.Backward(g.psks[hostNQN]) {
+		if o.controllers > 0 {
+			continue
+		}
+		if waiting++; waiting == maxGenerated {
+			g.remove(hostNQN, o)
+		}
+	}
+	p := &generatedPSK{TLSPSK: *psk, key: key}
+	p.expire = time.AfterFunc(generatedTimeout, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if p.controllers == 0 {
+			g.remove(hostNQN, p)
+		}
+	})
+	g.psks[hostNQN] = append(g.psks[hostNQN], p)
+}
+
+// remove wipes a PSK. The caller holds mu.
+func (g *generatedPSKs) remove(hostNQN string, p *generatedPSK) {
+	p.expire.Stop()
+	clear(p.Secret)
+	list := slices.DeleteFunc(g.psks[hostNQN], func(o *generatedPSK) bool { return o == p })
+	if g.psks[hostNQN] = list; len(list) == 0 {
+		delete(g.psks, hostNQN)
+	}
+}
+
+// find returns the PSK with an identity, or nil. The caller holds mu.
+func (g *generatedPSKs) find(hostNQN, identity string) *generatedPSK {
+	for _, p := range g.psks[hostNQN] {
+		if p.Identity == identity {
+			return p
+		}
+	}
+	return nil
+}
+
+// countsIn says whether the key that the PSK was generated with is one of the host's now.
+func (p *generatedPSK) countsIn(policy *auth.Policy) bool {
+	return policy != nil && slices.ContainsFunc(policy.Keys, p.key.Equal)
+}
+
+// use notes that a controller was created with a PSK, and release that it has ended. use returns
+// false if the PSK has ended, or does not count any longer.
+func (g *generatedPSKs) use(c *controller) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	identity := generatedIdentity(c.info)
+	p := g.find(c.hostNQN, identity)
+	if p == nil || !p.countsIn((*c.t.policies.Load())[c.hostNQN]) {
+		return identity == ""
+	}
+	p.controllers++
+	return true
+}
+
+func (g *generatedPSKs) release(c *controller) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p := g.find(c.hostNQN, generatedIdentity(c.info)); p != nil {
+		if p.controllers--; p.controllers <= 0 {
+			g.remove(c.hostNQN, p)
+		}
+	}
+}
+
+// GeneratedPSK returns the PSK that a host has generated with this identity, or nil, also if the
+// key that it was generated with does not count any longer. The caller wipes it. Any goroutine may
+// call it.
+func (t *Target) GeneratedPSK(hostNQN, identity string) *auth.TLSPSK {
+	t.generated.mu.Lock()
+	defer t.generated.mu.Unlock()
+	p := t.generated.find(hostNQN, identity)
+	if p == nil || !p.countsIn((*t.policies.Load())[hostNQN]) {
+		return nil
+	}
+	psk := p.TLSPSK
+	psk.Secret = slices.Clone(psk.Secret)
+	return &psk
+}
+
+// generatedIdentity is the identity of the generated PSK that a connection uses, "" if none.
+func generatedIdentity(q *fabric.QueueInfo) string {
+	if q.TLS == nil {
+		return ""
+	}
+	return q.TLS.Generated
+}
+
+// concatenation is what an exchange on the queue can be for besides authentication.
+func (s *session) concatenation() auth.Concatenation {
+	switch {
+	case s.qid != 0 || s.info.Transport != nvme.TransportTCP:
+	case s.info.TLS != nil:
+		if s.info.TLS.Generated != "" {
+			return auth.ReplacePSK
+		}
+	default:
+		ports := s.h.t.discoveryTable.Load().ports
+		i := slices.IndexFunc(ports, func(p Port) bool { return p.ID == s.info.PortID })
+		if i >= 0 && ports[i].TLS == fabric.TLSAllowed {
+			return auth.NewPSK
+		}
+	}
+	return auth.NoConcatenation
+}

@@ -1,0 +1,401 @@
+package target
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// latencies lists what was counted, which must add up.
+func (r *harness) latencies() (list []LatencyInfo) {
+	r.t.Helper()
+	r.during(func() (err error) {
+		list, err = r.target.Latencies(r.t.Context())
+		return err
+	})
+	for _, l := range list {
+		sum := int64(0)
+		for i := range l.Stages {
+			sum += l.Stages[i].Sum()
+			if n := l.Stages[i].Count(); n != l.IOs {
+				r.t.Errorf("%d of %d commands in %v", n, l.IOs, fabric.Stage(i))
+			}
+		}
+		if sum != l.Total.Sum() || l.Total.Count() != l.IOs {
+			r.t.Errorf("the stages have %d ns, the total %d ns of %d commands", sum, l.Total.Sum(),
+				l.IOs)
+		}
+	}
+	return list
+}
+
+// only returns the counters of the operation if nothing else was counted.
+func (r *harness) only(o Operation) *Latency {
+	r.t.Helper()
+	list := r.latencies()
+	if len(list) != 1 || list[0].Operation != o || list[0].HostNQN != testHost ||
+		list[0].SubNQN != testSub || list[0].NSID != 1 {
+		r.t.Fatalf("%+v", list)
+	}
+	return list[0].Latency
+}
+
+// TestStages: each cause of latency counts for its own stage.
+func TestStages(t *testing.T) {
+	const d = 30 * time.Millisecond
+	block := func() []byte { return make([]byte, 512) }
+	for name, tc := range map[string]struct {
+		do    func(r *harness, x *hang)
+		op    Operation
+		stage fabric.Stage
+	}{
+		"backend": {func(_ *harness, x *hang) {
+			x.dev.Hold(nil)
+			c := x.send(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block()))
+			x.until("the device has it", func() bool { return x.dev.Held() == 1 })
+			x.w.Advance(d)
+			x.dev.Release()
+			x.until("it completes", func() bool { return c.Done })
+		}, OperationRead, fabric.StageBackend},
+		"given up": {func(_ *harness, x *hang) {
+			x.dev.Hold(nil)
+			c := x.send(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block()))
+			x.until("the device has it", func() bool { return x.dev.Held() == 1 })
+			x.w.Advance(5 * time.Second)
+			x.until("it completes", func() bool { return c.Done })
+			x.dev.Release()
+			if l := x.only(OperationRead); l.Errors != 1 || l.Bytes != 0 {
+				x.t.Errorf("%d errors, %d bytes", l.Errors, l.Bytes)
+			}
+		}, OperationRead, fabric.StageBackend},
+		"data of the host": {func(r *harness, x *hang) {
+			c := rw(nvme.NVMWrite, 1, 0, 1, block())
+			c.Late = true
+			r.send(x.h.io[0], c)
+			r.w.Advance(d)
+			x.h.io[0].Arrive(c)
+			r.until("it completes", func() bool { return c.Done })
+		}, OperationWrite, fabric.StageHostData},
+		"limit": {func(r *harness, x *hang) {
+			r.ok(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block())) // opens the channel
+			r.target.SetHostLimits(testHost, Limits{IOPS: 1})
+			r.w.Settle()
+			r.ok(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block()))
+			c := r.send(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block()))
+			r.w.Advance(2 * time.Second)
+			r.until("it completes", func() bool { return c.Done })
+		}, OperationRead, fabric.StageWait},
+		"limit of in-capsule data": {func(r *harness, x *hang) {
+			r.ok(x.h.io[0], rw(nvme.NVMWrite, 1, 0, 1, block()))
+			r.target.SetHostLimits(testHost, Limits{IOPS: 1})
+			r.w.Settle()
+			for range 2 {
+				c := rw(nvme.NVMWrite, 1, 0, 1, block())
+				c.InCapsule = true
+				r.send(x.h.io[0], c)
+			}
+			r.w.Advance(2 * time.Second)
+		}, OperationWrite, fabric.StageWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sub, dev := hangingSubsystem(t)
+			r := newHarness(t, 1, sub)
+			x := &hang{harness: r, dev: dev, h: r.connectHost(1)}
+			tc.do(r, x)
+			l := r.only(tc.op)
+			if got := time.Duration(l.Stages[tc.stage].Sum()); got < d || got != time.Duration(
+				l.Total.Sum()) {
+				t.Errorf("%v of %v in %v", got, time.Duration(l.Total.Sum()), tc.stage)
+			}
+			if l.Slowest[tc.stage] != l.Total.Max() {
+				t.Errorf("the slowest: %v", l.Slowest)
+			}
+		})
+	}
+}
+
+// TestSlowCommands: those above the threshold are logged with their stages, few of them, and are no
+// refusals.
+func TestSlowCommands(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	read := func(d time.Duration) {
+		dev.Hold(nil)
+		c := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		r.until("the device has it", func() bool { return dev.Held() == 1 })
+		r.w.Advance(d)
+		dev.Release()
+		r.until("it completes", func() bool { return c.Done })
+	}
+	lines := func() int { return strings.Count(r.log.String(), "slow command") }
+	read(time.Second)
+	r.target.SetSlowIO(100 * time.Millisecond)
+	read(99 * time.Millisecond)
+	if lines() != 0 {
+		t.Errorf("logged without need:\n%s", r.log)
+	}
+	for range 30 {
+		read(120 * time.Millisecond)
+	}
+	if n := lines(); n != 10 || !strings.Contains(r.log.String(), "command=Read duration=120ms "+
+		"wait=0s host_data=0s backend=120ms response=0s") || len(r.recorder.Refusals()) > 0 {
+		t.Errorf("%d lines:\n%s", n, r.log)
+	}
+}
+
+// recorded is a handler that tells a test what has left.
+type recorded struct {
+	fabric.Handler
+	sent func(*fabric.Request)
+}
+
+func (h recorded) Sent(r *fabric.Request) {
+	h.sent(r)
+	h.Handler.Sent(r)
+}
+
+// TestLatencyIsExact: the quantiles of each stage are within 5 % of those of all commands, and
+// counts, errors and bytes are exact.
+func TestLatencyIsExact(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 2, sub)
+	var exact [fabric.Stages + 1][]int64
+	io := false
+	for i, h := range r.handlers {
+		r.handlers[i] = recorded{h, func(q *fabric.Request) {
+			if !io {
+				return
+			}
+			total := int64(0)
+			for i, ns := range q.Stages {
+				exact[i] = append(exact[i], ns)
+				total += ns
+			}
+			exact[fabric.Stages] = append(exact[fabric.Stages], total)
+		}}
+	}
+	h := r.connectHost(2)
+	io = true
+	rng := rand.New(rand.NewPCG(3, 3))
+	pass := func() { r.w.Advance(time.Duration(1000 * math.Exp(rng.NormFloat64()*2+2))) }
+	const n = 3000
+	for i := range n {
+		c := rw(nvme.NVMWrite, 1, uint64(i%8), 1, make([]byte, 512))
+		if i%100 == 0 {
+			c.Broken = nvme.TransientTransportError
+		}
+		c.Late = true
+		q := h.io[i%2]
+		dev.Hold(nil)
+		r.send(q, c)
+		pass()
+		q.Arrive(c)
+		if !c.Done {
+			pass()
+		}
+		dev.Release()
+		r.until("it completes", func() bool { return c.Done })
+	}
+	l := r.only(OperationWrite)
+	const failed = n / 100
+	if l.IOs != n || l.Errors != failed || l.Bytes != (n-failed)*512 {
+		t.Errorf("%d commands, %d errors, %d bytes", l.IOs, l.Errors, l.Bytes)
+	}
+	for stage, values := range exact {
+		slices.Sort(values)
+		hist := &l.Total
+		if stage < len(l.Stages) {
+			hist = &l.Stages[stage]
+		}
+		for _, q := range []float64{0.5, 0.9, 0.99, 0.999, 0.9999, 1} {
+			want := float64(values[min(int(q*n), n-1)])
+			if got := float64(hist.Quantile(q)); math.Abs(got-want) > 0.05*want {
+				t.Errorf("stage %d, quantile %v: %v, want %v", stage, q, got, want)
+			}
+		}
+	}
+}
+
+// again is a queue that sends a command as soon as another one has completed.
+type again struct {
+	fabric.Queue
+	then func()
+}
+
+func (q *again) Complete([]*fabric.Request) {
+	if then := q.then; then != nil {
+		q.then = nil
+		then()
+	}
+}
+
+// TestStagesAreNeverNegative: what is completed while the completions before are delivered has come
+// after the clock was read for those.
+func TestStagesAreNeverNegative(t *testing.T) {
+	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
+	q := &again{Queue: b.q}
+	b.io.(*session).q = q
+	send := func(r *fabric.Request) {
+		r.Reset()
+		r.Start = b.clock()
+		r.SQE = rw(nvme.NVMRead, 1, 1<<40, 1, nil).SQE // refused, so it ends at once
+		b.h.Prepare([]*fabric.Request{r})
+		b.h.Execute([]*fabric.Request{r})
+	}
+	q.then = func() { send(b.reqs[1]) }
+	send(b.reqs[0])
+	b.h.Poll(64)
+	if got := b.reqs[1].Stages[fabric.StageBackend]; got <= 0 {
+		t.Errorf("%d ns in the backend", got)
+	}
+}
+
+// mailbox is a loop on which the test runs what is posted.
+type mailbox struct {
+	fabric.Loop
+	posts chan func()
+}
+
+func (m mailbox) Post(fn func()) { m.posts <- fn }
+
+// TestLatencyReaders: however many ask, a reactor works for one of them, in small steps. One whose
+// caller has given up in the middle is forgotten.
+func TestLatencyReaders(t *testing.T) {
+	loop := mailbox{posts: make(chan func(), 100)}
+	target := New(Options{})
+	h, err := target.NewHandler(HandlerConfig{Loop: loop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const entries = 4
+	for i := range entries {
+		ns := &namespace{sub: &subsystem{nqn: testSub}, nsid: uint32(i + 1)}
+		h.latency.join(testHost, ns).op(OperationRead).add(&fabric.Request{Stages: [4]int64{2: 9}})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, step := range []int{0, 1, 2} {
+		gaveUp := make(chan error)
+		go func() {
+			_, err := target.Latencies(ctx)
+			gaveUp <- err
+		}()
+		for range step {
+			(<-loop.posts)()
+		}
+		fn := <-loop.posts
+		other, end := context.WithCancel(t.Context())
+		end()
+		if _, err := target.Latencies(other); err == nil || len(loop.posts) > 0 {
+			t.Errorf("%v, %d for another reader", err, len(loop.posts))
+		}
+		cancel()
+		if err := <-gaveUp; err == nil {
+			t.Error("no error")
+		}
+		fn()
+		(<-loop.posts)()
+		if h.latency.reads != 0 || len(loop.posts) > 0 {
+			t.Errorf("%d reads, %d posts are left", h.latency.reads, len(loop.posts))
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+	}
+	cancel()
+	all := make(chan []LatencyInfo)
+	go func() {
+		list, _ := target.Latencies(t.Context())
+		all <- list
+	}()
+	for range 1 + entries {
+		(<-loop.posts)()
+		if h.latency.reads != 1 {
+			t.Errorf("%d reads", h.latency.reads)
+		}
+	}
+	(<-loop.posts)()
+	list := <-all
+	for i, l := range list {
+		if l.NSID != uint32(i+1) || l.IOs != 1 || l.Stages[fabric.StageWait].Count() != 1 {
+			t.Errorf("entry %d: %+v", i, l)
+		}
+	}
+	if len(list) != entries {
+		t.Errorf("%d entries", len(list))
+	}
+}
+
+// TestLatencyEntries: their number is bounded, hosts beyond that share one, a host that comes back
+// finds what it had, the oldest that has left makes room, and what is counted of a namespace never
+// gets less.
+func TestLatencyEntries(t *testing.T) {
+	if n := reflect.TypeFor[Latency]().Size(); n > 22<<10 {
+		t.Errorf("%d bytes for each operation, 22 KiB are documented", n)
+	}
+	r := newHarness(t, 1, ramSubsystem(t, 2))
+	name := func(i int) string { return fmt.Sprint(testHost[:len(testHost)-3], 100+i) }
+	connect := func(i int) *host {
+		return r.connectHost(1, func(a *connectArgs) {
+			a.host, a.hostID = name(i), [16]byte{byte(i), byte(i >> 8), 1}
+		})
+	}
+	read := func(q *fabrictest.Queue) { r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) }
+	counted := map[string]uint64{}
+	total := uint64(0)
+	look := func(want uint64) {
+		t.Helper()
+		clear(counted)
+		total = 0
+		for _, l := range r.latencies() {
+			counted[l.HostNQN] += l.IOs
+			total += l.IOs
+		}
+		if total != want || len(counted) > LatencyEntries+1 {
+			t.Fatalf("%d commands of %d hosts, want %d", total, len(counted), want)
+		}
+	}
+	var hosts []*host
+	for i := range LatencyEntries + 2 {
+		h := connect(i)
+		hosts = append(hosts, h)
+		read(h.io[0])
+		if i == LatencyEntries-3 {
+			h.hangUp() // and comes back
+			r.w.Settle()
+			hosts[i] = connect(i)
+			read(hosts[i].io[0])
+		}
+	}
+	look(LatencyEntries + 3)
+	if counted[""] != 2 || counted[name(LatencyEntries-3)] != 2 {
+		t.Errorf("%d of others, %d of the one that came back", counted[""],
+			counted[name(LatencyEntries-3)])
+	}
+	hosts[0].hangUp()
+	hosts[1].hangUp()
+	r.w.Settle()
+	late := connect(1000)
+	read(late.io[0])
+	look(LatencyEntries + 4)
+	if counted[name(1000)] != 1 || counted[name(0)] != 0 || counted[name(1)] != 1 ||
+		counted[""] != 3 {
+		t.Errorf("%d of the new one, %d and %d of those that left, %d of others",
+			counted[name(1000)], counted[name(0)], counted[name(1)], counted[""])
+	}
+	gone, err := r.target.RemoveNamespace(testSub, 1)
+	r.must(err)
+	r.must(untilGone(r.w, gone))
+	look(0)
+	if l := &r.raw[0].latency; len(l.entries) != 0 || l.hosts != 0 || !l.left.Empty() {
+		t.Errorf("%d entries, %d of hosts are left", len(l.entries), l.hosts)
+	}
+}

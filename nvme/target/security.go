@@ -1,0 +1,80 @@
+package target
+
+import (
+	"errors"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Security is what a subsystem, or the discovery service, requires of hosts besides being allowed;
+// see ADR 0037. The zero value is nothing, though hosts that have a key authenticate all the same.
+type Security uint8
+
+// The requirements.
+const (
+	SecurityAuth Security = 1 << iota // hosts authenticate
+	SecurityTLS                       // connections are encrypted, so not over RDMA
+)
+
+// String is the requirement as the configuration has it.
+func (r Security) String() string {
+	return [...]string{"none", "auth", "tls", "auth+tls"}[r&(SecurityAuth|SecurityTLS)]
+}
+
+// What a host lacks.
+var (
+	errNoKey = errors.New("security requires that the host authenticates, and it has no key, " +
+		"or has connected without it")
+	errNoTLS = errors.New("security requires TLS, and the connection has none")
+)
+
+// lacks says what a host lacks that has authenticated or not, or has to do so before anything else
+// is served, and whose connection is encrypted or not; nil: nothing.
+func (r Security) lacks(authenticated, encrypted bool) error {
+	switch {
+	case r&SecurityAuth != 0 && !authenticated:
+		return errNoKey
+	case r&SecurityTLS != 0 && !encrypted:
+		return errNoTLS
+	}
+	return nil
+}
+
+// hasKey says whether a host authenticates when it connects.
+func (t *Target) hasKey(hostNQN string) bool { return (*t.policies.Load())[hostNQN] != nil }
+
+// discoverableBy says whether a host is told of a subsystem: not if it could not use that.
+func (t *Target) discoverableBy(cfg *settings, hostNQN string) bool {
+	return cfg.allows(hostNQN) && (cfg.Security&SecurityAuth == 0 || t.hasKey(hostNQN))
+}
+
+// concealed is the refusal of a subsystem that requires security: to the host it is the one of a
+// name that nobody has, whatever the reason is; only the log knows that. It has no DNR, so that
+// hosts try again, and get in when what they lack has been added.
+func concealed(r refusal) refusal {
+	r.st, r.field = connectRefused, nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN)
+	return r
+}
+
+// setSecurity changes what the discovery service requires. The caller holds t.mu.
+func (t *Target) setSecurity(r Security) {
+	now := *t.discovery.settings.Load()
+	now.Security = r
+	t.discovery.update(&now)
+	t.discovery.enforce()
+}
+
+// EnforceKeys ends the controllers of hosts that have lost their key, and need one.
+func (t *Target) EnforceKeys() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.keysChanged {
+		return
+	}
+	t.keysChanged = false
+	for _, s := range *t.table.Load() {
+		s.enforce()
+	}
+	t.discovery.enforce()
+	t.discoveryChanged() // see discoverableBy
+}

@@ -1,0 +1,456 @@
+package target
+
+import (
+	"errors"
+	"math/rand/v2"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// markStore is an UncorrectableStore in memory.
+type markStore struct {
+	mu    sync.Mutex
+	kept  map[uint32]*Uncorrectable // by NSID
+	err   error
+	calls int
+	gate  chan struct{} // each change takes one, unless it is nil
+	wake  func()
+}
+
+func newMarkStore() *markStore { return &markStore{kept: map[uint32]*Uncorrectable{}} }
+
+func (s *markStore) Uncorrectable(_ string, nsid uint32) *Uncorrectable {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept[nsid]
+}
+
+func (s *markStore) SetUncorrectable(_ string, nsid uint32, u *Uncorrectable) error {
+	if s.gate != nil {
+		<-s.gate
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.wake()
+	if s.calls++; s.err != nil {
+		return s.err
+	}
+	if s.kept[nsid] = u; u == nil {
+		delete(s.kept, nsid)
+	}
+	return nil
+}
+
+func (s *markStore) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+// blocks are the ranges that are kept of namespace 1, in blocks of 512 bytes.
+func (s *markStore) blocks() (list [][2]int64) {
+	if u := s.Uncorrectable("", 1); u != nil {
+		for _, r := range u.Ranges {
+			list = append(list, [2]int64{r.Off / 512, r.End / 512})
+		}
+	}
+	return list
+}
+
+// durable is a RAM device that says that its content outlives it, with a volatile cache.
+func durable(t testing.TB) *backendtest.Faulty {
+	dev := backendtest.NewFaulty(&recorder{
+		Device: ramDeviceOpen(t, 4<<20, 512),
+		info: func(i *backend.Info) {
+			i.Volatile, i.VolatileCache, i.Identity = false, true, "a"
+		},
+	})
+	closeLast(t, dev)
+	return dev
+}
+
+func markHarness(t *testing.T, store *markStore, devs ...backend.Device) (*harness, *host) {
+	t.Helper()
+	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	for i, d := range devs {
+		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: uint32(i + 1), Device: d})
+	}
+	r := newHarness(t, 2)
+	r.target.marks, store.wake = store, r.w.Reactors[0].Wake
+	r.must(r.target.AddSubsystem(sub))
+	return r, r.connectHost(2)
+}
+
+func mark(slba uint64, n uint32) *fabrictest.Command {
+	return rw(nvme.NVMWriteUncorrectable, 1, slba, n, nil)
+}
+
+const unrecovered = nvme.UnrecoveredReadError | nvme.DNR
+
+// TestWriteUncorrectable: what reads marked blocks and fails, and what takes the marks away, for
+// storage that outlives the target and for storage that does not.
+func TestWriteUncorrectable(t *testing.T) {
+	for name, dev := range map[string]backend.Device{
+		"memory": ramDevice(t, 4<<20, 512), "durable": durable(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, h := markHarness(t, newMarkStore(), dev)
+			q, p := h.io[0], h.io[1]
+			zero, one := make([]byte, 512), fill(1, 512)
+			readable := func(slba uint64, want byte) {
+				t.Helper()
+				if c := r.ok(p, readAt(slba)); c.Data[0] != want {
+					t.Errorf("block %d: %d, want %d", slba, c.Data[0], want)
+				}
+			}
+			for what, c := range map[string]*fabrictest.Command{
+				"Read":    rw(nvme.NVMRead, 1, 8, 8, make([]byte, 4096)),
+				"Compare": rw(nvme.NVMCompare, 1, 11, 1, zero),
+				"Verify":  rw(nvme.NVMVerify, 1, 0, 4096, nil),
+				"Copy":    copyTo(100, nvme.CopyRanges, source{0, 10, 2}),
+			} {
+				r.ok(q, mark(11, 2))
+				t.Run(what, func(*testing.T) { r.status(p, c, unrecovered) })
+			}
+			pair := pairOf(11, zero, one)
+			for _, c := range pair {
+				r.send(p, c)
+			}
+			r.until("the pair", func() bool { return pair[0].Done && pair[1].Done })
+			if a, b := pair[0].CQE.Status()&^nvme.More, pair[1].CQE.Status()&^nvme.More; a !=
+				unrecovered || b != nvme.AbortedFailedFused {
+				t.Errorf("the pair: %v, %v", a, b)
+			}
+			readable(10, 0)
+			readable(13, 0)
+
+			r.ok(p, rw(nvme.NVMWrite, 1, 11, 1, one))
+			readable(11, 1)
+			r.status(q, readAt(12), unrecovered)
+			r.ok(q, rw(nvme.NVMWriteZeroes, 1, 0, 64, nil))
+			readable(11, 0)
+			readable(12, 0)
+			r.ok(q, mark(20, 1))
+			r.ok(q, copyTo(20, nvme.CopyRanges, source{0, 11, 1}))
+			readable(20, 0)
+
+			r.ok(q, mark(30, 4))
+			r.ok(q, dsm(1, true, [2]uint64{31, 1}))
+			r.status(q, readAt(31), unrecovered) // advice
+			if l := r.smart(h, nvme.NSIDAll); l.MediaErrors != u128(0) || l.CriticalWarning != 0 {
+				t.Errorf("%v media errors, critical warning %#x", l.MediaErrors, l.CriticalWarning)
+			}
+			e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin,
+				logCommand(nvme.LogError, 64, 0)).Data)
+			if r.must(err); e.LBA != 31 {
+				t.Errorf("the error log names block %d", e.LBA)
+			}
+			r.ok(h.admin, selfTestCommand(nvme.SelfTestExtended, 1))
+			if got := h.selfTestEnds(); got.FLBA != 30 || got.SCT != 2 || got.SC != 0x81 {
+				t.Errorf("self-test: %+v", got)
+			}
+		})
+	}
+}
+
+// TestWriteUncorrectableRefused: who may mark which blocks, and what a controller says of it.
+func TestWriteUncorrectableRefused(t *testing.T) {
+	fixed := &recorder{
+		Device: ramDevice(t, 4<<20, 512), info: func(i *backend.Info) { i.ReadOnly = true },
+	}
+	store := newMarkStore()
+	r, h := markHarness(t, store, durable(t), fixed)
+	q := h.io[0]
+	r.status(q, mark(8192, 1), outOfRange)
+	r.status(q, mark(8191, 2), outOfRange)
+	r.status(q, rw(nvme.NVMWriteUncorrectable, 2, 0, 1, nil), writeProtected)
+	r.status(q, rw(nvme.NVMWriteUncorrectable, 1, 0, 1, make([]byte, 512)), invalidLength)
+	c := mark(0, 1)
+	c.SQE.RW().Set(0, 1, nvme.RWDirective)
+	r.status(q, c, invalidField)
+	if store.calls > 0 {
+		t.Error("a refused command was stored")
+	}
+	const all = MaxUncorrectable / 512
+	full := nvme.CapacityExceeded | nvme.DNR
+	r.status(q, mark(0, all+1), full)
+	r.ok(q, mark(0, all))
+	r.status(q, mark(all, 1), full)
+	r.ok(q, mark(0, all)) // it is marked already
+	for slba := uint64(1); slba < 64; slba += 2 {
+		r.ok(q, rw(nvme.NVMWrite, 1, slba, 1, make([]byte, 512)))
+	}
+	r.ok(q, mark(all, 32))
+	r.status(q, mark(all+32, 1), full)
+	if n := len(store.blocks()); n != 33 {
+		t.Errorf("%d ranges", n)
+	}
+	id, err := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
+		identifyCommand(nvme.CNSController, 0)).Data)
+	if r.must(err); id.ONCS&nvme.ONCSWriteUncorrectable == 0 {
+		t.Errorf("ONCS %#x", id.ONCS)
+	}
+	limits := r.ok(h.admin, identifyCommand(nvme.CNSCommandSetController, 0)).Data
+	if got := 4096 << limits[2]; got != MaxUncorrectable {
+		t.Errorf("WUSL: %d bytes", got)
+	}
+}
+
+// TestMarksAreStored: a command that changes the marks of storage that outlives the target
+// completes when that is stored, and fails if it is not; blocks stay marked then, and data that
+// takes the place of a mark is durable.
+func TestMarksAreStored(t *testing.T) {
+	dev, store := durable(t), newMarkStore()
+	store.gate = make(chan struct{}, 1)
+	r, h := markHarness(t, store, dev)
+	q := h.io[0]
+	r.ok(q, readAt(0)) // opens the channel
+	waits := func(c *fabrictest.Command) *fabrictest.Command {
+		t.Helper()
+		r.send(q, c)
+		r.w.Settle()
+		if c.Done {
+			t.Fatalf("%#x has completed with %v before it was stored", c.SQE.Opcode(),
+				c.CQE.Status())
+		}
+		store.gate <- struct{}{}
+		r.until("it is stored", func() bool { return c.Done })
+		return c
+	}
+	if st := waits(mark(5, 3)).CQE.Status(); !st.OK() {
+		t.Fatal(st)
+	}
+	rec := dev.Device.(*recorder)
+	rec.take()
+	waits(rw(nvme.NVMWrite, 1, 6, 1, make([]byte, 512)))
+	if l := rec.take(); len(l) != 1 || l[0].Flags&backend.FUA == 0 {
+		t.Errorf("the device got %+v", l)
+	}
+	if got := store.blocks(); !reflect.DeepEqual(got, [][2]int64{{5, 6}, {7, 8}}) {
+		t.Errorf("kept: %v", got)
+	}
+	r.ok(q, readAt(6))
+
+	store.fail(errors.New("full"))
+	for _, c := range []*fabrictest.Command{
+		rw(nvme.NVMWrite, 1, 7, 1, make([]byte, 512)), mark(20, 1),
+	} {
+		if st := waits(c).CQE.Status() &^ nvme.More; st != nvme.InternalError {
+			t.Errorf("%#x: %v", c.SQE.Opcode(), st)
+		}
+	}
+	r.status(q, readAt(7), unrecovered)
+	r.status(q, readAt(20), unrecovered) // the store may have it
+	store.fail(nil)
+	waits(rw(nvme.NVMWrite, 1, 7, 14, make([]byte, 14*512)))
+	r.ok(q, readAt(20))
+	if got := store.blocks(); !reflect.DeepEqual(got, [][2]int64{{5, 6}}) {
+		t.Errorf("kept: %v", got)
+	}
+	close(store.gate)
+}
+
+// TestMarksAfterRestart: the marks of a namespace are those of its storage, as long as it has their
+// blocks.
+func TestMarksAfterRestart(t *testing.T) {
+	store := newMarkStore()
+	start := func(dev backend.Device, fn func(r *harness, h *host)) {
+		t.Helper()
+		t.Run("", func(t *testing.T) {
+			r, h := markHarness(t, store, dev)
+			fn(r, h)
+		})
+	}
+	other := func(change func(*backend.Info)) backend.Device {
+		return &recorder{Device: durable(t), info: change}
+	}
+	start(durable(t), func(r *harness, h *host) { r.ok(h.io[0], mark(8000, 2)) })
+	start(durable(t), func(r *harness, h *host) {
+		r.status(h.io[0], readAt(8001), unrecovered)
+		r.removeNamespace(1)
+		r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: durable(t)}))
+		r.status(h.io[0], readAt(8001), unrecovered)
+	})
+	stored := func(r *harness, want [][2]int64) {
+		r.t.Helper()
+		r.until("the store", func() bool {
+			return reflect.DeepEqual(store.blocks(), want)
+		})
+	}
+	start(other(func(i *backend.Info) { i.Size = 8001 * 512 }), func(r *harness, _ *host) {
+		stored(r, [][2]int64{{8000, 8001}})
+	})
+	start(other(func(i *backend.Info) { i.Identity = "b" }), func(r *harness, h *host) {
+		r.ok(h.io[0], readAt(8000))
+		stored(r, nil)
+		r.ok(h.io[0], mark(1, 1))
+		x, _ := r.exchange(NamespaceConfig{})
+		r.must(x.end(durable(t), nil))
+		r.ok(h.io[0], readAt(1))
+		stored(r, nil)
+		r.ok(h.io[0], mark(2, 1))
+		stored(r, [][2]int64{{2, 3}})
+		r.removeNamespace(1)
+		r.target.ForgetUncorrectable(testSub, 1)
+		stored(r, nil)
+		r.must(store.SetUncorrectable("", 1, &Uncorrectable{Identity: "a"}))
+		r.target.ForgetUncorrectable(testSub, 1) // of a namespace that was not there
+		if store.Uncorrectable("", 1) != nil {
+			t.Error("the store was not asked to forget")
+		}
+	})
+	start(ramDevice(t, 1<<20, 512), func(r *harness, h *host) {
+		r.ok(h.io[0], mark(1, 1))
+		r.status(h.io[0], readAt(1), unrecovered)
+	})
+	if store.blocks() != nil {
+		t.Error("marks of memory were stored")
+	}
+}
+
+// TestMarksOfStorageThatComesBack: what could not be taken out of the store would come back with a
+// restart, over what was written since, so it is there until it is written.
+func TestMarksOfStorageThatComesBack(t *testing.T) {
+	store := newMarkStore()
+	r, h := markHarness(t, store, durable(t))
+	q := h.io[0]
+	r.ok(q, mark(7, 1))
+	store.fail(errors.New("full"))
+	x, a := r.exchange(NamespaceConfig{})
+	r.must(x.end(&recorder{Device: ramDevice(t, 4<<20, 512), info: func(i *backend.Info) {
+		i.Volatile, i.Identity = false, "b"
+	}}, nil))
+	r.ok(q, readAt(7))
+	x, _ = r.exchange(NamespaceConfig{})
+	r.must(x.end(a, nil))
+	r.status(q, readAt(7), unrecovered)
+	store.fail(nil)
+	r.ok(q, rw(nvme.NVMWrite, 1, 7, 1, fill(1, 512)))
+	if l := store.blocks(); l != nil {
+		t.Errorf("kept: %v", l)
+	}
+}
+
+// TestCutDoesNotWait: storage that has become smaller while the target was stopped is added while
+// the store does not answer, and what is marked afterwards stays marked.
+func TestCutDoesNotWait(t *testing.T) {
+	store := newMarkStore()
+	store.kept[1] = &Uncorrectable{Identity: "a", Ranges: []ByteRange{{8192 * 512, 8193 * 512}}}
+	store.gate = make(chan struct{})
+	timeout := time.AfterFunc(5*time.Second, func() {
+		t.Error("adding a namespace waits for the store")
+		close(store.gate)
+	})
+	r, h := markHarness(t, store, durable(t))
+	if timeout.Stop() {
+		close(store.gate)
+	}
+	r.ok(h.io[0], mark(0, 1))
+	r.until("the store", func() bool {
+		return reflect.DeepEqual(store.blocks(), [][2]int64{{0, 1}})
+	})
+}
+
+// TestMarkChangesKeepOrder: changes that are stored together are made in their order.
+func TestMarkChangesKeepOrder(t *testing.T) {
+	block := ByteRange{0, 512}
+	_, next := marks(nil).apply([]*markChange{
+		{ByteRange: everything}, {ByteRange: block, add: true},
+	})
+	if next.size() != 512 {
+		t.Errorf("%v", next)
+	}
+	grown, next := marks(nil).apply([]*markChange{
+		{ByteRange: block, add: true}, {ByteRange: everything},
+	})
+	if grown.size() != 512 || next != nil {
+		t.Errorf("%v, %v", grown, next)
+	}
+}
+
+// TestMarkAndWrite: a write that the device has while its block is marked was before, unless it
+// takes marks away; one that fails takes none away.
+func TestMarkAndWrite(t *testing.T) {
+	dev := durable(t)
+	r, h := markHarness(t, newMarkStore(), dev)
+	r.ok(h.io[0], mark(9, 1)) // its reactor looks for marks from now on
+	write := func() *fabrictest.Command { return rw(nvme.NVMWrite, 1, 1, 1, fill(1, 512)) }
+	dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
+	c := r.send(h.io[0], write())
+	r.until("the write is held", func() bool { return dev.Held() == 1 })
+	r.ok(h.io[1], mark(1, 1))
+	dev.Release()
+	r.until("the write completes", func() bool { return c.Done })
+	r.status(h.io[1], readAt(1), unrecovered)
+
+	dev.Fail(func(io *backend.IO) error {
+		if io.Op == backend.OpWrite {
+			return backend.ErrIO
+		}
+		return nil
+	})
+	r.status(h.io[0], write(), nvme.WriteFault)
+	dev.Fail(nil)
+	r.status(h.io[1], readAt(1), unrecovered)
+
+	dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
+	c = r.send(h.io[0], write())
+	r.until("the write is held", func() bool { return dev.Held() == 1 })
+	r.status(h.io[1], readAt(1), unrecovered) // what is there is not what was written
+	dev.Release()
+	r.until("the write completes", func() bool { return c.Done })
+	r.ok(h.io[1], readAt(1))
+}
+
+// TestMarks compares marks with a bit for each block.
+func TestMarks(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var m marks
+		var bits [64]bool
+		for range 40 {
+			off := rnd.Int64N(64)
+			r := ByteRange{off * 512, (off + 1 + rnd.Int64N(64-off)) * 512}
+			add := rnd.IntN(2) == 0
+			if m = m.without(r); add {
+				m = m.with(r)
+			}
+			for i := r.Off / 512; i < r.End/512; i++ {
+				bits[i] = add
+			}
+			n := int64(0)
+			for i, want := range bits {
+				at, found := m.find(int64(i)*512, int64(i+1)*512)
+				if found != want || found && at != int64(i)*512 {
+					t.Fatalf("block %d of %v: %v at %d, want %v", i, m, found, at, want)
+				}
+				if want {
+					n += 512
+				}
+			}
+			if err := (&Uncorrectable{Ranges: m}).Validate(); err != nil || m.size() != n {
+				t.Fatalf("%v: %d bytes, want %d, %v", m, m.size(), n, err)
+			}
+		}
+	}
+	for _, bad := range [][]ByteRange{
+		{{0, 0}},
+		{{512, 0}},
+		{{-512, 512}},
+		{{0, 511}},
+		{{0, 512}, {512, 1024}},
+		{{1024, 2048}, {0, 512}},
+		{{0, MaxUncorrectable + 512}},
+	} {
+		if (&Uncorrectable{Ranges: bad}).Validate() == nil {
+			t.Errorf("%v are valid", bad)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestConcatenation: a host authenticates, connects again over TLS with the PSK of that, and
+// replaces it. The PSK ends with the last controller that was created with it.
+func TestConcatenation(t *testing.T) {
+	h := newHarness(t, options{tls: "allowed", reactors: 2})
+	ctx := testContext(t)
+	key := newKey(t, 32, auth.SHA256)
+	h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}})
+	o := variants[0].hostOptions()
+	o.HostNQN, o.Key = hostNQN, key
+	plain := h.transport(variants[0]).(host.TCP)
+
+	secure, err := host.Concatenate(ctx, plain, o)
+	h.must(err)
+	c, err := host.Connect(ctx, secure, o)
+	h.must(err)
+	defer c.Close()
+	q, err := c.OpenQueue(ctx, 1, 9)
+	h.must(err)
+	b := h.buffer(c, 1024)
+	copy(b, "concatenated")
+	h.must(q.Write(ctx, 1, 0, 1, b[:512], 0))
+	h.must(q.Read(ctx, 1, 0, 1, b[512:]))
+	if !bytes.Equal(b[:512], b[512:]) {
+		t.Error("other data comes back")
+	}
+
+	other, err := c.ReplacePSK(ctx)
+	h.must(err)
+	o.Key = nil // TLS proves who the host is
+	second, err := host.Connect(ctx, other, o)
+	h.must(err)
+	second.Close()
+	refused := func(t host.Transport) func() bool {
+		return func() bool {
+			c, err := host.Dial(ctx, t, o)
+			if err == nil {
+				c.Close()
+			}
+			return errors.Is(err, host.ErrRefused)
+		}
+	}
+	h.until("the PSK ends with its controller", refused(other))
+
+	mixed, err := host.DialQueue(ctx, plain, 2, 9, c.CNTLID())
+	h.must(err)
+	defer mixed.Close()
+	cqe, err := mixed.Do(ctx, host.ConnectCommand(2, 9, &o, c.CNTLID()))
+	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
+		t.Errorf("an I/O queue without TLS: %v, %v", cqe.Status(), err)
+	}
+	h.ping(c)
+	h.must(q.Close())
+	c.Close()
+	h.until("the first PSK ends as well", refused(secure))
+	psk, err := secure.PSK("", "")
+	h.must(err)
+	for _, secret := range []string{string(psk.Secret), key.Reveal()[10:40]} {
+		if strings.Contains(h.log.String(), secret) {
+			t.Error("a secret is in the log")
+		}
+	}
+}
+
+// TestConcatenationRequired: where security requires TLS, a host without a key for that gets one by
+// concatenation, and nothing else without it.
+func TestConcatenationRequired(t *testing.T) {
+	h := newHarness(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
+	ctx := testContext(t)
+	key := newKey(t, 32, auth.SHA256)
+	o := variants[0].hostOptions()
+	o.HostNQN, o.Key = hostNQN, key
+	plain := h.transport(variants[0]).(host.TCP)
+	if _, err := host.Dial(ctx, plain, o); !isConnectError(err) {
+		t.Errorf("a host without a key, without TLS: %v", err)
+	}
+	h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}})
+	_, err := host.Connect(ctx, plain, o)
+	if r, is := errors.AsType[auth.Refused](err); !is || r.Reason != auth.ConcatenationMismatch {
+		t.Errorf("without concatenation: %v", err)
+	}
+	secure, err := host.Concatenate(ctx, plain, o)
+	h.must(err)
+	c, err := host.Connect(ctx, secure, o)
+	h.must(err)
+	defer c.Close()
+	h.ping(c)
+	q := h.open(c, 1, 9)
+	b := h.buffer(c, 512)
+	h.must(q.Read(ctx, 1, 0, 1, b))
+
+	// An exchange with concatenation serves nothing on the connection without TLS.
+	wire, err := host.DialQueue(ctx, plain, 0, 32, nvme.CNTLIDDynamic)
+	h.must(err)
+	defer wire.Close()
+	cqe, err := wire.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
+	h.must(err)
+	const required = nvme.ConnectATR | nvme.ConnectASCR
+	if nvme.ConnectResult(cqe.DW0())&required != required {
+		t.Errorf("AUTHREQ is %#x", cqe.DW0())
+	}
+	h.must(o.Concatenate(ctx, wire))
+	var op host.Op
+	op.SQE.SetOpcode(nvme.AdminIdentify)
+	cqe, err = wire.Do(ctx, &op)
+	if err != nil || cqe.Status().Code() != nvme.AuthenticationRequired {
+		t.Errorf("Identify without TLS: %v, %v", cqe.Status(), err)
+	}
+	// Nor does an I/O queue of the controller whose admin queue has TLS.
+	wire, err = host.DialQueue(ctx, plain, 2, 9, c.CNTLID())
+	h.must(err)
+	defer wire.Close()
+	cqe, err = wire.Do(ctx, host.ConnectCommand(2, 9, &o, c.CNTLID()))
+	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
+		t.Errorf("an I/O queue without TLS: %v, %v", cqe.Status(), err)
+	}
+}
+
+// TestConcatenationKeyRemoved: once the key of a host is removed or replaced, nothing new is had
+// with a PSK that was generated with it, whatever still uses it.
+func TestConcatenationKeyRemoved(t *testing.T) {
+	h := newHarness(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
+	ctx := testContext(t)
+	old, next := newKey(t, 32, auth.SHA256), newKey(t, 32, auth.SHA256)
+	o := variants[0].hostOptions()
+	o.HostNQN, o.Key = hostNQN, old
+	plain := h.transport(variants[0]).(host.TCP)
+	for name, p := range map[string]*auth.Policy{
+		"none": nil, "another": {Keys: []*auth.Key{next}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{next, old}})
+			secure, err := host.Concatenate(ctx, plain, o)
+			h.must(err)
+			c, err := host.Connect(ctx, secure, o) // keeps the PSK
+			h.must(err)
+			defer c.Close()
+			begun, err := host.DialQueue(ctx, secure, 0, 32, nvme.CNTLIDDynamic)
+			h.must(err)
+			defer begun.Close()
+			h.target.SetHostPolicy(hostNQN, p)
+			if c, err := host.Dial(ctx, secure, o); err == nil {
+				c.Close()
+				t.Error("another controller is created")
+			}
+			cqe, err := begun.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
+			if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
+				t.Errorf("after the handshake: %v, %v", cqe.Status(), err)
+			}
+			h.ping(c)
+		})
+	}
+}
+
+func isConnectError(err error) bool {
+	_, is := errors.AsType[*host.ConnectError](err)
+	return is
+}

@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// shake completes a handshake with the target.
+func shake(t *testing.T, c net.Conn) {
+	t.Helper()
+	psk, err := tlsPSK(tlsKey)("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := tls.NewClient(psk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Free()
+	b := make([]byte, tls.MaxInput)
+	for n := 0; ; {
+		out, conn, err := client.Step(b[:n])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(out); err != nil {
+			t.Fatal(err)
+		}
+		if conn != nil {
+			conn.Close()
+			return
+		}
+		if n, err = c.Read(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestTLSHostile: what a peer does wrong ends its own connection, the log says why, and a host that
+// is connected notices nothing. A handshake that is not finished ends in time.
+func TestTLSHostile(t *testing.T) {
+	needTLS(t)
+	const limit = 2 * time.Second
+	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+		requireTLS(c)
+		c.ICReqTimeout = limit
+	}})
+	hello := recordHello(t, h)
+	v := variant{tcp: host.TCP{PSK: tlsPSK(tlsKey)}}
+	q := h.open(h.connect(v), 1, 9)
+	after := func(b ...byte) func(c net.Conn) {
+		return func(c net.Conn) {
+			shake(t, c)
+			_, _ = c.Write(b)
+		}
+	}
+	send := func(b []byte) func(c net.Conn) {
+		return func(c net.Conn) { _, _ = c.Write(b) }
+	}
+	for _, tc := range []struct {
+		name string
+		do   func(c net.Conn)
+		log  string
+		last []byte // that the peer gets; nil: anything
+	}{
+		{"half a ClientHello", send(hello[:99]), "no complete ICReq within 2s", []byte{}},
+		{"a ClientHello", send(hello), "no complete ICReq within 2s", nil},
+		{"a handshake", after(), "no complete ICReq within 2s", nil},
+		{
+			"a ClientHello that is changed", send(append(bytes.Clone(hello[:20]),
+				append([]byte{hello[20] + 1}, hello[21:]...)...)),
+			"the client has another key",
+			[]byte{21, 3, 3, 0, 2, 2, 51},
+		},
+		{
+			"no ClientHello", send([]byte{22, 3, 1, 0, 5, 2, 0, 0, 1, 0}), "TLS handshake failed",
+			nil,
+		},
+		{
+			"records without end",
+			send(append([]byte{22, 3, 1, 0x40, 0, 1, 0, 0xFF, 0xFF}, make([]byte, 20<<10)...)),
+			"TLS handshake failed", nil,
+		},
+		{
+			"a record that is forged",
+			after(append([]byte{23, 3, 3, 0, 32}, make([]byte, 32)...)...),
+			"TLS: a record was changed", nil,
+		},
+		{"plain data", after(make([]byte, 128)...), "TLS: a record of type 0", nil},
+		{"a record that is too long", after(23, 3, 3, 0xFF, 0xFF), "TLS: a record of 65535", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, err := net.Dial("tcp", h.addrs[nvme.TransportTCP].String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			tc.do(c)
+			_ = c.SetDeadline(time.Now().Add(10 * limit))
+			got, err := io.ReadAll(c)
+			if ne, ok := err.(net.Error); ok && ne.Timeout() {
+				t.Fatal("the connection stays open")
+			}
+			if tc.last != nil && !bytes.Equal(got, tc.last) {
+				t.Errorf("the peer got % x instead of % x", got, tc.last)
+			}
+			h.until("the log says "+tc.log, func() bool {
+				return strings.Contains(h.log.String(), tc.log)
+			})
+			h.must(q.Write(testContext(t), 1, 0, 1, make([]byte, 512), 0))
+		})
+	}
+}

@@ -1,0 +1,277 @@
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// needTLS skips a test where TLS is not built in.
+func needTLS(t *testing.T) {
+	t.Helper()
+	if err := openssl.Supported(); err != nil {
+		t.Skip(err)
+	}
+}
+
+// tlsKey is the key of all hosts of variants with TLS.
+var tlsKey = newTLSKey(auth.SHA256)
+
+func newTLSKey(h auth.Hash) *auth.TLSKey {
+	k, err := auth.NewTLSKey(h)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
+// tlsPSK returns the first PSK of a key for a host and a subsystem; without names for those of the
+// tests.
+func tlsPSK(k *auth.TLSKey) func(host, sub string) (*auth.TLSPSK, error) {
+	return func(host, sub string) (*auth.TLSPSK, error) {
+		if host == "" {
+			host, sub = hostNQN, subNQN
+		}
+		psks, err := k.PSKs(host, sub)
+		if err != nil {
+			return nil, err
+		}
+		return &psks[0], nil
+	}
+}
+
+// requireTLS makes all connections use TLS with tlsKey.
+func requireTLS(c *tcp.Config) {
+	c.TLS = func(uint16) fabric.TLSPolicy { return fabric.TLSRequired }
+	c.PSKs = func(identity []byte) []auth.TLSPSK {
+		id, err := auth.ParseTLSIdentity(identity)
+		if err != nil {
+			return nil
+		}
+		psks, _ := tlsKey.PSKs(id.HostNQN, id.SubNQN)
+		return slices.DeleteFunc(psks, func(p auth.TLSPSK) bool {
+			return p.Identity != string(identity)
+		})
+	}
+}
+
+func policyTLS(p fabric.TLSPolicy) func(*tcp.Config) {
+	return func(c *tcp.Config) {
+		requireTLS(c)
+		c.TLS = func(uint16) fabric.TLSPolicy { return p }
+	}
+}
+
+// TestTLSPolicies: who may connect, and what the log says of others.
+func TestTLSPolicies(t *testing.T) {
+	needTLS(t)
+	type psk = func(host, sub string) (*auth.TLSPSK, error)
+	all := func(change func(psks []auth.TLSPSK) *auth.TLSPSK) psk {
+		return func(host, sub string) (*auth.TLSPSK, error) {
+			psks, err := tlsKey.PSKs(host, sub)
+			return change(psks), err
+		}
+	}
+	const off, allowed, required = fabric.TLSOff, fabric.TLSAllowed, fabric.TLSRequired
+	for _, tc := range []struct {
+		name   string
+		policy fabric.TLSPolicy
+		psk    psk
+		log    string // "": the host connects
+	}{
+		{"plain, off", off, nil, ""},
+		{"plain, allowed", allowed, nil, ""},
+		{"plain, required", required, nil, "the host does not use TLS"},
+		{"TLS, off", off, tlsPSK(tlsKey), "which is off at this listener"},
+		{"TLS, allowed", allowed, tlsPSK(tlsKey), ""},
+		{"TLS, required", required, tlsPSK(tlsKey), ""},
+		{"another key", required, tlsPSK(newTLSKey(auth.SHA256)), "no key of a host gives the PSK"},
+		{"another key, identity 0", required, all(func(psks []auth.TLSPSK) *auth.TLSPSK {
+			psks[1].Secret = psks[0].Secret
+			return &psks[1]
+		}), "the client has another key"},
+		{"identity 0", required, all(func(p []auth.TLSPSK) *auth.TLSPSK { return &p[1] }), ""},
+		{"compat", required, all(func(p []auth.TLSPSK) *auth.TLSPSK { return &p[2] }), ""},
+		{"another host", required, func(_, sub string) (*auth.TLSPSK, error) {
+			return tlsPSK(tlsKey)(hostNQN2, sub)
+		}, "the PSK of TLS is that of another host"},
+		{"another subsystem", required, func(host, _ string) (*auth.TLSPSK, error) {
+			return tlsPSK(tlsKey)(host, otherSub)
+		}, "the PSK of TLS is for another subsystem"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := newHarness(t, options{tcp: policyTLS(tc.policy)})
+			v := variant{tcp: host.TCP{PSK: tc.psk}}
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			c, err := host.Connect(ctx, h.transport(v), v.hostOptions())
+			if err == nil {
+				c.Close()
+			}
+			if (err == nil) != (tc.log == "") {
+				t.Errorf("connected: %v", err)
+			}
+			if tc.log != "" {
+				h.until("the log says why", func() bool {
+					return strings.Contains(h.log.String(), tc.log)
+				})
+			}
+			if tc.name == "compat" && !strings.Contains(h.log.String(), "labels=compat") {
+				t.Error("the log does not say which labels the host uses")
+			}
+		})
+	}
+}
+
+// TestTLSFlood: peers from many addresses begin handshakes, with a ClientHello of a known host and
+// nothing behind it, or with less. Meanwhile a host that has connected before connects within two
+// seconds, and afterwards one from an address that nobody knows does.
+func TestTLSFlood(t *testing.T) {
+	needTLS(t)
+	n, limit := 400, 256
+	if full() {
+		n, limit = 10_000, tcp.DefaultMaxConnections
+	}
+	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+		requireTLS(c)
+		c.MaxConnections = limit
+	}})
+	v := variant{tcp: host.TCP{PSK: tlsPSK(tlsKey)}}
+	connect := func(who, source string) {
+		t.Helper()
+		v.tcp.Source = netip.MustParseAddr(source)
+		start := time.Now()
+		c, err := host.Connect(testContext(t), h.transport(v), v.hostOptions())
+		d := time.Since(start)
+		t.Logf("%s: %v", who, d)
+		if err != nil || d > 2*time.Second {
+			t.Errorf("%s has connected after %v: %v", who, d, err)
+		}
+		if err == nil {
+			c.Close()
+		}
+	}
+	connect("the host", "127.0.0.2")
+	hello := recordHello(t, h)
+	var open sync.WaitGroup
+	for i := range n {
+		open.Go(func() {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(i>>8), byte(i))}}
+			c, err := d.Dial("tcp", h.addrs[nvme.TransportTCP].String())
+			if err != nil {
+				return
+			}
+			_, _ = c.Write(hello[:len(hello)-i%2*9])
+			t.Cleanup(func() { _ = c.Close() })
+		})
+		if i == n/2 {
+			connect("the host, during the flood", "127.0.0.2")
+		}
+	}
+	open.Wait()
+	connect("the host, after the flood", "127.0.0.2")
+	connect("another, after the flood", "127.0.0.3")
+}
+
+// recordHello returns the ClientHello of a host.
+func recordHello(t *testing.T, h *harness) []byte {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	h.must(err)
+	defer l.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = host.DialQueue(ctx, host.TCP{
+			Addr: netip.MustParseAddrPort(l.Addr().String()), PSK: tlsPSK(tlsKey),
+		}, 0, 32, 0)
+	}()
+	c, err := l.Accept()
+	h.must(err)
+	defer c.Close()
+	b := make([]byte, 4<<10)
+	n, err := c.Read(b)
+	h.must(err)
+	if n < 5 || n != 5+int(binary.BigEndian.Uint16(b[3:])) {
+		t.Fatalf("no ClientHello: % x", b[:n])
+	}
+	return b[:n]
+}
+
+// TestTLSOpenSSL: the command of OpenSSL completes a handshake with the target and is answered, and
+// our host one with it.
+func TestTLSOpenSSL(t *testing.T) {
+	needTLS(t)
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip(err)
+	}
+	// s_client takes a PSK for SHA-256 only.
+	key := newTLSKey(auth.SHA256)
+	psks, err := key.PSKs(hostNQN, subNQN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+		requireTLS(c)
+		c.PSKs = func([]byte) []auth.TLSPSK {
+			p, _ := key.PSKs(hostNQN, subNQN)
+			return p
+		}
+	}})
+	args := []string{
+		"-psk", hex.EncodeToString(psks[0].Secret), "-psk_identity", psks[0].Identity, "-tls1_3",
+		"-ciphersuites", "TLS_AES_128_GCM_SHA256",
+	}
+	client := exec.CommandContext(testContext(t), "openssl", append([]string{
+		"s_client", "-connect", h.addrs[nvme.TransportTCP].String(), "-brief",
+	}, args...)...)
+	client.Stdin = strings.NewReader("Q\n")
+	out, err := client.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "TLS_AES_128_GCM_SHA256") {
+		t.Errorf("s_client: %v\n%s", err, out)
+	}
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	h.must(err)
+	addr := l.Addr().String()
+	h.must(l.Close())
+	server := exec.CommandContext(testContext(t), "openssl", append([]string{
+		"s_server", "-accept", addr, "-nocert", "-rev",
+	}, args...)...)
+	h.must(server.Start())
+	defer func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	}()
+	h.until("s_server listens", func() bool {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	_, err = host.DialQueue(ctx, host.TCP{
+		Addr: netip.MustParseAddrPort(addr),
+		PSK:  func(string, string) (*auth.TLSPSK, error) { return &psks[0], nil },
+	}, 0, 32, 0)
+	if err == nil || strings.Contains(err.Error(), "TLS handshake") { // it has no ICResp
+		t.Errorf("s_server: %v", err)
+	}
+}
