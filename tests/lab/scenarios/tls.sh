@@ -131,7 +131,7 @@ set_keys ", dhchap_key: \"$chap\""
 forget
 klog_mark
 host_connect --nr-io-queues=2 --concat --dhchap-secret="$chap"
-log_has "psk=generated" || fail "TLS does not use a generated PSK"
+psk=generated; log_has "psk=$psk" || fail "TLS does not use a generated PSK"
 fio_verify verify --bs=64k --size=1M
 load live --bs=4k --size=2M --time_based --runtime=3
 wait_for 20 load_moved 100
