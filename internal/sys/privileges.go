@@ -56,10 +56,13 @@ func DropPrivileges() error {
 	if before != "" {
 		return errors.New("privileges that were dropped have come back")
 	}
-	self, err := os.Executable()
-	if err == nil {
-		err = syscall.Exec(self, os.Args, append(os.Environ(), again+"=1"))
+	env := append(os.Environ(), again+"=1")
+	if self, err := os.Executable(); err == nil {
+		_ = syscall.Exec(self, os.Args, env)
 	}
+	// By the path the process keeps its name, but its directory may be closed to this user, who was
+	// another one when it was first executed, or the file may have gone.
+	err = syscall.Exec("/proc/self/exe", os.Args, env)
 	return fmt.Errorf("cannot execute this program anew to drop privileges: %w. Mount /proc", err)
 }
 

@@ -14,12 +14,16 @@ import (
 	"testing"
 )
 
-// dropped makes the test binary a process that drops its privileges, see TestDropPrivileges.
+// dropped makes the test binary a process that drops its privileges, see TestDropPrivileges. Another
+// value than 1 is a file that it removes before.
 const dropped = "NVMF_TEST_DROP_PRIVILEGES"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(dropped) == "" {
 		os.Exit(m.Run())
+	}
+	if file := os.Getenv(dropped); file != "1" {
+		_ = os.Remove(file)
 	}
 	var wg sync.WaitGroup
 	for range 8 { // threads, which the Go runtime keeps
@@ -96,5 +100,24 @@ func TestDropPrivileges(t *testing.T) {
 	}
 	if os.Geteuid() == 0 && !strings.Contains(b.String(), fmt.Sprintf("CapEff:\t%016x", allowed)) {
 		t.Log("this process did not have all of them")
+	}
+}
+
+// TestDropPrivilegesWithoutPath: the program cannot be executed by its path, as where another user
+// has started it from a directory that is closed to this one.
+func TestDropPrivilegesWithoutPath(t *testing.T) {
+	text, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(file, text, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command(file)
+	child.Env = append(os.Environ(), dropped+"="+file)
+	out, err := child.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), fmt.Sprintf("process %d\n", child.Process.Pid)) {
+		t.Errorf("%v: %s", err, out)
 	}
 }
