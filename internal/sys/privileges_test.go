@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// dropped makes the test binary a process that drops its privileges, see TestDropPrivileges. Another
-// value than 1 is a file that it removes before.
+// dropped makes the test binary a process that drops its privileges, see TestDropPrivileges.
+// Another value than 1 is a file that it removes before.
 const dropped = "NVMF_TEST_DROP_PRIVILEGES"
 
 func TestMain(m *testing.M) {
@@ -117,7 +117,8 @@ func TestDropPrivilegesWithoutPath(t *testing.T) {
 	child := exec.Command(file)
 	child.Env = append(os.Environ(), dropped+"="+file)
 	out, err := child.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), fmt.Sprintf("process %d\n", child.Process.Pid)) {
+	same := fmt.Sprintf("process %d\n", child.Process.Pid)
+	if err != nil || !strings.Contains(string(out), same) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
