@@ -39,11 +39,9 @@ func main() {
 	}
 }
 
-func command() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "nvmf-target",
-		Short: "NVMe over Fabrics target: block storage for Linux hosts over RDMA and TCP",
-		Long: `NVMe over Fabrics target: block storage for Linux hosts over RDMA and TCP.
+// What "nvmf-target help" says.
+const (
+	about = `NVMe over Fabrics target: block storage for Linux hosts over RDMA and TCP.
 
 The configuration is /etc/nvmf-target/nvmf-target.yaml, or what --config names.
 
@@ -54,13 +52,21 @@ Environment:
   RUNTIME_DIRECTORY, XDG_RUNTIME_DIR
                       where the control socket is, if not in /run/nvmf-target (root)
   STATE_DIRECTORY, XDG_STATE_HOME
-                      where state is kept, if not in /var/lib/nvmf-target (root)`,
-		Example: `  nvmf-target check FILE             # what is wrong with a configuration
+                      where state is kept, if not in /var/lib/nvmf-target (root)`
+
+	examples = `  nvmf-target check FILE             # what is wrong with a configuration
   nvmf-target serve FILE             # serve it until Ctrl-C
   nvmf-target disks                  # what could be exported
   nvmf-target status; nvmf-target refusals
   nvmf-target plan && nvmf-target reload
-  nvmf-target help serve`,
+  nvmf-target help serve`
+)
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "nvmf-target",
+		Short: "NVMe over Fabrics target: block storage for Linux hosts over RDMA and TCP",
+		Long:  about, Example: examples,
 		Version:       app.Version(version),
 		SilenceErrors: true, // main prints them
 		SilenceUsage:  true,

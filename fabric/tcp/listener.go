@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -195,55 +194,6 @@ func explain(err error) error {
 		return fmt.Errorf("%w: this kernel has no support for that address family", err)
 	}
 	return err
-}
-
-// sockaddr converts an address. A zone is the name or the index of an interface.
-func sockaddr(a netip.AddrPort) (sa unix.Sockaddr, family int, err error) {
-	addr := a.Addr().Unmap()
-	switch {
-	case addr.Is4():
-		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: addr.As4()}, unix.AF_INET, nil
-	case !addr.Is6():
-		return nil, 0,
-			errors.New("no address: give an IPv4 or IPv6 address, or a wildcard (0.0.0.0 or [::])")
-	}
-	s := &unix.SockaddrInet6{Port: int(a.Port()), Addr: addr.As16()}
-	switch zone := addr.Zone(); {
-	case zone != "":
-		if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
-			s.ZoneId = uint32(n)
-		} else {
-			i, err := net.InterfaceByName(zone)
-			if err != nil {
-				return nil, 0,
-					fmt.Errorf("zone %q: no such network interface: %w", zone, unix.EADDRNOTAVAIL)
-			}
-			s.ZoneId = uint32(i.Index)
-		}
-	case addr.IsLinkLocalUnicast():
-		return nil, 0,
-			errors.New("a link-local address needs its interface: write it as address%interface")
-	}
-	return s, unix.AF_INET6, nil
-}
-
-// addrPort converts back. Link-local addresses get the name of their interface as their zone.
-func addrPort(sa unix.Sockaddr) netip.AddrPort {
-	switch s := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(s.Addr), uint16(s.Port))
-	case *unix.SockaddrInet6:
-		a := netip.AddrFrom16(s.Addr)
-		if s.ZoneId != 0 {
-			zone := strconv.Itoa(int(s.ZoneId))
-			if i, err := net.InterfaceByIndex(int(s.ZoneId)); err == nil {
-				zone = i.Name
-			}
-			a = a.WithZone(zone)
-		}
-		return netip.AddrPortFrom(a, uint16(s.Port))
-	}
-	return netip.AddrPort{}
 }
 
 // Addr is the address listened on, with the real port.

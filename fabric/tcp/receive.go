@@ -105,9 +105,13 @@ func (q *queue) receiveDirect() int {
 // recvmsg receives into iov, asked bytes at most, and clears it.
 func (q *queue) recvmsg(iov []sys.Iovec, asked int) (n int, e syscall.Errno) {
 	drained := false
-	if q.tls != nil {
+	switch {
+	case q.tls != nil:
 		n, drained, e = q.tls.Recvmsg(q.fd, iov, q.g.tls)
-	} else {
+	case len(iov) == 1: // cheaper
+		n, e = sys.Recv(q.fd, sys.Bytes(iov[0]), 0)
+		drained = n < asked
+	default:
 		n, e = sys.Recvmsg(q.fd, iov, 0)
 		drained = n < asked
 	}
