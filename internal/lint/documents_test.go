@@ -171,24 +171,6 @@ func TestUnknownMessagesAreFound(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-
-// TestLinks: pages link to files that exist.
-func TestLinks(t *testing.T) {
-	links := 0
-	documents(t, func(file, text string) {
-		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			links++
-			if _, err := os.Stat(filepath.Join(root, path.Dir(file), m[1])); err != nil {
-				t.Errorf("%s links to %s: %v", file, m[1], err)
-			}
-		}
-	})
-	if links < 30 {
-		t.Errorf("only %d links found", links)
-	}
-}
-
 // featureRow are the cells of a row of docs/features.md: the feature, this target, the two peers,
 // and the tests that show it.
 type featureRow [5]string
