@@ -7,7 +7,6 @@
 # limit: 400
 # debian: ktls-utils nvme-cli keyutils
 . "$LAB_DIR/lib.sh"
-[ "$TARGET" = ours ] || skip "the kernel's target gets its keys otherwise"
 NAMESPACES=(1:ram:64MiB)
 ALLOWED=$HOSTNQN
 KEYS='' TLS=required
@@ -42,6 +41,64 @@ refused() { # WHAT OPTIONS...
   cat /tmp/err; wait_for 10 no_controllers
 }
 
+# hears: tlshd has joined the multicast group of the handshakes.
+hears() { awk '$2 == 16 && $4 != "00000000" {found = 1} END {exit !found}' /proc/net/netlink; }
+start_tlshd() {
+  debian tlshd --stderr --config /run/tlshd.conf >/run/tlshd.log 2>&1 &
+  wait_for 10 hears
+}
+
+# The same against nvmet, as far as it goes. Host and target are one kernel with one keyring and one
+# tlshd: both always have the same keys. So a wrong key is one that only the subsystem's name tells
+# apart, and keys cannot change.
+control() {
+  local key identity chap cfg=/sys/kernel/config/nvmet
+  copy_function nvmet_port plain_port
+  nvmet_port() {
+    plain_port "$@"
+    echo tls1.3 >$cfg/ports/1/addr_tsas
+    [ $TLS = required ] || echo "not required" >$cfg/ports/1/addr_treq
+  }
+  chap=$(nvme gen-dhchap-key --hmac=1 --nqn=$HOSTNQN)
+  key=$(nvme gen-tls-key --hmac=1)
+  lab_up; target_start
+  use "$key" 1; klog_mark
+  refused "without tlshd" --tls
+  klog_has "failed to start TLS: -3" || fail "the host does not say so"
+  start_tlshd
+  for identity in 0 1; do
+    use "$key" $identity
+    host_connect --nr-io-queues=2 --tls; fio_verify verify --bs=64k --size=1M; host_disconnect
+  done
+  say "refused"
+  refused "without TLS"
+  use "$key" 1 "$NQN-other"
+  refused "with a key of another subsystem" --tls
+  forget
+  refused "without a key" --tls
+  say "discovery"
+  use "$key" 1 nqn.2014-08.org.nvmexpress.discovery
+  discover --tls >/run/log || fail "nvme discover --tls"
+  grep -q "treq: *required" /run/log && grep -q "sectype: *tls13" /run/log || {
+    cat /run/log; fail "the discovery log does not say that TLS is required"; }
+  say "allowed, and secure channel concatenation"
+  TLS=allowed
+  nvmet_kill; echo "not required" >$cfg/ports/1/addr_treq; nvmet_restart
+  host_connect; fio_verify verify --bs=64k --size=1M; host_disconnect
+  use "$key" 1
+  host_connect --tls; host_disconnect
+  echo "$chap" >"$cfg/hosts/$HOSTNQN/dhchap_key"
+  forget
+  host_connect --nr-io-queues=2 --concat --dhchap-secret="$chap"
+  fio_verify verify --bs=64k --size=1M
+  nvme reset "/dev/$CTRL"; wait_for 10 ctrl_live
+  host_disconnect
+  refused "with a wrong key" --concat \
+    --dhchap-secret="$(nvme gen-dhchap-key --hmac=1 --nqn=$HOSTNQN)"
+  target_stop
+}
+if [ "$TARGET" = nvmet ]; then control; exit; fi
+
 sha256=$(nvme gen-tls-key --hmac=1) sha384=$("$TARGET_BIN" key gen --tls --hmac 2)
 none=$("$TARGET_BIN" key gen --tls --hmac 0) other=$("$TARGET_BIN" key gen --tls)
 for k in "$sha256" "$sha384" "$none"; do "$TARGET_BIN" key check <<<"$k"; done
@@ -57,9 +114,7 @@ use "$sha256" 1
 klog_mark
 refused "without tlshd" --tls
 klog_has "failed to start TLS: -3" || fail "the host does not say so"
-debian tlshd --stderr --config /run/tlshd.conf >/run/tlshd.log 2>&1 &
-hears() { awk '$2 == 16 && $4 != "00000000" {found = 1} END {exit !found}' /proc/net/netlink; }
-wait_for 10 hears
+start_tlshd
 combinations=("$sha256 0" "$sha256 1" "$none 0" "$none 1")
 # With a GnuTLS that does not have this, tlshd proves keys of SHA-384 with SHA-256, which RFC 8446
 # does not allow (section 4.2.11).
