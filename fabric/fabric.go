@@ -22,6 +22,7 @@ package fabric
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -190,6 +191,21 @@ type Queue interface {
 type DigestReporter interface {
 	// Digests says which the host and the target have agreed upon. Reactor only.
 	Digests() (header, data bool)
+}
+
+// Linked is a Queue that knows what the network does to its connection.
+type Linked interface {
+	// Link asks the system, which takes some microseconds; false: the connection has ended. Any
+	// goroutine but a reactor's may call it, at any time.
+	Link() (Link, bool)
+}
+
+// Link is what the network does to a connection.
+type Link struct {
+	// Retransmits is how many packets the target has sent again since the beginning.
+	Retransmits uint64
+	// RTT is the round-trip time of late.
+	RTT time.Duration
 }
 
 // Peer is what is known of the peer of a queue once a Connect command has succeeded.

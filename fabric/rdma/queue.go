@@ -109,6 +109,7 @@ func (q *queue) build() (err error) {
 		return errors.Join(fmt.Errorf("queue pair of %d sends and %d receives: %w", q.sqSize,
 			slots, err), q.slab.free())
 	}
+	q.p.dev.qps.Add(1)
 	q.inline = q.qp.MaxInline() >= responseSize
 	if q.recv = &q.own; q.srq != nil {
 		q.recv = &q.srq.recv

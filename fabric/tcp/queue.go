@@ -155,6 +155,9 @@ func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 // Digests implements fabric.DigestReporter.
 func (q *queue) Digests() (header, data bool) { return q.params.HeaderDigest, q.params.DataDigest }
 
+// Link implements fabric.Linked.
+func (q *queue) Link() (fabric.Link, bool) { return q.conn.link() }
+
 // SetDepth makes room for depth commands.
 func (q *queue) SetDepth(depth int, p fabric.Peer) error {
 	if limit := q.conn.info.MaxDepth; depth < 1 || depth > limit {
@@ -380,5 +383,6 @@ func (q *queue) broken(what string, e syscall.Errno) {
 var (
 	errPeerClosed = errors.New("the peer closed the connection")
 
-	_ fabric.Queue = (*queue)(nil)
+	_ fabric.Queue  = (*queue)(nil)
+	_ fabric.Linked = (*queue)(nil)
 )

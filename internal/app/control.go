@@ -56,6 +56,7 @@ func (s *Server) startControl() error {
 	case err != nil:
 		return c.Problem("control.socket", err.Error(), "")
 	}
+	s.certified.Store(s.control)
 	s.log.Info("the control interface is served", "path", at.Socket)
 	if addr := s.control.Addr(); addr != nil {
 		s.log.Info("the control interface is served on TCP", "local", addr)
@@ -337,7 +338,10 @@ func (s *Server) connections(ctx context.Context) ([]control.Connection, error) 
 			AgeSeconds:              c.Age.Seconds(),
 			KeepAliveTimeoutSeconds: c.KeepAliveTimeout.Seconds(),
 			KeepAliveLeftSeconds:    c.KeepAliveLeft.Seconds(),
-			HeaderDigest:            c.HeaderDigest, DataDigest: c.DataDigest,
+			KeepAliveMarginSeconds:  c.KeepAliveMargin.Seconds(),
+			RTTSeconds:              c.Link.RTT.Seconds(), Retransmits: c.Link.Retransmits,
+			NearlyFull:   c.NearlyFull,
+			HeaderDigest: c.HeaderDigest, DataDigest: c.DataDigest,
 			Commands: c.Commands, ReadBytes: c.ReadBytes, WrittenBytes: c.WrittenBytes,
 		}
 		if c.TLS != nil {

@@ -96,11 +96,13 @@ type Server struct {
 	metrics    *metrics.Server // nil: not wanted
 	metricsTLS atomic.Pointer[tls.Config]
 	roles      atomic.Pointer[control.Roles]
-	control    *control.Server // as above
+	control    *control.Server                // as above
+	certified  atomic.Pointer[control.Server] // the same, for metrics
 	listeners  listeners
 	mdns       *mdns.Responder
 	discovery  atomic.Pointer[config.Discovery] // as applied; nil: the default
 	disks      diskLooks
+	hostTotals hostTotals
 	tlsKeys    sync.Map // *config.Authentication by the NQN of the host
 	next       atomic.Uint64
 	external   bool // storage is opened by Options.OpenDevice

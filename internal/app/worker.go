@@ -24,6 +24,7 @@ type worker struct {
 	memory  *mem.Pool
 	handler *target.Handler
 	groups  map[nvme.TransportType]fabric.Group
+	pollers []string // what the loop polls, in its order
 
 	cancel context.CancelFunc // nil until run
 	ended  chan error
@@ -87,8 +88,10 @@ func newWorker(c workerConfig) (w *worker, err error) {
 		}
 		w.groups[t.Type()] = g
 		w.loop.Attach(g)
+		w.pollers = append(w.pollers, t.Type().String())
 	}
 	w.loop.Attach(w.handler)
+	w.pollers = append(w.pollers, "storage")
 	return w, nil
 }
 

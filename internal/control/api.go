@@ -204,6 +204,12 @@ type Connection struct {
 	// left of it if the host sends nothing more.
 	KeepAliveTimeoutSeconds float64 `json:"keep_alive_timeout_seconds"`
 	KeepAliveLeftSeconds    float64 `json:"keep_alive_left_seconds"`
+	// KeepAliveMarginSeconds is the least that was left of it in the last one or two minutes.
+	KeepAliveMarginSeconds float64 `json:"keep_alive_margin_seconds"`
+	// RTTSeconds is the round-trip time of late, Retransmits how many packets the target has sent
+	// again, both of TCP; 0 for rdma.
+	RTTSeconds  float64 `json:"rtt_seconds"`
+	Retransmits uint64  `json:"retransmits"`
 	// TLS is the cipher suite, empty if the connection is not encrypted.
 	TLS string `json:"tls"`
 	// HeaderDigest and DataDigest say that the connection has them.
@@ -211,6 +217,8 @@ type Connection struct {
 	DataDigest   bool `json:"data_digest"`
 	// Commands is the number of commands that were received.
 	Commands uint64 `json:"commands"`
+	// NearlyFull is how many of them found at least three quarters of Depth in use.
+	NearlyFull uint64 `json:"nearly_full"`
 	// ReadBytes is the data that commands read which succeeded, WrittenBytes what they wrote.
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`

@@ -202,6 +202,14 @@ func (s *Server) Renew() error {
 	return err
 }
 
+// CertificateEnds is when the certificate ends; the zero time: there is none.
+func (s *Server) CertificateEnds() time.Time {
+	if c := s.tls.Load(); c != nil {
+		return c.Certificates[0].Leaf.NotAfter
+	}
+	return time.Time{}
+}
+
 // Close closes all connections and removes the socket. Nothing uses the Source when it returns.
 func (s *Server) Close() error {
 	s.cancel()

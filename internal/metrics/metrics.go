@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -35,8 +34,18 @@ type Source struct {
 	Latencies func() []target.LatencyInfo
 	// AuditLost is how many records of the audit are not in its file.
 	AuditLost func() uint64
-	// ReactorMemory is the use of the data memory of each reactor.
-	ReactorMemory func() []mem.PoolUsage
+	// Reactors are in the order of their index, nil if one does not answer.
+	Reactors func() []Reactor
+	// Hosts are those that the configuration names, and one for all others, nil if a reactor does
+	// not answer.
+	Hosts func() []Host
+	// Devices are the RDMA devices in use, PortCounters those that drivers have, of all devices.
+	Devices      func() []Device
+	PortCounters func() []PortCounter
+	// Unsaved says that the state file could not be written.
+	Unsaved func() bool
+	// Expiries are certificates and old keys that end.
+	Expiries func() []Expiry
 }
 
 // Storage is the storage of a namespace: the name of its backend, and its path, if it has one.
@@ -221,13 +230,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, n := range c.src.Storage() {
 		s.gauge(info, 1, n.SubNQN, strconv.FormatUint(uint64(n.NSID), 10), n.Backend, text(n.Path))
 	}
-	for i, u := range c.src.ReactorMemory() {
-		reactor := strconv.Itoa(i)
-		s.gauge(reactorMemory, float64(u.Size), reactor)
-		s.gauge(reactorUsed, float64(u.Used), reactor)
-		s.gauge(reactorOrphaned, float64(u.Orphaned), reactor)
-		s.gauge(reactorWaiters, float64(u.Waiters), reactor)
-	}
+	c.reactors(s)
+	c.paths(s)
 	c.controllers(s)
 	for _, l := range c.src.Limits() {
 		limits(s, &l)

@@ -121,12 +121,34 @@ func source() Source {
 			two.HostNQN, two.Latency = "h2", new(*one.Latency)
 			return []target.LatencyInfo{one, two}
 		},
-		ReactorMemory: func() []mem.PoolUsage {
-			return []mem.PoolUsage{
-				{Size: 64 << 20},
-				{Size: 64 << 20, Used: 3 << 20, Orphaned: 1 << 20, Waiters: 5},
+		Reactors: func() []Reactor {
+			return []Reactor{
+				{Memory: mem.PoolUsage{Size: 64 << 20}},
+				{
+					Memory: mem.PoolUsage{
+						Size: 64 << 20, Used: 3 << 20, Orphaned: 1 << 20, Waiters: 5,
+					},
+					Busy: time.Second, Vain: 2 * time.Second, Asleep: 3 * time.Second, Polls: 20,
+					EmptyPolls: 5, Steps: map[string]uint64{"tcp": 7, "storage": 8},
+				},
 			}
 		},
+		Hosts: func() []Host {
+			return []Host{
+				{NQN: "gone", Margin: -1},
+				{
+					NQN: "h", Controllers: 2, Commands: 100, NearlyFull: 9, Retransmits: 4,
+					RTT: 200 * time.Microsecond, Margin: 0.25,
+				},
+				{Commands: 3, Margin: 1},
+			}
+		},
+		Devices: func() []Device { return []Device{{"mlx5_0", 3, 1, 5}} },
+		PortCounters: func() []PortCounter {
+			return []PortCounter{{"mlx5_0", "1", "out_of_sequence", 77}}
+		},
+		Unsaved:  func() bool { return true },
+		Expiries: func() []Expiry { return []Expiry{{"certificate of metrics", at}} },
 	}
 }
 

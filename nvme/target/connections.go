@@ -34,6 +34,15 @@ type ConnectionInfo struct {
 	// KeepAliveTimeout is that of the controller, 0 if it has none, and KeepAliveLeft what is left
 	// of it if the host sends nothing more, at least.
 	KeepAliveTimeout, KeepAliveLeft time.Duration
+	// KeepAliveMargin is the least that was left of it in the last one or two minutes, to within
+	// half of it while the host sends other commands.
+	KeepAliveMargin time.Duration
+	// NearlyFull is how many commands began to be executed while at least three quarters of Depth
+	// were, themselves included.
+	NearlyFull uint64
+	// Link is what the network did to the connection, if HasLink.
+	Link    fabric.Link
+	HasLink bool
 	// HeaderDigest and DataDigest say that the queue has them.
 	HeaderDigest, DataDigest bool
 	// TLS is nil if the queue is not encrypted.
@@ -41,12 +50,13 @@ type ConnectionInfo struct {
 }
 
 // keepAliveInfo is the state of a keepAliveTimer.
-type keepAliveInfo struct{ timeout, left time.Duration }
+type keepAliveInfo struct{ timeout, left, margin time.Duration }
 
 // connections is what one reactor knows.
 type connections struct {
 	list  []ConnectionInfo
-	ctrls []*controller // of each, nil before Connect
+	ctrls []*controller   // of each, nil before Connect
+	links []fabric.Linked // of each, or nil
 	// alive has the controllers whose admin queues are on the reactor.
 	alive map[*controller]keepAliveInfo
 }
@@ -72,11 +82,13 @@ func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 	}
 	var list []ConnectionInfo
 	var ctrls []*controller
+	var links []fabric.Linked
 	alive := map[*controller]keepAliveInfo{}
 	for range handlers {
 		select {
 		case c := <-answers:
 			list, ctrls = append(list, c.list...), append(ctrls, c.ctrls...)
+			links = append(links, c.links...)
 			maps.Copy(alive, c.alive)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -85,6 +97,10 @@ func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 	for i, c := range ctrls {
 		k := alive[c] // zero if the admin queue has ended
 		list[i].KeepAliveTimeout, list[i].KeepAliveLeft = k.timeout, k.left
+		list[i].KeepAliveMargin = k.margin
+		if l := links[i]; l != nil {
+			list[i].Link, list[i].HasLink = l.Link()
+		}
 	}
 	slices.SortFunc(list, func(a, b ConnectionInfo) int {
 		return cmp.Or(strings.Compare(a.SubNQN, b.SubNQN), strings.Compare(a.HostNQN, b.HostNQN),
@@ -102,7 +118,9 @@ func (list *connections) add(s *session) {
 		Age: time.Duration(s.h.loop.Now() - s.opened), Commands: s.commands,
 		ReadBytes:    s.moved[fabric.ControllerToHost],
 		WrittenBytes: s.moved[fabric.HostToController], TLS: s.info.TLS,
+		NearlyFull: s.nearlyFull,
 	}
+	l, _ := s.q.(fabric.Linked)
 	if d, ok := s.q.(fabric.DigestReporter); ok {
 		i.HeaderDigest, i.DataDigest = d.Digests()
 	}
@@ -113,6 +131,7 @@ func (list *connections) add(s *session) {
 		}
 	}
 	list.list, list.ctrls = append(list.list, i), append(list.ctrls, s.ctrl)
+	list.links = append(list.links, l)
 }
 
 // keepAliveInfo is the state of the timer. Traffic since the last check is noticed at the next one
@@ -123,7 +142,7 @@ func (c *controller) keepAliveInfo() keepAliveInfo {
 	if k.period == 0 || c.traffic() != k.seen || !c.ready.Load() {
 		left = k.period
 	}
-	return keepAliveInfo{time.Duration(k.period), time.Duration(max(left, 0))}
+	return keepAliveInfo{time.Duration(k.period), time.Duration(max(left, 0)), c.margin()}
 }
 
 // Ports lists the listeners that the discovery log shows.

@@ -66,6 +66,7 @@ type session struct {
 	disconnected  bool // the Disconnect command is completed
 
 	commands     uint64        // received
+	nearlyFull   uint64        // see ConnectionInfo
 	moved        [3]uint64     // bytes of data of those that succeeded, by fabric.Direction
 	activity     atomic.Uint64 // commands, for the keep alive timer of another reactor
 	stopDeadline func()
