@@ -209,12 +209,12 @@ func (s *Server) expiries() (list []metrics.Expiry) {
 	c := s.current()
 	if t := s.metricsTLS.Load(); t != nil && c.Metrics.Certificate != "" {
 		list = append(list, metrics.Expiry{
-			Name: "certificate of metrics", At: t.Certificates[0].Leaf.NotAfter,
+			Name: "metrics_certificate", At: t.Certificates[0].Leaf.NotAfter,
 		})
 	}
 	if control := s.certified.Load(); control != nil {
 		if at := control.CertificateEnds(); !at.IsZero() {
-			list = append(list, metrics.Expiry{Name: "certificate of control", At: at})
+			list = append(list, metrics.Expiry{Name: "control_certificate", At: at})
 		}
 	}
 	var first time.Time
@@ -224,7 +224,7 @@ func (s *Server) expiries() (list []metrics.Expiry) {
 		}
 	}
 	if !first.IsZero() {
-		list = append(list, metrics.Expiry{Name: "old keys of hosts", At: first})
+		list = append(list, metrics.Expiry{Name: "old_host_keys", At: first})
 	}
 	return list
 }

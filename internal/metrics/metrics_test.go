@@ -148,7 +148,7 @@ func source() Source {
 			return []PortCounter{{"mlx5_0", "1", "out_of_sequence", 77}}
 		},
 		Unsaved:  func() bool { return true },
-		Expiries: func() []Expiry { return []Expiry{{"certificate of metrics", at}} },
+		Expiries: func() []Expiry { return []Expiry{{"metrics_certificate", at}} },
 	}
 }
 
