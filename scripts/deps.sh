@@ -49,6 +49,7 @@ fetch_go() {
   rm -rf "$cache/go" && mv "$dir" "$cache/go"
 }
 
+# shellcheck disable=SC2031  # fetch_go changes it in a subshell
 # Of Debian's prometheus only promtool is wanted, which tests the alerts: no server is installed.
 fetch_promtool() {
   local dir=$cache/promtool.new

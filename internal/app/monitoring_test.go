@@ -53,7 +53,9 @@ func dashboardQueries(t *testing.T) map[string]string {
 			Title, Type string
 			Targets     []struct{ Expr string }
 		}
-		Templating struct{ List []struct{ Name, Definition string } }
+		Templating struct {
+			List []struct{ Name, Definition string }
+		}
 	}
 	text, err := os.ReadFile(dashboardFile)
 	if err == nil {
