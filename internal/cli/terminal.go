@@ -228,7 +228,7 @@ func (t *terminal) draw(r *rates) error {
 }
 
 // columns are the widths of the cells after the name.
-var columns = [...]int{9, 12, 12, 10}
+var columns = [...]int{9, 12, 12, 10, 8, 8}
 
 // row is a line of a table in which the name has what the cells leave of the width.
 func row(width int, name string, cells []string) string {
@@ -236,7 +236,12 @@ func row(width int, name string, cells []string) string {
 	for _, c := range columns {
 		room -= c
 	}
-	room = max(room, 12)
+	last := ""
+	if room < 12 { // without the last minute
+		room = max(room+sparkline+2, 12)
+	} else {
+		last = "  " + cells[len(columns)]
+	}
 	if utf8.RuneCountInString(name) > room { // NQNs differ at their end
 		r := []rune(name)
 		name = "…" + string(r[len(r)-room+1:])
@@ -245,5 +250,5 @@ func row(width int, name string, cells []string) string {
 	for i, c := range columns {
 		text += fmt.Sprintf("%*s", c, cells[i])
 	}
-	return text + "  " + cells[len(columns)]
+	return text + last
 }

@@ -244,6 +244,17 @@ type Latency struct {
 	// parts.
 	Total  LatencyStage   `json:"total"`
 	Stages []LatencyStage `json:"stages"`
+	// Buckets is the histogram of Total, without empty buckets: differences of two answers have the
+	// quantiles of the time between.
+	Buckets []LatencyBucket `json:"buckets"`
+}
+
+// LatencyBucket is how many commands took about as long.
+type LatencyBucket struct {
+	// NS is the middle of the bucket in nanoseconds, at most 3.2 % off.
+	NS int64 `json:"ns"`
+	// Count is how many commands.
+	Count uint64 `json:"n"`
 }
 
 // LatencyStage is how long commands were in a stage.
