@@ -246,6 +246,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 	}
 	expect(t, scrape(t, s), map[string]float64{
 		`nvmf_target_connections{transport="rdma"}`:    2,
+		`nvmf_target_rdma_queue_pairs{device="rxe0"}`:  2,
 		ofNS("namespace_commands_given_up_total", "1"): 1,
 		ofNS("namespace_orphans", "1"):                 1,
 		ofNS("namespace_ready", "1"):                   0,
