@@ -105,6 +105,7 @@ var allowed = map[string][]string{
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
 	"internal/histogram": {},
+	"internal/load":      {"internal/histogram", "nvme", "nvme/host"},
 	"internal/limit":     {},
 	"internal/lint":      {},
 	"internal/list":      {},
