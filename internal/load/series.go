@@ -29,9 +29,8 @@ type Series struct {
 	end   time.Time
 }
 
-func newSeries(start time.Time) *Series {
-	return &Series{Interval: firstInterval, end: start.Add(firstInterval)}
-}
+// NewSeries is one for a run.
+func NewSeries() *Series { return &Series{Interval: firstInterval} }
 
 // Cells are those that time has reached.
 func (s *Series) Cells() []Cell { return s.cells[:s.n+1] }

@@ -9,9 +9,8 @@ import (
 type Thread struct {
 	// Stop, if set, ends a run early as if its time had passed.
 	Stop *atomic.Bool
-	// Series is what the last run with Measured did over time.
-	Series   *Series
-	Measured bool
+	// Series, if set, is to have what the next run does over time.
+	Series *Series
 
 	streams []*Stream
 }
@@ -45,9 +44,8 @@ func (t *Thread) Run(d time.Duration, count func(*Stream) *Outcome) error {
 	for _, s := range t.streams {
 		s.begin(start, count(s))
 	}
-	t.Series = nil
-	if t.Measured {
-		t.Series = newSeries(start)
+	if t.Series != nil {
+		t.Series.end = start.Add(t.Series.Interval)
 	}
 	defer func() {
 		for _, s := range t.streams {
