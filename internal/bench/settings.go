@@ -78,10 +78,10 @@ func (s *stage) writes() bool {
 	return false
 }
 
-// stages are what is to be done on a namespace of size bytes.
-func (s *Settings) stages(size uint64) ([]stage, error) {
+// stages are what is to be done on a namespace of so many bytes.
+func (s *Settings) stages(whole uint64) ([]stage, error) {
 	if s.Profile != "" {
-		return s.profile(size)
+		return s.profile(whole)
 	}
 	w := load.Workload{
 		Name: s.RW, Depth: s.Depth, Queues: s.Jobs, Reads: s.reads(), Burst: s.Flush, Rate: s.Rate,
@@ -95,13 +95,17 @@ func (s *Settings) stages(size uint64) ([]stage, error) {
 		return nil, fmt.Errorf("--bs %s: %w", s.BlockSize, err)
 	}
 	w.Size = int(bs)
-	if w.Offset, err = parseSize(s.Offset, size); err != nil {
+	if w.Offset, err = parseSize(s.Offset, whole); err != nil {
 		return nil, fmt.Errorf("--offset %s: %w", s.Offset, err)
 	}
-	if w.Length, err = parseSize(s.Size, size); err != nil {
+	if w.Length, err = parseSize(s.Size, whole); err != nil {
 		return nil, fmt.Errorf("--size %s: %w", s.Size, err)
 	}
 	w.Offset -= w.Offset % bs
+	if w.Offset >= whole || w.Length > whole-w.Offset {
+		return nil, fmt.Errorf("--offset %q, --size %q: the namespace has %d bytes", s.Offset,
+			s.Size, whole)
+	}
 	if !s.Verify {
 		return []stage{{[]load.Workload{w}, []run{{name: s.RW, d: s.Runtime}}}}, nil
 	}
