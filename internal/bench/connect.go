@@ -75,7 +75,7 @@ func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 	return o, err
 }
 
-// identify sets the names of the host: those of this machine, as nvme-cli uses them, or random ones.
+// identify sets the names of the host: those of this machine, as nvme-cli does, or random ones.
 func (c *Connection) identify(o *host.Options) error {
 	own := func(name string) string {
 		b, _ := os.ReadFile(name)
@@ -92,7 +92,8 @@ func (c *Connection) identify(o *host.Options) error {
 	if c.HostNQN == "" {
 		text = cmp.Or(own("/etc/nvme/hostid"), text)
 	}
-	if raw, err := hex.DecodeString(strings.ReplaceAll(text, "-", "")); err == nil && len(raw) == 16 {
+	raw, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
+	if err == nil && len(raw) == len(o.HostID) {
 		copy(o.HostID[:], raw)
 	}
 	return nil
@@ -189,9 +190,9 @@ type Target struct {
 
 // String identifies the namespace. Text from the target is quoted.
 func (t *Target) String() string {
-	return fmt.Sprintf("namespace %d of %s at %s %s: %s, %s in blocks of %d bytes; model %q, serial %q",
-		t.NSID, t.Subsystem, t.Transport, t.Address, t.ID, size(float64(t.Bytes)), t.BlockSize,
-		t.Model, t.Serial)
+	return fmt.Sprintf("namespace %d of %s at %s %s: %s, %s in blocks of %d bytes; model %q, "+
+		"serial %q", t.NSID, t.Subsystem, t.Transport, t.Address, t.ID, size(float64(t.Bytes)),
+		t.BlockSize, t.Model, t.Serial)
 }
 
 // probe connects once and identifies the namespace.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"strings"
+	"time"
 
 	_ "embed"
 
@@ -18,28 +19,32 @@ var page string
 var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 	"duration": duration, "number": number, "charts": charts,
 	"mib":   func(v float64) string { return fmt.Sprintf("%.1f", v/(1<<20)) },
-	"kinds": func(g *Group) map[string]*Figures { return g.byName() },
+	"kinds": (*Group).named,
 	"cpu":   (*Run).cpu, "late": (*Group).late,
 }).Parse(page))
 
 // WriteHTML writes a report as a page that needs nothing else.
 func (r *Report) WriteHTML(out io.Writer) error { return pageTemplate.Execute(out, r) }
 
-// byName are the kinds that there are.
-func (g *Group) byName() map[string]*Figures {
-	m := map[string]*Figures{}
+// named are figures with what they are of.
+type named struct {
+	Kind string
+	*Figures
+}
+
+func (g *Group) named() (list []named) {
 	for k, f := range g.kinds() {
 		if f != nil {
-			m[kindNames[k]] = f
+			list = append(list, named{kindNames[k], f})
 		}
 	}
-	return m
+	return list
 }
 
 // The area of a chart in its picture.
 const (
 	chartWidth, chartHeight = 640, 240
-	left, right             = 64, 630
+	left, right             = 64, 612
 	top, bottom             = 12, 206
 )
 
@@ -65,28 +70,27 @@ type xy struct {
 
 // charts are those of a run.
 func charts(r *Run) []chart {
-	var x []float64
+	most := 1e-3
 	lines := make([]xy, 6)
 	for i, name := range []string{"IOPS", "read", "write", "p50", "p99", "max"} {
 		lines[i].name = name
 	}
 	for _, p := range r.Series {
-		x = append(x, p.Second)
+		most = p.Second
 		for i, v := range []float64{
 			p.IOPS, p.Read / (1 << 20), p.Write / (1 << 20), p.P50, p.P99, p.Max,
 		} {
-			lines[i].y = append(lines[i].y, v)
+			if i < 3 || v > 0 { // without commands there is no latency
+				lines[i].x, lines[i].y = append(lines[i].x, p.Second), append(lines[i].y, v)
+			}
 		}
 	}
-	for i := range lines {
-		lines[i].x = x
-	}
 	seconds := func(v float64) string { return fmt.Sprintf("%.3g s", v) }
-	plain := func(v float64) string { return number(v) }
+	overTime := upTo(most, most, seconds)
 	return []chart{
-		newChart("IOPS over time", lines[:1], linear(lines[:1], plain), times(x, seconds)),
-		newChart("MiB/s over time", lines[1:3], linear(lines[1:3], plain), times(x, seconds)),
-		newChart("Latency over time", lines[3:], logarithmic(lines[3:]), times(x, seconds)),
+		newChart("IOPS over time", lines[:1], linear(lines[:1], number), overTime),
+		newChart("MiB/s over time", lines[1:3], linear(lines[1:3], number), overTime),
+		newChart("Latency over time", lines[3:], logarithmic(lines[3:]), overTime),
 		percentiles(r), density(r),
 	}
 }
@@ -98,15 +102,7 @@ type axis struct {
 	text  func(float64) string
 }
 
-// times is the axis of seconds from 0 on.
-func times(x []float64, text func(float64) string) axis {
-	most := 1e-3
-	for _, v := range x {
-		most = max(most, v)
-	}
-	return upTo(most, most, text)
-}
-
+// upTo is an axis from 0 to end, with marks up to most.
 func upTo(most, end float64, text func(float64) string) axis {
 	step := math.Pow(10, math.Floor(math.Log10(most)))
 	for _, f := range []float64{5, 2} {
@@ -149,7 +145,10 @@ func logarithmic(lines []xy) axis {
 func decades(low, high float64) axis {
 	from := math.Floor(math.Log10(min(low, high)))
 	to := max(math.Ceil(math.Log10(high)), from+1)
-	a := axis{text: func(us float64) string { return strings.Replace(duration(us), ".0", "", 1) }}
+	a := axis{text: func(us float64) string {
+		d := time.Duration(math.Round(us * 1e3))
+		return d.String()
+	}}
 	a.at = func(v float64) float64 {
 		return max(0, (math.Log10(max(v, 1e-3))-from)/(to-from))
 	}

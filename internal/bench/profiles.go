@@ -42,7 +42,8 @@ var profiles = []struct {
 		return []stage{alone(load.Workload{
 			Name: "guests", Size: 4 << 10, Depth: 4, Queues: 16, Reads: 70, Parts: true,
 			Length: part(size, 96), Sizes: []load.Share{
-				{Size: 4 << 10, Percent: 60}, {Size: 16 << 10, Percent: 20},
+				{Size: 4 << 10, Percent: 60},
+				{Size: 16 << 10, Percent: 20},
 				{Size: 64 << 10, Percent: 20},
 			},
 		}, d)}

@@ -153,7 +153,8 @@ func (f *Figures) distribution() *histogram.Histogram {
 	return h
 }
 
-func thisMachine() Machine {
+// ThisMachine describes this one: of the kernel only the version, without the name of the build.
+func ThisMachine() Machine {
 	m := Machine{CPU: "unknown", CPUs: runtime.NumCPU()}
 	b, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(b)) {
@@ -164,7 +165,7 @@ func thisMachine() Machine {
 	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
-		m.Kernel = unix.ByteSliceToString(u.Release[:])
+		m.Kernel, _, _ = strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
 	}
 	return m
 }
@@ -205,7 +206,8 @@ func number(n float64) string {
 // WriteText writes a report for people.
 func (r *Report) WriteText(out io.Writer) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintf(t, "%s\nsecurity: %s; seed %d\n", r.Target, r.Target.Security, r.Settings.Seed)
+	_, _ = fmt.Fprintf(t, "%s\nsecurity: %s; seed %d\n", r.Target, r.Target.Security,
+		r.Settings.Seed)
 	for _, run := range r.Runs {
 		_, _ = fmt.Fprintf(t, "\n%s: %.1f s, CPU time of this process %s\n", run.Name, run.Seconds,
 			run.cpu())
@@ -234,7 +236,8 @@ func (r *Report) WriteText(out io.Writer) error {
 }
 
 func (g *Group) late() string {
-	return fmt.Sprintf("%s: the rate was not reached: %d I/Os were due and not begun", g.Name, g.Late)
+	return fmt.Sprintf("%s: the rate was not reached: %d I/Os were due and not begun", g.Name,
+		g.Late)
 }
 
 // cpu is the CPU time of a run, in all and as a share of its time.
@@ -276,6 +279,7 @@ func ReadReport(name string) (*Report, error) {
 
 // Title is what a report is about.
 func (r *Report) Title() string {
-	return cmp.Or(r.Settings.Profile, strings.TrimSpace(fmt.Sprintf("%s bs=%s iodepth=%d numjobs=%d",
-		r.Settings.RW, r.Settings.BlockSize, r.Settings.Depth, r.Settings.Jobs)))
+	s := &r.Settings
+	return cmp.Or(s.Profile, fmt.Sprintf("%s bs=%s iodepth=%d numjobs=%d", s.RW, s.BlockSize,
+		s.Depth, s.Jobs))
 }

@@ -40,9 +40,9 @@ type bench struct {
 	stop     atomic.Bool
 }
 
-// Measure connects, does what settings say, and disconnects. It calls progress, if that is set, from
-// another goroutine twice a second. When ctx ends, it stops early. The report is nil, or what was
-// reached until the error.
+// Measure connects, does what settings say, and disconnects. It calls progress, if that is set,
+// from another goroutine twice a second. When ctx ends, it stops early. The report is nil, or what
+// was reached until the error.
 func Measure(ctx context.Context, c Connection, s Settings, version string,
 	progress func(Progress),
 ) (*Report, error) {
@@ -76,7 +76,7 @@ func Measure(ctx context.Context, c Connection, s Settings, version string,
 	}
 	b.report = &Report{
 		Format: format, Version: version, Began: time.Now().UTC().Truncate(time.Second),
-		Machine: thisMachine(), Target: t, Settings: b.s,
+		Machine: ThisMachine(), Target: t, Settings: b.s,
 	}
 	defer context.AfterFunc(ctx, func() { b.stop.Store(true) })()
 	for i := range stages {

@@ -58,7 +58,8 @@ func Bench(version string, stack func() verbs.Provider) *cobra.Command {
 	f.StringVar(&c.Transport, "transport", "tcp", "tcp or rdma")
 	f.StringVar(&c.Address, "address", "", "HOST or HOST:PORT of the target (required; port 4420)")
 	f.StringVar(&c.Subsystem, "subsystem", "", "NQN of the subsystem (required)")
-	f.StringVar(&c.HostNQN, "host-nqn", "", "NQN of this host (default: /etc/nvme/hostnqn, or a new one)")
+	f.StringVar(&c.HostNQN, "host-nqn", "",
+		"NQN of this host (default: /etc/nvme/hostnqn, or a new one)")
 	f.Uint32Var(&c.NSID, "namespace", 1, "namespace ID")
 	f.StringVar(&c.Key, "dhchap-key-file", "", "file with the key of this host for DH-HMAC-CHAP")
 	f.StringVar(&c.ControllerKey, "dhchap-ctrl-key-file", "", "file with the key of the controller")

@@ -76,8 +76,8 @@ func (s *Stream) init(nsze uint64, index int, memory []byte) error {
 		length /= uint64(w.Queues)
 	}
 	if length/uint64(smallest)*uint64(smallest) < uint64(largest) {
-		return fmt.Errorf("%d bytes for a queue, and I/Os of %d: make the range (size) larger", length,
-			largest)
+		return fmt.Errorf("%d bytes for a queue, and I/Os of %d: make the range (size) larger",
+			length, largest)
 	}
 	s.places = (length-uint64(largest))/uint64(smallest) + 1
 	s.start = w.Offset / block

@@ -54,11 +54,8 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
-	p, err := newReport("NVMe/TCP over loopback, RAM namespace, target on one CPU, load on another",
+	p := newReport("NVMe/TCP over loopback, RAM namespace, target on one CPU, load on another",
 		"floor", b.records, b.loads)
-	if err != nil {
-		return err
-	}
 	p.Rounds, p.Seconds = o.rounds, o.duration.Seconds()
 	p.evaluate(nativeBounds(), b.records, o.filter == "")
 	p.Notes = []string{

@@ -78,20 +78,18 @@ func TestBench(t *testing.T) {
 // TestBenchRefusals: what is refused before anything is written, and what is said.
 func TestBenchRefusals(t *testing.T) {
 	h := newHarness(t, options{})
-	for want, change := range map[string]func(*bench.Connection, *bench.Settings){
-		"overwrite namespace 2 of " + subNQN: func(_ *bench.Connection, s *bench.Settings) {
-			s.DestroyData = false
-		},
-		"blocks of 4096 bytes": func(_ *bench.Connection, s *bench.Settings) { s.BlockSize = "512" },
-		"takes at most 1048576": func(_ *bench.Connection, s *bench.Settings) {
-			s.BlockSize = "2m"
-		},
-		"has at most 127 commands": func(_ *bench.Connection, s *bench.Settings) { s.Depth = 128 },
-		"namespace 9: ":            func(c *bench.Connection, _ *bench.Settings) { c.NSID = 9 },
-		"--offset \"65m\"":         func(_ *bench.Connection, s *bench.Settings) { s.Offset = "65m" },
-		"see --host-nqn": func(c *bench.Connection, _ *bench.Settings) {
-			c.Subsystem = "nqn.2026-11.io.nvmf-target:none"
-		},
+	type con = bench.Connection
+	type set = bench.Settings
+	for want, change := range map[string]func(*con, *set){
+		"overwrite namespace 2 of " + subNQN: func(_ *con, s *set) { s.DestroyData = false },
+		"blocks of 4096 bytes":               func(_ *con, s *set) { s.BlockSize = "512" },
+		"takes at most 1048576":              func(_ *con, s *set) { s.BlockSize = "2m" },
+		"has at most 127 commands":           func(_ *con, s *set) { s.Depth = 128 },
+		"namespace 9: ":                      func(c *con, _ *set) { c.NSID = 9 },
+		"--offset \"65m\"":                   func(_ *con, s *set) { s.Offset = "65m" },
+		"see --host-nqn":                     func(c *con, _ *set) { c.Subsystem = otherSub },
+		"want HOST or HOST:PORT":             func(c *con, _ *set) { c.Address = ":4420" },
+		"must be tcp or rdma":                func(c *con, _ *set) { c.Transport = "fc" },
 	} {
 		c, s := h.connection("tcp"), benchSettings("randwrite")
 		change(&c, &s)
@@ -199,7 +197,8 @@ func TestBenchKeys(t *testing.T) {
 	h := newHarness(t, options{tcp: requireTLS})
 	key := newKey(t, 32, auth.SHA256)
 	h.target.SetHostPolicy(hostNQN, &auth.Policy{
-		Keys: []*auth.Key{key}, Hashes: []auth.Hash{auth.SHA256}, Groups: []auth.Group{auth.FFDHE2048},
+		Keys: []*auth.Key{key}, Hashes: []auth.Hash{auth.SHA256},
+		Groups: []auth.Group{auth.FFDHE2048},
 	})
 	file := func(text string) string {
 		name := filepath.Join(t.TempDir(), "key")
