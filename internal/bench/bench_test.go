@@ -148,7 +148,7 @@ func TestProfilesFit(t *testing.T) {
 		}
 	}
 	s := Settings{Profile: "none"}
-	if _, err := s.stages(1 << 30); err == nil || !strings.Contains(err.Error(), "database") {
+	if err := s.Check(); err == nil || !strings.Contains(err.Error(), "database") {
 		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,12 +124,11 @@ func (s *Settings) stages(whole uint64) ([]stage, error) {
 
 // Check says what is wrong with settings, as far as that can be said without a target.
 func (s *Settings) Check() error {
-	known := false
-	for _, p := range Patterns {
-		known = known || p == s.RW
-	}
 	switch {
-	case s.Profile == "" && !known:
+	case s.Profile != "" && !slices.Contains(Profiles(), s.Profile):
+		return fmt.Errorf("--profile %q: must be one of %s", s.Profile,
+			strings.Join(Profiles(), ", "))
+	case s.Profile == "" && !slices.Contains(Patterns, s.RW):
 		return fmt.Errorf("--rw %q: must be one of %s", s.RW, strings.Join(Patterns, ", "))
 	case s.MixRead < 0 || s.MixRead > 100:
 		return fmt.Errorf("--rwmixread %d: must be 0 to 100 percent", s.MixRead)
@@ -156,9 +156,9 @@ func (s *Settings) Check() error {
 		return errors.New("--verify of what an earlier run has written: give its --seed " +
 			"(it is in its report), and the same --size, --offset, --passes")
 	}
-	for _, v := range []string{s.BlockSize, s.Offset, s.Size} {
+	for i, v := range []string{s.BlockSize, s.Offset, s.Size} {
 		if _, err := parseSize(v, 1); err != nil {
-			return fmt.Errorf("size %q: %w", v, err)
+			return fmt.Errorf("--%s %q: %w", []string{"bs", "offset", "size"}[i], v, err)
 		}
 	}
 	return nil

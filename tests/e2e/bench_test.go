@@ -191,6 +191,22 @@ func TestBenchEnds(t *testing.T) {
 	})
 }
 
+// TestBenchHungTarget: a target that completes nothing any more ends a run.
+func TestBenchHungTarget(t *testing.T) {
+	g := &gate{Device: openRAM(t, 64<<20, 4096)}
+	h := newHarness(t, options{devices: []backend.Device{openRAM(t, 1<<20, 512), g}})
+	c := h.connection("tcp")
+	c.Timeout = 2 * time.Second
+	s := benchSettings("randrw")
+	s.Runtime = timeout
+	r, err := bench.Measure(testContext(t), c, s, "e2e", func(bench.Progress) { g.set(true, nil) })
+	g.set(false, nil)
+	if err == nil || !strings.Contains(err.Error(), "no answer for 2s, with 8 commands") ||
+		r.Runs[0].Groups[0].Reads == nil {
+		t.Errorf("%v, report: %+v", err, r)
+	}
+}
+
 // TestBenchKeys: keys come from files, and no output has them.
 func TestBenchKeys(t *testing.T) {
 	needTLS(t)
