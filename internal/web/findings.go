@@ -115,8 +115,8 @@ func (s *state) logFindings(add func(severity, format string, args ...any)) {
 		}
 	}
 	if refused > 0 {
-		add("warning", "Peers were refused in the last 10 minutes in %s; see Refusals below.",
-			count(refused, "way"))
+		add("warning", "%s in the last 10 minutes; see Refusals below.",
+			count(refused, "different refusal"))
 	}
 }
 

@@ -26,7 +26,11 @@ const bytes = n => scaled(n, 1024, ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'])
 const rate = n => scaled(n, 1024, ['bytes/s', 'KiB/s', 'MiB/s', 'GiB/s', 'TiB/s']);
 const amount = n => Math.round(n).toLocaleString('en');
 const latency = ns => scaled(ns, 1000, ['ns', 'µs', 'ms', 's']);
+const short = text => text.replace(/\.?0+(?=\u00a0|$)/, ''); // of axes: 10 ms, not 10.0 ms
 const clock = text => new Date(text).toLocaleTimeString('en-GB');
+const moment = text => new Date(text).toDateString() === new Date().toDateString() ? clock(text) :
+  new Date(text).toLocaleString('sv-SE'); // 2026-11-23 22:44:51
+const several = (n, thing) => `${amount(n)} ${thing}${n === 1 ? '' : 's'}`;
 const lasting = s => s >= 172800 ? `${Math.floor(s / 86400)} days` : s >= 7200 ?
   `${Math.floor(s / 3600)} hours` : s >= 120 ? `${Math.floor(s / 60)} minutes` :
     `${Math.floor(s)} seconds`;
@@ -196,7 +200,7 @@ function namespaces(s, points) {
       {text: known ? rate(p.read) : '', more: known ? `${amount(p.reads)}/s` : '', number: true},
       {text: known ? rate(p.write) : '', more: known ? `${amount(p.writes)}/s` : '', number: true},
       {text: half ? `${latency(half)}, ${latency(quantile(p.counts, 0.99))}` : '', number: true},
-      known ? mostOf(p.stages) : '',
+      known ? {text: mostOf(p.stages), number: true} : '',
       errors.length ? {text: errors.join(', '), state: 'warning'} : 'none',
     ];
   }, name);
@@ -204,7 +208,7 @@ function namespaces(s, points) {
 
 function tables(s, last, seconds) {
   fill('subsystems', s.subsystems, n => [n.nqn, n.allow_any_host ? 'every host' :
-    {text: `${n.hosts.length} hosts`, more: n.hosts.slice(0, 4).join(', ') +
+    {text: several(n.hosts.length, 'host'), more: n.hosts.slice(0, 4).join(', ') +
       (n.hosts.length > 4 ? ', …' : '')}, n.security, n.pending_namespaces ?
     {text: `${n.namespaces} and ${n.pending_namespaces} pending`, state: 'error'} : n.namespaces,
   n.controllers], n => n.nqn);
@@ -226,11 +230,11 @@ function tables(s, last, seconds) {
   }, key);
   fill('listeners', s.listeners, l => [`${l.transport} ${l.address}`, state(l.state, l.reason),
     l.name, l.connections], l => `${l.transport} ${l.address} ${l.name}`);
-  fill('refusals', s.refusals, r => [clock(r.last), r.remote, {text: r.message, more: r.hint},
+  fill('refusals', s.refusals, r => [moment(r.last), r.remote, {text: r.message, more: r.hint},
     {text: r.received ? `received ${r.received}` : '', more: [
       r.expected && `expected ${r.expected}`, details(r.attributes)].filter(Boolean).join(', ')},
     amount(r.count)], r => `${r.first} ${r.remote} ${r.message} ${details(r.attributes)}`);
-  fill('events', s.events, e => [clock(e.time), state(e.level), e.message,
+  fill('events', s.events, e => [moment(e.time), state(e.level), e.message,
     {text: '', more: details(e.attributes)}], e => String(e.id));
 }
 
@@ -264,23 +268,24 @@ const color = where => getComputedStyle(document.querySelector(where)).color;
 const plots = [];
 function plot(id, fields, text) {
   const axis = {stroke: () => color('.u-axis'), font: '12px system-ui, sans-serif',
-    grid: {stroke: () => color('.u-axis') .replace('rgb(', 'rgba(').replace(')', ', 0.2)'),
+    grid: {stroke: () => color('.u-axis').replace('rgb(', 'rgba(').replace(')', ', 0.2)'),
       width: 1}, ticks: {show: false}};
-  const value = (_, v) => v == null ? '–' : text(v);
+  const steps = text === rate ? Array.from({length: 50}, (_, i) => 2 ** i) : undefined;
+  const points = {show: false}, value = (_, v) => v == null ? '–' : text(v);
   const one = new uPlot({
     width: 400, height: 190, cursor: {drag: {x: false, y: false}, points: {size: 6}},
-    scales: {y: {range: (_, min, max) => [0, Math.max(max || 0, 10) * 1.1]}},
-    axes: [{...axis, values: (_, list) => list.map(t => clock(t * 1000).slice(0, 8)), space: 90},
-      {...axis, size: 92, values: (_, list) => list.map(text)}],
+    scales: {x: {range: (_, min, max) => [max - kept * perState, max]}, y: {range: (_, min, max) => [0, Math.max(max || 0, 10) * 1.1]}},
+    axes: [{...axis, values: (_, list) => list.map(t => clock(t * 1000)), space: 90, size: 30},
+      {...axis, size: 84, incrs: steps, values: (_, list) => list.map(v => short(text(v)))}],
     series: [{label: 'Time', value: (_, t) => t == null ? '–' : clock(t * 1000)},
-      {label: 'Reads', stroke: () => color('.key.read'), width: 1.5, value},
-      {label: 'Writes', stroke: () => color('.key.write'), width: 1.5, value}],
+      {label: 'Reads', stroke: () => color('.key.read'), width: 1.5, value, points},
+      {label: 'Writes', stroke: () => color('.key.write'), width: 1.5, value, points}],
   }, [[], [], []], $(id));
-  one.root.querySelector('canvas').setAttribute('aria-hidden', 'true');
-  plots.push(points => {
+  one.root.setAttribute('aria-hidden', 'true'); // the tables say the same
+  plots.push(list => {
     const width = $(id).clientWidth;
     if (one.width !== width) one.setSize({width, height: 190});
-    one.setData([points.map(p => p.time), ...fields.map(f => points.map(p => p[f] ?? null))]);
+    one.setData([list.map(p => p.time), ...fields.map(f => list.map(p => p[f] ?? null))]);
   });
 }
 
@@ -333,7 +338,7 @@ function heat(points) {
   for (const ns of [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].flatMap(d => [10 ** d, 3 * 10 ** d])) {
     const at = y(ns);
     if (at < 8 || at > height - bottom) continue;
-    g.fillText(latency(ns), left - 8, at + 4);
+    g.fillText(short(latency(ns)), left - 8, at + 4);
     g.globalAlpha = 0.2;
     g.fillRect(left, at, width - left, 1);
     g.globalAlpha = 1;
@@ -353,7 +358,11 @@ function draw() {
 }
 
 // The connection.
-let source = null, watchdog = 0, hidden = 0;
+let source = null, watchdog = 0, failing = false, hidden = 0;
+function watch(ms) {
+  clearTimeout(watchdog);
+  watchdog = setTimeout(lost, ms);
+}
 function live(text, which) {
   put($('live'), text);
   $('live').dataset.state = which;
@@ -361,21 +370,22 @@ function live(text, which) {
 }
 function connect() {
   if (source) source.close();
-  clearTimeout(watchdog);
-  watchdog = setTimeout(lost, lostAfter);
+  failing = false;
+  watch(lostAfter);
   source = new EventSource('events');
   source.onmessage = e => {
-    clearTimeout(watchdog);
-    watchdog = setTimeout(lost, lostAfter);
+    failing = false;
+    watch(lostAfter);
     live('Live', 'live');
     show(JSON.parse(e.data));
   };
   source.onerror = () => { // it tries again by itself, unless it was refused
-    clearTimeout(watchdog);
-    watchdog = setTimeout(lost, source.readyState === EventSource.CLOSED ? 1000 : 4000);
+    if (!failing) watch(source.readyState === EventSource.CLOSED ? 1000 : 4000);
+    failing = true;
   };
 }
 function lost() {
+  source.close();
   live(before ? `Connection lost: this was at ${clock(before.time)}. Trying again.` :
     'The target does not answer, or too many pages are open. Trying again.', 'lost');
   setTimeout(connect, 2000);
