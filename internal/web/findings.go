@@ -115,8 +115,8 @@ func (s *state) logFindings(add func(severity, format string, args ...any)) {
 		}
 	}
 	if refused > 0 {
-		add("warning", "%s in the last 10 minutes; see Refusals below.",
-			count(refused, "different refusal"))
+		add("warning", "Different refusals of peers in the last 10 minutes: %d; see Refusals below.",
+			refused)
 	}
 }
 

@@ -205,7 +205,7 @@ func TestPage(t *testing.T) {
 	for _, size := range []struct {
 		name          string
 		width, height int64
-	}{{"desktop", 1280, 900}, {"phone", 390, 844}} {
+	}{{"desktop", 1280, 1340}, {"phone", 390, 844}} {
 		for _, name := range []string{"light", "dark"} {
 			emulate(b, size.width, size.height, name)
 			back[name] = eval[string](b, "getComputedStyle(document.body).backgroundColor")

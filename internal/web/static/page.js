@@ -26,7 +26,7 @@ const bytes = n => scaled(n, 1024, ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'])
 const rate = n => scaled(n, 1024, ['bytes/s', 'KiB/s', 'MiB/s', 'GiB/s', 'TiB/s']);
 const amount = n => Math.round(n).toLocaleString('en');
 const latency = ns => scaled(ns, 1000, ['ns', 'µs', 'ms', 's']);
-const short = text => text.replace(/\.?0+(?=\u00a0|$)/, ''); // of axes: 10 ms, not 10.0 ms
+const short = text => text.replace(/(\.\d*?)0+(?=\D|$)/, '$1').replace(/\.(?=\D|$)/, ''); // 10.0 ms
 const clock = text => new Date(text).toLocaleTimeString('en-GB');
 const moment = text => new Date(text).toDateString() === new Date().toDateString() ? clock(text) :
   new Date(text).toLocaleString('sv-SE'); // 2026-11-23 22:44:51
@@ -223,7 +223,7 @@ function tables(s, last, seconds) {
     const o = olds.get(key(h));
     const per = field => o ? rate(difference(h[field], o[field]) / seconds) : '';
     return [{text: h.host || 'not connected yet', more: h.host && `controller ${h.cntlid}`},
-      h.subsystem, {text: `${h.transport} from ${h.remote}`, more: `to ${h.local}`},
+      h.subsystem, {text: `${h.transport} from ${h.remote}`, more: `to ${h.local}`, number: true},
       h.tls || 'none', h.queues, h.in_flight, {text: per('read_bytes'), number: true},
       {text: per('written_bytes'), number: true}, lasting(h.age_seconds),
       h.keep_alive_left_seconds ? `${Math.round(h.keep_alive_left_seconds)} seconds` : ''];
