@@ -146,9 +146,9 @@ func metricsKeys(m *Endpoint) []Key {
 
 // webKeys are those of web.
 func webKeys(w *Endpoint) []Key {
-	return w.keys("IP address and TCP port of a page that shows, and cannot change, what the target "+
-		"does; port 0 takes any free one, and the log says which. Set it to an address of this "+
-		"machine alone, `127.0.0.1:9600`, or with the keys that follow.",
+	return w.keys("IP address and TCP port of a page that shows, and cannot change, what the "+
+		"target does; port 0 takes any free one, and the log says which. Set it to an address "+
+		"of this machine alone, `127.0.0.1:9600`, or with the keys that follow.",
 		"Password for which browsers ask, with any user name, and bearer token; better in a file. "+
 			"Set it with `certificate` when others reach the address, and on a machine with users "+
 			"who must not see the page.")

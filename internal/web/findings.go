@@ -115,8 +115,8 @@ func (s *state) logFindings(add func(severity, format string, args ...any)) {
 		}
 	}
 	if refused > 0 {
-		add("warning", "Different refusals of peers in the last 10 minutes: %d; see Refusals below.",
-			refused)
+		add("warning", "Different refusals of peers in the last 10 minutes: %d; see Refusals "+
+			"below.", refused)
 	}
 }
 

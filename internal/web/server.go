@@ -77,6 +77,7 @@ type Server struct {
 	serving sync.WaitGroup
 	sampler *sampler
 	streams chan struct{}
+	patient time.Duration // for each write of a stream
 
 	requests sync.RWMutex // held for reading by each request
 	closed   bool         // under requests
@@ -90,7 +91,7 @@ func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{
 		config: c, addr: l.Addr().(*net.TCPAddr).AddrPort(), sampler: newSampler(src),
-		streams: make(chan struct{}, maxStreams),
+		streams: make(chan struct{}, maxStreams), patient: writeTimeout,
 	}
 	host, _ := os.Hostname()
 	var page bytes.Buffer
@@ -244,7 +245,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		if state != nil {
 			text = append(append(append(text, "data: "...), state...), "\n\n"...)
 		}
-		_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
+		_ = c.SetWriteDeadline(time.Now().Add(s.patient))
 		if _, err := w.Write(text); err != nil || c.Flush() != nil {
 			return
 		}

@@ -285,7 +285,8 @@ func TestPageAccessibility(t *testing.T) {
 		if n.Ignored || n.Role == nil || n.Name == nil {
 			continue
 		}
-		role, name := strings.Trim(string(n.Role.Value), `"`), strings.Trim(string(n.Name.Value), `"`)
+		role := strings.Trim(string(n.Role.Value), `"`)
+		name := strings.Trim(string(n.Name.Value), `"`)
 		tree = append(tree, strings.TrimSpace(role+" "+name))
 		switch role {
 		case "button", "link", "combobox", "table", "region", "navigation", "image", "img", "heading":
@@ -311,7 +312,8 @@ func TestPageAccessibility(t *testing.T) {
 	var reached []string
 	for range 9 {
 		run(b, chromedp.KeyEvent(kb.Tab))
-		reached = append(reached, eval[string](b, `(e => e.id || e.textContent)(document.activeElement)`))
+		reached = append(reached,
+			eval[string](b, `(e => e.id || e.textContent)(document.activeElement)`))
 		if eval[string](b, `getComputedStyle(document.activeElement).outlineStyle`) == "none" {
 			t.Errorf("%s shows no focus", reached[len(reached)-1])
 		}
