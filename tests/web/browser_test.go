@@ -25,7 +25,7 @@ type browser struct {
 	problems []string // what the console has shown: errors, warnings, violations of the policy
 }
 
-const timeout = 30 * time.Second
+const timeout = time.Minute
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()

@@ -344,7 +344,7 @@ function heat(points) {
     g.globalAlpha = 1;
   }
   g.textAlign = 'center';
-  for (let i = points.length - 1; i >= 0; i -= 30) {
+  for (let i = points.length - 1; i >= 0; i -= 30 * Math.ceil(80 / (30 * column))) {
     const at = Math.min(x(i) + column, width - 26);
     if (at > left + 20) g.fillText(clock(points[i].time * 1000), at, height - 6);
   }
