@@ -72,7 +72,8 @@ func (c *Config) keys() []Key {
 			"The RDMA transport. Changes concern new connections."),
 		NewKey("disks", Mapping(diskKeys(&c.Disks)), "How files and disks are read and written.").
 			NeedsRestart(),
-		NewKey("metrics", Mapping(c.Metrics.keys()), "What monitoring sees."),
+		NewKey("metrics", Mapping(metricsKeys(&c.Metrics)), "What monitoring sees."),
+		NewKey("web", Mapping(webKeys(&c.Web)), "The page that shows a browser the target."),
 		NewKey("control", Mapping(append(c.Control.keys(), c.Control.rolesKey())),
 			"Where `nvmf-target status` and others reach the running target."),
 		NewKey("audit", Mapping(c.Audit.keys()),
@@ -82,8 +83,9 @@ func (c *Config) keys() []Key {
 		NewKey("secure_only", Bool(&c.SecureOnly),
 			"All subsystems and the discovery service require `security`, `auth` if they do not "+
 				"say which; and a configuration is refused that has `allow_any_host`, hosts of a "+
-				"subsystem without a key, or metrics for other machines. Set it when nothing "+
-				"must be served by mistake to hosts that have not shown who they are."),
+				"subsystem without a key, or metrics or a page that other machines reach without "+
+				"them. Set it when nothing must be served by mistake to hosts that have not "+
+				"shown who they are."),
 		NewKey("listeners", List(&c.Listeners, 1, MaxListeners, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),
 		NewKey("hosts", List(&c.Hosts, 0, 4096, (*Host).value),

@@ -74,7 +74,9 @@ case ${1:-build} in
   package) apt_install apparmor dpkg-dev jq mmdebstrap rpm runc ;;
   unit) apt_install apparmor dpkg-dev jq rpm shellcheck; fetch_promtool ;;
   demo) tests/lab/install.sh demo ;;
-  test) apt_install apparmor dpkg-dev rpm shellcheck; fetch_promtool; tests/lab/install.sh ;;
+  test)
+    apt_install apparmor chromium-headless-shell dpkg-dev rpm shellcheck
+    fetch_promtool; tests/lab/install.sh ;;
   *) die "usage: deps.sh [build|package|unit|demo|test]" ;;
 esac
 # shellcheck disable=SC2031

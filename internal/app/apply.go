@@ -365,6 +365,8 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 	"discovery.security": (*Server).setDiscovery,
 	"metrics.listen":     (*Server).setMetrics, "metrics.certificate": (*Server).setMetrics,
 	"metrics.key": (*Server).setMetrics, "metrics.token": (*Server).setMetrics,
+	"web.listen": (*Server).setWeb, "web.certificate": (*Server).setWeb,
+	"web.key": (*Server).setWeb, "web.token": (*Server).setWeb,
 	"control.roles": (*Server).setRoles, "audit.path": (*Server).setAudit,
 	"discovery.nqn": (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
 	"discovery.mdns": (*Server).setDiscovery, "discovery.mdns_interfaces": (*Server).setDiscovery,

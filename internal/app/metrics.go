@@ -13,7 +13,7 @@ import (
 
 // setMetrics serves /metrics where and how a configuration says, or not at all.
 func (s *Server) setMetrics(c *config.Config) (err error) {
-	if err := s.renewMetrics(c); err != nil {
+	if err := renew(c, &c.Metrics, &s.metricsTLS); err != nil {
 		return err
 	}
 	if s.metrics != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/internal/web"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -74,9 +75,9 @@ type Options struct {
 // Server is a target assembled from a configuration:
 //
 //	Start  probe -> state -> target -> transports -> workers (reactor, memory, handler, groups)
-//	       -> Apply (subsystems, namespaces with their devices, listeners, metrics)
+//	       -> Apply (subsystems, namespaces with their devices, listeners, metrics, page)
 //	       -> control interface
-//	Stop   control interface -> listeners -> connections drained -> metrics -> target
+//	Stop   control interface -> page -> listeners -> connections drained -> metrics -> target
 //	       -> workers -> transports -> devices
 //
 // Stop closes what Start opened, also after a Start that failed half-way.
@@ -94,7 +95,9 @@ type Server struct {
 	workers    []*worker
 	stopHealth func()          // nil before Start
 	metrics    *metrics.Server // nil: not wanted
+	web        *web.Server     // as above
 	metricsTLS atomic.Pointer[tls.Config]
+	webTLS     atomic.Pointer[tls.Config]
 	roles      atomic.Pointer[control.Roles]
 	control    *control.Server                // as above
 	certified  atomic.Pointer[control.Server] // the same, for metrics
@@ -359,6 +362,9 @@ func (s *Server) stop() error {
 	s.applying.Lock()
 	s.stopping = true
 	s.applying.Unlock()
+	if s.web != nil {
+		errs = append(errs, s.web.Close())
+	}
 	errs = append(errs, s.listeners.close())
 	s.namespaces.stop()
 	var drained []<-chan struct{}

@@ -44,7 +44,7 @@ var allowed = map[string][]string{
 		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
 		"internal/histogram", "internal/metrics",
 		"internal/netif", "internal/ratelog",
-		"internal/storage", "internal/sys",
+		"internal/storage", "internal/sys", "internal/web",
 	},
 
 	"nvme":      {},
@@ -131,6 +131,7 @@ var allowed = map[string][]string{
 	"internal/testutil":              {},
 	"internal/turns":                 {"internal/list"},
 	"internal/uring":                 {},
+	"internal/web":                   {"internal/control", "internal/netlimit"},
 }
 
 // special says who may import the packages that need care.
