@@ -38,6 +38,13 @@ func parseTraceQuery(v url.Values) (q TraceQuery, err error) {
 	return q, nil
 }
 
+// Selects says whether a queue is meant.
+func (q *TraceQuery) Selects(t *TraceQueue) bool {
+	return (q.Host == "" || q.Host == t.Host) &&
+		(q.Subsystem == "" || q.Subsystem == t.Subsystem) &&
+		(q.Queue < 0 || q.Queue == int(t.QID))
+}
+
 func (q *TraceQuery) values() url.Values {
 	v := url.Values{}
 	set := func(key, value string, given bool) {

@@ -97,7 +97,9 @@ var allowed = map[string][]string{
 	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
-	"internal/cli":     {"internal/control", "internal/doctor", "nvme/auth"},
+	"internal/cli": {
+		"fabric/tcp/pdu", "internal/control", "internal/doctor", "nvme", "nvme/auth",
+	},
 	"internal/control": {"fabric/admission", "internal/netlimit", "internal/sys"},
 	"internal/convert": {"config"},
 	"internal/doctor":  {"internal/storage", "internal/sys", "internal/uring"},
