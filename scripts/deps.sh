@@ -56,7 +56,7 @@ case ${1:-build} in
   package) apt_install dpkg-dev jq mmdebstrap rpm ;;
   unit) apt_install dpkg-dev jq rpm shellcheck ;;
   demo) tests/lab/install.sh demo ;;
-  test) apt_install dpkg-dev rpm shellcheck; tests/lab/install.sh ;;
+  test) apt_install dpkg-dev rpm shellcheck tshark; tests/lab/install.sh ;;
   *) die "usage: deps.sh [build|package|unit|demo|test]" ;;
 esac
 # shellcheck disable=SC2031

@@ -13,8 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestTraceOfTarget: a client sees what a host has done, follows it, and is told why a queue failed;
-// the log says who has looked.
+// TestTraceOfTarget: a client sees what a host has done, and follows it; the log says who has looked.
 func TestTraceOfTarget(t *testing.T) {
 	s, client := controlled(t, Options{}, anyPort)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -36,7 +35,8 @@ func TestTraceOfTarget(t *testing.T) {
 				return nil
 			})
 	}()
-	if err := errors.Join(q.Write(ctx, 1, 64, 8, data, 0), q.Read(ctx, 1, 64, 8, data)); err != nil {
+	if err := errors.Join(q.Write(ctx, 1, 64, 8, data, 0),
+		q.Read(ctx, 1, 64, 8, data)); err != nil {
 		t.Fatal(err)
 	}
 	if q.Read(ctx, 1, 1<<40, 8, data) == nil {

@@ -46,8 +46,8 @@ func recorded() []control.TraceQueue {
 	}
 }
 
-// TestWireshark: what is written is what Wireshark reads: opcode, block, status, and queues that are
-// told apart although RDMA gave them one port.
+// TestWireshark: what is written is what Wireshark reads: opcode, block, status, and queues that
+// are told apart although RDMA gave them one port.
 func TestWireshark(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace.pcapng")
 	f, err := os.Create(file)
@@ -72,7 +72,8 @@ func TestWireshark(t *testing.T) {
 	for _, field := range []string{
 		"_ws.col.Protocol", "tcp.stream", "ipv6.src", "ip.src", "tcp.dstport",
 		"nvme.fabrics.cmd.connect.qid", "nvme.fabrics.cmd.connect.data.subnqn", "nvme.cmd.opc",
-		"nvme.cmd.identify.dword10.cns", "nvme.cmd.cid", "nvme.cmd.nsid", "nvme.cmd.slba", "nvme.cmd.nlb",
+		"nvme.cmd.identify.dword10.cns", "nvme.cmd.cid", "nvme.cmd.nsid", "nvme.cmd.slba",
+		"nvme.cmd.nlb",
 		"nvme.cqe.cid", "nvme.cqe.status.sct", "nvme.cqe.status.sc",
 	} {
 		args = append(args, "-e", field)

@@ -26,15 +26,15 @@ func traceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "trace", Short: "Show the last commands of each queue, or follow them",
 		Args: cobra.NoArgs,
-		Long: "Show the last 512 commands of each queue of hosts that are allowed, and those that " +
-			"are not completed, without their data: when they arrived, what they asked for, the " +
-			"status, and how long they were in each stage (see nvmf-target latency). With " +
-			"--dumps, what was kept of queues that failed, or had a command that took 5 s: the " +
-			"last 32 within 24 hours. With --read, what a target has written when it failed " +
+		Long: "Show the last 512 commands of each queue of hosts that are allowed, and those " +
+			"that are not completed, without their data: when they arrived, what they asked " +
+			"for, the status, and how long they were in each stage (see nvmf-target latency). " +
+			"With --dumps, what was kept of queues that failed, or had a command that took 5 s: " +
+			"the last 32 within 24 hours. With --read, what a target has written when it failed " +
 			"(trace in the directory of its state). This needs the role operate.\n\n" +
 			"With --write, they become a file for Wireshark: each command and each response is a " +
-			"packet, which Wireshark decodes as NVMe/TCP. Addresses are those of the connection; " +
-			"the port of the target is always 4420. So are commands of RDMA queues. Headers of IP " +
+			"packet, which Wireshark decodes as NVMe/TCP, also those of RDMA queues. Addresses " +
+			"are those of the connection; the port of the target is always 4420. Headers of IP " +
 			"and TCP, the Connect command and SGL descriptors are made up, data is missing, and " +
 			"Fabrics commands are empty; comments have the stages.",
 		Example: `  nvmf-target trace --queue 1 | tail

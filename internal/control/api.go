@@ -256,8 +256,7 @@ type LatencyStage struct {
 	SlowestSeconds float64 `json:"slowest_seconds"`
 }
 
-// TraceQueue is what the flight recorder has of a queue, whose host is allowed: a line of the answer
-// to GET /v1/trace.
+// TraceQueue is what the flight recorder has of a queue: a line of the answer to GET /v1/trace.
 type TraceQueue struct {
 	// Time is when this was copied.
 	Time time.Time `json:"time"`

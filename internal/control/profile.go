@@ -15,8 +15,8 @@ import (
 // MaxProfile is the longest time that a profile takes, in seconds.
 const MaxProfile = 60
 
-// Profiles are the names of the profiles: that of the CPU, an execution trace, and others of package
-// runtime/pprof.
+// Profiles are the names of the profiles: that of the CPU, an execution trace, and others of
+// package runtime/pprof.
 var Profiles = []string{
 	"profile", "trace", "heap", "allocs", "goroutine", "threadcreate", "block", "mutex",
 }

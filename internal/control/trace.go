@@ -102,8 +102,8 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Trace calls fn with what the flight recorder has of each queue, or to follow it until ctx ends, fn
-// returns an error, or the target stops, which is io.ErrUnexpectedEOF.
+// Trace calls fn with what the flight recorder has of each queue, or to follow it until ctx ends,
+// fn returns an error, or the target stops, which is io.ErrUnexpectedEOF.
 func (c *Client) Trace(ctx context.Context, q TraceQuery, fn func(TraceQueue) error) error {
 	body, err := c.do(ctx, "GET /v1/trace?"+q.values().Encode(), nil)
 	if err != nil {

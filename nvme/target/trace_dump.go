@@ -98,7 +98,7 @@ func (s *session) dumpFailed() {
 	switch {
 	case failed != nil:
 		reason = failed.text
-	case s.why != nil: // somebody wants it to end
+	case s.why != nil: // it is wanted
 	case reporter != nil && reporter.Failure() != nil:
 		reason = reporter.Failure().Error()
 	case s.qid != 0 && (s.outstanding > 0 || s.abandoned):
@@ -141,8 +141,8 @@ func (s *session) snapshot(reason string) *TraceQueue {
 	return q
 }
 
-// FatalTrace returns what is recorded of some queues of the reactor, which has failed. The caller is
-// its goroutine.
+// FatalTrace returns what is recorded of some queues of the reactor, which has failed. The caller
+// is its goroutine.
 func (h *Handler) FatalTrace(reason string) (list []*TraceQueue) {
 	for s := range h.sessions.All() {
 		if s.trace != nil && len(list) < mostFatal {
