@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestTraceOfTarget: a client sees what a host has done, and follows it; the log says who has looked.
+// TestTraceOfTarget: a client sees what a host has done, and follows it; the log says who looks.
 func TestTraceOfTarget(t *testing.T) {
 	s, client := controlled(t, Options{}, anyPort)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
