@@ -97,8 +97,13 @@ var allowed = map[string][]string{
 	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
+	"internal/bench": {
+		"fabric/rdma/verbs", "internal/histogram", "internal/load", "nvme", "nvme/auth",
+		"nvme/host",
+	},
 	"internal/cli": {
-		"fabric/tcp/pdu", "internal/control", "internal/doctor", "nvme", "nvme/auth",
+		"fabric/rdma/verbs", "fabric/tcp/pdu", "internal/bench", "internal/control",
+		"internal/doctor", "nvme", "nvme/auth",
 	},
 	"internal/control": {"fabric/admission", "internal/netlimit", "internal/sys"},
 	"internal/convert": {"config"},
@@ -107,6 +112,7 @@ var allowed = map[string][]string{
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
 	"internal/histogram": {},
+	"internal/load":      {"internal/histogram", "nvme", "nvme/host"},
 	"internal/limit":     {},
 	"internal/lint":      {},
 	"internal/list":      {},
