@@ -75,7 +75,7 @@ case ${1:-build} in
   unit) apt_install apparmor dpkg-dev jq rpm shellcheck; fetch_promtool ;;
   demo) tests/lab/install.sh demo ;;
   test)
-    apt_install apparmor chromium-headless-shell dpkg-dev rpm shellcheck
+    apt_install apparmor chromium-headless-shell dpkg-dev rpm shellcheck tshark
     fetch_promtool; tests/lab/install.sh ;;
   *) die "usage: deps.sh [build|package|unit|demo|test]" ;;
 esac

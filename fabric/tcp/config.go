@@ -41,7 +41,7 @@ const (
 	MaxInCapsuleSize = 1 << 20
 	MinMaxH2CData    = pdu.MinMaxH2CData
 	MaxMaxH2CData    = 1 << 30
-	MinQueueMemory   = 128 << 10 // a queue of the default depth
+	MinQueueMemory   = 160 << 10 // a queue of the default depth
 	ConnectionsLimit = 1 << 16   // of MaxConnections and MaxConnectionsPerHost
 	// MaxEvicted is how many connections may be open beyond MaxConnections while they end.
 	MaxEvicted = admission.MaxEvicted

@@ -69,7 +69,7 @@ func (s *Server) controlSource() control.Source {
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
 		Latency: s.latencyStates, Reactors: s.reactorStates, Disks: s.disks.list,
-		Refusals: s.refusals, Events: s.events,
+		Refusals: s.refusals, Events: s.events, Trace: s.trace,
 		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
 		Reload: func(ctx context.Context) (control.Plan, error) {
 			return plan(s.Reload(control.By(ctx)...))

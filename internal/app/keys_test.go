@@ -55,6 +55,7 @@ func readControl(t *testing.T, socket string) string {
 		},
 	}}
 	get := func(path string) []byte {
+		path = strings.ReplaceAll(path, "{profile}", "goroutine?debug=2")
 		answer, err := client.Get("http://control" + path)
 		if err != nil {
 			t.Fatal(err)

@@ -275,6 +275,75 @@ type LatencyStage struct {
 	SlowestSeconds float64 `json:"slowest_seconds"`
 }
 
+// TraceQueue is what the flight recorder has of a queue: a line of the answer to GET /v1/trace.
+type TraceQueue struct {
+	// Time is when this was copied.
+	Time time.Time `json:"time"`
+	// Reason is why it was kept: what has failed. It is missing if it is no dump.
+	Reason string `json:"reason,omitempty"`
+	// ID is that of the connection, unique until the target ends.
+	ID uint64 `json:"id"`
+	// Host and Subsystem are NQNs.
+	Host      string `json:"host"`
+	Subsystem string `json:"subsystem"`
+	// CNTLID is the controller ID.
+	CNTLID uint16 `json:"cntlid"`
+	// QID is the queue ID, 0 for the admin queue.
+	QID uint16 `json:"qid"`
+	// Reactor is the index of the reactor that serves it.
+	Reactor int `json:"reactor"`
+	// Transport is tcp or rdma.
+	Transport string `json:"transport"`
+	// Local is the address of the target, Remote that of the host.
+	Local  string `json:"local"`
+	Remote string `json:"remote"`
+	// Missed is how many completed commands before these are not known any more.
+	Missed uint64 `json:"missed"`
+	// Commands are the last ones that were completed, and those that are not.
+	Commands []TraceCommand `json:"commands"`
+}
+
+// TraceCommand is a command, without its data. Of Fabrics commands nothing but the type is known.
+type TraceCommand struct {
+	// Number counts the completed commands of the queue; it is missing for others.
+	Number uint64 `json:"number,omitempty"`
+	// State is waiting (for memory, at a limit or for data from the host), executing, responding
+	// (it is completed, and the response has not left), done, or abandoned (the queue ended first).
+	State string `json:"state"`
+	// Start is when it arrived.
+	Start time.Time `json:"start"`
+	// Command is its name, Opcode its opcode, FabricsType the type of a Fabrics command.
+	Command     string `json:"command"`
+	Opcode      uint16 `json:"opcode"`
+	FabricsType uint16 `json:"fabrics_type,omitempty"`
+	// CID is the command identifier.
+	CID uint16 `json:"cid"`
+	// NSID is the namespace.
+	NSID uint32 `json:"nsid,omitempty"`
+	// LBA is the first of the blocks of a command that has Blocks of them, FUA force unit access.
+	LBA    uint64 `json:"lba,omitempty"`
+	Blocks int    `json:"blocks,omitempty"`
+	FUA    bool   `json:"fua,omitempty"`
+	// Fused is 1 for the first and 2 for the second command of a fused operation.
+	Fused uint16 `json:"fused,omitempty"`
+	// CDW10, CDW11 and CDW12 (its lower half) are of commands without Blocks.
+	CDW10 uint32 `json:"cdw10,omitempty"`
+	CDW11 uint32 `json:"cdw11,omitempty"`
+	CDW12 uint16 `json:"cdw12,omitempty"`
+	// Length is the number of bytes of data.
+	Length uint32 `json:"length"`
+	// Status is the status of a completed command as text, StatusCode as a number: DNR, M, SCT and
+	// SC.
+	Status     string `json:"status,omitempty"`
+	StatusCode uint16 `json:"status_code"`
+	// WaitSeconds, HostDataSeconds, BackendSeconds and ResponseSeconds are how long it was in each
+	// stage, as in Latency: what is known so far, all of it in the state done.
+	WaitSeconds     float64 `json:"wait_seconds"`
+	HostDataSeconds float64 `json:"host_data_seconds"`
+	BackendSeconds  float64 `json:"backend_seconds"`
+	ResponseSeconds float64 `json:"response_seconds"`
+}
+
 // Reactor is a thread that serves connections.
 type Reactor struct {
 	// Index is the number of the reactor.

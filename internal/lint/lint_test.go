@@ -102,7 +102,8 @@ var allowed = map[string][]string{
 		"nvme/host",
 	},
 	"internal/cli": {
-		"fabric/rdma/verbs", "internal/bench", "internal/control", "internal/doctor", "nvme/auth",
+		"fabric/rdma/verbs", "fabric/tcp/pdu", "internal/bench", "internal/control",
+		"internal/doctor", "nvme", "nvme/auth",
 	},
 	"internal/control": {"fabric/admission", "internal/netlimit", "internal/sys"},
 	"internal/convert": {"config"},

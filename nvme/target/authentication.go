@@ -301,5 +301,9 @@ func (s *session) allow() error {
 		}
 	}
 	s.joinHost(s.ctrl.hostNQN)
-	return s.q.Allow()
+	if err := s.q.Allow(); err != nil {
+		return err
+	}
+	s.trace = new([TraceDepth]record)
+	return nil
 }

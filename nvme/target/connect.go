@@ -370,6 +370,7 @@ func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	s.setDepth(depth)
 	if p == fabric.Allowed {
 		s.joinHost(s.ctrl.hostNQN)
+		s.trace = new([TraceDepth]record)
 	}
 	s.noFlowControl = sqe.CATTR()&nvme.CATTRNoFlowControl != 0
 	return true

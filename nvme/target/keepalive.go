@@ -1,7 +1,6 @@
 package target
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -144,7 +143,7 @@ func (c *controller) checkKeepAlive() {
 		c.peerLog().Warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid",
 			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(k.period))
 		c.stopIO()
-		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(k.period)))
+		c.fail(&failure{"keep alive timer expired after " + time.Duration(k.period).String()})
 		return
 	}
 	c.startKeepAlive()
