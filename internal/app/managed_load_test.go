@@ -205,8 +205,8 @@ func TestManagedAndEnvironment(t *testing.T) {
 	o := newOrchestrated(t)
 	o.stop()
 	environ := []string{"NVMF_TARGET_SUBSYSTEMS=[{nqn: " + testNQN + "}]"}
-	load := func(edits ...config.Edit) (*config.Config, error) {
-		return config.Load(o.file, environ, backends, edits...)
+	load := func(options ...config.Option) (*config.Config, error) {
+		return config.Load(o.file, environ, backends, options...)
 	}
 	c, err := load()
 	o.must(err)
@@ -229,12 +229,12 @@ func TestManagedAndEnvironment(t *testing.T) {
 func TestFilesAreReadInTurn(t *testing.T) {
 	o := newOrchestrated(t)
 	load, reads := o.server.opts.Load, 0
-	o.server.opts.Load = func(edits ...config.Edit) (*config.Config, error) {
+	o.server.opts.Load = func(options ...config.Option) (*config.Config, error) {
 		if reads++; o.server.applying.TryLock() {
 			o.server.applying.Unlock()
 			t.Errorf("read %d is out of turn", reads)
 		}
-		return load(edits...)
+		return load(options...)
 	}
 	o.put(control.Object{Subsystem: testNQN}, "")
 	for _, ask := range []func(context.Context) (control.Plan, error){

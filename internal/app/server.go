@@ -37,8 +37,8 @@ type Options struct {
 	Log    *slog.Logger
 	// Level is that of Log, to change it; nil if it does not change.
 	Level *slog.LevelVar
-	// Load reads Config anew, for Reload, as it is after the edits.
-	Load func(...config.Edit) (*config.Config, error)
+	// Load reads Config anew, for Reload.
+	Load func(...config.Option) (*config.Config, error)
 	// StateFile keeps what hosts know and no configuration says; "" if it is not kept.
 	StateFile string
 	// Version is shown to hosts as the firmware revision and in the announcement.
@@ -112,7 +112,8 @@ type Server struct {
 	applying sync.Mutex // guards what follows
 	settings config.Settings
 	stopping bool
-	ending   chan struct{} // closed first, so that a change in progress ends soon
+	ending   context.Context // ends first, so that a change in progress ends soon
+	end      context.CancelFunc
 
 	releaseLimit time.Duration
 	onFileStep   fileStep // of edits of the managed directory
@@ -131,7 +132,7 @@ func NewServer(opts Options) *Server {
 		opts: opts, log: log, audit: audit, recorder: recorder,
 		peers: ratelog.New(log), started: time.Now(),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
-		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
+		atStart: opts.Config, releaseLimit: releaseLimit,
 		onFileStep: direct,
 	}
 	s.mdns = mdns.New(log)
@@ -141,6 +142,7 @@ func NewServer(opts Options) *Server {
 		ana:        map[string]map[uint32]*anaState{},
 		transition: cmp.Or(opts.ANATransition, target.ANATransitionTime*time.Second),
 	}
+	s.ending, s.end = context.WithCancel(context.Background())
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()
 	}
@@ -150,7 +152,7 @@ func NewServer(opts Options) *Server {
 	}
 	s.disks.look = func() ([]control.Disk, error) { return listDisks(s.current()) }
 	if opts.Load == nil {
-		s.opts.Load = func(...config.Edit) (*config.Config, error) { return nil, errNoFile }
+		s.opts.Load = func(...config.Option) (*config.Config, error) { return nil, errNoFile }
 	}
 	if opts.NamespaceUp == nil {
 		s.opts.NamespaceUp = func(string, uint32) {}
@@ -350,7 +352,7 @@ func (s *Server) Stop(ctx context.Context) error {
 
 func (s *Server) stop() error {
 	var errs []error
-	close(s.ending)
+	s.end()
 	if s.control != nil {
 		errs = append(errs, s.control.Close())
 	}
