@@ -156,9 +156,9 @@ func dummyKey(h Hash) *TLSKey {
 const MostTLSPSKs = 2 * mostTLSKeys
 
 // WithIdentity derives the PSKs with an identity from the keys of its host, of which there are at
-// most two; none if there are no such PSKs. As many are derived as from two keys, whatever keys there
-// are, so that the time does not tell. id is what ParseTLSIdentity has read. The caller wipes the
-// secrets.
+// most two; none if there are no such PSKs. As many are derived as from two keys, whatever keys
+// there are, so that the time does not tell. id is what ParseTLSIdentity has read. The caller wipes
+// the secrets.
 func WithIdentity(identity string, id TLSIdentity, keys []*TLSKey) (psks []TLSPSK) {
 	keys = slices.Clone(keys[:min(len(keys), mostTLSKeys)])
 	keys = slices.DeleteFunc(keys, func(k *TLSKey) bool { return tlsHash(k.Size()) != id.Hash })
