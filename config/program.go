@@ -116,6 +116,7 @@ func runProgram(ctx context.Context, args, env []string) (string, error) {
 	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Cancel, cmd.WaitDelay = kill, time.Second // for what holds the pipe
 	var err error
+	_ = sys.CloseOnExec() // before Linux 5.11 what this process was started with is inherited
 	if failed := sys.WithoutPrivileges(func() { err = cmd.Start() }); failed != nil || err != nil {
 		return "", errors.Join(failed, err)
 	}

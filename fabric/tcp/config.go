@@ -115,6 +115,9 @@ type Config struct {
 	// is. Any goroutine calls them, and PSKs makes new secrets in each call.
 	TLS  func(portID uint16) fabric.TLSPolicy
 	PSKs func(identity []byte) []auth.TLSPSK
+	// KeyCounts says whether a host still has the key of a PSK: Connect is refused otherwise, after
+	// the handshake; nil: it has. Any goroutine calls it.
+	KeyCounts func(hostNQN string, k *auth.TLSKey) bool
 }
 
 // Validate reports what cannot work.

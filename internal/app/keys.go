@@ -25,11 +25,21 @@ func (s *Server) tlsPSKs(identity []byte) (psks []auth.TLSPSK) {
 		}
 		return psks
 	}
-	var keys []*auth.TLSKey
-	if host, known := s.tlsKeys.Load(id.HostNQN); known {
-		keys = host.(*config.Authentication).TLSKeys(time.Now())
+	return auth.WithIdentity(string(identity), id, s.hostTLSKeys(id.HostNQN))
+}
+
+// hostTLSKeys are the keys of a host that count now.
+func (s *Server) hostTLSKeys(nqn string) []*auth.TLSKey {
+	host, known := s.tlsKeys.Load(nqn)
+	if !known {
+		return nil
 	}
-	return auth.WithIdentity(string(identity), id, keys)
+	return host.(*config.Authentication).TLSKeys(time.Now())
+}
+
+// tlsKeyCounts says whether a host still has a key. See tcp.Config.
+func (s *Server) tlsKeyCounts(nqn string, k *auth.TLSKey) bool {
+	return slices.ContainsFunc(s.hostTLSKeys(nqn), k.Equal)
 }
 
 // probeKeys warns of keys that prove nothing, because any other name will do, or are not used, and

@@ -71,3 +71,39 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 		}
 	}
 }
+
+// TestProgramsInheritNothing: a program that prints a key has its three descriptors, and none of
+// those that the running target has.
+func TestProgramsInheritNothing(t *testing.T) {
+	key, err := auth.NewKey(32, auth.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(t.TempDir(), "list")
+	// ls has another one, for the directory.
+	script := fmt.Sprintf("ls -l /proc/self/fd >%s; echo %s", list, key.Reveal())
+	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
+		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
+	load := loader(file)
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{
+		Config: c, Load: load, StateFile: filepath.Join(t.TempDir(), "state"),
+		ControlSocket: filepath.Join(t.TempDir(), "control.sock"),
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.planOfReload(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(b), " -> "); n != 4 {
+		t.Errorf("%d descriptors:\n%s", n, b)
+	}
+}

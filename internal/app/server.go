@@ -261,7 +261,7 @@ func (s *Server) startWorkers() error {
 	tc := c.TCP
 	tc.Log = s.log
 	if tc.TLS == nil {
-		tc.TLS, tc.PSKs = s.listeners.tlsOf, s.tlsPSKs
+		tc.TLS, tc.PSKs, tc.KeyCounts = s.listeners.tlsOf, s.tlsPSKs, s.tlsKeyCounts
 	}
 	list := []fabric.Transport{tcp.New(tc)}
 	if s.opts.Verbs != nil {

@@ -96,9 +96,10 @@ func (k TLSKey) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String()))
 // TLSPSK is a PSK ready for TLS. It prints as its identity.
 type TLSPSK struct {
 	Identity string
-	Hash     Hash   // that of the cipher suite: SHA256 or SHA384
-	Compat   bool   // derived with the labels of libnvme before 1.16, or of its functions for them
-	Secret   []byte // Hash.Size() bytes, which the owner wipes
+	Hash     Hash    // that of the cipher suite: SHA256 or SHA384
+	Compat   bool    // derived with the labels of libnvme before 1.16, or of its functions for them
+	Secret   []byte  // Hash.Size() bytes, which the owner wipes
+	Key      *TLSKey // from which it was derived; nil if it was generated
 }
 
 // String does not tell the secret.
@@ -128,10 +129,10 @@ func (k *TLSKey) PSKs(hostNQN, subNQN string) ([]TLSPSK, error) {
 		names := fmt.Sprintf("R%02d %s %s", cipher, hostNQN, subNQN)
 		v1, v0 := "NVMe1"+names+" "+digest, "NVMe0"+names
 		psks = append(psks, TLSPSK{v1, cipher, compat, expandLabel(cipher, retained,
-			"nvme-tls-psk", fmt.Sprintf("%02d %s", cipher, digest), compat)})
+			"nvme-tls-psk", fmt.Sprintf("%02d %s", cipher, digest), compat), k})
 		if len(v0) <= maxContext {
 			psks = append(psks, TLSPSK{v0, cipher, compat, expandLabel(cipher, retained,
-				"nvme-tls-psk", v0, compat)})
+				"nvme-tls-psk", v0, compat), k})
 		}
 		clear(retained)
 	}
