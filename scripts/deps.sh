@@ -53,10 +53,10 @@ apt_install bash ca-certificates curl gcc git libc6-dev make pkg-config libibver
   librdmacm-dev libssl-dev
 case ${1:-build} in
   build) ;;
-  package) apt_install dpkg-dev jq mmdebstrap rpm ;;
-  unit) apt_install dpkg-dev jq rpm shellcheck ;;
+  package) apt_install apparmor dpkg-dev jq mmdebstrap rpm runc ;;
+  unit) apt_install apparmor dpkg-dev jq rpm shellcheck ;;
   demo) tests/lab/install.sh demo ;;
-  test) apt_install dpkg-dev rpm shellcheck; tests/lab/install.sh ;;
+  test) apt_install apparmor dpkg-dev rpm shellcheck; tests/lab/install.sh ;;
   *) die "usage: deps.sh [build|package|unit|demo|test]" ;;
 esac
 # shellcheck disable=SC2031

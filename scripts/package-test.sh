@@ -1,8 +1,8 @@
 #!/bin/bash
 # package-test.sh [all]: builds the packages and checks what is in them. With "all" it also builds
 # them again in another directory, with nothing cached, and compares the bytes; and installs,
-# upgrades, removes and purges the .deb in a clean Debian 12, as root or through sudo, and unpacks
-# the .rpm. The Debian is made once (a minute to five) and cached.
+# upgrades and removes the .deb and the .rpm in a clean Debian 12, as root or through sudo, and runs
+# the program in a container. The Debian is made once (a minute to five) and cached.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -22,10 +22,12 @@ dpkg-deb --fsys-tarfile "$deb" | tar -t | sed -n 's/^\.\(.*[^/]\)$/\1/p' | sort 
 rpm -qlp "$rpm" | sed 's/site-functions/vendor-completions/' | sort >"$work/rpm"
 diff "$work/deb" "$work/rpm" || die "the .deb and the .rpm have different files"
 for f in /usr/bin/nvmf-target /usr/lib/systemd/system/nvmf-target.service \
-  /usr/share/nvmf-target/schema.json /usr/share/man/man1/nvmf-target-serve.1.gz \
+  /usr/share/nvmf-target/schema.json /usr/share/nvmf-target/apparmor /usr/share/man/man1/nvmf-target-serve.1.gz \
   /usr/share/bash-completion/completions/nvmf-target; do
   grep -qx "$f" "$work/deb" || die "$f is missing"
 done
+apparmor_parser --skip-kernel-load --skip-cache --kernel-features=/etc/apparmor.d/abi/3.0 \
+  --warn=all --Werror packaging/apparmor/nvmf-target || die "packaging/apparmor/nvmf-target"
 for p in "$deb" "$host"; do dpkg-deb -x "$p" "$work/files"; done
 [ "$(dpkg-deb -I "$deb" conffiles)" = /etc/nvmf-target/nvmf-target.yaml ] || die "conffiles of $deb"
 [ "$(rpm -qp --configfiles "$rpm")" = /etc/nvmf-target/nvmf-target.yaml ] || die "those of $rpm"
@@ -55,6 +57,11 @@ tar -c --exclude=./bin . | tar -x -C "$work/elsewhere/tree"
   TZ=Asia/Tokyo LC_ALL=C GOCACHE=$work/gocache scripts/package.sh >/dev/null)
 diff -r bin/package "$work/elsewhere/tree/bin/package" || die "two builds differ"
 sha256sum bin/package/*
+# The next version, for an upgrade of the .rpm.
+(cd "$work/elsewhere/tree"
+  sed -i '0,/^## /s/^## .*/## 99.0.0/' CHANGELOG.md
+  GOCACHE=$work/gocache scripts/package.sh >/dev/null)
+next=$(echo "$work"/elsewhere/tree/bin/package/nvmf-target-99*.rpm)
 
 say "a clean Debian 12"
 packages=systemd,udev,libibverbs1,librdmacm1,libssl3
@@ -69,9 +76,13 @@ if [ ! -e "$tarball" ]; then
   )
   "${as_root[@]}" mv "$tarball.new" "$tarball"
 fi
-root=$work/root
-mkdir "$root"
-"${as_root[@]}" tar -x -C "$root" -f "$tarball"
+new_root() { root=$work/$1; mkdir "$root"; "${as_root[@]}" tar -x -C "$root" -f "$tarball"; }
+
+say "a container"
+new_root image
+scripts/container-test.sh "$root" "$work/files/usr/bin/nvmf-target"
+
+new_root debian
 inside() {
   "${as_root[@]}" env -i PATH=/usr/local/sbin:/usr/sbin:/usr/bin unshare --mount --pid --fork \
     --root="$root" --mount-proc "$@"
@@ -102,9 +113,12 @@ inside dpkg -i /host.deb >/dev/null
 inside sh -c "echo data >$D/disk0.img; echo {} >$D/state; mkdir $D/managed"
 
 # systemd does not run here: a systemctl that writes down what it is told.
-inside sh -c 'mkdir -p /run/systemd/system
-  printf "#!/bin/sh\necho \"\$@\" >>/systemctl\n" >/usr/local/sbin/systemctl
-  chmod 755 /usr/local/sbin/systemctl'
+fake_systemctl() {
+  inside sh -c 'mkdir -p /run/systemd/system
+    printf "#!/bin/sh\necho \"\$@\" >>/systemctl\n" >/usr/local/sbin/systemctl
+    chmod 755 /usr/local/sbin/systemctl'
+}
+fake_systemctl
 told() { "${as_root[@]}" grep -qx "$1" "$root/systemctl"; }
 
 say "upgrade: a configuration that was not edited is replaced, and what runs is restarted"
@@ -136,8 +150,24 @@ inside find / -xdev -path /proc -prune -o -name '*nvmf-target*' -print |
   grep -vE "^$D|^/usr/(lib/udev|share/doc/nvmf-target-host)|^/var/lib/dpkg/info/nvmf-target-host" &&
   fail "purge left these files"
 
-say "the .rpm"
-"${as_root[@]}" rpm --root "$root" --force-debian --nodeps --noscripts -i "$PWD/$rpm"
-inside test -x /usr/bin/nvmf-target -a -e $C || fail "$rpm was not unpacked"
+say "the .rpm: install, upgrade, remove"
+new_root rpm
+fake_systemctl
+in_rpm() { "${as_root[@]}" rpm --root "$root" --force-debian --nodeps "$@"; }
+in_rpm --initdb
+in_rpm -i "$PWD/$rpm" || fail "$rpm cannot be installed"
+[ "$(inside stat -c '%a %U:%G' $C)" = "640 root:nvmf-target" ] || fail "rights of $C"
+in_rpm -V nvmf-target | grep -v " c $C$" && fail "installed files differ"
+inside setpriv --reuid=nvmf-target --regid=nvmf-target --clear-groups nvmf-target check
+inside sh -c "echo data >$D/disk0.img; echo '# edited' >>$C; rm -f /systemctl"
+in_rpm -U "$next" || fail "$next is no upgrade"
+[ "$(in_rpm -q --qf '%{VERSION}' nvmf-target | cut -c1-2)" = 99 ] || fail "it is the old version"
+inside grep -q '# edited' $C || fail "an edited configuration was replaced"
+told "try-restart nvmf-target" || fail "no restart"
+! told "disable.*" || fail "an upgrade disables the unit"
+in_rpm -e nvmf-target
+told "disable --now nvmf-target" || fail "the unit is not stopped"
+inside test ! -e /usr/bin/nvmf-target -a -e $C.rpmsave || fail "program or configuration"
+[ "$(inside cat $D/disk0.img)" = data ] || fail "removal deleted data"
 rpm -qp --requires --recommends "$rpm"
 say "all passed"

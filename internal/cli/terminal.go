@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -174,19 +175,23 @@ func (t *terminal) remember(r *rates) {
 
 // line is the history as bars, the highest of which is the largest value.
 func line(list []point, now time.Time) string {
-	var sum, n [sparkline]float64
+	sum, n := make([]float64, sparkline), [sparkline]float64{}
 	for _, p := range list {
 		i := sparkline - 1 - int(now.Sub(p.at)*sparkline/minute)
 		sum[i], n[i] = sum[i]+p.iops, n[i]+1
 	}
-	most := 0.0
 	for i := range sum {
 		sum[i] /= max(n[i], 1)
-		most = max(most, sum[i])
 	}
+	return bars(sum)
+}
+
+// bars are values, which are not negative, as characters of that height.
+func bars(values []float64) string {
+	most := slices.Max(values)
 	bars := []rune(" ▁▂▃▄▅▆▇█")
 	var b strings.Builder
-	for _, v := range sum {
+	for _, v := range values {
 		i := 0
 		if v > 0 {
 			i = 1 + int(v/most*float64(len(bars)-2))

@@ -97,7 +97,13 @@ var allowed = map[string][]string{
 	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
-	"internal/cli":     {"internal/control", "internal/doctor", "nvme/auth"},
+	"internal/bench": {
+		"fabric/rdma/verbs", "internal/histogram", "internal/load", "nvme", "nvme/auth",
+		"nvme/host",
+	},
+	"internal/cli": {
+		"fabric/rdma/verbs", "internal/bench", "internal/control", "internal/doctor", "nvme/auth",
+	},
 	"internal/control": {"fabric/admission", "internal/netlimit", "internal/sys"},
 	"internal/convert": {"config"},
 	"internal/doctor":  {"internal/storage", "internal/sys", "internal/uring"},
@@ -105,6 +111,7 @@ var allowed = map[string][]string{
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
 	"internal/histogram": {},
+	"internal/load":      {"internal/histogram", "nvme", "nvme/host"},
 	"internal/limit":     {},
 	"internal/lint":      {},
 	"internal/list":      {},

@@ -10,6 +10,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
+// TestBatchFits checks that a batch fits in one buffer of TCP (see ADR 0034): with an MTU of 9000
+// those are seven segments of 8,948 bytes, with 1500 forty-five of 1,448, and one on the loopback.
+func TestBatchFits(t *testing.T) {
+	p := newPair(t, auth.SHA256)
+	v := p.b.vectors[:1]
+	sys.SetIovec(&v[0], p.b.in[:batch])
+	n, ok := p.client.out.aead.Seal(p.b.sealed, 1, v, 0, batch, maxContent, typeApplication)
+	if limit := 7 * 8948; !ok || n > limit {
+		t.Errorf("a batch has %d bytes, at most %d fit", n, limit)
+	}
+}
+
 // BenchmarkSeal seals a batch, of data in pieces with headers of 24 bytes before them.
 func BenchmarkSeal(b *testing.B) {
 	for _, size := range []int{4 << 10, 128 << 10} {

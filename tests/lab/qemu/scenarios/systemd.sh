@@ -1,7 +1,7 @@
 # packaging/ under Debian's systemd: the unit is ready when it serves, without root; it reloads,
 # restarts after a crash and when it hangs, and says why it does not start. What it confines does not
 # keep the target from RDMA, disks, NVMe drives, io_uring, CPUs, multicast DNS, credentials and
-# programs that print keys. The udev rule of hosts.
+# programs that print keys, nor does the AppArmor profile. The udev rule of hosts.
 # The log of the kernel is not checked, since crashes and hangs cause warnings.
 # variants: rxe
 # init: systemd
@@ -60,6 +60,12 @@ AmbientCapabilities=CAP_NET_BIND_SERVICE CAP_KILL
 CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_KILL
 EOF
 systemctl daemon-reload
+if [ -e /run/out/apparmor/policy ]; then
+  cat /run/out/apparmor/policy >/sys/kernel/security/apparmor/.replace ||
+    fail "the kernel does not take the AppArmor profile"
+else
+  say "without the AppArmor profile, since the machine that runs the lab has no apparmor_parser"
+fi
 
 say "start"
 systemctl start nvmf-target ||
@@ -67,6 +73,9 @@ systemctl start nvmf-target ||
 pid=$(property MainPID)
 say "$(property ActiveState), $(ps -o user:16=,rss= -p "$pid"), status: $(property StatusText)"
 [ "$(ps -o user:16= -p "$pid")" = nvmf-target ] || fail "the target does not run as nvmf-target"
+[ ! -e /run/out/apparmor/policy ] ||
+  [ "$(cat "/proc/$pid/attr/apparmor/current")" = "nvmf-target (enforce)" ] ||
+  fail "the AppArmor profile is not applied"
 [ "$(stat -c %U /var/lib/nvmf-target/disk0.img)" = nvmf-target ] ||
   fail "disk0.img does not belong to nvmf-target"
 cat /proc/"$pid"/task/*/status >/tmp/status
@@ -132,3 +141,5 @@ say "a broken configuration"
 sed -i 's/allow_any_host/allow_any_hots/' /etc/nvmf-target/nvmf-target.yaml
 systemctl start nvmf-target && fail "it started with a broken configuration"
 wait_for 10 journal allow_any_hots # the error names it
+! dmesg | grep 'apparmor="DENIED".*profile="nvmf-target"' ||
+  fail "the AppArmor profile denies what the target needs"
