@@ -130,6 +130,9 @@ func (q *queue) stepped(j *handshakeJob) {
 		q.conn.info.TLS = &fabric.TLS{
 			HostNQN: q.psk.HostNQN, SubNQN: q.psk.SubNQN, Cipher: q.psk.Cipher(),
 		}
+		if key, counts := q.psk.Key, q.g.t.cfg.KeyCounts; key != nil && counts != nil {
+			q.conn.info.TLS.Counts = func() bool { return counts(q.psk.HostNQN, key) }
+		}
 		if q.psk.Generated {
 			q.conn.info.TLS.Generated = q.psk.TLSPSK.Identity
 		}

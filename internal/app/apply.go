@@ -66,20 +66,34 @@ func (s *Server) apply(c *config.Config) ([]config.Change, error) {
 	}
 	s.settings = config.Merge(s.settings, wanted)
 	s.config.Store(c)
-	c.InUse()
 	return changes, nil
 }
 
 // errNoFile is the error of a server that cannot load its configuration.
 var errNoFile = errors.New("the target was not started from a file")
 
+// lockAndLoad loads the configuration anew, and returns with s.applying held, whatever the error.
+// Programs that print keys have run before, so that nothing else waits for them. The file is read
+// again then: who waits for another one to end has it as it is afterwards.
+func (s *Server) lockAndLoad() (*config.Config, error) {
+	before := s.config.Load()
+	c, err := s.opts.Load(config.Within(s.ending))
+	s.applying.Lock()
+	switch {
+	case err == nil:
+		return s.opts.Load(config.Within(s.ending), c.Printed())
+	case s.config.Load() != before: // what was read may have been neither the old nor the new
+		return s.opts.Load(config.Within(s.ending))
+	}
+	return nil, err
+}
+
 // Reload loads the configuration anew and applies it; see Apply. by says who wants it, as keys and
 // values of log lines.
 func (s *Server) Reload(by ...any) ([]config.Change, error) {
-	s.applying.Lock() // first: who waits for another one to end applies the file as it is then
+	c, err := s.lockAndLoad()
 	defer s.applying.Unlock()
 	s.audit.reopen()
-	c, err := s.opts.Load()
 	var changes []config.Change
 	if err == nil {
 		err = s.renewCertificates(c)

@@ -97,9 +97,8 @@ func (s *Server) controlSource() control.Source {
 
 // planOfReload is what Reload would change.
 func (s *Server) planOfReload() (control.Plan, error) {
-	s.applying.Lock() // first, as in Reload: a request may be about to write its file
+	c, err := s.lockAndLoad()
 	defer s.applying.Unlock()
-	c, err := s.opts.Load()
 	if err != nil {
 		return plan(nil, err)
 	}

@@ -314,7 +314,7 @@ func TestTLSKeys(t *testing.T) {
 						}
 						return bytes.Equal(o.Secret, p.Secret) && o.Compat == p.Compat
 					})
-				if found != slices.Contains(want, k) {
+				if found != slices.Contains(want, k) || found != s.tlsKeyCounts(nqn, k) {
 					t.Errorf("%v counts: %t", p, found)
 				}
 			}

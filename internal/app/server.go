@@ -38,8 +38,8 @@ type Options struct {
 	Log    *slog.Logger
 	// Level is that of Log, to change it; nil if it does not change.
 	Level *slog.LevelVar
-	// Load reads Config anew, for Reload, as it is after the edits.
-	Load func(...config.Edit) (*config.Config, error)
+	// Load reads Config anew, for Reload.
+	Load func(...config.Option) (*config.Config, error)
 	// StateFile keeps what hosts know and no configuration says; "" if it is not kept.
 	StateFile string
 	// Version is shown to hosts as the firmware revision and in the announcement.
@@ -117,7 +117,8 @@ type Server struct {
 	applying sync.Mutex // guards what follows
 	settings config.Settings
 	stopping bool
-	ending   chan struct{} // closed first, so that a change in progress ends soon
+	ending   context.Context // ends first, so that a change in progress ends soon
+	end      context.CancelFunc
 
 	releaseLimit time.Duration
 	onFileStep   fileStep // of edits of the managed directory
@@ -136,7 +137,7 @@ func NewServer(opts Options) *Server {
 		opts: opts, log: log, audit: audit, recorder: recorder,
 		peers: ratelog.New(log), started: time.Now(),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
-		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
+		atStart: opts.Config, releaseLimit: releaseLimit,
 		onFileStep: direct,
 	}
 	s.mdns = mdns.New(log)
@@ -146,6 +147,7 @@ func NewServer(opts Options) *Server {
 		ana:        map[string]map[uint32]*anaState{},
 		transition: cmp.Or(opts.ANATransition, target.ANATransitionTime*time.Second),
 	}
+	s.ending, s.end = context.WithCancel(context.Background())
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()
 	}
@@ -155,7 +157,7 @@ func NewServer(opts Options) *Server {
 	}
 	s.disks.look = func() ([]control.Disk, error) { return listDisks(s.current()) }
 	if opts.Load == nil {
-		s.opts.Load = func(...config.Edit) (*config.Config, error) { return nil, errNoFile }
+		s.opts.Load = func(...config.Option) (*config.Config, error) { return nil, errNoFile }
 	}
 	if opts.NamespaceUp == nil {
 		s.opts.NamespaceUp = func(string, uint32) {}
@@ -264,7 +266,7 @@ func (s *Server) startWorkers() error {
 	tc := c.TCP
 	tc.Log = s.log
 	if tc.TLS == nil {
-		tc.TLS, tc.PSKs = s.listeners.tlsOf, s.tlsPSKs
+		tc.TLS, tc.PSKs, tc.KeyCounts = s.listeners.tlsOf, s.tlsPSKs, s.tlsKeyCounts
 	}
 	list := []fabric.Transport{tcp.New(tc)}
 	if s.opts.Verbs != nil {
@@ -355,7 +357,7 @@ func (s *Server) Stop(ctx context.Context) error {
 
 func (s *Server) stop() error {
 	var errs []error
-	close(s.ending)
+	s.end()
 	if s.control != nil {
 		errs = append(errs, s.control.Close())
 	}

@@ -130,7 +130,7 @@ var allowed = map[string][]string{
 	"internal/storage":               {"internal/sys"},
 	"internal/sys":                   {},
 	"internal/testutil":              {},
-	"internal/turns":                 {"internal/list"},
+	"internal/turns":                 {"internal/list", "internal/sys"},
 	"internal/uring":                 {},
 	"internal/web":                   {"internal/control", "internal/netlimit"},
 }

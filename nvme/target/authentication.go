@@ -24,6 +24,7 @@ const authenticationRequired = nvme.AuthenticationRequired | nvme.DNR
 var (
 	errNoConnect       = errors.New("no successful Connect command in time")
 	errUnfinished      = errors.New("the host did not authenticate in time")
+	errKeptQueue       = errors.New("a PSK was generated, and nothing else is served on this queue")
 	errUnauthenticated = errors.New("the host failed to authenticate")
 	errNotAttached     = errors.New("the controller has this queue already, or has ended")
 )
@@ -283,7 +284,9 @@ func (s *session) startDeadline() {
 	s.stopDeadline = s.h.after(connectDeadline, func() {
 		why := errNoConnect
 		if s.auth != nil {
-			why = errUnfinished
+			if why = errUnfinished; s.concatenates && s.auth.chap.State() == auth.Authenticated {
+				why = errKeptQueue // the host was to connect again, with the PSK
+			}
 			// the host is late, not the target
 			if s.auth.job == nil && s.auth.chap.State() != auth.Authenticated {
 				s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
