@@ -81,7 +81,7 @@ subsystems:
 func (w *world) start() {
 	w.t.Helper()
 	w.write()
-	load := func(...config.Edit) (*config.Config, error) {
+	load := func(...config.Option) (*config.Config, error) {
 		text, err := os.ReadFile(filepath.Join(w.dir, "c.yaml"))
 		if err != nil {
 			return nil, err
