@@ -108,6 +108,8 @@ var patternFlags = []string{
 	"passes",
 }
 
+var errNotComplete = errors.New("the measurement ended early: its report says why")
+
 func measure(cmd *cobra.Command, c bench.Connection, s bench.Settings, version, jsonFile,
 	htmlFile string,
 ) error {
@@ -119,6 +121,9 @@ func measure(cmd *cobra.Command, c bench.Connection, s bench.Settings, version, 
 	live.clear()
 	if r == nil {
 		return err
+	}
+	if err != nil {
+		err = errNotComplete // the report has the reason
 	}
 	err = errors.Join(err, r.WriteText(cmd.OutOrStdout()))
 	for name, write := range map[string]func(io.Writer) error{
