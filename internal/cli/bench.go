@@ -122,10 +122,15 @@ func measure(cmd *cobra.Command, c bench.Connection, s bench.Settings, version, 
 	if r == nil {
 		return err
 	}
-	if err != nil {
-		err = errNotComplete // the report has the reason
+	return output(cmd.OutOrStdout(), r, jsonFile, htmlFile)
+}
+
+// output writes a report. Its error does not repeat the reason of an early end.
+func output(out io.Writer, r *bench.Report, jsonFile, htmlFile string) (err error) {
+	if r.Error != "" {
+		err = errNotComplete
 	}
-	err = errors.Join(err, r.WriteText(cmd.OutOrStdout()))
+	err = errors.Join(err, r.WriteText(out))
 	for name, write := range map[string]func(io.Writer) error{
 		jsonFile: r.WriteJSON, htmlFile: r.WriteHTML,
 	} {
