@@ -285,13 +285,17 @@ func (t *Tracer) Read(ctx context.Context, fn func(*TraceQueue) error) error {
 	t.t.mu.Lock()
 	handlers := slices.Clone(t.t.handlers)
 	t.t.mu.Unlock()
-	read := map[uint64]uint64{} // without those that have ended
+	before, read := t.read, map[uint64]uint64{} // without those that have ended
 	for _, h := range handlers {
 		var sessions []*session
 		err := h.do(ctx, func() {
 			for s := range h.sessions.All() {
-				if s.trace != nil && !s.unproven() &&
-					t.filter.selects(s.ctrl.hostNQN, s.ctrl.sub.nqn, s.qid) {
+				switch {
+				case s.trace == nil || s.unproven() ||
+					!t.filter.selects(s.ctrl.hostNQN, s.ctrl.sub.nqn, s.qid):
+				case t.follow && s.traced == before[s.id]: // no message for idle queues
+					read[s.id] = s.traced
+				default:
 					sessions = append(sessions, s)
 				}
 			}
@@ -312,11 +316,7 @@ func (t *Tracer) readQueue(ctx context.Context, s *session, fn func(*TraceQueue)
 ) (uint64, error) {
 	from := new(traceCopy) // the reactor may use it after an error
 	after := t.read[s.id]
-	if err := s.h.do(ctx, func() {
-		if !t.follow || s.traced != after {
-			s.copyTrace(from)
-		}
-	}); err != nil {
+	if err := s.h.do(ctx, func() { s.copyTrace(from) }); err != nil {
 		return 0, err
 	}
 	q, last := s.queue(from, after, t.follow)

@@ -3,6 +3,7 @@ package target
 import (
 	"net/netip"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,11 +129,26 @@ func TestFollowTrace(t *testing.T) {
 			t.Errorf("again: %+v", list[0])
 		}
 	}
+	loop := &countingLoop{Loop: r.target.handlers[0].loop}
+	r.target.handlers[0].loop = loop
+	if r.trace(tr); loop.posts.Load() != 1 {
+		t.Errorf("%d messages to a reactor whose queues are idle", loop.posts.Load())
+	}
 	h.hangUp()
 	r.until("the queues have ended", func() bool { return r.target.Sessions() == 0 })
 	if r.trace(tr); len(tr.read) > 0 {
 		t.Errorf("%d queues that have ended are known", len(tr.read))
 	}
+}
+
+type countingLoop struct {
+	fabric.Loop
+	posts atomic.Int32
+}
+
+func (l *countingLoop) Post(fn func()) {
+	l.posts.Add(1)
+	l.Loop.Post(fn)
 }
 
 // TestTraceDumps: what is kept of queues that fail, and only of these.
