@@ -36,7 +36,8 @@ type namespaceFiles struct {
 
 func newNamespaceFiles(dir string) namespaceFiles {
 	return namespaceFiles{
-		dir: dir, step: direct, writers: make(chan struct{}, writersAtOnce), failed: new(atomic.Bool),
+		dir: dir, step: direct, writers: make(chan struct{}, writersAtOnce),
+		failed: new(atomic.Bool),
 	}
 }
 

@@ -61,11 +61,13 @@ func Bucket(ns int64) int {
 
 // sampler makes states while pages are open. Any goroutine may use it.
 type sampler struct {
-	src    Source
-	log    *slog.Logger
-	ctx    context.Context // ends with close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	src Source
+	log *slog.Logger
+	// mistaken is done when a panic is in the log.
+	mistaken sync.Once
+	ctx      context.Context // ends with close
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
 	pages   int
@@ -189,8 +191,10 @@ func (s *sampler) find(found *slow, looked *time.Time) {
 func (s *sampler) safely(fn func()) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("the page cannot show the state, which is a mistake in this program",
-				"err", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err := fmt.Errorf("%v\n%s", p, debug.Stack())
+			s.mistaken.Do(func() { // not each two seconds
+				s.log.Error("the page cannot show the state: a mistake in this program", "err", err)
+			})
 		}
 	}()
 	fn()
