@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
@@ -78,9 +79,8 @@ func (c connectionCounts) plus(o connectionCounts) connectionCounts {
 }
 
 // update counts what connections did since the last call, and adds to hosts what they are now.
+// mu is held since before list was made: an older one would count all anew.
 func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metrics.Host) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.totals == nil {
 		t.totals = map[string]connectionCounts{}
 	}
@@ -98,7 +98,9 @@ func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metr
 			h.RTT = max(h.RTT, c.Link.RTT)
 		}
 		if c.QID == 0 {
-			h.Controllers++
+			if !c.Discovery {
+				h.Controllers++
+			}
 			if c.KeepAliveTimeout > 0 {
 				m := c.KeepAliveMargin.Seconds() / c.KeepAliveTimeout.Seconds()
 				if h.Margin < 0 || m < h.Margin {
@@ -111,6 +113,9 @@ func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metr
 			now.commands, now.nearlyFull = c.Commands, c.NearlyFull
 		}
 		key := connectionKey{c.Transport, c.Local, c.Remote}
+		if !c.HasLink { // it ends just now, or never had one
+			now.retransmits = t.last[key].retransmits
+		}
 		last[key] = now
 		t.totals[name] = t.totals[name].plus(now.since(t.last[key]))
 	}
@@ -127,8 +132,15 @@ func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metr
 }
 
 // hostMetrics has the hosts that the configuration names, since others choose their names, and
+<<<<<<< HEAD
 // those together, and the security of connections. It returns nil if a reactor does not answer.
 func (s *Server) hostMetrics() (list []metrics.Host, secured metrics.Secured) {
+=======
+// those together. It returns nil if a reactor does not answer.
+func (s *Server) hostMetrics() (list []metrics.Host) {
+	s.hostTotals.mu.Lock()
+	defer s.hostTotals.mu.Unlock()
+>>>>>>> main
 	ctx, cancel := context.WithTimeout(context.Background(), usageTimeout)
 	defer cancel()
 	connections, err := s.target.Connections(ctx)
@@ -168,10 +180,49 @@ func (s *Server) deviceMetrics() (list []metrics.Device) {
 	return list
 }
 
-// portCounters reads the counters of the ports of RDMA devices. Drivers have others: CNP, ECN and
-// packets out of sequence are in hw_counters.
-func portCounters() []metrics.PortCounter { return readPortCounters("/sys/class/infiniband") }
+// portLook reads the counters of the ports of RDMA devices. Some drivers ask the firmware, which
+// may not answer: one goroutine at a time waits for it.
+type portLook struct {
+	dir string // "": that of the kernel
 
+	mu      sync.Mutex
+	running chan struct{} // closed when the look ends; nil: there is none
+	found   []metrics.PortCounter
+}
+
+// counters returns nil if a device does not answer.
+func (l *portLook) counters() []metrics.PortCounter {
+	running := l.begin()
+	select {
+	case <-running:
+	case <-time.After(usageTimeout):
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.found
+}
+
+func (l *portLook) begin() (running chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running != nil {
+		return l.running
+	}
+	running = make(chan struct{})
+	l.running = running
+	go func() {
+		found := readPortCounters(cmp.Or(l.dir, "/sys/class/infiniband"))
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		close(running)
+		l.found, l.running = found, nil
+	}()
+	return running
+}
+
+// readPortCounters: drivers have others than the specification; CNP, ECN and packets out of
+// sequence are in hw_counters.
 func readPortCounters(dir string) (list []metrics.PortCounter) {
 	names, _ := filepath.Glob(filepath.Join(dir, "*/ports/*/*counters/*"))
 	for _, name := range names {
@@ -202,11 +253,11 @@ func fileExists(name string) bool {
 	return err == nil
 }
 
-// isUnsaved says that the file lacks something.
+// isUnsaved says that a file lacks something. Without a state directory nothing is to be saved.
 func (s *state) isUnsaved() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unsaved || s.file == ""
+	return s.unsaved || s.unusable || slices.ContainsFunc(s.others, (*atomic.Bool).Load)
 }
 
 // expiries are the ends of certificates and of old keys of hosts, the soonest of each.

@@ -3,14 +3,21 @@ package app
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // TestHostMetrics: what a named host did stays counted when it leaves, and what others call
@@ -125,5 +132,61 @@ func TestPortCounters(t *testing.T) {
 	}
 	if got := readPortCounters(dir); !slices.Equal(got, want) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestHungPort: firmware that does not answer costs a scrape a second, and one goroutine in all.
+func TestHungPort(t *testing.T) {
+	l := &portLook{dir: t.TempDir()}
+	name := filepath.Join(l.dir, "mlx5_0/ports/1/hw_counters/np_cnp_sent")
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(name, 0o600); err != nil { // nobody writes yet
+		t.Fatal(err)
+	}
+	before := runtime.NumGoroutine()
+	var scrapes sync.WaitGroup
+	for range 4 {
+		scrapes.Go(func() {
+			if got := l.counters(); got != nil {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+	scrapes.Wait()
+	if n := runtime.NumGoroutine() - before; n > 1 {
+		t.Errorf("%d goroutines wait", n)
+	}
+	running := l.begin()
+	if err := os.WriteFile(name, []byte("7\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	<-running
+}
+
+// TestEndingConnection: what a connection has counted is not counted again when the kernel does not
+// know it any more, and a discovery controller is no path.
+func TestEndingConnection(t *testing.T) {
+	var totals hostTotals
+	c := target.ConnectionInfo{
+		HostNQN: "a", QID: 1, Commands: 1000, HasLink: true, Link: fabric.Link{Retransmits: 3},
+	}
+	discovery := target.ConnectionInfo{
+		HostNQN: "a", Discovery: true, Remote: netip.MustParseAddrPort("127.0.0.1:1"),
+	}
+	look := func() metrics.Host {
+		hosts := map[string]*metrics.Host{"": {}, "a": {}}
+		totals.update([]target.ConnectionInfo{c, discovery}, hosts)
+		return *hosts["a"]
+	}
+	first := look()
+	c.Commands, c.HasLink, c.Link = 1001, false, fabric.Link{}
+	last := look()
+	if first.Commands != 1000 || last.Commands != 1001 || last.Retransmits != 3 {
+		t.Errorf("%+v, then %+v", first, last)
+	}
+	if last.Controllers != 0 {
+		t.Errorf("%d paths", last.Controllers)
 	}
 }

@@ -106,6 +106,7 @@ type Server struct {
 	discovery  atomic.Pointer[config.Discovery] // as applied; nil: the default
 	disks      diskLooks
 	hostTotals hostTotals
+	ports      portLook
 	tlsKeys    sync.Map // *config.Authentication by the NQN of the host
 	next       atomic.Uint64
 	external   bool // storage is opened by Options.OpenDevice
@@ -230,6 +231,7 @@ func (s *Server) targetOptions() (target.Options, error) {
 	if err != nil {
 		return o, err
 	}
+	s.state.others = []*atomic.Bool{r.failed, u.failed}
 	for name := range r.kept {
 		if find(s.atStart, config.Object{NQN: name.NQN, NSID: name.NSID}) == nil {
 			s.log.Warn("reservations are kept for a namespace that is not configured", "subsystem",

@@ -51,9 +51,9 @@ func (s *Server) setWeb(c *config.Config) (err error) {
 }
 
 // planOfPage is what Reload would change. It keeps no change waiting, not even the one that closes
-// the page, which waits for it.
-func (s *Server) planOfPage() (control.Plan, error) {
-	c, err := s.opts.Load()
+// the page, which waits for it. Programs that print keys end with ctx.
+func (s *Server) planOfPage(ctx context.Context) (control.Plan, error) {
+	c, err := s.opts.Load(config.Within(ctx))
 	if err != nil {
 		return plan(nil, err)
 	}

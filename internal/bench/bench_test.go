@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"flag"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,13 +92,20 @@ func TestReadReport(t *testing.T) {
 	if err != nil || r.Runs[0].Groups[0].Reads.P99 != example(1).Runs[0].Groups[0].Reads.P99 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	for _, text := range []string{"", "{}", "[]", `{"format": 9}`, `{"format": 1}`} {
+	const foreign = "is no report of nvmf-target bench --json"
+	for text, want := range map[string]string{
+		"": "is empty", `{"format": 1, "runs": [`: "is cut off", "[]": foreign, "IOPS": foreign,
+		`{"fio version": "fio-3.33", "jobs": []}`: foreign, `{"format": 1}`: foreign,
+		`{"format": 9, "target": {}}`:                               "format 9, want 1",
+		`{"format": 1, "target": {}, "runs": [null]}`:               foreign,
+		`{"format": 1, "target": {}, "runs": [{"groups": [null]}]}`: foreign,
+	} {
 		file := filepath.Join(t.TempDir(), "a.json")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := ReadReport(file); err == nil {
-			t.Errorf("%q is read as %+v", text, r)
+		if r, err := ReadReport(file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is read as %+v, %v", text, r, err)
 		}
 	}
 }
@@ -117,6 +125,29 @@ func TestSizes(t *testing.T) {
 		if got, err := parseSize(text, 1000); err == nil {
 			t.Errorf("%s is %d", text, got)
 		}
+	}
+}
+
+// TestCheck: what makes no sense is refused before anything is connected.
+func TestCheck(t *testing.T) {
+	good := Settings{RW: "randread", BlockSize: "4k", Depth: 1, Jobs: 1, Runtime: time.Second}
+	for want, change := range map[string]func(*Settings){
+		"":       func(s *Settings) { s.Rate = 1 },
+		"--rate": func(s *Settings) { s.Rate = math.NaN() },
+		// longer than a time.Duration from one I/O to the next would be no limit
+		"--rate 1e-12": func(s *Settings) { s.Rate = 1e-12 },
+	} {
+		s := good
+		change(&s)
+		if err := s.Check(); (err == nil) != (want == "") ||
+			err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	w := load.Workload{Size: 64 << 20, Reads: 100}
+	st := []stage{{workloads: []load.Workload{w}}}
+	if err := allowed(&Target{BlockSize: 512}, st, false); err == nil {
+		t.Error("an I/O of more than 65536 blocks is allowed")
 	}
 }
 

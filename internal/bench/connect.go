@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -43,6 +44,12 @@ func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 	o = load.Options{NSID: c.NSID, Timeout: c.Timeout, Host: host.Options{
 		SubNQN: c.Subsystem, KATO: keepAlive, Tolerant: true,
 	}}
+	switch {
+	case c.NSID == 0 || c.NSID == math.MaxUint32:
+		return o, fmt.Errorf("--namespace %d: must be 1 to %d", c.NSID, uint32(math.MaxUint32-1))
+	case c.Timeout <= 0:
+		return o, fmt.Errorf("--timeout %v: must be more than 0, such as 30s", c.Timeout)
+	}
 	if err := nvme.ValidateNQN(c.Subsystem); err != nil {
 		return o, fmt.Errorf("--subsystem: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -266,15 +267,29 @@ func ReadReport(name string) (*Report, error) {
 	r := new(Report)
 	err = json.NewDecoder(io.LimitReader(f, maxReport)).Decode(r)
 	switch {
+	case errors.Is(err, io.EOF):
+		return nil, errors.New(name + ": is empty")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, errors.New(name + ": is cut off: write it again with nvmf-target bench --json")
 	case err != nil:
 		return nil, fmt.Errorf("%s: is no report of nvmf-target bench --json: %w", name, err)
+	case r.Format == 0, !r.whole():
+		return nil, errors.New(name + ": is no report of nvmf-target bench --json")
 	case r.Format != format:
 		return nil, fmt.Errorf("%s: is no report of this version: format %d, want %d", name,
 			r.Format, format)
-	case r.Target == nil:
-		return nil, errors.New(name + ": has no target")
 	}
 	return r, nil
+}
+
+// whole says that nothing is nil that cannot be in a report.
+func (r *Report) whole() bool {
+	for _, run := range r.Runs {
+		if run == nil || slices.Contains(run.Groups, nil) {
+			return false
+		}
+	}
+	return r.Target != nil
 }
 
 // Title is what a report is about.

@@ -88,6 +88,9 @@ func Measure(ctx context.Context, c Connection, s Settings, version string,
 	return b.report, err
 }
 
+// maxBlocks is the most that NLB can say (NVM section 3.2.4).
+const maxBlocks = 1 << 16
+
 // allowed says what a target or a user does not allow.
 func allowed(t *Target, stages []stage, destroy bool) error {
 	for i := range stages {
@@ -103,6 +106,9 @@ func allowed(t *Target, stages []stage, destroy bool) error {
 			case t.maxTransfer > 0 && largest > t.maxTransfer:
 				return fmt.Errorf("I/Os of %d bytes: the target takes at most %d (MDTS)", largest,
 					t.maxTransfer)
+			case largest/t.BlockSize > maxBlocks:
+				return fmt.Errorf("I/Os of %d bytes: a command has at most %d blocks of %d bytes",
+					largest, maxBlocks, t.BlockSize)
 			case w.Depth > t.maxDepth:
 				return fmt.Errorf("--iodepth %d: the target has at most %d commands on a queue: "+
 					"use more --numjobs", w.Depth, t.maxDepth)

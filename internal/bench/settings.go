@@ -138,7 +138,7 @@ func (s *Settings) Check() error {
 		return fmt.Errorf("--numjobs %d: must be 1 to 1024", s.Jobs)
 	case s.Threads < 0:
 		return fmt.Errorf("--threads %d: must be at least 1, or 0 for half of the CPUs", s.Threads)
-	case s.Rate < 0 || s.Rate > 1e9:
+	case s.Rate != 0 && !(s.Rate >= 1 && s.Rate <= 1e9): // nor NaN
 		return fmt.Errorf("--rate %v: must be 1 to 1e9 IOPS, or 0 for no limit", s.Rate)
 	case s.Flush < 0:
 		return fmt.Errorf("--fsync %d: must be 0 or more writes", s.Flush)
@@ -154,7 +154,7 @@ func (s *Settings) Check() error {
 		return fmt.Errorf("--passes %d: must be 1 to 1000", s.Passes)
 	case s.Verify && s.reads() == 100 && s.Seed == 0:
 		return errors.New("--verify of what an earlier run has written: give its --seed " +
-			"(it is in its report), and the same --size, --offset, --passes")
+			"(it is in its report), and the same --size, --offset, --bs, --numjobs, --passes")
 	}
 	for i, v := range []string{s.BlockSize, s.Offset, s.Size} {
 		if _, err := parseSize(v, 1); err != nil {

@@ -108,6 +108,8 @@ var patternFlags = []string{
 	"passes",
 }
 
+var errNotComplete = errors.New("the measurement ended early: its report says why")
+
 func measure(cmd *cobra.Command, c bench.Connection, s bench.Settings, version, jsonFile,
 	htmlFile string,
 ) error {
@@ -120,7 +122,15 @@ func measure(cmd *cobra.Command, c bench.Connection, s bench.Settings, version, 
 	if r == nil {
 		return err
 	}
-	err = errors.Join(err, r.WriteText(cmd.OutOrStdout()))
+	return output(cmd.OutOrStdout(), r, jsonFile, htmlFile)
+}
+
+// output writes a report. Its error does not repeat the reason of an early end.
+func output(out io.Writer, r *bench.Report, jsonFile, htmlFile string) (err error) {
+	if r.Error != "" {
+		err = errNotComplete
+	}
+	err = errors.Join(err, r.WriteText(out))
 	for name, write := range map[string]func(io.Writer) error{
 		jsonFile: r.WriteJSON, htmlFile: r.WriteHTML,
 	} {

@@ -27,15 +27,18 @@ var update = flag.Bool("update", false, "write openapi.json")
 
 type object = map[string]any
 
-// schemas are those of the types of api.go, made of their fields and comments.
+// schemas are those of the types of api.go and api_observe.go, made of their fields and comments.
 func schemas(t *testing.T) object {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), "api.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
+	all, decls := object{}, []ast.Decl{}
+	for _, name := range []string{"api.go", "api_observe.go"} {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decls = append(decls, f.Decls...)
 	}
-	all := object{}
-	for _, d := range f.Decls {
+	for _, d := range decls {
 		g, ok := d.(*ast.GenDecl)
 		if !ok || g.Tok != token.TYPE {
 			continue

@@ -165,3 +165,19 @@ func TestOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestNothingWritten: queues that have written nothing in a pass have nothing to be read.
+func TestNothingWritten(t *testing.T) {
+	l := start(t, Workload{Name: "none", Size: 4096, Depth: 1, Queues: 2, Verify: true})
+	var stop atomic.Bool
+	stop.Store(true)
+	var o Outcome
+	l.Pass(1, true)
+	if err := l.Threads(1, &stop)[0].Run(0, into(&o)); err != nil {
+		t.Fatal(err)
+	}
+	l.Pass(1, false)
+	if err := l.Run(0, into(&o)); err != nil || o.Ops() > 0 {
+		t.Errorf("%d I/Os, %v", o.Ops(), err)
+	}
+}

@@ -24,8 +24,9 @@ type Stream struct {
 	begun       uint64 // I/Os
 	limit       uint64 // of I/Os
 	pass        uint64
-	reads       int // percent
-	left        int // I/Os of the current burst still to be submitted
+	wrote       bool // a pass has written, and what it began is what the next one reads
+	reads       int  // percent
+	left        int  // I/Os of the current burst still to be submitted
 	flushing    bool
 	flushBegan  time.Time
 	op          host.Op
@@ -109,10 +110,10 @@ func (s *Stream) Depth() int { return len(s.slots) }
 // startPass begins to write or read each place; see Load.Pass.
 func (s *Stream) startPass(pass uint64, write bool) {
 	if write {
-		s.limit, s.reads = s.places, 0
+		s.limit, s.reads, s.wrote = s.places, 0, true
 	} else {
 		s.reads = 100
-		if s.begun > 0 { // what was written
+		if s.wrote {
 			s.limit = s.begun
 		}
 	}
@@ -199,6 +200,9 @@ func (s *Stream) build(o *slot) {
 	data, blocks := o.memory[:o.size], uint32(o.size/s.block)
 	if s.reads == 100 || s.reads > 0 && s.rng.IntN(100) < s.reads {
 		o.kind = Read
+		if s.w.Verify {
+			clear(data) // a target that sends nothing must not find what was written
+		}
 		s.op.Read(s.nsid, o.block, blocks, data)
 		return
 	}

@@ -19,6 +19,8 @@ const (
 	recently = 10 * time.Minute
 	// maxFindings is how many there are at most; one more says how many were left out.
 	maxFindings = 20
+	// maxAlike is how many namespaces that are not ready are findings of their own.
+	maxAlike = 5
 )
 
 var severities = []string{"error", "warning", "note"}
@@ -46,7 +48,7 @@ func findings(s *state) (list []finding) {
 			"Configuration below.")
 	case len(s.Plan.Changes) > 0:
 		add("note", "The configuration file differs from what is running: %s.",
-			count(len(s.Plan.Changes), "change"))
+			count(len(s.Plan.Changes)+s.More["changes"], "change"))
 	}
 	s.logFindings(add)
 	for what, err := range s.Errors {
@@ -63,7 +65,13 @@ func findings(s *state) (list []finding) {
 }
 
 func (s *state) storageFindings(add func(severity, format string, args ...any)) {
+	bad := 0
 	for _, n := range s.Namespaces {
+		if n.State != "ready" {
+			if bad++; bad > maxAlike {
+				continue
+			}
+		}
 		name := fmt.Sprintf("Namespace %d of %s", n.NSID, n.Subsystem)
 		switch n.State {
 		case "not ready":
@@ -83,6 +91,10 @@ func (s *state) storageFindings(add func(severity, format string, args ...any)) 
 			add("note", "%s: %s of the storage and %s since it was added.", name,
 				count(errors, "error"), count(n.Timeouts, "timeout"))
 		}
+	}
+	bad = len(s.Namespaces) + s.More["namespaces"] - s.Traffic.Ready
+	if more := bad - maxAlike; more > 0 { // they leave place for other findings
+		add("error", "Namespaces that are not ready besides: %d.", more)
 	}
 	for _, d := range s.Disks {
 		if isBad(&d) {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"math/bits"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -31,7 +34,7 @@ type Source struct {
 	Latency     func(context.Context) ([]Latency, error)
 	Disks       func(context.Context) ([]control.Disk, error)
 	// Plan returns what a reload would change, and ErrBusy while it cannot be known.
-	Plan func() (control.Plan, error)
+	Plan func(context.Context) (control.Plan, error)
 }
 
 // ErrBusy is that of Source.Plan while the configuration is being changed.
@@ -59,6 +62,7 @@ func Bucket(ns int64) int {
 // sampler makes states while pages are open. Any goroutine may use it.
 type sampler struct {
 	src    Source
+	log    *slog.Logger
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -82,8 +86,8 @@ type slow struct {
 	planTime time.Time // zero: not yet
 }
 
-func newSampler(src Source) *sampler {
-	s := &sampler{src: src, changed: make(chan struct{})}
+func newSampler(src Source, log *slog.Logger) *sampler {
+	s := &sampler{src: src, log: log, changed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -159,19 +163,38 @@ func (s *sampler) look() {
 	s.looking = true
 	found, looked := s.slow, s.looked
 	s.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(s.ctx, patience)
-		defer cancel()
-		var err error
-		found.disks, err = s.src.Disks(ctx)
-		found.diskErr = text(err)
-		if plan, err := s.src.Plan(); !errors.Is(err, ErrBusy) { // else it is tried again soon
-			found.plan, found.planErr, found.planTime = plan, text(err), time.Now()
-			looked = found.planTime
+		if !s.safely(func() { s.find(&found, &looked) }) {
+			looked = time.Now()
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.slow, s.looking, s.looked = found, false, looked
 	})
+}
+
+// find finds out what takes long. It notes when it did unless it should be tried again soon.
+func (s *sampler) find(found *slow, looked *time.Time) {
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	defer cancel()
+	disks, err := s.src.Disks(ctx)
+	found.disks, found.diskErr = disks, text(err)
+	if plan, err := s.src.Plan(s.ctx); !errors.Is(err, ErrBusy) {
+		found.plan, found.planErr, found.planTime = plan, text(err), time.Now()
+		*looked = found.planTime
+	}
+}
+
+// safely keeps a mistake in what is only shown from ending the target, as net/http and Prometheus
+// do in their goroutines.
+func (s *sampler) safely(fn func()) (ok bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("the page cannot show the state, which is a mistake in this program",
+				"err", fmt.Sprint(p), "stack", string(debug.Stack()))
+		}
+	}()
+	fn()
+	return true
 }
 
 func text(err error) string {
@@ -182,7 +205,12 @@ func text(err error) string {
 }
 
 // sample makes a state, nil if that fails.
-func (s *sampler) sample() []byte {
+func (s *sampler) sample() (text []byte) {
+	s.safely(func() { text = s.marshal() })
+	return text
+}
+
+func (s *sampler) marshal() []byte {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
 	s.mu.Lock()

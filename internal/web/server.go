@@ -90,7 +90,7 @@ func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		config: c, addr: l.Addr().(*net.TCPAddr).AddrPort(), sampler: newSampler(src),
+		config: c, addr: l.Addr().(*net.TCPAddr).AddrPort(), sampler: newSampler(src, log),
 		streams: make(chan struct{}, maxStreams), patient: writeTimeout,
 	}
 	host, _ := os.Hostname()

@@ -16,21 +16,21 @@ const maxRows = 100
 // state is what a browser gets. Counters count from the start of the target; the page shows their
 // differences.
 type state struct {
-	Time       time.Time           `json:"time"`
-	Status     control.Status      `json:"status"`
-	Findings   []finding           `json:"findings"`
-	Listeners  []control.Listener  `json:"listeners"`
-	Subsystems []control.Subsystem `json:"subsystems"`
-	Namespaces []namespace         `json:"namespaces"`
-	Total      *Latency            `json:"total"` // of all namespaces
-	Traffic    traffic             `json:"traffic"`
-	Hosts      []association       `json:"hosts"`
-	Disks      []control.Disk      `json:"disks"`
-	Refusals   []control.Refusal   `json:"refusals"`
-	Events     []control.Event     `json:"events"`
-	Plan       configuration       `json:"plan"`
-	More       map[string]int      `json:"more"` // rows that were left out, by table
-	Errors     map[string]string   `json:"errors"`
+	Time       time.Time          `json:"time"`
+	Status     control.Status     `json:"status"`
+	Findings   []finding          `json:"findings"`
+	Listeners  []control.Listener `json:"listeners"`
+	Subsystems []subsystem        `json:"subsystems"`
+	Namespaces []namespace        `json:"namespaces"`
+	Total      *Latency           `json:"total"` // of all namespaces
+	Traffic    traffic            `json:"traffic"`
+	Hosts      []association      `json:"hosts"`
+	Disks      []control.Disk     `json:"disks"`
+	Refusals   []control.Refusal  `json:"refusals"`
+	Events     []control.Event    `json:"events"`
+	Plan       configuration      `json:"plan"`
+	More       map[string]int     `json:"more"` // rows that were left out, by table
+	Errors     map[string]string  `json:"errors"`
 }
 
 // traffic is what all namespaces have counted.
@@ -39,6 +39,13 @@ type traffic struct {
 	Writes       uint64 `json:"writes"`
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
+	Ready        int    `json:"ready"` // namespaces
+}
+
+// subsystem has the first of its Hosts only.
+type subsystem struct {
+	control.Subsystem
+	HostCount int `json:"host_count"`
 }
 
 type namespace struct {
@@ -78,6 +85,7 @@ func newState(ctx context.Context, src *Source, found *slow) *state {
 		Errors: map[string]string{}, Total: &Latency{
 			Counts: map[int]uint64{}, Stages: map[string]int64{},
 		},
+		Subsystems: []subsystem{}, Namespaces: []namespace{}, // not null
 		Plan: configuration{
 			!found.planTime.IsZero(), found.planTime, found.planErr, found.plan,
 		},
@@ -85,9 +93,14 @@ func newState(ctx context.Context, src *Source, found *slow) *state {
 	s.Listeners = first(s, "listeners", src.Listeners(), func(l *control.Listener) bool {
 		return l.State != "up"
 	})
-	s.Subsystems = first(s, "subsystems", src.Subsystems(), func(n *control.Subsystem) bool {
+	s.Plan.Changes = first(s, "changes", s.Plan.Changes, nil)
+	for _, n := range first(s, "subsystems", src.Subsystems(), func(n *control.Subsystem) bool {
 		return n.PendingNamespaces > 0
-	})
+	}) {
+		hosts := len(n.Hosts)
+		n.Hosts = n.Hosts[:min(hosts, maxRows)]
+		s.Subsystems = append(s.Subsystems, subsystem{n, hosts})
+	}
 	s.namespaces(ctx, src)
 	s.hosts(ctx, src)
 	s.Disks = first(s, "disks", found.disks, isBad)
@@ -155,6 +168,9 @@ func (s *state) namespaces(ctx context.Context, src *Source) {
 		s.Traffic.Writes += n.Writes
 		s.Traffic.ReadBytes += n.ReadBytes
 		s.Traffic.WrittenBytes += n.WrittenBytes
+		if n.State == "ready" {
+			s.Traffic.Ready++
+		}
 	}
 	list = first(s, "namespaces", list, func(n *control.Namespace) bool {
 		return n.State != "ready"

@@ -39,7 +39,7 @@ func source(asked *atomic.Int64) Source {
 		Connections: func(context.Context) ([]control.Connection, error) { return nil, nil },
 		Latency:     func(context.Context) ([]Latency, error) { return nil, nil },
 		Disks:       func(context.Context) ([]control.Disk, error) { return nil, nil },
-		Plan:        func() (control.Plan, error) { return control.Plan{}, nil },
+		Plan:        func(context.Context) (control.Plan, error) { return control.Plan{}, nil },
 	}
 }
 
@@ -218,12 +218,19 @@ func TestStalledReader(t *testing.T) {
 			list[i] = control.Namespace{
 				Subsystem: long, NSID: uint32(i + 1), State: "ready", Reads: 1,
 			}
+			if i >= 4000 {
+				list[i].State = "degraded"
+			}
 		}
-		list[4999].State = "degraded"
 		return list
 	}
 	src.Latency = func(context.Context) ([]Latency, error) { return nil, errors.New("too busy") }
-	src.Plan = func() (control.Plan, error) { return control.Plan{}, errors.New("no such file") }
+	src.Plan = func(context.Context) (control.Plan, error) {
+		return control.Plan{Changes: make([]control.Change, 5000)}, errors.New("no such file")
+	}
+	src.Subsystems = func() []control.Subsystem {
+		return []control.Subsystem{{Hosts: make([]string, 5000)}}
+	}
 	s := serve(t, Config{}, src)
 	s.patient = 200 * time.Millisecond
 	for range maxStreams - 1 {
@@ -241,15 +248,22 @@ func TestStalledReader(t *testing.T) {
 		got = next(t, r)
 	}
 	if len(got.Namespaces) != maxRows || got.More["namespaces"] != 5000-maxRows ||
-		got.Namespaces[0].NSID != 5000 || got.Traffic.Reads != 5000 {
+		got.Namespaces[0].NSID != 4001 || got.Traffic.Ready != 4000 || got.Traffic.Reads != 5000 {
 		t.Errorf("%d namespaces, %d more, first %d, %d reads", len(got.Namespaces),
 			got.More["namespaces"], got.Namespaces[0].NSID, got.Traffic.Reads)
+	}
+	if len(got.Plan.Changes) != maxRows || got.More["changes"] != 5000-maxRows ||
+		len(got.Subsystems[0].Hosts) != maxRows || got.Subsystems[0].HostCount != 5000 {
+		t.Errorf("%d changes, %d more, %d of %d hosts", len(got.Plan.Changes),
+			got.More["changes"], len(got.Subsystems[0].Hosts), got.Subsystems[0].HostCount)
 	}
 	if got.Errors["latency"] != "too busy" || got.Plan.Error != "no such file" {
 		t.Errorf("errors %v, plan %q", got.Errors, got.Plan.Error)
 	}
 	texts := fmt.Sprint(got.Findings)
-	for _, want := range []string{"is degraded", "cannot be applied", "too busy"} {
+	for _, want := range []string{
+		"is degraded", "besides: 995", "cannot be applied", "too busy",
+	} {
 		if !strings.Contains(texts, want) {
 			t.Errorf("no finding %q: %.500s", want, texts)
 		}
@@ -265,5 +279,44 @@ func TestBucket(t *testing.T) {
 			t.Fatalf("%d ns: bucket %d after %d", ns, b, last)
 		}
 		last = b
+	}
+}
+
+// TestPanic: a mistake in what is only shown ends neither the target nor the page.
+func TestPanic(t *testing.T) {
+	var asked atomic.Int64
+	src := source(&asked)
+	src.Disks = func(context.Context) ([]control.Disk, error) { panic("disks") }
+	status := src.Status
+	src.Status = func() control.Status {
+		if status(); asked.Load() == 1 {
+			panic("status")
+		}
+		return control.Status{Version: "1"}
+	}
+	s := serve(t, Config{}, src)
+	got := next(t, bufio.NewReader(ask(t, s, "GET", "/events", nil).Body))
+	if got.Status.Version != "1" {
+		t.Errorf("%+v", got.Status)
+	}
+	if got.Namespaces == nil || got.Subsystems == nil {
+		t.Error("the page needs lists, not null")
+	}
+}
+
+// TestClosePlan: a program that prints keys does not hold up the end.
+func TestClosePlan(t *testing.T) {
+	var asked atomic.Int64
+	src, begun := source(&asked), make(chan struct{})
+	src.Plan = func(ctx context.Context) (control.Plan, error) {
+		close(begun)
+		<-ctx.Done()
+		return control.Plan{}, ctx.Err()
+	}
+	s := serve(t, Config{}, src)
+	ask(t, s, "GET", "/events", nil)
+	<-begun
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -20,6 +20,7 @@ type ConnectionInfo struct {
 	// three until the host has authenticated.
 	HostNQN, SubNQN string
 	CNTLID, QID     uint16
+	Discovery       bool // the subsystem is a discovery service
 	// Depth is the number of entries: SQSIZE+1.
 	Depth         int
 	Transport     nvme.TransportType
@@ -129,6 +130,7 @@ func (list *connections) add(s *session) {
 	}
 	if c := s.ctrl; c != nil && !s.unproven() {
 		i.HostNQN, i.SubNQN, i.CNTLID = c.hostNQN, c.sub.nqn, c.cntlid
+		i.Discovery = c.sub.discovery
 		if s.qid == 0 {
 			list.alive[c] = c.keepAliveInfo()
 		}

@@ -41,28 +41,24 @@ type traceDumps struct {
 	list []*TraceQueue // oldest first
 }
 
-// reserve says whether a queue of a peer may be kept now. It makes room.
-func (d *traceDumps) reserve(peer netip.Addr, now time.Time) bool {
+// allows says whether a queue of a peer may be kept now.
+func (d *traceDumps) allows(peer netip.Addr, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.expire(now)
-	oldest, n := -1, 0
-	for i, q := range d.list {
+	oldest, n := d.of(peer)
+	return n < maxDumpsOfPeer || now.Sub(d.list[oldest].Time) >= dumpEvery
+}
+
+// of returns the index of the oldest dump of a peer, and how many it has. The caller holds d.mu.
+func (d *traceDumps) of(peer netip.Addr) (oldest, n int) {
+	for i, q := range slices.Backward(d.list) {
 		if q.Remote.Addr() == peer {
-			if n++; oldest < 0 {
-				oldest = i
-			}
+			oldest = i
+			n++
 		}
 	}
-	switch {
-	case n >= maxDumpsOfPeer && now.Sub(d.list[oldest].Time) < dumpEvery:
-		return false
-	case n >= maxDumpsOfPeer:
-		d.list = slices.Delete(d.list, oldest, oldest+1)
-	case len(d.list) >= maxDumps:
-		d.list = slices.Delete(d.list, 0, 1)
-	}
-	return true
+	return oldest, n
 }
 
 // expire drops what is too old. The caller holds d.mu.
@@ -71,9 +67,15 @@ func (d *traceDumps) expire(now time.Time) {
 		func(q *TraceQueue) bool { return now.Sub(q.Time) >= dumpsFor })
 }
 
+// add keeps a queue in place of older ones. Other reactors may have added some since allows.
 func (d *traceDumps) add(q *TraceQueue) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if oldest, n := d.of(q.Remote.Addr()); n >= maxDumpsOfPeer {
+		d.list = slices.Delete(d.list, oldest, oldest+1)
+	} else if len(d.list) >= maxDumps {
+		d.list = slices.Delete(d.list, 0, 1)
+	}
 	d.list = append(d.list, q)
 }
 
@@ -125,7 +127,7 @@ func (s *session) watchdog(took int64) {
 
 // dump keeps what is recorded, if there is room. Reactor only.
 func (s *session) dump(reason string) bool {
-	keep := s.h.t.dumps.reserve(s.info.Remote.Addr(), time.Now())
+	keep := s.h.t.dumps.allows(s.info.Remote.Addr(), time.Now())
 	if keep {
 		s.h.t.dumps.add(s.snapshot(reason))
 	}

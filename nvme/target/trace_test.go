@@ -204,7 +204,7 @@ func TestManyDumps(t *testing.T) {
 	keep := func(remote int) bool {
 		i := info(nvme.TransportTCP)
 		i.Remote = testAddr(remote)
-		ok := d.reserve(i.Remote.Addr(), now)
+		ok := d.allows(i.Remote.Addr(), now)
 		if ok {
 			d.add(&TraceQueue{Remote: i.Remote, Time: now})
 		}
@@ -234,6 +234,13 @@ func TestManyDumps(t *testing.T) {
 	}
 	if n := len(r.target.TraceDumps(allQueues)); n != maxDumps {
 		t.Errorf("%d are kept", n)
+	}
+	for i := range 2 * maxDumps { // of reactors that were all allowed to
+		d.add(&TraceQueue{Remote: testAddr(i % 6), Time: now})
+	}
+	if n, of1 := len(r.target.TraceDumps(allQueues)), count(1); n > maxDumps ||
+		of1 > maxDumpsOfPeer {
+		t.Errorf("%d are kept, %d of one address", n, of1)
 	}
 	d.mu.Lock()
 	d.expire(now.Add(dumpsFor))

@@ -146,7 +146,7 @@ function show(s) {
   overview(s, total);
   namespaces(s, points);
   tables(s, last, seconds);
-  configuration(s.plan);
+  configuration(s.plan, s.more.changes);
   for (const table of ['namespaces', 'subsystems', 'disks', 'hosts', 'listeners', 'refusals',
     'events']) {
     put($(table + '-more'), s.errors[table] ? `Not known: ${s.errors[table]}.` : s.more[table] ?
@@ -171,11 +171,9 @@ function overview(s, total) {
     put(li.lastChild, f.text);
   });
   while (list.children.length > s.findings.length) list.lastChild.remove();
-  const ready = s.status.namespaces - s.namespaces.filter(n => n.state !== 'ready' &&
-    n.state !== 'pending').length;
   put($('about'), `nvmf-target ${s.status.version}, running for ` +
     lasting(s.status.uptime_seconds));
-  put($('t-namespaces'), `${ready} of ${s.status.namespaces + s.status.pending_namespaces}`);
+  put($('t-namespaces'), `${s.traffic.ready} of ${s.status.namespaces + s.status.pending_namespaces}`);
   put($('t-hosts'), amount(s.status.controllers));
   if (!total.counts) return;
   const p99 = quantile(total.counts, 0.99);
@@ -208,8 +206,8 @@ function namespaces(s, points) {
 
 function tables(s, last, seconds) {
   fill('subsystems', s.subsystems, n => [n.nqn, n.allow_any_host ? 'every host' :
-    {text: several(n.hosts.length, 'host'), more: n.hosts.slice(0, 4).join(', ') +
-      (n.hosts.length > 4 ? ', …' : '')}, n.security, n.pending_namespaces ?
+    {text: several(n.host_count, 'host'), more: (n.hosts || []).slice(0, 4).join(', ') +
+      (n.host_count > 4 ? ', …' : '')}, n.security, n.pending_namespaces ?
     {text: `${n.namespaces} and ${n.pending_namespaces} pending`, state: 'error'} : n.namespaces,
   n.controllers], n => n.nqn);
   fill('disks', s.disks, d => [{text: d.name, more: d.path},
@@ -238,12 +236,13 @@ function tables(s, last, seconds) {
     {text: '', more: details(e.attributes)}], e => String(e.id));
 }
 
-function configuration(plan) {
+function configuration(plan, more) {
   const list = $('changes'), changes = plan.error ? [] : plan.changes || [];
   $('plan').dataset.state = !plan.known ? '' : plan.error || changes.length ? 'warning' : 'good';
   put($('plan'), !plan.known ? 'Not compared yet.' : (plan.error ?
     `The configuration file cannot be applied; what is running stays:\n${plan.error}\n` :
-    changes.length ? 'The configuration file differs. A reload would make these changes.\n' :
+    changes.length ? 'The configuration file differs. A reload would make these changes' +
+      (more ? `, and ${amount(more)} more.\n` : '.\n') :
       'The target runs what the configuration file says.\n') + `Compared at ${clock(plan.time)}.`);
   changes.forEach((c, i) => put(list.children[i] || list.appendChild(make('li')), c.text +
     (c.needs_restart ? ' (needs a restart)' : '')));
@@ -261,93 +260,6 @@ function choices(list) {
     return o;
   }));
   select.value = want.includes(chosen) ? chosen : '';
-}
-
-// Charts.
-const color = where => getComputedStyle(document.querySelector(where)).color;
-const plots = [];
-function plot(id, fields, text) {
-  const axis = {stroke: () => color('.u-axis'), font: '12px system-ui, sans-serif',
-    grid: {stroke: () => color('.u-axis').replace('rgb(', 'rgba(').replace(')', ', 0.2)'),
-      width: 1}, ticks: {show: false}};
-  const steps = text === rate ? Array.from({length: 50}, (_, i) => 2 ** i) : undefined;
-  const points = {show: false}, value = (_, v) => v == null ? '–' : text(v);
-  const one = new uPlot({
-    width: 400, height: 190, cursor: {drag: {x: false, y: false}, points: {size: 6}},
-    scales: {x: {range: (_, min, max) => [max - kept * perState, max]}, y: {range: (_, min, max) => [0, Math.max(max || 0, 10) * 1.1]}},
-    axes: [{...axis, values: (_, list) => list.map(t => clock(t * 1000)), space: 90, size: 30},
-      {...axis, size: 84, incrs: steps, values: (_, list) => list.map(v => short(text(v)))}],
-    series: [{label: 'Time', value: (_, t) => t == null ? '–' : clock(t * 1000)},
-      {label: 'Reads', stroke: () => color('.key.read'), width: 1.5, value, points},
-      {label: 'Writes', stroke: () => color('.key.write'), width: 1.5, value, points}],
-  }, [[], [], []], $(id));
-  one.root.setAttribute('aria-hidden', 'true'); // the tables say the same
-  plots.push(list => {
-    const width = $(id).clientWidth;
-    if (one.width !== width) one.setSize({width, height: 190});
-    one.setData([list.map(p => p.time), ...fields.map(f => list.map(p => p[f] ?? null))]);
-  });
-}
-
-function heat(points) {
-  const canvas = $('heat'), ratio = devicePixelRatio || 1;
-  const width = canvas.clientWidth, height = canvas.clientHeight;
-  canvas.width = width * ratio;
-  canvas.height = height * ratio;
-  const g = canvas.getContext('2d');
-  g.scale(ratio, ratio);
-  const all = {}; // of all points
-  for (const p of points) for (const b in p.counts) all[b] = Math.max(all[b] || 0, p.counts[b]);
-  const used = Object.keys(all).map(Number);
-  const text = $('heat-text'), now = points[points.length - 1];
-  const p99 = now && now.counts ? quantile(now.counts, 0.99) : null;
-  put(text, !used.length ? 'No commands yet.' : p99 === null ? 'No commands at the moment.' :
-    `In the last ${perState} seconds half of the commands took less than ` +
-    `${latency(quantile(now.counts, 0.5))}, 99 % less than ${latency(p99)}. ` +
-    `Most of the time: ${mostOf(now.stages)}.`);
-  if (!used.length) return;
-  const left = 64, bottom = 22, low = Math.min(...used) - 2, high = Math.max(...used) + 3;
-  const row = (height - bottom) / (high - low), column = (width - left) / kept;
-  const x = i => left + (kept - points.length + i) * column;
-  const y = ns => {
-    const log = Math.log2(ns), whole = Math.floor(log);
-    return height - bottom - (4 * whole + 4 * (ns / 2 ** whole - 1) - low) * row;
-  };
-  const most = Math.log1p(Math.max(...used.map(b => all[b])));
-  g.fillStyle = color('.key.heat');
-  points.forEach((p, i) => {
-    for (const b in p.counts) {
-      g.globalAlpha = 0.12 + 0.88 * Math.log1p(p.counts[b]) / most;
-      g.fillRect(x(i), height - bottom - (b - low + 1) * row, column + 0.3, row + 0.3);
-    }
-  });
-  g.globalAlpha = 1;
-  g.strokeStyle = color('.key.line');
-  g.lineWidth = 1.5;
-  g.beginPath();
-  let drawing = false;
-  points.forEach((p, i) => {
-    const q = p.counts ? quantile(p.counts, 0.99) : null;
-    if (q !== null) drawing ? g.lineTo(x(i) + column / 2, y(q)) : g.moveTo(x(i) + column / 2, y(q));
-    drawing = q !== null;
-  });
-  g.stroke();
-  g.fillStyle = g.strokeStyle = color('.u-axis');
-  g.font = '12px system-ui, sans-serif';
-  g.textAlign = 'right';
-  for (const ns of [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].flatMap(d => [10 ** d, 3 * 10 ** d])) {
-    const at = y(ns);
-    if (at < 8 || at > height - bottom) continue;
-    g.fillText(short(latency(ns)), left - 8, at + 4);
-    g.globalAlpha = 0.2;
-    g.fillRect(left, at, width - left, 1);
-    g.globalAlpha = 1;
-  }
-  g.textAlign = 'center';
-  for (let i = points.length - 1; i >= 0; i -= 30 * Math.ceil(80 / (30 * column))) {
-    const at = Math.min(x(i) + column, width - 26);
-    if (at > left + 20) g.fillText(clock(points[i].time * 1000), at, height - 6);
-  }
 }
 
 function draw() {
