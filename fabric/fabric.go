@@ -307,6 +307,9 @@ type Usage struct {
 	// Quarantined is the number of queues that ended although the device may still use their
 	// memory, which is kept, since the start.
 	Quarantined int
+	// Handshakes counts those of TLS that were completed, FailedHandshakes those that were not
+	// before their connection ended, since the start.
+	Handshakes, FailedHandshakes uint64
 }
 
 // Loop is what a group may ask of the reactor it belongs to; *reactor.Reactor implements it.

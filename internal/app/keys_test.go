@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -397,6 +398,9 @@ func TestTLSKeys(t *testing.T) {
 		if err := c.Err(); err != nil {
 			t.Errorf("a change has disconnected a host: %v", err)
 		}
+	}
+	if u := s.transports[nvme.TransportTCP].Usage(); u.Handshakes != 4 || u.FailedHandshakes != 2 {
+		t.Errorf("%d handshakes, %d failed", u.Handshakes, u.FailedHandshakes)
 	}
 	for _, identity := range []string{"", "x", "NVMe0R01 a b"} {
 		if psks := s.tlsPSKs([]byte(identity)); psks != nil {

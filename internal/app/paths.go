@@ -132,15 +132,25 @@ func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metr
 }
 
 // hostMetrics has the hosts that the configuration names, since others choose their names, and
+<<<<<<< HEAD
+// those together, and the security of connections. It returns nil if a reactor does not answer.
+func (s *Server) hostMetrics() (list []metrics.Host, secured metrics.Secured) {
+=======
 // those together. It returns nil if a reactor does not answer.
 func (s *Server) hostMetrics() (list []metrics.Host) {
 	s.hostTotals.mu.Lock()
 	defer s.hostTotals.mu.Unlock()
+>>>>>>> main
 	ctx, cancel := context.WithTimeout(context.Background(), usageTimeout)
 	defer cancel()
 	connections, err := s.target.Connections(ctx)
 	if err != nil {
-		return nil
+		return nil, nil
+	}
+	secured = metrics.Secured{}
+	for i := range connections {
+		c := &connections[i]
+		secured[metrics.Kind{Transport: c.Transport.String(), Security: c.Security}]++
 	}
 	hosts := map[string]*metrics.Host{"": {Margin: -1}}
 	add := func(nqn string) { hosts[nqn] = &metrics.Host{NQN: nqn, Margin: -1} }
@@ -158,7 +168,7 @@ func (s *Server) hostMetrics() (list []metrics.Host) {
 		list = append(list, *h)
 	}
 	slices.SortFunc(list, func(a, b metrics.Host) int { return cmp.Compare(a.NQN, b.NQN) })
-	return list
+	return list, secured
 }
 
 func (s *Server) deviceMetrics() (list []metrics.Device) {

@@ -105,7 +105,8 @@ func source() Source {
 		Transports: map[string]func() fabric.Usage{"tcp": func() fabric.Usage {
 			return fabric.Usage{
 				Connections: 7, Unassociated: 3, Discovery: 2, Refused: 11, Evicted: 12,
-				Memory: 1000, MemoryLimit: 2000, Quarantined: 3,
+				Memory: 1000, MemoryLimit: 2000, Quarantined: 3, Handshakes: 21,
+				FailedHandshakes: 22,
 			}
 		}},
 		Latencies: func() []target.LatencyInfo {
@@ -133,22 +134,26 @@ func source() Source {
 				},
 			}
 		},
-		Hosts: func() []Host {
+		Hosts: func() ([]Host, Secured) {
 			return []Host{
-				{NQN: "gone", Margin: -1},
-				{
-					NQN: "h", Controllers: 2, Commands: 100, NearlyFull: 9, Retransmits: 4,
-					RTT: 200 * time.Microsecond, Margin: 0.25,
-				},
-				{Commands: 3, Margin: 1},
-			}
+					{NQN: "gone", Margin: -1},
+					{
+						NQN: "h", Controllers: 2, Commands: 100, NearlyFull: 9, Retransmits: 4,
+						RTT: 200 * time.Microsecond, Margin: 0.25,
+					},
+					{Commands: 3, Margin: 1},
+				}, Secured{
+					{"tcp", 0}: 4, {"tcp", target.SecurityAuth}: 3,
+					{"tcp", target.SecurityAuth | target.SecurityTLS}: 2,
+				}
 		},
 		Devices: func() []Device { return []Device{{"mlx5_0", 3, 1, 5}} },
 		PortCounters: func() []PortCounter {
 			return []PortCounter{{"mlx5_0", "1", "out_of_sequence", 77}}
 		},
-		Unsaved:  func() bool { return true },
-		Expiries: func() []Expiry { return []Expiry{{"metrics_certificate", at}} },
+		Authentications: func() (succeeded, failed uint64) { return 31, 32 },
+		Unsaved:         func() bool { return true },
+		Expiries:        func() []Expiry { return []Expiry{{"metrics_certificate", at}} },
 	}
 }
 

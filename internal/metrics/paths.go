@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // Host is what one host does on all its paths. Its counters never get less.
@@ -23,6 +24,16 @@ type Host struct {
 	// no controller has such a timeout.
 	Margin float64
 }
+
+// Kind is what connections have in common: the name of the transport and what they have of
+// target.ConnectionInfo.Security.
+type Kind struct {
+	Transport string
+	Security  target.Security
+}
+
+// Secured counts connections; those of other kinds are 0.
+type Secured map[Kind]int
 
 // Reactor is what a reactor has done since its start.
 type Reactor struct {
@@ -86,7 +97,15 @@ var (
 
 // paths exports what is between the target and its hosts.
 func (c collector) paths(s sink) {
-	for _, h := range c.src.Hosts() {
+	hosts, secured := c.src.Hosts()
+	for name := range c.src.Transports {
+		for r := range target.SecurityAuth | target.SecurityTLS + 1 {
+			if secured != nil {
+				s.gauge(bySecurity, float64(secured[Kind{name, r}]), name, r.String())
+			}
+		}
+	}
+	for _, h := range hosts {
 		if h.NQN != "" {
 			s.gauge(hostControllers, float64(h.Controllers), h.NQN)
 		}

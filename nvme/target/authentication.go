@@ -37,6 +37,7 @@ type authentication struct {
 	// table is that of the session once the host has authenticated; nil: nothing else is required.
 	table   *[256]op
 	running bool     // an exchange has begun and has not succeeded
+	proven  bool     // one has succeeded
 	job     *authJob // processes a message, nil if none does
 	cmd     *cmd     // the Authentication Send of job
 }
@@ -103,6 +104,14 @@ func newAuthentication(s *session) *authentication {
 
 // unproven says that the host has to authenticate before anything else.
 func (s *session) unproven() bool { return s.auth != nil && s.auth.table != nil }
+
+// Authentications is how many exchanges have succeeded, and how many have failed or were not
+// finished in time, each queue counted by itself. Any goroutine may call it.
+func (t *Target) Authentications() (succeeded, failed uint64) {
+	t.auth.mu.Lock()
+	defer t.auth.mu.Unlock()
+	return t.auth.successes, t.auth.refused
+}
 
 // prepareAuth validates Authentication Send and Authentication Receive (Base sections 6.2 and 6.1).
 func prepareAuth(c *cmd) nvme.Status {
@@ -214,6 +223,7 @@ func (a *authentication) succeeded() {
 		return // nothing more is served until the host connects with the PSK
 	}
 	s.stopDeadline()
+	a.proven = true
 	created := s.qid == 0 && !c.proven.Load()
 	if created {
 		if o := c.sub.prove(c); o != nil {
@@ -287,8 +297,9 @@ func (s *session) startDeadline() {
 			if why = errUnfinished; s.concatenates && s.auth.chap.State() == auth.Authenticated {
 				why = errKeptQueue // the host was to connect again, with the PSK
 			}
-			// the host is late, not the target
-			if s.auth.job == nil && s.auth.chap.State() != auth.Authenticated {
+			// the host is late, not the target; what has failed is counted
+			if s.auth.job == nil && s.auth.chap.State() != auth.Authenticated &&
+				s.auth.chap.State() != auth.Failed {
 				s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
 			}
 		}

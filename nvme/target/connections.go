@@ -48,6 +48,9 @@ type ConnectionInfo struct {
 	HeaderDigest, DataDigest bool
 	// TLS is nil if the queue is not encrypted.
 	TLS *fabric.TLS
+	// Security is what the queue has, whatever is required: a PSK of secure channel concatenation
+	// is both. Until Connect and authentication have succeeded there is no SecurityAuth.
+	Security Security
 }
 
 // keepAliveInfo is the state of a keepAliveTimer.
@@ -119,7 +122,7 @@ func (list *connections) add(s *session) {
 		Age: time.Duration(s.h.loop.Now() - s.opened), Commands: s.commands,
 		ReadBytes:    s.moved[fabric.ControllerToHost],
 		WrittenBytes: s.moved[fabric.HostToController], TLS: s.info.TLS,
-		NearlyFull: s.nearlyFull,
+		NearlyFull: s.nearlyFull, Security: s.security(),
 	}
 	l, _ := s.q.(fabric.Linked)
 	if d, ok := s.q.(fabric.DigestReporter); ok {

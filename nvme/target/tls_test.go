@@ -43,7 +43,8 @@ func TestTLSNames(t *testing.T) {
 	r.connectHostInfo(0, dial(host, testSub), func(a *connectArgs) { a.sub = testSub })
 	r.connectHostInfo(0, info(nvme.TransportTCP), func(a *connectArgs) { a.sub = testSub + "b" })
 	for _, c := range r.connections() {
-		if c.SubNQN != "" && (c.TLS != nil) == (c.SubNQN == testSub+"b") {
+		if c.SubNQN != "" && ((c.TLS != nil) == (c.SubNQN == testSub+"b") ||
+			(c.Security == SecurityTLS) != (c.TLS != nil)) {
 			t.Errorf("%s: TLS %v", c.SubNQN, c.TLS)
 		}
 	}
