@@ -49,12 +49,8 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 		src.Transports[name.String()] = t.Usage
 	}
 	src.Reactors, src.Latencies, src.Hosts = s.reactorMetrics, s.latencies, s.hostMetrics
-<<<<<<< HEAD
 	src.Authentications = s.target.Authentications
-	src.Devices, src.PortCounters = s.deviceMetrics, portCounters
-=======
 	src.Devices, src.PortCounters = s.deviceMetrics, s.ports.counters
->>>>>>> main
 	src.Unsaved, src.Expiries = s.state.isUnsaved, s.expiries
 	if s.metrics, err = metrics.Listen(at, src, s.log); err != nil {
 		return c.Problem("metrics.listen", err.Error(), "")

@@ -132,15 +132,10 @@ func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metr
 }
 
 // hostMetrics has the hosts that the configuration names, since others choose their names, and
-<<<<<<< HEAD
 // those together, and the security of connections. It returns nil if a reactor does not answer.
 func (s *Server) hostMetrics() (list []metrics.Host, secured metrics.Secured) {
-=======
-// those together. It returns nil if a reactor does not answer.
-func (s *Server) hostMetrics() (list []metrics.Host) {
 	s.hostTotals.mu.Lock()
 	defer s.hostTotals.mu.Unlock()
->>>>>>> main
 	ctx, cancel := context.WithTimeout(context.Background(), usageTimeout)
 	defer cancel()
 	connections, err := s.target.Connections(ctx)
