@@ -136,16 +136,16 @@ func source() Source {
 		},
 		Hosts: func() ([]Host, Secured) {
 			return []Host{
-					{NQN: "gone", Margin: -1},
-					{
-						NQN: "h", Controllers: 2, Commands: 100, NearlyFull: 9, Retransmits: 4,
-						RTT: 200 * time.Microsecond, Margin: 0.25,
-					},
-					{Commands: 3, Margin: 1},
-				}, Secured{
-					{"tcp", 0}: 4, {"tcp", target.SecurityAuth}: 3,
-					{"tcp", target.SecurityAuth | target.SecurityTLS}: 2,
-				}
+				{NQN: "gone", Margin: -1},
+				{
+					NQN: "h", Controllers: 2, Commands: 100, NearlyFull: 9, Retransmits: 4,
+					RTT: 200 * time.Microsecond, Margin: 0.25,
+				},
+				{Commands: 3, Margin: 1},
+			}, Secured{
+				{"tcp", 0}: 4, {"tcp", target.SecurityAuth}: 3,
+				{"tcp", target.SecurityAuth | target.SecurityTLS}: 2,
+			}
 		},
 		Devices: func() []Device { return []Device{{"mlx5_0", 3, 1, 5}} },
 		PortCounters: func() []PortCounter {
