@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -309,28 +308,6 @@ func (s *Server) current() *config.Config {
 		return c
 	}
 	return s.atStart
-}
-
-// announcement describes what is served at present.
-func (s *Server) announcement() announcement {
-	c := s.current()
-	a := announcement{
-		version: s.opts.Version, subsystems: nqns(c), pending: s.namespaces.waiting(),
-	}
-	a.namespaces = slices.DeleteFunc(all(c), func(n *namespace) bool {
-		return slices.ContainsFunc(a.pending,
-			func(p *namespace) bool { return p.name() == n.name() })
-	})
-	a.up, a.waiting = s.listeners.addrs()
-	return a
-}
-
-// nqns are the names of the subsystems.
-func nqns(c *config.Config) (list []string) {
-	for _, s := range c.Subsystems {
-		list = append(list, s.NQN)
-	}
-	return list
 }
 
 // Addrs returns the addresses of the open listeners, with real port numbers.
