@@ -32,7 +32,7 @@ type Config struct {
 	RDMA rdma.Config
 	// Disks is how files and block devices are worked on.
 	Disks           disk.Engine
-	Metrics         Metrics
+	Metrics, Web    Endpoint
 	Control         Control
 	Audit           Audit
 	Discovery       Discovery

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -30,6 +31,8 @@ type decoder struct {
 	expanded     int // bytes of variables in the values
 	managed      string
 	printed      map[string]string // see Config; nil before the first program
+	known        map[string]string // see Printed
+	ctx          context.Context   // of programs
 	patience     time.Time         // of all programs together, which have programsTime
 	programsTime time.Duration
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -72,7 +71,8 @@ func (c *Config) keys() []Key {
 			"The RDMA transport. Changes concern new connections."),
 		NewKey("disks", Mapping(diskKeys(&c.Disks)), "How files and disks are read and written.").
 			NeedsRestart(),
-		NewKey("metrics", Mapping(c.Metrics.keys()), "What monitoring sees."),
+		NewKey("metrics", Mapping(metricsKeys(&c.Metrics)), "What monitoring sees."),
+		NewKey("web", Mapping(webKeys(&c.Web)), "The page that shows a browser the target."),
 		NewKey("control", Mapping(append(c.Control.keys(), c.Control.rolesKey())),
 			"Where `nvmf-target status` and others reach the running target."),
 		NewKey("audit", Mapping(c.Audit.keys()),
@@ -82,8 +82,9 @@ func (c *Config) keys() []Key {
 		NewKey("secure_only", Bool(&c.SecureOnly),
 			"All subsystems and the discovery service require `security`, `auth` if they do not "+
 				"say which; and a configuration is refused that has `allow_any_host`, hosts of a "+
-				"subsystem without a key, or metrics for other machines. Set it when nothing "+
-				"must be served by mistake to hosts that have not shown who they are."),
+				"subsystem without a key, or metrics or a page that other machines reach without "+
+				"them. Set it when nothing must be served by mistake to hosts that have not "+
+				"shown who they are."),
 		NewKey("listeners", List(&c.Listeners, 1, MaxListeners, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),
 		NewKey("hosts", List(&c.Hosts, 0, 4096, (*Host).value),
@@ -220,51 +221,6 @@ func diskKeys(e *disk.Engine) []Key {
 			"Drives are polled for completions instead of waiting for interrupts; NVMe drives "+
 				"need the module parameter `nvme.poll_queues`. Set it when latency matters more "+
 				"than CPU time."),
-	}
-}
-
-func transport(p *nvme.TransportType) Value {
-	return words(p, []nvme.TransportType{nvme.TransportRDMA, nvme.TransportTCP})
-}
-
-func (l *Listener) value() Value {
-	l.Port = 4420
-	return Mapping{
-		NewKey("name", Unique(checked(&l.Label, "name", schema{"pattern": labelPattern},
-			listenerLabel), "Give each listener its own name."),
-			"What `listeners` of subsystems call it. Set it when its address changes, or is long.").
-			Without("none"),
-		NewKey("transport", transport(&l.Transport), "How hosts connect.").
-			Require("Use one of: rdma, tcp."),
-		NewKey("address", listenAddress(&l.Address),
-			"IPv4 or IPv6 address; `0.0.0.0` or `\"::\"` is every address. A link-local one "+
-				"needs its interface: `fe80::1%eth0`. A network (`10.0.0.0/24`), a network "+
-				"interface (`eth0`) or an RDMA device (`mlx5_0`) is each of its addresses that "+
-				"the machine has at the time, without those that a listener of the same transport "+
-				"and port names more closely.").Require("Add it."),
-		NewKey("port", Int(&l.Port, 0, 0xFFFF),
-			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
-				"share an address."),
-		NewKey("tos", Int(&l.TOS, 0, 0xFF),
-			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
-				"classes of traffic; on RoCE the host decides (`nvme connect --tos`)."),
-		NewKey("tls", words(&l.TLS, []fabric.TLSPolicy{
-			fabric.TLSOff, fabric.TLSAllowed, fabric.TLSRequired,
-		}), "`tcp` only: whether hosts encrypt their connections with TLS 1.3 and a key of their "+
-			"own (`tls_key` of the host, `nvme connect --tls`). `allowed` serves both, and so "+
-			"also a machine that claims the NQN of a host without TLS; `required` only those "+
-			"with TLS. Changes concern new connections. Set it when others can read or change "+
-			"what is on the network."),
-		NewKey("ana_states", &anaStates{&l.ANAStates},
-			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
-				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+
-				"several paths to a namespace prefer optimized ones. Set it when the paths are "+
-				"not equally good, or not all to be used. `nvmf-target ana set` changes states by "+
-				"hand.").Without("optimized"),
-		NewKey("on_unavailable", Either(&l.Required, "wait", "fail"),
-			"What to do while the address or the RDMA device is missing: serve everything else "+
-				"and wait for it, or exit. Set it to `fail` when another instance takes over in "+
-				"that case."),
 	}
 }
 

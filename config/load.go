@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,8 +26,8 @@ const keyDelimiter = "::"
 // of storage. The error is a Problems with everything found, or says why the file cannot be
 // read.
 //
-// edits are taken to be made in the managed directory.
-func Load(file string, environ []string, backends []Backend, edits ...Edit) (*Config, error) {
+// The options say what is different from what is there, and how long programs may run.
+func Load(file string, environ []string, backends []Backend, options ...Option) (*Config, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w. Name an existing file with --config", err)
@@ -36,14 +37,16 @@ func Load(file string, environ []string, backends []Backend, edits ...Edit) (*Co
 	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w", err)
 	}
-	return Parse(file, data, environ, backends, edits...)
+	return Parse(file, data, environ, backends, options...)
 }
 
 // Parse checks the text of a configuration file; file is its name for messages. See Load.
-func Parse(file string, data []byte, environ []string, backends []Backend, edits ...Edit,
+func Parse(file string, data []byte, environ []string, backends []Backend, options ...Option,
 ) (*Config, error) {
 	d := newDecoder(file, environ, backends)
-	d.edits = edits
+	for _, o := range options {
+		o.apply(d)
+	}
 	c := &Config{src: d.source}
 	keys := c.keys()
 	doc := d.document("", data)
@@ -83,7 +86,7 @@ func newDecoder(file string, environ []string, backends []Backend) *decoder {
 	d := &decoder{
 		source: newSource(file), backends: backends, used: map[string]string{},
 		files: map[*yaml.Node]string{}, environ: map[string]string{},
-		programsTime: programsTime,
+		programsTime: programsTime, ctx: context.Background(),
 	}
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")

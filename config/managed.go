@@ -118,6 +118,8 @@ type Edit struct {
 	Content []byte
 }
 
+func (e Edit) apply(d *decoder) { d.edits = append(d.edits, e) }
+
 func (e *Edit) covers(file string) bool {
 	return file == e.Path || strings.HasPrefix(file, e.Path+"/")
 }

@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// This file has the keys for operators and monitoring: roles, metrics, audit.
+// This file has the keys for operators and monitoring: roles, metrics, web, audit.
 
 // Role is a role on the control interface, and whose it is: one of the other fields is set.
 type Role struct {
@@ -76,14 +76,20 @@ func (d *decoder) roles(c *Control) {
 	}
 }
 
-// Metrics says where monitoring finds the state of the target, and how it proves who it is.
-type Metrics struct {
-	// Listen is invalid if metrics are not served.
+// Endpoint says where people or programs see the state of the target, and how they prove who they
+// are: metrics and web.
+type Endpoint struct {
+	// Listen is invalid if nothing is served.
 	Listen netip.AddrPort
 	// Certificate and Key are files, "" for no TLS.
 	Certificate, Key string
-	// Token is what scrapers must send.
+	// Token is what clients must send.
 	Token Token
+}
+
+// Exposed says that other machines reach it.
+func (e *Endpoint) Exposed() bool {
+	return e.Listen.IsValid() && !e.Listen.Addr().Unmap().IsLoopback()
 }
 
 // Token is a secret text that nothing shows: a hash of it with a key of the process. The zero value
@@ -129,41 +135,55 @@ func tokenValue(p *Token) Value {
 	}
 }
 
-func (m *Metrics) keys() []Key {
+// metricsKeys are those of metrics.
+func metricsKeys(m *Endpoint) []Key {
+	return m.keys("IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any "+
+		"free one, and the log says which. Set it when you monitor the target, to an address that "+
+		"only the monitoring reaches, or with the keys that follow.",
+		"Bearer token that scrapers must send (`authorization` in Prometheus); better in a file. "+
+			"Set it with `certificate` when others reach the address.")
+}
+
+// webKeys are those of web.
+func webKeys(w *Endpoint) []Key {
+	return w.keys("IP address and TCP port of a page that shows, and cannot change, what the "+
+		"target does; port 0 takes any free one, and the log says which. Set it to an address "+
+		"of this machine alone, `127.0.0.1:9600`, or with the keys that follow.",
+		"Password for which browsers ask, with any user name, and bearer token; better in a file. "+
+			"Set it with `certificate` when others reach the address, and on a machine with users "+
+			"who must not see the page.")
+}
+
+func (e *Endpoint) keys(listen, token string) []Key {
 	return []Key{
-		NewKey("listen", addrPort(&m.Listen),
-			"IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any free "+
-				"one, and the log says which. Set it when you monitor the target, to an address "+
-				"that only the monitoring reaches, or with the keys that follow.").
-			Without("not served"),
-		NewKey("certificate", absolutePath(&m.Certificate),
-			"PEM file with a certificate, and those between it and its CA: metrics are served by "+
+		NewKey("listen", addrPort(&e.Listen), listen).Without("not served"),
+		NewKey("certificate", absolutePath(&e.Certificate),
+			"PEM file with a certificate, and those between it and its CA: it is served by "+
 				"HTTPS only (TLS 1.3). A reload reads it and its key anew. Set it when others can "+
 				"listen on the network.").Without("none"),
-		NewKey("key", absolutePath(&m.Key),
+		NewKey("key", absolutePath(&e.Key),
 			"PEM file with the private key of `certificate`. Set it with that.").Without("none"),
-		NewKey("token", tokenValue(&m.Token),
-			"Bearer token that scrapers must send (`authorization` in Prometheus); better in a "+
-				"file. Set it with `certificate` when others reach the address.").Without("none").
-			OrSecretFile(),
+		NewKey("token", tokenValue(&e.Token), token).Without("none").OrSecretFile(),
 	}
 }
 
-func (d *decoder) metrics(m *Metrics) {
-	if m.Listen.Port() != 0 {
-		d.once("listener", "tcp "+m.Listen.String(), "metrics.listen",
+// endpoint checks the keys of an endpoint together; name is metrics or web.
+func (d *decoder) endpoint(name string, e *Endpoint) {
+	listen := name + ".listen"
+	if e.Listen.Port() != 0 {
+		d.once("listener", "tcp "+e.Listen.String(), listen,
 			"Choose another port for one of the two.")
 	}
 	for key, given := range map[string]bool{
-		"certificate": m.Certificate != "", "key": m.Key != "", "token": m.Token != Token{},
+		"certificate": e.Certificate != "", "key": e.Key != "", "token": e.Token != Token{},
 	} {
-		if given && !m.Listen.IsValid() && !d.bad["metrics.listen"] {
-			d.add("metrics."+key, "has no effect without metrics.listen", "Delete it, or set that.")
+		if given && !e.Listen.IsValid() && !d.bad[listen] {
+			d.add(name+"."+key, "has no effect without "+listen, "Delete it, or set that.")
 		}
 	}
-	if (m.Certificate == "") != (m.Key == "") && !d.bad["metrics.certificate"] &&
-		!d.bad["metrics.key"] {
-		d.add("metrics", "one of certificate and key is missing", "Set both, or none.")
+	if (e.Certificate == "") != (e.Key == "") && !d.bad[name+".certificate"] &&
+		!d.bad[name+".key"] {
+		d.add(name, "one of certificate and key is missing", "Set both, or none.")
 	}
 }
 

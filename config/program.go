@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,13 +25,18 @@ const (
 	maxStderr = 256
 )
 
-// printed has what programs printed for the configuration in use, by program and arguments. Edits
-// use it: they are made again and again, and change nothing else.
-var printed atomic.Pointer[map[string]string]
+// Option changes how Load reads a configuration: an Edit, or what Printed and Within return.
+type Option interface{ apply(*decoder) }
 
-// InUse makes the edits that follow take what programs have printed for c. Any goroutine may call
-// it.
-func (c *Config) InUse() { printed.Store(&c.printed) }
+type option func(*decoder)
+
+func (o option) apply(d *decoder) { o(d) }
+
+// Printed is an option that takes what programs have printed for c instead of running them.
+func (c *Config) Printed() Option { return option(func(d *decoder) { d.known = c.printed }) }
+
+// Within is an option that ends programs with ctx.
+func Within(ctx context.Context) Option { return option(func(d *decoder) { d.ctx = ctx }) }
 
 // fromProgram returns what the program prints that n names with its arguments, less the end of its
 // last line, in place of n. What is wrong is reported at path.
@@ -81,14 +85,14 @@ func (d *decoder) output(args []string) (string, error) {
 		d.printed, d.patience = map[string]string{}, time.Now().Add(d.programsTime)
 	}
 	value, ok := d.printed[id]
-	if used := printed.Load(); !ok && len(d.edits) > 0 && used != nil {
-		value, ok = (*used)[id]
+	if !ok {
+		value, ok = d.known[id]
 	}
 	if ok {
 		d.printed[id] = value
 		return value, nil
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), d.patience)
+	ctx, cancel := context.WithDeadline(d.ctx, d.patience)
 	defer cancel()
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	if dir, ok := d.environ["CREDENTIALS_DIRECTORY"]; ok {
@@ -112,6 +116,7 @@ func runProgram(ctx context.Context, args, env []string) (string, error) {
 	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Cancel, cmd.WaitDelay = kill, time.Second // for what holds the pipe
 	var err error
+	_ = sys.CloseOnExec() // before Linux 5.11 what this process was started with is inherited
 	if failed := sys.WithoutPrivileges(func() { err = cmd.Start() }); failed != nil || err != nil {
 		return "", errors.Join(failed, err)
 	}
@@ -120,6 +125,8 @@ func runProgram(ctx context.Context, args, env []string) (string, error) {
 	switch {
 	case out.full:
 		return "", fmt.Errorf("prints more than %v", Size(maxValueFile))
+	case errors.Is(ctx.Err(), context.Canceled):
+		return "", errors.New("was ended, because the target stops")
 	case ctx.Err() != nil:
 		return "", errors.New("was ended, because all programs took too long together")
 	case err != nil && len(complaint.text) > 0:

@@ -107,8 +107,8 @@ func TestProgramsAndEdits(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	load := func(edits ...Edit) (*Config, error) {
-		return Load(file, nil, testBackends, edits...)
+	load := func(options ...Option) (*Config, error) {
+		return Load(file, nil, testBackends, options...)
 	}
 	m := Managed{NQN: "nqn.2026-11.io.nvmf-target:a"}
 	content, err := m.Content(nil)
@@ -116,17 +116,16 @@ func TestProgramsAndEdits(t *testing.T) {
 		t.Fatal(err)
 	}
 	edit := Edit{Path: m.File(managedDir), Content: content}
+	var c *Config
 	for i, want := range []string{"x\n", "x\n", "x\nx\n", "x\nx\n"} {
-		var c *Config
 		if i%2 == 0 {
 			c, err = load()
 		} else {
-			c, err = load(edit)
+			c, err = load(edit, c.Printed())
 		}
 		if err != nil || c.Hosts[1].Key.Reveal() != testKey {
 			t.Fatal(err)
 		}
-		c.InUse()
 		if got, _ := os.ReadFile(runs); string(got) != want {
 			t.Errorf("load %d: %q", i, got)
 		}
@@ -158,15 +157,15 @@ func TestPrintedInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	edit := Edit{Path: m.File(managed), Content: content}
-	load := func(want string, edits ...Edit) *Config {
+	load := func(want string, options ...Option) *Config {
 		t.Helper()
-		c, err := Load(file, nil, testBackends, edits...)
+		c, err := Load(file, nil, testBackends, options...)
 		if err != nil || c.Hosts[0].Key.Reveal() != want {
 			t.Fatalf("%v, or another key", err)
 		}
 		return c
 	}
-	load(testKey).InUse()
+	inUse := load(testKey)
 	next, err := auth.NewKey(32, auth.SHA256)
 	if err != nil {
 		t.Fatal(err)
@@ -176,15 +175,14 @@ func TestPrintedInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	looked := load(other)
-	load(testKey, edit).InUse()
-	load(testKey, edit)
+	inUse = load(testKey, edit, inUse.Printed())
+	load(testKey, edit, inUse.Printed())
 	if err := os.Remove(key); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Load(file, nil, testBackends); err == nil {
 		t.Error("no error of the program")
 	}
-	load(testKey, edit)
-	looked.InUse()
-	load(other, edit)
+	load(testKey, edit, inUse.Printed())
+	load(other, edit, looked.Printed())
 }

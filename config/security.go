@@ -42,11 +42,12 @@ func (d *decoder) secureOnly(c *Config) {
 	if !c.SecureOnly {
 		return
 	}
-	if m := &c.Metrics; m.Listen.IsValid() && !m.Listen.Addr().Unmap().IsLoopback() &&
-		(m.Certificate == "" || m.Token == Token{}) {
-		d.add("metrics.listen", "secure_only is true, and other machines reach the metrics",
-			"Set metrics.certificate, key and token_file, or use an address of this machine "+
-				"alone: 127.0.0.1.")
+	for name, e := range map[string]*Endpoint{"metrics": &c.Metrics, "web": &c.Web} {
+		if e.Exposed() && (e.Certificate == "" || e.Token == Token{}) {
+			d.add(name+".listen", "secure_only is true, and other machines reach "+name,
+				"Set "+name+".certificate, key and token_file, or use an address of this "+
+					"machine alone: 127.0.0.1.")
+		}
 	}
 	for i := range c.Subsystems {
 		if c.Subsystems[i].AllowAnyHost {

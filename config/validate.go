@@ -27,7 +27,8 @@ func (d *decoder) validate(c *Config) {
 		d.listener(&c.Listeners[i], fmt.Sprintf("listeners[%d]", i))
 		d.listensAt(c, i)
 	}
-	d.metrics(&c.Metrics)
+	d.endpoint("metrics", &c.Metrics)
+	d.endpoint("web", &c.Web)
 	c.Control.validate(d)
 	for i := range c.Hosts {
 		d.limits(&c.Hosts[i].Limits, fmt.Sprintf("hosts[%d]", i))

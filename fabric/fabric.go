@@ -22,6 +22,7 @@ package fabric
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -163,7 +164,7 @@ type Queue interface {
 	// resources".
 	SetDepth(depth int, p Peer) error
 	// Allow says that the host of an Unproven queue has authenticated. An error says that the queue
-	// has had to make room for another one, or has ended. Reactor only.
+	// has had to make room for another one, has ended, or lacks resources. Reactor only.
 	Allow() error
 	// CanSendFrom says whether the transport can send straight from segs, each of which lies within
 	// one mem.ChunkSize of its region. Registering memory takes time: no may become yes a moment
@@ -192,6 +193,32 @@ type DigestReporter interface {
 	Digests() (header, data bool)
 }
 
+// Linked is a Queue that knows what the network does to its connection.
+type Linked interface {
+	// Link asks the system, which takes some microseconds; false: the connection has ended. Any
+	// goroutine but a reactor's may call it, at any time.
+	Link() (Link, bool)
+}
+
+// Link is what the network does to a connection.
+type Link struct {
+	// Retransmits is how many packets the target has sent again since the beginning.
+	Retransmits uint64
+	// RTT is the round-trip time of late.
+	RTT time.Duration
+}
+
+// FailureReporter is a Queue that knows whether its connection has failed.
+type FailureReporter interface {
+	// Failure is why the queue ends, nil if the peer, the handler or an operator wants it to.
+	// Reactor only, from Handler.Close on.
+	Failure() error
+}
+
+// HandlerMemory is what the handler keeps for a queue of an Allowed peer besides its commands, in
+// bytes: the transport counts it with the memory of the queue.
+const HandlerMemory = 24 << 10
+
 // Peer is what is known of the peer of a queue once a Connect command has succeeded.
 type Peer uint8
 
@@ -204,6 +231,14 @@ const (
 	// Allowed: an NVM subsystem allows the host, or it has authenticated for discovery.
 	Allowed
 )
+
+// HandlerMemory is that of queues of such peers.
+func (p Peer) HandlerMemory() int64 {
+	if p == Allowed {
+		return HandlerMemory
+	}
+	return 0
+}
 
 // QueueInfo describes a connection. It is immutable once the queue exists and may be read by any
 // goroutine.
@@ -272,6 +307,9 @@ type Usage struct {
 	// Quarantined is the number of queues that ended although the device may still use their
 	// memory, which is kept, since the start.
 	Quarantined int
+	// Handshakes counts those of TLS that were completed, FailedHandshakes those that were not
+	// before their connection ended, since the start.
+	Handshakes, FailedHandshakes uint64
 }
 
 // Loop is what a group may ask of the reactor it belongs to; *reactor.Reactor implements it.

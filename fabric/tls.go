@@ -22,4 +22,7 @@ type TLS struct {
 	Generated string
 	// Cipher is "TLS_AES_128_GCM_SHA256".
 	Cipher string
+	// Counts says whether the configured PSK still is one of the host's; nil: it always does. Any
+	// goroutine may call it.
+	Counts func() bool
 }

@@ -71,4 +71,5 @@ wait "$runner" || fail "it does not stop with code 0"
 runner=""
 [ -e "$work/data/disk0.img" ] || fail "there is no file"
 # The limit of locked memory is that of this machine.
-! grep -E 'level=(WARN|ERROR)' "$work/log" | grep -v "registered with io_uring" || die "warnings: see above"
+! grep -E 'level=(WARN|ERROR)' "$work/log" | grep -v "registered with io_uring" ||
+  die "warnings: see above"

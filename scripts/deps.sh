@@ -49,14 +49,34 @@ fetch_go() {
   rm -rf "$cache/go" && mv "$dir" "$cache/go"
 }
 
+# shellcheck disable=SC2031  # fetch_go changes it in a subshell
+# Of Debian's prometheus only promtool is wanted, which tests the alerts: no server is installed.
+fetch_promtool() {
+  local dir=$cache/promtool.new
+  ! command -v promtool >/dev/null && [ ! -x "$cache/promtool" ] || return 0
+  echo "fetching promtool into $cache" >&2
+  rm -rf "$dir"; mkdir -p "$dir"
+  (
+    . tests/lab/common.sh
+    private_apt "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$dir/apt"
+    cd "$dir"
+    apt-get "${APT[@]}" download prometheus
+    dpkg-deb -x prometheus_*.deb .
+  )
+  # shellcheck disable=SC2031
+  mv "$dir/usr/bin/promtool" "$cache/promtool" && rm -rf "$dir"
+}
+
 apt_install bash ca-certificates curl gcc git libc6-dev make pkg-config libibverbs-dev \
   librdmacm-dev libssl-dev
 case ${1:-build} in
   build) ;;
   package) apt_install apparmor dpkg-dev jq mmdebstrap rpm runc ;;
-  unit) apt_install apparmor dpkg-dev jq rpm shellcheck ;;
+  unit) apt_install apparmor dpkg-dev jq rpm shellcheck; fetch_promtool ;;
   demo) tests/lab/install.sh demo ;;
-  test) apt_install apparmor dpkg-dev rpm shellcheck; tests/lab/install.sh ;;
+  test)
+    apt_install apparmor chromium-headless-shell dpkg-dev rpm shellcheck tshark
+    fetch_promtool; tests/lab/install.sh ;;
   *) die "usage: deps.sh [build|package|unit|demo|test]" ;;
 esac
 # shellcheck disable=SC2031

@@ -115,8 +115,8 @@ inside sh -c "echo data >$D/disk0.img; echo {} >$D/state; mkdir $D/managed"
 # systemd does not run here: a systemctl that writes down what it is told.
 fake_systemctl() {
   inside sh -c 'mkdir -p /run/systemd/system
-    printf "#!/bin/sh\necho \"\$@\" >>/systemctl\n" >/usr/local/sbin/systemctl
-    chmod 755 /usr/local/sbin/systemctl'
+    printf "#!/bin/sh\necho \"\$@\" >>/systemctl\n" >/usr/bin/systemctl.new
+    chmod 755 /usr/bin/systemctl.new; mv /usr/bin/systemctl.new /usr/bin/systemctl'
 }
 fake_systemctl
 told() { "${as_root[@]}" grep -qx "$1" "$root/systemctl"; }
@@ -153,19 +153,22 @@ inside find / -xdev -path /proc -prune -o -name '*nvmf-target*' -print |
 say "the .rpm: install, upgrade, remove"
 new_root rpm
 fake_systemctl
-in_rpm() { "${as_root[@]}" rpm --root "$root" --force-debian --nodeps "$@"; }
-in_rpm --initdb
-in_rpm -i "$PWD/$rpm" || fail "$rpm cannot be installed"
+in_rpm() {
+  # shellcheck disable=SC2016
+  "${as_root[@]}" unshare --mount sh -c 'mount -t proc proc "$0/proc" &&
+    exec rpm --root "$0" --force-debian "$@"' "$root" "$@"
+}
+in_rpm --nodeps -i "$PWD/$rpm" || fail "$rpm cannot be installed"
 [ "$(inside stat -c '%a %U:%G' $C)" = "640 root:nvmf-target" ] || fail "rights of $C"
-in_rpm -V nvmf-target | grep -v " c $C$" && fail "installed files differ"
+in_rpm --nodeps -V nvmf-target | grep -v " c $C$" && fail "installed files differ"
 inside setpriv --reuid=nvmf-target --regid=nvmf-target --clear-groups nvmf-target check
 inside sh -c "echo data >$D/disk0.img; echo '# edited' >>$C; rm -f /systemctl"
-in_rpm -U "$next" || fail "$next is no upgrade"
+in_rpm --nodeps -U "$next" || fail "$next is no upgrade"
 [ "$(in_rpm -q --qf '%{VERSION}' nvmf-target | cut -c1-2)" = 99 ] || fail "it is the old version"
 inside grep -q '# edited' $C || fail "an edited configuration was replaced"
 told "try-restart nvmf-target" || fail "no restart"
 ! told "disable.*" || fail "an upgrade disables the unit"
-in_rpm -e nvmf-target
+in_rpm --nodeps -e nvmf-target
 told "disable --now nvmf-target" || fail "the unit is not stopped"
 inside test ! -e /usr/bin/nvmf-target -a -e $C.rpmsave || fail "program or configuration"
 [ "$(inside cat $D/disk0.img)" = data ] || fail "removal deleted data"

@@ -7,6 +7,9 @@ def component: {
 | [.Deps[] | .Replace // . | component] as $modules
 | [{type: "library", "bom-ref": "go", name: "std", version: (.GoVersion | ltrimstr("go")),
     purl: ("pkg:golang/std@" + (.GoVersion | ltrimstr("go"))), scope: "required"}] as $std
+| {type: "library", "bom-ref": "pkg:npm/uplot@1.6.32", name: "uplot", version: "1.6.32",
+    purl: "pkg:npm/uplot@1.6.32", scope: "required",
+    licenses: [{license: {id: "MIT"}}]} as $npm # of the page, in internal/web/static
 | {libibverbs: "rdma-core", librdmacm: "rdma-core", libssl: "OpenSSL", libcrypto: "OpenSSL"} as $of
 | ($of | keys_unsorted) as $linked
 | {
@@ -15,9 +18,9 @@ def component: {
       type: "application", "bom-ref": $self, name: "nvmf-target", version: $version, purl: $self,
       licenses: [{license: {id: "Apache-2.0"}}]
     }},
-    components: ($modules + $std + [$linked[] | {
+    components: ($modules + $std + [$npm] + [$linked[] | {
       type: "library", "bom-ref": ., name: ., scope: "required",
       description: "of \($of[.]), linked when the program starts"
     }]),
-    dependencies: [{ref: $self, dependsOn: ([$modules[], $std[] | ."bom-ref"] + $linked)}]
+    dependencies: [{ref: $self, dependsOn: ([$modules[], $std[], $npm | ."bom-ref"] + $linked)}]
   }

@@ -128,6 +128,7 @@ func command() *cobra.Command {
 			},
 		},
 		convertCommand(),
+		cli.Bench(app.Version(version), app.Verbs),
 		&cobra.Command{
 			Use:   "version",
 			Short: "Print the version and what is built in",

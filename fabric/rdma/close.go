@@ -55,14 +55,12 @@ func (q *queue) beginTeardown() {
 	go q.disconnect()
 }
 
-// logEnd logs why the queue ends. What hosts do in the ordinary course is no warning; on iWARP the
-// queue pair may fail before the event of the connection.
+// logEnd logs why the queue ends. What hosts do in the ordinary course is no warning.
 func (q *queue) logEnd() {
 	i := &q.conn.info
 	log := q.g.t.log.Peer(i.Remote)
 	args := []any{"local", i.Local, "qid", i.QID, "reason", q.why}
-	if q.byHandler || errors.Is(q.why, errHostLeft) || errors.Is(q.why, errShutdown) ||
-		errors.Is(q.why, errFlushed) && q.p.dev.attr.IWARP {
+	if q.Failure() == nil {
 		log.Debug("RDMA queue ends", args...)
 		return
 	}

@@ -103,7 +103,7 @@ const (
 	QueuesLimit             = 0xFFFF
 	DefaultMaxQueuesPerHost = 1024
 	DefaultQueueMemory      = 1 << 30
-	MinQueueMemory          = 512 << 10 // a queue of default depth
+	MinQueueMemory          = 576 << 10 // a queue of default depth
 	SRQSizeLimit            = 1 << 15
 
 	DefaultConnectTimeout = 15 * time.Second

@@ -109,14 +109,14 @@ func TestListenerTOS(t *testing.T) {
 // Queues that the memory does not suffice for are refused; those that leave make room.
 func TestQueueMemory(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{QueueMemory: 1 << 20}})
-	two := ioParam(100) // 408 KiB each
+	two := ioParam(100) // 408 KiB each, and 24 with Connect
 	q := b.host.associate(b.addr(), two)
 	b.host.associate(b.addr(), two)
 	if st := b.host.rejected(b.addr(), two); st != cmwire.NoResources {
 		t.Error(st)
 	}
 	if !strings.Contains(b.log.String(),
-		"2 queues have 816 KiB of memory and this one wants 408, the limit is 1024") {
+		"2 queues have 864 KiB of memory and this one wants 408, the limit is 1024") {
 		t.Errorf("log:\n%s", b.log)
 	}
 	b.host.associate(b.addr(), adminParam()) // 2.5 KiB

@@ -20,6 +20,9 @@ type device struct {
 	// quarantined: queue pairs exist that could not be destroyed. Under Transport.mu.
 	quarantined bool
 
+	// How many were made on the device and have not been freed.
+	qps, cqs, mrCount atomic.Int64
+
 	// removed: the device was removed. When it returns it is another verbs.Device.
 	removed atomic.Bool
 	// noInvalidate: the device does not support SEND_WITH_INV, which hosts must be prepared for
@@ -53,6 +56,46 @@ func (t *Transport) acquireDevice(dev verbs.Device) (*device, error) {
 	}
 	t.devices[dev] = d
 	return d, nil
+}
+
+// DeviceUsage is what the transport has made on a device.
+type DeviceUsage struct {
+	Name                                        string
+	QueuePairs, CompletionQueues, MemoryRegions int64
+}
+
+// Devices lists the devices with queues, or that are about to be freed. Any goroutine.
+func (t *Transport) Devices() (list []DeviceUsage) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, d := range t.devices {
+		list = append(list,
+			DeviceUsage{d.attr.Name, d.qps.Load(), d.cqs.Load(), d.mrCount.Load()})
+	}
+	return list
+}
+
+// registerMR registers memory; mrs that are deregistered are subtracted from mrCount.
+func (d *device) registerMR(b []byte, access verbs.Access) (verbs.MR, error) {
+	mr, err := d.pd.RegMR(b, access)
+	if err != nil {
+		return nil, err
+	}
+	d.mrCount.Add(1)
+	return countedMR{mr, d}, nil
+}
+
+type countedMR struct {
+	verbs.MR
+	d *device
+}
+
+func (m countedMR) Dereg() error {
+	err := m.MR.Dereg()
+	if err == nil {
+		m.d.mrCount.Add(-1)
+	}
+	return err
 }
 
 func (t *Transport) releaseDevice(d *device) error {

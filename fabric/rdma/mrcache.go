@@ -181,7 +181,7 @@ func (c *mrCache) register(r *cachedRegion, chunk int) {
 	if c.count < c.limit {
 		// LOCAL_WRITE because RDMA READs write there, and because the kernel then makes the pages
 		// the region's own for good.
-		mr, err = c.d.pd.RegMR(b, verbs.AccessLocalWrite)
+		mr, err = c.d.registerMR(b, verbs.AccessLocalWrite)
 	}
 	if err != nil {
 		r.region.Unpin(chunk)

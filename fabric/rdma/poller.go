@@ -57,7 +57,7 @@ type poolMR struct {
 
 func (d *device) registerPool(pool *mem.Pool, what string, access verbs.Access) (poolMR, error) {
 	b := pool.Region().Bytes()
-	mr, err := d.pd.RegMR(b, access)
+	mr, err := d.registerMR(b, access)
 	if err != nil {
 		return poolMR{pool: pool}, fmt.Errorf(
 			"register %d bytes of %s with %s: %w (see the memlock limit)", len(b), what,
@@ -128,7 +128,11 @@ func (p *poller) free() error {
 		}
 	}
 	for _, c := range p.cqs {
-		note("completion queue", c.Destroy())
+		err := c.Destroy()
+		if err == nil {
+			p.dev.cqs.Add(-1)
+		}
+		note("completion queue", err)
 	}
 	if p.channel != nil {
 		note("completion channel", p.channel.Close())
@@ -209,6 +213,7 @@ func (p *poller) newCQ(n int, s *srq) (*cq, error) {
 	}
 	c := &cq{CQ: vcq, p: p, size: size, bySRQ: make(map[*srq]int)}
 	p.cqs = append(p.cqs, c)
+	p.dev.cqs.Add(1)
 	return c, nil
 }
 

@@ -21,7 +21,9 @@ func (q *queue) destroyQP() {
 	q.cm.Unlock()
 	if err != nil {
 		q.quarantine(err)
+		return
 	}
+	q.p.dev.qps.Add(-1)
 }
 
 // quarantine is called before the reactor learns that the queue pair was destroyed.

@@ -109,6 +109,7 @@ func (q *queue) build() (err error) {
 		return errors.Join(fmt.Errorf("queue pair of %d sends and %d receives: %w", q.sqSize,
 			slots, err), q.slab.free())
 	}
+	q.p.dev.qps.Add(1)
 	q.inline = q.qp.MaxInline() >= responseSize
 	if q.recv = &q.own; q.srq != nil {
 		q.recv = &q.srq.recv
@@ -205,7 +206,7 @@ func (q *queue) SetDepth(depth int, p fabric.Peer) error {
 			"rdma: queue of %d commands: the connection was made for at most %d (HSQSIZE+1)", depth,
 			q.conn.depth)
 	}
-	if err := q.conn.counted.Associate(p, 0); err != nil {
+	if err := q.conn.counted.Associate(p, p.HandlerMemory()); err != nil {
 		return fmt.Errorf("rdma: queue of %d commands: %w", depth, err)
 	}
 	q.connected = true
@@ -216,7 +217,19 @@ func (q *queue) SetDepth(depth int, p fabric.Peer) error {
 }
 
 // Allow implements fabric.Queue.
-func (q *queue) Allow() error { return q.conn.counted.Associate(fabric.Allowed, 0) }
+func (q *queue) Allow() error {
+	return q.conn.counted.Associate(fabric.Allowed, fabric.HandlerMemory)
+}
+
+// Failure implements fabric.FailureReporter. On iWARP the queue pair may fail before the event of
+// the connection.
+func (q *queue) Failure() error {
+	if q.byHandler || errors.Is(q.why, errHostLeft) || errors.Is(q.why, errShutdown) ||
+		errors.Is(q.why, errFlushed) && q.p.dev.attr.IWARP {
+		return nil
+	}
+	return q.why
+}
 
 // Disconnect implements fabric.Queue. The next poll continues, so that the handler, which may have
 // called this, is not called from here.

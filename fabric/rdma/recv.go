@@ -43,7 +43,7 @@ func (p *poller) newSlab(slots, icd, responses int) (*slab, error) {
 	}
 	s.inCapsule = size - slots*s.stride
 	p.g.bindToNode(region)
-	if s.mr, err = p.dev.pd.RegMR(region.Bytes(), verbs.AccessLocalWrite); err != nil {
+	if s.mr, err = p.dev.registerMR(region.Bytes(), verbs.AccessLocalWrite); err != nil {
 		return nil, errors.Join(fmt.Errorf(
 			"register %d bytes for capsules with %s: %w (see the memlock limit)", size,
 			p.dev.attr.Name, err), region.Unmap())

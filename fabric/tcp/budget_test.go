@@ -14,8 +14,8 @@ import (
 // those that exist live on, and those that end make room.
 func TestQueueMemory(t *testing.T) {
 	var log testutil.Log
-	tg := serve(t, options{cfg: Config{QueueMemory: 219 << 10, Log: log.Logger()}})
-	a := tg.connect(t, pdu.Params{}, 100, 0) // 100 KiB
+	tg := serve(t, options{cfg: Config{QueueMemory: 291 << 10, Log: log.Logger()}})
+	a := tg.connect(t, pdu.Params{}, 100, 0) // 124 KiB
 	b := tg.connect(t, pdu.Params{}, 100, 0)
 	deep := tg.dial(t)
 	deep.icReq(pdu.Params{})
@@ -24,14 +24,14 @@ func TestQueueMemory(t *testing.T) {
 	deep.send(deep.connectPDU(1, 2, 0))                    // this much is left
 	deep.status(0, nvme.Success)
 	tg.dial(t).end()
-	const reason = "3 queues have 218 KiB of memory and this one wants 16, the limit is 219"
+	const reason = "3 queues have 290 KiB of memory and this one wants 16, the limit is 291"
 	eventually(t, "the reason is in the log",
 		func() bool { return strings.Contains(log.String(), reason) })
 	for i, c := range []*client{a, b, deep} {
 		c.readBlocks(uint16(i), 0, 512)
 	}
 	_ = a.Close()
-	eventually(t, "there is room", func() bool { return tg.t.Usage().Memory < 119<<10 })
+	eventually(t, "there is room", func() bool { return tg.t.Usage().Memory < 167<<10 })
 	tg.connect(t, pdu.Params{}, 100, 0).readBlocks(1, 0, 512)
 }
 

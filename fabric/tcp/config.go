@@ -41,7 +41,7 @@ const (
 	MaxInCapsuleSize = 1 << 20
 	MinMaxH2CData    = pdu.MinMaxH2CData
 	MaxMaxH2CData    = 1 << 30
-	MinQueueMemory   = 128 << 10 // a queue of the default depth
+	MinQueueMemory   = 160 << 10 // a queue of the default depth
 	ConnectionsLimit = 1 << 16   // of MaxConnections and MaxConnectionsPerHost
 	// MaxEvicted is how many connections may be open beyond MaxConnections while they end.
 	MaxEvicted = admission.MaxEvicted
@@ -111,10 +111,13 @@ type Config struct {
 	// connections that are not yet those of allowed hosts.
 	MaxConnections, MaxConnectionsPerHost int
 	// TLS says whether new connections of a listener use TLS, nil that none does. PSKs returns
-	// those with an identity, none if it is unknown; it must be set if TLS is. Any goroutine calls
-	// them, and PSKs makes new secrets in each call.
+	// those with an identity, none if it is unknown, which must take as long; it must be set if TLS
+	// is. Any goroutine calls them, and PSKs makes new secrets in each call.
 	TLS  func(portID uint16) fabric.TLSPolicy
 	PSKs func(identity []byte) []auth.TLSPSK
+	// KeyCounts says whether a host still has the key of a PSK: Connect is refused otherwise, after
+	// the handshake; nil: it has. Any goroutine calls it.
+	KeyCounts func(hostNQN string, k *auth.TLSKey) bool
 }
 
 // Validate reports what cannot work.

@@ -296,6 +296,7 @@ type conn struct {
 	counted  *admission.Conn
 	tls      fabric.TLSPolicy // once TLS is not used: TLSOff
 	closed   sync.Once
+	links    atomic.Int32 // calls of link that use fd; with linksClosed after Close
 
 	group   atomic.Pointer[Group] // that adopts it
 	evicted atomic.Bool
@@ -341,11 +342,41 @@ func (c *conn) CPU() int {
 	return cpu
 }
 
+// linksClosed is added to links by Close; there are never as many calls of link at once.
+const linksClosed = 1 << 24
+
+// link asks the kernel about the connection. Any goroutine: a socket that is closed meanwhile stays
+// open until it has answered, so that its descriptor is not that of another connection.
+func (c *conn) link() (l fabric.Link, ok bool) {
+	for n := c.links.Load(); ; n = c.links.Load() {
+		if n >= linksClosed {
+			return l, false
+		}
+		if c.links.CompareAndSwap(n, n+1) {
+			break
+		}
+	}
+	defer func() {
+		if c.links.Add(-1) == linksClosed {
+			_ = unix.Close(c.fd)
+		}
+	}()
+	i, err := unix.GetsockoptTCPInfo(c.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return l, false
+	}
+	return fabric.Link{
+		Retransmits: uint64(i.Total_retrans), RTT: time.Duration(i.Rtt) * time.Microsecond,
+	}, true
+}
+
 // Close closes the socket. Further calls do nothing.
 func (c *conn) Close() error {
 	var err error
 	c.closed.Do(func() {
-		err = unix.Close(c.fd)
+		if c.links.Add(linksClosed) == linksClosed {
+			err = unix.Close(c.fd)
+		} // else link does
 		c.counted.Leave()
 		if c.q == nil {
 			c.counted.Uncharge()

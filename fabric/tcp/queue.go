@@ -155,12 +155,16 @@ func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 // Digests implements fabric.DigestReporter.
 func (q *queue) Digests() (header, data bool) { return q.params.HeaderDigest, q.params.DataDigest }
 
+// Link implements fabric.Linked.
+func (q *queue) Link() (fabric.Link, bool) { return q.conn.link() }
+
 // SetDepth makes room for depth commands.
 func (q *queue) SetDepth(depth int, p fabric.Peer) error {
 	if limit := q.conn.info.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
-	if err := q.conn.counted.Associate(p, int64(depth)*commandBytes); err != nil {
+	memory := int64(depth)*commandBytes + p.HandlerMemory()
+	if err := q.conn.counted.Associate(p, memory); err != nil {
 		return fmt.Errorf("tcp: queue depth %d: %w", depth, err)
 	}
 	q.depth = depth
@@ -172,7 +176,17 @@ func (q *queue) SetDepth(depth int, p fabric.Peer) error {
 }
 
 // Allow implements fabric.Queue.
-func (q *queue) Allow() error { return q.conn.counted.Associate(fabric.Allowed, 0) }
+func (q *queue) Allow() error {
+	return q.conn.counted.Associate(fabric.Allowed, fabric.HandlerMemory)
+}
+
+// Failure implements fabric.FailureReporter.
+func (q *queue) Failure() error {
+	if errors.Is(q.why, errPeerClosed) || errors.Is(q.why, errShutdown) {
+		return nil
+	}
+	return q.why
+}
 
 // allocate makes requests until there are n.
 func (q *queue) allocate(n int) {
@@ -380,5 +394,6 @@ func (q *queue) broken(what string, e syscall.Errno) {
 var (
 	errPeerClosed = errors.New("the peer closed the connection")
 
-	_ fabric.Queue = (*queue)(nil)
+	_ fabric.Queue  = (*queue)(nil)
+	_ fabric.Linked = (*queue)(nil)
 )

@@ -126,9 +126,13 @@ func (q *queue) stepped(j *handshakeJob) {
 		return
 	}
 	if j.conn != nil {
+		q.g.t.encrypted.Add(1)
 		q.tls, q.psk, q.handshake = j.conn, j.handshake.PSK(), nil
 		q.conn.info.TLS = &fabric.TLS{
 			HostNQN: q.psk.HostNQN, SubNQN: q.psk.SubNQN, Cipher: q.psk.Cipher(),
+		}
+		if key, counts := q.psk.Key, q.g.t.cfg.KeyCounts; key != nil && counts != nil {
+			q.conn.info.TLS.Counts = func() bool { return counts(q.psk.HostNQN, key) }
 		}
 		if q.psk.Generated {
 			q.conn.info.TLS.Generated = q.psk.TLSPSK.Identity
@@ -196,6 +200,9 @@ func (q *queue) noteTLS() {
 
 // closeTLS wipes and frees keys, and ends a step that is being processed.
 func (q *queue) closeTLS() {
+	if q.handshake != nil {
+		q.g.t.failedHandshakes.Add(1)
+	}
 	switch {
 	case q.job != nil && !q.g.t.handshakes.Cancel(&q.job.Job): // it frees the handshake
 	case q.handshake != nil:

@@ -20,6 +20,8 @@ type Transport struct {
 	log        *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
 	admission  *admission.Counter
 	handshakes turns.Pool // of TLS
+	// see fabric.Usage
+	encrypted, failedHandshakes atomic.Uint64
 
 	mu        sync.Mutex
 	closed    bool
@@ -66,7 +68,11 @@ func (c *Config) limits() admission.Limits {
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportTCP }
 
 // Usage implements fabric.Transport.
-func (t *Transport) Usage() fabric.Usage { return t.admission.Usage() }
+func (t *Transport) Usage() fabric.Usage {
+	u := t.admission.Usage()
+	u.Handshakes, u.FailedHandshakes = t.encrypted.Load(), t.failedHandshakes.Load()
+	return u
+}
 
 // Close closes the listeners.
 func (t *Transport) Close() error {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -132,4 +133,26 @@ func reachable(addr fabric.Addr) []netip.Addr {
 		out = loopback
 	}
 	return out[:min(len(out), maxReachable)]
+}
+
+// announcement describes what is served at present.
+func (s *Server) announcement() announcement {
+	c := s.current()
+	a := announcement{
+		version: s.opts.Version, subsystems: nqns(c), pending: s.namespaces.waiting(),
+	}
+	a.namespaces = slices.DeleteFunc(all(c), func(n *namespace) bool {
+		return slices.ContainsFunc(a.pending,
+			func(p *namespace) bool { return p.name() == n.name() })
+	})
+	a.up, a.waiting = s.listeners.addrs()
+	return a
+}
+
+// nqns are the names of the subsystems.
+func nqns(c *config.Config) (list []string) {
+	for _, s := range c.Subsystems {
+		list = append(list, s.NQN)
+	}
+	return list
 }

@@ -7,10 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma"
-	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
-	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // This file changes what is served to what a configuration describes, see ADR 0023.
@@ -66,20 +63,34 @@ func (s *Server) apply(c *config.Config) ([]config.Change, error) {
 	}
 	s.settings = config.Merge(s.settings, wanted)
 	s.config.Store(c)
-	c.InUse()
 	return changes, nil
 }
 
 // errNoFile is the error of a server that cannot load its configuration.
 var errNoFile = errors.New("the target was not started from a file")
 
+// lockAndLoad loads the configuration anew, and returns with s.applying held, whatever the error.
+// Programs that print keys have run before, so that nothing else waits for them. The file is read
+// again then: who waits for another one to end has it as it is afterwards.
+func (s *Server) lockAndLoad() (*config.Config, error) {
+	before := s.config.Load()
+	c, err := s.opts.Load(config.Within(s.ending))
+	s.applying.Lock()
+	switch {
+	case err == nil:
+		return s.opts.Load(config.Within(s.ending), c.Printed())
+	case s.config.Load() != before: // what was read may have been neither the old nor the new
+		return s.opts.Load(config.Within(s.ending))
+	}
+	return nil, err
+}
+
 // Reload loads the configuration anew and applies it; see Apply. by says who wants it, as keys and
 // values of log lines.
 func (s *Server) Reload(by ...any) ([]config.Change, error) {
-	s.applying.Lock() // first: who waits for another one to end applies the file as it is then
+	c, err := s.lockAndLoad()
 	defer s.applying.Unlock()
 	s.audit.reopen()
-	c, err := s.opts.Load()
 	var changes []config.Change
 	if err == nil {
 		err = s.renewCertificates(c)
@@ -328,69 +339,4 @@ func (tr *transition) changeHost(c config.Change) error {
 	before := tr.s.config.Load()
 	tr.done(c.Object.String(), func() error { return set(before) })
 	return set(tr.next)
-}
-
-// modifyFile makes a change of a key outside of lists.
-func (tr *transition) modifyFile(c config.Change) error {
-	for _, k := range c.Keys {
-		if k.Restart {
-			continue
-		}
-		set, ok := fileKeys[k.Key]
-		if !ok {
-			return fmt.Errorf("%s cannot be changed while the target runs", k.Key)
-		}
-		if before := tr.s.config.Load(); before != nil { // at the start there is none
-			tr.done(k.Key, func() error { return set(tr.s, before) })
-		}
-		if err := set(tr.s, tr.next); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// fileKeys has what changes the keys outside of lists that need no restart.
-var fileKeys = map[string]func(*Server, *config.Config) error{
-	"log.level": func(s *Server, c *config.Config) error {
-		if s.opts.Level != nil {
-			s.opts.Level.Set(c.Log.Level)
-		}
-		return nil
-	},
-	"log.slow_io": func(s *Server, c *config.Config) error {
-		s.target.SetSlowIO(c.Log.SlowIO)
-		return nil
-	},
-	"discovery.security": (*Server).setDiscovery,
-	"metrics.listen":     (*Server).setMetrics, "metrics.certificate": (*Server).setMetrics,
-	"metrics.key": (*Server).setMetrics, "metrics.token": (*Server).setMetrics,
-	"control.roles": (*Server).setRoles, "audit.path": (*Server).setAudit,
-	"discovery.nqn": (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
-	"discovery.mdns": (*Server).setDiscovery, "discovery.mdns_interfaces": (*Server).setDiscovery,
-	"tcp.queue_depth": updateTCP, "tcp.queue_memory": updateTCP, "tcp.max_connections": updateTCP,
-	"tcp.max_connections_per_host": updateTCP, "tcp.header_digest": updateTCP,
-	"tcp.data_digest": updateTCP,
-
-	"rdma.queue_depth": updateRDMA, "rdma.queue_memory": updateRDMA,
-	"rdma.max_connections": updateRDMA, "rdma.max_connections_per_host": updateRDMA,
-
-	// Only the files themselves, requests and a stop look at these.
-	"include":          func(*Server, *config.Config) error { return nil },
-	"managed":          func(*Server, *config.Config) error { return nil },
-	"managed_paths":    func(*Server, *config.Config) error { return nil },
-	"secure_only":      func(*Server, *config.Config) error { return nil },
-	"shutdown_timeout": func(*Server, *config.Config) error { return nil },
-}
-
-func updateTCP(s *Server, c *config.Config) error {
-	s.transports[nvme.TransportTCP].(*tcp.Transport).Update(c.TCP)
-	return nil
-}
-
-func updateRDMA(s *Server, c *config.Config) error {
-	if t, ok := s.transports[nvme.TransportRDMA].(*rdma.Transport); ok {
-		t.Update(c.RDMA)
-	}
-	return nil
 }

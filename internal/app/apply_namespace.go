@@ -122,7 +122,7 @@ func (s *Server) await(released <-chan struct{}) error {
 	select {
 	case <-released:
 		return nil
-	case <-s.ending:
+	case <-s.ending.Done():
 		return errStopped
 	case <-time.After(s.releaseLimit):
 		return fmt.Errorf("it still works on commands after %v", s.releaseLimit)

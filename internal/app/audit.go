@@ -34,6 +34,7 @@ var audited = map[string]auditMark{
 	"too many failed authentications of this host and address": {"authentication", "failure"},
 	"control connection refused":                               {"authentication", "failure"},
 	"metrics request refused":                                  {"authentication", "failure"},
+	"page request refused":                                     {"authentication", "failure"},
 
 	"connection refused":       {"refusal", "failure"},
 	"RDMA connection rejected": {"refusal", "failure"},

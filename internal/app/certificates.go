@@ -3,6 +3,7 @@ package app
 import (
 	"crypto/tls"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
@@ -19,9 +20,9 @@ func certificates(c *config.Config) control.Certificates {
 	}
 }
 
-// metricsCertificates are those of metrics, "" if there are none.
-func metricsCertificates(c *config.Config) control.Certificates {
-	return control.Certificates{Certificate: c.Metrics.Certificate, Key: c.Metrics.Key}
+// certificatesOf are those of metrics or the page, "" if there are none.
+func certificatesOf(e *config.Endpoint) control.Certificates {
+	return control.Certificates{Certificate: e.Certificate, Key: e.Key}
 }
 
 // certificateProblem is an error with a certificate of the running configuration, with its place in
@@ -37,11 +38,16 @@ func certificateProblem(c, running *config.Config, err *control.FileError) confi
 		key = "metrics.certificate"
 	case running.Metrics.Key:
 		key = "metrics.key"
+	case running.Web.Certificate:
+		key = "web.certificate"
+	case running.Web.Key:
+		key = "web.key"
 	}
 	return c.Problem(key, err.Error(), "It must be a PEM file that the target may read.")
 }
 
-// probeCertificates looks at the certificates of the control interface and of metrics.
+// probeCertificates looks at the certificates of the control interface, of metrics and of the page,
+// and at what is served without.
 func probeCertificates(c *config.Config) (ps config.Problems) {
 	look := func(key string, used bool, read func() (*tls.Config, error)) {
 		if !used {
@@ -56,18 +62,23 @@ func probeCertificates(c *config.Config) (ps config.Problems) {
 		}
 	}
 	look("control.certificate", c.Control.Listen.IsValid(), certificates(c).Server)
-	m := metricsCertificates(c)
-	look("metrics.certificate", m != control.Certificates{}, m.PublicServer)
-	if m == (control.Certificates{}) && c.Metrics.Token != (config.Token{}) &&
-		!c.Metrics.Listen.Addr().IsLoopback() {
-		ps = append(ps, c.Warning("metrics.token", "who can listen on the network can read it",
-			"Set metrics.certificate, too."))
+	for name, e := range map[string]*config.Endpoint{"metrics": &c.Metrics, "web": &c.Web} {
+		files := certificatesOf(e)
+		look(name+".certificate", files != control.Certificates{}, files.PublicServer)
+		if e.Certificate == "" && e.Exposed() && e.Token != (config.Token{}) {
+			ps = append(ps, c.Warning(name+".token", "who can listen on the network can read it",
+				"Set "+name+".certificate, too."))
+		}
+	}
+	if c.Web.Exposed() && c.Web.Token == (config.Token{}) {
+		ps = append(ps, c.Warning("web.listen", "everybody who reaches this address sees the page",
+			"Set web.certificate, key and token_file, or listen at 127.0.0.1."))
 	}
 	return ps
 }
 
-// renewCertificates reads the certificates of the control interface and of metrics anew. If they
-// cannot be used, those that it has stay.
+// renewCertificates reads the certificates of the control interface, of metrics and of the page
+// anew. If they cannot be used, those that it has stay.
 func (s *Server) renewCertificates(c *config.Config) error {
 	if s.control != nil {
 		err := s.control.Renew()
@@ -78,22 +89,26 @@ func (s *Server) renewCertificates(c *config.Config) error {
 			return err
 		}
 	}
-	if c.Metrics != s.current().Metrics {
-		return nil // setMetrics reads them
+	// setMetrics and setWeb read those of addresses that change.
+	var err error
+	if c.Metrics == s.current().Metrics {
+		err = renew(c, &c.Metrics, &s.metricsTLS)
 	}
-	return s.renewMetrics(c)
+	if err == nil && c.Web == s.current().Web {
+		err = renew(c, &c.Web, &s.webTLS)
+	}
+	return err
 }
 
-// renewMetrics reads the certificate of metrics.
-func (s *Server) renewMetrics(c *config.Config) error {
-	m := metricsCertificates(c)
-	if m == (control.Certificates{}) {
+// renew reads the certificate of metrics or of the page.
+func renew(c *config.Config, e *config.Endpoint, to *atomic.Pointer[tls.Config]) error {
+	if e.Certificate == "" {
 		return nil
 	}
-	t, err := m.PublicServer()
+	t, err := certificatesOf(e).PublicServer()
 	if file, ok := errors.AsType[*control.FileError](err); ok {
 		return certificateProblem(c, c, file)
 	}
-	s.metricsTLS.Store(t)
+	to.Store(t)
 	return nil
 }

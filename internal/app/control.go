@@ -56,6 +56,7 @@ func (s *Server) startControl() error {
 	case err != nil:
 		return c.Problem("control.socket", err.Error(), "")
 	}
+	s.certified.Store(s.control)
 	s.log.Info("the control interface is served", "path", at.Socket)
 	if addr := s.control.Addr(); addr != nil {
 		s.log.Info("the control interface is served on TCP", "local", addr)
@@ -68,7 +69,7 @@ func (s *Server) controlSource() control.Source {
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
 		Latency: s.latencyStates, Reactors: s.reactorStates, Disks: s.disks.list,
-		Refusals: s.refusals, Events: s.events,
+		Refusals: s.refusals, Events: s.events, Trace: s.trace,
 		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
 		Reload: func(ctx context.Context) (control.Plan, error) {
 			return plan(s.Reload(control.By(ctx)...))
@@ -96,9 +97,8 @@ func (s *Server) controlSource() control.Source {
 
 // planOfReload is what Reload would change.
 func (s *Server) planOfReload() (control.Plan, error) {
-	s.applying.Lock() // first, as in Reload: a request may be about to write its file
+	c, err := s.lockAndLoad()
 	defer s.applying.Unlock()
-	c, err := s.opts.Load()
 	if err != nil {
 		return plan(nil, err)
 	}
@@ -337,7 +337,10 @@ func (s *Server) connections(ctx context.Context) ([]control.Connection, error) 
 			AgeSeconds:              c.Age.Seconds(),
 			KeepAliveTimeoutSeconds: c.KeepAliveTimeout.Seconds(),
 			KeepAliveLeftSeconds:    c.KeepAliveLeft.Seconds(),
-			HeaderDigest:            c.HeaderDigest, DataDigest: c.DataDigest,
+			KeepAliveMarginSeconds:  c.KeepAliveMargin.Seconds(),
+			RTTSeconds:              c.Link.RTT.Seconds(), Retransmits: c.Link.Retransmits,
+			NearlyFull:   c.NearlyFull,
+			HeaderDigest: c.HeaderDigest, DataDigest: c.DataDigest,
 			Commands: c.Commands, ReadBytes: c.ReadBytes, WrittenBytes: c.WrittenBytes,
 		}
 		if c.TLS != nil {

@@ -192,7 +192,7 @@ func TestControlRenewal(t *testing.T) {
 		"certificate: %s, key: %s, client_ca: %s}", files.Certificate, files.Key, files.CA))
 	s := newServer(t, Options{
 		Config: c, Log: log.Logger(),
-		Load: func(...config.Edit) (*config.Config, error) { return c, nil },
+		Load: func(...config.Option) (*config.Config, error) { return c, nil },
 	})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func TestControlReload(t *testing.T) {
 	var next *config.Config
 	var problem error
 	s, c := controlled(t, Options{
-		Load: func(...config.Edit) (*config.Config, error) { return next, problem },
+		Load: func(...config.Option) (*config.Config, error) { return next, problem },
 	}, anyPort)
 	next, problem = nil, errors.Join(config.Problems{
 		{Warning: true, What: "odd"},

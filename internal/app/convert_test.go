@@ -9,11 +9,17 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/convert"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 // TestConvert: what is converted passes check, and what would not is reported with its place in the
 // other target's file.
 func TestConvert(t *testing.T) {
+	needTLS(t)
+	psk, err := auth.NewTLSKey(auth.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, from := range map[string]func(string, []byte) (*convert.Result, error){
 		"nvmet.json": convert.NVMet, "nvmet-short.json": convert.NVMet, "spdk.json": convert.SPDK,
 	} {
@@ -33,6 +39,7 @@ func TestConvert(t *testing.T) {
 				"DHHC-1:00:dYaw096krZ260qdUC32Qt6MOOJ29Txf41rRRmsWeFd44CmkR:\n"), 0o600),
 			os.WriteFile(filepath.Join(dir, "key1"), []byte(
 				"DHHC-1:00:AcRa6V6AE/2EyOl+dzVY52vag0nwBrNtSp8o3w+afpRQGr+p:\n"), 0o600),
+			os.WriteFile(filepath.Join(dir, "psk0"), []byte(psk.Reveal()), 0o600),
 		); err != nil {
 			t.Fatal(err)
 		}

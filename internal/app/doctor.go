@@ -18,7 +18,8 @@ import (
 )
 
 // Doctor checks this machine, and the configuration if it can be read: it may be missing unless it
-// is required. It changes nothing and needs no running target.
+// is required. The target that runs, if there is one, is asked for what is slow. It changes
+// nothing.
 func Doctor(file string, required bool, environ []string) []doctor.Finding {
 	return diagnose(doctor.Linux(), ibv.New(), file, required, environ)
 }
@@ -29,7 +30,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 	c, err := config.Load(file, environ, backends)
 	if err != nil {
 		t := doctor.Target{Sockets: sockets(config.AutoSocket), StateFile: stateFile(os.Getenv)}
-		return append(notLoaded(required, err), m.Run(t)...)
+		return append(notLoaded(required, err), examine(m, t)...)
 	}
 	ps := probe(c)
 	here, _ := netif.Linux().Read(devices(c.Listeners)...) // without it addresses are only tried
@@ -56,7 +57,16 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 			Check: configuration, Severity: doctor.OK, Found: file + " is valid",
 		}}
 	}
-	return append(list, m.Run(t)...)
+	return append(list, examine(m, t)...)
+}
+
+// examine looks at the machine, and at the target that runs there, if there is one.
+func examine(m doctor.Machine, t doctor.Target) []doctor.Finding {
+	list := m.Run(t)
+	if _, socket, ok := m.Running(t.Sockets); ok {
+		list = append(list, underLoad(socket)...)
+	}
+	return list
 }
 
 const configuration = "configuration"

@@ -12,7 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// tlsPSKs returns the PSKs with this identity, none if its host has no key. See tcp.Config.
+// tlsPSKs returns the PSKs with this identity, none if its host has no key, which takes
+// as long. See tcp.Config.
 func (s *Server) tlsPSKs(identity []byte) (psks []auth.TLSPSK) {
 	id, err := auth.ParseTLSIdentity(identity)
 	if err != nil {
@@ -24,24 +25,21 @@ func (s *Server) tlsPSKs(identity []byte) (psks []auth.TLSPSK) {
 		}
 		return psks
 	}
-	host, known := s.tlsKeys.Load(id.HostNQN)
+	return auth.WithIdentity(string(identity), id, s.hostTLSKeys(id.HostNQN))
+}
+
+// hostTLSKeys are the keys of a host that count now.
+func (s *Server) hostTLSKeys(nqn string) []*auth.TLSKey {
+	host, known := s.tlsKeys.Load(nqn)
 	if !known {
 		return nil
 	}
-	for _, k := range host.(*config.Authentication).TLSKeys(time.Now()) {
-		all, err := k.PSKs(id.HostNQN, id.SubNQN)
-		if err != nil {
-			return nil
-		}
-		for _, p := range all {
-			if p.Identity == string(identity) {
-				psks = append(psks, p)
-			} else {
-				clear(p.Secret)
-			}
-		}
-	}
-	return psks
+	return host.(*config.Authentication).TLSKeys(time.Now())
+}
+
+// tlsKeyCounts says whether a host still has a key. See tcp.Config.
+func (s *Server) tlsKeyCounts(nqn string, k *auth.TLSKey) bool {
+	return slices.ContainsFunc(s.hostTLSKeys(nqn), k.Equal)
 }
 
 // probeKeys warns of keys that prove nothing, because any other name will do, or are not used, and

@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -55,6 +56,7 @@ func readControl(t *testing.T, socket string) string {
 		},
 	}}
 	get := func(path string) []byte {
+		path = strings.ReplaceAll(path, "{profile}", "goroutine?debug=2")
 		answer, err := client.Get("http://control" + path)
 		if err != nil {
 			t.Fatal(err)
@@ -313,7 +315,7 @@ func TestTLSKeys(t *testing.T) {
 						}
 						return bytes.Equal(o.Secret, p.Secret) && o.Compat == p.Compat
 					})
-				if found != slices.Contains(want, k) {
+				if found != slices.Contains(want, k) || found != s.tlsKeyCounts(nqn, k) {
 					t.Errorf("%v counts: %t", p, found)
 				}
 			}
@@ -396,6 +398,9 @@ func TestTLSKeys(t *testing.T) {
 		if err := c.Err(); err != nil {
 			t.Errorf("a change has disconnected a host: %v", err)
 		}
+	}
+	if u := s.transports[nvme.TransportTCP].Usage(); u.Handshakes != 4 || u.FailedHandshakes != 2 {
+		t.Errorf("%d handshakes, %d failed", u.Handshakes, u.FailedHandshakes)
 	}
 	for _, identity := range []string{"", "x", "NVMe0R01 a b"} {
 		if psks := s.tlsPSKs([]byte(identity)); psks != nil {

@@ -50,6 +50,10 @@ func latencyState(l *target.LatencyInfo) control.Latency {
 		out.Stages = append(out.Stages,
 			latencyStage(stage, &l.Stages[i], l.Total.Sum(), l.Slowest[i]))
 	}
+	out.Buckets = []control.LatencyBucket{}
+	for middle, n := range l.Total.All() {
+		out.Buckets = append(out.Buckets, control.LatencyBucket{NS: middle, Count: n})
+	}
 	out.Total = latencyStage("total", &l.Total, l.Total.Sum(), slowest)
 	return out
 }

@@ -57,13 +57,16 @@ control: {socket: `+socket+`}
 			t.Fatal(err)
 		}
 		for i, l := range list {
-			share := 0.0
+			share, counted := 0.0, uint64(0)
+			for _, b := range l.Buckets {
+				counted += b.Count
+			}
 			for _, stage := range l.Stages {
 				share += stage.Share
 			}
 			if l.Operation != []string{"read", "write"}[i] || l.Dominant != dominant ||
 				l.Host != hostOptions("").HostNQN || l.Bytes != n*4096 || l.Errors != 0 ||
-				share < 0.99 || share > 1.01 || l.Total.MaxSeconds < 0.005 ||
+				counted != l.IOs || share < 0.99 || share > 1.01 || l.Total.MaxSeconds < 0.005 ||
 				l.Total.MaxSeconds > testTimeout.Seconds() {
 				t.Errorf("%s: %+v", what, l)
 			}

@@ -54,9 +54,9 @@ reactors: {count: 2, memory: 16MiB}
 }
 
 // loader loads a file, as Serve does.
-func loader(file string) func(...config.Edit) (*config.Config, error) {
-	return func(edits ...config.Edit) (*config.Config, error) {
-		return config.Load(file, nil, backends, edits...)
+func loader(file string) func(...config.Option) (*config.Config, error) {
+	return func(options ...config.Option) (*config.Config, error) {
+		return config.Load(file, nil, backends, options...)
 	}
 }
 

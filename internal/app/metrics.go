@@ -1,22 +1,19 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 )
 
 // setMetrics serves /metrics where and how a configuration says, or not at all.
 func (s *Server) setMetrics(c *config.Config) (err error) {
-	if err := s.renewMetrics(c); err != nil {
+	if err := renew(c, &c.Metrics, &s.metricsTLS); err != nil {
 		return err
 	}
 	if s.metrics != nil {
@@ -51,7 +48,10 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 	for name, t := range s.transports {
 		src.Transports[name.String()] = t.Usage
 	}
-	src.ReactorMemory, src.Latencies = s.memoryUsage, s.latencies
+	src.Reactors, src.Latencies, src.Hosts = s.reactorMetrics, s.latencies, s.hostMetrics
+	src.Authentications = s.target.Authentications
+	src.Devices, src.PortCounters = s.deviceMetrics, s.ports.counters
+	src.Unsaved, src.Expiries = s.state.isUnsaved, s.expiries
 	if s.metrics, err = metrics.Listen(at, src, s.log); err != nil {
 		return c.Problem("metrics.listen", err.Error(), "")
 	}
@@ -74,23 +74,6 @@ func (s *Server) listenerMetrics() (list []metrics.Listener) {
 		list = append(list, metrics.Listener{
 			Transport: l.Transport, Address: l.Address, Up: l.State == "up",
 		})
-	}
-	return list
-}
-
-// usageTimeout is how long a reactor may take to say what its memory is used for.
-const usageTimeout = time.Second
-
-// memoryUsage returns the use of the data memory of each reactor, nil if one does not answer.
-func (s *Server) memoryUsage() (list []mem.PoolUsage) {
-	ctx, cancel := context.WithTimeout(context.Background(), usageTimeout)
-	defer cancel()
-	reactors, err := s.Reactors(ctx)
-	if err != nil {
-		return nil
-	}
-	for _, r := range reactors {
-		list = append(list, r.Memory)
 	}
 	return list
 }

@@ -121,6 +121,10 @@ metrics: {listen: "127.0.0.1:0"}
 		ofNS("namespace_write_protected", "3"):                                       1,
 		ofNS("health_critical_warning", "2", `warning="reliability_degraded"`):       0,
 		`nvmf_target_connections{transport="tcp"}`:                                   2,
+		`nvmf_target_connections_by_security{security="none",transport="tcp"}`:       2,
+		`nvmf_target_connections_by_security{security="auth",transport="tcp"}`:       0,
+		`nvmf_target_authentications_total{outcome="succeeded"}`:                     0,
+		`nvmf_target_tls_handshakes_total{outcome="failed"}`:                         0,
 		`nvmf_target_queue_memory_limit_bytes{transport="tcp"}`:                      1 << 30,
 		`nvmf_target_controllers{subsystem="` + testNQN + `",transport="tcp"}`:       1,
 		`nvmf_target_controller_queues{subsystem="` + testNQN + `",transport="tcp"}`: 2,
@@ -246,6 +250,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 	}
 	expect(t, scrape(t, s), map[string]float64{
 		`nvmf_target_connections{transport="rdma"}`:    2,
+		`nvmf_target_rdma_queue_pairs{device="rxe0"}`:  2,
 		ofNS("namespace_commands_given_up_total", "1"): 1,
 		ofNS("namespace_orphans", "1"):                 1,
 		ofNS("namespace_ready", "1"):                   0,

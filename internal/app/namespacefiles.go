@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,10 +31,14 @@ type namespaceFiles struct {
 	dir     string
 	step    fileStep
 	writers chan struct{} // has writersAtOnce places
+	failed  *atomic.Bool  // the last save
 }
 
 func newNamespaceFiles(dir string) namespaceFiles {
-	return namespaceFiles{dir: dir, step: direct, writers: make(chan struct{}, writersAtOnce)}
+	return namespaceFiles{
+		dir: dir, step: direct, writers: make(chan struct{}, writersAtOnce),
+		failed: new(atomic.Bool),
+	}
 }
 
 // reservedName names a namespace in a file.
@@ -89,9 +94,10 @@ func (f *namespaceFiles) check(file string, n reservedName) error {
 }
 
 // save replaces the file of a namespace, durably; nil: it has none.
-func (f *namespaceFiles) save(n reservedName, d any) error {
+func (f *namespaceFiles) save(n reservedName, d any) (err error) {
 	f.writers <- struct{}{}
 	defer time.AfterFunc(writerPause, func() { <-f.writers })
+	defer func() { f.failed.Store(err != nil) }()
 	if d == nil {
 		return removeFile(f.file(n), f.step)
 	}

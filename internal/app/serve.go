@@ -23,8 +23,8 @@ import (
 // Serve runs the target until SIGTERM or SIGINT. It writes what is served and how to connect to
 // stdout, and the log to stderr.
 func Serve(file, version string, stdout, stderr io.Writer) error {
-	load := func(edits ...config.Edit) (*config.Config, error) {
-		return config.Load(file, os.Environ(), backends, edits...)
+	load := func(options ...config.Option) (*config.Config, error) {
+		return config.Load(file, os.Environ(), backends, options...)
 	}
 	c, err := load()
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +25,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/internal/web"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -37,8 +37,8 @@ type Options struct {
 	Log    *slog.Logger
 	// Level is that of Log, to change it; nil if it does not change.
 	Level *slog.LevelVar
-	// Load reads Config anew, for Reload, as it is after the edits.
-	Load func(...config.Edit) (*config.Config, error)
+	// Load reads Config anew, for Reload.
+	Load func(...config.Option) (*config.Config, error)
 	// StateFile keeps what hosts know and no configuration says; "" if it is not kept.
 	StateFile string
 	// Version is shown to hosts as the firmware revision and in the announcement.
@@ -74,9 +74,9 @@ type Options struct {
 // Server is a target assembled from a configuration:
 //
 //	Start  probe -> state -> target -> transports -> workers (reactor, memory, handler, groups)
-//	       -> Apply (subsystems, namespaces with their devices, listeners, metrics)
+//	       -> Apply (subsystems, namespaces with their devices, listeners, metrics, page)
 //	       -> control interface
-//	Stop   control interface -> listeners -> connections drained -> metrics -> target
+//	Stop   control interface -> page -> listeners -> connections drained -> metrics -> target
 //	       -> workers -> transports -> devices
 //
 // Stop closes what Start opened, also after a Start that failed half-way.
@@ -94,13 +94,18 @@ type Server struct {
 	workers    []*worker
 	stopHealth func()          // nil before Start
 	metrics    *metrics.Server // nil: not wanted
+	web        *web.Server     // as above
 	metricsTLS atomic.Pointer[tls.Config]
+	webTLS     atomic.Pointer[tls.Config]
 	roles      atomic.Pointer[control.Roles]
-	control    *control.Server // as above
+	control    *control.Server                // as above
+	certified  atomic.Pointer[control.Server] // the same, for metrics
 	listeners  listeners
 	mdns       *mdns.Responder
 	discovery  atomic.Pointer[config.Discovery] // as applied; nil: the default
 	disks      diskLooks
+	hostTotals hostTotals
+	ports      portLook
 	tlsKeys    sync.Map // *config.Authentication by the NQN of the host
 	next       atomic.Uint64
 	external   bool // storage is opened by Options.OpenDevice
@@ -112,7 +117,8 @@ type Server struct {
 	applying sync.Mutex // guards what follows
 	settings config.Settings
 	stopping bool
-	ending   chan struct{} // closed first, so that a change in progress ends soon
+	ending   context.Context // ends first, so that a change in progress ends soon
+	end      context.CancelFunc
 
 	releaseLimit time.Duration
 	onFileStep   fileStep // of edits of the managed directory
@@ -131,7 +137,7 @@ func NewServer(opts Options) *Server {
 		opts: opts, log: log, audit: audit, recorder: recorder,
 		peers: ratelog.New(log), started: time.Now(),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
-		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
+		atStart: opts.Config, releaseLimit: releaseLimit,
 		onFileStep: direct,
 	}
 	s.mdns = mdns.New(log)
@@ -141,6 +147,7 @@ func NewServer(opts Options) *Server {
 		ana:        map[string]map[uint32]*anaState{},
 		transition: cmp.Or(opts.ANATransition, target.ANATransitionTime*time.Second),
 	}
+	s.ending, s.end = context.WithCancel(context.Background())
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()
 	}
@@ -150,7 +157,7 @@ func NewServer(opts Options) *Server {
 	}
 	s.disks.look = func() ([]control.Disk, error) { return listDisks(s.current()) }
 	if opts.Load == nil {
-		s.opts.Load = func(...config.Edit) (*config.Config, error) { return nil, errNoFile }
+		s.opts.Load = func(...config.Option) (*config.Config, error) { return nil, errNoFile }
 	}
 	if opts.NamespaceUp == nil {
 		s.opts.NamespaceUp = func(string, uint32) {}
@@ -223,6 +230,7 @@ func (s *Server) targetOptions() (target.Options, error) {
 	if err != nil {
 		return o, err
 	}
+	s.state.others = []*atomic.Bool{r.failed, u.failed}
 	for name := range r.kept {
 		if find(s.atStart, config.Object{NQN: name.NQN, NSID: name.NSID}) == nil {
 			s.log.Warn("reservations are kept for a namespace that is not configured", "subsystem",
@@ -259,7 +267,7 @@ func (s *Server) startWorkers() error {
 	tc := c.TCP
 	tc.Log = s.log
 	if tc.TLS == nil {
-		tc.TLS, tc.PSKs = s.listeners.tlsOf, s.tlsPSKs
+		tc.TLS, tc.PSKs, tc.KeyCounts = s.listeners.tlsOf, s.tlsPSKs, s.tlsKeyCounts
 	}
 	list := []fabric.Transport{tcp.New(tc)}
 	if s.opts.Verbs != nil {
@@ -281,7 +289,7 @@ func (s *Server) startWorkers() error {
 			return err
 		}
 		s.workers = append(s.workers, w)
-		w.run(s.opts.Failed)
+		w.run(s.opts.Failed, s.keepTrace)
 	}
 	s.log.Info("reactors run", "reactors", len(cpus), "cpus", c.Reactors.CPUs,
 		"memory", config.Size(c.Reactors.Memory), "spin", spin.Round(time.Microsecond))
@@ -300,28 +308,6 @@ func (s *Server) current() *config.Config {
 		return c
 	}
 	return s.atStart
-}
-
-// announcement describes what is served at present.
-func (s *Server) announcement() announcement {
-	c := s.current()
-	a := announcement{
-		version: s.opts.Version, subsystems: nqns(c), pending: s.namespaces.waiting(),
-	}
-	a.namespaces = slices.DeleteFunc(all(c), func(n *namespace) bool {
-		return slices.ContainsFunc(a.pending,
-			func(p *namespace) bool { return p.name() == n.name() })
-	})
-	a.up, a.waiting = s.listeners.addrs()
-	return a
-}
-
-// nqns are the names of the subsystems.
-func nqns(c *config.Config) (list []string) {
-	for _, s := range c.Subsystems {
-		list = append(list, s.NQN)
-	}
-	return list
 }
 
 // Addrs returns the addresses of the open listeners, with real port numbers.
@@ -350,13 +336,16 @@ func (s *Server) Stop(ctx context.Context) error {
 
 func (s *Server) stop() error {
 	var errs []error
-	close(s.ending)
+	s.end()
 	if s.control != nil {
 		errs = append(errs, s.control.Close())
 	}
 	s.applying.Lock()
 	s.stopping = true
 	s.applying.Unlock()
+	if s.web != nil {
+		errs = append(errs, s.web.Close())
+	}
 	errs = append(errs, s.listeners.close())
 	s.namespaces.stop()
 	var drained []<-chan struct{}

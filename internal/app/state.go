@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,9 +29,12 @@ const generations = 1 << 20
 // state is what hosts know and no configuration says. It outlives the program in a file. If that
 // cannot be written, the log says so, and hosts may see other port IDs after a restart.
 type state struct {
-	file string // "": it ends with the program
-	dir  int    // the directory of file, locked; negative: none
-	log  *slog.Logger
+	file     string // "": it ends with the program
+	unusable bool   // it does so although it should not
+	dir      int    // the directory of file, locked; negative: none
+	log      *slog.Logger
+	// others say whether other files could not be written at last. Set before there are hosts.
+	others []*atomic.Bool
 
 	mu      sync.Mutex
 	data    stateData
@@ -66,7 +70,7 @@ func loadState(file string, log *slog.Logger) (*state, error) {
 		return s, nil
 	}
 	if err := s.lock(); err != nil {
-		s.file = ""
+		s.file, s.unusable = "", true
 		s.warn(err)
 		return s, nil
 	}

@@ -152,6 +152,9 @@ func TestTwoTargets(t *testing.T) {
 		}
 	}
 	second.ports([]string{"b"})
+	if first.isUnsaved() || !second.isUnsaved() {
+		t.Error("only the second target cannot save")
+	}
 	if err := errors.Join(second.close(), first.close()); err != nil {
 		t.Fatal(err)
 	}
@@ -167,6 +170,9 @@ func TestManyPorts(t *testing.T) {
 	s, _ := loadState("", quiet())
 	for i := range 2 * mostPorts {
 		s.ports([]string{"kept", strconv.Itoa(i)})
+	}
+	if s.isUnsaved() {
+		t.Error("nothing is to be saved, and an alert would say so for ever")
 	}
 	if ids := s.ports([]string{"kept"}); ids["kept"] != 1 || len(s.data.Ports) > mostPorts {
 		t.Errorf("%d ports, the one that was kept is %d", len(s.data.Ports), ids["kept"])

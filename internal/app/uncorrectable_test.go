@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -51,11 +52,15 @@ func TestUncorrectable(t *testing.T) {
 		}
 		return fn()
 	}
-	if err := u.SetUncorrectable("a", 2, nil); err != nil {
+	s := &state{others: []*atomic.Bool{u.failed}}
+	if err := u.SetUncorrectable("a", 2, nil); err != nil || s.isUnsaved() {
 		t.Error(err)
 	}
 	if err := u.SetUncorrectable("a", 1, one); err == nil || u.Uncorrectable("a", 1) != many {
 		t.Errorf("not durable: %v", err)
+	}
+	if !s.isUnsaved() {
+		t.Error("no alert would tell")
 	}
 
 	file := u.file(reservedName{"a", 1})

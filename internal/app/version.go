@@ -41,6 +41,9 @@ func versionOf(linked string, info *debug.BuildInfo) string {
 	return version + suffix
 }
 
+// Verbs is the RDMA stack of this machine.
+func Verbs() verbs.Provider { return ibv.New() }
+
 // Describe is the version, the toolchain, and whether RDMA is built in and how many devices there
 // are.
 func Describe(version string) string {

@@ -24,6 +24,7 @@ type worker struct {
 	memory  *mem.Pool
 	handler *target.Handler
 	groups  map[nvme.TransportType]fabric.Group
+	pollers []string // what the loop polls, in its order
 
 	cancel context.CancelFunc // nil until run
 	ended  chan error
@@ -87,17 +88,29 @@ func newWorker(c workerConfig) (w *worker, err error) {
 		}
 		w.groups[t.Type()] = g
 		w.loop.Attach(g)
+		w.pollers = append(w.pollers, t.Type().String())
 	}
 	w.loop.Attach(w.handler)
+	w.pollers = append(w.pollers, "storage")
 	return w, nil
 }
 
-// run starts the reactor. failed is called if it ends with an error.
-func (w *worker) run(failed func(error)) {
+// run starts the reactor. failed is called if it ends with an error, keep before that, and when it
+// panics, on its goroutine.
+func (w *worker) run(failed func(error), keep func(w *worker, reason string)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
 	go func() {
+		reason := "the reactor has panicked"
+		defer func() {
+			if reason != "" {
+				keep(w, reason)
+			}
+		}()
 		err := w.loop.Run(ctx)
+		if reason = ""; err != nil {
+			keep(w, err.Error())
+		}
 		w.ended <- err
 		if err != nil {
 			failed(err)

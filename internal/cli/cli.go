@@ -47,7 +47,7 @@ func Commands() []*cobra.Command {
 		read("hosts", "List the hosts that are connected", (*control.Client).Hosts, hosts),
 		read("connections", "List the connections (queues) and what they do at present",
 			(*control.Client).Connections, connections),
-		latencyCommand(),
+		latencyCommand(), traceCommand(), profileCommand(),
 		read("refusals", "List what peers were refused lately, and why",
 			(*control.Client).Refusals, refusals),
 		topCommand(), eventsCommand(),
@@ -70,6 +70,12 @@ type options struct {
 }
 
 func (o *options) add(c *cobra.Command) {
+	o.addTarget(c)
+	o.addOutput(c)
+}
+
+// addTarget adds those that say which target is meant.
+func (o *options) addTarget(c *cobra.Command) {
 	c.Flags().StringVar(&o.socket, "socket", "",
 		"control socket of the target (default: control.socket of an unchanged configuration)")
 	c.Flags().StringVar(&o.address, "address", "",
@@ -80,7 +86,6 @@ func (o *options) add(c *cobra.Command) {
 	c.Flags().StringVar(&o.files.CA, "ca", "", "with --address: PEM file with the CA of the target")
 	c.MarkFlagsRequiredTogether("address", "certificate", "key", "ca")
 	c.MarkFlagsMutuallyExclusive("address", "socket")
-	o.addOutput(c)
 }
 
 func (o *options) addOutput(c *cobra.Command) {

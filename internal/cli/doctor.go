@@ -12,9 +12,10 @@ func Doctor(check func(*cobra.Command) []doctor.Finding) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check this machine and say how to fix what is found",
 		Long: "Check this machine, and the configuration if there is one, and say how to fix " +
-			"what is found. It only reads, needs no running target and no root; limits and " +
-			"rights are those of the user who runs it. The exit code is 0 if there is nothing " +
-			"worse than a note, 3 if there are warnings, and 1 if there are errors.",
+			"what is found. A target that runs is asked for what is slow, and why. It only " +
+			"reads, needs no running target and no root; limits and rights are those of the " +
+			"user who runs it. The exit code is 0 if there is nothing worse than a note, 3 if " +
+			"there are warnings, and 1 if there are errors.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -174,19 +175,23 @@ func (t *terminal) remember(r *rates) {
 
 // line is the history as bars, the highest of which is the largest value.
 func line(list []point, now time.Time) string {
-	var sum, n [sparkline]float64
+	sum, n := make([]float64, sparkline), [sparkline]float64{}
 	for _, p := range list {
 		i := sparkline - 1 - int(now.Sub(p.at)*sparkline/minute)
 		sum[i], n[i] = sum[i]+p.iops, n[i]+1
 	}
-	most := 0.0
 	for i := range sum {
 		sum[i] /= max(n[i], 1)
-		most = max(most, sum[i])
 	}
+	return bars(sum)
+}
+
+// bars are values, which are not negative, as characters of that height.
+func bars(values []float64) string {
+	most := slices.Max(values)
 	bars := []rune(" ▁▂▃▄▅▆▇█")
 	var b strings.Builder
-	for _, v := range sum {
+	for _, v := range values {
 		i := 0
 		if v > 0 {
 			i = 1 + int(v/most*float64(len(bars)-2))
@@ -228,7 +233,7 @@ func (t *terminal) draw(r *rates) error {
 }
 
 // columns are the widths of the cells after the name.
-var columns = [...]int{9, 12, 12, 10}
+var columns = [...]int{9, 12, 12, 10, 8, 8}
 
 // row is a line of a table in which the name has what the cells leave of the width.
 func row(width int, name string, cells []string) string {
@@ -236,7 +241,12 @@ func row(width int, name string, cells []string) string {
 	for _, c := range columns {
 		room -= c
 	}
-	room = max(room, 12)
+	last := ""
+	if room < 12 { // without the last minute
+		room = max(room+sparkline+2, 12)
+	} else {
+		last = "  " + cells[len(columns)]
+	}
 	if utf8.RuneCountInString(name) > room { // NQNs differ at their end
 		r := []rune(name)
 		name = "…" + string(r[len(r)-room+1:])
@@ -245,5 +255,5 @@ func row(width int, name string, cells []string) string {
 	for i, c := range columns {
 		text += fmt.Sprintf("%*s", c, cells[i])
 	}
-	return text + "  " + cells[len(columns)]
+	return text + last
 }

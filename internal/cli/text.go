@@ -239,7 +239,7 @@ func hosts(t *table, list []control.Host) {
 
 func connections(t *table, list []control.Connection) {
 	t.row("HOST", "SUBSYSTEM", "CNTLID", "QID", "TRANSPORT", "REMOTE", "LOCAL", "REACTOR", "DEPTH",
-		"IN FLIGHT", "AGE", "KEEP ALIVE LEFT", "DIGESTS", "TLS")
+		"IN FLIGHT", "AGE", "KEEP ALIVE LEFT", "RTT", "RESENT", "DIGESTS", "TLS")
 	for _, c := range list {
 		left := "-"
 		if c.KeepAliveTimeoutSeconds > 0 {
@@ -249,8 +249,12 @@ func connections(t *table, list []control.Connection) {
 			yes(c.HeaderDigest, "header"),
 			yes(c.DataDigest, "data"),
 		}, func(s string) bool { return s == "-" })
+		rtt := "-"
+		if c.RTTSeconds > 0 {
+			rtt = brief(c.RTTSeconds)
+		}
 		t.row(or(c.Host), or(c.Subsystem), c.CNTLID, c.QID, c.Transport, c.Remote, c.Local,
-			c.Reactor, c.Depth, c.InFlight, span(c.AgeSeconds), left,
+			c.Reactor, c.Depth, c.InFlight, span(c.AgeSeconds), left, rtt, c.Retransmits,
 			or(strings.Join(digests, ", ")), or(c.TLS))
 	}
 }

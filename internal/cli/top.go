@@ -25,6 +25,7 @@ type snapshot struct {
 	namespaces  []control.Namespace
 	connections []control.Connection
 	reactors    []control.Reactor
+	latency     map[string]distribution // by title and name of the row
 }
 
 func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
@@ -37,7 +38,11 @@ func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
 	if s.connections, err = c.Connections(ctx); err != nil {
 		return s, err
 	}
-	s.reactors, err = c.Reactors(ctx)
+	if s.reactors, err = c.Reactors(ctx); err != nil {
+		return s, err
+	}
+	list, err := c.Latency(ctx)
+	s.latency = distributions(list)
 	return s, err
 }
 
@@ -63,6 +68,10 @@ type rate struct {
 	// Busy is the part of the time with I/O outstanding, 1 for each reactor that had some; of a
 	// reactor that in which it did not sleep. Hosts have none.
 	Busy float64 `json:"busy"`
+	// P50 and P99 are how long half of the commands took at most that completed, and 99 % of them;
+	// reactors have none.
+	P50 float64 `json:"p50_seconds,omitempty"`
+	P99 float64 `json:"p99_seconds,omitempty"`
 }
 
 // between computes the rates from one snapshot to the next. What was counted anew counts from zero.
@@ -101,6 +110,12 @@ func between(old, now *snapshot) *rates {
 		r.Reactors = append(r.Reactors, v)
 	}
 	r.connections(old, now, per)
+	r.tables(func(title string, rows []rate) {
+		for i := range rows {
+			d := now.latency[title+rows[i].Name].since(old.latency[title+rows[i].Name])
+			rows[i].P50, rows[i].P99 = d.quantile(0.5), d.quantile(0.99)
+		}
+	})
 	return r
 }
 
@@ -177,15 +192,15 @@ func (v *rate) cells(title string) []string {
 	}
 	return []string{
 		fmt.Sprintf("%.0f", v.IOPS), size(uint64(v.ReadBytes)) + "/s",
-		size(uint64(v.WrittenBytes)) + "/s", load,
+		size(uint64(v.WrittenBytes)) + "/s", load, duration(v.P50), duration(v.P99),
 	}
 }
 
 func headings(title string) []string {
 	if title == "HOST" {
-		return []string{"IOPS", "READ", "WRITTEN", "IN FLIGHT"}
+		return []string{"IOPS", "READ", "WRITTEN", "IN FLIGHT", "P50", "P99"}
 	}
-	return []string{"IOPS", "READ", "WRITTEN", "BUSY"}
+	return []string{"IOPS", "READ", "WRITTEN", "BUSY", "P50", "P99"}
 }
 
 // topCommand shows rates, on a terminal until the user leaves.
@@ -196,7 +211,8 @@ func topCommand() *cobra.Command {
 		Use: "top", Short: "Show what hosts, namespaces and reactors do, again and again",
 		Long: "Show what hosts, namespaces and reactors do: I/O per second, bandwidth, and load, " +
 			"which is the commands in flight of hosts, the time with I/O outstanding of " +
-			"namespaces (100% for each reactor), and the time that reactors do not sleep. On a " +
+			"namespaces (100% for each reactor), and the time that reactors do not sleep; and " +
+			"how long half and 99% of the commands of the interval took at most. On a " +
 			"terminal the keys i, b, l and n sort by IOPS, bandwidth, load or name, and q " +
 			"leaves. Elsewhere, and with -n or -o json, it prints a table, or an object in one " +
 			"line, for each interval. The first one comes after one interval.",

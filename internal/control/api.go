@@ -1,10 +1,9 @@
 package control
 
-import (
-	"time"
-)
+import "time"
 
-// This file is the interface: what requests and answers say. openapi.json is made of its comments.
+// This file and api_observe.go are the interface: what requests and answers say. openapi.json is
+// made of their comments.
 
 // Status is the target as a whole.
 type Status struct {
@@ -204,6 +203,12 @@ type Connection struct {
 	// left of it if the host sends nothing more.
 	KeepAliveTimeoutSeconds float64 `json:"keep_alive_timeout_seconds"`
 	KeepAliveLeftSeconds    float64 `json:"keep_alive_left_seconds"`
+	// KeepAliveMarginSeconds is the least that was left of it in the last one or two minutes.
+	KeepAliveMarginSeconds float64 `json:"keep_alive_margin_seconds"`
+	// RTTSeconds is the round-trip time of late, Retransmits how many packets the target has sent
+	// again, both of TCP; 0 for rdma.
+	RTTSeconds  float64 `json:"rtt_seconds"`
+	Retransmits uint64  `json:"retransmits"`
 	// TLS is the cipher suite, empty if the connection is not encrypted.
 	TLS string `json:"tls"`
 	// HeaderDigest and DataDigest say that the connection has them.
@@ -211,49 +216,11 @@ type Connection struct {
 	DataDigest   bool `json:"data_digest"`
 	// Commands is the number of commands that were received.
 	Commands uint64 `json:"commands"`
+	// NearlyFull is how many of them found at least three quarters of Depth in use.
+	NearlyFull uint64 `json:"nearly_full"`
 	// ReadBytes is the data that commands read which succeeded, WrittenBytes what they wrote.
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
-}
-
-// Latency is how long the commands of a host for a namespace took, since the host first used it.
-type Latency struct {
-	// Host is the NQN of the host; it is empty for hosts that are not counted apart.
-	Host string `json:"host"`
-	// Subsystem is the NQN of the subsystem, NSID identifies the namespace there.
-	Subsystem string `json:"subsystem"`
-	NSID      uint32 `json:"nsid"`
-	// Operation is read, write or other.
-	Operation string `json:"operation"`
-	// IOs is the number of commands, Errors that of those which failed, Bytes the data of the
-	// others.
-	IOs    uint64 `json:"ios"`
-	Errors uint64 `json:"errors"`
-	Bytes  uint64 `json:"bytes"`
-	// Dominant is the stage in which most of the time was spent.
-	Dominant string `json:"dominant"`
-	// Total is the time from the arrival of a command until its response has left, Stages its
-	// parts.
-	Total  LatencyStage   `json:"total"`
-	Stages []LatencyStage `json:"stages"`
-}
-
-// LatencyStage is how long commands were in a stage.
-type LatencyStage struct {
-	// Stage is wait (for memory or at a limit), host_data (the data of writes comes from the host),
-	// backend, response (it leaves, with the data of reads) or total.
-	Stage string `json:"stage"`
-	// Share is the part of the total time, 0 to 1.
-	Share float64 `json:"share"`
-	// MeanSeconds is the mean; P50Seconds is what half of the commands did not exceed, and so on.
-	MeanSeconds  float64 `json:"mean_seconds"`
-	P50Seconds   float64 `json:"p50_seconds"`
-	P99Seconds   float64 `json:"p99_seconds"`
-	P999Seconds  float64 `json:"p99.9_seconds"`
-	P9999Seconds float64 `json:"p99.99_seconds"`
-	MaxSeconds   float64 `json:"max_seconds"`
-	// SlowestSeconds is what the command that took longest spent in this stage.
-	SlowestSeconds float64 `json:"slowest_seconds"`
 }
 
 // Reactor is a thread that serves connections.
@@ -316,47 +283,6 @@ type DiskHealth struct {
 	// unknown.
 	PowerOnHours int64 `json:"power_on_hours"`
 	UsedPercent  int   `json:"used_percent"`
-}
-
-// Refusal is what a peer was refused, or why its connection was ended.
-type Refusal struct {
-	// First and Last are when it happened, Count how often.
-	First time.Time `json:"first"`
-	Last  time.Time `json:"last"`
-	Count uint64    `json:"count"`
-	// Remote is the address of the peer, with the port of the last time.
-	Remote string `json:"remote"`
-	// Message is what happened.
-	Message string `json:"message"`
-	// Expected is what a field must be, Received what the peer has sent.
-	Expected string `json:"expected,omitempty"`
-	Received string `json:"received,omitempty"`
-	// Hint says what an operator can do.
-	Hint string `json:"hint,omitempty"`
-	// Attributes are the other details, as in the log.
-	Attributes []Attribute `json:"attributes"`
-}
-
-// Attribute is a detail of a line of the log.
-type Attribute struct {
-	// Key is one of those in docs/glossary.md.
-	Key string `json:"key"`
-	// Value as text.
-	Value string `json:"value"`
-}
-
-// Event is a line of the log.
-type Event struct {
-	// ID counts the events since the start; a gap says that events are no longer known.
-	ID uint64 `json:"id"`
-	// Time is when it happened.
-	Time time.Time `json:"time"`
-	// Level is INFO, WARN or ERROR.
-	Level string `json:"level"`
-	// Message is what happened.
-	Message string `json:"message"`
-	// Attributes are the details, as in the log.
-	Attributes []Attribute `json:"attributes"`
 }
 
 // Plan is what separates the running target from its configuration file.

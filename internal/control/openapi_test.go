@@ -27,15 +27,18 @@ var update = flag.Bool("update", false, "write openapi.json")
 
 type object = map[string]any
 
-// schemas are those of the types of api.go, made of their fields and comments.
+// schemas are those of the types of api.go and api_observe.go, made of their fields and comments.
 func schemas(t *testing.T) object {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), "api.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
+	all, decls := object{}, []ast.Decl{}
+	for _, name := range []string{"api.go", "api_observe.go"} {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decls = append(decls, f.Decls...)
 	}
-	all := object{}
-	for _, d := range f.Decls {
+	for _, d := range decls {
 		g, ok := d.(*ast.GenDecl)
 		if !ok || g.Tok != token.TYPE {
 			continue
@@ -117,6 +120,45 @@ var eventParameters = []object{
 	},
 }
 
+// traceParameters are those of GET /v1/trace.
+var traceParameters = []object{
+	{
+		"name": "host", "in": "query", "schema": object{"type": "string"},
+		"description": "Only queues of this host.",
+	},
+	{
+		"name": "subsystem", "in": "query", "schema": object{"type": "string"},
+		"description": "Only queues of this subsystem.",
+	},
+	{
+		"name": "queue", "in": "query",
+		"schema":      object{"type": "integer", "minimum": 0, "maximum": 65535},
+		"description": "Only queues with this ID.",
+	},
+	{
+		"name": "follow", "in": "query", "schema": object{"type": "boolean"},
+		"description": "Keep the connection and send commands as they are completed.",
+	},
+	{
+		"name": "dumps", "in": "query", "schema": object{"type": "boolean"},
+		"description": "What was kept of queues that failed, or had commands that took too long.",
+	},
+}
+
+// profileParameters are those of GET /v1/debug/pprof/{profile}.
+var profileParameters = []object{
+	{
+		"name": "profile", "in": "path", "required": true,
+		"schema":      object{"type": "string", "enum": Profiles},
+		"description": "profile is that of the CPU, trace an execution trace.",
+	},
+	{
+		"name": "seconds", "in": "query",
+		"schema":      object{"type": "integer", "minimum": 1, "maximum": MaxProfile},
+		"description": "How long it is taken.",
+	},
+}
+
 // operationID is the path, less what stands for names, and the method if that is not obvious.
 func operationID(method, path string) string {
 	var words []string
@@ -160,7 +202,11 @@ func document(t *testing.T) []byte {
 	s := &Server{src: testSource(new(feed))}
 	paths := object{}
 	operations := append(s.routes(),
-		route{eventsRoute, "The last lines of the log", Read, nil, []Event{}, nil})
+		route{eventsRoute, "The last lines of the log", Read, nil, []Event{}, nil},
+		route{
+			traceRoute, "The last commands of each queue", Operate, nil, []TraceQueue{}, nil,
+		},
+		route{profileRoute, "A profile of the target", Admin, nil, []byte{}, nil})
 	for _, r := range operations {
 		method, path, _ := strings.Cut(r.pattern, " ")
 		answer := object{
@@ -182,9 +228,19 @@ func document(t *testing.T) []byte {
 				"content":  content("application/json", r.body),
 			}
 		}
-		if id == "events" {
+		text := object{"schema": object{"type": "string"}}
+		switch id {
+		case "events":
 			op["parameters"] = eventParameters
-			answer["content"].(object)[eventsType] = object{"schema": object{"type": "string"}}
+			answer["content"].(object)[eventsType] = text
+		case "trace":
+			op["parameters"] = traceParameters
+			answer["description"] = "Lines, each of which is a TraceQueue"
+			answer["content"] = object{eventsType: text}
+		case "debug_pprof":
+			op["parameters"] = profileParameters
+			answer["description"] = "A file for go tool pprof or, the trace, go tool trace"
+			answer["content"] = object{"application/octet-stream": text}
 		}
 		if parameters := pathParameters(method, path); len(parameters) > 0 {
 			op["parameters"] = parameters
@@ -250,7 +306,14 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	s := serve(t, testSource(f), quiet)
 	c := newTestClient(t, s)
 	router := load(t)
-	operations := []string{"GET /v1/events", "GET /v1/events?since=7"}
+	for _, mediaType := range []string{eventsType, "application/octet-stream"} {
+		openapi3filter.RegisterBodyDecoder(mediaType, openapi3filter.FileBodyDecoder)
+	}
+	operations := []string{
+		"GET /v1/events", "GET /v1/events?since=7", "GET /v1/trace", "GET /v1/trace?queue=1",
+		"GET /v1/trace?queue=65536", "GET /v1/debug/pprof/heap", "GET /v1/debug/pprof/secrets",
+		"GET /v1/debug/pprof/profile?seconds=1", "GET /v1/debug/pprof/trace?seconds=61",
+	}
 	for _, r := range s.routes() {
 		operations = append(operations, r.pattern)
 	}
@@ -274,7 +337,8 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	}
 	for path := range doc.Paths {
 		if !slices.ContainsFunc(operations, func(o string) bool {
-			return strings.HasSuffix(o, " "+path)
+			method, pattern, _ := strings.Cut(profileRoute, " ")
+			return strings.HasSuffix(o, " "+path) || path == pattern && method == http.MethodGet
 		}) {
 			t.Errorf("there is no %s", path)
 		}

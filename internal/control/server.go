@@ -57,6 +57,8 @@ type Source struct {
 	// Events returns the events with an ID above since that are still known. changed is closed at
 	// the next one.
 	Events func(since uint64) (list []Event, changed <-chan struct{})
+	// Trace calls fn with what the flight recorder has, and to follow it until ctx or fn end it.
+	Trace func(ctx context.Context, q TraceQuery, fn func(TraceQueue) error) error
 	// Plan returns what Reload would change, Reload what it has changed. Their context ends with
 	// the server, not with the client; By says who that is.
 	Plan, Reload func(context.Context) (Plan, error)
@@ -85,6 +87,7 @@ type Source struct {
 const (
 	maxConnections = 24
 	maxFollowers   = 8 // connections that wait for events
+	maxTracing     = 2 // connections that read the flight recorder
 	// connections that wait for a change, also of clients that are gone, and for a plan
 	maxChanging, maxPlanning = 4, 4
 	// the same of requests that create or delete objects, which are carried out one by one
@@ -109,6 +112,8 @@ type Server struct {
 	changing  chan struct{}
 	planning  chan struct{}
 	writing   chan struct{}
+	tracing   chan struct{}
+	profiling chan struct{}  // of one entry
 	others    chan struct{}  // of the clients that are not Admin
 	held      sync.Map       // their connections
 	serving   sync.WaitGroup // the listeners
@@ -133,6 +138,7 @@ func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 		followers: make(chan struct{}, maxFollowers), changing: make(chan struct{}, maxChanging),
 		planning: make(chan struct{}, maxPlanning), writing: make(chan struct{}, maxWriting),
 		others: make(chan struct{}, maxOthers), files: c.TLS.Certificates,
+		tracing: make(chan struct{}, maxTracing), profiling: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.http = http.Server{
@@ -202,6 +208,14 @@ func (s *Server) Renew() error {
 	return err
 }
 
+// CertificateEnds is when the certificate ends; the zero time: there is none.
+func (s *Server) CertificateEnds() time.Time {
+	if c := s.tls.Load(); c != nil {
+		return c.Certificates[0].Leaf.NotAfter
+	}
+	return time.Time{}
+}
+
 // Close closes all connections and removes the socket. Nothing uses the Source when it returns.
 func (s *Server) Close() error {
 	s.cancel()
@@ -226,11 +240,16 @@ type route struct {
 }
 
 // The routes that write their answers themselves.
-const eventsRoute, openAPIRoute = "GET /v1/events", "GET /v1/openapi.json"
+const (
+	eventsRoute, openAPIRoute = "GET /v1/events", "GET /v1/openapi.json"
+	traceRoute, profileRoute  = "GET /v1/trace", "GET /v1/debug/pprof/{profile}"
+)
 
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	needed := map[string]Role{"": Read, eventsRoute: Read, openAPIRoute: Read}
+	needed := map[string]Role{
+		"": Read, eventsRoute: Read, openAPIRoute: Read, traceRoute: Operate, profileRoute: Admin,
+	}
 	for _, op := range s.routes() {
 		needed[op.pattern] = op.role
 		mux.HandleFunc(op.pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -242,6 +261,8 @@ func (s *Server) handler() http.Handler {
 		})
 	}
 	mux.HandleFunc(eventsRoute, s.events)
+	mux.HandleFunc(traceRoute, s.trace)
+	mux.HandleFunc(profileRoute, s.profile)
 	mux.HandleFunc(openAPIRoute, func(w http.ResponseWriter, _ *http.Request) {
 		write(w, http.StatusOK, "application/json", openAPI)
 	})

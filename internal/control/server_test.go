@@ -99,8 +99,15 @@ func testSource(f *feed) Source {
 		Disks:    func(context.Context) ([]Disk, error) { return filled[[]Disk](), nil },
 		Reactors: func(context.Context) ([]Reactor, error) { return filled[[]Reactor](), nil },
 		Events:   f.events,
-		Plan:     func(context.Context) (Plan, error) { return filled[Plan](), nil },
-		Reload:   func(context.Context) (Plan, error) { return Plan{}, nil },
+		Trace: func(ctx context.Context, q TraceQuery, fn func(TraceQueue) error) error {
+			err := fn(filled[TraceQueue]())
+			if q.Follow {
+				<-ctx.Done()
+			}
+			return err
+		},
+		Plan:   func(context.Context) (Plan, error) { return filled[Plan](), nil },
+		Reload: func(context.Context) (Plan, error) { return Plan{}, nil },
 		Put: func(context.Context, Object, []byte) (Plan, error) {
 			return filled[Plan](), nil
 		},

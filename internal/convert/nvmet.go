@@ -114,7 +114,7 @@ func (r *reader) nvmetPort(v *value) {
 	id := r.number(v, "portid", path, 0)
 	addr := r.object(v, "addr", path)
 	security := strings.ToLower(r.str(addr, "tsas", path+"addr."))
-	required := strings.ToLower(r.str(addr, "treq", path+"addr.")) == "required"
+	treq := strings.ToLower(r.str(addr, "treq", path+"addr."))
 	subsystems := r.strs(v, "subsystems", path)
 	for _, o := range r.objects(v, "referrals", path) {
 		if r.flag(o, "enable", path, true) {
@@ -132,12 +132,19 @@ func (r *reader) nvmetPort(v *value) {
 			ana = append(ana, fmt.Sprintf("%d: %s", group, quote(state)))
 		}
 	}
-	if required || strings.HasPrefix(security, "tls") {
-		r.note(addr, "left out: port %d, which has TLS. Add it with tls: required, and "+
-			"hosts with their tls_key", id)
+	secure := treq == "required" || strings.HasPrefix(security, "tls")
+	if secure && r.plainOnly(addr, path+"addr.") {
 		return
 	}
 	l := r.address(addr, path+"addr.")
+	if l != nil && secure {
+		l.tls = "required"
+		if treq == "not required" { // nvmet_port_secure_channel_required
+			l.tls = "allowed"
+		}
+		r.note(addr, "port %d has TLS, whose keys nvmet has in the keyring of the kernel: give "+
+			"each host its key as tls_key_file", id)
+	}
 	r.rest(addr, path+"addr.")
 	param := r.object(v, "param", path)
 	param.member("pi_enable")

@@ -56,7 +56,10 @@ func (l *listener) render(b *strings.Builder, indent string) {
 		more = ", nqn: " + quote(l.nqn)
 	}
 	if l.ana != nil {
-		more = ", ana_states: {" + strings.Join(l.ana, ", ") + "}"
+		more += ", ana_states: {" + strings.Join(l.ana, ", ") + "}"
+	}
+	if l.tls != "" {
+		more += ", tls: " + l.tls
 	}
 	fmt.Fprintf(b, "%s{transport: %s, address: %s, port: %d%s}\n", indent, l.transport,
 		quote(l.address), l.port, more)
@@ -67,6 +70,7 @@ func (h *host) render(b *strings.Builder) {
 	const indent = "    "
 	key(b, indent, h.keyIn, quote(h.key))
 	key(b, indent, h.ctrlKeyIn, quote(h.ctrlKey))
+	key(b, indent, "tls_key_file", quote(h.tlsKey))
 	if h.hash != "" {
 		key(b, indent, "dhchap_hash", "["+quote(h.hash)+"]")
 	}

@@ -197,25 +197,23 @@ func (s *spdk) addHost(p *value, path string) {
 		return
 	}
 	nqn := s.required(p, "host", path)
-	if s.str(p, "psk", path) != "" {
-		s.note(p, "left out: host %s of %s, which has to authenticate (psk). Add it to hosts "+
-			"if it may connect without", short(nqn), short(n.nqn))
-		p.ignore()
-		return
-	}
-	if key := s.str(p, "dhchap_key", path); key != "" && !s.addKeys(p, path, nqn, key) {
+	key, psk := s.str(p, "dhchap_key", path), s.str(p, "psk", path)
+	if key+psk != "" && !s.addKeys(p, path, nqn, key, psk) {
 		s.note(p, "left out: host %s of %s: here a host has the same keys at all subsystems, in "+
 			"files", short(nqn), short(n.nqn))
 		return
+	}
+	if psk != "" {
+		n.pskHosts = append(n.pskHosts, nqn)
 	}
 	n.hosts = append(n.hosts, nqn)
 }
 
 // addKeys gives a host its keys; false if it has others or they are not in files.
-func (s *spdk) addKeys(p *value, path, nqn, key string) bool {
+func (s *spdk) addKeys(p *value, path, nqn, key, psk string) bool {
 	h := &host{
 		at: p, nqn: nqn, keyIn: "dhchap_key_file", key: s.keys[key],
-		ctrlKeyIn: "dhchap_ctrl_key_file",
+		ctrlKeyIn: "dhchap_ctrl_key_file", tlsKey: s.keys[psk],
 	}
 	if ctrlr := s.str(p, "dhchap_ctrlr_key", path); ctrlr != "" {
 		if h.ctrlKey = s.keys[ctrlr]; h.ctrlKey == "" {
@@ -224,10 +222,10 @@ func (s *spdk) addKeys(p *value, path, nqn, key string) bool {
 	}
 	for _, o := range s.out.hosts {
 		if o.nqn == nqn {
-			return o.key == h.key && o.ctrlKey == h.ctrlKey
+			return o.key == h.key && o.ctrlKey == h.ctrlKey && o.tlsKey == h.tlsKey
 		}
 	}
-	if h.key == "" {
+	if key != "" && h.key == "" || psk != "" && h.tlsKey == "" {
 		return false
 	}
 	s.out.hosts = append(s.out.hosts, h)
@@ -246,14 +244,16 @@ func (s *spdk) addListener(p *value, path string) {
 		return
 	}
 	address := s.object(p, "listen_address", path)
-	if s.flag(p, "secure_channel", path, false) {
-		s.note(p, "left out: a listener of %s, which has TLS. Add it with tls: required, "+
-			"and hosts with their tls_key", short(n.nqn))
+	secure := s.flag(p, "secure_channel", path, false)
+	p.member("sock_impl")
+	if secure && s.plainOnly(address, path+"listen_address.") {
 		p.ignore()
 		return
 	}
-	p.member("sock_impl")
 	if l := s.address(address, path+"listen_address."); l != nil {
+		if secure {
+			l.tls = "required"
+		}
 		n.listeners = append(n.listeners, l)
 	}
 	s.rest(address, path+"listen_address.")

@@ -23,6 +23,7 @@ type host struct {
 	nqn, key, ctrlKey string
 	keyIn, ctrlKeyIn  string // the names of the keys of the configuration
 	hash, group       string
+	tlsKey            string // a path
 }
 
 type listener struct {
@@ -31,6 +32,7 @@ type listener struct {
 	port               uint64
 	nqn                string   // of a referral, "" for the usual one
 	ana                []string // states of groups
+	tls                string   // "": off
 }
 
 // name is what subsystems call it.
@@ -47,6 +49,7 @@ type subsystem struct {
 	nqn, serial, model   string
 	allowAnyHost         bool
 	hosts                []string
+	pskHosts             []string // those of hosts that connect there with TLS
 	cntlidMin, cntlidMax uint64
 	maxIOQueues          uint64
 	namespaces           []*namespace
@@ -99,6 +102,17 @@ func (r *reader) address(v *value, path string) *listener {
 	return l
 }
 
+// plainOnly notes that a listener with TLS is left out because it is one of RDMA, which has none.
+func (r *reader) plainOnly(v *value, path string) bool {
+	if strings.ToLower(r.str(v, "trtype", path)) != "rdma" {
+		return false
+	}
+	r.note(v, "left out: a listener of rdma at %q, which has TLS; that is for tcp only",
+		short(r.str(v, "traddr", path)))
+	v.ignore()
+	return true
+}
+
 // referral reads the address of another discovery service.
 func (r *reader) referral(v *value, path, nqn string) {
 	l := r.endpoint(v, path, "referral")
@@ -132,9 +146,26 @@ func (r *reader) endpoint(v *value, path, what string) *listener {
 	return l
 }
 
+// requireTLS leaves out hosts with a key for TLS where they could connect without.
+func (r *reader) requireTLS(s *subsystem) {
+	i := slices.IndexFunc(s.listeners, func(l *listener) bool { return l.tls == "" })
+	if i < 0 {
+		return
+	}
+	for _, h := range r.out.hosts {
+		if slices.Contains(s.pskHosts, h.nqn) {
+			r.note(h.at, "left out: host %s of %s, which has a psk, because the listener %s has "+
+				"no TLS. Add it to hosts if it may connect without", short(h.nqn), short(s.nqn),
+				short(s.listeners[i].name()))
+			s.hosts = slices.DeleteFunc(s.hosts, func(nqn string) bool { return nqn == h.nqn })
+		}
+	}
+}
+
 // finish leaves out what could not be served or what nobody could reach.
 func (r *reader) finish() {
 	for _, s := range r.out.subsystems {
+		r.requireTLS(s)
 		s.namespaces = slices.DeleteFunc(s.namespaces, func(n *namespace) bool {
 			if n.hidden && n.hosts == nil {
 				r.note(n.at, "left out: namespace %d of %s, which no host sees", n.nsid,

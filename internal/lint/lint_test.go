@@ -44,7 +44,7 @@ var allowed = map[string][]string{
 		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
 		"internal/histogram", "internal/metrics",
 		"internal/netif", "internal/ratelog",
-		"internal/storage", "internal/sys",
+		"internal/storage", "internal/sys", "internal/web",
 	},
 
 	"nvme":      {},
@@ -97,7 +97,14 @@ var allowed = map[string][]string{
 	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
-	"internal/cli":     {"internal/control", "internal/doctor", "nvme/auth"},
+	"internal/bench": {
+		"fabric/rdma/verbs", "internal/histogram", "internal/load", "nvme", "nvme/auth",
+		"nvme/host",
+	},
+	"internal/cli": {
+		"fabric/rdma/verbs", "fabric/tcp/pdu", "internal/bench", "internal/control",
+		"internal/doctor", "nvme", "nvme/auth",
+	},
 	"internal/control": {"fabric/admission", "internal/netlimit", "internal/sys"},
 	"internal/convert": {"config"},
 	"internal/doctor":  {"internal/storage", "internal/sys", "internal/uring"},
@@ -105,6 +112,7 @@ var allowed = map[string][]string{
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
 	"internal/histogram": {},
+	"internal/load":      {"internal/histogram", "nvme", "nvme/host"},
 	"internal/limit":     {},
 	"internal/lint":      {},
 	"internal/list":      {},
@@ -122,8 +130,9 @@ var allowed = map[string][]string{
 	"internal/storage":               {"internal/sys"},
 	"internal/sys":                   {},
 	"internal/testutil":              {},
-	"internal/turns":                 {"internal/list"},
+	"internal/turns":                 {"internal/list", "internal/sys"},
 	"internal/uring":                 {},
+	"internal/web":                   {"internal/control", "internal/netlimit"},
 }
 
 // special says who may import the packages that need care.

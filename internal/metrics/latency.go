@@ -37,9 +37,9 @@ func (c collector) latencies(s sink) {
 	}
 	for k, l := range sums {
 		s := s.of(k.sub, strconv.FormatUint(uint64(k.nsid), 10), k.op.String())
-		s.histogram(latency, &l.Total)
+		s.histogram(latency, true, &l.Total)
 		for i := range l.Stages {
-			s.histogram(stageLatency, &l.Stages[i], fabric.Stage(i).String())
+			s.histogram(stageLatency, false, &l.Stages[i], fabric.Stage(i).String())
 		}
 	}
 }
@@ -50,11 +50,18 @@ const firstBound, lastBound = 12, 34
 // nativeSchema makes native buckets 2^(1/8) wide.
 const nativeSchema = 3
 
-// histogram adds one as a classic and as a native histogram; Prometheus chooses.
-func (s sink) histogram(d *prometheus.Desc, h *histogram.Histogram, labels ...string) {
+// histogram adds one as a classic and as a native histogram; Prometheus chooses. Without buckets
+// the classic one is just a sum and a count: series cost Prometheus memory.
+func (s sink) histogram(d *prometheus.Desc, buckets bool, h *histogram.Histogram,
+	labels ...string,
+) {
 	labels = append(s.labels[:len(s.labels):len(s.labels)], labels...)
 	bounds, native, zeros := map[float64]uint64{}, map[int]int64{}, uint64(0)
-	for bit := firstBound; bit <= lastBound; bit += 2 {
+	first := firstBound
+	if !buckets {
+		first = lastBound + 1
+	}
+	for bit := first; bit <= lastBound; bit += 2 {
 		bounds[float64(int64(1)<<bit)/1e9] = 0
 	}
 	for middle, n := range h.All() {
@@ -63,7 +70,7 @@ func (s sink) histogram(d *prometheus.Desc, h *histogram.Histogram, labels ...st
 		} else {
 			native[int(math.Ceil(math.Log2(float64(middle)/1e9)*(1<<nativeSchema)))] += int64(n)
 		}
-		for bit := lastBound; bit >= firstBound && middle < 1<<bit; bit -= 2 {
+		for bit := lastBound; bit >= first && middle < 1<<bit; bit -= 2 {
 			bounds[float64(int64(1)<<bit)/1e9] += n
 		}
 	}

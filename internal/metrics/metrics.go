@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -35,8 +34,20 @@ type Source struct {
 	Latencies func() []target.LatencyInfo
 	// AuditLost is how many records of the audit are not in its file.
 	AuditLost func() uint64
-	// ReactorMemory is the use of the data memory of each reactor.
-	ReactorMemory func() []mem.PoolUsage
+	// Reactors are in the order of their index, nil if one does not answer.
+	Reactors func() []Reactor
+	// Hosts are those that the configuration names, and one for all others, and Secured what
+	// connections have, nil if a reactor does not answer.
+	Hosts func() ([]Host, Secured)
+	// Authentications is how many have succeeded and failed.
+	Authentications func() (succeeded, failed uint64)
+	// Devices are the RDMA devices in use, PortCounters those that drivers have, of all devices.
+	Devices      func() []Device
+	PortCounters func() []PortCounter
+	// Unsaved says that the state file could not be written.
+	Unsaved func() bool
+	// Expiries are certificates and old keys that end.
+	Expiries func() []Expiry
 }
 
 // Storage is the storage of a namespace: the name of its backend, and its path, if it has one.
@@ -77,7 +88,12 @@ var (
 			"authenticate, by transport.", "transport")
 	discovery = desc("connections_discovery",
 		"Connections of discovery controllers, by transport.", "transport")
-	refused = desc("connections_refused_total",
+	bySecurity = desc("connections_by_security",
+		"Connections by what they have: none, auth, tls, or auth+tls.", "transport", "security")
+	authentications = desc("authentications_total",
+		"Authentications of queues by DH-HMAC-CHAP, by outcome.", "outcome")
+	handshakes = desc("tls_handshakes_total", "TLS handshakes of hosts, by outcome.", "outcome")
+	refused    = desc("connections_refused_total",
 		"Connections and Connect commands that would have exceeded a limit, by transport.",
 		"transport")
 	refusals = desc("refusals_total",
@@ -198,8 +214,10 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	s := sink{out: out}
 	s.gauge(buildInfo, 1, text(c.src.Version), runtime.Version())
 	s.gauge(pending, float64(c.src.Pending()))
+	var completed, broken uint64
 	for name, usage := range c.src.Transports {
 		u := usage()
+		completed, broken = completed+u.Handshakes, broken+u.FailedHandshakes
 		s.gauge(connections, float64(u.Connections), name)
 		s.gauge(unassociated, float64(u.Unassociated), name)
 		s.gauge(discovery, float64(u.Discovery), name)
@@ -209,6 +227,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.gauge(queueLimit, float64(u.MemoryLimit), name)
 		s.counter(quarantined, float64(u.Quarantined), name)
 	}
+	outcomes(s, handshakes, completed, broken)
+	succeeded, failed := c.src.Authentications()
+	outcomes(s, authentications, succeeded, failed)
 	s.counter(auditLost, float64(c.src.AuditLost()))
 	messages := c.src.Refusals()
 	for message, n := range messages {
@@ -221,13 +242,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, n := range c.src.Storage() {
 		s.gauge(info, 1, n.SubNQN, strconv.FormatUint(uint64(n.NSID), 10), n.Backend, text(n.Path))
 	}
-	for i, u := range c.src.ReactorMemory() {
-		reactor := strconv.Itoa(i)
-		s.gauge(reactorMemory, float64(u.Size), reactor)
-		s.gauge(reactorUsed, float64(u.Used), reactor)
-		s.gauge(reactorOrphaned, float64(u.Orphaned), reactor)
-		s.gauge(reactorWaiters, float64(u.Waiters), reactor)
-	}
+	c.reactors(s)
+	c.paths(s)
 	c.controllers(s)
 	for _, l := range c.src.Limits() {
 		limits(s, &l)
@@ -236,6 +252,11 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, ns := range c.src.Namespaces() {
 		namespace(s.of(ns.SubNQN, strconv.FormatUint(uint64(ns.NSID), 10)), &ns)
 	}
+}
+
+func outcomes(s sink, d *prometheus.Desc, succeeded, failed uint64) {
+	s.counter(d, float64(succeeded), "succeeded")
+	s.counter(d, float64(failed), "failed")
 }
 
 // controllers counts controllers and their queues. Host NQNs are no labels, since hosts choose

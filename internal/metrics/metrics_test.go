@@ -105,7 +105,8 @@ func source() Source {
 		Transports: map[string]func() fabric.Usage{"tcp": func() fabric.Usage {
 			return fabric.Usage{
 				Connections: 7, Unassociated: 3, Discovery: 2, Refused: 11, Evicted: 12,
-				Memory: 1000, MemoryLimit: 2000, Quarantined: 3,
+				Memory: 1000, MemoryLimit: 2000, Quarantined: 3, Handshakes: 21,
+				FailedHandshakes: 22,
 			}
 		}},
 		Latencies: func() []target.LatencyInfo {
@@ -121,12 +122,38 @@ func source() Source {
 			two.HostNQN, two.Latency = "h2", new(*one.Latency)
 			return []target.LatencyInfo{one, two}
 		},
-		ReactorMemory: func() []mem.PoolUsage {
-			return []mem.PoolUsage{
-				{Size: 64 << 20},
-				{Size: 64 << 20, Used: 3 << 20, Orphaned: 1 << 20, Waiters: 5},
+		Reactors: func() []Reactor {
+			return []Reactor{
+				{Memory: mem.PoolUsage{Size: 64 << 20}},
+				{
+					Memory: mem.PoolUsage{
+						Size: 64 << 20, Used: 3 << 20, Orphaned: 1 << 20, Waiters: 5,
+					},
+					Busy: time.Second, Vain: 2 * time.Second, Asleep: 3 * time.Second, Polls: 20,
+					EmptyPolls: 5, Steps: map[string]uint64{"tcp": 7, "storage": 8},
+				},
 			}
 		},
+		Hosts: func() ([]Host, Secured) {
+			return []Host{
+				{NQN: "gone", Margin: -1},
+				{
+					NQN: "h", Controllers: 2, Commands: 100, NearlyFull: 9, Retransmits: 4,
+					RTT: 200 * time.Microsecond, Margin: 0.25,
+				},
+				{Commands: 3, Margin: 1},
+			}, Secured{
+				{"tcp", 0}: 4, {"tcp", target.SecurityAuth}: 3,
+				{"tcp", target.SecurityAuth | target.SecurityTLS}: 2,
+			}
+		},
+		Devices: func() []Device { return []Device{{"mlx5_0", 3, 1, 5}} },
+		PortCounters: func() []PortCounter {
+			return []PortCounter{{"mlx5_0", "1", "out_of_sequence", 77}}
+		},
+		Authentications: func() (succeeded, failed uint64) { return 31, 32 },
+		Unsaved:         func() bool { return true },
+		Expiries:        func() []Expiry { return []Expiry{{"metrics_certificate", at}} },
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,13 +53,9 @@ type Config struct {
 
 // Listen serves src. Problems of scrapes go to log.
 func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
-	network := "tcp6"
-	if c.Listen.Addr().Is4() { // "tcp" would take 0.0.0.0 for [::]
-		network = "tcp4"
-	}
-	l, err := net.Listen(network, c.Listen.String())
+	l, err := netlimit.Listen(c.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen: %w%s", err, hint(err))
+		return nil, err
 	}
 	s := &Server{addr: l.Addr().(*net.TCPAddr).AddrPort(), done: make(chan struct{})}
 	mux := http.NewServeMux()
@@ -108,19 +103,6 @@ func (c *Config) authorize(next http.Handler) http.Handler {
 		w.Header().Set("Connection", "close") // it makes place for others
 		http.Error(w, errToken.Error(), http.StatusUnauthorized)
 	})
-}
-
-// hint says how to fix an error of listen(2).
-func hint(err error) string {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return " (another process listens there: see ss -ltnp, or choose another port)"
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return " (no interface has this address: see ip address)"
-	case errors.Is(err, syscall.EACCES):
-		return " (a port below 1024 needs CAP_NET_BIND_SERVICE; choose one above)"
-	}
-	return ""
 }
 
 // handler answers with the metrics of src and of the process, in the text format of Prometheus or

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -90,6 +91,7 @@ type Reactor struct {
 
 	clock clock
 	spin  spin
+	began int64 // when Run was called
 	// yielded is when the reactor last called Gosched because its time slice was over.
 	yielded int64
 
@@ -108,6 +110,11 @@ type Stats struct {
 	// Sleeps in epoll_wait, and how long they were in total. The rest of the time it polled.
 	Sleeps uint64
 	Asleep time.Duration
+	// Up is how long it has run, Vain for how long of it it polled without finding work, but for
+	// pauses too short to tell.
+	Up, Vain time.Duration
+	// Steps is the work that each poller did, in the order of Attach.
+	Steps []uint64
 }
 
 // post is one function in the mailbox.
@@ -159,10 +166,21 @@ func (r *Reactor) Index() int { return r.cfg.Index }
 func (r *Reactor) EventFD() int { return r.evfd }
 
 // Stats returns the counters.
-func (r *Reactor) Stats() Stats { return r.stats }
+func (r *Reactor) Stats() Stats {
+	now := r.clock.read()
+	r.spin.busy(now)
+	s := r.stats
+	if r.began > 0 {
+		s.Up = time.Duration(now - r.began)
+	}
+	s.Vain, s.Steps = time.Duration(r.spin.vain), slices.Clone(s.Steps)
+	return s
+}
 
 // Attach adds p to the pollers; the loop polls it from the next iteration on at the latest.
-func (r *Reactor) Attach(p Poller) { r.pollers = append(r.pollers, p) }
+func (r *Reactor) Attach(p Poller) {
+	r.pollers, r.stats.Steps = append(r.pollers, p), append(r.stats.Steps, 0)
+}
 
 // Post runs fn on the reactor soon, after what the same goroutine has posted before. Any goroutine
 // may call it, also before Run. What is posted after Run has returned never runs.
@@ -223,7 +241,7 @@ func (r *Reactor) Run(ctx context.Context) error {
 		}
 	}()
 
-	r.clock.read()
+	r.began = r.clock.read()
 	for !r.stopped {
 		if r.iterate() {
 			continue
@@ -242,7 +260,9 @@ func (r *Reactor) iterate() bool {
 		work = r.runPosts()
 	}
 	for i := 0; i < len(r.pollers); i++ {
-		work += r.pollers[i].Poll(budget)
+		n := r.pollers[i].Poll(budget)
+		r.stats.Steps[i] += uint64(n)
+		work += n
 	}
 	r.stats.Iterations++
 	ticks := work
@@ -256,7 +276,7 @@ func (r *Reactor) iterate() bool {
 	if work == 0 {
 		return false
 	}
-	r.spin.busy()
+	r.spin.busy(r.clock.now)
 	return true
 }
 
@@ -305,6 +325,7 @@ func (r *Reactor) spinOrSleep() error {
 // callbacks.
 func (r *Reactor) sleep() error {
 	before := r.clock.read()
+	r.spin.busy(before)
 	r.stats.Sleeps++
 	r.yieldBeforeSleep(before)
 	n, err := r.wait(r.timers.timeout(before))

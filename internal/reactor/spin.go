@@ -10,7 +10,8 @@ type spin struct {
 	// them, since the first other one, or 0.
 	empty       int
 	last, since int64
-	short       bool // the last sleep was shorter than shortSleep
+	vain        int64 // how long the loop has polled without finding work
+	short       bool  // the last sleep was shorter than shortSleep
 }
 
 const (
@@ -21,8 +22,14 @@ const (
 
 func (s *spin) init(longest int64) { s.max, s.cur, s.short = longest, longest, true }
 
-// busy notes that there was work.
-func (s *spin) busy() { s.empty = 0 }
+// busy notes that there was work, or that the loop is about to sleep. now is the last reading of
+// the clock.
+func (s *spin) busy(now int64) {
+	if s.empty > 1 && s.since != 0 {
+		s.vain += now - s.since
+	}
+	s.empty = 0
+}
 
 // done says, after an iteration without work, that it is time to sleep. now is the last reading of
 // the clock, which the loop renews every few iterations.
@@ -45,7 +52,6 @@ func (s *spin) done(now int64) bool {
 
 // slept learns from a sleep of d nanoseconds.
 func (s *spin) slept(d int64) {
-	s.busy()
 	s.short = d < int64(shortSleep)
 	switch {
 	case s.max == 0:

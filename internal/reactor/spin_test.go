@@ -37,7 +37,7 @@ func TestSpinLearns(t *testing.T) {
 	if now++; !s.done(now) {
 		t.Fatal("too late")
 	}
-	s.busy()
+	s.busy(0)
 	if s.done(now) {
 		t.Fatal("work did not start the spin again")
 	}

@@ -3,6 +3,7 @@ package sys
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"syscall"
@@ -115,4 +116,10 @@ func limitThread(keep capabilitySet) (dropped bool, err error) {
 		err = fmt.Errorf("drop privileges: %w", err)
 	}
 	return dropped || lowered, err
+}
+
+// CloseOnExec keeps programs that are executed from inheriting any descriptor but the first three,
+// also those that this process was started with.
+func CloseOnExec() error {
+	return unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 }

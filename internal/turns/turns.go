@@ -6,16 +6,19 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Pool does jobs on a quarter of the processors, on goroutines that exist while there is work. A
 // connection has one job at a time here, until it ends, so that admission bounds how many there
 // are. Addresses take turns, and known ones come first: a flood from elsewhere hardly delays them.
 // Of the others the newest comes first: admission evicts the oldest, so that in a flood of more
-// than can be processed a host would never have its turn otherwise. Any goroutine may use it; its
-// zero value has no jobs.
+// than can be processed a host would never have its turn otherwise. Threads that serve I/O come
+// before them, unless a job has waited for too long. Any goroutine may use it; its zero value has
+// no jobs.
 type Pool struct {
 	mu      sync.Mutex
 	workers int
@@ -28,12 +31,17 @@ type Pool struct {
 // not stop to send jobs would keep out otherwise.
 const othersTurn = 8
 
+// patience is how long a job may wait before it no longer gives way to I/O. Peers have ten seconds
+// for some jobs in a row.
+const patience = 2 * time.Second
+
 // Job is something to do for an address.
 type Job struct {
 	From  netip.Addr
 	Known bool   // a host that proved who it is has been there
 	Run   func() // does it
 	Done  func() // is called afterwards
+	since time.Time
 	node  list.Node[Job]
 }
 
@@ -64,10 +72,11 @@ func (p *Pool) Submit(j *Job) {
 			a.turn.PushFirst(a, &a.node)
 		}
 	}
+	j.since = time.Now()
 	a.jobs.Push(j, &j.node)
 	if p.workers < MaxWorkers() {
 		p.workers++
-		go p.work()
+		go func() { p.work(p.next(), true) }()
 	}
 }
 
@@ -101,8 +110,17 @@ func (p *Pool) Waiting() int {
 	return len(p.waiting)
 }
 
-func (p *Pool) work() {
-	for j := p.next(); j != nil; j = p.next() {
+// work does jobs, beginning with j, on a thread of low or usual priority, as they need.
+func (p *Pool) work(j *Job, low bool) {
+	if low {
+		runtime.LockOSThread()  // with the goroutine the thread ends, whose priority stays low
+		_ = sys.LowerPriority() // where it may not be, jobs are done all the same
+	}
+	for ; j != nil; j = p.next() {
+		if late := time.Since(j.since) > patience; late == low {
+			go p.work(j, !low)
+			return
+		}
 		j.Run()
 		j.Done()
 	}

@@ -3,48 +3,97 @@ package turns
 import (
 	"bytes"
 	"net/netip"
+	"slices"
+	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// queue is a pool whose jobs the test begins.
+type queue struct {
+	Pool
+	pending sync.WaitGroup
+	order   []byte // of jobs done
+	nice    []int  // of their threads
+}
+
+func (q *queue) add(who byte, known bool) *Job {
+	q.workers = MaxWorkers()
+	q.pending.Add(1)
+	j := &Job{
+		From: netip.AddrFrom4([4]byte{192, 0, 2, who}), Known: known, Done: q.pending.Done,
+		Run: func() {
+			q.order, q.nice = append(q.order, who), append(q.nice, nice())
+		},
+	}
+	q.Submit(j)
+	return j
+}
+
+// run does all jobs with one worker.
+func (q *queue) run() []byte {
+	q.order, q.nice = nil, nil
+	go q.work(q.next(), true)
+	q.pending.Wait()
+	return q.order
+}
 
 // TestPool: addresses take turns, known ones and then the newest first.
 func TestPool(t *testing.T) {
-	var p Pool
-	p.workers = MaxWorkers() // the test takes the jobs
-	var order []byte
-	add := func(who byte, known bool) {
-		a := netip.AddrFrom4([4]byte{192, 0, 2, who})
-		p.Submit(&Job{
-			From: a, Known: known, Run: func() { order = append(order, who) }, Done: func() {},
-		})
-	}
+	var q queue
 	for range 3 {
-		add(1, false)
+		q.add(1, false)
 	}
-	add(2, false)
-	add(2, false)
-	add(3, true)
+	q.add(2, false)
+	q.add(2, false)
+	q.add(3, true)
 	for _, from := range []byte{2, 4} {
-		canceled := &Job{From: netip.AddrFrom4([4]byte{192, 0, 2, from})}
-		p.Submit(canceled)
-		if !p.Cancel(canceled) || p.Cancel(canceled) {
+		canceled := q.add(from, false)
+		if !q.Cancel(canceled) || q.Cancel(canceled) {
 			t.Error("a job is not canceled once")
 		}
+		q.pending.Done()
 	}
-	p.work()
-	if want := []byte{3, 2, 1, 2, 1, 1}; !bytes.Equal(order, want) {
+	if order, want := q.run(), []byte{3, 2, 1, 2, 1, 1}; !bytes.Equal(order, want) {
 		t.Errorf("%v instead of %v", order, want)
 	}
-	if len(p.waiting) > 0 {
+	if q.Waiting() > 0 {
 		t.Error("addresses are left")
 	}
-	order = nil
-	p.workers, p.taken = MaxWorkers(), 0
+}
+
+// TestOthersTurn: a known host that does not stop to send jobs keeps nobody out.
+func TestOthersTurn(t *testing.T) {
+	var q queue
 	for range 3 * othersTurn {
-		add(3, true)
+		q.add(3, true)
 	}
-	add(1, false)
-	p.work()
+	q.add(1, false)
+	order := q.run()
 	if n := bytes.IndexByte(order, 1); n != othersTurn || len(order) != 3*othersTurn+1 {
 		t.Errorf("a host that does not stop keeps others out: %v", order)
+	}
+}
+
+// nice is the nice value of the calling thread, which the system call has from 1 to 40.
+func nice() int {
+	p, _ := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	return 20 - p
+}
+
+// TestPriority: jobs give way to other threads, until they have waited for too long.
+func TestPriority(t *testing.T) {
+	usual := nice()
+	var q queue
+	for i := range 4 {
+		if j := q.add(1, false); i%2 == 1 {
+			j.since = time.Now().Add(-patience)
+		}
+	}
+	q.run()
+	if low := max(usual, 10); !slices.Equal(q.nice, []int{low, usual, low, usual}) {
+		t.Errorf("nice values %v", q.nice)
 	}
 }

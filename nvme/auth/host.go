@@ -111,6 +111,9 @@ func (h *Host) Succeeded(b []byte) (send []byte, err error) {
 	if err := h.expect(b, kindSuccess1); err != nil {
 		return h.refuse(err)
 	}
+	if h.x.hash == 0 {
+		return h.refuse(IncorrectMessage) // before a challenge
+	}
 	response, r := parseSuccess1(b, h.x.hash)
 	if r != 0 {
 		return h.refuse(r)

@@ -249,6 +249,11 @@ func TestHostileController(t *testing.T) {
 	if _, err := h.Succeeded(success1(0x0102, 32, nil)); err == nil {
 		t.Error("a controller without a response is taken for the right one")
 	}
+	h, _, _ = pair(t, GroupNull)
+	h.Negotiate(0x0102)
+	if _, err := h.Succeeded(success1(0x0102, 0, nil)); err != IncorrectMessage {
+		t.Errorf("success before a challenge: %v", err)
+	}
 }
 
 // FuzzMessages has anything sent at any step, and read: nothing but the right reply authenticates.

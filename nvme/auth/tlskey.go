@@ -96,9 +96,10 @@ func (k TLSKey) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String()))
 // TLSPSK is a PSK ready for TLS. It prints as its identity.
 type TLSPSK struct {
 	Identity string
-	Hash     Hash   // that of the cipher suite: SHA256 or SHA384
-	Compat   bool   // derived with the labels of libnvme before 1.16, or of its functions for them
-	Secret   []byte // Hash.Size() bytes, which the owner wipes
+	Hash     Hash    // that of the cipher suite: SHA256 or SHA384
+	Compat   bool    // derived with the labels of libnvme before 1.16, or of its functions for them
+	Secret   []byte  // Hash.Size() bytes, which the owner wipes
+	Key      *TLSKey // from which it was derived; nil if it was generated
 }
 
 // String does not tell the secret.
@@ -119,23 +120,64 @@ func (k *TLSKey) PSKs(hostNQN, subNQN string) ([]TLSPSK, error) {
 	cipher := tlsHash(len(k.secret))
 	var psks []TLSPSK
 	for _, compat := range []bool{false, true} {
-		retained := slices.Clone(k.secret)
-		if k.hash != NoHash {
-			retained = expandLabel(k.hash, k.secret, "HostNQN", hostNQN, compat)
+		retained := expandLabel(cipher, k.secret, "HostNQN", hostNQN, compat)
+		if k.hash == NoHash { // which takes as long
+			copy(retained, k.secret)
 		}
 		digest := base64.StdEncoding.EncodeToString(cipher.hmac(retained,
 			[]byte(hostNQN+" "+subNQN+" NVMe-over-Fabrics")))
 		names := fmt.Sprintf("R%02d %s %s", cipher, hostNQN, subNQN)
 		v1, v0 := "NVMe1"+names+" "+digest, "NVMe0"+names
 		psks = append(psks, TLSPSK{v1, cipher, compat, expandLabel(cipher, retained,
-			"nvme-tls-psk", fmt.Sprintf("%02d %s", cipher, digest), compat)})
+			"nvme-tls-psk", fmt.Sprintf("%02d %s", cipher, digest), compat), k})
 		if len(v0) <= maxContext {
 			psks = append(psks, TLSPSK{v0, cipher, compat, expandLabel(cipher, retained,
-				"nvme-tls-psk", v0, compat)})
+				"nvme-tls-psk", v0, compat), k})
 		}
 		clear(retained)
 	}
 	return psks, nil
+}
+
+// mostTLSKeys is how many keys of a host count at a time: with the old one.
+const mostTLSKeys = 2
+
+// dummyKeys stand for the keys that a host has not, by their hash.
+var dummyKeys = [...]*TLSKey{SHA256: dummyKey(SHA256), SHA384: dummyKey(SHA384)}
+
+func dummyKey(h Hash) *TLSKey {
+	k, err := NewTLSKey(h)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
+// MostTLSPSKs is how many PSKs of a host have one identity: of each key with both kinds of labels.
+const MostTLSPSKs = 2 * mostTLSKeys
+
+// WithIdentity derives the PSKs with an identity from the keys of its host, of which there are at
+// most two; none if there are no such PSKs. As many are derived as from two keys, whatever keys
+// there are, so that the time does not tell. id is what ParseTLSIdentity has read. The caller wipes
+// the secrets.
+func WithIdentity(identity string, id TLSIdentity, keys []*TLSKey) (psks []TLSPSK) {
+	keys = slices.Clone(keys[:min(len(keys), mostTLSKeys)])
+	keys = slices.DeleteFunc(keys, func(k *TLSKey) bool { return tlsHash(k.Size()) != id.Hash })
+	for i := range mostTLSKeys {
+		k := dummyKeys[id.Hash]
+		if i < len(keys) {
+			k = keys[i]
+		}
+		all, _ := k.PSKs(id.HostNQN, id.SubNQN) // only names that do not parse are errors
+		for _, p := range all {
+			if i < len(keys) && p.Identity == identity {
+				psks = append(psks, p)
+			} else {
+				clear(p.Secret)
+			}
+		}
+	}
+	return psks
 }
 
 // maxContext is what the length of a context has room for (RFC 8446 section 7.1).

@@ -3,6 +3,7 @@ package auth
 import (
 	"encoding/hex"
 	"fmt"
+	"hash"
 	"slices"
 	"strings"
 	"testing"
@@ -234,4 +235,59 @@ func FuzzParseTLSKey(f *testing.F) {
 			t.Errorf("%q does not come back", text)
 		}
 	})
+}
+
+// TestTLSIdentityTime: who presents an identity makes the target compute the same, whichever keys
+// its host has, and whether it has any.
+func TestTLSIdentityTime(t *testing.T) {
+	for _, h := range []Hash{SHA256, SHA384} {
+		made, constructor := 0, hashes[h].new
+		hashes[h].new = func() hash.Hash {
+			made++
+			return constructor()
+		}
+		defer func() { hashes[h].new = constructor }()
+		keys := make([]*TLSKey, 2)
+		for i := range keys {
+			keys[i], _ = NewTLSKey(h)
+		}
+		other, _ := NewTLSKey(SHA256 + SHA384 - h)
+		noHash := &TLSKey{keys[1].secret, NoHash}
+		psks, err := keys[0].PSKs(pskHost, pskSub)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := 0
+		for _, p := range psks[:2] { // of both versions
+			id, _ := ParseTLSIdentity([]byte(p.Identity))
+			for _, tc := range []struct {
+				keys []*TLSKey
+				n    int
+			}{
+				{nil, 0},
+				{keys[:1], 1},
+				{keys, 1},
+				{keys[1:], 0},
+				{[]*TLSKey{other}, 0},
+				{[]*TLSKey{other, keys[0]}, 1},
+				{[]*TLSKey{keys[0], noHash}, 1},
+			} {
+				n := tc.n
+				if id.Version == 0 { // does not tell the key
+					n = 2 * len(slices.DeleteFunc(slices.Clone(tc.keys),
+						func(k *TLSKey) bool { return k == other }))
+				}
+				made = 0
+				if got := WithIdentity(p.Identity, id, tc.keys); len(got) != n {
+					t.Errorf("%v: %d PSKs of %d keys, not %d", p, len(got), len(tc.keys), n)
+				}
+				if want == 0 {
+					want = made
+				}
+				if made != want {
+					t.Errorf("%v: %d hashes with %d keys, not %d", p, made, len(tc.keys), want)
+				}
+			}
+		}
+	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// errNoKey says that a controller requires authentication of a host without a key.
-var errNoKey = errors.New("the controller requires authentication, and the host has no key")
+// ErrNoKey says that a controller requires authentication of a host without a key.
+var ErrNoKey = errors.New("the controller requires authentication, and the host has no key")
 
 // Authenticate authenticates the admin queue, as Dial does if the controller requires it. An error
 // is often an auth.Refused, after which the controller ends the queue.
@@ -28,7 +28,7 @@ func (q *Queue) Authenticate(ctx context.Context, o *Options) error {
 // authenticate runs DH-HMAC-CHAP with the commands that do carries out.
 func (o *Options) authenticate(do func(*Op) (nvme.CQE, error)) error {
 	if o.Key == nil {
-		return errNoKey
+		return ErrNoKey
 	}
 	h := auth.Host{
 		HostNQN: o.HostNQN, SubNQN: o.SubNQN, Key: o.Key, ControllerKey: o.ControllerKey,

@@ -8,6 +8,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
+// What a controller can make this host hold: of namespaces 4 MiB, of discovery entries 20 MiB.
+const (
+	maxNamespaces = 1 << 20
+	maxDiscovered = 1 << 14
+)
+
 // command sends an admin command and returns an unsuccessful status as an error.
 func (c *Controller) command(ctx context.Context, what string, op *Op) (nvme.CQE, error) {
 	cqe, err := c.Admin(ctx, op)
@@ -103,6 +109,8 @@ func (c *Controller) ActiveNamespaces(ctx context.Context) ([]uint32, error) {
 		all = append(all, ids...)
 		if len(ids) < nvme.NamespacesPerList {
 			return all, nil
+		} else if len(all) > maxNamespaces {
+			return nil, fmt.Errorf("active namespace list: more than %d namespaces", maxNamespaces)
 		}
 	}
 }
@@ -193,6 +201,9 @@ func (c *Controller) discoveryEntries(ctx context.Context, n uint64) ([]*nvme.Di
 	error,
 ) {
 	const chunk = 4096
+	if n > maxDiscovered {
+		return nil, fmt.Errorf("discovery log: NUMREC %d, at most %d are read", n, maxDiscovered)
+	}
 	var entries []*nvme.DiscoveryEntry
 	for off := uint64(0); off < n*nvme.DiscoveryEntrySize; off += chunk {
 		size := min(n*nvme.DiscoveryEntrySize-off, chunk)

@@ -36,6 +36,9 @@ type Options struct {
 	AdminSize int
 	// Events enables asynchronous events and keeps one request outstanding; see Controller.Events.
 	Events nvme.EventMask
+	// Tolerant accepts what the Linux host accepts, though it breaks the specification, and no
+	// memory of this host: values in reserved fields, any SQHD, the success flag with flow control.
+	Tolerant bool
 	// Timeout bounds each admin command, 10 s if 0.
 	Timeout time.Duration
 }
@@ -71,7 +74,7 @@ func Dial(ctx context.Context, t Transport, o Options) (*Controller, error) {
 		return nil, fmt.Errorf("admin queue: %w", err)
 	}
 	q := newQueue(l, 0, o.AdminSize, 0)
-	q.flow = !o.NoFlowControl
+	q.flow, q.tolerant = !o.NoFlowControl, o.Tolerant
 	if c.admin, err = startAdmin(q); err != nil {
 		_ = q.Close()
 		return nil, err
@@ -253,6 +256,7 @@ func (c *Controller) MaxTransfer() int {
 func (c *Controller) params(qid uint16, size int, cntlid uint16) linkParams {
 	return linkParams{
 		qid: qid, size: size, cntlid: cntlid, mem: c.mem, hostNQN: c.o.HostNQN, subNQN: c.o.SubNQN,
+		tolerant: c.o.Tolerant,
 	}
 }
 
@@ -275,6 +279,7 @@ func (c *Controller) OpenQueue(ctx context.Context, qid uint16, size int) (*Queu
 		}
 	}
 	q := newQueue(l, qid, size, capsule)
+	q.tolerant = c.o.Tolerant
 	cqe, err := q.Do(ctx, ConnectCommand(qid, size, &c.o, c.cntlid))
 	if err == nil && !cqe.Status().OK() {
 		err = &ConnectError{Status: cqe.Status(), Invalid: nvme.InvalidParameter(cqe.DW0())}

@@ -1,7 +1,11 @@
-// Package host is an NVMe over Fabrics initiator for tests, benchmarks and tools. It speaks
-// NVMe/TCP and NVMe/RDMA and follows the command sequence of the Linux host. It validates
+// Package host is an NVMe over Fabrics initiator: that of "nvmf-target bench", and of tests. It
+// speaks NVMe/TCP and NVMe/RDMA and follows the command sequence of the Linux host. It validates
 // everything that the controller sends: a response that breaks the protocol ends the queue with a
-// *Violation.
+// *Violation. Options.Tolerant is for controllers of others.
+//
+// What a controller sends takes no more memory than a queue has from its start; lists that it sends
+// are bounded (commands.go). Each admin command has a deadline; those of I/O queues are the
+// caller's.
 //
 //	Connect ──> Controller ──OpenQueue──> Queue ──> link (TCP or RDMA)
 //	            (admin queue on a goroutine of its own: keep alive, events)

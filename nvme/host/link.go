@@ -21,6 +21,8 @@ type linkParams struct {
 	size   int    // entries of the submission queue
 	cntlid uint16 // of the RDMA CM private data
 	mem    *memory
+	// see Options
+	tolerant bool
 	// The names of the Connect command, if there will be one.
 	hostNQN, subNQN string
 }

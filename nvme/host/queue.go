@@ -37,12 +37,14 @@ type slot struct {
 // Queue is a submission and a completion queue over a connection of their own. One goroutine at a
 // time uses it, apart from Close.
 type Queue struct {
-	link  link
-	id    uint16
-	size  int  // entries of the submission queue
-	flow  bool // SQ flow control is on
-	slots []slot
-	free  []uint16
+	link link
+	id   uint16
+	size int  // entries of the submission queue
+	flow bool // SQ flow control is on
+	// see Options
+	tolerant bool
+	slots    []slot
+	free     []uint16
 
 	done     []Completion // not returned by Poll yet
 	doneHead int
@@ -198,6 +200,7 @@ func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 	st := cqe.Status()
 	n := uint32(len(s.data))
 	switch {
+	case q.tolerant:
 	case cqe[14]&1 != 0:
 		return q.violation("CID %#x: the phase tag is reserved over fabrics", s.cid)
 	case cqe[10]|cqe[11] != 0:
@@ -209,6 +212,8 @@ func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 		(st.Code() == nvme.InvalidField || st&nvme.More != 0):
 		// Base section 6.3: Connect has status codes of its own, and creates no error log entry.
 		return q.violation("CID %#x: Connect refused with %#x", s.cid, uint16(st))
+	}
+	switch {
 	case s.r2tLeft != 0:
 		return q.violation("CID %#x: %v while %d bytes of an R2T are outstanding", s.cid, st,
 			s.r2tLeft)
@@ -251,7 +256,7 @@ func resultMask(qid uint16, s *nvme.SQE, st nvme.Status) uint64 {
 // forward, stays within the queue, and never passes the submitted commands. The response to a
 // refused Connect has none.
 func (q *Queue) checkSQHD(s *slot, cqe *nvme.CQE) error {
-	if isConnect(s.sqe) && !cqe.Status().OK() {
+	if q.tolerant || isConnect(s.sqe) && !cqe.Status().OK() {
 		return nil
 	}
 	sqhd := cqe.SQHD()

@@ -54,7 +54,7 @@ func (t TCP) open(ctx context.Context, p linkParams) (link, error) {
 		err = l.secure(ctx, t, p)
 	}
 	if err == nil {
-		err = l.initialize(ctx, t)
+		err = l.initialize(ctx, t, p.tolerant)
 	}
 	if err != nil {
 		_ = l.close()
@@ -129,7 +129,7 @@ func vector(b []byte) []sys.Iovec {
 
 // initialize exchanges ICReq and ICResp and validates the response as Linux does (TCP sections
 // 3.6.2.2 and 3.6.2.3).
-func (l *tcpLink) initialize(ctx context.Context, t TCP) error {
+func (l *tcpLink) initialize(ctx context.Context, t TCP, tolerant bool) error {
 	want := pdu.Params{HeaderDigest: t.HeaderDigest, DataDigest: t.DataDigest, HPDA: t.HPDA}
 	var req pdu.ICReq
 	req.Set(&want, 1)
@@ -177,7 +177,7 @@ func (l *tcpLink) initialize(ctx context.Context, t TCP) error {
 			resp.HeaderDigest(), resp.DataDigest(), t.HeaderDigest, t.DataDigest)
 	case resp.CPDA() != 0:
 		return fmt.Errorf("%w: ICResp: CPDA %d, Linux accepts only 0", ErrRefused, resp.CPDA())
-	case [112]byte(resp[16:]) != [112]byte{}:
+	case !tolerant && [112]byte(resp[16:]) != [112]byte{}:
 		return fmt.Errorf("%w: ICResp: reserved bytes are not zero", ErrRefused)
 	}
 	l.p = want

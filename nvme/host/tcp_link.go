@@ -88,7 +88,12 @@ func (l *tcpLink) describe(s *slot, _, capsule int) error {
 	return nil
 }
 
+// submit fails if the controller has completed commands that it has not been sent: only then do
+// more capsules wait than there are slots.
 func (l *tcpLink) submit(q *Queue, i int) error {
+	if l.txEnd-l.txHead > len(l.tx)-3 {
+		return q.violation("completions of commands that have not been sent")
+	}
 	s := &q.slots[i]
 	c := &l.capsules[i]
 	n := 0

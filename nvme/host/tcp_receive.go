@@ -162,17 +162,17 @@ func (l *tcpLink) startData(q *Queue, d *pdu.Data, whole []byte) error {
 			s.moved)
 	case d.DATAL() > left:
 		return q.violation("C2HData for CID %#x: %d bytes, %d are missing", s.cid, d.DATAL(), left)
-	case d.TTAG() != 0 || [4]byte(d[20:]) != [4]byte{}:
+	case !q.tolerant && (d.TTAG() != 0 || [4]byte(d[20:]) != [4]byte{}):
 		return q.violation("C2HData: reserved bytes are not zero: % x", d[:])
 	case (flags&pdu.LastPDU != 0) != (d.DATAL() == left) && !s.raw:
 		return q.violation("C2HData for CID %#x: last %t with %d of %d bytes", s.cid,
 			flags&pdu.LastPDU != 0, d.DATAL(), left)
-	case flags&pdu.Success != 0 && (flags&pdu.LastPDU == 0 || q.flow):
+	case flags&pdu.Success != 0 && (flags&pdu.LastPDU == 0 || q.flow && !q.tolerant):
 		return q.violation("C2HData for CID %#x: success flag with flags %#x, flow control %t",
 			s.cid, flags, q.flow)
 	}
 	for _, pad := range whole[pdu.DataSize+l.p.HeaderDigestSize():] {
-		if pad != 0 {
+		if pad != 0 && !q.tolerant {
 			return q.violation("C2HData: padding is not zero")
 		}
 	}
@@ -230,7 +230,7 @@ func (l *tcpLink) addR2T(q *Queue, r *pdu.R2T) error {
 	case r.R2TL() == 0 || r.R2TO() != s.moved || r.R2TL() > n-s.moved:
 		return q.violation("R2T for CID %#x: offset %d length %d, %d of %d bytes were requested",
 			s.cid, r.R2TO(), r.R2TL(), s.moved, n)
-	case [4]byte(r[20:]) != [4]byte{}:
+	case !q.tolerant && [4]byte(r[20:]) != [4]byte{}:
 		return q.violation("R2T: reserved bytes are not zero")
 	}
 	s.r2tOff, s.r2tLeft, s.r2tTag = r.R2TO(), r.R2TL(), r.TTAG()

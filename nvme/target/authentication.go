@@ -24,6 +24,7 @@ const authenticationRequired = nvme.AuthenticationRequired | nvme.DNR
 var (
 	errNoConnect       = errors.New("no successful Connect command in time")
 	errUnfinished      = errors.New("the host did not authenticate in time")
+	errKeptQueue       = errors.New("a PSK was generated, and nothing else is served on this queue")
 	errUnauthenticated = errors.New("the host failed to authenticate")
 	errNotAttached     = errors.New("the controller has this queue already, or has ended")
 )
@@ -36,6 +37,7 @@ type authentication struct {
 	// table is that of the session once the host has authenticated; nil: nothing else is required.
 	table   *[256]op
 	running bool     // an exchange has begun and has not succeeded
+	proven  bool     // one has succeeded
 	job     *authJob // processes a message, nil if none does
 	cmd     *cmd     // the Authentication Send of job
 }
@@ -102,6 +104,14 @@ func newAuthentication(s *session) *authentication {
 
 // unproven says that the host has to authenticate before anything else.
 func (s *session) unproven() bool { return s.auth != nil && s.auth.table != nil }
+
+// Authentications is how many exchanges have succeeded, and how many have failed or were not
+// finished in time, each queue counted by itself. Any goroutine may call it.
+func (t *Target) Authentications() (succeeded, failed uint64) {
+	t.auth.mu.Lock()
+	defer t.auth.mu.Unlock()
+	return t.auth.successes, t.auth.refused
+}
 
 // prepareAuth validates Authentication Send and Authentication Receive (Base sections 6.2 and 6.1).
 func prepareAuth(c *cmd) nvme.Status {
@@ -213,6 +223,7 @@ func (a *authentication) succeeded() {
 		return // nothing more is served until the host connects with the PSK
 	}
 	s.stopDeadline()
+	a.proven = true
 	created := s.qid == 0 && !c.proven.Load()
 	if created {
 		if o := c.sub.prove(c); o != nil {
@@ -283,9 +294,12 @@ func (s *session) startDeadline() {
 	s.stopDeadline = s.h.after(connectDeadline, func() {
 		why := errNoConnect
 		if s.auth != nil {
-			why = errUnfinished
-			// the host is late, not the target
-			if s.auth.job == nil && s.auth.chap.State() != auth.Authenticated {
+			if why = errUnfinished; s.concatenates && s.auth.chap.State() == auth.Authenticated {
+				why = errKeptQueue // the host was to connect again, with the PSK
+			}
+			// the host is late, not the target; what has failed is counted
+			if s.auth.job == nil && s.auth.chap.State() != auth.Authenticated &&
+				s.auth.chap.State() != auth.Failed {
 				s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
 			}
 		}
@@ -301,5 +315,9 @@ func (s *session) allow() error {
 		}
 	}
 	s.joinHost(s.ctrl.hostNQN)
-	return s.q.Allow()
+	if err := s.q.Allow(); err != nil {
+		return err
+	}
+	s.trace = new([TraceDepth]record)
+	return nil
 }

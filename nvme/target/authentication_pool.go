@@ -17,6 +17,8 @@ type authPool struct {
 	known    map[netip.Addr]bool // addresses that have authenticated
 	failures map[failureKey]failureCount
 	now      func() time.Time // tests set another one
+	// see Target.Authentications
+	successes, refused uint64
 }
 
 const (
@@ -61,6 +63,7 @@ type failureCount struct {
 func (p *authPool) failed(host string, from netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.refused++
 	k, now := failureKey{host, from}, p.now()
 	f, there := p.failures[k]
 	if !there {
@@ -76,6 +79,7 @@ func (p *authPool) failed(host string, from netip.Addr) {
 func (p *authPool) succeeded(host string, from netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.successes++
 	delete(p.failures, failureKey{host, from})
 	if !p.known[from] {
 		forget(p.known)

@@ -107,6 +107,9 @@ func TestAuthentication(t *testing.T) {
 	if admin.Peer != fabric.Unproven {
 		t.Error("the queue of a host that has not authenticated is an allowed host's")
 	}
+	if c := r.connections()[0]; c.Security != 0 {
+		t.Errorf("before authentication: %v", c.Security)
+	}
 	if strings.Contains(r.log.String(), "controller created") {
 		t.Error("a host that has not authenticated appears in the log as connected")
 	}
@@ -127,6 +130,14 @@ func TestAuthentication(t *testing.T) {
 
 	for _, q := range []*fabrictest.Queue{admin, io} { // and again
 		r.must(r.authenticate(q, testHostSide(t)))
+	}
+	for _, c := range r.connections() {
+		if c.Security != SecurityAuth {
+			t.Errorf("queue %d: %v", c.QID, c.Security)
+		}
+	}
+	if n, failed := r.target.Authentications(); n != 4 || failed != 0 {
+		t.Errorf("%d authentications, %d failed", n, failed)
 	}
 	r.ok(admin, identifyCommand(nvme.CNSController, 0))
 	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -189,6 +200,9 @@ func TestAuthenticationFails(t *testing.T) {
 		r.until("the queue ends", func() bool { return admin.Reason != nil })
 	}
 	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectControllerBusy)
+	if _, failed := r.target.Authentications(); failed != mostFailures {
+		t.Errorf("%d authentications have failed", failed)
+	}
 	elsewhere := info(nvme.TransportTCP)
 	elsewhere.Remote = netip.MustParseAddrPort("192.0.2.10:1")
 	q := r.dialInfo(0, elsewhere)
@@ -204,6 +218,9 @@ func TestAuthenticationFails(t *testing.T) {
 		t.Error("the host accepts a controller with another key")
 	}
 	r.until("the queue ends after AUTH_Failure2", func() bool { return admin.Reason != nil })
+	if n, failed := r.target.Authentications(); n != 2 || failed != mostFailures+1 {
+		t.Errorf("%d authentications, %d failed", n, failed)
+	}
 	for _, secret := range []string{hostSecret, controllerSecret} {
 		if strings.Contains(r.log.String(), secret[10:40]) {
 			t.Error("a key is in the log")

@@ -205,6 +205,10 @@ func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, h
 		r = badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, tls.SubNQN, subNQN)
 		r.hint = "the PSK of TLS is for another subsystem: nvme gen-tls-key --subsysnqn"
 		return nil, "", r
+	case tls.Counts != nil && !tls.Counts():
+		r = badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a PSK that counts", subNQN)
+		r.hint = "the tls_key of the host has changed since the TLS handshake"
+		return nil, "", r
 	}
 	if sub = s.h.t.find(subNQN); sub == nil {
 		return nil, "", badData(connectRefused, nvme.ConnectDataOffsetSUBNQN,
@@ -370,6 +374,7 @@ func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	s.setDepth(depth)
 	if p == fabric.Allowed {
 		s.joinHost(s.ctrl.hostNQN)
+		s.trace = new([TraceDepth]record)
 	}
 	s.noFlowControl = sqe.CATTR()&nvme.CATTRNoFlowControl != 0
 	return true

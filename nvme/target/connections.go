@@ -20,6 +20,7 @@ type ConnectionInfo struct {
 	// three until the host has authenticated.
 	HostNQN, SubNQN string
 	CNTLID, QID     uint16
+	Discovery       bool // the subsystem is a discovery service
 	// Depth is the number of entries: SQSIZE+1.
 	Depth         int
 	Transport     nvme.TransportType
@@ -34,19 +35,32 @@ type ConnectionInfo struct {
 	// KeepAliveTimeout is that of the controller, 0 if it has none, and KeepAliveLeft what is left
 	// of it if the host sends nothing more, at least.
 	KeepAliveTimeout, KeepAliveLeft time.Duration
+	// KeepAliveMargin is the least that was left of it in the last one or two minutes, to within
+	// half of it while the host sends other commands.
+	KeepAliveMargin time.Duration
+	// NearlyFull is how many commands began to be executed while at least three quarters of Depth
+	// were, themselves included.
+	NearlyFull uint64
+	// Link is what the network did to the connection, if HasLink.
+	Link    fabric.Link
+	HasLink bool
 	// HeaderDigest and DataDigest say that the queue has them.
 	HeaderDigest, DataDigest bool
 	// TLS is nil if the queue is not encrypted.
 	TLS *fabric.TLS
+	// Security is what the queue has, whatever is required: a PSK of secure channel concatenation
+	// is both. Until Connect and authentication have succeeded there is no SecurityAuth.
+	Security Security
 }
 
 // keepAliveInfo is the state of a keepAliveTimer.
-type keepAliveInfo struct{ timeout, left time.Duration }
+type keepAliveInfo struct{ timeout, left, margin time.Duration }
 
 // connections is what one reactor knows.
 type connections struct {
 	list  []ConnectionInfo
-	ctrls []*controller // of each, nil before Connect
+	ctrls []*controller   // of each, nil before Connect
+	links []fabric.Linked // of each, or nil
 	// alive has the controllers whose admin queues are on the reactor.
 	alive map[*controller]keepAliveInfo
 }
@@ -72,11 +86,13 @@ func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 	}
 	var list []ConnectionInfo
 	var ctrls []*controller
+	var links []fabric.Linked
 	alive := map[*controller]keepAliveInfo{}
 	for range handlers {
 		select {
 		case c := <-answers:
 			list, ctrls = append(list, c.list...), append(ctrls, c.ctrls...)
+			links = append(links, c.links...)
 			maps.Copy(alive, c.alive)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -85,6 +101,10 @@ func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 	for i, c := range ctrls {
 		k := alive[c] // zero if the admin queue has ended
 		list[i].KeepAliveTimeout, list[i].KeepAliveLeft = k.timeout, k.left
+		list[i].KeepAliveMargin = k.margin
+		if l := links[i]; l != nil {
+			list[i].Link, list[i].HasLink = l.Link()
+		}
 	}
 	slices.SortFunc(list, func(a, b ConnectionInfo) int {
 		return cmp.Or(strings.Compare(a.SubNQN, b.SubNQN), strings.Compare(a.HostNQN, b.HostNQN),
@@ -102,17 +122,21 @@ func (list *connections) add(s *session) {
 		Age: time.Duration(s.h.loop.Now() - s.opened), Commands: s.commands,
 		ReadBytes:    s.moved[fabric.ControllerToHost],
 		WrittenBytes: s.moved[fabric.HostToController], TLS: s.info.TLS,
+		NearlyFull: s.nearlyFull, Security: s.security(),
 	}
+	l, _ := s.q.(fabric.Linked)
 	if d, ok := s.q.(fabric.DigestReporter); ok {
 		i.HeaderDigest, i.DataDigest = d.Digests()
 	}
 	if c := s.ctrl; c != nil && !s.unproven() {
 		i.HostNQN, i.SubNQN, i.CNTLID = c.hostNQN, c.sub.nqn, c.cntlid
+		i.Discovery = c.sub.discovery
 		if s.qid == 0 {
 			list.alive[c] = c.keepAliveInfo()
 		}
 	}
 	list.list, list.ctrls = append(list.list, i), append(list.ctrls, s.ctrl)
+	list.links = append(list.links, l)
 }
 
 // keepAliveInfo is the state of the timer. Traffic since the last check is noticed at the next one
@@ -123,7 +147,7 @@ func (c *controller) keepAliveInfo() keepAliveInfo {
 	if k.period == 0 || c.traffic() != k.seen || !c.ready.Load() {
 		left = k.period
 	}
-	return keepAliveInfo{time.Duration(k.period), time.Duration(max(left, 0))}
+	return keepAliveInfo{time.Duration(k.period), time.Duration(max(left, 0)), c.margin()}
 }
 
 // Ports lists the listeners that the discovery log shows.

@@ -47,7 +47,7 @@ func TestConnections(t *testing.T) {
 			HostNQN: testHost, SubNQN: testSub, CNTLID: h.cntlid, QID: uint16(i), Depth: 128,
 			Transport: nvme.TransportTCP, Local: testLocal, Remote: testPeer, PortID: 1,
 			Reactor: i % 2, Age: time.Second, KeepAliveTimeout: 5 * time.Second,
-			KeepAliveLeft: 5 * time.Second,
+			KeepAliveLeft: 5 * time.Second, KeepAliveMargin: 5 * time.Second,
 		}
 		if i == 0 {
 			want.Depth, want.InFlight = int(h.args.sqsize)+1, 1

@@ -46,6 +46,7 @@ type controller struct {
 	discard      atomic.Bool // Dataset Management is offered
 
 	authenticates bool        // the host had a key when it connected
+	dumped        atomic.Bool // what was recorded of a queue was kept, see session.dumpFailed
 	proven        atomic.Bool // the host has authenticated, or had no key
 
 	errors errorLog
@@ -203,7 +204,7 @@ func (c *controller) adminClosed() {
 	case c.csts.SHST() != 0:
 		c.fail(errors.New("the host shut it down"))
 	default:
-		c.fail(errors.New("the connection of the admin queue has ended"))
+		c.fail(&failure{"the connection of the admin queue has ended"})
 	}
 	c.endLimit()
 	c.abortEvents()
@@ -222,7 +223,8 @@ func (c *controller) startLimit() {
 		c.stopLimit = nil
 		c.peerLog().Warn("controller was not enabled in time", "subsystem", c.sub.nqn, "cntlid",
 			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(disabledLimit))
-		c.fail(fmt.Errorf("the controller was not enabled for %v", time.Duration(disabledLimit)))
+		c.fail(&failure{"the controller was not enabled for " +
+			time.Duration(disabledLimit).String()})
 	})
 }
 
@@ -250,9 +252,14 @@ func (c *controller) sessionEnded(s *session) {
 	switch {
 	case last && adminEnded:
 		c.sub.remove(c)
-		c.peerLog().Info("controller removed", "subsystem", c.sub.nqn, "cntlid", c.cntlid,
-			"host", c.hostNQN, "reason", why,
-			"duration", time.Since(c.created).Round(time.Millisecond))
+		args := []any{
+			"subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN, "reason", why,
+			"duration", time.Since(c.created).Round(time.Millisecond),
+		}
+		if c.dumped.Load() {
+			args = append(args, "hint", dumpHint)
+		}
+		c.peerLog().Info("controller removed", args...)
 	case last && s.qid != 0:
 		c.h.post(c.ioQueuesEnded)
 	}

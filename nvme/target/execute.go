@@ -13,6 +13,9 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 		c := r.Command.(*cmd)
 		c.executing = true
 		c.s.outstanding++
+		if n := int(c.s.size); 4*c.s.outstanding >= 3*n && n > 0 {
+			c.s.nearlyFull++
+		}
 		if c.s.stopped && r.Status.OK() {
 			r.Status = nvme.CommandSequenceError // no DNR: a retry may succeed on another path
 		}

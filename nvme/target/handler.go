@@ -134,6 +134,7 @@ func (h *Handler) Close(fs fabric.Session) {
 	if s.closed = true; !s.stopped {
 		s.closedAt = h.loop.Now()
 	}
+	s.dumpFailed()
 	s.stopDeadline()
 	if c := s.ctrl; c != nil && s.qid == 0 {
 		c.adminClosed()

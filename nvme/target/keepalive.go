@@ -1,7 +1,6 @@
 package target
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -19,6 +18,8 @@ const (
 	discoveryTimeout = int64(120e9)
 	// keepAliveChecks is how often per period the timer looks for traffic.
 	keepAliveChecks = 2
+	// marginWindow is for how long, at least, the smallest margin of a controller is shown.
+	marginWindow = int64(60e9)
 )
 
 // keepAliveTimer watches the commands of all queues of a controller: with TBKAS any of them counts
@@ -30,6 +31,36 @@ type keepAliveTimer struct {
 	lastCheck int64
 	stopped   bool
 	stopTimer func()
+	keepAliveMargin
+}
+
+// keepAliveMargin is how near a host came to its timeout. It ends nothing.
+type keepAliveMargin struct {
+	heardAt int64  // when the host was heard, or a check noticed that it had been
+	heard   uint64 // commands until then
+	// The longest silences that began in the marginWindow of windowAt, and in the one before it.
+	silence  [2]int64
+	windowAt int64
+}
+
+// hear notes that the host has sent n commands until now, after it was silent for so long.
+func (m *keepAliveMargin) hear(now int64, n uint64, silent int64) {
+	if now-m.windowAt >= marginWindow {
+		m.silence, m.windowAt = [2]int64{0, m.silence[0]}, now
+	}
+	m.silence[0] = max(m.silence[0], silent)
+	m.heardAt, m.heard = now, n
+}
+
+// margin is the smallest part of the timeout that was left in the last one or two minutes. Admin
+// reactor.
+func (c *controller) margin() time.Duration {
+	k := &c.alive
+	silent := max(k.silence[0], k.silence[1])
+	if c.ready.Load() && c.traffic() == k.heard {
+		silent = max(silent, c.h.loop.Now()-k.heardAt)
+	}
+	return time.Duration(max(k.period-silent, 0))
 }
 
 func (k *keepAliveTimer) stop() {
@@ -62,6 +93,9 @@ func (c *controller) setKeepAlive(ms uint32) uint32 {
 	if k.period > 0 {
 		k.lastSeen = c.h.loop.Now()
 		k.lastCheck = k.lastSeen
+		k.keepAliveMargin = keepAliveMargin{
+			heardAt: k.lastSeen, heard: c.traffic(), windowAt: k.lastSeen,
+		}
 		c.startKeepAlive()
 	}
 	return ms
@@ -93,6 +127,12 @@ func (c *controller) checkKeepAlive() {
 	// If this process itself stood still, commands may wait unread: a check that comes late proves
 	// nothing about the host.
 	late := now-k.lastCheck > k.period
+	switch {
+	case late || !c.ready.Load():
+		k.hear(now, n, 0)
+	case n != k.heard: // silent until the last check, at least
+		k.hear(now, n, k.lastCheck-k.heardAt)
+	}
 	k.lastCheck = now
 	// A host cannot send Keep Alive while the controller is not enabled; disabledLimit holds then.
 	if n != k.seen || late || !c.ready.Load() {
@@ -103,7 +143,7 @@ func (c *controller) checkKeepAlive() {
 		c.peerLog().Warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid",
 			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(k.period))
 		c.stopIO()
-		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(k.period)))
+		c.fail(&failure{"keep alive timer expired after " + time.Duration(k.period).String()})
 		return
 	}
 	c.startKeepAlive()
@@ -112,7 +152,11 @@ func (c *controller) checkKeepAlive() {
 // keepAlive answers a Keep Alive command, which Prepare has counted as traffic.
 func keepAlive(h *Handler, c *cmd) {
 	st := nvme.Success
-	if c.s.ctrl.alive.period == 0 {
+	k, now := &c.s.ctrl.alive, h.loop.Now()
+	if n := c.s.ctrl.traffic(); n == k.heard+1 { // it has sent nothing else
+		k.hear(now, n, now-k.heardAt)
+	}
+	if k.period == 0 {
 		st = nvme.KATOInvalid | nvme.DNR
 	}
 	h.finish(c, 0, st)

@@ -194,10 +194,14 @@ func (l *latencies) drop(ns *namespace) {
 // Sent implements fabric.Handler.
 func (h *Handler) Sent(r *fabric.Request) {
 	c := r.Command.(*cmd)
+	c.recordSent(r)
 	if c.latency == nil {
 		return
 	}
 	total := c.latency.op(operationOf(r.SQE.Opcode())).add(r)
+	if total >= watchdogAfter {
+		c.s.watchdog(total)
+	}
 	if slow := h.t.slowIO.Load(); slow != 0 && total >= slow {
 		c.logSlow(r, total)
 	}
@@ -282,24 +286,14 @@ func (h *Handler) readLatencies(ctx context.Context, add func(latencySum, *Laten
 	var entries []*latencyEntry
 	var copies [operations]Latency
 	var used [operations]bool
-	do := func(fn func()) error {
-		done := make(chan struct{})
-		h.loop.Post(func() { fn(); close(done) })
-		select {
-		case <-done:
-			return nil
-		case <-ctx.Done(): // fn may still run: nothing that it uses is used again
-			return context.Cause(ctx)
-		}
-	}
-	err := do(func() {
+	err := h.do(ctx, func() {
 		h.latency.reads++
 		entries = slices.Collect(maps.Values(h.latency.entries))
 	})
 	defer h.loop.Post(func() { h.latency.reads-- })
 	for i := 0; err == nil && i < len(entries); i++ {
 		e := entries[i]
-		if err = do(func() {
+		if err = h.do(ctx, func() {
 			for o, l := range e.ops {
 				if used[o] = l != nil; l != nil {
 					copies[o] = *l

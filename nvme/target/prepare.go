@@ -139,5 +139,7 @@ func (h *Handler) Abandon(req *fabric.Request) {
 	if c.pair != nil {
 		c.pair.lost, c.pair = nvme.AbortedFailedFused, nil
 	}
+	c.record(req, noStatus)
+	c.s.abandoned = true
 	c.req, c.op, c.ch = nil, nil, nil
 }

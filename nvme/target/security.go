@@ -56,6 +56,18 @@ func concealed(r refusal) refusal {
 	return r
 }
 
+// security is what a queue has. Reactor.
+func (s *session) security() (r Security) {
+	if s.info.TLS != nil {
+		r |= SecurityTLS
+	}
+	if s.ctrl != nil && !s.unproven() &&
+		(s.auth != nil && s.auth.proven || generatedIdentity(s.info) != "") {
+		r |= SecurityAuth
+	}
+	return r
+}
+
 // setSecurity changes what the discovery service requires. The caller holds t.mu.
 func (t *Target) setSecurity(r Security) {
 	now := *t.discovery.settings.Load()

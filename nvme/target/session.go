@@ -23,7 +23,8 @@ type session struct {
 	info *fabric.QueueInfo
 	node list.Node[session] // in Handler.sessions
 
-	opened int64 // when, by Loop.Now
+	id     uint64 // unique in the target
+	opened int64  // when, by Loop.Now
 	port   *portState
 
 	// flow is whom memory for commands without a namespace is for: stranger until the host is known
@@ -65,7 +66,16 @@ type session struct {
 	disconnectCmd *cmd
 	disconnected  bool // the Disconnect command is completed
 
+	// trace is the ring of the flight recorder, nil until the host is known to be allowed; traced
+	// commands were added to it.
+	trace   *[TraceDepth]record
+	traced  uint64
+	watched int64 // when the watchdog last kept it, by Loop.Now
+	// abandoned: commands were not executed because the queue ended.
+	abandoned bool
+
 	commands     uint64        // received
+	nearlyFull   uint64        // see ConnectionInfo
 	moved        [3]uint64     // bytes of data of those that succeeded, by fabric.Direction
 	activity     atomic.Uint64 // commands, for the keep alive timer of another reactor
 	stopDeadline func()
@@ -93,6 +103,7 @@ type cmd struct {
 	since int64
 	// latency is where it is counted once its response has left; nil: nowhere.
 	latency *latencyEntry
+	traced  uint64 // session.traced when it was recorded
 	// free gives memory back that the device of a command that was given up may still use. req is
 	// nil then.
 	free     func()
@@ -118,7 +129,9 @@ func (c *cmd) isConnect() bool {
 }
 
 func newSession(h *Handler, q fabric.Queue) *session {
-	s := &session{h: h, q: q, info: q.Info(), opened: h.loop.Now()}
+	s := &session{
+		h: h, q: q, info: q.Info(), opened: h.loop.Now(), id: h.t.lastSession.Add(1),
+	}
 	s.port = h.t.portState(s.info.PortID)
 	s.port.sessions.Add(1)
 	s.startDeadline()

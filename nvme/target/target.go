@@ -65,6 +65,9 @@ type Target struct {
 	marks      UncorrectableStore // nil if there is none
 	portStates sync.Map           // *portState by ID; removed is written with mu held
 	capturing  chan struct{}      // of one entry, see controller.capture
+	// lastSession is the ID of the newest session.
+	lastSession atomic.Uint64
+	dumps       traceDumps
 	// readingLatencies, of one entry, is held by Latencies.
 	readingLatencies chan struct{}
 

@@ -65,6 +65,9 @@ func (h *Handler) checkTimeouts() (left bool) {
 			if !c.executing || c.since == 0 {
 				continue
 			}
+			if now-c.since >= watchdogAfter {
+				s.watchdog(now - c.since)
+			}
 			if expired || c.timedOut(now) {
 				h.giveUp(c)
 			}

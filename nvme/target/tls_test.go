@@ -32,12 +32,19 @@ func TestTLSNames(t *testing.T) {
 	refused(dial(testSub, testSub), testSub, nvme.ConnectInvalidHost, "that of another host")
 	refused(dial(host, testSub), testSub+"b", connectRefused, "for another subsystem")
 	refused(dial(host, testSub), nvme.DiscoveryNQN, connectRefused, "for another subsystem")
+	counts := false
+	removed := dial(host, testSub)
+	removed.TLS.Counts = func() bool { return counts }
+	refused(removed, testSub, connectRefused, "has changed since the TLS handshake")
+	counts = true
+	r.connectHostInfo(0, removed, func(a *connectArgs) { a.sub = testSub })
 	r.connectHostInfo(0, dial(host, nvme.DiscoveryNQN),
 		func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 	r.connectHostInfo(0, dial(host, testSub), func(a *connectArgs) { a.sub = testSub })
 	r.connectHostInfo(0, info(nvme.TransportTCP), func(a *connectArgs) { a.sub = testSub + "b" })
 	for _, c := range r.connections() {
-		if c.SubNQN != "" && (c.TLS != nil) == (c.SubNQN == testSub+"b") {
+		if c.SubNQN != "" && ((c.TLS != nil) == (c.SubNQN == testSub+"b") ||
+			(c.Security == SecurityTLS) != (c.TLS != nil)) {
 			t.Errorf("%s: TLS %v", c.SubNQN, c.TLS)
 		}
 	}

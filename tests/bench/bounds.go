@@ -124,10 +124,10 @@ func nativeBounds() []bound {
 	}
 	for _, w := range countedWorkloads() {
 		list = append(list,
-			plain(w.name+": bytes allocated per I/O", w.name, "allocated_bytes", nothing))
+			plain(w.Name+": bytes allocated per I/O", w.Name, "allocated_bytes", nothing))
 	}
 	for _, w := range countedWorkloads() {
-		list = append(list, plain(w.name+": copies of the payload", w.name, "copies", 0))
+		list = append(list, plain(w.Name+": copies of the payload", w.Name, "copies", 0))
 	}
 	list = append(list,
 		plain(idleName+": CPU time in % of a CPU", idleName, "cpu_percent", 0.5),

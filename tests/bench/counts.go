@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/load"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -115,16 +116,10 @@ func (s *server) counters() (allocated, copied float64, err error) {
 // countedWorkloads are the rows for which allocated and copied bytes are counted.
 func countedWorkloads() []workload {
 	return []workload{
-		{name: "counted: 4K random read QD 32", size: 4 << 10, depth: 32, queues: 1, reads: 100},
-		{name: "counted: 4K random write QD 32", size: 4 << 10, depth: 32, queues: 1},
-		{
-			name: "counted: 128K read QD 16", size: 128 << 10, depth: 16, queues: 1, reads: 100,
-			sequential: true,
-		},
-		{
-			name: "counted: 128K write QD 16", size: 128 << 10, depth: 16, queues: 1,
-			sequential: true,
-		},
+		random4K("counted: 4K random read QD 32", 32),
+		writes(random4K("counted: 4K random write QD 32", 32)),
+		sequential("counted: 128K read QD 16", 128<<10, 100),
+		sequential("counted: 128K write QD 16", 128<<10, 0),
 	}
 }
 
@@ -143,7 +138,7 @@ func (b *bench) countRound(w workload) error {
 		if own == "counting" {
 			f["allocated_bytes"] = allocated / ops
 		} else {
-			f["copies"] = copied / ops / float64(w.size)
+			f["copies"] = copied / ops / float64(w.Size)
 		}
 	}
 	b.record(w, whoTarget, f)
@@ -152,24 +147,24 @@ func (b *bench) countRound(w workload) error {
 
 // count returns the bytes that a target allocates and copies while a workload runs for d.
 func count(s *server, w workload, d time.Duration) (allocated, copied, ops float64, err error) {
-	l, err := newLoad(s.transport(false), benchNQN, w)
+	l, err := connect(s.transport(false), w.Workload)
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	defer l.close()
-	var warmUp, o outcome
-	if err := l.run(d/2, func(*stream) *outcome { return &warmUp }); err != nil {
+	defer l.Close()
+	var warmUp, o load.Outcome
+	if err := l.Run(d/2, into(&warmUp)); err != nil {
 		return 0, 0, 0, err
 	}
 	allocated0, copied0, err := s.counters()
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	if err := l.run(d, func(*stream) *outcome { return &o }); err != nil {
+	if err := l.Run(d, into(&o)); err != nil {
 		return 0, 0, 0, err
 	}
 	allocated, copied, err = s.counters()
-	return allocated - allocated0, copied - copied0, float64(o.ops), err
+	return allocated - allocated0, copied - copied0, float64(o.Ops()), err
 }
 
 // idleName is the row of an idle target.
@@ -181,11 +176,11 @@ func (b *bench) idleRound() error {
 	if err != nil {
 		return err
 	}
-	l, err := newLoad(s.transport(false), benchNQN, workload{connected: 1024})
+	l, err := connect(s.transport(false), load.Workload{Connected: 1024})
 	if err != nil {
 		return err
 	}
-	defer l.close()
+	defer l.Close()
 	time.Sleep(time.Second) // until the work of connecting is done
 	before, err := s.runTime()
 	if err != nil {
@@ -197,7 +192,7 @@ func (b *bench) idleRound() error {
 	if err != nil {
 		return err
 	}
-	b.record(workload{name: idleName}, whoTarget,
+	b.record(random4K(idleName, 1), whoTarget,
 		figures{"cpu_percent": 100 * float64(after-before) / float64(time.Since(start))})
 	return nil
 }

@@ -1,11 +1,15 @@
 package main
 
-import "time"
+import (
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/load"
+)
 
 // fairness is a row in which light queues, with one I/O in flight each, run beside a deep queue.
 type fairness struct {
 	name  string
-	deep  workload
+	deep  load.Workload
 	think time.Duration // of the light queues
 }
 
@@ -20,16 +24,16 @@ const (
 	deepFigure   = "deep_iops"
 )
 
-func (f fairness) light() workload {
-	return workload{
-		name: lightName, size: 4 << 10, depth: 1, queues: 31, reads: 100, think: f.think,
+func (f fairness) light() load.Workload {
+	return load.Workload{
+		Name: lightName, Size: 4 << 10, Depth: 1, Queues: 31, Reads: 100, Think: f.think,
 	}
 }
 
 func fairnessCases() []fairness {
-	deep := func(size, reads int, sequential bool) workload {
-		return workload{
-			name: deepName, size: size, depth: 128, queues: 1, reads: reads, sequential: sequential,
+	deep := func(size, reads int, sequential bool) load.Workload {
+		return load.Workload{
+			Name: deepName, Size: size, Depth: 128, Queues: 1, Reads: reads, Sequential: sequential,
 		}
 	}
 	return []fairness{
@@ -48,7 +52,7 @@ func fairnessCases() []fairness {
 func (b *bench) fairnessRound(f fairness, round int) error {
 	found := figures{}
 	for i := range 2 {
-		list := []workload{f.light()}
+		list := []load.Workload{f.light()}
 		if (i+round)%2 == 1 {
 			list = append(list, f.deep)
 		}
@@ -56,40 +60,40 @@ func (b *bench) fairnessRound(f fairness, round int) error {
 		if err != nil {
 			return err
 		}
-		if p99 := float64(light.latency.Quantile(0.99)) / 1e3; len(list) == 1 {
+		if p99 := float64(light.Latency().Quantile(0.99)) / 1e3; len(list) == 1 {
 			found[aloneFigure] = p99
 		} else {
 			found[besideFigure] = p99
-			found[deepFigure] = float64(deep.ops) / deep.elapsed.Seconds()
+			found[deepFigure] = iops(&deep)
 		}
 	}
-	b.record(workload{name: f.name, size: f.light().size}, whoTarget, found)
+	b.record(random4K(f.name, 1), whoTarget, found)
 	return nil
 }
 
 // mixedRound runs the workloads together and returns the outcome of the light queues and that of
 // the deep queue.
-func (b *bench) mixedRound(list ...workload) (light, deep outcome, err error) {
+func (b *bench) mixedRound(list ...load.Workload) (light, deep load.Outcome, err error) {
 	s, err := b.server(variant{})
 	if err != nil {
 		return light, deep, err
 	}
-	l, err := newLoad(s.transport(false), benchNQN, list...)
+	l, err := connect(s.transport(false), list...)
 	if err != nil {
 		return light, deep, err
 	}
-	defer l.close()
-	count := func(light, deep *outcome) func(s *stream) *outcome {
-		return func(s *stream) *outcome {
-			if s.w.name == lightName {
+	defer l.Close()
+	count := func(light, deep *load.Outcome) func(s *load.Stream) *load.Outcome {
+		return func(s *load.Stream) *load.Outcome {
+			if s.Workload().Name == lightName {
 				return light
 			}
 			return deep
 		}
 	}
-	if err := l.run(b.duration/4, count(&outcome{}, &outcome{})); err != nil { // warm up
-		return light, deep, err
+	if err := l.Run(b.duration/4, count(new(load.Outcome), new(load.Outcome))); err != nil {
+		return light, deep, err // of the warm-up
 	}
-	err = l.run(b.duration, count(&light, &deep))
+	err = l.Run(b.duration, count(&light, &deep))
 	return light, deep, err
 }

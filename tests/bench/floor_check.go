@@ -43,14 +43,11 @@ func compareFloors(o options) error {
 	}
 	var failed error
 	for _, w := range []workload{
-		{name: "4K read QD 1", size: 4 << 10, depth: 1, queues: 1, reads: 100},
-		{name: "4K read QD 32", size: 4 << 10, depth: 32, queues: 1, reads: 100},
-		{name: "4K read QD 128", size: 4 << 10, depth: 128, queues: 1, reads: 100},
-		{name: "4K write QD 32", size: 4 << 10, depth: 32, queues: 1},
-		{name: "128K read QD 16", size: 128 << 10, depth: 16, queues: 1, reads: 100},
-		{name: "128K write QD 16", size: 128 << 10, depth: 16, queues: 1},
+		random4K("4K read QD 1", 1), random4K("4K read QD 32", 32),
+		random4K("4K read QD 128", 128), writes(random4K("4K write QD 32", 32)),
+		sequential("128K read QD 16", 128<<10, 100), sequential("128K write QD 16", 128<<10, 0),
 	} {
-		if !re.MatchString(w.name) {
+		if !re.MatchString(w.Name) {
 			continue
 		}
 		ours, defined, err := measureBoth(o, program, w)
@@ -59,11 +56,11 @@ func compareFloors(o options) error {
 		}
 		ratio := spreadOf(over(ours, defined))
 		fmt.Printf("%-18s floor %7.1f kIOPS, its definition %7.1f, ratio %.2f (%.2f..%.2f)\n",
-			w.name, spreadOf(ours).Median/1e3, spreadOf(defined).Median/1e3,
+			w.Name, spreadOf(ours).Median/1e3, spreadOf(defined).Median/1e3,
 			ratio.Median, ratio.Min, ratio.Max)
 		if ratio.Median < 0.9 || ratio.Median > 1.1 {
 			failed = errors.Join(failed,
-				fmt.Errorf("%s: the floor is %.2f of its definition", w.name, ratio.Median))
+				fmt.Errorf("%s: the floor is %.2f of its definition", w.Name, ratio.Median))
 		}
 	}
 	return failed
@@ -113,7 +110,7 @@ func measureDefinition(o options, program string, w workload) (float64, error) {
 	}
 	seconds := strconv.FormatFloat(o.duration.Seconds(), 'f', -1, 64)
 	out, err := exec.Command(program,
-		append(args("client", o.clientCPU, w.depth), seconds)...).CombinedOutput()
+		append(args("client", o.clientCPU, w.Depth), seconds)...).CombinedOutput()
 	if err != nil {
 		_ = server.Process.Kill()
 	}

@@ -32,11 +32,8 @@ func reportLab(o options, file string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	p, err := newReport("Linux host in the lab: nvmf-target and the kernel's target in one boot",
+	p := newReport("Linux host in the lab: nvmf-target and the kernel's target in one boot",
 		"nvmet", records, loads)
-	if err != nil {
-		return err
-	}
 	p.Rounds, p.Seconds, p.Notes = rounds, seconds, notes
 	p.evaluate(labBounds(), records, o.filter == "")
 	if o.out != "" {

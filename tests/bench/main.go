@@ -1,13 +1,13 @@
 // Command bench measures nvmf-target natively over loopback TCP: the target is pinned to one CPU,
 // and nvme/host generates load on another. It compares the target with the floor, the same messages
 // over bare sockets (floor.go). Floor and target alternate within one run, so that their ratio does
-// not depend on the momentary speed of the machine.
+// not depend on the momentary speed of the machine. A target elsewhere is measured by
+// "nvmf-target bench".
 //
 //	go build -o bin/ ./cmd/nvmf-target && go run ./tests/bench -target bin/nvmf-target
 //	go run ./tests/bench -run 'QD 32'                    # some workloads
 //	go run ./tests/bench -all -out docs/benchmarks       # all workloads; with report and plot
 //	go run ./tests/bench -check-floor                    # the floor and its definition in C
-//	go run ./tests/bench -attach rdma:10.0.0.1:4420      # a target that runs elsewhere
 //	go run ./tests/bench -lab FILE -out docs/benchmarks  # report on records of tests/lab/bench.sh
 package main
 
@@ -55,10 +55,6 @@ func main() {
 	flag.IntVar(&o.clientCPU, "client-cpu", 1, "CPU of the load generator, -1 for any")
 	checkFloor := flag.Bool("check-floor", false,
 		"compare the floor with its definition in C, which needs a C compiler")
-	attachTo := flag.String("attach", "",
-		"measure the target at `TRANSPORT:ADDRESS:PORT`, tcp or rdma, without a floor; "+
-			"its namespace 1 is overwritten; needs -nqn")
-	nqn := flag.String("nqn", "", "the subsystem of that target")
 	lab := flag.String("lab", "", "report on the records that tests/lab/bench.sh wrote to `file`")
 	flag.Parse()
 	if o.duration == 0 {
@@ -74,8 +70,6 @@ func main() {
 	switch {
 	case *checkFloor:
 		exit(compareFloors(o))
-	case *attachTo != "":
-		exit(attach(o, *attachTo, *nqn))
 	case *lab != "":
 		exit(reportLab(o, *lab))
 	default:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/load"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -143,6 +145,28 @@ subsystems:
 	return s, nil
 }
 
+const hostNQN = "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5"
+
+// connect connects workloads to a target, which may still be starting.
+func connect(t host.Transport, list ...load.Workload) (*load.Load, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	h := host.Options{HostNQN: hostNQN, HostID: [16]byte{15: 1}, SubNQN: benchNQN}
+	return load.New(ctx, load.Options{Transport: t, Host: h, Retry: true}, list...)
+}
+
+// fillTarget writes the whole namespace once, so that reads find real data.
+func fillTarget(t host.Transport) error {
+	w := sequential("fill", 128<<10, 0).Workload
+	w.Depth, w.Once = 1, true
+	l, err := connect(t, w)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return l.Run(0, into(new(load.Outcome)))
+}
+
 // transport connects an initiator to the server.
 func (s *server) transport(digests bool) host.Transport {
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.port))
@@ -165,11 +189,8 @@ func (s *server) stop() error {
 }
 
 // cpuTime is the user and system time of the process in seconds (proc(5), stat fields 14 and 15, in
-// ticks of 10 ms); 0 if s is nil.
+// ticks of 10 ms).
 func (s *server) cpuTime() (user, system float64, err error) {
-	if s == nil {
-		return 0, 0, nil
-	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
 	if err != nil {
 		return 0, 0, err

@@ -9,11 +9,10 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/sys/unix"
+	measure "github.com/nvmf-target/nvmf-target/internal/bench"
 )
 
 // report is printed as a table and written as JSON and SVG.
@@ -32,10 +31,8 @@ type report struct {
 
 // machine describes the machine of the measurement.
 type machine struct {
-	CPU    string `json:"cpu"`
-	CPUs   int    `json:"cpus"`
-	Kernel string `json:"kernel"`
-	Go     string `json:"go"`
+	measure.Machine
+	Go string `json:"go"`
 	// Load is the load average of one minute before the rounds, which includes the measurements
 	// themselves.
 	Load *spread `json:"load_average,omitempty"`
@@ -51,38 +48,21 @@ func (m machine) String() string {
 	return s
 }
 
-func thisMachine(loads []float64) (machine, error) {
-	m := machine{CPU: "unknown CPU", CPUs: runtime.NumCPU(), Go: runtime.Version()}
-	b, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return m, err
-	}
-	for line := range strings.Lines(string(b)) {
-		if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == "model name" {
-			m.CPU = strings.TrimSpace(value)
-			break
-		}
-	}
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return m, err
-	}
-	// Only the version, without the name of the build.
-	m.Kernel, _, _ = strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
+func thisMachine(loads []float64) machine {
+	m := machine{Machine: measure.ThisMachine(), Go: runtime.Version()}
 	if len(loads) > 0 {
 		s := spreadOf(loads)
 		m.Load, m.Loads = &s, loads
 	}
-	return m, nil
+	return m
 }
 
 // newReport is a report on records, without checks.
-func newReport(title, reference string, list []record, loads []float64) (*report, error) {
-	m, err := thisMachine(loads)
+func newReport(title, reference string, list []record, loads []float64) *report {
 	return &report{
-		Title: title, Reference: reference, Machine: m,
+		Title: title, Reference: reference, Machine: thisMachine(loads),
 		Date: time.Now().UTC().Format(time.DateOnly), Rows: rowsOf(list),
-	}, err
+	}
 }
 
 // evaluate adds the checks.

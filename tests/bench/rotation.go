@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/load"
 )
 
 // A host with a queue for each of its CPUs and an application that waits for each I/O before the
@@ -22,9 +24,8 @@ func rotationName(queues int) string {
 
 // rotationRound measures one number of connections.
 func (b *bench) rotationRound(queues int) error {
-	w := workload{
-		name: rotationName(queues), size: 4 << 10, depth: 1, queues: queues, reads: 100,
-	}
+	w := random4K(rotationName(queues), 1)
+	w.Queues = queues
 	floor, err := b.rotationFloor(w)
 	if err != nil {
 		return err
@@ -33,28 +34,28 @@ func (b *bench) rotationRound(queues int) error {
 	if err != nil {
 		return err
 	}
-	l, err := newLoad(s.transport(false), benchNQN, w)
+	l, err := connect(s.transport(false), w.Workload)
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	var o outcome
+	defer l.Close()
+	var warmUp, o load.Outcome
 	for _, m := range []struct {
 		d time.Duration
-		o *outcome
-	}{{b.duration / 4, &outcome{}}, {b.duration, &o}} { // warm up first
-		if err := l.rotate(m.d, m.o); err != nil {
+		o *load.Outcome
+	}{{b.duration / 4, &warmUp}, {b.duration, &o}} { // warm up first
+		if err := l.Rotate(m.d, m.o); err != nil {
 			return err
 		}
 	}
 	b.record(w, whoReference, floor)
-	b.record(w, whoTarget, o.figures())
+	b.record(w, whoTarget, figuresOf(&o))
 	return nil
 }
 
 // rotationFloor measures bare sockets.
 func (b *bench) rotationFloor(w workload) (figures, error) {
-	t := floorTraffic{Pattern: w.pattern(), depth: 1, Conns: w.queues, Events: w.queues > 1}
+	t := floorTraffic{Pattern: w.pattern(), depth: 1, Conns: w.Queues, Events: w.Queues > 1}
 	s, err := startFloor(b.serverCPU, t)
 	if err != nil {
 		return nil, err
@@ -91,25 +92,6 @@ func rotateFloor(port int, t floorTraffic, d time.Duration) (float64, error) {
 			return float64(i+1) / elapsed.Seconds(), nil
 		}
 	}
-}
-
-// rotate does one I/O after another for d, each on the next queue.
-func (l *load) rotate(d time.Duration, o *outcome) (err error) {
-	start := time.Now()
-	now, deadline := start, start.Add(d)
-	for i := 0; now.Before(deadline); i++ {
-		s := l.streams[i%len(l.streams)]
-		if err := s.submit(now); err != nil {
-			return err
-		}
-		for s.outstanding > 0 {
-			if now, err = s.poll(o, now); err != nil {
-				return err
-			}
-		}
-	}
-	o.elapsed = time.Since(start)
-	return nil
 }
 
 // rotationBounds are one for each number of connections.

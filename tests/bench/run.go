@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/internal/histogram"
+	"github.com/nvmf-target/nvmf-target/internal/load"
 )
 
 // nativeGroup is the only group of native measurements.
@@ -53,11 +54,8 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
-	p, err := newReport("NVMe/TCP over loopback, RAM namespace, target on one CPU, load on another",
+	p := newReport("NVMe/TCP over loopback, RAM namespace, target on one CPU, load on another",
 		"floor", b.records, b.loads)
-	if err != nil {
-		return err
-	}
 	p.Rounds, p.Seconds = o.rounds, o.duration.Seconds()
 	p.evaluate(nativeBounds(), b.records, o.filter == "")
 	p.Notes = []string{
@@ -89,7 +87,7 @@ func (b *bench) steps() ([]step, error) {
 	var steps []step
 	for _, w := range list {
 		steps = append(steps,
-			step{w.name, func(round int) error { return b.workloadRound(w, round) }})
+			step{w.Name, func(round int) error { return b.workloadRound(w, round) }})
 	}
 	re := regexp.MustCompile(b.filter) // workloads has compiled it
 	var names []string
@@ -107,7 +105,7 @@ func (b *bench) steps() ([]step, error) {
 	}
 	add(idleName, func(int) error { return b.idleRound() })
 	for _, w := range countedWorkloads() {
-		add(w.name, func(int) error { return b.countRound(w) })
+		add(w.Name, func(int) error { return b.countRound(w) })
 	}
 	if len(steps) == 0 {
 		return nil, noMatch(b.filter, names)
@@ -120,7 +118,7 @@ func noMatch(filter string, more []string) error {
 	all, _ := workloads("", true)
 	var names []string
 	for _, w := range all {
-		names = append(names, w.name)
+		names = append(names, w.Name)
 	}
 	names = append(names, more...)
 	return fmt.Errorf("no workload matches the regular expression %q; there are:\n  %s", filter,
@@ -146,7 +144,7 @@ func (b *bench) measure(steps []step) error {
 
 func (b *bench) record(w workload, who string, f figures) {
 	b.records = append(b.records,
-		record{Group: nativeGroup, Workload: w.name, Size: w.size, Who: who, Figures: f})
+		record{Group: nativeGroup, Workload: w.Name, Size: w.Size, Who: who, Figures: f})
 }
 
 // workloadRound measures floor and target, in alternating order.
@@ -212,13 +210,13 @@ func (b *bench) latencyRound(w workload) error {
 // measureFloor measures the IOPS of bare sockets with the messages of w, and the latency if w.timed
 // is set.
 func measureFloor(o options, w workload) (figures, error) {
-	t := floorTraffic{Pattern: w.pattern(), depth: w.depth, Conns: w.queues, Cold: w.cold}
+	t := floorTraffic{Pattern: w.pattern(), depth: w.Depth, Conns: w.Queues, Cold: w.cold}
 	s, err := startFloor(o.serverCPU, t)
 	if err != nil {
 		return nil, err
 	}
 	if w.timed {
-		t.latency = newFloorLatency(w.depth)
+		t.latency = newFloorLatency(w.Depth)
 	}
 	iops, err := loadFloor(s.port, anyCPU, t, o.duration)
 	f := figures{"iops": iops}
@@ -226,6 +224,27 @@ func measureFloor(o options, w workload) (figures, error) {
 		f.quantiles(&t.latency.Histogram)
 	}
 	return f, errors.Join(err, s.stop())
+}
+
+// into counts all streams in one outcome.
+func into(o *load.Outcome) func(*load.Stream) *load.Outcome {
+	return func(*load.Stream) *load.Outcome { return o }
+}
+
+func iops(o *load.Outcome) float64 { return float64(o.Ops()) / o.Elapsed.Seconds() }
+
+func figuresOf(o *load.Outcome) figures {
+	f := figures{"iops": iops(o)}
+	f.quantiles(o.Latency())
+	return f
+}
+
+// quantiles adds the quantiles of a latency.
+func (f figures) quantiles(h *histogram.Histogram) {
+	quantiles := map[string]float64{"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999, "max_us": 1}
+	for name, q := range quantiles {
+		f[name] = float64(h.Quantile(q)) / 1e3
+	}
 }
 
 // server returns the target of a variant, and starts it if it does not run yet.
@@ -251,40 +270,29 @@ func (b *bench) measureTarget(w workload) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	return measureTarget(s.transport(w.digests), benchNQN, w, b.duration, s)
-}
-
-// measureTarget runs one workload for d after a warm-up. s is the process whose CPU time is
-// counted, or nil.
-func measureTarget(t host.Transport, nqn string, w workload, d time.Duration, s *server) (figures,
-	error,
-) {
-	l, err := newLoad(t, nqn, w)
+	l, err := connect(s.transport(w.digests), w.Workload)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	var warmUp, o outcome
-	err = l.run(min(time.Second, d/2), func(*stream) *outcome { return &warmUp })
-	if err != nil {
+	defer l.Close()
+	var warmUp, o load.Outcome
+	if err := l.Run(min(time.Second, b.duration/2), into(&warmUp)); err != nil {
 		return nil, err
 	}
 	user, system, err := s.cpuTime()
 	if err != nil {
 		return nil, err
 	}
-	if err := l.run(d, func(*stream) *outcome { return &o }); err != nil {
+	if err := l.Run(b.duration, into(&o)); err != nil {
 		return nil, err
 	}
 	userAfter, systemAfter, err := s.cpuTime()
 	if err != nil {
 		return nil, err
 	}
-	f := o.figures()
-	if s != nil {
-		f["user_us"] = (userAfter - user) * 1e6 / float64(o.ops)
-		f["system_us"] = (systemAfter - system) * 1e6 / float64(o.ops)
-	}
+	f, ops := figuresOf(&o), float64(o.Ops())
+	f["user_us"] = (userAfter - user) * 1e6 / ops
+	f["system_us"] = (systemAfter - system) * 1e6 / ops
 	return f, nil
 }
 

@@ -3,21 +3,14 @@ package main
 import (
 	"fmt"
 	"regexp"
-	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/load"
 )
 
-// workload is one row of the table: the I/O of each of its queues.
+// workload is one row of the table.
 type workload struct {
-	name       string
-	size       int // bytes of an I/O
-	depth      int // I/Os in flight on each queue
-	queues     int
-	connected  int           // further queues, which are idle
-	reads      int           // percent; the others are writes
-	think      time.Duration // from a completion to the next submission
-	sequential bool
-	burst      int // I/Os between flushes, which run alone; 0 for no flushes
-	digests    bool
+	load.Workload
+	digests bool
 	// The floor receives into a large area, as the target does, instead of one buffer that stays in
 	// the cache.
 	cold  bool
@@ -28,22 +21,22 @@ type workload struct {
 
 // pattern is the same traffic for the floor.
 func (w workload) pattern() []floorShape {
-	if w.reads%100 != 0 {
-		n := w.reads / 10
+	if w.Reads%100 != 0 {
+		n := w.Reads / 10
 		var p []floorShape
 		for i := range 10 { // evenly mixed
 			if (i+1)*n/10 > i*n/10 {
-				p = append(p, readFloor(w.size))
+				p = append(p, readFloor(w.Size))
 			} else {
-				p = append(p, writeFloor(w.size))
+				p = append(p, writeFloor(w.Size))
 			}
 		}
 		return p
 	}
-	if w.reads == 0 {
-		return []floorShape{writeFloor(w.size)}
+	if w.Reads == 0 {
+		return []floorShape{writeFloor(w.Size)}
 	}
-	return []floorShape{readFloor(w.size)}
+	return []floorShape{readFloor(w.Size)}
 }
 
 // besideIdle is the row with many idle queues.
@@ -64,7 +57,7 @@ const (
 )
 
 // alone says that there is only one I/O at a time: the row measures latency.
-func (w workload) alone() bool { return w.depth == 1 && w.queues == 1 }
+func (w workload) alone() bool { return w.Depth == 1 && w.Queues == 1 }
 
 func connectionsName(queues int) string {
 	return fmt.Sprintf("4K random read, %d in flight on %d connections", inFlight, queues)
@@ -88,69 +81,67 @@ func workloads(filter string, all bool) ([]workload, error) {
 				name  string
 				reads int
 			}{{"read", 100}, {"write", 0}, {"70/30", 70}} {
-				list = append(list, workload{
-					name: fmt.Sprintf("4K random %s QD %d%s", kind.name, depth, suffix),
-					size: 4 << 10, depth: depth, queues: queues,
-					reads: kind.reads, extra: queues > 1,
-				})
+				w := random4K(fmt.Sprintf("4K random %s QD %d%s", kind.name, depth, suffix), depth)
+				w.Queues, w.Reads, w.extra = queues, kind.reads, queues > 1
+				list = append(list, w)
 			}
 		}
 		for _, size := range []int{128 << 10, 1 << 20} {
 			for _, reads := range []int{100, 0} {
-				w := workload{
-					size: size, depth: 16, queues: queues, reads: reads, sequential: true,
-					extra: queues > 1,
-				}
-				w.name = fmt.Sprintf("%s %s QD 16%s", sizeName(size),
+				w := sequential("", size, reads)
+				w.Queues, w.extra = queues, queues > 1
+				w.Name = fmt.Sprintf("%s %s QD 16%s", sizeName(size),
 					map[int]string{100: "read", 0: "write"}[reads], suffix)
 				list = append(list, w)
 			}
 		}
 	}
-	list = append(list,
-		workload{
-			name: pollingName, size: 4 << 10, depth: 1, queues: 1, reads: 100,
-			on: variant{spin: "100ms"},
-		},
-		workload{
-			name: asleepName, size: 4 << 10, depth: 1, queues: 1, reads: 100,
-			on: variant{spin: "0s"},
-		},
-		workload{
-			name: coldName, size: 128 << 10, depth: 16, queues: 1, sequential: true,
-			cold: true,
-		},
-		workload{name: digestsName, size: 4 << 10, depth: 32, queues: 1, reads: 100, digests: true},
-		workload{
-			name: "dataset loading: 256K random read, 8 jobs QD 4", size: 256 << 10, depth: 4,
-			queues: 8, reads: 100,
-		},
-		workload{
-			name: "checkpoint: 1M write QD 16, flush each 64M", size: 1 << 20, depth: 16,
-			queues: 1, sequential: true, burst: 64,
-		},
-		workload{
-			name: gcName, size: 4 << 10, depth: 32, queues: 1, reads: 100, timed: true,
-			on: variant{own: "collecting"},
-		},
-		workload{
-			name: besideIdle, size: 4 << 10, depth: 32, queues: 1, connected: 1023,
-			reads: 100,
-		})
+	polling, asleep := random4K(pollingName, 1), random4K(asleepName, 1)
+	polling.on.spin, asleep.on.spin = "100ms", "0s"
+	cold := sequential(coldName, 128<<10, 0)
+	cold.cold = true
+	digests := random4K(digestsName, 32)
+	digests.digests = true
+	dataset := random4K("dataset loading: 256K random read, 8 jobs QD 4", 4)
+	dataset.Size, dataset.Queues = 256<<10, 8
+	checkpoint := sequential("checkpoint: 1M write QD 16, flush each 64M", 1<<20, 0)
+	checkpoint.Burst = 64
+	gc := random4K(gcName, 32)
+	gc.timed, gc.on.own = true, "collecting"
+	idle := random4K(besideIdle, 32)
+	idle.Connected = 1023
+	list = append(list, polling, asleep, cold, digests, dataset, checkpoint, gc, idle)
 	for _, queues := range connections {
-		list = append(list,
-			workload{
-				name: connectionsName(queues), size: 4 << 10, depth: inFlight / queues,
-				queues: queues, reads: 100,
-			})
+		w := random4K(connectionsName(queues), inFlight/queues)
+		w.Queues = queues
+		list = append(list, w)
 	}
 	var kept []workload
 	for _, w := range list {
-		if re.MatchString(w.name) && (all || filter != "" || !w.extra) {
+		if re.MatchString(w.Name) && (all || filter != "" || !w.extra) {
 			kept = append(kept, w)
 		}
 	}
 	return kept, nil
+}
+
+// random4K reads 4 KiB at random on one queue.
+func random4K(name string, depth int) workload {
+	return workload{Workload: load.Workload{
+		Name: name, Size: 4 << 10, Depth: depth, Queues: 1, Reads: 100,
+	}}
+}
+
+func writes(w workload) workload {
+	w.Reads = 0
+	return w
+}
+
+// sequential reads or writes in order on one queue.
+func sequential(name string, size, reads int) workload {
+	return workload{Workload: load.Workload{
+		Name: name, Size: size, Depth: 16, Queues: 1, Reads: reads, Sequential: true,
+	}}
 }
 
 func sizeName(bytes int) string {

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // TestConcatenation: a host authenticates, connects again over TLS with the PSK of that, and
@@ -33,6 +34,18 @@ func TestConcatenation(t *testing.T) {
 	copy(b, "concatenated")
 	h.must(q.Write(ctx, 1, 0, 1, b[:512], 0))
 	h.must(q.Read(ctx, 1, 0, 1, b[512:]))
+	const both = target.SecurityAuth | target.SecurityTLS
+	list, err := h.target.Connections(ctx)
+	h.must(err)
+	n := 0
+	for _, i := range list {
+		if i.CNTLID == c.CNTLID() && i.Security == both {
+			n++
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d queues are secure: %+v", n, list)
+	}
 	if !bytes.Equal(b[:512], b[512:]) {
 		t.Error("other data comes back")
 	}

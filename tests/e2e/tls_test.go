@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -74,6 +75,29 @@ func policyTLS(p fabric.TLSPolicy) func(*tcp.Config) {
 	return func(c *tcp.Config) {
 		requireTLS(c)
 		c.TLS = func(uint16) fabric.TLSPolicy { return p }
+	}
+}
+
+// TestTLSKeyRemoved: a handshake is of no use once the key it was made with does not count.
+func TestTLSKeyRemoved(t *testing.T) {
+	needTLS(t)
+	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+		requireTLS(c)
+		c.KeyCounts = func(nqn string, k *auth.TLSKey) bool {
+			if nqn != hostNQN || !k.Equal(tlsKey) {
+				t.Errorf("the key of %s is asked for", nqn)
+			}
+			return false
+		}
+	}})
+	v := variant{tcp: host.TCP{PSK: tlsPSK(tlsKey)}}
+	_, err := host.Connect(t.Context(), h.transport(v), v.hostOptions())
+	var st nvme.Status
+	if !errors.As(err, &st) || st.Code() != nvme.ConnectInvalidParameters {
+		t.Errorf("the host is told: %v", err)
+	}
+	if !strings.Contains(h.log.String(), "has changed since the TLS handshake") {
+		t.Error("the log does not say why")
 	}
 }
 

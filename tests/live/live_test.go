@@ -182,7 +182,8 @@ func count(t *testing.T) int {
 
 // TestChain applies random configurations one after another, and compares what hosts see with what
 // they see of a target that was started with the same configuration. Beside it a host works on a
-// namespace that no change touches. NVMF_LIVE_SEED repeats a run.
+// namespace that no change touches, and another one stays connected while its keys are replaced.
+// NVMF_LIVE_SEED repeats a run.
 func TestChain(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("NVMF_LIVE_SEED"); s != "" {
@@ -199,6 +200,8 @@ func TestChain(t *testing.T) {
 	defer e.live.stop()
 	w := startWorker(e.live)
 	defer w.stop()
+	keys := startRotated(e.live)
+	defer keys.c.Close()
 	changes := 0
 	for i := range count(t) {
 		if rng.IntN(3) == 0 {
@@ -216,6 +219,7 @@ func TestChain(t *testing.T) {
 			e.live.refuses(next, e.live.badListener(next))
 			e.compare(i, runs)
 			w.check()
+			keys.check(runs)
 			continue
 		}
 		c, err := app.Parse("live", e.live.manage(e.live.text(next)), nil)
@@ -230,8 +234,10 @@ func TestChain(t *testing.T) {
 		file, runs = next, next.after(runs)
 		e.compare(i, runs)
 		w.check()
+		keys.check(runs)
 	}
-	t.Logf("%d changes, %d commands beside them", changes, w.commands.Load())
+	t.Logf("%d changes, %d commands beside them; %d of keys, %d refused", changes,
+		w.commands.Load(), runs.keyChanges, keys.refused)
 }
 
 // badStorage is the configuration of m with storage that cannot be used.

@@ -17,6 +17,7 @@ type model struct {
 	limits     map[string]string // of hosts, by NQN
 	secrets    map[string]int    // of the same hosts: their keys, indices of hostKeys
 	networks   map[string]string // the same
+	keyChanges int               // of keysNQN
 	level      string
 	discovery  string // its keys
 	transports string // their keys
@@ -85,6 +86,7 @@ func newModel() *model {
 func (m *model) clone() *model {
 	c := newModel()
 	c.listeners, c.machine, c.level = maps.Clone(m.listeners), m.machine, m.level
+	c.keyChanges = m.keyChanges
 	c.transports, c.discovery, c.label = m.transports, m.discovery, m.label
 	c.limits, c.secrets = maps.Clone(m.limits), maps.Clone(m.secrets)
 	c.networks = maps.Clone(m.networks)
@@ -114,6 +116,7 @@ func (m *model) after(old *model) *model {
 
 // change makes some random changes.
 func (m *model) change(rng *rand.Rand) {
+	m.keyChanges += rng.IntN(2)
 	for range 1 + rng.IntN(4) {
 		switch rng.IntN(9) {
 		case 0:
@@ -318,10 +321,8 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 	}
 	all := maps.Clone(m.limits)
 	maps.Copy(all, m.networks)
-	for i, nqn := range slices.Sorted(maps.Keys(all)) {
-		if i == 0 {
-			b.WriteString("hosts:\n")
-		}
+	b.WriteString("hosts:\n" + keysText(m.keyChanges))
+	for _, nqn := range slices.Sorted(maps.Keys(all)) {
 		fmt.Fprintf(&b, "  - {nqn: %s%s%s%s}\n", nqn, more(m.limits[nqn]), more(m.networks[nqn]),
 			more(keyText(m.secrets[nqn])))
 	}

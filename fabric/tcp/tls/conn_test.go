@@ -225,6 +225,41 @@ func TestNoPSK(t *testing.T) {
 	}
 }
 
+// TestNoPSKTime: as many PSKs are tried whether the identity is known or not. Each takes the same
+// number of allocations.
+func TestNoPSKTime(t *testing.T) {
+	needTLS(t)
+	psks, others := testPSKs(t, auth.SHA256), testPSKs(t, auth.SHA256)
+	others[1].Identity = psks[1].Identity // version 0
+	for i := range psks[2:] {
+		psks[2+i].Identity = psks[1].Identity
+	}
+	c, err := NewClient(&others[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Free()
+	stream, _, _ := c.Step(nil)
+	hello, err := parseHello(stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tries []float64
+	for _, known := range [][]auth.TLSPSK{nil, psks[1:2], psks[1:]} {
+		buf := make([]auth.TLSPSK, 0, auth.MostTLSPSKs)
+		tries = append(tries, testing.AllocsPerRun(10, func() {
+			if _, err := hello.choose(func([]byte) []auth.TLSPSK {
+				return append(buf, known...)
+			}); !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrWrongKey) {
+				t.Error(err)
+			}
+		}))
+	}
+	if slack := float64(auth.MostTLSPSKs); slices.Max(tries)-slices.Min(tries) > slack {
+		t.Errorf("allocations of no, one and more PSKs: %v", tries)
+	}
+}
+
 // TestRecords: what the other side may and may not send, and which alert it gets.
 func TestRecords(t *testing.T) {
 	update := []byte{messageKeyUpdate, 0, 0, 1, 0}

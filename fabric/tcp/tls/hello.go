@@ -3,6 +3,7 @@ package tls
 import (
 	"crypto/hkdf"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/binary"
@@ -164,19 +165,9 @@ var (
 	ErrWrongKey = errors.New("the client has another key with the same PSK identity")
 )
 
-// unknown stands for the keys of hosts that have none, so that it takes as long to find out.
-var unknown = [...]*auth.TLSKey{auth.SHA256: newKey(auth.SHA256), auth.SHA384: newKey(auth.SHA384)}
-
-func newKey(h auth.Hash) *auth.TLSKey {
-	k, err := auth.NewTLSKey(h)
-	if err != nil {
-		panic(err)
-	}
-	return k
-}
-
 // choose finds a PSK whose binder is right. PSKs with the same identity may have different secrets:
-// the binder tells.
+// the binder tells. As many are tried whatever psks returns, so that the time does not tell who has
+// a key; psks has to take as long for all identities, too.
 func (h *clientHello) choose(psks func(identity []byte) []auth.TLSPSK) (p PSK, err error) {
 	err = ErrUnknown
 	for _, o := range h.psks {
@@ -186,10 +177,11 @@ func (h *clientHello) choose(psks func(identity []byte) []auth.TLSPSK) (p PSK, e
 		}
 		p.TLSIdentity = id
 		known := psks(o.identity)
-		if len(known) == 0 {
-			known, _ = unknown[id.Hash].PSKs(id.HostNQN, id.SubNQN)
-		} else {
+		if len(known) > 0 {
 			err = ErrWrongKey
+		}
+		for len(known) < auth.MostTLSPSKs {
+			known = append(known, noPSK(id.Hash))
 		}
 		for _, s := range known {
 			if h.bindsTo(s, o.binder) && p.Secret == nil && s.Identity == string(o.identity) {
@@ -203,6 +195,13 @@ func (h *clientHello) choose(psks func(identity []byte) []auth.TLSPSK) (p PSK, e
 		}
 	}
 	return p, err
+}
+
+// noPSK is one that no client has.
+func noPSK(h auth.Hash) auth.TLSPSK {
+	p := auth.TLSPSK{Hash: h, Secret: make([]byte, h.Size())}
+	rand.Read(p.Secret) // never fails
+	return p
 }
 
 // bindsTo says whether a binder was made with the secret (section 4.2.11.2).

@@ -17,6 +17,8 @@ for fault in "loss 1%" "duplicate 1%" "delay 2ms reorder 25% 50%" "delay 5ms 2ms
     --io_size=2M
   NETEM=(); both tc qdisc del
 done
+on_target "$TARGET_BIN" doctor >/run/doctor.log
+grep 'packets to .* again' /run/doctor.log || fail "doctor does not name the network: $(cat /run/doctor.log)"
 load down --iodepth=16 --bs=4k --size=16M --time_based --runtime=12
 wait_for 10 load_moved 100
 say "the link goes down"

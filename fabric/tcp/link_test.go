@@ -1,0 +1,55 @@
+package tcp
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+)
+
+// TestLink: the kernel is asked about a connection while it ends, and its descriptor is closed once
+// nobody asks.
+func TestLink(t *testing.T) {
+	transport := New(Config{Log: quiet})
+	accepted := make(chan *conn, 1)
+	l, err := transport.Listen(listenAddr("127.0.0.1:0"), 1,
+		func(c fabric.Conn) { accepted <- c.(*conn) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer transport.Close()
+	for range 200 {
+		peer, err := net.Dial("tcp", l.Addr().AddrPort.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := <-accepted
+		if got, ok := c.link(); !ok || got.RTT <= 0 || got.RTT > 10*time.Second ||
+			got.Retransmits > 100 {
+			t.Fatalf("%+v, %v", got, ok)
+		}
+		var asking sync.WaitGroup
+		for range 3 {
+			asking.Go(func() {
+				for ok := true; ok; {
+					_, ok = c.link()
+				}
+			})
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		asking.Wait()
+		if _, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_TYPE); err != unix.EBADF {
+			t.Fatalf("the socket is still open: %v", err)
+		}
+		if n := c.links.Load(); n != linksClosed {
+			t.Fatalf("%d calls are left", n-linksClosed)
+		}
+		peer.Close()
+	}
+}

@@ -1,0 +1,257 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+const (
+	dashboardFile = "../../packaging/grafana/nvmf-target.json"
+	rulesFile     = "../../packaging/prometheus/nvmf-target.rules.yml"
+)
+
+type alertRule struct {
+	Alert, Expr string
+	Labels      map[string]string
+	Annotations struct{ Summary string }
+}
+
+// alertRules are those of the packages.
+func alertRules(t *testing.T) []alertRule {
+	t.Helper()
+	var f struct {
+		Groups []struct{ Rules []alertRule }
+	}
+	text, err := os.ReadFile(rulesFile)
+	if err == nil {
+		err = yaml.Unmarshal(text, &f)
+	}
+	if err != nil || len(f.Groups) != 1 || len(f.Groups[0].Rules) < 20 {
+		t.Fatal(err, f)
+	}
+	return f.Groups[0].Rules
+}
+
+// dashboardQueries are those of the panels, by title, and of the variables.
+func dashboardQueries(t *testing.T) map[string]string {
+	t.Helper()
+	var d struct {
+		Panels []struct {
+			Title, Type string
+			Targets     []struct{ Expr string }
+		}
+		Templating struct {
+			List []struct{ Name, Definition string }
+		}
+	}
+	text, err := os.ReadFile(dashboardFile)
+	if err == nil {
+		err = json.Unmarshal(text, &d)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	queries := map[string]string{}
+	for _, p := range d.Panels {
+		for i, target := range p.Targets {
+			queries[fmt.Sprint(p.Title, " ", i)] = target.Expr
+		}
+	}
+	for _, v := range d.Templating.List {
+		if v.Definition != "" {
+			queries["variable "+v.Name] = v.Definition
+		}
+	}
+	return queries
+}
+
+// metricsOf are the labels of each metric in the text of a scrape.
+func metricsOf(text string) map[string]map[string]bool {
+	all := map[string]map[string]bool{}
+	line := regexp.MustCompile(`(?m)^(nvmf_target_\w+)(?:\{(.*)\})? \S+$`)
+	for _, m := range line.FindAllStringSubmatch(text, -1) {
+		if all[m[1]] == nil {
+			all[m[1]] = map[string]bool{"instance": true, "job": true}
+		}
+		for _, l := range regexp.MustCompile(`(\w+)="`).FindAllStringSubmatch(m[2], -1) {
+			all[m[1]][l[1]] = true
+		}
+	}
+	return all
+}
+
+// checkQuery returns what a query asks for that metrics do not have.
+func checkQuery(query string, metrics map[string]map[string]bool) (missing []string) {
+	any := map[string]bool{}
+	selector := regexp.MustCompile(`(nvmf_target_\w+)(?:\{(.*?[^$])\})?`)
+	for _, m := range selector.FindAllStringSubmatch(query, -1) {
+		labels := metrics[m[1]]
+		if labels == nil {
+			missing = append(missing, m[1])
+		}
+		maps.Copy(any, labels)
+		for _, l := range regexp.MustCompile(`(\w+)\s*(?:=|!=|=~|!~)"`).FindAllStringSubmatch(m[2],
+			-1) {
+			if !labels[l[1]] {
+				missing = append(missing, m[1]+" with "+l[1])
+			}
+		}
+	}
+	by := regexp.MustCompile(`\b(?:by|without|ignoring|on) ?\(([^)]*)\)`)
+	for _, m := range by.FindAllStringSubmatch(query, -1) {
+		for l := range strings.SplitSeq(m[1], ",") {
+			if l = strings.TrimSpace(l); !any[l] {
+				missing = append(missing, "label "+l)
+			}
+		}
+	}
+	return missing
+}
+
+// TestMonitoringQueries: every metric and label that the dashboard and the alerts ask for is in a
+// scrape of a running target; what needs a drive, RDMA or a minute, in the golden file of
+// internal/metrics.
+func TestMonitoringQueries(t *testing.T) {
+	c, err := Parse("test.yaml", []byte(`
+listeners: [`+anyPort+`]
+hosts: [{nqn: "`+hostOptions("").HostNQN+`", old_keys_until: 2030-01-01T00:00:00Z}]
+subsystems:
+  - nqn: "`+testNQN+`"
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: file, path: `+t.TempDir()+`/f, size: 16MiB}]
+reactors: {count: 1, memory: 16MiB}
+metrics: {listen: "127.0.0.1:0"}
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: c})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	o := hostOptions(testNQN)
+	o.KATO = 5 * time.Second
+	h, err := host.Connect(t.Context(), host.TCP{Addr: s.Addrs()[0].AddrPort}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	q, err := h.OpenQueue(t.Context(), 1, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	for range 10 {
+		if err := q.Read(t.Context(), 1, 0, 8, make([]byte, 4096)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var text strings.Builder
+	for name := range scrape(t, s) {
+		fmt.Fprintln(&text, name, 1)
+	}
+	metrics := metricsOf(text.String())
+	golden, err := os.ReadFile("../metrics/testdata/metrics.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rare := regexp.MustCompile(`^nvmf_target_(health|namespace_drive|namespace_free|rdma|refusals)_`)
+	for name, labels := range metricsOf(string(golden)) {
+		if rare.MatchString(name) {
+			metrics[name] = labels
+		}
+	}
+	metrics["up"] = map[string]bool{"job": true, "instance": true}
+	for title, query := range dashboardQueries(t) {
+		if missing := checkQuery(query, metrics); len(missing) > 0 {
+			t.Errorf("dashboard, %s: there is no %q", title, missing)
+		}
+	}
+	for _, r := range alertRules(t) {
+		if missing := checkQuery(r.Expr, metrics); len(missing) > 0 {
+			t.Errorf("%s: there is no %q", r.Alert, missing)
+		}
+		if r.Annotations.Summary == "" || !slices.Contains([]string{"page", "ticket"},
+			r.Labels["severity"]) {
+			t.Errorf("%+v", r)
+		}
+	}
+	for _, wrong := range []string{
+		`nvmf_target_nothing`, `nvmf_target_listener_up{host="h"}`,
+		`sum by (host) (nvmf_target_listener_up)`,
+	} {
+		if len(checkQuery(wrong, metrics)) != 1 {
+			t.Errorf("%s passes", wrong)
+		}
+	}
+}
+
+// TestAlertDocumentation: each alert is on the page about monitoring, and in the unit tests.
+func TestAlertDocumentation(t *testing.T) {
+	for _, file := range []string{
+		"../../docs/monitoring.md", strings.Replace(rulesFile, ".rules.", ".rules_test.", 1),
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range alertRules(t) {
+			if !strings.Contains(string(text), r.Alert) {
+				t.Errorf("%s lacks %s", file, r.Alert)
+			}
+		}
+	}
+}
+
+// TestAlerts: promtool runs the unit tests of the alerts, and parses the queries of the dashboard.
+func TestAlerts(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		cache, _ := os.UserCacheDir()
+		promtool = filepath.Join(cache, "nvmf-target/promtool")
+		if _, err := os.Stat(promtool); err != nil {
+			t.Skip("no promtool: scripts/deps.sh unit fetches it")
+		}
+	}
+	run := func(args ...string) {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+	run("test", "rules", strings.Replace(rulesFile, ".rules.", ".rules_test.", 1))
+	var rules []map[string]string
+	for title, query := range dashboardQueries(t) {
+		if !strings.HasPrefix(title, "variable ") {
+			rules = append(rules, map[string]string{
+				"record": fmt.Sprint("query", len(rules)),
+				"expr":   strings.ReplaceAll(query, "$__rate_interval", "1m"),
+			})
+		}
+	}
+	text, err := yaml.Marshal(map[string]any{
+		"groups": []any{map[string]any{"name": "dashboard", "rules": rules}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "dashboard.yml")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run("check", "rules", file)
+}

@@ -1,0 +1,281 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/internal/metrics"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// This file has what metrics say of the way between the target and its hosts.
+
+// usageTimeout is how long a reactor may take to say what it has in use.
+const usageTimeout = time.Second
+
+// reactorMetrics returns nil if a reactor does not answer.
+func (s *Server) reactorMetrics() (list []metrics.Reactor) {
+	ctx, cancel := context.WithTimeout(context.Background(), usageTimeout)
+	defer cancel()
+	reactors, err := s.Reactors(ctx)
+	if err != nil {
+		return nil
+	}
+	for i, r := range reactors {
+		steps := map[string]uint64{}
+		for j, name := range s.workers[i].pollers {
+			steps[name] = r.Loop.Steps[j]
+		}
+		list = append(list, metrics.Reactor{
+			Memory: r.Memory, Busy: r.Loop.Up - r.Loop.Asleep - r.Loop.Vain, Vain: r.Loop.Vain,
+			Asleep: r.Loop.Asleep, Polls: r.Loop.Iterations, EmptyPolls: r.Loop.Empty, Steps: steps,
+		})
+	}
+	return list
+}
+
+// hostTotals adds up what the connections of hosts have counted. What a connection counts between
+// the last look at it and its end is lost.
+type hostTotals struct {
+	mu     sync.Mutex
+	last   map[connectionKey]connectionCounts
+	totals map[string]connectionCounts
+}
+
+// connectionKey tells connections apart, as long as ports are not reused.
+type connectionKey struct {
+	transport     nvme.TransportType
+	local, remote netip.AddrPort
+}
+
+type connectionCounts struct{ commands, nearlyFull, retransmits uint64 }
+
+// since is what was counted after old; less is another connection, which began at 0.
+func (c connectionCounts) since(old connectionCounts) connectionCounts {
+	if c.commands < old.commands || c.nearlyFull < old.nearlyFull ||
+		c.retransmits < old.retransmits {
+		return c
+	}
+	return connectionCounts{
+		c.commands - old.commands, c.nearlyFull - old.nearlyFull, c.retransmits - old.retransmits,
+	}
+}
+
+func (c connectionCounts) plus(o connectionCounts) connectionCounts {
+	return connectionCounts{
+		c.commands + o.commands, c.nearlyFull + o.nearlyFull, c.retransmits + o.retransmits,
+	}
+}
+
+// update counts what connections did since the last call, and adds to hosts what they are now.
+// mu is held since before list was made: an older one would count all anew.
+func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metrics.Host) {
+	if t.totals == nil {
+		t.totals = map[string]connectionCounts{}
+	}
+	last := map[connectionKey]connectionCounts{}
+	for _, c := range list {
+		if c.HostNQN == "" {
+			continue
+		}
+		name := c.HostNQN
+		if hosts[name] == nil {
+			name = ""
+		}
+		h := hosts[name]
+		if c.HasLink {
+			h.RTT = max(h.RTT, c.Link.RTT)
+		}
+		if c.QID == 0 {
+			if !c.Discovery {
+				h.Controllers++
+			}
+			if c.KeepAliveTimeout > 0 {
+				m := c.KeepAliveMargin.Seconds() / c.KeepAliveTimeout.Seconds()
+				if h.Margin < 0 || m < h.Margin {
+					h.Margin = m
+				}
+			}
+		}
+		now := connectionCounts{retransmits: c.Link.Retransmits}
+		if c.QID != 0 {
+			now.commands, now.nearlyFull = c.Commands, c.NearlyFull
+		}
+		key := connectionKey{c.Transport, c.Local, c.Remote}
+		if !c.HasLink { // it ends just now, or never had one
+			now.retransmits = t.last[key].retransmits
+		}
+		last[key] = now
+		t.totals[name] = t.totals[name].plus(now.since(t.last[key]))
+	}
+	t.last = last
+	for name := range t.totals {
+		if hosts[name] == nil {
+			delete(t.totals, name)
+		}
+	}
+	for name, h := range hosts {
+		n := t.totals[name]
+		h.Commands, h.NearlyFull, h.Retransmits = n.commands, n.nearlyFull, n.retransmits
+	}
+}
+
+// hostMetrics has the hosts that the configuration names, since others choose their names, and
+// those together, and the security of connections. It returns nil if a reactor does not answer.
+func (s *Server) hostMetrics() (list []metrics.Host, secured metrics.Secured) {
+	s.hostTotals.mu.Lock()
+	defer s.hostTotals.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), usageTimeout)
+	defer cancel()
+	connections, err := s.target.Connections(ctx)
+	if err != nil {
+		return nil, nil
+	}
+	secured = metrics.Secured{}
+	for i := range connections {
+		c := &connections[i]
+		secured[metrics.Kind{Transport: c.Transport.String(), Security: c.Security}]++
+	}
+	hosts := map[string]*metrics.Host{"": {Margin: -1}}
+	add := func(nqn string) { hosts[nqn] = &metrics.Host{NQN: nqn, Margin: -1} }
+	c := s.current()
+	for i := range c.Hosts {
+		add(c.Hosts[i].NQN)
+	}
+	for i := range c.Subsystems {
+		for _, nqn := range c.Subsystems[i].Hosts {
+			add(nqn)
+		}
+	}
+	s.hostTotals.update(connections, hosts)
+	for _, h := range hosts {
+		list = append(list, *h)
+	}
+	slices.SortFunc(list, func(a, b metrics.Host) int { return cmp.Compare(a.NQN, b.NQN) })
+	return list, secured
+}
+
+func (s *Server) deviceMetrics() (list []metrics.Device) {
+	if t, ok := s.transports[nvme.TransportRDMA].(*rdma.Transport); ok {
+		for _, d := range t.Devices() {
+			list = append(list, metrics.Device(d))
+		}
+	}
+	return list
+}
+
+// portLook reads the counters of the ports of RDMA devices. Some drivers ask the firmware, which
+// may not answer: one goroutine at a time waits for it.
+type portLook struct {
+	dir string // "": that of the kernel
+
+	mu      sync.Mutex
+	running chan struct{} // closed when the look ends; nil: there is none
+	found   []metrics.PortCounter
+}
+
+// counters returns nil if a device does not answer.
+func (l *portLook) counters() []metrics.PortCounter {
+	running := l.begin()
+	select {
+	case <-running:
+	case <-time.After(usageTimeout):
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.found
+}
+
+func (l *portLook) begin() (running chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running != nil {
+		return l.running
+	}
+	running = make(chan struct{})
+	l.running = running
+	go func() {
+		found := readPortCounters(cmp.Or(l.dir, "/sys/class/infiniband"))
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		close(running)
+		l.found, l.running = found, nil
+	}()
+	return running
+}
+
+// readPortCounters: drivers have others than the specification; CNP, ECN and packets out of
+// sequence are in hw_counters.
+func readPortCounters(dir string) (list []metrics.PortCounter) {
+	names, _ := filepath.Glob(filepath.Join(dir, "*/ports/*/*counters/*"))
+	for _, name := range names {
+		counter := filepath.Base(name)
+		n, err := strconv.ParseUint(sys.Attribute(name), 10, 64)
+		if err != nil || counter == "lifespan" { // which is for how long values are kept
+			continue
+		}
+		of := filepath.Dir(name)
+		port := filepath.Dir(of)
+		kind := filepath.Base(of)
+		if kind != "counters" && kind != "hw_counters" {
+			continue
+		}
+		device := filepath.Base(filepath.Dir(filepath.Dir(port)))
+		if kind == "hw_counters" && fileExists(filepath.Join(port, "counters", counter)) {
+			continue
+		}
+		list = append(list, metrics.PortCounter{
+			Device: device, Port: filepath.Base(port), Counter: counter, Value: n,
+		})
+	}
+	return list
+}
+
+func fileExists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// isUnsaved says that a file lacks something. Without a state directory nothing is to be saved.
+func (s *state) isUnsaved() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unsaved || s.unusable || slices.ContainsFunc(s.others, (*atomic.Bool).Load)
+}
+
+// expiries are the ends of certificates and of old keys of hosts, the soonest of each.
+func (s *Server) expiries() (list []metrics.Expiry) {
+	c := s.current()
+	if t := s.metricsTLS.Load(); t != nil && c.Metrics.Certificate != "" {
+		list = append(list, metrics.Expiry{
+			Name: "metrics_certificate", At: t.Certificates[0].Leaf.NotAfter,
+		})
+	}
+	if control := s.certified.Load(); control != nil {
+		if at := control.CertificateEnds(); !at.IsZero() {
+			list = append(list, metrics.Expiry{Name: "control_certificate", At: at})
+		}
+	}
+	var first time.Time
+	for i := range c.Hosts {
+		if at := c.Hosts[i].OldUntil; !at.IsZero() && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	if !first.IsZero() {
+		list = append(list, metrics.Expiry{Name: "old_host_keys", At: first})
+	}
+	return list
+}

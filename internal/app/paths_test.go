@@ -1,0 +1,192 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/metrics"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// TestHostMetrics: what a named host did stays counted when it leaves, and what others call
+// themselves is no label. A queue that is too small shows.
+func TestHostMetrics(t *testing.T) {
+	me := hostOptions(testNQN).HostNQN
+	c, err := Parse("test.yaml", []byte(`
+listeners: [`+anyPort+`]
+hosts: [{nqn: "`+me+`"}, {nqn: "nqn.2026-11.io.nvmf-target:away"}]
+subsystems:
+  - nqn: "`+testNQN+`"
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: delay, latency: 5ms, of: {backend: ram, size: 16MiB}}]
+reactors: {count: 1, memory: 16MiB}
+metrics: {listen: "127.0.0.1:0"}
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: c})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	load := func(nqn string, depth, commands int) (leave func()) {
+		o := hostOptions(testNQN)
+		o.HostNQN = nqn
+		h, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := h.OpenQueue(ctx, 1, depth)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for done := 0; done < commands; {
+			for q.Free() > 0 && q.Outstanding()+done < commands {
+				var flush host.Op
+				flush.Flush(1)
+				if _, err := q.Submit(&flush); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n, err := q.Poll(make([]host.Completion, depth))
+			if done += n; err != nil || ctx.Err() != nil {
+				t.Fatal(err, ctx.Err())
+			}
+		}
+		return func() { _ = q.Close(); h.Close() }
+	}
+	of := func(name, nqn string) string { return fmt.Sprintf("nvmf_target_%s{host=%q}", name, nqn) }
+	leave := load(me, 4, 30)
+	got := scrape(t, s)
+	expect(t, got, map[string]float64{
+		of("host_controllers", me):                                1,
+		of("host_controllers", "nqn.2026-11.io.nvmf-target:away"): 0,
+		of("host_commands_total", me):                             31, // with Connect
+		of("host_commands_total", ""):                             0,
+	})
+	full := got[of("host_nearly_full_commands_total", me)]
+	if rtt := got[of("host_tcp_rtt_seconds", me)]; full < 5 || full > 30 || rtt <= 0 || rtt > 10 {
+		t.Errorf("%v of 31 commands found a full queue, RTT %v", full, rtt)
+	}
+	leave()
+	load("nqn.2026-11.io.nvmf-target:unknown", 64, 30)()
+	defer load(me, 64, 30)()
+	got = scrape(t, s)
+	expect(t, got, map[string]float64{
+		of("host_commands_total", me):             62,
+		of("host_nearly_full_commands_total", me): full,
+		of("host_nearly_full_commands_total", ""): 0,
+	})
+	for name := range got {
+		if strings.Contains(name, ":unknown") {
+			t.Errorf("there is %s", name)
+		}
+	}
+	busy := func(state string) float64 {
+		return got[`nvmf_target_reactor_seconds_total{reactor="0",state="`+state+`"}`]
+	}
+	if busy("busy") <= 0 || busy("asleep") <= 0 || busy("polling") < 0 ||
+		got[`nvmf_target_reactor_steps_total{poller="tcp",reactor="0"}`] < 60 {
+		t.Error(got)
+	}
+}
+
+// TestPortCounters: counters in both directories, and nothing else that is there.
+func TestPortCounters(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"mlx5_0/ports/1/counters/port_xmit_wait":        "12\n",
+		"mlx5_0/ports/1/hw_counters/np_cnp_sent":        "7\n",
+		"mlx5_0/ports/1/hw_counters/lifespan":           "10\n",
+		"mlx5_0/ports/1/counters/port_rcv_data":         "N/A (no PMA)\n",
+		"rxe0/ports/1/hw_counters/out_of_seq_request":   "18446744073709551615\n",
+		"rxe0/ports/1/gid_attrs/ndevs/0":                "1\n",
+		"mlx5_0/ports/1/my_counters/port_multicast_rcv": "9\n",
+	} {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []metrics.PortCounter{
+		{Device: "mlx5_0", Port: "1", Counter: "port_xmit_wait", Value: 12},
+		{Device: "mlx5_0", Port: "1", Counter: "np_cnp_sent", Value: 7},
+		{Device: "rxe0", Port: "1", Counter: "out_of_seq_request", Value: 1<<64 - 1},
+	}
+	if got := readPortCounters(dir); !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestHungPort: firmware that does not answer costs a scrape a second, and one goroutine in all.
+func TestHungPort(t *testing.T) {
+	l := &portLook{dir: t.TempDir()}
+	name := filepath.Join(l.dir, "mlx5_0/ports/1/hw_counters/np_cnp_sent")
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(name, 0o600); err != nil { // nobody writes yet
+		t.Fatal(err)
+	}
+	before := runtime.NumGoroutine()
+	var scrapes sync.WaitGroup
+	for range 4 {
+		scrapes.Go(func() {
+			if got := l.counters(); got != nil {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+	scrapes.Wait()
+	if n := runtime.NumGoroutine() - before; n > 1 {
+		t.Errorf("%d goroutines wait", n)
+	}
+	running := l.begin()
+	if err := os.WriteFile(name, []byte("7\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	<-running
+}
+
+// TestEndingConnection: what a connection has counted is not counted again when the kernel does not
+// know it any more, and a discovery controller is no path.
+func TestEndingConnection(t *testing.T) {
+	var totals hostTotals
+	c := target.ConnectionInfo{
+		HostNQN: "a", QID: 1, Commands: 1000, HasLink: true, Link: fabric.Link{Retransmits: 3},
+	}
+	discovery := target.ConnectionInfo{
+		HostNQN: "a", Discovery: true, Remote: netip.MustParseAddrPort("127.0.0.1:1"),
+	}
+	look := func() metrics.Host {
+		hosts := map[string]*metrics.Host{"": {}, "a": {}}
+		totals.update([]target.ConnectionInfo{c, discovery}, hosts)
+		return *hosts["a"]
+	}
+	first := look()
+	c.Commands, c.HasLink, c.Link = 1001, false, fabric.Link{}
+	last := look()
+	if first.Commands != 1000 || last.Commands != 1001 || last.Retransmits != 3 {
+		t.Errorf("%+v, then %+v", first, last)
+	}
+	if last.Controllers != 0 {
+		t.Errorf("%d paths", last.Controllers)
+	}
+}

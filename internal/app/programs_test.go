@@ -1,0 +1,109 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// TestProgramsHoldNothingUp: while a plan, or a reload, waits for a program that prints a key,
+// changes can be made, and the target stops at once.
+func TestProgramsHoldNothingUp(t *testing.T) {
+	dir := t.TempDir()
+	hang, begun := filepath.Join(dir, "hang"), filepath.Join(dir, "begun")
+	key, err := auth.NewKey(32, auth.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("[ ! -e %s ] || { echo >>%s; sleep 1000; }; echo %s", hang, begun,
+		key.Reveal())
+	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
+		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
+	load := loader(file)
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: c, Load: load})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := s.planOfReload(); err != nil || len(p.Changes) > 0 {
+		t.Fatalf("%v, %v", p, err)
+	}
+	if err := os.WriteFile(hang, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	results := make(chan error, 2)
+	go func() {
+		_, err := s.planOfReload()
+		results <- err
+	}()
+	go func() {
+		_, err := s.Reload()
+		results <- err
+	}()
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+		if b, _ := os.ReadFile(begun); len(b) == 2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the programs do not run")
+		}
+	}
+	if changes, err := s.Apply(c); err != nil || len(changes) > 0 {
+		t.Errorf("%v, %v", changes, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	if err := s.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := <-results; err == nil || !strings.Contains(err.Error(), "the target stops") {
+			t.Error(err)
+		}
+	}
+}
+
+// TestProgramsInheritNothing: a program that prints a key has its three descriptors, and none of
+// those that the running target has.
+func TestProgramsInheritNothing(t *testing.T) {
+	key, err := auth.NewKey(32, auth.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(t.TempDir(), "list")
+	// ls has another one, for the directory.
+	script := fmt.Sprintf("ls -l /proc/self/fd >%s; echo %s", list, key.Reveal())
+	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
+		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
+	load := loader(file)
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{
+		Config: c, Load: load, StateFile: filepath.Join(t.TempDir(), "state"),
+		ControlSocket: filepath.Join(t.TempDir(), "control.sock"),
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.planOfReload(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(b), " -> "); n != 4 {
+		t.Errorf("%d descriptors:\n%s", n, b)
+	}
+}

@@ -1,0 +1,117 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestTraceOfTarget: a client sees what a host has done, and follows it; the log says who looks.
+func TestTraceOfTarget(t *testing.T) {
+	s, client := controlled(t, Options{}, anyPort)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
+	data, err := h.Map(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	followed := make(chan control.TraceCommand, 100)
+	following, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- client.Trace(following, control.TraceQuery{Queue: 1, Follow: true},
+			func(q control.TraceQueue) error {
+				for _, c := range q.Commands {
+					followed <- c
+				}
+				return nil
+			})
+	}()
+	if err := errors.Join(q.Write(ctx, 1, 64, 8, data, 0),
+		q.Read(ctx, 1, 64, 8, data)); err != nil {
+		t.Fatal(err)
+	}
+	if q.Read(ctx, 1, 1<<40, 8, data) == nil {
+		t.Fatal("a read beyond the end")
+	}
+	for _, want := range []string{"Connect", "Write", "Read", "Read"} {
+		c := <-followed
+		if c.Command != want || c.State != "done" || c.BackendSeconds+c.ResponseSeconds+
+			c.HostDataSeconds+c.WaitSeconds <= 0 || want == "Write" && (c.LBA != 64 ||
+			c.Blocks != 8 || c.Length != 4096 || c.Status != "success") {
+			t.Errorf("%+v, want %s", c, want)
+		}
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	var all []control.TraceQueue
+	keep := func(q control.TraceQueue) error {
+		all = append(all, q)
+		return nil
+	}
+	if err := client.Trace(ctx, control.TraceQuery{Queue: -1}, keep); err != nil || len(all) != 2 {
+		t.Fatalf("%d queues, %v", len(all), err)
+	}
+	last := all[0].Commands
+	if all[0].QID == 0 {
+		last = all[1].Commands
+	}
+	if c := last[len(last)-1]; c.Status != "LBA Out of Range (0/80h) DNR" || c.LBA != 1<<40 {
+		t.Errorf("%+v", c)
+	}
+	events, err := client.Events(ctx)
+	if err != nil || !strings.Contains(events[len(events)-1].Message, "control request") {
+		t.Errorf("%+v, %v", events, err)
+	}
+}
+
+// TestTraceFiles: a reactor that fails leaves a file, of which there are few.
+func TestTraceFiles(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := controlled(t, Options{StateFile: filepath.Join(dir, "state.json")}, anyPort)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	_, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
+	if err := q.Flush(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	for range maxTraces + 2 {
+		for _, w := range s.workers {
+			done := make(chan struct{})
+			w.loop.Post(func() {
+				s.keepTrace(w, "a test")
+				close(done)
+			})
+			<-done
+		}
+		time.Sleep(2 * time.Millisecond) // names have milliseconds
+	}
+	files, err := filepath.Glob(filepath.Join(dir, traceDir, "*.json"))
+	if err != nil || len(files) != maxTraces {
+		t.Fatalf("%q, %v", files, err)
+	}
+	f, err := os.Open(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	commands := ""
+	if err := control.ReadTrace(f, func(q control.TraceQueue) error {
+		for _, c := range q.Commands {
+			commands += c.Command + q.Reason
+		}
+		return nil
+	}); err != nil || !strings.Contains(commands, "a test") {
+		t.Errorf("%q, %v", commands, err)
+	}
+}

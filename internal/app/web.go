@@ -1,0 +1,94 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/web"
+)
+
+// setWeb serves the page where and how a configuration says, or not at all.
+func (s *Server) setWeb(c *config.Config) (err error) {
+	if err := renew(c, &c.Web, &s.webTLS); err != nil {
+		return err
+	}
+	if s.web != nil {
+		err = s.web.Close()
+		s.web = nil
+	}
+	if err != nil || !c.Web.Listen.IsValid() {
+		return err
+	}
+	refused := func(remote netip.AddrPort, err error) {
+		s.peers.Peer(remote).Warn("page request refused", "err", err)
+	}
+	at, scheme := web.Config{Listen: c.Web.Listen, Refused: refused}, "http"
+	if c.Web.Certificate != "" {
+		scheme = "https"
+		at.Wrap = func(l net.Listener) net.Listener {
+			return control.NewTLSListener(l, s.webTLS.Load, refused)
+		}
+	}
+	if c.Web.Token != (config.Token{}) {
+		at.Admits = c.Web.Token.Is
+	}
+	s.web, err = web.Listen(at, web.Source{
+		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
+		Namespaces: s.namespaceStates, Refusals: s.refusals, Events: s.events,
+		Connections: s.connections, Latency: s.pageLatencies, Disks: s.disks.list,
+		Plan: s.planOfPage,
+	}, s.log)
+	if err != nil {
+		return c.Problem("web.listen", err.Error(), "")
+	}
+	s.log.Info("the page is served", "url", fmt.Sprintf("%s://%v/", scheme, s.web.Addr()))
+	return nil
+}
+
+// planOfPage is what Reload would change. It keeps no change waiting, not even the one that closes
+// the page, which waits for it. Programs that print keys end with ctx.
+func (s *Server) planOfPage(ctx context.Context) (control.Plan, error) {
+	c, err := s.opts.Load(config.Within(ctx))
+	if err != nil {
+		return plan(nil, err)
+	}
+	if !s.applying.TryLock() {
+		return control.Plan{}, web.ErrBusy
+	}
+	defer s.applying.Unlock()
+	changes, ps := s.plan(c)
+	if ps.Failed() {
+		return plan(nil, ps)
+	}
+	return plan(changes, nil)
+}
+
+// pageLatencies adds up what hosts and operations have counted of each namespace.
+func (s *Server) pageLatencies(ctx context.Context) (list []web.Latency, err error) {
+	all, err := s.target.Latencies(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("a reactor does not answer: %w", err)
+	}
+	for _, l := range all { // in the order of namespaces
+		last := len(list) - 1
+		if last < 0 || list[last].Subsystem != l.SubNQN || list[last].NSID != l.NSID {
+			list = append(list, web.Latency{
+				Subsystem: l.SubNQN, NSID: l.NSID,
+				Counts: map[int]uint64{}, Stages: map[string]int64{},
+			})
+			last++
+		}
+		for ns, n := range l.Total.All() {
+			list[last].Counts[web.Bucket(ns)] += n
+		}
+		for i := range l.Stages {
+			list[last].Stages[fabric.Stage(i).String()] += l.Stages[i].Sum()
+		}
+	}
+	return list, nil
+}

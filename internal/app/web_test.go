@@ -1,0 +1,127 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+// TestWeb: reloads move the page, lock it and take it away, also while it is open; it shows what a
+// reload would change. A token is refused in the audit and never shown.
+func TestWeb(t *testing.T) {
+	dir, log := t.TempDir(), new(testutil.Log)
+	files := issue(t, dir, 1000*time.Hour)
+	pem, err := os.ReadFile(files.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem)
+	file := writeConfig(t, "")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(validFile+"control: {socket: "+
+			filepath.Join(dir, "sock")+"}\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("web: {listen: '127.0.0.1:0'}\n")
+	load := loader(file)
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	ask := func(scheme, path, password string) *http.Response {
+		t.Helper()
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet,
+			scheme+"://"+s.web.Addr().String()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if password != "" {
+			r.SetBasicAuth("any", password)
+		}
+		client := http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool},
+		}}
+		a, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = a.Body.Close() })
+		return a
+	}
+	reload := func(text string) {
+		t.Helper()
+		write(text)
+		if _, err := s.Reload("test", t.Name()); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	write("web: {listen: '127.0.0.1:0'}\nlog: {level: debug}\n")
+	open := bufio.NewScanner(ask("http", "/events", "").Body)
+	open.Buffer(nil, 1<<20)
+	for open.Scan() && !strings.Contains(open.Text(), "log.level") {
+	}
+	if err := open.Err(); err != nil || !strings.Contains(open.Text(), "log.level") {
+		t.Fatalf("the page does not show what a reload would change: %v", err)
+	}
+	token := strings.Repeat("Aa0~", 8)
+	reload("web: {listen: '127.0.0.1:0', certificate: " + files.Certificate + ", key: " +
+		files.Key + ", token: " + token + "}\n")
+	for open.Scan() {
+	}
+	if a := ask("https", "/", token); a.StatusCode != http.StatusOK {
+		t.Errorf("with the token: %s", a.Status)
+	}
+	if a := ask("https", "/", strings.Repeat("x", 32)); a.StatusCode != http.StatusUnauthorized {
+		t.Errorf("with another token: %s", a.Status)
+	}
+	if text := log.String(); !strings.Contains(text, "page request refused") ||
+		!strings.Contains(text, "audit=authentication") || strings.Contains(text, token) {
+		t.Errorf("the log is\n%s", text)
+	}
+	reload("")
+	if s.web != nil {
+		t.Error("the page is still served")
+	}
+}
+
+// TestWebWarnings: a page that others reach is warned of, unless it has TLS and a token.
+func TestWebWarnings(t *testing.T) {
+	for text, want := range map[string]string{
+		"{listen: '127.0.0.1:1'}":                          "",
+		"{listen: '0.0.0.0:1'}":                            "web.listen: everybody",
+		"{listen: '[::]:1', token: 0123456789abcdef}":      "web.token: who can listen",
+		"{listen: '[::1]:1', token: 'a123456789abcdef'}":   "",
+		"{listen: '10.0.0.1:1', token: 0123456789abcdefg}": "web.token: who can listen",
+	} {
+		c, err := Parse("test.yaml", []byte(validFile+"web: "+text+"\n"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, p := range probeCertificates(c) {
+			got += p.Error()
+		}
+		if (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}

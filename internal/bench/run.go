@@ -1,0 +1,269 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/load"
+)
+
+// Progress is what a run has done so far.
+type Progress struct {
+	Name       string
+	Elapsed    time.Duration
+	Of         time.Duration // 0 if its end is not known
+	Ops, Bytes uint64
+}
+
+// every is the time between two calls for progress.
+const every = 500 * time.Millisecond
+
+// errInterrupted is the error of a report after Ctrl-C.
+var errInterrupted = errors.New("interrupted")
+
+// bench is one call of Measure.
+type bench struct {
+	c        Connection
+	s        Settings
+	o        load.Options
+	report   *Report
+	progress func(Progress)
+	stop     atomic.Bool
+}
+
+// Measure connects, does what settings say, and disconnects. It calls progress, if that is set,
+// from another goroutine twice a second. When ctx ends, it stops early. The report is nil, or what
+// was reached until the error.
+func Measure(ctx context.Context, c Connection, s Settings, version string,
+	progress func(Progress),
+) (*Report, error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	b := &bench{c: c, s: s, progress: progress}
+	if b.s.Seed == 0 {
+		b.s.Seed = 1
+		if s.Verify { // data of an earlier run is to be told apart
+			b.s.Seed = rand.Uint64()>>32 | 1
+		}
+	}
+	if b.s.Threads == 0 {
+		b.s.Threads = max(1, runtime.NumCPU()/2)
+	}
+	var err error
+	if b.o, err = c.options(ctx); err != nil {
+		return nil, err
+	}
+	t, err := c.probe(ctx, &b.o)
+	if err != nil {
+		return nil, err
+	}
+	stages, err := b.s.stages(t.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := allowed(t, stages, s.DestroyData); err != nil {
+		return nil, err
+	}
+	b.report = &Report{
+		Format: format, Version: version, Began: time.Now().UTC().Truncate(time.Second),
+		Machine: ThisMachine(), Target: t, Settings: b.s,
+	}
+	defer context.AfterFunc(ctx, func() { b.stop.Store(true) })()
+	for i := range stages {
+		if err = b.stage(ctx, &stages[i]); err != nil {
+			b.report.Error = err.Error()
+			break
+		}
+	}
+	return b.report, err
+}
+
+// maxBlocks is the most that NLB can say (NVM section 3.2.4).
+const maxBlocks = 1 << 16
+
+// allowed says what a target or a user does not allow.
+func allowed(t *Target, stages []stage, destroy bool) error {
+	for i := range stages {
+		for _, w := range stages[i].workloads {
+			largest := w.Size
+			for _, s := range w.Sizes {
+				largest = max(largest, s.Size)
+			}
+			switch {
+			case w.Size%t.BlockSize != 0:
+				return fmt.Errorf("I/Os of %d bytes: the namespace has blocks of %d bytes", w.Size,
+					t.BlockSize)
+			case t.maxTransfer > 0 && largest > t.maxTransfer:
+				return fmt.Errorf("I/Os of %d bytes: the target takes at most %d (MDTS)", largest,
+					t.maxTransfer)
+			case largest/t.BlockSize > maxBlocks:
+				return fmt.Errorf("I/Os of %d bytes: a command has at most %d blocks of %d bytes",
+					largest, maxBlocks, t.BlockSize)
+			case w.Depth > t.maxDepth:
+				return fmt.Errorf("--iodepth %d: the target has at most %d commands on a queue: "+
+					"use more --numjobs", w.Depth, t.maxDepth)
+			}
+		}
+		if stages[i].writes() && !destroy {
+			return fmt.Errorf("this would overwrite %s. Add --destroy-data to do that", t)
+		}
+	}
+	return nil
+}
+
+// stage connects the queues of a stage and does its runs.
+func (b *bench) stage(ctx context.Context, st *stage) error {
+	connecting, cancel := context.WithTimeout(ctx, b.c.Timeout)
+	l, err := load.New(connecting, b.o, st.workloads...)
+	cancel()
+	if err != nil {
+		return b.c.explain(err)
+	}
+	defer l.Close()
+	runs := st.runs
+	if b.s.Ramp > 0 && !b.s.Verify {
+		runs = append([]run{{name: ramp, d: b.s.Ramp}}, runs...)
+	}
+	for _, r := range runs {
+		if b.s.Verify {
+			l.Pass(r.pass, r.write)
+		}
+		if err = b.run(ctx, l, st, r); err != nil {
+			break
+		}
+	}
+	if err != nil && !errors.Is(err, errInterrupted) {
+		return err
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.c.Timeout)
+	defer cancel()
+	if failed := l.Shutdown(ending); failed != nil {
+		err = errors.Join(err, fmt.Errorf("disconnect: %w", failed))
+	}
+	return err
+}
+
+// ramp is the run before the others that is not in the report.
+const ramp = "ramp"
+
+// run runs all threads and adds to the report what they did, also after an error.
+func (b *bench) run(ctx context.Context, l *load.Load, st *stage, r run) error {
+	threads := l.Threads(b.s.Threads, &b.stop)
+	outcomes := make([][]load.Outcome, len(threads)) // by thread and workload
+	failed := make([]error, len(threads))
+	var wg sync.WaitGroup
+	user, system := cpuTime()
+	start := time.Now()
+	for i, t := range threads {
+		outcomes[i] = make([]load.Outcome, len(st.workloads))
+		t.Series = load.NewSeries()
+		wg.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			failed[i] = t.Run(r.d, func(s *load.Stream) *load.Outcome {
+				for k := range st.workloads {
+					if s.Workload().Name == st.workloads[k].Name {
+						return &outcomes[i][k]
+					}
+				}
+				panic("a stream of no workload")
+			})
+			if failed[i] != nil {
+				b.stop.Store(true) // the others, too
+			}
+		})
+	}
+	done := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		b.watch(threads, r, start, done)
+	}()
+	wg.Wait()
+	close(done)
+	<-watched
+	if r.name != ramp {
+		u, s := cpuTime()
+		out := b.add(st, r, threads, outcomes)
+		out.User, out.System = u-user, s-system
+	}
+	return cmp.Or(errors.Join(failed...), interruption(ctx))
+}
+
+func interruption(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	return nil
+}
+
+// add adds a run to the report.
+func (b *bench) add(st *stage, r run, threads []*load.Thread, outcomes [][]load.Outcome) *Run {
+	out := &Run{Name: r.name}
+	var elapsed time.Duration
+	series := threads[0].Series
+	for i := range threads {
+		if i > 0 {
+			series.Merge(threads[i].Series)
+		}
+		for k := range outcomes[i] {
+			elapsed = max(elapsed, outcomes[i][k].Elapsed)
+			if i > 0 {
+				outcomes[0][k].Merge(&outcomes[i][k])
+			}
+		}
+	}
+	for k, w := range st.workloads {
+		o := &outcomes[0][k]
+		out.Groups = append(out.Groups, &Group{
+			Name: w.Name, Queues: w.Queues, Depth: w.Depth, Late: o.Late,
+			Reads:  figures(&o.Counts[load.Read], elapsed),
+			Writes: figures(&o.Counts[load.Write], elapsed),
+			Flush:  figures(&o.Counts[load.Flush], elapsed),
+		})
+	}
+	out.Seconds, out.Series = elapsed.Seconds(), points(series, elapsed)
+	b.report.Runs = append(b.report.Runs, out)
+	return out
+}
+
+// watch calls progress until a run is done.
+func (b *bench) watch(threads []*load.Thread, r run, start time.Time, done <-chan struct{}) {
+	if b.progress == nil {
+		return
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case now := <-tick.C:
+			p := Progress{Name: r.name, Elapsed: now.Sub(start), Of: r.d}
+			for _, t := range threads {
+				p.Ops += t.Series.Ops.Load()
+				p.Bytes += t.Series.Bytes.Load()
+			}
+			b.progress(p)
+		}
+	}
+}
+
+// cpuTime is the user and system time of this process in seconds.
+func cpuTime() (user, system float64) {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0, 0
+	}
+	return time.Duration(u.Utime.Nano()).Seconds(), time.Duration(u.Stime.Nano()).Seconds()
+}

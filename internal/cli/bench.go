@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/bench"
+)
+
+const benchLong = `Measure a namespace of any NVMe over Fabrics target: an initiator of its own connects
+over TCP or RDMA, reads or writes in patterns like those of fio, and reports IOPS,
+throughput and latency. It needs neither root nor the NVMe driver of the kernel.
+
+Patterns that write need --destroy-data, for they overwrite what the namespace has.
+Each job is an I/O queue; their threads poll, so they keep CPUs busy.`
+
+const benchExamples = `  nvmf-target bench --address 10.0.0.1 --subsystem NQN --rw randread --iodepth 32
+  nvmf-target bench --transport rdma --address 10.0.0.1 --subsystem NQN --rw read --bs 128k
+  nvmf-target bench … --rw randread --rate 20000    # latency at this load
+  nvmf-target bench … --rw randwrite --verify --size 10g --destroy-data
+  nvmf-target bench … --profile database --destroy-data --json a.json --html a.html
+  nvmf-target bench compare a.json b.json`
+
+// Bench makes the command that generates load. stack is that for RDMA.
+func Bench(version string, stack func() verbs.Provider) *cobra.Command {
+	c := bench.Connection{Verbs: stack}
+	var s bench.Settings
+	var jsonFile, htmlFile string
+	cmd := &cobra.Command{
+		Use: "bench", Short: "Generate load on a namespace and measure it", Long: benchLong,
+		Example: benchExamples, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s.Profile != "" {
+				for _, name := range patternFlags {
+					if cmd.Flags().Changed(name) {
+						return fmt.Errorf("--%s: --profile has its own", name)
+					}
+				}
+				s.RW, s.BlockSize, s.Depth, s.Jobs = "", "", 0, 0
+			} else if s.Verify && !cmd.Flags().Changed("runtime") {
+				s.Runtime = 0
+			}
+			return measure(cmd, c, s, version, jsonFile, htmlFile)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.Transport, "transport", "tcp", "tcp or rdma")
+	f.StringVar(&c.Address, "address", "", "HOST or HOST:PORT of the target (required; port 4420)")
+	f.StringVar(&c.Subsystem, "subsystem", "", "NQN of the subsystem (required)")
+	f.StringVar(&c.HostNQN, "host-nqn", "",
+		"NQN of this host (default: /etc/nvme/hostnqn, or a new one)")
+	f.Uint32Var(&c.NSID, "namespace", 1, "namespace ID")
+	f.StringVar(&c.Key, "dhchap-key-file", "", "file with the key of this host for DH-HMAC-CHAP")
+	f.StringVar(&c.ControllerKey, "dhchap-ctrl-key-file", "", "file with the key of the controller")
+	f.StringVar(&c.TLSKey, "tls-key-file", "", "file with the key for TLS, which is then used")
+	f.BoolVar(&c.HeaderDigest, "hdr-digest", false, "header digests, with tcp")
+	f.BoolVar(&c.DataDigest, "data-digest", false, "data digests, with tcp")
+	f.DurationVar(&c.Timeout, "timeout", 30*time.Second, "how long the target may not answer")
+	f.StringVar(&s.Profile, "profile", "", "instead of a pattern: "+
+		strings.Join(bench.Profiles(), ", "))
+	f.StringVar(&s.RW, "rw", "randread", strings.Join(bench.Patterns, ", "))
+	f.IntVar(&s.MixRead, "rwmixread", 50, "percentage of reads of rw and randrw")
+	f.StringVar(&s.BlockSize, "bs", "4k", "bytes of an I/O")
+	f.IntVar(&s.Depth, "iodepth", 32, "I/Os in flight of each job")
+	f.IntVar(&s.Jobs, "numjobs", 1, "jobs, each with an I/O queue")
+	f.IntVar(&s.Threads, "threads", 0, "threads for the jobs (default: one for two CPUs)")
+	f.Float64Var(&s.Rate, "rate", 0,
+		"IOPS of all jobs; latency then counts from when an I/O was due")
+	f.IntVar(&s.Flush, "fsync", 0, "flush each job after so many I/Os, when they have completed")
+	f.DurationVar(&s.Runtime, "runtime", 10*time.Second, "length of each measurement")
+	f.DurationVar(&s.Ramp, "ramp-time", 0, "do the same before, unmeasured")
+	f.StringVar(&s.Offset, "offset", "", "where the range in use begins: bytes, or 25%")
+	f.StringVar(&s.Size, "size", "", "size of the range (default: the rest of the namespace)")
+	f.BoolVar(&s.Verify, "verify", false, "write each block of the range once, then read and "+
+		"compare; with read or randread, only compare")
+	f.IntVar(&s.Passes, "passes", 1, "with --verify: how often")
+	f.Uint64Var(&s.Seed, "seed", 0, "of random places, and of what is verified")
+	f.BoolVar(&s.DestroyData, "destroy-data", false, "allow what overwrites the namespace")
+	f.StringVar(&jsonFile, "json", "", "write the report to this file, for programs and compare")
+	f.StringVar(&htmlFile, "html", "", "write the report to this file, as a page with charts")
+	for _, name := range []string{"address", "subsystem"} {
+		_ = cmd.MarkFlagRequired(name) // it exists
+	}
+	for name, values := range map[string][]string{
+		"transport": {"tcp", "rdma"}, "profile": bench.Profiles(), "rw": bench.Patterns,
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(name,
+			cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // it exists
+	}
+	cmd.AddCommand(compareCommand())
+	return cmd
+}
+
+// patternFlags are those that a profile replaces.
+var patternFlags = []string{
+	"rw", "rwmixread", "bs", "iodepth", "numjobs", "rate", "fsync", "offset", "size", "verify",
+	"passes",
+}
+
+var errNotComplete = errors.New("the measurement ended early: its report says why")
+
+func measure(cmd *cobra.Command, c bench.Connection, s bench.Settings, version, jsonFile,
+	htmlFile string,
+) error {
+	ctx, cancel := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)() // a second signal ends the program
+	live := newLive(cmd.ErrOrStderr())
+	r, err := bench.Measure(ctx, c, s, version, live.show)
+	live.clear()
+	if r == nil {
+		return err
+	}
+	return output(cmd.OutOrStdout(), r, jsonFile, htmlFile)
+}
+
+// output writes a report. Its error does not repeat the reason of an early end.
+func output(out io.Writer, r *bench.Report, jsonFile, htmlFile string) (err error) {
+	if r.Error != "" {
+		err = errNotComplete
+	}
+	err = errors.Join(err, r.WriteText(out))
+	for name, write := range map[string]func(io.Writer) error{
+		jsonFile: r.WriteJSON, htmlFile: r.WriteHTML,
+	} {
+		if name != "" {
+			err = errors.Join(err, writeFile(name, write))
+		}
+	}
+	return err
+}
+
+func writeFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+func compareCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "compare A.json B.json", Short: "Compare two reports of bench --json",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := bench.ReadReport(args[0])
+			if err != nil {
+				return err
+			}
+			b, err := bench.ReadReport(args[1])
+			if err != nil {
+				return err
+			}
+			return bench.Compare(cmd.OutOrStdout(), a, b)
+		},
+	}
+}
+
+// live is the line of a measurement on a terminal. Without one it shows nothing.
+type live struct {
+	out   *os.File
+	last  bench.Progress
+	rates []float64 // of the last times
+}
+
+func newLive(w io.Writer) *live {
+	f, ok := w.(*os.File)
+	if !ok {
+		return &live{}
+	}
+	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
+		return &live{}
+	}
+	return &live{out: f}
+}
+
+// show replaces the line.
+func (l *live) show(p bench.Progress) {
+	if l.out == nil {
+		return
+	}
+	if p.Name != l.last.Name {
+		l.last, l.rates = bench.Progress{}, make([]float64, sparkline)
+	}
+	d := (p.Elapsed - l.last.Elapsed).Seconds()
+	rate := math.Max(float64(p.Ops-l.last.Ops)/d, 0)
+	l.rates = append(l.rates[1:], rate)
+	of := ""
+	if p.Of > 0 {
+		of = fmt.Sprintf(" of %v", p.Of)
+	}
+	_, _ = fmt.Fprintf(l.out, "\r\x1b[K%s  %v%s  %s  %.0f IOPS  %.1f MiB/s", p.Name,
+		p.Elapsed.Round(time.Second), of, bars(l.rates), rate,
+		float64(p.Bytes-l.last.Bytes)/d/(1<<20))
+	l.last = p
+}
+
+func (l *live) clear() {
+	if l.out != nil {
+		_, _ = l.out.WriteString("\r\x1b[K")
+	}
+}

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"testing"
+	"unicode/utf8"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// TestDistribution: quantiles are those of the commands between two looks, of all operations and
+// hosts of a namespace.
+func TestDistribution(t *testing.T) {
+	latency := func(host string, fast, slow uint64) control.Latency {
+		return control.Latency{
+			Host: host, Subsystem: "s", NSID: 1,
+			Buckets: []control.LatencyBucket{
+				{NS: 100_000, Count: fast}, {NS: 9_000_000, Count: slow},
+			},
+		}
+	}
+	old := snapshot{at: at, latency: distributions([]control.Latency{
+		latency("a", 1_000_000, 0), latency("b", 0, 1_000_000),
+	})}
+	now := snapshot{
+		at: at.Add(1), namespaces: []control.Namespace{{Subsystem: "s", NSID: 1}},
+		latency: distributions([]control.Latency{
+			latency("a", 1_000_090, 0), latency("b", 0, 1_000_010),
+		}),
+	}
+	if r := between(&old, &now).Namespaces[0]; r.P50 != 0.0001 || r.P99 != 0.009 {
+		t.Errorf("%+v", r)
+	}
+	if r := between(&now, &now).Namespaces[0]; r.P50 != 0 || r.cells("NAMESPACE")[5] != "-" {
+		t.Errorf("without commands: %+v", r)
+	}
+	now.latency = distributions([]control.Latency{latency("a", 3, 0)}) // began anew
+	if r := between(&old, &now).Namespaces[0]; r.P99 != 0.0001 {
+		t.Errorf("counted anew: %+v", r)
+	}
+}
+
+// TestTopWidth: no line is longer than the terminal is wide.
+func TestTopWidth(t *testing.T) {
+	v := rate{IOPS: 9_999_999, ReadBytes: 99e9, WrittenBytes: 99e9, P50: 0.0123, P99: 17.1, Busy: 9}
+	name := "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555"
+	for _, width := range []int{80, 100, 120} {
+		for _, title := range []string{"HOST", "NAMESPACE"} {
+			l := row(width, name, append(v.cells(title), "▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄"))
+			if n := utf8.RuneCountInString(l); n > width {
+				t.Errorf("%d columns of %d: %s", n, width, l)
+			}
+		}
+	}
+}

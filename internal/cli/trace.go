@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// traceOptions are the flags of trace.
+type traceOptions struct {
+	options
+	query       control.TraceQuery
+	read, write string
+}
+
+func traceCommand() *cobra.Command {
+	var o traceOptions
+	cmd := &cobra.Command{
+		Use: "trace", Short: "Show the last commands of each queue, or follow them",
+		Args: cobra.NoArgs,
+		Long: "Show the last 512 commands of each queue of hosts that are allowed, and those " +
+			"that are not completed, without their data: when they arrived, what they asked " +
+			"for, the status, and how long they were in each stage (see nvmf-target latency). " +
+			"With --dumps, what was kept of queues that failed, or had a command that took 5 s: " +
+			"the last 32 within 24 hours. With --read, what a target has written when it failed " +
+			"(trace in the directory of its state). This needs the role operate.\n\n" +
+			"With --write, they become a file for Wireshark: each command and each response is a " +
+			"packet, which Wireshark decodes as NVMe/TCP, also those of RDMA queues. Addresses " +
+			"are those of the connection; the port of the target is always 4420. Headers of IP " +
+			"and TCP, the Connect command and SGL descriptors are made up, data is missing, and " +
+			"Fabrics commands are empty; comments have the stages.",
+		Example: `  nvmf-target trace --queue 1 | tail
+  nvmf-target trace -f --host nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427
+  nvmf-target trace --dumps --write dumps.pcapng && wireshark dumps.pcapng`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	o.add(cmd)
+	f := cmd.Flags()
+	f.BoolVarP(&o.query.Follow, "follow", "f", false,
+		"show commands as their responses leave, until interrupted")
+	f.BoolVar(&o.query.Dumps, "dumps", false, "show what was kept of queues that failed")
+	f.StringVar(&o.query.Host, "host", "", "only queues of the host with this NQN")
+	f.StringVar(&o.query.Subsystem, "subsystem", "", "only queues of the subsystem with this NQN")
+	f.IntVar(&o.query.Queue, "queue", -1, "only queues with this ID, 0 for admin queues")
+	f.StringVar(&o.read, "read", "", "a file that a target has written, instead of a target")
+	f.StringVar(&o.write, "write", "", "write a pcapng file instead of text")
+	cmd.MarkFlagsMutuallyExclusive("follow", "dumps", "read")
+	return cmd
+}
+
+func (o *traceOptions) run(cmd *cobra.Command) (err error) {
+	if err := o.check(); err != nil {
+		return err
+	}
+	if o.query.Queue > 0xFFFF || o.query.Queue < 0 && cmd.Flags().Changed("queue") {
+		return fmt.Errorf("--queue %d: a queue ID is 0 to 65535", o.query.Queue)
+	}
+	printed := func(q control.TraceQueue) error { return o.print(cmd.OutOrStdout(), &q) }
+	if o.write != "" {
+		f, err := os.OpenFile(o.write, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		c, err := newCapture(f)
+		if err != nil {
+			return err
+		}
+		printed = c.add
+	}
+	return o.each(cmd.Context(), printed)
+}
+
+// each calls fn with what is selected.
+func (o *traceOptions) each(ctx context.Context, fn func(control.TraceQueue) error) error {
+	if o.read != "" {
+		f, err := os.Open(o.read)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		err = control.ReadTrace(f, func(q control.TraceQueue) error {
+			if !o.query.Selects(&q) {
+				return nil
+			}
+			return fn(q)
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", o.read, err)
+		}
+		return nil
+	}
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if !o.query.Follow {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 4*readTimeout) // there may be thousands of queues
+		defer cancel()
+	}
+	err = c.Trace(ctx, o.query, fn)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("the target has stopped")
+	}
+	return err
+}
+
+// print shows a queue.
+func (o *traceOptions) print(w io.Writer, q *control.TraceQueue) error {
+	if o.output == "json" {
+		return json.NewEncoder(w).Encode(q) // one per line
+	}
+	t := newTable(w)
+	title := fmt.Sprintf("%s to %s, controller %d, queue %d, %s from %s", q.Host, q.Subsystem,
+		q.CNTLID, q.QID, q.Transport, q.Remote)
+	if q.Reason != "" {
+		title += fmt.Sprintf(", kept %s: %s", stamp(q.Time), q.Reason)
+	}
+	t.line(plain(title))
+	if q.Missed > 0 && o.query.Follow {
+		t.line(count(int(q.Missed), "command") + " missed")
+	}
+	t.row("TIME", "COMMAND", "CID", "NSID", "LBA", "BLOCKS", "BYTES", "STATUS", "WAIT", "HOST_DATA",
+		"BACKEND", "RESPONSE")
+	for i := range q.Commands {
+		c := &q.Commands[i]
+		nsid, lba, blocks := blank(c.NSID), blank(uint32(c.Blocks)), blank(uint32(c.Blocks))
+		if c.Blocks > 0 {
+			lba = fmt.Sprint(c.LBA)
+		}
+		status := c.Status
+		if c.State != "done" {
+			status = strings.TrimSpace(c.State + " " + c.Status)
+		}
+		t.row(c.Start.Local().Format("15:04:05.000000"), traceName(c), c.CID, nsid, lba, blocks,
+			c.Length, status, brief(c.WaitSeconds), brief(c.HostDataSeconds),
+			brief(c.BackendSeconds), brief(c.ResponseSeconds))
+	}
+	t.line("")
+	return t.flush()
+}
+
+// traceName is the command with what makes it another one.
+func traceName(c *control.TraceCommand) string {
+	name := c.Command
+	if name == "" {
+		name = fmt.Sprintf("%02xh", c.Opcode)
+	}
+	if c.FUA {
+		name += " FUA"
+	}
+	if c.Fused != 0 {
+		name += fmt.Sprintf(" fused %d", c.Fused)
+	}
+	return name
+}
+
+func blank(n uint32) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}

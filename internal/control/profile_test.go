@@ -1,0 +1,80 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// TestProfile: one profile at a time, within bounds; a client that goes ends its profile.
+func TestProfile(t *testing.T) {
+	s := serve(t, testSource(new(feed)), quiet)
+	c := newTestClient(t, s)
+	var b bytes.Buffer
+	if err := c.Profile(t.Context(), "heap", 0, &b); err != nil || b.Len() == 0 {
+		t.Errorf("%d bytes, %v", b.Len(), err)
+	}
+	status := func(name string, seconds int, want int) {
+		t.Helper()
+		err := c.Profile(t.Context(), name, seconds, &b)
+		if p, ok := errors.AsType[*Problem](err); !ok || p.Status != want || p.Hint == "" {
+			t.Errorf("%v, want %d", err, want)
+		}
+	}
+	status("cmdline", 0, http.StatusNotFound)
+	status("profile", MaxProfile+1, http.StatusBadRequest)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Profile(ctx, "trace", MaxProfile, new(bytes.Buffer)) }()
+	for len(s.profiling) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	status("heap", 0, http.StatusServiceUnavailable)
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); len(s.profiling) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the profile of a client that is gone goes on")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestTraceReaders: few clients read the flight recorder at once, and one that goes makes room.
+func TestTraceReaders(t *testing.T) {
+	s := serve(t, testSource(new(feed)), quiet)
+	c := newTestClient(t, s)
+	seen := make(chan TraceQueue, 2*maxTracing)
+	follow := TraceQuery{Queue: -1, Follow: true}
+	keep := func(q TraceQueue) error { seen <- q; return nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, maxTracing)
+	for range maxTracing {
+		go func() { ended <- c.Trace(ctx, follow, keep) }()
+		<-seen
+	}
+	err := c.Trace(ctx, TraceQuery{Queue: -1}, keep)
+	if p, ok := errors.AsType[*Problem](err); !ok || p.Status != http.StatusServiceUnavailable {
+		t.Error(err)
+	}
+	cancel()
+	for range maxTracing {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	for deadline := time.Now().Add(10 * time.Second); len(s.tracing) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("clients that are gone are served")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := c.Trace(t.Context(), TraceQuery{Queue: 7}, keep); err != nil {
+		t.Error(err)
+	}
+}

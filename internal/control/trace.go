@@ -1,0 +1,133 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// TraceQuery says which queues are meant.
+type TraceQuery struct {
+	// Host and Subsystem are NQNs, "" is all; Queue is a queue ID, negative is all.
+	Host, Subsystem string
+	Queue           int
+	// Follow asks for commands as they complete, Dumps for what was kept of queues that failed or
+	// had commands that took too long.
+	Follow, Dumps bool
+}
+
+func parseTraceQuery(v url.Values) (q TraceQuery, err error) {
+	q = TraceQuery{
+		Host: v.Get("host"), Subsystem: v.Get("subsystem"), Queue: -1,
+		Follow: v.Get("follow") == "true", Dumps: v.Get("dumps") == "true",
+	}
+	if text := v.Get("queue"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			p := NewProblem(http.StatusBadRequest, strconv.Quote(text)+" is no queue ID", "")
+			p.Place = "parameter queue"
+			return q, p
+		}
+		q.Queue = int(n)
+	}
+	return q, nil
+}
+
+// Selects says whether a queue is meant.
+func (q *TraceQuery) Selects(t *TraceQueue) bool {
+	return (q.Host == "" || q.Host == t.Host) &&
+		(q.Subsystem == "" || q.Subsystem == t.Subsystem) &&
+		(q.Queue < 0 || q.Queue == int(t.QID))
+}
+
+func (q *TraceQuery) values() url.Values {
+	v := url.Values{}
+	set := func(key, value string, given bool) {
+		if given {
+			v.Set(key, value)
+		}
+	}
+	set("host", q.Host, q.Host != "")
+	set("subsystem", q.Subsystem, q.Subsystem != "")
+	set("queue", strconv.Itoa(q.Queue), q.Queue >= 0)
+	set("follow", "true", q.Follow)
+	set("dumps", "true", q.Dumps)
+	return v
+}
+
+// trace sends what the flight recorder has, one TraceQueue per line. Hosts, and what they read and
+// write, are nobody else's business: the log says who has asked.
+func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
+	q, err := parseTraceQuery(r.URL.Query())
+	if err == nil {
+		select {
+		case s.tracing <- struct{}{}:
+			defer func() { <-s.tracing }()
+		default:
+			err = NewProblem(http.StatusServiceUnavailable,
+				"too many clients read the flight recorder", "Try again when one has ended.")
+		}
+	}
+	s.logWrite(r, err)
+	if err != nil {
+		answer(w, nil, err)
+		return
+	}
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Time{}) // reads only find out that the client has gone
+	w.Header().Set("Content-Type", eventsType)
+	send := func(q TraceQueue) error {
+		if s.trusts(r) != nil || s.roles().of(clientOf(r.Context())) < Operate {
+			return errors.New("the client has lost its role")
+		}
+		_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
+		line, err := encode(q)
+		if err == nil {
+			_, err = w.Write(line)
+		}
+		if err == nil {
+			err = c.Flush()
+		}
+		return err
+	}
+	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
+	_ = c.Flush() // so that the client knows that it is served
+	if err := s.src.Trace(r.Context(), q, send); err != nil {
+		panic(http.ErrAbortHandler) // the client sees that the answer is not complete
+	}
+}
+
+// Trace calls fn with what the flight recorder has of each queue, or to follow it until ctx ends,
+// fn returns an error, or the target stops, which is io.ErrUnexpectedEOF.
+func (c *Client) Trace(ctx context.Context, q TraceQuery, fn func(TraceQueue) error) error {
+	body, err := c.do(ctx, "GET /v1/trace?"+q.values().Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }()
+	err = ReadTrace(body, fn)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// ReadTrace calls fn with what an answer of GET /v1/trace has, or a file of a target that failed.
+func ReadTrace(r io.Reader, fn func(TraceQueue) error) error {
+	for d := json.NewDecoder(r); ; {
+		var q TraceQueue
+		if err := d.Decode(&q); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := fn(q); err != nil {
+			return err
+		}
+	}
+}

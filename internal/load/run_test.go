@@ -1,0 +1,183 @@
+package load
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+const nqn = "nqn.2026-11.io.nvmf-target:load"
+
+// start starts a target in this process, and connects workloads to it.
+func start(t *testing.T, list ...Workload) *Load {
+	t.Helper()
+	c, err := app.Parse("load.yaml", []byte(`
+listeners: [{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}]
+reactors: {count: 1, spin: 0s, memory: 64MiB}
+subsystems:
+  - nqn: `+nqn+`
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: ram, size: 16MiB, block_size: 4096}]
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := app.NewServer(app.Options{Config: c, Log: new(testutil.Log).Logger(), Version: "load"})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	o := Options{
+		Transport: host.TCP{Addr: s.Addrs()[0].AddrPort},
+		Host: host.Options{
+			SubNQN: nqn, HostID: [16]byte{1},
+			HostNQN: "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5",
+		},
+	}
+	l, err := New(t.Context(), o, list...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+func into(o *Outcome) func(*Stream) *Outcome { return func(*Stream) *Outcome { return o } }
+
+// TestPercentiles: those of a run are within 5 % of the exact ones of the same run.
+func TestPercentiles(t *testing.T) {
+	l := start(t, Workload{Name: "mixed", Size: 4096, Depth: 8, Queues: 2, Reads: 70})
+	o := Outcome{exact: make([]int64, 0, 1<<20)}
+	if err := l.Run(time.Second, into(&o)); err != nil {
+		t.Fatal(err)
+	}
+	n := len(o.exact)
+	if uint64(n) != min(o.Ops(), 1<<20) || n < 1000 {
+		t.Fatalf("%d latencies of %d I/Os", n, o.Ops())
+	}
+	slices.Sort(o.exact)
+	worst := 0.0
+	for _, q := range []float64{.5, .9, .99, .999, .9999} {
+		exact, got := float64(o.exact[int(q*float64(n))]), float64(o.Latency().Quantile(q))
+		worst = max(worst, math.Abs(got/exact-1))
+		if math.Abs(got/exact-1) > .05 {
+			t.Errorf("p%v: %v ns, exactly %v", q*100, got, exact)
+		}
+	}
+	t.Logf("%d I/Os, at most %.1f %% off", n, worst*100)
+}
+
+// TestRate: I/Os begin when they are due, and their latency counts from then: a target that stands
+// still for a moment is seen in all that were due meanwhile.
+func TestRate(t *testing.T) {
+	w := Workload{Name: "rate", Size: 4096, Depth: 1, Queues: 1, Reads: 100, Rate: 1000}
+	l := start(t, w)
+	var o Outcome
+	s := l.streams[0]
+	began := time.Now()
+	pause := time.AfterFunc(300*time.Millisecond, func() {})
+	defer pause.Stop()
+	// The stream stands still for 200 ms: the due I/Os of this time begin late.
+	s.begin(began, &o)
+	for now := began; now.Sub(began) < 500*time.Millisecond; now = time.Now() {
+		if d := now.Sub(began); d > 100*time.Millisecond && d < 300*time.Millisecond {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if err := s.submit(now); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.poll(now, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.end(began.Add(500 * time.Millisecond))
+	for s.outstanding > 0 {
+		if _, err := s.poll(time.Now(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := o.Ops() + o.Late; n < 499 || n > 501 {
+		t.Errorf("%d I/Os and %d late, want 500", o.Ops(), o.Late)
+	}
+	if p90 := time.Duration(o.Latency().Quantile(.9)); p90 < 100*time.Millisecond {
+		t.Errorf("p90 %v does not show a pause of 200 ms", p90)
+	}
+}
+
+// TestNothingIsAllocated: neither by the load nor by the target, for an I/O.
+func TestNothingIsAllocated(t *testing.T) {
+	l := start(t,
+		Workload{
+			Name: "mixed", Size: 4096, Depth: 8, Queues: 2, Reads: 50, Burst: 16,
+			Sizes: []Share{{4096, 50}, {16384, 50}},
+		},
+		Workload{Name: "rate", Size: 4096, Depth: 4, Queues: 1, Sequential: true, Rate: 5000})
+	var o Outcome
+	thread := l.Threads(1, new(atomic.Bool))[0]
+	thread.Series = NewSeries()
+	if err := thread.Run(200*time.Millisecond, into(&o)); err != nil { // warm up
+		t.Fatal(err)
+	}
+	thread.Series, o = NewSeries(), Outcome{}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if err := thread.Run(500*time.Millisecond, into(&o)); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if n := after.Mallocs - before.Mallocs; n > 50+o.Ops()/100 {
+		t.Errorf("%d allocations for %d I/Os", n, o.Ops())
+	}
+}
+
+// TestOnce: each place has its turn once, whatever the order and the number of queues.
+func TestOnce(t *testing.T) {
+	for _, sequential := range []bool{true, false} {
+		l := start(t, Workload{
+			Name: "once", Size: 16384, Depth: 4, Queues: 3, Verify: true,
+			Sequential: sequential,
+		})
+		for _, write := range []bool{true, false} {
+			var o Outcome
+			l.Pass(1, write)
+			if err := l.Run(0, into(&o)); err != nil {
+				t.Fatal(err)
+			}
+			// three parts of 5592405 bytes
+			if n := o.Ops(); n != 3*(16<<20/3/16384) {
+				t.Errorf("%d I/Os", n)
+			}
+		}
+	}
+}
+
+// TestNothingWritten: queues that have written nothing in a pass have nothing to be read.
+func TestNothingWritten(t *testing.T) {
+	l := start(t, Workload{Name: "none", Size: 4096, Depth: 1, Queues: 2, Verify: true})
+	var stop atomic.Bool
+	stop.Store(true)
+	var o Outcome
+	l.Pass(1, true)
+	if err := l.Threads(1, &stop)[0].Run(0, into(&o)); err != nil {
+		t.Fatal(err)
+	}
+	l.Pass(1, false)
+	if err := l.Run(0, into(&o)); err != nil || o.Ops() > 0 {
+		t.Errorf("%d I/Os, %v", o.Ops(), err)
+	}
+}

@@ -1,0 +1,119 @@
+package load
+
+import (
+	"math"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/histogram"
+)
+
+// Workload is the I/O of each of its queues.
+type Workload struct {
+	Name string
+	// Size is the bytes of an I/O, and Sizes what is done instead in parts of the I/Os.
+	Size      int
+	Sizes     []Share
+	Depth     int // I/Os in flight on each queue
+	Queues    int
+	Connected int           // further queues, which are idle
+	Reads     int           // percent; the others are writes
+	Think     time.Duration // from a completion to the next submission
+	// Sequential queues begin at evenly distributed places.
+	Sequential bool
+	Burst      int // I/Os between flushes, which run alone; 0 for no flushes
+	// Rate is the I/Os per second of all queues, each of which is due at its time: latency is
+	// counted from then, whether a slot was free or not. 0 is as fast as possible.
+	Rate float64
+	// Offset and Length are the range of the namespace in bytes; Length 0 is its rest.
+	Offset, Length uint64
+	// Parts makes the range one of each queue's own, of equal sizes.
+	Parts bool
+	// Once ends a queue when each of its places has had its turn; it implies Parts.
+	Once bool
+	// Verify fills what is written with a pattern, and compares what is read with it; it implies
+	// Once. Load.Pass says which of the two.
+	Verify bool
+	Seed   uint64 // of places, and of the pattern
+}
+
+// Share is the size of some I/Os, in bytes, a multiple of the smallest one.
+type Share struct{ Size, Percent int }
+
+func (w *Workload) largest() int {
+	n := w.Size
+	for _, s := range w.Sizes {
+		n = max(n, s.Size)
+	}
+	return n
+}
+
+// smallest is also the alignment of all of them.
+func (w *Workload) smallest() int {
+	n := w.Size
+	for _, s := range w.Sizes {
+		n = min(n, s.Size)
+	}
+	return n
+}
+
+func (w *Workload) once() bool { return w.Once || w.Verify }
+
+// Kind is what a command did.
+type Kind uint8
+
+// The kinds of commands.
+const (
+	Read Kind = iota
+	Write
+	Flush
+	Kinds = iota
+)
+
+// Count is what commands of a kind did. The latency is that in nanoseconds.
+type Count struct {
+	Bytes   uint64
+	Latency histogram.Histogram
+}
+
+// Outcome is the result of a measurement.
+type Outcome struct {
+	Elapsed time.Duration
+	Counts  [Kinds]Count
+	// Late is how many I/Os were due and were not begun before the end.
+	Late uint64
+
+	exact []int64 // latencies as they are, as long as there is room: for tests
+}
+
+// Latency is that of reads and writes.
+func (o *Outcome) Latency() *histogram.Histogram {
+	h := o.Counts[Read].Latency
+	h.Merge(&o.Counts[Write].Latency)
+	return &h
+}
+
+// Ops is the number of reads and writes.
+func (o *Outcome) Ops() uint64 {
+	return o.Counts[Read].Latency.Count() + o.Counts[Write].Latency.Count()
+}
+
+// Merge adds another outcome of the same time.
+func (o *Outcome) Merge(p *Outcome) {
+	o.Elapsed = max(o.Elapsed, p.Elapsed)
+	o.Late += p.Late
+	for k := range o.Counts {
+		o.Counts[k].Bytes += p.Counts[k].Bytes
+		o.Counts[k].Latency.Merge(&p.Counts[k].Latency)
+	}
+}
+
+func (o *Outcome) add(k Kind, bytes int, d time.Duration) {
+	c := &o.Counts[k]
+	c.Bytes += uint64(bytes)
+	c.Latency.Add(int64(d))
+	if len(o.exact) < cap(o.exact) {
+		o.exact = append(o.exact, int64(d))
+	}
+}
+
+const unlimited = math.MaxUint64

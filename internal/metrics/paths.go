@@ -1,0 +1,152 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// Host is what one host does on all its paths. Its counters never get less.
+type Host struct {
+	// NQN is that of a host which the configuration names; "" is all others.
+	NQN         string
+	Controllers int
+	// Commands were received on I/O queues; NearlyFull of them found at least three quarters of
+	// their queue in use.
+	Commands, NearlyFull uint64
+	// Retransmits is how many packets were sent again over TCP, RTT the longest round-trip time of
+	// a connection, 0 if there is none.
+	Retransmits uint64
+	RTT         time.Duration
+	// Margin is the smallest part of a keep-alive timeout that was left of late, 0 to 1; negative:
+	// no controller has such a timeout.
+	Margin float64
+}
+
+// Kind is what connections have in common: the name of the transport and what they have of
+// target.ConnectionInfo.Security.
+type Kind struct {
+	Transport string
+	Security  target.Security
+}
+
+// Secured counts connections; those of other kinds are 0.
+type Secured map[Kind]int
+
+// Reactor is what a reactor has done since its start.
+type Reactor struct {
+	Memory             mem.PoolUsage
+	Busy, Vain, Asleep time.Duration
+	Polls, EmptyPolls  uint64
+	// Steps is the work that it found, by where: a transport or storage.
+	Steps map[string]uint64
+}
+
+// Device is what the target has made on an RDMA device.
+type Device struct {
+	Name                                        string
+	QueuePairs, CompletionQueues, MemoryRegions int64
+}
+
+// PortCounter is a counter that a driver has of a port of an RDMA device.
+type PortCounter struct {
+	Device, Port, Counter string
+	Value                 uint64
+}
+
+// Expiry is when something ends that clients or hosts need.
+type Expiry struct {
+	Name string
+	At   time.Time
+}
+
+var (
+	hostControllers = desc("host_controllers",
+		"Controllers of a host that the configuration names; 0: it has no path.", "host")
+	hostCommands = desc("host_commands_total", "Commands that were received on I/O queues.", "host")
+	hostFull     = desc("host_nearly_full_commands_total",
+		"Commands that found at least three quarters of their I/O queue in use.", "host")
+	hostRetransmits = desc("host_tcp_retransmits_total",
+		"Packets that the target has sent again to the host.", "host")
+	hostRTT = desc("host_tcp_rtt_seconds",
+		"The longest smoothed round-trip time of a connection of the host.", "host")
+	hostMargin = desc("host_keep_alive_margin_ratio",
+		"The smallest part of the keep-alive timeout that was left in the last one or two minutes.",
+		"host")
+
+	reactorTime = desc("reactor_seconds_total",
+		"Time of a reactor: busy, polling without finding work, or asleep.", "reactor", "state")
+	reactorPolls = desc("reactor_polls_total", "How often a reactor looked for work.", "reactor")
+	reactorEmpty = desc("reactor_empty_polls_total", "How often it found none.", "reactor")
+	reactorSteps = desc("reactor_steps_total",
+		"Steps of work that a reactor did, by transport, or for storage.", "reactor", "poller")
+
+	deviceQPs = desc("rdma_queue_pairs", "Queue pairs of the target on an RDMA device.", "device")
+	deviceCQs = desc("rdma_completion_queues", "Completion queues of the target.", "device")
+	deviceMRs = desc("rdma_memory_regions", "Memory regions of the target.", "device")
+	portCount = desc("rdma_port_statistic_total",
+		"A counter of the port in /sys/class/infiniband, of all that use it.", "device", "port",
+		"counter")
+
+	unsaved = desc("state_unsaved", "1 if the state file could not be written.")
+	expiry  = desc("expiry_timestamp_seconds",
+		"When a certificate or the old keys of hosts end, in Unix time.", "of")
+)
+
+// paths exports what is between the target and its hosts.
+func (c collector) paths(s sink) {
+	hosts, secured := c.src.Hosts()
+	for name := range c.src.Transports {
+		for r := range target.SecurityAuth | target.SecurityTLS + 1 {
+			if secured != nil {
+				s.gauge(bySecurity, float64(secured[Kind{name, r}]), name, r.String())
+			}
+		}
+	}
+	for _, h := range hosts {
+		if h.NQN != "" {
+			s.gauge(hostControllers, float64(h.Controllers), h.NQN)
+		}
+		s.counter(hostCommands, float64(h.Commands), h.NQN)
+		s.counter(hostFull, float64(h.NearlyFull), h.NQN)
+		s.counter(hostRetransmits, float64(h.Retransmits), h.NQN)
+		if h.RTT > 0 {
+			s.gauge(hostRTT, h.RTT.Seconds(), h.NQN)
+		}
+		if h.Margin >= 0 {
+			s.gauge(hostMargin, h.Margin, h.NQN)
+		}
+	}
+	for _, d := range c.src.Devices() {
+		s.gauge(deviceQPs, float64(d.QueuePairs), d.Name)
+		s.gauge(deviceCQs, float64(d.CompletionQueues), d.Name)
+		s.gauge(deviceMRs, float64(d.MemoryRegions), d.Name)
+	}
+	for _, p := range c.src.PortCounters() {
+		s.counter(portCount, float64(p.Value), text(p.Device), text(p.Port), text(p.Counter))
+	}
+	s.gauge(unsaved, boolean(c.src.Unsaved()))
+	for _, e := range c.src.Expiries() {
+		s.gauge(expiry, float64(e.At.Unix()), e.Name)
+	}
+}
+
+func (c collector) reactors(s sink) {
+	for i, r := range c.src.Reactors() {
+		s := s.of(strconv.Itoa(i))
+		s.gauge(reactorMemory, float64(r.Memory.Size))
+		s.gauge(reactorUsed, float64(r.Memory.Used))
+		s.gauge(reactorOrphaned, float64(r.Memory.Orphaned))
+		s.gauge(reactorWaiters, float64(r.Memory.Waiters))
+		s.counter(reactorTime, r.Busy.Seconds(), "busy")
+		s.counter(reactorTime, r.Vain.Seconds(), "polling")
+		s.counter(reactorTime, r.Asleep.Seconds(), "asleep")
+		s.counter(reactorPolls, float64(r.Polls))
+		s.counter(reactorEmpty, float64(r.EmptyPolls))
+		for poller, n := range r.Steps {
+			s.counter(reactorSteps, float64(n), poller)
+		}
+	}
+}

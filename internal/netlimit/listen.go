@@ -1,0 +1,35 @@
+package netlimit
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+)
+
+// Listen listens at a TCP address; port 0 means any free port. An error says how to fix it.
+func Listen(at netip.AddrPort) (net.Listener, error) {
+	network := "tcp6"
+	if at.Addr().Is4() { // "tcp" would take 0.0.0.0 for [::]
+		network = "tcp4"
+	}
+	l, err := net.Listen(network, at.String())
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen: %w%s", err, hint(err))
+	}
+	return l, nil
+}
+
+// hint says how to fix an error of listen(2).
+func hint(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return " (another process listens there: see ss -ltnp, or choose another port)"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return " (no interface has this address: see ip address)"
+	case errors.Is(err, syscall.EACCES):
+		return " (a port below 1024 needs CAP_NET_BIND_SERVICE; choose one above)"
+	}
+	return ""
+}

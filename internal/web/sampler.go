@@ -1,0 +1,228 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+const (
+	// every is the time between two states, slowly that between two looks at disks and at the
+	// configuration file, patience how long reactors and disks may take to answer.
+	every, slowly = 2 * time.Second, time.Minute
+	patience      = 3 * time.Second
+)
+
+// Source is what the page shows. One goroutine at a time calls Disks and Plan, another one the
+// others, which return soon, or with their context.
+type Source struct {
+	Status      func() control.Status
+	Listeners   func() []control.Listener
+	Subsystems  func() []control.Subsystem
+	Namespaces  func() []control.Namespace
+	Refusals    func() []control.Refusal
+	Events      func(since uint64) (list []control.Event, changed <-chan struct{})
+	Connections func(context.Context) ([]control.Connection, error)
+	Latency     func(context.Context) ([]Latency, error)
+	Disks       func(context.Context) ([]control.Disk, error)
+	// Plan returns what a reload would change, and ErrBusy while it cannot be known.
+	Plan func(context.Context) (control.Plan, error)
+}
+
+// ErrBusy is that of Source.Plan while the configuration is being changed.
+var ErrBusy = errors.New("the configuration is being changed")
+
+// Latency is how long the commands for a namespace took since it was added, of all hosts.
+type Latency struct {
+	Subsystem string `json:"-"`
+	NSID      uint32 `json:"-"`
+	// Counts has, by Bucket, how many commands there were.
+	Counts map[int]uint64 `json:"counts"`
+	// Stages has, by the name of a stage, how many nanoseconds commands have spent in it.
+	Stages map[string]int64 `json:"stages"`
+}
+
+// Bucket is the number of a range of durations: four of them for each power of two.
+func Bucket(ns int64) int {
+	if ns < 4 {
+		return 0
+	}
+	log := bits.Len64(uint64(ns)) - 1
+	return log<<2 | int(ns>>(log-2))&3
+}
+
+// sampler makes states while pages are open. Any goroutine may use it.
+type sampler struct {
+	src Source
+	log *slog.Logger
+	// mistaken is done when a panic is in the log.
+	mistaken sync.Once
+	ctx      context.Context // ends with close
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	pages   int
+	running bool
+	state   []byte        // JSON; nil: not yet
+	changed chan struct{} // closed when there is another state
+	slow    slow
+	looking bool // for another slow
+	looked  time.Time
+}
+
+// slow is what takes long to find out.
+type slow struct {
+	disks    []control.Disk
+	diskErr  string
+	plan     control.Plan
+	planErr  string
+	planTime time.Time // zero: not yet
+}
+
+func newSampler(src Source, log *slog.Logger) *sampler {
+	s := &sampler{src: src, log: log, changed: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+func (s *sampler) close() {
+	s.cancel()
+	s.wg.Wait()
+}
+
+// join begins to sample, unless that is done already.
+func (s *sampler) join() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pages++
+	if !s.running {
+		s.running = true
+		s.wg.Go(s.run)
+	}
+}
+
+func (s *sampler) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pages--
+}
+
+func (s *sampler) get() (state []byte, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state, s.changed
+}
+
+// run makes states until no page is open. It ends a turn later, so that pages which come and go
+// cost no more than one that stays.
+func (s *sampler) run() {
+	for s.goesOn() {
+		s.look()
+		if state := s.sample(); state != nil {
+			s.publish(state)
+		}
+		select {
+		case <-time.After(every):
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+func (s *sampler) goesOn() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = s.pages > 0 && s.ctx.Err() == nil
+	if !s.running {
+		s.state = nil
+	}
+	return s.running
+}
+
+func (s *sampler) publish(state []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = state
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// look finds out anew what takes long, in the background.
+func (s *sampler) look() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.looking || time.Since(s.looked) < slowly {
+		return
+	}
+	s.looking = true
+	found, looked := s.slow, s.looked
+	s.wg.Go(func() {
+		if !s.safely(func() { s.find(&found, &looked) }) {
+			looked = time.Now()
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.slow, s.looking, s.looked = found, false, looked
+	})
+}
+
+// find finds out what takes long. It notes when it did unless it should be tried again soon.
+func (s *sampler) find(found *slow, looked *time.Time) {
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	defer cancel()
+	disks, err := s.src.Disks(ctx)
+	found.disks, found.diskErr = disks, text(err)
+	if plan, err := s.src.Plan(s.ctx); !errors.Is(err, ErrBusy) {
+		found.plan, found.planErr, found.planTime = plan, text(err), time.Now()
+		*looked = found.planTime
+	}
+}
+
+// safely keeps a mistake in what is only shown from ending the target, as net/http and Prometheus
+// do in their goroutines.
+func (s *sampler) safely(fn func()) (ok bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			err := fmt.Errorf("%v\n%s", p, debug.Stack())
+			s.mistaken.Do(func() { // not each two seconds
+				s.log.Error("the page cannot show the state: a mistake in this program", "err", err)
+			})
+		}
+	}()
+	fn()
+	return true
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// sample makes a state, nil if that fails.
+func (s *sampler) sample() (text []byte) {
+	s.safely(func() { text = s.marshal() })
+	return text
+}
+
+func (s *sampler) marshal() []byte {
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	defer cancel()
+	s.mu.Lock()
+	found := s.slow
+	s.mu.Unlock()
+	text, err := json.Marshal(newState(ctx, &s.src, &found))
+	if err != nil {
+		return nil
+	}
+	return text
+}

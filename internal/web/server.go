@@ -1,0 +1,259 @@
+// Package web is a page that shows a browser what the target does, and is wrong with it. It can
+// change nothing. Its files are in the program; what changes comes as server-sent events, of which
+// each has the state as a whole. What browsers may hold is bounded, and nothing is sampled while no
+// page is open.
+package web
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/netlimit"
+)
+
+// The limits for browsers: more is cut off or refused.
+const (
+	readTimeout    = 5 * time.Second
+	writeTimeout   = 10 * time.Second // for each write
+	idleTimeout    = time.Minute
+	headerBytes    = 8 << 10
+	maxConnections = 32
+	maxStreams     = 12 // pages that are open
+	// streamTime is how long a page is served at once. It comes back by itself, so the place of one
+	// that is gone without a word is free then at the latest.
+	streamTime = 10 * time.Minute
+)
+
+//go:embed static
+var static embed.FS
+
+var index = template.Must(template.New("index.html").Funcs(template.FuncMap{"columns": columns}).
+	ParseFS(static, "static/index.html"))
+
+// table is an empty table of the page.
+type table struct {
+	ID, Caption string
+	Columns     []string
+}
+
+// columns are the ID, the caption and the headings of a table.
+func columns(text string) table {
+	list := strings.Split(text, "|")
+	return table{list[0], list[1], list[2:]}
+}
+
+// Config is where the page is served, and to whom.
+type Config struct {
+	// Listen is the address; port 0 means any free port.
+	Listen netip.AddrPort
+	// Wrap returns a listener with TLS; nil: there is none.
+	Wrap func(net.Listener) net.Listener
+	// Admits says whether browsers with a password are served; nil: all are.
+	Admits func(password string) bool
+	// Refused is called when a browser is not served.
+	Refused func(remote netip.AddrPort, err error)
+}
+
+// Server serves the page until Close.
+type Server struct {
+	config  Config
+	addr    netip.AddrPort
+	page    []byte
+	http    http.Server
+	serving sync.WaitGroup
+	sampler *sampler
+	streams chan struct{}
+	patient time.Duration // for each write of a stream
+
+	requests sync.RWMutex // held for reading by each request
+	closed   bool         // under requests
+}
+
+// Listen serves src. Problems of the server itself go to log.
+func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
+	l, err := netlimit.Listen(c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		config: c, addr: l.Addr().(*net.TCPAddr).AddrPort(), sampler: newSampler(src, log),
+		streams: make(chan struct{}, maxStreams), patient: writeTimeout,
+	}
+	host, _ := os.Hostname()
+	var page bytes.Buffer
+	if err := index.Execute(&page, map[string]any{"Host": host}); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	s.page = page.Bytes()
+	if c.Wrap != nil {
+		l = c.Wrap(l)
+	}
+	s.http = http.Server{
+		Handler: s.handler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	s.serving.Go(func() {
+		if err := s.http.Serve(netlimit.New(l, maxConnections)); !errors.Is(err,
+			http.ErrServerClosed) {
+			log.Error("the page is no longer served", "err", err)
+		}
+	})
+	return s, nil
+}
+
+// Addr is the address listened on, with the real port.
+func (s *Server) Addr() netip.AddrPort { return s.addr }
+
+// Close closes all connections. Nothing uses the Source when it returns.
+func (s *Server) Close() error {
+	err := s.http.Close()
+	s.serving.Wait()
+	s.requests.Lock() // requests in progress fail at their next write
+	s.closed = true
+	s.requests.Unlock()
+	s.sampler.close()
+	return err
+}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = w.Write(s.page)
+	})
+	mux.HandleFunc("GET /static/{file}", func(w http.ResponseWriter, r *http.Request) {
+		name := r.PathValue("file")
+		if path.Ext(name) == ".html" {
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeFileFS(w, r, static, "static/"+name)
+	})
+	mux.HandleFunc("GET /events", s.events)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.requests.RLock() // Close waits for it
+		defer s.requests.RUnlock()
+		if s.closed {
+			panic(http.ErrAbortHandler)
+		}
+		protect(w.Header())
+		if status, err := s.refuses(r); err != nil {
+			if status == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", `Basic realm="nvmf-target", charset="UTF-8"`)
+			}
+			w.Header().Set("Connection", "close") // it makes place for others
+			http.Error(w, err.Error(), status)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// protect lets the page load what is in this program and nothing else, run no script that is text
+// of a document, and be part of no other page.
+func protect(h http.Header) {
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; "+
+		"img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "+
+		"frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}
+
+var errPassword = errors.New("no password, or not the right one")
+
+// refuses says why a request is not served. Without TLS, which a name must have a certificate for,
+// a page elsewhere could make its own name mean this address, and so read the answers: only
+// addresses are served then. A page elsewhere cannot read other answers, but it could take streams.
+func (s *Server) refuses(r *http.Request) (status int, err error) {
+	if s.config.Wrap == nil && !isAddress(r.Host) {
+		return http.StatusMisdirectedRequest, fmt.Errorf("%q is no address: open http://%v/ "+
+			"or localhost, or set web.certificate", r.Host, s.addr)
+	}
+	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
+	if u, err := url.Parse(origin); r.URL.Path != "/" && (site == "cross-site" ||
+		site == "same-site" || origin != "" && (err != nil || u.Host != r.Host)) {
+		return http.StatusForbidden, errors.New("another page has asked for this")
+	}
+	if s.config.Admits != nil && !s.config.Admits(password(r)) {
+		remote, _ := netip.ParseAddrPort(r.RemoteAddr)
+		if r.Header.Get("Authorization") != "" { // browsers ask once without
+			s.config.Refused(remote, errPassword)
+		}
+		return http.StatusUnauthorized, errPassword
+	}
+	return 0, nil
+}
+
+func isAddress(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil || strings.EqualFold(host, "localhost")
+}
+
+// password is what a browser (Basic, RFC 7617) or a program (Bearer, RFC 6750) has sent.
+func password(r *http.Request) string {
+	if _, p, ok := r.BasicAuth(); ok {
+		return p
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return token
+}
+
+// events sends the state now and whenever there is a new one. A browser that reads slowly gets the
+// newest one next, and none that is older.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		http.Error(w, "too many pages are open", http.StatusServiceUnavailable)
+		return
+	}
+	s.sampler.join()
+	defer s.sampler.leave()
+	ctx, cancel := context.WithTimeout(r.Context(), streamTime)
+	defer cancel()
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Time{}) // reads only find out that the browser has gone
+	w.Header().Set("Content-Type", "text/event-stream")
+	text := []byte("retry: 2000\n\n")
+	for {
+		state, changed := s.sampler.get()
+		if state != nil {
+			text = append(append(append(text, "data: "...), state...), "\n\n"...)
+		}
+		_ = c.SetWriteDeadline(time.Now().Add(s.patient))
+		if _, err := w.Write(text); err != nil || c.Flush() != nil {
+			return
+		}
+		text = text[:0]
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

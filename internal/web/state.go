@@ -1,0 +1,229 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// maxRows is how many rows of a table a browser gets, those with problems first.
+const maxRows = 100
+
+// state is what a browser gets. Counters count from the start of the target; the page shows their
+// differences.
+type state struct {
+	Time       time.Time          `json:"time"`
+	Status     control.Status     `json:"status"`
+	Findings   []finding          `json:"findings"`
+	Listeners  []control.Listener `json:"listeners"`
+	Subsystems []subsystem        `json:"subsystems"`
+	Namespaces []namespace        `json:"namespaces"`
+	Total      *Latency           `json:"total"` // of all namespaces
+	Traffic    traffic            `json:"traffic"`
+	Hosts      []association      `json:"hosts"`
+	Disks      []control.Disk     `json:"disks"`
+	Refusals   []control.Refusal  `json:"refusals"`
+	Events     []control.Event    `json:"events"`
+	Plan       configuration      `json:"plan"`
+	More       map[string]int     `json:"more"` // rows that were left out, by table
+	Errors     map[string]string  `json:"errors"`
+}
+
+// traffic is what all namespaces have counted.
+type traffic struct {
+	Reads        uint64 `json:"reads"`
+	Writes       uint64 `json:"writes"`
+	ReadBytes    uint64 `json:"read_bytes"`
+	WrittenBytes uint64 `json:"written_bytes"`
+	Ready        int    `json:"ready"` // namespaces
+}
+
+// subsystem has the first of its Hosts only.
+type subsystem struct {
+	control.Subsystem
+	HostCount int `json:"host_count"`
+}
+
+type namespace struct {
+	control.Namespace
+	Latency *Latency `json:"latency"` // nil: nothing was counted
+}
+
+// association is a host at a subsystem on one path.
+type association struct {
+	Host      string  `json:"host"`
+	Subsystem string  `json:"subsystem"`
+	CNTLID    uint16  `json:"cntlid"`
+	Transport string  `json:"transport"`
+	Local     string  `json:"local"`
+	Remote    string  `json:"remote"`
+	Queues    int     `json:"queues"`
+	InFlight  int     `json:"in_flight"`
+	TLS       string  `json:"tls"`
+	Age       float64 `json:"age_seconds"`
+	KeepAlive float64 `json:"keep_alive_left_seconds"` // 0: has none
+	Read      uint64  `json:"read_bytes"`
+	Written   uint64  `json:"written_bytes"`
+}
+
+// configuration is what the configuration file would change.
+type configuration struct {
+	Known bool      `json:"known"`
+	Time  time.Time `json:"time"`
+	Error string    `json:"error"`
+	control.Plan
+}
+
+// newState asks src. What cannot be found out is missing, and Errors says why.
+func newState(ctx context.Context, src *Source, found *slow) *state {
+	s := &state{
+		Time: time.Now(), Status: src.Status(), More: map[string]int{},
+		Errors: map[string]string{}, Total: &Latency{
+			Counts: map[int]uint64{}, Stages: map[string]int64{},
+		},
+		Subsystems: []subsystem{}, Namespaces: []namespace{}, // not null
+		Plan: configuration{
+			!found.planTime.IsZero(), found.planTime, found.planErr, found.plan,
+		},
+	}
+	s.Listeners = first(s, "listeners", src.Listeners(), func(l *control.Listener) bool {
+		return l.State != "up"
+	})
+	s.Plan.Changes = first(s, "changes", s.Plan.Changes, nil)
+	for _, n := range first(s, "subsystems", src.Subsystems(), func(n *control.Subsystem) bool {
+		return n.PendingNamespaces > 0
+	}) {
+		hosts := len(n.Hosts)
+		n.Hosts = n.Hosts[:min(hosts, maxRows)]
+		s.Subsystems = append(s.Subsystems, subsystem{n, hosts})
+	}
+	s.namespaces(ctx, src)
+	s.hosts(ctx, src)
+	s.Disks = first(s, "disks", found.disks, isBad)
+	if found.diskErr != "" {
+		s.Errors["disks"] = found.diskErr
+	}
+	s.Refusals = first(s, "refusals", src.Refusals(), nil)
+	events, _ := src.Events(0)
+	slices.Reverse(events)
+	s.Events = first(s, "events", events, nil)
+	s.Findings = findings(s)
+	return s
+}
+
+// first are the rows that a browser gets.
+func first[T any](s *state, table string, rows []T, bad func(*T) bool) []T {
+	if len(rows) <= maxRows {
+		return append([]T{}, rows...)
+	}
+	s.More[table] = len(rows) - maxRows
+	if bad != nil {
+		rows = slices.Clone(rows)
+		slices.SortStableFunc(rows, func(a, b T) int {
+			return cmp.Compare(order(bad(&a)), order(bad(&b)))
+		})
+	}
+	return rows[:maxRows]
+}
+
+func order(bad bool) int {
+	if bad {
+		return 0
+	}
+	return 1
+}
+
+func isBad(d *control.Disk) bool {
+	return d.Health.State == "warning" || d.Health.State == "failing"
+}
+
+func (s *state) namespaces(ctx context.Context, src *Source) {
+	type name struct {
+		nqn  string
+		nsid uint32
+	}
+	latencies := map[name]*Latency{}
+	counted, err := src.Latency(ctx)
+	if err != nil {
+		s.Errors["latency"] = err.Error()
+	}
+	for i := range counted {
+		l := &counted[i]
+		latencies[name{l.Subsystem, l.NSID}] = l
+		for b, n := range l.Counts {
+			s.Total.Counts[b] += n
+		}
+		for stage, ns := range l.Stages {
+			s.Total.Stages[stage] += ns
+		}
+	}
+	list := src.Namespaces()
+	for i := range list {
+		n := &list[i]
+		s.Traffic.Reads += n.Reads
+		s.Traffic.Writes += n.Writes
+		s.Traffic.ReadBytes += n.ReadBytes
+		s.Traffic.WrittenBytes += n.WrittenBytes
+		if n.State == "ready" {
+			s.Traffic.Ready++
+		}
+	}
+	list = first(s, "namespaces", list, func(n *control.Namespace) bool {
+		return n.State != "ready"
+	})
+	for _, n := range list {
+		s.Namespaces = append(s.Namespaces,
+			namespace{n, latencies[name{n.Subsystem, n.NSID}]})
+	}
+}
+
+// hosts puts the queues of each controller together.
+func (s *state) hosts(ctx context.Context, src *Source) {
+	type name struct {
+		host, nqn string
+		cntlid    uint16
+	}
+	all := map[name]*association{}
+	list, err := src.Connections(ctx)
+	if err != nil {
+		s.Errors["hosts"] = err.Error()
+	}
+	for _, c := range list {
+		key := name{c.Host, c.Subsystem, c.CNTLID}
+		a := all[key]
+		if a == nil {
+			a = &association{
+				Host: c.Host, Subsystem: c.Subsystem, CNTLID: c.CNTLID, Transport: c.Transport,
+				Local: c.Local, Remote: address(c.Remote), TLS: c.TLS,
+				KeepAlive: c.KeepAliveLeftSeconds,
+			}
+			all[key] = a
+		}
+		a.Queues++
+		a.InFlight += c.InFlight
+		a.Age = max(a.Age, c.AgeSeconds)
+		a.Read += c.ReadBytes
+		a.Written += c.WrittenBytes
+	}
+	rows := make([]association, 0, len(all))
+	for _, a := range all {
+		rows = append(rows, *a)
+	}
+	slices.SortFunc(rows, func(a, b association) int {
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Subsystem, b.Subsystem),
+			cmp.Compare(a.CNTLID, b.CNTLID))
+	})
+	s.Hosts = first(s, "hosts", rows, nil)
+}
+
+// address is that of a host, whose queues have a port each.
+func address(remote string) string {
+	if a, err := netip.ParseAddrPort(remote); err == nil {
+		return a.Addr().Unmap().String()
+	}
+	return remote
+}

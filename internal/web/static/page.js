@@ -1,0 +1,338 @@
+// The page shows what the server sends, as text: nothing of it is ever parsed as HTML.
+'use strict';
+
+const kept = 150;         // how many states the charts show
+const perState = 2;       // seconds between states
+const lostAfter = 12000;  // ms without a state after which the connection is opened anew
+const hiddenFor = 300000; // ms after which a page that nobody sees lets go
+
+const $ = id => document.getElementById(id);
+const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+const make = (tag, name, text) => {
+  const node = document.createElement(tag);
+  if (name) node.className = name;
+  if (text !== undefined) node.textContent = text;
+  return node;
+};
+
+// Numbers for people.
+const scaled = (n, step, units) => {
+  let i = 0;
+  for (; Math.abs(n) >= step * 0.9995 && i < units.length - 1; i++) n /= step;
+  const digits = n === 0 || n >= 100 || (i === 0 && Number.isInteger(n)) ? 0 : n >= 10 ? 1 : 2;
+  return n.toFixed(digits) + (units[i] ? '\u00a0' + units[i] : '');
+};
+const bytes = n => scaled(n, 1024, ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB']);
+const rate = n => scaled(n, 1024, ['bytes/s', 'KiB/s', 'MiB/s', 'GiB/s', 'TiB/s']);
+const amount = n => Math.round(n).toLocaleString('en');
+const latency = ns => scaled(ns, 1000, ['ns', 'µs', 'ms', 's']);
+const short = text => text.replace(/(\.\d*?)0+(?=\D|$)/, '$1').replace(/\.(?=\D|$)/, ''); // 10.0 ms
+const clock = text => new Date(text).toLocaleTimeString('en-GB');
+const moment = text => new Date(text).toDateString() === new Date().toDateString() ? clock(text) :
+  new Date(text).toLocaleString('sv-SE'); // 2026-11-23 22:44:51
+const several = (n, thing) => `${amount(n)} ${thing}${n === 1 ? '' : 's'}`;
+const lasting = s => s >= 172800 ? `${Math.floor(s / 86400)} days` : s >= 7200 ?
+  `${Math.floor(s / 3600)} hours` : s >= 120 ? `${Math.floor(s / 60)} minutes` :
+    `${Math.floor(s)} seconds`;
+
+// A cell is a text, or {text, more, state, number}.
+function fill(id, rows, cells, key) {
+  const body = $(id), labels = body.parentNode.tHead.rows[0].cells;
+  const old = new Map([...body.rows].map(r => [r.dataset.key, r]));
+  rows.forEach((row, i) => {
+    const name = key(row);
+    let tr = old.get(name);
+    old.delete(name);
+    if (!tr) {
+      tr = make('tr');
+      tr.setAttribute('role', 'row');
+      tr.dataset.key = name;
+      for (const label of labels) {
+        const td = make('td');
+        td.setAttribute('role', 'cell');
+        td.dataset.label = label.textContent;
+        td.append(make('span'), make('small'));
+        tr.append(td);
+      }
+    }
+    if (body.rows[i] !== tr) body.insertBefore(tr, body.rows[i] || null);
+    cells(row).forEach((cell, column) => {
+      const td = tr.cells[column], c = typeof cell === 'object' ? cell : {text: cell};
+      put(td.firstChild, String(c.text));
+      put(td.lastChild, c.more || '');
+      td.lastChild.hidden = !c.more;
+      td.firstChild.className = c.state || '';
+      td.className = (c.number ? 'number' : '') + (c.text === '' && !c.more ? ' empty' : '');
+    });
+  });
+  for (const tr of old.values()) tr.remove();
+}
+
+// Rates are the differences of counters. A counter that has become less counts anew.
+const difference = (now, before) => now >= before ? now - before : 0;
+
+// histories has a list of points for each namespace, and for all: {time, reads, writes, read,
+// write, counts, stages}; a point without counts is a gap.
+const histories = new Map();
+let before = null; // the last state
+
+function remember(key, counters, latency, last, seconds) {
+  let list = histories.get(key);
+  if (!list) histories.set(key, list = []);
+  const point = {time: Date.parse(before.time) / 1000};
+  if (last) {
+    const per = name => difference(counters[name], last.counters[name]) / seconds;
+    point.reads = per('reads');
+    point.writes = per('writes');
+    point.read = per('read_bytes');
+    point.write = per('written_bytes');
+    point.counts = changes(latency && latency.counts, last.latency && last.latency.counts);
+    point.stages = changes(latency && latency.stages, last.latency && last.latency.stages);
+  }
+  list.push(point);
+  if (list.length > kept) list.shift();
+  return point;
+}
+
+function changes(now, last) {
+  const out = {};
+  for (const k in now || {}) {
+    const n = difference(now[k], (last || {})[k] || 0);
+    if (n > 0) out[k] = n;
+  }
+  return out;
+}
+
+// Latencies come by buckets, four for each power of two.
+const lowest = bucket => 2 ** (bucket >> 2) * (1 + (bucket & 3) / 4);
+function quantile(counts, q) {
+  const list = Object.keys(counts).map(Number).sort((a, b) => a - b);
+  let left = q * list.reduce((sum, b) => sum + counts[b], 0);
+  for (const b of list) {
+    left -= counts[b];
+    if (left < 0) return (lowest(b) + lowest(b + 1)) / 2;
+  }
+  return null;
+}
+
+const name = n => `${n.nsid} of ${n.subsystem}`;
+const stageNames = {wait: 'waiting', host_data: 'data of the host', backend: 'storage',
+  response: 'response'};
+const mostOf = stages => {
+  const list = Object.entries(stages || {}).sort((a, b) => b[1] - a[1]);
+  const sum = list.reduce((all, s) => all + s[1], 0);
+  return sum ? `${stageNames[list[0][0]]}, ${Math.round(100 * list[0][1] / sum)} %` : '';
+};
+const states = {ready: 'good', up: 'good', good: 'good', 'not ready': 'error', degraded: 'error',
+  pending: 'error', failed: 'error', failing: 'error', paused: 'warning', waiting: 'warning',
+  warning: 'warning', WARN: 'warning', ERROR: 'error'};
+const state = (text, more) => ({text, more, state: states[text] || 'dim'});
+const details = list => (list || []).map(a => `${a.key}: ${a.value}`).join(', ');
+
+function show(s) {
+  const started = before && before.status.started === s.status.started ? before : null;
+  const seconds = started ? (Date.parse(s.time) - Date.parse(started.time)) / 1000 : 0;
+  const last = started && seconds > 0 ? started : null;
+  before = s;
+  const total = remember('', s.traffic, s.total,
+    last && {counters: last.traffic, latency: last.total}, seconds);
+  const olds = new Map(last ? last.namespaces.map(n => [name(n), n]) : []);
+  const points = new Map(s.namespaces.map(n => {
+    const o = olds.get(name(n));
+    return [name(n), remember(name(n), n, n.latency, o && {counters: o, latency: o.latency},
+      seconds)];
+  }));
+  for (const key of histories.keys()) if (key && !points.has(key)) histories.delete(key);
+  overview(s, total);
+  namespaces(s, points);
+  tables(s, last, seconds);
+  configuration(s.plan, s.more.changes);
+  for (const table of ['namespaces', 'subsystems', 'disks', 'hosts', 'listeners', 'refusals',
+    'events']) {
+    put($(table + '-more'), s.errors[table] ? `Not known: ${s.errors[table]}.` : s.more[table] ?
+      `${amount(s.more[table])} more are not shown.` : s[table].length ? '' : 'None.');
+  }
+  choices(s.namespaces);
+  draw();
+}
+
+function overview(s, total) {
+  const wrong = s.findings.filter(f => f.severity !== 'note');
+  const worst = wrong.length ? wrong[0].severity : 'good';
+  $('verdict').dataset.state = worst;
+  put($('verdict'), wrong.length === 0 ? 'Everything is in order.' : wrong.length === 1 ?
+    'One thing needs attention.' : `${wrong.length} things need attention.`);
+  const list = $('findings');
+  s.findings.forEach((f, i) => { // what stays is left alone: changes are read aloud
+    const li = list.children[i] || list.appendChild(make('li'));
+    if (li.childElementCount === 0) li.append(make('span'), make('span'));
+    li.firstChild.className = 'tag ' + f.severity;
+    put(li.firstChild, f.severity[0].toUpperCase() + f.severity.slice(1));
+    put(li.lastChild, f.text);
+  });
+  while (list.children.length > s.findings.length) list.lastChild.remove();
+  put($('about'), `nvmf-target ${s.status.version}, running for ` +
+    lasting(s.status.uptime_seconds));
+  put($('t-namespaces'), `${s.traffic.ready} of ${s.status.namespaces + s.status.pending_namespaces}`);
+  put($('t-hosts'), amount(s.status.controllers));
+  if (!total.counts) return;
+  const p99 = quantile(total.counts, 0.99);
+  put($('t-read'), rate(total.read));
+  put($('t-write'), rate(total.write));
+  put($('t-iops'), amount(total.reads + total.writes) + '/s');
+  put($('t-p99'), p99 === null ? '–' : latency(p99));
+}
+
+function namespaces(s, points) {
+  fill('namespaces', s.namespaces, n => {
+    const p = points.get(name(n)), known = p.counts;
+    const half = known && quantile(p.counts, 0.5);
+    const errors = Object.entries(n.errors || {}).map(e => `${e[0]}: ${amount(e[1])}`);
+    if (n.timeouts) errors.push(`timeouts: ${amount(n.timeouts)}`);
+    return [
+      {text: n.nsid, more: n.subsystem},
+      state(n.state, n.write_protected ? 'write protected' : ''),
+      {text: n.size_bytes ? bytes(n.size_bytes) : '', number: true,
+        more: n.block_size_bytes ? `blocks of ${n.block_size_bytes}` : ''},
+      {text: n.backend, more: n.path},
+      {text: known ? rate(p.read) : '', more: known ? `${amount(p.reads)}/s` : '', number: true},
+      {text: known ? rate(p.write) : '', more: known ? `${amount(p.writes)}/s` : '', number: true},
+      {text: half ? `${latency(half)}, ${latency(quantile(p.counts, 0.99))}` : '', number: true},
+      known ? {text: mostOf(p.stages), number: true} : '',
+      errors.length ? {text: errors.join(', '), state: 'warning'} : 'none',
+    ];
+  }, name);
+}
+
+function tables(s, last, seconds) {
+  fill('subsystems', s.subsystems, n => [n.nqn, n.allow_any_host ? 'every host' :
+    {text: several(n.host_count, 'host'), more: (n.hosts || []).slice(0, 4).join(', ') +
+      (n.host_count > 4 ? ', …' : '')}, n.security, n.pending_namespaces ?
+    {text: `${n.namespaces} and ${n.pending_namespaces} pending`, state: 'error'} : n.namespaces,
+  n.controllers], n => n.nqn);
+  fill('disks', s.disks, d => [{text: d.name, more: d.path},
+    state(d.health.state, d.health.notes.join('; ')), {text: bytes(d.size_bytes), number: true},
+    {text: d.model || d.bus, more: d.serial}, d.health.celsius ? `${d.health.celsius} °C` : '',
+    d.health.used_percent >= 0 ? `${d.health.used_percent} %` : '', d.uses.join(', ')],
+  d => d.name);
+  const key = h => `${h.host} ${h.subsystem} ${h.cntlid}`;
+  const olds = new Map(last ? last.hosts.map(h => [key(h), h]) : []);
+  fill('hosts', s.hosts, h => {
+    const o = olds.get(key(h));
+    const per = field => o ? rate(difference(h[field], o[field]) / seconds) : '';
+    return [{text: h.host || 'not connected yet', more: h.host && `controller ${h.cntlid}`},
+      h.subsystem, {text: `${h.transport} from ${h.remote}`, more: `to ${h.local}`, number: true},
+      h.tls || 'none', h.queues, h.in_flight, {text: per('read_bytes'), number: true},
+      {text: per('written_bytes'), number: true}, lasting(h.age_seconds),
+      h.keep_alive_left_seconds ? `${Math.round(h.keep_alive_left_seconds)} seconds` : ''];
+  }, key);
+  fill('listeners', s.listeners, l => [`${l.transport} ${l.address}`, state(l.state, l.reason),
+    l.name, l.connections], l => `${l.transport} ${l.address} ${l.name}`);
+  fill('refusals', s.refusals, r => [moment(r.last), r.remote, {text: r.message, more: r.hint},
+    {text: r.received ? `received ${r.received}` : '', more: [
+      r.expected && `expected ${r.expected}`, details(r.attributes)].filter(Boolean).join(', ')},
+    amount(r.count)], r => `${r.first} ${r.remote} ${r.message} ${details(r.attributes)}`);
+  fill('events', s.events, e => [moment(e.time), state(e.level), e.message,
+    {text: '', more: details(e.attributes)}], e => String(e.id));
+}
+
+function configuration(plan, more) {
+  const list = $('changes'), changes = plan.error ? [] : plan.changes || [];
+  $('plan').dataset.state = !plan.known ? '' : plan.error || changes.length ? 'warning' : 'good';
+  put($('plan'), !plan.known ? 'Not compared yet.' : (plan.error ?
+    `The configuration file cannot be applied; what is running stays:\n${plan.error}\n` :
+    changes.length ? 'The configuration file differs. A reload would make these changes' +
+      (more ? `, and ${amount(more)} more.\n` : '.\n') :
+      'The target runs what the configuration file says.\n') + `Compared at ${clock(plan.time)}.`);
+  changes.forEach((c, i) => put(list.children[i] || list.appendChild(make('li')), c.text +
+    (c.needs_restart ? ' (needs a restart)' : '')));
+  while (list.children.length > changes.length) list.lastChild.remove();
+}
+
+function choices(list) {
+  const select = $('which'), want = ['', ...list.map(name)];
+  if (select.options.length === want.length &&
+    want.every((w, i) => select.options[i].value === w)) return;
+  const chosen = select.value;
+  select.replaceChildren(...want.map(w => {
+    const o = make('option', '', w === '' ? 'All namespaces' : 'Namespace ' + w);
+    o.value = w;
+    return o;
+  }));
+  select.value = want.includes(chosen) ? chosen : '';
+}
+
+function draw() {
+  if (document.hidden) return;
+  const points = histories.get($('which').value) || [];
+  for (const p of plots) p(points);
+  heat(points);
+}
+
+// The connection.
+let source = null, watchdog = 0, failing = false, hidden = 0;
+function watch(ms) {
+  clearTimeout(watchdog);
+  watchdog = setTimeout(lost, ms);
+}
+function live(text, which) {
+  put($('live'), text);
+  $('live').dataset.state = which;
+  document.body.classList.toggle('stale', which === 'lost');
+}
+function connect() {
+  if (source) source.close();
+  failing = false;
+  watch(lostAfter);
+  source = new EventSource('events');
+  source.onmessage = e => {
+    failing = false;
+    watch(lostAfter);
+    live('Live', 'live');
+    show(JSON.parse(e.data));
+  };
+  source.onerror = () => { // it tries again by itself, unless it was refused
+    if (!failing) watch(source.readyState === EventSource.CLOSED ? 1000 : 4000);
+    failing = true;
+  };
+}
+function lost() {
+  source.close();
+  live(before ? `Connection lost: this was at ${clock(before.time)}. Trying again.` :
+    'The target does not answer, or too many pages are open. Trying again.', 'lost');
+  setTimeout(connect, 2000);
+}
+function pause() {
+  source.close();
+  clearTimeout(watchdog);
+  source = null;
+}
+
+const themes = ['system', 'light', 'dark'];
+function theme(name) {
+  if (name === 'system') delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  put($('theme'), 'Theme: ' + name);
+  try { localStorage.setItem('theme', name); } catch { /* it is not remembered then */ }
+  draw();
+}
+
+$('theme').addEventListener('click', () => {
+  const now = document.documentElement.dataset.theme || 'system';
+  theme(themes[(themes.indexOf(now) + 1) % themes.length]);
+});
+$('which').addEventListener('change', draw);
+addEventListener('resize', draw);
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
+document.addEventListener('visibilitychange', () => {
+  clearTimeout(hidden);
+  if (document.hidden) hidden = setTimeout(pause, hiddenFor);
+  else if (source) draw();
+  else connect();
+});
+plot('throughput', ['read', 'write'], rate);
+plot('iops', ['reads', 'writes'], v => amount(v));
+let saved = 'system';
+try { saved = localStorage.getItem('theme'); } catch { /* as above */ }
+theme(themes.includes(saved) ? saved : 'system');
+connect();

@@ -1,0 +1,322 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m, func() error { return nil }) }
+
+const testTimeout = 20 * time.Second
+
+// source has nothing, but for what a test sets, and counts how often it is asked.
+func source(asked *atomic.Int64) Source {
+	return Source{
+		Status: func() control.Status {
+			asked.Add(1)
+			return control.Status{}
+		},
+		Listeners:   func() []control.Listener { return nil },
+		Subsystems:  func() []control.Subsystem { return nil },
+		Namespaces:  func() []control.Namespace { return nil },
+		Refusals:    func() []control.Refusal { return nil },
+		Events:      func(uint64) ([]control.Event, <-chan struct{}) { return nil, nil },
+		Connections: func(context.Context) ([]control.Connection, error) { return nil, nil },
+		Latency:     func(context.Context) ([]Latency, error) { return nil, nil },
+		Disks:       func(context.Context) ([]control.Disk, error) { return nil, nil },
+		Plan:        func(context.Context) (control.Plan, error) { return control.Plan{}, nil },
+	}
+}
+
+func serve(t *testing.T, c Config, src Source) *Server {
+	t.Helper()
+	c.Listen = netip.MustParseAddrPort("127.0.0.1:0")
+	s, err := Listen(c, src, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// ask sends a request, whose body must be closed.
+func ask(t *testing.T, s *Server, method, path string, header map[string]string) *http.Response {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, method,
+		fmt.Sprintf("http://%v%s", s.Addr(), path), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range header {
+		if r.Header.Set(k, v); k == "Host" {
+			r.Host = v
+		}
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	a, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Body.Close() })
+	return a
+}
+
+// TestRequests: only what belongs to the page is served, by GET, to those who ask for this address
+// and know the password; every answer has the policy.
+func TestRequests(t *testing.T) {
+	var asked, refused atomic.Int64
+	open := serve(t, Config{}, source(&asked))
+	locked := serve(t, Config{
+		Admits:  func(p string) bool { return p == "right" },
+		Refused: func(netip.AddrPort, error) { refused.Add(1) },
+	}, source(&asked))
+	basic := func(p string) map[string]string {
+		r := http.Request{Header: http.Header{}}
+		r.SetBasicAuth("any", p)
+		return map[string]string{"Authorization": r.Header.Get("Authorization")}
+	}
+	header := func(k, v string) map[string]string { return map[string]string{k: v} }
+	for _, c := range []struct {
+		s            *Server
+		method, path string
+		header       map[string]string
+		want         int
+	}{
+		{open, "GET", "/", nil, 200},
+		{open, "GET", "/static/page.js", nil, 200},
+		{open, "GET", "/static/icon.svg", nil, 200},
+		{open, "GET", "/static/index.html", nil, 404},
+		{open, "GET", "/static/", nil, 404},
+		{open, "GET", "/static/..%2fserver.go", nil, 400},
+		{open, "GET", "/v1/status", nil, 404},
+		{open, "POST", "/", nil, 405},
+		{open, "PUT", "/events", nil, 405},
+		{open, "DELETE", "/static/page.js", nil, 405},
+		{open, "GET", "/", header("Host", "evil.example"), 421},
+		{open, "GET", "/", header("Host", "evil.example:80"), 421},
+		{open, "GET", "/", header("Host", "127.0.0.1.evil.example"), 421},
+		{open, "GET", "/", header("Host", "localhost:1"), 200},
+		{open, "GET", "/", header("Host", "[::1]:1"), 200},
+		{open, "GET", "/events", header("Sec-Fetch-Site", "cross-site"), 403},
+		{open, "GET", "/events", header("Origin", "http://evil.example"), 403},
+		{open, "GET", "/events", header("Origin", "null"), 403},
+		{open, "GET", "/", header("Sec-Fetch-Site", "cross-site"), 200}, // a link
+		{locked, "GET", "/", nil, 401},
+		{locked, "GET", "/events", basic("wrong"), 401},
+		{locked, "GET", "/", basic("right"), 200},
+		{locked, "GET", "/", header("Authorization", "Bearer right"), 200},
+		{locked, "GET", "/", header("Authorization", "Bearer wrong"), 401},
+		{locked, "GET", "/", header("Authorization", "right"), 401},
+	} {
+		a := ask(t, c.s, c.method, c.path, c.header)
+		if a.StatusCode != c.want {
+			t.Errorf("%s %s %v: %s, want %d", c.method, c.path, c.header, a.Status, c.want)
+		}
+		p := a.Header.Get("Content-Security-Policy")
+		if !strings.Contains(p, "default-src 'none'") || strings.Contains(p, "unsafe") {
+			t.Errorf("%s %s: the policy is %q", c.method, c.path, p)
+		}
+	}
+	if n := refused.Load(); n != 3 {
+		t.Errorf("%d refusals are told of", n)
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the target was asked %d times, and nobody looks", n)
+	}
+}
+
+// next reads the next state of a stream.
+func next(t *testing.T, r *bufio.Reader) (s state) {
+	t.Helper()
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, ok := strings.CutPrefix(line, "data: "); ok {
+			if err := json.Unmarshal([]byte(text), &s); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+	}
+}
+
+// TestStreams: pages share one sampler; too many are refused, and have place again when others
+// have gone.
+func TestStreams(t *testing.T) {
+	var asked atomic.Int64
+	s := serve(t, Config{}, source(&asked))
+	var open []*http.Response
+	for range maxStreams {
+		a := ask(t, s, "GET", "/events", nil)
+		next(t, bufio.NewReader(a.Body))
+		open = append(open, a)
+	}
+	if n := asked.Load(); n > 2 {
+		t.Errorf("%d pages have asked the target %d times", maxStreams, n)
+	}
+	if a := ask(t, s, "GET", "/events", nil); a.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("one more page: %s", a.Status)
+	}
+	for _, a := range open {
+		_ = a.Body.Close()
+	}
+	for end := time.Now().Add(testTimeout); ; {
+		a := ask(t, s, "GET", "/events", nil)
+		if _ = a.Body.Close(); a.StatusCode == http.StatusOK {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the places of pages that have gone stay taken")
+		}
+	}
+	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+		s.sampler.mu.Lock()
+		running := s.sampler.running
+		s.sampler.mu.Unlock()
+		if !running {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the target is asked, and nobody looks")
+		}
+	}
+}
+
+// TestStalledReader: who reads nothing loses its connection, and keeps neither others from their
+// states nor the server from its end. A target that is busy, or whose lists are long, is shown as
+// far as it is known.
+func TestStalledReader(t *testing.T) {
+	var asked atomic.Int64
+	src := source(&asked)
+	long := strings.Repeat("<b>", 1000)
+	src.Namespaces = func() []control.Namespace {
+		list := make([]control.Namespace, 5000)
+		for i := range list {
+			list[i] = control.Namespace{
+				Subsystem: long, NSID: uint32(i + 1), State: "ready", Reads: 1,
+			}
+			if i >= 4000 {
+				list[i].State = "degraded"
+			}
+		}
+		return list
+	}
+	src.Latency = func(context.Context) ([]Latency, error) { return nil, errors.New("too busy") }
+	src.Plan = func(context.Context) (control.Plan, error) {
+		return control.Plan{Changes: make([]control.Change, 5000)}, errors.New("no such file")
+	}
+	src.Subsystems = func() []control.Subsystem {
+		return []control.Subsystem{{Hosts: make([]string, 5000)}}
+	}
+	s := serve(t, Config{}, src)
+	s.patient = 200 * time.Millisecond
+	for range maxStreams - 1 {
+		c, err := net.Dial("tcp", s.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.(*net.TCPConn).SetReadBuffer(4096)
+		_, _ = io.WriteString(c, "GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+	}
+	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
+	got := next(t, r)
+	for got.Plan.Error == "" || len(s.streams) > 1 {
+		got = next(t, r)
+	}
+	if len(got.Namespaces) != maxRows || got.More["namespaces"] != 5000-maxRows ||
+		got.Namespaces[0].NSID != 4001 || got.Traffic.Ready != 4000 || got.Traffic.Reads != 5000 {
+		t.Errorf("%d namespaces, %d more, first %d, %d reads", len(got.Namespaces),
+			got.More["namespaces"], got.Namespaces[0].NSID, got.Traffic.Reads)
+	}
+	if len(got.Plan.Changes) != maxRows || got.More["changes"] != 5000-maxRows ||
+		len(got.Subsystems[0].Hosts) != maxRows || got.Subsystems[0].HostCount != 5000 {
+		t.Errorf("%d changes, %d more, %d of %d hosts", len(got.Plan.Changes),
+			got.More["changes"], len(got.Subsystems[0].Hosts), got.Subsystems[0].HostCount)
+	}
+	if got.Errors["latency"] != "too busy" || got.Plan.Error != "no such file" {
+		t.Errorf("errors %v, plan %q", got.Errors, got.Plan.Error)
+	}
+	texts := fmt.Sprint(got.Findings)
+	for _, want := range []string{
+		"is degraded", "besides: 995", "cannot be applied", "too busy",
+	} {
+		if !strings.Contains(texts, want) {
+			t.Errorf("no finding %q: %.500s", want, texts)
+		}
+	}
+}
+
+// TestBucket: buckets are in order, and a power of two begins one.
+func TestBucket(t *testing.T) {
+	last := 0
+	for ns := int64(0); ns < 1<<20; ns++ {
+		b := Bucket(ns)
+		if b < last || b > last+8 || ns >= 4 && ns&(ns-1) == 0 && b == last {
+			t.Fatalf("%d ns: bucket %d after %d", ns, b, last)
+		}
+		last = b
+	}
+}
+
+// TestPanic: a mistake in what is only shown ends neither the target nor the page.
+func TestPanic(t *testing.T) {
+	var asked atomic.Int64
+	src := source(&asked)
+	src.Disks = func(context.Context) ([]control.Disk, error) { panic("disks") }
+	status := src.Status
+	src.Status = func() control.Status {
+		if status(); asked.Load() == 1 {
+			panic("status")
+		}
+		return control.Status{Version: "1"}
+	}
+	s := serve(t, Config{}, src)
+	got := next(t, bufio.NewReader(ask(t, s, "GET", "/events", nil).Body))
+	if got.Status.Version != "1" {
+		t.Errorf("%+v", got.Status)
+	}
+	if got.Namespaces == nil || got.Subsystems == nil {
+		t.Error("the page needs lists, not null")
+	}
+}
+
+// TestClosePlan: a program that prints keys does not hold up the end.
+func TestClosePlan(t *testing.T) {
+	var asked atomic.Int64
+	src, begun := source(&asked), make(chan struct{})
+	src.Plan = func(ctx context.Context) (control.Plan, error) {
+		close(begun)
+		<-ctx.Done()
+		return control.Plan{}, ctx.Err()
+	}
+	s := serve(t, Config{}, src)
+	ask(t, s, "GET", "/events", nil)
+	<-begun
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

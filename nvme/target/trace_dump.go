@@ -1,0 +1,155 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+)
+
+// What is recorded of a queue is kept when it fails, and when a command has taken too long, so that
+// it can be read later. How much that is, and how often it happens, does not depend on peers.
+const (
+	// maxDumps is how many dumps there are, maxDumpsOfPeer those of queues from one address, and
+	// dumpsFor how long.
+	maxDumps, maxDumpsOfPeer = 32, 8
+	dumpsFor                 = 24 * time.Hour
+	// dumpEvery is the least time in which an address makes maxDumpsOfPeer of them.
+	dumpEvery = 10 * time.Second
+	// watchdogAfter is how long a command may take, in nanoseconds: hosts give up after 30 s
+	// (Linux io_timeout). watchdogEvery is how often the queue is kept then.
+	watchdogAfter = int64(5e9)
+	watchdogEvery = int64(60e9)
+	// mostFatal is how many queues of a reactor are kept when it fails.
+	mostFatal = 64
+
+	dumpHint = "nvmf-target trace --dumps shows its last commands"
+)
+
+// failure is the end of a controller that nobody has asked for.
+type failure struct{ text string }
+
+func (f *failure) Error() string { return f.text }
+
+// traceDumps are the dumps of all reactors.
+type traceDumps struct {
+	mu   sync.Mutex
+	list []*TraceQueue // oldest first
+}
+
+// allows says whether a queue of a peer may be kept now.
+func (d *traceDumps) allows(peer netip.Addr, now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.expire(now)
+	oldest, n := d.of(peer)
+	return n < maxDumpsOfPeer || now.Sub(d.list[oldest].Time) >= dumpEvery
+}
+
+// of returns the index of the oldest dump of a peer, and how many it has. The caller holds d.mu.
+func (d *traceDumps) of(peer netip.Addr) (oldest, n int) {
+	for i, q := range slices.Backward(d.list) {
+		if q.Remote.Addr() == peer {
+			oldest = i
+			n++
+		}
+	}
+	return oldest, n
+}
+
+// expire drops what is too old. The caller holds d.mu.
+func (d *traceDumps) expire(now time.Time) {
+	d.list = slices.DeleteFunc(d.list,
+		func(q *TraceQueue) bool { return now.Sub(q.Time) >= dumpsFor })
+}
+
+// add keeps a queue in place of older ones. Other reactors may have added some since allows.
+func (d *traceDumps) add(q *TraceQueue) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if oldest, n := d.of(q.Remote.Addr()); n >= maxDumpsOfPeer {
+		d.list = slices.Delete(d.list, oldest, oldest+1)
+	} else if len(d.list) >= maxDumps {
+		d.list = slices.Delete(d.list, 0, 1)
+	}
+	d.list = append(d.list, q)
+}
+
+// TraceDumps returns what was kept of queues that have failed, or had commands that took too long,
+// oldest first. It is not to be changed.
+func (t *Target) TraceDumps(f TraceFilter) []*TraceQueue {
+	t.dumps.mu.Lock()
+	defer t.dumps.mu.Unlock()
+	t.dumps.expire(time.Now())
+	return slices.DeleteFunc(slices.Clone(t.dumps.list),
+		func(q *TraceQueue) bool { return !f.selects(q.HostNQN, q.SubNQN, q.QID) })
+}
+
+// dumpFailed keeps the queue if its end is an error. Reactor only, from Handler.Close.
+func (s *session) dumpFailed() {
+	if s.trace == nil {
+		return
+	}
+	failed, _ := errors.AsType[*failure](s.why)
+	reporter, _ := s.q.(fabric.FailureReporter)
+	reason := ""
+	switch {
+	case failed != nil:
+		reason = failed.text
+	case s.why != nil: // it is wanted
+	case reporter != nil && reporter.Failure() != nil:
+		reason = reporter.Failure().Error()
+	case s.qid != 0 && (s.outstanding > 0 || s.abandoned):
+		reason = "the host left while commands were outstanding"
+	}
+	if reason != "" && s.dump(reason) {
+		s.ctrl.dumped.Store(true)
+	}
+}
+
+// watchdog keeps the queue, one of whose commands takes or has taken so long, in nanoseconds.
+func (s *session) watchdog(took int64) {
+	now := s.h.loop.Now()
+	if s.trace == nil || s.watched != 0 && now-s.watched < watchdogEvery {
+		return
+	}
+	s.watched = now
+	duration := time.Duration(took).Round(time.Millisecond)
+	if s.dump(fmt.Sprintf("a command takes %v", duration)) {
+		s.ctrl.peerLog().Warn("a command takes long", "duration", duration, "subsystem",
+			s.ctrl.sub.nqn, "host", s.ctrl.hostNQN, "qid", s.qid, "hint", dumpHint)
+	}
+}
+
+// dump keeps what is recorded, if there is room. Reactor only.
+func (s *session) dump(reason string) bool {
+	keep := s.h.t.dumps.allows(s.info.Remote.Addr(), time.Now())
+	if keep {
+		s.h.t.dumps.add(s.snapshot(reason))
+	}
+	return keep
+}
+
+// snapshot describes everything that is recorded. Reactor only.
+func (s *session) snapshot(reason string) *TraceQueue {
+	from := new(traceCopy)
+	s.copyTrace(from)
+	q, _ := s.queue(from, 0, false)
+	q.Reason = reason
+	return q
+}
+
+// FatalTrace returns what is recorded of some queues of the reactor, which has failed. The caller
+// is its goroutine.
+func (h *Handler) FatalTrace(reason string) (list []*TraceQueue) {
+	for s := range h.sessions.All() {
+		if s.trace != nil && len(list) < mostFatal {
+			list = append(list, s.snapshot(reason))
+		}
+	}
+	return list
+}

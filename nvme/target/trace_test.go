@@ -1,0 +1,272 @@
+package target
+
+import (
+	"net/netip"
+	"reflect"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+var allQueues = TraceFilter{QID: -1}
+
+// trace reads what a Tracer has.
+func (r *harness) trace(t *Tracer) (list []*TraceQueue) {
+	r.t.Helper()
+	r.during(func() error {
+		return t.Read(r.t.Context(), func(q *TraceQueue) error {
+			list = append(list, q)
+			return nil
+		})
+	})
+	return list
+}
+
+// traceIO is what is recorded of the only I/O queue.
+func (r *harness) traceIO() *TraceQueue {
+	r.t.Helper()
+	list := r.trace(r.target.NewTracer(TraceFilter{testHost, testSub, 1}, false))
+	if len(list) != 1 {
+		r.t.Fatalf("%d queues", len(list))
+	}
+	return list[0]
+}
+
+func block() []byte { return make([]byte, 512) }
+
+// TestRecordSize: what transports count for a ring is what it takes.
+func TestRecordSize(t *testing.T) {
+	if n := reflect.TypeFor[[TraceDepth]record]().Size(); n != fabric.HandlerMemory {
+		t.Errorf("%d bytes, %d are counted", n, fabric.HandlerMemory)
+	}
+}
+
+// TestTrace: what is recorded of commands that succeed, fail, and are not completed.
+func TestTrace(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	write := rw(nvme.NVMWrite, 1, 3, 1, block())
+	write.SQE.SetCDW(12, uint32(nvme.RWFUA))
+	r.ok(h.io[0], write)
+	r.status(h.io[0], rw(nvme.NVMRead, 1, 1<<40, 2, make([]byte, 1024)), outOfRange)
+	dev.Hold(nil)
+	held := r.send(h.io[0], rw(nvme.NVMRead, 1, 4, 1, block()))
+	r.w.Advance(time.Second)
+	q := r.traceIO()
+	if len(q.Commands) != 4 || q.Missed != 0 || q.Reason != "" || q.QID != 1 ||
+		q.HostNQN != testHost || q.SubNQN != testSub {
+		t.Fatalf("%+v", q)
+	}
+	for i, want := range []TraceCommand{
+		{
+			Number: 1, State: TraceDone, Name: "Connect", Opcode: nvme.FabricsOpcode,
+			FabricsType: nvme.FabricsConnect,
+		},
+		{
+			Number: 2, State: TraceDone, Name: "Write", Opcode: nvme.NVMWrite, NSID: 1, CDW10: 3,
+			Blocks: 1, FUA: true, Length: 512,
+		},
+		{
+			Number: 3, State: TraceDone, Name: "Read", Opcode: nvme.NVMRead, NSID: 1,
+			CDW10: 1 << 40, CDW12: 1, Blocks: 2, Status: outOfRange | nvme.More,
+		},
+		{
+			State: TraceExecuting, Name: "Read", Opcode: nvme.NVMRead, NSID: 1, CDW10: 4,
+			Blocks: 1, Length: 512,
+		},
+	} {
+		got := q.Commands[i]
+		if i == 0 {
+			want.Length = got.Length
+		}
+		if age := q.Time.Sub(got.Start); age < time.Second || age > time.Minute {
+			t.Errorf("%v old", age)
+		}
+		got.Start, got.Stages, got.CID = time.Time{}, want.Stages, 0
+		if got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	dev.Release()
+	r.until("it completes", func() bool { return held.Done })
+	last := r.traceIO().Commands[3]
+	if last.State != TraceDone || last.Stages[fabric.StageBackend] < time.Second {
+		t.Errorf("%+v", last)
+	}
+	r.dial(0) // nothing is known of its peer
+	if n := len(r.trace(r.target.NewTracer(allQueues, false))); n != 2 {
+		t.Errorf("%d queues", n)
+	}
+}
+
+// TestFollowTrace: who follows sees each command once, and how many there were in between.
+func TestFollowTrace(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(1)
+	tr := r.target.NewTracer(TraceFilter{QID: 1}, true)
+	want := uint64(1) // Connect
+	for _, n := range []int{0, 5, TraceDepth, TraceDepth + 7} {
+		for i := range n {
+			r.ok(h.io[0], rw(nvme.NVMRead, 1, uint64(i%8), 1, block()))
+		}
+		seen := uint64(0)
+		for _, q := range r.trace(tr) {
+			seen += q.Missed + uint64(len(q.Commands))
+			if len(q.Commands) > TraceDepth || q.Missed > 0 != (n > TraceDepth) {
+				t.Errorf("%d commands, %d missed of %d", len(q.Commands), q.Missed, n)
+			}
+		}
+		if want += uint64(n); seen != want {
+			t.Errorf("%d of %d commands", seen, want)
+		}
+		want = 0
+		if list := r.trace(tr); len(list) > 0 {
+			t.Errorf("again: %+v", list[0])
+		}
+	}
+	loop := &countingLoop{Loop: r.target.handlers[0].loop}
+	r.target.handlers[0].loop = loop
+	if r.trace(tr); loop.posts.Load() != 1 {
+		t.Errorf("%d messages to a reactor whose queues are idle", loop.posts.Load())
+	}
+	h.hangUp()
+	r.until("the queues have ended", func() bool { return r.target.Sessions() == 0 })
+	if r.trace(tr); len(tr.read) > 0 {
+		t.Errorf("%d queues that have ended are known", len(tr.read))
+	}
+}
+
+type countingLoop struct {
+	fabric.Loop
+	posts atomic.Int32
+}
+
+func (l *countingLoop) Post(fn func()) {
+	l.posts.Add(1)
+	l.Loop.Post(fn)
+}
+
+// TestTraceDumps: what is kept of queues that fail, and only of these.
+func TestTraceDumps(t *testing.T) {
+	const left = "the host left while commands were outstanding"
+	for name, tc := range map[string]struct {
+		do   func(r *harness, h *host, hold func())
+		want []string // reasons
+	}{
+		"the host goes": {func(_ *harness, h *host, _ func()) { h.io[0].HangUp() }, nil},
+		"the host goes with a command at the device": {func(_ *harness, h *host, hold func()) {
+			hold()
+			h.io[0].HangUp()
+		}, []string{left}},
+		"the host goes before its data comes": {func(r *harness, h *host, _ func()) {
+			c := rw(nvme.NVMWrite, 1, 0, 1, block())
+			c.Late = true
+			r.send(h.io[0], c)
+			h.io[0].HangUp()
+		}, []string{left}},
+		"an operator": {func(r *harness, _ *host, hold func()) {
+			hold()
+			r.target.DisconnectHost(testHost, "")
+		}, nil},
+		"keep alive": {func(r *harness, h *host, _ func()) {
+			r.target.find(testSub).lookup(h.cntlid).expire()
+		}, []string{"keep alive timer expired after 1s", "keep alive timer expired after 1s"}},
+		"the watchdog": {func(r *harness, _ *host, hold func()) {
+			hold()
+			for range 14 { // in which the timer runs
+				r.w.Advance(500 * time.Millisecond)
+			}
+		}, []string{"a command takes 5s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sub, dev := hangingSubsystem(t)
+			sub.Namespaces[0].Timeout = time.Minute
+			r := newHarness(t, 1, sub)
+			h := r.connectHost(1)
+			tc.do(r, h, func() {
+				dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpRead })
+				r.send(h.io[0], rw(nvme.NVMRead, 1, 4, 1, block()))
+				r.until("the device has it", func() bool { return dev.Held() == 1 })
+			})
+			r.w.Settle()
+			dumps := r.target.TraceDumps(allQueues)
+			for i, q := range dumps {
+				if i >= len(tc.want) || q.Reason != tc.want[i] || len(q.Commands) == 0 {
+					t.Errorf("kept: %q, %d commands", q.Reason, len(q.Commands))
+				}
+				last := q.Commands[len(q.Commands)-1]
+				if q.QID == 1 && q.Reason != "" && (last.Opcode == nvme.NVMRead) !=
+					(last.State == TraceExecuting) {
+					t.Errorf("%+v", last)
+				}
+			}
+			if len(dumps) != len(tc.want) {
+				t.Errorf("%d dumps, want %d", len(dumps), len(tc.want))
+			}
+			dev.Release()
+		})
+	}
+}
+
+// TestManyDumps: a peer has its share of them, and makes them no faster than allowed; they end.
+func TestManyDumps(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	d, now := &r.target.dumps, time.Now()
+	keep := func(remote int) bool {
+		i := info(nvme.TransportTCP)
+		i.Remote = testAddr(remote)
+		ok := d.allows(i.Remote.Addr(), now)
+		if ok {
+			d.add(&TraceQueue{Remote: i.Remote, Time: now})
+		}
+		return ok
+	}
+	count := func(remote int) (n int) {
+		for _, q := range r.target.TraceDumps(allQueues) {
+			if q.Remote == testAddr(remote) {
+				n++
+			}
+		}
+		return n
+	}
+	for range maxDumpsOfPeer {
+		if !keep(1) {
+			t.Error("the first ones are not kept")
+		}
+	}
+	if keep(1) || !keep(2) {
+		t.Error("one address keeps more than its share, or another one keeps none")
+	}
+	if now = now.Add(dumpEvery); !keep(1) || count(1) != maxDumpsOfPeer {
+		t.Errorf("%d of one address", count(1))
+	}
+	for i := range 100 {
+		keep(3 + i)
+	}
+	if n := len(r.target.TraceDumps(allQueues)); n != maxDumps {
+		t.Errorf("%d are kept", n)
+	}
+	for i := range 2 * maxDumps { // of reactors that were all allowed to
+		d.add(&TraceQueue{Remote: testAddr(i % 6), Time: now})
+	}
+	if n, of1 := len(r.target.TraceDumps(allQueues)), count(1); n > maxDumps ||
+		of1 > maxDumpsOfPeer {
+		t.Errorf("%d are kept, %d of one address", n, of1)
+	}
+	d.mu.Lock()
+	d.expire(now.Add(dumpsFor))
+	left := len(d.list)
+	d.mu.Unlock()
+	if left > 0 {
+		t.Errorf("%d are left", left)
+	}
+}
+
+func testAddr(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 1)
+}

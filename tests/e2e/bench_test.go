@@ -1,0 +1,255 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/bench"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// connection is what "nvmf-target bench" is told of namespace 2.
+func (h *harness) connection(transport string) bench.Connection {
+	kind := map[string]nvme.TransportType{"tcp": nvme.TransportTCP, "rdma": nvme.TransportRDMA}
+	return bench.Connection{
+		Transport: transport, Address: h.addrs[kind[transport]].String(), Subsystem: subNQN,
+		HostNQN: hostNQN, NSID: 2, Timeout: timeout,
+		Verbs: func() verbs.Provider { return h.fabric.Provider("host") },
+	}
+}
+
+func benchSettings(rw string) bench.Settings {
+	return bench.Settings{
+		RW: rw, BlockSize: "4k", Depth: 8, Jobs: 2, MixRead: 50, Threads: 1, Passes: 1,
+		Runtime: 100 * time.Millisecond, DestroyData: true,
+	}
+}
+
+func eachBench(t *testing.T, fn func(t *testing.T, h *harness, c bench.Connection)) {
+	for _, transport := range []string{"tcp", "rdma"} {
+		t.Run(transport, func(t *testing.T) {
+			h := newHarness(t, options{queueDepth: 32})
+			fn(t, h, h.connection(transport))
+			h.until("hosts to leave", func() bool { return h.target.Sessions() == 0 })
+		})
+	}
+}
+
+// TestBench: each pattern and each profile does what it is to do, and disconnects.
+func TestBench(t *testing.T) {
+	eachBench(t, func(t *testing.T, h *harness, c bench.Connection) {
+		for _, rw := range bench.Patterns {
+			s := benchSettings(rw)
+			s.Flush = 4
+			r, err := bench.Measure(testContext(t), c, s, "e2e", nil)
+			h.must(err)
+			g := r.Runs[0].Groups[0]
+			reads, writes := strings.HasSuffix(rw, "read"), strings.HasSuffix(rw, "write")
+			if (g.Reads == nil) != writes || (g.Writes == nil) != reads || g.Flush == nil {
+				t.Errorf("%s: %+v", rw, g)
+			}
+		}
+		for _, p := range bench.Profiles() {
+			s := benchSettings("")
+			s.Profile = p
+			r, err := bench.Measure(testContext(t), c, s, "e2e", nil)
+			h.must(err)
+			for _, run := range r.Runs {
+				for _, g := range run.Groups {
+					if g.Reads == nil && g.Writes == nil {
+						t.Errorf("%s: %s has done nothing", p, g.Name)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestBenchRefusals: what is refused before anything is written, and what is said.
+func TestBenchRefusals(t *testing.T) {
+	h := newHarness(t, options{})
+	type con = bench.Connection
+	type set = bench.Settings
+	for want, change := range map[string]func(*con, *set){
+		"overwrite namespace 2 of " + subNQN: func(_ *con, s *set) { s.DestroyData = false },
+		"blocks of 4096 bytes":               func(_ *con, s *set) { s.BlockSize = "512" },
+		"takes at most 1048576":              func(_ *con, s *set) { s.BlockSize = "2m" },
+		"has at most 127 commands":           func(_ *con, s *set) { s.Depth = 128 },
+		"namespace 9: ":                      func(c *con, _ *set) { c.NSID = 9 },
+		"--offset \"65m\"":                   func(_ *con, s *set) { s.Offset = "65m" },
+		"see --host-nqn":                     func(c *con, _ *set) { c.Subsystem = otherSub },
+		"want HOST or HOST:PORT":             func(c *con, _ *set) { c.Address = ":4420" },
+		"must be tcp or rdma":                func(c *con, _ *set) { c.Transport = "fc" },
+	} {
+		c, s := h.connection("tcp"), benchSettings("randwrite")
+		change(&c, &s)
+		r, err := bench.Measure(testContext(t), c, s, "e2e", nil)
+		if err == nil || !strings.Contains(err.Error(), want) || r != nil && len(r.Runs) > 0 {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// redirected is storage that takes what is at one place to another.
+type redirected struct {
+	backend.Device
+	op       backend.Op
+	from, to int64
+	skip     *int // so many times before that
+}
+
+type redirectedChannel struct {
+	backend.Channel
+	d *redirected
+}
+
+func (d *redirected) OpenChannel(r backend.Reactor) (backend.Channel, error) {
+	c, err := d.Device.OpenChannel(r)
+	return &redirectedChannel{c, d}, err
+}
+
+func (c *redirectedChannel) Submit(ios []*backend.IO) int {
+	for _, io := range ios {
+		if io.Op == c.d.op && io.Off == c.d.from {
+			if *c.d.skip--; *c.d.skip < 0 {
+				io.Off = c.d.to
+			}
+		}
+	}
+	return c.Channel.Submit(ios)
+}
+
+// TestBenchVerify: data that is lost, old or misplaced is found; good data is not, neither by the
+// run that has written it nor by one afterwards.
+func TestBenchVerify(t *testing.T) {
+	const block, elsewhere = 100, 8000
+	for want, d := range map[string]*redirected{
+		"": {from: -1, skip: new(int)},
+		"block 100 is all zeroes: what was written is lost": {
+			op: backend.OpWrite, from: block * 4096, to: elsewhere * 4096, skip: new(int),
+		},
+		"block 100 has the data of pass 1, not of pass 2: a lost write": {
+			op: backend.OpWrite, from: block * 4096, to: elsewhere * 4096, skip: new(1),
+		},
+		"block 100 has the data of block 17, written in pass 1": {
+			op: backend.OpRead, from: block * 4096, to: 17 * 4096, skip: new(int),
+		},
+	} {
+		d.Device = openRAM(t, 64<<20, 4096)
+		h := newHarness(t, options{devices: []backend.Device{openRAM(t, 1<<20, 512), d}})
+		for i, transport := range []string{"tcp", "rdma"} {
+			if i > 0 && strings.Contains(want, "lost") {
+				break // only once
+			}
+			s := benchSettings("randwrite")
+			s.Verify, s.Passes, s.Size, s.Seed, s.Runtime = true, 2, "4m", 5, 0
+			r, err := bench.Measure(testContext(t), h.connection(transport), s, "e2e", nil)
+			if want == "" {
+				h.must(err)
+				s.RW = "read"
+				_, err = bench.Measure(testContext(t), h.connection(transport), s, "e2e", nil)
+				h.must(err)
+			} else if err == nil || !strings.Contains(err.Error(), want) || r.Error != err.Error() {
+				t.Errorf("%v, want %s", err, want)
+			}
+		}
+	}
+}
+
+// TestBenchEnds: whatever ends a run early, its report has what was done before.
+func TestBenchEnds(t *testing.T) {
+	eachBench(t, func(t *testing.T, h *harness, c bench.Connection) {
+		for _, want := range []string{"interrupted", "connection closed"} {
+			ctx, cancel := context.WithCancel(testContext(t))
+			s := benchSettings("randread")
+			s.Runtime = timeout
+			r, err := bench.Measure(ctx, c, s, "e2e", func(p bench.Progress) {
+				switch {
+				case p.Ops == 0:
+				case want == "interrupted":
+					cancel()
+				default:
+					h.target.DisconnectHost(hostNQN, "")
+				}
+			})
+			cancel()
+			// A command that comes between the end of the controller and that of its queue fails.
+			failed := want != "interrupted" && err != nil &&
+				strings.Contains(err.Error(), nvme.CommandSequenceError.String())
+			if err == nil || !failed && !strings.Contains(err.Error(), want) || r.Error == "" ||
+				len(r.Runs) != 1 || r.Runs[0].Groups[0].Reads == nil {
+				t.Errorf("%v, want %s; report: %+v", err, want, r)
+			}
+		}
+	})
+}
+
+// TestBenchHungTarget: a target that completes nothing any more ends a run.
+func TestBenchHungTarget(t *testing.T) {
+	g := &gate{Device: openRAM(t, 64<<20, 4096)}
+	h := newHarness(t, options{devices: []backend.Device{openRAM(t, 1<<20, 512), g}})
+	c := h.connection("tcp")
+	c.Timeout = 2 * time.Second
+	s := benchSettings("randrw")
+	s.Runtime = timeout
+	r, err := bench.Measure(testContext(t), c, s, "e2e", func(bench.Progress) { g.set(true, nil) })
+	g.set(false, nil)
+	if err == nil || !strings.Contains(err.Error(), "no answer for 2s, with 8 commands") ||
+		r.Runs[0].Groups[0].Reads == nil {
+		t.Errorf("%v, report: %+v", err, r)
+	}
+}
+
+// TestBenchKeys: keys come from files, and no output has them.
+func TestBenchKeys(t *testing.T) {
+	needTLS(t)
+	h := newHarness(t, options{tcp: requireTLS})
+	key := newKey(t, 32, auth.SHA256)
+	h.target.SetHostPolicy(hostNQN, &auth.Policy{
+		Keys: []*auth.Key{key}, Hashes: []auth.Hash{auth.SHA256},
+		Groups: []auth.Group{auth.FFDHE2048},
+	})
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "key")
+		h.must(os.WriteFile(name, []byte(text+"\n"), 0o600))
+		return name
+	}
+	c := h.connection("tcp")
+	for _, want := range []string{"--tls-key-file", "--dhchap-key-file", ""} {
+		r, err := bench.Measure(testContext(t), c, benchSettings("randread"), "e2e", nil)
+		switch want {
+		case "--tls-key-file":
+			c.TLSKey = file(tlsKey.Reveal())
+		case "--dhchap-key-file":
+			c.Key = file(key.Reveal())
+		default:
+			h.must(err)
+			var out bytes.Buffer
+			h.must(errors.Join(r.WriteText(&out), r.WriteJSON(&out), r.WriteHTML(&out)))
+			for _, k := range []string{tlsKey.Reveal(), key.Reveal()} {
+				if strings.Contains(out.String(), k[14:30]) {
+					t.Error("a key is in the report")
+				}
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	c.Key = key.Reveal()
+	if _, err := bench.Measure(testContext(t), c, benchSettings("read"), "", nil); err == nil ||
+		strings.Contains(err.Error(), key.Reveal()[10:30]) {
+		t.Error(err)
+	}
+}

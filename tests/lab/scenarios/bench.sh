@@ -1,0 +1,33 @@
+# nvmf-target bench against our target and against the kernel's: verifies what it has written, reads
+# and writes at random, and finds that a target has gone.
+# variants: rxe siw tcp
+# limit: 240
+TOPOLOGY=loop
+. "$LAB_DIR/lib.sh"
+NAMESPACES=(1:ram:64MiB)
+lab_up
+bench() { # ARGUMENT...: over the transport of the variant
+  "$TARGET_BIN" bench --transport "$TRTYPE" --address "$at" --subsystem "$NQN" --timeout 10s "$@"
+}
+case $FAMILY in 4) at=$ADDR:$PORT ;; 6) at=[$ADDR]:$PORT ;; esac
+for TARGET in ours nvmet; do
+  target_start
+  bench --rw write >/run/bench.log 2>&1 && fail "overwrites without being told to"
+  grep -q "would overwrite namespace 1 of $NQN" /run/bench.log || fail "$(cat /run/bench.log)"
+  bench --rw randwrite --bs 16k --iodepth 16 --numjobs 2 --verify --passes 2 --destroy-data \
+    >/run/bench.log 2>&1 || fail "verification: $(cat /run/bench.log)"
+  bench --rw randrw --iodepth 16 --runtime 2s --destroy-data --json /run/$TARGET.json \
+    >/run/bench.log 2>&1 || fail "random I/O: $(cat /run/bench.log)"
+  say "$TARGET: $(grep -E '^randrw' /run/bench.log | tr '\n' ';')"
+  [ $TARGET = nvmet ] || target_stop
+done
+"$TARGET_BIN" bench compare /run/ours.json /run/nvmet.json >/run/bench.log || fail "compare"
+grep -E 'IOPS|p99 ' /run/bench.log
+bench --rw randread --runtime 60s >/run/bench.log 2>&1 &
+pid=$!
+sleep 2
+target_kill
+wait $pid && fail "does not notice that the target has gone"
+grep -q 'NOT COMPLETE' /run/bench.log && grep -q '^randread reads' /run/bench.log ||
+  fail "no report of what was reached: $(cat /run/bench.log)"
+klog_check

@@ -1,0 +1,84 @@
+package live
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// keysNQN is a host whose key is replaced again and again.
+const keysNQN = "nqn.2026-11.io.nvmf-target:host-keys"
+
+// keysText is the host after so many changes: each second one replaces its key, keeping the old one
+// that the change after it drops.
+func keysText(changes int) string {
+	now, old := keysAfter(changes)
+	text := "  - {nqn: " + keysNQN + ", " + keyText(now)
+	if old > 0 {
+		text += `, dhchap_old_key: "` + hostKeys[old] + `"`
+	}
+	return text + "}\n"
+}
+
+// keysAfter are indices of hostKeys; old is 0 if there is none.
+func keysAfter(changes int) (now, old int) {
+	now = 1 + (changes+1)/2%2
+	if changes%2 == 1 {
+		old = 3 - now
+	}
+	return now, old
+}
+
+// rotated is a connection of the host, which outlives all changes of its keys.
+type rotated struct {
+	p *place
+	c *host.Controller
+	// key is the one that it was made with, refused how often another one was.
+	key, refused int
+}
+
+func (p *place) connectWith(ctx context.Context, key int) (*host.Controller, error) {
+	k, err := auth.ParseKey(hostKeys[key])
+	p.must(err)
+	return host.Connect(ctx, p.transport("tcp 1"), host.Options{
+		HostNQN: keysNQN, HostID: [16]byte{2}, SubNQN: anchorNQN, Timeout: answerLimit, Key: k,
+	})
+}
+
+func startRotated(p *place) *rotated {
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	r := &rotated{p: p, key: 1}
+	var err error
+	r.c, err = p.connectWith(ctx, r.key)
+	p.must(err)
+	return r
+}
+
+// check connects with each key: those of the model count, others do not. The connection stays, and
+// authenticates once more while its key counts.
+func (r *rotated) check(m *model) {
+	r.p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	now, old := keysAfter(m.keyChanges)
+	for key := 1; key < len(hostKeys); key++ {
+		counts := key == now || key == old
+		c, err := r.p.connectWith(ctx, key)
+		if err == nil {
+			c.Close()
+		} else if _, is := errors.AsType[auth.Refused](err); is {
+			r.refused++
+		}
+		if (err == nil) != counts {
+			r.p.t.Fatalf("key %d after %d changes: %v\n%s", key, m.keyChanges, err, r.p.log)
+		}
+		if key == r.key && counts {
+			r.p.must(r.c.Authenticate(ctx))
+		}
+	}
+	_, err := r.c.ActiveNamespaces(ctx)
+	r.p.must(err)
+}

@@ -1,0 +1,133 @@
+// Package web has the tests of the page (internal/web) in Chromium, against a target with load.
+package web
+
+import (
+	"context"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// browser is a tab of Chromium.
+type browser struct {
+	t   *testing.T
+	ctx context.Context
+
+	mu       sync.Mutex
+	problems []string // what the console has shown: errors, warnings, violations of the policy
+}
+
+const timeout = time.Minute
+
+func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	path := ""
+	for _, name := range []string{"chromium-headless-shell", "chromium", "google-chrome"} {
+		if found, err := exec.LookPath(name); err == nil && path == "" {
+			path = found
+		}
+	}
+	if path == "" {
+		t.Skip("no Chromium: scripts/deps.sh test installs chromium-headless-shell")
+	}
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+		chromedp.ExecPath(path), chromedp.NoSandbox)
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(func() {
+		if err := chromedp.Cancel(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	})
+	b := &browser{t: t, ctx: ctx}
+	// The browser starts, and ends with the context of its first action.
+	if _, err := chromedp.Run(ctx, chromedp.Navigate("about:blank")); err != nil {
+		t.Fatal(err)
+	}
+	err := chromedp.Listen(ctx, func(ev any) {
+		switch e := ev.(type) {
+		case *runtime.EventConsoleAPICalled:
+			b.note(string(e.Type) + " in the console")
+		case *runtime.EventExceptionThrown:
+			b.note(e.ExceptionDetails.Text)
+		case *log.EventEntryAdded:
+			b.note(e.Entry.Text + " " + e.Entry.URL)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(b, log.Enable, cdp.Empty{})
+	return b
+}
+
+func (b *browser) note(problem string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.problems = append(b.problems, problem)
+}
+
+// clean fails if the console shows something, but for what is expected.
+func (b *browser) clean(expected ...string) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.problems {
+		if !slices.ContainsFunc(expected, func(e string) bool { return strings.Contains(p, e) }) {
+			b.t.Errorf("the console shows: %s", p)
+		}
+	}
+	b.problems = nil
+}
+
+// run returns what an action does.
+func run[T any](b *browser, action chromedp.Action[T]) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
+	defer cancel()
+	v, err := chromedp.Run(ctx, action)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return v
+}
+
+// command returns the answer to a command of the protocol.
+func command[P, R any](b *browser, c cdp.Command[P, R], params P) R {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
+	defer cancel()
+	r, err := chromedp.Call(ctx, c, params)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+// eval returns the value of an expression.
+func eval[T any](b *browser, expression string) T {
+	b.t.Helper()
+	return run(b, chromedp.Evaluate[T](expression))
+}
+
+// until waits until an expression is true.
+func (b *browser) until(expression string) {
+	b.t.Helper()
+	for end := time.Now().Add(timeout); !eval[bool](b, expression); {
+		if time.Now().After(end) {
+			b.t.Fatalf("not within %v: %s\n%s", timeout, expression,
+				eval[string](b, "document.body.innerText"))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}

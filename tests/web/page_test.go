@@ -1,0 +1,325 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+const (
+	database = "nqn.2026-11.io.example:database"
+	// hostile is what a host may call itself.
+	hostile = `nqn.2026-11.io.example:<img src=x onerror="document.title='hostile'">`
+	client  = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555"
+)
+
+// world is a target with a page, and hosts that load it.
+type world struct {
+	t    *testing.T
+	dir  string
+	port int // of the page
+	log  *testutil.Log
+	s    *app.Server
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t: t, dir: t.TempDir(), port: l.Addr().(*net.TCPAddr).Port, log: new(testutil.Log),
+	}
+	_ = l.Close()
+	w.start()
+	t.Cleanup(w.stop)
+	return w
+}
+
+// write writes the configuration file.
+func (w *world) write() {
+	w.t.Helper()
+	text := fmt.Sprintf(`
+listeners: [{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}]
+reactors: {count: 1, memory: 64MiB, spin: 0s}
+control: {socket: ""}
+web: {listen: "127.0.0.1:%d"}
+subsystems:
+  - nqn: %s
+    hosts: [%s]
+    namespaces:
+      - {nsid: 1, backend: ram, size: 64MiB}
+      - {nsid: 2, backend: ram, size: 1GiB, block_size: 4096}
+  - nqn: nqn.2026-11.io.example:archive
+    allow_any_host: true
+    namespaces:
+      - {nsid: 1, backend: file, path: /srv/not-there/archive.img}
+`, w.port, database, client)
+	if err := os.WriteFile(filepath.Join(w.dir, "c.yaml"), []byte(text), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) start() {
+	w.t.Helper()
+	w.write()
+	load := func(...config.Option) (*config.Config, error) {
+		text, err := os.ReadFile(filepath.Join(w.dir, "c.yaml"))
+		if err != nil {
+			return nil, err
+		}
+		return app.Parse("c.yaml", text, nil)
+	}
+	c, err := load()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.s = app.NewServer(app.Options{
+		Config: c, Log: w.log.Logger(), Load: load, Version: "0.1.0",
+	})
+	if err := w.s.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) stop() {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if err := w.s.Stop(ctx); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *world) connect(ctx context.Context, nqn string) (*host.Controller, error) {
+	return host.Connect(ctx, host.TCP{Addr: w.s.Addrs()[0].AddrPort}, host.Options{
+		HostNQN: nqn, HostID: [16]byte{1}, SubNQN: database,
+	})
+}
+
+// load reads and writes until the function that it returns is called, and is refused once.
+func (w *world) load() (stop func()) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	if h, err := w.connect(ctx, hostile); err == nil {
+		h.Close()
+		w.t.Error("a host that is not allowed has connected")
+	}
+	h, err := w.connect(ctx, client)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var loads sync.WaitGroup
+	for nsid := uint32(1); nsid <= 2; nsid++ {
+		q, err := h.OpenQueue(ctx, uint16(nsid), 32)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		data, err := h.Map(16 << 10)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		loads.Go(func() {
+			for i := uint64(0); ctx.Err() == nil; i++ {
+				if i%3 == 0 {
+					err = q.Write(ctx, nsid, i%64, 4, data[:4*512<<(3*(nsid-1))], 0)
+				} else {
+					err = q.Read(ctx, nsid, i%64, 1, data[:512<<(3*(nsid-1))])
+				}
+				if err != nil && ctx.Err() == nil {
+					w.t.Error(err)
+					return
+				}
+				time.Sleep(time.Duration(i%5) * 100 * time.Microsecond)
+			}
+		})
+	}
+	return sync.OnceFunc(func() {
+		cancel()
+		loads.Wait()
+		h.Close()
+	})
+}
+
+// TestPage: the page shows what a target with load does, live, and again after a restart; what
+// peers call themselves is text; it fits a phone, has both themes, and no error is in the console.
+func TestPage(t *testing.T) {
+	b, w := newBrowser(t), newWorld(t)
+	stop := w.load()
+	defer func() { stop() }()
+	emulate(b, 1280, 900, "light")
+	w.open(b)
+	b.until(`/^[1-9].*\/s$/.test(document.getElementById('t-iops').textContent)`)
+	for _, text := range []string{
+		"2 of 3", database, client, "is not served: its storage is not there",
+		"64.0\u00a0MiB", "ready", "pending", `onerror="document.title='hostile'"`, "half of the commands",
+	} {
+		if !strings.Contains(eval[string](b, "document.body.innerText"), text) {
+			t.Errorf("the page does not say %q", text)
+		}
+	}
+	b.until(`document.getElementById('plan').textContent.includes('runs what the')`)
+	if n := eval[int](b, `document.querySelectorAll('main img').length`); n != 0 ||
+		eval[string](b, "document.title") == "hostile" {
+		t.Error("text of a peer became a part of the page")
+	}
+	counted := eval[string](b, `document.getElementById('t-iops').textContent`)
+	b.until(fmt.Sprintf(`document.getElementById('t-iops').textContent !== %q`, counted))
+	if drawn := eval[bool](b, `(c => c.getContext('2d').getImageData(0, 0, c.width, c.height)
+		.data.some(v => v))(document.getElementById('heat'))`); !drawn {
+		t.Error("the heat map is empty")
+	}
+	choose := func(which string) {
+		eval[bool](b, fmt.Sprintf(`(w => { w.value = %q; return w.dispatchEvent(new Event('change')); })(
+			document.getElementById('which'))`, which))
+	}
+	choose("2 of " + database)
+	if got := eval[string](b, "document.getElementById('which').value"); got == "" {
+		t.Error("a namespace cannot be chosen")
+	}
+	b.clean()
+
+	if seconds, _ := time.ParseDuration(os.Getenv("NVMF_WEB_FILL")); seconds > 0 {
+		time.Sleep(seconds) // screenshots with full charts
+	}
+	choose("")
+	back := map[string]string{}
+	for _, size := range []struct {
+		name          string
+		width, height int64
+	}{{"desktop", 1280, 1340}, {"phone", 390, 844}} {
+		for _, name := range []string{"light", "dark"} {
+			emulate(b, size.width, size.height, name)
+			back[name] = eval[string](b, "getComputedStyle(document.body).backgroundColor")
+			if n := eval[int64](b, "document.documentElement.scrollWidth"); n > size.width {
+				t.Errorf("%s: %d pixels are wide on %d", size.name, n, size.width)
+			}
+			screenshot(b, size.name+"-"+name)
+		}
+	}
+	if back["light"] == back["dark"] {
+		t.Errorf("both themes are %s", back["dark"])
+	}
+	emulate(b, 1280, 900, "light")
+	for range 2 { // system, light, dark
+		run(b, chromedp.Click("#theme"))
+	}
+	if got := eval[string](b, "document.documentElement.dataset.theme"); got != "dark" {
+		t.Errorf("the button makes the theme %q", got)
+	}
+
+	stop()
+	w.stop()
+	b.until(`document.getElementById('live').dataset.state === 'lost'`)
+	w.start()
+	stop = w.load()
+	b.until(`document.getElementById('live').dataset.state === 'live'`)
+	b.until(`/^[1-9].*\/s$/.test(document.getElementById('t-iops').textContent)`)
+	b.clean("net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING",
+		"net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE")
+}
+
+func (w *world) open(b *browser) {
+	run(b, chromedp.Navigate(fmt.Sprintf("http://127.0.0.1:%d/", w.port)))
+	b.until(`document.getElementById('live').dataset.state === 'live'`)
+}
+
+// emulate gives the browser a size and a preference of the system.
+func emulate(b *browser, width, height int64, theme string) {
+	b.t.Helper()
+	command(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: width, Height: height, DeviceScaleFactor: 1, Mobile: width < 500,
+	})
+	command(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}},
+	})
+	b.until(fmt.Sprintf("innerWidth === %d", width))
+}
+
+// screenshot keeps how the page looks, if NVMF_WEB_SCREENSHOTS is a directory.
+func screenshot(b *browser, name string) {
+	b.t.Helper()
+	dir := os.Getenv("NVMF_WEB_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	time.Sleep(200 * time.Millisecond) // it is drawn
+	image := run(b, chromedp.CaptureScreenshot())
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), image, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// TestPageAccessibility: the page has landmarks, headings, named tables and controls, and the
+// keyboard reaches all of them, beginning with a link to the content.
+func TestPageAccessibility(t *testing.T) {
+	b, w := newBrowser(t), newWorld(t)
+	stop := w.load()
+	defer stop()
+	w.open(b)
+	nodes := command(b, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes
+	var tree []string
+	for _, n := range nodes {
+		if n.Ignored || n.Role == nil || n.Name == nil {
+			continue
+		}
+		role := strings.Trim(string(n.Role.Value), `"`)
+		name := strings.Trim(string(n.Name.Value), `"`)
+		tree = append(tree, strings.TrimSpace(role+" "+name))
+		switch role {
+		case "button", "link", "combobox", "table", "region", "navigation", "image", "heading":
+			if name == "" {
+				t.Errorf("a %s has no name", role)
+			}
+		}
+	}
+	if os.Getenv("NVMF_WEB_SCREENSHOTS") != "" {
+		t.Log(strings.Join(tree, "\n"))
+	}
+	for _, want := range []string{
+		"banner", "main", "navigation Sections", "region Overview", "region Load",
+		"region Storage", "region Hosts and paths", "region Configuration",
+		"region Refusals and events", "heading Overview", "table Namespaces",
+		"table Paths of hosts", "columnheader State", "status", "cell ready",
+		"combobox Shown:", "button Theme: system", "link Skip to the content",
+	} {
+		if !slices.Contains(tree, want) {
+			t.Errorf("the accessibility tree has no %q", want)
+		}
+	}
+	var reached []string
+	for range 9 {
+		run(b, chromedp.KeyEvent(kb.Tab))
+		reached = append(reached,
+			eval[string](b, `(e => e.id || e.textContent)(document.activeElement)`))
+		if eval[string](b, `getComputedStyle(document.activeElement).outlineStyle`) == "none" {
+			t.Errorf("%s shows no focus", reached[len(reached)-1])
+		}
+	}
+	want := []string{
+		"Skip to the content", "theme", "Overview", "Load", "Storage", "Hosts",
+		"Configuration", "Log", "which",
+	}
+	if !slices.Equal(reached, want) {
+		t.Errorf("the keyboard reaches %q", reached)
+	}
+	b.clean()
+}
