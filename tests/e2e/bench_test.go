@@ -152,7 +152,7 @@ func TestBenchVerify(t *testing.T) {
 				break // only once
 			}
 			s := benchSettings("randwrite")
-			s.Verify, s.Passes, s.Size, s.Seed, s.Runtime = true, 2, "4m", 5, 0
+			s.Verify, s.Passes, s.Size, s.Seed, s.Runtime = true, 2, "1m", 5, 0
 			r, err := bench.Measure(testContext(t), h.connection(transport), s, "e2e", nil)
 			if want == "" {
 				h.must(err)
