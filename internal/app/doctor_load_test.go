@@ -121,7 +121,7 @@ func TestHostFindings(t *testing.T) {
 		!strings.Contains(list[1].Found, "20 of 200 commands of small") {
 		t.Errorf("%+v", list)
 	}
-	for s := range fabric.Stage(fabric.Stages) {
+	for s := range fabric.Stages {
 		if stageAdvice[s.String()].why == "" {
 			t.Errorf("nothing is said of stage %v", s)
 		}
