@@ -40,7 +40,7 @@ echo "$key" >"$host/dhchap_key"; echo "$ctrl_key" >"$host/dhchap_ctrl_key"
 echo ffdhe2048 >"$host/dhchap_dhgroup"
 namespace 1 device_uuid=d592cdf3-5d1c-44e0-8412-3fcf7d99df27 \
   device_nguid=ef90689c-6c46-d44c-89c1-4067801309a8
-# nvmet fails buffered reads of a file of which the page cache has only a part.
+# Buffered, nvmet sometimes failed reads of the file (0/6h); nvmetcli does not save that setting.
 namespace 5 device_nguid=ef90689c-6c46-d44c-89c1-4067801309a9 ana_grpid=2 buffered_io=0
 mkdir "$sub/namespaces/9" $port/ana_groups/2 # 9 stays disabled
 echo non-optimized >$port/ana_groups/2/ana_state
