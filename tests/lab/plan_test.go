@@ -172,7 +172,7 @@ func TestSampled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range all {
+	for _, s := range append(all, qemuSampled) {
 		seen := map[string]bool{}
 		for seed := range uint64(50) {
 			chosen := s.sampled(seed)

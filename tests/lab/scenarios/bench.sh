@@ -1,6 +1,7 @@
 # nvmf-target bench against our target and against the kernel's: verifies what it has written, reads
 # and writes at random, and finds that a target has gone.
 # variants: rxe siw tcp
+# sample: 1
 # limit: 240
 TOPOLOGY=loop
 . "$LAB_DIR/lib.sh"

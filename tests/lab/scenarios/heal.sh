@@ -1,7 +1,7 @@
 # An address, a link, an RDMA device and a disk go and return under fio: each heals without a
 # command, the discovery log shows what there is, with the same port IDs, and fio sees no error.
 # variants: rxe siw tcp
-# sample: 2
+# sample: 1
 # limit: 400
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" = two ] || skip "needs a network between host and target"

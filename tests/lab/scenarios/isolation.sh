@@ -2,6 +2,7 @@
 # Keep Alives: no command of the host fails or stalls, its connection lives, the 99th percentile of
 # its latency stays close to what it is alone, and the target holds afterwards what it held before.
 # variants: rxe siw
+# sample: 1
 # cc: culprit
 # alone: it measures
 # limit: 500

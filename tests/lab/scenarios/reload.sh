@@ -3,6 +3,7 @@
 # the 99.9th percentile of their latency stays within twice what it is without reloads. Files with
 # errors change nothing.
 # variants: rxe siw tcp
+# sample: 1
 # cpus: 2
 # alone: it measures
 # limit: 3000
