@@ -331,9 +331,11 @@ func (n *Namespace) value() Value {
 			"Namespace ID, the 1 of `/dev/nvme0n1`.").Require("Add it."),
 		NewKey("uuid", id(&n.UUID),
 			"Identifier of the namespace. Set it when hosts know the namespace by another one, "+
-				"for instance after a migration.").Without("derived from NQN and NSID").OrFile(),
+				"for instance after a migration.").
+			Without("derived from NQN and NSID, if there is no other identifier").OrFile(),
 		NewKey("nguid", hexadecimal(n.NGUID[:]),
-			"The same as an NGUID.").Without("derived from NQN and NSID").OrFile(),
+			"The same as an NGUID.").
+			Without("derived from NQN and NSID, if there is no other identifier").OrFile(),
 		NewKey("eui64", hexadecimal(n.EUI64[:]), "The same as an EUI-64.").Without("none").
 			OrFile(),
 		NewKey("read_only", Bool(&n.ReadOnly),

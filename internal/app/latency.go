@@ -36,19 +36,10 @@ func (s *Server) latencyStates(ctx context.Context) ([]control.Latency, error) {
 }
 
 func latencyState(l *target.LatencyInfo) control.Latency {
-	out := control.Latency{
-		Host: l.HostNQN, Subsystem: l.SubNQN, NSID: l.NSID, Operation: l.Operation.String(),
-		IOs: l.IOs, Errors: l.Errors, Bytes: l.Bytes,
-	}
-	slowest, most := int64(0), int64(-1)
+	out, slowest := latencySummary(l), int64(0)
 	for i := range l.Stages {
-		stage := fabric.Stage(i).String()
 		slowest += l.Slowest[i]
-		if sum := l.Stages[i].Sum(); sum > most {
-			most, out.Dominant = sum, stage
-		}
-		out.Stages = append(out.Stages,
-			latencyStage(stage, &l.Stages[i], l.Total.Sum(), l.Slowest[i]))
+		out.Stages[i] = latencyStage(out.Stages[i].Stage, &l.Stages[i], l.Total.Sum(), l.Slowest[i])
 	}
 	out.Buckets = []control.LatencyBucket{}
 	for middle, n := range l.Total.All() {
@@ -58,10 +49,33 @@ func latencyState(l *target.LatencyInfo) control.Latency {
 	return out
 }
 
+// latencySummary is what doctor.Load needs, which looks at one histogram of the five.
+func latencySummary(l *target.LatencyInfo) control.Latency {
+	out := control.Latency{
+		Host: l.HostNQN, Subsystem: l.SubNQN, NSID: l.NSID, Operation: l.Operation.String(),
+		IOs: l.IOs, Errors: l.Errors, Bytes: l.Bytes,
+		Total: control.LatencyStage{P99Seconds: seconds(l.Total.Quantile(0.99))},
+	}
+	most := int64(-1)
+	for i := range l.Stages {
+		stage, sum := fabric.Stage(i).String(), l.Stages[i].Sum()
+		if sum > most {
+			most, out.Dominant = sum, stage
+		}
+		out.Stages = append(out.Stages, control.LatencyStage{
+			Stage: stage, Share: share(sum, l.Total.Sum()),
+		})
+	}
+	return out
+}
+
+func seconds(ns int64) float64 { return float64(ns) / 1e9 }
+
+func share(ns, of int64) float64 { return float64(ns) / float64(max(of, 1)) }
+
 func latencyStage(name string, h *histogram.Histogram, of, slowest int64) control.LatencyStage {
-	seconds := func(ns int64) float64 { return float64(ns) / 1e9 }
 	return control.LatencyStage{
-		Stage: name, Share: float64(h.Sum()) / float64(max(of, 1)),
+		Stage: name, Share: share(h.Sum(), of),
 		MeanSeconds: seconds(h.Sum()) / float64(max(h.Count(), 1)),
 		P50Seconds:  seconds(h.Quantile(0.5)), P99Seconds: seconds(h.Quantile(0.99)),
 		P999Seconds: seconds(h.Quantile(0.999)), P9999Seconds: seconds(h.Quantile(0.9999)),

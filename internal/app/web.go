@@ -68,11 +68,14 @@ func (s *Server) planOfPage(ctx context.Context) (control.Plan, error) {
 	return plan(changes, nil)
 }
 
-// pageLatencies adds up what hosts and operations have counted of each namespace.
-func (s *Server) pageLatencies(ctx context.Context) (list []web.Latency, err error) {
+// pageLatencies adds up what hosts and operations have counted of each namespace, and has what
+// doctor.Load needs of each of them.
+func (s *Server) pageLatencies(ctx context.Context) (list []web.Latency, each []control.Latency,
+	err error,
+) {
 	all, err := s.target.Latencies(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("a reactor does not answer: %w", err)
+		return nil, nil, fmt.Errorf("a reactor does not answer: %w", err)
 	}
 	for _, l := range all { // in the order of namespaces
 		last := len(list) - 1
@@ -89,6 +92,7 @@ func (s *Server) pageLatencies(ctx context.Context) (list []web.Latency, err err
 		for i := range l.Stages {
 			list[last].Stages[fabric.Stage(i).String()] += l.Stages[i].Sum()
 		}
+		each = append(each, latencySummary(&l))
 	}
-	return list, nil
+	return list, each, nil
 }

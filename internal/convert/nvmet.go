@@ -2,12 +2,23 @@ package convert
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
 // nvmetBlockSize is that of files: the block size of their file system, at most 4096
 // (drivers/nvme/target/io-cmd-file.c), which is what nearly all have.
 const nvmetBlockSize = 4096
+
+// nvmetTuning has what nvmet uses by itself: -1 until a port is enabled, then that of tcp or rdma.
+var nvmetTuning = map[string][]string{
+	"inline_data_size": {"-1", "4096", "16384"},
+	"max_queue_size":   {"-1", "128", "1024"},
+	"mdts":             {"0"},
+}
+
+// noPath is what the kernel shows of a device that has not been set.
+const noPath = "(null)"
 
 // nvmet reads what nvmetcli saves: the tree of nvmet in configfs, of which every writable attribute
 // GROUP_NAME is the member NAME of an object GROUP (nvmet/nvme.py). Numbers are often text.
@@ -17,6 +28,11 @@ func (r *reader) nvmet(root *value) {
 			"Name a file that nvmetcli has saved.")
 		return
 	}
+	discovery := r.object(root, "discovery", "")
+	if nqn := r.str(discovery, "nqn", "discovery."); nqn != discoveryNQN {
+		r.out.discoveryNQN = nqn
+	}
+	r.rest(discovery, "discovery.")
 	r.nvmetHosts(root)
 	for _, s := range r.objects(root, "subsystems", "") {
 		if s.member("subsystem") != nil {
@@ -70,6 +86,18 @@ func (r *reader) nvmetSubsystem(v *value) {
 	for _, n := range r.objects(v, "namespaces", path) {
 		r.nvmetNamespace(s, n)
 	}
+	for _, p := range r.objects(v, "passthru", path) {
+		name := r.str(r.object(p, "device", path), "path", path+"passthru.device.")
+		if name != "" && name != noPath {
+			r.note(p, "left out: the drive %s, which %s passes through: add its namespaces, with "+
+				"backend nvme", short(name), short(s.nqn))
+		}
+	}
+	for _, id := range []string{"vendor_id", "subsys_vendor_id"} {
+		if n := r.str(attr, id, path+"attr."); n != "" && n != "0x0" {
+			r.note(attr, "%s: %s has no counterpart", id, short(n))
+		}
+	}
 	r.rest(attr, path+"attr.", "version", "firmware", "ieee_oui")
 	r.rest(v, path)
 	r.out.subsystems = append(r.out.subsystems, s)
@@ -93,7 +121,7 @@ func (r *reader) nvmetNamespace(s *subsystem, v *value) {
 	case !enabled:
 		r.note(v, "left out: namespace %d of %s, which is not enabled", n.nsid, short(s.nqn))
 		return
-	case name == "":
+	case name == "" || name == noPath:
 		r.note(v, "left out: namespace %d of %s, which has no path", n.nsid, short(s.nqn))
 		return
 	}
@@ -148,11 +176,16 @@ func (r *reader) nvmetPort(v *value) {
 	r.rest(addr, path+"addr.")
 	param := r.object(v, "param", path)
 	param.member("pi_enable")
-	switch n := r.str(param, "inline_data_size", path+"param."); n {
-	case "", "-1", "4096", "16384": // nvmet's own
-	default:
-		r.note(param, "port %d: inline_data_size %s is tuning, which starts anew here: see "+
-			"in_capsule_size of tcp and rdma", id, short(n))
+	for _, t := range []struct{ name, see string }{
+		{"inline_data_size", "in_capsule_size of tcp and rdma"},
+		{"max_queue_size", "queue_depth of tcp and rdma"},
+		{"mdts", "max_transfer"},
+	} {
+		n := r.str(param, t.name, path+"param.")
+		if n != "" && !slices.Contains(nvmetTuning[t.name], n) {
+			r.note(param, "port %d: %s %s is tuning, which starts anew here: see %s", id, t.name,
+				short(n), t.see)
+		}
 	}
 	r.rest(param, path+"param.")
 	r.rest(v, path)

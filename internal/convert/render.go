@@ -23,8 +23,12 @@ func (r *reader) render(kind string) (text string, places map[string]string) {
 		places[fmt.Sprintf("listeners[%d]", i)] = r.place(l.at.offset)
 		l.render(&b, "  - ")
 	}
+	if r.out.discoveryNQN != "" || len(r.out.referrals) > 0 {
+		b.WriteString("discovery:\n")
+	}
+	key(&b, "  ", "nqn", quote(r.out.discoveryNQN))
 	if len(r.out.referrals) > 0 {
-		b.WriteString("discovery:\n  referrals:\n")
+		b.WriteString("  referrals:\n")
 	}
 	for i, l := range r.out.referrals {
 		places[fmt.Sprintf("discovery.referrals[%d]", i)] = r.place(l.at.offset)

@@ -11,10 +11,11 @@ import (
 
 // target is what a file describes, in our terms.
 type target struct {
-	listeners  []*listener
-	referrals  []*listener
-	hosts      []*host
-	subsystems []*subsystem
+	listeners    []*listener
+	discoveryNQN string // "": the usual one only
+	referrals    []*listener
+	hosts        []*host
+	subsystems   []*subsystem
 }
 
 // host is one that has to authenticate. Its keys are text, or paths of files.

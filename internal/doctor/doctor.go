@@ -1,6 +1,7 @@
 // Package doctor checks whether a machine suits the target, and the target's configuration the
 // machine. It only reads (sysfs, procfs, files below /etc and the rights of this process), needs no
-// running target and no root, and says how to fix what it finds.
+// running target and no root, and says how to fix what it finds. Load looks at what a target that
+// runs has counted.
 package doctor
 
 import (

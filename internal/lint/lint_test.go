@@ -107,7 +107,9 @@ var allowed = map[string][]string{
 	},
 	"internal/control": {"fabric/admission", "internal/netlimit", "internal/sys"},
 	"internal/convert": {"config"},
-	"internal/doctor":  {"internal/storage", "internal/sys", "internal/uring"},
+	"internal/doctor": {
+		"internal/control", "internal/storage", "internal/sys", "internal/uring",
+	},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
@@ -132,7 +134,7 @@ var allowed = map[string][]string{
 	"internal/testutil":              {},
 	"internal/turns":                 {"internal/list", "internal/sys"},
 	"internal/uring":                 {},
-	"internal/web":                   {"internal/control", "internal/netlimit"},
+	"internal/web":                   {"internal/control", "internal/doctor", "internal/netlimit"},
 }
 
 // special says who may import the packages that need care.

@@ -19,7 +19,8 @@ const (
 	recently = 10 * time.Minute
 	// maxFindings is how many there are at most; one more says how many were left out.
 	maxFindings = 20
-	// maxAlike is how many namespaces that are not ready are findings of their own.
+	// maxAlike is how many namespaces that are not ready are findings of their own, and how many
+	// findings there are of each check of doctor.Load.
 	maxAlike = 5
 )
 
@@ -54,12 +55,14 @@ func findings(s *state) (list []finding) {
 	for what, err := range s.Errors {
 		add("warning", "The page does not know all (%s): %s.", what, err)
 	}
+	more := s.loadFindings(add)
 	slices.SortStableFunc(list, func(a, b finding) int {
 		return cmp.Compare(slices.Index(severities, a.Severity),
 			slices.Index(severities, b.Severity))
 	})
-	if more := len(list) - maxFindings; more > 0 {
-		list = append(list[:maxFindings], finding{"note", fmt.Sprintf("And %d more.", more)})
+	shown := min(len(list), maxFindings)
+	if more += len(list) - shown; more > 0 {
+		list = append(list[:shown], finding{"note", fmt.Sprintf("And %d more.", more)})
 	}
 	return append([]finding{}, list...)
 }
@@ -130,6 +133,20 @@ func (s *state) logFindings(add func(severity, format string, args ...any)) {
 		add("warning", "Different refusals of peers in the last 10 minutes: %d; see Refusals "+
 			"below.", refused)
 	}
+}
+
+// loadFindings says what doctor says, and returns how many it has left out.
+func (s *state) loadFindings(add func(severity, format string, args ...any)) (more int) {
+	alike := map[string]int{}
+	for _, f := range s.load {
+		if alike[f.Check]++; alike[f.Check] > maxAlike {
+			more++
+			continue
+		}
+		add(string(f.Severity), "%s%s. %s Fix: %s.", strings.ToUpper(f.Found[:1]), f.Found[1:],
+			f.Why, f.Fix)
+	}
+	return more
 }
 
 // count is a number of things.

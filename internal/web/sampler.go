@@ -31,8 +31,9 @@ type Source struct {
 	Refusals    func() []control.Refusal
 	Events      func(since uint64) (list []control.Event, changed <-chan struct{})
 	Connections func(context.Context) ([]control.Connection, error)
-	Latency     func(context.Context) ([]Latency, error)
-	Disks       func(context.Context) ([]control.Disk, error)
+	// Latency returns what was counted of each namespace, and what doctor.Load needs.
+	Latency func(context.Context) ([]Latency, []control.Latency, error)
+	Disks   func(context.Context) ([]control.Disk, error)
 	// Plan returns what a reload would change, and ErrBusy while it cannot be known.
 	Plan func(context.Context) (control.Plan, error)
 }

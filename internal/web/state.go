@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
 )
 
 // maxRows is how many rows of a table a browser gets, those with problems first.
@@ -31,6 +32,8 @@ type state struct {
 	Plan       configuration      `json:"plan"`
 	More       map[string]int     `json:"more"` // rows that were left out, by table
 	Errors     map[string]string  `json:"errors"`
+
+	load []doctor.Finding
 }
 
 // traffic is what all namespaces have counted.
@@ -101,8 +104,8 @@ func newState(ctx context.Context, src *Source, found *slow) *state {
 		n.Hosts = n.Hosts[:min(hosts, maxRows)]
 		s.Subsystems = append(s.Subsystems, subsystem{n, hosts})
 	}
-	s.namespaces(ctx, src)
-	s.hosts(ctx, src)
+	latencies := s.namespaces(ctx, src)
+	s.load = doctor.Load(latencies, s.hosts(ctx, src))
 	s.Disks = first(s, "disks", found.disks, isBad)
 	if found.diskErr != "" {
 		s.Errors["disks"] = found.diskErr
@@ -141,13 +144,14 @@ func isBad(d *control.Disk) bool {
 	return d.Health.State == "warning" || d.Health.State == "failing"
 }
 
-func (s *state) namespaces(ctx context.Context, src *Source) {
+// namespaces returns what Load needs.
+func (s *state) namespaces(ctx context.Context, src *Source) []control.Latency {
 	type name struct {
 		nqn  string
 		nsid uint32
 	}
 	latencies := map[name]*Latency{}
-	counted, err := src.Latency(ctx)
+	counted, each, err := src.Latency(ctx)
 	if err != nil {
 		s.Errors["latency"] = err.Error()
 	}
@@ -179,10 +183,11 @@ func (s *state) namespaces(ctx context.Context, src *Source) {
 		s.Namespaces = append(s.Namespaces,
 			namespace{n, latencies[name{n.Subsystem, n.NSID}]})
 	}
+	return each
 }
 
-// hosts puts the queues of each controller together.
-func (s *state) hosts(ctx context.Context, src *Source) {
+// hosts puts the queues of each controller together. It returns the connections.
+func (s *state) hosts(ctx context.Context, src *Source) []control.Connection {
 	type name struct {
 		host, nqn string
 		cntlid    uint16
@@ -218,6 +223,7 @@ func (s *state) hosts(ctx context.Context, src *Source) {
 			cmp.Compare(a.CNTLID, b.CNTLID))
 	})
 	s.Hosts = first(s, "hosts", rows, nil)
+	return list
 }
 
 // address is that of a host, whose queues have a port each.

@@ -37,9 +37,11 @@ func source(asked *atomic.Int64) Source {
 		Refusals:    func() []control.Refusal { return nil },
 		Events:      func(uint64) ([]control.Event, <-chan struct{}) { return nil, nil },
 		Connections: func(context.Context) ([]control.Connection, error) { return nil, nil },
-		Latency:     func(context.Context) ([]Latency, error) { return nil, nil },
-		Disks:       func(context.Context) ([]control.Disk, error) { return nil, nil },
-		Plan:        func(context.Context) (control.Plan, error) { return control.Plan{}, nil },
+		Latency: func(context.Context) ([]Latency, []control.Latency, error) {
+			return nil, nil, nil
+		},
+		Disks: func(context.Context) ([]control.Disk, error) { return nil, nil },
+		Plan:  func(context.Context) (control.Plan, error) { return control.Plan{}, nil },
 	}
 }
 
@@ -224,7 +226,9 @@ func TestStalledReader(t *testing.T) {
 		}
 		return list
 	}
-	src.Latency = func(context.Context) ([]Latency, error) { return nil, errors.New("too busy") }
+	src.Latency = func(context.Context) ([]Latency, []control.Latency, error) {
+		return nil, nil, errors.New("too busy")
+	}
 	src.Plan = func(context.Context) (control.Plan, error) {
 		return control.Plan{Changes: make([]control.Change, 5000)}, errors.New("no such file")
 	}
@@ -318,5 +322,35 @@ func TestClosePlan(t *testing.T) {
 	<-begun
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLoadFindings: of each check only some findings are shown, and how many there are besides; the
+// worse ones of other kinds stay.
+func TestLoadFindings(t *testing.T) {
+	var asked atomic.Int64
+	src := source(&asked)
+	src.Latency = func(context.Context) ([]Latency, []control.Latency, error) {
+		return nil, []control.Latency{{
+			Host: "<b>", Subsystem: "nqn", NSID: 7, IOs: 1000, Operation: "read",
+			Dominant: "backend", Total: control.LatencyStage{P99Seconds: 0.5},
+		}}, nil
+	}
+	src.Connections = func(context.Context) (list []control.Connection, err error) {
+		for i := range 2 * maxAlike {
+			list = append(list, control.Connection{
+				Host: fmt.Sprint("host", i), QID: 1, Retransmits: 50, Commands: 1000,
+			})
+		}
+		return list, nil
+	}
+	s := serve(t, Config{}, src)
+	got := next(t, bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)).Findings
+	texts := fmt.Sprint(got)
+	if len(got) != 1+maxAlike+1 || got[maxAlike+1].Text != fmt.Sprintf("And %d more.", maxAlike) ||
+		!strings.Contains(texts, "(read) of <b> for namespace 7 of nqn takes 500 ms or more") ||
+		!strings.Contains(texts, "The storage is slow. Fix: nvmf-target disks") ||
+		!strings.Contains(texts, "The target has sent 50 packets to host4 again, of about 1000. ") {
+		t.Errorf("%d findings: %s", len(got), texts)
 	}
 }

@@ -44,8 +44,8 @@ func authenticatingHosts(text string) int {
 	results := make(chan error, n)
 	for i := range n {
 		o := host.Options{
-			HostNQN: manyHostNQN(first + i), HostID: [16]byte{1, byte(i >> 8), byte(i)}, SubNQN: subNQN,
-			Key: key, Timeout: timeout,
+			HostNQN: manyHostNQN(first + i), HostID: [16]byte{1, byte(i >> 8), byte(i)},
+			SubNQN: subNQN, Key: key, Timeout: timeout,
 		}
 		go func() {
 			c, err := host.Connect(context.Background(), host.TCP{Addr: addr}, o)
@@ -216,7 +216,7 @@ func TestManyAuthenticate(t *testing.T) {
 	}
 	busy99, open99 := percentile99(busy), percentile99(open)
 	ratio := float64(busy99) / float64(open99)
-	t.Logf("p99 %v; hosts of the other target %v, of the same %v, without authentication %v, ratio %.2f",
+	t.Logf("p99 %v; hosts of the other target %v, of the same %v, without authentication %v: %.2f",
 		percentile99(quiet), percentile99(elsewhere), busy99, open99, ratio)
 	if full() && ratio > 2 {
 		t.Error("connected hosts notice that others authenticate")

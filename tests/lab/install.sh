@@ -8,7 +8,7 @@ packages="$qemu
   curl ca-certificates
   libibverbs-dev librdmacm-dev libssl-dev
   nvme-cli fio rdma-core ibverbs-utils ibverbs-providers perftest
-  iproute2 iputils-ping nftables tcpdump tshark socat jq
+  iproute2 iputils-ping nftables tcpdump tshark socat jq python3
   xfsprogs util-linux mount procps psmisc
 "
 case ${1:-} in

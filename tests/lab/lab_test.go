@@ -51,12 +51,6 @@ var qemuTests = map[string][]string{
 	"Memory":       {"memory", "rxe"},
 }
 
-// qemuSampled are the tests under QEMU of which a sample has two; it has Systemd, too.
-var qemuSampled = scenario{
-	name: "qemu", sample: 2,
-	variants: []string{"DAX", "DebianKernel", "Disks", "Memory", "NVMe", "Virtio"},
-}
-
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code, err := run(m)

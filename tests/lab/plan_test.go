@@ -27,6 +27,12 @@ type scenario struct {
 	alone    bool     // nothing else may run beside it
 }
 
+// qemuSampled are the tests under QEMU of which a sample has two; it has Systemd, too.
+var qemuSampled = scenario{
+	name: "qemu", sample: 2,
+	variants: []string{"DAX", "DebianKernel", "Disks", "Memory", "NVMe", "Virtio"},
+}
+
 func scenarios() ([]scenario, error) {
 	files, err := filepath.Glob("scenarios/*.sh")
 	if err != nil || len(files) == 0 {

@@ -9,6 +9,7 @@
 #   # cc: DIR                 a program of its C files, given to the scenario as $CULPRIT_BIN
 #   # kernel: NAME=VALUE      a parameter of the kernel
 #   # debian: PACKAGE...       of Debian 13, in a root directory that is $DEBIAN_ROOT
+#   # unpack: PACKAGE...       of Debian testing, unpacked into a directory that is $UNPACKED
 #   # alone: REASON           nothing else may run beside it
 # TARGET_BIN=FILE names the target's binary; TARGET=nvmet runs the kernel's target instead. SAMPLE=N
 # has scenarios with long matrices run a sample of them, chosen by the seed N. $NVMF_LAB_OUT keeps
@@ -23,7 +24,7 @@ head_value() { sed -n "s/^# $1: *//p" "$script" | head -n1; }
 variant=$(head_value variants); variant=${variant%% *}
 if [ $# -gt 0 ] && [[ $1 != *=* ]]; then variant=$1; shift; fi
 cpus=$(head_value cpus) limit=$(head_value limit) package=$(head_value go-test) cc=$(head_value cc)
-parameter=$(head_value kernel) debian=$(head_value debian)
+parameter=$(head_value kernel) debian=$(head_value debian) unpack=$(head_value unpack)
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
 if [ -n "$package" ]; then
   need go
@@ -38,6 +39,11 @@ if [ -n "$debian" ]; then
   # shellcheck disable=SC2086  # a list of names
   root=$("$lab/build-root.sh" $debian)
   set -- "$@" DEBIAN_ROOT="/run/host$root"
+fi
+if [ -n "$unpack" ]; then
+  # shellcheck disable=SC2086  # a list of names
+  root=$("$lab/unpack.sh" $unpack)
+  set -- "$@" UNPACKED="/run/host$root"
 fi
 # siw's transmit thread can crash a kernel of several CPUs when a user-space queue pair fills its
 # socket.

@@ -160,7 +160,8 @@ function overview(s, total) {
   const wrong = s.findings.filter(f => f.severity !== 'note');
   const worst = wrong.length ? wrong[0].severity : 'good';
   $('verdict').dataset.state = worst;
-  put($('verdict'), wrong.length === 0 ? 'Everything is in order.' : wrong.length === 1 ?
+  put($('verdict'), wrong.length === 0 ? s.findings.length ?
+    'Nothing is broken; there is something to know.' : 'Everything is in order.' : wrong.length === 1 ?
     'One thing needs attention.' : `${wrong.length} things need attention.`);
   const list = $('findings');
   s.findings.forEach((f, i) => { // what stays is left alone: changes are read aloud

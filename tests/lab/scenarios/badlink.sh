@@ -6,6 +6,8 @@
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" != loop ] || skip "needs a network between host and target"
 NAMESPACES=(1:ram:256MiB)
+copy_function target_config plain_config
+target_config() { plain_config; echo 'web: {listen: "127.0.0.1:9600"}'; }
 lab_up; target_start
 host_connect --hdr-digest --data-digest --keep-alive-tmo=30 --reconnect-delay=1 --ctrl-loss-tmo=120
 both() { "$@" dev veth1 root "${NETEM[@]}"; on_target "$@" dev veth0 root "${NETEM[@]}"; }
@@ -19,6 +21,9 @@ for fault in "loss 1%" "duplicate 1%" "delay 2ms reorder 25% 50%" "delay 5ms 2ms
 done
 on_target "$TARGET_BIN" doctor >/run/doctor.log
 grep 'packets to .* again' /run/doctor.log || fail "doctor does not name the network: $(cat /run/doctor.log)"
+on_target curl -sNm 6 http://127.0.0.1:9600/events >/run/page.log || true # it goes on and on
+grep -o 'The target has sent [0-9]* packets to [^"]* again' /run/page.log ||
+  fail "the page does not name the network: $(cat /run/page.log)"
 load down --iodepth=16 --bs=4k --size=16M --time_based --runtime=12
 wait_for 10 load_moved 100
 say "the link goes down"
