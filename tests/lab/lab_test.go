@@ -43,6 +43,7 @@ var lab struct {
 var qemuTests = map[string][]string{
 	"DebianKernel": {"main", "rxe"},
 	"Systemd":      {"systemd", "rxe"},
+	"Upgrade":      {"upgrade", "rxe"},
 	"Disks":        {"disks", "tcp"},
 	"NVMe":         {"nvme", "rxe"},
 	"Virtio":       {"virtio", "rxe"},
@@ -230,6 +231,9 @@ func TestDebianKernel(t *testing.T) { runQEMU(t, "DebianKernel", "") }
 
 // TestSystemd runs the unit of packaging/ under the systemd of the same image.
 func TestSystemd(t *testing.T) { runQEMU(t, "Systemd", "has no unit file") }
+
+// TestUpgrade replaces the installed .deb by the next version while fio runs.
+func TestUpgrade(t *testing.T) { runQEMU(t, "Upgrade", "has no package") }
 
 // TestDisks has "nvmf-target disks" query the drives that QEMU emulates.
 func TestDisks(t *testing.T) { runQEMU(t, "Disks", "lists no disks") }

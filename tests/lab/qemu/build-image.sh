@@ -7,7 +7,7 @@ self=$(readlink -f "$0")
 . "$(dirname "$self")/../common.sh"
 packages=linux-image-6.12-amd64,kmod,iproute2,iputils-ping,procps,util-linux,systemd,udev,jq,lz4
 packages+=,nvme-cli,fio,rdma-core,ibverbs-utils,rdmacm-utils,ibverbs-providers,librdmacm1,perftest
-packages+=,socat,e2fsprogs,xfsprogs,nftables,tcpdump,smartmontools,sg3-utils
+packages+=,socat,e2fsprogs,xfsprogs,nftables,tcpdump,smartmontools,sg3-utils,apparmor
 dir=$cache/debian-$(digest "$self" --)
 steps=1690 # lines that mmdebstrap prints
 

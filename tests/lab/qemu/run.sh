@@ -6,6 +6,7 @@
 #   # drives: yes             an NVMe, a SATA and a SCSI drive, which read as zeroes
 #   # nvme: yes               NVMe drives that store what is written
 #   # virtio: 256M            a virtio disk of this size that stores what is written
+#   # packages: yes           old.deb and new.deb in /run/out/packages, see packages.sh
 #   # numa: yes               two NUMA nodes, with a CPU and half of the memory each
 #   # memmap: SIZE!ADDRESS    memory that the kernel takes for persistent
 set -eu
@@ -34,6 +35,7 @@ if [ -n "${APPARMOR:-}" ]; then
     --kernel-features=/etc/apparmor.d/abi/3.0 "$out/packaging/apparmor/nvmf-target" \
     >"$out/apparmor/policy"
 fi
+[ -z "$(head_value packages)" ] || "$lab/qemu/packages.sh" "$out/packages"
 case $(head_value init) in
   systemd)
     init="/lib/systemd/systemd systemd.wants=lab.service"
