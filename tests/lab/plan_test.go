@@ -30,7 +30,7 @@ type scenario struct {
 // qemuSampled are the tests under QEMU of which a sample has two; it has Systemd, too.
 var qemuSampled = scenario{
 	name: "qemu", sample: 2,
-	variants: []string{"DAX", "DebianKernel", "Disks", "Memory", "NVMe", "Virtio"},
+	variants: []string{"DAX", "DebianKernel", "Disks", "Memory", "NVMe", "Upgrade", "Virtio"},
 }
 
 func scenarios() ([]scenario, error) {
