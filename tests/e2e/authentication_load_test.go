@@ -44,7 +44,7 @@ func authenticatingHosts(text string) int {
 	results := make(chan error, n)
 	for i := range n {
 		o := host.Options{
-			HostNQN: manyHostNQN(first + i), HostID: [16]byte{1, byte(i >> 8), byte(i)},
+			HostNQN: manyHostNQN(first + i), HostID: [16]byte{2, byte(i >> 8), byte(i)},
 			SubNQN: subNQN, Key: key, Timeout: timeout,
 		}
 		go func() {
