@@ -135,14 +135,15 @@ func source() Source {
 			}
 		},
 		Hosts: func() ([]Host, Secured) {
-			return []Host{
+			hosts := []Host{
 				{NQN: "gone", Margin: -1},
 				{
 					NQN: "h", Controllers: 2, Commands: 100, NearlyFull: 9, Retransmits: 4,
 					RTT: 200 * time.Microsecond, Margin: 0.25,
 				},
 				{Commands: 3, Margin: 1},
-			}, Secured{
+			}
+			return hosts, Secured{
 				{"tcp", 0}: 4, {"tcp", target.SecurityAuth}: 3,
 				{"tcp", target.SecurityAuth | target.SecurityTLS}: 2,
 			}

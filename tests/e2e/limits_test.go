@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -27,6 +28,9 @@ func limitsTime(t *testing.T) (d time.Duration, tolerance float64) {
 	}
 	return time.Duration(n) * time.Second, 0.03
 }
+
+// limitsTries is how often a rate is measured that is too low or not shared equally.
+const limitsTries = 5
 
 // limitsOf are the limits of the namespace and of the subsystem of a test, and of its third host.
 type limitsOf struct{ namespace, subsystem, host target.Limits }
@@ -92,27 +96,32 @@ func testLimits(t *testing.T, v variant, reactors int) {
 		h.setLimits(step.limits)
 		d, tolerance := limitsTime(t)
 		runFor(t, pumps, 500*time.Millisecond) // past the burst
-		got, took := runFor(t, pumps, d)
-		total, wanted := 0.0, 0.0
-		for i := range got {
-			got[i] /= took.Seconds()
-			total, wanted = total+got[i], wanted+step.want[i]
-			near(t, fmt.Sprintf("%s: host %d", step.name, i), got[i], step.want[i], 2*tolerance)
+		wanted := step.want[0] + step.want[1] + step.want[2]
+		for try := 1; ; try++ {
+			got, took := runFor(t, pumps, d)
+			total, off := 0.0, 0.0 // off: how far the host is from its rate whose is farthest
+			for i := range got {
+				got[i] /= took.Seconds()
+				total += got[i]
+				off = max(off, math.Abs(got[i]/step.want[i]-1))
+			}
+			t.Logf("%s: %.1f commands per second", step.name, got)
+			if total > wanted*(1+tolerance) {
+				t.Errorf("%s: %.1f commands per second in all, want %.1f", step.name, total, wanted)
+			} else if total < wanted*(1-tolerance) || off > 2*tolerance {
+				// Hosts that others on the machine keep from running do not reach their rates.
+				if try < limitsTries {
+					continue
+				}
+				t.Errorf("%s: want %.1f commands per second, within %.0f %% in all, and %.0f %% each",
+					step.name, step.want, 100*tolerance, 200*tolerance)
+			}
+			break
 		}
-		near(t, step.name, total, wanted, tolerance)
-		t.Logf("%s: %.1f commands per second", step.name, got)
 	}
 	h.setLimits(limitsOf{})
 	for slices.ContainsFunc(pumps, busy) {
 		stepAll(t, pumps, false)
-	}
-}
-
-func near(t *testing.T, what string, got, want, tolerance float64) {
-	t.Helper()
-	if got < want*(1-tolerance) || got > want*(1+tolerance) {
-		t.Errorf("%s: %.1f commands per second, want %.1f within %.0f %%", what, got, want,
-			100*tolerance)
 	}
 }
 
