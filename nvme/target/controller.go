@@ -48,6 +48,8 @@ type controller struct {
 	authenticates bool        // the host had a key when it connected
 	dumped        atomic.Bool // what was recorded of a queue was kept, see session.dumpFailed
 	proven        atomic.Bool // the host has authenticated, or had no key
+	// generated is the PSK that generatedPSKs.use has counted the controller for, or nil.
+	generated *generatedPSK
 
 	errors errorLog
 
