@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -40,6 +41,18 @@ func (s *Server) hostTLSKeys(nqn string) []*auth.TLSKey {
 // tlsKeyCounts says whether a host still has a key. See tcp.Config.
 func (s *Server) tlsKeyCounts(nqn string, k *auth.TLSKey) bool {
 	return slices.ContainsFunc(s.hostTLSKeys(nqn), k.Equal)
+}
+
+// guardSecrets keeps the memory of the process out of core files if the configuration has keys of
+// hosts, tokens, or private keys of certificates.
+func guardSecrets(c *config.Config) {
+	endpoint := func(e *config.Endpoint) bool { return e.Key != "" || e.Token != config.Token{} }
+	if c.Control.Key != "" || endpoint(&c.Metrics) || endpoint(&c.Web) ||
+		slices.ContainsFunc(c.Hosts, func(h config.Host) bool {
+			return h.Key != nil || h.TLSKey != nil
+		}) {
+		sys.PreventCoreDumps()
+	}
 }
 
 // probeKeys warns of keys that prove nothing, because any other name will do, or are not used, and

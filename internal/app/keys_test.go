@@ -434,3 +434,39 @@ func TestTLSKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestGuardSecrets: with any secret in the configuration the process leaves no core file.
+func TestGuardSecrets(t *testing.T) {
+	key, err := auth.NewKey(32, auth.NoHash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tlsKey, err := auth.NewTLSKey(auth.NoHash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	for what, tc := range map[string]struct {
+		set  func(c *config.Config)
+		want int
+	}{
+		"nothing":        {func(*config.Config) {}, 1},
+		"metrics.token":  {func(c *config.Config) { c.Metrics.Token[0] = 1 }, 0},
+		"metrics.key":    {func(c *config.Config) { c.Metrics.Key = "/key" }, 0},
+		"web.token":      {func(c *config.Config) { c.Web.Token[0] = 1 }, 0},
+		"web.key":        {func(c *config.Config) { c.Web.Key = "/key" }, 0},
+		"control.key":    {func(c *config.Config) { c.Control.Key = "/key" }, 0},
+		"the dhchap_key": {func(c *config.Config) { c.Hosts[0].Key = key }, 0},
+		"the tls_key":    {func(c *config.Config) { c.Hosts[0].TLSKey = tlsKey }, 0},
+	} {
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+		c := &config.Config{Hosts: []config.Host{{}}}
+		tc.set(c)
+		guardSecrets(c)
+		if n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); n != tc.want || err != nil {
+			t.Errorf("%s: dumpable is %d, %v", what, n, err)
+		}
+	}
+}

@@ -184,6 +184,7 @@ func (s *Server) env(n *config.Namespace) env {
 
 // Start opens everything and begins to serve. After an error the caller still has to call Stop.
 func (s *Server) Start() error {
+	guardSecrets(s.atStart)
 	if err := s.probe(); err != nil {
 		return err
 	}
