@@ -14,6 +14,8 @@ type Policy struct {
 	// OldUntil is when all but the first of Keys cease to count, and Until when all do, zero: not by
 	// themselves.
 	OldUntil, Until time.Time
+	// Reauthenticate is how long an authentication is good for, 0: for ever.
+	Reauthenticate time.Duration
 	// ControllerKey proves to the host who the controller is; nil: it cannot.
 	ControllerKey *Key
 	// Hashes and Groups are those that the host may use, the first choice first; empty: AllHashes
