@@ -53,11 +53,13 @@ func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	policies := maps.Clone(*t.policies.Load())
+	before := policies[nqn]
 	t.keysChanged = t.keysChanged || (policies[nqn] == nil) != (p == nil)
 	if policies[nqn] = p; p == nil {
 		delete(policies, nqn)
 	}
 	t.policies.Store(&policies)
+	t.reauthenticate(nqn, before, p)
 }
 
 // policy is that of the host now, nil if it has no key, or if the controller is a discovery
@@ -247,6 +249,9 @@ func (a *authentication) succeeded() {
 	}
 	if created {
 		c.logCreated()
+	}
+	if s.qid == 0 {
+		c.authenticated()
 	}
 }
 

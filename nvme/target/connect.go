@@ -267,6 +267,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	c.startLimit()
 	if c.proven.Load() {
 		c.logCreated()
+		c.authenticated()
 	}
 	sub.mu.Lock()
 	o := sub.otherHost(c)

@@ -75,6 +75,7 @@ type controller struct {
 	hostBehavior   [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
 	copyFormats    atomic.Uint32                   // CDFE of that, for other reactors
 	alive          keepAliveTimer
+	again          reauthentication
 	events         events
 	aborts         int  // Abort commands in progress
 	protecting     bool // a write protection changes
@@ -157,6 +158,9 @@ func (c *controller) attach(s *session, qid uint16) refusal {
 	}
 	if !s.unproven() {
 		c.queues[qid] = s
+		if asking(c.again.ask.Load()) != askNone {
+			s.watchCommands()
+		}
 	}
 	return refusal{}
 }
@@ -199,6 +203,7 @@ func (c *controller) stopIO() {
 // adminClosed is called when the transport closes the admin queue.
 func (c *controller) adminClosed() {
 	c.alive.stop()
+	c.again.stop()
 	c.selfTest.close()
 	switch {
 	case c.admin.why != nil:
