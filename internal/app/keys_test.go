@@ -474,7 +474,8 @@ func TestGuardSecrets(t *testing.T) {
 		c := &config.Config{Hosts: []config.Host{{}}}
 		tc.set(c)
 		guardSecrets(c)
-		if n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); n != tc.want || err != nil {
+		n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+		if n != tc.want || err != nil {
 			t.Errorf("%s: dumpable is %d, %v", what, n, err)
 		}
 	}
@@ -515,7 +516,7 @@ func TestExpiringKeys(t *testing.T) {
 	if !strings.Contains(log.String(), "expired on") {
 		t.Error("nobody is told that they have expired")
 	}
-	c.Hosts[1].Until = start.Add(45*24*time.Hour + 5*time.Minute) // not when it is time for a warning
+	c.Hosts[1].Until = start.Add(45*24*time.Hour + 5*time.Minute)
 	before := strings.Count(log.String(), "expired on")
 	for minute := range 10 {
 		w.check(s, start.Add(45*24*time.Hour+time.Duration(minute)*time.Minute))

@@ -11,8 +11,8 @@ type Policy struct {
 	// Keys are those of the host, each of which proves who it is: more than one while a key is
 	// being replaced.
 	Keys []*Key
-	// OldUntil is when all but the first of Keys cease to count, and Until when all do, zero: not by
-	// themselves.
+	// OldUntil is when all but the first of Keys cease to count, and Until when all do, zero: not
+	// by themselves.
 	OldUntil, Until time.Time
 	// Reauthenticate is how long an authentication is good for, 0: for ever.
 	Reauthenticate time.Duration
@@ -87,7 +87,8 @@ const (
 // Controller is the side of the controller on one queue: exchanges one after the other, until one
 // fails. Message and Read say what the host reads with Authentication Receive commands.
 type Controller struct {
-	// MustConcatenate says that an exchange without concatenation fails. It is set before the first.
+	// MustConcatenate says that an exchange without concatenation fails. It is set before the
+	// first.
 	MustConcatenate bool
 
 	x       exchange
@@ -132,8 +133,8 @@ func (c *Controller) Ended() bool { return c.step == ended }
 // Reason is why the exchange has failed.
 func (c *Controller) Reason() Reason { return c.reason }
 
-// Expired says that the exchange has failed because the host's key does not count any more, of which
-// it is not told.
+// Expired says that the exchange has failed because the host's key does not count any more, of
+// which it is not told.
 func (c *Controller) Expired() bool { return c.expired }
 
 // Algorithms are those of the exchange, and whether the controller has authenticated itself.

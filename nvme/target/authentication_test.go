@@ -312,8 +312,8 @@ func TestAuthenticationUnfinished(t *testing.T) {
 	q.HangUp() // while the message is processed, maybe
 }
 
-// TestAuthenticationRecords: each exchange of an admin queue has a line, whatever becomes of it, and
-// each of an I/O queue that does not succeed.
+// TestAuthenticationRecords: each exchange of an admin queue has a line, whatever becomes of it,
+// and each of an I/O queue that does not succeed.
 func TestAuthenticationRecords(t *testing.T) {
 	r, _ := authHarness(t, 1)
 	lines := func(what, message string, want int) {

@@ -11,8 +11,8 @@ import (
 
 // This file has hosts authenticate again at an interval (ADR 0032). Only a host can begin, so one
 // command of a controller is completed with Authentication Required, without DNR: Linux then
-// authenticates the admin queue and its I/O queues once more, and sends the command again. All other
-// commands go on.
+// authenticates the admin queue and its I/O queues once more, and sends the command again. All
+// other commands go on.
 
 const (
 	// reauthenticateLimit is how long a host has after its command, in nanoseconds.
@@ -67,8 +67,8 @@ func (c *controller) reauthenticates() time.Duration {
 	return p.Reauthenticate
 }
 
-// authenticated begins the interval: the host has authenticated on the admin queue, or has connected
-// with the PSK which that has given.
+// authenticated begins the interval: the host has authenticated on the admin queue, or has
+// connected with the PSK which that has given.
 func (c *controller) authenticated() {
 	c.again.proven, c.again.asked = c.h.loop.Now(), 0
 	c.scheduleReauthentication()

@@ -73,7 +73,7 @@ func TestReauthenticate(t *testing.T) {
 // TestReauthenticateNot: a host that does not is disconnected after a minute, and others stay.
 func TestReauthenticateNot(t *testing.T) {
 	if !full() {
-		t.Skip("it takes a minute, as nvme/target shows with another clock: NVMF_TEST_FULL=1 runs it")
+		t.Skip("it takes a minute: NVMF_TEST_FULL=1 runs it")
 	}
 	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
 		ctx := t.Context()
