@@ -25,7 +25,7 @@ type snapshot struct {
 	namespaces  []control.Namespace
 	connections []control.Connection
 	reactors    []control.Reactor
-	latency     map[string]distribution // by title and name of the row
+	latency     map[string]control.Distribution // by title and name of the row
 }
 
 func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
@@ -44,6 +44,23 @@ func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
 	list, err := c.Latency(ctx)
 	s.latency = distributions(list)
 	return s, err
+}
+
+// distributions adds up those of hosts and of namespaces, of all operations together.
+func distributions(list []control.Latency) map[string]control.Distribution {
+	all := map[string]control.Distribution{}
+	for _, l := range list {
+		for _, row := range []string{
+			"HOST" + l.Host,
+			"NAMESPACE" + namespaceName(&control.Namespace{Subsystem: l.Subsystem, NSID: l.NSID}),
+		} {
+			if all[row] == nil {
+				all[row] = control.Distribution{}
+			}
+			all[row].Add(l.Buckets)
+		}
+	}
+	return all
 }
 
 // rates are what the target did between two snapshots.
@@ -112,8 +129,8 @@ func between(old, now *snapshot) *rates {
 	r.connections(old, now, per)
 	r.tables(func(title string, rows []rate) {
 		for i := range rows {
-			d := now.latency[title+rows[i].Name].since(old.latency[title+rows[i].Name])
-			rows[i].P50, rows[i].P99 = d.quantile(0.5), d.quantile(0.99)
+			d := now.latency[title+rows[i].Name].Since(old.latency[title+rows[i].Name])
+			rows[i].P50, rows[i].P99 = d.Quantile(0.5), d.Quantile(0.99)
 		}
 	})
 	return r
