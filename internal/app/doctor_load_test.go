@@ -43,7 +43,7 @@ func TestUnderLoad(t *testing.T) {
 	d := newLoadDoctor(socket, ports)
 	count("117\n")
 	if list := d.findings(time.Millisecond); len(list) != 1 || list[0].Check != "rdma network" ||
-		!strings.Contains(list[0].Found, "rxe0 port 1: packets were lost or sent again") ||
+		!strings.Contains(list[0].Found, "port 1 of rxe0: packets were lost or sent again") ||
 		!strings.Contains(list[0].Found, "rcvd_seq_err=17") {
 		t.Errorf("a port that loses packets: %+v", list)
 	}

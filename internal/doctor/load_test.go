@@ -72,7 +72,7 @@ func TestSlowCommands(t *testing.T) {
 	}
 }
 
-// TestCountedAmongOthers: what was counted of a host before is no news when it is counted among
+// TestCountedAmongOthers: what was counted of a host before is not told again when it is counted among
 // other hosts since, nor is what they counted; what all count anew is.
 func TestCountedAmongOthers(t *testing.T) {
 	slow := func(host string, n uint64) control.Latency {
@@ -218,11 +218,11 @@ func TestPorts(t *testing.T) {
 		{nil, port(1e6, 1e6, 1e6, 1e6), nil},
 		{port(1e6, 1e6, 1e6, 1e6), port(0, 0, 0, 0), nil},
 		{port(1e6, 1e6, 1e6, 0), port(1e6+7, 1e6+3, 1e6, 0), []string{
-			"note: mlx5_0 port 1: packets were lost or sent again in the last 5 s: " +
+			"note: port 1 of mlx5_0: packets were lost or sent again in the last 5 s: " +
 				"out_of_sequence=7 local_ack_timeout_err=3 | rdma statistic show",
 		}},
 		{port(0, 0, 0, 0), port(0, 0, 500, 0), []string{
-			"note: mlx5_0 port 1: packets were marked in the last 5 s: np_cnp_sent=500 | ECN",
+			"note: port 1 of mlx5_0: packets were marked in the last 5 s: np_cnp_sent=500 | ECN",
 		}},
 	} {
 		before.Ports, now.Ports = tc.before, tc.now

@@ -259,7 +259,7 @@ func (p *period) ports() (list []Finding) {
 		if !known {
 			continue // the device has appeared, with what it counted before
 		}
-		name := c.Device + " port " + c.Port
+		name := "port " + c.Port + " of " + c.Device
 		if ports[name] == nil {
 			ports[name] = &port{}
 		}
@@ -286,7 +286,8 @@ func (p *period) ports() (list []Finding) {
 				Check: "rdma network", Severity: Note,
 				Found: fmt.Sprintf("%s: packets were marked %s: %s", name, p.within(),
 					strings.Join(m.text, " ")),
-				Why: "Queues in the network are long, and senders slow down before packets are lost.",
+				Why: "Queues in the network are long, and senders slow down so that no packets are " +
+					"lost.",
 				Fix: "more links or paths between hosts and target; thresholds of ECN in switches",
 			})
 		}

@@ -20,8 +20,9 @@ const (
 	// every is the time between two states, slowly that between two looks at disks and at the
 	// configuration file, patience how long reactors and disks may take to answer.
 	every, slowly = 2 * time.Second, time.Minute
-	// judged is how long the page judges the load, and at least half of that once it is known.
-	judged   = time.Minute
+	// compared is the longest time between two looks at the load that are compared; it is half of
+	// that at least, once as much is known.
+	compared = time.Minute
 	patience = 3 * time.Second
 )
 
@@ -88,13 +89,13 @@ type sampler struct {
 	looked  time.Time
 }
 
-// past are two earlier looks at the load, the newer one at most half of judged ago.
+// past are two earlier looks at the load, the newer one at most half of compared ago.
 type past struct{ older, newer *doctor.Sample }
 
 // before returns what now is compared with, nil if it is the first look.
 func (p *past) before(now *doctor.Sample) *doctor.Sample {
 	before := cmp.Or(p.older, p.newer)
-	if p.newer == nil || now.Time.Sub(p.newer.Time) >= judged/2 {
+	if p.newer == nil || now.Time.Sub(p.newer.Time) >= compared/2 {
 		p.older, p.newer = p.newer, now
 	}
 	return before

@@ -111,7 +111,7 @@ func newState(ctx context.Context, src *Source, found *slow, load *past) *state 
 	}
 	s.namespaces(ctx, src, &now)
 	s.hosts(ctx, src, &now)
-	s.judge(ctx, src, &now, load)
+	s.compare(ctx, src, &now, load)
 	s.Disks = first(s, "disks", found.disks, isBad)
 	if found.diskErr != "" {
 		s.Errors["disks"] = found.diskErr
@@ -124,9 +124,9 @@ func newState(ctx context.Context, src *Source, found *slow, load *past) *state 
 	return s
 }
 
-// judge compares what was counted until now with an earlier look. What is not known is compared with
-// nothing.
-func (s *state) judge(ctx context.Context, src *Source, now *doctor.Sample, load *past) {
+// compare compares what was counted until now with an earlier look. What is not known is compared
+// with nothing.
+func (s *state) compare(ctx context.Context, src *Source, now *doctor.Sample, load *past) {
 	reactors, err := src.Reactors(ctx)
 	if err != nil {
 		s.Errors["reactors"] = err.Error()

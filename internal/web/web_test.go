@@ -329,7 +329,7 @@ func TestClosePlan(t *testing.T) {
 	}
 }
 
-// TestLoadFindings: what has happened since an earlier state is judged, not what was before. Of each
+// TestLoadFindings: what has happened since an earlier state is told, not what was before. Of each
 // check only some findings are shown, and how many there are besides; the worse ones of other kinds
 // stay.
 func TestLoadFindings(t *testing.T) {
@@ -370,8 +370,23 @@ func TestLoadFindings(t *testing.T) {
 			"last 2 s; 100 %") ||
 		!strings.Contains(texts, "The storage is slow. Fix: nvmf-target disks") ||
 		!strings.Contains(texts, "The target has sent 50 packets to host4 again in the last 2 s, "+
-			"of about 1000. ") || !strings.Contains(texts, "sent again in the last 2 s: rcvd_seq_err=20") {
+			"of about 1000. ") ||
+		!strings.Contains(texts, "sent again in the last 2 s: rcvd_seq_err=20") {
 		t.Errorf("%d findings: %s", len(got), texts)
+	}
+}
+
+// TestErrorsInOrder: what is not known has its place, so that it is not read aloud again and again.
+func TestErrorsInOrder(t *testing.T) {
+	s := &state{Errors: map[string]string{}}
+	for _, what := range []string{"reactors", "latency", "hosts", "disks", "a", "b", "c", "d"} {
+		s.Errors[what] = "busy"
+	}
+	for range 20 {
+		if list := findings(s); !strings.Contains(list[2].Text, "(c)") ||
+			!strings.Contains(list[7].Text, "(reactors)") {
+			t.Fatalf("%v", list)
+		}
 	}
 }
 
@@ -382,9 +397,9 @@ func TestPast(t *testing.T) {
 	if p.before(&doctor.Sample{Time: start}) != nil {
 		t.Error("the first state has a past")
 	}
-	for at := every; at < 10*judged; at += every {
+	for at := every; at < 10*compared; at += every {
 		old := p.before(&doctor.Sample{Time: start.Add(at)})
-		if d := start.Add(at).Sub(old.Time); d > judged || d < min(at, judged/2) {
+		if d := start.Add(at).Sub(old.Time); d > compared || d < min(at, compared/2) {
 			t.Errorf("after %v the past is %v ago", at, d)
 		}
 	}
