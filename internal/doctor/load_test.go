@@ -238,10 +238,10 @@ func TestPorts(t *testing.T) {
 
 // TestWithin: the time is told in steps.
 func TestWithin(t *testing.T) {
-	for seconds, want := range map[float64]string{0.2: "1", 2: "2", 9.9: "10", 59.9: "60", 38: "30"} {
+	for seconds, want := range map[float64]int{0.2: 1, 2: 2, 9.9: 10, 59.9: 60, 38: 30} {
 		before, now := looks()
 		now.Time = before.Time.Add(time.Duration(seconds * 1e9))
-		if p := (&period{before, now}); p.within() != "in the last "+want+" s" {
+		if p := (&period{before, now}); p.within() != fmt.Sprintf("in the last %d s", want) {
 			t.Errorf("%v: %s", seconds, p.within())
 		}
 	}

@@ -276,7 +276,7 @@ func (p *period) ports() (list []Finding) {
 				Check: "rdma network", Severity: Note,
 				Found: fmt.Sprintf("%s: packets were lost or sent again %s: %s", name, p.within(),
 					strings.Join(l.text, " ")),
-				Why: "RDMA sends everything behind a lost packet again, and commands wait for that.",
+				Why: "All that follows a lost packet is sent again, and commands wait for it.",
 				Fix: "rdma statistic show on both sides: do they rise; cables, PFC or ECN on the " +
 					"port and the switches",
 			})
@@ -286,8 +286,7 @@ func (p *period) ports() (list []Finding) {
 				Check: "rdma network", Severity: Note,
 				Found: fmt.Sprintf("%s: packets were marked %s: %s", name, p.within(),
 					strings.Join(m.text, " ")),
-				Why: "Queues in the network are long, and senders slow down so that no packets are " +
-					"lost.",
+				Why: "Queues in the network are long; senders slow down to lose no packets.",
 				Fix: "more links or paths between hosts and target; thresholds of ECN in switches",
 			})
 		}
