@@ -12,7 +12,7 @@ import (
 
 const (
 	// askTimeout is how long the target that runs may take to say what it has counted.
-	askTimeout = 5 * time.Second
+	askTimeout = 15 * time.Second
 	// doctorLooks is the time between the two looks of doctor at the target.
 	doctorLooks = 5 * time.Second
 )

@@ -54,7 +54,8 @@ func findings(s *state) (list []finding) {
 	}
 	s.logFindings(add)
 	for _, what := range slices.Sorted(maps.Keys(s.Errors)) { // in an order that stays
-		add("warning", "The page does not know all (%s): %s.", what, s.Errors[what])
+		add("warning", "The page does not know all (%s): %s.", what,
+			strings.TrimSuffix(s.Errors[what], "."))
 	}
 	more := s.loadFindings(add)
 	slices.SortStableFunc(list, func(a, b finding) int {
