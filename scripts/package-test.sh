@@ -22,7 +22,8 @@ host=$(echo bin/package/nvmf-target-host_*.deb)
 say "contents"
 # zsh completions have different places in Debian and elsewhere.
 dpkg-deb --fsys-tarfile "$deb" | tar -t | sed -n 's/^\.\(.*[^/]\)$/\1/p' | sort >"$work/deb"
-rpm -qlp "$rpm" | sed 's/site-functions/vendor-completions/' | sort >"$work/rpm"
+rpm -qp --qf '[%{FILEMODES:perms} %{FILENAMES}\n]' "$rpm" |
+  sed -n 's/^-[^ ]* //; s/site-functions/vendor-completions/; /^\//p' | sort >"$work/rpm"
 diff "$work/deb" "$work/rpm" || die "the .deb and the .rpm have different files"
 for f in /usr/bin/nvmf-target /usr/lib/systemd/system/nvmf-target.service \
   /usr/share/nvmf-target/schema.json /usr/share/nvmf-target/apparmor /usr/share/man/man1/nvmf-target-serve.1.gz \
