@@ -34,7 +34,7 @@ func references(text string) (commands []string) {
 }
 
 // wrongReference says what a command names that does not exist: a target or variable of the
-// Makefile, a path of the tree, a unit, or an option that options, those of a command of nvme, lacks.
+// Makefile, a path of the tree, a unit, or an option that is not among those of a command of nvme.
 func wrongReference(command, makefile string, options func(string) []string) (wrong []string) {
 	for _, m := range treePath.FindAllStringSubmatch(command, -1) {
 		found, err := filepath.Glob("../../" + m[1])
@@ -70,7 +70,8 @@ func wrongReference(command, makefile string, options func(string) []string) (wr
 	return wrong
 }
 
-// wrongUnits are the units in the arguments of systemctl, or after -u of journalctl, that nobody has.
+// wrongUnits are the units in the arguments of systemctl, or after -u of journalctl, that do not
+// exist.
 func wrongUnits(command, arguments string) (wrong []string) {
 	var units []string
 	words := strings.Fields(arguments)
@@ -159,7 +160,8 @@ func TestWrongReferencesAreFound(t *testing.T) {
 		"journalctl -u nvmf-target -g a": true, "journalctl -u nvmft": false,
 		"podman build -f packaging/container/Containerfile .": true,
 		"podman build -f packaging/Containerfile .":           false,
-		"cat tests/bench/*.go":                                true, "cat /x/tests/no": true, "tests/no": false,
+		"cat tests/bench/*.go":                                true, "cat /x/tests/no": true,
+		"tests/no": false,
 	} {
 		if wrong := wrongReference(command, makefile, options); (wrong == nil) != right {
 			t.Errorf("%q: %q", command, wrong)

@@ -79,8 +79,9 @@ func TestCompose(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, ok := file.Services["nvmf-target"]
-	if !ok || s.Image != "nvmf-target" || !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) ||
-		!slices.Contains(s.SecurityOpt, "no-new-privileges:true") || s.NetworkMode != "host" {
+	if !ok || s.Image != "nvmf-target" || !s.ReadOnly || s.NetworkMode != "host" ||
+		!slices.Equal(s.CapDrop, []string{"ALL"}) ||
+		!slices.Contains(s.SecurityOpt, "no-new-privileges:true") {
 		t.Errorf("%+v", s)
 	}
 	if _, err := os.Stat(path.Join(containerDir, s.Build.Context, s.Build.Dockerfile)); err != nil {

@@ -87,7 +87,8 @@ var (
 	reactorSteps = desc("reactor_steps_total",
 		"Steps of work that a reactor did, by transport, or for storage.", "reactor", "poller")
 
-	deviceQPs    = desc("rdma_queue_pairs", "Queue pairs of the target on an RDMA device.", "device")
+	deviceQPs = desc("rdma_queue_pairs", "Queue pairs of the target on an RDMA device.",
+		"device")
 	deviceCQs    = desc("rdma_completion_queues", "Completion queues of the target.", "device")
 	deviceMRs    = desc("rdma_memory_regions", "Memory regions of the target.", "device")
 	deviceMaxQPs = desc("rdma_queue_pairs_limit",
