@@ -93,6 +93,7 @@ func TestKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		testutil.Secret(t, k.Reveal())
 		keys = append(keys, k)
 	}
 	const nqn = "nqn.2026-11.io.nvmf-target:host"
@@ -262,6 +263,7 @@ func TestTLSKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		testutil.Secret(t, k.Reveal())
 		keys = append(keys, k)
 	}
 	file := writeConfig(t, "")

@@ -22,6 +22,7 @@ func TestTiming(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testutil.Secret(t, key.Reveal())
 	secrets := ends(64, key.secret)
 	// The other key is always at the same place, because it matters how memory is aligned.
 	other := &Key{make([]byte, 64), NoHash}
