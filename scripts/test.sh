@@ -25,8 +25,8 @@ touch "$recorded"
 logs=${NVMF_TEST_LOG:-$(mktemp -d)}
 [ -n "${NVMF_TEST_LOG:-}" ] || trap 'rm -rf "$logs"' EXIT
 mkdir -p "$logs"
-# Tests note here the keys that they make (testutil.Secret), before those that are written in them. No
-# log may have one.
+# Tests note here the keys that they make (testutil.Secret), after those that are written in them.
+# No log may have one.
 NVMF_TEST_KEYS=$(readlink -f "$logs")/keys; export NVMF_TEST_KEYS
 grep -rnoE --include='*_test.go' '(DHHC|NVMeTLSkey)-1:0[0-3]:[A-Za-z0-9+/]{24}' . |
   awk -F: '{printf "%s\t%s\n", $NF, $1}' >"$NVMF_TEST_KEYS"
@@ -76,8 +76,8 @@ go test -v -count=1 -timeout 3h ./tests/isolation"
 live="env NVMF_LIVE_CONFIGS=2000 go test -v -count=1 -timeout 3h ./tests/live"
 model="env NVMF_MODEL_COMMANDS=1000000 TMPDIR=/dev/shm \
 go test -v -count=1 -timeout 3h -run TestModel$ ./tests/e2e"
-# 10,000 half-open exchanges and handshakes, 1,000 hosts at once, all hashes and groups, and the time
-# that comparisons take.
+# 10,000 half-open exchanges and handshakes, 1,000 hosts at once, all hashes and groups, and the
+# time that comparisons take.
 trust="env NVMF_TEST_FULL=1 go test -v -count=1 -p 1 -timeout 1h -run \
 Timing$|Exchanges$|Primes$|HostileMemory$|Flood$|ManyAuthenticate$ \
 ./nvme/auth ./config ./fabric/tcp/tls ./tests/e2e"

@@ -19,7 +19,8 @@ func TestLeakedKeys(t *testing.T) {
 	const text = "3q0Qvu8JyE0BAgMEBQYHCAkKCwyA"
 	run := func(printed string) (string, error) {
 		t.Helper()
-		lines := "=== RUN   TestOne\n=== RUN   TestTwo\n    a.go:1: " + printed + "\n=== RUN   TestThree\n"
+		lines := "=== RUN   TestOne\n=== RUN   TestTwo\n    a.go:1: " + printed +
+			"\n=== RUN   TestThree\n"
 		if err := os.WriteFile(log, []byte(lines), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -42,9 +42,9 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// FuzzHandshake: whatever follows on the first flight of the server, only the Finished of the client
-// completes the handshake. in is records, sealed as the client would, or what they are behind a
-// HelloRetryRequest or with raw: bytes.
+// FuzzHandshake: whatever follows on the first flight of the server, or on its HelloRetryRequest,
+// only the Finished of the client completes the handshake. in is records to be sealed as the client
+// would, with retry and raw the bytes of the stream.
 func FuzzHandshake(f *testing.F) {
 	needTLS(f)
 	psks := testPSKs(f, auth.SHA256)

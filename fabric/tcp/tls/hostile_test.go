@@ -279,7 +279,7 @@ func outcome(c *rawClient, s *Server, conn *Conn, failed error, out []byte, want
 	text := fmt.Sprint(failed, s.PSK())
 	switch secret := c.psk.Secret; {
 	case got != want:
-		return fmt.Errorf("alert %d instead of %d: %v", got, want, failed)
+		return fmt.Errorf("alert %d instead of %d: %s", got, want, text)
 	case bytes.Contains(out, secret[:8]), strings.Contains(text, string(secret[:8])),
 		strings.Contains(text, fmt.Sprintf("%x", secret[:8])):
 		return fmt.Errorf("the PSK is told: %s", text)

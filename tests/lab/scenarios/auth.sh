@@ -81,7 +81,10 @@ done
 
 say "refused"
 use sha256 ffdhe2048 both
-refused "with a wrong key" "qid 0: authentication failed, error -129" --dhchap-secret="$other"
+rejected="qid 0: authentication failed, error -129"
+# nvmet lets the host wait for a minute for the reason.
+[ "$TARGET" = ours ] || rejected="qid 0: authentication failed, error"
+refused "with a wrong key" "$rejected" --dhchap-secret="$other"
 refused "without a key" "qid 0: no key"
 refused "that expects another controller" "qid 0: controller authentication failed" \
   --dhchap-secret="$host" --dhchap-ctrl-secret="$other"
