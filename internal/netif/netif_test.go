@@ -145,9 +145,14 @@ func TestManyInterfaces(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	begin := time.Now()
-	s, err := Linux().Read()
-	if d := time.Since(begin); err != nil || len(s.Addresses) != n+1 || d > 200*time.Millisecond {
+	var s State
+	d, err := time.Hour, error(nil)
+	for try := 0; try < 5 && d > 200*time.Millisecond; try++ { // the machine may be busy
+		begin := time.Now()
+		s, err = Linux().Read()
+		d = min(d, time.Since(begin))
+	}
+	if err != nil || len(s.Addresses) != n+1 || d > 200*time.Millisecond {
 		t.Fatalf("%d addresses in %v, %v", len(s.Addresses), d, err)
 	}
 	if a := s.Addresses[0]; a.Addr.String() != "10.8.0.1" || a.Interface != "lo" || a.Up {
