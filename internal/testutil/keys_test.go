@@ -1,6 +1,7 @@
 package testutil
 
 import (
+	"encoding/base64"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,8 +16,8 @@ func TestLeakedKeys(t *testing.T) {
 	dir := t.TempDir()
 	keys, log := filepath.Join(dir, "keys"), filepath.Join(dir, "step.log")
 	t.Setenv(keysFile, keys)
-	secret := []byte{0xDE, 0xAD, 0x10, 0xBE, 0xEF, 9, 200, 77, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
-	const text = "3q0Qvu8JyE0BAgMEBQYHCAkKCwyA"
+	secret := append([]byte{0xDE, 0xAD, 0x10, 0xBE, 0xEF, 9, 200, 77}, make([]byte, 24)...)
+	text := base64.StdEncoding.EncodeToString(secret)
 	run := func(printed string) (string, error) {
 		t.Helper()
 		lines := "=== RUN   TestOne\n=== RUN   TestTwo\n    a.go:1: " + printed +
@@ -37,7 +38,8 @@ func TestLeakedKeys(t *testing.T) {
 	}
 	for _, printed := range []string{
 		fmt.Sprintf("%x", secret), fmt.Sprintf("%X", secret), fmt.Sprintf("% x", secret),
-		fmt.Sprint(secret), fmt.Sprintf("%#v", secret), fmt.Sprintf("%v", struct{ b []byte }{secret}),
+		fmt.Sprint(secret), fmt.Sprintf("%#v", secret),
+		fmt.Sprintf("%v", struct{ b []byte }{secret}),
 		strings.ReplaceAll(fmt.Sprint(secret), " ", ", "), "DHHC-1:00:" + text + ":",
 		"00010203" + "04050607", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYX",
 	} {

@@ -11,7 +11,8 @@ import (
 // TestTiming: how long it takes to compare keys and responses does not tell where they differ.
 func TestTiming(t *testing.T) {
 	const samples = 100_000
-	ends := func(size int, of []byte) (two [2][]byte) { // that differ in the first and the last byte
+	// ends returns two that differ in the first byte and in the last one.
+	ends := func(size int, of []byte) (two [2][]byte) {
 		for i, at := range []int{0, size - 1} {
 			two[i] = slices.Clone(of)
 			two[i][at] ^= 1
