@@ -30,8 +30,10 @@ func TestHostileChallenge(t *testing.T) {
 		change func(m []byte) []byte
 		want   Reason
 	}{
-		{"S1 of 0", func(m []byte) []byte { return slices.Replace(m, 12, 16, 0, 0, 0, 0) },
-			IncorrectPayload},
+		{
+			"S1 of 0", func(m []byte) []byte { return slices.Replace(m, 12, 16, 0, 0, 0, 0) },
+			IncorrectPayload,
+		},
 		{"public value 0", public(new(big.Int)), IncorrectPayload},
 		{"public value 1", public(one), IncorrectPayload},
 		{"public value p-1", public(new(big.Int).Sub(p, one)), IncorrectPayload},
