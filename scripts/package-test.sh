@@ -1,12 +1,15 @@
 #!/bin/bash
-# package-test.sh [all]: builds the packages and checks what is in them. With "all" it also builds
-# them again in another directory, with nothing cached, and compares the bytes; and installs,
-# upgrades and removes the .deb and the .rpm in a clean Debian 12, as root or through sudo, and runs
-# the program in a container. The Debian is made once (a minute to five) and cached.
+# package-test.sh [install|all]: builds the packages and checks what is in them. With "install" it
+# also installs, upgrades and removes the .deb in a clean Debian 12, as root or through sudo. With
+# "all" it does the same with the .rpm, runs the program in a container, and builds the packages
+# again in another directory, with nothing cached, and compares the bytes. The Debian is made once
+# (half a minute to five) and cached.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 find_go || die "no Go found: run make deps"
+what=${1:-contents}
+case $what in contents | install | all) ;; *) die "usage: package-test.sh [install|all]" ;; esac
 work=$(mktemp -d)
 as_root=(); [ "$(id -u)" = 0 ] || as_root=(sudo)
 trap '"${as_root[@]}" rm -rf "$work"' EXIT
@@ -19,7 +22,8 @@ host=$(echo bin/package/nvmf-target-host_*.deb)
 say "contents"
 # zsh completions have different places in Debian and elsewhere.
 dpkg-deb --fsys-tarfile "$deb" | tar -t | sed -n 's/^\.\(.*[^/]\)$/\1/p' | sort >"$work/deb"
-rpm -qlp "$rpm" | sed 's/site-functions/vendor-completions/' | sort >"$work/rpm"
+rpm -qp --qf '[%{FILEMODES:perms} %{FILENAMES}\n]' "$rpm" |
+  sed -n 's/^-[^ ]* //; s/site-functions/vendor-completions/; /^\//p' | sort >"$work/rpm"
 diff "$work/deb" "$work/rpm" || die "the .deb and the .rpm have different files"
 for f in /usr/bin/nvmf-target /usr/lib/systemd/system/nvmf-target.service \
   /usr/share/nvmf-target/schema.json /usr/share/nvmf-target/apparmor /usr/share/man/man1/nvmf-target-serve.1.gz \
@@ -36,6 +40,14 @@ version=$(dpkg-deb -f "$deb" Version)
 "$work/files/usr/bin/nvmf-target" version | grep -F "$version" ||
   die "the program does not say $version"
 "$work/files/usr/bin/nvmf-target" check -c "$work/files/etc/nvmf-target/nvmf-target.yaml"
+# Links of the documents lead to files of the package, or to the source.
+documents=$work/files/usr/share/doc/nvmf-target links=0
+while IFS=: read -r page to; do
+  links=$((links + 1))
+  [ -e "$documents/$to" ] || die "${page##*/} links to $to, which is not in $deb"
+done < <(grep -HoE '\]\([^) ]+\)' "$documents"/*.md | sed 's/\](\([^#)]*\).*/\1/' |
+  grep -v -e :// -e ':$' | sort -u)
+[ $links -ge 50 ] || die "$deb has only $links links in its documents"
 # What the program needs of the libraries is what the packages ask for.
 mkdir -p "$work/shlibs/debian" && printf 'Source: x\n\nPackage: x\nArchitecture: any\n' >"$work/shlibs/debian/control"
 needs=$(cd "$work/shlibs" && dpkg-shlibdeps -O "-e$work/files/usr/bin/nvmf-target" 2>/dev/null)
@@ -48,39 +60,22 @@ for lib in libc.so.6 libcrypto.so.3 libibverbs.so.1 librdmacm.so.1 libssl.so.3; 
     die "packaging/nfpm.yaml must have, in depends of rpm: $lib($newest)(64bit)"
 done
 jq -e '.components | length > 10' bin/package/*.cdx.json >/dev/null || die "the SBOM is empty"
-[ "${1:-}" = all ] || { say "passed, without an installation"; exit 0; }
-
-say "the same bytes from another directory, with another umask, time zone and cache"
-mkdir -p "$work/elsewhere/tree"
-tar -c --exclude=./bin . | tar -x -C "$work/elsewhere/tree"
-(umask 077; cd "$work/elsewhere/tree"
-  TZ=Asia/Tokyo LC_ALL=C GOCACHE=$work/gocache scripts/package.sh >/dev/null)
-diff -r bin/package "$work/elsewhere/tree/bin/package" || die "two builds differ"
-sha256sum bin/package/*
-# The next version, for an upgrade of the .rpm.
-(cd "$work/elsewhere/tree"
-  sed -i '0,/^## /s/^## .*/## 99.0.0/' CHANGELOG.md
-  GOCACHE=$work/gocache scripts/package.sh >/dev/null)
-next=$(echo "$work"/elsewhere/tree/bin/package/nvmf-target-99*.rpm)
+[ "$what" != contents ] || { say "passed, without an installation"; exit 0; }
 
 say "a clean Debian 12"
-packages=systemd,udev,libibverbs1,librdmacm1,libssl3
-tarball=$cache/package-root-$(echo "$packages" | sha256sum | cut -c1-12).tar
+packages=systemd,udev,libibverbs1,librdmacm1,libssl3 variant=essential
+tarball=$cache/package-root-$(echo "$variant $packages" | sha256sum | cut -c1-12).tar
 if [ ! -e "$tarball" ]; then
   mkdir -p "$cache"
   (
     . tests/lab/common.sh
-    "${as_root[@]}" mmdebstrap --quiet --format=tar --variant=minbase --include=$packages \
+    "${as_root[@]}" mmdebstrap --quiet --format=tar --variant=$variant --include=$packages \
       --aptopt='APT::Install-Recommends "false"' bookworm "$tarball.new" \
       "$(mirror_of '/debian/?$' http://deb.debian.org/debian)"
   )
   "${as_root[@]}" mv "$tarball.new" "$tarball"
 fi
 new_root() { root=$work/$1; mkdir "$root"; "${as_root[@]}" tar -x -C "$root" -f "$tarball"; }
-
-say "a container"
-new_root image
-scripts/container-test.sh "$root" "$work/files/usr/bin/nvmf-target"
 
 new_root debian
 inside() {
@@ -149,6 +144,35 @@ inside test -d $D/managed || fail "purge deleted objects"
 inside find / -xdev -path /proc -prune -o -name '*nvmf-target*' -print |
   grep -vE "^$D|^/usr/(lib/udev|share/doc/nvmf-target-host)|^/var/lib/dpkg/info/nvmf-target-host" &&
   fail "purge left these files"
+
+# shellcheck disable=SC2031  # changed in a subshell above
+[ "$what" = all ] || { say "passed: the .deb in a clean Debian"; exit 0; }
+
+say "a container"
+# shellcheck disable=SC2031
+image=$cache/image-root-$(sha256sum scripts/image-root.sh | cut -c1-12).tar
+mkdir "$work/image"
+if [ -e "$image" ]; then
+  "${as_root[@]}" tar -x -C "$work/image" -f "$image"
+else
+  "${as_root[@]}" scripts/image-root.sh "$work/image"
+  "${as_root[@]}" tar -c -C "$work/image" . >"$image.new"
+  mv "$image.new" "$image"
+fi
+scripts/container-test.sh "$work/image" "$work/files/usr/bin/nvmf-target"
+
+say "the same bytes from another directory, with another umask, time zone and cache"
+mkdir -p "$work/elsewhere/tree"
+tar -c --exclude=./bin . | tar -x -C "$work/elsewhere/tree"
+(umask 077; cd "$work/elsewhere/tree"
+  TZ=Asia/Tokyo LC_ALL=C GOCACHE=$work/gocache scripts/package.sh >/dev/null)
+diff -r bin/package "$work/elsewhere/tree/bin/package" || die "two builds differ"
+sha256sum bin/package/*
+# The next version, for an upgrade of the .rpm.
+(cd "$work/elsewhere/tree"
+  sed -i '0,/^## /s/^## .*/## 99.0.0/' CHANGELOG.md
+  GOCACHE=$work/gocache scripts/package.sh >/dev/null)
+next=$(echo "$work"/elsewhere/tree/bin/package/nvmf-target-99*.rpm)
 
 say "the .rpm: install, upgrade, remove"
 new_root rpm

@@ -35,6 +35,18 @@ gzip -9n $stage/man/*
 for shell in bash fish zsh; do $target completion $shell >$stage/completion.$shell; done
 go version -m -json $target | jq --arg version "$version" -f scripts/sbom.jq >$stage/sbom.json
 
+# The documents without decisions and measurements. Links to what is not shipped lead to the source.
+mkdir -p $stage/doc/fio
+cp docs/fio/* $stage/doc/fio/
+cp docs/*.png docs/*.svg $stage/doc/
+source=$(sed -n 's/^homepage: //p' packaging/nfpm.yaml)/blob/main
+for page in docs/*.md; do
+  sed -E -e 's#\]\(\.\./CHANGELOG\.md#](CHANGELOG.md#g' -e "s#\]\(\.\./#]($source/#g" \
+    -e "s#\]\((adr|experiments|benchmarks)([/)])#]($source/docs/\1\2#g" "$page" \
+    >"$stage/doc/${page##*/}"
+done
+sed 's#](docs/#](#g' CHANGELOG.md >$stage/doc/CHANGELOG.md
+
 for package in nfpm nfpm-host; do
   for format in deb rpm; do
     go tool -modfile=.ci/tools/nfpm.mod nfpm package --config packaging/$package.yaml \

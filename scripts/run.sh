@@ -25,7 +25,7 @@ YAML
 bin/nvmf-target check "$config" >&2 ||
   die "$config is made of ADDRESS=$address, PORT=$port and SIZE=$size: make run SIZE=64MiB changes one"
 case $address in
-  127.*) ;;
+  127.* | ::1) ;;
   *)
     echo "WARNING: everybody who reaches $address may read and write the namespace." \
       "make run ADDRESS=127.0.0.1 serves this machine only." >&2

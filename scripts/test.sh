@@ -1,8 +1,9 @@
 #!/bin/bash
 # test.sh [all|unit|soak]: runs every check, those that fail soonest first and the lab last. "unit"
-# leaves the lab out. "soak" fuzzes ten times longer, runs tests/isolation for an hour with its
-# strict bound, tests/live with 2000 configurations, and the long matrices of the lab in full, of
-# which "all" has a sample (tests/lab/README.md). Every step runs, whatever failed before. At the end come the skipped tests
+# leaves the lab out, and of the packages the installation. "soak" fuzzes ten times longer, runs
+# tests/isolation for an hour with its strict bound, tests/live with 2000 configurations, all of
+# scripts/package-test.sh, and the long matrices of the lab in full, of which "all" has a sample
+# (tests/lab/README.md). Every step runs, whatever failed before. At the end come the skipped tests
 # with their reasons, and the number of tests and steps. NVMF_TEST_LOG keeps the output of every
 # step in a directory; otherwise only that of failures is shown.
 set -uo pipefail
@@ -14,7 +15,7 @@ go test -v -count=1 -timeout 3h -run TestModel$ ./tests/e2e"
 case $what in
   all) scripts/deps.sh test ;;
   unit) scripts/deps.sh unit ;;
-  soak) fuzz_time=${FUZZ_TIME:-100000x}; scripts/deps.sh test ;;
+  soak) fuzz_time=${FUZZ_TIME:-100000x}; scripts/deps.sh test && scripts/deps.sh package ;;
   *) die "usage: test.sh [all|unit|soak]" ;;
 esac || exit 1
 find_go || die "no Go found"
@@ -56,6 +57,8 @@ fuzz_all() {
 # Steps: the SECONDS that a step takes on two quiet CPUs, its NAME and COMMAND. After the first run
 # the duration recorded on this machine is used instead of SECONDS.
 once=NVMF_ISOLATION_ONCE=1 # the step before measures more
+packages="25|packages|scripts/package-test.sh"
+[ "$what" != all ] || packages="60|packages, installed|scripts/package-test.sh install"
 # What one processor can stop: goroutines and reactors that wait for each other.
 io="./backend/... ./fabric/... ./nvme/... ./internal/reactor ./internal/turns ./internal/uring \
 ./tests/e2e"
@@ -64,7 +67,7 @@ steps=(
   "38|build|go build ./..."
   "19|build without cgo|without_cgo"
   "97|lint|scripts/lint.sh"
-  "25|packages|scripts/package-test.sh"
+  "$packages"
   "86|fuzzing|fuzz_all"
   "129|tests, costly checks on|go test -v -tags invariants -count=1 ./..."
   "160|tests, one processor|env GOMAXPROCS=1 go test -p 2 -v -shuffle=on -count=1 $io"
@@ -89,6 +92,7 @@ case $what in
     "3600|isolation, all culprits at once for half an hour|$isolation"
     "1200|2000 changes of the configuration|$live"
     "600|a million random commands|$model"
+    "300|packages, built twice and installed|scripts/package-test.sh all"
     "2000|lab in full|env NVMF_LAB_SOAK=1 $lab 4h"
   ) ;;
 esac

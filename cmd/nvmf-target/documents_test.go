@@ -46,9 +46,9 @@ var (
 	word     = regexp.MustCompile(`"[^"]*"|'[^']*'|\S+`)
 )
 
-// commands are the arguments of nvmf-target in the lines of code of a page. Where a block has
-// prompts, the lines without one are output.
-func commands(text string) (found []string) {
+// shellCommands are the commands in the lines of code of a page. Where a block has prompts, the
+// lines without one are output.
+func shellCommands(text string) (found []string) {
 	for _, m := range fences.FindAllStringSubmatch(text, -1) {
 		code := ""
 		if m[1] == "" || m[1] == "sh" {
@@ -65,10 +65,17 @@ func commands(text string) (found []string) {
 			continue
 		}
 		for _, part := range apart.Split(comment.ReplaceAllString(line, ""), -1) {
-			part = strings.TrimSpace(redirect.ReplaceAllString(part, ""))
-			if m := ours.FindStringSubmatch(part); m != nil {
-				found = append(found, strings.TrimSpace(m[1]))
-			}
+			found = append(found, strings.TrimSpace(redirect.ReplaceAllString(part, "")))
+		}
+	}
+	return found
+}
+
+// commands are the arguments of nvmf-target in the lines of code of a page.
+func commands(text string) (found []string) {
+	for _, c := range shellCommands(text) {
+		if m := ours.FindStringSubmatch(c); m != nil {
+			found = append(found, strings.TrimSpace(m[1]))
 		}
 	}
 	return found

@@ -62,6 +62,8 @@ func (t *Transport) acquireDevice(dev verbs.Device) (*device, error) {
 type DeviceUsage struct {
 	Name                                        string
 	QueuePairs, CompletionQueues, MemoryRegions int64
+	// The largest numbers of these that the device has for all programs, 0 if it does not say.
+	MaxQueuePairs, MaxCompletionQueues, MaxMemoryRegions int64
 }
 
 // Devices lists the devices with queues, or that are about to be freed. Any goroutine.
@@ -69,8 +71,11 @@ func (t *Transport) Devices() (list []DeviceUsage) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, d := range t.devices {
-		list = append(list,
-			DeviceUsage{d.attr.Name, d.qps.Load(), d.cqs.Load(), d.mrCount.Load()})
+		list = append(list, DeviceUsage{
+			Name: d.attr.Name, QueuePairs: d.qps.Load(), CompletionQueues: d.cqs.Load(),
+			MemoryRegions: d.mrCount.Load(), MaxQueuePairs: int64(d.attr.MaxQP),
+			MaxCompletionQueues: int64(d.attr.MaxCQ), MaxMemoryRegions: int64(d.attr.MaxMR),
+		})
 	}
 	return list
 }

@@ -96,6 +96,10 @@ func TestCompletionQueuesFillUp(t *testing.T) {
 	if n := b.f.Live("target").CQs; n != 2 {
 		t.Errorf("%d completion queues for 4 queues", n)
 	}
+	if d := b.tr.Devices(); len(d) != 1 || d[0].QueuePairs != 4 || d[0].CompletionQueues != 2 ||
+		d[0].MaxCompletionQueues != 2 || d[0].MaxQueuePairs < 4 {
+		t.Errorf("%+v", d)
+	}
 	if st := b.host.rejected(b.addr(), p); st != cmwire.NoResources {
 		t.Error(st)
 	}

@@ -90,7 +90,7 @@ func holds(t *testing.T, query string, metrics map[string]float64) bool {
 	return above
 }
 
-// overview is what the page says in words.
+// overview is what the page says in words, as soon as it says something.
 func overview(t *testing.T, s *Server) (texts []string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
@@ -115,7 +115,9 @@ func overview(t *testing.T, s *Server) (texts []string) {
 			for _, f := range state.Findings {
 				texts = append(texts, f.Text)
 			}
-			return texts
+			if texts != nil {
+				return texts
+			}
 		}
 	}
 	t.Fatal("the page says nothing: ", lines.Err())
@@ -201,28 +203,33 @@ func setsockopt(c syscall.RawConn, set func(fd int) error) (err error) {
 	return err
 }
 
-// readMany reads blocks of 4 KiB of namespace 1, some at a time.
-func readMany(t *testing.T, h *host.Controller, q *host.Queue, number, atOnce int) {
-	t.Helper()
+// readMany reads blocks of 4 KiB of namespace 1, some at a time, until ctx ends.
+func readMany(ctx context.Context, h *host.Controller, q *host.Queue, atOnce int) error {
 	data, err := h.Map(4096)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	ops, done := make([]host.Op, atOnce), make([]host.Completion, atOnce)
-	for range number / atOnce {
+	for ctx.Err() == nil {
 		for i := range ops {
 			ops[i].Read(1, 0, 8, data)
 			if _, err := q.Submit(&ops[i]); err != nil {
-				t.Fatal(err)
+				return err
 			}
 		}
 		for q.Outstanding() > 0 {
 			if _, err := q.Poll(done); err != nil {
-				t.Fatal(err)
+				return err
 			}
 			_ = q.Wait(time.Millisecond)
 		}
 	}
+	return nil
+}
+
+// underLoad is what doctor finds in a second.
+func underLoad(socket string) []doctor.Finding {
+	return newLoadDoctor(socket, "/none").findings(time.Second)
 }
 
 // bottleneck is a target with a cause, and the load that shows it.
@@ -233,8 +240,8 @@ type bottleneck struct {
 	lossy           bool
 }
 
-// start starts the target, and reads until doctor finds something.
-func (b *bottleneck) start(t *testing.T) (s *Server, socket string) {
+// start starts the target, and reads until the function that it returns is called.
+func (b *bottleneck) start(t *testing.T) (s *Server, socket string, stop func()) {
 	t.Helper()
 	socket = t.TempDir() + "/control.sock"
 	nqn := hostOptions("").HostNQN
@@ -272,17 +279,25 @@ web: {listen: "127.0.0.1:0"}
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = q.Close() })
-	readMany(t, h, q, 120, b.atOnce)
-	for underLoad(socket)[0].Severity == doctor.OK && ctx.Err() == nil {
-		readMany(t, h, q, 120, b.atOnce)
-	}
-	return s, socket
+	ctx2, end := context.WithCancel(context.Background())
+	var reads sync.WaitGroup
+	reads.Go(func() {
+		if err := readMany(ctx2, h, q, b.atOnce); err != nil {
+			t.Error(err)
+		}
+	})
+	stop = sync.OnceFunc(func() {
+		end()
+		reads.Wait()
+	})
+	t.Cleanup(stop)
+	return s, socket, stop
 }
 
 // wrong is what a target with this cause says that rows do not, or the other way round.
 func (b *bottleneck) wrong(t *testing.T, rows map[string]cause) (list []string) {
 	t.Helper()
-	s, socket := b.start(t)
+	s, socket, stop := b.start(t)
 	row := rows[b.cause]
 	if l := underLoad(socket); len(l) != 1 || !says(fmt.Sprintf("%s\n%s\n%s\n%s", l[0].Check,
 		l[0].Found, l[0].Why, l[0].Fix), row.doctor) {
@@ -296,6 +311,10 @@ func (b *bottleneck) wrong(t *testing.T, rows map[string]cause) (list []string) 
 		if got := holds(t, r.query, metrics); got != (r == row) {
 			list = append(list, fmt.Sprintf("of %s, this is %t: %s", b.cause, got, r.query))
 		}
+	}
+	stop()
+	if l := underLoad(socket); len(l) != 1 || l[0].Severity != doctor.OK {
+		list = append(list, fmt.Sprintf("when it is over, doctor says %+v", l))
 	}
 	return list
 }

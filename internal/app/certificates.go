@@ -65,14 +65,16 @@ func probeCertificates(c *config.Config) (ps config.Problems) {
 	for name, e := range map[string]*config.Endpoint{"metrics": &c.Metrics, "web": &c.Web} {
 		files := certificatesOf(e)
 		look(name+".certificate", files != control.Certificates{}, files.PublicServer)
-		if e.Certificate == "" && e.Exposed() && e.Token != (config.Token{}) {
+		switch {
+		case !e.Exposed():
+		case e.Token == config.Token{}:
+			ps = append(ps, c.Warning(name+".listen", "everybody who reaches this address sees "+
+				"the names of hosts, subsystems and disks, and what they do",
+				"Set "+name+".certificate, key and token_file, or listen at 127.0.0.1."))
+		case e.Certificate == "":
 			ps = append(ps, c.Warning(name+".token", "who can listen on the network can read it",
 				"Set "+name+".certificate, too."))
 		}
-	}
-	if c.Web.Exposed() && c.Web.Token == (config.Token{}) {
-		ps = append(ps, c.Warning("web.listen", "everybody who reaches this address sees the page",
-			"Set web.certificate, key and token_file, or listen at 127.0.0.1."))
 	}
 	return ps
 }

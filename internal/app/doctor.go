@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -62,11 +63,12 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 
 // examine looks at the machine, and at the target that runs there, if there is one.
 func examine(m doctor.Machine, t doctor.Target) []doctor.Finding {
-	list := m.Run(t)
-	if _, socket, ok := m.Running(t.Sockets); ok {
-		list = append(list, underLoad(socket)...)
+	_, socket, ok := m.Running(t.Sockets)
+	if !ok {
+		return m.Run(t)
 	}
-	return list
+	load := newLoadDoctor(socket, filepath.Join(m.Root, "sys/class/infiniband"))
+	return append(m.Run(t), load.findings(doctorLooks)...)
 }
 
 const configuration = "configuration"

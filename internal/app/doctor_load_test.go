@@ -1,13 +1,17 @@
 package app
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 )
 
-// TestUnderLoad: there is always an answer, also without load, or without a target; TestCauses has
-// the others.
+// TestUnderLoad: there is always an answer, also without load, or without a target, and counters of
+// RDMA ports are looked at; TestCauses has the others.
 func TestUnderLoad(t *testing.T) {
 	socket := t.TempDir() + "/control.sock"
 	c, err := Parse("test.yaml", []byte(validFile+"control: {socket: "+socket+"}\n"), nil)
@@ -23,5 +27,24 @@ func TestUnderLoad(t *testing.T) {
 	}
 	if list := underLoad(t.TempDir() + "/none"); len(list) != 1 || list[0].Severity != doctor.Note {
 		t.Errorf("without a target: %+v", list)
+	}
+	ports := t.TempDir()
+	counters := filepath.Join(ports, "rxe0/ports/1/hw_counters")
+	if err := os.MkdirAll(counters, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	count := func(n string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(counters, "rcvd_seq_err"), []byte(n), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count("100\n")
+	d := newLoadDoctor(socket, ports)
+	count("117\n")
+	if list := d.findings(time.Millisecond); len(list) != 1 || list[0].Check != "rdma network" ||
+		!strings.Contains(list[0].Found, "port 1 of rxe0: packets were lost or sent again") ||
+		!strings.Contains(list[0].Found, "rcvd_seq_err=17") {
+		t.Errorf("a port that loses packets: %+v", list)
 	}
 }

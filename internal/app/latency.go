@@ -37,36 +37,37 @@ func (s *Server) latencyStates(ctx context.Context) ([]control.Latency, error) {
 
 func latencyState(l *target.LatencyInfo) control.Latency {
 	out, slowest := latencySummary(l), int64(0)
+	most := int64(-1)
 	for i := range l.Stages {
 		slowest += l.Slowest[i]
 		out.Stages[i] = latencyStage(out.Stages[i].Stage, &l.Stages[i], l.Total.Sum(), l.Slowest[i])
-	}
-	out.Buckets = []control.LatencyBucket{}
-	for middle, n := range l.Total.All() {
-		out.Buckets = append(out.Buckets, control.LatencyBucket{NS: middle, Count: n})
+		if sum := l.Stages[i].Sum(); sum > most {
+			most, out.Dominant = sum, out.Stages[i].Stage
+		}
 	}
 	out.Total = latencyStage("total", &l.Total, l.Total.Sum(), slowest)
 	return out
 }
 
-// latencySummary is what doctor.Load needs, which looks at one histogram of the five.
+// latencySummary is what doctor.Load needs, without quantiles.
 func latencySummary(l *target.LatencyInfo) control.Latency {
 	out := control.Latency{
 		Host: l.HostNQN, Subsystem: l.SubNQN, NSID: l.NSID, Operation: l.Operation.String(),
-		IOs: l.IOs, Errors: l.Errors, Bytes: l.Bytes,
-		Total: control.LatencyStage{P99Seconds: seconds(l.Total.Quantile(0.99))},
+		IOs: l.IOs, Errors: l.Errors, Bytes: l.Bytes, Buckets: []control.LatencyBucket{},
 	}
-	most := int64(-1)
 	for i := range l.Stages {
-		stage, sum := fabric.Stage(i).String(), l.Stages[i].Sum()
-		if sum > most {
-			most, out.Dominant = sum, stage
-		}
 		out.Stages = append(out.Stages, control.LatencyStage{
-			Stage: stage, Share: share(sum, l.Total.Sum()),
+			Stage: fabric.Stage(i).String(), MeanSeconds: mean(&l.Stages[i]),
 		})
 	}
+	for middle, n := range l.Total.All() {
+		out.Buckets = append(out.Buckets, control.LatencyBucket{NS: middle, Count: n})
+	}
 	return out
+}
+
+func mean(h *histogram.Histogram) float64 {
+	return seconds(h.Sum()) / float64(max(h.Count(), 1))
 }
 
 func seconds(ns int64) float64 { return float64(ns) / 1e9 }
@@ -76,7 +77,7 @@ func share(ns, of int64) float64 { return float64(ns) / float64(max(of, 1)) }
 func latencyStage(name string, h *histogram.Histogram, of, slowest int64) control.LatencyStage {
 	return control.LatencyStage{
 		Stage: name, Share: share(h.Sum(), of),
-		MeanSeconds: seconds(h.Sum()) / float64(max(h.Count(), 1)),
+		MeanSeconds: mean(h),
 		P50Seconds:  seconds(h.Quantile(0.5)), P99Seconds: seconds(h.Quantile(0.99)),
 		P999Seconds: seconds(h.Quantile(0.999)), P9999Seconds: seconds(h.Quantile(0.9999)),
 		MaxSeconds: seconds(h.Max()), SlowestSeconds: seconds(slowest),

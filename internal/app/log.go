@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -38,10 +39,13 @@ func newHandler(json bool, level slog.Leveler, w io.Writer) slog.Handler {
 	return slog.NewTextHandler(w, opts)
 }
 
-// inWords makes JSON say what text says: "tcp" instead of 3.
+// inWords makes JSON say what text says: "tcp" instead of 3, [] instead of null.
 func inWords(_ []string, a slog.Attr) slog.Attr {
 	if v, ok := a.Value.Any().(fmt.Stringer); ok && a.Value.Kind() != slog.KindTime {
 		a.Value = slog.StringValue(fmt.Sprint(v))
+	}
+	if v := reflect.ValueOf(a.Value.Any()); v.Kind() == reflect.Slice && v.IsNil() {
+		a.Value = slog.AnyValue([]any{})
 	}
 	return a
 }

@@ -208,7 +208,7 @@ func TestJSON(t *testing.T) {
 	log := slog.New(newHandler(true, slog.LevelInfo, &out))
 	log.Info("a", "transport", nvme.TransportTCP, "signal", syscall.SIGTERM, "depth", 128,
 		"spin", 200*time.Microsecond, "err", io.EOF, "size", config.Size(1<<20),
-		"device", (*url.URL)(nil))
+		"device", (*url.URL)(nil), "cpus", []int(nil))
 	_, _ = io.WriteString(lines{log}, "one\n  two\n")
 	var got []map[string]any
 	for d := json.NewDecoder(&out); ; {
@@ -228,6 +228,7 @@ func TestJSON(t *testing.T) {
 		{
 			"level": "INFO", "msg": "a", "transport": "tcp", "signal": "terminated",
 			"depth": 128.0, "spin": "200µs", "err": "EOF", "size": "1MiB", "device": "<nil>",
+			"cpus": []any{},
 		},
 		{"level": "INFO", "msg": "one"},
 		{"level": "INFO", "msg": "two"},

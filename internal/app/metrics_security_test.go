@@ -159,17 +159,6 @@ func TestMetricsSecurity(t *testing.T) {
 	}
 }
 
-// TestMetricsTokenWithoutTLS: a token that others can read on the way is warned of.
-func TestMetricsTokenWithoutTLS(t *testing.T) {
-	for address, want := range map[string]bool{"127.0.0.1:1": false, "10.0.0.1:1": true} {
-		ps := probeCertificates(parse(t, anyPort, "metrics: {listen: '"+address+
-			"', token: 0123456789abcdefg}"))
-		if (len(ps) == 1) != want || ps.Failed() {
-			t.Errorf("%s: %v", address, ps)
-		}
-	}
-}
-
 // TestControlRoles: roles come from the configuration, change by a reload, and names that do not
 // exist are warned of.
 func TestControlRoles(t *testing.T) {

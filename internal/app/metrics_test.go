@@ -30,6 +30,19 @@ const anyPort = "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: f
 // scrape is what a scrape finds, values by name and labels.
 func scrape(t *testing.T, s *Server) map[string]float64 {
 	t.Helper()
+	var err error
+	out := map[string]float64{}
+	for _, m := range regexp.MustCompile(`(?m)^(nvmf_target_\S+) (\S+)$`).FindAllStringSubmatch(
+		scrapeText(t, s), -1) {
+		if out[m[1]], err = strconv.ParseFloat(m[2], 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func scrapeText(t *testing.T, s *Server) string {
+	t.Helper()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
 	r, err := c.Get(fmt.Sprintf("http://%v/metrics", s.metrics.Addr()))
 	if err != nil {
@@ -40,13 +53,7 @@ func scrape(t *testing.T, s *Server) map[string]float64 {
 	if err != nil || r.StatusCode != http.StatusOK {
 		t.Fatal(r.Status, err, string(b))
 	}
-	out := map[string]float64{}
-	for _, m := range regexp.MustCompile(`(?m)^(nvmf_target_\S+) (\S+)$`).FindAllStringSubmatch(string(b), -1) {
-		if out[m[1]], err = strconv.ParseFloat(m[2], 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return out
+	return string(b)
 }
 
 func expect(t *testing.T, got, want map[string]float64) {

@@ -78,11 +78,13 @@ func dashboardQueries(t *testing.T) map[string]string {
 	return queries
 }
 
+// seriesLine is a line of a scrape: name, labels, value.
+var seriesLine = regexp.MustCompile(`(?m)^(nvmf_target_\w+)(?:\{(.*)\})? (\S+)$`)
+
 // metricsOf are the labels of each metric in the text of a scrape.
 func metricsOf(text string) map[string]map[string]bool {
 	all := map[string]map[string]bool{}
-	line := regexp.MustCompile(`(?m)^(nvmf_target_\w+)(?:\{(.*)\})? \S+$`)
-	for _, m := range line.FindAllStringSubmatch(text, -1) {
+	for _, m := range seriesLine.FindAllStringSubmatch(text, -1) {
 		if all[m[1]] == nil {
 			all[m[1]] = map[string]bool{"instance": true, "job": true}
 		}
@@ -121,10 +123,9 @@ func checkQuery(query string, metrics map[string]map[string]bool) (missing []str
 	return missing
 }
 
-// TestMonitoringQueries: every metric and label that the dashboard and the alerts ask for is in a
-// scrape of a running target; what needs a drive, RDMA or a minute, in the golden file of
-// internal/metrics.
-func TestMonitoringQueries(t *testing.T) {
+// monitored is a target with a host that has read, and been refused, and returns what reads more.
+func monitored(t *testing.T) (s *Server, read func()) {
+	t.Helper()
 	c, err := Parse("test.yaml", []byte(`
 listeners: [`+anyPort+`]
 hosts: [{nqn: "`+hostOptions("").HostNQN+`", old_keys_until: 2030-01-01T00:00:00Z}]
@@ -138,32 +139,44 @@ metrics: {listen: "127.0.0.1:0"}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(t, Options{Config: c})
+	s = newServer(t, Options{Config: c})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
+	to := host.TCP{Addr: s.Addrs()[0].AddrPort}
+	if _, err := host.Connect(t.Context(), to, hostOptions("nqn.2026-11.x:no")); err == nil {
+		t.Fatal("connected to a subsystem that does not exist")
+	}
 	o := hostOptions(testNQN)
 	o.KATO = 5 * time.Second
-	h, err := host.Connect(t.Context(), host.TCP{Addr: s.Addrs()[0].AddrPort}, o)
+	h, err := host.Connect(t.Context(), to, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer h.Close()
+	t.Cleanup(func() { h.Close() })
 	q, err := h.OpenQueue(t.Context(), 1, 32)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer q.Close()
-	for range 10 {
-		if err := q.Read(t.Context(), 1, 0, 8, make([]byte, 4096)); err != nil {
-			t.Fatal(err)
+	t.Cleanup(func() { q.Close() })
+	read = func() {
+		t.Helper()
+		for range 10 {
+			if err := q.Read(t.Context(), 1, 0, 8, make([]byte, 4096)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	var text strings.Builder
-	for name := range scrape(t, s) {
-		fmt.Fprintln(&text, name, 1)
-	}
-	metrics := metricsOf(text.String())
+	read()
+	return s, read
+}
+
+// TestMonitoringQueries: every metric and label that the dashboard and the alerts ask for is in a
+// scrape of a running target; what needs a drive, RDMA or a minute, in the golden file of
+// internal/metrics.
+func TestMonitoringQueries(t *testing.T) {
+	s, _ := monitored(t)
+	metrics := metricsOf(scrapeText(t, s))
 	golden, err := os.ReadFile("../metrics/testdata/metrics.golden")
 	if err != nil {
 		t.Fatal(err)
@@ -216,42 +229,27 @@ func TestAlertDocumentation(t *testing.T) {
 	}
 }
 
-// TestAlerts: promtool runs the unit tests of the alerts, and parses the queries of the dashboard.
-func TestAlerts(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
+// promtool returns a function that runs it.
+func promtool(t *testing.T) (run func(args ...string)) {
+	t.Helper()
+	program, err := exec.LookPath("promtool")
 	if err != nil {
 		cache, _ := os.UserCacheDir()
-		promtool = filepath.Join(cache, "nvmf-target/promtool")
-		if _, err := os.Stat(promtool); err != nil {
+		program = filepath.Join(cache, "nvmf-target/promtool")
+		if _, err := os.Stat(program); err != nil {
 			t.Skip("no promtool: scripts/deps.sh unit fetches it")
 		}
 	}
-	run := func(args ...string) {
+	return func(args ...string) {
 		t.Helper()
-		out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
 		if err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
 	}
-	run("test", "rules", strings.Replace(rulesFile, ".rules.", ".rules_test.", 1))
-	var rules []map[string]string
-	for title, query := range dashboardQueries(t) {
-		if !strings.HasPrefix(title, "variable ") {
-			rules = append(rules, map[string]string{
-				"record": fmt.Sprint("query", len(rules)),
-				"expr":   strings.ReplaceAll(query, "$__rate_interval", "1m"),
-			})
-		}
-	}
-	text, err := yaml.Marshal(map[string]any{
-		"groups": []any{map[string]any{"name": "dashboard", "rules": rules}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "dashboard.yml")
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	run("check", "rules", file)
+}
+
+// TestAlerts: promtool runs the unit tests of the alerts.
+func TestAlerts(t *testing.T) {
+	promtool(t)("test", "rules", strings.Replace(rulesFile, ".rules.", ".rules_test.", 1))
 }

@@ -3,8 +3,12 @@ package app
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
@@ -50,6 +54,33 @@ func TestPackagedConfigurations(t *testing.T) {
 	for name, text := range files {
 		if _, err := config.Parse(name, text, nil, backends); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestRunWarns: make run warns of addresses that other machines reach, and of no others.
+func TestRunWarns(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"scripts/run.sh", "scripts/env.sh", "bin/nvmf-target"} {
+		text := []byte("#!/bin/sh\n")
+		var err error
+		if !strings.HasPrefix(name, "bin/") {
+			text, err = os.ReadFile("../../" + name)
+		}
+		file := filepath.Join(dir, name)
+		if err = errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o700),
+			os.WriteFile(file, text, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for address, warns := range map[string]bool{
+		"": true, "127.0.0.1": false, "::1": false, "::": true, "10.0.0.1": true,
+	} {
+		c := exec.Command("bash", filepath.Join(dir, "scripts/run.sh"))
+		c.Env = append(os.Environ(), "ADDRESS="+address)
+		out, err := c.CombinedOutput()
+		if err != nil || strings.Contains(string(out), "WARNING") != warns {
+			t.Errorf("%q: %v, %s", address, err, out)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/web"
 )
 
@@ -40,8 +41,10 @@ func (s *Server) setWeb(c *config.Config) (err error) {
 	s.web, err = web.Listen(at, web.Source{
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Refusals: s.refusals, Events: s.events,
-		Connections: s.connections, Latency: s.pageLatencies, Disks: s.disks.list,
-		Plan: s.planOfPage,
+		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.hosts,
+		Reactors: s.reactorStates,
+		Ports:    func() []doctor.PortCounter { return doctorPorts(&s.ports) },
+		Disks:    s.disks.list, Plan: s.planOfPage,
 	}, s.log)
 	if err != nil {
 		return c.Problem("web.listen", err.Error(), "")

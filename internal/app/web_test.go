@@ -103,25 +103,28 @@ func TestWeb(t *testing.T) {
 	}
 }
 
-// TestWebWarnings: a page that others reach is warned of, unless it has TLS and a token.
-func TestWebWarnings(t *testing.T) {
+// TestExposed: a page, and metrics, that others reach are warned of, unless they have TLS and a
+// token.
+func TestExposed(t *testing.T) {
 	for text, want := range map[string]string{
 		"{listen: '127.0.0.1:1'}":                          "",
-		"{listen: '0.0.0.0:1'}":                            "web.listen: everybody",
-		"{listen: '[::]:1', token: 0123456789abcdef}":      "web.token: who can listen",
+		"{listen: '0.0.0.0:1'}":                            ".listen: everybody",
+		"{listen: '[::]:1', token: 0123456789abcdef}":      ".token: who can listen",
 		"{listen: '[::1]:1', token: 'a123456789abcdef'}":   "",
-		"{listen: '10.0.0.1:1', token: 0123456789abcdefg}": "web.token: who can listen",
+		"{listen: '10.0.0.1:1', token: 0123456789abcdefg}": ".token: who can listen",
 	} {
-		c, err := Parse("test.yaml", []byte(validFile+"web: "+text+"\n"), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := ""
-		for _, p := range probeCertificates(c) {
-			got += p.Error()
-		}
-		if (want == "") != (got == "") || !strings.Contains(got, want) {
-			t.Errorf("%s: %q, want %q", text, got, want)
+		for _, key := range []string{"web", "metrics"} {
+			c, err := Parse("test.yaml", []byte(validFile+key+": "+text+"\n"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, p := range probeCertificates(c) {
+				got += p.Error()
+			}
+			if (want == "") != (got == "") || want != "" && !strings.Contains(got, key+want) {
+				t.Errorf("%s: %s: %q, want %q", key, text, got, want)
+			}
 		}
 	}
 }

@@ -439,3 +439,85 @@ func TestNarrowTerminal(t *testing.T) {
 		}
 	}
 }
+
+// TestWideTitle: a row of one cell that is wider than the terminal leaves the others as they are.
+func TestWideTitle(t *testing.T) {
+	var out strings.Builder
+	tab := newTable(&out)
+	tab.width = 20
+	title := strings.Repeat("title ", 20)
+	tab.line(title)
+	tab.row("STAGE", "SHARE", "MEAN")
+	tab.row("wait", "0%", "0s")
+	want := title + "\nSTAGE  SHARE  MEAN\nwait   0%     0s\n"
+	if err := tab.flush(); err != nil || out.String() != want {
+		t.Errorf("%v, got:\n%s", err, out.String())
+	}
+}
+
+// TestOptionalColumns: they are left out one after the other, then lines are cut off.
+func TestOptionalColumns(t *testing.T) {
+	for width, want := range map[int]string{
+		0:  "title of a queue\nTIME  CID  NSID  STATUS\n12    7    1     Success\n",
+		24: "title of a queue\nTIME  CID  NSID  STATUS\n12    7    1     Success\n",
+		23: "title of a queue\nTIME CID NSID STATUS\n12   7   1    Success\n",
+		19: "title of a queue\nTIME NSID STATUS\n12   1    Success\n",
+		16: "title of a queue\nTIME STATUS\n12   Success\n",
+		11: "title of a queue\nTIME STATUS\n12   Succe…\n",
+		1:  "title of a queue\n…\n…\n",
+	} {
+		var out strings.Builder
+		tab := newTable(&out)
+		tab.width, tab.optional = width, []string{"CID", "NSID"}
+		tab.line("title of a queue")
+		tab.row("TIME", "CID", "NSID", "STATUS")
+		tab.row(12, 7, 1, "Success")
+		if err := tab.flush(); err != nil || out.String() != want {
+			t.Errorf("%d columns: %v, got:\n%swant:\n%s", width, err, out.String(), want)
+		}
+	}
+}
+
+// TestTraceText: a command is a line of at most 80 columns on a terminal that is as wide; who asks
+// for what is not there is told so.
+func TestTraceText(t *testing.T) {
+	queue := control.TraceQueue{Host: testHost, Subsystem: testSub, CNTLID: 7, QID: 1}
+	for i := range 3 {
+		queue.Commands = append(queue.Commands, control.TraceCommand{
+			State: "done", Start: at, Command: "Write", CID: uint16(60000 + i), NSID: 17,
+			LBA: 1 << 34, Blocks: 256, Length: 131072, Status: "Success", WaitSeconds: 12.3e-6,
+			HostDataSeconds: 123e-6, BackendSeconds: 1.23e-3, ResponseSeconds: 45.6e-6,
+		})
+	}
+	var out strings.Builder
+	o := traceOptions{}
+	tab := o.table(&out, &queue)
+	tab.width = 80
+	if err := tab.flush(); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(out.String(), "\n")
+	if len(lines) != 7 || !strings.Contains(lines[2], "17179869184") ||
+		!strings.HasSuffix(lines[2], "Success") || len(lines[2]) > 80 {
+		t.Errorf("%d lines:\n%s", len(lines), out.String())
+	}
+	src := source()
+	src.Trace = func(context.Context, control.TraceQuery,
+		func(control.TraceQueue) error,
+	) error {
+		return nil
+	}
+	socket := serve(t, src)
+	for line, want := range map[string]string{
+		"trace":             "no host is connected\n",
+		"trace --queue 9":   "no such queue, or no host is connected\n",
+		"trace --dumps":     "nothing was kept: ",
+		"trace -o json":     "",
+		"trace --host none": "no such queue, or no host is connected\n",
+	} {
+		out, err := run(t, append(strings.Fields(line), "--socket", socket)...)
+		if err != nil || !strings.HasPrefix(out, want) || want == "" && out != "" {
+			t.Errorf("%s: %q, %v", line, out, err)
+		}
+	}
+}

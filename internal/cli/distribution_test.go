@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -16,6 +17,10 @@ func TestDistribution(t *testing.T) {
 			Buckets: []control.LatencyBucket{
 				{NS: 100_000, Count: fast}, {NS: 9_000_000, Count: slow},
 			},
+			IOs: fast + slow, Stages: []control.LatencyStage{
+				{Stage: "wait", MeanSeconds: 1e-6 * float64(fast)},
+				{Stage: "backend", MeanSeconds: 1e-6 * float64(slow)},
+			},
 		}
 	}
 	old := snapshot{at: at, latency: distributions([]control.Latency{
@@ -27,10 +32,12 @@ func TestDistribution(t *testing.T) {
 			latency("a", 1_000_090, 0), latency("b", 0, 1_000_010),
 		}),
 	}
-	if r := between(&old, &now).Namespaces[0]; r.P50 != 0.0001 || r.P99 != 0.009 {
+	if r := between(&old, &now).Namespaces[0]; r.P50 != 0.0001 || r.P99 != 0.009 ||
+		r.Stage != "wait" {
 		t.Errorf("%+v", r)
 	}
-	if r := between(&now, &now).Namespaces[0]; r.P50 != 0 || r.cells("NAMESPACE")[5] != "-" {
+	if r := between(&now, &now).Namespaces[0]; r.P50 != 0 || r.cells("NAMESPACE")[5] != "-" ||
+		r.Stage != "" {
 		t.Errorf("without commands: %+v", r)
 	}
 	now.latency = distributions([]control.Latency{latency("a", 3, 0)}) // began anew
@@ -41,13 +48,18 @@ func TestDistribution(t *testing.T) {
 
 // TestTopWidth: no line is longer than the terminal is wide.
 func TestTopWidth(t *testing.T) {
-	v := rate{IOPS: 9_999_999, ReadBytes: 99e9, WrittenBytes: 99e9, P50: 0.0123, P99: 17.1, Busy: 9}
+	v := rate{IOPS: 9_999_999, ReadBytes: 99e9, WrittenBytes: 99e9, P50: 0.0123, P99: 17.1,
+		Busy: 9, Stage: "host_data"}
 	name := "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555"
-	for _, width := range []int{80, 100, 120} {
+	for _, width := range []int{80, 92, 93, 131, 132, 150} {
 		for _, title := range []string{"HOST", "NAMESPACE"} {
 			l := row(width, name, append(v.cells(title), "▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄"))
 			if n := utf8.RuneCountInString(l); n > width {
 				t.Errorf("%d columns of %d: %s", n, width, l)
+			}
+			if strings.Contains(l, v.Stage) != (width >= 132) || strings.Contains(l, "▁") !=
+				(width >= 93) {
+				t.Errorf("%d columns: %s", width, l)
 			}
 		}
 	}

@@ -54,3 +54,11 @@ func brief(seconds float64) string {
 	}
 	return d.Round(unit).String()
 }
+
+// duration is brief, or "-" for none.
+func duration(seconds float64) string {
+	if seconds == 0 {
+		return "-"
+	}
+	return brief(seconds)
+}

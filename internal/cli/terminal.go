@@ -232,21 +232,27 @@ func (t *terminal) draw(r *rates) error {
 	return err
 }
 
-// columns are the widths of the cells after the name.
+// columns are the widths of the cells after the name. The next one is stageColumn wide.
 var columns = [...]int{9, 12, 12, 10, 8, 8}
+
+const stageColumn = 11
 
 // row is a line of a table in which the name has what the cells leave of the width.
 func row(width int, name string, cells []string) string {
-	room := width - sparkline - 2
+	room := width
 	for _, c := range columns {
 		room -= c
 	}
 	last := ""
-	if room < 12 { // without the last minute
-		room = max(room+sparkline+2, 12)
-	} else {
-		last = "  " + cells[len(columns)]
+	if room >= 12+sparkline+2 {
+		room -= sparkline + 2
+		last = "  " + cells[len(columns)+1]
 	}
+	if room >= 40+stageColumn {
+		room -= stageColumn
+		last = fmt.Sprintf("%*s", stageColumn, cells[len(columns)]) + last
+	}
+	room = max(room, 12)
 	if utf8.RuneCountInString(name) > room { // NQNs differ at their end
 		r := []rune(name)
 		name = "…" + string(r[len(r)-room+1:])

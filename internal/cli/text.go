@@ -21,11 +21,14 @@ import (
 // This file makes text for people of what the target says.
 
 // table writes rows with aligned columns: the first one has their names. On a terminal that is too
-// narrow, it writes a line for each cell instead.
+// narrow, it writes a line for each cell instead, unless there are columns that it may leave out.
 type table struct {
 	out   io.Writer
 	rows  [][]string
 	width int // of the terminal; 0: none
+	// optional are the names of columns that are left out where there is no room, the first ones
+	// first, after some of the space between columns; then lines are cut off.
+	optional []string
 }
 
 func newTable(w io.Writer) *table {
@@ -50,24 +53,74 @@ func (t *table) row(cells ...any) {
 func (t *table) line(text string) { t.rows = append(t.rows, []string{text}) }
 
 func (t *table) flush() error {
-	text := aligned(t.rows)
-	wide := func(line string) bool { return utf8.RuneCountInString(line) > t.width }
-	if t.width > 0 && slices.ContainsFunc(strings.Split(text, "\n"), wide) {
-		text = aligned(records(t.rows))
+	const space = 2 // between columns
+	lines := aligned(t.rows, space)
+	for _, name := range append([]string{""}, t.optional...) {
+		if t.fits(lines) || t.optional == nil {
+			break
+		}
+		t.rows = without(t.rows, name)
+		lines = aligned(t.rows, space-1)
 	}
-	_, err := io.WriteString(t.out, text)
+	switch {
+	case t.fits(lines):
+	case t.optional == nil:
+		lines = aligned(records(t.rows), space)
+	default:
+		for i, l := range lines {
+			if len(t.rows[i]) > 1 {
+				lines[i] = cut(l, t.width)
+			}
+		}
+	}
+	_, err := io.WriteString(t.out, strings.Join(lines, ""))
 	return err
 }
 
-// aligned aligns the columns of rows. What is the only cell of a row belongs to none.
-func aligned(rows [][]string) string {
+// fits says whether the terminal is wide enough for the lines of rows. What is the only cell of a
+// row goes on in the next line.
+func (t *table) fits(lines []string) bool {
+	for i, l := range lines {
+		if t.width > 0 && len(t.rows[i]) > 1 && utf8.RuneCountInString(l)-1 > t.width {
+			return false
+		}
+	}
+	return true
+}
+
+// cut shortens a line to a width.
+func cut(line string, width int) string {
+	r := []rune(strings.TrimSuffix(line, "\n"))
+	if len(r) > width {
+		r = append(r[:max(width-1, 0)], '…')
+	}
+	return string(r) + "\n"
+}
+
+// without leaves out the column with a name.
+func without(rows [][]string, name string) (list [][]string) {
+	column := -1
+	for _, r := range rows {
+		if column < 0 && len(r) > 1 {
+			column = slices.Index(r, name)
+		}
+		if column >= 0 && column < len(r) && len(r) > 1 {
+			r = slices.Delete(slices.Clone(r), column, column+1)
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// aligned aligns the columns of rows, one line each. What is the only cell of a row belongs to none.
+func aligned(rows [][]string, space int) []string {
 	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(&b, 0, 0, space, ' ', 0)
 	for _, r := range rows {
 		_, _ = fmt.Fprintln(w, strings.Join(r, "\t")) // nothing fails
 	}
 	_ = w.Flush()
-	return b.String()
+	return slices.Collect(strings.Lines(b.String()))
 }
 
 func allUpper(words []string) bool {

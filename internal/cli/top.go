@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ type snapshot struct {
 	namespaces  []control.Namespace
 	connections []control.Connection
 	reactors    []control.Reactor
-	latency     map[string]distribution // by title and name of the row
+	latency     map[string]taken // by title and name of the row
 }
 
 func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
@@ -44,6 +45,43 @@ func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
 	list, err := c.Latency(ctx)
 	s.latency = distributions(list)
 	return s, err
+}
+
+// taken is how long commands took, and for how many seconds all together were in each stage.
+type taken struct {
+	control.Distribution
+	stages map[string]float64
+}
+
+// distributions adds up those of hosts and of namespaces, of all operations together.
+func distributions(list []control.Latency) map[string]taken {
+	all := map[string]taken{}
+	for _, l := range list {
+		for _, row := range []string{
+			"HOST" + l.Host,
+			"NAMESPACE" + namespaceName(&control.Namespace{Subsystem: l.Subsystem, NSID: l.NSID}),
+		} {
+			if all[row].stages == nil {
+				all[row] = taken{control.Distribution{}, map[string]float64{}}
+			}
+			all[row].Add(l.Buckets)
+			for _, s := range l.Stages {
+				all[row].stages[s.Stage] += s.MeanSeconds * float64(l.IOs)
+			}
+		}
+	}
+	return all
+}
+
+// mostIn is the stage in which most time was spent since old, "" if none was.
+func (t *taken) mostIn(old *taken) (stage string) {
+	most := 0.0
+	for _, name := range slices.Sorted(maps.Keys(t.stages)) {
+		if d := t.stages[name] - old.stages[name]; d > most {
+			stage, most = name, d
+		}
+	}
+	return stage
 }
 
 // rates are what the target did between two snapshots.
@@ -72,6 +110,8 @@ type rate struct {
 	// reactors have none.
 	P50 float64 `json:"p50_seconds,omitempty"`
 	P99 float64 `json:"p99_seconds,omitempty"`
+	// Stage is the one in which these commands spent most of their time.
+	Stage string `json:"stage,omitempty"`
 }
 
 // between computes the rates from one snapshot to the next. What was counted anew counts from zero.
@@ -112,8 +152,10 @@ func between(old, now *snapshot) *rates {
 	r.connections(old, now, per)
 	r.tables(func(title string, rows []rate) {
 		for i := range rows {
-			d := now.latency[title+rows[i].Name].since(old.latency[title+rows[i].Name])
-			rows[i].P50, rows[i].P99 = d.quantile(0.5), d.quantile(0.99)
+			n, o := now.latency[title+rows[i].Name], old.latency[title+rows[i].Name]
+			d := n.Since(o.Distribution)
+			rows[i].P50, rows[i].P99 = d.Quantile(0.5), d.Quantile(0.99)
+			rows[i].Stage = n.mostIn(&o)
 		}
 	})
 	return r
@@ -192,15 +234,15 @@ func (v *rate) cells(title string) []string {
 	}
 	return []string{
 		fmt.Sprintf("%.0f", v.IOPS), size(uint64(v.ReadBytes)) + "/s",
-		size(uint64(v.WrittenBytes)) + "/s", load, duration(v.P50), duration(v.P99),
+		size(uint64(v.WrittenBytes)) + "/s", load, duration(v.P50), duration(v.P99), or(v.Stage),
 	}
 }
 
 func headings(title string) []string {
 	if title == "HOST" {
-		return []string{"IOPS", "READ", "WRITTEN", "IN FLIGHT", "P50", "P99"}
+		return []string{"IOPS", "READ", "WRITTEN", "IN FLIGHT", "P50", "P99", "MOST IN"}
 	}
-	return []string{"IOPS", "READ", "WRITTEN", "BUSY", "P50", "P99"}
+	return []string{"IOPS", "READ", "WRITTEN", "BUSY", "P50", "P99", "MOST IN"}
 }
 
 // topCommand shows rates, on a terminal until the user leaves.
@@ -212,8 +254,9 @@ func topCommand() *cobra.Command {
 		Long: "Show what hosts, namespaces and reactors do: I/O per second, bandwidth, and load, " +
 			"which is the commands in flight of hosts, the time with I/O outstanding of " +
 			"namespaces (100% for each reactor), and the time that reactors do not sleep; and " +
-			"how long half and 99% of the commands of the interval took at most. On a " +
-			"terminal the keys i, b, l and n sort by IOPS, bandwidth, load or name, and q " +
+			"how long half and 99% of the commands of the interval took at most, and in which " +
+			"stage most of the time went (see nvmf-target latency), where the terminal has 132 " +
+			"columns. There the keys i, b, l and n sort by IOPS, bandwidth, load or name, and q " +
 			"leaves. Elsewhere, and with -n or -o json, it prints a table, or an object in one " +
 			"line, for each interval. The first one comes after one interval.",
 		Args: cobra.NoArgs,

@@ -49,11 +49,11 @@ func TestRates(t *testing.T) {
 	got := between(&old, &now)
 	want := rates{
 		Time: now.at, Seconds: 2,
-		Hosts: []rate{{testHost, 125, 1250, 2500, 3, 0, 0, 0}},
+		Hosts: []rate{{testHost, 125, 1250, 2500, 3, 0, 0, 0, ""}},
 		Namespaces: []rate{
-			{"s 1", 150, 4096, 0, 0, 0.5, 0, 0}, {Name: "s 2"},
+			{"s 1", 150, 4096, 0, 0, 0.5, 0, 0, ""}, {Name: "s 2"},
 		},
-		Reactors: []rate{{Name: "0"}, {"1", 126, 1250, 2500, 3, 0.75, 0, 0}},
+		Reactors: []rate{{Name: "0"}, {"1", 126, 1250, 2500, 3, 0.75, 0, 0, ""}},
 	}
 	if fmt.Sprint(*got) != fmt.Sprint(want) {
 		t.Errorf("got  %v\nwant %v", *got, want)

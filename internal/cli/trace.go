@@ -76,7 +76,31 @@ func (o *traceOptions) run(cmd *cobra.Command) (err error) {
 		}
 		printed = c.add
 	}
-	return o.each(cmd.Context(), printed)
+	found := false
+	err = o.each(cmd.Context(), func(q control.TraceQueue) error {
+		found = true
+		return printed(q)
+	})
+	if err != nil || found || o.query.Follow || o.output == "json" {
+		return err
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), o.nothing())
+	return err
+}
+
+// nothing says that nothing was recorded, or selected.
+func (o *traceOptions) nothing() string {
+	text := "no host is connected"
+	switch {
+	case o.query.Dumps:
+		text = "nothing was kept: no queue has failed, and no command took 5 s, within 24 hours"
+	case o.read != "":
+		text = "the file has no queue"
+	}
+	if o.query.Host != "" || o.query.Subsystem != "" || o.query.Queue >= 0 {
+		text = "no such queue, or " + text
+	}
+	return text
 }
 
 // each calls fn with what is selected.
@@ -120,7 +144,13 @@ func (o *traceOptions) print(w io.Writer, q *control.TraceQueue) error {
 	if o.output == "json" {
 		return json.NewEncoder(w).Encode(q) // one per line
 	}
+	return o.table(w, q).flush()
+}
+
+// table has a line for each command.
+func (o *traceOptions) table(w io.Writer, q *control.TraceQueue) *table {
 	t := newTable(w)
+	t.optional = []string{"CID", "BYTES", "NSID", "BLOCKS"} // the status is the last, and cut off
 	title := fmt.Sprintf("%s to %s, controller %d, queue %d, %s from %s", q.Host, q.Subsystem,
 		q.CNTLID, q.QID, q.Transport, q.Remote)
 	if q.Reason != "" {
@@ -130,8 +160,8 @@ func (o *traceOptions) print(w io.Writer, q *control.TraceQueue) error {
 	if q.Missed > 0 && o.query.Follow {
 		t.line(count(int(q.Missed), "command") + " missed")
 	}
-	t.row("TIME", "COMMAND", "CID", "NSID", "LBA", "BLOCKS", "BYTES", "STATUS", "WAIT", "HOST_DATA",
-		"BACKEND", "RESPONSE")
+	t.row("TIME", "COMMAND", "CID", "NSID", "LBA", "BLOCKS", "BYTES", "WAIT", "HOST_DATA", "BACKEND",
+		"RESPONSE", "STATUS")
 	for i := range q.Commands {
 		c := &q.Commands[i]
 		nsid, lba, blocks := blank(c.NSID), blank(uint32(c.Blocks)), blank(uint32(c.Blocks))
@@ -143,11 +173,11 @@ func (o *traceOptions) print(w io.Writer, q *control.TraceQueue) error {
 			status = strings.TrimSpace(c.State + " " + c.Status)
 		}
 		t.row(c.Start.Local().Format("15:04:05.000000"), traceName(c), c.CID, nsid, lba, blocks,
-			c.Length, status, brief(c.WaitSeconds), brief(c.HostDataSeconds),
-			brief(c.BackendSeconds), brief(c.ResponseSeconds))
+			c.Length, brief(c.WaitSeconds), brief(c.HostDataSeconds), brief(c.BackendSeconds),
+			brief(c.ResponseSeconds), status)
 	}
 	t.line("")
-	return t.flush()
+	return t
 }
 
 // traceName is the command with what makes it another one.

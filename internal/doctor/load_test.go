@@ -1,56 +1,248 @@
 package doctor
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// TestSlowCommands: of the slowest kinds of commands is told, and of none that are fast or few.
-func TestSlowCommands(t *testing.T) {
-	kind := func(nsid uint32, n uint64, p99 float64) control.Latency {
-		return control.Latency{
-			NSID: nsid, IOs: n, Dominant: "backend", Total: control.LatencyStage{P99Seconds: p99},
-			Stages: []control.LatencyStage{{Stage: "wait"}, {Stage: "backend", Share: 0.75}},
-		}
-	}
-	counted := []control.Latency{kind(1, 99, 1), kind(2, 1e6, slowSeconds*0.99)}
-	if list := slowCommands(counted); list != nil {
-		t.Errorf("few, or fast: %+v", list)
-	}
-	for i := range uint32(2 * mostSlow) {
-		counted = append(counted, kind(100+i, leastCommands, slowSeconds*float64(1+i)))
-	}
-	list := slowCommands(counted)
-	if len(list) != mostSlow || !strings.Contains(list[0].Found, "namespace 119 ") ||
-		!strings.Contains(list[0].Found, "other hosts") ||
-		!strings.Contains(list[0].Found, "takes 200 ms or more; 75 % of the time") {
-		t.Errorf("%+v", list)
-	}
+// looks are two samples, 5 s apart, which a test fills.
+func looks() (before, now *Sample) {
+	at := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	return &Sample{Time: at}, &Sample{Time: at.Add(5 * time.Second)}
 }
 
-// TestHostFindings: packets that were sent again count by their share, and over all queues of a
-// host.
-func TestHostFindings(t *testing.T) {
-	list := hostFindings([]control.Connection{
-		{Host: "lossy", QID: 1, Retransmits: 6, ReadBytes: 5000 * packetSize},
-		{Host: "lossy", QID: 2, Retransmits: 6, ReadBytes: 5000 * packetSize},
-		{Host: "few", QID: 1, Retransmits: 9, ReadBytes: 100 * packetSize},
-		{Host: "much", QID: 1, Retransmits: 999, ReadBytes: 1e6 * packetSize},
-		{Host: "admin", Commands: 200, NearlyFull: 200},
-		{Host: "deep", QID: 1, Commands: 200, NearlyFull: 19},
-		{Host: "small", QID: 1, Commands: 200, NearlyFull: 20, Depth: 32},
-	})
-	if len(list) != 2 || list[0].Check != "network" || list[1].Check != "queues" ||
-		!strings.Contains(list[0].Found, "12 packets to lossy again, of about 10000") ||
-		!strings.Contains(list[1].Found, "20 of 200 commands of small") {
+// counted is what commands of a host have taken that spent three quarters of it in a stage.
+func counted(host string, nsid uint32, stage string, took map[float64]uint64) control.Latency {
+	l := control.Latency{Host: host, Subsystem: "nqn.sub", NSID: nsid, Operation: "read"}
+	sum := 0.0
+	for seconds, n := range took {
+		l.IOs += n
+		sum += seconds * float64(n)
+		l.Buckets = append(l.Buckets, control.LatencyBucket{NS: int64(seconds * 1e9), Count: n})
+	}
+	for s := range fabric.Stages {
+		share := 0.25 / (float64(fabric.Stages) - 1)
+		if s.String() == stage {
+			share = 0.75
+		}
+		l.Stages = append(l.Stages, control.LatencyStage{
+			Stage: s.String(), MeanSeconds: share * sum / max(float64(l.IOs), 1),
+		})
+	}
+	return l
+}
+
+// TestSlowCommands: of the slowest kinds of commands is told, and of none that are fast; of few
+// commands if they are very slow; of nothing that is over.
+func TestSlowCommands(t *testing.T) {
+	before, now := looks()
+	add := func(list *[]control.Latency, nsid uint32, n uint64, seconds float64) {
+		*list = append(*list, counted("nqn.host", nsid, "backend", map[float64]uint64{seconds: n}))
+	}
+	add(&now.Latencies, 1, 99, verySlowSeconds*0.99)
+	add(&now.Latencies, 2, 1e6, slowSeconds*0.99)
+	add(&before.Latencies, 3, 1e6, 6) // it was slow
+	now.Latencies = append(now.Latencies, counted("nqn.host", 3, "backend", map[float64]uint64{
+		6: 1e6, 0.001: 1000,
+	}))
+	if list := Load(before, now); list != nil {
+		t.Errorf("few, fast, or over: %+v", list)
+	}
+	add(&now.Latencies, 4, 4, 6)
+	expect(t, Load(before, now), "note: the slowest of 4 commands (read) of nqn.host for "+
+		"namespace 4 of nqn.sub took 6000 ms or more in the last 5 s; 75 % of the time was that of "+
+		"stage backend | iostat")
+	for i := range uint32(2 * mostSlow) {
+		add(&now.Latencies, 100+i, leastCommands, slowSeconds*float64(1+i))
+	}
+	list := Load(before, now)
+	if len(list) != mostSlow || !strings.Contains(list[1].Found, "1 of 100 commands (read) of "+
+		"nqn.host for namespace 119 of nqn.sub took 200 ms or more") {
 		t.Errorf("%+v", list)
 	}
 	for s := range fabric.Stages {
-		if stageAdvice[s.String()].why == "" {
+		if _, ok := stageAdvice[s.String()]; !ok {
 			t.Errorf("nothing is said of stage %v", s)
+		}
+	}
+}
+
+// TestCountedAmongOthers: what was counted of a host before is not told again when it is counted among
+// other hosts since, nor is what they counted; what all count anew is.
+func TestCountedAmongOthers(t *testing.T) {
+	slow := func(host string, n uint64) control.Latency {
+		return counted(host, 1, "backend", map[float64]uint64{2: n})
+	}
+	for name, tc := range map[string]struct {
+		before, now []control.Latency
+		want        string
+	}{
+		"all of it": {
+			[]control.Latency{slow("a", 1000), slow("", 500)},
+			[]control.Latency{slow("", 1500)}, "",
+		},
+		"that of one reactor": {
+			[]control.Latency{slow("a", 1000), slow("", 500)},
+			[]control.Latency{slow("a", 400), slow("", 1100)}, "",
+		},
+		"and more": {
+			[]control.Latency{slow("a", 1000)},
+			[]control.Latency{slow("a", 400), slow("", 607)}, "7 commands (read) of other hosts",
+		},
+		"anew": {
+			[]control.Latency{slow("", 1000)},
+			[]control.Latency{slow("", 3)}, "3 commands (read) of other hosts",
+		},
+	} {
+		before, now := looks()
+		before.Latencies, now.Latencies = tc.before, tc.now
+		list := Load(before, now)
+		if len(list) > 1 || (tc.want == "") != (len(list) == 0) ||
+			!strings.Contains(fmt.Sprint(list), tc.want) {
+			t.Errorf("%s: %+v, want %q", name, list, tc.want)
+		}
+	}
+}
+
+// TestWaits: commands that wait are told of the limits at which they do, of those that hold for
+// them, or of memory.
+func TestWaits(t *testing.T) {
+	at := func(seconds float64) *control.Limits { return &control.Limits{WaitSeconds: seconds} }
+	for name, tc := range map[string]struct {
+		host, subsystem, namespace, elsewhere float64 // waits at their limits
+		memory                                int
+		want                                  string
+	}{
+		"host":      {host: 150, namespace: 10, elsewhere: 900, want: "limits of host nqn.host."},
+		"subsystem": {subsystem: 150, elsewhere: 900, want: "limits of subsystem nqn.sub."},
+		"namespace": {subsystem: 10, namespace: 150, want: "limits of namespace 1 of nqn.sub."},
+		"memory": {
+			namespace: 10, memory: 7, want: "for data memory: 7 of one reactor at once. | " +
+				"reactors.memory",
+		},
+		"no limits": {elsewhere: 900, want: "for data memory. | reactors.memory"},
+	} {
+		before, now := looks()
+		for s, part := range map[*Sample]float64{before: 1, now: 2} {
+			s.Hosts = []control.Host{{NQN: "nqn.host", Limits: at(tc.host * part)}, {NQN: "none"}}
+			s.Subsystems = []control.Subsystem{{NQN: "nqn.sub", Limits: at(tc.subsystem * part)}}
+			s.Namespaces = []control.Namespace{
+				{Subsystem: "nqn.sub", NSID: 1, Limits: at(tc.namespace * part)},
+				{Subsystem: "nqn.sub", NSID: 2, Limits: at(tc.elsewhere * part)},
+			}
+			s.Reactors = []control.Reactor{{}, {WaitingCommands: tc.memory}}
+		}
+		// 200 s, of which 150 s in stage wait
+		now.Latencies = []control.Latency{
+			counted("nqn.host", 1, "wait", map[float64]uint64{0.2: 1000}),
+		}
+		list := Load(before, now)
+		why, fix, _ := strings.Cut(tc.want, " | ")
+		if len(list) != 1 || !strings.HasSuffix(list[0].Why, why) ||
+			!strings.Contains(list[0].Fix, fix) || list[0].Fix == "" {
+			t.Errorf("%s: %+v, want %q", name, list, tc.want)
+		}
+	}
+}
+
+// TestStalled: commands that do not complete are in no histogram.
+func TestStalled(t *testing.T) {
+	before, now := looks()
+	before.Connections = []control.Connection{
+		{Host: "admin", Remote: "1", Commands: 7, InFlight: 1},
+		{Host: "stuck", Remote: "2", QID: 1, Commands: 7, InFlight: 5},
+		{Host: "stuck", Remote: "3", QID: 2, Commands: 7, InFlight: 1},
+		{Host: "busy", Remote: "4", QID: 1, Commands: 7, InFlight: 4},
+		{Host: "idle", Remote: "5", QID: 1, Commands: 7},
+	}
+	now.Connections = []control.Connection{
+		{Host: "admin", Remote: "1", Commands: 7, InFlight: 1},
+		{Host: "stuck", Remote: "2", QID: 1, Commands: 7, InFlight: 4},
+		{Host: "stuck", Remote: "3", QID: 2, Commands: 7, InFlight: 1},
+		{Host: "busy", Remote: "4", QID: 1, Commands: 8, InFlight: 4},
+		{Host: "idle", Remote: "5", QID: 1, Commands: 7},
+		{Host: "new", Remote: "6", QID: 1, Commands: 1, InFlight: 1},
+	}
+	expect(t, Load(before, now),
+		"note: 5 commands of stuck have not been completed in the last 5 s | nvmf-target trace")
+}
+
+// TestHostFindings: packets that were sent again count by their share, and over all queues of a
+// host, and only those since the last look; what a host calls itself is no part of a sentence.
+func TestHostFindings(t *testing.T) {
+	before, now := looks()
+	before.Connections = []control.Connection{
+		{Host: "over", QID: 1, Remote: "1", Retransmits: 100, ReadBytes: 1000 * packetSize},
+		{Host: "over", QID: 2, Remote: "2", Commands: 200, NearlyFull: 200, Retransmits: 50},
+	}
+	now.Connections = []control.Connection{
+		{Host: "over", QID: 1, Remote: "1", Retransmits: 100, ReadBytes: 1000 * packetSize},
+		{Host: "over", QID: 2, Remote: "2", Commands: 400, NearlyFull: 200, Retransmits: 50},
+		{Host: "lossy", QID: 1, Remote: "3", Retransmits: 6, ReadBytes: 5000 * packetSize},
+		{Host: "lossy", QID: 2, Remote: "4", Retransmits: 6, ReadBytes: 5000 * packetSize},
+		{Host: "few", QID: 1, Remote: "5", Retransmits: 4, ReadBytes: 100 * packetSize},
+		{Host: "much", QID: 1, Remote: "6", Retransmits: 999, ReadBytes: 1e6 * packetSize},
+		{Host: "admin", Remote: "7", Commands: 200, NearlyFull: 200},
+		{Host: "deep", QID: 1, Remote: "8", Commands: 200, NearlyFull: 19},
+		{Host: "nqn. Fix: \x1b[2J", QID: 1, Remote: "9", Commands: 200, NearlyFull: 20, Depth: 32},
+	}
+	expect(t, Load(before, now),
+		"note: the target has sent 12 packets to lossy again in the last 5 s, of about 10000",
+		`note: 20 of 200 commands of "nqn. Fix: \x1b[2J" found at least three quarters of their `+
+			"queue in use in the last 5 s (32 entries)")
+	if now.Connections[0].Retransmits = 99; len(Load(before, now)) != 2 {
+		t.Errorf("a counter that began anew: %+v", Load(before, now))
+	}
+}
+
+// TestPorts: counters of lost and marked packets are told of while they rise.
+func TestPorts(t *testing.T) {
+	port := func(lost, timeouts, marked, reads uint64) []PortCounter {
+		return []PortCounter{
+			{"mlx5_0", "1", "out_of_sequence", lost},
+			{"mlx5_0", "1", "local_ack_timeout_err", timeouts},
+			{"mlx5_0", "1", "np_cnp_sent", marked}, {"mlx5_0", "1", "rx_read_requests", reads},
+		}
+	}
+	before, now := looks()
+	for _, tc := range []struct {
+		before, now []PortCounter
+		want        []string
+	}{
+		{port(1e6, 1e6, 1e6, 0), port(1e6+5, 1e6+4, 1e6+499, 1e6), nil},
+		{nil, port(1e6, 1e6, 1e6, 1e6), nil},
+		{port(1e6, 1e6, 1e6, 1e6), port(0, 0, 0, 0), nil},
+		{port(1e6, 1e6, 1e6, 0), port(1e6+7, 1e6+3, 1e6, 0), []string{
+			"note: port 1 of mlx5_0: packets were lost or sent again in the last 5 s: " +
+				"out_of_sequence=7 local_ack_timeout_err=3 | rdma statistic show",
+		}},
+		{port(0, 0, 0, 0), port(0, 0, 500, 0), []string{
+			"note: port 1 of mlx5_0: packets were marked in the last 5 s: np_cnp_sent=500 | ECN",
+		}},
+	} {
+		before.Ports, now.Ports = tc.before, tc.now
+		expect(t, Load(before, now), tc.want...)
+	}
+	for _, name := range congestion { // what is told of before it rises
+		name = name[strings.Index(name, "/")+1:]
+		if !strings.Contains(fmt.Sprint(lostPackets, markedPackets, "port_xmit_wait"), name) {
+			t.Errorf("%s may rise, and nothing is said of it", name)
+		}
+	}
+}
+
+// TestWithin: the time is told in steps.
+func TestWithin(t *testing.T) {
+	for seconds, want := range map[float64]int{0.2: 1, 2: 2, 9.9: 10, 59.9: 60, 38: 30} {
+		before, now := looks()
+		now.Time = before.Time.Add(time.Duration(seconds * 1e9))
+		if p := (&period{before, now}); p.within() != fmt.Sprintf("in the last %d s", want) {
+			t.Errorf("%v: %s", seconds, p.within())
 		}
 	}
 }

@@ -213,7 +213,96 @@ func (p rdmaPort) congestion() []Finding {
 		"rdma congestion", Note, p.name + ": " + strings.Join(counted, " "),
 		"Packets have waited or were lost, marked or repeated since the counters began; RoCE " +
 			"becomes slow where that goes on.",
-		"read them again under load (rdma statistic show); if they rise, set up PFC or ECN on " +
-			"the port and the switches",
+		"read them again under load (rdma statistic show; of a target that runs, doctor says " +
+			"whether they rise); if they do, set up PFC or ECN on the port and the switches",
 	}}
+}
+
+// PortCounter is a counter that a driver has of a port of an RDMA device.
+type PortCounter struct {
+	Device, Port, Counter string
+	Value                 uint64
+}
+
+const (
+	// leastLost is how many packets a port must have lost to be reported, mostMarked how many
+	// packets per second may be marked, as happens on busy networks that lose none.
+	leastLost, mostMarked = 10, 100
+)
+
+// Counters of ports: those of packets that were lost or repeated, and of those that were marked
+// (ECN), or slowed senders down (CNP), as mlx5, bnxt_re, irdma and rxe call them.
+var (
+	lostPackets = []string{
+		"out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err",
+		"rnr_nak_retry_err", "out_of_buffer", "port_xmit_discards", "to_retransmits",
+		"seq_err_naks_rcvd", "rnr_naks_rcvd", "missing_resp", "oos_drop_count", "RetransSegs",
+		"tcpRetransSegs", "out_of_seq_request", "rcvd_seq_err", "rcvd_rnr_err",
+		"retry_exceeded_err",
+	}
+	markedPackets = []string{
+		"np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rx_ecn_marked_pkts",
+		"tx_cnp_pkts", "rx_cnp_pkts", "RxECNMrkd", "cnpSent", "cnpHandled",
+	}
+)
+
+// ports tells of ports of RDMA devices whose counters of lost and of marked packets rise.
+func (p *period) ports() (list []Finding) {
+	before := map[PortCounter]uint64{}
+	for _, c := range p.before.Ports {
+		before[PortCounter{c.Device, c.Port, c.Counter, 0}] = c.Value
+	}
+	type port struct{ lost, marked risen }
+	ports := map[string]*port{}
+	for _, c := range p.now.Ports {
+		old, known := before[PortCounter{c.Device, c.Port, c.Counter, 0}]
+		if !known {
+			continue // the device has appeared, with what it counted before
+		}
+		name := "port " + c.Port + " of " + c.Device
+		if ports[name] == nil {
+			ports[name] = &port{}
+		}
+		if slices.Contains(lostPackets, c.Counter) {
+			ports[name].lost.add(c.Counter, rise(old, c.Value))
+		}
+		if slices.Contains(markedPackets, c.Counter) {
+			ports[name].marked.add(c.Counter, rise(old, c.Value))
+		}
+	}
+	for _, name := range sorted(ports) {
+		if l := &ports[name].lost; l.sum >= leastLost {
+			list = append(list, Finding{
+				Check: "rdma network", Severity: Note,
+				Found: fmt.Sprintf("%s: packets were lost or sent again %s: %s", name, p.within(),
+					strings.Join(l.text, " ")),
+				Why: "All that follows a lost packet is sent again, and commands wait for it.",
+				Fix: "rdma statistic show on both sides: do they rise; cables, PFC or ECN on the " +
+					"port and the switches",
+			})
+		}
+		if m := &ports[name].marked; float64(m.sum) >= mostMarked*p.seconds() && m.sum > 0 {
+			list = append(list, Finding{
+				Check: "rdma network", Severity: Note,
+				Found: fmt.Sprintf("%s: packets were marked %s: %s", name, p.within(),
+					strings.Join(m.text, " ")),
+				Why: "Queues in the network are long; senders slow down to lose no packets.",
+				Fix: "more links or paths between hosts and target; thresholds of ECN in switches",
+			})
+		}
+	}
+	return list
+}
+
+// risen are counters of a port, and by how much.
+type risen struct {
+	sum  uint64
+	text []string
+}
+
+func (r *risen) add(counter string, n uint64) {
+	if n > 0 {
+		r.sum += n
+		r.text = append(r.text, fmt.Sprintf("%s=%d", counter, n))
+	}
 }

@@ -148,9 +148,13 @@ func source() Source {
 				{"tcp", target.SecurityAuth | target.SecurityTLS}: 2,
 			}
 		},
-		Devices: func() []Device { return []Device{{"mlx5_0", 3, 1, 5}} },
+		Devices: func() []Device {
+			return []Device{{"mlx5_0", 3, 1, 5, 131072, 65536, 0}, {"rxe0", 1, 1, 2, 100, 100, 100}}
+		},
 		PortCounters: func() []PortCounter {
-			return []PortCounter{{"mlx5_0", "1", "out_of_sequence", 77}}
+			return []PortCounter{
+				{"mlx5_0", "1", "out_of_sequence", 77}, {"mlx5_0", "1", "np_cnp_sent", 5},
+			}
 		},
 		Authentications: func() (succeeded, failed uint64) { return 31, 32 },
 		Unsaved:         func() bool { return true },

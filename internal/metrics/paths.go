@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -48,6 +50,8 @@ type Reactor struct {
 type Device struct {
 	Name                                        string
 	QueuePairs, CompletionQueues, MemoryRegions int64
+	// The largest numbers of these that the device has for all programs, 0 if it does not say.
+	MaxQueuePairs, MaxCompletionQueues, MaxMemoryRegions int64
 }
 
 // PortCounter is a counter that a driver has of a port of an RDMA device.
@@ -83,9 +87,16 @@ var (
 	reactorSteps = desc("reactor_steps_total",
 		"Steps of work that a reactor did, by transport, or for storage.", "reactor", "poller")
 
-	deviceQPs = desc("rdma_queue_pairs", "Queue pairs of the target on an RDMA device.", "device")
-	deviceCQs = desc("rdma_completion_queues", "Completion queues of the target.", "device")
-	deviceMRs = desc("rdma_memory_regions", "Memory regions of the target.", "device")
+	deviceQPs = desc("rdma_queue_pairs", "Queue pairs of the target on an RDMA device.",
+		"device")
+	deviceCQs    = desc("rdma_completion_queues", "Completion queues of the target.", "device")
+	deviceMRs    = desc("rdma_memory_regions", "Memory regions of the target.", "device")
+	deviceMaxQPs = desc("rdma_queue_pairs_limit",
+		"Queue pairs that an RDMA device has for all programs.", "device")
+	deviceMaxCQs = desc("rdma_completion_queues_limit",
+		"Completion queues that it has for all programs.", "device")
+	deviceMaxMRs = desc("rdma_memory_regions_limit",
+		"Memory regions that it has for all programs.", "device")
 	portCount = desc("rdma_port_statistic_total",
 		"A counter of the port in /sys/class/infiniband, of all that use it.", "device", "port",
 		"counter")
@@ -123,6 +134,14 @@ func (c collector) paths(s sink) {
 		s.gauge(deviceQPs, float64(d.QueuePairs), d.Name)
 		s.gauge(deviceCQs, float64(d.CompletionQueues), d.Name)
 		s.gauge(deviceMRs, float64(d.MemoryRegions), d.Name)
+		for limit, n := range map[*prometheus.Desc]int64{
+			deviceMaxQPs: d.MaxQueuePairs, deviceMaxCQs: d.MaxCompletionQueues,
+			deviceMaxMRs: d.MaxMemoryRegions,
+		} {
+			if n > 0 {
+				s.gauge(limit, float64(n), d.Name)
+			}
+		}
 	}
 	for _, p := range c.src.PortCounters() {
 		s.counter(portCount, float64(p.Value), text(p.Device), text(p.Port), text(p.Counter))

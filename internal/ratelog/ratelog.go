@@ -47,8 +47,8 @@ type kind struct {
 // share is the part of one address in it.
 type share struct{ lines, dropped int }
 
-// New makes a Logger in front of log. If the handler of log is a Recorder, it remembers the lines
-// from the level of warnings, also those that are not passed on.
+// New makes a Logger in front of log. If the handler of log is a Recorder, it remembers what peers
+// were refused, also the lines that are not passed on.
 func New(log *slog.Logger) *Logger {
 	l := &Logger{log: log}
 	if r, ok := log.Handler().(*Recorder); ok {
@@ -67,8 +67,16 @@ type Peer struct {
 // Peer returns what logs for the peer at remote.
 func (l *Logger) Peer(remote netip.AddrPort) Peer { return Peer{l, remote} }
 
-// Warn logs at the level of warnings.
-func (p Peer) Warn(msg string, args ...any) { p.print(slog.LevelWarn, msg, args) }
+// Warn logs at the level of warnings what the peer was refused, or why its connection has ended.
+func (p Peer) Warn(msg string, args ...any) {
+	if p.l.records != nil {
+		p.l.records.refused(p.remote, msg, args)
+	}
+	p.print(slog.LevelWarn, msg, args)
+}
+
+// Trouble logs at the level of warnings what is no refusal: the target, or its storage, has it.
+func (p Peer) Trouble(msg string, args ...any) { p.print(slog.LevelWarn, msg, args) }
 
 // Info logs at the level of information.
 func (p Peer) Info(msg string, args ...any) { p.print(slog.LevelInfo, msg, args) }
@@ -80,9 +88,6 @@ func (p Peer) Debug(msg string, args ...any) { p.print(slog.LevelDebug, msg, arg
 func (l *Logger) DebugEnabled() bool { return l.log.Enabled(context.Background(), slog.LevelDebug) }
 
 func (p Peer) print(level slog.Level, msg string, args []any) {
-	if level >= slog.LevelWarn && p.l.records != nil {
-		p.l.records.refused(p.remote, msg, args)
-	}
 	ctx := context.Background()
 	if p.l.log.Enabled(ctx, level) && p.l.take(msg, p.remote.Addr().Unmap()) {
 		if p.remote.IsValid() { // else it is on this machine

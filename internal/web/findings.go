@@ -3,6 +3,7 @@ package web
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -52,8 +53,9 @@ func findings(s *state) (list []finding) {
 			count(len(s.Plan.Changes)+s.More["changes"], "change"))
 	}
 	s.logFindings(add)
-	for what, err := range s.Errors {
-		add("warning", "The page does not know all (%s): %s.", what, err)
+	for _, what := range slices.Sorted(maps.Keys(s.Errors)) { // in an order that stays
+		add("warning", "The page does not know all (%s): %s.", what,
+			strings.TrimSuffix(s.Errors[what], "."))
 	}
 	more := s.loadFindings(add)
 	slices.SortStableFunc(list, func(a, b finding) int {

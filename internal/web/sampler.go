@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,13 +13,17 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
 )
 
 const (
 	// every is the time between two states, slowly that between two looks at disks and at the
 	// configuration file, patience how long reactors and disks may take to answer.
 	every, slowly = 2 * time.Second, time.Minute
-	patience      = 3 * time.Second
+	// compared is the longest time between two looks at the load that are compared; it is half of
+	// that at least, once as much is known.
+	compared = time.Minute
+	patience = 3 * time.Second
 )
 
 // Source is what the page shows. One goroutine at a time calls Disks and Plan, another one the
@@ -33,7 +38,11 @@ type Source struct {
 	Connections func(context.Context) ([]control.Connection, error)
 	// Latency returns what was counted of each namespace, and what doctor.Load needs.
 	Latency func(context.Context) ([]Latency, []control.Latency, error)
-	Disks   func(context.Context) ([]control.Disk, error)
+	// Hosts, Reactors and Ports are for doctor.Load.
+	Hosts    func() []control.Host
+	Reactors func(context.Context) ([]control.Reactor, error)
+	Ports    func() []doctor.PortCounter
+	Disks    func(context.Context) ([]control.Disk, error)
 	// Plan returns what a reload would change, and ErrBusy while it cannot be known.
 	Plan func(context.Context) (control.Plan, error)
 }
@@ -78,6 +87,18 @@ type sampler struct {
 	slow    slow
 	looking bool // for another slow
 	looked  time.Time
+}
+
+// past are two earlier looks at the load, the newer one at most half of compared ago.
+type past struct{ older, newer *doctor.Sample }
+
+// before returns what now is compared with, nil if it is the first look.
+func (p *past) before(now *doctor.Sample) *doctor.Sample {
+	before := cmp.Or(p.older, p.newer)
+	if p.newer == nil || now.Time.Sub(p.newer.Time) >= compared/2 {
+		p.older, p.newer = p.newer, now
+	}
+	return before
 }
 
 // slow is what takes long to find out.
@@ -126,9 +147,10 @@ func (s *sampler) get() (state []byte, changed <-chan struct{}) {
 // run makes states until no page is open. It ends a turn later, so that pages which come and go
 // cost no more than one that stays.
 func (s *sampler) run() {
+	var load past
 	for s.goesOn() {
 		s.look()
-		if state := s.sample(); state != nil {
+		if state := s.sample(&load); state != nil {
 			s.publish(state)
 		}
 		select {
@@ -210,18 +232,18 @@ func text(err error) string {
 }
 
 // sample makes a state, nil if that fails.
-func (s *sampler) sample() (text []byte) {
-	s.safely(func() { text = s.marshal() })
+func (s *sampler) sample(load *past) (text []byte) {
+	s.safely(func() { text = s.marshal(load) })
 	return text
 }
 
-func (s *sampler) marshal() []byte {
+func (s *sampler) marshal(load *past) []byte {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
 	s.mu.Lock()
 	found := s.slow
 	s.mu.Unlock()
-	text, err := json.Marshal(newState(ctx, &s.src, &found))
+	text, err := json.Marshal(newState(ctx, &s.src, &found, load))
 	if err != nil {
 		return nil
 	}

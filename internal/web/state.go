@@ -65,10 +65,14 @@ type association struct {
 	Local     string  `json:"local"`
 	Remote    string  `json:"remote"`
 	Queues    int     `json:"queues"`
+	Depth     int     `json:"depth"` // of the largest I/O queue
 	InFlight  int     `json:"in_flight"`
+	RTT       float64 `json:"rtt_seconds"` // the longest of a queue; 0: not known
+	Resent    uint64  `json:"retransmits"`
 	TLS       string  `json:"tls"`
 	Age       float64 `json:"age_seconds"`
-	KeepAlive float64 `json:"keep_alive_left_seconds"` // 0: has none
+	KeepAlive float64 `json:"keep_alive_left_seconds"`
+	Timeout   float64 `json:"keep_alive_timeout_seconds"` // 0: has none
 	Read      uint64  `json:"read_bytes"`
 	Written   uint64  `json:"written_bytes"`
 }
@@ -82,7 +86,7 @@ type configuration struct {
 }
 
 // newState asks src. What cannot be found out is missing, and Errors says why.
-func newState(ctx context.Context, src *Source, found *slow) *state {
+func newState(ctx context.Context, src *Source, found *slow, load *past) *state {
 	s := &state{
 		Time: time.Now(), Status: src.Status(), More: map[string]int{},
 		Errors: map[string]string{}, Total: &Latency{
@@ -97,15 +101,17 @@ func newState(ctx context.Context, src *Source, found *slow) *state {
 		return l.State != "up"
 	})
 	s.Plan.Changes = first(s, "changes", s.Plan.Changes, nil)
-	for _, n := range first(s, "subsystems", src.Subsystems(), func(n *control.Subsystem) bool {
+	now := doctor.Sample{Subsystems: src.Subsystems()}
+	for _, n := range first(s, "subsystems", now.Subsystems, func(n *control.Subsystem) bool {
 		return n.PendingNamespaces > 0
 	}) {
 		hosts := len(n.Hosts)
 		n.Hosts = n.Hosts[:min(hosts, maxRows)]
 		s.Subsystems = append(s.Subsystems, subsystem{n, hosts})
 	}
-	latencies := s.namespaces(ctx, src)
-	s.load = doctor.Load(latencies, s.hosts(ctx, src))
+	s.namespaces(ctx, src, &now)
+	s.hosts(ctx, src, &now)
+	s.compare(ctx, src, &now, load)
 	s.Disks = first(s, "disks", found.disks, isBad)
 	if found.diskErr != "" {
 		s.Errors["disks"] = found.diskErr
@@ -116,6 +122,23 @@ func newState(ctx context.Context, src *Source, found *slow) *state {
 	s.Events = first(s, "events", events, nil)
 	s.Findings = findings(s)
 	return s
+}
+
+// compare compares what was counted until now with an earlier look. What is not known is compared
+// with nothing.
+func (s *state) compare(ctx context.Context, src *Source, now *doctor.Sample, load *past) {
+	reactors, err := src.Reactors(ctx)
+	if err != nil {
+		s.Errors["reactors"] = err.Error()
+	}
+	if len(s.Errors) > 0 {
+		return
+	}
+	now.Reactors, now.Hosts, now.Ports = reactors, src.Hosts(), src.Ports()
+	now.Time = time.Now()
+	if before := load.before(now); before != nil {
+		s.load = doctor.Load(before, now)
+	}
 }
 
 // first are the rows that a browser gets.
@@ -144,14 +167,15 @@ func isBad(d *control.Disk) bool {
 	return d.Health.State == "warning" || d.Health.State == "failing"
 }
 
-// namespaces returns what Load needs.
-func (s *state) namespaces(ctx context.Context, src *Source) []control.Latency {
+// namespaces puts namespaces and their latencies together.
+func (s *state) namespaces(ctx context.Context, src *Source, now *doctor.Sample) {
 	type name struct {
 		nqn  string
 		nsid uint32
 	}
 	latencies := map[name]*Latency{}
 	counted, each, err := src.Latency(ctx)
+	now.Latencies = each
 	if err != nil {
 		s.Errors["latency"] = err.Error()
 	}
@@ -166,6 +190,7 @@ func (s *state) namespaces(ctx context.Context, src *Source) []control.Latency {
 		}
 	}
 	list := src.Namespaces()
+	now.Namespaces = list
 	for i := range list {
 		n := &list[i]
 		s.Traffic.Reads += n.Reads
@@ -183,17 +208,17 @@ func (s *state) namespaces(ctx context.Context, src *Source) []control.Latency {
 		s.Namespaces = append(s.Namespaces,
 			namespace{n, latencies[name{n.Subsystem, n.NSID}]})
 	}
-	return each
 }
 
-// hosts puts the queues of each controller together. It returns the connections.
-func (s *state) hosts(ctx context.Context, src *Source) []control.Connection {
+// hosts puts the queues of each controller together.
+func (s *state) hosts(ctx context.Context, src *Source, now *doctor.Sample) {
 	type name struct {
 		host, nqn string
 		cntlid    uint16
 	}
 	all := map[name]*association{}
 	list, err := src.Connections(ctx)
+	now.Connections = list
 	if err != nil {
 		s.Errors["hosts"] = err.Error()
 	}
@@ -204,11 +229,16 @@ func (s *state) hosts(ctx context.Context, src *Source) []control.Connection {
 			a = &association{
 				Host: c.Host, Subsystem: c.Subsystem, CNTLID: c.CNTLID, Transport: c.Transport,
 				Local: c.Local, Remote: address(c.Remote), TLS: c.TLS,
-				KeepAlive: c.KeepAliveLeftSeconds,
+				KeepAlive: c.KeepAliveLeftSeconds, Timeout: c.KeepAliveTimeoutSeconds,
 			}
 			all[key] = a
 		}
 		a.Queues++
+		if c.QID != 0 {
+			a.Depth = max(a.Depth, c.Depth)
+		}
+		a.RTT = max(a.RTT, c.RTTSeconds)
+		a.Resent += c.Retransmits
 		a.InFlight += c.InFlight
 		a.Age = max(a.Age, c.AgeSeconds)
 		a.Read += c.ReadBytes
@@ -223,7 +253,6 @@ func (s *state) hosts(ctx context.Context, src *Source) []control.Connection {
 			cmp.Compare(a.CNTLID, b.CNTLID))
 	})
 	s.Hosts = first(s, "hosts", rows, nil)
-	return list
 }
 
 // address is that of a host, whose queues have a port each.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -40,8 +41,11 @@ func source(asked *atomic.Int64) Source {
 		Latency: func(context.Context) ([]Latency, []control.Latency, error) {
 			return nil, nil, nil
 		},
-		Disks: func(context.Context) ([]control.Disk, error) { return nil, nil },
-		Plan:  func(context.Context) (control.Plan, error) { return control.Plan{}, nil },
+		Hosts:    func() []control.Host { return nil },
+		Reactors: func(context.Context) ([]control.Reactor, error) { return nil, nil },
+		Ports:    func() []doctor.PortCounter { return nil },
+		Disks:    func(context.Context) ([]control.Disk, error) { return nil, nil },
+		Plan:     func(context.Context) (control.Plan, error) { return control.Plan{}, nil },
 	}
 }
 
@@ -325,32 +329,78 @@ func TestClosePlan(t *testing.T) {
 	}
 }
 
-// TestLoadFindings: of each check only some findings are shown, and how many there are besides; the
-// worse ones of other kinds stay.
+// TestLoadFindings: what has happened since an earlier state is told, not what was before. Of each
+// check only some findings are shown, and how many there are besides; the worse ones of other kinds
+// stay.
 func TestLoadFindings(t *testing.T) {
 	var asked atomic.Int64
 	src := source(&asked)
 	src.Latency = func(context.Context) ([]Latency, []control.Latency, error) {
+		n := 1000 * uint64(asked.Load())
 		return nil, []control.Latency{{
-			Host: "<b>", Subsystem: "nqn", NSID: 7, IOs: 1000, Operation: "read",
-			Dominant: "backend", Total: control.LatencyStage{P99Seconds: 0.5},
+			Host: "<b>", Subsystem: "nqn", NSID: 7, IOs: n, Operation: "read",
+			Stages:  []control.LatencyStage{{Stage: "backend", MeanSeconds: 0.5}},
+			Buckets: []control.LatencyBucket{{NS: 5e8, Count: n}},
 		}}, nil
 	}
 	src.Connections = func(context.Context) (list []control.Connection, err error) {
+		n := uint64(asked.Load())
 		for i := range 2 * maxAlike {
 			list = append(list, control.Connection{
-				Host: fmt.Sprint("host", i), QID: 1, Retransmits: 50, Commands: 1000,
+				Host: fmt.Sprint("host", i), Remote: fmt.Sprint(i), QID: 1, Retransmits: 50 * n,
+				Commands: 1000 * n,
 			})
 		}
 		return list, nil
 	}
+	src.Ports = func() []doctor.PortCounter {
+		return []doctor.PortCounter{{
+			Device: "rxe0", Port: "1", Counter: "rcvd_seq_err", Value: 20 * uint64(asked.Load()),
+		}}
+	}
 	s := serve(t, Config{}, src)
-	got := next(t, bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)).Findings
+	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
+	if got := next(t, r).Findings; len(got) > 0 {
+		t.Errorf("at first sight: %v", got)
+	}
+	got := next(t, r).Findings
 	texts := fmt.Sprint(got)
-	if len(got) != 1+maxAlike+1 || got[maxAlike+1].Text != fmt.Sprintf("And %d more.", maxAlike) ||
-		!strings.Contains(texts, "(read) of <b> for namespace 7 of nqn takes 500 ms or more") ||
+	if len(got) != 2+maxAlike+1 || got[maxAlike+2].Text != fmt.Sprintf("And %d more.", maxAlike) ||
+		!strings.Contains(texts, "(read) of <b> for namespace 7 of nqn took 500 ms or more in the "+
+			"last 2 s; 100 %") ||
 		!strings.Contains(texts, "The storage is slow. Fix: nvmf-target disks") ||
-		!strings.Contains(texts, "The target has sent 50 packets to host4 again, of about 1000. ") {
+		!strings.Contains(texts, "The target has sent 50 packets to host4 again in the last 2 s, "+
+			"of about 1000. ") ||
+		!strings.Contains(texts, "sent again in the last 2 s: rcvd_seq_err=20") {
 		t.Errorf("%d findings: %s", len(got), texts)
+	}
+}
+
+// TestErrorsInOrder: what is not known has its place, so that it is not read aloud again and again.
+func TestErrorsInOrder(t *testing.T) {
+	s := &state{Errors: map[string]string{}}
+	for _, what := range []string{"reactors", "latency", "hosts", "disks", "a", "b", "c", "d"} {
+		s.Errors[what] = "busy"
+	}
+	for range 20 {
+		if list := findings(s); !strings.Contains(list[2].Text, "(c)") ||
+			!strings.Contains(list[7].Text, "(reactors)") {
+			t.Fatalf("%v", list)
+		}
+	}
+}
+
+// TestPast: a state is compared with one that is 30 to 60 s older, as soon as there is one.
+func TestPast(t *testing.T) {
+	var p past
+	start := time.Now()
+	if p.before(&doctor.Sample{Time: start}) != nil {
+		t.Error("the first state has a past")
+	}
+	for at := every; at < 10*compared; at += every {
+		old := p.before(&doctor.Sample{Time: start.Add(at)})
+		if d := start.Add(at).Sub(old.Time); d > compared || d < min(at, compared/2) {
+			t.Errorf("after %v the past is %v ago", at, d)
+		}
 	}
 }

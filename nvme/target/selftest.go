@@ -204,8 +204,8 @@ func (t *selfTest) failed(st nvme.Status) {
 	if ns := t.c.namespace(r.NSID); ns != nil && errors.As(t.cmd.io.Err, &at) {
 		r.FLBA, r.VDINFO = uint64(at.Off)>>ns.geo.Load().shift, r.VDINFO|nvme.SelfTestValidFLBA
 	}
-	t.c.peerLog().Warn("a self-test has failed", "subsystem", t.c.sub.nqn, "nsid", r.NSID, "host",
-		t.c.hostNQN, "status", st.String())
+	t.c.peerLog().Trouble("a self-test has failed", "subsystem", t.c.sub.nqn, "nsid", r.NSID,
+		"host", t.c.hostNQN, "status", st.String())
 	t.end(r, nvme.SelfTestSegmentFailed)
 }
 

@@ -120,7 +120,7 @@ func (s *session) watchdog(took int64) {
 	s.watched = now
 	duration := time.Duration(took).Round(time.Millisecond)
 	if s.dump(fmt.Sprintf("a command takes %v", duration)) {
-		s.ctrl.peerLog().Warn("a command takes long", "duration", duration, "subsystem",
+		s.ctrl.peerLog().Trouble("a command takes long", "duration", duration, "subsystem",
 			s.ctrl.sub.nqn, "host", s.ctrl.hostNQN, "qid", s.qid, "hint", dumpHint)
 	}
 }

@@ -3,6 +3,7 @@ package target
 import (
 	"net/netip"
 	"reflect"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -207,6 +208,12 @@ func TestTraceDumps(t *testing.T) {
 			}
 			if len(dumps) != len(tc.want) {
 				t.Errorf("%d dumps, want %d", len(dumps), len(tc.want))
+			}
+			// A command that takes long is nothing that the host was refused.
+			watched := strings.Contains(r.log.String(), `level=WARN msg="a command takes long"`)
+			if refused := r.recorder.Refusals(); watched != (name == "the watchdog") ||
+				watched && len(refused) > 0 {
+				t.Errorf("refused: %+v, log:\n%s", refused, r.log)
 			}
 			dev.Release()
 		})

@@ -177,6 +177,9 @@ func TestPage(t *testing.T) {
 		}
 	}
 	b.until(`document.getElementById('plan').textContent.includes('runs what the')`)
+	// a path has its queues, round-trip time and what is left of keep alive
+	b.until(`/3.32 entries.*[0-9] (µs|ms).*[0-9]+ of [0-9]+ seconds/s.test(
+		document.getElementById('hosts').innerText.replace(/\u00a0/g, ' '))`)
 	if n := eval[int](b, `document.querySelectorAll('main img').length`); n != 0 ||
 		eval[string](b, "document.title") == "hostile" {
 		t.Error("text of a peer became a part of the page")
@@ -213,6 +216,9 @@ func TestPage(t *testing.T) {
 				t.Errorf("%s: %d pixels are wide on %d", size.name, n, size.width)
 			}
 			screenshot(b, size.name+"-"+name)
+			run(b, chromedp.Evaluate[bool](`document.getElementById('network').scrollIntoView() || true`))
+			screenshot(b, size.name+"-"+name+"-hosts")
+			run(b, chromedp.Evaluate[bool](`scrollTo(0, 0) || true`))
 		}
 	}
 	if back["light"] == back["dark"] {

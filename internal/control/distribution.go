@@ -1,0 +1,45 @@
+package control
+
+import (
+	"maps"
+	"slices"
+)
+
+// Distribution is how many commands took how many nanoseconds.
+type Distribution map[int64]uint64
+
+// Add adds the commands of a histogram.
+func (d Distribution) Add(list []LatencyBucket) {
+	for _, b := range list {
+		d[b.NS] += b.Count
+	}
+}
+
+// Since is what was counted after old. What was counted anew counts from zero.
+func (d Distribution) Since(old Distribution) Distribution {
+	out := maps.Clone(d)
+	for ns, n := range old {
+		if n > d[ns] {
+			return d
+		}
+		out[ns] -= n
+	}
+	return out
+}
+
+// Quantile is the time in seconds that the part q of the commands did not exceed, 0 if there are
+// none.
+func (d Distribution) Quantile(q float64) float64 {
+	total := uint64(0)
+	for _, n := range d {
+		total += n
+	}
+	left := uint64(q * float64(total))
+	for _, ns := range slices.Sorted(maps.Keys(d)) {
+		if d[ns] > left {
+			return float64(ns) / 1e9
+		}
+		left -= d[ns]
+	}
+	return 0
+}

@@ -1,0 +1,119 @@
+package doctor
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// kind is which commands are counted together. The host is "" for those that are not counted apart.
+type kind struct {
+	host, subsystem string
+	nsid            uint32
+	operation       string
+}
+
+func (k kind) compare(o kind) int {
+	return cmp.Or(strings.Compare(k.subsystem, o.subsystem), cmp.Compare(k.nsid, o.nsid),
+		strings.Compare(k.operation, o.operation), strings.Compare(k.host, o.host))
+}
+
+// at says whether limits hold for commands of the kind.
+func (k kind) at(l limited) bool {
+	if l.host != "" {
+		return k.host == "" || k.host == l.host
+	}
+	return k.subsystem == l.subsystem && (l.nsid == 0 || l.nsid == k.nsid)
+}
+
+// spent is what commands of a kind have taken.
+type spent struct {
+	commands uint64
+	took     control.Distribution
+	stages   map[string]float64 // seconds, of all commands
+}
+
+// most is the stage in which most of the time was spent, how much, and which part.
+func (s *spent) most() (stage string, seconds, share float64) {
+	sum := 0.0
+	for _, name := range sorted(s.stages) {
+		sum += s.stages[name]
+		if stage == "" || s.stages[name] > seconds {
+			stage, seconds = name, s.stages[name]
+		}
+	}
+	return stage, seconds, seconds / max(sum, 1e-9)
+}
+
+func (s *spent) add(o *spent) {
+	s.commands += o.commands
+	for ns, n := range o.took {
+		s.took[ns] += n
+	}
+	for stage, seconds := range o.stages {
+		s.stages[stage] += seconds
+	}
+}
+
+func (s *spent) since(old *spent) *spent {
+	if old == nil || old.commands > s.commands { // it was counted anew
+		return s
+	}
+	out := &spent{s.commands - old.commands, s.took.Since(old.took), map[string]float64{}}
+	for stage, seconds := range s.stages {
+		out.stages[stage] = max(seconds-old.stages[stage], 0)
+	}
+	return out
+}
+
+type spending map[kind]*spent
+
+func spendings(list []control.Latency) spending {
+	all := spending{}
+	for i := range list {
+		l := &list[i]
+		s := &spent{l.IOs, control.Distribution{}, map[string]float64{}}
+		s.took.Add(l.Buckets)
+		for _, stage := range l.Stages {
+			s.stages[stage.Stage] += stage.MeanSeconds * float64(l.IOs)
+		}
+		all[kind{l.Host, l.Subsystem, l.NSID, l.Operation}] = s
+	}
+	return all
+}
+
+// toOthers counts a host among those that are not counted apart.
+func (s spending) toOthers(of kind) {
+	moved := s[of]
+	if moved == nil {
+		return
+	}
+	delete(s, of)
+	of.host = ""
+	if s[of] == nil {
+		s[of] = &spent{0, control.Distribution{}, map[string]float64{}}
+	}
+	s[of].add(moved)
+}
+
+// difference is what was counted between two looks. What was counted for a host that has left may
+// be counted among other hosts since, on one reactor or on all (target.LatencyEntries): so it is
+// compared with theirs.
+func difference(before, now []control.Latency) spending {
+	old, all := spendings(before), spendings(now)
+	for of, s := range maps.Clone(old) {
+		if of.host != "" && (all[of] == nil || all[of].commands < s.commands) {
+			old.toOthers(of)
+			all.toOthers(of)
+		}
+	}
+	for of, s := range all {
+		all[of] = s.since(old[of])
+	}
+	return all
+}
+
+func sorted[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
