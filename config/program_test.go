@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -170,6 +171,7 @@ func TestPrintedInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testutil.Secret(t, next.Reveal())
 	other := next.Reveal()
 	if err := os.WriteFile(key, []byte(other), 0o600); err != nil {
 		t.Fatal(err)

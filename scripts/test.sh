@@ -26,6 +26,11 @@ touch "$recorded"
 logs=${NVMF_TEST_LOG:-$(mktemp -d)}
 [ -n "${NVMF_TEST_LOG:-}" ] || trap 'rm -rf "$logs"' EXIT
 mkdir -p "$logs"
+# Tests note here the keys that they make (testutil.Secret), after those that are written in them.
+# No log may have one.
+NVMF_TEST_KEYS=$(readlink -f "$logs")/keys; export NVMF_TEST_KEYS
+grep -rnoE --include='*_test.go' '(DHHC|NVMeTLSkey)-1:0[0-3]:[A-Za-z0-9+/]{24}' . |
+  awk -F: '{printf "%s\t%s\n", $NF, $1}' >"$NVMF_TEST_KEYS"
 
 # A binary without cgo serves TCP and says that it has no RDMA.
 without_cgo() {
@@ -74,9 +79,15 @@ go test -v -count=1 -timeout 3h ./tests/isolation"
 live="env NVMF_LIVE_CONFIGS=2000 go test -v -count=1 -timeout 3h ./tests/live"
 model="env NVMF_MODEL_COMMANDS=1000000 TMPDIR=/dev/shm \
 go test -v -count=1 -timeout 3h -run TestModel$ ./tests/e2e"
+# 10,000 half-open exchanges and handshakes, 1,000 hosts at once, all hashes and groups, and the
+# time that comparisons take.
+trust="env NVMF_TEST_FULL=1 go test -v -count=1 -p 1 -timeout 1h -run \
+Timing$|Exchanges$|Primes$|HostileMemory$|Flood$|ManyAuthenticate$ \
+./nvme/auth ./config ./fabric/tcp/tls ./tests/e2e"
 case $what in
   all) steps+=("1600|lab|$lab 80m") ;;
   soak) steps=(
+    "240|what takes long of keys and TLS|$trust"
     "600|longer fuzzing|fuzz_all"
     "3600|isolation, all culprits at once for half an hour|$isolation"
     "1200|2000 changes of the configuration|$live"
@@ -140,6 +151,8 @@ if [ -s "$logs/skipped" ]; then
   cut -d'|' -f1,2 "$logs/skipped" | sort | uniq -c |
     awk '{n = $1; sub(/^ *[0-9]+ /, ""); sub(/\|/, ": "); print "    " $0 " (" n ")"}'
 fi
+echo "==> keys in the output"
+scripts/leaked-keys.sh "$NVMF_TEST_KEYS" "$logs"/*.log || steps_failed+=("keys in the output")
 [ ${#steps_failed[@]} = 0 ] || printf 'failed: %s\n' "${steps_failed[@]}"
 echo "$passed passed, $failed failed, $(cut -d'|' -f1,2 "$logs/skipped" | sort -u | wc -l) skipped"
 [ ${#steps_failed[@]} = 0 ]

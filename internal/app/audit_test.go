@@ -52,6 +52,8 @@ func TestAudit(t *testing.T) {
 	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
+	testutil.Secret(t, key.Reveal())
+	testutil.Secret(t, wrong.Reveal())
 	const nqn = "nqn.2026-11.io.nvmf-target:host"
 	dir := t.TempDir()
 	path, socket := filepath.Join(dir, "audit"), filepath.Join(dir, "sock")

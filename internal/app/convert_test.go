@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/convert"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -20,6 +21,7 @@ func TestConvert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testutil.Secret(t, psk.Reveal())
 	for name, from := range map[string]func(string, []byte) (*convert.Result, error){
 		"nvmet.json": convert.NVMet, "nvmet-short.json": convert.NVMet, "spdk.json": convert.SPDK,
 	} {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
@@ -57,7 +58,6 @@ func readControl(t *testing.T, socket string) string {
 		},
 	}}
 	get := func(path string) []byte {
-		path = strings.ReplaceAll(path, "{profile}", "goroutine?debug=2")
 		answer, err := client.Get("http://control" + path)
 		if err != nil {
 			t.Fatal(err)
@@ -77,11 +77,60 @@ func readControl(t *testing.T, socket string) string {
 	}
 	var all strings.Builder
 	for path, methods := range api.Paths {
-		if methods["get"] != nil {
-			all.Write(get(path))
+		if methods["get"] == nil {
+			continue
+		}
+		for _, profile := range []string{"goroutine?debug=2", "heap?debug=1", "allocs?debug=1"} {
+			all.Write(get(strings.ReplaceAll(path, "{profile}", profile)))
+			if !strings.Contains(path, "{profile}") {
+				break
+			}
+		}
+	}
+	for _, part := range []string{"goroutine ", "heap profile"} {
+		if !strings.Contains(all.String(), part) {
+			t.Errorf("the control interface has no %s", part)
 		}
 	}
 	return all.String()
+}
+
+// servedFile makes readServed possible.
+const servedFile = "metrics: {listen: '127.0.0.1:0'}\nweb: {listen: '127.0.0.1:0'}\n"
+
+// readServed reads the metrics, and the state that the page gets.
+func readServed(t *testing.T, s *Server) string {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
+	read := func(url string, until func(line string) bool) string {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Body.Close()
+		var all strings.Builder
+		lines := bufio.NewScanner(a.Body)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() && !until(lines.Text()) {
+			all.WriteString(lines.Text() + "\n")
+		}
+		return all.String()
+	}
+	state := ""
+	read(fmt.Sprintf("http://%v/events", s.web.Addr()), func(line string) bool {
+		state = line
+		return strings.HasPrefix(line, "data: ")
+	})
+	metrics := read(fmt.Sprintf("http://%v/metrics", s.metrics.Addr()),
+		func(string) bool { return false })
+	if !strings.Contains(metrics, "authentications_total") || !strings.Contains(state, testNQN) {
+		t.Errorf("metrics or the page lack something: %.200s, %.200s", metrics, state)
+	}
+	return metrics + state
 }
 
 // TestKeys: keys change while a host is connected, which stays so; the old one counts until it is
@@ -94,6 +143,7 @@ func TestKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		testutil.Secret(t, k.Reveal())
 		keys = append(keys, k)
 	}
 	const nqn = "nqn.2026-11.io.nvmf-target:host"
@@ -106,7 +156,7 @@ func TestKeys(t *testing.T) {
 	write := func(hosts string) {
 		t.Helper()
 		text := strings.Replace(validFile, "allow_any_host: true", "hosts: ["+nqn+"]", 1) +
-			"hosts: [{nqn: " + nqn + hosts + "}]\n"
+			servedFile + "hosts: [{nqn: " + nqn + hosts + "}]\n"
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +226,11 @@ func TestKeys(t *testing.T) {
 	works(keys[0], nil, true)
 	works(keys[1], nil, true)
 	works(keys[1], keys[2], false)
-	out.WriteString(readControl(t, socket))
+	all := readControl(t, socket)
+	if !strings.Contains(all, `"missed":`) {
+		t.Error("the flight recorder has no queue")
+	}
+	out.WriteString(all + readServed(t, s))
 	reload(key("dhchap_key", keys[1]) + ", dhchap_ctrl_key_file: " + secret)
 	works(keys[0], nil, false)
 	works(keys[1], keys[2], true)
@@ -263,6 +317,7 @@ func TestTLSKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		testutil.Secret(t, k.Reveal())
 		keys = append(keys, k)
 	}
 	file := writeConfig(t, "")
@@ -274,7 +329,7 @@ func TestTLSKeys(t *testing.T) {
 	write := func(hosts, tls string) {
 		t.Helper()
 		text := strings.Replace(validFile, "port: 0", "port: 0, tls: "+tls, 1) +
-			"hosts: [{nqn: " + nqn + hosts + "}]\n"
+			servedFile + "hosts: [{nqn: " + nqn + hosts + "}]\n"
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -378,7 +433,7 @@ func TestTLSKeys(t *testing.T) {
 	if all := readControl(t, socket); !strings.Contains(all, "TLS_AES_128_GCM_SHA256") {
 		t.Error("no connection says that it is encrypted")
 	} else {
-		out.WriteString(all)
+		out.WriteString(all + readServed(t, s))
 	}
 	reload(", tls_key_file: "+secret+key("tls_old_key", keys[1]), "required", 2)
 	has(fabric.TLSRequired, keys[1], keys[2])

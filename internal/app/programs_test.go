@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -21,6 +22,7 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testutil.Secret(t, key.Reveal())
 	script := fmt.Sprintf("[ ! -e %s ] || { echo >>%s; sleep 1000; }; echo %s", hang, begun,
 		key.Reveal())
 	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
@@ -79,6 +81,7 @@ func TestProgramsInheritNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testutil.Secret(t, key.Reveal())
 	list := filepath.Join(t.TempDir(), "list")
 	// ls has another one, for the directory.
 	script := fmt.Sprintf("ls -l /proc/self/fd >%s; echo %s", list, key.Reveal())

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 const (
@@ -108,6 +110,7 @@ func TestKeys(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			testutil.Secret(t, n.Reveal())
 			if o := mustKey(t, n.Reveal()); !o.Equal(n) || o.Transformation() != h {
 				t.Error("a new key does not come back")
 			}

@@ -256,25 +256,64 @@ func TestHostileController(t *testing.T) {
 	}
 }
 
-// FuzzMessages has anything sent at any step, and read: nothing but the right reply authenticates.
+// Bits of what FuzzMessages gets besides the step.
+const (
+	fuzzGroup   = 0x80 // a real group
+	fuzzConcat  = 0x40 // concatenation, which needs one
+	fuzzChanges = 0x20 // the bytes are changes of the right message
+)
+
+// FuzzMessages has anything sent at any step, and read: nothing but the right response of the host
+// authenticates.
 func FuzzMessages(f *testing.F) {
-	h, c, p := pair(f, GroupNull)
-	for n := range 3 {
-		f.Add(byte(n), upTo(f, n, h, c, p))
-		h, c, p = pair(f, GroupNull)
+	begin := func(t testing.TB, n byte) (*Host, *Controller, *Policy, []byte) {
+		h, c, p := pair(t, GroupNull)
+		if n&(fuzzGroup|fuzzConcat) != 0 {
+			p.Groups = []Group{FFDHE2048}
+		}
+		if n&fuzzConcat != 0 {
+			h.Concatenation, c.offers = NewPSK, NewPSK
+		}
+		return h, c, p, upTo(t, int(n&3)%3, h, c, p)
+	}
+	for n := range byte(3) {
+		for _, bits := range []byte{0, fuzzGroup, fuzzConcat} {
+			_, _, _, m := begin(f, n|bits)
+			f.Add(n|bits, m)
+			f.Add(n|bits|fuzzChanges, []byte{})
+			f.Add(n|bits|fuzzChanges, []byte{0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0xFF, 0xFF})
+		}
 	}
 	f.Fuzz(func(t *testing.T, n byte, m []byte) {
-		h, c, p := pair(t, GroupNull)
-		good := upTo(t, int(n%3), h, c, p)
-		right := bytes.Equal(m, good) || n%3 == 2 && len(m) == headerSize &&
-			kind(m) == kindSuccess2 && m[4] == 2 && m[5] == 1
-		if c.Sent(m, p); c.State() == Authenticated && !right {
-			t.Errorf("authenticated by %x", m)
+		h, c, p, good := begin(t, n)
+		if n&fuzzChanges != 0 {
+			changes := m
+			m = slices.Clone(good)
+			for i := range min(len(m), len(changes)) {
+				m[i] ^= changes[i]
+			}
 		}
+		right := false
+		switch size := SHA256.Size(); int(n&3) % 3 {
+		case 1: // R1 and the public value
+			right = len(m) == len(good) &&
+				bytes.Equal(m[headerSize:][:size], good[headerSize:][:size]) &&
+				bytes.Equal(m[headerSize+2*size:], good[headerSize+2*size:])
+		case 2:
+			right = len(m) == headerSize && kind(m) == kindSuccess2 && m[4] == 2 && m[5] == 1
+		}
+		c.Sent(m, p)
 		c.Message()
 		c.Read()
+		psk, _ := c.TakePSK()
 		if c.State() == Authenticated && !right {
 			t.Errorf("authenticated by %x", m)
+		}
+		if psk != nil && (!right || n&fuzzConcat == 0) {
+			t.Errorf("a PSK is made of %x", m)
+		}
+		if c.State() == Failed && (c.psk != nil || c.x.session != nil || c.x.exponent != nil) {
+			t.Errorf("secrets are left of %x", m)
 		}
 		_, _ = h.Challenged(m)
 		_, _ = h.Succeeded(m)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -18,6 +19,7 @@ func newKey(t *testing.T, size int, h auth.Hash) *auth.Key {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testutil.Secret(t, k.Reveal())
 	return k
 }
 

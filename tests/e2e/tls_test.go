@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -38,6 +39,7 @@ func newTLSKey(h auth.Hash) *auth.TLSKey {
 	if err != nil {
 		panic(err)
 	}
+	testutil.Secret(nil, k.Reveal())
 	return k
 }
 

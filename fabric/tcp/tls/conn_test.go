@@ -14,6 +14,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -39,6 +40,10 @@ func testPSKs(t testing.TB, h auth.Hash) []auth.TLSPSK {
 	psks, err := k.PSKs(testHost, testSub)
 	if err != nil {
 		t.Fatal(err)
+	}
+	testutil.Secret(t, k.Reveal())
+	for _, p := range psks {
+		testutil.SecretBytes(t, p.Secret)
 	}
 	return psks
 }

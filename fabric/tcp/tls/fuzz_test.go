@@ -42,6 +42,83 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
+// FuzzHandshake: whatever follows on the first flight of the server, or on its HelloRetryRequest,
+// only the Finished of the client completes the handshake. in is records to be sealed as the client
+// would, with retry and raw the bytes of the stream.
+func FuzzHandshake(f *testing.F) {
+	needTLS(f)
+	psks := testPSKs(f, auth.SHA256)
+	begin := func(f testing.TB, retry bool) (*rawClient, *Server) {
+		s, c := NewServer(lookup(psks)), newRawClient(psks[0])
+		h := c.hello()
+		if retry {
+			h.shares = nil
+		}
+		out, _, err := s.Step(c.send(h))
+		if err != nil {
+			f.Fatal(err)
+		}
+		if err := c.receive(out); err != nil || c.retried != retry {
+			f.Fatal(err)
+		}
+		return c, s
+	}
+	retried, s := begin(f, true)
+	s.Free()
+	f.Add(retried.send(retried.hello()), true, false)
+	f.Add([]byte{typeChangeCipherSpec, 3, 3, 0, 1, 1, typeHandshake, 3, 3, 0, 4}, false, true)
+	f.Add([]byte{typeHandshake, 4, messageFinished, 0, 0, 32, typeHandshake, 0}, false, false)
+	f.Add([]byte{typeAlert, 2, levelFatal, 40, typeApplication, 1, 9}, false, false)
+	f.Add([]byte{right}, false, false)
+	f.Add([]byte{typeAlert, 2, levelWarning, alertUserCanceled, right}, false, false)
+	f.Add([]byte{typeHandshake, 5, messageKeyUpdate, 0, 0, 1, 0, right}, false, false)
+	f.Fuzz(func(t *testing.T, in []byte, retry, raw bool) {
+		c, s := begin(t, retry)
+		defer s.Free()
+		flight, must, may := in, false, false
+		if !retry && !raw {
+			flight, must, may = c.flight(in)
+		}
+		out, conn, err := s.Step(flight[:min(len(flight), MaxInput)])
+		if conn != nil {
+			conn.Close()
+		}
+		if done := conn != nil; done && !may || must && !done {
+			t.Errorf("complete: %v, it must be: %v, it may be: %v: %v", done, must, may, err)
+		}
+		if got := c.receive(out); got != nil {
+			t.Errorf("%v: % x", got, out)
+		}
+	})
+}
+
+// right stands for the right Finished in what flight reads.
+const right = 0
+
+// flight seals records, each with its type, length and content before it. With the right Finished
+// at first the handshake must be complete; it may be with alerts before that, because those of
+// warnings are not the end (RFC 8446 section 6.1).
+func (c *rawClient) flight(in []byte) (out []byte, must, may bool) {
+	must = len(in) > 0 && in[0] == right
+	for alerts := true; len(in) > 0 && len(out) < MaxInput/2; {
+		typ := in[0]
+		if typ == right {
+			out = append(out, c.out.seal(typeHandshake, c.finished)...)
+			may = may || alerts
+			in = in[1:]
+			continue
+		}
+		if len(in) < 2 {
+			break
+		}
+		n := min(int(in[1]), len(in)-2)
+		out = append(out, c.out.seal(typ, in[2:2+n])...)
+		alerts = alerts && typ == typeAlert
+		in = in[2+n:]
+	}
+	return out, must, may
+}
+
 // FuzzRecords: whatever records with whatever content come, received with little and much room,
 // data is delivered as it was sealed, or the connection fails for good.
 func FuzzRecords(f *testing.F) {

@@ -68,6 +68,9 @@ var errIncomplete = errors.New("the ClientHello is not complete")
 // errMalformed leaves the alert to OpenSSL.
 var errMalformed = errors.New("no ClientHello with a PSK")
 
+// errBinders: OpenSSL looks only at the binder of the PSK that it takes.
+var errBinders = errors.New("the ClientHello has not as many PSK identities as binders")
+
 // parseHello reads the ClientHello at the start of a stream of records.
 func parseHello(stream []byte) (h clientHello, err error) {
 	for len(h.message) < 4 || len(h.message) < h.size() {
@@ -84,17 +87,18 @@ func parseHello(stream []byte) (h clientHello, err error) {
 		h.message = append(h.message, stream[recordHeader:recordHeader+n]...)
 		stream = stream[recordHeader+n:]
 	}
-	if h.message[0] != messageClientHello || len(h.message) != h.size() || !h.parse() {
+	if h.message[0] != messageClientHello || len(h.message) != h.size() {
 		return h, errMalformed
 	}
-	return h, nil
+	err = h.parse()
+	return h, err
 }
 
 // size is the length of the message, with its header.
 func (h *clientHello) size() int { return 4 + int(binary.BigEndian.Uint32(h.message)&0xFFFFFF) }
 
-// parse finds the PSKs. false: there are none, or the message is malformed.
-func (h *clientHello) parse() bool {
+// parse finds the PSKs. errMalformed: there are none, or the message is malformed.
+func (h *clientHello) parse() error {
 	m := fields(h.message[4:])
 	m.skip(2 + 32) // version, random
 	m.vector(1)    // session ID
@@ -108,19 +112,26 @@ func (h *clientHello) parse() bool {
 			continue
 		}
 		if len(extensions) > 0 || len(m) > 0 { // it is the last one (section 4.2.11)
-			return false
+			return errMalformed
 		}
 		identities, all := data.vector(2), len(data)
 		binders := data.vector(2)
 		h.bound = len(h.message) - all
-		for len(identities) > 0 && len(binders) > 0 && len(h.psks) < maxOffered {
-			identity := identities.vector(2)
+		for len(identities) > 0 && len(binders) > 0 {
+			o := offeredPSK{identities.vector(2), binders.vector(1)}
 			identities.skip(4) // age
-			h.psks = append(h.psks, offeredPSK{identity, binders.vector(1)})
+			if len(h.psks) < maxOffered {
+				h.psks = append(h.psks, o)
+			}
 		}
-		return len(h.psks) > 0 && len(data) == 0
+		switch {
+		case len(identities) > 0 || len(binders) > 0: // "one for each" (section 4.2.11)
+			return errBinders
+		case len(h.psks) > 0 && len(data) == 0:
+			return nil
+		}
 	}
-	return false
+	return errMalformed
 }
 
 // fields reads vectors (section 3.4). What is too short reads as nothing.

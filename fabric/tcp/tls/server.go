@@ -59,6 +59,8 @@ func (s *Server) start(in []byte) (all, out []byte, err error) {
 	switch {
 	case errors.Is(err, errIncomplete) && len(s.hello) < maxHello:
 		return nil, nil, nil
+	case errors.Is(err, errBinders):
+		return nil, plainAlert(alertIllegalParameter), err
 	case err == nil:
 		if s.psk, err = h.choose(s.psks); err != nil {
 			return nil, plainAlert(alertDecryptError), err

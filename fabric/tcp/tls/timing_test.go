@@ -1,0 +1,36 @@
+package tls
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// TestTiming: how long it takes to check a binder does not tell where it differs.
+func TestTiming(t *testing.T) {
+	psk := testPSKs(t, auth.SHA384)[0]
+	c := newRawClient(psk)
+	h, err := parseHello(c.send(c.hello()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !h.bindsTo(psk, h.psks[0].binder) {
+		t.Fatal("the right binder is refused")
+	}
+	var binders [2][]byte
+	for i, at := range []int{0, 47} {
+		binders[i] = bytes.Clone(h.psks[0].binder)
+		binders[i][at] ^= 1
+	}
+	binder := make([]byte, 48)
+	testutil.SameTime(t, 100_000, func(class int) func() {
+		copy(binder, binders[class])
+		return func() {
+			if h.bindsTo(psk, binder) {
+				t.Error("a wrong binder is taken")
+			}
+		}
+	})
+}
