@@ -160,8 +160,8 @@ func (o *traceOptions) table(w io.Writer, q *control.TraceQueue) *table {
 	if q.Missed > 0 && o.query.Follow {
 		t.line(count(int(q.Missed), "command") + " missed")
 	}
-	t.row("TIME", "COMMAND", "CID", "NSID", "LBA", "BLOCKS", "BYTES", "WAIT", "HOST_DATA", "BACKEND",
-		"RESPONSE", "STATUS")
+	t.row("TIME", "COMMAND", "CID", "NSID", "LBA", "BLOCKS", "BYTES", "WAIT", "HOST_DATA",
+		"BACKEND", "RESPONSE", "STATUS")
 	for i := range q.Commands {
 		c := &q.Commands[i]
 		nsid, lba, blocks := blank(c.NSID), blank(uint32(c.Blocks)), blank(uint32(c.Blocks))
