@@ -35,7 +35,8 @@ func TestUnderLoad(t *testing.T) {
 	}
 	count := func(n string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(counters, "rcvd_seq_err"), []byte(n), 0o600); err != nil {
+		err := os.WriteFile(filepath.Join(counters, "rcvd_seq_err"), []byte(n), 0o600)
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -112,7 +112,8 @@ func without(rows [][]string, name string) (list [][]string) {
 	return list
 }
 
-// aligned aligns the columns of rows, one line each. What is the only cell of a row belongs to none.
+// aligned aligns the columns of rows, one line each. What is the only cell of a row belongs to
+// none.
 func aligned(rows [][]string, space int) []string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, space, ' ', 0)

@@ -150,7 +150,7 @@ func (o *traceOptions) print(w io.Writer, q *control.TraceQueue) error {
 // table has a line for each command.
 func (o *traceOptions) table(w io.Writer, q *control.TraceQueue) *table {
 	t := newTable(w)
-	t.optional = []string{"CID", "BYTES", "NSID", "BLOCKS"} // then the status is cut off
+	t.optional = []string{"CID", "BYTES", "NSID", "BLOCKS"} // then the status is cut
 	title := fmt.Sprintf("%s to %s, controller %d, queue %d, %s from %s", q.Host, q.Subsystem,
 		q.CNTLID, q.QID, q.Transport, q.Remote)
 	if q.Reason != "" {
@@ -160,8 +160,8 @@ func (o *traceOptions) table(w io.Writer, q *control.TraceQueue) *table {
 	if q.Missed > 0 && o.query.Follow {
 		t.line(count(int(q.Missed), "command") + " missed")
 	}
-	t.row("TIME", "COMMAND", "CID", "NSID", "LBA", "BLOCKS", "BYTES", "WAIT", "HOST_DATA", "BACKEND",
-		"RESPONSE", "STATUS")
+	t.row("TIME", "COMMAND", "CID", "NSID", "LBA", "BLOCKS", "BYTES", "WAIT", "HOST_DATA",
+		"BACKEND", "RESPONSE", "STATUS")
 	for i := range q.Commands {
 		c := &q.Commands[i]
 		nsid, lba, blocks := blank(c.NSID), blank(uint32(c.Blocks)), blank(uint32(c.Blocks))
