@@ -20,8 +20,11 @@ type Authentication struct {
 	// TLSKey is what the PSKs of TLS come from and OldTLSKey one that counts as well; nil if there
 	// is none.
 	TLSKey, OldTLSKey *auth.TLSKey
-	// OldUntil is when old keys cease to count, zero: not by themselves.
-	OldUntil time.Time
+	// OldUntil is when old keys cease to count, and Until when all of the host's do, zero: not by
+	// themselves.
+	OldUntil, Until time.Time
+	// Reauthenticate is how long an authentication is good for, 0: for ever.
+	Reauthenticate time.Duration
 	// Hashes and Groups are those that are allowed, empty for the defaults of auth.Policy.
 	Hashes []auth.Hash
 	Groups []auth.Group
@@ -34,7 +37,7 @@ func (a *Authentication) Policy() *auth.Policy {
 	}
 	p := &auth.Policy{
 		Keys: []*auth.Key{a.Key}, ControllerKey: a.ControllerKey, Hashes: a.Hashes,
-		Groups: a.Groups,
+		Groups: a.Groups, Until: a.Until, Reauthenticate: a.Reauthenticate,
 	}
 	if a.OldKey != nil {
 		p.Keys, p.OldUntil = append(p.Keys, a.OldKey), a.OldUntil
@@ -44,6 +47,9 @@ func (a *Authentication) Policy() *auth.Policy {
 
 // TLSKeys returns the keys that count at a time, nil if the host has none.
 func (a *Authentication) TLSKeys(now time.Time) (keys []*auth.TLSKey) {
+	if a.Expired(now) {
+		return nil
+	}
 	if a.TLSKey != nil {
 		keys = append(keys, a.TLSKey)
 	}
@@ -51,6 +57,11 @@ func (a *Authentication) TLSKeys(now time.Time) (keys []*auth.TLSKey) {
 		keys = append(keys, a.OldTLSKey)
 	}
 	return keys
+}
+
+// Expired says that none of the host's keys counts any more.
+func (a *Authentication) Expired(now time.Time) bool {
+	return !a.Until.IsZero() && !now.Before(a.Until)
 }
 
 func (a *Authentication) keys() []Key {
@@ -92,8 +103,24 @@ func (a *Authentication) keys() []Key {
 		NewKey("old_keys_until", moment(&a.OldUntil),
 			"When `dhchap_old_key` and `tls_old_key` cease to count. Hosts that are connected "+
 				"stay. Set it so that nobody has to remember to delete them.").Without("never"),
+		NewKey("keys_until", moment(&a.Until),
+			"When all keys of the host cease to count. Then it cannot connect: it stays connected "+
+				"until it loses its connection. `check` and the log warn 30 days before. Set it "+
+				"where keys must not be used for longer.").Without("never"),
+		NewKey("reauthenticate", Duration(&a.Reauthenticate, MinReauthenticate,
+			MaxReauthenticate),
+			"How long an authentication is good for: then the next read or write of the host is "+
+				"refused once, so that it authenticates again, and it is disconnected unless it "+
+				"does so within a minute. Linux does; not with dm-multipath. Set it when keys "+
+				"that were replaced or removed must end connections, too.").Without("for ever"),
 	}
 }
+
+// The bounds of Reauthenticate: hosts have a minute to do so.
+const (
+	MinReauthenticate = 10 * time.Second
+	MaxReauthenticate = 365 * 24 * time.Hour
+)
 
 // moment is a date, which begins at midnight UTC, or a time.
 func moment(p *time.Time) Value {
@@ -171,11 +198,17 @@ func (d *decoder) authentication(a *Authentication, path string) {
 	for key, given := range map[string]bool{
 		"dhchap_old_key": a.OldKey != nil, "dhchap_ctrl_key": a.ControllerKey != nil,
 		"dhchap_hash": a.Hashes != nil, "dhchap_dhgroup": a.Groups != nil,
+		"reauthenticate": a.Reauthenticate != 0,
 	} {
 		if given && a.Key == nil && !d.bad[path+".dhchap_key"] {
 			d.add(path+"."+key, "without dhchap_key it would have no effect",
 				"Add dhchap_key, or delete it.")
 		}
+	}
+	if !a.Until.IsZero() && a.Key == nil && a.TLSKey == nil && !d.bad[path+".dhchap_key"] &&
+		!d.bad[path+".tls_key"] {
+		d.add(path+".keys_until", "without a key it would have no effect",
+			"Add dhchap_key or tls_key, or delete it.")
 	}
 	if a.OldTLSKey != nil && a.TLSKey == nil && !d.bad[path+".tls_key"] {
 		d.add(path+".tls_old_key", "without tls_key it would have no effect",

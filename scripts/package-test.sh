@@ -175,7 +175,7 @@ sha256sum bin/package/*
 next=$(echo "$work"/elsewhere/tree/bin/package/nvmf-target-99*.rpm)
 
 say "the .rpm: install, upgrade, remove"
-new_root rpm
+new_root rpm-root
 fake_systemctl
 in_rpm() {
   # shellcheck disable=SC2016

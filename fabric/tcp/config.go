@@ -118,6 +118,9 @@ type Config struct {
 	// KeyCounts says whether a host still has the key of a PSK: Connect is refused otherwise, after
 	// the handshake; nil: it has. Any goroutine calls it.
 	KeyCounts func(hostNQN string, k *auth.TLSKey) bool
+	// KeysExpired says that a host has keys, of which none counts any more, for the log; nil: no.
+	// Reactors call it.
+	KeysExpired func(hostNQN string) bool
 }
 
 // Validate reports what cannot work.

@@ -154,7 +154,10 @@ func (q *queue) stepped(j *handshakeJob) {
 func (q *queue) handshakeFailed(j *handshakeJob) {
 	p := j.handshake.PSK()
 	hint := "the host offers no TLS 1.3 with a PSK, psk_dhe_ke and a cipher suite of its hash"
+	expired := q.g.t.cfg.KeysExpired
 	switch {
+	case errors.Is(j.err, tls.ErrUnknown) && expired != nil && expired(p.HostNQN):
+		hint = "the keys of the host have expired: keys_until"
 	case errors.Is(j.err, tls.ErrUnknown):
 		hint = "set tls_key of the host, the same on both sides: compare what nvmf-target key " +
 			"psk-identity says"

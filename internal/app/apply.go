@@ -7,7 +7,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // This file changes what is served to what a configuration describes, see ADR 0023.
@@ -135,6 +134,7 @@ func (s *Server) plan(c *config.Config) ([]config.Change, config.Problems) {
 
 func (tr *transition) run() error {
 	defer tr.s.listeners.expect(nil)
+	guardSecrets(tr.next)
 	err := tr.prepare()
 	for _, c := range tr.changes {
 		if err != nil {
@@ -324,9 +324,6 @@ func (tr *transition) changeHost(c config.Change) error {
 			}
 		}
 		tr.s.target.SetHostLimits(c.NQN, host.Limits)
-		if host.Key != nil || host.TLSKey != nil {
-			sys.PreventCoreDumps()
-		}
 		if host.TLSKey == nil && host.OldTLSKey == nil {
 			tr.s.tlsKeys.Delete(c.NQN)
 		} else {

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -42,6 +43,69 @@ func (s *Server) tlsKeyCounts(nqn string, k *auth.TLSKey) bool {
 	return slices.ContainsFunc(s.hostTLSKeys(nqn), k.Equal)
 }
 
+// tlsKeysExpired says that a host has keys, of which none counts any more. See tcp.Config.
+func (s *Server) tlsKeysExpired(nqn string) bool {
+	host, known := s.tlsKeys.Load(nqn)
+	return known && host.(*config.Authentication).Expired(time.Now())
+}
+
+const (
+	// replaceBefore is when keys are warned of that expire.
+	replaceBefore = 30 * 24 * time.Hour
+	// warnEvery is how often, while the target runs.
+	warnEvery = 24 * time.Hour
+)
+
+// expiringKeys warns of hosts whose keys have expired, or will soon.
+func expiringKeys(c *config.Config, now time.Time) (ps config.Problems) {
+	for i := range c.Hosts {
+		h := &c.Hosts[i]
+		if h.Until.IsZero() || h.Until.Sub(now) >= replaceBefore {
+			continue
+		}
+		what := "the keys of the host expire on %s, and it cannot connect any more then"
+		if h.Expired(now) {
+			what = "the keys of the host expired on %s, and it cannot connect"
+		}
+		ps = append(ps, c.Warning(fmt.Sprintf("hosts[%d].keys_until", i),
+			fmt.Sprintf(what, h.Until.Local().Format(time.DateTime)),
+			"Give it new ones, and another date; the ones before can be dhchap_old_key and "+
+				"tls_old_key meanwhile."))
+	}
+	return ps
+}
+
+// keyWatch logs what expiringKeys says once a day, and when keys have expired. Loading a
+// configuration has warned already.
+type keyWatch struct{ warned, checked time.Time }
+
+func (w *keyWatch) check(s *Server, now time.Time) {
+	c := s.current()
+	expired := slices.ContainsFunc(c.Hosts, func(h config.Host) bool {
+		return h.Expired(now) && !h.Expired(w.checked)
+	})
+	w.checked = now
+	if now.Sub(w.warned) < warnEvery && !expired {
+		return
+	}
+	w.warned = now
+	for _, p := range expiringKeys(c, now) {
+		s.log.Warn(p.Error())
+	}
+}
+
+// guardSecrets keeps the memory of the process out of core files if the configuration has keys of
+// hosts, tokens, or private keys of certificates.
+func guardSecrets(c *config.Config) {
+	endpoint := func(e *config.Endpoint) bool { return e.Key != "" || e.Token != config.Token{} }
+	if c.Control.Key != "" || endpoint(&c.Metrics) || endpoint(&c.Web) ||
+		slices.ContainsFunc(c.Hosts, func(h config.Host) bool {
+			return h.Key != nil || h.TLSKey != nil
+		}) {
+		sys.PreventCoreDumps()
+	}
+}
+
 // probeKeys warns of keys that prove nothing, because any other name will do, or are not used, and
 // of hosts that cannot connect without one. It is no error: security must be easy to require.
 func probeKeys(c *config.Config) (ps config.Problems) {
@@ -49,7 +113,7 @@ func probeKeys(c *config.Config) (ps config.Problems) {
 	for _, h := range c.Hosts {
 		chap, tls = chap || h.Key != nil, tls || h.TLSKey != nil
 	}
-	ps = probeTLS(c, tls)
+	ps = append(probeTLS(c, tls), expiringKeys(c, time.Now())...)
 	c.WithoutKey(func(path, host, key string) {
 		ps = append(ps, c.Warning(path,
 			fmt.Sprintf("%s has no %s, and security of the subsystem requires one", host, key),

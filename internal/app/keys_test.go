@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -441,6 +442,14 @@ func TestTLSKeys(t *testing.T) {
 	has(fabric.TLSRequired, keys[1], keys[2])
 	reload(old+"2001-01-01T00:00:00+01:00", "required", 1)
 	has(fabric.TLSRequired, keys[2])
+	reload(", tls_key_file: "+secret+", keys_until: 2999-12-31", "required", 1)
+	has(fabric.TLSRequired, keys[2])
+	reload(", tls_key_file: "+secret+", keys_until: 2001-01-01", "required", 1)
+	has(fabric.TLSRequired)
+	works(keys[2], false)
+	if !strings.Contains(log.String(), "the keys of the host have expired: keys_until") {
+		t.Error("the log does not say that the keys have expired")
+	}
 	reload(", tls_key_file: "+secret, "required", 1)
 	has(fabric.TLSRequired, keys[2])
 	works(keys[0], false)
@@ -454,7 +463,7 @@ func TestTLSKeys(t *testing.T) {
 			t.Errorf("a change has disconnected a host: %v", err)
 		}
 	}
-	if u := s.transports[nvme.TransportTCP].Usage(); u.Handshakes != 4 || u.FailedHandshakes != 2 {
+	if u := s.transports[nvme.TransportTCP].Usage(); u.Handshakes != 4 || u.FailedHandshakes != 3 {
 		t.Errorf("%d handshakes, %d failed", u.Handshakes, u.FailedHandshakes)
 	}
 	for _, identity := range []string{"", "x", "NVMe0R01 a b"} {
@@ -487,5 +496,87 @@ func TestTLSKeys(t *testing.T) {
 		if all := out.String() + log.String(); shows(t, all, k) {
 			t.Error("a key shows: ", all)
 		}
+	}
+}
+
+// TestGuardSecrets: with any secret in the configuration the process leaves no core file.
+func TestGuardSecrets(t *testing.T) {
+	key, err := auth.NewKey(32, auth.NoHash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tlsKey, err := auth.NewTLSKey(auth.NoHash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	for what, tc := range map[string]struct {
+		set  func(c *config.Config)
+		want int
+	}{
+		"nothing":        {func(*config.Config) {}, 1},
+		"metrics.token":  {func(c *config.Config) { c.Metrics.Token[0] = 1 }, 0},
+		"metrics.key":    {func(c *config.Config) { c.Metrics.Key = "/key" }, 0},
+		"web.token":      {func(c *config.Config) { c.Web.Token[0] = 1 }, 0},
+		"web.key":        {func(c *config.Config) { c.Web.Key = "/key" }, 0},
+		"control.key":    {func(c *config.Config) { c.Control.Key = "/key" }, 0},
+		"the dhchap_key": {func(c *config.Config) { c.Hosts[0].Key = key }, 0},
+		"the tls_key":    {func(c *config.Config) { c.Hosts[0].TLSKey = tlsKey }, 0},
+	} {
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+		c := &config.Config{Hosts: []config.Host{{}}}
+		tc.set(c)
+		guardSecrets(c)
+		n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+		if n != tc.want || err != nil {
+			t.Errorf("%s: dumpable is %d, %v", what, n, err)
+		}
+	}
+}
+
+// TestExpiringKeys: keys are warned of for 30 days and afterwards, while the target runs once a day
+// and when they expire.
+func TestExpiringKeys(t *testing.T) {
+	key, err := auth.NewKey(32, auth.NoHash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	c := &config.Config{Hosts: []config.Host{{}, {NQN: "h"}}}
+	c.Hosts[1].Key, c.Hosts[1].Until = key, start.Add(40*24*time.Hour)
+	log := new(testutil.Log)
+	s := &Server{log: log.Logger()}
+	s.config.Store(c)
+	w := keyWatch{start, start}
+	warnings := 0
+	for day := range 45 {
+		for minute := range 24 * 60 {
+			now := start.Add(time.Duration(day)*24*time.Hour + time.Duration(minute)*time.Minute)
+			w.check(s, now)
+			want, before := 0, warnings
+			warnings = strings.Count(log.String(), "hosts[1].keys_until: the keys of the host")
+			if day > 10 && minute == 0 {
+				want = 1
+			}
+			if warnings-before != want {
+				t.Fatalf("day %d, minute %d: %d lines", day, minute, warnings-before)
+			}
+		}
+	}
+	if n := strings.Count(log.String(), "cannot connect any more then"); n != 29 {
+		t.Errorf("%d warnings before", n)
+	}
+	if !strings.Contains(log.String(), "expired on") {
+		t.Error("nobody is told that they have expired")
+	}
+	c.Hosts[1].Until = start.Add(45*24*time.Hour + 5*time.Minute)
+	before := strings.Count(log.String(), "expired on")
+	for minute := range 10 {
+		w.check(s, start.Add(45*24*time.Hour+time.Duration(minute)*time.Minute))
+	}
+	if n := strings.Count(log.String(), "expired on") - before; n != 1 {
+		t.Errorf("%d lines when keys expire", n)
 	}
 }

@@ -128,7 +128,9 @@ func monitored(t *testing.T) (s *Server, read func()) {
 	t.Helper()
 	c, err := Parse("test.yaml", []byte(`
 listeners: [`+anyPort+`]
-hosts: [{nqn: "`+hostOptions("").HostNQN+`", old_keys_until: 2030-01-01T00:00:00Z}]
+hosts: [{nqn: "`+hostOptions("").HostNQN+`", old_keys_until: 2030-01-01T00:00:00Z},
+  {nqn: "nqn.2026-11.io.nvmf-target:keys", keys_until: 2031-01-01, dhchap_key:
+    "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"}]
 subsystems:
   - nqn: "`+testNQN+`"
     allow_any_host: true

@@ -255,7 +255,7 @@ func (s *state) isUnsaved() bool {
 	return s.unsaved || s.unusable || slices.ContainsFunc(s.others, (*atomic.Bool).Load)
 }
 
-// expiries are the ends of certificates and of old keys of hosts, the soonest of each.
+// expiries are the ends of certificates and of keys of hosts, the soonest of each.
 func (s *Server) expiries() (list []metrics.Expiry) {
 	c := s.current()
 	if t := s.metricsTLS.Load(); t != nil && c.Metrics.Certificate != "" {
@@ -268,14 +268,21 @@ func (s *Server) expiries() (list []metrics.Expiry) {
 			list = append(list, metrics.Expiry{Name: "control_certificate", At: at})
 		}
 	}
-	var first time.Time
-	for i := range c.Hosts {
-		if at := c.Hosts[i].OldUntil; !at.IsZero() && (first.IsZero() || at.Before(first)) {
-			first = at
+	var keys, old time.Time
+	soonest := func(first *time.Time, at time.Time) {
+		if !at.IsZero() && (first.IsZero() || at.Before(*first)) {
+			*first = at
 		}
 	}
-	if !first.IsZero() {
-		list = append(list, metrics.Expiry{Name: "old_host_keys", At: first})
+	for i := range c.Hosts {
+		soonest(&keys, c.Hosts[i].Until)
+		soonest(&old, c.Hosts[i].OldUntil)
+	}
+	if !keys.IsZero() {
+		list = append(list, metrics.Expiry{Name: "host_keys", At: keys})
+	}
+	if !old.IsZero() {
+		list = append(list, metrics.Expiry{Name: "old_host_keys", At: old})
 	}
 	return list
 }

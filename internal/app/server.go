@@ -184,6 +184,7 @@ func (s *Server) env(n *config.Namespace) env {
 
 // Start opens everything and begins to serve. After an error the caller still has to call Stop.
 func (s *Server) Start() error {
+	guardSecrets(s.atStart)
 	if err := s.probe(); err != nil {
 		return err
 	}
@@ -202,7 +203,11 @@ func (s *Server) Start() error {
 	if err := s.startWorkers(); err != nil {
 		return err
 	}
-	s.stopHealth = watch(healthEvery, s.target.CheckHealth)
+	keys := keyWatch{time.Now(), time.Now()}
+	s.stopHealth = watch(healthEvery, func() {
+		s.target.CheckHealth()
+		keys.check(s, time.Now())
+	})
 	s.listeners.start()
 	if _, err = s.Apply(s.atStart); err != nil {
 		return err
@@ -268,6 +273,7 @@ func (s *Server) startWorkers() error {
 	tc.Log = s.log
 	if tc.TLS == nil {
 		tc.TLS, tc.PSKs, tc.KeyCounts = s.listeners.tlsOf, s.tlsPSKs, s.tlsKeyCounts
+		tc.KeysExpired = s.tlsKeysExpired
 	}
 	list := []fabric.Transport{tcp.New(tc)}
 	if s.opts.Verbs != nil {

@@ -48,8 +48,10 @@ func TestDistribution(t *testing.T) {
 
 // TestTopWidth: no line is longer than the terminal is wide.
 func TestTopWidth(t *testing.T) {
-	v := rate{IOPS: 9_999_999, ReadBytes: 99e9, WrittenBytes: 99e9, P50: 0.0123, P99: 17.1,
-		Busy: 9, Stage: "host_data"}
+	v := rate{
+		IOPS: 9_999_999, ReadBytes: 99e9, WrittenBytes: 99e9, P50: 0.0123, P99: 17.1,
+		Busy: 9, Stage: "host_data",
+	}
 	name := "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555"
 	for _, width := range []int{80, 92, 93, 131, 132, 150} {
 		for _, title := range []string{"HOST", "NAMESPACE"} {

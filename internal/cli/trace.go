@@ -150,7 +150,7 @@ func (o *traceOptions) print(w io.Writer, q *control.TraceQueue) error {
 // table has a line for each command.
 func (o *traceOptions) table(w io.Writer, q *control.TraceQueue) *table {
 	t := newTable(w)
-	t.optional = []string{"CID", "BYTES", "NSID", "BLOCKS"} // the status is the last, and cut off
+	t.optional = []string{"CID", "BYTES", "NSID", "BLOCKS"} // then the status is cut off
 	title := fmt.Sprintf("%s to %s, controller %d, queue %d, %s from %s", q.Host, q.Subsystem,
 		q.CNTLID, q.QID, q.Transport, q.Remote)
 	if q.Reason != "" {

@@ -226,8 +226,7 @@ func (p *period) stalled() (list []Finding) {
 			Check: "latency", Severity: Note,
 			Found: fmt.Sprintf("%d commands of %s have not been completed %s", hosts[name],
 				hostName(name), p.within()),
-			Why: "Storage that does not answer, a namespace that is paused, or data that does not " +
-				"come.",
+			Why: "Storage does not answer, a namespace is paused, or data does not come.",
 			Fix: "nvmf-target trace shows which; nvmf-target namespaces: the state",
 		})
 	}

@@ -55,8 +55,8 @@ func TestSlowCommands(t *testing.T) {
 	}
 	add(&now.Latencies, 4, 4, 6)
 	expect(t, Load(before, now), "note: the slowest of 4 commands (read) of nqn.host for "+
-		"namespace 4 of nqn.sub took 6000 ms or more in the last 5 s; 75 % of the time was that of "+
-		"stage backend | iostat")
+		"namespace 4 of nqn.sub took 6000 ms or more in the last 5 s; 75 % of the time was that "+
+		"of stage backend | iostat")
 	for i := range uint32(2 * mostSlow) {
 		add(&now.Latencies, 100+i, leastCommands, slowSeconds*float64(1+i))
 	}
@@ -72,8 +72,8 @@ func TestSlowCommands(t *testing.T) {
 	}
 }
 
-// TestCountedAmongOthers: what was counted of a host before is not told again when it is counted among
-// other hosts since, nor is what they counted; what all count anew is.
+// TestCountedAmongOthers: what was counted of a host before is not told again when it is counted
+// among other hosts since, nor is what they counted; what all count anew is.
 func TestCountedAmongOthers(t *testing.T) {
 	slow := func(host string, n uint64) control.Latency {
 		return counted(host, 1, "backend", map[float64]uint64{2: n})
@@ -84,19 +84,23 @@ func TestCountedAmongOthers(t *testing.T) {
 	}{
 		"all of it": {
 			[]control.Latency{slow("a", 1000), slow("", 500)},
-			[]control.Latency{slow("", 1500)}, "",
+			[]control.Latency{slow("", 1500)},
+			"",
 		},
 		"that of one reactor": {
 			[]control.Latency{slow("a", 1000), slow("", 500)},
-			[]control.Latency{slow("a", 400), slow("", 1100)}, "",
+			[]control.Latency{slow("a", 400), slow("", 1100)},
+			"",
 		},
 		"and more": {
 			[]control.Latency{slow("a", 1000)},
-			[]control.Latency{slow("a", 400), slow("", 607)}, "7 commands (read) of other hosts",
+			[]control.Latency{slow("a", 400), slow("", 607)},
+			"7 commands (read) of other hosts",
 		},
 		"anew": {
 			[]control.Latency{slow("", 1000)},
-			[]control.Latency{slow("", 3)}, "3 commands (read) of other hosts",
+			[]control.Latency{slow("", 3)},
+			"3 commands (read) of other hosts",
 		},
 	} {
 		before, now := looks()
@@ -206,7 +210,8 @@ func TestPorts(t *testing.T) {
 		return []PortCounter{
 			{"mlx5_0", "1", "out_of_sequence", lost},
 			{"mlx5_0", "1", "local_ack_timeout_err", timeouts},
-			{"mlx5_0", "1", "np_cnp_sent", marked}, {"mlx5_0", "1", "rx_read_requests", reads},
+			{"mlx5_0", "1", "np_cnp_sent", marked},
+			{"mlx5_0", "1", "rx_read_requests", reads},
 		}
 	}
 	before, now := looks()

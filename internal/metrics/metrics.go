@@ -46,7 +46,7 @@ type Source struct {
 	PortCounters func() []PortCounter
 	// Unsaved says that the state file could not be written.
 	Unsaved func() bool
-	// Expiries are certificates and old keys that end.
+	// Expiries are certificates and keys that end.
 	Expiries func() []Expiry
 }
 

@@ -158,7 +158,9 @@ func source() Source {
 		},
 		Authentications: func() (succeeded, failed uint64) { return 31, 32 },
 		Unsaved:         func() bool { return true },
-		Expiries:        func() []Expiry { return []Expiry{{"metrics_certificate", at}} },
+		Expiries: func() []Expiry {
+			return []Expiry{{"metrics_certificate", at}, {"host_keys", at}}
+		},
 	}
 }
 

@@ -103,7 +103,7 @@ var (
 
 	unsaved = desc("state_unsaved", "1 if the state file could not be written.")
 	expiry  = desc("expiry_timestamp_seconds",
-		"When a certificate or the old keys of hosts end, in Unix time.", "of")
+		"When a certificate or keys of hosts end, in Unix time.", "of")
 )
 
 // paths exports what is between the target and its hosts.

@@ -103,13 +103,6 @@ func (p *Pool) Cancel(j *Job) bool {
 	return true
 }
 
-// Waiting is the number of addresses with jobs that have not begun.
-func (p *Pool) Waiting() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.waiting)
-}
-
 // work does jobs, beginning with j, on a thread of low or usual priority, as they need.
 func (p *Pool) work(j *Job, low bool) {
 	if low {

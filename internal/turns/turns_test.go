@@ -59,7 +59,7 @@ func TestPool(t *testing.T) {
 	if order, want := q.run(), []byte{3, 2, 1, 2, 1, 1}; !bytes.Equal(order, want) {
 		t.Errorf("%v instead of %v", order, want)
 	}
-	if q.Waiting() > 0 {
+	if len(q.waiting) > 0 {
 		t.Error("addresses are left")
 	}
 }

@@ -331,24 +331,35 @@ func BenchmarkGroups(b *testing.B) {
 	}
 }
 
-// TestOldUntil: keys but the first count until then.
-func TestOldUntil(t *testing.T) {
-	key, old := mustKey(t, countingKey), with(t, SHA256)
-	for _, tc := range []struct {
-		until time.Time
-		key   *Key
-		want  State
+// TestUntil: keys count until then, those but the first until OldUntil. The host is not told that
+// they have expired.
+func TestUntil(t *testing.T) {
+	key, old, other := mustKey(t, countingKey), with(t, SHA256), with(t, SHA512)
+	past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	for i, tc := range []struct {
+		keys            []*Key
+		oldUntil, until time.Time
+		key             *Key
+		want            State
+		expired         bool
 	}{
-		{time.Time{}, old, Authenticated},
-		{time.Now().Add(time.Hour), old, Authenticated},
-		{time.Now().Add(-time.Hour), old, Failed},
-		{time.Now().Add(-time.Hour), key, Authenticated},
+		{[]*Key{key, old}, time.Time{}, time.Time{}, old, Authenticated, false},
+		{[]*Key{key, old}, future, future, old, Authenticated, false},
+		{[]*Key{key, old}, past, time.Time{}, old, Failed, true},
+		{[]*Key{key, old}, past, future, key, Authenticated, false},
+		{[]*Key{key, key}, past, future, key, Authenticated, false},
+		{[]*Key{key, old}, future, past, old, Failed, true},
+		{[]*Key{key}, time.Time{}, past, key, Failed, true},
+		{[]*Key{key, old}, past, past, other, Failed, false},
 	} {
 		h := &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: tc.key}
 		c := NewController(hostNQN, subNQN, NoConcatenation)
-		_ = exchangeAll(h, c, &Policy{Keys: []*Key{key, old}, OldUntil: tc.until})
-		if c.State() != tc.want {
-			t.Errorf("until %v: %v", tc.until, c.State())
+		err := exchangeAll(h, c, &Policy{Keys: tc.keys, OldUntil: tc.oldUntil, Until: tc.until})
+		if c.State() != tc.want || c.Expired() != tc.expired {
+			t.Errorf("%d: %v, expired %v", i, c.State(), c.Expired())
+		}
+		if tc.want == Failed && err != error(Refused{AuthenticationFailed}) {
+			t.Errorf("%d: the host is told %v", i, err)
 		}
 	}
 }

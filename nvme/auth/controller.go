@@ -11,14 +11,29 @@ type Policy struct {
 	// Keys are those of the host, each of which proves who it is: more than one while a key is
 	// being replaced.
 	Keys []*Key
-	// OldUntil is when all but the first of Keys cease to count, zero: not by themselves.
-	OldUntil time.Time
+	// OldUntil is when all but the first of Keys cease to count, and Until when all do, zero: not
+	// by themselves.
+	OldUntil, Until time.Time
+	// Reauthenticate is how long an authentication is good for, 0: for ever.
+	Reauthenticate time.Duration
 	// ControllerKey proves to the host who the controller is; nil: it cannot.
 	ControllerKey *Key
 	// Hashes and Groups are those that the host may use, the first choice first; empty: AllHashes
 	// and DefaultGroups.
 	Hashes []Hash
 	Groups []Group
+}
+
+// Counting returns those of Keys that prove at a time who the host is.
+func (p *Policy) Counting(now time.Time) []*Key {
+	passed := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
+	switch {
+	case len(p.Keys) == 0 || passed(p.Until):
+		return nil
+	case passed(p.OldUntil):
+		return p.Keys[:1]
+	}
+	return p.Keys
 }
 
 // choose selects what host and controller use, or says why there is nothing.
@@ -72,8 +87,9 @@ const (
 // Controller is the side of the controller on one queue: exchanges one after the other, until one
 // fails. Message and Read say what the host reads with Authentication Receive commands.
 type Controller struct {
-	// Concatenates says that an exchange without concatenation fails. It is set before the first.
-	Concatenates bool
+	// MustConcatenate says that an exchange without concatenation fails. It is set before the
+	// first.
+	MustConcatenate bool
 
 	x       exchange
 	policy  *Policy
@@ -86,6 +102,7 @@ type Controller struct {
 	answers bool   // Success1 has a response: the host is to confirm it
 	offers  Concatenation
 	key     *Key    // that the host has proven to have
+	expired bool    // which does not count any more
 	psk     *TLSPSK // generated, until TakePSK
 }
 
@@ -116,6 +133,10 @@ func (c *Controller) Ended() bool { return c.step == ended }
 // Reason is why the exchange has failed.
 func (c *Controller) Reason() Reason { return c.reason }
 
+// Expired says that the exchange has failed because the host's key does not count any more, of
+// which it is not told.
+func (c *Controller) Expired() bool { return c.expired }
+
 // Algorithms are those of the exchange, and whether the controller has authenticated itself.
 func (c *Controller) Algorithms() (h Hash, g Group, bidirectional bool) {
 	return c.x.hash, c.x.group, c.answers
@@ -129,7 +150,7 @@ func (c *Controller) Sent(m []byte, p *Policy) {
 	case !ok:
 		c.fail(IncorrectPayload)
 	case k == kindNegotiate && c.step == awaitNegotiate:
-		c.x.tid, c.state = tid, Unfinished
+		c.x.tid, c.state, c.expired = tid, Unfinished, false
 		c.negotiate(m, p)
 	case c.step != awaitReply && c.step != awaitSuccess2:
 		c.fail(IncorrectMessage)
@@ -197,7 +218,7 @@ func (c *Controller) Read() {
 func (c *Controller) negotiate(b []byte, p *Policy) {
 	m, r := parseNegotiate(b)
 	if r == 0 && m.concatenation != c.offers &&
-		(m.concatenation != NoConcatenation || c.Concatenates) {
+		(m.concatenation != NoConcatenation || c.MustConcatenate) {
 		r = ConcatenationMismatch
 	}
 	if r == 0 && (p == nil || len(p.Keys) == 0) {
@@ -234,13 +255,12 @@ func (c *Controller) reply(b []byte) {
 		return
 	}
 	proven := false
-	for i, k := range c.policy.Keys {
-		if old := c.policy.OldUntil; i > 0 && !old.IsZero() && !time.Now().Before(old) {
-			break
-		}
+	counting := len(c.policy.Counting(time.Now()))
+	for i, k := range c.policy.Keys { // whatever counts, it takes as long
 		want := c.x.hostResponse(k, c.value, c.seq)
 		if hmac.Equal(want, m.response) {
-			proven, c.key = true, k
+			c.key, c.expired = k, i >= counting && !proven
+			proven = proven || i < counting
 		}
 		clear(want)
 	}

@@ -213,16 +213,19 @@ type TLSIdentity struct {
 	Version         int // 0 or 1
 	Hash            Hash
 	HostNQN, SubNQN string
-	Digest          string // of version 1, in base64
-	Generated       bool   // by secure channel concatenation
+	Generated       bool // by secure channel concatenation
 }
 
 // maxNQN is the longest NQN in bytes (Base section 4.7).
 const maxNQN = 223
 
+// maxTLSIdentity is the longest identity in bytes, one of version 1: "NVMe1R02", three spaces, two
+// NQNs, and the digest of SHA-384, 48 bytes in base64.
+const maxTLSIdentity = 8 + 3 + 2*maxNQN + 64
+
 // ParseTLSIdentity reads the identity that a host presents, before anything is known of it.
 func ParseTLSIdentity(identity []byte) (id TLSIdentity, err error) {
-	if len(identity) > len("NVMe1R02   ")+2*maxNQN+base64.StdEncoding.EncodedLen(SHA384.Size()) {
+	if len(identity) > maxTLSIdentity {
 		return id, fmt.Errorf("a PSK identity of %d bytes is too long", len(identity))
 	}
 	fields := strings.Split(string(identity), " ")
@@ -242,8 +245,7 @@ func ParseTLSIdentity(identity []byte) (id TLSIdentity, err error) {
 		return id, err
 	}
 	if id.Version == 1 {
-		id.Digest = fields[3]
-		raw, err := decodeBase64(id.Digest)
+		raw, err := decodeBase64(fields[3])
 		if err != nil || len(raw) != id.Hash.Size() {
 			return id, fmt.Errorf("the digest of the PSK identity is no base64 of %d bytes",
 				id.Hash.Size())

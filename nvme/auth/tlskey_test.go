@@ -55,7 +55,7 @@ func TestTLSIdentities(t *testing.T) {
 			}
 			id, err := ParseTLSIdentity([]byte(p.Identity))
 			if err != nil || id.HostNQN != pskHost || id.SubNQN != pskSub || id.Hash != p.Hash ||
-				id.Version != 1-i%2 || (id.Digest != "") != (id.Version == 1) {
+				id.Version != 1-i%2 || id.Generated {
 				t.Errorf("%v is read as %+v, %v", p, id, err)
 			}
 		}
@@ -206,17 +206,23 @@ func FuzzTLSIdentity(f *testing.F) {
 	}
 	for _, p := range psks {
 		f.Add([]byte(p.Identity))
+		f.Add([]byte(strings.Replace(p.Identity, "NVMe1R", "NVMe1G", 1)))
 	}
 	f.Fuzz(func(t *testing.T, identity []byte) {
 		id, err := ParseTLSIdentity(identity)
 		if err != nil {
 			return
 		}
-		again := fmt.Sprintf("NVMe%dR%02d %s %s", id.Version, id.Hash, id.HostNQN, id.SubNQN)
-		if id.Version == 1 {
-			again += " " + id.Digest
+		kind := "R"
+		if id.Generated {
+			kind = "G"
 		}
-		if again != string(identity) {
+		again := fmt.Sprintf("NVMe%d%s%02d %s %s", id.Version, kind, id.Hash, id.HostNQN, id.SubNQN)
+		if id.Version == 1 {
+			again += " " // and the digest
+		}
+		if rest, ok := strings.CutPrefix(string(identity), again); !ok ||
+			(rest == "") == (id.Version == 1) || strings.Contains(rest, " ") {
 			t.Errorf("%q is read as %q", identity, again)
 		}
 	})

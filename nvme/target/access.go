@@ -33,7 +33,7 @@ func (s *subsystem) permits(q *session, hostNQN string, authenticated bool) erro
 	case !s.t.comesFromNetworks(hostNQN, q):
 		return errElsewhere
 	}
-	return cfg.Security.lacks(authenticated, q.info.TLS != nil || q.concatenates)
+	return cfg.Security.lacks(authenticated, q.info.TLS != nil || q.mustConcatenate)
 }
 
 // permitted says why a controller may not exist, or not any longer.

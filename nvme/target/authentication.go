@@ -26,6 +26,7 @@ var (
 	errUnfinished      = errors.New("the host did not authenticate in time")
 	errKeptQueue       = errors.New("a PSK was generated, and nothing else is served on this queue")
 	errUnauthenticated = errors.New("the host failed to authenticate")
+	errHungUp          = errors.New("the connection ended before the host had authenticated")
 	errNotAttached     = errors.New("the controller has this queue already, or has ended")
 )
 
@@ -52,11 +53,13 @@ func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	policies := maps.Clone(*t.policies.Load())
+	before := policies[nqn]
 	t.keysChanged = t.keysChanged || (policies[nqn] == nil) != (p == nil)
 	if policies[nqn] = p; p == nil {
 		delete(policies, nqn)
 	}
 	t.policies.Store(&policies)
+	t.reauthenticate(nqn, before, p)
 }
 
 // policy is that of the host now, nil if it has no key, or if the controller is a discovery
@@ -73,7 +76,7 @@ func (c *controller) policy() *auth.Policy {
 // now.
 func (c *controller) admitUnproven() refusal {
 	// The PSK that an exchange has generated proves as much as the exchange.
-	if c.policy() == nil && !c.admin.concatenates || generatedIdentity(c.info) != "" {
+	if c.policy() == nil && !c.admin.mustConcatenate || generatedIdentity(c.info) != "" {
 		c.proven.Store(true)
 		return refusal{}
 	}
@@ -98,7 +101,7 @@ func (s *session) requireAuthentication() {
 
 func newAuthentication(s *session) *authentication {
 	chap := auth.NewController(s.ctrl.hostNQN, s.ctrl.calledAs, s.concatenation())
-	chap.Concatenates = s.concatenates
+	chap.MustConcatenate = s.mustConcatenate
 	return &authentication{s: s, chap: chap}
 }
 
@@ -216,38 +219,66 @@ func (a *authentication) succeeded() {
 	c := s.ctrl
 	a.running = false
 	c.t.auth.succeeded(c.hostNQN, s.info.Remote.Addr())
-	if psk, key := a.chap.TakePSK(); psk != nil {
+	psk, key := a.chap.TakePSK()
+	if psk != nil {
 		c.t.generated.add(c.hostNQN, psk, key)
 	}
-	if s.concatenates {
+	if s.mustConcatenate {
+		a.logSucceeded(true)
 		return // nothing more is served until the host connects with the PSK
 	}
 	s.stopDeadline()
 	a.proven = true
 	created := s.qid == 0 && !c.proven.Load()
+	var other *controller
 	if created {
-		if o := c.sub.prove(c); o != nil {
-			r := duplicate(c, o)
-			s.disconnect(fmt.Errorf("the host is connected as %v: %s", r.expected, r.hint))
-			return
-		}
+		other = c.sub.prove(c)
+	}
+	a.logSucceeded(psk != nil)
+	if other != nil {
+		r := duplicate(c, other)
+		a.refuse(fmt.Errorf("the host is connected as %v: %s", r.expected, r.hint))
+		return
 	}
 	if a.table != nil {
 		s.table, a.table = a.table, nil
 		if err := s.allow(); err != nil {
-			s.disconnect(err)
+			a.refuse(err)
 			return
 		}
-	}
-	if s.qid > 0 {
-		return
 	}
 	if created {
 		c.logCreated()
 	}
+	if s.qid == 0 {
+		c.authenticated()
+	}
+}
+
+// logSucceeded makes the record of an exchange on an admin queue. Those of I/O queues are only
+// counted: a controller has up to a thousand, which prove again what its admin queue has.
+func (a *authentication) logSucceeded(generated bool) {
+	s, c := a.s, a.s.ctrl
+	if s.qid > 0 {
+		return
+	}
 	hash, group, both := a.chap.Algorithms()
-	c.peerLog().Info("host has authenticated", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-		c.hostNQN, "hash", hash.String(), "dhgroup", group.String(), "bidirectional", both)
+	args := []any{
+		"subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN, "hash", hash.String(),
+		"dhgroup", group.String(), "bidirectional", both,
+	}
+	if generated {
+		args = append(args, "psk", "generated")
+	}
+	c.peerLog().Info("host has authenticated", args...)
+}
+
+// refuse ends a queue whose host has authenticated, and may not have it.
+func (a *authentication) refuse(why error) {
+	s := a.s
+	s.h.t.strangerLog.Peer(s.info.Remote).Warn("connect refused", "subsystem", s.ctrl.sub.nqn,
+		"host", s.ctrl.hostNQN, "qid", s.qid, "err", why)
+	s.disconnect(why)
 }
 
 // failed counts and logs a failure. Nothing more is served: the host reads why, and the queue ends.
@@ -263,20 +294,51 @@ func (a *authentication) failed() {
 	case auth.ConcatenationMismatch:
 		hint = "secure channel concatenation needs a listener with tls: allowed, the admin " +
 			"queue, and no other key for TLS"
-		if s.concatenates {
+		if s.mustConcatenate {
 			hint = "security requires TLS: nvme connect with --concat, or --tls and a tls_key"
 		}
 	case auth.IncorrectPayload, auth.IncorrectMessage, auth.ProtocolNotUsable:
 		hint = "the host does not follow the specification"
 	}
+	if a.chap.Expired() {
+		hint = "the key of the host has expired: keys_until, or old_keys_until if it is an old one"
+	}
 	s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
+	a.logFailed(r, hint)
+}
+
+// logFailed makes the record of an exchange that has failed, or was not finished.
+func (a *authentication) logFailed(why error, hint string) {
+	s := a.s
 	s.h.t.strangerLog.Peer(s.info.Remote).Warn("authentication failed", "subsystem",
-		s.ctrl.sub.nqn, "host", s.ctrl.hostNQN, "qid", s.qid, "err", r.Error(), "hint",
-		hint)
+		s.ctrl.sub.nqn, "host", s.ctrl.hostNQN, "qid", s.qid, "err", why.Error(), "hint", hint)
+}
+
+// logUnfinished makes the record of an exchange that ends with its queue, or was required and has
+// not begun. What has failed has its record.
+func (a *authentication) logUnfinished() {
+	switch {
+	case a.job != nil && a.job.failed:
+		return
+	case a.job == nil && (a.chap.State() != auth.Unfinished || !a.running && !a.s.unproven()):
+		return
+	}
+	why, hint := a.s.why, "the host connects again, and authenticates then"
+	switch {
+	case a.job != nil && errors.Is(why, errUnfinished):
+		hint = "the target is busy with other hosts that authenticate"
+	case why == nil, errors.Is(why, errUnfinished):
+		hint = "the host has given up, or has no key: nvme connect --dhchap-secret"
+	}
+	if why == nil {
+		why = errHungUp
+	}
+	a.logFailed(why, hint)
 }
 
 // close ends a message that is being processed, and what the queue waits for.
 func (a *authentication) close() {
+	a.logUnfinished()
 	if a.job == nil {
 		a.chap.Wipe()
 		return
@@ -294,13 +356,17 @@ func (s *session) startDeadline() {
 	s.stopDeadline = s.h.after(connectDeadline, func() {
 		why := errNoConnect
 		if s.auth != nil {
-			if why = errUnfinished; s.concatenates && s.auth.chap.State() == auth.Authenticated {
-				why = errKeptQueue // the host was to connect again, with the PSK
-			}
-			// the host is late, not the target; what has failed is counted
-			if s.auth.job == nil && s.auth.chap.State() != auth.Authenticated &&
-				s.auth.chap.State() != auth.Failed {
+			why = errUnfinished
+		}
+		if s.auth != nil && s.auth.job == nil { // the host is late, not the target
+			switch s.auth.chap.State() {
+			case auth.Unfinished:
 				s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
+			case auth.Authenticated:
+				if s.mustConcatenate {
+					why = errKeptQueue // the host was to connect again, with the PSK
+				}
+			case auth.Failed: // is counted
 			}
 		}
 		s.disconnect(why)

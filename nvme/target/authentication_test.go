@@ -238,21 +238,17 @@ func TestAuthenticationFails(t *testing.T) {
 func TestAuthenticationLate(t *testing.T) {
 	r, _ := authHarness(t, 1)
 	p := r.target.auth
-	begun, end := make(chan bool), make(chan bool)
-	defer close(end)
-	for range turns.MaxWorkers() { // which never come to it
-		p.Submit(&turns.Job{Run: func() { begun <- true; <-end }, Done: func() {}})
-		<-begun
-	}
+	defer occupy(p)() // so that it is never processed
 	for range 3 {
 		late, _ := r.connectUnproven(0, adminArgs(testSub))
 		r.send(late, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)))
-		if p.Waiting() != 1 {
+		job := r.sessionOf(late).auth.job
+		if job == nil {
 			t.Fatal("no message waits: nothing is tested")
 		}
 		r.w.Advance(time.Duration(connectDeadline) + time.Second)
 		r.until("the queue ends", func() bool { return late.Closed() })
-		if p.Waiting() != 0 {
+		if p.Cancel(&job.Job) {
 			t.Error("the message of a queue that has ended is kept")
 		}
 	}
@@ -310,9 +306,113 @@ func TestAuthenticationUnfinished(t *testing.T) {
 		r.w.Advance(2 * time.Second)
 		r.until("the queue ends", func() bool { return admin.Reason != nil })
 	}
+	if n := strings.Count(r.log.String(), "authentication failed"); n != 5 {
+		t.Errorf("%d of 5 exchanges that were not finished have a line", n)
+	}
 	q, _ := r.connectUnproven(0, adminArgs(testSub))
 	r.send(q, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)))
 	q.HangUp() // while the message is processed, maybe
+}
+
+// TestAuthenticationRecords: each exchange of an admin queue has a line, whatever becomes of it,
+// and each of an I/O queue that does not succeed.
+func TestAuthenticationRecords(t *testing.T) {
+	r, _ := authHarness(t, 1)
+	lines := func(what, message string, want int) {
+		t.Helper()
+		if n := strings.Count(r.log.String(), `msg="`+message+`"`); n != want {
+			t.Errorf("%s: %d lines %q, not %d\n%s", what, n, message, want, r.log)
+		}
+	}
+	gone, _ := r.connectUnproven(0, adminArgs(testSub))
+	gone.HangUp()
+	lines("a host that does not begin", "authentication failed", 1)
+	gone, _ = r.connectUnproven(0, adminArgs(testSub))
+	r.authSend(gone, testHostSide(t).Negotiate(1))
+	gone.HangUp()
+	lines("a host that hangs up", "authentication failed", 2)
+
+	admin, cntlid := r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(admin, testHostSide(t)))
+	r.must(r.authenticate(admin, testHostSide(t)))
+	lines("twice", "host has authenticated", 2)
+	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	a := (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(1)
+	io, _ := r.connectUnproven(0, a)
+	r.must(r.authenticate(io, testHostSide(t)))
+	same, _ := r.connectUnproven(0, (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(2))
+	late, _ := r.connectUnproven(0, (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(2))
+	r.must(r.authenticate(same, testHostSide(t)))
+	lines("I/O queues", "host has authenticated", 2)
+	r.must(r.authenticate(late, testHostSide(t)))
+	r.until("the second queue 2 ends", func() bool { return late.Reason != nil })
+	lines("an I/O queue that there is", "connect refused", 1)
+	r.authSend(io, testHostSide(t).Negotiate(1))
+	r.w.Advance(time.Duration(connectDeadline) + time.Second)
+	r.until("the I/O queue ends", func() bool { return io.Reason != nil })
+	lines("an I/O queue that stops", "authentication failed", 3)
+	admin.HangUp()
+	same.HangUp()
+	lines("the end of hosts that have authenticated", "authentication failed", 3)
+}
+
+// TestAuthenticationKept: on a queue that serves nothing but concatenation an exchange has its
+// record, and while a message is being processed its deadline does not look at the exchange.
+func TestAuthenticationKept(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	sub.Security = SecurityAuth | SecurityTLS
+	r := newHarness(t, 1, sub)
+	r.target.SetHostPolicy(testHost, &auth.Policy{Keys: []*auth.Key{authKey(t, hostSecret)}})
+	r.must(r.target.AddPort(Port{
+		ID: 1, Addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: testLocal},
+		TLS: fabric.TLSAllowed,
+	}))
+	h := &auth.Host{
+		HostNQN: testHost, SubNQN: testSub, Key: authKey(t, hostSecret),
+		Concatenation: auth.NewPSK, Groups: []auth.Group{auth.FFDHE2048},
+	}
+	for _, pending := range []bool{false, true} {
+		q, _ := r.connectUnproven(0, adminArgs(testSub))
+		r.must(r.authenticate(q, h))
+		want := errKeptQueue
+		if pending {
+			want = errUnfinished
+			end := occupy(r.target.auth)
+			defer end()
+			r.send(q, authCommand(nvme.FabricsAuthSend, h.Negotiate(2)))
+		}
+		r.w.Advance(time.Duration(connectDeadline) + time.Second)
+		r.until("the queue ends", func() bool { return q.Closed() })
+		if q.Reason != want {
+			t.Errorf("pending %v: %v", pending, q.Reason)
+		}
+	}
+	if n := strings.Count(r.log.String(), "host has authenticated"); n != 2 {
+		t.Errorf("%d of 2 exchanges have a line", n)
+	}
+}
+
+// occupy keeps all that process messages busy until end is called.
+func occupy(p *authPool) (end func()) {
+	begun, ended := make(chan bool), make(chan bool)
+	for range turns.MaxWorkers() {
+		p.Submit(&turns.Job{Run: func() { begun <- true; <-ended }, Done: func() {}})
+		<-begun
+	}
+	return func() { close(ended) }
+}
+
+// sessionOf is what the handler has of a queue.
+func (r *harness) sessionOf(q *fabrictest.Queue) *session {
+	for _, h := range r.raw {
+		for s := range h.sessions.All() {
+			if s.info == q.Info() {
+				return s
+			}
+		}
+	}
+	r.t.Fatal("the queue has ended")
+	return nil
 }
 
 // TestAuthenticationCommands: what is wrong with the commands themselves.

@@ -28,6 +28,7 @@ type generatedPSKs struct {
 	psks map[string][]*generatedPSK // by the NQN of the host, in their order
 }
 
+// generatedPSK is in the list until it is wiped.
 type generatedPSK struct {
 	auth.TLSPSK
 	key         *auth.Key // with which the host authenticated
@@ -81,31 +82,48 @@ func (g *generatedPSKs) find(hostNQN, identity string) *generatedPSK {
 
 // countsIn says whether the key that the PSK was generated with is one of the host's now.
 func (p *generatedPSK) countsIn(policy *auth.Policy) bool {
-	return policy != nil && slices.ContainsFunc(policy.Keys, p.key.Equal)
+	return policy != nil && slices.ContainsFunc(policy.Counting(time.Now()), p.key.Equal)
 }
 
 // use notes that a controller was created with a PSK, and release that it has ended. use returns
 // false if the PSK has ended, or does not count any longer.
 func (g *generatedPSKs) use(c *controller) bool {
+	identity := generatedIdentity(c.info)
+	if identity == "" {
+		return true
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	identity := generatedIdentity(c.info)
 	p := g.find(c.hostNQN, identity)
 	if p == nil || !p.countsIn((*c.t.policies.Load())[c.hostNQN]) {
-		return identity == ""
+		return false
 	}
 	p.controllers++
+	c.generated = p
 	return true
 }
 
+// release does nothing for a controller that use has refused.
 func (g *generatedPSKs) release(c *controller) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p := g.find(c.hostNQN, generatedIdentity(c.info)); p != nil {
-		if p.controllers--; p.controllers <= 0 {
+	if p := c.generated; p != nil {
+		if p.controllers--; p.controllers == 0 {
 			g.remove(c.hostNQN, p)
 		}
 	}
+}
+
+// counts says whether a connection may be used for something new: not if the PSK that it uses was
+// generated with a key that has ceased to count since the handshake.
+func (g *generatedPSKs) counts(t *Target, tls *fabric.TLS) bool {
+	if tls.Generated == "" {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p := g.find(tls.HostNQN, tls.Generated)
+	return p != nil && p.countsIn((*t.policies.Load())[tls.HostNQN])
 }
 
 // GeneratedPSK returns the PSK that a host has generated with this identity, or nil, also if the

@@ -29,11 +29,14 @@ func TestGeneratedPSKs(t *testing.T) {
 			return target.GeneratedPSK(host, fmt.Sprint(host, i)) != nil
 		}
 		first := add("a", 0)
-		used := &controller{
-			t: target, hostNQN: "a", info: &fabric.QueueInfo{TLS: &fabric.TLS{Generated: "a0"}},
+		with := func(i int) *controller {
+			tls := &fabric.TLS{HostNQN: "a", Generated: fmt.Sprint("a", i)}
+			return &controller{t: target, hostNQN: "a", info: &fabric.QueueInfo{TLS: tls}}
 		}
-		g.use(used)
-		g.use(used) // another controller
+		used, other := with(0), with(0)
+		if !g.use(used) || !g.use(other) {
+			t.Fatal("a PSK that counts is refused")
+		}
 		second := add("a", 1)
 		add("b", 0)
 		for i := range maxGenerated {
@@ -55,12 +58,58 @@ func TestGeneratedPSKs(t *testing.T) {
 			t.Error("what nobody uses is left after its time")
 		}
 		g.release(used)
-		if !has("a", 0) {
+		refused := with(0)
+		target.SetHostPolicy("a", nil)
+		if g.use(refused) {
+			t.Error("a PSK is used whose key does not count")
+		}
+		if g.release(refused); len(g.psks) != 1 || first[0] == 0 {
 			t.Error("a PSK has gone that a controller has")
 		}
-		if g.release(used); len(g.psks) != 0 || first[0] != 0 {
+		if g.release(other); len(g.psks) != 0 || first[0] != 0 {
 			t.Error("a PSK is left without its controllers")
 		}
-		g.release(used) // nothing is left
+		g.release(refused) // nothing is left
+	})
+}
+
+// TestGeneratedPSKsExpire: with the key that a PSK was generated with it ceases to count, for new
+// connections, controllers and queues; the controller that has it stays.
+func TestGeneratedPSKsExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key, old := authKey(t, controllerSecret), authKey(t, hostSecret)
+		for what, p := range map[string]*auth.Policy{
+			"old_keys_until": {Keys: []*auth.Key{key, old}},
+			"keys_until":     {Keys: []*auth.Key{old}},
+		} {
+			if ends := time.Now().Add(time.Second); len(p.Keys) > 1 {
+				p.OldUntil = ends
+			} else {
+				p.Until = ends
+			}
+			target := New(Options{})
+			g := &target.generated
+			target.SetHostPolicy("a", p)
+			psk := &auth.TLSPSK{Identity: "a0", Secret: []byte{1, 2, 3}}
+			g.add("a", psk, old)
+			tls := &fabric.TLS{HostNQN: "a", Generated: "a0"}
+			with := func() *controller {
+				return &controller{
+					t: target, hostNQN: "a", info: &fabric.QueueInfo{TLS: tls},
+				}
+			}
+			used := with()
+			if !g.use(used) || !g.counts(target, tls) || target.GeneratedPSK("a", "a0") == nil {
+				t.Errorf("%s: the PSK does not count before", what)
+			}
+			time.Sleep(time.Second)
+			if g.use(with()) || g.counts(target, tls) || target.GeneratedPSK("a", "a0") != nil {
+				t.Errorf("%s: the PSK counts after it", what)
+			}
+			if psk.Secret[0] == 0 {
+				t.Errorf("%s: the PSK has gone that a controller has", what)
+			}
+			g.release(used)
+		}
 	})
 }

@@ -80,7 +80,7 @@ func connect(h *Handler, c *cmd) {
 	}
 	result := nvme.MakeConnectResult(s.ctrl.cntlid)
 	if s.unproven() {
-		if result |= nvme.ConnectATR; s.concatenates {
+		if result |= nvme.ConnectATR; s.mustConcatenate {
 			result |= nvme.ConnectASCR
 		}
 	} else {
@@ -207,15 +207,17 @@ func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, h
 		return nil, "", r
 	case tls.Counts != nil && !tls.Counts():
 		r = badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a PSK that counts", subNQN)
-		r.hint = "the tls_key of the host has changed since the TLS handshake"
+		r.hint = "the tls_key of the host has changed since the TLS handshake, or has expired"
 		return nil, "", r
+	case !s.h.t.generated.counts(s.h.t, tls):
+		return nil, "", generatedEnded(subNQN)
 	}
 	if sub = s.h.t.find(subNQN); sub == nil {
 		return nil, "", badData(connectRefused, nvme.ConnectDataOffsetSUBNQN,
 			"a subsystem of the target", subNQN)
 	}
 	hasKey := s.h.t.hasKey(hostNQN)
-	s.concatenates = admin && hasKey && !sub.discovery && s.concatenation() == auth.NewPSK &&
+	s.mustConcatenate = admin && hasKey && !sub.discovery && s.concatenation() == auth.NewPSK &&
 		sub.settings.Load().Security&SecurityTLS != 0
 	if err := sub.permits(s, hostNQN, hasKey); err != nil {
 		return nil, "", sub.refused(err, s, hostNQN)
@@ -250,9 +252,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	}
 	if !s.h.t.generated.use(c) {
 		sub.remove(c)
-		r := badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a PSK that counts", c.calledAs)
-		r.hint = "the PSK that the host has generated has ended; the host has to make another one"
-		return r
+		return generatedEnded(c.calledAs)
 	}
 	s.ctrl, s.table = c, &adminOps
 	if c.authenticates {
@@ -267,6 +267,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	c.startLimit()
 	if c.proven.Load() {
 		c.logCreated()
+		c.authenticated()
 	}
 	sub.mu.Lock()
 	o := sub.otherHost(c)
@@ -280,6 +281,14 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 			o.info.Remote)
 	}
 	return refusal{}
+}
+
+// generatedEnded refuses a queue whose connection uses a generated PSK that has ended.
+func generatedEnded(subNQN string) refusal {
+	r := badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a PSK that counts", subNQN)
+	r.hint = "the PSK that the host has generated has ended, or the key with which it was; the " +
+		"host has to make another one"
+	return r
 }
 
 func hostRefused(nqn string) refusal {

@@ -48,6 +48,8 @@ type controller struct {
 	authenticates bool        // the host had a key when it connected
 	dumped        atomic.Bool // what was recorded of a queue was kept, see session.dumpFailed
 	proven        atomic.Bool // the host has authenticated, or had no key
+	// generated is the PSK that generatedPSKs.use has counted the controller for, or nil.
+	generated *generatedPSK
 
 	errors errorLog
 
@@ -73,6 +75,7 @@ type controller struct {
 	hostBehavior   [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
 	copyFormats    atomic.Uint32                   // CDFE of that, for other reactors
 	alive          keepAliveTimer
+	again          reauthentication
 	events         events
 	aborts         int  // Abort commands in progress
 	protecting     bool // a write protection changes
@@ -155,6 +158,9 @@ func (c *controller) attach(s *session, qid uint16) refusal {
 	}
 	if !s.unproven() {
 		c.queues[qid] = s
+		if asking(c.again.ask.Load()) != askNone {
+			s.watchCommands()
+		}
 	}
 	return refusal{}
 }
@@ -197,6 +203,7 @@ func (c *controller) stopIO() {
 // adminClosed is called when the transport closes the admin queue.
 func (c *controller) adminClosed() {
 	c.alive.stop()
+	c.again.stop()
 	c.selfTest.close()
 	switch {
 	case c.admin.why != nil:

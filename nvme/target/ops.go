@@ -54,6 +54,8 @@ var (
 	adminOps   [256]op
 	ioOps      [256]op
 	fabricsOps [256]op // by FCTYPE
+	// askingOps are those of an I/O queue whose host is to authenticate again.
+	askingOps [256]op
 )
 
 func init() {
@@ -139,6 +141,9 @@ func init() {
 			execute: executeReservation,
 		},
 	}
+	askingOps = ioOps
+	askingOps[nvme.NVMRead].prepare = prepareAsking
+	askingOps[nvme.NVMWrite].prepare = prepareAsking
 	fabricsOps = [256]op{
 		nvme.FabricsPropertySet: {
 			name: "Property Set", prepare: prepareProperty, execute: propertySet,

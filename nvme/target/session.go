@@ -34,9 +34,9 @@ type session struct {
 	host     *hostShare // nil: as above
 	fused    *pair      // its second command has not come; nil if there is none
 
-	// concatenates: the connection has no TLS, which the subsystem requires, and serves nothing but
-	// the exchange with which the host gets a PSK.
-	concatenates bool
+	// mustConcatenate: the connection has no TLS, which the subsystem requires, and serves nothing
+	// but the exchange with which the host gets a PSK.
+	mustConcatenate bool
 
 	auth   *authentication // nil until the host has to authenticate, or does
 	ending error           // why the queue ends once what is completed has been sent

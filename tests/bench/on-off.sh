@@ -101,7 +101,7 @@ start() {
 url() { sed -n "s|.*msg=\"$1\".* url=\(http://[^ ]*\).*|\1|p" "$work/on/log"; }
 # watch starts what watches that target.
 watch() {
-	local metrics page pid
+	local metrics page
 	metrics=$(url "metrics are served") page=$(url "the page is served")
 	if [ -z "$metrics" ] || [ -z "$page" ]; then die "the target that is on is not watched"; fi
 	# shellcheck disable=SC2016  # expanded by that shell
@@ -109,10 +109,19 @@ watch() {
 	watchers=($!)
 	taskset -c "${cpus#*,}" curl -sN -o "$work/events" "${page%/}/events" &
 	watchers+=($!)
-	RUNTIME_DIRECTORY=$work/on taskset -c "${cpus#*,}" "$work/on/nvmf-target" trace -f \
+	taskset -c "${cpus#*,}" "$work/on/nvmf-target" trace -f --socket "$work/on/control.sock" \
 		>"$work/trace" 2>&1 &
 	watchers+=($!)
-	for pid in "${watchers[@]}"; do kill -0 "$pid" || die "a watcher does not run"; done
+}
+# unwatch ends them. They must have run until now, and seen something.
+unwatch() {
+	local pid
+	for pid in "${watchers[@]}"; do
+		kill -0 "$pid" 2>/dev/null || die "a watcher has ended: $(tail -n 3 "$work/trace")"
+	done
+	stop "${watchers[@]}"
+	watchers=()
+	if [ ! -s "$work/events" ] || [ ! -s "$work/trace" ]; then die "nothing was watched"; fi
 }
 cpu_time() { # ARM: nanoseconds that its threads have run
 	cat "/proc/${target[$1]}"/task/*/schedstat | awk '{s += $1} END {printf "%.0f\n", s}'
@@ -143,8 +152,7 @@ measure() {
 	read -r few spent <<<"${connecting[$1 $2]}"
 	[ -z "$watched" ] || [ "$1" = off ] || watch
 	read -r commands cpu ns iops < <(load "$1" "$queues" "$depth" "$s")
-	stop "${watchers[@]}"
-	watchers=()
+	[ ${#watchers[@]} = 0 ] || unwatch
 	echo "$2 $1 $iops $(((cpu - spent) / (commands - few))) ${ns%.*}" >>"$raw"
 }
 # summary VALUES: the median of the lines, and the 95 % interval of the median by order statistics.

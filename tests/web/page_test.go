@@ -111,7 +111,7 @@ func (w *world) stop() {
 
 func (w *world) connect(ctx context.Context, nqn string) (*host.Controller, error) {
 	return host.Connect(ctx, host.TCP{Addr: w.s.Addrs()[0].AddrPort}, host.Options{
-		HostNQN: nqn, HostID: [16]byte{1}, SubNQN: database,
+		HostNQN: nqn, HostID: [16]byte{1}, SubNQN: database, KATO: 30 * time.Second,
 	})
 }
 
@@ -178,7 +178,7 @@ func TestPage(t *testing.T) {
 	}
 	b.until(`document.getElementById('plan').textContent.includes('runs what the')`)
 	// a path has its queues, round-trip time and what is left of keep alive
-	b.until(`/3.32 entries.*[0-9] (µs|ms).*[0-9]+ of [0-9]+ seconds/s.test(
+	b.until(`/3.32 entries.*[0-9] (µs|ms).*[0-9]+ of [0-9]+ s/s.test(
 		document.getElementById('hosts').innerText.replace(/\u00a0/g, ' '))`)
 	if n := eval[int](b, `document.querySelectorAll('main img').length`); n != 0 ||
 		eval[string](b, "document.title") == "hostile" {
@@ -217,6 +217,10 @@ func TestPage(t *testing.T) {
 			}
 			screenshot(b, size.name+"-"+name)
 			run(b, chromedp.Evaluate[bool](`document.getElementById('network').scrollIntoView() || true`))
+			if wide := eval[bool](b, `(t => t.scrollWidth > t.clientWidth)(
+				document.getElementById('hosts-table'))`); wide {
+				t.Errorf("%s: the paths of hosts do not fit", size.name)
+			}
 			screenshot(b, size.name+"-"+name+"-hosts")
 			run(b, chromedp.Evaluate[bool](`scrollTo(0, 0) || true`))
 		}

@@ -23,7 +23,7 @@ type Handshake struct{}
 func NewHandshake(_, _ bool, _, _ []byte) (*Handshake, error) { return nil, errNotBuilt }
 
 // Step returns why.
-func (*Handshake) Step(out, _ []byte) ([]byte, bool, error) { return out, false, errNotBuilt }
+func (*Handshake) Step([]byte) ([]byte, bool, error) { return nil, false, errNotBuilt }
 
 // Left has nothing.
 func (*Handshake) Left([]byte) []byte { return nil }

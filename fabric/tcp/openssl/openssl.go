@@ -48,9 +48,8 @@ func flag(b bool) C.int {
 
 func bytesOf(b []byte) *C.uchar { return (*C.uchar)(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// Step goes on with what the peer has sent and appends to out what it must get, also after an
-// error.
-func (h *Handshake) Step(out, in []byte) (_ []byte, done bool, err error) {
+// Step goes on with what the peer has sent and returns what it must get, also after an error.
+func (h *Handshake) Step(in []byte) (out []byte, done bool, err error) {
 	r := C.hs_step(h.c, bytesOf(in), C.size_t(len(in)))
 	if r < 0 {
 		err = lastError()

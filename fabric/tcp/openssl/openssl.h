@@ -3,7 +3,9 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define MAX_IDENTITY 512
+// maxTLSIdentity of nvme/auth: "NVMe1R02", three spaces, two NQNs of 223 bytes, and the base64 of 48 bytes
+// (TCP section 3.6.1.3).
+#define MAX_IDENTITY (8 + 3 + 2 * 223 + 64)
 #define MAX_SECRET 48
 
 // A handshake with an external PSK. It is in C memory, because callbacks of OpenSSL get it.

@@ -230,6 +230,39 @@ func TestNoPSK(t *testing.T) {
 	}
 }
 
+// TestLongestIdentity: the longest names and the longest digest are a handshake like any other.
+func TestLongestIdentity(t *testing.T) {
+	needTLS(t)
+	k, err := auth.NewTLSKey(auth.SHA384)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := func(name string) string { return name + strings.Repeat("x", 223-len(name)) }
+	psks, err := k.PSKs(long(testHost), long(testSub))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(psks[0].Identity); n != 521 {
+		t.Fatalf("the longest identity has %d bytes: nothing is tested", n)
+	}
+	c, err := NewClient(&psks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Free()
+	s := NewServer(lookup(psks))
+	defer s.Free()
+	client, server, err := shake(c, s, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	server.Close()
+	if s.PSK().HostNQN != long(testHost) || s.PSK().SubNQN != long(testSub) {
+		t.Errorf("the names are %+v", s.PSK())
+	}
+}
+
 // TestNoPSKTime: as many PSKs are tried whether the identity is known or not. Each takes the same
 // number of allocations.
 func TestNoPSKTime(t *testing.T) {

@@ -40,7 +40,7 @@ func (s *Server) Step(in []byte) (out []byte, c *Conn, err error) {
 			return out, nil, err
 		}
 	}
-	out, done, err := s.hs.Step(nil, in)
+	out, done, err := s.hs.Step(in)
 	switch {
 	case err != nil:
 		return out, nil, fmt.Errorf("TLS handshake: %w", err)
@@ -106,7 +106,7 @@ func NewClient(p *auth.TLSPSK) (*Client, error) {
 
 // Step is as that of a Server.
 func (c *Client) Step(in []byte) (out []byte, _ *Conn, err error) {
-	out, done, err := c.hs.Step(nil, in)
+	out, done, err := c.hs.Step(in)
 	if err != nil || !done {
 		return out, nil, err
 	}

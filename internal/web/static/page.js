@@ -221,15 +221,16 @@ function tables(s, last, seconds) {
   fill('hosts', s.hosts, h => {
     const o = olds.get(key(h));
     const per = field => o ? rate(difference(h[field], o[field]) / seconds) : '';
-    return [{text: h.host || 'not connected yet', more: h.host && `controller ${h.cntlid}`},
+    return [{text: h.host || 'not connected yet', more: h.host &&
+      `controller ${h.cntlid}, for ${lasting(h.age_seconds)}`},
       h.subsystem, {text: `${h.transport} from ${h.remote}`, more: `to ${h.local}`, number: true},
       h.tls || 'none', {text: h.queues, more: h.depth ? `${h.depth} entries` : '', number: true},
       h.in_flight, {text: h.rtt_seconds ? latency(h.rtt_seconds * 1e9) : '', more: h.retransmits ?
         `${several(h.retransmits, 'packet')} resent` : '', number: true},
       {text: per('read_bytes'), number: true},
-      {text: per('written_bytes'), number: true}, lasting(h.age_seconds),
+      {text: per('written_bytes'), number: true},
       h.keep_alive_timeout_seconds ? `${Math.round(h.keep_alive_left_seconds)} of ${
-        Math.round(h.keep_alive_timeout_seconds)} seconds` : ''];
+        Math.round(h.keep_alive_timeout_seconds)} s` : ''];
   }, key);
   fill('listeners', s.listeners, l => [`${l.transport} ${l.address}`, state(l.state, l.reason),
     l.name, l.connections], l => `${l.transport} ${l.address} ${l.name}`);

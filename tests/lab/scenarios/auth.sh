@@ -1,8 +1,8 @@
 # Linux authenticates with DH-HMAC-CHAP: every hash with every group, in one direction and in both;
 # keys made by nvme-cli and by the target; again on a live controller under I/O; keys that change
-# meanwhile. A host with a wrong key, or without one, is refused, and so is a wrong controller. With
-# secure_only hosts without a key find nothing, and discovery wants the key as well. The first half
-# also runs against nvmet.
+# meanwhile, and at an interval. A host with a wrong key, or without one, is refused, and so is a
+# wrong controller. With secure_only hosts without a key find nothing, and discovery wants the key as
+# well. The first half also runs against nvmet.
 # variants: rxe siw tcp
 # sample: 1
 # cpus: 2
@@ -103,6 +103,38 @@ wait_for 20 load_moved 100
 load_ends
 ctrl_live || fail "the controller did not stay"
 klog_check
+
+say "again, at an interval, under I/O"
+authenticated() { log_has "host has authenticated" $((before + $1)); }
+before=$(log_count "host has authenticated")
+klog_mark
+set_keys ", dhchap_key: \"$other\", dhchap_ctrl_key: \"$ctrl\", reauthenticate: 10s"
+load live --bs=4k --size=2M --time_based --runtime=45
+for n in 1 2 3; do wait_for 30 authenticated $n; done
+load_ends
+ctrl_live || fail "the controller did not stay"
+[ "$(log_count "has to authenticate again")" -eq \
+  $(($(log_count "host has authenticated") - before)) ] ||
+  fail "the host was not asked as often as it has authenticated"
+klog_check
+say "and while it only reads ahead"
+klog_mark
+before=$(log_count "host has authenticated")
+dd if=/dev/urandom of=/tmp/data bs=1M count=4 status=none
+dd if=/tmp/data of="$DEV" bs=1M oflag=direct status=none
+reads() { # until the host has authenticated twice
+  local end=$((SECONDS + 90))
+  while ! authenticated 2; do
+    [ $SECONDS -lt $end ] || return 1
+    blockdev --flushbufs "$DEV"
+    head -c 4M "$DEV" | cmp - /tmp/data || return 1
+  done
+}
+reads || fail "the host does not authenticate while it reads ahead, or reads something else"
+ctrl_live || fail "the controller did not stay"
+log_has "did not authenticate again" && fail "the host did not authenticate again"
+# what reads ahead is not repeated
+klog_check "I/O error, dev nvme.* op 0x0:\(READ\)|Read\(0x2\).* sc 0x91\)"
 
 say "secure only"
 by_kernel() { # NQN OPTIONS: connects without nvme-cli, and prints the controller, as in nvme1

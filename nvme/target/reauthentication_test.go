@@ -1,0 +1,251 @@
+package target
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// reauthHarness has a host that has authenticated, and is to do so each hour.
+type reauthHarness struct {
+	*harness
+	p     *auth.Policy
+	admin *fabrictest.Queue
+	io    []*fabrictest.Queue
+}
+
+const everyHour = time.Hour
+
+func newReauthHarness(t *testing.T) *reauthHarness {
+	r, p := authHarness(t, 2)
+	x := &reauthHarness{harness: r, p: p}
+	x.every(everyHour)
+	admin, cntlid := r.connectUnproven(0, adminArgs(testSub))
+	x.admin = admin
+	r.must(r.authenticate(admin, testHostSide(t)))
+	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	for qid := range uint16(2) {
+		a := (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(qid + 1)
+		q, _ := r.connectUnproven(int(qid), a)
+		r.must(r.authenticate(q, testHostSide(t)))
+		x.io = append(x.io, q)
+	}
+	return x
+}
+
+// every sets the interval.
+func (x *reauthHarness) every(d time.Duration) {
+	p := *x.p
+	p.Reauthenticate = d
+	x.target.SetHostPolicy(testHost, &p)
+}
+
+// refuses sends a Read or Write of a block and says whether it was refused.
+func (x *reauthHarness) refuses(q int, op nvme.Opcode, flags nvme.RWFlags) bool {
+	x.t.Helper()
+	c := rw(op, 1, 0, 1, make([]byte, 512))
+	c.SQE.RW().Set(0, 1, flags)
+	x.do(x.io[q], c)
+	switch st := c.CQE.Status() &^ nvme.More; st {
+	case nvme.Success:
+		return false
+	case nvme.AuthenticationRequired:
+		return true
+	default:
+		x.t.Fatalf("%v", st)
+		return false
+	}
+}
+
+// none expects that no command is refused.
+func (x *reauthHarness) none(what string) {
+	x.t.Helper()
+	for q := range x.io {
+		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
+			if x.refuses(q, op, 0) {
+				x.t.Errorf("%s: opcode %#x of queue %d is refused", what, op, q+1)
+			}
+		}
+	}
+}
+
+func (x *reauthHarness) ended() bool { return x.admin.Reason != nil }
+
+// TestReauthenticate: one command of a controller is refused when its host is due, all others are
+// served, and so again after the next interval.
+func TestReauthenticate(t *testing.T) {
+	x := newReauthHarness(t)
+	for range 3 {
+		x.w.Advance(everyHour - 3*time.Minute)
+		x.none("before it is due")
+		x.w.Advance(4 * time.Minute)
+		x.ok(x.admin, propertyGetCommand(nvme.PropertyCSTS))
+		x.ok(x.admin, identifyCommand(nvme.CNSController, 0))
+		x.ok(x.io[0], command(nvme.NVMFlush, 1, nil))
+		if !x.refuses(1, nvme.NVMWrite, 0) {
+			t.Fatal("the host is not asked")
+		}
+		x.none("asked")
+		if x.sessionOf(x.io[0]).table != &ioOps {
+			t.Error("commands are looked at although nothing is to be refused")
+		}
+		x.must(x.authenticate(x.admin, testHostSide(t)))
+		x.w.Advance(2 * time.Duration(reauthenticateLimit))
+		x.none("authenticated again")
+	}
+	if x.ended() || strings.Contains(x.log.String(), "authentication failed") {
+		t.Errorf("the host has authenticated: %v", x.admin.Reason)
+	}
+}
+
+// TestReauthenticateNot: a host that does not do so is asked a few times and disconnected after a
+// minute; one that is idle is not.
+func TestReauthenticateNot(t *testing.T) {
+	x := newReauthHarness(t)
+	x.w.Advance(100 * everyHour)
+	if x.ended() {
+		t.Fatal("an idle host is disconnected")
+	}
+	if !x.refuses(0, nvme.NVMRead, 0) {
+		t.Fatal("the host is not asked")
+	}
+	refused := 0
+	for range 59 {
+		x.w.Advance(time.Second)
+		for q := range x.io {
+			if x.refuses(q, nvme.NVMRead, 0) {
+				refused++
+			}
+		}
+	}
+	if refused != 5 || x.ended() {
+		t.Errorf("refused %d times more, ended %v", refused, x.admin.Reason)
+	}
+	x.w.Advance(2 * time.Second)
+	x.until("the controller ends", func() bool {
+		return x.ended() && x.io[0].Reason != nil && x.io[1].Reason != nil
+	})
+	if log := x.log.String(); strings.Count(log, "authentication failed") != 1 ||
+		!strings.Contains(log, "did not authenticate again within 1m0s") {
+		t.Errorf("no line says why:\n%s", log)
+	}
+	if _, failed := x.target.Authentications(); failed != 1 {
+		t.Errorf("%d failures", failed)
+	}
+}
+
+// TestReauthenticateChoice: commands that hosts do not repeat are refused only if no others come,
+// and then the one after them.
+func TestReauthenticateChoice(t *testing.T) {
+	x := newReauthHarness(t)
+	const ahead = nvme.RWLimitedRetry
+	x.w.Advance(everyHour + time.Second)
+	if x.refuses(0, nvme.NVMRead, ahead) {
+		t.Error("what reads ahead is refused at once")
+	}
+	x.w.Advance(time.Duration(reauthenticateStep) + time.Second)
+	if !x.refuses(0, nvme.NVMRead, ahead) {
+		t.Error("a host that reads ahead is not asked")
+	}
+	if x.refuses(1, nvme.NVMRead, ahead) || !x.refuses(1, nvme.NVMRead, 0) {
+		t.Error("the read in place of the one that was refused is not")
+	}
+	x.none("asked")
+
+	compare, write := command(nvme.NVMCompare, 1, make([]byte, 512)),
+		rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
+	compare.SQE.RW().Set(0, 1, 0)
+	x.must(x.authenticate(x.admin, testHostSide(t)))
+	x.w.Advance(everyHour + time.Second)
+	for i, c := range []*fabrictest.Command{compare, write} {
+		c.SQE.SetFlags(psdtSGL<<6 | uint8(i+1))
+	}
+	x.must(x.io[0].Send(compare, write))
+	x.until("the pair completes", func() bool { return compare.Done && write.Done })
+	if !write.CQE.Status().OK() {
+		t.Errorf("a fused command is refused: %v", write.CQE.Status())
+	}
+	if !x.refuses(0, nvme.NVMWrite, 0) {
+		t.Error("the host is not asked")
+	}
+}
+
+// TestReauthenticateChanges: intervals that change, keys that are removed and that have expired,
+// queues that connect meanwhile, and what must not be asked.
+func TestReauthenticateChanges(t *testing.T) {
+	x := newReauthHarness(t)
+	x.w.Advance(30 * time.Minute)
+	x.every(10 * time.Minute)
+	x.w.Advance(time.Second)
+	if !x.refuses(0, nvme.NVMRead, 0) {
+		t.Error("a shorter interval does not count")
+	}
+	x.every(everyHour) // the host has been asked and keeps its time
+	x.every(0)
+	x.w.Advance(10 * everyHour)
+	x.none("no interval")
+	x.every(everyHour)
+	x.w.Advance(time.Second)
+	x.target.SetHostPolicy(testHost, nil)
+	x.w.Advance(10 * everyHour)
+	x.none("a host without a key cannot authenticate")
+	if x.ended() {
+		t.Fatalf("%v", x.admin.Reason)
+	}
+	x.every(everyHour)
+	x.w.Advance(time.Second)
+	cntlid := x.target.Controllers()[0].CNTLID
+	a := (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(3)
+	q, _ := x.connectUnproven(1, a)
+	x.must(x.authenticate(q, testHostSide(t)))
+	x.io = []*fabrictest.Queue{q}
+	if !x.refuses(0, nvme.NVMWrite, 0) {
+		t.Error("a queue that has connected since is not asked")
+	}
+	p := *x.p
+	p.Reauthenticate, p.Until = everyHour, time.Now().Add(-time.Second)
+	x.target.SetHostPolicy(testHost, &p)
+	if err := x.authenticate(x.admin, testHostSide(t)); err == nil {
+		t.Error("a key counts that has expired")
+	}
+	x.until("the controller ends", x.ended)
+	if !strings.Contains(x.log.String(), "the key of the host has expired") {
+		t.Error("the log does not say that the key has expired")
+	}
+
+	x.target.SetHostPolicy(testHost, nil)
+	h := x.connectHost(1) // without authentication
+	x.every(everyHour)
+	x.w.Advance(10 * everyHour)
+	x.io = h.io
+	x.none("the host had no key when it connected")
+}
+
+// TestReauthenticateGenerated: a controller that was created with a generated PSK is asked, too.
+func TestReauthenticateGenerated(t *testing.T) {
+	r, p := authHarness(t, 1)
+	x := &reauthHarness{harness: r, p: p}
+	x.every(everyHour)
+	psk := &auth.TLSPSK{Identity: "generated", Secret: []byte{1}}
+	r.target.generated.add(testHost, psk, p.Keys[0])
+	qi := info(nvme.TransportTCP)
+	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub, Generated: psk.Identity}
+	h := r.connectHostInfo(1, qi)
+	x.admin, x.io = h.admin, h.io
+	x.none("connected")
+	x.w.Advance(everyHour + time.Second)
+	if !x.refuses(0, nvme.NVMWrite, 0) {
+		t.Error("the host is not asked")
+	}
+	x.must(x.authenticate(h.admin, testHostSide(t)))
+	x.w.Advance(2 * time.Duration(reauthenticateLimit))
+	x.none("authenticated again")
+	if x.ended() {
+		t.Errorf("%v", h.admin.Reason)
+	}
+}

@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// authenticationRequired says that a command was refused so that the host authenticates again.
+func authenticationRequired(err error) bool {
+	var st nvme.Status
+	return errors.As(err, &st) && st&^nvme.More == nvme.AuthenticationRequired
+}
+
+// TestReauthenticate: a host reads and writes, and authenticates whenever a command is refused for
+// that, one at a time. Nothing else fails.
+func TestReauthenticate(t *testing.T) {
+	eachTransport(t, func(o *options) { o.reactors = 2 },
+		func(t *testing.T, h *harness, v variant) {
+			ctx := testContext(t)
+			key := newKey(t, 32, 0)
+			h.target.SetHostPolicy(hostNQN, &auth.Policy{
+				Keys: []*auth.Key{key}, Groups: []auth.Group{auth.GroupNull},
+				Reauthenticate: 50 * time.Millisecond,
+			})
+			o := v.hostOptions()
+			o.HostNQN, o.Key = hostNQN, key
+			c, err := host.Connect(ctx, h.transport(v), o)
+			h.must(err)
+			defer c.Close()
+			var queues []*host.Queue
+			for qid := uint16(1); qid <= 2; qid++ {
+				q, err := c.OpenQueue(ctx, qid, 9)
+				h.must(err)
+				defer q.Close()
+				queues = append(queues, q)
+			}
+			b := h.buffer(c, 1024)
+			copy(b, "again")
+			asked := 0
+			retry := func(do func() error) {
+				err := do()
+				for authenticationRequired(err) {
+					asked++
+					h.must(c.Authenticate(ctx))
+					for _, q := range queues {
+						h.must(q.Authenticate(ctx, &o))
+					}
+					err = do()
+				}
+				h.must(err)
+			}
+			for i := 0; asked < 3; i++ {
+				q := queues[i%2]
+				retry(func() error { return q.Write(ctx, 1, 0, 1, b[:512], 0) })
+				retry(func() error { return q.Read(ctx, 1, 0, 1, b[512:]) })
+				if !bytes.Equal(b[:512], b[512:]) {
+					t.Fatal("other data comes back")
+				}
+			}
+			if n := strings.Count(h.log.String(), "host has authenticated"); n != asked+1 {
+				t.Errorf("asked %d times, and authenticated %d times", asked, n)
+			}
+		})
+}
+
+// TestReauthenticateNot: a host that does not is disconnected after a minute, and others stay.
+func TestReauthenticateNot(t *testing.T) {
+	if !full() {
+		t.Skip("it takes a minute: NVMF_TEST_FULL=1 runs it")
+	}
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		ctx := t.Context()
+		other := h.connect(v, func(o *host.Options) { o.HostNQN = hostNQN2 })
+		key := newKey(t, 32, 0)
+		h.target.SetHostPolicy(hostNQN, &auth.Policy{
+			Keys: []*auth.Key{key}, Groups: []auth.Group{auth.GroupNull},
+			Reauthenticate: time.Millisecond,
+		})
+		o := v.hostOptions()
+		o.HostNQN, o.Key, o.KATO = hostNQN, key, 5*time.Second
+		c, err := host.Connect(ctx, h.transport(v), o)
+		h.must(err)
+		defer c.Close()
+		q, err := c.OpenQueue(ctx, 1, 9)
+		h.must(err)
+		defer q.Close()
+		b := h.buffer(c, 512)
+		refused := 0
+		for err = nil; err == nil; {
+			if err = q.Read(ctx, 1, 0, 1, b); authenticationRequired(err) {
+				refused++
+				err = nil
+			}
+		}
+		if refused < 2 || refused > 6 {
+			t.Errorf("%d commands are refused", refused)
+		}
+		if !strings.Contains(h.log.String(), "did not authenticate again within 1m0s") {
+			t.Errorf("no line says why: %v\n%s", err, h.log)
+		}
+		h.ping(other)
+	})
+}
