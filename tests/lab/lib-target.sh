@@ -45,7 +45,8 @@ ours_start() {
     socat -u UNIX-RECV:/run/notify OPEN:/run/notify.log,append,creat &
     wait_for 5 test -S /run/notify
   fi
-  say "target: $(tr '\n' ' ' </run/target.yaml)"
+  # its keys are for nobody's log
+  say "target: $(tr '\n' ' ' </run/target.yaml | sed -E 's/"(DHHC|NVMeTLSkey)-1:[^"]*"/"a key"/g')"
   NOTIFY_SOCKET=/run/notify STATE_DIRECTORY=/run/state \
     ours_exec serve --config /run/target.yaml >>/run/target.log 2>&1 &
   TPID=$!

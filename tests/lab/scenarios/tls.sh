@@ -35,11 +35,15 @@ use() { # KEY IDENTITY [SUBSYSTEM]: the host has this key and no other one
   nvme check-tls-key --keydata="$1" --hostnqn=$HOSTNQN --subsysnqn="${3:-$NQN}" --identity="$2" \
     --insert >/run/inserted
 }
-refused() { # WHAT OPTIONS...
-  local what=$1; shift
+refused() { # WHAT MESSAGE OPTIONS...: MESSAGE, a pattern, is in the log of the host's kernel
+  local what=$1 message=$2; shift 2
+  klog_mark
   if nvme_connect "$@" 2>/tmp/err; then fail "a host $what was accepted"; fi
-  cat /tmp/err; wait_for 10 no_controllers
+  cat /tmp/err
+  klog_has "$message" || { dmesg | tail; fail "the host $what does not say: $message"; }
+  wait_for 10 no_controllers
 }
+HANDSHAKE="queue 0: TLS handshake complete, error" # EACCES
 
 # hears: tlshd has joined the multicast group of the handshakes.
 hears() { awk '$2 == 16 && $4 != "00000000" {found = 1} END {exit !found}' /proc/net/netlink; }
@@ -61,18 +65,17 @@ control() {
   chap=$(nvme gen-dhchap-key --hmac=1 --nqn=$HOSTNQN)
   key=$(nvme gen-tls-key --hmac=1)
   lab_up; target_start
-  use "$key" 1; klog_mark
-  refused "without tlshd" --tls
-  klog_has "failed to start TLS: -3" || fail "the host does not say so"
+  use "$key" 1
+  refused "without tlshd" "failed to start TLS: -3" --tls
   start_tlshd
   for identity in 0 1; do
     use "$key" $identity
     host_connect --nr-io-queues=2 --tls; fio_verify verify --bs=64k --size=1M; host_disconnect
   done
   say "refused"
-  refused "without TLS"
+  refused "without TLS" "queue 0: failed to receive icresp"
   forget
-  refused "without a key" --tls
+  refused "without a key" "no valid PSK found" --tls
   say "discovery"
   use "$key" 1 nqn.2014-08.org.nvmexpress.discovery
   discover --tls >/run/log || fail "nvme discover --tls"
@@ -91,7 +94,7 @@ control() {
   fio_verify verify --bs=64k --size=1M
   nvme reset "/dev/$CTRL"; wait_for 10 ctrl_live
   host_disconnect
-  refused "with a wrong key" --concat \
+  refused "with a wrong key" "qid 0: authentication failed, error" --concat \
     --dhchap-secret="$(nvme gen-dhchap-key --hmac=1 --nqn=$HOSTNQN)"
   target_stop
 }
@@ -109,9 +112,7 @@ done
 KEYS=", tls_key: \"$sha256\""
 lab_up; target_start
 use "$sha256" 1
-klog_mark
-refused "without tlshd" --tls
-klog_has "failed to start TLS: -3" || fail "the host does not say so"
+refused "without tlshd" "failed to start TLS: -3" --tls
 start_tlshd
 combinations=("$sha256 0" "$sha256 1" "$none 0" "$none 1")
 # With a GnuTLS that does not have this, tlshd proves keys of SHA-384 with SHA-256, which RFC 8446
@@ -137,11 +138,11 @@ done
 
 say "refused"
 use "$other" 1
-refused "with a wrong key" --tls
-refused "without TLS"
+refused "with a wrong key" "$HANDSHAKE" --tls
+refused "without TLS" "queue 0: failed to receive icresp"
 log_has "TLS handshake failed" || fail "the log does not say so"
 forget
-refused "without a key" --tls
+refused "without a key" "no valid PSK found" --tls
 
 say "discovery"
 set_keys ", tls_key: \"$sha256\""
@@ -162,7 +163,7 @@ set_keys ", tls_key: \"$other\""
 wait_for 20 load_moved 100
 load_ends
 host_disconnect
-refused "with the key before" --tls
+refused "with the key before" "$HANDSHAKE" --tls
 use "$other" 1
 host_connect --tls; host_disconnect
 
@@ -174,7 +175,7 @@ host_connect; fio_verify verify --bs=64k --size=1M; host_disconnect
 chap=$("$TARGET_BIN" key gen)
 TLS=required
 set_keys ", tls_key: \"$other\", dhchap_key: \"$chap\""
-refused "without DH-HMAC-CHAP" --tls
+refused "without DH-HMAC-CHAP" "qid 0: no key" --tls
 host_connect --tls --dhchap-secret="$chap"; fio_verify verify --bs=64k --size=1M
 host_disconnect
 
@@ -193,9 +194,10 @@ wait_for 20 load_moved 100
 load_ends
 host_disconnect
 klog_check 'resetting controller|no usable path'
-refused "with a wrong key" --concat --dhchap-secret="$("$TARGET_BIN" key gen)"
+refused "with a wrong key" "qid 0: authentication failed, error" --concat \
+  --dhchap-secret="$("$TARGET_BIN" key gen)"
 TLS=off; set_keys ", dhchap_key: \"$chap\""
-refused "where TLS is off" --concat --dhchap-secret="$chap"
+refused "where TLS is off" "qid 0: authentication failed, error" --concat --dhchap-secret="$chap"
 for k in "$sha256" "$sha384" "$none" "$other" "$chap"; do
   if grep -qF -e "${k:20:30}" /run/target.log; then fail "a key is in the log"; fi
 done
