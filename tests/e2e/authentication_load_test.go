@@ -140,6 +140,7 @@ func connectVictim(t *testing.T, addr string) *victim {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = q.Close() })
 	return &victim{t: t, q: q}
 }
 
