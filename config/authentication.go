@@ -112,7 +112,7 @@ func (a *Authentication) keys() []Key {
 			"How long an authentication is good for: then the next read or write of the host is "+
 				"refused once, so that it authenticates again, and it is disconnected unless it "+
 				"does so within a minute. Linux does; not with dm-multipath. Set it when keys "+
-				"that were replaced or removed must end connections, too.").Without("for ever"),
+				"that were replaced or have expired must end connections.").Without("for ever"),
 	}
 }
 

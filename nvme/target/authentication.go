@@ -251,7 +251,7 @@ func (a *authentication) succeeded() {
 		c.logCreated()
 	}
 	if s.qid == 0 {
-		c.authenticated()
+		c.authenticated(0)
 	}
 }
 
@@ -284,6 +284,9 @@ func (a *authentication) refuse(why error) {
 // failed counts and logs a failure. Nothing more is served: the host reads why, and the queue ends.
 func (a *authentication) failed() {
 	s := a.s
+	if !a.running && !s.unproven() { // otherwise one goes on
+		s.startDeadline()
+	}
 	s.requireAuthentication()
 	r := a.chap.Reason()
 	hint := "the keys of host and target differ, or a key of the controller is missing: " +
@@ -354,6 +357,10 @@ func (a *authentication) close() {
 // startDeadline ends the queue unless its host connects, and authenticates if it has to, in time.
 func (s *session) startDeadline() {
 	s.stopDeadline = s.h.after(connectDeadline, func() {
+		if s.auth != nil && s.auth.proven && s.auth.job != nil {
+			s.startDeadline() // the target is late, and the queue in use
+			return
+		}
 		why := errNoConnect
 		if s.auth != nil {
 			why = errUnfinished

@@ -75,6 +75,13 @@ func (p *authPool) failed(host string, from netip.Addr) {
 	p.failures[k] = failureCount{f.n + 1, now}
 }
 
+// late counts a host that has not authenticated again in time, which says nothing of its key.
+func (p *authPool) late() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refused++
+}
+
 // succeeded forgets failures and remembers the address.
 func (p *authPool) succeeded(host string, from netip.Addr) {
 	p.mu.Lock()

@@ -32,7 +32,8 @@ type generatedPSKs struct {
 type generatedPSK struct {
 	auth.TLSPSK
 	key         *auth.Key // with which the host authenticated
-	controllers int       // that were created with it
+	made        time.Time
+	controllers int // that were created with it
 	expire      *time.Timer
 }
 
@@ -49,7 +50,7 @@ func (g *generatedPSKs) add(hostNQN string, psk *auth.TLSPSK, key *auth.Key) {
 			g.remove(hostNQN, o)
 		}
 	}
-	p := &generatedPSK{TLSPSK: *psk, key: key}
+	p := &generatedPSK{TLSPSK: *psk, key: key, made: time.Now()}
 	p.expire = time.AfterFunc(generatedTimeout, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -85,8 +86,17 @@ func (p *generatedPSK) countsIn(policy *auth.Policy) bool {
 	return policy != nil && slices.ContainsFunc(policy.Counting(time.Now()), p.key.Equal)
 }
 
+// age is how long ago the host authenticated, 0 without a PSK.
+func (p *generatedPSK) age() time.Duration {
+	if p == nil {
+		return 0
+	}
+	return time.Since(p.made)
+}
+
 // use notes that a controller was created with a PSK, and release that it has ended. use returns
-// false if the PSK has ended, or does not count any longer.
+// false if the PSK has ended, does not count any longer, or is older than an authentication is good
+// for: a controller that exists may go on, but not be followed by others for ever.
 func (g *generatedPSKs) use(c *controller) bool {
 	identity := generatedIdentity(c.info)
 	if identity == "" {
@@ -94,8 +104,9 @@ func (g *generatedPSKs) use(c *controller) bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	p := g.find(c.hostNQN, identity)
-	if p == nil || !p.countsIn((*c.t.policies.Load())[c.hostNQN]) {
+	p, policy := g.find(c.hostNQN, identity), (*c.t.policies.Load())[c.hostNQN]
+	if p == nil || !p.countsIn(policy) ||
+		policy.Reauthenticate > 0 && p.age() >= policy.Reauthenticate {
 		return false
 	}
 	p.controllers++

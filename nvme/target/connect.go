@@ -251,6 +251,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 		return r
 	}
 	if !s.h.t.generated.use(c) {
+		c.again.stop()
 		sub.remove(c)
 		return generatedEnded(c.calledAs)
 	}
@@ -260,6 +261,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	}
 	if !s.establish(sqe) {
 		s.ctrl, s.table, s.auth = nil, nil, nil
+		c.again.stop()
 		sub.remove(c)
 		return refusal{st: nvme.ConnectControllerBusy}
 	}
@@ -267,7 +269,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	c.startLimit()
 	if c.proven.Load() {
 		c.logCreated()
-		c.authenticated()
+		c.authenticated(c.generated.age())
 	}
 	sub.mu.Lock()
 	o := sub.otherHost(c)

@@ -67,10 +67,10 @@ func (c *controller) reauthenticates() time.Duration {
 	return p.Reauthenticate
 }
 
-// authenticated begins the interval: the host has authenticated on the admin queue, or has
-// connected with the PSK which that has given.
-func (c *controller) authenticated() {
-	c.again.proven, c.again.asked = c.h.loop.Now(), 0
+// authenticated begins the interval: so long ago the host has authenticated on the admin queue, or
+// made the PSK with which it has connected.
+func (c *controller) authenticated(ago time.Duration) {
+	c.again.proven, c.again.asked = c.h.loop.Now()-ago.Nanoseconds(), 0
 	c.scheduleReauthentication()
 }
 
@@ -86,6 +86,9 @@ func (c *controller) scheduleReauthentication() {
 	r.ask.Store(uint32(askNone))
 	r.asked = 0
 	if every > 0 {
+		// Controllers that were created together are due one after the other, up to a tenth
+		// earlier: exchanges take turns, and their records have limits.
+		every -= every / 640 * int64(c.cntlid%64)
 		c.afterReauthentication(max(r.proven+every-c.h.loop.Now(), 0))
 	}
 }
@@ -102,6 +105,7 @@ func (c *controller) checkReauthentication() {
 	waits := reauthenticateStep
 	switch before := asking(r.ask.Load()); {
 	case c.admin.auth != nil && c.admin.auth.running: // which has a deadline of its own
+	case !c.ready.Load(): // disabled, or shut down, see startLimit
 	case r.asked != 0 && now-r.asked >= reauthenticateLimit:
 		c.endUnauthenticated()
 		return
@@ -178,7 +182,10 @@ func (c *controller) commandRefused(at int64) {
 
 // endUnauthenticated ends a controller whose host has not authenticated again.
 func (c *controller) endUnauthenticated() {
-	c.t.auth.failed(c.hostNQN, c.info.Remote.Addr())
+	if c.failed != nil {
+		return
+	}
+	c.t.auth.late()
 	hint := "the host must support it (Linux does), without dm-multipath; or delete reauthenticate"
 	c.peerLog().Warn("authentication failed", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
 		c.hostNQN, "err", errNotAgain, "hint", hint)

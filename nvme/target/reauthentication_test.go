@@ -137,6 +137,9 @@ func TestReauthenticateNot(t *testing.T) {
 	if _, failed := x.target.Authentications(); failed != 1 {
 		t.Errorf("%d failures", failed)
 	}
+	if n := len(x.target.auth.failures); n != 0 {
+		t.Errorf("%d failures delay the next Connect: the host has shown no wrong key", n)
+	}
 }
 
 // TestReauthenticateChoice: commands that hosts do not repeat are refused only if no others come,
@@ -248,4 +251,39 @@ func TestReauthenticateGenerated(t *testing.T) {
 	if x.ended() {
 		t.Errorf("%v", h.admin.Reason)
 	}
+}
+
+// TestReauthenticateStalled: an exchange that cannot succeed does not hold up the end of a queue.
+func TestReauthenticateStalled(t *testing.T) {
+	x := newReauthHarness(t)
+	x.w.Advance(everyHour + time.Second)
+	if !x.refuses(0, nvme.NVMRead, 0) {
+		t.Fatal("the host is not asked")
+	}
+	// There is nothing to read, and no room for the answer; nothing that follows counts.
+	x.status(x.admin, authCommand(nvme.FabricsAuthReceive, make([]byte, 4)), invalidField)
+	x.authSend(x.admin, testHostSide(t).Negotiate(1))
+	x.w.Advance(time.Duration(connectDeadline) + time.Second)
+	x.until("the queue ends", x.ended)
+}
+
+// TestReauthenticateOldPSK: a generated PSK proves for no longer than its exchange.
+func TestReauthenticateOldPSK(t *testing.T) {
+	r, p := authHarness(t, 1)
+	x := &reauthHarness{harness: r, p: p}
+	x.every(everyHour)
+	psk := &auth.TLSPSK{Identity: "generated", Secret: []byte{1}}
+	r.target.generated.add(testHost, psk, p.Keys[0])
+	qi := info(nvme.TransportTCP)
+	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub, Generated: psk.Identity}
+	made := r.target.generated.psks[testHost][0]
+	made.made = time.Now().Add(-everyHour / 2)
+	h := r.connectHostInfo(1, qi)
+	x.admin, x.io = h.admin, h.io
+	x.w.Advance(everyHour/2 + time.Second)
+	if !x.refuses(0, nvme.NVMRead, 0) {
+		t.Error("the interval begins when a controller is created")
+	}
+	made.made = time.Now().Add(-everyHour)
+	r.status(r.dialInfo(0, qi), adminArgs(testSub).command(), connectRefused)
 }
