@@ -71,18 +71,40 @@ func (s *spent) since(old *spent) *spent {
 
 type spending map[kind]*spent
 
-func spendings(list []control.Latency) spending {
+func kindOf(l *control.Latency) kind { return kind{l.Host, l.Subsystem, l.NSID, l.Operation} }
+
+func spendings(list []control.Latency, idle map[kind]bool) spending {
 	all := spending{}
 	for i := range list {
 		l := &list[i]
+		if idle[kindOf(l)] {
+			continue
+		}
 		s := &spent{l.IOs, control.Distribution{}, map[string]float64{}}
 		s.took.Add(l.Buckets)
 		for _, stage := range l.Stages {
 			s.stages[stage.Stage] += stage.MeanSeconds * float64(l.IOs)
 		}
-		all[kind{l.Host, l.Subsystem, l.NSID, l.Operation}] = s
+		all[kindOf(l)] = s
 	}
 	return all
+}
+
+// idleKinds are those of which there were no commands between two looks: most, where there are
+// many.
+func idleKinds(before, now []control.Latency) map[kind]bool {
+	counted := map[kind]uint64{}
+	for i := range before {
+		counted[kindOf(&before[i])] = before[i].IOs
+	}
+	idle := map[kind]bool{}
+	for i := range now {
+		of := kindOf(&now[i])
+		if n, ok := counted[of]; ok && n == now[i].IOs {
+			idle[of] = true
+		}
+	}
+	return idle
 }
 
 // toOthers counts a host among those that are not counted apart.
@@ -103,7 +125,8 @@ func (s spending) toOthers(of kind) {
 // be counted among other hosts since, on one reactor or on all (target.LatencyEntries): so it is
 // compared with theirs.
 func difference(before, now []control.Latency) spending {
-	old, all := spendings(before), spendings(now)
+	idle := idleKinds(before, now)
+	old, all := spendings(before, idle), spendings(now, idle)
 	for of, s := range maps.Clone(old) {
 		if of.host != "" && (all[of] == nil || all[of].commands < s.commands) {
 			old.toOthers(of)

@@ -48,9 +48,9 @@ func TestIdleMany(t *testing.T) {
 
 // wantIdle fails if this process uses more than a share of a CPU in each of several rounds. The
 // first may include leftovers of connecting, such as a garbage collection; on a busy machine, with
-// cold caches, the same work sometimes takes two or three times as long. Where a wake-up is expensive,
-// as in some virtual machines, it may use 2.5 times what bare sockets do: hosts, which wait in system
-// calls as well, are in it.
+// cold caches, the same work sometimes takes two or three times as long. Where a wake-up is
+// expensive, as in some virtual machines, it may use 2.5 times what bare sockets do: hosts, which
+// wait in system calls as well, are in it.
 func wantIdle(t *testing.T, window time.Duration, share float64, bare time.Duration) {
 	t.Helper()
 	const rounds = 8
