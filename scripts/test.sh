@@ -69,9 +69,9 @@ steps=(
   "97|lint|scripts/lint.sh"
   "$packages"
   "86|fuzzing|fuzz_all"
-  "129|tests, costly checks on|go test -v -tags invariants -count=1 ./..."
-  "160|tests, one processor|env GOMAXPROCS=1 go test -p 2 -v -shuffle=on -count=1 $io"
-  "282|tests, race detector, random order|env $once go test -v -race -shuffle=on -count=1 ./..."
+  "129|tests, costly checks on|go test -v -timeout 20m -tags invariants -count=1 ./..."
+  "160|tests, one processor|env GOMAXPROCS=1 go test -timeout 20m -p 2 -v -shuffle=on -count=1 $io"
+  "282|tests, race detector, random order|env $once go test -v -timeout 20m -race -shuffle=on -count=1 ./..."
 )
 lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
 isolation="env NVMF_ISOLATION_SOAK=1 NVMF_ISOLATION_SECONDS=1800 \
