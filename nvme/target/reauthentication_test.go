@@ -229,8 +229,8 @@ func TestReauthenticateChanges(t *testing.T) {
 	x.none("the host had no key when it connected")
 }
 
-// TestReauthenticateGenerated: a controller that was created with a generated PSK is asked, too.
-func TestReauthenticateGenerated(t *testing.T) {
+// newGeneratedHarness returns what a connection has that uses a generated PSK, too.
+func newGeneratedHarness(t *testing.T) (*reauthHarness, fabric.QueueInfo) {
 	r, p := authHarness(t, 1)
 	x := &reauthHarness{harness: r, p: p}
 	x.every(everyHour)
@@ -238,7 +238,13 @@ func TestReauthenticateGenerated(t *testing.T) {
 	r.target.generated.add(testHost, psk, p.Keys[0])
 	qi := info(nvme.TransportTCP)
 	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub, Generated: psk.Identity}
-	h := r.connectHostInfo(1, qi)
+	return x, qi
+}
+
+// TestReauthenticateGenerated: a controller that was created with a generated PSK is asked, too.
+func TestReauthenticateGenerated(t *testing.T) {
+	x, qi := newGeneratedHarness(t)
+	h := x.connectHostInfo(1, qi)
 	x.admin, x.io = h.admin, h.io
 	x.none("connected")
 	x.w.Advance(everyHour + time.Second)
@@ -269,21 +275,15 @@ func TestReauthenticateStalled(t *testing.T) {
 
 // TestReauthenticateOldPSK: a generated PSK proves for no longer than its exchange.
 func TestReauthenticateOldPSK(t *testing.T) {
-	r, p := authHarness(t, 1)
-	x := &reauthHarness{harness: r, p: p}
-	x.every(everyHour)
-	psk := &auth.TLSPSK{Identity: "generated", Secret: []byte{1}}
-	r.target.generated.add(testHost, psk, p.Keys[0])
-	qi := info(nvme.TransportTCP)
-	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub, Generated: psk.Identity}
-	made := r.target.generated.psks[testHost][0]
+	x, qi := newGeneratedHarness(t)
+	made := x.target.generated.psks[testHost][0]
 	made.made = time.Now().Add(-everyHour / 2)
-	h := r.connectHostInfo(1, qi)
+	h := x.connectHostInfo(1, qi)
 	x.admin, x.io = h.admin, h.io
 	x.w.Advance(everyHour/2 + time.Second)
 	if !x.refuses(0, nvme.NVMRead, 0) {
 		t.Error("the interval begins when a controller is created")
 	}
 	made.made = time.Now().Add(-everyHour)
-	r.status(r.dialInfo(0, qi), adminArgs(testSub).command(), connectRefused)
+	x.status(x.dialInfo(0, qi), adminArgs(testSub).command(), connectRefused)
 }
