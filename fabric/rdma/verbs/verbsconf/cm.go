@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -196,7 +197,13 @@ func testReject(t *testing.T, s *Setup) {
 	a.failure(5, verbs.WCWRFlushErr)
 }
 
-// testListenerClosed destroys the listener while a request waits that was not read.
+// siwTimeout is how long soft iWARP waits for the reply to a request (drivers/infiniband/sw/siw/
+// siw_cm.h, MPAREQ_TIMEOUT).
+const siwTimeout = 10 * time.Second
+
+// testListenerClosed destroys the listener while a request waits that was not read. Linux ignores
+// an iWARP request that comes from the driver in the moment in which the listener is destroyed
+// (cm_conn_req_handler of drivers/infiniband/core/iwcm.c), so that its host waits for a reply.
 func testListenerClosed(t *testing.T, s *Setup) {
 	sa := newSide(t, s, s.B)
 	c, err := s.A.NewCM()
@@ -211,7 +218,19 @@ func testListenerClosed(t *testing.T, s *Setup) {
 	a.must(a.id.Connect(params("")), "Connect")
 	a.must(l.Destroy(), "destroy listener")
 	a.must(c.Close(), "close CM")
-	sa.event(verbs.EventRejected)
+	if !a.iwarp() {
+		sa.event(verbs.EventRejected)
+		return
+	}
+	select {
+	case ev := <-sa.events:
+		if ev.Type != verbs.EventRejected && ev.Type != verbs.EventUnreachable {
+			t.Fatalf("event %v (status %d), want %v or %v", ev.Type, ev.Status, verbs.EventRejected,
+				verbs.EventUnreachable)
+		}
+	case <-time.After(siwTimeout + s.Timeout):
+		t.Fatalf("the host heard nothing within %v", siwTimeout+s.Timeout)
+	}
 }
 
 // testDestroyUnread destroys an ID whose events were never read.
