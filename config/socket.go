@@ -16,9 +16,9 @@ func (c *Control) keys() []Key {
 		NewKey("socket", checked(&c.Socket, "absolute path, `auto` or `\"\"`",
 			schema{"pattern": "^(/.*|auto|)$", "maxLength": maxSocket}, validateSocket),
 			"Path of the socket; its directory is made if it is missing. `auto` is "+
-				"`/run/nvmf-target/control.sock`, or of a user `$XDG_RUNTIME_DIR/nvmf-target/"+
-				"control.sock`; `\"\"` is no socket. Set it when several targets run on a "+
-				"machine."),
+				"`control.sock` in `$RUNTIME_DIRECTORY` if that is set, else in "+
+				"`/run/nvmf-target`, or of a user in `$XDG_RUNTIME_DIR/nvmf-target`; `\"\"` is "+
+				"no socket. Set it when several targets run on a machine."),
 		NewKey("mode", fileMode(&c.Mode),
 			"Permissions of the socket: who may open it, may do everything, unless `roles` says "+
 				"otherwise. Set it to `0660` together with `group`."),

@@ -343,8 +343,32 @@ func TestSocketUmask(t *testing.T) {
 }
 
 func TestDefaultSocket(t *testing.T) {
-	t.Setenv("RUNTIME_DIRECTORY", "/run/x")
-	if got := DefaultSocket(); got != "/run/x/control.sock" {
+	dir := t.TempDir()
+	t.Setenv("RUNTIME_DIRECTORY", dir)
+	socket := filepath.Join(dir, "control.sock")
+	if got := DefaultSocket(); got != socket {
 		t.Error(got)
+	}
+	// the directory may be that of another service: a client uses it if the socket is there
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	if got := ClientSocket(); got != systemSocket {
+		t.Error("without a socket:", got)
+	}
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := ClientSocket(); got != systemSocket {
+		t.Error("with a file:", got)
+	}
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Listen(Config{Socket: DefaultSocket(), Mode: 0o600}, testSource(new(feed)), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	if got := ClientSocket(); got != socket {
+		t.Error("with a socket:", got)
 	}
 }

@@ -30,8 +30,8 @@ const (
 // DefaultSocket is where a target of this user serves the control interface: in the directory that
 // the service manager has made for it, or in that of the user. It is "" if there is none.
 func DefaultSocket() string {
-	if dir := os.Getenv("RUNTIME_DIRECTORY"); dir != "" { // systemd.exec(5)
-		return filepath.Join(dir, filepath.Base(systemSocket))
+	if s := serviceSocket(); s != "" {
+		return s
 	}
 	if os.Geteuid() == 0 {
 		return systemSocket
@@ -39,14 +39,26 @@ func DefaultSocket() string {
 	return userSocket()
 }
 
-// ClientSocket is where a client of this user looks for the target.
+// ClientSocket is where a client of this user looks for the target: at the first of these places
+// that has a socket. RUNTIME_DIRECTORY may be that of another service, which runs the client.
 func ClientSocket() string {
-	if s := userSocket(); s != "" && os.Geteuid() != 0 {
-		if _, err := os.Lstat(s); err == nil {
+	list := []string{serviceSocket()}
+	if os.Geteuid() != 0 {
+		list = append(list, userSocket())
+	}
+	for _, s := range list {
+		if info, err := os.Lstat(s); err == nil && info.Mode().Type() == fs.ModeSocket {
 			return s
 		}
 	}
 	return systemSocket
+}
+
+func serviceSocket() string {
+	if dir := os.Getenv("RUNTIME_DIRECTORY"); dir != "" { // systemd.exec(5)
+		return filepath.Join(dir, filepath.Base(systemSocket))
+	}
+	return ""
 }
 
 func userSocket() string {
