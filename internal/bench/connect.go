@@ -82,7 +82,8 @@ func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 	return o, err
 }
 
-// identify sets the names of the host: those of this machine, as nvme-cli does, or random ones.
+// identify sets the names of the host: those of this machine, as nvme-cli does, or random ones. A
+// host identifier is not 0 over fabrics (Base section 5.1.25.1.28): then it is random, too.
 func (c *Connection) identify(o *host.Options) error {
 	own := func(name string) string {
 		b, _ := os.ReadFile(name)
@@ -100,7 +101,7 @@ func (c *Connection) identify(o *host.Options) error {
 		text = cmp.Or(own("/etc/nvme/hostid"), text)
 	}
 	raw, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
-	if err == nil && len(raw) == len(o.HostID) {
+	if err == nil && len(raw) == len(o.HostID) && [16]byte(raw) != [16]byte{} {
 		copy(o.HostID[:], raw)
 	}
 	return nil

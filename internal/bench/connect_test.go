@@ -1,0 +1,29 @@
+package bench
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestIdentify: the host identifier is the UUID of the host NQN, or random without one, and when it
+// is 0, which targets refuse.
+func TestIdentify(t *testing.T) {
+	const zero = "00000000-0000-0000-0000-000000000000"
+	identify := func(nqn string) [16]byte {
+		var o host.Options
+		if err := (&Connection{HostNQN: nqn}).identify(&o); err != nil || o.HostNQN != nqn {
+			t.Errorf("%s: %s, %v", nqn, o.HostNQN, err)
+		}
+		return o.HostID
+	}
+	if id := identify(nvmeUUID + strings.Replace(zero, "0", "1", 1)); id != [16]byte{0x10} {
+		t.Errorf("of a UUID: %x", id)
+	}
+	for _, nqn := range []string{nvmeUUID + zero, "nqn.2026-11.io.example:host"} {
+		if a, b := identify(nqn), identify(nqn); a == [16]byte{} || a == b {
+			t.Errorf("of %s: %x, %x", nqn, a, b)
+		}
+	}
+}
