@@ -233,6 +233,24 @@ func TestPorts(t *testing.T) {
 		before.Ports, now.Ports = tc.before, tc.now
 		expect(t, Load(before, now), tc.want...)
 	}
+	// few are told of only while connections end
+	hosts := []control.Host{
+		{NQN: "a", CNTLID: 1, Transport: "rdma"},
+		{NQN: "a", CNTLID: 2, Transport: "tcp"},
+		{NQN: "a", CNTLID: 3, Transport: "rdma", Discovery: true},
+		{NQN: "b", CNTLID: 1, Transport: "rdma"},
+		{NQN: "b", CNTLID: 4, Transport: "rdma"},
+	}
+	before.Ports = []PortCounter{{"rxe0", "1", "completer_retry_err", 7}}
+	now.Ports = []PortCounter{{"rxe0", "1", "completer_retry_err", 8}}
+	before.Hosts, now.Hosts = hosts, hosts
+	expect(t, Load(before, now))
+	now.Hosts = hosts[3:4]
+	expect(t, Load(before, now), "note: port 1 of rxe0: packets were lost or sent again in the "+
+		"last 5 s: completer_retry_err=1; RDMA controllers that have ended meanwhile: 2 | "+
+		"rdma statistic show")
+	now.Ports = before.Ports
+	expect(t, Load(before, now))
 	for _, name := range congestion { // what is told of before it rises
 		name = name[strings.Index(name, "/")+1:]
 		if !strings.Contains(fmt.Sprint(lostPackets, markedPackets, "port_xmit_wait"), name) {

@@ -21,7 +21,9 @@ var congestion = []string{
 	"hw_counters/local_ack_timeout_err", "hw_counters/rnr_nak_retry_err",
 	"hw_counters/out_of_buffer",
 	"hw_counters/out_of_seq_request", "hw_counters/rcvd_seq_err", "hw_counters/rcvd_rnr_err",
-	"hw_counters/retry_exceeded_err",
+	"hw_counters/completer_retry_err", "hw_counters/retry_exceeded_err",
+	"hw_counters/retry_rnr_exceeded_err", "hw_counters/req_transport_retries_exceeded",
+	"hw_counters/req_rnr_retries_exceeded",
 }
 
 func (m Machine) memlock(t Target) []Finding {
@@ -225,8 +227,9 @@ type PortCounter struct {
 }
 
 const (
-	// leastLost is how many packets a port must have lost to be reported, mostMarked how many
-	// packets per second may be marked, as happens on busy networks that lose none.
+	// leastLost is how many packets a port must have lost to be reported if no connection has ended
+	// meanwhile, mostMarked how many packets per second may be marked, as happens on busy networks
+	// that lose none.
 	leastLost, mostMarked = 10, 100
 )
 
@@ -238,7 +241,8 @@ var (
 		"rnr_nak_retry_err", "out_of_buffer", "port_xmit_discards", "to_retransmits",
 		"seq_err_naks_rcvd", "rnr_naks_rcvd", "missing_resp", "oos_drop_count", "RetransSegs",
 		"tcpRetransSegs", "out_of_seq_request", "rcvd_seq_err", "rcvd_rnr_err",
-		"retry_exceeded_err",
+		"completer_retry_err", "retry_exceeded_err", "retry_rnr_exceeded_err",
+		"req_transport_retries_exceeded", "req_rnr_retries_exceeded", "max_retry_exceeded",
 	}
 	markedPackets = []string{
 		"np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rx_ecn_marked_pkts",
@@ -270,16 +274,22 @@ func (p *period) ports() (list []Finding) {
 			ports[name].marked.add(c.Counter, rise(old, c.Value))
 		}
 	}
+	ended := p.ended()
 	for _, name := range sorted(ports) {
-		if l := &ports[name].lost; l.sum >= leastLost {
-			list = append(list, Finding{
+		if l := &ports[name].lost; l.sum >= leastLost || l.sum > 0 && ended > 0 {
+			f := Finding{
 				Check: "rdma network", Severity: Note,
 				Found: fmt.Sprintf("%s: packets were lost or sent again %s: %s", name, p.within(),
 					strings.Join(l.text, " ")),
 				Why: "All that follows a lost packet is sent again, and commands wait for it.",
 				Fix: "rdma statistic show on both sides: do they rise; cables, PFC or ECN on the " +
 					"port and the switches",
-			})
+			}
+			if ended > 0 {
+				f.Found += fmt.Sprintf("; RDMA controllers that have ended meanwhile: %d", ended)
+				f.Why += " A connection ends when that has happened too often."
+			}
+			list = append(list, f)
 		}
 		if m := &ports[name].marked; float64(m.sum) >= mostMarked*p.seconds() && m.sum > 0 {
 			list = append(list, Finding{
@@ -292,6 +302,26 @@ func (p *period) ports() (list []Finding) {
 		}
 	}
 	return list
+}
+
+// ended is how many controllers over RDMA there are no more: Linux ends all connections of one
+// together when one of them fails.
+func (p *period) ended() (n int) {
+	type controller struct {
+		host, subsystem string
+		cntlid          uint16
+	}
+	now := map[controller]bool{}
+	for _, h := range p.now.Hosts {
+		now[controller{h.NQN, h.Subsystem, h.CNTLID}] = true
+	}
+	for _, h := range p.before.Hosts {
+		if h.Transport == "rdma" && !h.Discovery &&
+			!now[controller{h.NQN, h.Subsystem, h.CNTLID}] {
+			n++
+		}
+	}
+	return n
 }
 
 // risen are counters of a port, and by how much.
