@@ -210,7 +210,8 @@ func (s *state) namespaces(ctx context.Context, src *Source, now *doctor.Sample)
 	}
 }
 
-// hosts puts the queues of each controller together.
+// hosts puts the queues of each controller together. Connections without a Connect command that
+// succeeded are one row, however many there are, so that they take no places of hosts.
 func (s *state) hosts(ctx context.Context, src *Source, now *doctor.Sample) {
 	type name struct {
 		host, nqn string
