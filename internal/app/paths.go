@@ -185,12 +185,12 @@ type portLook struct {
 	found   []metrics.PortCounter
 }
 
-// counters returns nil if a device does not answer.
-func (l *portLook) counters() []metrics.PortCounter {
+// counters returns nil if a device does not answer in time.
+func (l *portLook) counters(timeout time.Duration) []metrics.PortCounter {
 	running := l.begin()
 	select {
 	case <-running:
-	case <-time.After(usageTimeout):
+	case <-time.After(timeout):
 		return nil
 	}
 	l.mu.Lock()

@@ -150,7 +150,7 @@ func TestHungPort(t *testing.T) {
 	var scrapes sync.WaitGroup
 	for range 4 {
 		scrapes.Go(func() {
-			if got := l.counters(); got != nil {
+			if got := l.counters(usageTimeout); got != nil {
 				t.Errorf("%+v", got)
 			}
 		})

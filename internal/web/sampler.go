@@ -90,10 +90,23 @@ type sampler struct {
 }
 
 // past are two earlier looks at the load, the newer one at most half of compared ago.
-type past struct{ older, newer *doctor.Sample }
+type past struct {
+	older, newer *doctor.Sample
+	ports        []doctor.PortCounter // as they were last known
+}
 
-// before returns what now is compared with, nil if it is the first look.
+// before returns what now is compared with, nil if it is the first look. Ports that did not answer
+// in time are taken to be as they were, or else as they are when they first answer.
 func (p *past) before(now *doctor.Sample) *doctor.Sample {
+	if now.Ports == nil {
+		now.Ports = p.ports
+	}
+	p.ports = now.Ports
+	for _, s := range []*doctor.Sample{p.older, p.newer} {
+		if s != nil && s.Ports == nil {
+			s.Ports = now.Ports
+		}
+	}
 	before := cmp.Or(p.older, p.newer)
 	if p.newer == nil || now.Time.Sub(p.newer.Time) >= compared/2 {
 		p.older, p.newer = p.newer, now
