@@ -7,9 +7,6 @@
 # limit: 300
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" != loop ] || skip "needs a network between host and target"
-if [ "$TRANSPORT" != tcp ] && [ -n "$SAMPLE" ]; then
-  skip "over rxe it is left to make soak: connections end again and again, for minutes"
-fi
 NAMESPACES=(1:ram:256MiB)
 copy_function target_config plain_config
 target_config() { plain_config; echo 'web: {listen: "127.0.0.1:9600"}'; }
@@ -18,10 +15,15 @@ case $TRANSPORT in
   tcp)
     digests=(--hdr-digest --data-digest) found='packets to .* again'
     faults=("loss 1%" "duplicate 1%" "delay 2ms reorder 25% 50%" "delay 5ms 2ms" "corrupt 0.1%" "loss 5%")
+    kind=()
     ;;
   *) # an adapter waits for a timeout, or sends everything again, for each packet out of order
     digests=() found='packets were lost or sent again'
     faults=("loss 1%" "duplicate 1%" "delay 5ms")
+    # Writes that fit into their commands: when soft RoCE sends again what waits in a queue, it also
+    # registers memory again, which fails (rxe_reg_fast_mr: it is not free) and ends the connection.
+    # With reads, or larger writes, that is each second, and little is sent in between.
+    kind=(--do_verify=0)
     ;;
 esac
 host_connect "${digests[@]}" --keep-alive-tmo=30 --reconnect-delay=1 --ctrl-loss-tmo=120
@@ -41,13 +43,13 @@ look() {
   wait $!
 }
 NETEM=(netem loss 1%); both tc qdisc add
-load lossy --iodepth=16 --bs=4k --size=8M --time_based --runtime=20
+load lossy --iodepth=16 --bs=4k --size=8M --time_based --runtime=20 "${kind[@]}"
 wait_for 10 load_moved 100
 named() {
   load_goes_on; look
   grep "$found" /run/doctor.log && grep -o "$found in the last [0-9]* s" /run/page.log
 }
-for ((i = 0; i < 4; i++)); do ! named || break; done # connections over rxe may end, and be made again
+for ((i = 0; i < 4; i++)); do ! named || break; done # a busy machine may send little for a while
 [ "$i" -lt 4 ] || fail "the network is not named: $(cat /run/doctor.log /run/page.log)"
 NETEM=(); both tc qdisc del
 load_ends
@@ -64,5 +66,5 @@ wait_for 30 ctrl_live
 host_disconnect
 expected='error recovery|for CQE|keepalive RTT|keep_alive_end_io|I\/O|no usable path|callbacks suppressed'
 # What the host does when it has reconnected fails if the connection ends meanwhile.
-[ "$TRANSPORT" = tcp ] || expected+='|nvme nvme[0-9]+: .* failed \(-?[0-9]+\)'
+[ "$TRANSPORT" = tcp ] || expected+='|nvme nvme[0-9]+: .* failed \((status=0x)?-?[0-9a-f]+\)'
 klog_check "$expected"
