@@ -221,7 +221,7 @@ func (a *authentication) succeeded() {
 	c.t.auth.succeeded(c.hostNQN, s.info.Remote.Addr())
 	psk, key := a.chap.TakePSK()
 	if psk != nil {
-		c.t.generated.add(c.hostNQN, psk, key)
+		c.t.generated.add(c, psk, key)
 	}
 	if s.mustConcatenate {
 		a.logSucceeded(true)

@@ -235,7 +235,7 @@ func newGeneratedHarness(t *testing.T) (*reauthHarness, fabric.QueueInfo) {
 	x := &reauthHarness{harness: r, p: p}
 	x.every(everyHour)
 	psk := &auth.TLSPSK{Identity: "generated", Secret: []byte{1}}
-	r.target.generated.add(testHost, psk, p.Keys[0])
+	r.target.generated.add(&controller{hostNQN: testHost}, psk, p.Keys[0])
 	qi := info(nvme.TransportTCP)
 	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub, Generated: psk.Identity}
 	return x, qi
