@@ -114,6 +114,7 @@ func parse(line string, named bool) error {
 	if c == root && (len(args) == 0 || args[0] != "--version") {
 		return errors.New("no such command")
 	}
+	group := c.HasSubCommands() && !c.HasLocalFlags() // which only shows its commands
 	c.InitDefaultHelpFlag()
 	if err := c.ParseFlags(rest); err != nil {
 		return err
@@ -122,7 +123,7 @@ func parse(line string, named bool) error {
 	if named && len(rest) == 0 {
 		return nil
 	}
-	if !c.Runnable() {
+	if group {
 		return fmt.Errorf("%s has no command %q", c.CommandPath(), rest)
 	}
 	return errors.Join(c.ValidateArgs(rest), c.ValidateFlagGroups(), c.ValidateRequiredFlags())

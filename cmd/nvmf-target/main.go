@@ -144,21 +144,20 @@ func command() *cobra.Command {
 }
 
 func convertCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use: "convert", Short: "Make a configuration from the one of another target",
-		Long: "Make a configuration from the one of another target, on standard output. What has " +
-			"no counterpart is listed at its beginning and on standard error. Nobody reaches " +
-			"more data than before, except where the list says so.",
-	}
-	add := func(use, short string, from func(string, []byte) (*convert.Result, error)) {
-		c.AddCommand(&cobra.Command{
+	from := func(use, short string, parse func(string, []byte) (*convert.Result, error),
+	) *cobra.Command {
+		return &cobra.Command{
 			Use: use, Short: short, Args: cobra.ExactArgs(1),
 			RunE: func(c *cobra.Command, args []string) error {
-				return app.Convert(from, args[0], c.OutOrStdout(), c.ErrOrStderr())
+				return app.Convert(parse, args[0], c.OutOrStdout(), c.ErrOrStderr())
 			},
-		})
+		}
 	}
-	add("nvmet FILE", "Convert what nvmetcli has saved (nvmetcli save FILE)", convert.NVMet)
-	add("spdk FILE", "Convert what SPDK has saved (rpc.py save_config >FILE)", convert.SPDK)
+	c := cli.Group("convert", "Make a configuration from the one of another target",
+		from("nvmet FILE", "Convert what nvmetcli has saved (nvmetcli save FILE)", convert.NVMet),
+		from("spdk FILE", "Convert what SPDK has saved (rpc.py save_config >FILE)", convert.SPDK))
+	c.Long = "Make a configuration from the one of another target, on standard output. What has " +
+		"no counterpart is listed at its beginning and on standard error. Nobody reaches " +
+		"more data than before, except where the list says so."
 	return c
 }

@@ -35,6 +35,13 @@ func TestWhatUsersTry(t *testing.T) {
 		"check -c " + file:   file + ": valid",
 		"check a -c " + file: "the configuration is given twice",
 		"check a b":          "accepts at most 1 arg",
+		"key":                "psk-identity",
+		"key shwo":           "unknown command \"shwo\" for \"nvmf-target key\"",
+		"key show /nowhere":  "open /nowhere: no such file",
+		"convert a":          "unknown command",
+		"namespace a":        "unknown command",
+		"subsystem a":        "unknown command",
+		"host a":             "unknown command",
 		"serve /nowhere":     "open /nowhere: no such file",
 	} {
 		out, err := run(strings.Fields(args)...)

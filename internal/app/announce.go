@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // maxReachable bounds the addresses that a wildcard listener is announced with.
@@ -23,10 +24,11 @@ const maxNamespaces = 32
 // connect.
 type announcement struct {
 	version    string
-	subsystems []string     // NQNs
+	subsystems []config.Subsystem
 	namespaces []*namespace // not pending
 	up         []fabric.Addr
-	waiting    []string // listeners
+	encrypted  map[fabric.Addr]bool // those of up where hosts need TLS
+	waiting    []string             // listeners
 	pending    []*namespace
 }
 
@@ -61,7 +63,7 @@ func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 			n.path())
 	}
 	for _, addr := range a.up {
-		text += connectCommands(addr, a.subsystems, reachable)
+		text += connectCommands(addr, a.encrypted[addr], a.subsystems, reachable)
 	}
 	return text
 }
@@ -77,8 +79,9 @@ func addrs(list []fabric.Addr) string {
 	return strings.Join(names, ", ")
 }
 
-// connectCommands are the nvme-cli commands that connect to every subsystem through addr.
-func connectCommands(addr fabric.Addr, subsystems []string,
+// connectCommands are the nvme-cli commands that connect to every subsystem through addr, with the
+// options that all hosts need there. Over RDMA nobody reaches a subsystem that requires TLS.
+func connectCommands(addr fabric.Addr, encrypted bool, subsystems []config.Subsystem,
 	reachable func(fabric.Addr) []netip.Addr,
 ) string {
 	var b strings.Builder
@@ -87,9 +90,20 @@ func connectCommands(addr fabric.Addr, subsystems []string,
 		ips = reachable(addr)
 	}
 	for _, ip := range ips {
-		for _, nqn := range subsystems {
-			fmt.Fprintf(&b, "  nvme connect -t %s -a %s -s %d -n %s\n", addr.Transport, ip,
-				addr.Port(), shellQuote(nqn))
+		for _, s := range subsystems {
+			tls := encrypted || s.Security&target.SecurityTLS != 0
+			if tls && addr.Transport == nvme.TransportRDMA {
+				continue
+			}
+			fmt.Fprintf(&b, "  nvme connect -t %s -a %s -s %d -n %s", addr.Transport, ip,
+				addr.Port(), shellQuote(s.NQN))
+			if s.Security&target.SecurityAuth != 0 {
+				b.WriteString(" --dhchap-secret=KEY")
+			}
+			if tls {
+				b.WriteString(" --tls")
+			}
+			b.WriteByte('\n')
 		}
 	}
 	return b.String()
@@ -139,20 +153,16 @@ func reachable(addr fabric.Addr) []netip.Addr {
 func (s *Server) announcement() announcement {
 	c := s.current()
 	a := announcement{
-		version: s.opts.Version, subsystems: nqns(c), pending: s.namespaces.waiting(),
+		version: s.opts.Version, subsystems: c.Subsystems, pending: s.namespaces.waiting(),
+		encrypted: map[fabric.Addr]bool{},
 	}
 	a.namespaces = slices.DeleteFunc(all(c), func(n *namespace) bool {
 		return slices.ContainsFunc(a.pending,
 			func(p *namespace) bool { return p.name() == n.name() })
 	})
 	a.up, a.waiting = s.listeners.addrs()
-	return a
-}
-
-// nqns are the names of the subsystems.
-func nqns(c *config.Config) (list []string) {
-	for _, s := range c.Subsystems {
-		list = append(list, s.NQN)
+	for _, addr := range a.up {
+		a.encrypted[addr] = s.listeners.encrypted(addr)
 	}
-	return list
+	return a
 }

@@ -314,6 +314,18 @@ func (ls *listeners) addrs() (up []fabric.Addr, waiting []string) {
 	return up, waiting
 }
 
+// encrypted says whether hosts need TLS at an address of addrs.
+func (ls *listeners) encrypted(addr fabric.Addr) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.ports {
+		if p.open != nil && p.addr == addr {
+			return p.l.TLS == fabric.TLSRequired
+		}
+	}
+	return false
+}
+
 // never says that a listener will not start, however long it is waited for.
 func never(err error) bool { return errors.Is(err, verbs.ErrNotBuilt) }
 

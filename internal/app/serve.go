@@ -56,7 +56,8 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
 		StateFile: stateFile(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
 		ListenerUp: func(a fabric.Addr) {
-			commands := connectCommands(a, nqns(s.current()), reachable)
+			commands := connectCommands(a, s.listeners.encrypted(a), s.current().Subsystems,
+				reachable)
 			say(fmt.Sprintf("now on %s as well:\n%s", a, commands))
 		},
 		NamespaceUp: func(nqn string, nsid uint32) {

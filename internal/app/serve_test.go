@@ -23,6 +23,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -47,18 +48,26 @@ func TestAnnouncement(t *testing.T) {
 	addr := func(tr nvme.TransportType, s string) fabric.Addr {
 		return fabric.Addr{Transport: tr, AddrPort: netip.MustParseAddrPort(s)}
 	}
+	subsystem := func(nqn string, r target.Security) (s config.Subsystem) {
+		s.NQN, s.Security = nqn, r
+		return s
+	}
 	a := announcement{
 		version: "v1.2.3",
-		subsystems: []string{
-			"nqn.2026-11.io.nvmf-target:disk0",
-			"nqn.2026-11.io.nvmf-target:it's $HOME",
+		subsystems: []config.Subsystem{
+			subsystem("nqn.2026-11.io.nvmf-target:disk0", 0),
+			subsystem("nqn.2026-11.io.nvmf-target:it's $HOME", 0),
+			subsystem("nqn.2026-11.io.nvmf-target:key", target.SecurityAuth),
+			subsystem("nqn.2026-11.io.nvmf-target:tls", target.SecurityTLS),
 		},
 		namespaces: slices.Repeat(all(parse(t, "{transport: tcp, address: 127.0.0.1}")), 34),
 		up: []fabric.Addr{
 			addr(nvme.TransportTCP, "0.0.0.0:4420"),
+			addr(nvme.TransportTCP, "192.0.2.1:4422"),
 			addr(nvme.TransportRDMA, "[2001:db8::1]:4421"),
 		},
-		waiting: []string{"rdma 10.0.0.1:4420"},
+		encrypted: map[fabric.Addr]bool{addr(nvme.TransportTCP, "192.0.2.1:4422"): true},
+		waiting:   []string{"rdma 10.0.0.1:4420"},
 	}
 	got := a.text(func(fabric.Addr) []netip.Addr {
 		return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.7")}

@@ -62,6 +62,17 @@ func Commands() []*cobra.Command {
 	}
 }
 
+// Group makes a command that only has others. Without one of them it shows which there are; cobra
+// alone would do that, and succeed, for a mistyped one as well.
+func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs, DisableFlagsInUseLine: true,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(commands...)
+	return c
+}
+
 // options are the flags that all commands have.
 type options struct {
 	socket, output string
@@ -210,14 +221,11 @@ func namespaceCommand() *cobra.Command {
 	pause.Long = "Make the commands for a namespace wait, for instance while its storage is " +
 		"copied: it has nothing to do when this command returns. What waits longer than " +
 		"io_timeout is given up, and hosts try it again."
-	cmd := &cobra.Command{
-		Use: "namespace", Short: "Create, delete, resize, pause and resume a namespace",
-	}
-	cmd.AddCommand(pause, resizeCommand(),
+	return Group("namespace", "Create, delete, resize, pause and resume a namespace",
+		pause, resizeCommand(),
 		namespaceChange("resume", "End a pause", (*control.Client).Resume),
 		createCommand("create SUBSYSTEM_NQN NSID", "Create or change a namespace", 2),
 		deleteCommand("delete SUBSYSTEM_NQN NSID", "Delete a namespace", 2))
-	return cmd
 }
 
 func resizeCommand() *cobra.Command {

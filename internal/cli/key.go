@@ -18,10 +18,6 @@ const maxKeyFile = 4 << 10
 
 // keyCommand makes and checks keys, as "nvme gen-dhchap-key" and "nvme check-dhchap-key" do.
 func keyCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "key",
-		Short: "Make or check a key with which hosts authenticate (DH-HMAC-CHAP), or use TLS",
-	}
 	var length, hash uint8
 	var tls bool
 	gen := &cobra.Command{
@@ -59,13 +55,15 @@ func keyCommand() *cobra.Command {
 		"hash of the transformation: 0 none, 1 SHA-256, 2 SHA-384, 3 SHA-512 (not with --tls)")
 	gen.Flags().BoolVar(&tls, "tls", false, "make a key for TLS, by default with SHA-256")
 	check := &cobra.Command{
-		Use:   "check [FILE]",
-		Short: "Check the key in a file, or on standard input, and say what it is",
-		Args:  cobra.MaximumNArgs(1),
-		RunE:  checkKey,
+		Use:     "check [FILE]",
+		Aliases: []string{"show"},
+		Short:   "Check the key in a file, or on standard input, and say what it is",
+		Args:    cobra.MaximumNArgs(1),
+		RunE:    checkKey,
 	}
-	c.AddCommand(gen, check, identityCommand())
-	return c
+	return Group("key",
+		"Make or check a key with which hosts authenticate (DH-HMAC-CHAP), or use TLS",
+		gen, check, identityCommand())
 }
 
 // identityCommand prints what a keyring must have, as "nvme gen-tls-key" puts it there.

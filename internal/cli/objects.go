@@ -22,14 +22,12 @@ const managedNote = " It is kept in the directory that `managed` of the configur
 	"what stands in the configuration file itself is changed there."
 
 func subsystemCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "subsystem", Short: "Create and delete a subsystem"}
-	remove := deleteCommand("delete SUBSYSTEM_NQN", "Delete a subsystem", 1)
-	cmd.AddCommand(createCommand("create SUBSYSTEM_NQN", "Create or change a subsystem", 1), remove)
-	return cmd
+	return Group("subsystem", "Create and delete a subsystem",
+		createCommand("create SUBSYSTEM_NQN", "Create or change a subsystem", 1),
+		deleteCommand("delete SUBSYSTEM_NQN", "Delete a subsystem", 1))
 }
 
 func hostCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "host", Short: "Allow a host to connect, and end that"}
 	allow := changeCommand("allow SUBSYSTEM_NQN HOST_NQN", "Let a host connect to a subsystem", 2,
 		func(ctx context.Context, c *control.Client, args []string) (control.Plan, error) {
 			return c.Put(ctx, control.Object{Subsystem: args[0], Host: args[1]}, nil)
@@ -39,8 +37,7 @@ func hostCommand() *cobra.Command {
 		func(ctx context.Context, c *control.Client, args []string) (control.Plan, error) {
 			return c.Delete(ctx, control.Object{Subsystem: args[0], Host: args[1]}, false)
 		})
-	cmd.AddCommand(allow, deny)
-	return cmd
+	return Group("host", "Allow a host to connect, and end that", allow, deny)
 }
 
 // changeCommand makes a command that changes an object.
