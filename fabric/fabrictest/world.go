@@ -88,7 +88,10 @@ func (w *World) Until(cond func() bool) error {
 // Advance moves the clock by d, running what becomes due in order, and settles.
 func (w *World) Advance(d time.Duration) {
 	end := w.now + int64(d)
-	for {
+	for fired := 0; ; fired++ {
+		if fired > 1e6 {
+			panic("fabrictest: a timer sets itself again and again at once")
+		}
 		w.Settle()
 		var next *timer
 		for _, r := range w.Reactors {

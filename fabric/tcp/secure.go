@@ -158,6 +158,8 @@ func (q *queue) handshakeFailed(j *handshakeJob) {
 	switch {
 	case errors.Is(j.err, tls.ErrUnknown) && expired != nil && expired(p.HostNQN):
 		hint = "the keys of the host have expired: keys_until"
+	case errors.Is(j.err, tls.ErrUnknown) && p.Generated:
+		hint = "the PSK that the host has generated has ended; the host has to make another one"
 	case errors.Is(j.err, tls.ErrUnknown):
 		hint = "set tls_key of the host, the same on both sides: compare what nvmf-target key " +
 			"psk-identity says"

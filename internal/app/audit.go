@@ -27,10 +27,11 @@ type auditMark struct{ kind, outcome string }
 // audited has the messages of the lines that are records, up to the first ": ". Lines that peers
 // can cause come from a ratelog.Logger.
 var audited = map[string]auditMark{
-	"host has authenticated": {"authentication", "success"},
-	"authentication failed":  {"authentication", "failure"},
-	"host uses TLS":          {"authentication", "success"},
-	"TLS handshake failed":   {"authentication", "failure"},
+	"host has authenticated":      {"authentication", "success"},
+	"authentication failed":       {"authentication", "failure"},
+	"authentication not finished": {"authentication", "failure"},
+	"host uses TLS":               {"authentication", "success"},
+	"TLS handshake failed":        {"authentication", "failure"},
 	"too many failed authentications of this host and address": {"authentication", "failure"},
 	"control connection refused":                               {"authentication", "failure"},
 	"metrics request refused":                                  {"authentication", "failure"},

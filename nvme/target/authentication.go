@@ -221,7 +221,7 @@ func (a *authentication) succeeded() {
 	c.t.auth.succeeded(c.hostNQN, s.info.Remote.Addr())
 	psk, key := a.chap.TakePSK()
 	if psk != nil {
-		c.t.generated.add(c.hostNQN, psk, key)
+		c.t.generated.add(c, psk, key)
 	}
 	if s.mustConcatenate {
 		a.logSucceeded(true)
@@ -307,14 +307,15 @@ func (a *authentication) failed() {
 		hint = "the key of the host has expired: keys_until, or old_keys_until if it is an old one"
 	}
 	s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
-	a.logFailed(r, hint)
+	a.logRefused("authentication failed", r, hint)
 }
 
-// logFailed makes the record of an exchange that has failed, or was not finished.
-func (a *authentication) logFailed(why error, hint string) {
+// logRefused makes the record of an exchange that has failed, or was not finished. Each has a limit
+// of its own, because anybody can begin an exchange and hang up.
+func (a *authentication) logRefused(msg string, why error, hint string) {
 	s := a.s
-	s.h.t.strangerLog.Peer(s.info.Remote).Warn("authentication failed", "subsystem",
-		s.ctrl.sub.nqn, "host", s.ctrl.hostNQN, "qid", s.qid, "err", why.Error(), "hint", hint)
+	s.h.t.strangerLog.Peer(s.info.Remote).Warn(msg, "subsystem", s.ctrl.sub.nqn, "host",
+		s.ctrl.hostNQN, "qid", s.qid, "err", why.Error(), "hint", hint)
 }
 
 // logUnfinished makes the record of an exchange that ends with its queue, or was required and has
@@ -336,7 +337,7 @@ func (a *authentication) logUnfinished() {
 	if why == nil {
 		why = errHungUp
 	}
-	a.logFailed(why, hint)
+	a.logRefused("authentication not finished", why, hint)
 }
 
 // close ends a message that is being processed, and what the queue waits for.

@@ -306,7 +306,7 @@ func TestAuthenticationUnfinished(t *testing.T) {
 		r.w.Advance(2 * time.Second)
 		r.until("the queue ends", func() bool { return admin.Reason != nil })
 	}
-	if n := strings.Count(r.log.String(), "authentication failed"); n != 5 {
+	if n := strings.Count(r.log.String(), "authentication not finished"); n != 5 {
 		t.Errorf("%d of 5 exchanges that were not finished have a line", n)
 	}
 	q, _ := r.connectUnproven(0, adminArgs(testSub))
@@ -326,11 +326,11 @@ func TestAuthenticationRecords(t *testing.T) {
 	}
 	gone, _ := r.connectUnproven(0, adminArgs(testSub))
 	gone.HangUp()
-	lines("a host that does not begin", "authentication failed", 1)
+	lines("a host that does not begin", "authentication not finished", 1)
 	gone, _ = r.connectUnproven(0, adminArgs(testSub))
 	r.authSend(gone, testHostSide(t).Negotiate(1))
 	gone.HangUp()
-	lines("a host that hangs up", "authentication failed", 2)
+	lines("a host that hangs up", "authentication not finished", 2)
 
 	admin, cntlid := r.connectUnproven(0, adminArgs(testSub))
 	r.must(r.authenticate(admin, testHostSide(t)))
@@ -350,10 +350,10 @@ func TestAuthenticationRecords(t *testing.T) {
 	r.authSend(io, testHostSide(t).Negotiate(1))
 	r.w.Advance(time.Duration(connectDeadline) + time.Second)
 	r.until("the I/O queue ends", func() bool { return io.Reason != nil })
-	lines("an I/O queue that stops", "authentication failed", 3)
+	lines("an I/O queue that stops", "authentication not finished", 3)
 	admin.HangUp()
 	same.HangUp()
-	lines("the end of hosts that have authenticated", "authentication failed", 3)
+	lines("the end of hosts that have authenticated", "authentication not finished", 3)
 }
 
 // TestAuthenticationKept: on a queue that serves nothing but concatenation an exchange has its

@@ -3,6 +3,8 @@ package target
 import (
 	"bytes"
 	"errors"
+	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -96,4 +98,30 @@ func TestReauthenticationFails(t *testing.T) {
 	r.until("the queue ends", func() bool { return io.Closed() })
 	r.ok(admin, identifyCommand(nvme.CNSController, 0))
 	r.connectUnproven(0, (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(1))
+}
+
+// TestAuthenticationRecordShares: exchanges that are not finished leave the records of wrong keys
+// their lines, however many addresses they come from.
+func TestAuthenticationRecordShares(t *testing.T) {
+	r, _ := authHarness(t, 1)
+	const begun = 300
+	for i := range begun {
+		from := info(nvme.TransportTCP)
+		from.Remote = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i / 10)}), 1)
+		q := r.dialInfo(0, from)
+		r.ok(q, adminArgs(testSub).command())
+		q.HangUp()
+	}
+	if n := strings.Count(r.log.String(), "authentication not finished"); n == 0 || n == begun {
+		t.Fatalf("%d lines of %d exchanges: nothing is tested", n, begun)
+	}
+	wrong := testHostSide(t)
+	wrong.Key = authKey(t, controllerSecret)
+	admin, _ := r.connectUnproven(0, adminArgs(testSub))
+	if err := r.authenticate(admin, wrong); err == nil {
+		t.Fatal("a wrong key counts")
+	}
+	if !strings.Contains(r.log.String(), `msg="authentication failed"`) {
+		t.Error("a wrong key has no record")
+	}
 }

@@ -18,8 +18,10 @@ import (
 const (
 	// generatedTimeout is how long a generated PSK waits for the host to connect with it.
 	generatedTimeout = 30 * time.Second
-	// maxGenerated is how many of a host wait; then the oldest goes.
-	maxGenerated = 16
+	// maxGenerated is how many of a host wait beside the controllers that have made them.
+	maxGenerated = 64
+	// generatedConnects is how long hosts need to connect: nothing younger makes room.
+	generatedConnects = 10 * time.Second
 )
 
 // generatedPSKs are those that hosts have generated. Any goroutine may use them.
@@ -33,24 +35,21 @@ type generatedPSK struct {
 	auth.TLSPSK
 	key         *auth.Key // with which the host authenticated
 	made        time.Time
-	controllers int // that were created with it
+	maker       *controller // whose queue made it; nil: that has ended, or the PSK was used
+	controllers int         // that were created with it
 	expire      *time.Timer
 }
 
-// add keeps a PSK that a host has generated with a key.
-func (g *generatedPSKs) add(hostNQN string, psk *auth.TLSPSK, key *auth.Key) {
+// add keeps a PSK that the host of a controller has generated with a key. While the controller
+// lives it has one that waits, the last, beside those of the host that have lost theirs.
+func (g *generatedPSKs) add(c *controller, psk *auth.TLSPSK, key *auth.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	waiting := 0
-	for _, o := range slices.Backward(g.psks[hostNQN]) {
-		if o.controllers > 0 {
-			continue
-		}
-		if waiting++; waiting == maxGenerated {
-			g.remove(hostNQN, o)
-		}
+	hostNQN := c.hostNQN
+	if o := g.madeBy(c); o != nil {
+		g.remove(hostNQN, o)
 	}
-	p := &generatedPSK{TLSPSK: *psk, key: key, made: time.Now()}
+	p := &generatedPSK{TLSPSK: *psk, key: key, made: time.Now(), maker: c}
 	p.expire = time.AfterFunc(generatedTimeout, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -59,6 +58,37 @@ func (g *generatedPSKs) add(hostNQN string, psk *auth.TLSPSK, key *auth.Key) {
 		}
 	})
 	g.psks[hostNQN] = append(g.psks[hostNQN], p)
+}
+
+// madeBy returns the PSK that a controller has made and that waits, or nil. The caller holds mu.
+func (g *generatedPSKs) madeBy(c *controller) *generatedPSK {
+	for _, p := range g.psks[c.hostNQN] {
+		if p.maker == c {
+			return p
+		}
+	}
+	return nil
+}
+
+// room says whether another PSK of a host may wait without its controller. The oldest one makes
+// room, unless its host may be connecting with it. The caller holds mu.
+func (g *generatedPSKs) room(hostNQN string) bool {
+	var oldest *generatedPSK
+	waiting := 0
+	for _, p := range slices.Backward(g.psks[hostNQN]) {
+		if p.maker == nil && p.controllers == 0 {
+			waiting++
+			oldest = p
+		}
+	}
+	if waiting < maxGenerated {
+		return true
+	}
+	if time.Since(oldest.made) < generatedConnects {
+		return false
+	}
+	g.remove(hostNQN, oldest)
+	return true
 }
 
 // remove wipes a PSK. The caller holds mu.
@@ -110,14 +140,21 @@ func (g *generatedPSKs) use(c *controller) bool {
 		return false
 	}
 	p.controllers++
+	p.maker = nil
 	c.generated = p
 	return true
 }
 
-// release does nothing for a controller that use has refused.
+// release does nothing for a controller that use has refused, and that has made no PSK.
 func (g *generatedPSKs) release(c *controller) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if p := g.madeBy(c); p != nil {
+		if !g.room(c.hostNQN) {
+			g.remove(c.hostNQN, p)
+		}
+		p.maker = nil
+	}
 	if p := c.generated; p != nil {
 		if p.controllers--; p.controllers == 0 {
 			g.remove(c.hostNQN, p)

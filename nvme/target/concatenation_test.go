@@ -10,56 +10,85 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
+// pskStore is a target whose hosts generate PSKs: "a0", "a1" and so on those of host a.
+type pskStore struct {
+	*Target
+	t   *testing.T
+	key *auth.Key
+}
+
+func newPSKStore(t *testing.T, hosts ...string) *pskStore {
+	x := &pskStore{New(Options{}), t, authKey(t, hostSecret)}
+	for _, nqn := range hosts {
+		x.SetHostPolicy(nqn, &auth.Policy{Keys: []*auth.Key{x.key}})
+	}
+	return x
+}
+
+// with is a controller of a connection with a PSK, plain one of a connection without TLS.
+func (x *pskStore) with(host string, i int) *controller {
+	c := x.plain(host)
+	c.info.TLS = &fabric.TLS{HostNQN: host, Generated: fmt.Sprint(host, i)}
+	return c
+}
+
+func (x *pskStore) plain(host string) *controller {
+	return &controller{t: x.Target, hostNQN: host, info: &fabric.QueueInfo{}}
+}
+
+// make has a controller make a PSK, and leave that of a host whose connection has ended, as Linux
+// does before it connects with it. They return the secret.
+func (x *pskStore) make(c *controller, i int) []byte {
+	p := &auth.TLSPSK{Identity: fmt.Sprint(c.hostNQN, i), Secret: []byte{1, 2, 3}}
+	x.generated.add(c, p, x.key)
+	return p.Secret
+}
+
+func (x *pskStore) leave(host string, i int) []byte {
+	c := x.plain(host)
+	defer x.generated.release(c)
+	return x.make(c, i)
+}
+
+func (x *pskStore) has(host string, i int) bool {
+	return x.GeneratedPSK(host, fmt.Sprint(host, i)) != nil
+}
+
 // TestGeneratedPSKs: what a host has generated and does not use is bounded and ends, and what a
 // controller uses stays as long as that.
 func TestGeneratedPSKs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := New(Options{})
-		g := &target.generated
-		key := authKey(t, hostSecret)
-		for _, nqn := range []string{"a", "b"} {
-			target.SetHostPolicy(nqn, &auth.Policy{Keys: []*auth.Key{key}})
-		}
-		add := func(host string, i int) []byte {
-			p := &auth.TLSPSK{Identity: fmt.Sprint(host, i), Secret: []byte{1, 2, 3}}
-			g.add(host, p, key)
-			return p.Secret
-		}
-		has := func(host string, i int) bool {
-			return target.GeneratedPSK(host, fmt.Sprint(host, i)) != nil
-		}
-		first := add("a", 0)
-		with := func(i int) *controller {
-			tls := &fabric.TLS{HostNQN: "a", Generated: fmt.Sprint("a", i)}
-			return &controller{t: target, hostNQN: "a", info: &fabric.QueueInfo{TLS: tls}}
-		}
-		used, other := with(0), with(0)
+		x := newPSKStore(t, "a", "b")
+		g := &x.generated
+		first := x.leave("a", 0)
+		used, other := x.with("a", 0), x.with("a", 0)
 		if !g.use(used) || !g.use(other) {
 			t.Fatal("a PSK that counts is refused")
 		}
-		second := add("a", 1)
-		add("b", 0)
+		second := x.leave("a", 1)
+		x.leave("b", 0)
+		time.Sleep(generatedConnects)
 		for i := range maxGenerated {
-			add("a", 2+i)
+			x.leave("a", 2+i)
 		}
-		if !has("a", 0) || has("a", 1) || !has("a", 2) || !has("b", 0) || has("b", 1) {
+		if !x.has("a", 0) || x.has("a", 1) || !x.has("a", 2) || !x.has("b", 0) || x.has("b", 1) {
 			t.Error("not only the oldest one that waits has gone")
 		}
 		if first[0] != 1 || second[0] != 0 {
 			t.Error("a PSK is wiped that is in use, or one is not that has gone")
 		}
-		target.GeneratedPSK("a", "a0").Secret[0] = 9
+		x.GeneratedPSK("a", "a0").Secret[0] = 9
 		if first[0] != 1 {
 			t.Error("the secret that is given out is not a copy")
 		}
 		time.Sleep(generatedTimeout + time.Second)
 		synctest.Wait()
-		if !has("a", 0) || has("a", 2) || has("b", 0) || len(g.psks) != 1 {
+		if !x.has("a", 0) || x.has("a", 2) || x.has("b", 0) || len(g.psks) != 1 {
 			t.Error("what nobody uses is left after its time")
 		}
 		g.release(used)
-		refused := with(0)
-		target.SetHostPolicy("a", nil)
+		refused := x.with("a", 0)
+		x.SetHostPolicy("a", nil)
 		if g.use(refused) {
 			t.Error("a PSK is used whose key does not count")
 		}
@@ -70,6 +99,56 @@ func TestGeneratedPSKs(t *testing.T) {
 			t.Error("a PSK is left without its controllers")
 		}
 		g.release(refused) // nothing is left
+	})
+}
+
+// TestGeneratedPSKsAtOnce: however many controllers of a host generate PSKs at once, none goes that
+// the host may just be connecting with.
+func TestGeneratedPSKsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newPSKStore(t, "a")
+		g := &x.generated
+		x.leave("a", 0)
+		var connected []*controller
+		for i := range 2 * maxGenerated { // they authenticate again
+			c := x.with("a", 0)
+			x.make(c, 1000+i)
+			connected = append(connected, c)
+		}
+		if !x.has("a", 0) {
+			t.Fatal("connected hosts evict a PSK that one is connecting with")
+		}
+		replaced := x.make(connected[0], 2000)
+		x.make(connected[0], 2001)
+		if replaced[0] != 0 || x.has("a", 2000) || !x.has("a", 2001) || !x.has("a", 1001) {
+			t.Error("a controller has other PSKs than its last one")
+		}
+		for i := range 2 * maxGenerated {
+			x.leave("a", 1+i)
+		}
+		if n := len(g.psks["a"]); n != maxGenerated+len(connected) {
+			t.Errorf("%d PSKs", n)
+		}
+		if !x.has("a", 0) || !x.has("a", maxGenerated-1) || x.has("a", maxGenerated) {
+			t.Error("PSKs go before a host can have connected with them")
+		}
+		if !g.use(x.with("a", 1)) {
+			t.Fatal("the PSK does not count")
+		}
+		if x.leave("a", 3000); !x.has("a", 3000) {
+			t.Error("one that is used keeps the place of one that waits")
+		}
+
+		for _, c := range connected { // no place is free for theirs
+			g.release(c)
+		}
+		if n := len(g.psks["a"]); n != maxGenerated+1 {
+			t.Errorf("%d PSKs when their controllers have ended", n)
+		}
+		time.Sleep(generatedConnects)
+		if x.leave("a", 3001); !x.has("a", 3001) || x.has("a", 0) || !x.has("a", 2) {
+			t.Error("the oldest does not make room when its host had time to connect")
+		}
 	})
 }
 
@@ -91,7 +170,7 @@ func TestGeneratedPSKsExpire(t *testing.T) {
 			g := &target.generated
 			target.SetHostPolicy("a", p)
 			psk := &auth.TLSPSK{Identity: "a0", Secret: []byte{1, 2, 3}}
-			g.add("a", psk, old)
+			g.add(&controller{hostNQN: "a"}, psk, old)
 			tls := &fabric.TLS{HostNQN: "a", Generated: "a0"}
 			with := func() *controller {
 				return &controller{

@@ -116,8 +116,8 @@ func (c *controller) checkReauthentication() {
 	default:
 		c.askAgain(askAny)
 	}
-	if r.asked != 0 {
-		waits = min(waits, max(r.asked+reauthenticateLimit-now, 1))
+	if left := r.asked + reauthenticateLimit - now; r.asked != 0 && left > 0 {
+		waits = min(waits, left)
 	}
 	c.afterReauthentication(waits)
 }

@@ -2,6 +2,7 @@ package target
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -235,7 +236,7 @@ func newGeneratedHarness(t *testing.T) (*reauthHarness, fabric.QueueInfo) {
 	x := &reauthHarness{harness: r, p: p}
 	x.every(everyHour)
 	psk := &auth.TLSPSK{Identity: "generated", Secret: []byte{1}}
-	r.target.generated.add(testHost, psk, p.Keys[0])
+	r.target.generated.add(&controller{hostNQN: testHost}, psk, p.Keys[0])
 	qi := info(nvme.TransportTCP)
 	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub, Generated: psk.Identity}
 	return x, qi
@@ -286,4 +287,107 @@ func TestReauthenticateOldPSK(t *testing.T) {
 	}
 	made.made = time.Now().Add(-everyHour)
 	x.status(x.dialInfo(0, qi), adminArgs(testSub).command(), connectRefused)
+}
+
+// TestReauthenticateSpread: controllers that were created together are due one after the other,
+// within the last tenth of the interval.
+func TestReauthenticateSpread(t *testing.T) {
+	r, p := authHarness(t, 1)
+	x := &reauthHarness{harness: r, p: p}
+	x.every(everyHour)
+	const controllers, steps = 64, 16
+	for range controllers {
+		q, _ := x.connectUnproven(0, adminArgs(testSub))
+		x.must(x.authenticate(q, testHostSide(t)))
+		x.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	}
+	due := func() (n int) {
+		for _, s := range *x.target.table.Load() {
+			s.each(func(c *controller) {
+				if asking(c.again.ask.Load()) != askNone {
+					n++
+				}
+			})
+		}
+		return n
+	}
+	x.w.Advance(everyHour * 9 / 10)
+	if n := due(); n > 0 {
+		t.Errorf("%d controllers are due more than a tenth too early", n)
+	}
+	before := 0
+	for i := range steps {
+		x.w.Advance(everyHour / 10 / steps)
+		n := due()
+		if n-before != controllers/steps {
+			t.Errorf("%d of %d controllers are due in part %d of %d", n-before, controllers, i, steps)
+		}
+		before = n
+	}
+}
+
+// TestReauthenticateDisabled: a host that disables its controller in place of authenticating has the
+// time of any disabled controller, and a minute is over.
+func TestReauthenticateDisabled(t *testing.T) {
+	x := newReauthHarness(t)
+	x.w.Advance(everyHour)
+	if !x.refuses(0, nvme.NVMRead, 0) {
+		t.Fatal("the host is not asked")
+	}
+	x.ok(x.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)))
+	x.w.Advance(time.Duration(disabledLimit) - time.Second)
+	if x.ended() {
+		t.Fatalf("%v", x.admin.Reason)
+	}
+	x.ok(x.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	x.w.Advance(time.Duration(reauthenticateStep))
+	x.until("the controller ends", x.ended)
+	if !strings.Contains(x.log.String(), "did not authenticate again within 1m0s") {
+		t.Error("no line says why")
+	}
+}
+
+// TestReauthenticateBusy: a queue in use does not end because the target is late with a message,
+// however late that is. When it is not, the host has its time, and no more.
+func TestReauthenticateBusy(t *testing.T) {
+	x := newReauthHarness(t)
+	x.w.Advance(everyHour)
+	if !x.refuses(0, nvme.NVMRead, 0) {
+		t.Fatal("the host is not asked")
+	}
+	release := sync.OnceFunc(occupy(x.target.auth))
+	defer release()
+	h := testHostSide(t)
+	negotiate := authCommand(nvme.FabricsAuthSend, h.Negotiate(7))
+	x.send(x.admin, negotiate)
+	if x.sessionOf(x.admin).auth.job == nil {
+		t.Fatal("no message waits: nothing is tested")
+	}
+	for range 2 * reauthenticateLimit / connectDeadline {
+		x.w.Advance(time.Duration(connectDeadline))
+		x.none("the message waits")
+	}
+	if x.ended() || negotiate.Done {
+		t.Fatalf("the target is late, and the host is disconnected: %v", x.admin.Reason)
+	}
+	release()
+	x.until("the message is processed", func() bool { return negotiate.Done })
+	m, err := h.Challenged(x.authReceive(x.admin))
+	x.must(err)
+	x.authSend(x.admin, m)
+	m, err = h.Succeeded(x.authReceive(x.admin))
+	x.must(err)
+	x.authSend(x.admin, m)
+	x.w.Advance(2 * time.Duration(reauthenticateLimit))
+	x.none("authenticated again")
+
+	again := sync.OnceFunc(occupy(x.target.auth))
+	defer again()
+	negotiate = authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(8))
+	x.send(x.admin, negotiate)
+	x.w.Advance(time.Duration(connectDeadline) * 5 / 2)
+	again()
+	x.until("the message is processed", func() bool { return negotiate.Done })
+	x.w.Advance(time.Duration(connectDeadline))
+	x.until("a host that stops is disconnected", x.ended)
 }

@@ -50,6 +50,8 @@ func TestConcatenation(t *testing.T) {
 		t.Error("other data comes back")
 	}
 
+	replaced, err := c.ReplacePSK(ctx)
+	h.must(err)
 	other, err := c.ReplacePSK(ctx)
 	h.must(err)
 	o.Key = nil // TLS proves who the host is
@@ -64,6 +66,9 @@ func TestConcatenation(t *testing.T) {
 			}
 			return errors.Is(err, host.ErrRefused)
 		}
+	}
+	if !refused(replaced)() || !strings.Contains(h.log.String(), "has generated has ended") {
+		t.Error("a PSK that was replaced counts, or the log does not say that it has ended")
 	}
 	h.until("the PSK ends with its controller", refused(other))
 

@@ -3,11 +3,9 @@ package e2e
 import (
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -31,8 +29,8 @@ func needTLS(t *testing.T) {
 	}
 }
 
-// tlsKey is the key of all hosts of variants with TLS.
-var tlsKey = newTLSKey(auth.SHA256)
+// tlsKey and tlsKey384 are the keys of all hosts of variants with TLS.
+var tlsKey, tlsKey384 = newTLSKey(auth.SHA256), newTLSKey(auth.SHA384)
 
 func newTLSKey(h auth.Hash) *auth.TLSKey {
 	k, err := auth.NewTLSKey(h)
@@ -58,7 +56,7 @@ func tlsPSK(k *auth.TLSKey) func(host, sub string) (*auth.TLSPSK, error) {
 	}
 }
 
-// requireTLS makes all connections use TLS with tlsKey.
+// requireTLS makes all connections use TLS with tlsKey or tlsKey384.
 func requireTLS(c *tcp.Config) {
 	c.TLS = func(uint16) fabric.TLSPolicy { return fabric.TLSRequired }
 	c.PSKs = func(identity []byte) []auth.TLSPSK {
@@ -67,7 +65,8 @@ func requireTLS(c *tcp.Config) {
 			return nil
 		}
 		psks, _ := tlsKey.PSKs(id.HostNQN, id.SubNQN)
-		return slices.DeleteFunc(psks, func(p auth.TLSPSK) bool {
+		other, _ := tlsKey384.PSKs(id.HostNQN, id.SubNQN)
+		return slices.DeleteFunc(append(psks, other...), func(p auth.TLSPSK) bool {
 			return p.Identity != string(identity)
 		})
 	}
@@ -126,6 +125,7 @@ func TestTLSPolicies(t *testing.T) {
 		{"TLS, off", off, tlsPSK(tlsKey), "which is off at this listener"},
 		{"TLS, allowed", allowed, tlsPSK(tlsKey), ""},
 		{"TLS, required", required, tlsPSK(tlsKey), ""},
+		{"SHA-384", required, tlsPSK(tlsKey384), ""},
 		{"another key", required, tlsPSK(newTLSKey(auth.SHA256)), "no key of a host gives the PSK"},
 		{"another key, identity 0", required, all(func(psks []auth.TLSPSK) *auth.TLSPSK {
 			psks[1].Secret = psks[0].Secret
@@ -156,6 +156,13 @@ func TestTLSPolicies(t *testing.T) {
 				h.until("the log says why", func() bool {
 					return strings.Contains(h.log.String(), tc.log)
 				})
+			}
+			cipher := "cipher=TLS_AES_128_GCM_SHA256"
+			if tc.name == "SHA-384" {
+				cipher = "cipher=TLS_AES_256_GCM_SHA384"
+			}
+			if tc.log == "" && tc.psk != nil && !strings.Contains(h.log.String(), cipher) {
+				t.Errorf("the log does not say %q", cipher)
 			}
 			if tc.name == "compat" && !strings.Contains(h.log.String(), "labels=compat") {
 				t.Error("the log does not say which labels the host uses")
@@ -237,67 +244,4 @@ func recordHello(t *testing.T, h *harness) []byte {
 		t.Fatalf("no ClientHello: % x", b[:n])
 	}
 	return b[:n]
-}
-
-// TestTLSOpenSSL: the command of OpenSSL completes a handshake with the target and is answered, and
-// our host one with it.
-func TestTLSOpenSSL(t *testing.T) {
-	needTLS(t)
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip(err)
-	}
-	// s_client takes a PSK for SHA-256 only.
-	key := newTLSKey(auth.SHA256)
-	psks, err := key.PSKs(hostNQN, subNQN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := newHarness(t, options{tcp: func(c *tcp.Config) {
-		requireTLS(c)
-		c.PSKs = func([]byte) []auth.TLSPSK {
-			p, _ := key.PSKs(hostNQN, subNQN)
-			return p
-		}
-	}})
-	args := []string{
-		"-psk", hex.EncodeToString(psks[0].Secret), "-psk_identity", psks[0].Identity, "-tls1_3",
-		"-ciphersuites", "TLS_AES_128_GCM_SHA256",
-	}
-	client := exec.CommandContext(testContext(t), "openssl", append([]string{
-		"s_client", "-connect", h.addrs[nvme.TransportTCP].String(), "-brief",
-	}, args...)...)
-	client.Stdin = strings.NewReader("Q\n")
-	out, err := client.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "TLS_AES_128_GCM_SHA256") {
-		t.Errorf("s_client: %v\n%s", err, out)
-	}
-
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	h.must(err)
-	addr := l.Addr().String()
-	h.must(l.Close())
-	server := exec.CommandContext(testContext(t), "openssl", append([]string{
-		"s_server", "-accept", addr, "-nocert", "-rev",
-	}, args...)...)
-	h.must(server.Start())
-	defer func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	}()
-	h.until("s_server listens", func() bool {
-		c, err := net.Dial("tcp", addr)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err == nil
-	})
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	_, err = host.DialQueue(ctx, host.TCP{
-		Addr: netip.MustParseAddrPort(addr),
-		PSK:  func(string, string) (*auth.TLSPSK, error) { return &psks[0], nil },
-	}, 0, 32, 0)
-	if err == nil || strings.Contains(err.Error(), "TLS handshake") { // it has no ICResp
-		t.Errorf("s_server: %v", err)
-	}
 }

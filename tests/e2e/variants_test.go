@@ -35,8 +35,8 @@ var variants = []variant{
 	{name: "iwarp", isRDMA: true, options: options{iwarp: true}},
 	{name: "tcp tls", tcp: host.TCP{PSK: tlsPSK(tlsKey)}, options: options{tcp: requireTLS}},
 	{
-		name: "tcp tls digests", noFlowControl: true,
-		tcp:     host.TCP{PSK: tlsPSK(tlsKey), HeaderDigest: true, DataDigest: true},
+		name: "tcp tls digests", noFlowControl: true, // TLS_AES_256_GCM_SHA384, too
+		tcp:     host.TCP{PSK: tlsPSK(tlsKey384), HeaderDigest: true, DataDigest: true},
 		options: options{tcp: requireTLS},
 	},
 }

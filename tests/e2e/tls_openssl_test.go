@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// opensslPeer is a command of OpenSSL with a connection whose plain text is that of its pipes.
+type opensslPeer struct {
+	in     io.WriteCloser
+	out    io.Reader
+	errors bytes.Buffer // to be read when it has ended
+	end    func()
+}
+
+// startOpenSSL runs s_client or s_server with a PSK. They take one for SHA-256 only.
+func startOpenSSL(t *testing.T, psk *auth.TLSPSK, args ...string) *opensslPeer {
+	t.Helper()
+	c := exec.CommandContext(testContext(t), "openssl", append(args, "-psk",
+		hex.EncodeToString(psk.Secret), "-psk_identity", psk.Identity, "-tls1_3",
+		"-ciphersuites", "TLS_AES_128_GCM_SHA256")...)
+	p := &opensslPeer{}
+	c.Stderr = &p.errors
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.in, p.out = in, out
+	p.end = sync.OnceFunc(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	t.Cleanup(p.end)
+	return p
+}
+
+// read takes what the other side has sent.
+func (p *opensslPeer) read(t *testing.T, b []byte) {
+	t.Helper()
+	if n, err := io.ReadFull(p.out, b); err != nil {
+		p.end()
+		t.Fatalf("%d of %d bytes: %v\n%s", n, len(b), err, &p.errors)
+	}
+}
+
+func needOpenSSL(t *testing.T) (key *auth.TLSKey, psk *auth.TLSPSK) {
+	t.Helper()
+	needTLS(t)
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip(err)
+	}
+	key = newTLSKey(auth.SHA256)
+	psk, err := tlsPSK(key)("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, psk
+}
+
+// TestTLSOpenSSLClient: the client of OpenSSL connects to the target, which reads and answers its
+// ICReq and its Connect command.
+func TestTLSOpenSSLClient(t *testing.T) {
+	key, psk := needOpenSSL(t)
+	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+		requireTLS(c)
+		c.PSKs = func([]byte) []auth.TLSPSK {
+			p, _ := key.PSKs(hostNQN, subNQN)
+			return p
+		}
+	}})
+	client := startOpenSSL(t, psk, "s_client", "-quiet", "-connect",
+		h.addrs[nvme.TransportTCP].String())
+	_, err := client.in.Write(greeting())
+	h.must(err)
+	var resp pdu.ICResp
+	client.read(t, resp[:])
+	if f := resp.Check(); !f.OK() || resp.Header().Type() != pdu.TypeICResp {
+		t.Errorf("%v: % x", f, resp)
+	}
+	capsule, _ := connectCapsule(true)
+	_, err = client.in.Write(capsule)
+	h.must(err)
+	var connected pdu.CapsuleResp
+	client.read(t, connected[:])
+	if st := connected.CQE().Status(); !st.OK() ||
+		connected.Header().Type() != pdu.TypeCapsuleResp {
+		t.Errorf("%v: % x", st, connected)
+	}
+}
+
+// TestTLSOpenSSLServer: our host connects to the server of OpenSSL, which reads its ICReq, and
+// takes the answer.
+func TestTLSOpenSSLServer(t *testing.T) {
+	_, psk := needOpenSSL(t)
+	h := newHarness(t, options{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	h.must(err)
+	addr := l.Addr().String()
+	h.must(l.Close())
+	server := startOpenSSL(t, psk, "s_server", "-quiet", "-accept", addr, "-nocert")
+	h.until("s_server listens", func() bool {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+	connected := make(chan error, 1)
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	go func() {
+		q, err := host.DialQueue(ctx, host.TCP{
+			Addr: netip.MustParseAddrPort(addr),
+			PSK:  func(string, string) (*auth.TLSPSK, error) { return psk, nil },
+		}, 0, 32, 0)
+		if err == nil {
+			err = q.Close()
+		}
+		connected <- err
+	}()
+	var req pdu.ICReq
+	server.read(t, req[:])
+	if f := req.Check(); !f.OK() || req.Header().Type() != pdu.TypeICReq {
+		t.Errorf("%v: % x", f, req)
+	}
+	var resp pdu.ICResp
+	resp.Set(&pdu.Params{MaxH2CData: 4096})
+	_, err = server.in.Write(resp[:])
+	h.must(err)
+	if err := <-connected; err != nil {
+		t.Errorf("the host: %v", err)
+	}
+}
