@@ -320,14 +320,15 @@ func TestReauthenticateSpread(t *testing.T) {
 		x.w.Advance(everyHour / 10 / steps)
 		n := due()
 		if n-before != controllers/steps {
-			t.Errorf("%d of %d controllers are due in part %d of %d", n-before, controllers, i, steps)
+			t.Errorf("%d of %d controllers are due in part %d of %d", n-before, controllers, i,
+				steps)
 		}
 		before = n
 	}
 }
 
-// TestReauthenticateDisabled: a host that disables its controller in place of authenticating has the
-// time of any disabled controller, and a minute is over.
+// TestReauthenticateDisabled: a host that disables its controller in place of authenticating has
+// the time of any disabled controller, and a minute is over.
 func TestReauthenticateDisabled(t *testing.T) {
 	x := newReauthHarness(t)
 	x.w.Advance(everyHour)
