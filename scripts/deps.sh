@@ -72,10 +72,10 @@ apt_install bash ca-certificates curl gcc git libc6-dev make pkg-config libibver
 case ${1:-build} in
   build) ;;
   package) apt_install apparmor dpkg-dev jq mmdebstrap rpm runc ;;
-  unit) apt_install apparmor dpkg-dev jq rpm shellcheck; fetch_promtool ;;
+  unit) apt_install apparmor dpkg-dev jq openssl rpm shellcheck; fetch_promtool ;;
   demo) tests/lab/install.sh demo ;;
   test)
-    apt_install apparmor chromium-headless-shell dpkg-dev rpm shellcheck tshark
+    apt_install apparmor chromium-headless-shell dpkg-dev openssl rpm shellcheck tshark
     fetch_promtool; tests/lab/install.sh ;;
   *) die "usage: deps.sh [build|package|unit|demo|test]" ;;
 esac

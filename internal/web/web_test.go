@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -387,45 +386,6 @@ func TestErrorsInOrder(t *testing.T) {
 		if list := findings(s); !strings.Contains(list[2].Text, "(c)") ||
 			!strings.Contains(list[7].Text, "(reactors)") {
 			t.Fatalf("%v", list)
-		}
-	}
-}
-
-// TestPast: a state is compared with one that is 30 to 60 s older, as soon as there is one.
-func TestPast(t *testing.T) {
-	var p past
-	start := time.Now()
-	if p.before(&doctor.Sample{Time: start}) != nil {
-		t.Error("the first state has a past")
-	}
-	for at := every; at < 10*compared; at += every {
-		old := p.before(&doctor.Sample{Time: start.Add(at)})
-		if d := start.Add(at).Sub(old.Time); d > compared || d < min(at, compared/2) {
-			t.Errorf("after %v the past is %v ago", at, d)
-		}
-	}
-}
-
-// TestSlowPorts: ports that do not answer a look in time are compared with another.
-func TestSlowPorts(t *testing.T) {
-	at := func(n uint64) []doctor.PortCounter {
-		return []doctor.PortCounter{{Device: "rxe0", Port: "1", Counter: "rcvd_seq_err", Value: n}}
-	}
-	var p past
-	start := time.Now()
-	for i, tc := range []struct {
-		found, before, now []doctor.PortCounter
-	}{
-		{nil, nil, nil},
-		{at(5), at(5), at(5)},
-		{nil, at(5), at(5)},
-		{at(25), at(5), at(25)},
-	} {
-		now := &doctor.Sample{Time: start.Add(time.Duration(i) * every), Ports: tc.found}
-		before := p.before(now)
-		if before != nil && !slices.Equal(before.Ports, tc.before) ||
-			!slices.Equal(now.Ports, tc.now) {
-			t.Errorf("look %d: %+v, %+v", i, before, now)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func needOpenSSL(t *testing.T) (key *auth.TLSKey, psk *auth.TLSPSK) {
 	t.Helper()
 	needTLS(t)
 	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip(err)
+		t.Skipf("needs the command of OpenSSL, which scripts/deps.sh test installs: %v", err)
 	}
 	key = newTLSKey(auth.SHA256)
 	psk, err := tlsPSK(key)("", "")
