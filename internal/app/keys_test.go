@@ -447,9 +447,9 @@ func TestTLSKeys(t *testing.T) {
 	reload(", tls_key_file: "+secret+", keys_until: 2001-01-01", "required", 1)
 	has(fabric.TLSRequired)
 	works(keys[2], false)
-	if !strings.Contains(log.String(), "the keys of the host have expired: keys_until") {
-		t.Error("the log does not say that the keys have expired")
-	}
+	eventually(t, "the log says that the keys have expired", func() bool {
+		return strings.Contains(log.String(), "the keys of the host have expired: keys_until")
+	})
 	reload(", tls_key_file: "+secret, "required", 1)
 	has(fabric.TLSRequired, keys[2])
 	works(keys[0], false)
@@ -463,7 +463,12 @@ func TestTLSKeys(t *testing.T) {
 			t.Errorf("a change has disconnected a host: %v", err)
 		}
 	}
-	if u := s.transports[nvme.TransportTCP].Usage(); u.Handshakes != 4 || u.FailedHandshakes != 3 {
+	var u fabric.Usage
+	eventually(t, "handshakes are counted", func() bool {
+		u = s.transports[nvme.TransportTCP].Usage()
+		return u.Handshakes+u.FailedHandshakes >= 7
+	})
+	if u.Handshakes != 4 || u.FailedHandshakes != 3 {
 		t.Errorf("%d handshakes, %d failed", u.Handshakes, u.FailedHandshakes)
 	}
 	for _, identity := range []string{"", "x", "NVMe0R01 a b"} {
@@ -495,6 +500,16 @@ func TestTLSKeys(t *testing.T) {
 	for _, k := range keys {
 		if all := out.String() + log.String(); shows(t, all, k) {
 			t.Error("a key shows: ", all)
+		}
+	}
+}
+
+// eventually waits for what the server does after it has answered.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(testTimeout); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", testTimeout, what)
 		}
 	}
 }
