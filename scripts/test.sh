@@ -4,8 +4,8 @@
 # tests/isolation for an hour with its strict bound, tests/live with 2000 configurations, all of
 # scripts/package-test.sh, and the long matrices of the lab in full, of which "all" has a sample
 # (tests/lab/README.md). Every step runs, whatever failed before. At the end come the skipped tests
-# with their reasons, and the number of tests and steps. NVMF_TEST_LOG keeps the output of every
-# step in a directory; otherwise only that of failures is shown.
+# with their reasons, the last lines of failed tests, and the number of tests. NVMF_TEST_LOG keeps
+# the output of every step in a directory; otherwise only that of failures is shown.
 set -uo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -118,6 +118,7 @@ run() {
   else
     grep -Ev '^(=== (RUN|PAUSE|CONT|NAME)|\s*--- (PASS|SKIP)|PASS$|lab: .* (passed|is left))' "$log"
     steps_failed+=("$name")
+    failures "$log" >>"$logs/failures"
     grep -qE '^\s*--- FAIL' "$log" || failed=$((failed + 1))
   fi
   passed=$((passed + $(grep -cE '^\s*--- PASS' "$log")))
@@ -133,8 +134,29 @@ skips() {
     /^ +[a-z0-9_]+\.go:[0-9]+: / { reason[test] = $0; sub(/^ +[^ ]+ /, "", reason[test]) }
     /^ *--- SKIP: / { print $3 "|" reason[$3] "|" step; reason[$3] = "" }' "$2"
 }
+# failures LOG: prints what every failed test has said last, and of a scenario what it has failed
+# at; without failed tests the end of the log.
+failures() {
+  awk '
+    { line = substr($0, 1, 160) }
+    /^=== (RUN|NAME|CONT)/ { test = $3; next }
+    /^ *--- FAIL: / { failed[++n] = $3; next }
+    /^ *--- |^(ok|PASS|FAIL|exit status)/ { next }
+    /^ *FAIL: / { cause[test] = cause[test] line "\n" }
+    { said[test, ++lines[test]] = line; all[++count] = line }
+    END {
+      for (i = 1; i <= n; i++) {
+        t = failed[i]
+        print t
+        printf "%s", cause[t]
+        for (j = lines[t] - 7; j <= lines[t]; j++) if (j > 0) print said[t, j]
+      }
+      if (!n) for (j = count - 7; j <= count; j++) if (j > 0) print all[j]
+    }' "$1" | sed '/^ *$/d; s/^/    /'
+}
 
 : >"$logs/skipped"
+: >"$logs/failures"
 left=0
 for s in "${steps[@]}"; do left=$((left + $(expected "$s"))); done
 n=0
@@ -153,6 +175,10 @@ if [ -s "$logs/skipped" ]; then
 fi
 echo "==> keys in the output"
 scripts/leaked-keys.sh "$NVMF_TEST_KEYS" "$logs"/*.log || steps_failed+=("keys in the output")
+if [ -s "$logs/failures" ]; then
+  echo "==> what failed"
+  cat "$logs/failures"
+fi
 [ ${#steps_failed[@]} = 0 ] || printf 'failed: %s\n' "${steps_failed[@]}"
 echo "$passed passed, $failed failed, $(cut -d'|' -f1,2 "$logs/skipped" | sort -u | wc -l) skipped"
 [ ${#steps_failed[@]} = 0 ]

@@ -264,7 +264,8 @@ func TestNoAllocationsAtLimit(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := newHarness(t, options{})
 			h.setLimits(limitsOf{
-				namespace: target.Limits{IOPS: tc.rate}, subsystem: target.Limits{Bandwidth: 1 << 50},
+				namespace: target.Limits{IOPS: tc.rate},
+				subsystem: target.Limits{Bandwidth: 1 << 50},
 			})
 			c := h.connect(plain[0])
 			q := h.open(c, 1, 33)
