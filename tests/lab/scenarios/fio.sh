@@ -1,7 +1,7 @@
 # fio writes with checksums and reads back, at depths 1, 32 and 128, from 512 bytes to 1 MiB, then
 # from 4 jobs over 4 queues. A sample has three of the twelve combinations of depth and size.
 # variants: rxe siw tcp
-# sample: 2
+# sample: 1
 # cpus: 4
 # limit: 400
 . "$LAB_DIR/lib.sh"

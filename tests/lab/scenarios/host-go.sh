@@ -2,7 +2,7 @@
 # mixed I/O at depths 128 and 1024 and on 16 queues, fused pairs, resets; then the same with a
 # shared receive queue that has fewer receives than the queues may send commands.
 # variants: rxe rxe6 siw siw6
-# sample: 2
+# sample: 1
 # go-test: ./tests/lab/hostgo
 # limit: 300
 TOPOLOGY=loop

@@ -1,7 +1,7 @@
 # The target is killed while fio writes and verifies a file namespace, and started again: the host
 # reconnects, fio sees no error, and the data is intact.
 # variants: rxe siw tcp
-# sample: 2
+# sample: 1
 # cpus: 2
 # limit: 400
 . "$LAB_DIR/lib.sh"
