@@ -147,7 +147,8 @@ func TestManyInterfaces(t *testing.T) {
 	}
 	var s State
 	d, err := time.Hour, error(nil)
-	for try := 0; try < 5 && d > 200*time.Millisecond; try++ { // the machine may be busy
+	end := time.Now().Add(20 * time.Second) // the machine may be busy
+	for d > 200*time.Millisecond && time.Now().Before(end) {
 		begin := time.Now()
 		s, err = Linux().Read()
 		d = min(d, time.Since(begin))

@@ -240,7 +240,7 @@ func TestStalledReader(t *testing.T) {
 		return []control.Subsystem{{Hosts: make([]string, 5000)}}
 	}
 	s := serve(t, Config{}, src)
-	s.patient = 200 * time.Millisecond
+	s.patient = 2 * time.Second // the one that reads may be late as well
 	for range maxStreams - 1 {
 		c, err := net.Dial("tcp", s.Addr().String())
 		if err != nil {

@@ -4,7 +4,7 @@
 #   # variants: rxe tcp ...   its transports; the first one is the default
 #   # sample: 1               how many of them "make test" runs, chosen by a seed; all without it
 #   # cpus: 1                 CPUs of the kernel
-#   # limit: 180              seconds, 180 by default: six times what a quiet machine takes
+#   # limit: 300              seconds, 240 by default: six times what a quiet machine takes
 #   # go-test: ./package      its test binary is built and given to the scenario as $TEST_BIN
 #   # cc: DIR                 a program of its C files, given to the scenario as $CULPRIT_BIN
 #   # kernel: NAME=VALUE      a parameter of the kernel
@@ -48,5 +48,5 @@ fi
 # siw's transmit thread can crash a kernel of several CPUs when a user-space queue pair fills its
 # socket.
 case $variant in siw*) cpus=1 ;; esac
-"$lab/boot.sh" -c "${cpus:-1}" -t "${limit:-180}" ${NVMF_LAB_OUT:+-o "$NVMF_LAB_OUT"} "$script" \
+"$lab/boot.sh" -c "${cpus:-1}" -t "${limit:-240}" ${NVMF_LAB_OUT:+-o "$NVMF_LAB_OUT"} "$script" \
   TRANSPORT="$variant" ${parameter:+"$parameter"} "$@"

@@ -3,7 +3,7 @@
 # cut. The host sees no error.
 # variants: tcp rxe
 # sample: 1
-# limit: 300
+# limit: 420
 . "$LAB_DIR/lib.sh"
 [ "$TARGET" = ours ] || skip "the states are set by our commands"
 NAMESPACES=(1:ram:64MiB)

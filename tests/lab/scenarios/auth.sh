@@ -6,7 +6,7 @@
 # variants: rxe siw tcp
 # sample: 1
 # cpus: 2
-# limit: 600
+# limit: 900
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 ALLOWED=$HOSTNQN

@@ -5,7 +5,7 @@
 # variants: tcp rxe
 # sample: 1
 # cpus: 2
-# limit: 300
+# limit: 480
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" != loop ] || skip "needs a network between host and target"
 NAMESPACES=(1:ram:256MiB)

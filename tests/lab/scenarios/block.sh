@@ -4,7 +4,7 @@
 # variants: rxe tcp
 # sample: 1
 # go-test: ./backend/block
-# limit: 360
+# limit: 720
 . "$LAB_DIR/lib.sh"
 need losetup dmsetup blkdiscard
 disk_up

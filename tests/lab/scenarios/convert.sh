@@ -5,7 +5,7 @@
 # variants: tcp rxe
 # sample: 1
 # cpus: 2
-# limit: 240
+# limit: 540
 # unpack: nvmetcli python3-configshell-fb python3-pyparsing
 TOPOLOGY=wire # that of nvmet
 . "$LAB_DIR/lib.sh"

@@ -1,6 +1,7 @@
 # 64 times: connect, read, disconnect. Afterwards the target holds the same objects as before.
 # variants: rxe siw tcp
 # sample: 1
+# limit: 640
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 lab_up; target_start

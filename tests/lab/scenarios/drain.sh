@@ -3,6 +3,7 @@
 # itself after undrain.
 # variants: tcp rxe
 # sample: 1
+# limit: 360
 . "$LAB_DIR/lib.sh"
 [ "$TARGET" = ours ] || skip "the kernel's target cannot drain a port"
 NAMESPACES=(1:ram:64MiB)

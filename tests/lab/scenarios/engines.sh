@@ -5,7 +5,7 @@
 # variants: tcp rxe
 # sample: 1
 # go-test: ./backend/block
-# limit: 400
+# limit: 720
 . "$LAB_DIR/lib.sh"
 node=$(null_disk poll size=128 memory_backed=1 blocksize=4096 discard=1 submit_queues=1 \
   poll_queues=1)

@@ -1,6 +1,7 @@
 # ext4 and xfs: made, mounted, filled, checked, and the files are the same after a new connection.
 # variants: rxe siw tcp
 # sample: 1
+# limit: 400
 . "$LAB_DIR/lib.sh"
 disk_up
 NAMESPACES=(1:ram:512MiB 2:file:512MiB:/run/disk/2.img:4096)

@@ -3,7 +3,7 @@
 # variants: rxe siw tcp
 # sample: 1
 # cpus: 4
-# limit: 400
+# limit: 640
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:512MiB)
 lab_up; target_start

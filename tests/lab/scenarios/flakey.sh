@@ -4,6 +4,7 @@
 # namespace is not affected.
 # variants: tcp rxe
 # sample: 1
+# limit: 360
 . "$LAB_DIR/lib.sh"
 need dmsetup losetup
 disk_up

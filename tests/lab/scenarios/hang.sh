@@ -4,7 +4,7 @@
 # verifies. All of it once more with io_uring forbidden, where threads hang in the kernel.
 # variants: tcp rxe
 # sample: 1
-# limit: 470
+# limit: 560
 . "$LAB_DIR/lib.sh"
 need dmsetup
 disk_up

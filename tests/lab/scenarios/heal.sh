@@ -2,7 +2,7 @@
 # command, the discovery log shows what there is, with the same port IDs, and fio sees no error.
 # variants: rxe siw tcp
 # sample: 1
-# limit: 400
+# limit: 560
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" = two ] || skip "needs a network between host and target"
 safe=$(null_disk safe size=64 memory_backed=1 blocksize=512)

@@ -4,7 +4,7 @@
 # variants: rxe rxe6 siw siw6
 # sample: 1
 # go-test: ./tests/lab/hostgo
-# limit: 300
+# limit: 480
 TOPOLOGY=loop
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)

@@ -2,7 +2,7 @@
 # its CPU time, it stands still, and it is away for longer than the host waits.
 # variants: rxe siw tcp
 # sample: 1
-# limit: 400
+# limit: 450
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 lab_up; target_start

@@ -6,7 +6,7 @@
 # variants: tcp rxe
 # sample: 1
 # go-test: ./tests/lab/crash
-# limit: 400
+# limit: 450
 . "$LAB_DIR/lib.sh"
 need dmsetup
 mib=24

@@ -2,7 +2,7 @@
 # gets LBA Out of Range behind the new end, never anything else. The data verifies throughout.
 # variants: tcp rxe
 # sample: 1
-# limit: 310
+# limit: 640
 . "$LAB_DIR/lib.sh"
 need losetup dmsetup
 disk_up

@@ -5,7 +5,7 @@
 # variants: tcp
 # drives: yes
 # cpus: 2
-# limit: 400
+# limit: 500
 . "$LAB_DIR/lib.sh"
 need smartctl sg_logs sg_wr_mode setpriv
 modprobe -a nvme ahci sd_mod virtio_scsi

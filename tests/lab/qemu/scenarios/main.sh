@@ -2,7 +2,7 @@
 # a file system.
 # variants: rxe
 # cpus: 2
-# limit: 360
+# limit: 540
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:256MiB)
 TARGET_LISTENERS=tcp/10.0.0.1/4421

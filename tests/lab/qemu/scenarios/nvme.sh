@@ -5,7 +5,7 @@
 # nvme: yes
 # go-test: ./backend/nvmedrive
 # cpus: 2
-# limit: 900
+# limit: 1340
 . "$LAB_DIR/lib.sh"
 need blkdiscard setpriv
 modprobe nvme

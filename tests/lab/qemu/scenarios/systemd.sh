@@ -7,7 +7,7 @@
 # init: systemd
 # nvme: yes
 # cpus: 2
-# limit: 710
+# limit: 1200
 . "$LAB_DIR/lib.sh"
 P=/run/out/packaging
 # journal WORD: the unit's journal has it. Another process writes it, so wait for it.

@@ -5,7 +5,7 @@
 # init: systemd
 # packages: yes
 # cpus: 2
-# limit: 710
+# limit: 1440
 . "$LAB_DIR/lib.sh"
 C=/etc/nvmf-target/nvmf-target.yaml D=/var/lib/nvmf-target
 property() { systemctl show --value -p "$1" nvmf-target; }
