@@ -357,12 +357,7 @@ func TestAuditFullDisk(t *testing.T) {
 	}
 	await := func(text string) {
 		t.Helper()
-		for end := time.Now().Add(testTimeout); !strings.Contains(out.String(), text); {
-			if time.Now().After(end) {
-				t.Fatalf("no line says %q", text)
-			}
-			time.Sleep(time.Millisecond)
-		}
+		eventually(t, text, func() bool { return strings.Contains(out.String(), text) })
 	}
 	await("audit records cannot be written")
 	if err := os.Remove(filler); err != nil {

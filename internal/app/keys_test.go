@@ -504,16 +504,6 @@ func TestTLSKeys(t *testing.T) {
 	}
 }
 
-// eventually waits for what the server does after it has answered.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testTimeout); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", testTimeout, what)
-		}
-	}
-}
-
 // TestGuardSecrets: with any secret in the configuration the process leaves no core file.
 func TestGuardSecrets(t *testing.T) {
 	key, err := auth.NewKey(32, auth.NoHash)

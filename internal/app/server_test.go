@@ -186,6 +186,16 @@ func TestUnavailableWaitServesTheRestAndComesUp(t *testing.T) {
 	writeAndRead(t, host.TCP{Addr: taken.AddrPort()})
 }
 
+// eventually waits for what the server does after it has answered.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(testTimeout); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", testTimeout, what)
+		}
+	}
+}
+
 func waitUp(t *testing.T, up <-chan fabric.Addr) {
 	t.Helper()
 	select {

@@ -60,14 +60,7 @@ func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 	if soak {
 		window = 30 * time.Second
 	}
-	for round, attempt := uint64(0), 1; ; round++ {
-		if !time.Now().Before(end) {
-			if soak || attempt == attempts || all.quick(false) == nil {
-				break
-			}
-			t.Log(&all)
-			attempt, all, end = attempt+1, outcome{}, time.Now().Add(duration(t))
-		}
+	for round := uint64(0); time.Now().Before(end); round++ {
 		took, o := together(victims, window/4)
 		quiet.add(took)
 		o.keepAlives = nil
