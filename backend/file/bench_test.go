@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 const benchSize = 256 << 20
@@ -106,10 +107,7 @@ const ofFio = 0.9
 // and does not fail, because other load on the machine counts. $NVMF_BENCH_DIR is where the file is
 // made.
 func BenchmarkAgainstFio(b *testing.B) {
-	fio, err := exec.LookPath("fio")
-	if err != nil {
-		b.Skip("fio is not installed")
-	}
+	fio := testutil.Program(b, "scripts/deps.sh test installs it", "fio")
 	dir := os.Getenv("NVMF_BENCH_DIR")
 	if dir == "" {
 		dir = b.TempDir()

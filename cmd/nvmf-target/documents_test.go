@@ -15,6 +15,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // pages calls fn with each page for users.
@@ -274,10 +275,7 @@ func TestJobFiles(t *testing.T) {
 	if err != nil || len(files) < 5 {
 		t.Fatal("no job files: ", files, err)
 	}
-	fio, err := exec.LookPath("fio")
-	if err != nil {
-		t.Skip("fio is not installed")
-	}
+	fio := testutil.Program(t, "scripts/deps.sh test installs it", "fio")
 	for _, file := range files {
 		c := exec.Command(fio, "--parse-only", file)
 		c.Env = append(os.Environ(), "DEV=/dev/null", "SIZE=1g", "RATE=1000")

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 var (
@@ -96,12 +98,10 @@ func wrongUnits(command, arguments string) (wrong []string) {
 // nvmeOptions returns the options that a command of the installed nvme has, nil without one.
 func nvmeOptions(t *testing.T) func(command string) []string {
 	t.Helper()
-	nvme, err := exec.LookPath("nvme")
-	if err != nil {
-		if nvme = "/usr/sbin/nvme"; exec.Command(nvme, "version").Run() != nil {
-			t.Log("nvme-cli is not installed: options of nvme are not checked")
-			return nil
-		}
+	nvme := testutil.Find(t, "nvme", "/usr/sbin/nvme")
+	if nvme == "" {
+		t.Log("nvme-cli is not installed: options of nvme are not checked")
+		return nil
 	}
 	known := map[string][]string{}
 	return func(command string) []string {

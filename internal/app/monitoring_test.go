@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -234,14 +235,9 @@ func TestAlertDocumentation(t *testing.T) {
 // promtool returns a function that runs it.
 func promtool(t *testing.T) (run func(args ...string)) {
 	t.Helper()
-	program, err := exec.LookPath("promtool")
-	if err != nil {
-		cache, _ := os.UserCacheDir()
-		program = filepath.Join(cache, "nvmf-target/promtool")
-		if _, err := os.Stat(program); err != nil {
-			t.Skip("no promtool: scripts/deps.sh unit fetches it")
-		}
-	}
+	cache, _ := os.UserCacheDir()
+	program := testutil.Program(t, "scripts/deps.sh unit fetches it", "promtool",
+		filepath.Join(cache, "nvmf-target/promtool"))
 	return func(args ...string) {
 		t.Helper()
 		out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -64,10 +65,7 @@ func TestWireshark(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tshark, err := exec.LookPath("tshark")
-	if err != nil {
-		t.Skip("tshark is missing: apt-get install tshark")
-	}
+	tshark := testutil.Program(t, "scripts/deps.sh test installs it", "tshark")
 	args := []string{"-n", "-r", file, "-T", "fields", "-E", "separator=|"}
 	for _, field := range []string{
 		"_ws.col.Protocol", "tcp.stream", "ipv6.src", "ip.src", "tcp.dstport",

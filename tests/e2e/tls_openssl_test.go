@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -66,9 +67,7 @@ func (p *opensslPeer) read(t *testing.T, b []byte) {
 func needOpenSSL(t *testing.T) (key *auth.TLSKey, psk *auth.TLSPSK) {
 	t.Helper()
 	needTLS(t)
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skipf("needs the command of OpenSSL, which scripts/deps.sh test installs: %v", err)
-	}
+	testutil.Program(t, "scripts/deps.sh test installs it", "openssl")
 	key = newTLSKey(auth.SHA256)
 	psk, err := tlsPSK(key)("", "")
 	if err != nil {

@@ -3,7 +3,7 @@ package web
 
 import (
 	"context"
-	"os/exec"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +14,8 @@ import (
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // browser is a tab of Chromium.
@@ -29,15 +31,8 @@ const timeout = time.Minute
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	path := ""
-	for _, name := range []string{"chromium-headless-shell", "chromium", "google-chrome"} {
-		if found, err := exec.LookPath(name); err == nil && path == "" {
-			path = found
-		}
-	}
-	if path == "" {
-		t.Skip("no Chromium: scripts/deps.sh test installs chromium-headless-shell")
-	}
+	path := testutil.Program(t, "scripts/deps.sh test installs chromium-headless-shell",
+		"chromium-headless-shell", "chromium", "google-chrome")
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
 		chromedp.ExecPath(path), chromedp.NoSandbox)
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
@@ -112,6 +107,13 @@ func command[P, R any](b *browser, c cdp.Command[P, R], params P) R {
 		b.t.Fatal(err)
 	}
 	return r
+}
+
+// perform runs statements. Their value, which may be a promise, depends on the version of Chromium
+// and is dropped.
+func perform(b *browser, statements string) {
+	b.t.Helper()
+	eval[bool](b, fmt.Sprintf("(() => { %s; return true; })()", statements))
 }
 
 // eval returns the value of an expression.

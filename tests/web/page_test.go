@@ -216,13 +216,13 @@ func TestPage(t *testing.T) {
 				t.Errorf("%s: %d pixels are wide on %d", size.name, n, size.width)
 			}
 			screenshot(b, size.name+"-"+name)
-			run(b, chromedp.Evaluate[bool](`document.getElementById('network').scrollIntoView() || true`))
+			perform(b, "document.getElementById('network').scrollIntoView()")
 			if wide := eval[bool](b, `(t => t.scrollWidth > t.clientWidth)(
 				document.getElementById('hosts-table'))`); wide {
 				t.Errorf("%s: the paths of hosts do not fit", size.name)
 			}
 			screenshot(b, size.name+"-"+name+"-hosts")
-			run(b, chromedp.Evaluate[bool](`scrollTo(0, 0) || true`))
+			perform(b, "scrollTo(0, 0)")
 		}
 	}
 	if back["light"] == back["dark"] {

@@ -1,0 +1,21 @@
+package testutil
+
+import (
+	"os"
+	"testing"
+)
+
+// soak is the environment variable that "make soak" sets.
+const soak = "NVMF_TEST_SOAK"
+
+// Soaking reports whether "make soak" runs the tests.
+func Soaking() bool { return os.Getenv(soak) != "" }
+
+// Soak skips the test unless "make soak" runs it. why says why "make test" does not: the test
+// measures time, say, or takes long.
+func Soak(t testing.TB, why string) {
+	t.Helper()
+	if !Soaking() {
+		t.Skipf("left to make soak: %s", why)
+	}
+}

@@ -1,0 +1,34 @@
+package testutil
+
+import (
+	"testing"
+	"time"
+)
+
+// Patience is how long a test waits for an event. Only a hang takes longer, also on a machine that
+// does much else.
+const Patience = 2 * time.Minute
+
+// Until waits until cond returns true. It fails the test when that takes longer than Patience; what
+// is the event. cond runs on the goroutine of the caller, about once a millisecond.
+func Until(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(Patience); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, Patience)
+		}
+	}
+}
+
+// Receive returns the next value of a channel, or its zero value once it is closed. It fails the
+// test when that takes longer than Patience; what is the event.
+func Receive[T any](t testing.TB, what string, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(Patience):
+		t.Fatalf("%s: not within %v", what, Patience)
+		panic("unreachable")
+	}
+}
