@@ -1,7 +1,7 @@
 #!/bin/bash
 # deps.sh [build|package|unit|demo|test]: installs what building, making packages, testing without
-# the lab, the demo, or everything needs on Debian 12: packages with apt, as root or through sudo, and
-# a Go into ~/.cache/nvmf-target if the machine has none. Does nothing if all is installed.
+# the lab, the demo, or everything needs on Debian 12 or 13: packages with apt, as root or through
+# sudo, and a Go into ~/.cache/nvmf-target if the machine has none. Does nothing if all is installed.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -50,9 +50,10 @@ fetch_go() {
 }
 
 # shellcheck disable=SC2031  # fetch_go changes it in a subshell
-# Of Debian's prometheus only promtool is wanted, which tests the alerts: no server is installed.
+# promtool, which tests the alerts, is a package of its own since Debian 13. Debian 12 has it in
+# prometheus, whose server is not installed.
 fetch_promtool() {
-  local dir=$cache/promtool.new
+  local dir=$cache/promtool.new package
   ! command -v promtool >/dev/null && [ ! -x "$cache/promtool" ] || return 0
   echo "fetching promtool into $cache" >&2
   rm -rf "$dir"; mkdir -p "$dir"
@@ -60,8 +61,9 @@ fetch_promtool() {
     . tests/lab/common.sh
     private_apt "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$dir/apt"
     cd "$dir"
-    apt-get "${APT[@]}" download prometheus
-    dpkg-deb -x prometheus_*.deb .
+    package=$(apt-cache "${APT[@]}" pkgnames promtool)
+    apt-get "${APT[@]}" download "${package:-prometheus}"
+    dpkg-deb -x prom*_*.deb .
   )
   # shellcheck disable=SC2031
   mv "$dir/usr/bin/promtool" "$cache/promtool" && rm -rf "$dir"

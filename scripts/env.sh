@@ -21,6 +21,8 @@ find_go() {
     version=${version#go} version=${version%% *}
     at_least "$version" 1.21 || continue
     at_least "$version" "$need" || export GOTOOLCHAIN=auto
+    # Of Debian's package only the go command was fetched, without the standard library.
+    case $go in "$cache"/go/*) export GOTOOLCHAIN=go$need ;; esac
     PATH=$(dirname "$go"):$PATH
     return
   done
