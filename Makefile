@@ -4,7 +4,7 @@
 
 help: ## list the rules
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
-deps: ## install what building and testing need (Debian 12, as root or through sudo)
+deps: ## install what building and testing need (Debian 12 or 13, as root or through sudo)
 	scripts/deps.sh test
 build: ## build bin/nvmf-target
 	scripts/deps.sh build
@@ -17,11 +17,11 @@ package-test: ## install, upgrade and purge the packages in a clean Debian; buil
 	scripts/package-test.sh all
 run: build ## build and serve a RAM namespace; ADDRESS=127.0.0.1 PORT=4420 SIZE=64MiB change what
 	scripts/run.sh
-test: ## run everything, of long matrices of the lab a sample: about 40 minutes
+test: ## run everything but what it leaves to soak, which it lists: about 20 minutes
 	scripts/test.sh all
-unit: ## run everything except the lab: about 15 minutes
+unit: ## run everything except the lab: about 10 minutes
 	scripts/test.sh unit
-soak: ## run the lab, tests/isolation and tests/live in full, and longer fuzzing: about three hours
+soak: ## run what measures time or takes long, and the lab in full: about four hours
 	scripts/test.sh soak
 lint: ## run go vet, golangci-lint and shellcheck
 	scripts/deps.sh unit

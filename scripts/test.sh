@@ -1,27 +1,27 @@
 #!/bin/bash
 # test.sh [all|unit|soak]: runs every check, those that fail soonest first and the lab last. "unit"
-# leaves the lab out, and of the packages the installation. "soak" fuzzes ten times longer, runs
-# tests/isolation for an hour with its strict bound, tests/live with 2000 configurations, all of
-# scripts/package-test.sh, and the long matrices of the lab in full, of which "all" has a sample
-# (tests/lab/README.md). Every step runs, whatever failed before. At the end come the skipped tests
-# with their reasons, the last lines of failed tests, and the number of tests. NVMF_TEST_LOG keeps
-# the output of every step in a directory; otherwise only that of failures is shown.
+# leaves the lab out, and of the packages the installation. "soak" runs what "all" leaves to it:
+# tests that measure time or take long, longer fuzzing, tests/isolation for half an hour,
+# tests/live with 2000 configurations, all of scripts/package-test.sh, and every scenario of the lab
+# in full (tests/lab/README.md). Every step runs, whatever failed before. At the end come the skipped
+# tests with their reasons, what is left to "make soak", the last lines of failed tests with the
+# versions of the programs around them, and the number of tests. NVMF_TEST_LOG keeps the output of
+# every step in a directory; otherwise only that of failures is shown.
 set -uo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
-what=${1:-all} fuzz_time=${FUZZ_TIME:-10000x}
-model="env NVMF_MODEL_COMMANDS=1000000 TMPDIR=/dev/shm \
-go test -v -count=1 -timeout 3h -run TestModel$ ./tests/e2e"
+what=${1:-all}
 case $what in
   all) scripts/deps.sh test ;;
   unit) scripts/deps.sh unit ;;
-  soak) fuzz_time=${FUZZ_TIME:-100000x}; scripts/deps.sh test && scripts/deps.sh package ;;
+  soak) export NVMF_TEST_SOAK=1; scripts/deps.sh test && scripts/deps.sh package ;;
   *) die "usage: test.sh [all|unit|soak]" ;;
 esac || exit 1
 find_go || die "no Go found"
 mkdir -p "$cache"
 recorded=$cache/durations
 touch "$recorded"
+fuzz_cache=$cache/fuzz
 . tests/lab/common.sh # for duration; it changes $cache
 logs=${NVMF_TEST_LOG:-$(mktemp -d)}
 [ -n "${NVMF_TEST_LOG:-}" ] || trap 'rm -rf "$logs"' EXIT
@@ -40,60 +40,71 @@ without_cgo() {
   CGO_ENABLED=0 go vet ./...
 }
 
-# A number of executions instead of a time: with a time, Go before 1.27 sometimes fails at its end
-# (go.dev/issue/75804).
+# fuzz_all EXECUTIONS: fuzzes each target. The suite runs the corpora as well. A number of executions
+# instead of a time: with a time, Go before 1.27 sometimes fails at its end (go.dev/issue/75804).
 fuzz_all() {
-  local package target rc=0
+  local package target rc=0 binary=$logs/fuzz.test
   for package in $(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do
-    for target in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
+    go test -c -fuzz=. -o "$binary" "$package" || { rc=1; continue; }
+    for target in $("$binary" -test.list '^Fuzz' | grep '^Fuzz'); do
       echo "ok fuzzing $package $target"
-      go test -run '^$' -fuzz "^$target\$" -fuzztime "$fuzz_time" -fuzzminimizetime 100x \
-        "$package" || rc=1
+      (cd "$package" && "$binary" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$1" \
+        -test.fuzzminimizetime 100x -test.fuzzcachedir "$fuzz_cache/$package") || rc=1
     done
   done
   return $rc
 }
 
+# The tests that one_processor runs.
+alone='^(TestPlaceholder)$'
 # Steps: the SECONDS that a step takes on two quiet CPUs, its NAME and COMMAND. After the first run
 # the duration recorded on this machine is used instead of SECONDS.
-once=NVMF_ISOLATION_ONCE=1 # the step before measures more
 packages="25|packages|scripts/package-test.sh"
 [ "$what" != all ] || packages="60|packages, installed|scripts/package-test.sh install"
-# What one processor can stop: goroutines and reactors that wait for each other.
-io="./backend/... ./fabric/... ./nvme/... ./internal/reactor ./internal/turns ./internal/uring \
-./tests/e2e"
+suite() { # the packages of the suite: internal/lint is a step of its own
+  go list ./... | grep -v '/internal/lint$'
+}
+run_suite() {
+  # shellcheck disable=SC2046  # a list of packages
+  go test -v -timeout 20m -race -tags invariants -shuffle=on -count=1 $(suite)
+}
+# What only one processor reveals: goroutines and reactors that wait for each other. Without the race
+# detector, which allocates over RDMA, also the allocations of an I/O.
+one_processor() {
+  GOMAXPROCS=1 go test -v -p 2 -timeout 20m -tags invariants -shuffle=on -count=1 -run "$alone" \
+    ./backend/... ./fabric/... ./nvme/... ./internal/reactor ./internal/turns ./internal/uring \
+    ./tests/e2e
+}
+# What measures, on its own: one package after another, without the race detector.
+measurements() {
+  # shellcheck disable=SC2046  # a list of packages
+  go test -v -p 1 -timeout 2h -count=1 $(suite | grep -Ev '/tests/(isolation|live|lab)$')
+}
 steps=(
-  "1|import and unsafe rules|go test -v -count=1 ./internal/lint"
   "38|build|go build ./..."
+  "5|rules of internal/lint|go test -v -count=1 ./internal/lint"
   "19|build without cgo|without_cgo"
   "97|lint|scripts/lint.sh"
   "$packages"
-  "86|fuzzing|fuzz_all"
-  "129|tests, costly checks on|go test -v -timeout 20m -tags invariants -count=1 ./..."
-  "160|tests, one processor|env GOMAXPROCS=1 go test -timeout 20m -p 2 -v -shuffle=on -count=1 $io"
-  "282|tests, race detector, random order|env $once go test -v -timeout 20m -race -shuffle=on -count=1 ./..."
+  "60|fuzzing|fuzz_all 3000x"
+  "240|tests: race detector, invariants, random order|run_suite"
+  "30|tests on one processor|one_processor"
 )
 lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
-isolation="env NVMF_ISOLATION_SOAK=1 NVMF_ISOLATION_SECONDS=1800 \
-go test -v -count=1 -timeout 3h ./tests/isolation"
+isolation="env NVMF_ISOLATION_SECONDS=1800 go test -v -count=1 -timeout 3h ./tests/isolation"
 live="env NVMF_LIVE_CONFIGS=2000 go test -v -count=1 -timeout 3h ./tests/live"
 model="env NVMF_MODEL_COMMANDS=1000000 TMPDIR=/dev/shm \
 go test -v -count=1 -timeout 3h -run TestModel$ ./tests/e2e"
-# 10,000 half-open exchanges and handshakes, 1,000 hosts at once, all hashes and groups, and the
-# time that comparisons take.
-trust="env NVMF_TEST_FULL=1 go test -v -count=1 -p 1 -timeout 1h -run \
-Timing$|Exchanges$|Primes$|HostileMemory$|Flood$|ManyAuthenticate$ \
-./nvme/auth ./config ./fabric/tcp/tls ./tests/e2e"
 case $what in
-  all) steps+=("1600|lab|$lab 80m") ;;
+  all) steps+=("480|lab|$lab 60m") ;;
   soak) steps=(
-    "240|what takes long of keys and TLS|$trust"
-    "600|longer fuzzing|fuzz_all"
+    "900|tests that measure or take long|measurements"
+    "600|fuzzing|fuzz_all 100000x"
     "3600|isolation, all culprits at once for half an hour|$isolation"
     "1200|2000 changes of the configuration|$live"
     "600|a million random commands|$model"
     "300|packages, built twice and installed|scripts/package-test.sh all"
-    "2000|lab in full|env NVMF_LAB_SOAK=1 $lab 4h"
+    "2000|lab in full|$lab 5h"
   ) ;;
 esac
 expected() { # STEP: prints its duration in seconds
@@ -155,6 +166,17 @@ failures() {
     }' "$1" | sed '/^ *$/d; s/^/    /'
 }
 
+# versions: prints those of what no file of this module pins.
+versions() {
+  local program
+  echo "    $(uname -sr), $(. /etc/os-release && echo "$PRETTY_NAME"), $(go env GOVERSION)"
+  for program in gcc chromium-headless-shell fio nvme openssl tlshd tshark qemu-system-x86_64; do
+    command -v "$program" >/dev/null || continue
+    echo "    $program: $("$program" --version 2>&1 </dev/null | grep -m1 .)"
+  done
+  dpkg-query -W -f '    ${Package} ${Version}\n' rdma-core libibverbs1 libssl3 libssl3t64 2>/dev/null
+}
+
 : >"$logs/skipped"
 : >"$logs/failures"
 left=0
@@ -168,16 +190,18 @@ for s in "${steps[@]}"; do
   left=$((left - seconds))
 done
 
-if [ -s "$logs/skipped" ]; then
-  echo "==> skipped, and why (in how many steps)"
-  cut -d'|' -f1,2 "$logs/skipped" | sort | uniq -c |
-    awk '{n = $1; sub(/^ *[0-9]+ /, ""); sub(/\|/, ": "); print "    " $0 " (" n ")"}'
-fi
+reasons() { cut -d'|' -f1,2 | sort -u | sed 's/|/: /; s/^/    /'; }
+others=$(grep -v '|left to make soak' "$logs/skipped" | reasons)
+left=$(sed -n 's/|left to make soak: */|/p' "$logs/skipped" | reasons)
+[ -z "$others" ] || printf '==> skipped, and why\n%s\n' "$others"
+[ -z "$left" ] || printf '==> left to make soak, and why\n%s\n' "$left"
 echo "==> keys in the output"
 scripts/leaked-keys.sh "$NVMF_TEST_KEYS" "$logs"/*.log || steps_failed+=("keys in the output")
 if [ -s "$logs/failures" ]; then
   echo "==> what failed"
   cat "$logs/failures"
+  echo "==> what the tests found on this machine"
+  versions
 fi
 [ ${#steps_failed[@]} = 0 ] || printf 'failed: %s\n' "${steps_failed[@]}"
 echo "$passed passed, $failed failed, $(cut -d'|' -f1,2 "$logs/skipped" | sort -u | wc -l) skipped"
