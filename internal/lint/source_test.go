@@ -38,19 +38,27 @@ func parseGo(t *testing.T, name string, text []byte) *goFile {
 	return f
 }
 
-// goFiles calls fn with every file of Go of the module.
+// parsed has the files of Go of the module once a test has asked for them.
+var parsed []*goFile
+
+// goFiles calls fn with every file of Go of the module. fn must not change it.
 func goFiles(t *testing.T, fn func(f *goFile)) {
 	t.Helper()
-	sourceFiles(t, func(name string) {
-		if !strings.HasSuffix(name, ".go") {
-			return
-		}
-		text, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		fn(parseGo(t, name, text))
-	})
+	if parsed == nil {
+		sourceFiles(t, func(name string) {
+			if !strings.HasSuffix(name, ".go") {
+				return
+			}
+			text, err := os.ReadFile(filepath.Join(root, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			parsed = append(parsed, parseGo(t, name, text))
+		})
+	}
+	for _, f := range parsed {
+		fn(f)
+	}
 }
 
 // glossary returns the first cells of the tables of docs/glossary.md, each cut at its commas: those

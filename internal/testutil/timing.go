@@ -3,7 +3,6 @@ package testutil
 import (
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -13,10 +12,10 @@ import (
 const leak = 10
 
 // SameTime fails the test if the time of what prepare returns tells which of two classes prepare
-// got, in so many samples. Without NVMF_TEST_FULL the test is skipped.
+// got, in so many samples. The test is left to "make soak".
 func SameTime(t *testing.T, samples int, prepare func(class int) (run func())) {
 	t.Helper()
-	needFull(t)
+	Soak(t, "it measures time")
 	d := difference(samples, prepare)
 	t.Logf("t of Welch's test: %.1f", d)
 	if math.Abs(d) > leak {
@@ -27,18 +26,11 @@ func SameTime(t *testing.T, samples int, prepare func(class int) (run func())) {
 // DifferentTime fails the test if the time does not tell the class: then SameTime finds nothing.
 func DifferentTime(t *testing.T, samples int, prepare func(class int) (run func())) {
 	t.Helper()
-	needFull(t)
+	Soak(t, "it measures time")
 	d := difference(samples, prepare)
 	t.Logf("t of Welch's test: %.1f", d)
 	if math.Abs(d) <= leak {
 		t.Errorf("a leak would not be found: |%.1f| <= %d", d, leak)
-	}
-}
-
-func needFull(t *testing.T) {
-	t.Helper()
-	if os.Getenv("NVMF_TEST_FULL") == "" {
-		t.Skip("a measurement, which needs a quiet machine: NVMF_TEST_FULL=1 runs it")
 	}
 }
 
