@@ -10,27 +10,29 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// duration is how long TestAllCulprits takes on each transport: NVMF_ISOLATION_SECONDS in all, or
-// 20 s.
-func duration(t *testing.T) time.Duration {
-	n := 20
-	if s := os.Getenv("NVMF_ISOLATION_SECONDS"); s != "" {
+// rounds is how many rounds TestAllCulprits has on each transport with soak, each of two minutes:
+// NVMF_ISOLATION_ROUNDS, or 2.
+func rounds(t *testing.T) int {
+	n := 2
+	if s := os.Getenv("NVMF_ISOLATION_ROUNDS"); s != "" {
 		var err error
 		if n, err = strconv.Atoi(s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return time.Duration(n) * time.Second / 2
+	return n
 }
 
 // TestAllCulprits: beside all culprits, which come and go at random, two victims keep their service
 // and their data. NVMF_ISOLATION_SEED repeats a run as far as that can be.
 //
 // The culprits also take CPU time that the victims' own loops need, since all of it is one process.
-// Therefore the latencies are compared with those while the same culprits attack another target.
+// Therefore the latencies are compared with those while the same culprits attack another target,
+// with soak.
 func TestAllCulprits(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("NVMF_ISOLATION_SEED"); s != "" {
@@ -46,29 +48,29 @@ func TestAllCulprits(t *testing.T) {
 }
 
 func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
-	end := time.Now().Add(duration(t))
-	e, other := newEnv(t, link, nil), newEnv(t, link, nil)
-	e.log.Limit(1 << 20) // it must not look like what culprits leave
-	other.log.Limit(1 << 20)
+	e := newEnv(t, link, nil)
+	targets, each, n := []*env{e}, window{commands: 1000}, 1
+	if testutil.Soaking() {
+		targets, each, n = []*env{newEnv(t, link, nil), e}, window{length: 30 * time.Second}, rounds(t)
+	}
+	for _, target := range targets {
+		target.log.Limit(1 << 20) // it must not look like what culprits leave
+	}
 	victims := []*victim{newVictim(e, 0), newVictim(e, 1)}
-	together(victims, 50*time.Millisecond)
+	together(victims, few)
 	base := e.count()
 	var all outcome // alone: while the culprits attack the other target
 	var quiet latencies
 	turns := map[string]int{}
-	window := 2 * time.Second
-	if soak {
-		window = 30 * time.Second
-	}
-	for round := uint64(0); time.Now().Before(end); round++ {
-		took, o := together(victims, window/4)
+	for round := range uint64(n) {
+		took, o := together(victims, window{each.commands / 4, each.length / 4})
 		quiet.add(took)
 		o.keepAlives = nil
 		all.add(o)
-		for _, attacked := range []*env{other, e} {
+		for _, attacked := range targets {
 			ctx, cancel := context.WithCancel(context.Background())
 			stop := attacked.startAll(ctx, seed+round)
-			took, o = together(victims, window)
+			took, o = together(victims, each)
 			cancel()
 			taken := stop()
 			if attacked == e {
@@ -101,12 +103,12 @@ func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 }
 
 // together runs the victims at the same time.
-func together(victims []*victim, d time.Duration) (took latencies, all outcome) {
+func together(victims []*victim, w window) (took latencies, all outcome) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for _, v := range victims {
 		wg.Go(func() {
-			of, o := v.run(d)
+			of, o := v.run(w)
 			mu.Lock()
 			defer mu.Unlock()
 			took.add(of)
@@ -119,10 +121,10 @@ func together(victims []*victim, d time.Duration) (took latencies, all outcome) 
 
 // longestTurn is how long a culprit works, or pauses, at most.
 func longestTurn() time.Duration {
-	if soak {
+	if testutil.Soaking() {
 		return 20 * time.Second
 	}
-	return 2 * time.Second
+	return 300 * time.Millisecond
 }
 
 // startAll starts every culprit on the victims' transport, each at random times for random times.
@@ -159,7 +161,7 @@ func (e *env) startAll(ctx context.Context, seed uint64) (stop func() map[string
 	}
 }
 
-// mayJoin says that the row can be part of TestAllCulprits.
+// mayJoin reports whether the row can be part of TestAllCulprits.
 func (r *row) mayJoin(link nvme.TransportType) bool {
 	for _, l := range r.links {
 		if l == link {

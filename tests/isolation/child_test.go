@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -67,7 +68,7 @@ func readForever(addr string) error {
 		if n == 0 {
 			fmt.Println("reading")
 		}
-		_ = q.Wait(answerLimit)
+		_ = q.Wait(testutil.Patience)
 	}
 }
 

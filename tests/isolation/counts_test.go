@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -57,7 +58,7 @@ func (e *env) count() counts {
 
 // reactors returns the data memory that is allocated, and the number of timers.
 func (e *env) reactors() (memory, timers int) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
 	list, err := e.server.Reactors(ctx)
 	e.must(err)

@@ -2,9 +2,10 @@ package isolation
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -21,7 +22,7 @@ var deviceRows = []row{
 	{
 		name: "hung namespace, commands given up", culprit: "device",
 		attacks: "data memory of orphans", links: onBoth,
-		run: givenUp,
+		run: givenUp, change: giveUpSoon,
 	},
 	{
 		name: "hung namespace, host reconnects", culprit: "device",
@@ -60,6 +61,11 @@ var deviceRows = []row{
 	},
 }
 
+// giveUpSoon shortens the io_timeout of nsHung. The victim's namespaces keep theirs.
+func giveUpSoon(c *config.Config) {
+	c.Subsystems[0].Namespaces[nsHung-1].Timeout = 300 * time.Millisecond
+}
+
 // bigCommands is more than the data memory holds.
 const bigCommands = 100
 
@@ -75,14 +81,13 @@ func hungDevice(ctx context.Context, a *attack, write bool) error {
 		return err
 	}
 	// The data of writes is on its way as long as the host answers R2Ts.
-	var none [0]host.Completion
-	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
-		if _, err := p.queues[0].Poll(none[:]); err != nil {
-			return err
-		}
-		time.Sleep(time.Millisecond)
+	err = a.holdsMemory(ctx, func() error {
+		_, err := p.queues[0].Poll(nil)
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	a.takes(a.hung.Held())
 	a.hold(ctx)
 	return nil
 }
@@ -101,17 +106,17 @@ func givenUp(ctx context.Context, a *attack) error {
 		return err
 	}
 	done := make([]host.Completion, bigCommands)
-	for end := time.Now().Add(answerLimit); q.Outstanding() > 0; {
+	err = a.settles("commands of a hung device are given up", func() error {
 		if _, err := q.Poll(done); err != nil {
 			return err
 		}
-		if time.Now().After(end) {
-			return errors.New("commands of a hung device are not given up")
+		if n := q.Outstanding(); n > 0 && ctx.Err() == nil {
+			return fmt.Errorf("%d are outstanding", n)
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		_ = q.Wait(10 * time.Millisecond)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	a.takes(a.hung.Held())
 	a.hold(ctx)
@@ -179,9 +184,9 @@ func fullDevice(ctx context.Context, a *attack) error {
 // queries has a host ask what hangs, as often as it can, on one controller after another. Answers
 // that were cached before come at once.
 func queries(ctx context.Context, a *attack, op func() *host.Op) error {
-	const controllers, each = 20, 30
-	stuck := int64(0)
-	for end := time.Now().Add(answerLimit); stuck < controllers && time.Now().Before(end); {
+	const controllers, each, tries = 20, 30, 1000
+	stuck := 0
+	for try := 0; stuck < controllers && try < tries; try++ {
 		before := a.took.Load()
 		p, err := a.join(ctx, 0)
 		if err != nil {

@@ -103,7 +103,9 @@ func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) 
 	e.before = e.process()
 	c, err := app.Parse("isolation.yaml", []byte(configuration), nil)
 	e.must(err)
-	shorten(c)
+	if testutil.Soaking() {
+		shorten(c)
+	}
 	if change != nil {
 		change(c)
 	}
@@ -152,7 +154,7 @@ func (e *env) ram() backend.Device {
 
 // close stops the target, which reports memory that was not freed, and checks that nothing is left.
 func (e *env) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
 	if err := e.server.Stop(ctx); err != nil {
 		e.t.Errorf("stop: %v", err)
@@ -175,18 +177,18 @@ func (e *env) close() {
 	}
 }
 
-// settles waits until cond returns nil, for settleLimit at most.
+// settles waits until cond returns nil. Unlike testutil.Until, culprits may call it.
 func (e *env) settles(what string, cond func() error) error {
-	end := time.Now().Add(settleLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
+	defer cancel()
 	for {
 		err := cond()
 		if err == nil {
 			return nil
 		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%s: not within %v: %w", what, settleLimit, err)
+		if !sleep(ctx, 5*time.Millisecond) {
+			return fmt.Errorf("%s: not within %v: %w", what, testutil.Patience, err)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 
@@ -212,7 +214,7 @@ func address(n int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 1, byte(
 
 // hostOptions are those of an allowed host or a stranger.
 func hostOptions(nqn string) host.Options {
-	o := host.Options{HostNQN: nqn, SubNQN: subNQN, Timeout: answerLimit}
+	o := host.Options{HostNQN: nqn, SubNQN: subNQN, Timeout: testutil.Patience}
 	copy(o.HostID[:], nqn[len(nqn)-8:])
 	return o
 }

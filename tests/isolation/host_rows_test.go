@@ -88,7 +88,7 @@ func unanswered(ctx context.Context, a *attack) error {
 			break // a limit of its own
 		}
 	}
-	if err := a.holdsMemory(ctx); err != nil {
+	if err := a.holdsMemory(ctx, nil); err != nil {
 		return err
 	}
 	a.hold(ctx)
@@ -96,12 +96,12 @@ func unanswered(ctx context.Context, a *attack) error {
 }
 
 // trickleTimeout is the DataTimeout for trickle.
-const trickleTimeout = 600 * time.Millisecond
+const trickleTimeout = 300 * time.Millisecond
 
 // trickle leaves 50 R2Ts of 1 MiB unanswered, and answers one of 4 KiB before each deadline. That
 // must not renew the deadline of the others for ever.
 func trickle(ctx context.Context, a *attack) error {
-	const grants, small = 50, 100
+	const grants, small, answers = 50, 100, 100
 	p, err := a.join(ctx, 0)
 	if err != nil {
 		return err
@@ -112,15 +112,14 @@ func trickle(ctx context.Context, a *attack) error {
 		return err
 	}
 	a.takes(1)
-	end := time.Now().Add(4 * trickleTimeout)
-	for cid := uint16(small); time.Now().Before(end); cid++ {
+	for cid := uint16(small); cid < small+answers; cid++ {
 		if err := r.answerOne(cid); err != nil { // the target has ended it
 			a.hold(ctx)
 			return nil
 		}
-		time.Sleep(trickleTimeout / 2) // no context: it must have had the time to end
+		sleep(context.Background(), trickleTimeout/2) // not ctx: the target must have had the time
 	}
-	return fmt.Errorf("R2Ts that were not answered for %v are still open", 4*trickleTimeout)
+	return fmt.Errorf("R2Ts are still open after %d times half their deadline", answers)
 }
 
 // answerOne writes a block with an R2T.
@@ -168,7 +167,7 @@ func unread(ctx context.Context, a *attack, every time.Duration) error {
 			return err
 		}
 	}
-	if err := a.holdsMemory(ctx); err != nil {
+	if err := a.holdsMemory(ctx, nil); err != nil {
 		return err
 	}
 	a.inPlace()
@@ -198,7 +197,7 @@ func unreadZeroCopy(ctx context.Context, a *attack, short bool) error {
 		if _, err := a.send(ctx, p, sends(64, true, nsPool, 1024, mdts)); err != nil {
 			return err
 		}
-		if err := a.holdsMemory(ctx); err != nil {
+		if err := a.holdsMemory(ctx, nil); err != nil {
 			return err
 		}
 	}
@@ -317,7 +316,7 @@ func brokenPDUs(ctx context.Context, a *attack) error {
 	}
 	defer p.close()
 	a.inPlace()
-	lines, began := a.lines(), time.Now()
+	quiet := a.quiet()
 	err = a.repeat(ctx, 10*time.Millisecond, func() error {
 		// It may be refused: the last queue with this identifier has not ended yet.
 		_, err := a.send(ctx, p, []byte("GET / HTTP/1.1\r\nHost: target\r\n\r\n"))
@@ -330,7 +329,7 @@ func brokenPDUs(ctx context.Context, a *attack) error {
 		p.raw = nil
 		return nil
 	})
-	return errors.Join(err, a.quiet(lines, time.Since(began)))
+	return errors.Join(err, quiet())
 }
 
 // unplugged loses its link with reads in flight.

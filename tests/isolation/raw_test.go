@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -25,7 +26,7 @@ type raw struct {
 // the target.
 func (e *env) dial(ctx context.Context, from netip.Addr) (*raw, error) {
 	d := net.Dialer{
-		LocalAddr: &net.TCPAddr{IP: from.AsSlice()}, Timeout: answerLimit,
+		LocalAddr: &net.TCPAddr{IP: from.AsSlice()}, Timeout: testutil.Patience,
 		Control: func(_, _ string, c syscall.RawConn) (err error) {
 			return c.Control(func(fd uintptr) {
 				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096)
@@ -52,7 +53,7 @@ func (r *raw) greet() error {
 
 // take receives a PDU.
 func (r *raw) take() ([]byte, error) {
-	_ = r.SetReadDeadline(time.Now().Add(answerLimit))
+	_ = r.SetReadDeadline(time.Now().Add(testutil.Patience))
 	b := make([]byte, pdu.HeaderSize)
 	if _, err := io.ReadFull(r, b); err != nil {
 		return nil, err

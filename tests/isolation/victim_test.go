@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -26,17 +27,16 @@ type victim struct {
 	// generation of each of its blocks, by namespace; 0: never written.
 	generation map[uint32][]uint32
 	step       int
-	alive      time.Time // of the last keep-alive
 }
 
 const (
 	rangeBlocks = 64
 	pace        = 300 * time.Microsecond // between commands
-	aliveEvery  = 50 * time.Millisecond
+	aliveEvery  = 100                    // commands between keep-alives
 )
 
 // victimKATO is the keep alive timeout of victims.
-const victimKATO = 5 * time.Second
+const victimKATO = 30 * time.Second
 
 // newVictim connects victim i over the link of the test and writes its blocks.
 func newVictim(e *env, i int) *victim { return newVictimOver(e, e.link, i, victimKATO) }
@@ -65,7 +65,7 @@ func newVictimOver(e *env, link nvme.TransportType, i int, kato time.Duration) *
 }
 
 func (v *victim) connect() (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
 	transport := v.e.transportOver(v.link, v.from, "host")
 	if v.c, err = host.Connect(ctx, transport, v.options); err != nil {
@@ -98,7 +98,7 @@ func (v *victim) stamp(nsid uint32, block uint64, generation uint32) {
 func (v *victim) write(nsid uint32, block uint64) error {
 	next := v.generation[nsid][block] + 1
 	v.stamp(nsid, block, next)
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
 	err := v.q.Write(ctx, nsid, v.first+block, 1, v.buf, 0)
 	if err == nil {
@@ -111,7 +111,7 @@ func (v *victim) write(nsid uint32, block uint64) error {
 var errData = errors.New("wrong data")
 
 func (v *victim) read(nsid uint32, block uint64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
 	clear(v.buf)
 	if err := v.q.Read(ctx, nsid, v.first+block, 1, v.buf); err != nil {
@@ -154,11 +154,11 @@ func (v *victim) next() error {
 	return v.read(nsid, block)
 }
 
-// run makes commands for a while, but at least eight, which are all kinds, and returns their
-// latencies. After the end of a connection it connects again.
-func (v *victim) run(d time.Duration) (took latencies, o outcome) {
-	end := time.Now().Add(d)
-	for n := 0; n < 8 || time.Now().Before(end); n++ {
+// run makes commands for a window and returns their latencies. After the end of a connection it
+// connects again.
+func (v *victim) run(w window) (took latencies, o outcome) {
+	end := time.Now().Add(w.length)
+	for n := 0; n < max(w.commands, few.commands) || time.Now().Before(end); n++ {
 		time.Sleep(pace)
 		if v.q == nil {
 			if err := v.connect(); err != nil {
@@ -170,10 +170,10 @@ func (v *victim) run(d time.Duration) (took latencies, o outcome) {
 		began := time.Now()
 		err := v.next()
 		took.note(time.Since(began))
-		if err == nil && time.Since(v.alive) > aliveEvery {
-			v.alive = time.Now()
+		if err == nil && v.step%aliveEvery == 0 {
+			began = time.Now()
 			err = v.c.KeepAlive(context.Background())
-			o.keepAlives.note(time.Since(v.alive))
+			o.keepAlives.note(time.Since(began))
 		}
 		switch {
 		case err == nil:
