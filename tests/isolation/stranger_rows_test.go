@@ -247,6 +247,9 @@ func flood(ctx context.Context, a *attack, fn func(*raw) error) error {
 // besideVisits opens more connections again and again, beside a known host that must be able to
 // connect.
 func (a *attack) besideVisits(ctx context.Context, more func()) error {
+	if err := a.visit(); err != nil { // makes it a known one
+		return err
+	}
 	more()
 	var errs error
 	err := a.repeat(ctx, 50*time.Millisecond, func() error {
