@@ -25,13 +25,13 @@ func TestQueueMemory(t *testing.T) {
 	deep.status(0, nvme.Success)
 	tg.dial(t).end()
 	const reason = "3 queues have 290 KiB of memory and this one wants 16, the limit is 291"
-	eventually(t, "the reason is in the log",
+	testutil.Until(t, "the reason is in the log",
 		func() bool { return strings.Contains(log.String(), reason) })
 	for i, c := range []*client{a, b, deep} {
 		c.readBlocks(uint16(i), 0, 512)
 	}
 	_ = a.Close()
-	eventually(t, "there is room", func() bool { return tg.t.Usage().Memory < 167<<10 })
+	testutil.Until(t, "there is room", func() bool { return tg.t.Usage().Memory < 167<<10 })
 	tg.connect(t, pdu.Params{}, 100, 0).readBlocks(1, 0, 512)
 }
 

@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -28,7 +30,7 @@ func (tg *target) dial(tb testing.TB) *client {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(deadline))
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return &client{tb: tb, Conn: c, p: pdu.Params{InCapsule: 8192}}
 }
 
@@ -272,11 +274,8 @@ func (c *client) r2t(cid uint16, n int) (ttag uint16) {
 
 // random makes n bytes that depend on seed.
 func random(seed, n int) []byte {
-	b := make([]byte, n)
-	x := uint32(seed)*2654435761 + 12345
-	for i := range b {
-		x = x*1664525 + 1013904223
-		b[i] = byte(x >> 24)
-	}
+	b, from := make([]byte, n), [32]byte{}
+	binary.LittleEndian.PutUint64(from[:], uint64(seed))
+	_, _ = rand.NewChaCha8(from).Read(b)
 	return b
 }

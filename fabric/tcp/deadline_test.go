@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -62,7 +63,7 @@ func TestDataDeadlines(t *testing.T) {
 	granted.send(granted.capsule(&sqe, nil))
 	ttag := granted.r2t(1, 8192)
 	granted.send(granted.h2cData(0, 1, ttag, 0, random(0, 4096)))
-	eventually(t, "all connections ended", func() bool {
+	testutil.Until(t, "all connections ended", func() bool {
 		tg.later(time.Minute)
 		return tg.t.Usage().Connections == 0
 	})
@@ -76,13 +77,16 @@ func TestDataDeadlines(t *testing.T) {
 
 // A host that does not read is cut off, and costs no more memory than its commands.
 func TestSendDeadline(t *testing.T) {
-	tg := serve(t, options{cfg: Config{SendTimeout: 200 * time.Millisecond}})
+	tg := serve(t, options{cfg: Config{SendTimeout: time.Minute}})
 	c := tg.connect(t, pdu.Params{}, 64, 0)
 	for i := range 64 {
 		sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
 		c.send(c.capsule(&sqe, nil))
 	}
-	eventually(t, "the connection is cut", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "the connection is cut", func() bool {
+		tg.later(time.Minute)
+		return tg.t.Usage().Connections == 0
+	})
 	if n := tg.free(); n != 16<<20 {
 		t.Errorf("%d bytes of the arena are free", n)
 	}
@@ -198,7 +202,7 @@ func TestUnsentZeroCopyWrite(t *testing.T) {
 
 // Each R2T has a deadline of its own: that a host answers one does not excuse the others.
 func TestEachR2THasADeadline(t *testing.T) {
-	tg := serve(t, options{cfg: Config{DataTimeout: time.Minute}})
+	tg := serve(t, options{cfg: Config{DataTimeout: 10 * time.Minute}})
 	c := tg.connect(t, pdu.Params{}, 16, 0)
 	ask := func(cid uint16, n int) uint16 {
 		sqe := rw(nvme.NVMWrite, cid, 0, n, false)
@@ -208,19 +212,14 @@ func TestEachR2THasADeadline(t *testing.T) {
 	for cid := range uint16(8) {
 		ask(cid, 1<<20)
 	}
-	ended := false
-	for i := 0; i < 10 && !ended; i++ { // one is finished each 20 s
+	for range 4 { // one is finished each 3 minutes
 		ttag := ask(9, 4096)
 		c.send(c.h2cData(0, 9, ttag, 0, random(0, 4096)))
 		c.status(9, nvme.Success)
-		tg.later(20 * time.Second)
-		if i == 3 {
-			eventually(t, "the connection ends",
-				func() bool { return tg.t.Usage().Connections == 0 })
-			ended = true
-		}
+		tg.later(3 * time.Minute)
 	}
-	eventually(t, "its memory is back", func() bool { return tg.free() == 16<<20 })
+	testutil.Until(t, "the connection ends", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "its memory is back", func() bool { return tg.free() == 16<<20 })
 	c.end()
 }
 
@@ -244,25 +243,25 @@ func TestStuckHolderEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tg := serve(t, options{cfg: Config{
-				MemoryTimeout: 40 * time.Second, DataTimeout: time.Hour, SendTimeout: time.Hour,
+				MemoryTimeout: 40 * time.Minute, DataTimeout: time.Hour, SendTimeout: time.Hour,
 			}})
 			stuck := tg.connect(t, pdu.Params{}, 64, 0)
 			stick(stuck)
 			waits := tg.connect(t, pdu.Params{}, 16, 0)
-			eventually(t, "memory is short", func() bool { return tg.free() < 4<<20 })
+			testutil.Until(t, "memory is short", func() bool { return tg.free() < 4<<20 })
 			sqe := rw(nvme.NVMRead, 1, 0, 4<<20, false)
 			waits.send(waits.capsule(&sqe, nil))
-			eventually(t, "the command waits", func() bool {
+			testutil.Until(t, "the command waits", func() bool {
 				short := false
 				tg.do(func() { short = tg.g.cfg.Memory.HasWaiters() })
 				return short
 			})
-			tg.later(11 * time.Second)
+			tg.later(11 * time.Minute)
 			if m := waits.recv(); m.t != pdu.TypeC2HData || len(m.data) != 4<<20 {
 				t.Errorf("got %v", m.t)
 			}
 			waits.status(1, nvme.Success)
-			eventually(t, "the stuck connection ends",
+			testutil.Until(t, "the stuck connection ends",
 				func() bool { return tg.t.Usage().Connections == 1 })
 		})
 	}

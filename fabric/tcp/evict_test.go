@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // A connection may be evicted wherever it is on its way, and gives everything back.
@@ -100,7 +101,7 @@ func TestFloodEvicts(t *testing.T) {
 		c.icReq(pdu.Params{})
 	}
 	host.readBlocks(1, 0, 512)
-	eventually(t, "those that were evicted have left", func() bool {
+	testutil.Until(t, "those that were evicted have left", func() bool {
 		u := tg.t.Usage()
 		return u.Connections == 17 && u.Unassociated == 16 && u.Evicted == 44
 	})

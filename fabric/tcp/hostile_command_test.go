@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -143,7 +144,7 @@ func TestQueueOverrun(t *testing.T) {
 	c.term(sequence)
 	explained(t, recorder, 1)
 	tg.do(tg.d.release)
-	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }
 
 // Two commands with the same identifier get one response each.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -176,7 +177,7 @@ func TestHostileH2CData(t *testing.T) {
 			explained(t, recorder, i+1)
 		})
 	}
-	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	if w := tg.d.written.Load(); w != 0 {
 		t.Errorf("%d writes executed", w)
 	}
@@ -219,7 +220,7 @@ func TestH2CDataForOtherCommands(t *testing.T) {
 		c.term(sequence)
 		tg.do(tg.d.release)
 	}
-	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }
 
 // TestH2CDataBeforeConnect: data right after ICResp, when no command can have asked for any
@@ -234,7 +235,7 @@ func TestH2CDataBeforeConnect(t *testing.T) {
 			c.term(sequence)
 		}
 	}
-	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	if n := tg.d.executed.Load(); n != 0 {
 		t.Errorf("%d commands executed", n)
 	}

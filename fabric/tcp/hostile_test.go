@@ -108,7 +108,7 @@ func TestHostileICReq(t *testing.T) {
 			explained(t, recorder, i+1)
 		})
 	}
-	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	if n := tg.d.executed.Load(); n != 0 {
 		t.Errorf("%d commands executed", n)
 	}
@@ -123,7 +123,7 @@ func TestHostileLog(t *testing.T) {
 		c.send(random(77, 128))
 		c.term(invalid(pdu.OffType))
 	}
-	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	n := strings.Count(log.String(), "level=WARN")
 	if n == 0 || n > 40 { // ten in as many seconds, each time with how many were dropped
 		t.Errorf("%d lines", n)
@@ -292,7 +292,7 @@ func TestHostilePDU(t *testing.T) {
 	if n := tg.d.executed.Load(); n != before {
 		t.Errorf("%d commands executed", n-before)
 	}
-	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }
 
 // A TermReq of the host ends the connection without an answer.
@@ -306,5 +306,5 @@ func TestTermReqFromHost(t *testing.T) {
 		c.send(b)
 		c.end()
 	}
-	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }

@@ -4,7 +4,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,8 +27,7 @@ func TestLink(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := <-accepted
-		if got, ok := c.link(); !ok || got.RTT <= 0 || got.RTT > 10*time.Second ||
-			got.Retransmits > 100 {
+		if got, ok := c.link(); !ok || got.RTT == 0 {
 			t.Fatalf("%+v, %v", got, ok)
 		}
 		var asking sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -96,7 +97,7 @@ func TestWildcards(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := wait(t, "a connection", infos)
+		i := testutil.Receive(t, "a connection", infos)
 		if i.Local.Addr().String() != tt.ip || i.Local.Port() != port || i.PortID != tt.port ||
 			i.Remote.String() != c.LocalAddr().String() {
 			t.Errorf("%+v", *i)
@@ -128,7 +129,7 @@ func connectionLimits(t *testing.T, tg *target) {
 		c.end()
 	}
 	_ = open[0].Close()
-	eventually(t, "a place is free", func() bool { return tg.t.Usage().Connections == 2 })
+	testutil.Until(t, "a place is free", func() bool { return tg.t.Usage().Connections == 2 })
 	c := tg.connect(t, pdu.Params{}, 4, 0)
 	c.readBlocks(1, 0, 512)
 }
@@ -139,7 +140,7 @@ func TestNoDescriptors(t *testing.T) {
 	tg := serve(t, options{cfg: Config{Log: countingLog(&lines)}})
 	before := tg.connect(t, pdu.Params{}, 4, 0)
 	waiting := tg.dial(t) // has its descriptor already
-	eventually(t, "both are accepted", func() bool { return tg.t.Usage().Connections == 2 })
+	testutil.Until(t, "both are accepted", func() bool { return tg.t.Usage().Connections == 2 })
 	// the host's end of the connection to come
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -175,15 +176,15 @@ func TestNoDescriptors(t *testing.T) {
 	}
 	before.readBlocks(1, 0, 512)
 	waiting.icReq(pdu.Params{})
-	eventually(t, "accept complains", func() bool { return lines.Load() > 0 })
+	testutil.Until(t, "accept complains", func() bool { return lines.Load() > 0 })
 	if n := tg.t.Usage().Connections; n != 2 {
 		t.Errorf("%d connections", n)
 	}
 	restore()
-	eventually(t, "the connection is accepted",
+	testutil.Until(t, "the connection is accepted",
 		func() bool { return tg.t.Usage().Connections == 3 })
 	_ = unix.Close(fd)
-	eventually(t, "the connection is ended", func() bool { return tg.t.Usage().Connections == 2 })
+	testutil.Until(t, "the connection is ended", func() bool { return tg.t.Usage().Connections == 2 })
 }
 
 // Hosts that come and go at once, with a reset or in the middle of ICReq, leave nothing behind, and
@@ -202,7 +203,7 @@ func TestFloods(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for i := range 40 {
-				c, err := net.DialTimeout("tcp", tg.addr(), deadline)
+				c, err := net.DialTimeout("tcp", tg.addr(), testutil.Patience)
 				if err != nil {
 					failed.Add(1)
 					continue
@@ -229,7 +230,7 @@ func TestFloods(t *testing.T) {
 	if failed.Load() > 0 {
 		t.Errorf("%d connections failed", failed.Load())
 	}
-	eventually(t, "only the good connection", func() bool { return tg.t.Usage().Connections == 1 })
+	testutil.Until(t, "only the good connection", func() bool { return tg.t.Usage().Connections == 1 })
 	good.readBlocks(1, 0, 512)
 }
 
@@ -241,10 +242,6 @@ func TestIdle(t *testing.T) {
 	for range 16 {
 		all = append(all, tg.connect(t, pdu.Params{}, 4, 0))
 	}
-	sleeps := func() (n uint64) {
-		tg.do(func() { n = tg.r.Stats().Iterations })
-		return n
-	}
 	for _, c := range all {
 		sqe := rw(nvme.NVMRead, 1, 0, 512, false)
 		b := c.capsule(&sqe, nil)
@@ -255,12 +252,15 @@ func TestIdle(t *testing.T) {
 		}
 		c.status(1, nvme.Success)
 	}
-	tg.do(func() { tg.g.checkDeadlines() })
-	before := sleeps()
-	time.Sleep(300 * time.Millisecond) // the time during which nothing may happen
-	if n := sleeps() - before; n > 20 {
-		t.Errorf("%d turns of the loop while idle", n)
-	}
+	testutil.Until(t, "no timer, no work and no event wakes the reactor", func() (idle bool) {
+		tg.do(func() {
+			tg.g.checkDeadlines()
+			fds := []unix.PollFd{{Fd: int32(tg.g.epfd), Events: unix.POLLIN}}
+			n, err := unix.Poll(fds, 0)
+			idle = !tg.g.ticking && tg.g.Arm() && n == 0 && err == nil
+		})
+		return idle
+	})
 }
 
 func TestConfig(t *testing.T) {
@@ -354,7 +354,7 @@ func TestCongestionControl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if name := wait(t, "a connection", got); name != "reno" {
+	if name := testutil.Receive(t, "a connection", got); name != "reno" {
 		t.Errorf("the congestion control is %q", name)
 	}
 	if err := errors.Join(c.Close(), tr.Close()); err != nil {

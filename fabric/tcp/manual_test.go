@@ -84,7 +84,7 @@ func newManual(tb testing.TB, o options) *manual {
 	h := &manual{
 		tb: tb, loop: &manualLoop{now: 1, fns: make(map[int]func(uint32))}, t: New(o.cfg),
 		d: newDisk(o.zeroCopy), arena: arena,
-		peer: -1, in: make([]byte, 4<<20),
+		peer: -1, in: make([]byte, 64<<10),
 	}
 	h.d.hold = o.hold
 	fg, err := h.t.NewGroup(fabric.GroupConfig{Loop: h.loop, Handler: h.d, Memory: testPool(arena)})
@@ -159,7 +159,9 @@ func (h *manual) recv() []byte {
 		if n == 0 || e != 0 {
 			return h.in[:have]
 		}
-		have += n
+		if have += n; have == len(h.in) {
+			h.in = append(h.in, h.in...)
+		}
 		h.turn()
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -63,14 +64,11 @@ func TestTruncation(t *testing.T) {
 	tg := serve(t, options{})
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
 		all := conversation(p)
-		for n := 0; n < len(all); n++ {
-			if n > 1400 && n%37 != 0 && testing.Short() {
-				continue
-			}
+		for n := range all {
 			cut(tg, t, all[:n], []string{"FIN", "RST"}[n%2])
 		}
 	}
-	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	if n := tg.free(); n != 16<<20 {
 		t.Errorf("%d bytes of the arena are free", n)
 	}
@@ -233,7 +231,7 @@ func TestRandomStreams(t *testing.T) {
 	h := newManual(t, options{})
 	defer h.close()
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for i := range 500 {
+	for i := range few(500) {
 		p := pdu.Params{HeaderDigest: i&1 != 0, DataDigest: i&2 != 0}
 		stream := conversation(p)
 		if i&4 != 0 {
@@ -315,7 +313,7 @@ func TestRandomData(t *testing.T) {
 	h := newManual(t, options{})
 	defer h.close()
 	rnd := rand.New(rand.NewPCG(3, 4))
-	for i := range 200 {
+	for i := range few(200) {
 		b := []byte{byte(i)}
 		for range rnd.IntN(3) {
 			b = append(b, byte(rnd.Uint32()), byte(rnd.Uint32()), 1<<rnd.IntN(8))

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -107,7 +108,7 @@ func serve(tb testing.TB, o options) *target {
 			}
 		}
 		cancel()
-		must(wait(tb, "the reactor", done))
+		must(testutil.Receive(tb, "the reactor", done))
 		must(errors.Join(g.Close(), r.Close(), arena.Close(), d.data.Unmap()))
 		if n := t.Usage().Connections; n != 0 {
 			tb.Errorf("%d connections are still counted", n)
@@ -128,7 +129,7 @@ func (tg *target) do(fn func()) {
 	tg.tb.Helper()
 	done := make(chan struct{})
 	tg.r.Post(func() { fn(); close(done) })
-	wait(tg.tb, "a posted function", done)
+	testutil.Receive(tg.tb, "a posted function", done)
 }
 
 func (tg *target) addr() string { return tg.l.Addr().AddrPort.String() }
