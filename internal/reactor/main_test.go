@@ -3,14 +3,11 @@ package reactor
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
-
-const deadline = time.Minute
 
 // start runs a reactor until the end of the test.
 func start(tb testing.TB, cfg Config, pollers ...Poller) *Reactor {
@@ -27,7 +24,7 @@ func start(tb testing.TB, cfg Config, pollers ...Poller) *Reactor {
 	go func() { done <- r.Run(ctx) }()
 	tb.Cleanup(func() {
 		cancel()
-		wait(tb, "Run to return", done)
+		testutil.Receive(tb, "Run to return", done)
 		if err := r.Close(); err != nil {
 			tb.Error(err)
 		}
@@ -35,24 +32,12 @@ func start(tb testing.TB, cfg Config, pollers ...Poller) *Reactor {
 	return r
 }
 
-// wait receives from ch or fails at the deadline.
-func wait[T any](tb testing.TB, what string, ch <-chan T) T {
-	tb.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(deadline):
-		tb.Fatalf("no sign of %s after %v", what, deadline)
-		panic("unreachable")
-	}
-}
-
 // do runs fn on the reactor and waits for it.
 func do(tb testing.TB, r *Reactor, fn func()) {
 	tb.Helper()
 	done := make(chan struct{})
 	r.Post(func() { fn(); close(done) })
-	wait(tb, "a posted function", done)
+	testutil.Receive(tb, "a posted function", done)
 }
 
 // poller is a Poller made of functions.

@@ -32,9 +32,9 @@ func TestWait(t *testing.T) {
 			}
 		}
 		for _, ms := range []int{0, 1, 2, 5} {
-			from := time.Now()
-			if n := wait(ms); n != 0 || time.Since(from) < time.Duration(ms)*time.Millisecond {
-				t.Errorf("short %v, %d ms: %d events after %v", short, ms, n, time.Since(from))
+			from := r.Clock()
+			if n := wait(ms); n != 0 || r.Clock()-from < int64(ms)*1e6 {
+				t.Errorf("short %v, %d ms: %d events, or too early", short, ms, n)
 			}
 		}
 		for _, ms := range []int{-1, 0, 1, 1000} {
@@ -50,22 +50,30 @@ func TestWait(t *testing.T) {
 
 // TestAsleep: the time of sleeps is counted, and no other.
 func TestAsleep(t *testing.T) {
-	r := start(t, Config{CPU: -1})
-	look := func() (s Stats) {
-		do(t, r, func() { s = r.Stats() })
-		return s
+	r, err := New(Config{CPU: -1})
+	if err != nil {
+		t.Fatal(err)
 	}
-	const pause = 50 * time.Millisecond
-	from, before, slept := time.Now(), look(), make(chan struct{})
-	do(t, r, func() { r.After(int64(pause), func() { close(slept) }) })
-	wait(t, "the timer", slept)
-	do(t, r, func() { // work
-		for end := time.Now().Add(pause); time.Now().Before(end); {
+	r.Attach(&poller{poll: func(int) int { return 1 }})
+	for range 5 {
+		r.spin.empty, r.spin.since, r.spin.vain = 2, r.clock.read(), 0
+		r.After(int64(5*time.Millisecond), func() {})
+		due, before := r.timers[0].at, r.stats.Asleep
+		if err := r.sleep(); err != nil {
+			t.Fatal(err)
 		}
-	})
-	asleep, passed := look().Asleep-before.Asleep, time.Since(from)
-	if asleep < pause/2 || asleep > passed-pause {
-		t.Errorf("%v asleep in %v", asleep, passed)
+		began := r.spin.since + r.spin.vain // until it slept it polled in vain
+		asleep := int64(r.stats.Asleep - before)
+		if passed := r.clock.read() - began; asleep < due-began || asleep > passed {
+			t.Errorf("%d ns asleep of %d, due after %d", asleep, passed, due-began)
+		}
+		r.iterate()
+		if s := r.Stats(); int64(s.Asleep-before) != asleep {
+			t.Errorf("an iteration adds %d ns of sleep", int64(s.Asleep-before)-asleep)
+		}
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -73,8 +81,10 @@ func TestAsleep(t *testing.T) {
 func TestShortSleepsAreLearned(t *testing.T) {
 	var s spin
 	s.init(0)
-	for _, d := range []time.Duration{0, shortSleep - 1, shortSleep, time.Hour, shortSleep / 2} {
-		if s.slept(int64(d)); s.short != (d < shortSleep) {
+	for d, want := range map[time.Duration]bool{
+		0: true, shortSleep - 1: true, shortSleep: false, time.Hour: false, shortSleep / 2: true,
+	} {
+		if s.slept(int64(d)); s.short != want {
 			t.Errorf("after %v: %v", d, s.short)
 		}
 	}

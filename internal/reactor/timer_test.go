@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestTimersInOrder(t *testing.T) {
@@ -26,7 +28,7 @@ func TestTimersInOrder(t *testing.T) {
 			f.most = r.clock.read() + d
 		}
 	})
-	wait(t, "the last timer", done)
+	testutil.Receive(t, "the last timer", done)
 	for i, f := range fired {
 		if i > 0 && fired[i-1].least > f.most {
 			t.Errorf("out of order: %v", fired)
@@ -58,7 +60,7 @@ func TestTimerStop(t *testing.T) {
 		r.After(-5, mark("in the past"))
 		r.After(int64(5*time.Millisecond), func() { stopNever(); close(done) })
 	})
-	wait(t, "the last timer", done)
+	testutil.Receive(t, "the last timer", done)
 	if len(ran) != 2 || !ran["kept"] || !ran["in the past"] {
 		t.Errorf("ran: %v", ran)
 	}
@@ -84,28 +86,27 @@ func TestTimerWhileBusy(t *testing.T) {
 		r.After(0, again)
 	}
 	r.Post(again)
-	wait(t, "the hundredth timer", done)
+	testutil.Receive(t, "the hundredth timer", done)
 }
 
 // TestPace: the clock is read about every half millisecond whatever a step of work takes, and not
 // more often than needed.
 func TestPace(t *testing.T) {
 	for _, tc := range []struct {
-		step         time.Duration
-		least, worst time.Duration
+		step, least, worst int64 // nanoseconds
 	}{
-		{10 * time.Nanosecond, 0, 10 * maxEvery},
-		{time.Microsecond, 200 * time.Microsecond, time.Millisecond},
-		{10 * time.Microsecond, 200 * time.Microsecond, time.Millisecond},
-		{200 * time.Microsecond, 200 * time.Microsecond, time.Millisecond},
-		{time.Second, time.Second, time.Second},
+		{10, 0, 10 * maxEvery},
+		{1e3, 200e3, 1e6},
+		{10e3, 200e3, 1e6},
+		{200e3, 200e3, 1e6},
+		{1e9, 1e9, 1e9},
 	} {
 		for _, every := range []int{1, maxEvery} {
 			for range 10 {
-				every = pace(every, int64(every)*int64(tc.step))
+				every = pace(every, int64(every)*tc.step)
 			}
-			if d := time.Duration(every) * tc.step; d < tc.least || d > tc.worst {
-				t.Errorf("steps of %v: every %d of them, %v", tc.step, every, d)
+			if d := int64(every) * tc.step; d < tc.least || d > tc.worst {
+				t.Errorf("steps of %d ns: every %d of them, %d ns", tc.step, every, d)
 			}
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func pipe(t *testing.T) (rd, wr int) {
@@ -41,7 +43,7 @@ func TestWatch(t *testing.T) {
 			})
 			for range 20 {
 				put(t, wr)
-				if ev := wait(t, "the event", got); ev != unix.EPOLLIN {
+				if ev := testutil.Receive(t, "the event", got); ev != unix.EPOLLIN {
 					t.Fatalf("event %#x", ev)
 				}
 			}
