@@ -285,7 +285,7 @@ func TestNoPSKTime(t *testing.T) {
 	var tries []float64
 	for _, known := range [][]auth.TLSPSK{nil, psks[1:2], psks[1:]} {
 		buf := make([]auth.TLSPSK, 0, auth.MostTLSPSKs)
-		tries = append(tries, testing.AllocsPerRun(10, func() {
+		tries = append(tries, testutil.AllocsPerRun(10, func() {
 			if _, err := hello.choose(func([]byte) []auth.TLSPSK {
 				return append(buf, known...)
 			}); !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrWrongKey) {
@@ -450,7 +450,8 @@ func TestStream(t *testing.T) {
 	defer func(n uint64) { rekeyAfter = n }(rekeyAfter)
 	rekeyAfter = 5
 	for seed := range uint64(20) {
-		r := rand.New(rand.NewPCG(seed, 1))
+		source := rand.NewChaCha8([32]byte{byte(seed)})
+		r := rand.New(source)
 		p := newPair(t, []auth.Hash{auth.SHA256, auth.SHA384}[seed%2])
 		if seed%3 == 0 {
 			p.client.most = minFragment
@@ -462,9 +463,7 @@ func TestStream(t *testing.T) {
 		for len(sent) < 2<<20 || len(got) < len(sent) {
 			if len(sent) < 2<<20 && r.IntN(2) == 0 {
 				data := b[:1+r.IntN(len(b))]
-				for i := range data {
-					data[i] = byte(r.Uint32())
-				}
+				_, _ = source.Read(data)
 				n, e := p.send(data)
 				if e != 0 && e != syscall.EAGAIN {
 					t.Fatalf("seed %d: %v, %v", seed, e, p.client.Err())
@@ -552,7 +551,7 @@ func TestNoAllocation(t *testing.T) {
 		}
 	}
 	run()
-	if n := testing.AllocsPerRun(100, run); n > 0 {
+	if n := testutil.AllocsPerRun(100, run); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -373,7 +374,7 @@ func TestHostileMemory(t *testing.T) {
 	needTLS(t)
 	const limit = 12 << 20
 	rounds := 15 // of about 80 handshakes, of which one has 58 KiB
-	if os.Getenv("NVMF_TEST_FULL") != "" {
+	if testutil.Soaking() {
 		rounds = 300 // so that one of a round is found
 	}
 	run := func(n int) {
