@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,10 +16,11 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // Deadline is how long a Client waits for a device.
-const Deadline = 30 * time.Second
+const Deadline = testutil.Patience
 
 // Client uses one channel of a device as a reactor does: when Poll returns nothing, it sleeps until
 // it is woken. One goroutine uses it, which is locked to its thread from the first use to Close.
@@ -201,10 +203,18 @@ func (c *Client) Write(off int64, b []byte, cuts ...int) *backend.IO {
 	return &backend.IO{Op: backend.OpWrite, Off: off, Len: int64(len(b)), Segs: c.Segs(b, cuts...)}
 }
 
+// random is 2 MiB of random bytes, which are made once because of the race detector.
+var random = sync.OnceValue(func() []byte {
+	b := make([]byte, 2<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
+	return b
+})
+
 // fill fills b with random bytes.
 func fill(b []byte, seed uint64) {
-	var key [32]byte
-	binary.LittleEndian.PutUint64(key[:], seed)
-	rnd := rand.NewChaCha8(key)
-	_, _ = rnd.Read(b)
+	at := seed * 0x9e3779b97f4a7c15 >> 44 // below 1 MiB
+	for len(b) > 0 {
+		n := copy(b, random()[at:])
+		b, at = b[n:], 0
+	}
 }

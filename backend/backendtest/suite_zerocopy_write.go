@@ -266,7 +266,7 @@ func (s *suite) zeroCopyWriteNoAlloc(t *testing.T, dev backend.Device) {
 	ios, done := make([]*backend.IO, 1), make([]*backend.IO, 1)
 	io := backend.IO{Op: backend.OpWrite}
 	ok := true
-	if n := testutil.AllocsPerRun(100, func() {
+	if n := testutil.AllocsPerRun(20, func() {
 		for off := int64(0); off < 4<<20; off += 1 << 20 {
 			if segs, ok = r.StartZeroCopyWrite(segs[:0], off, 1<<20); !ok {
 				return

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -323,11 +322,7 @@ func TestUnregistered(t *testing.T) {
 		io := &backend.IO{Op: backend.OpWrite, Len: 4096, Segs: []mem.Segment{{B: region.Bytes()}}}
 		c.Submit([]*backend.IO{io})
 		var done [1]*backend.IO
-		for end := time.Now().Add(backendtest.Deadline); c.Poll(done[:]) == 0; {
-			if time.Now().After(end) {
-				t.Fatal("the write does not end")
-			}
-		}
+		testutil.Until(t, "the end of the write", func() bool { return c.Poll(done[:]) > 0 })
 		if err := errors.Join(io.Err, c.Close(), unix.Close(eventFD), region.Unmap()); err != nil {
 			t.Error(err)
 		}

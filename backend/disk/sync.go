@@ -50,7 +50,7 @@ func (c *channel) synced(o *op, res int32) {
 	d := c.d
 	var err error
 	if d.cfg.Reopen != nil && res < 0 && !o.dirty && d.sizeNow() == 0 { // there was nothing to lose
-		d.checkSoon()
+		d.CheckSoon()
 		err = fmt.Errorf("%s: %v: %w", d.cfg.Path, o.io.Op, backend.ErrOffline)
 	} else if res < 0 {
 		err := fmt.Errorf("%s: fdatasync: %w: %w", d.cfg.Path, backend.ErrIO, syscall.Errno(-res))

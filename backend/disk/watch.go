@@ -64,8 +64,8 @@ func (d *Disk) stopWatch() {
 	}
 }
 
-// checkSoon makes the watcher check now. Any goroutine calls it.
-func (d *Disk) checkSoon() {
+// CheckSoon makes the disk check its size now, not within a second. Any goroutine may call it.
+func (d *Disk) CheckSoon() {
 	select {
 	case d.watch.kick <- struct{}{}:
 	default: // it will, or there is none
@@ -163,10 +163,10 @@ func (c *channel) stepError(o *op, e syscall.Errno) error {
 		size := d.sizeNow()
 		switch {
 		case size == 0 || o.opened != d.opened.Load():
-			d.checkSoon()
+			d.CheckSoon()
 			return fmt.Errorf("%s: %v at %d: %w", d.cfg.Path, io.Op, at, backend.ErrOffline)
 		case io.Op != backend.OpFlush && io.Off+io.Len > size:
-			d.checkSoon()
+			d.CheckSoon()
 			return fmt.Errorf("%s: %v at %d, the disk now ends at %d: %w", d.cfg.Path, io.Op, at,
 				size, backend.ErrOutOfRange)
 		}

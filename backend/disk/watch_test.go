@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // removable is a disk that tests remove and bring back: a file that stands for a block device.
@@ -72,10 +73,13 @@ func (p *removable) remove() {
 	missing := errors.New("no such device")
 	p.refuse.Store(&missing)
 	p.out.Store(true)
-	p.checkSoon()
+	p.CheckSoon()
 }
 
-func (p *removable) change() backend.Info { p.t.Helper(); return <-p.changes }
+func (p *removable) change() backend.Info {
+	p.t.Helper()
+	return testutil.Receive(p.t, "a change", p.changes)
+}
 
 func (p *removable) close(c *backendtest.Client) {
 	p.t.Helper()
@@ -108,7 +112,7 @@ func TestOfflineAndBack(t *testing.T) {
 		}
 		expect(t, c, c.Read(0, b), backend.ErrOffline)
 
-		<-p.refused
+		testutil.Receive(t, "an attempt to open the disk", p.refused)
 		// What is put back is another file, so that it shows which one is used.
 		if err := errors.Join(os.Rename(p.cfg.Path, p.cfg.Path+".old"),
 			os.WriteFile(p.cfg.Path, append([]byte("after"), make([]byte, 1<<20-5)...),
@@ -167,6 +171,7 @@ func TestOfflineWithItsCache(t *testing.T) {
 					t.Errorf("offline: %+v", i)
 				}
 				p.refuse.Store(nil)
+				p.CheckSoon()
 				if i := p.change(); i.Offline || i.Degraded != tc.lost {
 					t.Errorf("back: %+v", i)
 				}

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
@@ -130,7 +131,8 @@ func TestDAXTruncated(t *testing.T) {
 		if ok := mem.CopyFile(own, segs); ok != (size > 1<<20) {
 			t.Errorf("with %d bytes: it can be copied: %v", size, ok)
 		}
-		if info := <-notified; info.Size != size {
+		d.(checker).CheckSoon()
+		if info := testutil.Receive(t, "a notification", notified); info.Size != size {
 			t.Fatalf("notified of %+v", info)
 		}
 		if some, ok := l.StartZeroCopyRead(nil, size-4096, 4096); ok != (size <= cfg.Size) {

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func expect(t *testing.T, c *backendtest.Client, io *backend.IO, want error) {
@@ -55,10 +56,12 @@ func TestTruncatedFile(t *testing.T) {
 	})
 }
 
+// checker is a disk that looks at its size once in a second, or when it is told to.
+type checker interface{ CheckSoon() }
+
 // TestResize: a file that grows, shrinks, becomes empty and has content again causes notifications.
 func TestResize(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
-		t.Parallel() // the size is looked at once in a second
 		d := mustOpen(t, cfg)
 		c := backendtest.NewClient(t, d, 64<<10)
 		notified := make(chan backend.Info, 10)
@@ -78,7 +81,8 @@ func TestResize(t *testing.T) {
 			if want.Offline = whole == 0; whole > 0 {
 				want.Size = whole
 			}
-			if got := <-notified; got != want {
+			d.(checker).CheckSoon()
+			if got := testutil.Receive(t, "a notification", notified); got != want {
 				t.Fatalf("with %d bytes: notified of %+v, want %+v", size, got, want)
 			}
 			switch {

@@ -68,21 +68,26 @@ func use(t *testing.T, dev backend.Device) *backendtest.Client {
 }
 
 func TestDelay(t *testing.T) {
-	const latency = 100 * time.Millisecond
-	c := use(t, Delay(openRAM(t), DelayConfig{Latency: latency, Ops: []backend.Op{backend.OpRead}}))
-	began := time.Now()
-	c.Do(c.Write(0, c.Memory(0, 512)))
-	if d := time.Since(began); d >= latency {
-		t.Logf("a write, which is not delayed, took %v", d) // the machine may be busy
-	}
-	began = time.Now()
+	const latency = 20 * time.Millisecond
+	reads := []backend.Op{backend.OpRead}
+	never := use(t, Delay(openRAM(t), DelayConfig{Latency: time.Hour, Ops: reads}))
+	never.MustDo(never.Write(0, never.Memory(0, 512)))
+	c := use(t, Delay(openRAM(t), DelayConfig{Latency: latency, Ops: reads}))
 	ios := make([]*backend.IO, 100)
 	for i := range ios {
 		ios[i] = c.Read(0, c.Memory(i<<9, 512))
 	}
-	c.Do(ios...)
-	if d := time.Since(began); d < latency || d > 50*latency {
-		t.Errorf("100 reads took %v, want %v: they wait together", d, latency)
+	began := clock()
+	c.Submit(ios...)
+	for i, io := range ios {
+		if io.Scratch != ios[0].Scratch || io.Scratch < uint64(began+int64(latency)) {
+			t.Errorf("at %d: read %d is due at %d, the first at %d", began, i, io.Scratch,
+				ios[0].Scratch)
+		}
+	}
+	c.Wait(len(ios))
+	if d := clock() - began; d < int64(latency) {
+		t.Errorf("100 reads took %d ns, want at least %v", d, latency)
 	}
 }
 
