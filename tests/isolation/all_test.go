@@ -14,17 +14,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// rounds is how many rounds TestAllCulprits has on each transport with soak, each of two minutes:
-// NVMF_ISOLATION_ROUNDS, or 2.
+// rounds is how many rounds TestAllCulprits has on each transport with soak, of about 75 s:
+// NVMF_ISOLATION_SECONDS in all, or two rounds.
 func rounds(t *testing.T) int {
-	n := 2
-	if s := os.Getenv("NVMF_ISOLATION_ROUNDS"); s != "" {
-		var err error
-		if n, err = strconv.Atoi(s); err != nil {
-			t.Fatal(err)
-		}
+	s := os.Getenv("NVMF_ISOLATION_SECONDS")
+	if s == "" {
+		return 2
 	}
-	return n
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return max(1, n/len(onBoth)/75)
 }
 
 // TestAllCulprits: beside all culprits, which come and go at random, two victims keep their service

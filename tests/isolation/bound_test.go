@@ -12,16 +12,16 @@ import (
 // of an ordinary host fails, no connection of it ends, and its p99 is within twice that without
 // them. Afterwards all that they took is given back.
 //
-// "make test" checks all of that but the p99: the victim makes a number of commands while the culprit
-// holds what it attacks. For the p99 ("make soak") the victim is measured alone and beside the culprit
-// in alternating windows of one run; it is that of all windows of a kind. The victim makes about a thousand commands a second, one
-// after another, and culprits hold what they attack instead of burning CPU time, or are limited in
-// rate: target, victim and culprit are one process, whose CPUs are not what this is about (e2e's
-// TestFairness and tests/bench are).
+// "make test" checks all of that but the p99: the victim makes a number of commands while the
+// culprit holds what it attacks. For the p99 ("make soak") the victim is measured alone and beside
+// the culprit in alternating windows of one run; the percentile is that of all windows of a kind.
+// The victim makes about a thousand commands a second, one after another, and culprits hold what
+// they attack instead of burning CPU time, or are limited in rate: target, victim and culprit are
+// one process, whose CPUs are not what this is about (e2e's TestFairness and tests/bench are).
 const (
 	factor = 2
-	// tolerance is how much longer than alone the p99 may be beside culprits that cannot but take CPU
-	// time, but not in TestAllCulprits. The best of attempts counts.
+	// tolerance is how much longer than alone the p99 may be beside culprits that cannot but take
+	// CPU time, but not in TestAllCulprits. The best of attempts counts.
 	tolerance = 20 * time.Millisecond
 	attempts  = 3
 )
@@ -59,8 +59,8 @@ func (o *outcome) add(of outcome) {
 	o.ended = append(o.ended, of.ended...)
 }
 
-// unbroken returns an error unless the victim made commands beside the culprit, none of them failed,
-// and no connection ended.
+// unbroken returns an error unless the victim made commands beside the culprit, none of them
+// failed, and no connection ended.
 func (o *outcome) unbroken() error {
 	switch {
 	case len(o.ended) > 0:

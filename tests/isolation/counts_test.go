@@ -69,7 +69,7 @@ func (e *env) reactors() (memory, timers int) {
 	return memory, timers
 }
 
-// above says what is more than in the baseline, nil if nothing.
+// above returns an error that names what is more than in the baseline, nil if nothing is.
 func (c counts) above(base counts) error {
 	var errs []error
 	for _, v := range []struct {

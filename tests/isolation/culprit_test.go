@@ -41,13 +41,14 @@ func (p *party) close() {
 
 // join connects the allowed culprit, with as many I/O queues of 128 entries.
 func (a *attack) join(ctx context.Context, queues int) (*party, error) {
-	return a.joinFrom(ctx, "culprit", queues)
+	return a.joinFrom(ctx, "culprit", queues, victimKATO)
 }
 
-// joinFrom is join with a machine of its own.
-func (a *attack) joinFrom(ctx context.Context, machine string, queues int) (*party, error) {
+// joinFrom is join with a machine and a keep alive timeout of its own.
+func (a *attack) joinFrom(ctx context.Context, machine string, queues int, kato time.Duration,
+) (*party, error) {
 	o := hostOptions(culpritNQN)
-	o.KATO = 2 * time.Second // ends what is left of a host that was unplugged
+	o.KATO = kato
 	c, err := host.Connect(ctx, a.transport(a.from(0), machine), o)
 	if err != nil {
 		return nil, err

@@ -61,9 +61,11 @@ var deviceRows = []row{
 	},
 }
 
-// giveUpSoon shortens the io_timeout of nsHung. The victim's namespaces keep theirs.
+// giveUpSoon shortens how long a command waits for nsHung and for data memory. The victim waits for
+// neither.
 func giveUpSoon(c *config.Config) {
 	c.Subsystems[0].Namespaces[nsHung-1].Timeout = 300 * time.Millisecond
+	c.TCP.MemoryTimeout, c.RDMA.MemoryTimeout = 300*time.Millisecond, 300*time.Millisecond
 }
 
 // bigCommands is more than the data memory holds.

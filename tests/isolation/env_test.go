@@ -60,8 +60,12 @@ subsystems:
       - {nsid: 4, backend: ram, size: 1MiB}
 `
 
-// The time limits of the target are a tenth of the defaults, so that what is only noticed after
-// them is noticed within a test.
+// cmTimeout is how long the fake fabric waits for an answer to a connect request. For as long it
+// keeps memory after its end, which close waits for.
+const cmTimeout = time.Second
+
+// shorten makes the time limits of the target a tenth of the defaults, so that the long runs of
+// "make soak" see what happens after them. No victim keeps them on a machine that stands still.
 func shorten(c *config.Config) {
 	c.TCP.ICReqTimeout = time.Second
 	c.TCP.ConnectTimeout = 3 * time.Second
@@ -98,7 +102,7 @@ func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) 
 	t.Helper()
 	e := &env{
 		t: t, link: link, log: new(testutil.Log), addrs: map[nvme.TransportType]netip.AddrPort{},
-		fabric: verbstest.New(verbstest.Options{CMTimeout: 500 * time.Millisecond}), // as shorten
+		fabric: verbstest.New(verbstest.Options{CMTimeout: cmTimeout}),
 	}
 	e.before = e.process()
 	c, err := app.Parse("isolation.yaml", []byte(configuration), nil)

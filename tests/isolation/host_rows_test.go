@@ -336,7 +336,7 @@ func brokenPDUs(ctx context.Context, a *attack) error {
 func unplugged(ctx context.Context, a *attack) error {
 	a.inPlace()
 	return a.repeat(ctx, 50*time.Millisecond, func() error {
-		p, err := a.joinFrom(ctx, "unplugged", 1)
+		p, err := a.joinFrom(ctx, "unplugged", 1, time.Second)
 		if err != nil {
 			return nil // the end of the last one may still be under way
 		}

@@ -42,7 +42,7 @@ func TestStoppedTarget(t *testing.T) {
 		}
 		resumed <- errors.Join(err, cmd.Process.Signal(syscall.SIGCONT))
 	})
-	_, o := v.run(window{length: pause + kato + kato/2})
+	_, o := v.run(window{length: pause + kato/2}) // the target looks twice per kato
 	all.add(o)
 	e.must(<-resumed)
 	if len(all.failed)+len(all.ended) > 0 {

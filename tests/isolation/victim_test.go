@@ -157,8 +157,9 @@ func (v *victim) next() error {
 // run makes commands for a window and returns their latencies. After the end of a connection it
 // connects again.
 func (v *victim) run(w window) (took latencies, o outcome) {
-	end := time.Now().Add(w.length)
-	for n := 0; n < max(w.commands, few.commands) || time.Now().Before(end); n++ {
+	ctx, cancel := context.WithTimeout(context.Background(), w.length)
+	defer cancel()
+	for n := 0; n < max(w.commands, few.commands) || ctx.Err() == nil; n++ {
 		time.Sleep(pace)
 		if v.q == nil {
 			if err := v.connect(); err != nil {
