@@ -4,7 +4,8 @@
 # right one by itself (GOTOOLCHAIN, through the Go module proxy).
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit
 # The version comes from scripts/build.sh; git may refuse to describe another user's tree.
-export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
+# Without the path of the tree the build cache serves every checkout.
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/nvmf-target
 
 die() { echo "$(basename "$0"): $*" >&2; exit 1; }
