@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // Options say in what a device differs from others.
@@ -99,6 +101,15 @@ func usage() string {
 	return fmt.Sprint(mem.Usage())
 }
 
+// rounds returns how many rounds of random operations a check has: n in make soak, and half as many
+// in make test.
+func rounds(n int) int {
+	if testutil.Soaking() {
+		return n
+	}
+	return n / 2
+}
+
 // check compares what was read with what was written.
 func (s *suite) check(t *testing.T, what string, got, want []byte) {
 	t.Helper()
@@ -156,8 +167,8 @@ func (s *suite) sizes(t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 4<<20)
 	defer c.Close()
 	off := int64(bs)
-	for i, blocks := range []int{1, 2, 3, 7, 8, 9, 31, 64, 257, (1<<20)/bs + 1} {
-		blocks = min(blocks, 2<<20/bs)
+	counts := []int{1, 2, 3, 7, 8, 9, 31, min(64, 2<<20/bs), min(257, 2<<20/bs), (1<<20)/bs + 1}
+	for i, blocks := range slices.Compact(counts) {
 		n := blocks * bs
 		if off+int64(n) > dev.Info().Size {
 			off = 0
@@ -287,8 +298,9 @@ func (s *suite) zeroing(t *testing.T, dev backend.Device) {
 	if info.DiscardZeroes {
 		ops = append(ops, op{backend.OpDiscard, 0})
 	}
-	const window = 1 << 20
-	w, r := c.Memory(0, window), c.Memory(window, window)
+	window := max(16*bs, 256<<10)
+	w, r := c.Memory(0, int(window)), c.Memory(1<<20, int(window))
+	zeroes := make([]byte, window)
 	for _, o := range ops {
 		for _, rg := range [][2]int64{
 			{0, bs},
@@ -298,7 +310,7 @@ func (s *suite) zeroing(t *testing.T, dev backend.Device) {
 			{5 * bs, window - 7*bs},
 			{0, window},
 		} {
-			at := int64(2<<20 - window/2) // across two megabytes
+			at := 2<<20 - window/2 // across two megabytes
 			fill(w, uint64(rg[1]))
 			c.MustDo(c.Write(at, w))
 			c.MustDo(&backend.IO{Op: o.op, Flags: o.flags, Off: at + rg[0], Len: rg[1]})
@@ -307,13 +319,14 @@ func (s *suite) zeroing(t *testing.T, dev backend.Device) {
 			s.check(t, fmt.Sprintf("%v %b of %d at %d", o.op, o.flags, rg[1], rg[0]), r, w)
 		}
 		fill(w, 1)
-		for at := int64(0); at+window <= info.Size && at < 8*window; at += window {
+		places := []int64{0, 1<<20 - window/2, 2 << 20, 4<<20 - window/2, 7 << 20, info.Size - window}
+		for _, at := range places {
 			c.MustDo(c.Write(at, w))
 		}
 		c.MustDo(&backend.IO{Op: o.op, Flags: o.flags, Off: 0, Len: info.Size})
-		for at := int64(0); at+window <= info.Size && at < 8*window; at += window {
+		for _, at := range places {
 			c.MustDo(c.Read(at, r))
-			s.check(t, fmt.Sprintf("%v of everything, at %d", o.op, at), r, make([]byte, window))
+			s.check(t, fmt.Sprintf("%v of everything, at %d", o.op, at), r, zeroes)
 		}
 	}
 	if !info.Discard {

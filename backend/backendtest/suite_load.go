@@ -16,7 +16,7 @@ import (
 func (s *suite) model(t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 8<<20)
 	defer c.Close()
-	s.random(t, c, dev.Info(), 1<<20, min(1024*dev.Info().BlockSize, 2<<20), 16, 1)
+	s.random(t, c, dev.Info(), 1<<20, min(1024*dev.Info().BlockSize, 2<<20), rounds(16), 1)
 }
 
 // concurrent does the same from several channels at once, each on its own part of the device.
@@ -26,59 +26,59 @@ func (s *suite) concurrent(t *testing.T, dev backend.Device) {
 		c := NewClient(t, dev, 4<<20)
 		wg.Go(func() {
 			defer c.Close()
-			s.random(t, c, dev.Info(), int64(i)*MinSize/4, min(512*dev.Info().BlockSize, 1<<20), 8,
-				uint64(i))
+			s.random(t, c, dev.Info(), int64(i)*MinSize/4, min(512*dev.Info().BlockSize, 1<<20),
+				rounds(8), uint64(i))
 		})
 	}
 	wg.Wait()
 }
 
-// random runs rounds of random operations on [base, base+window). The client has twice the window
+// random runs n rounds of random operations on [base, base+window). The client has twice the window
 // of memory.
-func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, window, rounds int,
+func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, window, n int,
 	seed uint64,
 ) {
 	bs := info.BlockSize
 	rnd := rand.New(rand.NewPCG(seed, 7))
 	model := make([]byte, window)
-	for range rounds {
+	for range n {
 		var ios []*backend.IO
 		var checks []func()
 		for at := 0; at < window; {
-			n := min((1+rnd.IntN(32))*max(bs, 4096), window-at)
+			size := min((1+rnd.IntN(32))*max(bs, 4096), window-at)
 			if rnd.IntN(3) > 0 {
-				n = min((1+rnd.IntN(8))*bs, n)
+				size = min((1+rnd.IntN(8))*bs, size)
 			}
-			m := model[at:][:n]
+			m := model[at:][:size]
 			off := base + int64(at)
 			switch k := rnd.IntN(10); {
 			case k < 4:
-				w := c.Memory(at, n)
+				w := c.Memory(at, size)
 				fill(w, rnd.Uint64())
-				io := c.Write(off, w, n/3&^3, n/2&^3)
+				io := c.Write(off, w, size/3&^3, size/2&^3)
 				if k == 0 && rnd.IntN(8) == 0 {
 					io.Flags = backend.FUA
 				}
 				ios = append(ios, io)
 				copy(m, w)
 			case k < 8:
-				r := c.Memory(window+at, n)
+				r := c.Memory(window+at, size)
 				want := append([]byte(nil), m...)
-				ios = append(ios, c.Read(off, r, n/4&^3))
+				ios = append(ios, c.Read(off, r, size/4&^3))
 				checks = append(checks,
-					func() { s.check(t, fmt.Sprintf("%d bytes at %d", n, off), r, want) })
+					func() { s.check(t, fmt.Sprintf("%d bytes at %d", size, off), r, want) })
 			case k == 8:
 				ios = append(ios,
 					&backend.IO{
 						Op:    backend.OpWriteZeroes,
-						Flags: backend.Unmap * backend.Flags(rnd.IntN(2)), Off: off, Len: int64(n),
+						Flags: backend.Unmap * backend.Flags(rnd.IntN(2)), Off: off, Len: int64(size),
 					})
 				clear(m)
 			case info.DiscardZeroes:
-				ios = append(ios, &backend.IO{Op: backend.OpDiscard, Off: off, Len: int64(n)})
+				ios = append(ios, &backend.IO{Op: backend.OpDiscard, Off: off, Len: int64(size)})
 				clear(m)
 			}
-			at += n
+			at += size
 		}
 		rnd.Shuffle(len(ios), func(i, j int) { ios[i], ios[j] = ios[j], ios[i] })
 		if err := c.Do(ios...); err != nil {
@@ -94,7 +94,6 @@ func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, w
 // torn makes several channels write, zero, discard and read the same blocks: a block is always
 // uniform.
 func (s *suite) torn(t *testing.T, dev backend.Device) {
-	const rounds = 100
 	info := dev.Info()
 	bs := info.BlockSize
 	blocks := min(max(64<<10/bs, 4), 16) // even, so that base is the start of one
@@ -106,7 +105,7 @@ func (s *suite) torn(t *testing.T, dev backend.Device) {
 		wg.Go(func() {
 			defer c.Close()
 			rnd := rand.New(rand.NewPCG(uint64(i), 3))
-			for round := range rounds {
+			for round := range rounds(100) {
 				w, r := c.Memory(0, n), c.Memory(n, n)
 				for b := range blocks {
 					copy(w[b*bs:][:bs], bytes.Repeat([]byte{byte(1 + rnd.IntN(255))}, bs))

@@ -216,7 +216,6 @@ func (s *suite) zeroCopyReadTorn(t *testing.T, dev backend.Device) {
 
 // readAndWrite is one channel of zeroCopyReadTorn.
 func readAndWrite(t *testing.T, dev backend.Device, i int, started, refused *atomic.Int64) {
-	const rounds = 300
 	info := dev.Info()
 	bs := info.BlockSize
 	blocks := min(max(64<<10/bs, 4), 16)
@@ -227,7 +226,7 @@ func readAndWrite(t *testing.T, dev backend.Device, i int, started, refused *ato
 	c.Lock()
 	rnd := rand.New(rand.NewPCG(uint64(i), 9))
 	segs := make([]mem.Segment, 0, 4)
-	for round := range rounds {
+	for round := range rounds(300) {
 		first := rnd.IntN(blocks)
 		count := 1 + rnd.IntN(blocks-first)
 		off, part := base+int64(first*bs), c.Memory(0, count*bs)

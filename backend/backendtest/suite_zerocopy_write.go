@@ -159,7 +159,7 @@ func (s *suite) writeOwnPart(t *testing.T, dev backend.Device, i int, committed 
 		}
 		reads = reads[:0]
 	}
-	for round := range 100 {
+	for round := range rounds(100) {
 		at, n := somewhere(rnd, window, bs)
 		off, data := base+int64(at), b[:n]
 		fill(data, rnd.Uint64())
@@ -206,7 +206,6 @@ func (s *suite) zeroCopyWriteTorn(t *testing.T, dev backend.Device) {
 
 // writeAndRead is one channel of zeroCopyWriteTorn.
 func writeAndRead(t *testing.T, dev backend.Device, i int) {
-	const rounds = 100
 	bs := dev.Info().BlockSize
 	blocks := max(256<<10/bs, 8)
 	n := blocks * bs
@@ -222,7 +221,7 @@ func writeAndRead(t *testing.T, dev backend.Device, i int) {
 			t.Errorf("%s: a block is torn", what)
 		}
 	}
-	for range rounds {
+	for range rounds(100) {
 		first := rnd.IntN(blocks)
 		count := 1 + rnd.IntN(blocks-first)
 		off, part := base+int64(first*bs), b[:count*bs]
