@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -106,13 +107,8 @@ func TestANAWhileApplying(t *testing.T) {
 		_, err := l.s.setANA(control.ANASet{Group: 1, State: "inaccessible"})
 		done <- err
 	}()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(testTimeout):
-		t.Error("setting a state waits for the change")
+	if err := testutil.Receive(t, "a state is set during the change", done); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -158,11 +154,7 @@ func TestANATransition(t *testing.T) {
 	}
 	l.s.listeners.transition = time.Millisecond
 	set("change")
-	for end := time.Now().Add(testTimeout); l.ana(c) != "1 inaccessible"; {
-		if time.Now().After(end) {
-			t.Fatalf("%s", l.ana(c))
-		}
-	}
+	testutil.Until(t, "the transition ends", func() bool { return l.ana(c) == "1 inaccessible" })
 	if set("configured"); l.ana(c) != "1 optimized" {
 		t.Errorf("%s", l.ana(c))
 	}

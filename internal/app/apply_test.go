@@ -16,6 +16,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -102,11 +103,7 @@ func (l *live) file(name string) {
 
 func (l *live) wantEnded(what string, c *host.Controller) {
 	l.t.Helper()
-	select {
-	case <-c.Done():
-	case <-time.After(testTimeout):
-		l.t.Fatalf("%s: the host is still connected", what)
-	}
+	testutil.Receive(l.t, what+": the host is disconnected", c.Done())
 }
 
 const (

@@ -297,11 +297,7 @@ func TestAuditSlowDisk(t *testing.T) {
 			log.Info("control request", "request", strings.Repeat("r", 100))
 		}
 	}()
-	select {
-	case <-done:
-	case <-time.After(testTimeout):
-		t.Fatal("the log waits for the disk")
-	}
+	testutil.Receive(t, "the log does not wait for the disk", done)
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	// the log of the test itself has a copy of each line
@@ -310,15 +306,10 @@ func TestAuditSlowDisk(t *testing.T) {
 		t.Errorf("%d bytes are held", grown)
 	}
 	r.Close()
-	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+	testutil.Until(t, "a line says that records were lost", func() bool {
 		log.Info("control request")
-		if strings.Contains(out.String(), lostMessage) {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("no line says that records were lost")
-		}
-	}
+		return strings.Contains(out.String(), lostMessage)
+	})
 	a.use(nil)
 	written, lost := 0, 0
 	for _, r := range records(t, path) {
@@ -357,7 +348,7 @@ func TestAuditFullDisk(t *testing.T) {
 	}
 	await := func(text string) {
 		t.Helper()
-		eventually(t, text, func() bool { return strings.Contains(out.String(), text) })
+		testutil.Until(t, text, func() bool { return strings.Contains(out.String(), text) })
 	}
 	await("audit records cannot be written")
 	if err := os.Remove(filler); err != nil {
@@ -404,15 +395,10 @@ func TestAuditRotation(t *testing.T) {
 	say := func(what, where string) {
 		t.Helper()
 		log.Info("control request", "request", what)
-		for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+		testutil.Until(t, what+" is in "+where, func() bool {
 			b, _ := os.ReadFile(where)
-			if strings.Contains(string(b), what) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s is not in %s:\n%s", what, where, b)
-			}
-		}
+			return strings.Contains(string(b), what)
+		})
 	}
 	say("first", path)
 	if err := os.Rename(path, path+".1"); err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -78,11 +77,7 @@ func TestDrain(t *testing.T) {
 	}
 	l.wantEnded("drained listener", leaves)
 	// The host has left before the target has freed everything.
-	for end := time.Now().Add(testTimeout); l.states() == "draining up"; {
-		if time.Sleep(time.Millisecond); time.Now().After(end) {
-			t.Fatal("a connection does not end")
-		}
-	}
+	testutil.Until(t, "the connections end", func() bool { return l.states() != "draining up" })
 	drained := func() {
 		t.Helper()
 		l.wantStates("drained up")
@@ -171,11 +166,7 @@ func TestDrainNetwork(t *testing.T) {
 	set := func(want string, list ...string) {
 		t.Helper()
 		n.set(list...)
-		for end := time.Now().Add(testTimeout); l.states() != want; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("listeners are %s, want %s", l.states(), want)
-			}
-		}
+		testutil.Until(t, "listeners are "+want, func() bool { return l.states() == want })
 	}
 	eth0 := fmt.Sprintf("eth0:%d", port)
 	drain(eth0, true, "up drained")

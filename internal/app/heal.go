@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -58,11 +59,9 @@ func (ls *listeners) try() {
 // heal makes the ports what they should be after every event, and now and then: an error may pass
 // without an event.
 func (ls *listeners) heal(quit <-chan struct{}) {
-	first := ls.s.opts.Retry
-	if first == 0 {
-		first = retryFirst
-	}
-	pause, settle, last := first, settleFirst, time.Time{}
+	first := cmp.Or(ls.s.opts.Retry, retryFirst)
+	calm := cmp.Or(ls.s.opts.Settle, settleFirst)
+	pause, settle, last := first, calm, time.Time{}
 	for {
 		select {
 		case <-quit:
@@ -72,7 +71,7 @@ func (ls *listeners) heal(quit <-chan struct{}) {
 		case <-ls.wake:
 			// Events come in groups. When they do not end, there is less and less hurry.
 			if pause = first; time.Since(last) > 4*settle {
-				settle = settleFirst
+				settle = calm
 			}
 			select {
 			case <-quit:

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
@@ -17,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // fakeNetwork is what a machine has, as a test says. Its addresses are of 127.0.0.0/8, which Linux
@@ -34,6 +36,13 @@ func (n *fakeNetwork) Read(...string) (netif.State, error) {
 	defer n.mu.Unlock()
 	n.reads++
 	return n.state, n.err
+}
+
+// count is how often it was read.
+func (n *fakeNetwork) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reads
 }
 
 func (n *fakeNetwork) Watch(changed func()) (stop func(), err error) {
@@ -72,6 +81,7 @@ func healing(t *testing.T, listeners string, addresses ...string) (*live, *fakeN
 	l := &live{t: t, dir: t.TempDir()}
 	l.s = newServer(t, Options{
 		Config: l.parse(listeners, sub(anyHosts, inRAM)), Network: n, Retry: time.Hour,
+		Settle: time.Millisecond,
 	})
 	if err := l.s.Start(); err != nil {
 		t.Fatal(err)
@@ -90,13 +100,8 @@ func ports(s *Server) string {
 
 func wantPorts(t *testing.T, s *Server, want ...string) {
 	t.Helper()
-	got := ""
-	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if got = ports(s); got == strings.Join(want, "\n") {
-			return
-		}
-	}
-	t.Fatalf("ports\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	list := strings.Join(want, "\n")
+	testutil.Until(t, "ports\n"+list+"\n", func() bool { return ports(s) == list })
 }
 
 func at(address string, port uint16) string {
@@ -247,45 +252,80 @@ func TestTooManyAddresses(t *testing.T) {
 		list = append(list, fmt.Sprintf("eth0 127.0.%d.%d", 8+i/250, 1+i%250))
 	}
 	n.set(list...)
-	open := func() bool { return len(l.s.Addrs()) == config.MaxListeners }
-	for end := time.Now().Add(testTimeout); !open() && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Until(t, "as many ports are open as there may be", func() bool {
+		return len(l.s.Addrs()) == config.MaxListeners
+	})
 	states := l.s.listenerStates()
-	if last := states[len(states)-1]; !open() || states[0].Address != fmt.Sprintf("127.0.9.9:%d",
+	if last := states[len(states)-1]; states[0].Address != fmt.Sprintf("127.0.9.9:%d",
 		port) || !strings.Contains(last.Reason, "has 1000 addresses, and there are at most 256") {
 		t.Errorf("%d ports, first %+v, last %+v", len(l.s.Addrs()), states[0], last)
 	}
 }
 
-// TestAddressStorm: many changes are few updates, and few log lines.
+// TestAddressStorm: many changes are few updates, each of a few log lines, and the last one is not
+// lost.
 func TestAddressStorm(t *testing.T) {
 	port := testutil.FreePort(t)
 	l := &live{t: t, dir: t.TempDir()}
 	log, n := new(testutil.Log), &fakeNetwork{}
 	l.s = newServer(t, Options{
 		Config: l.parse(at("127.0.9.0/24", port), sub(anyHosts, inRAM)), Network: n,
-		Log: log.Logger(), Retry: time.Hour,
+		Log: log.Logger(), Retry: time.Hour, Settle: time.Millisecond,
 	})
 	if err := l.s.Start(); err != nil {
 		t.Fatal(err)
 	}
-	begin := n.reads
 	for i := range 1000 {
 		n.set(fmt.Sprintf("eth0 127.0.9.%d", 1+i%2))
-		time.Sleep(time.Millisecond)
 	}
 	n.set("eth0 127.0.9.1", "eth0 127.0.9.2", "eth0 127.0.9.3")
-	for end := time.Now().Add(testTimeout); len(l.s.Addrs()) != 3; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("ports %s", ports(l.s))
-		}
-	}
+	testutil.Until(t, "three ports", func() bool { return len(l.s.Addrs()) == 3 })
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if lines := strings.Count(log.String(), "127.0.9."); n.reads-begin > 20 || lines > 60 {
-		t.Errorf("%d updates, %d lines", n.reads-begin, lines)
+	if lines := strings.Count(log.String(), "127.0.9."); lines > 3*n.reads {
+		t.Errorf("%d updates, %d lines", n.reads, lines)
 	}
+}
+
+// TestUpdatesOfStorm: while addresses change each millisecond, the pauses between two updates grow,
+// and afterwards they are short again.
+func TestUpdatesOfStorm(t *testing.T) {
+	n := &fakeNetwork{}
+	c := parse(t, listenAny)
+	synctest.Test(t, func(t *testing.T) {
+		s := NewServer(Options{Config: c, Log: quiet(), Network: n, Retry: time.Hour})
+		s.state, s.target = &state{}, target.New(target.Options{Log: quiet()})
+		s.listeners.start()
+		reads := 0
+		updates := func(wait time.Duration) int {
+			time.Sleep(wait)
+			synctest.Wait()
+			was := reads
+			reads = n.count()
+			return reads - was
+		}
+		for range 10_000 {
+			n.set("eth0 127.0.9.1")
+			time.Sleep(time.Millisecond)
+		}
+		if got := updates(settleMax); got < 10 || got > 12 {
+			t.Errorf("%d updates during 10,000 changes", got)
+		}
+		if updates(4*settleMax) > 0 {
+			t.Error("updates without a change")
+		}
+		for range 2 {
+			n.set("eth0 127.0.9.2")
+			if got := updates(settleFirst); got != 1 {
+				t.Errorf("%d updates after a change", got)
+			}
+			updates(time.Minute)
+		}
+		s.listeners.stop()
+		if err := s.target.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestRDMADeviceHeals: a device that is removed takes its ports along, whichever way its address is
@@ -303,6 +343,7 @@ func TestRDMADeviceHeals(t *testing.T) {
 		s := newServer(t, Options{
 			Config: parse(t, "{transport: rdma, address: "+address+"}"), Network: n,
 			Verbs: network.Provider("target"), Retry: time.Millisecond,
+			Settle: time.Millisecond,
 		})
 		if err := s.Start(); err != nil {
 			t.Fatal(err)
@@ -326,12 +367,14 @@ func TestRDMADeviceHeals(t *testing.T) {
 
 // TestRealNetworkHeals: the same with addresses and an interface of Linux.
 func TestRealNetworkHeals(t *testing.T) {
+	t.Parallel()
 	if !testutil.OwnNetwork(t) {
 		return
 	}
 	up := make(chan fabric.Addr, 4)
 	s := newServer(t, Options{
 		Config: parse(t, at("br0", 4420)+", "+at("10.9.0.1", 4421)), Retry: time.Hour,
+		Settle:     time.Millisecond,
 		ListenerUp: func(a fabric.Addr) { up <- a },
 	})
 	if err := s.Start(); err != nil {

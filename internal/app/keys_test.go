@@ -447,7 +447,7 @@ func TestTLSKeys(t *testing.T) {
 	reload(", tls_key_file: "+secret+", keys_until: 2001-01-01", "required", 1)
 	has(fabric.TLSRequired)
 	works(keys[2], false)
-	eventually(t, "the log says that the keys have expired", func() bool {
+	testutil.Until(t, "the log says that the keys have expired", func() bool {
 		return strings.Contains(log.String(), "the keys of the host have expired: keys_until")
 	})
 	reload(", tls_key_file: "+secret, "required", 1)
@@ -464,7 +464,7 @@ func TestTLSKeys(t *testing.T) {
 		}
 	}
 	var u fabric.Usage
-	eventually(t, "handshakes are counted", func() bool {
+	testutil.Until(t, "handshakes are counted", func() bool {
 		u = s.transports[nvme.TransportTCP].Usage()
 		return u.Handshakes+u.FailedHandshakes >= 7
 	})

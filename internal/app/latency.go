@@ -17,7 +17,7 @@ const latencyTimeout = 3 * time.Second
 
 // latencies returns what was counted, nil if a reactor does not answer.
 func (s *Server) latencies() []target.LatencyInfo {
-	ctx, cancel := context.WithTimeout(context.Background(), latencyTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.latencyTimeout)
 	defer cancel()
 	list, _ := s.target.Latencies(ctx)
 	return list

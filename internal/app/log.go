@@ -15,7 +15,7 @@ import (
 )
 
 // outputPatience is how long the end of the program may wait for what reads its output.
-const outputPatience = 2 * time.Second
+var outputPatience = 2 * time.Second // tests change it
 
 // openLog makes a log that never waits for w; end writes what is left.
 func openLog(json bool, level slog.Leveler, w io.Writer) (log *slog.Logger, end func()) {

@@ -87,6 +87,9 @@ func TestLogThatNobodyReads(t *testing.T) {
 		r, w := fullPipe(t)
 		child := exec.Command(os.Args[0])
 		child.Stderr = w
+		if !read {
+			child.Env = []string{hastyEnd + "=1"}
+		}
 		addr := address(t, startServe(t, child))
 		writeAndRead(t, host.TCP{Addr: netip.MustParseAddrPort(addr)})
 		var log []byte

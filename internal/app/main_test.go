@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,21 +19,31 @@ import (
 // serveFile makes the test binary a target, see startServe.
 const serveFile = "NVMF_TEST_SERVE_FILE"
 
+// hastyEnd keeps such a target from waiting for what reads its output.
+const hastyEnd = "NVMF_TEST_HASTY_END"
+
 func TestMain(m *testing.M) {
+	// Programs with the race detector wait for a second when they exit; here that is children.
+	_ = os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	if file := os.Getenv(serveFile); file != "" {
 		_ = os.Setenv("STATE_DIRECTORY", filepath.Dir(file))
+		if os.Getenv(hastyEnd) != "" {
+			outputPatience = time.Millisecond
+		}
 		if err := Serve(file, "test", os.Stdout, os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
+	// Parallel tests wait for time limits of the product, whatever the number of processors.
+	_ = flag.Set("test.parallel", "16")
 	testutil.Main(m)
 }
 
 const (
 	testNQN     = "nqn.2026-11.io.nvmf-target:test"
-	testTimeout = time.Minute
+	testTimeout = testutil.Patience
 )
 
 // parse makes a configuration with one RAM namespace of these listeners and further keys.

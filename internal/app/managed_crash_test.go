@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestManagedCrash ends an operation before each of its steps, as a crash does: what the directory
@@ -144,7 +145,10 @@ func TestManagedKill(t *testing.T) {
 		if _, err := out.Read(make([]byte, 1)); err != nil {
 			t.Fatalf("the target does not start: %v", err)
 		}
-		o.must(o.served())
+		testutil.Until(t, "the control interface answers", func() bool {
+			_, err := o.client.Status(ctx)
+			return err == nil
+		})
 		kill := time.AfterFunc(time.Duration(rand.IntN(200))*time.Millisecond, func() {
 			_ = child.Process.Kill()
 		})
@@ -164,15 +168,5 @@ func TestManagedKill(t *testing.T) {
 			t.Fatalf("%d objects after %d answers", objects, answered)
 		}
 		answered = objects // an equal state
-	}
-}
-
-// served waits until the control interface answers.
-func (o *orchestrated) served() error {
-	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
-		_, err := o.client.Status(o.t.Context())
-		if err == nil || time.Now().After(end) {
-			return err
-		}
 	}
 }

@@ -51,7 +51,7 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 	src.Reactors, src.Latencies, src.Hosts = s.reactorMetrics, s.latencies, s.hostMetrics
 	src.Authentications = s.target.Authentications
 	src.Devices = s.deviceMetrics
-	src.PortCounters = func() []metrics.PortCounter { return s.ports.counters(usageTimeout) }
+	src.PortCounters = func() []metrics.PortCounter { return s.ports.counters(s.usageTimeout) }
 	src.Unsaved, src.Expiries = s.state.isUnsaved, s.expiries
 	if s.metrics, err = metrics.Listen(at, src, s.log); err != nil {
 		return c.Problem("metrics.listen", err.Error(), "")

@@ -22,6 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -108,12 +109,10 @@ metrics: {listen: "127.0.0.1:0"}
 	}
 	var got map[string]float64
 	reads := ofNS("namespace_commands_total", "1", `op="read"`)
-	// a reactor publishes its counters after it has answered
-	for got = scrape(t, s); got[reads] < 3; got = scrape(t, s) {
-		if ctx.Err() != nil {
-			t.Fatal("the reads are not counted")
-		}
-	}
+	testutil.Until(t, "the reads are counted", func() bool { // after the answers
+		got = scrape(t, s)
+		return got[reads] >= 3
+	})
 	expect(t, got, map[string]float64{
 		ofNS("namespace_commands_total", "1", `op="write"`): 3,
 		ofNS("namespace_bytes_total", "1", `op="write"`):    12288,
@@ -189,6 +188,7 @@ func TestMetricsPortIsTaken(t *testing.T) {
 // read does not delay the end.
 func TestMetricsWhileDraining(t *testing.T) {
 	s := newServer(t, Options{Config: parse(t, anyPort, "metrics: {listen: '127.0.0.1:0'}")})
+	s.usageTimeout, s.latencyTimeout = time.Millisecond, time.Millisecond // of a reactor
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -264,12 +264,9 @@ func TestMetricsOfRDMA(t *testing.T) {
 		ofNS("namespace_returns_total", "1"):           0,
 	})
 	hung.Release()
-	for scrape(t, s)[ofNS("namespace_returns_total", "1")] == 0 {
-		if ctx.Err() != nil {
-			t.Fatal("the operation did not come back")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	testutil.Until(t, "the operation comes back", func() bool {
+		return scrape(t, s)[ofNS("namespace_returns_total", "1")] > 0
+	})
 	expect(t, scrape(t, s),
 		map[string]float64{ofNS("namespace_orphans", "1"): 0, ofNS("namespace_ready", "1"): 1})
 }

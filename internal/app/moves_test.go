@@ -63,7 +63,7 @@ func TestLostAtOnce(t *testing.T) {
 	l.s.transports[nvme.TransportTCP] = tcp
 	l.s.listeners.changing.Unlock()
 	l.apply(listenAny+", "+listenAny, sub(anyHosts, inRAM))
-	eventually(t, "the listener accepts", func() bool {
+	testutil.Until(t, "the listener accepts", func() bool {
 		l.s.listeners.changing.Lock()
 		defer l.s.listeners.changing.Unlock()
 		return tcp.n < 0

@@ -83,21 +83,12 @@ func TestMissingStorage(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case nsid := <-up:
-		if nsid != 2 {
-			t.Errorf("namespace %d is up", nsid)
-		}
-	case <-ctx.Done():
-		t.Fatalf("the namespace did not come up: %s", log.String())
+	if nsid := testutil.Receive(t, "the namespace is up", up); nsid != 2 {
+		t.Errorf("namespace %d is up", nsid)
 	}
-	select {
-	case e := <-h.Events():
-		if e != nvme.AsyncNamespaceChanged {
-			t.Errorf("event %v", e)
-		}
-	case <-ctx.Done():
-		t.Fatal("the host was not told")
+	e := testutil.Receive(t, "the host is told", h.Events())
+	if e != nvme.AsyncNamespaceChanged {
+		t.Errorf("event %v", e)
 	}
 	namespaces(1, 2)
 	if text := log.String(); strings.Count(text, "namespace is pending") != 1 ||
@@ -147,11 +138,7 @@ func TestEmptyDevice(t *testing.T) {
 	if out, err := exec.Command("losetup", device, backing).CombinedOutput(); err != nil {
 		t.Skipf("no loop device: %v: %s", err, out)
 	}
-	select {
-	case <-up:
-	case <-time.After(testTimeout):
-		t.Error("the namespace did not come up")
-	}
+	testutil.Receive(t, "the namespace is up", up)
 }
 
 // TestWrongStorageAppears: what is wrong is said once, and the namespace stays pending until it is
@@ -174,24 +161,16 @@ func TestWrongStorageAppears(t *testing.T) {
 		os.Rename(made, dir)); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(testTimeout)
-	for !strings.Contains(log.String(), "is a directory") {
-		if time.Now().After(deadline) {
-			t.Fatalf("log:\n%s", log.String())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Until(t, "the log says what is wrong", func() bool {
+		return strings.Contains(log.String(), "is a directory")
+	})
 	if len(s.announcement().pending) != 1 {
 		t.Error("the namespace is not pending")
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-up:
-	case <-time.After(testTimeout):
-		t.Fatal("the namespace did not come up")
-	}
+	testutil.Receive(t, "the namespace is up", up)
 	if n := strings.Count(log.String(), "is a directory"); n != 1 {
 		t.Errorf("it was said %d times", n)
 	}

@@ -26,7 +26,7 @@ const usageTimeout = time.Second
 
 // reactorMetrics returns nil if a reactor does not answer.
 func (s *Server) reactorMetrics() (list []metrics.Reactor) {
-	ctx, cancel := context.WithTimeout(context.Background(), usageTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.usageTimeout)
 	defer cancel()
 	reactors, err := s.Reactors(ctx)
 	if err != nil {
@@ -136,7 +136,7 @@ func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metr
 func (s *Server) hostMetrics() (list []metrics.Host, secured metrics.Secured) {
 	s.hostTotals.mu.Lock()
 	defer s.hostTotals.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), usageTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.usageTimeout)
 	defer cancel()
 	connections, err := s.target.Connections(ctx)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 const (
@@ -40,11 +41,7 @@ func (l *live) mkdir(name string) {
 
 func (l *live) wantUp(up <-chan uint32) {
 	l.t.Helper()
-	select {
-	case <-up:
-	case <-time.After(testTimeout):
-		l.t.Fatalf("the namespace is not served")
-	}
+	testutil.Receive(l.t, "the namespace is served", up)
 }
 
 // TestPendingMoves: a pending namespace that has another place in the file since is served when
@@ -102,12 +99,8 @@ func TestBlockedCallback(t *testing.T) {
 		_, err := l.s.Apply(wanted)
 		applied <- err
 	}()
-	select {
-	case err := <-applied:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(testTimeout / 6):
-		t.Error("the change waits for the callback")
+	if err := testutil.Receive(t, "the change does not wait for the callback",
+		applied); err != nil {
+		t.Error(err)
 	}
 }

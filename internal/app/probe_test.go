@@ -271,6 +271,7 @@ func TestTheSameStorageTwice(t *testing.T) {
 // TestFewDescriptors: with fewer of them than connections the target warns when it starts, and says
 // what to do when a connection cannot be accepted.
 func TestFewDescriptors(t *testing.T) {
+	t.Parallel()
 	child := exec.Command("sh", "-c", "ulimit -n 64; exec \"$0\"", os.Args[0])
 	stderr, err := child.StderrPipe()
 	if err != nil {

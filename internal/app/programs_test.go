@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -51,14 +50,10 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 		_, err := s.Reload()
 		results <- err
 	}()
-	for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
-		if b, _ := os.ReadFile(begun); len(b) == 2 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the programs do not run")
-		}
-	}
+	testutil.Until(t, "the programs run", func() bool {
+		b, _ := os.ReadFile(begun)
+		return len(b) == 2
+	})
 	if changes, err := s.Apply(c); err != nil || len(changes) > 0 {
 		t.Errorf("%v, %v", changes, err)
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
@@ -40,20 +39,19 @@ func TestListenersAtRandom(t *testing.T) {
 	}
 	l, n := healing(t, base, "lo 127.0.8.1")
 	subsystems := sub(anyHosts, inRAM)
-	end := time.Now().Add(2 * time.Second)
 	var wg sync.WaitGroup
-	loop := func(fn func()) {
+	rounds := 100
+	if testutil.Soaking() {
+		rounds = 2000
+	}
+	loop := func(times int, fn func()) {
 		wg.Go(func() {
-			for time.Now().Before(end) {
+			for range times {
 				fn()
 			}
 		})
 	}
-	loop(func() {
-		n.set(append(pick(machine), "lo 127.0.8.1")...)
-		time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond)
-	})
-	loop(func() {
+	loop(rounds, func() {
 		text := strings.Join(append(pick(choice), base), ", ")
 		if rand.IntN(2) == 0 {
 			text += fmt.Sprintf(", {transport: tcp, address: 127.0.0.1, port: %d, "+
@@ -64,15 +62,21 @@ func TestListenersAtRandom(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	loop(func() {
+	loop(3*rounds, func() {
 		which := control.ListenerID{All: rand.IntN(4) == 0}
 		if !which.All {
 			which.Listener = strconv.Itoa(1 + rand.IntN(9))
 		}
 		_, _ = l.s.drain(which, rand.IntN(2) == 0)
-		time.Sleep(time.Millisecond)
 	})
-	loop(func() { l.s.listenerStates(); l.s.status() })
+	loop(10*rounds, func() { l.s.listenerStates(); l.s.status() })
+	for range rounds {
+		n.set(append(pick(machine), "lo 127.0.8.1")...)
+		was := n.count()
+		testutil.Until(t, "the addresses are looked at, or not yet", func() bool {
+			return n.count() > was || rand.IntN(8) == 0
+		})
+	}
 	wg.Wait()
 
 	if _, err := l.s.drain(control.ListenerID{All: true}, false); err != nil {
@@ -82,17 +86,12 @@ func TestListenersAtRandom(t *testing.T) {
 	text := strings.Join([]string{base, choice[0], choice[5]}, ", ")
 	l.apply(text, subsystems)
 	addr := func(i int) string { return fmt.Sprintf("127.0.9.%d:%d up", i, port) }
-	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+	testutil.Until(t, "there are four ports", func() bool {
 		got := ports(l.s)
-		if strings.Count(got, "\n") == 3 && strings.Contains(got, "127.0.8.1") &&
+		return strings.Count(got, "\n") == 3 && strings.Contains(got, "127.0.8.1") &&
 			strings.Contains(got, addr(1)) && strings.Contains(got, addr(2)) &&
-			strings.Contains(got, addr(3)) {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(got)
-		}
-	}
+			strings.Contains(got, addr(3))
+	})
 	l.agrees()
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
@@ -48,14 +47,11 @@ func TestHangup(t *testing.T) {
 			t.Fatal(err)
 		}
 		hangups <- syscall.SIGHUP
-		for !strings.Contains(log.String(), done) {
-			select {
-			case err := <-ended:
-				t.Fatalf("the program ended: %v", err)
-			case <-ctx.Done():
-				t.Fatalf("%q is not in the log:\n%s", done, log)
-			case <-time.After(time.Millisecond):
-			}
+		testutil.Until(t, "the log says: "+done, func() bool {
+			return strings.Contains(log.String(), done) || len(ended) > 0
+		})
+		if len(ended) > 0 {
+			t.Fatalf("the program ended: %v", <-ended)
 		}
 		if err := before.Err(); err != nil {
 			t.Errorf("a host lost its connection: %v", err)
@@ -119,13 +115,8 @@ func TestManyHangups(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case sig := <-signals:
-		if sig != syscall.SIGTERM {
-			t.Error(sig)
-		}
-	case <-time.After(testTimeout):
-		t.Error("SIGTERM is lost")
+	if sig := testutil.Receive(t, "SIGTERM", signals); sig != syscall.SIGTERM {
+		t.Error(sig)
 	}
 	<-hangups
 }

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -94,14 +95,17 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// Every broken configuration is refused with the messages in the file beside it.
+// Every broken configuration is refused with the messages in the file beside it. The schema finds
+// each error, other than those that are beyond one.
 func TestBrokenFiles(t *testing.T) {
 	files, err := filepath.Glob("../../config/testdata/broken/*.yaml")
 	if err != nil || len(files) < 10 {
 		t.Fatalf("%d broken files, %v: want at least ten", len(files), err)
 	}
+	s, unused, ran := schema(t), maps.Clone(beyond), 0
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
+			ran++
 			var out bytes.Buffer
 			err := Check(file, nil, &out)
 			if err == nil || out.Len() != 0 {
@@ -109,7 +113,15 @@ func TestBrokenFiles(t *testing.T) {
 			}
 			got := strings.ReplaceAll(err.Error(), filepath.Dir(file)+"/", "") + "\n"
 			golden(t, strings.TrimSuffix(file, ".yaml")+".golden", got)
+			if problems, ok := errors.AsType[config.Problems](err); ok {
+				schemaFinds(t, s, file, problems, unused)
+			}
 		})
+	}
+	for part := range unused {
+		if ran == len(files) {
+			t.Errorf("no error contains %q", part)
+		}
 	}
 }
 

@@ -67,6 +67,9 @@ type Options struct {
 	// Retry is the first pause before a listener or a pending namespace is tried again; 0 is the
 	// usual one.
 	Retry time.Duration
+	// Settle is the first pause between an event of the network and what is done about it; 0 is the
+	// usual one.
+	Settle time.Duration
 	// ANATransition is how long the ANA state change lasts; 0 is what hosts are told.
 	ANATransition time.Duration
 }
@@ -120,8 +123,8 @@ type Server struct {
 	ending   context.Context // ends first, so that a change in progress ends soon
 	end      context.CancelFunc
 
-	releaseLimit time.Duration
-	onFileStep   fileStep // of edits of the managed directory
+	releaseLimit, usageTimeout, latencyTimeout time.Duration
+	onFileStep                                 fileStep // of edits of the managed directory
 
 	stopOnce sync.Once
 	stopErr  error
@@ -137,8 +140,8 @@ func NewServer(opts Options) *Server {
 		opts: opts, log: log, audit: audit, recorder: recorder,
 		peers: ratelog.New(log), started: time.Now(),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
-		atStart: opts.Config, releaseLimit: releaseLimit,
-		onFileStep: direct,
+		atStart: opts.Config, releaseLimit: releaseLimit, usageTimeout: usageTimeout,
+		latencyTimeout: latencyTimeout, onFileStep: direct,
 	}
 	s.mdns = mdns.New(log)
 	s.listeners = listeners{

@@ -19,6 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -128,11 +129,7 @@ func TestStopDisconnectsHosts(t *testing.T) {
 	if err := s.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-c.Done():
-	case <-ctx.Done():
-		t.Fatal("the host is still connected")
-	}
+	testutil.Receive(t, "the host is disconnected", c.Done())
 }
 
 func TestUnavailableFail(t *testing.T) {
@@ -186,23 +183,9 @@ func TestUnavailableWaitServesTheRestAndComesUp(t *testing.T) {
 	writeAndRead(t, host.TCP{Addr: taken.AddrPort()})
 }
 
-// eventually waits for what the server does after it has answered.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testTimeout); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", testTimeout, what)
-		}
-	}
-}
-
 func waitUp(t *testing.T, up <-chan fabric.Addr) {
 	t.Helper()
-	select {
-	case <-up:
-	case <-time.After(testTimeout):
-		t.Fatal("the listener did not come up")
-	}
+	testutil.Receive(t, "the listener is up", up)
 }
 
 func TestRDMAWaitsForItsDevice(t *testing.T) {

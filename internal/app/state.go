@@ -178,11 +178,15 @@ func (s *state) ports(names []string) map[string]uint16 {
 
 // free returns the lowest port ID that is not used. 0 is none of ours.
 func (d *stateData) free() uint16 {
-	for id := uint16(1); ; id++ {
-		if !slices.ContainsFunc(d.Ports, func(p statePort) bool { return p.ID == id }) {
-			return id
-		}
+	used := make(map[uint16]bool, len(d.Ports))
+	for _, p := range d.Ports {
+		used[p.ID] = true
 	}
+	id := uint16(1)
+	for used[id] {
+		id++
+	}
+	return id
 }
 
 // generation returns a generation for the discovery log that it has never had, and leaves room for

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -94,7 +95,10 @@ func TestTraceFiles(t *testing.T) {
 			})
 			<-done
 		}
-		time.Sleep(2 * time.Millisecond) // names have milliseconds
+		was := time.Now().UnixMilli()
+		testutil.Until(t, "another name is possible", func() bool { // names have milliseconds
+			return time.Now().UnixMilli() > was
+		})
 	}
 	files, err := filepath.Glob(filepath.Join(dir, traceDir, "*.json"))
 	if err != nil || len(files) != maxTraces {

@@ -141,16 +141,13 @@ func (l *live) queue() (*host.Queue, []byte) {
 // wantHeld waits for an operation that is held.
 func (d *counted) wantHeld(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(testTimeout); d.Held() == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nothing reaches the storage")
-		}
-	}
+	testutil.Until(t, "an operation reaches the storage", func() bool { return d.Held() > 0 })
 }
 
 // TestRemovedHung: the removal of a subsystem does not wait for storage that does not finish. Until
 // that has, nobody else can have it.
 func TestRemovedHung(t *testing.T) {
+	t.Parallel()
 	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
 	l.file("x")
 	hung := newCounted(t)
@@ -184,6 +181,7 @@ func TestRemovedHung(t *testing.T) {
 // TestHungStorage: storage that still works on a command cannot move to another namespace. That
 // change fails, and ends at once if the target stops.
 func TestHungStorage(t *testing.T) {
+	t.Parallel()
 	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
 	l.file("x")
 	hung := newCounted(t)

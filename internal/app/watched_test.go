@@ -43,7 +43,11 @@ func TestWatchedChanges(t *testing.T) {
 			}
 		})
 	}
-	for range 4 {
+	rounds := 1
+	if testutil.Soaking() {
+		rounds = 10
+	}
+	for range rounds {
 		for _, c := range configs {
 			l.apply(c[0], c[1])
 		}

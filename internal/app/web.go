@@ -43,7 +43,7 @@ func (s *Server) setWeb(c *config.Config) (err error) {
 		Namespaces: s.namespaceStates, Refusals: s.refusals, Events: s.events,
 		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.hosts,
 		Reactors: s.reactorStates,
-		Ports:    func() []doctor.PortCounter { return doctorPorts(&s.ports, usageTimeout) },
+		Ports:    func() []doctor.PortCounter { return doctorPorts(&s.ports, s.usageTimeout) },
 		Disks:    s.disks.list, Plan: s.planOfPage,
 	}, s.log)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 // TestWeb: reloads move the page, lock it and take it away, also while it is open; it shows what a
 // reload would change. A token is refused in the audit and never shown.
 func TestWeb(t *testing.T) {
+	t.Parallel()
 	dir, log := t.TempDir(), new(testutil.Log)
 	files := issue(t, dir, 1000*time.Hour)
 	pem, err := os.ReadFile(files.CA)
