@@ -27,8 +27,6 @@ type browser struct {
 	problems []string // what the console has shown: errors, warnings, violations of the policy
 }
 
-const timeout = time.Minute
-
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
 	path := testutil.Program(t, "scripts/deps.sh test installs chromium-headless-shell",
@@ -88,7 +86,7 @@ func (b *browser) clean(expected ...string) {
 // run returns what an action does.
 func run[T any](b *browser, action chromedp.Action[T]) T {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, timeout)
+	ctx, cancel := context.WithTimeout(b.ctx, testutil.Patience)
 	defer cancel()
 	v, err := chromedp.Run(ctx, action)
 	if err != nil {
@@ -100,7 +98,7 @@ func run[T any](b *browser, action chromedp.Action[T]) T {
 // command returns the answer to a command of the protocol.
 func command[P, R any](b *browser, c cdp.Command[P, R], params P) R {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, timeout)
+	ctx, cancel := context.WithTimeout(b.ctx, testutil.Patience)
 	defer cancel()
 	r, err := chromedp.Call(ctx, c, params)
 	if err != nil {
@@ -125,11 +123,18 @@ func eval[T any](b *browser, expression string) T {
 // until waits until an expression is true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	for end := time.Now().Add(timeout); !eval[bool](b, expression); {
-		if time.Now().After(end) {
-			b.t.Fatalf("not within %v: %s\n%s", timeout, expression,
-				eval[string](b, "document.body.innerText"))
+	shown := ""
+	defer func() {
+		if b.t.Failed() {
+			b.t.Logf("the page before: %s", shown)
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	}()
+	testutil.Until(b.t, expression, func() bool {
+		if eval[bool](b, expression) {
+			return true
+		}
+		shown = eval[string](b, "document.body.innerText")
+		run(b, chromedp.Sleep(20*time.Millisecond)) // it needs the processor
+		return false
+	})
 }

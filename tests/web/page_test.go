@@ -3,7 +3,6 @@ package web
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,21 +33,14 @@ const (
 type world struct {
 	t    *testing.T
 	dir  string
-	port int // of the page
+	port uint16 // of the page
 	log  *testutil.Log
 	s    *app.Server
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{
-		t: t, dir: t.TempDir(), port: l.Addr().(*net.TCPAddr).Port, log: new(testutil.Log),
-	}
-	_ = l.Close()
+	w := &world{t: t, dir: t.TempDir(), port: testutil.FreePort(t), log: new(testutil.Log)}
 	w.start()
 	t.Cleanup(w.stop)
 	return w
@@ -102,7 +94,7 @@ func (w *world) start() {
 
 func (w *world) stop() {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
 	if err := w.s.Stop(ctx); err != nil {
 		w.t.Error(err)
@@ -148,7 +140,10 @@ func (w *world) load() (stop func()) {
 					w.t.Error(err)
 					return
 				}
-				time.Sleep(time.Duration(i%5) * 100 * time.Microsecond)
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Duration(i%5) * 100 * time.Microsecond):
+				}
 			}
 		})
 	}
@@ -200,9 +195,8 @@ func TestPage(t *testing.T) {
 	}
 	b.clean()
 
-	if seconds, _ := time.ParseDuration(os.Getenv("NVMF_WEB_FILL")); seconds > 0 {
-		time.Sleep(seconds) // screenshots with full charts
-	}
+	fill, _ := time.ParseDuration(os.Getenv("NVMF_WEB_FILL"))
+	run(b, chromedp.Sleep(fill)) // screenshots with full charts
 	choose("")
 	back := map[string]string{}
 	for _, size := range []struct {
@@ -271,7 +265,7 @@ func screenshot(b *browser, name string) {
 	if dir == "" {
 		return
 	}
-	time.Sleep(200 * time.Millisecond) // it is drawn
+	run(b, chromedp.Sleep(200*time.Millisecond)) // it is drawn
 	image := run(b, chromedp.CaptureScreenshot())
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), image, 0o600); err != nil {
 		b.t.Fatal(err)
