@@ -78,6 +78,9 @@ type sampler struct {
 	ctx      context.Context // ends with close
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
+	// now is the clock, and turn returns a channel that ends the wait for the next state.
+	now  func() time.Time
+	turn func() <-chan time.Time
 
 	mu      sync.Mutex // guards what follows
 	pages   int
@@ -91,6 +94,7 @@ type sampler struct {
 
 // past are two earlier looks at the load, the newer one at most half of compared ago.
 type past struct {
+	now          func() time.Time
 	older, newer *doctor.Sample
 	ports        []doctor.PortCounter // as they were last known
 }
@@ -124,7 +128,10 @@ type slow struct {
 }
 
 func newSampler(src Source, log *slog.Logger) *sampler {
-	s := &sampler{src: src, log: log, changed: make(chan struct{})}
+	s := &sampler{
+		src: src, log: log, changed: make(chan struct{}), now: time.Now,
+		turn: func() <-chan time.Time { return time.After(every) },
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -160,14 +167,14 @@ func (s *sampler) get() (state []byte, changed <-chan struct{}) {
 // run makes states until no page is open. It ends a turn later, so that pages which come and go
 // cost no more than one that stays.
 func (s *sampler) run() {
-	var load past
+	load := past{now: s.now}
 	for s.goesOn() {
 		s.look()
 		if state := s.sample(&load); state != nil {
 			s.publish(state)
 		}
 		select {
-		case <-time.After(every):
+		case <-s.turn():
 		case <-s.ctx.Done():
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/netlimit"
@@ -77,7 +78,7 @@ type Server struct {
 	serving sync.WaitGroup
 	sampler *sampler
 	streams chan struct{}
-	patient time.Duration // for each write of a stream
+	patient atomic.Int64 // for each write of a stream that begins, a duration
 
 	requests sync.RWMutex // held for reading by each request
 	closed   bool         // under requests
@@ -91,8 +92,9 @@ func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{
 		config: c, addr: l.Addr().(*net.TCPAddr).AddrPort(), sampler: newSampler(src, log),
-		streams: make(chan struct{}, maxStreams), patient: writeTimeout,
+		streams: make(chan struct{}, maxStreams),
 	}
+	s.patient.Store(int64(writeTimeout))
 	host, _ := os.Hostname()
 	var page bytes.Buffer
 	if err := index.Execute(&page, map[string]any{"Host": host}); err != nil {
@@ -236,7 +238,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	defer s.sampler.leave()
 	ctx, cancel := context.WithTimeout(r.Context(), streamTime)
 	defer cancel()
-	c := http.NewResponseController(w)
+	c, patient := http.NewResponseController(w), time.Duration(s.patient.Load())
 	_ = c.SetReadDeadline(time.Time{}) // reads only find out that the browser has gone
 	w.Header().Set("Content-Type", "text/event-stream")
 	text := []byte("retry: 2000\n\n")
@@ -245,7 +247,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		if state != nil {
 			text = append(append(append(text, "data: "...), state...), "\n\n"...)
 		}
-		_ = c.SetWriteDeadline(time.Now().Add(s.patient))
+		_ = c.SetWriteDeadline(time.Now().Add(patient))
 		if _, err := w.Write(text); err != nil || c.Flush() != nil {
 			return
 		}

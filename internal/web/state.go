@@ -88,7 +88,7 @@ type configuration struct {
 // newState asks src. What cannot be found out is missing, and Errors says why.
 func newState(ctx context.Context, src *Source, found *slow, load *past) *state {
 	s := &state{
-		Time: time.Now(), Status: src.Status(), More: map[string]int{},
+		Time: load.now(), Status: src.Status(), More: map[string]int{},
 		Errors: map[string]string{}, Total: &Latency{
 			Counts: map[int]uint64{}, Stages: map[string]int64{},
 		},
@@ -135,7 +135,7 @@ func (s *state) compare(ctx context.Context, src *Source, now *doctor.Sample, lo
 		return
 	}
 	now.Reactors, now.Hosts, now.Ports = reactors, src.Hosts(), src.Ports()
-	now.Time = time.Now()
+	now.Time = load.now()
 	if before := load.before(now); before != nil {
 		s.load = doctor.Load(before, now)
 	}

@@ -23,8 +23,6 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m, func() error { return nil }) }
 
-const testTimeout = 20 * time.Second
-
 // source has nothing, but for what a test sets, and counts how often it is asked.
 func source(asked *atomic.Int64) Source {
 	return Source{
@@ -67,7 +65,7 @@ func serve(t *testing.T, c Config, src Source) *Server {
 // ask sends a request, whose body must be closed.
 func ask(t *testing.T, s *Server, method, path string, header map[string]string) *http.Response {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, method,
 		fmt.Sprintf("http://%v%s", s.Addr(), path), nil)
@@ -152,6 +150,15 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// turns lets the sampler make a state each time that a test sends to the channel.
+func turns(s *Server) chan<- time.Time {
+	turn := make(chan time.Time)
+	s.sampler.mu.Lock()
+	defer s.sampler.mu.Unlock()
+	s.sampler.turn = func() <-chan time.Time { return turn }
+	return turn
+}
+
 // next reads the next state of a stream.
 func next(t *testing.T, r *bufio.Reader) (s state) {
 	t.Helper()
@@ -169,18 +176,19 @@ func next(t *testing.T, r *bufio.Reader) (s state) {
 	}
 }
 
-// TestStreams: pages share one sampler; too many are refused, and have place again when others
+// TestStreams: pages share one sampler, which ends with the last of them; too many are refused, and have place again when others
 // have gone.
 func TestStreams(t *testing.T) {
 	var asked atomic.Int64
 	s := serve(t, Config{}, source(&asked))
+	turn := turns(s)
 	var open []*http.Response
 	for range maxStreams {
 		a := ask(t, s, "GET", "/events", nil)
 		next(t, bufio.NewReader(a.Body))
 		open = append(open, a)
 	}
-	if n := asked.Load(); n > 2 {
+	if n := asked.Load(); n != 1 {
 		t.Errorf("%d pages have asked the target %d times", maxStreams, n)
 	}
 	if a := ask(t, s, "GET", "/events", nil); a.StatusCode != http.StatusServiceUnavailable {
@@ -189,26 +197,20 @@ func TestStreams(t *testing.T) {
 	for _, a := range open {
 		_ = a.Body.Close()
 	}
-	for end := time.Now().Add(testTimeout); ; {
+	testutil.Until(t, "places of pages that have gone", func() bool {
 		a := ask(t, s, "GET", "/events", nil)
-		if _ = a.Body.Close(); a.StatusCode == http.StatusOK {
-			break
+		_ = a.Body.Close()
+		return a.StatusCode == http.StatusOK
+	})
+	testutil.Until(t, "the end of the sampler", func() bool {
+		select {
+		case turn <- time.Time{}:
+		default:
 		}
-		if time.Now().After(end) {
-			t.Fatal("the places of pages that have gone stay taken")
-		}
-	}
-	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 		s.sampler.mu.Lock()
-		running := s.sampler.running
-		s.sampler.mu.Unlock()
-		if !running {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the target is asked, and nobody looks")
-		}
-	}
+		defer s.sampler.mu.Unlock()
+		return !s.sampler.running
+	})
 }
 
 // TestStalledReader: who reads nothing loses its connection, and keeps neither others from their
@@ -240,7 +242,10 @@ func TestStalledReader(t *testing.T) {
 		return []control.Subsystem{{Hosts: make([]string, 5000)}}
 	}
 	s := serve(t, Config{}, src)
-	s.patient = 2 * time.Second // the one that reads may be late as well
+	s.sampler.turn = func() <-chan time.Time { return time.After(10 * time.Millisecond) }
+	s.patient.Store(int64(testutil.Patience)) // the one that reads may be late
+	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
+	s.patient.Store(int64(100 * time.Millisecond))
 	for range maxStreams - 1 {
 		c, err := net.Dial("tcp", s.Addr().String())
 		if err != nil {
@@ -249,8 +254,8 @@ func TestStalledReader(t *testing.T) {
 		defer c.Close()
 		_ = c.(*net.TCPConn).SetReadBuffer(4096)
 		_, _ = io.WriteString(c, "GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+		_, _ = io.ReadFull(c, make([]byte, 12)) // the answer has begun, or has been cut off already
 	}
-	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
 	got := next(t, r)
 	for got.Plan.Error == "" || len(s.streams) > 1 {
 		got = next(t, r)
@@ -303,7 +308,10 @@ func TestPanic(t *testing.T) {
 		return control.Status{Version: "1"}
 	}
 	s := serve(t, Config{}, src)
-	got := next(t, bufio.NewReader(ask(t, s, "GET", "/events", nil).Body))
+	turn := turns(s)
+	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
+	turn <- time.Time{} // there is no state to see in the first one
+	got := next(t, r)
 	if got.Status.Version != "1" {
 		t.Errorf("%+v", got.Status)
 	}
@@ -359,10 +367,13 @@ func TestLoadFindings(t *testing.T) {
 		}}
 	}
 	s := serve(t, Config{}, src)
+	turn, start := turns(s), time.Now()
+	s.sampler.now = func() time.Time { return start.Add(time.Duration(asked.Load()) * every) }
 	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
 	if got := next(t, r).Findings; len(got) > 0 {
 		t.Errorf("at first sight: %v", got)
 	}
+	turn <- time.Time{}
 	got := next(t, r).Findings
 	texts := fmt.Sprint(got)
 	if len(got) != 2+maxAlike+1 || got[maxAlike+2].Text != fmt.Sprintf("And %d more.", maxAlike) ||
