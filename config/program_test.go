@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -78,15 +77,36 @@ func TestProgramProblems(t *testing.T) {
 	}
 }
 
+// overdue is a context whose deadline passes when it is cancelled.
+type overdue struct{ context.Context }
+
+func (o overdue) Err() error {
+	if o.Context.Err() != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 // TestProgramThatHangs is ended, with what it has started and what keeps its output open.
 func TestProgramThatHangs(t *testing.T) {
 	for _, script := range []string{"sleep 1000", "sleep 1000 & wait"} {
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		_, err := runProgram(ctx, []string{"/bin/sh", "-c", script}, nil)
+		begun := filepath.Join(t.TempDir(), "begun")
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := runProgram(overdue{ctx},
+				[]string{"/bin/sh", "-c", "echo >" + begun + "; " + script}, nil)
+			ended <- err
+		}()
+		testutil.Until(t, "the program runs", func() bool {
+			_, err := os.Stat(begun)
+			return err == nil
+		})
+		cancel()
+		err := testutil.Receive(t, "the program is ended", ended)
 		if err == nil || !strings.Contains(err.Error(), "took too long together") {
 			t.Error(err)
 		}
-		cancel()
 	}
 	d := newDecoder("test.yaml", nil, nil)
 	d.programsTime = 0

@@ -382,6 +382,8 @@ func TestUsage(t *testing.T) {
 
 // TestDrain: it waits until no connection is left, and says how many there are; not for ever.
 func TestDrain(t *testing.T) {
+	defer func(every time.Duration) { drainEvery = every }(drainEvery)
+	drainEvery = time.Millisecond
 	src, asked := source(), 0
 	src.Listeners = func() []control.Listener {
 		asked++
@@ -398,7 +400,7 @@ func TestDrain(t *testing.T) {
 		!strings.Contains(out, "drained") {
 		t.Errorf("%s, %v, asked %d times", out, err, asked)
 	}
-	asked = 3
+	drainEvery = time.Hour
 	_, err = run(t, "drain", "--all", "--timeout", "1ms", "--socket", socket)
 	if err == nil || !strings.Contains(err.Error(), "7 connections left") {
 		t.Error(err)

@@ -13,7 +13,7 @@ import (
 )
 
 // drainEvery is how often drain asks how many connections are left.
-const drainEvery = 100 * time.Millisecond
+var drainEvery = 100 * time.Millisecond
 
 func drainCommand() *cobra.Command {
 	timeout := time.Minute

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestRates: what is shown is by how much counters grow, also if they or the connections are new.
@@ -144,19 +145,14 @@ func watch(t *testing.T, ours *os.File) *screen {
 // until waits for a screen that has a property.
 func (s *screen) until(what string, has func(string) bool) {
 	s.t.Helper()
-	deadline := time.After(20 * time.Second)
 	for !has(s.last) {
-		select {
-		case text, ok := <-s.text:
-			if !ok {
-				s.t.Fatalf("no %s: %q", what, s.last)
-			}
-			s.last += text
-			if i := strings.LastIndex(s.last, "\x1b[H"); i >= 0 {
-				s.last = s.last[i:]
-			}
-		case <-deadline:
+		text := testutil.Receive(s.t, fmt.Sprintf("%s after %q", what, s.last), s.text)
+		if text == "" {
 			s.t.Fatalf("no %s: %q", what, s.last)
+		}
+		s.last += text
+		if i := strings.LastIndex(s.last, "\x1b[H"); i >= 0 {
+			s.last = s.last[i:]
 		}
 	}
 }
