@@ -41,10 +41,23 @@ if ! grep -q '^cpu MHz' /proc/cpuinfo; then
 fi
 echo "lab: Linux $(uname -r), $(nproc) CPU"
 cd /tmp || exit
-# Shortly before the time limit: show what runs, the target's goroutines and log, the kernel's log.
-(
-  sleep $((LAB_LIMIT > 20 ? LAB_LIMIT - 8 : LAB_LIMIT / 2))
-  echo "lab: $SECONDS s of $LAB_LIMIT s have passed; these processes run:"
+# run NAME LIMIT SCRIPT [NAME=VALUE...]: runs a scenario, and sets rc.
+run() {
+  local name=$1 limit=$2 script=$3 begin=$SECONDS watchdog; shift 3
+  watch "$name" "$limit" & watchdog=$!
+  echo "$watchdog" >"$LAB_PIDS"
+  env "$@" bash "$script"; rc=$?
+  if [ -n "$LAB_STATE" ] && { [ $rc = 0 ] || [ $rc = 77 ]; }; then unchanged || rc=1; fi
+  # shellcheck disable=SC2046  # its sleep
+  kill $watchdog $(pgrep -P $watchdog); wait $watchdog 2>/dev/null
+  [ $rc = 0 ] || [ $rc = 77 ] || failed
+  took=$((SECONDS - begin))
+}
+# watch NAME LIMIT: shortly before the time limit it shows what runs, the target's goroutines and
+# log, and the kernel's log. At the time limit the scenario has failed, if others are to follow.
+watch() {
+  sleep $(($2 > 20 ? $2 - 8 : $2 / 2))
+  echo "lab: of $2 s not more than 8 are left; these processes run:"
   ps -o pid,stat,wchan:20,args --ppid 2 -N | grep -v ' ps ' | cut -c1-160
   for p in $(pgrep -x nvme); do echo "nvme:"; cat "/proc/$p/stack"; done 2>/dev/null
   rdma resource show cm_id; rdma resource show qp
@@ -53,17 +66,68 @@ cd /tmp || exit
     kill -QUIT "$(cat /run/target.pid)"; sleep 0.5
     tail -n 150 /run/target.log | grep -v '^r[0-9a-z]* '
   fi
-  dmesg | sed '1,/lab: mark/d' | tail -n 30
-) & watchdog=$!
+  failed
+  [ -n "$LAB_STATE" ] || return
+  sleep 8
+  ended "$1" 124 "$2"
+  off
+}
+# failed shows what a failure may come from, and the versions of what is not this tree's.
+failed() {
+  echo "lab: the last lines of the kernel's log since the set-up:"
+  dmesg | sed '0,/lab: mark/d' | tail -n 40
+  echo "lab: versions: Linux $(uname -r), $(dpkg-query -Wf '${Package} ${Version}, ' nvme-cli fio \
+    rdma-core 'libssl3*' openssl ktls-utils 2>/dev/null)" \
+    "${DEBIAN_ROOT:+$(dpkg-query --admindir="$DEBIAN_ROOT/var/lib/dpkg" -Wf '${Package} ${Version}, ' \
+      nvme-cli ktls-utils 2>/dev/null)}"
+}
+# unchanged: the kernel has what it had before the scenario, and has reported no fault.
+unchanged() {
+  local text
+  text=$(none differs) && text=$(faults) && [ -z "$text" ] && return
+  echo "FAIL: the scenario leaves behind (>), or has removed (<):"; echo "$text"
+  return 1
+}
+differs() {
+  { state_kernel; state_processes; state_rdma; } >"$LAB_STATE.now"
+  diff "$LAB_STATE" "$LAB_STATE.now" | grep '^[<>]'
+}
+faults() {
+  dmesg --level=emerg,alert,crit,err,warn | grep -E "$KLOG_FAULT" | sed 's/^/> /'
+}
+ended() { # NAME CODE SECONDS
+  sync
+  echo "$1 $2" >>/run/out/results
+  echo "lab: end of $1, exit code $2, $3 s"
+}
+off() { sync; echo o >/proc/sysrq-trigger; sleep 5; }
+
+LAB_PIDS=/dev/shm/lab-pids LAB_STATE=''
 : >/run/out/began
-bash "$LAB_SCRIPT"; rc=$?
-kill $watchdog
-case $rc in
-  0 | 77) ;;
-  *)
-    echo "lab: the last lines of the kernel's log since the set-up:"
-    dmesg | sed '1,/lab: mark/d' | tail -n 40 ;;
-esac
-echo "lab: end, exit code $rc"
-echo $rc >/run/out/rc; sync
-echo o >/proc/sysrq-trigger; sleep 5
+if [ ! -e /run/out/list ]; then
+  run "$LAB_SCRIPT" "$LAB_LIMIT" "$LAB_SCRIPT"
+  echo "lab: end, exit code $rc"
+  echo $rc >/run/out/rc
+  off
+fi
+# Scenarios one after another, each line NAME LIMIT SCRIPT [NAME=VALUE...]. After one that has
+# failed the kernel may be in any state. Memory of disks that the kernel does not free ends a boot, too.
+. "$LAB_DIR/lib-check.sh"; . "$LAB_DIR/lib-state.sh"
+export LAB_PIDS LAB_STATE=/dev/shm/lab-state
+: >$LAB_PIDS
+ip netns add lab; ip netns del lab # which leaves a mount
+state_kernel >$LAB_STATE
+while read -r name limit script settings; do
+  echo "$name $limit" >/run/out/current
+  echo "lab: begin of $name"
+  dmesg -C
+  # shellcheck disable=SC2086  # settings have no blanks
+  run "$name" "$limit" "/run/host$script" $settings </dev/null
+  ended "$name" $rc $took
+  [ $rc = 0 ] || [ $rc = 77 ] || break
+  find /tmp /run -mindepth 1 -xdev ! -path /run/out ! -path /run/host ! -path /run/cpuinfo \
+    ! -path /run/netns -delete 2>/dev/null
+  free=$(awk '/^MemAvailable/{a = $2} /^MemTotal/{t = $2} END {print int(100 * a / t)}' /proc/meminfo)
+  [ "$free" -ge 50 ] || { echo "lab: only $free % of the memory are free"; break; }
+done </run/out/list
+off

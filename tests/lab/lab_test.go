@@ -1,19 +1,18 @@
 //go:build lab
 
-// Package lab runs the scenarios of scenarios/ and qemu/, each in a kernel of its own, against the
-// target of this tree.
+// Package lab runs the scenarios of scenarios/ and qemu/ against the target of this tree.
 //
-//	go test -tags lab -timeout 80m ./tests/lab
+//	go test -v -tags lab -timeout 60m ./tests/lab
 //
-// That is a sample, chosen by a seed: NVMF_LAB_SEED=N chooses another one, NVMF_LAB_SOAK=1 runs
-// everything, and so does -run for what it names. NVMF_LAB_TARGET=nvmet runs the kernel's own
-// target instead, which tells whether a failure is the target's.
+// That is the smoke set, and a sample of the rest that a seed chooses: NVMF_LAB_SEED=N repeats it.
+// NVMF_TEST_SOAK=1 runs everything in full, and so does -run TestScenarios/NAME/TRANSPORT for what
+// it names. NVMF_LAB_TARGET=nvmet runs the kernel's own target instead, which tells whether a
+// failure is the target's.
 package lab
 
 import (
-	"bytes"
+	"bufio"
 	"cmp"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -25,7 +24,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 const (
@@ -35,20 +35,11 @@ const (
 
 var lab struct {
 	target   string // the binary
-	seed     uint64 // of the sample, 0 for everything
+	seed     uint64 // of the sample
+	smoke    []job
+	sample   []job
+	full     []job // in soak, or what -run names
 	progress *progress
-}
-
-// qemuTests are the tests under QEMU: the scenario of qemu/scenarios and its transport.
-var qemuTests = map[string][]string{
-	"DebianKernel": {"main", "rxe"},
-	"Systemd":      {"systemd", "rxe"},
-	"Upgrade":      {"upgrade", "rxe"},
-	"Disks":        {"disks", "tcp"},
-	"NVMe":         {"nvme", "rxe"},
-	"Virtio":       {"virtio", "rxe"},
-	"DAX":          {"dax", "rxe"},
-	"Memory":       {"memory", "rxe"},
 }
 
 func TestMain(m *testing.M) {
@@ -73,31 +64,66 @@ func run(m *testing.M) (int, error) {
 			return 1, err
 		}
 	}
-	scripts := []string{"./install.sh", "./build-kernel.sh"}
-	if !named() {
-		scripts = append(scripts, "./qemu/build-image.sh")
-	}
-	for _, script := range scripts {
+	for _, script := range []string{"./install.sh", "./build-kernel.sh"} {
 		if err := prepare(script); err != nil {
 			return 1, err
 		}
-	}
-	if lab.seed, err = sampleSeed(); err != nil {
-		return 1, err
 	}
 	file := durationsFile()
 	expected, err := loadDurations(file)
 	if err != nil {
 		return 1, err
 	}
-	names, err := planned()
+	jobs, err := plan()
 	if err != nil {
 		return 1, err
 	}
+	if slices.ContainsFunc(jobs, func(j job) bool { return j.script == qemuScript }) {
+		if err := prepare("./qemu/build-image.sh"); err != nil {
+			return 1, err
+		}
+	}
 	parallel, _ := strconv.Atoi(flag.Lookup("test.parallel").Value.String())
-	lab.progress = newProgress(names, expected, parallel)
+	lab.progress = newProgress(jobs, expected, parallel)
 	code := m.Run()
 	return code, lab.progress.expected.save(file)
+}
+
+// plan chooses what runs.
+func plan() ([]job, error) {
+	all, err := scenarios()
+	if err != nil {
+		return nil, err
+	}
+	if lab.seed, err = sampleSeed(); err != nil {
+		return nil, err
+	}
+	pattern := flag.Lookup("test.run").Value.String()
+	switch {
+	case testutil.Soaking() || runs(pattern, "TestScenarios", "TestAlone"):
+		lab.full = matching(everything(all), pattern)
+		fmt.Printf("lab: %d scenarios in full, in the order of NVMF_LAB_SEED=%d\n", len(lab.full),
+			lab.seed)
+	default:
+		usual, err := loadDurations(os.DevNull)
+		if err != nil {
+			return nil, err
+		}
+		lab.smoke = smokeSet(all)
+		base, changed := changes()
+		lab.sample = sample(all, lab.seed, sampleSeconds*sampleBoots, usual, changed)
+		fmt.Printf("lab: the smoke set, %d scenarios, and a sample of %d; NVMF_LAB_SEED=%d%s "+
+			"repeats the sample, make soak runs everything\n", len(lab.smoke), len(lab.sample),
+			lab.seed, base)
+	}
+	return slices.Concat(lab.smoke, lab.sample, lab.full), nil
+}
+
+// runs reports whether a pattern of -run begins with the name of one of these tests.
+func runs(pattern string, tests ...string) bool {
+	return slices.ContainsFunc(tests, func(t string) bool {
+		return strings.HasPrefix(strings.TrimPrefix(pattern, "^"), t)
+	})
 }
 
 // prepare runs a script, and shows its messages.
@@ -113,24 +139,48 @@ func prepare(script string, args ...string) error {
 
 func referenceTarget() bool { return os.Getenv("NVMF_LAB_TARGET") == "nvmet" }
 
-// named says that -run chooses what runs.
-func named() bool { return flag.Lookup("test.run").Value.String() != "" }
-
-// sampleSeed is the seed of this run's sample, 0 if it is to run everything.
+// sampleSeed is the seed of this run.
 func sampleSeed() (uint64, error) {
-	text := os.Getenv("NVMF_LAB_SEED")
-	switch {
-	case os.Getenv("NVMF_LAB_SOAK") != "" || text == "" && named():
-		return 0, nil
-	case text == "":
-		text = strconv.Itoa(1 + rand.IntN(1000))
-	}
+	text := cmp.Or(os.Getenv("NVMF_LAB_SEED"), strconv.Itoa(1+rand.IntN(1000)))
 	seed, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || seed == 0 {
 		return 0, fmt.Errorf("NVMF_LAB_SEED=%s: want a number from 1 on", text)
 	}
-	fmt.Printf("lab: a sample; NVMF_LAB_SEED=%d repeats it, make soak runs everything\n", seed)
 	return seed, nil
+}
+
+// changes are the directories and scenarios that differ from NVMF_LAB_BASE, or from where this
+// branch left origin/main, or from the state a day ago; none where git does not know. base is what
+// a repetition needs.
+func changes() (base string, changed map[string]bool) {
+	commit := os.Getenv("NVMF_LAB_BASE")
+	for _, args := range []string{
+		"merge-base HEAD origin/main", "rev-list -n 1 --before=1.day HEAD",
+	} {
+		if out := git(args); commit == "" && len(out) > 0 && !slices.Equal(out, git("rev-parse HEAD")) {
+			commit = out[0]
+		}
+	}
+	changed = map[string]bool{}
+	if commit == "" {
+		return "", changed
+	}
+	for _, file := range git("diff --name-only " + commit) {
+		changed[filepath.Dir(file)] = true
+		changed[file] = true
+	}
+	return " NVMF_LAB_BASE=" + commit[:min(len(commit), 12)], changed
+}
+
+// git are the lines that a command of git prints in the root directory, none if it fails.
+func git(args string) []string {
+	cmd := exec.Command("git", strings.Fields(args)...)
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(out))
 }
 
 // durationsFile keeps the durations of earlier runs, beside the kernels (common.sh).
@@ -143,124 +193,64 @@ func durationsFile() string {
 	return filepath.Join(dir, "durations")
 }
 
-// planned are the names of all tests that will run, none if -run chooses them.
-func planned() ([]string, error) {
-	if named() {
-		return nil, nil
+// TestSmoke runs what always has to work, in its shortest form.
+func TestSmoke(t *testing.T) {
+	if testutil.Soaking() {
+		t.Skip("TestScenarios runs all of it in full")
 	}
-	all, err := scenarios()
-	names := []string{"Demo"}
-	for _, s := range all {
-		for _, v := range s.variants {
-			names = append(names, s.name+"/"+v)
-		}
-	}
-	for name := range qemuTests {
-		names = append(names, name)
-	}
-	return names, err
+	runJobs(t, lab.smoke, lab.progress.parallel)
 }
 
-// TestScenarios runs the scenarios, cheap ones first, as many at once as -parallel says. Subtests
-// that call t.Parallel would start in any order.
-func TestScenarios(t *testing.T) { runScenarios(t, false, lab.progress.parallel) }
-
-// TestAlone runs scenarios that measure.
-func TestAlone(t *testing.T) { runScenarios(t, true, 1) }
-
-// runScenarios runs the scenarios that have to run alone, or the others.
-func runScenarios(t *testing.T, alone bool, parallel int) {
-	all, err := scenarios()
-	if err != nil {
-		t.Fatal(err)
+// TestSample runs a sample of everything else, without measuring.
+func TestSample(t *testing.T) {
+	if testutil.Soaking() {
+		t.Skip("TestScenarios runs everything in full")
 	}
-	type run struct {
-		scenario
-		variant, name string
-	}
-	var runs []run
-	for _, s := range all {
-		for _, v := range s.variants {
-			if s.alone == alone {
-				runs = append(runs, run{s, v, s.name + "/" + v})
+	runJobs(t, lab.sample, lab.progress.parallel)
+}
+
+// TestScenarios runs everything in full, as many kernels at once as -parallel says.
+func TestScenarios(t *testing.T) { runFull(t, false, lab.progress.parallel) }
+
+// TestAlone runs the scenarios that measure.
+func TestAlone(t *testing.T) { runFull(t, true, 1) }
+
+func runFull(t *testing.T, alone bool, parallel int) {
+	if lab.full == nil {
+		var left []string
+		all, err := scenarios()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range everything(all) {
+			if j.alone == alone {
+				left = append(left, j.name())
 			}
 		}
+		t.Skip("left to make soak, in full: " + strings.Join(left, " "))
 	}
-	expected := lab.progress.expected
-	slices.SortStableFunc(runs, func(a, b run) int {
-		return cmp.Compare(expected.of(a.name), expected.of(b.name))
-	})
-	queue := make(chan run, len(runs))
-	for _, r := range runs {
-		queue <- r
+	runJobs(t, slices.DeleteFunc(slices.Clone(lab.full), func(j job) bool {
+		return j.alone != alone
+	}), parallel)
+}
+
+// runJobs runs jobs as subtests, in as few kernels as their needs and balance allow.
+func runJobs(t *testing.T, jobs []job, parallel int) {
+	boots := group(jobs, lab.seed, lab.progress.expected)
+	queue := make(chan []job, len(boots))
+	for _, b := range boots {
+		queue <- b
 	}
 	close(queue)
 	var workers sync.WaitGroup
 	for range parallel {
 		workers.Go(func() {
-			for r := range queue {
-				t.Run(r.name, func(t *testing.T) {
-					skipUnsampled(t, &r.scenario, r.variant, r.name)
-					runScript(t, r.name, "./run.sh", r.scenario.name, r.variant)
-				})
+			for boot := range queue {
+				runBoot(t, boot)
 			}
 		})
 	}
 	workers.Wait()
-}
-
-// skipUnsampled skips a variant that is not in the sample of this run.
-func skipUnsampled(t *testing.T, s *scenario, variant, name string) {
-	chosen := s.sampled(lab.seed)
-	if lab.seed == 0 || slices.Contains(chosen, variant) {
-		return
-	}
-	fmt.Println(lab.progress.end(name, "is left to make soak", -1))
-	t.Skipf("left to make soak: this sample has %s of %s",
-		cmp.Or(strings.Join(chosen, ", "), "nothing"), s.name)
-}
-
-// TestDemo runs what "make demo" shows.
-func TestDemo(t *testing.T) {
-	t.Parallel()
-	runScript(t, "Demo", "./demo.sh", "LAB=uml")
-}
-
-// TestDebianKernel runs the main scenarios on Debian's unmodified kernel.
-func TestDebianKernel(t *testing.T) { runQEMU(t, "DebianKernel", "") }
-
-// TestSystemd runs the unit of packaging/ under the systemd of the same image.
-func TestSystemd(t *testing.T) { runQEMU(t, "Systemd", "has no unit file") }
-
-// TestUpgrade replaces the installed .deb by the next version while fio runs.
-func TestUpgrade(t *testing.T) { runQEMU(t, "Upgrade", "has no package") }
-
-// TestDisks has "nvmf-target disks" query the drives that QEMU emulates.
-func TestDisks(t *testing.T) { runQEMU(t, "Disks", "lists no disks") }
-
-// TestNVMe serves the NVMe drives that QEMU emulates.
-func TestNVMe(t *testing.T) { runQEMU(t, "NVMe", "sends other commands to drives") }
-
-// TestVirtio has fio verify a virtio disk, which the user-mode kernel does not have.
-func TestVirtio(t *testing.T) { runQEMU(t, "Virtio", "") }
-
-// TestDAX serves files on memory that the kernel takes for persistent.
-func TestDAX(t *testing.T) { runQEMU(t, "DAX", "maps no files") }
-
-// TestMemory checks the placement of memory on a machine with NUMA nodes and huge pages.
-func TestMemory(t *testing.T) { runQEMU(t, "Memory", "has no memory of a process") }
-
-// runQEMU runs a test under QEMU. why, if not empty, is the reason why the kernel's target cannot
-// run it.
-func runQEMU(t *testing.T, name, why string) {
-	t.Parallel()
-	if referenceTarget() && why != "" {
-		t.Skip("the kernel's target " + why)
-	}
-	if name != "Systemd" {
-		skipUnsampled(t, &qemuSampled, name, name)
-	}
-	runScript(t, name, "./qemu/run.sh", qemuTests[name]...)
 }
 
 // TestVersion: the binary that the lab and the demo use knows its version.
@@ -274,49 +264,90 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// runScript runs a scenario and shows its log if it fails, and a summary with -v and -run.
-func runScript(t *testing.T, name, script string, args ...string) {
-	t.Helper()
+// runBoot runs jobs, one after another, and shows the log of each that fails, and a summary of the
+// others with -v if they run in full.
+func runBoot(t *testing.T, boot []job) {
+	args := boot[0].args
+	if boot[0].script == labScript {
+		args = nil
+		for _, j := range boot {
+			args = append(args, j.scenario.name+"/"+j.variant)
+		}
+	}
+	args = slices.Concat(args, boot[0].settings(lab.seed))
 	if referenceTarget() {
 		args = append(args, "TARGET=nvmet")
 	} else {
 		args = append(args, "TARGET_BIN="+lab.target)
 	}
-	if lab.seed != 0 {
-		args = append(args, "SAMPLE="+strconv.FormatUint(lab.seed, 10))
+	cmd := exec.Command(boot[0].script, args...)
+	cmd.Env = append(os.Environ(), "NVMF_LAB_OUT="+t.TempDir())
+	if boot[0].script != labScript {
+		cmd.Args = append([]string{"bash", "-c", timed, boot[0].name()}, cmd.Args...)
+		cmd.Path = "/bin/bash"
 	}
-	out := t.TempDir()
-	cmd := exec.Command(script, args...)
-	cmd.Env = append(os.Environ(), "NVMF_LAB_OUT="+out)
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	start := time.Now()
-	err := cmd.Run()
-	took := time.Since(start)
-	result, counted := fmt.Sprintf("passed in %.0f s", took.Seconds()), took
-	var exit *exec.ExitError
-	skipped := errors.As(err, &exit) && exit.ExitCode() == exitSkipped
+	out, err := cmd.StdoutPipe()
 	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	lines := bufio.NewReader(out)
+	for {
+		line, err := lines.ReadString('\n')
+		log.WriteString(line)
+		var code int
+		var seconds float64
+		var name string
+		n, _ := fmt.Sscanf(line, "lab: end of %s exit code %d, %f s", &name, &code, &seconds)
+		if n == 3 && len(boot) > 0 {
+			report(t, boot[0], code, seconds, log.String())
+			boot = boot[1:]
+			log.Reset()
+		}
+		if err != nil {
+			break
+		}
+	}
+	err = cmd.Wait()
+	for _, j := range boot {
+		log.WriteString(fmt.Sprintf("FAIL: it did not run: %v\n", err))
+		report(t, j, 1, 0, log.String())
+	}
+}
+
+// timed runs a command and ends as a scenario of a list does.
+const timed = `"$@" && rc=0 || rc=$?; echo "lab: end of $0, exit code $rc, $SECONDS s"`
+
+// report is the subtest of a job that has run.
+func report(t *testing.T, j job, code int, seconds float64, log string) {
+	result, counted := fmt.Sprintf("passed in %.0f s", seconds), seconds
+	if code != 0 {
 		result, counted = "FAILED", -1
 	}
-	if skipped {
+	if code == exitSkipped {
 		result = "was skipped"
 	}
-	fmt.Println(lab.progress.end(name, result, counted))
-	switch {
-	case err == nil:
-		if testing.Verbose() && named() {
-			t.Log(summary(log.String()))
+	fmt.Println(lab.progress.end(j.id(), result, counted))
+	t.Run(j.name(), func(t *testing.T) {
+		switch code {
+		case 0:
+			if testing.Verbose() && lab.full != nil {
+				t.Log(summary(log))
+			}
+			return
+		case exitSkipped:
+			t.Skip(skipReason(log))
 		}
-	case skipped:
-		t.Skip(skipReason(log.String()))
-	case exit != nil && exit.ExitCode() == exitTimeout:
-		err = fmt.Errorf("not done after %v", took.Round(time.Second))
-	}
-	if err != nil && !skipped {
-		t.Fatalf("%s: %v\nThe end of its log:\n%s\nThe whole log:\n%s", name, err,
-			end(log.String()), log.String())
-	}
+		why := fmt.Sprintf("exit code %d", code)
+		if code == exitTimeout {
+			why = fmt.Sprintf("not done after %.0f s", seconds)
+		}
+		t.Fatalf("%s: %s\nThe end of its log:\n%s\nThe whole log:\n%s", j.name(), why, end(log), log)
+	})
 }
 
 // end is what a failure usually is told in.

@@ -1,5 +1,5 @@
 # The target: ours or the kernel's, with the same namespaces.
-TPID=''
+TPID='' NOTIFY_PID=''
 # NSID:BACKEND:SIZE[:PATH[:BLOCK SIZE]], for instance 1:ram:1GiB 2:file:256MiB:/run/disk.img:4096
 # 3:block::/dev/loop0
 NAMESPACES=()
@@ -42,7 +42,7 @@ ours_start() {
   : >/run/notify.log
   if [ ! -S /run/notify ]; then
     need socat
-    socat -u UNIX-RECV:/run/notify OPEN:/run/notify.log,append,creat &
+    socat -u UNIX-RECV:/run/notify OPEN:/run/notify.log,append,creat & NOTIFY_PID=$!
     wait_for 5 test -S /run/notify
   fi
   # its keys are for nobody's log

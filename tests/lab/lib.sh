@@ -7,9 +7,10 @@
 #                     for kernel targets
 #               loop: one namespace, no network between host and target
 #   SAMPLE      run a sample of a long matrix, chosen by this number; empty: all of it
+#   SMOKE       with SAMPLE: run as little as shows that it works at all
 set -euE
 trap 'echo "FAIL: exit code $? of: $BASH_COMMAND (${BASH_SOURCE[0]##*/}:$LINENO)" >&2' ERR
-: "${TRANSPORT:=rxe}" "${TARGET:=ours}" "${TARGET_BIN:=}" "${SAMPLE:=}" "${LAB_DIR:?}" "${LAB_VM:?}"
+: "${TRANSPORT:=rxe}" "${TARGET:=ours}" "${TARGET_BIN:=}" "${SAMPLE:=}" "${SMOKE:=}" "${LAB_DIR:?}" "${LAB_VM:?}"
 NQN=nqn.2026-11.io.nvmf-target:disk0
 HOSTID=12345678-0000-4000-8000-00000000000a
 HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:$HOSTID
@@ -35,6 +36,7 @@ fi
 . "$LAB_DIR/lib-target.sh"
 . "$LAB_DIR/lib-host.sh"
 . "$LAB_DIR/lib-check.sh"
+. "$LAB_DIR/lib-state.sh"
 
 say() { printf '%s\n' "== $*"; }
 fail() { printf '%s\n' "FAIL: $*" >&2; exit 1; }
@@ -48,6 +50,10 @@ sample() {
       sort | head -n "$n" | cut -f 2
   fi
 }
+# sized SMOKE SAMPLE FULL: prints the size of what runs.
+sized() { if [ -n "$SMOKE" ]; then echo "$1"; elif [ -n "$SAMPLE" ]; then echo "$2"; else echo "$3"; fi; }
+# measuring reports whether durations and rates count: in full only, where nothing else runs.
+measuring() { [ -z "$SAMPLE$SMOKE" ]; }
 # copy_function FUNCTION NAME: copies a function, so that it can be redefined and still be called.
 copy_function() { eval "$(declare -f "$1" | sed "1s/.*/$2 ()/")"; }
 
@@ -99,6 +105,12 @@ wire_routes() {
     n=$((n + 1))
   done
 }
+wire_routes_remove() {
+  local family f
+  for f in /proc/sys/net/ipv4/conf/all; do echo 0 >$f/accept_local; done
+  ip -$FAMILY rule add pref 0 lookup local
+  for f in 100 11 12 21 22; do ip -$FAMILY rule del pref $f; done
+}
 reachable() { ping -c1 -W1 -q $ADDR >/dev/null 2>&1; }
 dad() { [ $FAMILY = 4 ] || echo nodad; }
 
@@ -120,10 +132,14 @@ dm() {
 dm_table() { dmsetup suspend --noflush "$1"; dmsetup load "$1" --table "$2"; dmsetup resume "$1"; }
 dm_block() { dmsetup info -c --noheadings -o blkdevname "$1"; } # NAME: prints dm-N
 
-# lab_teardown runs at the end of every scenario, whatever its result.
+# lab_teardown runs at the end of every scenario, whatever its result. Where others follow in the same
+# kernel, nothing of this one may be left.
 lab_teardown() {
   local rc=$?
   trap - EXIT
+  case $rc-${LAB_STATE:-} in
+    0-/* | 77-/*) lab_down ;;
+  esac
   if [ $rc != 0 ] && [ $rc != 77 ] && [ -s /run/target.log ]; then
     echo "-- the last lines of the target's log:"; tail -n 60 /run/target.log
   fi

@@ -1,14 +1,16 @@
 package lab
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,75 +18,243 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
-// scenario is a file of scenarios/, with the values of its head.
+// scenario is a file of scenarios/ or qemu/scenarios/, with the values of its head.
 type scenario struct {
-	name     string
-	variants []string // transports
-	sample   int      // how many variants a sample has
-	alone    bool     // nothing else may run beside it
+	name      string
+	script    string   // that runs it
+	variants  []string // transports
+	smoke     []string // those of them that are in the smoke set
+	covers    []string // directories of the tree that it is about
+	cpus      string
+	parameter string  // of the kernel
+	own       bool    // nothing else runs in its kernel
+	alone     bool    // in full, nothing else may run beside it
+	limit     float64 // seconds
+	notNvmet  string  // why the kernel's target cannot run it
 }
 
-// qemuSampled are the tests under QEMU of which a sample has two; it has Systemd, too.
-var qemuSampled = scenario{
-	name: "qemu", sample: 2,
-	variants: []string{"DAX", "DebianKernel", "Disks", "Memory", "NVMe", "Upgrade", "Virtio"},
+const (
+	labScript  = "./run.sh"
+	qemuScript = "./qemu/run.sh"
+)
+
+// job is a run of a scenario.
+type job struct {
+	*scenario
+	variant string
+	mode    string // smoke, sample, or in full
+	args    []string
+}
+
+func (j job) name() string { return j.scenario.name + "/" + j.variant }
+
+// id is the name of a job among durations.
+func (j job) id() string { return j.mode + j.name() }
+
+const smoke, sampled, full = "smoke:", "sample:", ""
+
+// settings are the arguments that scenarios take their size from.
+func (j job) settings(seed uint64) []string {
+	n := "SAMPLE=" + strconv.FormatUint(seed, 10)
+	switch j.mode {
+	case smoke:
+		return []string{n, "SMOKE=1"}
+	case sampled:
+		return []string{n}
+	}
+	return nil
+}
+
+func newJob(s *scenario, variant, mode string) job {
+	j := job{scenario: s, variant: variant, mode: mode}
+	switch s.script {
+	case qemuScript:
+		j.args = []string{strings.TrimPrefix(s.name, "qemu-"), variant}
+	case "./demo.sh":
+		j.args = []string{"LAB=uml"}
+	}
+	return j
 }
 
 func scenarios() ([]scenario, error) {
-	files, err := filepath.Glob("scenarios/*.sh")
-	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("no scenarios: %w", err)
-	}
-	var all []scenario
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
+	all := []scenario{{
+		name: "demo", script: "./demo.sh", variants: []string{"uml"}, own: true, limit: 240,
+		covers: []string{"internal/app", "internal/cli"},
+	}}
+	for _, dir := range []string{"scenarios", "qemu/scenarios"} {
+		files, err := filepath.Glob(dir + "/*.sh")
+		if err != nil || len(files) == 0 {
+			return nil, fmt.Errorf("no scenarios in %s: %w", dir, err)
 		}
-		s := scenario{
-			name:     strings.TrimSuffix(filepath.Base(file), ".sh"),
-			variants: strings.Fields(headValue(text, "variants")),
-			alone:    headValue(text, "alone") != "",
-		}
-		s.sample = len(s.variants)
-		if v := headValue(text, "sample"); v != "" {
-			if s.sample, err = strconv.Atoi(v); err != nil {
-				return nil, fmt.Errorf("%s: %w", file, err)
+		for _, file := range files {
+			s, err := readScenario(file)
+			if err != nil {
+				return nil, err
+			}
+			// The others of qemu/ belong to bench.sh and demo.sh.
+			if s.script == labScript || len(s.covers) > 0 {
+				all = append(all, s)
 			}
 		}
-		if len(s.variants) == 0 {
-			return nil, fmt.Errorf("%s names no variants", file)
-		}
-		all = append(all, s)
 	}
 	return all, nil
 }
 
+func readScenario(file string) (scenario, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return scenario{}, err
+	}
+	value := func(key string) string { return headValue(text, key) }
+	s := scenario{
+		name: strings.TrimSuffix(filepath.Base(file), ".sh"), script: labScript,
+		variants: strings.Fields(value("variants")), smoke: strings.Fields(value("smoke")),
+		covers: strings.Fields(value("covers")), cpus: cmp.Or(value("cpus"), "1"),
+		parameter: value("kernel"), own: value("debian") != "", alone: value("alone") != "",
+		notNvmet: value("nvmet"),
+	}
+	if strings.HasPrefix(file, "qemu/") {
+		s.name, s.script, s.own = "qemu-"+s.name, qemuScript, true
+	}
+	s.limit, err = strconv.ParseFloat(cmp.Or(value("limit"), "240"), 64)
+	if err != nil || len(s.variants) == 0 {
+		return s, fmt.Errorf("%s: limit %q, variants %q", file, value("limit"), s.variants)
+	}
+	return s, nil
+}
+
+// headValue is the value of a key in a script's head; those of several lines are one list.
 func headValue(script []byte, key string) string {
-	m := regexp.MustCompile(`(?m)^# ` + key + `:[ \t]*(.*)$`).FindSubmatch(script)
-	if m == nil {
-		return ""
+	var values []string
+	for _, m := range regexp.MustCompile(`(?m)^# `+key+`:[ \t]*(.*)$`).FindAllSubmatch(script, -1) {
+		values = append(values, string(m[1]))
 	}
-	return string(m[1])
+	return strings.Join(values, " ")
 }
 
-// sampled are the variants that the sample of a seed has.
-func (s *scenario) sampled(seed uint64) []string {
-	h := fnv.New64()
-	h.Write([]byte(s.name))
-	chosen := rand.New(rand.NewPCG(seed, h.Sum64())).Perm(len(s.variants))[:s.sample]
-	slices.Sort(chosen)
-	var list []string
-	for _, i := range chosen {
-		list = append(list, s.variants[i])
+// everything are all jobs in full.
+func everything(all []scenario) []job {
+	var jobs []job
+	for i := range all {
+		for _, v := range all[i].variants {
+			jobs = append(jobs, newJob(&all[i], v, full))
+		}
 	}
-	return list
+	return jobs
 }
 
-// durations are seconds by the name of a test, as in "connect/rxe".
+// matching are the jobs that the pattern of -run names.
+func matching(jobs []job, pattern string) []job {
+	patterns := strings.Split(pattern, "/")[1:]
+	return slices.DeleteFunc(jobs, func(j job) bool {
+		for i, part := range strings.Split(j.name(), "/") {
+			if i < len(patterns) && !regexp.MustCompile(patterns[i]).MatchString(part) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func smokeSet(all []scenario) []job {
+	var jobs []job
+	for i := range all {
+		for _, v := range all[i].smoke {
+			jobs = append(jobs, newJob(&all[i], v, smoke))
+		}
+	}
+	return jobs
+}
+
+// A sample has about four minutes, of as many kernels at once as a small machine has CPUs. What
+// runs at the same time rarely ends at the same time.
+const sampleSeconds, sampleBoots = 200, 2
+
+// sample chooses jobs that take at most seconds, by the durations that are expected. Each scenario
+// is chosen for one variant, and with five times the weight if it covers what has changed.
+func sample(all []scenario, seed uint64, seconds float64, expected durations,
+	changed map[string]bool,
+) []job {
+	random := rand.New(rand.NewPCG(seed, 1))
+	type candidate struct {
+		job
+		key float64
+	}
+	var list []candidate
+	for i := range all {
+		s := &all[i]
+		weight := 1.0
+		for _, c := range append(s.covers, s.file()) {
+			if changed[c] {
+				weight = 5
+			}
+		}
+		// In the order of these keys, each one is drawn by weight from those that are left.
+		key := math.Pow(random.Float64(), 1/weight)
+		variant := s.variants[random.IntN(len(s.variants))]
+		list = append(list, candidate{newJob(s, variant, sampled), key})
+	}
+	slices.SortFunc(list, func(a, b candidate) int { return cmp.Compare(b.key, a.key) })
+	var jobs []job
+	for _, c := range list {
+		if d := expected.of(c.job); d <= seconds {
+			seconds -= d
+			jobs = append(jobs, c.job)
+		}
+	}
+	return jobs
+}
+
+// file is the script of a scenario, in the tree.
+func (s *scenario) file() string {
+	if name, ok := strings.CutPrefix(s.name, "qemu-"); ok {
+		return "tests/lab/qemu/scenarios/" + name + ".sh"
+	}
+	return "tests/lab/scenarios/" + s.name + ".sh"
+}
+
+// A boot has jobs of so many seconds: many scenarios follow each other, and the boots that run at
+// the same time are balanced.
+const bootSeconds = 60
+
+// group puts jobs that need the same kernel and settings into boots, in random order, the longest
+// boots first.
+func group(jobs []job, seed uint64, expected durations) [][]job {
+	jobs = slices.Clone(jobs)
+	rand.New(rand.NewPCG(seed, 2)).Shuffle(len(jobs), func(i, j int) {
+		jobs[i], jobs[j] = jobs[j], jobs[i]
+	})
+	var boots [][]job
+	long := func(boot []job) (sum float64) {
+		for _, j := range boot {
+			sum += expected.of(j)
+		}
+		return sum
+	}
+	open := map[string]int{} // by what they need, the boot that takes more
+	for _, j := range jobs {
+		cpus := j.cpus
+		if strings.HasPrefix(j.variant, "siw") {
+			cpus = "1" // as in run.sh
+		}
+		need := fmt.Sprint(cpus, j.parameter, j.mode)
+		i, ok := open[need]
+		if !ok || j.own || long(boots[i])+expected.of(j) > bootSeconds {
+			i = len(boots)
+			boots = append(boots, nil)
+		}
+		boots[i] = append(boots[i], j)
+		if !j.own {
+			open[need] = i
+		}
+	}
+	slices.SortStableFunc(boots, func(a, b []job) int { return cmp.Compare(long(b), long(a)) })
+	return boots
+}
+
+// durations are seconds by the name of a run, as in connect/rxe, sample:fio/tcp or smoke:fio/tcp.
 type durations map[string]float64
 
 // usualDurations were measured on two quiet CPUs.
@@ -122,55 +292,51 @@ func (d durations) save(file string) error {
 	return os.Rename(file+".new", file)
 }
 
-// of is the expected duration of a test.
-func (d durations) of(name string) float64 {
-	if s, ok := d[name]; ok {
+// of is the expected duration of a job. Limits are six times what a quiet machine takes.
+func (d durations) of(j job) float64 {
+	if s, ok := d[j.id()]; ok {
 		return s
 	}
-	return 30
+	if s, ok := d[j.name()]; ok {
+		return s
+	}
+	return j.limit / 6
 }
 
 // progress prints how far a run is. Its methods may be called by any goroutine.
 type progress struct {
 	expected durations
-	parallel int // tests that run at once
+	parallel int // kernels that run at once
 
 	mu      sync.Mutex
-	planned bool            // it is known what will run
-	pending map[string]bool // tests that have not ended
+	pending map[string]float64 // jobs that have not ended
 	done    int
 }
 
-func newProgress(names []string, expected durations, parallel int) *progress {
-	p := &progress{
-		expected: expected, parallel: parallel, planned: len(names) > 0,
-		pending: map[string]bool{},
-	}
-	for _, n := range names {
-		p.pending[n] = true
+func newProgress(jobs []job, expected durations, parallel int) *progress {
+	p := &progress{expected: expected, parallel: parallel, pending: map[string]float64{}}
+	for _, j := range jobs {
+		p.pending[j.id()] = expected.of(j)
 	}
 	return p
 }
 
-// end records that a test has ended and returns a line about it. took is negative if the test was
+// end records that a job has ended and returns a line about it. seconds is negative if it was
 // skipped or has failed, which says nothing about its duration.
-func (p *progress) end(name, result string, took time.Duration) string {
+func (p *progress) end(id, result string, seconds float64) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.pending, name)
+	delete(p.pending, id)
 	p.done++
-	if took >= 0 {
-		p.expected[name] = took.Seconds()
-	}
-	if !p.planned {
-		return fmt.Sprintf("lab: %s %s", name, result)
+	if seconds >= 0 {
+		p.expected[id] = seconds
 	}
 	left := 0.0
-	for n := range p.pending {
-		left += p.expected.of(n)
+	for _, s := range p.pending {
+		left += s
 	}
 	return fmt.Sprintf("lab: %d of %d, about %.0f min left: %s %s", p.done, p.done+len(p.pending),
-		left/float64(p.parallel)/60, name, result)
+		left/float64(p.parallel)/60, id, result)
 }
 
 func TestSampled(t *testing.T) {
@@ -178,50 +344,164 @@ func TestSampled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range append(all, qemuSampled) {
-		seen := map[string]bool{}
-		for seed := range uint64(50) {
-			chosen := s.sampled(seed)
-			if len(chosen) != s.sample {
-				t.Errorf("%s: %d variants in a sample, want %d", s.name, len(chosen), s.sample)
+	usual, err := loadDurations(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := map[string]bool{"backend/wrap": true} // of faults
+	chosen, faults := map[string]bool{}, 0
+	for seed := range uint64(300) {
+		jobs := sample(all, seed, sampleSeconds*sampleBoots, usual, nil)
+		again := sample(all, seed, sampleSeconds*sampleBoots, usual, nil)
+		sum := 0.0
+		for i, j := range jobs {
+			if j.name() != again[i].name() {
+				t.Fatalf("seed %d chooses differently the second time", seed)
 			}
-			if !slices.Equal(chosen, s.sampled(seed)) {
-				t.Errorf("%s: seed %d chooses differently the second time", s.name, seed)
-			}
-			for _, v := range chosen {
-				seen[v] = true
+			sum += usual.of(j)
+			chosen[j.name()] = true
+		}
+		if sum > sampleSeconds*sampleBoots {
+			t.Errorf("seed %d: %v s", seed, sum)
+		}
+		for _, j := range sample(all, seed, 100, usual, changed) {
+			if j.scenario.name == "faults" {
+				faults++
 			}
 		}
-		if s.sample > 0 && len(seen) != len(s.variants) {
-			t.Errorf("%s: 50 samples have only %v of %v", s.name, seen, s.variants)
+	}
+	for _, j := range everything(all) {
+		if !chosen[j.name()] {
+			t.Errorf("%s is in no sample", j.name())
 		}
+	}
+	if faults < 150 {
+		t.Errorf("what covers the change is only in %d of 300 small samples", faults)
+	}
+}
+
+func TestGroup(t *testing.T) {
+	all, err := scenarios()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := loadDurations(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs := everything(all)
+	boots := group(jobs, 1, d)
+	n := 0
+	for _, b := range boots {
+		n += len(b)
+		sum := 0.0
+		for _, j := range b {
+			sum += d.of(j)
+			siw := strings.HasPrefix(j.variant, "siw")
+			if j.parameter != b[0].parameter || j.script != b[0].script ||
+				j.cpus != b[0].cpus && !siw && !strings.HasPrefix(b[0].variant, "siw") {
+				t.Errorf("%s and %s are in one boot", b[0].name(), j.name())
+			}
+			if j.own && len(b) > 1 {
+				t.Errorf("%s is not the only one in its boot", j.name())
+			}
+		}
+		if len(b) > 1 && sum > bootSeconds {
+			t.Errorf("a boot of %v s", sum)
+		}
+	}
+	if n != len(jobs) || len(boots) == n {
+		t.Errorf("%d of %d jobs in %d boots", n, len(jobs), len(boots))
+	}
+}
+
+func TestMatching(t *testing.T) {
+	all, err := scenarios()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pattern, want := range map[string]int{
+		"TestScenarios/connect": 6, "TestScenarios/connect/rxe$": 1, "TestScenarios/^fio$/siw": 1,
+		"TestScenarios": len(everything(all)), "": len(everything(all)),
+	} {
+		if got := matching(everything(all), pattern); len(got) != want {
+			t.Errorf("%q names %d jobs, want %d", pattern, len(got), want)
+		}
+	}
+}
+
+// notCovered are packages of the target that no scenario is about, and why.
+var notCovered = map[string]string{}
+
+// TestCovers: every package of the target is covered by a scenario, and what scenarios cover is in
+// the tree.
+func TestCovers(t *testing.T) {
+	all, err := scenarios()
+	if err != nil {
+		t.Fatal(err)
+	}
+	covered := map[string]bool{}
+	for _, s := range all {
+		if len(s.covers) == 0 {
+			t.Errorf("%s covers nothing", s.name)
+		}
+		for _, dir := range s.covers {
+			covered[dir] = true
+			if _, err := os.Stat("../../" + dir); err != nil {
+				t.Errorf("%s: %v", s.name, err)
+			}
+		}
+	}
+	out, err := exec.Command("go", "list", "-deps", "-f",
+		"{{with .Module}}{{if .Main}}{{$.Dir}}{{end}}{{end}}", "../../cmd/nvmf-target").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := strings.Fields(string(out))
+	for _, dir := range packages {
+		dir = strings.TrimPrefix(dir, root+"/")
+		if covered[dir] == (notCovered[dir] != "") {
+			t.Errorf("%s: covered %t, exempt: %q", dir, covered[dir], notCovered[dir])
+		}
+	}
+	if len(packages) < 30 {
+		t.Errorf("only %d packages", len(packages))
 	}
 }
 
 func TestProgress(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "durations")
 	d, err := loadDurations(file)
-	if err != nil || d.of("connect/rxe") <= 0 {
+	if err != nil || d["connect/rxe"] <= 0 {
 		t.Fatal(d, err)
 	}
-	d["a"], d["b"] = 60, 240
-	p := newProgress([]string{"a", "b", "c"}, d, 2)
+	jobs := []job{
+		newJob(&scenario{name: "a"}, "tcp", full), newJob(&scenario{name: "b"}, "tcp", smoke),
+		newJob(&scenario{name: "c", limit: 180}, "tcp", sampled),
+	}
+	d["a/tcp"], d["b/tcp"] = 60, 240
+	p := newProgress(jobs, d, 2)
 	for _, step := range []struct {
-		name, want string
-		took       time.Duration
+		id, want string
+		seconds  float64
 	}{
-		{"a", "lab: 1 of 3, about 2 min left: a passed", 70 * time.Second},
-		{"b", "lab: 2 of 3, about 0 min left: b passed", -1},
-		{"c", "lab: 3 of 3, about 0 min left: c passed", time.Second},
+		{"a/tcp", "lab: 1 of 3, about 2 min left: a/tcp passed", 70},
+		{"smoke:b/tcp", "lab: 2 of 3, about 0 min left: smoke:b/tcp passed", -1},
+		{"sample:c/tcp", "lab: 3 of 3, about 0 min left: sample:c/tcp passed", 1},
 	} {
-		if got := p.end(step.name, "passed", step.took); got != step.want {
+		if got := p.end(step.id, "passed", step.seconds); got != step.want {
 			t.Errorf("got %q, want %q", got, step.want)
 		}
 	}
 	if err := p.expected.save(file); err != nil {
 		t.Fatal(err)
 	}
-	if d, err = loadDurations(file); err != nil || d["a"] != 70 || d["b"] != 240 || d["c"] != 1 {
+	if d, err = loadDurations(file); err != nil || d["a/tcp"] != 70 || d["b/tcp"] != 240 ||
+		d["sample:c/tcp"] != 1 {
 		t.Errorf("after saving: %v, %v", d, err)
 	}
 }

@@ -1,8 +1,11 @@
 #!/bin/bash
-# run.sh SCENARIO [VARIANT] [NAME=VALUE...]: runs one scenario of scenarios/ in the user-mode
-# kernel, according to its head:
+# run.sh SCENARIO [VARIANT] [NAME=VALUE...]: runs one scenario of scenarios/ in the user-mode kernel.
+# run.sh SCENARIO/VARIANT... [NAME=VALUE...]: several, one after another in the same kernel, which
+# has to be the same state after each; after one that fails the rest run in a new kernel. They need
+# the same CPUs and parameter. The head of a scenario has:
 #   # variants: rxe tcp ...   its transports; the first one is the default
-#   # sample: 1               how many of them "make test" runs, chosen by a seed; all without it
+#   # smoke: rxe tcp ...      those that "make test" always runs, in their shortest form
+#   # covers: DIR ...         packages of the target that it is about
 #   # cpus: 1                 CPUs of the kernel
 #   # limit: 300              seconds, 240 by default: six times what a quiet machine takes
 #   # go-test: ./package      its test binary is built and given to the scenario as $TEST_BIN
@@ -10,43 +13,82 @@
 #   # kernel: NAME=VALUE      a parameter of the kernel
 #   # debian: PACKAGE...       of Debian 13, in a root directory that is $DEBIAN_ROOT
 #   # unpack: PACKAGE...       of Debian testing, unpacked into a directory that is $UNPACKED
-#   # alone: REASON           nothing else may run beside it
+#   # alone: REASON           in full, nothing else may run beside it
 # TARGET_BIN=FILE names the target's binary; TARGET=nvmet runs the kernel's target instead. SAMPLE=N
-# has scenarios with long matrices run a sample of them, chosen by the seed N. $NVMF_LAB_OUT keeps
-# the files that the scenario writes.
+# has scenarios with long matrices run a sample of them, chosen by the seed N, and compare no
+# durations or rates with bounds; SMOKE=1 besides is the shortest form. $NVMF_LAB_OUT keeps the files
+# that the scenario writes.
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 scenarios=$(cd "$lab/scenarios" && echo *.sh)
-[ $# -ge 1 ] || die "usage: run.sh SCENARIO [VARIANT] [NAME=VALUE...]; scenarios: $scenarios"
-script=$lab/scenarios/${1%.sh}.sh; shift
-[ -e "$script" ] || die "no scenario $script"
+usage="usage: run.sh SCENARIO [VARIANT] [NAME=VALUE...]; scenarios: $scenarios"
+[ $# -ge 1 ] || die "$usage"
 head_value() { sed -n "s/^# $1: *//p" "$script" | head -n1; }
-variant=$(head_value variants); variant=${variant%% *}
-if [ $# -gt 0 ] && [[ $1 != *=* ]]; then variant=$1; shift; fi
-cpus=$(head_value cpus) limit=$(head_value limit) package=$(head_value go-test) cc=$(head_value cc)
-parameter=$(head_value kernel) debian=$(head_value debian) unpack=$(head_value unpack)
+find_script() { # SCENARIO
+  script=$lab/scenarios/${1%.sh}.sh
+  [ -e "$script" ] || die "no scenario $script"
+}
+runs=()
+if [[ $1 = */* ]]; then
+  while [ $# -gt 0 ] && [[ $1 != *=* ]]; do runs+=("$1"); shift; done
+else
+  find_script "$1"; name=${1%.sh}; shift
+  variant=$(head_value variants); variant=${variant%% *}
+  if [ $# -gt 0 ] && [[ $1 != *=* ]]; then variant=$1; shift; fi
+  runs=("$name/$variant")
+fi
+out=${NVMF_LAB_OUT:-}
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
-if [ -n "$package" ]; then
-  need go
-  (cd "$lab/../.." && go test -c -o "$tmp/go.test" "$package")
-  set -- "$@" TEST_BIN="/run/host$tmp/go.test"
-fi
-if [ -n "$cc" ]; then
-  gcc -O2 -Wall -o "$tmp/culprit" "$lab/$cc"/*.c -libverbs -lrdmacm
-  set -- "$@" CULPRIT_BIN="/run/host$tmp/culprit"
-fi
-if [ -n "$debian" ]; then
-  # shellcheck disable=SC2086  # a list of names
-  root=$("$lab/build-root.sh" $debian)
-  set -- "$@" DEBIAN_ROOT="/run/host$root"
-fi
-if [ -n "$unpack" ]; then
-  # shellcheck disable=SC2086  # a list of names
-  root=$("$lab/unpack.sh" $unpack)
-  set -- "$@" UNPACKED="/run/host$root"
-fi
-# siw's transmit thread can crash a kernel of several CPUs when a user-space queue pair fills its
-# socket.
-case $variant in siw*) cpus=1 ;; esac
-"$lab/boot.sh" -c "${cpus:-1}" -t "${limit:-240}" ${NVMF_LAB_OUT:+-o "$NVMF_LAB_OUT"} "$script" \
-  TRANSPORT="$variant" ${parameter:+"$parameter"} "$@"
+[ -n "$out" ] || out=$tmp/out
+
+list=$tmp/list cpus='' parameter=''
+for run in "${runs[@]}"; do
+  find_script "${run%/*}"; variant=${run#*/}
+  package=$(head_value go-test) cc=$(head_value cc) debian=$(head_value debian)
+  unpack=$(head_value unpack) limit=$(head_value limit) settings="TRANSPORT=$variant"
+  if [ -n "$package" ]; then
+    need go
+    binary=$tmp/${package//[.\/]/_}.test
+    [ -e "$binary" ] || (cd "$lab/../.." && go test -c -o "$binary" "$package")
+    settings+=" TEST_BIN=/run/host$binary"
+  fi
+  if [ -n "$cc" ]; then
+    gcc -O2 -Wall -o "$tmp/$cc" "$lab/$cc"/*.c -libverbs -lrdmacm
+    settings+=" CULPRIT_BIN=/run/host$tmp/$cc"
+  fi
+  if [ -n "$debian" ]; then
+    # shellcheck disable=SC2086  # a list of names
+    settings+=" DEBIAN_ROOT=/run/host$("$lab/build-root.sh" $debian)"
+  fi
+  if [ -n "$unpack" ]; then
+    # shellcheck disable=SC2086  # a list of names
+    settings+=" UNPACKED=/run/host$("$lab/unpack.sh" $unpack)"
+  fi
+  # siw's transmit thread can crash a kernel of several CPUs when a user-space queue pair fills its
+  # socket.
+  case $variant in siw*) n=1 ;; *) n=$(head_value cpus) n=${n:-1} ;; esac
+  [ -s "$list" ] || cpus=$n parameter=$(head_value kernel)
+  [ "$n $(head_value kernel)" = "$cpus $parameter" ] || die "$run needs another kernel than ${runs[0]}"
+  echo "$run ${limit:-240} $script $settings" >>"$list"
+done
+
+first=0
+while [ -s "$list" ]; do
+  rc=0
+  "$lab/boot.sh" -c "$cpus" -o "$out" -l "$list" ${parameter:+"$parameter"} "$@" || rc=$?
+  [ $rc != 130 ] || exit 130 # interrupted
+  if [ $rc != 0 ]; then : >"$out/results"; fi
+  done=$(wc -l <"$out/results")
+  code=$(awk '$2 != 0 && $2 != 77 {c = $2} END {print c + 0}' "$out/results")
+  began=$(cut -d ' ' -f 1 "$out/current" 2>/dev/null) || began=''
+  if [ $done = 0 ] || { [ "$code" = 0 ] && ! cut -d ' ' -f 1 "$out/results" | grep -qxF "$began"; }; then
+    code=125
+    echo "lab: end of $(sed -n "$((done + 1))s/ .*//p" "$list"), exit code $code, 0 s"
+    done=$((done + 1))
+  elif [ ${#runs[@]} = 1 ]; then
+    code=$(cut -d ' ' -f 2 "$out/results")
+  fi
+  [ $first != 0 ] || first=$code
+  sed -i "1,${done}d" "$list"
+done
+exit $first

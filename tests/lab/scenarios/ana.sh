@@ -1,8 +1,9 @@
-# Native multipath over two listeners, rxe and tcp or tcp twice, while fio writes and verifies: ANA
+# Native multipath over two listeners, an RDMA one and tcp or tcp twice, while fio writes and verifies: ANA
 # states move the I/O from one path to the other and back, by hand and by reloads, and one path is
 # cut. The host sees no error.
-# variants: tcp rxe
-# sample: 1
+# variants: tcp rxe siw
+# smoke: tcp rxe siw
+# covers: nvme/target internal/app internal/control internal/cli
 # limit: 420
 . "$LAB_DIR/lib.sh"
 [ "$TARGET" = ours ] || skip "the states are set by our commands"
@@ -65,7 +66,7 @@ nvme ana-log /dev/$A >/run/log || fail "nvme ana-log: exit code $?"
 states optimized optimized
 load ana --bs=4k --size=2M --iodepth=16 --time_based --runtime=3
 policies='round-robin queue-depth'
-[ -z "${SAMPLE:-}" ] || policies=$(awk "{print \$($SAMPLE % 2 + 1)}" <<<"$policies")
+[ -z "$SAMPLE" ] || policies=$(awk "{print \$($SAMPLE % 2 + 1)}" <<<"$policies")
 for p in $policies; do
   policy $p
   used both
@@ -86,17 +87,17 @@ set_state A configured; states optimized change; used A
 set_state B configured; states optimized optimized
 klog_check 'no usable path - requeuing I/O|nvme_ns_head_submit_bio: .* callbacks suppressed'
 
-if [ "$TOPOLOGY" != two ]; then load_ends; host_disconnect; target_stop; exit; fi
+if [ "$TOPOLOGY" != two ] || [ -n "$SMOKE" ]; then load_ends; host_disconnect; target_stop; exit; fi
 say "the second path is cut"
 klog_mark
 nvme disconnect -d $B >/dev/null || fail "nvme disconnect: exit code $?"
-connect_second --keep-alive-tmo=2
+connect_second --keep-alive-tmo=$(sized 5 5 2)
 used both
 nft 'add table ip lab; add chain ip lab out { type filter hook output priority 0; }'
 nft "add rule ip lab out ip daddr $SECOND drop"
 wait_for 20 eval "! live $B"
 used A
-nft flush table ip lab
+nft delete table ip lab
 wait_for 40 eval "live $B && ana_state $B optimized"
 used both
 load_ends

@@ -1,14 +1,14 @@
 # nvmf-target bench against our target and against the kernel's: verifies what it has written, reads
 # and writes at random, and finds that a target has gone.
 # variants: rxe siw tcp
-# sample: 1
+# covers: nvme/host internal/bench internal/load internal/histogram internal/cli
 # limit: 240
 TOPOLOGY=loop
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 lab_up
 bench() { # ARGUMENT...: over the transport of the variant
-  "$TARGET_BIN" bench --transport "$TRTYPE" --address "$at" --subsystem "$NQN" --timeout 10s "$@"
+  "$TARGET_BIN" bench --transport "$TRTYPE" --address "$at" --subsystem "$NQN" --timeout 60s "$@"
 }
 case $FAMILY in 4) at=$ADDR:$PORT ;; 6) at=[$ADDR]:$PORT ;; esac
 for TARGET in ours nvmet; do

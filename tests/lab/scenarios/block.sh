@@ -2,7 +2,7 @@
 # them. fio verifies all. What the host discards or zeroes arrives at the backing store, and a file
 # gives its space back. A mounted device is refused by name.
 # variants: rxe tcp
-# sample: 1
+# covers: backend backend/block backend/file backend/disk internal/uring internal/storage
 # go-test: ./backend/block
 # limit: 720
 . "$LAB_DIR/lib.sh"

@@ -1,6 +1,6 @@
 # Discovery, connect, reads, writes and disconnect, captured on the wire: tshark decodes each frame.
 # variants: rxe siw tcp
-# sample: 1
+# covers: nvme fabric/tcp/pdu fabric/rdma fabric/rdma/cmwire
 . "$LAB_DIR/lib.sh"
 need tcpdump tshark
 NAMESPACES=(1:ram:64MiB)

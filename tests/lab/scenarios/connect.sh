@@ -1,6 +1,8 @@
 # A Linux host connects, sees the namespaces with their sizes, reads and writes, and disconnects; on
 # TCP with every combination of digests.
 # variants: rxe rxe6 siw siw6 tcp tcp6
+# smoke: rxe siw tcp
+# covers: fabric fabric/tcp fabric/rdma nvme/target backend/ram backend/null
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB 3:null:1TiB)
 lab_up; target_start

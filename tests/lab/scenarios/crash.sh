@@ -3,7 +3,7 @@
 # data and data written with FUA is there, while other writes are lost, which shows that the disk
 # does lose its cache. Then the disk ignores flushes: the same check must fail.
 # variants: tcp rxe
-# sample: 1
+# covers: backend/block backend/disk internal/storage
 # limit: 330
 . "$LAB_DIR/lib.sh"
 node=$(null_disk crash size=160 memory_backed=1 blocksize=4096 cache_size=96)

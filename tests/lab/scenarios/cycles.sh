@@ -1,6 +1,6 @@
 # 64 times: connect, read, disconnect. Afterwards the target holds the same objects as before.
 # variants: rxe siw tcp
-# sample: 1
+# covers: nvme/target fabric/tcp fabric/rdma fabric/admission internal/mem internal/list
 # limit: 640
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)

@@ -3,7 +3,7 @@
 # afterwards the data verifies. All of it once more with io_uring forbidden: threads do the work,
 # with one warning.
 # variants: tcp rxe
-# sample: 1
+# covers: backend/disk backend/block internal/storage internal/uring internal/ratelog
 # limit: 400
 . "$LAB_DIR/lib.sh"
 need dmsetup

@@ -2,7 +2,7 @@
 # and the host ENOSPC; what was written before verifies, flushes succeed, a namespace with allocated
 # space is not affected, and a discard frees space again.
 # variants: tcp rxe
-# sample: 1
+# covers: backend/file backend/disk internal/storage
 . "$LAB_DIR/lib.sh"
 mkdir -p /run/ext4 /run/xfs
 dm ext4 "0 655360 linear /dev/ram1 0"; dm xfs "0 655360 linear /dev/ram1 655360"

@@ -3,7 +3,7 @@
 # use, and fio verifies through it, on a drive with a poll queue and on a file that has none. Then a
 # target without the right to lock memory says so once, and works.
 # variants: tcp rxe
-# sample: 1
+# covers: internal/uring internal/sys backend/disk backend/block internal/reactor
 # go-test: ./backend/block
 # limit: 720
 . "$LAB_DIR/lib.sh"

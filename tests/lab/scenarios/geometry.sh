@@ -1,5 +1,6 @@
 # What the host's block layer learns of a disk: its physical blocks, which are written whole, that it rotates, and whether it discards.
 # variants: tcp
+# covers: backend/block nvme/target
 . "$LAB_DIR/lib.sh"
 need dmsetup
 for name in hdd plain; do

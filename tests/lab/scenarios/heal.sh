@@ -1,7 +1,7 @@
 # An address, a link, an RDMA device and a disk go and return under fio: each heals without a
 # command, the discovery log shows what there is, with the same port IDs, and fio sees no error.
 # variants: rxe siw tcp
-# sample: 1
+# covers: internal/netif internal/app fabric backend/disk
 # limit: 560
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" = two ] || skip "needs a network between host and target"

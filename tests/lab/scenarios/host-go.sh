@@ -2,7 +2,7 @@
 # mixed I/O at depths 128 and 1024 and on 16 queues, fused pairs, resets; then the same with a
 # shared receive queue that has fewer receives than the queues may send commands.
 # variants: rxe rxe6 siw siw6
-# sample: 1
+# covers: nvme/host fabric/rdma fabric/rdma/verbs
 # go-test: ./tests/lab/hostgo
 # limit: 480
 TOPOLOGY=loop
@@ -14,7 +14,7 @@ lab_up
 case $FAMILY in 4) at=$ADDR:$PORT ;; 6) at=[$ADDR]:$PORT ;; esac
 log=/run/host-go.log
 run_tests() {
-  NVMF_TEST_TARGET=$at NVMF_TEST_NQN=$NQN "$TEST_BIN" -test.v -test.timeout 120s >$log 2>&1 ||
+  NVMF_TEST_TARGET=$at NVMF_TEST_NQN=$NQN "$TEST_BIN" -test.v -test.timeout 230s >$log 2>&1 ||
     { grep -vE '^=== RUN|--- PASS' $log | tail -n 60; fail "the Go host fails"; }
   grep -q SKIP $log && { cat $log; fail "a test was skipped"; }
   say "$(grep -c '^ *--- PASS' $log) tests passed;" \

@@ -1,6 +1,6 @@
 # What nvme-cli shows of a connected controller. The kernel does not warn about anything of it.
 # variants: rxe siw tcp
-# sample: 1
+# covers: nvme nvme/target
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB 2:ram:64MiB::4096 3:null:1TiB) # an extended self-test takes hours
 lab_up; target_start; host_connect

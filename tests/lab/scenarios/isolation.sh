@@ -1,8 +1,10 @@
 # A peer that behaves badly over verbs (culprit/) beside a Linux host that writes, reads and sends
-# Keep Alives: no command of the host fails or stalls, its connection lives, the 99th percentile of
-# its latency stays close to what it is alone, and the target holds afterwards what it held before.
+# Keep Alives: no command of the host fails, its connection lives, and the target holds afterwards
+# what it held before. In full no command stalls, and the 99th percentile of the latency stays close
+# to what it is alone.
 # variants: rxe siw
-# sample: 1
+# covers: fabric/rdma fabric/rdma/verbs fabric/admission internal/netlimit internal/limit
+# covers: internal/turns internal/metrics
 # cc: culprit
 # alone: it measures
 # limit: 500
@@ -77,7 +79,7 @@ beside() {
   wait $culprit || { cat /run/culprit.log; fail "$1: the culprit ended with exit code $?"; }
   nft flush table ip lab
   say "beside $1: p99 $P99 ms, at most $MAX ms; $(grep -v began /run/culprit.log | tr '\n' ' ')"
-  [ "$P99" -le "$limit" ] && [ "$MAX" -le "$longest" ]
+  ! measuring || { [ "$P99" -le "$limit" ] && [ "$MAX" -le "$longest" ]; }
 }
 
 disk_up; lab_up
@@ -115,5 +117,6 @@ fi
 [ "$(cat "/sys/class/nvme/$CTRL/state")" = live ] || fail "the host has lost its connection"
 host_disconnect
 # What software devices log about the culprit's queue pairs. Reconnects of the host would show.
+nft delete table ip lab
 klog_check 'siw: got TERMINATE|make_send_cqe|do_complete'
 target_stop

@@ -1,7 +1,7 @@
 # What happens to the target's machine, not to its network: its clock is set, other programs take
 # its CPU time, it stands still, and it is away for longer than the host waits.
 # variants: rxe siw tcp
-# sample: 1
+# covers: nvme/target internal/reactor internal/doctor
 # limit: 450
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)

@@ -4,7 +4,7 @@
 # that the disk had in its cache: what was acknowledged as durable is there. Then the disks ignore
 # flushes and FUA: the same check must fail.
 # variants: tcp rxe
-# sample: 1
+# covers: backend/file backend/block backend/disk internal/uring
 # go-test: ./tests/lab/crash
 # limit: 450
 . "$LAB_DIR/lib.sh"

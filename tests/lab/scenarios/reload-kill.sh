@@ -2,7 +2,7 @@
 # again: it serves what its file says, ports have the IDs that they had, and the generation of the
 # discovery log never goes back. The host recovers by itself.
 # variants: rxe siw tcp
-# sample: 1
+# covers: internal/app config internal/control nvme/target
 # cpus: 2
 # limit: 1200
 . "$LAB_DIR/lib.sh"

@@ -3,7 +3,7 @@
 # with a volatile cache has lost what was not flushed, which is not forgotten. Another disk in the
 # same place is not used. A deleted file is still served, with a warning.
 # variants: tcp rxe
-# sample: 1
+# covers: backend/disk backend/block internal/storage internal/inventory
 # limit: 400
 . "$LAB_DIR/lib.sh"
 [ -d /sys/kernel/config/nullb ] || fail "the kernel has no null_blk"

@@ -1,6 +1,6 @@
 # The controller is reset 8 times while fio writes and verifies: no I/O error, no wrong data.
 # variants: rxe siw tcp
-# sample: 1
+# covers: nvme/target fabric/tcp fabric/rdma
 # cpus: 2
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:256MiB)

@@ -1,7 +1,7 @@
 # A host finds the target by itself: avahi hears its multicast DNS, stafd of nvme-stas connects to
 # the discovery service, and stacd to the subsystem, and to another one as long as there is one.
 # variants: tcp
-# sample: 0
+# covers: internal/mdns nvme/target
 # limit: 400
 # debian: nvme-stas avahi-daemon dbus udev
 . "$LAB_DIR/lib.sh"

@@ -2,7 +2,7 @@
 # every identity and hash. Keys change under I/O. A wrong key is refused, and without TLS a host is
 # where it is required; where it is allowed both are served. Discovery, and with DH-HMAC-CHAP.
 # variants: tcp
-# sample: 0
+# covers: fabric/tcp/tls fabric/tcp/openssl fabric/tcp nvme/auth
 # cpus: 2
 # limit: 400
 # debian: ktls-utils nvme-cli keyutils

@@ -1,5 +1,6 @@
 # The binding to rdma-core passes the conformance suite of fabric/rdma/verbs, on one device.
 # variants: rxe rxe6 siw siw6
+# covers: fabric/rdma/verbs/ibv fabric/rdma/verbs
 # go-test: ./fabric/rdma/verbs/ibv
 TOPOLOGY=loop
 . "$LAB_DIR/lib.sh"

@@ -2,6 +2,8 @@
 # over TCP and soft RoCE; the kernel copies data of the file (dax_iomap_rw) only if it cannot be
 # sent from its mapping; discards; a file that is truncated under load.
 # variants: rxe
+# covers: backend/file backend/disk internal/mem
+# nvmet: it maps no files
 # memmap: 256M!1024M,352M!1312M
 # cpus: 2
 # limit: 1200

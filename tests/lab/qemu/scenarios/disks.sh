@@ -3,6 +3,8 @@
 # sg_logs, also of a drive that predicts its failure. A SCSI drive is pulled out and comes back
 # under another name: the namespace identifies it by its serial number.
 # variants: tcp
+# covers: internal/inventory backend/disk internal/cli
+# nvmet: it lists no disks
 # drives: yes
 # cpus: 2
 # limit: 500

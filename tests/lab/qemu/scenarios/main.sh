@@ -1,6 +1,7 @@
 # The main scenarios in one boot: discover, connect over soft RoCE and over TCP, fio with checksums,
 # a file system.
 # variants: rxe
+# covers: fabric/tcp fabric/rdma nvme/target
 # cpus: 2
 # limit: 540
 . "$LAB_DIR/lib.sh"

@@ -1,6 +1,8 @@
 # Memory on a machine with two NUMA nodes and free huge pages: arenas use huge pages, on the node of
 # their reactor's CPU, and ordinary pages if there are not enough.
 # variants: rxe
+# covers: internal/mem internal/reactor
+# nvmet: it has no memory of a process
 # numa: yes
 # go-test: ./internal/mem
 # cpus: 2

@@ -2,6 +2,8 @@
 # with checksums over soft RoCE and TCP, discards and zeroes arrive at the drive's backing store;
 # what cannot be exported is refused; hosts read the drives' own health.
 # variants: rxe
+# covers: backend/nvmedrive internal/passthru
+# nvmet: it sends other commands to drives
 # nvme: yes
 # go-test: ./backend/nvmedrive
 # cpus: 2

@@ -2,6 +2,8 @@
 # confined, and replaced by the next while a host writes and verifies over RDMA and TCP. The host
 # sees no error and has the same disks afterwards; the configuration stays.
 # variants: rxe
+# covers: cmd/nvmf-target packaging internal/app
+# nvmet: it has no package
 # init: systemd
 # packages: yes
 # cpus: 2

@@ -1,6 +1,7 @@
 # A namespace on a virtio disk: fio with checksums over soft RoCE, then over TCP, with 4, 64 and
 # 1024 KiB; a discard frees space in the backing store of the disk, and zeroes are written there.
 # variants: rxe
+# covers: backend/block backend/disk
 # virtio: 256M
 # cpus: 2
 # limit: 600
