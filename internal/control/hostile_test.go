@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // dial connects without asking for anything.
@@ -23,7 +25,7 @@ func dial(t *testing.T, s *Server) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(4 * readTimeout))
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return c
 }
 
@@ -85,8 +87,8 @@ func TestGarbage(t *testing.T) {
 
 // TestSlowClients: who sends nothing, or not all of a header or a body, is cut off.
 func TestSlowClients(t *testing.T) {
+	set(t, &readTimeout, 200*time.Millisecond)
 	s := serve(t, testSource(new(feed)), quiet)
-	begin := time.Now()
 	silent, header, body := dial(t, s), dial(t, s), dial(t, s)
 	_, _ = io.WriteString(header, "GET /v1/status HTTP/1.1\r\nHost:")
 	_, _ = io.WriteString(body, strings.TrimSuffix(post("{}"), "}"))
@@ -95,9 +97,13 @@ func TestSlowClients(t *testing.T) {
 			t.Errorf("%s: not cut off", name)
 		}
 	}
-	if d := time.Since(begin); d < readTimeout/2 || d > 3*readTimeout {
-		t.Errorf("that took %v", d)
-	}
+}
+
+// set changes a limit until the end of the test.
+func set(t *testing.T, limit *time.Duration, to time.Duration) {
+	old := *limit
+	*limit = to
+	t.Cleanup(func() { *limit = old })
 }
 
 // TestConnectionsAreBounded: more clients than connections wait until one of these is closed.
@@ -119,7 +125,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if n, err := more.Read(make([]byte, 1)); n > 0 || err == nil {
 		t.Error("there is no bound")
 	}
-	_ = more.SetReadDeadline(time.Now().Add(readTimeout))
+	_ = more.SetReadDeadline(time.Now().Add(testutil.Patience))
 	all[0].Close()
 	if _, err := io.ReadFull(more, make([]byte, 12)); err != nil {
 		t.Error(err)
@@ -148,12 +154,8 @@ func TestFollowersAreBounded(t *testing.T) {
 	if status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n"); status != 200 {
 		t.Errorf("status %d beside followers", status)
 	}
-	begin := time.Now()
-	if err := s.Close(); err != nil {
+	if err := s.Close(); err != nil { // in an hour, if it waits for a write
 		t.Error(err)
-	}
-	if d := time.Since(begin); d > writeTimeout/2 {
-		t.Errorf("closing took %v", d)
 	}
 }
 

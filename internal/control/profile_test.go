@@ -6,7 +6,8 @@ import (
 	"errors"
 	"net/http"
 	"testing"
-	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestProfile: one profile at a time, within bounds; a client that goes ends its profile.
@@ -29,20 +30,15 @@ func TestProfile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Profile(ctx, "trace", MaxProfile, new(bytes.Buffer)) }()
-	for len(s.profiling) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Until(t, "a profile", func() bool { return len(s.profiling) > 0 })
 	status("heap", 0, http.StatusServiceUnavailable)
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); len(s.profiling) > 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("the profile of a client that is gone goes on")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Until(t, "the end of the profile of a client that is gone", func() bool {
+		return len(s.profiling) == 0
+	})
 }
 
 // TestTraceReaders: few clients read the flight recorder at once, and one that goes makes room.
@@ -68,12 +64,7 @@ func TestTraceReaders(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for deadline := time.Now().Add(10 * time.Second); len(s.tracing) > 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("clients that are gone are served")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Until(t, "places of clients that are gone", func() bool { return len(s.tracing) == 0 })
 	if err := c.Trace(t.Context(), TraceQuery{Queue: 7}, keep); err != nil {
 		t.Error(err)
 	}

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // all are operations, each with the role that it needs, in words of ADR 0035.
@@ -212,7 +214,7 @@ func dialAs(t *testing.T, path string, uid, gid uint32, groups ...uint32) net.Co
 		t.Fatal(r.err)
 	}
 	t.Cleanup(func() { r.c.Close() })
-	_ = r.c.SetDeadline(time.Now().Add(4 * readTimeout))
+	_ = r.c.SetDeadline(time.Now().Add(testutil.Patience))
 	return r.c
 }
 
@@ -307,7 +309,7 @@ func TestOthersLeaveConnections(t *testing.T) {
 		_, _ = io.WriteString(c, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n")
 	}
 	c := newTestClient(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), readTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
 	defer cancel()
 	if _, err := c.Status(ctx); err != nil {
 		t.Error(err)

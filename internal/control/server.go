@@ -91,13 +91,17 @@ const (
 	// connections that wait for a change, also of clients that are gone, and for a plan
 	maxChanging, maxPlanning = 4, 4
 	// the same of requests that create or delete objects, which are carried out one by one
-	maxWriting   = 8
-	headerBytes  = 8 << 10
-	bodyBytes    = 64 << 10
+	maxWriting  = 8
+	headerBytes = 8 << 10
+	bodyBytes   = 64 << 10
+	askTimeout  = 5 * time.Second // for the answers of reactors
+)
+
+// Tests change these.
+var (
 	readTimeout  = 5 * time.Second  // for a request
 	writeTimeout = 10 * time.Second // for each write
 	idleTimeout  = 30 * time.Second
-	askTimeout   = 5 * time.Second // for the answers of reactors
 )
 
 // Server serves the interface until Close.

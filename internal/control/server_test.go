@@ -18,7 +18,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.Main(m) }
+// TestMain gives clients so much time that only tests which set less notice the end of it.
+func TestMain(m *testing.M) {
+	for _, limit := range []*time.Duration{
+		&readTimeout, &writeTimeout, &idleTimeout, &handshakeTimeout,
+	} {
+		*limit = time.Hour
+	}
+	testutil.Main(m)
+}
 
 var (
 	quiet = slog.New(slog.DiscardHandler)

@@ -19,11 +19,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
 )
 
-// The limits for peers that have not shown a certificate yet.
-const (
-	maxHandshakes    = 64 // a quarter of them of one address
-	handshakeTimeout = 5 * time.Second
-)
+// The limits for peers that have not shown a certificate yet. Tests change the time.
+const maxHandshakes = 64 // a quarter of them of one address
+
+var handshakeTimeout = 5 * time.Second
 
 // maxPEM is the largest file that is read.
 const maxPEM = 1 << 20

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -99,16 +98,11 @@ func (r *refusals) add(message string, _ netip.AddrPort, args []any) {
 
 func (r *refusals) await(t *testing.T, text string) {
 	t.Helper()
-	for end := time.Now().Add(2 * handshakeTimeout); time.Now().Before(end); {
+	testutil.Until(t, fmt.Sprintf("a refusal with %q", text), func() bool {
 		r.mu.Lock()
-		all := fmt.Sprint(r.errs)
-		r.mu.Unlock()
-		if strings.Contains(all, text) {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-	t.Errorf("nobody was refused with %q: %v", text, r.errs)
+		defer r.mu.Unlock()
+		return strings.Contains(fmt.Sprint(r.errs), text)
+	})
 }
 
 // serveTLS serves on TCP only.
@@ -261,26 +255,46 @@ func TestTLSFiles(t *testing.T) {
 	}
 }
 
-// TestTLSStrangers: peers that send nothing, little or garbage hold their share only, and not for
-// long; the client is served meanwhile, and its megabytes are refused.
+// stranger connects from an address to a server that wants certificates.
+func (a *authority) stranger(s *Server, from string) net.Conn {
+	a.t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c, err := d.DialContext(a.t.Context(), "tcp", s.Addr().String())
+	a.must(err)
+	a.t.Cleanup(func() { c.Close() })
+	_ = c.SetReadDeadline(time.Now().Add(testutil.Patience))
+	return c
+}
+
+// little is what strangers send that never finish a handshake.
+var little = []string{"", "\x16\x03\x01"}
+
+// TestTLSSilent: peers that send nothing or little stay for the time of a handshake.
+func TestTLSSilent(t *testing.T) {
+	set(t, &handshakeTimeout, 50*time.Millisecond)
+	a := newAuthority(t)
+	s, r := serveTLS(t, a, new(feed), quiet)
+	for _, text := range little {
+		c := a.stranger(s, "127.0.0.1")
+		_, _ = io.WriteString(c, text)
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("a peer that sends %q is still there", text)
+		}
+	}
+	r.await(t, "no certificate within")
+}
+
+// TestTLSStrangers: peers that send nothing, little or garbage hold their share only, however long
+// they stay; the client is served meanwhile, and its megabytes are refused.
 func TestTLSStrangers(t *testing.T) {
 	a := newAuthority(t)
 	s, r := serveTLS(t, a, new(feed), quiet)
 	a.issue("client", &x509.Certificate{})
-	strange := func(from string) net.Conn {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-		c, err := d.DialContext(t.Context(), "tcp", s.Addr().String())
-		a.must(err)
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	began := time.Now()
 	var silent []net.Conn
 	for i := range 2 * maxHandshakes { // of other addresses than the client
-		silent = append(silent, strange(fmt.Sprintf("127.0.1.%d", i%4+1)))
-		_, _ = io.WriteString(silent[i], []string{"", "\x16\x03\x01"}[i%2])
+		silent = append(silent, a.stranger(s, fmt.Sprintf("127.0.1.%d", i%4+1)))
+		_, _ = io.WriteString(silent[i], little[i%2])
 	}
-	_ = silent[0].SetReadDeadline(began.Add(handshakeTimeout / 2))
 	if _, err := io.Copy(io.Discard, silent[0]); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("the oldest peer is not evicted")
 	}
@@ -288,14 +302,11 @@ func TestTLSStrangers(t *testing.T) {
 	for _, garbage := range []string{
 		"GET / HTTP/1.1\r\n\r\n", strings.Repeat("\x16\x03\x01\xff", 1<<16),
 	} {
-		c := strange("127.0.0.1")
+		c := a.stranger(s, "127.0.0.1")
 		_, _ = io.WriteString(c, garbage)
 		_, _ = io.Copy(io.Discard, c)
 	}
 	a.must(asks(t, s, a.files("client")))
-	if d := time.Since(began); d > handshakeTimeout {
-		t.Errorf("the client was served after %v, when the others were gone", d)
-	}
 	client, err := NewTLSClient(s.Addr().String(), a.files("client"))
 	a.must(err)
 	defer client.Close()
@@ -304,20 +315,9 @@ func TestTLSStrangers(t *testing.T) {
 		t.Error("4 MiB are accepted")
 	}
 	for i := 0; i < 2*maxHandshakes; i++ { // wait in the queue of the kernel
-		strange(fmt.Sprintf("127.0.2.%d", i/8+1))
+		a.stranger(s, fmt.Sprintf("127.0.2.%d", i/8+1))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*handshakeTimeout)
-	defer cancel()
-	for ctx.Err() == nil && asks(t, s, a.files("client")) != nil {
-		continue
-	}
-	if ctx.Err() != nil {
-		t.Error("the client is not served while strangers come")
-	}
-	for _, c := range silent {
-		_ = c.SetReadDeadline(time.Now().Add(2 * handshakeTimeout))
-		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatal("a silent peer is still there")
-		}
-	}
+	testutil.Until(t, "the client to be served while strangers come", func() bool {
+		return asks(t, s, a.files("client")) == nil
+	})
 }

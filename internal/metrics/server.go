@@ -21,12 +21,16 @@ import (
 
 // The limits for scrapers: more is cut off or refused.
 const (
-	headerTimeout  = 5 * time.Second
-	writeTimeout   = 30 * time.Second // Prometheus gives up after 10 s by default
-	idleTimeout    = 2 * time.Minute  // Prometheus asks every 15 s to 60 s
 	headerBytes    = 8 << 10
 	maxConnections = 32
 	maxScrapes     = 4
+)
+
+// Tests change these.
+var (
+	headerTimeout = 5 * time.Second
+	writeTimeout  = 30 * time.Second // Prometheus gives up after 10 s by default
+	idleTimeout   = 2 * time.Minute  // Prometheus asks every 15 s to 60 s
 )
 
 // Server serves /metrics until Close.

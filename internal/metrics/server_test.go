@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -128,11 +129,22 @@ func dial(t *testing.T, s *Server) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return c
 }
 
 const request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+
+// large is namespaces whose metrics take more than the buffers of sockets.
+func large() []target.NamespaceStats {
+	list := make([]target.NamespaceStats, 200)
+	for i := range list {
+		list[i] = target.NamespaceStats{NamespaceInfo: target.NamespaceInfo{
+			SubNQN: strings.Repeat("a", 4000), NSID: uint32(i),
+		}, Health: &nvme.SMARTLog{}}
+	}
+	return list
+}
 
 // TestCloseWaitsForNoSlowScraper: a scraper that does not read a response larger than the socket
 // buffers is cut off, and so is one that sends nothing.
@@ -140,15 +152,8 @@ func TestCloseWaitsForNoSlowScraper(t *testing.T) {
 	src := source()
 	asked := make(chan struct{})
 	src.Namespaces = func() []target.NamespaceStats {
-		list := make([]target.NamespaceStats, 10000)
-		for i := range list {
-			list[i] = target.NamespaceStats{NamespaceInfo: target.NamespaceInfo{
-				SubNQN: "a",
-				NSID:   uint32(i),
-			}, Health: &nvme.SMARTLog{}}
-		}
 		close(asked)
-		return list
+		return large()
 	}
 	s := serve(t, src, quiet)
 	slow, silent := dial(t, s), dial(t, s)
@@ -159,12 +164,8 @@ func TestCloseWaitsForNoSlowScraper(t *testing.T) {
 	if _, err := io.ReadFull(slow, make([]byte, 1)); err != nil { // the answer has begun
 		t.Fatal(err)
 	}
-	begin := time.Now()
-	if err := s.Close(); err != nil {
+	if err := s.Close(); err != nil { // in an hour, if it waits for a write
 		t.Error(err)
-	}
-	if d := time.Since(begin); d > writeTimeout/3 {
-		t.Errorf("closing took %v", d)
 	}
 	if _, err := silent.Read(make([]byte, 1)); err == nil {
 		t.Error("a silent connection is still open")
@@ -201,7 +202,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if n, err := more.Read(make([]byte, 1)); n > 0 || err == nil {
 		t.Error("there is no bound")
 	}
-	_ = more.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = more.SetReadDeadline(time.Now().Add(testutil.Patience))
 	all[0].Close()
 	answered(more)
 }
@@ -222,15 +223,7 @@ func TestListenHints(t *testing.T) {
 // TestScraperThatLeaves: who ends a connection within the answer causes no line of the log.
 func TestScraperThatLeaves(t *testing.T) {
 	src := source()
-	src.Namespaces = func() []target.NamespaceStats { // more than buffers take
-		list := make([]target.NamespaceStats, 3000)
-		for i := range list {
-			list[i] = target.NamespaceStats{NamespaceInfo: target.NamespaceInfo{
-				SubNQN: "a", NSID: uint32(i),
-			}, Health: &nvme.SMARTLog{}}
-		}
-		return list
-	}
+	src.Namespaces = large
 	var log bytes.Buffer
 	s := serve(t, src, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 3 {

@@ -86,8 +86,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestRefusedMakePlace: as many connections as there can be that are refused, or silent, keep a
-// scraper waiting for no longer than a silent one may stay.
+// TestRefusedMakePlace: as many connections as there can be that are refused, or silent, do not
+// keep a scraper waiting until the silent ones are cut off, which takes an hour here.
 func TestRefusedMakePlace(t *testing.T) {
 	s, err := Listen(Config{
 		Listen: loopback, Admits: func(text string) bool { return text == "good" },
@@ -97,7 +97,6 @@ func TestRefusedMakePlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	begin := time.Now()
 	for i := range maxConnections {
 		c := dial(t, s)
 		switch i % 3 {
@@ -111,7 +110,7 @@ func TestRefusedMakePlace(t *testing.T) {
 	_, _ = io.WriteString(c, strings.Replace(request, "Host",
 		"Authorization: Bearer good\r\nHost", 1))
 	line, err := bufio.NewReader(c).ReadString('\n')
-	if err != nil || line != "HTTP/1.1 200 OK\r\n" || time.Since(begin) > 2*headerTimeout {
-		t.Errorf("%q, %v after %v", line, err, time.Since(begin))
+	if err != nil || line != "HTTP/1.1 200 OK\r\n" {
+		t.Errorf("%q, %v", line, err)
 	}
 }
