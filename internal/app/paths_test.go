@@ -32,7 +32,7 @@ hosts: [{nqn: "`+me+`"}, {nqn: "nqn.2026-11.io.nvmf-target:away"}]
 subsystems:
   - nqn: "`+testNQN+`"
     allow_any_host: true
-    namespaces: [{nsid: 1, backend: delay, latency: 5ms, of: {backend: ram, size: 16MiB}}]
+    namespaces: [{nsid: 1, backend: delay, latency: 20ms, of: {backend: ram, size: 16MiB}}]
 reactors: {count: 1, memory: 16MiB}
 metrics: {listen: "127.0.0.1:0"}
 `), nil)
