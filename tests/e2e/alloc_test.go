@@ -11,7 +11,7 @@ import (
 // TestZeroAllocation counts all allocations of the process - target, host, fake fabric - while a
 // queue is kept full. After a warm-up, I/O allocates nothing.
 func TestZeroAllocation(t *testing.T) {
-	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		if v.rdma.Invalidate {
 			t.Skip("the host allocates: it registers memory for each command")
 		}
@@ -20,10 +20,10 @@ func TestZeroAllocation(t *testing.T) {
 				"of verbstest allocate")
 		}
 		c := h.connect(v)
-		q := h.open(c, 1, 33)
+		q := h.Open(c, 1, 33)
 		for _, size := range []int{512, 4096, 131072} {
 			ios := min(256, 8<<20/size)
-			buf := h.buffer(c, q.Depth()*size)
+			buf := h.Buffer(c, q.Depth()*size)
 			for _, write := range []bool{false, true} {
 				var op host.Op
 				var done [64]host.Completion

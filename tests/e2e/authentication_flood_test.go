@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // full says that tests are to be as large as a requirement asks for, which takes longer.
@@ -25,11 +26,11 @@ func TestAuthenticationFlood(t *testing.T) {
 	if full() {
 		n, limit = 10_000, tcp.DefaultMaxConnections
 	}
-	h := newHarness(t, options{tcp: func(c *tcp.Config) { c.MaxConnections = limit }})
+	h := newEnv(t, options{tcp: func(c *tcp.Config) { c.MaxConnections = limit }})
 	v := plain[0]
 	o := v.hostOptions()
 	o.HostNQN, o.Key = hostNQN, newKey(t, 32, auth.SHA256)
-	h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{o.Key}})
+	h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{o.Key}})
 	from := func(a netip.Addr) host.TCP {
 		t := h.transport(v).(host.TCP)
 		t.Source = a
@@ -38,7 +39,7 @@ func TestAuthenticationFlood(t *testing.T) {
 	connect := func(who, source string) {
 		t.Helper()
 		start := time.Now()
-		c, err := host.Connect(testContext(t), from(netip.MustParseAddr(source)), o)
+		c, err := host.Connect(harness.Context(t), from(netip.MustParseAddr(source)), o)
 		d := time.Since(start)
 		t.Logf("%s: %v", who, d)
 		if err != nil || d > 2*time.Second {

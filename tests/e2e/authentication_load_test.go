@@ -15,8 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // hostsKey, hostsAddr and hostsCount make a process of the test the hosts of TestManyAuthenticate,
@@ -45,7 +47,7 @@ func authenticatingHosts(text string) int {
 	for i := range n {
 		o := host.Options{
 			HostNQN: manyHostNQN(first + i), HostID: [16]byte{2, byte(i >> 8), byte(i)},
-			SubNQN: subNQN, Key: key, Timeout: timeout,
+			SubNQN: subNQN, Key: key, Timeout: testutil.Patience,
 		}
 		go func() {
 			c, err := host.Connect(context.Background(), host.TCP{Addr: addr}, o)
@@ -110,15 +112,15 @@ func runTarget(t *testing.T, text string) {
 	if err = errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
-	h := newHarness(t, options{reactors: 1})
-	h.log.Limit(16 << 10) // it is printed when the test fails
+	h := newEnv(t, options{reactors: 1})
+	h.Log.Limit(16 << 10) // it is printed when the test fails
 	for i := range n {
-		h.target.SetHostPolicy(manyHostNQN(i), &auth.Policy{Keys: []*auth.Key{key}})
+		h.Target.SetHostPolicy(manyHostNQN(i), &auth.Policy{Keys: []*auth.Key{key}})
 	}
 	fmt.Println(h.transport(plain[0]).(host.TCP).Addr)
 	_, err = io.Copy(io.Discard, os.Stdin)
-	h.must(err)
-	fmt.Println(h.log)
+	h.Must(err)
+	fmt.Println(h.Log)
 }
 
 // victim reads while others authenticate.
@@ -131,12 +133,12 @@ type victim struct {
 // connectVictim connects the victim to the target at addr.
 func connectVictim(t *testing.T, addr string) *victim {
 	o := plain[0].hostOptions()
-	c, err := host.Connect(testContext(t), host.TCP{Addr: netip.MustParseAddrPort(addr)}, o)
+	c, err := host.Connect(harness.Context(t), host.TCP{Addr: netip.MustParseAddrPort(addr)}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	q, err := c.OpenQueue(testContext(t), 1, 9)
+	q, err := c.OpenQueue(harness.Context(t), 1, 9)
 	if err != nil {
 		t.Fatal(err)
 	}

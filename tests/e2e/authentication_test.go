@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // newKey makes a key with a transformation.
@@ -27,7 +28,7 @@ func newKey(t *testing.T, size int, h auth.Hash) *auth.Key {
 // with every hash, in one direction and in both; the groups are nvme/auth's.
 func TestAuthentication(t *testing.T) {
 	eachTransport(t, func(o *options) { o.reactors = 2 },
-		func(t *testing.T, h *harness, v variant) {
+		func(t *testing.T, h *env, v variant) {
 			for i, tc := range []struct {
 				auth.Hash
 				auth.Group
@@ -43,7 +44,7 @@ func TestAuthentication(t *testing.T) {
 					Keys: []*auth.Key{key}, ControllerKey: own, Hashes: []auth.Hash{tc.Hash},
 					Groups: []auth.Group{tc.Group},
 				}
-				h.target.SetHostPolicy(hostNQN, p)
+				h.Target.SetHostPolicy(hostNQN, p)
 				o := v.hostOptions()
 				o.HostNQN, o.Key = hostNQN, key
 				if tc.both {
@@ -52,11 +53,11 @@ func TestAuthentication(t *testing.T) {
 				h.use(v, o)
 				want := fmt.Sprintf("hash=%v dhgroup=%v bidirectional=%t", tc.Hash, tc.Group,
 					tc.both)
-				if !strings.Contains(h.log.String(), want) {
-					t.Errorf("the log does not have: %s\n%s", want, h.log)
+				if !strings.Contains(h.Log.String(), want) {
+					t.Errorf("the log does not have: %s\n%s", want, h.Log)
 				}
 				for _, k := range []*auth.Key{key, own} {
-					if strings.Contains(h.log.String(), k.Reveal()[10:40]) {
+					if strings.Contains(h.Log.String(), k.Reveal()[10:40]) {
 						t.Error("a key is in the log")
 					}
 				}
@@ -66,35 +67,35 @@ func TestAuthentication(t *testing.T) {
 
 // use connects with two I/O queues, writes and reads, authenticates once more meanwhile, and
 // leaves.
-func (h *harness) use(v variant, o host.Options) {
-	h.t.Helper()
-	ctx := testContext(h.t)
+func (h *env) use(v variant, o host.Options) {
+	h.T.Helper()
+	ctx := harness.Context(h.T)
 	c, err := host.Connect(ctx, h.transport(v), o)
-	h.must(err)
+	h.Must(err)
 	defer c.Close()
 	for qid := uint16(1); qid <= 2; qid++ {
 		q, err := c.OpenQueue(ctx, qid, 9)
-		h.must(err)
+		h.Must(err)
 		defer q.Close()
-		b := h.buffer(c, 1024)
+		b := h.Buffer(c, 1024)
 		copy(b, "authenticated")
-		h.must(q.Write(ctx, 1, 0, 1, b[:512], 0))
-		h.must(q.Authenticate(ctx, &o))
-		h.must(q.Read(ctx, 1, 0, 1, b[512:]))
+		h.Must(q.Write(ctx, 1, 0, 1, b[:512], 0))
+		h.Must(q.Authenticate(ctx, &o))
+		h.Must(q.Read(ctx, 1, 0, 1, b[512:]))
 		if !bytes.Equal(b[:512], b[512:]) {
-			h.t.Error("other data comes back")
+			h.T.Error("other data comes back")
 		}
 	}
-	h.must(c.Authenticate(ctx))
-	h.ping(c)
+	h.Must(c.Authenticate(ctx))
+	h.Ping(c)
 }
 
 // TestAuthenticationRefused: hosts that cannot authenticate read why, and nobody else notices them.
 func TestAuthenticationRefused(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		other := h.connect(v, func(o *host.Options) { o.HostNQN = hostNQN2 })
 		key, own, wrong := newKey(t, 32, 0), newKey(t, 32, 0), newKey(t, 32, 0)
-		h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}, ControllerKey: own})
+		h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}, ControllerKey: own})
 		for name, change := range map[string]func(*host.Options){
 			"without a key":    func(*host.Options) {},
 			"with a wrong key": func(o *host.Options) { o.Key = wrong },
@@ -108,7 +109,7 @@ func TestAuthenticationRefused(t *testing.T) {
 			o := v.hostOptions()
 			o.HostNQN = hostNQN
 			change(&o)
-			c, err := host.Dial(testContext(t), h.transport(v), o)
+			c, err := host.Dial(harness.Context(t), h.transport(v), o)
 			if err == nil {
 				c.Close()
 				t.Errorf("a host %s connects", name)
@@ -119,7 +120,7 @@ func TestAuthenticationRefused(t *testing.T) {
 				t.Errorf("a host %s: %v", name, err)
 			}
 		}
-		h.ping(other)
-		h.until("the queues are gone", func() bool { return h.target.Sessions() == 1 })
+		h.Ping(other)
+		h.Until("the queues are gone", func() bool { return h.Target.Sessions() == 1 })
 	})
 }

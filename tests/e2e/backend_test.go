@@ -9,24 +9,26 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // gated runs fn on a harness whose namespace 1 (512-byte blocks) has a gate.
-func gated(t *testing.T, fn func(t *testing.T, h *harness, v variant, g *gate)) {
+func gated(t *testing.T, fn func(t *testing.T, h *env, v variant, g *gate)) {
 	for _, v := range plain {
 		t.Run(v.name, func(t *testing.T) {
 			o := v.options
-			g := &gate{Device: openRAM(t, 8<<20, 512)}
-			o.devices = []backend.Device{g, openRAM(t, 8<<20, 512)}
-			fn(t, newHarness(t, o), v, g)
+			g := &gate{Device: harness.OpenRAM(t, 8<<20, 512)}
+			o.devices = []backend.Device{g, harness.OpenRAM(t, 8<<20, 512)}
+			fn(t, newEnv(t, o), v, g)
 		})
 	}
 }
 
 // outstanding fills q with reads and writes of namespace 1, which the gate holds.
-func outstanding(t *testing.T, h *harness, q *host.Queue, buf []byte, g *gate) {
+func outstanding(t *testing.T, h *env, q *host.Queue, buf []byte, g *gate) {
 	t.Helper()
 	var op host.Op
 	for i := range q.Depth() {
@@ -40,13 +42,13 @@ func outstanding(t *testing.T, h *harness, q *host.Queue, buf []byte, g *gate) {
 			t.Fatal(err)
 		}
 	}
-	deadline := time.Now().Add(timeout)
+	deadline := time.Now().Add(testutil.Patience)
 	for g.holds() < q.Depth() {
 		if n, err := q.Poll(nil); n != 0 || err != nil {
 			t.Fatalf("%d completions of a device that holds everything, %v", n, err)
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d commands have arrived\n%s", g.holds(), q.Depth(), h.log)
+			t.Fatalf("%d of %d commands have arrived\n%s", g.holds(), q.Depth(), h.Log)
 		}
 		_ = q.Wait(time.Millisecond)
 	}
@@ -55,26 +57,26 @@ func outstanding(t *testing.T, h *harness, q *host.Queue, buf []byte, g *gate) {
 // TestEndedQueueWithBusyDevice ends connections while the device has their I/Os. Their memory must
 // not be reused until the device has completed them, and then all of it must be freed.
 func TestEndedQueueWithBusyDevice(t *testing.T) {
-	for name, end := range map[string]func(t *testing.T, h *harness, c *host.Controller,
+	for name, end := range map[string]func(t *testing.T, h *env, c *host.Controller,
 		q *host.Queue){
-		"connection": func(_ *testing.T, _ *harness, _ *host.Controller, q *host.Queue) {
+		"connection": func(_ *testing.T, _ *env, _ *host.Controller, q *host.Queue) {
 			_ = q.Close()
 		},
-		"admin connection": func(_ *testing.T, _ *harness, c *host.Controller, q *host.Queue) {
+		"admin connection": func(_ *testing.T, _ *env, c *host.Controller, q *host.Queue) {
 			c.Close()
 			_ = q.Close()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gated(t, func(t *testing.T, h *harness, v variant, g *gate) {
+			gated(t, func(t *testing.T, h *env, v variant, g *gate) {
 				other := h.connect(v,
 					func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
-				oq := h.open(other, 1, 32)
-				noise := h.buffer(other, 65536)
+				oq := h.Open(other, 1, 32)
+				noise := h.Buffer(other, 65536)
 				fillBytes(noise, 0xA5)
 				c := h.connect(v)
-				q := h.open(c, 1, 17)
-				buf := h.buffer(c, q.Depth()*4096)
+				q := h.Open(c, 1, 17)
+				buf := h.Buffer(c, q.Depth()*4096)
 				fillBytes(buf, 0x11)
 				g.set(true, nil)
 				outstanding(t, h, q, buf, g)
@@ -84,12 +86,12 @@ func TestEndedQueueWithBusyDevice(t *testing.T) {
 				if err != nil {
 					t.Fatalf("another namespace: %v", err)
 				}
-				h.ping(other)
+				h.Ping(other)
 				g.set(false, nil)
 				// The device now writes the data of the ended queue: its memory must not have been
 				// used for anything else. The harness checks that all of it is freed.
 				for slba := uint64(0); slba < uint64(q.Depth()*8); slba += 128 {
-					if err := oq.Read(testContext(t), 1, slba, 128, noise); err != nil {
+					if err := oq.Read(harness.Context(t), 1, slba, 128, noise); err != nil {
 						t.Fatalf("the namespace afterwards: %v", err)
 					}
 					for i, b := range noise {
@@ -106,23 +108,23 @@ func TestEndedQueueWithBusyDevice(t *testing.T) {
 
 // TestHungDevice: a device that completes nothing delays nothing else.
 func TestHungDevice(t *testing.T) {
-	gated(t, func(t *testing.T, h *harness, v variant, g *gate) {
+	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
 		t.Parallel() // it mostly waits
 		c := h.connect(v, func(o *host.Options) { o.KATO = 2 * time.Second })
-		q, q2 := h.open(c, 1, 17), h.open(c, 2, 17)
-		buf := h.buffer(c, q.Depth()*4096+4096)
+		q, q2 := h.Open(c, 1, 17), h.Open(c, 2, 17)
+		buf := h.Buffer(c, q.Depth()*4096+4096)
 		g.set(true, nil)
 		outstanding(t, h, q, buf, g)
-		h.ping(c)
-		if aborted, err := c.Abort(testContext(t), 1, 0x1000); aborted || err != nil {
+		h.Ping(c)
+		if aborted, err := c.Abort(harness.Context(t), 1, 0x1000); aborted || err != nil {
 			t.Errorf("abort of a command that the device has: %t, %v", aborted, err)
 		}
 		last := buf[q.Depth()*4096:]
-		h.must(q2.Write(testContext(t), 2, 0, 8, last, 0))
+		h.Must(q2.Write(harness.Context(t), 2, 0, 8, last, 0))
 		// Longer than KATO, which must not expire.
 		for start := time.Now(); time.Since(start) < 4500*time.Millisecond; {
-			h.must(q2.Read(testContext(t), 2, 0, 8, last))
-			h.must(q2.Wait(50 * time.Millisecond))
+			h.Must(q2.Read(harness.Context(t), 2, 0, 8, last))
+			h.Must(q2.Wait(50 * time.Millisecond))
 		}
 		g.set(false, nil)
 		collectAll(t, q, nvme.Success)
@@ -151,26 +153,26 @@ func collectAll(t *testing.T, q *host.Queue, want nvme.Status) {
 
 // TestAbortWaiting aborts commands that the device has not accepted yet.
 func TestAbortWaiting(t *testing.T) {
-	gated(t, func(t *testing.T, h *harness, v variant, g *gate) {
+	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
 		c := h.connect(v)
-		q := h.open(c, 1, 17)
-		buf := h.buffer(c, 8192)
-		h.must(q.Write(testContext(t), 1, 0, 8, buf[:4096], 0))
+		q := h.Open(c, 1, 17)
+		buf := h.Buffer(c, 8192)
+		h.Must(q.Write(harness.Context(t), 1, 0, 8, buf[:4096], 0))
 		g.setFull(true)
 		var op host.Op
 		op.Read(1, 0, 8, buf[:4096])
 		first, err := q.Submit(&op)
-		h.must(err)
+		h.Must(err)
 		op.Read(1, 0, 8, buf[4096:])
 		op.Token = 1
 		_, err = q.Submit(&op)
-		h.must(err)
+		h.Must(err)
 		if _, err := q.Poll(nil); err != nil {
 			t.Fatal(err)
 		}
 		aborted := false
 		for range 1000 { // until the command has arrived
-			if aborted, err = c.Abort(testContext(t), 1, first); err != nil {
+			if aborted, err = c.Abort(harness.Context(t), 1, first); err != nil {
 				t.Fatal(err)
 			}
 			if aborted {
@@ -194,11 +196,11 @@ func TestAbortWaiting(t *testing.T) {
 
 // TestDeviceErrors checks the status of commands that fail.
 func TestDeviceErrors(t *testing.T) {
-	gated(t, func(t *testing.T, h *harness, v variant, g *gate) {
+	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
 		c := h.connect(v)
-		q := h.open(c, 1, 17)
-		buf := h.buffer(c, 4096)
-		ctx := testContext(t)
+		q := h.Open(c, 1, 17)
+		buf := h.Buffer(c, 4096)
+		ctx := harness.Context(t)
 		const (
 			full      = nvme.CapacityExceeded | nvme.DNR
 			protected = nvme.NamespaceWriteProtected | nvme.DNR
@@ -223,7 +225,7 @@ func TestDeviceErrors(t *testing.T) {
 				tc.write)
 		}
 		g.set(false, nil)
-		h.must(q.Read(ctx, 1, 0, 8, buf))
+		h.Must(q.Read(ctx, 1, 0, 8, buf))
 	})
 }
 
@@ -233,7 +235,7 @@ func TestFile(t *testing.T) {
 		for _, buffered := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, buffered %t", v.name, buffered), func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "disk")
-				type body func(t *testing.T, h *harness, q *host.Queue, buf []byte)
+				type body func(t *testing.T, h *env, q *host.Queue, buf []byte)
 				serve := func(name string, fn body) {
 					t.Run(name, func(t *testing.T) {
 						d, err := file.Open(file.Config{
@@ -244,33 +246,33 @@ func TestFile(t *testing.T) {
 						}
 						o := v.options
 						o.devices = []backend.Device{d}
-						h := newHarness(t, o)
+						h := newEnv(t, o)
 						c := h.connect(v)
-						fn(t, h, h.open(c, 1, 32), h.buffer(c, 1<<20))
+						fn(t, h, h.Open(c, 1, 32), h.Buffer(c, 1<<20))
 					})
 				}
-				serve("write", func(t *testing.T, h *harness, q *host.Queue, buf []byte) {
-					ctx := testContext(t)
+				serve("write", func(t *testing.T, h *env, q *host.Queue, buf []byte) {
+					ctx := harness.Context(t)
 					pattern(buf, 5)
-					h.must(q.Write(ctx, 1, 3, 256, buf, 0))
-					h.must(q.WriteZeroes(ctx, 1, 10, 2, 0))
-					h.must(pipeline(q, 100, func(op *host.Op, i int) {
+					h.Must(q.Write(ctx, 1, 3, 256, buf, 0))
+					h.Must(q.WriteZeroes(ctx, 1, 10, 2, 0))
+					h.Must(pipeline(q, 100, func(op *host.Op, i int) {
 						op.Write(1, uint64(1000+i), 1, buf[i*4096:][:4096], nvme.RWFUA)
 					}))
-					h.must(q.Flush(ctx, 1))
+					h.Must(q.Flush(ctx, 1))
 				})
-				serve("read", func(t *testing.T, h *harness, q *host.Queue, buf []byte) {
-					ctx := testContext(t)
+				serve("read", func(t *testing.T, h *env, q *host.Queue, buf []byte) {
+					ctx := harness.Context(t)
 					want := make([]byte, 1<<20)
 					pattern(want, 5)
-					h.must(pipeline(q, 100, func(op *host.Op, i int) {
+					h.Must(pipeline(q, 100, func(op *host.Op, i int) {
 						op.Read(1, uint64(1000+i), 1, buf[i*4096:][:4096])
 					}))
 					if d := differ(buf[:100*4096], want[:100*4096]); d != "" {
 						t.Fatal(d)
 					}
 					clear(want[7*4096 : 9*4096])
-					h.must(q.Read(ctx, 1, 3, 256, buf))
+					h.Must(q.Read(ctx, 1, 3, 256, buf))
 					if d := differ(buf, want); d != "" {
 						t.Fatal(d)
 					}

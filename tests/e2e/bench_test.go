@@ -14,17 +14,19 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/bench"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // connection is what "nvmf-target bench" is told of namespace 2.
-func (h *harness) connection(transport string) bench.Connection {
+func (h *env) connection(transport string) bench.Connection {
 	kind := map[string]nvme.TransportType{"tcp": nvme.TransportTCP, "rdma": nvme.TransportRDMA}
 	return bench.Connection{
-		Transport: transport, Address: h.addrs[kind[transport]].String(), Subsystem: subNQN,
-		HostNQN: hostNQN, NSID: 2, Timeout: timeout,
-		Verbs: func() verbs.Provider { return h.fabric.Provider("host") },
+		Transport: transport, Address: h.Addr(kind[transport]).String(), Subsystem: subNQN,
+		HostNQN: hostNQN, NSID: 2, Timeout: testutil.Patience,
+		Verbs: func() verbs.Provider { return h.Fabric.Provider("host") },
 	}
 }
 
@@ -35,24 +37,24 @@ func benchSettings(rw string) bench.Settings {
 	}
 }
 
-func eachBench(t *testing.T, fn func(t *testing.T, h *harness, c bench.Connection)) {
+func eachBench(t *testing.T, fn func(t *testing.T, h *env, c bench.Connection)) {
 	for _, transport := range []string{"tcp", "rdma"} {
 		t.Run(transport, func(t *testing.T) {
-			h := newHarness(t, options{queueDepth: 32})
+			h := newEnv(t, options{queueDepth: 32})
 			fn(t, h, h.connection(transport))
-			h.until("hosts to leave", func() bool { return h.target.Sessions() == 0 })
+			h.Until("hosts to leave", func() bool { return h.Target.Sessions() == 0 })
 		})
 	}
 }
 
 // TestBench: each pattern and each profile does what it is to do, and disconnects.
 func TestBench(t *testing.T) {
-	eachBench(t, func(t *testing.T, h *harness, c bench.Connection) {
+	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
 		for _, rw := range bench.Patterns {
 			s := benchSettings(rw)
 			s.Flush = 4
-			r, err := bench.Measure(testContext(t), c, s, "e2e", nil)
-			h.must(err)
+			r, err := bench.Measure(harness.Context(t), c, s, "e2e", nil)
+			h.Must(err)
 			g := r.Runs[0].Groups[0]
 			reads, writes := strings.HasSuffix(rw, "read"), strings.HasSuffix(rw, "write")
 			if (g.Reads == nil) != writes || (g.Writes == nil) != reads || g.Flush == nil {
@@ -62,8 +64,8 @@ func TestBench(t *testing.T) {
 		for _, p := range bench.Profiles() {
 			s := benchSettings("")
 			s.Profile = p
-			r, err := bench.Measure(testContext(t), c, s, "e2e", nil)
-			h.must(err)
+			r, err := bench.Measure(harness.Context(t), c, s, "e2e", nil)
+			h.Must(err)
 			for _, run := range r.Runs {
 				for _, g := range run.Groups {
 					if g.Reads == nil && g.Writes == nil {
@@ -77,7 +79,7 @@ func TestBench(t *testing.T) {
 
 // TestBenchRefusals: what is refused before anything is written, and what is said.
 func TestBenchRefusals(t *testing.T) {
-	h := newHarness(t, options{})
+	h := newEnv(t, options{})
 	type con = bench.Connection
 	type set = bench.Settings
 	for want, change := range map[string]func(*con, *set){
@@ -93,7 +95,7 @@ func TestBenchRefusals(t *testing.T) {
 	} {
 		c, s := h.connection("tcp"), benchSettings("randwrite")
 		change(&c, &s)
-		r, err := bench.Measure(testContext(t), c, s, "e2e", nil)
+		r, err := bench.Measure(harness.Context(t), c, s, "e2e", nil)
 		if err == nil || !strings.Contains(err.Error(), want) || r != nil && len(r.Runs) > 0 {
 			t.Errorf("%v, want %s", err, want)
 		}
@@ -145,20 +147,20 @@ func TestBenchVerify(t *testing.T) {
 			op: backend.OpRead, from: block * 4096, to: 17 * 4096, skip: new(int),
 		},
 	} {
-		d.Device = openRAM(t, 64<<20, 4096)
-		h := newHarness(t, options{devices: []backend.Device{openRAM(t, 1<<20, 512), d}})
+		d.Device = harness.OpenRAM(t, 64<<20, 4096)
+		h := newEnv(t, options{devices: []backend.Device{harness.OpenRAM(t, 1<<20, 512), d}})
 		for i, transport := range []string{"tcp", "rdma"} {
 			if i > 0 && strings.Contains(want, "lost") {
 				break // only once
 			}
 			s := benchSettings("randwrite")
 			s.Verify, s.Passes, s.Size, s.Seed, s.Runtime = true, 2, "1m", 5, 0
-			r, err := bench.Measure(testContext(t), h.connection(transport), s, "e2e", nil)
+			r, err := bench.Measure(harness.Context(t), h.connection(transport), s, "e2e", nil)
 			if want == "" {
-				h.must(err)
+				h.Must(err)
 				s.RW = "read"
-				_, err = bench.Measure(testContext(t), h.connection(transport), s, "e2e", nil)
-				h.must(err)
+				_, err = bench.Measure(harness.Context(t), h.connection(transport), s, "e2e", nil)
+				h.Must(err)
 			} else if err == nil || !strings.Contains(err.Error(), want) || r.Error != err.Error() {
 				t.Errorf("%v, want %s", err, want)
 			}
@@ -168,18 +170,18 @@ func TestBenchVerify(t *testing.T) {
 
 // TestBenchEnds: whatever ends a run early, its report has what was done before.
 func TestBenchEnds(t *testing.T) {
-	eachBench(t, func(t *testing.T, h *harness, c bench.Connection) {
+	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
 		for _, want := range []string{"interrupted", "connection closed"} {
-			ctx, cancel := context.WithCancel(testContext(t))
+			ctx, cancel := context.WithCancel(harness.Context(t))
 			s := benchSettings("randread")
-			s.Runtime = timeout
+			s.Runtime = testutil.Patience
 			r, err := bench.Measure(ctx, c, s, "e2e", func(p bench.Progress) {
 				switch {
 				case p.Ops == 0:
 				case want == "interrupted":
 					cancel()
 				default:
-					h.target.DisconnectHost(hostNQN, "")
+					h.Target.DisconnectHost(hostNQN, "")
 				}
 			})
 			cancel()
@@ -196,13 +198,13 @@ func TestBenchEnds(t *testing.T) {
 
 // TestBenchHungTarget: a target that completes nothing any more ends a run.
 func TestBenchHungTarget(t *testing.T) {
-	g := &gate{Device: openRAM(t, 64<<20, 4096)}
-	h := newHarness(t, options{devices: []backend.Device{openRAM(t, 1<<20, 512), g}})
+	g := &gate{Device: harness.OpenRAM(t, 64<<20, 4096)}
+	h := newEnv(t, options{devices: []backend.Device{harness.OpenRAM(t, 1<<20, 512), g}})
 	c := h.connection("tcp")
 	c.Timeout = 2 * time.Second
 	s := benchSettings("randrw")
-	s.Runtime = timeout
-	r, err := bench.Measure(testContext(t), c, s, "e2e", func(bench.Progress) { g.set(true, nil) })
+	s.Runtime = testutil.Patience
+	r, err := bench.Measure(harness.Context(t), c, s, "e2e", func(bench.Progress) { g.set(true, nil) })
 	g.set(false, nil)
 	if err == nil || !strings.Contains(err.Error(), "no answer for 2s, with 8 commands") ||
 		r.Runs[0].Groups[0].Reads == nil {
@@ -213,29 +215,29 @@ func TestBenchHungTarget(t *testing.T) {
 // TestBenchKeys: keys come from files, and no output has them.
 func TestBenchKeys(t *testing.T) {
 	needTLS(t)
-	h := newHarness(t, options{tcp: requireTLS})
+	h := newEnv(t, options{tcp: requireTLS})
 	key := newKey(t, 32, auth.SHA256)
-	h.target.SetHostPolicy(hostNQN, &auth.Policy{
+	h.Target.SetHostPolicy(hostNQN, &auth.Policy{
 		Keys: []*auth.Key{key}, Hashes: []auth.Hash{auth.SHA256},
 		Groups: []auth.Group{auth.FFDHE2048},
 	})
 	file := func(text string) string {
 		name := filepath.Join(t.TempDir(), "key")
-		h.must(os.WriteFile(name, []byte(text+"\n"), 0o600))
+		h.Must(os.WriteFile(name, []byte(text+"\n"), 0o600))
 		return name
 	}
 	c := h.connection("tcp")
 	for _, want := range []string{"--tls-key-file", "--dhchap-key-file", ""} {
-		r, err := bench.Measure(testContext(t), c, benchSettings("randread"), "e2e", nil)
+		r, err := bench.Measure(harness.Context(t), c, benchSettings("randread"), "e2e", nil)
 		switch want {
 		case "--tls-key-file":
 			c.TLSKey = file(tlsKey.Reveal())
 		case "--dhchap-key-file":
 			c.Key = file(key.Reveal())
 		default:
-			h.must(err)
+			h.Must(err)
 			var out bytes.Buffer
-			h.must(errors.Join(r.WriteText(&out), r.WriteJSON(&out), r.WriteHTML(&out)))
+			h.Must(errors.Join(r.WriteText(&out), r.WriteJSON(&out), r.WriteHTML(&out)))
 			for _, k := range []string{tlsKey.Reveal(), key.Reveal()} {
 				if strings.Contains(out.String(), k[14:30]) {
 					t.Error("a key is in the report")
@@ -248,7 +250,7 @@ func TestBenchKeys(t *testing.T) {
 		}
 	}
 	c.Key = key.Reveal()
-	if _, err := bench.Measure(testContext(t), c, benchSettings("read"), "", nil); err == nil ||
+	if _, err := bench.Measure(harness.Context(t), c, benchSettings("read"), "", nil); err == nil ||
 		strings.Contains(err.Error(), key.Reveal()[10:30]) {
 		t.Error(err)
 	}

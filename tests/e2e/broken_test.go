@@ -16,11 +16,11 @@ func TestBrokenWrites(t *testing.T) {
 		block  = 512
 		window = 1 << 20
 	)
-	eachVariant(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, h *harness, v variant) {
+	eachVariant(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, h *env, v variant) {
 		reader := h.connect(v,
 			func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
-		q := h.open(reader, 1, 8)
-		buf := h.buffer(reader, window)
+		q := h.Open(reader, 1, 8)
+		buf := h.Buffer(reader, window)
 		check := func() bool {
 			var done [8]host.Completion
 			var op host.Op
@@ -40,8 +40,8 @@ func TestBrokenWrites(t *testing.T) {
 		stop := repeat(check)
 		for round := range rounds {
 			c := h.connect(v)
-			q := h.open(c, 1, 16)
-			data := h.buffer(c, 15*size)
+			q := h.Open(c, 1, 16)
+			data := h.Buffer(c, 15*size)
 			var op host.Op
 			for i := range 15 {
 				b := data[i*size:][:size]

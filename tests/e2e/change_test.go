@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // reopened is a device whose storage is closed and opened again.
@@ -18,8 +19,8 @@ type reopened struct {
 }
 
 // swap opens the device of namespace 1 again, if it can be, while the namespace does not use it.
-func (h *harness) swap() error {
-	return h.target.UpdateNamespace(subNQN, target.NamespaceConfig{NSID: 1},
+func (h *env) swap() error {
+	return h.Target.UpdateNamespace(subNQN, target.NamespaceConfig{NSID: 1},
 		func(old backend.Device) (backend.Device, error) {
 			d, ok := old.(*reopened)
 			if !ok {
@@ -56,16 +57,16 @@ func TestSwapFileUnderLoad(t *testing.T) {
 	}, swapUnderLoad)
 }
 
-func swapUnderLoad(t *testing.T, h *harness, v variant) {
+func swapUnderLoad(t *testing.T, h *env, v variant) {
 	const queues, rounds = 4, 8
 	c := h.connect(v)
-	if n, err := c.SetQueueCount(testContext(t), queues); n != queues || err != nil {
+	if n, err := c.SetQueueCount(harness.Context(t), queues); n != queues || err != nil {
 		t.Fatalf("%d queues granted: %v", n, err)
 	}
 	var load sync.WaitGroup
 	for i := range queues {
-		q := h.open(c, uint16(i+1), 17+i*4)
-		buf := h.buffer(c, q.Depth()*32768)
+		q := h.Open(c, uint16(i+1), 17+i*4)
+		buf := h.Buffer(c, q.Depth()*32768)
 		load.Go(func() {
 			if err := verify(q, uint64(i)*16384, buf, rounds); err != nil {
 				t.Errorf("queue %d: %v", i+1, err)
@@ -78,7 +79,7 @@ func swapUnderLoad(t *testing.T, h *harness, v variant) {
 		close(ended)
 	}()
 	for n := 1; ; n++ {
-		h.must(h.swap())
+		h.Must(h.swap())
 		select {
 		case <-ended:
 			t.Log(n, "exchanges")
@@ -91,32 +92,32 @@ func swapUnderLoad(t *testing.T, h *harness, v variant) {
 // TestSwapDespiteSlowReader: a host that does not take what it reads of a namespace in memory does
 // not keep its device from being exchanged, nor others from using it meanwhile.
 func TestSwapDespiteSlowReader(t *testing.T) {
-	h := newHarness(t, options{memory: 16})
-	q := h.open(h.connect(plain[0]), 1, 16)
+	h := newEnv(t, options{memory: 16})
+	q := h.Open(h.connect(plain[0]), 1, 16)
 	unreadTCP(h)
 	swapped := make(chan error, 1)
 	go func() { swapped <- h.swap() }()
 	for len(swapped) == 0 {
-		h.must(q.Flush(testContext(t), 1))
+		h.Must(q.Flush(harness.Context(t), 1))
 	}
-	h.must(<-swapped)
+	h.Must(<-swapped)
 }
 
 // TestRemovePort: connections end with their listener, those of the other stay, and none is
 // accepted any more.
 func TestRemovePort(t *testing.T) {
-	h := newHarness(t, options{reactors: 2})
+	h := newEnv(t, options{reactors: 2})
 	var queues []*host.Queue
 	for _, v := range plain {
-		queues = append(queues, h.open(h.connect(v), 1, 16))
+		queues = append(queues, h.Open(h.connect(v), 1, 16))
 	}
 	for i, v := range plain {
-		h.must(queues[i].Flush(testContext(t), 1))
-		h.must(h.target.RemovePort(uint16(i + 1)))
-		h.until("the queue ends", func() bool { return queues[i].Flush(testContext(t), 1) != nil })
-		if _, err := host.Connect(testContext(t), h.transport(v), v.hostOptions()); err == nil {
+		h.Must(queues[i].Flush(harness.Context(t), 1))
+		h.Must(h.Target.RemovePort(uint16(i + 1)))
+		h.Until("the queue ends", func() bool { return queues[i].Flush(harness.Context(t), 1) != nil })
+		if _, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions()); err == nil {
 			t.Errorf("%s: connected to a listener that was removed", v.name)
 		}
 	}
-	h.until("all sessions end", func() bool { return h.target.Sessions() == 0 })
+	h.Until("all sessions end", func() bool { return h.Target.Sessions() == 0 })
 }

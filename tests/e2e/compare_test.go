@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // wideDevice has physical blocks of 64 KiB.
@@ -24,26 +25,26 @@ func TestCompare(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			o := v.options
-			o.devices = []backend.Device{wideDevice{openRAM(t, 4<<20, 512)}}
-			testCompare(t, newHarness(t, o), v)
+			o.devices = []backend.Device{wideDevice{harness.OpenRAM(t, 4<<20, 512)}}
+			testCompare(t, newEnv(t, o), v)
 		})
 	}
 }
 
-func testCompare(t *testing.T, h *harness, v variant) {
+func testCompare(t *testing.T, h *env, v variant) {
 	c := h.connect(v)
-	q := h.open(c, 1, 32)
-	ctx := testContext(t)
-	buf := h.buffer(c, 2*mdts)
+	q := h.Open(c, 1, 32)
+	ctx := harness.Context(t)
+	buf := h.Buffer(c, 2*mdts)
 	old, data := buf[:mdts], buf[mdts:]
 	pattern(old, 1)
 	pattern(data, 2)
 	const failed = nvme.CompareFailure | nvme.DNR
 	for _, size := range []int{512, 4096, 4608, 8192, 65536, mdts} {
 		blocks := uint32(size / 512)
-		h.must(q.Write(ctx, 1, 1, blocks, old[:size], 0))
-		h.must(q.Compare(ctx, 1, 1, blocks, old[:size]))
-		h.must(q.Verify(ctx, 1, 1, blocks))
+		h.Must(q.Write(ctx, 1, 1, blocks, old[:size], 0))
+		h.Must(q.Compare(ctx, 1, 1, blocks, old[:size]))
+		h.Must(q.Verify(ctx, 1, 1, blocks))
 		old[size-1] ^= 1
 		wantStatus(t, "Compare of something else", q.Compare(ctx, 1, 1, blocks, old[:size]), failed)
 		old[size-1] ^= 1
@@ -55,12 +56,12 @@ func testCompare(t *testing.T, h *harness, v variant) {
 				{nvme.Success, nvme.Success}, {failed, nvme.AbortedFailedFused},
 			} {
 				st, err := q.CompareAndWrite(ctx, 1, 1, blocks, old[:size], data[:size])
-				h.must(err)
+				h.Must(err)
 				if st[0]&^nvme.More != want[0] || st[1]&^nvme.More != want[1] {
 					t.Errorf("%d bytes, try %d: %v, %v", size, i, st[0], st[1])
 				}
 			}
-			h.must(q.Compare(ctx, 1, 1, blocks, data[:size]))
+			h.Must(q.Compare(ctx, 1, 1, blocks, data[:size]))
 			old, data = data, old
 		}
 		pattern(old, 1)
@@ -70,35 +71,35 @@ func testCompare(t *testing.T, h *harness, v variant) {
 
 // TestCopy copies within a namespace and between two, over every variant of the transports.
 func TestCopy(t *testing.T) {
-	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
-		h.must(h.target.AddNamespace(subNQN,
-			target.NamespaceConfig{NSID: 3, Device: h.ram(4<<20, 512)}))
+	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
+		h.Must(h.Target.AddNamespace(subNQN,
+			target.NamespaceConfig{NSID: 3, Device: h.RAM(4<<20, 512)}))
 		c := h.connect(v)
-		q := h.open(c, 1, 32)
-		ctx := testContext(t)
+		q := h.Open(c, 1, 32)
+		ctx := harness.Context(t)
 		var enable host.Op
 		enable.SQE.SetOpcode(nvme.AdminSetFeatures)
 		enable.SQE.Features().Set(nvme.FeatureHostBehavior, 0)
 		enable.Data = make([]byte, nvme.HostBehaviorSize)
 		enable.Data[nvme.HostBehaviorCDFE] = byte(nvme.CopyNamespaces.Bit())
 		cqe, err := c.Admin(ctx, &enable)
-		if h.must(err); !cqe.Status().OK() {
+		if h.Must(err); !cqe.Status().OK() {
 			t.Fatal(cqe.Status())
 		}
-		data, back := h.buffer(c, mdts), h.buffer(c, mdts)
+		data, back := h.Buffer(c, mdts), h.Buffer(c, mdts)
 		pattern(data, 7)
-		h.must(q.Write(ctx, 3, 0, mdts/512, data, 0))
-		ranges := h.buffer(c, 2*nvme.CopyRangeSize)
+		h.Must(q.Write(ctx, 3, 0, mdts/512, data, 0))
+		ranges := h.Buffer(c, 2*nvme.CopyRangeSize)
 		for i, half := range []uint64{mdts / 1024, 0} { // exchanged
 			(*nvme.CopyRange)(ranges[i*nvme.CopyRangeSize:]).Set(3, half, mdts/1024)
 		}
-		h.must(q.Copy(ctx, 1, 100, nvme.CopyNamespaces, ranges, nvme.RWFUA))
-		h.must(q.Read(ctx, 1, 100, mdts/512, back))
+		h.Must(q.Copy(ctx, 1, 100, nvme.CopyNamespaces, ranges, nvme.RWFUA))
+		h.Must(q.Read(ctx, 1, 100, mdts/512, back))
 		exchanged := append(append([]byte{}, data[mdts/2:]...), data[:mdts/2]...)
 		if d := differ(back, exchanged); d != "" {
 			t.Errorf("between namespaces: %s", d)
 		}
-		h.must(q.Copy(ctx, 3, mdts/512, nvme.CopyRanges, ranges, 0))
-		h.must(q.Compare(ctx, 3, mdts/512, mdts/512, back))
+		h.Must(q.Copy(ctx, 3, mdts/512, nvme.CopyRanges, ranges, 0))
+		h.Must(q.Compare(ctx, 3, mdts/512, mdts/512, back))
 	})
 }

@@ -10,33 +10,34 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestConcatenation: a host authenticates, connects again over TLS with the PSK of that, and
 // replaces it. The PSK ends with the last controller that was created with it.
 func TestConcatenation(t *testing.T) {
-	h := newHarness(t, options{tls: "allowed", reactors: 2})
-	ctx := testContext(t)
+	h := newEnv(t, options{tls: "allowed", reactors: 2})
+	ctx := harness.Context(t)
 	key := newKey(t, 32, auth.SHA256)
-	h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}})
+	h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}})
 	o := variants[0].hostOptions()
 	o.HostNQN, o.Key = hostNQN, key
 	plain := h.transport(variants[0]).(host.TCP)
 
 	secure, err := host.Concatenate(ctx, plain, o)
-	h.must(err)
+	h.Must(err)
 	c, err := host.Connect(ctx, secure, o)
-	h.must(err)
+	h.Must(err)
 	defer c.Close()
 	q, err := c.OpenQueue(ctx, 1, 9)
-	h.must(err)
-	b := h.buffer(c, 1024)
+	h.Must(err)
+	b := h.Buffer(c, 1024)
 	copy(b, "concatenated")
-	h.must(q.Write(ctx, 1, 0, 1, b[:512], 0))
-	h.must(q.Read(ctx, 1, 0, 1, b[512:]))
+	h.Must(q.Write(ctx, 1, 0, 1, b[:512], 0))
+	h.Must(q.Read(ctx, 1, 0, 1, b[512:]))
 	const both = target.SecurityAuth | target.SecurityTLS
-	list, err := h.target.Connections(ctx)
-	h.must(err)
+	list, err := h.Target.Connections(ctx)
+	h.Must(err)
 	n := 0
 	for _, i := range list {
 		if i.CNTLID == c.CNTLID() && i.Security == both {
@@ -51,12 +52,12 @@ func TestConcatenation(t *testing.T) {
 	}
 
 	replaced, err := c.ReplacePSK(ctx)
-	h.must(err)
+	h.Must(err)
 	other, err := c.ReplacePSK(ctx)
-	h.must(err)
+	h.Must(err)
 	o.Key = nil // TLS proves who the host is
 	second, err := host.Connect(ctx, other, o)
-	h.must(err)
+	h.Must(err)
 	second.Close()
 	refused := func(t host.Transport) func() bool {
 		return func() bool {
@@ -70,26 +71,26 @@ func TestConcatenation(t *testing.T) {
 	if !refused(replaced)() {
 		t.Error("a PSK that was replaced counts")
 	}
-	h.until("the log says that it has ended", func() bool {
-		return strings.Contains(h.log.String(), "has generated has ended")
+	h.Until("the log says that it has ended", func() bool {
+		return strings.Contains(h.Log.String(), "has generated has ended")
 	})
-	h.until("the PSK ends with its controller", refused(other))
+	h.Until("the PSK ends with its controller", refused(other))
 
 	mixed, err := host.DialQueue(ctx, plain, 2, 9, c.CNTLID())
-	h.must(err)
+	h.Must(err)
 	defer mixed.Close()
 	cqe, err := mixed.Do(ctx, host.ConnectCommand(2, 9, &o, c.CNTLID()))
 	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
 		t.Errorf("an I/O queue without TLS: %v, %v", cqe.Status(), err)
 	}
-	h.ping(c)
-	h.must(q.Close())
+	h.Ping(c)
+	h.Must(q.Close())
 	c.Close()
-	h.until("the first PSK ends as well", refused(secure))
+	h.Until("the first PSK ends as well", refused(secure))
 	psk, err := secure.PSK("", "")
-	h.must(err)
+	h.Must(err)
 	for _, secret := range []string{string(psk.Secret), key.Reveal()[10:40]} {
-		if strings.Contains(h.log.String(), secret) {
+		if strings.Contains(h.Log.String(), secret) {
 			t.Error("a secret is in the log")
 		}
 	}
@@ -98,8 +99,8 @@ func TestConcatenation(t *testing.T) {
 // TestConcatenationRequired: where security requires TLS, a host without a key for that gets one by
 // concatenation, and nothing else without it.
 func TestConcatenationRequired(t *testing.T) {
-	h := newHarness(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
-	ctx := testContext(t)
+	h := newEnv(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
+	ctx := harness.Context(t)
 	key := newKey(t, 32, auth.SHA256)
 	o := variants[0].hostOptions()
 	o.HostNQN, o.Key = hostNQN, key
@@ -107,32 +108,32 @@ func TestConcatenationRequired(t *testing.T) {
 	if _, err := host.Dial(ctx, plain, o); !isConnectError(err) {
 		t.Errorf("a host without a key, without TLS: %v", err)
 	}
-	h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}})
+	h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}})
 	_, err := host.Connect(ctx, plain, o)
 	if r, is := errors.AsType[auth.Refused](err); !is || r.Reason != auth.ConcatenationMismatch {
 		t.Errorf("without concatenation: %v", err)
 	}
 	secure, err := host.Concatenate(ctx, plain, o)
-	h.must(err)
+	h.Must(err)
 	c, err := host.Connect(ctx, secure, o)
-	h.must(err)
+	h.Must(err)
 	defer c.Close()
-	h.ping(c)
-	q := h.open(c, 1, 9)
-	b := h.buffer(c, 512)
-	h.must(q.Read(ctx, 1, 0, 1, b))
+	h.Ping(c)
+	q := h.Open(c, 1, 9)
+	b := h.Buffer(c, 512)
+	h.Must(q.Read(ctx, 1, 0, 1, b))
 
 	// An exchange with concatenation serves nothing on the connection without TLS.
 	wire, err := host.DialQueue(ctx, plain, 0, 32, nvme.CNTLIDDynamic)
-	h.must(err)
+	h.Must(err)
 	defer wire.Close()
 	cqe, err := wire.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
-	h.must(err)
+	h.Must(err)
 	const required = nvme.ConnectATR | nvme.ConnectASCR
 	if nvme.ConnectResult(cqe.DW0())&required != required {
 		t.Errorf("AUTHREQ is %#x", cqe.DW0())
 	}
-	h.must(o.Concatenate(ctx, wire))
+	h.Must(o.Concatenate(ctx, wire))
 	var op host.Op
 	op.SQE.SetOpcode(nvme.AdminIdentify)
 	cqe, err = wire.Do(ctx, &op)
@@ -141,7 +142,7 @@ func TestConcatenationRequired(t *testing.T) {
 	}
 	// Nor does an I/O queue of the controller whose admin queue has TLS.
 	wire, err = host.DialQueue(ctx, plain, 2, 9, c.CNTLID())
-	h.must(err)
+	h.Must(err)
 	defer wire.Close()
 	cqe, err = wire.Do(ctx, host.ConnectCommand(2, 9, &o, c.CNTLID()))
 	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
@@ -152,8 +153,8 @@ func TestConcatenationRequired(t *testing.T) {
 // TestConcatenationKeyRemoved: once the key of a host is removed or replaced, nothing new is had
 // with a PSK that was generated with it, whatever still uses it.
 func TestConcatenationKeyRemoved(t *testing.T) {
-	h := newHarness(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
-	ctx := testContext(t)
+	h := newEnv(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
+	ctx := harness.Context(t)
 	old, next := newKey(t, 32, auth.SHA256), newKey(t, 32, auth.SHA256)
 	o := variants[0].hostOptions()
 	o.HostNQN, o.Key = hostNQN, old
@@ -162,16 +163,16 @@ func TestConcatenationKeyRemoved(t *testing.T) {
 		"none": nil, "another": {Keys: []*auth.Key{next}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{next, old}})
+			h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{next, old}})
 			secure, err := host.Concatenate(ctx, plain, o)
-			h.must(err)
+			h.Must(err)
 			c, err := host.Connect(ctx, secure, o) // keeps the PSK
-			h.must(err)
+			h.Must(err)
 			defer c.Close()
 			begun, err := host.DialQueue(ctx, secure, 0, 32, nvme.CNTLIDDynamic)
-			h.must(err)
+			h.Must(err)
 			defer begun.Close()
-			h.target.SetHostPolicy(hostNQN, p)
+			h.Target.SetHostPolicy(hostNQN, p)
 			if c, err := host.Dial(ctx, secure, o); err == nil {
 				c.Close()
 				t.Error("another controller is created")
@@ -180,7 +181,7 @@ func TestConcatenationKeyRemoved(t *testing.T) {
 			if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
 				t.Errorf("after the handshake: %v, %v", cqe.Status(), err)
 			}
-			h.ping(c)
+			h.Ping(c)
 		})
 	}
 }

@@ -9,20 +9,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 func TestDiscovery(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
-		h.must(h.target.AddSubsystem(target.SubsystemConfig{
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+		h.Must(h.Target.AddSubsystem(target.SubsystemConfig{
 			NQN: otherSub, Hosts: []string{hostNQN2},
 		}))
 		c := h.connect(v, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
-		ctx := testContext(t)
+		ctx := harness.Context(t)
 		header, entries, err := c.Discover(ctx)
-		h.must(err)
+		h.Must(err)
 		if header.RECFMT != 0 || header.GENCTR == 0 || int(header.NUMREC) != len(entries) {
 			t.Errorf("header %+v with %d entries", header, len(entries))
 		}
@@ -36,7 +38,7 @@ func TestDiscovery(t *testing.T) {
 			case nqn == otherSub:
 				t.Errorf("a subsystem that refuses this host is listed: %+v", e)
 			case nqn == subNQN:
-				at, port := h.addrs[e.TRTYPE], nvme.Text(e.TRSVCID[:])
+				at, port := h.Addr(e.TRTYPE), nvme.Text(e.TRSVCID[:])
 				if e.SUBTYPE != nvme.SubsystemNVM || nvme.Text(e.TRADDR[:]) != at.Addr().String() ||
 					port != "" && port != strconv.Itoa(int(at.Port())) ||
 					e.ADRFAM != nvme.AddressIPv4 || e.CNTLID != nvme.CNTLIDDynamic ||
@@ -60,17 +62,17 @@ func TestDiscovery(t *testing.T) {
 
 // TestDiscoveryEvent has a discovery connection open while the log changes.
 func TestDiscoveryEvent(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v, func(o *host.Options) {
 			o.SubNQN, o.Events, o.KATO = nvme.DiscoveryNQN, nvme.EventDiscoveryChanged,
 				10*time.Second
 		})
-		before, _, err := c.Discover(testContext(t))
-		h.must(err)
-		h.must(h.target.AddSubsystem(target.SubsystemConfig{NQN: otherSub, AllowAnyHost: true}))
+		before, _, err := c.Discover(harness.Context(t))
+		h.Must(err)
+		h.Must(h.Target.AddSubsystem(target.SubsystemConfig{NQN: otherSub, AllowAnyHost: true}))
 		expectEvent(t, c, nvme.AsyncDiscoveryChanged)
-		after, entries, err := c.Discover(testContext(t))
-		h.must(err)
+		after, entries, err := c.Discover(harness.Context(t))
+		h.Must(err)
 		if after.GENCTR == before.GENCTR || len(entries) <= int(before.NUMREC) {
 			t.Errorf("before %+v, after %+v", before, after)
 		}
@@ -84,16 +86,16 @@ func expectEvent(t *testing.T, c *host.Controller, want nvme.AsyncEvent) {
 		if e != want {
 			t.Fatalf("event %#x, want %#x (controller: %v)", uint32(e), uint32(want), c.Err())
 		}
-	case <-time.After(timeout):
+	case <-time.After(testutil.Patience):
 		t.Fatal("no event")
 	}
 }
 
 // TestScan reads what a Linux host reads after Connect, and checks what it requires.
 func TestScan(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		ctx := testContext(t)
+		ctx := harness.Context(t)
 		id := c.Identity()
 		if id.MDTS == 0 || id.CNTRLTYPE != nvme.ControllerTypeIO || id.VER != c.Version() ||
 			id.MAXCMD == 0 || id.SQES != 0x66 || id.CQES != 0x44 ||
@@ -111,20 +113,20 @@ func TestScan(t *testing.T) {
 			t.Errorf("queues of %d entries", mqes)
 		}
 		ids, err := c.ActiveNamespaces(ctx)
-		h.must(err)
+		h.Must(err)
 		if !slices.Equal(ids, []uint32{1, 2}) {
 			t.Errorf("namespaces %v", ids)
 		}
 		for nsid, shift := range map[uint32]uint8{1: 9, 2: 12} {
 			ns, err := c.IdentifyNamespace(ctx, nsid)
-			h.must(err)
+			h.Must(err)
 			if ns.Format().LBADS != shift || ns.NSZE != 64<<20>>shift || ns.NCAP != ns.NSZE ||
 				ns.NMIC&nvme.NMICShared == 0 {
 				t.Errorf("namespace %d: %d blocks of 1<<%d, NMIC %#x", nsid, ns.NSZE,
 					ns.Format().LBADS, ns.NMIC)
 			}
 			descs, err := c.NamespaceIDs(ctx, nsid)
-			h.must(err)
+			h.Must(err)
 			if !slices.ContainsFunc(descs, func(d nvme.NamespaceID) bool {
 				return d.Type == nvme.IDTypeUUID || d.Type == nvme.IDTypeNGUID
 			}) {
@@ -162,37 +164,37 @@ func TestScan(t *testing.T) {
 }
 
 func TestResetAndShutdown(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		ctx := testContext(t)
+		ctx := harness.Context(t)
 		for range 3 {
-			q := h.open(c, 1, 32)
-			buf := h.buffer(c, 4096)
-			h.must(q.Write(ctx, 1, 0, 8, buf, 0))
-			h.must(c.Reset(ctx))
+			q := h.Open(c, 1, 32)
+			buf := h.Buffer(c, 4096)
+			h.Must(q.Write(ctx, 1, 0, 8, buf, 0))
+			h.Must(c.Reset(ctx))
 			if err := ended(q); !errors.Is(err, host.ErrClosed) {
 				t.Fatalf("queue after a reset: %v", err)
 			}
 			if _, err := c.OpenQueue(ctx, 1, 32); err == nil {
 				t.Fatal("a queue was connected to a disabled controller")
 			}
-			h.must(q.Close())
-			h.must(c.Enable(ctx))
+			h.Must(q.Close())
+			h.Must(c.Enable(ctx))
 		}
-		q := h.open(c, 2, 32)
-		h.must(c.Shutdown(ctx))
+		q := h.Open(c, 2, 32)
+		h.Must(c.Shutdown(ctx))
 		if err := ended(q); !errors.Is(err, host.ErrClosed) {
 			t.Fatalf("queue after a shutdown: %v", err)
 		}
 		c.Close()
-		h.until("no controller is left", func() bool { return len(h.target.Controllers()) == 0 })
+		h.Until("no controller is left", func() bool { return len(h.Target.Controllers()) == 0 })
 	})
 }
 
 // ended waits until a queue has ended, and returns its error.
 func ended(q *host.Queue) error {
 	var done [32]host.Completion
-	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testutil.Patience); time.Now().Before(deadline); {
 		if _, err := q.Poll(done[:]); err != nil {
 			return err
 		}
@@ -204,14 +206,14 @@ func ended(q *host.Queue) error {
 }
 
 func TestNamespaceEvents(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
-		dev := h.ram(1<<20, 512)
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+		dev := h.RAM(1<<20, 512)
 		c := h.connect(v, func(o *host.Options) { o.Events = nvme.EventNamespaceChanged })
-		ctx := testContext(t)
-		h.must(h.target.AddNamespace(subNQN, target.NamespaceConfig{NSID: 7, Device: dev}))
+		ctx := harness.Context(t)
+		h.Must(h.Target.AddNamespace(subNQN, target.NamespaceConfig{NSID: 7, Device: dev}))
 		expectEvent(t, c, nvme.AsyncNamespaceChanged)
 		b, err := c.GetLog(ctx, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0, false)
-		h.must(err)
+		h.Must(err)
 		if ids, err := nvme.ParseNamespaceList(b); err != nil || !slices.Equal(ids, []uint32{7}) {
 			t.Errorf("changed: %v, %v", ids, err)
 		}
@@ -219,21 +221,21 @@ func TestNamespaceEvents(t *testing.T) {
 			!slices.Equal(ids, []uint32{1, 2, 7}) {
 			t.Errorf("active: %v, %v", ids, err)
 		}
-		q := h.open(c, 1, 32)
-		buf := h.buffer(c, 512)
-		h.must(q.Write(ctx, 7, 0, 1, buf, 0))
-		h.gone(h.target.RemoveNamespace(subNQN, 7))
+		q := h.Open(c, 1, 32)
+		buf := h.Buffer(c, 512)
+		h.Must(q.Write(ctx, 7, 0, 1, buf, 0))
+		h.gone(h.Target.RemoveNamespace(subNQN, 7))
 		expectEvent(t, c, nvme.AsyncNamespaceChanged)
 		wantStatus(t, "write to a removed namespace", q.Write(ctx, 7, 0, 1, buf, 0),
 			nvme.InvalidField|nvme.DNR) // its NSID is inactive now
-		h.must(q.Write(ctx, 1, 0, 1, buf, 0))
+		h.Must(q.Write(ctx, 1, 0, 1, buf, 0))
 	})
 }
 
 func TestEventLimit(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(harness.Context(t))
 		defer cancel()
 		var op host.Op
 		op.SQE.SetOpcode(nvme.AdminAsyncEventReq)
@@ -241,26 +243,26 @@ func TestEventLimit(t *testing.T) {
 			c.AdminAsync(ctx, &op)
 		}
 		cqe, err := c.Admin(ctx, &op)
-		h.must(err)
+		h.Must(err)
 		if cqe.Status().Code() != nvme.AERLimitExceeded {
 			t.Errorf("one request too many: %v", cqe.Status())
 		}
-		h.ping(c)
+		h.Ping(c)
 	})
 }
 
 func TestAbort(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		ctx := testContext(t)
-		q := h.open(c, 1, 32)
+		ctx := harness.Context(t)
+		q := h.Open(c, 1, 32)
 		if aborted, err := c.Abort(ctx, 1, 0x1234); aborted || err != nil {
 			t.Errorf("abort of an unknown command: %t, %v", aborted, err)
 		}
 		var op host.Op
 		op.SQE.SetOpcode(nvme.AdminAsyncEventReq)
 		wait := c.AdminAsync(ctx, &op)
-		h.ping(c) // the request has arrived
+		h.Ping(c) // the request has arrived
 		// Find its CID: the admin queue of the host uses slots from 0, with increasing generations.
 		aborted := false
 		for slot := uint16(0); slot < 8 && !aborted; slot++ {
@@ -279,16 +281,16 @@ func TestAbort(t *testing.T) {
 			// Optional (Base section 5.1.1).
 			t.Log("asynchronous event requests are not aborted")
 		}
-		h.must(q.Flush(ctx, 1))
+		h.Must(q.Flush(ctx, 1))
 	})
 }
 
 func TestKeepAliveExpiry(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		t.Parallel() // it mostly waits
 		c := h.connect(v,
 			func(o *host.Options) { o.KATO, o.NoKeepAlive = 2001*time.Millisecond, true })
-		q := h.open(c, 1, 32)
+		q := h.Open(c, 1, 32)
 		alive := h.connect(v, func(o *host.Options) { o.KATO = 3 * time.Second })
 		start := time.Now()
 		if err := ended(q); !errors.Is(err, host.ErrClosed) {
@@ -296,13 +298,13 @@ func TestKeepAliveExpiry(t *testing.T) {
 		}
 		select {
 		case <-c.Done():
-		case <-time.After(timeout):
+		case <-time.After(testutil.Patience):
 			t.Fatal("the admin queue has not ended")
 		}
-		if d := time.Since(start); d > timeout/2 {
+		if d := time.Since(start); d > testutil.Patience/2 {
 			t.Errorf("expired after %v", d)
 		}
-		h.until("one controller is left", func() bool { return len(h.target.Controllers()) == 1 })
+		h.Until("one controller is left", func() bool { return len(h.Target.Controllers()) == 1 })
 		if alive.Err() != nil {
 			t.Errorf("a controller with keep alives has ended: %v", alive.Err())
 		}
@@ -311,46 +313,46 @@ func TestKeepAliveExpiry(t *testing.T) {
 
 func TestRefusedHost(t *testing.T) {
 	eachTransport(t, func(o *options) { o.hosts = []string{hostNQN2} },
-		func(t *testing.T, h *harness, v variant) {
-			_, err := host.Connect(testContext(t), h.transport(v), v.hostOptions())
+		func(t *testing.T, h *env, v variant) {
+			_, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions())
 			var ce *host.ConnectError
 			if !errors.As(err, &ce) || ce.Status&^nvme.More != nvme.ConnectInvalidHost|nvme.DNR {
 				t.Errorf("got %v", err)
 			}
 			c := h.connect(v, func(o *host.Options) { o.HostNQN = hostNQN2 })
-			h.ping(c)
+			h.Ping(c)
 		})
 }
 
 // TestTwoHosts: two hosts share a namespace, one on each transport.
 func TestTwoHosts(t *testing.T) {
-	h := newHarness(t, options{reactors: 2})
-	ctx := testContext(t)
+	h := newEnv(t, options{reactors: 2})
+	ctx := harness.Context(t)
 	a := h.connect(plain[0])
 	b := h.connect(plain[1],
 		func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
 	if a.CNTLID() == b.CNTLID() {
 		t.Fatal("one CNTLID for two controllers")
 	}
-	qa, qb := h.open(a, 1, 32), h.open(b, 1, 32)
-	bufA, bufB := h.buffer(a, 8192), h.buffer(b, 8192)
+	qa, qb := h.Open(a, 1, 32), h.Open(b, 1, 32)
+	bufA, bufB := h.Buffer(a, 8192), h.Buffer(b, 8192)
 	for i := range 50 {
 		pattern(bufA, uint32(i))
-		h.must(qa.Write(ctx, 1, uint64(i), 16, bufA, 0))
+		h.Must(qa.Write(ctx, 1, uint64(i), 16, bufA, 0))
 		clear(bufB)
-		h.must(qb.Read(ctx, 1, uint64(i), 16, bufB))
+		h.Must(qb.Read(ctx, 1, uint64(i), 16, bufB))
 		if d := differ(bufB, bufA); d != "" {
 			t.Fatalf("round %d: %s", i, d)
 		}
 	}
 	a.Close()
-	h.until("a's I/O queue is closed too", func() bool { return len(h.target.Controllers()) == 1 })
-	h.must(qb.Read(ctx, 1, 0, 16, bufB))
+	h.Until("a's I/O queue is closed too", func() bool { return len(h.Target.Controllers()) == 1 })
+	h.Must(qb.Read(ctx, 1, 0, 16, bufB))
 	// An I/O queue belongs to the host of its controller.
 	o := plain[1].hostOptions()
 	o.HostNQN, o.HostID = hostNQN, [16]byte{9}
 	q, err := host.DialQueue(ctx, h.transport(plain[1]), 2, 32, b.CNTLID())
-	h.must(err)
+	h.Must(err)
 	defer q.Close()
 	cqe, err := q.Do(ctx, host.ConnectCommand(2, 32, &o, b.CNTLID()))
 	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters &&

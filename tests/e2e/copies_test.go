@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -16,16 +17,16 @@ func TestCopiedBytes(t *testing.T) {
 	if _, counted := mem.Copied(); !counted {
 		t.Skip("needs a build with the tag invariants, which counts copies")
 	}
-	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		q := h.open(c, 1, 33)
+		q := h.Open(c, 1, 33)
 		small := 16 << 10 // in-capsule data that is received with its command
 		if v.smallPDUs {
 			small = smallPDU
 		}
 		for _, size := range []int{512, 4096, 8192, 16 << 10, 128 << 10, 1 << 20} {
 			const ios, frame = 40, 16 << 10
-			buf := h.buffer(c, size)
+			buf := h.Buffer(c, size)
 			var done [64]host.Completion
 			run := func(write bool, base int) int64 {
 				t.Helper()
@@ -52,7 +53,7 @@ func TestCopiedBytes(t *testing.T) {
 			}
 			run(true, 0)
 			// The memory is registered with RDMA devices when it is first used.
-			for end := time.Now().Add(timeout); run(false, 0)+run(false, 32<<20) > 0 &&
+			for end := time.Now().Add(testutil.Patience); run(false, 0)+run(false, 32<<20) > 0 &&
 				time.Now().Before(end); {
 				time.Sleep(time.Millisecond)
 			}

@@ -9,16 +9,17 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestDiagnostics: a self-test reads, and can be aborted; telemetry has the queues of the
 // association, which are on several reactors.
 func TestDiagnostics(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		ctx := testContext(t)
+		ctx := harness.Context(t)
 		for qid := range uint16(2) {
-			h.open(c, qid+1, 32)
+			h.Open(c, qid+1, 32)
 		}
 		selfTest := func(code nvme.SelfTestCode) {
 			t.Helper()
@@ -27,16 +28,16 @@ func TestDiagnostics(t *testing.T) {
 			op.SQE.SetNSID(nvme.NSIDAll)
 			op.SQE.SetCDW(10, uint32(code))
 			cqe, err := c.Admin(ctx, op)
-			if h.must(err); !cqe.Status().OK() {
+			if h.Must(err); !cqe.Status().OK() {
 				t.Fatal(cqe.Status())
 			}
 		}
 		log := func() *nvme.SelfTestLog {
 			t.Helper()
 			b, err := c.GetLog(ctx, nvme.LogSelfTest, 0, 0, nvme.SelfTestLogSize, 0, false)
-			h.must(err)
+			h.Must(err)
 			l, err := nvme.Parse[nvme.SelfTestLog](b)
-			h.must(err)
+			h.Must(err)
 			return l
 		}
 		selfTest(nvme.SelfTestExtended)
@@ -49,16 +50,16 @@ func TestDiagnostics(t *testing.T) {
 		}
 		b, err := c.GetLog(ctx, nvme.LogTelemetryHost, 0, 0, nvme.TelemetryBlock,
 			nvme.TelemetryCreate, true)
-		h.must(err)
+		h.Must(err)
 		size := nvme.TelemetrySize(b) - nvme.TelemetryBlock
 		b, err = c.GetLog(ctx, nvme.LogTelemetryHost, 0, nvme.TelemetryBlock, size, 0, false)
-		h.must(err)
+		h.Must(err)
 		var got struct {
 			Host        string
 			Connections []struct{ QID uint16 }
 			Namespaces  []struct{ NSID uint32 }
 		}
-		h.must(json.Unmarshal(bytes.TrimRight(b, "\n"), &got))
+		h.Must(json.Unmarshal(bytes.TrimRight(b, "\n"), &got))
 		queues := []uint16{}
 		for _, q := range got.Connections {
 			queues = append(queues, q.QID)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // repeat calls fn until it returns false or stop is called; stop waits for the last call.
@@ -31,11 +32,11 @@ func repeat(fn func() bool) (stop func()) {
 func TestDisconnectDuringIO(t *testing.T) {
 	const rounds = 25
 	eachVariant(t, func(o *options) { o.reactors = 2; o.memory = 16 },
-		func(t *testing.T, h *harness, v variant) {
+		func(t *testing.T, h *env, v variant) {
 			bystander := h.connect(v,
 				func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
-			q := h.open(bystander, 1, 16)
-			buf := h.buffer(bystander, q.Depth()*32768)
+			q := h.Open(bystander, 1, 16)
+			buf := h.Buffer(bystander, q.Depth()*32768)
 			stop := repeat(func() bool {
 				err := verify(q, 65536, buf, 2)
 				if err != nil {
@@ -45,9 +46,9 @@ func TestDisconnectDuringIO(t *testing.T) {
 			})
 			for round := range rounds {
 				c := h.connect(v)
-				data := h.buffer(c, 31*131072)
+				data := h.Buffer(c, 31*131072)
 				for qid := range 2 {
-					q := h.open(c, uint16(qid+1), 32)
+					q := h.Open(c, uint16(qid+1), 32)
 					var op host.Op
 					for i := range q.Depth() {
 						size := []int{512, 4096, 65536, 131072}[(i+round)%4]
@@ -77,19 +78,19 @@ func TestDisconnectDuringIO(t *testing.T) {
 				c.Close()
 			}
 			stop()
-			h.until("one controller is left",
-				func() bool { return len(h.target.Controllers()) == 1 })
+			h.Until("one controller is left",
+				func() bool { return len(h.Target.Controllers()) == 1 })
 		})
 }
 
 // TestConnectCycles: four hosts connect and disconnect repeatedly.
 func TestConnectCycles(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
 				for range 15 {
-					err := cycle(testContext(t), h.transport(v), v.hostOptions(), uint8(i))
+					err := cycle(harness.Context(t), h.transport(v), v.hostOptions(), uint8(i))
 					if err != nil {
 						t.Error(err)
 						return

@@ -31,7 +31,7 @@ func TestFairness(t *testing.T) {
 }
 
 func testFairness(t *testing.T, v variant) {
-	h := newHarness(t, v.options)
+	h := newEnv(t, v.options)
 	c := h.connect(v)
 	const lightSize, depth = 4 << 10, 128
 	deepSize := 128 << 10
@@ -40,9 +40,9 @@ func testFairness(t *testing.T, v variant) {
 	}
 	var light []*pump
 	for qid := uint16(1); qid <= 31; qid++ {
-		light = append(light, newPump(h.open(c, qid, 2), h.buffer(c, lightSize), 1))
+		light = append(light, newPump(h.Open(c, qid, 2), h.Buffer(c, lightSize), 1))
 	}
-	deep := newPump(h.open(c, 32, depth), h.buffer(c, deepSize*(depth-1)), depth-1)
+	deep := newPump(h.Open(c, 32, depth), h.Buffer(c, deepSize*(depth-1)), depth-1)
 	everyone := append(slices.Clone(light), deep)
 	for round := 1; ; round++ {
 		alone, beside := p99(t, light, light), p99(t, everyone, light)

@@ -2,29 +2,21 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"net/netip"
-	"os"
-	"runtime"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"text/template"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 const (
@@ -35,7 +27,7 @@ const (
 	mdts     = 1 << 20
 )
 
-// options of a harness; the zero value is a target with one reactor and two RAM namespaces: 1 with
+// options of an env; the zero value is a target with one reactor and two RAM namespaces: 1 with
 // blocks of 512 bytes, 2 with 4096.
 type options struct {
 	reactors   int // 1 if 0
@@ -71,29 +63,31 @@ subsystems:
 {{- end}}
 `))
 
-func (o *options) parse() (*config.Config, error) {
+// text is the configuration file.
+func (o *options) text() string {
 	var devices []int
 	for i := range o.devices {
 		devices = append(devices, i+1)
 	}
 	var text bytes.Buffer
-	err := configuration.Execute(&text, map[string]any{
+	if err := configuration.Execute(&text, map[string]any{
 		"Reactors": max(o.reactors, 1), "Memory": or(o.memory, 64),
 		"QueueDepth": or(o.queueDepth, 128), "NQN": subNQN,
 		"Hosts": strings.Join(o.hosts, ", "), "Devices": devices, "TLS": o.tls,
 		"Security": o.security,
-	})
-	if err != nil {
-		return nil, err
+	}); err != nil {
+		panic(err)
 	}
-	c, err := app.Parse("e2e.yaml", text.Bytes(), nil)
-	if err == nil && o.tcp != nil {
+	return text.String()
+}
+
+func (o *options) change(c *config.Config) {
+	if o.tcp != nil {
 		o.tcp(&c.TCP)
 	}
-	if err == nil && o.rdma != nil {
+	if o.rdma != nil {
 		o.rdma(&c.RDMA)
 	}
-	return c, err
 }
 
 // or is n, or otherwise if that is 0.
@@ -104,193 +98,46 @@ func or(n, otherwise int) int {
 	return n
 }
 
-// harness is a running target with both transports: the server of internal/app, on a fake RDMA
-// fabric.
-type harness struct {
-	t       *testing.T
-	server  *app.Server
-	target  *target.Target
-	fabric  *verbstest.Fabric
-	addrs   map[nvme.TransportType]netip.AddrPort
-	log     *testutil.Log
-	devices []backend.Device // of ram, closed after the server
-	stop    func()           // ends the target; further calls do nothing
+// env is a running target with both transports.
+type env struct {
+	*harness.Harness
 }
 
-// timeout is how long a test waits for an event.
-const timeout = time.Minute
-
-func newHarness(t *testing.T, o options) *harness {
+func newEnv(t *testing.T, o options) *env {
 	t.Helper()
-	h := &harness{
-		t: t, log: new(testutil.Log), addrs: map[nvme.TransportType]netip.AddrPort{},
-		fabric: verbstest.New(verbstest.Options{}),
-	}
 	if o.devices == nil {
-		o.devices = []backend.Device{openRAM(t, 64<<20, 512), openRAM(t, 64<<20, 4096)}
+		o.devices = []backend.Device{
+			harness.OpenRAM(t, 64<<20, 512), harness.OpenRAM(t, 64<<20, 4096),
+		}
 	}
-	c, err := o.parse()
-	h.must(err)
-	device := verbstest.RoCE
-	if o.iwarp {
-		device = verbstest.IWARP
+	devices := map[uint32]backend.Device{}
+	for i, d := range o.devices {
+		devices[uint32(i+1)] = d
 	}
-	h.fabric.AddHost("target", device("dev0", netip.MustParseAddr("10.0.0.1")))
-	h.fabric.AddHost("host", device("dev0", netip.MustParseAddr("10.0.0.2")))
-	h.server = app.NewServer(app.Options{
-		Config:  c,
-		Log:     h.log.Logger(),
-		Version: "e2e", Verbs: h.fabric.Provider("target"), StateFile: o.stateFile,
-		ControlSocket: o.control, ANATransition: o.transition,
-		OpenDevice: func(n *config.Namespace) (backend.Device, error) {
-			return o.devices[n.NSID-1], nil
+	return &env{harness.Start(t, harness.Options{
+		Config: o.text(), Change: o.change, Devices: devices, IWARP: o.iwarp,
+		App: app.Options{
+			Version: "e2e", StateFile: o.stateFile, ControlSocket: o.control,
+			ANATransition: o.transition,
 		},
-		Failed: func(err error) { t.Errorf("a reactor has failed: %v", err) },
-	})
-	h.stop = sync.OnceFunc(h.stopOnce)
-	t.Cleanup(h.close)
-	h.must(h.server.Start())
-	// The server has a processor for each reactor, unless the test is about having fewer.
-	if n, err := strconv.Atoi(os.Getenv("GOMAXPROCS")); err == nil {
-		runtime.GOMAXPROCS(n)
-	}
-	h.target = h.server.Target()
-	for _, a := range h.server.Addrs() {
-		h.addrs[a.Transport] = a.AddrPort
-	}
-	return h
-}
-
-func (h *harness) must(err error) {
-	h.t.Helper()
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	})}
 }
 
 // gone waits until nothing uses what was removed any more.
-func (h *harness) gone(gone <-chan struct{}, err error) {
-	h.t.Helper()
-	h.must(err)
-	<-gone
+func (h *env) gone(gone <-chan struct{}, err error) {
+	h.T.Helper()
+	h.Must(err)
+	testutil.Receive(h.T, "nothing uses what was removed", gone)
 }
 
-// openRAM opens a RAM device.
-func openRAM(t *testing.T, size int64, blockSize int) backend.Device {
-	t.Helper()
-	d, err := ram.Open(ram.Config{Size: size, BlockSize: blockSize})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-// ram opens a RAM device that is closed with the harness.
-func (h *harness) ram(size int64, blockSize int) backend.Device {
-	h.t.Helper()
-	d := openRAM(h.t, size, blockSize)
-	h.devices = append(h.devices, d)
-	return d
-}
-
-// close stops the target, if the test has not, and checks that nothing is left. The hosts have
-// closed before.
-func (h *harness) close() {
-	h.stop()
-	h.fabric.Close()
-	for _, machine := range []string{"target", "host"} {
-		if live := h.fabric.Live(machine); live != (verbstest.Counts{}) {
-			h.t.Errorf("RDMA objects of the %s left: %+v", machine, live)
-		}
-	}
-	if h.t.Failed() {
-		h.t.Logf("log of the target:\n%s", h.log)
-	}
-}
-
-func (h *harness) stopOnce() {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	// The arenas report memory that was not freed.
-	if err := h.server.Stop(ctx); err != nil {
-		h.t.Error(err)
-	}
-	if h.target != nil {
-		if n := h.target.Sessions(); n != 0 {
-			h.t.Errorf("%d sessions left", n)
-		}
-		if c := h.target.Controllers(); len(c) > 0 {
-			h.t.Errorf("controllers left: %+v", c)
-		}
-	}
-	for _, d := range h.devices {
-		if err := d.Close(); err != nil {
-			h.t.Error(err)
-		}
-	}
-}
-
-// until waits until cond returns true.
-func (h *harness) until(what string, cond func() bool) {
-	h.t.Helper()
-	deadline := time.Now().Add(timeout)
-	for !cond() {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("%s: not within %v\n%s", what, timeout, h.log)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func testContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// connect connects and enables a controller; it is closed before the harness.
-func (h *harness) connect(v variant, change ...func(*host.Options)) *host.Controller {
-	h.t.Helper()
+// connect connects and enables a controller; it is closed before the server is stopped.
+func (h *env) connect(v variant, change ...func(*host.Options)) *host.Controller {
+	h.T.Helper()
 	o := v.hostOptions()
 	for _, fn := range change {
 		fn(&o)
 	}
-	c, err := host.Connect(testContext(h.t), h.transport(v), o)
-	if err != nil {
-		h.t.Fatalf("%v\n%s", err, h.log)
-	}
-	h.t.Cleanup(c.Close)
-	return c
-}
-
-// open opens an I/O queue; it is closed before its controller.
-func (h *harness) open(c *host.Controller, qid uint16, size int) *host.Queue {
-	h.t.Helper()
-	q, err := c.OpenQueue(testContext(h.t), qid, size)
-	if err != nil {
-		h.t.Fatalf("%v\n%s", err, h.log)
-	}
-	h.t.Cleanup(func() {
-		if err := q.Close(); err != nil {
-			h.t.Errorf("close queue %d: %v", qid, err)
-		}
-	})
-	return q
-}
-
-// ping waits until the controller has processed everything sent before.
-func (h *harness) ping(c *host.Controller) {
-	h.t.Helper()
-	_, err := c.GetFeature(testContext(h.t), nvme.FeatureNumberOfQueues)
-	h.must(err)
-}
-
-func (h *harness) buffer(c *host.Controller, n int) []byte {
-	h.t.Helper()
-	b, err := c.Map(n)
-	h.must(err)
-	return b
+	return h.Connect(h.transport(v), o)
 }
 
 // wantStatus checks the status of a command.

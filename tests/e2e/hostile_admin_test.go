@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 var (
@@ -195,7 +196,7 @@ var fabricsAttacks = []attack{
 
 // TestHostileAdmin sends admin and Fabrics commands that must be refused.
 func TestHostileAdmin(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		a := newAttacker(h, v)
 		a.run(t, true, adminAttacks)
 		a.run(t, true, fabricsAttacks)
@@ -215,7 +216,7 @@ func TestHostileAdmin(t *testing.T) {
 				op := new(host.Op)
 				op.SQE.SetOpcode(nvme.FabricsOpcode)
 				op.SQE[4] = byte(typ)
-				if cqe, err := a.c.Admin(testContext(t), op); err != nil ||
+				if cqe, err := a.c.Admin(harness.Context(t), op); err != nil ||
 					cqe.Status().Code() != nvme.InvalidOpcode {
 					t.Fatalf("type %#x: %v, %v", typ, cqe.Status(), err)
 				}

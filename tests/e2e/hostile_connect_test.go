@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // connectAttack is an altered Connect command of the attacker, on a connection of its own.
@@ -24,7 +25,7 @@ func (c connectAttack) run(t *testing.T, a *attacker, id uint16) {
 	if c.qid != 0 && cm > nvme.CNTLIDMax {
 		cm = id
 	}
-	q, err := host.DialQueue(testContext(t), a.h.transport(a.v), c.qid, 32, cm)
+	q, err := host.DialQueue(harness.Context(t), a.h.transport(a.v), c.qid, 32, cm)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,7 @@ func (c connectAttack) run(t *testing.T, a *attacker, id uint16) {
 	op := host.ConnectCommand(c.qid, 32, &o, c.cntlid)
 	c.alter(op)
 	c.want.retry = false
-	cqe, err := q.Do(testContext(t), op)
+	cqe, err := q.Do(harness.Context(t), op)
 	want := c.want
 	if err == nil && cqe.Status()&nvme.DNR == 0 {
 		want.retry = true // both are right; the lab tests what must not be retried
@@ -48,7 +49,7 @@ func (c connectAttack) run(t *testing.T, a *attacker, id uint16) {
 		t.Errorf("names offset %d, in data %t; want %d, %t", ip.IPO(), ip.InData(), c.ipo, c.inData)
 	}
 	a.checkBystander(t)
-	if err := a.q.Flush(testContext(t), 1); err != nil {
+	if err := a.q.Flush(harness.Context(t), 1); err != nil {
 		t.Fatalf("the existing queue: %v", err)
 	}
 }
@@ -56,7 +57,7 @@ func (c connectAttack) run(t *testing.T, a *attacker, id uint16) {
 // TestHostileConnect sends Connect commands that must be refused, each on a connection of its own.
 func TestHostileConnect(t *testing.T) {
 	eachTransport(t, func(o *options) { o.hosts = []string{hostNQN, hostNQN2} },
-		func(t *testing.T, h *harness, v variant) {
+		func(t *testing.T, h *env, v variant) {
 			a := newAttacker(h, v)
 			id := a.c.CNTLID()
 			const subNQNAt, hostNQNAt, cntlidAt, hostIDAt = 256, 512, 16, 0

@@ -160,7 +160,7 @@ var ioAttacks = []attack{
 
 // TestHostileIO sends I/O commands that must be refused.
 func TestHostileIO(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		a := newAttacker(h, v)
 		a.run(t, false, ioAttacks)
 		t.Run("I06 every other opcode", func(t *testing.T) {

@@ -168,5 +168,5 @@ var sglAttacks = []attack{
 // TestHostileSGL sends descriptors that must be refused, and some that are unusual but legal.
 func TestHostileSGL(t *testing.T) {
 	eachTransport(t, nil,
-		func(t *testing.T, h *harness, v variant) { newAttacker(h, v).run(t, false, sglAttacks) })
+		func(t *testing.T, h *env, v variant) { newAttacker(h, v).run(t, false, sglAttacks) })
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // outcome is the permitted outcome of a hostile command.
@@ -45,7 +46,7 @@ type attack struct {
 // attacker is a host that sends hostile commands, with another host beside it that must not be
 // affected.
 type attacker struct {
-	h          *harness
+	h          *env
 	v          variant
 	c          *host.Controller
 	q          *host.Queue
@@ -55,22 +56,22 @@ type attacker struct {
 	data       []byte
 }
 
-func newAttacker(h *harness, v variant) *attacker {
+func newAttacker(h *env, v variant) *attacker {
 	a := &attacker{h: h, v: v}
 	a.bystander = h.connect(v,
 		func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
-	a.bystanderQ = h.open(a.bystander, 1, 32)
-	a.data = h.buffer(a.bystander, 8192)
+	a.bystanderQ = h.Open(a.bystander, 1, 32)
+	a.data = h.Buffer(a.bystander, 8192)
 	pattern(a.data[:4096], 77)
-	h.must(a.bystanderQ.Write(testContext(h.t), 2, 100, 1, a.data[:4096], 0))
+	h.Must(a.bystanderQ.Write(harness.Context(h.T), 2, 100, 1, a.data[:4096], 0))
 	a.reconnect()
 	return a
 }
 
 func (a *attacker) reconnect() {
 	a.c = a.h.connect(a.v)
-	a.q = a.h.open(a.c, 1, 32)
-	a.buf = a.h.buffer(a.c, mdts+65536)
+	a.q = a.h.Open(a.c, 1, 32)
+	a.buf = a.h.Buffer(a.c, mdts+65536)
 }
 
 // checkBystander checks that the other host reads what it has written.
@@ -78,7 +79,7 @@ func (a *attacker) checkBystander(t *testing.T) {
 	t.Helper()
 	back := a.data[4096:]
 	clear(back)
-	if err := a.bystanderQ.Read(testContext(t), 2, 100, 1, back); err != nil {
+	if err := a.bystanderQ.Read(harness.Context(t), 2, 100, 1, back); err != nil {
 		t.Fatalf("another host: %v", err)
 	}
 	if d := differ(back, a.data[:4096]); d != "" {
@@ -98,9 +99,9 @@ func (a *attacker) run(t *testing.T, admin bool, attacks []attack) {
 			var cqe nvme.CQE
 			var err error
 			if admin {
-				cqe, err = a.c.Admin(testContext(t), op)
+				cqe, err = a.c.Admin(harness.Context(t), op)
 			} else {
-				cqe, err = a.q.Do(testContext(t), op)
+				cqe, err = a.q.Do(harness.Context(t), op)
 			}
 			tc.want.ends = tc.want.ends || tc.want.endsTCP && !a.v.isRDMA
 			if !tc.want.accepts(&cqe, err) {
@@ -111,7 +112,7 @@ func (a *attacker) run(t *testing.T, admin bool, attacks []attack) {
 			if a.q.Err() != nil || a.c.Err() != nil {
 				a.reconnect()
 			}
-			if err := a.q.Read(testContext(t), 1, 0, 1, a.buf[:512]); err != nil {
+			if err := a.q.Read(harness.Context(t), 1, 0, 1, a.buf[:512]); err != nil {
 				t.Fatalf("the queue afterwards: %v", err)
 			}
 		})
@@ -129,7 +130,7 @@ func (a *attacker) refuses(t *testing.T, do func(context.Context, *host.Op) (nvm
 		op := new(host.Op)
 		op.SQE.SetOpcode(nvme.Opcode(code))
 		op.SQE.SetNSID(1)
-		if cqe, err := do(testContext(t), op); err != nil ||
+		if cqe, err := do(harness.Context(t), op); err != nil ||
 			cqe.Status()&^nvme.More != nvme.InvalidOpcode|nvme.DNR {
 			t.Fatalf("opcode %#x: %v, %v", code, cqe.Status(), err)
 		}
@@ -138,40 +139,40 @@ func (a *attacker) refuses(t *testing.T, do func(context.Context, *host.Op) (nvm
 
 // TestBeforeConnect sends commands on connections without a controller (F01).
 func TestBeforeConnect(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		for _, code := range []nvme.Opcode{
 			nvme.AdminIdentify, nvme.AdminKeepAlive,
 			nvme.AdminAsyncEventReq, nvme.AdminAbort, 0xC0,
 		} {
-			q, err := host.DialQueue(testContext(t), h.transport(v), 0, 32, 0)
-			h.must(err)
+			q, err := host.DialQueue(harness.Context(t), h.transport(v), 0, 32, 0)
+			h.Must(err)
 			op := new(host.Op)
 			op.SQE.SetOpcode(code)
-			cqe, err := q.Do(testContext(t), op)
+			cqe, err := q.Do(harness.Context(t), op)
 			want := outcome{codes: []nvme.Status{nvme.CommandSequenceError}, ends: true}
 			if !want.accepts(&cqe, err) {
 				t.Errorf("opcode %#x: %v, %v", code, cqe.Status(), err)
 			}
-			h.must(q.Close())
+			h.Must(q.Close())
 		}
 	})
 }
 
 // TestIOBeforeEnable connects an I/O queue to a controller that is not enabled (F14).
 func TestIOBeforeEnable(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
-		c, err := host.Dial(testContext(t), h.transport(v), v.hostOptions())
-		h.must(err)
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+		c, err := host.Dial(harness.Context(t), h.transport(v), v.hostOptions())
+		h.Must(err)
 		defer c.Close()
 		var ce *host.ConnectError
-		if _, err := c.OpenQueue(testContext(t), 1, 32); !errors.As(err, &ce) {
+		if _, err := c.OpenQueue(harness.Context(t), 1, 32); !errors.As(err, &ce) {
 			t.Errorf("got %v", err)
 		}
 		op := new(host.Op)
 		op.SQE.SetOpcode(nvme.AdminIdentify)
 		op.SQE.Identify().Set(nvme.CNSController, 0, 0)
 		op.Data = make([]byte, 4096)
-		if cqe, err := c.Admin(testContext(t), op); err != nil || cqe.Status().OK() {
+		if cqe, err := c.Admin(harness.Context(t), op); err != nil || cqe.Status().OK() {
 			t.Errorf("identify before enable: %v, %v", cqe.Status(), err)
 		}
 		if err := c.Enable(context.Background()); err != nil {

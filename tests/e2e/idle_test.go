@@ -15,11 +15,11 @@ import (
 // TestIdle: with 16 connected queues and keep alives, this process, initiators included, uses less
 // than 1 % of a CPU. CPU time is not wall time, so a busy machine does not matter.
 func TestIdle(t *testing.T) {
-	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		for range 4 {
 			c := h.connect(v, func(o *host.Options) { o.KATO = 5 * time.Second })
 			for qid := uint16(1); qid <= 4; qid++ {
-				h.open(c, qid, 128)
+				h.Open(c, qid, 128)
 			}
 		}
 		wantIdle(t, 2*time.Second, 0.01, 0)
@@ -34,11 +34,11 @@ func TestIdleMany(t *testing.T) {
 	bare := bareSockets(t, 16, 5*time.Second) // a keep alive each 5 s of 16 hosts
 	for _, v := range []variant{{name: "tcp"}, {name: "rdma", isRDMA: true}} {
 		t.Run(v.name, func(t *testing.T) {
-			h := newHarness(t, options{rdma: func(c *rdma.Config) { c.MaxQueuesPerHost = 2048 }})
+			h := newEnv(t, options{rdma: func(c *rdma.Config) { c.MaxQueuesPerHost = 2048 }})
 			for range 16 {
 				c := h.connect(v, func(o *host.Options) { o.KATO = 10 * time.Second })
 				for qid := uint16(1); qid <= 64; qid++ {
-					h.open(c, qid, 32)
+					h.Open(c, qid, 32)
 				}
 			}
 			wantIdle(t, 5*time.Second, 0.005, bare)

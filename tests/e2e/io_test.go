@@ -11,19 +11,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestReadWrite writes and reads back all kinds of sizes: one block, around the in-capsule data
 // size, around pages and the blocks of the arena, up to MDTS.
 func TestReadWrite(t *testing.T) {
-	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		q := h.open(c, 1, 32)
+		q := h.Open(c, 1, 32)
 		if c.MaxTransfer() != mdts {
 			t.Fatalf("MDTS is %d bytes", c.MaxTransfer())
 		}
-		ctx := testContext(t)
-		buf := h.buffer(c, 2*mdts)
+		ctx := harness.Context(t)
+		buf := h.Buffer(c, 2*mdts)
 		for nsid, bs := range map[uint32]int{1: 512, 2: 4096} {
 			for _, size := range []int{
 				512, 1024, 3584, 4096, 4608, 8192, 12288, 16384, 16896, 20480, 65536, 69632, 131072,
@@ -57,27 +58,27 @@ func TestReadWrite(t *testing.T) {
 }
 
 func TestOtherCommands(t *testing.T) {
-	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		q := h.open(c, 1, 32)
-		ctx := testContext(t)
-		buf := h.buffer(c, 64<<10)
-		back := h.buffer(c, 64<<10)
+		q := h.Open(c, 1, 32)
+		ctx := harness.Context(t)
+		buf := h.Buffer(c, 64<<10)
+		back := h.Buffer(c, 64<<10)
 		pattern(buf, 1)
-		h.must(q.Write(ctx, 1, 0, 128, buf, nvme.RWFUA))
-		h.must(q.Flush(ctx, 1))
-		h.must(q.Flush(ctx, nvme.NSIDAll))
-		h.must(q.WriteZeroes(ctx, 1, 8, 8, 0))
+		h.Must(q.Write(ctx, 1, 0, 128, buf, nvme.RWFUA))
+		h.Must(q.Flush(ctx, 1))
+		h.Must(q.Flush(ctx, nvme.NSIDAll))
+		h.Must(q.WriteZeroes(ctx, 1, 8, 8, 0))
 		clear(buf[8*512 : 16*512])
-		h.must(q.WriteZeroes(ctx, 1, 64, 16, nvme.RWDeallocate|nvme.RWFUA))
+		h.Must(q.WriteZeroes(ctx, 1, 64, 16, nvme.RWDeallocate|nvme.RWFUA))
 		clear(buf[64*512 : 80*512])
-		ranges := h.buffer(c, 2*nvme.DSMRangeSize)
+		ranges := h.Buffer(c, 2*nvme.DSMRangeSize)
 		(*nvme.DSMRange)(ranges).Set(96, 8)
 		(*nvme.DSMRange)(ranges[16:]).Set(120, 8)
-		h.must(q.Discard(ctx, 1, ranges))
+		h.Must(q.Discard(ctx, 1, ranges))
 		clear(buf[96*512 : 104*512])
 		clear(buf[120*512 : 128*512])
-		h.must(q.Read(ctx, 1, 0, 128, back))
+		h.Must(q.Read(ctx, 1, 0, 128, back))
 		if d := differ(back, buf); d != "" {
 			t.Fatal(d)
 		}
@@ -89,15 +90,15 @@ func TestOtherCommands(t *testing.T) {
 func TestManyQueues(t *testing.T) {
 	const queues, rounds = 8, 8
 	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 },
-		func(t *testing.T, h *harness, v variant) {
+		func(t *testing.T, h *env, v variant) {
 			c := h.connect(v)
-			if n, err := c.SetQueueCount(testContext(t), queues); n != queues || err != nil {
+			if n, err := c.SetQueueCount(harness.Context(t), queues); n != queues || err != nil {
 				t.Fatalf("%d queues granted: %v", n, err)
 			}
 			var wg sync.WaitGroup
 			for i := range queues {
-				q := h.open(c, uint16(i+1), 17+i*4)
-				buf := h.buffer(c, q.Depth()*32768)
+				q := h.Open(c, uint16(i+1), 17+i*4)
+				buf := h.Buffer(c, q.Depth()*32768)
 				wg.Go(func() {
 					if err := verify(q, uint64(i)*16384, buf, rounds); err != nil {
 						t.Errorf("queue %d: %v", i+1, err)
@@ -181,12 +182,12 @@ func TestMemoryPressure(t *testing.T) {
 	const queues, depth = 2, 12
 	smallStaging := func(c *rdma.Config) { c.StagingSize = 2 << 20 }
 	eachVariant(t, func(o *options) { o.memory, o.rdma = 8, smallStaging },
-		func(t *testing.T, h *harness, v variant) {
+		func(t *testing.T, h *env, v variant) {
 			c := h.connect(v)
 			var wg sync.WaitGroup
 			for i := range queues {
-				q := h.open(c, uint16(i+1), depth+1)
-				buf := h.buffer(c, depth*mdts)
+				q := h.Open(c, uint16(i+1), depth+1)
+				buf := h.Buffer(c, depth*mdts)
 				want := make([]byte, mdts)
 				pattern(want, uint32(i))
 				wg.Go(func() {

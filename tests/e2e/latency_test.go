@@ -5,17 +5,19 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestLatencyOfSlowDevice: on both transports, the time that a device takes is that of the stage
 // backend, no command takes longer than all of them, and the stages add up.
 func TestLatencyOfSlowDevice(t *testing.T) {
-	gated(t, func(t *testing.T, h *harness, v variant, g *gate) {
+	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
 		const hold = 20 * time.Millisecond
 		c := h.connect(v)
-		q := h.open(c, 1, 17)
-		buf := h.buffer(c, q.Depth()*4096)
+		q := h.Open(c, 1, 17)
+		buf := h.Buffer(c, q.Depth()*4096)
 		begun := time.Now()
 		g.set(true, nil)
 		outstanding(t, h, q, buf, g)
@@ -26,27 +28,27 @@ func TestLatencyOfSlowDevice(t *testing.T) {
 		done := make([]host.Completion, q.Depth())
 		for left := q.Depth(); left > 0; {
 			n, err := q.Poll(done)
-			h.must(err)
+			h.Must(err)
 			if left -= n; n == 0 {
 				_ = q.Wait(time.Millisecond)
 			}
 		}
 		counted := func() (n uint64) {
-			list, err := h.target.Latencies(testContext(t))
-			h.must(err)
+			list, err := h.Target.Latencies(harness.Context(t))
+			h.Must(err)
 			for _, l := range list {
 				n += l.IOs
 			}
 			return n
 		}
 		for counted() < uint64(q.Depth()) { // the last ones, when the host has acknowledged them
-			if time.Since(begun) > timeout {
+			if time.Since(begun) > testutil.Patience {
 				t.Fatalf("%d of %d commands are counted", counted(), q.Depth())
 			}
 		}
 		took := time.Since(begun)
-		list, err := h.target.Latencies(testContext(t))
-		h.must(err)
+		list, err := h.Target.Latencies(harness.Context(t))
+		h.Must(err)
 		for _, l := range list {
 			sum := int64(0)
 			for i := range l.Stages {

@@ -9,21 +9,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestNoTornBlock: several queues concurrently write and read one block of 4096 bytes, on two
 // reactors, and every read returns a single write (NVM section 2.1.4, AWUN).
 func TestNoTornBlock(t *testing.T) {
 	eachTransport(t, func(o *options) { o.reactors = 2 },
-		func(t *testing.T, h *harness, v variant) {
+		func(t *testing.T, h *env, v variant) {
 			c := h.connect(v)
 			var wg sync.WaitGroup
 			for i := range 4 {
-				q := h.open(c, uint16(i+1), 9)
-				buf := h.buffer(c, q.Depth()*8192)
+				q := h.Open(c, uint16(i+1), 9)
+				buf := h.Buffer(c, q.Depth()*8192)
 				wg.Go(func() {
 					for round := range 60 {
 						err := pipeline(q, q.Depth(), func(op *host.Op, k int) {
@@ -54,16 +56,16 @@ func TestNoTornBlock(t *testing.T) {
 // TestSubmissionQueueWraps sends more commands than a 16-bit counter can count, through queues of
 // different sizes.
 func TestSubmissionQueueWraps(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		t.Parallel()
 		c := h.connect(v)
 		for size, n := range map[int]int{2: 500, 3: 500, 64: 70000, 128: 1000} {
-			q := h.open(c, 1, size)
+			q := h.Open(c, 1, size)
 			if err := pipeline(q, n, func(op *host.Op, _ int) { op.Flush(1) }); err != nil {
 				t.Fatalf("queue of %d: %v", size, err)
 			}
-			h.must(q.Close())
-			h.until("the queue identifier is free", func() bool { return h.target.Sessions() == 1 })
+			h.Must(q.Close())
+			h.Until("the queue identifier is free", func() bool { return h.Target.Sessions() == 1 })
 		}
 	})
 }
@@ -86,22 +88,22 @@ func keepBusy(q *host.Queue, nsid uint32, buf []byte, count *atomic.Int64) error
 }
 
 // underLoad runs fn while a queue is busy with namespace nsid, and returns the error that ended it.
-func underLoad(t *testing.T, h *harness, v variant, nsid uint32,
+func underLoad(t *testing.T, h *env, v variant, nsid uint32,
 	fn func(c *host.Controller),
 ) error {
 	t.Helper()
 	c := h.connect(v)
-	q := h.open(c, 1, 33)
-	buf := h.buffer(c, q.Depth()*4096)
+	q := h.Open(c, 1, 33)
+	buf := h.Buffer(c, q.Depth()*4096)
 	var count atomic.Int64
 	ended := make(chan error, 1)
 	go func() { ended <- keepBusy(q, nsid, buf, &count) }()
-	h.until("I/O is in progress", func() bool { return count.Load() > 2 || len(ended) > 0 })
+	h.Until("I/O is in progress", func() bool { return count.Load() > 2 || len(ended) > 0 })
 	fn(c)
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(timeout):
+	case <-time.After(testutil.Patience):
 		t.Fatal("the queue hangs")
 		return nil
 	}
@@ -119,28 +121,28 @@ func wantRetry(t *testing.T, err error) {
 
 func TestStopUnderLoad(t *testing.T) {
 	eachTransport(t, func(o *options) { o.reactors = 2 },
-		func(t *testing.T, h *harness, v variant) {
-			wantRetry(t, underLoad(t, h, v, 1, func(*host.Controller) { h.stop() }))
-			if _, err := host.Connect(testContext(t), h.transport(v), v.hostOptions()); err == nil {
+		func(t *testing.T, h *env, v variant) {
+			wantRetry(t, underLoad(t, h, v, 1, func(*host.Controller) { h.Stop() }))
+			if _, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions()); err == nil {
 				t.Error("connected to a target that has stopped")
 			}
 		})
 }
 
 func TestRemoveSubsystemUnderLoad(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
-		dev := h.ram(1<<20, 512)
-		h.must(h.target.AddSubsystem(target.SubsystemConfig{
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+		dev := h.RAM(1<<20, 512)
+		h.Must(h.Target.AddSubsystem(target.SubsystemConfig{
 			NQN: otherSub, AllowAnyHost: true,
 			Namespaces: []target.NamespaceConfig{{NSID: 1, Device: dev}},
 		}))
 		other := h.connect(v, func(o *host.Options) { o.SubNQN = otherSub })
-		oq := h.open(other, 1, 16)
+		oq := h.Open(other, 1, 16)
 		err := underLoad(t, h, v, 1,
-			func(*host.Controller) { h.gone(h.target.RemoveSubsystem(subNQN)) })
+			func(*host.Controller) { h.gone(h.Target.RemoveSubsystem(subNQN)) })
 		wantRetry(t, err)
-		h.must(oq.Flush(testContext(t), 1))
-		_, err = host.Connect(testContext(t), h.transport(v), v.hostOptions())
+		h.Must(oq.Flush(harness.Context(t), 1))
+		_, err = host.Connect(harness.Context(t), h.transport(v), v.hostOptions())
 		var ce *host.ConnectError
 		if !errors.As(err, &ce) || ce.Status.Code() != nvme.ConnectInvalidParameters {
 			t.Errorf("connect to a removed subsystem: %v", err)
@@ -149,10 +151,10 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 }
 
 func TestRemoveNamespaceUnderLoad(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		err := underLoad(t, h, v, 1, func(c *host.Controller) {
-			h.gone(h.target.RemoveNamespace(subNQN, 1))
-			h.ping(c)
+			h.gone(h.Target.RemoveNamespace(subNQN, 1))
+			h.Ping(c)
 		})
 		if st, ok := host.StatusOf(err); !ok || st.Code() != nvme.InvalidField {
 			t.Errorf("the queue ended with %v", err)
@@ -162,11 +164,11 @@ func TestRemoveNamespaceUnderLoad(t *testing.T) {
 
 func TestResetUnderLoad(t *testing.T) {
 	eachTransport(t, func(o *options) { o.reactors = 2 },
-		func(t *testing.T, h *harness, v variant) {
+		func(t *testing.T, h *env, v variant) {
 			for range 5 {
 				err := underLoad(t, h, v, 1, func(c *host.Controller) {
-					h.must(c.Reset(context.Background()))
-					h.must(c.Enable(context.Background()))
+					h.Must(c.Reset(context.Background()))
+					h.Must(c.Enable(context.Background()))
 				})
 				wantRetry(t, err)
 			}
@@ -175,22 +177,22 @@ func TestResetUnderLoad(t *testing.T) {
 
 // TestReadOnly: a read-only namespace refuses writes.
 func TestReadOnly(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
-		dev := h.ram(1<<20, 512)
-		h.must(h.target.AddNamespace(subNQN,
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
+		dev := h.RAM(1<<20, 512)
+		h.Must(h.Target.AddNamespace(subNQN,
 			target.NamespaceConfig{NSID: 3, Device: dev, ReadOnly: true}))
 		c := h.connect(v)
-		ctx := testContext(t)
+		ctx := harness.Context(t)
 		ns, err := c.IdentifyNamespace(ctx, 3)
-		h.must(err)
+		h.Must(err)
 		if ns.NSATTR&nvme.NSATTRWriteProtected == 0 {
 			t.Error("not reported as write protected")
 		}
-		q := h.open(c, 1, 16)
-		buf := h.buffer(c, 8192)
+		q := h.Open(c, 1, 16)
+		buf := h.Buffer(c, 8192)
 		const protected = nvme.NamespaceWriteProtected | nvme.DNR
-		h.must(q.Read(ctx, 3, 0, 16, buf))
-		h.must(q.Flush(ctx, 3))
+		h.Must(q.Read(ctx, 3, 0, 16, buf))
+		h.Must(q.Flush(ctx, 3))
 		wantStatus(t, "write", q.Write(ctx, 3, 0, 16, buf, 0), protected)
 		wantStatus(t, "write zeroes", q.WriteZeroes(ctx, 3, 0, 16, 0), protected)
 		(*nvme.DSMRange)(buf).Set(0, 8)
@@ -200,13 +202,13 @@ func TestReadOnly(t *testing.T) {
 
 // TestLogTails reads beyond the end of logs: the rest must be zero, or the command refused.
 func TestLogTails(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
-		header, _, err := c.Discover(testContext(t))
-		h.must(err)
+		header, _, err := c.Discover(harness.Context(t))
+		h.Must(err)
 		end := nvme.DiscoveryHeaderSize + int(header.NUMREC)*nvme.DiscoveryEntrySize
 		for _, off := range []int{0, nvme.DiscoveryHeaderSize, end - 4} {
-			b, err := c.GetLog(testContext(t), nvme.LogDiscovery, 0, uint64(off), 8192, 0, false)
+			b, err := c.GetLog(harness.Context(t), nvme.LogDiscovery, 0, uint64(off), 8192, 0, false)
 			if st, ok := host.StatusOf(err); !ok {
 				t.Fatal(err)
 			} else if !st.OK() {
@@ -216,7 +218,7 @@ func TestLogTails(t *testing.T) {
 				t.Errorf("offset %d: something follows the log", off)
 			}
 		}
-		_, err = c.GetLog(testContext(t), nvme.LogDiscovery, 0, uint64(end)+4, 4096, 0, false)
+		_, err = c.GetLog(harness.Context(t), nvme.LogDiscovery, 0, uint64(end)+4, 4096, 0, false)
 		wantStatus(t, "past the end", err, nvme.InvalidField|nvme.DNR)
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // limitsTime is how long TestLimits measures each limit: NVMF_LIMITS_SECONDS, for instance 10, or
@@ -36,14 +37,14 @@ const limitsTries = 5
 // limitsOf are the limits of the namespace and of the subsystem of a test, and of its third host.
 type limitsOf struct{ namespace, subsystem, host target.Limits }
 
-func (h *harness) setLimits(l limitsOf) {
-	h.t.Helper()
-	_, err := h.target.UpdateSubsystem(
+func (h *env) setLimits(l limitsOf) {
+	h.T.Helper()
+	_, err := h.Target.UpdateSubsystem(
 		target.SubsystemConfig{NQN: subNQN, AllowAnyHost: true, Limits: l.subsystem})
-	h.must(err)
-	h.must(h.target.UpdateNamespace(subNQN,
+	h.Must(err)
+	h.Must(h.Target.UpdateNamespace(subNQN,
 		target.NamespaceConfig{NSID: 1, Limits: l.namespace}, nil))
-	h.target.SetHostLimits(fmt.Sprint(hostNQN, 2), l.host)
+	h.Target.SetHostLimits(fmt.Sprint(hostNQN, 2), l.host)
 }
 
 // TestLimits: limits that change under load hold, whatever they are limits of, on one reactor and
@@ -63,8 +64,8 @@ func TestLimits(t *testing.T) {
 }
 
 func testLimits(t *testing.T, v variant, reactors int) {
-	h := newHarness(t, options{reactors: reactors, devices: []backend.Device{
-		openRAM(t, 64<<20, 4096), openRAM(t, 64<<20, 4096),
+	h := newEnv(t, options{reactors: reactors, devices: []backend.Device{
+		harness.OpenRAM(t, 64<<20, 4096), harness.OpenRAM(t, 64<<20, 4096),
 	}})
 	h.setLimits(limitsOf{subsystem: target.Limits{IOPS: 100}})
 	const size, depth = 16 << 10, 16
@@ -72,8 +73,8 @@ func testLimits(t *testing.T, v variant, reactors int) {
 	for i := range pumps {
 		c := h.connect(v, func(o *host.Options) { o.HostNQN = fmt.Sprint(hostNQN, i) })
 		for qid := range []int{3, 1, 2}[i] {
-			q := h.open(c, uint16(qid+1), depth+1)
-			p := newPump(q, h.buffer(c, depth*size), depth)
+			q := h.Open(c, uint16(qid+1), depth+1)
+			p := newPump(q, h.Buffer(c, depth*size), depth)
 			p.nsid = []uint32{1, 1, 2}[i]
 			pumps[i] = append(pumps[i], p)
 		}
@@ -162,12 +163,12 @@ func runFor(t *testing.T, pumps [][]*pump, d time.Duration) (done []float64, too
 // TestDataAtLimit: what is written and read at a limit is intact, whatever way its data comes:
 // in capsules, asked for, or from memory of the namespace.
 func TestDataAtLimit(t *testing.T) {
-	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		h.setLimits(limitsOf{namespace: target.Limits{IOPS: 500, Burst: target.MinBurst}})
 		c := h.connect(v)
-		q := h.open(c, 1, 17)
+		q := h.Open(c, 1, 17)
 		const most, each = 256 << 10, 1 << 20
-		out, in := h.buffer(c, 16*most), h.buffer(c, 16*most)
+		out, in := h.Buffer(c, 16*most), h.Buffer(c, 16*most)
 		for round, size := range []int{512, 4096, 8192, 64 << 10, most} {
 			for _, write := range []bool{true, false} {
 				for i := range 16 {
@@ -181,11 +182,11 @@ func TestDataAtLimit(t *testing.T) {
 						op.Read(1, slba, uint32(size/512), in[i*most:][:size])
 					}
 					_, err := q.Submit(&op)
-					h.must(err)
+					h.Must(err)
 				}
 				var done [16]host.Completion
 				for q.Outstanding() > 0 {
-					h.must(collect(q, done[:]))
+					h.Must(collect(q, done[:]))
 				}
 			}
 			for i := range 16 {
@@ -194,7 +195,7 @@ func TestDataAtLimit(t *testing.T) {
 				}
 			}
 		}
-		if l := h.target.Limits(); len(l) != 1 || l[0].Waits == 0 {
+		if l := h.Target.Limits(); len(l) != 1 || l[0].Waits == 0 {
 			t.Errorf("nothing has waited: %+v", l)
 		}
 	})
@@ -203,11 +204,11 @@ func TestDataAtLimit(t *testing.T) {
 // TestAbortAndDisconnectAtLimit: commands that wait at a limit are aborted, and end with their
 // queue. The harness looks for memory that is left.
 func TestAbortAndDisconnectAtLimit(t *testing.T) {
-	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		h.setLimits(limitsOf{namespace: target.Limits{IOPS: 1}})
 		c := h.connect(v)
-		q := h.open(c, 1, 33)
-		buf := h.buffer(c, 32<<10)
+		q := h.Open(c, 1, 33)
+		buf := h.Buffer(c, 32<<10)
 		var cids []uint16
 		for i := range 32 {
 			var op host.Op
@@ -217,27 +218,27 @@ func TestAbortAndDisconnectAtLimit(t *testing.T) {
 				op.Write(1, 0, uint32(size/512), buf[:size], 0)
 			}
 			cid, err := q.Submit(&op)
-			h.must(err)
+			h.Must(err)
 			cids = append(cids, cid)
 		}
-		h.until("a command completes", func() bool {
+		h.Until("a command completes", func() bool {
 			var done [1]host.Completion
 			n, err := q.Poll(done[:])
-			h.must(err)
+			h.Must(err)
 			return n > 0
 		})
 		aborted := 0
 		for _, cid := range cids[16:24] {
-			ok, err := c.Abort(testContext(t), 1, cid)
-			h.must(err)
+			ok, err := c.Abort(harness.Context(t), 1, cid)
+			h.Must(err)
 			if !ok {
 				continue // its data has not come yet
 			}
 			aborted++
-			h.until("the aborted command completes", func() bool {
+			h.Until("the aborted command completes", func() bool {
 				var done [1]host.Completion
 				n, err := q.Poll(done[:])
-				h.must(err)
+				h.Must(err)
 				return n > 0 && done[0].CQE.CID() == cid &&
 					done[0].Status()&^nvme.More == nvme.AbortRequested
 			})
@@ -262,19 +263,19 @@ func TestNoAllocationsAtLimit(t *testing.T) {
 		{"waiting", 20_000, testing.AllocsPerRun, 3, commands / 4}, // longer than the burst
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			h := newHarness(t, options{})
+			h := newEnv(t, options{})
 			h.setLimits(limitsOf{
 				namespace: target.Limits{IOPS: tc.rate},
 				subsystem: target.Limits{Bandwidth: 1 << 50},
 			})
 			c := h.connect(plain[0])
-			q := h.open(c, 1, 33)
-			buf, done := h.buffer(c, 4096), make([]host.Completion, 32)
+			q := h.Open(c, 1, 33)
+			buf, done := h.Buffer(c, 4096), make([]host.Completion, 32)
 			var op host.Op
 			run := func() {
 				for range commands {
 					for q.Free() == 0 {
-						h.must(collect(q, done))
+						h.Must(collect(q, done))
 					}
 					op.Read(1, 0, 8, buf)
 					if _, err := q.Submit(&op); err != nil {
@@ -282,7 +283,7 @@ func TestNoAllocationsAtLimit(t *testing.T) {
 					}
 				}
 				for q.Outstanding() > 0 {
-					h.must(collect(q, done))
+					h.Must(collect(q, done))
 				}
 			}
 			run()

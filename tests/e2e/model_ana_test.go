@@ -104,7 +104,7 @@ func (l *modelANALog) update(now []nvme.ANAGroup) {
 
 // ana sets the state of a group at random, at one port or at all.
 func (x *modelRun) ana() {
-	x.t.Helper()
+	x.T.Helper()
 	states := append(slices.Repeat([]nvme.ANAState{
 		nvme.ANAStateOptimized, nvme.ANAStateNonOptimized,
 	}, 4), nvme.ANAStates[:]...)
@@ -117,7 +117,7 @@ func (x *modelRun) ana() {
 
 // accessible makes everything accessible, for what compares it.
 func (x *modelRun) accessible() {
-	x.t.Helper()
+	x.T.Helper()
 	for i, ns := range x.m.namespaces {
 		if len(ns.hidden) == modelHosts {
 			x.add(i)
@@ -131,19 +131,19 @@ func (x *modelRun) accessible() {
 // setANA sets a state as `nvmf-target ana set` does, at one port or at all. Controllers that see
 // the end of a persistent loss end (Base section 8.1.1.7).
 func (x *modelRun) setANA(group uint32, state nvme.ANAState, ports []int) {
-	x.t.Helper()
+	x.T.Helper()
 	set := control.ANASet{Group: group, State: state.String()}
 	if len(ports) == 1 {
 		set.Listener = modelPorts[ports[0]]
 	}
 	_, err := x.control.SetANA(x.ctx, set)
-	x.must(err)
+	x.Must(err)
 	ended := uint32(0)
 	if state == nvme.ANAStateChange && x.transition < time.Hour {
 		state, ended = nvme.ANAStateInaccessible, group
-		x.until("the end of a transition", func() bool {
+		x.Until("the end of a transition", func() bool {
 			list, err := x.control.ANA(x.ctx)
-			x.must(err)
+			x.Must(err)
 			return !slices.ContainsFunc(list, func(a control.ANA) bool {
 				return a.Group == group && a.State == nvme.ANAStateChange.String()
 			})
@@ -163,7 +163,7 @@ func (x *modelRun) setANA(group uint32, state nvme.ANAState, ports []int) {
 	}
 	for _, c := range lost {
 		h := &x.hosts[c]
-		x.until("a controller ends after a persistent loss", func() bool {
+		x.Until("a controller ends after a persistent loss", func() bool {
 			return h.c.Err() != nil
 		})
 		for _, q := range h.queues {
@@ -178,7 +178,7 @@ func (x *modelRun) setANA(group uint32, state nvme.ANAState, ports []int) {
 // anaLogs compares log 0Ch of all controllers after a change. ended is the group of a transition
 // that has ended, so that they may have seen two changes, or 0.
 func (x *modelRun) anaLogs(ended uint32) {
-	x.t.Helper()
+	x.T.Helper()
 	for i := range x.hosts {
 		l := &x.m.ana[i]
 		most := l.changes + 2
@@ -190,13 +190,13 @@ func (x *modelRun) anaLogs(ended uint32) {
 // anaLog compares log 0Ch of a controller, which has counted at most changes if a transition has
 // ended.
 func (x *modelRun) anaLog(i int, ended uint32, most uint64) {
-	x.t.Helper()
+	x.T.Helper()
 	const size = 256
 	l, lsp := &x.m.ana[i], uint8(x.rnd.IntN(2))
 	got, err := x.hosts[i].c.GetLog(x.ctx, nvme.LogANA, nvme.NSIDAll, 0, size, lsp, false)
-	x.must(err)
+	x.Must(err)
 	h, err := nvme.Parse[nvme.ANAHeader](got)
-	x.must(err)
+	x.Must(err)
 	for k := range l.groups {
 		if l.groups[k].AGID == ended && h.CHGC > l.changes && h.CHGC <= most {
 			l.groups[k].CHGC, l.changes = h.CHGC, h.CHGC
@@ -236,7 +236,7 @@ func (x *modelRun) identify(c *modelCommand) func() {
 				}
 			}
 			id, err := nvme.Parse[nvme.IdentifyNamespace](op.Data)
-			x.must(err)
+			x.Must(err)
 			if id.NSZE != want.NSZE || id.NCAP != want.NSZE || id.ANAGRPID != want.ANAGRPID ||
 				id.NVMCAP != want.NVMCAP || want.NVMCAP == nvme.MakeUint128(0) && id.NUSE != 0 {
 				x.fatal(c, "%+v, want %+v", id, want)

@@ -235,15 +235,15 @@ func (x *modelRun) protection() uint32 {
 
 // log reads n notifications of a controller, empty ones after the last.
 func (x *modelRun) log(i, n int) {
-	x.t.Helper()
+	x.T.Helper()
 	c := x.hosts[i].c
-	x.ping(c) // a notification comes before the command that follows it
+	x.Ping(c) // a notification comes before the command that follows it
 	for range n {
 		b, err := c.GetLog(x.ctx, nvme.LogReservation, nvme.NSIDAll, 0, nvme.ReservationLogSize, 0,
 			false)
-		x.must(err)
+		x.Must(err)
 		got, err := nvme.Parse[nvme.ReservationLog](b)
-		x.must(err)
+		x.Must(err)
 		if want := x.m.logs[i].Read(); *got != want {
 			x.fatal(nil, "controller %d: notification %+v, want %+v", i, *got, want)
 		}
@@ -253,7 +253,7 @@ func (x *modelRun) log(i, n int) {
 // change changes the configuration of a namespace: whether it is read-only, its ANA group, which
 // hosts may use it, how large it is, or whether it is there at all.
 func (x *modelRun) change() {
-	x.t.Helper()
+	x.T.Helper()
 	i := x.rnd.IntN(len(x.m.namespaces))
 	ns := x.m.namespaces[i]
 	switch n := x.rnd.IntN(5); {
@@ -269,7 +269,7 @@ func (x *modelRun) change() {
 			ns.hidden = map[int]bool{x.rnd.IntN(modelHosts): true}
 		}
 	case n == 3:
-		x.gone(x.target.RemoveNamespace(subNQN, ns.nsid))
+		x.gone(x.Target.RemoveNamespace(subNQN, ns.nsid))
 		ns.hidden = map[int]bool{0: true, 1: true, 2: true, 3: true}
 		x.anaLogs(0)
 		return
@@ -277,29 +277,29 @@ func (x *modelRun) change() {
 		x.resize(i)
 		return
 	}
-	x.must(x.target.UpdateNamespace(subNQN, x.configOf(i), nil))
+	x.Must(x.Target.UpdateNamespace(subNQN, x.configOf(i), nil))
 	x.anaLogs(0)
 }
 
 // add adds a namespace that was removed. It is as it was.
 func (x *modelRun) add(i int) {
-	x.t.Helper()
+	x.T.Helper()
 	x.m.namespaces[i].hidden = nil
 	x.m.namespaces[i].reopened()
 	cfg := x.configOf(i)
 	cfg.Device = x.device(i)
-	x.must(x.target.AddNamespace(subNQN, cfg))
+	x.Must(x.Target.AddNamespace(subNQN, cfg))
 	x.anaLogs(0)
 }
 
 // resize exchanges the storage of a namespace for the same with another size.
 func (x *modelRun) resize(i int) {
-	x.t.Helper()
+	x.T.Helper()
 	ns := x.m.namespaces[i]
 	most := uint64(len(ns.content) / ns.blockSize)
 	ns.blocks = most - x.rnd.Uint64N(most/4)
 	ns.reopened()
-	x.must(x.target.UpdateNamespace(subNQN, x.configOf(i),
+	x.Must(x.Target.UpdateNamespace(subNQN, x.configOf(i),
 		func(backend.Device) (backend.Device, error) { return x.device(i), nil }))
 }
 

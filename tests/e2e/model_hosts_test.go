@@ -46,20 +46,20 @@ func modelHostID(h int) [16]byte { return [16]byte{byte(h + 1), 'm'} }
 
 // connectModel connects a controller with its queues.
 func (x *modelRun) connectModel(i int) {
-	x.t.Helper()
+	x.T.Helper()
 	mc, h := modelControllers[i], &x.hosts[i]
 	h.c = x.connect(mc.variant, func(o *host.Options) {
 		o.HostNQN = modelHostNQN(mc.host)
 		o.HostID = modelHostID(mc.host)
 	})
-	h.mem = x.buffer(h.c, 2*modelBatch*modelMemory)
+	h.mem = x.Buffer(h.c, 2*modelBatch*modelMemory)
 	x.openQueues(i)
 }
 
 // openQueues connects the queues of a controller that has just been enabled. It has no
 // notifications and no settings.
 func (x *modelRun) openQueues(i int) {
-	x.t.Helper()
+	x.T.Helper()
 	h := &x.hosts[i]
 	x.m.logs[i], x.m.ana[i] = targettest.Notifications{}, modelANALog{}
 	x.m.ana[i].update(x.m.groups(i))
@@ -67,7 +67,7 @@ func (x *modelRun) openQueues(i int) {
 	for k := range h.queues {
 		var err error
 		h.queues[k], err = h.c.OpenQueue(x.ctx, uint16(k+1), 3*modelBatch)
-		x.must(err)
+		x.Must(err)
 	}
 	if h.between = x.rnd.IntN(4) > 0; !h.between {
 		return
@@ -78,7 +78,7 @@ func (x *modelRun) openQueues(i int) {
 	op.Data = make([]byte, nvme.HostBehaviorSize)
 	op.Data[nvme.HostBehaviorCDFE] = byte(nvme.CopyNamespaces.Bit())
 	cqe, err := h.c.Admin(x.ctx, &op)
-	x.must(err)
+	x.Must(err)
 	if !cqe.Status().OK() {
 		x.fatal(nil, "Host Behavior Support: %v", cqe.Status())
 	}
@@ -87,7 +87,7 @@ func (x *modelRun) openQueues(i int) {
 // reconnect ends the association of a host with a controller, or resets that, while it has reads,
 // and connects again. Reservations stay as they are.
 func (x *modelRun) reconnect(i int) {
-	x.t.Helper()
+	x.T.Helper()
 	h := &x.hosts[i]
 	for k, q := range h.queues {
 		var op host.Op
@@ -95,27 +95,27 @@ func (x *modelRun) reconnect(i int) {
 			ns := x.m.namespaces[x.rnd.IntN(len(x.m.namespaces))]
 			op.Read(ns.nsid, j, 1, h.mem[k*modelMemory:][:ns.blockSize])
 			_, err := q.Submit(&op)
-			x.must(err)
+			x.Must(err)
 		}
 		if x.rnd.IntN(2) == 0 {
 			_, err := q.Poll(nil) // sends them
-			x.must(err)
+			x.Must(err)
 		}
 	}
 	how := x.rnd.IntN(3)
 	if how == 0 {
-		x.must(h.c.Reset(x.ctx))
+		x.Must(h.c.Reset(x.ctx))
 	}
 	for _, q := range h.queues {
 		_ = q.Close() // it may have seen the end of the connection
 	}
 	if how == 0 {
-		x.must(h.c.Enable(x.ctx))
+		x.Must(h.c.Enable(x.ctx))
 		x.openQueues(i)
 		return
 	}
 	if how == 1 {
-		x.must(h.c.Shutdown(x.ctx))
+		x.Must(h.c.Shutdown(x.ctx))
 	}
 	h.c.Close()
 	x.connectModel(i)
@@ -128,7 +128,7 @@ func (x *modelRun) memory(c *modelCommand, n int) []byte {
 
 // send sends commands all at once and waits for their completions, but checks nothing.
 func (x *modelRun) send(batch []*modelCommand) {
-	x.t.Helper()
+	x.T.Helper()
 	var admin []func()
 	for i, c := range batch {
 		c.got = make([]nvme.CQE, len(c.ops))
@@ -137,7 +137,7 @@ func (x *modelRun) send(batch []*modelCommand) {
 			admin = append(admin, func() {
 				var err error
 				c.got[0], err = wait()
-				x.must(err)
+				x.Must(err)
 			})
 			continue
 		}
@@ -157,7 +157,7 @@ func (x *modelRun) send(batch []*modelCommand) {
 
 // collect takes completions of I/O commands, and returns false when there are no more to come.
 func (x *modelRun) collect(batch []*modelCommand) bool {
-	x.t.Helper()
+	x.T.Helper()
 	var idle *host.Queue
 	for i := range x.hosts {
 		for _, q := range x.hosts[i].queues {
@@ -165,7 +165,7 @@ func (x *modelRun) collect(batch []*modelCommand) bool {
 				continue
 			}
 			n, err := q.Poll(x.done[:])
-			x.must(err)
+			x.Must(err)
 			for _, d := range x.done[:n] {
 				c, half := batch[d.Token/2], d.Token%2
 				c.got[half] = d.CQE
@@ -183,6 +183,6 @@ func (x *modelRun) collect(batch []*modelCommand) bool {
 	if x.ctx.Err() != nil {
 		x.fatal(nil, "commands do not complete")
 	}
-	x.must(idle.Wait(waitModel))
+	x.Must(idle.Wait(waitModel))
 	return true
 }

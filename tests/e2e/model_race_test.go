@@ -12,7 +12,7 @@ import (
 // first is open, but not what follows from it: at most one of them succeeds, and before the other
 // command.
 func (x *modelRun) race() {
-	x.t.Helper()
+	x.T.Helper()
 	ns, slba, n := x.somewhere()
 	n = min(n, ns.atomic)
 	var able []int
@@ -94,7 +94,7 @@ func (x *modelRun) raceChange(add func(string) *modelCommand, ns *modelNamespace
 func (x *modelRun) raceResult(batch, pairs []*modelCommand, change func([]byte),
 	ns *modelNamespace, slba uint64, n uint32,
 ) {
-	x.t.Helper()
+	x.T.Helper()
 	content := ns.at(slba, n)
 	possible := [][]byte{bytes.Clone(content)}
 	wins := 0
@@ -134,7 +134,7 @@ func (x *modelRun) raceResult(batch, pairs []*modelCommand, change func([]byte),
 
 // untorn checks that each block that was read is as it was at some time.
 func (x *modelRun) untorn(c *modelCommand, possible [][]byte, blockSize int) {
-	x.t.Helper()
+	x.T.Helper()
 	got := c.ops[0].Data
 	for off := 0; off < len(got); off += blockSize {
 		if !slices.ContainsFunc(possible, func(p []byte) bool {

@@ -14,14 +14,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target/targettest"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // modelRun compares a target with the model.
 type modelRun struct {
-	*harness
+	*env
 	ctx     context.Context
 	seed    uint64
 	rnd     *rand.Rand
@@ -121,7 +123,7 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.storage = []backend.Device{openRAM(t, 512<<10, 512), f, openRAM(t, 512<<10, 4096)}
+	x.storage = []backend.Device{harness.OpenRAM(t, 512<<10, 512), f, harness.OpenRAM(t, 512<<10, 4096)}
 	x.m = &model{
 		logs: make([]targettest.Notifications, len(modelControllers)),
 		ana:  make([]modelANALog, len(modelControllers)),
@@ -167,9 +169,9 @@ func (x *modelRun) start(t *testing.T, state string) {
 	for i := range x.storage {
 		o.devices = append(o.devices, x.device(i))
 	}
-	x.harness = newHarness(t, o)
-	x.harness.log.Limit(64 << 10)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*timeout)
+	x.env = newEnv(t, o)
+	x.env.Log.Limit(64 << 10)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*testutil.Patience)
 	t.Cleanup(cancel)
 	x.ctx = ctx
 	x.hosts = make([]modelHost, len(modelControllers))
@@ -191,7 +193,7 @@ func (x *modelRun) start(t *testing.T, state string) {
 
 // step sends some commands, or does something else.
 func (x *modelRun) step() {
-	x.t.Helper()
+	x.T.Helper()
 	switch n := x.rnd.IntN(1000); {
 	case n < 4:
 		x.reconnect(x.rnd.IntN(len(x.hosts)))
@@ -269,7 +271,7 @@ func (x *modelRun) scatter(c *modelCommand) {
 
 // check sends commands and compares their results with the model.
 func (x *modelRun) check(batch []*modelCommand) {
-	x.t.Helper()
+	x.T.Helper()
 	x.send(batch)
 	x.trace(batch)
 	for _, c := range batch {
@@ -293,7 +295,7 @@ func (c *modelCommand) status(half int) nvme.Status { return c.got[half].Status(
 
 // compareAll reads everything that a host may read, all notifications and all reservations.
 func (x *modelRun) compareAll() {
-	x.t.Helper()
+	x.T.Helper()
 	x.anaLogs(0)
 	for i := range x.hosts {
 		x.log(i, x.m.logs[i].Len()+1)
@@ -340,7 +342,7 @@ func (c *modelCommand) String() string {
 
 // fatal ends the test. c is nil if the difference is not in one command.
 func (x *modelRun) fatal(c *modelCommand, format string, a ...any) {
-	x.t.Helper()
+	x.T.Helper()
 	text := fmt.Sprintf(format, a...)
 	if c != nil && len(c.got) > 0 {
 		text += "\n    " + c.String()
@@ -349,5 +351,5 @@ func (x *modelRun) fatal(c *modelCommand, format string, a ...any) {
 	for _, c := range x.recent[max(0, len(x.recent)-40):] {
 		fmt.Fprintf(&last, "\n    %s", c)
 	}
-	x.t.Fatalf("%s\nthe last commands:%s", text, last.String())
+	x.T.Fatalf("%s\nthe last commands:%s", text, last.String())
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 var seedFlag = flag.Uint64("powerloss.seed", rand.Uint64(),
@@ -106,18 +107,18 @@ func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 			}
 			o.devices = append(o.devices, dev)
 		}
-		h := newHarness(t, o)
+		h := newEnv(t, o)
 		c := h.connect(plain[0])
 		through := rng.IntN(8) == 0
 		if through { // every write is treated as with FUA
-			_, err := c.SetFeature(testContext(t), nvme.FeatureVolatileWriteCache, 0)
-			h.must(err)
+			_, err := c.SetFeature(harness.Context(t), nvme.FeatureVolatileWriteCache, 0)
+			h.Must(err)
 		}
 		var wg sync.WaitGroup
 		for n := range loadQueues {
 			w := &workload{
 				m: m, rng: rand.New(rand.NewPCG(*seedFlag, uint64(i*loadQueues+n))),
-				q: h.open(c, uint16(n+1), loadDepth), buf: h.buffer(c, loadDepth*loadMemory),
+				q: h.Open(c, uint16(n+1), loadDepth), buf: h.Buffer(c, loadDepth*loadMemory),
 				through: through, id: m.nextID + uint64(n*loadOps), failed: s.failed,
 			}
 			wg.Go(func() { w.run(t) })
@@ -126,7 +127,7 @@ func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 		m.nextID += loadQueues * loadOps
 		s.cut()
 		c.Close()
-		h.stop()
+		h.Stop()
 		for _, d := range m.disks {
 			d.lose()
 		}

@@ -7,7 +7,9 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestQueueMemory opens queues until their memory is used up: the next one is refused, the log says
@@ -17,11 +19,11 @@ func TestQueueMemory(t *testing.T) {
 		o.tcp = func(c *tcp.Config) { c.QueueMemory = 500 << 10 }
 		o.rdma = func(c *rdma.Config) { c.QueueMemory = 2 << 20 }
 	}
-	eachTransport(t, limit, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, limit, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
 		var open []*host.Queue
 		for {
-			q, err := c.OpenQueue(testContext(t), uint16(len(open)+1), 128)
+			q, err := c.OpenQueue(harness.Context(t), uint16(len(open)+1), 128)
 			if err != nil {
 				break
 			}
@@ -32,25 +34,25 @@ func TestQueueMemory(t *testing.T) {
 		if len(open) < 2 {
 			t.Fatalf("%d queues", len(open))
 		}
-		h.until("the log says why", func() bool { // it is written asynchronously
-			return strings.Contains(h.log.String(), "KiB of memory and this one wants")
+		h.Until("the log says why", func() bool { // it is written asynchronously
+			return strings.Contains(h.Log.String(), "KiB of memory and this one wants")
 		})
 		for _, q := range open {
-			h.must(q.Flush(testContext(t), 1))
+			h.Must(q.Flush(harness.Context(t), 1))
 		}
-		h.ping(c)
+		h.Ping(c)
 		last := uint16(len(open))
-		h.must(open[last-1].Close())
+		h.Must(open[last-1].Close())
 		open = open[:last-1]
-		again, err := c.OpenQueue(testContext(t), last, 128)
+		again, err := c.OpenQueue(harness.Context(t), last, 128)
 		// The target notices the closed queue a moment later.
-		for end := time.Now().Add(timeout); err != nil && time.Now().Before(end); {
+		for end := time.Now().Add(testutil.Patience); err != nil && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
-			again, err = c.OpenQueue(testContext(t), last, 128)
+			again, err = c.OpenQueue(harness.Context(t), last, 128)
 		}
-		h.must(err)
+		h.Must(err)
 		for _, q := range append(open, again) {
-			h.must(q.Close())
+			h.Must(q.Close())
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestRandomCommands changes some bytes of valid commands. Whatever happens, the target must
@@ -14,7 +15,7 @@ import (
 // checks them). The seed is fixed, so that a failure can be repeated.
 func TestRandomCommands(t *testing.T) {
 	const rounds = 1500
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		a := newAttacker(h, v)
 		rng := rand.New(rand.NewPCG(2026, 11))
 		for i := range rounds {
@@ -35,9 +36,9 @@ func TestRandomCommands(t *testing.T) {
 			was := op.SQE
 			var err error
 			if admin {
-				_, err = a.c.Admin(testContext(t), op)
+				_, err = a.c.Admin(harness.Context(t), op)
 			} else {
-				_, err = a.q.Do(testContext(t), op)
+				_, err = a.q.Do(harness.Context(t), op)
 			}
 			// If the data has another length than the descriptor, the host caused the violation.
 			var v *host.Violation

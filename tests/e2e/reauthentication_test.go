@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // authenticationRequired says that a command was refused so that the host authenticates again.
@@ -22,39 +23,39 @@ func authenticationRequired(err error) bool {
 // that, one at a time. Nothing else fails.
 func TestReauthenticate(t *testing.T) {
 	eachTransport(t, func(o *options) { o.reactors = 2 },
-		func(t *testing.T, h *harness, v variant) {
-			ctx := testContext(t)
+		func(t *testing.T, h *env, v variant) {
+			ctx := harness.Context(t)
 			key := newKey(t, 32, 0)
-			h.target.SetHostPolicy(hostNQN, &auth.Policy{
+			h.Target.SetHostPolicy(hostNQN, &auth.Policy{
 				Keys: []*auth.Key{key}, Groups: []auth.Group{auth.GroupNull},
 				Reauthenticate: 50 * time.Millisecond,
 			})
 			o := v.hostOptions()
 			o.HostNQN, o.Key = hostNQN, key
 			c, err := host.Connect(ctx, h.transport(v), o)
-			h.must(err)
+			h.Must(err)
 			defer c.Close()
 			var queues []*host.Queue
 			for qid := uint16(1); qid <= 2; qid++ {
 				q, err := c.OpenQueue(ctx, qid, 9)
-				h.must(err)
+				h.Must(err)
 				defer q.Close()
 				queues = append(queues, q)
 			}
-			b := h.buffer(c, 1024)
+			b := h.Buffer(c, 1024)
 			copy(b, "again")
 			asked := 0
 			retry := func(do func() error) {
 				err := do()
 				for authenticationRequired(err) {
 					asked++
-					h.must(c.Authenticate(ctx))
+					h.Must(c.Authenticate(ctx))
 					for _, q := range queues {
-						h.must(q.Authenticate(ctx, &o))
+						h.Must(q.Authenticate(ctx, &o))
 					}
 					err = do()
 				}
-				h.must(err)
+				h.Must(err)
 			}
 			for i := 0; asked < 3; i++ {
 				q := queues[i%2]
@@ -64,7 +65,7 @@ func TestReauthenticate(t *testing.T) {
 					t.Fatal("other data comes back")
 				}
 			}
-			if n := strings.Count(h.log.String(), "host has authenticated"); n != asked+1 {
+			if n := strings.Count(h.Log.String(), "host has authenticated"); n != asked+1 {
 				t.Errorf("asked %d times, and authenticated %d times", asked, n)
 			}
 		})
@@ -75,23 +76,23 @@ func TestReauthenticateNot(t *testing.T) {
 	if !full() {
 		t.Skip("it takes a minute: NVMF_TEST_FULL=1 runs it")
 	}
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		ctx := t.Context()
 		other := h.connect(v, func(o *host.Options) { o.HostNQN = hostNQN2 })
 		key := newKey(t, 32, 0)
-		h.target.SetHostPolicy(hostNQN, &auth.Policy{
+		h.Target.SetHostPolicy(hostNQN, &auth.Policy{
 			Keys: []*auth.Key{key}, Groups: []auth.Group{auth.GroupNull},
 			Reauthenticate: time.Millisecond,
 		})
 		o := v.hostOptions()
 		o.HostNQN, o.Key, o.KATO = hostNQN, key, 5*time.Second
 		c, err := host.Connect(ctx, h.transport(v), o)
-		h.must(err)
+		h.Must(err)
 		defer c.Close()
 		q, err := c.OpenQueue(ctx, 1, 9)
-		h.must(err)
+		h.Must(err)
 		defer q.Close()
-		b := h.buffer(c, 512)
+		b := h.Buffer(c, 512)
 		refused := 0
 		for err = nil; err == nil; {
 			if err = q.Read(ctx, 1, 0, 1, b); authenticationRequired(err) {
@@ -102,9 +103,9 @@ func TestReauthenticateNot(t *testing.T) {
 		if refused < 2 || refused > 6 {
 			t.Errorf("%d commands are refused", refused)
 		}
-		if !strings.Contains(h.log.String(), "did not authenticate again within 1m0s") {
-			t.Errorf("no line says why: %v\n%s", err, h.log)
+		if !strings.Contains(h.Log.String(), "did not authenticate again within 1m0s") {
+			t.Errorf("no line says why: %v\n%s", err, h.Log)
 		}
-		h.ping(other)
+		h.Ping(other)
 	})
 }

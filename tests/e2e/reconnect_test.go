@@ -7,22 +7,24 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestMassReconnect: hundreds of hosts that come at once, as after a restart of the target, are
 // connected at their first attempt, each with an I/O queue.
 func TestMassReconnect(t *testing.T) {
-	h := newHarness(t, options{})
+	h := newEnv(t, options{})
 	const hosts = 300
-	ctx := testContext(t)
+	ctx := harness.Context(t)
 	connect := func(i int) (func(), error) {
 		o := variants[0].hostOptions()
 		o.HostNQN = fmt.Sprint("nqn.2026-11.io.nvmf-target:host", i)
-		o.HostID, o.Timeout = [16]byte{1, byte(i >> 8), byte(i)}, timeout
+		o.HostID, o.Timeout = [16]byte{1, byte(i >> 8), byte(i)}, testutil.Patience
 		c, err := host.Connect(ctx, host.TCP{
-			Addr:   h.addrs[nvme.TransportTCP],
+			Addr:   h.Addr(nvme.TransportTCP),
 			Source: netip.AddrFrom4([4]byte{127, 0, 2 + byte(i>>8), byte(i)}),
 		}, o)
 		if err != nil {
@@ -50,7 +52,7 @@ func TestMassReconnect(t *testing.T) {
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
-		t.Fatalf("%v\n%s", err, h.log)
+		t.Fatalf("%v\n%s", err, h.Log)
 	}
 	if u := h.usage(variants[0]); u.Connections != 2*hosts || u.Evicted != 0 || u.Refused != 0 {
 		t.Errorf("%+v", u)

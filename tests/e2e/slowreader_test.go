@@ -6,15 +6,17 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // ioWire connects I/O queue qid of a controller, on which a test sends its own bytes.
-func (h *harness) ioWire(c *host.Controller, qid uint16, size int) *wire {
-	h.t.Helper()
+func (h *env) ioWire(c *host.Controller, qid uint16, size int) *wire {
+	h.T.Helper()
 	w := h.wire()
-	h.must(w.SetReadBuffer(4096))
+	h.Must(w.SetReadBuffer(4096))
 	o := variant{}.hostOptions()
 	op := host.ConnectCommand(qid, size, &o, c.CNTLID())
 	op.SQE.SetFlags(1 << 6)
@@ -25,7 +27,7 @@ func (h *harness) ioWire(c *host.Controller, qid uint16, size int) *wire {
 	w.write(append(append(greeting(), capsule[:]...), op.Data...))
 	w.take(pdu.TypeICResp)
 	if st := (*pdu.CapsuleResp)(w.take(pdu.TypeCapsuleResp)).CQE().Status(); !st.OK() {
-		h.t.Fatalf("I/O queue %d: %v", qid, st)
+		h.T.Fatalf("I/O queue %d: %v", qid, st)
 	}
 	return w
 }
@@ -54,15 +56,15 @@ const slowSize = 64 << 20
 // TestSlowReaders: hosts that do not take what they read of a namespace in memory do not stop the
 // writes of another host to the same blocks, although there is no memory to copy the data to.
 func TestSlowReaders(t *testing.T) {
-	for name, slow := range map[string]func(h *harness){"tcp": unreadTCP, "rdma": unreadRDMA} {
+	for name, slow := range map[string]func(h *env){"tcp": unreadTCP, "rdma": unreadRDMA} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, options{memory: 16})
+			h := newEnv(t, options{memory: 16})
 			victim := h.connect(plain[0])
-			q := h.open(victim, 1, 32)
-			ctx := testContext(t)
-			big, small := h.buffer(victim, 1<<20), h.buffer(victim, 4096)
+			q := h.Open(victim, 1, 32)
+			ctx := harness.Context(t)
+			big, small := h.Buffer(victim, 1<<20), h.Buffer(victim, 4096)
 			for off := 0; off < slowSize; off += 1 << 20 {
-				h.must(q.Write(ctx, 1, uint64(off>>9), 1<<20>>9, big, 0))
+				h.Must(q.Write(ctx, 1, uint64(off>>9), 1<<20>>9, big, 0))
 			}
 			slow(h)
 			var longest time.Duration
@@ -82,58 +84,58 @@ func TestSlowReaders(t *testing.T) {
 }
 
 // unreadTCP reads all of the namespace and takes none of it from its sockets.
-func unreadTCP(h *harness) {
+func unreadTCP(h *env) {
 	c := h.connect(plain[0])
 	for i := range 4 {
 		h.ioWire(c, uint16(i+1), 32).readAndWait(i*16, 16)
 	}
-	h.ping(c)
+	h.Ping(c)
 }
 
 // unreadRDMA does so with RDMA WRITEs that are not acknowledged before the end of the test.
-func unreadRDMA(h *harness) {
+func unreadRDMA(h *env) {
 	c := h.connect(plain[1])
-	q := h.open(c, 1, 128)
-	b := h.buffer(c, 1<<20)
+	q := h.Open(c, 1, 128)
+	b := h.Buffer(c, 1<<20)
 	var held *verbstest.Injection
 	for range 2 { // at first, memory is registered
 		for off := uint64(0); off < slowSize; off += 1 << 20 {
 			op := new(host.Op)
 			op.Read(1, off>>9, 1<<20>>9, b)
 			_, err := q.Submit(op)
-			h.must(err)
+			h.Must(err)
 		}
 		if held == nil {
 			h.finish(q, slowSize>>20)
-			held = h.fabric.Inject(verbstest.Fault{
+			held = h.Fabric.Inject(verbstest.Fault{
 				Host: "target", Ops: verbstest.OpWrite, Times: -1, Hold: true,
 			})
 		}
 	}
-	h.t.Cleanup(func() {
+	h.T.Cleanup(func() {
 		held.Release()
 		h.finish(q, slowSize>>20)
 	})
 	_, err := q.Poll(make([]host.Completion, 1)) // sends what was submitted
-	h.must(err)
-	h.ping(c)
-	h.until("the WRITEs are held", func() bool { return held.Fired() > 0 })
+	h.Must(err)
+	h.Ping(c)
+	h.Until("the WRITEs are held", func() bool { return held.Fired() > 0 })
 }
 
 // finish waits for n successful commands.
-func (h *harness) finish(q *host.Queue, n int) {
-	h.t.Helper()
+func (h *env) finish(q *host.Queue, n int) {
+	h.T.Helper()
 	done := make([]host.Completion, n)
 	for n > 0 {
 		got, err := q.Poll(done)
-		h.must(err)
+		h.Must(err)
 		for i := range done[:got] {
 			if st := done[i].Status(); !st.OK() {
-				h.t.Error(st)
+				h.T.Error(st)
 			}
 		}
 		if n -= got; got == 0 {
-			h.must(q.Wait(timeout))
+			h.Must(q.Wait(testutil.Patience))
 		}
 	}
 }

@@ -15,11 +15,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // strangers are peers that are not allowed anywhere and take what connections they get.
 type strangers struct {
-	h    *harness
+	h    *env
 	v    variant
 	from func(i int) netip.Addr
 
@@ -28,7 +29,7 @@ type strangers struct {
 }
 
 // strangersFrom says where strangers connect from: the address of the victim, or others.
-func (h *harness) strangersFrom(v variant, others bool) *strangers {
+func (h *env) strangersFrom(v variant, others bool) *strangers {
 	s := &strangers{h: h, v: v}
 	switch {
 	case !others && v.isRDMA:
@@ -45,14 +46,14 @@ func (h *harness) strangersFrom(v variant, others bool) *strangers {
 		for i := range 8 {
 			devices = append(devices, verbstest.RoCE("dev"+string(rune('0'+i)), s.from(i)))
 		}
-		h.fabric.AddHost("strangers", devices...)
-		h.t.Cleanup(func() {
-			if live := h.fabric.Live("strangers"); live != (verbstest.Counts{}) {
-				h.t.Errorf("RDMA objects of the strangers left: %+v", live)
+		h.Fabric.AddHost("strangers", devices...)
+		h.T.Cleanup(func() {
+			if live := h.Fabric.Live("strangers"); live != (verbstest.Counts{}) {
+				h.T.Errorf("RDMA objects of the strangers left: %+v", live)
 			}
 		})
 	}
-	h.t.Cleanup(s.leave)
+	h.T.Cleanup(s.leave)
 	return s
 }
 
@@ -64,7 +65,7 @@ func (s *strangers) transport(i int) host.Transport {
 		return t
 	case host.RDMA:
 		if t.Source = s.from(i); t.Source != netip.MustParseAddr("10.0.0.2") {
-			t.Provider = s.h.fabric.Provider("strangers")
+			t.Provider = s.h.Fabric.Provider("strangers")
 		}
 		return t
 	}
@@ -91,7 +92,7 @@ func (s *strangers) leave() {
 // idle connects and sends nothing.
 func (s *strangers) idle(i int) error {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: s.from(i).AsSlice()}}
-	c, err := d.DialContext(testContext(s.h.t), "tcp", s.h.addrs[nvme.TransportTCP].String())
+	c, err := d.DialContext(harness.Context(s.h.T), "tcp", s.h.Addr(nvme.TransportTCP).String())
 	if err == nil {
 		s.keep(func() { _ = c.Close() })
 	}
@@ -100,7 +101,7 @@ func (s *strangers) idle(i int) error {
 
 // halfOpen connects, as far as the transport is concerned, and sends no Connect command.
 func (s *strangers) halfOpen(i int) error {
-	q, err := host.DialQueue(testContext(s.h.t), s.transport(i), uint16(i%2), 32, 1)
+	q, err := host.DialQueue(harness.Context(s.h.T), s.transport(i), uint16(i%2), 32, 1)
 	if err == nil {
 		s.keep(func() { _ = q.Close() })
 	}
@@ -109,11 +110,11 @@ func (s *strangers) halfOpen(i int) error {
 
 // refused sends a Connect command that is refused, and stays.
 func (s *strangers) refused(i int) error {
-	q, err := host.DialQueue(testContext(s.h.t), s.transport(i), 0, 32, 0)
+	q, err := host.DialQueue(harness.Context(s.h.T), s.transport(i), 0, 32, 0)
 	if err == nil {
 		o := s.v.hostOptions()
 		o.HostNQN += "0"
-		_, err = q.Do(testContext(s.h.t), host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
+		_, err = q.Do(harness.Context(s.h.T), host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
 		s.keep(func() { _ = q.Close() })
 	}
 	return err
@@ -123,7 +124,7 @@ func (s *strangers) refused(i int) error {
 func (s *strangers) discovery(i int) error {
 	o := s.v.hostOptions()
 	o.SubNQN, o.HostNQN, o.HostID = nvme.DiscoveryNQN, o.HostNQN[:40], [16]byte{1: byte(i)}
-	c, err := host.Dial(testContext(s.h.t), s.transport(i), o)
+	c, err := host.Dial(harness.Context(s.h.T), s.transport(i), o)
 	if err == nil {
 		s.keep(c.Close)
 	}
@@ -141,8 +142,8 @@ func (s *strangers) flood(n int, what func(i int) error) (taken int) {
 }
 
 // usage is what the transport of the variant counts.
-func (h *harness) usage(v variant) fabric.Usage {
-	return h.server.Transport(h.transport(v).Type()).Usage()
+func (h *env) usage(v variant) fabric.Usage {
+	return h.Server.Transport(h.transport(v).Type()).Usage()
 }
 
 // eachFlood runs fn on a harness with few connections for each transport, kind of stranger, and
@@ -165,7 +166,7 @@ func eachFlood(t *testing.T, fn func(t *testing.T, s *strangers, what func(i int
 					continue
 				}
 				t.Run(v.name+" "+k.name+" from "+from, func(t *testing.T) {
-					h := newHarness(t, options{
+					h := newEnv(t, options{
 						hosts: []string{hostNQN, hostNQN2},
 						tcp:   func(c *tcp.Config) { c.MaxConnections = 64 },
 						rdma:  func(c *rdma.Config) { c.MaxQueues = 64 },
@@ -190,33 +191,33 @@ func TestStrangersFill(t *testing.T) {
 			t.Fatalf("%d strangers have connected: nothing is tested", n)
 		}
 		for round := range 3 {
-			c, err := host.Connect(testContext(t), h.transport(s.v), s.v.hostOptions())
+			c, err := host.Connect(harness.Context(t), h.transport(s.v), s.v.hostOptions())
 			if err != nil {
-				t.Fatalf("round %d: %v\n%s", round, err, h.log)
+				t.Fatalf("round %d: %v\n%s", round, err, h.Log)
 			}
 			var queues []*host.Queue
 			for qid := range uint16(8) {
-				q, err := c.OpenQueue(testContext(t), qid+1, 32)
+				q, err := c.OpenQueue(harness.Context(t), qid+1, 32)
 				if err != nil {
-					t.Fatalf("round %d, queue %d: %v\n%s", round, qid+1, err, h.log)
+					t.Fatalf("round %d, queue %d: %v\n%s", round, qid+1, err, h.Log)
 				}
-				h.must(q.Flush(testContext(t), 1))
+				h.Must(q.Flush(harness.Context(t), 1))
 				queues = append(queues, q)
 			}
 			s.flood(20, what)
-			h.ping(c)
+			h.Ping(c)
 			for _, q := range queues {
-				h.must(q.Flush(testContext(t), 1))
-				h.must(q.Close())
+				h.Must(q.Flush(harness.Context(t), 1))
+				h.Must(q.Close())
 			}
 			c.Close()
 			a.checkBystander(t)
 		}
 		s.leave()
-		h.until("only the bystander is left", func() bool {
+		h.Until("only the bystander is left", func() bool {
 			u := h.usage(s.v)
 			return u.Connections == 2 && u.Unassociated == 0 && u.Discovery == 0 &&
-				len(h.target.Controllers()) == 1
+				len(h.Target.Controllers()) == 1
 		})
 	})
 }
@@ -228,18 +229,18 @@ func TestStrangersKeepComing(t *testing.T) {
 	eachFlood(t, func(t *testing.T, s *strangers, what func(i int) error) {
 		h := s.h
 		attempt := func() error {
-			c, err := host.Connect(testContext(t), h.transport(s.v), s.v.hostOptions())
+			c, err := host.Connect(harness.Context(t), h.transport(s.v), s.v.hostOptions())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			q, err := c.OpenQueue(testContext(t), 1, 32)
+			q, err := c.OpenQueue(harness.Context(t), 1, 32)
 			if err != nil {
 				return err
 			}
-			return errors.Join(q.Flush(testContext(t), 1), q.Close())
+			return errors.Join(q.Flush(harness.Context(t), 1), q.Close())
 		}
-		h.must(attempt())
+		h.Must(attempt())
 		s.flood(100, what)
 		var stop atomic.Bool
 		var wg sync.WaitGroup
@@ -260,7 +261,7 @@ func TestStrangersKeepComing(t *testing.T) {
 				err = attempt()
 			}
 			if err != nil {
-				t.Fatalf("round %d: %v\n%s", i, err, h.log)
+				t.Fatalf("round %d: %v\n%s", i, err, h.Log)
 			}
 		}
 	})

@@ -28,7 +28,7 @@ func TestTLSCost(t *testing.T) {
 	if _, err := fmt.Sscan(os.Getenv("NVMF_TLS_COST"), &rounds); err != nil {
 		t.Skip("set NVMF_TLS_COST to the number of rounds, in a quiet moment")
 	}
-	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+	h := newEnv(t, options{tcp: func(c *tcp.Config) {
 		requireTLS(c)
 		c.TLS = func(uint16) fabric.TLSPolicy { return fabric.TLSAllowed }
 	}})
@@ -38,7 +38,7 @@ func TestTLSCost(t *testing.T) {
 	var buf [2][]byte
 	for i, v := range []variant{variants[0], {tcp: host.TCP{PSK: tlsPSK(tlsKey)}}} {
 		c := h.connect(v, func(o *host.Options) { o.HostID[1] = byte(i) })
-		queues[i], buf[i] = h.open(c, 1, 33), h.buffer(c, 32*128<<10)
+		queues[i], buf[i] = h.Open(c, 1, 33), h.Buffer(c, 32*128<<10)
 	}
 	for _, size := range []int{4 << 10, 128 << 10} {
 		n := 1 << 30 / size
@@ -54,7 +54,7 @@ func TestTLSCost(t *testing.T) {
 			var took, used [2]float64
 			for i, q := range queues {
 				before, start := targetTime(t), time.Now()
-				h.must(pipeline(q, n, func(op *host.Op, k int) {
+				h.Must(pipeline(q, n, func(op *host.Op, k int) {
 					op.Read(1, uint64(k%256*size/512), uint32(size/512), buf[i][k%32*size:][:size])
 				}))
 				took[i] = time.Since(start).Seconds() * 1e6 / float64(n)

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // shake completes a handshake with the target.
@@ -50,13 +51,13 @@ func shake(t *testing.T, c net.Conn) {
 func TestTLSHostile(t *testing.T) {
 	needTLS(t)
 	const limit = 2 * time.Second
-	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+	h := newEnv(t, options{tcp: func(c *tcp.Config) {
 		requireTLS(c)
 		c.ICReqTimeout = limit
 	}})
 	hello := recordHello(t, h)
 	v := variant{tcp: host.TCP{PSK: tlsPSK(tlsKey)}}
-	q := h.open(h.connect(v), 1, 9)
+	q := h.Open(h.connect(v), 1, 9)
 	after := func(b ...byte) func(c net.Conn) {
 		return func(c net.Conn) {
 			shake(t, c)
@@ -99,7 +100,7 @@ func TestTLSHostile(t *testing.T) {
 		{"a record that is too long", after(23, 3, 3, 0xFF, 0xFF), "TLS: a record of 65535", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c, err := net.Dial("tcp", h.addrs[nvme.TransportTCP].String())
+			c, err := net.Dial("tcp", h.Addr(nvme.TransportTCP).String())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,10 +114,10 @@ func TestTLSHostile(t *testing.T) {
 			if tc.last != nil && !bytes.Equal(got, tc.last) {
 				t.Errorf("the peer got % x instead of % x", got, tc.last)
 			}
-			h.until("the log says "+tc.log, func() bool {
-				return strings.Contains(h.log.String(), tc.log)
+			h.Until("the log says "+tc.log, func() bool {
+				return strings.Contains(h.Log.String(), tc.log)
 			})
-			h.must(q.Write(testContext(t), 1, 0, 1, make([]byte, 512), 0))
+			h.Must(q.Write(harness.Context(t), 1, 0, 1, make([]byte, 512), 0))
 		})
 	}
 }

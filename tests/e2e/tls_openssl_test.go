@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // opensslPeer is a command of OpenSSL with a connection whose plain text is that of its pipes.
@@ -30,7 +31,7 @@ type opensslPeer struct {
 // startOpenSSL runs s_client or s_server with a PSK. They take one for SHA-256 only.
 func startOpenSSL(t *testing.T, psk *auth.TLSPSK, args ...string) *opensslPeer {
 	t.Helper()
-	c := exec.CommandContext(testContext(t), "openssl", append(args, "-psk",
+	c := exec.CommandContext(harness.Context(t), "openssl", append(args, "-psk",
 		hex.EncodeToString(psk.Secret), "-psk_identity", psk.Identity, "-tls1_3",
 		"-ciphersuites", "TLS_AES_128_GCM_SHA256")...)
 	p := &opensslPeer{}
@@ -80,7 +81,7 @@ func needOpenSSL(t *testing.T) (key *auth.TLSKey, psk *auth.TLSPSK) {
 // ICReq and its Connect command.
 func TestTLSOpenSSLClient(t *testing.T) {
 	key, psk := needOpenSSL(t)
-	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+	h := newEnv(t, options{tcp: func(c *tcp.Config) {
 		requireTLS(c)
 		c.PSKs = func([]byte) []auth.TLSPSK {
 			p, _ := key.PSKs(hostNQN, subNQN)
@@ -88,9 +89,9 @@ func TestTLSOpenSSLClient(t *testing.T) {
 		}
 	}})
 	client := startOpenSSL(t, psk, "s_client", "-quiet", "-connect",
-		h.addrs[nvme.TransportTCP].String())
+		h.Addr(nvme.TransportTCP).String())
 	_, err := client.in.Write(greeting())
-	h.must(err)
+	h.Must(err)
 	var resp pdu.ICResp
 	client.read(t, resp[:])
 	if f := resp.Check(); !f.OK() || resp.Header().Type() != pdu.TypeICResp {
@@ -98,7 +99,7 @@ func TestTLSOpenSSLClient(t *testing.T) {
 	}
 	capsule, _ := connectCapsule(true)
 	_, err = client.in.Write(capsule)
-	h.must(err)
+	h.Must(err)
 	var connected pdu.CapsuleResp
 	client.read(t, connected[:])
 	if st := connected.CQE().Status(); !st.OK() ||
@@ -111,13 +112,13 @@ func TestTLSOpenSSLClient(t *testing.T) {
 // takes the answer.
 func TestTLSOpenSSLServer(t *testing.T) {
 	_, psk := needOpenSSL(t)
-	h := newHarness(t, options{})
+	h := newEnv(t, options{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	h.must(err)
+	h.Must(err)
 	addr := l.Addr().String()
-	h.must(l.Close())
+	h.Must(l.Close())
 	server := startOpenSSL(t, psk, "s_server", "-quiet", "-accept", addr, "-nocert")
-	h.until("s_server listens", func() bool {
+	h.Until("s_server listens", func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			_ = c.Close()
@@ -125,7 +126,7 @@ func TestTLSOpenSSLServer(t *testing.T) {
 		return err == nil
 	})
 	connected := make(chan error, 1)
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(harness.Context(t))
 	defer cancel()
 	go func() {
 		q, err := host.DialQueue(ctx, host.TCP{
@@ -145,7 +146,7 @@ func TestTLSOpenSSLServer(t *testing.T) {
 	var resp pdu.ICResp
 	resp.Set(&pdu.Params{MaxH2CData: 4096})
 	_, err = server.in.Write(resp[:])
-	h.must(err)
+	h.Must(err)
 	if err := <-connected; err != nil {
 		t.Errorf("the host: %v", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // needTLS skips a test where TLS is not built in.
@@ -82,7 +83,7 @@ func policyTLS(p fabric.TLSPolicy) func(*tcp.Config) {
 // TestTLSKeyRemoved: a handshake is of no use once the key it was made with does not count.
 func TestTLSKeyRemoved(t *testing.T) {
 	needTLS(t)
-	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+	h := newEnv(t, options{tcp: func(c *tcp.Config) {
 		requireTLS(c)
 		c.KeyCounts = func(nqn string, k *auth.TLSKey) bool {
 			if nqn != hostNQN || !k.Equal(tlsKey) {
@@ -97,7 +98,7 @@ func TestTLSKeyRemoved(t *testing.T) {
 	if !errors.As(err, &st) || st.Code() != nvme.ConnectInvalidParameters {
 		t.Errorf("the host is told: %v", err)
 	}
-	if !strings.Contains(h.log.String(), "has changed since the TLS handshake") {
+	if !strings.Contains(h.Log.String(), "has changed since the TLS handshake") {
 		t.Error("the log does not say why")
 	}
 }
@@ -141,7 +142,7 @@ func TestTLSPolicies(t *testing.T) {
 		}, "the PSK of TLS is for another subsystem"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			h := newHarness(t, options{tcp: policyTLS(tc.policy)})
+			h := newEnv(t, options{tcp: policyTLS(tc.policy)})
 			v := variant{tcp: host.TCP{PSK: tc.psk}}
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
@@ -153,18 +154,18 @@ func TestTLSPolicies(t *testing.T) {
 				t.Errorf("connected: %v", err)
 			}
 			if tc.log != "" {
-				h.until("the log says why", func() bool {
-					return strings.Contains(h.log.String(), tc.log)
+				h.Until("the log says why", func() bool {
+					return strings.Contains(h.Log.String(), tc.log)
 				})
 			}
 			cipher := "cipher=TLS_AES_128_GCM_SHA256"
 			if tc.name == "SHA-384" {
 				cipher = "cipher=TLS_AES_256_GCM_SHA384"
 			}
-			if tc.log == "" && tc.psk != nil && !strings.Contains(h.log.String(), cipher) {
+			if tc.log == "" && tc.psk != nil && !strings.Contains(h.Log.String(), cipher) {
 				t.Errorf("the log does not say %q", cipher)
 			}
-			if tc.name == "compat" && !strings.Contains(h.log.String(), "labels=compat") {
+			if tc.name == "compat" && !strings.Contains(h.Log.String(), "labels=compat") {
 				t.Error("the log does not say which labels the host uses")
 			}
 		})
@@ -180,7 +181,7 @@ func TestTLSFlood(t *testing.T) {
 	if full() {
 		n, limit = 10_000, tcp.DefaultMaxConnections
 	}
-	h := newHarness(t, options{tcp: func(c *tcp.Config) {
+	h := newEnv(t, options{tcp: func(c *tcp.Config) {
 		requireTLS(c)
 		c.MaxConnections = limit
 	}})
@@ -189,7 +190,7 @@ func TestTLSFlood(t *testing.T) {
 		t.Helper()
 		v.tcp.Source = netip.MustParseAddr(source)
 		start := time.Now()
-		c, err := host.Connect(testContext(t), h.transport(v), v.hostOptions())
+		c, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions())
 		d := time.Since(start)
 		t.Logf("%s: %v", who, d)
 		if err != nil || d > 2*time.Second {
@@ -205,7 +206,7 @@ func TestTLSFlood(t *testing.T) {
 	for i := range n {
 		open.Go(func() {
 			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(i>>8), byte(i))}}
-			c, err := d.Dial("tcp", h.addrs[nvme.TransportTCP].String())
+			c, err := d.Dial("tcp", h.Addr(nvme.TransportTCP).String())
 			if err != nil {
 				return
 			}
@@ -222,10 +223,10 @@ func TestTLSFlood(t *testing.T) {
 }
 
 // recordHello returns the ClientHello of a host.
-func recordHello(t *testing.T, h *harness) []byte {
+func recordHello(t *testing.T, h *env) []byte {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	h.must(err)
+	h.Must(err)
 	defer l.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -235,11 +236,11 @@ func recordHello(t *testing.T, h *harness) []byte {
 		}, 0, 32, 0)
 	}()
 	c, err := l.Accept()
-	h.must(err)
+	h.Must(err)
 	defer c.Close()
 	b := make([]byte, 4<<10)
 	n, err := c.Read(b)
-	h.must(err)
+	h.Must(err)
 	if n < 5 || n != 5+int(binary.BigEndian.Uint16(b[3:])) {
 		t.Fatalf("no ClientHello: % x", b[:n])
 	}

@@ -44,7 +44,7 @@ var variants = []variant{
 // plain is one variant per transport, for tests that do not depend on digests and keys.
 var plain = []variant{variants[0], variants[3]}
 
-type testBody func(t *testing.T, h *harness, v variant)
+type testBody func(t *testing.T, h *env, v variant)
 
 // eachVariant runs fn on a harness for each variant. change alters the options.
 func eachVariant(t *testing.T, change func(*options), fn testBody) {
@@ -66,17 +66,17 @@ func runVariants(t *testing.T, list []variant, change func(*options), fn testBod
 			if change != nil {
 				change(&o)
 			}
-			fn(t, newHarness(t, o), v)
+			fn(t, newEnv(t, o), v)
 		})
 	}
 }
 
-func (h *harness) transport(v variant) host.Transport {
+func (h *env) transport(v variant) host.Transport {
 	if v.isRDMA {
-		v.rdma.Provider, v.rdma.Addr = h.fabric.Provider("host"), h.addrs[nvme.TransportRDMA]
+		v.rdma.Provider, v.rdma.Addr = h.Fabric.Provider("host"), h.Addr(nvme.TransportRDMA)
 		return v.rdma
 	}
-	v.tcp.Addr = h.addrs[nvme.TransportTCP]
+	v.tcp.Addr = h.Addr(nvme.TransportTCP)
 	return v.tcp
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -25,13 +26,13 @@ type wire struct {
 	p pdu.Params
 }
 
-func (h *harness) wire() *wire {
-	h.t.Helper()
-	c, err := net.Dial("tcp", h.addrs[nvme.TransportTCP].String())
-	h.must(err)
-	h.must(c.SetDeadline(time.Now().Add(timeout)))
-	h.t.Cleanup(func() { _ = c.Close() })
-	return &wire{c.(*net.TCPConn), h.t, pdu.Params{}}
+func (h *env) wire() *wire {
+	h.T.Helper()
+	c, err := net.Dial("tcp", h.Addr(nvme.TransportTCP).String())
+	h.Must(err)
+	h.Must(c.SetDeadline(time.Now().Add(testutil.Patience)))
+	h.T.Cleanup(func() { _ = c.Close() })
+	return &wire{c.(*net.TCPConn), h.T, pdu.Params{}}
 }
 
 // take receives a PDU of type want.
@@ -85,18 +86,18 @@ func connectCapsule(inCapsule bool) (capsule, data []byte) {
 }
 
 // wantLeft waits until only these numbers of controllers and queues are left.
-func (h *harness) wantLeft(controllers, queues int) {
-	h.t.Helper()
-	h.until(fmt.Sprintf("%d controllers and %d queues are left", controllers, queues), func() bool {
-		return len(h.target.Controllers()) == controllers && h.target.Sessions() == queues &&
-			h.server.Transport(nvme.TransportTCP).(*tcp.Transport).Usage().Connections == queues
+func (h *env) wantLeft(controllers, queues int) {
+	h.T.Helper()
+	h.Until(fmt.Sprintf("%d controllers and %d queues are left", controllers, queues), func() bool {
+		return len(h.Target.Controllers()) == controllers && h.Target.Sessions() == queues &&
+			h.Server.Transport(nvme.TransportTCP).(*tcp.Transport).Usage().Connections == queues
 	})
 }
 
 // TestConnectCutShort: a host that disconnects after any byte of ICReq and Connect leaves no
 // controller behind (CVE-2024-42152, P30).
 func TestConnectCutShort(t *testing.T) {
-	h := newHarness(t, options{})
+	h := newEnv(t, options{})
 	bystander := h.connect(plain[0])
 	capsule, _ := connectCapsule(true)
 	all := append(greeting(), capsule...)
@@ -104,17 +105,17 @@ func TestConnectCutShort(t *testing.T) {
 		w := h.wire()
 		w.write(all[:n])
 		if n%2 == 0 {
-			h.must(w.SetLinger(0)) // RST
+			h.Must(w.SetLinger(0)) // RST
 		}
-		h.must(w.Close())
+		h.Must(w.Close())
 	}
 	h.wantLeft(1, 1)
-	h.ping(bystander)
+	h.Ping(bystander)
 }
 
 // TestPortScanner: a peer that does not speak NVMe/TCP leaves no connection behind (P03).
 func TestPortScanner(t *testing.T) {
-	h := newHarness(t, options{
+	h := newEnv(t, options{
 		tcp: func(c *tcp.Config) { c.LingerTimeout = 200 * time.Millisecond },
 	})
 	bystander := h.connect(plain[0])
@@ -124,18 +125,18 @@ func TestPortScanner(t *testing.T) {
 		_, _ = rand.Read(b)
 		w.write(b)
 		if b[0]%2 == 0 {
-			h.must(w.Close())
+			h.Must(w.Close())
 		}
 	}
 	h.wantLeft(1, 1)
-	h.ping(bystander)
+	h.Ping(bystander)
 }
 
 // TestConnectDataByR2T: the data of Connect may be sent in answer to an R2T; a host that does not
 // send it is disconnected (F20).
 func TestConnectDataByR2T(t *testing.T) {
 	t.Parallel() // it mostly waits
-	h := newHarness(t, options{tcp: func(c *tcp.Config) { c.ConnectTimeout = 3 * time.Second }})
+	h := newEnv(t, options{tcp: func(c *tcp.Config) { c.ConnectTimeout = 3 * time.Second }})
 	capsule, data := connectCapsule(false)
 	connect := func() (*wire, uint16) {
 		w := h.wire()
@@ -166,11 +167,11 @@ func TestConnectDataByR2T(t *testing.T) {
 // TestHugeDescriptors: full queues of commands with descriptors of 4 GiB, or 16 MiB over RDMA, take
 // no memory (CVE-2026-80789, S07).
 func TestHugeDescriptors(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
 		var queues []*host.Queue
 		for qid := uint16(1); qid <= 4; qid++ {
-			queues = append(queues, h.open(c, qid, 128))
+			queues = append(queues, h.Open(c, qid, 128))
 		}
 		usage, heap := fmt.Sprint(mem.Usage()), heapInUse()
 		for _, q := range queues {
@@ -180,14 +181,14 @@ func TestHugeDescriptors(t *testing.T) {
 			done := make([]host.Completion, 128)
 			for got := 0; got < 127; {
 				n, err := q.Poll(done)
-				h.must(err)
+				h.Must(err)
 				for i := range done[:n] {
 					if st := done[i].Status().Code(); st != nvme.DataSGLLengthInvalid {
 						t.Fatal(done[i].Status())
 					}
 				}
 				if got += n; n == 0 {
-					h.must(q.Wait(time.Second))
+					h.Must(q.Wait(time.Second))
 				}
 			}
 		}

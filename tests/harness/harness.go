@@ -1,0 +1,274 @@
+// Package harness runs the server of internal/app in the process of a test: with a configuration as
+// text, on loopback TCP and on a fake RDMA fabric. It needs neither root nor hardware. Tests that
+// need a whole server share it:
+//
+//	h := harness.Start(t, harness.Options{
+//		Config: `
+//	listeners:
+//	  - {transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}
+//	  - {transport: rdma, address: 10.0.0.1, on_unavailable: fail}
+//	reactors: {count: 1, spin: 0s, memory: 64MiB}
+//	subsystems:
+//	  - nqn: nqn.2026-11.io.nvmf-target:test
+//	    allow_any_host: true
+//	    namespaces: [{nsid: 1, backend: ram, size: 64MiB}]
+//	`})
+//	c := h.Connect(h.TCP(), host.Options{HostNQN: hostNQN, SubNQN: subNQN})
+//	q := h.Open(c, 1, 32)
+//	h.Must(q.Write(harness.Context(t), 1, 0, 1, h.Buffer(c, 512), 0))
+//	h.Until("the host is counted", func() bool { return h.Target.Sessions() == 2 })
+//
+// At the end of the test the queues and the controllers are closed, in this order, and then the
+// server is stopped. The test fails if a reactor has failed, or if memory, sessions, controllers or
+// RDMA objects are left; a failed test shows the log of the server. What a test registers with
+// t.Cleanup before Start runs after that, and what it registers after Start runs before.
+package harness
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/ram"
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// The machines of the fake RDMA fabric, and their addresses. A test may add more.
+const (
+	TargetMachine = "target"
+	HostMachine   = "host"
+)
+
+var (
+	targetAddr = netip.MustParseAddr("10.0.0.1")
+	hostAddr   = netip.MustParseAddr("10.0.0.2")
+)
+
+// Options of a Harness. Only Config is required.
+type Options struct {
+	Config string               // the text of the configuration file
+	Change func(*config.Config) // sets what has no key
+	// Devices are those of the namespaces, by NSID, in place of what the configuration names. The
+	// server closes them. Without any the server opens what the configuration names.
+	Devices map[uint32]backend.Device
+	IWARP   bool              // the RDMA devices are iWARP, not RoCE
+	Verbs   verbstest.Options // of the fabric
+	// Fabric and Machine are where the target is, in place of a fabric of its own. Its machines are
+	// made and closed by the test.
+	Fabric  *verbstest.Fabric
+	Machine string
+	// App has the other options of the server: the socket, the file of the state, ... What it has of
+	// those above is replaced.
+	App app.Options
+}
+
+// Harness is a running server.
+type Harness struct {
+	T      *testing.T
+	Server *app.Server
+	Target *target.Target
+	Fabric *verbstest.Fabric
+	Log    *testutil.Log
+	// Stop stops the server and checks what is left. Further calls do nothing.
+	Stop func()
+
+	devices []backend.Device // of RAM
+}
+
+// Parse parses a configuration file with this text.
+func Parse(t testing.TB, text string) *config.Config {
+	t.Helper()
+	c, err := app.Parse("test.yaml", []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Start starts a server. The end of the test stops it.
+func Start(t *testing.T, o Options) *Harness {
+	t.Helper()
+	h := &Harness{T: t, Log: new(testutil.Log), Fabric: o.Fabric}
+	c := Parse(t, o.Config)
+	if o.Change != nil {
+		o.Change(c)
+	}
+	if own := h.Fabric == nil; own {
+		h.Fabric, o.Machine = newFabric(o), TargetMachine
+		t.Cleanup(h.closeFabric)
+	}
+	a := o.App
+	a.Config, a.Log, a.Verbs = c, h.Log.Logger(), h.Fabric.Provider(o.Machine)
+	a.Failed = func(err error) { t.Errorf("a reactor has failed: %v", err) }
+	if o.Devices != nil {
+		a.OpenDevice = func(n *config.Namespace) (backend.Device, error) {
+			return o.Devices[n.NSID], nil
+		}
+	}
+	h.Server = app.NewServer(a)
+	h.Stop = sync.OnceFunc(h.stop)
+	t.Cleanup(h.Stop)
+	h.Must(h.Server.Start())
+	// The server has a processor for each reactor, unless the test is about having fewer.
+	if n, err := strconv.Atoi(os.Getenv("GOMAXPROCS")); err == nil {
+		runtime.GOMAXPROCS(n)
+	}
+	h.Target = h.Server.Target()
+	return h
+}
+
+func newFabric(o Options) *verbstest.Fabric {
+	f, device := verbstest.New(o.Verbs), verbstest.RoCE
+	if o.IWARP {
+		device = verbstest.IWARP
+	}
+	f.AddHost(TargetMachine, device("dev0", targetAddr))
+	f.AddHost(HostMachine, device("dev0", hostAddr))
+	return f
+}
+
+func (h *Harness) closeFabric() {
+	h.Fabric.Close()
+	for _, machine := range []string{TargetMachine, HostMachine} {
+		if live := h.Fabric.Live(machine); live != (verbstest.Counts{}) {
+			h.T.Errorf("RDMA objects of the %s are left: %+v", machine, live)
+		}
+	}
+}
+
+func (h *Harness) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
+	defer cancel()
+	// The arenas report memory that was not freed.
+	if err := h.Server.Stop(ctx); err != nil {
+		h.T.Errorf("stop: %v", err)
+	}
+	if h.Target != nil {
+		if n := h.Target.Sessions(); n != 0 {
+			h.T.Errorf("%d sessions are left", n)
+		}
+		if c := h.Target.Controllers(); len(c) > 0 {
+			h.T.Errorf("controllers are left: %+v", c)
+		}
+	}
+	for _, d := range h.devices {
+		if err := d.Close(); err != nil {
+			h.T.Error(err)
+		}
+	}
+	if h.T.Failed() {
+		h.T.Logf("log of the target:\n%s", h.Log)
+	}
+}
+
+// Must fails the test if err is not nil.
+func (h *Harness) Must(err error) {
+	h.T.Helper()
+	if err != nil {
+		h.T.Fatal(err)
+	}
+}
+
+// Until waits until cond returns true; what is the event.
+func (h *Harness) Until(what string, cond func() bool) {
+	h.T.Helper()
+	testutil.Until(h.T, what, cond)
+}
+
+// Addr returns the address of the first listener of a transport.
+func (h *Harness) Addr(transport nvme.TransportType) netip.AddrPort {
+	h.T.Helper()
+	for _, a := range h.Server.Addrs() {
+		if a.Transport == transport {
+			return a.AddrPort
+		}
+	}
+	h.T.Fatalf("no listener of %v", transport)
+	panic("unreachable")
+}
+
+// TCP connects hosts to the first TCP listener.
+func (h *Harness) TCP() host.TCP { return host.TCP{Addr: h.Addr(nvme.TransportTCP)} }
+
+// RDMA connects hosts from HostMachine to the first RDMA listener.
+func (h *Harness) RDMA() host.RDMA {
+	return host.RDMA{Provider: h.Provider(HostMachine), Addr: h.Addr(nvme.TransportRDMA)}
+}
+
+// Provider returns the verbs of a machine.
+func (h *Harness) Provider(machine string) verbs.Provider { return h.Fabric.Provider(machine) }
+
+// Connect connects and enables a controller. It is closed before the server is stopped.
+func (h *Harness) Connect(t host.Transport, o host.Options) *host.Controller {
+	h.T.Helper()
+	c, err := host.Connect(Context(h.T), t, o)
+	h.Must(err)
+	h.T.Cleanup(c.Close)
+	return c
+}
+
+// Open opens an I/O queue. It is closed before its controller.
+func (h *Harness) Open(c *host.Controller, qid uint16, size int) *host.Queue {
+	h.T.Helper()
+	q, err := c.OpenQueue(Context(h.T), qid, size)
+	h.Must(err)
+	h.T.Cleanup(func() {
+		if err := q.Close(); err != nil {
+			h.T.Errorf("close queue %d: %v", qid, err)
+		}
+	})
+	return q
+}
+
+// Ping waits until the controller has processed everything sent before.
+func (h *Harness) Ping(c *host.Controller) {
+	h.T.Helper()
+	_, err := c.GetFeature(Context(h.T), nvme.FeatureNumberOfQueues)
+	h.Must(err)
+}
+
+// Buffer returns memory for the data of commands.
+func (h *Harness) Buffer(c *host.Controller, n int) []byte {
+	h.T.Helper()
+	b, err := c.Map(n)
+	h.Must(err)
+	return b
+}
+
+// RAM opens a RAM device that is closed after the server, for a namespace that the test adds.
+func (h *Harness) RAM(size int64, blockSize int) backend.Device {
+	h.T.Helper()
+	d := OpenRAM(h.T, size, blockSize)
+	h.devices = append(h.devices, d)
+	return d
+}
+
+// OpenRAM opens a RAM device.
+func OpenRAM(t testing.TB, size int64, blockSize int) backend.Device {
+	t.Helper()
+	d, err := ram.Open(ram.Config{Size: size, BlockSize: blockSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Context returns a context that ends with the test, or after testutil.Patience.
+func Context(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
+	t.Cleanup(cancel)
+	return ctx
+}
