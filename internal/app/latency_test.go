@@ -81,7 +81,8 @@ control: {socket: `+socket+`}
 			if testutil.Soaking() && l.Dominant != dominant {
 				t.Errorf("%s: stage %s is not the slowest: %+v", what, dominant, l)
 			}
-			if l.Operation != []string{"read", "write"}[i] || shares[l.Dominant] < slices.Max(slices.Collect(maps.Values(shares))) ||
+			largest := slices.Max(slices.Collect(maps.Values(shares)))
+			if l.Operation != []string{"read", "write"}[i] || shares[l.Dominant] < largest ||
 				l.Host != hostOptions("").HostNQN || l.Bytes != n*4096 || l.Errors != 0 ||
 				counted != l.IOs || sum < 0.99 || sum > 1.01 || l.Total.MaxSeconds < 0.005 ||
 				l.Total.MaxSeconds > testTimeout.Seconds() {

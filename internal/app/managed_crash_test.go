@@ -20,6 +20,7 @@ import (
 // has then is the configuration before the operation or after it. If the step fails instead, all
 // is as before, on disk and in the target.
 func TestManagedCrash(t *testing.T) {
+	t.Parallel()
 	o := newOrchestrated(t)
 	sub, other := control.Object{Subsystem: volumeNQN}, control.Object{Subsystem: testNQN}
 	ns := control.Object{Subsystem: volumeNQN, NSID: 1}
@@ -119,6 +120,7 @@ func (o *orchestrated) load() config.Settings {
 // TestManagedKill kills a target while a client makes one request after another. What the directory
 // has then is what the client was told, or that and the request that was not answered.
 func TestManagedKill(t *testing.T) {
+	t.Parallel()
 	o := newOrchestrated(t)
 	o.stop()
 	volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume("a"))

@@ -21,6 +21,7 @@ import (
 // TestManagedTogether: many clients, each of which creates a subsystem of its own, and all of which
 // create the same one.
 func TestManagedTogether(t *testing.T) {
+	t.Parallel()
 	o := newOrchestrated(t)
 	clients := 12
 	if testutil.Soaking() {
@@ -64,6 +65,7 @@ func TestManagedTogether(t *testing.T) {
 // TestManagedModel makes random operations and compares what is served with a model, now and then
 // after a restart. NVMF_MANAGED_OPERATIONS says how many.
 func TestManagedModel(t *testing.T) {
+	t.Parallel()
 	o := newOrchestrated(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -249,5 +249,6 @@ func promtool(t *testing.T) (run func(args ...string)) {
 
 // TestAlerts: promtool runs the unit tests of the alerts.
 func TestAlerts(t *testing.T) {
+	t.Parallel()
 	promtool(t)("test", "rules", strings.Replace(rulesFile, ".rules.", ".rules_test.", 1))
 }

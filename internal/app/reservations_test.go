@@ -57,6 +57,7 @@ type crash struct{}
 // durable until then: afterwards the namespace has its old reservations or the new ones, and the
 // new ones if Save had returned; others are not touched.
 func TestReservationsCrash(t *testing.T) {
+	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 1))
 	rounds := 100
 	if testutil.Soaking() {

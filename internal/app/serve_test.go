@@ -98,6 +98,7 @@ func TestReachable(t *testing.T) {
 // Every broken configuration is refused with the messages in the file beside it. The schema finds
 // each error, other than those that are beyond one.
 func TestBrokenFiles(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("../../config/testdata/broken/*.yaml")
 	if err != nil || len(files) < 10 {
 		t.Fatalf("%d broken files, %v: want at least ten", len(files), err)
