@@ -46,8 +46,9 @@ run() {
   local name=$1 limit=$2 script=$3 begin=$SECONDS watchdog; shift 3
   watch "$name" "$limit" & watchdog=$!
   echo "$watchdog" >"$LAB_PIDS"
+  debian=$(printf '%s\n' "$@" | sed -n 's/^DEBIAN_ROOT=//p')
   env "$@" bash "$script"; rc=$?
-  if [ -n "$LAB_STATE" ] && { [ $rc = 0 ] || [ $rc = 77 ]; }; then unchanged || rc=1; fi
+  case $rc-$LAB_STATE-$debian in 0-/*- | 77-/*-) unchanged || rc=1 ;; esac
   # shellcheck disable=SC2046  # its sleep
   kill $watchdog $(pgrep -P $watchdog); wait $watchdog 2>/dev/null
   [ $rc = 0 ] || [ $rc = 77 ] || failed
@@ -76,15 +77,17 @@ watch() {
 failed() {
   echo "lab: the last lines of the kernel's log since the set-up:"
   dmesg | sed '0,/lab: mark/d' | tail -n 40
-  echo "lab: versions: Linux $(uname -r), $(dpkg-query -Wf '${Package} ${Version}, ' nvme-cli fio \
-    rdma-core 'libssl3*' openssl ktls-utils 2>/dev/null)" \
-    "${DEBIAN_ROOT:+$(dpkg-query --admindir="$DEBIAN_ROOT/var/lib/dpkg" -Wf '${Package} ${Version}, ' \
-      nvme-cli ktls-utils 2>/dev/null)}"
+  echo "lab: versions: Linux $(uname -r); $(versions "")" \
+    "${debian:+in the root directory of Debian 13: $(versions "$debian")}"
+}
+versions() { # ROOT: of packages; those of the machine, or of another root directory
+  dpkg-query --admindir="$1/var/lib/dpkg" -Wf '${Package} ${Version}; ' nvme-cli fio rdma-core \
+    'libssl3*' openssl ktls-utils 2>/dev/null
 }
 # unchanged: the kernel has what it had before the scenario, and has reported no fault.
 unchanged() {
   local text
-  text=$(none differs) && text=$(faults) && [ -z "$text" ] && return
+  text=$(state_none differs) && text=$(faults) && [ -z "$text" ] && return
   echo "FAIL: the scenario leaves behind (>), or has removed (<):"; echo "$text"
   return 1
 }
@@ -102,7 +105,7 @@ ended() { # NAME CODE SECONDS
 }
 off() { sync; echo o >/proc/sysrq-trigger; sleep 5; }
 
-LAB_PIDS=/dev/shm/lab-pids LAB_STATE=''
+LAB_PIDS=/dev/shm/lab-pids LAB_STATE='' debian=''
 : >/run/out/began
 if [ ! -e /run/out/list ]; then
   run "$LAB_SCRIPT" "$LAB_LIMIT" "$LAB_SCRIPT"
@@ -111,7 +114,8 @@ if [ ! -e /run/out/list ]; then
   off
 fi
 # Scenarios one after another, each line NAME LIMIT SCRIPT [NAME=VALUE...]. After one that has
-# failed the kernel may be in any state. Memory of disks that the kernel does not free ends a boot, too.
+# failed the kernel may be in any state. A boot also ends when too little memory is free: not every
+# kernel frees that of disks in memory.
 . "$LAB_DIR/lib-check.sh"; . "$LAB_DIR/lib-state.sh"
 export LAB_PIDS LAB_STATE=/dev/shm/lab-state
 : >$LAB_PIDS
@@ -127,7 +131,8 @@ while read -r name limit script settings; do
   [ $rc = 0 ] || [ $rc = 77 ] || break
   find /tmp /run -mindepth 1 -xdev ! -path /run/out ! -path /run/host ! -path /run/cpuinfo \
     ! -path /run/netns -delete 2>/dev/null
-  free=$(awk '/^MemAvailable/{a = $2} /^MemTotal/{t = $2} END {print int(100 * a / t)}' /proc/meminfo)
+  free=$(awk '{v[$1] = $2} END {print int(100 * v["MemAvailable:"] / v["MemTotal:"])}' \
+    /proc/meminfo)
   [ "$free" -ge 50 ] || { echo "lab: only $free % of the memory are free"; break; }
 done </run/out/list
 off

@@ -157,7 +157,8 @@ func changes() (base string, changed map[string]bool) {
 	for _, args := range []string{
 		"merge-base HEAD origin/main", "rev-list -n 1 --before=1.day HEAD",
 	} {
-		if out := git(args); commit == "" && len(out) > 0 && !slices.Equal(out, git("rev-parse HEAD")) {
+		out := git(args)
+		if commit == "" && len(out) > 0 && !slices.Equal(out, git("rev-parse HEAD")) {
 			commit = out[0]
 		}
 	}
@@ -346,7 +347,8 @@ func report(t *testing.T, j job, code int, seconds float64, log string) {
 		if code == exitTimeout {
 			why = fmt.Sprintf("not done after %.0f s", seconds)
 		}
-		t.Fatalf("%s: %s\nThe end of its log:\n%s\nThe whole log:\n%s", j.name(), why, end(log), log)
+		t.Fatalf("%s: %s\nThe end of its log:\n%s\nThe whole log:\n%s", j.name(), why, end(log),
+			log)
 	})
 }
 

@@ -198,6 +198,11 @@ settle() {
   done
   check_files
 }
+# disconnect_all: from all subsystems, also those that are gone.
+disconnect_all() {
+  nvme disconnect-all >/dev/null || fail "nvme disconnect-all: exit code $?"
+  wait_for 20 eval '[ -z "$(ls /sys/class/nvme)" ]'
+}
 gone() { NQN=$LIVE$1 no_controllers; } # SUBSYSTEM
 check_files() {
   local name path read

@@ -21,14 +21,15 @@ state_kernel() {
     /proc/sys/net/ipv4/conf/{all,default,lo}/{accept_local,rp_filter} \
     /sys/module/nvme_core/parameters/*
 }
-# state_network [PREFIX-COMMAND]: queueing disciplines and tables of nftables.
+# state_network: queueing disciplines and tables of nftables.
 state_network() {
-  "$@" tc qdisc show | sed -nE '/ noqueue /!s/^qdisc ([a-z_]+) .* dev ([a-z0-9]+).*/qdisc \1 of \2/p'
-  "$@" nft list tables 2>/dev/null | sed 's/^/nftables /'
+  tc qdisc show | sed -nE '/ noqueue /!s/^qdisc ([a-z_]+) .* dev ([a-z0-9]+).*/qdisc \1 of \2/p'
+  nft list tables 2>/dev/null | sed 's/^/nftables /'
 }
 # state_processes [PID...]: processes other than those of the kernel, of init.sh, and these.
 state_processes() {
-  local mine=" 1 2 $* $(cat "$LAB_PIDS") " p=$BASHPID pid parent line
+  local mine p=$BASHPID pid parent line
+  mine=" 1 2 $* $(cat "$LAB_PIDS") "
   while [ "$p" -gt 1 ]; do
     mine+="$p "; read -r line <"/proc/$p/stat"; read -r _ p _ <<<"${line##*) }"
   done
@@ -36,7 +37,8 @@ state_processes() {
     pid=${p##*/}
     { read -r line <"$p/stat"; } 2>/dev/null || continue
     read -r line parent _ <<<"${line##*) }"
-    [[ $line = [!ZX] && $mine != *" $pid "* && " 2 $(cat "$LAB_PIDS") " != *" $parent "* ]] || continue
+    [[ $line = [!ZX] && $mine != *" $pid "* ]] || continue
+    [[ " 2 $(cat "$LAB_PIDS") " != *" $parent "* ]] || continue
     line=$(tr '\0' ' ' 2>/dev/null <"$p/cmdline" | cut -c1-160)
     [ -z "$line" ] || echo "process $line"
   done
@@ -49,9 +51,9 @@ state_rdma() {
       sed "s/^/RDMA $kind: /"
   done
 }
-# none COMMAND...: COMMAND prints nothing; at the latest after half a minute, because the kernel
-# removes some things later. Otherwise it prints what the command still does.
-none() {
+# state_none COMMAND...: waits until COMMAND prints nothing, for half a minute at most, because the
+# kernel removes some things later. Then it fails, and prints what COMMAND still prints.
+state_none() {
   local end=$((SECONDS + 30)) out
   while out=$("$@") && [ -n "$out" ]; do
     [ $SECONDS -lt $end ] || { printf '%s\n' "$out"; return 1; }
@@ -59,17 +61,17 @@ none() {
   done
 }
 
-# lab_down, at the end of a scenario: removes what lab_up, target_start, disk_up and the functions for disks have made, and
+# lab_down removes what lab_up, target_start, disk_up and the functions for disks have made, and
 # fails if the scenario has left something else, or something that is still in use.
 lab_down() {
   local left='' part d
   set +e; trap - ERR
-  for d in controllers_left network_left; do part=$(none $d) || left+=$part$'\n'; done
+  for d in state_controllers state_networks; do part=$(state_none $d) || left+=$part$'\n'; done
   if [ -n "$TPID" ] && [ -e "/proc/$TPID" ] && ! ours_ended; then ours_stop; fi
-  [ -z "$NOTIFY_PID" ] || { kill "$NOTIFY_PID"; wait "$NOTIFY_PID"; } 2>/dev/null
-  part=$(none state_processes $$ $PPID) || left+=$part$'\n'
-  nvmet_remove
-  part=$(none state_rdma) || left+=$part$'\n'
+  if [ -n "$NOTIFY_PID" ]; then kill "$NOTIFY_PID"; wait "$NOTIFY_PID"; fi 2>/dev/null
+  part=$(state_none state_processes $$ $PPID) || left+=$part$'\n'
+  state_nvmet_down
+  part=$(state_none state_rdma) || left+=$part$'\n'
   [ -z "$left" ] || fail "the scenario leaves behind:"$'\n'"$left"
   for d in /sys/class/infiniband/*; do
     [ ! -e "$d" ] || rdma link del "${d##*/}" 2>/dev/null || on_target rdma link del "${d##*/}"
@@ -78,29 +80,29 @@ lab_down() {
   ip link del veth1 2>/dev/null
   ip link del veth0 2>/dev/null
   [ ! -e /run/netns/target ] || ip netns del target
-  disks_down
+  state_disks_down
 }
-controllers_left() { state_kernel | grep '^NVMe'; }
-network_left() {
+state_controllers() { state_kernel | grep '^NVMe'; }
+state_networks() {
   state_network
   [ ! -e /run/netns/target ] || on_target bash -c "$(declare -f state_network); state_network"
 }
-disks_down() {
+state_disks_down() {
   local at d i
-  for at in $(tac /proc/mounts | cut -d ' ' -f 2); do
-    grep -qxF "mount $at" "$LAB_STATE" || umount "$at"
-  done
-  for i in 1 2 3; do # some lie on others
-    dmsetup remove_all 2>/dev/null
+  for i in 1 2 3 4; do # one lies on another
+    for at in $(tac /proc/mounts | cut -d ' ' -f 2); do
+      grep -qxF "mount $at" "$LAB_STATE" || umount "$at"
+    done
+    dmsetup remove_all
     losetup -D
-  done
+  done >/dev/null 2>&1
   for d in /sys/kernel/config/nullb/*/; do
     [ ! -e "$d/power" ] || { echo 0 >"$d/power"; rmdir "$d"; }
   done
   # Their memory is free again, where the kernel's driver can do that.
   for d in /dev/ram0 /dev/ram1; do blkdiscard -f $d 2>/dev/null; done
 }
-nvmet_remove() {
+state_nvmet_down() {
   local cfg=/sys/kernel/config/nvmet d
   rm -f $cfg/ports/*/subsystems/* $cfg/subsystems/*/allowed_hosts/* 2>/dev/null
   for d in $cfg/ports/*/ana_groups/*/ $cfg/ports/*/ $cfg/subsystems/*/namespaces/*/ \

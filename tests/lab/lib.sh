@@ -10,7 +10,8 @@
 #   SMOKE       with SAMPLE: run as little as shows that it works at all
 set -euE
 trap 'echo "FAIL: exit code $? of: $BASH_COMMAND (${BASH_SOURCE[0]##*/}:$LINENO)" >&2' ERR
-: "${TRANSPORT:=rxe}" "${TARGET:=ours}" "${TARGET_BIN:=}" "${SAMPLE:=}" "${SMOKE:=}" "${LAB_DIR:?}" "${LAB_VM:?}"
+: "${TRANSPORT:=rxe}" "${TARGET:=ours}" "${TARGET_BIN:=}" "${SAMPLE:=}" "${SMOKE:=}"
+: "${LAB_DIR:?}" "${LAB_VM:?}"
 NQN=nqn.2026-11.io.nvmf-target:disk0
 HOSTID=12345678-0000-4000-8000-00000000000a
 HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:$HOSTID
@@ -51,7 +52,7 @@ sample() {
   fi
 }
 # sized SMOKE SAMPLE FULL: prints the size of what runs.
-sized() { if [ -n "$SMOKE" ]; then echo "$1"; elif [ -n "$SAMPLE" ]; then echo "$2"; else echo "$3"; fi; }
+sized() { if measuring; then echo "$3"; elif [ -z "$SMOKE" ]; then echo "$2"; else echo "$1"; fi; }
 # measuring reports whether durations and rates count: in full only, where nothing else runs.
 measuring() { [ -z "$SAMPLE$SMOKE" ]; }
 # copy_function FUNCTION NAME: copies a function, so that it can be redefined and still be called.
@@ -132,8 +133,8 @@ dm() {
 dm_table() { dmsetup suspend --noflush "$1"; dmsetup load "$1" --table "$2"; dmsetup resume "$1"; }
 dm_block() { dmsetup info -c --noheadings -o blkdevname "$1"; } # NAME: prints dm-N
 
-# lab_teardown runs at the end of every scenario, whatever its result. Where others follow in the same
-# kernel, nothing of this one may be left.
+# lab_teardown runs at the end of every scenario, whatever its result. Where others follow in the
+# same kernel, nothing of this one may be left.
 lab_teardown() {
   local rc=$?
   trap - EXIT

@@ -1,5 +1,6 @@
 #!/bin/bash
-# run.sh SCENARIO [VARIANT] [NAME=VALUE...]: runs one scenario of scenarios/ in the user-mode kernel.
+# run.sh SCENARIO [VARIANT] [NAME=VALUE...]: runs one scenario of scenarios/ in the user-mode
+# kernel.
 # run.sh SCENARIO/VARIANT... [NAME=VALUE...]: several, one after another in the same kernel, which
 # has to be the same state after each; after one that fails the rest run in a new kernel. They need
 # the same CPUs and parameter. The head of a scenario has:
@@ -16,13 +17,12 @@
 #   # alone: REASON           in full, nothing else may run beside it
 # TARGET_BIN=FILE names the target's binary; TARGET=nvmet runs the kernel's target instead. SAMPLE=N
 # has scenarios with long matrices run a sample of them, chosen by the seed N, and compare no
-# durations or rates with bounds; SMOKE=1 besides is the shortest form. $NVMF_LAB_OUT keeps the files
-# that the scenario writes.
+# durations or rates with bounds; SMOKE=1 besides is the shortest form. $NVMF_LAB_OUT keeps the
+# files that the scenario writes.
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 scenarios=$(cd "$lab/scenarios" && echo *.sh)
-usage="usage: run.sh SCENARIO [VARIANT] [NAME=VALUE...]; scenarios: $scenarios"
-[ $# -ge 1 ] || die "$usage"
+[ $# -ge 1 ] || die "usage: run.sh SCENARIO [VARIANT] [NAME=VALUE...]; scenarios: $scenarios"
 head_value() { sed -n "s/^# $1: *//p" "$script" | head -n1; }
 find_script() { # SCENARIO
   script=$lab/scenarios/${1%.sh}.sh
@@ -59,6 +59,7 @@ for run in "${runs[@]}"; do
   if [ -n "$debian" ]; then
     # shellcheck disable=SC2086  # a list of names
     settings+=" DEBIAN_ROOT=/run/host$("$lab/build-root.sh" $debian)"
+    settings+=" LAB_STATE=" # its daemons stay; run it alone
   fi
   if [ -n "$unpack" ]; then
     # shellcheck disable=SC2086  # a list of names
@@ -68,7 +69,7 @@ for run in "${runs[@]}"; do
   # socket.
   case $variant in siw*) n=1 ;; *) n=$(head_value cpus) n=${n:-1} ;; esac
   [ -s "$list" ] || cpus=$n parameter=$(head_value kernel)
-  [ "$n $(head_value kernel)" = "$cpus $parameter" ] || die "$run needs another kernel than ${runs[0]}"
+  [ "$n $(head_value kernel)" = "$cpus $parameter" ] || die "$run needs another kernel"
   echo "$run ${limit:-240} $script $settings" >>"$list"
 done
 
@@ -81,7 +82,7 @@ while [ -s "$list" ]; do
   done=$(wc -l <"$out/results")
   code=$(awk '$2 != 0 && $2 != 77 {c = $2} END {print c + 0}' "$out/results")
   began=$(cut -d ' ' -f 1 "$out/current" 2>/dev/null) || began=''
-  if [ $done = 0 ] || { [ "$code" = 0 ] && ! cut -d ' ' -f 1 "$out/results" | grep -qxF "$began"; }; then
+  if [ $done = 0 ] || { [ "$code" = 0 ] && ! grep -q "^$began " "$out/results"; }; then
     code=125
     echo "lab: end of $(sed -n "$((done + 1))s/ .*//p" "$list"), exit code $code, 0 s"
     done=$((done + 1))

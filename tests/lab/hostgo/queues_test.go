@@ -3,7 +3,6 @@ package hostgo
 import (
 	"sync"
 	"testing"
-	"time"
 )
 
 // TestManyQueues keeps more I/O queues busy than a Linux host opens on few processors, each with
@@ -19,22 +18,15 @@ func TestManyQueues(t *testing.T) {
 	}
 	lanes := newLanes(memory)
 	var wg sync.WaitGroup
-	var counts [queues]int
 	var errs [queues]error
 	for i := range queues {
 		q := open(t, c, uint16(i+1), depth)
-		wg.Go(func() { counts[i], errs[i] = churn(q, lanes[i*each:(i+1)*each], 3*time.Second) })
+		wg.Go(func() { errs[i] = churn(q, lanes[i*each:(i+1)*each], 1500) })
 	}
 	wg.Wait()
-	total := 0
-	for i, n := range counts {
-		if errs[i] != nil {
-			t.Errorf("queue %d: %v", i+1, errs[i])
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("queue %d: %v", i+1, err)
 		}
-		if n < each {
-			t.Errorf("queue %d served %d commands", i+1, n)
-		}
-		total += n
 	}
-	t.Logf("%d commands on %d queues", total, queues)
 }

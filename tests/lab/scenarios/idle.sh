@@ -1,6 +1,6 @@
-# Memory with 1 and with 16 connected I/O queues of depth 128; in full, with 16 idle ones the target uses
-# less than 1 % of a CPU. One CPU: with several, this kernel charges a process about 2 ms for each
-# switch of threads, a hundred times its cost.
+# Memory with 1 and with 16 connected I/O queues of depth 128. In full, with 16 idle ones the target
+# uses less than 1 % of a CPU. One CPU: with several, this kernel charges a process about 2 ms for
+# each switch of threads, a hundred times its cost.
 # variants: rxe siw tcp
 # covers: internal/reactor fabric/tcp fabric/rdma internal/mem
 # cpus: 1

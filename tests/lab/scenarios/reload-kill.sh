@@ -8,7 +8,7 @@
 . "$LAB_DIR/lib.sh"
 . "$LAB_DIR/lib-reload.sh"
 [ "$TARGET" = ours ] || skip "the kernel's target has no configuration file"
-: "${KILLS:=$([ -n "$SAMPLE" ] && echo 4 || echo 50)}"
+: "${KILLS:=$(sized 4 4 50)}"
 disk_up
 NAMESPACES=(1:file:64MiB:/run/disk/1.img:4096)
 lab_up; target_start; host_connect --reconnect-delay=1
@@ -31,4 +31,4 @@ for ((i = 1; i <= KILLS; i++)); do
 done
 load_ends
 say "$(log_count "the configuration was applied") of $KILLS reloads were done before the kill"
-host_disconnect; target_stop
+disconnect_all; target_stop

@@ -25,6 +25,7 @@ wait_for 10 both_live
 for p in /sys/class/nvme-subsystem/*/iopolicy; do echo round-robin >"$p"; done
 fio_verify layout --bs=4k --size=8M
 on_target socat TCP-LISTEN:4499,bind=$ADDR,fork EXEC:true & # an address in use
+blocker=$!
 
 # The hosts' work: reads of one namespace and writes to the other, over both controllers.
 WORK=(--size=8M --iodepth=4 --rate_iops=500 --time_based --runtime=$(sized 4 8 8))
@@ -116,4 +117,5 @@ done
 say "p99.9 is$with ms, without reloads$alone ms; $late of $RELOADS reloads took too long"
 ! measuring || ! p999_high || fail "p99.9 is too high"
 ! measuring || [ $((10 * late)) -le $RELOADS ] || fail "changes are visible too late"
-host_disconnect; target_stop
+disconnect_all; target_stop
+pkill -P $blocker; wait $blocker || true
