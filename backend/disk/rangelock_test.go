@@ -9,6 +9,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestSpan(t *testing.T) {
@@ -93,7 +95,7 @@ func (a *actor) granted(t *testing.T) bool {
 	for a.take() == nil {
 		select {
 		case <-a.woken:
-		case <-time.After(time.Minute):
+		case <-time.After(testutil.Patience):
 			t.Error("not granted")
 			return false
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -35,17 +34,13 @@ func addLink(t *testing.T) {
 // carrier waits until v0 has a carrier, or has none.
 func carrier(t *testing.T, want bool) {
 	t.Helper()
-	for began := time.Now(); ; runtime.Gosched() {
+	testutil.Until(t, fmt.Sprintf("carrier: %v", want), func() bool {
 		ifi, err := net.InterfaceByName("v0")
-		switch {
-		case err != nil:
+		if err != nil {
 			t.Fatal(err)
-		case (ifi.Flags&net.FlagRunning != 0) == want:
-			return
-		case time.Since(began) > 10*time.Second:
-			t.Fatalf("carrier: not %v", want)
 		}
-	}
+		return (ifi.Flags&net.FlagRunning != 0) == want
+	})
 }
 
 // TestInterfaces: services are announced again on an interface that has a carrier again, and on one

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // result counts completions of one Op.
@@ -82,12 +84,12 @@ func newSmall(t testing.TB, cfg Config, entries, slots int) *harness {
 // drain polls until everything has completed. It sleeps as a reactor does.
 func (g *harness) drain() {
 	g.t.Helper()
-	for end := time.Now().Add(time.Minute); g.Outstanding() > 0; {
+	for g.Outstanding() > 0 {
 		if g.Poll() > 0 || !g.Arm() {
 			continue
 		}
 		fds := []unix.PollFd{{Fd: int32(g.eventFD), Events: unix.POLLIN}}
-		if n, err := unix.Poll(fds, int(time.Until(end).Milliseconds())); err != nil &&
+		if n, err := unix.Poll(fds, int(testutil.Patience.Milliseconds())); err != nil &&
 			err != unix.EINTR || n == 0 && err == nil {
 			g.t.Fatalf("no wake-up: %v; %d outstanding", err, g.Outstanding())
 		}

@@ -8,10 +8,11 @@ import (
 	"os"
 	"runtime"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestCancel: an operation that waits in the kernel completes as canceled, its neighbour does not,
@@ -33,9 +34,7 @@ func TestCancel(t *testing.T) {
 		if g.Cancel(&none) || !g.Cancel(&second) {
 			t.Error("an operation that is not there was canceled, or one that is was not")
 		}
-		for end := time.Now().Add(time.Minute); second.n == 0 && time.Now().Before(end); {
-			g.Poll()
-		}
+		testutil.Until(t, "a completion", func() bool { g.Poll(); return second.n > 0 })
 		if second.res != -int32(unix.ECANCELED) || first.n != 0 {
 			t.Errorf("canceled: %d after %d completions; the other one: %d completions", second.res,
 				second.n, first.n)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -52,7 +51,7 @@ func TestArm(t *testing.T) {
 			if round%2 == 0 {
 				fds := []unix.PollFd{{Fd: int32(g.eventFD), Events: unix.POLLIN}}
 				for {
-					n, err := unix.Poll(fds, 60000)
+					n, err := unix.Poll(fds, int(testutil.Patience.Milliseconds()))
 					if err == unix.EINTR {
 						continue
 					}
@@ -63,10 +62,8 @@ func TestArm(t *testing.T) {
 				}
 				count()
 			}
-			for end := time.Now().Add(time.Minute); c.n == round; {
-				if g.Poll(); time.Now().After(end) {
-					t.Fatal("no completion")
-				}
+			for c.n == round { // without a pause: see mostLate
+				g.Poll()
 			}
 			if count() {
 				late++
