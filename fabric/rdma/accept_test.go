@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -76,7 +77,7 @@ func TestQueueInfo(t *testing.T) {
 	p := ioParam(16)
 	p.qid, p.cntlid = 5, 77
 	b.host.connect(b.addr(), p)
-	b.eventually("open", func() bool { return b.h.count("opened") == 1 })
+	testutil.Until(t, "open", func() bool { return b.h.count("opened") == 1 })
 	b.h.mu.Lock()
 	i := *b.h.queue.Info()
 	b.h.mu.Unlock()
@@ -179,5 +180,5 @@ func TestLoad(t *testing.T) {
 	})
 	qs[0].disconnect()
 	b.host.event(verbs.EventDisconnected)
-	b.eventually("one I/O queue", func() bool { return b.g.Load() == 1 })
+	testutil.Until(t, "one I/O queue", func() bool { return b.g.Load() == 1 })
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -59,7 +60,7 @@ func TestAsyncDeviceFatal(t *testing.T) {
 	b.host.connect(b.addr(), ioParam(8))
 	b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncDeviceFatal})
 	b.idle()
-	b.eventually("retired", func() bool { return b.f.Live("target").PDs == 0 })
+	testutil.Until(t, "retired", func() bool { return b.f.Live("target").PDs == 0 })
 	if !strings.Contains(b.log.String(), errDeviceFatal.Error()) {
 		t.Errorf("log without the reason:\n%s", b.log)
 	}
@@ -84,7 +85,7 @@ func TestAsyncEventsOfPorts(t *testing.T) {
 	if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
 	}
-	b.eventually("log", func() bool {
+	testutil.Until(t, "log", func() bool {
 		return strings.Count(b.log.String(), "PORT_ERR") == 1 &&
 			strings.Contains(b.log.String(), "RDMA port is active")
 	})

@@ -3,6 +3,7 @@ package rdma
 import (
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -15,7 +16,7 @@ func TestHandOverBuffers(t *testing.T) {
 		q := b.host.connect(b.addr(), ioParam(8))
 		s := q.keyed(command(opHoldWrite, 1, 0, 8192), 0, 8192)
 		q.send(&s, nil)
-		b.eventually("held", func() bool { return b.h.count("held") == 1 })
+		testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
 		var free func()
 		var handed []byte
 		b.on(func() {
@@ -41,7 +42,7 @@ func TestHandOverBuffers(t *testing.T) {
 		slot := command(opHoldWrite, 50, 0, 512)
 		slot.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 512)
 		q.send(&slot, make([]byte, 512))
-		b.eventually("held", func() bool { return b.h.count("held") == 1 })
+		testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
 		b.on(func() {
 			if r := b.h.held[0]; r.Queue.HandOverBuffers(r) != nil || len(r.Segs) != 1 {
 				t.Error("a slot was given away")
@@ -52,7 +53,7 @@ func TestHandOverBuffers(t *testing.T) {
 			t.Error("no response")
 		}
 		q.disconnect()
-		b.eventually("the queue has ended", func() bool { return b.tr.Usage().Connections == 0 })
+		testutil.Until(t, "the queue has ended", func() bool { return b.tr.Usage().Connections == 0 })
 		for i, v := range handed {
 			if v != 77 {
 				t.Errorf("byte %d of memory that was handed over was used by others", i)

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -122,7 +123,7 @@ func TestQueueMemory(t *testing.T) {
 	b.host.associate(b.addr(), adminParam()) // 2.5 KiB
 	q.disconnect()
 	b.host.event(verbs.EventDisconnected)
-	b.eventually("two connections", func() bool { return b.tr.Usage().Connections == 2 })
+	testutil.Until(t, "two connections", func() bool { return b.tr.Usage().Connections == 2 })
 	if st := b.host.connect(b.addr(), two).do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
 	}

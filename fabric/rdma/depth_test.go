@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // Writes beyond the READ depth of the host wait, in order, however many work requests each takes;
@@ -67,7 +68,7 @@ func TestDeepest(t *testing.T) {
 			}
 		}
 	}
-	b.eventually("held", func() bool { return b.h.count("held") == DepthLimit })
+	testutil.Until(t, "held", func() bool { return b.h.count("held") == DepthLimit })
 	b.letGo()
 	seen := make(map[uint16]bool)
 	for range DepthLimit {

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // newEvictHarness is a harness in whose budgets 16 connections of an address fit.
@@ -43,7 +44,7 @@ func TestEvictEstablished(t *testing.T) {
 				t.Error(st)
 			}
 		}
-		b.eventually("it has left", func() bool {
+		testutil.Until(t, "it has left", func() bool {
 			u := b.tr.Usage()
 			return u.Connections == 17 && u.Unassociated == 16 && u.Evicted == 1
 		})
@@ -62,11 +63,11 @@ func TestEvictRequested(t *testing.T) {
 		q.request(adminParam())
 		waiting = append(waiting, q)
 	}
-	b.eventually("the first one is evicted", func() bool { return b.tr.Usage().Evicted == 1 })
+	testutil.Until(t, "the first one is evicted", func() bool { return b.tr.Usage().Evicted == 1 })
 	b.host.event(verbs.EventDisconnected)
 	last := b.host.dial(b.addr(), adminParam())
 	last.request(adminParam())
-	b.eventually("the next one is evicted", func() bool { return b.tr.Usage().Evicted == 2 })
+	testutil.Until(t, "the next one is evicted", func() bool { return b.tr.Usage().Evicted == 2 })
 	b.g.setupMu.Unlock()
 	established := 0
 	for range 17 {
@@ -85,7 +86,7 @@ func TestEvictRequested(t *testing.T) {
 	if established != 16 {
 		t.Errorf("%d are established", established)
 	}
-	b.eventually("the others have left", func() bool {
+	testutil.Until(t, "the others have left", func() bool {
 		return b.tr.Usage().Connections == 16 && b.f.Live("target").QPs == 16
 	})
 	made.free()
@@ -101,7 +102,7 @@ func TestStrangersWait(t *testing.T) {
 	stranger := newHost(t, b.f.Provider("stranger"))
 	q := stranger.dial(b.addr(), adminParam())
 	q.request(adminParam())
-	b.eventually("it has asked", func() bool { return b.tr.Usage().Unassociated == 1 })
+	testutil.Until(t, "it has asked", func() bool { return b.tr.Usage().Unassociated == 1 })
 	b.host.associate(b.addr(), ioParam(8))
 	b.g.strangersMu.Unlock()
 	stranger.event(verbs.EventEstablished)

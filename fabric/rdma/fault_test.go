@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -55,7 +56,7 @@ func TestQueuePairFails(t *testing.T) {
 		q := b.host.connect(b.addr(), ioParam(8))
 		s := q.keyed(command(opWrite, 1, 0, 4096), 0, 4096)
 		q.send(&s, nil)
-		b.eventually("reading", func() bool { return hold.Fired() == 1 })
+		testutil.Until(t, "reading", func() bool { return hold.Fired() == 1 })
 		var num uint32
 		b.on(func() { num = b.g.first().qp.Num() })
 		if !b.f.FailQP("target", num) {
@@ -99,7 +100,7 @@ func TestCompletionQueueFails(t *testing.T) {
 	b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
-	b.eventually("held", func() bool { return b.h.count("held") == 1 })
+	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
 	b.f.FailCQs("target")
 	b.on(func() {}) // awake
 	b.letGo()
@@ -116,13 +117,16 @@ func TestCompletionQueueFails(t *testing.T) {
 func TestHostWithoutReceives(t *testing.T) {
 	for name, retry := range map[string]uint8{"few retries": 1, "unlimited retries": 7} {
 		t.Run(name, func(t *testing.T) {
-			b := newHarness(t, harnessOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
+			b := newHarness(t, harnessOptions{})
 			good := b.host.connect(b.addr(), ioParam(8))
 			p := ioParam(8)
 			p.recvs, p.rnrRetry = -1, retry
 			q := b.host.connect(b.addr(), p)
 			s := command(opNothing, 1, 0, 0)
 			q.send(&s, nil)
+			if retry == 7 {
+				b.stick()
+			}
 			b.host.event(verbs.EventDisconnected)
 			if st := good.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 				t.Error(st)
@@ -137,10 +141,10 @@ func TestHostVanishes(t *testing.T) {
 	q := b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
-	b.eventually("held", func() bool { return b.h.count("held") == 1 })
+	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
 	b.f.Cut("host", "target")
 	b.letGo()
-	b.eventually("closed", func() bool { b.f.ExpireCM(); return b.h.count("closed") == 1 })
+	testutil.Until(t, "closed", func() bool { b.f.ExpireCM(); return b.h.count("closed") == 1 })
 	b.idle()
 }
 
@@ -151,15 +155,15 @@ func TestDeviceRemoval(t *testing.T) {
 	q := b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
-	b.eventually("held", func() bool { return b.h.count("held") == 1 })
+	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
 	addrs := b.f.Addrs("target")
 	if !b.f.RemoveDevice("target", "roce0") {
 		t.Fatal("no device")
 	}
-	b.eventually("closed", func() bool { return b.h.count("closed") == 1 })
+	testutil.Until(t, "closed", func() bool { return b.h.count("closed") == 1 })
 	b.letGo()
 	b.idle()
-	b.eventually("everything is free", func() bool {
+	testutil.Until(t, "everything is free", func() bool {
 		live := b.f.Live("target")
 		live.CMs = 0
 		return live == verbstest.Counts{}
@@ -184,7 +188,7 @@ func TestDeviceRemoval(t *testing.T) {
 func TestListenerClosedWhileDeviceIsAway(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.f.RemoveDevice("target", "roce0")
-	b.eventually("noticed",
+	testutil.Until(t, "noticed",
 		func() bool { return strings.Contains(b.log.String(), "lost its device") })
 	if err := b.l.Close(); err != nil {
 		t.Error(err)

@@ -23,6 +23,7 @@ type harness struct {
 	tr      *Transport
 	g       *group
 	r       *reactor.Reactor
+	loop    *aheadLoop
 	h       *testHandler
 	l       fabric.Listener
 	arena   *mem.Arena
@@ -41,8 +42,7 @@ type harnessOptions struct {
 	arena  int
 	setup  func(*verbstest.Fabric)
 	wrap   func(verbs.Provider) verbs.Provider
-	timers *earlyLoop // takes the place of the loop
-	stuck  bool       // queue pairs will be left; see freeStuck
+	stuck  bool // queue pairs will be left; see freeStuck
 }
 
 func newHarness(t *testing.T, o harnessOptions) *harness {
@@ -65,6 +65,8 @@ func newHarness(t *testing.T, o harnessOptions) *harness {
 		o.arena = 4 << 20
 	}
 	setDefault(&o.cfg.SRQSize, testSRQSize)
+	setDefault(&o.cfg.ConnectTimeout, time.Hour) // no test reaches these unless it calls later
+	setDefault(&o.cfg.LingerTimeout, time.Hour)
 	var err error
 	must := func(err error) {
 		t.Helper()
@@ -78,13 +80,9 @@ func newHarness(t *testing.T, o harnessOptions) *harness {
 	must(err)
 	b.h = newHandler(t)
 	b.tr = New(o.cfg)
-	loop := fabric.Loop(b.r)
-	if o.timers != nil {
-		o.timers.Reactor, o.timers.pending = b.r, make(map[*earlyTimer]struct{})
-		loop = o.timers
-	}
+	b.loop = &aheadLoop{Reactor: b.r, pending: make(map[*aheadTimer]struct{})}
 	g, err := b.tr.NewGroup(fabric.GroupConfig{
-		Loop: loop, Handler: b.h,
+		Loop: b.loop, Handler: b.h,
 		Memory: mem.NewPool(b.arena, 0),
 	})
 	must(err)
@@ -98,7 +96,11 @@ func newHarness(t *testing.T, o harnessOptions) *harness {
 			t.Errorf("reactor: %v", err)
 		}
 	}()
-	t.Cleanup(b.close)
+	t.Cleanup(func() {
+		if b.close(); t.Failed() {
+			t.Logf("the log:\n%s", b.log)
+		}
+	})
 	b.l, err = b.tr.Listen(fabric.Addr{
 		Transport: nvme.TransportRDMA,
 		AddrPort:  netip.AddrPortFrom(b.f.Addr("target"), 0),
@@ -132,11 +134,7 @@ func (b *harness) close() {
 	}
 	done := make(chan struct{})
 	b.r.Post(func() { b.g.Shutdown(func() { close(done) }) })
-	select {
-	case <-done:
-	case <-time.After(patience):
-		b.t.Fatalf("shutdown hangs:\n%s", b.log)
-	}
+	testutil.Receive(b.t, "the shutdown", done)
 	b.cancel()
 	<-b.stopped
 	check("group", b.g.Close())
@@ -161,27 +159,13 @@ func (b *harness) on(fn func()) {
 	b.t.Helper()
 	done := make(chan struct{})
 	b.r.Post(func() { fn(); close(done) })
-	select {
-	case <-done:
-	case <-time.After(patience):
-		b.t.Fatal("the reactor does not answer")
-	}
-}
-
-// eventually waits for a condition that other goroutines bring about.
-func (b *harness) eventually(what string, ok func() bool) {
-	b.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			b.t.Fatalf("not in time: %s\n%s", what, b.log)
-		}
-	}
+	testutil.Receive(b.t, "a posted function", done)
 }
 
 // idle waits until the group has no queue and all data memory is back.
 func (b *harness) idle() {
 	b.t.Helper()
-	b.eventually("no queues, no connections, all memory free", func() bool {
+	testutil.Until(b.t, "no queues, no connections, all memory free", func() bool {
 		n, free := 0, 0
 		b.on(func() { n, free = b.g.queues.len(), b.arena.Available() })
 		return n == 0 && free == len(b.arena.Region().Bytes()) && b.tr.Usage().Connections == 0

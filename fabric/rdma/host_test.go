@@ -4,15 +4,13 @@ import (
 	"net/netip"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
-
-const patience = time.Minute
 
 // testHost is a machine that connects to the target with bare verbs, so that it can do everything
 // wrong.
@@ -56,21 +54,16 @@ func newHost(t testing.TB, p verbs.Provider) *testHost {
 
 func (h *testHost) event(want verbs.EventType) verbs.Event {
 	h.t.Helper()
-	timeout := time.After(patience)
 	for {
-		select {
-		case ev := <-h.events:
-			// it was read before the ID was freed
-			if ev.Type != want && (ev.Type == verbs.EventTimewaitExit || h.freed[ev.ID]) {
-				continue
-			}
-			if ev.Type != want {
-				h.t.Fatalf("event %v (status %d), want %v", ev.Type, ev.Status, want)
-			}
-			return ev
-		case <-timeout:
-			h.t.Fatalf("no event, want %v", want)
+		ev := testutil.Receive(h.t, want.String(), h.events)
+		// it was read before the ID was freed
+		if ev.Type != want && (ev.Type == verbs.EventTimewaitExit || h.freed[ev.ID]) {
+			continue
 		}
+		if ev.Type != want {
+			h.t.Fatalf("event %v (status %d), want %v", ev.Type, ev.Status, want)
+		}
+		return ev
 	}
 }
 
@@ -129,9 +122,9 @@ func (h *testHost) dial(dst netip.AddrPort, p hostParam) *hostQueue {
 	}
 	id, err := h.cm.NewID()
 	must(err)
-	must(id.ResolveAddr(netip.AddrPort{}, dst, patience))
+	must(id.ResolveAddr(netip.AddrPort{}, dst, testutil.Patience))
 	h.event(verbs.EventAddrResolved)
-	must(id.ResolveRoute(patience))
+	must(id.ResolveRoute(testutil.Patience))
 	h.event(verbs.EventRouteResolved)
 	q := &hostQueue{t: t, h: h, id: id, wcs: make([]verbs.WC, 16)}
 	q.depth = min(int(p.hsqsize)+1, 256)
@@ -295,22 +288,35 @@ func (q *hostQueue) sendBytes(sqe, data []byte) {
 	}
 }
 
-// response waits for the next response and posts its receive again. ok is false if the queue
-// failed.
-func (q *hostQueue) response() (cqe nvme.CQE, wc verbs.WC, ok bool) {
-	for deadline := time.Now().Add(patience); ; {
+// completion waits for the next completion.
+func (q *hostQueue) completion() verbs.WC {
+	polled := func() bool {
 		n, err := q.cq.Poll(q.wcs[:1])
 		if err != nil {
 			q.t.Fatal(err)
 		}
-		if n == 0 {
-			if time.Now().After(deadline) {
-				q.t.Fatal("no response")
-			}
-			runtime.Gosched()
-			continue
+		return n > 0
+	}
+	soon(q.t, "a completion", polled)
+	return q.wcs[0]
+}
+
+// soon is testutil.Until for what usually takes microseconds.
+func soon(t testing.TB, what string, cond func() bool) {
+	for range 1000 {
+		if cond() {
+			return
 		}
-		wc = q.wcs[0]
+		runtime.Gosched()
+	}
+	testutil.Until(t, what, cond)
+}
+
+// response waits for the next response and posts its receive again. ok is false if the queue
+// failed.
+func (q *hostQueue) response() (cqe nvme.CQE, wc verbs.WC, ok bool) {
+	for {
+		wc = q.completion()
 		if wc.Status != verbs.WCSuccess {
 			q.bad = wc
 			return cqe, wc, false

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
@@ -12,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// invalidated sends a read whose key may be invalidated, and says whether it was. ok is false if
+// invalidated sends a read whose key may be invalidated, and reports whether it was. ok is false if
 // the queue failed.
 func (q *hostQueue) invalidated() (did, ok bool) {
 	t := q.t
@@ -44,12 +43,15 @@ func TestInvalidateFoundOut(t *testing.T) {
 		"failed": {Host: "target", Ops: verbstest.OpSend, Fail: verbs.WCLocQPOpErr},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newHarness(t, harnessOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
+			b := newHarness(t, harnessOptions{})
 			q := b.host.connect(b.addr(), ioParam(8))
 			b.f.Inject(fault)
 			s := command(opRead, 1, 0, 512)
 			s.SGL1().SetKeyed(nvme.SGLSubtypeInvalidate, mem.Addr(q.buf), 512, q.mr.RKey())
 			q.send(&s, nil)
+			if fault.Hold {
+				b.stick()
+			}
 			b.host.event(verbs.EventDisconnected)
 			b.idle()
 			q = b.host.connect(b.addr(), ioParam(8))
@@ -68,7 +70,7 @@ func TestInvalidateFoundOut(t *testing.T) {
 func TestInvalidateNotSuspected(t *testing.T) {
 	for name, proven := range map[string]bool{"proven": true, "not used": false} {
 		t.Run(name, func(t *testing.T) {
-			b := newHarness(t, harnessOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
+			b := newHarness(t, harnessOptions{})
 			q := b.host.connect(b.addr(), ioParam(8))
 			sub := uint8(nvme.SGLSubtypeAddress)
 			if proven {
@@ -81,6 +83,7 @@ func TestInvalidateNotSuspected(t *testing.T) {
 			s := command(opRead, 1, 0, 512)
 			s.SGL1().SetKeyed(sub, mem.Addr(q.buf), 512, q.mr.RKey())
 			q.send(&s, nil)
+			b.stick()
 			b.host.event(verbs.EventDisconnected)
 			b.idle()
 			q = b.host.connect(b.addr(), ioParam(8))

@@ -2,11 +2,9 @@ package rdma
 
 import (
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
@@ -147,12 +145,7 @@ func (m *manual) turn() {
 
 func (m *manual) until(t testing.TB, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatal("not in time")
-		}
-		m.turn()
-	}
+	soon(t, "what the loop brings about", func() bool { m.turn(); return ok() })
 }
 
 // state is the state of the only request that is not idle.

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -70,14 +71,14 @@ func TestDestroyFails(t *testing.T) {
 			s := hq.keyed(command(op, uint16(i), 0, 4096), 0, 4096)
 			hq.send(&s, nil)
 		}
-		b.eventually("in flight", func() bool { return b.h.count("complete") == completed+2 })
+		testutil.Until(t, "in flight", func() bool { return b.h.count("complete") == completed+2 })
 		inFlight := b.available()
 		if inFlight == free {
 			t.Fatal("the device has no data memory")
 		}
 		b.f.FailCalls("target", verbstest.CallDestroyQP, 0, -1, unix.EBUSY)
 		hq.disconnect()
-		b.eventually("the queue ends", func() (ok bool) {
+		testutil.Until(t, "the queue ends", func() (ok bool) {
 			b.on(func() { ok = b.g.queues.len() == 0 })
 			return ok
 		})
@@ -113,7 +114,7 @@ func TestDestroyFailsAfterRefusal(t *testing.T) {
 	b.h.mu.Unlock()
 	b.f.FailCalls("target", verbstest.CallDestroyQP, 0, -1, unix.EBUSY)
 	b.host.rejected(b.addr(), ioParam(8))
-	b.eventually("the connection ends", func() bool { return b.tr.Usage().Connections == 0 })
+	testutil.Until(t, "the connection ends", func() bool { return b.tr.Usage().Connections == 0 })
 	if u := b.tr.Usage(); u.Quarantined != 1 || u.Memory == 0 {
 		t.Errorf("%+v, want one queue with its memory", u)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -256,7 +257,7 @@ func TestZeroCopy(t *testing.T) {
 		}
 		want = pattern(12345, 2)
 		move()
-		b.eventually("the ends of zero copy",
+		testutil.Until(t, "the ends of zero copy",
 			func() bool { return b.h.count("end zero copy") == before+more })
 	})
 }

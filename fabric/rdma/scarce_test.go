@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -18,7 +19,6 @@ import (
 // over, and the next one works.
 func TestNoResources(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		o.cfg = Config{ConnectTimeout: 20 * time.Second}
 		for _, call := range []verbstest.Call{
 			verbstest.CallAllocPD, verbstest.CallCreateCompChannel, verbstest.CallRegMR,
 			verbstest.CallCreateCQ,
@@ -54,7 +54,7 @@ func TestHandlerRefuses(t *testing.T) {
 	if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
 		t.Error(st)
 	}
-	b.eventually("the reason is reported",
+	testutil.Until(t, "the reason is reported",
 		func() bool { return strings.Contains(b.log.String(), "no room for hosts") })
 	b.idle()
 }
@@ -73,7 +73,7 @@ func TestLimits(t *testing.T) {
 			}
 			q.disconnect()
 			b.host.event(verbs.EventDisconnected)
-			b.eventually("one connection", func() bool { return b.tr.Usage().Connections == 1 })
+			testutil.Until(t, "one connection", func() bool { return b.tr.Usage().Connections == 1 })
 			b.host.connect(b.addr(), ioParam(8))
 		})
 	}
@@ -105,7 +105,7 @@ func TestCompletionQueuesFillUp(t *testing.T) {
 	}
 	qs[0].disconnect()
 	b.host.event(verbs.EventDisconnected)
-	b.eventually("room", func() bool { return b.tr.Usage().Connections == 3 })
+	testutil.Until(t, "room", func() bool { return b.tr.Usage().Connections == 3 })
 	qs = append(qs[1:], b.host.connect(b.addr(), p))
 	for _, q := range qs {
 		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
@@ -146,15 +146,21 @@ func TestMemoryIsShort(t *testing.T) {
 }
 
 func TestMemoryNeverComes(t *testing.T) {
-	b := newHarness(t,
-		harnessOptions{arena: 1 << 20, cfg: Config{MemoryTimeout: 30 * time.Millisecond}})
+	b := newHarness(t, harnessOptions{arena: 1 << 20})
 	q := b.host.connect(b.addr(), ioParam(32))
 	s := q.keyed(command(opHoldWrite, 1, 0, 1<<20), 0, 1<<20)
 	q.send(&s, nil)
-	b.eventually("held", func() bool { return b.h.count("held") == 1 })
-	if st := q.do(q.keyed(command(opRead, 2, 0, 4096), 0, 4096),
-		nil); st != nvme.CommandInterrupted {
-		t.Error(st)
+	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
+	s = q.keyed(command(opRead, 2, 0, 4096), 0, 4096)
+	q.send(&s, nil)
+	testutil.Until(t, "the command waits", func() (waits bool) {
+		b.on(func() { waits = b.g.cfg.Memory.HasWaiters() })
+		return waits
+	})
+	b.later(b.tr.cfg.MemoryTimeout + time.Second)
+	if cqe, _, ok := q.response(); !ok || cqe.CID() != 2 ||
+		cqe.Status() != nvme.CommandInterrupted {
+		t.Error(cqe.CID(), cqe.Status(), ok)
 	}
 	b.letGo()
 	if cqe, _, ok := q.response(); !ok || !cqe.Status().OK() {

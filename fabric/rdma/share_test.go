@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -38,7 +39,7 @@ func TestSRQShares(t *testing.T) {
 		s := inCapsuleWrite(opHoldWrite, cid)
 		hog.send(&s, data)
 	}
-	b.eventually("all commands of the host have come",
+	testutil.Until(t, "all commands of the host have come",
 		func() bool { return b.h.count("execute") == srqSlabSlots })
 	if held, n := b.h.count("held"), posted(); held+n != srqSlabSlots || n < srqSlabSlots/4-1 {
 		t.Fatalf("%d commands hang, and %d receives are left for others", held, n)
@@ -50,7 +51,7 @@ func TestSRQShares(t *testing.T) {
 		held := b.h.count("held")
 		s := inCapsuleWrite(opHoldWrite, 2)
 		q.send(&s, data)
-		b.eventually("its share", func() bool { return b.h.count("held") == held+1 })
+		testutil.Until(t, "its share", func() bool { return b.h.count("held") == held+1 })
 	}
 	for i, q := range qs {
 		if st := q.do(inCapsuleWrite(opHoldWrite, 3), data); st != nvme.CommandInterrupted {

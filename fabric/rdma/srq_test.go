@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -103,7 +104,7 @@ func TestSRQSlots(t *testing.T) {
 		q.disconnect()
 		b.host.event(verbs.EventDisconnected)
 	}
-	b.eventually("one queue", func() bool { return b.tr.Usage().Connections == 1 })
+	testutil.Until(t, "one queue", func() bool { return b.tr.Usage().Connections == 1 })
 	look(2*srqSlabSlots, 32)
 }
 
@@ -116,16 +117,16 @@ func TestSRQDepthIsEnforced(t *testing.T) {
 		other.send(&s, nil)
 	}
 	b.host.event(verbs.EventDisconnected)
-	b.eventually("its queue ends",
+	testutil.Until(t, "its queue ends",
 		func() bool {
 			return strings.Contains(b.log.String(), "more commands than the queue's depth, 4")
 		})
-	b.eventually("the handler has its requests", func() bool { return b.h.count("held") == 4 })
+	testutil.Until(t, "the handler has its requests", func() bool { return b.h.count("held") == 4 })
 	if st := good.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
 	}
 	b.letGo()
-	b.eventually("one queue", func() bool { return b.tr.Usage().Connections == 1 })
+	testutil.Until(t, "one queue", func() bool { return b.tr.Usage().Connections == 1 })
 	b.on(func() {
 		if s := b.g.one(t); s.recv.posted != srqSlabSlots {
 			t.Errorf("%d of %d receives are posted", s.recv.posted, srqSlabSlots)
@@ -241,7 +242,7 @@ func TestSRQMemoryIsBounded(t *testing.T) {
 	b.host.connect(b.addr(), ioParam(28)) // its slots are there
 	q.disconnect()
 	b.host.event(verbs.EventDisconnected)
-	b.eventually("one connection", func() bool { return b.tr.Usage().Connections == 1 })
+	testutil.Until(t, "one connection", func() bool { return b.tr.Usage().Connections == 1 })
 	b.host.connect(b.addr(), ioParam(100))
 }
 
@@ -274,13 +275,13 @@ func TestSRQIsReplaced(t *testing.T) {
 		}
 		q.disconnect()
 		b.host.event(verbs.EventDisconnected)
-		b.eventually("the queue ends", func() bool { return b.tr.Usage().Connections == 1 })
+		testutil.Until(t, "the queue ends", func() bool { return b.tr.Usage().Connections == 1 })
 		q.free()
 	}
 	if st := stays.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
 	}
-	b.eventually("what no queue uses is freed", func() bool { return b.f.Live("target").SRQs == 1 })
+	testutil.Until(t, "what no queue uses is freed", func() bool { return b.f.Live("target").SRQs == 1 })
 }
 
 // A device that does not report the last receive delays a queue for no longer than the time

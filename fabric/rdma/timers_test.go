@@ -1,34 +1,54 @@
 package rdma
 
 import (
-	"maps"
+	"cmp"
+	"slices"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// earlyLoop is a reactor whose timers can be made to run at once.
-type earlyLoop struct {
+// aheadLoop is a reactor whose clock may be ahead of the time.
+type aheadLoop struct {
 	*reactor.Reactor
-	pending map[*earlyTimer]struct{} // reactor only
+	ahead   int64 // reactor only, like pending
+	pending map[*aheadTimer]struct{}
 }
 
-type earlyTimer struct {
+type aheadTimer struct {
+	at   int64
 	stop func()
 	fn   func()
 }
 
-func (l *earlyLoop) After(d int64, fn func()) (stop func()) {
-	t := &earlyTimer{fn: fn}
+func (l *aheadLoop) Now() int64 { return l.Reactor.Now() + l.ahead }
+
+func (l *aheadLoop) Clock() int64 { return l.Reactor.Clock() + l.ahead }
+
+func (l *aheadLoop) After(d int64, fn func()) (stop func()) {
+	t := &aheadTimer{at: l.Now() + d, fn: fn}
 	end := func() { t.stop(); delete(l.pending, t) }
 	t.stop = l.Reactor.After(d, func() { end(); fn() })
 	l.pending[t] = struct{}{}
 	return end
 }
 
-// expire runs every timer now.
-func (b *harness) expire(l *earlyLoop) {
+// later moves the clock of the target on and runs the timers that are due then. A timer that they
+// set waits for the next call.
+func (b *harness) later(d time.Duration) {
+	b.t.Helper()
 	b.on(func() {
-		for t := range maps.Clone(l.pending) {
+		l := b.loop
+		l.ahead += d.Nanoseconds()
+		var due []*aheadTimer
+		for t := range l.pending {
+			if t.at <= l.Now() {
+				due = append(due, t)
+			}
+		}
+		slices.SortFunc(due, func(a, b *aheadTimer) int { return cmp.Compare(a.at, b.at) })
+		for _, t := range due {
 			if _, ok := l.pending[t]; ok { // no timer before stopped it
 				t.stop()
 				delete(l.pending, t)
@@ -36,4 +56,20 @@ func (b *harness) expire(l *earlyLoop) {
 			}
 		}
 	})
+}
+
+// stick waits until something of the target is in flight and lets SendTimeout pass.
+func (b *harness) stick() {
+	b.t.Helper()
+	testutil.Until(b.t, "something is in flight", func() (ok bool) {
+		b.on(func() {
+			for q := range b.g.queues.all() {
+				ok = ok || q.signaled > 0
+			}
+		})
+		return ok
+	})
+	for range 2 { // the first tick sets the limit
+		b.later(b.tr.cfg.SendTimeout)
+	}
 }
