@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/targettest"
 )
@@ -24,7 +25,11 @@ type modelRun struct {
 // TestReservationModel sends random commands of several hosts, one of them with two controllers,
 // and restarts the target now and then: every status, report and notification is that of the model.
 func TestReservationModel(t *testing.T) {
-	const seeds, restarts, steps = 2, 10, 5000
+	const seeds, restarts = 2, 10
+	steps := 1500
+	if testutil.Soaking() {
+		steps = 50_000
+	}
 	for seed := range uint64(seeds) {
 		x := &modelRun{
 			rnd: rand.New(rand.NewPCG(seed, 2)),

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -213,15 +214,9 @@ func TestStress(t *testing.T) {
 	})
 	hosts.Wait()
 
-	deadline := time.Now().Add(time.Minute)
-	for target.Sessions() > 0 || len(target.Controllers()) > 0 {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d sessions, controllers %+v", target.Sessions(), target.Controllers())
-		}
-		done := make(chan struct{})
-		cores[0].r.Post(func() { close(done) })
-		<-done
-	}
+	testutil.Until(t, "sessions and controllers have ended", func() bool {
+		return target.Sessions() == 0 && len(target.Controllers()) == 0
+	})
 	if err := target.Close(); err != nil {
 		t.Error(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -95,11 +96,7 @@ func TestThinHangs(t *testing.T) {
 		h.admin.HangUp()
 		r.until("the controller has ended", func() bool { return r.target.Sessions() == 0 })
 	}
-	end := time.Now().Add(10 * time.Second) // the last ones may be about to end
-	for runtime.NumGoroutine() > before {
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-		}
-		runtime.Gosched()
-	}
+	testutil.Until(t, "there are as many goroutines as before", func() bool {
+		return runtime.NumGoroutine() <= before
+	})
 }
