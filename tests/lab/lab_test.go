@@ -115,6 +115,11 @@ func plan() ([]job, error) {
 		fmt.Printf("lab: the smoke set, %d scenarios, and a sample of %d; NVMF_LAB_SEED=%d%s "+
 			"repeats the sample, make soak runs everything\n", len(lab.smoke), len(lab.sample),
 			lab.seed, base)
+		fmt.Print("lab: the sample:")
+		for _, j := range lab.sample {
+			fmt.Print(" ", j.name())
+		}
+		fmt.Println()
 	}
 	return slices.Concat(lab.smoke, lab.sample, lab.full), nil
 }

@@ -107,8 +107,8 @@ wire_routes() {
   done
 }
 wire_routes_remove() {
-  local family f
-  for f in /proc/sys/net/ipv4/conf/all; do echo 0 >$f/accept_local; done
+  local f
+  echo 0 >/proc/sys/net/ipv4/conf/all/accept_local
   ip -$FAMILY rule add pref 0 lookup local
   for f in 100 11 12 21 22; do ip -$FAMILY rule del pref $f; done
 }

@@ -67,6 +67,7 @@ if [ "$TRANSPORT" = tcp ]; then # over rxe the host needs minutes
 fi
 wait_for 30 ctrl_live
 host_disconnect
+NETEM=(); both tc qdisc del
 expected='error recovery|for CQE|keepalive RTT|keep_alive_end_io|I\/O|no usable path|callbacks suppressed'
 # What the host sets up after it has reconnected fails, whatever it is, if the connection ends again.
 [ "$TRANSPORT" = tcp ] || expected+='|nvme nvme[0-9]+: .*([Ff]ailed|Could not set queue count)'
