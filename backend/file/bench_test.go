@@ -20,8 +20,8 @@ import (
 
 const benchSize = 256 << 20
 
-// spin is how long a reactor without work polls before it sleeps.
-const spin = 50 * time.Microsecond
+// spin is for how many nanoseconds a reactor without work polls before it sleeps.
+const spin = 50_000
 
 // load keeps depth IOs of 4 KiB at random positions in flight until more returns false. It polls
 // and sleeps as a reactor does.
@@ -44,8 +44,9 @@ func load(tb testing.TB, d backend.Device, op backend.Op, depth int,
 		}
 		out += c.Channel.Submit(ready)
 		n := 0
-		for start := time.Now(); n == 0; {
-			if n = c.Channel.Poll(free); n == 0 && time.Since(start) > spin && c.Channel.Arm() {
+		for end := time.Now().UnixNano() + spin; n == 0; {
+			n = c.Channel.Poll(free)
+			if n == 0 && time.Now().UnixNano() > end && c.Channel.Arm() {
 				c.Sleep()
 			}
 		}

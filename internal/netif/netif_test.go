@@ -118,7 +118,7 @@ func until(t *testing.T, changed <-chan struct{}, want string) {
 	}
 }
 
-// TestManyInterfaces: a machine with many interfaces is read at once, not for each, and each has its address.
+// TestManyInterfaces: the addresses of many interfaces are read at once, and each has its own.
 func TestManyInterfaces(t *testing.T) {
 	if !testutil.OwnNetwork(t) {
 		return
