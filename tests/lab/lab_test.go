@@ -273,6 +273,10 @@ func TestVersion(t *testing.T) {
 // runBoot runs jobs, one after another, and shows the log of each that fails, and a summary of the
 // others with -v if they run in full.
 func runBoot(t *testing.T, boot []job) {
+	if why := boot[0].notNvmet; why != "" && referenceTarget() {
+		report(t, boot[0], exitSkipped, 0, "SKIP: not with the kernel's target, "+why)
+		return
+	}
 	args := boot[0].args
 	if boot[0].script == labScript {
 		args = nil

@@ -2,6 +2,7 @@
 # run.sh SCENARIO [VARIANT] [NAME=VALUE...]: like ../run.sh, for the scenarios of this directory, on
 # Debian's unmodified kernel under QEMU without acceleration: ten to twenty times slower than a real
 # machine. More lines of the head:
+#   # nvmet: REASON           why the kernel's target cannot run it, for lab_test.go
 #   # init: systemd           the first process is systemd
 #   # drives: yes             an NVMe, a SATA and a SCSI drive, which read as zeroes
 #   # nvme: yes               NVMe drives that store what is written
@@ -110,5 +111,8 @@ for _ in 1 2 3; do
   [ ! -e "$out/began" ] && [ $rc != 124 ] && [ $rc != 137 ] || break
   echo "run.sh: the kernel ended before the scenario began"
 done
+if [ "$(cat "$out/rc" 2>/dev/null)" != 0 ]; then
+  qemu-system-x86_64 --version | sed -n '1s/^/lab: versions: /p'
+fi
 if [ -e "$out/rc" ]; then exit "$(cat "$out/rc")"; fi
 case $rc in 124 | 137) echo "run.sh: stopped after $limit seconds"; exit 124 ;; *) exit 125 ;; esac

@@ -3,7 +3,7 @@
 # sent from its mapping; discards; a file that is truncated under load.
 # variants: rxe
 # covers: backend/file backend/disk internal/mem
-# nvmet: it maps no files
+# nvmet: which maps no files
 # memmap: 256M!1024M,352M!1312M
 # cpus: 2
 # limit: 1200

@@ -4,7 +4,7 @@
 # under another name: the namespace identifies it by its serial number.
 # variants: tcp
 # covers: internal/inventory backend/disk internal/cli
-# nvmet: it lists no disks
+# nvmet: which lists no disks
 # drives: yes
 # cpus: 2
 # limit: 500

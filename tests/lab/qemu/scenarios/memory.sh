@@ -2,7 +2,7 @@
 # their reactor's CPU, and ordinary pages if there are not enough.
 # variants: rxe
 # covers: internal/mem internal/reactor
-# nvmet: it has no memory of a process
+# nvmet: which has no memory of a process
 # numa: yes
 # go-test: ./internal/mem
 # cpus: 2

@@ -3,7 +3,7 @@
 # what cannot be exported is refused; hosts read the drives' own health.
 # variants: rxe
 # covers: backend/nvmedrive internal/passthru
-# nvmet: it sends other commands to drives
+# nvmet: which sends other commands to drives
 # nvme: yes
 # go-test: ./backend/nvmedrive
 # cpus: 2

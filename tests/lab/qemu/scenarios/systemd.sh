@@ -5,7 +5,7 @@
 # The log of the kernel is not checked, since crashes and hangs cause warnings.
 # variants: rxe
 # covers: cmd/nvmf-target packaging internal/app internal/netlimit internal/sys
-# nvmet: it has no unit file
+# nvmet: which has no unit file
 # init: systemd
 # nvme: yes
 # cpus: 2

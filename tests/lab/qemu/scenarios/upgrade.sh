@@ -3,7 +3,7 @@
 # sees no error and has the same disks afterwards; the configuration stays.
 # variants: rxe
 # covers: cmd/nvmf-target packaging internal/app
-# nvmet: it has no package
+# nvmet: which has no package
 # init: systemd
 # packages: yes
 # cpus: 2
