@@ -33,10 +33,7 @@ const listenAny = "{transport: tcp, address: 127.0.0.1, port: 0}"
 func newLive(t *testing.T, listeners, subsystems string) *live {
 	t.Helper()
 	l := &live{t: t, dir: t.TempDir()}
-	l.s = newServer(t, Options{Config: l.parse(listeners, subsystems), Retry: time.Millisecond})
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	l.s = started(t, Options{Config: l.parse(listeners, subsystems), Retry: time.Millisecond})
 	return l
 }
 
@@ -45,11 +42,7 @@ func (l *live) parse(listeners, subsystems string) *config.Config {
 	l.t.Helper()
 	text := "listeners: [" + listeners + "]\nreactors: {count: 2, memory: 8MiB}\nsubsystems:\n" +
 		strings.ReplaceAll(subsystems, "%DIR%", l.dir)
-	c, err := Parse("test.yaml", []byte(text), nil)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return c
+	return parsed(l.t, text)
 }
 
 func (l *live) apply(listeners, subsystems string) []config.Change {

@@ -75,13 +75,10 @@ func TestAudit(t *testing.T) {
 	log := new(testutil.Log)
 	level := new(slog.LevelVar)
 	level.Set(slog.LevelWarn)
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: c, Level: level, Load: loader(file),
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})),
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()

@@ -264,12 +264,9 @@ web: {listen: "127.0.0.1:0"}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = newServer(t, Options{
+	s = started(t, Options{
 		Config: cfg, Load: func(...config.Option) (*config.Config, error) { return cfg, nil },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	at := s.Addrs()[0].AddrPort

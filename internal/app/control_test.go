@@ -33,10 +33,7 @@ func controlled(t *testing.T, o Options, listeners string, more ...string) (*Ser
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "control.sock")
 	o.Config = parse(t, listeners, append(more, "control: {socket: "+socket+"}")...)
-	s := newServer(t, o)
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, o)
 	c := control.NewClient(socket)
 	t.Cleanup(c.Close)
 	return s, c
@@ -190,13 +187,10 @@ func TestControlRenewal(t *testing.T) {
 	files := issue(t, dir, time.Hour)
 	c := parse(t, anyPort, fmt.Sprintf("control: {socket: '', listen: '127.0.0.1:0', "+
 		"certificate: %s, key: %s, client_ca: %s}", files.Certificate, files.Key, files.CA))
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: c, Log: log.Logger(),
 		Load: func(...config.Option) (*config.Config, error) { return c, nil },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	if !strings.Contains(log.String(), "the certificate ends on ") {
 		t.Errorf("no warning:\n%s", log)
 	}
@@ -242,14 +236,7 @@ func TestControlPending(t *testing.T) {
 	file := strings.Replace(validFile, "{nsid: 1, backend: ram, size: 16MiB}",
 		strings.TrimPrefix(more, "- "), 1)
 	socket := filepath.Join(t.TempDir(), "control.sock")
-	cfg, err := Parse("test.yaml", []byte(file+"control: {socket: "+socket+"}\n"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, Options{Config: cfg})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	started(t, Options{Config: parsed(t, file+"control: {socket: "+socket+"}\n")})
 	c := control.NewClient(socket)
 	defer c.Close()
 	list, err := c.Namespaces(t.Context())

@@ -32,12 +32,9 @@ func TestMDNS(t *testing.T) {
 	l := &live{t: t, dir: t.TempDir()}
 	const on = listenAny + "]\ndiscovery: {mdns: true, mdns_interfaces: [lo], nqn: " +
 		"nqn.2026-11.io.nvmf-target:mdnstest}\nmetrics: {}\nshutdown_timeout: 5s\nhosts: ["
-	l.s = newServer(t, Options{
+	l.s = started(t, Options{
 		Config: l.parse(on, sub(anyHosts, inRAM)), Network: n, Retry: time.Hour,
 	})
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	port := l.s.Addrs()[0].Port()
 	until := func(gone bool) {
 		t.Helper()

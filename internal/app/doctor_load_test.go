@@ -14,14 +14,8 @@ import (
 // RDMA ports are looked at; TestCauses has the others.
 func TestUnderLoad(t *testing.T) {
 	socket := t.TempDir() + "/control.sock"
-	c, err := Parse("test.yaml", []byte(validFile+"control: {socket: "+socket+"}\n"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, Options{Config: c})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	c := parsed(t, validFile+"control: {socket: "+socket+"}\n")
+	started(t, Options{Config: c})
 	if list := underLoad(socket); len(list) != 1 || list[0].Severity != doctor.OK {
 		t.Errorf("without load: %+v", list)
 	}

@@ -54,12 +54,9 @@ func newFaultyLive(t *testing.T, listeners, subsystems string) *faultyLive {
 	l := &faultyLive{live: &live{t: t, dir: t.TempDir()}}
 	l.opens(func(*config.Namespace) (backend.Device, error) { return newCounted(t), nil })
 	open := func(n *config.Namespace) (backend.Device, error) { return (*l.open.Load())(n) }
-	l.s = newServer(t, Options{
+	l.s = started(t, Options{
 		Config: l.parse(listeners, subsystems), Retry: time.Millisecond, OpenDevice: open,
 	})
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	return l
 }
 

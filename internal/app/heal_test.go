@@ -79,13 +79,10 @@ func healing(t *testing.T, listeners string, addresses ...string) (*live, *fakeN
 	n := &fakeNetwork{}
 	n.set(addresses...)
 	l := &live{t: t, dir: t.TempDir()}
-	l.s = newServer(t, Options{
+	l.s = started(t, Options{
 		Config: l.parse(listeners, sub(anyHosts, inRAM)), Network: n, Retry: time.Hour,
 		Settle: time.Millisecond,
 	})
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	return l, n
 }
 
@@ -268,13 +265,10 @@ func TestAddressStorm(t *testing.T) {
 	port := testutil.FreePort(t)
 	l := &live{t: t, dir: t.TempDir()}
 	log, n := new(testutil.Log), &fakeNetwork{}
-	l.s = newServer(t, Options{
+	l.s = started(t, Options{
 		Config: l.parse(at("127.0.9.0/24", port), sub(anyHosts, inRAM)), Network: n,
 		Log: log.Logger(), Retry: time.Hour, Settle: time.Millisecond,
 	})
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	for i := range 1000 {
 		n.set(fmt.Sprintf("eth0 127.0.9.%d", 1+i%2))
 	}
@@ -340,14 +334,11 @@ func TestRDMADeviceHeals(t *testing.T) {
 		n := &fakeNetwork{}
 		n.state.RDMA = map[string][]string{"rxe0": {"eth0"}}
 		n.set("eth0 127.0.9.1", "eth1 127.0.8.1")
-		s := newServer(t, Options{
+		s := started(t, Options{
 			Config: parse(t, "{transport: rdma, address: "+address+"}"), Network: n,
 			Verbs: network.Provider("target"), Retry: time.Millisecond,
 			Settle: time.Millisecond,
 		})
-		if err := s.Start(); err != nil {
-			t.Fatal(err)
-		}
 		state := func(state string) string {
 			return fmt.Sprintf("1 rdma %s:4420: 127.0.9.1:4420 %s", address, state)
 		}
@@ -372,14 +363,11 @@ func TestRealNetworkHeals(t *testing.T) {
 		return
 	}
 	up := make(chan fabric.Addr, 4)
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: parse(t, at("br0", 4420)+", "+at("10.9.0.1", 4421)), Retry: time.Hour,
 		Settle:     time.Millisecond,
 		ListenerUp: func(a fabric.Addr) { up <- a },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	lost := func() {
 		wantPorts(t, s, "0 tcp 10.9.0.1:4421: 10.9.0.1:4421 waiting",
 			"0 tcp br0:4420: br0:4420 waiting")

@@ -167,16 +167,8 @@ func TestKeys(t *testing.T) {
 	key := func(name string, k *auth.Key) string { return ", " + name + `: "` + k.Reveal() + `"` }
 	write(key("dhchap_key", keys[0]))
 	log := new(testutil.Log)
-	load := loader(file)
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
 	socket := filepath.Join(t.TempDir(), "control.sock")
-	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load, ControlSocket: socket})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Log: log.Logger(), Load: loader(file), ControlSocket: socket})
 	if n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); n != 0 || err != nil {
 		t.Errorf("a core file would have the keys: %d %v", n, err)
 	}
@@ -283,10 +275,7 @@ func TestProbeKeys(t *testing.T) {
 		if _, policy, ok := strings.Cut(text, "#"); ok {
 			file = strings.Replace(file, "port: 0", "port: 0, tls: "+policy, 1)
 		}
-		c, err := Parse("test.yaml", []byte(file+text), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := parsed(t, file+text)
 		if ps := probeKeys(c); len(ps) != want || ps.Failed() {
 			t.Errorf("%s: %v", text, ps)
 		}
@@ -339,17 +328,9 @@ func TestTLSKeys(t *testing.T) {
 	}
 	key := func(name string, k *auth.TLSKey) string { return ", " + name + `: "` + k.Reveal() + `"` }
 	log := new(testutil.Log)
-	load := loader(file)
 	write(key("tls_key", keys[0]), "allowed")
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
 	socket := filepath.Join(t.TempDir(), "control.sock")
-	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load, ControlSocket: socket})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Log: log.Logger(), Load: loader(file), ControlSocket: socket})
 	if n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); n != 0 || err != nil {
 		t.Errorf("a core file would have the keys: %d %v", n, err)
 	}

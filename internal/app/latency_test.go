@@ -20,21 +20,15 @@ func TestLatency(t *testing.T) {
 		"backend: ram, size: 16MiB, limits: {iops: 100, burst: 10ms}":   "wait",
 	} {
 		socket := t.TempDir() + "/control.sock"
-		c, err := Parse("test.yaml", []byte(`
+		c := parsed(t, `
 listeners: [`+anyPort+`]
 subsystems:
   - {nqn: "`+testNQN+`", allow_any_host: true, namespaces: [{nsid: 1, `+what+`}]}
 reactors: {count: 1, memory: 16MiB}
 metrics: {listen: "127.0.0.1:0"}
 control: {socket: `+socket+`}
-`), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := newServer(t, Options{Config: c})
-		if err := s.Start(); err != nil {
-			t.Fatal(err)
-		}
+`)
+		s := started(t, Options{Config: c})
 		client := control.NewClient(socket)
 		defer client.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)

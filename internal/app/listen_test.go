@@ -87,13 +87,10 @@ func TestTypeOfService(t *testing.T) {
 	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
 	stack := &listenStack{Provider: network.Provider("target")}
 	up := make(chan fabric.Addr, 1)
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: parse(t, onRDMA("tos: 104")), Verbs: stack, Retry: time.Millisecond,
 		ListenerUp: func(a fabric.Addr) { up <- a },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	stack.wantTOS(t, 104)
 	if _, err := s.Apply(parse(t, onRDMA("tos: 32"))); err != nil {
 		t.Fatal(err)
@@ -137,13 +134,10 @@ func TestRestoredListener(t *testing.T) {
 	stack := &listenStack{Provider: network.Provider("target")}
 	up := make(chan fabric.Addr, 1)
 	required := anyPort + ", " + onRDMA("on_unavailable: fail")
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: parse(t, required), Verbs: stack, Retry: time.Millisecond,
 		ListenerUp: func(a fabric.Addr) { up <- a },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
 	stack.fail(1)
 	_, err := s.Apply(parse(t, fmt.Sprintf("%s, {transport: tcp, address: 127.0.0.1, port: %d, "+
@@ -164,13 +158,10 @@ func TestWaitingListenerChanges(t *testing.T) {
 	network.AddHost("target")
 	up := make(chan fabric.Addr, 1)
 	stack := &listenStack{Provider: network.Provider("target")}
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: parse(t, onRDMA("tos: 32")), Verbs: stack,
 		Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	for i := range 20 {
 		if _, err := s.Apply(parse(t, onRDMA(fmt.Sprintf("tos: %d", 4*i+4)))); err != nil {
 			t.Fatal(err)

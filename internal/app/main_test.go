@@ -49,14 +49,19 @@ const (
 // parse makes a configuration with one RAM namespace of these listeners and further keys.
 func parse(t *testing.T, listeners string, more ...string) *config.Config {
 	t.Helper()
-	text := fmt.Sprintf(`
+	return parsed(t, fmt.Sprintf(`
 listeners: [%s]
 subsystems:
   - nqn: %s
     allow_any_host: true
     namespaces: [{nsid: 1, backend: ram, size: 16MiB}]
 reactors: {count: 2, memory: 16MiB}
-%s`, listeners, testNQN, strings.Join(more, "\n"))
+%s`, listeners, testNQN, strings.Join(more, "\n")))
+}
+
+// parsed makes a configuration of a text.
+func parsed(t *testing.T, text string) *config.Config {
+	t.Helper()
 	c, err := Parse("test.yaml", []byte(text), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -73,11 +78,18 @@ func loader(file string) func(...config.Option) (*config.Config, error) {
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// newServer makes a server that is stopped at the end of the test.
+// newServer makes a server that is stopped at the end of the test. Its configuration is what Load
+// loads unless there is another one.
 func newServer(t *testing.T, o Options) *Server {
 	t.Helper()
 	if o.Log == nil {
 		o.Log = quiet()
+	}
+	if o.Config == nil {
+		var err error
+		if o.Config, err = o.Load(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	o.Version = "test"
 	o.Failed = func(err error) { t.Errorf("a reactor failed: %v", err) }
@@ -89,5 +101,15 @@ func newServer(t *testing.T, o Options) *Server {
 			t.Errorf("Stop: %v", err)
 		}
 	})
+	return s
+}
+
+// started makes a server that has started, and is stopped at the end of the test.
+func started(t *testing.T, o Options) *Server {
+	t.Helper()
+	s := newServer(t, o)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
 	return s
 }

@@ -36,15 +36,7 @@ func TestMetricsSecurity(t *testing.T) {
 	config := validFile + "metrics: {listen: '127.0.0.1:0', certificate: " + files.Certificate +
 		", key: " + files.Key + ", token_file: " + token + "}\ncontrol: {socket: " + socket + "}\n"
 	write(file, config)
-	load := loader(file)
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
 	ask := func(scheme, ca, token string) (string, error) {
 		pool := x509.NewCertPool()
 		pem, err := os.ReadFile(ca)
@@ -172,12 +164,7 @@ func TestControlRoles(t *testing.T) {
 		t.Error(ps)
 	}
 	file := writeConfig(t, validFile)
-	load := loader(file)
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, Options{Config: c, Load: load})
+	s := newServer(t, Options{Load: loader(file)})
 	if err := s.Start(); err != nil || s.roles.Load() != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func ofNS(name, nsid string, more ...string) string {
 
 // TestMetrics: a scrape shows what a host has just done, and a namespace that is degraded.
 func TestMetrics(t *testing.T) {
-	c, err := Parse("test.yaml", []byte(`
+	c := parsed(t, `
 listeners: [`+anyPort+`]
 subsystems:
   - nqn: `+testNQN+`
@@ -86,14 +86,8 @@ subsystems:
       - {nsid: 3, backend: ram, size: 16MiB, read_only: true}
 reactors: {count: 2, memory: 16MiB}
 metrics: {listen: "127.0.0.1:0"}
-`), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, Options{Config: c})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+`)
+	s := started(t, Options{Config: c})
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
@@ -159,10 +153,7 @@ metrics: {listen: "127.0.0.1:0"}
 
 // TestNoMetricsByDefault: without the key nothing listens.
 func TestNoMetricsByDefault(t *testing.T) {
-	s := newServer(t, Options{Config: parse(t, anyPort)})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Config: parse(t, anyPort)})
 	if s.metrics != nil {
 		t.Errorf("metrics are served at %v", s.metrics.Addr())
 	}
@@ -241,13 +232,10 @@ func TestMetricsOfRDMA(t *testing.T) {
 	}
 	hung := backendtest.NewFaulty(dev)
 	hung.Hold(func(io *backend.IO) bool { return io.Op == backend.OpFlush })
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: c, Verbs: network.Provider("target"),
 		OpenDevice: func(*config.Namespace) (backend.Device, error) { return hung, nil },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	_, q := oneQueue(ctx, t,

@@ -127,7 +127,7 @@ func checkQuery(query string, metrics map[string]map[string]bool) (missing []str
 // monitored is a target with a host that has read, and been refused, and returns what reads more.
 func monitored(t *testing.T) (s *Server, read func()) {
 	t.Helper()
-	c, err := Parse("test.yaml", []byte(`
+	c := parsed(t, `
 listeners: [`+anyPort+`]
 hosts: [{nqn: "`+hostOptions("").HostNQN+`", old_keys_until: 2030-01-01T00:00:00Z},
   {nqn: "nqn.2026-11.io.nvmf-target:keys", keys_until: 2031-01-01, dhchap_key:
@@ -138,14 +138,8 @@ subsystems:
     namespaces: [{nsid: 1, backend: file, path: `+t.TempDir()+`/f, size: 16MiB}]
 reactors: {count: 1, memory: 16MiB}
 metrics: {listen: "127.0.0.1:0"}
-`), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s = newServer(t, Options{Config: c})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+`)
+	s = started(t, Options{Config: c})
 	to := host.TCP{Addr: s.Addrs()[0].AddrPort}
 	if _, err := host.Connect(t.Context(), to, hostOptions("nqn.2026-11.x:no")); err == nil {
 		t.Fatal("connected to a subsystem that does not exist")

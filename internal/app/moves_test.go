@@ -75,13 +75,10 @@ func TestUnreadableAddresses(t *testing.T) {
 	var out testutil.Log
 	n := &fakeNetwork{err: errors.New("not permitted")}
 	l := &live{t: t, dir: t.TempDir()}
-	l.s = newServer(t, Options{
+	l.s = started(t, Options{
 		Config: l.parse(listenAny, sub(anyHosts, inRAM)), Network: n, Retry: time.Millisecond,
 		Log: out.Logger(),
 	})
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	l.wantStates("up")
 	for range 10 {
 		l.s.listeners.look()

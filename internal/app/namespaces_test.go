@@ -24,7 +24,7 @@ import (
 // pendingConfig has a namespace in memory, and one in a file in a directory that does not exist.
 func pendingConfig(t *testing.T, path string) *config.Config {
 	t.Helper()
-	c, err := Parse("test.yaml", []byte(`
+	c := parsed(t, `
 listeners: [`+anyPort+`]
 subsystems:
   - nqn: `+testNQN+`
@@ -34,10 +34,7 @@ subsystems:
       - {nsid: 2, backend: file, path: `+path+`, size: 1MiB}
 reactors: {count: 1, memory: 16MiB}
 metrics: {listen: "127.0.0.1:0"}
-`), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+`)
 	return c
 }
 
@@ -48,13 +45,10 @@ func TestMissingStorage(t *testing.T) {
 	var log testutil.Log
 	c := pendingConfig(t, filepath.Join(dir, "disk"))
 	up := make(chan uint32, 1)
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: c, Log: slog.New(newHandler(false, c.Log.Level, &log)), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	o := hostOptions(testNQN)
@@ -123,18 +117,12 @@ func TestEmptyDevice(t *testing.T) {
 		!strings.Contains(out, "the namespace is pending") {
 		t.Errorf("check: %v, %s", err, out)
 	}
-	c, err := Parse("test.yaml", []byte(text), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parsed(t, text)
 	up := make(chan uint32, 1)
-	s := newServer(t, Options{
+	started(t, Options{
 		Config: c, Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	if out, err := exec.Command("losetup", device, backing).CombinedOutput(); err != nil {
 		t.Skipf("no loop device: %v: %s", err, out)
 	}
@@ -149,13 +137,10 @@ func TestWrongStorageAppears(t *testing.T) {
 	var log testutil.Log
 	c := pendingConfig(t, path)
 	up := make(chan uint32, 1)
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: c, Log: slog.New(newHandler(false, c.Log.Level, &log)), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	made := filepath.Join(t.TempDir(), "mount") // at once, or the target creates the file
 	if err := errors.Join(os.MkdirAll(filepath.Join(made, "disk"), 0o700),
 		os.Rename(made, dir)); err != nil {

@@ -26,7 +26,7 @@ import (
 // themselves is no label. A queue that is too small shows.
 func TestHostMetrics(t *testing.T) {
 	me := hostOptions(testNQN).HostNQN
-	c, err := Parse("test.yaml", []byte(`
+	c := parsed(t, `
 listeners: [`+anyPort+`]
 hosts: [{nqn: "`+me+`"}, {nqn: "nqn.2026-11.io.nvmf-target:away"}]
 subsystems:
@@ -35,14 +35,8 @@ subsystems:
     namespaces: [{nsid: 1, backend: delay, latency: 20ms, of: {backend: ram, size: 16MiB}}]
 reactors: {count: 1, memory: 16MiB}
 metrics: {listen: "127.0.0.1:0"}
-`), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, Options{Config: c})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+`)
+	s := started(t, Options{Config: c})
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	load := func(nqn string, depth, commands int) (leave func()) {

@@ -22,13 +22,10 @@ func pendingLive(t *testing.T) (l *live, up <-chan uint32) {
 	t.Helper()
 	l = &live{t: t, dir: t.TempDir()}
 	served := make(chan uint32, 1)
-	l.s = newServer(t, Options{
+	l.s = started(t, Options{
 		Config: l.parse(listenAny, sub(anyHosts, inRAM, inMount)), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { served <- nsid },
 	})
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	return l, served
 }
 
@@ -65,13 +62,10 @@ func TestAppearsAtStart(t *testing.T) {
 		l.mkdir("mount")
 		l.wantUp(up)
 	}
-	l.s = newServer(t, Options{
+	l.s = started(t, Options{
 		Config: l.parse(onRDMA("tos: 4"), sub(anyHosts, inRAM, inMount)), Verbs: stack,
 		Retry: time.Millisecond, NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestBlockedCallback: a program that is told of a namespace only after a change, or a stop, holds

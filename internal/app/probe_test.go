@@ -203,10 +203,7 @@ func TestCheckAndServeAgree(t *testing.T) {
 		t.Run(namespace, func(t *testing.T) {
 			text := strings.Replace(validFile, "backend: ram, size: 16MiB", namespace, 1)
 			out, checked := warnings(t, text)
-			c, err := Parse("test.yaml", []byte(text), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := parsed(t, text)
 			served := newServer(t, Options{Config: c}).Start()
 			if (checked == nil) != ok || (served == nil) != ok {
 				t.Fatalf("check: %v, serve: %v, want success %v\n%s", checked, served, ok, out)
@@ -235,14 +232,8 @@ func TestStorageThatDoesNotAnswer(t *testing.T) {
 		!strings.Contains(out, "the namespace is pending") {
 		t.Errorf("check: %v, %s", err, out)
 	}
-	c, err := Parse("test.yaml", []byte(text), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, Options{Config: c})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	c := parsed(t, text)
+	s := started(t, Options{Config: c})
 	if a := s.announcement(); len(a.pending) != 1 {
 		t.Errorf("%d namespaces are pending", len(a.pending))
 	}

@@ -31,10 +31,7 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(t, Options{Config: c, Load: load})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Config: c, Load: load})
 	if p, err := s.planOfReload(); err != nil || len(p.Changes) > 0 {
 		t.Fatalf("%v, %v", p, err)
 	}
@@ -82,18 +79,10 @@ func TestProgramsInheritNothing(t *testing.T) {
 	script := fmt.Sprintf("ls -l /proc/self/fd >%s; echo %s", list, key.Reveal())
 	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
 		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
-	load := loader(file)
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, Options{
-		Config: c, Load: load, StateFile: filepath.Join(t.TempDir(), "state"),
+	s := started(t, Options{
+		Load: loader(file), StateFile: filepath.Join(t.TempDir(), "state"),
 		ControlSocket: filepath.Join(t.TempDir(), "control.sock"),
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := s.planOfReload(); err != nil {
 		t.Fatal(err)
 	}

@@ -18,16 +18,8 @@ import (
 // why; in any case hosts that are connected stay so.
 func TestHangup(t *testing.T) {
 	file := writeConfig(t, validFile)
-	load := loader(file)
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
 	log := new(testutil.Log)
-	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}

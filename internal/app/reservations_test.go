@@ -61,7 +61,7 @@ func TestReservationsCrash(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	rounds := 100
 	if testutil.Soaking() {
-		rounds = 3000
+		rounds = 1000
 	}
 	for round := range rounds {
 		dir := filepath.Join(t.TempDir(), "reservations")

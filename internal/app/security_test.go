@@ -42,10 +42,7 @@ func TestSecurityReload(t *testing.T) {
 		both = "hosts: [" + hostA + ", " + hostB + "]"
 	)
 	l, log := &live{t: t, dir: t.TempDir()}, new(testutil.Log)
-	l.s = newServer(t, Options{Config: l.parse(listenAny, sub(both, ram)+keys), Log: log.Logger()})
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	l.s = started(t, Options{Config: l.parse(listenAny, sub(both, ram)+keys), Log: log.Logger()})
 	connected := func(c *host.Controller, err error) *host.Controller {
 		t.Helper()
 		if err != nil {
@@ -127,10 +124,7 @@ func TestSecureOnly(t *testing.T) {
 	text := strings.Replace(validFile, "allow_any_host: true", "hosts: ["+hostA+"]", 1) +
 		"hosts: [{nqn: " + hostA + `, dhchap_key: "` + testSecret + "\"}]\n" +
 		"metrics: {listen: \"127.0.0.1:9\"}\n"
-	before, err := Parse("test.yaml", []byte(text), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := parsed(t, text)
 	after, err := Parse("test.yaml", []byte(text), []string{"NVMF_TARGET_SECURE_ONLY=true"})
 	if err != nil {
 		t.Fatal(err)

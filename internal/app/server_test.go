@@ -75,22 +75,16 @@ func writeAndRead(t *testing.T, tr host.Transport) {
 }
 
 func TestServeTCP(t *testing.T) {
-	s := newServer(t,
+	s := started(t,
 		Options{Config: parse(t,
 			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 }
 
 func TestDiscoveryNamesTheSubsystem(t *testing.T) {
-	s := newServer(t,
+	s := started(t,
 		Options{Config: parse(t,
 			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort},
@@ -113,12 +107,9 @@ func TestDiscoveryNamesTheSubsystem(t *testing.T) {
 
 // A host that stays connected does not keep the target from stopping.
 func TestStopDisconnectsHosts(t *testing.T) {
-	s := newServer(t,
+	s := started(t,
 		Options{Config: parse(t,
 			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, hostOptions(testNQN))
@@ -164,11 +155,8 @@ func TestUnavailableWaitServesTheRestAndComesUp(t *testing.T) {
 	c := parse(t, listener+", "+listener)
 	c.Listeners[1].Port = taken.AddrPort().Port()
 	up := make(chan fabric.Addr, 1)
-	s := newServer(t,
+	s := started(t,
 		Options{Config: c, Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a }})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	if a := s.announcement(); len(a.up) != 1 || len(a.waiting) != 1 {
 		t.Fatalf("up %v, waiting %v: want one each", a.up, a.waiting)
 	}
@@ -195,13 +183,10 @@ func TestRDMAWaitsForItsDevice(t *testing.T) {
 	network.AddHost("target")
 	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
 	up := make(chan fabric.Addr, 1)
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: parse(t, "{transport: rdma, address: 10.0.0.1}"), Verbs: network.Provider("target"),
 		Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a },
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	if a := s.announcement(); len(a.up) != 0 || len(a.waiting) != 1 {
 		t.Fatalf("up %v, waiting %v: want none and one", a.up, a.waiting)
 	}
@@ -221,12 +206,9 @@ func TestRDMANotBuilt(t *testing.T) {
 	var log bytes.Buffer
 	c := parse(t,
 		"{transport: tcp, address: 127.0.0.1, port: 0}, {transport: rdma, address: 127.0.0.1}")
-	s := newServer(t, Options{
+	s := started(t, Options{
 		Config: c, Log: slog.New(newHandler(false, c.Log.Level, &log)), Verbs: noRDMA{},
 	})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
 	if a := s.announcement(); len(a.up) != 1 || len(a.waiting) != 0 {
 		t.Errorf("up %v, waiting %v: want one and none", a.up, a.waiting)
 	}
@@ -252,10 +234,7 @@ subsystems:
       - {nsid: 1, backend: file, path: ` + path + `}
 `
 	start := func() error {
-		c, err := Parse("test.yaml", []byte(text), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := parsed(t, text)
 		return newServer(t, Options{Config: c}).Start()
 	}
 	if err := start(); err != nil {
@@ -278,10 +257,7 @@ func blockReactor(s *Server) (release func()) {
 }
 
 func TestStopHasADeadline(t *testing.T) {
-	s := newServer(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}")})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}")})
 	release := blockReactor(s)
 	if s.alive(time.Millisecond) {
 		t.Error("a blocked reactor counts as alive")
@@ -294,10 +270,7 @@ func TestStopHasADeadline(t *testing.T) {
 }
 
 func TestSecondSignalStopsAtOnce(t *testing.T) {
-	s := newServer(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}")})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}")})
 	if !s.alive(testTimeout) {
 		t.Error("not alive")
 	}

@@ -15,10 +15,7 @@ import (
 // TestTransportKeys: limits and digests of new connections change; those that exist stay as they
 // are, and after a change that fails everything is as before.
 func TestTransportKeys(t *testing.T) {
-	s := newServer(t, Options{Config: parse(t, anyPort)})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Config: parse(t, anyPort)})
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	connect := func(digest bool) (*host.Controller, error) {
@@ -76,10 +73,7 @@ func TestDepthOfController(t *testing.T) {
 	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
 	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
 	both := anyPort + ", " + onRDMA("port: 4420")
-	s := newServer(t, Options{Config: parse(t, both), Verbs: network.Provider("target")})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Config: parse(t, both), Verbs: network.Provider("target")})
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	transports := []host.Transport{host.TCP{Addr: s.Addrs()[0].AddrPort}, host.RDMA{

@@ -45,7 +45,7 @@ func TestWatchedChanges(t *testing.T) {
 	}
 	rounds := 1
 	if testutil.Soaking() {
-		rounds = 10
+		rounds = 4
 	}
 	for range rounds {
 		for _, c := range configs {

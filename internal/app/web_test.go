@@ -36,15 +36,7 @@ func TestWeb(t *testing.T) {
 		}
 	}
 	write("web: {listen: '127.0.0.1:0'}\n")
-	load := loader(file)
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	ask := func(scheme, path, password string) *http.Response {
@@ -115,10 +107,7 @@ func TestExposed(t *testing.T) {
 		"{listen: '10.0.0.1:1', token: 0123456789abcdefg}": ".token: who can listen",
 	} {
 		for _, key := range []string{"web", "metrics"} {
-			c, err := Parse("test.yaml", []byte(validFile+key+": "+text+"\n"), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := parsed(t, validFile+key+": "+text+"\n")
 			got := ""
 			for _, p := range probeCertificates(c) {
 				got += p.Error()
