@@ -12,7 +12,7 @@ import (
 )
 
 // patience is how long Until waits for other goroutines.
-const patience = 10 * time.Second
+const patience = 2 * time.Minute
 
 // Poller is a source of work of a reactor, as in internal/reactor.
 type Poller interface {
@@ -67,8 +67,8 @@ func (w *World) Settle() {
 	}
 }
 
-// Until steps until cond holds, sleeping while there is nothing to do. It gives up after ten
-// seconds.
+// Until steps until cond holds, sleeping while there is nothing to do. It gives up after
+// patience.
 func (w *World) Until(cond func() bool) error {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // total is what the stub's driver sums up.
@@ -161,7 +162,7 @@ func TestDataPathAllocations(t *testing.T) {
 	s := newStub()
 	defer s.free()
 	q, c, r := s.qp(), s.cq(), s.srq()
-	if n := testing.AllocsPerRun(100, func() {
+	if n := testutil.AllocsPerRun(100, func() {
 		var wcs [32]verbs.WC // on the stack: passing it to C must not make it escape
 		var wrs [32]verbs.SendWR
 		var recvs [32]verbs.RecvWR

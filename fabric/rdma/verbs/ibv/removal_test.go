@@ -7,9 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestRemoval takes the device named by NVMF_TEST_REMOVE away while a listener is on it. It is for
@@ -46,24 +46,15 @@ func TestRemoval(t *testing.T) {
 	}()
 	removed := make(chan error, 1)
 	go func() { removed <- exec.Command("rdma", "link", "delete", name).Run() }()
-	select {
-	case ev := <-events:
-		if ev.Type != verbs.EventDeviceRemoval || ev.ID != l {
-			t.Fatalf("event %v of %v, want DEVICE_REMOVAL of the listener", ev.Type, ev.ID)
-		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("no event")
+	ev := testutil.Receive(t, "DEVICE_REMOVAL", events)
+	if ev.Type != verbs.EventDeviceRemoval || ev.ID != l {
+		t.Fatalf("event %v of %v, want DEVICE_REMOVAL of the listener", ev.Type, ev.ID)
 	}
 	if err := l.Destroy(); err != nil {
 		t.Error(err)
 	}
-	select {
-	case err := <-removed:
-		if err != nil {
-			t.Errorf("rdma link delete %s: %v", name, err)
-		}
-	case <-time.After(5 * time.Second):
-		t.Error("the removal waits for this process")
+	if err := testutil.Receive(t, "the end of the removal", removed); err != nil {
+		t.Errorf("rdma link delete %s: %v", name, err)
 	}
 	if err := w.Destroy(); err != nil {
 		t.Error(err)

@@ -6,9 +6,10 @@ import (
 	"errors"
 	"os"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // What is written wakes the waiter; closing the duplicate ends the waiting and leaves the
@@ -44,24 +45,14 @@ func TestWatchable(t *testing.T) {
 	if _, err := w.WriteString("x"); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case n := <-reads:
-		if n != 1 {
-			t.Errorf("read %d bytes, want 1", n)
-		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("the waiter was not woken")
+	if n := testutil.Receive(t, "the waiter is woken", reads); n != 1 {
+		t.Errorf("read %d bytes, want 1", n)
 	}
 	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
-	select {
-	case err := <-ended:
-		if err == nil {
-			t.Error("the wait ended without an error, although nothing was done")
-		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("closing did not end the wait")
+	if err := testutil.Receive(t, "closing ends the wait", ended); err == nil {
+		t.Error("the wait ended without an error, although nothing was done")
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
 		t.Errorf("the descriptor was closed: %v", err)

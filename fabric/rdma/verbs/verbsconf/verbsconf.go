@@ -18,7 +18,7 @@ type Setup struct {
 	AddrA netip.Addr
 	// FailDestroy makes Destroy of this queue pair of A fail until restore is called.
 	FailDestroy func(verbs.QP) (restore func())
-	// Timeout bounds every wait; 0 is 10 s.
+	// Timeout bounds every wait; 0 is 2 minutes.
 	Timeout time.Duration
 }
 
@@ -28,7 +28,7 @@ func (s *Setup) addr() netip.AddrPort { return netip.AddrPortFrom(s.AddrA, 0) }
 // Run runs the suite.
 func Run(t *testing.T, s Setup) {
 	if s.Timeout == 0 {
-		s.Timeout = 10 * time.Second
+		s.Timeout = 2 * time.Minute
 	}
 	for _, c := range []struct {
 		name string

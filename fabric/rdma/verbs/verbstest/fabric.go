@@ -32,7 +32,7 @@ type Options struct {
 	// Async: a goroutine of the fabric does all work instead of the goroutine that posts. Close
 	// ends it.
 	Async bool
-	// CMTimeout is how long the communication manager waits for an answer of the peer; 0 is 5 s.
+	// CMTimeout is how long the communication manager waits for an answer of the peer; 0 is a minute.
 	CMTimeout time.Duration
 	// RetryTimeout is how long a send queue tries to reach a peer that does not answer; 0 is 20 ms.
 	RetryTimeout time.Duration
@@ -60,7 +60,7 @@ type Fabric struct {
 
 // New makes a network without machines.
 func New(opt Options) *Fabric {
-	opt.CMTimeout = cmp.Or(opt.CMTimeout, 5*time.Second)
+	opt.CMTimeout = cmp.Or(opt.CMTimeout, time.Minute)
 	opt.RetryTimeout = cmp.Or(opt.RetryTimeout, 20*time.Millisecond)
 	f := &Fabric{
 		opt: opt, hosts: map[string]*host{}, cuts: map[[2]*host]bool{},

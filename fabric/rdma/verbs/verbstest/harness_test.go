@@ -3,15 +3,14 @@ package verbstest_test
 import (
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 const (
-	patience = time.Minute
 	signaled = verbs.SendSignaled
 	rights   = verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 )
@@ -53,16 +52,11 @@ func next(t testing.TB, c verbs.CM, want verbs.EventType) verbs.Event {
 			ch <- ev
 		}
 	}()
-	select {
-	case ev := <-ch:
-		if ev.Type != want {
-			t.Fatalf("event %v, want %v", ev.Type, want)
-		}
-		return ev
-	case <-time.After(patience):
-		t.Fatalf("no event, want %v", want)
+	ev := testutil.Receive(t, want.String(), ch)
+	if ev.Type != want {
+		t.Fatalf("event %v, want %v", ev.Type, want)
 	}
-	panic("unreachable")
+	return ev
 }
 
 // end is one half of a connection.
@@ -128,9 +122,9 @@ func route(t testing.TB, c verbs.CM, to netip.AddrPort) verbs.ID {
 	t.Helper()
 	id, err := c.NewID()
 	must(t, err)
-	must(t, id.ResolveAddr(netip.AddrPort{}, to, patience))
+	must(t, id.ResolveAddr(netip.AddrPort{}, to, testutil.Patience))
 	next(t, c, verbs.EventAddrResolved)
-	must(t, id.ResolveRoute(patience))
+	must(t, id.ResolveRoute(testutil.Patience))
 	next(t, c, verbs.EventRouteResolved)
 	return id
 }
@@ -198,16 +192,12 @@ func flush(id uint64) verbs.WC { return verbs.WC{WRID: id, Status: verbs.WCWRFlu
 func (e *end) wait() verbs.WC {
 	e.t.Helper()
 	var wc [1]verbs.WC
-	for limit := time.Now().Add(patience); ; {
+	testutil.Until(e.t, "a completion", func() bool {
 		n, err := e.cq.Poll(wc[:])
 		must(e.t, err)
-		if n == 1 {
-			return wc[0]
-		}
-		if time.Now().After(limit) {
-			e.t.Fatal("no completion")
-		}
-	}
+		return n == 1
+	})
+	return wc[0]
 }
 
 // empty checks that there is no completion now: on a synchronous fabric everything that can happen
