@@ -176,8 +176,8 @@ func next(t *testing.T, r *bufio.Reader) (s state) {
 	}
 }
 
-// TestStreams: pages share one sampler, which ends with the last of them; too many are refused, and have place again when others
-// have gone.
+// TestStreams: pages share one sampler, which ends with the last of them; too many are refused, and
+// have place again when others have gone.
 func TestStreams(t *testing.T) {
 	var asked atomic.Int64
 	s := serve(t, Config{}, source(&asked))
