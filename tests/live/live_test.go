@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-const answerLimit = 30 * time.Second
+const answerLimit = testutil.Patience
 
 // env is two targets: one that is changed while it runs, and one that is started anew with each
 // configuration. They differ in their addresses and the directory of their files.
@@ -90,11 +90,7 @@ func (p *place) has(m *model) {
 				})
 		})
 	}
-	for end := time.Now().Add(answerLimit); !noticed(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			p.t.Fatalf("with the addresses %v: %v\n%s", m.machine, p.server.Addrs(), p.text(m))
-		}
-	}
+	testutil.Until(p.t, fmt.Sprintf("the target serves the addresses %v", m.machine), noticed)
 }
 
 func newEnv(t *testing.T) *env {

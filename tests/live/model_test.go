@@ -303,7 +303,7 @@ func (m *model) storage(rng *rand.Rand) string {
 // text is the configuration file. Addresses begin with tcp or rdma.
 func (m *model) text(dir, tcp, rdma string, port int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB}\n%s%s", m.level,
+	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB, spin: 0s}\n%s%s", m.level,
 		m.discovery, m.transports)
 	fmt.Fprintf(&b, "listeners:\n  - {name: %s, transport: tcp, address: %s1, port: %d}\n",
 		m.label, tcp, port)
