@@ -47,32 +47,52 @@ func eachBench(t *testing.T, fn func(t *testing.T, h *env, c bench.Connection)) 
 	}
 }
 
-// TestBench: each pattern and each profile does what it is to do, and disconnects.
+// TestBench: each pattern and each profile does what it is to do, and disconnects. A run that was too
+// short for this machine is repeated.
 func TestBench(t *testing.T) {
 	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
+		measure := func(s bench.Settings, missing func(*bench.Report) string) {
+			t.Helper()
+			for s.Runtime = 20 * time.Millisecond; ; s.Runtime *= 2 {
+				r, err := bench.Measure(harness.Context(t), c, s, "e2e", nil)
+				h.Must(err)
+				what := missing(r)
+				if what == "" {
+					return
+				}
+				if s.Runtime.Seconds() > 10 {
+					t.Fatal(what)
+				}
+			}
+		}
 		for _, rw := range bench.Patterns {
 			s := benchSettings(rw)
 			s.Flush = 4
-			r, err := bench.Measure(harness.Context(t), c, s, "e2e", nil)
-			h.Must(err)
-			g := r.Runs[0].Groups[0]
-			reads, writes := strings.HasSuffix(rw, "read"), strings.HasSuffix(rw, "write")
-			if (g.Reads == nil) != writes || (g.Writes == nil) != reads || g.Flush == nil {
-				t.Errorf("%s: %+v", rw, g)
-			}
+			reads, writes := !strings.HasSuffix(rw, "write"), !strings.HasSuffix(rw, "read")
+			measure(s, func(r *bench.Report) string {
+				g := r.Runs[0].Groups[0]
+				if g.Reads != nil && !reads || g.Writes != nil && !writes {
+					t.Fatalf("%s: %+v", rw, g)
+				}
+				if (g.Reads == nil) == reads || (g.Writes == nil) == writes || g.Flush == nil {
+					return fmt.Sprintf("%s: %+v", rw, g)
+				}
+				return ""
+			})
 		}
 		for _, p := range bench.Profiles() {
 			s := benchSettings("")
 			s.Profile = p
-			r, err := bench.Measure(harness.Context(t), c, s, "e2e", nil)
-			h.Must(err)
-			for _, run := range r.Runs {
-				for _, g := range run.Groups {
-					if g.Reads == nil && g.Writes == nil {
-						t.Errorf("%s: %s has done nothing", p, g.Name)
+			measure(s, func(r *bench.Report) string {
+				for _, run := range r.Runs {
+					for _, g := range run.Groups {
+						if g.Reads == nil && g.Writes == nil {
+							return fmt.Sprintf("%s: %s has done nothing", p, g.Name)
+						}
 					}
 				}
-			}
+				return ""
+			})
 		}
 	})
 }
@@ -198,6 +218,7 @@ func TestBenchEnds(t *testing.T) {
 
 // TestBenchHungTarget: a target that completes nothing any more ends a run.
 func TestBenchHungTarget(t *testing.T) {
+	t.Parallel() // it mostly waits
 	g := &gate{Device: harness.OpenRAM(t, 64<<20, 4096)}
 	h := newEnv(t, options{devices: []backend.Device{harness.OpenRAM(t, 1<<20, 512), g}})
 	c := h.connection("tcp")

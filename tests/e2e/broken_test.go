@@ -11,7 +11,6 @@ import (
 // another reactor, reads the same blocks: each block is from a single write.
 func TestBrokenWrites(t *testing.T) {
 	const (
-		rounds = 20
 		size   = 256 << 10
 		block  = 512
 		window = 1 << 20
@@ -38,7 +37,7 @@ func TestBrokenWrites(t *testing.T) {
 			return wantWholeBlocks(t, buf, block)
 		}
 		stop := repeat(check)
-		for round := range rounds {
+		for round := range rounds(7, 20) {
 			c := h.connect(v)
 			q := h.Open(c, 1, 16)
 			data := h.Buffer(c, 15*size)

@@ -92,6 +92,7 @@ func swapUnderLoad(t *testing.T, h *env, v variant) {
 // TestSwapDespiteSlowReader: a host that does not take what it reads of a namespace in memory does
 // not keep its device from being exchanged, nor others from using it meanwhile.
 func TestSwapDespiteSlowReader(t *testing.T) {
+	t.Parallel() // it mostly waits
 	h := newEnv(t, options{memory: 16})
 	q := h.Open(h.connect(plain[0]), 1, 16)
 	unreadTCP(h)

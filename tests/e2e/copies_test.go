@@ -1,11 +1,10 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -25,7 +24,7 @@ func TestCopiedBytes(t *testing.T) {
 			small = smallPDU
 		}
 		for _, size := range []int{512, 4096, 8192, 16 << 10, 128 << 10, 1 << 20} {
-			const ios, frame = 40, 16 << 10
+			const ios, frame = 8, 16 << 10
 			buf := h.Buffer(c, size)
 			var done [64]host.Completion
 			run := func(write bool, base int) int64 {
@@ -53,10 +52,7 @@ func TestCopiedBytes(t *testing.T) {
 			}
 			run(true, 0)
 			// The memory is registered with RDMA devices when it is first used.
-			for end := time.Now().Add(testutil.Patience); run(false, 0)+run(false, 32<<20) > 0 &&
-				time.Now().Before(end); {
-				time.Sleep(time.Millisecond)
-			}
+			h.Until("reads copy nothing", func() bool { return run(false, 0)+run(false, 32<<20) == 0 })
 			if n := run(false, 0); n != 0 {
 				t.Errorf("%d reads of %d bytes: %d bytes were copied", ios, size, n)
 			}
@@ -67,14 +63,9 @@ func TestCopiedBytes(t *testing.T) {
 			bound := int64(ios * size)
 			switch {
 			case !v.isRDMA && size <= small:
-				n := run(true, 0)
-				for i := 0; n != bound && i < 100; n, i = run(true, 0), i+1 {
-					// A capsule that arrives in two parts is copied out of the receive buffer
-					// first.
-				}
-				if n != bound {
-					t.Errorf("%d writes of %d bytes: %d bytes were copied", ios, size, n)
-				}
+				// A capsule that arrives in two parts is copied out of the receive buffer first.
+				h.Until(fmt.Sprintf("%d writes of %d bytes copy %d", ios, size, bound),
+					func() bool { return run(true, 0) == bound })
 				continue
 			case v.isRDMA && (size < frame || v.options.iwarp):
 				if n := run(true, 0); n != bound {
@@ -91,14 +82,9 @@ func TestCopiedBytes(t *testing.T) {
 				if v.smallPDUs {
 					want += bound / 3 // small PDUs, each received with a part of the next one
 				}
-				n := run(true, base)
-				for i := 0; n > want && i < 100; n, i = run(true, base), i+1 {
-					time.Sleep(time.Millisecond) // until the memory is registered
-				}
-				if n > want {
-					t.Errorf("%d writes of %d bytes from %d on: %d bytes were copied", ios, size,
-						base, n)
-				}
+				// The memory is registered with RDMA devices when it is first used.
+				h.Until(fmt.Sprintf("%d writes of %d bytes from %d on copy at most %d", ios, size, base,
+					want), func() bool { return run(true, base) <= want })
 			}
 		}
 	})

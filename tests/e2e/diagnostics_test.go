@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -41,9 +40,7 @@ func TestDiagnostics(t *testing.T) {
 			return l
 		}
 		selfTest(nvme.SelfTestExtended)
-		for log().Completion == 0 {
-			time.Sleep(time.Millisecond) // not to ask all the time
-		}
+		h.Until("the self-test has read", func() bool { return log().Completion > 0 })
 		selfTest(nvme.SelfTestAbort)
 		if l := log(); l.Operation != 0 || l.Results[0].DSTS != 0x21 {
 			t.Errorf("operation %d, %+v", l.Operation, l.Results[0])

@@ -30,7 +30,6 @@ func repeat(fn func() bool) (stop func()) {
 // everything (the harness checks arenas, sessions and RDMA objects), and another host must not be
 // affected.
 func TestDisconnectDuringIO(t *testing.T) {
-	const rounds = 25
 	eachVariant(t, func(o *options) { o.reactors = 2; o.memory = 16 },
 		func(t *testing.T, h *env, v variant) {
 			bystander := h.connect(v,
@@ -44,7 +43,7 @@ func TestDisconnectDuringIO(t *testing.T) {
 				}
 				return err == nil
 			})
-			for round := range rounds {
+			for round := range rounds(10, 25) {
 				c := h.connect(v)
 				data := h.Buffer(c, 31*131072)
 				for qid := range 2 {

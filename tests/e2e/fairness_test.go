@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -15,6 +16,7 @@ import (
 // processes the machine, so it suffices that one of twenty rounds meets the bound; tests/bench
 // measures it on a quiet machine, and packages tcp and rdma test single turns.
 func TestFairness(t *testing.T) {
+	testutil.Soak(t, "it measures latencies")
 	if raceEnabled {
 		t.Skip("needs a build without the race detector, which slows down copying most")
 	}

@@ -172,3 +172,12 @@ func differ(a, b []byte) string {
 	}
 	return ""
 }
+
+// rounds is how often a test repeats something: so often with "make test", and more with "make
+// soak".
+func rounds(test, soak int) int {
+	if testutil.Soaking() {
+		return soak
+	}
+	return test
+}

@@ -9,12 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
 // TestIdle: with 16 connected queues and keep alives, this process, initiators included, uses less
 // than 1 % of a CPU. CPU time is not wall time, so a busy machine does not matter.
 func TestIdle(t *testing.T) {
+	testutil.Soak(t, "it measures processor time")
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		for range 4 {
 			c := h.connect(v, func(o *host.Options) { o.KATO = 5 * time.Second })
@@ -28,6 +30,7 @@ func TestIdle(t *testing.T) {
 
 // TestIdleMany: with 1024 connected queues of 16 hosts it uses less than 0.5 %.
 func TestIdleMany(t *testing.T) {
+	testutil.Soak(t, "it measures processor time")
 	if raceEnabled {
 		t.Skip("needs a build without the race detector, whose CPU time would count")
 	}

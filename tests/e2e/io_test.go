@@ -88,7 +88,7 @@ func TestOtherCommands(t *testing.T) {
 // TestManyQueues verifies data on many queues concurrently: each goroutine has its own queue and
 // part of the namespace.
 func TestManyQueues(t *testing.T) {
-	const queues, rounds = 8, 8
+	const queues = 8
 	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 },
 		func(t *testing.T, h *env, v variant) {
 			c := h.connect(v)
@@ -100,7 +100,7 @@ func TestManyQueues(t *testing.T) {
 				q := h.Open(c, uint16(i+1), 17+i*4)
 				buf := h.Buffer(c, q.Depth()*32768)
 				wg.Go(func() {
-					if err := verify(q, uint64(i)*16384, buf, rounds); err != nil {
+					if err := verify(q, uint64(i)*16384, buf, rounds(3, 8)); err != nil {
 						t.Errorf("queue %d: %v", i+1, err)
 					}
 				})

@@ -6,12 +6,13 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestLatencyOfSlowDevice: on both transports, the time that a device takes is that of the stage
-// backend, no command takes longer than all of them, and the stages add up.
+// backend, no command takes longer than all of them, and the stages add up. A slow machine makes no
+// difference, except to the share of the device, which make soak looks at.
 func TestLatencyOfSlowDevice(t *testing.T) {
 	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
 		const hold = 20 * time.Millisecond
@@ -21,31 +22,19 @@ func TestLatencyOfSlowDevice(t *testing.T) {
 		begun := time.Now()
 		g.set(true, nil)
 		outstanding(t, h, q, buf, g)
-		for held := time.Now(); time.Since(held) < hold; {
-			_ = q.Wait(time.Millisecond)
-		}
+		<-time.After(hold)
 		g.set(false, nil)
-		done := make([]host.Completion, q.Depth())
-		for left := q.Depth(); left > 0; {
-			n, err := q.Poll(done)
-			h.Must(err)
-			if left -= n; n == 0 {
-				_ = q.Wait(time.Millisecond)
-			}
-		}
-		counted := func() (n uint64) {
+		collectAll(t, q, nvme.Success)
+		// The last ones are counted when the host has acknowledged them.
+		h.Until("all commands are counted", func() bool {
+			n := 0
 			list, err := h.Target.Latencies(harness.Context(t))
 			h.Must(err)
 			for _, l := range list {
-				n += l.IOs
+				n += int(l.IOs)
 			}
-			return n
-		}
-		for counted() < uint64(q.Depth()) { // the last ones, when the host has acknowledged them
-			if time.Since(begun) > testutil.Patience {
-				t.Fatalf("%d of %d commands are counted", counted(), q.Depth())
-			}
-		}
+			return n == q.Depth()
+		})
 		took := time.Since(begun)
 		list, err := h.Target.Latencies(harness.Context(t))
 		h.Must(err)
@@ -56,8 +45,9 @@ func TestLatencyOfSlowDevice(t *testing.T) {
 			}
 			backend := &l.Stages[fabric.StageBackend]
 			if l.HostNQN != hostNQN || l.NSID != 1 || sum != l.Total.Sum() ||
-				time.Duration(backend.Quantile(0)) < hold*95/100 ||
-				time.Duration(l.Total.Max()) > took || 2*backend.Sum() < sum {
+				backend.Quantile(0) < hold.Nanoseconds()*95/100 ||
+				l.Total.Max() > took.Nanoseconds() ||
+				testutil.Soaking() && 2*backend.Sum() < sum {
 				t.Errorf("%s of %v: %d to %d ns in the backend, %d ns in all, at most %d of %v",
 					l.Operation, l.HostNQN, backend.Quantile(0), backend.Max(), sum, l.Total.Max(),
 					took)

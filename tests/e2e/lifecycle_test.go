@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -100,13 +99,7 @@ func underLoad(t *testing.T, h *env, v variant, nsid uint32,
 	go func() { ended <- keepBusy(q, nsid, buf, &count) }()
 	h.Until("I/O is in progress", func() bool { return count.Load() > 2 || len(ended) > 0 })
 	fn(c)
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(testutil.Patience):
-		t.Fatal("the queue hangs")
-		return nil
-	}
+	return testutil.Receive(t, "the queue ends", ended)
 }
 
 // wantRetry checks that the host may retry after the end of its queue: the connection ended, or a

@@ -3,9 +3,7 @@ package e2e
 import (
 	"fmt"
 	"math"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -17,19 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
-// limitsTime is how long TestLimits measures each limit: NVMF_LIMITS_SECONDS, for instance 10, or
-// one second, in which the machine may be busy otherwise.
-func limitsTime(t *testing.T) (d time.Duration, tolerance float64) {
-	s := os.Getenv("NVMF_LIMITS_SECONDS")
-	if s == "" {
-		return time.Second, 0.2
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(n) * time.Second, 0.03
-}
+// limitsTime is how long TestLimits measures each limit.
+const limitsTime, limitsTolerance = 10 * time.Second, 0.03
 
 // limitsTries is how often a rate is measured that is too low or not shared equally.
 const limitsTries = 5
@@ -51,6 +38,7 @@ func (h *env) setLimits(l limitsOf) {
 // on four, and hosts get equal parts of what they share. Hosts 0 and 1 use namespace 1, host 0 with
 // three queues, and host 2 uses namespace 2.
 func TestLimits(t *testing.T) {
+	testutil.Soak(t, "it measures rates")
 	if raceEnabled {
 		t.Skip("needs a build without the race detector, whose CPU time limits the rates")
 	}
@@ -96,11 +84,11 @@ func testLimits(t *testing.T, v variant, reactors int) {
 		},
 	} {
 		h.setLimits(step.limits)
-		d, tolerance := limitsTime(t)
+		const tolerance = limitsTolerance
 		runFor(t, pumps, 500*time.Millisecond) // past the burst
 		wanted := step.want[0] + step.want[1] + step.want[2]
 		for try := 1; ; try++ {
-			got, took := runFor(t, pumps, d)
+			got, took := runFor(t, pumps, limitsTime)
 			total, off := 0.0, 0.0 // off: how far the host is from its rate whose is farthest
 			for i := range got {
 				got[i] /= took.Seconds()
@@ -164,7 +152,7 @@ func runFor(t *testing.T, pumps [][]*pump, d time.Duration) (done []float64, too
 // in capsules, asked for, or from memory of the namespace.
 func TestDataAtLimit(t *testing.T) {
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
-		h.setLimits(limitsOf{namespace: target.Limits{IOPS: 500, Burst: target.MinBurst}})
+		h.setLimits(limitsOf{namespace: target.Limits{IOPS: 1000, Burst: target.MinBurst}})
 		c := h.connect(v)
 		q := h.Open(c, 1, 17)
 		const most, each = 256 << 10, 1 << 20

@@ -139,7 +139,7 @@ func (x *modelRun) setANA(group uint32, state nvme.ANAState, ports []int) {
 	_, err := x.control.SetANA(x.ctx, set)
 	x.Must(err)
 	ended := uint32(0)
-	if state == nvme.ANAStateChange && x.transition < time.Hour {
+	if state == nvme.ANAStateChange && x.transition != time.Hour {
 		state, ended = nvme.ANAStateInaccessible, group
 		x.Until("the end of a transition", func() bool {
 			list, err := x.control.ANA(x.ctx)

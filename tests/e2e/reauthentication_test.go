@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -73,9 +74,7 @@ func TestReauthenticate(t *testing.T) {
 
 // TestReauthenticateNot: a host that does not is disconnected after a minute, and others stay.
 func TestReauthenticateNot(t *testing.T) {
-	if !full() {
-		t.Skip("it takes a minute: NVMF_TEST_FULL=1 runs it")
-	}
+	testutil.Soak(t, "it takes a minute")
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		ctx := t.Context()
 		other := h.connect(v, func(o *host.Options) { o.HostNQN = hostNQN2 })

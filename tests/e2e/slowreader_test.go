@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
@@ -67,17 +66,11 @@ func TestSlowReaders(t *testing.T) {
 				h.Must(q.Write(ctx, 1, uint64(off>>9), 1<<20>>9, big, 0))
 			}
 			slow(h)
-			var longest time.Duration
+			// Reads that wait for longer than SendTimeout and MemoryTimeout would end.
 			for off := 0; off < slowSize; off += 16 << 10 {
-				start := time.Now()
 				if err := q.Write(ctx, 1, uint64(off>>9), 8, small, 0); err != nil {
-					t.Fatalf("a write at %d after %v: %v", off, time.Since(start), err)
+					t.Fatalf("a write at %d: %v", off, err)
 				}
-				longest = max(longest, time.Since(start))
-			}
-			t.Logf("the longest of %d writes took %v", slowSize>>14, longest)
-			if longest > time.Second {
-				t.Errorf("a write took %v", longest)
 			}
 		})
 	}

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"testing"
@@ -15,19 +14,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
+
+// costRounds is how often TestTLSCost measures.
+const costRounds = 5
 
 // TestTLSCost measures reads with and without TLS by turns, on one reactor, and AES-GCM alone
 // beside them: IOPS, and processor time of the target. Plain reads and AES-GCM together are the
 // least time that reads with TLS can take. It tells ratios: the least, the median and the largest
-// of the rounds, and fails if the median is too far from that bound. It runs only by itself:
-// NVMF_TLS_COST has the number of rounds.
+// of the rounds, and fails if the median is too far from that bound.
 func TestTLSCost(t *testing.T) {
-	rounds := 0
-	if _, err := fmt.Sscan(os.Getenv("NVMF_TLS_COST"), &rounds); err != nil {
-		t.Skip("set NVMF_TLS_COST to the number of rounds, in a quiet moment")
-	}
+	testutil.Soak(t, "it measures rates and processor time")
+	needTLS(t)
 	h := newEnv(t, options{tcp: func(c *tcp.Config) {
 		requireTLS(c)
 		c.TLS = func(uint16) fabric.TLSPolicy { return fabric.TLSAllowed }
@@ -50,7 +50,7 @@ func TestTLSCost(t *testing.T) {
 			want = 0.6
 		}
 		var iops, cpu, share ratios
-		for round := range rounds + 1 {
+		for round := range costRounds + 1 {
 			var took, used [2]float64
 			for i, q := range queues {
 				before, start := targetTime(t), time.Now()
