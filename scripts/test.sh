@@ -55,8 +55,20 @@ fuzz_all() {
   return $rc
 }
 
-# The tests that one_processor runs.
-alone='^(TestPlaceholder)$'
+# The tests of goroutines and reactors that wait for each other.
+alone=$(paste -sd'|' <<'END'
+TestNoLostPost|TestNoLostWake|TestWakeBeforeSleep|TestArmRefuses|TestOthersRun|TestYield
+TestTimerWhileBusy|TestRunEndsWithContext|TestPool|TestOthersTurn|TestPriority|TestAnotherThread
+TestShared|TestArm|TestFlushesShare|TestOfflineAndBack|TestRangeLockExcludes|TestDAXWaits
+TestHandOverBuffers|TestManyConnections|TestFloods|TestDisconnectWaitsForExecuting|TestTurnOfInput
+TestTurnOfOutput|TestTeardown|TestListenerClosedWhileDeviceIsAway|TestTurns|TestDeviceRemoval
+TestMemoryGrantedByAnotherGroup|TestParallelQueues|TestRacingConnects|TestRaceForTheLastController
+TestReservationRace|TestPreemptRace|TestSwapUnderLoad|TestRemoveNamespaceUnderIO|TestStress
+TestManyFences|TestAuthPool|TestDrivesAreAskedTogether|TestManyQueues|TestManyAuthenticate
+TestStopUnderLoad|TestRemoveNamespaceUnderLoad|TestEndedQueueWithBusyDevice|TestDisconnectDuringIO
+TestZeroAllocation
+END
+)
 # Steps: the SECONDS that a step takes on two quiet CPUs, its NAME and COMMAND. After the first run
 # the duration recorded on this machine is used instead of SECONDS.
 packages="25|packages|scripts/package-test.sh"
@@ -71,7 +83,7 @@ run_suite() {
 # What only one processor reveals: goroutines and reactors that wait for each other. Without the race
 # detector, which allocates over RDMA, also the allocations of an I/O.
 one_processor() {
-  GOMAXPROCS=1 go test -v -p 2 -timeout 20m -tags invariants -shuffle=on -count=1 -run "$alone" \
+  GOMAXPROCS=1 go test -v -p 2 -timeout 20m -tags invariants -shuffle=on -count=1 -run "^($alone)\$" \
     ./backend/... ./fabric/... ./nvme/... ./internal/reactor ./internal/turns ./internal/uring \
     ./tests/e2e
 }
