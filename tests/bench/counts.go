@@ -101,7 +101,7 @@ func (s *server) counters() (allocated, copied float64, err error) {
 		return 0, 0, err
 	}
 	defer func() { _ = os.Remove(name) }()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		text, err := os.ReadFile(name)
 		if err == nil {
 			_, err = fmt.Sscan(string(text), &allocated, &copied)

@@ -1,20 +1,27 @@
 package main
 
 import (
-	"os/exec"
-	"path/filepath"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
+
+// TestMain makes a process that a test has started a target.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "own-target" {
+		exit(ownTargetMain(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
 
 // TestOwnTargetCounts: a target in this program reports the bytes it has allocated.
 func TestOwnTargetCounts(t *testing.T) {
-	self := filepath.Join(t.TempDir(), "bench")
-	goBuild(t, self)
-	s, err := startTarget(ownCPU(t), t.TempDir(), "", self, "own-target", "counting")
+	s, err := startTarget(ownCPU(t), t.TempDir(), "", os.Args[0], "own-target", "counting")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +36,8 @@ func TestOwnTargetCounts(t *testing.T) {
 	}
 	w := countedWorkloads()[0]
 	allocated, copied, ops, err := count(s, w, 200*time.Millisecond)
-	if err != nil || ops == 0 || allocated < 0 || copied != 0 {
+	_, counts := mem.Copied() // the target is built like this program
+	if err != nil || ops == 0 || allocated < 0 || copied != 0 && !counts {
 		t.Errorf("%v bytes allocated and %v copied in %v I/Os: %v", allocated, copied, ops, err)
 	}
 	if total, _, err := s.counters(); err != nil || total < 1<<10 {
@@ -52,11 +60,4 @@ func ownCPU(t *testing.T) int {
 		cpu++
 	}
 	return cpu
-}
-
-func goBuild(t *testing.T, out string) {
-	t.Helper()
-	if text, err := exec.Command("go", "build", "-o", out, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, text)
-	}
 }
