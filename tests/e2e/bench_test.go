@@ -190,6 +190,7 @@ func TestBenchVerify(t *testing.T) {
 
 // TestBenchEnds: whatever ends a run early, its report has what was done before.
 func TestBenchEnds(t *testing.T) {
+	t.Parallel() // it mostly waits
 	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
 		for _, want := range []string{"interrupted", "connection closed"} {
 			ctx, cancel := context.WithCancel(harness.Context(t))

@@ -181,3 +181,9 @@ func rounds(test, soak int) int {
 	}
 	return test
 }
+
+func fillBytes(b []byte, v byte) {
+	for i := range b {
+		b[i] = v
+	}
+}

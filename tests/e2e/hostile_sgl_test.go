@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -165,8 +166,63 @@ var sglAttacks = []attack{
 	}, want: refused(nvme.Success, nvme.InvalidField)},
 }
 
-// TestHostileSGL sends descriptors that must be refused, and some that are unusual but legal.
-func TestHostileSGL(t *testing.T) {
-	eachTransport(t, nil,
-		func(t *testing.T, h *env, v variant) { newAttacker(h, v).run(t, false, sglAttacks) })
+// hostileBlocks is the size of namespace 1.
+const hostileBlocks = 64 << 20 / 512
+
+// lengthAttacks have more or less data than their command takes, or data of a command that is
+// refused: a transport must be in step afterwards.
+var lengthAttacks = []attack{
+	{name: "I01 write across the end", op: func(a *attacker, op *host.Op) {
+		op.Write(1, hostileBlocks-1, 2, a.buf[:1024], 0)
+	}, want: refused(nvme.LBAOutOfRange)},
+	{name: "I01 long write across the end", op: func(a *attacker, op *host.Op) {
+		op.Write(1, hostileBlocks-1, 256, a.buf[:128<<10], 0)
+	}, want: refused(nvme.LBAOutOfRange)},
+	{name: "I02 bytes wrap", op: func(a *attacker, op *host.Op) {
+		op.Read(1, 1<<61, 8, a.buf[:4096])
+	}, want: refused(nvme.LBAOutOfRange)},
+	{name: "I03 read beyond MDTS", op: func(a *attacker, op *host.Op) {
+		op.Read(1, 0, 2056, a.buf[:2056*512])
+	}, want: refused(nvme.InvalidField)},
+	{name: "I04 write to an unknown namespace", op: func(a *attacker, op *host.Op) {
+		op.Write(77, 0, 1, a.buf[:512], 0)
+	}, want: refused(nvme.InvalidField)},
+	{name: "I08 not enough data", op: func(a *attacker, op *host.Op) {
+		op.Discard(1, a.buf[:16])
+		op.SQE.DSM().Set(2, true)
+	}, want: refused(nvme.DataSGLLengthInvalid)},
+	{name: "I08 256 ranges of nothing", op: func(a *attacker, op *host.Op) {
+		clear(a.buf[:256*nvme.DSMRangeSize])
+		op.Discard(1, a.buf[:256*nvme.DSMRangeSize])
+	}, want: refused(nvme.Success)},
+	{name: "short keys of a reservation", op: func(a *attacker, op *host.Op) {
+		op.SQE.SetOpcode(nvme.IOReservationAcquire)
+		op.SQE.SetNSID(1)
+		op.SQE.SetCDW(10, 0x100)
+		op.Data = a.buf[:8]
+	}, want: refused(nvme.DataSGLLengthInvalid)},
+	{name: "F16 second Connect", op: func(a *attacker, op *host.Op) {
+		o := a.v.hostOptions()
+		*op = *host.ConnectCommand(1, 32, &o, a.c.CNTLID())
+	}, want: refused(nvme.CommandSequenceError)},
+	{name: "M05 512 bytes of Identify", op: func(_ *attacker, op *host.Op) {
+		op.SQE.SetOpcode(nvme.AdminIdentify)
+		op.SQE.Identify().Set(nvme.CNSController, 0, 0)
+		op.Data = make([]byte, 512)
+	}, want: refused(nvme.DataSGLLengthInvalid), admin: true},
+	{name: "M07 16 GiB of log", op: func(_ *attacker, op *host.Op) {
+		op.SQE.SetOpcode(nvme.AdminGetLogPage)
+		op.SQE.SetNSID(nvme.NSIDAll)
+		op.SQE.GetLog().Set(nvme.LogSMART, 16<<30, 0, 0, false)
+		op.Data = make([]byte, 512)
+	}, want: refused(nvme.DataSGLLengthInvalid, nvme.InvalidField), admin: true},
+}
+
+// TestHostile sends commands that must be refused, and some that are unusual but legal, to each kind
+// of listener: the connection continues or ends as it should, and another host notices nothing.
+// Package target tests the status of each refused command.
+func TestHostile(t *testing.T) {
+	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
+		newAttacker(h, v).run(t, slices.Concat(sglAttacks, lengthAttacks))
+	})
 }

@@ -1,9 +1,9 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -41,6 +41,8 @@ type attack struct {
 	want outcome
 	rdma bool // RDMA only
 	tcp  bool // TCP only
+	// admin: on the admin queue, not on an I/O queue
+	admin bool
 }
 
 // attacker is a host that sends hostile commands, with another host beside it that must not be
@@ -88,7 +90,7 @@ func (a *attacker) checkBystander(t *testing.T) {
 }
 
 // run sends the hostile commands, each on a working connection.
-func (a *attacker) run(t *testing.T, admin bool, attacks []attack) {
+func (a *attacker) run(t *testing.T, attacks []attack) {
 	for _, tc := range attacks {
 		if tc.rdma && !a.v.isRDMA || tc.tcp && a.v.isRDMA {
 			continue
@@ -98,7 +100,7 @@ func (a *attacker) run(t *testing.T, admin bool, attacks []attack) {
 			tc.op(a, op)
 			var cqe nvme.CQE
 			var err error
-			if admin {
+			if tc.admin {
 				cqe, err = a.c.Admin(harness.Context(t), op)
 			} else {
 				cqe, err = a.q.Do(harness.Context(t), op)
@@ -119,64 +121,70 @@ func (a *attacker) run(t *testing.T, admin bool, attacks []attack) {
 	}
 }
 
-// refuses sends all opcodes that are not known: each is an Invalid Opcode.
-func (a *attacker) refuses(t *testing.T, do func(context.Context, *host.Op) (nvme.CQE, error),
-	known ...nvme.Opcode,
-) {
-	for code := range 256 {
-		if slices.Contains(known, nvme.Opcode(code)) {
-			continue
-		}
-		op := new(host.Op)
-		op.SQE.SetOpcode(nvme.Opcode(code))
-		op.SQE.SetNSID(1)
-		if cqe, err := do(harness.Context(t), op); err != nil ||
-			cqe.Status()&^nvme.More != nvme.InvalidOpcode|nvme.DNR {
-			t.Fatalf("opcode %#x: %v, %v", code, cqe.Status(), err)
-		}
-	}
-}
-
-// TestBeforeConnect sends commands on connections without a controller (F01).
-func TestBeforeConnect(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		for _, code := range []nvme.Opcode{
-			nvme.AdminIdentify, nvme.AdminKeepAlive,
-			nvme.AdminAsyncEventReq, nvme.AdminAbort, 0xC0,
-		} {
+// TestHostileConnect: a refused Connect leaves the connection, which works on, no controller, and a
+// line in the log that quotes what the peer has sent. Package target tests the status of each.
+func TestHostileConnect(t *testing.T) {
+	eachVariant(t, func(o *options) { o.hosts = []string{hostNQN, hostNQN2} },
+		func(t *testing.T, h *env, v variant) {
+			a := newAttacker(h, v)
 			q, err := host.DialQueue(harness.Context(t), h.transport(v), 0, 32, 0)
 			h.Must(err)
-			op := new(host.Op)
-			op.SQE.SetOpcode(code)
-			cqe, err := q.Do(harness.Context(t), op)
-			want := outcome{codes: []nvme.Status{nvme.CommandSequenceError}, ends: true}
-			if !want.accepts(&cqe, err) {
-				t.Errorf("opcode %#x: %v, %v", code, cqe.Status(), err)
+			defer q.Close()
+			const subNQNAt, hostNQNAt = 256, 512
+			for _, tc := range []struct {
+				name string
+				// data returns the data of the command, which it may change.
+				data func(b []byte) []byte
+				want nvme.Status
+				log  string
+			}{
+				{
+					"F03 short data", func(b []byte) []byte { return b[:512] },
+					nvme.DataSGLLengthInvalid, "",
+				},
+				{"F03 no data", func([]byte) []byte { return nil }, nvme.DataSGLLengthInvalid, ""},
+				{
+					"F03 long data",
+					func(b []byte) []byte { return append(b, make([]byte, 512)...) },
+					nvme.DataSGLLengthInvalid, "",
+				},
+				{
+					"F04 unknown subsystem",
+					func(b []byte) []byte { b[subNQNAt+10] ^= 1; return b },
+					nvme.ConnectInvalidParameters, "",
+				},
+				{
+					"F05 host not allowed", func(b []byte) []byte { b[hostNQNAt+50]--; return b },
+					nvme.ConnectInvalidHost, "",
+				},
+				{
+					"F06 host with escapes",
+					func(b []byte) []byte { copy(b[hostNQNAt:], "\x1b[2J\n%s\x00"); return b },
+					nvme.ConnectInvalidHost, `\x1b[2J`,
+				},
+			} {
+				o := v.hostOptions()
+				op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
+				op.Data = tc.data(op.Data)
+				cqe, err := q.Do(harness.Context(t), op)
+				if err != nil || cqe.Status().Code() != tc.want {
+					t.Errorf("%s: %v, %v, want %v", tc.name, cqe.Status(), err, tc.want)
+				}
+				h.Until("the log has "+tc.log, func() bool {
+					return strings.Contains(h.Log.String(), tc.log)
+				})
+				if n := len(h.Target.Controllers()); n != 2 {
+					t.Errorf("%s: %d controllers", tc.name, n)
+				}
+				a.checkBystander(t)
 			}
-			h.Must(q.Close())
-		}
-	})
-}
-
-// TestIOBeforeEnable connects an I/O queue to a controller that is not enabled (F14).
-func TestIOBeforeEnable(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		c, err := host.Dial(harness.Context(t), h.transport(v), v.hostOptions())
-		h.Must(err)
-		defer c.Close()
-		var ce *host.ConnectError
-		if _, err := c.OpenQueue(harness.Context(t), 1, 32); !errors.As(err, &ce) {
-			t.Errorf("got %v", err)
-		}
-		op := new(host.Op)
-		op.SQE.SetOpcode(nvme.AdminIdentify)
-		op.SQE.Identify().Set(nvme.CNSController, 0, 0)
-		op.Data = make([]byte, 4096)
-		if cqe, err := c.Admin(harness.Context(t), op); err != nil || cqe.Status().OK() {
-			t.Errorf("identify before enable: %v, %v", cqe.Status(), err)
-		}
-		if err := c.Enable(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+			if strings.ContainsAny(h.Log.String(), "\x1b\x00") {
+				t.Error("the log has bytes of a host that are not quoted")
+			}
+			o := v.hostOptions()
+			cqe, err := q.Do(harness.Context(t), host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
+			if err != nil || !cqe.Status().OK() {
+				t.Errorf("Connect after those that were refused: %v, %v", cqe.Status(), err)
+			}
+		})
 }

@@ -256,7 +256,7 @@ func TestStrangersKeepComing(t *testing.T) {
 				}
 			}
 		})
-		for i := range 20 {
+		for i := range rounds(5, 20) {
 			err := attempt()
 			if err != nil && s.from(0) == s.from(1) {
 				h.Until("the host connects", func() bool { err = attempt(); return err == nil })
