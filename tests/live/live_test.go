@@ -163,11 +163,11 @@ func (p *place) transport(name string) host.Transport {
 	return host.TCP{Addr: netip.AddrPortFrom(netip.MustParseAddr(p.tcp+last), uint16(p.port))}
 }
 
-// count returns how many configurations TestChain applies: NVMF_LIVE_CONFIGS, or 30.
+// count returns how many configurations TestChain applies: NVMF_LIVE_CONFIGS, or 20.
 func count(t *testing.T) int {
 	s := os.Getenv("NVMF_LIVE_CONFIGS")
 	if s == "" {
-		return 30
+		return 20
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil {

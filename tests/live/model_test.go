@@ -39,10 +39,10 @@ type namespace struct {
 	hosts   string
 }
 
-// volatile says that the content ends with the target, so the storage stays until then.
+// volatile reports whether the content ends with the target, so the storage stays until then.
 func (n namespace) volatile() bool { return strings.Contains(n.storage, "backend: ram") }
 
-// protected says that writes are refused. Storage that is still open for writing, from before that,
+// protected reports whether writes are refused. Storage that is still open for writing, from before that,
 // may show a cache, and what it can deallocate, which storage that was opened for reading does not.
 func (n namespace) protected() bool { return strings.Contains(n.keys, "read_only") }
 
@@ -176,7 +176,7 @@ func (m *model) changeListener(rng *rand.Rand) {
 	}
 }
 
-// listens says whether there is a listener at an address, which is named as in listeners.
+// listens reports whether there is a listener at an address, which is named as in listeners.
 func (m *model) listens(name string) bool {
 	_, ok := m.listeners[name]
 	if slices.Contains(m.machine, name) {
