@@ -256,6 +256,7 @@ func TestStuckHolderEnds(t *testing.T) {
 				tg.do(func() { short = tg.g.cfg.Memory.HasWaiters() })
 				return short
 			})
+			tg.do(func() { tg.g.checkDeadlines() }) // what has moved so far is no progress later
 			tg.later(11 * time.Minute)
 			if m := waits.recv(); m.t != pdu.TypeC2HData || len(m.data) != 4<<20 {
 				t.Errorf("got %v", m.t)
