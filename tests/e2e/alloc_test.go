@@ -22,7 +22,7 @@ func TestZeroAllocation(t *testing.T) {
 		c := h.connect(v)
 		q := h.Open(c, 1, 33)
 		for _, size := range []int{512, 4096, 131072} {
-			ios := min(256, 8<<20/size)
+			ios := min(256, 4<<20/size)
 			buf := h.Buffer(c, q.Depth()*size)
 			for _, write := range []bool{false, true} {
 				var op host.Op

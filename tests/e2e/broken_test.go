@@ -11,9 +11,9 @@ import (
 // another reactor, reads the same blocks: each block is from a single write.
 func TestBrokenWrites(t *testing.T) {
 	const (
-		size   = 256 << 10
+		size   = 128 << 10
 		block  = 512
-		window = 1 << 20
+		window = 512 << 10
 	)
 	eachVariant(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, h *env, v variant) {
 		reader := h.connect(v,

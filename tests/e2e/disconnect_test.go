@@ -43,7 +43,7 @@ func TestDisconnectDuringIO(t *testing.T) {
 				}
 				return err == nil
 			})
-			for round := range rounds(10, 25) {
+			for round := range rounds(6, 25) {
 				c := h.connect(v)
 				data := h.Buffer(c, 31*131072)
 				for qid := range 2 {

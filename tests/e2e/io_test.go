@@ -100,7 +100,7 @@ func TestManyQueues(t *testing.T) {
 				q := h.Open(c, uint16(i+1), 17+i*4)
 				buf := h.Buffer(c, q.Depth()*32768)
 				wg.Go(func() {
-					if err := verify(q, uint64(i)*16384, buf, rounds(3, 8)); err != nil {
+					if err := verify(q, uint64(i)*16384, buf, rounds(2, 8)); err != nil {
 						t.Errorf("queue %d: %v", i+1, err)
 					}
 				})

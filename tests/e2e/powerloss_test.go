@@ -54,7 +54,7 @@ func TestPowerLoss(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Logf("-powerloss.seed=%d", *seedFlag)
 			m := newMachine(faults{})
-			for i := range rounds(20, crashes/2) {
+			for i := range rounds(12, crashes/2) {
 				for _, err := range m.crash(t, engine, i) {
 					t.Errorf("crash %d: %v", i, err)
 				}

@@ -192,7 +192,7 @@ func TestStrangersFill(t *testing.T) {
 		if n := s.flood(100, what); n < 16 {
 			t.Fatalf("%d strangers have connected: nothing is tested", n)
 		}
-		for round := range 3 {
+		for round := range rounds(2, 3) {
 			c, err := host.Connect(harness.Context(t), h.transport(s.v), s.v.hostOptions())
 			if err != nil {
 				t.Fatalf("round %d: %v\n%s", round, err, h.Log)
