@@ -37,7 +37,7 @@ func TestFloorServesEveryShape(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- serveFloor(port, anyCPU, traffic) }()
 		// with one processor the sides take turns of 10 ms
-		iops, err := loadFloor(port, anyCPU, traffic, 300*time.Millisecond)
+		iops, err := loadFloor(port, anyCPU, traffic, 50*time.Millisecond)
 		if err != nil {
 			t.Fatal(err)
 		}
