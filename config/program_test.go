@@ -77,10 +77,10 @@ func TestProgramProblems(t *testing.T) {
 	}
 }
 
-// overdue is a context whose deadline passes when it is cancelled.
-type overdue struct{ context.Context }
+// expired is a context whose deadline passes when it is cancelled.
+type expired struct{ context.Context }
 
-func (o overdue) Err() error {
+func (o expired) Err() error {
 	if o.Context.Err() != nil {
 		return context.DeadlineExceeded
 	}
@@ -94,7 +94,7 @@ func TestProgramThatHangs(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			_, err := runProgram(overdue{ctx},
+			_, err := runProgram(expired{ctx},
 				[]string{"/bin/sh", "-c", "echo >" + begun + "; " + script}, nil)
 			ended <- err
 		}()

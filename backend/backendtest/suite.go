@@ -319,7 +319,9 @@ func (s *suite) zeroing(t *testing.T, dev backend.Device) {
 			s.check(t, fmt.Sprintf("%v %b of %d at %d", o.op, o.flags, rg[1], rg[0]), r, w)
 		}
 		fill(w, 1)
-		places := []int64{0, 1<<20 - window/2, 2 << 20, 4<<20 - window/2, 7 << 20, info.Size - window}
+		places := []int64{
+			0, 1<<20 - window/2, 2 << 20, 4<<20 - window/2, 7 << 20, info.Size - window,
+		}
 		for _, at := range places {
 			c.MustDo(c.Write(at, w))
 		}

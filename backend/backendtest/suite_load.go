@@ -71,7 +71,8 @@ func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, w
 				ios = append(ios,
 					&backend.IO{
 						Op:    backend.OpWriteZeroes,
-						Flags: backend.Unmap * backend.Flags(rnd.IntN(2)), Off: off, Len: int64(size),
+						Flags: backend.Unmap * backend.Flags(rnd.IntN(2)),
+						Off:   off, Len: int64(size),
 					})
 				clear(m)
 			case info.DiscardZeroes:

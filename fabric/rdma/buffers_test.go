@@ -53,7 +53,7 @@ func TestHandOverBuffers(t *testing.T) {
 			t.Error("no response")
 		}
 		q.disconnect()
-		testutil.Until(t, "the queue has ended", func() bool { return b.tr.Usage().Connections == 0 })
+		testutil.Until(t, "the queue ends", func() bool { return b.tr.Usage().Connections == 0 })
 		for i, v := range handed {
 			if v != 77 {
 				t.Errorf("byte %d of memory that was handed over was used by others", i)

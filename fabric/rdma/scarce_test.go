@@ -73,7 +73,7 @@ func TestLimits(t *testing.T) {
 			}
 			q.disconnect()
 			b.host.event(verbs.EventDisconnected)
-			testutil.Until(t, "one connection", func() bool { return b.tr.Usage().Connections == 1 })
+			testutil.Until(t, "one is left", func() bool { return b.tr.Usage().Connections == 1 })
 			b.host.connect(b.addr(), ioParam(8))
 		})
 	}

@@ -184,7 +184,7 @@ func TestNoDescriptors(t *testing.T) {
 	testutil.Until(t, "the connection is accepted",
 		func() bool { return tg.t.Usage().Connections == 3 })
 	_ = unix.Close(fd)
-	testutil.Until(t, "the connection is ended", func() bool { return tg.t.Usage().Connections == 2 })
+	testutil.Until(t, "one has ended", func() bool { return tg.t.Usage().Connections == 2 })
 }
 
 // Hosts that come and go at once, with a reset or in the middle of ICReq, leave nothing behind, and
@@ -230,7 +230,7 @@ func TestFloods(t *testing.T) {
 	if failed.Load() > 0 {
 		t.Errorf("%d connections failed", failed.Load())
 	}
-	testutil.Until(t, "only the good connection", func() bool { return tg.t.Usage().Connections == 1 })
+	testutil.Until(t, "the good one is left", func() bool { return tg.t.Usage().Connections == 1 })
 	good.readBlocks(1, 0, 512)
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/big"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -55,7 +54,7 @@ func TestPrimes(t *testing.T) {
 		if got := fmt.Sprintf("%x", sha256.Sum256(p)); got != sum || len(p) != g.valueSize() {
 			t.Errorf("%v: the SHA-256 of p is %s, not %s", g, got, sum)
 		}
-		if g > FFDHE2048 && !full {
+		if g > FFDHE2048 && !testutil.Soaking() {
 			continue // takes seconds
 		}
 		n := new(big.Int).SetBytes(p)
@@ -179,16 +178,13 @@ func TestResponses(t *testing.T) {
 	}
 }
 
-// full: tests that take seconds run as well.
-var full = os.Getenv("NVMF_TEST_FULL") != ""
-
 // TestExchanges runs every hash with every group in both directions.
 func TestExchanges(t *testing.T) {
 	key, other := with(t, SHA256), mustKey(t, countingKey)
 	for _, hash := range AllHashes {
 		for _, group := range AllGroups {
 			for _, both := range []bool{false, true} {
-				if group > FFDHE2048 && (hash > SHA256 || both) && !full {
+				if group > FFDHE2048 && (hash > SHA256 || both) && !testutil.Soaking() {
 					continue // takes long
 				}
 				p := &Policy{

@@ -284,7 +284,9 @@ func TestKeepAliveExpiry(t *testing.T) {
 			func(o *host.Options) { o.KATO, o.NoKeepAlive = 2001*time.Millisecond, true })
 		q := h.Open(c, 1, 32)
 		// With 3 s a machine that stands still ends it, too.
-		alive := h.connect(v, func(o *host.Options) { o.KATO = time.Duration(rounds(60, 3)) * time.Second })
+		alive := h.connect(v, func(o *host.Options) {
+			o.KATO = time.Duration(rounds(60, 3)) * time.Second
+		})
 		if err := ended(q); !errors.Is(err, host.ErrClosed) {
 			t.Errorf("I/O queue: %v", err)
 		}

@@ -52,7 +52,9 @@ func TestCopiedBytes(t *testing.T) {
 			}
 			run(true, 0)
 			// The memory is registered with RDMA devices when it is first used.
-			h.Until("reads copy nothing", func() bool { return run(false, 0)+run(false, 32<<20) == 0 })
+			h.Until("reads copy nothing", func() bool {
+				return run(false, 0)+run(false, 32<<20) == 0
+			})
 			if n := run(false, 0); n != 0 {
 				t.Errorf("%d reads of %d bytes: %d bytes were copied", ios, size, n)
 			}
@@ -83,8 +85,9 @@ func TestCopiedBytes(t *testing.T) {
 					want += bound / 3 // small PDUs, each received with a part of the next one
 				}
 				// The memory is registered with RDMA devices when it is first used.
-				h.Until(fmt.Sprintf("%d writes of %d bytes from %d on copy at most %d", ios, size, base,
-					want), func() bool { return run(true, base) <= want })
+				what := fmt.Sprintf("%d writes of %d bytes from %d on copy at most %d", ios, size,
+					base, want)
+				h.Until(what, func() bool { return run(true, base) <= want })
 			}
 		}
 	})

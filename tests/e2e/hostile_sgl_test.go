@@ -218,9 +218,9 @@ var lengthAttacks = []attack{
 	}, want: refused(nvme.DataSGLLengthInvalid, nvme.InvalidField), admin: true},
 }
 
-// TestHostile sends commands that must be refused, and some that are unusual but legal, to each kind
-// of listener: the connection continues or ends as it should, and another host notices nothing.
-// Package target tests the status of each refused command.
+// TestHostile sends commands that must be refused, and some that are unusual but legal, to each
+// kind of listener: the connection continues or ends as it should, and another host notices
+// nothing. Package target tests the status of each refused command.
 func TestHostile(t *testing.T) {
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		newAttacker(h, v).run(t, slices.Concat(sglAttacks, lengthAttacks))

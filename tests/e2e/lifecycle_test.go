@@ -116,7 +116,8 @@ func TestStopUnderLoad(t *testing.T) {
 	eachTransport(t, func(o *options) { o.reactors = 2 },
 		func(t *testing.T, h *env, v variant) {
 			wantRetry(t, underLoad(t, h, v, 1, func(*host.Controller) { h.Stop() }))
-			if _, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions()); err == nil {
+			_, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions())
+			if err == nil {
 				t.Error("connected to a target that has stopped")
 			}
 		})
@@ -201,7 +202,8 @@ func TestLogTails(t *testing.T) {
 		h.Must(err)
 		end := nvme.DiscoveryHeaderSize + int(header.NUMREC)*nvme.DiscoveryEntrySize
 		for _, off := range []int{0, nvme.DiscoveryHeaderSize, end - 4} {
-			b, err := c.GetLog(harness.Context(t), nvme.LogDiscovery, 0, uint64(off), 8192, 0, false)
+			b, err := c.GetLog(harness.Context(t), nvme.LogDiscovery, 0, uint64(off), 8192, 0,
+				false)
 			if st, ok := host.StatusOf(err); !ok {
 				t.Fatal(err)
 			} else if !st.OK() {

@@ -123,7 +123,9 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.storage = []backend.Device{harness.OpenRAM(t, 512<<10, 512), f, harness.OpenRAM(t, 512<<10, 4096)}
+	x.storage = []backend.Device{
+		harness.OpenRAM(t, 512<<10, 512), f, harness.OpenRAM(t, 512<<10, 4096),
+	}
 	x.m = &model{
 		logs: make([]targettest.Notifications, len(modelControllers)),
 		ana:  make([]modelANALog, len(modelControllers)),

@@ -69,8 +69,8 @@ type Options struct {
 	// made and closed by the test.
 	Fabric  *verbstest.Fabric
 	Machine string
-	// App has the other options of the server: the socket, the file of the state, ... What it has of
-	// those above is replaced.
+	// App has the other options of the server: the socket, the file of the state, and so on. Those
+	// above replace what it has of them.
 	App app.Options
 }
 

@@ -52,7 +52,8 @@ func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 	e := newEnv(t, link, nil)
 	targets, each, n := []*env{e}, window{commands: 1000}, 1
 	if testutil.Soaking() {
-		targets, each, n = []*env{newEnv(t, link, nil), e}, window{length: 30 * time.Second}, rounds(t)
+		targets = []*env{newEnv(t, link, nil), e}
+		each, n = window{length: 30 * time.Second}, rounds(t)
 	}
 	for _, target := range targets {
 		target.log.Limit(1 << 20) // it must not look like what culprits leave

@@ -42,8 +42,8 @@ type namespace struct {
 // volatile reports whether the content ends with the target, so the storage stays until then.
 func (n namespace) volatile() bool { return strings.Contains(n.storage, "backend: ram") }
 
-// protected reports whether writes are refused. Storage that is still open for writing, from before that,
-// may show a cache, and what it can deallocate, which storage that was opened for reading does not.
+// protected reports whether writes are refused. Storage that is still open for writing, from before
+// that, may show a cache, and what it can deallocate. Storage that was opened for reading does not.
 func (n namespace) protected() bool { return strings.Contains(n.keys, "read_only") }
 
 func (s *subsystem) anyProtected() bool {

@@ -32,7 +32,7 @@ type Options struct {
 	// Async: a goroutine of the fabric does all work instead of the goroutine that posts. Close
 	// ends it.
 	Async bool
-	// CMTimeout is how long the communication manager waits for an answer of the peer; 0 is a minute.
+	// CMTimeout is how long the communication manager waits for an answer of the peer; 0: a minute.
 	CMTimeout time.Duration
 	// RetryTimeout is how long a send queue tries to reach a peer that does not answer; 0 is 20 ms.
 	RetryTimeout time.Duration
