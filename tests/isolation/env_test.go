@@ -9,7 +9,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
-	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/app"
@@ -17,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 const (
@@ -93,50 +93,44 @@ type env struct {
 	hangs  fault               // of nsHung: it keeps what it gets
 	full   fault               // of nsHung: it takes nothing
 	thin   *thinDevice
-	drive  *drive         // of nsDrive
-	extra  backend.Device // nsDrive
-	before counts         // what there was before the target started
+	drive  *drive // of nsDrive
+	before counts // what there was before the target started
 }
 
 func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) *env {
 	t.Helper()
-	e := &env{
-		t: t, link: link, log: new(testutil.Log), addrs: map[nvme.TransportType]netip.AddrPort{},
-		fabric: verbstest.New(verbstest.Options{CMTimeout: cmTimeout}),
-	}
+	e := &env{t: t, link: link, addrs: map[nvme.TransportType]netip.AddrPort{}}
 	e.before = e.process()
-	c, err := app.Parse("isolation.yaml", []byte(configuration), nil)
-	e.must(err)
-	if testutil.Soaking() {
-		shorten(c)
-	}
-	if change != nil {
-		change(c)
-	}
-	e.fabric.AddHost("target", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.1")))
-	e.fabric.AddHost("host", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.2")))
-	e.fabric.AddHost("culprit", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.3")))
-	e.fabric.AddHost("unplugged", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.4")))
-	e.hung = backendtest.NewFaulty(e.ram())
-	e.thin, e.drive, e.extra = &thinDevice{Device: e.ram()}, new(drive), e.ram()
+	t.Cleanup(e.settled)
+	ram := func() backend.Device { return harness.OpenRAM(t, namespaceSize, blockSize) }
+	e.hung = backendtest.NewFaulty(ram())
+	e.thin, e.drive = &thinDevice{Device: ram()}, new(drive)
 	e.thin.init()
 	e.drive.init()
 	e.hangs.on, e.hangs.off = func() { e.hung.Hold(nil) }, e.hung.Release
 	e.full.on, e.full.off = func() { e.hung.Full(true) }, func() { e.hung.Full(false) }
-	devices := map[uint32]backend.Device{
-		nsRAM: e.ram(), nsPool: backendtest.NewFaulty(e.ram()), nsHung: e.hung, nsThin: e.thin,
-	}
-	e.server = app.NewServer(app.Options{
-		Config: c, Log: e.log.Logger(), Version: "isolation", Verbs: e.fabric.Provider("target"),
-		OpenDevice: func(n *config.Namespace) (backend.Device, error) {
-			return devices[n.NSID], nil
+	h := harness.Start(t, harness.Options{
+		Config: configuration,
+		Change: func(c *config.Config) {
+			if testutil.Soaking() {
+				shorten(c)
+			}
+			if change != nil {
+				change(c)
+			}
 		},
-		Failed: func(err error) { t.Errorf("a reactor has failed: %v", err) },
+		Devices: map[uint32]backend.Device{
+			nsRAM: ram(), nsPool: backendtest.NewFaulty(ram()), nsHung: e.hung, nsThin: e.thin,
+		},
+		Verbs: verbstest.Options{CMTimeout: cmTimeout},
+		App:   app.Options{Version: "isolation"},
 	})
-	t.Cleanup(e.close)
-	e.must(e.server.Start())
-	e.must(e.server.Target().AddNamespace(subNQN,
-		target.NamespaceConfig{NSID: nsDrive, Device: e.extra, Drive: e.drive}))
+	e.server, e.fabric, e.log = h.Server, h.Fabric, h.Log
+	e.fabric.AddHost("culprit", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.3")))
+	e.fabric.AddHost("unplugged", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.4")))
+	e.must(h.Target.AddNamespace(subNQN, target.NamespaceConfig{
+		NSID: nsDrive, Device: h.RAM(namespaceSize, blockSize), Drive: e.drive,
+	}))
 	for _, a := range e.server.Addrs() {
 		e.addrs[a.Transport] = a.AddrPort
 	}
@@ -150,34 +144,12 @@ func (e *env) must(err error) {
 	}
 }
 
-func (e *env) ram() backend.Device {
-	d, err := ram.Open(ram.Config{Size: namespaceSize, BlockSize: blockSize})
-	e.must(err)
-	return d
-}
-
-// close stops the target, which reports memory that was not freed, and checks that nothing is left.
-func (e *env) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
-	defer cancel()
-	if err := e.server.Stop(ctx); err != nil {
-		e.t.Errorf("stop: %v", err)
-	}
-	if err := e.extra.Close(); err != nil {
-		e.t.Error(err)
-	}
-	e.fabric.Close()
-	if live := e.fabric.Live("target"); live != (verbstest.Counts{}) {
-		e.t.Errorf("RDMA objects of the target are left: %+v", live)
-	}
+// settled checks, after the end of the target, that nothing is left.
+func (e *env) settled() {
 	if err := e.settles("the process is as before the start", func() error {
 		return e.process().above(e.before)
 	}); err != nil {
 		e.t.Error(err)
-	}
-	if e.t.Failed() {
-		log := e.log.String()
-		e.t.Logf("end of the target's log:\n%s", log[max(0, len(log)-4000):])
 	}
 }
 
