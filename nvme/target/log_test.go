@@ -42,9 +42,9 @@ func TestLogUnderAttack(t *testing.T) {
 		for text, want := range map[string]int{
 			"does not answer": seconds, "answers again": seconds, "I/O failed": 1,
 			"controller created": seconds + 1, "controller removed": seconds,
-			"keep alive timer expired":                  2 * seconds, // and as the reason
-			"log lines were dropped":                    1,
-			`message="connect refused"`:                 1,
+			"keep alive timer expired":                2 * seconds, // and as the reason
+			"log lines were dropped":                  1,
+			`message="connect refused"`:               1,
 			fmt.Sprintf("lines=%d ", seconds*each-10): 1, `evil\n\x1b[31m%s`: 20,
 		} {
 			if n := strings.Count(log, text); n != want {

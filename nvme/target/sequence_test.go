@@ -1,0 +1,187 @@
+package target
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// sequence executes the commands of a file of testdata/sequences.
+type sequence struct {
+	r     *harness
+	hosts map[string]*host
+}
+
+// TestSequences executes testdata/sequences/*.txt: each block is a command with its arguments and,
+// below "----", what it prints. With -rewrite, the files get what the commands print.
+func TestSequences(t *testing.T) {
+	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
+		s := &sequence{hosts: map[string]*host{}}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			return s.execute(t, &arguments{TestData: d, t: t, used: map[string]bool{}})
+		})
+	})
+}
+
+// arguments are those of a command. Every one of them must be used.
+type arguments struct {
+	*datadriven.TestData
+	t    *testing.T
+	used map[string]bool
+}
+
+// number is the value of an argument, or def without the argument.
+func (a *arguments) number(key string, def uint64) uint64 {
+	for _, arg := range a.CmdArgs {
+		if arg.Key == key && len(arg.Vals) == 1 {
+			a.used[key] = true
+			n, err := strconv.ParseUint(arg.Vals[0], 0, 64)
+			if err != nil {
+				a.Fatalf(a.t, "%v", err)
+			}
+			return n
+		}
+	}
+	return def
+}
+
+// flag reports whether an argument without a value is given.
+func (a *arguments) flag(key string) bool {
+	a.used[key] = true
+	return a.HasArg(key)
+}
+
+// name is the first argument.
+func (a *arguments) name() string {
+	if len(a.CmdArgs) == 0 {
+		a.Fatalf(a.t, "the command needs the name of a host")
+	}
+	a.used[a.CmdArgs[0].Key] = true
+	return a.CmdArgs[0].Key
+}
+
+// check fails if there is an argument that the command does not know.
+func (a *arguments) check() {
+	for _, arg := range a.CmdArgs {
+		if !a.used[arg.Key] {
+			a.Fatalf(a.t, "unknown argument %s", arg)
+		}
+	}
+}
+
+func (s *sequence) execute(t *testing.T, a *arguments) string {
+	t.Helper()
+	switch a.Cmd {
+	case "subsystem":
+		n := int(a.number("namespaces", 1))
+		if a.flag("store") {
+			s.r = storeHarness(t, 1, n, &memoryStore{})
+		} else {
+			s.r = newHarness(t, 1, ramSubsystem(t, n))
+		}
+		a.check()
+		return "ok"
+	case "connect":
+		name := a.name()
+		a.check()
+		s.hosts[name] = s.r.numbered(len(s.hosts), 1)
+		return "ok"
+	}
+	h := s.hosts[a.name()]
+	if h == nil {
+		a.Fatalf(t, "there is no host %s", a.name())
+	}
+	c, io := s.command(a)
+	a.check()
+	q := h.admin
+	if io {
+		q = h.io[0]
+	}
+	s.r.do(q, c)
+	if st := c.CQE.Status(); !st.OK() {
+		return (st &^ nvme.More).String()
+	}
+	return "ok" + s.result(a, c)
+}
+
+// command makes a command and reports whether it goes to an I/O queue.
+func (s *sequence) command(a *arguments) (c *fabrictest.Command, io bool) {
+	nsid := uint32(a.number("nsid", 1))
+	if a.flag("every-namespace") {
+		nsid = nvme.NSIDAll
+	}
+	switch a.Cmd {
+	case "register", "acquire", "release":
+		c, io = reservationCommand(a), true
+	case "report":
+		c, io = command(nvme.IOReservationReport, 1, make([]byte, a.number("bytes", 64))), true
+		c.SQE.Reservation().SetReport(len(c.Data), !a.flag("no-eds"))
+		if n := a.number("numd", 0); n != 0 {
+			c.SQE.SetCDW(10, uint32(n))
+		}
+	case "set-feature":
+		c = setFeature(nvme.FID(a.number("fid", 0)), uint32(a.number("value", 0)))
+	case "get-feature":
+		sel := nvme.FeatureCurrent
+		if a.flag("capabilities") {
+			sel = nvme.FeatureCapabilities
+		}
+		c = getFeature(nvme.FID(a.number("fid", 0)), sel, 0)
+	case "identify":
+		c = identifyCommand(nvme.CNS(a.number("cns", 0)), nsid)
+	default:
+		a.Fatalf(a.t, "unknown command %s", a.Cmd)
+	}
+	c.SQE.SetNSID(nsid)
+	return c, io
+}
+
+// reservationCommand makes a Register, Acquire or Release.
+func reservationCommand(a *arguments) *fabrictest.Command {
+	op := map[string]nvme.Opcode{
+		"register": nvme.IOReservationRegister, "acquire": nvme.IOReservationAcquire,
+		"release": nvme.IOReservationRelease,
+	}[a.Cmd]
+	c := resv(op, 0, 0, a.number("current", 0), a.number("key", 0))
+	c.SQE.Reservation().Set(nvme.ReservationAction(a.number("action", 0)), a.flag("iekey"),
+		nvme.ReservationType(a.number("type", 0)), nvme.ChangePTPL(a.number("cptpl", 0)))
+	if n := int(a.number("bytes", uint64(len(c.Data)))); n <= len(c.Data) {
+		c.Data = c.Data[:n]
+	} else {
+		c.Data = append(c.Data, make([]byte, n-len(c.Data))...)
+	}
+	return c
+}
+
+// result is what a command that succeeded returns.
+func (s *sequence) result(a *arguments, c *fabrictest.Command) string {
+	var b strings.Builder
+	switch a.Cmd {
+	case "get-feature":
+		fmt.Fprintf(&b, " value=%#x", c.CQE.DW0())
+	case "identify":
+		switch cns := nvme.CNS(a.number("cns", 0)); cns {
+		case nvme.CNSNamespace:
+			ns, err := nvme.Parse[nvme.IdentifyNamespace](c.Data)
+			s.r.must(err)
+			fmt.Fprintf(&b, " RESCAP=%#x NMIC=%#x", ns.RESCAP, ns.NMIC)
+		case nvme.CNSIndependentNamespace:
+			ns, err := nvme.Parse[nvme.IdentifyNamespaceIndependent](c.Data)
+			s.r.must(err)
+			fmt.Fprintf(&b, " RESCAP=%#x", ns.RESCAP)
+		case nvme.CNSController:
+			id, err := nvme.Parse[nvme.IdentifyController](c.Data)
+			s.r.must(err)
+			fmt.Fprintf(&b, " reservations=%t", id.ONCS&nvme.ONCSReservations != 0)
+		default:
+			a.Fatalf(a.t, "no fields of CNS %#x are known", cns)
+		}
+	}
+	return b.String()
+}
