@@ -47,8 +47,8 @@ func eachBench(t *testing.T, fn func(t *testing.T, h *env, c bench.Connection)) 
 	}
 }
 
-// TestBench: each pattern and each profile does what it is to do, and disconnects. A run that was too
-// short for this machine is repeated.
+// TestBench: each pattern and each profile does what it is to do, and disconnects. A run that was
+// too short for this machine is repeated.
 func TestBench(t *testing.T) {
 	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
 		measure := func(s bench.Settings, missing func(*bench.Report) string) {
@@ -226,7 +226,8 @@ func TestBenchHungTarget(t *testing.T) {
 	c.Timeout = 2 * time.Second
 	s := benchSettings("randrw")
 	s.Runtime = testutil.Patience
-	r, err := bench.Measure(harness.Context(t), c, s, "e2e", func(bench.Progress) { g.set(true, nil) })
+	r, err := bench.Measure(harness.Context(t), c, s, "e2e",
+		func(bench.Progress) { g.set(true, nil) })
 	g.set(false, nil)
 	if err == nil || !strings.Contains(err.Error(), "no answer for 2s, with 8 commands") ||
 		r.Runs[0].Groups[0].Reads == nil {

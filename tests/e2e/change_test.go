@@ -115,7 +115,9 @@ func TestRemovePort(t *testing.T) {
 	for i, v := range plain {
 		h.Must(queues[i].Flush(harness.Context(t), 1))
 		h.Must(h.Target.RemovePort(uint16(i + 1)))
-		h.Until("the queue ends", func() bool { return queues[i].Flush(harness.Context(t), 1) != nil })
+		h.Until("the queue ends", func() bool {
+			return queues[i].Flush(harness.Context(t), 1) != nil
+		})
 		if _, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions()); err == nil {
 			t.Errorf("%s: connected to a listener that was removed", v.name)
 		}
