@@ -83,14 +83,16 @@ func (s *sequence) execute(t *testing.T, a *arguments) string {
 		if a.flag("store") {
 			s.r = storeHarness(t, 1, n, &memoryStore{})
 		} else {
-			s.r = newHarness(t, 1, ramSubsystem(t, n))
+			sub := ramSubsystem(t, n)
+			sub.MaxIOQueues = int(a.number("queues", 0))
+			s.r = newHarness(t, 1, sub)
 		}
 		a.check()
 		return "ok"
 	case "connect":
-		name := a.name()
+		name, queues := a.name(), int(a.number("queues", 1))
 		a.check()
-		s.hosts[name] = s.r.numbered(len(s.hosts), 1)
+		s.hosts[name] = s.r.numbered(len(s.hosts), queues)
 		return "ok"
 	}
 	h := s.hosts[a.name()]
@@ -105,38 +107,48 @@ func (s *sequence) execute(t *testing.T, a *arguments) string {
 	}
 	s.r.do(q, c)
 	if st := c.CQE.Status(); !st.OK() {
-		return (st &^ nvme.More).String()
+		return fmt.Sprintf("%v%s", st&^nvme.More, dword(c))
 	}
 	return "ok" + s.result(a, c)
 }
 
 // command makes a command and reports whether it goes to an I/O queue.
 func (s *sequence) command(a *arguments) (c *fabrictest.Command, io bool) {
-	nsid := uint32(a.number("nsid", 1))
-	if a.flag("every-namespace") {
-		nsid = nvme.NSIDAll
-	}
+	nsid := uint32(a.number("nsid", 0))
 	switch a.Cmd {
 	case "register", "acquire", "release":
+		nsid = uint32(a.number("nsid", 1))
 		c, io = reservationCommand(a), true
 	case "report":
-		c, io = command(nvme.IOReservationReport, 1, make([]byte, a.number("bytes", 64))), true
+		nsid = uint32(a.number("nsid", 1))
+		c, io = command(nvme.IOReservationReport, 0, make([]byte, a.number("bytes", 64))), true
 		c.SQE.Reservation().SetReport(len(c.Data), !a.flag("no-eds"))
 		if n := a.number("numd", 0); n != 0 {
 			c.SQE.SetCDW(10, uint32(n))
 		}
 	case "set-feature":
 		c = setFeature(nvme.FID(a.number("fid", 0)), uint32(a.number("value", 0)))
-	case "get-feature":
-		sel := nvme.FeatureCurrent
-		if a.flag("capabilities") {
-			sel = nvme.FeatureCapabilities
+		if a.flag("save") {
+			c.SQE[43] |= 0x80
 		}
-		c = getFeature(nvme.FID(a.number("fid", 0)), sel, 0)
+	case "get-feature":
+		sel := nvme.FeatureSelect(a.number("sel", 0))
+		for key, v := range map[string]nvme.FeatureSelect{
+			"default": nvme.FeatureDefault, "saved": nvme.FeatureSaved,
+			"capabilities": nvme.FeatureCapabilities,
+		} {
+			if a.flag(key) {
+				sel = v
+			}
+		}
+		c = getFeature(nvme.FID(a.number("fid", 0)), sel, uint32(a.number("value", 0)))
 	case "identify":
 		c = identifyCommand(nvme.CNS(a.number("cns", 0)), nsid)
 	default:
 		a.Fatalf(a.t, "unknown command %s", a.Cmd)
+	}
+	if a.flag("every-namespace") {
+		nsid = nvme.NSIDAll
 	}
 	c.SQE.SetNSID(nsid)
 	return c, io
@@ -159,11 +171,19 @@ func reservationCommand(a *arguments) *fabrictest.Command {
 	return c
 }
 
+// dword shows dword 0 of the completion of a command that failed, unless it is 0.
+func dword(c *fabrictest.Command) string {
+	if v := c.CQE.DW0(); v != 0 {
+		return fmt.Sprintf(" value=%#x", v)
+	}
+	return ""
+}
+
 // result is what a command that succeeded returns.
 func (s *sequence) result(a *arguments, c *fabrictest.Command) string {
 	var b strings.Builder
 	switch a.Cmd {
-	case "get-feature":
+	case "get-feature", "set-feature":
 		fmt.Fprintf(&b, " value=%#x", c.CQE.DW0())
 	case "identify":
 		switch cns := nvme.CNS(a.number("cns", 0)); cns {
