@@ -113,57 +113,6 @@ func TestANALog(t *testing.T) {
 	}
 }
 
-// TestANAEvents: a change of the state of a group with namespaces, of the group of a namespace, or
-// of the namespaces, is reported once to the controllers that it concerns, and then masked until
-// the log is read.
-func TestANAEvents(t *testing.T) {
-	r, a, b := anaHarness(t)
-	var pending []*fabrictest.Command
-	for _, h := range []*host{a, b} {
-		r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventANAChanged)))
-		pending = append(pending, r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)))
-		h.anaLog(false)
-	}
-	expect := func(what string, want ...bool) {
-		t.Helper()
-		r.w.Settle()
-		for i, h := range []*host{a, b} {
-			c := pending[i]
-			if c.Done != want[i] {
-				t.Errorf("%s: event at port %d is %v", what, i+1, c.Done)
-			}
-			if !c.Done {
-				continue
-			}
-			if ev := nvme.AsyncEvent(c.CQE.DW0()); ev != 0x0C0302 {
-				t.Errorf("%s: event %#x", what, ev)
-			}
-			pending[i] = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-		}
-	}
-	set := func(port uint16, s states) { r.must(r.target.SetANAStates(port, s)) }
-	set(1, states{7: nvme.ANAStateNonOptimized})
-	expect("a state", true, false)
-	set(1, states{7: nvme.ANAStateInaccessible})
-	expect("masked", false, false)
-	a.anaLog(false)
-	set(1, states{7: nvme.ANAStateInaccessible})
-	expect("no change", false, false)
-	set(1, states{7: nvme.ANAStateInaccessible, 8: nvme.ANAStateChange})
-	expect("a group without namespaces", false, false)
-	r.must(r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1, ANAGroup: 7}, nil))
-	expect("another group", true, true)
-	a.anaLog(false)
-	b.anaLog(false)
-	r.must(r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1, ANAGroup: 7}, nil))
-	expect("the same group", false, false)
-	r.removeNamespace(2)
-	expect("a namespace is removed", true, true)
-	if n := len(r.target.Controllers()); n != 2 {
-		t.Errorf("%d controllers are left", n)
-	}
-}
-
 // TestANAEventWhileRead: the log changes again while it is read in pieces. The last piece ends the
 // masking of the event, which is raised then: what was read is old.
 func TestANAEventWhileRead(t *testing.T) {

@@ -14,15 +14,18 @@ import (
 
 // sequence executes the commands of a file of testdata/sequences.
 type sequence struct {
-	r     *harness
-	hosts map[string]*host
+	r      *harness
+	hosts  map[string]*host
+	events map[string]*fabrictest.Command // that wait
 }
 
 // TestSequences executes testdata/sequences/*.txt: each block is a command with its arguments and,
 // below "----", what it prints. With -rewrite, the files get what the commands print.
 func TestSequences(t *testing.T) {
 	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
-		s := &sequence{hosts: map[string]*host{}}
+		s := &sequence{
+			hosts: map[string]*host{}, events: map[string]*fabrictest.Command{},
+		}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			return s.execute(t, &arguments{TestData: d, t: t, used: map[string]bool{}})
 		})
@@ -85,19 +88,45 @@ func (s *sequence) execute(t *testing.T, a *arguments) string {
 		} else {
 			sub := ramSubsystem(t, n)
 			sub.MaxIOQueues = int(a.number("queues", 0))
+			if group := a.number("last-group", 0); group != 0 {
+				sub.Namespaces[n-1].ANAGroup = uint32(group)
+			}
 			s.r = newHarness(t, 1, sub)
 		}
 		a.check()
 		return "ok"
 	case "connect":
 		name, queues := a.name(), int(a.number("queues", 1))
+		at := info(nvme.TransportTCP)
+		at.PortID = uint16(a.number("port", 1))
 		a.check()
-		s.hosts[name] = s.r.numbered(len(s.hosts), queues)
+		i := len(s.hosts)
+		s.hosts[name] = s.r.connectHostInfo(queues, at, func(c *connectArgs) {
+			c.hostID, c.host = hostID(i), fmt.Sprintf("%s-%d", testHost, i)
+		})
+		return "ok"
+	case "states":
+		s.r.must(s.r.target.SetANAStates(uint16(a.number("port", 1)), anaStatesOf(a)))
+		a.check()
+		return "ok"
+	case "namespace":
+		nsid := uint32(a.number("nsid", 0))
+		if a.flag("remove") {
+			s.r.removeNamespace(nsid)
+		} else {
+			cfg := NamespaceConfig{NSID: nsid, ANAGroup: uint32(a.number("group", 0))}
+			s.r.must(s.r.target.UpdateNamespace(testSub, cfg, nil))
+		}
+		a.check()
 		return "ok"
 	}
 	h := s.hosts[a.name()]
 	if h == nil {
 		a.Fatalf(t, "there is no host %s", a.name())
+	}
+	if a.Cmd == "event" {
+		a.check()
+		return s.event(a.name(), h)
 	}
 	c, io := s.command(a)
 	a.check()
@@ -110,6 +139,35 @@ func (s *sequence) execute(t *testing.T, a *arguments) string {
 		return fmt.Sprintf("%v%s", st&^nvme.More, dword(c))
 	}
 	return "ok" + s.result(a, c)
+}
+
+// event returns the event that the host has got since the last time, and asks for the next one.
+func (s *sequence) event(name string, h *host) string {
+	s.r.w.Settle()
+	c, result := s.events[name], "none"
+	if c != nil && !c.Done {
+		return result
+	}
+	if c != nil {
+		result = fmt.Sprintf("event %#x", c.CQE.DW0())
+	}
+	s.events[name] = s.r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	return result
+}
+
+// anaStatesOf returns the states of arguments such as 7=inaccessible.
+func anaStatesOf(a *arguments) states {
+	list := states{}
+	for _, arg := range a.CmdArgs {
+		group, err := strconv.ParseUint(arg.Key, 10, 32)
+		for _, state := range nvme.ANAStates {
+			if err == nil && len(arg.Vals) == 1 && state.String() == arg.Vals[0] {
+				list[uint32(group)] = state
+				a.used[arg.Key] = true
+			}
+		}
+	}
+	return list
 }
 
 // command makes a command and reports whether it goes to an I/O queue.
@@ -142,6 +200,9 @@ func (s *sequence) command(a *arguments) (c *fabrictest.Command, io bool) {
 			}
 		}
 		c = getFeature(nvme.FID(a.number("fid", 0)), sel, uint32(a.number("value", 0)))
+	case "log-ana":
+		c = anaCommand(0, anaLogSize, false)
+		nsid = nvme.NSIDAll
 	case "identify":
 		c = identifyCommand(nvme.CNS(a.number("cns", 0)), nsid)
 	default:
@@ -185,6 +246,14 @@ func (s *sequence) result(a *arguments, c *fabrictest.Command) string {
 	switch a.Cmd {
 	case "get-feature", "set-feature":
 		fmt.Fprintf(&b, " value=%#x", c.CQE.DW0())
+	case "log-ana":
+		l, groups, err := nvme.ParseANALog(c.Data)
+		s.r.must(err)
+		fmt.Fprintf(&b, " changes=%d", l.CHGC)
+		for _, g := range groups {
+			fmt.Fprintf(&b, "\n  group %d: %v changes=%d namespaces=%v", g.AGID, g.ANAS, g.CHGC,
+				g.NSIDs)
+		}
 	case "identify":
 		switch cns := nvme.CNS(a.number("cns", 0)); cns {
 		case nvme.CNSNamespace:
