@@ -105,7 +105,7 @@ steps=(
   "30|tests on one processor|one_processor"
 )
 lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
-isolation="env NVMF_ISOLATION_ROUNDS=13 go test -v -count=1 -timeout 3h ./tests/isolation"
+isolation="env NVMF_ISOLATION_SECONDS=1800 go test -v -count=1 -timeout 3h ./tests/isolation"
 live="env NVMF_LIVE_CONFIGS=2000 go test -v -count=1 -timeout 3h ./tests/live"
 model="env NVMF_MODEL_COMMANDS=1000000 TMPDIR=/dev/shm \
 go test -v -count=1 -timeout 3h -run TestModel$ ./tests/e2e"

@@ -222,8 +222,8 @@ func (r *featureRow) wrong(read func(name string) (string, error)) string {
 			return err.Error()
 		case path.Ext(m[2]) == ".go" && !strings.Contains(text, "\nfunc "+m[1]+"(t *testing.T)"):
 			return m[1] + " is not in " + m[2]
-		case path.Ext(m[2]) == ".sh" && path.Base(m[2]) != m[1]+".sh":
-			return m[2] + " is not the scenario " + m[1]
+		case path.Ext(m[2]) != ".go" && path.Base(m[2]) != m[1]+path.Ext(m[2]):
+			return m[2] + " is not the scenario or the sequence " + m[1]
 		}
 	}
 	return ""

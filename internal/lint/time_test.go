@@ -334,7 +334,7 @@ func TestTimesAreFound(t *testing.T) {
 		"func a() { if true { testutil.Soak(nil, \"\") }; time.Sleep(1) }":    "time.Sleep",
 		"var a = time.Since(time.Time{})":                                     "time.Since",
 	} {
-		source := "package a\n\nimport (\n\t\"testing\"\n\t\"testing/synctest\"\n\t\"time\"\n)\n\n" +
+		source := "package a\nimport (\n\"testing\"\n\"testing/synctest\"\n\"time\"\n)\n" +
 			"var _ = synctest.Test\nvar _ *testing.T\n" + text
 		f, err := parser.ParseFile(fset, "a_test.go", source, noObjects)
 		if err != nil {

@@ -195,8 +195,8 @@ func percentile99(took []time.Duration) time.Duration {
 // TestManyAuthenticate: many hosts authenticate at once while another one reads. With make soak the
 // 99th percentile of what its commands take is at most twice that beside as many hosts which
 // connect without authentication. It is shown beside those that authenticate to another target too:
-// they compute on the same processors. Hosts and targets are processes: what a runtime schedules for
-// one of them delays no other.
+// they compute on the same processors. Hosts and targets are processes: what a runtime schedules
+// for one of them delays no other.
 func TestManyAuthenticate(t *testing.T) {
 	if text := os.Getenv(targetKey); text != "" {
 		runTarget(t, text)
