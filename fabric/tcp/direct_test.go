@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// However a host answers its R2Ts, in any order, in pieces of any size, with flushes in between, and
-// with the stream cut anywhere, data gets where it belongs, with and without zero copy. In most streams
+// However a host answers its R2Ts, in any order, in pieces of any size, with flushes in between,
+// and with the stream cut anywhere, data gets where it belongs, with and without zero copy. In most streams
 // there are commands, too, with large data in their capsules among others with small data, and
 // refused ones.
 func TestDirectData(t *testing.T) {

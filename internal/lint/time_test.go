@@ -213,7 +213,7 @@ func (i testedImporter) Import(name string) (*types.Package, error) {
 	return i.Importer.Import(name)
 }
 
-// exportData returns an importer of packages and of their imports, which the go command has compiled.
+// exportData returns an importer of packages and of what they import.
 func exportData(t *testing.T, fset *token.FileSet, packages ...string) types.Importer {
 	t.Helper()
 	files := map[string]string{}
