@@ -281,7 +281,7 @@ func TestSRQIsReplaced(t *testing.T) {
 	if st := stays.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
 	}
-	testutil.Until(t, "the unused SRQ is freed", func() bool { return b.f.Live("target").SRQs == 1 })
+	testutil.Until(t, "SRQs are freed", func() bool { return b.f.Live("target").SRQs == 1 })
 }
 
 // A device that does not report the last receive delays a queue for no longer than the time

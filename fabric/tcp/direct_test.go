@@ -10,9 +10,9 @@ import (
 )
 
 // However a host answers its R2Ts, in any order, in pieces of any size, with flushes in between,
-// and with the stream cut anywhere, data gets where it belongs, with and without zero copy. In most streams
-// there are commands, too, with large data in their capsules among others with small data, and
-// refused ones.
+// and with the stream cut anywhere, data gets where it belongs, with and without zero copy. In most
+// streams there are commands, too, with large data in their capsules among others with small data,
+// and refused ones.
 func TestDirectData(t *testing.T) {
 	for seed := range uint64(few(240)) {
 		rng := rand.New(rand.NewPCG(seed, 8))
