@@ -80,11 +80,17 @@ PATH_ERROR='internal path error|0x2?300' OUT_OF_RANGE='LBA out of range|0x[46]?0
 critical_warning() { nvme smart-log "/dev/$CTRL" "$@" -o json | jq .critical_warning; }
 
 # fio_run NAME FIO-OPTIONS...: one job on $DEV; fails if fio does. The result is in /tmp/NAME.json.
+# fio ignores SIGPIPE: nvme-tcp sends commands in the context of the process that submits them, and
+# when the target has closed the connection at that moment, that process gets the signal ("failed to
+# send request -32").
 fio_run() {
   local name=$1 rc=0; shift
-  fio --name="$name" --filename="$DEV" --direct=1 --ioengine=io_uring --thread --norandommap \
-    --randrepeat=1 --group_reporting --output-format=json --output="/tmp/$name.json" \
-    "$@" >/tmp/fio.err 2>&1 || rc=$?
+  (
+    trap '' PIPE
+    exec fio --name="$name" --filename="$DEV" --direct=1 --ioengine=io_uring --thread \
+      --norandommap --randrepeat=1 --group_reporting --output-format=json \
+      --output="/tmp/$name.json" "$@"
+  ) >/tmp/fio.err 2>&1 || rc=$?
   if [ $rc != 0 ]; then
     cat /tmp/fio.err; grep -v '^[[:space:]"{}]' "/tmp/$name.json" | head -n 20
     fail "fio $name: exit code $rc"
