@@ -38,10 +38,12 @@ func OwnNetwork(t *testing.T) bool {
 	return false
 }
 
-// IP runs the program ip.
-func IP(t *testing.T, args string) {
+// IP has the program ip carry out commands, as in "link set br0 up".
+func IP(t *testing.T, commands ...string) {
 	t.Helper()
-	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
-		t.Fatalf("ip %s: %v: %s", args, err, out)
+	cmd := exec.Command("ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("ip: %v: %s", err, out)
 	}
 }
