@@ -68,7 +68,7 @@ TestMemoryGrantedByAnotherGroup|TestParallelQueues|TestRacingConnects|TestRaceFo
 TestReservationRace|TestPreemptRace|TestSwapUnderLoad|TestRemoveNamespaceUnderIO|TestStress
 TestManyFences|TestAuthPool|TestDrivesAreAskedTogether|TestManyQueues|TestManyAuthenticate
 TestStopUnderLoad|TestRemoveNamespaceUnderLoad|TestEndedQueueWithBusyDevice|TestDisconnectDuringIO
-TestZeroAllocation
+TestZeroAllocation|TestArenaStaysUnpopulated
 END
 )
 # Steps: the SECONDS that a step takes on two quiet CPUs, its NAME and COMMAND. After the first run
@@ -82,12 +82,12 @@ run_suite() {
   # shellcheck disable=SC2046  # a list of packages
   go test -v -timeout 20m -race -tags invariants -shuffle=on -count=1 $(suite)
 }
-# What only one processor reveals: goroutines and reactors that wait for each other. Without the race
-# detector, which allocates over RDMA, also the allocations of an I/O.
+# What only one processor reveals, goroutines and reactors that wait for each other; and what the race
+# detector and the invariants tag hide: allocations over RDMA, and memory that nothing has touched.
 one_processor() {
-  GOMAXPROCS=1 go test -v -p 2 -timeout 20m -tags invariants -shuffle=on -count=1 -run "^($alone)\$" \
-    ./backend/... ./fabric/... ./nvme/... ./internal/reactor ./internal/turns ./internal/uring \
-    ./tests/e2e
+  GOMAXPROCS=1 go test -v -p 2 -timeout 20m -shuffle=on -count=1 -run "^($alone)\$" \
+    ./backend/... ./fabric/... ./nvme/... ./internal/mem ./internal/reactor ./internal/turns \
+    ./internal/uring ./tests/e2e
 }
 # What measures, on its own: one package after another, without the race detector.
 measurements() {
@@ -206,7 +206,7 @@ done
 
 reasons() { cut -d'|' -f1,2 | sort -u | sed 's/|/: /; s/^/    /'; }
 others=$(grep -v '|left to make soak' "$logs/skipped" | reasons)
-left=$(sed -n 's/|left to make soak: */|/p' "$logs/skipped" | reasons)
+left=$(sed -n 's/|left to make soak[,:] */|/p' "$logs/skipped" | reasons)
 [ -z "$others" ] || printf '==> skipped, and why\n%s\n' "$others"
 [ -z "$left" ] || printf '==> left to make soak, and why\n%s\n' "$left"
 echo "==> keys in the output"
