@@ -187,7 +187,7 @@ func raw(f func(*fabrictest.Command)) func(*connectArgs, *fabrictest.Command) *f
 	}
 }
 
-// TestConnectIORefusals: the same of I/O Connects (F10 to F15, R15).
+// TestConnectIORefusals: the same of I/O Connects (F09 to F15, F21, R15).
 func TestConnectIORefusals(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.MaxIOQueues = 4
@@ -281,6 +281,10 @@ func TestConnectIORefusals(t *testing.T) {
 			connectMalformed, 44,
 		},
 		{
+			"SQSIZE FFFFh", func(a *connectArgs, _ *fabrictest.Queue) { a.sqsize = 0xFFFF },
+			connectMalformed, 44,
+		},
+		{
 			"discovery controller",
 			func(a *connectArgs, _ *fabrictest.Queue) {
 				a.sub, a.cntlid = nvme.DiscoveryNQN,
@@ -310,6 +314,7 @@ func TestConnectIORefusals(t *testing.T) {
 		})
 	}
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // the first queue 1 is unharmed
+	h.args.hostID = [16]byte{}                                  // ignored (F21)
 	h.connectIO(1)
 }
 

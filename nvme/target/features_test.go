@@ -32,6 +32,8 @@ func TestFeatureData(t *testing.T) {
 	if !bytes.Equal(id.Data[:16], testHostID[:]) || !bytes.Equal(id.Data[16:], make([]byte, 4080)) {
 		t.Errorf("host identifier % x", id.Data[:32])
 	}
+	// with its data, too (M11)
+	r.status(h.admin, withData(setFeature(nvme.FeatureHostIdentifier, 1), 16), sequenceError)
 	h.connectIO(0)
 	h.connectIO(0)
 	r.status(h.admin, setFeature(nvme.FeatureNumberOfQueues, 0), sequenceError)

@@ -95,8 +95,10 @@ func TestWriteZeroes(t *testing.T) {
 	}
 }
 
-// TestBackendErrors: the status of each error of a device. A failed read returns no data.
+// TestBackendErrors: the status of each error of a device, but that of TestOffline. A failed read
+// returns no data.
 func TestBackendErrors(t *testing.T) {
+	const protected = nvme.NamespaceWriteProtected | nvme.DNR
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
@@ -106,9 +108,9 @@ func TestBackendErrors(t *testing.T) {
 	}{
 		{backend.ErrIO, nvme.UnrecoveredReadError, nvme.WriteFault},
 		{backend.ErrNoSpace, nvme.CapacityExceeded | nvme.DNR, nvme.CapacityExceeded | nvme.DNR},
-		{backend.ErrReadOnly, writeProtected, writeProtected},
-		{backend.ErrOutOfRange, outOfRange, outOfRange},
-		{backend.ErrUnsupported, invalidOpcode, invalidOpcode},
+		{backend.ErrReadOnly, protected, protected},
+		{backend.ErrOutOfRange, nvme.LBAOutOfRange | nvme.DNR, nvme.LBAOutOfRange | nvme.DNR},
+		{backend.ErrUnsupported, nvme.InvalidOpcode | nvme.DNR, nvme.InvalidOpcode | nvme.DNR},
 		{backend.ErrAborted, nvme.AbortRequested, nvme.AbortRequested},
 		{errors.New("unheard of"), nvme.InternalError, nvme.InternalError},
 	} {

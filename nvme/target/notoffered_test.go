@@ -1,6 +1,7 @@
 package target
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -13,6 +14,13 @@ import (
 var absentIO = map[string]nvme.Opcode{
 	"Write Uncorrectable": 0x04, "I/O Management Receive": 0x12,
 	"Zone Management Send": 0x79, "Zone Management Receive": 0x7A, "Zone Append": 0x7D,
+}
+
+// servedAdmin are the opcodes of the admin queue that an I/O controller serves.
+var servedAdmin = []nvme.Opcode{
+	nvme.AdminGetLogPage, nvme.AdminIdentify, nvme.AdminAbort, nvme.AdminSetFeatures,
+	nvme.AdminGetFeatures, nvme.AdminAsyncEventReq, nvme.AdminSelfTest, nvme.AdminKeepAlive,
+	nvme.FabricsOpcode,
 }
 
 // TestNotOffered: zones, write protection and security are neither reported nor served (I13, M15 to
@@ -51,6 +59,11 @@ func TestNotOffered(t *testing.T) {
 		} {
 			c.SQE.SetNSID(1)
 			r.status(h.admin, c, invalidField)
+		}
+	}
+	for i := range 256 {
+		if op := nvme.Opcode(i); !slices.Contains(servedAdmin, op) {
+			r.status(h.admin, command(op, 1, nil), invalidOpcode)
 		}
 	}
 	for name, op := range absentIO {
