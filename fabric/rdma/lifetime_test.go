@@ -56,7 +56,7 @@ func TestDeadlines(t *testing.T) {
 // Whatever state its commands are in, the end of a queue frees everything, once.
 func TestDisconnectInEveryState(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		o.arena = 1 << 20
+		o.arena = 1<<20 + 64<<10
 		o.cfg = Config{StagingSize: 1 << 20, DrainTimeout: time.Hour}
 		b := newHarness(t, o)
 		reads := b.f.Inject(verbstest.Fault{
@@ -72,7 +72,7 @@ func TestDisconnectInEveryState(t *testing.T) {
 			t.Fatal(st)
 		}
 		for i, s := range []nvme.SQE{
-			command(opHold, 1, 0, 0),
+			q.keyed(command(opHoldRead, 1, 0, 4096), 0, 4096),
 			q.keyed(command(opWrite, 2, 0, 512<<10), 0, 512<<10),
 			q.keyed(command(opWrite, 3, 0, 512<<10), 0, 512<<10),
 			q.keyed(command(opWrite, 4, 0, 512<<10), 0, 512<<10), // waits for memory

@@ -108,6 +108,29 @@ func TestSRQSlots(t *testing.T) {
 	look(2*srqSlabSlots, 32)
 }
 
+// A queue that ends gives the slots back that its lists of descriptors are in.
+func TestSRQSlotsOfLists(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
+	b.host.connect(b.addr(), ioParam(8)) // the SRQ stays
+	q := b.host.connect(b.addr(), ioParam(8))
+	var taken []mem.Segment
+	b.on(func() { taken, _ = b.arena.Alloc(nil, b.arena.Available()) })
+	pieces, n := scatter(512, 512)
+	for cid := range uint16(4) {
+		s, list := q.listed(command(opWrite, cid, 0, uint32(n)), 0, pieces)
+		q.send(&s, list)
+	}
+	testutil.Until(t, "all wait for memory", func() bool { return b.h.count("prepare") == 4 })
+	q.disconnect()
+	testutil.Until(t, "one queue", func() bool { return b.tr.Usage().Connections == 1 })
+	b.on(func() {
+		b.arena.Free(taken)
+		if r := &b.g.one(t).recv; r.posted+len(r.free) != srqSlabSlots {
+			t.Errorf("%d of %d slots are left", r.posted+len(r.free), srqSlabSlots)
+		}
+	})
+}
+
 // A host that sends more than its depth ends its queue, and no other.
 func TestSRQDepthIsEnforced(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
