@@ -16,6 +16,7 @@ func TestLeakedKeys(t *testing.T) {
 	dir := t.TempDir()
 	keys, log := filepath.Join(dir, "keys"), filepath.Join(dir, "step.log")
 	t.Setenv(keysFile, keys)
+	noted.Clear() // the test may run again in this process
 	secret := append([]byte{0xDE, 0xAD, 0x10, 0xBE, 0xEF, 9, 200, 77}, make([]byte, 24)...)
 	text := base64.StdEncoding.EncodeToString(secret)
 	run := func(printed string) (string, error) {
