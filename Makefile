@@ -17,7 +17,7 @@ package-test: ## install, upgrade and purge the packages in a clean Debian; buil
 	scripts/package-test.sh all
 run: build ## build and serve a RAM namespace; ADDRESS=127.0.0.1 PORT=4420 SIZE=64MiB change what
 	scripts/run.sh
-test: ## run everything but what it leaves to soak, which it lists: about 20 minutes
+test: ## run everything but what it leaves to soak, which it lists: about 15 minutes
 	scripts/test.sh all
 unit: ## run everything except the lab: about 10 minutes
 	scripts/test.sh unit

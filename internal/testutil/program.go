@@ -8,7 +8,7 @@ import (
 )
 
 // Program returns the path of the first of names that Find finds. The test is skipped if there is
-// none; hint says what installs the program.
+// none; hint is how to install the program.
 func Program(t testing.TB, hint string, names ...string) string {
 	t.Helper()
 	file := Find(t, names...)

@@ -10,7 +10,7 @@ import (
 const Patience = 2 * time.Minute
 
 // Until waits until cond returns true. It fails the test when that takes longer than Patience; what
-// is the event. cond runs on the goroutine of the caller, about once a millisecond.
+// names the event. cond runs on the goroutine of the caller, about once a millisecond.
 func Until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !cond(); time.Sleep(time.Millisecond) {
@@ -21,7 +21,7 @@ func Until(t testing.TB, what string, cond func() bool) {
 }
 
 // Receive returns the next value of a channel, or its zero value once it is closed. It fails the
-// test when that takes longer than Patience; what is the event.
+// test when that takes longer than Patience; what names the event.
 func Receive[T any](t testing.TB, what string, from <-chan T) T {
 	t.Helper()
 	select {
