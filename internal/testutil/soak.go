@@ -11,8 +11,8 @@ const soak = "NVMF_TEST_SOAK"
 // Soaking reports whether "make soak" runs the tests.
 func Soaking() bool { return os.Getenv(soak) != "" }
 
-// Soak skips the test unless "make soak" runs it. why is the reason: the test measures time, or takes
-// long.
+// Soak skips the test unless "make soak" runs it. why is the reason: the test measures time, or
+// takes long.
 func Soak(t testing.TB, why string) {
 	t.Helper()
 	if !Soaking() {
