@@ -101,7 +101,7 @@ func TestFloodEvicts(t *testing.T) {
 		c.icReq(pdu.Params{})
 	}
 	host.readBlocks(1, 0, 512)
-	testutil.Until(t, "those that were evicted have left", func() bool {
+	testutil.Until(t, "the evicted connections have closed", func() bool {
 		u := tg.t.Usage()
 		return u.Connections == 17 && u.Unassociated == 16 && u.Evicted == 44
 	})

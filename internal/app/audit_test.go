@@ -303,7 +303,7 @@ func TestAuditSlowDisk(t *testing.T) {
 		t.Errorf("%d bytes are held", grown)
 	}
 	r.Close()
-	testutil.Until(t, "a line says that records were lost", func() bool {
+	testutil.Until(t, "the log has a line for lost records", func() bool {
 		log.Info("control request")
 		return strings.Contains(out.String(), lostMessage)
 	})

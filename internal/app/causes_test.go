@@ -94,7 +94,7 @@ func holds(t *testing.T, query string, metrics map[string]float64) bool {
 	return above
 }
 
-// overview waits until the page says what a cell quotes, and returns all that it says then.
+// overview waits until a cell of the page has this text, and returns the texts of all cells.
 func overview(t *testing.T, s *Server, cell string) (texts []string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,

@@ -96,7 +96,7 @@ func TestReachable(t *testing.T) {
 }
 
 // Every broken configuration is refused with the messages in the file beside it. The schema finds
-// each error, other than those that are beyond one.
+// each error that a schema can express.
 func TestBrokenFiles(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../config/testdata/broken/*.yaml")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -17,7 +18,11 @@ import (
 // hosts (X08).
 func TestLogUnderAttack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const seconds, each = 2, 2000
+		const seconds = 2
+		each := 2000
+		if testutil.Soaking() {
+			each = 10_000
+		}
 		sub, dev := hangingSubsystem(t)
 		r := newHarness(t, 1, sub)
 		h := r.connectHost(1)

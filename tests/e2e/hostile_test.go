@@ -184,7 +184,7 @@ func TestHostileConnect(t *testing.T) {
 			o := v.hostOptions()
 			cqe, err := q.Do(harness.Context(t), host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
 			if err != nil || !cqe.Status().OK() {
-				t.Errorf("Connect after those that were refused: %v, %v", cqe.Status(), err)
+				t.Errorf("Connect after the refused ones: %v, %v", cqe.Status(), err)
 			}
 		})
 }

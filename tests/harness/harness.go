@@ -60,8 +60,8 @@ var (
 type Options struct {
 	Config string               // the text of the configuration file
 	Change func(*config.Config) // sets what has no key
-	// Devices are those of the namespaces, by NSID, in place of what the configuration names. The
-	// server closes them. Without any the server opens what the configuration names.
+	// Devices replace the storage that the configuration names, by NSID. The server closes them.
+	// Without any it opens the storage of the configuration.
 	Devices map[uint32]backend.Device
 	IWARP   bool              // the RDMA devices are iWARP, not RoCE
 	Verbs   verbstest.Options // of the fabric
