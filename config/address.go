@@ -64,9 +64,10 @@ func (a *ListenAddress) UnmarshalText(b []byte) (err error) {
 	text := string(b)
 	switch {
 	case strings.Contains(text, "/"):
-		a.Network, err = netip.ParsePrefix(text)
+		a.Network, err = parseNetwork(text)
 	case digits.MatchString(text):
 		a.IP, err = netip.ParseAddr(text)
+		a.IP = a.IP.Unmap()
 	case device.MatchString(text) && len(text) <= maxDevice:
 		a.Device = text
 	default:
@@ -80,7 +81,7 @@ func listenAddress(p *ListenAddress) Value {
 	return unmarshaled(p, "IP address, network or interface",
 		"Write an IPv4 or IPv6 address, 0.0.0.0 or \"::\", a network as in 10.0.0.0/24, or the "+
 			"name of a network interface or RDMA device; host names are not resolved.",
-		func(a ListenAddress) (what, hint string) {
+		func(a *ListenAddress) (what, hint string) {
 			switch {
 			case !a.Many():
 				return local(a.IP)
@@ -99,9 +100,9 @@ func listenAddress(p *ListenAddress) Value {
 func network(p *netip.Prefix) Value {
 	get := func() string { return p.String() }
 	return parsed("network", nil, get, func(text string) (what, hint string) {
-		n, err := netip.ParsePrefix(text)
+		n, err := parseNetwork(text)
 		switch {
-		case err != nil || n.Addr().Is4In6():
+		case err != nil:
 			return fmt.Sprintf("%q is not a network", printable(text)),
 				"Write an address and the length of its prefix, as in 10.0.0.0/24."
 		case n != n.Masked():
@@ -114,46 +115,81 @@ func network(p *netip.Prefix) Value {
 	})
 }
 
-// listensAt checks what the addresses of listeners have to do with each other.
-func (d *decoder) listensAt(c *Config, i int) {
-	l, path := &c.Listeners[i], fmt.Sprintf("listeners[%d]", i)
-	if l.Port == 0 || l.Address == (ListenAddress{}) {
-		return
-	}
-	if l.Transport == nvme.TransportTCP && len(l.Address.Device) > maxInterface {
-		d.add(path+".address", fmt.Sprintf("%q has more than %d characters, as no network "+
-			"interface has", l.Address.Device, maxInterface), "Correct it; ip link lists them.")
-	}
-	d.once("listener", l.Name, path, "Delete one of the two listeners.")
-	for _, o := range c.Listeners {
-		if o.Transport == l.Transport && o.Port == l.Port && o.Name != l.Name &&
-			o.Address.everything(l.Transport, l.Address) {
-			d.add(path, fmt.Sprintf("%s and %s are about the same addresses", l.Name, o.Name),
-				fmt.Sprintf("Delete one of the two: %v has all addresses with one socket. "+
-					"A network, as in 0.0.0.0/0, leaves those to %v that it names.", o.Address,
-					l.Address))
+// parseNetwork is a network as it is written, an IPv4-mapped one as a network of IPv4.
+func parseNetwork(text string) (netip.Prefix, error) {
+	n, err := netip.ParsePrefix(text)
+	if err == nil && n.Addr().Is4In6() {
+		if n.Bits() < 128-32 {
+			return n, errors.New("a part of it is IPv4")
 		}
+		n = netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-(128-32))
 	}
+	return n, err
 }
 
-// everything says that a is a wildcard that leaves nothing, or no IPv4 address, to b.
-func (a ListenAddress) everything(t nvme.TransportType, b ListenAddress) bool {
+// socket is something that listens, and what it is called.
+type socket struct {
+	name      string
+	transport nvme.TransportType
+	at        ListenAddress
+	port      uint16
+}
+
+// listens reports what cannot listen at path beside something else. Port 0 always can.
+func (d *decoder) listens(s socket, path, hint string) {
+	if s.port == 0 || s.at == (ListenAddress{}) {
+		return
+	}
+	d.once("listener", fmt.Sprintf("%v %s", s.transport, s.at.WithPort(s.port)), path, hint)
+	for _, o := range d.sockets {
+		wide, other := o, s
+		if !wide.at.leavesNothing(other.at) {
+			wide, other = s, o
+		}
+		if o.transport != s.transport || o.port != s.port || o.at == s.at ||
+			!wide.at.leavesNothing(other.at) {
+			continue
+		}
+		too := ""
+		if wide.at.IP.Is6() && !other.at.IP.Is6() {
+			too = ", those of IPv4 too,"
+		}
+		d.add(path, fmt.Sprintf("%s and %s are about the same addresses", s.name, o.name),
+			fmt.Sprintf("Delete one of the two: %v has all addresses%s with one socket. "+
+				"A network, as in 0.0.0.0/0, leaves those to %v that it names.", wide.at, too,
+				other.at))
+	}
+	d.sockets = append(d.sockets, s)
+}
+
+// serves is listens for an address of the key at path that is no listener of NVMe.
+func (d *decoder) serves(path string, at netip.AddrPort) {
+	d.listens(socket{path, nvme.TransportTCP, ListenAddress{IP: at.Addr()}, at.Port()}, path,
+		"Choose another port for one of the two.")
+}
+
+// leavesNothing reports whether a is a wildcard that has all addresses of b. :: has those of IPv4,
+// too.
+func (a ListenAddress) leavesNothing(b ListenAddress) bool {
 	switch {
 	case a.Many() || !a.IP.IsUnspecified():
 		return false
-	case b.Device != "" || a.IP.Is6() && t == nvme.TransportRDMA: // which has IPv4, too
+	case a.IP.Is6() || b.Device != "":
 		return true
 	case b.Network.IsValid():
-		return b.Network.Addr().Is4() == a.IP.Is4()
+		return b.Network.Addr().Is4()
 	}
-	return b.IP.Is4() == a.IP.Is4()
+	return b.IP.Is4()
 }
 
 // addrPort is an IP address and a port that can be listened on; "" is none.
 func addrPort(p *netip.AddrPort) Value {
 	return unmarshaled(p, "IP address and a port",
 		"Write for instance 127.0.0.1:9500 or \"[::1]:9500\"; host names are not resolved.",
-		func(a netip.AddrPort) (what, hint string) { return local(a.Addr()) })
+		func(a *netip.AddrPort) (what, hint string) {
+			*a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+			return local(a.Addr())
+		})
 }
 
 // local says why an address cannot be listened on anywhere.

@@ -25,6 +25,7 @@ type decoder struct {
 	variable     string // the environment variable being read, "" for the file
 	values       int
 	used         map[string]string     // the paths of values that may appear only once
+	sockets      []socket              // what listens
 	files        map[*yaml.Node]string // the files of all nodes of included files
 	edits        []Edit
 	environ      map[string]string

@@ -73,13 +73,14 @@ func networkInterface(s string) (what, hint string) {
 func address(p *netip.Addr) Value {
 	return unmarshaled(p, "IP address",
 		"Write an IPv4 or IPv6 address; host names are not resolved.",
-		func(a netip.Addr) (what, hint string) {
-			ip, why := a.Unmap(), ""
+		func(a *netip.Addr) (what, hint string) {
+			*a = a.Unmap()
+			ip, why := *a, ""
 			if ip.Is6() && ip.IsLinkLocalUnicast() {
 				why = ": it is link-local, and they do not know by which of their interfaces"
 			}
 			if why != "" || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" {
-				return fmt.Sprintf("%v is no address that hosts can connect to%s", a, why),
+				return fmt.Sprintf("%v is no address that hosts can connect to%s", ip, why),
 					"Write an address that is the same for all hosts."
 			}
 			return "", ""

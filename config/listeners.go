@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -28,6 +29,9 @@ func (c *Config) nameListeners() {
 // Is says whether a user means the listener: by its key name, or by its address and port, with or
 // without the transport.
 func (l *Listener) Is(name string) bool {
+	if a, err := netip.ParseAddrPort(name); err == nil {
+		name = netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()
+	}
 	return name == l.Name || name == l.Label && name != "" ||
 		name == l.Address.WithPort(l.Port) && l.Port != 0
 }
@@ -76,9 +80,9 @@ func (l *Listener) value() Value {
 		NewKey("transport", transport(&l.Transport), "How hosts connect.").
 			Require("Use one of: rdma, tcp."),
 		NewKey("address", listenAddress(&l.Address),
-			"IPv4 or IPv6 address; `0.0.0.0` or `\"::\"` is every address. A link-local one "+
-				"needs its interface: `fe80::1%eth0`. A network (`10.0.0.0/24`), a network "+
-				"interface (`eth0`) or an RDMA device (`mlx5_0`) is each of its addresses that "+
+			"IPv4 or IPv6 address; `0.0.0.0` is every address of IPv4, and `\"::\"` every "+
+				"address of both. A link-local one needs its interface: `fe80::1%eth0`. A "+
+				"network (`10.0.0.0/24`), a network interface (`eth0`) or an RDMA device (`mlx5_0`) is each of its addresses that "+
 				"the machine has at the time, without those that a listener of the same transport "+
 				"and port names more closely.").Require("Add it."),
 		NewKey("port", Int(&l.Port, 0, 0xFFFF),

@@ -170,10 +170,7 @@ func (e *Endpoint) keys(listen, token string) []Key {
 // endpoint checks the keys of an endpoint together; name is metrics or web.
 func (d *decoder) endpoint(name string, e *Endpoint) {
 	listen := name + ".listen"
-	if e.Listen.Port() != 0 {
-		d.once("listener", "tcp "+e.Listen.String(), listen,
-			"Choose another port for one of the two.")
-	}
+	d.serves(listen, e.Listen)
 	for key, given := range map[string]bool{
 		"certificate": e.Certificate != "", "key": e.Key != "", "token": e.Token != Token{},
 	} {

@@ -58,10 +58,7 @@ func (c *Control) validate(d *decoder) {
 		}
 	}
 	d.roles(c)
-	if c.Listen.Port() != 0 {
-		d.once("listener", "tcp "+c.Listen.String(), "control.listen",
-			"Choose another port for one of the two.")
-	}
+	d.serves("control.listen", c.Listen)
 }
 
 // maxSocket is the longest path of a unix socket (unix(7): sun_path, less the zero at its end).

@@ -25,7 +25,6 @@ func (d *decoder) validate(c *Config) {
 	}
 	for i := range c.Listeners {
 		d.listener(&c.Listeners[i], fmt.Sprintf("listeners[%d]", i))
-		d.listensAt(c, i)
 	}
 	d.endpoint("metrics", &c.Metrics)
 	d.endpoint("web", &c.Web)
@@ -43,6 +42,12 @@ func (d *decoder) validate(c *Config) {
 }
 
 func (d *decoder) listener(l *Listener, path string) {
+	if l.Transport == nvme.TransportTCP && len(l.Address.Device) > maxInterface {
+		d.add(path+".address", fmt.Sprintf("%q has more than %d characters, as no network "+
+			"interface has", l.Address.Device, maxInterface), "Correct it; ip link lists them.")
+	}
+	d.listens(socket{l.Name, l.Transport, l.Address, l.Port}, path,
+		"Delete one of the two listeners.")
 	switch {
 	case l.TOS%4 != 0: // RFC 3168, section 5: the lowest two bits are ECN
 		d.add(path+".tos", fmt.Sprintf("%d is not a multiple of 4", l.TOS),

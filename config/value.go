@@ -245,14 +245,14 @@ func unmarshaled[T any, P interface {
 	*T
 	encoding.TextUnmarshaler
 	fmt.Stringer
-}](p P, doc, hint string, check func(T) (what, hint string)) Value {
+}](p P, doc, hint string, check func(P) (what, hint string)) Value {
 	get := func() string { return p.String() }
 	return parsed(doc, nil, get, func(text string) (string, string) {
 		v := P(new(T))
 		if err := v.UnmarshalText([]byte(text)); err != nil {
 			return fmt.Sprintf("%q is not an %s", printable(text), doc), hint
 		}
-		what, hint := check(*v)
+		what, hint := check(v)
 		if what == "" {
 			*p = *v
 		}

@@ -42,8 +42,8 @@ const (
 	pauseMax = time.Second
 )
 
-// Listen opens a port. The address may be a wildcard; [::] accepts IPv6 only, so that 0.0.0.0 can
-// be listened on as well. A link-local address needs its zone. accept must adopt or close each
+// Listen opens a port. The address may be a wildcard; [::] accepts IPv4 as well, whatever
+// net.ipv6.bindv6only says. A link-local address needs its zone. accept must adopt or close each
 // connection; Close waits for it to return.
 func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	accept func(fabric.Conn),
@@ -144,7 +144,7 @@ func bind(addr netip.AddrPort, c *Config) (fd int, err error) {
 		return fail("SO_REUSEADDR", err)
 	}
 	if family == unix.AF_INET6 {
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
 			return fail("IPV6_V6ONLY", err)
 		}
 	}

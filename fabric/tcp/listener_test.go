@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -61,7 +62,8 @@ func TestListenErrors(t *testing.T) {
 	}
 }
 
-// Both wildcards can have the same port, and a connection knows its real address.
+// [::] also serves IPv4, and 0.0.0.0 cannot have the same port. A connection knows its real
+// addresses, as those of IPv4 are written.
 func TestWildcards(t *testing.T) {
 	tr := New(Config{Log: quiet})
 	infos := make(chan *fabric.QueueInfo, 2)
@@ -75,40 +77,48 @@ func TestWildcards(t *testing.T) {
 		infos <- c.Info()
 		_ = c.Close()
 	}
-	l4, err := tr.Listen(listenAddr("0.0.0.0:0"), 7, accept)
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l4.Addr().Port()
-	l6, err := tr.Listen(fabric.Addr{
-		Transport: nvme.TransportTCP,
-		AddrPort:  netip.AddrPortFrom(netip.IPv6Unspecified(), port),
-	}, 8, accept)
-	if errors.Is(err, unix.EAFNOSUPPORT) {
-		t.Skip("this kernel has no IPv6")
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		ip   string
-		port uint16
-	}{{"127.0.0.1", 7}, {"::1", 8}} {
-		c, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr(tt.ip), port).String())
-		if err != nil {
+	for any, families := range map[string]string{"0.0.0.0": "4", "[::]": "46"} {
+		l, err := tr.Listen(listenAddr(any+":0"), 7, accept)
+		if errors.Is(err, unix.EAFNOSUPPORT) {
+			t.Log("this kernel has no IPv6")
+			continue
+		} else if err != nil {
 			t.Fatal(err)
 		}
-		i := testutil.Receive(t, "a connection", infos)
-		if i.Local.Addr().String() != tt.ip || i.Local.Port() != port || i.PortID != tt.port ||
-			i.Remote.String() != c.LocalAddr().String() {
-			t.Errorf("%+v", *i)
+		port := l.Addr().Port()
+		if at := fmt.Sprintf("%s:%d", any, port); l.Addr().AddrPort.String() != at {
+			t.Errorf("listens at %v, want %s", l.Addr(), at)
 		}
-		if i.QID != -1 || i.CNTLID != 0xFFFF || i.MaxDepth != 128 || i.InCapsuleSize != 128<<10 ||
-			i.MSDBD != 1 {
-			t.Errorf("%+v", *i)
+		for family, ip := range map[string]string{"4": "127.0.0.1", "6": "::1"} {
+			c, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr(ip), port).String())
+			if serves := strings.Contains(families, family); serves != (err == nil) {
+				t.Errorf("%s is reached at %s: %v, want %v", any, ip, err, serves)
+			}
+			if err != nil {
+				continue
+			}
+			i := testutil.Receive(t, "a connection", infos)
+			if i.Local.Addr().String() != ip || i.Local.Port() != port || i.PortID != 7 ||
+				i.Remote.String() != c.LocalAddr().String() {
+				t.Errorf("%+v", *i)
+			}
+			if i.QID != -1 || i.CNTLID != 0xFFFF || i.MaxDepth != 128 ||
+				i.InCapsuleSize != 128<<10 || i.MSDBD != 1 {
+				t.Errorf("%+v", *i)
+			}
+			_ = c.Close()
 		}
-		_ = c.Close()
+		if any == "[::]" {
+			at := listenAddr(fmt.Sprintf("0.0.0.0:%d", port))
+			if _, err := tr.Listen(at, 8, accept); !errors.Is(err, unix.EADDRINUSE) {
+				t.Errorf("listen at %v besides [::]: %v", at, err)
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
 	}
-	if err := errors.Join(l4.Close(), l6.Close(), tr.Close()); err != nil {
+	if err := tr.Close(); err != nil {
 		t.Error(err)
 	}
 }

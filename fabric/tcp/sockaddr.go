@@ -40,13 +40,14 @@ func sockaddr(a netip.AddrPort) (sa unix.Sockaddr, family int, err error) {
 	return s, unix.AF_INET6, nil
 }
 
-// addrPort converts back. Link-local addresses get the name of their interface as their zone.
+// addrPort converts back. Link-local addresses get the name of their interface as their zone, and
+// addresses of IPv4 on a socket of [::] are what they are elsewhere.
 func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	switch s := sa.(type) {
 	case *unix.SockaddrInet4:
 		return netip.AddrPortFrom(netip.AddrFrom4(s.Addr), uint16(s.Port))
 	case *unix.SockaddrInet6:
-		a := netip.AddrFrom16(s.Addr)
+		a := netip.AddrFrom16(s.Addr).Unmap()
 		if s.ZoneId != 0 {
 			zone := strconv.Itoa(int(s.ZoneId))
 			if i, err := net.InterfaceByIndex(int(s.ZoneId)); err == nil {

@@ -44,7 +44,7 @@ type listed struct {
 // its listener.
 func (p *port) is(name string) bool {
 	if a, err := netip.ParseAddrPort(name); err == nil {
-		return a == p.addr.AddrPort
+		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) == p.addr.AddrPort
 	}
 	return name == p.addr.String() || p.l.Is(name) || name == strconv.Itoa(int(p.id))
 }

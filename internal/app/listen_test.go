@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -210,5 +212,75 @@ func TestNoRDMAStack(t *testing.T) {
 		sub(anyHosts, inRAM))
 	if !strings.Contains(err.Error(), "listeners[1]") {
 		t.Error(err)
+	}
+}
+
+// TestBothFamilies: a listener at [::] serves hosts with addresses of IPv4. These are written as
+// everywhere else, and are in networks of IPv4.
+func TestBothFamilies(t *testing.T) {
+	l := newLive(t, "{transport: tcp, address: '::', port: 0}", sub(anyHosts, inRAM)+
+		"hosts:\n"+
+		"- {nqn: "+hostA+", networks: [127.0.0.0/8, '::1/128']}\n"+
+		"- {nqn: "+hostB+", networks: [192.0.2.0/24]}\n"+
+		"metrics: {listen: '[::]:0', token: 0123456789abcdef}\n"+
+		"web: {listen: '[::]:0', token: 0123456789abcdef}\n")
+	at := l.s.Addrs()[0].AddrPort
+	connect := func(ip, nqn string) error {
+		o := hostOptions(testNQN)
+		o.HostNQN = nqn
+		to := host.TCP{Addr: netip.AddrPortFrom(netip.MustParseAddr(ip), at.Port())}
+		c, err := host.Connect(t.Context(), to, o)
+		if err == nil {
+			t.Cleanup(c.Close)
+		}
+		return err
+	}
+	for _, ip := range []string{"127.0.0.1", "::1"} {
+		if err := connect(ip, hostA); err != nil {
+			t.Fatal(ip, err)
+		}
+		if err := connect(ip, hostB); err == nil {
+			t.Error("admitted outside of its networks, from", ip)
+		}
+	}
+	list, err := l.s.connections(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var local, remote []string
+	for _, c := range list {
+		at := netip.MustParseAddrPort(c.Remote).Addr()
+		local = append(local, netip.MustParseAddrPort(c.Local).Addr().String())
+		remote = append(remote, at.String())
+	}
+	slices.Sort(local)
+	slices.Sort(remote)
+	local, remote = slices.Compact(local), slices.Compact(remote) // refused ones may still be there
+	const want = "[127.0.0.1 ::1]"
+	if fmt.Sprint(local) != want || fmt.Sprint(remote) != want {
+		t.Errorf("connections from %v to %v", remote, local)
+	}
+	for _, at := range []netip.AddrPort{l.s.metrics.Addr(), l.s.web.Addr()} {
+		for _, ip := range []string{"127.0.0.1", "[::1]"} {
+			r, err := http.Get(fmt.Sprintf("http://%s:%d/metrics", ip, at.Port()))
+			if err != nil {
+				t.Error(err)
+			} else if r.Body.Close(); r.StatusCode != http.StatusUnauthorized {
+				t.Error(ip, at, r.Status)
+			}
+		}
+	}
+	for _, r := range l.s.refusals() {
+		if strings.Contains(fmt.Sprint(r), "::ffff:") {
+			t.Errorf("%+v", r)
+		}
+	}
+	if n := len(l.s.refusals()); n < 4 {
+		t.Errorf("%d refusals", n)
+	}
+	name := fmt.Sprintf("[::]:%d", at.Port())
+	if list, err := l.s.drain(control.ListenerID{Listener: name}, true); len(list) != 1 ||
+		err != nil {
+		t.Error(list, err)
 	}
 }

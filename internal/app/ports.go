@@ -69,7 +69,7 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 		linkLocal := a.Is6() && a.IsLinkLocalUnicast()
 		switch {
 		case !at.Many():
-			if a.Addr == at.IP.Unmap() {
+			if a.Addr == at.IP {
 				add(a)
 			}
 		case at.Device != "":

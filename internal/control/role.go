@@ -16,6 +16,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/netlimit"
 )
 
 // Role is what a client may do; each may do what those before it may.
@@ -140,7 +142,7 @@ func newClient(c net.Conn) *client {
 	}
 	if t, ok := c.(*tls.Conn); ok {
 		who := &client{
-			remote:       c.RemoteAddr().(*net.TCPAddr).AddrPort(),
+			remote:       netlimit.Remote(c),
 			certificates: t.ConnectionState().PeerCertificates,
 		}
 		who.subject = subject(who.certificates[0])

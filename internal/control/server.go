@@ -173,7 +173,7 @@ func (s *Server) listen(c Config) (list []net.Listener, err error) {
 		if err := s.Renew(); err != nil {
 			return nil, err
 		}
-		l, err := new(net.ListenConfig).Listen(s.ctx, "tcp", c.TLS.Listen.String())
+		l, err := netlimit.Listen(c.TLS.Listen)
 		if err != nil {
 			return nil, err
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
+	"github.com/nvmf-target/nvmf-target/internal/netlimit"
 )
 
 // The limits for peers that have not shown a certificate yet. Tests change the time.
@@ -209,9 +210,9 @@ func (t *tlsListener) run() {
 
 // admit serves a connection, which may evict an older one.
 func (t *tlsListener) admit(raw net.Conn) {
-	remote := raw.RemoteAddr().(*net.TCPAddr).AddrPort()
+	remote := netlimit.Remote(raw)
 	ctx, cancel := context.WithCancelCause(t.ctx)
-	place, err := t.handshakes.Admit(remote.Addr().Unmap(), 0, func(error) { cancel(errEvicted) })
+	place, err := t.handshakes.Admit(remote.Addr(), 0, func(error) { cancel(errEvicted) })
 	if err != nil {
 		cancel(nil)
 		_ = raw.Close()

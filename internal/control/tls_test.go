@@ -321,3 +321,32 @@ func TestTLSStrangers(t *testing.T) {
 		return asks(t, s, a.files("client")) == nil
 	})
 }
+
+// TestTLSFamilies: at [::] clients from IPv4 are served, and refused by their address.
+func TestTLSFamilies(t *testing.T) {
+	a := newAuthority(t)
+	a.issue("server", &x509.Certificate{})
+	a.issue("client", &x509.Certificate{})
+	remotes := make(chan netip.AddrPort, 1)
+	src := testSource(new(feed))
+	s, err := Listen(Config{
+		TLS:     TLS{Listen: netip.MustParseAddrPort("[::]:0"), Certificates: a.files("server")},
+		Refused: func(_ string, remote netip.AddrPort, _ []any) { remotes <- remote },
+	}, src, quiet)
+	a.must(err)
+	t.Cleanup(func() { _ = s.Close() })
+	at := fmt.Sprintf("127.0.0.1:%d", s.Addr().(*net.TCPAddr).Port)
+	client, err := NewTLSClient(at, a.files("client"))
+	a.must(err)
+	defer client.Close()
+	_, err = client.Disconnect(t.Context(), Disconnect{Host: "h"})
+	a.must(err)
+	c, err := net.Dial("tcp", at)
+	a.must(err)
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\n\r\n")
+	got := testutil.Receive(t, "a refusal", remotes)
+	if got.String() != c.LocalAddr().String() {
+		t.Errorf("%v was refused, want %v", got, c.LocalAddr())
+	}
+	_ = c.Close()
+}

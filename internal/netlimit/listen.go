@@ -8,9 +8,10 @@ import (
 	"syscall"
 )
 
-// Listen listens at a TCP address; port 0 means any free port. An error says how to fix it.
+// Listen listens at a TCP address; port 0 means any free port, and [::] also serves IPv4. An error
+// says how to fix it.
 func Listen(at netip.AddrPort) (net.Listener, error) {
-	network := "tcp6"
+	network := "tcp"
 	if at.Addr().Is4() { // "tcp" would take 0.0.0.0 for [::]
 		network = "tcp4"
 	}
@@ -19,6 +20,13 @@ func Listen(at netip.AddrPort) (net.Listener, error) {
 		return nil, fmt.Errorf("cannot listen: %w%s", err, hint(err))
 	}
 	return l, nil
+}
+
+// Remote is the address of the peer of a connection of TCP, that of IPv4 also if the listener has
+// [::].
+func Remote(c net.Conn) netip.AddrPort {
+	at := c.RemoteAddr().(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }
 
 // hint says how to fix an error of listen(2).

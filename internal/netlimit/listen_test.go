@@ -1,0 +1,50 @@
+package netlimit
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+)
+
+// TestFamilies: [::] serves both families, and any other address its own. A peer with an address of
+// IPv4 is known by that.
+func TestFamilies(t *testing.T) {
+	for at, serves := range map[string]map[string]bool{
+		"[::]:0":               {"127.0.0.1": true, "::1": true},
+		"0.0.0.0:0":            {"127.0.0.1": true, "::1": false},
+		"[::1]:0":              {"127.0.0.1": false, "::1": true},
+		"[::ffff:127.0.0.1]:0": {"127.0.0.1": true, "::1": false},
+	} {
+		l, err := Listen(netip.MustParseAddrPort(at))
+		if errors.Is(err, syscall.EAFNOSUPPORT) {
+			t.Log("this kernel has no IPv6")
+			continue
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for ip, want := range serves {
+			to := netip.AddrPortFrom(netip.MustParseAddr(ip),
+				l.Addr().(*net.TCPAddr).AddrPort().Port())
+			c, err := net.Dial("tcp", to.String())
+			if (err == nil) != want {
+				t.Errorf("%s is reached at %s: %v, want %v", at, ip, err, want)
+			}
+			if err != nil {
+				continue
+			}
+			peer, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := Remote(peer); got.String() != c.LocalAddr().String() {
+				t.Errorf("%s: the peer is %v, want %v", at, got, c.LocalAddr())
+			}
+			_, _ = peer.Close(), c.Close()
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
