@@ -169,7 +169,7 @@ func TestIncludeProblems(t *testing.T) {
 				"Delete one of the two.",
 		},
 		{
-			"a key that is wrong", include + "listeners: [{transport: tcp, address: '::1', prt: 1}]",
+			"a key that is wrong", include + "listeners: [{transport: tcp, address: eth0, prt: 1}]",
 			`conf.d/a.yaml:1:45: listeners[1].prt: unknown key. Did you mean "port"?`,
 		},
 		{

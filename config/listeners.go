@@ -82,9 +82,10 @@ func (l *Listener) value() Value {
 		NewKey("address", listenAddress(&l.Address),
 			"IPv4 or IPv6 address; `0.0.0.0` is every address of IPv4, and `\"::\"` every "+
 				"address of both. A link-local one needs its interface: `fe80::1%eth0`. A "+
-				"network (`10.0.0.0/24`), a network interface (`eth0`) or an RDMA device (`mlx5_0`) is each of its addresses that "+
-				"the machine has at the time, without those that a listener of the same transport "+
-				"and port names more closely.").Require("Add it."),
+				"network (`10.0.0.0/24`), a network interface (`eth0`) or an RDMA device "+
+				"(`mlx5_0`) is each of its addresses that the machine has at the time, "+
+				"without those that a listener of the same transport and port names more "+
+				"closely.").Require("Add it."),
 		NewKey("port", Int(&l.Port, 0, 0xFFFF),
 			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
 				"share an address."),
