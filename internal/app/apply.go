@@ -316,13 +316,15 @@ func (tr *transition) modifyListener(c config.Change) error {
 func (tr *transition) changeHost(c config.Change) error {
 	set := func(to *config.Config) error {
 		var host config.Host
+		known := false
 		if to != nil { // at the start there is nothing before
 			for _, h := range to.Hosts {
 				if h.NQN == c.NQN {
-					host = h
+					host, known = h, true
 				}
 			}
 		}
+		tr.s.target.SetHostKnown(c.NQN, known)
 		tr.s.target.SetHostLimits(c.NQN, host.Limits)
 		if host.TLSKey == nil && host.OldTLSKey == nil {
 			tr.s.tlsKeys.Delete(c.NQN)

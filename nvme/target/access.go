@@ -100,6 +100,22 @@ func (s *subsystem) enforce() (ended []*controller) {
 // allows says whether a host may use the subsystem.
 func (s *settings) allows(hostNQN string) bool { return s.AllowAnyHost || s.hosts[hostNQN] }
 
+// knows reports whether the configuration has the NQN of a host, among those of the subsystem or by
+// itself: where any host is allowed, others may have made theirs up.
+func (s *subsystem) knows(hostNQN string) bool {
+	_, known := s.t.knownHosts.Load(hostNQN)
+	return known || s.settings.Load().hosts[hostNQN]
+}
+
+// SetHostKnown says whether the configuration has a host by itself, whatever subsystems allow it.
+func (t *Target) SetHostKnown(nqn string, known bool) {
+	if known {
+		t.knownHosts.Store(nqn, nil)
+	} else {
+		t.knownHosts.Delete(nqn)
+	}
+}
+
 // serves says whether the subsystem can be reached through a port.
 func (s *settings) serves(p *portState) bool {
 	return s.listeners == nil || s.listeners[*p.listener.Load()]

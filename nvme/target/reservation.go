@@ -11,9 +11,12 @@ import (
 
 // MaxRegistrants is how many hosts may be registered with a namespace, and registrantsOfNQN how
 // many of them may have the same NQN: one that makes up Host Identifiers takes no place of others.
+// registrantsOfUnknown is how many may have NQNs that the configuration does not have: one that
+// makes up NQNs, where any host is allowed, takes no place of those that it has.
 const (
-	MaxRegistrants   = 256
-	registrantsOfNQN = 16
+	MaxRegistrants       = 256
+	registrantsOfNQN     = 16
+	registrantsOfUnknown = 128
 )
 
 // HostIdentity is what reservations know a host by: both of its names. Who proves with a key that
@@ -74,15 +77,27 @@ func (r *Reservations) find(host HostIdentity) int {
 	})
 }
 
-// full says whether there is no place for another host with this NQN.
-func (r *Reservations) full(nqn string) bool {
-	n := 0
+// full returns why there is no place for another host with this NQN, nil if there is one.
+func (r *Reservations) full(nqn string, known func(nqn string) bool) error {
+	same, unknown := 0, 0
 	for _, g := range r.Registrants {
 		if g.NQN == nqn {
-			n++
+			same++
+		}
+		if !known(g.NQN) {
+			unknown++
 		}
 	}
-	return n >= registrantsOfNQN || len(r.Registrants) >= MaxRegistrants
+	switch {
+	case len(r.Registrants) >= MaxRegistrants:
+		return fmt.Errorf("%d hosts are registered, the limit", len(r.Registrants))
+	case same >= registrantsOfNQN:
+		return fmt.Errorf("%d hosts with this NQN are registered, the limit", same)
+	case unknown >= registrantsOfUnknown && !known(nqn):
+		return fmt.Errorf("%d hosts that are not in the configuration are registered, the limit",
+			unknown)
+	}
+	return nil
 }
 
 // holds says whether a host holds the reservation.
@@ -100,6 +115,9 @@ type reservationRequest struct {
 	cptpl   nvme.ChangePTPL
 	current uint64 // CRKEY
 	other   uint64 // NRKEY or PRKEY
+	// known reports whether the configuration has an NQN. Any goroutine may call it.
+	known func(nqn string) bool
+	full  error // why there was no place for another registrant
 }
 
 // outcome is what a change of reservations leads to.
@@ -144,11 +162,11 @@ func (r *Reservations) apply(q *reservationRequest) (outcome, nvme.Status) {
 func (o *outcome) register(q *reservationRequest) nvme.Status {
 	r := o.next
 	i := r.find(q.host)
-	known := i >= 0
+	registered := i >= 0
 	switch {
 	case q.action != nvme.ReservationUnregister && q.other == 0:
 		return invalidField // a registrant without a key could not be told from others
-	case q.action == nvme.ReservationRegister && known && r.Registrants[i].Key != q.other,
+	case q.action == nvme.ReservationRegister && registered && r.Registrants[i].Key != q.other,
 		q.action != nvme.ReservationRegister && !q.iekey && !r.hasKey(q.host, q.current):
 		return reservationConflict
 	case q.action == nvme.ReservationUnregister:
@@ -157,11 +175,12 @@ func (o *outcome) register(q *reservationRequest) nvme.Status {
 		if r.Type != before && !before.SingleHolder() {
 			o.notifyOthers(q.host, nvme.ReservationReleased)
 		}
-	case known:
+	case registered:
 		r.Registrants[i].Key = q.other
-	case r.full(q.host.NQN):
-		return tooManyRegistrants
 	default:
+		if q.full = r.full(q.host.NQN, q.known); q.full != nil {
+			return tooManyRegistrants
+		}
 		r.Registrants = append(r.Registrants, Registrant{q.host, q.other})
 	}
 	if q.cptpl != nvme.KeepPTPL {

@@ -47,11 +47,18 @@ func executeReservation(h *Handler, c *cmd) {
 	q := &reservationRequest{
 		op: sqe.Opcode(), host: c.s.ctrl.identity.Value(), action: r.Action(),
 		iekey: r.IEKEY(), typ: r.Type(), cptpl: r.CPTPL(), current: keys.Current(),
-		other: keys.Other(),
+		other: keys.Other(), known: c.s.ctrl.sub.knows,
 	}
+	ctrl := c.s.ctrl
 	abort := q.op == nvme.IOReservationAcquire && q.action == nvme.ReservationPreemptAndAbort
 	h.change(c, []*namespace{ns}, abort, func(r *Reservations) (outcome, nvme.Status) {
-		return r.apply(q)
+		o, st := r.apply(q)
+		if q.full != nil {
+			ctrl.peerLog().Warn("reservation register refused", "subsystem", ctrl.sub.nqn, "nsid",
+				ns.nsid, "host", ctrl.hostNQN, "err", q.full, "hint",
+				"an entry in hosts gives a host a place; a preempt removes those that are gone")
+		}
+		return o, st
 	})
 }
 

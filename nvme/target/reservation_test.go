@@ -3,6 +3,7 @@ package target
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -214,6 +215,9 @@ func TestManyRegistrants(t *testing.T) {
 			a.hostID, a.sqsize = [16]byte{byte(i), byte(i >> 8), 1}, 1
 		})
 	}
+	for i := range MaxRegistrants/registrantsOfNQN + 1 {
+		r.target.SetHostKnown(fmt.Sprintf("%s-%d", testHost, i), true)
+	}
 	for i := range MaxRegistrants {
 		h := host(i/registrantsOfNQN, i)
 		r.ok(h.io[0], register(uint64(i+1)))
@@ -231,4 +235,27 @@ func TestManyRegistrants(t *testing.T) {
 		t.Errorf("%d registrants", s.REGCTL)
 	}
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+}
+
+// TestUnknownRegistrants: where any host is allowed, NQNs that the configuration does not have fill
+// half of the places, and hosts that it has register.
+func TestUnknownRegistrants(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	host := func(nqn string) *host {
+		return r.connectHost(1, func(a *connectArgs) { a.host, a.sqsize = nqn, 1 })
+	}
+	for i := range registrantsOfUnknown {
+		h := host(fmt.Sprintf("%s-%d", testHost, i))
+		r.ok(h.io[0], register(1))
+		h.hangUp()
+	}
+	known := testHost + "-known"
+	h := host(known)
+	r.status(h.io[0], register(1), tooManyRegistrants)
+	if want := "128 hosts that are not in the configuration are registered"; !strings.Contains(
+		r.log.String(), want) || !strings.Contains(r.log.String(), "host="+known) {
+		t.Errorf("the log has no %q:\n%s", want, r.log.String())
+	}
+	r.target.SetHostKnown(known, true)
+	r.ok(h.io[0], register(1))
 }

@@ -55,6 +55,7 @@ type Target struct {
 	hosts atomic.Pointer[map[string]*limiter]
 	// networks are those that hosts are bound to, by NQN. It is immutable.
 	networks   atomic.Pointer[map[string][]netip.Prefix]
+	knownHosts sync.Map // see SetHostKnown
 	closed     atomic.Bool
 	slowIO     atomic.Int64                            // nanoseconds, see SetSlowIO
 	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
