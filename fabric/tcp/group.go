@@ -222,6 +222,9 @@ func (g *Group) serve(q *queue) int {
 		q.expectsDirect(); i++ {
 		steps += q.receive()
 	}
+	if q.drained && !q.acknowledged && q.unfinished() {
+		q.acknowledge()
+	}
 	if steps > 0 {
 		g.activeUntil = g.loop.Now() + recent
 		if g.last != nil && g.last != q {

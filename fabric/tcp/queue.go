@@ -49,6 +49,8 @@ type queue struct {
 	partial []byte     // received and not consumed: less than a header, or more while stalled
 	large   bool       // the last command had large in-capsule data, so the next may have it too
 	grants  list.List[request]
+	// acknowledged is set by acknowledge, until something is sent.
+	acknowledged bool
 
 	// Sending.
 	sendq list.List[request]

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
@@ -173,6 +175,22 @@ func (q *queue) nothing(e syscall.Errno) int {
 		q.broken("receive", e)
 	}
 	return 1
+}
+
+// unfinished reports whether a PDU, or a record of TLS, has begun to arrive and its rest is awaited.
+func (q *queue) unfinished() bool {
+	return q.state == queueLive && !q.stalled() &&
+		(q.rx != receiveHeader || len(q.partial) > 0 || q.tls != nil && q.tls.Partial())
+}
+
+// acknowledge makes the kernel acknowledge what has arrived, and what arrives until the next
+// response, at once. Otherwise it holds the acknowledgement back for 40 ms after a response, in the
+// hope of another. A host whose socket buffer is smaller than its PDU (that of SPDK holds 8 KiB
+// under TLS) sends nothing more until then.
+func (q *queue) acknowledge() {
+	q.acknowledged = true
+	// An error is one of the socket, and the next receive reports it.
+	_ = unix.SetsockoptInt(q.fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 }
 
 // discard throws input away until the peer closes.

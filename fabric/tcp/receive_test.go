@@ -5,8 +5,11 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -98,4 +101,35 @@ func TestTurnOfInput(t *testing.T) {
 	h.hangUp()
 	h.peer = busy
 	h.close()
+}
+
+// A host whose socket buffer is smaller than its capsule sends the rest when the beginning is
+// acknowledged. After a response the kernel holds acknowledgements back, unless it is told not to.
+func TestUnfinishedCapsule(t *testing.T) {
+	tg := serve(t, options{})
+	c := tg.connect(t, pdu.Params{}, 4, nvme.CATTRNoFlowControl)
+	quick := func() (v int, unfinished bool) {
+		tg.do(func() {
+			q := tg.g.queues[0]
+			unfinished = q.unfinished()
+			v, _ = unix.GetsockoptInt(q.fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK)
+		})
+		return v, unfinished
+	}
+	sqe := rw(nvme.NVMWrite, 1, 0, 8192, true)
+	b := c.capsule(&sqe, random(1, 8192))
+	for _, cut := range []int{1, pdu.CapsuleCmdSize - 1, pdu.CapsuleCmdSize + 1, len(b) - 1} {
+		c.send(b)
+		c.status(1, nvme.Success)
+		c.send(b[:cut])
+		testutil.Until(t, "the beginning of a capsule", func() bool {
+			_, unfinished := quick()
+			return unfinished
+		})
+		if v, _ := quick(); v != 1 {
+			t.Errorf("acknowledgements are held back when %d bytes of %d have arrived", cut, len(b))
+		}
+		c.send(b[cut:])
+		c.status(1, nvme.Success)
+	}
 }

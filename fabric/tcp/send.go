@@ -104,6 +104,7 @@ func (q *queue) flush() int {
 		sent += n
 		g.moved += n
 		if n > 0 {
+			q.acknowledged = false
 			done += q.advanceSend(n, g.loop.Clock())
 		}
 		// A file may also be the reason that not all has left; then the next call says so.

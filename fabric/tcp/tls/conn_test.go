@@ -500,6 +500,24 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// A record of which only a part has arrived is reported, so that its rest can be asked for.
+func TestPartial(t *testing.T) {
+	p := newPair(t, auth.SHA256)
+	record := p.seal(typeApplication, []byte("some data"))
+	for _, part := range []struct {
+		b       []byte
+		n       int
+		partial bool
+	}{{record[:1], 0, true}, {record[1 : len(record)-1], 0, true}, {record[len(record)-1:], 9, false}} {
+		p.raw(part.b)
+		if b, drained, _ := p.receive(100); len(b) != part.n || !drained ||
+			p.server.Partial() != part.partial {
+			t.Errorf("got %d bytes, drained %v, partial %v, want %d, true, %v", len(b), drained,
+				p.server.Partial(), part.n, part.partial)
+		}
+	}
+}
+
 // TestKeyUpdateRequested: the answer comes before the next data, once.
 func TestKeyUpdateRequested(t *testing.T) {
 	p := newPair(t, auth.SHA256)

@@ -56,6 +56,9 @@ func (c *Conn) Recvmsg(fd int, iov []sys.Iovec, b *Buffers) (n int, drained bool
 // Ready says that Recvmsg has something without the socket.
 func (c *Conn) Ready() bool { return c.plain > 0 || c.record(c.kept) > 0 || c.err != nil || c.eof }
 
+// Partial reports whether a record has begun to arrive and its rest has not.
+func (c *Conn) Partial() bool { return len(c.kept) > c.plain }
+
 // put copies to the front of iov, removes what is full, and returns the number of bytes.
 func put(iov *[]sys.Iovec, b []byte) (n int) {
 	for n < len(b) && len(*iov) > 0 {
