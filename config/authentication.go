@@ -111,8 +111,9 @@ func (a *Authentication) keys() []Key {
 			MaxReauthenticate),
 			"How long an authentication is good for: then the next read or write of the host is "+
 				"refused once, so that it authenticates again, and it is disconnected unless it "+
-				"does so within a minute. Linux does; not with dm-multipath. Set it when keys "+
-				"that were replaced or have expired must end connections.").Without("for ever"),
+				"does so within a minute of its next command of any kind. Linux does; not with "+
+				"dm-multipath. Set it when keys that were replaced or have expired must end "+
+				"connections.").Without("for ever"),
 	}
 }
 

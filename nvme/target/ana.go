@@ -108,8 +108,8 @@ func (c *controller) anaStates() *anaStates { return c.admin.port.ana.Load() }
 
 // refuses is the status of an I/O command that the state of its namespace does not allow.
 func (a *anaStates) refuses(c *cmd) nvme.Status {
-	if c.req.SQE.NSID() == nvme.NSIDAll && c.req.SQE.Opcode() == nvme.NVMFlush {
-		return a.refusesAny(c) // no other command is for all of them
+	if c.req.SQE.NSID() == nvme.NSIDAll && c.op.flags&opEvery != 0 {
+		return a.refusesAny(c)
 	}
 	if ns := c.namespace(); ns != nil {
 		return a.of(ns).Status()

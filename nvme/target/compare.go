@@ -10,11 +10,7 @@ func prepareCompare(c *cmd) nvme.Status {
 	if _, st := c.extent(backend.OpRead); !st.OK() {
 		return st
 	}
-	st := c.transfer()
-	if st.OK() && c.pair == nil {
-		c.waitsAtLimit(c.io.Len)
-	}
-	return st
+	return c.transfer()
 }
 
 // prepareVerify checks a Verify command, which reads without a transfer (NVM section 3.3.5). There
@@ -23,11 +19,7 @@ func prepareVerify(c *cmd) nvme.Status {
 	if _, st := c.extent(backend.OpRead); !st.OK() {
 		return st
 	}
-	st := c.expect(0)
-	if st.OK() {
-		c.waitsAtLimit(0) // see compound.paid
-	}
-	return st
+	return c.expect(0)
 }
 
 func executeCompare(h *Handler, c *cmd) { h.startMove(c, c.reads(thenCompare)).advance(h) }

@@ -277,22 +277,15 @@ func flushThose(h *Handler, c *cmd, list []*namespace) {
 
 // prepareDSM accepts a buffer longer than the ranges: Linux always sends 4096 bytes.
 func prepareDSM(c *cmd) nvme.Status {
-	g, st := c.bind()
-	if !st.OK() {
+	if _, st := c.bind(); !st.OK() {
 		return st
 	}
 	r := c.req
 	need := uint32(r.SQE.DSM().Ranges() * nvme.DSMRangeSize)
-	switch {
-	case r.HostLength < need || r.HostLength > nvme.MaxDSMRanges*nvme.DSMRangeSize:
+	if r.HostLength < need || r.HostLength > nvme.MaxDSMRanges*nvme.DSMRangeSize {
 		return invalidLength
-	case r.SQE.DSM().Deallocate() && g.readOnly:
-		return writeProtected
 	}
-	if st = c.expect(r.HostLength); st.OK() {
-		c.waitsAtLimit(0)
-	}
-	return st
+	return c.expect(r.HostLength)
 }
 
 func executeDSM(h *Handler, c *cmd) {

@@ -158,9 +158,7 @@ func (c *controller) attach(s *session, qid uint16) refusal {
 	}
 	if !s.unproven() {
 		c.queues[qid] = s
-		if asking(c.again.ask.Load()) != askNone {
-			s.watchCommands()
-		}
+		s.asking = c.again.ask.Load() != 0
 	}
 	return refusal{}
 }

@@ -47,17 +47,10 @@ func prepareCopy(c *cmd) nvme.Status {
 	}
 	flags := c.req.SQE.RW().Flags()
 	c.io.Op, c.io.Flags = backend.OpWrite, 0
-	if st := c.writable(g, flags); !st.OK() {
-		return st
-	}
-	if flags&nvme.RWDirective != 0 {
+	if c.durable(g, flags); flags&nvme.RWDirective != 0 {
 		return invalidField // no directives (Base section 8.1.8)
 	}
-	st = c.expect(c.req.HostLength)
-	if st.OK() {
-		c.waitsAtLimit(0) // what it copies stands in its data, see compound.paid
-	}
-	return st
+	return c.expect(c.req.HostLength)
 }
 
 // executeCopy reads the source ranges and writes them one after the other, from SDLBA on. It checks
@@ -108,7 +101,7 @@ func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
 	if st := c.s.port.ana.Load().of(ch.ns).Status(); !st.OK() {
 		return extent{}, st
 	}
-	if a := ch.access; a != nil && !a.permits(c.s.ctrl.identity, false) {
+	if a := ch.access; a != nil && !a.permits(c.s.ctrl.identity, groupRead) {
 		return extent{}, reservationConflict
 	}
 	g, n := ch.ns.geo.Load(), uint64(r.Blocks())

@@ -42,8 +42,12 @@ func (ch *channel) permits(io *backend.IO) bool {
 	if ch.access == nil {
 		return true
 	}
+	g := groupWrite
+	if io.Op == backend.OpRead {
+		g = groupRead
+	}
 	s := ownerSession(io)
-	return s == nil || s.qid == 0 || ch.access.permits(s.ctrl.identity, io.Op != backend.OpRead)
+	return s == nil || s.qid == 0 || ch.access.permits(s.ctrl.identity, g)
 }
 
 // setAccess adopts who may use ns. The fence is done when the device has nothing of the others.

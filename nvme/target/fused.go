@@ -64,7 +64,7 @@ func (c *cmd) prepareFused() nvme.Status {
 	if c.io.Len > c.ch.ns.geo.Load().atomicUnit() {
 		return nvme.AtomicWriteUnitExceeded | nvme.DNR // ACWU, NACWU (NVM section 4.1.5.1)
 	}
-	if c == c.pair.first { // for both, so that they stay together
+	if c == c.pair.first && c.limited { // for both, so that they stay together
 		c.waitsAtLimit(2 * c.io.Len)
 	}
 	return nvme.Success

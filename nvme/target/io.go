@@ -17,13 +17,7 @@ func prepareRead(c *cmd) nvme.Status {
 	if _, st := c.extent(backend.OpRead); !st.OK() {
 		return st
 	}
-	if st := c.transfer(); !st.OK() {
-		return st
-	}
-	if !c.waitsAtLimit(c.io.Len) {
-		c.startZeroCopyRead()
-	}
-	return nvme.Success
+	return c.transfer()
 }
 
 func prepareWrite(c *cmd) nvme.Status {
@@ -32,19 +26,11 @@ func prepareWrite(c *cmd) nvme.Status {
 		return st
 	}
 	flags := c.req.SQE.RW().Flags()
-	if st := c.writable(g, flags); !st.OK() {
-		return st
-	}
+	c.durable(g, flags)
 	if flags&nvme.RWDirective != 0 {
 		return invalidField // no directives (Base section 8.1.8)
 	}
-	if st := c.transfer(); !st.OK() {
-		return st
-	}
-	if c.pair == nil && !c.waitsAtLimit(c.io.Len) { // prepareFused looks at limits
-		c.startZeroCopyWrite()
-	}
-	return nvme.Success
+	return c.transfer()
 }
 
 func prepareWriteZeroes(c *cmd) nvme.Status {
@@ -53,23 +39,17 @@ func prepareWriteZeroes(c *cmd) nvme.Status {
 		return st
 	}
 	flags := c.req.SQE.RW().Flags()
-	if st := c.writable(g, flags); !st.OK() {
-		return st
-	}
-	if flags&nvme.RWDeallocate != 0 {
+	if c.durable(g, flags); flags&nvme.RWDeallocate != 0 {
 		c.io.Flags |= backend.Unmap
 	}
-	st = c.expect(0) // MDTS does not apply without data, and WZSL is 0 (NVM section 4.1.5.4)
-	if st.OK() {
-		c.waitsAtLimit(0)
-	}
-	return st
+	return c.expect(0) // MDTS does not apply without data, and WZSL is 0 (NVM section 4.1.5.4)
 }
 
 func prepareFlush(c *cmd) nvme.Status {
 	if c.req.SQE.NSID() == nvme.NSIDAll { // all: VWC bits 2:1 are 11b (Base section 7.2)
 		for _, ns := range c.s.ctrl.namespaces() {
-			if a := ns.reservations.access.Load(); a != nil && !a.permits(c.s.ctrl.identity, true) {
+			a := ns.reservations.access.Load()
+			if a != nil && !a.permits(c.s.ctrl.identity, c.op.group) {
 				return reservationConflict // of any is one of all (Base section 8.1.22)
 			}
 		}
@@ -115,8 +95,11 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 			return nil, inactiveNamespace // the namespace is being removed
 		}
 	}
-	if a := c.ch.access; a != nil && !a.permits(c.s.ctrl.identity, c.op.flags&opWrites != 0) {
+	if a := c.ch.access; a != nil && !a.permits(c.s.ctrl.identity, c.op.group) {
 		return nil, reservationConflict
+	}
+	if g.readOnly && c.op.changes != changeNone && c.op.changes.apply(c) {
+		return nil, writeProtected
 	}
 	f := c.s.flowTo(c.ch)
 	c.req.Flow, c.latency = &f.Flow, f.latency
@@ -140,16 +123,16 @@ func (h *Handler) channel(ns *namespace) *channel {
 	return nil
 }
 
-// writable refuses writes to read-only namespaces and decides whether the write must be durable
-// when it completes.
-func (c *cmd) writable(g *geometry, flags nvme.RWFlags) nvme.Status {
-	if g.readOnly {
-		return writeProtected
-	}
+// apply reports whether the command changes blocks of its namespace.
+func (g change) apply(c *cmd) bool {
+	return g == changeBlocks || c.req.SQE.DSM().Deallocate()
+}
+
+// durable decides whether the write must be durable when it completes.
+func (c *cmd) durable(g *geometry, flags nvme.RWFlags) {
 	if flags&nvme.RWFUA != 0 || g.info.VolatileCache && c.s.ctrl.writeThrough.Load() {
 		c.io.Flags |= backend.FUA
 	}
-	return nvme.Success
 }
 
 // transfer checks the length of a read or write.

@@ -18,19 +18,14 @@ func withUncorrectable(c *controller) bool { return onIO(c) && c.t.marks != nil 
 // prepareWriteUncorrectable checks a Write Uncorrectable command, which transfers nothing. What it
 // may mark at once is no more than what may be marked in all.
 func prepareWriteUncorrectable(c *cmd) nvme.Status {
-	g, st := c.extent(backend.OpWriteUncorrectable)
+	_, st := c.extent(backend.OpWriteUncorrectable)
 	switch {
 	case !st.OK():
 		return st
-	case g.readOnly:
-		return writeProtected
 	case c.req.SQE.RW().Flags()&nvme.RWDirective != 0:
 		return invalidField // no directives (Base section 8.1.8)
 	}
-	if st = c.expect(0); st.OK() {
-		c.waitsAtLimit(0)
-	}
-	return st
+	return c.expect(0)
 }
 
 func executeWriteUncorrectable(h *Handler, c *cmd) {

@@ -16,7 +16,11 @@ type op struct {
 	prepare func(c *cmd) nvme.Status
 	// execute starts the command; it or a later callback calls Handler.finish once.
 	execute func(h *Handler, c *cmd)
-	flags   opFlags
+	// begin, if set, is called once limits let the prepared command go on, unless it is one of a
+	// pair. The transport then moves its data.
+	begin func(c *cmd)
+	gates
+	flags opFlags
 	// effect is the entry of log 05h without CSUPP and scope.
 	effect nvme.Effect
 	// oncs is the bit of ONCS that reports an optional I/O command.
@@ -25,6 +29,71 @@ type op struct {
 
 // offered says whether a controller has the command.
 func (o *op) offered(c *controller) bool { return o.execute != nil && o.scope.has(c) }
+
+// gates say what keeps a command from being carried out, a column of the tables for each gate. What
+// an op does not name is not kept back by that gate. Every command that the zero value does not
+// suit has to say so, and the test of gates has the same columns from the specification.
+//
+// Other gates are the same for every command of a queue and have no column: the queue has
+// authenticated, the controller is ready, the host sees the namespace, the storage is there.
+type gates struct {
+	// group is the command group, by which a reservation refuses it (Base section 8.1.22.1).
+	group commandGroup
+	// changes: refused while the namespace is write protected (Base section 8.1.16).
+	changes change
+	// ana: refused in ANA states in which the namespace is inaccessible (Base section 8.1.1.10).
+	ana anaGate
+	// limit is what the command takes of the limits on commands and bytes.
+	limit limitGate
+	// again is what the command is to a host that has to authenticate again.
+	again againGate
+}
+
+type commandGroup uint8
+
+const (
+	groupNone commandGroup = iota // reservations do not refuse it, or prepare decides
+	groupRead
+	groupWrite
+)
+
+type change uint8
+
+const (
+	changeNone change = iota
+	changeBlocks
+	changeDeallocate // only with AD: else Dataset Management is advice (NVM section 3.3.3)
+)
+
+type anaGate uint8
+
+const (
+	anaNone anaGate = iota
+	anaNSID         // the state of the namespace, or of every one if NSID FFFFFFFFh means all
+	anaOwn          // prepare decides by what the command is about
+)
+
+type limitGate uint8
+
+const (
+	limitNone  limitGate = iota
+	limitOne             // one command, which moves no data
+	limitData            // one command, with its blocks
+	limitParts           // one command, and for each part of its blocks another; see compound.paid
+)
+
+type againGate uint8
+
+const (
+	againNone againGate = iota
+	// againStarts: the command starts the time that the host has, and is served. Linux does not
+	// authenticate when an admin command is refused, and would lose what it was to find out.
+	againStarts
+	// againLater: the command starts that time. It is refused if hosts send none of againFirst.
+	againLater
+	// againFirst: the command is refused first. Linux authenticates and repeats it.
+	againFirst
+)
 
 type opFlags uint8
 
@@ -35,9 +104,8 @@ const (
 	opAuthentication
 	// opAdminQueue: a Fabrics command that is not sent on I/O queues.
 	opAdminQueue
-	// opWrites: the command is in the write command group of reservations; without it, if it is for
-	// a namespace, in the read command group (Base section 8.1.22.1).
-	opWrites
+	// opEvery: NSID FFFFFFFFh means every namespace.
+	opEvery
 	// opBlocks: an I/O command that names its blocks by SLBA and NLB.
 	opBlocks
 )
@@ -54,8 +122,6 @@ var (
 	adminOps   [256]op
 	ioOps      [256]op
 	fabricsOps [256]op // by FCTYPE
-	// askingOps are those of an I/O queue whose host is to authenticate again.
-	askingOps [256]op
 )
 
 func init() {
@@ -63,87 +129,100 @@ func init() {
 		in  = fabric.HostToController
 		out = fabric.ControllerToHost
 	)
+	starts := gates{again: againStarts}
 	adminOps = [256]op{
 		nvme.AdminGetLogPage: {
-			name: "Get Log Page", dir: out, prepare: prepareGetLog, execute: getLog,
+			name: "Get Log Page", dir: out, prepare: prepareGetLog, execute: getLog, gates: starts,
 		},
 		nvme.AdminIdentify: {
-			name: "Identify", dir: out, prepare: prepareIdentify, execute: identify,
+			name: "Identify", dir: out, prepare: prepareIdentify, execute: identify, gates: starts,
 		},
 		nvme.AdminAbort: {name: "Abort", prepare: prepareNoData, execute: abort},
 		nvme.AdminSetFeatures: {
 			name: "Set Features", dir: in, prepare: prepareSetFeatures, execute: setFeatures,
+			gates: gates{ana: anaOwn, again: againStarts},
 		},
 		nvme.AdminGetFeatures: {
 			name: "Get Features", dir: out, prepare: prepareGetFeatures, execute: getFeatures,
+			gates: gates{ana: anaOwn, again: againStarts},
 		},
 		nvme.AdminAsyncEventReq: {
 			name: "Asynchronous Event Request", prepare: prepareNoData, execute: asyncEventRequest,
 		},
 		nvme.AdminSelfTest: {
 			name: "Device Self-test", scope: onIO, prepare: prepareSelfTest,
-			execute: executeSelfTest,
+			execute: executeSelfTest, gates: gates{ana: anaOwn, again: againStarts},
 		},
 		nvme.AdminKeepAlive: {name: "Keep Alive", prepare: prepareNoData, execute: keepAlive},
 	}
 	ioOps = [256]op{
 		nvme.NVMFlush: {
-			name: "Flush", prepare: prepareFlush, execute: executeFlush, flags: opWrites,
+			name: "Flush", prepare: prepareFlush, execute: executeFlush,
+			gates: gates{groupWrite, changeNone, anaNSID, limitNone, againLater},
+			flags: opEvery,
 		},
 		nvme.NVMWrite: {
-			name: "Write", dir: in, prepare: prepareWrite, execute: executeIO,
-			flags: opBlocks | opWrites, effect: nvme.EffectContentChange,
+			name: "Write", dir: in, prepare: prepareWrite, begin: (*cmd).startZeroCopyWrite,
+			execute: executeIO,
+			gates:   gates{groupWrite, changeBlocks, anaNSID, limitData, againFirst},
+			flags:   opBlocks, effect: nvme.EffectContentChange,
 		},
 		nvme.NVMRead: {
-			name: "Read", dir: out, prepare: prepareRead, execute: executeRead, flags: opBlocks,
+			name: "Read", dir: out, prepare: prepareRead, begin: (*cmd).startZeroCopyRead,
+			execute: executeRead,
+			gates:   gates{groupRead, changeNone, anaNSID, limitData, againFirst},
+			flags:   opBlocks,
 		},
 		nvme.NVMWriteUncorrectable: {
 			name: "Write Uncorrectable", scope: withUncorrectable,
 			prepare: prepareWriteUncorrectable, execute: executeWriteUncorrectable,
-			flags: opBlocks | opWrites, effect: nvme.EffectContentChange,
-			oncs: nvme.ONCSWriteUncorrectable,
+			gates: gates{groupWrite, changeBlocks, anaNSID, limitOne, againLater},
+			flags: opBlocks, effect: nvme.EffectContentChange, oncs: nvme.ONCSWriteUncorrectable,
 		},
 		nvme.NVMCompare: {
 			name: "Compare", dir: in, prepare: prepareCompare, execute: executeCompare,
+			gates: gates{groupRead, changeNone, anaNSID, limitData, againLater},
 			flags: opBlocks, oncs: nvme.ONCSCompare,
 		},
 		nvme.NVMVerify: {
-			name: "Verify", prepare: prepareVerify, execute: executeVerify, flags: opBlocks,
-			oncs: nvme.ONCSVerify,
+			name: "Verify", prepare: prepareVerify, execute: executeVerify,
+			gates: gates{groupRead, changeNone, anaNSID, limitParts, againLater},
+			flags: opBlocks, oncs: nvme.ONCSVerify,
 		},
 		nvme.NVMCopy: {
 			name: "Copy", dir: in, prepare: prepareCopy, execute: executeCopy,
-			flags: opWrites, effect: nvme.EffectContentChange, oncs: nvme.ONCSCopy,
+			gates:  gates{groupWrite, changeBlocks, anaNSID, limitParts, againLater},
+			effect: nvme.EffectContentChange, oncs: nvme.ONCSCopy,
 		},
 		nvme.NVMWriteZeroes: {
 			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO,
-			flags: opBlocks | opWrites, effect: nvme.EffectContentChange,
-			oncs: nvme.ONCSWriteZeroes,
+			gates: gates{groupWrite, changeBlocks, anaNSID, limitOne, againLater},
+			flags: opBlocks, effect: nvme.EffectContentChange, oncs: nvme.ONCSWriteZeroes,
 		},
 		nvme.NVMDatasetManagement: {
 			name: "Dataset Management", scope: withDiscard, dir: in, prepare: prepareDSM,
-			execute: executeDSM, flags: opWrites, effect: nvme.EffectContentChange,
-			oncs: nvme.ONCSDatasetManagement,
+			execute: executeDSM,
+			gates:   gates{groupWrite, changeDeallocate, anaNSID, limitOne, againLater},
+			effect:  nvme.EffectContentChange, oncs: nvme.ONCSDatasetManagement,
 		},
 		nvme.IOReservationRegister: {
 			name: "Reservation Register", dir: in, prepare: prepareReservation,
-			execute: executeReservation, oncs: nvme.ONCSReservations,
+			execute: executeReservation, gates: gates{ana: anaNSID, again: againLater},
+			oncs: nvme.ONCSReservations,
 		},
 		nvme.IOReservationReport: {
 			name: "Reservation Report", dir: out, prepare: prepareReport, execute: executeReport,
+			gates: gates{ana: anaNSID, again: againLater},
 		},
 		nvme.IOReservationAcquire: {
 			name: "Reservation Acquire", dir: in, prepare: prepareReservation,
-			execute: executeReservation,
+			execute: executeReservation, gates: gates{ana: anaNSID, again: againLater},
 		},
 		nvme.IOReservationRelease: {
 			name: "Reservation Release", dir: in, prepare: prepareReservation,
-			execute: executeReservation,
+			execute: executeReservation, gates: gates{ana: anaNSID, again: againLater},
 		},
 	}
-	askingOps = ioOps
-	askingOps[nvme.NVMRead].prepare = prepareAsking
-	askingOps[nvme.NVMWrite].prepare = prepareAsking
 	fabricsOps = [256]op{
 		nvme.FabricsPropertySet: {
 			name: "Property Set", prepare: prepareProperty, execute: propertySet,

@@ -80,16 +80,25 @@ func (s *session) prepare(c *cmd) nvme.Status {
 		}
 		return sequenceError
 	}
-	if a := s.port.ana.Load(); a != nil && s.qid != 0 {
+	c.op = o
+	if a := s.port.ana.Load(); a != nil && o.ana == anaNSID {
 		if st := a.refuses(c); !st.OK() {
 			return st
 		}
 	}
-	c.op = o
+	if s.asking && o.again != againNone && s.ask(c) {
+		return nvme.AuthenticationRequired
+	}
 	if c.pair != nil {
 		return c.prepareFused()
 	}
-	return o.prepare(c)
+	if st := o.prepare(c); !st.OK() || c.limited && c.waitsAtLimit(o.limit.data(c)) {
+		return st
+	}
+	if o.begin != nil {
+		o.begin(c)
+	}
+	return nvme.Success
 }
 
 // notOffered is the status of commands that the table does not have.

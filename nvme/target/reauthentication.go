@@ -12,10 +12,12 @@ import (
 // This file has hosts authenticate again at an interval (ADR 0032). Only a host can begin, so one
 // command of a controller is completed with Authentication Required, without DNR: Linux then
 // authenticates the admin queue and its I/O queues once more, and sends the command again. All
-// other commands go on.
+// other commands go on. Which commands these are, and in which order they are refused, is a column
+// of the tables of commands. The first of them that comes, refused or not, starts the time after
+// which the controller ends. A host that sends none of them is idle and keeps its controller.
 
 const (
-	// reauthenticateLimit is how long a host has after its command, in nanoseconds.
+	// reauthenticateLimit is how long a host has after its first command, in nanoseconds.
 	reauthenticateLimit = int64(60e9)
 	// reauthenticateStep is how long a host has to begin until another command is refused.
 	reauthenticateStep = int64(10e9)
@@ -24,22 +26,23 @@ const (
 var errNotAgain = errors.New("the host did not authenticate again within " +
 	time.Duration(reauthenticateLimit).String())
 
-// asking says which command of a controller is to be refused.
+// asking is which command of a controller is to be refused.
 type asking uint32
 
 const (
-	askNone asking = iota
-	// askRetried: a Read or Write without Limited Retry, which Linux has in those that it does not
-	// repeat, because they read ahead.
-	askRetried
-	askAny // any Read or Write: no other one has come for a while
+	askNone  asking = iota
+	askFirst        // one of againFirst, without Limited Retry, which Linux has in those that it
+	// does not repeat, because they read ahead
+	askAny // one of againFirst or againLater: no other one has come for a while
+	// askStarted is set besides: a command has started the time of the host.
+	askStarted asking = 4
 )
 
 // reauthentication is that of a controller. It belongs to the admin reactor, but for ask.
 type reauthentication struct {
 	ask       atomic.Uint32 // asking
 	proven    int64         // when the host last authenticated, by Loop.Now
-	asked     int64         // when a command was first refused after that; 0: none was
+	started   int64         // when a command came after it was due; 0: none has
 	stopped   bool
 	stopTimer func()
 }
@@ -70,21 +73,21 @@ func (c *controller) reauthenticates() time.Duration {
 // authenticated begins the interval: so long ago the host has authenticated on the admin queue, or
 // made the PSK with which it has connected.
 func (c *controller) authenticated(ago time.Duration) {
-	c.again.proven, c.again.asked = c.h.loop.Now()-ago.Nanoseconds(), 0
+	c.again.proven, c.again.started = c.h.loop.Now()-ago.Nanoseconds(), 0
 	c.scheduleReauthentication()
 }
 
 // scheduleReauthentication sets the timer anew, also when the keys of the host have changed. A host
-// that has been asked keeps its time. Admin reactor.
+// whose time has started keeps it. Admin reactor.
 func (c *controller) scheduleReauthentication() {
 	r := &c.again
 	every := c.reauthenticates().Nanoseconds()
-	if r.stopped || !c.proven.Load() || r.asked != 0 && every > 0 {
+	if r.stopped || !c.proven.Load() || r.started != 0 && every > 0 {
 		return
 	}
 	r.disarm()
 	r.ask.Store(uint32(askNone))
-	r.asked = 0
+	r.started = 0
 	if every > 0 {
 		// Controllers that were created together are due one after the other, up to a tenth
 		// earlier: exchanges take turns, and their records have limits.
@@ -97,83 +100,80 @@ func (c *controller) afterReauthentication(d int64) {
 	c.again.stopTimer = c.h.after(d, c.checkReauthentication)
 }
 
-// checkReauthentication asks the host, which is due, or ends the controller.
+// checkReauthentication asks the host, which is due, or ends the controller, whether that is
+// enabled or not.
 func (c *controller) checkReauthentication() {
 	r := &c.again
 	r.stopTimer = nil
-	now := c.h.loop.Now()
-	waits := reauthenticateStep
-	switch before := asking(r.ask.Load()); {
+	left := r.started + reauthenticateLimit - c.h.loop.Now()
+	switch {
 	case c.admin.auth != nil && c.admin.auth.running: // which has a deadline of its own
-	case !c.ready.Load(): // disabled, or shut down, see startLimit
-	case r.asked != 0 && now-r.asked >= reauthenticateLimit:
+		left = reauthenticateStep
+	case r.started == 0:
+		c.askAgain(askFirst)
+		return // commandCame goes on
+	case left <= 0:
 		c.endUnauthenticated()
 		return
-	case r.asked == 0 && before == askNone:
-		c.askAgain(askRetried)
-	case r.asked == 0 && before == askAny:
-		return // the host is idle, see commandRefused
 	default:
-		c.askAgain(askAny)
+		c.askAgain(askAny | askStarted)
 	}
-	if left := r.asked + reauthenticateLimit - now; r.asked != 0 && left > 0 {
-		waits = min(waits, left)
-	}
-	c.afterReauthentication(waits)
+	c.afterReauthentication(min(reauthenticateStep, left))
 }
 
-// askAgain has the next command refused that a may be asked with.
+// askAgain has the commands of a controller looked at.
 func (c *controller) askAgain(a asking) {
 	c.again.ask.Store(uint32(a))
 	c.mu.Lock()
-	list := c.ioQueues()
+	list := append(c.ioQueues(), c.admin)
 	c.mu.Unlock()
 	for _, s := range list {
-		s.h.post(s.watchCommands)
+		s.h.post(func() { s.asking = true })
 	}
 }
 
-// watchCommands has the Reads and Writes of an I/O queue looked at. Reactor of s.
-func (s *session) watchCommands() {
-	if s.table == &ioOps {
-		s.table = &askingOps
-	}
-}
-
-// prepareAsking prepares a Read or Write of a controller whose host is to authenticate again, or
-// refuses it for that.
-func prepareAsking(c *cmd) nvme.Status {
-	s := c.s
+// ask reports whether a command is refused because its host is to authenticate again. Its again
+// gate is not againNone.
+func (s *session) ask(c *cmd) bool {
 	r := &s.ctrl.again
-	c.op = &ioOps[c.req.SQE.Opcode()]
 	a := asking(r.ask.Load())
-	if a == askNone {
-		s.table = &ioOps
-		return c.op.prepare(c)
+	level := a &^ askStarted
+	if level == askNone {
+		s.asking = false
+		return false
 	}
-	retried := c.req.SQE.RW().Flags()&nvme.RWLimitedRetry == 0
-	if c.pair != nil || c.admitted || !retried && a != askAny {
-		return c.op.prepare(c)
+	if c.admitted { // it has passed before it waited at a limit
+		return false
 	}
-	next := askNone
-	if !retried {
-		next = askRetried // the command that Linux sends in place of this one
+	repeated := c.op.again == againFirst && c.pair == nil &&
+		c.req.SQE.RW().Flags()&nvme.RWLimitedRetry == 0
+	refused := repeated || level == askAny && c.op.again >= againLater
+	next := level | askStarted
+	switch {
+	case !refused && a == next:
+		return false
+	case repeated:
+		next = askNone
+	case refused:
+		next = askFirst | askStarted // the command that Linux sends in place of this one
 	}
 	if !r.ask.CompareAndSwap(uint32(a), uint32(next)) {
-		return c.op.prepare(c)
+		return false // another queue was faster
 	}
-	at := s.h.loop.Now()
-	s.ctrl.h.post(func() { s.ctrl.commandRefused(at) })
-	return nvme.AuthenticationRequired
+	if a&askStarted == 0 {
+		at := s.h.loop.Now()
+		s.ctrl.h.post(func() { s.ctrl.commandCame(at) })
+	}
+	return refused
 }
 
-// commandRefused begins the time that the host has. Admin reactor.
-func (c *controller) commandRefused(at int64) {
+// commandCame starts the time that the host has. Admin reactor.
+func (c *controller) commandCame(at int64) {
 	r := &c.again
-	if r.stopped || r.asked != 0 || at < r.proven || c.reauthenticates() == 0 {
+	if r.stopped || r.started != 0 || at < r.proven || c.reauthenticates() == 0 {
 		return
 	}
-	r.asked = c.h.loop.Now()
+	r.started = c.h.loop.Now()
 	c.peerLog().Info("host has to authenticate again", "subsystem", c.sub.nqn, "cntlid", c.cntlid,
 		"host", c.hostNQN, "timeout", time.Duration(reauthenticateLimit))
 	r.disarm()

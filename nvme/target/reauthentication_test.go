@@ -26,17 +26,23 @@ func newReauthHarness(t *testing.T) *reauthHarness {
 	r, p := authHarness(t, 2)
 	x := &reauthHarness{harness: r, p: p}
 	x.every(everyHour)
-	admin, cntlid := r.connectUnproven(0, adminArgs(testSub))
+	x.connect(2)
+	return x
+}
+
+// connect connects the host with I/O queues, one on each reactor, and authenticates all of them.
+func (x *reauthHarness) connect(queues int) {
+	x.t.Helper()
+	admin, cntlid := x.connectUnproven(0, adminArgs(testSub))
 	x.admin = admin
-	r.must(r.authenticate(admin, testHostSide(t)))
-	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	for qid := range uint16(2) {
-		a := (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(qid + 1)
-		q, _ := r.connectUnproven(int(qid), a)
-		r.must(r.authenticate(q, testHostSide(t)))
+	x.must(x.authenticate(admin, testHostSide(x.t)))
+	x.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	for i := range queues {
+		a := (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(uint16(i + 1))
+		q, _ := x.connectUnproven(i, a)
+		x.must(x.authenticate(q, testHostSide(x.t)))
 		x.io = append(x.io, q)
 	}
-	return x
 }
 
 // every sets the interval.
@@ -92,7 +98,7 @@ func TestReauthenticate(t *testing.T) {
 			t.Fatal("the host is not asked")
 		}
 		x.none("asked")
-		if x.sessionOf(x.io[0]).table != &ioOps {
+		if x.sessionOf(x.io[0]).asking {
 			t.Error("commands are looked at although nothing is to be refused")
 		}
 		x.must(x.authenticate(x.admin, testHostSide(t)))
@@ -327,24 +333,86 @@ func TestReauthenticateSpread(t *testing.T) {
 	}
 }
 
-// TestReauthenticateDisabled: a host that disables its controller in place of authenticating has
-// the time of any disabled controller, and a minute is over.
-func TestReauthenticateDisabled(t *testing.T) {
-	x := newReauthHarness(t)
-	x.w.Advance(everyHour)
-	if !x.refuses(0, nvme.NVMRead, 0) {
-		t.Fatal("the host is not asked")
+// TestReauthenticateWhatever: the controller of a host that does not authenticate again ends a
+// minute after its first command, whatever it sends all the time, unless that moves no data and
+// changes nothing.
+func TestReauthenticateWhatever(t *testing.T) {
+	io := func(op nvme.Opcode) func(*reauthHarness) {
+		return func(x *reauthHarness) {
+			c, _ := gateSample(op, nvme.WriteExclusive)
+			x.do(x.io[0], c)
+		}
 	}
-	x.ok(x.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)))
-	x.w.Advance(time.Duration(disabledLimit) - time.Second)
-	if x.ended() {
-		t.Fatalf("%v", x.admin.Reason)
+	admin := func(make func() *fabrictest.Command) func(*reauthHarness) {
+		return func(x *reauthHarness) { x.do(x.admin, make()) }
 	}
-	x.ok(x.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	x.w.Advance(time.Duration(reauthenticateStep))
-	x.until("the controller ends", x.ended)
-	if !strings.Contains(x.log.String(), "did not authenticate again within 1m0s") {
-		t.Error("no line says why")
+	cc := func(v nvme.CC) *fabrictest.Command {
+		return propertySetCommand(nvme.PropertyCC, uint64(v))
+	}
+	send := map[string]func(*reauthHarness){
+		"fused pairs": func(x *reauthHarness) {
+			pair := pairOf(0, make([]byte, 512), make([]byte, 512))
+			x.must(x.io[0].Send(pair...))
+			x.until("the pair completes", func() bool { return pair[0].Done && pair[1].Done })
+		},
+		"halves of pairs": func(x *reauthHarness) {
+			x.send(x.io[0], fused(nvme.NVMCompare, 1, 0, make([]byte, 512)))
+		},
+		"read ahead": func(x *reauthHarness) { x.refuses(0, nvme.NVMRead, nvme.RWLimitedRetry) },
+		"Identify": admin(func() *fabrictest.Command {
+			return identifyCommand(nvme.CNSController, 0)
+		}),
+		"logs": admin(func() *fabrictest.Command { return logCommand(nvme.LogSMART, 512, 0) }),
+		"Set Features": admin(func() *fabrictest.Command {
+			return setFeature(nvme.FeatureArbitration, 1)
+		}),
+		"resets": func(x *reauthHarness) { // it is disabled whenever the host is looked at
+			x.ok(x.admin, cc(nvme.CCLinux))
+			x.ok(x.admin, identifyCommand(nvme.CNSController, 0))
+			x.ok(x.admin, cc(nvme.CCLinux&^nvme.CCEnable))
+		},
+	}
+	for op := range ioColumns {
+		send[ioOps[op].name] = io(op)
+	}
+	idle := map[string]func(*reauthHarness){
+		"nothing": func(*reauthHarness) {},
+		"Keep Alive": admin(func() *fabrictest.Command {
+			return command(nvme.AdminKeepAlive, 0, nil)
+		}),
+		"Property Get": admin(func() *fabrictest.Command {
+			return propertyGetCommand(nvme.PropertyCSTS)
+		}),
+		"Abort": admin(func() *fabrictest.Command { return abortCommand(1, 0xFFFF) }),
+	}
+	for name, send := range send {
+		t.Run(name, func(t *testing.T) {
+			x := authenticated(t)
+			x.w.Advance(2 * everyHour)
+			for second := range reauthenticateLimit / 1e9 {
+				if x.ended() {
+					t.Fatalf("the controller has ended after %d s", second)
+				}
+				send(x)
+				x.w.Advance(time.Second)
+			}
+			if !x.ended() {
+				t.Error("the controller has not ended")
+			}
+		})
+	}
+	for name, send := range idle {
+		t.Run(name, func(t *testing.T) {
+			x := authenticated(t)
+			x.w.Advance(2 * everyHour)
+			for range 3 * reauthenticateLimit / 1e9 {
+				send(x)
+				x.w.Advance(time.Second)
+			}
+			if x.ended() {
+				t.Errorf("an idle host is disconnected: %v", x.admin.Reason)
+			}
+		})
 	}
 }
 

@@ -339,10 +339,10 @@ func (r *Reservations) access() *access {
 	return a
 }
 
-// permits is the table of Base section 8.1.22.1: whether a host may send a command of the read
-// command group, or of the write command group.
-func (a *access) permits(host hostHandle, write bool) bool {
-	if !write && !a.typ.ExcludesReads() || host == a.holder {
+// permits is the table of Base section 8.1.22.1: it reports whether a host may send a command of a
+// group.
+func (a *access) permits(host hostHandle, g commandGroup) bool {
+	if g == groupNone || g == groupRead && !a.typ.ExcludesReads() || host == a.holder {
 		return true
 	}
 	_, registered := a.registrants[host]

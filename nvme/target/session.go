@@ -47,8 +47,10 @@ type session struct {
 	ctrl  *controller
 	qid   uint16
 	table *[256]op
-	size  uint32 // entries; 0 before Connect
-	sqhd  uint32
+	// asking: the host is to authenticate again, see session.ask.
+	asking bool
+	size   uint32 // entries; 0 before Connect
+	sqhd   uint32
 	// noFlowControl: SQ flow control is disabled, SQHD is FFFFh (Base section 6.3, CATTR).
 	noFlowControl bool
 

@@ -84,12 +84,18 @@ func (f *flow) take(c *cmd, now int64) (at *limiter, wait int64) {
 	return nil, 0
 }
 
-// waitsAtLimit says whether a prepared command has to wait at a limit, and defers it then. data is
-// how many bytes it moves.
-func (c *cmd) waitsAtLimit(data int64) bool { return c.limited && c.deferIfLimited(data) }
+// data is how many bytes of the limits a prepared command takes before it begins.
+func (g limitGate) data(c *cmd) int64 {
+	if g == limitData {
+		return c.io.Len
+	}
+	return 0
+}
 
-func (c *cmd) deferIfLimited(data int64) bool {
-	if c.admitted {
+// waitsAtLimit reports whether a command that limits apply to has to wait at one, and defers it
+// then. data is how many bytes it moves.
+func (c *cmd) waitsAtLimit(data int64) bool {
+	if c.admitted || c.op.limit == limitNone {
 		return false
 	}
 	f := c.flow

@@ -44,11 +44,11 @@ func (m *model) refusal(c int, ns *modelNamespace, write bool) nvme.Status {
 
 // io is the status of a command that reads or writes some blocks.
 func (m *model) io(c int, ns *modelNamespace, slba uint64, n uint32, write bool) nvme.Status {
-	st := cmp.Or(m.refusal(c, ns, write), ns.within(slba, n))
+	st := m.refusal(c, ns, write)
 	if write {
 		st = cmp.Or(st, ns.writable())
 	}
-	return st
+	return cmp.Or(st, ns.within(slba, n))
 }
 
 // reads is the status of a command that reads some blocks.
@@ -127,14 +127,11 @@ type modelCopyRange struct {
 func (m *model) copyStatus(c int, to *modelNamespace, sdlba uint64, from []modelCopyRange,
 	between, allowed bool,
 ) nvme.Status {
-	if st := m.refusal(c, to, true); !st.OK() {
+	if st := cmp.Or(m.refusal(c, to, true), to.writable()); !st.OK() {
 		return st
 	}
 	if between && !allowed {
 		return nvme.InvalidField | dnr
-	}
-	if st := to.writable(); !st.OK() {
-		return st
 	}
 	total := uint32(0)
 	for _, r := range from {

@@ -1,0 +1,356 @@
+package target
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// The tables of commands have a column for each gate. Here are the same columns from the
+// specification and the ADRs, in other words, and every opcode is sent in every state.
+
+// column is what the specification says of a command.
+type column struct {
+	// group is r, w, or - for what stands by itself in the figures of Base section 8.1.22.1 and
+	// NVM section 5.7.
+	group byte
+	// changes: not among the commands that are allowed for a write protected namespace (Base
+	// section 8.1.16, NVM section 5.6); for Dataset Management, with AD.
+	changes bool
+	// limited: it reads or changes blocks (ADR 0026).
+	limited bool
+	// again: f is refused first, l later, s starts the time of the host and is served, - counts as
+	// idle (ADR 0032).
+	again byte
+}
+
+// ioColumns are the I/O commands that a controller may have (NVM section 3, Base section 7). All of
+// them are for a namespace, and not available where ANA makes that inaccessible (NVM section 5.1).
+var ioColumns = map[nvme.Opcode]column{
+	0x00: {'w', false, false, 'l'}, // Flush
+	0x01: {'w', true, true, 'f'},   // Write
+	0x02: {'r', false, true, 'f'},  // Read
+	0x04: {'w', true, true, 'l'},   // Write Uncorrectable
+	0x05: {'r', false, true, 'l'},  // Compare
+	0x08: {'w', true, true, 'l'},   // Write Zeroes
+	0x09: {'w', true, true, 'l'},   // Dataset Management
+	0x0C: {'r', false, true, 'l'},  // Verify
+	0x0D: {'-', false, false, 'l'}, // Reservation Register
+	0x0E: {'-', false, false, 'l'}, // Reservation Report
+	0x11: {'-', false, false, 'l'}, // Reservation Acquire
+	0x15: {'-', false, false, 'l'}, // Reservation Release
+	0x19: {'w', true, true, 'l'},   // Copy, as the namespace that it writes to
+}
+
+// adminAgain are the admin commands (Base section 5) that move data or change something.
+var adminAgain = map[nvme.Opcode]bool{
+	0x02: true,  // Get Log Page
+	0x06: true,  // Identify
+	0x08: false, // Abort
+	0x09: true,  // Set Features
+	0x0A: true,  // Get Features
+	0x0C: false, // Asynchronous Event Request
+	0x14: true,  // Device Self-test
+	0x18: false, // Keep Alive
+}
+
+// conflicts is the figure of Base section 8.1.22.1: whether a reservation lets a command of the
+// group r or w of a host pass that is not registered, and of a registrant that is not its holder.
+var conflicts = map[nvme.ReservationType]struct{ stranger, registrant map[byte]bool }{
+	nvme.WriteExclusive:                {passes("r"), passes("r")},
+	nvme.ExclusiveAccess:               {passes(""), passes("")},
+	nvme.WriteExclusiveRegistrantsOnly: {passes("r"), passes("rw")},
+	nvme.ExclusiveAccessRegistrantsOnly: {
+		passes(""), passes("rw"),
+	},
+	nvme.WriteExclusiveAllRegistrants:  {passes("r"), passes("rw")},
+	nvme.ExclusiveAccessAllRegistrants: {passes(""), passes("rw")},
+}
+
+func passes(groups string) map[byte]bool {
+	m := map[byte]bool{}
+	for _, g := range []byte(groups) {
+		m[g] = true
+	}
+	return m
+}
+
+// TestGateColumns: each row of a table has what the specification says.
+func TestGateColumns(t *testing.T) {
+	for i := range 256 {
+		op := nvme.Opcode(i)
+		want, io := ioColumns[op]
+		o := &ioOps[i]
+		got := column{
+			"-rw"[o.group], o.changes != changeNone, o.limit != limitNone, "-slf"[o.again],
+		}
+		switch {
+		case io != (o.execute != nil):
+			t.Errorf("I/O command %#x: a row %v, a column %v", i, o.execute != nil, io)
+		case io && got != want:
+			t.Errorf("%s: %+v, want %+v", o.name, got, want)
+		case io && o.ana != anaNSID:
+			t.Errorf("%s: ANA states do not count", o.name)
+		case !io && o.gates != gates{}:
+			t.Errorf("I/O command %#x is none", i)
+		}
+		starts, admin := adminAgain[op]
+		o = &adminOps[i]
+		again := map[bool]againGate{true: againStarts}[starts]
+		if admin != (o.execute != nil) || (o.gates != gates{ana: o.ana, again: again}) {
+			t.Errorf("admin command %#x: %+v, want a row %v that starts the time %v", i, o.gates,
+				admin, starts)
+		}
+		if o = &fabricsOps[i]; o.gates != (gates{}) {
+			t.Errorf("%s: %+v", o.name, o.gates)
+		}
+	}
+}
+
+// gateHarness has a target with everything that commands depend on, and one namespace.
+func gateHarness(t *testing.T, change ...func(*SubsystemConfig)) *harness {
+	sub := ramSubsystem(t, 1)
+	for _, f := range change {
+		f(&sub)
+	}
+	r := newHarness(t, 1)
+	marks := newMarkStore()
+	marks.wake = r.w.Reactors[0].Wake
+	r.target.store, r.target.protection, r.target.marks = new(memoryStore), newProtectionStore(),
+		marks
+	r.must(r.target.AddSubsystem(sub))
+	return r
+}
+
+// gateSample is a command for namespace 1 that succeeds if no gate is shut, or fails with st: the
+// host has no key. typ is that of the reservation, if there is one.
+func gateSample(op nvme.Opcode, typ nvme.ReservationType) (c *fabrictest.Command, st nvme.Status) {
+	switch op {
+	case nvme.IOReservationAcquire:
+		return acquire(1, typ), reservationConflict // Base section 7.5
+	case nvme.IOReservationRelease:
+		return release(1, typ), reservationConflict // Base section 7.7
+	}
+	return ioSample(&ioOps[op], op).command(), nvme.Success
+}
+
+// gateState is a state in which every opcode is sent.
+type gateState struct {
+	name string
+	typ  nvme.ReservationType // that the commands name
+	// enter returns the queue that the commands are sent on.
+	enter func(t *testing.T) (*harness, *fabrictest.Queue)
+	// refused says how a command fails; 0: as in no state.
+	refused func(op nvme.Opcode, c column) nvme.Status
+	waits   bool // it is limited, and waits
+}
+
+// gateStates are the states, by name.
+func gateStates() (list []gateState) {
+	plain := func(prepare func(r *harness, h *host), change ...func(*SubsystemConfig),
+	) func(*testing.T) (*harness, *fabrictest.Queue) {
+		return func(t *testing.T) (*harness, *fabrictest.Queue) {
+			r := gateHarness(t, change...)
+			h := r.connectHost(1)
+			prepare(r, h)
+			return r, h.io[0]
+		}
+	}
+	add := func(s gateState) { list = append(list, s) }
+	add(gateState{
+		name: "none", enter: plain(func(*harness, *host) {}),
+		refused: func(nvme.Opcode, column) nvme.Status { return 0 },
+	})
+	for typ, pass := range conflicts {
+		for registered, passes := range map[bool]map[byte]bool{
+			false: pass.stranger, true: pass.registrant,
+		} {
+			add(gateState{
+				name: fmt.Sprintf("%v, registered %v", typ, registered), typ: typ,
+				enter: plain(func(r *harness, h *host) {
+					if registered {
+						r.ok(h.io[0], register(1))
+					}
+					holder := r.numbered(1, 1)
+					r.ok(holder.io[0], register(2))
+					r.ok(holder.io[0], acquire(2, typ))
+				}),
+				refused: func(op nvme.Opcode, c column) nvme.Status {
+					switch {
+					case c.group != '-' && !passes[c.group]:
+						return reservationConflict
+					case op == nvme.IOReservationAcquire && registered && typ.AllRegistrants(),
+						op == nvme.IOReservationRelease && registered:
+						return good // Base sections 8.1.22.5 and 8.1.22.6
+					}
+					return 0
+				},
+			})
+		}
+	}
+	protected := func(_ nvme.Opcode, c column) nvme.Status {
+		if c.changes {
+			return writeProtected
+		}
+		return 0
+	}
+	add(gateState{
+		name: "read only", refused: protected, enter: plain(func(*harness, *host) {},
+			func(c *SubsystemConfig) { c.Namespaces[0].ReadOnly = true }),
+	})
+	add(gateState{
+		name: "write protected", refused: protected, enter: plain(func(r *harness, h *host) {
+			r.ok(h.admin, protectCommand(1, nvme.WriteProtect))
+		}),
+	})
+	for state, st := range anaStatuses {
+		add(gateState{
+			name: "ANA " + state.String(), enter: plain(func(r *harness, _ *host) {
+				r.must(r.target.SetANAStates(1, states{1: state}))
+			}),
+			refused: func(nvme.Opcode, column) nvme.Status { return st },
+		})
+	}
+	add(gateState{
+		name: "hidden", refused: func(nvme.Opcode, column) nvme.Status { return inactive },
+		enter: plain(func(*harness, *host) {},
+			func(c *SubsystemConfig) { c.Namespaces[0].Hosts = []string{"nqn.2026-11.test:a"} }),
+	})
+	add(gateState{
+		name: "limited", waits: true, refused: func(nvme.Opcode, column) nvme.Status { return 0 },
+		enter: plain(func(r *harness, h *host) { r.ok(h.io[0], readBlocks(8)()) },
+			func(c *SubsystemConfig) { c.Namespaces[0].Limits = Limits{IOPS: 1} }),
+	})
+	add(gateState{
+		name: "unproven",
+		enter: func(t *testing.T) (*harness, *fabrictest.Queue) {
+			x := authenticated(t)
+			a := (&host{args: adminArgs(testSub), cntlid: x.cntlid()}).ioArgs(3)
+			q, _ := x.connectUnproven(0, a)
+			return x.harness, q
+		},
+		refused: func(nvme.Opcode, column) nvme.Status { return authenticationRequired },
+	})
+	for later, refused := range map[bool]string{false: "f", true: "fl"} {
+		add(gateState{
+			name: fmt.Sprintf("due, later %v", later),
+			enter: func(t *testing.T) (*harness, *fabrictest.Queue) {
+				x := authenticated(t)
+				x.w.Advance(everyHour)
+				if later {
+					x.ok(x.admin, identifyCommand(nvme.CNSController, 0))
+					x.w.Advance(time.Duration(reauthenticateStep))
+				}
+				return x.harness, x.io[0]
+			},
+			refused: func(_ nvme.Opcode, c column) nvme.Status {
+				if passes(refused)[c.again] {
+					return nvme.AuthenticationRequired
+				}
+				return 0
+			},
+		})
+	}
+	return list
+}
+
+// authenticated has a host that has authenticated, and has to do so again each hour.
+func authenticated(t *testing.T) *reauthHarness {
+	r := gateHarness(t)
+	p := &auth.Policy{
+		Keys: []*auth.Key{authKey(t, hostSecret)}, ControllerKey: authKey(t, controllerSecret),
+		Groups: []auth.Group{auth.GroupNull}, Reauthenticate: everyHour,
+	}
+	r.target.SetHostPolicy(testHost, p)
+	x := &reauthHarness{harness: r, p: p}
+	x.connect(1)
+	return x
+}
+
+func (x *reauthHarness) cntlid() uint16 { return x.target.Controllers()[0].CNTLID }
+
+// TestGates: every I/O opcode in every state.
+func TestGates(t *testing.T) {
+	for _, s := range gateStates() {
+		t.Run(s.name, func(t *testing.T) {
+			r, q := s.enter(t)
+			for i := range 256 {
+				op := nvme.Opcode(i)
+				if _, known := ioColumns[op]; known || op == nvme.FabricsOpcode {
+					continue
+				}
+				want := invalidOpcode
+				if s.name == "unproven" {
+					want = authenticationRequired
+				}
+				r.status(q, command(op, 1, nil), want)
+			}
+			for op, c := range ioColumns {
+				t.Run(ioOps[op].name, func(t *testing.T) {
+					r, q := s.enter(t) // what a command changes counts for no other
+					sent, want := gateSample(op, max(s.typ, nvme.WriteExclusive))
+					switch st := s.refused(op, c); st {
+					case 0:
+					case good:
+						want = nvme.Success
+					default:
+						want = st
+					}
+					if !s.waits || !c.limited {
+						r.status(q, sent, want)
+						return
+					}
+					r.send(q, sent)
+					if r.w.Settle(); sent.Done {
+						t.Errorf("it passes the limit: %v", sent.CQE.Status())
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestGatesOfAdminCommands: every admin command completes in the same way whatever I/O gates are
+// shut; those of ANA are features, see TestANASamples.
+func TestGatesOfAdminCommands(t *testing.T) {
+	run := func(t *testing.T, shut func(r *harness, h *host)) (got []nvme.Status) {
+		r := gateHarness(t)
+		h := r.connectHost(1)
+		shut(r, h)
+		for _, s := range samples(r.target.find(testSub).lookup(h.cntlid)) {
+			if !s.io {
+				c := s.command()
+				c.SQE.SetNSID(1)
+				got = append(got, r.do(h.admin, c).CQE.Status())
+			}
+		}
+		return got
+	}
+	want := run(t, func(*harness, *host) {})
+	for name, shut := range map[string]func(r *harness, h *host){
+		"reserved": func(r *harness, _ *host) {
+			holder := r.numbered(1, 1)
+			r.ok(holder.io[0], register(2))
+			r.ok(holder.io[0], acquire(2, nvme.ExclusiveAccess))
+		},
+		"write protected": func(r *harness, h *host) {
+			r.ok(h.admin, protectCommand(1, nvme.WriteProtect))
+		},
+		"limited": func(r *harness, h *host) {
+			r.target.SetHostLimits(testHost, Limits{IOPS: 1})
+			r.ok(h.io[0], readBlocks(8)())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i, st := range run(t, shut) {
+				if st != want[i] {
+					t.Errorf("sample %d: %v, want %v", i, st, want[i])
+				}
+			}
+		})
+	}
+}
