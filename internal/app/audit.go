@@ -37,10 +37,12 @@ var audited = map[string]auditMark{
 	"metrics request refused":                                  {"authentication", "failure"},
 	"page request refused":                                     {"authentication", "failure"},
 
-	"connection refused":       {"refusal", "failure"},
-	"RDMA connection rejected": {"refusal", "failure"},
-	"connect refused":          {"refusal", "failure"},
-	"control request refused":  {"refusal", "failure"},
+	"connection refused":           {"refusal", "failure"},
+	"RDMA connection rejected":     {"refusal", "failure"},
+	"connect refused":              {"refusal", "failure"},
+	"reservation register refused": {"refusal", "failure"},
+	"TCP handshake not completed":  {"refusal", "failure"},
+	"control request refused":      {"refusal", "failure"},
 
 	"key changed": {"key", "success"},
 

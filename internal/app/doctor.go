@@ -58,6 +58,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 			Check: configuration, Severity: doctor.OK, Found: file + " is valid",
 		}}
 	}
+	list = append(list, handshakeFindings(netif.Linux(), t.Listeners)...)
 	return append(list, examine(m, t)...)
 }
 

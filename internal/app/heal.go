@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 type Network interface {
 	Read(rdma ...string) (netif.State, error)
 	Watch(changed func()) (stop func(), err error)
+	Handshakes() ([]netif.Handshake, error)
+	Route(from, to netip.Addr) (string, error)
 }
 
 // Pauses: between an event and what is done about it, which grows while events keep coming; and
@@ -42,6 +45,7 @@ func (ls *listeners) start() {
 	}
 	quit := make(chan struct{})
 	go ls.heal(quit)
+	go ls.watchHandshakes(quit)
 	ls.stop = func() {
 		close(quit)
 		unwatch()

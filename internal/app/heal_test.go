@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
@@ -29,6 +31,24 @@ type fakeNetwork struct {
 	reads   int
 	err     error
 	changed func()
+
+	handshakes []netif.Handshake
+	looks      int // at them
+}
+
+func (n *fakeNetwork) Handshakes() ([]netif.Handshake, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.looks++
+	return n.handshakes, nil
+}
+
+// Route is by eth0, but for one address.
+func (n *fakeNetwork) Route(_, to netip.Addr) (string, error) {
+	if to == netip.MustParseAddr("10.0.0.3") {
+		return "", unix.ENETUNREACH
+	}
+	return "eth0", nil
 }
 
 func (n *fakeNetwork) Read(...string) (netif.State, error) {
@@ -297,6 +317,11 @@ func TestUpdatesOfStorm(t *testing.T) {
 			was := reads
 			reads = n.count()
 			return reads - was
+		}
+		time.Sleep(2 * handshakePause)
+		synctest.Wait()
+		if n.looks != 2 {
+			t.Errorf("%d looks at handshakes, want 2", n.looks)
 		}
 		for range 10_000 {
 			n.set("eth0 127.0.9.1")

@@ -1,0 +1,104 @@
+package app
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// This file reports peers that begin TCP connections to listeners and do not get the answers. Such a
+// connection is not accepted, and has no socket: only the kernel knows of it.
+
+const (
+	// handshakePause is the time between two looks at the handshakes of TCP.
+	handshakePause = 10 * time.Second
+	// answersLost is how often the answer to a SYN is repeated, in 7 s, before the peer is reported.
+	answersLost = 3
+)
+
+const handshakeProblem = "the peer begins a connection and does not get the answer"
+
+// handshakeHint is what to do about one, and route the interface that the answer takes.
+func handshakeHint(n Network, h netif.Handshake) (route, hint string) {
+	route = "no route"
+	if name, err := n.Route(h.Local.Addr(), h.Remote.Addr()); err == nil {
+		route = name
+	}
+	return route, fmt.Sprintf("packets are lost on the way back: here ip route get %v from %v, "+
+		"and firewalls; on the peer tcpdump port %d", h.Remote.Addr(), h.Local.Addr(),
+		h.Local.Port())
+}
+
+// watchHandshakes reports peers until quit is closed.
+func (ls *listeners) watchHandshakes(quit <-chan struct{}) {
+	ticker := time.NewTicker(handshakePause)
+	defer ticker.Stop()
+	var reported map[netip.AddrPort]bool
+	for {
+		select {
+		case <-quit:
+			return
+		case <-ticker.C:
+		}
+		var err error
+		if reported, err = ls.reportHandshakes(reported); err != nil {
+			ls.s.log.Info("handshakes of TCP that are not completed are not reported", "err", err)
+			return
+		}
+	}
+}
+
+// reportHandshakes reports the handshakes that are not in reported, mostLogged of them at most:
+// anybody can begin some in the name of others. It returns those that are reported and not over.
+func (ls *listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[netip.AddrPort]bool,
+	error,
+) {
+	ports, now, left := map[uint16]bool{}, map[netip.AddrPort]bool{}, mostLogged
+	open, _ := ls.addrs()
+	for _, addr := range open {
+		if addr.Transport == nvme.TransportTCP {
+			ports[addr.AddrPort.Port()] = true
+		}
+	}
+	list, err := ls.s.opts.Network.Handshakes()
+	for _, h := range list {
+		switch {
+		case h.Repeated < answersLost || !ports[h.Local.Port()]:
+		case reported[h.Remote]:
+			now[h.Remote] = true
+		case left > 0:
+			left--
+			now[h.Remote] = true
+			route, hint := handshakeHint(ls.s.opts.Network, h)
+			ls.s.peers.Peer(h.Remote).Warn("TCP handshake not completed", "local", h.Local,
+				"interface", route, "err", handshakeProblem, "hint", hint)
+		}
+	}
+	return now, err
+}
+
+// handshakeFindings are the peers that do not get an answer at present, mostLogged of them at most.
+func handshakeFindings(n Network, at []doctor.Listener) (findings []doctor.Finding) {
+	ports := map[uint16]bool{}
+	for _, l := range at {
+		ports[l.Address.Port()] = true
+	}
+	list, _ := n.Handshakes() // without it there are no findings
+	for _, h := range list {
+		if h.Repeated == 0 || !ports[h.Local.Port()] || len(findings) == mostLogged {
+			continue
+		}
+		route, hint := handshakeHint(n, h)
+		findings = append(findings, doctor.Finding{
+			Check: "handshakes", Severity: doctor.Warning,
+			Found: fmt.Sprintf("%v at %v: %s (interface of the answers: %s)", h.Remote, h.Local,
+				handshakeProblem, route),
+			Why: "The host cannot connect there.", Fix: hint,
+		})
+	}
+	return findings
+}
