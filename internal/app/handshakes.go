@@ -10,13 +10,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// This file reports peers that begin TCP connections to listeners and do not get the answers. Such a
-// connection is not accepted, and has no socket: only the kernel knows of it.
+// This file reports peers that begin TCP connections to listeners and do not get the answers. Such
+// a connection is not accepted, and has no socket: only the kernel knows of it.
 
 const (
 	// handshakePause is the time between two looks at the handshakes of TCP.
 	handshakePause = 10 * time.Second
-	// answersLost is how often the answer to a SYN is repeated, in 7 s, before the peer is reported.
+	// answersLost is how often the answer to a SYN is repeated, in 7 s, before the peer is
+	// reported.
 	answersLost = 3
 )
 
