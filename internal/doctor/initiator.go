@@ -75,8 +75,9 @@ func (m Machine) udev(Target) []Finding {
 	}
 	return []Finding{{
 		"host udev rule", Note, udevRule + " is not installed",
-		"As a host this machine gives up a target that is away for ten minutes, and does not " +
-			"choose the path with the fewest requests.",
+		"As a host this machine waits for ten seconds before it connects again to a target that " +
+			"was restarted, gives it up after ten minutes, and does not choose the path with the " +
+			"fewest requests.",
 		"Install the package nvmf-target-host, or: install -m 644 packaging/udev/" + udevRule +
 			" /etc/udev/rules.d/",
 	}}

@@ -54,12 +54,9 @@ ours_start() {
   wait_for 20 ours_ready
 }
 # exec keeps the process ID: $TPID is the target itself.
-ours_exec() {
-  if [ $TOPOLOGY = two ]; then
-    exec nsenter --net=/run/netns/target "$TARGET_BIN" "$@"
-  else
-    exec "$TARGET_BIN" "$@"
-  fi
+ours_exec() { target_exec "$TARGET_BIN" "$@"; }
+target_exec() { # COMMAND...: like on_target, in place of this process
+  if [ $TOPOLOGY = two ]; then exec nsenter --net=/run/netns/target "$@"; else exec "$@"; fi
 }
 ours_ready() {
   [ -e /proc/$TPID ] || fail "the target ended before it was ready"

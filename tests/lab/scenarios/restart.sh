@@ -1,0 +1,65 @@
+# The target restarts under systemd, planned and after SIGKILL, while fio writes: with one path, and
+# with a second one at another target. The hosts have the udev rule and come back soon. Printed: the
+# longest write of fio, which is how long the host stalls. RULE=no: without the rule.
+# variants: tcp rxe siw
+# covers: fabric/tcp fabric/rdma nvme/target internal/app packaging
+# limit: 400
+. "$LAB_DIR/lib.sh"
+. "$LAB_DIR/lib-systemd.sh"
+[ "$TARGET" = ours ] || skip "the kernel's target does not restart"
+: "${ROUNDS:=$(sized 1 1 3)}" "${RULE:=yes}"
+SECOND=10.0.0.3 OTHER=''
+# The two targets share a disk, each through a device of its own.
+for d in first second; do dm $d "0 $((64 << 11)) linear /dev/ram1 0"; done
+NAMESPACES=(1:block::/dev/mapper/first)
+second_path() { # another target, which stays; what connects to it has chosen its own values
+  on_target ip addr add $SECOND/$PREFIX dev veth0
+  target_config | sed -e "s|address: \"$ADDR\"|address: $SECOND|" -e 's|mapper/first|mapper/second|' \
+    -e 's|allow_any_host: true|&\n    cntlid_min: 1000|' >/run/second.yaml
+  echo 'control: {socket: /run/second.sock}' >>/run/second.yaml
+  STATE_DIRECTORY=/run/second ours_exec serve --config /run/second.yaml >/run/second.log 2>&1 &
+  OTHER=$!
+  wait_for 20 second_connects
+  settings $(controllers | grep -v "^$CTRL$") 40 2
+}
+second_connects() {
+  ADDR=$SECOND nvme_connect --ctrl-loss-tmo=40 --reconnect-delay=2 2>/dev/null
+}
+# settings CONTROLLER CTRL_LOSS_TMO RECONNECT_DELAY: waits until it has these.
+settings() {
+  wait_for 10 value $1 ctrl_loss_tmo $2
+  wait_for 10 value $1 reconnect_delay $3
+}
+value() { [ "$(cat /sys/class/nvme/$1/$2)" = "$3" ]; }
+all_live() { ! cat /sys/class/nvme/nvme*/state | grep -qvx live; }
+# stall restart|kill BOUND: how long the longest write takes meanwhile, in ms.
+stall() {
+  local ms fio
+  fio --name=stall --filename=$DEV --direct=1 --ioengine=io_uring --rw=randwrite --bs=4k \
+    --size=32M --time_based --runtime=$(sized 2 2 4) --output-format=json \
+    --output=/tmp/stall.json >/tmp/fio.err 2>&1 & fio=$!
+  io_mark; wait_for 20 io_moved 200
+  "target_$1"
+  wait $fio || { cat /tmp/fio.err; fail "fio: exit code $?"; }
+  target_is_back; wait_for 30 all_live
+  ms=$(sed -n '/^{/,$p' /tmp/stall.json | jq '.jobs[0].write.clat_ns.max / 1e6 | floor')
+  say "$TRANSPORT, $1, $paths path(s): a write took $ms ms"
+  ! measuring || [ $RULE = no ] || [ $ms -le $2 ] || fail "the host has stalled for $ms ms"
+}
+
+lab_up; systemd_up
+[ $RULE = no ] || udev_up
+target_start; host_connect
+[ $RULE = no ] || settings $CTRL off 1
+for paths in 1 2; do
+  [ $paths = 1 ] || second_path
+  for _ in $(seq $ROUNDS); do
+    stall restart $((paths == 1 ? 2500 : 500))
+    stall kill $((paths == 1 ? 2500 : 500))
+  done
+done
+[ $RULE = no ] || ! klog_has "$CTRL: Reconnecting in ([2-9]|10) seconds" ||
+  fail "the host waits for longer than the rule says"
+host_disconnect
+kill $OTHER; wait $OTHER || fail "the second target: exit code $?"
+target_stop; systemd_down
