@@ -177,7 +177,8 @@ func (q *queue) nothing(e syscall.Errno) int {
 	return 1
 }
 
-// unfinished reports whether a PDU, or a record of TLS, has begun to arrive and its rest is awaited.
+// unfinished reports whether the beginning of a PDU, or of a record of TLS, has arrived without the
+// rest.
 func (q *queue) unfinished() bool {
 	return q.state == queueLive && !q.stalled() &&
 		(q.rx != receiveHeader || len(q.partial) > 0 || q.tls != nil && q.tls.Partial())

@@ -504,11 +504,12 @@ func TestStream(t *testing.T) {
 func TestPartial(t *testing.T) {
 	p := newPair(t, auth.SHA256)
 	record := p.seal(typeApplication, []byte("some data"))
+	last := len(record) - 1
 	for _, part := range []struct {
 		b       []byte
 		n       int
 		partial bool
-	}{{record[:1], 0, true}, {record[1 : len(record)-1], 0, true}, {record[len(record)-1:], 9, false}} {
+	}{{record[:1], 0, true}, {record[1:last], 0, true}, {record[last:], 9, false}} {
 		p.raw(part.b)
 		if b, drained, _ := p.receive(100); len(b) != part.n || !drained ||
 			p.server.Partial() != part.partial {
