@@ -92,8 +92,8 @@ func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, w
 	}
 }
 
-// torn makes several channels write, zero, discard and read the same blocks: a block is always
-// uniform.
+// torn makes several channels write, zero, discard, flush and read the same blocks, several at a
+// time: a block is always uniform, and everything completes.
 func (s *suite) torn(t *testing.T, dev backend.Device) {
 	info := dev.Info()
 	bs := info.BlockSize
@@ -106,25 +106,35 @@ func (s *suite) torn(t *testing.T, dev backend.Device) {
 		wg.Go(func() {
 			defer c.Close()
 			rnd := rand.New(rand.NewPCG(uint64(i), 3))
-			for round := range rounds(100) {
+			for round := range rounds(40) {
 				w, r := c.Memory(0, n), c.Memory(n, n)
 				for b := range blocks {
 					copy(w[b*bs:][:bs], bytes.Repeat([]byte{byte(1 + rnd.IntN(255))}, bs))
 				}
-				first := rnd.IntN(blocks)
-				count := 1 + rnd.IntN(blocks-first)
-				off := base + int64(first*bs)
-				part := w[first*bs:][:count*bs]
 				ios := []*backend.IO{c.Read(base, r, bs/2, n/2+4)}
-				switch {
-				case info.DiscardZeroes && round%17 == 0:
-					ios = append(ios, &backend.IO{Op: backend.OpDiscard, Off: 0, Len: 4 << 20})
-				case round%5 == 0:
-					ios = append(ios,
-						&backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: int64(len(part))})
-				default:
-					ios = append(ios, c.Write(off, part, len(part)/2+bs/4))
+				for range 1 + rnd.IntN(6) {
+					first := rnd.IntN(blocks)
+					part := w[first*bs:][:(1+rnd.IntN(blocks-first))*bs]
+					off, size := base+int64(first*bs), int64(len(part))
+					switch kind := rnd.IntN(16); {
+					case info.DiscardZeroes && kind == 0:
+						ios = append(ios, &backend.IO{Op: backend.OpDiscard, Off: 0, Len: 4 << 20})
+					case info.DiscardZeroes && kind == 1:
+						ios = append(ios, &backend.IO{Op: backend.OpDiscard, Off: off, Len: size})
+					case kind == 2:
+						ios = append(ios, &backend.IO{Op: backend.OpFlush})
+					case kind < 7:
+						ios = append(ios, &backend.IO{
+							Op: backend.OpWriteZeroes, Off: off, Len: size,
+							Flags: backend.Unmap * backend.Flags(kind&1),
+						})
+					default:
+						io := c.Write(off, part, len(part)/2+bs/4)
+						io.Flags = backend.FUA * backend.Flags(kind&1)
+						ios = append(ios, io)
+					}
 				}
+				rnd.Shuffle(len(ios), func(i, j int) { ios[i], ios[j] = ios[j], ios[i] })
 				if err := c.Do(ios...); err != nil {
 					t.Error(err)
 					return

@@ -22,12 +22,14 @@ const (
 	stepZeroes  // write zeroes; by a worker
 )
 
-// event is why an op is in an inbox.
+// event is why an op has arrived at its channel.
 type event uint8
 
 const (
-	executed event = iota // a worker has made the step; res is its result
-	granted               // its range is locked, or it is its turn to flush: start the step
+	begun    event = iota // in a turn that had no steps left: lock its range
+	executed              // a worker has made the step; res is its result
+	passed                // the gate of the range lock that it follows is passed
+	granted               // it has the unit it has waited for, or it is its turn to flush
 	shared                // the flush that it shares is over; err is the outcome
 )
 
@@ -51,10 +53,31 @@ type op struct {
 	done     int64  // bytes transferred
 	err      error
 	span     span
-	shares   list.List[op] // flushes that end with this one
-	iov      []sys.Iovec
-	cmd      Command // of a Driver
-	cause    error   // the Driver's error of a step that failed
+	unit     int // of the span: the next to lock; it waits for this one
+	// followers are ops that learn from this one that the gate is passed, or that the flush is
+	// over. Under the mutex of the lock or the syncer while it is the gate or waits for its turn.
+	followers list.List[op]
+	iov       []sys.Iovec
+	cmd       Command // of a Driver
+	cause     error   // the Driver's error of a step that failed
+}
+
+// tellBatch is how many followers an op tells at a time.
+const tellBatch = 32
+
+// tell delivers an event, and o.err, to the followers of o: to at most tellBatch, of which the last
+// one is followed by the others.
+func (o *op) tell(e event) {
+	for i := range tellBatch {
+		f := o.followers.Pop()
+		if f == nil {
+			return
+		}
+		if f.err = o.err; i == tellBatch-1 {
+			f.followers, o.followers = o.followers, list.List[op]{}
+		}
+		f.c.deliver(f, e)
+	}
 }
 
 // vectors sets o.iov to what is left to transfer, at most as many vectors as one call takes, and

@@ -19,17 +19,50 @@ const (
 // share. The unit is a page or a block, whichever is larger, so that the page cache, where it helps
 // to zero parts of pages, never works on a page that another command writes directly.
 //
-// Locking a free range is one atomic operation per unit. An op that meets a unit that is locked
-// unlocks those it has and queues. An unlock of a range while ops are queued scans the queue in
-// order, so that no op is overtaken forever by those it conflicts with.
+// An op locks its units one at a time, in ascending order, so that ops never wait in a circle. A
+// free unit costs one atomic operation. An op that meets a locked unit keeps those it has, and
+// queues for that one. Each unit has a queue of its own, so that no op is overtaken there. The
+// unlock of a unit gives it to the first of its queue, whose channel goes on with the next unit.
+//
+// An op of many units could wait at each of them for ops that came later. So the first one that has
+// to wait is the gate: ops that come later and overlap it follow it, until it has all of its units.
+// An op follows once, and has nothing meanwhile.
+//
+// No step depends on how many ops wait:
+//
+//	lock, granted    at most nUnits atomic operations, and one queue joined
+//	unlock           at most nUnits atomic operations, for each unit at most grants ops granted
+//	end of the gate  at most tellBatch ops go on, the last of which tells the next ones
+//
+// Readers that wait are granted a few at a time: each passes the unit on to those behind it when
+// its channel handles the grant. So n readers are granted in the logarithm of n turns.
+//
+// An op takes each unit that it visits, and what it costs to grant others, from the steps of its
+// channel's turn.
 type rangeLock struct {
 	shift uint
-	table [nUnits]atomic.Int32 // the number of readers, -1 for a writer
-	// waiting is the length of queue, or more while an op is about to queue.
-	waiting atomic.Int32
-	mu      sync.Mutex
-	queue   list.List[op] // under mu
+	// units are 0 if free, or the holds of those that have the unit, and queued.
+	units [nUnits]atomic.Int32
+	gate  atomic.Pointer[op] // set under mu
+
+	mu sync.Mutex // held for as long as it takes to grant one unit, or to join one list
+	// queues has the ops that wait for each unit, made when the first one waits; under mu. That of
+	// a unit is empty unless the unit is queued.
+	queues *[nUnits]list.List[op]
 }
+
+const (
+	hold      int32 = 1 // of a reader
+	exclusive int32 = 1 << 29
+	// queued is set, under mu, while ops wait for the unit. Then it is locked under mu only.
+	queued int32 = 1 << 30
+
+	// grants is how many ops a unit is given to at once, and grantSteps what each of them costs.
+	grants     = 2
+	grantSteps = 8
+	// wide is the least number of units of a gate.
+	wide = 32
+)
 
 func (r *rangeLock) init(blockSize int) {
 	r.shift = uint(bits.TrailingZeros(uint(max(blockSize, minUnit))))
@@ -53,129 +86,158 @@ func (r *rangeLock) span(off, n int64) span {
 	return span{a: 0, b: j, c: i, d: nUnits}
 }
 
+// units is how many there are.
+func (s span) units() int { return s.b - s.a + s.d - s.c }
+
+// overlaps reports whether two spans have a unit in common.
+func (s span) overlaps(o span) bool {
+	common := func(a, b, c, d int) bool { return max(a, c) < min(b, d) }
+	return common(s.a, s.b, o.a, o.b) || common(s.a, s.b, o.c, o.d) ||
+		common(s.c, s.d, o.a, o.b) || common(s.c, s.d, o.c, o.d)
+}
+
 // lock locks the range of o, exclusively if o.write. If it returns false, o waits and is delivered
-// to its channel as granted later; other ops may be by this call.
+// to its channel, which calls granted when o has the unit that it has waited for, and passed when
+// the gate that it has followed is passed.
 func (r *rangeLock) lock(o *op) bool {
 	o.span = r.span(o.io.Off, o.io.Len)
-	if r.waiting.Load() == 0 && r.try(o) {
-		return true
+	o.unit = o.span.a
+	if r.gate.Load() != nil && r.follow(o) {
+		return false
 	}
-	// A range that is unlocked from here on is followed by a scan; one that was unlocked before is
-	// seen by this scan. The scan is due as well because other ops may have queued when
-	// they met what try had locked for a moment.
-	r.waiting.Add(1)
+	return r.advance(o)
+}
+
+// follow makes o follow the gate if they overlap.
+func (r *rangeLock) follow(o *op) bool {
 	r.mu.Lock()
-	r.queue.Push(o, &o.node)
-	r.scan()
-	r.mu.Unlock()
-	return false
+	defer r.mu.Unlock()
+	g := r.gate.Load()
+	if g == nil || !g.span.overlaps(o.span) {
+		return false
+	}
+	g.followers.Push(o, &o.node)
+	return true
+}
+
+// passed goes on with an op whose gate is passed. The result is that of lock.
+func (r *rangeLock) passed(o *op) bool {
+	o.tell(passed)
+	return r.advance(o)
+}
+
+// granted goes on with an op that has been given the unit it has waited for. The result is that of
+// lock.
+func (r *rangeLock) granted(o *op) bool {
+	if !o.write {
+		r.grant(o.c, o.unit)
+	}
+	o.unit++
+	return r.advance(o)
+}
+
+// advance locks the units of o from o.unit on, until one is locked already.
+func (r *rangeLock) advance(o *op) bool {
+	for end := max(o.span.b, o.span.d); o.unit < end; o.unit++ {
+		if o.unit == o.span.b {
+			o.unit = o.span.c
+		}
+		o.c.steps--
+		if !r.take(o) {
+			return false
+		}
+	}
+	if r.gate.Load() == o {
+		r.mu.Lock()
+		r.gate.Store(nil)
+		r.mu.Unlock()
+		o.tell(passed)
+	}
+	return true
+}
+
+// take locks o.unit, or queues o for it. An op that is queued may be delivered before take returns.
+func (r *rangeLock) take(o *op) bool {
+	u := &r.units[o.unit]
+	for n := u.Load(); o.fits(n); n = u.Load() {
+		if u.CompareAndSwap(n, n+o.hold()) {
+			return true
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for { // another round only if a unit that was not queued has changed
+		n := u.Load()
+		switch {
+		case o.fits(n):
+			if u.CompareAndSwap(n, n+o.hold()) {
+				return true
+			}
+		case n&queued != 0 || u.CompareAndSwap(n, n|queued):
+			if r.queues == nil {
+				r.queues = new([nUnits]list.List[op])
+			}
+			if r.gate.Load() == nil && o.span.units() >= wide {
+				r.gate.Store(o)
+			}
+			r.queues[o.unit].Push(o, &o.node)
+			return false
+		}
+	}
 }
 
 // unlock unlocks the range of o.
 func (r *rangeLock) unlock(o *op) {
 	r.free(o, o.span.a, o.span.b)
 	r.free(o, o.span.c, o.span.d)
-	if r.waiting.Load() > 0 {
-		r.mu.Lock()
-		r.scan()
-		r.mu.Unlock()
-	}
 }
 
 func (r *rangeLock) free(o *op, from, to int) {
+	o.c.steps -= to - from
 	for i := from; i < to; i++ {
-		if o.write {
-			r.table[i].Store(0)
-		} else {
-			r.table[i].Add(-1)
+		if r.units[i].Add(-o.hold()) == queued { // o was the last one that had it
+			r.grant(o.c, i)
 		}
 	}
 }
 
-// try locks all units of o or none.
-func (r *rangeLock) try(o *op) bool {
-	s := o.span
-	if n := r.take(o, s.a, s.b); n < s.b {
-		r.free(o, s.a, n)
-		return false
+// grant gives a unit to the first ops that wait for it and can have it now, at most grants of them.
+// c is the channel of the caller.
+func (r *rangeLock) grant(c *channel, unit int) {
+	u := &r.units[unit]
+	if u.Load()&queued == 0 {
+		return
 	}
-	if n := r.take(o, s.c, s.d); n < s.d {
-		r.free(o, s.c, n)
-		r.free(o, s.a, s.b)
-		return false
+	var to [grants]*op
+	r.mu.Lock()
+	for i := range to {
+		c.steps -= grantSteps
+		o := r.queues[unit].First()
+		if o == nil || !o.fits(u.Load()&^queued) {
+			break
+		}
+		to[i] = r.queues[unit].Pop()
+		n := o.hold()
+		if r.queues[unit].Empty() {
+			n -= queued
+		}
+		u.Add(n)
 	}
-	return true
-}
-
-// take locks units from there on and returns the first one that it cannot lock, or to.
-func (r *rangeLock) take(o *op, from, to int) int {
-	for i := from; i < to; i++ {
-		p := &r.table[i]
-		if o.write {
-			if !p.CompareAndSwap(0, -1) {
-				return i
-			}
-			continue
+	r.mu.Unlock()
+	for _, o := range to {
+		if o != nil {
+			o.c.deliver(o, granted)
 		}
-		for {
-			n := p.Load()
-			if n < 0 {
-				return i
-			}
-			if p.CompareAndSwap(n, n+1) {
-				break
-			}
-		}
-	}
-	return to
-}
-
-// scan grants the ops in the queue whose units are neither locked nor wanted by an earlier one.
-// r.mu is held.
-func (r *rangeLock) scan() {
-	var claims claims
-	for o := range r.queue.All() {
-		if claims.conflict(o) || !r.try(o) {
-			claims.add(o)
-			continue
-		}
-		r.queue.Remove(&o.node)
-		r.waiting.Add(-1)
-		o.c.deliver(o, granted)
 	}
 }
 
-// claims are the units that queued ops wait for, a bit for each.
-type claims struct{ readers, writers [nUnits / 64]uint64 }
+// fits reports whether o can have a unit whose state is n, without queuing.
+func (o *op) fits(n int32) bool { return n == 0 || !o.write && n < exclusive }
 
-func (c *claims) conflict(o *op) (yes bool) {
-	o.span.words(func(i int, mask uint64) {
-		busy := c.writers[i]
-		if o.write {
-			busy |= c.readers[i]
-		}
-		yes = yes || busy&mask != 0
-	})
-	return yes
-}
-
-func (c *claims) add(o *op) {
-	o.span.words(func(i int, mask uint64) {
-		if o.write {
-			c.writers[i] |= mask
-		} else {
-			c.readers[i] |= mask
-		}
-	})
-}
-
-// words calls fn with each word of a bitmap that has units of the span, and which bits they are.
-func (s span) words(fn func(i int, mask uint64)) {
-	for _, part := range [2][2]int{{s.a, s.b}, {s.c, s.d}} {
-		for at := part[0]; at < part[1]; {
-			end := min(part[1], at&^63+64)
-			fn(at>>6, ^uint64(0)<<(at&63)&(^uint64(0)>>(63-(end-1)&63)))
-			at = end
-		}
+// hold is what a unit that o has is higher by.
+func (o *op) hold() int32 {
+	if o.write {
+		return exclusive
 	}
+	return hold
 }

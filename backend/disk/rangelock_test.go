@@ -2,6 +2,8 @@ package disk
 
 import (
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,28 +46,6 @@ func TestSpan(t *testing.T) {
 	}
 }
 
-func TestSpanWords(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(1, 2))
-	for range 10000 {
-		s := span{b: rnd.IntN(nUnits + 1), d: nUnits}
-		s.a = rnd.IntN(s.b + 1)
-		s.c = s.b + rnd.IntN(nUnits-s.b+1)
-		var got [nUnits]bool
-		s.words(func(i int, mask uint64) {
-			for bit := range 64 {
-				if mask>>bit&1 != 0 {
-					got[i*64+bit] = true
-				}
-			}
-		})
-		for i := range got {
-			if want := i >= s.a && i < s.b || i >= s.c && i < s.d; got[i] != want {
-				t.Fatalf("%+v: place %d is %v", s, i, got[i])
-			}
-		}
-	}
-}
-
 // actor locks and unlocks ranges as a channel does.
 type actor struct {
 	c     channel
@@ -83,107 +63,343 @@ func newActor() *actor {
 	return a
 }
 
-// take returns the op that has been granted, nil if none has.
+// take returns the next op that has been delivered, nil if none has.
 func (a *actor) take() *op {
-	var ops list.List[op]
-	a.c.inbox.Take(&ops)
-	return ops.Pop()
+	a.c.inbox.Take(&a.c.arrived)
+	return a.c.arrived.Pop()
 }
 
-// granted waits until an op of this actor has been granted.
-func (a *actor) granted(t *testing.T) bool {
-	for a.take() == nil {
-		select {
-		case <-a.woken:
-		case <-time.After(testutil.Patience):
-			t.Error("not granted")
-			return false
+// granted returns the next op that has all of its units, nil if there is none for now.
+func (a *actor) granted(r *rangeLock) *op {
+	for o := a.take(); o != nil; o = a.take() {
+		if r.next(o) {
+			return o
 		}
 	}
-	return true
+	return nil
+}
+
+// next goes on with an op that has been delivered.
+func (r *rangeLock) next(o *op) bool {
+	if o.event == passed {
+		return r.passed(o)
+	}
+	return r.granted(o)
 }
 
 func (a *actor) op(kind backend.Op, off, n int64) *op {
 	return &op{c: &a.c, io: &backend.IO{Op: kind, Off: off, Len: n}, write: kind != backend.OpRead}
 }
 
-// TestRangeLockExcludes: a writer excludes all others from its range, readers share, and none waits
-// for ever.
-func TestRangeLockExcludes(t *testing.T) {
-	var r rangeLock
-	r.init(4096)
-	const places = 16
-	var users [places]atomic.Int32
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			a := newActor()
-			rnd := rand.New(rand.NewPCG(uint64(i), 1))
-			for range 20000 {
-				kind, one := backend.OpRead, int32(1)
-				if rnd.IntN(2) == 0 {
-					kind, one = backend.OpWrite, -1000
-				}
-				from := rnd.IntN(places)
-				n := 1 + rnd.IntN(places-from)
-				off := int64(from) * 4096
-				if rnd.IntN(100) == 0 {
-					off += nUnits * 4096 // shares the places
-				}
-				o := a.op(kind, off, int64(n)*4096)
-				if !r.lock(o) && !a.granted(t) {
-					return
-				}
-				for p := from; p < from+n; p++ {
-					if got := users[p].Add(one); got < 0 != (one < 0) || one < 0 && got != one {
-						t.Errorf("place %d is used by %d", p, got)
-					}
-				}
-				for p := from; p < from+n; p++ {
-					users[p].Add(-one)
-				}
-				r.unlock(o)
-			}
-		})
+// places is a checker for exclusion: how many readers use each place, or -1 for a writer.
+type places [16]atomic.Int32
+
+const (
+	nPlaces  = len(places{})
+	oneWrite = -1000
+)
+
+// random returns an op on some of the places, and which these are. A few cover all units.
+func (a *actor) random(rnd *rand.Rand) (o *op, from, to int) {
+	kind := backend.OpRead
+	if rnd.IntN(2) == 0 {
+		kind = backend.OpWrite
 	}
-	wg.Wait()
-	if r.waiting.Load() != 0 || !r.queue.Empty() {
-		t.Errorf("%d are still waiting", r.waiting.Load())
+	from = rnd.IntN(nPlaces)
+	to = from + 1 + rnd.IntN(nPlaces-from)
+	off, n := int64(from)*minUnit, int64(to-from)*minUnit
+	switch rnd.IntN(50) {
+	case 0: // another part of the disk in the same units
+		off += nUnits * minUnit
+	case 1:
+		return a.op(kind, 0, nUnits*minUnit), 0, nPlaces
+	case 2: // around the end of the table
+		return a.op(kind, (nUnits-3)*minUnit, int64(3+to)*minUnit), 0, to
 	}
-	for i := range r.table {
-		if n := r.table[i].Load(); n != 0 {
-			t.Fatalf("place %d: %d", i, n)
+	return a.op(kind, off, n), from, to
+}
+
+// enter uses the places, exclusively for a write.
+func (p *places) enter(t *testing.T, o *op, from, to int) {
+	one := int32(1)
+	if o.write {
+		one = oneWrite
+	}
+	for i := from; i < to; i++ {
+		if n := p[i].Add(one); o.write && n != one || n < 0 != o.write {
+			t.Errorf("place %d is used by %d", i, n)
 		}
 	}
 }
 
-// TestRangeLockIsFair: readers that come later do not overtake a writer that waits for readers,
-// unless their blocks are others.
+// leave ends the use.
+func (p *places) leave(o *op, from, to int) {
+	for i := from; i < to; i++ {
+		if o.write {
+			p[i].Add(-oneWrite)
+		} else {
+			p[i].Add(-1)
+		}
+	}
+}
+
+// mustBeFree checks that nothing is locked, and that nothing waits.
+func (r *rangeLock) mustBeFree(t *testing.T) {
+	t.Helper()
+	if r.gate.Load() != nil {
+		t.Fatal("an op is the gate")
+	}
+	for i := range r.units {
+		if n := r.units[i].Load(); n != 0 {
+			t.Fatalf("unit %d: %#x", i, n)
+		}
+		if r.queues != nil && !r.queues[i].Empty() {
+			t.Fatalf("unit %d: an op still waits", i)
+		}
+	}
+}
+
+// TestRangeLockExcludes: a writer excludes all others from its range, readers share, and everything
+// is granted in the end, with many ops of many channels on few units.
+func TestRangeLockExcludes(t *testing.T) {
+	var r rangeLock
+	r.init(minUnit)
+	var used places
+	const channels, each, depth = 8, 4000, 24
+	type use struct{ from, to int }
+	var wg sync.WaitGroup
+	for i := range channels {
+		wg.Go(func() {
+			a := newActor()
+			rnd := rand.New(rand.NewPCG(uint64(i), 1))
+			uses := map[*op]use{}
+			var has []*op
+			for begun, done := 0, 0; done < each; {
+				switch {
+				case begun < each && len(uses) < depth && rnd.IntN(4) > 0:
+					o, from, to := a.random(rnd)
+					begun++
+					uses[o] = use{from, to}
+					if r.lock(o) {
+						used.enter(t, o, from, to)
+						has = append(has, o)
+					}
+				case len(has) > 0 && rnd.IntN(2) == 0:
+					k := rnd.IntN(len(has))
+					o := has[k]
+					has = slices.Delete(has, k, k+1)
+					used.leave(o, uses[o].from, uses[o].to)
+					r.unlock(o)
+					delete(uses, o)
+					done++
+				default:
+					o := a.granted(&r)
+					if o != nil {
+						used.enter(t, o, uses[o].from, uses[o].to)
+						has = append(has, o)
+						continue
+					}
+					if len(has) > 0 || begun < each && len(uses) < depth {
+						continue
+					}
+					select {
+					case <-a.woken:
+					case <-time.After(testutil.Patience):
+						t.Errorf("channel %d: %d ops are not granted", i, len(uses))
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	r.mustBeFree(t)
+}
+
+// TestRangeLockIsFair: an op that comes later does not overtake one that waits for the same unit,
+// unless its blocks are others.
 func TestRangeLockIsFair(t *testing.T) {
 	var r rangeLock
-	r.init(4096)
+	r.init(minUnit)
 	a := newActor()
-	r1, w, r2, elsewhere := a.op(backend.OpRead, 0, 8192), a.op(backend.OpWrite, 4096, 4096),
-		a.op(backend.OpRead, 4096, 8192), a.op(backend.OpRead, 0, 4096)
+	r1, w := a.op(backend.OpRead, 0, 2*minUnit), a.op(backend.OpWrite, minUnit, minUnit)
+	r2, elsewhere := a.op(backend.OpRead, minUnit, 2*minUnit), a.op(backend.OpRead, 0, minUnit)
 	if !r.lock(r1) || r.lock(w) || r.lock(r2) {
 		t.Fatal("a reader passes a writer that waits, or a writer a reader")
 	}
-	if a.take() != nil {
+	if a.granted(&r) != nil {
 		t.Fatal("granted too early")
 	}
-	if r.lock(elsewhere); a.take() != elsewhere {
+	if !r.lock(elsewhere) {
 		t.Fatal("a reader of another block has to wait")
 	}
 	r.unlock(r1)
-	if a.take() != w {
+	if a.granted(&r) != w || a.granted(&r) != nil {
 		t.Fatal("the writer is not the next")
 	}
 	r.unlock(w)
-	if a.take() != r2 {
+	if a.granted(&r) != r2 {
 		t.Fatal("the reader does not follow")
 	}
 	r.unlock(r2)
 	r.unlock(elsewhere)
+	r.mustBeFree(t)
+}
+
+// TestRangeLockIsNotOvertaken: a wide op that waits has its units after the ops that came before
+// it, although others keep coming to each of them.
+func TestRangeLockIsNotOvertaken(t *testing.T) {
+	const small = 2 * wide
+	for _, tc := range []struct {
+		name    string
+		waiting int // wide ops that wait before it
+		most    int // ops that may pass it
+	}{
+		{"gate", 0, 2 * small}, {"follower", 1, 4 * small},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var r rangeLock
+			r.init(minUnit)
+			a := newActor()
+			var has list.List[op]
+			begin := func(o *op) {
+				if r.lock(o) {
+					has.Push(o, &o.node)
+				}
+			}
+			for i := range 2 * small { // on each unit one that has it, and one that waits
+				begin(a.op(backend.OpWrite, int64(i%small)*minUnit, minUnit))
+			}
+			var all *op
+			for range tc.waiting + 1 {
+				all = a.op(backend.OpWrite, 0, small*minUnit)
+				begin(all)
+			}
+			for n := 0; ; n++ {
+				o := has.Pop()
+				if o == nil {
+					t.Fatal("nothing goes on")
+				}
+				if o == all {
+					return
+				}
+				if n > tc.most {
+					t.Fatalf("%d ops have passed one that waits", n)
+				}
+				r.unlock(o)
+				// The host sends the next one at once.
+				begin(a.op(backend.OpWrite, o.io.Off, o.io.Len))
+				for o := a.granted(&r); o != nil; o = a.granted(&r) {
+					has.Push(o, &o.node)
+				}
+			}
+		})
+	}
+}
+
+// TestReadersFollowTogether: readers that wait behind a writer have the unit at the same time,
+// after few turns of their channel.
+func TestReadersFollowTogether(t *testing.T) {
+	var r rangeLock
+	r.init(minUnit)
+	a := newActor()
+	w := a.op(backend.OpWrite, 0, minUnit)
+	r.lock(w)
+	readers := make([]*op, 1000)
+	for i := range readers {
+		readers[i] = a.op(backend.OpRead, 0, minUnit)
+		r.lock(readers[i])
+	}
+	last := a.op(backend.OpWrite, 0, minUnit)
+	r.lock(last)
+	r.unlock(w)
+	have, turns := 0, 0
+	for have < len(readers) {
+		a.c.inbox.Take(&a.c.arrived)
+		if a.c.arrived.Empty() {
+			t.Fatalf("%d of %d readers have the unit, and nothing goes on", have, len(readers))
+		}
+		for o := a.c.arrived.Pop(); o != nil; o = a.c.arrived.Pop() {
+			if r.granted(o) {
+				have++
+			}
+		}
+		turns++
+	}
+	if turns > 10 {
+		t.Errorf("%d readers took %d turns", len(readers), turns)
+	}
+	for i, o := range readers {
+		if a.granted(&r) != nil {
+			t.Fatalf("the writer is granted with %d readers left", len(readers)-i)
+		}
+		r.unlock(o)
+	}
+	if a.granted(&r) != last {
+		t.Fatal("the writer does not follow")
+	}
+	r.unlock(last)
+	r.mustBeFree(t)
+}
+
+// TestRangeLockSteps: what a call costs does not depend on how many ops wait, nor on what they are.
+func TestRangeLockSteps(t *testing.T) {
+	for _, kind := range []backend.Op{backend.OpRead, backend.OpWrite, backend.OpDiscard} {
+		for _, units := range []int64{1, wide - 1, wide} {
+			var first costs
+			for _, n := range []int{10, 1000, 16000} {
+				got := measure(t, kind, units*minUnit, n)
+				if n == 10 {
+					first = got
+					t.Logf("%v of %d units: at most %+v steps", kind, units, got)
+				}
+				if got != first {
+					t.Errorf("%v of %d units: %+v steps with %d waiting, %+v with 10", kind, units,
+						got, n, first)
+				}
+			}
+		}
+	}
+}
+
+// costs are the most steps that one call took.
+type costs struct{ lock, next, unlock int }
+
+// measure lets n ops wait for a write of all units, and then lets all of them have their turn.
+func measure(t *testing.T, kind backend.Op, size int64, n int) (most costs) {
+	var r rangeLock
+	r.init(minUnit)
+	a := newActor()
+	steps := func(most *int, call func() bool) bool {
+		a.c.steps = 0
+		all := call()
+		*most = max(*most, -a.c.steps)
+		return all
+	}
+	unlock := func(o *op) {
+		steps(&most.unlock, func() bool { r.unlock(o); return true })
+	}
+	first := a.op(backend.OpWrite, 0, nUnits*minUnit)
+	r.lock(first)
+	for range n {
+		o := a.op(kind, 0, size)
+		steps(&most.lock, func() bool { return r.lock(o) })
+	}
+	unlock(first)
+	for range n {
+		all := false
+		for !all {
+			o := a.take()
+			if o == nil {
+				t.Fatal("nothing is granted")
+			}
+			if all = steps(&most.next, func() bool { return r.next(o) }); all {
+				unlock(o)
+			}
+		}
+	}
+	r.mustBeFree(t)
+	return most
 }
 
 func BenchmarkRangeLock4K(b *testing.B) { benchmarkRangeLock(b, 4096) }
@@ -193,8 +409,62 @@ func benchmarkRangeLock(b *testing.B, n int64) {
 	var r rangeLock
 	r.init(512)
 	o := newActor().op(backend.OpWrite, 0, n)
+	b.ReportAllocs()
 	for b.Loop() {
 		r.lock(o)
 		r.unlock(o)
+	}
+}
+
+// BenchmarkRangeLockWaiting is the turn of one write of all units of many that wait.
+func BenchmarkRangeLockWaiting(b *testing.B) {
+	for _, n := range []int{10, 1000, 16000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			var r rangeLock
+			r.init(512)
+			a := newActor()
+			o := a.op(backend.OpWrite, 0, nUnits*minUnit)
+			r.lock(o)
+			for range n {
+				r.lock(a.op(backend.OpWrite, 0, nUnits*minUnit))
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				r.unlock(o)
+				next := a.granted(&r)
+				r.lock(o)
+				o = next
+			}
+		})
+	}
+}
+
+// BenchmarkRangeLockUnlockAll is the unlock of all units with ops waiting for each of them.
+func BenchmarkRangeLockUnlockAll(b *testing.B) {
+	for _, n := range []int{0, 1, 2} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			var r rangeLock
+			r.init(512)
+			a := newActor()
+			all := a.op(backend.OpWrite, 0, nUnits*minUnit)
+			var ops []*op
+			for i := range n * nUnits {
+				ops = append(ops, a.op(backend.OpRead, int64(i%nUnits)*minUnit, minUnit))
+			}
+			for b.Loop() {
+				b.StopTimer()
+				r.lock(all)
+				for _, o := range ops {
+					r.lock(o)
+				}
+				b.StartTimer()
+				r.unlock(all)
+				b.StopTimer()
+				for o := a.granted(&r); o != nil; o = a.granted(&r) {
+					r.unlock(o)
+				}
+				b.StartTimer()
+			}
+		})
 	}
 }

@@ -66,16 +66,21 @@ func (c *channel) synced(o *op, res int32) {
 	d.sync.mu.Lock()
 	next := d.sync.queue.Pop()
 	if next != nil {
-		next.shares, d.sync.queue = d.sync.queue, list.List[op]{}
+		next.followers, d.sync.queue = d.sync.queue, list.List[op]{}
 	}
 	d.sync.busy = next != nil
 	d.sync.mu.Unlock()
 	if next != nil {
 		next.c.deliver(next, granted)
 	}
-	for s := o.shares.Pop(); s != nil; s = o.shares.Pop() {
-		s.err = err
-		s.c.deliver(s, shared)
-	}
+	o.err = err
+	c.shareOutcome(o)
+}
+
+// shareOutcome ends a flush with o.err, and tells those that share it.
+func (c *channel) shareOutcome(o *op) {
+	o.tell(shared)
+	err := o.err
+	o.err = nil
 	c.end(o, err)
 }

@@ -1,0 +1,41 @@
+package disk
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// TestTell: each of many followers hears once what happened, and no call tells more than tellBatch.
+func TestTell(t *testing.T) {
+	const followers = 1000
+	err := errors.New("the flush failed")
+	a := newActor()
+	o := a.op(backend.OpFlush, 0, 0)
+	o.err = err
+	for range followers {
+		f := a.op(backend.OpFlush, 0, 0)
+		o.followers.Push(f, &f.node)
+	}
+	told := 0
+	for o != nil {
+		o.tell(shared)
+		a.c.inbox.Take(&a.c.arrived)
+		n := 0
+		o = nil
+		for f := a.c.arrived.Pop(); f != nil; f = a.c.arrived.Pop() {
+			if f.event != shared || f.err != err {
+				t.Fatalf("event %d, %v", f.event, f.err)
+			}
+			n++
+			o = f // the last one has the others
+		}
+		if told += n; n > tellBatch {
+			t.Fatalf("one call tells %d", n)
+		}
+	}
+	if told != followers {
+		t.Errorf("%d of %d were told", told, followers)
+	}
+}
