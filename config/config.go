@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
@@ -50,7 +51,11 @@ type Config struct {
 	src      *source
 	settings Settings
 	printed  map[string]string // by programs, with their arguments
+	warnings Problems
 }
+
+// Warnings are about the text alone, on whatever machine it is used.
+func (c *Config) Warnings() Problems { return slices.Clone(c.warnings) }
 
 // Log says what is logged and how.
 type Log struct {

@@ -26,6 +26,7 @@ type decoder struct {
 	values       int
 	used         map[string]string     // the paths of values that may appear only once
 	sockets      []socket              // what listens
+	unusual      map[string]bool       // the NQNs that have been warned of
 	files        map[*yaml.Node]string // the files of all nodes of included files
 	edits        []Edit
 	environ      map[string]string

@@ -14,7 +14,7 @@ const discoveryPort = 8009
 
 func (c *Discovery) keys() []Key {
 	return []Key{
-		NewKey("nqn", checkedNQN(&c.NQN, discoveryNQN),
+		NewKey("nqn", nqn(&c.NQN, discoveryNQN),
 			"A name of its own for the discovery service; hosts that ask by the well-known name "+
 				"are told it. Set it when hosts talk to several discovery services, which they "+
 				"tell apart by it.").Without("the well-known name only"),
@@ -46,7 +46,7 @@ func (r *Referral) value() Value {
 		NewKey("address", address(&r.Address), "Its IPv4 or IPv6 address.").Require("Add it."),
 		NewKey("port", Int(&r.Port, 1, 0xFFFF),
 			"Its port number. Set it when it does not have the one of discovery services."),
-		NewKey("nqn", checkedNQN(&r.NQN, nvme.ValidateNQN),
+		NewKey("nqn", nqn(&r.NQN, nil),
 			"Its name. Set it when it has one of its own."),
 		NewKey("hosts", hostList(&r.Hosts),
 			"The NQNs of the hosts that are told of it. Set it when it serves only these.").
@@ -58,7 +58,7 @@ func discoveryNQN(s string) error {
 	if s == nvme.DiscoveryNQN {
 		return errors.New("this is the well-known name, which the service has anyway")
 	}
-	return nvme.ValidateNQN(s)
+	return nil
 }
 
 func networkInterface(s string) (what, hint string) {

@@ -226,9 +226,9 @@ func diskKeys(e *disk.Engine) []Key {
 
 func (h *Host) value() Value {
 	return append(Mapping{
-		NewKey("nqn", nqn(&h.NQN, `^nqn\.`, "Write one entry for each host.",
-			nvme.ValidateNQN),
-			"NQN of the host (`cat /etc/nvme/hostnqn` on the host).").Require("Add it."),
+		NewKey("nqn", Unique(nqn(&h.NQN, nil), "Write one entry for each host."),
+			"NQN of the host (`cat /etc/nvme/hostnqn` on the host), of any form.").
+			Require("Add it."),
 		NewKey("networks", List(&h.Networks, 0, 256, func(n *netip.Prefix) Value {
 			return Unique(network(n), "Delete one of the two.")
 		}),
@@ -258,10 +258,9 @@ func limitsKey(l *target.Limits, doc string) Key {
 func (s *Subsystem) value() Value {
 	s.SetDefaults()
 	return Mapping{
-		NewKey("nqn", nqn(&s.NQN, subsystemPattern, "Give each subsystem its own NQN.",
-			subsystemNQN),
-			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. One that does "+
-				"not begin with `nqn.` is warned of: not all hosts take it.").
+		NewKey("nqn", Unique(nqn(&s.NQN, subsystemNQN), "Give each subsystem its own NQN."),
+			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. Others are "+
+				"warned of: not all hosts take them.").
 			Require("Add it.").OrFile(),
 		NewKey("allow_any_host", Bool(&s.AllowAnyHost),
 			"Every host may connect. Set it when everything that can reach a listener may use "+
@@ -318,7 +317,7 @@ func (s *Subsystem) value() Value {
 // hostList is a list of the NQNs of hosts.
 func hostList(p *[]string) Value {
 	return List(p, 0, 4096, func(h *string) Value {
-		return nqn(h, `^nqn\.`, "Delete one of the two.", nvme.ValidateNQN)
+		return Unique(nqn(h, nil), "Delete one of the two.")
 	})
 }
 

@@ -70,7 +70,7 @@ func Parse(file string, data []byte, environ []string, backends []Backend, optio
 			c.settings = c.flatten(keys) // before validate replaces values
 			d.validate(c)
 		} else {
-			d.problems = nil
+			d.problems, d.warnings = nil, nil
 			d.add("", fmt.Sprintf("more than %d values, aliases expanded", maxValues),
 				"Make the configuration smaller.")
 		}
@@ -79,13 +79,15 @@ func Parse(file string, data []byte, environ []string, backends []Backend, optio
 		return nil, err
 	}
 	c.printed = d.printed
+	c.warnings = d.warnings
 	return c, nil
 }
 
 func newDecoder(file string, environ []string, backends []Backend) *decoder {
 	d := &decoder{
 		source: newSource(file), backends: backends, used: map[string]string{},
-		files: map[*yaml.Node]string{}, environ: map[string]string{},
+		unusual: map[string]bool{},
+		files:   map[*yaml.Node]string{}, environ: map[string]string{},
 		programsTime: programsTime, ctx: context.Background(),
 	}
 	for _, e := range environ {

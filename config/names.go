@@ -8,38 +8,55 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // This file has the Values of names and identifiers of NVMe.
 
-func nqn(p *string, pattern, hint string, check func(string) error) Value {
-	return Unique(named(p, pattern, check), hint)
-}
-
-// checkedNQN is an NQN that others may have, too.
-func checkedNQN(p *string, check func(string) error) Value { return named(p, `^nqn\.`, check) }
-
-func named(p *string, pattern string, check func(string) error) Value {
-	rules := schema{"pattern": pattern, "maxLength": nvme.NQNMaxLength}
-	return checked(p, "NQN", rules, func(s string) (what, hint string) {
-		if err := check(s); err != nil {
-			return err.Error(), "An NQN is nqn.YYYY-MM.REVERSED.DOMAIN:NAME or " +
-				"nqn.2014-08.org.nvmexpress:uuid:UUID, 223 bytes at most."
+// nqn is the name of a host or subsystem, which check looks at as well. Names that have no form of
+// the specification are warned of.
+func nqn(p *string, check func(string) error) Value {
+	rules := schema{"pattern": `^[^\x00-\x1F\x7F-\x9F]+$`, "maxLength": nvme.NQNMaxLength}
+	return named{checked(p, "NQN", rules, func(s string) (what, hint string) {
+		err := nvme.ValidateNQN(s)
+		if err == nil && check != nil {
+			err = check(s)
+		}
+		if err != nil {
+			return err.Error(), "An NQN has 1 to 223 bytes, usually as in " + nqnForms
 		}
 		return "", ""
-	})
+	})}
 }
 
-// subsystemPattern: a name that begins as an NQN goes on as one.
-const subsystemPattern = `^([^n]|n[^q]|nq[^n]|nqn[^.]|n(qn?)?$|nqn\.[0-9]{4}-[0-9]{2}\.)`
+const nqnForms = "nqn.YYYY-MM.REVERSED.DOMAIN:NAME or nqn.2014-08.org.nvmexpress:uuid:UUID."
+
+// named is an NQN.
+type named struct{ Value }
+
+func (n named) decode(d *decoder, node *yaml.Node, path string) {
+	n.Value.decode(d, node, path)
+	if name := n.String(); !d.bad[path] && nvme.UnusualNQN(name) != "" && !d.unusual[name] {
+		d.unusual[name] = true // once, wherever else it stands
+		if len(d.unusual) == maxUnusual+1 {
+			d.warn(path, "more names are unusual", "Those that follow are not listed.")
+		} else if len(d.unusual) <= maxUnusual {
+			d.warn(path, "unusual name: "+nvme.UnusualNQN(name),
+				"It works where hosts use the same name. Usual are "+nqnForms)
+		}
+	}
+}
+
+// maxUnusual is how many names are warned of.
+const maxUnusual = 16
 
 func subsystemNQN(s string) error {
 	if s == nvme.DiscoveryNQN {
 		return errors.New("the discovery subsystem exists by itself")
 	}
-	return nvme.ValidateSubsystemNQN(s)
+	return nil
 }
 
 // labelPattern is what a name of the file's own looks like; no address does.

@@ -74,8 +74,8 @@ type source struct {
 	places map[string]place
 	// bad holds the paths that have been reported already: later checks say nothing more about
 	// them.
-	bad      map[string]bool
-	problems Problems
+	bad                map[string]bool
+	problems, warnings Problems
 }
 
 // place is a position in a file, or the name of an environment variable.
@@ -99,14 +99,25 @@ func (s *source) add(path, what, hint string) {
 	s.addAt(s.find(path), path, what, hint)
 }
 
+// warn records something that does not keep the configuration from being used.
+func (s *source) warn(path, what, hint string) {
+	p := s.problemAt(s.find(path), path, what, hint)
+	p.Warning = true
+	s.warnings = append(s.warnings, p)
+}
+
 func (s *source) addAt(at place, path, what, hint string) {
+	s.problems = append(s.problems, s.problemAt(at, path, what, hint))
+}
+
+func (s *source) problemAt(at place, path, what, hint string) Problem {
 	p := Problem{Place: s.where(at), Path: path, What: what, Hint: hint, place: at}
 	if at.variable != "" {
 		p.Place = "environment variable " + at.variable
 	} else if at.line > 0 && at.column > 0 {
 		p.Place += fmt.Sprintf(":%d", at.column)
 	}
-	s.problems = append(s.problems, p)
+	return p
 }
 
 // where is "FILE:LINE", or "FILE" without a line.
@@ -140,6 +151,7 @@ func (s *source) err() error {
 	if len(s.problems) == 0 {
 		return nil
 	}
+	s.problems = append(s.problems, s.warnings...)
 	s.problems.Sort()
 	return s.problems
 }

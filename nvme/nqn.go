@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -34,64 +35,54 @@ var (
 	nqnDomain = regexp.MustCompile(`^` + nqnLabel + `(\.` + nqnLabel + `)*$`)
 )
 
-// ValidateSubsystemNQN checks the name of a subsystem of our own. Names that do not begin as NQNs
-// do are allowed, since hosts and nvmet take any; see IsNQN.
-func ValidateSubsystemNQN(nqn string) error {
-	if nqn != "" && !IsNQN(nqn) {
-		return validateText(nqn)
-	}
-	return ValidateNQN(nqn)
-}
-
-// IsNQN says that a name begins as an NQN does.
-func IsNQN(name string) bool { return strings.HasPrefix(name, "nqn.") }
-
-func validateText(nqn string) error {
+// ValidateNQN checks a name that a host or subsystem may have: 1 to NQNMaxLength bytes of UTF-8
+// without control characters. It takes names of any form, because Linux, nvmet and SPDK do; see
+// UnusualNQN. Everything that takes a name from an operator uses it.
+func ValidateNQN(nqn string) error {
 	switch {
+	case nqn == "":
+		return fmt.Errorf("%w: empty", ErrNQN)
 	case len(nqn) > NQNMaxLength:
 		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrNQN, len(nqn), NQNMaxLength)
 	case !utf8.ValidString(nqn):
 		return fmt.Errorf("%w: %q is not UTF-8", ErrNQN, nqn)
-	case strings.ContainsFunc(nqn, func(r rune) bool { return r < ' ' || r == 0x7F }):
+	case strings.ContainsFunc(nqn, unicode.IsControl):
 		return fmt.Errorf("%w: %q contains a control character", ErrNQN, nqn)
 	}
 	return nil
 }
 
-// ValidateNQN checks the form of a name: "nqn.yyyy-mm.reverse.domain:text",
-// "nqn.2014-08.org.nvmexpress:uuid:UUID" or the discovery name. Use it for names of our own; of a
-// peer's name only ParseNQN's rules are certain to be followed.
-func ValidateNQN(nqn string) error {
-	if err := validateText(nqn); err != nil {
-		return err
+// UnusualNQN returns why a valid name has none of the forms of Base section 4.7, "" if it has one:
+// "nqn.yyyy-mm.reverse.domain:text", "nqn.2014-08.org.nvmexpress:uuid:UUID" or the discovery name.
+// Some hosts refuse to connect to a subsystem with another name.
+func UnusualNQN(nqn string) string {
+	if nqn == DiscoveryNQN {
+		return ""
 	}
-	switch {
-	case nqn == DiscoveryNQN:
-		return nil
-	case strings.HasPrefix(nqn, UUIDPrefix):
-		if !nqnUUID.MatchString(nqn[len(UUIDPrefix):]) {
-			return fmt.Errorf("%w: %q: no UUID after %q", ErrNQN, nqn, UUIDPrefix)
+	if id, ok := strings.CutPrefix(nqn, UUIDPrefix); ok {
+		if !nqnUUID.MatchString(id) {
+			return fmt.Sprintf("%q: no UUID after %q", nqn, UUIDPrefix)
 		}
-		return nil
+		return ""
 	}
 	rest, ok := strings.CutPrefix(nqn, "nqn.")
 	if !ok {
-		return fmt.Errorf("%w: %q does not start with \"nqn.\"", ErrNQN, nqn)
+		return fmt.Sprintf("%q does not start with \"nqn.\"", nqn)
 	}
 	if len(rest) < 8 || rest[7] != '.' {
-		return fmt.Errorf("%w: %q: no date yyyy-mm after \"nqn.\"", ErrNQN, nqn)
+		return fmt.Sprintf("%q: no date yyyy-mm after \"nqn.\"", nqn)
 	}
 	if _, err := time.Parse("2006-01", rest[:7]); err != nil {
-		return fmt.Errorf("%w: %q: %q is not a date yyyy-mm", ErrNQN, nqn, rest[:7])
+		return fmt.Sprintf("%q: %q is not a date yyyy-mm", nqn, rest[:7])
 	}
 	domain, text, ok := strings.Cut(rest[8:], ":")
 	if !nqnDomain.MatchString(domain) {
-		return fmt.Errorf("%w: %q: %q is not a reverse domain name", ErrNQN, nqn, domain)
+		return fmt.Sprintf("%q: %q is not a reverse domain name", nqn, domain)
 	}
 	if !ok || text == "" {
-		return fmt.Errorf("%w: %q: no \":\" and name after the domain", ErrNQN, nqn)
+		return fmt.Sprintf("%q: no \":\" and name after the domain", nqn)
 	}
-	return nil
+	return ""
 }
 
 // ParseNQN reads a name from a field of NQNFieldSize bytes as a peer sent it: it must be UTF-8, not

@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
@@ -133,6 +134,9 @@ func probeKeys(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
+// spaceInNQN: a PSK identity has spaces between its fields (TCP section 3.6.1.3).
+const spaceInNQN = "a name with a space cannot be that of a connection with TLS"
+
 // probeTLS reports TLS that this program does not have, and warns of keys for it without listeners
 // and the other way around.
 func probeTLS(c *config.Config, keys bool) (ps config.Problems) {
@@ -155,8 +159,17 @@ func probeTLS(c *config.Config, keys bool) (ps config.Problems) {
 				"no listener uses TLS, so no host can connect",
 				"Set tls: required, or allowed, of a tcp listener."))
 		}
+		if s := &c.Subsystems[i]; s.Security&target.SecurityTLS != 0 &&
+			strings.Contains(s.NQN, " ") {
+			ps = append(ps, c.Warning(fmt.Sprintf("subsystems[%d].nqn", i), spaceInNQN,
+				"Choose another name, or no security: tls."))
+		}
 	}
 	for i, h := range c.Hosts {
+		if h.TLSKey != nil && strings.Contains(h.NQN, " ") {
+			ps = append(ps, c.Warning(fmt.Sprintf("hosts[%d].nqn", i), spaceInNQN,
+				"Give the host another name, or no tls_key."))
+		}
 		if h.TLSKey != nil && !used {
 			ps = append(ps, c.Warning(fmt.Sprintf("hosts[%d].tls_key", i),
 				"no listener uses TLS, so it has no effect",

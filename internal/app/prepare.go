@@ -47,7 +47,8 @@ func (tr *transition) check() (ps config.Problems) {
 	if tr.s.external || tr.s.config.Load() == nil {
 		return ps
 	}
-	ps = append(append(ps, probeHosts(tr.next)...), probeKeys(tr.next)...)
+	ps = append(append(append(ps, tr.next.Warnings()...), probeHosts(tr.next)...),
+		probeKeys(tr.next)...)
 	// Without it addresses are only tried.
 	machine, _ := tr.s.opts.Network.Read(devices(tr.next.Listeners)...)
 	probe := addressProbe(tr.next, tr.s.opts.Verbs)

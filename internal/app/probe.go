@@ -56,7 +56,7 @@ func count(n int, what string) string {
 
 // probe looks at what the configuration names on this machine: storage, CPUs, memory and limits.
 func probe(c *config.Config) config.Problems {
-	ps := append(probeCPUs(c), probeLimits(c)...)
+	ps := append(append(c.Warnings(), probeCPUs(c)...), probeLimits(c)...)
 	ps = append(append(append(ps, probeCertificates(c)...), probeKeys(c)...), probeHosts(c)...)
 	_, unknown := roles(c)
 	ps = append(ps, unknown...)

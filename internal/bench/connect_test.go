@@ -27,3 +27,23 @@ func TestIdentify(t *testing.T) {
 		}
 	}
 }
+
+// TestNames: a subsystem and a host may have any name that a target takes.
+func TestNames(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"hostnqn": true, "nqn.io-1": true, "a b/c": true, "nqn.2008-04.org.example.lan.host1": true,
+		"": false, "a\nb": false, strings.Repeat("a", 224): false,
+	} {
+		c := Connection{
+			Transport: "tcp", Address: "127.0.0.1:4420", Subsystem: name, HostNQN: "me", NSID: 1,
+			Timeout: 1,
+		}
+		if _, err := c.options(t.Context()); (err == nil) != ok {
+			t.Errorf("--subsystem %q: %v", name, err)
+		}
+		c.Subsystem, c.HostNQN = "it", name
+		if _, err := c.options(t.Context()); (err == nil) != (ok || name == "") {
+			t.Errorf("--host-nqn %q: %v", name, err)
+		}
+	}
+}

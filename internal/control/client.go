@@ -127,14 +127,22 @@ func (c *Client) Delete(ctx context.Context, o Object, recursive bool) (Plan, er
 
 // path is that of requests for the object.
 func (o Object) path() string {
-	path := "/v1/subsystems/" + url.PathEscape(o.Subsystem)
+	path := "/v1/subsystems/" + escape(o.Subsystem)
 	switch {
 	case o.Host != "":
-		path += "/hosts/" + url.PathEscape(o.Host)
+		path += "/hosts/" + escape(o.Host)
 	case o.NSID != 0:
 		path += fmt.Sprintf("/namespaces/%d", o.NSID)
 	}
 	return path
+}
+
+// escape makes an NQN a segment of a path. Those of dots would mean others.
+func escape(nqn string) string {
+	if nqn == "." || nqn == ".." {
+		return strings.ReplaceAll(nqn, ".", "%2E")
+	}
+	return url.PathEscape(nqn)
 }
 
 // Disconnect ends the associations of a host.

@@ -2,7 +2,8 @@ package doctor
 
 import (
 	"regexp"
-	"strings"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // initiator says whether this machine is, or may become, an NVMe host as well.
@@ -38,7 +39,7 @@ func (m Machine) hostNames(Target) (list []Finding) {
 		valid     func(string) bool
 	}{
 		{"hostnqn", "nvme gen-hostnqn > /etc/nvme/hostnqn", func(s string) bool {
-			return strings.HasPrefix(s, "nqn.")
+			return nvme.ValidateNQN(s) == nil
 		}},
 		{"hostid", "uuidgen > /etc/nvme/hostid", uuid.MatchString},
 	} {

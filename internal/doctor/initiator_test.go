@@ -24,6 +24,12 @@ func TestInitiator(t *testing.T) {
 		},
 		{"names", Machine.hostNames, host, Target{}, []string{"ok: hostnqn", "ok: hostid"}},
 		{
+			"a name of another form", Machine.hostNames,
+			files{"etc/nvme/hostnqn": "hostnqn", "etc/nvme/hostid": host["etc/nvme/hostid"]},
+			Target{},
+			[]string{"ok: hostnqn", "ok: hostid"},
+		},
+		{
 			"no names", Machine.hostNames,
 			files{"etc/nvme/hostid": "12"},
 			Target{},

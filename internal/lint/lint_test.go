@@ -108,7 +108,7 @@ var allowed = map[string][]string{
 	"internal/control": {"fabric/admission", "internal/netlimit", "internal/sys"},
 	"internal/convert": {"config"},
 	"internal/doctor": {
-		"internal/control", "internal/storage", "internal/sys", "internal/uring",
+		"internal/control", "internal/storage", "internal/sys", "internal/uring", "nvme",
 	},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",

@@ -22,7 +22,7 @@ func TestSubsystemConfig(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
 	ns := func(list ...NamespaceConfig) []NamespaceConfig { return list }
 	for want, change := range map[string]func(*SubsystemConfig){
-		"invalid NQN":             func(c *SubsystemConfig) { c.NQN = "nqn.disk0" },
+		"invalid NQN":             func(c *SubsystemConfig) { c.NQN = "nqn.disk\x00" },
 		"is built in":             func(c *SubsystemConfig) { c.NQN = nvme.DiscoveryNQN },
 		"exists already":          func(c *SubsystemConfig) { c.NQN = testSub + ".taken" },
 		"serial":                  func(c *SubsystemConfig) { c.Serial = strings.Repeat("s", 21) },
@@ -35,7 +35,7 @@ func TestSubsystemConfig(t *testing.T) {
 		"largest transfer 98304":  func(c *SubsystemConfig) { c.MaxTransfer = 96 << 10 },
 		"largest transfer 838860": func(c *SubsystemConfig) { c.MaxTransfer = 8 << 20 },
 		"largest transfer 32768":  func(c *SubsystemConfig) { c.MaxTransfer = 32 << 10 },
-		"host: invalid NQN":       func(c *SubsystemConfig) { c.Hosts = []string{"me"} },
+		"host: invalid NQN":       func(c *SubsystemConfig) { c.Hosts = []string{""} },
 		"nsid must be 1 to": func(
 			c *SubsystemConfig,
 		) {
@@ -168,7 +168,7 @@ func TestCloseWithoutReactors(t *testing.T) {
 	}
 }
 
-// TestSubsystemName: a name of another form is served and warned of.
+// TestSubsystemName: a name of another form is served.
 func TestSubsystemName(t *testing.T) {
 	const name = "blktests-subsystem-1"
 	sub := ramSubsystem(t, 1)
@@ -178,8 +178,5 @@ func TestSubsystemName(t *testing.T) {
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	if got, _ := nvme.ParseNQN(&h.controller().SUBNQN); got != name {
 		t.Errorf("SUBNQN %q", got)
-	}
-	if n := strings.Count(r.log.String(), "is no NQN"); n != 1 {
-		t.Errorf("warned %d times:\n%s", n, r.log)
 	}
 }

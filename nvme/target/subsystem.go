@@ -80,7 +80,7 @@ func (c *SubsystemConfig) SetDefaults() {
 }
 
 func (c *SubsystemConfig) validate() error {
-	if err := nvme.ValidateSubsystemNQN(c.NQN); err != nil {
+	if err := nvme.ValidateNQN(c.NQN); err != nil {
 		return fmt.Errorf("subsystem: %w", err)
 	}
 	fail := func(format string, args ...any) error {

@@ -174,10 +174,6 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 	if t.find(cfg.NQN) != nil {
 		return fmt.Errorf("subsystem %q exists already", cfg.NQN)
 	}
-	if !nvme.IsNQN(cfg.NQN) {
-		t.log.Warn("the name of a subsystem is no NQN", "subsystem", cfg.NQN, "hint",
-			"not all hosts take it; name it nqn.YYYY-MM.REVERSED.DOMAIN:NAME")
-	}
 	s := newSubsystem(t, cfg)
 	var list []*namespace
 	for _, nc := range cfg.Namespaces {

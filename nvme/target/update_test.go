@@ -154,7 +154,7 @@ func TestUpdateRefused(t *testing.T) {
 		{NQN: testSub + "2"},
 		{NQN: nvme.DiscoveryNQN},
 		{NQN: testSub, CNTLIDMin: 9, CNTLIDMax: 8},
-		{NQN: testSub, Hosts: []string{"host"}},
+		{NQN: testSub, Hosts: []string{"a\nb"}},
 	} {
 		if _, err := r.target.UpdateSubsystem(cfg); err == nil {
 			t.Errorf("%+v is accepted", cfg)

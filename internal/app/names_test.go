@@ -1,0 +1,134 @@
+package app
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// oddNames are NQNs that are valid and have to be escaped somewhere: in paths, in names of files,
+// in YAML and JSON, in labels of metrics or at a shell.
+var oddNames = []string{
+	"hostnqn", "nqn.io-1", "nqn.2008-04.org.example.lan.host1", ".", "..", "a/../b", "//",
+	"a b", " a ", "%2F", "%", "a?b#c", "a&b=c", `"quoted"`, `back\slash`, "<img src=x>", "${HOME}",
+	"$${a}", "{x}", "-v", "--help", "123", "1e3", "0x1F", "null", "~", "true", "[a, b]", "{a: b}",
+	"# no", "a: b", "- a", "*a", "&a", "!a", "süß", "名前", "\u202eabc", "\u2028", "\ufeffx", "'",
+	"a'b", ";ls", "`ls`", "$(ls)", "\U0001F600", "::", "a::b", "subsystems", "nqn", "2026-11-26",
+	strings.Repeat("x/", 111), strings.Repeat("ü", 111),
+}
+
+// TestOddNames: subsystems and hosts may have any name. They are created, kept across a restart,
+// served, shown and deleted.
+func TestOddNames(t *testing.T) {
+	o := newOrchestrated(t)
+	o.stop()
+	o.write("metrics: {listen: '127.0.0.1:0'}\n")
+	o.start()
+	for i, name := range oddNames {
+		sub := control.Object{Subsystem: name}
+		o.put(sub, "")
+		if i%4 == 0 { // each takes longer than the one before
+			o.put(control.Object{Subsystem: name, Host: oddNames[len(oddNames)-1-i]}, "")
+			o.put(control.Object{Subsystem: name, NSID: 1}, `{"backend":"ram","size":"4KiB"}`)
+		}
+	}
+	o.same()
+	o.stop()
+	o.start()
+	list, err := o.client.Subsystems(t.Context())
+	o.must(err)
+	var names []string
+	for _, s := range list {
+		names = append(names, s.NQN)
+	}
+	for _, name := range oddNames {
+		if !slices.Contains(names, name) {
+			t.Errorf("there is no subsystem %q any more", name)
+		}
+	}
+	label := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	for i := 0; i < len(oddNames); i += 4 {
+		sub, hostNQN := oddNames[i], oddNames[len(oddNames)-1-i]
+		c, err := host.Connect(t.Context(), host.TCP{Addr: o.server.Addrs()[0].AddrPort},
+			host.Options{HostNQN: hostNQN, HostID: [16]byte{1}, SubNQN: sub})
+		if err != nil {
+			t.Errorf("%q at %q: %v", hostNQN, sub, err)
+			continue
+		}
+		text := scrapeText(t, o.server)
+		c.Close()
+		for key, value := range map[string]string{"subsystem": sub, "host": hostNQN} {
+			if want := key + `="` + label.Replace(value) + `"`; !strings.Contains(text, want) {
+				t.Errorf("no metric has %s", want)
+			}
+		}
+	}
+	for _, name := range oddNames {
+		o.delete(control.Object{Subsystem: name}, true)
+	}
+	if files := o.files(); len(files) > 0 {
+		t.Errorf("what is left: %q", files)
+	}
+}
+
+// TestNamesWithSpaces: they cannot stand in the identity of a PSK, of which there is a warning.
+func TestNamesWithSpaces(t *testing.T) {
+	c := parsed(t, `
+listeners: [{transport: tcp, address: 127.0.0.1, tls: required}]
+hosts:
+- {nqn: "a b", tls_key: "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:"}
+- {nqn: "a b c"}
+- {nqn: abc}
+subsystems:
+- {nqn: "d e", hosts: ["a b"], security: tls, namespaces: [{nsid: 1, backend: ram, size: 1MiB}]}
+- {nqn: "d e f", hosts: ["a b"], namespaces: [{nsid: 1, backend: ram, size: 1MiB}]}
+`)
+	var places []string
+	for _, p := range probeKeys(c) {
+		if p.What == spaceInNQN {
+			places = append(places, p.Path)
+		}
+	}
+	if got := strings.Join(places, " "); got != "subsystems[0].nqn hosts[0].nqn" {
+		t.Errorf("warned of %q", got)
+	}
+}
+
+// TestUnusualNames: each is warned of once, and of many only the first.
+func TestUnusualNames(t *testing.T) {
+	warned := func(hosts string) map[string]int {
+		text := `
+listeners: [` + anyPort + `]
+hosts: [` + hosts + `]
+subsystems:
+- nqn: s
+  hosts: [a, nqn.2026-11.io.example:a]
+  namespaces: [{nsid: 1, backend: ram, size: 1MiB, hosts: [s, a, nqn.2026-11.io.example:a]}]
+`
+		m := map[string]int{}
+		for _, p := range parsed(t, text).Warnings() {
+			m[p.What]++
+		}
+		return m
+	}
+	want := map[string]int{
+		`unusual name: "s" does not start with "nqn."`: 1,
+		`unusual name: "a" does not start with "nqn."`: 1,
+	}
+	if got := warned("{nqn: a}, {nqn: nqn.2026-11.io.example:a}"); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	many := ""
+	for i := range 30 {
+		many += fmt.Sprintf("{nqn: host%d}, ", i)
+	}
+	got := warned(many)
+	if len(got) != 17 || got["more names are unusual"] != 1 {
+		t.Errorf("%d warnings of many names: %v", len(got), got)
+	}
+}
