@@ -18,80 +18,6 @@ func faultySubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 	}, dev
 }
 
-// TestProperties: values, and writes that are refused (G01 to G03).
-func TestProperties(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
-	c := nvme.CAP(h.property(nvme.PropertyCAP))
-	if c.MQES() != 127 || c.TO() == 0 || c&nvme.CAPCSSNVM == 0 || c.MPSMin() != 4096 {
-		t.Errorf("CAP %#x", c)
-	}
-	if crto := nvme.CRTO(h.property(nvme.PropertyCRTO)); c&nvme.CAPCRMSMedia != 0 &&
-		crto.CRWMT() < uint16(c.TO()) {
-		t.Errorf("CRWMT %d is below CAP.TO %d", crto.CRWMT(), c.TO())
-	}
-	if v := h.property(nvme.PropertyVS); v != uint64(nvme.Version20) {
-		t.Errorf("VS %#x", v)
-	}
-	size := func(c *fabrictest.Command, attrib byte) *fabrictest.Command {
-		c.SQE[40] = attrib
-		return c
-	}
-	for _, c := range []*fabrictest.Command{
-		propertyGetCommand(0x4), propertyGetCommand(0x1000), propertyGetCommand(nvme.PropertyNSSR),
-		propertyGetCommand(0xFFFFFFFF),
-		size(propertyGetCommand(nvme.PropertyCAP), 0), size(propertyGetCommand(nvme.PropertyCC), 1),
-		size(propertyGetCommand(nvme.PropertyCC), 2),
-		propertySetCommand(nvme.PropertyCAP, 0), propertySetCommand(nvme.PropertyVS, 0),
-		propertySetCommand(nvme.PropertyCSTS, 0),
-		propertySetCommand(nvme.PropertyCRTO, 0), propertySetCommand(nvme.PropertyNSSR, 0x4E564D65),
-		size(propertySetCommand(nvme.PropertyCC, 0), 1),
-	} {
-		r.status(h.admin, c, invalidField)
-	}
-	withData := propertyGetCommand(nvme.PropertyCAP)
-	withData.Data = make([]byte, 8)
-	r.status(h.admin, withData, invalidLength)
-}
-
-// TestCC: reserved values of CC are refused at any time, settings that are not supported only when
-// they enable the controller (Base section 3.1.4.5). A refused write changes nothing.
-func TestCC(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
-	write := func(cc nvme.CC, want nvme.Status) {
-		t.Helper()
-		before, csts := h.property(nvme.PropertyCC), h.csts()
-		r.status(h.admin, propertySetCommand(nvme.PropertyCC, uint64(cc)), want)
-		switch now := h.property(nvme.PropertyCC); {
-		case want.OK() && now != uint64(cc):
-			t.Errorf("CC is %#x after a write of %#x", now, uint32(cc))
-		case !want.OK() && (now != before || h.csts() != csts):
-			t.Errorf("a refused write of %#x changed CC to %#x, CSTS to %#x", uint32(cc), now,
-				uint32(h.csts()))
-		}
-	}
-	const disabled = nvme.CCLinux &^ nvme.CCEnable
-	for _, bits := range []nvme.CC{ // in place of what Linux writes
-		1 << 7, 1 << 11, 1 << 4, 7 << 4, 1 << 16, 1 << 20, // MPS, AMS, CSS, IOSQES, IOCQES
-	} {
-		write(nvme.CCLinux^bits, nvme.Success) // it is enabled already
-		write(disabled^bits, nvme.Success)
-		write(nvme.CCLinux^bits, invalidField)
-		write(nvme.CCLinux, nvme.Success)
-	}
-	for _, bits := range []nvme.CC{3 << 14, 1 << 24, 1 << 1, 1 << 31} { // SHN, CRIME, reserved
-		write(nvme.CCLinux|bits, invalidField)
-		write(disabled, nvme.Success)
-		write(disabled|bits, invalidField)
-		write(nvme.CCLinux|bits, invalidField)
-		write(nvme.CCLinux, nvme.Success)
-	}
-	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
-	r.ok(d.admin, propertySetCommand(nvme.PropertyCC, 0))
-	r.ok(d.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCEnable))) // no I/O queues
-}
-
 // TestReset: a reset ends the I/O queues and waits for their I/O, then the controller can be
 // enabled again (G04).
 func TestReset(t *testing.T) {
@@ -129,41 +55,6 @@ func TestReset(t *testing.T) {
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	h.io = nil
 	r.ok(h.connectIO(1), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-}
-
-// TestShutdown: SHST becomes 10b, and the association ends two minutes later.
-func TestShutdown(t *testing.T) {
-	r := newHarness(t, 2, ramSubsystem(t, 1))
-	h := r.connectHost(2)
-	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
-	r.w.Settle()
-	if st := h.csts(); st.SHST() != 2 || st.CFS() {
-		t.Errorf("CSTS %#x", st)
-	}
-	if !h.io[0].Closed() || !h.io[1].Closed() {
-		t.Error("I/O queues are still open")
-	}
-	r.w.Advance(119e9)
-	if h.admin.Closed() {
-		t.Fatal("the association ended early")
-	}
-	r.w.Advance(2e9)
-	if !h.admin.Closed() || len(r.target.Controllers()) != 0 {
-		t.Error("the association has not ended")
-	}
-	// Shut down and enable again on the same association.
-	h = r.connectHost(0)
-	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownAbrupt)))
-	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
-	r.w.Settle()
-	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	if st := h.csts(); st != nvme.CSTSReady {
-		t.Errorf("CSTS %#x after enabling again", st)
-	}
-	r.w.Advance(300e9)
-	if h.admin.Closed() {
-		t.Error("the timer of the shutdown is still running")
-	}
 }
 
 // TestShutdownOnce: a host that writes SHN again and again gets one shutdown and one timer, and the
@@ -318,23 +209,4 @@ func TestDisconnectCommand(t *testing.T) {
 			h.io[0].Closed(), h.io[1].Closed(), h.admin.Closed())
 	}
 	r.ok(r.dialInfo(1, h.info), h.ioArgs(1).command()) // the identifier is free again
-}
-
-// TestRemoveSubsystem: its hosts are disconnected, and no others.
-func TestRemoveSubsystem(t *testing.T) {
-	other := SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true}
-	r := newHarness(t, 2, ramSubsystem(t, 1), other)
-	h := r.connectHost(2)
-	o := r.connectHost(0, func(a *connectArgs) { a.sub = other.NQN })
-	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	r.removeSubsystem()
-	r.w.Settle()
-	if !h.admin.Closed() || !h.io[0].Closed() || o.admin.Closed() {
-		t.Errorf("closed: %v %v, other %v", h.admin.Closed(), h.io[0].Closed(), o.admin.Closed())
-	}
-	// no DNR: it may come back
-	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectInvalidParameters)
-	if _, err := r.target.RemoveSubsystem(testSub); err == nil {
-		t.Error("removed twice")
-	}
 }

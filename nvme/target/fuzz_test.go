@@ -99,3 +99,10 @@ func TestRandomCommands(t *testing.T) {
 		}
 	}
 }
+
+// commandSetsOf is Identify with CNS 1Ch.
+func commandSetsOf(cntlid uint16) *fabrictest.Command {
+	c := identifyCommand(nvme.CNSCommandSets, 0)
+	c.SQE.Identify().Set(nvme.CNSCommandSets, cntlid, 0)
+	return c
+}

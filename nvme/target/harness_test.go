@@ -39,6 +39,7 @@ type harness struct {
 	log      *testutil.Log
 	recorder *ratelog.Recorder // of the same lines
 	refusals uint64            // that were expected
+	closed   bool
 	queues   []*fabrictest.Queue
 }
 
@@ -88,6 +89,10 @@ func (r *harness) must(err error) {
 
 // close ends everything and looks for leaks.
 func (r *harness) close() {
+	if r.closed {
+		return
+	}
+	r.closed = true
 	for _, q := range r.queues {
 		q.HangUp()
 	}

@@ -1,7 +1,6 @@
 package target
 
 import (
-	"errors"
 	"sync"
 	"testing"
 
@@ -69,74 +68,6 @@ func (h *host) protected(nsid uint32, state nvme.WriteProtection) {
 	h.r.ok(h.io[0], command(nvme.NVMFlush, nsid, nil))
 }
 
-// TestWriteProtection: the states of namespaces, who may change them, and what is left of them
-// after a restart.
-func TestWriteProtection(t *testing.T) {
-	const fixed = nvme.FeatureNotChangeable | nvme.DNR
-	store := newProtectionStore()
-	sub := func(t *testing.T) SubsystemConfig {
-		c := ramSubsystem(t, 3)
-		c.Namespaces[2].ReadOnly = true
-		return c
-	}
-	t.Run("first", func(t *testing.T) {
-		again := sub(t)
-		r := protectHarness(t, store, sub(t))
-		h := r.connectHost(1)
-		if id := h.controller(); id.NWPC != nvme.NWPCWriteProtect|nvme.NWPCUntilPowerCycle {
-			t.Errorf("NWPC %#x", id.NWPC)
-		}
-		h.protected(1, nvme.NoWriteProtect)
-		r.ok(h.admin, protectCommand(1, nvme.WriteProtect))
-		h.protected(1, nvme.WriteProtect)
-		h.protected(2, nvme.NoWriteProtect)
-		r.ok(h.admin, protectCommand(1, nvme.NoWriteProtect))
-		h.protected(1, nvme.NoWriteProtect)
-		r.ok(h.admin, protectCommand(1, nvme.WriteProtect))
-		r.ok(h.admin, protectCommand(2, nvme.WriteProtectUntilPowerCycle))
-		r.ok(h.admin, protectCommand(2, nvme.WriteProtectUntilPowerCycle))
-		for _, to := range []nvme.WriteProtection{nvme.NoWriteProtect, nvme.WriteProtect} {
-			r.status(h.admin, protectCommand(2, to), fixed)
-			r.status(h.admin, protectCommand(3, to), fixed) // read_only is not the hosts'
-		}
-		h.protected(2, nvme.WriteProtectUntilPowerCycle)
-		h.protected(3, nvme.WriteProtect)
-		for _, to := range []nvme.WriteProtection{nvme.PermanentWriteProtect, 4, 7} {
-			r.status(h.admin, protectCommand(1, to), invalidField)
-		}
-		for nsid, want := range map[uint32]nvme.Status{
-			0: invalidNamespace, 9: inactiveNamespace, nvme.NSIDAll: invalidNamespace,
-		} {
-			r.status(h.admin, protectCommand(nsid, nvme.WriteProtect), want)
-			get := getFeature(nvme.FeatureWriteProtect, nvme.FeatureCurrent, 0)
-			r.status(h.admin, withNSID(get, nsid), want)
-		}
-		r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0)) // a reset is no power cycle
-		r.until("RDY is 0", func() bool { return !h.csts().RDY() })
-		r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-		h.io = nil
-		h.connectIO(1)
-		h.protected(2, nvme.WriteProtectUntilPowerCycle)
-		for _, ns := range again.Namespaces[:2] { // gone and back is no power cycle either
-			_, err := r.target.RemoveNamespace(testSub, ns.NSID)
-			r.must(err)
-			r.must(r.target.AddNamespace(testSub, ns))
-		}
-		h.protected(1, nvme.WriteProtect)
-		h.protected(2, nvme.WriteProtectUntilPowerCycle)
-	})
-	t.Run("restarted", func(t *testing.T) {
-		h := protectHarness(t, store, sub(t)).connectHost(1)
-		h.protected(1, nvme.WriteProtect)
-		h.protected(2, nvme.NoWriteProtect)
-		store.err = errors.New("test")
-		h.r.status(h.admin, protectCommand(2, nvme.WriteProtect), nvme.InternalError)
-		h.r.status(h.admin, protectCommand(1, nvme.NoWriteProtect), nvme.InternalError)
-		h.protected(1, nvme.WriteProtect)
-		h.protected(2, nvme.NoWriteProtect)
-	})
-}
-
 // TestWriteProtectionWaits: a namespace is protected when its device has finished every write and
 // has flushed them. Another change meanwhile is to be tried again.
 func TestWriteProtectionWaits(t *testing.T) {
@@ -188,18 +119,6 @@ func TestWriteProtectionEnds(t *testing.T) {
 	if !write.Done || !store.Protected("", 1) {
 		t.Errorf("write %v, protected %v", write.Done, store.Protected("", 1))
 	}
-}
-
-// TestWriteProtectionReserved: a reservation of another host does not keep a host from write
-// protecting a namespace, nor the flush that this ends with from its device.
-func TestWriteProtectionReserved(t *testing.T) {
-	r := protectHarness(t, newProtectionStore(), ramSubsystem(t, 1))
-	holder, other := r.numbered(0, 1), r.numbered(1, 1)
-	r.ok(holder.io[0], register(1))
-	r.ok(holder.io[0], acquire(1, nvme.WriteExclusive))
-	r.status(other.io[0], command(nvme.NVMFlush, 1, nil), reservationConflict)
-	r.ok(other.admin, protectCommand(1, nvme.WriteProtect))
-	holder.protected(1, nvme.WriteProtect)
 }
 
 // TestWriteProtectionLost: a host that loses the subsystem, or the namespace, while its command

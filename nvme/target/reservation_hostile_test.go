@@ -1,14 +1,12 @@
 package target
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -82,22 +80,6 @@ func TestStoreFailsLate(t *testing.T) {
 	}
 }
 
-// TestFlushOfReserved: a Flush of all namespaces flushes none if one of them is reserved.
-func TestFlushOfReserved(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	sub.Namespaces = append(sub.Namespaces,
-		NamespaceConfig{NSID: 2, Device: ramDevice(t, 1<<20, 512)})
-	r := newHarness(t, 1, sub)
-	a, b := r.numbered(0, 1), r.numbered(1, 1)
-	for _, c := range []*fabrictest.Command{register(1), acquire(1, nvme.WriteExclusive)} {
-		c.SQE.SetNSID(2)
-		r.ok(a.io[0], c)
-	}
-	r.ok(a.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
-	dev.Fail(func(*backend.IO) error { return errors.New("it reaches the device") })
-	r.status(b.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil), reservationConflict)
-}
-
 // TestManyFences: commands that wait for a device which hangs hold no more memory than there are
 // IOs and commands.
 func TestManyFences(t *testing.T) {
@@ -140,25 +122,6 @@ func TestManyFences(t *testing.T) {
 	}
 }
 
-// TestPreemptRace: of two hosts that preempt the same holder, the second one is told that it does
-// not hold the reservation. The first one may repeat its command.
-func TestPreemptRace(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	a, b, c := r.numbered(0, 1), r.numbered(1, 1), r.numbered(2, 1)
-	for i, h := range []*host{a, b, c} {
-		r.ok(h.io[0], register(uint64(i+1)))
-	}
-	r.ok(c.io[0], acquire(3, nvme.WriteExclusiveRegistrantsOnly))
-	take := func(key uint64) *fabrictest.Command {
-		return preempt(nvme.ReservationPreempt, key, 3, nvme.WriteExclusiveRegistrantsOnly)
-	}
-	r.ok(a.io[0], take(1))
-	r.status(b.io[0], take(2), reservationConflict)
-	r.ok(a.io[0], take(1))
-	r.ok(a.io[0], release(1, nvme.WriteExclusiveRegistrantsOnly))
-	r.ok(b.io[0], take(2))
-}
-
 // TestPersistAll: a controller has one command at a time that changes many namespaces.
 func TestPersistAll(t *testing.T) {
 	store := &memoryStore{}
@@ -199,34 +162,4 @@ func TestReservationOfLostNamespace(t *testing.T) {
 	if s, _ := a.report(); s.REGCTL != 1 {
 		t.Errorf("%d hosts are registered", s.REGCTL)
 	}
-}
-
-// TestForeignHostID: a host that sends the Host Identifier of another one neither has its access
-// nor can use its registration, and may have one of its own.
-func TestForeignHostID(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.numbered(0, 1)
-	r.ok(h.io[0], register(1))
-	r.ok(h.io[0], acquire(1, nvme.ExclusiveAccessRegistrantsOnly))
-	thief := r.connectHost(1, func(a *connectArgs) {
-		a.hostID, a.host = hostID(0), testHost+"-thief"
-	}).io[0]
-	data := make([]byte, 512)
-	r.status(thief, rw(nvme.NVMRead, 1, 0, 1, data), reservationConflict)
-	for _, c := range []*fabrictest.Command{
-		acquire(1, nvme.ExclusiveAccessRegistrantsOnly),
-		release(1, nvme.ExclusiveAccessRegistrantsOnly),
-		resv(nvme.IOReservationRegister, nvme.ReservationReplace, 0, 1, 2),
-		resv(nvme.IOReservationRegister, nvme.ReservationUnregister, 0, 1, 0),
-	} {
-		r.status(thief, c, reservationConflict)
-	}
-	r.ok(thief, register(7))
-	s, list := h.report()
-	if s.REGCTL != 2 || list[0].RKEY != 1 || list[0].RCSTS != 1 || list[1].RCSTS != 0 {
-		t.Errorf("%+v: %+v", s, list)
-	}
-	r.ok(h.io[0], preempt(nvme.ReservationPreempt, 1, 7, nvme.ExclusiveAccessRegistrantsOnly))
-	r.status(thief, rw(nvme.NVMRead, 1, 0, 1, data), reservationConflict)
-	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, data))
 }

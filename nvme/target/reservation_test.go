@@ -149,62 +149,6 @@ func (h *host) notification() *nvme.ReservationLog {
 	return l
 }
 
-// TestReservationNotifications: events and log 80h, with the mask, a full queue and a reset.
-func TestReservationNotifications(t *testing.T) {
-	r := newHarness(t, 2, ramSubsystem(t, 1))
-	a, b := r.numbered(0, 1), r.numbered(1, 1)
-	aer := r.send(b.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	r.ok(a.io[0], register(1))
-	r.ok(b.io[0], register(2))
-	r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
-	r.until("the event comes", func() bool { return aer.Done })
-	if e := nvme.AsyncEvent(aer.CQE.DW0()); e != 0x800006 {
-		t.Errorf("event %#x", uint32(e))
-	}
-	want := nvme.ReservationLog{Count: 1, Type: nvme.RegistrationPreempted, NSID: 1}
-	if got := b.notification(); *got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	if got := b.notification(); *got != (nvme.ReservationLog{}) {
-		t.Errorf("%+v, want an empty page", got)
-	}
-	for range reservationLogSize + 10 {
-		r.ok(b.io[0], register(2))
-		r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
-	}
-	r.w.Settle()
-	for i := range reservationLogSize {
-		want.Count, want.Available = uint64(i+2), uint8(reservationLogSize-1-i)
-		if want.Available == 0 {
-			want.Count += 10 // those that were lost
-		}
-		if got := b.notification(); *got != want {
-			t.Fatalf("%d: %+v, want %+v", i, got, want)
-		}
-	}
-	mask := setFeature(nvme.FeatureReservationMask, nvme.RegistrationPreempted.Mask())
-	mask.SQE.SetNSID(1)
-	r.ok(b.admin, mask)
-	r.ok(b.io[0], register(2))
-	r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
-	r.w.Settle()
-	if got := b.notification(); got.Type != 0 {
-		t.Errorf("%+v although it is masked", got)
-	}
-	// A reset begins anew.
-	mask.SQE.Features().Set(nvme.FeatureReservationMask, 0)
-	r.ok(b.admin, mask)
-	r.ok(b.io[0], register(2))
-	r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
-	r.w.Settle()
-	r.ok(b.admin, propertySetCommand(nvme.PropertyCC, 0))
-	r.w.Settle()
-	r.ok(b.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	if got := b.notification(); got.Type != 0 {
-		t.Errorf("%+v after a reset", got)
-	}
-}
-
 // TestManyRegistrants: 256 hosts may be registered, 16 of them with the same NQN, and a report has
 // them all.
 func TestManyRegistrants(t *testing.T) {

@@ -2,6 +2,9 @@ package target
 
 import (
 	"fmt"
+	"math/big"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,9 +17,20 @@ import (
 
 // sequence executes the commands of a file of testdata/sequences.
 type sequence struct {
-	r      *harness
+	t        *testing.T
+	reactors int
+	r        *harness // made with the first command that needs it
+
+	subs       map[string]*SubsystemConfig
+	devices    map[string]*sequenceDevice // by subsystem and NSID
+	store      *memoryStore
+	protection *protectionStore
+
 	hosts  map[string]*host
 	events map[string]*fabrictest.Command // that wait
+	sent   map[string]*fabrictest.Command // by the name that start gave them
+	kept   map[string][]byte              // what commands have returned, by name
+	failed uint16                         // the CID of the last command that has failed
 }
 
 // TestSequences executes testdata/sequences/*.txt: each block is a command with its arguments and,
@@ -24,253 +38,281 @@ type sequence struct {
 func TestSequences(t *testing.T) {
 	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
 		s := &sequence{
-			hosts: map[string]*host{}, events: map[string]*fabrictest.Command{},
+			t: t, reactors: 1, subs: map[string]*SubsystemConfig{},
+			devices: map[string]*sequenceDevice{}, hosts: map[string]*host{},
+			events: map[string]*fabrictest.Command{}, sent: map[string]*fabrictest.Command{},
+			kept: map[string][]byte{},
 		}
+		t.Cleanup(s.closeDevices) // after the target
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			return s.execute(t, &arguments{TestData: d, t: t, used: map[string]bool{}})
+			t.Helper()
+			return s.execute(&arguments{TestData: d, t: t})
 		})
 	})
 }
 
-// arguments are those of a command. Every one of them must be used.
-type arguments struct {
-	*datadriven.TestData
-	t    *testing.T
-	used map[string]bool
-}
-
-// number is the value of an argument, or def without the argument.
-func (a *arguments) number(key string, def uint64) uint64 {
+// execute executes one command. "each" executes those of the lines below it, which have its
+// arguments as well, once or several times, and prints what each of them does the last time.
+func (s *sequence) execute(a *arguments) string {
+	a.t.Helper()
+	if a.Cmd != "each" {
+		return strings.TrimPrefix(s.one(a), "\n")
+	}
+	var words, values []datadriven.CmdArg
+	times := a.number("times", 1)
 	for _, arg := range a.CmdArgs {
-		if arg.Key == key && len(arg.Vals) == 1 {
-			a.used[key] = true
-			n, err := strconv.ParseUint(arg.Vals[0], 0, 64)
-			if err != nil {
-				a.Fatalf(a.t, "%v", err)
-			}
-			return n
+		switch {
+		case len(arg.Vals) == 0:
+			words = append(words, arg)
+		case arg.Key != "times":
+			values = append(values, arg)
 		}
 	}
-	return def
-}
-
-// flag reports whether an argument without a value is given.
-func (a *arguments) flag(key string) bool {
-	a.used[key] = true
-	return a.HasArg(key)
-}
-
-// name is the first argument.
-func (a *arguments) name() string {
-	if len(a.CmdArgs) == 0 {
-		a.Fatalf(a.t, "the command needs the name of a host")
+	var out string
+	for range times {
+		out = ""
+		for line := range strings.Lines(a.Input) {
+			line = strings.TrimSpace(line)
+			d := &datadriven.TestData{Pos: a.Pos}
+			var err error
+			if d.Cmd, d.CmdArgs, err = datadriven.ParseLine(line); err != nil {
+				a.Fatalf(a.t, "%v", err)
+			}
+			d.CmdArgs = slices.Concat(words, d.CmdArgs, values)
+			out += line + ": " + s.one(&arguments{TestData: d, t: a.t, shared: values}) + "\n"
+		}
 	}
-	a.used[a.CmdArgs[0].Key] = true
-	return a.CmdArgs[0].Key
+	return out
 }
 
-// check fails if there is an argument that the command does not know.
-func (a *arguments) check() {
+// one executes a command. With a range as argument it does so for each of the values, and prints
+// once what is the same for several.
+func (s *sequence) one(a *arguments) string {
+	a.t.Helper()
+	for i, arg := range a.CmdArgs {
+		if word := arg.Key; strings.Contains(word, "..") {
+			return s.each(a, word, func(args []datadriven.CmdArg, v string) { args[i].Key = v })
+		}
+		if len(arg.Vals) == 1 && strings.Contains(arg.Vals[0], "..") {
+			return s.each(a, arg.Vals[0], func(args []datadriven.CmdArg, v string) {
+				args[i].Vals = []string{v}
+			})
+		}
+	}
+	a.used = map[string]bool{}
+	for _, arg := range a.shared {
+		a.used[arg.Key] = true
+	}
+	run := steps[a.Cmd]
+	if run == nil {
+		a.Fatalf(a.t, "unknown command %s", a.Cmd)
+	}
+	if s.r == nil && a.Cmd != "target" {
+		s.start()
+	}
+	out := run(s, a)
 	for _, arg := range a.CmdArgs {
 		if !a.used[arg.Key] {
 			a.Fatalf(a.t, "unknown argument %s", arg)
 		}
 	}
+	return out
 }
 
-func (s *sequence) execute(t *testing.T, a *arguments) string {
-	t.Helper()
-	switch a.Cmd {
-	case "subsystem":
-		n := int(a.number("namespaces", 1))
-		if a.flag("store") {
-			s.r = storeHarness(t, 1, n, &memoryStore{})
-		} else {
-			sub := ramSubsystem(t, n)
-			sub.MaxIOQueues = int(a.number("queues", 0))
-			if group := a.number("last-group", 0); group != 0 {
-				sub.Namespaces[n-1].ANAGroup = uint32(group)
-			}
-			s.r = newHarness(t, 1, sub)
-		}
-		a.check()
-		return "ok"
-	case "connect":
-		name, queues := a.name(), int(a.number("queues", 1))
-		at := info(nvme.TransportTCP)
-		at.PortID = uint16(a.number("port", 1))
-		a.check()
-		i := len(s.hosts)
-		s.hosts[name] = s.r.connectHostInfo(queues, at, func(c *connectArgs) {
-			c.hostID, c.host = hostID(i), fmt.Sprintf("%s-%d", testHost, i)
-		})
-		return "ok"
-	case "states":
-		s.r.must(s.r.target.SetANAStates(uint16(a.number("port", 1)), anaStatesOf(a)))
-		a.check()
-		return "ok"
-	case "namespace":
-		nsid := uint32(a.number("nsid", 0))
-		if a.flag("remove") {
-			s.r.removeNamespace(nsid)
-		} else {
-			cfg := NamespaceConfig{NSID: nsid, ANAGroup: uint32(a.number("group", 0))}
-			s.r.must(s.r.target.UpdateNamespace(testSub, cfg, nil))
-		}
-		a.check()
-		return "ok"
-	}
-	h := s.hosts[a.name()]
-	if h == nil {
-		a.Fatalf(t, "there is no host %s", a.name())
-	}
-	if a.Cmd == "event" {
-		a.check()
-		return s.event(a.name(), h)
-	}
-	c, io := s.command(a)
-	a.check()
-	q := h.admin
-	if io {
-		q = h.io[0]
-	}
-	s.r.do(q, c)
-	if st := c.CQE.Status(); !st.OK() {
-		return fmt.Sprintf("%v%s", st&^nvme.More, dword(c))
-	}
-	return "ok" + s.result(a, c)
-}
-
-// event returns the event that the host has got since the last time, and asks for the next one.
-func (s *sequence) event(name string, h *host) string {
-	s.r.w.Settle()
-	c, result := s.events[name], "none"
-	if c != nil && !c.Done {
-		return result
-	}
-	if c != nil {
-		result = fmt.Sprintf("event %#x", c.CQE.DW0())
-	}
-	s.events[name] = s.r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	return result
-}
-
-// anaStatesOf returns the states of arguments such as 7=inaccessible.
-func anaStatesOf(a *arguments) states {
-	list := states{}
-	for _, arg := range a.CmdArgs {
-		group, err := strconv.ParseUint(arg.Key, 10, 32)
-		for _, state := range nvme.ANAStates {
-			if err == nil && len(arg.Vals) == 1 && state.String() == arg.Vals[0] {
-				list[uint32(group)] = state
-				a.used[arg.Key] = true
-			}
-		}
-	}
-	return list
-}
-
-// command makes a command and reports whether it goes to an I/O queue.
-func (s *sequence) command(a *arguments) (c *fabrictest.Command, io bool) {
-	nsid := uint32(a.number("nsid", 0))
-	switch a.Cmd {
-	case "register", "acquire", "release":
-		nsid = uint32(a.number("nsid", 1))
-		c, io = reservationCommand(a), true
-	case "report":
-		nsid = uint32(a.number("nsid", 1))
-		c, io = command(nvme.IOReservationReport, 0, make([]byte, a.number("bytes", 64))), true
-		c.SQE.Reservation().SetReport(len(c.Data), !a.flag("no-eds"))
-		if n := a.number("numd", 0); n != 0 {
-			c.SQE.SetCDW(10, uint32(n))
-		}
-	case "set-feature":
-		c = setFeature(nvme.FID(a.number("fid", 0)), uint32(a.number("value", 0)))
-		if a.flag("save") {
-			c.SQE[43] |= 0x80
-		}
-	case "get-feature":
-		sel := nvme.FeatureSelect(a.number("sel", 0))
-		for key, v := range map[string]nvme.FeatureSelect{
-			"default": nvme.FeatureDefault, "saved": nvme.FeatureSaved,
-			"capabilities": nvme.FeatureCapabilities,
-		} {
-			if a.flag(key) {
-				sel = v
-			}
-		}
-		c = getFeature(nvme.FID(a.number("fid", 0)), sel, uint32(a.number("value", 0)))
-	case "log-ana":
-		c = anaCommand(0, anaLogSize, false)
-		nsid = nvme.NSIDAll
-	case "identify":
-		c = identifyCommand(nvme.CNS(a.number("cns", 0)), nsid)
-	default:
-		a.Fatalf(a.t, "unknown command %s", a.Cmd)
-	}
-	if a.flag("every-namespace") {
-		nsid = nvme.NSIDAll
-	}
-	c.SQE.SetNSID(nsid)
-	return c, io
-}
-
-// reservationCommand makes a Register, Acquire or Release.
-func reservationCommand(a *arguments) *fabrictest.Command {
-	op := map[string]nvme.Opcode{
-		"register": nvme.IOReservationRegister, "acquire": nvme.IOReservationAcquire,
-		"release": nvme.IOReservationRelease,
-	}[a.Cmd]
-	c := resv(op, 0, 0, a.number("current", 0), a.number("key", 0))
-	c.SQE.Reservation().Set(nvme.ReservationAction(a.number("action", 0)), a.flag("iekey"),
-		nvme.ReservationType(a.number("type", 0)), nvme.ChangePTPL(a.number("cptpl", 0)))
-	if n := int(a.number("bytes", uint64(len(c.Data)))); n <= len(c.Data) {
-		c.Data = c.Data[:n]
-	} else {
-		c.Data = append(c.Data, make([]byte, n-len(c.Data))...)
-	}
-	return c
-}
-
-// dword shows dword 0 of the completion of a command that failed, unless it is 0.
-func dword(c *fabrictest.Command) string {
-	if v := c.CQE.DW0(); v != 0 {
-		return fmt.Sprintf(" value=%#x", v)
-	}
-	return ""
-}
-
-// result is what a command that succeeded returns.
-func (s *sequence) result(a *arguments, c *fabrictest.Command) string {
-	var b strings.Builder
-	switch a.Cmd {
-	case "get-feature", "set-feature":
-		fmt.Fprintf(&b, " value=%#x", c.CQE.DW0())
-	case "log-ana":
-		l, groups, err := nvme.ParseANALog(c.Data)
-		s.r.must(err)
-		fmt.Fprintf(&b, " changes=%d", l.CHGC)
-		for _, g := range groups {
-			fmt.Fprintf(&b, "\n  group %d: %v changes=%d namespaces=%v", g.AGID, g.ANAS, g.CHGC,
-				g.NSIDs)
-		}
-	case "identify":
-		switch cns := nvme.CNS(a.number("cns", 0)); cns {
-		case nvme.CNSNamespace:
-			ns, err := nvme.Parse[nvme.IdentifyNamespace](c.Data)
-			s.r.must(err)
-			fmt.Fprintf(&b, " RESCAP=%#x NMIC=%#x", ns.RESCAP, ns.NMIC)
-		case nvme.CNSIndependentNamespace:
-			ns, err := nvme.Parse[nvme.IdentifyNamespaceIndependent](c.Data)
-			s.r.must(err)
-			fmt.Fprintf(&b, " RESCAP=%#x", ns.RESCAP)
-		case nvme.CNSController:
-			id, err := nvme.Parse[nvme.IdentifyController](c.Data)
-			s.r.must(err)
-			fmt.Fprintf(&b, " reservations=%t", id.ONCS&nvme.ONCSReservations != 0)
+// each executes a command for every value of a range such as 0x00..0xFF.
+func (s *sequence) each(a *arguments, values string, set func(args []datadriven.CmdArg, v string),
+) string {
+	first, last, _ := strings.Cut(values, "..")
+	format := map[bool]string{true: "%#02x", false: "%d"}[strings.HasPrefix(first, "0x")]
+	var outputs []string
+	found := map[string][][2]uint64{} // the values that have an output, as ranges
+	for n := a.value(first); n <= a.value(last); n++ {
+		d := *a.TestData
+		d.CmdArgs = slices.Clone(d.CmdArgs)
+		set(d.CmdArgs, fmt.Sprintf(format, n))
+		out := s.one(&arguments{TestData: &d, t: a.t, shared: a.shared})
+		l := found[out]
+		switch {
+		case l == nil:
+			outputs = append(outputs, out)
+			found[out] = [][2]uint64{{n, n}}
+		case l[len(l)-1][1] == n-1:
+			l[len(l)-1][1] = n
 		default:
-			a.Fatalf(a.t, "no fields of CNS %#x are known", cns)
+			found[out] = append(l, [2]uint64{n, n})
 		}
+	}
+	if len(outputs) == 1 {
+		return outputs[0]
+	}
+	var b strings.Builder
+	for _, out := range outputs {
+		var words []string
+		for _, x := range found[out] {
+			word := fmt.Sprintf(format, x[0])
+			if x[1] > x[0] {
+				word += ".." + fmt.Sprintf(format, x[1])
+			}
+			words = append(words, word)
+		}
+		fmt.Fprintf(&b, "\n  %s:%s", out, wrapWords(words))
 	}
 	return b.String()
+}
+
+// start makes a target, which goes on with what the stores have kept.
+func (s *sequence) start() {
+	s.r = newHarness(s.t, s.reactors)
+	if s.store != nil {
+		s.r.target.store = s.store
+	}
+	if s.protection != nil {
+		s.r.target.protection = s.protection
+	}
+}
+
+// arguments are those of a command. Every one of them must be used.
+type arguments struct {
+	*datadriven.TestData
+	t      *testing.T
+	used   map[string]bool
+	shared []datadriven.CmdArg // those of each, which not all of its commands need
+}
+
+// list has the values of an argument.
+func (a *arguments) list(key string) []string {
+	for _, arg := range a.CmdArgs {
+		if arg.Key == key && len(arg.Vals) > 0 {
+			if a.used != nil {
+				a.used[key] = true
+			}
+			return arg.Vals
+		}
+	}
+	return nil
+}
+
+// text is the value of an argument, or def without the argument.
+func (a *arguments) text(key, def string) string {
+	if l := a.list(key); l != nil {
+		return strings.Join(l, ",")
+	}
+	return def
+}
+
+// number is the value of an argument, or def without the argument. Several values are combined.
+func (a *arguments) number(key string, def uint64) uint64 {
+	l := a.list(key)
+	if l == nil {
+		return def
+	}
+	var n uint64
+	for _, v := range l {
+		n |= a.value(v)
+	}
+	return n
+}
+
+// value is that of a name, or of a number such as 0x10, 4KiB, or 16EiB-4.
+func (a *arguments) value(v string) uint64 {
+	if n, known := sequenceNames[v]; known {
+		return n
+	}
+	v, less, _ := strings.Cut(v, "-")
+	shift := uint(0)
+	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"} {
+		if strings.HasSuffix(v, unit) {
+			v, shift = strings.TrimSuffix(v, unit), 10*uint(i+1)
+		}
+	}
+	n, ok := new(big.Int).SetString(v, 0)
+	if !ok {
+		a.Fatalf(a.t, "%q is no number", v)
+	}
+	n.Lsh(n, shift)
+	if less != "" {
+		n.Sub(n, new(big.Int).SetUint64(a.value(less)))
+	}
+	if !n.IsUint64() {
+		a.Fatalf(a.t, "%v has more than 64 bits", n)
+	}
+	return n.Uint64()
+}
+
+// flag reports whether an argument without a value is given.
+func (a *arguments) flag(key string) bool {
+	for _, arg := range a.CmdArgs {
+		if arg.Key == key && len(arg.Vals) == 0 {
+			a.used[key] = true
+			return true
+		}
+	}
+	return false
+}
+
+// word is argument i, which has no value.
+func (a *arguments) word(i int) string {
+	if i >= len(a.CmdArgs) || len(a.CmdArgs[i].Vals) > 0 {
+		a.Fatalf(a.t, "argument %d of %s is missing", i+1, a.Cmd)
+	}
+	a.used[a.CmdArgs[i].Key] = true
+	return a.CmdArgs[i].Key
+}
+
+// named is argument i: a name of the table, or a number.
+func (a *arguments) named(i int, table map[string]uint64) uint64 {
+	w := a.word(i)
+	if n, known := table[w]; known {
+		return n
+	}
+	n, err := strconv.ParseUint(w, 0, 64)
+	if err != nil {
+		a.Fatalf(a.t, "%q is neither a number nor known", w)
+	}
+	return n
+}
+
+func (a *arguments) address(key, def string) netip.AddrPort {
+	v, err := netip.ParseAddrPort(a.text(key, def))
+	if err != nil {
+		a.Fatalf(a.t, "%v", err)
+	}
+	return v
+}
+
+// host is the host that argument i names.
+func (s *sequence) host(a *arguments, i int) *host {
+	h := s.hosts[a.word(i)]
+	if h == nil {
+		a.Fatalf(a.t, "there is no host %s", a.word(i))
+	}
+	return h
+}
+
+// hostNamed is the NQN of a host.
+func hostNamed(name string) string { return "nqn.2026-11.io.nvmf-target.host:" + name }
+
+// subNamed is the NQN of a subsystem: that of the tests has no name.
+func subNamed(name string) string {
+	switch {
+	case name == "discovery":
+		return nvme.DiscoveryNQN
+	case name == "", name == "test":
+		return testSub
+	case strings.HasPrefix(name, "nqn."):
+		return name
+	default:
+		return testSub + ":" + name
+	}
+}
+
+// nameOf is a short form of an NQN, as the two functions above take it.
+func nameOf(nqn string) string {
+	switch {
+	case nqn == nvme.DiscoveryNQN:
+		return "discovery"
+	case nqn == testSub:
+		return "test"
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(nqn, testSub+":"), hostNamed(""))
 }

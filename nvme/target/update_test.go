@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -62,106 +61,5 @@ func TestUpdateWhileConnecting(t *testing.T) {
 	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.AllowAnyHost = false })))
 	if r := s.admit(c); r.st != nvme.ConnectInvalidHost|nvme.DNR || s.lookup(c.cntlid) == c {
 		t.Errorf("%v", r.st)
-	}
-}
-
-// TestUpdateAttributes: nothing that a connected host was told changes; what connects later sees
-// the change, and gets a CNTLID of the new range.
-func TestUpdateAttributes(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(1)
-	before, mqes := h.controller(), nvme.CAP(h.property(nvme.PropertyCAP)).MQES()
-	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) {
-		c.Serial, c.Model, c.CNTLIDMin, c.CNTLIDMax = "S2", "M2", 100, 101
-		c.MaxIOQueues, c.MaxQueueSize, c.MaxTransfer = 2, 64, 64<<10
-	})))
-	if now := h.controller(); *now != *before {
-		t.Errorf("a connected host sees\n%+v, before\n%+v", now, before)
-	}
-	if n := nvme.CAP(h.property(nvme.PropertyCAP)).MQES(); n != mqes {
-		t.Errorf("MQES %d, before %d", n, mqes)
-	}
-	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 256, make([]byte, 128<<10)))
-	const queues = 15<<16 | 15
-	late := r.connectHost(0)
-	set := r.ok(late.admin, setFeature(nvme.FeatureNumberOfQueues, queues))
-	if n := set.CQE.DW0(); n != 1<<16|1 {
-		t.Errorf("queues granted: %#x", n)
-	}
-	id := late.controller()
-	if nvme.Text(id.SN[:]) != "S2" || nvme.Text(id.MN[:]) != "M2" || id.MDTS != 4 ||
-		nvme.CAP(late.property(nvme.PropertyCAP)).MQES() != 63 {
-		t.Errorf("a host that connects later sees %+v", id)
-	}
-	next := r.connectHost(0)
-	if late.cntlid != 100 || next.cntlid != 101 {
-		t.Errorf("CNTLID %d and %d, want 100 and 101", late.cntlid, next.cntlid)
-	}
-	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectControllerBusy)
-}
-
-// TestUpdateDiscovery: the discovery log, its generation and the event follow a change of the
-// hosts, and no other.
-func TestUpdateDiscovery(t *testing.T) {
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
-	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
-	h := discoveryHost(r, "192.0.2.1:4420")
-	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
-	aer := func() *fabrictest.Command {
-		return r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	}
-	event := aer()
-	for i, step := range []struct {
-		change  func(c *SubsystemConfig)
-		entries int
-		changed bool
-	}{
-		{func(c *SubsystemConfig) { c.Model = "M2" }, 2, false},
-		{func(c *SubsystemConfig) { c.Hosts = []string{otherHost} }, 2, false},
-		{func(c *SubsystemConfig) {
-			c.AllowAnyHost, c.Hosts = false, []string{otherHost}
-		}, 1, true},
-		{func(c *SubsystemConfig) {
-			c.AllowAnyHost, c.Hosts = false, []string{testHost, otherHost}
-		}, 2, true},
-		{func(c *SubsystemConfig) {
-			c.AllowAnyHost, c.Hosts = false, []string{otherHost, testHost}
-		}, 2, false},
-		{func(*SubsystemConfig) {}, 2, false}, // to others only
-	} {
-		before, _ := h.discoveryLog()
-		r.update(step.change)
-		r.w.Settle()
-		if event.Done != step.changed {
-			t.Errorf("step %d: event %v", i, event.Done)
-		}
-		if after, list := h.discoveryLog(); len(list) != step.entries ||
-			(after.GENCTR != before.GENCTR) != step.changed {
-			t.Errorf("step %d: %d entries, generation %d, then %d", i, len(list), before.GENCTR,
-				after.GENCTR)
-		}
-		if event.Done {
-			event = aer()
-		}
-	}
-}
-
-// TestUpdateRefused: a change that is not valid changes nothing.
-func TestUpdateRefused(t *testing.T) {
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
-	h := r.connectHost(0)
-	for _, cfg := range []SubsystemConfig{
-		{NQN: testSub + "2"},
-		{NQN: nvme.DiscoveryNQN},
-		{NQN: testSub, CNTLIDMin: 9, CNTLIDMax: 8},
-		{NQN: testSub, Hosts: []string{"a\nb"}},
-	} {
-		if _, err := r.target.UpdateSubsystem(cfg); err == nil {
-			t.Errorf("%+v is accepted", cfg)
-		}
-	}
-	r.w.Settle()
-	if h.admin.Closed() {
-		t.Error("the host was disconnected")
 	}
 }

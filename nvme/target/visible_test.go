@@ -2,7 +2,6 @@ package target
 
 import (
 	"bytes"
-	"slices"
 	"testing"
 
 	"github.com/google/uuid"
@@ -90,70 +89,6 @@ func TestHiddenNamespace(t *testing.T) {
 		inactiveNamespace)
 }
 
-// TestVisibility: a namespace that a host gets or loses is an event for that host alone, is in its
-// log of changed namespaces, and works from then on, or no longer.
-func TestVisibility(t *testing.T) {
-	sub := ramSubsystem(t, 2)
-	sub.Namespaces[1].Hosts = []string{otherHost}
-	r := newHarness(t, 2, sub)
-	h, o := r.connectHost(1), r.connectHost(1, asOther)
-	events := map[*host]*fabrictest.Command{}
-	for _, x := range []*host{h, o} {
-		r.ok(x.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
-		events[x] = r.send(x.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	}
-	sees := func(x *host, event bool, want ...uint32) {
-		t.Helper()
-		if events[x].Done != event {
-			t.Errorf("event: %v, want %v", events[x].Done, event)
-		}
-		changed, err := nvme.ParseNamespaceList(r.ok(x.admin,
-			logCommand(nvme.LogChangedNamespaces, 4096, 0)).Data)
-		r.must(err)
-		if slices.Contains(changed, 2) != event {
-			t.Errorf("changed namespaces %v", changed)
-		}
-		if event {
-			events[x] = r.send(x.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-		}
-		list, err := nvme.ParseNamespaceList(r.ok(x.admin,
-			identifyCommand(nvme.CNSActiveNamespaces, 0)).Data)
-		r.must(err)
-		st := nvme.Success
-		if !slices.Contains(want, 2) {
-			st = inactiveNamespace
-		}
-		r.status(x.io[0], rw(nvme.NVMWrite, 2, 0, 1, make([]byte, 512)), st)
-		if !slices.Equal(list, want) {
-			t.Errorf("a host sees %v, want %v", list, want)
-		}
-	}
-	sees(h, false, 1)
-	sees(o, false, 1, 2)
-	update := func(hosts ...string) {
-		t.Helper()
-		cfg := sub.Namespaces[1]
-		cfg.Hosts = hosts
-		r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
-		r.w.Settle()
-	}
-	update(testHost, otherHost)
-	sees(h, true, 1, 2)
-	sees(o, false, 1, 2)
-	update(testHost)
-	sees(h, false, 1, 2)
-	sees(o, true, 1)
-	update()
-	sees(h, false, 1, 2)
-	sees(o, true, 1, 2)
-	update(otherHost)
-	sees(h, true, 1)
-	sees(o, false, 1, 2)
-	r.removeNamespace(2)
-	sees(h, false, 1)
-	sees(o, true, 1)
-}
-
 // TestHiddenBeforeItIsOpened: the same for a command that gets to a namespace only after the
 // change, on a reactor that has not used it before.
 func TestHiddenBeforeItIsOpened(t *testing.T) {
@@ -210,41 +145,5 @@ func TestHiddenMeanwhile(t *testing.T) {
 		if st := i.CQE.Status() &^ nvme.More; st != want {
 			t.Errorf("%v, want %v", st, want)
 		}
-	}
-}
-
-// TestHiddenHealth: the health log and its events are of the namespaces that a host sees.
-func TestHiddenHealth(t *testing.T) {
-	d := &testDrive{id: "a", log: nvme.SMARTLog{Temperature: 400, AvailableSpare: 90}}
-	sub := onDrives(t, nil, d)
-	sub.Namespaces[1].Hosts = []string{otherHost}
-	r := newHarness(t, 1, sub)
-	h, o := r.connectHost(1), r.connectHost(1, asOther)
-	events := map[*host]*fabrictest.Command{}
-	for _, x := range []*host{h, o} {
-		r.ok(x.admin, setFeature(nvme.FeatureAsyncEventConfig,
-			uint32(nvme.EventSpareLow|nvme.EventTemperature)))
-		events[x] = r.send(x.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	}
-	before := r.smart(h, nvme.NSIDAll)
-	r.ok(o.io[0], rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
-	d.set(func(l *nvme.SMARTLog) { l.CriticalWarning = nvme.SMARTSpareLow }, nil)
-	r.target.CheckHealth()
-	r.w.Settle()
-	r.ok(h.admin, setFeature(nvme.FeatureTemperatureThreshold, 350))
-	if events[h].Done || !events[o].Done {
-		t.Errorf("events %v, and %v of the host with the drive", events[h].Done, events[o].Done)
-	}
-	if l := r.smart(h, nvme.NSIDAll); l != before {
-		t.Errorf("warning %#x, %d K, %v reads", l.CriticalWarning, l.Temperature, l.HostReads)
-	}
-	l := r.smart(o, nvme.NSIDAll)
-	if l.CriticalWarning != nvme.SMARTSpareLow || l.Temperature != 400 || l.HostReads != u128(1) {
-		t.Errorf("warning %#x, %d K, %v reads", l.CriticalWarning, l.Temperature, l.HostReads)
-	}
-	r.removeNamespace(2)
-	r.w.Settle()
-	if l := r.smart(h, nvme.NSIDAll); l != before {
-		t.Errorf("%v reads after the namespace is gone", l.HostReads)
 	}
 }

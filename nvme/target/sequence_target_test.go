@@ -1,0 +1,465 @@
+package target
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// steps are the commands of sequences.
+var steps map[string]func(s *sequence, a *arguments) string
+
+func init() {
+	steps = map[string]func(s *sequence, a *arguments) string{
+		"target": (*sequence).setUp, "restart": (*sequence).restart,
+		"stores-fail": (*sequence).failStores, "stores-work": (*sequence).failStores,
+		"subsystem": (*sequence).subsystem, "change-subsystem": (*sequence).subsystem,
+		"remove-subsystem": (*sequence).removeSubsystem,
+		"namespace":        (*sequence).namespace, "remove-namespace": (*sequence).removeNamespace,
+		"device": (*sequence).device, "ios": (*sequence).ios,
+		"port": (*sequence).port, "remove-port": (*sequence).removePort,
+		"referrals": (*sequence).referrals, "networks": (*sequence).networks,
+		"states": (*sequence).states, "check-health": (*sequence).checkHealth,
+		"limits": (*sequence).limits, "advance": (*sequence).advance,
+		"connect": (*sequence).connect, "connect-queue": (*sequence).connectQueue,
+		"disconnect": (*sequence).disconnect, "reset": (*sequence).reset,
+		"queues": (*sequence).queues, "event": (*sequence).event,
+		"start": (*sequence).begin, "await": (*sequence).await, "access": (*sequence).access,
+		"host-behavior": (*sequence).hostBehavior, "self-test-ends": (*sequence).selfTestEnds,
+		"log-lines": (*sequence).logLines, "same": (*sequence).same,
+	}
+	for name := range hostCommands {
+		steps[name] = (*sequence).command
+	}
+}
+
+// sequenceDevice is a device whose description a sequence changes, and which fails or holds IOs.
+type sequenceDevice struct {
+	*backendtest.Faulty
+	drive *testDrive
+
+	mu     sync.Mutex
+	info   backend.Info
+	notify func()
+	got    []string // the IOs since the last time that the sequence has looked
+	fail   map[backend.Op]error
+}
+
+func (d *sequenceDevice) Info() backend.Info {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.info
+}
+
+func (d *sequenceDevice) Notify(fn func()) { d.notify = fn }
+
+// fault notes an IO and fails it if a sequence wants that.
+func (d *sequenceDevice) fault(io *backend.IO) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	op := [...]string{
+		backend.OpRead: "read", backend.OpWrite: "write", backend.OpFlush: "flush",
+		backend.OpDiscard: "discard", backend.OpWriteZeroes: "zeroes",
+	}[io.Op]
+	d.got = append(d.got, fmt.Sprintf("%s %d+%d", op, io.Off, io.Len))
+	return d.fail[io.Op]
+}
+
+// setUp is the first command, if the target is not to be the usual one.
+func (s *sequence) setUp(a *arguments) string {
+	s.reactors = int(a.number("reactors", 1))
+	if a.flag("reservation-store") {
+		s.store = &memoryStore{}
+	}
+	if a.flag("protection-store") {
+		s.protection = newProtectionStore()
+	}
+	return "ok"
+}
+
+// restart ends the target and makes one with the same stores, subsystems and devices.
+func (s *sequence) restart(a *arguments) string {
+	s.r.close()
+	clear(s.hosts)
+	clear(s.events)
+	s.start()
+	for _, name := range slices.Sorted(mapKeys(s.subs)) {
+		s.r.must(s.r.target.AddSubsystem(*s.subs[name]))
+	}
+	return "ok"
+}
+
+// failStores lets the stores fail, or work again.
+func (s *sequence) failStores(a *arguments) string {
+	s.protection.err = map[string]error{"stores-fail": errors.New("test")}[a.Cmd]
+	return "ok"
+}
+
+func mapKeys[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// result is what a change of the configuration prints.
+func result(err error) string {
+	if err != nil {
+		return "refused"
+	}
+	return "ok"
+}
+
+// subsystem adds or changes a subsystem, whose first namespaces are 1 to namespaces.
+func (s *sequence) subsystem(a *arguments) string {
+	name := ""
+	if len(a.CmdArgs) > 0 && len(a.CmdArgs[0].Vals) == 0 {
+		name = a.word(0)
+	}
+	cfg := SubsystemConfig{
+		NQN: subNamed(name), Serial: a.text("serial", ""), Model: a.text("model", ""),
+		AllowAnyHost: true, Listeners: a.list("listeners"),
+		CNTLIDMin: uint16(a.number("first-cntlid", 0)),
+		CNTLIDMax: uint16(a.number("last-cntlid", 0)), MaxIOQueues: int(a.number("queues", 0)),
+		MaxQueueSize: int(a.number("entries", 0)), MaxTransfer: int(a.number("transfer", 0)),
+		RefuseDuplicateHosts: a.flag("refuse-duplicates"),
+	}
+	for _, h := range a.list("hosts") {
+		cfg.AllowAnyHost = false
+		if h != "nobody" {
+			cfg.Hosts = append(cfg.Hosts, hostNamed(h))
+		}
+	}
+	if a.flag("bad-host") {
+		cfg.Hosts = []string{"a\nb"}
+	}
+	if a.Cmd == "change-subsystem" {
+		gone, err := s.r.target.UpdateSubsystem(cfg)
+		if err == nil {
+			s.r.must(untilGone(s.r.w, gone))
+		}
+		s.r.w.Settle()
+		return result(err)
+	}
+	for nsid := range uint32(a.number("namespaces", 0)) {
+		cfg.Namespaces = append(cfg.Namespaces, s.newNamespace(a, cfg.NQN, nsid+1))
+	}
+	err := s.r.target.AddSubsystem(cfg)
+	if err == nil {
+		s.subs[cfg.NQN] = &cfg
+	}
+	s.r.w.Settle()
+	return result(err)
+}
+
+func (s *sequence) removeSubsystem(a *arguments) string {
+	name := ""
+	if len(a.CmdArgs) > 0 {
+		name = a.word(0)
+	}
+	delete(s.subs, subNamed(name))
+	gone, err := s.r.target.RemoveSubsystem(subNamed(name))
+	if err == nil {
+		s.r.must(untilGone(s.r.w, gone))
+	}
+	return result(err)
+}
+
+// newNamespace is a namespace on a new device of a MiB.
+func (s *sequence) newNamespace(a *arguments, nqn string, nsid uint32) NamespaceConfig {
+	size, block := int64(a.number("size", 1<<20)), int(a.number("block", 512))
+	d := &sequenceDevice{Faulty: backendtest.NewFaulty(ramDeviceOpen(s.t, size, block))}
+	d.info = d.Faulty.Info()
+	d.Fail(d.fault)
+	d.describe(a)
+	s.devices[fmt.Sprint(nqn, nsid)] = d
+	cfg := NamespaceConfig{NSID: nsid, Device: d}
+	if a.flag("drive") {
+		d.drive = &testDrive{id: "a"}
+		d.drive.log.AvailableSpare = 100
+		cfg.Drive = d.drive
+	}
+	return cfg
+}
+
+func (s *sequence) closeDevices() {
+	for _, d := range s.devices {
+		if err := d.Close(); err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+// describe changes what a device says of itself.
+func (d *sequenceDevice) describe(a *arguments) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := &d.info
+	i.Size = int64(a.number("size", uint64(i.Size)))
+	i.BlockSize = int(a.number("block", uint64(i.BlockSize)))
+	i.PhysicalBlockSize = int(a.number("physical-block", uint64(i.PhysicalBlockSize)))
+	i.OptimalIO = int(a.number("optimal-io", uint64(i.OptimalIO)))
+	for name, field := range map[string]*bool{
+		"offline": &i.Offline, "degraded": &i.Degraded, "rotational": &i.Rotational,
+		"discard": &i.Discard, "volatile-cache": &i.VolatileCache,
+	} {
+		*field = a.text(name, strconv.FormatBool(*field)) == "true"
+	}
+}
+
+// namespace adds a namespace, or changes one.
+func (s *sequence) namespace(a *arguments) string {
+	nqn, nsid := subNamed(a.text("subsystem", "")), uint32(a.number("nsid", 0))
+	_, err := s.r.target.namespace(nqn, nsid)
+	known := err == nil
+	cfg := NamespaceConfig{NSID: nsid}
+	if known && s.subs[nqn] != nil {
+		for _, old := range s.subs[nqn].Namespaces {
+			if old.NSID == nsid {
+				cfg = old
+			}
+		}
+	} else if old := s.devices[fmt.Sprint(nqn, nsid)]; old != nil && a.flag("back") {
+		cfg.Device = old
+	} else if !a.flag("unknown") {
+		cfg = s.newNamespace(a, nqn, nsid)
+	}
+	cfg.ANAGroup = uint32(a.number("group", 0))
+	cfg.ReadOnly, cfg.Hosts = a.flag("read-only"), nil
+	for _, h := range a.list("hosts") {
+		cfg.Hosts = append(cfg.Hosts, hostNamed(h))
+	}
+	if v := a.text("uuid", ""); v != "" {
+		cfg.UUID = uuid.MustParse(v)
+	}
+	hex.Decode(cfg.NGUID[:], []byte(a.text("nguid", "")))
+	hex.Decode(cfg.EUI64[:], []byte(a.text("eui64", "")))
+	if !known && !a.flag("unknown") {
+		err = s.r.target.AddNamespace(nqn, cfg)
+		if sub := s.subs[nqn]; err == nil {
+			sub.Namespaces = append(sub.Namespaces, cfg)
+		}
+	} else {
+		cfg.Device = nil
+		done := make(chan error, 1)
+		s.r.during(func() error {
+			done <- s.r.target.UpdateNamespace(nqn, cfg, nil)
+			return nil
+		})
+		err = <-done
+	}
+	s.r.w.Settle()
+	return result(err)
+}
+
+func (s *sequence) removeNamespace(a *arguments) string {
+	nqn, nsid := subNamed(a.text("subsystem", "")), uint32(a.number("nsid", 0))
+	gone, err := s.r.target.RemoveNamespace(nqn, nsid)
+	if err == nil {
+		s.r.must(untilGone(s.r.w, gone))
+		sub := s.subs[nqn]
+		sub.Namespaces = slices.DeleteFunc(sub.Namespaces,
+			func(c NamespaceConfig) bool { return c.NSID == nsid })
+	}
+	s.r.w.Settle()
+	return result(err)
+}
+
+func (s *sequence) deviceOf(a *arguments) *sequenceDevice {
+	d := s.devices[fmt.Sprint(subNamed(a.text("subsystem", "")), a.number("nsid", 1))]
+	if d == nil {
+		a.Fatalf(a.t, "there is no such device")
+	}
+	return d
+}
+
+// device changes the device of a namespace, and says whether it is watched.
+func (s *sequence) device(a *arguments) string {
+	d := s.deviceOf(a)
+	op := map[string]backend.Op{
+		"reads": backend.OpRead, "writes": backend.OpWrite, "flushes": backend.OpFlush,
+	}
+	if w := a.text("hold", ""); w != "" {
+		d.Hold(func(io *backend.IO) bool { return io.Op == op[w] })
+	}
+	if a.flag("release") {
+		d.Release()
+	}
+	if w := a.text("fail", ""); w != "" {
+		d.mu.Lock()
+		err := backend.ErrIO
+		if a.flag("for-good") {
+			err = backend.ErrDegraded
+		} else if a.flag("no-space") {
+			err = backend.ErrNoSpace
+		}
+		if place := a.number("at", 0); place != 0 {
+			err = fmt.Errorf("wrapped: %w", &backend.Fault{Off: int64(place), Err: err})
+		}
+		d.fail = nil
+		if w != "nothing" {
+			d.fail = map[backend.Op]error{op[w]: err}
+		}
+		d.mu.Unlock()
+	}
+	if d.drive != nil {
+		d.drive.set(func(l *nvme.SMARTLog) {
+			l.Temperature = uint16(a.number("kelvin", uint64(l.Temperature)))
+			l.AvailableSpare = uint8(a.number("spare", uint64(l.AvailableSpare)))
+			l.CriticalWarning = uint8(a.number("warning", uint64(l.CriticalWarning)))
+		}, nil)
+	}
+	before := d.Info()
+	d.describe(a)
+	if d.Info() != before || a.flag("again") {
+		if d.notify == nil {
+			return "nobody is told"
+		}
+		d.notify()
+	}
+	s.r.w.Settle()
+	return "ok"
+}
+
+// ios shows what a device has got since the last time.
+func (s *sequence) ios(a *arguments) string {
+	d := s.deviceOf(a)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := d.got
+	if d.got = nil; len(l) == 0 {
+		return "none"
+	}
+	return strings.Join(l, "\n")
+}
+
+// port adds a port, or changes the listener of one.
+func (s *sequence) port(a *arguments) string {
+	id := uint16(a.number("id", 1))
+	tr := map[string]nvme.TransportType{
+		"tcp": nvme.TransportTCP, "rdma": nvme.TransportRDMA,
+	}[a.text("transport", "tcp")]
+	p := port(id, tr, a.address("address", "192.0.2.1:4420").String())
+	p.Listener = a.text("listener", "")
+	if a.flag("change") {
+		s.r.target.SetPortListener(id, p.Listener, fabric.TLSOff)
+		s.r.w.Settle()
+		return "ok"
+	}
+	err := s.r.target.AddPort(p)
+	s.r.w.Settle()
+	return result(err)
+}
+
+func (s *sequence) removePort(a *arguments) string {
+	err := s.r.target.RemovePort(uint16(a.number("id", 1)))
+	s.r.w.Settle()
+	return result(err)
+}
+
+// referrals sets the discovery service: its name, and the services that it refers to, one a line.
+func (s *sequence) referrals(a *arguments) string {
+	cfg := DiscoveryConfig{NQN: a.text("nqn", "")}
+	for line := range strings.Lines(a.Input) {
+		w := strings.Fields(line)
+		tr := map[string]nvme.TransportType{
+			"tcp": nvme.TransportTCP, "rdma": nvme.TransportRDMA,
+		}[w[0]]
+		ref := Referral{Addr: port(0, tr, w[1]).Addr, NQN: nvme.DiscoveryNQN}
+		for _, h := range w[2:] {
+			ref.Hosts = append(ref.Hosts, hostNamed(h))
+		}
+		cfg.Referrals = append(cfg.Referrals, ref)
+	}
+	err := s.r.target.SetDiscovery(cfg)
+	s.r.w.Settle()
+	return result(err)
+}
+
+// networks binds a host to networks.
+func (s *sequence) networks(a *arguments) string {
+	var list []netip.Prefix
+	for _, n := range a.list("of") {
+		list = append(list, netip.MustParsePrefix(n))
+	}
+	s.r.target.SetHostNetworks(hostNamed(a.word(0)), list)
+	s.r.w.Settle()
+	return "ok"
+}
+
+// states sets the ANA states of a port, with arguments such as 7=inaccessible.
+func (s *sequence) states(a *arguments) string {
+	list := states{}
+	for _, arg := range a.CmdArgs {
+		group, err := a.parse(arg.Key)
+		for _, state := range nvme.ANAStates {
+			if err == nil && len(arg.Vals) == 1 && state.String() == arg.Vals[0] {
+				list[uint32(group)] = state
+				a.used[arg.Key] = true
+			}
+		}
+		if err == nil && len(arg.Vals) == 1 && arg.Vals[0] == "reserved" {
+			list[uint32(group)] = 5
+			a.used[arg.Key] = true
+		}
+	}
+	err := s.r.target.SetANAStates(uint16(a.number("port", 1)), list)
+	if !a.flag("at-once") { // with the next command
+		s.r.w.Settle()
+	}
+	return result(err)
+}
+
+// parse is the number that an argument begins with.
+func (a *arguments) parse(key string) (uint64, error) { return strconv.ParseUint(key, 10, 32) }
+
+// checkHealth asks all drives, whatever they have answered before.
+func (s *sequence) checkHealth(*arguments) string {
+	for _, sub := range *s.r.target.table.Load() {
+		for _, ns := range sub.namespaces.Load().list {
+			if d := ns.cfg.Load().drive; d != nil {
+				d.smart.asked = time.Time{}
+			}
+		}
+	}
+	s.r.target.CheckHealth()
+	s.r.w.Settle()
+	return "ok"
+}
+
+// limits limits a host.
+func (s *sequence) limits(a *arguments) string {
+	l := Limits{Bandwidth: int64(a.number("bandwidth", 0))}
+	s.r.target.SetHostLimits(hostNamed(a.word(0)), l)
+	s.r.w.Settle()
+	return "ok"
+}
+
+// advance lets time pass.
+func (s *sequence) advance(a *arguments) string {
+	s.r.w.Advance(time.Duration(a.number("ms", 0))*time.Millisecond +
+		time.Duration(a.number("seconds", 0))*time.Second)
+	return "ok"
+}
+
+// logLines counts the lines of the log that have a text.
+func (s *sequence) logLines(a *arguments) string {
+	text := strings.TrimSpace(a.Input)
+	return strconv.Itoa(strings.Count(s.r.log.String(), text))
+}
