@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 )
 
 // This file has the audit: lines of the log that say who was admitted or refused, and who has
@@ -265,7 +266,7 @@ func openAudit(path string) (*os.File, error) {
 		}
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = state.SyncDir(filepath.Dir(path))
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

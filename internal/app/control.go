@@ -176,7 +176,8 @@ func (s *Server) status() control.Status {
 		WaitingListeners: len(waiting), DrainedListeners: s.listeners.countDrained(),
 		Subsystems: len(c.Subsystems),
 		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.namespaces.waiting()),
-		Controllers: len(s.target.Controllers()), Connections: s.target.Sessions(),
+		Pending: s.namespaces.pending(), Controllers: len(s.target.Controllers()),
+		Connections: s.target.Sessions(),
 	}
 }
 
@@ -265,6 +266,7 @@ func (s *Server) namespaceStates() (list []control.Namespace) {
 		out := control.Namespace{
 			Subsystem: n.nqn, NSID: n.NSID, State: "pending", Backend: n.Backend, Path: n.path(),
 		}
+		out.Reason = s.namespaces.reason(n.name())
 		if st, ok := served[name{n.nqn, n.NSID}]; ok {
 			describe(&out, &st)
 			out.Limits = limits[target.LimitedObject{SubNQN: n.nqn, NSID: n.NSID}]

@@ -30,7 +30,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 ) []doctor.Finding {
 	c, err := config.Load(file, environ, backends)
 	if err != nil {
-		t := doctor.Target{Sockets: sockets(config.AutoSocket), StateFile: stateFile(os.Getenv)}
+		t := doctor.Target{Sockets: sockets(config.AutoSocket), StateDir: stateDir(os.Getenv)}
 		return append(notLoaded(required, err), examine(m, t)...)
 	}
 	ps := probe(c)
@@ -114,7 +114,7 @@ func problems(ps config.Problems) (list []doctor.Finding) {
 func demands(c *config.Config, m *netif.State) doctor.Target {
 	t := doctor.Target{
 		Reactors: reactorCPUs(c.Reactors), RDMA: uses(c.Listeners, nvme.TransportRDMA),
-		Sockets: sockets(c.Control.Socket), StateFile: stateFile(os.Getenv),
+		Sockets: sockets(c.Control.Socket), StateDir: stateDir(os.Getenv),
 	}
 	t.Memory = int64(len(t.Reactors) * c.Reactors.Memory)
 	for _, l := range c.Listeners {

@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -308,7 +309,11 @@ func TestUpdatesOfStorm(t *testing.T) {
 	c := parse(t, listenAny)
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(Options{Config: c, Log: quiet(), Network: n, Retry: time.Hour})
-		s.state, s.target = &state{}, target.New(target.Options{Log: quiet()})
+		var err error
+		if s.state, err = state.Open(""); err != nil {
+			t.Fatal(err)
+		}
+		s.target = target.New(target.Options{Log: quiet()})
 		s.listeners.start()
 		reads := 0
 		updates := func(wait time.Duration) int {

@@ -26,7 +26,9 @@ func TestMain(m *testing.M) {
 	// Programs with the race detector wait for a second when they exit; here that is children.
 	_ = os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	if file := os.Getenv(serveFile); file != "" {
-		_ = os.Setenv("STATE_DIRECTORY", filepath.Dir(file))
+		if os.Getenv("STATE_DIRECTORY") == "" {
+			_ = os.Setenv("STATE_DIRECTORY", filepath.Dir(file))
+		}
 		if os.Getenv(hastyEnd) != "" {
 			outputPatience = time.Millisecond
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 )
 
 // This file has the requests that create and delete objects. Each object has a file of its own in
@@ -80,7 +81,7 @@ func (s *Server) remove(by []any, m config.Managed, recursive bool) ([]config.Ch
 	return s.manage(by, m, func(c *config.Config, exists bool) (*config.Edit, error) {
 		edit := &config.Edit{Path: m.File(c.Managed)}
 		if !exists {
-			err := syncDir(c.Managed) // a request before this one may have failed to do so
+			err := state.SyncDir(c.Managed) // a request before this one may have failed to do so
 			if errors.Is(err, fs.ErrNotExist) {
 				err = nil
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -97,7 +98,7 @@ func (o *orchestrated) fail(step string, op func() error, before config.Settings
 func (o *orchestrated) onStep(fn func(string) error) {
 	o.server.applying.Lock()
 	defer o.server.applying.Unlock()
-	o.server.onFileStep = direct
+	o.server.onFileStep = state.Direct
 	if fn == nil {
 		return
 	}

@@ -60,7 +60,7 @@ func (o *orchestrated) start() {
 	c, err := load()
 	o.must(err)
 	o.server = newServer(o.t, Options{
-		Config: c, Load: load, StateFile: filepath.Join(filepath.Dir(o.file), "state"),
+		Config: c, Load: load, StateDir: filepath.Dir(o.file),
 	})
 	o.must(o.server.Start())
 	o.client = control.NewClient(filepath.Join(filepath.Dir(o.file), "control.sock"))

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 )
 
 // edited is an edit of a managed directory before it is made.
@@ -26,7 +27,7 @@ func makeManaged(c *config.Config) error {
 	}
 	err := os.Mkdir(c.Managed, 0o700)
 	if err == nil {
-		err = syncDir(filepath.Dir(c.Managed))
+		err = state.SyncDir(filepath.Dir(c.Managed))
 	}
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		return nil
@@ -51,14 +52,14 @@ func (s *Server) prepareEdit(directory string, edit *config.Edit) (*edited, erro
 	case err != nil:
 		return nil, err
 	default:
-		if err := syncDir(directory); err != nil {
+		if err := state.SyncDir(directory); err != nil {
 			return nil, err
 		}
 	}
 	e := &edited{s: s, from: filepath.Join(dir, ".new"), to: edit.Path, dir: dir, parent: dir}
 	e.leftover = e.from
 	return e, s.onFileStep("write", func() error {
-		return writeDurably(e.from, edit.Content, direct)
+		return state.WriteFile(e.from, edit.Content)
 	})
 }
 
@@ -67,7 +68,7 @@ func (e *edited) rename() error {
 }
 
 func (e *edited) sync() error {
-	return e.s.onFileStep("sync", func() error { return syncDir(e.dir) })
+	return e.s.onFileStep("sync", func() error { return state.SyncDir(e.dir) })
 }
 
 // discard deletes what is not needed, in any case.

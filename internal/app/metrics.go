@@ -52,7 +52,7 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 	src.Authentications = s.target.Authentications
 	src.Devices = s.deviceMetrics
 	src.PortCounters = func() []metrics.PortCounter { return s.ports.counters(s.usageTimeout) }
-	src.Unsaved, src.Expiries = s.state.isUnsaved, s.expiries
+	src.Unsaved, src.Expiries = s.state.Failed, s.expiries
 	if s.metrics, err = metrics.Listen(at, src, s.log); err != nil {
 		return c.Problem("metrics.listen", err.Error(), "")
 	}

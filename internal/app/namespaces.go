@@ -18,6 +18,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 )
 
 // The pauses between attempts to open absent storage: the first and the longest.
@@ -42,6 +44,7 @@ type namespaces struct {
 // served is a namespace with its storage.
 type served struct {
 	*namespace
+	why    error              // why it is pending; guarded by namespaces.mu
 	dev    backend.Device     // nil while it is pending
 	cancel context.CancelFunc // ends the attempts to open absent storage; nil if there are none
 	ended  chan struct{}      // closed when the attempts have ended
@@ -119,8 +122,20 @@ func (n *namespace) attrs() []any {
 	return []any{"subsystem", n.nqn, "nsid", n.NSID, "path", n.path()}
 }
 
-// open opens the storage of a namespace. It is nil, without an error, if it is absent.
+// unpromised returns an error if the target does not know what it has promised hosts of a
+// namespace.
+func (ns *namespaces) unpromised(n *namespace) error {
+	return ns.s.state.Check(state.Name{NQN: n.nqn, NSID: n.NSID})
+}
+
+// open opens the storage of a namespace. It is nil, without an error, if the namespace has to wait:
+// for its storage, or until its state can be read.
 func (ns *namespaces) open(n *namespace) (backend.Device, error) {
+	if err := ns.unpromised(n); err != nil {
+		ns.s.log.Error("namespace is not served: what hosts were promised is unknown",
+			append(n.attrs(), "err", err)...)
+		return nil, nil
+	}
 	dev, err := ns.s.opts.OpenDevice(n.Namespace)
 	switch {
 	case err == nil:
@@ -142,6 +157,7 @@ func (ns *namespaces) add(n *namespace, dev backend.Device) error {
 	if dev != nil {
 		return ns.serve(v, dev)
 	}
+	v.why = cmp.Or(ns.unpromised(n), errAbsent)
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	ns.list[n.name()] = v
@@ -159,7 +175,7 @@ func (ns *namespaces) serve(v *served, dev backend.Device) error {
 	}
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
-	v.dev = dev
+	v.dev, v.why = dev, nil
 	ns.list[v.name()] = v
 	return nil
 }
@@ -167,7 +183,7 @@ func (ns *namespaces) serve(v *served, dev backend.Device) error {
 // waitFor serves a namespace as soon as its storage is there and can be used. It tries that after
 // pauses that double, until ctx is done.
 func (ns *namespaces) waitFor(ctx context.Context, v *served) {
-	last := errAbsent.Error()
+	last := v.why.Error()
 	for pause := cmp.Or(ns.s.opts.Retry, pendingFirst); ; pause = min(2*pause, pendingMost) {
 		select {
 		case <-ctx.Done():
@@ -181,6 +197,9 @@ func (ns *namespaces) waitFor(ctx context.Context, v *served) {
 		}
 		if text := err.Error(); text != last {
 			last = text
+			ns.mu.Lock()
+			v.why = err
+			ns.mu.Unlock()
 			ns.s.log.Warn("namespace is still pending", append(v.attrs(), "err", err)...)
 		}
 	}
@@ -194,6 +213,9 @@ var errAbsent = errors.New("its storage is not there")
 
 // try serves a pending namespace; hosts get an event.
 func (ns *namespaces) try(v *served) error {
+	if err := ns.unpromised(v.namespace); err != nil {
+		return err
+	}
 	if absent(v.namespace, ns.s.env(v.Namespace)) {
 		return errAbsent
 	}
@@ -282,6 +304,27 @@ func (ns *namespaces) get(name config.Object) *served {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	return ns.list[name]
+}
+
+// reason is why a namespace is pending, "" if it is not.
+func (ns *namespaces) reason(name config.Object) string {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if v := ns.list[name]; v != nil && v.why != nil {
+		return v.why.Error()
+	}
+	return ""
+}
+
+// pending describes the first that are.
+func (ns *namespaces) pending() (list []control.PendingNamespace) {
+	waiting := ns.waiting()
+	for _, n := range waiting[:min(len(waiting), mostLogged)] {
+		list = append(list, control.PendingNamespace{
+			Subsystem: n.nqn, NSID: n.NSID, Reason: ns.reason(n.name()),
+		})
+	}
+	return list
 }
 
 // waiting lists the pending namespaces in the order of their names.

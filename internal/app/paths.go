@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
@@ -246,13 +245,6 @@ func readPortCounters(dir string) (list []metrics.PortCounter) {
 func fileExists(name string) bool {
 	_, err := os.Stat(name)
 	return err == nil
-}
-
-// isUnsaved says that a file lacks something. Without a state directory nothing is to be saved.
-func (s *state) isUnsaved() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.unsaved || s.unusable || slices.ContainsFunc(s.others, (*atomic.Bool).Load)
 }
 
 // expiries are the ends of certificates and of keys of hosts, the soonest of each.

@@ -105,7 +105,7 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 }
 
 // prepare reads what the machine has, and gives listeners port IDs that are made durable together.
-func (ls *listeners) prepare(next []config.Listener) {
+func (ls *listeners) prepare(next []config.Listener) error {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
 	ls.read(next)
@@ -119,7 +119,7 @@ func (ls *listeners) prepare(next []config.Listener) {
 	slices.SortStableFunc(ports, func(a, b *port) int { // new IDs are in the order of the file
 		return cmp.Compare(place(a), place(b))
 	})
-	ls.identify(ports)
+	return ls.identify(ports)
 }
 
 // expect says which listeners there will be after the changes that follow; nil: there are none.
@@ -134,8 +134,9 @@ func (ls *listeners) expect(next []config.Listener) {
 }
 
 // identify sees to it that all ports have an ID. Those that are open keep theirs: they are used
-// again, so they are not the ones that are forgotten. ls.mu is held.
-func (ls *listeners) identify(wanted []*port) {
+// again, so they are not the ones that are forgotten. After an error new ports have none. ls.mu is
+// held.
+func (ls *listeners) identify(wanted []*port) error {
 	var names []string
 	missing := false
 	for _, p := range wanted {
@@ -143,14 +144,18 @@ func (ls *listeners) identify(wanted []*port) {
 		missing = missing || ls.ids[p.name] == 0
 	}
 	if !missing {
-		return
+		return nil
 	}
 	for _, p := range ls.byID() {
 		if !slices.Contains(names, p.name) {
 			names = append(names, p.name)
 		}
 	}
-	ls.ids = ls.s.state.ports(names)
+	ids, err := ls.s.state.Ports(names)
+	if err == nil {
+		ls.ids = ids
+	}
+	return err
 }
 
 // wanted returns the ports that listeners should have, which are in the order of bySpecificity, and
@@ -201,11 +206,15 @@ func (ls *listeners) openFirst(l *listener, ips []netip.Addr) []netip.Addr {
 func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 	ls.mu.Lock()
 	wanted := ls.wanted(ls.list)
-	ls.identify(wanted)
+	unknown := ls.identify(wanted)
 	var open, unwanted, moved []*port // to be opened, closed, and told who has them
 	keep := map[string]bool{}
 	for _, w := range wanted {
 		p := ls.ports[w.name]
+		if p == nil && ls.ids[w.name] == 0 {
+			w.l.err = fmt.Errorf("%v: %w", w.addr, unknown)
+			continue
+		}
 		if p == nil {
 			p, w.id, w.err = w, ls.ids[w.name], errOpening
 			ls.ports[w.name] = p

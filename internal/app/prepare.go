@@ -103,8 +103,7 @@ func (tr *transition) prepare() error {
 	if ps.Failed() {
 		return ps
 	}
-	tr.s.listeners.prepare(tr.next.Listeners)
-	return nil
+	return tr.s.listeners.prepare(tr.next.Listeners)
 }
 
 // adds says whether the transition adds an object.

@@ -80,7 +80,7 @@ func TestProgramsInheritNothing(t *testing.T) {
 	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
 		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
 	s := started(t, Options{
-		Load: loader(file), StateFile: filepath.Join(t.TempDir(), "state"),
+		Load: loader(file), StateDir: t.TempDir(),
 		ControlSocket: filepath.Join(t.TempDir(), "control.sock"),
 	})
 	if _, err := s.planOfReload(); err != nil {

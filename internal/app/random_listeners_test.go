@@ -105,10 +105,12 @@ func (l *live) agrees() {
 	defer ls.mu.Unlock()
 	inLog := l.s.target.Ports()
 	for _, p := range ls.ports {
-		if !p.known || p.open == nil || !slices.ContainsFunc(inLog, func(o target.Port) bool {
+		ids, err := l.s.state.Ports([]string{p.name})
+		shown := slices.ContainsFunc(inLog, func(o target.Port) bool {
 			return o.ID == p.id && o.Addr == p.addr
-		}) || !slices.Contains(l.s.state.data.Ports, statePort{p.name, p.id}) {
-			l.t.Errorf("port %+v, discovery log %v, state %v", p, inLog, l.s.state.data.Ports)
+		})
+		if err != nil || !p.known || p.open == nil || !shown || ids[p.name] != p.id {
+			l.t.Errorf("port %+v, discovery log %v, stored IDs %v, %v", p, inLog, ids, err)
 		}
 	}
 	if n := len(ls.ports); len(inLog) != n || len(ls.tos) != n || len(ls.drained) != 0 {

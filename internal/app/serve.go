@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -54,7 +55,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	var s *Server
 	s = NewServer(Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
-		StateFile: stateFile(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
+		StateDir: stateDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
 		ListenerUp: func(a fabric.Addr) {
 			commands := connectCommands(a, s.listeners.encrypted(a), s.current().Subsystems,
 				reachable)
@@ -94,21 +95,20 @@ func catchSignals() (signals, hangups <-chan os.Signal, end func()) {
 	}
 }
 
-// stateFile returns where the state of the program is kept: where the service manager says
-// (systemd.exec(5), StateDirectory), or in the directory that Linux has for it, for users the one
-// of the XDG base directory specification.
-func stateFile(env func(string) string) string {
-	dir := env("STATE_DIRECTORY")
+// stateDir returns where the state of the program is kept: where the service manager says
+// (systemd.exec(5), StateDirectory; the first of several), or in the directory that Linux has for
+// it, for users the one of the XDG base directory specification.
+func stateDir(env func(string) string) string {
+	dir, _, _ := strings.Cut(env("STATE_DIRECTORY"), ":")
 	switch {
 	case dir != "":
+		return dir
 	case os.Geteuid() == 0:
-		dir = "/var/lib/nvmf-target"
+		return "/var/lib/nvmf-target"
 	case env("XDG_STATE_HOME") != "":
-		dir = filepath.Join(env("XDG_STATE_HOME"), "nvmf-target")
-	default:
-		dir = filepath.Join(env("HOME"), ".local/state/nvmf-target")
+		return filepath.Join(env("XDG_STATE_HOME"), "nvmf-target")
 	}
-	return filepath.Join(dir, "state")
+	return filepath.Join(env("HOME"), ".local/state/nvmf-target")
 }
 
 // program is the program between start and stop.

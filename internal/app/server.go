@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -25,6 +24,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/web"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -39,8 +39,9 @@ type Options struct {
 	Level *slog.LevelVar
 	// Load reads Config anew, for Reload.
 	Load func(...config.Option) (*config.Config, error)
-	// StateFile keeps what hosts know and no configuration says; "" if it is not kept.
-	StateFile string
+	// StateDir is the directory of what hosts were promised and no configuration says; "": that
+	// ends with the server.
+	StateDir string
 	// Version is shown to hosts as the firmware revision and in the announcement.
 	Version string
 	// Verbs is the RDMA stack to use; nil if no listener needs one.
@@ -90,7 +91,7 @@ type Server struct {
 	recorder   *ratelog.Recorder
 	peers      *ratelog.Logger // for what peers can cause at will
 	started    time.Time
-	state      *state
+	state      *state.Store
 	namespaces namespaces
 	target     *target.Target
 	transports map[nvme.TransportType]fabric.Transport
@@ -124,7 +125,7 @@ type Server struct {
 	end      context.CancelFunc
 
 	releaseLimit, usageTimeout, latencyTimeout time.Duration
-	onFileStep                                 fileStep // of edits of the managed directory
+	onFileStep                                 state.Step // of edits of the managed directory
 
 	stopOnce sync.Once
 	stopErr  error
@@ -141,7 +142,7 @@ func NewServer(opts Options) *Server {
 		peers: ratelog.New(log), started: time.Now(),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 		atStart: opts.Config, releaseLimit: releaseLimit, usageTimeout: usageTimeout,
-		latencyTimeout: latencyTimeout, onFileStep: direct,
+		latencyTimeout: latencyTimeout, onFileStep: state.Direct,
 	}
 	s.mdns = mdns.New(log)
 	s.listeners = listeners{
@@ -195,7 +196,7 @@ func (s *Server) Start() error {
 	if err != nil {
 		return err
 	}
-	if s.state, err = loadState(s.opts.StateFile, s.log); err != nil {
+	if s.state, err = state.Open(s.opts.StateDir); err != nil {
 		return err
 	}
 	options, err := s.targetOptions()
@@ -218,34 +219,23 @@ func (s *Server) Start() error {
 	return s.startControl()
 }
 
-// targetOptions are those of the target. Without a directory of its own it keeps nothing of hosts.
-func (s *Server) targetOptions() (target.Options, error) {
-	o := target.Options{
-		Log: s.log, Firmware: s.opts.Version, Generation: s.state.generation(),
-	}
-	state := filepath.Dir(s.opts.StateFile)
-	locks, marks := filepath.Join(state, reservationsDir), filepath.Join(state, uncorrectableDir)
-	if s.state.file == "" {
-		return o, cmp.Or(
-			s.inFiles(locks, "reservations", "hosts that are locked out could write"),
-			s.inFiles(marks, "uncorrectable blocks", "they could be read"))
-	}
-	r, err := loadReservations(locks)
-	if err != nil {
+// targetOptions are those of the target. Without a state directory it promises hosts nothing that
+// outlives it.
+func (s *Server) targetOptions() (o target.Options, err error) {
+	o = target.Options{Log: s.log, Firmware: s.opts.Version}
+	if o.Generation, err = s.state.NextGeneration(); err != nil || s.state.Dir() == "" {
 		return o, err
 	}
-	u, err := loadUncorrectable(marks)
-	if err != nil {
-		return o, err
-	}
-	s.state.others = []*atomic.Bool{r.failed, u.failed}
-	for name := range r.kept {
-		if find(s.atStart, config.Object{NQN: name.NQN, NSID: name.NSID}) == nil {
+	s.state.Each(func(n state.Name, file string) {
+		if find(s.atStart, config.Object{NQN: n.NQN, NSID: n.NSID}) == nil {
 			s.log.Warn("reservations are kept for a namespace that is not configured", "subsystem",
-				name.NQN, "nsid", name.NSID, "path", r.file(name))
+				n.NQN, "nsid", n.NSID, "path", file)
 		}
-	}
-	o.Protection, o.Reservations, o.Uncorrectable = s.state, r, u
+	}, func(err error) {
+		s.log.Error("the state of a namespace cannot be used", "err", err)
+	})
+	o.Protection, o.Reservations = s.state.Protection, s.state.Reservations
+	o.Uncorrectable = s.state.Uncorrectable
 	return o, nil
 }
 
@@ -384,7 +374,7 @@ func (s *Server) stop() error {
 	}
 	errs = append(errs, s.namespaces.close())
 	if s.state != nil {
-		errs = append(errs, s.state.close())
+		errs = append(errs, s.state.Close())
 	}
 	s.audit.use(nil)
 	return errors.Join(errs...)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -21,7 +22,7 @@ import (
 const (
 	// traceEvery is how often reactors are asked for commands that a client follows.
 	traceEvery = 100 * time.Millisecond
-	// traceDir is the directory beside the state file with what the flight recorder had when the
+	// traceDir is the directory below that of the state with what the flight recorder had when the
 	// target failed: maxTraces files, each written within traceLimit.
 	traceDir   = "trace"
 	maxTraces  = 4
@@ -101,13 +102,13 @@ func traceStatus(st nvme.Status) string {
 // traceLimit at most.
 func (s *Server) keepTrace(w *worker, reason string) {
 	list := w.handler.FatalTrace(reason)
-	if s.state == nil || s.state.file == "" || len(list) == 0 {
+	if s.state.Dir() == "" || len(list) == 0 {
 		return
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		dir := filepath.Join(filepath.Dir(s.state.file), traceDir)
+		dir := filepath.Join(s.state.Dir(), traceDir)
 		path, err := writeTrace(dir, list)
 		if err != nil {
 			s.log.Error("the last commands were not kept", "err", err)
@@ -146,5 +147,5 @@ func writeTrace(dir string, list []*target.TraceQueue) (path string, err error) 
 	name := fmt.Sprintf("%s-%d.json", time.Now().UTC().Format("20060102T150405.000"),
 		list[0].Reactor)
 	path = filepath.Join(dir, name)
-	return path, errors.Join(err, writeDurably(path, text.Bytes(), direct))
+	return path, errors.Join(err, state.WriteFile(path, text.Bytes()))
 }

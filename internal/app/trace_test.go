@@ -79,7 +79,7 @@ func TestTraceOfTarget(t *testing.T) {
 // TestTraceFiles: a reactor that fails leaves a file, of which there are few.
 func TestTraceFiles(t *testing.T) {
 	dir := t.TempDir()
-	s, _ := controlled(t, Options{StateFile: filepath.Join(dir, "state.json")}, anyPort)
+	s, _ := controlled(t, Options{StateDir: dir}, anyPort)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	_, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})

@@ -226,6 +226,12 @@ func status(t *table, s control.Status) {
 		also(s.DrainedListeners, "drained"))
 	t.row("subsystems", s.Subsystems)
 	t.row("namespaces", and(s.Namespaces, "served", s.PendingNamespaces, "pending"))
+	for _, n := range s.Pending {
+		t.row("pending", fmt.Sprintf("namespace %d of %s: %s", n.NSID, n.Subsystem, n.Reason))
+	}
+	if more := s.PendingNamespaces - len(s.Pending); more > 0 && len(s.Pending) > 0 {
+		t.row("pending", fmt.Sprintf("%d more", more))
+	}
 	t.row("controllers", s.Controllers)
 	t.row("connections", s.Connections)
 }

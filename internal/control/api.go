@@ -25,10 +25,22 @@ type Status struct {
 	// Namespaces is how many are served, PendingNamespaces how many wait for their storage.
 	Namespaces        int `json:"namespaces"`
 	PendingNamespaces int `json:"pending_namespaces"`
+	// Pending are the first of the latter, with their reasons.
+	Pending []PendingNamespace `json:"pending,omitempty"`
 	// Controllers is the number of associations with hosts.
 	Controllers int `json:"controllers"`
 	// Connections is the number of queues.
 	Connections int `json:"connections"`
+}
+
+// PendingNamespace is one that is not served yet.
+type PendingNamespace struct {
+	// Subsystem is the NQN of its subsystem.
+	Subsystem string `json:"subsystem"`
+	// NSID identifies it there.
+	NSID uint32 `json:"nsid"`
+	// Reason is why.
+	Reason string `json:"reason"`
 }
 
 // Listener is an address where hosts connect, or what one is missing for.
@@ -124,8 +136,11 @@ type Namespace struct {
 	// NSID identifies it there.
 	NSID uint32 `json:"nsid"`
 	// State is ready, not ready (its storage does not answer), degraded (accepted writes may be
-	// lost), paused (commands wait) or pending (its storage is not there).
+	// lost), paused (commands wait) or pending (its storage is not there, or what
+	// hosts were promised of it cannot be read).
 	State string `json:"state"`
+	// Reason is why it is pending.
+	Reason string `json:"reason,omitempty"`
 	// Backend is the kind of its storage, Path where that is.
 	Backend string `json:"backend"`
 	Path    string `json:"path,omitempty"`

@@ -74,8 +74,9 @@ type Target struct {
 	Storage   []Storage
 	// Sockets are the control sockets to look at, the one first that a target of this user would
 	// make.
-	Sockets   []string
-	StateFile string
+	Sockets []string
+	// StateDir is the directory of the state, "" for none.
+	StateDir string
 }
 
 // Storage is a file or block device and what it is for: "namespace 1 of nqn...".

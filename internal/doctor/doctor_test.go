@@ -166,7 +166,7 @@ func TestListeners(t *testing.T) {
 
 func TestControlAndState(t *testing.T) {
 	const socket = "/run/nvmf-target/control.sock"
-	at := Target{Sockets: []string{"/run/user/1/c.sock", socket}, StateFile: "/var/lib/x/state"}
+	at := Target{Sockets: []string{"/run/user/1/c.sock", socket}, StateDir: "/var/lib/x"}
 	listening := "Num RefCount Protocol Flags Type St Inode Path\n" +
 		"0001: 00000002 00000000 00000000 0001 03 55 /run/user/1/c.sock\n" +
 		"0002: 00000002 00000000 00010000 0001 01 56 " + socket + "\n"
@@ -200,7 +200,7 @@ func TestControlAndState(t *testing.T) {
 			[]string{"note: /run/user/1: permission denied | RuntimeDirectory="},
 		},
 		{"no state", Machine.state, nil, Target{}, nil},
-		{"state", Machine.state, files{"var/x": ""}, at, []string{"ok: /var/lib/x/state"}},
+		{"state", Machine.state, files{"var/x": ""}, at, []string{"ok: this user may write"}},
 		{
 			"state without right", Machine.state,
 			files{"var/lib/denied": "x"},
@@ -215,7 +215,7 @@ func TestControlAndState(t *testing.T) {
 // TestRun: this machine can be checked, and a machine without anything.
 func TestRun(t *testing.T) {
 	at := Target{
-		Reactors: []int{0}, RDMA: true, Sockets: []string{"/run/c.sock"}, StateFile: "/var/state",
+		Reactors: []int{0}, RDMA: true, Sockets: []string{"/run/c.sock"}, StateDir: "/var",
 	}
 	for _, f := range Linux().Run(at) {
 		if f.Check == "" || f.Found == "" || (f.Fix == "") != (f.Severity == OK) {

@@ -156,17 +156,17 @@ func (m Machine) control(t Target) []Finding {
 }
 
 func (m Machine) state(t Target) []Finding {
-	if t.StateFile == "" {
+	if t.StateDir == "" {
 		return nil
 	}
-	if err := m.writable(filepath.Dir(t.StateFile)); err != nil {
+	if err := m.writable(t.StateDir); err != nil {
 		return []Finding{{
-			"state file", Note, fmt.Sprintf("this user cannot write %s: %v", t.StateFile, err),
-			"Without it hosts may see other port IDs after a restart.",
+			"state directory", Note, fmt.Sprintf("this user cannot write %s: %v", t.StateDir, err),
+			"A target of this user does not start without it.",
 			"StateDirectory=nvmf-target in the systemd unit, or run this as the target's user",
 		}}
 	}
-	return []Finding{ok("state file", "this user may write %s", t.StateFile)}
+	return []Finding{ok("state directory", "this user may write %s", t.StateDir)}
 }
 
 // writable says whether files can be made in a directory, or the directory itself if it is missing.

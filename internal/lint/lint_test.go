@@ -44,7 +44,7 @@ var allowed = map[string][]string{
 		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
 		"internal/histogram", "internal/metrics",
 		"internal/netif", "internal/ratelog",
-		"internal/storage", "internal/sys", "internal/web",
+		"internal/state", "internal/storage", "internal/sys", "internal/web",
 	},
 
 	"nvme":      {},
@@ -129,6 +129,7 @@ var allowed = map[string][]string{
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
 	"internal/ratelog":               {},
 	"internal/reactor":               {"internal/list", "internal/sys"},
+	"internal/state":                 {"nvme", "nvme/target"},
 	"internal/storage":               {"internal/sys"},
 	"internal/sys":                   {},
 	"internal/testutil":              {},

@@ -38,7 +38,7 @@ type options struct {
 	tcp        func(*tcp.Config) // sets what has no key
 	rdma       func(*rdma.Config)
 	devices    []backend.Device // instead of the RAM namespaces; the server closes them
-	stateFile  string
+	stateDir   string
 	tls        string        // of the tcp listener; "": off
 	security   string        // of the subsystem; "": none
 	control    string        // the socket of the control interface; "": none
@@ -117,7 +117,7 @@ func newEnv(t *testing.T, o options) *env {
 	return &env{harness.Start(t, harness.Options{
 		Config: o.text(), Change: o.change, Devices: devices, IWARP: o.iwarp,
 		App: app.Options{
-			Version: "e2e", StateFile: o.stateFile, ControlSocket: o.control,
+			Version: "e2e", StateDir: o.stateDir, ControlSocket: o.control,
 			ANATransition: o.transition,
 		},
 	})}

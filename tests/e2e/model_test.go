@@ -64,7 +64,7 @@ func TestModel(t *testing.T) {
 		seed = modelNumber(t, s)
 	}
 	x := newModelRun(t, seed)
-	state := filepath.Join(t.TempDir(), "state.json")
+	state := filepath.Join(t.TempDir(), "state")
 	for x.commands < commands {
 		ok := t.Run("", func(t *testing.T) {
 			x.start(t, state)
@@ -161,7 +161,7 @@ func (x *modelRun) device(i int) backend.Device {
 // start starts the target and connects the hosts.
 func (x *modelRun) start(t *testing.T, state string) {
 	o := options{
-		reactors: 2, memory: 16, stateFile: state, iwarp: x.rnd.IntN(4) == 0,
+		reactors: 2, memory: 16, stateDir: state, iwarp: x.rnd.IntN(4) == 0,
 		control:    filepath.Join(t.TempDir(), "control"),
 		transition: [...]time.Duration{time.Millisecond, time.Hour}[x.rnd.IntN(2)],
 	}

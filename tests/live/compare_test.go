@@ -3,6 +3,7 @@ package live
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -18,7 +19,11 @@ func (e *env) compare(i int, runs *model) {
 	e.t.Helper()
 	state, err := os.ReadFile(e.live.stateFile())
 	e.must(err)
-	e.must(os.WriteFile(e.fresh.stateFile(), e.fresh.like(state), 0o600))
+	var file struct{ Data json.RawMessage }
+	e.must(json.Unmarshal(state, &file))
+	// The first version of the format had no checksum.
+	state = append([]byte(`{"version": 1,`), bytes.TrimPrefix(e.fresh.like(file.Data), []byte("{"))...)
+	e.must(os.WriteFile(e.fresh.stateFile(), state, 0o600))
 	e.fresh.start(runs)
 	defer e.fresh.stop()
 	for h := range allHosts {

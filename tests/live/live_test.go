@@ -138,7 +138,7 @@ func (p *place) start(m *model) {
 	p.has(m)
 	p.server = app.NewServer(app.Options{
 		Config: c, Log: p.log.Logger(), Version: "live", Verbs: p.fabric.Provider(p.name),
-		StateFile: p.stateFile(), Network: p.machine,
+		StateDir: p.dir, Network: p.machine,
 		Failed: func(err error) { p.t.Errorf("a reactor has failed: %v", err) },
 	})
 	p.must(p.server.Start())

@@ -1,0 +1,346 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// promised makes a state directory where reservations of namespaces of testNQN persist.
+func promised(t *testing.T, dir string, nsids ...uint32) {
+	t.Helper()
+	s, err := state.Open(dir)
+	for _, nsid := range nsids {
+		if err == nil {
+			err = s.Reservations.Save(testNQN, nsid, &target.Reservations{PTPL: true})
+		}
+	}
+	if err == nil {
+		err = s.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onlyFile is the file that a directory of the state has.
+func onlyFile(t *testing.T, dir, kind string) string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(dir, kind, "*.json"))
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	return list[0]
+}
+
+// TestStateMissing: a target that cannot know what it has promised hosts does not start.
+func TestStateMissing(t *testing.T) {
+	dir := t.TempDir()
+	used := started(t, Options{Config: parse(t, anyPort), StateDir: filepath.Join(dir, "used")})
+	damaged := filepath.Join(dir, "damaged")
+	promised(t, damaged)
+	for name, text := range map[string]string{
+		"file": "", "damaged/state": `{"version": 2}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for in, want := range map[string]string{
+		used.opts.StateDir: "another target uses it", filepath.Join(dir, "file"): "not a directory",
+		damaged: "state cannot be used",
+	} {
+		s := newServer(t, Options{Config: parse(t, anyPort), StateDir: in})
+		if err := s.Start(); err == nil || !strings.Contains(err.Error(), in) ||
+			!strings.Contains(err.Error(), want) || len(s.Addrs()) > 0 {
+			t.Errorf("%s: %v", in, err)
+		}
+	}
+}
+
+// TestStateOfOthers: a program that may not read what its predecessor has promised ends with an
+// error that says what to do. One that nobody has started before starts.
+func TestStateOfOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be somebody else")
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	promised(t, filepath.Join(dir, "closed"), 1)
+	if err := os.Chmod(filepath.Join(dir, "closed"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "nvmf-target.yaml")
+	if err := os.WriteFile(file, []byte(validFile), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"closed": "Let the user of the target (ID 65534) read and write it", "new": "",
+	} {
+		child := exec.Command("/proc/self/exe")
+		child.Dir = "/"
+		child.Env = append(os.Environ(), serveFile+"="+file, "RUNTIME_DIRECTORY="+dir+"/run",
+			"STATE_DIRECTORY="+filepath.Join(dir, name))
+		child.SysProcAttr = &syscall.SysProcAttr{
+			Credential: &syscall.Credential{Uid: 65534, Gid: 65534},
+		}
+		for _, own := range []string{"run", "new"} {
+			_ = os.Mkdir(filepath.Join(dir, own), 0o755)
+			if err := os.Chown(filepath.Join(dir, own), 65534, 65534); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want == "" {
+			serves(t, child)
+			continue
+		}
+		out, err := child.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) ||
+			!strings.Contains(string(out), filepath.Join(dir, name)) {
+			t.Errorf("%s: %v, %s", name, err, out)
+		}
+	}
+}
+
+// serves starts a program, waits until it serves something, and ends it.
+func serves(t *testing.T, child *exec.Cmd) {
+	t.Helper()
+	log := new(testutil.Log)
+	child.Stdout, child.Stderr = log, log
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
+	defer kill.Stop()
+	testutil.Until(t, "it serves", func() bool {
+		return strings.Contains(log.String(), " on tcp ")
+	})
+	if err := child.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := child.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, log)
+	}
+}
+
+// TestDamagedPromise: a namespace whose reservations cannot be read is not served, and status says
+// why. Others are, whatever is applied. It is served as soon as its file is moved away.
+func TestDamagedPromise(t *testing.T) {
+	dir := t.TempDir()
+	promised(t, dir, 1)
+	file := onlyFile(t, dir, "reservations")
+	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := &live{t: t, dir: t.TempDir()}
+	up := make(chan uint32, 1)
+	log := new(testutil.Log)
+	second := "{nsid: 2, backend: ram, size: 1MiB}"
+	l.s = started(t, Options{
+		Config: l.parse(listenAny, sub(anyHosts, inRAM, second)), StateDir: dir,
+		Retry: time.Millisecond, Log: log.Logger(),
+		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
+	})
+	c, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := func(want string) {
+		t.Helper()
+		nsids, err := c.ActiveNamespaces(t.Context())
+		if got := fmt.Sprint(nsids); err != nil || got != want {
+			t.Errorf("namespaces %s, want %s; %v", got, want, err)
+		}
+	}
+	served("[2]")
+	st, list := l.s.status(), l.s.namespaceStates()
+	if len(st.Pending) != 1 || st.Pending[0].NSID != 1 || list[0].State != "pending" ||
+		!strings.Contains(st.Pending[0].Reason, file) || list[0].Reason != st.Pending[0].Reason ||
+		!strings.Contains(list[0].Reason, "move it away") || list[1].Reason != "" {
+		t.Errorf("%+v, %+v", st, list)
+	}
+	if text := log.String(); !strings.Contains(text, "namespace is not served") ||
+		!strings.Contains(text, file) {
+		t.Errorf("the log:\n%s", text)
+	}
+	third := "{nsid: 3, backend: ram, size: 1MiB}"
+	l.apply(listenAny, sub(anyHosts, inRAM, second, third))
+	served("[2 3]")
+	l.apply(listenAny, sub(anyHosts, second)) // a damaged file outlives the namespace
+	l.apply(listenAny, sub(anyHosts, inRAM, second))
+	served("[2]")
+	if err := os.Rename(file, file+".damaged"); err != nil {
+		t.Fatal(err)
+	}
+	if nsid := testutil.Receive(t, "the namespace", up); nsid != 1 {
+		t.Error(nsid)
+	}
+	served("[1 2]")
+	if st := l.s.status(); len(st.Pending) > 0 || l.s.namespaceStates()[0].Reason != "" {
+		t.Errorf("%+v", st)
+	}
+	// What happens to the file of a namespace that is served does not concern it.
+	if err := os.Rename(file+".damaged", file); err != nil {
+		t.Fatal(err)
+	}
+	l.apply(listenAny, sub(anyHosts, inRAM, second, third))
+	served("[1 2 3]")
+}
+
+// TestPromiseNotKept: whatever a host is promised while the state cannot be written fails, and does
+// not hold. Once it can be written again all is well.
+func TestPromiseNotKept(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	l := &live{t: t, dir: t.TempDir()}
+	l.s = started(t, Options{
+		Config: l.parse(listenAny, sub(anyHosts, onFile(1, "disk"))), StateDir: dir,
+	})
+	c, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := c.OpenQueue(t.Context(), 1, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	do := func(what string, cqe nvme.CQE, err error, ok bool) {
+		t.Helper()
+		if err != nil || cqe.Status().OK() != ok {
+			t.Errorf("%s: %v, %v", what, cqe.Status(), err)
+		}
+	}
+	protect := func(to nvme.WriteProtection, ok bool) {
+		t.Helper()
+		var op host.Op
+		op.SQE.SetOpcode(nvme.AdminSetFeatures)
+		op.SQE.SetNSID(1)
+		op.SQE.Features().Set(nvme.FeatureWriteProtect, uint32(to))
+		cqe, err := c.Admin(t.Context(), &op)
+		do("write protect", cqe, err, ok)
+	}
+	command := func(ok bool, op *host.Op) {
+		t.Helper()
+		op.SQE.SetNSID(1)
+		cqe, err := q.Do(t.Context(), op)
+		do(fmt.Sprintf("opcode %#x", op.SQE.Opcode()), cqe, err, ok)
+	}
+	mark := func(ok bool) {
+		t.Helper()
+		var op host.Op
+		op.SQE.SetOpcode(nvme.NVMWriteUncorrectable)
+		op.SQE.RW().Set(1, 1, 0)
+		command(ok, &op)
+	}
+	register := func(ok bool) {
+		t.Helper()
+		var keys nvme.ReservationKeys
+		keys.Set(0, 7)
+		op := host.Op{Data: keys[:]}
+		op.SQE.SetOpcode(nvme.IOReservationRegister)
+		op.SQE.Reservation().Set(nvme.ReservationRegister, true, 0, nvme.SetPTPL)
+		command(ok, &op)
+	}
+	buf, err := c.Map(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(dir, dir+".moved")
+	protect(nvme.WriteProtect, false)
+	register(false)
+	mark(false)
+	if err := q.Write(t.Context(), 1, 0, 1, buf[:512], 0); err != nil {
+		t.Error("the namespace was write protected nevertheless: ", err)
+	}
+	if r := l.s.state.Reservations.Load(testNQN, 1); r != nil || !l.s.state.Failed() {
+		t.Errorf("%+v", r)
+	}
+	if _, err := l.s.Apply(l.parse(listenAny+", {transport: tcp, address: 127.0.0.2, port: 0}",
+		sub(anyHosts, onFile(1, "disk")))); err == nil ||
+		!strings.Contains(err.Error(), "port IDs cannot be stored") || len(l.s.Addrs()) != 1 {
+		t.Errorf("a port with an ID that is not stored: %v", err)
+	}
+	move(dir+".moved", dir)
+	register(true)
+	mark(true)
+	if err := q.Read(t.Context(), 1, 1, 1, buf[:512]); err == nil {
+		t.Error("a block that is marked is read")
+	}
+	protect(nvme.WriteProtect, true)
+	c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	if err := l.s.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s, err := state.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Protection.Protected(testNQN, 1) || s.Reservations.Load(testNQN, 1) == nil ||
+		s.Uncorrectable.Uncorrectable(testNQN, 1) == nil {
+		t.Error("what was acknowledged was lost")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPortWaitsForID: an address that appears while the state cannot be written waits for its port
+// ID, and says so. Others go on.
+func TestPortWaitsForID(t *testing.T) {
+	n := &fakeNetwork{}
+	n.set("eth0 127.0.9.1")
+	dir := filepath.Join(t.TempDir(), "state")
+	l := &live{t: t, dir: t.TempDir()}
+	l.s = started(t, Options{
+		Config:  l.parse("{transport: tcp, address: eth0, port: 0}", sub(anyHosts, inRAM)),
+		Network: n, StateDir: dir, Retry: time.Millisecond, Settle: time.Millisecond,
+	})
+	if err := os.Rename(dir, dir+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	n.set("eth0 127.0.9.1", "eth0 127.0.9.2")
+	testutil.Until(t, "it says why it waits", func() bool {
+		return strings.Contains(fmt.Sprint(l.s.listenerStates()), "port IDs cannot be stored")
+	})
+	if len(l.s.Addrs()) != 1 {
+		t.Errorf("%v", l.s.Addrs())
+	}
+	if err := os.Rename(dir+".moved", dir); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Until(t, "two ports", func() bool { return len(l.s.Addrs()) == 2 })
+}
+
+// TestKeptForOthers: a target says whose reservations it keeps although they are not configured.
+func TestKeptForOthers(t *testing.T) {
+	dir := t.TempDir()
+	promised(t, dir, 1, 9)
+	log := new(testutil.Log)
+	started(t, Options{Config: parse(t, anyPort), StateDir: dir, Log: log.Logger()})
+	if text := log.String(); strings.Count(text, "reservations are kept for a namespace that is "+
+		"not configured") != 1 || !strings.Contains(text, "nsid=9") {
+		t.Errorf("the log:\n%s", text)
+	}
+}

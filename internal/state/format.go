@@ -1,0 +1,95 @@
+package state
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strings"
+)
+
+// Versions of the format: the first one had neither a kind nor a checksum.
+const (
+	firstVersion = 1
+	version      = 2
+)
+
+// envelope is what a file consists of.
+type envelope struct {
+	Version int `json:"version"`
+	// Kind is what Data is.
+	Kind string `json:"kind"`
+	// CRC32C is the checksum of Kind and Data, in hexadecimal.
+	CRC32C string          `json:"crc32c"`
+	Data   json.RawMessage `json:"data"`
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(kind string, data []byte) string {
+	sum := crc32.Checksum([]byte(kind+"\n"), castagnoli)
+	return fmt.Sprintf("%08x", crc32.Update(sum, castagnoli, data))
+}
+
+// encode returns the content of a file. Every value has exactly one.
+func encode(kind string, v any) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.MarshalIndent(envelope{version, kind, checksum(kind, data), data}, "", "  ")
+	return append(text, '\n'), err
+}
+
+// decode reads the content of a file into v, which is zero. It takes what encode returns, byte by
+// byte, and nothing else: so no key is unknown, missing, of another type or there twice, and
+// nothing follows. first: it is of the first version, which is taken if nothing but its white space
+// differs from what the target wrote.
+func decode(kind string, text []byte, v any) (first bool, err error) {
+	var e envelope
+	if err := json.Unmarshal(text, &e); err != nil {
+		return false, fmt.Errorf("it is damaged: %w", err)
+	}
+	if e.Version == firstVersion {
+		return true, decodeFirst(text, v)
+	}
+	switch {
+	case e.Version != version:
+		return false, fmt.Errorf("it has format %d, and this program knows format %d", e.Version,
+			version)
+	case e.Kind != kind:
+		return false, fmt.Errorf("it is of the kind %q instead of %q", e.Kind, kind)
+	}
+	if err := json.Unmarshal(e.Data, v); err != nil {
+		return false, fmt.Errorf("it is damaged: %w", err)
+	}
+	again, err := encode(kind, v)
+	if err == nil && !bytes.Equal(again, text) {
+		err = errDamaged
+	}
+	return false, err
+}
+
+var errDamaged = errors.New("it is damaged: its checksum or its form is wrong")
+
+// decodeFirst reads a file of the first version, which had the version beside the data.
+func decodeFirst(text []byte, v any) error {
+	var got bytes.Buffer
+	err := json.Unmarshal(text, v)
+	if err == nil {
+		err = json.Compact(&got, text)
+	}
+	if err != nil {
+		return fmt.Errorf("it is damaged: %w", err)
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	want := fmt.Sprintf(`{"version":%d,%s`, firstVersion, strings.TrimPrefix(string(data), "{"))
+	if got.String() != want {
+		return errors.New("it is damaged: it is not as the target wrote it")
+	}
+	return nil
+}

@@ -1,0 +1,311 @@
+package state
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+const testNQN = "nqn.2026-11.io.nvmf-target:<a>é"
+
+// full is a directory with a file of each kind, which are for namespace 1 of testNQN.
+func full(t *testing.T) *Store {
+	t.Helper()
+	s := opened(t, t.TempDir())
+	_, err := s.Ports([]string{"tcp 127.0.0.1:4420", "rdma 127.0.0.1:4420"})
+	must(t, err)
+	_, err = s.NextGeneration()
+	must(t, err)
+	must(t, s.Protection.SetProtected(testNQN, 1, true))
+	must(t, s.Reservations.Save(testNQN, 1, someHosts(3, rand.New(rand.NewPCG(1, 1)))))
+	must(t, s.Uncorrectable.SetUncorrectable(testNQN, 1, &target.Uncorrectable{
+		Identity: "disk", Ranges: []target.ByteRange{{Off: 0, End: 512}, {Off: 1024, End: 4096}},
+	}))
+	return s
+}
+
+// decoder reads a file of a kind to what it means, and has a namespace forget its promise.
+type decoder struct {
+	kind, file string
+	decode     func(text []byte) (any, error)
+	forget     func(nsid uint32) error
+}
+
+func decoderOf[V any, D content[V]](k *kind[V, D], forget func(uint32) error) decoder {
+	return decoder{k.dir, k.file(Name{testNQN, 1}), func(text []byte) (any, error) {
+		var d D
+		if _, err := decode(k.dir, text, &d); err != nil {
+			return nil, err
+		}
+		v, err := d.value()
+		if err == nil && k.file(d.named()) != k.file(Name{testNQN, 1}) {
+			err = fmt.Errorf("it is for %v", d.named())
+		}
+		return []any{d, v}, err
+	}, forget}
+}
+
+func (s *Store) decoders() []decoder {
+	return []decoder{
+		{stateKind, stateFile, func(text []byte) (any, error) {
+			var d stateData
+			_, err := decode(stateKind, text, &d)
+			return d, err
+		}, nil},
+		decoderOf(s.Protection.kind, func(nsid uint32) error {
+			return s.Protection.SetProtected(testNQN, nsid, false)
+		}),
+		decoderOf(s.Reservations.kind, func(nsid uint32) error {
+			return s.Reservations.Save(testNQN, nsid, nil)
+		}),
+		decoderOf(s.Uncorrectable.kind, func(nsid uint32) error {
+			return s.Uncorrectable.SetUncorrectable(testNQN, nsid, nil)
+		}),
+	}
+}
+
+func (s *Store) content(t *testing.T, file string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(s.at(file))
+	must(t, err)
+	return text
+}
+
+// TestDamage flips every bit of a file of each kind, and cuts it at every byte: none is taken for
+// something else, however it came about.
+func TestDamage(t *testing.T) {
+	s := full(t)
+	for _, d := range s.decoders() {
+		good := s.content(t, d.file)
+		if _, err := d.decode(good); err != nil {
+			t.Fatalf("%s: %v", d.kind, err)
+		}
+		for bit := range 8 * len(good) {
+			bad := bytes.Clone(good)
+			bad[bit/8] ^= 1 << (bit % 8)
+			if got, err := d.decode(bad); err == nil {
+				t.Errorf("%s, bit %d: %+v", d.kind, bit, got)
+			}
+		}
+		for n := range good {
+			if _, err := d.decode(good[:n]); err == nil {
+				t.Errorf("%s: %d bytes of %d are taken", d.kind, n, len(good))
+			}
+			if _, err := d.decode(append(good[:n:n], make([]byte, len(good)-n)...)); err == nil {
+				t.Errorf("%s: zeroes from byte %d on are taken", d.kind, n)
+			}
+		}
+		for what, bad := range map[string]string{
+			"twice":       string(good) + string(good),
+			"white space": string(good) + "\n",
+			"compact":     strings.Join(strings.Fields(string(good)), ""),
+			"a key twice": strings.Replace(string(good), `"version": 2,`,
+				`"version": 2, "version": 2,`, 1),
+			"a key too many": strings.Replace(string(good), `"version": 2,`,
+				`"version": 2, "more": 1,`, 1),
+			"a key in capitals": strings.Replace(string(good), `"data"`, `"DATA"`, 1),
+			"a string":          strings.Replace(string(good), `"version": 2`, `"version": "2"`, 1),
+			"a later format":    strings.Replace(string(good), `"version": 2`, `"version": 3`, 1),
+			"no data":           `{"version": 2, "kind": "` + d.kind + `", "crc32c": "00000000"}`,
+			"null":              "null", "a list": "[]",
+		} {
+			if got, err := d.decode([]byte(bad)); err == nil {
+				t.Errorf("%s, %s: %+v", d.kind, what, got)
+			}
+		}
+		for _, o := range s.decoders() {
+			if _, err := o.decode(good); (err == nil) != (o.kind == d.kind) {
+				t.Errorf("a file of the kind %s as %s: %v", d.kind, o.kind, err)
+			}
+		}
+	}
+}
+
+// TestDamagedFiles damages the files in a directory here and there. That of the target is an error
+// of Open, and one of a namespace costs this namespace alone. What is damaged is neither changed
+// nor removed, and once it is moved away or restored all is well.
+func TestDamagedFiles(t *testing.T) {
+	s := full(t)
+	rnd := rand.New(rand.NewPCG(2, 2))
+	for i, d := range s.decoders() {
+		file, good := s.at(d.file), s.content(t, d.file)
+		for range 4 {
+			bad := bytes.Clone(good)
+			if bad[rnd.IntN(len(bad))] ^= 1 << rnd.IntN(8); rnd.IntN(2) == 0 {
+				bad = bad[:rnd.IntN(len(bad))]
+			}
+			must(t, os.WriteFile(file, bad, 0o600))
+			must(t, s.Close())
+			again, err := Open(s.path)
+			if i == 0 {
+				if err == nil || !strings.Contains(err.Error(), file) {
+					t.Fatalf("%s: %v", d.kind, err)
+				}
+				must(t, os.WriteFile(file, good, 0o600))
+				s = opened(t, s.path)
+				continue
+			}
+			must(t, err)
+			s = again
+			if err := s.Check(Name{testNQN, 1}); err == nil ||
+				!strings.Contains(err.Error(), file) ||
+				!strings.Contains(err.Error(), "move it away") {
+				t.Fatalf("%s: %v", d.kind, err)
+			}
+			must(t, s.Check(Name{testNQN, 2}))
+			forget := s.decoders()[i].forget
+			if forget(1) == nil || !bytes.Equal(s.content(t, d.file), bad) {
+				t.Fatalf("%s: a damaged file was replaced", d.kind)
+			}
+			must(t, forget(2))
+			if rnd.IntN(2) == 0 {
+				must(t, os.Remove(file))
+				must(t, s.Check(Name{testNQN, 1}))
+				must(t, os.WriteFile(file, good, 0o600))
+				s = reopened(t, s)
+			} else {
+				must(t, os.WriteFile(file, good, 0o600))
+			}
+			must(t, s.Check(Name{testNQN, 1}))
+			if !s.Protection.Protected(testNQN, 1) || s.Reservations.Load(testNQN, 1) == nil ||
+				s.Uncorrectable.Uncorrectable(testNQN, 1) == nil {
+				t.Fatal("a restored file is not used")
+			}
+		}
+	}
+	must(t, s.Close())
+}
+
+// TestAstray: a file that has another one's place costs both namespaces, unless the other one has
+// its file.
+func TestAstray(t *testing.T) {
+	s := full(t)
+	r := s.Reservations.kind
+	one, two := s.at(r.file(Name{testNQN, 1})), s.at(r.file(Name{testNQN, 2}))
+	must(t, os.Rename(one, two))
+	s = reopened(t, s)
+	for nsid := uint32(1); nsid <= 2; nsid++ {
+		if err := s.Check(Name{testNQN, nsid}); err == nil || !strings.Contains(err.Error(), two) {
+			t.Errorf("namespace %d: %v", nsid, err)
+		}
+	}
+	must(t, os.Rename(two, one))
+	for nsid := uint32(1); nsid <= 2; nsid++ {
+		must(t, s.Check(Name{testNQN, nsid}))
+	}
+	if s.Reservations.Load(testNQN, 1) == nil || s.Reservations.Load(testNQN, 2) != nil {
+		t.Error("not what the file says")
+	}
+	must(t, os.Link(one, two))
+	s = reopened(t, s)
+	must(t, s.Check(Name{testNQN, 1}))
+	if s.Check(Name{testNQN, 2}) == nil {
+		t.Error("a copy is taken for another namespace's")
+	}
+	must(t, os.Remove(two))
+	must(t, s.Check(Name{testNQN, 2}))
+	must(t, os.Rename(one, two))
+	s = reopened(t, s)
+	must(t, os.Remove(two))
+	must(t, s.Check(Name{testNQN, 1}))
+	must(t, s.Close())
+}
+
+// first is the content of a file as the first version of the format had it.
+func first(t *testing.T, text []byte, more string) []byte {
+	t.Helper()
+	var e envelope
+	must(t, json.Unmarshal(text, &e))
+	var b bytes.Buffer
+	must(t, json.Indent(&b, fmt.Appendf(nil, `{"version":1,%s%s}`,
+		bytes.Trim(e.Data, " \n{}"), more), "", "  "))
+	return append(b.Bytes(), '\n')
+}
+
+// TestFirstVersion: files without checksums are read and written anew, whatever a crash has left of
+// that, and nothing is lost. Other content than the target's own is refused.
+func TestFirstVersion(t *testing.T) {
+	s := full(t)
+	want := map[string]any{}
+	old := map[string][]byte{}
+	for _, d := range s.decoders() {
+		text := s.content(t, d.file)
+		want[d.file], _ = d.decode(text)
+		more := ""
+		if d.file == stateFile {
+			more = fmt.Sprintf(`,"protected":[{"subsystem":%q,"nsid":1},{"subsystem":"b","nsid":7}]`,
+				strings.ReplaceAll(testNQN, "<", "&"))
+			more = strings.NewReplacer("&", `\u003c`, ">", `\u003e`).Replace(more)
+		}
+		old[d.file] = first(t, text, more)
+	}
+	protected := s.decoders()[1].file
+	delete(old, protected)
+	for _, written := range []int{4, 1, 2, 3} { // that the crash has left as they were
+		i := 0
+		for file, text := range old {
+			if i++; i <= written {
+				must(t, os.WriteFile(s.at(file), text, 0o600))
+			}
+		}
+		if written == 4 {
+			must(t, os.RemoveAll(s.at(protectedDir)))
+		}
+		s = reopened(t, s)
+		must(t, s.Check(Name{testNQN, 1}))
+		for _, d := range s.decoders() {
+			got, err := d.decode(s.content(t, d.file))
+			if err != nil || !reflect.DeepEqual(got, want[d.file]) {
+				t.Errorf("%s: %+v, want %+v; %v", d.file, got, want[d.file], err)
+			}
+		}
+		if !s.Protection.Protected(testNQN, 1) || !s.Protection.Protected("b", 7) ||
+			s.Protection.Protected("b", 1) {
+			t.Error("write protection was lost")
+		}
+	}
+	for _, d := range s.decoders() {
+		text := old[d.file]
+		for n := range text[:max(0, len(text)-1)] {
+			if _, err := d.decode(text[:n]); err == nil {
+				t.Errorf("%s: %d bytes of %d are taken", d.file, n, len(text))
+			}
+		}
+		// A flipped bit in a value cannot be found out. In a key it would lose what that says.
+		for key := range strings.FieldsSeq(string(text)) {
+			if !strings.HasSuffix(key, `":`) {
+				continue
+			}
+			at := bytes.Index(text, []byte(key))
+			for bit := range 8 * len(key) {
+				bad := bytes.Clone(text)
+				bad[at+bit/8] ^= 1 << (bit % 8)
+				if got, err := d.decode(bad); err == nil {
+					t.Errorf("%s: bit %d of key %s: %+v", d.file, bit, key, got)
+				}
+			}
+		}
+	}
+	must(t, s.Close())
+}
+
+func TestLaterState(t *testing.T) {
+	s := opened(t, t.TempDir())
+	d := s.data
+	d.Protected = []Name{{testNQN, 1}}
+	must(t, s.write(d))
+	must(t, s.Close())
+	if _, err := Open(s.path); err == nil {
+		t.Error("this version has no write protection there")
+	}
+	must(t, os.Remove(filepath.Join(s.path, stateFile)))
+	must(t, opened(t, s.path).Close())
+}

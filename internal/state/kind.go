@@ -1,0 +1,236 @@
+package state
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// suffix ends the names of the files of namespaces.
+	suffix = ".json"
+	// mostKept is larger than any of them, in bytes.
+	mostKept = 1 << 20
+	// writersAtOnce is how many files of a kind are written at a time, and in writerPause: each
+	// takes a thread and wears the disk, and hosts decide how many they ask for. File systems make
+	// many durable as fast as one.
+	writersAtOnce = 64
+	writerPause   = 100 * time.Millisecond
+)
+
+// Name names a namespace.
+type Name struct {
+	NQN  string `json:"subsystem"`
+	NSID uint32 `json:"nsid"`
+}
+
+// content is what a file of a namespace has: of which one, and a valid value V or an error.
+type content[V any] interface {
+	named() Name
+	value() (*V, error)
+}
+
+// kind is a kind of promise: a directory with a file for each namespace that has one.
+type kind[V any, D content[V]] struct {
+	s *Store
+	// dir is the name of the directory.
+	dir string
+	// without says what becomes of a promise whose file is moved away.
+	without string
+	writers chan struct{} // has writersAtOnce places
+	failed  atomic.Bool   // the last change
+
+	mu   sync.Mutex
+	kept map[Name]*V // as in the files
+	// bad has what is wrong with files, by their names. Nothing replaces these.
+	bad map[string]error
+	// astray has the names of files that have the content of missing ones, by the names of these.
+	astray map[string]string
+	// unsure are the namespaces whose last change has failed: their files may have it.
+	unsure map[Name]bool
+}
+
+func newKind[V any, D content[V]](s *Store, dir, without string) *kind[V, D] {
+	return &kind[V, D]{
+		s: s, dir: dir, without: without, writers: make(chan struct{}, writersAtOnce),
+		kept: map[Name]*V{}, bad: map[string]error{},
+		astray: map[string]string{}, unsure: map[Name]bool{},
+	}
+}
+
+// file is the name of the file of a namespace.
+func (k *kind[V, D]) file(n Name) string {
+	sum := sha256.Sum256([]byte(n.NQN))
+	return path.Join(k.dir, fmt.Sprintf("%x-%d%s", sum[:8], n.NSID, suffix))
+}
+
+// load reads all files. Those with other suffixes were not complete when a crash came. What a crash
+// has left of names that were not durable is made so first.
+func (k *kind[V, D]) load() error {
+	dir, err := k.s.root.OpenFile(k.dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	list, err := dir.ReadDir(-1)
+	if err = errors.Join(err, dir.Sync(), dir.Close()); err != nil {
+		return err
+	}
+	for _, e := range list {
+		if !strings.HasSuffix(e.Name(), suffix) {
+			continue
+		}
+		if err := k.read(path.Join(k.dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads one file. What is wrong with it is remembered; an error is that of the directory.
+func (k *kind[V, D]) read(file string) error {
+	text, err := readAll(k.s.root, file, mostKept)
+	if errors.Is(err, fs.ErrNotExist) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.astray[file] == "" {
+			delete(k.bad, file)
+		}
+		return nil
+	}
+	var d D
+	first := false
+	if err == nil {
+		first, err = decode(k.dir, text, &d)
+	}
+	var v *V
+	if err == nil {
+		v, err = d.value()
+	}
+	n := d.named()
+	if err == nil && k.file(n) != file {
+		err = fmt.Errorf("it is for namespace %d of %q", n.NSID, n.NQN)
+		k.isAstray(k.file(n), file)
+	}
+	if err != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.bad[file] = fmt.Errorf("%s cannot be used: %w. Restore it, or move it away: then %s",
+			k.s.at(file), err, k.without)
+		return nil
+	}
+	if first {
+		if text, err = encode(k.dir, d); err == nil {
+			err = k.s.replace(file, text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.bad, file)
+	k.kept[n] = v
+	return nil
+}
+
+// isAstray is called if a file has what belongs into another one, which may have lost it.
+func (k *kind[V, D]) isAstray(to, from string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, err := k.s.root.Lstat(to); errors.Is(err, fs.ErrNotExist) {
+		k.astray[to] = from
+		k.bad[to] = fmt.Errorf("%s is missing, and %s has what belongs there. Rename that one, or "+
+			"move it away: then %s", k.s.at(to), k.s.at(from), k.without)
+	}
+}
+
+// check returns what is wrong with the file of a namespace. If something was, it is read again.
+func (k *kind[V, D]) check(n Name) error {
+	file := k.file(n)
+	k.mu.Lock()
+	bad, from := k.bad[file], k.astray[file]
+	delete(k.astray, file)
+	k.mu.Unlock()
+	if bad == nil {
+		return nil
+	}
+	if from != "" {
+		if err := k.read(from); err != nil {
+			return err
+		}
+	}
+	if err := k.read(file); err != nil {
+		return err
+	}
+	return k.wrong(file)
+}
+
+func (k *kind[V, D]) wrong(file string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.bad[file]
+}
+
+// get returns what is kept of a namespace, nil if there is nothing. sure: its file has the same.
+func (k *kind[V, D]) get(n Name) (v *V, sure bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.kept[n], !k.unsure[n] && k.bad[k.file(n)] == nil
+}
+
+// set replaces the file of a namespace, durably; v nil: it has none. d is its content. After an
+// error it may have the one or the other, and what is kept is as before.
+func (k *kind[V, D]) set(n Name, v *V, d D) (err error) {
+	k.writers <- struct{}{}
+	defer time.AfterFunc(writerPause, func() { <-k.writers })
+	defer func() { k.failed.Store(err != nil) }()
+	file := k.file(n)
+	if err := k.wrong(file); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.unsure[n] = true
+	k.mu.Unlock()
+	if v == nil {
+		err = k.s.remove(file)
+	} else {
+		var text []byte
+		if text, err = encode(k.dir, d); err == nil {
+			err = k.s.replace(file, text)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.unsure, n)
+	if k.kept[n] = v; v == nil {
+		delete(k.kept, n)
+	}
+	return nil
+}
+
+// each calls kept for every namespace that something is kept of, and bad for every file that cannot
+// be used.
+func (k *kind[V, D]) each(kept func(n Name, file string), bad func(error)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for n := range k.kept {
+		kept(n, k.s.at(k.file(n)))
+	}
+	for _, err := range k.bad {
+		bad(err)
+	}
+}

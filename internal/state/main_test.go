@@ -1,0 +1,68 @@
+package state
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+// unprivileged is set in a process that asNobody has started, to the directory for it.
+const unprivileged = "NVMF_TEST_UNPRIVILEGED"
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+// asNobody runs the test again as a user who owns nothing, with a directory that others may reach,
+// and returns "": the test has to return. In that process it returns the directory.
+func asNobody(t *testing.T, prepare func(dir string)) (dir string) {
+	t.Helper()
+	if dir := os.Getenv(unprivileged); dir != "" {
+		return dir
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be somebody else")
+	}
+	dir = t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	prepare(dir)
+	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), unprivileged+"="+dir)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	return ""
+}
+
+// opened opens a directory until the end of the test.
+func opened(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// reopened opens a directory again, as after a restart.
+func reopened(t *testing.T, s *Store) *Store {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return opened(t, s.path)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

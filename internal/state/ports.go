@@ -1,0 +1,171 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+)
+
+const (
+	// stateFile has what concerns all of the target, and is of the kind stateKind.
+	stateFile = "state"
+	stateKind = "target"
+	// mostState is larger than the file, in bytes.
+	mostState = 16 << 20
+	// mostPorts is how many port IDs are remembered, those of listeners included that are no longer
+	// configured and may come back.
+	mostPorts = 1024
+	// generations is how many generations of the discovery log a state file leaves room for: the
+	// log changes more often than the file is written, also while the program is being killed.
+	generations = 1 << 20
+)
+
+type stateData struct {
+	// Generation is one that no discovery log has had.
+	Generation uint64 `json:"generation"`
+	// Ports has the port IDs of listeners, the ones used last at the end.
+	Ports []statePort `json:"ports"`
+	// Protected are the namespaces that hosts have write protected, in files of the first version.
+	Protected []Name `json:"protected,omitempty"`
+}
+
+type statePort struct {
+	Listener string `json:"listener"`
+	ID       uint16 `json:"id"`
+}
+
+func (d *stateData) validate() error {
+	if d.Generation == 0 || len(d.Ports) > mostPorts {
+		return fmt.Errorf("generation %d, %d ports", d.Generation, len(d.Ports))
+	}
+	for i, p := range d.Ports {
+		if p.ID == 0 || slices.ContainsFunc(d.Ports[:i], func(o statePort) bool {
+			return o.ID == p.ID || o.Listener == p.Listener
+		}) {
+			return fmt.Errorf("port ID %d of %s", p.ID, p.Listener)
+		}
+	}
+	return nil
+}
+
+// read reads the state file.
+func (s *Store) read() error {
+	text, err := readAll(s.root, stateFile, mostState)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var d stateData
+	first := false
+	if err == nil {
+		first, err = decode(stateKind, text, &d)
+	}
+	if err == nil && !first && d.Protected != nil {
+		err = errDamaged
+	}
+	if err == nil {
+		err = d.validate()
+	}
+	if err != nil {
+		return fmt.Errorf("state file %s cannot be used: %w. Restore it, or move it away: then "+
+			"hosts may see other port IDs%s", s.at(stateFile), err, s.protectedToo())
+	}
+	s.data = d
+	return nil
+}
+
+// protectedToo is what else is lost with a state file of the first version.
+func (s *Store) protectedToo() string {
+	if _, err := s.root.Stat(protectedDir); err == nil {
+		return ""
+	}
+	return ", and can write again to namespaces that they have write protected"
+}
+
+// moveProtected moves what a state file of the first version has of namespaces into files of their
+// own. A crash in between leaves it in both, which is the same.
+func (s *Store) moveProtected() error {
+	for _, n := range s.data.Protected {
+		if err := s.Protection.SetProtected(n.NQN, n.NSID, true); err != nil {
+			return err
+		}
+	}
+	d := s.data
+	d.Protected = nil
+	if len(s.data.Protected) == 0 {
+		return nil
+	}
+	return s.write(d)
+}
+
+// write replaces the state and its file, or neither. s.mu is held, or nobody else has s.
+func (s *Store) write(d stateData) error {
+	if s.path != "" {
+		text, err := encode(stateKind, d)
+		if err == nil {
+			err = s.replace(stateFile, text)
+		}
+		if s.failed = err != nil; err != nil {
+			return err
+		}
+	}
+	s.data = d
+	return nil
+}
+
+// Ports returns the port IDs of listeners: those that they had before, or new ones. They are
+// durable when it returns.
+func (s *Store) Ports(names []string) (map[string]uint16, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids, d := map[string]uint16{}, s.data
+	d.Ports = slices.Clone(d.Ports)
+	for _, name := range names {
+		i := slices.IndexFunc(d.Ports, func(p statePort) bool { return p.Listener == name })
+		p := statePort{name, 0}
+		if i >= 0 {
+			p = d.Ports[i]
+			d.Ports = slices.Delete(d.Ports, i, i+1)
+		} else {
+			if len(d.Ports) == mostPorts {
+				d.Ports = d.Ports[1:]
+			}
+			p.ID = d.free()
+		}
+		d.Ports = append(d.Ports, p)
+		ids[name] = p.ID
+	}
+	if slices.Equal(d.Ports, s.data.Ports) {
+		return ids, nil
+	}
+	if err := s.write(d); err != nil {
+		return nil, fmt.Errorf("port IDs cannot be stored: %w", err)
+	}
+	return ids, nil
+}
+
+// free returns the lowest port ID that is not used. 0 is none of ours.
+func (d *stateData) free() uint16 {
+	used := make(map[uint16]bool, len(d.Ports))
+	for _, p := range d.Ports {
+		used[p.ID] = true
+	}
+	id := uint16(1)
+	for used[id] {
+		id++
+	}
+	return id
+}
+
+// NextGeneration returns a generation for the discovery log that it has never had, and leaves room
+// for those that follow. So every start writes the state file.
+func (s *Store) NextGeneration() (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, next := s.data, s.data.Generation
+	d.Generation += generations
+	if err := s.write(d); err != nil {
+		return 0, s.fault(err)
+	}
+	return next, nil
+}

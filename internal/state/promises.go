@@ -1,0 +1,181 @@
+package state
+
+import (
+	"cmp"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// This file has what is kept of namespaces.
+
+// The directories, which are also the kinds of the files in them.
+const (
+	protectedDir     = "protected"
+	reservationsDir  = "reservations"
+	uncorrectableDir = "uncorrectable"
+)
+
+// protectedData is the content of a file of a namespace that hosts have write protected.
+type protectedData struct {
+	Name
+}
+
+func (n Name) named() Name { return n }
+
+func (d protectedData) value() (*protectedData, error) { return &d, nil }
+
+// Protection implements target.ProtectionStore.
+type Protection struct {
+	*kind[protectedData, protectedData]
+}
+
+func newProtection(s *Store) *Protection {
+	return &Protection{newKind[protectedData, protectedData](s, protectedDir,
+		"hosts can write to the namespace, although they have write protected it")}
+}
+
+// Protected implements target.ProtectionStore.
+func (p *Protection) Protected(nqn string, nsid uint32) bool {
+	v, _ := p.get(Name{nqn, nsid})
+	return v != nil
+}
+
+// SetProtected implements target.ProtectionStore.
+func (p *Protection) SetProtected(nqn string, nsid uint32, protected bool) error {
+	n := Name{nqn, nsid}
+	if v, sure := p.get(n); sure && (v != nil) == protected {
+		return nil
+	}
+	d := protectedData{n}
+	if !protected {
+		return p.set(n, nil, d)
+	}
+	return p.set(n, &d, d)
+}
+
+// reservationsData is the content of a file. Host identifiers are hexadecimal.
+type reservationsData struct {
+	Name
+	Generation  uint32               `json:"generation"`
+	Type        nvme.ReservationType `json:"type"`
+	Holder      string               `json:"holder,omitempty"`
+	HolderNQN   string               `json:"holder_host,omitempty"`
+	Registrants []registrantData     `json:"registrants"`
+}
+
+type registrantData struct {
+	HostID string `json:"hostid"`
+	Key    uint64 `json:"key"`
+	NQN    string `json:"host,omitempty"`
+}
+
+func (d reservationsData) value() (*target.Reservations, error) {
+	r := &target.Reservations{Generation: d.Generation, PTPL: true, Type: d.Type}
+	r.Holder.NQN = d.HolderNQN
+	none := strings.Repeat("0", 2*len(r.Holder.HostID))
+	err := parseHostID(&r.Holder.HostID, cmp.Or(d.Holder, none))
+	for _, g := range d.Registrants {
+		to := target.Registrant{Key: g.Key}
+		to.NQN = g.NQN
+		err = errors.Join(err, parseHostID(&to.HostID, g.HostID))
+		r.Registrants = append(r.Registrants, to)
+	}
+	return r, errors.Join(err, r.Validate())
+}
+
+func parseHostID(to *[16]byte, text string) error {
+	b, err := hex.DecodeString(text)
+	if err != nil || copy(to[:], b) != len(to) || len(b) != len(to) {
+		return fmt.Errorf("host identifier %q", text)
+	}
+	return nil
+}
+
+func reservationsOf(n Name, r *target.Reservations) reservationsData {
+	d := reservationsData{Name: n, Registrants: []registrantData{}}
+	if r == nil {
+		return d
+	}
+	d.Generation, d.Type = r.Generation, r.Type
+	if r.Holder != (target.HostIdentity{}) {
+		d.Holder, d.HolderNQN = hex.EncodeToString(r.Holder.HostID[:]), r.Holder.NQN
+	}
+	for _, g := range r.Registrants {
+		d.Registrants = append(d.Registrants, registrantData{
+			hex.EncodeToString(g.HostID[:]), g.Key, g.NQN,
+		})
+	}
+	return d
+}
+
+// Reservations implements target.ReservationStore.
+type Reservations struct {
+	*kind[target.Reservations, reservationsData]
+}
+
+func newReservations(s *Store) *Reservations {
+	return &Reservations{newKind[target.Reservations, reservationsData](s, reservationsDir,
+		"no host is registered with the namespace, and hosts that were locked out can write again")}
+}
+
+// Load implements target.ReservationStore.
+func (r *Reservations) Load(nqn string, nsid uint32) *target.Reservations {
+	v, _ := r.get(Name{nqn, nsid})
+	return v
+}
+
+// Save implements target.ReservationStore.
+func (r *Reservations) Save(nqn string, nsid uint32, now *target.Reservations) error {
+	n := Name{nqn, nsid}
+	return r.set(n, now, reservationsOf(n, now))
+}
+
+// uncorrectableData is the content of a file.
+type uncorrectableData struct {
+	Name
+	// Identity is that of the storage.
+	Identity string `json:"identity"`
+	// Ranges are in bytes: where each begins, and where it ends.
+	Ranges [][2]int64 `json:"ranges"`
+}
+
+func (d uncorrectableData) value() (*target.Uncorrectable, error) {
+	u := &target.Uncorrectable{Identity: d.Identity}
+	for _, r := range d.Ranges {
+		u.Ranges = append(u.Ranges, target.ByteRange{Off: r[0], End: r[1]})
+	}
+	return u, u.Validate()
+}
+
+// Uncorrectable implements target.UncorrectableStore.
+type Uncorrectable struct {
+	*kind[target.Uncorrectable, uncorrectableData]
+}
+
+func newUncorrectable(s *Store) *Uncorrectable {
+	return &Uncorrectable{newKind[target.Uncorrectable, uncorrectableData](s, uncorrectableDir,
+		"blocks can be read again that hosts have marked uncorrectable, with what is in them")}
+}
+
+// Uncorrectable implements target.UncorrectableStore.
+func (u *Uncorrectable) Uncorrectable(nqn string, nsid uint32) *target.Uncorrectable {
+	v, _ := u.get(Name{nqn, nsid})
+	return v
+}
+
+// SetUncorrectable implements target.UncorrectableStore.
+func (u *Uncorrectable) SetUncorrectable(nqn string, nsid uint32, now *target.Uncorrectable) error {
+	d := uncorrectableData{Name: Name{nqn, nsid}}
+	if now != nil {
+		d.Identity = now.Identity
+		for _, r := range now.Ranges {
+			d.Ranges = append(d.Ranges, [2]int64{r.Off, r.End})
+		}
+	}
+	return u.set(d.Name, now, d)
+}

@@ -1,0 +1,230 @@
+package state
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Store is the state of one target. Any goroutine may use it between Open and Close.
+type Store struct {
+	path string   // of the directory; "": nothing outlives the process
+	root *os.Root // the directory
+	lock *os.File // the same, locked
+	step Step
+
+	// The promises of namespaces. They implement the stores of package target.
+	Protection    *Protection
+	Reservations  *Reservations
+	Uncorrectable *Uncorrectable
+
+	making sync.Mutex // held while directories are made
+
+	mu     sync.Mutex // guards what follows, and the file "state"
+	data   stateData
+	failed bool // the last change
+}
+
+// ErrInUse is that of Open if another process has the directory.
+var ErrInUse = errors.New("another target uses it")
+
+// Open reads the state in a directory, which is made if it is missing, and keeps others from using
+// it until Close. dir "" is none: then nothing outlives the process, and the stores of promises are
+// nil.
+func Open(dir string) (*Store, error) {
+	s := &Store{path: dir, step: Direct, data: stateData{Generation: 1}}
+	if dir == "" {
+		return s, nil
+	}
+	s.Protection = newProtection(s)
+	s.Reservations = newReservations(s)
+	s.Uncorrectable = newUncorrectable(s)
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) open() error {
+	if !filepath.IsAbs(s.path) {
+		return fmt.Errorf("state directory %q: it depends on the working directory. Name an "+
+			"absolute path in STATE_DIRECTORY", s.path)
+	}
+	err := makeDir(s.path)
+	if err == nil {
+		s.root, err = os.OpenRoot(s.path)
+	}
+	if err == nil {
+		s.lock, err = s.root.Open(".")
+	}
+	if err != nil {
+		return s.fault(err)
+	}
+	if err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == unix.EWOULDBLOCK {
+		return fmt.Errorf("state directory %s: %w. Stop that one, or name another directory in "+
+			"STATE_DIRECTORY", s.path, ErrInUse)
+	} else if err != nil {
+		return s.fault(err)
+	}
+	if err := s.read(); err != nil {
+		return err
+	}
+	for _, load := range []func() error{
+		s.Protection.load, s.Reservations.load, s.Uncorrectable.load, s.moveProtected,
+	} {
+		if err := load(); err != nil {
+			return s.fault(err)
+		}
+	}
+	return nil
+}
+
+// fault is an error that concerns all that is kept, with what to do about it.
+func (s *Store) fault(err error) error {
+	do := "Repair it"
+	switch {
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		do = fmt.Sprintf("Let the user of the target (ID %d) read and write it and what is in it",
+			os.Geteuid())
+	case errors.Is(err, unix.EROFS):
+		do = "Make its file system writable"
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		do = "Make room on its file system"
+	case errors.Is(err, unix.ENOTDIR):
+		do = "Move away what is there instead of a directory"
+	}
+	return fmt.Errorf("state directory %s cannot be used: %w. %s, or name another directory in "+
+		"STATE_DIRECTORY: then port IDs, write protection, reservations and uncorrectable blocks "+
+		"are those in there", s.path, err, do)
+}
+
+// Close leaves the directory to others. It must be called once.
+func (s *Store) Close() error {
+	var errs []error
+	if s.root != nil {
+		errs = append(errs, s.root.Close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Dir is the directory, "" if there is none.
+func (s *Store) Dir() string { return s.path }
+
+// at is the path of a file.
+func (s *Store) at(file string) string { return filepath.Join(s.path, file) }
+
+// Check returns why a namespace must not be served: a promise that was made of it cannot be read.
+// It looks again at each call.
+func (s *Store) Check(n Name) error {
+	if s.path == "" {
+		return nil
+	}
+	return cmp.Or(s.Protection.check(n), s.Reservations.check(n), s.Uncorrectable.check(n))
+}
+
+// Each calls kept for every namespace that reservations are kept of, and bad with what is wrong
+// with files of namespaces.
+func (s *Store) Each(kept func(n Name, file string), bad func(error)) {
+	if s.path == "" {
+		return
+	}
+	s.Protection.each(func(Name, string) {}, bad)
+	s.Reservations.each(kept, bad)
+	s.Uncorrectable.each(func(Name, string) {}, bad)
+}
+
+// Failed reports whether something could not be written at last.
+func (s *Store) Failed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed || s.path != "" && (s.Protection.failed.Load() ||
+		s.Reservations.failed.Load() || s.Uncorrectable.failed.Load())
+}
+
+// usable returns an error unless the directory is still where the next start looks for it.
+func (s *Store) usable() error {
+	here, err := s.root.Stat(".")
+	if err != nil {
+		return err // it is closed
+	}
+	if there, err := os.Stat(s.path); err != nil || !os.SameFile(here, there) {
+		return errors.New("the state directory is no longer the one that the target has opened: " +
+			"it was moved or deleted, or something is mounted there. Undo that, or restart the " +
+			"target")
+	}
+	return nil
+}
+
+// replace writes a file so that after a crash it has its old content or the new one.
+func (s *Store) replace(file string, content []byte) error {
+	dir, next := path.Dir(file), file+".new" // one that a crash has left is replaced
+	err := s.usable()
+	if err == nil {
+		err = s.makeSub(dir)
+	}
+	if err == nil {
+		err = create(content, s.step, func() (*os.File, error) { return s.root.Create(next) })
+		if err == nil {
+			err = s.step("rename", func() error { return s.root.Rename(next, file) })
+		}
+		if err != nil {
+			err = errors.Join(err, gone(s.root.Remove(next)))
+		}
+	}
+	if err == nil {
+		err = s.sync(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("%s cannot be written: %w", s.at(file), err)
+	}
+	return nil
+}
+
+// remove removes a file, which need not exist, so that it does not come back after a crash.
+func (s *Store) remove(file string) error {
+	err := s.usable()
+	if err == nil {
+		err = gone(s.step("remove", func() error { return s.root.Remove(file) }))
+	}
+	if err == nil {
+		err = gone(s.sync(path.Dir(file))) // there may be no directory either
+	}
+	if err != nil {
+		return fmt.Errorf("%s cannot be removed: %w", s.at(file), err)
+	}
+	return nil
+}
+
+// sync makes the names in a directory durable.
+func (s *Store) sync(dir string) error {
+	return s.step("sync directory", func() error {
+		f, err := s.root.Open(dir)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	})
+}
+
+// makeSub makes a directory below that of the state, durably.
+func (s *Store) makeSub(dir string) error {
+	s.making.Lock() // nobody uses it before it is durable
+	defer s.making.Unlock()
+	if _, err := s.root.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := s.root.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	return s.sync(".")
+}

@@ -1,0 +1,558 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// someHosts has reservations of n hosts.
+func someHosts(n int, rnd *rand.Rand) *target.Reservations {
+	r := &target.Reservations{Generation: rnd.Uint32(), PTPL: true}
+	for i := range n {
+		r.Registrants = append(r.Registrants, target.Registrant{
+			HostIdentity: target.HostIdentity{
+				HostID: [16]byte{byte(i), byte(i >> 8), 15: 1}, NQN: fmt.Sprint(i % 3),
+			},
+			Key: rnd.Uint64() | 1,
+		})
+	}
+	if n > 0 {
+		if r.Type = nvme.ReservationType(rnd.IntN(7)); r.Type > 0 && !r.Type.AllRegistrants() {
+			r.Holder = r.Registrants[rnd.IntN(n)].HostIdentity
+		}
+	}
+	return r
+}
+
+// TestPorts: listeners keep their port IDs, and the discovery log never has a generation again.
+func TestPorts(t *testing.T) {
+	s := opened(t, filepath.Join(t.TempDir(), "a", "new", "one"))
+	ports := func(want map[string]uint16) {
+		t.Helper()
+		var names []string
+		for name := range want {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		got, err := s.Ports(names)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%v, want %v; %v", got, want, err)
+		}
+	}
+	ports(map[string]uint16{"a": 1, "b": 2, "c": 3})
+	ports(map[string]uint16{"c": 3})
+	s = reopened(t, s)
+	ports(map[string]uint16{"b": 2, "d": 4})
+	first, err := s.NextGeneration()
+	must(t, err)
+	s = reopened(t, s)
+	if next, err := s.NextGeneration(); err != nil || first != 1 || next <= first+1000 {
+		t.Errorf("first generation %d, %d after a restart; %v", first, next, err)
+	}
+	list, err := os.ReadDir(s.path)
+	if err != nil || len(list) != 1 {
+		t.Errorf("files: %v, %v", list, err)
+	}
+	must(t, s.Close())
+	if _, err := s.Ports([]string{"e"}); err == nil || !s.Failed() {
+		t.Error("written after the end")
+	}
+}
+
+// TestManyPorts: listeners that come and go do not make the file grow without end.
+func TestManyPorts(t *testing.T) {
+	s := opened(t, "")
+	for i := range 2 * mostPorts {
+		if _, err := s.Ports([]string{"kept", strconv.Itoa(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ids, _ := s.Ports([]string{"kept"}); ids["kept"] != 1 || len(s.data.Ports) > mostPorts {
+		t.Errorf("%d ports, the one that was kept is %d", len(s.data.Ports), ids["kept"])
+	}
+	if s.Failed() || s.Check(Name{"a", 1}) != nil {
+		t.Error("nothing is to be kept, and an alert would say so for ever")
+	}
+	for _, d := range []stateData{
+		{Generation: 0},
+		{Generation: 1, Ports: []statePort{{"a", 0}}},
+		{Generation: 1, Ports: []statePort{{"a", 1}, {"a", 2}}},
+		{Generation: 1, Ports: []statePort{{"a", 1}, {"b", 1}}},
+		{Generation: 1, Ports: make([]statePort, mostPorts+1)},
+	} {
+		if d.validate() == nil {
+			t.Errorf("%.100v is taken", d)
+		}
+	}
+}
+
+// TestProtection: which namespaces are write protected outlives a restart.
+func TestProtection(t *testing.T) {
+	s := opened(t, t.TempDir())
+	set := func(nqn string, nsid uint32, protected bool) {
+		t.Helper()
+		must(t, s.Protection.SetProtected(nqn, nsid, protected))
+	}
+	expect := func(a1, a2, b1 bool) {
+		t.Helper()
+		s = reopened(t, s)
+		p := s.Protection
+		if p.Protected("a", 1) != a1 || p.Protected("a", 2) != a2 || p.Protected("b", 1) != b1 {
+			t.Errorf("protected: %v", p.kept)
+		}
+	}
+	expect(false, false, false)
+	set("a", 1, true)
+	set("b", 1, true)
+	set("a", 1, true)
+	expect(true, false, true)
+	set("a", 2, true)
+	set("a", 1, false)
+	expect(false, true, true)
+	must(t, s.Close())
+}
+
+// TestRepeated: a change that failed half-way is made again, although nothing seems to change.
+func TestRepeated(t *testing.T) {
+	s := opened(t, t.TempDir())
+	must(t, s.Protection.SetProtected("a", 1, true))
+	s.step = func(what string, fn func() error) error {
+		if err := fn(); err != nil || what != "sync directory" {
+			return err
+		}
+		return unix.EIO
+	}
+	if err := s.Protection.SetProtected("a", 1, false); !errors.Is(err, unix.EIO) {
+		t.Fatal(err)
+	}
+	s.step = Direct
+	if !s.Protection.Protected("a", 1) {
+		t.Error("the change has failed, and holds")
+	}
+	must(t, s.Protection.SetProtected("a", 1, true))
+	s = reopened(t, s)
+	if !s.Protection.Protected("a", 1) {
+		t.Error("what was acknowledged was lost")
+	}
+	must(t, s.Close())
+}
+
+// crash ends a change before one of its operations, as the end of the process would.
+type crash struct{}
+
+// TestCrash ends changes of all kinds before each of their operations, and loses what was not made
+// durable until then: afterwards there is what was before or what should be, and the latter if the
+// change had succeeded. Nothing else is touched.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(1, 1))
+	rounds := 50
+	if testutil.Soaking() {
+		rounds = 2000
+	}
+	for round := range rounds {
+		s := opened(t, filepath.Join(t.TempDir(), "new"))
+		other := someHosts(3, rnd)
+		must(t, s.Reservations.Save(testNQN, 2, other))
+		var old, now *target.Reservations
+		if round%3 > 0 {
+			old = someHosts(rnd.IntN(5), rnd)
+			must(t, s.Reservations.Save(testNQN, 1, old))
+		}
+		if round%4 > 0 || old == nil {
+			now = someHosts(rnd.IntN(5), rnd)
+		}
+		saved := s.crashIn(t, rnd, s.Reservations.file(Name{testNQN, 1}), func() error {
+			return s.Reservations.Save(testNQN, 1, now)
+		})
+		s = reopened(t, s)
+		must(t, s.Check(Name{testNQN, 1}))
+		if l := s.Reservations.Load(testNQN, 1); !reflect.DeepEqual(l, now) &&
+			(saved || !reflect.DeepEqual(l, old)) {
+			t.Fatalf("round %d: %+v, want %+v (saved %v) or %+v", round, l, now, saved, old)
+		}
+		// What the crash has left is no obstacle.
+		must(t, s.Reservations.Save(testNQN, 1, now))
+		crashedPorts(t, s, rnd)
+		s = reopened(t, s)
+		if l := s.Reservations.Load(testNQN, 1); !reflect.DeepEqual(l, now) {
+			t.Fatalf("round %d: %+v after another try", round, l)
+		}
+		if l := s.Reservations.Load(testNQN, 2); !reflect.DeepEqual(l, other) {
+			t.Fatalf("round %d: another namespace has %+v", round, l)
+		}
+		must(t, s.Close())
+	}
+}
+
+// crashedPorts does the same with port IDs: those that hosts have seen stay.
+func crashedPorts(t *testing.T, s *Store, rnd *rand.Rand) {
+	t.Helper()
+	_, err := s.Ports([]string{"a"})
+	must(t, err)
+	var ids map[string]uint16
+	saved := s.crashIn(t, rnd, stateFile, func() (err error) {
+		ids, err = s.Ports([]string{"b", "c"})
+		return err
+	})
+	again := reopened(t, s)
+	after, err := again.Ports([]string{"a", "c", "b"})
+	if err != nil || after["a"] != 1 ||
+		saved && (after["b"] != ids["b"] || after["c"] != ids["c"]) {
+		t.Fatalf("%v, before the crash %v; %v", after, ids, err)
+	}
+	*s = Store{path: s.path} // it is closed
+	must(t, again.Close())
+}
+
+// crashIn makes a change and ends before a random operation, or never. It reports whether the
+// change has succeeded. Content that was not synced is lost, and so are names that were not.
+func (s *Store) crashIn(t *testing.T, rnd *rand.Rand, file string, change func() error,
+) (saved bool) {
+	t.Helper()
+	file = s.at(file)
+	before, readErr := os.ReadFile(file)
+	stop, synced, durable, renamed := rnd.IntN(7), false, true, false
+	s.step = func(what string, fn func() error) error {
+		if stop--; stop < 0 {
+			panic(crash{})
+		}
+		err := fn()
+		switch what {
+		case "sync":
+			synced = true
+		case "rename", "remove":
+			durable, renamed = false, what == "rename"
+		case "sync directory":
+			durable = true
+		}
+		return err
+	}
+	defer func() {
+		s.step = Direct
+		_, crashed := recover().(crash)
+		saved = !crashed
+		lose := func(file string) {
+			if text, err := os.ReadFile(file); err == nil {
+				_ = os.WriteFile(file, text[:rnd.IntN(len(text)+1)], 0o644)
+			}
+		}
+		if lose(file + ".new"); renamed && !synced {
+			lose(file)
+		}
+		if !durable && rnd.IntN(2) == 0 { // the old name is still in the directory
+			if _ = os.Remove(file); readErr == nil {
+				_ = os.WriteFile(file, before, 0o644)
+			}
+		}
+		if !durable && saved {
+			t.Error("saved, but not durable")
+		}
+	}()
+	must(t, change())
+	return true
+}
+
+// TestErrors: an error of each operation is that of the change, the file keeps its content until
+// the rename, and nothing is left over.
+func TestErrors(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(2, 2))
+	for _, what := range []string{"create", "write", "sync", "rename", "sync directory", "remove"} {
+		s := opened(t, t.TempDir())
+		old, now := someHosts(2, rnd), someHosts(3, rnd)
+		must(t, s.Reservations.Save(testNQN, 1, old))
+		_, err := s.Ports([]string{"a"})
+		must(t, err)
+		if what == "remove" {
+			now = nil
+		}
+		s.step = func(step string, fn func() error) error {
+			if step == what {
+				return unix.ENOSPC
+			}
+			return fn()
+		}
+		if err := s.Reservations.Save(testNQN, 1, now); !errors.Is(err, unix.ENOSPC) ||
+			!strings.Contains(err.Error(), s.at(s.Reservations.file(Name{testNQN, 1}))) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if l := s.Reservations.Load(testNQN, 1); !reflect.DeepEqual(l, old) || !s.Failed() {
+			t.Errorf("%s: %+v", what, l)
+		}
+		if ids, err := s.Ports([]string{"b"}); what != "remove" && (err == nil || ids != nil) {
+			t.Errorf("%s: hosts would see port IDs that are not stored: %v", what, ids)
+		}
+		_, err = s.NextGeneration()
+		if what != "remove" && (err == nil || !strings.Contains(err.Error(), "Make room")) {
+			t.Errorf("%s: %v", what, err)
+		}
+		list, err := os.ReadDir(s.at(reservationsDir))
+		if err != nil || len(list) != 1 {
+			t.Errorf("%s: files left: %v, %v", what, list, err)
+		}
+		must(t, s.Close())
+	}
+}
+
+// TestContents: files with a good checksum that say what cannot be are refused.
+func TestContents(t *testing.T) {
+	s := opened(t, t.TempDir())
+	n := Name{testNQN, 1}
+	host := strings.Repeat("01", 16)
+	one := registrantData{HostID: host, Key: 1}
+	for name, d := range map[string]reservationsData{
+		"type 7":            {Type: 7, Holder: host, Registrants: []registrantData{one}},
+		"no holder":         {Type: 1, Registrants: []registrantData{one}},
+		"a holder too many": {Type: 5, Holder: host, Registrants: []registrantData{one}},
+		"a foreign holder":  {Type: 1, Holder: "02" + host[2:], Registrants: []registrantData{one}},
+		"nobody":            {Type: 5},
+		"twice":             {Registrants: []registrantData{one, one}},
+		"key 0":             {Registrants: []registrantData{{HostID: host}}},
+		"short host":        {Registrants: []registrantData{{HostID: host[1:], Key: 1}}},
+		"long host":         {Registrants: []registrantData{{HostID: host + "01", Key: 1}}},
+		"257 hosts":         {Registrants: make([]registrantData, 257)},
+	} {
+		if d.Name = n; len(d.Registrants) > 256 {
+			for i := range d.Registrants {
+				d.Registrants[i] = registrantData{fmt.Sprintf("%032x", i+1), 1, fmt.Sprint(i)}
+			}
+		}
+		refused(t, s, name, s.Reservations.kind, n, d)
+	}
+	for name, ranges := range map[string][][2]int64{
+		"not ascending": {{1024, 1536}, {0, 512}}, "not apart": {{0, 512}, {512, 1024}},
+		"no block": {{0, 100}}, "too much": {{0, 2097664}},
+	} {
+		d := uncorrectableData{n, "disk", ranges}
+		refused(t, s, name, s.Uncorrectable.kind, n, d)
+	}
+	must(t, s.Close())
+}
+
+func refused[V any, D content[V]](t *testing.T, s *Store, what string, k *kind[V, D], n Name, d D) {
+	t.Helper()
+	text, err := encode(k.dir, d)
+	must(t, err)
+	must(t, s.replace(k.file(n), text))
+	must(t, k.read(k.file(n)))
+	if k.wrong(k.file(n)) == nil {
+		t.Errorf("%s: taken", what)
+	}
+}
+
+// TestUncorrectable: marks outlive a restart, as many as there can be.
+func TestUncorrectable(t *testing.T) {
+	s := opened(t, t.TempDir())
+	many := &target.Uncorrectable{Identity: "disk"}
+	for off := int64(0); len(many.Ranges) < target.MaxUncorrectable/512; off += 1024 {
+		at := 1<<60 + off
+		many.Ranges = append(many.Ranges, target.ByteRange{Off: at, End: at + 512})
+	}
+	one := &target.Uncorrectable{Identity: "b", Ranges: []target.ByteRange{{Off: 0, End: 4096}}}
+	for nsid, now := range map[uint32]*target.Uncorrectable{1: many, 2: one, 3: one} {
+		must(t, s.Uncorrectable.SetUncorrectable("a", nsid, now))
+	}
+	must(t, s.Uncorrectable.SetUncorrectable("a", 3, nil))
+	s = reopened(t, s)
+	for nsid, want := range map[uint32]*target.Uncorrectable{1: many, 2: one, 3: nil} {
+		must(t, s.Check(Name{"a", nsid}))
+		if got := s.Uncorrectable.Uncorrectable("a", nsid); !reflect.DeepEqual(got, want) {
+			t.Errorf("namespace %d: %v, want %v", nsid, got, want)
+		}
+	}
+	must(t, s.Close())
+}
+
+// TestManyAtOnce: however many namespaces hosts change, threads that write files are few, and so
+// are files that are written in a second.
+func TestManyAtOnce(t *testing.T) {
+	s := opened(t, t.TempDir())
+	synctest.Test(t, func(t *testing.T) {
+		var now, most, saves atomic.Int32
+		full, once := make(chan struct{}), new(sync.Once)
+		r := newReservations(s)
+		s.step = func(what string, fn func() error) error {
+			if what != "create" {
+				return fn()
+			}
+			if n := now.Add(1); n == writersAtOnce {
+				once.Do(func() { close(full) })
+			}
+			<-full
+			most.Store(max(most.Load(), now.Load()))
+			defer now.Add(-1)
+			return fn()
+		}
+		var all sync.WaitGroup
+		begin := time.Now()
+		for i := range uint32(2 * writersAtOnce) {
+			all.Go(func() {
+				if err := r.Save(testNQN, i, &target.Reservations{PTPL: true}); err == nil {
+					saves.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if most.Load() > writersAtOnce || saves.Load() != 2*writersAtOnce {
+			t.Errorf("%d at once, %d in all", most.Load(), saves.Load())
+		}
+		if !time.Now().Equal(begin.Add(writerPause)) {
+			t.Errorf("from %v to %v, not after %v", begin, time.Now(), writerPause)
+		}
+	})
+	must(t, s.Close())
+}
+
+// TestDirectories: a directory that cannot be used is an error that says what to do.
+func TestDirectories(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	in := func(name string, make func(path string) error) string {
+		path := filepath.Join(dir, name)
+		must(t, os.Mkdir(path, 0o700))
+		must(t, make(filepath.Join(path, reservationsDir)))
+		return path
+	}
+	first := opened(t, filepath.Join(dir, "used"))
+	for what, test := range map[string]struct{ dir, err string }{
+		"a file":    {file, "not a directory. Move away what is there instead of a directory"},
+		"below one": {filepath.Join(file, "new"), "not a directory"},
+		"in use":    {first.path, "another target uses it. Stop that one"},
+		"relative":  {"state", "Name an absolute path"},
+		"a file in it": {
+			in("a", func(p string) error { return os.WriteFile(p, nil, 0o600) }),
+			"reservations",
+		},
+		"a FIFO in it": {
+			in("b", func(p string) error { return syscall.Mkfifo(p, 0o600) }),
+			"reservations",
+		},
+	} {
+		s, err := Open(test.dir)
+		if err == nil || !strings.Contains(err.Error(), test.err) ||
+			!strings.Contains(err.Error(), "STATE_DIRECTORY") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if s != nil {
+			_ = s.Close()
+		}
+	}
+	if _, err := Open(first.path); !errors.Is(err, ErrInUse) {
+		t.Error(err)
+	}
+	must(t, first.Close())
+}
+
+// TestOddFiles: what is not a regular file costs its namespace, and nobody waits for it.
+func TestOddFiles(t *testing.T) {
+	s := opened(t, t.TempDir())
+	must(t, s.makeSub(reservationsDir))
+	for i, odd := range []func(string) error{
+		func(p string) error { return syscall.Mkfifo(p, 0o600) },
+		func(p string) error { return os.Mkdir(p, 0o700) },
+		func(p string) error { return os.Symlink("/dev/zero", p) },
+		func(p string) error { return os.Symlink("..", p) },
+		func(p string) error { return os.WriteFile(p, make([]byte, 2<<20), 0o600) },
+		func(p string) error { return os.WriteFile(p, nil, 0o600) },
+	} {
+		must(t, odd(s.at(s.Reservations.file(Name{"a", uint32(i)}))))
+	}
+	must(t, os.WriteFile(s.at(reservationsDir+"/0-1.json.new"), nil, 0o600))
+	s = reopened(t, s)
+	for i := range uint32(6) {
+		if s.Check(Name{"a", i}) == nil || s.Reservations.Save("a", i, nil) == nil {
+			t.Errorf("file %d is taken", i)
+		}
+	}
+	bad := 0
+	s.Each(func(Name, string) { t.Error("there are no reservations") }, func(error) { bad++ })
+	if bad != 6 {
+		t.Errorf("%d bad files", bad)
+	}
+	must(t, s.Close())
+}
+
+// TestForeignDirectories: a user does not get around a directory of another one, and a file of
+// another one costs its namespace.
+func TestForeignDirectories(t *testing.T) {
+	var file string
+	dir := asNobody(t, func(dir string) {
+		for name, mode := range map[string]os.FileMode{"closed": 0o700, "read-only": 0o755} {
+			s := opened(t, filepath.Join(dir, name))
+			_, err := s.NextGeneration()
+			must(t, err)
+			must(t, s.Reservations.Save("a", 1, &target.Reservations{PTPL: true}))
+			must(t, os.Chmod(s.path, mode))
+			must(t, s.Close())
+		}
+		s := opened(t, filepath.Join(dir, "file"))
+		must(t, s.Reservations.Save("a", 1, &target.Reservations{PTPL: true}))
+		file = s.at(s.Reservations.file(Name{"a", 1}))
+		must(t, os.Chmod(file, 0o600))
+		must(t, os.Chown(s.path, 65534, 65534))
+		must(t, s.Close())
+	})
+	if dir == "" {
+		return
+	}
+	if _, err := Open(filepath.Join(dir, "closed")); !errors.Is(err, os.ErrPermission) ||
+		!strings.Contains(err.Error(), "Let the user of the target (ID 65534)") {
+		t.Error("mode 0700: ", err)
+	}
+	if _, err := Open(filepath.Join(dir, "not made")); !errors.Is(err, os.ErrPermission) {
+		t.Error("the directory above: ", err)
+	}
+	s := opened(t, filepath.Join(dir, "read-only"))
+	if _, err := s.NextGeneration(); !errors.Is(err, os.ErrPermission) {
+		t.Error("mode 0755: ", err)
+	}
+	must(t, s.Close())
+	s = opened(t, filepath.Join(dir, "file"))
+	if err := s.Check(Name{"a", 1}); !errors.Is(err, os.ErrPermission) {
+		t.Error("a file of mode 0600: ", err)
+	}
+	must(t, s.Check(Name{"a", 2}))
+	must(t, s.Close())
+}
+
+// TestDirectoryMoves: what would be written where the next start does not look for it is an error.
+func TestDirectoryMoves(t *testing.T) {
+	s := opened(t, filepath.Join(t.TempDir(), "state"))
+	must(t, s.Protection.SetProtected("a", 1, true))
+	must(t, os.Rename(s.path, s.path+".old"))
+	for range 2 { // nothing is there; something is
+		if err := s.Protection.SetProtected("a", 2, true); err == nil ||
+			!strings.Contains(err.Error(), "no longer the one") || !s.Failed() {
+			t.Error(err)
+		}
+		must(t, os.MkdirAll(s.path, 0o755))
+	}
+	must(t, os.Remove(s.path))
+	must(t, os.Rename(s.path+".old", s.path))
+	must(t, s.Protection.SetProtected("a", 2, true))
+	s = reopened(t, s)
+	if !s.Protection.Protected("a", 1) || !s.Protection.Protected("a", 2) {
+		t.Error("a protection was lost")
+	}
+	must(t, s.Close())
+}
