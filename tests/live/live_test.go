@@ -66,6 +66,10 @@ func (m *machine) Watch(changed func()) (stop func(), err error) {
 	return func() {}, nil
 }
 
+func (*machine) Handshakes() ([]netif.Handshake, error) { return nil, nil }
+
+func (*machine) Route(_, _ netip.Addr) (string, error) { return "", nil }
+
 // has gives the machine the addresses of a model, and waits until a target that runs has noticed.
 func (p *place) has(m *model) {
 	p.t.Helper()
