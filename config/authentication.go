@@ -164,16 +164,16 @@ func hidden(secret string) string {
 }
 
 func chapKey(p **auth.Key) Value {
-	return secret(p, "DH-HMAC-CHAP key", "^DHHC-1:0[0-3]:", "key gen", auth.ParseKey)
+	return secretKey(p, "DH-HMAC-CHAP key", "^DHHC-1:0[0-3]:", "key gen", auth.ParseKey)
 }
 
 func tlsKey(p **auth.TLSKey) Value {
-	return secret(p, "TLS key", "^NVMeTLSkey-1:0[0-2]:", "key gen --tls", auth.ParseTLSKey)
+	return secretKey(p, "TLS key", "^NVMeTLSkey-1:0[0-2]:", "key gen --tls", auth.ParseTLSKey)
 }
 
-// secret is a key in an interchange format that begins with pattern, which nothing shows. gen is
+// secretKey is a key in an interchange format that begins with pattern, which nothing shows. gen is
 // the command that makes one.
-func secret[K interface{ Reveal() string }](p *K, what, pattern, gen string,
+func secretKey[K interface{ Reveal() string }](p *K, what, pattern, gen string,
 	parse func(string) (K, error),
 ) Value {
 	given := false

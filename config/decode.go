@@ -10,7 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
 // maxValues bounds the values of a configuration after aliases are expanded, so that a small file
@@ -293,9 +293,7 @@ func kindName(n *yaml.Node) string {
 
 // printable caps a value that a message repeats and makes control characters visible.
 func printable(s string) string {
-	if auth.IsKey(s) {
-		return "(a key)" // in a place where it is none
-	}
+	s = secret.Mask(s) // a key in a place where it is none
 	if len(s) > 64 {
 		s = s[:64] + "..."
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -20,6 +21,9 @@ import (
 func nqn(p *string, check func(string) error) Value {
 	rules := schema{"pattern": `^[^\x00-\x1F\x7F-\x9F]+$`, "maxLength": nvme.NQNMaxLength}
 	return named{checked(p, "NQN", rules, func(s string) (what, hint string) {
+		if secret.Mask(s) != s { // it would show wherever the name does
+			return "a key, not an NQN", "Write it as dhchap_key or tls_key, and make another one."
+		}
 		err := nvme.ValidateNQN(s)
 		if err == nil && check != nil {
 			err = check(s)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
 // Problem is one error or warning about a configuration: where it is, what is wrong, and a hint how
@@ -111,7 +113,10 @@ func (s *source) addAt(at place, path, what, hint string) {
 }
 
 func (s *source) problemAt(at place, path, what, hint string) Problem {
-	p := Problem{Place: s.where(at), Path: path, What: what, Hint: hint, place: at}
+	p := Problem{
+		Place: s.where(at), Path: secret.Mask(path), What: secret.Mask(what),
+		Hint: secret.Mask(hint), place: at,
+	}
 	if at.variable != "" {
 		p.Place = "environment variable " + at.variable
 	} else if at.line > 0 && at.column > 0 {

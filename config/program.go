@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
@@ -21,8 +22,10 @@ const (
 	commandSuffix = "_command"
 	// programsTime is how long all programs of a configuration may take.
 	programsTime = 30 * time.Second
-	// maxStderr is how much an error repeats of what a program says, in bytes.
-	maxStderr = 256
+	// maxStderr is how much an error repeats of what a program says, in bytes, and maxComplaint how
+	// much of it is looked at: a secret is found before it is cut.
+	maxStderr    = 256
+	maxComplaint = 16 << 10
 )
 
 // Option changes how Load reads a configuration: an Edit, or what Printed and Within return.
@@ -107,9 +110,10 @@ func (d *decoder) output(args []string) (string, error) {
 
 // runProgram returns what a program prints that has no privileges. When it returns, the program and
 // what it has started have ended, unless that has left the session. The error has nothing of what
-// was printed.
+// was printed, and of what the program has written to its standard error nothing that may be
+// secret.
 func runProgram(ctx context.Context, args, env []string) (string, error) {
-	out, complaint := limited{most: maxValueFile}, limited{most: maxStderr, drop: true}
+	out, complaint := limited{most: maxValueFile}, limited{most: maxComplaint, drop: true}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", env, &out, &complaint
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -130,7 +134,9 @@ func runProgram(ctx context.Context, args, env []string) (string, error) {
 	case ctx.Err() != nil:
 		return "", errors.New("was ended, because all programs took too long together")
 	case err != nil && len(complaint.text) > 0:
-		return "", fmt.Errorf("failed: %w: %s", err, strconv.Quote(string(complaint.text)))
+		text := secret.MaskAll(string(complaint.text), string(out.text), complaint.full)
+		text = strconv.Quote(text[:min(len(text), maxStderr)])
+		return "", fmt.Errorf("failed: %w: %s", err, text)
 	case err != nil:
 		return "", fmt.Errorf("failed: %w", err)
 	}

@@ -56,6 +56,12 @@ func TestProgramProblems(t *testing.T) {
 	for command, want := range map[string]string{
 		`[/bin/sh, -c, 'echo ` + testKey + `; echo "no such secret" >&2; exit 3']`: "hosts[0]." +
 			`dhchap_key: /bin/sh failed: exit status 3: "no such secret\n"`,
+		`[/bin/sh, -c, 'echo "read ` + testKey + `" >&2; exit 1']`: "hosts[0].dhchap_key: " +
+			`/bin/sh failed: exit status 1: "read (hidden)\n"`,
+		`[/bin/sh, -xc, 'echo ` + testKey + `; exit 1']`:                  `1: "+ echo (hidden)\n+ exit 1\n"`,
+		"[/bin/sh, -c, 'echo open-sesame; echo open-sesame >&2; exit 1']": `1: "(hidden)\n"`,
+		"[/bin/sh, -c, 'yes x | head -c 250 >&2; echo " + testKey + " >&2; exit 1']": `x\n` +
+			`(hidde"`,
 		"[/bin/sh, -c, 'head -c 100000 /dev/zero >&2; exit 1']": `failed: exit status 1: "\x00`,
 		"[/bin/sh, -c, 'echo " + testKey + "; kill -9 $$']":     "failed: signal: killed",
 		"[/bin/sh, -c, 'yes " + testKey + "']":                  "prints more than 4KiB",

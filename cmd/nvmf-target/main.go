@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/convert"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
@@ -28,7 +29,7 @@ func main() {
 	if err != nil {
 		printed := make(chan struct{})
 		go func() {
-			fmt.Fprintln(os.Stderr, err)
+			fmt.Fprintln(os.Stderr, secret.Mask(err.Error()))
 			close(printed)
 		}()
 		select {

@@ -49,7 +49,7 @@ Where it says "or program", ` + "`KEY_command: [PATH, ARGUMENT, ...]`" + ` can b
 4 KiB. It runs as the user of the target, without capabilities, in ` + "`/`, with `PATH` and `CREDENTIALS_DIRECTORY`" + ` as its environment; more
 variables are set with ` + "`[/usr/bin/env, NAME=VALUE, PATH, ...]`" + `. All programs of a configuration together have 30 s. They run at the start, and
 when the file is reloaded or checked: ` + "`nvmf-target check`" + ` runs them as the user who checks it. An error shows the exit status and the first
-256 bytes of standard error, never what was printed. The managed directory and requests cannot name programs.
+256 bytes of standard error, without keys and long words that may be secret, never what was printed. The managed directory and requests cannot name programs.
 
 Most of the keys below need not be set: each says when to. Changes are live: a target that runs takes them over without a pause, but
 for keys and sections that say that a change needs a restart.

@@ -212,6 +212,19 @@ func TestKeys(t *testing.T) {
 	defer first.Close()
 	works(nil, nil, false)
 	works(keys[1], nil, false)
+	for _, change := range []func(o *host.Options){ // a secret in the place of a name
+		func(o *host.Options) { o.HostNQN = keys[1].Reveal() },
+		func(o *host.Options) { o.SubNQN = keys[1].Reveal() },
+	} {
+		o := hostOptions(testNQN)
+		change(&o)
+		if _, err := host.Connect(ctx, transport, o); err == nil {
+			t.Error("a key is the name of a host, or of a subsystem")
+		}
+	}
+	if len(s.recorder.Refusals()) < 4 {
+		t.Error("the refusals are not remembered")
+	}
 	if n := len(reload(key("dhchap_key", keys[1]) + key("dhchap_old_key", keys[0]))); n != 1 {
 		t.Errorf("%d changes", n)
 	}
@@ -464,9 +477,10 @@ func TestTLSKeys(t *testing.T) {
 		", tls_key_file: " + secret:                          "everybody can read",
 		`, tls_key_file: "` + keys[2].Reveal() + `"`:         "not a key",
 		`, tls_key: "` + keys[2].Reveal()[:40] + `"`:         "does not end with a colon",
+		`}, {nqn: "` + keys[2].Reveal() + `"`:                "a key, not an NQN",
 		key("tls_old_key", keys[2]):                          "without tls_key",
 		`, dhchap_key: "` + keys[2].Reveal() + `"`:           "begins with DHHC-1:",
-		"}]\nmetrics: {listen: " + keys[2].Reveal() + "}\n#": "(a key)",
+		"}]\nmetrics: {listen: " + keys[2].Reveal() + "}\n#": "(hidden)",
 	} {
 		_, err := Parse(file, []byte(validFile+"hosts: [{nqn: "+nqn+hosts+"}]\n"), nil)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -47,7 +47,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, since uint64) {
 		}
 		var lines bytes.Buffer
 		for _, e := range list {
-			line, err := encode(e)
+			line, err := encodeAnswer(e)
 			if err != nil {
 				return
 			}

@@ -33,7 +33,7 @@ func answer(w http.ResponseWriter, v any, err error) {
 		}
 		v, status, mediaType = p, p.Status, problemType
 	}
-	body, err := encode(v)
+	body, err := encodeAnswer(v)
 	if err != nil {
 		panic(err) // ends in net/http, which closes the connection
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
 // Error is one line for each problem.
@@ -33,8 +35,14 @@ const (
 	eventsType  = "application/x-ndjson"
 )
 
-// encode makes the text of an answer.
+// encode makes the text of a request.
 func encode(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	return append(b, '\n'), err
+}
+
+// encodeAnswer makes the text of an answer, in which no secrets show.
+func encodeAnswer(v any) ([]byte, error) {
+	b, err := encode(v)
+	return []byte(secret.Mask(string(b))), err
 }

@@ -86,7 +86,7 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 			return errors.New("the client has lost its role")
 		}
 		_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
-		line, err := encode(q)
+		line, err := encodeAnswer(q)
 		if err == nil {
 			_, err = w.Write(line)
 		}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
 // maxProblems and maxNotes are how many errors and notes a file can have; more are not reported.
@@ -60,7 +61,7 @@ func (r *reader) problem(v *value, path, what, hint string) {
 }
 
 func (r *reader) note(v *value, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
+	text := secret.Mask(fmt.Sprintf(format, args...))
 	if len(r.notes) == maxNotes {
 		text = "there are more notes than these"
 	}

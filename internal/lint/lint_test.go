@@ -27,10 +27,11 @@ const (
 var allowed = map[string][]string{
 	"cmd/nvmf-target": {
 		"internal/app", "internal/cli", "internal/control", "internal/convert", "internal/doctor",
-		"internal/sys",
+		"internal/secret", "internal/sys",
 	},
 	"config": {
-		"backend/disk", "fabric", "fabric/rdma", "fabric/tcp", "internal/sys", "nvme", "nvme/auth",
+		"backend/disk", "fabric", "fabric/rdma", "fabric/tcp", "internal/secret", "internal/sys",
+		"nvme", "nvme/auth",
 		"nvme/target",
 	},
 	"internal/app": {
@@ -105,8 +106,10 @@ var allowed = map[string][]string{
 		"fabric/rdma/verbs", "fabric/tcp/pdu", "internal/bench", "internal/control",
 		"internal/doctor", "nvme", "nvme/auth",
 	},
-	"internal/control": {"fabric/admission", "internal/netlimit", "internal/sys"},
-	"internal/convert": {"config"},
+	"internal/control": {
+		"fabric/admission", "internal/netlimit", "internal/secret", "internal/sys",
+	},
+	"internal/convert": {"config", "internal/secret"},
 	"internal/doctor": {
 		"internal/control", "internal/storage", "internal/sys", "internal/uring", "nvme",
 	},
@@ -127,15 +130,18 @@ var allowed = map[string][]string{
 	"internal/netlimit":              {},
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
-	"internal/ratelog":               {},
+	"internal/ratelog":               {"internal/secret"},
 	"internal/reactor":               {"internal/list", "internal/sys"},
+	"internal/secret":                {},
 	"internal/state":                 {"nvme", "nvme/target"},
 	"internal/storage":               {"internal/sys"},
 	"internal/sys":                   {},
 	"internal/testutil":              {},
 	"internal/turns":                 {"internal/list", "internal/sys"},
 	"internal/uring":                 {},
-	"internal/web":                   {"internal/control", "internal/doctor", "internal/netlimit"},
+	"internal/web": {
+		"internal/control", "internal/doctor", "internal/netlimit", "internal/secret",
+	},
 }
 
 // special says who may import the packages that need care.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
 // Recorder is the handler of a log that remembers the last lines: what peers were refused, before
@@ -89,6 +91,7 @@ func (r *Recorder) Enabled(ctx context.Context, level slog.Level) bool {
 
 // Handle implements slog.Handler.
 func (r *Recorder) Handle(ctx context.Context, line slog.Record) error {
+	line = masked(line)
 	if line.Level >= slog.LevelInfo {
 		e := Event{Time: line.Time, Level: line.Level, Message: line.Message}
 		line.Attrs(func(a slog.Attr) bool {
@@ -113,7 +116,28 @@ func (r *Recorder) WithGroup(name string) slog.Handler {
 	return &Recorder{r.Handler.WithGroup(name), r.records}
 }
 
-func bounded(s string) string { return s[:min(len(s), maxDetails)] }
+// bounded is what is remembered of a text.
+func bounded(s string) string { return secret.Mask(s[:min(len(s), maxDetails)]) }
+
+// masked returns a line without secrets, which a peer may have sent as its name, for instance. It
+// is the same if it has none.
+func masked(line slog.Record) slog.Record {
+	found := secret.Mask(line.Message) != line.Message
+	var attrs []slog.Attr
+	line.Attrs(func(a slog.Attr) bool {
+		if text := a.Value.String(); secret.Mask(text) != text {
+			a.Value, found = slog.StringValue(secret.Mask(text)), true
+		}
+		attrs = append(attrs, a)
+		return true
+	})
+	if !found {
+		return line
+	}
+	clean := slog.NewRecord(line.Time, line.Level, secret.Mask(line.Message), line.PC)
+	clean.AddAttrs(attrs...)
+	return clean
+}
 
 func (r *records) record(e Event) {
 	r.mu.Lock()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
 const (
@@ -267,5 +268,5 @@ func (s *sampler) marshal(load *past) []byte {
 	if err != nil {
 		return nil
 	}
-	return text
+	return []byte(secret.Mask(string(text)))
 }

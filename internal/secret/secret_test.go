@@ -1,0 +1,62 @@
+package secret
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+const (
+	chap = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+	psk  = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:"
+	pem  = "-----BEGIN EC PRIVATE KEY-----\n" +
+		"MHcCAQEEIIrYSSNQFaA2Hwf1duRSxKtLYX5CB04fSeQ6tF1aY/PuoAoG\n" +
+		"-----END EC PRIVATE KEY-----"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+// TestMask: keys do not show, whole or cut, wherever they stand, and all else stays.
+func TestMask(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "a line": "a line", "it begins with DHHC-1:": "it begins with DHHC-1:",
+		chap: Hidden, chap[:20]: Hidden,
+		"host " + psk + ", and " + chap + "\n":             "host (hidden), and (hidden)\n",
+		`{"a":"` + chap + `","b":1}`:                       `{"a":"(hidden)","b":1}`,
+		"a\n" + pem + "\nb":                                "a\n(hidden)\nb",
+		`"` + strings.ReplaceAll(pem, "\n", `\n`) + `", b`: `"(hidden)", b`,
+		pem[:60] + `..."`:                                  `(hidden)..."`,
+		"-----BEGIN PUBLIC KEY-----\nMHcCAQEE":             "-----BEGIN PUBLIC KEY-----\nMHcCAQEE",
+	} {
+		if got := Mask(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	if n := testing.AllocsPerRun(10, func() { Mask("connect refused: qid 0") }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestMaskAll: of what a program says that handles secrets only what is none is left.
+func TestMaskAll(t *testing.T) {
+	for text, want := range map[string]string{
+		"no such secret\n":                          "no such secret\n",
+		"curl: (22) The URL returned error: 404":    "curl: (22) The URL returned error: 404",
+		"cat: /etc/nvmf-target/keys/host1: no":      "cat: /etc/nvmf-target/keys/host1: no",
+		"+ echo " + chap:                            "+ echo (hidden)",
+		"> X-Vault-Token: hvs.CAESIJ4rPq0mZb7Y5Wc2": "> X-Vault-Token: hvs.(hidden)",
+		"key " + chap[10:58]:                        "key (hidden)",
+		"0123456789abcdef0123456789abcdef":          Hidden,
+		"/ia6zGodOr4SEG0Zzaw398rpY0wq/p":            "/(hidden)/p",
+		"the password is open sesame, I think":      "the password is (hidden), I think",
+		"token=c9f0f895-fb98-4ab9-9d2d-7e0f1b2c3d":  Hidden,
+	} {
+		if got := MaskAll(text, "open sesame\n", false); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	if got := MaskAll("no "+chap[10:20], "", true); got != "no " {
+		t.Errorf("a part of a secret at the end: %q", got)
+	}
+}
