@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/app"
@@ -31,8 +33,8 @@ const (
 	mdts          = 1 << 20
 )
 
-// The namespaces: all with RAM behind them, but only the first is zero copy, so the others need
-// data memory.
+// The namespaces: all but the last with RAM behind them, but only the first is zero copy, so the
+// others need data memory.
 const (
 	nsRAM  = 1
 	nsPool = 2
@@ -41,6 +43,7 @@ const (
 	// nsDrive may hang when it is asked for its health. It is added to the running target, since
 	// the configuration has drives of real devices only.
 	nsDrive = 5
+	nsFile  = 6 // a file
 )
 
 // configuration is the default one, which has one reactor with 64 MiB, but that it does not pin
@@ -58,6 +61,7 @@ subsystems:
       - {nsid: 2, backend: ram, size: 1MiB}
       - {nsid: 3, backend: ram, size: 1MiB}
       - {nsid: 4, backend: ram, size: 1MiB}
+      - {nsid: 6, backend: ram, size: 1MiB}
 `
 
 // cmTimeout is how long the fake fabric waits for an answer to a connect request. For as long it
@@ -121,6 +125,7 @@ func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) 
 		},
 		Devices: map[uint32]backend.Device{
 			nsRAM: ram(), nsPool: backendtest.NewFaulty(ram()), nsHung: e.hung, nsThin: e.thin,
+			nsFile: e.openFile(),
 		},
 		Verbs: verbstest.Options{CMTimeout: cmTimeout},
 		App:   app.Options{Version: "isolation"},
@@ -135,6 +140,15 @@ func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) 
 		e.addrs[a.Transport] = a.AddrPort
 	}
 	return e
+}
+
+// openFile opens a new file.
+func (e *env) openFile() backend.Device {
+	d, err := file.Open(file.Config{
+		Path: filepath.Join(e.t.TempDir(), "disk"), Size: namespaceSize, BlockSize: blockSize,
+	})
+	e.must(err)
+	return d
 }
 
 func (e *env) must(err error) {

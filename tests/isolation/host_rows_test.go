@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -55,6 +56,10 @@ var hostRows = []row{
 	{
 		name: "bursts of large reads", culprit: "host", attacks: "turns of the reactor",
 		links: onBoth, busy: true, run: bursts,
+	},
+	{
+		name: "overlapping discards and Write Zeroes", culprit: "host",
+		attacks: "the range lock of a file", links: onBoth, busy: true, run: overlapping,
 	},
 	{
 		name: "connects again and again", culprit: "host", attacks: "controllers and queues",
@@ -287,6 +292,44 @@ func bursts(ctx context.Context, a *attack) error {
 				return err
 			}
 		}
+		return nil
+	})
+}
+
+// overlapping keeps eight queues full of discards and Write Zeroes of all of a file but a block or
+// so, each of which keeps the others waiting.
+func overlapping(ctx context.Context, a *attack) error {
+	const queues, blocks, ranges = 8, namespaceSize / blockSize, 16
+	p, err := a.join(ctx, queues)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	data := p.buf[:ranges*nvme.DSMRangeSize]
+	for i := range ranges {
+		(*nvme.DSMRange)(data[i*nvme.DSMRangeSize:]).Set(uint64(i), blocks-uint32(i))
+	}
+	done := make([]host.Completion, 128)
+	return a.repeat(ctx, time.Millisecond, func() error {
+		for i, q := range p.queues {
+			for n := 0; q.Free() > 0; n++ {
+				var op host.Op
+				if (i+n)%2 == 0 {
+					op.Discard(nsFile, data)
+				} else {
+					op.WriteZeroes(nsFile, uint64(n), blocks-uint32(n), 0)
+				}
+				if _, err := q.Submit(&op); err != nil {
+					return err
+				}
+			}
+			n, err := q.Poll(done)
+			if err != nil {
+				return err
+			}
+			a.takes(n)
+		}
+		a.inPlace()
 		return nil
 	})
 }
