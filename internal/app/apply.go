@@ -7,6 +7,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // This file changes what is served to what a configuration describes, see ADR 0023.
@@ -87,8 +89,21 @@ func (s *Server) lockAndLoad() (*config.Config, error) {
 // Reload loads the configuration anew and applies it; see Apply. by says who wants it, as keys and
 // values of log lines.
 func (s *Server) Reload(by ...any) ([]config.Change, error) {
+	changes, _, err := s.reload(nil, by...)
+	return changes, err
+}
+
+// reload does what Reload says, and returns the hosts that each change has concerned, which had
+// connections before.
+func (s *Server) reload(connections []target.ConnectionInfo, by ...any) ([]config.Change,
+	[][]control.Affected, error,
+) {
 	c, err := s.lockAndLoad()
 	defer s.applying.Unlock()
+	var affected [][]control.Affected
+	if err == nil {
+		affected = s.affected(c, config.Diff(s.settings, c.Settings()), connections)
+	}
 	s.audit.reopen()
 	var changes []config.Change
 	if err == nil {
@@ -99,11 +114,11 @@ func (s *Server) Reload(by ...any) ([]config.Change, error) {
 	}
 	if err != nil {
 		s.log.Error("the configuration was not changed", append(by, "err", err)...)
-		return nil, err
+		return nil, nil, err
 	}
 	s.logChanges(changes, by)
 	s.log.Info("the configuration was applied", append(by, "changes", len(changes))...)
-	return changes, nil
+	return changes, affected, nil
 }
 
 // logChanges logs changes that were made.

@@ -72,13 +72,16 @@ func (s *Server) controlSource() control.Source {
 		Refusals: s.refusals, Events: s.events, Trace: s.trace,
 		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
 		Reload: func(ctx context.Context) (control.Plan, error) {
-			return plan(s.Reload(control.By(ctx)...))
+			changes, affected, err := s.reload(s.connected(), control.By(ctx)...)
+			return plan(changes, affected, err)
 		},
 		Put: func(ctx context.Context, o control.Object, body []byte) (control.Plan, error) {
-			return plan(s.put(control.By(ctx), managed(o), body))
+			changes, err := s.put(control.By(ctx), managed(o), body)
+			return plan(changes, nil, err)
 		},
 		Delete: func(ctx context.Context, o control.Object, recursive bool) (control.Plan, error) {
-			return plan(s.remove(control.By(ctx), managed(o), recursive))
+			changes, err := s.remove(control.By(ctx), managed(o), recursive)
+			return plan(changes, nil, err)
 		},
 		Create: func(ctx context.Context, nqn string, body []byte) (control.NamespaceID, error) {
 			id, err := s.create(control.By(ctx), nqn, body)
@@ -97,16 +100,17 @@ func (s *Server) controlSource() control.Source {
 
 // planOfReload is what Reload would change.
 func (s *Server) planOfReload() (control.Plan, error) {
+	connections := s.connected()
 	c, err := s.lockAndLoad()
 	defer s.applying.Unlock()
 	if err != nil {
-		return plan(nil, err)
+		return plan(nil, nil, err)
 	}
 	changes, ps := s.plan(c)
 	if ps.Failed() {
-		return plan(nil, ps)
+		return plan(nil, nil, ps)
 	}
-	p, err := plan(changes, nil)
+	p, err := plan(changes, s.affected(c, changes, connections), nil)
 	for _, w := range ps {
 		p.Warnings = append(p.Warnings, w.Error())
 	}
@@ -118,11 +122,15 @@ func managed(o control.Object) config.Managed {
 	return config.Managed{NQN: o.Subsystem, NSID: o.NSID, Host: o.Host}
 }
 
-// plan is a list of changes as clients see it.
-func plan(changes []config.Change, err error) (control.Plan, error) {
+// plan is a list of changes as clients see it, with the hosts that each of them concerns unless
+// affected is nil.
+func plan(changes []config.Change, affected [][]control.Affected, err error) (control.Plan, error) {
 	p := control.Plan{Changes: make([]control.Change, len(changes))}
 	for i, c := range changes {
 		p.Changes[i] = control.Change{Text: c.String(), NeedsRestart: c.Restart()}
+		if affected != nil {
+			p.Changes[i].Affected = affected[i]
+		}
 	}
 	return p, controlProblem(err)
 }

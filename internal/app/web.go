@@ -58,7 +58,7 @@ func (s *Server) setWeb(c *config.Config) (err error) {
 func (s *Server) planOfPage(ctx context.Context) (control.Plan, error) {
 	c, err := s.opts.Load(config.Within(ctx))
 	if err != nil {
-		return plan(nil, err)
+		return plan(nil, nil, err)
 	}
 	if !s.applying.TryLock() {
 		return control.Plan{}, web.ErrBusy
@@ -66,9 +66,9 @@ func (s *Server) planOfPage(ctx context.Context) (control.Plan, error) {
 	defer s.applying.Unlock()
 	changes, ps := s.plan(c)
 	if ps.Failed() {
-		return plan(nil, ps)
+		return plan(nil, nil, ps)
 	}
-	return plan(changes, nil)
+	return plan(changes, nil, nil)
 }
 
 // pageLatencies adds up what hosts and operations have counted of each namespace, and has what

@@ -52,11 +52,7 @@ func Commands() []*cobra.Command {
 			(*control.Client).Refusals, refusals),
 		topCommand(), eventsCommand(),
 		planCommand(),
-		command("reload", "Apply the configuration file without a restart", cobra.NoArgs,
-			func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
-				return c.Reload(ctx)
-			}, reloaded),
-		disconnectCommand(), subsystemCommand(), namespaceCommand(), hostCommand(),
+		reloadCommand(), disconnectCommand(), subsystemCommand(), namespaceCommand(), hostCommand(),
 		drainCommand(), undrainCommand(), anaCommand(),
 		keyCommand(), manCommand(),
 	}
@@ -185,8 +181,9 @@ func planCommand() *cobra.Command {
 			changes = len(p.Changes) > 0
 			return p, err
 		}, planned)
-	cmd.Long = "Show what a reload would change. The exit code is 0 if there is nothing to do, " +
-		"3 if there are changes, and 1 after an error."
+	cmd.Long = "Show what a reload would change, and which connected hosts it would disconnect " +
+		"or make wait. The exit code is 0 if there is nothing to do, 3 if there are changes, " +
+		"and 1 after an error."
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := run(cmd, args); err != nil || !changes {

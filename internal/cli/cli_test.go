@@ -153,6 +153,14 @@ func source() control.Source {
 			return control.Plan{
 				Changes: []control.Change{
 					{Text: "add listener tcp 10.0.0.2:4420"},
+					{Text: "- listener tcp 10.0.0.3:4420", Affected: []control.Affected{
+						{Host: "a", Effect: control.Disconnects, Controllers: 2, InFlight: 1},
+						{Host: "b", Effect: control.Waits, Controllers: 1},
+						{Host: "c", Effect: control.Loses, Controllers: 1, InFlight: 7},
+						{Host: "d", Effect: control.Disconnects, Controllers: 1},
+						{Host: "e", Effect: control.Disconnects, Controllers: 1},
+						{Host: "f", Effect: control.Disconnects, Controllers: 1},
+					}},
 					{Text: "reactors.count: 2 -> 4 (needs a restart)", NeedsRestart: true},
 				},
 				Warnings: []string{"t.yaml: warning: CPU 3 is shared"},

@@ -342,6 +342,9 @@ func changes(t *table, p control.Plan, done string) {
 			restart++
 		}
 		t.row(c.Text)
+		for _, line := range affected(c.Affected) {
+			t.row(line)
+		}
 	}
 	switch n := len(p.Changes) - restart; {
 	case len(p.Changes) == 0:

@@ -314,6 +314,31 @@ type Change struct {
 	Text string `json:"text"`
 	// NeedsRestart says that a reload does not do it.
 	NeedsRestart bool `json:"needs_restart"`
+	// Affected are the connected hosts that it concerns, in the order of their NQNs. Only the
+	// answers to plan and reload have them.
+	Affected []Affected `json:"affected,omitempty"`
+}
+
+// The values of Affected.Effect.
+const (
+	// Disconnects: associations of the host end.
+	Disconnects = "disconnects"
+	// Loses: the host is connected and loses the namespace.
+	Loses = "loses"
+	// Waits: commands of the host wait until the storage has been opened again.
+	Waits = "waits"
+)
+
+// Affected is a host that a change concerns.
+type Affected struct {
+	// Host is its NQN.
+	Host string `json:"host"`
+	// Effect is disconnects, loses or waits.
+	Effect string `json:"effect"`
+	// Controllers is how many of its associations are concerned, and InFlight how many commands
+	// were executed on them when the target looked.
+	Controllers int `json:"controllers"`
+	InFlight    int `json:"in_flight"`
 }
 
 // Disconnect says whose associations end.

@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// This file has what changes do to hosts: plan and reload show it, and reload asks before hosts
+// lose something.
+
+// mostAffected is how many of the hosts that a change concerns in the same way are named.
+const mostAffected = 3
+
+var errNotConfirmed = errors.New("nothing was changed")
+
+func reloadCommand() *cobra.Command {
+	yes := false
+	var cmd *cobra.Command
+	cmd = command("reload", "Apply the configuration file without a restart", cobra.NoArgs,
+		func(ctx context.Context, c *control.Client, _ []string) (p control.Plan, err error) {
+			if in, ok := cmd.InOrStdin().(*os.File); ok && !yes && isTerminal(in) {
+				if p, err = c.Plan(ctx); err == nil {
+					err = confirm(in, cmd.ErrOrStderr(), p)
+				}
+				if err != nil {
+					return p, err
+				}
+			}
+			return c.Reload(ctx)
+		}, reloaded)
+	cmd.Long = "Apply the configuration file without a restart. At a terminal, it asks first if " +
+		"hosts that are connected would be disconnected or lose a namespace."
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// confirm asks whether hosts may lose what they have, if any would.
+func confirm(in io.Reader, out io.Writer, p control.Plan) error {
+	hosts := map[string]bool{}
+	for _, c := range p.Changes {
+		for _, a := range c.Affected {
+			if a.Effect != control.Waits {
+				hosts[a.Host] = true
+			}
+		}
+	}
+	if len(hosts) == 0 {
+		return nil
+	}
+	t := newTable(out)
+	planned(t, p)
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(out, "%s would lose what is shown above. Apply? [y/N] ",
+		count(len(hosts), "connected host")); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return errors.Join(errNotConfirmed, err)
+}
+
+// affected says whom a change concerns: a line for each effect.
+func affected(list []control.Affected) (lines []string) {
+	for _, e := range []struct{ effect, text string }{
+		{control.Disconnects, "disconnected: "},
+		{control.Loses, "lose the namespace: "},
+		{control.Waits, "wait while the storage is opened: "},
+	} {
+		var named []string
+		more := 0
+		for _, a := range list {
+			switch {
+			case a.Effect != e.effect:
+			case len(named) == mostAffected:
+				more++
+			default:
+				named = append(named, fmt.Sprintf("%s (%s, %s in flight)", a.Host,
+					count(a.Controllers, "controller"), count(a.InFlight, "command")))
+			}
+		}
+		if more > 0 {
+			named = append(named, "and "+count(more, "more host"))
+		}
+		if named != nil {
+			lines = append(lines, "    "+e.text+strings.Join(named, ", "))
+		}
+	}
+	return lines
+}
