@@ -35,6 +35,8 @@ const (
 	FeatureErrorRecovery        FID = 0x05 // NVM section 4.1.3
 	FeatureVolatileWriteCache   FID = 0x06
 	FeatureNumberOfQueues       FID = 0x07
+	FeatureInterruptCoalescing  FID = 0x08
+	FeatureInterruptVector      FID = 0x09
 	FeatureWriteAtomicity       FID = 0x0A // NVM section 4.1.3
 	FeatureAsyncEventConfig     FID = 0x0B
 	FeatureTimestamp            FID = 0x0E
@@ -47,6 +49,9 @@ const (
 	FeatureReservationPersist   FID = 0x83
 	FeatureWriteProtect         FID = 0x84
 )
+
+// InterruptNotCoalesced is CD of FeatureInterruptVector (Base section 5.1.25.2.3).
+const InterruptNotCoalesced = 1 << 16
 
 // FeatureSelect is SEL of Get Features (Base section 5.1.11).
 type FeatureSelect uint8

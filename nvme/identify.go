@@ -51,8 +51,11 @@ const (
 // CSI is a Command Set Identifier (Base figure 311).
 type CSI uint8
 
-// CSINVM is the NVM command set.
-const CSINVM CSI = 0
+// CSINVM is the NVM command set, and CSILast the last one that a specification defines.
+const (
+	CSINVM  CSI = 0
+	CSILast CSI = 4 // computational programs
+)
 
 // AppendCommandSets appends the Identify I/O Command Set data structure, CNS 1Ch (Base section
 // 5.1.13.2.19): at most 512 combinations of command sets that can be used at the same time, each of

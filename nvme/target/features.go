@@ -45,9 +45,8 @@ type feature struct {
 
 const hostIdentifierSize = 16
 
-// features is the table of features (Base section 5.1.25.1). Those of interrupts, 08h and 09h, are
-// not in it: fabrics have none, whatever compliance tools made for PCIe ask for. It is filled by
-// init because some of its functions read it.
+// features is the table of features (Base section 5.1.25.1). It is filled by init because some of
+// its functions read it.
 var features [256]feature
 
 func init() {
@@ -71,6 +70,11 @@ func init() {
 		},
 		nvme.FeatureNumberOfQueues: {
 			scope: onIO, value: defaultQueues, set: setQueues, report: true,
+		},
+		// Fabrics have no interrupts, so nothing can be set. SPDK's compliance tool reads these.
+		nvme.FeatureInterruptCoalescing: {scope: onIO, value: constant(0)},
+		nvme.FeatureInterruptVector: {
+			scope: onIO, value: constant(nvme.InterruptNotCoalesced), valid: firstVector,
 		},
 		nvme.FeatureWriteAtomicity: {
 			scope: onIO, value: constant(0), set: store, // one block either way
@@ -299,6 +303,9 @@ func setPowerState(_ *controller, v uint32) (uint32, nvme.Status) { return store
 // extendedHostID checks EXHID: host identifiers have 128 bits over fabrics (Base section
 // 5.1.25.1.28).
 func extendedHostID(v uint32) bool { return v&1 != 0 }
+
+// firstVector checks IV of Get Features: there is at most one vector (Base section 5.1.25.2.3).
+func firstVector(v uint32) bool { return v&0xFFFF == 0 }
 
 func setWriteCache(c *controller, v uint32) (uint32, nvme.Status) {
 	c.writeThrough.Store(v&1 == 0)

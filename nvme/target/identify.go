@@ -225,7 +225,7 @@ func identifyActive(c *controller, sqe *nvme.SQE) reply {
 func identifyDescriptors(c *controller, sqe *nvme.SQE) reply {
 	ns := c.namespace(sqe.NSID())
 	if ns == nil {
-		return reply{st: noNamespace(sqe.NSID())}
+		return reply{st: invalidNamespace} // also of one that is not active
 	}
 	var ids []nvme.NamespaceID
 	cfg := ns.cfg.Load()

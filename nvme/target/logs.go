@@ -14,10 +14,10 @@ type logPage struct {
 	size uint64
 	// unit is what offsets and lengths must be multiples of, in bytes; 0: dwords.
 	unit uint64
-	// perNamespace: the NSID may name a namespace.
-	perNamespace bool
 	// csi: the command set identifier matters.
 	csi bool
+	// perNamespace: the NSID may name a namespace.
+	perNamespace bool
 	// specific is the LID Specific Parameter of log 00h.
 	specific uint16
 }
@@ -76,7 +76,7 @@ func prepareGetLog(cm *cmd) nvme.Status {
 	case sqe.OT() || sqe.LPO()%unit != 0 || n%unit != 0 || p.size > 0 && sqe.LPO() >= p.size:
 		// no index offsets; an aligned offset within the page (Base section 5.1.12)
 		return invalidField
-	case p.csi && sqe.CSI() != nvme.CSINVM:
+	case p.csi && sqe.CSI() > nvme.CSILast:
 		return invalidField
 	case n > uint64(c.cfg.MaxTransfer):
 		return invalidField
@@ -136,9 +136,11 @@ func changedPage(c *controller, sqe *nvme.SQE) reply {
 	return reply{data: nvme.AppendNamespaceList(nil, nsids)}
 }
 
-func effectsPage(c *controller, _ *nvme.SQE) reply {
+// effectsPage makes log 05h (Base section 5.1.12.1.6). Of a command set that the controller lacks,
+// it has no command: nvme-cli asks for the zoned one as well, because CAP offers command sets.
+func effectsPage(c *controller, sqe *nvme.SQE) reply {
 	l := &nvme.EffectsLog{Admin: effects(c, &adminOps, scopeController)}
-	if !c.sub.discovery {
+	if !c.sub.discovery && sqe.GetLog().CSI() == nvme.CSINVM {
 		l.IO = effects(c, &ioOps, scopeNone)
 	}
 	return reply{data: nvme.Append(nil, l)}

@@ -91,7 +91,9 @@ var cnsRules = map[nvme.CNS]nsidRule{
 	nvme.CNSNamespace: nsidZeroed, nvme.CNSCommandSetNamespace: nsidZeroed,
 	nvme.CNSIndependentNamespace: nsidZeroed, nvme.CNSAllocatedNamespace: nsidZeroed,
 	nvme.CNSActiveNamespaces: nsidListed, nvme.CNSCommandSetActive: nsidListed,
-	nvme.CNSAllocatedNamespaces: nsidListed, nvme.CNSDescriptors: nsidActive,
+	nvme.CNSAllocatedNamespaces: nsidListed,
+	// any that is not active is Invalid Namespace or Format (Base section 5.1.13.2.3), as at nvmet
+	nvme.CNSDescriptors: {invalid, good, invalid, invalid, invalid, invalid, invalid},
 	// FFFFFFFFh is Invalid Field (Base section 5.1.13.2.11)
 	nvme.CNSAttachedControllers: {
 		invalid, good, inactive, inactive, invalid, invalid, invalidField,

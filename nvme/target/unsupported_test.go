@@ -33,6 +33,9 @@ var (
 	otherCSI = badField{
 		"CSI: other command sets (Base 5.1.13.1)", 0, 24, 8, upTo(1, 255), invalidField,
 	}
+	reservedCSI = badField{
+		"CSI: no command set (Base figure 311)", 0, 24, 8, upTo(5, 255), invalidField,
+	}
 )
 
 func (f badField) at(dword int) badField {
@@ -56,7 +59,7 @@ var badFields = map[string][]badField{
 		{"NUMDU: above MDTS (Base 5.1.12)", 11, 0, 16, []uint32{0xFFFF}, invalidField},
 	},
 	"log 00h": {beyondLog}, "log 01h": {beyondLog}, "log 02h": {beyondLog}, "log 03h": {beyondLog},
-	"log 04h": {beyondLog}, "log 05h": {beyondLog, otherCSI.at(14)}, "log 06h": {beyondLog},
+	"log 04h": {beyondLog}, "log 05h": {beyondLog, reservedCSI.at(14)}, "log 06h": {beyondLog},
 	"log 07h": {halfBlock}, "log 08h": {halfBlock}, "log 09h": {beyondLog, noGroup},
 	"log 0Ch": {beyondLog}, "log 12h": {beyondLog}, "log 13h": {beyondLog},
 	"log 16h": {beyondLog, noGroup}, "log 70h": nil, "log 80h": {beyondLog},
@@ -74,6 +77,7 @@ var badFields = map[string][]badField{
 		{"TMPSEL: no such sensor (Base 5.1.25.1.3)", 11, 16, 4, upTo(1, 15), invalidField},
 		{"THSEL: reserved (Base 5.1.25.1.3)", 11, 20, 2, upTo(2, 3), invalidField},
 	},
+	"get feature 09h": {{"IV: no vector (Base 5.1.25.2.3)", 11, 0, 16, one, invalidField}},
 	"get feature 81h": {
 		{"EXHID: not of 64 bits (Base 5.1.25.1.28)", 11, 0, 1, []uint32{0}, invalidField},
 	},
@@ -93,6 +97,8 @@ var badFields = map[string][]badField{
 		{"NSQR: reserved (Base 5.1.25.2.1)", 11, 0, 16, []uint32{0xFFFF}, invalidField},
 		{"NCQR: reserved (Base 5.1.25.2.1)", 11, 16, 16, []uint32{0xFFFF}, invalidField},
 	},
+	"set feature 08h": nil,
+	"set feature 09h": nil,
 	"set feature 0Ah": nil,
 	"set feature 0Bh": {
 		{"events not in OAES (Base 5.1.25.1.5)", 11, 9, 2, upTo(1, 3), invalidField},

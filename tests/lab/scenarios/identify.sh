@@ -17,12 +17,12 @@ show list-ns "/dev/$CTRL"; want ":0x1$"; want ":0x2$"
 show smart-log "/dev/$CTRL"; want "^critical_warning"
 show error-log "/dev/$CTRL" -e 1
 show fw-log "/dev/$CTRL"
-show effects-log "/dev/$CTRL"
+show effects-log "/dev/$CTRL"; ! grep -i "invalid" /tmp/show || fail "effects-log"
 show get-property "/dev/$CTRL" --offset=0; want "^property: [0-9a-f]"
 show get-property "/dev/$CTRL" --offset=8
 show list-ns "/dev/$CTRL" -a; want ":0x1$"; want ":0x2$"
 show list-ctrl "/dev/$CTRL"; want "0x1$"
-for feature in 1 2 4 "5 -n 1" 7 0xb 0xf; do show get-feature "/dev/$CTRL" -f $feature; done
+for feature in 1 2 4 "5 -n 1" 7 8 9 0xb 0xf; do show get-feature "/dev/$CTRL" -f $feature; done
 show get-feature "/dev/$CTRL" -f 0xe -H; want "using a Set Features command"
 show get-feature "/dev/$CTRL" -f 0x16 -l 512
 show set-feature "/dev/$CTRL" -f 4 -v $((16#f0000 + 350))
