@@ -216,6 +216,7 @@ func TestDeviceErrors(t *testing.T) {
 
 // TestFile serves a file, stops the target and serves the file again.
 func TestFile(t *testing.T) {
+	t.Parallel()
 	for _, v := range plain {
 		for _, buffered := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, buffered %t", v.name, buffered), func(t *testing.T) {

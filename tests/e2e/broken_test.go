@@ -10,6 +10,7 @@ import (
 // TestBrokenWrites repeatedly drops connections in the middle of writes, while another host, on
 // another reactor, reads the same blocks: each block is from a single write.
 func TestBrokenWrites(t *testing.T) {
+	t.Parallel()
 	const (
 		size   = 128 << 10
 		block  = 512

@@ -38,11 +38,13 @@ func (h *env) swap() error {
 // TestSwapUnderLoad: no command fails and no data is lost while the device of a namespace in memory
 // is exchanged again and again.
 func TestSwapUnderLoad(t *testing.T) {
+	t.Parallel()
 	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 }, swapUnderLoad)
 }
 
 // TestSwapFileUnderLoad: the same of a file that is closed and opened again.
 func TestSwapFileUnderLoad(t *testing.T) {
+	t.Parallel()
 	eachTransport(t, func(o *options) {
 		o.reactors, o.queueDepth = 2, 64
 		path := filepath.Join(t.TempDir(), "disk")

@@ -22,6 +22,7 @@ func (d wideDevice) Info() backend.Info {
 // TestCompare: Compare, and fused Compare and Write, with data in the capsule and transferred, over
 // every variant of the transports.
 func TestCompare(t *testing.T) {
+	t.Parallel()
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			o := v.options

@@ -30,6 +30,7 @@ func repeat(fn func() bool) (stop func()) {
 // everything (the harness checks arenas, sessions and RDMA objects), and another host must not be
 // affected.
 func TestDisconnectDuringIO(t *testing.T) {
+	t.Parallel()
 	eachVariant(t, func(o *options) { o.reactors = 2; o.memory = 16 },
 		func(t *testing.T, h *env, v variant) {
 			bystander := h.connect(v,
@@ -84,6 +85,7 @@ func TestDisconnectDuringIO(t *testing.T) {
 
 // TestConnectCycles: four hosts connect and disconnect repeatedly.
 func TestConnectCycles(t *testing.T) {
+	t.Parallel()
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		var wg sync.WaitGroup
 		for i := range 4 {

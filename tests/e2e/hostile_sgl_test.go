@@ -222,6 +222,7 @@ var lengthAttacks = []attack{
 // kind of listener: the connection continues or ends as it should, and another host notices
 // nothing. Package target tests the status of each refused command.
 func TestHostile(t *testing.T) {
+	t.Parallel()
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		newAttacker(h, v).run(t, slices.Concat(sglAttacks, lengthAttacks))
 	})

@@ -17,6 +17,7 @@ import (
 // TestReadWrite writes and reads back all kinds of sizes: one block, around the in-capsule data
 // size, around pages and the blocks of the arena, up to MDTS.
 func TestReadWrite(t *testing.T) {
+	t.Parallel()
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
 		q := h.Open(c, 1, 32)
@@ -88,6 +89,7 @@ func TestOtherCommands(t *testing.T) {
 // TestManyQueues verifies data on many queues concurrently: each goroutine has its own queue and
 // part of the namespace.
 func TestManyQueues(t *testing.T) {
+	t.Parallel()
 	const queues = 8
 	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 },
 		func(t *testing.T, h *env, v variant) {
@@ -179,6 +181,7 @@ func pipeline(q *host.Queue, n int, prepare func(op *host.Op, i int)) error {
 // TestMemoryPressure has more data outstanding than the target has memory for: commands wait, and
 // all of them succeed.
 func TestMemoryPressure(t *testing.T) {
+	t.Parallel()
 	const queues, depth = 2, 12
 	smallStaging := func(c *rdma.Config) { c.StagingSize = 2 << 20 }
 	eachVariant(t, func(o *options) { o.memory, o.rdma = 8, smallStaging },

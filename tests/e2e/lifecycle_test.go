@@ -18,6 +18,7 @@ import (
 // TestNoTornBlock: several queues concurrently write and read one block of 4096 bytes, on two
 // reactors, and every read returns a single write (NVM section 2.1.4, AWUN).
 func TestNoTornBlock(t *testing.T) {
+	t.Parallel()
 	eachTransport(t, func(o *options) { o.reactors = 2 },
 		func(t *testing.T, h *env, v variant) {
 			c := h.connect(v)
@@ -113,6 +114,7 @@ func wantRetry(t *testing.T, err error) {
 }
 
 func TestStopUnderLoad(t *testing.T) {
+	t.Parallel()
 	eachTransport(t, func(o *options) { o.reactors = 2 },
 		func(t *testing.T, h *env, v variant) {
 			wantRetry(t, underLoad(t, h, v, 1, func(*host.Controller) { h.Stop() }))

@@ -151,6 +151,7 @@ func runFor(t *testing.T, pumps [][]*pump, d time.Duration) (done []float64, too
 // TestDataAtLimit: what is written and read at a limit is intact, whatever way its data comes:
 // in capsules, asked for, or from memory of the namespace.
 func TestDataAtLimit(t *testing.T) {
+	t.Parallel()
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		h.setLimits(limitsOf{namespace: target.Limits{IOPS: 1000, Burst: target.MinBurst}})
 		c := h.connect(v)

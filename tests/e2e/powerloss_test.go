@@ -50,6 +50,7 @@ func newMachine(l faults) *machine {
 // in the middle of writes, flushes and writes with FUA: what was acknowledged as durable survives,
 // and no block is torn.
 func TestPowerLoss(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []string{disk.Threads, disk.Auto} {
 		t.Run(engine, func(t *testing.T) {
 			t.Logf("-powerloss.seed=%d", *seedFlag)
@@ -68,6 +69,7 @@ func TestPowerLoss(t *testing.T) {
 
 // TestPowerLossOfFaultyDisks: the same test detects disks with faults.
 func TestPowerLossOfFaultyDisks(t *testing.T) {
+	t.Parallel()
 	for name, l := range map[string]faults{
 		"flush does nothing": {flush: true}, "FUA does nothing": {fua: true},
 		"a failed flush succeeds": {failure: true},

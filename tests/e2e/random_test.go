@@ -14,6 +14,7 @@ import (
 // continue, another host must not be affected, and responses must follow the protocol (nvme/host
 // checks them). The seed is fixed, so that a failure can be repeated.
 func TestRandomCommands(t *testing.T) {
+	t.Parallel()
 	const rounds = 1500
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		a := newAttacker(h, v)

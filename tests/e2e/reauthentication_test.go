@@ -23,6 +23,7 @@ func authenticationRequired(err error) bool {
 // TestReauthenticate: a host reads and writes, and authenticates whenever a command is refused for
 // that, one at a time. Nothing else fails.
 func TestReauthenticate(t *testing.T) {
+	t.Parallel()
 	eachTransport(t, func(o *options) { o.reactors = 2 },
 		func(t *testing.T, h *env, v variant) {
 			ctx := harness.Context(t)

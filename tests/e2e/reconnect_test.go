@@ -16,6 +16,7 @@ import (
 // TestMassReconnect: hundreds of hosts that come at once, as after a restart of the target, are
 // connected at their first attempt, each with an I/O queue.
 func TestMassReconnect(t *testing.T) {
+	t.Parallel()
 	h := newEnv(t, options{})
 	const hosts = 300
 	ctx := harness.Context(t)

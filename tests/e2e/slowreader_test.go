@@ -55,6 +55,7 @@ const slowSize = 64 << 20
 // TestSlowReaders: hosts that do not take what they read of a namespace in memory do not stop the
 // writes of another host to the same blocks, although there is no memory to copy the data to.
 func TestSlowReaders(t *testing.T) {
+	t.Parallel()
 	for name, slow := range map[string]func(h *env){"tcp": unreadTCP, "rdma": unreadRDMA} {
 		t.Run(name, func(t *testing.T) {
 			h := newEnv(t, options{memory: 16})

@@ -185,6 +185,7 @@ func eachFlood(t *testing.T, fn func(t *testing.T, s *strangers, what func(i int
 // connected notices nothing, and another one connects with eight queues, at once, each time, before
 // and after more strangers have come.
 func TestStrangersFill(t *testing.T) {
+	t.Parallel()
 	eachFlood(t, func(t *testing.T, s *strangers, what func(i int) error) {
 		h := s.h
 		a := newAttacker(h, s.v) // of which only the bystander is of interest
@@ -228,6 +229,7 @@ func TestStrangersFill(t *testing.T) {
 // strangers flood the target without a pause: at the first attempt if they have other addresses,
 // and at a later one if they have its own, where a flood may be faster than a handshake.
 func TestStrangersKeepComing(t *testing.T) {
+	t.Parallel()
 	eachFlood(t, func(t *testing.T, s *strangers, what func(i int) error) {
 		h := s.h
 		attempt := func() error {
