@@ -104,14 +104,18 @@ func us(ns int64) float64 { return float64(ns) / 1e3 }
 
 // figures are nil if there were no commands.
 func figures(c *load.Count, elapsed time.Duration) *Figures {
-	h := &c.Latency
-	n := h.Count()
-	if n == 0 {
+	if c.Latency.Count() == 0 {
 		return nil
 	}
+	return NewFigures(&c.Latency, c.Bytes, elapsed)
+}
+
+// NewFigures are those of commands with these latencies, which have moved so many bytes in elapsed.
+func NewFigures(h *histogram.Histogram, bytes uint64, elapsed time.Duration) *Figures {
+	n := h.Count()
 	f := &Figures{
-		Commands: n, Bytes: c.Bytes, IOPS: float64(n) / elapsed.Seconds(),
-		Bandwidth: float64(c.Bytes) / elapsed.Seconds(), Mean: us(h.Sum()) / float64(n),
+		Commands: n, Bytes: bytes, IOPS: float64(n) / elapsed.Seconds(),
+		Bandwidth: float64(bytes) / elapsed.Seconds(), Mean: us(h.Sum()) / float64(n),
 		Max: us(h.Max()),
 	}
 	for q, to := range map[float64]*float64{

@@ -133,7 +133,8 @@ subsystems:
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	s, err := start(cpu, port, command[0], append(command[1:], "serve", "--config", config)...)
+	program := append([]string{"STATE_DIRECTORY=" + dir}, command...) // not that of the machine
+	s, err := start(cpu, port, "env", append(program, "serve", "--config", config)...)
 	if err != nil {
 		return nil, err
 	}

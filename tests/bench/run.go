@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	measure "github.com/nvmf-target/nvmf-target/internal/bench"
 	"github.com/nvmf-target/nvmf-target/internal/histogram"
 	"github.com/nvmf-target/nvmf-target/internal/load"
 )
@@ -219,10 +220,11 @@ func measureFloor(o options, w workload) (figures, error) {
 		t.latency = newFloorLatency(w.Depth)
 	}
 	iops, err := loadFloor(s.port, anyCPU, t, o.duration)
-	f := figures{"iops": iops}
+	f := figures{}
 	if w.timed {
-		f.quantiles(&t.latency.Histogram)
+		f = figuresOfLatency(&t.latency.Histogram, o.duration)
 	}
+	f["iops"] = iops
 	return f, errors.Join(err, s.stop())
 }
 
@@ -233,17 +235,13 @@ func into(o *load.Outcome) func(*load.Stream) *load.Outcome {
 
 func iops(o *load.Outcome) float64 { return float64(o.Ops()) / o.Elapsed.Seconds() }
 
-func figuresOf(o *load.Outcome) figures {
-	f := figures{"iops": iops(o)}
-	f.quantiles(o.Latency())
-	return f
-}
+func figuresOf(o *load.Outcome) figures { return figuresOfLatency(o.Latency(), o.Elapsed) }
 
-// quantiles adds the quantiles of a latency.
-func (f figures) quantiles(h *histogram.Histogram) {
-	quantiles := map[string]float64{"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999, "max_us": 1}
-	for name, q := range quantiles {
-		f[name] = float64(h.Quantile(q)) / 1e3
+// figuresOfLatency are those of a report of "nvmf-target bench", by the same names.
+func figuresOfLatency(h *histogram.Histogram, elapsed time.Duration) figures {
+	f := measure.NewFigures(h, 0, elapsed)
+	return figures{
+		"iops": f.IOPS, "p50_us": f.P50, "p99_us": f.P99, "p99.9_us": f.P999, "max_us": f.Max,
 	}
 }
 
