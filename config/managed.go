@@ -153,6 +153,44 @@ func (m Managed) Content(body []byte) ([]byte, error) {
 	return yaml.Marshal(mappingNode("subsystems", listNode(entry)))
 }
 
+// WithSize returns the file of a namespace with another size of its storage, in bytes. It reports
+// whether the file has a size.
+func (m Managed) WithSize(file []byte, size int64) (changed []byte, ok bool, err error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(file, &doc); err != nil {
+		return nil, false, err
+	}
+	value := func(n *yaml.Node, key string) *yaml.Node {
+		if n == nil || n.Kind != yaml.MappingNode {
+			return nil
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == key {
+				return n.Content[i+1]
+			}
+		}
+		return nil
+	}
+	first := func(n *yaml.Node) *yaml.Node {
+		if n == nil || n.Kind != yaml.SequenceNode && n.Kind != yaml.DocumentNode ||
+			len(n.Content) == 0 {
+			return nil
+		}
+		return n.Content[0]
+	}
+	storage := first(value(first(value(first(&doc), "subsystems")), "namespaces"))
+	for of := storage; of != nil; of = value(of, "of") {
+		storage = of
+	}
+	n := value(storage, "size")
+	if n == nil {
+		return nil, false, nil
+	}
+	*n = yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(size, 10)}
+	changed, err = yaml.Marshal(&doc)
+	return changed, err == nil, err
+}
+
 // parseBody returns the mapping that a client has sent.
 func parseBody(body []byte) (*yaml.Node, error) {
 	if len(body) == 0 {

@@ -23,6 +23,7 @@ func resize(cfg Config, size int64) (err error) {
 	if err := backend.CheckGeometry(size, cfg.BlockSize); err != nil {
 		return err
 	}
+	cfg.Size = 0 // the file may be smaller than it is to be
 	var r backend.Report
 	if examine(&cfg, &r) == nil && len(r.Errors) == 0 {
 		return errors.New("does not exist")

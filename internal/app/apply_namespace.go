@@ -222,13 +222,23 @@ func (ns *namespaces) exchange(v *served, n *namespace,
 	return err
 }
 
-// reopen closes the storage of a namespace and opens that of another configuration of it. If that
-// fails it opens the first one again.
+// reopen closes the storage of a namespace and opens that of another configuration of it. The same
+// file grows to the size that the other one has; it does not shrink. If that fails it opens the
+// first one again.
 func (ns *namespaces) reopen(dev backend.Device, old, n *namespace) (backend.Device, error) {
+	has := dev.Info().Size
 	if err := dev.Close(); err != nil {
 		return dev, err
 	}
-	next, err := ns.s.opts.OpenDevice(n.Namespace)
+	var next backend.Device
+	var err error
+	if st, _ := n.backing(); st.resize != nil && st.least() > has && !n.ReadOnly &&
+		n.overlaps(old) {
+		err = st.resize(ns.s.env(n.Namespace), st.least())
+	}
+	if err == nil {
+		next, err = ns.s.opts.OpenDevice(n.Namespace)
+	}
 	if err == nil {
 		return next, nil
 	}

@@ -145,7 +145,9 @@ func newFile() config.Options {
 		keys: []config.Key{
 			pathKey(&c.Path, "file", "Path of the file."),
 			config.NewKey("size", config.Bytes(&c.Size, 0, config.NoLimit, config.AnySize),
-				"Size in bytes of a new file. Set it when the file does not exist yet.").
+				"Size in bytes of a new file. Set it when the file does not exist yet. A reload "+
+					"makes a file that is served larger if it has a larger size, and never "+
+					"smaller.").
 				Without("that of the file"),
 			blockSizeKey(&c.BlockSize),
 			config.NewKey("buffered", config.Bool(&c.Buffered),

@@ -275,6 +275,9 @@ func (s *Server) namespaceStates() (list []control.Namespace) {
 			Subsystem: n.nqn, NSID: n.NSID, State: "pending", Backend: n.Backend, Path: n.path(),
 		}
 		out.Reason = s.namespaces.reason(n.name())
+		if st, _ := n.backing(); st.least != nil {
+			out.ConfiguredBytes = st.least()
+		}
 		if st, ok := served[name{n.nqn, n.NSID}]; ok {
 			describe(&out, &st)
 			out.Limits = limits[target.LimitedObject{SubNQN: n.nqn, NSID: n.NSID}]

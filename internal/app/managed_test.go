@@ -181,6 +181,41 @@ func TestManaged(t *testing.T) {
 	}
 }
 
+// A namespace that is resized has the new size in its file: a restart changes nothing, and a volume
+// that is made again has it.
+func TestManagedResize(t *testing.T) {
+	o := newOrchestrated(t)
+	ns := control.Object{Subsystem: volumeNQN, NSID: 7}
+	o.put(control.Object{Subsystem: volumeNQN}, "")
+	for _, body := range []string{
+		`{"backend":"file","path":%q,"size":"1MiB"}`,
+		`{"backend":"delay","latency":"1us","of":{"backend":"file","path":%q,"size":1048576}}`,
+		`{"backend":"file","path":%q}`,
+	} {
+		path := o.volume("a")
+		o.put(ns, fmt.Sprintf(body, path))
+		for _, r := range []control.Resize{
+			{Subsystem: volumeNQN, NSID: 7, Size: "3MiB"},
+			{Subsystem: volumeNQN, NSID: 7, Size: "512KiB", Shrink: true},
+		} {
+			n, err := o.client.Resize(t.Context(), r)
+			o.must(err)
+			info, err := os.Stat(path)
+			o.must(err)
+			size := map[bool]int64{false: 3 << 20, true: 512 << 10}[r.Shrink]
+			if n.SizeBytes != size || info.Size() != size ||
+				n.ConfiguredBytes != 0 && n.ConfiguredBytes != size {
+				t.Errorf("%s: %+v, %d bytes, want %d", body, n, info.Size(), size)
+			}
+			if strings.Contains(body, "size") != (n.ConfiguredBytes != 0) {
+				t.Errorf("%s: the configuration has %d bytes", body, n.ConfiguredBytes)
+			}
+			o.same()
+		}
+		o.delete(ns, false)
+	}
+}
+
 // TestManagedCreate: a namespace gets a free NSID, and keeps it when the request is repeated.
 func TestManagedCreate(t *testing.T) {
 	o := newOrchestrated(t)

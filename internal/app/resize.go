@@ -3,7 +3,9 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
@@ -30,10 +32,44 @@ func (s *Server) resize(r control.Resize) error {
 		return conflict("nsid", "the namespace is pending or was removed",
 			"`nvmf-target namespaces` lists them.")
 	}
-	if err := mayResize(v, int64(size), r.Shrink); err != nil {
+	c, m := s.current(), config.Managed{NQN: r.Subsystem, NSID: r.NSID}
+	file := m.File(c.Managed)
+	edit, err := resizedFile(c, m, file, int64(size))
+	if err != nil {
+		return fmt.Errorf("the file %s of the namespace: %w", file, err)
+	}
+	if err := mayResize(v, int64(size), r.Shrink, edit != nil); err != nil {
 		return err
 	}
+	if edit != nil { // which makes it larger, too
+		if _, err := s.applyEdit(c, m, edit); err != nil {
+			return err
+		}
+		if v = s.namespaces.served(v.name()); v == nil || v.dev.Info().Size <= int64(size) {
+			return nil
+		}
+	}
 	return s.namespaces.resize(v, int64(size))
+}
+
+// resizedFile is the edit that gives a namespace another size in its file in the managed directory.
+// It is nil if there is no such file, or no size in it.
+func resizedFile(c *config.Config, m config.Managed, file string, size int64) (*config.Edit, error) {
+	if c.Managed == "" {
+		return nil, nil
+	}
+	content, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	content, ok, err := m.WithSize(content, size)
+	if !ok {
+		return nil, err
+	}
+	return &config.Edit{Path: file, Content: content}, nil
 }
 
 // served returns the namespace with this name if it has its storage.
@@ -69,8 +105,9 @@ func conflict(place, what, hint string) error {
 	return p
 }
 
-// mayResize says why a namespace cannot have another size.
-func mayResize(v *served, size int64, shrink bool) error {
+// mayResize says why a namespace cannot have another size. With configured, its configuration gets
+// the size as well.
+func mayResize(v *served, size int64, shrink, configured bool) error {
 	st, _ := v.backing()
 	info := v.dev.Info()
 	switch {
@@ -87,7 +124,7 @@ func mayResize(v *served, size int64, shrink bool) error {
 		return conflict("subsystem", "it is read-only", "Delete read_only and reload.")
 	case info.Offline || info.Degraded:
 		return conflict("subsystem", "its storage is offline or degraded", "Repair that first.")
-	case st.least() > size:
+	case st.least() > size && !configured:
 		return conflict("size", fmt.Sprintf("the configuration says that the file has at least %d "+
 			"bytes", st.least()), "Reduce size there, reload, and try again.")
 	case size < info.Size && !shrink:

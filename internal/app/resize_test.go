@@ -87,3 +87,41 @@ func TestResize(t *testing.T) {
 	}
 	l.apply(listenAny, sub(anyHosts, sparse)) // it is served like others
 }
+
+// A larger size in the configuration makes the file larger when it is applied. A smaller one changes
+// nothing, and neither does a configuration that is refused.
+func TestGrowingReload(t *testing.T) {
+	file := func(size string) string {
+		return "{nsid: 1, backend: delay, latency: 1us, of: {backend: file, path: %DIR%/x, size: " +
+			size + "}}"
+	}
+	l := newLive(t, listenAny, sub(anyHosts, inRAM2))
+	l.file("x")
+	l.apply(listenAny, sub(anyHosts, inRAM2, file("64KiB")))
+	c, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(size uint64) {
+		t.Helper()
+		id, err := c.IdentifyNamespace(t.Context(), 1)
+		if err != nil || id.NSZE != size/512 {
+			t.Errorf("%v, %d blocks, want %d", err, id.NSZE, size/512)
+		}
+		if got := l.first(c, 1); got != "x" {
+			t.Errorf("the content is %q", got)
+		}
+	}
+	l.apply(listenAny, sub(anyHosts, inRAM2, file("1MiB")))
+	want(1 << 20)
+	l.apply(listenAny, sub(anyHosts, inRAM2, file("32KiB")))
+	want(1 << 20)
+	missing := "{nsid: 3, backend: file, path: /proc/none, size: 1MiB}"
+	if _, err := l.s.Apply(l.parse(listenAny,
+		sub(anyHosts, inRAM2, file("2MiB"), missing))); err == nil {
+		t.Error("no error")
+	}
+	want(1 << 20)
+	l.apply(listenAny, sub(anyHosts, inRAM2, file("4MiB")))
+	want(4 << 20)
+}

@@ -241,12 +241,18 @@ func resizeCommand() *cobra.Command {
 		func(t *table, n control.Namespace) {
 			t.line(fmt.Sprintf("namespace %d of %s has %d bytes (%s)", n.NSID, n.Subsystem,
 				n.SizeBytes, size(n.SizeBytes)))
+			if n.ConfiguredBytes != 0 && n.ConfiguredBytes != n.SizeBytes {
+				t.line(fmt.Sprintf("size in the configuration file is %d: write %d there, so that "+
+					"they agree", n.ConfiguredBytes, n.SizeBytes))
+			}
 		})
 	cmd.Long = "Change the size of a namespace in a file: a sparse file stays sparse, and one " +
 		"with preallocate: full gets its space at once. Hosts are notified; their commands " +
-		"wait for a moment. Disks, volumes and files that others resize need no command: the " +
-		"target notices within a second. With --shrink, WHAT IS BEYOND THE NEW SIZE IS LOST: " +
-		"shrink file systems and partitions first, on a host."
+		"wait for a moment. A namespace that was created by a request has the new size in its " +
+		"file, too; in a configuration file of yours, change size as well. Disks, volumes and " +
+		"files that others resize need no command: the target notices within a second. With " +
+		"--shrink, WHAT IS BEYOND THE NEW SIZE IS LOST: shrink file systems and partitions " +
+		"first, on a host."
 	cmd.Flags().BoolVar(&shrink, "shrink", false,
 		"allow a smaller size; what is beyond it is lost")
 	return cmd

@@ -144,6 +144,9 @@ type Namespace struct {
 	// Backend is the kind of its storage, Path where that is.
 	Backend string `json:"backend"`
 	Path    string `json:"path,omitempty"`
+	// ConfiguredBytes is the size that the configuration has for its file: the least one. 0 is
+	// none.
+	ConfiguredBytes int64 `json:"configured_bytes,omitempty"`
 	// SizeBytes is 0 while it is pending, and so is everything that follows.
 	SizeBytes      int64 `json:"size_bytes"`
 	BlockSizeBytes int64 `json:"block_size_bytes"`
