@@ -54,7 +54,9 @@ func (s *Server) resize(r control.Resize) error {
 
 // resizedFile is the edit that gives a namespace another size in its file in the managed directory.
 // It is nil if there is no such file, or no size in it.
-func resizedFile(c *config.Config, m config.Managed, file string, size int64) (*config.Edit, error) {
+func resizedFile(c *config.Config, m config.Managed, file string, size int64) (*config.Edit,
+	error,
+) {
 	if c.Managed == "" {
 		return nil, nil
 	}

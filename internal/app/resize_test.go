@@ -88,8 +88,8 @@ func TestResize(t *testing.T) {
 	l.apply(listenAny, sub(anyHosts, sparse)) // it is served like others
 }
 
-// A larger size in the configuration makes the file larger when it is applied. A smaller one changes
-// nothing, and neither does a configuration that is refused.
+// A larger size in the configuration makes the file larger when it is applied. A smaller one
+// changes nothing, and neither does a configuration that is refused.
 func TestGrowingReload(t *testing.T) {
 	file := func(size string) string {
 		return "{nsid: 1, backend: delay, latency: 1us, of: {backend: file, path: %DIR%/x, size: " +
