@@ -9,9 +9,11 @@ import (
 	"os"
 	"strings"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // compare starts a target with the configuration that runs, and compares what hosts see of both.
@@ -25,14 +27,14 @@ func (e *env) compare(i int, runs *model) {
 	state = append([]byte(`{"version": 1,`), bytes.TrimPrefix(e.fresh.like(file.Data), []byte("{"))...)
 	e.must(os.WriteFile(e.fresh.stateFile(), state, 0o600))
 	e.fresh.start(runs)
-	defer e.fresh.stop()
+	defer e.fresh.Stop()
 	for h := range allHosts {
 		live := strings.Split(e.live.seenBy(h, runs), "\n")
 		fresh := strings.Split(e.fresh.seenBy(h, runs), "\n")
 		for j := range max(len(live), len(fresh)) {
 			if l, f := line(live, j), line(fresh, j); l != f {
 				e.t.Fatalf("configuration %d: host %d sees\n%s\nand of a target that was started "+
-					"with it\n%s\n%s\nthe log:\n%s", i, h, l, f, e.live.text(runs), e.live.log)
+					"with it\n%s\n%s\nthe log:\n%s", i, h, l, f, e.live.text(runs), e.live.Log)
 			}
 		}
 	}
@@ -54,14 +56,13 @@ func (p *place) like(b []byte) []byte {
 // seenBy is what a host sees of a target, and the limits, without what differs from start to start.
 func (p *place) seenBy(h int, m *model) string {
 	var b strings.Builder
-	o := host.Options{HostNQN: hostNQN(h), HostID: [16]byte{byte(h + 1)}, Timeout: answerLimit}
+	o := host.Options{HostNQN: hostNQN(h), HostID: [16]byte{byte(h + 1)}, Timeout: testutil.Patience}
 	if i := m.secrets[hostNQN(h)]; i > 0 {
 		key, err := auth.ParseKey(hostKeys[i])
 		p.must(err)
 		o.Key = key
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
-	defer cancel()
+	ctx := harness.Context(p.t)
 	for _, name := range []string{
 		"tcp 1", "tcp 2", "tcp 3", "tcp 4", "tcp 5", "rdma 2", "rdma 3",
 	} {
@@ -97,7 +98,7 @@ func (p *place) seenBy(h int, m *model) string {
 		}
 		p.subsystem(ctx, &b, o, m)
 	}
-	for _, l := range p.server.Target().Limits() {
+	for _, l := range p.Target.Limits() {
 		fmt.Fprintf(&b, "limits %+v %+v\n", l.LimitedObject, l.Limits)
 	}
 	return b.String()

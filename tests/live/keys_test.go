@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // keysNQN is a host whose key is replaced again and again.
@@ -43,26 +45,22 @@ func (p *place) connectWith(ctx context.Context, key int) (*host.Controller, err
 	k, err := auth.ParseKey(hostKeys[key])
 	p.must(err)
 	return host.Connect(ctx, p.transport("tcp 1"), host.Options{
-		HostNQN: keysNQN, HostID: [16]byte{2}, SubNQN: anchorNQN, Timeout: answerLimit, Key: k,
+		HostNQN: keysNQN, HostID: [16]byte{2}, SubNQN: anchorNQN, Timeout: testutil.Patience, Key: k,
 	})
 }
 
 func startRotated(p *place) *rotated {
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
-	defer cancel()
-	r := &rotated{p: p, key: 1}
-	var err error
-	r.c, err = p.connectWith(ctx, r.key)
+	c, err := p.connectWith(harness.Context(p.t), 1)
 	p.must(err)
-	return r
+	p.t.Cleanup(c.Close)
+	return &rotated{p: p, c: c, key: 1}
 }
 
 // check connects with each key: those of the model count, others do not. The connection stays, and
 // authenticates once more while its key counts.
 func (r *rotated) check(m *model) {
 	r.p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
-	defer cancel()
+	ctx := harness.Context(r.p.t)
 	now, old := keysAfter(m.keyChanges)
 	for key := 1; key < len(hostKeys); key++ {
 		counts := key == now || key == old
@@ -73,7 +71,7 @@ func (r *rotated) check(m *model) {
 			r.refused++
 		}
 		if (err == nil) != counts {
-			r.p.t.Fatalf("key %d after %d changes: %v\n%s", key, m.keyChanges, err, r.p.log)
+			r.p.t.Fatalf("key %d after %d changes: %v\n%s", key, m.keyChanges, err, r.p.Log)
 		}
 		if key == r.key && counts {
 			r.p.must(r.c.Authenticate(ctx))

@@ -1,9 +1,9 @@
 package live
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,11 +20,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
-
-const answerLimit = testutil.Patience
 
 // env is two targets: one that is changed while it runs, and one that is started anew with each
 // configuration. They differ in their addresses and the directory of their files.
@@ -41,9 +40,8 @@ type place struct {
 	*env
 	name, tcp, rdma, dir string
 	managed              int // how many configurations were made
-	server               *app.Server
-	log                  *testutil.Log
 	machine              *machine
+	*harness.Harness     // of the target, once it runs
 }
 
 // machine is what a target finds in place of the interfaces of the real machine.
@@ -88,7 +86,7 @@ func (p *place) has(m *model) {
 	changed()
 	noticed := func() bool {
 		return !slices.ContainsFunc([]string{"tcp 4", "tcp 5"}, func(name string) bool {
-			return m.listens(name) != slices.ContainsFunc(p.server.Addrs(),
+			return m.listens(name) != slices.ContainsFunc(p.Server.Addrs(),
 				func(a fabric.Addr) bool {
 					return a.AddrPort == p.transport(name).(host.TCP).Addr
 				})
@@ -134,25 +132,13 @@ func (p *place) stateFile() string { return filepath.Join(p.dir, "state") }
 
 func (p *place) start(m *model) {
 	p.t.Helper()
-	c, err := app.Parse(p.name, p.manage(p.text(m)), nil)
-	p.must(err)
-	p.log = new(testutil.Log)
-	p.log.Limit(1 << 20)
 	p.machine = new(machine)
 	p.has(m)
-	p.server = app.NewServer(app.Options{
-		Config: c, Log: p.log.Logger(), Version: "live", Verbs: p.fabric.Provider(p.name),
-		StateDir: p.dir, Network: p.machine,
-		Failed: func(err error) { p.t.Errorf("a reactor has failed: %v", err) },
+	p.Harness = harness.Start(p.t, harness.Options{
+		Config: string(p.manage(p.text(m))), Fabric: p.fabric, Machine: p.name,
+		App: app.Options{Version: "live", StateDir: p.dir, Network: p.machine},
 	})
-	p.must(p.server.Start())
-}
-
-func (p *place) stop() {
-	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
-	defer cancel()
-	p.must(p.server.Stop(ctx))
+	p.Log.Limit(1 << 20)
 }
 
 // transport reaches the target at a listener of the model.
@@ -197,11 +183,9 @@ func TestChain(t *testing.T) {
 	e := newEnv(t)
 	file, runs := newModel(), newModel()
 	e.live.start(file)
-	defer e.live.stop()
 	w := startWorker(e.live)
 	defer w.stop()
 	keys := startRotated(e.live)
-	defer keys.c.Close()
 	changes := 0
 	for i := range count(t) {
 		if rng.IntN(3) == 0 {
@@ -222,10 +206,9 @@ func TestChain(t *testing.T) {
 			keys.check(runs)
 			continue
 		}
-		c, err := app.Parse("live", e.live.manage(e.live.text(next)), nil)
-		e.must(err)
-		planned, _ := e.live.server.Plan(c)
-		done, err := e.live.server.Apply(c)
+		c := harness.Parse(t, string(e.live.manage(e.live.text(next))))
+		planned, _ := e.live.Server.Plan(c)
+		done, err := e.live.Server.Apply(c)
 		if err != nil || len(done) != len(planned) {
 			t.Fatalf("configuration %d: %d changes, %d planned, %v\n%s", i, len(done),
 				len(planned), err, e.live.text(next))
@@ -250,7 +233,7 @@ func (p *place) badStorage(m *model, rng *rand.Rand) string {
 
 // badListener is the configuration of m with a listener at a port that is in use.
 func (p *place) badListener(m *model) string {
-	taken, err := listen(p.tcp + "9:0")
+	taken, err := net.Listen("tcp", p.tcp+"9:0")
 	p.must(err)
 	p.t.Cleanup(func() { _ = taken.Close() })
 	_, port, _ := strings.Cut(taken.Addr().String(), ":")
@@ -261,17 +244,15 @@ func (p *place) badListener(m *model) string {
 // refuses applies bad, m with something that cannot be applied, after which nothing has changed.
 func (p *place) refuses(m *model, bad string) {
 	p.t.Helper()
-	before, _ := p.server.Plan(p.parse(m))
-	c, err := app.Parse(p.name, []byte(bad), nil)
-	p.must(err)
-	done, err := p.server.Apply(c)
+	before, _ := p.Server.Plan(harness.Parse(p.t, string(p.text(m))))
+	done, err := p.Server.Apply(harness.Parse(p.t, bad))
 	if err == nil {
 		p.t.Fatalf("%v applied:\n%s", done, bad)
 	}
 	if strings.Contains(err.Error(), "undone") {
 		p.t.Fatalf("%v:\n%s", err, bad)
 	}
-	if after, _ := p.server.Plan(p.parse(m)); fmt.Sprint(after) != fmt.Sprint(before) {
+	if after, _ := p.Server.Plan(harness.Parse(p.t, string(p.text(m)))); fmt.Sprint(after) != fmt.Sprint(before) {
 		p.t.Fatalf("%v after a configuration that failed, %v before", after, before)
 	}
 }

@@ -4,26 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"sync/atomic"
 
-	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
-
-func listen(addr string) (net.Listener, error) { return net.Listen("tcp", addr) }
-
-func (p *place) parse(m *model) *config.Config {
-	c, err := app.Parse(p.name, p.text(m), nil)
-	p.must(err)
-	return c
-}
 
 // worker is a host that writes and reads a namespace that no change touches.
 type worker struct {
 	p        *place
-	c        *host.Controller
 	q        *host.Queue
 	end      atomic.Bool
 	ended    chan error
@@ -32,19 +21,11 @@ type worker struct {
 }
 
 func startWorker(p *place) *worker {
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
-	defer cancel()
-	c, err := host.Connect(ctx, p.transport("tcp 1"), host.Options{
-		HostNQN: hostNQN(0), HostID: [16]byte{1}, SubNQN: anchorNQN, Timeout: answerLimit,
+	c := p.Connect(p.transport("tcp 1"), host.Options{
+		HostNQN: hostNQN(0), HostID: [16]byte{1}, SubNQN: anchorNQN, Timeout: testutil.Patience,
 	})
-	p.must(err)
-	q, err := c.OpenQueue(ctx, 1, 32)
-	p.must(err)
-	out, err := c.Map(4096)
-	p.must(err)
-	in, err := c.Map(4096)
-	p.must(err)
-	w := &worker{p: p, c: c, q: q, ended: make(chan error, 1)}
+	w := &worker{p: p, q: p.Open(c, 1, 32), ended: make(chan error, 1)}
+	out, in := p.Buffer(c, 4096), p.Buffer(c, 4096)
 	go func() { w.ended <- w.run(out, in) }()
 	return w
 }
@@ -52,7 +33,7 @@ func startWorker(p *place) *worker {
 // run writes and reads until the end or the first error.
 func (w *worker) run(out, in []byte) error {
 	for i := 0; !w.end.Load(); i++ {
-		ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 		for j := range out {
 			out[j] = byte(i + j*i)
 		}
@@ -91,6 +72,4 @@ func (w *worker) stop() {
 			w.p.t.Errorf("the host beside the changes: %v", err)
 		}
 	}
-	w.c.Close()
-	_ = w.q.Close()
 }
