@@ -12,7 +12,12 @@ type Problem struct {
 	What string
 	// Hint says how to fix it, in a sentence; "" if What says all.
 	Hint string
+	// InUse says that something else has the storage, which may be a process that is ending.
+	InUse bool
 }
+
+// ErrInUse is that of Open if something else has the storage.
+var ErrInUse = errors.New("is in use")
 
 // Report is what the Probe of a backend finds without changing anything. Every backend has one,
 //
@@ -41,21 +46,21 @@ type Space struct {
 
 // Errorf adds an error; format and args say what is wrong.
 func (r *Report) Errorf(hint, format string, args ...any) {
-	r.Errors = append(r.Errors, Problem{fmt.Sprintf(format, args...), hint})
+	r.Errors = append(r.Errors, Problem{What: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 // Warnf adds a warning; format and args say what may go wrong.
 func (r *Report) Warnf(hint, format string, args ...any) {
-	r.Warnings = append(r.Warnings, Problem{fmt.Sprintf(format, args...), hint})
+	r.Warnings = append(r.Warnings, Problem{What: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 // Add adds err, with its hint if WithHint made it.
 func (r *Report) Add(err error) {
+	p := Problem{What: err.Error(), InUse: errors.Is(err, ErrInUse)}
 	if h, ok := err.(*hinted); ok {
-		r.Errorf(h.hint, "%v", h.error)
-		return
+		p.What, p.Hint = h.error.Error(), h.hint
 	}
-	r.Errorf("", "%v", err)
+	r.Errors = append(r.Errors, p)
 }
 
 // Err returns the errors as one, each with its hint, nil if there are none.

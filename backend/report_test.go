@@ -2,6 +2,7 @@ package backend
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"testing"
@@ -17,16 +18,19 @@ func TestReport(t *testing.T) {
 	err := WithHint(fs.ErrNotExist, "Create it.")
 	r.Add(err)
 	r.Add(WithHint(errors.New("is what it is"), ""))
+	r.Add(WithHint(fmt.Errorf("%w by a", ErrInUse), "Stop it."))
 	if want := []Problem{
-		{"no path is given", "Add path."},
-		{"file does not exist", "Create it."},
-		{"is what it is", ""},
+		{What: "no path is given", Hint: "Add path."},
+		{What: "file does not exist", Hint: "Create it."},
+		{What: "is what it is"},
+		{What: "is in use by a", Hint: "Stop it.", InUse: true},
 	}; !slices.Equal(r.Errors, want) ||
-		r.Warnings[0] != (Problem{"7 bytes are free", "Make room."}) {
+		r.Warnings[0] != (Problem{What: "7 bytes are free", Hint: "Make room."}) {
 		t.Errorf("%+v", r)
 	}
 	if got := r.Err().Error(); got !=
-		"no path is given (add path)\nfile does not exist (create it)\nis what it is" {
+		"no path is given (add path)\nfile does not exist (create it)\nis what it is\n"+
+			"is in use by a (stop it)" {
 		t.Error(got)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -14,6 +14,8 @@ import (
 type Problem struct {
 	// Warning: the configuration can be used.
 	Warning bool
+	// InUse: another process has what the configuration names, and may be ending.
+	InUse bool
 
 	// Place is "FILE:LINE:COLUMN", "FILE" or "environment variable NAME".
 	Place string

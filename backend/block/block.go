@@ -123,7 +123,7 @@ func explain(err error, readOnly bool) error {
 	hint := ""
 	switch err {
 	case unix.EBUSY:
-		err = fmt.Errorf("is in use: %w", err)
+		err = fmt.Errorf("%w: %w", backend.ErrInUse, err)
 		hint = "\"nvmf-target disks\" shows by whom; unmount it, or stop what uses it."
 	case unix.EACCES, unix.EPERM:
 		err = fmt.Errorf("cannot be opened: %w", err)

@@ -45,7 +45,7 @@ func (e *Engine) Probe(r *backend.Report) {
 func CheckInstances(path string) error {
 	for _, u := range usersOf(path) {
 		if isInstance(u) {
-			return backend.WithHint(fmt.Errorf("is in use by %s", u.Name),
+			return backend.WithHint(fmt.Errorf("%w by %s", backend.ErrInUse, u.Name),
 				"Stop it, or choose another one.")
 		}
 	}

@@ -174,7 +174,8 @@ func lock(fd int, shared bool) error {
 	}
 }
 
-var errInUse = backend.WithHint(errors.New("is in use by another namespace or process (flock)"),
+var errInUse = backend.WithHint(
+	fmt.Errorf("%w by another namespace or process (flock)", backend.ErrInUse),
 	"Stop what uses it, or give each namespace its own file.")
 
 // prepare gives a file its size and its space, and returns the size of the device.

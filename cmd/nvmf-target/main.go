@@ -94,7 +94,7 @@ func command() *cobra.Command {
 	}
 	root.AddCommand(
 		fileArgument(&cobra.Command{
-			Use:   "serve",
+			Use:   sys.Serve,
 			Short: "Serve what the configuration describes until SIGTERM or SIGINT",
 			Example: `  nvmf-target serve nvmf-target.yaml
   NVMF_TARGET_LOG_LEVEL=debug nvmf-target serve   # why does a host not connect?`,

@@ -11,14 +11,20 @@ import (
 
 // modifyFile makes a change of a key outside of lists.
 func (tr *transition) modifyFile(c config.Change) error {
+	done := map[*fileSetter]bool{}
 	for _, k := range c.Keys {
 		if k.Restart {
 			continue
 		}
-		set, ok := fileKeys[k.Key]
+		setter, ok := fileKeys[k.Key]
 		if !ok {
 			return fmt.Errorf("%s cannot be changed while the target runs", k.Key)
 		}
+		if done[setter] {
+			continue
+		}
+		done[setter] = true
+		set := setter.set
 		if before := tr.s.config.Load(); before != nil { // at the start there is none
 			tr.done(k.Key, func() error { return set(tr.s, before) })
 		}
@@ -29,39 +35,53 @@ func (tr *transition) modifyFile(c config.Change) error {
 	return nil
 }
 
-// fileKeys has what changes the keys outside of lists that need no restart.
-var fileKeys = map[string]func(*Server, *config.Config) error{
-	"log.level": func(s *Server, c *config.Config) error {
+// fileSetter makes the server do what a configuration says of some keys.
+type fileSetter struct {
+	set func(*Server, *config.Config) error
+}
+
+var (
+	discoveryKeys = &fileSetter{(*Server).setDiscovery}
+	metricsKeys   = &fileSetter{(*Server).setMetrics}
+	webKeys       = &fileSetter{(*Server).setWeb}
+	tcpKeys       = &fileSetter{updateTCP}
+	rdmaKeys      = &fileSetter{updateRDMA}
+	// Only the files themselves, requests and a stop look at these.
+	otherKeys = &fileSetter{func(*Server, *config.Config) error { return nil }}
+)
+
+// fileKeys has what changes the keys outside of lists that need no restart. A setter is called
+// once, however many of its keys change: what it opens is opened once.
+var fileKeys = map[string]*fileSetter{
+	"log.level": {func(s *Server, c *config.Config) error {
 		if s.opts.Level != nil {
 			s.opts.Level.Set(c.Log.Level)
 		}
 		return nil
-	},
-	"log.slow_io": func(s *Server, c *config.Config) error {
+	}},
+	"log.slow_io": {func(s *Server, c *config.Config) error {
 		s.target.SetSlowIO(c.Log.SlowIO)
 		return nil
-	},
-	"discovery.security": (*Server).setDiscovery,
-	"metrics.listen":     (*Server).setMetrics, "metrics.certificate": (*Server).setMetrics,
-	"metrics.key": (*Server).setMetrics, "metrics.token": (*Server).setMetrics,
-	"web.listen": (*Server).setWeb, "web.certificate": (*Server).setWeb,
-	"web.key": (*Server).setWeb, "web.token": (*Server).setWeb,
-	"control.roles": (*Server).setRoles, "audit.path": (*Server).setAudit,
-	"discovery.nqn": (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
-	"discovery.mdns": (*Server).setDiscovery, "discovery.mdns_interfaces": (*Server).setDiscovery,
-	"tcp.queue_depth": updateTCP, "tcp.queue_memory": updateTCP, "tcp.max_connections": updateTCP,
-	"tcp.max_connections_per_host": updateTCP, "tcp.header_digest": updateTCP,
-	"tcp.data_digest": updateTCP,
+	}},
+	"control.roles": {(*Server).setRoles}, "audit.path": {(*Server).setAudit},
 
-	"rdma.queue_depth": updateRDMA, "rdma.queue_memory": updateRDMA,
-	"rdma.max_connections": updateRDMA, "rdma.max_connections_per_host": updateRDMA,
+	"discovery.nqn": discoveryKeys, "discovery.security": discoveryKeys,
+	"discovery.referrals": discoveryKeys, "discovery.mdns": discoveryKeys,
+	"discovery.mdns_interfaces": discoveryKeys,
 
-	// Only the files themselves, requests and a stop look at these.
-	"include":          func(*Server, *config.Config) error { return nil },
-	"managed":          func(*Server, *config.Config) error { return nil },
-	"managed_paths":    func(*Server, *config.Config) error { return nil },
-	"secure_only":      func(*Server, *config.Config) error { return nil },
-	"shutdown_timeout": func(*Server, *config.Config) error { return nil },
+	"metrics.listen": metricsKeys, "metrics.certificate": metricsKeys, "metrics.key": metricsKeys,
+	"metrics.token": metricsKeys,
+	"web.listen":    webKeys, "web.certificate": webKeys, "web.key": webKeys, "web.token": webKeys,
+
+	"tcp.queue_depth": tcpKeys, "tcp.queue_memory": tcpKeys, "tcp.max_connections": tcpKeys,
+	"tcp.max_connections_per_host": tcpKeys, "tcp.header_digest": tcpKeys,
+	"tcp.data_digest": tcpKeys,
+
+	"rdma.queue_depth": rdmaKeys, "rdma.queue_memory": rdmaKeys, "rdma.max_connections": rdmaKeys,
+	"rdma.max_connections_per_host": rdmaKeys,
+
+	"include": otherKeys, "managed": otherKeys, "managed_paths": otherKeys,
+	"secure_only": otherKeys, "shutdown_timeout": otherKeys,
 }
 
 func updateTCP(s *Server, c *config.Config) error {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
@@ -39,16 +40,18 @@ func (s *Server) startControl() error {
 	if at.Socket == "" && !at.TLS.Listen.IsValid() {
 		return nil
 	}
-	var err error
 	s.applying.Lock() // an early client may reload
-	s.control, err = control.Listen(at, s.controlSource(), s.log)
+	err := s.patiently(func() (err error) {
+		s.control, err = control.Listen(at, s.controlSource(), s.log)
+		return err
+	})
 	s.applying.Unlock()
 	file, certificate := errors.AsType[*control.FileError](err)
 	op, _ := errors.AsType[*net.OpError](err)
 	switch {
 	case certificate:
 		return certificateProblem(c, c, file)
-	case op != nil && op.Net == "tcp":
+	case op != nil && strings.HasPrefix(op.Net, "tcp"):
 		return c.Problem("control.listen", err.Error(), "Is it an address of this machine?")
 	case err != nil && auto && !at.TLS.Listen.IsValid():
 		s.log.Warn("the control interface is not served", "err", err)

@@ -183,7 +183,7 @@ func (ls *listeners) set(l *listener, c config.Listener) error {
 // listen opens a port, or closes it and opens it again at the same address.
 func (ls *listeners) listen(p *port) error {
 	ls.mu.Lock()
-	before, addr := p.open, p.addr
+	before, addr, required := p.open, p.addr, p.l.Required
 	ls.tos[p.id] = p.l.TOS
 	ls.mu.Unlock()
 	var err error
@@ -194,8 +194,16 @@ func (ls *listeners) listen(p *port) error {
 	p.lost = false // it may be lost as soon as it is open
 	ls.mu.Unlock()
 	var open fabric.Listener
-	if err == nil {
+	try := func() (err error) {
 		open, err = ls.s.listen(addr, p.id)
+		return err
+	}
+	switch {
+	case err != nil:
+	case required:
+		err = ls.s.patiently(try)
+	default:
+		err = try() // heal tries again
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

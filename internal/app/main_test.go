@@ -96,6 +96,7 @@ func newServer(t *testing.T, o Options) *Server {
 	o.Version = "test"
 	o.Failed = func(err error) { t.Errorf("a reactor failed: %v", err) }
 	s := NewServer(o)
+	s.pause = func() bool { return false } // no test has a predecessor that ends
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()

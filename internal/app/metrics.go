@@ -53,7 +53,10 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 	src.Devices = s.deviceMetrics
 	src.PortCounters = func() []metrics.PortCounter { return s.ports.counters(s.usageTimeout) }
 	src.Unsaved, src.Expiries = s.state.Failed, s.expiries
-	if s.metrics, err = metrics.Listen(at, src, s.log); err != nil {
+	if err = s.patiently(func() (err error) {
+		s.metrics, err = metrics.Listen(at, src, s.log)
+		return err
+	}); err != nil {
 		return c.Problem("metrics.listen", err.Error(), "")
 	}
 	s.log.Info("metrics are served", "url",

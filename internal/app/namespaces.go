@@ -136,7 +136,11 @@ func (ns *namespaces) open(n *namespace) (backend.Device, error) {
 			append(n.attrs(), "err", err)...)
 		return nil, nil
 	}
-	dev, err := ns.s.opts.OpenDevice(n.Namespace)
+	var dev backend.Device
+	err := ns.s.patiently(func() (err error) {
+		dev, err = ns.s.opts.OpenDevice(n.Namespace)
+		return err
+	})
 	switch {
 	case err == nil:
 		return dev, nil

@@ -159,7 +159,9 @@ func probeStorage(c *config.Config, n *namespace) (ps config.Problems, space bac
 			ps = append(ps, c.Warning(key,
 				name+" "+p.What+"; the namespace is pending until it is there", p.Hint))
 		} else {
-			ps = append(ps, c.Problem(key, name+" "+p.What, p.Hint))
+			problem := c.Problem(key, name+" "+p.What, p.Hint)
+			problem.InUse = p.InUse
+			ps = append(ps, problem)
 		}
 	}
 	for _, p := range r.Warnings {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -63,6 +64,27 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 		if err := <-results; err == nil || !strings.Contains(err.Error(), "the target stops") {
 			t.Error(err)
 		}
+	}
+}
+
+// TestHangupDuringStart: a SIGHUP that comes while the configuration is read for the first time is
+// carried out once the target has started.
+func TestHangupDuringStart(t *testing.T) {
+	key, err := auth.NewKey(32, auth.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testutil.Secret(t, key.Reveal())
+	once := filepath.Join(t.TempDir(), "once")
+	script := fmt.Sprintf("[ -e %s ] || { echo >%s; kill -HUP $PPID; }; echo %s", once, once,
+		key.Reveal())
+	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
+		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), serveFile+"="+file, "RUNTIME_DIRECTORY="+t.TempDir())
+	serves(t, child, "the configuration was applied")
+	if _, err := os.Stat(once); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -105,7 +105,7 @@ func TestStateOfOthers(t *testing.T) {
 			}
 		}
 		if want == "" {
-			serves(t, child)
+			serves(t, child, " on tcp ")
 			continue
 		}
 		out, err := child.CombinedOutput()
@@ -116,8 +116,8 @@ func TestStateOfOthers(t *testing.T) {
 	}
 }
 
-// serves starts a program, waits until it serves something, and ends it.
-func serves(t *testing.T, child *exec.Cmd) {
+// serves starts a target, waits until it says something, and ends it.
+func serves(t *testing.T, child *exec.Cmd, says string) {
 	t.Helper()
 	log := new(testutil.Log)
 	child.Stdout, child.Stderr = log, log
@@ -126,8 +126,9 @@ func serves(t *testing.T, child *exec.Cmd) {
 	}
 	kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
 	defer kill.Stop()
-	testutil.Until(t, "it serves", func() bool {
-		return strings.Contains(log.String(), " on tcp ")
+	testutil.Until(t, says, func() bool {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", child.Process.Pid))
+		return strings.Contains(log.String(), says) || strings.Contains(string(b), "State:\tZ")
 	})
 	if err := child.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)

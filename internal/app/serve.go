@@ -24,6 +24,8 @@ import (
 // Serve runs the target until SIGTERM or SIGINT. It writes what is served and how to connect to
 // stdout, and the log to stderr.
 func Serve(file, version string, stdout, stderr io.Writer) error {
+	hangups, endHangups := catchHangups() // before the configuration is read
+	defer endHangups()
 	load := func(options ...config.Option) (*config.Config, error) {
 		return config.Load(file, os.Environ(), backends, options...)
 	}
@@ -40,8 +42,9 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	// Writing to a closed pipe is an error of the log, not the end of the program.
 	signal.Ignore(syscall.SIGPIPE)
 	// Before anything is started, so that an early signal ends in an orderly stop, too.
-	signals, hangups, ignoreSignals := catchSignals()
-	defer ignoreSignals()
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
 
 	failed := make(chan error, 1)
 	up := make(chan string) // what is served since the start
@@ -83,16 +86,12 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	return errors.Join(err, stop(s, s.current().ShutdownTimeout, signals, log))
 }
 
-// catchSignals returns the signals that end the program, and SIGHUP, of which one that waits stands
-// for all. However many come, there is room for the others.
-func catchSignals() (signals, hangups <-chan os.Signal, end func()) {
-	s, h := make(chan os.Signal, 4), make(chan os.Signal, 1)
-	signal.Notify(s, syscall.SIGTERM, syscall.SIGINT)
+// catchHangups returns the SIGHUPs that come from now on. One that waits stands for all, and those
+// that come while the target starts are carried out once it has started.
+func catchHangups() (hangups <-chan os.Signal, end func()) {
+	h := make(chan os.Signal, 1)
 	signal.Notify(h, syscall.SIGHUP)
-	return s, h, func() {
-		signal.Stop(s)
-		signal.Stop(h)
-	}
+	return h, func() { signal.Stop(h) }
 }
 
 // stateDir returns where the state of the program is kept: where the service manager says

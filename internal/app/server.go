@@ -124,6 +124,10 @@ type Server struct {
 	ending   context.Context // ends first, so that a change in progress ends soon
 	end      context.CancelFunc
 
+	// pause waits a little, and reports whether to try again what another process has; see
+	// patiently.
+	pause func() bool
+
 	releaseLimit, usageTimeout, latencyTimeout time.Duration
 	onFileStep                                 state.Step // of edits of the managed directory
 
@@ -144,6 +148,8 @@ func NewServer(opts Options) *Server {
 		atStart: opts.Config, releaseLimit: releaseLimit, usageTimeout: usageTimeout,
 		latencyTimeout: latencyTimeout, onFileStep: state.Direct,
 	}
+	s.ending, s.end = context.WithCancel(context.Background())
+	s.pause = pauses(s.ending)
 	s.mdns = mdns.New(log)
 	s.listeners = listeners{
 		s: s, wake: make(chan struct{}, 1), ports: map[string]*port{},
@@ -151,7 +157,6 @@ func NewServer(opts Options) *Server {
 		ana:        map[string]map[uint32]*anaState{},
 		transition: cmp.Or(opts.ANATransition, target.ANATransitionTime*time.Second),
 	}
-	s.ending, s.end = context.WithCancel(context.Background())
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()
 	}
@@ -196,7 +201,10 @@ func (s *Server) Start() error {
 	if err != nil {
 		return err
 	}
-	if s.state, err = state.Open(s.opts.StateDir); err != nil {
+	if err = s.patiently(func() (err error) {
+		s.state, err = state.Open(s.opts.StateDir)
+		return err
+	}); err != nil {
 		return err
 	}
 	options, err := s.targetOptions()
@@ -244,9 +252,14 @@ func (s *Server) probe() error {
 	if s.external {
 		return nil
 	}
-	ps := probe(s.atStart)
-	if ps.Failed() {
-		return ps
+	var ps config.Problems
+	if err := s.patiently(func() error {
+		if ps = probe(s.atStart); ps.Failed() {
+			return ps
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	for _, p := range ps {
 		s.log.Warn(p.Error())

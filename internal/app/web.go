@@ -38,15 +38,18 @@ func (s *Server) setWeb(c *config.Config) (err error) {
 	if c.Web.Token != (config.Token{}) {
 		at.Admits = c.Web.Token.Is
 	}
-	s.web, err = web.Listen(at, web.Source{
+	src := web.Source{
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Refusals: s.refusals, Events: s.events,
 		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.hosts,
 		Reactors: s.reactorStates,
 		Ports:    func() []doctor.PortCounter { return doctorPorts(&s.ports, s.usageTimeout) },
 		Disks:    s.disks.list, Plan: s.planOfPage,
-	}, s.log)
-	if err != nil {
+	}
+	if err = s.patiently(func() (err error) {
+		s.web, err = web.Listen(at, src, s.log)
+		return err
+	}); err != nil {
 		return c.Problem("web.listen", err.Error(), "")
 	}
 	s.log.Info("the page is served", "url", fmt.Sprintf("%s://%v/", scheme, s.web.Addr()))

@@ -68,6 +68,9 @@ func userSocket() string {
 	return ""
 }
 
+// ErrInUse is that of Listen if a process listens at the socket.
+var ErrInUse = errors.New("listens")
+
 // listen listens at a socket that nobody but this user, and later the group, could ever open. One
 // that a dead process has left is replaced. Of two targets that start with the same socket at the
 // same moment, the last one keeps it.
@@ -163,7 +166,8 @@ func removeStale(path string) error {
 		}
 		_ = c.Close()
 	}
-	return fmt.Errorf("%s listens at %s; stop it, or choose another control.socket", owner, path)
+	return fmt.Errorf("%s %w at %s; stop it, or choose another control.socket", owner, ErrInUse,
+		path)
 }
 
 // credentials are those of the process at the other end of a unix socket (unix(7)), with its

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+// asProgram makes the test binary the program.
+const asProgram = "NVMF_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	testutil.Main(m)
+}
+
+// TestEarlyHangup sends SIGHUP again and again from the time on when the program ignores it, before
+// it gives up its privileges, until it serves: it survives all of them.
+func TestEarlyHangup(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a.yaml")
+	text := "listeners: [{transport: tcp, address: 127.0.0.1, port: 0}]\nsubsystems:\n" +
+		"  - {nqn: nqn.2026-11.io.nvmf-target:a, allow_any_host: true, namespaces: " +
+		"[{nsid: 1, backend: ram, size: 1MiB}]}\nreactors: {count: 1, memory: 8MiB}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := new(testutil.Log)
+	child := exec.Command("/proc/self/exe", "serve", file)
+	child.Env = append(os.Environ(), asProgram+"=1", "STATE_DIRECTORY="+dir,
+		"RUNTIME_DIRECTORY="+dir)
+	child.Stdout, child.Stderr = log, log
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := time.AfterFunc(testutil.Patience, func() { _ = child.Process.Kill() })
+	defer kill.Stop()
+	sent := 0
+	testutil.Until(t, "the target serves", func() bool {
+		if !ignores(child.Process.Pid) && sent == 0 {
+			return false
+		}
+		sent++
+		err := child.Process.Signal(syscall.SIGHUP)
+		return err != nil || strings.Contains(log.String(), " on tcp ")
+	})
+	testutil.Until(t, "a reload", func() bool {
+		return strings.Contains(log.String(), "the configuration was applied") || exited(child)
+	})
+	_ = child.Process.Signal(syscall.SIGTERM)
+	if err := child.Wait(); err != nil {
+		t.Errorf("after %d signals: %v\n%s", sent, err, log)
+	}
+}
+
+// ignores reports whether a process ignores SIGHUP, or has ended.
+func ignores(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return true
+	}
+	_, after, _ := strings.Cut(string(b), "SigIgn:")
+	var mask uint64
+	_, err = fmt.Sscanf(after, "%x", &mask)
+	return err != nil || mask&1 != 0 || strings.Contains(string(b), "State:\tZ")
+}
+
+// exited reports whether a process has ended, which nobody has waited for.
+func exited(child *exec.Cmd) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", child.Process.Pid))
+	return err != nil || strings.Contains(string(b), "State:\tZ")
+}

@@ -1,0 +1,196 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+// TestPauses: a start waits for a second altogether, and not once the target is to end.
+func TestPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		pause, n := pauses(ctx), 0
+		for pause() {
+			n++
+		}
+		if n != int(patience/patiencePause) || pause() {
+			t.Errorf("%d pauses", n)
+		}
+		pause = pauses(ctx)
+		cancel()
+		synctest.Wait()
+		for n = 0; pause(); n++ {
+			if n > 100 {
+				t.Fatal("it waits although the target ends")
+			}
+		}
+	})
+}
+
+// holder is what another process has: each lock, socket and address that a start needs.
+type holder struct {
+	name, what string // what a start says of it
+	hold       func(t *testing.T) (release func() error)
+}
+
+// TestPredecessor: a start whose predecessor is still ending waits for each thing that this one
+// has, and begins as soon as it is free. If it does not become free the start fails and says what
+// it is.
+func TestPredecessor(t *testing.T) {
+	dir := t.TempDir()
+	disk, stateAt := filepath.Join(dir, "disk"), filepath.Join(dir, "state")
+	socket := filepath.Join(dir, "control.sock")
+	if err := os.WriteFile(disk, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	files := issue(t, dir, time.Hour)
+	var ports [4]uint16
+	var taken [len(ports)]net.Listener // no two of them the same
+	for i := range ports {
+		ports[i] = testutil.FreePort(t)
+		taken[i] = listen(t, fmt.Sprintf("127.0.0.1:%d", ports[i]))
+	}
+	for _, l := range taken {
+		_ = l.Close()
+	}
+	port, metricsPort, pagePort, controlPort := ports[0], ports[1], ports[2], ports[3]
+	c := parsed(t, fmt.Sprintf(`
+listeners: [{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}]
+subsystems:
+  - nqn: %s
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: file, path: %s}]
+reactors: {count: 1, memory: 8MiB}
+metrics: {listen: "127.0.0.1:%d"}
+web: {listen: "127.0.0.1:%d"}
+control: {socket: %s, listen: "127.0.0.1:%d", certificate: %s, key: %s, client_ca: %s}
+`, port, testNQN, disk, metricsPort, pagePort, socket, controlPort, files.Certificate, files.Key,
+		files.CA))
+	at := func(network, address string) func(*testing.T) func() error {
+		return func(t *testing.T) func() error {
+			l, err := net.Listen(network, address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l.Close
+		}
+	}
+	local := func(port uint16) func(*testing.T) func() error {
+		return at("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	for _, h := range []holder{
+		{"state", "another target uses it", func(t *testing.T) func() error {
+			s, err := state.Open(stateAt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s.Close
+		}},
+		{"file", "is in use by another namespace", func(t *testing.T) func() error {
+			f, err := os.Open(disk)
+			if err == nil {
+				err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f.Close
+		}},
+		{"listener", "address already in use", local(port)},
+		{"metrics", "metrics.listen: cannot listen", local(metricsPort)},
+		{"page", "web.listen: cannot listen", local(pagePort)},
+		{"control", "control.listen: cannot listen", local(controlPort)},
+		{"socket", "listens at " + socket, at("unix", socket)},
+	} {
+		t.Run(h.name, func(t *testing.T) {
+			begin := func() (s *Server, release func() error) {
+				s = newServer(t, Options{Config: c, StateDir: stateAt})
+				return s, h.hold(t)
+			}
+			s, release := begin()
+			err := s.Start()
+			if err == nil || !strings.Contains(err.Error(), h.what) {
+				t.Errorf("it is not free: %v", err)
+			}
+			stopped(t, s)
+			if err := release(); err != nil {
+				t.Fatal(err)
+			}
+
+			s, release = begin()
+			tries := 0
+			s.pause = func() bool {
+				if tries++; tries == 3 {
+					if err := release(); err != nil {
+						t.Error(err)
+					}
+				}
+				return tries <= 3
+			}
+			if err := s.Start(); err != nil || tries != 3 {
+				t.Errorf("after %d attempts: %v", tries, err)
+			}
+			stopped(t, s)
+		})
+	}
+}
+
+func stopped(t *testing.T, s *Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	if err := s.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestInUse: what a start waits for, and what it does not.
+func TestInUse(t *testing.T) {
+	busy, warning := config.Problem{InUse: true}, config.Problem{Warning: true}
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{errors.New("a file has the wrong size"), false},
+		{fmt.Errorf("a: %w", unix.EADDRINUSE), true},
+		{fmt.Errorf("a: %w", control.ErrInUse), true},
+		{config.Problems{busy, warning}, true},
+		{config.Problems{busy, {What: "wrong"}}, false},
+	} {
+		if got := inUse(tc.err); got != tc.want {
+			t.Errorf("%v: %v", tc.err, got)
+		}
+	}
+}
+
+// TestOpenedOnce: metrics and page are opened once, however many of their keys are set.
+func TestOpenedOnce(t *testing.T) {
+	log := new(testutil.Log)
+	s := started(t, Options{Log: log.Logger(), Config: parse(t, anyPort,
+		`metrics: {listen: "127.0.0.1:0", token: 0123456789abcdef0123456789abcdef}`,
+		`web: {listen: "127.0.0.1:0", token: 0123456789abcdef0123456789abcdef}`)})
+	for _, what := range []string{"metrics are served", "the page is served"} {
+		if n := strings.Count(log.String(), what); n != 1 {
+			t.Errorf("%s: %d times\n%s", what, n, log)
+		}
+	}
+	if s.metrics == nil || s.web == nil {
+		t.Error("not served")
+	}
+}
