@@ -186,16 +186,16 @@ var removed = map[string]string{
 	"shared_receives": "It is called srq_size now.",
 }
 
-// some reports that a list is empty which only a target with a managed directory may leave so.
-func (d *decoder) some(c *Config, within, key string, n int) {
-	if n > 0 || c.Managed != "" || d.bad[within] {
+// some reports that there are no subsystems, which only a target with a managed directory may have.
+func (d *decoder) some(c *Config) {
+	if len(c.Subsystems) > 0 || c.Managed != "" || d.bad[""] {
 		return
 	}
 	what := "is missing"
-	if _, given := d.places[join(within, key)]; given {
+	if _, given := d.places["subsystems"]; given {
 		what = "is empty"
 	}
-	d.add(join(within, key), what, "Add at least one entry, or set managed.")
+	d.add("subsystems", what, "Add at least one entry, or set managed.")
 }
 
 // required reports required keys that are missing.

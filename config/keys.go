@@ -310,7 +310,8 @@ func (s *Subsystem) value() Value {
 		limitsKey(&s.Limits, "All hosts together get no more than this; each that wants more gets "+
 			"an equal part."),
 		NewKey("namespaces", List(&s.Namespaces, 0, 1024, (*Namespace).value),
-			"The disks that hosts see.").Without("required"),
+			"The disks that hosts see. There may be none, for instance before the first is there: "+
+				"hosts connect, and notice one that is added.").Without("none"),
 	}
 }
 

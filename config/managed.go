@@ -37,9 +37,9 @@ func (c *Config) managedKeys() []Key {
 			"Directory where the control interface keeps the subsystems, namespaces and hosts "+
 				"that programs create there, one file each, which are read after all others as "+
 				"if they were included. It is made if it is missing; nobody but its owner may "+
-				"write to it. With it there may be no `subsystems`, and subsystems without "+
-				"namespaces and hosts. No environment variable overrides this key. Set it for an "+
-				"orchestrator, for instance to `/var/lib/nvmf-target/managed`.").Without("none"),
+				"write to it. With it there may be no `subsystems`, and subsystems without hosts. "+
+				"No environment variable overrides this key. Set it for an orchestrator, for "+
+				"instance to `/var/lib/nvmf-target/managed`.").Without("none"),
 		NewKey("managed_paths", List(&c.ManagedPaths, 0, 256, func(p *string) Value {
 			return Unique(absolutePath(p), "Delete one of the two.")
 		}), "Directories, or single files and devices, to which the `path` of a namespace must "+

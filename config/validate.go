@@ -35,7 +35,7 @@ func (d *decoder) validate(c *Config) {
 	}
 	d.discovery(c)
 	d.secureOnly(c)
-	d.some(c, "", "subsystems", len(c.Subsystems))
+	d.some(c)
 	for i := range c.Subsystems {
 		d.subsystem(c, &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i))
 	}
@@ -82,7 +82,10 @@ func (d *decoder) subsystem(c *Config, s *Subsystem, path string) {
 			Size(s.MaxTransfer), Size(c.Reactors.Memory)),
 			"Reduce it, or give the reactors more memory: commands share it.")
 	}
-	d.some(c, path, "namespaces", len(s.Namespaces))
+	if len(s.Namespaces) == 0 && c.Managed == "" && !d.bad[path+".namespaces"] {
+		d.warn(path+".namespaces", "there are none, so hosts that connect find nothing",
+			"Add them when there is storage.")
+	}
 	d.limits(&s.Limits, path)
 	for i := range s.Namespaces {
 		d.namespace(&s.Namespaces[i], fmt.Sprintf("%s.namespaces[%d]", path, i))

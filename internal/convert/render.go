@@ -112,6 +112,10 @@ func (s *subsystem) render(b *strings.Builder, listeners int) {
 		}
 		list(b, indent, "listeners", names)
 	}
+	if len(s.namespaces) == 0 {
+		fmt.Fprintf(b, "%snamespaces: []\n", indent)
+		return
+	}
 	fmt.Fprintf(b, "%snamespaces:\n", indent)
 }
 

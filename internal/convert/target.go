@@ -184,8 +184,6 @@ func (r *reader) finish() {
 		switch {
 		case len(s.listeners) == 0:
 			why = "no listener had it"
-		case len(s.namespaces) == 0:
-			why = "it has no namespace here"
 		case !s.allowAnyHost && len(s.hosts) == 0:
 			why = "no host may connect; name some in hosts"
 		default:

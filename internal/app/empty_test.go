@@ -1,0 +1,68 @@
+package app
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestNoNamespaces: a subsystem may begin without namespaces, get some, and lose the last one. A
+// host that is connected meanwhile sees what there is, and stays connected. The control interface,
+// metrics and the page have the subsystem as well.
+func TestNoNamespaces(t *testing.T) {
+	with := func(namespaces string) string {
+		return servedFile + strings.Replace(validFile,
+			"namespaces: [{nsid: 1, backend: ram, size: 16MiB}]", namespaces, 1)
+	}
+	const some = "namespaces: [{nsid: 3, backend: ram, size: 16MiB}]"
+	for _, none := range []string{"namespaces: []", ""} {
+		c := parsed(t, with(none))
+		if w := c.Warnings(); len(w) != 1 || !strings.Contains(w.Error(), "find nothing") {
+			t.Errorf("%q: %v", none, w)
+		}
+		file := writeConfig(t, with(none))
+		socket := filepath.Join(t.TempDir(), "control.sock")
+		s := started(t, Options{Load: loader(file), ControlSocket: socket})
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+		defer cancel()
+		transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
+		h, err := host.Connect(ctx, transport, hostOptions(testNQN))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		sees := func(text string, want ...uint32) {
+			t.Helper()
+			if err := os.WriteFile(file, []byte(with(text)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			got, err := h.ActiveNamespaces(ctx)
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%q: %v, %v", text, got, err)
+			}
+			if _, err := h.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 4096, 0, false); err != nil {
+				t.Error(err)
+			}
+		}
+		sees(none)
+		sees(some, 3)
+		sees(none)
+		if !strings.Contains(readControl(t, socket), testNQN) {
+			t.Error("the control interface does not know the subsystem")
+		}
+		readServed(t, s)
+		if err := h.Err(); err != nil {
+			t.Errorf("the host was disconnected: %v", err)
+		}
+		sees(some, 3)
+	}
+}
