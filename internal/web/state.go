@@ -43,6 +43,8 @@ type traffic struct {
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
 	Ready        int    `json:"ready"` // namespaces
+	// Hosts is how many are connected. One may have several controllers, on several paths.
+	Hosts int `json:"hosts"`
 }
 
 // subsystem has the first of its Hosts only.
@@ -245,10 +247,13 @@ func (s *state) hosts(ctx context.Context, src *Source, now *doctor.Sample) {
 		a.Read += c.ReadBytes
 		a.Written += c.WrittenBytes
 	}
-	rows := make([]association, 0, len(all))
+	rows, hosts := make([]association, 0, len(all)), map[string]bool{}
 	for _, a := range all {
 		rows = append(rows, *a)
+		hosts[a.Host] = true
 	}
+	delete(hosts, "") // that of connections without a controller
+	s.Traffic.Hosts = len(hosts)
 	slices.SortFunc(rows, func(a, b association) int {
 		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Subsystem, b.Subsystem),
 			cmp.Compare(a.CNTLID, b.CNTLID))

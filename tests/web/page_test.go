@@ -119,6 +119,10 @@ func (w *world) load() (stop func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	path, err := w.connect(ctx, client)
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	var loads sync.WaitGroup
 	for nsid := uint32(1); nsid <= 2; nsid++ {
 		q, err := h.OpenQueue(ctx, uint16(nsid), 32)
@@ -151,6 +155,7 @@ func (w *world) load() (stop func()) {
 		cancel()
 		loads.Wait()
 		h.Close()
+		path.Close()
 	})
 }
 
@@ -164,11 +169,17 @@ func TestPage(t *testing.T) {
 	w.open(b)
 	b.until(`/^[1-9].*\/s$/.test(document.getElementById('t-iops').textContent)`)
 	for _, text := range []string{
-		"2 of 3", database, client, "is not served: its storage is not there",
+		"2 of 3", "1 (2 controllers)", "uuid:11111111-2222",
+		"is not served: its storage is not there",
 		"64.0\u00a0MiB", "ready", "pending", `onerror="document.title='hostile'"`, "half of the commands",
 	} {
 		if !strings.Contains(eval[string](b, "document.body.innerText"), text) {
 			t.Errorf("the page does not say %q", text)
+		}
+	}
+	for _, nqn := range []string{database, client} { // which have short names
+		if !eval[bool](b, fmt.Sprintf(`document.querySelector('td[title=%q]') !== null`, nqn)) {
+			t.Errorf("%s is no name of a cell", nqn)
 		}
 	}
 	b.until(`document.getElementById('plan').textContent.includes('runs what the')`)

@@ -35,7 +35,17 @@ const lasting = s => s >= 172800 ? `${Math.floor(s / 86400)} days` : s >= 7200 ?
   `${Math.floor(s / 3600)} hours` : s >= 120 ? `${Math.floor(s / 60)} minutes` :
     `${Math.floor(s)} seconds`;
 
-// A cell is a text, or {text, more, state, number}.
+// What follows the naming authority of an NQN, unless that is the same in two of them.
+let names = new Map();
+function shorten(all) {
+  const part = nqn => nqn.slice(nqn.indexOf(':') + 1);
+  const uses = new Map();
+  for (const nqn of new Set(all)) uses.set(part(nqn), (uses.get(part(nqn)) || 0) + 1);
+  names = new Map(all.map(nqn => [nqn, uses.get(part(nqn)) === 1 ? part(nqn) : nqn]));
+}
+const shown = nqn => names.get(nqn) || nqn;
+
+// A cell is a text, or {text, more, state, number, title}.
 function fill(id, rows, cells, key) {
   const body = $(id), labels = body.parentNode.tHead.rows[0].cells;
   const old = new Map([...body.rows].map(r => [r.dataset.key, r]));
@@ -61,6 +71,7 @@ function fill(id, rows, cells, key) {
       put(td.firstChild, String(c.text));
       put(td.lastChild, c.more || '');
       td.lastChild.hidden = !c.more;
+      td.title = c.title || '';
       td.firstChild.className = c.state || '';
       td.className = (c.number ? 'number' : '') + (c.text === '' && !c.more ? ' empty' : '');
     });
@@ -143,6 +154,8 @@ function show(s) {
       seconds)];
   }));
   for (const key of histories.keys()) if (key && !points.has(key)) histories.delete(key);
+  shorten([...s.subsystems.map(n => n.nqn), ...s.subsystems.flatMap(n => n.hosts || []),
+    ...s.namespaces.map(n => n.subsystem), ...s.hosts.flatMap(h => [h.host, h.subsystem])]);
   overview(s, total);
   namespaces(s, points);
   tables(s, last, seconds);
@@ -175,7 +188,8 @@ function overview(s, total) {
   put($('about'), `nvmf-target ${s.status.version}, running for ` +
     lasting(s.status.uptime_seconds));
   put($('t-namespaces'), `${s.traffic.ready} of ${s.status.namespaces + s.status.pending_namespaces}`);
-  put($('t-hosts'), amount(s.status.controllers));
+  put($('t-hosts'), amount(s.traffic.hosts) + (s.status.controllers === s.traffic.hosts ? '' :
+    ` (${several(s.status.controllers, 'controller')})`));
   if (!total.counts) return;
   const p99 = quantile(total.counts, 0.99);
   put($('t-read'), rate(total.read));
@@ -191,7 +205,7 @@ function namespaces(s, points) {
     const errors = Object.entries(n.errors || {}).map(e => `${e[0]}: ${amount(e[1])}`);
     if (n.timeouts) errors.push(`timeouts: ${amount(n.timeouts)}`);
     return [
-      {text: n.nsid, more: n.subsystem},
+      {text: n.nsid, more: shown(n.subsystem), title: n.subsystem},
       state(n.state, n.write_protected ? 'write protected' : ''),
       {text: n.size_bytes ? bytes(n.size_bytes) : '', number: true,
         more: n.block_size_bytes ? `blocks of ${n.block_size_bytes}` : ''},
@@ -206,8 +220,9 @@ function namespaces(s, points) {
 }
 
 function tables(s, last, seconds) {
-  fill('subsystems', s.subsystems, n => [n.nqn, n.allow_any_host ? 'every host' :
-    {text: several(n.host_count, 'host'), more: (n.hosts || []).slice(0, 4).join(', ') +
+  fill('subsystems', s.subsystems, n => [{text: shown(n.nqn), title: n.nqn}, n.allow_any_host ?
+    'every host' : {text: several(n.host_count, 'host'), title: (n.hosts || []).join('\n'),
+      more: (n.hosts || []).slice(0, 4).map(shown).join(', ') +
       (n.host_count > 4 ? ', …' : '')}, n.security, n.pending_namespaces ?
     {text: `${n.namespaces} and ${n.pending_namespaces} pending`, state: 'error'} : n.namespaces,
   n.controllers], n => n.nqn);
@@ -221,9 +236,9 @@ function tables(s, last, seconds) {
   fill('hosts', s.hosts, h => {
     const o = olds.get(key(h));
     const per = field => o ? rate(difference(h[field], o[field]) / seconds) : '';
-    return [{text: h.host || 'not connected yet', more: h.host &&
+    return [{text: h.host ? shown(h.host) : 'not connected yet', title: h.host, more: h.host &&
       `controller ${h.cntlid}, for ${lasting(h.age_seconds)}`},
-      h.subsystem, {text: `${h.transport} from ${h.remote}`, more: `to ${h.local}`, number: true},
+      {text: shown(h.subsystem), title: h.subsystem}, {text: `${h.transport} from ${h.remote}`, more: `to ${h.local}`, number: true},
       h.tls || 'none', {text: h.queues, more: h.depth ? `${h.depth} entries` : '', number: true},
       h.in_flight, {text: h.rtt_seconds ? latency(h.rtt_seconds * 1e9) : '', more: h.retransmits ?
         `${several(h.retransmits, 'packet')} resent` : '', number: true},
@@ -257,11 +272,12 @@ function configuration(plan, more) {
 
 function choices(list) {
   const select = $('which'), want = ['', ...list.map(name)];
-  if (select.options.length === want.length &&
-    want.every((w, i) => select.options[i].value === w)) return;
+  const texts = ['All namespaces', ...list.map(n => `Namespace ${n.nsid} of ${shown(n.subsystem)}`)];
+  if (select.options.length === want.length && want.every((w, i) =>
+    select.options[i].value === w && select.options[i].text === texts[i])) return;
   const chosen = select.value;
-  select.replaceChildren(...want.map(w => {
-    const o = make('option', '', w === '' ? 'All namespaces' : 'Namespace ' + w);
+  select.replaceChildren(...want.map((w, i) => {
+    const o = make('option', '', texts[i]);
     o.value = w;
     return o;
   }));
