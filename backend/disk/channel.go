@@ -3,7 +3,6 @@ package disk
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"syscall"
 
@@ -87,10 +86,11 @@ func (c *channel) begin(io *backend.IO) {
 	d := c.d
 	o := c.free.Pop()
 	if o == nil {
-		o = &op{c: c}
+		o = &op{c: c, index: len(c.ops)}
 		c.ops = append(c.ops, o)
 	}
 	o.io, o.done, o.flags, o.write = io, 0, 0, io.Op != backend.OpRead
+	io.Scratch = uint64(o.index)
 	o.dirty, o.canceled = false, false
 	if io.Op == backend.OpFlush {
 		c.flush(o)
@@ -333,14 +333,14 @@ func (c *channel) again(o *op, e syscall.Errno) bool {
 
 // Cancel implements backend.Canceler. A flush continues, since others may share it.
 func (c *channel) Cancel(io *backend.IO) {
-	i := slices.IndexFunc(c.ops, func(o *op) bool { return o.io == io })
-	if i < 0 || c.ops[i].step == stepSync {
+	i := io.Scratch
+	if i >= uint64(len(c.ops)) || c.ops[i].io != io || c.ops[i].step == stepSync {
 		return
 	}
 	o := c.ops[i]
 	o.canceled = true
 	for _, r := range c.rings {
-		r.Cancel(o)
+		r.Cancel(o, o.slot)
 	}
 }
 

@@ -74,7 +74,9 @@ func (c *channel) startCommand(o *op) bool {
 		o.step = stepBounced
 		return c.start(o)
 	}
-	return c.d.cfg.Driver.Start(c.rings[0], c.files[0], &o.cmd, o)
+	started := c.d.cfg.Driver.Start(c.rings[0], c.files[0], &o.cmd, o)
+	o.slot = c.rings[0].Last()
+	return started
 }
 
 // transfer reads or writes what iov refers to, as much of it as one command takes. Workers call it.

@@ -36,9 +36,10 @@ const (
 // op is an IO in progress. It belongs to the reactor of its channel, except while it is with a
 // worker, or waits for its range or for a flush.
 type op struct {
-	c    *channel
-	io   *backend.IO
-	node list.Node[op]
+	c     *channel
+	index int // in channel.ops, and Scratch of its IO
+	io    *backend.IO
+	node  list.Node[op]
 
 	step     step
 	event    event
@@ -50,6 +51,7 @@ type op struct {
 	res      int32  // of a worker's step, as io_uring returns it
 	flags    int    // RWF_*
 	opened   uint32 // Disk.opened when the step was started
+	slot     int    // of the ring that has the step
 	done     int64  // bytes transferred
 	err      error
 	span     span

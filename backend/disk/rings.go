@@ -74,7 +74,9 @@ func (c *channel) startRing(o *op) bool {
 		u = uring.Discard(io.Off, io.Len)
 	}
 	o.polled = use == 1
-	return c.rings[use].Start(c.files[use], &u, o)
+	started := c.rings[use].Start(c.files[use], &u, o)
+	o.slot = c.rings[use].Last()
+	return started
 }
 
 // addFiles adds the file to the rings, in place of the one before.

@@ -30,6 +30,14 @@ func (l *List[T]) First() *T {
 	return l.head.value
 }
 
+// Last returns the newest element, nil if the list is empty.
+func (l *List[T]) Last() *T {
+	if l.tail == nil {
+		return nil
+	}
+	return l.tail.value
+}
+
 // Push adds v as the newest element; n is its node, which is on no list.
 func (l *List[T]) Push(v *T, n *Node[T]) {
 	n.value, n.prev = v, l.tail

@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -37,6 +36,11 @@ const (
 	// (measured in docs/adr/0012).
 	batchGrowth = 4
 	atPoll      = math.MaxUint32
+
+	// submitMost is how many operations one call submits, each of which takes the kernel about a
+	// microsecond, and reapMost how many completions a Poll takes from the queue at a time.
+	submitMost = 64
+	reapMost   = 128
 )
 
 // Completer is the owner of an Op.
@@ -75,6 +79,7 @@ type Ring struct {
 	// not in use.
 	slots []Completer
 	free  []int32
+	last  int // the slot that was taken last
 
 	// base and size are the registered memory, in pieces of bufferMax; refused is why there is
 	// none.
@@ -126,12 +131,15 @@ func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Compl
 	return true
 }
 
-// Cancel asks the kernel to cancel what c has started. That completes as usual, soon and with
-// ECANCELED if the kernel could cancel it. It cannot take back a transfer that a device has. Cancel
-// returns false if c has nothing on this ring, or if the ring is full.
-func (r *Ring) Cancel(c Completer) bool {
-	slot := slices.Index(r.slots, c)
-	return slot >= 0 && r.Start(File{}, &Op{sqe{opcode: opCancel, addr: uint64(slot)}}, ignored{})
+// Last returns the slot of the operation that was started last, for Cancel.
+func (r *Ring) Last() int { return r.last }
+
+// Cancel asks the kernel to cancel what c has started in a slot. That completes as usual, soon and
+// with ECANCELED if the kernel could cancel it. It cannot take back a transfer that a device has.
+// Cancel returns false if c has nothing in that slot of this ring, or if the ring is full.
+func (r *Ring) Cancel(c Completer, slot int) bool {
+	return slot < len(r.slots) && r.slots[slot] == c &&
+		r.Start(File{}, &Op{sqe{opcode: opCancel, addr: uint64(slot)}}, ignored{})
 }
 
 // ignored ignores the outcome.
@@ -155,7 +163,7 @@ func (r *Ring) room() bool {
 func (r *Ring) publish(e *sqe, f File, c Completer) {
 	slot := r.free[len(r.free)-1]
 	r.free = r.free[:len(r.free)-1]
-	r.slots[slot] = c
+	r.slots[slot], r.last = c, int(slot)
 	e.fd, e.userData = f.fd, uint64(slot)
 	if f.fixed {
 		e.flags = sqeFixedFile
@@ -178,8 +186,8 @@ func (r *Ring) registered(addr uint64, n uint32) (uint16, bool) {
 	return uint16(at / bufferMax), true
 }
 
-// Poll submits what waits and calls the Completers of all operations that have finished. It returns
-// how many.
+// Poll submits what waits, at most submitMost operations, and calls the Completers of those that
+// have finished, at most 2*reapMost. It returns how many.
 func (r *Ring) Poll() int {
 	if r.armed {
 		r.armed = false
@@ -231,8 +239,8 @@ func (r *Ring) reap() int {
 	if head == tail {
 		return 0
 	}
-	n := int(tail - head)
-	for ; head != tail; head++ {
+	n := min(int(tail-head), reapMost)
+	for end := head + uint32(n); head != end; head++ {
 		e := r.cqes[(head&r.cqMask)<<r.wide]
 		slot := int32(e.userData)
 		c := r.slots[slot]
@@ -284,7 +292,7 @@ func (r *Ring) enter(flags uintptr) {
 	if !r.enabled {
 		r.enable()
 	}
-	submit := r.pending
+	submit := min(r.pending, submitMost)
 	if r.flags&setupSQPoll != 0 {
 		submit = 0
 		if r.tail != atomic.LoadUint32(r.sqHead) {

@@ -30,8 +30,9 @@ func TestCancel(t *testing.T) {
 				t.Fatal("the ring is full")
 			}
 		}
+		slot := g.Last()
 		g.Poll()
-		if g.Cancel(&none) || !g.Cancel(&second) {
+		if g.Cancel(&none, slot) || !g.Cancel(&second, slot) {
 			t.Error("an operation that is not there was canceled, or one that is was not")
 		}
 		testutil.Until(t, "a completion", func() bool { g.Poll(); return second.n > 0 })

@@ -3,6 +3,7 @@ package target
 import (
 	"slices"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -58,6 +59,32 @@ func (c *controller) abortEvent(cid uint16) bool {
 	c.events.requests = slices.Delete(c.events.requests, i, i+1)
 	c.h.finish(r, 0, nvme.AbortRequested)
 	return true
+}
+
+// abortPending aborts the IOs of this queue, which has ended, that devices have not seen: the host
+// may retry them elsewhere, and a late write must not follow.
+func (s *session) abortPending() {
+	for _, c := range s.cmds {
+		switch m := c.compound; {
+		case !c.executing || c.since == 0:
+		case m != nil:
+			for i := range m.ios {
+				if o := &m.ios[i]; o.ch != nil {
+					o.ch.abortPending(&o.IO)
+				}
+			}
+		default:
+			c.ch.abortPending(&c.io)
+		}
+	}
+}
+
+// abortPending completes an IO that the device has not seen.
+func (ch *channel) abortPending(io *backend.IO) {
+	if ch.withdraw(io) {
+		io.Err = backend.ErrAborted
+		ch.done(io)
+	}
 }
 
 // cancelAll asks devices to give back the IOs of this queue, which has ended: the host may retry

@@ -16,22 +16,6 @@ type blockedIO struct {
 	node list.Node[blockedIO]
 }
 
-// pushMost is how many IOs are looked at before the device gets them, while there are late writes
-// or a lock.
-const pushMost = 32
-
-// unblocked returns the first pending IOs that the device may get, and takes those out of pending
-// that it may not.
-func (ch *channel) unblocked() []*backend.IO {
-	if ch.lock == nil && len(ch.avoids) == 0 {
-		return ch.pending
-	}
-	n := min(len(ch.pending), pushMost)
-	free := len(slices.DeleteFunc(ch.pending[:n], ch.block))
-	ch.pending = slices.Delete(ch.pending, free, n)
-	return ch.pending[:free]
-}
-
 // block says whether an IO must not reach the device yet, and keeps it then.
 func (ch *channel) block(io *backend.IO) bool {
 	if ch.lock != nil && ch.lock.blocks(io) {
@@ -83,7 +67,7 @@ func (ch *channel) unblock(gone, next *lateWrites) {
 		if next != nil && next.blocks(b.io) {
 			ch.keep(b.io, next)
 		} else {
-			ch.pending = append(ch.pending, b.io)
+			ch.putIn(b.io)
 		}
 	}
 	ch.h.schedule(ch)

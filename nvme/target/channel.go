@@ -2,7 +2,6 @@ package target
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
@@ -23,8 +22,14 @@ const (
 	channelClosed // the namespace is retired
 )
 
-// reopenAfter is the time between attempts to open a channel, in nanoseconds.
-const reopenAfter = int64(1e9)
+const (
+	// reopenAfter is the time between attempts to open a channel, in nanoseconds.
+	reopenAfter = int64(1e9)
+	// batchSize is how many IOs a channel gives to its device, and takes back, in one step.
+	batchSize = 64
+	// pollMost is how many channels a Poll visits.
+	pollMost = 256
+)
 
 // channel is one reactor's access to the device of one namespace. The first command for the
 // namespace opens it; it is closed when the namespace is retired.
@@ -37,8 +42,9 @@ type channel struct {
 	writer   backend.ZeroCopyWriter
 	marked   bool // dev is a markedChannel
 	state    channelState
-	pending  []*backend.IO // not yet accepted by the device, in order, and not in blocked
-	inflight int           // in the device
+	pending  list.List[backend.IO] // not yet accepted by the device, in order, and not in blocked
+	sent     list.List[backend.IO] // in the device, inflight of them
+	inflight int
 	// zeroCopies is the number of zero-copy reads and writes that have not ended.
 	zeroCopies int
 	// The channel is on the list of Handler of the same name.
@@ -73,18 +79,29 @@ type channel struct {
 }
 
 // Poll takes back what devices have completed and passes it on, and goes on with what its limits
-// let go on. It returns the number of steps.
-func (h *Handler) Poll(int) int {
+// let go on. It returns the number of steps. It visits as many channels as take budget steps, the
+// last with up to 2*batchSize, and at most pollMost; the others come first in the next Poll.
+func (h *Handler) Poll(budget int) int {
 	n := 0
 	if h.admitsMore {
 		n = h.admitDue(h.loop.Now())
 	}
-	for ch := range h.active.All() {
+	last := h.active.Last()
+	for range pollMost {
+		ch := h.active.First()
+		if ch == nil {
+			break
+		}
+		h.active.Remove(&ch.active)
 		n += ch.reap()
 		n += ch.push()
-		if !ch.polled() {
-			h.active.Remove(&ch.active)
+		if ch.polled() {
+			h.active.Push(ch, &ch.active)
+		} else {
 			ch.settle()
+		}
+		if ch == last || n >= budget {
+			break
 		}
 	}
 	if n > 0 {
@@ -100,7 +117,7 @@ func (h *Handler) Arm() bool {
 		return false
 	}
 	for ch := range h.active.All() {
-		if ch.inflight == 0 && len(ch.pending) > 0 ||
+		if ch.inflight == 0 && !ch.pending.Empty() ||
 			ch.inflight > 0 && !ch.dev.Arm() {
 			return false
 		}
@@ -108,89 +125,121 @@ func (h *Handler) Arm() bool {
 	return true
 }
 
-// push submits pending IOs to the device. It returns how many it accepted.
+// push submits pending IOs to the device, and completes those that must not reach it any more. It
+// looks at batchSize of them. It returns how many the device accepted or that completed.
 func (ch *channel) push() int {
-	refused := 0
-	switch {
-	case ch.quiesce == quiesceIO || ch.state <= channelOpening || len(ch.pending) == 0:
+	if ch.quiesce == quiesceIO || ch.state <= channelOpening || ch.pending.Empty() {
 		return 0
-	case ch.state == channelFailed:
-		return ch.failPending()
-	case ch.changed || ch.access != nil:
-		if refused = ch.checkPending(); len(ch.pending) == 0 {
-			return refused
-		}
 	}
-	if !ch.marked && ch.ns.marks.now.Load() != nil {
+	if !ch.marked && ch.state == channelOpen && ch.ns.marks.now.Load() != nil {
 		ch.mark()
 	}
-	pushed := 0
-	for len(ch.pending) > 0 {
-		batch := ch.unblocked()
-		n := 0
-		if len(batch) > 0 {
-			n = ch.dev.Submit(batch)
+	batch, refused := ch.batch()
+	if len(batch) == 0 {
+		return refused
+	}
+	n := ch.dev.Submit(batch)
+	for _, io := range batch[:n] {
+		ch.sent.Push(io, &io.Place)
+	}
+	for i := len(batch) - 1; i >= n; i-- { // the device is full
+		batch[i].Waits = true
+		ch.pending.PushFirst(batch[i], &batch[i].Place)
+	}
+	clear(batch)
+	ch.submitted(n)
+	return refused + n
+}
+
+// batch takes out of pending what the device may get, at most batchSize, and completes what is
+// refused, of which it returns the number.
+func (ch *channel) batch() (batch []*backend.IO, refused int) {
+	batch = ch.h.batch[:0]
+	g, a := ch.ns.geo.Load(), ch.ns.cfg.Load()
+	for range batchSize {
+		io := ch.pending.First()
+		if io == nil {
+			break
 		}
-		if n > 0 {
-			ch.submitted(n)
-			rest := copy(ch.pending, ch.pending[n:])
-			clear(ch.pending[rest:])
-			ch.pending = ch.pending[:rest]
+		ch.takeOut(io)
+		switch {
+		case ch.state == channelFailed:
+			io.Err = fmt.Errorf("%w: %w", backend.ErrOffline, ch.err)
+		case ch.changed || ch.access != nil: // its command may have been prepared before
+			io.Err = ch.check(g, a, io)
 		}
-		if pushed += n; n < len(batch) {
-			break // the device is full
+		switch {
+		case io.Err != nil:
+			ch.done(io) // which may add others
+			refused++
+		case (ch.lock != nil || len(ch.avoids) > 0) && ch.block(io):
+		default:
+			batch = append(batch, io)
 		}
 	}
-	return refused + pushed
+	return batch, refused
+}
+
+// putIn makes an IO the last pending one.
+func (ch *channel) putIn(io *backend.IO) {
+	io.Waits = true
+	ch.pending.Push(io, &io.Place)
+}
+
+// takeOut takes an IO out of pending.
+func (ch *channel) takeOut(io *backend.IO) {
+	io.Waits = false
+	ch.pending.Remove(&io.Place)
 }
 
 // submitted counts n IOs that the device has taken.
 func (ch *channel) submitted(n int) {
-	if ch.inflight == 0 {
+	if ch.inflight == 0 && n > 0 {
 		ch.busySince = ch.h.loop.Now()
 	}
 	ch.inflight += n
 }
 
-// reap takes back what the device has completed. It returns how many IOs.
+// reap takes back what the device has completed, at most batchSize IOs. It returns how many.
 func (ch *channel) reap() int {
-	total := 0
-	for ch.inflight > 0 {
-		n := ch.dev.Poll(ch.h.reaped[:])
-		if n == 0 {
-			break
-		}
-		ch.inflight -= n
-		total += n
-		if ch.fences != nil {
-			ch.fenced(ch.h.reaped[:n])
-		}
-		if len(ch.late) > 0 {
-			ch.lateReturned(ch.h.reaped[:n])
-		}
-		if ch.lockWaits != nil {
-			for _, io := range ch.h.reaped[:n] {
-				delete(ch.lockWaits, io)
-			}
-		}
-		for i, io := range ch.h.reaped[:n] {
-			ch.h.reaped[i] = nil
-			ch.done(io)
+	if ch.inflight == 0 {
+		return 0
+	}
+	n := ch.dev.Poll(ch.h.reaped[:])
+	if n == 0 {
+		return 0
+	}
+	ios := ch.h.reaped[:n]
+	ch.inflight -= n
+	for _, io := range ios {
+		ch.sent.Remove(&io.Place)
+	}
+	if ch.fences != nil {
+		ch.fenced(ios)
+	}
+	if len(ch.late) > 0 {
+		ch.lateReturned(ios)
+	}
+	if ch.lockWaits != nil {
+		for _, io := range ios {
+			delete(ch.lockWaits, io)
 		}
 	}
-	if total > 0 {
-		if ch.inflight == 0 {
-			ch.stats.own[statBusy] += uint64(ch.h.loop.Now() - ch.busySince)
-		}
-		ch.stats.publish()
-		if ch.fences != nil {
-			ch.endFences()
-		}
-		if ch.lockWaits != nil {
-			ch.checkLock()
-		}
+	for i, io := range ios {
+		ios[i] = nil
+		ch.done(io)
 	}
-	return total
+	if ch.inflight == 0 {
+		ch.stats.own[statBusy] += uint64(ch.h.loop.Now() - ch.busySince)
+	}
+	ch.stats.publish()
+	if ch.fences != nil {
+		ch.endFences()
+	}
+	if ch.lockWaits != nil {
+		ch.checkLock()
+	}
+	return n
 }
 
 // done passes a completed IO to its command.
@@ -226,12 +275,12 @@ func (ch *channel) count(op backend.Op, n int64) {
 
 // busy says that IOs wait for the device or are in it.
 func (ch *channel) busy() bool {
-	return ch.inflight > 0 || len(ch.pending) > 0 || len(ch.blocked) > 0
+	return ch.inflight > 0 || !ch.pending.Empty() || len(ch.blocked) > 0
 }
 
 // polled says that the device has IOs or could take some.
 func (ch *channel) polled() bool {
-	return ch.inflight > 0 || len(ch.pending) > 0 && ch.state > channelOpening &&
+	return ch.inflight > 0 || !ch.pending.Empty() && ch.state > channelOpening &&
 		ch.quiesce != quiesceIO
 }
 
@@ -261,9 +310,8 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 	}
 	ch := &channel{
 		h: h, ns: ns, stats: stats, quiesce: u.quiesce, changed: u.changed, lock: u.lock,
-		avoids:  u.late,
-		access:  ns.reservations.access.Load(),
-		pending: make([]*backend.IO, 0, 256),
+		avoids: u.late,
+		access: ns.reservations.access.Load(),
 	}
 	h.channels[ns.slot] = ch
 	if u.quiesce != quiesceIO {
@@ -296,27 +344,13 @@ func (ch *channel) opened(dev backend.Channel, err error) {
 	ch.h.schedule(ch)
 }
 
-func (ch *channel) failPending() int {
-	err := fmt.Errorf("%w: %w", backend.ErrOffline, ch.err)
-	return ch.refusePending(func(*backend.IO) error { return err })
-}
-
-// abortPending aborts the IOs of an ended queue that the device has not seen: the host may retry
-// them elsewhere, and a late write must not follow.
-func (ch *channel) abortPending(s *session) {
-	ch.refusePending(func(io *backend.IO) error {
-		if ownerSession(io) == s {
-			return backend.ErrAborted
-		}
-		return nil
-	})
-}
-
 // ownerSession is the queue that an IO works for, nil if its command was given up.
 func ownerSession(io *backend.IO) *session {
 	switch o := io.Owner.(type) {
 	case *cmd:
-		return o.s
+		if o.req != nil {
+			return o.s
+		}
 	case *compoundIO:
 		if o.c.cmd != nil {
 			return o.c.cmd.s
@@ -330,11 +364,11 @@ func (ch *channel) withdraw(io *backend.IO) bool {
 	if ch.unkeep(io) {
 		return true
 	}
-	i := slices.Index(ch.pending, io)
-	if i >= 0 {
-		ch.pending = slices.Delete(ch.pending, i, i+1)
+	waits := io.Waits
+	if waits {
+		ch.takeOut(io)
 	}
-	return i >= 0
+	return waits
 }
 
 // cancel asks the device to give an IO back that is no longer wanted.

@@ -1,96 +1,103 @@
 package target
 
 import (
-	"errors"
-	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestOffline: commands for storage that is offline are refused, after a delay, with a status that
-// makes hosts retry.
-func TestOffline(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
+// slowChannel is a device that takes room IOs, and gives them back when they are due.
+type slowChannel struct {
+	backend.Channel
+	room int
+	most int // that Submit was offered, or Poll had room for, at once
+	has  list.List[backend.IO]
+	due  list.List[backend.IO]
+}
+
+func (c *slowChannel) Submit(ios []*backend.IO) int {
+	c.most = max(c.most, len(ios))
+	n := min(len(ios), c.room)
+	c.room -= n
+	for _, io := range ios[:n] {
+		c.has.Push(io, &io.Node)
+	}
+	return n
+}
+
+func (c *slowChannel) Poll(done []*backend.IO) int {
+	c.most = max(c.most, len(done))
+	n := c.due.Fill(done)
+	c.room += n
+	return n
+}
+
+// TestChannelSteps: however many IOs wait for a device, or are back from it, a step handles
+// batchSize of them, in order, and one is withdrawn without a look at the others.
+func TestChannelSteps(t *testing.T) {
+	const waiting, room = 1000, 200
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	q := r.connectHost(1).io[0]
-	dev.Fail(func(*backend.IO) error { return fmt.Errorf("here: %w", backend.ErrOffline) })
-	for _, c := range everyCommand() {
-		r.notReady(q, c)
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	var ch *channel
+	for _, h := range r.raw {
+		for _, c := range h.channels {
+			ch = c
+		}
 	}
-	dev.Fail(nil)
-	for _, c := range everyCommand() {
-		r.ok(q, c)
+	slow := &slowChannel{room: room}
+	dev := ch.dev
+	ch.dev = slow
+	var ios []*backend.IO
+	for i := range waiting {
+		io := &backend.IO{Op: backend.OpRead, Off: int64(i) * 512, Len: 512}
+		ios = append(ios, io)
+		ch.putIn(io)
 	}
-}
-
-// TestFullDevice: IOs that a device refuses are offered again, and the reactor does not sleep if
-// the device would not wake it.
-func TestFullDevice(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newHarness(t, 1, sub)
-	q := r.connectHost(1).io[0]
-	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // the channel is open
-	dev.Full(true)
-	var all []*fabrictest.Command
-	for i := range 50 {
-		all = append(all, r.send(q, rw(nvme.NVMRead, 1, uint64(i), 1, make([]byte, 512))))
+	for n := ch.push(); n > 0; n = ch.push() {
+		if n > batchSize {
+			t.Fatalf("a step submits %d", n)
+		}
 	}
-	r.w.Step()
-	if all[0].Done {
-		t.Fatal("the device is full")
+	if ch.inflight != room {
+		t.Fatalf("the device has %d", ch.inflight)
 	}
-	if r.raw[0].Arm() {
-		t.Error("the reactor may sleep although nothing would wake it")
+	visited := 0
+	for range ch.sent.All() {
+		visited++
 	}
-	dev.Full(false)
-	for _, c := range all {
-		r.until("a command completes", func() bool { return c.Done })
+	if visited != room {
+		t.Errorf("%d IOs are looked at, the device has %d", visited, room)
 	}
-}
-
-// TestChannelOpenFails: commands fail without DNR, and a later command opens the channel.
-func TestChannelOpenFails(t *testing.T) {
-	dev := &unopenable{Device: ramDevice(t, 1<<20, 512), err: errors.New("the disk is missing")}
-	sub := SubsystemConfig{
-		NQN: testSub, AllowAnyHost: true,
-		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
+	if ch.withdraw(ios[0]) || !ch.withdraw(ios[room]) || ch.withdraw(ios[room]) {
+		t.Error("an IO of the device was withdrawn, or one that waits was not")
 	}
-	r := newHarness(t, 1, sub)
-	q := r.connectHost(1).io[0]
-	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
-	r.notReady(q, read())
-	r.notReady(q, dsm(1, true, [2]uint64{0, 1}, [2]uint64{2, 1}))
-	first := r.send(q, read())
-	r.until("it waits", func() bool { return !r.raw[0].delayed.list.Empty() })
-	dev.set(nil)
-	r.notReady(q, read()) // the channel is not opened before a second is over
-	if !first.Done {
-		t.Error("still waiting")
+	next := 0
+	for next < waiting {
+		for io := slow.has.Pop(); io != nil; io = slow.has.Pop() {
+			if next == room {
+				next++
+			}
+			if io != ios[next] {
+				t.Fatalf("IO %d is not the next", next)
+			}
+			next++
+			slow.due.Push(io, &io.Node)
+		}
+		for n := ch.reap(); n > 0; n = ch.reap() {
+			if n > batchSize {
+				t.Fatalf("a step takes %d back", n)
+			}
+		}
+		for ch.push() > 0 {
+		}
 	}
-	r.ok(q, read())
-}
-
-type unopenable struct {
-	backend.Device
-	mu  sync.Mutex
-	err error
-}
-
-func (d *unopenable) set(err error) {
-	d.mu.Lock()
-	d.err = err
-	d.mu.Unlock()
-}
-
-func (d *unopenable) OpenChannel(r backend.Reactor) (backend.Channel, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.err != nil {
-		return nil, d.err
+	for ch.reap() > 0 {
 	}
-	return d.Device.OpenChannel(r)
+	if slow.most > batchSize || ch.inflight != 0 || !ch.sent.Empty() || !ch.pending.Empty() {
+		t.Errorf("at most %d at once; %d are left", slow.most, ch.inflight)
+	}
+	ch.dev = dev
 }

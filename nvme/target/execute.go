@@ -101,7 +101,7 @@ func (h *Handler) submit(ch *channel, io *backend.IO) bool {
 		ch.open()
 	}
 	io.Err = nil
-	ch.pending = append(ch.pending, io)
+	ch.putIn(io)
 	h.schedule(ch)
 	if h.stopTimeouts == nil {
 		h.startTimeouts()

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -12,7 +13,7 @@ import (
 // (channel.access, nil without a reservation), which is compared twice:
 //
 //	bind          before data moves: Reservation Conflict
-//	checkPending  before the device gets the IO, which may be much later: it is aborted, since
+//	check         before the device gets the IO, which may be much later: it is aborted, since
 //	              what was allowed once must not end with that status (Base section 8.1.22)
 //
 // When it changes, a fence waits on each reactor for what the device has already.
@@ -62,13 +63,7 @@ func (h *Handler) setAccess(ns *namespace, a *access, f *fence) {
 		f.done() // nobody is excluded
 		return
 	}
-	ch.refusePending(func(io *backend.IO) error {
-		if s := ownerSession(io); !ch.permits(io) ||
-			s != nil && f.aborted[s.ctrl.identity.Value()] {
-			return errPreempted
-		}
-		return nil
-	})
+	ch.preempt(f)
 	if len(f.aborted) > 0 {
 		h.abortHosts(ch, f.aborted)
 	}
@@ -78,6 +73,33 @@ func (h *Handler) setAccess(ns *namespace, a *access, f *fence) {
 	}
 	ch.endFences()
 	h.schedule(ch)
+}
+
+// preempt completes the IOs that the device does not have of hosts that lost access or are aborted.
+func (ch *channel) preempt(f *fence) {
+	for io := range ch.blocked {
+		if ch.lost(io, f) {
+			ch.unkeep(io)
+			ch.putIn(io)
+		}
+	}
+	var lost list.List[backend.IO]
+	for io := range ch.pending.All() {
+		if ch.lost(io, f) {
+			ch.takeOut(io)
+			lost.Push(io, &io.Place)
+		}
+	}
+	for io := lost.Pop(); io != nil; io = lost.Pop() { // completing one may add others
+		io.Err = errPreempted
+		ch.done(io)
+	}
+}
+
+// lost reports whether an IO is of a host that lost access or is aborted.
+func (ch *channel) lost(io *backend.IO, f *fence) bool {
+	s := ownerSession(io)
+	return !ch.permits(io) || s != nil && f.aborted[s.ctrl.identity.Value()]
 }
 
 // addFence makes f the last fence. Those that nobody waits for any more go before there is need for

@@ -46,8 +46,9 @@ type Handler struct {
 	scheduled list.List[channel] // to be pushed and reaped by the next run
 	active    list.List[channel] // busy: to be polled
 	counted   list.List[channel] // completed zero-copy reads, which are not published yet
-	reaped    [64]*backend.IO
-	completed list.List[session] // have completions to deliver
+	reaped    [batchSize]*backend.IO
+	batch     [batchSize]*backend.IO // of push
+	completed list.List[session]     // have completions to deliver
 	running   bool
 	worked    bool                // completed has more than zero-copy reads, which take no time
 	compounds list.List[compound] // free

@@ -63,11 +63,7 @@ func (s *session) isOver() bool { return s.closed || s.stopped }
 // endIO takes back what the queue has at devices, or waits to give them. The caller runs the
 // handler afterwards.
 func (h *Handler) endIO(s *session) {
-	for _, ch := range h.channels {
-		if ch != nil && ch.busy() {
-			ch.abortPending(s)
-		}
-	}
+	s.abortPending()
 	h.endWaiting(s)
 	s.cancelAll()
 }
@@ -84,10 +80,9 @@ func (h *Handler) holdLate(s *session) {
 
 // lateSearch finds writes that become late: those that devices have since a time or before.
 type lateSearch struct {
-	before  int64
-	over    bool                              // the queue is over: nothing of it is pending
-	pending map[*channel]map[*backend.IO]bool // made when it is needed
-	found   []foundWrites
+	before int64
+	over   bool // the queue is over: nothing of it is pending
+	found  []foundWrites
 }
 
 // foundWrites are the writes of one queue that a device has. Some of them may be late already, so
@@ -106,7 +101,7 @@ func (f *lateSearch) add(s *session) {
 	first := len(f.found)
 	add := func(ch *channel, io *backend.IO, since int64) {
 		if !changesBlocks(io) ||
-			ch.late[io] == nil && (since > f.before || !f.over && f.waits(ch, io)) {
+			ch.late[io] == nil && (since > f.before || !f.over && ch.waits(io)) {
 			return
 		}
 		list := f.found[first:]
@@ -142,21 +137,8 @@ func (f *lateSearch) announce() {
 	}
 }
 
-// waits says that the device does not have an IO of the channel.
-func (f *lateSearch) waits(ch *channel, io *backend.IO) bool {
-	set, known := f.pending[ch]
-	if !known {
-		set = make(map[*backend.IO]bool, len(ch.pending))
-		for _, io := range ch.pending {
-			set[io] = true
-		}
-		if f.pending == nil {
-			f.pending = map[*channel]map[*backend.IO]bool{}
-		}
-		f.pending[ch] = set
-	}
-	return set[io] || ch.blocked[io] != nil
-}
+// waits reports whether the device does not have an IO of the channel yet.
+func (ch *channel) waits(io *backend.IO) bool { return io.Waits || ch.blocked[io] != nil }
 
 // announceLate makes IOs of a queue late writes. They take the place of those that have some of
 // them already.

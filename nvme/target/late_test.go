@@ -178,9 +178,9 @@ func TestManyLateWrites(t *testing.T) {
 	}
 	p.w.Settle()
 	ch := p.raw[2].channels[0]
-	if len(ch.pending) > 0 || len(ch.blocked) != 100 || len(ch.avoids) != 1 {
-		t.Errorf("%d are pending, %d blocked by %d", len(ch.pending), len(ch.blocked),
-			len(ch.avoids))
+	if !ch.pending.Empty() || len(ch.blocked) != 100 || len(ch.avoids) != 1 {
+		t.Errorf("some are pending: %t, %d are blocked by %d", !ch.pending.Empty(),
+			len(ch.blocked), len(ch.avoids))
 	}
 	p.ok(p.b.io[0], write(8, 'b'))
 	if c := p.ok(p.b.admin, abortCommand(1, waiting[99].SQE.CID())); c.CQE.DW0() != 0 {

@@ -2,7 +2,6 @@ package target
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -78,49 +77,13 @@ func (ch *channel) checkQuiesced() {
 	done()
 }
 
-// checkPending checks pending IOs against what the namespace is now, and completes those that it
-// would refuse: their commands may have been prepared before it changed. It returns how many. What
-// is blocked is checked when it is pending again.
-func (ch *channel) checkPending() (refused int) {
-	g, a := ch.ns.geo.Load(), ch.ns.cfg.Load()
-	return ch.refuse(func(io *backend.IO) error {
-		if !ch.permits(io) {
-			return errPreempted
-		}
-		return cmp.Or(a.check(io), g.check(io))
-	})
-}
-
-// refusePending completes IOs that the device does not have, for which check returns an error. It
-// returns how many.
-func (ch *channel) refusePending(check func(*backend.IO) error) (refused int) {
-	for io := range ch.blocked {
-		if check(io) != nil {
-			ch.unkeep(io)
-			ch.pending = append(ch.pending, io)
-		}
+// check checks a pending IO against what the namespace is now: its command may have been prepared
+// before it changed.
+func (ch *channel) check(g *geometry, a *attributes, io *backend.IO) error {
+	if !ch.permits(io) {
+		return errPreempted
 	}
-	return ch.refuse(check)
-}
-
-// refuse does that for those that are pending.
-func (ch *channel) refuse(check func(*backend.IO) error) (refused int) {
-	for {
-		var list []*backend.IO
-		ch.pending = slices.DeleteFunc(ch.pending, func(io *backend.IO) bool {
-			if io.Err = check(io); io.Err != nil {
-				list = append(list, io)
-			}
-			return io.Err != nil
-		})
-		if list == nil {
-			return refused
-		}
-		for _, io := range list { // completing one may append others
-			ch.done(io)
-		}
-		refused += len(list)
-	}
+	return cmp.Or(a.check(io), g.check(io))
 }
 
 // check says why the namespace does not take an IO that it took once.

@@ -150,37 +150,20 @@ func (l *rangeLock) blocks(io *backend.IO) bool {
 // are any.
 func (ch *channel) writesWithin(l *rangeLock) map[*backend.IO]bool {
 	found := map[*backend.IO]bool{}
-	if ch.inflight == 0 {
-		return found
-	}
-	var search lateSearch
 	ch.each(func(_ *session, io *backend.IO) {
-		if l.covers(io) && !search.waits(ch, io) {
+		if l.covers(io) {
 			found[io] = true
 		}
 	})
 	return found
 }
 
-// each calls fn with the IOs that the device has, or that wait for it, and their queues, but for
-// those of commands that were given up.
+// each calls fn with the IOs that the device has, at most as many as it takes, and their queues,
+// but for those of commands that were given up.
 func (ch *channel) each(fn func(*session, *backend.IO)) {
-	for s := range ch.h.sessions.All() {
-		if s.outstanding == 0 || s.ctrl == nil || s.ctrl.sub != ch.ns.sub {
-			continue
-		}
-		for _, c := range s.cmds[:s.used] {
-			switch {
-			case !c.executing || c.since == 0:
-			case c.compound != nil:
-				for i := range c.compound.ios {
-					if o := &c.compound.ios[i]; o.ch == ch {
-						fn(s, &o.IO)
-					}
-				}
-			case c.ch == ch:
-				fn(s, &c.io)
-			}
+	for io := range ch.sent.All() {
+		if s := ownerSession(io); s != nil {
+			fn(s, io)
 		}
 	}
 }
