@@ -3,7 +3,6 @@ package target
 import (
 	"bytes"
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -47,107 +46,6 @@ func copySubsystem(t *testing.T) SubsystemConfig {
 		})
 	}
 	return sub
-}
-
-// TestCopyRefusals: each check of a Copy command, beside commands that pass (NVM section 3.3.2).
-func TestCopyRefusals(t *testing.T) {
-	r := newHarness(t, 2, copySubsystem(t))
-	h := r.connectHost(1)
-	q := h.io[0]
-	with := func(c *fabrictest.Command, change func(*fabrictest.Command)) *fabrictest.Command {
-		change(c)
-		return c
-	}
-	one := source{blocks: 1}
-	two := source{nsid: 2, blocks: 1}
-	many := make([]source, 256)
-	for i := range many {
-		many[i] = source{slba: uint64(i), blocks: 1}
-	}
-	id := h.namespace(1)
-	if id.MSRC != 255 || id.MCL != 131072 || id.MSSRL != 65535 {
-		t.Errorf("MSRC %d, MCL %d, MSSRL %d", id.MSRC, id.MCL, id.MSSRL)
-	}
-	if id := h.namespace(3); id.MCL != 16384 || id.MSSRL != 16384 {
-		t.Errorf("blocks of 4096: MCL %d, MSSRL %d", id.MCL, id.MSSRL)
-	}
-	if c := h.controller(); c.CDFS != 1<<0|1<<2 {
-		t.Errorf("CDFS %#x", c.CDFS)
-	}
-	r.status(q, copyTo(8, nvme.CopyNamespaces, two), invalidField) // CDFE is not set
-	r.enableCopy(h)
-	for _, tc := range []struct {
-		name string
-		c    *fabrictest.Command
-		want nvme.Status
-	}{
-		{"one range", copyTo(8, nvme.CopyRanges, one), nvme.Success},
-		{"256 ranges", copyTo(1000, nvme.CopyRanges, many...), nvme.Success},
-		{"format 2", copyTo(8, nvme.CopyNamespaces, two), nvme.Success},
-		{"format 1", copyTo(8, 1, one, one), invalidField},
-		{"format 3", copyTo(8, 3, two, two), invalidField},
-		{"format 15", copyTo(8, 15, two, two), invalidField},
-		{"more data", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
-			c.Data = append(c.Data, make([]byte, 4064)...)
-		}), nvme.Success},
-		{"less data", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
-			c.Data = c.Data[:31]
-		}), invalidLength},
-		{"too much data", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
-			c.Data = append(c.Data, make([]byte, 8192)...)
-		}), invalidLength},
-		{"DTYPE", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
-			c.SQE.Copy().Set(8, 1, nvme.CopyRanges, 1<<20)
-		}), invalidField},
-		{"FUA and LR", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
-			c.SQE.Copy().Set(8, 1, nvme.CopyRanges, nvme.RWFUA|nvme.RWLimitedRetry)
-		}), nvme.Success},
-		{"write protected", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
-			c.SQE.SetNSID(4)
-		}), writeProtected},
-		{"from write protected", copyTo(8, nvme.CopyNamespaces, source{4, 0, 1}), nvme.Success},
-		{"NSID 0", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
-			c.SQE.SetNSID(0)
-		}), invalidNamespace},
-		{"all namespaces", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
-			c.SQE.SetNSID(nvme.NSIDAll)
-		}), invalidNamespace},
-		{"inactive", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
-			c.SQE.SetNSID(77)
-		}), inactiveNamespace},
-		{"from NSID 0", copyTo(8, nvme.CopyNamespaces, source{0, 0, 1}), invalidNamespace},
-		{"from all", copyTo(8, nvme.CopyNamespaces, source{nvme.NSIDAll, 0, 1}), invalidNamespace},
-		{"from inactive", copyTo(8, nvme.CopyNamespaces, source{77, 0, 1}), inactiveNamespace},
-		{"other blocks", copyTo(8, nvme.CopyNamespaces, source{3, 0, 1}), copyIncompatible},
-		{"fast only", with(copyTo(8, nvme.CopyNamespaces, two), func(c *fabrictest.Command) {
-			c.Data[23] = 0x80
-		}), copyNotFast},
-		{"SOPT in format 0", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
-			c.Data[23] = 0x80
-		}), nvme.Success},
-		{"beyond the end", copyTo(8, nvme.CopyRanges, source{0, 8191, 2}), outOfRange},
-		{"far beyond", copyTo(8, nvme.CopyRanges, source{0, 1<<64 - 1, 2}), outOfRange},
-		{"to beyond the end", copyTo(8191, nvme.CopyRanges, one, one), outOfRange},
-		{"to far beyond", copyTo(1<<64-1, nvme.CopyRanges, one, one), outOfRange},
-		{"MSSRL", copyTo(8, nvme.CopyRanges, source{0, 0, 65536}), copyTooLarge},
-		{
-			"MCL", copyTo(8, nvme.CopyRanges, slices.Repeat([]source{{0, 0, 8192}}, 17)...),
-			copyTooLarge,
-		},
-		{"overlaps", copyTo(8, nvme.CopyRanges, one, source{0, 7, 2}), copyOverlaps},
-		{
-			"overlaps what it writes itself", copyTo(8, nvme.CopyRanges, one, source{0, 8, 1}),
-			copyOverlaps,
-		},
-		{"of another", copyTo(8, nvme.CopyNamespaces, source{2, 8, 1}), nvme.Success},
-		{"the same source twice", copyTo(8, nvme.CopyRanges, one, one), nvme.Success},
-	} {
-		r.run(tc.name, func(t *testing.T) {
-			if r.status(q, tc.c, tc.want); tc.c.CQE.DW0() != 0 {
-				t.Errorf("DW0 %d", tc.c.CQE.DW0())
-			}
-		})
-	}
 }
 
 // TestCopyFails: what is before the range in DW0 was copied, whether its read or its write fails,
@@ -223,45 +121,6 @@ func TestCopyFails(t *testing.T) {
 	if st := c.CQE.Status().Code(); st == nvme.Success {
 		t.Error("a copy from a namespace that was removed succeeds")
 	}
-}
-
-// TestCompareAndVerify: refusals, and errors of the device.
-func TestCompareAndVerify(t *testing.T) {
-	sub, dev := hangingSubsystem(t)
-	r := newHarness(t, 1, sub)
-	q := r.connectHost(1).io[0]
-	data := bytes.Repeat([]byte{1, 2, 3, 4}, 1<<18)
-	r.ok(q, rw(nvme.NVMWrite, 1, 0, 2048, data))
-	r.ok(q, rw(nvme.NVMCompare, 1, 0, 2048, data))
-	r.ok(q, rw(nvme.NVMVerify, 1, 0, 2048, nil))
-	for _, at := range []int{0, 511, 128 << 10, 1<<20 - 1} {
-		other := bytes.Clone(data)
-		other[at] ^= 0x80
-		r.status(q, rw(nvme.NVMCompare, 1, 0, 2048, other), nvme.CompareFailure|nvme.DNR)
-	}
-	for _, tc := range []struct {
-		c    *fabrictest.Command
-		want nvme.Status
-	}{
-		{rw(nvme.NVMCompare, 1, 2048, 1, make([]byte, 512)), outOfRange},
-		{rw(nvme.NVMCompare, 1, 2047, 2, make([]byte, 1024)), outOfRange},
-		{rw(nvme.NVMCompare, 1, 1<<64-1, 2, make([]byte, 1024)), outOfRange},
-		{rw(nvme.NVMCompare, 0, 0, 1, make([]byte, 512)), invalidNamespace},
-		{rw(nvme.NVMCompare, nvme.NSIDAll, 0, 1, make([]byte, 512)), invalidNamespace},
-		{rw(nvme.NVMCompare, 77, 0, 1, make([]byte, 512)), inactiveNamespace},
-		{rw(nvme.NVMCompare, 1, 0, 2, make([]byte, 512)), invalidLength},
-		{rw(nvme.NVMCompare, 1, 0, 1, nil), invalidLength},
-		{rw(nvme.NVMVerify, 1, 2047, 2, nil), outOfRange},
-		{rw(nvme.NVMVerify, 1, 0, 65536, nil), outOfRange},
-		{rw(nvme.NVMVerify, nvme.NSIDAll, 0, 1, nil), invalidNamespace},
-		{rw(nvme.NVMVerify, 77, 0, 1, nil), inactiveNamespace},
-		{rw(nvme.NVMVerify, 1, 0, 1, make([]byte, 512)), invalidLength},
-	} {
-		r.status(q, tc.c, tc.want)
-	}
-	dev.Fail(func(*backend.IO) error { return backend.ErrIO })
-	r.status(q, rw(nvme.NVMCompare, 1, 0, 8, data[:4096]), nvme.UnrecoveredReadError)
-	r.status(q, rw(nvme.NVMVerify, 1, 0, 8, nil), nvme.UnrecoveredReadError)
 }
 
 // TestMoveMemory: commands that find no memory wait for it, end when they are aborted, and go on

@@ -55,15 +55,19 @@ var hostCommands = map[string]hostCommand{
 	"zeroes":  {io: true, nsid: 1, make: makeRW(nvme.NVMWriteZeroes, false)},
 	"flush":   {io: true, nsid: 1, make: plain(nvme.NVMFlush)},
 	"deallocate": {io: true, nsid: 1, make: func(a *arguments) *fabrictest.Command {
-		return dsm(1, true, [2]uint64{a.number("lba", 0), a.number("blocks", 1)})
+		ranges := a.ranges("lba", "blocks")
+		return dsm(1, !a.flag("advice"), ranges...)
 	}},
 	"copy": {io: true, nsid: 1, make: func(a *arguments) *fabrictest.Command {
-		src := source{nsid: uint32(a.number("from", 0)), slba: a.number("lba", 0), blocks: 1}
+		var list []source
+		for _, r := range a.ranges("lba", "blocks") {
+			list = append(list, source{uint32(a.number("from", 0)), r[0], uint32(r[1])})
+		}
 		format := nvme.CopyRanges
-		if src.nsid != 0 {
+		if a.text("from", "") != "" {
 			format = nvme.CopyNamespaces
 		}
-		return copyTo(a.number("to", 8), format, src)
+		return copyTo(a.number("to", 8), nvme.CopyFormat(a.number("format", uint64(format))), list...)
 	}},
 	"register": {io: true, nsid: 1, make: makeReservation(nvme.IOReservationRegister)},
 	"acquire":  {io: true, nsid: 1, make: makeReservation(nvme.IOReservationAcquire)},
@@ -358,6 +362,7 @@ func (r *harness) delays() bool {
 func (s *sequence) completion(a *arguments, c *fabrictest.Command) string {
 	for _, key := range []string{ // that matter to what succeeds
 		"quiet", "fields", "entries", "header", "show", "results", "offset", "show-data",
+		"zero-blocks",
 	} {
 		a.used[key] = true
 	}
@@ -369,6 +374,9 @@ func (s *sequence) completion(a *arguments, c *fabrictest.Command) string {
 		}
 		if c.Returned > 0 {
 			out += fmt.Sprintf(", but %d bytes", c.Returned)
+		}
+		if v := c.CQE.DW0(); v != 0 {
+			out += fmt.Sprintf(" value=%#x", v)
 		}
 		return out
 	}
@@ -529,10 +537,34 @@ func makeSetFeature(a *arguments) *fabrictest.Command {
 	return c
 }
 
+// ranges are those of ranges=(LBA+BLOCKS,...), several times if many is set, or one.
+func (a *arguments) ranges(lba, blocks string) (list [][2]uint64) {
+	for range a.number("many", 1) {
+		for _, v := range a.list("ranges") {
+			first, n, _ := strings.Cut(v, "+")
+			list = append(list, [2]uint64{a.value(first), a.value(n)})
+		}
+	}
+	if list != nil {
+		return list
+	}
+	for i := range a.number("every", 1) {
+		list = append(list, [2]uint64{a.number(lba, 0) + 4*i, a.number(blocks, 1)})
+	}
+	return list
+}
+
 func makeRW(op nvme.Opcode, data bool) func(a *arguments) *fabrictest.Command {
 	return func(a *arguments) *fabrictest.Command {
 		n := uint32(a.number("blocks", 1))
 		c := rw(op, 0, a.number("lba", 0), n, nil)
+		for name, f := range map[string]nvme.RWFlags{
+			"fua": nvme.RWFUA, "free": nvme.RWDeallocate,
+		} {
+			if a.flag(name) {
+				c.SQE.SetCDW(12, c.SQE.CDW(12)|uint32(f))
+			}
+		}
 		if data {
 			fill := byte(a.number("fill", 0))
 			size := a.number("bytes", uint64(n)*a.number("block", 512))

@@ -354,6 +354,8 @@ func showLog(s *sequence, a *arguments, c *fabrictest.Command) string {
 		return show[nvme.RotationalMediaLog](s, a, c.Data)
 	case nvme.LogReservation:
 		return show[nvme.ReservationLog](s, a, c.Data)
+	case nvme.LogTelemetryCtrl:
+		return show[nvme.TelemetryHeader](s, a, c.Data)
 	case nvme.LogANA:
 		return showANA(s, c.Data)
 	case nvme.LogDiscovery:
@@ -460,6 +462,14 @@ func showFeature(_ *sequence, _ *arguments, c *fabrictest.Command) string {
 // showData shows the byte that all of what a read returns consists of.
 func showData(_ *sequence, a *arguments, c *fabrictest.Command) string {
 	switch {
+	case a.flag("zero-blocks"):
+		n := 0
+		for block := range slices.Chunk(c.Data, int(a.number("block", 512))) {
+			if len(bytes.Trim(block, "\x00")) == 0 {
+				n++
+			}
+		}
+		return fmt.Sprintf(" %d blocks of zeroes", n)
 	case !a.flag("show"):
 		return ""
 	case bytes.Count(c.Data, c.Data[:1]) < len(c.Data):

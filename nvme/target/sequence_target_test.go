@@ -74,7 +74,11 @@ func (d *sequenceDevice) fault(io *backend.IO) error {
 		backend.OpRead: "read", backend.OpWrite: "write", backend.OpFlush: "flush",
 		backend.OpDiscard: "discard", backend.OpWriteZeroes: "zeroes",
 	}[io.Op]
-	d.got = append(d.got, fmt.Sprintf("%s %d+%d", op, io.Off, io.Len))
+	text := fmt.Sprintf("%s %d+%d", op, io.Off, io.Len)
+	if io.Flags&backend.FUA != 0 {
+		text += " FUA"
+	}
+	d.got = append(d.got, text)
 	return d.fail[io.Op]
 }
 
@@ -294,6 +298,7 @@ func (s *sequence) device(a *arguments) string {
 	d := s.deviceOf(a)
 	op := map[string]backend.Op{
 		"reads": backend.OpRead, "writes": backend.OpWrite, "flushes": backend.OpFlush,
+		"zeroes": backend.OpWriteZeroes, "discards": backend.OpDiscard,
 	}
 	if w := a.text("hold", ""); w != "" {
 		d.Hold(func(io *backend.IO) bool { return io.Op == op[w] })
@@ -303,18 +308,24 @@ func (s *sequence) device(a *arguments) string {
 	}
 	if w := a.text("fail", ""); w != "" {
 		d.mu.Lock()
-		err := backend.ErrIO
-		if a.flag("for-good") {
-			err = backend.ErrDegraded
-		} else if a.flag("no-space") {
-			err = backend.ErrNoSpace
+		name := a.text("with", "io")
+		err, known := map[string]error{
+			"io": backend.ErrIO, "degraded": backend.ErrDegraded, "no-space": backend.ErrNoSpace,
+			"read-only": backend.ErrReadOnly, "out-of-range": backend.ErrOutOfRange,
+			"unsupported": backend.ErrUnsupported, "aborted": backend.ErrAborted,
+		}[name]
+		if !known {
+			err = errors.New(name)
 		}
+		err = fmt.Errorf("here: %w", err)
 		if place := a.number("at", 0); place != 0 {
 			err = fmt.Errorf("wrapped: %w", &backend.Fault{Off: int64(place), Err: err})
 		}
-		d.fail = nil
-		if w != "nothing" {
-			d.fail = map[backend.Op]error{op[w]: err}
+		d.fail = map[backend.Op]error{}
+		for name, op := range op {
+			if name == w || w == "everything" {
+				d.fail[op] = err
+			}
 		}
 		d.mu.Unlock()
 	}

@@ -113,32 +113,6 @@ func TestTelemetry(t *testing.T) {
 	}
 }
 
-// TestTelemetryFields: offsets and lengths are blocks; what is behind the end is zeroes; log 08h is
-// a header without data (Base sections 5.1.12.1.8 and 5.1.12.1.9).
-func TestTelemetryFields(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
-	for _, lid := range []nvme.LID{nvme.LogTelemetryHost, nvme.LogTelemetryCtrl} {
-		for _, at := range [][2]int{{512, 4}, {512, 256}, {4, 0}, {516, 0}} {
-			r.status(h.admin, telemetryCommand(lid, true, at[0], uint64(at[1])), invalidField)
-		}
-		for _, off := range []uint64{1 << 20, 1 << 63} {
-			if b := r.ok(h.admin, telemetryCommand(lid, false, 512, off)).Data; !bytes.Equal(b,
-				make([]byte, 512)) {
-				t.Errorf("log %02Xh at %#x: % x", lid, off, b)
-			}
-		}
-	}
-	b := r.ok(h.admin, telemetryCommand(nvme.LogTelemetryCtrl, true, 512, 0)).Data
-	l, err := nvme.Parse[nvme.TelemetryHeader](b)
-	if err != nil || *l != (nvme.TelemetryHeader{LID: nvme.LogTelemetryCtrl, THDGN: 1}) {
-		t.Errorf("log 08h: %v %+v", err, l)
-	}
-	if id := r.connectHost(0, on(nvme.DiscoveryNQN)).controller(); id.LPA&nvme.LPATelemetry != 0 {
-		t.Error("a discovery controller has telemetry")
-	}
-}
-
 // TestTelemetryOfOthers: a host sees nothing that says who else is there, however it asks for it.
 func TestTelemetryOfOthers(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))

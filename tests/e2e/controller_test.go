@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"slices"
 	"strconv"
@@ -224,59 +223,6 @@ func TestNamespaceEvents(t *testing.T) {
 	})
 }
 
-func TestEventLimit(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		c := h.connect(v)
-		ctx, cancel := context.WithCancel(harness.Context(t))
-		defer cancel()
-		var op host.Op
-		op.SQE.SetOpcode(nvme.AdminAsyncEventReq)
-		for range int(c.Identity().AERL) + 1 {
-			c.AdminAsync(ctx, &op)
-		}
-		cqe, err := c.Admin(ctx, &op)
-		h.Must(err)
-		if cqe.Status().Code() != nvme.AERLimitExceeded {
-			t.Errorf("one request too many: %v", cqe.Status())
-		}
-		h.Ping(c)
-	})
-}
-
-func TestAbort(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		c := h.connect(v)
-		ctx := harness.Context(t)
-		q := h.Open(c, 1, 32)
-		if aborted, err := c.Abort(ctx, 1, 0x1234); aborted || err != nil {
-			t.Errorf("abort of an unknown command: %t, %v", aborted, err)
-		}
-		var op host.Op
-		op.SQE.SetOpcode(nvme.AdminAsyncEventReq)
-		wait := c.AdminAsync(ctx, &op)
-		h.Ping(c) // the request has arrived
-		// Find its CID: the admin queue of the host uses slots from 0, with increasing generations.
-		aborted := false
-		for slot := uint16(0); slot < 8 && !aborted; slot++ {
-			for gen := uint16(0); gen < 16 && !aborted; gen++ {
-				var err error
-				if aborted, err = c.Abort(ctx, 0, slot|gen<<12); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if aborted {
-			if cqe, err := wait(); err != nil || cqe.Status().Code() != nvme.AbortRequested {
-				t.Errorf("aborted request: %v, %v", cqe.Status(), err)
-			}
-		} else {
-			// Optional (Base section 5.1.1).
-			t.Log("asynchronous event requests are not aborted")
-		}
-		h.Must(q.Flush(ctx, 1))
-	})
-}
-
 func TestKeepAliveExpiry(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		t.Parallel() // it mostly waits
@@ -296,19 +242,6 @@ func TestKeepAliveExpiry(t *testing.T) {
 			t.Errorf("a controller with keep alives has ended: %v", alive.Err())
 		}
 	})
-}
-
-func TestRefusedHost(t *testing.T) {
-	eachTransport(t, func(o *options) { o.hosts = []string{hostNQN2} },
-		func(t *testing.T, h *env, v variant) {
-			_, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions())
-			var ce *host.ConnectError
-			if !errors.As(err, &ce) || ce.Status&^nvme.More != nvme.ConnectInvalidHost|nvme.DNR {
-				t.Errorf("got %v", err)
-			}
-			c := h.connect(v, func(o *host.Options) { o.HostNQN = hostNQN2 })
-			h.Ping(c)
-		})
 }
 
 // TestTwoHosts: two hosts share a namespace, one on each transport.

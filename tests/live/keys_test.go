@@ -45,7 +45,8 @@ func (p *place) connectWith(ctx context.Context, key int) (*host.Controller, err
 	k, err := auth.ParseKey(hostKeys[key])
 	p.must(err)
 	return host.Connect(ctx, p.transport("tcp 1"), host.Options{
-		HostNQN: keysNQN, HostID: [16]byte{2}, SubNQN: anchorNQN, Timeout: testutil.Patience, Key: k,
+		HostNQN: keysNQN, HostID: [16]byte{2}, SubNQN: anchorNQN, Timeout: testutil.Patience,
+		Key: k,
 	})
 }
 

@@ -244,7 +244,11 @@ func (p *place) badListener(m *model) string {
 // refuses applies bad, m with something that cannot be applied, after which nothing has changed.
 func (p *place) refuses(m *model, bad string) {
 	p.t.Helper()
-	before, _ := p.Server.Plan(harness.Parse(p.t, string(p.text(m))))
+	plan := func() string {
+		changes, _ := p.Server.Plan(harness.Parse(p.t, string(p.text(m))))
+		return fmt.Sprint(changes)
+	}
+	before := plan()
 	done, err := p.Server.Apply(harness.Parse(p.t, bad))
 	if err == nil {
 		p.t.Fatalf("%v applied:\n%s", done, bad)
@@ -252,7 +256,7 @@ func (p *place) refuses(m *model, bad string) {
 	if strings.Contains(err.Error(), "undone") {
 		p.t.Fatalf("%v:\n%s", err, bad)
 	}
-	if after, _ := p.Server.Plan(harness.Parse(p.t, string(p.text(m)))); fmt.Sprint(after) != fmt.Sprint(before) {
+	if after := plan(); after != before {
 		p.t.Fatalf("%v after a configuration that failed, %v before", after, before)
 	}
 }
