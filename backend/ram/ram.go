@@ -155,7 +155,7 @@ type channel struct {
 	d    *device
 	wake func()
 	done list.List[backend.IO]
-	// long has discards that are larger than a chunk. Each Poll makes one step of one, so that
+	// long has discards that are larger than zeroStep. Each Poll makes one step of one, so that
 	// nothing else waits for gigabytes.
 	long list.List[backend.IO]
 
@@ -171,6 +171,10 @@ type channel struct {
 // longStep is the most that a Poll skips of a long discard, in bytes: chunks without frames cost
 // next to nothing.
 const longStep = 1024 * chunk
+
+// zeroStep is the most that a step frees, in bytes: the kernel takes tens of microseconds to take
+// the pages back.
+const zeroStep = 1 << 20
 
 // Submit implements backend.Channel.
 func (c *channel) Submit(ios []*backend.IO) int {
@@ -197,7 +201,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 		case io.Op > backend.OpDiscard:
 			io.Err = fmt.Errorf("ram device: %v: %w", io.Op, backend.ErrUnsupported)
 			c.done.Push(io, &io.Node)
-		case io.Op != backend.OpWrite && io.Len > chunk:
+		case io.Op != backend.OpWrite && io.Len > zeroStep:
 			c.long.Push(io, &io.Node)
 			c.wake()
 		default:

@@ -7,14 +7,15 @@ import (
 )
 
 // zero makes what is left of the range of io read as zeroes: whole frames are taken out of their
-// slots and freed. One step skips chunks without frames, longStep at most, and ends after the first
-// chunk that has some.
+// slots and freed. One step skips chunks without frames, longStep at most, and ends after zeroStep
+// of the first chunk that has some.
 func (c *channel) zero(io *backend.IO) (outcome, error) {
 	d := c.d
 	off, end := position(io), io.Off+io.Len
 	for most := off + longStep; off < min(end, most); {
 		stop := d.chunkEnd(off, end)
 		if d.mapped[off>>chunkShift].Load() != 0 {
+			stop = min(stop, off+zeroStep)
 			if ok, err := c.zeroPart(io, stop); err != nil {
 				return finished, err
 			} else if !ok {
