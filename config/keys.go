@@ -247,7 +247,8 @@ func limitsKey(l *target.Limits, doc string) Key {
 			"Commands per second that read or change blocks. Set it when small commands take more "+
 				"of the storage or the CPUs than is fair.").Without("no limit"),
 		NewKey("bandwidth", Bytes(&l.Bandwidth, 1, NoLimit, AnySize),
-			"Data of reads and writes, in bytes per second (`200MiB`). Set it when large commands "+
+			"Data of reads and writes, and what Write Zeroes zeroes, in bytes per second "+
+				"(`200MiB`). Set it when large commands "+
 				"take more of the storage or the network than is fair.").Without("no limit"),
 		NewKey("burst", Duration(&l.Burst, target.MinBurst, target.MaxBurst),
 			"What may come at once after a pause: as much as the limits allow in this time. Set "+

@@ -92,9 +92,10 @@ func (ch *channel) abortPending(io *backend.IO) {
 func (s *session) cancelAll() {
 	for _, c := range s.cmds {
 		switch {
-		case !c.executing || c.since == 0:
+		case !c.executing:
 		case c.compound != nil:
 			c.compound.cancel()
+		case c.since == 0:
 		default:
 			c.ch.cancel(&c.io)
 		}

@@ -78,14 +78,16 @@ type channel struct {
 	blockers map[*lateWrites]*list.List[blockedIO]
 }
 
-// Poll takes back what devices have completed and passes it on, and goes on with what its limits
-// let go on. It returns the number of steps. It visits as many channels as take budget steps, the
-// last with up to 2*batchSize, and at most pollMost; the others come first in the next Poll.
+// Poll takes back what devices have completed and passes it on, goes on with what its limits let go
+// on, and begins work whose turn has come. It returns the number of steps. It visits as many
+// channels as take budget steps, the last with up to 2*batchSize, and at most pollMost; the others
+// come first in the next Poll.
 func (h *Handler) Poll(budget int) int {
 	n := 0
 	if h.admitsMore {
 		n = h.admitDue(h.loop.Now())
 	}
+	n += h.takeTurns()
 	last := h.active.Last()
 	for range pollMost {
 		ch := h.active.First()
@@ -113,7 +115,7 @@ func (h *Handler) Poll(budget int) int {
 // Arm says whether the reactor may sleep: devices wake it when they complete something, but an idle
 // one that refused an IO must be offered it again.
 func (h *Handler) Arm() bool {
-	if h.admitsMore {
+	if h.admitsMore || !h.turns.Empty() {
 		return false
 	}
 	for ch := range h.active.All() {

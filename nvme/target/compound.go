@@ -10,21 +10,25 @@ import (
 // compoundWidth is how many IOs of one command the devices have at a time.
 const compoundWidth = 8
 
-// compound carries out a command that takes several IOs: Dataset Management, Flush of every
-// namespace, and those that read into memory of the target (move). It comes from a free list of its
-// handler.
+// compound carries out a command that takes several IOs: Write Zeroes, Dataset Management, Flush of
+// every namespace, and those that read into memory of the target (move). It comes from a free list
+// of its handler.
 type compound struct {
-	cmd         *cmd // nil once the command was given up
+	cmd *cmd // nil once the command was given up
+	// flow is where it takes turns; nil if it does not.
+	flow        *flow
+	turn        list.Node[compound] // in flow.work while it waits for its turn
+	paid        bool                // limits allow the next piece
 	ios         [compoundWidth]compoundIO
 	idle        list.List[compoundIO]
 	outstanding int // IOs that are not idle
-	steps       int // IOs to submit
-	next        int // the first one not submitted
+	steps       int // chunks of a move, ranges, or namespaces to flush
+	next        int // the first one of these that is not submitted as a whole
 	status      nvme.Status
-	ch          *channel // Dataset Management, and those with a move
-	ranges      []nvme.DSMRange
+	ch          *channel     // but for Flush
+	zero        zero         // Write Zeroes and Dataset Management
 	flush       []*namespace // Flush
-	move        *move        // nil for both
+	move        *move        // nil for those
 	node        list.Node[compound]
 }
 
@@ -32,22 +36,24 @@ type compound struct {
 type compoundIO struct {
 	backend.IO
 	c     *compound
-	ch    *channel // nil if it is idle
+	ch    *channel // nil if no device has it, nor is to have it
 	since int64    // when it was given to the device; cmd.since is that of the last one
 	node  list.Node[compoundIO]
 	// data is the memory of the IO of a move, pos how many bytes of the command are before it. free
 	// gives the memory back if the command was given up.
 	data   mem.Allocation
 	pos    int64
-	extent int  // of a move
-	copied bool // it has been written
+	extent int   // of a move
+	read   bool  // it is in flow.reads: it has been read, and nothing was done with that yet
+	copied bool  // it has been written
+	work   int64 // what it counts in flow.outstanding, in bytes
 	free   func()
 }
 
 func (h *Handler) newCompound(c *cmd) *compound {
 	m := h.compounds.Pop()
 	if m == nil {
-		m = &compound{ranges: make([]nvme.DSMRange, 0, nvme.MaxDSMRanges)}
+		m = &compound{zero: zero{ranges: make([]ByteRange, 0, nvme.MaxDSMRanges)}}
 		for i := range m.ios {
 			o := &m.ios[i]
 			o.Owner, o.c = o, m
@@ -70,39 +76,69 @@ func (m *compound) putIdle(o *compoundIO) {
 	}
 	m.idle.Push(o, &o.node)
 	m.outstanding--
+	if m.flow != nil {
+		m.flow.returned(o)
+	}
 }
 
-// advance submits as many IOs as allowed, unless one has failed or the queue has ended, and
-// completes the command when devices have none of them.
+// advance lets the compound begin what it may, when its turn comes if it takes turns, and completes
+// the command when devices have none of its IOs.
 func (m *compound) advance(h *Handler) {
+	for m.mayBegin() {
+		if m.flow != nil {
+			m.flow.push(m)
+			return
+		}
+		if !m.begin(h) {
+			return // it comes back
+		}
+	}
+	m.withdrawTurn()
+	if m.outstanding == 0 {
+		m.end(h)
+	}
+}
+
+// mayBegin reports whether devices may get another IO of the command: unless they have enough, one
+// has failed, or the queue has ended.
+func (m *compound) mayBegin() bool {
 	width := compoundWidth
 	if m.move != nil {
 		width = moveWidth
 	}
-	for m.cmd != nil && m.next < m.steps && m.outstanding < width && m.status.OK() &&
-		!m.cmd.s.isOver() {
-		o := m.idle.First()
-		if m.move != nil && !m.ready(h, o) {
-			return // it comes back
-		}
-		ch := m.fill(h, o, m.next)
-		m.next++
-		if ch == nil {
-			continue // nothing to do
-		}
-		switch st := m.submit(h, ch, o); {
-		case st.OK():
-			m.idle.Remove(&o.node)
-			m.outstanding++
-		case m.move != nil:
-			m.status, m.move.failed = st, min(m.move.failed, o.extent)
-		case st == notReady:
-			m.status = st
-		} // or else the namespace was removed meanwhile
+	return m.cmd != nil && m.next < m.steps && m.outstanding < width && m.status.OK() &&
+		!m.cmd.s.isOver()
+}
+
+// begin submits the next IO. It returns false if that has to wait for something, after which
+// advance is called.
+func (m *compound) begin(h *Handler) bool {
+	o := m.idle.First()
+	if !m.ready(h, o) {
+		return false
 	}
-	if m.outstanding == 0 {
-		m.end(h)
+	ch := m.fill(h, o)
+	if ch == nil {
+		return true // there is nothing to flush
 	}
+	switch st := m.submit(h, ch, o); {
+	case st.OK():
+		m.idle.Remove(&o.node)
+		m.outstanding++
+		if m.flow != nil {
+			m.flow.begun(o)
+		}
+	case m.move != nil:
+		m.status, m.move.failed = st, min(m.move.failed, o.extent)
+	case st == notReady || o.Op == backend.OpWriteZeroes:
+		m.status = st
+	} // or else the namespace was removed meanwhile: there is nothing to flush or to deallocate
+	return true
+}
+
+// ready reports whether the next IO may begin, with o. If not, advance is called when it may.
+func (m *compound) ready(h *Handler, o *compoundIO) bool {
+	return m.isPaid() && (m.move == nil || m.moveReady(h, o))
 }
 
 // submit hands an IO to the device of a channel.
@@ -127,8 +163,9 @@ func (m *compound) end(h *Handler) {
 	if v != nil {
 		m.endMove(h)
 	}
-	m.cmd, m.ch, m.flush, m.ranges = nil, nil, nil, m.ranges[:0]
+	m.cmd, m.ch, m.flow, m.flush, m.paid = nil, nil, nil, nil, false
 	m.next, m.steps, m.status = 0, 0, nvme.Success
+	m.zero = zero{ranges: m.zero.ranges[:0]}
 	h.compounds.Push(m, &m.node)
 	if c == nil {
 		return
@@ -150,71 +187,71 @@ func (h *Handler) compoundDone(c *cmd, result uint64, st nvme.Status) {
 	h.finishAs(c, result, st)
 }
 
-// fill prepares IO number i and returns its channel, or nil if there is nothing to do.
-func (m *compound) fill(h *Handler, o *compoundIO, i int) *channel {
+// fill prepares the next IO and returns its channel, or nil if there is nothing to flush.
+func (m *compound) fill(h *Handler, o *compoundIO) *channel {
 	io := &o.IO
-	if m.move != nil {
+	switch {
+	case m.move != nil:
+		m.next++
+		m.paid = false
 		return m.move.fill(o)
+	case m.flush == nil:
+		m.fillZero(o)
+		return m.ch
 	}
-	if m.flush != nil {
-		io.Op, io.Flags, io.Off, io.Len = backend.OpFlush, 0, 0, 0
-		if ch := h.channel(m.flush[i]); ch != nil {
-			return ch
-		}
-		return h.openChannel(m.flush[i])
+	ns := m.flush[m.next]
+	m.next++
+	io.Op, io.Flags, io.Off, io.Len = backend.OpFlush, 0, 0, 0
+	if ch := h.channel(ns); ch != nil {
+		return ch
 	}
-	r := &m.ranges[i]
-	if r.Blocks() == 0 {
-		return nil
-	}
-	shift := m.ch.ns.geo.Load().shift
-	io.Op, io.Flags = backend.OpDiscard, 0
-	io.Off, io.Len = int64(r.SLBA()<<shift), int64(uint64(r.Blocks())<<shift)
-	return m.ch
+	return h.openChannel(ns)
 }
 
 // ioDone takes an IO back. The first error becomes the status of the command, except that a device
 // need not be able to deallocate (NVM section 3.3.3).
 func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
-	moves := m.cmd != nil && m.move != nil
 	switch {
 	case m.cmd == nil:
 		o.ch.orphans--
 		o.ch.ns.returned(h.t.log)
-	case moves && st.OK() && m.status.OK() && m.goesOn(h, o):
-		return
+	case m.move != nil && st.OK() && m.status.OK() && o.Op == backend.OpRead &&
+		m.move.then != thenNothing:
+		if m.flow != nil {
+			m.flow.pushRead(o)
+			return
+		}
+		if m.goesOn(h, o) {
+			return
+		}
 	}
 	o.copied = st.OK() && o.Op == backend.OpWrite
-	m.putIdle(o)
 	if !st.OK() && m.status.OK() && (o.Op != backend.OpDiscard || st != invalidOpcode) {
-		if m.status = st; moves && o.Op == backend.OpRead {
+		m.status = st
+		if m.cmd != nil && (o.Op == backend.OpRead || o.Op == backend.OpWriteZeroes) {
 			m.cmd.io.Err = o.Err // it may name the block
 		}
 	}
-	if moves && m.next < m.steps && m.status.OK() {
-		m.soon()
-		return
-	}
+	m.putIdle(o)
 	m.advance(h)
 }
 
 // cancel asks devices to give back what they have. The queue has ended.
 func (m *compound) cancel() {
-	if m.outstanding == 0 {
-		m.advance(m.cmd.s.h)
-		return
-	}
+	m.withdrawReads()
 	for i := range m.ios {
 		if o := &m.ios[i]; o.ch != nil {
 			o.ch.cancel(&o.IO)
 		}
 	}
+	m.advance(m.cmd.s.h)
 }
 
 // abort withdraws what devices have not seen and cancels the rest. The command completes when
 // everything is back.
 func (m *compound) abort(h *Handler) {
 	m.status = nvme.AbortRequested
+	m.withdrawReads()
 	for i := range m.ios {
 		switch o := &m.ios[i]; {
 		case o.ch == nil:
@@ -232,6 +269,7 @@ func (m *compound) abort(h *Handler) {
 func (m *compound) giveUp(h *Handler) {
 	// Flush has one IO for each namespace, Dataset Management all of them for the same.
 	var counted *namespace
+	m.withdrawReads()
 	for i := range m.ios {
 		o := &m.ios[i]
 		if o.ch == nil {
@@ -249,6 +287,9 @@ func (m *compound) giveUp(h *Handler) {
 		}
 		if m.move != nil {
 			o.free = o.data.HandOver()
+		}
+		if m.flow != nil {
+			m.flow.returned(o) // the others must see that the namespace is not ready
 		}
 		o.ch.orphaned(&o.IO)
 		o.ch.cancel(&o.IO)
@@ -297,13 +338,17 @@ func executeDSM(h *Handler, c *cmd) {
 	for range dsm.Ranges() {
 		var r nvme.DSMRange
 		data.CopyTo(r[:])
-		if n := uint64(r.Blocks()); n > 0 && (r.SLBA() >= g.blocks || n > g.blocks-r.SLBA()) {
+		n := uint64(r.Blocks())
+		switch {
+		case n == 0:
+		case r.SLBA() >= g.blocks || n > g.blocks-r.SLBA():
 			m.status = outOfRange
+		default:
+			m.zero.add(int64(r.SLBA()<<g.shift), int64(n<<g.shift))
 		}
-		m.ranges = append(m.ranges, r)
 	}
-	if dsm.Deallocate() && g.info.Discard { // all attributes are advisory (NVM section 3.3.3)
-		m.steps = len(m.ranges)
+	if !dsm.Deallocate() || !g.info.Discard { // all attributes are advisory (NVM section 3.3.3)
+		m.zero.ranges = m.zero.ranges[:0]
 	}
-	m.advance(h)
+	m.startZero(h, backend.OpDiscard, 0)
 }

@@ -97,6 +97,7 @@ func TestCopyFails(t *testing.T) {
 	dev.Hold(func(io *backend.IO) bool { return io.Off == 1010*512 })
 	c := r.send(q, copyTo(100, nvme.CopyNamespaces, from...))
 	r.until("the device has a read", func() bool { return dev.Held() == 1 })
+	r.w.Settle() // it has written the ranges before
 	a := command(nvme.AdminAbort, 0, nil)
 	a.SQE.Abort().Set(1, c.SQE.CID())
 	r.ok(h.admin, a)

@@ -15,6 +15,10 @@ type hostShare struct {
 	admin    mem.Flow // commands that concern no namespace
 	flows    []*flow  // by namespace.slot, with the channel's share
 	sessions int
+
+	turns list.List[flow]      // that have work whose turn comes
+	turn  list.Node[hostShare] // in Handler.turns while there are any
+	left  int64                // of its turn, in bytes
 }
 
 // strangersPart is the part of the data memory that all queues have together whose host is not
@@ -93,4 +97,9 @@ type flow struct {
 	due      int64           // when it is worth to look again
 	at       *limiter        // that the first one waits for
 	latency  *latencyEntry
+
+	work        list.List[compound]   // that may begin something, in the order of their turns
+	reads       list.List[compoundIO] // chunks that have been read, and wait for their other half
+	turn        list.Node[flow]       // in hostShare.turns
+	outstanding int64                 // work that was begun and has not ended, in bytes
 }

@@ -50,9 +50,10 @@ type Handler struct {
 	batch     [batchSize]*backend.IO // of push
 	completed list.List[session]     // have completions to deliver
 	running   bool
-	worked    bool                // completed has more than zero-copy reads, which take no time
-	compounds list.List[compound] // free
-	moves     int                 // compounds with a move
+	worked    bool                 // completed has more than zero-copy reads, which take no time
+	compounds list.List[compound]  // free
+	moves     int                  // compounds with a move
+	turns     list.List[hostShare] // that have work whose turn comes
 
 	latency latencies
 

@@ -102,10 +102,8 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 		return nil, writeProtected
 	}
 	f := c.s.flowTo(c.ch)
-	c.req.Flow, c.latency = &f.Flow, f.latency
-	if len(f.leases) > 0 {
-		c.flow, c.limited = f, true
-	}
+	c.flow, c.req.Flow, c.latency = f, &f.Flow, f.latency
+	c.limited = len(f.leases) > 0
 	return g, nvme.Success
 }
 

@@ -16,7 +16,8 @@ type Limits struct {
 	// IOPS is how many commands per second may read or change blocks, 0 any number. A Flush does
 	// not count.
 	IOPS int64
-	// Bandwidth is how many bytes per second reads and writes may move, 0 any number.
+	// Bandwidth is how many bytes per second reads and writes may move, and Write Zeroes zero, 0
+	// any number.
 	Bandwidth int64
 	// Burst says how much may come at once after a pause: as much as the limits allow in this time.
 	// 0 is DefaultBurst. What is larger than that passes, and is made up for afterwards.

@@ -11,8 +11,7 @@ import (
 const (
 	// moveChunk is how much a command reads at a time into memory of the target, in bytes.
 	moveChunk = int64(128 << 10)
-	// moveWidth is how many such IOs of one command devices have at a time. After so many the other
-	// commands of the reactor have their turn.
+	// moveWidth is how many such IOs of one command devices have at a time, if their turns come.
 	moveWidth = 4
 )
 
@@ -34,8 +33,6 @@ type move struct {
 	second  *cmd       // the Write of a fused pair, otherwise nil
 	lock    *rangeLock // of the pair
 	writing bool       // the first command of the pair has succeeded
-	later   bool       // the next chunks are begun soon
-	paid    bool       // limits allow the next chunk
 }
 
 // afterRead is what happens to a chunk that has been read.
@@ -58,6 +55,9 @@ type extent struct {
 func (h *Handler) startMove(c *cmd, v *move) *compound {
 	m := h.newCompound(c)
 	m.ch, m.move = c.ch, v
+	if v.then != thenCompareWrite { // which is one block, and keeps others from it
+		m.flow = c.flow
+	}
 	for _, x := range v.from {
 		m.steps += int((x.len + moveChunk - 1) / moveChunk)
 	}
@@ -69,12 +69,12 @@ func (h *Handler) startMove(c *cmd, v *move) *compound {
 	return m
 }
 
-// ready says whether the next chunk can be read into the memory of o. If not, advance is called
+// moveReady says whether the next chunk can be read into the memory of o. If not, advance is called
 // when it can. A pair acquires its lock when it has memory: others must not wait for what its host
 // has of that.
-func (m *compound) ready(h *Handler, o *compoundIO) bool {
+func (m *compound) moveReady(h *Handler, o *compoundIO) bool {
 	switch l := m.move.lock; {
-	case !m.paid(), !m.hasMemory(h, o):
+	case !m.hasMemory(h, o):
 		return false
 	case l == nil:
 		return true
@@ -82,32 +82,6 @@ func (m *compound) ready(h *Handler, o *compoundIO) bool {
 		l.acquire()
 		return l.held
 	}
-}
-
-// paid says whether limits allow the next chunk. Verify and Copy wait for each, with nothing
-// outstanding: other hosts that share a limit would have to wait for all of a large one at once.
-func (m *compound) paid() bool {
-	v, c := m.move, m.cmd
-	if v.paid || !c.limited || v.then == thenCompare || v.then == thenCompareWrite {
-		return true
-	}
-	n := v.chunk()
-	if v.then == thenCopy {
-		n *= 2
-	}
-	if m.outstanding > 0 {
-		c.data = n
-		if !c.flow.waiting.Empty() {
-			return false
-		}
-		_, wait := c.flow.take(c, c.s.h.loop.Now())
-		v.paid = wait == 0
-		return v.paid
-	}
-	if v.paid = !c.waitsAtLimit(n); !v.paid {
-		c.req.Deferred, c.since = false, 0 // the queue goes on, and no device has anything
-	}
-	return v.paid
 }
 
 // hasMemory says whether o has memory for the next chunk. If not, and no IO is outstanding that
@@ -141,16 +115,11 @@ func (o *compoundIO) Expired() {
 	o.c.soon()
 }
 
-// soon calls advance when others have had their turn.
+// soon calls advance, which must not be called by the pool, and delivers what that completes.
 func (m *compound) soon() {
 	v, h := m.move, m.ch.h
-	if v.later {
-		return
-	}
-	v.later = true
 	h.post(func() {
 		if m.move == v {
-			v.later = false
 			m.advance(h)
 		}
 	})
@@ -166,7 +135,6 @@ func (v *move) fill(o *compoundIO) *channel {
 	o.pos, o.extent = v.done, v.index
 	v.pos += o.Len
 	v.done += o.Len
-	v.paid = false
 	if v.pos == x.len {
 		v.index, v.pos = v.index+1, 0
 	}
@@ -178,7 +146,7 @@ func (v *move) fill(o *compoundIO) *channel {
 func (m *compound) goesOn(h *Handler, o *compoundIO) bool {
 	v := m.move
 	switch {
-	case o.Op == backend.OpWrite || v.then == thenNothing:
+	case !m.status.OK():
 		return false
 	case m.cmd.s.isOver(): // a late write must not follow
 		m.status = nvme.AbortedSQDeletion

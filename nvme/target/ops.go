@@ -76,10 +76,13 @@ const (
 type limitGate uint8
 
 const (
-	limitNone  limitGate = iota
-	limitOne             // one command, which moves no data
-	limitData            // one command, with its blocks
-	limitParts           // one command, and for each part of its blocks another; see compound.paid
+	limitNone limitGate = iota
+	limitOne            // one command, and for each further range another; see compound.isPaid
+	limitData           // one command, with its blocks
+	// limitParts: one command, and for each part of its blocks another; see compound.isPaid
+	limitParts
+	// limitPieces: a command for each piece, with its blocks, the first one when it begins
+	limitPieces
 )
 
 type againGate uint8
@@ -195,8 +198,8 @@ func init() {
 			effect: nvme.EffectContentChange, oncs: nvme.ONCSCopy,
 		},
 		nvme.NVMWriteZeroes: {
-			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO,
-			gates: gates{groupWrite, changeBlocks, anaNSID, limitOne, againLater},
+			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeWriteZeroes,
+			gates: gates{groupWrite, changeBlocks, anaNSID, limitPieces, againLater},
 			flags: opBlocks, effect: nvme.EffectContentChange, oncs: nvme.ONCSWriteZeroes,
 		},
 		nvme.NVMDatasetManagement: {

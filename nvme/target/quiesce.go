@@ -98,7 +98,7 @@ func (g *geometry) check(io *backend.IO) error {
 	case g.readOnly:
 		return backend.ErrReadOnly
 	}
-	if c, ok := io.Owner.(*cmd); ok && g.info.VolatileCache && c.s.ctrl.writeThrough.Load() &&
+	if s := ownerSession(io); s != nil && g.info.VolatileCache && s.ctrl.writeThrough.Load() &&
 		io.Op != backend.OpDiscard {
 		io.Flags |= backend.FUA
 	}

@@ -79,6 +79,7 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 	}
 	dev.Release()
 	r.must(untilGone(r.w, gone))
+	r.until("what the device did not have ends", func() bool { return many.Done })
 	if !read.Done || !read.CQE.Status().OK() || !many.Done || !many.CQE.Status().OK() {
 		t.Errorf("read %v %v, deallocate %v %v", read.Done, read.CQE.Status(), many.Done,
 			many.CQE.Status())

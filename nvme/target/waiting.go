@@ -86,8 +86,11 @@ func (f *flow) take(c *cmd, now int64) (at *limiter, wait int64) {
 
 // data is how many bytes of the limits a prepared command takes before it begins.
 func (g limitGate) data(c *cmd) int64 {
-	if g == limitData {
+	switch g {
+	case limitData:
 		return c.io.Len
+	case limitPieces:
+		return min(c.io.Len, zeroPiece)
 	}
 	return 0
 }
@@ -193,7 +196,7 @@ func (h *Handler) admit(c *cmd) {
 	case c.pair != nil && c.executing:
 		h.executeFused(c)
 	case c.compound != nil:
-		c.since, c.compound.move.paid = h.loop.Now(), true
+		c.since, c.compound.paid = h.loop.Now(), true
 		c.compound.advance(h)
 	case c.executing:
 		c.op.execute(h, c)

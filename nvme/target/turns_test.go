@@ -1,0 +1,352 @@
+package target
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// counter is a device that counts what it gets.
+type counter struct {
+	backend.Device
+	ios  int
+	work int64 // bytes, as turns count them
+	most int64 // bytes of the largest one
+}
+
+func (d *counter) OpenChannel(r backend.Reactor) (backend.Channel, error) {
+	ch, err := d.Device.OpenChannel(r)
+	return &countedChannel{ch, d}, err
+}
+
+type countedChannel struct {
+	backend.Channel
+	d *counter
+}
+
+func (c *countedChannel) Submit(ios []*backend.IO) int {
+	for _, io := range ios {
+		c.d.ios++
+		c.d.most = max(c.d.most, io.Len)
+		c.d.work += max(min(io.Len, turnWork), leastWork)
+	}
+	return c.Channel.Submit(ios)
+}
+
+// take returns what the device has got since the last call.
+func (d *counter) take() (ios int, work int64) {
+	ios, work = d.ios, d.work
+	d.ios, d.work = 0, 0
+	return ios, work
+}
+
+const turnsSize = 64 << 20 // of a namespace
+
+// turnsSubsystem has two namespaces, whose devices are wrapped.
+func turnsSubsystem(t *testing.T, wrap ...func(backend.Device) backend.Device) SubsystemConfig {
+	s := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	for i, wrap := range wrap {
+		s.Namespaces = append(s.Namespaces, NamespaceConfig{
+			NSID: uint32(i + 1), Device: wrap(ramDevice(t, turnsSize, 512)),
+			Timeout: 20 * time.Second,
+		})
+	}
+	return s
+}
+
+// turnsKinds are the commands that take turns. Each of them is for 8 MiB and more, but for what
+// brings data.
+var turnsKinds = []struct {
+	name string
+	make func(nsid uint32, i int) *fabrictest.Command
+	// piece is the most that a device gets at once, in bytes.
+	piece int64
+}{
+	{"copy", func(nsid uint32, _ int) *fabrictest.Command {
+		const half = turnsSize / 2 / 512
+		c := copyTo(half, nvme.CopyRanges, source{nsid, 0, 2048}, source{nsid, 2048, 4096},
+			source{nsid, 8192, 16384})
+		c.SQE.SetNSID(nsid)
+		return c
+	}, moveChunk},
+	{"verify", func(nsid uint32, _ int) *fabrictest.Command {
+		return rw(nvme.NVMVerify, nsid, 0, 16384, nil)
+	}, moveChunk},
+	{"compare", func(nsid uint32, _ int) *fabrictest.Command {
+		c := rw(nvme.NVMCompare, nsid, 0, 32, make([]byte, 16384))
+		c.InCapsule = true
+		return c
+	}, moveChunk},
+	{"write zeroes", func(nsid uint32, _ int) *fabrictest.Command {
+		return rw(nvme.NVMWriteZeroes, nsid, 1, 65536, nil)
+	}, zeroPiece},
+	{"discard", func(nsid uint32, _ int) *fabrictest.Command {
+		return dsm(nsid, true, [2]uint64{7, 50000}, [2]uint64{60000, 10}, [2]uint64{0, 0},
+			[2]uint64{60100, 1})
+	}, discardPiece},
+}
+
+// TestTurns: a reactor begins one piece of the commands that make the target work in a poll,
+// however many there are, so that another host's reads come in between; and devices have a bounded
+// part.
+func TestTurns(t *testing.T) {
+	for _, kind := range turnsKinds {
+		for _, queues := range []int{1, 128} {
+			t.Run(fmt.Sprintf("%s/%d", kind.name, queues), func(t *testing.T) {
+				var d counter
+				var f *backendtest.Faulty
+				r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
+					f = backendtest.NewFaulty(dev)
+					d.Device = f
+					return &d
+				}))
+				a := r.connectHost(queues)
+				b := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+				r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+				each := 96
+				if queues > 1 {
+					each = 8
+				}
+				var all []*fabrictest.Command
+				again := true
+				for _, q := range a.io {
+					for i := range each {
+						c := kind.make(1, i)
+						c.Then = func() {
+							if again {
+								c.Reset()
+								r.send(q, c)
+							}
+						}
+						all = append(all, r.send(q, c))
+					}
+				}
+				b.io[0].NoZeroCopy = true
+				d.take()
+				total := 0
+				for i := range 100 {
+					r.w.Step()
+					ios, work := d.take()
+					if total += ios; work > turnWork {
+						t.Fatalf("poll %d: the device gets %d IOs with %d bytes, want at most %d",
+							i, ios, work, turnWork)
+					}
+					read := r.send(b.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+					if !read.Done || !read.CQE.Status().OK() {
+						t.Fatalf("a read of another host waits")
+					}
+					d.take()
+				}
+				if total < 48 {
+					t.Errorf("%d IOs in 100 polls", total)
+				}
+				f.Hold(nil)
+				r.w.Settle()
+				if _, work := d.take(); work < flowWork || work >= flowWork+turnWork {
+					t.Errorf("the device has %d bytes, want %d", work, flowWork)
+				}
+				held := f.Held()
+				r.send(b.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+				if f.Held() != held+1 {
+					t.Error("a read of another host does not reach the device")
+				}
+				f.Release()
+				if d.most > kind.piece {
+					t.Errorf("the device gets %d bytes, want at most %d", d.most, kind.piece)
+				}
+				again = false
+				r.until("all end", func() bool {
+					for len(all) > 0 && all[0].Done {
+						if st := all[0].CQE.Status(); !st.OK() {
+							t.Errorf("%v", st)
+						}
+						all = all[1:]
+					}
+					return len(all) == 0
+				})
+				if h := r.raw[0]; !h.turns.Empty() {
+					t.Error("a host waits for its turn, and has nothing to do")
+				}
+			})
+		}
+	}
+}
+
+// TestTurnsByBytes: hosts get the same number of bytes, whatever they ask for, with however many
+// commands and queues.
+func TestTurnsByBytes(t *testing.T) {
+	for i, one := range turnsKinds {
+		for _, other := range turnsKinds[:i+1] {
+			t.Run(one.name+" and "+other.name, func(t *testing.T) {
+				var d [2]counter
+				wrap := func(i int) func(backend.Device) backend.Device {
+					return func(dev backend.Device) backend.Device {
+						d[i].Device = dev
+						return &d[i]
+					}
+				}
+				r := newHarness(t, 1, turnsSubsystem(t, wrap(0), wrap(1)))
+				many := r.connectHost(32)
+				few := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+				r.ok(many.io[0], command(nvme.NVMFlush, 1, nil)) // opens the channels
+				r.ok(few.io[0], command(nvme.NVMFlush, 2, nil))
+				keep := func(q *fabrictest.Queue, c *fabrictest.Command) {
+					c.Then = func() {
+						c.Reset()
+						if !r.t.Failed() {
+							_ = q.Send(c)
+						}
+					}
+					r.send(q, c)
+				}
+				for _, q := range many.io {
+					for i := range 32 {
+						keep(q, one.make(1, i))
+					}
+				}
+				for i := range 8 {
+					keep(few.io[0], other.make(2, i))
+				}
+				d[0].take()
+				d[1].take()
+				for range 2000 {
+					r.w.Step()
+				}
+				_, a := d[0].take()
+				_, b := d[1].take()
+				if one.name == "compare" { // the device has no part in the other half of the work
+					a *= 2
+				}
+				if other.name == "compare" {
+					b *= 2
+				}
+				if a+b < 200<<20 || max(a, b)-min(a, b) > (a+b)/20 {
+					t.Errorf("%d MiB and %d MiB", a>>20, b>>20)
+				}
+				many.hangUp()
+				few.hangUp()
+			})
+		}
+	}
+}
+
+// TestTurnsEnd: what waits for its turn ends at once when it is aborted, its queue ends, or its
+// host leaves; when the device hangs all of it ends, and others go on.
+func TestTurnsEnd(t *testing.T) {
+	for _, kind := range turnsKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			var f *backendtest.Faulty
+			hang := func(dev backend.Device) backend.Device {
+				f = backendtest.NewFaulty(dev)
+				return f
+			}
+			same := func(dev backend.Device) backend.Device { return dev }
+			r := newHarness(t, 1, turnsSubsystem(t, hang, same))
+			a := r.connectHost(3)
+			b := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+			r.ok(a.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+			f.Hold(nil)
+			var all [3][]*fabrictest.Command
+			for i, q := range a.io {
+				for range 64 {
+					all[i] = append(all[i], r.send(q, kind.make(1, i)))
+				}
+			}
+			r.w.Settle()
+
+			// Another namespace of the host, and another host.
+			r.ok(a.io[0], kind.make(2, 0))
+			r.ok(b.io[0], kind.make(2, 0))
+
+			last := all[1][63] // a queue before fills the device
+			abort := command(nvme.AdminAbort, 0, nil)
+			abort.SQE.Abort().Set(2, last.SQE.CID())
+			r.ok(a.admin, abort)
+			if st := last.CQE.Status().Code(); !last.Done || st != nvme.AbortRequested {
+				t.Errorf("aborted while it waits for its turn: %v, %v", last.Done, st)
+			}
+			a.io[2].HangUp()
+			r.w.Settle()
+			if n := a.io[2].Outstanding(); n > 0 { // the device has none of them
+				t.Errorf("%d commands of a queue that has ended are outstanding", n)
+			}
+			r.w.Advance(5 * time.Minute) // the time limit of zeroes is ten times that of the device
+			for i, list := range all[:2] {
+				for j, c := range list {
+					if st := c.CQE.Status(); !c.Done || st.OK() {
+						t.Fatalf("queue %d, command %d: done %v, %v", i, j, c.Done, st)
+					}
+				}
+			}
+			f.Release()
+			r.w.Advance(time.Second)
+			r.ok(a.io[0], kind.make(1, 0)) // the namespace is ready again
+			for _, fl := range r.raw[0].hosts[testHost].flows {
+				if fl != nil && fl.outstanding != 0 {
+					t.Errorf("%d bytes of work are outstanding", fl.outstanding)
+				}
+			}
+
+			// The host leaves with a full device, and comes back.
+			f.Hold(nil)
+			for range 64 {
+				r.send(a.io[0], kind.make(1, 0))
+			}
+			r.w.Settle()
+			a.hangUp()
+			r.w.Settle()
+			f.Release()
+			r.w.Settle()
+			again := r.connectHost(1)
+			r.ok(again.io[0], kind.make(1, 0))
+			if h := r.raw[0]; !h.turns.Empty() || h.moves != 0 {
+				t.Errorf("hosts wait for their turn: %v; %d moves", !h.turns.Empty(), h.moves)
+			}
+		})
+	}
+}
+
+// TestTurnsAtLimits: limits count the pieces of a Write Zeroes as writes of as many bytes, and each
+// range of a Dataset Management as a command.
+func TestTurnsAtLimits(t *testing.T) {
+	same := func(dev backend.Device) backend.Device { return dev }
+	sub := turnsSubsystem(t, same, same)
+	sub.Namespaces[0].Limits = Limits{Bandwidth: 1 << 20}
+	sub.Namespaces[1].Limits = Limits{IOPS: 1}
+	r := newHarness(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	var ranges [][2]uint64
+	for i := range uint64(10) {
+		ranges = append(ranges, [2]uint64{i, 1})
+	}
+	for _, c := range []*fabrictest.Command{
+		rw(nvme.NVMWriteZeroes, 1, 0, 10<<20/512, nil), dsm(2, true, ranges...),
+	} {
+		r.ok(q, command(nvme.NVMFlush, c.SQE.NSID(), nil)) // opens the channel
+		r.send(q, c)
+		r.w.Advance(8 * time.Second)
+		if c.Done {
+			t.Errorf("opcode %#x: the limit does not hold", c.SQE.Opcode())
+		}
+		r.w.Advance(4 * time.Second)
+		if st := c.CQE.Status(); !c.Done || !st.OK() {
+			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
+		}
+	}
+	// The end of a queue ends what waits.
+	c := r.send(q, rw(nvme.NVMWriteZeroes, 1, 0, 10<<20/512, nil))
+	r.w.Advance(2 * time.Second)
+	if c.Done {
+		t.Error("it does not wait")
+	}
+	q.HangUp()
+	r.w.Settle()
+	if n := q.Outstanding(); n > 0 {
+		t.Errorf("%d commands of a queue that has ended are outstanding", n)
+	}
+}

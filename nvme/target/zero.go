@@ -1,0 +1,72 @@
+package target
+
+import (
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+const (
+	// zeroPiece is how much of a Write Zeroes a device has at a time, in bytes. Freeing the memory
+	// of so much takes tens of microseconds.
+	zeroPiece = int64(1 << 20)
+	// discardPiece is the same of a Dataset Management: thin storage frees chunks of megabytes, and
+	// only as a whole.
+	discardPiece = int64(8 << 20)
+	// zeroPieces is how many pieces a command has at most, but for one more for each range: pieces
+	// of large discards are larger, since hosts discard terabytes within their time limits.
+	zeroPieces = 4096
+)
+
+// zero is the part of a compound that writes zeroes or deallocates, piece by piece.
+type zero struct {
+	ranges []ByteRange
+	at     int64 // how much of the range compound.next was begun, in bytes
+	total  int64 // of the ranges, in bytes
+	piece  int64 // bytes; pieces end at multiples of it
+	op     backend.Op
+	flags  backend.Flags
+}
+
+func (z *zero) add(off, n int64) {
+	z.ranges = append(z.ranges, ByteRange{off, off + n})
+	z.total += n
+}
+
+// startZero begins to zero the ranges of a compound, for whose first piece its limits have been
+// asked.
+func (m *compound) startZero(h *Handler, op backend.Op, flags backend.Flags) {
+	z := &m.zero
+	z.op, z.flags, z.piece = op, flags, zeroPiece
+	if op == backend.OpDiscard {
+		for z.piece = discardPiece; z.piece*zeroPieces < z.total; {
+			z.piece *= 2
+		}
+	}
+	m.steps, m.flow, m.paid = len(z.ranges), m.cmd.flow, true
+	m.advance(h)
+}
+
+func executeWriteZeroes(h *Handler, c *cmd) {
+	m := h.newCompound(c)
+	m.ch = c.ch
+	m.zero.add(c.io.Off, c.io.Len)
+	m.startZero(h, backend.OpWriteZeroes, c.io.Flags)
+}
+
+// next is the next piece of what is left of a range.
+func (z *zero) next(r ByteRange) ByteRange {
+	from := r.Off + z.at
+	return ByteRange{from, min(r.End, from&^(z.piece-1)+z.piece)}
+}
+
+// fillZero prepares the next piece. Limits count every piece of a Write Zeroes and every range of a
+// Dataset Management.
+func (m *compound) fillZero(o *compoundIO) {
+	z := &m.zero
+	r := z.ranges[m.next]
+	p := z.next(r)
+	o.Op, o.Flags, o.Off, o.Len = z.op, z.flags, p.Off, p.End-p.Off
+	m.paid = z.op == backend.OpDiscard
+	if z.at += o.Len; p.End == r.End {
+		m.next, z.at, m.paid = m.next+1, 0, false
+	}
+}
