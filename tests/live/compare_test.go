@@ -56,7 +56,9 @@ func (p *place) like(b []byte) []byte {
 // seenBy is what a host sees of a target, and the limits, without what differs from start to start.
 func (p *place) seenBy(h int, m *model) string {
 	var b strings.Builder
-	o := host.Options{HostNQN: hostNQN(h), HostID: [16]byte{byte(h + 1)}, Timeout: testutil.Patience}
+	o := host.Options{
+		HostNQN: hostNQN(h), HostID: [16]byte{byte(h + 1)}, Timeout: testutil.Patience,
+	}
 	if i := m.secrets[hostNQN(h)]; i > 0 {
 		key, err := auth.ParseKey(hostKeys[i])
 		p.must(err)
