@@ -6,6 +6,7 @@ type AsyncEvent uint32
 
 // The event types that a fabrics target sends, bits 2:0.
 const (
+	AsyncError  AsyncEvent = 0
 	AsyncSMART  AsyncEvent = 1
 	AsyncNotice AsyncEvent = 2
 	AsyncIO     AsyncEvent = 6 // I/O Command Specific status
@@ -13,6 +14,8 @@ const (
 
 // The events, with their log pages.
 const (
+	// AsyncPersistentError is Persistent Internal Error: the host should reset the controller.
+	AsyncPersistentError  = AsyncError | 0x03<<8 | AsyncEvent(LogError)<<16
 	AsyncNamespaceChanged = AsyncNotice | 0x00<<8 | AsyncEvent(LogChangedNamespaces)<<16
 	AsyncDiscoveryChanged = AsyncNotice | 0xF0<<8 | AsyncEvent(LogDiscovery)<<16
 	AsyncANAChanged       = AsyncNotice | 0x03<<8 | AsyncEvent(LogANA)<<16

@@ -78,6 +78,7 @@ func TestAsyncEvents(t *testing.T) {
 	}{
 		{AsyncNamespaceChanged, 0x040002},
 		{AsyncDiscoveryChanged, 0x70F002},
+		{AsyncPersistentError, 0x010300},
 	} {
 		if uint32(tc.e) != tc.want || uint32(tc.e.LID()) != tc.want>>16 {
 			t.Errorf("%#x, want %#x", uint32(tc.e), tc.want)

@@ -3,7 +3,7 @@
 //
 // The files, in the order in which a command passes them; receive.go draws the paths of the data:
 //
-//	listener.go  accepts connections and hands them to a group
+//	listener.go  accepts connections and hands them to a group; kept.go keeps its socket
 //	group.go     finds the connections that have something to do
 //	queue.go     the life of a connection; request.go that of a command
 //	receive.go   takes bytes off a socket and cuts them into PDUs
@@ -121,6 +121,8 @@ type Config struct {
 	// KeysExpired says that a host has keys, of which none counts any more, for the log; nil: no.
 	// Reactors call it.
 	KeysExpired func(hostNQN string) bool
+	// Sockets keeps listening sockets while the program is restarted; nil: they are closed.
+	Sockets Sockets
 }
 
 // Validate reports what cannot work.

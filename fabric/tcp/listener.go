@@ -29,6 +29,7 @@ type listener struct {
 	file   *os.File
 	raw    syscall.RawConn
 	accept func(fabric.Conn)
+	kept   bool // see Sockets
 
 	once   sync.Once
 	closed chan struct{} // closed by Close
@@ -51,14 +52,14 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	if err := openssl.Supported(); err != nil && t.tlsPolicy(portID) != fabric.TLSOff {
 		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, err)
 	}
-	fd, bound, err := listen(addr.AddrPort, &t.cfg)
+	fd, bound, err := t.socket(addr.AddrPort)
 	if err != nil {
 		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, explain(err))
 	}
 	l := &listener{
 		t: t, addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: bound}, portID: portID,
-		accept: accept,
-		file:   os.NewFile(uintptr(fd), "tcp "+bound.String()), closed: make(chan struct{}),
+		accept: accept, kept: addr.Port() != 0,
+		file: os.NewFile(uintptr(fd), "tcp "+bound.String()), closed: make(chan struct{}),
 		done: make(chan struct{}),
 	}
 	if l.raw, err = l.file.SyscallConn(); err != nil {
@@ -148,18 +149,27 @@ func bind(addr netip.AddrPort, c *Config) (fd int, err error) {
 			return fail("IPV6_V6ONLY", err)
 		}
 	}
-	for _, o := range inherited {
-		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
-			return fail(o.what, err)
-		}
-	}
-	if err := setCongestionControl(fd, c.CongestionControl); err != nil {
-		return fail("TCP_CONGESTION", err)
+	if err := setInherited(fd, c); err != nil {
+		_ = unix.Close(fd)
+		return -1, err
 	}
 	if err := unix.Bind(fd, sa); err != nil {
 		return fail("bind", err)
 	}
 	return fd, nil
+}
+
+// setInherited sets the options that connections inherit.
+func setInherited(fd int, c *Config) error {
+	for _, o := range inherited {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			return fmt.Errorf("%s: %w", o.what, err)
+		}
+	}
+	if err := setCongestionControl(fd, c.CongestionControl); err != nil {
+		return fmt.Errorf("TCP_CONGESTION: %w", err)
+	}
+	return nil
 }
 
 // setCongestionControl chooses the congestion control of the connections; "" leaves the system's.
@@ -203,6 +213,7 @@ func (l *listener) Addr() fabric.Addr { return l.addr }
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		close(l.closed)
+		l.drop()
 		l.err = l.file.Close()
 		<-l.done
 		l.t.mu.Lock()
@@ -210,6 +221,13 @@ func (l *listener) Close() error {
 		l.t.mu.Unlock()
 	})
 	return l.err
+}
+
+// drop ends that the socket is kept.
+func (l *listener) drop() {
+	if s := l.t.cfg.Sockets; s != nil && l.kept {
+		_ = l.raw.Control(func(fd uintptr) { s.Drop(l.addr.AddrPort, int(fd)) })
+	}
 }
 
 // run accepts until Close. After an error that may pass (no descriptors, no memory) it pauses and

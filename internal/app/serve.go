@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/activation"
+
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
@@ -26,6 +28,7 @@ import (
 func Serve(file, version string, stdout, stderr io.Writer) error {
 	hangups, endHangups := catchHangups() // before the configuration is read
 	defer endHangups()
+	inherited := activation.Files(true) // first, so that no program for a key inherits them
 	load := func(options ...config.Option) (*config.Config, error) {
 		return config.Load(file, os.Environ(), backends, options...)
 	}
@@ -59,6 +62,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	s = NewServer(Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
 		StateDir: stateDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
+		Sockets: systemdSockets(log, inherited),
 		ListenerUp: func(a fabric.Addr) {
 			commands := connectCommands(a, s.listeners.encrypted(a), s.current().Subsystems,
 				reachable)

@@ -48,6 +48,8 @@ type Options struct {
 	Verbs verbs.Provider
 	// Network is what the machine has of addresses; nil is what it really has.
 	Network Network
+	// Sockets are the listening sockets that outlive the program; nil: none.
+	Sockets *Sockets
 	// OpenDevice opens the storage of a namespace, which is the server's from then on; nil opens
 	// what the configuration describes.
 	OpenDevice func(*config.Namespace) (backend.Device, error)
@@ -80,8 +82,8 @@ type Options struct {
 //	Start  probe -> state -> target -> transports -> workers (reactor, memory, handler, groups)
 //	       -> Apply (subsystems, namespaces with their devices, listeners, metrics, page)
 //	       -> control interface
-//	Stop   control interface -> page -> listeners -> connections drained -> metrics -> target
-//	       -> workers -> transports -> devices
+//	Stop   control interface -> page -> listeners -> hosts reset -> connections drained -> metrics
+//	       -> target -> workers -> transports -> devices
 //
 // Stop closes what Start opened, also after a Start that failed half-way.
 type Server struct {
@@ -224,6 +226,9 @@ func (s *Server) Start() error {
 	if _, err = s.Apply(s.atStart); err != nil {
 		return err
 	}
+	if s.opts.Sockets != nil {
+		s.opts.Sockets.dropOthers()
+	}
 	return s.startControl()
 }
 
@@ -277,6 +282,9 @@ func (s *Server) startWorkers() error {
 	}
 	tc := c.TCP
 	tc.Log = s.log
+	if s.opts.Sockets != nil {
+		tc.Sockets = s.opts.Sockets
+	}
 	if tc.TLS == nil {
 		tc.TLS, tc.PSKs, tc.KeyCounts = s.listeners.tlsOf, s.tlsPSKs, s.tlsKeyCounts
 		tc.KeysExpired = s.tlsKeysExpired
@@ -358,8 +366,12 @@ func (s *Server) stop() error {
 	if s.web != nil {
 		errs = append(errs, s.web.Close())
 	}
+	if s.opts.Sockets != nil {
+		s.opts.Sockets.end()
+	}
 	errs = append(errs, s.listeners.close())
 	s.namespaces.stop()
+	s.askForResets()
 	var drained []<-chan struct{}
 	for _, w := range s.workers {
 		drained = append(drained, w.disconnect())

@@ -20,6 +20,7 @@ const (
 	eventSpare
 	eventReservation
 	eventANA
+	eventPersistentError // asks the host for a reset
 	eventKinds
 )
 
@@ -40,6 +41,8 @@ var eventInfo = [eventKinds]struct {
 	eventSpare:       {nvme.AsyncSpareLow, nvme.EventSpareLow, false},
 	eventReservation: {nvme.AsyncReservation, 0, false}, // FID 82h masks it instead
 	eventANA:         {nvme.AsyncANAChanged, nvme.EventANAChanged, false},
+	// Errors are always enabled (Base section 5.1.2.1).
+	eventPersistentError: {nvme.AsyncPersistentError, 0, false},
 }
 
 // supportedEvents is OAES, which does not list the warnings of the health log: they are always

@@ -1,6 +1,10 @@
 package target
 
-import "errors"
+import (
+	"errors"
+	"sync"
+	"time"
+)
 
 // PauseNamespace makes commands for a namespace wait, each as long as its timeout allows, until
 // ResumeNamespace. When it returns, the device has no I/O and no channel, so that its storage can
@@ -23,6 +27,75 @@ func (t *Target) ResumeNamespace(nqn string, nsid uint32) error {
 		ns.setPaused(false)
 		return nil
 	})
+}
+
+// HoldIO pauses all namespaces, as PauseNamespace does, in the time given. After an error none
+// is paused that was not before; otherwise release ends it.
+func (t *Target) HoldIO(within time.Duration) (release func(), err error) {
+	var list []*namespace
+	for _, s := range *t.table.Load() {
+		list = append(list, s.namespaces.Load().list...)
+	}
+	end := time.Now().Add(within)
+	held := make([]bool, len(list))
+	errs := make([]error, len(list))
+	inParallel(len(list), func(i int) { held[i], errs[i] = list[i].hold(end) })
+	release = func() {
+		inParallel(len(list), func(i int) {
+			if held[i] {
+				list[i].letGo()
+			}
+		})
+	}
+	if err := errors.Join(errs...); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// inParallel calls fn with 0 to n-1 on a few goroutines and waits for them.
+func inParallel(n int, fn func(i int)) {
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range min(n, 32) {
+		wg.Go(func() {
+			for i := range next {
+				fn(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+}
+
+// hold pauses a namespace unless it is paused already, or was removed.
+func (ns *namespace) hold(end time.Time) (held bool, err error) {
+	if !ns.updating.TryLock() {
+		return false, ns.fail(errors.New("it is being changed"))
+	}
+	defer ns.updating.Unlock()
+	if ns.users.isRetired() || ns.isPaused() {
+		return false, nil
+	}
+	left := max(time.Until(end), 0)
+	if err := ns.quiesceWithin(left, left); err != nil {
+		ns.proceed()
+		return false, ns.fail(err)
+	}
+	ns.setPaused(true)
+	return true, nil
+}
+
+// letGo ends that.
+func (ns *namespace) letGo() {
+	ns.updating.Lock()
+	defer ns.updating.Unlock()
+	ns.setPaused(false)
+	ns.proceed()
 }
 
 // changeNamespace calls fn for a namespace, one at a time. Commands that wait since go on

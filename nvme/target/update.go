@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 )
@@ -95,16 +96,19 @@ func (t *Target) UpdateNamespace(nqn string, cfg NamespaceConfig,
 
 // quiesce makes commands wait until no reactor has a channel to the device.
 func (ns *namespace) quiesce() error {
-	t := ns.sub.t
+	return ns.quiesceWithin(ns.sub.t.closeDeadline, ns.sub.t.drainDeadline)
+}
+
+// quiesceWithin waits for so long at most, for zero-copy reads and writes and then for the device.
+func (ns *namespace) quiesceWithin(zeroCopy, io time.Duration) error {
 	if ns.isPaused() {
 		return nil
 	}
-	if !ns.setQuiesce(quiesceZeroCopy, t.closeDeadline) {
-		return fmt.Errorf("hosts still read or write the memory of the device after %v",
-			t.closeDeadline)
+	if !ns.setQuiesce(quiesceZeroCopy, zeroCopy) {
+		return fmt.Errorf("hosts still read or write the memory of the device after %v", zeroCopy)
 	}
-	if !ns.setQuiesce(quiesceIO, t.drainDeadline) {
-		return fmt.Errorf("after %v %w", t.drainDeadline, errBusy)
+	if !ns.setQuiesce(quiesceIO, io) {
+		return fmt.Errorf("after %v %w", io, errBusy)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 # The target restarts under systemd, planned and after SIGKILL, while fio writes: with one path, and
-# with a second one at another target. The hosts have the udev rule and come back soon. Printed: the
-# longest write of fio, which is how long the host stalls. RULE=no: without the rule.
+# with a second one at another target. The hosts have the udev rule and come back soon; over TCP they
+# reset before a planned restart, and connect while there is no target. Printed: the longest write of
+# fio, which is how long the host stalls. RULE=no: without the rule.
 # variants: tcp rxe siw
 # covers: fabric/tcp fabric/rdma nvme/target internal/app packaging
 # limit: 400
@@ -39,9 +40,15 @@ stall() {
     --size=32M --time_based --runtime=$(sized 2 2 4) --output-format=json \
     --output=/tmp/stall.json >/tmp/fio.err 2>&1 & fio=$!
   io_mark; wait_for 20 io_moved 200
+  klog_mark
   "target_$1"
   wait $fio || { cat /tmp/fio.err; fail "fio: exit code $?"; }
   target_is_back; wait_for 30 all_live
+  if [ $1-$TRTYPE = restart-tcp ]; then
+    klog_has "$CTRL: resetting controller due to persistent internal error" || fail "no reset"
+    ! klog_has "$CTRL: (Reconnecting|failed to connect|starting error recovery)" ||
+      fail "the host did not find a listener"
+  fi
   ms=$(sed -n '/^{/,$p' /tmp/stall.json | jq '.jobs[0].write.clat_ns.max / 1e6 | floor')
   say "$TRANSPORT, $1, $paths path(s): a write took $ms ms"
   ! measuring || [ $RULE = no ] || [ $ms -le $2 ] || fail "the host has stalled for $ms ms"
@@ -51,14 +58,15 @@ lab_up; systemd_up
 [ $RULE = no ] || udev_up
 target_start; host_connect
 [ $RULE = no ] || settings $CTRL off 1
+case $TRTYPE in tcp) planned=1000 ;; *) planned=2000 ;; esac
 for paths in 1 2; do
   [ $paths = 1 ] || second_path
   for _ in $(seq $ROUNDS); do
-    stall restart $((paths == 1 ? 2500 : 500))
-    stall kill $((paths == 1 ? 2500 : 500))
+    stall restart $((paths == 1 ? planned : 500))
+    stall kill $((paths == 1 ? 2000 : 500))
   done
 done
-[ $RULE = no ] || ! klog_has "$CTRL: Reconnecting in ([2-9]|10) seconds" ||
+[ $RULE = no ] || ! dmesg | grep -E "$CTRL: Reconnecting in ([2-9]|10) seconds" ||
   fail "the host waits for longer than the rule says"
 host_disconnect
 kill $OTHER; wait $OTHER || fail "the second target: exit code $?"

@@ -1,0 +1,157 @@
+package tcp
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+// store is a Sockets that works across transports, as a service manager does across programs.
+type store struct {
+	t    *testing.T
+	kept map[netip.AddrPort]*os.File
+	done bool // the program ends: Drop does nothing
+}
+
+func (s *store) Take(at netip.AddrPort) *os.File {
+	f := s.kept[at]
+	delete(s.kept, at)
+	return f
+}
+
+func (s *store) Keep(at netip.AddrPort, fd int) {
+	d, err := unix.Dup(fd)
+	if err != nil || s.kept[at] != nil {
+		s.t.Errorf("%v is kept twice, or %v", at, err)
+	}
+	s.kept[at] = os.NewFile(uintptr(d), at.String())
+}
+
+func (s *store) Drop(at netip.AddrPort, fd int) {
+	if s.done {
+		return
+	}
+	s.t.Helper()
+	if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
+		s.t.Error(err)
+	}
+	_ = s.kept[at].Close()
+	delete(s.kept, at)
+}
+
+// TestKeptSockets: who connects after a transport has ended is served by the next one, with today's
+// options; a listener that is closed while the program goes on is closed for good.
+func TestKeptSockets(t *testing.T) {
+	for _, ip := range []string{"127.0.0.1", "[::1]", "[::]"} {
+		s := &store{t, map[netip.AddrPort]*os.File{}, false}
+		at := listenAddr(ip + ":" + strconv.Itoa(int(testutil.FreePort(t))))
+		before := New(Config{Log: quiet, Sockets: s})
+		if _, err := before.Listen(at, 1, refuse); err != nil {
+			t.Log(ip, err) // no IPv6
+			continue
+		}
+		s.done = true
+		if err := before.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.Dial("tcp", at.AddrPort.String())
+		if err != nil {
+			t.Fatalf("%s: refused while nobody accepts: %v", ip, err)
+		}
+		defer c.Close()
+
+		s.done = false
+		f := s.kept[at.AddrPort]
+		d, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0) // the service manager has it, too
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(d)
+		if err := unix.SetsockoptInt(d, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0); err != nil {
+			t.Fatal(err)
+		}
+		accepted := make(chan netip.AddrPort, 1)
+		tr := New(Config{Log: quiet, Sockets: s})
+		l, err := tr.Listen(at, 1, func(c fabric.Conn) {
+			accepted <- c.Info().Remote
+			_ = c.Close()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := testutil.Receive(t, "the connection", accepted)
+		if a.String() != c.LocalAddr().String() {
+			t.Errorf("accepted %v, want %v", a, c.LocalAddr())
+		}
+		for _, o := range inherited {
+			if v, err := unix.GetsockoptInt(d, o.level, o.name); err != nil || v != o.value {
+				t.Errorf("%s is %d, %v", o.what, v, err)
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := net.Dial("tcp", at.AddrPort.String()); err == nil {
+			t.Errorf("%s: a closed listener accepts", ip)
+		}
+		if err := tr.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestKeptSocketUnfit: what cannot be the listener is replaced by a new socket, which is kept
+// instead.
+func TestKeptSocketUnfit(t *testing.T) {
+	port := testutil.FreePort(t)
+	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+	elsewhere, _, err := listen(netip.MustParseAddrPort("127.0.0.1:0"), &Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packets.Close()
+	fd, err := bind(at, &Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	udp, err := packets.(*net.UDPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, f := range map[string]*os.File{
+		"another address":      os.NewFile(uintptr(elsewhere), "elsewhere"),
+		"UDP":                  udp,
+		"one that only binds":  os.NewFile(uintptr(fd), "bound"),
+		"a file, not a socket": os.Stdin,
+	} {
+		s := &store{t, map[netip.AddrPort]*os.File{at: f}, false}
+		if f == os.Stdin {
+			if s.kept[at], err = os.Open(os.DevNull); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tr := New(Config{Log: quiet, Sockets: s})
+		l, err := tr.Listen(listenAddr(at.String()), 1, refuse)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		if s.kept[at] == nil || s.kept[at] == f {
+			t.Errorf("%s: the new socket is not kept", what)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

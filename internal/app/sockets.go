@@ -1,0 +1,139 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sockets are the listening sockets that the service manager keeps while the target is restarted
+// (FileDescriptorStoreMax= in systemd.service(5)), see ADR 0044. It implements tcp.Sockets.
+type Sockets struct {
+	log    *slog.Logger
+	notify func(state string, fds ...int) error
+
+	mu     sync.Mutex // guards what follows; held while the service manager is notified
+	before map[netip.AddrPort]*os.File
+	ending bool
+}
+
+// systemdSockets are those that the service manager has kept since the program before, which are
+// the files; nil without a service manager.
+func systemdSockets(log *slog.Logger, files []*os.File) *Sockets {
+	if os.Getenv("NOTIFY_SOCKET") == "" {
+		return nil
+	}
+	return newSockets(log, files, notifyWith)
+}
+
+// newSockets owns the files.
+func newSockets(log *slog.Logger, files []*os.File,
+	notify func(state string, fds ...int) error,
+) *Sockets {
+	s := &Sockets{log: log, notify: notify, before: map[netip.AddrPort]*os.File{}}
+	for _, f := range files {
+		at, err := boundTo(f)
+		if err != nil || s.before[at] != nil {
+			log.Warn("a descriptor of the service manager is not used", "err", err)
+			_ = f.Close()
+			continue
+		}
+		s.before[at] = f
+	}
+	return s
+}
+
+// boundTo returns the address of a TCP socket.
+func boundTo(f *os.File) (netip.AddrPort, error) {
+	l, err := net.FileListener(f)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	defer l.Close() // a duplicate
+	a, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}, fmt.Errorf("it listens at %v, not on TCP", l.Addr())
+	}
+	at := a.AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
+}
+
+// Take implements tcp.Sockets.
+func (s *Sockets) Take(at netip.AddrPort) *os.File {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.before[at]
+	delete(s.before, at)
+	return f
+}
+
+// Keep implements tcp.Sockets.
+func (s *Sockets) Keep(at netip.AddrPort, fd int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ending {
+		s.tell("FDSTORE=1\nFDNAME="+storedName(at), fd)
+	}
+}
+
+// Drop implements tcp.Sockets. After end it does nothing. The socket is shut down, so that nobody
+// can connect to it, whatever the service manager does.
+func (s *Sockets) Drop(at netip.AddrPort, fd int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending {
+		return
+	}
+	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+	s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(at))
+}
+
+// dropOthers drops the sockets that the program before has listened on and nobody has taken: the
+// configuration has changed since.
+func (s *Sockets) dropOthers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, f := range s.before {
+		_ = unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR)
+		_ = f.Close()
+		s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(at))
+		s.log.Info("a listener of the target before is closed", "listener", at)
+	}
+	clear(s.before)
+}
+
+// end leaves the sockets to the next program.
+func (s *Sockets) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending = true
+}
+
+func (s *Sockets) tell(state string, fds ...int) {
+	if err := s.notify(state, fds...); err != nil {
+		s.log.Warn("cannot notify the service manager", "err", err)
+	}
+}
+
+// storedName is the name of a socket in the store, which has no colon (sd_pid_notify_with_fds(3)).
+func storedName(at netip.AddrPort) string {
+	return "tcp-" + strings.ReplaceAll(at.String(), ":", "_")
+}
+
+// notifyWith sends a state with descriptors to the service manager (sd_pid_notify_with_fds(3)).
+func notifyWith(state string, fds ...int) error {
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	to := &unix.SockaddrUnix{Name: os.Getenv("NOTIFY_SOCKET")}
+	err = unix.Sendmsg(s, []byte(state), unix.UnixRights(fds...), to, 0)
+	return errors.Join(err, unix.Close(s))
+}

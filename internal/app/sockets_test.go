@@ -1,0 +1,233 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// manager keeps descriptors as systemd does.
+type manager struct {
+	t  *testing.T
+	mu sync.Mutex
+	// kept has them by name.
+	kept map[string]int
+}
+
+func newManager(t *testing.T) *manager {
+	m := &manager{t: t, kept: map[string]int{}}
+	t.Cleanup(func() {
+		for _, fd := range m.kept {
+			_ = unix.Close(fd)
+		}
+	})
+	return m
+}
+
+func (m *manager) notify(state string, fds ...int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	what, name, _ := strings.Cut(state, "\nFDNAME=")
+	fd, there := m.kept[name]
+	switch {
+	case strings.Contains(name, ":"):
+		m.t.Errorf("systemd refuses the name %q", name)
+	case what == "FDSTORE=1" && len(fds) == 1 && !there:
+		d, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0)
+		m.kept[name] = d
+		return err
+	case what == "FDSTOREREMOVE=1" && len(fds) == 0 && there:
+		delete(m.kept, name)
+		return unix.Close(fd)
+	default:
+		m.t.Errorf("notified %q with %d descriptors, kept: %v", state, len(fds), there)
+	}
+	return nil
+}
+
+// sockets are what the next program starts with.
+func (m *manager) sockets() *Sockets {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var files []*os.File
+	for name, fd := range m.kept {
+		d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		files = append(files, os.NewFile(uintptr(d), name))
+	}
+	return newSockets(slog.Default(), files, m.notify)
+}
+
+func (m *manager) wantKept(n int) {
+	m.t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.kept) != n {
+		m.t.Errorf("%d sockets are kept, want %d", len(m.kept), n)
+	}
+}
+
+// TestRestart: before the target stops, hosts are asked to reset their controllers. Who connects
+// while there is no target is served by the next one; where a listener is gone, nobody can connect.
+func TestRestart(t *testing.T) {
+	m := newManager(t)
+	port := testutil.FreePort(t)
+	at := fmt.Sprintf("127.0.0.1:%d", port)
+	listener := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d}", port)
+	second := fmt.Sprintf("{transport: tcp, address: 127.0.0.2, port: %d}", port)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	connect := func() (*host.Controller, error) {
+		o := hostOptions(testNQN)
+		o.Events = nvme.EventNamespaceChanged
+		return host.Connect(ctx, host.TCP{Addr: netip.MustParseAddrPort(at)}, o)
+	}
+	first := started(t, Options{Config: parse(t, listener+", "+second), Sockets: m.sockets()})
+	m.wantKept(2)
+	c, err := connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- first.Stop(ctx) }()
+	if e := testutil.Receive(t, "an event", c.Events()); e != nvme.AsyncPersistentError {
+		t.Errorf("event %#x", e)
+	}
+	again := make(chan *host.Controller, 1)
+	c.Close() // as in a reset; the target has closed its sockets
+	go func() {
+		c, err := connect()
+		if err != nil {
+			t.Error("while there is no target:", err)
+		}
+		again <- c
+	}()
+	if err := testutil.Receive(t, "the end", stopped); err != nil {
+		t.Error(err)
+	}
+	m.wantKept(2)
+
+	next := started(t, Options{Config: parse(t, listener), Sockets: m.sockets()})
+	if c := testutil.Receive(t, "the connection", again); c != nil {
+		c.Close()
+	}
+	m.wantKept(1)
+	refused := func(at string) {
+		t.Helper()
+		if c, err := net.Dial("tcp", at); err == nil {
+			c.Close()
+			t.Errorf("%s: there is no listener, but it accepts", at)
+		}
+	}
+	refused(fmt.Sprintf("127.0.0.2:%d", port))
+	if _, err := next.drain(control.ListenerID{All: true}, true); err != nil {
+		t.Fatal(err)
+	}
+	refused(at)
+	m.wantKept(0)
+	if _, err := next.drain(control.ListenerID{All: true}, false); err != nil {
+		t.Fatal(err)
+	}
+	m.wantKept(1)
+	if _, err := next.Apply(parse(t, second)); err != nil {
+		t.Fatal(err)
+	}
+	refused(at)
+	m.wantKept(1)
+}
+
+// TestSocketsInherited: other descriptors of the service manager are closed.
+func TestSocketsInherited(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSockets(slog.Default(), []*os.File{null}, nil)
+	if len(s.before) != 0 || null.Close() == nil {
+		t.Error("a file was taken for a socket, or is still open")
+	}
+}
+
+// TestRestartOfProcess: the same with two processes, as systemd starts them.
+func TestRestartOfProcess(t *testing.T) {
+	notified, socket := notifySocket(t)
+	port := testutil.FreePort(t)
+	file := writeConfig(t, strings.Replace(validFile, "port: 0", fmt.Sprintf("port: %d", port), 1))
+	env := []string{"NOTIFY_SOCKET=" + socket, serveFile + "=" + file}
+	child := exec.Command(os.Args[0])
+	child.Env = env
+	lines := startServe(t, child)
+	kept := receiveDescriptor(t, notified, fmt.Sprintf("FDSTORE=1\nFDNAME=tcp-127.0.0.1_%d", port))
+	defer kept.Close()
+	address(t, lines)
+	if err := child.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+	c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal("refused while there is no process:", err)
+	}
+	defer c.Close()
+
+	next := exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ exec "$0"`, os.Args[0])
+	next.Env = append(env, "LISTEN_FDS=1", "LISTEN_FDNAMES="+filepath.Base(kept.Name()))
+	next.ExtraFiles = []*os.File{kept}
+	address(t, startServe(t, next))
+	// An ICReq of which the PDU header is wrong is answered by a C2HTermReq.
+	if _, err := c.Write(make([]byte, 128)); err != nil {
+		t.Error(err)
+	}
+	if n, err := c.Read(make([]byte, 128)); n == 0 {
+		t.Error("nobody serves the connection:", err)
+	}
+	_ = c.Close()
+	_ = next.Process.Signal(syscall.SIGTERM)
+	if err := next.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// receiveDescriptor returns the descriptor that comes with a notification.
+func receiveDescriptor(t *testing.T, c *net.UnixConn, want string) *os.File {
+	t.Helper()
+	b, oob := make([]byte, 4096), make([]byte, 128)
+	for {
+		n, m, _, _, err := c.ReadMsgUnix(b, oob)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(b[:n]); got != want {
+			t.Logf("notified %q", got)
+			continue
+		}
+		messages, err := unix.ParseSocketControlMessage(oob[:m])
+		if err != nil || len(messages) != 1 {
+			t.Fatal(messages, err)
+		}
+		fds, err := unix.ParseUnixRights(&messages[0])
+		if err != nil || len(fds) != 1 {
+			t.Fatal(fds, err)
+		}
+		unix.CloseOnExec(fds[0])
+		return os.NewFile(uintptr(fds[0]), "kept")
+	}
+}

@@ -1,0 +1,70 @@
+package target
+
+import "context"
+
+// ResetRequest is the request to a host to reset a controller.
+type ResetRequest struct {
+	c      *controller
+	queues int // I/O queues at that time
+}
+
+// Begun reports whether the host has begun to reset the controller, or the association has ended.
+// Any goroutine.
+func (r *ResetRequest) Begun() bool {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	return r.c.failed != nil || !r.c.ready.Load() || len(r.c.queues) < r.queues
+}
+
+// HostNQN is the host.
+func (r *ResetRequest) HostNQN() string { return r.c.hostNQN }
+
+// Gone is closed when the association has ended.
+func (r *ResetRequest) Gone() <-chan struct{} { return r.c.gone }
+
+// AskForResets asks the hosts of controllers that came through these ports to reset them, by the
+// asynchronous event Persistent Internal Error (Base section 5.1.2.1). A Linux host (since 6.0)
+// disconnects then and connects again at once, whereas it waits for its reconnect_delay after a
+// connection that it has lost. Other hosts may do nothing. Controllers that are not enabled and
+// those of discovery are left out. An error is that of ctx, which ended before all reactors had
+// answered.
+func (t *Target) AskForResets(ctx context.Context, port func(id uint16) bool) ([]*ResetRequest,
+	error,
+) {
+	var list []*controller
+	for _, s := range *t.table.Load() {
+		s.each(func(c *controller) {
+			if port(c.info.PortID) {
+				list = append(list, c)
+			}
+		})
+	}
+	answers := make(chan *ResetRequest, len(list))
+	for _, c := range list {
+		c.h.post(func() { answers <- c.askForReset() })
+	}
+	var asked []*ResetRequest
+	for range list {
+		select {
+		case r := <-answers:
+			if r != nil {
+				asked = append(asked, r)
+			}
+		case <-ctx.Done():
+			return asked, context.Cause(ctx)
+		}
+	}
+	return asked, nil
+}
+
+// askForReset returns nil if the host cannot be asked. Admin reactor.
+func (c *controller) askForReset() *ResetRequest {
+	c.mu.Lock()
+	r := &ResetRequest{c, len(c.queues)}
+	c.mu.Unlock()
+	if !c.ready.Load() || !c.reports(eventPersistentError) {
+		return nil
+	}
+	c.raise(eventPersistentError)
+	return r
+}

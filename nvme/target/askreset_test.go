@@ -1,0 +1,129 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+func (r *harness) askForResets(port func(uint16) bool) (asked []*ResetRequest) {
+	r.t.Helper()
+	r.during(func() (err error) {
+		asked, err = r.target.AskForResets(context.Background(), port)
+		return err
+	})
+	return asked
+}
+
+func isGone(q *ResetRequest) bool {
+	select {
+	case <-q.Gone():
+		return true
+	default:
+		return false
+	}
+}
+
+// TestAskForResets: hosts of these ports get the event once, as soon as they have a request for it,
+// whatever events they have enabled; discovery controllers and those that are not enabled do not.
+func TestAskForResets(t *testing.T) {
+	r := newHarness(t, 2, ramSubsystem(t, 1))
+	other := info(nvme.TransportTCP)
+	other.PortID = 7
+	h, elsewhere := r.connectHost(1), r.connectHostInfo(0, other)
+	disabled := r.connectHost(0)
+	r.ok(disabled.admin, propertySetCommand(nvme.PropertyCC, 0))
+	discovery := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
+	aer := func(h *host) *fabrictest.Command {
+		return r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	}
+	others := []*fabrictest.Command{aer(elsewhere), aer(discovery)}
+
+	asked := r.askForResets(func(id uint16) bool { return id != 7 })
+	r.w.Settle()
+	if len(asked) != 1 || asked[0].Begun() || isGone(asked[0]) {
+		t.Fatalf("%d controllers were asked", len(asked))
+	}
+	for i, c := range others {
+		if c.Done {
+			t.Errorf("event %#x of another controller, %d", c.CQE.DW0(), i)
+		}
+	}
+	event := aer(h) // it has waited for a request
+	r.w.Settle()
+	if !event.Done || nvme.AsyncEvent(event.CQE.DW0()) != nvme.AsyncPersistentError {
+		t.Fatalf("event %v %#x", event.Done, event.CQE.DW0())
+	}
+	if again := aer(h); again.Done {
+		t.Error("the event came again")
+	}
+	r.ok(h.io[0], readAt(0)) // the host decides when
+
+	h.io[0].HangUp()
+	if r.w.Settle(); !asked[0].Begun() {
+		t.Error("the end of a queue is no begin of a reset")
+	}
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
+	if r.w.Settle(); h.csts().RDY() || isGone(asked[0]) {
+		t.Error("the controller is not reset, or gone already")
+	}
+	h.admin.HangUp()
+	if r.w.Settle(); !isGone(asked[0]) {
+		t.Error("the controller is not gone")
+	}
+}
+
+// TestHoldIO: no device has a command of a host any more, and what hosts send then waits. A host
+// that resets drops it; for others it goes on.
+func TestHoldIO(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newHarness(t, 1, sub)
+	h, stays := r.connectHost(1), r.connectHost(1)
+	dev.Hold(nil)
+	read := r.send(h.io[0], readAt(0))
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	hold := func(within time.Duration) (release func(), err error) {
+		r.during(func() error {
+			release, err = r.target.HoldIO(within)
+			return nil
+		})
+		return release, err
+	}
+	if _, err := hold(time.Millisecond); !errors.Is(err, errBusy) || r.infos()[0].Paused {
+		t.Fatalf("%v, %+v", err, r.infos()[0])
+	}
+	dev.Release()
+	r.until("the command completes", func() bool { return read.Done })
+
+	release, err := hold(time.Hour)
+	if err != nil || !r.infos()[0].Paused {
+		t.Fatal(err)
+	}
+	lost, waits := r.send(h.io[0], readAt(0)), r.send(stays.io[0], readAt(0))
+	r.w.Settle()
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
+	if r.w.Settle(); h.csts().RDY() || waits.Done {
+		t.Errorf("ready %v, done %v", h.csts().RDY(), waits.Done)
+	}
+	r.during(func() error {
+		release()
+		return nil
+	})
+	r.until("the command goes on", func() bool { return waits.Done })
+	if !waits.CQE.Status().OK() || lost.Done && lost.CQE.Status().OK() || r.infos()[0].Paused {
+		t.Errorf("%v, %v, %+v", waits.CQE.Status(), lost.CQE.Status(), r.infos()[0])
+	}
+	// A pause that was there before stays.
+	r.pause()
+	if release, err = hold(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if release(); !r.infos()[0].Paused {
+		t.Error("the pause has ended")
+	}
+	r.resume()
+}
