@@ -170,7 +170,8 @@ func TestWrongCommandsAreFound(t *testing.T) {
 		"status": true, "status -o json": true, "satus": false, "status --no": false,
 		"status now": false, "namespace": false, "namespace stop NQN 1": false,
 		"namespace pause|resume NQN [NSID]": false, "namespace pause|resume NQN NSID": true,
-		"drain": true, "convert nvmet": false, "convert nvmet FILE": true, "": false,
+		"drain": true, "convert nvmet": true, "convert nvmet FILE": true, "convert FILE": false,
+		"": false,
 	} {
 		err := error(nil)
 		for _, v := range variants(line) {

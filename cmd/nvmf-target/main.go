@@ -12,7 +12,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/cli"
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/convert"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
@@ -145,18 +144,26 @@ func command() *cobra.Command {
 }
 
 func convertCommand() *cobra.Command {
-	from := func(use, short string, parse func(string, []byte) (*convert.Result, error),
-	) *cobra.Command {
+	from := func(name, use, short string) *cobra.Command {
+		k := app.Converters[name]
 		return &cobra.Command{
-			Use: use, Short: short, Args: cobra.ExactArgs(1),
+			Use: name + " [" + use + "]", Short: short, Args: cobra.MaximumNArgs(1),
+			Long: short + ". Without an argument it reads the one that runs, at " + k.Default +
+				". Nothing is changed.",
 			RunE: func(c *cobra.Command, args []string) error {
-				return app.Convert(parse, args[0], c.OutOrStdout(), c.ErrOrStderr())
+				path := k.Default
+				if len(args) > 0 {
+					path = args[0]
+				}
+				return k.Convert(c.Context(), path, c.OutOrStdout(), c.ErrOrStderr())
 			},
 		}
 	}
 	c := cli.Group("convert", "Make a configuration from the one of another target",
-		from("nvmet FILE", "Convert what nvmetcli has saved (nvmetcli save FILE)", convert.NVMet),
-		from("spdk FILE", "Convert what SPDK has saved (rpc.py save_config >FILE)", convert.SPDK))
+		from("nvmet", "FILE|DIR", "Convert what nvmetcli has saved (nvmetcli save FILE), or nvmet "+
+			"in configfs"),
+		from("spdk", "FILE|SOCKET", "Convert what SPDK has saved (rpc.py save_config >FILE), or "+
+			"the SPDK behind an RPC socket"))
 	c.Long = "Make a configuration from the one of another target, on standard output. What has " +
 		"no counterpart is listed at its beginning and on standard error. Nobody reaches " +
 		"more data than before, except where the list says so."

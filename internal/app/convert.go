@@ -1,9 +1,11 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 
@@ -11,22 +13,41 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/convert"
 )
 
-// Convert writes the configuration that does what the one of another target in a file does to out,
-// and what has no counterpart to notes, too. Each configuration that it writes passes Check but for
-// what this machine lacks.
-func Convert(from func(string, []byte) (*convert.Result, error), file string,
-	out, notes io.Writer,
-) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return fmt.Errorf("%w. Name an existing file", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, convert.MaxFile+1))
+// Converter is another target whose configurations are converted.
+type Converter struct {
+	// Default is where one that runs is found.
+	Default string
+	convert func(file string, text []byte, o convert.Options) (*convert.Result, error)
+	// running reads the configuration of one that runs, at a path of this type.
+	running func(ctx context.Context, path string) ([]byte, error)
+	at      fs.FileMode
+}
+
+// Converters are those that there are, by the names that the command has for them.
+var Converters = map[string]Converter{
+	"nvmet": {
+		Default: convert.NVMetTree, convert: convert.NVMet, at: fs.ModeDir,
+		running: func(_ context.Context, dir string) ([]byte, error) {
+			return convert.ReadNVMet(dir)
+		},
+	},
+	"spdk": {
+		Default: convert.SPDKSocket, convert: convert.SPDK, at: fs.ModeSocket,
+		running: convert.ReadSPDK,
+	},
+}
+
+// Convert writes the configuration that does what the one of another target does to out, and what
+// has no counterpart to notes, too. Path is a file, or where the other target runs. Each
+// configuration that it writes passes Check but for what this machine lacks.
+func (k Converter) Convert(ctx context.Context, path string, out, notes io.Writer) error {
+	text, running, err := k.read(ctx, path)
 	if err != nil {
 		return err
 	}
-	result, err := from(file, text)
+	result, err := k.convert(path, text, convert.Options{
+		Machine: convert.Local{}, Check: parses, Live: running,
+	})
 	if result != nil {
 		for _, n := range result.Notes {
 			if _, err := fmt.Fprintln(notes, n); err != nil {
@@ -37,23 +58,44 @@ func Convert(from func(string, []byte) (*convert.Result, error), file string,
 	if err != nil {
 		return err
 	}
-	var problems config.Problems
-	if _, err = config.Parse(file, result.YAML, nil, backends); errors.As(err, &problems) {
-		// The files of keys may be on another machine.
-		problems = slices.DeleteFunc(problems,
-			func(p config.Problem) bool { return p.Hint == config.HintUnreadable })
+	_, err = out.Write(result.YAML)
+	return err
+}
+
+// read returns the text of a file, or that of a target that runs.
+func (k Converter) read(ctx context.Context, path string) (text []byte, running bool, err error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil && path == k.Default:
+		return nil, false, fmt.Errorf("%w: no such target runs here. Name a file that it has saved",
+			err)
+	case err != nil:
+		return nil, false, fmt.Errorf("%w. Name an existing file", err)
+	case info.Mode().Type() == k.at:
+		text, err = k.running(ctx, path)
+		return text, true, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = f.Close() }()
+	text, err = io.ReadAll(io.LimitReader(f, convert.MaxFile+1))
+	return text, false, err
+}
+
+// parses returns what is wrong with a configuration on any machine. The files of keys may be on
+// another one.
+func parses(yaml []byte) error {
+	_, err := config.Parse("the result", yaml, nil, backends)
+	if problems, ok := errors.AsType[config.Problems](err); ok {
+		problems = slices.DeleteFunc(problems, func(p config.Problem) bool {
+			return p.Warning || p.Hint == config.HintUnreadable
+		})
 		if len(problems) == 0 {
-			_, err = out.Write(result.YAML)
-			return err
-		}
-		for i := range problems {
-			problems[i].Place = result.Place(problems[i].Path)
+			return nil
 		}
 		return problems
 	}
-	if err != nil {
-		return err
-	}
-	_, err = out.Write(result.YAML)
 	return err
 }

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/cockroachdb/datadriven"
 
 	"github.com/nvmf-target/nvmf-target/internal/convert"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
@@ -22,11 +25,12 @@ func TestConvert(t *testing.T) {
 		t.Fatal(err)
 	}
 	testutil.Secret(t, psk.Reveal())
-	for name, from := range map[string]func(string, []byte) (*convert.Result, error){
-		"nvmet.json": convert.NVMet, "nvmet-short.json": convert.NVMet, "spdk.json": convert.SPDK,
+	for name, from := range map[string]string{
+		"nvmet.json": "nvmet", "nvmet-short.json": "nvmet", "spdk.json": "spdk",
 	} {
 		var out, notes, checked bytes.Buffer
-		err := Convert(from, filepath.Join("../convert/testdata", name), &out, &notes)
+		err := Converters[from].Convert(t.Context(), filepath.Join("../convert/testdata", name),
+			&out, &notes)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -49,19 +53,62 @@ func TestConvert(t *testing.T) {
 			t.Errorf("%s: %v\n%s", name, err, out.String())
 		}
 	}
-	broken := filepath.Join(t.TempDir(), "broken.json")
-	text, err := os.ReadFile("../convert/testdata/nvmet-short.json")
-	if err != nil {
-		t.Fatal(err)
+}
+
+// fakeMachine has block sizes by path: one number for a device, two for a file, that of stat(2) and
+// that of its file system.
+type fakeMachine map[string][]uint64
+
+func (m fakeMachine) Storage(path string) (s convert.Storage, ok bool) {
+	sizes, ok := m[path]
+	switch len(sizes) {
+	case 1:
+		s = convert.Storage{Device: true, BlockSize: sizes[0]}
+	case 2:
+		s = convert.Storage{BlockSize: sizes[0], FileSystem: sizes[1]}
 	}
-	text = bytes.Replace(text, []byte(`"nsid": 1`), []byte(`"nsid": 9000`), 1)
-	if err := os.WriteFile(broken, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var out, notes bytes.Buffer
-	err = Convert(convert.NVMet, broken, &out, &notes)
-	want := broken + ":17:9: subsystems[0].namespaces[0].nsid: 9000 is too large"
-	if err == nil || !strings.Contains(err.Error(), want) || out.Len() > 0 {
-		t.Errorf("%v, want %q; written: %q", err, want, out.String())
+	return s, ok
+}
+
+// TestConvertForms: the forms that configurations of real targets have, and what becomes of each on
+// a machine with the storage that the test says. -rewrite writes the results anew.
+func TestConvertForms(t *testing.T) {
+	forms := 0
+	datadriven.Walk(t, "../convert/testdata/forms", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			forms++
+			machine := fakeMachine{}
+			for _, a := range d.CmdArgs {
+				for _, v := range a.Vals {
+					n, err := strconv.ParseUint(v, 10, 64)
+					if err != nil {
+						d.Fatalf(t, "%s: %v", a.Key, err)
+					}
+					machine[a.Key] = append(machine[a.Key], n)
+				}
+			}
+			k, ok := Converters[d.Cmd]
+			if !ok {
+				d.Fatalf(t, "%s is no target", d.Cmd)
+			}
+			r, err := k.convert("f", []byte(d.Input),
+				convert.Options{Machine: machine, Check: parses})
+			if err != nil {
+				out := err.Error() + "\n"
+				if r != nil {
+					for _, n := range r.Notes {
+						out += n.String() + "\n"
+					}
+				}
+				return out
+			}
+			if err := parses(r.YAML); err != nil {
+				d.Fatalf(t, "check refuses the result: %v", err)
+			}
+			return string(r.YAML)
+		})
+	})
+	if forms < 30 {
+		t.Errorf("%d forms", forms)
 	}
 }

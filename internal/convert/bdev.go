@@ -10,6 +10,9 @@ import (
 // bdev is a block device of SPDK that we have as well, or that stands on one.
 type bdev struct {
 	storage
+	// file is the path of a file or device, which has no backend before it is looked at.
+	file string
+	at   *value
 	// pci is the address of an NVMe drive, whose namespaces are the bdevs NAMEn1, NAMEn2 and so on.
 	pci string
 	// base is the bdev that everything is passed on to.
@@ -22,6 +25,7 @@ const maxBases = 8
 var bdevMethods = map[string]method{
 	"bdev_aio_create":             (*spdk).bdevFile,
 	"bdev_uring_create":           (*spdk).bdevFile,
+	"bdev_xnvme_create":           (*spdk).bdevFile,
 	"bdev_malloc_create":          (*spdk).bdevMalloc,
 	"bdev_null_create":            (*spdk).bdevNull,
 	"bdev_nvme_attach_controller": (*spdk).bdevNVMe,
@@ -46,12 +50,14 @@ func (s *spdk) add(p *value, path string, b *bdev) {
 // bdevFile is a file or a device (module/bdev/aio, module/bdev/uring).
 func (s *spdk) bdevFile(p *value, path string) {
 	name := s.required(p, "filename", path)
-	st := ofPath(name, s.number(p, "block_size", path, 0))
-	st.readOnly = s.flag(p, "readonly", path, false)
-	p.member("fallocate")
-	p.member("nowait")
-	p.member("uuid") // the namespace has it
-	s.add(p, path, &bdev{storage: st})
+	b := &bdev{file: name, at: p}
+	b.blockSize = s.number(p, "block_size", path, 0)
+	b.readOnly = s.flag(p, "readonly", path, false)
+	b.uuid = identifier(s.str(p, "uuid", path))
+	for _, name := range []string{"fallocate", "nowait", "io_mechanism", "conserve_cpu"} {
+		p.member(name)
+	}
+	s.add(p, path, b)
 }
 
 func (s *spdk) bdevMalloc(p *value, path string) { s.bdevMemory(p, path, "ram") }
@@ -59,7 +65,10 @@ func (s *spdk) bdevMalloc(p *value, path string) { s.bdevMemory(p, path, "ram") 
 func (s *spdk) bdevNull(p *value, path string) { s.bdevMemory(p, path, "null") }
 
 func (s *spdk) bdevMemory(p *value, path, backend string) {
-	st := storage{backend: backend, blockSize: s.number(p, "block_size", path, 512)}
+	st := storage{
+		backend: backend, blockSize: s.number(p, "block_size", path, 512),
+		uuid: identifier(s.str(p, "uuid", path)),
+	}
 	blocks := s.number(p, "num_blocks", path, 0)
 	if st.blockSize != 0 && blocks > math.MaxInt64/st.blockSize {
 		s.problem(p, path+"num_blocks", "is too large", "Correct it.")
@@ -87,8 +96,9 @@ func (s *spdk) bdevNVMe(p *value, path string) {
 }
 
 func (s *spdk) bdevPassthru(p *value, path string) {
-	s.add(p, path, &bdev{base: s.required(p, "base_bdev_name", path)})
-	p.member("uuid")
+	b := &bdev{base: s.required(p, "base_bdev_name", path)}
+	b.uuid = identifier(s.str(p, "uuid", path))
+	s.add(p, path, b)
 }
 
 // bdevLimits sets limits; bandwidth is in units of 1 MiB (spdk_bdev_set_qos_rate_limits).
@@ -109,10 +119,15 @@ func (s *spdk) bdevLimits(p *value, path string) {
 var ofDrive = regexp.MustCompile(`^(.+)n([0-9]+)$`)
 
 // storage is where the blocks of a bdev are, or why we have no such storage.
-func (s *spdk) storage(name string) (st storage, why string) {
+func (s *spdk) storage(v *value, name string) (st storage, why string) {
 	var iops, bandwidth uint64
-	for range maxBases {
+	uuid, readOnly := "", false
+	for depth := range maxBases {
 		b := s.bdevs[name]
+		if b != nil && depth == 0 {
+			uuid = b.uuid // that of the bdev on top
+		}
+		readOnly = readOnly || b != nil && b.readOnly
 		if b != nil && b.iops > 0 {
 			iops = b.iops
 		}
@@ -123,13 +138,16 @@ func (s *spdk) storage(name string) (st storage, why string) {
 			name = b.base
 			continue
 		}
-		if b != nil && b.backend != "" {
+		switch {
+		case b != nil && b.file != "":
+			st, why = s.spdkStorage(b.at, b.file, b.blockSize)
+		case b != nil && b.backend != "":
 			st = b.storage
-		} else if st, why = s.drive(name); why != "" {
-			return st, why
+		default:
+			st, why = s.drive(name)
 		}
-		st.iops, st.bandwidth = iops, bandwidth
-		return st, ""
+		st.iops, st.bandwidth, st.uuid, st.readOnly = iops, bandwidth, uuid, readOnly
+		return st, why
 	}
 	return st, "too many bdevs stand on each other"
 }

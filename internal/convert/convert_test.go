@@ -20,11 +20,18 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 // from converts a file of testdata by the first part of its name.
-func from(name string) func(string, []byte) (*Result, error) {
+func from(name string) func(string, []byte, Options) (*Result, error) {
 	if strings.HasPrefix(filepath.Base(name), "spdk") {
 		return SPDK
 	}
 	return NVMet
+}
+
+// usual is a machine with files of the usual block size, and without devices.
+type usual struct{}
+
+func (usual) Storage(path string) (Storage, bool) {
+	return Storage{BlockSize: 4096, FileSystem: 4096}, !strings.HasPrefix(path, "/dev/")
 }
 
 func samples(t *testing.T) []string {
@@ -42,7 +49,7 @@ func TestGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := from(name)(filepath.Base(name), text)
+		got, err := from(name)(filepath.Base(name), text, Options{Machine: usual{}})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -98,7 +105,7 @@ func TestBrokenNVMet(t *testing.T) {
 		{`{"ports": [{"addr": {"trtype": "tcp"}}]}`, "ports.addr.traddr: is missing"},
 		{
 			`{"ports": [{"addr": {"trtype": "tcp", "traddr": "10.0.0.1"}, "subsystems": ["b"]}]}`,
-			"names b, which is not in subsystems",
+			"port 0 has b, which is not among the subsystems here",
 		},
 	} {
 		testBroken(t, NVMet, c.text, c.want)
@@ -107,10 +114,10 @@ func TestBrokenNVMet(t *testing.T) {
 
 func TestBrokenSPDK(t *testing.T) {
 	for _, c := range []struct{ rpc, want string }{
-		{`7`, `config: has "7", which is no RPC`},
+		{`7`, `config has "7", which is no RPC`},
 		{
 			`{"method": "nvmf_subsystem_add_host", "params": {"nqn": "gone", "host": "h"}}`,
-			"names gone, which nvmf_create_subsystem has not created",
+			"names gone, which is not among the subsystems here",
 		},
 		{
 			`{"method": "bdev_null_create", "params": {"name":"m","num_blocks": 90071992547409930}}`,
@@ -132,12 +139,21 @@ func TestBrokenSPDK(t *testing.T) {
 	testBroken(t, SPDK, strings.Repeat(" ", MaxFile+1), "has more than 16777216 bytes")
 }
 
-func testBroken(t *testing.T, convert func(string, []byte) (*Result, error), text, want string) {
+// testBroken converts what has nothing to convert; want is in the errors or in the notes.
+func testBroken(t *testing.T, convert func(string, []byte, Options) (*Result, error), text,
+	want string,
+) {
 	t.Helper()
-	_, err := convert("f", []byte(text))
+	r, err := convert("f", []byte(text), Options{})
 	var problems config.Problems
-	if !errors.As(err, &problems) || !strings.Contains(err.Error(), want) {
-		t.Errorf("%.80s: %v, want %q", text, err, want)
+	all := fmt.Sprint(err)
+	if r != nil {
+		for _, n := range r.Notes {
+			all += "\n" + n.String()
+		}
+	}
+	if !errors.As(err, &problems) || !strings.Contains(all, want) {
+		t.Errorf("%.80s: %s, want %q", text, all, want)
 	}
 	for _, p := range problems {
 		if p.Hint == "" {
@@ -152,7 +168,7 @@ func TestBounds(t *testing.T) {
 	for i := range 3 * maxNotes {
 		text += fmt.Sprintf(`, "k%d": 1`, i)
 	}
-	r, err := NVMet("f", []byte(text+"}"))
+	r, err := NVMet("f", []byte(text+"}"), Options{})
 	if err == nil {
 		t.Fatal("it was converted")
 	}
@@ -171,7 +187,7 @@ func TestBounds(t *testing.T) {
 }
 
 func problemsOf(n int) config.Problems {
-	_, err := NVMet("f", []byte(`{"ports": [`+strings.Repeat("1,", n)+`1]}`))
+	_, err := NVMet("f", []byte(`{"ports": [`+strings.Repeat("1,", n)+`1]}`), Options{})
 	var problems config.Problems
 	errors.As(err, &problems)
 	return problems
@@ -202,7 +218,7 @@ func TestDamaged(t *testing.T) {
 					damaged = []byte("{")
 				}
 			}
-			r, err := from(name)("f\n.json", damaged)
+			r, err := from(name)("f\n.json", damaged, Options{Machine: usual{}})
 			if err != nil {
 				continue
 			}
@@ -234,7 +250,7 @@ func TestText(t *testing.T) {
 			"attr": {"allow_any_host": 1, "model": M}, "namespaces": [{"nsid": 1, "device": {"path": "/f"}}]}],
 			"ports": [{"addr": {"trtype": "tcp", "traddr": "10.0.0.1"}, "subsystems": ["n"]}]}`,
 			"M", string(member), 1)
-		r, err := NVMet("f", []byte(file))
+		r, err := NVMet("f", []byte(file), Options{})
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
 			continue

@@ -124,6 +124,15 @@ func (v *value) member(name string) *value {
 	return nil
 }
 
+// text is a member for messages, "" if there is none.
+func (v *value) text(name string) string {
+	m := v.member(name)
+	if m == nil || m.kind != 0 {
+		return ""
+	}
+	return short(fmt.Sprint(m.scalar))
+}
+
 // ignore takes all members as read.
 func (v *value) ignore() {
 	for _, n := range v.names {
@@ -157,4 +166,41 @@ func short(s string) string {
 		}
 		return r
 	}, s) + end
+}
+
+// blankComments replaces a byte order mark, and the comments that SPDK takes, by as many blanks.
+func blankComments(text []byte) []byte {
+	text = bytes.Clone(text)
+	blank := func(from, to int) int {
+		for i := from; i < to; i++ {
+			if text[i] != '\n' {
+				text[i] = ' '
+			}
+		}
+		return to - 1
+	}
+	end := func(from int, mark string) int {
+		if n := bytes.Index(text[from:], []byte(mark)); n >= 0 {
+			return from + n + len(mark)
+		}
+		return len(text)
+	}
+	if bytes.HasPrefix(text, []byte("\ufeff")) {
+		blank(0, len("\ufeff"))
+	}
+	inText := false
+	for i := 0; i < len(text); i++ {
+		switch {
+		case inText && text[i] == '\\':
+			i++
+		case text[i] == '"':
+			inText = !inText
+		case inText:
+		case bytes.HasPrefix(text[i:], []byte("//")):
+			i = blank(i, end(i, "\n"))
+		case bytes.HasPrefix(text[i:], []byte("/*")):
+			i = blank(i, end(i+2, "*/"))
+		}
+	}
+	return text
 }

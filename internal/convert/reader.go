@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/secret"
@@ -31,14 +32,46 @@ func (n Note) String() string { return n.Place + ": " + n.Text }
 type reader struct {
 	file     string
 	lines    []int // where they begin
-	problems config.Problems
+	problems []problem
 	notes    []Note
 	out      target
+	Options
+}
+
+// problem is something that is wrong with a value.
+type problem struct {
+	offset           int
+	path, what, hint string
+}
+
+// configProblems are the problems for the caller.
+func (r *reader) configProblems() (ps config.Problems) {
+	for _, p := range r.problems {
+		ps = append(ps, config.Problem{
+			Place: r.place(p.offset), Path: p.path, What: p.what, Hint: p.hint,
+		})
+	}
+	return ps
+}
+
+// try reads an item, and reports whether nothing was wrong with it. Otherwise notes say what was,
+// and the caller leaves the item out.
+func (r *reader) try(what string, read func()) bool {
+	before := r.problems
+	r.problems = nil
+	read()
+	found := r.problems
+	r.problems = before
+	for _, p := range found {
+		r.note(&value{offset: p.offset}, "left out: %s: %s: %s", strings.TrimSpace(what),
+			short(p.path), p.what)
+	}
+	return len(found) == 0
 }
 
 // newReader makes a reader of a text.
-func newReader(file string, text []byte) *reader {
-	r := &reader{file: short(file), lines: []int{0}}
+func newReader(file string, text []byte, o Options) *reader {
+	r := &reader{file: short(file), lines: []int{0}, Options: o}
 	for i, c := range text {
 		if c == '\n' {
 			r.lines = append(r.lines, i+1)
@@ -47,16 +80,18 @@ func newReader(file string, text []byte) *reader {
 	return r
 }
 
-// place is FILE:LINE:COLUMN of an offset.
+// place is FILE:LINE:COLUMN of an offset, or what is converted if that is no file.
 func (r *reader) place(offset int) string {
+	if r.Live {
+		return r.file
+	}
 	line, _ := slices.BinarySearch(r.lines, offset+1)
 	return fmt.Sprintf("%s:%d:%d", r.file, line, offset-r.lines[line-1]+1)
 }
 
 func (r *reader) problem(v *value, path, what, hint string) {
 	if len(r.problems) < maxProblems {
-		r.problems = append(r.problems,
-			config.Problem{Place: r.place(v.offset), Path: path, What: what, Hint: hint})
+		r.problems = append(r.problems, problem{v.offset, path, what, hint})
 	}
 }
 
@@ -136,9 +171,12 @@ func (r *reader) required(v *value, name, path string) string {
 // strs are the texts of a list.
 func (r *reader) strs(v *value, name, path string) (list []string) {
 	for _, m := range r.list(v, name, path) {
-		if s, ok := m.scalar.(string); ok {
+		switch s := m.scalar.(type) {
+		case string:
 			list = append(list, s)
-		} else {
+		case json.Number:
+			list = append(list, s.String())
+		default:
 			r.problem(m, path+name, "has "+m.what()+", not text", "Write it in quotes.")
 		}
 	}

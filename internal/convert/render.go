@@ -2,15 +2,16 @@ package convert
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// render writes the configuration; places are those of its parts in the file.
-func (r *reader) render(kind string) (text string, places map[string]string) {
+// render writes the configuration.
+func (r *reader) render(kind string) string {
 	var b strings.Builder
-	places = map[string]string{}
 	fmt.Fprintf(&b, "# Converted from the configuration of %s in %s.\n", kind, short(r.file))
 	if len(r.notes) > 0 {
 		b.WriteString("#\n# Without counterpart, or to be looked at:\n")
@@ -19,8 +20,7 @@ func (r *reader) render(kind string) (text string, places map[string]string) {
 		fmt.Fprintf(&b, "#   %s\n", n)
 	}
 	b.WriteString("listeners:\n")
-	for i, l := range r.out.listeners {
-		places[fmt.Sprintf("listeners[%d]", i)] = r.place(l.at.offset)
+	for _, l := range r.out.listeners {
 		l.render(&b, "  - ")
 	}
 	if r.out.discoveryNQN != "" || len(r.out.referrals) > 0 {
@@ -30,28 +30,23 @@ func (r *reader) render(kind string) (text string, places map[string]string) {
 	if len(r.out.referrals) > 0 {
 		b.WriteString("  referrals:\n")
 	}
-	for i, l := range r.out.referrals {
-		places[fmt.Sprintf("discovery.referrals[%d]", i)] = r.place(l.at.offset)
+	for _, l := range r.out.referrals {
 		l.render(&b, "    - ")
 	}
 	if len(r.out.hosts) > 0 {
 		b.WriteString("hosts:\n")
 	}
-	for i, h := range r.out.hosts {
-		places[fmt.Sprintf("hosts[%d]", i)] = r.place(h.at.offset)
+	for _, h := range r.out.hosts {
 		h.render(&b)
 	}
 	b.WriteString("subsystems:\n")
-	for i, s := range r.out.subsystems {
-		path := fmt.Sprintf("subsystems[%d]", i)
-		places[path] = r.place(s.at.offset)
+	for _, s := range r.out.subsystems {
 		s.render(&b, len(r.out.listeners))
-		for j, n := range s.namespaces {
-			places[fmt.Sprintf("%s.namespaces[%d]", path, j)] = r.place(n.at.offset)
+		for _, n := range s.namespaces {
 			n.render(&b)
 		}
 	}
-	return b.String(), places
+	return b.String()
 }
 
 func (l *listener) render(b *strings.Builder, indent string) {
@@ -59,14 +54,22 @@ func (l *listener) render(b *strings.Builder, indent string) {
 	if l.nqn != "" {
 		more = ", nqn: " + quote(l.nqn)
 	}
-	if l.ana != nil {
-		more += ", ana_states: {" + strings.Join(l.ana, ", ") + "}"
+	if len(l.ana) > 0 {
+		var states []string
+		for _, group := range slices.Sorted(maps.Keys(l.ana)) {
+			states = append(states, fmt.Sprintf("%d: %s", group, quote(l.ana[group])))
+		}
+		more += ", ana_states: {" + strings.Join(states, ", ") + "}"
 	}
 	if l.tls != "" {
 		more += ", tls: " + l.tls
 	}
-	fmt.Fprintf(b, "%s{transport: %s, address: %s, port: %d%s}\n", indent, l.transport,
-		quote(l.address), l.port, more)
+	comment := ""
+	if l.insteadOf != "" {
+		comment = " # instead of " + short(l.insteadOf)
+	}
+	fmt.Fprintf(b, "%s{transport: %s, address: %s, port: %d%s}%s\n", indent, l.transport,
+		quote(l.address), l.port, more, comment)
 }
 
 func (h *host) render(b *strings.Builder) {
@@ -135,7 +138,11 @@ func (n *namespace) render(b *strings.Builder) {
 		key(b, indent, "size", size(n.size))
 	}
 	if n.blockSize > 0 {
-		key(b, indent, "block_size", size(n.blockSize))
+		text := size(n.blockSize)
+		if n.blockComment != "" {
+			text += " # " + n.blockComment
+		}
+		key(b, indent, "block_size", text)
 	}
 	if n.readOnly {
 		key(b, indent, "read_only", "true")

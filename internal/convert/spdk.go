@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -16,13 +17,17 @@ func (r *reader) spdk(root *value) {
 			"written; that of nvmetcli: nvmf-target convert nvmet FILE")
 		return
 	}
-	s := spdk{reader: r, bdevs: map[string]*bdev{}, keys: map[string]string{}}
+	s := spdk{
+		reader: r, bdevs: map[string]*bdev{}, keys: map[string]string{},
+		states: map[*subsystem]map[*listener]anaStates{}, memory: map[string]bool{},
+	}
 	var rpcs []*value
 	for _, p := range parts {
 		r.str(p, "subsystem", "")
 		if m := p.member("config"); m != nil {
 			rpcs = s.flatten(rpcs, m)
 		}
+		r.rest(p, "subsystems.")
 	}
 	// First the bdevs: what refers to one may stand before it.
 	for _, rpc := range rpcs {
@@ -34,6 +39,10 @@ func (r *reader) spdk(root *value) {
 	for _, rpc := range rpcs {
 		s.call(rpc, memberMethods)
 	}
+	for _, rpc := range rpcs {
+		s.call(rpc, stateMethods)
+	}
+	s.applyStates()
 	s.others(rpcs)
 	r.rest(root, "")
 }
@@ -44,6 +53,10 @@ type spdk struct {
 	*reader
 	bdevs map[string]*bdev
 	keys  map[string]string // files by the name of the key
+	// memory has the bdevs in memory that namespaces are on.
+	memory map[string]bool
+	// states are those of ANA groups that are not optimized, by subsystem and listener.
+	states map[*subsystem]map[*listener]anaStates
 }
 
 // flatten appends RPCs. Newer versions put those of one kind into a list.
@@ -54,8 +67,8 @@ func (s *spdk) flatten(rpcs []*value, v *value) []*value {
 		}
 		return rpcs
 	}
-	if v.kind != '{' || v.member("method") == nil {
-		s.problem(v, "config", "has "+v.what()+", which is no RPC", "Save the configuration again.")
+	if v.kind != '{' || v.text("method") == "" {
+		s.note(v, "left out: config has %s, which is no RPC", v.what())
 		return rpcs
 	}
 	return append(rpcs, v)
@@ -67,9 +80,12 @@ type method func(s *spdk, params *value, path string)
 func (s *spdk) call(rpc *value, methods map[string]method) {
 	name := s.str(rpc, "method", "")
 	if do, ok := methods[name]; ok {
-		do(s, s.object(rpc, "params", name+"."), name+".")
-		// Members that need no counterpart are read by the method.
-		s.rest(s.object(rpc, "params", name+"."), name+".")
+		s.try(name, func() {
+			params := s.object(rpc, "params", name+".")
+			do(s, params, name+".")
+			// Members that need no counterpart are read by the method.
+			s.rest(params, name+".")
+		})
 	}
 }
 
@@ -79,7 +95,8 @@ func (s *spdk) others(rpcs []*value) {
 	var first *value
 	for _, rpc := range rpcs {
 		name := s.str(rpc, "method", "")
-		known := bdevMethods[name] != nil || nvmfMethods[name] != nil || memberMethods[name] != nil
+		known := bdevMethods[name] != nil || nvmfMethods[name] != nil ||
+			memberMethods[name] != nil || stateMethods[name] != nil
 		switch {
 		case known:
 		case isTuning(name):
@@ -116,6 +133,12 @@ var nvmfMethods = map[string]method{
 		s.keys[s.required(p, "name", path)] = s.required(p, "path", path)
 	},
 	"nvmf_discovery_add_referral": (*spdk).addReferral,
+}
+
+// stateMethods come after all namespaces and listeners.
+var stateMethods = map[string]method{
+	"nvmf_subsystem_listener_set_ana_state": (*spdk).setListenerState,
+	"nvmf_subsystem_set_ns_ana_group":       (*spdk).setGroup,
 }
 
 // memberMethods come after all subsystems.
@@ -155,6 +178,7 @@ func (s *spdk) showNamespace(p *value, path string) {
 }
 
 func (s *spdk) createSubsystem(p *value, path string) {
+	before := len(s.problems)
 	n := &subsystem{
 		at: p, nqn: s.required(p, "nqn", path),
 		serial:       s.str(p, "serial_number", path),
@@ -174,7 +198,9 @@ func (s *spdk) createSubsystem(p *value, path string) {
 	} {
 		p.member(name)
 	}
-	s.out.subsystems = append(s.out.subsystems, n)
+	if len(s.problems) == before {
+		s.out.subsystems = append(s.out.subsystems, n)
+	}
 }
 
 // of finds the subsystem that an RPC is about, or reports that there is none.
@@ -182,8 +208,7 @@ func (s *spdk) of(p *value, path string) *subsystem {
 	nqn := s.required(p, "nqn", path)
 	n := s.subsystem(nqn)
 	if n == nil && nqn != "" {
-		s.problem(p, path+"nqn", "names "+short(nqn)+
-			", which nvmf_create_subsystem has not created", "Save the configuration again.")
+		s.problem(p, path+"nqn", "names "+short(nqn)+", which is not among the subsystems here", "")
 	}
 	if n == nil {
 		p.ignore()
@@ -197,10 +222,17 @@ func (s *spdk) addHost(p *value, path string) {
 		return
 	}
 	nqn := s.required(p, "host", path)
+	if nqn == "" {
+		return
+	}
 	key, psk := s.str(p, "dhchap_key", path), s.str(p, "psk", path)
 	if key+psk != "" && !s.addKeys(p, path, nqn, key, psk) {
 		s.note(p, "left out: host %s of %s: here a host has the same keys at all subsystems, in "+
 			"files", short(nqn), short(n.nqn))
+		if n.allowAnyHost { // it must not connect without
+			s.note(p, "left out: subsystem %s, where every host may connect", short(n.nqn))
+			s.out.subsystems = remove(s.out.subsystems, n)
+		}
 		return
 	}
 	if psk != "" {
@@ -250,13 +282,26 @@ func (s *spdk) addListener(p *value, path string) {
 		p.ignore()
 		return
 	}
-	if l := s.address(address, path+"listen_address."); l != nil {
-		if secure {
+	state := s.anaState(p, path)
+	before := len(s.problems)
+	l, lost := s.address(address, path+"listen_address.")
+	s.rest(address, path+"listen_address.")
+	for _, l := range []*listener{l, lost} {
+		if l != nil && secure {
 			l.tls = "required"
 		}
-		n.listeners = append(n.listeners, l)
 	}
-	s.rest(address, path+"listen_address.")
+	switch {
+	case len(s.problems) > before:
+		if l != nil {
+			s.out.listeners = remove(s.out.listeners, l)
+		}
+	case l != nil:
+		n.listeners = append(n.listeners, l)
+		s.setState(n, l, 0, state)
+	case lost != nil:
+		n.lost = append(n.lost, lost)
+	}
 }
 
 func (s *spdk) addNamespace(p *value, path string) {
@@ -267,16 +312,34 @@ func (s *spdk) addNamespace(p *value, path string) {
 	v := s.object(p, "namespace", path)
 	n := &namespace{
 		at: p, nsid: s.number(v, "nsid", path, 0),
-		uuid:  identifier(s.str(v, "uuid", path)),
-		nguid: strings.ToLower(identifier(s.str(v, "nguid", path))),
-		eui64: strings.ToLower(identifier(s.str(v, "eui64", path))),
+		uuid:     identifier(s.str(v, "uuid", path)),
+		nguid:    plainHex(s.str(v, "nguid", path)),
+		eui64:    plainHex(s.str(v, "eui64", path)),
+		anaGroup: s.number(v, "anagrpid", path, 0),
 	}
 	name := s.required(v, "bdev_name", path)
 	v.member("ptpl_file") // reservations outlive a power loss if hosts ask for it
-	v.member("anagrpid")  // states are not saved
 	n.hidden = s.flag(v, "no_auto_visible", path, false)
 	s.rest(v, path)
-	st, why := s.storage(name)
+	if len(s.problems) > 0 {
+		return // call says why
+	}
+	sub.number(n)
+	st, why := s.storage(v, name)
+	if st.backend == "ram" && why == "" {
+		if s.memory[name] {
+			why = "another namespace has it, and here each would have memory of its own"
+		}
+		s.memory[name] = true
+	}
+	// What hosts know a bdev by (spdk_nvmf_subsystem_add_ns_ext in lib/nvmf/subsystem.c).
+	n.uuid = cmp.Or(n.uuid, st.uuid)
+	n.nguid = cmp.Or(n.nguid, plainHex(st.uuid))
+	if why == "" && st.backend == "nvme" && n.uuid == "" {
+		s.note(v, "namespace %d of %s has the UUID and NGUID of the drive (nvme id-ns, nvme "+
+			"ns-descs), which are not here: add them as uuid and nguid, or hosts find another one",
+			n.nsid, short(sub.nqn))
+	}
 	if why != "" {
 		s.note(v, "left out: namespace %d of %s on bdev %s: %s", n.nsid, short(sub.nqn),
 			short(name), why)

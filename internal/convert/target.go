@@ -31,16 +31,18 @@ type listener struct {
 	at                 *value
 	transport, address string
 	port               uint64
-	nqn                string   // of a referral, "" for the usual one
-	ana                []string // states of groups
-	tls                string   // "": off
+	nqn                string            // of a referral, "" for the usual one
+	ana                map[uint64]string // states of groups that are not optimized
+	tls                string            // "": off
+	// insteadOf is the name of a host that this address of loopback stands for.
+	insteadOf string
 }
 
 // name is what subsystems call it.
 func (l *listener) name() string {
 	address := l.address
 	if ip, err := netip.ParseAddr(address); err == nil {
-		address = ip.String()
+		address = ip.Unmap().String()
 	}
 	return l.transport + " " + net.JoinHostPort(address, strconv.FormatUint(l.port, 10))
 }
@@ -55,11 +57,14 @@ type subsystem struct {
 	maxIOQueues          uint64
 	namespaces           []*namespace
 	listeners            []*listener
+	// taken are the NSIDs of namespaces, also of those that are left out.
+	taken map[uint64]bool
+	// lost are listeners that were left out because their addresses are names of hosts.
+	lost []*listener
 }
 
 type namespace struct {
-	at *value
-	// nsid is 0 for the lowest free one.
+	at                 *value
 	nsid               uint64
 	uuid, nguid, eui64 string
 	anaGroup           uint64 // 0: the usual one
@@ -72,11 +77,12 @@ type namespace struct {
 // storage is where the blocks are. Keys are set that the backend has.
 type storage struct {
 	backend, path   string
+	uuid            string // of a bdev; that of the namespace is another one
 	size, blockSize uint64 // bytes; 0: none
 	readOnly        bool
 	iops, bandwidth uint64 // 0: no limit
-	// comment is for the line of backend.
-	comment string
+	// comment is for the line of backend, blockComment for that of block_size.
+	comment, blockComment string
 }
 
 func (r *reader) subsystem(nqn string) *subsystem {
@@ -88,12 +94,28 @@ func (r *reader) subsystem(nqn string) *subsystem {
 }
 
 // address reads the address of a listener. It returns nil, after saying why, if we cannot listen
-// there.
-func (r *reader) address(v *value, path string) *listener {
-	l := r.endpoint(v, path, "listener")
-	if l == nil {
-		return nil
+// there; lost is not nil if that is because the address is the name of a host.
+func (r *reader) address(v *value, path string) (l, lost *listener) {
+	l = r.endpoint(v, path, "listener")
+	switch {
+	case l == nil:
+		return nil, nil
+	case l.isName():
+		r.note(v, "left out: a listener at %q, which is the name of a host; names are not "+
+			"resolved here: add it with the IP address", short(l.address))
+		return nil, l
 	}
+	return r.addListener(l), nil
+}
+
+// isName reports whether the address is no IP address.
+func (l *listener) isName() bool {
+	_, err := netip.ParseAddr(l.address)
+	return err != nil && l.address != ""
+}
+
+// addListener returns the listener, or one that is the same.
+func (r *reader) addListener(l *listener) *listener {
 	for _, other := range r.out.listeners {
 		if other.name() == l.name() {
 			return other
@@ -120,6 +142,11 @@ func (r *reader) referral(v *value, path, nqn string) {
 	if l == nil || slices.ContainsFunc(r.out.referrals, func(o *listener) bool {
 		return o.name() == l.name() && o.nqn == nqn
 	}) {
+		return
+	}
+	if l.isName() {
+		r.note(v, "left out: a referral to %q, which is the name of a host; names are not "+
+			"resolved here: add it with the IP address", short(l.address))
 		return
 	}
 	l.nqn = nqn
@@ -168,16 +195,15 @@ func (r *reader) finish() {
 	for _, s := range r.out.subsystems {
 		r.requireTLS(s)
 		s.namespaces = slices.DeleteFunc(s.namespaces, func(n *namespace) bool {
-			if n.hidden && n.hosts == nil {
+			if n.hidden && len(n.hosts) == 0 {
 				r.note(n.at, "left out: namespace %d of %s, which no host sees", n.nsid,
 					short(s.nqn))
 			}
-			return n.hidden && n.hosts == nil
+			return n.hidden && len(n.hosts) == 0
 		})
-	}
-	if slices.ContainsFunc(r.out.hosts, func(h *host) bool { return h.keyIn == "dhchap_key" }) {
-		r.note(r.out.hosts[0].at,
-			"there are keys in the result: nobody else may read it (chmod 600)")
+		if len(s.listeners) == 0 && len(s.lost) > 0 {
+			r.standIn(s)
+		}
 	}
 	r.out.subsystems = slices.DeleteFunc(r.out.subsystems, func(s *subsystem) bool {
 		var why string
@@ -210,7 +236,6 @@ func (r *reader) finish() {
 			r.note(s.at, "hosts of %s are left out, because every host may connect", short(s.nqn))
 			s.hosts = nil
 		}
-		s.numberNamespaces()
 	}
 	if len(r.out.subsystems) == 0 && len(r.problems) == 0 {
 		r.problem(&value{}, "", "there is no subsystem that could be served here",
@@ -218,30 +243,31 @@ func (r *reader) finish() {
 	}
 }
 
-// numberNamespaces gives those without an NSID the lowest free one.
-func (s *subsystem) numberNamespaces() {
-	taken := map[uint64]bool{}
-	for _, n := range s.namespaces {
-		taken[n.nsid] = true
+// standIn gives a subsystem, all of whose listeners have names of hosts, listeners that only this
+// machine reaches, so that it is not left out, and not served by those of others either.
+func (r *reader) standIn(s *subsystem) {
+	for _, l := range s.lost {
+		local := *l
+		local.address, local.insteadOf = "127.0.0.1", l.address
+		s.listeners = append(s.listeners, r.addListener(&local))
+		r.note(l.at, "%s has a listener at 127.0.0.1 instead of %q: write the IP address there",
+			short(s.nqn), short(l.address))
 	}
-	next := uint64(1)
-	for _, n := range s.namespaces {
-		if n.nsid == 0 {
-			for taken[next] {
-				next++
-			}
-			n.nsid = next
-			taken[next] = true
-		}
-	}
+	s.lost = nil
 }
 
-// ofPath fills in the backend of a file or a device.
-func ofPath(path string, blockSize uint64) storage {
-	if !strings.HasPrefix(path, "/dev/") {
-		return storage{backend: "file", path: path, blockSize: blockSize}
+// number gives a namespace without an NSID the lowest free one. Those that are left out keep
+// theirs.
+func (s *subsystem) number(n *namespace) {
+	for next := uint64(1); n.nsid == 0; next++ {
+		if !s.taken[next] {
+			n.nsid = next
+		}
 	}
-	return storage{backend: "block", path: path, comment: unstable(path)}
+	if s.taken == nil {
+		s.taken = map[uint64]bool{}
+	}
+	s.taken[n.nsid] = true
 }
 
 // unstable is a comment on the names of devices that may change.

@@ -1,0 +1,244 @@
+package convert
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// tree makes a tree of files, directories (DIR/) and links (NAME -> TARGET), one a line; the
+// content of a file is behind a blank.
+func tree(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for line := range strings.Lines(text) {
+		name, content, _ := strings.Cut(strings.TrimSpace(line), " ")
+		path := filepath.Join(dir, name)
+		err := os.MkdirAll(filepath.Dir(path), 0o700)
+		switch to, link := strings.CutPrefix(content, "-> "); {
+		case err != nil || name == "":
+		case link:
+			err = os.Symlink(to, path)
+		case strings.HasSuffix(name, "/"):
+			err = os.MkdirAll(path, 0o700)
+		default:
+			err = os.WriteFile(path, []byte(content+"\n"), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestReadNVMet: the tree of configfs becomes what nvmetcli would save of it.
+func TestReadNVMet(t *testing.T) {
+	dir := tree(t, `
+discovery_nqn nqn.2026-11.com.example:discovery
+hosts/hostnqn/dhchap_key DHHC-1:00:dYaw096krZ260qdUC32Qt6MOOJ29Txf41rRRmsWeFd44CmkR:
+hosts/hostnqn/dhchap_hash hmac(sha256)
+hosts/hostnqn/dhchap_dhgroup null
+subsystems/a/attr_allow_any_host 0
+subsystems/a/attr_serial 0123456789abcdef
+subsystems/a/attr_model Linux
+subsystems/a/allowed_hosts/hostnqn -> ../../../hosts/hostnqn
+subsystems/a/namespaces/10/device_path /dev/sdc
+subsystems/a/namespaces/10/device_uuid 22222222-2222-4222-8222-222222222222
+subsystems/a/namespaces/10/enable 1
+subsystems/a/namespaces/10/ana_grpid 2
+subsystems/a/namespaces/10/buffered_io 0
+subsystems/a/namespaces/2/device_path /srv/a.img
+subsystems/a/namespaces/2/device_nguid 11111111-1111-1111-1111-111111111111
+subsystems/a/namespaces/2/enable 1
+subsystems/a/namespaces/2/ana_grpid 1
+subsystems/a/passthru/device_path (null)
+subsystems/a/passthru/enable 0
+ports/1/addr_adrfam ipv6
+ports/1/addr_traddr ::
+ports/1/addr_trsvcid 4420
+ports/1/addr_trtype tcp
+ports/1/addr_treq not specified
+ports/1/addr_tsas none
+ports/1/param_inline_data_size 16384
+ports/1/subsystems/a -> ../../../subsystems/a
+ports/1/ana_groups/1/ana_state optimized
+ports/1/referrals/r/addr_traddr 192.0.2.9
+ports/1/referrals/r/addr_trsvcid 8009
+ports/1/referrals/r/addr_trtype tcp
+ports/1/referrals/r/addr_adrfam ipv4
+ports/1/referrals/r/enable 1
+`)
+	text, err := ReadNVMet(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := NVMet("configfs", text, Options{Machine: usual{}, Live: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `# Converted from the configuration of nvmet in configfs.
+#
+# Without counterpart, or to be looked at:
+#   configfs: there are keys in the result: nobody else may read it (chmod 600)
+listeners:
+  - {transport: tcp, address: "::", port: 4420, ana_states: {2: "inaccessible"}}
+discovery:
+  nqn: nqn.2026-11.com.example:discovery
+  referrals:
+    - {transport: tcp, address: 192.0.2.9, port: 8009}
+hosts:
+  - nqn: "hostnqn"
+    dhchap_key: "DHHC-1:00:dYaw096krZ260qdUC32Qt6MOOJ29Txf41rRRmsWeFd44CmkR:"
+    dhchap_hash: ["sha256"]
+subsystems:
+  - nqn: "a"
+    serial: "0123456789abcdef"
+    model: "Linux"
+    hosts:
+      - "hostnqn"
+    namespaces:
+      - nsid: 2
+        backend: file
+        path: /srv/a.img
+        block_size: 4KiB
+        nguid: "11111111111111111111111111111111"
+      - nsid: 10
+        backend: block # better its name below /dev/disk/by-id, which stays the same
+        path: /dev/sdc
+        uuid: "22222222-2222-4222-8222-222222222222"
+        ana_group: 2
+`
+	if string(r.YAML) != want {
+		t.Errorf("%s", r.YAML)
+	}
+	if _, err := ReadNVMet(t.TempDir()); err == nil || !strings.Contains(err.Error(), NVMetTree) {
+		t.Errorf("another directory: %v", err)
+	}
+}
+
+// spdkAnswers are those of an SPDK that runs, by method and the name or NQN that it is asked for.
+var spdkAnswers = map[string]string{
+	"framework_get_subsystems": `[{"subsystem": "bdev"}, {"subsystem": "nbd"}, {"subsystem": "nvmf"}]`,
+	"framework_get_config bdev": `[{"method": "bdev_malloc_create", "params": {"name": "M",
+		"num_blocks": 131072, "block_size": 512}}]`,
+	"framework_get_config nbd": `null`,
+	"framework_get_config nvmf": `[
+		{"method": "nvmf_create_subsystem", "params": {"nqn": "n", "allow_any_host": true,
+			"ana_reporting": true}},
+		{"method": "nvmf_subsystem_add_ns", "params": {"nqn": "n", "namespace": {"nsid": 3,
+			"bdev_name": "M", "anagrpid": 2}}},
+		{"method": "nvmf_subsystem_add_listener", "params": {"nqn": "n", "listen_address": {
+			"trtype": "TCP", "adrfam": "IPv4", "traddr": "192.0.2.1", "trsvcid": "4420"}}}]`,
+	"nvmf_get_subsystems": `[{"nqn": "nqn.2014-08.org.nvmexpress.discovery",
+		"subtype": "Discovery"}, {"nqn": "n", "subtype": "NVMe"}]`,
+	"nvmf_subsystem_get_listeners n": `[{"address": {"trtype": "TCP", "adrfam": "IPv4",
+		"traddr": "192.0.2.1", "trsvcid": "4420"}, "ana_states": [
+			{"ana_group": 1, "ana_state": "optimized"},
+			{"ana_group": 2, "ana_state": "non_optimized"}]}]`,
+}
+
+// fakeSPDK answers at a socket, as SPDK does, and returns where.
+func fakeSPDK(t *testing.T, answers map[string]string) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "spdk.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			d := json.NewDecoder(c)
+			for {
+				var q struct {
+					ID     int
+					Method string
+					Params struct{ Name, NQN string }
+				}
+				if d.Decode(&q) != nil {
+					break
+				}
+				name := strings.TrimSpace(q.Method + " " + q.Params.Name + q.Params.NQN)
+				answer := fmt.Sprintf(`"error": {"code": -32601, "message": "no %s"}`, name)
+				if a, ok := answers[name]; ok {
+					answer = `"result": ` + a
+				}
+				fmt.Fprintf(c, `{"jsonrpc": "2.0", "id": %d, %s}`, q.ID, answer)
+			}
+			c.Close()
+		}
+	}()
+	return socket
+}
+
+// TestReadSPDK: an SPDK that runs is asked for its configuration and for its ANA states.
+func TestReadSPDK(t *testing.T) {
+	text, err := ReadSPDK(t.Context(), fakeSPDK(t, spdkAnswers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := SPDK("spdk.sock", text, Options{Live: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `# Converted from the configuration of SPDK in spdk.sock.
+listeners:
+  - {transport: tcp, address: 192.0.2.1, port: 4420, ana_states: {2: "non-optimized"}}
+subsystems:
+  - nqn: "n"
+    allow_any_host: true
+    namespaces:
+      - nsid: 3
+        backend: ram # its content is not taken over
+        size: 64MiB
+        block_size: 512B
+        ana_group: 2
+`
+	if string(r.YAML) != want {
+		t.Errorf("%s", r.YAML)
+	}
+	for answers, want := range map[string]string{
+		"":                     "framework_get_subsystems of SPDK: there is no such method",
+		`[{"subsystem": "x"}]`: "framework_get_config of SPDK: there is no such method: no framework_get_config x",
+		`7`:                    "framework_get_subsystems of SPDK: json:",
+	} {
+		some := map[string]string{}
+		if answers != "" {
+			some["framework_get_subsystems"] = answers
+		}
+		_, err := ReadSPDK(t.Context(), fakeSPDK(t, some))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", answers, err, want)
+		}
+	}
+	if _, err := ReadSPDK(t.Context(), "/nowhere"); err == nil {
+		t.Error("no socket, no error")
+	}
+}
+
+// TestLocal: what this machine says of a file, and that it knows nothing of what is not there.
+func TestLocal(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, ok := Local{}.Storage(file)
+	if !ok || s.Device || s.BlockSize < 512 || s.FileSystem < 512 {
+		t.Errorf("%+v, %v", s, ok)
+	}
+	for _, path := range []string{file + "x", filepath.Dir(file)} {
+		if s, ok := (Local{}).Storage(path); ok {
+			t.Errorf("%s: %+v", path, s)
+		}
+	}
+}

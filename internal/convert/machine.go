@@ -1,0 +1,128 @@
+package convert
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Machine knows storage.
+type Machine interface {
+	// Storage says what is at a path; ok is false if it cannot tell.
+	Storage(path string) (s Storage, ok bool)
+}
+
+// Storage is a block device or a file.
+type Storage struct {
+	// Device: it is a block device, which has blocks of BlockSize bytes.
+	Device bool
+	// BlockSize of a file is what stat(2) says. It is 0 if that is not known.
+	BlockSize uint64
+	// FileSystem is the size of the blocks of the file system of a file (FIGETBSZ).
+	FileSystem uint64
+}
+
+// Local is this machine.
+type Local struct{}
+
+// figetbsz is FIGETBSZ (include/uapi/linux/fs.h).
+const figetbsz = 2
+
+// Storage implements Machine. It opens block devices and files for reading, and changes nothing.
+func (Local) Storage(path string) (s Storage, ok bool) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return s, false
+	}
+	request := uint(unix.BLKSSZGET)
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFBLK:
+		s.Device = true
+	case unix.S_IFREG:
+		s.BlockSize = uint64(st.Blksize)
+		request = figetbsz
+	default:
+		return s, false
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return s, true
+	}
+	defer func() { _ = unix.Close(fd) }()
+	n, err := unix.IoctlGetInt(fd, request)
+	switch {
+	case err != nil || n <= 0:
+	case s.Device:
+		s.BlockSize = uint64(n)
+	default:
+		s.FileSystem = uint64(n)
+	}
+	return s, true
+}
+
+// at is what is at a path. Where nothing is known, its name says whether it is a device.
+func (r *reader) at(path string) (s Storage, known bool) {
+	if r.Machine != nil {
+		if s, known = r.Machine.Storage(path); known {
+			return s, true
+		}
+		s = Storage{}
+	}
+	s.Device = strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/")
+	return s, false
+}
+
+// assumed is the comment on a block size that nothing has confirmed.
+const assumed = "assumed: compare it with lsblk -o NAME,LOG-SEC at a host"
+
+// assume is the storage of a file that is not here, whose block size is that of its file system.
+func (r *reader) assume(v *value, path string) storage {
+	r.note(v, "%s is not on this machine, so its block size, that of its file system, is assumed "+
+		"to be 4 KiB. Convert where it is, or look at a host: lsblk -o NAME,LOG-SEC", short(path))
+	return storage{backend: "file", path: path, blockSize: 4096, blockComment: assumed}
+}
+
+// nvmetFileBlock is the largest block of files at nvmet (nvmet_file_ns_enable in
+// drivers/nvme/target/io-cmd-file.c): theirs are those of the inode, which stat(2) and the file
+// system need not agree about.
+const nvmetFileBlock = 4096
+
+// nvmetStorage is where the blocks of a namespace of nvmet are, or why that cannot be told.
+func (r *reader) nvmetStorage(v *value, path string) (st storage, why string) {
+	s, known := r.at(path)
+	of, stat := min(s.FileSystem, nvmetFileBlock), min(s.BlockSize, nvmetFileBlock)
+	switch {
+	case s.Device:
+		return storage{backend: "block", path: path, comment: unstable(path)}, ""
+	case !known:
+		return r.assume(v, path), ""
+	case of != stat:
+		return st, fmt.Sprintf("its blocks may have %d bytes or %d. See at a host (lsblk -o "+
+			"NAME,LOG-SEC), and add it with backend: file and that block_size", of, stat)
+	}
+	return storage{backend: "file", path: path, blockSize: of}, ""
+}
+
+// spdkStorage is the same of bdev_aio_create and bdev_uring_create of SPDK, whose block_size is
+// that of the bdev; 0 is that of the device, or what stat(2) says of the file.
+func (r *reader) spdkStorage(v *value, path string, blockSize uint64) (st storage, why string) {
+	const minimum = 512 // less is no block size of SPDK
+	s, known := r.at(path)
+	switch {
+	case !s.Device && blockSize != 0:
+		return storage{backend: "file", path: path, blockSize: blockSize}, ""
+	case !s.Device && !known:
+		return r.assume(v, path), ""
+	case !s.Device:
+		return storage{backend: "file", path: path, blockSize: s.BlockSize}, ""
+	case s.BlockSize == 0 && blockSize > minimum:
+		return st, fmt.Sprintf("it has blocks of %d bytes, and those of the device are not known, "+
+			"because it is not here. Convert on the machine that has it", blockSize)
+	case s.BlockSize != 0 && blockSize != 0 && s.BlockSize != blockSize:
+		return st, fmt.Sprintf("it has blocks of %d bytes, and the device of %d. With losetup "+
+			"--sector-size %[1]d a loop device on it has them, too: add that with backend: block",
+			blockSize, s.BlockSize)
+	}
+	return storage{backend: "block", path: path, comment: unstable(path)}, ""
+}

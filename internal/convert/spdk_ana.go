@@ -1,0 +1,135 @@
+package convert
+
+import (
+	"slices"
+	"strings"
+)
+
+// This file reads the ANA states of SPDK, where a listener has them for each subsystem. Here it has
+// them for all.
+
+// anaStates are the states of groups that are not optimized, 0: of all others.
+type anaStates map[uint64]string
+
+// anaState is the state that an RPC names, "" for optimized.
+func (s *spdk) anaState(p *value, path string) string {
+	state := strings.ReplaceAll(s.str(p, "ana_state", path), "_", "-")
+	if state == "optimized" {
+		return ""
+	}
+	return state
+}
+
+func (s *spdk) setState(n *subsystem, l *listener, group uint64, state string) {
+	if s.states[n] == nil {
+		s.states[n] = map[*listener]anaStates{}
+	}
+	if group == 0 || s.states[n][l] == nil {
+		s.states[n][l] = anaStates{}
+	}
+	s.states[n][l][group] = state
+}
+
+func (s *spdk) setListenerState(p *value, path string) {
+	n := s.of(p, path)
+	if n == nil {
+		return
+	}
+	l := s.endpoint(s.object(p, "listen_address", path), path+"listen_address.", "listener")
+	group, state := s.number(p, "anagrpid", path, 0), s.anaState(p, path)
+	if l == nil {
+		return
+	}
+	i := slices.IndexFunc(n.listeners, func(o *listener) bool { return o.name() == l.name() })
+	if i >= 0 {
+		s.setState(n, n.listeners[i], group, state)
+	}
+}
+
+// setGroup moves a namespace into another ANA group.
+func (s *spdk) setGroup(p *value, path string) {
+	n := s.of(p, path)
+	nsid, group := s.number(p, "nsid", path, 0), s.number(p, "anagrpid", path, 0)
+	p.member("transit_anagrpid") // a step on the way
+	if n == nil {
+		return
+	}
+	for _, ns := range n.namespaces {
+		if ns.nsid == nsid {
+			ns.anaGroup = group
+		}
+	}
+}
+
+// group is the ANA group of a namespace at SPDK: that of its NSID, unless it is given.
+func (n *namespace) group() uint64 {
+	if n.anaGroup != 0 {
+		return n.anaGroup
+	}
+	return n.nsid
+}
+
+// applyStates gives listeners the states of their subsystems. A subsystem that has another state
+// for a group than one before it does not have the listener.
+func (s *spdk) applyStates() {
+	for _, n := range s.out.subsystems {
+		for _, ns := range n.namespaces {
+			if len(s.states[n]) > 0 && slices.ContainsFunc(n.listeners, func(l *listener) bool {
+				return s.states[n][l].any()
+			}) {
+				ns.anaGroup = ns.group()
+			}
+		}
+	}
+	has := map[*listener]anaStates{} // also the optimized ones, which are ""
+	for _, n := range s.out.subsystems {
+		for _, l := range slices.Clone(n.listeners) {
+			if has[l] == nil {
+				has[l] = anaStates{}
+			}
+			conflict := uint64(0)
+			for _, ns := range n.namespaces {
+				group := max(ns.anaGroup, 1)
+				if state, known := has[l][group]; known && state != s.states[n][l].of(ns) {
+					conflict = group
+				}
+			}
+			if conflict != 0 {
+				s.note(n.at, "left out: the listener %s of %s, where ANA group %d has another "+
+					"state than in another subsystem; here a listener has one for all",
+					short(l.name()), short(n.nqn), conflict)
+				n.listeners = remove(n.listeners, l)
+				continue
+			}
+			for _, ns := range n.namespaces {
+				group, state := max(ns.anaGroup, 1), s.states[n][l].of(ns)
+				has[l][group] = state
+				if state == "" {
+					continue
+				}
+				if l.ana == nil {
+					l.ana = map[uint64]string{}
+				}
+				l.ana[group] = state
+			}
+		}
+	}
+}
+
+// any reports whether a state is not optimized.
+func (a anaStates) any() bool {
+	for _, state := range a {
+		if state != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// of is the state of a namespace.
+func (a anaStates) of(n *namespace) string {
+	if state, ok := a[n.group()]; ok {
+		return state
+	}
+	return a[0]
+}
