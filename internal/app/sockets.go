@@ -25,9 +25,10 @@ type Sockets struct {
 }
 
 // systemdSockets are those that the service manager has kept since the program before, which are
-// the files; nil without a service manager.
+// the files; nil without systemd. Others that take notifications, such as container engines, keep
+// no descriptors.
 func systemdSockets(log *slog.Logger, files []*os.File) *Sockets {
-	if os.Getenv("NOTIFY_SOCKET") == "" {
+	if os.Getenv("NOTIFY_SOCKET") == "" || os.Getenv("INVOCATION_ID") == "" { // systemd.exec(5)
 		return nil
 	}
 	return newSockets(log, files, notifyWith)

@@ -171,7 +171,7 @@ func TestRestartOfProcess(t *testing.T) {
 	notified, socket := notifySocket(t)
 	port := testutil.FreePort(t)
 	file := writeConfig(t, strings.Replace(validFile, "port: 0", fmt.Sprintf("port: %d", port), 1))
-	env := []string{"NOTIFY_SOCKET=" + socket, serveFile + "=" + file}
+	env := []string{"NOTIFY_SOCKET=" + socket, "INVOCATION_ID=1", serveFile + "=" + file}
 	child := exec.Command(os.Args[0])
 	child.Env = env
 	lines := startServe(t, child)

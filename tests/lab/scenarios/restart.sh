@@ -1,5 +1,5 @@
 # The target restarts under systemd, planned and after SIGKILL, while fio writes: with one path, and
-# with a second one at another target. The hosts have the udev rule and come back soon; over TCP they
+# with a second one at another target, where it is drained as well. The hosts have the udev rule and come back soon; over TCP they
 # reset before a planned restart, and connect while there is no target. Printed: the longest write of
 # fio, which is how long the host stalls. RULE=no: without the rule.
 # variants: tcp rxe siw
@@ -33,7 +33,8 @@ settings() {
 }
 value() { [ "$(cat /sys/class/nvme/$1/$2)" = "$3" ]; }
 all_live() { ! cat /sys/class/nvme/nvme*/state | grep -qvx live; }
-# stall restart|kill BOUND: how long the longest write takes meanwhile, in ms.
+target_drain() { "$TARGET_BIN" drain $ADDR:$PORT >/run/drained || fail "drain: exit code $?"; }
+# stall restart|kill|drain BOUND: how long the longest write takes meanwhile, in ms.
 stall() {
   local ms fio
   fio --name=stall --filename=$DEV --direct=1 --ioengine=io_uring --rw=randwrite --bs=4k \
@@ -43,7 +44,11 @@ stall() {
   klog_mark
   "target_$1"
   wait $fio || { cat /tmp/fio.err; fail "fio: exit code $?"; }
-  target_is_back; wait_for 30 all_live
+  case $1 in
+    drain) "$TARGET_BIN" undrain $ADDR:$PORT >/run/drained || fail "undrain: exit code $?" ;;
+    *) target_is_back ;;
+  esac
+  wait_for 30 all_live
   if [ $1-$TRTYPE = restart-tcp ]; then
     klog_has "$CTRL: resetting controller due to persistent internal error" || fail "no reset"
     ! klog_has "$CTRL: (Reconnecting|failed to connect|starting error recovery)" ||
@@ -64,6 +69,7 @@ for paths in 1 2; do
   for _ in $(seq $ROUNDS); do
     stall restart $((paths == 1 ? planned : 500))
     stall kill $((paths == 1 ? 2000 : 500))
+    [ $paths = 1 ] || stall drain 500
   done
 done
 [ $RULE = no ] || ! dmesg | grep -E "$CTRL: Reconnecting in ([2-9]|10) seconds" ||

@@ -96,6 +96,8 @@ for t in rdma/4420 tcp/421; do
   host_connect; udevadm settle
   [ "$(cat "/sys/class/nvme/$CTRL/ctrl_loss_tmo")" = off ] ||
     fail "the udev rule did not set ctrl_loss_tmo"
+  [ "$(cat "/sys/class/nvme/$CTRL/reconnect_delay")" = 1 ] ||
+    fail "the udev rule did not set reconnect_delay"
   grep -h . /sys/class/nvme-subsystem/*/iopolicy | grep -qx queue-depth ||
     fail "the udev rule did not set iopolicy"
   fio_verify "$TRTYPE" --iodepth=8 --bs=4k --size=1M
@@ -119,11 +121,25 @@ cat /tmp/good >$C
 fio_verify after-reload --iodepth=8 --bs=4k --size=1M
 
 say "a crash"
-kill -KILL "$pid"
 restarted() { [ "$(property ActiveState)" = active ] && [ "$(property MainPID)" != "$pid" ]; }
+keeps_socket() { # that of TCP
+  [ "$(property NFileDescriptorStore)" = 1 ] || fail "systemd does not keep the listening socket"
+}
+keeps_socket
+kill -KILL "$pid"
 wait_for 30 restarted
 wait_for 60 ctrl_live
+keeps_socket
 fio_verify after-crash --iodepth=8 --bs=4k --size=1M
+say "a restart: the host resets, and finds the socket"
+klog_mark; pid=$(property MainPID)
+systemctl restart nvmf-target || fail "it does not restart"
+restarted || fail "it was not restarted"
+wait_for 60 ctrl_live
+klog_has "$CTRL: resetting controller due to" || fail "the host has not reset the controller"
+! klog_has "$CTRL: (Reconnecting|failed to connect)" || fail "the host did not find the socket"
+keeps_socket
+fio_verify after-restart --iodepth=8 --bs=4k --size=1M
 say "a hang: the watchdog"
 printf '[Service]\nWatchdogSec=4\n' \
   >/run/systemd/system/nvmf-target.service.d/watchdog.conf
