@@ -59,6 +59,9 @@ const (
 	idleTicks = 8
 
 	maxEvents = 128
+	// postsMost is how many posted functions an iteration runs, and timersMost how many timers.
+	postsMost  = 64
+	timersMost = 64
 	// pollFDsEvery is how many times a busy loop reads the clock for each time that it polls
 	// descriptors. Pollers that need events sooner poll for themselves.
 	pollFDsEvery = 4
@@ -83,6 +86,7 @@ type Reactor struct {
 	mailbox list.Inbox[post]
 	_       [64]byte
 
+	posts   list.List[post] // taken from the mailbox
 	pollers []Poller
 	stopped bool
 	starved bool // there are no more Ps than reactors
@@ -256,7 +260,7 @@ func (r *Reactor) Run(ctx context.Context) error {
 // iterate polls everything once and reports whether there was work.
 func (r *Reactor) iterate() bool {
 	work := 0
-	if !r.mailbox.Empty() {
+	if !r.mailbox.Empty() || !r.posts.Empty() {
 		work = r.runPosts()
 	}
 	for i := 0; i < len(r.pollers); i++ {
@@ -342,12 +346,15 @@ func (r *Reactor) sleep() error {
 	return nil
 }
 
-// runPosts runs what the mailbox holds, oldest first.
-func (r *Reactor) runPosts() int {
-	var posts list.List[post]
-	r.mailbox.Take(&posts)
-	n := 0
-	for p := posts.Pop(); p != nil; p = posts.Pop() {
+// runPosts runs what the mailbox holds, oldest first, at most postsMost functions. It has work if
+// some are left.
+func (r *Reactor) runPosts() (n int) {
+	r.mailbox.Take(&r.posts)
+	for n < postsMost {
+		p := r.posts.Pop()
+		if p == nil {
+			break
+		}
 		p.fn()
 		n++
 	}

@@ -31,15 +31,15 @@ func (r *Reactor) After(d int64, fn func()) (stop func()) {
 // Timers returns how many timers have neither run nor been stopped. Reactor only.
 func (r *Reactor) Timers() int { return len(r.timers) }
 
-// runTimers runs the timers that are due by the last reading of the clock and returns how many.
-// Timers that they start run in the next call at the earliest.
+// runTimers runs the timers that are due by the last reading of the clock, at most timersMost, and
+// returns how many. Timers that they start run in the next call at the earliest.
 func (r *Reactor) runTimers() int {
 	if len(r.timers) == 0 {
 		return 0
 	}
 	now := r.clock.now
 	n := 0
-	for due := len(r.timers); due > 0 && len(r.timers) > 0 && r.timers[0].at <= now; due-- {
+	for due := min(len(r.timers), timersMost); due > 0 && len(r.timers) > 0 && r.timers[0].at <= now; due-- {
 		t := heap.Pop(&r.timers).(*timer)
 		fn := t.fn
 		t.fn = nil

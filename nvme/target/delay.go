@@ -20,8 +20,11 @@ type delayList struct {
 	stop  func() // stops the timer, nil if it does not run
 }
 
+// delayBatch is how many commands the timer ends at a time.
+const delayBatch = 128
+
 func (l *delayList) push(c *cmd) {
-	c.due = l.h.loop.Now() + l.delay
+	c.due, c.delays = l.h.loop.Now()+l.delay, l
 	l.list.Push(c, &c.delayed)
 	if l.stop == nil {
 		l.start()
@@ -33,7 +36,11 @@ func (l *delayList) start() {
 	l.stop = l.h.after(max(l.list.First().due-l.h.loop.Now(), 1e6), func() {
 		l.stop = nil
 		now := l.h.loop.Now()
-		for c := l.list.First(); c != nil && c.due <= now; c = l.list.First() {
+		for range delayBatch {
+			c := l.list.First()
+			if c == nil || c.due > now {
+				break
+			}
 			l.end(c)
 		}
 		if !l.list.Empty() && l.stop == nil {
@@ -43,6 +50,7 @@ func (l *delayList) start() {
 }
 
 func (l *delayList) remove(c *cmd) {
+	c.delays = nil
 	l.list.Remove(&c.delayed)
 	if l.list.Empty() && l.stop != nil {
 		l.stop()
@@ -50,11 +58,11 @@ func (l *delayList) remove(c *cmd) {
 	}
 }
 
-// endSession ends the commands of a queue that has ended.
-func (l *delayList) endSession(s *session) {
-	for c := range l.list.All() {
-		if c.s == s {
-			l.end(c)
+// endDelays ends the delays of the commands of a queue that has ended.
+func (s *session) endDelays() {
+	for _, c := range s.cmds {
+		if c.delays != nil {
+			c.delays.end(c)
 		}
 	}
 }

@@ -145,10 +145,7 @@ func (h *Handler) Close(fs fabric.Session) {
 	if s.auth != nil {
 		s.auth.close()
 	}
-	h.delayed.endSession(s)
-	h.awaiting.endSession(s)
-	h.halves.endSession(s)
-	h.changing.endSession(s)
+	s.endDelays()
 	h.run()
 	h.holdLate(s)
 	s.endIfIdle()

@@ -188,6 +188,20 @@ func testManyWait(t *testing.T) {
 		t.Errorf("%d waiters left", n)
 	}
 	r.w.Advance(answerWait)
+	done := 0
+	for range len(commands)/2/delayBatch + 1 { // some of them in each step
+		before := done
+		done = 0
+		for _, c := range commands[len(commands)/2:] {
+			if c.Done {
+				done++
+			}
+		}
+		if done-before > delayBatch {
+			t.Errorf("%d are answered in one step", done-before)
+		}
+		r.w.Advance(time.Millisecond)
+	}
 	for _, c := range commands[len(commands)/2:] {
 		if !c.Done || !c.CQE.Status().OK() {
 			t.Fatalf("answered %v, %v", c.Done, c.CQE.Status())

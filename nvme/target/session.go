@@ -113,7 +113,8 @@ type cmd struct {
 	compound *compound      // carries the command out, if that takes several IOs
 	changing *awaitedChange // as awaiting, for a change of reservations
 	awaiting *awaiting      // what the command waits for; nil if it does not
-	delayed  list.Node[cmd] // in Handler.delayed or Handler.awaiting
+	delayed  list.Node[cmd] // on the list of delays
+	delays   *delayList     // nil: the command is not delayed
 	due      int64          // when that ends
 
 	// At limits: flow is that of the channel, waiting is in flow.waiting since waitsSince, and data

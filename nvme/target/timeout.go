@@ -16,6 +16,8 @@ import "github.com/nvmf-target/nvmf-target/backend"
 const (
 	// timeoutInterval is how often commands that have timed out are looked for, in nanoseconds.
 	timeoutInterval = int64(500e6)
+	// lookMost is how many commands one step looks at, without those of its last queue.
+	lookMost = 1024
 	// rangeFactor multiplies the timeout of discards and zeroes, each of which may cover the whole
 	// disk.
 	rangeFactor = 10
@@ -27,10 +29,7 @@ const (
 // startTimeouts starts the timer that looks for commands that have timed out.
 func (h *Handler) startTimeouts() {
 	h.stopTimeouts = h.after(timeoutInterval, func() {
-		h.stopTimeouts = nil
-		if h.checkTimeouts() {
-			h.startTimeouts()
-		}
+		h.checkTimeouts(int(h.sessionCount.Load()), false)
 	})
 }
 
@@ -50,15 +49,21 @@ func (h *Handler) stopTimeoutsIfIdle() {
 	}
 }
 
-// checkTimeouts gives up commands that have timed out. It returns whether devices still have
-// others.
-func (h *Handler) checkTimeouts() (left bool) {
+// checkTimeouts gives up commands of the next n queues that have timed out, and looks again later if
+// devices have others, or left is set. It looks at the commands of queues until these were lookMost,
+// and goes on with the other queues soon.
+func (h *Handler) checkTimeouts(n int, left bool) {
+	h.stopTimeouts = nil
 	now := h.loop.Now()
 	slow := lateSearch{before: now - slowWrite}
-	for s := range h.sessions.All() {
+	for looked := 0; n > 0 && looked < lookMost && !h.sessions.Empty(); n-- {
+		s := h.sessions.Pop()
+		h.sessions.Push(s, &s.node)
+		looked++
 		if s.outstanding == 0 {
 			continue
 		}
+		looked += len(s.cmds)
 		slow.add(s)
 		expired := s.isOver() && now-s.closedAt >= closeGrace
 		for i, c := range s.cmds {
@@ -75,7 +80,13 @@ func (h *Handler) checkTimeouts() (left bool) {
 		}
 	}
 	slow.announce()
-	return left
+	switch {
+	case h.stopTimeouts != nil: // started meanwhile
+	case n > 0 && !h.sessions.Empty(): // what begins until then may be of the first ones
+		h.stopTimeouts = h.after(0, func() { h.checkTimeouts(n, true) })
+	case left:
+		h.startTimeouts()
+	}
 }
 
 // timedOut says whether a device has taken too long for the command, or for a part of it.
