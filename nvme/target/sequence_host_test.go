@@ -67,7 +67,8 @@ var hostCommands = map[string]hostCommand{
 		if a.text("from", "") != "" {
 			format = nvme.CopyNamespaces
 		}
-		return copyTo(a.number("to", 8), nvme.CopyFormat(a.number("format", uint64(format))), list...)
+		format = nvme.CopyFormat(a.number("format", uint64(format)))
+		return copyTo(a.number("to", 8), format, list...)
 	}},
 	"register": {io: true, nsid: 1, make: makeReservation(nvme.IOReservationRegister)},
 	"acquire":  {io: true, nsid: 1, make: makeReservation(nvme.IOReservationAcquire)},
