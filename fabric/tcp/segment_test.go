@@ -74,55 +74,6 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// One byte per segment, and all in one.
-func TestSegmentation(t *testing.T) {
-	tg := serve(t, options{})
-	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true, HPDA: 15}} {
-		all := conversation(p)
-		c := tg.dial(t)
-		c.send(all)
-		want := make([]byte, 128+24+3*(24+24)+3*24+512+1024+2048)
-		if p.HeaderDigest {
-			want = make([]byte, 128+28+3*(64+28)+3*28+3*4+512+1024+2048)
-		}
-		if _, err := io.ReadFull(c, want); err != nil {
-			t.Fatal(err)
-		}
-		_ = c.Close()
-		c = tg.dial(t)
-		for i := range all {
-			c.send(all[i : i+1])
-		}
-		got := make([]byte, len(want))
-		if _, err := io.ReadFull(c, got); err != nil {
-			t.Fatal(err)
-		}
-		_ = c.Close()
-		if !bytes.Equal(got, want) {
-			t.Error("answers depend on segmentation")
-		}
-	}
-}
-
-// A thousand commands in as few segments as possible.
-func TestManyPDUs(t *testing.T) {
-	tg := serve(t, options{cfg: Config{MaxDepth: 1024}, zeroCopy: true})
-	c := tg.connect(t, pdu.Params{}, 1024, 0)
-	var all []byte
-	for i := range 1000 {
-		sqe := rw(nvme.NVMRead, uint16(i), i*512, 512, false)
-		all = append(all, c.capsule(&sqe, nil)...)
-	}
-	c.send(all)
-	for i := range 1000 {
-		m := c.recv()
-		if m.t != pdu.TypeC2HData || len(m.data) != 512 || m.data[1] != pattern(i*512+1) {
-			t.Fatalf("command %d: %v %x", i, m.t, m.raw)
-		}
-		c.status(uint16(i), nvme.Success)
-	}
-}
-
 // FuzzStream feeds a stream to the target in one piece and in many, and compares what it says and
 // what it has done. The first byte chooses digests and much data in a capsule, the others damage a
 // good conversation and follow it.
@@ -343,32 +294,6 @@ func TestTruncatedData(t *testing.T) {
 		}
 		if h.d.written.Load() != 0 {
 			t.Error("an incomplete write was executed")
-		}
-		h.close()
-	}
-}
-
-// A write in 16384 PDUs of one byte, in one segment and in segments of one byte.
-func TestBytewiseData(t *testing.T) {
-	for _, piece := range []int{1 << 20, 1} {
-		h := newManual(t, options{})
-		c, tags := h.grants(pdu.Params{})
-		var stream []byte
-		want := random(7, 16384)
-		for i := range want {
-			stream = append(stream, c.h2cData(0, 0, tags[0], i, want[i:i+1])...)
-		}
-		if piece == 1 {
-			stream = stream[:50*25] // enough
-		}
-		for b := stream; len(b) > 0; b = b[min(piece, len(b)):] {
-			h.send(b[:min(piece, len(b))])
-		}
-		if piece > 1 && (h.d.written.Load() != 1 || !bytes.Equal(h.d.data.Bytes()[:16384], want)) {
-			t.Error("the data is not what was sent")
-		}
-		if got := h.queue().reqs[tags[0]&(1<<ttagBits-1)].recvd; piece == 1 && got != 50 {
-			t.Errorf("%d bytes received", got)
 		}
 		h.close()
 	}

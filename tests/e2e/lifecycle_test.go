@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -169,53 +168,4 @@ func TestResetUnderLoad(t *testing.T) {
 				wantRetry(t, err)
 			}
 		})
-}
-
-// TestReadOnly: a read-only namespace refuses writes.
-func TestReadOnly(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		dev := h.RAM(1<<20, 512)
-		h.Must(h.Target.AddNamespace(subNQN,
-			target.NamespaceConfig{NSID: 3, Device: dev, ReadOnly: true}))
-		c := h.connect(v)
-		ctx := harness.Context(t)
-		ns, err := c.IdentifyNamespace(ctx, 3)
-		h.Must(err)
-		if ns.NSATTR&nvme.NSATTRWriteProtected == 0 {
-			t.Error("not reported as write protected")
-		}
-		q := h.Open(c, 1, 16)
-		buf := h.Buffer(c, 8192)
-		const protected = nvme.NamespaceWriteProtected | nvme.DNR
-		h.Must(q.Read(ctx, 3, 0, 16, buf))
-		h.Must(q.Flush(ctx, 3))
-		wantStatus(t, "write", q.Write(ctx, 3, 0, 16, buf, 0), protected)
-		wantStatus(t, "write zeroes", q.WriteZeroes(ctx, 3, 0, 16, 0), protected)
-		(*nvme.DSMRange)(buf).Set(0, 8)
-		wantStatus(t, "discard", q.Discard(ctx, 3, buf[:16]), protected)
-	})
-}
-
-// TestLogTails reads beyond the end of logs: the rest must be zero, or the command refused.
-func TestLogTails(t *testing.T) {
-	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
-		c := h.connect(v, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
-		header, _, err := c.Discover(harness.Context(t))
-		h.Must(err)
-		end := nvme.DiscoveryHeaderSize + int(header.NUMREC)*nvme.DiscoveryEntrySize
-		for _, off := range []int{0, nvme.DiscoveryHeaderSize, end - 4} {
-			b, err := c.GetLog(harness.Context(t), nvme.LogDiscovery, 0, uint64(off), 8192, 0,
-				false)
-			if st, ok := host.StatusOf(err); !ok {
-				t.Fatal(err)
-			} else if !st.OK() {
-				continue
-			}
-			if tail := b[min(end-off, len(b)):]; bytes.Count(tail, []byte{0}) != len(tail) {
-				t.Errorf("offset %d: something follows the log", off)
-			}
-		}
-		_, err = c.GetLog(harness.Context(t), nvme.LogDiscovery, 0, uint64(end)+4, 4096, 0, false)
-		wantStatus(t, "past the end", err, nvme.InvalidField|nvme.DNR)
-	})
 }
