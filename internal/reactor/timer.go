@@ -43,7 +43,9 @@ func (r *Reactor) runTimers() int {
 		t := heap.Pop(&r.timers).(*timer)
 		fn := t.fn
 		t.fn = nil
+		r.turns.begin()
 		fn()
+		r.turns.end(fn)
 		n++
 	}
 	return n

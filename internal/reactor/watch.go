@@ -78,7 +78,10 @@ func (r *Reactor) dispatch(n int) int {
 	for i := 0; i < n; i++ {
 		ev := r.events[i]
 		if fd := int(ev.Fd); r.watches.has(fd) && r.watches.byFD[fd].gen == ev.Pad {
-			r.watches.byFD[fd].fn(ev.Events)
+			fn := r.watches.byFD[fd].fn
+			r.turns.begin()
+			fn(ev.Events)
+			r.turns.end(fn)
 			ran++
 		}
 	}

@@ -49,9 +49,9 @@ func (h *Handler) stopTimeoutsIfIdle() {
 	}
 }
 
-// checkTimeouts gives up commands of the next n queues that have timed out, and looks again later if
-// devices have others, or left is set. It looks at the commands of queues until these were lookMost,
-// and goes on with the other queues soon.
+// checkTimeouts gives up commands of the next n queues that have timed out, and looks again later
+// if devices have others, or left is set. It looks at the commands of queues until these were
+// lookMost, and goes on with the other queues soon.
 func (h *Handler) checkTimeouts(n int, left bool) {
 	h.stopTimeouts = nil
 	now := h.loop.Now()

@@ -1,0 +1,89 @@
+//go:build invariants
+
+package reactor
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// turnMost is how much processor time one step of a reactor may take.
+const turnMost = 100 * time.Microsecond
+
+// measuring: the environment has NVMF_TURNS, so the time of each step is measured, and those that
+// exceed turnMost are listed on standard error when the reactor stops. It is the processor time of
+// the thread, so other processes do not count, but collections of garbage do.
+var measuring = os.Getenv("NVMF_TURNS") != ""
+
+// turns are the steps of a reactor that took too long, by the function that the reactor called.
+type turns struct {
+	began  time.Duration
+	thread int
+	over   map[string]*overrun
+}
+
+// overrun is how often a function took too long, and the longest time.
+type overrun struct {
+	count   int
+	longest time.Duration
+}
+
+// begin begins a step.
+func (t *turns) begin() {
+	if measuring {
+		t.thread, t.began = unix.Gettid(), cpuTime()
+	}
+}
+
+// end ends a step: a function, or a Poller.
+func (t *turns) end(step any) {
+	if !measuring {
+		return
+	}
+	took := cpuTime() - t.began
+	if took <= turnMost || t.thread != unix.Gettid() { // it has changed meanwhile
+		return
+	}
+	name := fmt.Sprintf("%T.Poll", step)
+	if v := reflect.ValueOf(step); v.Kind() == reflect.Func {
+		name = runtime.FuncForPC(v.Pointer()).Name()
+	}
+	if t.over == nil {
+		t.over = map[string]*overrun{}
+	}
+	o := t.over[name]
+	if o == nil {
+		o = new(overrun)
+		t.over[name] = o
+	}
+	o.count++
+	o.longest = max(o.longest, took)
+}
+
+// report lists the overruns of a reactor.
+func (t *turns) report(reactor int) {
+	var lines []string
+	for name, o := range t.over {
+		lines = append(lines, fmt.Sprintf("reactor %d: %8v at most, %5d steps above %v: %s\n",
+			reactor, o.longest.Round(time.Microsecond), o.count, turnMost, name))
+	}
+	slices.Sort(lines)
+	for _, l := range lines {
+		fmt.Fprint(os.Stderr, l)
+	}
+}
+
+// cpuTime is the processor time of the calling thread.
+func cpuTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
