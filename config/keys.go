@@ -151,11 +151,14 @@ func connectionLimits(all, perHost *int, limit int) []Key {
 	return []Key{
 		NewKey("max_connections", Int(all, 1, limit),
 			"The largest number of connections (queues). Peers that have not shown to be allowed "+
-				"hosts share a part of it. Set it higher when hosts times their queues exceed "+
-				"it, lower to protect a small machine."),
+				"hosts share a part of it, and no host takes all of the rest (see Tuning, shares "+
+				"of connections). Set it higher when hosts times their queues exceed seven "+
+				"eighths of it, lower to protect a small machine."),
 		NewKey("max_connections_per_host", Int(perHost, 1, limit),
-			"The largest number of connections from one address. Set it when many hosts share an "+
-				"address (NAT, containers), or to keep one host from taking all connections."),
+			"The largest number of connections of a host that has authenticated or uses TLS, and "+
+				"of all others from one address or IPv6 /64 together. Set it higher when many "+
+				"such hosts share an address (NAT, containers) or a /64, lower to keep one host "+
+				"from taking many connections."),
 	}
 }
 

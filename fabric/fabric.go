@@ -160,9 +160,12 @@ type Queue interface {
 	Resume(r *Request)
 	// SetDepth is called once, before the successful response to Connect is completed: the queue
 	// will carry at most depth commands (SQSIZE+1). The transport allocates what it lacks, from the
-	// part of its resources that is for such peers. An error refuses the Connect with "no
-	// resources".
-	SetDepth(depth int, p Peer) error
+	// part of its resources that is for such peers, and of the host's share. An error, which says
+	// what is exhausted, refuses the Connect with "no resources".
+	SetDepth(depth int, p Peer, c Claim) error
+	// Hold says that the handler works on what the peer of an Unproven queue has sent: until it is
+	// called with false, the queue makes room for no other one. Any goroutine may call it.
+	Hold(on bool)
 	// Allow says that the host of an Unproven queue has authenticated. An error says that the queue
 	// has had to make room for another one, has ended, or lacks resources. Reactor only.
 	Allow() error
@@ -231,6 +234,16 @@ const (
 	// Allowed: an NVM subsystem allows the host, or it has authenticated for discovery.
 	Allowed
 )
+
+// Claim is what a Connect command says of a queue.
+type Claim struct {
+	// Host is the NQN of the host. Proven says that the connection has proven it, by TLS; Allow
+	// says that authentication has.
+	Host   string
+	Proven bool
+	// Admin says that it is an admin queue.
+	Admin bool
+}
 
 // HandlerMemory is that of queues of such peers.
 func (p Peer) HandlerMemory() int64 {
@@ -302,6 +315,10 @@ type Usage struct {
 	// Refused counts connections and Connect commands that would have exceeded a limit, Evicted the
 	// connections that ended because newer ones took their place.
 	Refused, Evicted uint64
+	// OverShare are the Connect commands among the refused that would have exceeded the share of a
+	// host or of a network, or have taken what is kept for others. OutOfTurn are the connections
+	// among them from networks that have failed lately, while others waited for their turn.
+	OverShare, OutOfTurn uint64
 	// Memory is that of the queues, without data memory, and MemoryLimit its limit, both in bytes.
 	Memory, MemoryLimit int64
 	// Quarantined is the number of queues that ended although the device may still use their

@@ -3,11 +3,14 @@
 //
 // Until a Connect command has succeeded, and the host has authenticated if it has to, a connection
 // is unassociated, and anybody may have made it; and anybody may create discovery controllers. Both
-// have budgets, parts of the limits, in all and for each address; the rest is for the queues of
-// allowed hosts. Addresses that an allowed host has connected from have budgets of their own, which
-// no flood from elsewhere touches. An unassociated connection that finds its budget full evicts the
-// oldest one in it: a handshake takes milliseconds, so that those which are idle go before those
-// which are about to succeed.
+// have budgets, parts of the limits, in all and for each network, which is an address or an IPv6
+// /64; the rest is for the queues of allowed hosts, which have shares of it (shares.go). Networks
+// that an allowed host has connected from have budgets of their own, which no flood from elsewhere
+// touches. An unassociated connection that finds its budget full evicts the oldest one in it that
+// waits for its peer: a handshake takes milliseconds, so that those which are idle go before those
+// which are about to succeed. Those whose turn it is to be worked on stay (Conn.Hold). While a
+// budget is more than half full, networks whose connections have failed lately are refused, so that
+// others have their turn.
 package admission
 
 import (
@@ -19,14 +22,18 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
 // Limits are what a Counter holds a transport to.
 type Limits struct {
-	// Connections and PerHost limit the connections in total and from one address.
+	// Connections and PerHost limit the connections in total, and those of one host that has proven
+	// its NQN, or of one network whose hosts have not.
 	Connections, PerHost int
 	// Memory limits the memory of all queues, in bytes.
 	Memory int64
+	// Turns: networks whose connections have failed come last while others wait.
+	Turns bool
 }
 
 // MaxEvicted is how many connections may be open beyond Limits.Connections: those that were evicted
@@ -51,26 +58,35 @@ type Counter struct {
 	closed  bool
 	total   int // connections, without evicted ones
 	memory  int64
-	budgets [2][classes]budget // of all addresses that are not allowed, and that are
-	hosts   map[netip.Addr]*host
-	idle    list.List[host] // allowed ones without connections, idleHosts of them
-	idles   int
+	given   usage              // what queues of allowed hosts have, and what they have in common
+	budgets [2][classes]budget // of all networks that are not allowed, and that are
+	hosts   map[hostKey]*owner // with queues
+	// networks are those with connections, and idle the allowed ones without, idleNetworks of them.
+	networks map[netip.Addr]*network
+	idle     list.List[network]
+	idles    int
+	failed   recent // networks that are not allowed
 	// evicted counts the evicted connections that have not left, by index of budgets. victims are
 	// those that have not been told.
 	evicted         [2]int
 	victims         []*Conn
 	refused, evicts uint64
+	// Of the refused, overShare exceeded a share of a host or network, or went into what is kept
+	// for others, and outOfTurn came from networks that have failed while others waited.
+	overShare, outOfTurn uint64
 }
 
 // Conn is a connection that is counted. Any goroutine may call its methods.
 type Conn struct {
-	c      *Counter
-	host   *host
-	evict  func(why error)
-	memory int64
-	class  class
-	since  time.Time // it has this class
-	nodes  [2]list.Node[Conn]
+	c       *Counter
+	network *network
+	owner   *owner // once it was given to an allowed host
+	evict   func(why error)
+	memory  int64
+	class   class
+	held    bool
+	since   time.Time // it has this class
+	nodes   [2]list.Node[Conn]
 	// evictedFrom is an index of Counter.budgets.
 	isEvicted, left bool
 	evictedFrom     int
@@ -78,7 +94,10 @@ type Conn struct {
 
 // New makes an empty Counter.
 func New(l Limits) *Counter {
-	return &Counter{limits: l, now: time.Now, hosts: make(map[netip.Addr]*host)}
+	return &Counter{
+		limits: l, now: time.Now, hosts: map[hostKey]*owner{},
+		networks: map[netip.Addr]*network{},
+	}
 }
 
 // SetLimits changes the limits. Connections that exceed the new ones stay.
@@ -98,35 +117,42 @@ func (c *Counter) SetLimits(l Limits) {
 func (c *Counter) Admit(addr netip.Addr, memory int64, evict func(why error)) (*Conn, error) {
 	c.mu.Lock()
 	defer c.unlock()
-	h := c.hosts[addr]
-	if h == nil {
-		h = &host{addr: addr}
+	addr = subnet.Of(addr)
+	n := c.networks[addr]
+	if n == nil {
+		n = &network{addr: addr}
 	}
-	if err := c.admits(h, memory); err != nil {
+	if err := c.admits(n, memory); err != nil {
 		c.refused++
 		return nil, err
 	}
-	e := &Conn{c: c, host: h, evict: evict, memory: memory, class: unassociated, since: c.now()}
+	e := &Conn{c: c, network: n, evict: evict, memory: memory, since: c.now()}
 	c.memory += memory
 	c.total++
-	c.enter(h)
+	c.enter(n)
 	e.join(unassociated)
 	return e, nil
 }
 
-// admits says why a connection from h cannot be admitted, after eviction of others.
-func (c *Counter) admits(h *host, memory int64) error {
+// admits says why a connection from a network cannot be admitted, after eviction of others.
+func (c *Counter) admits(n *network, memory int64) error {
 	if c.closed {
 		return ErrClosed
 	}
 	if err := c.fits(memory); err != nil {
 		return err
 	}
-	if !c.makeRoom(h, unassociated, memory) {
+	if !c.hasTurn(n) {
+		c.outOfTurn++
+		return fmt.Errorf("connections from %s have ended without a Connect command, and others "+
+			"wait for their turn", subnet.Text(n.addr))
+	}
+	if !c.makeRoom(n, unassociated, memory) {
 		return errors.New("too many connections without a successful Connect command are open")
 	}
-	if h.total >= c.limits.PerHost && !c.evictOldest(&h.budgets[unassociated]) {
-		return fmt.Errorf("%d connections from this address are open, the limit", h.total)
+	if n.unproven >= c.limits.PerHost && !c.evictOldest(&n.budgets[unassociated]) {
+		return fmt.Errorf("%d connections from %s are open, the limit", n.unproven,
+			subnet.Text(n.addr))
 	}
 	for i := 0; c.total >= c.limits.Connections; i++ {
 		if i == len(c.budgets) {
@@ -146,10 +172,11 @@ func (c *Counter) fits(n int64) error {
 	return nil
 }
 
-// Associate is called when a Connect command is about to succeed, with the memory that the queue
-// needs more, and once more when the host has authenticated. After an error the connection is
-// unassociated, and the Connect command must be refused.
-func (e *Conn) Associate(p fabric.Peer, memory int64) error {
+// Associate is called when a Connect command is about to succeed, with what it says of the queue
+// and the memory that the queue needs more, and once more when the host has authenticated. After an
+// error, which says whose share is exceeded, the connection is unassociated, and the Connect
+// command must be refused.
+func (e *Conn) Associate(p fabric.Peer, claim fabric.Claim, memory int64) error {
 	c := e.c
 	c.mu.Lock()
 	defer c.unlock()
@@ -160,7 +187,7 @@ func (e *Conn) Associate(p fabric.Peer, memory int64) error {
 	case e.left:
 		err = errLeft
 	case err == nil:
-		err = e.move(peerClasses[p], memory)
+		err = e.move(peerClasses[p], &claim, memory)
 	}
 	if err != nil {
 		c.refused++
@@ -174,18 +201,25 @@ var peerClasses = [...]class{
 }
 
 // move gives the connection a class and more memory.
-func (e *Conn) move(cl class, memory int64) error {
+func (e *Conn) move(cl class, claim *fabric.Claim, more int64) error {
 	c := e.c
+	if cl == inNoBudget {
+		if err := c.shares(e, claim, usage{1, e.memory + more}); err != nil {
+			c.overShare++
+			return err
+		}
+	}
 	e.quit()
-	if cl != inNoBudget && !c.makeRoom(e.host, cl, e.memory+memory) {
+	if cl != inNoBudget && !c.makeRoom(e.network, cl, e.memory+more) {
 		e.join(unassociated)
 		return errors.New("too many discovery controllers exist, or too many connections whose " +
 			"hosts have not authenticated")
 	}
-	c.memory += memory
-	e.memory += memory
+	c.memory += more
+	e.memory += more
 	if cl == inNoBudget {
-		c.allow(e.host)
+		e.give(claim)
+		c.allow(e.network)
 		return nil
 	}
 	e.since = c.now()
@@ -193,11 +227,26 @@ func (e *Conn) move(cl class, memory int64) error {
 	return nil
 }
 
-// FromAllowed says that an allowed host has connected from the address of the connection.
+// FromAllowed reports whether an allowed host has connected from the network of the connection.
 func (e *Conn) FromAllowed() bool {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
-	return e.host.allowed
+	return e.network.allowed
+}
+
+// Hold keeps the connection from being evicted, since its turn has come and the target works on
+// what the peer has sent, until it is called with false, which makes it the newest one.
+func (e *Conn) Hold(on bool) {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	if cl := e.class; e.held != on {
+		e.quit()
+		e.held = on
+		if cl != inNoBudget {
+			e.since = e.c.now()
+			e.join(cl)
+		}
+	}
 }
 
 // Keep leaves the memory of the queue counted for good, because a device may still use it: Uncharge
@@ -206,6 +255,8 @@ func (e *Conn) Keep() {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
 	e.quit()
+	e.uncharge()
+	e.c.given[resMemory] += e.memory // of nobody
 	e.memory = 0
 }
 
@@ -224,6 +275,9 @@ func (e *Conn) Charge(n int64) error {
 			b.memory += n
 		}
 	}
+	if e.owner != nil {
+		e.count(usage{0, n}, 1)
+	}
 	return nil
 }
 
@@ -237,8 +291,12 @@ func (e *Conn) Leave() {
 		c.evicted[e.evictedFrom]--
 		return
 	}
+	e.noteFailed()
 	e.quit()
 	e.uncount()
+	if e.owner != nil {
+		e.count(usage{1, 0}, -1)
+	}
 }
 
 // Uncharge removes the memory of the queue.
@@ -247,8 +305,16 @@ func (e *Conn) Uncharge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.quit()
+	e.uncharge()
 	c.memory -= e.memory
 	e.memory = 0
+}
+
+// uncharge takes the memory from the host that it was given to.
+func (e *Conn) uncharge() {
+	if e.owner != nil {
+		e.count(usage{0, e.memory}, -1)
+	}
 }
 
 // Charge adds n bytes of memory that queues have in common, maybe negative. After an error nothing
@@ -260,6 +326,7 @@ func (c *Counter) Charge(n int64) error {
 		return err
 	}
 	c.memory += n
+	c.given[resMemory] += n
 	return nil
 }
 
@@ -268,6 +335,7 @@ func (c *Counter) Uncharge(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.memory -= n
+	c.given[resMemory] -= n
 }
 
 // Usage returns the current counts.
@@ -277,6 +345,7 @@ func (c *Counter) Usage() fabric.Usage {
 	u := fabric.Usage{
 		Connections: c.total + c.evicted[0] + c.evicted[1], Memory: c.memory,
 		MemoryLimit: c.limits.Memory, Refused: c.refused, Evicted: c.evicts,
+		OverShare: c.overShare, OutOfTurn: c.outOfTurn,
 	}
 	for i := range c.budgets {
 		u.Unassociated += c.budgets[i][unassociated].connections

@@ -12,6 +12,14 @@ import (
 
 var one, two = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 
+// proven is the claim of a host that has proven its NQN, for an admin queue: nothing is kept from
+// it for others.
+func proven(nqn string) fabric.Claim {
+	return fabric.Claim{Host: nqn, Proven: true, Admin: true}
+}
+
+var claim = proven("host")
+
 // addr is an address of its own for each i.
 func addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 
@@ -32,6 +40,7 @@ type counter struct {
 }
 
 func newCounter(t *testing.T, l Limits) *counter {
+	l.Turns = true
 	c := &counter{Counter: New(l), t: t, clock: time.Unix(1, 0), evicted: map[string]bool{}}
 	c.now = func() time.Time { return c.clock }
 	return c
@@ -51,7 +60,7 @@ func (c *counter) admit(name string, a netip.Addr, memory int64) *Conn {
 func (c *counter) allowed(name string, a netip.Addr) *Conn {
 	c.t.Helper()
 	e := c.admit(name, a, 0)
-	refused(c.t, e.Associate(fabric.Allowed, 0), "")
+	refused(c.t, e.Associate(fabric.Allowed, claim, 0), "")
 	return e
 }
 
@@ -59,7 +68,7 @@ func (c *counter) allowed(name string, a netip.Addr) *Conn {
 func (c *counter) discovery(name string, a netip.Addr) *Conn {
 	c.t.Helper()
 	e := c.admit(name, a, 0)
-	refused(c.t, e.Associate(fabric.Discovery, 0), "")
+	refused(c.t, e.Associate(fabric.Discovery, claim, 0), "")
 	return e
 }
 
@@ -82,10 +91,14 @@ func (c *counter) expect(names ...string) {
 func (c *counter) empty() {
 	c.t.Helper()
 	u := c.Usage()
-	if u.Refused, u.Evicted = 0, 0; u != (fabric.Usage{MemoryLimit: c.limits.Memory}) {
+	want := fabric.Usage{
+		MemoryLimit: c.limits.Memory, Refused: u.Refused, Evicted: u.Evicted,
+		OverShare: u.OverShare, OutOfTurn: u.OutOfTurn,
+	}
+	if len(c.Counter.hosts) > 0 || c.given != (usage{}) || u != want {
 		c.t.Errorf("%+v is left", u)
 	}
-	for a, h := range c.hosts {
+	for a, h := range c.networks {
 		if !h.allowed || h.total != 0 || !h.node.Listed() {
 			c.t.Errorf("%v is left: %+v", a, h)
 		}
@@ -103,7 +116,7 @@ func TestLimits(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 3, PerHost: 2, Memory: 100 << 10})
 	host := func(a netip.Addr, memory int64) *Conn {
 		e := c.admit("a host", a, memory)
-		refused(t, e.Associate(fabric.Allowed, 0), "")
+		refused(t, e.Associate(fabric.Allowed, proven(a.String()), 0), "")
 		return e
 	}
 	admit := func(a netip.Addr, memory int64) error {
@@ -111,13 +124,17 @@ func TestLimits(t *testing.T) {
 		return err
 	}
 	a, b := host(one, 10<<10), host(one, 10<<10)
-	refused(t, admit(one, 10<<10), "2 connections from this address")
+	third := c.admit("third", one, 0)
+	refused(t, third.Associate(fabric.Allowed, proven(one.String()), 0),
+		`host "192.0.2.1" has 2 connections, the limit`)
+	third.Leave()
+	third.Uncharge()
 	refused(t, admit(two, 81<<10),
 		"2 queues have 20 KiB of memory and this one wants 81, the limit is 100")
 	d := host(two, 0)
 	refused(t, admit(netip.MustParseAddr("192.0.2.3"), 0), "3 connections are open")
 	if u := c.Usage(); u != (fabric.Usage{
-		Connections: 3, Memory: 20 << 10, MemoryLimit: 100 << 10, Refused: 3,
+		Connections: 3, Memory: 20 << 10, MemoryLimit: 100 << 10, Refused: 3, OverShare: 1,
 	}) {
 		t.Errorf("%+v", u) // what is refused leaves nothing
 	}
@@ -126,7 +143,7 @@ func TestLimits(t *testing.T) {
 	refused(t, c.Charge(1), "the limit is 100")
 	refused(t, d.Charge(1), "the limit is 100")
 	a.Leave()
-	e := host(one, 0)
+	e := host(addr(1), 0)
 	c.Uncharge(10 << 10)
 	for _, e := range []*Conn{b, d, e} {
 		e.Leave()
@@ -146,7 +163,7 @@ func TestLimits(t *testing.T) {
 	}
 	c.Close()
 	refused(t, admit(one, 0), "closing")
-	refused(t, a.Associate(fabric.Allowed, 0), "ended")
+	refused(t, a.Associate(fabric.Allowed, claim, 0), "ended")
 }
 
 // An unassociated connection that finds no room evicts the oldest one, of its own address first.
@@ -187,8 +204,8 @@ func TestBudgetOfMemory(t *testing.T) {
 	refused(t, e.Charge(500), "")
 	c.admit("b", addr(9), 0)
 	c.expect("1", "2", "3", "a")
-	refused(t, c.admit("c", addr(10), 0).Associate(fabric.Allowed, 300), "")
-	if e.Associate(fabric.Allowed, 0) == nil {
+	refused(t, c.admit("c", addr(10), 0).Associate(fabric.Allowed, claim, 300), "")
+	if e.Associate(fabric.Allowed, claim, 0) == nil {
 		t.Error("a Connect succeeds on an evicted connection")
 	}
 }
@@ -211,7 +228,7 @@ func TestStrangers(t *testing.T) {
 				}
 				e, err := c.Admit(a, 1<<10, func(error) {})
 				if err == nil && i%2 == 0 {
-					_ = e.Associate(fabric.Discovery, 1<<10)
+					_ = e.Associate(fabric.Discovery, claim, 1<<10)
 				}
 			}
 		}
@@ -233,8 +250,8 @@ func TestStrangers(t *testing.T) {
 func TestEvictedStay(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 64, PerHost: 64, Memory: 1 << 30})
 	var first []*Conn
-	for range 16 + maxEvicted {
-		first = append(first, c.admit("x", one, 0))
+	for i := range 16 + maxEvicted {
+		first = append(first, c.admit("x", addr(i), 0))
 	}
 	_, err := c.Admit(one, 0, nil)
 	refused(t, err, "without a successful Connect")
@@ -242,7 +259,7 @@ func TestEvictedStay(t *testing.T) {
 		t.Errorf("%d connections are open", n)
 	}
 	first[0].Leave()
-	c.admit("y", one, 0)
+	c.admit("y", two, 0)
 }
 
 // Discovery controllers have budgets of their own, and are safe for a while.
@@ -252,9 +269,9 @@ func TestDiscovery(t *testing.T) {
 		c.discovery(fmt.Sprint(i), one)
 	}
 	e := c.admit("e", one, 0)
-	refused(t, e.Associate(fabric.Discovery, 0), "too many discovery controllers")
+	refused(t, e.Associate(fabric.Discovery, claim, 0), "too many discovery controllers")
 	c.clock = c.clock.Add(discoveryAge)
-	refused(t, e.Associate(fabric.Discovery, 0), "")
+	refused(t, e.Associate(fabric.Discovery, claim, 0), "")
 	c.expect("0")
 	for i := range 18 { // with the first address, 1/16 of all and two more
 		c.discovery("other", addr(i))
@@ -271,7 +288,7 @@ func TestUnproven(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 51200})
 	for i := range 1000 {
 		e := c.admit("half open", addr(i), 10)
-		refused(t, e.Associate(fabric.Unproven, 10), "")
+		refused(t, e.Associate(fabric.Unproven, claim, 10), "")
 		if i%3 == 0 {
 			e.Leave() // evicted ones do
 			e.Uncharge()
@@ -279,10 +296,10 @@ func TestUnproven(t *testing.T) {
 		clear(c.Counter.evicted[:])
 	}
 	e := c.admit("the host", two, 10)
-	refused(t, e.Associate(fabric.Unproven, 10), "")
+	refused(t, e.Associate(fabric.Unproven, claim, 10), "")
 	c.admit("another", one, 10)
 	c.expect("half open")
-	refused(t, e.Associate(fabric.Allowed, 0), "")
+	refused(t, e.Associate(fabric.Allowed, claim, 0), "")
 	if u := c.Usage(); u.Discovery != 0 || u.Unassociated > 128 {
 		t.Errorf("%+v", u)
 	}
@@ -324,15 +341,15 @@ func TestAllowedAddress(t *testing.T) {
 // Only so many addresses without connections are remembered.
 func TestForgotten(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
-	for i := range idleHosts + 10 {
+	for i := range idleNetworks + 10 {
 		e := c.allowed("host", addr(i))
 		e.Leave()
 		e.Uncharge()
 	}
-	if n := len(c.hosts); n != idleHosts {
+	if n := len(c.networks); n != idleNetworks {
 		t.Errorf("%d addresses are remembered", n)
 	}
-	if c.hosts[addr(9)] != nil || c.hosts[addr(10)] == nil {
+	if c.networks[addr(9)] != nil || c.networks[addr(10)] == nil {
 		t.Error("not the oldest were forgotten")
 	}
 	c.empty()

@@ -18,52 +18,59 @@ const (
 )
 
 // fractions are the limits of the budgets: one part of so many of the limits of the transport, in
-// all and for one address, for addresses that are not allowed and for those that are.
+// all and for one network, for networks that are not allowed and for those that are. Of the memory
+// they are parts of what queues of allowed hosts leave: some of it stays free.
 var fractions = [2][classes]struct{ all, perHost int }{
 	{unassociated: {4, 16}, discovery: {16, 64}},
-	{unassociated: {2, 4}, discovery: {4, 8}},
+	{unassociated: {2, 4}, discovery: {8, 16}},
 }
 
 const (
 	// maxEvicted limits the connections of each of Counter.budgets that were evicted and have not
 	// left yet.
 	maxEvicted = 128
-	// idleHosts is how many allowed addresses without connections are remembered.
-	idleHosts = 1024
+	// idleNetworks is how many allowed networks without connections are remembered.
+	idleNetworks = 1024
 	// fewConnections is what a budget has at least, but for a quarter of a lower limit.
 	fewConnections = 16
 	// discoveryAge is how long no other connection evicts a discovery controller's.
 	discoveryAge = 10 * time.Second
+	// turnLength is how long a network that has failed evicts no other connection, while these wait
+	// for their turn.
+	turnLength = time.Second
 )
 
-// host is an address with connections, or that is remembered. It is allowed if an allowed host has
-// connected from there.
-type host struct {
-	addr    netip.Addr
-	total   int // connections, without evicted ones
-	allowed bool
-	budgets [classes]budget
-	node    list.Node[host] // on Counter.idle
+// network is a network with connections, or one that is remembered. It is allowed if an allowed
+// host has connected from there.
+type network struct {
+	addr netip.Addr // see subnet.Of
+	// total counts the connections, without evicted ones, and unproven those of them that are not
+	// of hosts that have proven their NQN. used is what those of the latter take that are allowed.
+	total, unproven int
+	used            usage
+	allowed         bool
+	budgets         [classes]budget
+	node            list.Node[network] // on Counter.idle
 }
 
-// budget is what the connections of a class take of the limits, of one address or of all.
+// budget is what the connections of a class take of the limits, of one network or of all.
 type budget struct {
 	connections int
 	memory      int64
-	conns       list.List[Conn] // the oldest first
+	conns       list.List[Conn] // the oldest first, without those that are held
 }
 
 // kind is an index of Counter.budgets and fractions.
-func (h *host) kind() int {
+func (h *network) kind() int {
 	if h.allowed {
 		return 1
 	}
 	return 0
 }
 
-// budgets are those that count the connection, which has a class: its address's and that of all.
+// budgets are those that count the connection, which has a class: its network's and that of all.
 func (e *Conn) budgets() [2]*budget {
-	return [2]*budget{&e.host.budgets[e.class], &e.c.budgets[e.host.kind()][e.class]}
+	return [2]*budget{&e.network.budgets[e.class], &e.c.budgets[e.network.kind()][e.class]}
 }
 
 // join makes the connection the newest of its class.
@@ -72,7 +79,9 @@ func (e *Conn) join(cl class) {
 	for i, b := range e.budgets() {
 		b.connections++
 		b.memory += e.memory
-		b.conns.Push(e, &e.nodes[i])
+		if !e.held {
+			b.conns.Push(e, &e.nodes[i])
+		}
 	}
 }
 
@@ -84,7 +93,9 @@ func (e *Conn) quit() {
 	for i, b := range e.budgets() {
 		b.connections--
 		b.memory -= e.memory
-		b.conns.Remove(&e.nodes[i])
+		if !e.held {
+			b.conns.Remove(&e.nodes[i])
+		}
 	}
 	e.class = inNoBudget
 }
@@ -95,17 +106,61 @@ func (b *budget) full(connections int, total, memory int64) bool {
 	return b.connections >= connections || b.connections > 0 && b.memory+memory > total
 }
 
+// mostConnections and mostMemory are the limits of a budget that is one part in so many.
+func (c *Counter) mostConnections(part int) int {
+	l := c.limits.Connections
+	return max(l/part, min(l/4, fewConnections), 1)
+}
+
+func (c *Counter) mostMemory(part int) int64 {
+	return max(c.limits.Memory-c.given[resMemory], 0) / int64(part)
+}
+
+// crowded reports whether strangers from networks such as this one wait for their turn: more than
+// half of what they may have is taken. Allowed networks are never refused for that.
+func (c *Counter) crowded(n *network) bool {
+	b, part := &c.budgets[0][unassociated], 2*fractions[0][unassociated].all
+	return !n.allowed &&
+		(b.connections >= c.mostConnections(part) || b.memory > c.mostMemory(part))
+}
+
+// hasTurn reports whether a connection from a network may be admitted now. Networks that have
+// failed have to wait while others do: they may only replace a connection that has had turnLength.
+func (c *Counter) hasTurn(n *network) bool {
+	now := c.now()
+	if !c.limits.Turns || !c.crowded(n) || !c.failed.has(n.addr, now) {
+		return true
+	}
+	c.failed.add(n.addr, now)
+	b := &c.budgets[0][unassociated]
+	oldest := b.conns.First()
+	return oldest != nil && now.Sub(oldest.since) >= turnLength && c.evictOldest(b)
+}
+
+// noteFailed notes that the connection ends without a Connect command that has succeeded.
+func (e *Conn) noteFailed() {
+	if e.c.limits.Turns && e.class == unassociated && !e.network.allowed {
+		e.c.failed.add(e.network.addr, e.c.now())
+	}
+}
+
 // makeRoom evicts connections until one more of this class from h, with so much memory, is within
 // the limits of its budgets. It returns false if it cannot.
-func (c *Counter) makeRoom(h *host, cl class, memory int64) bool {
+func (c *Counter) makeRoom(h *network, cl class, memory int64) bool {
 	f := fractions[h.kind()][cl]
+	all := c.mostMemory(f.all)
 	for _, b := range []struct {
 		*budget
-		part int
-	}{{&h.budgets[cl], f.perHost}, {&c.budgets[h.kind()][cl], f.all}} {
-		l := &c.limits
-		connections := max(l.Connections/b.part, min(l.Connections/4, fewConnections), 1)
-		for b.full(connections, l.Memory/int64(b.part), memory) {
+		connections int
+		memory      int64
+	}{
+		{
+			&h.budgets[cl], c.mostConnections(f.perHost),
+			min(c.limits.Memory/int64(f.perHost), all),
+		},
+		{&c.budgets[h.kind()][cl], c.mostConnections(f.all), all},
+	} {
+		for b.full(b.connections, b.memory, memory) {
 			if !c.evictOldest(b.budget) {
 				return false
 			}
@@ -121,13 +176,14 @@ func (c *Counter) evictOldest(b *budget) bool {
 	if e == nil || e.class == discovery && c.now().Sub(e.since) < discoveryAge {
 		return false
 	}
-	kind := e.host.kind()
+	kind := e.network.kind()
 	if c.evicted[kind] >= maxEvicted {
 		return false
 	}
 	c.evicted[kind]++
 	c.evicts++
 	e.isEvicted, e.evictedFrom = true, kind
+	e.noteFailed()
 	e.quit()
 	e.uncount()
 	c.victims = append(c.victims, e)
@@ -135,47 +191,52 @@ func (c *Counter) evictOldest(b *budget) bool {
 }
 
 // enter counts a connection of h.
-func (c *Counter) enter(h *host) {
+func (c *Counter) enter(h *network) {
 	if h.node.Listed() {
 		c.idle.Remove(&h.node)
 		c.idles--
 	}
-	c.hosts[h.addr] = h
+	c.networks[h.addr] = h
 	h.total++
+	h.unproven++
 }
 
-// uncount undoes what Admit has counted, but for the memory. It forgets an address without
+// uncount undoes what Admit has counted, but for the memory. It forgets a network without
 // connections, and of those that are allowed the oldest if they are too many.
 func (e *Conn) uncount() {
-	c, h := e.c, e.host
+	c, h := e.c, e.network
 	c.total--
+	if e.owner == nil || !e.owner.proven {
+		h.unproven--
+	}
 	if h.total--; h.total > 0 {
 		return
 	}
 	if !h.allowed {
-		delete(c.hosts, h.addr)
+		delete(c.networks, h.addr)
 		return
 	}
 	c.idle.Push(h, &h.node)
-	if c.idles++; c.idles > idleHosts {
-		delete(c.hosts, c.idle.Pop().addr)
+	if c.idles++; c.idles > idleNetworks {
+		delete(c.networks, c.idle.Pop().addr)
 		c.idles--
 	}
 }
 
 // allow notes that an allowed host has connected from h, and moves the connections from there into
 // the budgets of such addresses.
-func (c *Counter) allow(h *host) {
+func (c *Counter) allow(h *network) {
 	if h.allowed {
 		return
 	}
 	for cl := range h.budgets {
-		for e := range h.budgets[cl].conns.All() {
-			from, to := &c.budgets[0][cl], &c.budgets[1][cl]
+		from, to, own := &c.budgets[0][cl], &c.budgets[1][cl], &h.budgets[cl]
+		from.connections, to.connections = from.connections-own.connections,
+			to.connections+own.connections
+		from.memory, to.memory = from.memory-own.memory, to.memory+own.memory
+		for e := range own.conns.All() {
 			from.conns.Remove(&e.nodes[1])
 			to.conns.Push(e, &e.nodes[1])
-			from.connections, to.connections = from.connections-1, to.connections+1
-			from.memory, to.memory = from.memory-e.memory, to.memory+e.memory
 		}
 	}
 	h.allowed = true

@@ -11,13 +11,13 @@ import (
 )
 
 // The numbers of a model with Limits{512, 200, 1 MiB}: by kind of address and class, in all and for
-// one address.
+// one address, connections and the part of the memory.
 var modelLimits = [2][2][2]struct {
 	connections int
-	memory      int64
+	part        int64
 }{
-	{{{128, 256 << 10}, {32, 64 << 10}}, {{32, 64 << 10}, {16, 16 << 10}}},
-	{{{256, 512 << 10}, {128, 256 << 10}}, {{128, 256 << 10}, {64, 128 << 10}}},
+	{{{128, 4}, {32, 16}}, {{32, 16}, {16, 64}}},
+	{{{256, 2}, {128, 4}}, {{64, 8}, {32, 16}}},
 }
 
 // modelConn is a connection as a model sees it that finds everything by looking at all of them.
@@ -31,6 +31,9 @@ type modelConn struct {
 	left     bool
 	evicted  bool
 	told     bool // that it is evicted
+	held     bool
+	claim    fabric.Claim // if given
+	given    bool
 }
 
 type model struct {
@@ -40,6 +43,59 @@ type model struct {
 	clock   int64        // in nanoseconds
 	evicted []*modelConn // by the operation
 	room    [2]int       // how many more may be evicted
+	failed  recent
+}
+
+// given is what the connections have that were given to allowed hosts and that which selects.
+func (m *model) given(which func(*modelConn) bool) (u usage) {
+	for _, e := range m.conns {
+		if e.given && which(e) {
+			if u[resMemory] += e.memory; !e.left {
+				u[resConnections]++
+			}
+		}
+	}
+	return u
+}
+
+// left is the memory that allowed hosts have left.
+func (m *model) left() int64 {
+	return 1<<20 - m.given(func(*modelConn) bool { return true })[resMemory]
+}
+
+// fail notes that a connection has failed.
+func (m *model) fail(e *modelConn) {
+	if e.class == unassociated && !m.allowed[e.host] {
+		m.failed.add(addr(e.host), time.Unix(0, m.clock))
+	}
+}
+
+// shares says whether a queue is within the shares.
+func (m *model) shares(host int, claim *fabric.Claim, n usage) bool {
+	all := m.given(func(*modelConn) bool { return true })
+	own := m.given(func(e *modelConn) bool {
+		return e.claim.Host == claim.Host && e.claim.Proven == claim.Proven
+	})
+	network := m.given(func(e *modelConn) bool { return e.host == host && !e.claim.Proven })
+	if claim.Proven && own[resConnections] >= 200 {
+		return false
+	}
+	for r, limit := range []int64{512, 1 << 20} {
+		part := map[[2]bool]int64{
+			{false, false}: 8, {true, false}: 16, {false, true}: 32, {true, true}: limit + 1,
+		}[[2]bool{claim.Proven, claim.Admin}]
+		left := limit - all[r] - n[r] - limit/part
+		most := max(2*left, limit/16)
+		ok := left >= 0 && (own[r] == 0 || own[r]+n[r] <= most)
+		if !claim.Proven {
+			little := left >= 0 && network[r]+n[r] <= left/8
+			ok = (ok || little) && (network[r] == 0 || network[r]+n[r] <= most)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
 }
 
 func (m *model) kind(host int) int {
@@ -63,7 +119,8 @@ func (m *model) budget(host int, cl class, own bool) (b modelBudget) {
 			continue
 		}
 		b.connections, b.memory = b.connections+1, b.memory+e.memory
-		if b.oldest == nil || own && e.own < b.oldest.own || !own && e.all < b.oldest.all {
+		if !e.held && (b.oldest == nil || own && e.own < b.oldest.own ||
+			!own && e.all < b.oldest.all) {
 			b.oldest = e
 		}
 	}
@@ -78,9 +135,21 @@ func (m *model) evict(b modelBudget) bool {
 		return false
 	}
 	m.room[m.kind(e.host)]--
+	m.fail(e)
 	e.class, e.evicted = inNoBudget, true
 	m.evicted = append(m.evicted, e)
 	return true
+}
+
+// mostMemory is the limit of a budget: of all a part of what allowed hosts have left, of one
+// address a part of the limit.
+func (m *model) mostMemory(host int, cl class, own bool) int64 {
+	l := modelLimits[m.kind(host)][cl]
+	most := m.left() / l[0].part
+	if own {
+		most = min(most, (1<<20)/l[1].part)
+	}
+	return most
 }
 
 // makeRoom is Counter.makeRoom.
@@ -90,7 +159,7 @@ func (m *model) makeRoom(host int, cl class, memory int64) bool {
 		for {
 			b := m.budget(host, cl, own)
 			if b.connections < l.connections &&
-				(b.connections == 0 || b.memory+memory <= l.memory) {
+				(b.connections == 0 || b.memory+memory <= m.mostMemory(host, cl, own)) {
 				break
 			}
 			if !m.evict(b) {
@@ -101,10 +170,11 @@ func (m *model) makeRoom(host int, cl class, memory int64) bool {
 	return true
 }
 
-// open counts the connections that were not evicted, of one address or, if it is negative, of all.
+// open counts the connections that were not evicted, of one address, without those of hosts that
+// have proven their NQN, or, if it is negative, of all.
 func (m *model) open(host int) (n int) {
 	for _, e := range m.conns {
-		if !e.left && !e.evicted && (host < 0 || host == e.host) {
+		if !e.left && !e.evicted && (host < 0 || host == e.host && !e.claim.Proven) {
 			n++
 		}
 	}
@@ -118,9 +188,35 @@ func (m *model) memory() (n int64) {
 	return n
 }
 
+// strangers is the budget of unassociated connections from addresses that are not allowed.
+func (m *model) strangers() (b modelBudget) {
+	for _, e := range m.conns {
+		if e.class == unassociated && !m.allowed[e.host] {
+			b.connections, b.memory = b.connections+1, b.memory+e.memory
+			if !e.held && (b.oldest == nil || e.all < b.oldest.all) {
+				b.oldest = e
+			}
+		}
+	}
+	return b
+}
+
 // admits says whether a connection is to be admitted.
 func (m *model) admits(host int, memory int64) bool {
-	if m.memory()+memory > 1<<20 || !m.makeRoom(host, unassociated, memory) {
+	if m.memory()+memory > 1<<20 {
+		return false
+	}
+	now := time.Unix(0, m.clock)
+	if b := m.strangers(); !m.allowed[host] && (b.connections >= 64 || b.memory > m.left()/8) &&
+		m.failed.has(addr(host), now) {
+		m.failed.add(addr(host), now)
+		oldest := m.strangers().oldest
+		if oldest == nil || m.clock-oldest.since < int64(turnLength) ||
+			!m.evict(m.budget(oldest.host, unassociated, false)) {
+			return false
+		}
+	}
+	if !m.makeRoom(host, unassociated, memory) {
 		return false
 	}
 	if m.open(host) >= 200 {
@@ -149,7 +245,7 @@ func TestModel(t *testing.T) {
 		ops = 500_000
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
-	c := New(Limits{Connections: 512, PerHost: 200, Memory: 1 << 20})
+	c := New(Limits{Connections: 512, PerHost: 200, Memory: 1 << 20, Turns: true})
 	m := &model{clock: int64(time.Second), room: [2]int{maxEvicted, maxEvicted}}
 	c.now = func() time.Time { return time.Unix(0, m.clock) }
 	// told checks that exactly those were evicted that the model has.
@@ -163,6 +259,7 @@ func TestModel(t *testing.T) {
 	}
 	leave := func(e *modelConn) {
 		if !e.left {
+			m.fail(e)
 			e.e.Leave()
 			if e.left = true; e.told {
 				m.room[e.e.evictedFrom]++
@@ -209,16 +306,30 @@ func TestModel(t *testing.T) {
 			if e.class != unassociated && !e.told {
 				break // its Connect has succeeded
 			}
+			if rnd.IntN(4) == 0 && !e.left && !e.told {
+				e.held = !e.held
+				e.e.Hold(e.held)
+				if e.class != inNoBudget {
+					e.since = m.clock
+				}
+				e.all, e.own = m.next, m.next
+				m.next++
+				break
+			}
 			p := fabric.Peer(rnd.IntN(2))
 			if e.host >= 4 && rnd.IntN(3) == 0 { // the others are strangers for ever
 				p = fabric.Allowed
 			}
 			more := int64(rnd.IntN(1 << 10))
+			claim := fabric.Claim{
+				Host: string(rune('a' + e.host%6)), Proven: rnd.IntN(2) == 0,
+				Admin: rnd.IntN(2) == 0,
+			}
 			want := !e.told && !e.left && m.memory()+more <= 1<<20
 			if want {
-				want = m.associate(e, p, more)
+				want = m.associate(e, p, &claim, more)
 			}
-			if err := e.e.Associate(p, more); (err == nil) != want {
+			if err := e.e.Associate(p, claim, more); (err == nil) != want {
 				t.Fatalf("operation %d: %v, associated by the model: %v", op, err, want)
 			}
 			told(op)
@@ -239,7 +350,10 @@ func TestModel(t *testing.T) {
 }
 
 // associate is Conn.move.
-func (m *model) associate(e *modelConn, p fabric.Peer, more int64) bool {
+func (m *model) associate(e *modelConn, p fabric.Peer, claim *fabric.Claim, more int64) bool {
+	if p == fabric.Allowed && !m.shares(e.host, claim, usage{1, e.memory + more}) {
+		return false
+	}
 	e.class = inNoBudget
 	cl := []class{unassociated, discovery, inNoBudget}[p]
 	done := p == fabric.Allowed || m.makeRoom(e.host, cl, e.memory+more)
@@ -251,6 +365,7 @@ func (m *model) associate(e *modelConn, p fabric.Peer, more int64) bool {
 	e.memory, e.class, e.all, e.own = e.memory+more, cl, m.next, m.next
 	m.next++
 	if p == fabric.Allowed {
+		e.claim, e.given = *claim, true
 		m.allow(e.host)
 	}
 	return done

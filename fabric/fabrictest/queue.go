@@ -3,6 +3,7 @@ package fabrictest
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -50,9 +51,13 @@ type Queue struct {
 	RefuseDepth error
 	// NoZeroCopy: the queue can neither send from nor receive into memory of a namespace.
 	NoZeroCopy bool
-	// Depth and Peer are the arguments of SetDepth; Allow changes Peer.
+	// Depth, Peer and Claim are the arguments of SetDepth; Allow changes Peer and Claim.
 	Depth int
 	Peer  fabric.Peer
+	Claim fabric.Claim
+	// Holds counts the calls of Hold with true; Held is the last one.
+	Holds atomic.Int64
+	Held  atomic.Bool
 	// Lingers: the queue goes on after Disconnect until HangUp, as one does that has transfers.
 	Lingers bool
 	// Reason is why the handler disconnected the queue.
@@ -235,16 +240,23 @@ func (q *Queue) recycle(r *fabric.Request) {
 }
 
 // SetDepth implements fabric.Queue.
-func (q *Queue) SetDepth(depth int, p fabric.Peer) error {
+func (q *Queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	if q.RefuseDepth == nil {
-		q.Depth, q.Peer = depth, p
+		q.Depth, q.Peer, q.Claim = depth, p, c
 	}
 	return q.RefuseDepth
 }
 
+// Hold implements fabric.Queue.
+func (q *Queue) Hold(on bool) {
+	if q.Held.Store(on); on {
+		q.Holds.Add(1)
+	}
+}
+
 // Allow implements fabric.Queue.
 func (q *Queue) Allow() error {
-	q.Peer = fabric.Allowed
+	q.Peer, q.Claim.Proven = fabric.Allowed, true
 	return nil
 }
 

@@ -170,5 +170,7 @@ var violations = []struct {
 		e.w.Prepare(one(e.r))
 		e.w.Execute(one(e.r))
 	}},
-	{"depth too large", "SetDepth(33)", func(e env) { _ = e.f.q.SetDepth(33, fabric.Allowed) }},
+	{"depth too large", "SetDepth(33)", func(e env) {
+		_ = e.f.q.SetDepth(33, fabric.Allowed, fabric.Claim{})
+	}},
 }

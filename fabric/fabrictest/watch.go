@@ -200,12 +200,12 @@ func (q *watched) Resume(r *fabric.Request) {
 	q.Queue.Resume(r)
 }
 
-func (q *watched) SetDepth(depth int, p fabric.Peer) error {
+func (q *watched) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	if depth < 2 || depth > q.Info().MaxDepth {
 		q.w.failf("SetDepth(%d), the transport takes 2 to %d", depth, q.Info().MaxDepth)
 	}
 	q.depth = true
-	return q.Queue.SetDepth(depth, p)
+	return q.Queue.SetDepth(depth, p, c)
 }
 
 func (q *watched) Allow() error {

@@ -50,10 +50,11 @@ func (f *faulty) Close(fabric.Session)             {}
 // sink is a queue of which a test plays the transport.
 type sink struct{ info fabric.QueueInfo }
 
-func (*sink) Complete([]*fabric.Request)      {}
-func (*sink) SetDepth(int, fabric.Peer) error { return nil }
-func (*sink) Allow() error                    { return nil }
-func (*sink) Disconnect(error)                {}
+func (*sink) Complete([]*fabric.Request)                    {}
+func (*sink) SetDepth(int, fabric.Peer, fabric.Claim) error { return nil }
+func (*sink) Hold(bool)                                     {}
+func (*sink) Allow() error                                  { return nil }
+func (*sink) Disconnect(error)                              {}
 
 func (*sink) CanReceiveInto(segs []mem.Segment) bool { return len(segs) == 1 }
 

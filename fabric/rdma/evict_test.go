@@ -55,6 +55,8 @@ func TestEvictEstablished(t *testing.T) {
 // the device.
 func TestEvictRequested(t *testing.T) {
 	b := newEvictHarness(t, harnessOptions{})
+	// Others are refused once one of them was evicted.
+	b.host.associate(b.addr(), ioParam(8))
 	made := b.host.connect(b.addr(), adminParam()) // and the poller
 	b.g.setupMu.Lock()                             // the device is slow
 	var waiting []*hostQueue
@@ -87,7 +89,7 @@ func TestEvictRequested(t *testing.T) {
 		t.Errorf("%d are established", established)
 	}
 	testutil.Until(t, "the others have left", func() bool {
-		return b.tr.Usage().Connections == 16 && b.f.Live("target").QPs == 16
+		return b.tr.Usage().Connections == 17 && b.f.Live("target").QPs == 17
 	})
 	made.free()
 }

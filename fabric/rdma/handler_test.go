@@ -3,6 +3,7 @@ package rdma
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -43,8 +44,10 @@ type testHandler struct {
 	checks  bool
 	// discovery: queues are those of discovery controllers.
 	discovery bool
-	one       [1]*fabric.Request
-	regions   map[mem.RegionID]bool // where the data of writes came
+	// unproven: hosts have only claimed their NQN.
+	unproven atomic.Bool
+	one      [1]*fabric.Request
+	regions  map[mem.RegionID]bool // where the data of writes came
 }
 
 func newHandler(t testing.TB) *testHandler {
@@ -163,7 +166,10 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 			if h.discovery {
 				peer = fabric.Discovery
 			}
-			if err := r.Queue.SetDepth(int(r.SQE.CDW(10)), peer); err != nil {
+			claim := fabric.Claim{
+				Host: fmt.Sprintf("%p", r.Queue), Proven: !h.unproven.Load(), Admin: true,
+			}
+			if err := r.Queue.SetDepth(int(r.SQE.CDW(10)), peer, claim); err != nil {
 				st = nvme.ConnectInvalidParameters
 			}
 		}

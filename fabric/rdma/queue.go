@@ -25,6 +25,7 @@ type queue struct {
 	state     queueState
 	session   fabric.Session
 	connected bool // Connect succeeded
+	claim     fabric.Claim
 
 	// Receiving. capsules have arrived and wait for a request; taken is the number of commands
 	// without a response. With an SRQ, recv is that of the SRQ, and recvsEnded says that the queue
@@ -200,16 +201,16 @@ func (q *queue) finished() bool {
 
 // SetDepth implements fabric.Queue. The queue was made as deep as the host announced to the
 // connection manager.
-func (q *queue) SetDepth(depth int, p fabric.Peer) error {
+func (q *queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	if depth < 1 || depth > q.conn.depth {
 		return fmt.Errorf(
 			"rdma: queue of %d commands: the connection was made for at most %d (HSQSIZE+1)", depth,
 			q.conn.depth)
 	}
-	if err := q.conn.counted.Associate(p, p.HandlerMemory()); err != nil {
+	if err := q.conn.counted.Associate(p, c, p.HandlerMemory()); err != nil {
 		return fmt.Errorf("rdma: queue of %d commands: %w", depth, err)
 	}
-	q.connected = true
+	q.connected, q.claim = true, c
 	if q.state < queueClosing {
 		q.stopTimer()
 	}
@@ -218,8 +219,12 @@ func (q *queue) SetDepth(depth int, p fabric.Peer) error {
 
 // Allow implements fabric.Queue.
 func (q *queue) Allow() error {
-	return q.conn.counted.Associate(fabric.Allowed, fabric.HandlerMemory)
+	q.claim.Proven = true
+	return q.conn.counted.Associate(fabric.Allowed, q.claim, fabric.HandlerMemory)
 }
+
+// Hold implements fabric.Queue.
+func (q *queue) Hold(on bool) { q.conn.counted.Hold(on) }
 
 // Failure implements fabric.FailureReporter. On iWARP the queue pair may fail before the event of
 // the connection.

@@ -66,6 +66,7 @@ func TestLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newHarness(t, harnessOptions{cfg: cfg})
+			b.h.unproven.Store(cfg.MaxQueuesPerHost > 0)
 			q := b.host.associate(b.addr(), ioParam(8))
 			b.host.associate(b.addr(), ioParam(8))
 			if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {

@@ -69,6 +69,7 @@ func (t *Transport) Update(cfg Config) {
 func (c *Config) admissionLimits() admission.Limits {
 	return admission.Limits{
 		Connections: c.MaxQueues, PerHost: c.MaxQueuesPerHost, Memory: c.QueueMemory,
+		Turns: true,
 	}
 }
 

@@ -23,7 +23,8 @@ type disk struct {
 	onExecute      func()
 	onSent         func(*fabric.Request)
 	refuse         error
-	discovery      bool // queues are those of discovery controllers
+	discovery      bool        // queues are those of discovery controllers
+	unproven       atomic.Bool // hosts have only claimed their NQN
 
 	held      []*fabric.Request
 	sessions  map[*session]struct{}
@@ -219,7 +220,10 @@ func (d *disk) finish(r *fabric.Request) {
 		if d.discovery {
 			peer = fabric.Discovery
 		}
-		if err := s.q.SetDepth(int(c.SQSIZE())+1, peer); err != nil {
+		claim := fabric.Claim{
+			Host: s.q.Info().Remote.String(), Proven: !d.unproven.Load(), Admin: true,
+		}
+		if err := s.q.SetDepth(int(c.SQSIZE())+1, peer, claim); err != nil {
 			st = nvme.ConnectInvalidParameters | nvme.DNR
 			break
 		}

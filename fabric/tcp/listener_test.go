@@ -125,7 +125,9 @@ func TestWildcards(t *testing.T) {
 
 func TestConnectionLimits(t *testing.T) {
 	for _, cfg := range []Config{{MaxConnectionsPerHost: 3}, {MaxConnections: 3}} {
-		connectionLimits(t, serve(t, options{cfg: cfg}))
+		tg := serve(t, options{cfg: cfg})
+		tg.d.unproven.Store(cfg.MaxConnectionsPerHost > 0)
+		connectionLimits(t, tg)
 	}
 }
 
@@ -320,7 +322,7 @@ func TestSetDepth(t *testing.T) {
 	h.connect(pdu.Params{}, 8)
 	q := h.queue()
 	for _, n := range []int{-1, 0, 129} {
-		if q.SetDepth(n, fabric.Allowed) == nil {
+		if q.SetDepth(n, fabric.Allowed, fabric.Claim{}) == nil {
 			t.Errorf("depth %d was accepted", n)
 		}
 	}

@@ -34,6 +34,7 @@ type queue struct {
 	flow      *mem.Flow // of the last command that was prepared
 	admin     bool      // QID 0, as the Connect command says
 	connected bool      // a Connect command succeeded
+	claim     fabric.Claim
 
 	// Requests. free is a stack.
 	reqs  []*request
@@ -161,15 +162,15 @@ func (q *queue) Digests() (header, data bool) { return q.params.HeaderDigest, q.
 func (q *queue) Link() (fabric.Link, bool) { return q.conn.link() }
 
 // SetDepth makes room for depth commands.
-func (q *queue) SetDepth(depth int, p fabric.Peer) error {
+func (q *queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	if limit := q.conn.info.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
 	memory := int64(depth)*commandBytes + p.HandlerMemory()
-	if err := q.conn.counted.Associate(p, memory); err != nil {
+	if err := q.conn.counted.Associate(p, c, memory); err != nil {
 		return fmt.Errorf("tcp: queue depth %d: %w", depth, err)
 	}
-	q.depth = depth
+	q.depth, q.claim = depth, c
 	q.connected = true
 	q.handshakeBy = 0
 	q.noteTLS()
@@ -179,8 +180,12 @@ func (q *queue) SetDepth(depth int, p fabric.Peer) error {
 
 // Allow implements fabric.Queue.
 func (q *queue) Allow() error {
-	return q.conn.counted.Associate(fabric.Allowed, fabric.HandlerMemory)
+	q.claim.Proven = true
+	return q.conn.counted.Associate(fabric.Allowed, q.claim, fabric.HandlerMemory)
 }
+
+// Hold implements fabric.Queue.
+func (q *queue) Hold(on bool) { q.conn.counted.Hold(on) }
 
 // Failure implements fabric.FailureReporter.
 func (q *queue) Failure() error {

@@ -100,9 +100,12 @@ func (q *queue) receiveHandshake() int {
 // step has input of the handshake processed, off the reactor.
 func (q *queue) step(b []byte) {
 	j := &handshakeJob{handshake: q.handshake, in: slices.Clone(b)}
-	j.From, j.Known = q.conn.info.Remote.Addr(), q.conn.counted.FromAllowed()
+	// What follows the ClientHello is of a peer that has shown a PSK.
+	counted, begun := q.conn.counted, q.handshake.Begun()
+	j.From, j.Known = q.conn.info.Remote.Addr(), begun || counted.FromAllowed()
 	loop := q.g.loop
 	j.Run = func() {
+		counted.Hold(true)
 		if j.out, j.conn, j.err = j.handshake.Step(j.in); j.conn != nil || j.err != nil {
 			j.handshake.Free()
 		}
@@ -118,6 +121,7 @@ func (q *queue) stepped(j *handshakeJob) {
 	if current {
 		q.job = nil
 	}
+	q.conn.counted.Hold(false)
 	if !current || q.state != queueConnecting {
 		j.handshake.Free()
 		if j.conn != nil {

@@ -61,6 +61,7 @@ func (t *Transport) Update(cfg Config) {
 func (c *Config) limits() admission.Limits {
 	return admission.Limits{
 		Connections: c.MaxConnections, PerHost: c.MaxConnectionsPerHost, Memory: c.QueueMemory,
+		Turns: true,
 	}
 }
 

@@ -52,7 +52,7 @@ var allowed = map[string][]string{
 	"nvme/auth": {},
 	"nvme/target": {
 		"nvme", "nvme/auth", "fabric", "backend", "internal/histogram", "internal/limit",
-		"internal/list", "internal/mem", "internal/ratelog", "internal/turns",
+		"internal/list", "internal/mem", "internal/ratelog", "internal/subnet", "internal/turns",
 	},
 	"nvme/target/targettest": {"nvme"},
 	"nvme/host": {
@@ -61,7 +61,7 @@ var allowed = map[string][]string{
 	},
 
 	"fabric":            {"nvme", "internal/mem"},
-	"fabric/admission":  {"fabric", "internal/list"},
+	"fabric/admission":  {"fabric", "internal/list", "internal/subnet"},
 	"fabric/fabrictest": {"fabric", "nvme", "internal/mem"},
 	"fabric/tcp": {
 		"fabric", "fabric/admission", "fabric/tcp/openssl", "fabric/tcp/pdu", "fabric/tcp/tls",
@@ -130,14 +130,15 @@ var allowed = map[string][]string{
 	"internal/netlimit":              {},
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
-	"internal/ratelog":               {"internal/secret"},
+	"internal/ratelog":               {"internal/secret", "internal/subnet"},
 	"internal/reactor":               {"internal/list", "internal/sys"},
 	"internal/secret":                {},
 	"internal/state":                 {"nvme", "nvme/target"},
 	"internal/storage":               {"internal/sys"},
+	"internal/subnet":                {},
 	"internal/sys":                   {},
 	"internal/testutil":              {},
-	"internal/turns":                 {"internal/list", "internal/sys"},
+	"internal/turns":                 {"internal/list", "internal/subnet", "internal/sys"},
 	"internal/uring":                 {},
 	"internal/web": {
 		"internal/control", "internal/doctor", "internal/netlimit", "internal/secret",

@@ -105,6 +105,12 @@ var (
 		"address")
 	auditLost = desc("audit_lost_records_total",
 		"Records of the audit that could not be written to its file.")
+	overShare = desc("connects_over_share_total",
+		"Connect commands that were refused because of a share of a host or network, by transport.",
+		"transport")
+	outOfTurn = desc("connections_out_of_turn_total",
+		"Connections refused to networks that have failed, while others waited, by transport.",
+		"transport")
 	evicted = desc("connections_evicted_total",
 		"Connections that ended because newer ones took their place, by transport.", "transport")
 	queueMemory = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.",
@@ -223,6 +229,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.gauge(discovery, float64(u.Discovery), name)
 		s.counter(refused, float64(u.Refused), name)
 		s.counter(evicted, float64(u.Evicted), name)
+		s.counter(overShare, float64(u.OverShare), name)
+		s.counter(outOfTurn, float64(u.OutOfTurn), name)
 		s.gauge(queueMemory, float64(u.Memory), name)
 		s.gauge(queueLimit, float64(u.MemoryLimit), name)
 		s.counter(quarantined, float64(u.Quarantined), name)

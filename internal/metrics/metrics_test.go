@@ -105,6 +105,7 @@ func source() Source {
 		Transports: map[string]func() fabric.Usage{"tcp": func() fabric.Usage {
 			return fabric.Usage{
 				Connections: 7, Unassociated: 3, Discovery: 2, Refused: 11, Evicted: 12,
+				OverShare: 24, OutOfTurn: 25,
 				Memory: 1000, MemoryLimit: 2000, Quarantined: 3, Handshakes: 21,
 				FailedHandshakes: 22,
 			}

@@ -9,12 +9,14 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
 // Logger passes lines on to another logger as long as there are few. Lines with the same message
-// are of one kind. Each kind has a budget, and each address has a smaller one within it. Lines
-// above are counted, and one line for each kind says so at the end of the period. Any goroutine may
-// use a Logger, but not for each I/O: it takes a lock.
+// are of one kind. Each kind has a budget, and each network, an address or an IPv6 /64, has a
+// smaller one within it. Lines above are counted, and one line for each kind says so at the end of
+// the period. Any goroutine may use a Logger, but not for each I/O: it takes a lock.
 type Logger struct {
 	log     *slog.Logger
 	records *records // nil: what peers are refused is not remembered
@@ -26,7 +28,7 @@ type Logger struct {
 const (
 	periodLength = 10 * time.Second
 	// kindLines is how many lines of a kind are passed on in a period, and peerLines how many of
-	// them because of one address. So no more than kindLines addresses are remembered.
+	// them because of one network. So no more than kindLines networks are remembered.
 	kindLines = 100
 	peerLines = 10
 )
@@ -41,10 +43,10 @@ type period struct {
 // kind is what there was of one kind.
 type kind struct {
 	lines, dropped int
-	peers          map[netip.Addr]*share
+	peers          map[netip.Addr]*share // by network
 }
 
-// share is the part of one address in it.
+// share is the part of one network in it.
 type share struct{ lines, dropped int }
 
 // New makes a Logger in front of log. If the handler of log is a Recorder, it remembers what peers
@@ -89,7 +91,7 @@ func (l *Logger) DebugEnabled() bool { return l.log.Enabled(context.Background()
 
 func (p Peer) print(level slog.Level, msg string, args []any) {
 	ctx := context.Background()
-	if p.l.log.Enabled(ctx, level) && p.l.take(msg, p.remote.Addr().Unmap()) {
+	if p.l.log.Enabled(ctx, level) && p.l.take(msg, subnet.Of(p.remote.Addr())) {
 		if p.remote.IsValid() { // else it is on this machine
 			args = append([]any{"remote", p.remote}, args...)
 		}
@@ -98,7 +100,7 @@ func (p Peer) print(level slog.Level, msg string, args []any) {
 }
 
 // take counts a line and says whether it is within the budgets.
-func (l *Logger) take(msg string, remote netip.Addr) bool {
+func (l *Logger) take(msg string, network netip.Addr) bool {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,10 +114,10 @@ func (l *Logger) take(msg string, remote netip.Addr) bool {
 		k = &kind{peers: map[netip.Addr]*share{}}
 		t.kinds[msg] = k
 	}
-	p := k.peers[remote]
+	p := k.peers[network]
 	if p == nil && k.lines < kindLines {
 		p = &share{}
-		k.peers[remote] = p
+		k.peers[network] = p
 	}
 	if p != nil && p.lines < peerLines && k.lines < kindLines {
 		p.lines++
@@ -144,20 +146,20 @@ func (l *Logger) report(t *period) {
 			continue
 		}
 		args := []any{"lines", k.dropped, "message", msg}
-		if remote, ok := k.worst(); ok {
-			args = append(args, "remote", remote)
+		if network, ok := k.worst(); ok {
+			args = append(args, "remote", subnet.Text(network))
 		}
 		l.log.Warn("log lines were dropped", args...)
 	}
 }
 
-// worst returns the address of which most lines were dropped, if one had more than its share.
-func (k *kind) worst() (remote netip.Addr, ok bool) {
+// worst returns the network of which most lines were dropped, if one had more than its share.
+func (k *kind) worst() (network netip.Addr, ok bool) {
 	most := 0
-	for addr, p := range k.peers {
+	for of, p := range k.peers {
 		if p.dropped > most {
-			remote, most = addr, p.dropped
+			network, most = of, p.dropped
 		}
 	}
-	return remote, remote.IsValid()
+	return network, network.IsValid()
 }

@@ -2,6 +2,7 @@ package ratelog
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -112,6 +113,32 @@ func TestManyAddresses(t *testing.T) {
 			t.Error("a line of the next period is missing")
 		}
 	})
+}
+
+// TestNetworks: all addresses of an IPv6 /64 have the lines and the refusals of one.
+func TestNetworks(t *testing.T) {
+	log := new(testutil.Log)
+	r := NewRecorder(log.Logger().Handler())
+	l := New(slog.New(r))
+	peer := func(n int) Peer {
+		return l.Peer(netip.AddrPortFrom(netip.AddrFrom16([16]byte{
+			0x20, 1, 0xD, 0xB8, 7: 1, 14: byte(n >> 8), 15: byte(n),
+		}), 1))
+	}
+	l.Peer(addr(1)).Warn("refused", "err", "other")
+	for n := range maxRefusals {
+		peer(n).Warn("refused", "err", "attack")
+	}
+	l.Peer(addr(1)).Warn("refused", "err", "other")
+	if n := lines(log, "refused", "attack"); n != peerLines {
+		t.Errorf("%d lines of the attack", n)
+	}
+	if n := lines(log, "refused", "other"); n != 2 {
+		t.Errorf("%d of 2 lines of another address", n)
+	}
+	if n := len(r.Refusals()); n != peerRefusals+1 {
+		t.Errorf("%d refusals are remembered", n)
+	}
 }
 
 // TestMappedAddresses: an IPv4 address is the same on an IPv6 socket, and the port does not matter.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/secret"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
 // Recorder is the handler of a log that remembers the last lines: what peers were refused, before
@@ -27,7 +28,7 @@ type records struct {
 	mu       sync.Mutex
 	text     []byte                    // what the attributes of a line are written to
 	refusals list.List                 // of *refusal, the one that happened last at the end
-	peers    map[netip.Addr][]*refusal // the same by address, in no order
+	peers    map[netip.Addr][]*refusal // the same by network, in no order
 	kinds    map[string]uint64         // how many there were, by message
 	events   []Event                   // in their order
 	last     uint64                    // ID of the last event
@@ -36,7 +37,7 @@ type records struct {
 
 const (
 	// maxRefusals is how many different refusals are remembered, and peerRefusals how many of them
-	// of one address. Of these, and then of all, the one that happened least recently is replaced.
+	// of one network. Of these, and then of all, the one that happened least recently is replaced.
 	maxRefusals  = 512
 	peerRefusals = 16
 	maxEvents    = 512
@@ -180,9 +181,10 @@ func (r *records) refused(remote netip.AddrPort, msg string, args []any) {
 // find returns the refusal that is the same, or a new one. It takes no longer if many are
 // remembered: peers cause refusals as fast as they can, and reactors wait for the lock.
 func (r *records) find(addr netip.Addr, msg string, details []byte) *refusal {
-	same := r.peers[addr]
+	network := subnet.Of(addr)
+	same := r.peers[network]
 	for _, e := range same {
-		if e.Message == msg && e.details == string(details) {
+		if e.addr == addr && e.Message == msg && e.details == string(details) {
 			r.refusals.MoveToBack(e.element)
 			return e
 		}
@@ -195,15 +197,16 @@ func (r *records) find(addr netip.Addr, msg string, details []byte) *refusal {
 	}
 	e := &refusal{addr: addr}
 	e.element = r.refusals.PushBack(e)
-	r.peers[addr] = append(r.peers[addr], e)
+	r.peers[network] = append(r.peers[network], e)
 	return e
 }
 
 func (r *records) forget(e *refusal) {
 	r.refusals.Remove(e.element)
-	left := slices.DeleteFunc(r.peers[e.addr], func(o *refusal) bool { return o == e })
-	if r.peers[e.addr] = left; len(left) == 0 {
-		delete(r.peers, e.addr)
+	network := subnet.Of(e.addr)
+	left := slices.DeleteFunc(r.peers[network], func(o *refusal) bool { return o == e })
+	if r.peers[network] = left; len(left) == 0 {
+		delete(r.peers, network)
 	}
 }
 

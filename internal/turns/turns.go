@@ -1,5 +1,5 @@
 // Package turns does what peers cause, and takes milliseconds, on a few goroutines, so that no
-// address keeps the others waiting.
+// network keeps the others waiting.
 package turns
 
 import (
@@ -9,25 +9,26 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Pool does jobs on a quarter of the processors, on goroutines that exist while there is work. A
 // connection has one job at a time here, until it ends, so that admission bounds how many there
-// are. Addresses take turns, and known ones come first: a flood from elsewhere hardly delays them.
-// Of the others the newest comes first: admission evicts the oldest, so that in a flood of more
-// than can be processed a host would never have its turn otherwise. Threads that serve I/O come
-// before them, unless a job has waited for too long. Any goroutine may use it; its zero value has
-// no jobs.
+// are. Networks (package subnet) take turns, and known ones come first: a flood from elsewhere
+// hardly delays them. Of the others the oldest comes first, unless it has waited for mostFair: then
+// there are more than can be processed, and the newest comes first. Admission evicts the oldest, so
+// that a host would never have its turn otherwise. Threads that serve I/O come before them, unless
+// a job has waited for too long. Any goroutine may use it; its zero value has no jobs.
 type Pool struct {
 	mu      sync.Mutex
 	workers int
-	waiting map[netip.Addr]*address
-	turns   [2]list.List[address] // of known addresses, and of others
+	waiting map[netip.Addr]*network
+	turns   [2]list.List[network] // of known networks, and of others
 	taken   int                   // jobs
 }
 
-// othersTurn: so many jobs of known addresses are followed by one of others, which a host that does
+// othersTurn: so many jobs of known networks are followed by one of others, which a host that does
 // not stop to send jobs would keep out otherwise.
 const othersTurn = 8
 
@@ -35,21 +36,25 @@ const othersTurn = 8
 // for some jobs in a row.
 const patience = 2 * time.Second
 
-// Job is something to do for an address.
+// mostFair is how long the oldest job of the networks that are not known may have waited for it to
+// be the next one.
+const mostFair = patience / 2
+
+// Job is something to do for a peer.
 type Job struct {
 	From  netip.Addr
-	Known bool   // a host that proved who it is has been there
+	Known bool   // a host that proved who it is has been there, or the peer has proven who it is
 	Run   func() // does it
 	Done  func() // is called afterwards
 	since time.Time
 	node  list.Node[Job]
 }
 
-// address has the jobs from one address, in their order.
-type address struct {
+// network has the jobs from one network, in their order.
+type network struct {
 	jobs list.List[Job]
-	turn *list.List[address] // that node is in
-	node list.Node[address]
+	turn *list.List[network] // that node is in
+	node list.Node[network]
 }
 
 // MaxWorkers is how many jobs are done at a time. It leaves the reactors most of the processors.
@@ -59,18 +64,15 @@ func MaxWorkers() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
 func (p *Pool) Submit(j *Job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := p.waiting[j.From]
+	from := subnet.Of(j.From)
+	a := p.waiting[from]
 	if a == nil {
 		if p.waiting == nil {
-			p.waiting = map[netip.Addr]*address{}
+			p.waiting = map[netip.Addr]*network{}
 		}
-		a = &address{}
-		p.waiting[j.From] = a
-		if a.turn = p.turnOf(j); j.Known {
-			a.turn.Push(a, &a.node)
-		} else {
-			a.turn.PushFirst(a, &a.node)
-		}
+		a = &network{turn: p.turnOf(j)}
+		p.waiting[from] = a
+		a.turn.Push(a, &a.node)
 	}
 	j.since = time.Now()
 	a.jobs.Push(j, &j.node)
@@ -80,8 +82,8 @@ func (p *Pool) Submit(j *Job) {
 	}
 }
 
-// turnOf is the list for the address of a job.
-func (p *Pool) turnOf(j *Job) *list.List[address] {
+// turnOf is the list for the network of a job.
+func (p *Pool) turnOf(j *Job) *list.List[network] {
 	if j.Known {
 		return &p.turns[0]
 	}
@@ -95,10 +97,11 @@ func (p *Pool) Cancel(j *Job) bool {
 	if !j.node.Listed() {
 		return false
 	}
-	a := p.waiting[j.From]
+	from := subnet.Of(j.From)
+	a := p.waiting[from]
 	if a.jobs.Remove(&j.node); a.jobs.Empty() {
 		a.turn.Remove(&a.node)
-		delete(p.waiting, j.From)
+		delete(p.waiting, from)
 	}
 	return true
 }
@@ -127,9 +130,9 @@ func (p *Pool) next() *Job {
 	if p.taken++; p.taken%(othersTurn+1) == 0 {
 		first, second = second, first
 	}
-	a := first.Pop()
+	a := p.take(first)
 	if a == nil {
-		a = second.Pop()
+		a = p.take(second)
 	}
 	if a == nil {
 		p.workers--
@@ -137,10 +140,22 @@ func (p *Pool) next() *Job {
 	}
 	j := a.jobs.Pop()
 	if a.jobs.Empty() {
-		delete(p.waiting, j.From)
+		delete(p.waiting, subnet.Of(j.From))
 	} else {
 		a.turn = p.turnOf(a.jobs.First())
 		a.turn.Push(a, &a.node)
 	}
 	return j
+}
+
+// take takes the network out of a list whose turn it is, nil if there is none.
+func (p *Pool) take(from *list.List[network]) *network {
+	a := from.First()
+	if a != nil && from == &p.turns[1] && time.Since(a.jobs.First().since) > mostFair {
+		a = from.Last()
+	}
+	if a != nil {
+		from.Remove(&a.node)
+	}
+	return a
 }

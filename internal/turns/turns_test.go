@@ -40,7 +40,7 @@ func (q *queue) run() []byte {
 	return q.order
 }
 
-// TestPool: addresses take turns, known ones and then the newest first.
+// TestPool: networks take turns, known ones first.
 func TestPool(t *testing.T) {
 	var q queue
 	for range 3 {
@@ -56,11 +56,48 @@ func TestPool(t *testing.T) {
 		}
 		q.pending.Done()
 	}
-	if order, want := q.run(), []byte{3, 2, 1, 2, 1, 1}; !bytes.Equal(order, want) {
+	if order, want := q.run(), []byte{3, 1, 2, 1, 2, 1}; !bytes.Equal(order, want) {
 		t.Errorf("%v instead of %v", order, want)
 	}
 	if len(q.waiting) > 0 {
 		t.Error("addresses are left")
+	}
+}
+
+// TestOverload: once the oldest has waited for too long, the newest has its turn.
+func TestOverload(t *testing.T) {
+	var q queue
+	for who := range byte(6) {
+		if j := q.add(who, false); who < 3 {
+			j.since = time.Now().Add(-2 * mostFair)
+		}
+	}
+	if order, want := q.run(), []byte{5, 4, 3, 2, 1, 0}; !bytes.Equal(order, want) {
+		t.Errorf("%v instead of %v", order, want)
+	}
+}
+
+// TestNetworks: addresses of a /64 take turns with others as one.
+func TestNetworks(t *testing.T) {
+	var q queue
+	for i := range byte(4) {
+		q.workers = MaxWorkers()
+		for from, who := range map[netip.Addr]byte{
+			netip.AddrFrom16([16]byte{0x20, 1, 7: 1, 15: i}): 1,
+			netip.AddrFrom16([16]byte{0x20, 1, 7: 2, 15: 1}): 2,
+		} {
+			if i < 2 || who == 1 {
+				q.pending.Add(1)
+				q.Submit(&Job{
+					From: from, Done: q.pending.Done,
+					Run: func() { q.order = append(q.order, who) },
+				})
+			}
+		}
+	}
+	q.order = nil
+	if order := q.run(); bytes.Count(order[:4], []byte{2}) != 2 || len(order) != 6 {
+		t.Errorf("%v: no turns", order)
 	}
 }
 

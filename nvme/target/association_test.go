@@ -53,6 +53,19 @@ func TestAllowed(t *testing.T) {
 		t.Errorf("admin queue %v, I/O queue %v, discovery %v", h.admin.Peer, h.io[0].Peer,
 			d.admin.Peer)
 	}
+	want := fabric.Claim{Host: h.args.host, Admin: true}
+	if h.admin.Claim != want {
+		t.Errorf("admin queue: %+v", h.admin.Claim)
+	}
+	if want.Admin = false; h.io[0].Claim != want {
+		t.Errorf("I/O queue: %+v", h.io[0].Claim)
+	}
+	qi := info(nvme.TransportTCP)
+	qi.TLS = &fabric.TLS{HostNQN: h.args.host, SubNQN: testSub}
+	q := r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = testSub })
+	if !q.admin.Claim.Proven {
+		t.Error("TLS proves nothing")
+	}
 }
 
 // TestConnectDeadline: a queue without a successful Connect is closed (F20).

@@ -158,7 +158,10 @@ func authSend(h *Handler, c *cmd) {
 	policy := s.ctrl.policy()
 	j := &authJob{failed: a.chap.State() == auth.Failed}
 	j.From = s.info.Remote.Addr()
-	j.Run = func() { a.chap.Sent(m, policy) }
+	j.Run = func() {
+		s.q.Hold(true)
+		a.chap.Sent(m, policy)
+	}
 	j.Done = func() { h.post(func() { a.sent(j) }) }
 	a.job, a.cmd = j, c
 	h.t.auth.submit(j)
@@ -166,6 +169,7 @@ func authSend(h *Handler, c *cmd) {
 
 // sent is called when a message of the host has been processed.
 func (a *authentication) sent(j *authJob) {
+	a.s.q.Hold(false)
 	if a.job != j { // the queue has ended
 		a.chap.Wipe()
 		return

@@ -116,8 +116,11 @@ func TestAuthentication(t *testing.T) {
 		t.Error("a host that has not authenticated appears in the log as connected")
 	}
 	r.must(r.authenticate(admin, testHostSide(t)))
-	if admin.Peer != fabric.Allowed {
+	if admin.Peer != fabric.Allowed || !admin.Claim.Proven {
 		t.Error("the queue stays in the budget of strangers")
+	}
+	if admin.Holds.Load() == 0 || admin.Held.Load() {
+		t.Error("the queue could be evicted while a message was processed, or never can be")
 	}
 	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	r.ok(admin, identifyCommand(nvme.CNSController, 0))

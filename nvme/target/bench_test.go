@@ -32,9 +32,10 @@ func (q *stubQueue) Complete(reqs []*fabric.Request) {
 		}
 	}
 }
-func (q *stubQueue) SetDepth(int, fabric.Peer) error { return nil }
-func (q *stubQueue) Allow() error                    { return nil }
-func (q *stubQueue) Disconnect(error)                {}
+func (q *stubQueue) SetDepth(int, fabric.Peer, fabric.Claim) error { return nil }
+func (q *stubQueue) Hold(bool)                                     {}
+func (q *stubQueue) Allow() error                                  { return nil }
+func (q *stubQueue) Disconnect(error)                              {}
 
 func (q *stubQueue) HandOverBuffers(*fabric.Request) func() { return nil }
 func (q *stubQueue) Resume(*fabric.Request)                 {}

@@ -378,8 +378,12 @@ func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	case s.ctrl.sub.discovery:
 		p = fabric.Discovery
 	}
-	if err := s.q.SetDepth(depth, p); err != nil {
-		s.ctrl.peerLog().Warn("no resources for a queue", "depth", depth, "err", err)
+	claim := fabric.Claim{
+		Host: s.ctrl.hostNQN, Proven: s.info.TLS != nil, Admin: sqe.QID() == 0,
+	}
+	if err := s.q.SetDepth(depth, p, claim); err != nil {
+		s.ctrl.peerLog().Warn("no resources for a queue", "host", s.ctrl.hostNQN, "qid", sqe.QID(),
+			"depth", depth, "err", err)
 		return false
 	}
 	s.setDepth(depth)

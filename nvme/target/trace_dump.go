@@ -9,16 +9,17 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
 // What is recorded of a queue is kept when it fails, and when a command has taken too long, so that
 // it can be read later. How much that is, and how often it happens, does not depend on peers.
 const (
-	// maxDumps is how many dumps there are, maxDumpsOfPeer those of queues from one address, and
+	// maxDumps is how many dumps there are, maxDumpsOfPeer those of queues from one network, and
 	// dumpsFor how long.
 	maxDumps, maxDumpsOfPeer = 32, 8
 	dumpsFor                 = 24 * time.Hour
-	// dumpEvery is the least time in which an address makes maxDumpsOfPeer of them.
+	// dumpEvery is the least time in which a network makes maxDumpsOfPeer of them.
 	dumpEvery = 10 * time.Second
 	// watchdogAfter is how long a command may take, in nanoseconds: hosts give up after 30 s
 	// (Linux io_timeout). watchdogEvery is how often the queue is kept then.
@@ -50,10 +51,12 @@ func (d *traceDumps) allows(peer netip.Addr, now time.Time) bool {
 	return n < maxDumpsOfPeer || now.Sub(d.list[oldest].Time) >= dumpEvery
 }
 
-// of returns the index of the oldest dump of a peer, and how many it has. The caller holds d.mu.
+// of returns the index of the oldest dump of the network of a peer, and how many it has. The caller
+// holds d.mu.
 func (d *traceDumps) of(peer netip.Addr) (oldest, n int) {
+	network := subnet.Of(peer)
 	for i, q := range slices.Backward(d.list) {
-		if q.Remote.Addr() == peer {
+		if subnet.Of(q.Remote.Addr()) == network {
 			oldest = i
 			n++
 		}

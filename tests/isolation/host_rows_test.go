@@ -66,6 +66,17 @@ var hostRows = []row{
 		links: onBoth, busy: true, run: churn,
 	},
 	{
+		name: "connections from three addresses", culprit: "host", attacks: "connections",
+		links: onTCP, busy: true, alone: true, change: fewConnections,
+		run: func(ctx context.Context, a *attack) error { return takeQueues(ctx, a, 8) },
+	},
+	{
+		name: "deep queues", culprit: "host", attacks: "queue memory",
+		links: onTCP, busy: true, alone: true,
+		change: func(c *config.Config) { c.TCP.MaxDepth, c.TCP.QueueMemory = 1024, 16<<20 },
+		run:    func(ctx context.Context, a *attack) error { return takeQueues(ctx, a, 1024) },
+	},
+	{
 		name: "broken PDUs", culprit: "host", attacks: "connections and the log",
 		links: onTCP, busy: true, run: brokenPDUs,
 	},
@@ -392,5 +403,36 @@ func unplugged(ctx context.Context, a *attack) error {
 		a.fabric.Cut("unplugged", "target")
 		sleep(ctx, 50*time.Millisecond)
 		return nil
+	})
+}
+
+// takeQueues connects as many queues as it gets from three addresses. Meanwhile a known host must
+// be able to connect.
+func takeQueues(ctx context.Context, a *attack, depth int) error {
+	var parties []*party
+	defer func() {
+		for _, p := range parties {
+			p.close()
+		}
+	}()
+	return a.besideVisits(ctx, func() {
+		for n := range 3 {
+			p := &party{}
+			var err error
+			if p.Controller, err = host.Connect(ctx, a.transport(a.from(n), "culprit"),
+				hostOptions(culpritNQN)); err != nil {
+				continue
+			}
+			parties = append(parties, p)
+			for d := depth; d >= 8 && ctx.Err() == nil; {
+				q, err := p.OpenQueue(ctx, uint16(len(p.queues)+1), d)
+				if err != nil {
+					d /= 2
+					continue
+				}
+				p.queues = append(p.queues, q)
+				a.takes(1)
+			}
+		}
 	})
 }

@@ -76,6 +76,9 @@ func (s *Server) start(in []byte) (all, out []byte, err error) {
 	return all, nil, nil
 }
 
+// Begun reports whether a ClientHello has shown a PSK, which its binder proves.
+func (s *Server) Begun() bool { return s.hs != nil && s.psk.Identity != "" }
+
 // PSK is the one that the client has proven to have, without its secret.
 func (s *Server) PSK() *PSK { return &s.psk }
 

@@ -1,0 +1,79 @@
+package admission
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"time"
+)
+
+// recent remembers the networks whose connections have lately ended without a Connect command, in a
+// memory whose size does not depend on how many they are: two Bloom filters, the older of which is
+// replaced when the newer one is full, or as old as a period. What it remembers it may confuse with
+// one network in a hundred; it forgets nothing within a period unless more than mostRecent fail.
+type recent struct {
+	seed  maphash.Seed
+	bits  [2][]uint64 // the newer one first
+	marks int         // in it
+	since time.Time
+}
+
+const (
+	recentBits   = 1 << 20
+	recentHashes = 3 // each takes 20 of the 64 bits of a hash
+	mostRecent   = 1 << 16
+	recentPeriod = time.Minute
+)
+
+// places are where the bits of a network are.
+func (r *recent) places(network netip.Addr) (at [recentHashes]uint32) {
+	b := network.As16()
+	h := maphash.Bytes(r.seed, b[:])
+	for i := range at {
+		at[i] = uint32(h>>(20*i)) % recentBits
+	}
+	return at
+}
+
+// has reports whether the network has failed lately.
+func (r *recent) has(network netip.Addr, now time.Time) bool {
+	if r.bits[0] == nil || now.Sub(r.since) >= 2*recentPeriod {
+		return false
+	}
+	at := r.places(network)
+	return contains(r.bits[0], at) || r.bits[1] != nil && contains(r.bits[1], at)
+}
+
+// add notes that the network has failed, or tries again although it has.
+func (r *recent) add(network netip.Addr, now time.Time) {
+	if r.bits[0] == nil {
+		r.seed, r.bits[0], r.since = maphash.MakeSeed(), make([]uint64, recentBits/64), now
+	}
+	if age := now.Sub(r.since); age >= recentPeriod || r.marks >= mostRecent {
+		if age >= 2*recentPeriod { // the newer one is too old as well
+			clear(r.bits[0])
+		}
+		if r.bits[1] == nil {
+			r.bits[1] = make([]uint64, recentBits/64)
+		}
+		r.bits[0], r.bits[1] = r.bits[1], r.bits[0]
+		clear(r.bits[0])
+		r.marks, r.since = 0, now
+	}
+	at := r.places(network)
+	if contains(r.bits[0], at) {
+		return
+	}
+	r.marks++
+	for _, i := range at {
+		r.bits[0][i/64] |= 1 << (i % 64)
+	}
+}
+
+func contains(bits []uint64, at [recentHashes]uint32) bool {
+	for _, i := range at {
+		if bits[i/64]&(1<<(i%64)) == 0 {
+			return false
+		}
+	}
+	return true
+}

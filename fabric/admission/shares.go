@@ -1,0 +1,152 @@
+package admission
+
+import (
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
+)
+
+// This file shares the limits out among the queues of allowed hosts (docs/adr/0046), as data memory
+// is (docs/adr/0021). A host, and a network whose hosts have not proven their NQNs, may have up to
+// shareFactor times as much as stays free, at least one part in smallPart of the limit. So
+// something stays free whatever one of them takes. The last parts of a limit are for admin queues,
+// and for hosts that have proven their NQN.
+const (
+	shareFactor = 2
+	smallPart   = 16
+	// littlePart: a network that has less than one part in littlePart of what stays free may have
+	// more, whatever others have taken under the NQN that its host has claimed.
+	littlePart = 8
+)
+
+// reserve is the part of a limit that a queue leaves free, one in so many; 0: none.
+func reserve(c *fabric.Claim) int64 {
+	switch {
+	case c.Admin && c.Proven:
+		return 0
+	case c.Admin:
+		return 32
+	case c.Proven:
+		return 16
+	}
+	return 8
+}
+
+// resource is what is shared out.
+type resource uint8
+
+const (
+	resConnections resource = iota
+	resMemory               // in bytes
+	resources
+)
+
+// usage is how much of each resource something takes.
+type usage [resources]int64
+
+func (u *usage) add(o usage, sign int64) {
+	for r := range u {
+		u[r] += sign * o[r]
+	}
+}
+
+// owner is a host with queues. Of those that have proven an NQN, nothing counts for those that have
+// only claimed it.
+type owner struct {
+	hostKey
+	used usage
+}
+
+type hostKey struct {
+	nqn    string
+	proven bool
+}
+
+// of says that n of a limit are taken.
+func (r resource) of(n, limit int64) string {
+	if r == resMemory {
+		return fmt.Sprintf("%d of %d KiB of queue memory", n>>10, limit>>10)
+	}
+	return fmt.Sprintf("%d of %d connections", n, limit)
+}
+
+func (c *Counter) limit(r resource) int64 {
+	if r == resMemory {
+		return c.limits.Memory
+	}
+	return int64(c.limits.Connections)
+}
+
+// shares returns which share a queue of an allowed host exceeds, and whose it is, nil if none.
+func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
+	var host usage
+	if o := c.hosts[hostKey{claim.Host, claim.Proven}]; o != nil {
+		host = o.used
+	}
+	if claim.Proven && host[resConnections] >= int64(c.limits.PerHost) {
+		return fmt.Errorf("host %q has %d connections, the limit", claim.Host, host[resConnections])
+	}
+	for r := range resources {
+		limit, n := c.limit(r), want[r]
+		left := limit - c.given[r] - n
+		if part := reserve(claim); part > 0 {
+			left -= limit / part
+		}
+		if left < 0 {
+			return fmt.Errorf("%s are in use, the rest is kept for %s", r.of(c.given[r], limit),
+				keptFor(claim))
+		}
+		most := max(shareFactor*left, limit/smallPart)
+		exceeds := func(used int64) bool { return used > 0 && used+n > most }
+		network := e.network.used[r]
+		little := !claim.Proven && network+n <= left/littlePart
+		switch {
+		case !claim.Proven && exceeds(network):
+			return fmt.Errorf("hosts at %s that have not proven their NQN have %s, their share",
+				subnet.Text(e.network.addr), r.of(network, limit))
+		case !little && exceeds(host[r]):
+			return fmt.Errorf("host %q has %s, its share", claim.Host, r.of(host[r], limit))
+		}
+	}
+	return nil
+}
+
+// keptFor says whom a reserve is for.
+func keptFor(c *fabric.Claim) string {
+	switch {
+	case c.Admin:
+		return "hosts that have proven their NQN"
+	case c.Proven:
+		return "admin queues"
+	}
+	return "admin queues and hosts that have proven their NQN"
+}
+
+// give makes the connection one of an allowed host's, with all that it has.
+func (e *Conn) give(claim *fabric.Claim) {
+	c := e.c
+	key := hostKey{claim.Host, claim.Proven}
+	o := c.hosts[key]
+	if o == nil {
+		o = &owner{hostKey: key}
+		c.hosts[key] = o
+	}
+	e.owner = o
+	if claim.Proven {
+		e.network.unproven--
+	}
+	e.count(usage{1, e.memory}, 1)
+}
+
+// count changes what counts for the host of a connection that was given.
+func (e *Conn) count(u usage, sign int64) {
+	e.c.given.add(u, sign)
+	e.owner.used.add(u, sign)
+	if !e.owner.proven {
+		e.network.used.add(u, sign)
+	}
+	if key := e.owner.hostKey; e.owner.used == (usage{}) && e.c.hosts[key] == e.owner {
+		delete(e.c.hosts, key)
+	}
+}

@@ -1,0 +1,325 @@
+package admission
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+)
+
+// ip6 is the i-th address of the n-th /64.
+func ip6(n, i int) netip.Addr {
+	return netip.AddrFrom16([16]byte{
+		0x20, 1, 0xD, 0xB8, 6: byte(n >> 8), 7: byte(n), 8: byte(i), 14: byte(i >> 8), 15: byte(i),
+	})
+}
+
+// connect admits a queue with so much memory and associates it.
+func (c *counter) connect(a netip.Addr, claim fabric.Claim, memory int64) (*Conn, error) {
+	e, err := c.Admit(a, memory, func(error) {})
+	if err != nil {
+		return nil, err
+	}
+	if err := e.Associate(fabric.Allowed, claim, 0); err != nil {
+		e.Leave()
+		e.Uncharge()
+		return nil, err
+	}
+	return e, nil
+}
+
+// fill connects I/O queues, each from the next address, until one is refused.
+func (c *counter) fill(from func(i int) netip.Addr, claim fabric.Claim, memory int64) (n int,
+	err error,
+) {
+	for ; ; n++ {
+		if _, err := c.connect(from(n), claim, memory); err != nil {
+			return n, err
+		}
+	}
+}
+
+// TestShares: whatever one host takes, of connections or of memory, from one address or many,
+// others have theirs, admin queues first. Each case is the worst one that its host can do.
+func TestShares(t *testing.T) {
+	v4 := func(n int) func(int) netip.Addr { return func(i int) netip.Addr { return addr(i % n) } }
+	for _, tc := range []struct {
+		name   string
+		from   func(i int) netip.Addr
+		proven bool
+		memory int64
+		text   string
+	}{
+		{"three addresses", v4(3), false, 1, `host "a" has`},
+		{"many addresses", v4(256), false, 1, `host "a" has`},
+		{
+			"many addresses of a /64", func(i int) netip.Addr { return ip6(1, i) }, false, 1,
+			"4096 connections from 2001:db8:0:1::/64 are open, the limit",
+		},
+		{"proven", v4(3), true, 1, `host "a" has`},
+		{"proven, deep", v4(1), true, 4 << 20, "KiB of queue memory, its share"},
+		{"deep", v4(1), false, 4 << 20, "KiB of queue memory, their share"},
+		{"deep, many addresses", v4(256), false, 4 << 20, "KiB of queue memory, its share"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newCounter(t, Limits{Connections: 8192, PerHost: 4096, Memory: 1 << 30})
+			n, err := c.fill(tc.from, fabric.Claim{Host: "a", Proven: tc.proven}, tc.memory)
+			refused(t, err, tc.text)
+			t.Logf("%d: %v", n, err)
+			if n < 100 {
+				t.Errorf("a host that is alone has only %d queues", n)
+			}
+			for _, proven := range []bool{false, true} {
+				b := fabric.Claim{Host: "b", Proven: proven, Admin: true}
+				for range 4 {
+					if _, err := c.connect(two, b, 100<<10); err != nil {
+						t.Fatalf("an admin queue of another host: %v", err)
+					}
+				}
+				b.Admin = false
+				for range 32 {
+					if _, err := c.connect(two, b, 150<<10); err != nil {
+						t.Fatalf("an I/O queue of another host: %v", err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestReserves: I/O queues of any number of hosts leave the last parts of a limit to admin queues,
+// and those of hosts that only claim their NQN leave some to those that have proven it.
+func TestReserves(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 1600, PerHost: 1600, Memory: 1 << 30})
+	total := 0
+	for _, step := range []struct {
+		proven, admin bool
+		total         int
+		text          string
+	}{
+		{false, false, 1400, "1400 of 1600 connections are in use, the rest is kept for admin " +
+			"queues and hosts that have proven their NQN"},
+		{true, false, 1500, "the rest is kept for admin queues"},
+		{false, true, 1550, "the rest is kept for hosts that have proven their NQN"},
+		{true, true, 1600, "1600 connections are open, the limit"},
+	} {
+		var err error
+		for ; err == nil; total++ {
+			_, err = c.connect(addr(total), fabric.Claim{
+				Host: fmt.Sprint(total), Proven: step.proven, Admin: step.admin,
+			}, 0)
+		}
+		refused(t, err, step.text)
+		if total--; total != step.total {
+			t.Errorf("%+v: %d", step, total)
+		}
+	}
+}
+
+// TestClaimedName: who claims the NQN of another host takes nothing of it when it has proven that,
+// and leaves it a part when it has not.
+func TestClaimedName(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 8192, PerHost: 4096, Memory: 1 << 30})
+	_, err := c.fill(func(i int) netip.Addr { return addr(i % 3) }, fabric.Claim{Host: "a"}, 0)
+	refused(t, err, "its share")
+	for range 129 {
+		if _, err := c.connect(two, fabric.Claim{Host: "a"}, 150<<10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 1000 {
+		if _, err := c.connect(one, fabric.Claim{Host: "a", Proven: true}, 150<<10); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSmallHosts: hosts that need no more than a sixteenth of a limit are never refused before the
+// reserve is reached.
+func TestSmallHosts(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 1600, PerHost: 1600, Memory: 1 << 30})
+	for i := range 14 {
+		for range 100 {
+			if _, err := c.connect(addr(i), fabric.Claim{Host: fmt.Sprint(i)}, 0); err != nil {
+				t.Fatalf("host %d: %v", i, err)
+			}
+		}
+	}
+}
+
+// TestProvenHostsShareAnAddress: behind one address, or in one /64, hosts that have proven their
+// NQN have a limit each, and those that have not have one together.
+func TestProvenHostsShareAnAddress(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 8192, PerHost: 100, Memory: 1 << 30})
+	for i := range 300 {
+		if _, err := c.connect(ip6(1, i), proven(fmt.Sprint(i%3)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := c.connect(ip6(1, 0), proven("0"), 0)
+	refused(t, err, `host "0" has 100 connections, the limit`)
+	for i := range 100 {
+		if _, err := c.connect(ip6(1, i), fabric.Claim{Host: fmt.Sprint(i)}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = c.connect(ip6(1, 1000), fabric.Claim{Host: "x"}, 0)
+	refused(t, err, "100 connections from 2001:db8:0:1::/64 are open, the limit")
+}
+
+// TestEverythingIsGivenBack: shares are what queues take, and nothing is left of them.
+func TestEverythingIsGivenBack(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
+	var all []*Conn
+	for i := range 100 {
+		e, err := c.connect(addr(i%7), fabric.Claim{Host: fmt.Sprint(i % 5), Proven: i%2 == 0}, 100)
+		refused(t, err, "")
+		refused(t, e.Charge(10), "")
+		all = append(all, e)
+	}
+	for i, e := range all {
+		if i%2 == 0 {
+			e.Uncharge()
+		}
+		e.Leave()
+		e.Uncharge()
+	}
+	c.empty()
+}
+
+// TestTurns: of 20,000 networks whose handshakes fail, 10,000 times a second, none keeps a newcomer
+// out, which is neither refused nor evicted before it has its turn. The target makes 2,000
+// handshakes a second, the oldest first.
+func TestTurns(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 8192, PerHost: 4096, Memory: 1 << 30})
+	const networks, tries = 20_000, 24
+	type handshake struct {
+		*Conn
+		newcomer, evicted bool
+	}
+	var waiting []*handshake
+	come := func(a netip.Addr, newcomer bool) error {
+		h := &handshake{newcomer: newcomer}
+		var err error
+		h.Conn, err = c.Admit(a, 95<<10, func(error) { h.evicted = true })
+		if err == nil {
+			waiting = append(waiting, h)
+		}
+		return err
+	}
+	refusals, served := 0, 0
+	for i := range 8 * networks {
+		c.clock = c.clock.Add(100 * time.Microsecond)
+		if come(addr(i%networks), false) != nil {
+			refusals++
+		}
+		if i >= 2*networks && i < 2*networks+1000*tries && i%1000 == 0 {
+			refused(t, come(ip6(i, 1), true), "")
+		}
+		for i%5 == 0 && len(waiting) > 0 {
+			h := waiting[0]
+			waiting = waiting[1:]
+			if h.Leave(); h.evicted {
+				h.Uncharge()
+				continue
+			}
+			if h.newcomer {
+				served++
+			}
+			h.Uncharge()
+			break
+		}
+	}
+	if served != tries {
+		t.Errorf("%d of %d newcomers had their turn; %d refusals", served, tries, refusals)
+	}
+	_, err := c.Admit(addr(1), 0, nil)
+	refused(t, err, "connections from 10.0.0.1 have ended without a Connect command, and others "+
+		"wait for their turn")
+}
+
+// TestFailedGetsIn: a host that has failed is not kept out by strangers that only sit there.
+func TestFailedGetsIn(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
+	e := c.admit("fails", one, 0)
+	e.Leave()
+	e.Uncharge()
+	for i := range 128 {
+		c.admit(fmt.Sprint(i), addr(i), 0)
+	}
+	_, err := c.Admit(one, 0, nil)
+	refused(t, err, "others wait for their turn")
+	c.clock = c.clock.Add(turnLength)
+	c.admit("again", one, 0)
+	c.expect("0")
+}
+
+// TestHold: what the target works on is not evicted.
+func TestHold(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
+	held := c.admit("held", two, 0)
+	held.Hold(true)
+	for i := range 128 {
+		c.admit(fmt.Sprint(i), addr(i), 0)
+	}
+	c.expect("0")
+	held.Hold(false)
+	c.admit("128", addr(128), 0)
+	c.expect("1")
+}
+
+// TestRecent: networks are remembered for a period at least, more than that are forgotten in their
+// order, and few others are confused with them.
+func TestRecent(t *testing.T) {
+	var r recent
+	now := time.Unix(1, 0)
+	if r.has(one, now) {
+		t.Error("nothing has failed")
+	}
+	for i := range 2 * mostRecent {
+		r.add(ip6(i, 0), now)
+	}
+	confused := 0
+	for i := range 10_000 {
+		if r.has(addr(i), now) {
+			confused++
+		}
+	}
+	if confused > 200 {
+		t.Errorf("%d of 10000 networks are confused with others", confused)
+	}
+	for i := mostRecent; i < 2*mostRecent; i++ {
+		if !r.has(ip6(i, 0), now) {
+			t.Fatalf("network %d is forgotten", i)
+		}
+	}
+	r = recent{}
+	r.add(one, now)
+	r.add(two, now.Add(recentPeriod)) // begins another filter
+	if !r.has(one, now.Add(2*recentPeriod-1)) || !r.has(two, now.Add(2*recentPeriod)) {
+		t.Error("forgotten within a period")
+	}
+	r.add(addr(1), now.Add(2*recentPeriod))
+	if r.has(one, now.Add(2*recentPeriod)) {
+		t.Error("remembered for more than two periods")
+	}
+	if later := now.Add(10 * recentPeriod); r.has(two, later) {
+		t.Error("remembered for ever")
+	} else if r.add(one, later); r.has(two, later) || !r.has(one, later) {
+		t.Error("remembered for ever beside another one")
+	}
+}
+
+// TestExample is the example of docs/tuning.md.
+func TestExample(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 8192, PerHost: 4096, Memory: 1 << 30})
+	for _, step := range []struct{ base, want int }{{0, 4778}, {10, 1593}} {
+		n, err := c.fill(func(i int) netip.Addr { return addr(step.base + i%3) },
+			fabric.Claim{Host: fmt.Sprint(step.base)}, 0)
+		if n != step.want {
+			t.Errorf("%d connections, want %d: %v", n, step.want, err)
+		}
+	}
+}
