@@ -40,8 +40,11 @@ func source() control.Source {
 			return control.Status{
 				Version: "v1.2.3", PID: 4711, Started: at, UptimeSeconds: 273600, Listeners: 2,
 				WaitingListeners: 1, DrainedListeners: 1, Subsystems: 1, Namespaces: 2,
-				PendingNamespaces: 1,
-				Controllers:       1, Connections: 2,
+				PendingNamespaces: 2,
+				Pending: []control.PendingNamespace{{
+					Subsystem: testSub, NSID: 2, Reason: "its storage is not there",
+				}},
+				Controllers: 1, Connections: 2,
 			}
 		},
 		Listeners: func() []control.Listener {
@@ -85,7 +88,10 @@ func source() control.Source {
 					WriteProtected: true, Reads: 12, ReadBytes: 48 << 10,
 					Errors: map[string]uint64{"io": 1, "offline": 2},
 				},
-				{Subsystem: testSub, NSID: 2, State: "pending", Backend: "file", Path: "/a b"},
+				{
+					Subsystem: testSub, NSID: 2, State: "pending", Backend: "file", Path: "/a b",
+					Reason: "its storage is not there",
+				},
 			}
 		},
 		Hosts: func() []control.Host {

@@ -275,7 +275,7 @@ func subsystems(t *table, list []control.Subsystem) {
 
 func namespaces(t *table, list []control.Namespace) {
 	t.row("SUBSYSTEM", "NSID", "STATE", "SIZE", "BLOCK", "BACKEND", "PATH", "READS", "READ",
-		"WRITES", "WRITTEN", "ERRORS")
+		"WRITES", "WRITTEN", "ERRORS", "REASON")
 	for _, n := range list {
 		state := n.State
 		if n.WriteProtected {
@@ -286,7 +286,8 @@ func namespaces(t *table, list []control.Namespace) {
 			errors += e
 		}
 		t.row(n.Subsystem, n.NSID, state, size(n.SizeBytes), size(n.BlockSizeBytes), n.Backend,
-			or(n.Path), n.Reads, size(n.ReadBytes), n.Writes, size(n.WrittenBytes), errors)
+			or(n.Path), n.Reads, size(n.ReadBytes), n.Writes, size(n.WrittenBytes), errors,
+			or(n.Reason))
 	}
 }
 
