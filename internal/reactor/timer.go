@@ -38,8 +38,8 @@ func (r *Reactor) runTimers() int {
 		return 0
 	}
 	now := r.clock.now
-	n := 0
-	for due := min(len(r.timers), timersMost); due > 0 && len(r.timers) > 0 && r.timers[0].at <= now; due-- {
+	n, due := 0, min(len(r.timers), timersMost)
+	for ; due > 0 && len(r.timers) > 0 && r.timers[0].at <= now; due-- {
 		t := heap.Pop(&r.timers).(*timer)
 		fn := t.fn
 		t.fn = nil
