@@ -148,6 +148,7 @@ func (s *Server) plan(c *config.Config) ([]config.Change, config.Problems) {
 }
 
 func (tr *transition) run() error {
+	defer tr.s.target.Changing()()
 	defer tr.s.listeners.expect(nil)
 	guardSecrets(tr.next)
 	err := tr.prepare()

@@ -10,8 +10,9 @@ import (
 )
 
 // Statuses of Connect. DNR makes a Linux host give up reconnecting, so it goes only with what no
-// later attempt can cure: a malformed command and a host that is not allowed. An unknown subsystem
-// may be configured again, and a controller may have expired.
+// later attempt can cure: a malformed command, a host that is not allowed, and what was removed on
+// purpose (final.go). An unknown subsystem may be configured again, and a controller may have
+// expired.
 const (
 	connectMalformed = nvme.ConnectInvalidParameters | nvme.DNR
 	connectRefused   = nvme.ConnectInvalidParameters
@@ -213,8 +214,13 @@ func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, h
 		return nil, "", generatedEnded(subNQN)
 	}
 	if sub = s.h.t.find(subNQN); sub == nil {
-		return nil, "", badData(connectRefused, nvme.ConnectDataOffsetSUBNQN,
-			"a subsystem of the target", subNQN)
+		r = badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a subsystem of the target",
+			subNQN)
+		if s.h.t.isGone(subNQN) {
+			r.st |= nvme.DNR
+			r.hint = "the subsystem was removed; hosts end their controllers"
+		}
+		return nil, "", r
 	}
 	hasKey := s.h.t.hasKey(hostNQN)
 	s.mustConcatenate = admin && hasKey && !sub.discovery && s.concatenation() == auth.NewPSK &&

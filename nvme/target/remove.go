@@ -23,7 +23,8 @@ var (
 	errPortRemoved = errors.New("the listener was removed, or is drained")
 )
 
-// RemoveSubsystem disconnects the hosts of a subsystem, and no more are admitted. gone is closed
+// RemoveSubsystem disconnects the hosts of a subsystem, and no more are admitted: those that
+// connect again are told that it is gone for good, see Changing. gone is closed
 // when no reactor and no device works for it any more, and its devices may be closed: never if one
 // of them does not finish its I/O.
 func (t *Target) RemoveSubsystem(nqn string) (gone <-chan struct{}, err error) {
@@ -33,6 +34,7 @@ func (t *Target) RemoveSubsystem(nqn string) (gone <-chan struct{}, err error) {
 	if s == nil {
 		return nil, fmt.Errorf("subsystem %q does not exist", nqn)
 	}
+	t.setGone(nqn, s.settings.Load().Security == 0)
 	return t.removeSubsystem(s), nil
 }
 

@@ -60,6 +60,10 @@ type Target struct {
 	slowIO     atomic.Int64                            // nanoseconds, see SetSlowIO
 	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
 	auth       *authPool
+	// gone are subsystems that were removed on purpose. It is immutable. changing counts what is
+	// changing now; see final.go.
+	gone       atomic.Pointer[map[string]bool]
+	changing   atomic.Int32
 	generated  generatedPSKs
 	protection ProtectionStore    // nil if there is none
 	store      ReservationStore   // nil if there is none
@@ -125,6 +129,7 @@ func New(o Options) *Target {
 	t.table.Store(&map[string]*subsystem{})
 	t.hosts.Store(&map[string]*limiter{})
 	t.policies.Store(&map[string]*auth.Policy{})
+	t.gone.Store(&map[string]bool{})
 	t.auth = newAuthPool()
 	t.generated.psks = map[string][]*generatedPSK{}
 	t.networks.Store(&map[string][]netip.Prefix{})
@@ -191,6 +196,7 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 			return err
 		}
 	}
+	t.setGone(cfg.NQN, false)
 	s.namespaces.Store(newNamespaceTable(list))
 	t.setTable(func(m map[string]*subsystem) { m[s.nqn] = s })
 	t.discoveryChanged()

@@ -1,0 +1,38 @@
+package target
+
+import "maps"
+
+// This file decides which refusals of a Connect are final (ADR 0023): with DNR, after which Linux
+// gives a controller up (nvmf_should_reconnect, from 6.10 on; before it tries until its
+// ctrl_loss_tmo). That is right for what an operator has removed, and wrong for what is only
+// missing: at the start, while a configuration is being applied, or because a file was lost. A
+// subsystem that required security is never final: strangers must not know that there was one.
+
+// maxGone is how many subsystems that were removed are remembered.
+const maxGone = 4096
+
+// Changing says that what is served is being changed: until done is called, what is missing may
+// come back, and no refusal of a subsystem or of a host is final. Any goroutine may call it.
+func (t *Target) Changing() (done func()) {
+	t.changing.Add(1)
+	return func() { t.changing.Add(-1) }
+}
+
+// setGone remembers that a subsystem was removed on purpose, or forgets it. The caller holds t.mu.
+func (t *Target) setGone(nqn string, gone bool) {
+	now := maps.Clone(*t.gone.Load())
+	delete(now, nqn)
+	for other := range now {
+		if !gone || len(now) < maxGone {
+			break
+		}
+		delete(now, other)
+	}
+	if gone {
+		now[nqn] = true
+	}
+	t.gone.Store(&now)
+}
+
+// isGone reports whether a subsystem is gone for good.
+func (t *Target) isGone(nqn string) bool { return t.changing.Load() == 0 && (*t.gone.Load())[nqn] }
