@@ -28,6 +28,9 @@ func (s *Server) askForResets() {
 	}
 	began := time.Now()
 	ports := s.listeners.keptPorts()
+	if len(ports) == 0 {
+		return
+	}
 	// A host gives up all commands when it resets, and sends them again over another path at once,
 	// which may be another target: no device may have one of them then.
 	release, err := s.target.HoldIO(holdWait)
