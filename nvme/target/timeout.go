@@ -17,7 +17,7 @@ const (
 	// timeoutInterval is how often commands that have timed out are looked for, in nanoseconds.
 	timeoutInterval = int64(500e6)
 	// lookMost is how many commands one step looks at, without those of its last queue.
-	lookMost = 1024
+	lookMost = 512
 	// rangeFactor multiplies the timeout of discards and zeroes, each of which may cover the whole
 	// disk.
 	rangeFactor = 10

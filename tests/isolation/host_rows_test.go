@@ -333,12 +333,11 @@ func overlapping(ctx context.Context, a *attack) error {
 				if _, err := q.Submit(&op); err != nil {
 					return err
 				}
+				a.takes(1)
 			}
-			n, err := q.Poll(done)
-			if err != nil {
+			if _, err := q.Poll(done); err != nil {
 				return err
 			}
-			a.takes(n)
 		}
 		a.inPlace()
 		return nil
