@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -113,6 +114,21 @@ func network(p *netip.Prefix) Value {
 		*p = n
 		return "", ""
 	})
+}
+
+// portInside is a hint for an address that has a port behind it, "" for others.
+func portInside(text string) string {
+	at := strings.LastIndexByte(text, ':')
+	if at < 0 {
+		return ""
+	}
+	address, port := strings.Trim(text[:at], "[]"), text[at+1:]
+	_, err := strconv.ParseUint(port, 10, 16)
+	_, noIP := netip.ParseAddr(address)
+	if err != nil || noIP != nil && !device.MatchString(address) {
+		return ""
+	}
+	return fmt.Sprintf("Did you mean address: %s and port: %s?", printable(address), port)
 }
 
 // parseNetwork is a network as it is written, an IPv4-mapped one as a network of IPv4.

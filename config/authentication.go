@@ -123,7 +123,7 @@ const (
 	MaxReauthenticate = 365 * 24 * time.Hour
 )
 
-// moment is a date, which begins at midnight UTC, or a time.
+// moment is a time until which something counts. A date is the end of that day, in UTC.
 func moment(p *time.Time) Value {
 	return &scalar{
 		name: "a date or time", doc: "date or time", rules: schema{
@@ -139,12 +139,14 @@ func moment(p *time.Time) Value {
 		set: func(n *yaml.Node) (what, hint string) {
 			for _, layout := range []string{time.DateOnly, time.RFC3339} {
 				if t, err := time.Parse(layout, n.Value); err == nil {
-					*p = t
+					if *p = t; layout == time.DateOnly {
+						*p = t.AddDate(0, 0, 1)
+					}
 					return "", ""
 				}
 			}
 			return printable(n.Value) + " is not a date or time",
-				"Write it as 2027-01-31 (UTC) or 2027-01-31T18:00:00+01:00."
+				"Write it as 2027-01-31 (the end of that day, UTC) or 2027-01-31T18:00:00+01:00."
 		},
 	}
 }

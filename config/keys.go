@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -242,6 +243,9 @@ func (h *Host) value() Value {
 	}, h.Authentication.keys()...)
 }
 
+// slowest is the smallest bandwidth that is not doubtful: a command of 1 MiB takes 16 s with it.
+const slowest = 64 << 10
+
 // limitsKey is the key of hosts, subsystems and namespaces.
 func limitsKey(l *target.Limits, doc string) Key {
 	l.Burst = target.DefaultBurst
@@ -249,7 +253,15 @@ func limitsKey(l *target.Limits, doc string) Key {
 		NewKey("iops", Int(&l.IOPS, 1, 1_000_000_000),
 			"Commands per second that read or change blocks. Set it when small commands take more "+
 				"of the storage or the CPUs than is fair.").Without("no limit"),
-		NewKey("bandwidth", Bytes(&l.Bandwidth, 1, NoLimit, AnySize),
+		NewKey("bandwidth", Doubtful(Bytes(&l.Bandwidth, 1, NoLimit, AnySize),
+			func(word string) (what, hint string) {
+				if l.Bandwidth >= slowest {
+					return "", ""
+				}
+				return fmt.Sprintf("%s is %d bytes per second, less than %v", word, l.Bandwidth,
+						Size(slowest)), "Commands will take many seconds, and hosts may give up. " +
+						"Write a unit, as in 100MiB, if that is meant."
+			}),
 			"Data of reads and writes, and what Write Zeroes zeroes, in bytes per second "+
 				"(`200MiB`). Set it when large commands "+
 				"take more of the storage or the network than is fair.").Without("no limit"),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/viper"
@@ -28,6 +29,23 @@ const keyDelimiter = "::"
 //
 // The options say what is different from what is there, and how long programs may run.
 func Load(file string, environ []string, backends []Backend, options ...Option) (*Config, error) {
+	data, err := read(file)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(file, data, environ, backends, options...)
+}
+
+// LoadAll is Load for those who look for everything that is wrong. See ParseAll.
+func LoadAll(file string, environ []string, backends []Backend) (*Config, error) {
+	data, err := read(file)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAll(file, data, environ, backends)
+}
+
+func read(file string) ([]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w. Name an existing file with --config", err)
@@ -37,11 +55,30 @@ func Load(file string, environ []string, backends []Backend, options ...Option) 
 	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w", err)
 	}
-	return Parse(file, data, environ, backends, options...)
+	return data, nil
+}
+
+// Faulty reports whether an error was found in the value at path, or in what is inside of it.
+func (c *Config) Faulty(path string) bool {
+	return c.src != nil && slices.ContainsFunc(c.src.problems, func(p Problem) bool {
+		rest, inside := strings.CutPrefix(p.Path, path)
+		return !p.Warning && inside && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
 }
 
 // Parse checks the text of a configuration file; file is its name for messages. See Load.
 func Parse(file string, data []byte, environ []string, backends []Backend, options ...Option,
+) (*Config, error) {
+	c, err := ParseAll(file, data, environ, backends, options...)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// ParseAll is Parse for those who look for everything that is wrong. Also with an error it returns
+// what can be used of the configuration, or nil if nothing can: see Faulty.
+func ParseAll(file string, data []byte, environ []string, backends []Backend, options ...Option,
 ) (*Config, error) {
 	d := newDecoder(file, environ, backends)
 	for _, o := range options {
@@ -53,7 +90,8 @@ func Parse(file string, data []byte, environ []string, backends []Backend, optio
 	if doc != nil {
 		doc = d.include(c, keys, doc, maxFile-len(data))
 	}
-	if len(d.problems) == 0 {
+	decoded := len(d.problems) == 0
+	if decoded {
 		// viper lays the environment over the file; both are YAML nodes until they are decoded.
 		v := viper.NewWithOptions(viper.KeyDelimiter(keyDelimiter))
 		if err := v.MergeConfigMap(d.tree(keys, doc, "")); err != nil {
@@ -75,11 +113,14 @@ func Parse(file string, data []byte, environ []string, backends []Backend, optio
 				"Make the configuration smaller.")
 		}
 	}
-	if err := d.err(); err != nil {
-		return nil, err
-	}
 	c.printed = d.printed
 	c.warnings = d.warnings
+	if err := d.err(); err != nil {
+		if !decoded || d.values > maxValues {
+			return nil, err
+		}
+		return c, err
+	}
 	return c, nil
 }
 

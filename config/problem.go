@@ -160,7 +160,7 @@ func (s *source) err() error {
 	}
 	s.problems = append(s.problems, s.warnings...)
 	s.problems.Sort()
-	return s.problems
+	return slices.Clone(s.problems)
 }
 
 // Problem makes an error about the value at path ("subsystems[0].namespaces[1].path") that was

@@ -115,10 +115,56 @@ func backendKey(name *string, backends []Backend) Key {
 		names[i] = b.Name
 	}
 	return Key{
-		Name: "backend", Value: OneOf(name, names...),
+		Name: "backend", Value: elsewhere{OneOf(name, names...)},
 		Required: "Use one of: " + strings.Join(names, ", ") + ".",
 		Doc:      "Where the blocks are; each backend has keys of its own, see below.",
 	}
+}
+
+// elsewhere is the name of a backend. It knows those of other targets.
+type elsewhere struct{ Value }
+
+func (v elsewhere) decode(d *decoder, n *yaml.Node, path string) {
+	if n.Kind == yaml.ScalarNode && d.backend(n.Value) == nil {
+		if hint := backendHint(n.Value, d.backends); hint != "" {
+			d.add(path, fmt.Sprintf("%q is not possible here", printable(n.Value)), hint)
+			return
+		}
+	}
+	v.Value.decode(d, n, path)
+}
+
+// others are backends of SPDK, nvmet, LIO and QEMU, and what one uses here.
+var others = map[string]string{
+	"malloc": "ram", "memory": "ram", "brd": "ram", "ramdisk": "ram", "rd_mcp": "ram",
+	"aio":   "file, or block for a disk",
+	"uring": "file, or block for a disk", "io_uring": "file, or block for a disk",
+	"xnvme": "file, or block for a disk", "fileio": "file", "raw": "file",
+	"disk": "block", "device": "block", "bdev": "block", "iblock": "block", "pscsi": "block",
+	"zvol": "block, with the device below /dev/zvol",
+	"lvol": "block, with a logical volume of Linux (LVM)",
+	"lvm":  "block, with the device of the logical volume",
+	"rbd":  "block, with the device that rbd map makes",
+	"raid": "block, with a RAID of Linux (mdadm)",
+	"pcie": "nvme", "nvmf": "block, with the device that nvme connect makes",
+	"iscsi": "block, with the device that iscsiadm makes", "none": `"null", with quotes`,
+}
+
+// backendHint says what is meant by a name that no backend has; "" if that is not known.
+func backendHint(name string, backends []Backend) string {
+	word := strings.ToLower(name)
+	word = strings.TrimSuffix(strings.TrimPrefix(word, "bdev_"), "_create")
+	if here := others[word]; here != "" {
+		return "Did you mean " + here + "?"
+	}
+	var names []string
+	for _, b := range backends {
+		names = append(names, b.Name)
+	}
+	if like := nearest(name, names); like != "" {
+		return fmt.Sprintf("Did you mean %s?", like)
+	}
+	return ""
 }
 
 // backendOf is the backend that a mapping names, or nil.

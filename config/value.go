@@ -250,7 +250,8 @@ func unmarshaled[T any, P interface {
 	return parsed(doc, nil, get, func(text string) (string, string) {
 		v := P(new(T))
 		if err := v.UnmarshalText([]byte(text)); err != nil {
-			return fmt.Sprintf("%q is not an %s", printable(text), doc), hint
+			return fmt.Sprintf("%q is not an %s", printable(text), doc),
+				cmp.Or(portInside(text), hint)
 		}
 		what, hint := check(v)
 		if what == "" {
@@ -317,6 +318,37 @@ func words[T interface {
 // Either is one of two words for a bool.
 func Either(p *bool, no, yes string) Value {
 	return Choose(p, Choice[bool]{no, false}, Choice[bool]{yes, true})
+}
+
+// Doubtful is a Value that is warned of if why says what is doubtful about a word that can be used.
+func Doubtful(v Value, why func(word string) (what, hint string)) Value { return doubtful{v, why} }
+
+type doubtful struct {
+	Value
+	why func(word string) (what, hint string)
+}
+
+func (v doubtful) decode(d *decoder, n *yaml.Node, path string) {
+	v.Value.decode(d, n, path)
+	if d.bad[path] || n.Kind != yaml.ScalarNode {
+		return
+	}
+	if what, hint := v.why(n.Value); what != "" {
+		d.warn(path, what, hint)
+	}
+}
+
+// bareLimit is the smallest size without a unit that is not doubtful.
+const bareLimit = 1 << 20
+
+// BareSize says what is doubtful about a size: a small one without a unit may be meant in another.
+func BareSize(word string) (what, hint string) {
+	n, err := strconv.ParseUint(word, 10, 64)
+	if err != nil || n == 0 || n >= bareLimit {
+		return "", ""
+	}
+	return fmt.Sprintf("%d without a unit is %[1]d bytes", n),
+		fmt.Sprintf("Write %dMiB or %[1]dGiB if that is meant, or %[1]dB.", n)
 }
 
 // Unique is a Value that no other entry of its list may have under the same key.

@@ -171,6 +171,7 @@ func TestWrongCommandsAreFound(t *testing.T) {
 		"status now": false, "namespace": false, "namespace stop NQN 1": false,
 		"namespace pause|resume NQN [NSID]": false, "namespace pause|resume NQN NSID": true,
 		"drain": true, "convert nvmet": true, "convert nvmet FILE": true, "convert FILE": false,
+		"doctor": true, "doctor FILE": true, "doctor FILE --socket PATH": true, "doctor A B": false,
 		"": false,
 	} {
 		err := error(nil)

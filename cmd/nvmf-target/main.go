@@ -116,8 +116,9 @@ func command() *cobra.Command {
 		configFlag(cli.Disks(func(c *cobra.Command) ([]control.Disk, error) {
 			return app.Disks(file, c.Flags().Changed("config"), os.Environ())
 		})),
-		configFlag(cli.Doctor(func(c *cobra.Command) []doctor.Finding {
-			return app.Doctor(file, c.Flags().Changed("config"), os.Environ())
+		fileArgument(cli.Doctor(func(c *cobra.Command, socket string) []doctor.Finding {
+			required := c.Flags().Changed("config") || c.Flags().NArg() > 0
+			return app.Doctor(file, required, socket, os.Environ())
 		})),
 		&cobra.Command{
 			Use:   "schema",

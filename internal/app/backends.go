@@ -144,7 +144,8 @@ func newFile() config.Options {
 		least:  func() int64 { return c.Size },
 		keys: []config.Key{
 			pathKey(&c.Path, "file", "Path of the file."),
-			config.NewKey("size", config.Bytes(&c.Size, 0, config.NoLimit, config.AnySize),
+			config.NewKey("size", config.Doubtful(
+				config.Bytes(&c.Size, 0, config.NoLimit, config.AnySize), config.BareSize),
 				"Size in bytes of a new file. Set it when the file does not exist yet. A reload "+
 					"makes a file that is served larger if it has a larger size, and never "+
 					"smaller.").
@@ -285,7 +286,8 @@ func blockSizeKey(p *int) config.Key {
 // sized are the keys of storage in memory.
 func sized(size *int64, blockSize *int) []config.Key {
 	return []config.Key{
-		config.NewKey("size", config.Bytes(size, 512, config.NoLimit, config.AnySize),
+		config.NewKey("size", config.Doubtful(
+			config.Bytes(size, 512, config.NoLimit, config.AnySize), config.BareSize),
 			"Size in bytes.").Require("Write, for instance, size: 1GiB."),
 		blockSizeKey(blockSize),
 	}

@@ -19,19 +19,19 @@ import (
 )
 
 // Doctor checks this machine, and the configuration if it can be read: it may be missing unless it
-// is required. The target that runs, if there is one, is asked for what is slow. It changes
-// nothing.
-func Doctor(file string, required bool, environ []string) []doctor.Finding {
-	return diagnose(doctor.Linux(), ibv.New(), file, required, environ)
+// is required. The target that runs, if there is one, is asked for what is slow: the one at the
+// socket, or, if that is "", at those that the configuration says. It changes nothing.
+func Doctor(file string, required bool, socket string, environ []string) []doctor.Finding {
+	return diagnose(doctor.Linux(), ibv.New(), file, required, socket, environ)
 }
 
-func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
+func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool, socket string,
 	environ []string,
 ) []doctor.Finding {
 	c, err := config.Load(file, environ, backends)
 	if err != nil {
 		t := doctor.Target{Sockets: sockets(config.AutoSocket), StateDir: stateDir(os.Getenv)}
-		return append(notLoaded(required, err), examine(m, t)...)
+		return append(notLoaded(required, err), examine(m, t, socket)...)
 	}
 	ps := probe(c)
 	here, _ := netif.Linux().Read(devices(c.Listeners)...) // without it addresses are only tried
@@ -46,6 +46,9 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 		})...)
 	}
 	t := demands(c, &here)
+	if socket != "" {
+		t.Sockets = []string{socket}
+	}
 	if name, _, ok := m.Running(t.Sockets); ok { // which uses its own storage
 		ps = slices.DeleteFunc(ps, func(p config.Problem) bool {
 			return p.Warning && strings.HasSuffix(p.What, " is in use by "+name)
@@ -59,13 +62,23 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 		}}
 	}
 	list = append(list, handshakeFindings(netif.Linux(), t.Listeners)...)
-	return append(list, examine(m, t)...)
+	return append(list, examine(m, t, socket)...)
 }
 
-// examine looks at the machine, and at the target that runs there, if there is one.
-func examine(m doctor.Machine, t doctor.Target) []doctor.Finding {
+// examine looks at the machine, and at the target that runs there, if there is one: at the socket
+// that was given, unless that is "".
+func examine(m doctor.Machine, t doctor.Target, given string) []doctor.Finding {
+	if given != "" {
+		t.Sockets = []string{given}
+	}
 	_, socket, ok := m.Running(t.Sockets)
-	if !ok {
+	switch {
+	case !ok && given != "":
+		return append(m.Run(t), doctor.Finding{
+			Check: "target", Severity: doctor.Error, Found: "no target listens at " + given,
+			Why: "So nothing says what is slow.", Fix: "name the socket of a target that runs",
+		})
+	case !ok:
 		return m.Run(t)
 	}
 	load := newLoadDoctor(socket, filepath.Join(m.Root, "sys/class/infiniband"))

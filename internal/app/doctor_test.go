@@ -82,7 +82,7 @@ func TestDoctor(t *testing.T) {
 			}
 		}
 		found, machine := false, false
-		list := diagnose(m, network.Provider("target"), file, tc.required, nil)
+		list := diagnose(m, network.Provider("target"), file, tc.required, "", nil)
 		for _, f := range list {
 			machine = machine || f.Check == "io_uring"
 			found = found || f.Check == tc.check && strings.Contains(f.Found, tc.found) &&
@@ -121,7 +121,7 @@ func TestDoctorOfRunningTarget(t *testing.T) {
 		"backend: file, path: "+disk, 1)+"control: {socket: /run/c.sock}\n")
 	m := doctor.Linux()
 	m.Root = root
-	first := func() doctor.Finding { return diagnose(m, ibv.New(), file, true, nil)[0] }
+	first := func() doctor.Finding { return diagnose(m, ibv.New(), file, true, "", nil)[0] }
 	pid := holder.Process.Pid
 	who := fmt.Sprintf("is in use by process %d (sh)", pid)
 	if f := first(); f.Severity != doctor.Warning || !strings.Contains(f.Found, who) {
@@ -136,5 +136,22 @@ func TestDoctorOfRunningTarget(t *testing.T) {
 	}
 	if f := first(); f.Severity != doctor.OK {
 		t.Errorf("the target itself: %+v", f)
+	}
+}
+
+// TestDoctorSocket: a target that was named and does not answer is an error, and no other is asked.
+func TestDoctorSocket(t *testing.T) {
+	m := doctor.Linux()
+	for _, socket := range []string{"", filepath.Join(t.TempDir(), "control.sock")} {
+		found := 0
+		for _, f := range examine(m, doctor.Target{}, socket) {
+			if strings.Contains(f.Found, "no target listens at "+socket) &&
+				f.Severity == doctor.Error {
+				found++
+			}
+		}
+		if want := min(len(socket), 1); found != want {
+			t.Errorf("%q: %d findings, want %d", socket, found, want)
+		}
 	}
 }

@@ -72,11 +72,13 @@ func (n *namespace) path() string {
 	return ""
 }
 
-// all lists the namespaces of the configuration.
+// all lists the namespaces of the configuration, without those that an error was found in.
 func all(c *config.Config) (list []*namespace) {
 	for i := range c.Subsystems {
 		for j := range c.Subsystems[i].Namespaces {
-			list = append(list, namespaceAt(c, i, j))
+			if n := namespaceAt(c, i, j); !c.Faulty(n.key) {
+				list = append(list, n)
+			}
 		}
 	}
 	return list

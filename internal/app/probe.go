@@ -6,7 +6,9 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -22,14 +24,26 @@ import (
 )
 
 // Check reads a configuration file and reports everything that is wrong with it, on this machine
-// too: files, disks, CPUs and addresses. It changes nothing. A nil error means that "serve" can use
+// too: files, disks, CPUs and addresses. If there are errors in the text, it says only what else is
+// an error. It changes nothing. A nil error means that "serve" can use
 // the file; what it would warn of is written to out.
 func Check(file string, environ []string, out io.Writer) error {
-	c, err := config.Load(file, environ, backends)
-	if err != nil {
+	c, err := config.LoadAll(file, environ, backends)
+	ps, ok := errors.AsType[config.Problems](err)
+	if c == nil || err != nil && !ok {
 		return err
 	}
-	ps := append(probe(c), probeListeners(c, ibv.New())...)
+	machine := append(probe(c), probeListeners(c, ibv.New())...)
+	if err != nil { // what the machine lacks comes second
+		machine = slices.DeleteFunc(machine, func(p config.Problem) bool {
+			list, _, _ := strings.Cut(p.Path, "[") // whose other entries may be why
+			if strings.HasSuffix(p.Path, "]") && strings.Count(p.Path, "[") == 1 {
+				return p.Warning || c.Faulty(list)
+			}
+			return p.Warning || c.Faulty(p.Path)
+		})
+	}
+	ps = append(ps, machine...)
 	ps.Sort()
 	if ps.Failed() {
 		return ps
@@ -79,7 +93,9 @@ func probe(c *config.Config) config.Problems {
 func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
 	m, _ := netif.Linux().Read(devices(c.Listeners)...) // without it addresses are only tried
 	for i := range c.Listeners {
-		ps = append(ps, probeListener(c, i, &m, addressProbe(c, rdma))...)
+		if !c.Faulty(fmt.Sprintf("listeners[%d]", i)) {
+			ps = append(ps, probeListener(c, i, &m, addressProbe(c, rdma))...)
+		}
 	}
 	return ps
 }

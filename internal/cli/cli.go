@@ -83,8 +83,7 @@ func (o *options) add(c *cobra.Command) {
 
 // addTarget adds those that say which target is meant.
 func (o *options) addTarget(c *cobra.Command) {
-	c.Flags().StringVar(&o.socket, "socket", "",
-		"control socket of the target (default: control.socket of an unchanged configuration)")
+	o.addSocket(c)
 	c.Flags().StringVar(&o.address, "address", "",
 		"HOST:PORT of a target elsewhere (its control.listen), instead of a socket")
 	c.Flags().StringVar(&o.files.Certificate, "certificate", "", "with --address: "+
@@ -93,6 +92,12 @@ func (o *options) addTarget(c *cobra.Command) {
 	c.Flags().StringVar(&o.files.CA, "ca", "", "with --address: PEM file with the CA of the target")
 	c.MarkFlagsRequiredTogether("address", "certificate", "key", "ca")
 	c.MarkFlagsMutuallyExclusive("address", "socket")
+}
+
+// addSocket adds the one that names a target on this machine.
+func (o *options) addSocket(c *cobra.Command) {
+	c.Flags().StringVar(&o.socket, "socket", "",
+		"control socket of the target (default: control.socket of an unchanged configuration)")
 }
 
 func (o *options) addOutput(c *cobra.Command) {

@@ -7,7 +7,8 @@ import (
 )
 
 // Doctor makes the command that shows what checks have found.
-func Doctor(check func(*cobra.Command) []doctor.Finding) *cobra.Command {
+// check is given the socket of the target, "" for that of the configuration.
+func Doctor(check func(c *cobra.Command, socket string) []doctor.Finding) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check this machine and say how to fix what is found",
@@ -21,9 +22,10 @@ func Doctor(check func(*cobra.Command) []doctor.Finding) *cobra.Command {
 			if err := o.check(); err != nil {
 				return err
 			}
-			return findings(cmd, &o, check(cmd))
+			return findings(cmd, &o, check(cmd, o.socket))
 		},
 	}
+	o.addSocket(cmd)
 	o.addOutput(cmd)
 	return cmd
 }

@@ -39,7 +39,7 @@ func TestDoctor(t *testing.T) {
 		},
 	} {
 		run := func(args ...string) (string, error) {
-			cmd := Doctor(func(*cobra.Command) []doctor.Finding { return tc.list })
+			cmd := Doctor(func(*cobra.Command, string) []doctor.Finding { return tc.list })
 			cmd.SilenceErrors, cmd.SilenceUsage = true, true
 			var out bytes.Buffer
 			cmd.SetOut(&out)
