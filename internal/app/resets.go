@@ -10,7 +10,7 @@ import (
 )
 
 // This file has hosts disconnect by themselves before the target stops, so that they connect again
-// at once, see ADR 0044.
+// at once, see ADR 0047.
 
 // How long devices take at most to complete their commands, hosts to begin a reset, if they do what
 // they are asked for, and to end the part of it that needs this target.

@@ -14,7 +14,7 @@ import (
 )
 
 // Sockets are the listening sockets that the service manager keeps while the target is restarted
-// (FileDescriptorStoreMax= in systemd.service(5)), see ADR 0044. It implements tcp.Sockets.
+// (FileDescriptorStoreMax= in systemd.service(5)), see ADR 0047. It implements tcp.Sockets.
 type Sockets struct {
 	log    *slog.Logger
 	notify func(state string, fds ...int) error
