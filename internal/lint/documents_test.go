@@ -275,3 +275,41 @@ func TestWrongFeaturesAreFound(t *testing.T) {
 		}
 	}
 }
+
+// decisionNumbers returns what is wrong with the number of a decision: a file NNNN-NAME.md begins
+// with "# NNNN: ", and no other file has that number. seen has the files so far.
+func decisionNumbers(name, text string, seen map[string]string) (wrong string) {
+	number, _, _ := strings.Cut(path.Base(name), "-")
+	other := seen[number]
+	seen[number] = name
+	switch {
+	case other != "":
+		return name + " has the number of " + other
+	case number != "0000" && !strings.HasPrefix(text, "# "+number+": "):
+		return name + " does not begin with its number"
+	}
+	return ""
+}
+
+// TestDecisionNumbers: each decision in docs/adr has a number of its own.
+func TestDecisionNumbers(t *testing.T) {
+	seen := map[string]string{}
+	documents(t, func(name, text string) {
+		if path.Dir(name) != "docs/adr" {
+			return
+		}
+		if wrong := decisionNumbers(name, text, seen); wrong != "" {
+			t.Error(wrong)
+		}
+	})
+	if len(seen) < 40 {
+		t.Errorf("only %d decisions found", len(seen))
+	}
+	const same, other = "docs/adr/0001-x.md", "docs/adr/0001-y.md"
+	seen = map[string]string{}
+	if decisionNumbers(same, "# 0001: X\n", seen) != "" ||
+		decisionNumbers(other, "# 0001: Y\n", seen) != other+" has the number of "+same ||
+		decisionNumbers("docs/adr/0002-z.md", "# 0003: Z\n", seen) == "" {
+		t.Error("wrong numbers are not found")
+	}
+}
