@@ -1,17 +1,17 @@
 package target
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 // rangeLock keeps writes to some blocks of a namespace from its device, on every reactor, while a
 // fused Compare and Write is carried out there:
 //
-//	acquire    waits for the lock before it, and then asks every reactor that has a channel
+//	acquire    waits for the locks before it, and then asks every reactor that has a channel
 //	lockRange  from now on writes to the blocks wait in pending; when the device has none of them
 //	           any more, the reactor answers
 //	held       every reactor has answered: nobody else changes the blocks
@@ -31,13 +31,62 @@ type rangeLock struct {
 	// acquired, held and released belong to the reactor of h. A lock may be released before it is
 	// held.
 	acquired, held, released bool
+	node                     list.Node[rangeLock] // in hostLocks.locks
 }
 
-// rangeLocks are those of a namespace in the order in which they are acquired; the first is held,
-// or about to be.
+// rangeLocks are those of a namespace. Hosts take turns: however many pairs one of them has, a pair
+// of another one waits for one of each.
 type rangeLocks struct {
 	mu    sync.Mutex
-	queue []*rangeLock
+	busy  bool                  // a lock is held, or about to be
+	hosts map[string]*hostLocks // of the others, by host NQN
+	turns list.List[hostLocks]
+}
+
+// hostLocks are the locks that pairs of a host wait for, oldest first.
+type hostLocks struct {
+	nqn   string
+	locks list.List[rangeLock]
+	node  list.Node[hostLocks]
+}
+
+// push adds a lock of a host. It returns true if that need not wait.
+func (q *rangeLocks) push(l *rangeLock, nqn string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.busy {
+		q.busy = true
+		return true
+	}
+	t := q.hosts[nqn]
+	if t == nil {
+		if q.hosts == nil {
+			q.hosts = map[string]*hostLocks{}
+		}
+		t = &hostLocks{nqn: nqn}
+		q.hosts[nqn] = t
+		q.turns.Push(t, &t.node)
+	}
+	t.locks.Push(l, &l.node)
+	return false
+}
+
+// pop returns the lock that comes next, nil if there is none.
+func (q *rangeLocks) pop() *rangeLock {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t := q.turns.Pop()
+	if t == nil {
+		q.busy = false
+		return nil
+	}
+	l := t.locks.Pop()
+	if t.locks.Empty() {
+		delete(q.hosts, t.nqn)
+	} else {
+		q.turns.Push(t, &t.node)
+	}
+	return l
 }
 
 // acquire begins to acquire the lock, once. onHeld is called on the reactor of the lock when it is
@@ -47,12 +96,7 @@ func (l *rangeLock) acquire() {
 		return
 	}
 	l.acquired = true
-	q := &l.ns.locks
-	q.mu.Lock()
-	q.queue = append(q.queue, l)
-	first := len(q.queue) == 1
-	q.mu.Unlock()
-	if first {
+	if l.ns.locks.push(l, l.owner.cmd.s.host.nqn) {
 		l.ask()
 	}
 }
@@ -118,15 +162,7 @@ func (l *rangeLock) unlock() {
 			}
 		})
 	}
-	q := &l.ns.locks
-	q.mu.Lock()
-	q.queue = slices.Delete(q.queue, 0, 1)
-	var next *rangeLock
-	if len(q.queue) > 0 {
-		next = q.queue[0]
-	}
-	q.mu.Unlock()
-	if next != nil {
+	if next := l.ns.locks.pop(); next != nil {
 		next.ask()
 	}
 }

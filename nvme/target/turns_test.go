@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -348,5 +349,49 @@ func TestTurnsAtLimits(t *testing.T) {
 	r.w.Settle()
 	if n := q.Outstanding(); n > 0 {
 		t.Errorf("%d commands of a queue that has ended are outstanding", n)
+	}
+}
+
+// TestTurnsOfPairs: a pair of another host waits for one pair of each host, not for all that have
+// come before, and pairs of a host are carried out in their order.
+func TestTurnsOfPairs(t *testing.T) {
+	r := newHarness(t, 2, ramSubsystem(t, 1))
+	a := r.connectHost(4)
+	b := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+	zero := fill(0, 512)
+	var order []int
+	for i := range 30 {
+		for _, q := range a.io {
+			r.must(q.Send(pairOf(uint64(i), zero, zero)...))
+		}
+	}
+	for i := range 10 {
+		p := pairOf(uint64(i), zero, zero)
+		p[1].Then = func() { order = append(order, i) }
+		r.must(a.io[0].Send(p...))
+	}
+	for range 100 { // A's locks queue, unless they are carried out
+		r.w.Step()
+		if q := &r.target.find(testSub).namespaces.Load().get(1).locks; len(q.hosts) > 0 {
+			break
+		}
+	}
+	p := pairOf(100, zero, zero)
+	r.must(b.io[0].Send(p...))
+	before := 0
+	for _, q := range a.io {
+		before += q.Outstanding()
+	}
+	r.until("the other pair is carried out", func() bool { return p[1].Done })
+	after := 0
+	for _, q := range a.io {
+		after += q.Outstanding()
+	}
+	if before < 100 || before-after > 3*2 {
+		t.Errorf("%d commands of the host before, %d after a pair of another one", before, after)
+	}
+	r.w.Settle()
+	if len(order) != 10 || !slices.IsSorted(order) {
+		t.Errorf("order %v", order)
 	}
 }
