@@ -47,6 +47,7 @@ var timed = map[string]map[string]string{
 	"tests/isolation/stranger_names_test.go": {
 		"quiet": "time makes its bound larger, never smaller",
 	},
+	"tests/isolation/work_test.go":   {"besideWork": soakOnly, "tooSlow": soakOnly},
 	"tests/isolation/victim_test.go": {"run": "paces commands; make soak uses the latencies"},
 }
 

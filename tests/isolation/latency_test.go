@@ -49,8 +49,11 @@ func (l latencies) count() (n int) {
 }
 
 // p99 is the 99th percentile.
-func (l latencies) p99() time.Duration {
-	for i, left := 0, l.count()*99/100; i < len(l); i++ {
+func (l latencies) p99() time.Duration { return l.percentile(99) }
+
+// percentile is the longest latency of the shortest p percent.
+func (l latencies) percentile(p int) time.Duration {
+	for i, left := 0, l.count()*p/100; i < len(l); i++ {
 		if left -= int(l[i]); left < 0 {
 			return upper(i).Round(time.Microsecond)
 		}

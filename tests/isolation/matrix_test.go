@@ -44,7 +44,7 @@ var (
 
 // rows is the matrix.
 func rows() []row {
-	return slices.Concat(deviceRows, hostRows, limitRows, strangerRows)
+	return slices.Concat(deviceRows, hostRows, workRows, limitRows, strangerRows)
 }
 
 // attack is what a culprit does during one window.

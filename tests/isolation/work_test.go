@@ -1,0 +1,287 @@
+package isolation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/tests/harness"
+)
+
+// work is a kind of command with which a host makes the target work.
+type work struct {
+	name string
+	op   func(op *host.Op, w *worker) // nil: a device self-test
+}
+
+const (
+	workDepth = 100       // commands of a culprit
+	workSize  = 4 << 20   // bytes of a command that has no data of its host
+	workData  = 128 << 10 // bytes of one that has
+	// Commands use workSpan bytes of the namespace from there on, and Copy writes to those behind.
+	workSpan = 16 << 20
+	workFrom = workSpan
+)
+
+// reads are what the others are compared with.
+const reads = "128K reads"
+
+var works = []work{
+	{reads, func(op *host.Op, w *worker) {
+		op.Read(w.nsid, w.next(workData), workData/blockSize, w.buf[:workData])
+	}},
+	{"Copy", func(op *host.Op, w *worker) {
+		var b []byte
+		for range 4 {
+			var r nvme.CopyRange
+			r.Set(0, w.next(workSize/4), workSize/4/blockSize)
+			b = append(b, r[:]...)
+		}
+		op.Copy(w.nsid, w.next(workSize)+workSpan/blockSize, nvme.CopyRanges, b, 0)
+	}},
+	{"Verify", func(op *host.Op, w *worker) {
+		op.Verify(w.nsid, w.next(workSize), workSize/blockSize)
+	}},
+	{"Compare", func(op *host.Op, w *worker) {
+		op.Compare(w.nsid, w.next(workData), workData/blockSize, w.buf[:workData])
+	}},
+	{"Compare and Write", func(op *host.Op, w *worker) {
+		block := uint64(workFrom/blockSize) + w.n/2%64
+		if half := uint8(w.n%2) + 1; half == 1 {
+			op.Compare(w.nsid, block, 1, w.buf[:blockSize])
+			op.Fuse(half)
+		} else {
+			op.Write(w.nsid, block, 1, w.buf[:blockSize], 0)
+			op.Fuse(half)
+		}
+		w.n++
+	}},
+	{"Write Zeroes", func(op *host.Op, w *worker) {
+		op.WriteZeroes(w.nsid, w.next(workSize), workSize/blockSize, 0)
+	}},
+	{"discard", func(op *host.Op, w *worker) {
+		var b []byte
+		for range 4 {
+			var r nvme.DSMRange
+			r.Set(w.next(workSize), workSize/blockSize)
+			b = append(b, r[:]...)
+		}
+		op.Discard(w.nsid, b)
+	}},
+	{"Flush", func(op *host.Op, w *worker) { op.Flush(w.nsid) }},
+	{"self-test", nil},
+}
+
+// workRows have a host with 100 commands of a kind.
+var workRows = func() (list []row) {
+	for _, k := range works {
+		list = append(list, row{
+			name: "100 commands of " + k.name, culprit: "host", attacks: "turns of the reactor",
+			links: onBoth, busy: true,
+			alone: true, // they take all the CPU time that the others leave
+			run: func(ctx context.Context, a *attack) error {
+				p, err := a.join(ctx, 1)
+				if err != nil {
+					return err
+				}
+				defer p.close()
+				w := &worker{c: p.Controller, q: p.queues[0], nsid: nsPool, buf: p.buf}
+				return w.run(ctx, &k, func(n int) {
+					a.takes(n)
+					a.inPlace()
+				})
+			},
+		})
+	}
+	return list
+}()
+
+// worker is a host that keeps a queue full of commands of one kind.
+type worker struct {
+	c    *host.Controller
+	q    *host.Queue
+	nsid uint32
+	buf  []byte
+	n    uint64 // counts what it has begun
+}
+
+// next is the first of the next n bytes, as a block.
+func (w *worker) next(n uint64) uint64 {
+	w.n++
+	return (workFrom + w.n%(workSpan/n)*n) / blockSize
+}
+
+// run works until ctx ends, and then waits for what is outstanding. It calls done with the number
+// of commands that have completed.
+func (w *worker) run(ctx context.Context, k *work, done func(int)) error {
+	if k.op == nil {
+		return w.selfTest(ctx, done)
+	}
+	w.n = 0
+	completions := make([]host.Completion, workDepth)
+	for ctx.Err() == nil || w.q.Outstanding() > 0 {
+		for ctx.Err() == nil && w.q.Outstanding() < workDepth {
+			for half := range 2 { // a pair is never torn
+				var op host.Op
+				k.op(&op, w)
+				if _, err := w.q.Submit(&op); err != nil {
+					return err
+				}
+				if half == 0 && op.SQE.FUSE() == 0 {
+					break
+				}
+			}
+		}
+		n, err := w.q.Poll(completions)
+		if err != nil {
+			return err
+		}
+		for i := range completions[:n] {
+			st := completions[i].Status()
+			switch st.Code() {
+			case nvme.Success, nvme.CompareFailure, nvme.AbortedFailedFused:
+			default:
+				return st
+			}
+		}
+		if done(n); n == 0 {
+			if err := w.q.Wait(time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (w *worker) selfTest(ctx context.Context, done func(int)) error {
+	set := func(code nvme.SelfTestCode) error {
+		var op host.Op
+		op.SQE.SetOpcode(nvme.AdminSelfTest)
+		op.SQE.SetNSID(w.nsid)
+		op.SQE.SetCDW(10, uint32(code))
+		_, err := w.c.Admin(context.Background(), &op)
+		return err
+	}
+	if err := set(nvme.SelfTestExtended); err != nil {
+		return err
+	}
+	done(1)
+	<-ctx.Done()
+	return set(nvme.SelfTestAbort)
+}
+
+const workConfiguration = `
+listeners:
+  - {transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}
+reactors: {count: 1, spin: 0s, memory: 64MiB}
+subsystems:
+  - nqn: ` + subNQN + `
+    hosts: [` + victimNQN + `, ` + culpritNQN + `]
+    namespaces:
+      - {nsid: 1, size: 64MiB, block_size: 4096, DEVICE1}
+      - {nsid: 2, size: 64MiB, block_size: 4096, DEVICE2}
+`
+
+// TestBesideWork measures reads of 4 KiB of one host, one at a time, beside another one that makes
+// the target work with 100 commands, on another namespace of the same kind. What these add to the
+// median and the p99 is at most twice what 100 reads of 128 KiB add. Three rounds, medians.
+func TestBesideWork(t *testing.T) {
+	testutil.Soak(t, "it measures latencies")
+	for _, v := range []struct{ name, device string }{
+		{"ram", "backend: ram"},
+		{"direct", "backend: file, path: PATH"},
+		{"buffered", "backend: file, path: PATH, buffered: true"},
+	} {
+		t.Run(v.name, func(t *testing.T) { besideWork(t, v.device) })
+	}
+}
+
+func besideWork(t *testing.T, device string) {
+	const rounds, length = 3, time.Second
+	text, dir := workConfiguration, t.TempDir()
+	for _, n := range []string{"1", "2"} {
+		text = strings.ReplaceAll(text, "DEVICE"+n,
+			strings.ReplaceAll(device, "PATH", filepath.Join(dir, n)))
+	}
+	h := harness.Start(t, harness.Options{Config: text})
+	c := h.Connect(h.TCP(), hostOptions(victimNQN))
+	q, buf := h.Open(c, 1, 32), h.Buffer(c, mdts)
+	culprit := h.Connect(h.TCP(), hostOptions(culpritNQN))
+	w := &worker{c: culprit, q: h.Open(culprit, 1, 128), nsid: 2, buf: h.Buffer(culprit, mdts)}
+	fill := func(q *host.Queue, nsid uint32, b []byte) {
+		for at := 0; at < namespaceSize; at += mdts {
+			h.Must(q.Write(context.Background(), nsid, uint64(at/blockSize), mdts/blockSize, b, 0))
+		}
+		h.Must(q.Flush(context.Background(), nsid))
+	}
+	fill(q, 1, buf)
+	read := func() (l latencies) {
+		ctx, cancel := context.WithTimeout(context.Background(), length)
+		defer cancel()
+		for i := 0; sleep(ctx, pace); i++ {
+			block := uint64(i * 7919 % (namespaceSize / blockSize))
+			began := time.Now()
+			h.Must(q.Read(context.Background(), 1, block, 1, buf[:blockSize]))
+			l.note(time.Since(began))
+		}
+		return l
+	}
+	took, commands := map[string][]latencies{}, map[string]int{}
+	for range rounds {
+		took["alone"] = append(took["alone"], read())
+		for _, k := range works {
+			fill(w.q, 2, w.buf)
+			ctx, cancel := context.WithCancel(context.Background())
+			begun, ended := make(chan struct{}, 1), make(chan error, 1)
+			go func() {
+				ended <- w.run(ctx, &k, func(n int) {
+					if commands[k.name] += n; n > 0 && len(begun) == 0 {
+						begun <- struct{}{}
+					}
+				})
+			}()
+			<-begun
+			took[k.name] = append(took[k.name], read())
+			cancel()
+			h.Must(<-ended)
+		}
+	}
+	of := func(name string, percent int) time.Duration {
+		var all []time.Duration
+		for _, l := range took[name] {
+			all = append(all, l.percentile(percent))
+		}
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	const line = "%-17s  p50 %9v  p99 %9v  %d commands"
+	t.Logf(line, "alone", of("alone", 50), of("alone", 99), 0)
+	var errs []error
+	for _, k := range works {
+		t.Logf(line, k.name, of(k.name, 50), of(k.name, 99), commands[k.name])
+		for _, p := range []int{50, 99} {
+			alone := of("alone", p)
+			if d := of(k.name, p); tooSlow(d, alone, of(reads, p)) {
+				errs = append(errs, fmt.Errorf("%s: p%d %v", k.name, p, d))
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
+// tooSlow reports whether a latency is further above that without a culprit than twice that beside
+// reads is, and more than what a busy machine makes of it.
+func tooSlow(d, alone, besideReads time.Duration) bool {
+	const tolerance = time.Millisecond
+	return d > alone+2*max(besideReads-alone, 0)+tolerance
+}
