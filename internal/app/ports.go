@@ -119,7 +119,17 @@ func (ls *listeners) prepare(next []config.Listener) error {
 	slices.SortStableFunc(ports, func(a, b *port) int { // new IDs are in the order of the file
 		return cmp.Compare(place(a), place(b))
 	})
-	return ls.identify(ports)
+	if err := ls.identify(ports); err != nil {
+		return err
+	}
+	if s := ls.s.opts.Sockets; s != nil { // what is to be opened may need their addresses
+		keep := map[netip.AddrPort]bool{}
+		for _, p := range ports {
+			keep[p.addr.AddrPort] = true
+		}
+		s.dropOthers(keep)
+	}
+	return nil
 }
 
 // expect says which listeners there will be after the changes that follow; nil: there are none.

@@ -227,7 +227,7 @@ func (s *Server) Start() error {
 		return err
 	}
 	if s.opts.Sockets != nil {
-		s.opts.Sockets.dropOthers()
+		s.opts.Sockets.dropOthers(nil)
 	}
 	return s.startControl()
 }

@@ -96,18 +96,21 @@ func (s *Sockets) Drop(at netip.AddrPort, fd int) {
 	s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(at))
 }
 
-// dropOthers drops the sockets that the program before has listened on and nobody has taken: the
-// configuration has changed since.
-func (s *Sockets) dropOthers() {
+// dropOthers drops the sockets that the program before has listened on and nobody has taken, except
+// at addresses to keep: the configuration has changed since.
+func (s *Sockets) dropOthers(keep map[netip.AddrPort]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for at, f := range s.before {
+		if keep[at] {
+			continue
+		}
+		delete(s.before, at)
 		_ = unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR)
 		_ = f.Close()
 		s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(at))
 		s.log.Info("a listener of the target before is closed", "listener", at)
 	}
-	clear(s.before)
 }
 
 // end leaves the sockets to the next program.

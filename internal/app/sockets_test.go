@@ -231,3 +231,33 @@ func receiveDescriptor(t *testing.T, c *net.UnixConn, want string) *os.File {
 		return os.NewFile(uintptr(fds[0]), "kept")
 	}
 }
+
+// TestRestartElsewhere: a socket that was kept does not hold the address that something else has in
+// the next configuration, which a start may need at once.
+func TestRestartElsewhere(t *testing.T) {
+	const needed = "{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}"
+	for _, row := range []struct{ name, before, listener, more string }{
+		{"narrower", "0.0.0.0", needed, ""},
+		{"wider", "127.0.0.1", strings.Replace(needed, "127.0.0.1", "0.0.0.0", 1), ""},
+		{
+			"metrics", "127.0.0.1", "{transport: tcp, address: 127.0.0.1, port: 0}",
+			"metrics: {listen: '127.0.0.1:%d'}",
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m, port := newManager(t), testutil.FreePort(t)
+			at := func(text string) string {
+				return strings.ReplaceAll(text, "%d", fmt.Sprint(port))
+			}
+			before := strings.Replace(needed, "127.0.0.1", row.before, 1)
+			first := started(t, Options{Config: parse(t, at(before)), Sockets: m.sockets()})
+			if err := first.Stop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m.wantKept(1)
+			started(t, Options{
+				Config: parse(t, at(row.listener), at(row.more)), Sockets: m.sockets(),
+			})
+		})
+	}
+}
