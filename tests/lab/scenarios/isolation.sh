@@ -4,7 +4,7 @@
 # to what it is alone.
 # variants: rxe siw
 # covers: fabric/rdma fabric/rdma/verbs fabric/admission internal/netlimit internal/limit
-# covers: internal/turns internal/metrics
+# covers: internal/turns internal/metrics internal/subnet
 # cc: culprit
 # alone: it measures
 # limit: 500

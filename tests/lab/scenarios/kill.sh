@@ -2,7 +2,7 @@
 # reconnects, fio sees no error, and the data is intact.
 # variants: rxe siw tcp
 # smoke: rxe siw tcp
-# covers: fabric/tcp fabric/rdma nvme/target backend/file
+# covers: fabric/tcp fabric/rdma nvme/target backend/file internal/state
 # cpus: 2
 # limit: 400
 . "$LAB_DIR/lib.sh"
