@@ -5,29 +5,8 @@
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
-
-apt_install() {
-  local p missing=() as_root=()
-  for p; do
-    case $(dpkg-query -W -f '${Status}' "$p" 2>/dev/null) in
-      *" installed") ;;
-      *) missing+=("$p") ;;
-    esac
-  done
-  [ ${#missing[@]} -gt 0 ] || return 0
-  if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null ||
-      die "these packages are missing: ${missing[*]}. Run this as root, or install sudo"
-    as_root=(sudo)
-  fi
-  echo "installing: ${missing[*]}" >&2
-  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq
-    -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
-  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1 || {
-    "${apt[@]}" update
-    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
-  }
-}
+# shellcheck source=scripts/apt.sh
+. scripts/apt.sh
 
 # Only the go command of Debian's package is used: it fetches the toolchain that go.mod names.
 fetch_go() {

@@ -79,7 +79,7 @@ func TestCompose(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, ok := file.Services["nvmf-target"]
-	if !ok || s.Image != "nvmf-target" || !s.ReadOnly || s.NetworkMode != "host" ||
+	if !ok || s.Image != "nvmf-target:0.1.0" || !s.ReadOnly || s.NetworkMode != "host" ||
 		!slices.Equal(s.CapDrop, []string{"ALL"}) ||
 		!slices.Contains(s.SecurityOpt, "no-new-privileges:true") {
 		t.Errorf("%+v", s)
@@ -133,6 +133,7 @@ type pod struct {
 	} `yaml:"securityContext"`
 	Containers []struct {
 		Name, Image     string
+		PullPolicy      string `yaml:"imagePullPolicy"`
 		SecurityContext struct {
 			Escalation   *bool `yaml:"allowPrivilegeEscalation"`
 			ReadOnly     bool  `yaml:"readOnlyRootFilesystem"`
@@ -190,7 +191,8 @@ func TestKubernetes(t *testing.T) {
 	}
 	c := spec.Containers[0]
 	status := []string{"nvmf-target", "status"}
-	if s := c.SecurityContext; c.Image != "nvmf-target" || s.Escalation == nil || *s.Escalation ||
+	if s := c.SecurityContext; c.Image != "localhost/nvmf-target:0.1.0" ||
+		c.PullPolicy != "IfNotPresent" || s.Escalation == nil || *s.Escalation ||
 		!s.ReadOnly || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) ||
 		!slices.Equal(c.Readiness.Exec.Command, status) ||
 		!slices.Equal(c.Liveness.Exec.Command, status) {
