@@ -74,7 +74,7 @@ type IO struct {
 	// Owner, Place and Waits are the submitter's. Devices do not look at them.
 	Owner any
 	Place list.Node[IO] // on a list of the submitter
-	Waits bool          // on the list of those that no device has yet
+	Waits bool          // on the list of IOs that no device has yet
 	// Node and Scratch are the device's while it has the IO. Node is on no list when the IO is
 	// submitted or returned.
 	Node    list.Node[IO]

@@ -315,9 +315,9 @@ type Usage struct {
 	// Refused counts connections and Connect commands that would have exceeded a limit, Evicted the
 	// connections that ended because newer ones took their place.
 	Refused, Evicted uint64
-	// OverShare are the Connect commands among the refused that would have exceeded the share of a
-	// host or of a network, or have taken what is kept for others. OutOfTurn are the connections
-	// among them from networks that have failed lately, while others waited for their turn.
+	// OverShare counts the refused Connect commands that would have exceeded the share of a host or
+	// of a network, or used what is kept for others. OutOfTurn counts the refused connections from
+	// networks that had failed lately, while others waited for their turn.
 	OverShare, OutOfTurn uint64
 	// Memory is that of the queues, without data memory, and MemoryLimit its limit, both in bytes.
 	Memory, MemoryLimit int64

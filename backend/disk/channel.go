@@ -17,9 +17,9 @@ const (
 	// maxOutstanding is the most IOs that a channel takes.
 	maxOutstanding = 1024
 
-	// turnSteps is what a channel does from one poll to the next, in units locked or unlocked,
-	// which take about 10 ns each. An op costs opSteps besides. Ops that come when nothing is left
-	// wait for the next poll.
+	// turnSteps is how much a channel does from one poll to the next. Locking or unlocking a unit
+	// of the range lock is one step, of about 10 ns; each op costs opSteps in addition. Ops that
+	// come when no steps are left wait for the next poll.
 	turnSteps = 4096
 	opSteps   = 64
 )
@@ -31,7 +31,7 @@ type channel struct {
 	ops         []*op         // all
 	free        list.List[op] // those not in use, the latest first
 	ready       list.List[op] // those whose step is to be started
-	arrived     list.List[op] // those whose event is to be handled
+	arrived     list.List[op] // those with an event to handle
 	steps       int           // left of turnSteps
 	done        list.List[backend.IO]
 	workers     int
@@ -191,8 +191,8 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return n
 }
 
-// receive handles what has happened to ops elsewhere: at most turnSteps/opSteps of them, and what
-// their last one locks and unlocks.
+// receive handles the events of ops until the steps of the turn are used up: those of at most
+// turnSteps/opSteps ops. The last one may take more steps than are left.
 func (c *channel) receive() {
 	c.inbox.Take(&c.arrived) // at most maxOutstanding
 	for c.steps = turnSteps; c.steps > 0; c.steps -= opSteps {

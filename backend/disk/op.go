@@ -57,7 +57,8 @@ type op struct {
 	span     span
 	unit     int // of the span: the next to lock; it waits for this one
 	// followers are ops that learn from this one that the gate is passed, or that the flush is
-	// over. Under the mutex of the lock or the syncer while it is the gate or waits for its turn.
+	// over. The mutex of the range lock guards them while this op is the gate, and that of the
+	// syncer while it waits for its turn to flush.
 	followers list.List[op]
 	iov       []sys.Iovec
 	cmd       Command // of a Driver
@@ -67,8 +68,8 @@ type op struct {
 // tellBatch is how many followers an op tells at a time.
 const tellBatch = 32
 
-// tell delivers an event, and o.err, to the followers of o: to at most tellBatch, of which the last
-// one is followed by the others.
+// tell delivers an event, and o.err, to at most tellBatch followers of o. The others become
+// followers of the last of these, which tells them when it handles the event.
 func (o *op) tell(e event) {
 	for i := range tellBatch {
 		f := o.followers.Pop()

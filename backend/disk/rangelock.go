@@ -41,13 +41,14 @@ const (
 // channel's turn.
 type rangeLock struct {
 	shift uint
-	// units are 0 if free, or the holds of those that have the unit, and queued.
+	// units has the state of each unit: 0 if it is free, or the sum of the holds of the ops that
+	// have it, plus queued while others wait.
 	units [nUnits]atomic.Int32
 	gate  atomic.Pointer[op] // set under mu
 
 	mu sync.Mutex // held for as long as it takes to grant one unit, or to join one list
-	// queues has the ops that wait for each unit, made when the first one waits; under mu. That of
-	// a unit is empty unless the unit is queued.
+	// queues has the ops that wait for each unit; mu guards it. It is made when the first one
+	// waits. The queue of a unit is empty unless the unit is queued.
 	queues *[nUnits]list.List[op]
 }
 
@@ -86,7 +87,7 @@ func (r *rangeLock) span(off, n int64) span {
 	return span{a: 0, b: j, c: i, d: nUnits}
 }
 
-// units is how many there are.
+// units returns how many units the span has.
 func (s span) units() int { return s.b - s.a + s.d - s.c }
 
 // overlaps reports whether two spans have a unit in common.
@@ -234,7 +235,7 @@ func (r *rangeLock) grant(c *channel, unit int) {
 // fits reports whether o can have a unit whose state is n, without queuing.
 func (o *op) fits(n int32) bool { return n == 0 || !o.write && n < exclusive }
 
-// hold is what a unit that o has is higher by.
+// hold is what o adds to the state of a unit that it has.
 func (o *op) hold() int32 {
 	if o.write {
 		return exclusive

@@ -77,7 +77,7 @@ func (c *channel) synced(o *op, res int32) {
 	c.shareOutcome(o)
 }
 
-// shareOutcome ends a flush with o.err, and tells those that share it.
+// shareOutcome ends a flush with o.err, and tells the flushes that share it.
 func (c *channel) shareOutcome(o *op) {
 	o.tell(shared)
 	err := o.err

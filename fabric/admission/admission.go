@@ -1,16 +1,18 @@
 // Package admission counts the connections of a transport and the memory of their queues, and
 // refuses what exceeds the limits.
 //
-// Until a Connect command has succeeded, and the host has authenticated if it has to, a connection
-// is unassociated, and anybody may have made it; and anybody may create discovery controllers. Both
-// have budgets, parts of the limits, in all and for each network, which is an address or an IPv6
-// /64; the rest is for the queues of allowed hosts, which have shares of it (shares.go). Networks
-// that an allowed host has connected from have budgets of their own, which no flood from elsewhere
-// touches. An unassociated connection that finds its budget full evicts the oldest one in it that
-// waits for its peer: a handshake takes milliseconds, so that those which are idle go before those
-// which are about to succeed. Those whose turn it is to be worked on stay (Conn.Hold). While a
-// budget is more than half full, networks whose connections have failed lately are refused, so that
-// others have their turn.
+// Anybody can make unassociated connections: a connection is unassociated until a Connect command
+// has succeeded, and the host has authenticated if it has to. Anybody can create discovery
+// controllers, too. Both have budgets: parts of the limits, for all together and for each network,
+// which is an IPv4 address or an IPv6 /64. The rest is for the queues of allowed hosts, which have
+// shares of it (shares.go). Networks that an allowed host has connected from have budgets of their
+// own, which no flood from elsewhere touches.
+//
+// An unassociated connection that finds its budget full evicts the oldest one in it. A handshake
+// takes milliseconds, so idle connections go before connections that are about to succeed. While
+// the target works on what a peer has sent, its connection stays (Conn.Hold). While a budget is
+// more than half full, networks whose connections have failed lately are refused, so that others
+// have their turn.
 package admission
 
 import (
@@ -71,8 +73,8 @@ type Counter struct {
 	evicted         [2]int
 	victims         []*Conn
 	refused, evicts uint64
-	// Of the refused, overShare exceeded a share of a host or network, or went into what is kept
-	// for others, and outOfTurn came from networks that have failed while others waited.
+	// Of the refused, overShare would have exceeded the share of a host or network, or used what is
+	// kept for others. outOfTurn came from networks that had failed, while others waited.
 	overShare, outOfTurn uint64
 }
 
@@ -85,7 +87,7 @@ type Conn struct {
 	memory  int64
 	class   class
 	held    bool
-	since   time.Time // it has this class
+	since   time.Time // when it got this class, or was held last
 	nodes   [2]list.Node[Conn]
 	// evictedFrom is an index of Counter.budgets.
 	isEvicted, left bool

@@ -17,9 +17,9 @@ const (
 	inNoBudget = classes // an allowed host's, or evicted, or gone
 )
 
-// fractions are the limits of the budgets: one part of so many of the limits of the transport, in
-// all and for one network, for networks that are not allowed and for those that are. Of the memory
-// they are parts of what queues of allowed hosts leave: some of it stays free.
+// fractions are the limits of the budgets: the limits of the transport divided by all, and for one
+// network by perHost; first for networks that are not allowed, then for networks that are. Of the
+// memory they are fractions of what queues of allowed hosts leave, so that some of it stays free.
 var fractions = [2][classes]struct{ all, perHost int }{
 	{unassociated: {4, 16}, discovery: {16, 64}},
 	{unassociated: {2, 4}, discovery: {8, 16}},
@@ -35,8 +35,7 @@ const (
 	fewConnections = 16
 	// discoveryAge is how long no other connection evicts a discovery controller's.
 	discoveryAge = 10 * time.Second
-	// turnLength is how long a network that has failed evicts no other connection, while these wait
-	// for their turn.
+	// turnLength is how old a connection is before a network that has failed may evict it.
 	turnLength = time.Second
 )
 
@@ -44,8 +43,8 @@ const (
 // host has connected from there.
 type network struct {
 	addr netip.Addr // see subnet.Of
-	// total counts the connections, without evicted ones, and unproven those of them that are not
-	// of hosts that have proven their NQN. used is what those of the latter take that are allowed.
+	// total counts the connections, without evicted ones. unproven counts those of them whose hosts
+	// have not proven their NQNs, and used is what the allowed ones of these take.
 	total, unproven int
 	used            usage
 	allowed         bool
@@ -68,7 +67,8 @@ func (h *network) kind() int {
 	return 0
 }
 
-// budgets are those that count the connection, which has a class: its network's and that of all.
+// budgets returns the budgets that count the connection, which has a class: that of its network and
+// that of all networks.
 func (e *Conn) budgets() [2]*budget {
 	return [2]*budget{&e.network.budgets[e.class], &e.c.budgets[e.network.kind()][e.class]}
 }

@@ -8,13 +8,14 @@ import (
 
 // recent remembers the networks whose connections have lately ended without a Connect command, in a
 // memory whose size does not depend on how many they are: two Bloom filters, the older of which is
-// replaced when the newer one is full, or as old as a period. What it remembers it may confuse with
-// one network in a hundred; it forgets nothing within a period unless more than mostRecent fail.
+// replaced when the newer one is full, or as old as a period. It takes about one network in a
+// hundred for one that has failed. It forgets none within a period, unless more than mostRecent
+// fail.
 type recent struct {
 	seed  maphash.Seed
 	bits  [2][]uint64 // the newer one first
-	marks int         // in it
-	since time.Time
+	marks int         // networks in the newer one
+	since time.Time   // the newer one is used
 }
 
 const (
@@ -24,7 +25,7 @@ const (
 	recentPeriod = time.Minute
 )
 
-// places are where the bits of a network are.
+// places returns where the bits of a network are.
 func (r *recent) places(network netip.Addr) (at [recentHashes]uint32) {
 	b := network.As16()
 	h := maphash.Bytes(r.seed, b[:])

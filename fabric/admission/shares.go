@@ -20,7 +20,7 @@ const (
 	littlePart = 8
 )
 
-// reserve is the part of a limit that a queue leaves free, one in so many; 0: none.
+// reserve returns the part of a limit that a queue leaves free, as its denominator; 0 means none.
 func reserve(c *fabric.Claim) int64 {
 	switch {
 	case c.Admin && c.Proven:
@@ -51,8 +51,8 @@ func (u *usage) add(o usage, sign int64) {
 	}
 }
 
-// owner is a host with queues. Of those that have proven an NQN, nothing counts for those that have
-// only claimed it.
+// owner is a host with queues. Hosts that have proven an NQN are one owner, and hosts that have
+// only claimed it are another.
 type owner struct {
 	hostKey
 	used usage
@@ -63,7 +63,7 @@ type hostKey struct {
 	proven bool
 }
 
-// of says that n of a limit are taken.
+// of returns the text that n of a limit are taken.
 func (r resource) of(n, limit int64) string {
 	if r == resMemory {
 		return fmt.Sprintf("%d of %d KiB of queue memory", n>>10, limit>>10)
@@ -78,7 +78,8 @@ func (c *Counter) limit(r resource) int64 {
 	return int64(c.limits.Connections)
 }
 
-// shares returns which share a queue of an allowed host exceeds, and whose it is, nil if none.
+// shares returns an error if a queue of an allowed host exceeds a share. It names the share and its
+// owner.
 func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	var host usage
 	if o := c.hosts[hostKey{claim.Host, claim.Proven}]; o != nil {
@@ -112,7 +113,7 @@ func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	return nil
 }
 
-// keptFor says whom a reserve is for.
+// keptFor returns the text of what the reserve that a queue leaves free is for.
 func keptFor(c *fabric.Claim) string {
 	switch {
 	case c.Admin:

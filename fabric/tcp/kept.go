@@ -16,12 +16,13 @@ type Sockets interface {
 	Take(at netip.AddrPort) *os.File
 	// Keep keeps a listening socket, of which the caller goes on to use the descriptor.
 	Keep(at netip.AddrPort, fd int)
-	// Drop ends that, before the caller closes the socket.
+	// Drop stops keeping a listening socket. The caller closes it afterwards.
 	Drop(at netip.AddrPort, fd int)
 }
 
 // socket returns a listening socket and the address it really has: one that was kept, or else a new
-// one, which is kept. A port that the kernel chooses is another one next time.
+// one, which is kept. One whose port the kernel has chosen is not kept, since the next process gets
+// another port.
 func (t *Transport) socket(addr netip.AddrPort) (fd int, bound netip.AddrPort, err error) {
 	s := t.cfg.Sockets
 	if s == nil || addr.Port() == 0 {
@@ -42,8 +43,8 @@ func (t *Transport) socket(addr netip.AddrPort) (fd int, bound netip.AddrPort, e
 	return fd, bound, err
 }
 
-// adopt makes a socket that was kept what listen makes with today's configuration. If it cannot be
-// that, it is shut down, and left to the caller.
+// adopt gives a socket that was kept the options that listen gives a new one with today's
+// configuration. If the socket does not fit, adopt shuts it down, and the caller closes f.
 func adopt(f *os.File, addr netip.AddrPort, c *Config) (fd int, err error) {
 	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -62,7 +63,7 @@ func refit(fd int, addr netip.AddrPort, c *Config) error {
 	case err != nil:
 		return fmt.Errorf("getsockname: %w", err)
 	case addrPort(name) != addr:
-		return fmt.Errorf("it is that of %v", addrPort(name))
+		return fmt.Errorf("it is bound to %v", addrPort(name))
 	}
 	want := []struct{ level, name, value int }{
 		{unix.SOL_SOCKET, unix.SO_PROTOCOL, unix.IPPROTO_TCP},

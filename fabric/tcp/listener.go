@@ -223,7 +223,7 @@ func (l *listener) Close() error {
 	return l.err
 }
 
-// drop ends that the socket is kept.
+// drop stops keeping the socket.
 func (l *listener) drop() {
 	if s := l.t.cfg.Sockets; s != nil && l.kept {
 		_ = l.raw.Control(func(fd uintptr) { s.Drop(l.addr.AddrPort, int(fd)) })

@@ -12,16 +12,18 @@ import (
 // This file has hosts disconnect by themselves before the target stops, so that they connect again
 // at once, see ADR 0047.
 
-// How long devices take at most to complete their commands, hosts to begin a reset, if they do what
-// they are asked for, and to end the part of it that needs this target.
 const (
-	holdWait    = time.Second
+	// pauseWait is how long devices may take to complete their commands before hosts are asked.
+	pauseWait = time.Second
+	// resetBegins is how long hosts may take to begin the reset that they are asked for.
 	resetBegins = time.Second
-	resetEnds   = 5 * time.Second
+	// resetEnds is how long they may take for the part of the reset that needs this target.
+	resetEnds = 5 * time.Second
 )
 
-// askForResets asks the hosts that can connect meanwhile, since their listening sockets are kept,
-// and waits until they are gone. No listener accepts any more.
+// askForResets asks hosts to reset their controllers if their listening sockets are kept, so that
+// they can connect at once, and waits until they have disconnected. Listeners accept no more
+// connections when it is called.
 func (s *Server) askForResets() {
 	if s.opts.Sockets == nil || s.target == nil {
 		return
@@ -33,7 +35,7 @@ func (s *Server) askForResets() {
 	}
 	// A host gives up all commands when it resets, and sends them again over another path at once,
 	// which may be another target: no device may have one of them then.
-	release, err := s.target.HoldIO(holdWait)
+	release, err := s.target.PauseAll(pauseWait)
 	if err != nil {
 		s.log.Info("hosts are not asked to reset their controllers", "err", err)
 		return
@@ -46,7 +48,8 @@ func (s *Server) askForResets() {
 		s.log.Warn("not all hosts were asked to reset their controllers", "err", err)
 	}
 	left := awaitResets(asked, resetBegins)
-	// What it has begun a host should end: without an answer of this target it may wait for long.
+	// Let hosts end the resets that they have begun: without an answer of this target a host may
+	// wait for a minute.
 	begun := slices.DeleteFunc(left, func(r *target.ResetRequest) bool { return !r.Begun() })
 	left = awaitResets(begun, resetEnds)
 	if len(left) > 0 { // one stands for all

@@ -103,14 +103,15 @@ func (s *subsystem) enforce() (ended []*controller) {
 // allows says whether a host may use the subsystem.
 func (s *settings) allows(hostNQN string) bool { return s.AllowAnyHost || s.hosts[hostNQN] }
 
-// knows reports whether the configuration has the NQN of a host, among those of the subsystem or by
-// itself: where any host is allowed, others may have made theirs up.
+// knows reports whether the configuration has the NQN of a host: among the hosts of the subsystem,
+// or in its list of hosts. Where any host is allowed, a host may have made up its NQN.
 func (s *subsystem) knows(hostNQN string) bool {
 	_, known := s.t.knownHosts.Load(hostNQN)
 	return known || s.settings.Load().hosts[hostNQN]
 }
 
-// SetHostKnown says whether the configuration has a host by itself, whatever subsystems allow it.
+// SetHostKnown records whether the list of hosts of the configuration has an NQN, whichever
+// subsystems allow that host. Any goroutine may call it.
 func (t *Target) SetHostKnown(nqn string, known bool) {
 	if known {
 		t.knownHosts.Store(nqn, nil)

@@ -57,7 +57,7 @@ func (t *Target) AskForResets(ctx context.Context, port func(id uint16) bool) ([
 	return asked, nil
 }
 
-// askForReset returns nil if the host cannot be asked. Admin reactor.
+// askForReset asks the host. It returns nil if the host cannot be asked. Admin reactor.
 func (c *controller) askForReset() *ResetRequest {
 	c.mu.Lock()
 	r := &ResetRequest{c, len(c.queues)}

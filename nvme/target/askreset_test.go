@@ -77,29 +77,29 @@ func TestAskForResets(t *testing.T) {
 	}
 }
 
-// TestHoldIO: no device has a command of a host any more, and what hosts send then waits. A host
+// TestPauseAll: no device has a command of a host any more, and what hosts send then waits. A host
 // that resets drops it; for others it goes on.
-func TestHoldIO(t *testing.T) {
+func TestPauseAll(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 1, sub)
 	h, stays := r.connectHost(1), r.connectHost(1)
 	dev.Hold(nil)
 	read := r.send(h.io[0], readAt(0))
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
-	hold := func(within time.Duration) (release func(), err error) {
+	pauseAll := func(within time.Duration) (release func(), err error) {
 		r.during(func() error {
-			release, err = r.target.HoldIO(within)
+			release, err = r.target.PauseAll(within)
 			return nil
 		})
 		return release, err
 	}
-	if _, err := hold(time.Millisecond); !errors.Is(err, errBusy) || r.infos()[0].Paused {
+	if _, err := pauseAll(time.Millisecond); !errors.Is(err, errBusy) || r.infos()[0].Paused {
 		t.Fatalf("%v, %+v", err, r.infos()[0])
 	}
 	dev.Release()
 	r.until("the command completes", func() bool { return read.Done })
 
-	release, err := hold(time.Hour)
+	release, err := pauseAll(time.Hour)
 	if err != nil || !r.infos()[0].Paused {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestHoldIO(t *testing.T) {
 	}
 	// A pause that was there before stays.
 	r.pause()
-	if release, err = hold(time.Hour); err != nil {
+	if release, err = pauseAll(time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if release(); !r.infos()[0].Paused {

@@ -79,9 +79,9 @@ type channel struct {
 }
 
 // Poll takes back what devices have completed and passes it on, goes on with what its limits let go
-// on, and begins work whose turn has come. It returns the number of steps. It visits as many
-// channels as take budget steps, the last with up to 2*batchSize, and at most pollMost; the others
-// come first in the next Poll.
+// on, and begins work whose turn has come. It returns the number of steps. It visits channels until
+// budget is reached, which the last one exceeds by less than 2*batchSize, and at most pollMost; the
+// others come first in the next Poll.
 func (h *Handler) Poll(budget int) int {
 	n := 0
 	if h.admitsMore {

@@ -36,7 +36,7 @@ type compound struct {
 type compoundIO struct {
 	backend.IO
 	c     *compound
-	ch    *channel // nil if no device has it, nor is to have it
+	ch    *channel // nil unless a device has it or will have it
 	since int64    // when it was given to the device; cmd.since is that of the last one
 	node  list.Node[compoundIO]
 	// data is the memory of the IO of a move, pos how many bytes of the command are before it. free

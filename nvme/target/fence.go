@@ -75,7 +75,7 @@ func (h *Handler) setAccess(ns *namespace, a *access, f *fence) {
 	h.schedule(ch)
 }
 
-// preempt completes the IOs that the device does not have of hosts that lost access or are aborted.
+// preempt completes IOs of hosts that lost access or are aborted, unless the device has them.
 func (ch *channel) preempt(f *fence) {
 	for io := range ch.blocked {
 		if ch.lost(io, f) {
@@ -96,7 +96,7 @@ func (ch *channel) preempt(f *fence) {
 	}
 }
 
-// lost reports whether an IO is of a host that lost access or is aborted.
+// lost reports whether the host of an IO has lost access or is aborted.
 func (ch *channel) lost(io *backend.IO, f *fence) bool {
 	s := ownerSession(io)
 	return !ch.permits(io) || s != nil && f.aborted[s.ctrl.identity.Value()]

@@ -69,9 +69,9 @@ func (h *Handler) startMove(c *cmd, v *move) *compound {
 	return m
 }
 
-// moveReady says whether the next chunk can be read into the memory of o. If not, advance is called
-// when it can. A pair acquires its lock when it has memory: others must not wait for what its host
-// has of that.
+// moveReady reports whether the next chunk can be read into the memory of o. If not, advance is
+// called when it can. A pair acquires its lock when it has memory: others must not wait for what
+// its host has of that.
 func (m *compound) moveReady(h *Handler, o *compoundIO) bool {
 	switch l := m.move.lock; {
 	case !m.hasMemory(h, o):

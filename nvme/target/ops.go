@@ -45,7 +45,7 @@ type gates struct {
 	ana anaGate
 	// limit is what the command takes of the limits on commands and bytes.
 	limit limitGate
-	// again is what the command is to a host that has to authenticate again.
+	// again is what becomes of the command when its host has to authenticate again.
 	again againGate
 }
 

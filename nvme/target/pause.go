@@ -29,21 +29,22 @@ func (t *Target) ResumeNamespace(nqn string, nsid uint32) error {
 	})
 }
 
-// HoldIO pauses all namespaces, as PauseNamespace does, in the time given. After an error none
-// is paused that was not before; otherwise release ends it.
-func (t *Target) HoldIO(within time.Duration) (release func(), err error) {
+// PauseAll pauses all namespaces, as PauseNamespace does, and waits for their devices no longer
+// than within. It leaves alone the namespaces that are paused already. release ends the pauses.
+// After an error PauseAll has paused none.
+func (t *Target) PauseAll(within time.Duration) (release func(), err error) {
 	var list []*namespace
 	for _, s := range *t.table.Load() {
 		list = append(list, s.namespaces.Load().list...)
 	}
 	end := time.Now().Add(within)
-	held := make([]bool, len(list))
+	paused := make([]bool, len(list))
 	errs := make([]error, len(list))
-	inParallel(len(list), func(i int) { held[i], errs[i] = list[i].hold(end) })
+	inParallel(len(list), func(i int) { paused[i], errs[i] = list[i].pauseUntil(end) })
 	release = func() {
 		inParallel(len(list), func(i int) {
-			if held[i] {
-				list[i].letGo()
+			if paused[i] {
+				list[i].resume()
 			}
 		})
 	}
@@ -72,8 +73,9 @@ func inParallel(n int, fn func(i int)) {
 	wg.Wait()
 }
 
-// hold pauses a namespace unless it is paused already, or was removed.
-func (ns *namespace) hold(end time.Time) (held bool, err error) {
+// pauseUntil pauses a namespace unless it is paused already, or was removed. It waits for the
+// device until end.
+func (ns *namespace) pauseUntil(end time.Time) (paused bool, err error) {
 	if !ns.updating.TryLock() {
 		return false, ns.fail(errors.New("it is being changed"))
 	}
@@ -90,8 +92,8 @@ func (ns *namespace) hold(end time.Time) (held bool, err error) {
 	return true, nil
 }
 
-// letGo ends that.
-func (ns *namespace) letGo() {
+// resume ends the pause that pauseUntil has begun.
+func (ns *namespace) resume() {
 	ns.updating.Lock()
 	defer ns.updating.Unlock()
 	ns.setPaused(false)

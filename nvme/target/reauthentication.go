@@ -26,15 +26,17 @@ const (
 var errNotAgain = errors.New("the host did not authenticate again within " +
 	time.Duration(reauthenticateLimit).String())
 
-// asking is which command of a controller is to be refused.
+// asking is which command of a controller is refused next.
 type asking uint32
 
 const (
-	askNone  asking = iota
-	askFirst        // one of againFirst, without Limited Retry, which Linux has in those that it
-	// does not repeat, because they read ahead
-	askAny // one of againFirst or againLater: no other one has come for a while
-	// askStarted is set besides: a command has started the time of the host.
+	askNone asking = iota
+	// askFirst: one of againFirst, without Limited Retry. Linux sets that when it reads ahead, and
+	// does not repeat such a command.
+	askFirst
+	// askAny: one of againFirst or againLater, since no suitable one has come for a while.
+	askAny
+	// askStarted is a flag besides: a command has started the time of the host.
 	askStarted asking = 4
 )
 
@@ -121,7 +123,7 @@ func (c *controller) checkReauthentication() {
 	c.afterReauthentication(min(reauthenticateStep, left))
 }
 
-// askAgain has the commands of a controller looked at.
+// askAgain makes the queues of a controller look at their commands with session.ask.
 func (c *controller) askAgain(a asking) {
 	c.again.ask.Store(uint32(a))
 	c.mu.Lock()
@@ -132,8 +134,8 @@ func (c *controller) askAgain(a asking) {
 	}
 }
 
-// ask reports whether a command is refused because its host is to authenticate again. Its again
-// gate is not againNone.
+// ask reports whether a command is refused because its host has to authenticate again. The command
+// has an again gate other than againNone.
 func (s *session) ask(c *cmd) bool {
 	r := &s.ctrl.again
 	a := asking(r.ask.Load())

@@ -23,8 +23,8 @@ var (
 	errPortRemoved = errors.New("the listener was removed, or is drained")
 )
 
-// RemoveSubsystem disconnects the hosts of a subsystem, and no more are admitted: those that
-// connect again are told that it is gone for good, see Changing. gone is closed
+// RemoveSubsystem disconnects the hosts of a subsystem, and admits no more. Hosts that connect
+// again are told that it is gone for good, see Changing. gone is closed
 // when no reactor and no device works for it any more, and its devices may be closed: never if one
 // of them does not finish its I/O.
 func (t *Target) RemoveSubsystem(nqn string) (gone <-chan struct{}, err error) {

@@ -11,8 +11,8 @@ import (
 
 // MaxRegistrants is how many hosts may be registered with a namespace, and registrantsOfNQN how
 // many of them may have the same NQN: one that makes up Host Identifiers takes no place of others.
-// registrantsOfUnknown is how many may have NQNs that the configuration does not have: one that
-// makes up NQNs, where any host is allowed, takes no place of those that it has.
+// registrantsOfUnknown is how many may have NQNs that the configuration does not have: a peer that
+// makes up NQNs, where any host is allowed, must not take the places of configured hosts.
 const (
 	MaxRegistrants       = 256
 	registrantsOfNQN     = 16

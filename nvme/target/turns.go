@@ -10,15 +10,15 @@ import "github.com/nvmf-target/nvmf-target/backend"
 //	hostShare.turns  the flows of a host, that is its namespaces, which take turns by pieces
 //	flow.work        the commands of a flow, which take turns by pieces
 //
-// Devices have a bounded part of the work of a flow at a time. Neither the number of commands nor
-// that of queues changes anything of that for other hosts.
+// Devices have a bounded part of the work of a flow at a time. For other hosts it makes no
+// difference how many commands and queues a host has.
 
 const (
 	// turnWork is how much work a reactor begins in a poll, in bytes, and the turn of a host: a
 	// chunk of a move. A piece of what is zeroed or deallocated counts no more, since storage does
 	// not touch the bytes, and takes about as long.
 	turnWork = moveChunk
-	// leastWork is what it counts at least that a compound looks whether it can begin.
+	// leastWork is the least that a turn counts, also if nothing could begin in it.
 	leastWork = int64(4 << 10)
 	// flowWork is how much work of a flow is outstanding before it begins no more. It is enough for
 	// the speed of the disk, and does not fill the queue in front of it.
@@ -34,8 +34,8 @@ func (h *Handler) takeTurns() (n int) {
 	return n
 }
 
-// takeTurn does a piece of the work of the host, which is the first one, and returns what it
-// counts. What is left of its turn is lost when it has nothing more to begin.
+// takeTurn does a piece of the work of the host, which is the first on Handler.turns, and returns
+// how many bytes it counts. A host that has nothing more to begin loses the rest of its turn.
 func (t *hostShare) takeTurn(h *Handler) int64 {
 	f := t.turns.Pop()
 	work := max(f.takeTurn(h), leastWork)
@@ -75,8 +75,7 @@ func (f *flow) takeTurn(h *Handler) int64 {
 	return f.outstanding - before
 }
 
-// schedule puts the flow, and its host, on the lists of those whose turn comes, if it has something
-// to begin.
+// schedule lists the flow, and its host, for their turns if the flow has something to begin.
 func (f *flow) schedule() {
 	if f.turn.Listed() || f.reads.Empty() && (f.work.Empty() || f.outstanding >= flowWork) {
 		return
@@ -89,7 +88,8 @@ func (f *flow) schedule() {
 	}
 }
 
-// push lets a compound wait for its turn. Meanwhile its time is not that of a device.
+// push lets a compound wait for its turn. While devices have nothing of it, io_timeout does not
+// run.
 func (f *flow) push(m *compound) {
 	if m.turn.Listed() {
 		return

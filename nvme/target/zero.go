@@ -11,8 +11,8 @@ const (
 	// discardPiece is the same of a Dataset Management: thin storage frees chunks of megabytes, and
 	// only as a whole.
 	discardPiece = int64(8 << 20)
-	// zeroPieces is how many pieces a command has at most, but for one more for each range: pieces
-	// of large discards are larger, since hosts discard terabytes within their time limits.
+	// zeroPieces is the largest number of pieces of a command, besides one more for each range.
+	// Pieces of large discards are larger: hosts discard terabytes within their time limits.
 	zeroPieces = 4096
 )
 
@@ -52,7 +52,7 @@ func executeWriteZeroes(h *Handler, c *cmd) {
 	m.startZero(h, backend.OpWriteZeroes, c.io.Flags)
 }
 
-// next is the next piece of what is left of a range.
+// next returns the next piece of what is left of a range.
 func (z *zero) next(r ByteRange) ByteRange {
 	from := r.Off + z.at
 	return ByteRange{from, min(r.End, from&^(z.piece-1)+z.piece)}
