@@ -20,9 +20,11 @@ type impact struct {
 	before      *config.Config
 	next        *config.Config
 	connections []target.ConnectionInfo
-	// closing has the listener of each port that the changes close, by port ID.
-	closing map[uint16]string
+	ports       map[uint16]owners // those that are open, by port ID
 }
+
+// owners are the listeners that have a port before changes and after them; "": they close it.
+type owners struct{ now, then string }
 
 // connected returns the connections of hosts, none if a reactor does not answer.
 func (s *Server) connected() []target.ConnectionInfo {
@@ -41,7 +43,7 @@ func (s *Server) affected(next *config.Config, changes []config.Change,
 ) [][]control.Affected {
 	im := &impact{
 		s: s, before: s.config.Load(), next: next, connections: connections,
-		closing: s.listeners.closing(next.Listeners),
+		ports: s.listeners.owners(next.Listeners),
 	}
 	list := make([][]control.Affected, len(changes))
 	if im.before != nil {
@@ -52,8 +54,8 @@ func (s *Server) affected(next *config.Config, changes []config.Change,
 	return list
 }
 
-// closing returns the open ports that none of the next listeners has, with their listeners.
-func (ls *listeners) closing(next []config.Listener) map[uint16]string {
+// owners returns the listeners of the open ports, now and when these are the next ones.
+func (ls *listeners) owners(next []config.Listener) map[uint16]owners {
 	list := make([]*listener, len(next))
 	for i, c := range next {
 		list[i] = &listener{name: c.Name, Listener: c}
@@ -63,18 +65,18 @@ func (ls *listeners) closing(next []config.Listener) map[uint16]string {
 	defer ls.changing.Unlock()
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	closing := map[uint16]string{}
+	ports := map[uint16]owners{}
 	for _, p := range ls.ports {
 		if p.open != nil {
-			closing[p.id] = p.l.name
+			ports[p.id] = owners{now: p.l.name}
 		}
 	}
 	for _, w := range ls.wanted(list) {
-		if p := ls.ports[w.name]; p != nil {
-			delete(closing, p.id)
+		if p := ls.ports[w.name]; p != nil && p.open != nil {
+			ports[p.id] = owners{p.l.name, w.l.name}
 		}
 	}
-	return closing
+	return ports
 }
 
 // of returns the hosts that a change concerns, in the order of their NQNs.
@@ -112,16 +114,24 @@ func (im *impact) of(c config.Change) []control.Affected {
 func (im *impact) effect(c config.Change, conn *target.ConnectionInfo) string {
 	switch {
 	case c.Kind == config.KindListener:
-		if c.Op != config.Add && im.closing[conn.PortID] == c.Listener {
+		if im.takesPort(c, conn) {
 			return control.Disconnects
 		}
 	case c.Kind == config.KindHost:
-		if c.NQN == conn.HostNQN && !reaches(im.next, conn) && reaches(im.before, conn) {
+		lost := !reaches(im.next, conn) && reaches(im.before, conn) ||
+			!hasKey(im.next, conn.HostNQN) && hasKey(im.before, conn.HostNQN) &&
+				!admits(im.next, conn) && admits(im.before, conn)
+		if c.NQN == conn.HostNQN && lost {
 			return control.Disconnects
 		}
 	case c.NQN != conn.SubNQN, c.Op == config.Add:
 	case c.Kind == config.KindSubsystem:
-		if c.Op == config.Remove || !admits(im.next, conn) && admits(im.before, conn) {
+		port := im.ports[conn.PortID].now
+		if im.movesFirst(conn) {
+			port = im.ports[conn.PortID].then
+		}
+		if c.Op == config.Remove || !admits(im.next, conn) && admits(im.before, conn) ||
+			!servedAt(im.next, conn, port) && servedAt(im.before, conn, port) {
 			return control.Disconnects
 		}
 	case c.Kind == config.KindNamespace:
@@ -146,6 +156,28 @@ func (im *impact) onNamespace(c config.Change, conn *target.ConnectionInfo) stri
 	return ""
 }
 
+// takesPort reports whether a change closes the port of a connection, or gives it to a listener
+// that does not serve its subsystem.
+func (im *impact) takesPort(c config.Change, conn *target.ConnectionInfo) bool {
+	port := im.ports[conn.PortID]
+	switch {
+	case port.then == "":
+		return c.Op != config.Add && c.Listener == port.now
+	case port.now == port.then:
+		return false
+	case im.movesFirst(conn):
+		return c.Listener == port.now && !servedAt(im.before, conn, port.then)
+	}
+	return c.Listener == port.then && !servedAt(im.next, conn, port.then)
+}
+
+// movesFirst reports whether a listener that there is already gets the port of a connection, since
+// another one is removed: that comes before changes of subsystems, and new listeners come after.
+func (im *impact) movesFirst(conn *target.ConnectionInfo) bool {
+	return slices.ContainsFunc(im.before.Listeners,
+		func(l config.Listener) bool { return l.Name == im.ports[conn.PortID].then })
+}
+
 // isShown reports whether a host of the subsystem may use a namespace.
 func isShown(n *namespace, host string) bool {
 	return len(n.Hosts) == 0 || slices.Contains(n.Hosts, host)
@@ -162,14 +194,37 @@ func reaches(c *config.Config, conn *target.ConnectionInfo) bool {
 		func(n netip.Prefix) bool { return n.Contains(from) })
 }
 
-// admits reports whether the subsystem of a connection admits it.
+// hasKey reports whether a host has a key for authentication.
+func hasKey(c *config.Config, nqn string) bool {
+	return slices.ContainsFunc(c.Hosts,
+		func(h config.Host) bool { return h.NQN == nqn && h.Key != nil })
+}
+
+// admits reports whether the subsystem of a connection admits its host.
 func admits(c *config.Config, conn *target.ConnectionInfo) bool {
+	s := subsystemOf(c, conn)
+	if s == nil {
+		return false
+	}
+	has := conn.Security
+	if !hasKey(c, conn.HostNQN) {
+		has &^= target.SecurityAuth
+	}
+	return (s.AllowAnyHost || slices.Contains(s.Hosts, conn.HostNQN)) && s.Security&^has == 0
+}
+
+// servedAt reports whether a listener serves the subsystem of a connection.
+func servedAt(c *config.Config, conn *target.ConnectionInfo, listener string) bool {
+	s := subsystemOf(c, conn)
+	return s != nil && (len(s.Listeners) == 0 || slices.Contains(s.Listeners, listener))
+}
+
+// subsystemOf is the subsystem of a connection in a configuration, nil if that has none.
+func subsystemOf(c *config.Config, conn *target.ConnectionInfo) *config.Subsystem {
 	i := slices.IndexFunc(c.Subsystems,
 		func(s config.Subsystem) bool { return s.NQN == conn.SubNQN })
 	if i < 0 {
-		return false
+		return nil
 	}
-	s := &c.Subsystems[i]
-	return (s.AllowAnyHost || slices.Contains(s.Hosts, conn.HostNQN)) &&
-		s.Security&^conn.Security == 0
+	return &c.Subsystems[i]
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -63,6 +64,11 @@ func TestAffected(t *testing.T) {
 			[]string{a + control.Waits, b + control.Waits},
 			[2]bool{},
 		},
+		{
+			"listeners of a subsystem", both, sub(keys+", listeners: [one]", file, inRAM2),
+			[]string{b + control.Disconnects},
+			[2]bool{false, true},
+		},
 		{"limits", both, sub(keys+", limits: {iops: 1000}", file, inRAM2), nil, [2]bool{}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -105,6 +111,93 @@ func TestAffected(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAffectedByKeys: a host that loses a key that it needs is one of them, and others are not.
+func TestAffectedByKeys(t *testing.T) {
+	const (
+		key  = "{nqn: %s, dhchap_key: \"" + testSecret + "\"}"
+		auth = ", security: auth"
+	)
+	keys := func(hosts ...string) string {
+		return "hosts: [" + strings.Join(hosts, ", ") + "]\n"
+	}
+	keyA, keyB := fmt.Sprintf(key, hostA), fmt.Sprintf(key, hostB)
+	both, any := "hosts: ["+hostA+", "+hostB+"]", "allow_any_host: true"
+	for _, row := range []struct{ name, before, after, want string }{
+		{"the key", sub(any+auth, inRAM2) + keys(keyA), sub(any+auth, inRAM2), "disconnects"},
+		{
+			"not the key", sub(any+auth, inRAM2) + keys(keyA), sub(any+auth, inRAM2) +
+				keys("{nqn: "+hostA+", dhchap_key: \""+testSecret+"\", networks: [127.0.0.0/8]}"),
+			"",
+		},
+		{"not needed", sub(any, inRAM2) + keys(keyA), sub(any, inRAM2), ""},
+		{
+			"no longer needed", sub(any+auth, inRAM2) + keys(keyA), sub(any, inRAM2), "",
+		},
+		{
+			"needed from now on", sub(any, inRAM2) + keys(keyA), sub(any+auth, inRAM2),
+			"disconnects",
+		},
+		{
+			"of another", sub(both+auth, inRAM2) + keys(keyA, keyB),
+			sub("hosts: ["+hostA+"]"+auth, inRAM2) + keys(keyA), "",
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			l := newLive(t, listenAny, row.before)
+			c, err := l.connectKey(testNQN, hostA)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := l.parse(listenAny, row.after)
+			changes, got := config.Diff(l.s.settings, next.Settings()), ""
+			for _, list := range l.s.affected(next, changes, l.s.connected()) {
+				for _, h := range list {
+					got = h.Effect
+				}
+			}
+			if got != row.want {
+				t.Errorf("said: %q, want %q", got, row.want)
+			}
+			if _, err := l.s.Apply(next); err != nil {
+				t.Fatal(err)
+			}
+			if row.want != "" {
+				l.wantEnded(row.name, c)
+				return
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+			defer cancel()
+			if _, err := c.IdentifyController(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestAffectedByNewListener: a new listener at an address takes it from one that has it as part of
+// a network, and with it the hosts of subsystems that name only that one.
+func TestAffectedByNewListener(t *testing.T) {
+	port := testutil.FreePort(t)
+	network := fmt.Sprintf("{name: net, transport: tcp, address: 127.0.0.0/8, port: %d}", port)
+	single := fmt.Sprintf(", {transport: tcp, address: 127.0.0.1, port: %d}", port)
+	of := sub("allow_any_host: true, listeners: [net]", inRAM2)
+	l := newLive(t, network, of)
+	c, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := l.parse(network+single, of)
+	changes := config.Diff(l.s.settings, next.Settings())
+	if got := l.s.affected(next, changes, l.s.connected()); len(got) != 1 || len(got[0]) != 1 ||
+		got[0][0].Effect != control.Disconnects {
+		t.Errorf("%v: %v", changes, got)
+	}
+	if _, err := l.s.Apply(next); err != nil {
+		t.Fatal(err)
+	}
+	l.wantEnded("a new listener", c)
 }
 
 const inRAM2 = "{nsid: 2, backend: ram, size: 1MiB}"
