@@ -151,7 +151,8 @@ type socket struct {
 	port      uint16
 }
 
-// listens reports what cannot listen at path beside something else. Port 0 always can.
+// listens adds a problem at path if s cannot listen beside the sockets before it. With port 0 it
+// always can.
 func (d *decoder) listens(s socket, path, hint string) {
 	if s.port == 0 || s.at == (ListenAddress{}) {
 		return
@@ -178,7 +179,7 @@ func (d *decoder) listens(s socket, path, hint string) {
 	d.sockets = append(d.sockets, s)
 }
 
-// serves is listens for an address of the key at path that is no listener of NVMe.
+// serves is listens for the address of the key at path, which is no listener of NVMe.
 func (d *decoder) serves(path string, at netip.AddrPort) {
 	d.listens(socket{path, nvme.TransportTCP, ListenAddress{IP: at.Addr()}, at.Port()}, path,
 		"Choose another port for one of the two.")

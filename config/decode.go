@@ -186,7 +186,8 @@ var removed = map[string]string{
 	"shared_receives": "It is called srq_size now.",
 }
 
-// some reports that there are no subsystems, which only a target with a managed directory may have.
+// some adds a problem if there are no subsystems: only a target with a managed directory may have
+// none.
 func (d *decoder) some(c *Config) {
 	if len(c.Subsystems) > 0 || c.Managed != "" || d.bad[""] {
 		return

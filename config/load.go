@@ -36,7 +36,7 @@ func Load(file string, environ []string, backends []Backend, options ...Option) 
 	return Parse(file, data, environ, backends, options...)
 }
 
-// LoadAll is Load for those who look for everything that is wrong. See ParseAll.
+// LoadAll is Load for callers that report all errors at once. See ParseAll.
 func LoadAll(file string, environ []string, backends []Backend) (*Config, error) {
 	data, err := read(file)
 	if err != nil {
@@ -76,8 +76,8 @@ func Parse(file string, data []byte, environ []string, backends []Backend, optio
 	return c, nil
 }
 
-// ParseAll is Parse for those who look for everything that is wrong. Also with an error it returns
-// what can be used of the configuration, or nil if nothing can: see Faulty.
+// ParseAll is Parse for callers that report all errors at once. With an error it also returns what
+// can be used of the configuration, nil if nothing can. Faulty reports what cannot.
 func ParseAll(file string, data []byte, environ []string, backends []Backend, options ...Option,
 ) (*Config, error) {
 	d := newDecoder(file, environ, backends)

@@ -16,8 +16,8 @@ import (
 
 // This file has the Values of names and identifiers of NVMe.
 
-// nqn is the name of a host or subsystem, which check looks at as well. Names that have no form of
-// the specification are warned of.
+// nqn is the NQN of a host or subsystem. check, if it is not nil, checks it as well. Names without
+// a form of the specification are warned of.
 func nqn(p *string, check func(string) error) Value {
 	rules := schema{"pattern": `^[^\x00-\x1F\x7F-\x9F]+$`, "maxLength": nvme.NQNMaxLength}
 	return named{checked(p, "NQN", rules, func(s string) (what, hint string) {
@@ -37,7 +37,7 @@ func nqn(p *string, check func(string) error) Value {
 
 const nqnForms = "nqn.YYYY-MM.REVERSED.DOMAIN:NAME or nqn.2014-08.org.nvmexpress:uuid:UUID."
 
-// named is an NQN.
+// named is an NQN that is warned of if it is unusual.
 type named struct{ Value }
 
 func (n named) decode(d *decoder, node *yaml.Node, path string) {
@@ -53,7 +53,7 @@ func (n named) decode(d *decoder, node *yaml.Node, path string) {
 	}
 }
 
-// maxUnusual is how many names are warned of.
+// maxUnusual is how many unusual names are warned of.
 const maxUnusual = 16
 
 func subsystemNQN(s string) error {

@@ -121,7 +121,7 @@ func backendKey(name *string, backends []Backend) Key {
 	}
 }
 
-// elsewhere is the name of a backend. It knows those of other targets.
+// elsewhere is the name of a backend. Its hints know the names that other targets have.
 type elsewhere struct{ Value }
 
 func (v elsewhere) decode(d *decoder, n *yaml.Node, path string) {

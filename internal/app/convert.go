@@ -18,12 +18,12 @@ type Converter struct {
 	// Default is where one that runs is found.
 	Default string
 	convert func(file string, text []byte, o convert.Options) (*convert.Result, error)
-	// running reads the configuration of one that runs, at a path of this type.
+	// running reads the configuration of a target that runs. The path of one has the type at.
 	running func(ctx context.Context, path string) ([]byte, error)
 	at      fs.FileMode
 }
 
-// Converters are those that there are, by the names that the command has for them.
+// Converters has a Converter for each subcommand of convert, by its name.
 var Converters = map[string]Converter{
 	"nvmet": {
 		Default: convert.NVMetTree, convert: convert.NVMet, at: fs.ModeDir,

@@ -54,7 +54,8 @@ func (ls *listeners) watchHandshakes(quit <-chan struct{}) {
 }
 
 // reportHandshakes reports the handshakes that are not in reported, mostLogged of them at most:
-// anybody can begin some in the name of others. It returns those that are reported and not over.
+// anybody can begin some in the name of others. It returns the peers that were reported and
+// whose handshakes go on.
 func (ls *listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[netip.AddrPort]bool,
 	error,
 ) {

@@ -72,7 +72,7 @@ func (n *namespace) path() string {
 	return ""
 }
 
-// all lists the namespaces of the configuration, without those that an error was found in.
+// all lists the namespaces of the configuration in which no error was found.
 func all(c *config.Config) (list []*namespace) {
 	for i := range c.Subsystems {
 		for j := range c.Subsystems[i].Namespaces {
@@ -124,16 +124,16 @@ func (n *namespace) attrs() []any {
 	return []any{"subsystem", n.nqn, "nsid", n.NSID, "path", n.path()}
 }
 
-// unpromised returns an error if the target does not know what it has promised hosts of a
+// checkPromises returns an error if the target does not know what it has promised hosts of a
 // namespace.
-func (ns *namespaces) unpromised(n *namespace) error {
+func (ns *namespaces) checkPromises(n *namespace) error {
 	return ns.s.state.Check(state.Name{NQN: n.nqn, NSID: n.NSID})
 }
 
 // open opens the storage of a namespace. It is nil, without an error, if the namespace has to wait:
 // for its storage, or until its state can be read.
 func (ns *namespaces) open(n *namespace) (backend.Device, error) {
-	if err := ns.unpromised(n); err != nil {
+	if err := ns.checkPromises(n); err != nil {
 		ns.s.log.Error("namespace is not served: what hosts were promised is unknown",
 			append(n.attrs(), "err", err)...)
 		return nil, nil
@@ -163,7 +163,7 @@ func (ns *namespaces) add(n *namespace, dev backend.Device) error {
 	if dev != nil {
 		return ns.serve(v, dev)
 	}
-	v.why = cmp.Or(ns.unpromised(n), errAbsent)
+	v.why = cmp.Or(ns.checkPromises(n), errAbsent)
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	ns.list[n.name()] = v
@@ -219,7 +219,7 @@ var errAbsent = errors.New("its storage is not there")
 
 // try serves a pending namespace; hosts get an event.
 func (ns *namespaces) try(v *served) error {
-	if err := ns.unpromised(v.namespace); err != nil {
+	if err := ns.checkPromises(v.namespace); err != nil {
 		return err
 	}
 	if absent(v.namespace, ns.s.env(v.Namespace)) {
@@ -322,7 +322,7 @@ func (ns *namespaces) reason(name config.Object) string {
 	return ""
 }
 
-// pending describes the first that are.
+// pending describes the first of the pending namespaces.
 func (ns *namespaces) pending() (list []control.PendingNamespace) {
 	waiting := ns.waiting()
 	for _, n := range waiting[:min(len(waiting), mostLogged)] {

@@ -23,8 +23,8 @@ const (
 	patiencePause = 10 * time.Millisecond
 )
 
-// pauses returns a function that waits for patiencePause and returns true, and false when it is of
-// no use to try again: patience after the call of pauses, or when ending ends.
+// pauses returns a function that waits for patiencePause and reports whether to try again. It
+// returns false when patience has passed since the call of pauses, or ending is done.
 func pauses(ending context.Context) func() bool {
 	until := time.Now().Add(patience)
 	return func() bool {
@@ -40,8 +40,9 @@ func pauses(ending context.Context) func() bool {
 	}
 }
 
-// patiently calls fn again while that fails because another process has something, which may be
-// ending. A start uses it; what comes later fails at once.
+// patiently calls fn, and calls it again while it fails because another process has something: that
+// process may be ending. It gives up after patience, which a start has only once; what comes later
+// fails at once.
 func (s *Server) patiently(fn func() error) error {
 	for {
 		err := fn()

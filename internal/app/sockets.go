@@ -19,14 +19,14 @@ type Sockets struct {
 	log    *slog.Logger
 	notify func(state string, fds ...int) error
 
-	mu     sync.Mutex // guards what follows; held while the service manager is notified
-	before map[netip.AddrPort]*os.File
+	mu     sync.Mutex                  // guards what follows; held while the service manager is notified
+	before map[netip.AddrPort]*os.File // kept since the previous process, and not taken yet
 	ending bool
 }
 
-// systemdSockets are those that the service manager has kept since the program before, which are
-// the files; nil without systemd. Others that take notifications, such as container engines, keep
-// no descriptors.
+// systemdSockets returns the Sockets of systemd. files are the sockets that it has kept since the
+// previous process. It returns nil without systemd: other service managers that take notifications,
+// such as container engines, keep no descriptors.
 func systemdSockets(log *slog.Logger, files []*os.File) *Sockets {
 	if os.Getenv("NOTIFY_SOCKET") == "" || os.Getenv("INVOCATION_ID") == "" { // systemd.exec(5)
 		return nil
@@ -96,8 +96,8 @@ func (s *Sockets) Drop(at netip.AddrPort, fd int) {
 	s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(at))
 }
 
-// dropOthers drops the sockets that the program before has listened on and nobody has taken, except
-// at addresses to keep: the configuration has changed since.
+// dropOthers drops the kept sockets that no listener has taken, because the configuration has
+// changed since, except at the addresses in keep.
 func (s *Sockets) dropOthers(keep map[netip.AddrPort]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,8 @@ func (s *Sockets) dropOthers(keep map[netip.AddrPort]bool) {
 		_ = unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR)
 		_ = f.Close()
 		s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(at))
-		s.log.Info("a listener of the target before is closed", "listener", at)
+		s.log.Info("a listening socket that was kept is closed: no listener has its address",
+			"listener", at)
 	}
 }
 

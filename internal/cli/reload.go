@@ -49,7 +49,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// confirm asks whether hosts may lose what they have, if any would.
+// confirm asks for a confirmation if connected hosts would lose something.
 func confirm(in io.Reader, out io.Writer, p control.Plan) error {
 	hosts := map[string]bool{}
 	for _, c := range p.Changes {
@@ -82,7 +82,7 @@ func confirm(in io.Reader, out io.Writer, p control.Plan) error {
 	return errors.Join(errNotConfirmed, err)
 }
 
-// affected says whom a change concerns: a line for each effect.
+// affected returns lines with the hosts that a change concerns, one for each effect.
 func affected(list []control.Affected) (lines []string) {
 	for _, e := range []struct{ effect, text string }{
 		{control.Disconnects, "disconnected: "},

@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// Where running targets are found, where Linux and SPDK have them by default.
+// The places where Linux and SPDK have a running target by default.
 const (
 	NVMetTree  = "/sys/kernel/config/nvmet"
 	SPDKSocket = "/var/tmp/spdk.sock"
 )
 
-// groups are the attributes of nvmet by the kind of object: GROUP_NAME is the member NAME of GROUP
-// in what nvmetcli saves (nvmet/nvme.py).
+// groups are the prefixes of attributes of nvmet: nvmetcli saves the attribute GROUP_NAME as the
+// member NAME of GROUP (nvmet/nvme.py).
 var groups = []string{
 	"addr", "ana", "attr", "device", "dhchap", "discovery", "param", "resv",
 }
@@ -41,7 +41,7 @@ func ReadNVMet(dir string) ([]byte, error) {
 	return json.MarshalIndent(tree, "", "  ")
 }
 
-// identifies is the member of an object with its name, by the directory that it is in.
+// identifies has the member with the name of an object, by the directory that the object is in.
 var identifies = map[string]string{
 	"hosts": "nqn", "subsystems": "nqn", "namespaces": "nsid", "ports": "portid",
 	"ana_groups": "grpid", "referrals": "name",
@@ -121,10 +121,11 @@ func cmpNumbers(a, b string) int {
 	return x - y
 }
 
-// maxAttribute is more than an attribute of configfs has.
+// maxAttribute is how large attributes of configfs can be, in bytes.
 const maxAttribute = 4096
 
-// nvmetAttribute adds an attribute to an object. One that cannot be read is only written to.
+// nvmetAttribute adds an attribute to an object, unless it cannot be read, as those that are only
+// for writing.
 func nvmetAttribute(out map[string]any, path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 {
@@ -153,7 +154,7 @@ func nvmetAttribute(out map[string]any, path string) error {
 	return nil
 }
 
-// spdkTime is how long a running SPDK may take for all that it is asked.
+// spdkTime is how long a running SPDK may take for all requests together.
 const spdkTime = 30 * time.Second
 
 // ReadSPDK asks an SPDK that runs, by its RPC socket, for its configuration, in the form that
@@ -248,7 +249,7 @@ func (c *spdkClient) call(method string, params map[string]any, result any) erro
 	return nil
 }
 
-// states are RPCs that set the ANA states which are not optimized.
+// states returns RPCs that set the ANA states that are not optimized.
 func (c *spdkClient) states() (rpcs []json.RawMessage, err error) {
 	var subsystems []struct {
 		NQN, Subtype string

@@ -9,7 +9,7 @@ import (
 
 // Machine knows storage.
 type Machine interface {
-	// Storage says what is at a path; ok is false if it cannot tell.
+	// Storage returns what is at a path; ok is false if that is not known.
 	Storage(path string) (s Storage, ok bool)
 }
 
@@ -61,7 +61,7 @@ func (Local) Storage(path string) (s Storage, ok bool) {
 	return s, true
 }
 
-// at is what is at a path. Where nothing is known, its name says whether it is a device.
+// at returns what is at a path. If that is not known, it tells a device by the name.
 func (r *reader) at(path string) (s Storage, known bool) {
 	if r.Machine != nil {
 		if s, known = r.Machine.Storage(path); known {
@@ -76,7 +76,7 @@ func (r *reader) at(path string) (s Storage, known bool) {
 // assumed is the comment on a block size that nothing has confirmed.
 const assumed = "assumed: compare it with lsblk -o NAME,LOG-SEC at a host"
 
-// assume is the storage of a file that is not here, whose block size is that of its file system.
+// assume returns the storage of a file that is not here, with the usual block size of file systems.
 func (r *reader) assume(v *value, path string) storage {
 	r.note(v, "%s is not on this machine, so its block size, that of its file system, is assumed "+
 		"to be 4 KiB. Convert where it is, or look at a host: lsblk -o NAME,LOG-SEC", short(path))
@@ -88,7 +88,7 @@ func (r *reader) assume(v *value, path string) storage {
 // system need not agree about.
 const nvmetFileBlock = 4096
 
-// nvmetStorage is where the blocks of a namespace of nvmet are, or why that cannot be told.
+// nvmetStorage returns the storage of a namespace of nvmet, or why that cannot be used.
 func (r *reader) nvmetStorage(v *value, path string) (st storage, why string) {
 	s, known := r.at(path)
 	of, stat := min(s.FileSystem, nvmetFileBlock), min(s.BlockSize, nvmetFileBlock)
@@ -104,8 +104,8 @@ func (r *reader) nvmetStorage(v *value, path string) (st storage, why string) {
 	return storage{backend: "file", path: path, blockSize: of}, ""
 }
 
-// spdkStorage is the same of bdev_aio_create and bdev_uring_create of SPDK, whose block_size is
-// that of the bdev; 0 is that of the device, or what stat(2) says of the file.
+// spdkStorage is the same for bdev_aio_create and bdev_uring_create of SPDK. blockSize is that of
+// the bdev; 0 means the block size of the device, or that of stat(2) for a file.
 func (r *reader) spdkStorage(v *value, path string, blockSize uint64) (st storage, why string) {
 	const minimum = 512 // less is no block size of SPDK
 	s, known := r.at(path)

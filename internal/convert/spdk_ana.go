@@ -8,7 +8,7 @@ import (
 // This file reads the ANA states of SPDK, where a listener has them for each subsystem. Here it has
 // them for all.
 
-// anaStates are the states of groups that are not optimized, 0: of all others.
+// anaStates has the states of ANA groups, 0 that of all others; "" is optimized.
 type anaStates map[uint64]string
 
 // anaState is the state that an RPC names, "" for optimized.
@@ -69,8 +69,8 @@ func (n *namespace) group() uint64 {
 	return n.nsid
 }
 
-// applyStates gives listeners the states of their subsystems. A subsystem that has another state
-// for a group than one before it does not have the listener.
+// applyStates gives listeners the states of their subsystems. If two subsystems of a listener have
+// different states for a group, the later one loses the listener.
 func (s *spdk) applyStates() {
 	for _, n := range s.out.subsystems {
 		for _, ns := range n.namespaces {

@@ -57,7 +57,7 @@ type subsystem struct {
 	maxIOQueues          uint64
 	namespaces           []*namespace
 	listeners            []*listener
-	// taken are the NSIDs of namespaces, also of those that are left out.
+	// taken has the NSIDs of all namespaces, those that were left out included.
 	taken map[uint64]bool
 	// lost are listeners that were left out because their addresses are names of hosts.
 	lost []*listener
@@ -256,7 +256,7 @@ func (r *reader) standIn(s *subsystem) {
 	s.lost = nil
 }
 
-// number gives a namespace without an NSID the lowest free one. Those that are left out keep
+// number gives a namespace without an NSID the lowest free one. Namespaces that were left out keep
 // theirs.
 func (s *subsystem) number(n *namespace) {
 	for next := uint64(1); n.nsid == 0; next++ {

@@ -75,7 +75,7 @@ type Target struct {
 	// Sockets are the control sockets to look at, the one first that a target of this user would
 	// make.
 	Sockets []string
-	// StateDir is the directory of the state, "" for none.
+	// StateDir is the state directory, "" for none.
 	StateDir string
 }
 

@@ -44,7 +44,7 @@ type Source struct {
 	// Devices are the RDMA devices in use, PortCounters those that drivers have, of all devices.
 	Devices      func() []Device
 	PortCounters func() []PortCounter
-	// Unsaved says that the state file could not be written.
+	// Unsaved reports whether port IDs or promises to hosts could not be written the last time.
 	Unsaved func() bool
 	// Expiries are certificates and keys that end.
 	Expiries func() []Expiry

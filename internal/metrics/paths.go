@@ -101,8 +101,9 @@ var (
 		"A counter of the port in /sys/class/infiniband, of all that use it.", "device", "port",
 		"counter")
 
-	unsaved = desc("state_unsaved", "1 if the state file could not be written.")
-	expiry  = desc("expiry_timestamp_seconds",
+	unsaved = desc("state_unsaved",
+		"1 if the state directory could not be written the last time.")
+	expiry = desc("expiry_timestamp_seconds",
 		"When a certificate or keys of hosts end, in Unix time.", "of")
 )
 

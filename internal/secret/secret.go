@@ -1,5 +1,5 @@
-// Package secret hides secrets in texts for people: messages, lines of the log, answers. What
-// should not be there is found by what it looks like, where the text passes on its way out.
+// Package secret hides secrets in texts for people: messages, lines of the log, answers. It finds
+// them by their form, at the places where texts leave the process.
 package secret
 
 import (
@@ -12,8 +12,8 @@ import (
 const Hidden = "(hidden)"
 
 // The beginnings of what Mask hides: keys of DH-HMAC-CHAP and of TLS in their interchange formats
-// (Base section 8.3.4.5, TCP section 3.6.1.5), and private keys (RFC 7468). Few texts have one, and
-// the others are looked through for these alone.
+// (Base section 8.3.4.5, TCP section 3.6.1.5), and private keys (RFC 7468). Few texts have one, so
+// Mask looks for these first.
 const (
 	chapKey    = "DHHC-1:"
 	tlsKey     = "NVMeTLSkey-1:"
@@ -25,8 +25,8 @@ var secrets = regexp.MustCompile(chapKey + `[A-Za-z0-9][A-Za-z0-9+/=:]*` + `|` +
 	`[A-Za-z0-9][A-Za-z0-9+/=:]*` + `|-----BEGIN [A-Z ]*` + privateKey +
 	`[A-Za-z0-9+/=\s\\]*(-----END [A-Z ]*` + privateKey + `)?`)
 
-// Mask returns the text without keys of hosts and without private keys. Of a text that has none it
-// is the same string. Any goroutine may call it.
+// Mask returns the text without keys of hosts and without private keys, or the same string if it
+// has none. Any goroutine may call it.
 func Mask(text string) string {
 	if !strings.Contains(text, chapKey) && !strings.Contains(text, tlsKey) &&
 		!strings.Contains(text, privateKey) {
@@ -44,10 +44,11 @@ var words = regexp.MustCompile(`[A-Za-z0-9+/=_~-]+`)
 // knownWord is the least length of a word of output that MaskAll looks for.
 const knownWord = 8
 
-// MaskAll returns what a program has said that prints a secret, without anything that may be one:
-// what Mask hides, what the program has printed or words of it, and words of at least 16 characters
-// that have a digit. A part of a path counts by itself. cut says that the end of the text is
-// missing: a word there may be a part of a secret, and is left out.
+// MaskAll returns the text that a program which prints a secret has written to its standard error,
+// without anything that may be secret: what Mask hides, what the program has printed and the words
+// of that, and words of at least 16 characters with a digit. Each part of a path is a word. cut
+// means that the end of the text is missing: the last word may be a part of a secret, and is left
+// out.
 func MaskAll(text, printed string, cut bool) string {
 	if cut {
 		last := words.FindAllStringIndex(text, -1)

@@ -16,12 +16,12 @@ type Step func(what string, fn func() error) error
 // Direct is the Step that only carries out operations.
 func Direct(_ string, fn func() error) error { return fn() }
 
-// WriteFile writes a file whose content is durable when it returns nil, and whose name is not yet.
-// After an error there is no such file.
+// WriteFile writes a file. When it returns nil the content is durable, and the name is not yet: see
+// SyncDir. After an error there is no such file.
 func WriteFile(path string, content []byte) error {
 	err := create(content, Direct, func() (*os.File, error) { return os.Create(path) })
 	if err != nil {
-		return errors.Join(err, gone(os.Remove(path)))
+		return errors.Join(err, unlessMissing(os.Remove(path)))
 	}
 	return nil
 }
@@ -46,8 +46,8 @@ func create(content []byte, step Step, open func() (*os.File, error)) error {
 	return errors.Join(err, f.Close())
 }
 
-// gone is nil if a file that is to be removed does not exist.
-func gone(err error) error {
+// unlessMissing returns err, or nil if it says that a file does not exist.
+func unlessMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -63,7 +63,7 @@ func SyncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// makeDir makes a directory, with those above it, that is there after a crash.
+// makeDir makes a directory durably, with its parents if they are missing.
 func makeDir(dir string) error {
 	info, err := os.Stat(dir)
 	if err == nil && !info.IsDir() {

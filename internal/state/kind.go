@@ -32,7 +32,7 @@ type Name struct {
 	NSID uint32 `json:"nsid"`
 }
 
-// content is what a file of a namespace has: of which one, and a valid value V or an error.
+// content is the content of a file: its namespace, and the value V, or an error if that is invalid.
 type content[V any] interface {
 	named() Name
 	value() (*V, error)
@@ -46,13 +46,13 @@ type kind[V any, D content[V]] struct {
 	// without says what becomes of a promise whose file is moved away.
 	without string
 	writers chan struct{} // has writersAtOnce places
-	failed  atomic.Bool   // the last change
+	failed  atomic.Bool   // the last change has
 
 	mu   sync.Mutex
 	kept map[Name]*V // as in the files
 	// bad has what is wrong with files, by their names. Nothing replaces these.
 	bad map[string]error
-	// astray has the names of files that have the content of missing ones, by the names of these.
+	// astray has, by the name of a missing file, the name of another one that has its content.
 	astray map[string]string
 	// unsure are the namespaces whose last change has failed: their files may have it.
 	unsure map[Name]bool
@@ -72,8 +72,8 @@ func (k *kind[V, D]) file(n Name) string {
 	return path.Join(k.dir, fmt.Sprintf("%x-%d%s", sum[:8], n.NSID, suffix))
 }
 
-// load reads all files. Those with other suffixes were not complete when a crash came. What a crash
-// has left of names that were not durable is made so first.
+// load reads all files. A crash may have left incomplete files, with other suffixes, and names that
+// are not durable, which load makes durable first.
 func (k *kind[V, D]) load() error {
 	dir, err := k.s.root.OpenFile(k.dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +97,7 @@ func (k *kind[V, D]) load() error {
 	return nil
 }
 
-// read reads one file. What is wrong with it is remembered; an error is that of the directory.
+// read reads one file. It remembers what is wrong with that; an error is one of the directory.
 func (k *kind[V, D]) read(file string) error {
 	text, err := readAll(k.s.root, file, mostKept)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func (k *kind[V, D]) read(file string) error {
 	n := d.named()
 	if err == nil && k.file(n) != file {
 		err = fmt.Errorf("it is for namespace %d of %q", n.NSID, n.NQN)
-		k.isAstray(k.file(n), file)
+		k.noteAstray(k.file(n), file)
 	}
 	if err != nil {
 		k.mu.Lock()
@@ -144,8 +144,8 @@ func (k *kind[V, D]) read(file string) error {
 	return nil
 }
 
-// isAstray is called if a file has what belongs into another one, which may have lost it.
-func (k *kind[V, D]) isAstray(to, from string) {
+// noteAstray notes that the file from has what belongs into the file to, unless that exists, too.
+func (k *kind[V, D]) noteAstray(to, from string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, err := k.s.root.Lstat(to); errors.Is(err, fs.ErrNotExist) {
@@ -182,15 +182,17 @@ func (k *kind[V, D]) wrong(file string) error {
 	return k.bad[file]
 }
 
-// get returns what is kept of a namespace, nil if there is nothing. sure: its file has the same.
+// get returns what is kept of a namespace, nil if there is nothing. sure is true if its file is
+// known to have the same.
 func (k *kind[V, D]) get(n Name) (v *V, sure bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.kept[n], !k.unsure[n] && k.bad[k.file(n)] == nil
 }
 
-// set replaces the file of a namespace, durably; v nil: it has none. d is its content. After an
-// error it may have the one or the other, and what is kept is as before.
+// set replaces the file of a namespace durably. d is the content for v; if v is nil, the file is
+// removed. After an error the file may have its old content or the new one, and get returns the old
+// value.
 func (k *kind[V, D]) set(n Name, v *V, d D) (err error) {
 	k.writers <- struct{}{}
 	defer time.AfterFunc(writerPause, func() { <-k.writers })

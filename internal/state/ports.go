@@ -37,13 +37,14 @@ type statePort struct {
 
 func (d *stateData) validate() error {
 	if d.Generation == 0 || len(d.Ports) > mostPorts {
-		return fmt.Errorf("generation %d, %d ports", d.Generation, len(d.Ports))
+		return fmt.Errorf("it has generation %d and %d port IDs, which cannot be", d.Generation,
+			len(d.Ports))
 	}
 	for i, p := range d.Ports {
 		if p.ID == 0 || slices.ContainsFunc(d.Ports[:i], func(o statePort) bool {
 			return o.ID == p.ID || o.Listener == p.Listener
 		}) {
-			return fmt.Errorf("port ID %d of %s", p.ID, p.Listener)
+			return fmt.Errorf("its port ID %d of %s is 0, or there twice", p.ID, p.Listener)
 		}
 	}
 	return nil
@@ -83,7 +84,7 @@ func (s *Store) protectedToo() string {
 }
 
 // moveProtected moves what a state file of the first version has of namespaces into files of their
-// own. A crash in between leaves it in both, which is the same.
+// own. A crash in between leaves it in both, which does no harm.
 func (s *Store) moveProtected() error {
 	for _, n := range s.data.Protected {
 		if err := s.Protection.SetProtected(n.NQN, n.NSID, true); err != nil {

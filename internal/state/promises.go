@@ -91,7 +91,7 @@ func (d reservationsData) value() (*target.Reservations, error) {
 func parseHostID(to *[16]byte, text string) error {
 	b, err := hex.DecodeString(text)
 	if err != nil || copy(to[:], b) != len(to) || len(b) != len(to) {
-		return fmt.Errorf("host identifier %q", text)
+		return fmt.Errorf("its host identifier %q is not 16 bytes in hexadecimal", text)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ type Store struct {
 	failed bool // the last change
 }
 
-// ErrInUse is that of Open if another process has the directory.
+// ErrInUse is the error of Open if another process has the directory.
 var ErrInUse = errors.New("another target uses it")
 
 // Open reads the state in a directory, which is made if it is missing, and keeps others from using
@@ -143,7 +143,7 @@ func (s *Store) Each(kept func(n Name, file string), bad func(error)) {
 	s.Uncorrectable.each(func(Name, string) {}, bad)
 }
 
-// Failed reports whether something could not be written at last.
+// Failed reports whether something could not be written when it was last changed.
 func (s *Store) Failed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func (s *Store) replace(file string, content []byte) error {
 			err = s.step("rename", func() error { return s.root.Rename(next, file) })
 		}
 		if err != nil {
-			err = errors.Join(err, gone(s.root.Remove(next)))
+			err = errors.Join(err, unlessMissing(s.root.Remove(next)))
 		}
 	}
 	if err == nil {
@@ -194,10 +194,10 @@ func (s *Store) replace(file string, content []byte) error {
 func (s *Store) remove(file string) error {
 	err := s.usable()
 	if err == nil {
-		err = gone(s.step("remove", func() error { return s.root.Remove(file) }))
+		err = unlessMissing(s.step("remove", func() error { return s.root.Remove(file) }))
 	}
 	if err == nil {
-		err = gone(s.sync(path.Dir(file))) // there may be no directory either
+		err = unlessMissing(s.sync(path.Dir(file))) // there may be no directory either
 	}
 	if err != nil {
 		return fmt.Errorf("%s cannot be removed: %w", s.at(file), err)

@@ -131,7 +131,7 @@ func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Compl
 	return true
 }
 
-// Last returns the slot of the operation that was started last, for Cancel.
+// Last returns the slot of the operation that was started last. Cancel takes it.
 func (r *Ring) Last() int { return r.last }
 
 // Cancel asks the kernel to cancel what c has started in a slot. That completes as usual, soon and
