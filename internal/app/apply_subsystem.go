@@ -21,7 +21,7 @@ func (tr *transition) addSubsystem(c config.Change) error {
 	err := tr.s.target.AddSubsystem(tr.s.subsystem(tr.next, c.NQN))
 	if err == nil {
 		tr.done(c.Object.String(), func() error {
-			_, err := tr.s.target.RemoveSubsystem(c.NQN)
+			_, err := tr.s.target.RemoveSubsystem(c.NQN, false) // the file has it
 			return err
 		})
 	}
@@ -29,7 +29,7 @@ func (tr *transition) addSubsystem(c config.Change) error {
 }
 
 func (tr *transition) removeSubsystem(c config.Change) error {
-	_, err := tr.s.target.RemoveSubsystem(c.NQN) // its namespaces are gone
+	_, err := tr.s.target.RemoveSubsystem(c.NQN, true) // its namespaces are gone
 	if err == nil {
 		tr.done(c.Object.String(), func() error {
 			return tr.s.target.AddSubsystem(tr.s.subsystem(tr.s.config.Load(), c.NQN))

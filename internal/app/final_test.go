@@ -9,6 +9,29 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
+// TestAddedInVain: a subsystem that a failed reload has added and removed is not gone for good, the
+// file has it; nor is one that was removed before.
+func TestAddedInVain(t *testing.T) {
+	one := sub(anyHosts, inRAM)
+	both := one + strings.Replace(one, testNQN, testNQN+"-more", 1)
+	l := newLive(t, listenAny, one)
+	want := func(final bool) {
+		t.Helper()
+		_, err := l.connect(testNQN+"-more", hostA, 0)
+		if err == nil || strings.Contains(err.Error(), "DNR") != final {
+			t.Errorf("final: %t, refused with %v", final, err)
+		}
+	}
+	want(false)
+	_ = l.refuse(failing(t), both)
+	want(false)
+	l.apply(listenAny, both)
+	l.apply(listenAny, one)
+	want(true)
+	_ = l.refuse(failing(t), both)
+	want(false)
+}
+
 // TestRemovedForGood: after a reload that removes a subsystem hosts are told that it is gone for
 // good, and not after one that fails, or when it is back.
 func TestRemovedForGood(t *testing.T) {

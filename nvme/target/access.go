@@ -49,9 +49,6 @@ func (s *subsystem) refused(why error, q *session, hostNQN string) refusal {
 	if s.settings.Load().Security != 0 {
 		r = concealed(r)
 	}
-	if s.t.changing.Load() > 0 {
-		r.st &^= nvme.DNR
-	}
 	return r
 }
 

@@ -66,6 +66,7 @@ func connect(h *Handler, c *cmd) {
 	}
 	data, _ := nvme.Parse[nvme.ConnectData](raw[:]) // reserved fields are ignored
 	sqe := c.req.SQE.Connect()
+	unchanged := h.t.unchanged()
 	r := s.checkConnect(sqe, data)
 	if r.st.OK() {
 		if sqe.QID() == 0 {
@@ -75,6 +76,9 @@ func connect(h *Handler, c *cmd) {
 		}
 	}
 	if !r.st.OK() {
+		if r.final && unchanged() {
+			r.st |= nvme.DNR
+		}
 		s.logRefused(sqe, data, r)
 		h.finish(c, uint64(r.field), r.st)
 		return
@@ -97,6 +101,7 @@ type refusal struct {
 	field              nvme.InvalidParameter
 	expected, received any
 	hint               string // "": see logRefused
+	final              bool   // with DNR, unless something changes meanwhile; see final.go
 }
 
 // logRefused says why a Connect is refused, and what an operator can do about it. There is no data
@@ -217,7 +222,7 @@ func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, h
 		r = badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a subsystem of the target",
 			subNQN)
 		if s.h.t.isGone(subNQN) {
-			r.st |= nvme.DNR
+			r.final = true
 			r.hint = "the subsystem was removed; hosts end their controllers"
 		}
 		return nil, "", r
@@ -303,8 +308,9 @@ func hostRefused(nqn string) refusal {
 	if nqn == "" {
 		nqn = "no name"
 	}
-	r := badData(nvme.ConnectInvalidHost|nvme.DNR, nvme.ConnectDataOffsetHOSTNQN,
-		"a host of the subsystem", nqn)
+	r := badData(nvme.ConnectInvalidHost, nvme.ConnectDataOffsetHOSTNQN, "a host of the subsystem",
+		nqn)
+	r.final = true
 	r.hint = "add the host to hosts of the subsystem, or set allow_any_host"
 	return r
 }

@@ -14,8 +14,15 @@ const maxGone = 4096
 // Changing says that what is served is being changed: until done is called, what is missing may
 // come back, and no refusal of a subsystem or of a host is final. Any goroutine may call it.
 func (t *Target) Changing() (done func()) {
-	t.changing.Add(1)
-	return func() { t.changing.Add(-1) }
+	t.changesBegun.Add(1)
+	return func() { t.changesEnded.Add(1) }
+}
+
+// unchanged returns a function that reports whether nothing was being changed since: what was found
+// missing meanwhile may be back otherwise.
+func (t *Target) unchanged() (since func() bool) {
+	ended := t.changesEnded.Load()
+	return func() bool { return t.changesBegun.Load() == ended }
 }
 
 // setGone remembers that a subsystem was removed on purpose, or forgets it. The caller holds t.mu.
@@ -34,5 +41,5 @@ func (t *Target) setGone(nqn string, gone bool) {
 	t.gone.Store(&now)
 }
 
-// isGone reports whether a subsystem is gone for good.
-func (t *Target) isGone(nqn string) bool { return t.changing.Load() == 0 && (*t.gone.Load())[nqn] }
+// isGone reports whether a subsystem was removed on purpose.
+func (t *Target) isGone(nqn string) bool { return (*t.gone.Load())[nqn] }

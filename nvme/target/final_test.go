@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -65,6 +66,33 @@ func TestHostRemovedForGood(t *testing.T) {
 	refused(nvme.ConnectInvalidHost | nvme.DNR)
 	only(otherHost, testHost)
 	r.connectHost(0)
+}
+
+// TestChangedMeanwhile: no refusal is final if a change ends, or begins, after Connect has begun:
+// what was missing then may be back.
+func TestChangedMeanwhile(t *testing.T) {
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, Hosts: []string{otherHost}},
+		SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
+	r.remove(func() (<-chan struct{}, error) {
+		return r.target.RemoveSubsystem(testSub+"2", true)
+	})
+	for nqn, want := range map[string]nvme.Status{
+		testSub: nvme.ConnectInvalidHost, testSub + "2": notHere,
+	} {
+		connect := func(meanwhile func(), want nvme.Status) {
+			t.Helper()
+			qi := info(nvme.TransportTCP)
+			qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: nqn, Counts: func() bool {
+				meanwhile()
+				return true
+			}}
+			r.status(r.dialInfo(0, qi), adminArgs(nqn).command(), want)
+		}
+		connect(func() {}, want|nvme.DNR)
+		connect(r.target.Changing(), want)
+		connect(func() { r.target.Changing()() }, want)
+		connect(func() {}, want|nvme.DNR)
+	}
 }
 
 // TestConcealedForGood: where security is required, nothing says that there was a subsystem, or

@@ -23,18 +23,18 @@ var (
 	errPortRemoved = errors.New("the listener was removed, or is drained")
 )
 
-// RemoveSubsystem disconnects the hosts of a subsystem, and admits no more. Hosts that connect
-// again are told that it is gone for good, see Changing. gone is closed
-// when no reactor and no device works for it any more, and its devices may be closed: never if one
-// of them does not finish its I/O.
-func (t *Target) RemoveSubsystem(nqn string) (gone <-chan struct{}, err error) {
+// RemoveSubsystem disconnects the hosts of a subsystem, and admits no more. If it is removed for
+// good, hosts that connect again are told so, see Changing. gone is closed when no reactor and no
+// device works for it any more, and its devices may be closed: never if one of them does not finish
+// its I/O.
+func (t *Target) RemoveSubsystem(nqn string, forGood bool) (gone <-chan struct{}, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := (*t.table.Load())[nqn]
 	if s == nil {
 		return nil, fmt.Errorf("subsystem %q does not exist", nqn)
 	}
-	t.setGone(nqn, s.settings.Load().Security == 0)
+	t.setGone(nqn, forGood && s.settings.Load().Security == 0)
 	return t.removeSubsystem(s), nil
 }
 

@@ -25,7 +25,7 @@ func (r *harness) removeNamespace(nsid uint32) {
 
 func (r *harness) removeSubsystem() {
 	r.t.Helper()
-	r.remove(func() (<-chan struct{}, error) { return r.target.RemoveSubsystem(testSub) })
+	r.remove(func() (<-chan struct{}, error) { return r.target.RemoveSubsystem(testSub, true) })
 }
 
 // untilGone runs the reactors until the channel is closed.

@@ -53,6 +53,7 @@ func (t *Target) discoverableBy(cfg *settings, hostNQN string) bool {
 // hosts try again, and get in when what they lack has been added.
 func concealed(r refusal) refusal {
 	r.st, r.field = connectRefused, nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN)
+	r.final = false
 	return r
 }
 

@@ -178,7 +178,7 @@ func (s *sequence) removeSubsystem(a *arguments) string {
 		name = a.word(0)
 	}
 	delete(s.subs, subNamed(name))
-	gone, err := s.r.target.RemoveSubsystem(subNamed(name))
+	gone, err := s.r.target.RemoveSubsystem(subNamed(name), true)
 	if err == nil {
 		s.r.must(untilGone(s.r.w, gone))
 	}

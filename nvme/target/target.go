@@ -60,10 +60,10 @@ type Target struct {
 	slowIO     atomic.Int64                            // nanoseconds, see SetSlowIO
 	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
 	auth       *authPool
-	// gone are subsystems that were removed on purpose. It is immutable. changing counts what is
-	// changing now; see final.go.
-	gone       atomic.Pointer[map[string]bool]
-	changing   atomic.Int32
+	// gone are subsystems that were removed on purpose. It is immutable. See final.go.
+	gone                       atomic.Pointer[map[string]bool]
+	changesBegun, changesEnded atomic.Uint64
+
 	generated  generatedPSKs
 	protection ProtectionStore    // nil if there is none
 	store      ReservationStore   // nil if there is none

@@ -134,7 +134,7 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 		other := h.connect(v, func(o *host.Options) { o.SubNQN = otherSub })
 		oq := h.Open(other, 1, 16)
 		err := underLoad(t, h, v, 1,
-			func(*host.Controller) { h.gone(h.Target.RemoveSubsystem(subNQN)) })
+			func(*host.Controller) { h.gone(h.Target.RemoveSubsystem(subNQN, true)) })
 		wantRetry(t, err)
 		h.Must(oq.Flush(harness.Context(t), 1))
 		_, err = host.Connect(harness.Context(t), h.transport(v), v.hostOptions())
