@@ -20,7 +20,8 @@ type Sockets struct {
 	notify func(state string, fds ...int) error
 
 	mu     sync.Mutex                  // guards what follows; held while the service manager is notified
-	before map[netip.AddrPort]*os.File // kept since the previous process, and not taken yet
+	// before has the sockets that were kept since the previous process and are not taken yet.
+	before map[netip.AddrPort]*os.File
 	ending bool
 }
 
