@@ -58,7 +58,6 @@ func TestConcatenation(t *testing.T) {
 	o.Key = nil // TLS proves who the host is
 	second, err := host.Connect(ctx, other, o)
 	h.Must(err)
-	second.Close()
 	refused := func(t host.Transport) func() bool {
 		return func() bool {
 			c, err := host.Dial(ctx, t, o)
@@ -68,6 +67,23 @@ func TestConcatenation(t *testing.T) {
 			return errors.Is(err, host.ErrRefused)
 		}
 	}
+	wrong, err := other.(host.TCP).PSK("", "")
+	h.Must(err)
+	wrong = &auth.TLSPSK{
+		Identity: wrong.Identity, Hash: wrong.Hash, Secret: make([]byte, len(wrong.Secret)),
+	}
+	forged := other.(host.TCP)
+	forged.PSK = func(string, string) (*auth.TLSPSK, error) { return wrong, nil }
+	if !refused(forged)() {
+		t.Error("a wrong PSK counts")
+	}
+	h.Until("the log says that it is wrong", func() bool {
+		return strings.Contains(h.Log.String(), "presents another PSK")
+	})
+	if strings.Contains(h.Log.String(), "tls_key") {
+		t.Error("the log speaks of a tls_key, and the host has none")
+	}
+	second.Close()
 	if !refused(replaced)() {
 		t.Error("a PSK that was replaced counts")
 	}
