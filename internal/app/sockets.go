@@ -19,7 +19,7 @@ type Sockets struct {
 	log    *slog.Logger
 	notify func(state string, fds ...int) error
 
-	mu     sync.Mutex                  // guards what follows; held while the service manager is notified
+	mu sync.Mutex // guards what follows; held while the service manager is notified
 	// before has the sockets that were kept since the previous process and are not taken yet.
 	before map[netip.AddrPort]*os.File
 	ending bool
