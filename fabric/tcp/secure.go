@@ -168,8 +168,8 @@ func (q *queue) handshakeFailed(j *handshakeJob) {
 		hint = "set tls_key of the host, the same on both sides: compare what nvmf-target key " +
 			"psk-identity says"
 	case errors.Is(j.err, tls.ErrWrongKey) && p.Generated:
-		hint = "the host presents another PSK than the one that it has generated: it has to make a " +
-			"new one"
+		hint = "the host presents another PSK than the one that it has generated: it has to make " +
+			"a new one"
 	case errors.Is(j.err, tls.ErrWrongKey):
 		hint = "set the same tls_key on both sides: nvmf-target key check"
 	}
