@@ -167,7 +167,10 @@ func (s *Server) applyEdit(c *config.Config, m config.Managed, edit *config.Edit
 	if err != nil {
 		return nil, fmt.Errorf("the file of the object cannot be written: %w", err)
 	}
-	defer inPlace.discard()
+	defer func() {
+		inPlace.discard()
+		s.markManaged(c.Managed)
+	}()
 	next, err := s.opts.Load(*edit, c.Printed(), config.Within(s.ending))
 	if err != nil {
 		return nil, ofRequest(edit, err)

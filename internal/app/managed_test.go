@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 const (
@@ -423,5 +424,59 @@ func TestManagedDirectory(t *testing.T) {
 	if _, err := o.client.Reload(t.Context()); err == nil || !strings.Contains(err.Error(),
 		"nvmf.yaml:5:10: ") {
 		t.Errorf("a directory that cannot be made: %v", err)
+	}
+}
+
+// TestManagedLost: if the managed directory is gone, or an empty one is in its place, no start and
+// no reload takes that for objects that were deleted: hosts have their namespaces and what they
+// were promised of them. An operator can say that it is meant.
+func TestManagedLost(t *testing.T) {
+	o := newOrchestrated(t)
+	o.must(os.RemoveAll(o.managed)) // without objects nothing is lost
+	o.stop()
+	o.start()
+	o.put(control.Object{Subsystem: volumeNQN}, `{"allow_any_host": true}`)
+	ns := control.Object{Subsystem: volumeNQN, NSID: 1}
+	o.put(ns, fmt.Sprintf(`{"backend": "file", "path": %q}`, o.volume("a")))
+	o.must(o.server.state.Reservations.Save(volumeNQN, 1, &target.Reservations{PTPL: true}))
+	o.must(os.Rename(o.managed, o.managed+".away"))
+	lost := func(err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "is missing or has been replaced") {
+			t.Errorf("the error: %v", err)
+		}
+	}
+	for _, mount := range []bool{false, true} {
+		if mount {
+			o.must(os.Mkdir(o.managed, 0o700))
+		}
+		p, err := o.client.Plan(t.Context())
+		if err == nil {
+			err = errors.New(fmt.Sprint(p))
+		}
+		lost(err)
+		_, err = o.client.Reload(t.Context())
+		lost(err)
+		o.must(o.connect(volumeNQN))
+		o.stop()
+		load := loader(o.file)
+		s := newServer(t, Options{Load: load, StateDir: filepath.Dir(o.file)})
+		lost(s.Start())
+		o.must(s.Stop(t.Context()))
+		_ = os.Remove(o.managed)
+		o.must(os.Rename(o.managed+".away", o.managed))
+		o.start()
+		if o.server.state.Reservations.Load(volumeNQN, 1) == nil {
+			t.Error("a promise is gone")
+		}
+		o.must(os.Rename(o.managed, o.managed+".away"))
+	}
+	o.must(os.Mkdir(o.managed, 0o700))
+	o.must(os.WriteFile(filepath.Join(o.managed, managedMark), nil, 0o600))
+	if _, err := o.client.Reload(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if o.connect(volumeNQN) == nil || o.server.state.Reservations.Load(volumeNQN, 1) != nil {
+		t.Error("what was removed on purpose is still there")
 	}
 }

@@ -2,9 +2,12 @@ package app
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/state"
@@ -20,19 +23,74 @@ type edited struct {
 	parent   string // deleted if it is empty; "": none
 }
 
-// makeManaged makes the managed directory if it is missing.
-func makeManaged(c *config.Config) error {
+// managedMark is a file in a managed directory that has objects. Where it is missing another
+// directory is in its place, such as the one that the file system of the objects is mounted on.
+const managedMark = ".nvmf-target"
+
+// makeManaged makes the managed directory if it is missing, and marks it if it has objects.
+func (s *Server) makeManaged(c *config.Config) error {
 	if c.Managed == "" {
 		return nil
+	}
+	if err := s.managedLost(c); err != nil {
+		return err
 	}
 	err := os.Mkdir(c.Managed, 0o700)
 	if err == nil {
 		err = state.SyncDir(filepath.Dir(c.Managed))
 	}
 	if err == nil || errors.Is(err, fs.ErrExist) {
+		s.markManaged(c.Managed)
 		return nil
 	}
 	return c.Problem("managed", err.Error(), "Make the directories above it, or name another one.")
+}
+
+// markManaged marks a managed directory that has objects, and no other.
+func (s *Server) markManaged(dir string) {
+	if err := s.setMark(dir); err != nil {
+		s.log.Warn("cannot remember whether the managed directory has objects: it would not be "+
+			"noticed if it were missing", "path", dir, "err", err)
+	}
+}
+
+func (s *Server) setMark(dir string) error {
+	list, err := os.ReadDir(dir)
+	has := slices.ContainsFunc(list,
+		func(e fs.DirEntry) bool { return e.IsDir() && !strings.HasPrefix(e.Name(), ".") })
+	mark, marked := filepath.Join(dir, managedMark), s.state.Managed() == dir
+	switch {
+	case err != nil || has == marked:
+	case has:
+		if err = state.WriteFile(mark, nil); err == nil {
+			err = state.SyncDir(dir)
+		}
+		if err == nil {
+			err = s.state.SetManaged(dir)
+		}
+	default:
+		if err = s.state.SetManaged(""); err == nil {
+			err = os.Remove(mark)
+		}
+	}
+	return err
+}
+
+// managedLost returns an error if the managed directory has objects and is not there: they would go
+// without notice, and what hosts were promised of them with them.
+func (s *Server) managedLost(c *config.Config) error {
+	if c.Managed == "" || s.state.Managed() != c.Managed {
+		return nil
+	}
+	mark := filepath.Join(c.Managed, managedMark)
+	if _, err := os.Lstat(mark); !errors.Is(err, fs.ErrNotExist) {
+		return nil // other errors are those of the directory
+	}
+	return c.Problem("managed", fmt.Sprintf("the directory %q, with the objects that requests "+
+		"have created, is missing or has been replaced", c.Managed),
+		fmt.Sprintf("Mount or restore it. To go on with what is there, make the directory and an "+
+			"empty file %q in it: objects that are missing then are removed, with what hosts "+
+			"were promised of them.", managedMark))
 }
 
 // prepareEdit writes what can be written before the edit is known to be possible. What a crash

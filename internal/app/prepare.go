@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -44,6 +45,9 @@ func (tr *transition) check() (ps config.Problems) {
 				"Reduce it, or restart the target."))
 		}
 	}
+	if p, ok := errors.AsType[config.Problem](tr.s.managedLost(tr.next)); ok {
+		ps = append(ps, p)
+	}
 	if tr.s.external || tr.s.config.Load() == nil {
 		return ps
 	}
@@ -72,7 +76,7 @@ func (tr *transition) check() (ps config.Problems) {
 
 // prepare does what can fail and can be done before the first change.
 func (tr *transition) prepare() error {
-	if err := makeManaged(tr.next); err != nil {
+	if err := tr.s.makeManaged(tr.next); err != nil {
 		return err
 	}
 	var adds []*namespace

@@ -28,6 +28,8 @@ type stateData struct {
 	Ports []statePort `json:"ports"`
 	// Protected are the namespaces that hosts have write protected, in files of the first version.
 	Protected []Name `json:"protected,omitempty"`
+	// Managed is the managed directory if it has objects.
+	Managed string `json:"managed,omitempty"`
 }
 
 type statePort struct {
@@ -169,4 +171,22 @@ func (s *Store) NextGeneration() (uint64, error) {
 		return 0, s.fault(err)
 	}
 	return next, nil
+}
+
+// Managed returns the managed directory that has objects, "" for none.
+func (s *Store) Managed() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.Managed
+}
+
+// SetManaged remembers that a managed directory has objects, or that there is none, durably.
+func (s *Store) SetManaged(dir string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.data
+	if d.Managed = dir; dir == s.data.Managed {
+		return nil
+	}
+	return s.write(d)
 }
