@@ -126,11 +126,11 @@ func (h *Handler) abortHosts(ch *channel, hosts map[HostIdentity]bool) {
 		}
 		for _, c := range s.cmds[:s.used] {
 			switch m := c.compound; {
-			case m != nil && m.uses(ch):
-				m.refuse(h, nvme.AbortedPreempt)
-			case m != nil || c.ch != ch:
+			case m != nil && !m.uses(ch), m == nil && c.ch != ch:
 			case c.waiting.Listed():
 				h.abortWaiting(c, nvme.AbortedPreempt)
+			case m != nil:
+				m.refuse(h, nvme.AbortedPreempt)
 			case c.executing && c.pair != nil:
 				h.failPair(c, nvme.AbortedPreempt)
 			case c.executing:

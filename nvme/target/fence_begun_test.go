@@ -75,8 +75,12 @@ func TestPreemptDuringCopy(t *testing.T) {
 				c := r.send(b.io[0], copyTo(200, nvme.CopyRanges, from...))
 				r.until("the device has its part", func() bool { return dev.Held() == moveWidth })
 				done := p.start(r, a)
-				if waits := p.abort || op == backend.OpWrite; done.Done == waits {
-					t.Errorf("the preempt is done: %v", done.Done)
+				if p.abort || op == backend.OpWrite {
+					if done.Done {
+						t.Error("the preempt is done")
+					}
+				} else { // another goroutine makes the change
+					r.until("the preempt is done", func() bool { return done.Done })
 				}
 				dev.Release()
 				r.allDone([]*fabrictest.Command{done}, nvme.Success)
@@ -88,6 +92,38 @@ func TestPreemptDuringCopy(t *testing.T) {
 				rest := r.blocks(a.io[0], uint64(200+first), uint32(len(from)-first))
 				if !bytes.Equal(rest, make([]byte, len(rest))) {
 					t.Error("the copy went on")
+				}
+			})
+		}
+	}
+}
+
+// TestPreemptPiece: a command that takes several IOs is preempted while the next one waits at a
+// limit: it ends, and the limit has nothing of it.
+func TestPreemptPiece(t *testing.T) {
+	for _, p := range preemptions {
+		for _, kind := range turnsKinds {
+			if kind.name == "compare" || kind.name == "verify" && !p.abort {
+				continue // it does not wait in between, or still may read
+			}
+			t.Run(p.name+" during "+kind.name, func(t *testing.T) {
+				sub := turnsSubsystem(t, func(dev backend.Device) backend.Device { return dev })
+				sub.Namespaces[0].Limits = Limits{IOPS: 1}
+				r := newHarness(t, 2, sub)
+				a, b := p.hosts(r)
+				r.blocks(b.io[0], 0, 1) // opens the channel
+				c := r.send(b.io[0], kind.make(1, 0))
+				r.w.Advance(time.Second)
+				f := r.raw[1].waiting.First()
+				if f == nil || f.waiting.First().compound == nil {
+					t.Fatal("it does not wait at the limit")
+				}
+				done := p.start(r, a)
+				r.w.Advance(time.Second)
+				r.allDone([]*fabrictest.Command{done}, nvme.Success)
+				r.allDone([]*fabrictest.Command{c}, nvme.AbortedPreempt)
+				if !f.waiting.Empty() {
+					t.Error("it waits at the limit still")
 				}
 			})
 		}
