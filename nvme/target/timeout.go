@@ -101,8 +101,8 @@ func (c *cmd) timedOut(now int64) bool {
 			return true
 		}
 	}
-	// A move times out also while it waits for something else.
-	return m.move != nil && m.ch.ns.timesOut(backend.OpRead, now-c.since)
+	// A move times out also while it waits for something else, but not for its turn.
+	return m.move != nil && m.outstanding == 0 && m.ch.ns.timesOut(backend.OpRead, now-c.since)
 }
 
 // timesOut says whether an operation may not take so long, in nanoseconds.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -393,5 +394,47 @@ func TestTurnsOfPairs(t *testing.T) {
 	r.w.Settle()
 	if len(order) != 10 || !slices.IsSorted(order) {
 		t.Errorf("order %v", order)
+	}
+}
+
+// slowLoop is a loop whose clock moves without timers.
+type slowLoop struct {
+	fabric.Loop
+	more int64
+}
+
+func (l *slowLoop) Now() int64 { return l.Loop.Now() + l.more }
+
+// TestReadsWaitForTurns: chunks that were read and wait for their turn are with no device, so that
+// their command does not time out.
+func TestReadsWaitForTurns(t *testing.T) {
+	var f *backendtest.Faulty
+	r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
+		f = backendtest.NewFaulty(dev)
+		return f
+	}))
+	q := r.connectHost(1).io[0]
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+	f.Hold(nil)
+	c := r.send(q, turnsKinds[0].make(1, 0))
+	r.w.Settle()
+	h := r.raw[0]
+	loop := &slowLoop{Loop: h.loop}
+	h.loop = loop
+	f.Release()
+	r.w.Step()
+	if h.hosts[testHost].flows[0].reads.Empty() || c.Done || f.Held() > 0 {
+		t.Fatal("nothing waits for its turn")
+	}
+	loop.more = int64(time.Minute)
+	h.stopTimeouts()
+	h.checkTimeouts(10, false)
+	h.run()
+	if c.Done {
+		t.Errorf("timed out: %v", c.CQE.Status())
+	}
+	r.until("done", func() bool { return c.Done })
+	if st := c.CQE.Status(); !st.OK() {
+		t.Error(st)
 	}
 }
