@@ -56,10 +56,12 @@ func nvmetObject(dir string) (map[string]any, error) {
 	out := map[string]any{}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if !e.IsDir() {
+		if e.Type().IsRegular() { // in a copy of a tree there may be anything else
 			if err := nvmetAttribute(out, path); err != nil {
 				return nil, err
 			}
+		}
+		if !e.IsDir() {
 			continue
 		}
 		if e.Name() == "passthru" {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // tree makes a tree of files, directories (DIR/) and links (NAME -> TARGET), one a line; the
@@ -45,6 +47,7 @@ hosts/hostnqn/dhchap_dhgroup null
 subsystems/a/attr_allow_any_host 0
 subsystems/a/attr_serial 0123456789abcdef
 subsystems/a/attr_model Linux
+subsystems/a/attr_endless -> /dev/zero
 subsystems/a/allowed_hosts/hostnqn -> ../../../hosts/hostnqn
 subsystems/a/namespaces/10/device_path /dev/sdc
 subsystems/a/namespaces/10/device_uuid 22222222-2222-4222-8222-222222222222
@@ -72,6 +75,9 @@ ports/1/referrals/r/addr_trtype tcp
 ports/1/referrals/r/addr_adrfam ipv4
 ports/1/referrals/r/enable 1
 `)
+	if err := unix.Mkfifo(filepath.Join(dir, "subsystems/a/attr_fifo"), 0o600); err != nil {
+		t.Fatal(err) // reading it would never end
+	}
 	text, err := ReadNVMet(dir)
 	if err != nil {
 		t.Fatal(err)
