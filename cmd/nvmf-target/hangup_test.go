@@ -24,8 +24,8 @@ func TestMain(m *testing.M) {
 	testutil.Main(m)
 }
 
-// TestEarlyHangup sends SIGHUP again and again from the time on when the program ignores it, before
-// it gives up its privileges, until it serves: it survives all of them.
+// TestEarlyHangup sends SIGHUP again and again, from the time when the program ignores it, before
+// it gives up its privileges, until it serves. The program survives all of them.
 func TestEarlyHangup(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "a.yaml")
@@ -75,7 +75,7 @@ func ignores(pid int) bool {
 	return err != nil || mask&1 != 0 || strings.Contains(string(b), "State:\tZ")
 }
 
-// exited reports whether a process has ended, which nobody has waited for.
+// exited reports whether a child has ended. Nobody has waited for it.
 func exited(child *exec.Cmd) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", child.Process.Pid))
 	return err != nil || strings.Contains(string(b), "State:\tZ")

@@ -46,7 +46,7 @@ type model struct {
 	failed  recent
 }
 
-// given is what the connections have that were given to allowed hosts and that which selects.
+// given returns what connections of allowed hosts take, those for which which returns true.
 func (m *model) given(which func(*modelConn) bool) (u usage) {
 	for _, e := range m.conns {
 		if e.given && which(e) {
@@ -70,7 +70,7 @@ func (m *model) fail(e *modelConn) {
 	}
 }
 
-// shares says whether a queue is within the shares.
+// shares reports whether a queue is within the shares.
 func (m *model) shares(host int, claim *fabric.Claim, n usage) bool {
 	all := m.given(func(*modelConn) bool { return true })
 	own := m.given(func(e *modelConn) bool {
@@ -141,8 +141,8 @@ func (m *model) evict(b modelBudget) bool {
 	return true
 }
 
-// mostMemory is the limit of a budget: of all a part of what allowed hosts have left, of one
-// address a part of the limit.
+// mostMemory is the limit of a budget. That of all addresses is a part of what allowed hosts have
+// left, and that of one address also a part of the limit.
 func (m *model) mostMemory(host int, cl class, own bool) int64 {
 	l := modelLimits[m.kind(host)][cl]
 	most := m.left() / l[0].part
@@ -170,8 +170,8 @@ func (m *model) makeRoom(host int, cl class, memory int64) bool {
 	return true
 }
 
-// open counts the connections that were not evicted, of one address, without those of hosts that
-// have proven their NQN, or, if it is negative, of all.
+// open counts connections that were not evicted: all of them if host is negative, otherwise those
+// of one address whose hosts have not proven their NQN.
 func (m *model) open(host int) (n int) {
 	for _, e := range m.conns {
 		if !e.left && !e.evicted && (host < 0 || host == e.host && !e.claim.Proven) {

@@ -118,8 +118,8 @@ func TestReserves(t *testing.T) {
 	}
 }
 
-// TestClaimedName: who claims the NQN of another host takes nothing of it when it has proven that,
-// and leaves it a part when it has not.
+// TestClaimedName: a peer that claims the NQN of another host takes nothing from that host if it
+// has proven the NQN, and leaves it a part otherwise.
 func TestClaimedName(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 8192, PerHost: 4096, Memory: 1 << 30})
 	_, err := c.fill(func(i int) netip.Addr { return addr(i % 3) }, fabric.Claim{Host: "a"}, 0)
@@ -150,7 +150,7 @@ func TestSmallHosts(t *testing.T) {
 }
 
 // TestProvenHostsShareAnAddress: behind one address, or in one /64, hosts that have proven their
-// NQN have a limit each, and those that have not have one together.
+// NQN have a limit each, and all others share one.
 func TestProvenHostsShareAnAddress(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 8192, PerHost: 100, Memory: 1 << 30})
 	for i := range 300 {
@@ -240,7 +240,7 @@ func TestTurns(t *testing.T) {
 		"wait for their turn")
 }
 
-// TestFailedGetsIn: a host that has failed is not kept out by strangers that only sit there.
+// TestFailedGetsIn: idle strangers do not keep out a host that has failed.
 func TestFailedGetsIn(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
 	e := c.admit("fails", one, 0)
@@ -270,8 +270,8 @@ func TestHold(t *testing.T) {
 	c.expect("1")
 }
 
-// TestRecent: networks are remembered for a period at least, more than that are forgotten in their
-// order, and few others are confused with them.
+// TestRecent: a network is remembered for a period at least. If there are too many, the oldest are
+// forgotten. Few networks are taken for others.
 func TestRecent(t *testing.T) {
 	var r recent
 	now := time.Unix(1, 0)

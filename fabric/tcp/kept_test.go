@@ -46,8 +46,8 @@ func (s *store) Drop(at netip.AddrPort, fd int) {
 	delete(s.kept, at)
 }
 
-// TestKeptSockets: who connects after a transport has ended is served by the next one, with today's
-// options; a listener that is closed while the program goes on is closed for good.
+// TestKeptSockets: a host that connects after a transport has ended is served by the next one, with
+// the options of that. A listener that is closed while the program goes on is closed for good.
 func TestKeptSockets(t *testing.T) {
 	for _, ip := range []string{"127.0.0.1", "[::1]", "[::]"} {
 		s := &store{t, map[netip.AddrPort]*os.File{}, false}

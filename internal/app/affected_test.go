@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// The hosts that a change is said to disconnect are those that it disconnects.
+// TestAffected: a change disconnects exactly the hosts that plan has named.
 func TestAffected(t *testing.T) {
 	const (
 		one  = "{name: one, transport: tcp, address: 127.0.0.1, port: 0}"

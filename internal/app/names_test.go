@@ -76,7 +76,7 @@ func TestOddNames(t *testing.T) {
 	}
 }
 
-// TestNamesWithSpaces: they cannot stand in the identity of a PSK, of which there is a warning.
+// TestNamesWithSpaces: a PSK identity cannot have spaces, so names with spaces are warned of.
 func TestNamesWithSpaces(t *testing.T) {
 	c := parsed(t, `
 listeners: [{transport: tcp, address: 127.0.0.1, tls: required}]

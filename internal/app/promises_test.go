@@ -71,7 +71,7 @@ func TestStateMissing(t *testing.T) {
 }
 
 // TestStateOfOthers: a program that may not read what its predecessor has promised ends with an
-// error that says what to do. One that nobody has started before starts.
+// error that says what to do. A program without a predecessor starts.
 func TestStateOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to be somebody else")
@@ -334,7 +334,8 @@ func TestPortWaitsForID(t *testing.T) {
 	testutil.Until(t, "two ports", func() bool { return len(l.s.Addrs()) == 2 })
 }
 
-// TestKeptForOthers: a target says whose reservations it keeps although they are not configured.
+// TestKeptForOthers: the log names namespaces that are not configured and whose reservations are
+// kept.
 func TestKeptForOthers(t *testing.T) {
 	dir := t.TempDir()
 	promised(t, dir, 1, 9)

@@ -91,7 +91,7 @@ func TestReloadsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestManyHangups: those that come before a reload stand for one.
+// TestManyHangups: several SIGHUPs that come before a reload cause one.
 func TestManyHangups(t *testing.T) {
 	hangups, end := catchHangups()
 	defer end()

@@ -85,8 +85,9 @@ func (m *manager) wantKept(n int) {
 	}
 }
 
-// TestRestart: before the target stops, hosts are asked to reset their controllers. Who connects
-// while there is no target is served by the next one; where a listener is gone, nobody can connect.
+// TestRestart: before the target stops, hosts are asked to reset their controllers. A host that
+// connects while there is no target is served by the next one. Where a listener is gone, no host
+// can connect.
 func TestRestart(t *testing.T) {
 	m := newManager(t)
 	port := testutil.FreePort(t)
@@ -166,7 +167,7 @@ func TestSocketsInherited(t *testing.T) {
 	}
 }
 
-// TestRestartOfProcess: the same with two processes, as systemd starts them.
+// TestRestartOfProcess is TestRestart with two processes, as systemd starts them.
 func TestRestartOfProcess(t *testing.T) {
 	notified, socket := notifySocket(t)
 	port := testutil.FreePort(t)

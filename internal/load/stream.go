@@ -103,10 +103,6 @@ func (s *Stream) init(nsze uint64, index int, memory []byte) error {
 // Workload is that of a stream.
 func (s *Stream) Workload() *Workload { return s.w }
 
-// Depth is how many I/Os can be in flight: what the workload wants, or less if the controller has
-// shorter queues.
-func (s *Stream) Depth() int { return len(s.slots) }
-
 // startPass begins to write or read each place; see Load.Pass.
 func (s *Stream) startPass(pass uint64, write bool) {
 	if write {

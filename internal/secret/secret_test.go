@@ -38,7 +38,7 @@ func TestMask(t *testing.T) {
 	}
 }
 
-// TestMaskAll: of what a program says that handles secrets only what is none is left.
+// TestMaskAll: only what cannot be secret is left of what a program says that prints a secret.
 func TestMaskAll(t *testing.T) {
 	for text, want := range map[string]string{
 		"no such secret\n":                          "no such secret\n",

@@ -32,7 +32,7 @@ func full(t *testing.T) *Store {
 	return s
 }
 
-// decoder reads a file of a kind to what it means, and has a namespace forget its promise.
+// decoder decodes a file of one kind. It also makes a namespace forget its promise.
 type decoder struct {
 	kind, file string
 	decode     func(text []byte) (any, error)

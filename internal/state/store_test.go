@@ -204,7 +204,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// crashedPorts does the same with port IDs: those that hosts have seen stay.
+// crashedPorts does the same with port IDs: hosts see the IDs again that they have seen.
 func crashedPorts(t *testing.T, s *Store, rnd *rand.Rand) {
 	t.Helper()
 	_, err := s.Ports([]string{"a"})
@@ -535,7 +535,7 @@ func TestForeignDirectories(t *testing.T) {
 	must(t, s.Close())
 }
 
-// TestDirectoryMoves: what would be written where the next start does not look for it is an error.
+// TestDirectoryMoves: a change fails if the next start would not look for it where it is written.
 func TestDirectoryMoves(t *testing.T) {
 	s := opened(t, filepath.Join(t.TempDir(), "state"))
 	must(t, s.Protection.SetProtected("a", 1, true))

@@ -114,7 +114,7 @@ func TestConcealedForGood(t *testing.T) {
 	outcome("the subsystem is removed")
 }
 
-// TestGoneIsBounded: what is remembered of removed names has a bound, and the last one counts.
+// TestGoneIsBounded: a bounded number of removed names is remembered, the last one among them.
 func TestGoneIsBounded(t *testing.T) {
 	r := newHarness(t, 1)
 	name := func(i int) string { return fmt.Sprint(testSub, i) }

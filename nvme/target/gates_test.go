@@ -58,8 +58,9 @@ var adminAgain = map[nvme.Opcode]bool{
 	0x18: false, // Keep Alive
 }
 
-// conflicts is the figure of Base section 8.1.22.1: whether a reservation lets a command of the
-// group r or w of a host pass that is not registered, and of a registrant that is not its holder.
+// conflicts is the figure of Base section 8.1.22.1: whether a reservation lets pass a command of
+// the group r or w. stranger is for hosts that are not registered, registrant for registrants that
+// are not its holder.
 var conflicts = map[nvme.ReservationType]struct{ stranger, registrant map[byte]bool }{
 	nvme.WriteExclusive:                {passes("r"), passes("r")},
 	nvme.ExclusiveAccess:               {passes(""), passes("")},

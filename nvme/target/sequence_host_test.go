@@ -343,7 +343,7 @@ func (s *sequence) command(a *arguments) string {
 	return out
 }
 
-// same compares what commands have returned: that of the first one, and of the others together.
+// same compares what the first command has returned with what the others have returned, joined.
 func (s *sequence) same(a *arguments) string {
 	var rest []byte
 	for i := range a.CmdArgs[1:] {

@@ -293,7 +293,7 @@ func (s *sequence) deviceOf(a *arguments) *sequenceDevice {
 	return d
 }
 
-// device changes the device of a namespace, and says whether it is watched.
+// device changes the device of a namespace, and prints whether it is watched.
 func (s *sequence) device(a *arguments) string {
 	d := s.deviceOf(a)
 	op := map[string]backend.Op{

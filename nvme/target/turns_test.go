@@ -61,8 +61,8 @@ func turnsSubsystem(t *testing.T, wrap ...func(backend.Device) backend.Device) S
 	return s
 }
 
-// turnsKinds are the commands that take turns. Each of them is for 8 MiB and more, but for what
-// brings data.
+// turnsKinds are the commands that take turns. Each of them is for 8 MiB or more, except those with
+// data.
 var turnsKinds = []struct {
 	name string
 	make func(nsid uint32, i int) *fabrictest.Command
@@ -237,8 +237,8 @@ func TestTurnsByBytes(t *testing.T) {
 	}
 }
 
-// TestTurnsEnd: what waits for its turn ends at once when it is aborted, its queue ends, or its
-// host leaves; when the device hangs all of it ends, and others go on.
+// TestTurnsEnd: a command that waits for its turn ends at once when it is aborted, its queue ends,
+// or its host leaves. When the device hangs all commands for it end, and those for others go on.
 func TestTurnsEnd(t *testing.T) {
 	for _, kind := range turnsKinds {
 		t.Run(kind.name, func(t *testing.T) {

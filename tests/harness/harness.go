@@ -36,7 +36,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
@@ -201,14 +200,6 @@ func (h *Harness) Addr(transport nvme.TransportType) netip.AddrPort {
 
 // TCP connects hosts to the first TCP listener.
 func (h *Harness) TCP() host.TCP { return host.TCP{Addr: h.Addr(nvme.TransportTCP)} }
-
-// RDMA connects hosts from HostMachine to the first RDMA listener.
-func (h *Harness) RDMA() host.RDMA {
-	return host.RDMA{Provider: h.Provider(HostMachine), Addr: h.Addr(nvme.TransportRDMA)}
-}
-
-// Provider returns the verbs of a machine.
-func (h *Harness) Provider(machine string) verbs.Provider { return h.Fabric.Provider(machine) }
 
 // Connect connects and enables a controller. It is closed before the server is stopped.
 func (h *Harness) Connect(t host.Transport, o host.Options) *host.Controller {

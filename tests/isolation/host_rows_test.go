@@ -307,8 +307,8 @@ func bursts(ctx context.Context, a *attack) error {
 	})
 }
 
-// overlapping keeps eight queues full of discards and Write Zeroes of all of a file but a block or
-// so, each of which keeps the others waiting.
+// overlapping keeps eight queues full of discards and Write Zeroes of nearly the whole file, so
+// that each of them keeps the others waiting.
 func overlapping(ctx context.Context, a *attack) error {
 	const queues, blocks, ranges = 8, namespaceSize / blockSize, 16
 	p, err := a.join(ctx, queues)
