@@ -88,8 +88,17 @@ func TestStateOfOthers(t *testing.T) {
 	if err := os.WriteFile(file, []byte(validFile), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	promised(t, filepath.Join(dir, "file"))
+	secret := filepath.Join(dir, "file", "state")
+	if err := os.WriteFile(secret, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(secret, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, want := range map[string]string{
 		"closed": "Let the user of the target (ID 65534) read and write it", "new": "",
+		"file": "Let the user of the target (ID 65534) read it, or move it away",
 	} {
 		child := exec.Command("/proc/self/exe")
 		child.Dir = "/"

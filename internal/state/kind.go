@@ -125,8 +125,8 @@ func (k *kind[V, D]) read(file string) error {
 	if err != nil {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.bad[file] = fmt.Errorf("%s cannot be used: %w. Restore it, or move it away: then %s",
-			k.s.at(file), err, k.without)
+		k.bad[file] = fmt.Errorf("%s cannot be used: %w. %s, or move it away: then %s",
+			k.s.at(file), err, restore(err), k.without)
 		return nil
 	}
 	if first {

@@ -70,8 +70,8 @@ func (s *Store) read() error {
 		err = d.validate()
 	}
 	if err != nil {
-		return fmt.Errorf("state file %s cannot be used: %w. Restore it, or move it away: then "+
-			"hosts may see other port IDs%s", s.at(stateFile), err, s.protectedToo())
+		return fmt.Errorf("state file %s cannot be used: %w. %s, or move it away: then hosts may "+
+			"see other port IDs%s", s.at(stateFile), err, restore(err), s.protectedToo())
 	}
 	s.data = d
 	return nil

@@ -90,7 +90,7 @@ func (s *Store) open() error {
 func (s *Store) fault(err error) error {
 	do := "Repair it"
 	switch {
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+	case forbidden(err):
 		do = fmt.Sprintf("Let the user of the target (ID %d) read and write it and what is in it",
 			os.Geteuid())
 	case errors.Is(err, unix.EROFS):
@@ -103,6 +103,19 @@ func (s *Store) fault(err error) error {
 	return fmt.Errorf("state directory %s cannot be used: %w. %s, or name another directory in "+
 		"STATE_DIRECTORY: then port IDs, write protection, reservations and uncorrectable blocks "+
 		"are those in there", s.path, err, do)
+}
+
+// forbidden reports whether an error says that this user may not do something.
+func forbidden(err error) bool {
+	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
+}
+
+// restore is what to do about a file that cannot be used.
+func restore(err error) string {
+	if forbidden(err) {
+		return fmt.Sprintf("Let the user of the target (ID %d) read it", os.Geteuid())
+	}
+	return "Restore it"
 }
 
 // Close leaves the directory to others. It must be called once.
