@@ -25,7 +25,7 @@ type Status struct {
 	// Namespaces is how many are served, PendingNamespaces how many wait for their storage.
 	Namespaces        int `json:"namespaces"`
 	PendingNamespaces int `json:"pending_namespaces"`
-	// Pending are the first of the latter, with their reasons.
+	// Pending are the first pending namespaces, with their reasons.
 	Pending []PendingNamespace `json:"pending,omitempty"`
 	// Controllers is the number of associations with hosts.
 	Controllers int `json:"controllers"`
@@ -33,13 +33,13 @@ type Status struct {
 	Connections int `json:"connections"`
 }
 
-// PendingNamespace is one that is not served yet.
+// PendingNamespace is a namespace that is not served yet.
 type PendingNamespace struct {
 	// Subsystem is the NQN of its subsystem.
 	Subsystem string `json:"subsystem"`
 	// NSID identifies it there.
 	NSID uint32 `json:"nsid"`
-	// Reason is why.
+	// Reason is why it is not served.
 	Reason string `json:"reason"`
 }
 
@@ -144,8 +144,7 @@ type Namespace struct {
 	// Backend is the kind of its storage, Path where that is.
 	Backend string `json:"backend"`
 	Path    string `json:"path,omitempty"`
-	// ConfiguredBytes is the size that the configuration has for its file: the least one. 0 is
-	// none.
+	// ConfiguredBytes is the least size that the configuration asks for, 0 if it asks for none.
 	ConfiguredBytes int64 `json:"configured_bytes,omitempty"`
 	// SizeBytes is 0 while it is pending, and so is everything that follows.
 	SizeBytes      int64 `json:"size_bytes"`

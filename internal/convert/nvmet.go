@@ -205,6 +205,14 @@ func (r *reader) nvmetPort(v *value) {
 		}
 		return
 	}
+	r.nvmetServes(v, id, subsystems, ana, l, lost)
+}
+
+// nvmetServes lets subsystems use a listener of a port, and gives it the ANA states of the port.
+// lost is the listener if its address is the name of a host.
+func (r *reader) nvmetServes(v *value, id uint64, subsystems []string, ana map[uint64]string,
+	l, lost *listener,
+) {
 	for _, nqn := range subsystems {
 		s := r.subsystem(nqn)
 		switch {

@@ -2,9 +2,9 @@
 
 package reactor
 
-// turns measures nothing without the build tag invariants.
-type turns struct{}
+// stepTimes measures nothing without the build tag invariants.
+type stepTimes struct{}
 
-func (*turns) begin()     {}
-func (*turns) end(any)    {}
-func (*turns) report(int) {}
+func (*stepTimes) begin()     {}
+func (*stepTimes) end(any)    {}
+func (*stepTimes) report(int) {}

@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// turnMost is how much processor time one step of a reactor may take.
-const turnMost = 100 * time.Microsecond
+// stepMost is how much processor time one step of a reactor may take.
+const stepMost = 100 * time.Microsecond
 
 // measuring: the environment has NVMF_TURNS, so the time of each step is measured, and those that
-// exceed turnMost are listed on standard error when the reactor stops. It is the processor time of
+// exceed stepMost are listed on standard error when the reactor stops. It is the processor time of
 // the thread, so other processes do not count, but collections of garbage do.
 var measuring = os.Getenv("NVMF_TURNS") != ""
 
-// turns are the steps of a reactor that took too long, by the function that the reactor called.
-type turns struct {
+// stepTimes has the steps of a reactor that took too long, by the function that the reactor called.
+type stepTimes struct {
 	began  time.Duration
 	thread int
 	over   map[string]*overrun
@@ -35,19 +35,19 @@ type overrun struct {
 }
 
 // begin begins a step.
-func (t *turns) begin() {
+func (t *stepTimes) begin() {
 	if measuring {
 		t.thread, t.began = unix.Gettid(), cpuTime()
 	}
 }
 
 // end ends a step: a function, or a Poller.
-func (t *turns) end(step any) {
+func (t *stepTimes) end(step any) {
 	if !measuring {
 		return
 	}
 	took := cpuTime() - t.began
-	if took <= turnMost || t.thread != unix.Gettid() { // it has changed meanwhile
+	if took <= stepMost || t.thread != unix.Gettid() { // it has changed meanwhile
 		return
 	}
 	name := fmt.Sprintf("%T.Poll", step)
@@ -67,11 +67,11 @@ func (t *turns) end(step any) {
 }
 
 // report lists the overruns of a reactor.
-func (t *turns) report(reactor int) {
+func (t *stepTimes) report(reactor int) {
 	var lines []string
 	for name, o := range t.over {
 		lines = append(lines, fmt.Sprintf("reactor %d: %8v at most, %5d steps above %v: %s\n",
-			reactor, o.longest.Round(time.Microsecond), o.count, turnMost, name))
+			reactor, o.longest.Round(time.Microsecond), o.count, stepMost, name))
 	}
 	slices.Sort(lines)
 	for _, l := range lines {

@@ -105,7 +105,7 @@ type Reactor struct {
 	events     [maxEvents]unix.EpollEvent
 
 	stats Stats
-	turns turns // how long steps take, with the build tag invariants
+	steps stepTimes // how long steps take, with the build tag invariants
 }
 
 // Stats are counters since the start of Run, for tests and metrics. Reactor only.
@@ -246,7 +246,7 @@ func (r *Reactor) Run(ctx context.Context) error {
 		}
 	}()
 
-	defer func() { r.turns.report(r.cfg.Index) }()
+	defer func() { r.steps.report(r.cfg.Index) }()
 	r.began = r.clock.read()
 	for !r.stopped {
 		if r.iterate() {
@@ -266,9 +266,9 @@ func (r *Reactor) iterate() bool {
 		work = r.runPosts()
 	}
 	for i := 0; i < len(r.pollers); i++ {
-		r.turns.begin()
+		r.steps.begin()
 		n := r.pollers[i].Poll(budget)
-		r.turns.end(r.pollers[i])
+		r.steps.end(r.pollers[i])
 		r.stats.Steps[i] += uint64(n)
 		work += n
 	}
@@ -359,9 +359,9 @@ func (r *Reactor) runPosts() (n int) {
 		if p == nil {
 			break
 		}
-		r.turns.begin()
+		r.steps.begin()
 		p.fn()
-		r.turns.end(p.fn)
+		r.steps.end(p.fn)
 		n++
 	}
 	return n

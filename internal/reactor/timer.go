@@ -43,9 +43,9 @@ func (r *Reactor) runTimers() int {
 		t := heap.Pop(&r.timers).(*timer)
 		fn := t.fn
 		t.fn = nil
-		r.turns.begin()
+		r.steps.begin()
 		fn()
-		r.turns.end(fn)
+		r.steps.end(fn)
 		n++
 	}
 	return n

@@ -79,9 +79,9 @@ func (r *Reactor) dispatch(n int) int {
 		ev := r.events[i]
 		if fd := int(ev.Fd); r.watches.has(fd) && r.watches.byFD[fd].gen == ev.Pad {
 			fn := r.watches.byFD[fd].fn
-			r.turns.begin()
+			r.steps.begin()
 			fn(ev.Events)
-			r.turns.end(fn)
+			r.steps.end(fn)
 			ran++
 		}
 	}

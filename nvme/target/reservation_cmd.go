@@ -56,7 +56,7 @@ func executeReservation(h *Handler, c *cmd) {
 		if q.full != nil {
 			ctrl.peerLog().Warn("reservation register refused", "subsystem", ctrl.sub.nqn, "nsid",
 				ns.nsid, "host", ctrl.hostNQN, "err", q.full, "hint",
-				"an entry in hosts gives a host a place; a preempt removes those that are gone")
+				"add the host to hosts in the configuration, or preempt registrants that are gone")
 		}
 		return o, st
 	})
