@@ -131,7 +131,9 @@ func (c *Counter) hasTurn(n *network) bool {
 	if !c.limits.Turns || !c.crowded(n) || !c.failed.has(n.addr, now) {
 		return true
 	}
-	c.failed.add(n.addr, now)
+	if !c.failed.overflows { // otherwise it would be kept out longer than those that come once
+		c.failed.add(n.addr, now)
+	}
 	b := &c.budgets[0][unassociated]
 	oldest := b.conns.First()
 	return oldest != nil && now.Sub(oldest.since) >= turnLength && c.evictOldest(b)

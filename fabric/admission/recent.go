@@ -16,6 +16,8 @@ type recent struct {
 	bits  [2][]uint64 // the newer one first
 	marks int         // networks in the newer one
 	since time.Time   // the newer one is used
+	// overflows: the older one was full before its time.
+	overflows bool
 }
 
 const (
@@ -58,7 +60,7 @@ func (r *recent) add(network netip.Addr, now time.Time) {
 		}
 		r.bits[0], r.bits[1] = r.bits[1], r.bits[0]
 		clear(r.bits[0])
-		r.marks, r.since = 0, now
+		r.marks, r.since, r.overflows = 0, now, age < recentPeriod
 	}
 	at := r.places(network)
 	if contains(r.bits[0], at) {

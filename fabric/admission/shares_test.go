@@ -240,6 +240,40 @@ func TestTurns(t *testing.T) {
 		"wait for their turn")
 }
 
+// TestForgottenInAFlood: while more networks fail than are remembered, one that has failed and
+// tries again every second is forgotten as they are.
+func TestForgottenInAFlood(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
+	c.failed.add(one, c.clock)
+	var open []*Conn
+	leave := func(e *Conn) {
+		e.Leave()
+		e.Uncharge()
+	}
+	far := func(i int) netip.Addr {
+		return netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)})
+	}
+	const perSecond = 10_000
+	for i := range 4 * mostRecent {
+		c.clock = c.clock.Add(time.Second / perSecond)
+		e, err := c.Admit(far(i), 0, func(error) {})
+		if err == nil {
+			open = append(open, e)
+		}
+		if len(open) > 80 { // of 64 that are a crowd, and 128 that evict each other
+			leave(open[0])
+			open = open[1:]
+		}
+		if i%perSecond != perSecond/2 {
+			continue
+		}
+		if _, err = c.Admit(one, 0, func(error) {}); err == nil {
+			return
+		}
+	}
+	t.Error("it is kept out for as long as the flood lasts")
+}
+
 // TestFailedGetsIn: idle strangers do not keep out a host that has failed.
 func TestFailedGetsIn(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
