@@ -23,8 +23,8 @@ type edited struct {
 	parent   string // deleted if it is empty; "": none
 }
 
-// managedMark is a file in a managed directory that has objects. Where it is missing another
-// directory is in its place, such as the one that the file system of the objects is mounted on.
+// managedMark is a file in a managed directory that has objects. If the file is missing, another
+// directory is in that place, such as the mount point of a file system that is not mounted.
 const managedMark = ".nvmf-target"
 
 // makeManaged makes the managed directory if it is missing, and marks it if it has objects.
@@ -76,8 +76,8 @@ func (s *Server) setMark(dir string) error {
 	return err
 }
 
-// managedLost returns an error if the managed directory has objects and is not there: they would go
-// without notice, and what hosts were promised of them with them.
+// managedLost returns an error if the managed directory had objects and is not there. Without it
+// the objects would be removed, and what hosts were promised of them.
 func (s *Server) managedLost(c *config.Config) error {
 	if c.Managed == "" || s.state.Managed() != c.Managed {
 		return nil

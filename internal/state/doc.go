@@ -1,8 +1,8 @@
 // Package state keeps what the target promises its hosts and no configuration says: port IDs, the
-// generation of the discovery log, write protection, reservations and uncorrectable blocks. It is
-// kept in a directory, which one target at a time has locked:
+// generation of the discovery log, write protection, reservations and uncorrectable blocks. It
+// keeps them in a directory, which one target at a time has locked:
 //
-//	state                          port IDs and the generation
+//	state                          port IDs, the generation, and the managed directory with objects
 //	protected/NAMESPACE.json       that hosts have write protected a namespace
 //	reservations/NAMESPACE.json    the reservations of one that persist
 //	uncorrectable/NAMESPACE.json   its blocks that are marked uncorrectable
