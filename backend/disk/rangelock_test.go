@@ -275,6 +275,9 @@ func TestRangeLockIsNotOvertaken(t *testing.T) {
 				all = a.op(backend.OpWrite, 0, small*minUnit)
 				begin(all)
 			}
+			if o := a.op(backend.OpWrite, small*minUnit, minUnit); !r.lock(o) {
+				t.Error("a write of other blocks has to wait")
+			}
 			for n := 0; ; n++ {
 				o := has.Pop()
 				if o == nil {
@@ -352,6 +355,11 @@ func TestRangeLockSteps(t *testing.T) {
 				if n == 10 {
 					first = got
 					t.Logf("%v of %d units: at most %+v steps", kind, units, got)
+				}
+				least := costs{1, int(units) - 1, nUnits + grantSteps}
+				if got.lock < least.lock || got.next < least.next || got.unlock < least.unlock {
+					t.Errorf("%v of %d units: %+v steps, want at least %+v", kind, units, got,
+						least)
 				}
 				if got != first {
 					t.Errorf("%v of %d units: %+v steps with %d waiting, %+v with 10", kind, units,

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -41,6 +42,9 @@ func TestTurn(t *testing.T) {
 		done := 0
 		poll := func(what string) (turns int) {
 			for left := waiting(); left > 0; turns++ {
+				if ch.Arm() {
+					t.Fatalf("%s: the reactor may sleep with %d ops to handle", what, left)
+				}
 				done += ch.Poll(buf)
 				now := waiting()
 				if left-now > most {
@@ -68,4 +72,58 @@ func TestTurn(t *testing.T) {
 		c.Close()
 		mustClose(t, d)
 	})
+}
+
+// TestCancelWaiting: IOs are canceled while they wait for a unit, follow the gate, or for their
+// channel to begin them. Each ends once, when its turn comes, and those behind it go on.
+func TestCancelWaiting(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		for third := range 2 { // with 1 the gate is canceled, too
+			cancelWaiting(t, e, func(i int) bool { return i%3 != third })
+		}
+	})
+}
+
+func cancelWaiting(t *testing.T, e Engine, canceled func(i int) bool) {
+	d := newDisk(t, nUnits*minUnit, false, e)
+	c := backendtest.NewClient(t, d, 4096)
+	elsewhere := newActor()
+	all := elsewhere.op(backend.OpWrite, 0, nUnits*minUnit)
+	if !d.ranges.lock(all) {
+		t.Fatal("the range is not free")
+	}
+	ios := []*backend.IO{{Op: backend.OpWriteZeroes, Len: nUnits * minUnit}} // the gate
+	for i := range 8 * tellBatch {
+		ios = append(ios, &backend.IO{
+			Op: backend.OpWriteZeroes, Off: int64(i%4) * minUnit, Len: minUnit,
+		})
+	}
+	c.Submit(ios...)
+	ch := c.Channel.(*channel)
+	var events [granted + 1]int
+	for o := range ch.arrived.All() {
+		events[o.event]++
+	}
+	followers := 0
+	for range d.ranges.gate.Load().followers.All() {
+		followers++
+	}
+	if events[begun] <= tellBatch || followers <= tellBatch {
+		t.Fatalf("%d are to begin, %d follow", events[begun], followers)
+	}
+	for i, io := range ios {
+		if canceled(i) {
+			ch.Cancel(io)
+		}
+	}
+	d.ranges.unlock(all)
+	_ = c.Do()
+	for i, io := range ios {
+		if errors.Is(io.Err, backend.ErrAborted) != canceled(i) {
+			t.Fatalf("IO %d: %v", i, io.Err)
+		}
+	}
+	d.ranges.mustBeFree(t)
+	c.Close()
+	mustClose(t, d)
 }
