@@ -38,7 +38,7 @@ func TestTransportKeys(t *testing.T) {
 		}
 	}
 	want(127, true)
-	const changed = "tcp: {queue_depth: 64, header_digest: false, max_connections: 3}"
+	const changed = "tcp: {queue_depth: 64, header_digest: false, max_connections: 5}"
 	if changes, err := s.Apply(parse(t, anyPort, changed)); err != nil || len(changes) != 1 ||
 		changes[0].Restart() {
 		t.Fatalf("%v, %v", changes, err)
@@ -61,7 +61,7 @@ func TestTransportKeys(t *testing.T) {
 	}
 	want(63, false)
 	if _, err := connect(false); err == nil {
-		t.Error("a fourth connection")
+		t.Error("a fourth connection, which would leave one for all others")
 	}
 }
 
