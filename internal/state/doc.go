@@ -2,7 +2,7 @@
 // generation of the discovery log, write protection, reservations and uncorrectable blocks. It
 // keeps them in a directory, which one target at a time has locked:
 //
-//	state                          port IDs, the generation, and the managed directory with objects
+//	state                          port IDs, the generation, and the managed directory
 //	protected/NAMESPACE.json       that hosts have write protected a namespace
 //	reservations/NAMESPACE.json    the reservations of one that persist
 //	uncorrectable/NAMESPACE.json   its blocks that are marked uncorrectable
