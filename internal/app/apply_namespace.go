@@ -155,9 +155,15 @@ func (tr *transition) modifyNamespace(c config.Change) error {
 	if v.endAttempts(); v.dev == nil {
 		return tr.modifyPending(v, n)
 	}
-	before := v.namespace
+	before, had := v.namespace, v.dev.Info().Size
 	tr.done(c.Object.String(), func() error {
-		return tr.s.namespaces.modify(c.Object, before, anew)
+		err := tr.s.namespaces.modify(c.Object, before, anew)
+		// A file that has grown is not cut off again: hosts may have written there.
+		now := tr.s.namespaces.served(c.Object)
+		if err == nil && anew && before.overlaps(n) && now != nil && now.dev.Info().Size > had {
+			err = fmt.Errorf("its file has %d bytes now", now.dev.Info().Size)
+		}
+		return err
 	})
 	return tr.s.namespaces.modify(c.Object, n, anew)
 }

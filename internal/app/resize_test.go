@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -122,6 +123,13 @@ func TestGrowingReload(t *testing.T) {
 		t.Error("no error")
 	}
 	want(1 << 20)
+	metrics := fmt.Sprintf("metrics: {listen: %q}", listen(t, "127.0.0.1:0").AddrPort())
+	if _, err := l.s.Apply(l.parse(listenAny, sub(anyHosts, inRAM2, file("3MiB"))+
+		metrics)); err == nil || !strings.Contains(err.Error(), "cannot be undone: its file has "+
+		"3145728 bytes now") {
+		t.Errorf("a change that fails after it has grown: %v", err)
+	}
+	want(3 << 20)
 	l.apply(listenAny, sub(anyHosts, inRAM2, file("4MiB")))
 	want(4 << 20)
 }
