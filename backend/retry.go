@@ -59,7 +59,7 @@ func (g *RetryGroup) list() []*Retry {
 // Len returns the number of channels.
 func (g *RetryGroup) Len() int { return len(g.list()) }
 
-// Waiting says whether a channel waits. Any goroutine may call it.
+// Waiting reports whether a channel waits. Any goroutine may call it.
 func (g *RetryGroup) Waiting() bool { return g.waiting.Load() != 0 }
 
 // Wake makes every channel that waits try again. Any goroutine may call it.
@@ -75,7 +75,7 @@ func (g *RetryGroup) Wake() {
 	}
 }
 
-// Wait says whether the channel has blocked operations. Only its reactor calls it.
+// Wait reports whether the channel has blocked operations. Only its reactor calls it.
 func (r *Retry) Wait(yes bool) {
 	if r.waiting.Load() == yes {
 		return
@@ -91,8 +91,8 @@ func (r *Retry) Wait(yes bool) {
 // Set makes the channel try again. Only its reactor calls it.
 func (r *Retry) Set() { r.due.Store(true) }
 
-// Due says whether the channel is to try again.
+// Due reports whether the channel is to try again.
 func (r *Retry) Due() bool { return r.due.Load() }
 
-// Take says whether the channel is to try again and resets that. Only its reactor calls it.
+// Take reports whether the channel is to try again and resets that. Only its reactor calls it.
 func (r *Retry) Take() bool { return r.due.Load() && r.due.Swap(false) }

@@ -22,8 +22,8 @@ type ZeroCopyReader interface {
 	// EndZeroCopyRead ends one read. segs are those that StartZeroCopyRead appended for off and n.
 	// Every read ends before Close.
 	EndZeroCopyRead(segs []mem.Segment, off, n int64)
-	// WriterWaits says whether a change of the device, on any channel, waits for zero-copy reads to
-	// end.
+	// WriterWaits reports whether a change of the device, on any channel, waits for zero-copy reads
+	// to end.
 	WriterWaits() bool
 }
 

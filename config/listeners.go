@@ -26,8 +26,8 @@ func (c *Config) nameListeners() {
 	}
 }
 
-// Is says whether a user means the listener: by its key name, or by its address and port, with or
-// without the transport.
+// Is reports whether a user means the listener: by its key name, or by its address and port, with
+// or without the transport.
 func (l *Listener) Is(name string) bool {
 	if a, err := netip.ParseAddrPort(name); err == nil {
 		name = netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()

@@ -140,8 +140,8 @@ type Handler interface {
 	Sent(req *Request)
 	// EndZeroCopy gives the memory back that Prepare attached; see Request.ZeroCopy.
 	EndZeroCopy(req *Request)
-	// WriterWaits says whether a command or a change of the namespace waits for the end of req, a
-	// zero-copy read or write. Commands wait for reads only.
+	// WriterWaits reports whether a command or a change of the namespace waits for the end of req,
+	// a zero-copy read or write. Commands wait for reads only.
 	WriterWaits(req *Request) bool
 	// Close is called exactly once per session when its queue has ended. Requests that the handler
 	// still has must come back through Queue.Complete as soon as the backend no longer uses their
@@ -169,9 +169,9 @@ type Queue interface {
 	// Allow says that the host of an Unproven queue has authenticated. An error says that the queue
 	// has had to make room for another one, has ended, or lacks resources. Reactor only.
 	Allow() error
-	// CanSendFrom says whether the transport can send straight from segs, each of which lies within
-	// one mem.ChunkSize of its region. Registering memory takes time: no may become yes a moment
-	// later.
+	// CanSendFrom reports whether the transport can send straight from segs, each of which lies
+	// within one mem.ChunkSize of its region. Registering memory takes time: no may become yes a
+	// moment later.
 	CanSendFrom(segs []mem.Segment) bool
 	// CanReceiveInto says the same of data from the host.
 	CanReceiveInto(segs []mem.Segment) bool

@@ -1,6 +1,6 @@
 package fabric
 
-// TLSPolicy says whether the connections of a listener use TLS (TCP section 3.6.1).
+// TLSPolicy reports whether the connections of a listener use TLS (TCP section 3.6.1).
 type TLSPolicy uint8
 
 // The policies. TLSAllowed takes both, told apart by the first bytes.
@@ -22,7 +22,7 @@ type TLS struct {
 	Generated string
 	// Cipher is "TLS_AES_128_GCM_SHA256".
 	Cipher string
-	// Counts says whether the configured PSK still is one of the host's; nil: it always does. Any
-	// goroutine may call it.
+	// Counts reports whether the configured PSK still is one of the host's; nil: it always does.
+	// Any goroutine may call it.
 	Counts func() bool
 }

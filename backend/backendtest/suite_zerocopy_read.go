@@ -57,7 +57,7 @@ func withinChunks(t *testing.T, segs []mem.Segment) {
 	}
 }
 
-// uniform says whether each block of b is filled with one byte.
+// uniform reports whether each block of b is filled with one byte.
 func uniform(b []byte, bs int) bool {
 	for ; len(b) > 0; b = b[bs:] {
 		if bytes.Count(b[:bs], b[:1]) != bs {

@@ -309,7 +309,7 @@ func (c *channel) stepped(o *op, res int32) {
 	c.end(o, nil)
 }
 
-// again says whether to repeat the step of o after this error, and may choose another step for
+// again reports whether to repeat the step of o after this error, and may choose another step for
 // that.
 func (c *channel) again(o *op, e syscall.Errno) bool {
 	unknown := e == unix.EOPNOTSUPP || e == unix.ENOSYS || e == unix.EINVAL || e == unix.ENOTTY

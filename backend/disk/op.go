@@ -114,7 +114,7 @@ func (o *op) one() []byte {
 	return o.io.Segs[0].B[o.done:]
 }
 
-// aligned says whether O_DIRECT takes these segments as they are, or is not used.
+// aligned reports whether O_DIRECT takes these segments as they are, or is not used.
 func (d *Disk) aligned(segs []mem.Segment) bool {
 	if d.cfg.Memory == 0 {
 		return true

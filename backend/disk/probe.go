@@ -63,7 +63,7 @@ func usersOf(path string) []storage.User {
 	return users
 }
 
-// isInstance says whether a user is another process of this program.
+// isInstance reports whether a user is another process of this program.
 func isInstance(u storage.User) bool {
 	self, _ := os.ReadFile("/proc/self/comm")
 	return u.Program != "" && u.Program == strings.TrimSpace(string(self))

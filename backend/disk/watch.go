@@ -178,7 +178,7 @@ func (c *channel) stepError(o *op, e syscall.Errno) error {
 	return o.failure(e)
 }
 
-// removed says whether an error comes from a disk that is offline and may come back. Then
+// removed reports whether an error comes from a disk that is offline and may come back. Then
 // wentOffline decides whether writes were lost.
 func (d *Disk) removed(err error) bool {
 	return d.cfg.Reopen != nil && errors.Is(err, backend.ErrOffline)

@@ -27,8 +27,8 @@ import (
 
 const purpose = "file namespace mapping"
 
-// isDAX says whether mappings of fd are the medium itself (statx(2), STATX_ATTR_DAX, of Linux 5.8).
-// Tests replace it.
+// isDAX reports whether mappings of fd are the medium itself (statx(2), STATX_ATTR_DAX, of Linux
+// 5.8). Tests replace it.
 var isDAX = func(fd int) (bool, error) {
 	var stx unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, 0, &stx); err != nil {

@@ -60,7 +60,7 @@ func (c *daxChannel) EndZeroCopyRead(_ []mem.Segment, off, n int64) {
 // WriterWaits implements backend.ZeroCopyReader.
 func (c *daxChannel) WriterWaits() bool { return c.d.blocked.Waiting() }
 
-// changes says whether an IO changes blocks.
+// changes reports whether an IO changes blocks.
 func changes(io *backend.IO) bool { return io.Op != backend.OpRead && io.Op != backend.OpFlush }
 
 // Submit implements backend.Channel.

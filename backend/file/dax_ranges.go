@@ -83,7 +83,7 @@ func (r *daxRanges) addChange(off, n int64) (clear bool) {
 	return clear
 }
 
-// clear says whether there are no zero-copy reads in the range of a change that has been added.
+// clear reports whether there are no zero-copy reads in the range of a change that has been added.
 func (r *daxRanges) clear(off, n int64) bool {
 	first, count := r.span(off, n)
 	for i := range count {

@@ -38,7 +38,7 @@ func identify(d passthru.Drive, nsid uint32) (*identity, error) {
 	return id, id.check(deallocatedFails(d, nsid))
 }
 
-// deallocatedFails says whether reads of deallocated blocks fail: feature Error Recovery, DULBE
+// deallocatedFails reports whether reads of deallocated blocks fail: feature Error Recovery, DULBE
 // (NVM section 4.1.3.2). If the feature cannot be read, they do not, as after each reset.
 func deallocatedFails(d passthru.Drive, nsid uint32) bool {
 	v, err := passthru.Feature(d, nsid, errorRecovery)
@@ -106,7 +106,7 @@ func (id *identity) atomic() int {
 	return 1 << (bits.Len(uint(n)) - 1)
 }
 
-// deallocates says whether Write Zeroes with DEAC leaves blocks that read as zeroes (NVM section
+// deallocates reports whether Write Zeroes with DEAC leaves blocks that read as zeroes (NVM section
 // 3.3.8, DLFEAT).
 func (id *identity) deallocates() bool {
 	return id.ns.DLFEAT&7 == nvme.DLFEATReadsZeroes && id.ns.DLFEAT&nvme.DLFEATWriteZeroes != 0

@@ -26,7 +26,7 @@ func (d *device) chunkEnd(off, end int64) int64 { return min(off&^(chunk-1)+chun
 // slotOf returns the slot of the byte at off.
 func (d *device) slotOf(off int64) *slot { return &d.slots[off>>d.frames.shift] }
 
-// whole says whether [off, end), within a frame, is all that the device has of that frame.
+// whole reports whether [off, end), within a frame, is all that the device has of that frame.
 func (d *device) whole(off, end int64) bool {
 	return end-off == d.frame || off&(d.frame-1) == 0 && end == d.info.Size
 }

@@ -126,7 +126,7 @@ func (f *frames) markDirty(first, n int64) (clean bool) {
 	return was&mask == 0
 }
 
-// populated says whether all of [from, to) of the region is.
+// populated reports whether all of [from, to) of the region is.
 func (f *frames) populated(from, to int64) bool {
 	group := f.per << f.shift
 	for g := from / group; g*group < to; g++ {

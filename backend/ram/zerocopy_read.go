@@ -6,7 +6,7 @@ import "github.com/nvmf-target/nvmf-target/internal/mem"
 // frames return, in bytes. It is never written to, so all of it is the kernel's one page of zeroes.
 const zeroes = 1 << 20
 
-// outside says whether there is no such range.
+// outside reports whether there is no such range.
 func (d *device) outside(off, n int64) bool {
 	return n <= 0 || uint64(off) > uint64(d.info.Size) || n > d.info.Size-off
 }

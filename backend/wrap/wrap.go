@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// affects says whether an operation is among some; no operations are all.
+// affects reports whether an operation is among some; no operations are all.
 func affects(ops []backend.Op, op backend.Op) bool {
 	return len(ops) == 0 || slices.Contains(ops, op)
 }

@@ -100,8 +100,8 @@ func (e *Conn) quit() {
 	e.class = inNoBudget
 }
 
-// full says whether a budget with these limits has no room for a connection. The first one always
-// has, whatever its memory.
+// full reports whether a budget with these limits has no room for a connection. The first one
+// always has, whatever its memory.
 func (b *budget) full(connections int, total, memory int64) bool {
 	return b.connections >= connections || b.connections > 0 && b.memory+memory > total
 }

@@ -201,7 +201,7 @@ func (m *model) strangers() (b modelBudget) {
 	return b
 }
 
-// admits says whether a connection is to be admitted.
+// admits reports whether a connection is to be admitted.
 func (m *model) admits(host int, memory int64) bool {
 	if m.memory()+memory > 1<<20 {
 		return false

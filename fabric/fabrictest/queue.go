@@ -105,7 +105,7 @@ func DialOn(l fabric.Loop, memory *mem.Pool, h fabric.Handler, info fabric.Queue
 // Outstanding is the number of commands that have not come back.
 func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 
-// Closed says whether the queue has ended.
+// Closed reports whether the queue has ended.
 func (q *Queue) Closed() bool { return q.closed }
 
 // errFull: more commands were sent than the queue has requests.

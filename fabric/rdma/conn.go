@@ -252,7 +252,7 @@ func (c *conn) event(ev *verbs.Event) {
 	}
 }
 
-// endsConnection says whether an event ends its connection.
+// endsConnection reports whether an event ends its connection.
 func endsConnection(t verbs.EventType) bool {
 	switch t {
 	case verbs.EventDisconnected, verbs.EventDeviceRemoval, verbs.EventConnectError,

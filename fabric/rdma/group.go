@@ -224,7 +224,7 @@ func (g *group) Arm() bool {
 	return !g.busy()
 }
 
-// busy says whether a poll would do something without a new completion. Another group on the
+// busy reports whether a poll would do something without a new completion. Another group on the
 // reactor may have granted memory to requests of this one.
 func (g *group) busy() bool {
 	if len(g.scheduled) > 0 || len(g.waiting) > 0 || len(g.prep) > 0 || len(g.exec) > 0 {

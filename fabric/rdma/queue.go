@@ -192,8 +192,8 @@ func (q *queue) run() (n int) {
 	return n
 }
 
-// finished says whether a queue that is being disconnected has nothing left to send. Commands on an
-// admin queue may never complete (Asynchronous Event Requests), so they are not waited for.
+// finished reports whether a queue that is being disconnected has nothing left to send. Commands on
+// an admin queue may never complete (Asynchronous Event Requests), so they are not waited for.
 func (q *queue) finished() bool {
 	return q.toSend.Empty() && q.toRead.Empty() && q.signaled == 0 &&
 		(q.executing == 0 || q.conn.info.QID == 0)

@@ -49,8 +49,8 @@ const (
 	srqSlabSlots = 1 << srqSlabShift
 )
 
-// useSRQ says whether queues on a device share receives, and logs why not if that was configured.
-// Any goroutine may call it.
+// useSRQ reports whether queues on a device share receives, and logs why not if that was
+// configured. Any goroutine may call it.
 func (t *Transport) useSRQ(dev verbs.Device) bool {
 	if t.cfg.SRQSize == 0 || dev == nil {
 		return false
@@ -156,9 +156,9 @@ func (p *poller) newSRQ() (*srq, error) {
 	return s, nil
 }
 
-// usable says whether queues may be added. A queue that ends while a capsule arrives takes a slot
-// along where the device forgets it (rxe), so after an eighth as many ends as there are slots a new
-// SRQ is made.
+// usable reports whether queues may be added. A queue that ends while a capsule arrives takes a
+// slot along where the device forgets it (rxe), so after an eighth as many ends as there are slots
+// a new SRQ is made.
 func (s *srq) usable() bool { return !s.failed.Load() && s.left.Load() < int64(s.capacity/8) }
 
 func (s *srq) slabSize() int64 {
@@ -229,14 +229,14 @@ func (s *srq) fail(why error) {
 	}
 }
 
-// short says whether copying in-capsule data to free its slot pays: hosts may send more than there
-// are slots, and few are left.
+// short reports whether copying in-capsule data to free its slot pays: hosts may send more than
+// there are slots, and few are left.
 func (s *srq) short() bool {
 	slots := len(s.recv.slabs) * srqSlabSlots
 	return s.commands > slots && s.recv.posted+len(s.recv.free) < slots/4
 }
 
-// overShare says whether a queue that holds so many slots must give one back: few are left, and
+// overShare reports whether a queue that holds so many slots must give one back: few are left, and
 // others may need them.
 func (q *queue) overShare(slots int) bool {
 	s := q.srq

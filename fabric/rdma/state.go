@@ -80,7 +80,7 @@ type request struct {
 	node   list.Node[request]
 }
 
-// sendsData says whether data goes to the host before the response.
+// sendsData reports whether data goes to the host before the response.
 func (r *request) sendsData() bool {
 	return r.Dir == fabric.ControllerToHost && r.Length > 0 && r.CQE.Status().OK()
 }

@@ -59,7 +59,7 @@ func (g *group) endStuck(p *mem.Pool, s mem.Shortage, now int64) bool {
 	return stuck != nil
 }
 
-// waitsForHost says whether it depends on the host alone when the request gives its memory back,
+// waitsForHost reports whether it depends on the host alone when the request gives its memory back,
 // or executes.
 func (r *request) waitsForHost() bool {
 	switch r.state {
@@ -69,7 +69,7 @@ func (r *request) waitsForHost() bool {
 	return false
 }
 
-// checkProgress ends a queue whose sends do not complete. It says whether any are in flight.
+// checkProgress ends a queue whose sends do not complete. It reports whether any are in flight.
 func (q *queue) checkProgress(now int64) bool {
 	if q.state >= queueDraining {
 		return false

@@ -11,7 +11,7 @@ const (
 	turnBytes    = 384 << 10
 )
 
-// hasTurn says whether the queue may begin a command in this poll.
+// hasTurn reports whether the queue may begin a command in this poll.
 func (q *queue) hasTurn() bool {
 	if q.turnPoll != q.g.polls {
 		q.turnPoll, q.turn = q.g.polls, turnBytes

@@ -110,13 +110,13 @@ type Config struct {
 	// source address. Package admission says which part of them, and of QueueMemory, is for
 	// connections that are not yet those of allowed hosts.
 	MaxConnections, MaxConnectionsPerHost int
-	// TLS says whether new connections of a listener use TLS, nil that none does. PSKs returns
+	// TLS reports whether new connections of a listener use TLS, nil that none does. PSKs returns
 	// those with an identity, none if it is unknown, which must take as long; it must be set if TLS
 	// is. Any goroutine calls them, and PSKs makes new secrets in each call.
 	TLS  func(portID uint16) fabric.TLSPolicy
 	PSKs func(identity []byte) []auth.TLSPSK
-	// KeyCounts says whether a host still has the key of a PSK: Connect is refused otherwise, after
-	// the handshake; nil: it has. Any goroutine calls it.
+	// KeyCounts reports whether a host still has the key of a PSK: Connect is refused otherwise,
+	// after the handshake; nil: it has. Any goroutine calls it.
 	KeyCounts func(hostNQN string, k *auth.TLSKey) bool
 	// KeysExpired says that a host has keys, of which none counts any more, for the log; nil: no.
 	// Reactors call it.

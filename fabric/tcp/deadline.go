@@ -106,7 +106,7 @@ func (q *queue) checkDeadlines(now int64) bool {
 // in nanoseconds, whether the host sends some of it meanwhile or not.
 const changeWait = int64(10e9)
 
-// holdsUpChange says whether a change of the namespace has waited for too long for a zero-copy
+// holdsUpChange reports whether a change of the namespace has waited for too long for a zero-copy
 // write whose R2T the host does not take, or whose data it does not send.
 func (q *queue) holdsUpChange() bool {
 	for _, waiting := range [...]*list.List[request]{&q.grants, &q.sendq} {

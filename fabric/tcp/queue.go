@@ -302,8 +302,8 @@ func (q *queue) run() int {
 	return work
 }
 
-// finished says whether a queue that ends has nothing left to send. Commands on an admin queue may
-// never complete (Asynchronous Event Requests), so they are not waited for.
+// finished reports whether a queue that ends has nothing left to send. Commands on an admin queue
+// may never complete (Asynchronous Event Requests), so they are not waited for.
 func (q *queue) finished() bool {
 	return q.sendq.Empty() && !q.pending() &&
 		(q.executing == 0 || q.admin || q.state == queueTerminating)

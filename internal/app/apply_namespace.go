@@ -87,7 +87,7 @@ func (ns *namespaces) drop(name config.Object) error {
 	return ns.awaitRetired(v.namespace)
 }
 
-// overlaps says whether two namespaces are on the same storage.
+// overlaps reports whether two namespaces are on the same storage.
 func (n *namespace) overlaps(o *namespace) bool {
 	mine, ok := stackOf(n)
 	theirs, also := stackOf(o)

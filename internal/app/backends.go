@@ -61,10 +61,10 @@ type store struct {
 	check func(report)
 	// path is where the storage is; nil if it has no path.
 	path *string
-	// creates says whether open creates what is missing at the path; nil: never.
+	// creates reports whether open creates what is missing at the path; nil: never.
 	creates func(env) bool
-	// device says whether the path leads to a device of this kind, even if the hardware behind it
-	// is missing; nil: the backend works on none.
+	// device reports whether the path leads to a device of this kind, even if the hardware behind
+	// it is missing; nil: the backend works on none.
 	device func(path string) bool
 	// memory is how much memory the storage may take; nil: next to none.
 	memory *int64

@@ -40,7 +40,7 @@ type listed struct {
 	portID   uint16
 }
 
-// is says whether a user means p: by its address, with or without the transport, its port ID, or
+// is reports whether a user means p: by its address, with or without the transport, its port ID, or
 // its listener.
 func (p *port) is(name string) bool {
 	if a, err := netip.ParseAddrPort(name); err == nil {
@@ -102,7 +102,7 @@ func (ls *listeners) drainEach(l *listener) {
 	}
 }
 
-// isDrained says whether a port is to stay closed. ls.mu is held.
+// isDrained reports whether a port is to stay closed. ls.mu is held.
 func (ls *listeners) isDrained(p *port) bool { return ls.drained[p.name] || ls.drained[p.l.name] }
 
 // countDrained is how many ports are drained, and listeners that have none.

@@ -26,7 +26,7 @@ func (f *faults) set(at int, onward bool) {
 	f.at, f.n, f.onward = at, 0, onward
 }
 
-// now counts an operation and says whether it fails.
+// now counts an operation and reports whether it fails.
 func (f *faults) now() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -39,7 +39,7 @@ func (s *Server) hostTLSKeys(nqn string) []*auth.TLSKey {
 	return host.(*config.Authentication).TLSKeys(time.Now())
 }
 
-// tlsKeyCounts says whether a host still has a key. See tcp.Config.
+// tlsKeyCounts reports whether a host still has a key. See tcp.Config.
 func (s *Server) tlsKeyCounts(nqn string, k *auth.TLSKey) bool {
 	return slices.ContainsFunc(s.hostTLSKeys(nqn), k.Equal)
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// shows says whether a text has a part of a key, in any of the ways in which Go prints one.
+// shows reports whether a text has a part of a key, in any of the ways in which Go prints one.
 func shows(t *testing.T, text string, k interface{ Reveal() string }) bool {
 	t.Helper()
 	encoded := strings.Split(k.Reveal(), ":")[2]

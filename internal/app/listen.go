@@ -280,7 +280,7 @@ func (ls *listeners) get(name string) *listener {
 	return ls.list[slices.IndexFunc(ls.list, func(l *listener) bool { return l.name == name })]
 }
 
-// occupy says whether an open port has an address, or all addresses if that is one of them.
+// occupy reports whether an open port has an address, or all addresses if that is one of them.
 func (ls *listeners) occupy(at fabric.Addr) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -322,7 +322,7 @@ func (ls *listeners) addrs() (up []fabric.Addr, waiting []string) {
 	return up, waiting
 }
 
-// encrypted says whether hosts need TLS at an address of addrs.
+// encrypted reports whether hosts need TLS at an address of addrs.
 func (ls *listeners) encrypted(addr fabric.Addr) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

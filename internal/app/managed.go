@@ -249,8 +249,8 @@ func (s *Server) permitted(c, next *config.Config, m config.Managed) error {
 	return nil
 }
 
-// leadsTo says whether a path leads to one of some files, or into one of some directories. What ..
-// means depends on links, so paths with it do not.
+// leadsTo reports whether a path leads to one of some files, or into one of some directories. What
+// .. means depends on links, so paths with it do not.
 func leadsTo(path string, list []string) bool {
 	end, err := follow(path)
 	if err != nil || path != filepath.Clean(path) {

@@ -374,7 +374,7 @@ func (ns *namespaces) close() error {
 	return errors.Join(errs...)
 }
 
-// absent says whether the storage of a namespace is missing rather than wrong: nothing is at its
+// absent reports whether the storage of a namespace is missing rather than wrong: nothing is at its
 // path and nothing will be created there, or the device at its path is empty or cannot be opened
 // because its hardware is missing or does not answer.
 func absent(n *namespace, at env) bool {
@@ -405,7 +405,7 @@ func absent(n *namespace, at env) bool {
 	return err == nil && size == 0 && info.Mode()&fs.ModeCharDevice == 0
 }
 
-// offline says whether err, of opening storage, means that the device is missing or does not
+// offline reports whether err, of opening storage, means that the device is missing or does not
 // answer.
 func offline(err error) bool {
 	return slices.ContainsFunc([]error{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO},

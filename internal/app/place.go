@@ -28,8 +28,8 @@ func (s *Server) place(conn fabric.Conn) {
 	}
 }
 
-// nearness returns a function that says whether a reactor is near to a connection, as far as that
-// is known.
+// nearness returns a function that reports whether a reactor is near to a connection, as far as
+// that is known.
 func nearness(conn fabric.Conn) func(w *worker) bool {
 	cpu, node := -1, sys.NoNode
 	if c, ok := conn.(fabric.CPUConn); ok {

@@ -28,7 +28,7 @@ func reactorCPUs(c config.Reactors) []int {
 	return slices.Repeat([]int{-1}, n)
 }
 
-// uses says whether any listener is of the transport.
+// uses reports whether any listener is of the transport.
 func uses(listeners []config.Listener, t nvme.TransportType) bool {
 	return slices.ContainsFunc(listeners, func(l config.Listener) bool { return l.Transport == t })
 }

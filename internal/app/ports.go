@@ -281,7 +281,7 @@ func (ls *listeners) closePort(p *port) error {
 	return errors.Join(err, ls.publish(p))
 }
 
-// openPort opens a port, and says whether it is open now and was not before.
+// openPort opens a port, and reports whether it is open now and was not before.
 func (ls *listeners) openPort(p *port) (up bool) {
 	err := ls.listen(p)
 	ls.mu.Lock()

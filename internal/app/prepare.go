@@ -110,14 +110,14 @@ func (tr *transition) prepare() error {
 	return tr.s.listeners.prepare(tr.next.Listeners)
 }
 
-// adds says whether the transition adds an object.
+// adds reports whether the transition adds an object.
 func (tr *transition) adds(o config.Object) bool {
 	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
 		return c.Op == config.Add && c.Object == o
 	})
 }
 
-// takesOver says whether a namespace is to have storage that another one has now and will lose.
+// takesOver reports whether a namespace is to have storage that another one has now and will lose.
 func (tr *transition) takesOver(n *namespace) bool {
 	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
 		return c.Kind == config.KindNamespace && c.Op != config.Add && c.Object != n.name() &&

@@ -39,7 +39,7 @@ func monotonic() time.Duration {
 // aliveTimeout is the longest time that a healthy reactor takes to answer.
 const aliveTimeout = 2 * time.Second
 
-// alive says whether every reactor answers within the timeout.
+// alive reports whether every reactor answers within the timeout.
 func (s *Server) alive(timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()

@@ -279,7 +279,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// same says whether a command prints as JSON what the source says.
+// same reports whether a command prints as JSON what the source says.
 func same[T any](t *testing.T, socket, name string, want T) {
 	t.Helper()
 	out, err := run(t, name, "-o", "json", "--socket", socket)

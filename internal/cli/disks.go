@@ -75,7 +75,7 @@ func disks(t *table, list []control.Disk) {
 	}
 }
 
-// isDrive says whether a disk may be hardware that reports its health.
+// isDrive reports whether a disk may be hardware that reports its health.
 func isDrive(d control.Disk) bool {
 	return slices.Contains([]string{"nvme", "sata", "sas", "scsi"}, d.Bus)
 }

@@ -36,7 +36,7 @@ var testDisks = []control.Disk{
 	},
 }
 
-// runDisks runs the command. It says whether it looked itself.
+// runDisks runs the command. It reports whether it looked itself.
 func runDisks(t *testing.T, args ...string) (out string, local bool, err error) {
 	t.Helper()
 	cmd := Disks(func(*cobra.Command) ([]control.Disk, error) {

@@ -77,8 +77,8 @@ func (t *table) flush() error {
 	return err
 }
 
-// fits says whether the terminal is wide enough for the lines of rows. What is the only cell of a
-// row goes on in the next line.
+// fits reports whether the terminal is wide enough for the lines of rows. What is the only cell of
+// a row goes on in the next line.
 func (t *table) fits(lines []string) bool {
 	for i, l := range lines {
 		if t.width > 0 && len(t.rows[i]) > 1 && utf8.RuneCountInString(l)-1 > t.width {

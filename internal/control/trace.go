@@ -38,7 +38,7 @@ func parseTraceQuery(v url.Values) (q TraceQuery, err error) {
 	return q, nil
 }
 
-// Selects says whether a queue is meant.
+// Selects reports whether a queue is meant.
 func (q *TraceQuery) Selects(t *TraceQueue) bool {
 	return (q.Host == "" || q.Host == t.Host) &&
 		(q.Subsystem == "" || q.Subsystem == t.Subsystem) &&

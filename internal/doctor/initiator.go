@@ -6,7 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// initiator says whether this machine is, or may become, an NVMe host as well.
+// initiator reports whether this machine is, or may become, an NVMe host as well.
 func (m Machine) initiator() bool {
 	return m.exists("sys/module/nvme_core") || m.exists("sys/module/nvme_fabrics") ||
 		m.exists("etc/nvme")

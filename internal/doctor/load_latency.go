@@ -21,7 +21,7 @@ func (k kind) compare(o kind) int {
 		strings.Compare(k.operation, o.operation), strings.Compare(k.host, o.host))
 }
 
-// at says whether limits hold for commands of the kind.
+// at reports whether limits hold for commands of the kind.
 func (k kind) at(l limited) bool {
 	if l.host != "" {
 		return k.host == "" || k.host == l.host

@@ -52,7 +52,7 @@ type Listener struct {
 // tcpListen is the state of a listening socket in /proc/net/tcp (include/net/tcp_states.h).
 const tcpListen = "0A"
 
-// InUse says whether a process listens at a TCP address, and returns the inode of its socket.
+// InUse reports whether a process listens at a TCP address, and returns the inode of its socket.
 func (m Machine) InUse(at netip.AddrPort) (inode string, ok bool) {
 	for _, table := range []string{"proc/net/tcp", "proc/net/tcp6"} {
 		for line := range strings.Lines(m.read(table)) {
@@ -169,7 +169,8 @@ func (m Machine) state(t Target) []Finding {
 	return []Finding{ok("state directory", "this user may write %s", t.StateDir)}
 }
 
-// writable says whether files can be made in a directory, or the directory itself if it is missing.
+// writable reports whether files can be made in a directory, or the directory itself if it is
+// missing.
 func (m Machine) writable(dir string) error {
 	for {
 		err := m.Access(m.path(dir), unix.W_OK|unix.X_OK)

@@ -40,7 +40,7 @@ func (d *Drive) ID() string {
 	return strings.Join([]string{d.d.Bus, d.d.Model, d.d.Serial}, " ")
 }
 
-// Counts says whether SMART has what was read and written.
+// Counts reports whether SMART has what was read and written.
 func (d *Drive) Counts() bool { return d.d.Bus == "nvme" }
 
 // SMART reads the health, in the form of the NVMe log page. It may block for some seconds.

@@ -162,8 +162,8 @@ var attributes = func() drivedb.DriveModel {
 }()
 
 // ataHealth reads the table of attributes as the library prints it: ID NAME FLAG VALUE WORST
-// RESERVED TYPE UPDATED RAW. found says whether there was one. The thresholds of the vendor are not
-// read; the counters of bad sectors, which all vendors share, decide.
+// RESERVED TYPE UPDATED RAW. found reports whether there was one. The thresholds of the vendor are
+// not read; the counters of bad sectors, which all vendors share, decide.
 func ataHealth(r io.Reader) (h Health, found bool) {
 	h = Health{State: Good, Hours: -1, Used: -1}
 	text, err := io.ReadAll(r)

@@ -36,8 +36,8 @@ type Disk struct {
 	numbers []string // "8:0" of the disk and its partitions
 }
 
-// Drive says whether the disk may be hardware that reports its health. Drives behind some adapters
-// are "scsi", as are disks of virtual machines and arrays, which do not.
+// Drive reports whether the disk may be hardware that reports its health. Drives behind some
+// adapters are "scsi", as are disks of virtual machines and arrays, which do not.
 func (d *Disk) Drive() bool {
 	return d.Bus == "nvme" || d.Bus == "sata" || d.Bus == "sas" || d.Bus == "scsi"
 }

@@ -95,9 +95,9 @@ type Lease struct {
 	waits  bool  // the last call of Ready refused
 }
 
-// Ready says whether n tokens can be spent: if it returns 0. Otherwise that many nanoseconds from
-// now it is worth to ask again, and until then the flow counts as one that waits. now is the time
-// of the reactors.
+// Ready reports whether n tokens can be spent: if it returns 0. Otherwise that many nanoseconds
+// from now it is worth to ask again, and until then the flow counts as one that waits. now is the
+// time of the reactors.
 func (l *Lease) Ready(n, now int64) (wait int64) {
 	if n == 0 || n <= l.tokens && now-l.since < leaseTime {
 		return 0

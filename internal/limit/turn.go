@@ -76,7 +76,7 @@ func (m *turn) enter(t *turns, now int64) {
 	}
 }
 
-// first says whether it may go now, and not one that waits.
+// first reports whether it may go now, and not one that waits.
 func (m *turn) first(t *turns, now int64) bool { return m.used.Load()-lead <= t.lowest(now) }
 
 // wait notes that it asks again at a time.

@@ -18,7 +18,7 @@ func (b *Inbox[T]) Push(v *T, n *Node[T]) {
 	}
 }
 
-// Empty says whether nothing has been pushed since the last Take. Any goroutine may call it.
+// Empty reports whether nothing has been pushed since the last Take. Any goroutine may call it.
 func (b *Inbox[T]) Empty() bool { return b.top.Load() == nil }
 
 // Take moves all elements to the end of l, in the order in which they were pushed. Only the owner

@@ -12,14 +12,14 @@ type Node[T any] struct {
 	value      *T // nil if it is on no list
 }
 
-// Listed says whether the element is on a list or in an inbox.
+// Listed reports whether the element is on a list or in an inbox.
 func (n *Node[T]) Listed() bool { return n.value != nil }
 
 // List is a first-in first-out list. The zero List is empty. It takes no locks: one goroutine owns
 // it. A List may be moved by assignment, if its old place is set to the zero List.
 type List[T any] struct{ head, tail *Node[T] }
 
-// Empty says whether the list has no element.
+// Empty reports whether the list has no element.
 func (l *List[T]) Empty() bool { return l.head == nil }
 
 // First returns the oldest element, nil if the list is empty.

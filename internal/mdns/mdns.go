@@ -328,7 +328,7 @@ func (l *link) send() {
 	}
 }
 
-// tell sends all records, and says whether it has to do so again.
+// tell sends all records, and reports whether it has to do so again.
 func (l *link) tell() (again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -338,7 +338,7 @@ func (l *link) tell() (again bool) {
 	return again
 }
 
-// broken says whether a socket can receive nothing any more.
+// broken reports whether a socket can receive nothing any more.
 func (l *link) broken() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

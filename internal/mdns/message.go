@@ -129,8 +129,9 @@ func (s *Service) append(b *dnsmessage.Builder, ttl uint32) error {
 // maxQuestions is how many questions and known answers of a query are looked at.
 const maxQuestions = 32
 
-// asks says whether a packet is a query for one of the services that is not answered in it already
-// (RFC 6762, section 7.1). names are questions(list): anybody may send what is looked at here.
+// asks reports whether a packet is a query for one of the services that is not answered in it
+// already (RFC 6762, section 7.1). names are questions(list): anybody may send what is looked at
+// here.
 func asks(packet []byte, list []Service, names map[string]bool) bool {
 	var p dnsmessage.Parser
 	h, err := p.Start(packet)

@@ -105,7 +105,7 @@ func (p *Pool) Usage() PoolUsage {
 	return PoolUsage{size, size - p.arena.Available(), p.orphaned, p.waiters}
 }
 
-// HasWaiters says whether an Allocation waits.
+// HasWaiters reports whether an Allocation waits.
 func (p *Pool) HasWaiters() bool { return !p.waiting.Empty() }
 
 // free returns how many bytes may be allocated now.
@@ -176,7 +176,7 @@ func (p *Pool) take(a *Allocation, q *flowQueue, n int, urgent bool) {
 	p.charge(a, 1)
 }
 
-// Of says whether a has memory of p.
+// Of reports whether a has memory of p.
 func (a *Allocation) Of(p *Pool) bool { return len(a.Segs) > 0 && a.pool == p }
 
 // Free gives the memory back, if there is any. Waiters get it at the next Serve.

@@ -100,7 +100,7 @@ func (p *Pool) queue(f *Flow) *flowQueue {
 	return q
 }
 
-// within says whether the shares allow n bytes more for a flow.
+// within reports whether the shares allow n bytes more for a flow.
 func (p *Pool) within(q *flowQueue, n int, urgent bool) bool {
 	return p.hostWithin(q, n, urgent) && p.namespaceWithin(q, n, urgent)
 }
@@ -140,7 +140,7 @@ func (p *Pool) left(n int, urgent bool) int {
 	return left
 }
 
-// isLittle says whether a flow has little even with n bytes more.
+// isLittle reports whether a flow has little even with n bytes more.
 func (p *Pool) isLittle(q *flowQueue, n int) bool {
 	return (q.used+n)*littlePart <= p.free(false)-n
 }

@@ -66,7 +66,7 @@ func (a *Allocation) Cancel() {
 	a.pool.searched = -1
 }
 
-// Waiting says whether a waits for memory.
+// Waiting reports whether a waits for memory.
 func (a *Allocation) Waiting() bool { return a.node.Listed() }
 
 // next returns the first that can be served, nil if there is none. Flows take turns: what one waits
@@ -103,7 +103,7 @@ func (p *Pool) keep(q *flowQueue, n int) {
 	}
 }
 
-// yields says whether a flow gets nothing because another waits.
+// yields reports whether a flow gets nothing because another waits.
 func (p *Pool) yields(q *flowQueue, n int) bool {
 	h, ns := q.flow.Host, q.flow.Namespace
 	kept := p.short == p.scan || h != nil && h.keeps[p.kind] == p.scan ||
@@ -111,7 +111,7 @@ func (p *Pool) yields(q *flowQueue, n int) bool {
 	return kept && !p.isLittle(q, n)
 }
 
-// CanServe says whether Serve would grant something.
+// CanServe reports whether Serve would grant something.
 func (p *Pool) CanServe() bool {
 	return !p.waiting.Empty() && p.searched != p.arena.Available() && p.next() != nil
 }
@@ -161,7 +161,7 @@ func (p *Pool) expired(before int64) *Allocation {
 // any that Host or one with more has.
 type Shortage struct{ Host, Namespace *Share }
 
-// Needs says whether memory of flow f would help.
+// Needs reports whether memory of flow f would help.
 func (s Shortage) Needs(f *Flow) bool {
 	return s.Namespace == nil || f != nil && f.Namespace == s.Namespace
 }

@@ -49,7 +49,7 @@ type Config struct {
 	Listen netip.AddrPort
 	// Wrap returns a listener with TLS; nil: there is none.
 	Wrap func(net.Listener) net.Listener
-	// Admits says whether scrapers with a bearer token are served; nil: all are.
+	// Admits reports whether scrapers with a bearer token are served; nil: all are.
 	Admits func(token string) bool
 	// Refused is called when a scraper is not served.
 	Refused func(remote netip.AddrPort, err error)

@@ -86,7 +86,7 @@ func (p Peer) Info(msg string, args ...any) { p.print(slog.LevelInfo, msg, args)
 // Debug logs at the level of debugging.
 func (p Peer) Debug(msg string, args ...any) { p.print(slog.LevelDebug, msg, args) }
 
-// DebugEnabled says whether Debug logs at all.
+// DebugEnabled reports whether Debug logs at all.
 func (l *Logger) DebugEnabled() bool { return l.log.Enabled(context.Background(), slog.LevelDebug) }
 
 func (p Peer) print(level slog.Level, msg string, args []any) {
@@ -99,7 +99,7 @@ func (p Peer) print(level slog.Level, msg string, args []any) {
 	}
 }
 
-// take counts a line and says whether it is within the budgets.
+// take counts a line and reports whether it is within the budgets.
 func (l *Logger) take(msg string, network netip.Addr) bool {
 	now := time.Now()
 	l.mu.Lock()

@@ -142,7 +142,7 @@ func (m Machine) addDevice(s *Stack, number string, part layer) {
 	}
 }
 
-// device says whether the layer is a block device.
+// device reports whether the layer is a block device.
 func (l layer) device() bool { return !strings.Contains(l.id, " ") }
 
 // within returns the range in the layer below, where this one is n bytes from off on.
@@ -152,13 +152,13 @@ func (l layer) within(off, n int64) layer {
 	return l
 }
 
-// overlaps says whether two ranges have bytes in common that are not shared out.
+// overlaps reports whether two ranges have bytes in common that are not shared out.
 func (l layer) overlaps(o layer) bool {
 	return l.id == o.id && l.from < o.to && o.from < l.to && !(l.shared && o.shared)
 }
 
-// Overlaps says whether two paths are backed by the same bytes, and returns the name of the file or
-// block device where they meet. Both may be on one device without that: in files of one file
+// Overlaps reports whether two paths are backed by the same bytes, and returns the name of the file
+// or block device where they meet. Both may be on one device without that: in files of one file
 // system, in partitions, or in volumes of the device mapper.
 func (s *Stack) Overlaps(o *Stack) (where string, ok bool) {
 	for _, a := range s.layers {

@@ -55,7 +55,7 @@ func (m Machine) Users(s *Stack) ([]User, error) {
 	return users, nil
 }
 
-// usedBy says whether u uses a part of s, and of which device. Layers that a file system or the
+// usedBy reports whether u uses a part of s, and of which device. Layers that a file system or the
 // device mapper shares out do not count.
 func (s *Stack) usedBy(u use) (where string, ok bool) {
 	if slices.ContainsFunc(s.layers, func(l layer) bool { return l.id == u.by }) {
@@ -173,7 +173,7 @@ func (m Machine) opened(fn func(User, layer)) {
 	}
 }
 
-// forWriting says whether a file is open for writing (proc(5), fdinfo, which has no O_EXCL).
+// forWriting reports whether a file is open for writing (proc(5), fdinfo, which has no O_EXCL).
 func forWriting(fdinfo string) bool {
 	for line := range strings.Lines(sys.Attribute(fdinfo)) {
 		if v, ok := strings.CutPrefix(line, "flags:"); ok {

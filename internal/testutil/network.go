@@ -12,8 +12,8 @@ import (
 // ownNetwork is set in a process that OwnNetwork has started.
 const ownNetwork = "NVMF_TEST_OWN_NETWORK"
 
-// OwnNetwork says whether this process has a network namespace of its own, with the interface br0
-// and root's rights. If not it runs the test in one that has, and the test has to return.
+// OwnNetwork reports whether this process has a network namespace of its own, with the interface
+// br0 and root's rights. If not it runs the test in one that has, and the test has to return.
 func OwnNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(ownNetwork) != "" {

@@ -147,7 +147,7 @@ type ignored struct{}
 
 func (ignored) Complete(int32) {}
 
-// room says whether there is a slot and an entry for one more operation.
+// room reports whether there is a slot and an entry for one more operation.
 func (r *Ring) room() bool {
 	if len(r.free) == 0 {
 		return false
@@ -207,16 +207,16 @@ func (r *Ring) Poll() int {
 	return n
 }
 
-// idle says whether the devices may have nothing to do: everything has completed, or the rest may
-// have finished as well and is left for the next call. Then they work on the first operations while
-// further ones are prepared. While they are busy, one large batch costs less.
+// idle reports whether the devices may have nothing to do: everything has completed, or the rest
+// may have finished as well and is left for the next call. Then they work on the first operations
+// while further ones are prepared. While they are busy, one large batch costs less.
 func (r *Ring) idle() bool {
 	left := r.Outstanding()
 	return r.flags&setupSQPoll == 0 && (left == 0 || r.more && left <= taskBatch)
 }
 
-// mustEnter says whether the kernel has to be entered: to submit, to finish operations, or to fetch
-// completions.
+// mustEnter reports whether the kernel has to be entered: to submit, to finish operations, or to
+// fetch completions.
 func (r *Ring) mustEnter() bool {
 	switch flags := atomic.LoadUint32(r.sqFlags); {
 	case r.more || flags&(sqTaskrun|sqOverflow) != 0:
@@ -276,7 +276,7 @@ func (r *Ring) Arm() bool {
 	return r.quiet()
 }
 
-// quiet says whether there is nothing to Poll for, as far as shared memory shows.
+// quiet reports whether there is nothing to Poll for, as far as shared memory shows.
 func (r *Ring) quiet() bool {
 	return *r.cqHead == atomic.LoadUint32(r.cqTail) &&
 		atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) == 0

@@ -63,7 +63,7 @@ type Config struct {
 	Listen netip.AddrPort
 	// Wrap returns a listener with TLS; nil: there is none.
 	Wrap func(net.Listener) net.Listener
-	// Admits says whether browsers with a password are served; nil: all are.
+	// Admits reports whether browsers with a password are served; nil: all are.
 	Admits func(password string) bool
 	// Refused is called when a browser is not served.
 	Refused func(remote netip.AddrPort, err error)

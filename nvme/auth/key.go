@@ -108,7 +108,7 @@ func (k *Key) Size() int { return len(k.secret) }
 // Transformation is the hash of the transformation, or NoHash.
 func (k *Key) Transformation() Hash { return k.hash }
 
-// Equal says whether two keys have the same secret, in constant time.
+// Equal reports whether two keys have the same secret, in constant time.
 func (k *Key) Equal(o *Key) bool { return subtle.ConstantTimeCompare(k.secret, o.secret) == 1 }
 
 // String does not tell the key.

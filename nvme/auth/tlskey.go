@@ -82,7 +82,7 @@ func (k *TLSKey) Size() int { return len(k.secret) }
 // Hash is that with which the retained PSK is derived, or NoHash.
 func (k *TLSKey) Hash() Hash { return k.hash }
 
-// Equal says whether two keys give the same PSKs, in constant time.
+// Equal reports whether two keys give the same PSKs, in constant time.
 func (k *TLSKey) Equal(o *TLSKey) bool {
 	return k.hash == o.hash && subtle.ConstantTimeCompare(k.secret, o.secret) == 1
 }
@@ -254,7 +254,7 @@ func ParseTLSIdentity(identity []byte) (id TLSIdentity, err error) {
 	return id, nil
 }
 
-// checkNQNs says whether names can stand in an identity, whose fields end with spaces.
+// checkNQNs reports whether names can stand in an identity, whose fields end with spaces.
 func checkNQNs(nqns ...string) error {
 	for _, nqn := range nqns {
 		if nqn == "" || len(nqn) > maxNQN {

@@ -96,7 +96,7 @@ func (l *tcpLink) sendmsg(iov []sys.Iovec) (n int, errno unix.Errno) {
 	return n, errno
 }
 
-// recvmsg says whether what it receives is all that there is.
+// recvmsg reports whether what it receives is all that there is.
 func (l *tcpLink) recvmsg(iov []sys.Iovec) (n int, drained bool, errno unix.Errno) {
 	if l.tls.conn != nil {
 		return l.tls.conn.Recvmsg(l.fd, iov, l.tls.buffers)

@@ -97,7 +97,7 @@ func (s *subsystem) enforce() (ended []*controller) {
 	return ended
 }
 
-// allows says whether a host may use the subsystem.
+// allows reports whether a host may use the subsystem.
 func (s *settings) allows(hostNQN string) bool { return s.AllowAnyHost || s.hosts[hostNQN] }
 
 // knows reports whether the configuration has the NQN of a host: among the hosts of the subsystem,
@@ -117,12 +117,12 @@ func (t *Target) SetHostKnown(nqn string, known bool) {
 	}
 }
 
-// serves says whether the subsystem can be reached through a port.
+// serves reports whether the subsystem can be reached through a port.
 func (s *settings) serves(p *portState) bool {
 	return s.listeners == nil || s.listeners[*p.listener.Load()]
 }
 
-// samePlaces says whether s can be reached by the same hosts through the same listeners as o.
+// samePlaces reports whether s can be reached by the same hosts through the same listeners as o.
 func (s *settings) samePlaces(o *settings) bool {
 	if s.AllowAnyHost != o.AllowAnyHost || s.Security != o.Security ||
 		!maps.Equal(s.listeners, o.listeners) {
@@ -131,7 +131,7 @@ func (s *settings) samePlaces(o *settings) bool {
 	return s.AllowAnyHost || maps.Equal(s.hosts, o.hosts)
 }
 
-// comesFromNetworks says whether a host that is bound to networks connects from one of them.
+// comesFromNetworks reports whether a host that is bound to networks connects from one of them.
 func (t *Target) comesFromNetworks(hostNQN string, q *session) bool {
 	networks := (*t.networks.Load())[hostNQN]
 	if networks == nil {

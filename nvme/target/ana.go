@@ -146,7 +146,7 @@ func (f *feature) anaRefuses(c *cmd, set bool) nvme.Status {
 	return nvme.Success
 }
 
-// hidesCapacity says whether Identify Namespace does not report the capacity (NVM section 5.1).
+// hidesCapacity reports whether Identify Namespace does not report the capacity (NVM section 5.1).
 func (a *anaStates) hidesCapacity(ns *namespace) bool {
 	s := a.of(ns)
 	return s == nvme.ANAStateInaccessible || s == nvme.ANAStatePersistentLoss

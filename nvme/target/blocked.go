@@ -16,7 +16,7 @@ type blockedIO struct {
 	node list.Node[blockedIO]
 }
 
-// block says whether an IO must not reach the device yet, and keeps it then.
+// block reports whether an IO must not reach the device yet, and keeps it then.
 func (ch *channel) block(io *backend.IO) bool {
 	if ch.lock != nil && ch.lock.blocks(io) {
 		ch.keep(io, nil)
@@ -43,7 +43,7 @@ func (ch *channel) keep(io *backend.IO, by *lateWrites) {
 	ch.blockers[by].Push(b, &b.node)
 }
 
-// unkeep ends the wait of an IO, and says whether it has waited.
+// unkeep ends the wait of an IO, and reports whether it has waited.
 func (ch *channel) unkeep(io *backend.IO) bool {
 	b := ch.blocked[io]
 	if b == nil {

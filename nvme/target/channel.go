@@ -112,8 +112,8 @@ func (h *Handler) Poll(budget int) int {
 	return n
 }
 
-// Arm says whether the reactor may sleep: devices wake it when they complete something, but an idle
-// one that refused an IO must be offered it again.
+// Arm reports whether the reactor may sleep: devices wake it when they complete something, but an
+// idle one that refused an IO must be offered it again.
 func (h *Handler) Arm() bool {
 	if h.admitsMore || !h.turns.Empty() {
 		return false

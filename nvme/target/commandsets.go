@@ -17,7 +17,7 @@ func (c *controller) commandSets() nvme.CAP {
 	return nvme.CAPCSSNVM | nvme.CAPCSSIOSets
 }
 
-// selectable says whether CC.CSS may have this value (Base section 3.1.4.5).
+// selectable reports whether CC.CSS may have this value (Base section 3.1.4.5).
 func (c *controller) selectable(css uint8) bool {
 	return css == nvme.CSSNVM || css == nvme.CSSAllIO && !c.sub.discovery
 }

@@ -70,7 +70,7 @@ func (g *generatedPSKs) madeBy(c *controller) *generatedPSK {
 	return nil
 }
 
-// room says whether another PSK of a host may wait without its controller. The oldest one makes
+// room reports whether another PSK of a host may wait without its controller. The oldest one makes
 // room, unless its host may be connecting with it. The caller holds mu.
 func (g *generatedPSKs) room(hostNQN string) bool {
 	var oldest *generatedPSK
@@ -111,7 +111,7 @@ func (g *generatedPSKs) find(hostNQN, identity string) *generatedPSK {
 	return nil
 }
 
-// countsIn says whether the key that the PSK was generated with is one of the host's now.
+// countsIn reports whether the key that the PSK was generated with is one of the host's now.
 func (p *generatedPSK) countsIn(policy *auth.Policy) bool {
 	return policy != nil && slices.ContainsFunc(policy.Counting(time.Now()), p.key.Equal)
 }
@@ -162,8 +162,8 @@ func (g *generatedPSKs) release(c *controller) {
 	}
 }
 
-// counts says whether a connection may be used for something new: not if the PSK that it uses was
-// generated with a key that has ceased to count since the handshake.
+// counts reports whether a connection may be used for something new: not if the PSK that it uses
+// was generated with a key that has ceased to count since the handshake.
 func (g *generatedPSKs) counts(t *Target, tls *fabric.TLS) bool {
 	if tls.Generated == "" {
 		return true

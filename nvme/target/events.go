@@ -64,8 +64,8 @@ type events struct {
 	masked   [eventKinds]bool
 }
 
-// reports says whether an event is reported if it happens now: the host has enabled it, and it is
-// not masked.
+// reports reports whether an event is reported if it happens now: the host has enabled it, and it
+// is not masked.
 func (c *controller) reports(k eventKind) bool {
 	info := &eventInfo[k]
 	on := nvme.EventMask(c.features[nvme.FeatureAsyncEventConfig])

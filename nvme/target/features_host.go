@@ -12,7 +12,7 @@ import (
 // defaultThresholds are the temperatures in kelvin, by THSEL, that none is above or below.
 var defaultThresholds = [2]uint16{nvme.THSELOver: 0xFFFF, nvme.THSELUnder: 0}
 
-// compositeThreshold says whether TMPSEL and THSEL name a threshold that exists: those of the
+// compositeThreshold reports whether TMPSEL and THSEL name a threshold that exists: those of the
 // composite temperature (Base section 5.1.25.1.3). There are no other sensors.
 func compositeThreshold(v uint32) bool {
 	t := nvme.TemperatureThreshold(v)
@@ -40,7 +40,7 @@ func setThreshold(c *controller, v uint32) (uint32, nvme.Status) {
 	return v, nvme.Success
 }
 
-// beyond says whether a temperature, in kelvin, has reached a threshold; 0 is none.
+// beyond reports whether a temperature, in kelvin, has reached a threshold; 0 is none.
 func (c *controller) beyond(kelvin uint16) bool {
 	return kelvin != 0 && (kelvin >= c.thresholds[nvme.THSELOver] ||
 		kelvin <= c.thresholds[nvme.THSELUnder])

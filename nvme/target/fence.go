@@ -37,8 +37,8 @@ type excluded struct {
 	aborted bool
 }
 
-// permits says whether an IO that waits for the device may reach it. What admin commands lead to is
-// the controller's own: the flush of one that write protects a namespace.
+// permits reports whether an IO that waits for the device may reach it. What admin commands lead to
+// is the controller's own: the flush of one that write protects a namespace.
 func (ch *channel) permits(io *backend.IO) bool {
 	if ch.access == nil {
 		return true
@@ -149,7 +149,7 @@ var preemptedOp = op{
 	execute: func(h *Handler, c *cmd) { h.finish(c, 0, nvme.AbortedPreempt) },
 }
 
-// uses says whether the compound reads or writes through a channel.
+// uses reports whether the compound reads or writes through a channel.
 func (m *compound) uses(ch *channel) bool {
 	return m.ch == ch || m.move != nil &&
 		slices.ContainsFunc(m.move.from, func(x extent) bool { return x.ch == ch })

@@ -46,7 +46,7 @@ func (s *session) fuse(c *cmd) {
 	}
 }
 
-// waits says whether a command of the pair waits for the other one.
+// waits reports whether a command of the pair waits for the other one.
 func (p *pair) waits(c *cmd) bool { return c != nil && c.pair == p && c.delayed.Listed() }
 
 // prepareFused checks a command of a pair. Only Compare and Write can be fused (FUSES).

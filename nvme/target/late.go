@@ -177,7 +177,7 @@ func (ch *channel) lateReturned(ios []*backend.IO) {
 	}
 }
 
-// isLast counts down what is left, and says whether that was the last one.
+// isLast counts down what is left, and reports whether that was the last one.
 func (w *lateWrites) isLast() bool {
 	w.left--
 	return w.left == 0
@@ -217,7 +217,7 @@ func exchangeLate(list []*lateWrites, w *lateWrites, gone []*lateWrites) []*late
 	return list
 }
 
-// blocks says whether an IO has to wait for the late writes.
+// blocks reports whether an IO has to wait for the late writes.
 func (w *lateWrites) blocks(io *backend.IO) bool {
 	s := ownerSession(io)
 	if s == nil || s == w.s || s.ctrl.identity != w.host || !changesBlocks(io) {
@@ -227,7 +227,7 @@ func (w *lateWrites) blocks(io *backend.IO) bool {
 	return i < len(w.ranges) && w.ranges[i].Off < io.Off+io.Len
 }
 
-// changesBlocks says whether an IO may change the content of the blocks that it names.
+// changesBlocks reports whether an IO may change the content of the blocks that it names.
 func changesBlocks(io *backend.IO) bool {
 	return io.Op != backend.OpRead && io.Op != backend.OpFlush
 }

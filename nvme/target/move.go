@@ -84,7 +84,7 @@ func (m *compound) moveReady(h *Handler, o *compoundIO) bool {
 	}
 }
 
-// hasMemory says whether o has memory for the next chunk. If not, and no IO is outstanding that
+// hasMemory reports whether o has memory for the next chunk. If not, and no IO is outstanding that
 // would give some back, it waits. A command with data has memory of a transport meanwhile, so what
 // it waits for may come from the reserve: otherwise many of them would wait for one another.
 func (m *compound) hasMemory(h *Handler, o *compoundIO) bool {

@@ -27,7 +27,7 @@ type op struct {
 	oncs nvme.ONCS
 }
 
-// offered says whether a controller has the command.
+// offered reports whether a controller has the command.
 func (o *op) offered(c *controller) bool { return o.execute != nil && o.scope.has(c) }
 
 // gates say what keeps a command from being carried out, a column of the tables for each gate. What

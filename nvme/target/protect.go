@@ -9,7 +9,7 @@ import (
 
 // ProtectionStore keeps through a restart which namespaces hosts have write protected.
 type ProtectionStore interface {
-	// Protected says whether a namespace is. AddSubsystem and AddNamespace call it.
+	// Protected reports whether a namespace is. AddSubsystem and AddNamespace call it.
 	Protected(nqn string, nsid uint32) bool
 	// SetProtected keeps that, durably when it returns nil. It may block: no reactor calls it.
 	SetProtected(nqn string, nsid uint32, protected bool) error

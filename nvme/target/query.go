@@ -37,9 +37,9 @@ type asker interface {
 // answerWait is how long an answer may take before the last one is used instead.
 const answerWait = 5 * time.Second
 
-// request makes sure that there will be an answer that is not older than age now, and says whether
-// w has to wait for it. It has not if there is such an answer, or if the running call has taken
-// answerWait already: then the last answer has to do. It does not block.
+// request makes sure that there will be an answer that is not older than age now, and reports
+// whether w has to wait for it. It has not if there is such an answer, or if the running call has
+// taken answerWait already: then the last answer has to do. It does not block.
 func (q *query[T]) request(w *waiter) (wait bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

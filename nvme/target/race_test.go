@@ -16,7 +16,7 @@ type claims struct {
 	held map[uint16]bool
 }
 
-// take says whether the identifier was free.
+// take reports whether the identifier was free.
 func (c *claims) take(id uint16) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

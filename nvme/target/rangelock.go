@@ -167,13 +167,13 @@ func (l *rangeLock) unlock() {
 	}
 }
 
-// covers says whether an IO changes blocks of the lock.
+// covers reports whether an IO changes blocks of the lock.
 func (l *rangeLock) covers(io *backend.IO) bool {
 	return changesBlocks(io) &&
 		io.Off < l.off+l.len && l.off < io.Off+io.Len
 }
 
-// blocks says whether the lock keeps an IO from the device.
+// blocks reports whether the lock keeps an IO from the device.
 func (l *rangeLock) blocks(io *backend.IO) bool {
 	if o, ok := io.Owner.(*compoundIO); ok && o.c == l.owner {
 		return false

@@ -52,7 +52,7 @@ func (x *reauthHarness) every(d time.Duration) {
 	x.target.SetHostPolicy(testHost, &p)
 }
 
-// refuses sends a Read or Write of a block and says whether it was refused.
+// refuses sends a Read or Write of a block and reports whether it was refused.
 func (x *reauthHarness) refuses(q int, op nvme.Opcode, flags nvme.RWFlags) bool {
 	x.t.Helper()
 	c := rw(op, 1, 0, 1, make([]byte, 512))

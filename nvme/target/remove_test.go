@@ -48,7 +48,7 @@ func (r *harness) stays(gone <-chan struct{}) {
 	}
 }
 
-// closed says whether the channel is.
+// closed reports whether the channel is.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:

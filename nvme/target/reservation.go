@@ -100,7 +100,7 @@ func (r *Reservations) full(nqn string, known func(nqn string) bool) error {
 	return nil
 }
 
-// holds says whether a host holds the reservation.
+// holds reports whether a host holds the reservation.
 func (r *Reservations) holds(host HostIdentity) bool {
 	return r.Type.AllRegistrants() && r.find(host) >= 0 || r.Type != 0 && r.Holder == host
 }
@@ -190,7 +190,7 @@ func (o *outcome) register(q *reservationRequest) nvme.Status {
 	return nvme.Success
 }
 
-// hasKey says whether a host is registered with this key.
+// hasKey reports whether a host is registered with this key.
 func (r *Reservations) hasKey(host HostIdentity, key uint64) bool {
 	i := r.find(host)
 	return i >= 0 && r.Registrants[i].Key == key

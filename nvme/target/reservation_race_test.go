@@ -106,7 +106,7 @@ func (v *rival) connect() error {
 	return errors.Join(err, enabled)
 }
 
-// ok sends a command on one of the queues and says whether it succeeded.
+// ok sends a command on one of the queues and reports whether it succeeded.
 func (v *rival) ok(c *fabrictest.Command) bool {
 	st, err := v.do(v.io[v.rnd.IntN(len(v.io))], c)
 	return err == nil && st.OK()

@@ -40,10 +40,10 @@ func (r Security) lacks(authenticated, encrypted bool) error {
 	return nil
 }
 
-// hasKey says whether a host authenticates when it connects.
+// hasKey reports whether a host authenticates when it connects.
 func (t *Target) hasKey(hostNQN string) bool { return (*t.policies.Load())[hostNQN] != nil }
 
-// discoverableBy says whether a host is told of a subsystem: not if it could not use that.
+// discoverableBy reports whether a host is told of a subsystem: not if it could not use that.
 func (t *Target) discoverableBy(cfg *settings, hostNQN string) bool {
 	return cfg.allows(hostNQN) && (cfg.Security&SecurityAuth == 0 || t.hasKey(hostNQN))
 }

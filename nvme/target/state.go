@@ -127,7 +127,7 @@ func (ns *namespace) returned(log *slog.Logger) {
 	}
 }
 
-// isDegraded says whether accepted writes may be lost; see degrade.
+// isDegraded reports whether accepted writes may be lost; see degrade.
 func (ns *namespace) isDegraded() bool {
 	ns.state.mu.Lock()
 	defer ns.state.mu.Unlock()

@@ -107,7 +107,7 @@ func (u *users) setLate(w *lateWrites, gone []*lateWrites) []*Handler {
 	return slices.Clone(u.handlers)
 }
 
-// isRetired says whether the namespace is.
+// isRetired reports whether the namespace is.
 func (u *users) isRetired() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

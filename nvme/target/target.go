@@ -145,8 +145,8 @@ func (t *Target) find(nqn string) *subsystem {
 	return (*t.table.Load())[nqn]
 }
 
-// hasController says whether a subsystem has a controller with this identifier of this host, which
-// has the address of remote.
+// hasController reports whether a subsystem has a controller with this identifier of this host,
+// which has the address of remote.
 func (t *Target) hasController(cntlid uint16, hostNQN string, remote netip.AddrPort) bool {
 	for _, s := range *t.table.Load() {
 		c := s.lookup(cntlid)

@@ -89,7 +89,7 @@ func (h *Handler) checkTimeouts(n int, left bool) {
 	}
 }
 
-// timedOut says whether a device has taken too long for the command, or for a part of it.
+// timedOut reports whether a device has taken too long for the command, or for a part of it.
 func (c *cmd) timedOut(now int64) bool {
 	m := c.compound
 	if m == nil {
@@ -105,7 +105,7 @@ func (c *cmd) timedOut(now int64) bool {
 	return m.move != nil && m.outstanding == 0 && m.ch.ns.timesOut(backend.OpRead, now-c.since)
 }
 
-// timesOut says whether an operation may not take so long, in nanoseconds.
+// timesOut reports whether an operation may not take so long, in nanoseconds.
 func (ns *namespace) timesOut(op backend.Op, took int64) bool {
 	t := ns.cfg.Load().timeout
 	if op == backend.OpDiscard || op == backend.OpWriteZeroes {

@@ -42,7 +42,7 @@ type traceDumps struct {
 	list []*TraceQueue // oldest first
 }
 
-// allows says whether a queue of a peer may be kept now.
+// allows reports whether a queue of a peer may be kept now.
 func (d *traceDumps) allows(peer netip.Addr, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -34,8 +34,8 @@ type blockOp struct {
 // blockHistory is all that has been done to a block. Each write has another value.
 type blockHistory []blockOp
 
-// explains says whether a block may have a value for a host that looks from start to end: there is
-// one that has put it there, and nothing else since that has surely happened.
+// explains reports whether a block may have a value for a host that looks from start to end: there
+// is one that has put it there, and nothing else since that has surely happened.
 func (h blockHistory) explains(value uint32, start, end int) bool {
 	for _, o := range h {
 		if o.read || o.value != value || o.start >= end {

@@ -10,13 +10,13 @@ import (
 // This file decides which namespaces of its subsystem a host may use. To its controllers others are
 // inactive, as if they did not exist (Base section 3.2.1).
 
-// visible says whether a host may use the namespace.
+// visible reports whether a host may use the namespace.
 func (a *attributes) visible(hostNQN string) bool { return a.hosts == nil || a.hosts[hostNQN] }
 
 // errHidden is why an IO of a host that may no longer use the namespace is not carried out.
 var errHidden = errors.New("the host may no longer use the namespace")
 
-// check says whether the host of an IO may still use the namespace.
+// check reports whether the host of an IO may still use the namespace.
 func (a *attributes) check(io *backend.IO) error {
 	if a.hosts == nil {
 		return nil
@@ -36,8 +36,8 @@ func (c *controller) namespace(nsid uint32) *namespace {
 	return ns
 }
 
-// mayChange says whether a command that has waited may still change the namespace, for others, too:
-// its host may have lost it meanwhile, or the subsystem. Any goroutine.
+// mayChange reports whether a command that has waited may still change the namespace, for others,
+// too: its host may have lost it meanwhile, or the subsystem. Any goroutine.
 func (c *controller) mayChange(ns *namespace) bool {
 	return c.namespace(ns.nsid) == ns && c.permitted() == nil
 }

@@ -202,7 +202,7 @@ func (f *floorServer) poll() syscall.Errno {
 	return 0
 }
 
-// hangup says whether the client has closed the connection, possibly with responses outstanding.
+// hangup reports whether the client has closed the connection, possibly with responses outstanding.
 func hangup(e syscall.Errno) bool { return e == syscall.EPIPE || e == syscall.ECONNRESET }
 
 func (f *floorServer) gather() {

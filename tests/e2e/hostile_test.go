@@ -22,7 +22,7 @@ type outcome struct {
 
 func refused(codes ...nvme.Status) outcome { return outcome{codes: codes} }
 
-// accepts says whether a completion, or an error of the queue, is permitted.
+// accepts reports whether a completion, or an error of the queue, is permitted.
 func (o outcome) accepts(cqe *nvme.CQE, err error) bool {
 	if err != nil {
 		return o.ends && errors.Is(err, host.ErrClosed)

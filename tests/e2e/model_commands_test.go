@@ -34,7 +34,7 @@ type modelUse struct {
 	write    bool
 }
 
-// conflicts says whether the result of one of two commands depends on which of them is first.
+// conflicts reports whether the result of one of two commands depends on which of them is first.
 func (c *modelCommand) conflicts(o *modelCommand) bool {
 	for _, a := range c.uses {
 		for _, b := range o.uses {

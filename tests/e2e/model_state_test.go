@@ -60,7 +60,7 @@ func (m *model) reads(c int, ns *modelNamespace, slba uint64, n uint32) nvme.Sta
 	return st
 }
 
-// within says whether the blocks exist (NVM section 3.3: LBA Out of Range).
+// within reports whether the blocks exist (NVM section 3.3: LBA Out of Range).
 func (ns *modelNamespace) within(slba uint64, n uint32) nvme.Status {
 	if slba >= ns.blocks || uint64(n) > ns.blocks-slba {
 		return nvme.LBAOutOfRange | dnr

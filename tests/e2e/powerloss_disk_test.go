@@ -26,7 +26,7 @@ type supply struct {
 	failed chan struct{} // closed when left is used up
 }
 
-// step counts a step and says whether there is still power. It requires mu.
+// step counts a step and reports whether there is still power. It requires mu.
 func (s *supply) step() bool {
 	switch {
 	case s.left == 0:

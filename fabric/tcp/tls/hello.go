@@ -59,8 +59,8 @@ type clientHello struct {
 
 type offeredPSK struct{ identity, binder []byte }
 
-// IsTLS says whether the first bytes of a connection are those of TLS, a handshake record; no PDU
-// of NVMe/TCP begins with them.
+// IsTLS reports whether the first bytes of a connection are those of TLS, a handshake record; no
+// PDU of NVMe/TCP begins with them.
 func IsTLS(b []byte) bool { return len(b) > 1 && b[0] == typeHandshake && b[1] == 3 }
 
 var errIncomplete = errors.New("the ClientHello is not complete")
@@ -215,7 +215,7 @@ func noPSK(h auth.Hash) auth.TLSPSK {
 	return p
 }
 
-// bindsTo says whether a binder was made with the secret (section 4.2.11.2).
+// bindsTo reports whether a binder was made with the secret (section 4.2.11.2).
 func (h *clientHello) bindsTo(s auth.TLSPSK, binder []byte) bool {
 	k := newSchedule(s.Hash)
 	early, err := hkdf.Extract(k, s.Secret, make([]byte, k().Size()))

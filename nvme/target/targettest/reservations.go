@@ -42,7 +42,7 @@ const (
 
 func (r *Reservations) everyoneHolds() bool { return r.Type == 5 || r.Type == 6 }
 
-// Holds says whether a host holds the reservation.
+// Holds reports whether a host holds the reservation.
 func (r *Reservations) Holds(h int) bool {
 	_, registered := r.Keys[h]
 	return registered && r.Type != 0 && (r.everyoneHolds() || r.Holder == h)

@@ -14,7 +14,7 @@ func (u *Uncorrectable) Mark(slba uint64, n uint32) {
 	}
 }
 
-// Marked says whether a read of these blocks fails.
+// Marked reports whether a read of these blocks fails.
 func (u *Uncorrectable) Marked(slba uint64, n uint32) bool {
 	for i := range uint64(n) {
 		if u.marked[slba+i] {

@@ -42,7 +42,7 @@ func (j *Journal) stamp(b []byte, block, gen uint32) {
 	}
 }
 
-// check says whether b may be the content of block after a crash, if want is the last generation
+// check reports whether b may be the content of block after a crash, if want is the last generation
 // acknowledged as durable, 0 if none was, and limit the last one that was begun.
 func (j *Journal) check(b []byte, block, want, limit uint32) error {
 	zero := j.Zero[block][:limit]

@@ -34,7 +34,7 @@ type entry struct {
 	mark        int    // with flagMark; -1 if it is not of a Writer
 }
 
-// cached says whether the entry may be lost until the next flush.
+// cached reports whether the entry may be lost until the next flush.
 func (e *entry) cached() bool { return e.flags&(flagFlush|flagFUA|flagMark) == 0 }
 
 // readLog reads the whole log.

@@ -96,7 +96,7 @@ func bindListen(cid *C.struct_rdma_cm_id, addr netip.AddrPort, backlog int, tos 
 	return fail(C.GoString(call), errno, "%v", addr)
 }
 
-// has says whether an ID can be bound to the address, on any port.
+// has reports whether an ID can be bound to the address, on any port.
 func (c *cm) has(addr netip.Addr) bool {
 	cid, err := c.createC()
 	if err != nil {

@@ -237,7 +237,7 @@ func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 	q.p.success(4, verbs.WCRecv)
 }
 
-// readable says whether the completion channel's descriptor becomes readable in time.
+// readable reports whether the completion channel's descriptor becomes readable in time.
 func readable(t *testing.T, ch verbs.CompChannel, ms int) bool {
 	t.Helper()
 	fds := []unix.PollFd{{Fd: int32(ch.FD()), Events: unix.POLLIN}}

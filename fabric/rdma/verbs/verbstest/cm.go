@@ -249,7 +249,8 @@ func (c *cm) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, erro
 	return id, nil
 }
 
-// overlap says whether two listeners on one port would both get a request. :: takes IPv4 as well.
+// overlap reports whether two listeners on one port would both get a request. :: takes IPv4 as
+// well.
 func overlap(a, b netip.Addr) bool {
 	a, b = a.Unmap().WithZone(""), b.Unmap().WithZone("")
 	return takes(a, b) || takes(b, a)

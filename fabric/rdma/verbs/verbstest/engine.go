@@ -25,7 +25,7 @@ func (q *qp) step() {
 	}
 }
 
-// issue executes work requests until one must wait. It says whether any was executed.
+// issue executes work requests until one must wait. It reports whether any was executed.
 func (q *qp) issue() bool {
 	from := q.exec
 	for q.state == stateRTS && !q.failing && q.exec < q.tail {
@@ -252,7 +252,7 @@ func (q *qp) remoteError(e *sendEntry, status verbs.WCStatus) {
 	q.peer.toError()
 }
 
-// finish completes work requests in order. It says whether any completed.
+// finish completes work requests in order. It reports whether any completed.
 func (q *qp) finish() bool {
 	from := q.comp
 	for q.state == stateRTS && q.comp < q.exec {

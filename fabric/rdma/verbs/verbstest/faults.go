@@ -159,7 +159,7 @@ func (q *qp) release(seq uint64) {
 	q.dev.f.schedule(q)
 }
 
-// match says whether the fault affects the work request, and counts it.
+// match reports whether the fault affects the work request, and counts it.
 func (i *Injection) match(q *qp, e *sendEntry) bool {
 	op := OpSend
 	switch e.wr.Opcode {
@@ -181,8 +181,8 @@ func (i *Injection) match(q *qp, e *sendEntry) bool {
 	return true
 }
 
-// checkFaults applies the first fault that matches the work request at exec, once. It says whether
-// the work request may be executed now.
+// checkFaults applies the first fault that matches the work request at exec, once. It reports
+// whether the work request may be executed now.
 func (q *qp) checkFaults(e *sendEntry) bool {
 	if e.hold != holdUnknown {
 		return e.hold != holdAll
@@ -326,7 +326,7 @@ func (f *Fabric) DropMessages(machine string, m Message, times int) {
 	f.drops[messageDrop{f.host(machine), m}] = times
 }
 
-// reaches says whether a message of one machine arrives at the other.
+// reaches reports whether a message of one machine arrives at the other.
 func (f *Fabric) reaches(from, to *host, m Message) bool {
 	if f.isCut(from, to) {
 		return false
