@@ -29,8 +29,8 @@ import (
 
 // Limits are what a Counter holds a transport to.
 type Limits struct {
-	// Connections and PerHost limit the connections in total, and those of one host that has proven
-	// its NQN, or of one network whose hosts have not.
+	// Connections limits the connections in total. PerHost limits those of one host that has proven
+	// its NQN; of one network those of the hosts that have not, and those of strangers.
 	Connections, PerHost int
 	// Memory limits the memory of all queues, in bytes.
 	Memory int64
@@ -152,9 +152,8 @@ func (c *Counter) admits(n *network, memory int64) error {
 	if !c.makeRoom(n, unassociated, memory) {
 		return errors.New("too many connections without a successful Connect command are open")
 	}
-	if n.unproven >= c.limits.PerHost && !c.evictOldest(&n.budgets[unassociated]) {
-		return fmt.Errorf("%d connections from %s are open, the limit", n.unproven,
-			subnet.Text(n.addr))
+	if n.strangers >= c.limits.PerHost && !c.evictOldest(&n.budgets[unassociated]) {
+		return n.atLimit(n.strangers)
 	}
 	for i := 0; c.total >= c.limits.Connections; i++ {
 		if i == len(c.budgets) {

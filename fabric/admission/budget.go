@@ -43,13 +43,14 @@ const (
 // host has connected from there.
 type network struct {
 	addr netip.Addr // see subnet.Of
-	// total counts the connections, without evicted ones. unproven counts those of them whose hosts
-	// have not proven their NQNs, and used is what the allowed ones of these take.
-	total, unproven int
-	used            usage
-	allowed         bool
-	budgets         [classes]budget
-	node            list.Node[network] // on Counter.idle
+	// total counts the connections, without evicted ones. strangers counts those of them that are
+	// not of allowed hosts, and used is what those of allowed hosts take that have not proven their
+	// NQNs.
+	total, strangers int
+	used             usage
+	allowed          bool
+	budgets          [classes]budget
+	node             list.Node[network] // on Counter.idle
 }
 
 // budget is what the connections of a class take of the limits, of one network or of all.
@@ -200,7 +201,7 @@ func (c *Counter) enter(h *network) {
 	}
 	c.networks[h.addr] = h
 	h.total++
-	h.unproven++
+	h.strangers++
 }
 
 // uncount undoes what Admit has counted, but for the memory. It forgets a network without
@@ -208,8 +209,8 @@ func (c *Counter) enter(h *network) {
 func (e *Conn) uncount() {
 	c, h := e.c, e.network
 	c.total--
-	if e.owner == nil || !e.owner.proven {
-		h.unproven--
+	if e.owner == nil {
+		h.strangers--
 	}
 	if h.total--; h.total > 0 {
 		return

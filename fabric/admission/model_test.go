@@ -77,7 +77,8 @@ func (m *model) shares(host int, claim *fabric.Claim, n usage) bool {
 		return e.claim.Host == claim.Host && e.claim.Proven == claim.Proven
 	})
 	network := m.given(func(e *modelConn) bool { return e.host == host && !e.claim.Proven })
-	if claim.Proven && own[resConnections] >= 200 {
+	if claim.Proven && own[resConnections] >= 200 ||
+		!claim.Proven && network[resConnections] >= 200 {
 		return false
 	}
 	for r, limit := range []int64{512, 1 << 20} {
@@ -171,10 +172,10 @@ func (m *model) makeRoom(host int, cl class, memory int64) bool {
 }
 
 // open counts connections that were not evicted: all of them if host is negative, otherwise those
-// of one address whose hosts have not proven their NQN.
+// of strangers at one address.
 func (m *model) open(host int) (n int) {
 	for _, e := range m.conns {
-		if !e.left && !e.evicted && (host < 0 || host == e.host && !e.claim.Proven) {
+		if !e.left && !e.evicted && (host < 0 || host == e.host && !e.given) {
 			n++
 		}
 	}

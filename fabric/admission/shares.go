@@ -88,6 +88,9 @@ func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	if claim.Proven && host[resConnections] >= int64(c.limits.PerHost) {
 		return fmt.Errorf("host %q has %d connections, the limit", claim.Host, host[resConnections])
 	}
+	if n := e.network; !claim.Proven && n.used[resConnections] >= int64(c.limits.PerHost) {
+		return n.atLimit(int(n.used[resConnections]))
+	}
 	for r := range resources {
 		limit, n := c.limit(r), want[r]
 		left := limit - c.given[r] - n
@@ -113,6 +116,11 @@ func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	return nil
 }
 
+// atLimit says that a network has Limits.PerHost connections.
+func (h *network) atLimit(n int) error {
+	return fmt.Errorf("%d connections from %s are open, the limit", n, subnet.Text(h.addr))
+}
+
 // keptFor returns the text of what the reserve that a queue leaves free is for.
 func keptFor(c *fabric.Claim) string {
 	switch {
@@ -134,9 +142,7 @@ func (e *Conn) give(claim *fabric.Claim) {
 		c.hosts[key] = o
 	}
 	e.owner = o
-	if claim.Proven {
-		e.network.unproven--
-	}
+	e.network.strangers--
 	e.count(usage{1, e.memory}, 1)
 }
 

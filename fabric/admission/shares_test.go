@@ -167,6 +167,9 @@ func TestProvenHostsShareAnAddress(t *testing.T) {
 	}
 	_, err = c.connect(ip6(1, 1000), fabric.Claim{Host: "x"}, 0)
 	refused(t, err, "100 connections from 2001:db8:0:1::/64 are open, the limit")
+	if _, err = c.connect(ip6(1, 1000), proven("3"), 0); err != nil {
+		t.Errorf("hosts that have only claimed their NQN keep out one that proves it: %v", err)
+	}
 }
 
 // TestEverythingIsGivenBack: shares are what queues take, and nothing is left of them.

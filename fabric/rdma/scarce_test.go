@@ -69,7 +69,15 @@ func TestLimits(t *testing.T) {
 			b.h.unproven.Store(cfg.MaxQueuesPerHost > 0)
 			q := b.host.associate(b.addr(), ioParam(8))
 			b.host.associate(b.addr(), ioParam(8))
-			if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
+			if cfg.MaxQueuesPerHost > 0 { // it might prove its NQN
+				over := b.host.connect(b.addr(), ioParam(8))
+				st := over.do(command(opConnect, 1, 8, 0), nil)
+				if st != nvme.ConnectInvalidParameters {
+					t.Error(st)
+				}
+				over.disconnect()
+				b.host.event(verbs.EventDisconnected)
+			} else if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
 				t.Error(st)
 			}
 			q.disconnect()

@@ -138,7 +138,15 @@ func connectionLimits(t *testing.T, tg *target) {
 	}
 	for range 5 {
 		c := tg.dial(t)
-		c.end()
+		if !tg.d.unproven.Load() {
+			c.end()
+			continue
+		}
+		// It might prove its NQN.
+		c.icReq(pdu.Params{})
+		c.send(c.connectPDU(1, 4, 0))
+		c.status(0, nvme.ConnectInvalidParameters|nvme.DNR)
+		_ = c.Close()
 	}
 	_ = open[0].Close()
 	testutil.Until(t, "a place is free", func() bool { return tg.t.Usage().Connections == 2 })
