@@ -320,6 +320,9 @@ func (g *Group) Shutdown(done func()) {
 	g.whenEmpty = done
 	for _, q := range g.queues {
 		q.Disconnect(errShutdown)
+		if q.closeBy != 0 { // after a fault it may stay open for longer
+			q.closeBy = min(q.closeBy, q.now()+orderlyLinger.Nanoseconds())
+		}
 	}
 	g.checkEmpty()
 }

@@ -382,3 +382,27 @@ func TestAdoptAfterShutdown(t *testing.T) {
 	}
 	h.close()
 }
+
+// A peer that has got a C2HTermReq and does not close its side holds up Shutdown for no longer than
+// any other peer does.
+func TestShutdownAfterFault(t *testing.T) {
+	h := newManual(t, options{})
+	h.open()
+	h.send(make([]byte, 128))
+	if b := h.recv(); len(b) < pdu.HeaderSize ||
+		(*pdu.Header)(b).Type() != pdu.TypeC2HTermReq {
+		t.Fatalf("got %x", b)
+	}
+	done := false
+	h.g.Shutdown(func() { done = true })
+	h.turn()
+	if done {
+		t.Fatal("the connection does not linger")
+	}
+	h.loop.advance(orderlyLinger + time.Duration(h.g.tick))
+	h.turn()
+	if !done {
+		t.Error("Shutdown waits for the peer")
+	}
+	h.close()
+}
