@@ -42,7 +42,10 @@ func newSockets(log *slog.Logger, files []*os.File,
 	s := &Sockets{log: log, notify: notify, before: map[netip.AddrPort]*os.File{}}
 	for _, f := range files {
 		at, err := boundTo(f)
-		if err != nil || s.before[at] != nil {
+		if err == nil && s.before[at] != nil {
+			err = fmt.Errorf("it is a second one of %v", at)
+		}
+		if err != nil {
 			log.Warn("a descriptor of the service manager is not used", "err", err)
 			_ = f.Close()
 			continue
@@ -64,6 +67,9 @@ func boundTo(f *os.File) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("it listens at %v, not on TCP", l.Addr())
 	}
 	at := a.AddrPort()
+	if v, err := unix.GetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); v == 0 {
+		return at, errors.Join(fmt.Errorf("the socket of %v does not listen", at), err)
+	}
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
 }
 

@@ -233,6 +233,41 @@ func receiveDescriptor(t *testing.T, c *net.UnixConn, want string) *os.File {
 	}
 }
 
+// TestSocketsThatDoNotListen: one at the same address does not take the place of one that listens.
+func TestSocketsThatDoNotListen(t *testing.T) {
+	m, port := newManager(t), testutil.FreePort(t)
+	listener := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d, "+
+		"on_unavailable: fail}", port)
+	dead, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		unix.SetsockoptInt(dead, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.Bind(dead, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := started(t, Options{Config: parse(t, listener), Sockets: m.sockets()})
+	if err := first.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	files := []*os.File{os.NewFile(uintptr(dead), "dead")}
+	for _, fd := range m.kept {
+		d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, os.NewFile(uintptr(d), "kept"))
+	}
+	started(t, Options{
+		Config: parse(t, listener), Sockets: newSockets(slog.Default(), files, m.notify),
+	})
+	m.wantKept(1)
+}
+
 // TestRestartElsewhere: a socket that was kept does not hold the address that something else has in
 // the next configuration, which a start may need at once.
 func TestRestartElsewhere(t *testing.T) {
