@@ -239,7 +239,14 @@ func TestFlushesShare(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		var f failing
 		d := newDisk(t, 1<<20, true, e)
-		d.inject = f.inject
+		d.inject = func(s step, res int32) int32 {
+			d.sync.mu.Lock()
+			defer d.sync.mu.Unlock()
+			if s == stepSync && !d.sync.busy {
+				t.Error("a flush could have begun beside another")
+			}
+			return f.inject(s, res)
+		}
 		c := backendtest.NewClient(t, d, 4096)
 		flushes := make([]*backend.IO, 10)
 		for i := range flushes {
