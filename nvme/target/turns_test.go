@@ -440,3 +440,40 @@ func TestTurnsTakeTime(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedInTurns: of a command that is preempted while it waits for its turn, and devices have a
+// part of it, nothing more begins.
+func TestRefusedInTurns(t *testing.T) {
+	for _, kind := range turnsKinds {
+		if kind.name == "compare" {
+			continue // it has one piece
+		}
+		t.Run(kind.name, func(t *testing.T) {
+			var d counter
+			var f *backendtest.Faulty
+			r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
+				f = backendtest.NewFaulty(dev)
+				d.Device = f
+				return &d
+			}))
+			q := r.connectHost(1).io[0]
+			r.ok(q, rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+			f.Hold(nil)
+			d.take()
+			c := r.send(q, kind.make(1, 0))
+			r.w.Step()
+			if n, _ := d.take(); n == 0 || r.raw[0].turns.Empty() {
+				t.Fatalf("the device has %d pieces", n)
+			}
+			h := r.raw[0]
+			h.abortHosts(h.channels[0], map[HostIdentity]bool{{testHostID, testHost}: true})
+			r.w.Settle()
+			if n, _ := d.take(); n > 0 {
+				t.Errorf("%d pieces begin", n)
+			}
+			f.Release()
+			r.w.Settle()
+			r.allDone([]*fabrictest.Command{c}, nvme.AbortedPreempt)
+		})
+	}
+}
