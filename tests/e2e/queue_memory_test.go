@@ -14,8 +14,8 @@ import (
 // why, the others continue, and closing one makes room.
 func TestQueueMemory(t *testing.T) {
 	limit := func(o *options) {
-		o.tcp = func(c *tcp.Config) { c.QueueMemory = 500 << 10 }
-		o.rdma = func(c *rdma.Config) { c.QueueMemory = 2 << 20 }
+		o.tcp = func(c *tcp.Config) { c.QueueMemory = 1 << 20 }
+		o.rdma = func(c *rdma.Config) { c.QueueMemory = 6 << 20 }
 	}
 	eachTransport(t, limit, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
@@ -33,7 +33,7 @@ func TestQueueMemory(t *testing.T) {
 			t.Fatalf("%d queues", len(open))
 		}
 		h.Until("the log says why", func() bool { // it is written asynchronously
-			return strings.Contains(h.Log.String(), "KiB of memory and this one wants")
+			return strings.Contains(h.Log.String(), "KiB of queue memory, their share")
 		})
 		for _, q := range open {
 			h.Must(q.Flush(harness.Context(t), 1))

@@ -123,6 +123,10 @@ func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Option
 	c, err := host.Connect(ctx, p.transport("tcp 1"), o)
 	var refused *host.ConnectError
 	if errors.As(err, &refused) {
+		// The target that was started does not know which subsystems were removed for good.
+		if refused.Status.Code() == nvme.ConnectInvalidParameters {
+			refused.Status &^= nvme.DNR
+		}
 		fmt.Fprintf(b, "%s: %v\n", o.SubNQN, refused)
 		return
 	}
