@@ -441,8 +441,8 @@ func TestTurnsTakeTime(t *testing.T) {
 	}
 }
 
-// TestRefusedInTurns: of a command that is preempted while it waits for its turn, and devices have a
-// part of it, nothing more begins.
+// TestRefusedInTurns: of a command that is preempted while it waits for its turn, and devices have
+// a part of it, nothing more begins.
 func TestRefusedInTurns(t *testing.T) {
 	for _, kind := range turnsKinds {
 		if kind.name == "compare" {
