@@ -29,8 +29,8 @@ import (
 
 // Limits are what a Counter holds a transport to.
 type Limits struct {
-	// Connections limits the connections in total. PerHost limits those of one host that has proven
-	// its NQN; of one network those of the hosts that have not, and those of strangers.
+	// Connections limits the connections in total. PerHost limits the connections of a host that
+	// has proven its NQN; in one network those of all other allowed hosts, and those of strangers.
 	Connections, PerHost int
 	// Memory limits the memory of all queues, in bytes.
 	Memory int64

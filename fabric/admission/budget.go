@@ -43,9 +43,8 @@ const (
 // host has connected from there.
 type network struct {
 	addr netip.Addr // see subnet.Of
-	// total counts the connections, without evicted ones. strangers counts those of them that are
-	// not of allowed hosts, and used is what those of allowed hosts take that have not proven their
-	// NQNs.
+	// total counts the connections, without evicted ones, and strangers those of strangers. used is
+	// what queues take whose hosts are allowed and have not proven their NQNs.
 	total, strangers int
 	used             usage
 	allowed          bool

@@ -116,7 +116,7 @@ func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	return nil
 }
 
-// atLimit says that a network has Limits.PerHost connections.
+// atLimit returns the error that a network has Limits.PerHost connections.
 func (h *network) atLimit(n int) error {
 	return fmt.Errorf("%d connections from %s are open, the limit", n, subnet.Text(h.addr))
 }
