@@ -16,6 +16,8 @@ func (p *place) manage(text []byte) []byte {
 	p.managed++
 	dir := filepath.Join(p.dir, "managed")
 	p.must(os.RemoveAll(dir))
+	p.must(os.Mkdir(dir, 0o700))
+	p.must(os.WriteFile(filepath.Join(dir, ".nvmf-target"), nil, 0o600)) // it is not another one
 	var file map[string]any
 	p.must(yaml.Unmarshal(text, &file))
 	file["managed"] = dir
