@@ -7,8 +7,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// compoundWidth is how many IOs of one command the devices have at a time.
-const compoundWidth = 8
+const (
+	// compoundWidth is how many IOs of one command the devices have at a time.
+	compoundWidth = 8
+	// mostSpare is how many compounds, of 6 KiB each, a reactor keeps for the next commands.
+	mostSpare = 64
+)
 
 // compound carries out a command that takes several IOs: Write Zeroes, Dataset Management, Flush of
 // every namespace, and those that read into memory of the target (move). It comes from a free list
@@ -52,7 +56,9 @@ type compoundIO struct {
 
 func (h *Handler) newCompound(c *cmd) *compound {
 	m := h.compounds.Pop()
-	if m == nil {
+	if m != nil {
+		h.spare--
+	} else {
 		m = &compound{zero: zero{ranges: make([]ByteRange, 0, nvme.MaxDSMRanges)}}
 		for i := range m.ios {
 			o := &m.ios[i]
@@ -166,7 +172,10 @@ func (m *compound) end(h *Handler) {
 	m.cmd, m.ch, m.flow, m.flush, m.paid = nil, nil, nil, nil, false
 	m.next, m.steps, m.status = 0, 0, nvme.Success
 	m.zero = zero{ranges: m.zero.ranges[:0]}
-	h.compounds.Push(m, &m.node)
+	if h.spare < mostSpare { // hosts decide how many there are at a time
+		h.compounds.Push(m, &m.node)
+		h.spare++
+	}
 	if c == nil {
 		return
 	}

@@ -52,6 +52,7 @@ type Handler struct {
 	running   bool
 	worked    bool                 // completed has more than zero-copy reads, which take no time
 	compounds list.List[compound]  // free
+	spare     int                  // the number of these
 	moves     int                  // compounds with a move
 	turns     list.List[hostShare] // that have work whose turn comes
 

@@ -477,3 +477,27 @@ func TestRefusedInTurns(t *testing.T) {
 		})
 	}
 }
+
+// However many commands took turns at a time, a reactor keeps memory for few of them.
+func TestSpareCompounds(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	var all []*fabrictest.Command
+	for _, q := range r.connectHost(4).io {
+		for range mostSpare {
+			all = append(all, r.send(q, rw(nvme.NVMVerify, 1, 0, 1, nil)))
+		}
+	}
+	for _, c := range all {
+		r.until("all are done", func() bool { return c.Done })
+		if st := c.CQE.Status(); !st.OK() {
+			t.Fatal(st)
+		}
+	}
+	h, n := r.target.handlers[0], 0
+	for range h.compounds.All() {
+		n++
+	}
+	if n != mostSpare || h.spare != n {
+		t.Errorf("%d are kept and %d counted, want %d", n, h.spare, mostSpare)
+	}
+}
