@@ -12,7 +12,7 @@ type Problem struct {
 	What string
 	// Hint says how to fix it, in a sentence; "" if What says all.
 	Hint string
-	// InUse says that something else has the storage, which may be a process that is ending.
+	// InUse: something else has the storage, possibly a process that is about to end.
 	InUse bool
 }
 

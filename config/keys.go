@@ -157,9 +157,9 @@ func connectionLimits(all, perHost *int, limit int) []Key {
 				"eighths of it, lower to protect a small machine."),
 		NewKey("max_connections_per_host", Int(perHost, 1, limit),
 			"The largest number of connections of a host that has authenticated or uses TLS, and "+
-				"of all others from one address or IPv6 /64 together. Set it higher when many "+
-				"such hosts share an address (NAT, containers) or a /64, lower to keep one host "+
-				"from taking many connections."),
+				"of all others from one address or IPv6 /64 together; peers without a successful "+
+				"Connect count apart. Set it higher when many such hosts share an address (NAT, "+
+				"containers) or a /64, lower to keep one host from taking many connections."),
 	}
 }
 

@@ -87,8 +87,8 @@ func fileName(nqn string) string {
 	return name[:longest-32] + "-" + hex.EncodeToString(sum[:16])
 }
 
-// Touches reports whether a change is one of the object, or of what is inside of it; changes that
-// wait for a restart are nobody's.
+// Touches reports whether a change concerns the object or something inside it. A change that waits
+// for a restart concerns none, and is allowed.
 func (m Managed) Touches(c Change) bool {
 	live := func(k KeyChange) bool { return !k.Restart }
 	if c.Op == Modify && !slices.ContainsFunc(c.Keys, live) {

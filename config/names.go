@@ -45,7 +45,7 @@ func (n named) decode(d *decoder, node *yaml.Node, path string) {
 	if name := n.String(); !d.bad[path] && nvme.UnusualNQN(name) != "" && !d.unusual[name] {
 		d.unusual[name] = true // once, wherever else it stands
 		if len(d.unusual) == maxUnusual+1 {
-			d.warn(path, "more names are unusual", "Those that follow are not listed.")
+			d.warn(path, "more names are unusual", "The others are not listed.")
 		} else if len(d.unusual) <= maxUnusual {
 			d.warn(path, "unusual name: "+nvme.UnusualNQN(name),
 				"It works where hosts use the same name. Usual are "+nqnForms)

@@ -22,8 +22,8 @@ const (
 	commandSuffix = "_command"
 	// programsTime is how long all programs of a configuration may take.
 	programsTime = 30 * time.Second
-	// maxStderr is how much an error repeats of what a program says, in bytes, and maxComplaint how
-	// much of it is looked at: a secret is found before it is cut.
+	// maxStderr is how many bytes of a program's standard error an error message repeats. Secrets
+	// are looked for in the first maxComplaint bytes, so that none is cut in two and missed.
 	maxStderr    = 256
 	maxComplaint = 16 << 10
 )
@@ -108,10 +108,9 @@ func (d *decoder) output(args []string) (string, error) {
 	return value, err
 }
 
-// runProgram returns what a program prints that has no privileges. When it returns, the program and
-// what it has started have ended, unless that has left the session. The error has nothing of what
-// was printed, and of what the program has written to its standard error nothing that may be
-// secret.
+// runProgram runs a program without privileges and returns its standard output. When it returns,
+// the program and its children have ended, unless a child has left the session. The error contains
+// nothing of the standard output. It repeats the standard error with possible secrets masked.
 func runProgram(ctx context.Context, args, env []string) (string, error) {
 	out, complaint := limited{most: maxValueFile}, limited{most: maxComplaint, drop: true}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)

@@ -150,7 +150,7 @@ var others = map[string]string{
 	"iscsi": "block, with the device that iscsiadm makes", "none": `"null", with quotes`,
 }
 
-// backendHint says what is meant by a name that no backend has; "" if that is not known.
+// backendHint returns a hint for the name of a backend of another target, "" for other names.
 func backendHint(name string, backends []Backend) string {
 	word := strings.ToLower(name)
 	word = strings.TrimSuffix(strings.TrimPrefix(word, "bdev_"), "_create")

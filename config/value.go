@@ -320,7 +320,8 @@ func Either(p *bool, no, yes string) Value {
 	return Choose(p, Choice[bool]{no, false}, Choice[bool]{yes, true})
 }
 
-// Doubtful is a Value that is warned of if why says what is doubtful about a word that can be used.
+// Doubtful returns v with a warning about words that are valid and probably a mistake. why returns
+// the warning and a hint, or "" for a word that is not doubtful.
 func Doubtful(v Value, why func(word string) (what, hint string)) Value { return doubtful{v, why} }
 
 type doubtful struct {
@@ -341,7 +342,7 @@ func (v doubtful) decode(d *decoder, n *yaml.Node, path string) {
 // bareLimit is the smallest size without a unit that is not doubtful.
 const bareLimit = 1 << 20
 
-// BareSize says what is doubtful about a size: a small one without a unit may be meant in another.
+// BareSize is a check for Doubtful: a small size without a unit is probably not meant in bytes.
 func BareSize(word string) (what, hint string) {
 	n, err := strconv.ParseUint(word, 10, 64)
 	if err != nil || n == 0 || n >= bareLimit {
