@@ -6,13 +6,13 @@ import (
 	"io/fs"
 	"slices"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestReport(t *testing.T) {
 	var r Report
-	if err := r.Err(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, r.Err())
 	r.Warnf("Make room.", "%d bytes are free", 7)
 	r.Errorf("Add path.", "no path is %s", "given")
 	err := WithHint(fs.ErrNotExist, "Create it.")

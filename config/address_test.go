@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestListenAddress: what an address is recognized as, and what it is called.
@@ -108,10 +110,7 @@ subsystems:
   listeners: ['[::ffff:10.0.0.1]:4420']
   namespaces: [{nsid: 1, backend: ram, size: 1MiB}]
 `
-	c, err := parse(t, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(parse(t, text))(t)
 	got := fmt.Sprint(c.Hosts[0].Networks, c.Discovery.Referrals[0].Address,
 		c.Subsystems[0].Listeners)
 	const want = "[10.1.0.0/16 10.2.0.1/32] 192.0.2.1 [tcp 10.0.0.1:4420]"

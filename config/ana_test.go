@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -15,19 +16,14 @@ func TestANAStates(t *testing.T) {
 			"subsystems: [{nqn: nqn.2026-11.io.nvmf-target:disk0, allow_any_host: true, " +
 			"namespaces: [{nsid: 1, backend: ram, size: 1MiB, ana_group: 128}]}]\n"
 	}
-	c, err := parse(t, file(`{2: non-optimized, "128": persistent-loss, 3: optimized}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(
+		parse(t, file(`{2: non-optimized, "128": persistent-loss, 3: optimized}`)))(t)
 	if got := c.Listeners[0].ANAStates; !maps.Equal(got, map[uint32]nvme.ANAState{
 		2: nvme.ANAStateNonOptimized, 128: nvme.ANAStatePersistentLoss,
 	}) || c.Subsystems[0].Namespaces[0].ANAGroup != 128 {
 		t.Errorf("%v", got)
 	}
-	next, err := parse(t, file("{2: inaccessible, 5: non-optimized}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := testutil.Value(parse(t, file("{2: inaccessible, 5: non-optimized}")))(t)
 	var text []string
 	for _, c := range Diff(c.Settings(), next.Settings()) {
 		text = append(text, c.String())

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -63,10 +64,7 @@ var testBackends = []Backend{
 }
 
 func TestMinimalFile(t *testing.T) {
-	c, err := Load("testdata/minimal.yaml", nil, testBackends)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(Load("testdata/minimal.yaml", nil, testBackends))(t)
 	c.src, c.settings = nil, Settings{}
 	want := &Config{
 		Log:             Log{Level: slog.LevelInfo},
@@ -135,10 +133,8 @@ func TestEnvironmentOverridesTheFile(t *testing.T) {
 }
 
 func TestEnvironmentReplacesLists(t *testing.T) {
-	c, err := parse(t, minimal, "NVMF_TARGET_LISTENERS=[{transport: tcp, address: '::1', port: 1}]")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(
+		parse(t, minimal, "NVMF_TARGET_LISTENERS=[{transport: tcp, address: '::1', port: 1}]"))(t)
 	want := []Listener{{
 		Name: "tcp [::1]:1", Transport: nvme.TransportTCP, Port: 1,
 		Address: ListenAddress{IP: netip.IPv6Loopback()},
@@ -282,10 +278,7 @@ func TestMetricsListen(t *testing.T) {
 }
 
 func TestProblemFoundLaterHasItsPlace(t *testing.T) {
-	c, err := parse(t, minimal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(parse(t, minimal))(t)
 	const path = "subsystems[0].namespaces[0].path"
 	got := c.Problem(path, "is a directory", "Name a file.").Error()
 	if want := "test.yaml:6:18: " + path + ": is a directory. Name a file."; got != want {

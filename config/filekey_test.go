@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // write writes files to a new directory and returns it.
@@ -12,9 +14,7 @@ func write(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	return dir
 }
@@ -35,10 +35,8 @@ subsystems:
   - {nqn_file: name, serial_file: serial, allow_any_host: true}
 `,
 	})
-	c, err := Load(filepath.Join(dir, "nvmf.yaml"), []string{"DIR=" + dir}, testBackends)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(
+		Load(filepath.Join(dir, "nvmf.yaml"), []string{"DIR=" + dir}, testBackends))(t)
 	if s := c.Subsystems[0]; len(c.Subsystems) != 1 || s.NQN != "nqn.2026-11.io.nvmf-target:a" ||
 		s.Serial != "${NAME}" || s.Namespaces[0].UUID.String() != uuid {
 		t.Errorf("%+v", c.Subsystems)

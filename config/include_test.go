@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // load writes files, each below a line "== NAME", and loads nvmf.yaml, the first one.
@@ -19,12 +21,8 @@ func load(t *testing.T, files string, environ ...string) (*Config, error) {
 		if i == 0 {
 			name = "nvmf.yaml"
 		}
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		testutil.Must(t, os.WriteFile(name, []byte(text+"\n"), 0o644))
 	}
 	return Load("nvmf.yaml", environ, testBackends)
 }
@@ -93,10 +91,7 @@ subsystems:
     namespaces: [{nsid: 1, backend: ram, size: 1GiB}]
 shutdown_timeout: 20s
 `
-	c, err := load(t, parts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(load(t, parts))(t)
 	if changes := Diff(settings(t, whole), c.Settings()); len(changes) > 0 {
 		t.Error(lines(changes))
 	}
@@ -107,10 +102,7 @@ shutdown_timeout: 20s
 }
 
 func TestIncludeEverythingFromTheSameDirectory(t *testing.T) {
-	c, err := load(t, "include: [\"*.yaml\"]\n== other.yaml"+minimal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(load(t, "include: [\"*.yaml\"]\n== other.yaml"+minimal))(t)
 	if changes := Diff(settings(t, minimal), c.Settings()); len(changes) > 0 {
 		t.Error(lines(changes))
 	}
@@ -236,9 +228,7 @@ func TestIncludeIsBounded(t *testing.T) {
 		}
 	}
 	t.Chdir(t.TempDir())
-	if err := syscall.Mkfifo("pipe", 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, syscall.Mkfifo("pipe", 0o600))
 	_, err := Parse("nvmf.yaml", []byte("include: [pipe]"+minimal), nil, testBackends)
 	if err == nil || !strings.Contains(err.Error(), "open pipe: not a regular file") {
 		t.Error(err)

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // parseWith parses a configuration with more keys at its end.
@@ -65,9 +67,7 @@ func TestMetricsToken(t *testing.T) {
 	}
 	file := func(name, content string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), mode); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, []byte(content), mode))
 		return path
 	}
 	good := file("good", secret+"\n", 0o600)
@@ -82,10 +82,7 @@ func TestMetricsToken(t *testing.T) {
 			t.Errorf("%.30q is taken for the token", wrong)
 		}
 	}
-	changed, err := show(`{listen: "10.0.0.1:1", token: "` + other + `"}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	changed := testutil.Value(show(`{listen: "10.0.0.1:1", token: "` + other + `"}`))(t)
 	changes := Diff(c.Settings(), changed.Settings())
 	shown = append(shown, fmt.Sprint(changes))
 	if len(changes) != 1 || !changes[0].ChangesSecret() {
@@ -118,10 +115,7 @@ func TestMetricsToken(t *testing.T) {
 func TestChangesSecret(t *testing.T) {
 	host := func(key string) *Config {
 		t.Helper()
-		c, err := parseWith(`hosts: [{nqn: "nqn.2026-11.a:h"` + key + `}]`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(parseWith(`hosts: [{nqn: "nqn.2026-11.a:h"` + key + `}]`))(t)
 		return c
 	}
 	none, _ := parseWith("")

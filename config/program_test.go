@@ -38,12 +38,9 @@ echo $1 | tee /dev/null`
 	script = strings.ReplaceAll(script, "\\s", "\\\\s")
 	text := programFile(`[/bin/sh, -ec, "`+script+`", sh, "${SECRET}"]`,
 		subsystemOf("nqn.2026-11.io.nvmf-target:host"))
-	c, err := Parse("test.yaml", []byte(text), []string{
+	c := testutil.Value(Parse("test.yaml", []byte(text), []string{
 		"SECRET=" + testKey, "CREDENTIALS_DIRECTORY=/run/credentials/x", "HIDDEN=1",
-	}, testBackends)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, testBackends))(t)
 	if k := c.Hosts[0].Key; k == nil || k.Reveal() != testKey {
 		t.Error("another key")
 	}
@@ -131,9 +128,7 @@ func TestProgramsAndEdits(t *testing.T) {
 	command := "[/bin/sh, -c, 'echo x >>" + runs + "; echo " + testKey + "']"
 	other := "\n  - {nqn: " + nqn + "2, dhchap_key_command: " + command + "}"
 	text := programFile(command+"}"+strings.TrimSuffix(other, "}"), "managed: "+managedDir+"\n")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	load := func(options ...Option) (*Config, error) {
 		return Load(file, nil, testBackends, options...)
 	}
@@ -175,14 +170,9 @@ func TestPrintedInUse(t *testing.T) {
 	file, key := filepath.Join(dir, "nvmf.yaml"), filepath.Join(dir, "key")
 	managed := filepath.Join(dir, "managed")
 	text := programFile("[/bin/cat, "+key+"]", "managed: "+managed+"\n")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	m := Managed{NQN: "nqn.2026-11.io.nvmf-target:a"}
-	content, err := m.Content(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := testutil.Value(m.Content(nil))(t)
 	edit := Edit{Path: m.File(managed), Content: content}
 	load := func(want string, options ...Option) *Config {
 		t.Helper()
@@ -193,21 +183,14 @@ func TestPrintedInUse(t *testing.T) {
 		return c
 	}
 	inUse := load(testKey)
-	next, err := auth.NewKey(32, auth.SHA256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
 	testutil.Secret(t, next.Reveal())
 	other := next.Reveal()
-	if err := os.WriteFile(key, []byte(other), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(key, []byte(other), 0o600))
 	looked := load(other)
 	inUse = load(testKey, edit, inUse.Printed())
 	load(testKey, edit, inUse.Printed())
-	if err := os.Remove(key); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(key))
 	if _, err := Load(file, nil, testBackends); err == nil {
 		t.Error("no error of the program")
 	}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestUntil: a key counts until the end of a day, or until a time.
@@ -20,10 +22,7 @@ func TestUntil(t *testing.T) {
   old_keys_until: `+word+`
   keys_until: `+word+`
 listeners:`, 1)
-		c, err := parse(t, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(parse(t, text))(t)
 		for _, got := range []time.Time{c.Hosts[0].OldUntil, c.Hosts[0].Until} {
 			if got.UTC().Format(time.RFC3339) != want {
 				t.Errorf("%s: %v, want %s", word, got, want)

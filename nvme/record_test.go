@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // recordCase is a record with the size that the specification gives.
@@ -59,10 +61,7 @@ var records = []recordCase{
 // TestEveryRecordIsTested: every member of Record is in the table above, so that its size is
 // compared and it is fuzzed.
 func TestEveryRecordIsTested(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "record.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testutil.Value(parser.ParseFile(token.NewFileSet(), "record.go", nil, 0))(t)
 	members := 0
 	ast.Inspect(file.Scope.Lookup("Record").Decl.(*ast.TypeSpec).Type, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok {

@@ -24,12 +24,8 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 func loop(t *testing.T, size int64, args ...string) (device, file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "backing")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(file, size); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, nil, 0o600))
+	testutil.Must(t, os.Truncate(file, size))
 	out, err := exec.Command("losetup", append(args, "-f", "--show", file)...).CombinedOutput()
 	if err != nil {
 		t.Skipf("no loop device (root and losetup are needed): %v: %s", err, out)
@@ -45,18 +41,13 @@ func loop(t *testing.T, size int64, args ...string) (device, file string) {
 
 func mustOpen(t *testing.T, cfg Config) backend.Device {
 	t.Helper()
-	d, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testutil.Value(Open(cfg))(t)
 	return d
 }
 
 func mustClose(t *testing.T, d backend.Device) {
 	t.Helper()
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, d.Close())
 }
 
 func engines() []string {
@@ -105,25 +96,18 @@ func TestDevice(t *testing.T) {
 // although it can be opened exclusively.
 func TestInstances(t *testing.T) {
 	device, file := loop(t, 1<<20)
-	self, err := os.ReadFile("/proc/self/comm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := testutil.Value(os.ReadFile("/proc/self/comm"))(t)
 	for name, want := range map[string]string{
 		strings.TrimSpace(string(self)): "is in use by process %d (" +
 			strings.TrimSpace(string(self)) + ") (" + file + ")",
 		"other": "",
 	} {
 		program := filepath.Join(t.TempDir(), name)
-		if err := os.Symlink("/bin/sh", program); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Symlink("/bin/sh", program))
 		holder := exec.Command(program, "-c", `exec 3<>"$0"; echo ready; read line; true`, file)
 		in, err1 := holder.StdinPipe()
 		out, err2 := holder.StdoutPipe()
-		if err := errors.Join(err1, err2, holder.Start()); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(err1, err2, holder.Start()))
 		if _, err := out.Read(make([]byte, 6)); err != nil {
 			t.Error(err)
 		}
@@ -137,9 +121,7 @@ func TestInstances(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
-		if err := errors.Join(in.Close(), holder.Wait()); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, errors.Join(in.Close(), holder.Wait()))
 	}
 }
 
@@ -175,9 +157,7 @@ func TestSpaceComesBack(t *testing.T) {
 			}
 			allocated := func() int64 {
 				var st unix.Stat_t
-				if err := unix.Stat(file, &st); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, unix.Stat(file, &st))
 				return st.Blocks << 9
 			}
 			c := backendtest.NewClient(t, d, 1<<20)
@@ -206,9 +186,7 @@ func TestOpenRefuses(t *testing.T) {
 	busy := mustOpen(t, Config{Path: device})
 	defer mustClose(t, busy)
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte("x"), 0o600))
 	for _, tc := range []struct {
 		cfg  Config
 		want string
@@ -246,23 +224,13 @@ func TestProbe(t *testing.T) {
 		}
 		mustClose(t, mustOpen(t, cfg))
 	}
-	f, err := os.OpenFile(file, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(os.OpenFile(file, os.O_RDWR, 0))(t)
 	holder := exec.Command("sh", "-c", "read line; true") // it has the file behind the device open
 	holder.ExtraFiles = []*os.File{f}
-	in, err := holder.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := testutil.Value(holder.StdinPipe())(t)
+	testutil.Must(t, holder.Start())
 	r := Probe(Config{Path: device})
-	if err := errors.Join(in.Close(), holder.Wait(), f.Close()); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, errors.Join(in.Close(), holder.Wait(), f.Close()))
 	want := fmt.Sprintf("is in use by process %d (sh) (%s)", holder.Process.Pid, file)
 	if len(r.Errors) != 0 || len(r.Warnings) != 1 || r.Warnings[0].What != want {
 		t.Errorf("%+v, want %q", r, want)
@@ -296,12 +264,8 @@ func TestSysfs(t *testing.T) {
 		"sda/sda1/alignment_offset": "3584\n", // it begins at sector 63
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		testutil.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	for _, s := range []sysfs{sysfs(dir + "/sda"), sysfs(dir + "/sda/sda1")} {
 		if s.number("queue/rotational") != 1 || s.text("queue/nothing") != "" {

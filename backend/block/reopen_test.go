@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestSame: which disk counts as the one that was offline.
@@ -72,17 +73,10 @@ func TestResize(t *testing.T) {
 	notified := make(chan backend.Info, 4)
 	d.(backend.Changer).Notify(func() { notified <- d.Info() })
 	for _, size := range []int64{2 << 20, 512 << 10} {
-		if err := unix.Truncate(file, size); err != nil {
-			t.Fatal(err)
-		}
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0),
-			unix.Close(fd)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, unix.Truncate(file, size))
+		fd := testutil.Value(unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0))(t)
+		testutil.Must(t, errors.Join(unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0),
+			unix.Close(fd)))
 		beyond := c.Write(1<<20-4096, c.Memory(0, 4096))
 		if err := c.Do(beyond); size < 1<<20 && !errors.Is(err, backend.ErrOutOfRange) ||
 			size > 1<<20 && err != nil {

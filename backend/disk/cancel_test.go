@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestCancel: a canceled read of a disk that does not answer completes, and a write that waits
@@ -18,16 +19,11 @@ func TestCancel(t *testing.T) {
 			t.Skip("threads cannot cancel a system call in progress")
 		}
 		var p [2]int
-		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-			t.Fatal(err)
-		}
-		d, err := New(Config{
+		testutil.Must(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+		d := testutil.Value(New(Config{
 			Path: "pipe", FD: p[0], Engine: e,
 			Info: backend.Info{Size: 1 << 20, BlockSize: 4096, PhysicalBlockSize: 4096},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		c := backendtest.NewClient(t, d, 64<<10)
 		read, write := c.Read(0, c.Memory(0, 4096)), c.Write(0, c.Memory(4096, 4096))
 		flush := &backend.IO{Op: backend.OpFlush}
@@ -44,14 +40,10 @@ func TestCancel(t *testing.T) {
 				t.Errorf("%v: %v", io.Op, io.Err)
 			}
 		}
-		if _, err := unix.Write(p[1], make([]byte, 4096)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(unix.Write(p[1], make([]byte, 4096)))(t)
 		c.MustDo(c.Read(0, c.Memory(0, 4096))) // the op is as good as new
 		c.Close()
 		mustClose(t, d)
-		if err := unix.Close(p[1]); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, unix.Close(p[1]))
 	})
 }

@@ -42,18 +42,13 @@ func newDisk(t testing.TB, size int64, direct bool, e Engine) *Disk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testutil.Value(New(cfg))(t)
 	return d
 }
 
 func mustClose(tb testing.TB, dev backend.Device) {
 	tb.Helper()
-	if err := dev.Close(); err != nil {
-		tb.Error(err)
-	}
+	testutil.Check(tb, dev.Close())
 }
 
 // each runs fn with every engine that works here.
@@ -310,29 +305,17 @@ func TestUnregistered(t *testing.T) {
 	for range 2 {
 		d := newDisk(t, 1<<20, true, Engine{Name: IOUring})
 		d.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-		region, err := mem.Map("test", 4096)
-		if err != nil {
-			t.Fatal(err)
-		}
-		eventFD, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-		if err != nil {
-			t.Fatal(err)
-		}
+		region := testutil.Value(mem.Map("test", 4096))(t)
+		eventFD := testutil.Value(unix.Eventfd(0, unix.EFD_CLOEXEC))(t)
 		// which the kernel would have to write to
-		if err := unix.Mprotect(region.Bytes(), unix.PROT_READ); err != nil {
-			t.Fatal(err)
-		}
-		c, err := d.OpenChannel(backend.Reactor{Wake: func() {}, EventFD: eventFD, Memory: region})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, unix.Mprotect(region.Bytes(), unix.PROT_READ))
+		c := testutil.Value(
+			d.OpenChannel(backend.Reactor{Wake: func() {}, EventFD: eventFD, Memory: region}))(t)
 		io := &backend.IO{Op: backend.OpWrite, Len: 4096, Segs: []mem.Segment{{B: region.Bytes()}}}
 		c.Submit([]*backend.IO{io})
 		var done [1]*backend.IO
 		testutil.Until(t, "the end of the write", func() bool { return c.Poll(done[:]) > 0 })
-		if err := errors.Join(io.Err, c.Close(), unix.Close(eventFD), region.Unmap()); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, errors.Join(io.Err, c.Close(), unix.Close(eventFD), region.Unmap()))
 		mustClose(t, d)
 	}
 	if n := strings.Count(log.String(), "cannot be registered"); n != 1 ||
@@ -364,8 +347,6 @@ func TestFaultOffset(t *testing.T) {
 			t.Errorf("nothing was read, and yet: %+v", at)
 		}
 		c.Close()
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, d.Close())
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestFallsBack: where io_uring is forbidden, threads are used, with one warning for all disks,
@@ -24,10 +25,7 @@ func TestFallsBack(t *testing.T) {
 	warnOnce = sync.Once{}
 	var log bytes.Buffer
 	for range 3 {
-		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := testutil.Value(os.Create(filepath.Join(t.TempDir(), "f")))(t)
 		defer func() { _ = f.Close() }()
 		d, err := New(Config{
 			FD: int(f.Fd()), Info: backend.Info{BlockSize: 512},

@@ -53,10 +53,7 @@ func newRemovable(t *testing.T, e Engine, volatile bool) *removable {
 		p.out.Store(false)
 		return nc, err
 	}
-	d, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testutil.Value(New(cfg))(t)
 	d.inject = func(_ step, res int32) int32 {
 		if p.out.Load() {
 			return -int32(unix.EIO)
@@ -114,11 +111,9 @@ func TestOfflineAndBack(t *testing.T) {
 
 		testutil.Receive(t, "an attempt to open the disk", p.refused)
 		// What is put back is another file, so that it shows which one is used.
-		if err := errors.Join(os.Rename(p.cfg.Path, p.cfg.Path+".old"),
+		testutil.Must(t, errors.Join(os.Rename(p.cfg.Path, p.cfg.Path+".old"),
 			os.WriteFile(p.cfg.Path, append([]byte("after"), make([]byte, 1<<20-5)...),
-				0o600)); err != nil {
-			t.Fatal(err)
-		}
+				0o600)))
 		p.refuse.Store(nil)
 		if i := p.change(); i.Offline || i.Degraded {
 			t.Errorf("back: %+v", i)

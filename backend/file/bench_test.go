@@ -153,8 +153,6 @@ func fioIOPS(b *testing.B, fio, path string, duration time.Duration) float64 {
 	var result struct {
 		Jobs []struct{ Read struct{ IOPS float64 } }
 	}
-	if err := json.Unmarshal(out, &result); err != nil {
-		b.Fatal(err)
-	}
+	testutil.Must(b, json.Unmarshal(out, &result))
 	return result.Jobs[0].Read.IOPS
 }

@@ -91,9 +91,7 @@ func TestDAXDetected(t *testing.T) {
 func TestDAXReadOnly(t *testing.T) {
 	cfg := onDAX(t)
 	want := bytes.Repeat([]byte("read-only"), 1<<20/9+1)[:1<<20]
-	if err := os.WriteFile(cfg.Path, want, 0o400); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(cfg.Path, want, 0o400))
 	cfg.Size, cfg.ReadOnly = 0, true
 	d := mustOpen(t, cfg)
 	c := backendtest.NewClient(t, d, 4096)
@@ -124,9 +122,7 @@ func TestDAXTruncated(t *testing.T) {
 		t.Fatal("the zero-copy read is refused")
 	}
 	for _, size := range []int64{512 << 10, 4 << 20, cfg.Size + 4096} {
-		if err := os.Truncate(cfg.Path, size); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Truncate(cfg.Path, size))
 		own := c.Segs(c.Memory(0, 1<<20))
 		if ok := mem.CopyFile(own, segs); ok != (size > 1<<20) {
 			t.Errorf("with %d bytes: it can be copied: %v", size, ok)

@@ -44,9 +44,7 @@ func TestTruncatedFile(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
 		d := mustOpen(t, cfg)
 		c := backendtest.NewClient(t, d, 1<<20)
-		if err := os.Truncate(cfg.Path, 512<<10); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Truncate(cfg.Path, 512<<10))
 		expect(t, c, c.Read(0, c.Memory(0, 512<<10)), nil)
 		expect(t, c, c.Read(508<<10, c.Memory(0, 8192)), backend.ErrOutOfRange)
 		expect(t, c, c.Read(768<<10, c.Memory(0, 8192)), backend.ErrOutOfRange)
@@ -69,9 +67,7 @@ func TestResize(t *testing.T) {
 		b := c.Memory(0, 64<<10)
 		for _, size := range []int64{2 << 20, 512 << 10, 512<<10 + 100, 0, 4096, 1 << 20} {
 			before := d.Info()
-			if err := os.Truncate(cfg.Path, size); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.Truncate(cfg.Path, size))
 			whole := size &^ 4095
 			if whole == before.Size {
 				expect(t, c, c.Write(whole, b), backend.ErrOutOfRange)
@@ -117,9 +113,7 @@ func TestFullFileSystem(t *testing.T) {
 		t.Skipf("no small file system to fill: mounting tmpfs needs CAP_SYS_ADMIN: %v", err)
 	}
 	defer func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, unix.Unmount(dir, 0))
 	}()
 	cfg := Config{Path: filepath.Join(dir, "disk.img"), Size: 1 << 20, BlockSize: 4096}
 	cfg.Preallocate = true
@@ -147,9 +141,7 @@ func TestFullFileSystem(t *testing.T) {
 	c.Close()
 	mustClose(t, d)
 
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	readOnly := func(what string) {
 		t.Helper()
 		if _, err := Open(cfg); !errors.Is(err, unix.EROFS) ||

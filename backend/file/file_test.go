@@ -23,18 +23,13 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 
 func mustOpen(tb testing.TB, cfg Config) backend.Device {
 	tb.Helper()
-	dev, err := Open(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	dev := testutil.Value(Open(cfg))(tb)
 	return dev
 }
 
 func mustClose(tb testing.TB, dev backend.Device) {
 	tb.Helper()
-	if err := dev.Close(); err != nil {
-		tb.Error(err)
-	}
+	testutil.Check(tb, dev.Close())
 }
 
 // shm returns a directory on tmpfs, which has neither ZERO_RANGE nor, before Linux 6.6, O_DIRECT.
@@ -90,16 +85,11 @@ func TestConformance(t *testing.T) {
 // TestDirect: O_DIRECT is used where the kernel says that it works, but not when the block size
 // does not fit or the page cache is asked for. There is a warning if it cannot be used.
 func TestDirect(t *testing.T) {
-	f, err := os.Create(filepath.Join(t.TempDir(), "disk.img"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(os.Create(filepath.Join(t.TempDir(), "disk.img")))(t)
 	defer func() { _ = f.Close() }()
 	var stx unix.Statx_t
-	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN,
-		&stx); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN,
+		&stx))
 	unit := int(stx.Dio_offset_align)
 	if stx.Mask&unix.STATX_DIOALIGN == 0 { // it does not say, as tmpfs
 		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETFL, unix.O_DIRECT); err == nil {
@@ -115,19 +105,12 @@ func TestDirect(t *testing.T) {
 		{Config{BlockSize: 4096, Buffered: true}, false},
 		{Config{BlockSize: 256}, possible(256)},
 	} {
-		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETFL, 0); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(unix.FcntlInt(f.Fd(), unix.F_SETFL, 0))(t)
 		var log bytes.Buffer
 		tc.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		d := disk.Config{FD: int(f.Fd()), Info: backend.Info{BlockSize: tc.cfg.BlockSize}}
-		if err := describe(&tc.cfg, &d); err != nil {
-			t.Fatal(err)
-		}
-		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, describe(&tc.cfg, &d))
+		flags := testutil.Value(unix.FcntlInt(f.Fd(), unix.F_GETFL, 0))(t)
 		if direct := flags&unix.O_DIRECT != 0; direct != tc.want || direct != (d.Offset != 0) ||
 			direct != (d.Memory != 0) {
 			t.Errorf("%+v: O_DIRECT is %v, want %v", tc.cfg, direct, tc.want)
@@ -145,9 +128,7 @@ func TestPreallocate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	allocated := func() int64 {
 		var st unix.Stat_t
-		if err := unix.Stat(path, &st); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, unix.Stat(path, &st))
 		return st.Blocks << 9
 	}
 	const size = 4 << 20
@@ -195,9 +176,7 @@ func TestSpace(t *testing.T) {
 	d := mustOpen(t, Config{Path: path, Size: 1 << 20, BlockSize: 4096})
 	defer mustClose(t, d)
 	var fs unix.Statfs_t
-	if err := unix.Statfs(path, &fs); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Statfs(path, &fs))
 	total := int64(fs.Blocks) * fs.Frsize
 	if _, n, err := d.(backend.SpaceReporter).Space(); err != nil || n <= 0 || n > total {
 		t.Errorf("%v: %d bytes are free of %d", err, n, total)
@@ -248,18 +227,12 @@ func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string, size int64) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Truncate(path, size); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, nil, 0o600))
+		testutil.Must(t, os.Truncate(path, size))
 		return path
 	}
 	fifo := filepath.Join(dir, "fifo")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Mkfifo(fifo, 0o600))
 	busyPath := file("busy", 1<<20)
 	busy := mustOpen(t, Config{Path: busyPath, BlockSize: 512})
 	defer mustClose(t, busy)
@@ -326,9 +299,7 @@ func TestOpenRefuses(t *testing.T) {
 // a new one.
 func TestEmptyFileIsSized(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, nil, 0o600))
 	d := mustOpen(t, Config{Path: path, Size: 1 << 20, BlockSize: 512})
 	if d.Info().Size != 1<<20 {
 		t.Errorf("size %d", d.Info().Size)
@@ -342,9 +313,7 @@ func TestGrown(t *testing.T) {
 	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20, BlockSize: 4096}
 	mustClose(t, mustOpen(t, cfg))
 	for _, size := range []int64{2 << 20, 2<<20 + 100} {
-		if err := os.Truncate(cfg.Path, size); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Truncate(cfg.Path, size))
 		var log bytes.Buffer
 		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		want := fmt.Sprintf("has %d bytes, more than the 1048576 that are configured: "+

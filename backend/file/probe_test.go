@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestProbe: what Open refuses is an error before, and a probe leaves nothing behind.
@@ -21,9 +22,7 @@ func TestProbe(t *testing.T) {
 	file := func(name string, size int64) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, make([]byte, size), 0o600))
 		return path
 	}
 	busy := file("busy", 1<<20)
@@ -31,9 +30,7 @@ func TestProbe(t *testing.T) {
 	defer mustClose(t, d)
 	missing := filepath.Join(dir, "new")
 	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
-	if err := errors.Join(os.Symlink("nothing", link), unix.Mkfifo(fifo, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.Symlink("nothing", link), unix.Mkfifo(fifo, 0o600)))
 	for _, tc := range []struct {
 		cfg  Config
 		want string // what is wrong; "" if nothing is
@@ -111,15 +108,10 @@ func TestProbeHeld(t *testing.T) {
 	if _, err := exec.LookPath("flock"); err != nil {
 		t.Skip("flock(1) is missing")
 	}
-	self, err := os.ReadFile("/proc/self/comm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := testutil.Value(os.ReadFile("/proc/self/comm"))(t)
 	dir := t.TempDir()
 	same := filepath.Join(dir, strings.TrimSpace(string(self)))
-	if err := os.Symlink("/bin/sh", same); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Symlink("/bin/sh", same))
 	for _, tc := range []struct {
 		program, lock    string
 		errors, warnings string
@@ -129,9 +121,7 @@ func TestProbeHeld(t *testing.T) {
 		{"/bin/sh", "true", "", "is in use by process %d (sh)"},
 	} {
 		path := filepath.Join(dir, "disk.img")
-		if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
 		holder := exec.Command(tc.program, "-c",
 			`exec 3<>"$0"; `+tc.lock+`; echo ready; read line; true`, path)
 		in, err1 := holder.StdinPipe()
@@ -139,9 +129,7 @@ func TestProbeHeld(t *testing.T) {
 		if err1 != nil || err2 != nil {
 			t.Fatal(err1, err2)
 		}
-		if err := holder.Start(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, holder.Start())
 		if _, err := out.Read(make([]byte, 6)); err != nil {
 			t.Error(err)
 		}
@@ -162,8 +150,6 @@ func TestProbeHeld(t *testing.T) {
 			t.Errorf("%+v: %+v", tc, r)
 		}
 		_ = in.Close()
-		if err := holder.Wait(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, holder.Wait())
 	}
 }

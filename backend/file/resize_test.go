@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestResizeFile: a file keeps its content and its kind, sparse or with all of its space.
@@ -14,13 +16,9 @@ func TestResizeFile(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		path := filepath.Join(t.TempDir(), "f")
 		cfg := Config{Path: path, BlockSize: 512, Preallocate: full}
-		if err := os.WriteFile(path, make([]byte, 64<<10), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, make([]byte, 64<<10), 0o600))
 		for _, size := range []int64{8 << 20, 32 << 10, 1 << 20} {
-			if err := Resize(cfg, size); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, Resize(cfg, size))
 			var st unix.Stat_t
 			if err := unix.Stat(path, &st); err != nil || st.Size != size {
 				t.Fatalf("%v, %d bytes, want %d", err, st.Size, size)
@@ -37,16 +35,11 @@ func TestResizeFile(t *testing.T) {
 		if info, err := os.Stat(path); err != nil || info.Size() != 1<<20 {
 			t.Errorf("%v, a failure left %d bytes", err, info.Size())
 		}
-		d, err := Open(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := testutil.Value(Open(cfg))(t)
 		if err := Resize(cfg, 2<<20); !errors.Is(err, errInUse) {
 			t.Errorf("a file that is open: %v", err)
 		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, d.Close())
 	}
 	if err := Resize(Config{Path: t.TempDir() + "/none", BlockSize: 512, Size: 512},
 		1024); err == nil {
@@ -62,13 +55,9 @@ func TestShrinkWithoutSpace(t *testing.T) {
 	}
 	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
 	path := filepath.Join(dir, "disk")
-	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 2<<20)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 2<<20)))
 	cfg := Config{Path: path, BlockSize: 512, Preallocate: true}
-	if err := Resize(cfg, 1<<20); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, Resize(cfg, 1<<20))
 	if err := Resize(cfg, 3<<20); !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
 	}

@@ -13,10 +13,7 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 func TestConformance(t *testing.T) {
 	for _, blockSize := range []int{512, 4096} {
 		backendtest.Run(t, func(t *testing.T) backend.Device {
-			dev, err := Open(Config{Size: 1 << 40, BlockSize: blockSize})
-			if err != nil {
-				t.Fatal(err)
-			}
+			dev := testutil.Value(Open(Config{Size: 1 << 40, BlockSize: blockSize}))(t)
 			return dev
 		}, backendtest.Options{Forgets: true, ZeroCopyReads: true})
 	}
@@ -46,9 +43,6 @@ func TestProbe(t *testing.T) {
 }
 
 func BenchmarkRead4K(b *testing.B) {
-	dev, err := Open(Config{Size: 1 << 30, BlockSize: 4096})
-	if err != nil {
-		b.Fatal(err)
-	}
+	dev := testutil.Value(Open(Config{Size: 1 << 30, BlockSize: 4096}))(b)
 	backendtest.BenchmarkReads(b, dev, 4096)
 }

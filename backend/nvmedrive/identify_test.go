@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/block"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/internal/passthru/passthrutest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -52,10 +53,7 @@ func errno(e syscall.Errno) func(uintptr, *nvme.SQE) (nvme.Status, syscall.Errno
 
 func TestDescribe(t *testing.T) {
 	d := newDrive(9)
-	id, err := identify(d, passthrutest.NSID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := testutil.Value(identify(d, passthrutest.NSID))(t)
 	kernel := backend.Info{
 		Size: int64(id.ns.NSZE) << 9, BlockSize: 512, PhysicalBlockSize: 4096,
 		DiscardZeroes: true,
@@ -116,9 +114,7 @@ func TestNamed(t *testing.T) {
 		"nvme-subsys1/ng1n12", "nvme-subsys1/nvme1n12",
 		"nvme7/nvme7n1", "nvme8/ng8n1",
 	} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Join(dir, name), 0o700))
 	}
 	for _, tc := range []struct{ place, kind, want string }{
 		{"nvme5/ng5n2", "char", "/dev/ng5n2 /dev/nvme0n2"},
@@ -159,9 +155,7 @@ func TestNamed(t *testing.T) {
 // TestOpenRefuses: what is not an NVMe namespace is not opened, and Probe says so before.
 func TestOpenRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, nil, 0o600))
 	for path, want := range map[string]string{
 		"": "no path", "/dev/ng999n9": "no such device", file: "use backend: file",
 		t.TempDir(): "is not a device", os.DevNull: "not a namespace of an NVMe drive",

@@ -32,31 +32,20 @@ var free = limits{1 << 20, 4 << 20, 4 << 20}
 // on opens a drive in memory, as open does with one of the machine.
 func on(t *testing.T, fake *passthrutest.Drive, l limits, engine string) backend.Device {
 	t.Helper()
-	id, err := identify(fake, passthrutest.NSID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := testutil.Value(identify(fake, passthrutest.NSID))(t)
 	bs := 1 << fake.Namespace.Format().LBADS
-	fd, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := testutil.Value(unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
 	dc := disk.Config{Path: "drive", FD: fd, Engine: disk.Engine{Name: engine}, Info: backend.Info{
 		Size: int64(fake.Namespace.NSZE) * int64(bs), BlockSize: bs, PhysicalBlockSize: 4096,
 		Identity: "drive",
 	}}
-	if err := newDriver(fake, id, l, &dc); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, newDriver(fake, id, l, &dc))
 	drv := dc.Driver.(*driver)
 	fake.Limit = int(drv.limits.transfer)
 	if engine == disk.IOUring {
 		dc.Driver = ringed{drv}
 	}
-	d, err := disk.New(dc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testutil.Value(disk.New(dc))(t)
 	return d
 }
 
@@ -130,10 +119,8 @@ func TestDevice(t *testing.T) {
 	for _, engine := range []string{disk.Threads, disk.IOUring} {
 		t.Run(engine, func(t *testing.T) {
 			backendtest.Run(t, func(t *testing.T) backend.Device {
-				d, err := Open(block.Config{Path: path, Engine: disk.Engine{Name: engine}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := testutil.Value(
+					Open(block.Config{Path: path, Engine: disk.Engine{Name: engine}}))(t)
 				c := backendtest.NewClient(t, d, 1<<20)
 				c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Len: d.Info().Size})
 				c.Close()
@@ -190,9 +177,7 @@ func TestCommands(t *testing.T) {
 			t.Errorf("deallocates %v: the drive saw\n%s", deallocates, strings.Join(seen, "\n"))
 		}
 		c.Close()
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, d.Close())
 	}
 }
 
@@ -223,9 +208,7 @@ func TestFailures(t *testing.T) {
 		}
 		c.MustDo(c.Read(8<<12, c.Memory(0, 4096)))
 		c.Close()
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, d.Close())
 	}
 }
 
@@ -262,7 +245,5 @@ func TestFlushFails(t *testing.T) {
 		t.Errorf("a write after that: %v", err)
 	}
 	c.Close()
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, d.Close())
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestBatches: of the IOs of one Submit a later write wins, and a read sees what was written before
@@ -75,7 +76,5 @@ func TestBatches(t *testing.T) {
 		}
 	}
 	c.Close()
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, d.Close())
 }

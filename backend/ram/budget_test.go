@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestUnreadReads: zero-copy reads that never end stop no write: beyond a limit they are refused,
@@ -72,7 +73,5 @@ func TestUnreadReads(t *testing.T) {
 	if got := dev.readable.Load(); got != dev.frames.readLimit() {
 		t.Errorf("%d frames may be read afterwards, want %d", got, dev.frames.readLimit())
 	}
-	if err := dev.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, dev.Close())
 }

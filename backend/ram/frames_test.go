@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // audited is a device whose counters are checked when it is closed.
@@ -156,9 +157,7 @@ func TestReplaceWhileRead(t *testing.T) {
 	}
 	c.Close()
 	other.Close()
-	if err := dev.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, dev.Close())
 }
 
 // TestExhausted: when zero-copy reads and writes have all spare frames, zero-copy writes are
@@ -227,9 +226,7 @@ func TestExhausted(t *testing.T) {
 		r.AbortZeroCopyWrite(segs)
 	}
 	c.Close()
-	if err := dev.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, dev.Close())
 }
 
 // TestReuse: overwriting all of a device again and again needs no more than the memory it had, and
@@ -263,7 +260,5 @@ func TestReuse(t *testing.T) {
 		t.Errorf("%d bytes are left after a discard", got)
 	}
 	c.Close()
-	if err := dev.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, dev.Close())
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // inHugePages returns how much anonymous memory of this process is in huge pages, in kB (proc(5),
@@ -90,9 +91,7 @@ func TestHugePages(t *testing.T) {
 		t.Error("what was discarded does not read as zeroes")
 	}
 	c.Close()
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, d.Close())
 	if !able || after <= before {
 		t.Skipf("this kernel has no huge pages for us: %d kB before, %d kB after", before, after)
 	}
@@ -116,9 +115,7 @@ func TestHugePagesOfDevices(t *testing.T) {
 	}
 	d.frames.region.Unpin(0)
 	c.Close()
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, d.Close())
 }
 
 func TestNever(t *testing.T) {
@@ -130,9 +127,7 @@ func TestNever(t *testing.T) {
 		"always madvise [never]\n": true,
 		"always [madvise] never\n": false, "[always] madvise never\n": false,
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(name, []byte(text), 0o600))
 		if disabled(name) != want {
 			t.Errorf("%q: %v", text, !want)
 		}
@@ -160,9 +155,7 @@ func TestHugePagesEnd(t *testing.T) {
 			}
 		}
 	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, d.Close())
 	<-ended
 	if n := d.huge.count(); n > 1 {
 		t.Errorf("%d areas without a pause", n)

@@ -16,10 +16,7 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 
 func mustOpen(tb testing.TB, size int64, blockSize int) backend.Device {
 	tb.Helper()
-	dev, err := Open(Config{Size: size, BlockSize: blockSize})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	dev := testutil.Value(Open(Config{Size: size, BlockSize: blockSize}))(tb)
 	return dev
 }
 
@@ -92,9 +89,7 @@ func TestSparse(t *testing.T) {
 	c.MustDo(&backend.IO{Op: backend.OpDiscard, Off: 0, Len: 1<<30 + 4096})
 	expect("a discard of everything", 0)
 	c.Close()
-	if err := dev.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, dev.Close())
 }
 
 // TestLongDiscard: a discard of everything is made in steps, and others get their turn in between.
@@ -122,9 +117,7 @@ func TestLongDiscard(t *testing.T) {
 		t.Errorf("the discard left %d bytes", left)
 	}
 	c.Close()
-	if err := dev.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, dev.Close())
 }
 
 func benchmark(b *testing.B, blockSize int, op backend.Op, reactors int) {
@@ -162,9 +155,7 @@ func benchmark(b *testing.B, blockSize int, op backend.Op, reactors int) {
 	for _, c := range clients {
 		c.Close()
 	}
-	if err := dev.Close(); err != nil {
-		b.Fatal(err)
-	}
+	testutil.Must(b, dev.Close())
 }
 
 func BenchmarkRead4K(b *testing.B)     { benchmark(b, 4096, backend.OpRead, 1) }

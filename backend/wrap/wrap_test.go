@@ -16,10 +16,7 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 
 func openRAM(t testing.TB) backend.Device {
 	t.Helper()
-	dev, err := ram.Open(ram.Config{Size: backendtest.MinSize, BlockSize: 512})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := testutil.Value(ram.Open(ram.Config{Size: backendtest.MinSize, BlockSize: 512}))(t)
 	return dev
 }
 
@@ -60,9 +57,7 @@ func use(t *testing.T, dev backend.Device) *backendtest.Client {
 	c := backendtest.NewClient(t, dev, 1<<20)
 	t.Cleanup(func() {
 		c.Close()
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, dev.Close())
 	})
 	return c
 }

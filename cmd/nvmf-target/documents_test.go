@@ -26,10 +26,7 @@ func pages(t *testing.T, fn func(name, text string)) {
 		t.Fatal("no documents: ", names, err)
 	}
 	for _, name := range append(names, "../../README.md", "../../SECURITY.md") {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Value(os.ReadFile(name))(t)
 		fn(strings.TrimPrefix(name, "../../"), string(text))
 	}
 }

@@ -32,17 +32,13 @@ func TestEarlyHangup(t *testing.T) {
 	text := "listeners: [{transport: tcp, address: 127.0.0.1, port: 0}]\nsubsystems:\n" +
 		"  - {nqn: nqn.2026-11.io.nvmf-target:a, allow_any_host: true, namespaces: " +
 		"[{nsid: 1, backend: ram, size: 1MiB}]}\nreactors: {count: 1, memory: 8MiB}\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	log := new(testutil.Log)
 	child := exec.Command("/proc/self/exe", "serve", file)
 	child.Env = append(os.Environ(), asProgram+"=1", "STATE_DIRECTORY="+dir,
 		"RUNTIME_DIRECTORY="+dir)
 	child.Stdout, child.Stderr = log, log
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, child.Start())
 	kill := time.AfterFunc(testutil.Patience, func() { _ = child.Process.Kill() })
 	defer kill.Stop()
 	sent := 0

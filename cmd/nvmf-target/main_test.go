@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func run(args ...string) (string, error) {
@@ -24,9 +26,7 @@ func TestWhatUsersTry(t *testing.T) {
 	text := "listeners: [{transport: tcp, address: 127.0.0.1}]\nsubsystems:\n" +
 		"  - {nqn: nqn.2026-11.io.nvmf-target:a, allow_any_host: true, namespaces: " +
 		"[{nsid: 1, backend: ram, size: 1MiB}]}\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	for args, want := range map[string]string{
 		"--version":          "nvmf-target version ",
 		"help":               "NVMF_TARGET_LOG_LEVEL=debug",

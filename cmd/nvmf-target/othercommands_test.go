@@ -119,10 +119,7 @@ func nvmeOptions(t *testing.T) func(command string) []string {
 // TestOtherCommandsInDocuments: targets of make, options of nvme, units and paths of the tree that
 // documents name exist.
 func TestOtherCommandsInDocuments(t *testing.T) {
-	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := testutil.Value(os.ReadFile("../../Makefile"))(t)
 	options := nvmeOptions(t)
 	kinds := map[*regexp.Regexp]int{makeLine: 0, nvmeLine: 0, unitLine: 0, treePath: 0}
 	pages(t, func(name, text string) {

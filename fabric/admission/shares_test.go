@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // ip6 is the i-th address of the n-th /64.
@@ -125,14 +126,10 @@ func TestClaimedName(t *testing.T) {
 	_, err := c.fill(func(i int) netip.Addr { return addr(i % 3) }, fabric.Claim{Host: "a"}, 0)
 	refused(t, err, "its share")
 	for range 129 {
-		if _, err := c.connect(two, fabric.Claim{Host: "a"}, 150<<10); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(c.connect(two, fabric.Claim{Host: "a"}, 150<<10))(t)
 	}
 	for range 1000 {
-		if _, err := c.connect(one, fabric.Claim{Host: "a", Proven: true}, 150<<10); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(c.connect(one, fabric.Claim{Host: "a", Proven: true}, 150<<10))(t)
 	}
 }
 
@@ -154,16 +151,12 @@ func TestSmallHosts(t *testing.T) {
 func TestProvenHostsShareAnAddress(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 8192, PerHost: 100, Memory: 1 << 30})
 	for i := range 300 {
-		if _, err := c.connect(ip6(1, i), proven(fmt.Sprint(i%3)), 0); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(c.connect(ip6(1, i), proven(fmt.Sprint(i%3)), 0))(t)
 	}
 	_, err := c.connect(ip6(1, 0), proven("0"), 0)
 	refused(t, err, `host "0" has 100 connections, the limit`)
 	for i := range 100 {
-		if _, err := c.connect(ip6(1, i), fabric.Claim{Host: fmt.Sprint(i)}, 0); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(c.connect(ip6(1, i), fabric.Claim{Host: fmt.Sprint(i)}, 0))(t)
 	}
 	_, err = c.connect(ip6(1, 1000), fabric.Claim{Host: "x"}, 0)
 	refused(t, err, "100 connections from 2001:db8:0:1::/64 are open, the limit")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func (*sink) HandOverBuffers(r *fabric.Request) (free func()) {
@@ -49,10 +50,7 @@ func TestWatchHandOver(t *testing.T) {
 			var got []string
 			f := &faulty{execute: func(*fabric.Request) {}}
 			w := Watch(f, func(s string) { got = append(got, s) })
-			s, err := w.Open(&sink{info: fabric.QueueInfo{MaxDepth: 32}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := testutil.Value(w.Open(&sink{info: fabric.QueueInfo{MaxDepth: 32}}))(t)
 			r := &fabric.Request{Session: s}
 			w.Prepare([]*fabric.Request{r})
 			tc.run(f.q, w, r)

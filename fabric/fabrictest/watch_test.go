@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -82,10 +83,7 @@ func TestWatchReports(t *testing.T) {
 			f := new(faulty)
 			w := Watch(f, func(s string) { got = append(got, s) })
 			q := &sink{info: fabric.QueueInfo{MaxDepth: 32}}
-			s, err := w.Open(q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := testutil.Value(w.Open(q))(t)
 			r := &fabric.Request{Session: s, Queue: q}
 			r.SQE.SetCID(7)
 			tc.run(env{f, w, s, r})
@@ -100,14 +98,8 @@ func TestWatchReports(t *testing.T) {
 // TestHandlerOverLoop: the scripted handler and the in-process transport keep the contract with
 // each other.
 func TestHandlerOverLoop(t *testing.T) {
-	w, err := NewWorld(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	region, err := mem.Map("fabrictest", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := testutil.Value(NewWorld(1))(t)
+	region := testutil.Value(mem.Map("fabrictest", 4096))(t)
 	var written []byte
 	h := &handler{
 		Script: func(r *fabric.Request) answer {
@@ -129,11 +121,8 @@ func TestHandlerOverLoop(t *testing.T) {
 		},
 		Written: func(_ *fabric.Request, b []byte) { written = b },
 	}
-	q, err := Dial(w.Reactors[0], Watch(h, func(s string) { t.Error(s) }),
-		fabric.QueueInfo{MaxDepth: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := testutil.Value(Dial(w.Reactors[0], Watch(h, func(s string) { t.Error(s) }),
+		fabric.QueueInfo{MaxDepth: 8}))(t)
 	cmd := func(op nvme.Opcode, data []byte) *Command {
 		c := &Command{Data: data}
 		c.SQE.SetOpcode(op)
@@ -144,9 +133,7 @@ func TestHandlerOverLoop(t *testing.T) {
 		cmd(nvme.NVMRead, make([]byte, 8))
 	lost.Lost = true
 	copy(region.Bytes(), "zero")
-	if err := q.Send(read, write, attached, refused, lost); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, q.Send(read, write, attached, refused, lost))
 	if string(read.Data) != "hello\x00\x00\x00" || read.CQE.Result() != 9 ||
 		string(attached.Data[:4]) != "zero" || string(written) != "data" {
 		t.Errorf("read %q, attached %q, written %q", read.Data, attached.Data[:4], written)
@@ -160,9 +147,7 @@ func TestHandlerOverLoop(t *testing.T) {
 		t.Error("Finish did not complete the write")
 	}
 	held := cmd(nvme.NVMWrite, []byte("more"))
-	if err := q.Send(held); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, q.Send(held))
 	h.Disconnect(errors.New("enough"))
 	w.Settle()
 	if held.Done || !q.Closed() || q.Outstanding() != 0 || h.Closed != 1 {
@@ -172,7 +157,5 @@ func TestHandlerOverLoop(t *testing.T) {
 	if _, err := Dial(w.Reactors[0], h, fabric.QueueInfo{MaxDepth: 8}); err == nil {
 		t.Error("Open was not refused")
 	}
-	if err := errors.Join(w.Close(), region.Unmap()); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, errors.Join(w.Close(), region.Unmap()))
 }

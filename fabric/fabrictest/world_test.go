@@ -4,17 +4,14 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func newWorld(t *testing.T, n int) *World {
-	w, err := NewWorld(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := testutil.Value(NewWorld(n))(t)
 	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, w.Close())
 	})
 	return w
 }
@@ -48,9 +45,7 @@ func TestUntil(t *testing.T) {
 	w := newWorld(t, 1)
 	done := false
 	go w.Reactors[0].Post(func() { done = true })
-	if err := w.Until(func() bool { return done }); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, w.Until(func() bool { return done }))
 	if w.Step() {
 		t.Error("there was more to do")
 	}

@@ -118,9 +118,7 @@ func TestListenErrors(t *testing.T) {
 	if _, err := other.Listen(rdma("0.0.0.0:4420"), 1, b.adopt); err == nil {
 		t.Error("listened without a communication manager")
 	}
-	if err := other.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, other.Close())
 	if _, err := other.Listen(rdma("0.0.0.0:4420"), 1, b.adopt); err == nil {
 		t.Error("listened after Close")
 	}
@@ -154,9 +152,7 @@ func TestWildcards(t *testing.T) {
 					t.Errorf("local address %v, want %v", local, a)
 				}
 			}
-			if err := l.Close(); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, l.Close())
 		})
 	}
 }

@@ -179,14 +179,8 @@ func TestListsOnTheAdminQueue(t *testing.T) {
 func TestListInvalidate(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(8))
-	r, err := mem.Map("test host", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mr, err := q.pd.RegMR(r.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(mem.Map("test host", 4096))(t)
+	mr := testutil.Value(q.pd.RegMR(r.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite))(t)
 	var own, other nvme.SGLDescriptor
 	own.SetKeyed(nvme.SGLSubtypeInvalidate, mem.Addr(r.Bytes()), 512, mr.RKey())
 	other.SetKeyed(nvme.SGLSubtypeAddress, mem.Addr(q.buf), 512, q.mr.RKey())
@@ -198,9 +192,7 @@ func TestListInvalidate(t *testing.T) {
 		wc.InvalidatedRKey != mr.RKey() {
 		t.Errorf("%v, %+v", cqe.Status(), wc)
 	}
-	if err := errors.Join(mr.Dereg(), r.Unmap()); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, errors.Join(mr.Dereg(), r.Unmap()))
 }
 
 func TestListsAllocateNothing(t *testing.T) {
@@ -240,14 +232,9 @@ func FuzzParseSGL(f *testing.F) {
 	keyed := slices.Clone(d[:])
 	d.SetData(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 32)
 	f.Add(d[:], append(keyed, keyed...))
-	region, err := mem.Map("test", 8192)
-	if err != nil {
-		f.Fatal(err)
-	}
+	region := testutil.Value(mem.Map("test", 8192))(f)
 	f.Cleanup(func() {
-		if err := region.Unmap(); err != nil {
-			f.Error(err)
-		}
+		testutil.Check(f, region.Unmap())
 	})
 	q := &queue{icd: 4096, g: &group{}, p: &poller{dev: &device{}}}
 	q.recv, q.own.shift = &q.own, 16

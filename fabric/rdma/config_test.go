@@ -33,7 +33,7 @@ func TestDefaults(t *testing.T) {
 func TestConnClosed(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	result := make(chan error, 2)
-	l, err := b.tr.Listen(fabric.Addr{
+	l := testutil.Value(b.tr.Listen(fabric.Addr{
 		Transport: nvme.TransportRDMA,
 		AddrPort:  netipWithPort(b.addr(), 0),
 	}, 3, func(c fabric.Conn) {
@@ -42,10 +42,7 @@ func TestConnClosed(t *testing.T) {
 		}
 		result <- c.Close()
 		result <- b.g.Adopt(c)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	if st := b.host.rejected(l.Addr().AddrPort, ioParam(8)); st != cmwire.NoResources {
 		t.Error(st)
 	}
@@ -91,19 +88,14 @@ func TestListenerTOS(t *testing.T) {
 	}
 	b := newHarness(t, harnessOptions{cfg: Config{TOS: tos}})
 	for port, want := range map[uint16]uint8{3: 104, 4: 0} {
-		l, err := b.tr.Listen(fabric.Addr{
+		l := testutil.Value(b.tr.Listen(fabric.Addr{
 			Transport: nvme.TransportRDMA,
 			AddrPort:  netipWithPort(b.addr(), 0),
-		}, port, b.adopt)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, port, b.adopt))(t)
 		if got := l.(*listener).id.(interface{ TOS() uint8 }).TOS(); got != want {
 			t.Errorf("port %d: %d, want %d", port, got, want)
 		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, l.Close())
 	}
 }
 

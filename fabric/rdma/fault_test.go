@@ -170,9 +170,7 @@ func TestDeviceRemoval(t *testing.T) {
 	})
 	b.f.AddHost("target", verbstest.RoCE("roce0", addrs...))
 	portID := <-lost
-	if err := b.l.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, b.l.Close())
 	var err error
 	if b.l, err = b.tr.Listen(b.l.Addr(), portID, b.adopt); err != nil {
 		t.Fatal(err)
@@ -190,7 +188,5 @@ func TestListenerClosedWhileDeviceIsAway(t *testing.T) {
 	b.f.RemoveDevice("target", "roce0")
 	testutil.Until(t, "noticed",
 		func() bool { return strings.Contains(b.log.String(), "lost its device") })
-	if err := b.l.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, b.l.Close())
 }

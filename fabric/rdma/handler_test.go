@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -51,10 +52,7 @@ type testHandler struct {
 }
 
 func newHandler(t testing.TB) *testHandler {
-	r, err := mem.Map("test store", 4<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(mem.Map("test store", 4<<20))(t)
 	return &testHandler{
 		t: t, store: r, phase: map[*fabric.Request]string{}, counts: map[string]int{}, checks: true,
 		regions: map[mem.RegionID]bool{},

@@ -24,10 +24,7 @@ type testHost struct {
 
 func newHost(t testing.TB, p verbs.Provider) *testHost {
 	t.Helper()
-	cm, err := p.NewCM()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cm := testutil.Value(p.NewCM())(t)
 	h := &testHost{
 		t: t, cm: cm, events: make(chan verbs.Event, 256),
 		freed: make(map[verbs.ID]bool), end: make(chan struct{}),
@@ -161,9 +158,7 @@ func (q *hostQueue) postRecv(i int) {
 		Addr: mem.Addr(q.mem.Bytes()[hostResponses+64*i:]), Length: 64,
 		LKey: q.mr.LKey(),
 	}
-	if _, err := q.qp.PostRecv(q.rwrs[:]); err != nil {
-		q.t.Fatal(err)
-	}
+	testutil.Value(q.qp.PostRecv(q.rwrs[:]))(q.t)
 }
 
 // request sends the connection request.
@@ -175,13 +170,10 @@ func (q *hostQueue) request(p hostParam) {
 		r.Set(p.qid, p.hrqsize, p.hsqsize, p.cntlid)
 		private = r[:]
 	}
-	err := q.id.Connect(verbs.ConnParam{
+	testutil.Must(q.t, q.id.Connect(verbs.ConnParam{
 		PrivateData: private, ResponderResources: p.reads,
 		RetryCount: 7, RNRRetryCount: p.rnrRetry, FlowControl: true,
-	})
-	if err != nil {
-		q.t.Fatal(err)
-	}
+	}))
 }
 
 // connect makes a queue that is established.
@@ -283,18 +275,13 @@ func (q *hostQueue) sendBytes(sqe, data []byte) {
 		WRID: 1 << 32, Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
 		NumSGE: 1,
 	}
-	if _, err := q.qp.PostSend(q.swrs[:], q.sges[:1]); err != nil {
-		q.t.Fatal(err)
-	}
+	testutil.Value(q.qp.PostSend(q.swrs[:], q.sges[:1]))(q.t)
 }
 
 // completion waits for the next completion.
 func (q *hostQueue) completion() verbs.WC {
 	polled := func() bool {
-		n, err := q.cq.Poll(q.wcs[:1])
-		if err != nil {
-			q.t.Fatal(err)
-		}
+		n := testutil.Value(q.cq.Poll(q.wcs[:1]))(q.t)
 		return n > 0
 	}
 	soon(q.t, "a completion", polled)

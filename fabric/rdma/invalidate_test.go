@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -16,22 +17,14 @@ import (
 func (q *hostQueue) invalidated() (did, ok bool) {
 	t := q.t
 	t.Helper()
-	r, err := mem.Map("test host", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mr, err := q.pd.RegMR(r.Bytes(),
-		verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(mem.Map("test host", 4096))(t)
+	mr := testutil.Value(q.pd.RegMR(r.Bytes(),
+		verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite))(t)
 	s := command(opRead, 1, 0, 512)
 	s.SGL1().SetKeyed(nvme.SGLSubtypeInvalidate, mem.Addr(r.Bytes()), 512, mr.RKey())
 	q.send(&s, nil)
 	_, wc, ok := q.response()
-	if err := errors.Join(mr.Dereg(), r.Unmap()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(mr.Dereg(), r.Unmap()))
 	return wc.Flags&verbs.WCWithInv != 0, ok
 }
 

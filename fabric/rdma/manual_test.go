@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -86,9 +87,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 		AddrPort:  netip.AddrPortFrom(m.f.Addr("target"), 0),
 	}, 1,
 		func(c fabric.Conn) {
-			if err := m.g.Adopt(c); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, m.g.Adopt(c))
 		})
 	must(err)
 	m.addr, m.machine = l.Addr().AddrPort, newHost(t, m.f.Provider("host"))
@@ -369,9 +368,7 @@ func TestDeviceWithoutInvalidate(t *testing.T) {
 	}
 	fake := &refusingQP{}
 	q := &queue{qp: fake, g: &group{}, p: &poller{dev: &device{}}}
-	if err := q.postSend(slices.Clone(wrs)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, q.postSend(slices.Clone(wrs)))
 	want := []verbs.SendOpcode{verbs.WRRDMAWrite, verbs.WRSend, verbs.WRSend, verbs.WRSend}
 	if !slices.Equal(fake.posted, want) || q.signaled != 3 || !q.p.dev.noInvalidate.Load() {
 		t.Errorf("posted %v, %d signaled", fake.posted, q.signaled)

@@ -96,9 +96,7 @@ func TestRegisteredByChunk(t *testing.T) {
 		if err := b.h.store.Discard(mem.ChunkSize, mem.ChunkSize); !errors.Is(err, mem.ErrPinned) {
 			t.Errorf("the pages of a registered chunk are given back: %v", err)
 		}
-		if err := b.h.store.Discard(0, mem.ChunkSize); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, b.h.store.Discard(0, mem.ChunkSize))
 		b.on(func() {
 			across := mem.Segment{
 				B:      b.h.store.Bytes()[mem.ChunkSize-1 : mem.ChunkSize+1],
@@ -110,9 +108,7 @@ func TestRegisteredByChunk(t *testing.T) {
 				t.Error("reaches what it cannot")
 			}
 		})
-		if err := b.h.store.Unmap(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, b.h.store.Unmap())
 		if n := b.f.Live("target").MRs; n != before {
 			t.Errorf("%d memory regions outlive the memory", n-before)
 		}
@@ -130,10 +126,7 @@ func TestRegistrationLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newHarness(t, harnessOptions{})
-			other, err := mem.Map("test store", mem.ChunkSize)
-			if err != nil {
-				t.Fatal(err)
-			}
+			other := testutil.Value(mem.Map("test store", mem.ChunkSize))(t)
 			q := b.host.connect(b.addr(), ioParam(32))
 			limit(b)
 			if !b.registered(0) || b.registered(1) {
@@ -155,9 +148,7 @@ func TestRegistrationLimit(t *testing.T) {
 				t.Errorf("said %d times:\n%s", n, b.log)
 			}
 			b.f.FailCalls("target", verbstest.CallRegMR, 0, 0, nil)
-			if err := other.Unmap(); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, other.Unmap())
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // cqDevice is a device of which only completion queues are made.
@@ -21,9 +22,7 @@ func TestCompletionQueuesAreShared(t *testing.T) {
 			dev: &device{dev: cqDevice{}, attr: verbs.DeviceAttr{MaxCQE: most}},
 		}
 		for range queues {
-			if _, err := p.acquireCQ(need, nil); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(p.acquireCQ(need, nil))(t)
 		}
 		promised := 0
 		for _, c := range p.cqs {

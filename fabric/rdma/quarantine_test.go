@@ -35,9 +35,7 @@ func (b *harness) freeStuck(q *queue) {
 	b.arena.Region().Keep(false)
 	b.h.store.Keep(false)
 	errs = append(errs, b.arena.Region().Unmap(), b.h.store.Unmap())
-	if err := errors.Join(errs...); err != nil {
-		b.t.Error(err)
-	}
+	testutil.Check(b.t, errors.Join(errs...))
 	if live := b.f.Live("target"); live != (verbstest.Counts{}) {
 		b.t.Errorf("leaked: %+v", live)
 	}

@@ -188,15 +188,9 @@ func TestRemoteInvalidate(t *testing.T) {
 		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(32))
 		for _, op := range []nvme.Opcode{opRead, opWrite, opReadFail, opRefused} {
-			r, err := mem.Map("test host", 4096)
-			if err != nil {
-				t.Fatal(err)
-			}
-			mr, err := q.pd.RegMR(r.Bytes(),
-				verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := testutil.Value(mem.Map("test host", 4096))(t)
+			mr := testutil.Value(q.pd.RegMR(r.Bytes(),
+				verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite))(t)
 			for _, sub := range []uint8{nvme.SGLSubtypeAddress, nvme.SGLSubtypeInvalidate} {
 				s := command(op, 1, 0, 512)
 				s.SGL1().SetKeyed(sub, mem.Addr(r.Bytes()), 512, mr.RKey())
@@ -211,9 +205,7 @@ func TestRemoteInvalidate(t *testing.T) {
 						wc.InvalidatedRKey, mr.RKey())
 				}
 			}
-			if err := errors.Join(mr.Dereg(), r.Unmap()); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, errors.Join(mr.Dereg(), r.Unmap()))
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestNothingIsRemote: a host that knows the keys and addresses of the target's memory can neither
@@ -37,9 +38,7 @@ func TestNothingIsRemote(t *testing.T) {
 			q.sges[0] = verbs.SGE{Addr: mem.Addr(q.buf), Length: 64, LKey: q.mr.LKey()}
 			wr.WRID, wr.Flags, wr.NumSGE = 1<<32, verbs.SendSignaled, 1
 			q.swrs[0] = wr
-			if _, err := q.qp.PostSend(q.swrs[:], q.sges[:1]); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(q.qp.PostSend(q.swrs[:], q.sges[:1]))(t)
 			if _, wc, ok := q.response(); ok {
 				t.Errorf("%s: %+v", name, wc)
 			}

@@ -25,10 +25,7 @@ type client struct {
 // dial opens a connection without ICReq.
 func (tg *target) dial(tb testing.TB) *client {
 	tb.Helper()
-	c, err := net.Dial("tcp", tg.addr())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	c := testutil.Value(net.Dial("tcp", tg.addr()))(tb)
 	tb.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return &client{tb: tb, Conn: c, p: pdu.Params{InCapsule: 8192}}

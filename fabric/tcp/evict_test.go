@@ -15,9 +15,7 @@ import (
 func TestEvict(t *testing.T) {
 	reason := errors.New("test")
 	adopt := func(h *manual, c *conn) {
-		if err := h.g.Adopt(c); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, h.g.Adopt(c))
 	}
 	var ic pdu.ICReq
 	ic.Set(&pdu.Params{}, 1)

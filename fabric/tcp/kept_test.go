@@ -39,9 +39,7 @@ func (s *store) Drop(at netip.AddrPort, fd int) {
 		return
 	}
 	s.t.Helper()
-	if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
-		s.t.Error(err)
-	}
+	testutil.Check(s.t, unix.Shutdown(fd, unix.SHUT_RDWR))
 	_ = s.kept[at].Close()
 	delete(s.kept, at)
 }
@@ -58,9 +56,7 @@ func TestKeptSockets(t *testing.T) {
 			continue
 		}
 		s.done = true
-		if err := before.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, before.Close())
 		c, err := net.Dial("tcp", at.AddrPort.String())
 		if err != nil {
 			t.Fatalf("%s: refused while nobody accepts: %v", ip, err)
@@ -74,18 +70,13 @@ func TestKeptSockets(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer unix.Close(d)
-		if err := unix.SetsockoptInt(d, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, unix.SetsockoptInt(d, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0))
 		accepted := make(chan netip.AddrPort, 1)
 		tr := New(Config{Log: quiet, Sockets: s})
-		l, err := tr.Listen(at, 1, func(c fabric.Conn) {
+		l := testutil.Value(tr.Listen(at, 1, func(c fabric.Conn) {
 			accepted <- c.Info().Remote
 			_ = c.Close()
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		a := testutil.Receive(t, "the connection", accepted)
 		if a.String() != c.LocalAddr().String() {
 			t.Errorf("accepted %v, want %v", a, c.LocalAddr())
@@ -95,15 +86,11 @@ func TestKeptSockets(t *testing.T) {
 				t.Errorf("%s is %d, %v", o.what, v, err)
 			}
 		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, l.Close())
 		if _, err := net.Dial("tcp", at.AddrPort.String()); err == nil {
 			t.Errorf("%s: a closed listener accepts", ip)
 		}
-		if err := tr.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, tr.Close())
 	}
 }
 
@@ -116,19 +103,10 @@ func TestKeptSocketUnfit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets := testutil.Value(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	defer packets.Close()
-	fd, err := bind(at, &Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	udp, err := packets.(*net.UDPConn).File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := testutil.Value(bind(at, &Config{}))(t)
+	udp := testutil.Value(packets.(*net.UDPConn).File())(t)
 	for what, f := range map[string]*os.File{
 		"another address":      os.NewFile(uintptr(elsewhere), "elsewhere"),
 		"UDP":                  udp,
@@ -150,8 +128,6 @@ func TestKeptSocketUnfit(t *testing.T) {
 		if s.kept[at] == nil || s.kept[at] == f {
 			t.Errorf("%s: the new socket is not kept", what)
 		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, l.Close())
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestLink: the kernel is asked about a connection while it ends, and its descriptor is closed once
@@ -15,17 +16,11 @@ import (
 func TestLink(t *testing.T) {
 	transport := New(Config{Log: quiet})
 	accepted := make(chan *conn, 1)
-	l, err := transport.Listen(listenAddr("127.0.0.1:0"), 1,
-		func(c fabric.Conn) { accepted <- c.(*conn) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Value(transport.Listen(listenAddr("127.0.0.1:0"), 1,
+		func(c fabric.Conn) { accepted <- c.(*conn) }))(t)
 	defer transport.Close()
 	for range 200 {
-		peer, err := net.Dial("tcp", l.Addr().AddrPort.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		peer := testutil.Value(net.Dial("tcp", l.Addr().AddrPort.String()))(t)
 		c := <-accepted
 		if got, ok := c.link(); !ok || got.RTT == 0 {
 			t.Fatalf("%+v, %v", got, ok)
@@ -38,9 +33,7 @@ func TestLink(t *testing.T) {
 				}
 			})
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, c.Close())
 		asking.Wait()
 		if _, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_TYPE); err != unix.EBADF {
 			t.Fatalf("the socket is still open: %v", err)

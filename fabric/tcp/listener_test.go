@@ -27,10 +27,7 @@ func refuse(c fabric.Conn) { _ = c.Close() }
 
 func TestListenErrors(t *testing.T) {
 	tr := New(Config{Log: quiet})
-	l, err := tr.Listen(listenAddr("127.0.0.1:0"), 1, refuse)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Value(tr.Listen(listenAddr("127.0.0.1:0"), 1, refuse))(t)
 	for _, tt := range []struct {
 		addr fabric.Addr
 		is   error
@@ -51,12 +48,8 @@ func TestListenErrors(t *testing.T) {
 			t.Errorf("%v: %v", tt.addr, err)
 		}
 	}
-	if err := tr.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, tr.Close())
+	testutil.Check(t, l.Close())
 	if _, err := tr.Listen(listenAddr("127.0.0.1:0"), 1, refuse); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("listen after Close: %v", err)
 	}
@@ -114,13 +107,9 @@ func TestWildcards(t *testing.T) {
 				t.Errorf("listen at %v besides [::]: %v", at, err)
 			}
 		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, l.Close())
 	}
-	if err := tr.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, tr.Close())
 }
 
 func TestConnectionLimits(t *testing.T) {
@@ -162,18 +151,11 @@ func TestNoDescriptors(t *testing.T) {
 	waiting := tg.dial(t) // has its descriptor already
 	testutil.Until(t, "both are accepted", func() bool { return tg.t.Usage().Connections == 2 })
 	// the host's end of the connection to come
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := testutil.Value(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE,
-		&unix.Rlimit{Cur: uint64(fd) + 8, Max: old.Max}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE,
+		&unix.Rlimit{Cur: uint64(fd) + 8, Max: old.Max}))
 	var filler []int
 	restore := sync.OnceFunc(func() {
 		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
@@ -190,10 +172,8 @@ func TestNoDescriptors(t *testing.T) {
 		filler = append(filler, n)
 	}
 	to := tg.l.Addr().AddrPort
-	if err := unix.Connect(fd,
-		&unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Connect(fd,
+		&unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}))
 	before.readBlocks(1, 0, 512)
 	waiting.icReq(pdu.Params{})
 	testutil.Until(t, "accept complains", func() bool { return lines.Load() > 0 })
@@ -304,9 +284,7 @@ func TestConfig(t *testing.T) {
 	var defaults Config
 	defaults.SetDefaults()
 	for _, c := range []Config{{}, defaults, {InCapsuleSize: MaxInCapsuleSize}} {
-		if err := c.Validate(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, c.Validate())
 	}
 }
 
@@ -370,16 +348,11 @@ func TestCongestionControl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := net.Dial("tcp", l.Addr().AddrPort.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(net.Dial("tcp", l.Addr().AddrPort.String()))(t)
 	if name := testutil.Receive(t, "a connection", got); name != "reno" {
 		t.Errorf("the congestion control is %q", name)
 	}
-	if err := errors.Join(c.Close(), tr.Close()); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, errors.Join(c.Close(), tr.Close()))
 	_, err = New(Config{Log: quiet, CongestionControl: "none"}).Listen(listenAddr("127.0.0.1:0"), 1,
 		refuse)
 	if err == nil || !strings.Contains(err.Error(), `"none"`) {

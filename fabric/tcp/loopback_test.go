@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -89,14 +90,8 @@ func loopback(b *testing.B, l load, srv server) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	pinThread(1)
-	nc, err := net.Dial("tcp", addr)
-	if err != nil {
-		b.Fatal(err)
-	}
-	f, err := nc.(*net.TCPConn).File()
-	if err != nil {
-		b.Fatal(err)
-	}
+	nc := testutil.Value(net.Dial("tcp", addr))(b)
+	f := testutil.Value(nc.(*net.TCPConn).File())(b)
 	defer f.Close()
 	_ = nc.Close()
 	fd := int(f.Fd())
@@ -155,33 +150,22 @@ func loopback(b *testing.B, l load, srv server) {
 
 // transportServer is a group on a spinning reactor.
 func transportServer(b *testing.B, l load) (string, func() (int64, int64), func()) {
-	r, err := reactor.New(reactor.Config{CPU: 0, Spin: time.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
-	arena, err := mem.NewArena("test data", 64<<20)
-	if err != nil {
-		b.Fatal(err)
-	}
+	r := testutil.Value(reactor.New(reactor.Config{CPU: 0, Spin: time.Second}))(b)
+	arena := testutil.Value(mem.NewArena("test data", 64<<20))(b)
 	d := newDisk(true)
 	d.piece = diskSize
 	t := New(Config{Log: quiet, MaxDepth: 256})
-	g, err := t.NewGroup(fabric.GroupConfig{Loop: r, Handler: d, Memory: testPool(arena)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	g := testutil.Value(
+		t.NewGroup(fabric.GroupConfig{Loop: r, Handler: d, Memory: testPool(arena)}))(b)
 	r.Attach(g)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	ln, err := t.Listen(fabric.Addr{
+	ln := testutil.Value(t.Listen(fabric.Addr{
 		Transport: nvme.TransportTCP,
 		AddrPort:  netip.MustParseAddrPort("127.0.0.1:0"),
 	}, 1,
-		func(c fabric.Conn) { _ = g.Adopt(c) })
-	if err != nil {
-		b.Fatal(err)
-	}
+		func(c fabric.Conn) { _ = g.Adopt(c) }))(b)
 	do := func(fn func()) {
 		ch := make(chan struct{})
 		r.Post(func() { fn(); close(ch) })
@@ -204,10 +188,7 @@ func transportServer(b *testing.B, l load) (string, func() (int64, int64), func(
 
 // bareServer answers without looking at what it gets: the best that sockets do.
 func bareServer(b *testing.B, l load) (string, func() (int64, int64), func()) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	ln := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(b)
 	var user, system atomic.Int64
 	var want atomic.Int32
 	done := make(chan struct{})

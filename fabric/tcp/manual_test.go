@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // testPool makes a pool with the reserve that the program's have.
@@ -77,20 +78,15 @@ func newManual(tb testing.TB, o options) *manual {
 		o.arena = 4 << 20
 	}
 	o.cfg.Log = quiet
-	arena, err := mem.NewArena("test data", o.arena)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	arena := testutil.Value(mem.NewArena("test data", o.arena))(tb)
 	h := &manual{
 		tb: tb, loop: &manualLoop{now: 1, fns: make(map[int]func(uint32))}, t: New(o.cfg),
 		d: newDisk(o.zeroCopy), arena: arena,
 		peer: -1, in: make([]byte, 64<<10),
 	}
 	h.d.hold = o.hold
-	fg, err := h.t.NewGroup(fabric.GroupConfig{Loop: h.loop, Handler: h.d, Memory: testPool(arena)})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	fg := testutil.Value(
+		h.t.NewGroup(fabric.GroupConfig{Loop: h.loop, Handler: h.d, Memory: testPool(arena)}))(tb)
 	h.g = fg.(*Group)
 	return h
 }
@@ -109,17 +105,13 @@ func (h *manual) accepted() *conn {
 	c := &conn{t: h.t, fd: fds[0], accepted: time.Now(), info: fabric.QueueInfo{
 		MaxDepth: h.t.cfg.MaxDepth, InCapsuleSize: h.t.cfg.InCapsuleSize,
 	}}
-	if err := c.admit(); err != nil {
-		h.tb.Fatal(err)
-	}
+	testutil.Must(h.tb, c.admit())
 	return c
 }
 
 // open makes a connection; the previous one must be ended.
 func (h *manual) open() {
-	if err := h.g.Adopt(h.accepted()); err != nil {
-		h.tb.Fatal(err)
-	}
+	testutil.Must(h.tb, h.g.Adopt(h.accepted()))
 	h.turn()
 }
 
@@ -194,9 +186,7 @@ func (h *manual) close() {
 	if n := len(h.g.queues); n != 0 {
 		h.tb.Errorf("%d connections are left", n)
 	}
-	if err := errors.Join(h.g.Close(), h.arena.Close(), h.d.data.Unmap()); err != nil {
-		h.tb.Error(err)
-	}
+	testutil.Check(h.tb, errors.Join(h.g.Close(), h.arena.Close(), h.d.data.Unmap()))
 	if n := h.t.Usage().Connections; n != 0 {
 		h.tb.Errorf("%d connections are still counted", n)
 	}

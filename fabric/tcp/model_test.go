@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -265,10 +266,7 @@ func (m *modelHost) receive(rng *rand.Rand, model []byte) bool {
 		conn.Reset()
 		conn.Buffer.Write(m.in[:n])
 		m.in = m.in[n:]
-		msg, err := m.c.read()
-		if err != nil {
-			m.h.tb.Fatal(err)
-		}
+		msg := testutil.Value(m.c.read())(m.h.tb)
 		m.handle(msg, rng, model)
 	}
 	return len(b) > 0

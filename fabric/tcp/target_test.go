@@ -61,9 +61,7 @@ func serve(tb testing.TB, o options) *target {
 	if o.addr == "" {
 		o.addr = "127.0.0.1:0"
 	}
-	if err := o.cfg.Validate(); err != nil {
-		tb.Fatal(err)
-	}
+	testutil.Must(tb, o.cfg.Validate())
 	must := func(err error) {
 		tb.Helper()
 		if err != nil {

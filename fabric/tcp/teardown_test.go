@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -85,10 +86,8 @@ var ends = map[string]func(h *manual, c *client){
 
 // narrow makes the socket take less than a response of a megabyte.
 func (h *manual) narrow() {
-	if err := unix.SetsockoptInt(h.queue().fd, unix.SOL_SOCKET, unix.SO_SNDBUF,
-		64<<10); err != nil {
-		h.tb.Fatal(err)
-	}
+	testutil.Must(h.tb, unix.SetsockoptInt(h.queue().fd, unix.SOL_SOCKET, unix.SO_SNDBUF,
+		64<<10))
 }
 
 func (h *manual) queue() *queue { return h.g.queues[0] }
@@ -374,9 +373,7 @@ func TestAdoptAfterShutdown(t *testing.T) {
 		t.Error("Shutdown did not report")
 	}
 	c := &conn{t: h.t, fd: -1}
-	if err := c.admit(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.admit())
 	if err := h.g.Adopt(fabric.Conn(c)); err == nil {
 		t.Error("adopted")
 	}

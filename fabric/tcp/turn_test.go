@@ -16,15 +16,9 @@ func TestTurnIsKept(t *testing.T) {
 	if err := openssl.Supported(); err != nil {
 		t.Skip(err)
 	}
-	key, err := auth.NewTLSKey(auth.SHA256)
-	if err != nil {
-		t.Fatal(err)
-	}
-	psks, err := key.PSKs("nqn.2014-08.org.nvmexpress:uuid:"+
-		"11111111-2222-3333-4444-555555555555", "nqn.2026-11.io.nvmf-target:disk0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testutil.Value(auth.NewTLSKey(auth.SHA256))(t)
+	psks := testutil.Value(key.PSKs("nqn.2014-08.org.nvmexpress:uuid:"+
+		"11111111-2222-3333-4444-555555555555", "nqn.2026-11.io.nvmf-target:disk0"))(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	tg := serve(t, options{cfg: Config{
 		MaxConnections: 64, TLS: func(uint16) fabric.TLSPolicy { return fabric.TLSAllowed },
@@ -36,10 +30,7 @@ func TestTurnIsKept(t *testing.T) {
 	}})
 	tg.connect(t, pdu.Params{}, 4, 0) // the address is one of an allowed host
 	first := tg.dial(t)
-	handshake, err := tls.NewClient(&psks[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	handshake := testutil.Value(tls.NewClient(&psks[0]))(t)
 	defer handshake.Free()
 	hello, _, err := handshake.Step(nil)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -19,23 +20,11 @@ func newManualFile(t *testing.T, p pdu.Params) (h *manual, c *client, path strin
 	t.Helper()
 	h = newManual(t, options{zeroCopy: true})
 	path = filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, h.d.data.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	region, err := mem.MapFile("test file", int(f.Fd()), diskSize)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := h.d.data.Unmap(); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(t, os.WriteFile(path, h.d.data.Bytes(), 0o600))
+	f := testutil.Value(os.Open(path))(t)
+	region := testutil.Value(mem.MapFile("test file", int(f.Fd()), diskSize))(t)
+	testutil.Check(t, f.Close())
+	testutil.Check(t, h.d.data.Unmap())
 	h.d.data, h.d.file = region, true
 	c = &client{tb: t, p: p}
 	h.open()
@@ -121,9 +110,7 @@ func fileCutOff(t *testing.T, p pdu.Params, n int) {
 		t.Errorf("%d bytes were copied", after-before)
 	}
 	const end = 2<<20 + 8192
-	if err := os.Truncate(path, end); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Truncate(path, end))
 	half := end - n/1024*512
 	b := read(0, end-n, half, 1<<20, end, end+n)
 	b = wantRead(t, c, b, 0, 0, n, n, nvme.Success)
@@ -159,9 +146,7 @@ func TestFileCutOffUnderway(t *testing.T) {
 		if !q.blocked || has <= 0 || has >= n {
 			t.Fatalf("%d bytes of data have left", has)
 		}
-		if err := os.Truncate(path, 0); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Truncate(path, 0))
 		if tick {
 			h.loop.advance(300 * time.Millisecond)
 			h.loop.advance(300 * time.Millisecond)
@@ -185,9 +170,7 @@ func TestFileCutOffAfterwards(t *testing.T) {
 	const n = 1 << 20
 	sqe := rw(nvme.NVMRead, 0, 0, n, false)
 	h.send(c.capsule(&sqe, nil))
-	if err := os.Truncate(path, 0); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Truncate(path, 0))
 	q := h.queue()
 	for left, want := range map[int]nvme.Status{
 		pdu.CapsuleRespSize + 1: nvme.UnrecoveredReadError,

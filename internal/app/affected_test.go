@@ -74,14 +74,8 @@ func TestAffected(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			l := newLive(t, both, sub(keys, file, inRAM2))
 			l.file("two")
-			first, err := l.connect(testNQN, hostA, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			second, err := l.connect(testNQN, hostB, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			first := testutil.Value(l.connect(testNQN, hostA, 0))(t)
+			second := testutil.Value(l.connect(testNQN, hostB, 1))(t)
 			next := l.parse(row.listeners, row.subsystems)
 			connections := l.s.connected()
 			changes := config.Diff(l.s.settings, next.Settings())
@@ -97,9 +91,7 @@ func TestAffected(t *testing.T) {
 			if fmt.Sprint(got) != fmt.Sprint(row.want) {
 				t.Errorf("got  %q\nwant %q", got, row.want)
 			}
-			if _, err := l.s.Apply(next); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(l.s.Apply(next))(t)
 			ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 			defer cancel()
 			for i, c := range []*host.Controller{first, second} {
@@ -146,10 +138,7 @@ func TestAffectedByKeys(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			l := newLive(t, listenAny, row.before)
-			c, err := l.connectKey(testNQN, hostA)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := testutil.Value(l.connectKey(testNQN, hostA))(t)
 			next := l.parse(listenAny, row.after)
 			changes, got := config.Diff(l.s.settings, next.Settings()), ""
 			for _, list := range l.s.affected(next, changes, l.s.connected()) {
@@ -160,9 +149,7 @@ func TestAffectedByKeys(t *testing.T) {
 			if got != row.want {
 				t.Errorf("said: %q, want %q", got, row.want)
 			}
-			if _, err := l.s.Apply(next); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(l.s.Apply(next))(t)
 			if row.want != "" {
 				l.wantEnded(row.name, c)
 				return
@@ -184,19 +171,14 @@ func TestAffectedByNewListener(t *testing.T) {
 	single := fmt.Sprintf(", {transport: tcp, address: 127.0.0.1, port: %d}", port)
 	of := sub("allow_any_host: true, listeners: [net]", inRAM2)
 	l := newLive(t, network, of)
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	next := l.parse(network+single, of)
 	changes := config.Diff(l.s.settings, next.Settings())
 	if got := l.s.affected(next, changes, l.s.connected()); len(got) != 1 || len(got[0]) != 1 ||
 		got[0][0].Effect != control.Disconnects {
 		t.Errorf("%v: %v", changes, got)
 	}
-	if _, err := l.s.Apply(next); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(l.s.Apply(next))(t)
 	l.wantEnded("a new listener", c)
 }
 

@@ -18,10 +18,7 @@ func (l *live) ana(c *host.Controller) string {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	b, err := c.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 1024, 0, false)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	b := testutil.Value(c.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 1024, 0, false))(l.t)
 	_, groups, err := nvme.ParseANALog(b)
 	if err != nil || len(groups) != 1 {
 		l.t.Fatalf("%+v %v", groups, err)
@@ -39,10 +36,7 @@ func TestANA(t *testing.T) {
 	l := newLive(t, listeners("{1: non-optimized}"), subsystems)
 	var hosts []*host.Controller
 	for i := range 2 {
-		c, err := l.connect(testNQN, hostA, i)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(l.connect(testNQN, hostA, i))(t)
 		hosts = append(hosts, c)
 	}
 	want := func(what string, states ...string) {
@@ -58,10 +52,8 @@ func TestANA(t *testing.T) {
 	}
 	set := func(state, listener string) []control.ANA {
 		t.Helper()
-		list, err := l.s.setANA(control.ANASet{Group: 1, State: state, Listener: listener})
-		if err != nil {
-			t.Fatal(err)
-		}
+		list := testutil.Value(
+			l.s.setANA(control.ANASet{Group: 1, State: state, Listener: listener}))(t)
 		return list
 	}
 	want("at the start", "1 non-optimized", "1 optimized")
@@ -107,9 +99,7 @@ func TestANAWhileApplying(t *testing.T) {
 		_, err := l.s.setANA(control.ANASet{Group: 1, State: "inaccessible"})
 		done <- err
 	}()
-	if err := testutil.Receive(t, "a state is set during the change", done); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Receive(t, "a state is set during the change", done))
 }
 
 // TestANAOfRemovedListener: a state that was set by hand can be taken back while its listener is
@@ -119,11 +109,9 @@ func TestANAOfRemovedListener(t *testing.T) {
 	l := newLive(t, both, subsystems)
 	set := func(state, listener string) {
 		t.Helper()
-		if _, err := l.s.setANA(control.ANASet{
+		testutil.Value(l.s.setANA(control.ANASet{
 			Group: 1, State: state, Listener: listener,
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	set("inaccessible", "tcp 127.0.0.1:0 #2")
 	l.apply(listenAny, subsystems)
@@ -138,16 +126,11 @@ func TestANAOfRemovedListener(t *testing.T) {
 // TestANATransition: a transition ends after the time that hosts have been told.
 func TestANATransition(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	l.s.listeners.transition = time.Hour
 	set := func(state string) {
 		t.Helper()
-		if _, err := l.s.setANA(control.ANASet{Group: 1, State: state}); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(l.s.setANA(control.ANASet{Group: 1, State: state}))(t)
 	}
 	if set("change"); l.ana(c) != "1 change" {
 		t.Errorf("%s", l.ana(c))

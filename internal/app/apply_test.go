@@ -47,10 +47,7 @@ func (l *live) parse(listeners, subsystems string) *config.Config {
 
 func (l *live) apply(listeners, subsystems string) []config.Change {
 	l.t.Helper()
-	changes, err := l.s.Apply(l.parse(listeners, subsystems))
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	changes := testutil.Value(l.s.Apply(l.parse(listeners, subsystems)))(l.t)
 	return changes
 }
 
@@ -71,10 +68,7 @@ func (l *live) first(c *host.Controller, nsid uint32) string {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	q, err := c.OpenQueue(ctx, uint16(nsid), 16)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	q := testutil.Value(c.OpenQueue(ctx, uint16(nsid), 16))(l.t)
 	defer q.Close()
 	b, err := c.Map(4096)
 	if err == nil {
@@ -89,9 +83,7 @@ func (l *live) first(c *host.Controller, nsid uint32) string {
 func (l *live) file(name string) {
 	content := make([]byte, 64<<10)
 	copy(content, name)
-	if err := os.WriteFile(filepath.Join(l.dir, name), content, 0o600); err != nil {
-		l.t.Fatal(err)
-	}
+	testutil.Must(l.t, os.WriteFile(filepath.Join(l.dir, name), content, 0o600))
 }
 
 func (l *live) wantEnded(what string, c *host.Controller) {
@@ -117,14 +109,8 @@ func onFile(nsid int, name string) string {
 func TestRemovedHost(t *testing.T) {
 	ram := "{nsid: 1, backend: ram, size: 1MiB}"
 	l := newLive(t, listenAny, sub("hosts: ["+hostA+", "+hostB+"]", ram))
-	a, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := l.connect(testNQN, hostB, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Value(l.connect(testNQN, hostA, 0))(t)
+	b := testutil.Value(l.connect(testNQN, hostB, 0))(t)
 	l.apply(listenAny, sub("hosts: ["+hostB+"]", ram))
 	l.wantEnded("removed host", a)
 	var refused *host.ConnectError
@@ -142,10 +128,7 @@ func TestMovedStorage(t *testing.T) {
 	l := newLive(t, listenAny, sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}"))
 	want := func(names ...string) {
 		t.Helper()
-		c, err := l.connect(testNQN, hostA, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 		for i, name := range names {
 			if got := l.first(c, uint32(i+2)); got != name {
 				t.Errorf("namespace %d is on %q, want %q", i+2, got, name)
@@ -180,9 +163,7 @@ func TestUndo(t *testing.T) {
 		if err == nil {
 			_, err = f.WriteString(name)
 		}
-		if err := errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(err, f.Close()))
 	}
 	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
 	more := fmt.Sprintf("%s, {transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}",
@@ -230,10 +211,7 @@ func TestRemovedListener(t *testing.T) {
 	ids := func() (list []uint16) {
 		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
-		c, err := l.connect(nvme.DiscoveryNQN, hostA, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(l.connect(nvme.DiscoveryNQN, hostA, 0))(t)
 		_, entries, err := c.Discover(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -248,14 +226,8 @@ func TestRemovedListener(t *testing.T) {
 	l.apply(both, subsystems)
 	first := ids()
 	at := slices.IndexFunc(l.s.Addrs(), func(a fabric.Addr) bool { return a.Port() == port })
-	c, err := l.connect(testNQN, hostA, at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stays, err := l.connect(testNQN, hostB, 1-at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, at))(t)
+	stays := testutil.Value(l.connect(testNQN, hostB, 1-at))(t)
 	l.apply(listenAny, subsystems)
 	l.wantEnded("removed listener", c)
 	if left := ids(); len(left) > 0 {
@@ -316,9 +288,7 @@ func TestApplyAtOnce(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	if err := l.s.Stop(ctx); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, l.s.Stop(ctx))
 	wg.Wait()
 }
 

@@ -30,10 +30,7 @@ import (
 // records are those of a file, each of which must be a line of JSON.
 func records(t *testing.T, path string) (list []map[string]any) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(os.ReadFile(path))(t)
 	for line := range strings.Lines(string(b)) {
 		var r map[string]any
 		if err := json.Unmarshal([]byte(line), &r); err != nil || !strings.HasSuffix(line, "\n") {
@@ -49,9 +46,7 @@ func records(t *testing.T, path string) (list []map[string]any) {
 func TestAudit(t *testing.T) {
 	key, err := auth.NewKey(32, auth.SHA256)
 	wrong, err2 := auth.NewKey(32, auth.SHA256)
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(err, err2))
 	testutil.Secret(t, key.Reveal())
 	testutil.Secret(t, wrong.Reveal())
 	const nqn = "nqn.2026-11.io.nvmf-target:host"
@@ -62,16 +57,11 @@ func TestAudit(t *testing.T) {
 		text := strings.Replace(validFile, "allow_any_host: true", "hosts: ["+nqn+"]", 1) + hosts +
 			"\nlog: {level: warn}\nmanaged: " + filepath.Join(dir, "managed") +
 			"\naudit: {path: " + path + "}\ncontrol: {socket: " + socket + "}\n"
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	with := "hosts: [{nqn: " + nqn + `, dhchap_key: "` + key.Reveal() + `"}]`
 	write(with)
-	c, err := loader(file)()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(loader(file)())(t)
 	log := new(testutil.Log)
 	level := new(slog.LevelVar)
 	level.Set(slog.LevelWarn)
@@ -94,17 +84,13 @@ func TestAudit(t *testing.T) {
 		}
 		return err
 	}
-	if err := connect(testNQN, key); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, connect(testNQN, key))
 	if connect(testNQN, wrong) == nil || connect(testNQN+"-absent", key) == nil {
 		t.Fatal("a host was not refused")
 	}
 	_, err = client.Disconnect(ctx, control.Disconnect{Host: "absent"})
 	_, err2 = client.Put(ctx, control.Object{Subsystem: testNQN + "-new"}, nil)
-	if err := errors.Join(err, err2); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, errors.Join(err, err2))
 	if _, err := client.Drain(ctx, control.ListenerID{Listener: "absent"}); err == nil {
 		t.Error("a listener that does not exist")
 	}
@@ -120,9 +106,7 @@ func TestAudit(t *testing.T) {
 	if _, err := s.Reload("signal", "hangup"); err == nil {
 		t.Error("a broken file")
 	}
-	if err := s.Stop(ctx); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, s.Stop(ctx))
 
 	all := records(t, path)
 	text := fmt.Sprint(all)
@@ -181,18 +165,12 @@ func TestAuditedMessages(t *testing.T) {
 	for _, dir := range []string{
 		".", "../control", "../../nvme/target", "../../fabric/tcp", "../../fabric/rdma",
 	} {
-		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := testutil.Value(filepath.Glob(filepath.Join(dir, "*.go")))(t)
 		for _, name := range files {
 			if strings.HasSuffix(name, "_test.go") || name == "audit.go" {
 				continue
 			}
-			b, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := testutil.Value(os.ReadFile(name))(t)
 			code.Write(b)
 		}
 	}
@@ -220,9 +198,7 @@ func auditing(t *testing.T, path string) (*audit, *testutil.Log, *slog.Logger) {
 	out, a := new(testutil.Log), new(audit)
 	log := slog.New(ratelog.NewRecorder(&auditor{slog.NewTextHandler(out, nil), a}))
 	s := &Server{log: log, audit: a}
-	if err := s.setAudit(&config.Config{Audit: config.Audit{Path: path}}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.setAudit(&config.Config{Audit: config.Audit{Path: path}}))
 	return a, out, log
 }
 
@@ -278,9 +254,7 @@ func TestAuditSlowDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(make([]byte, 64<<10)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(w.Write(make([]byte, 64<<10)))(t)
 	_ = file.f.Close()
 	file.f = w
 	const n = 30_000
@@ -348,9 +322,7 @@ func TestAuditFullDisk(t *testing.T) {
 		testutil.Until(t, text, func() bool { return strings.Contains(out.String(), text) })
 	}
 	await("audit records cannot be written")
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(filler))
 	log.Info("control request", "request", "after")
 	await(lostMessage)
 	log.Info("control request", "request", "last")
@@ -358,10 +330,7 @@ func TestAuditFullDisk(t *testing.T) {
 	if got := strings.Count(out.String(), "audit records cannot be written"); got != 1 {
 		t.Errorf("it is said %d times", got)
 	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(os.ReadFile(path))(t)
 	torn, written, lost := 0, 0, 0
 	for line := range bytes.Lines(b) {
 		var r map[string]any
@@ -385,9 +354,7 @@ func TestAuditFullDisk(t *testing.T) {
 // new one. A record that a crash has cut off does not take the next one with it.
 func TestAuditRotation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit")
-	if err := os.WriteFile(path, []byte(`{"msg":"cut o`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte(`{"msg":"cut o`), 0o600))
 	a, _, log := auditing(t, path)
 	say := func(what, where string) {
 		t.Helper()
@@ -398,9 +365,7 @@ func TestAuditRotation(t *testing.T) {
 		})
 	}
 	say("first", path)
-	if err := os.Rename(path, path+".1"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(path, path+".1"))
 	say("second", path+".1")
 	a.reopen()
 	say("third", path)
@@ -419,9 +384,7 @@ func TestAuditRotation(t *testing.T) {
 func TestAuditPath(t *testing.T) {
 	dir := t.TempDir()
 	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
-	if err := errors.Join(os.Symlink("/tmp/x", link), unix.Mkfifo(fifo, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.Symlink("/tmp/x", link), unix.Mkfifo(fifo, 0o600)))
 	for _, path := range []string{
 		dir, link, fifo, filepath.Join(dir, "absent", "audit"), "/dev/full",
 	} {

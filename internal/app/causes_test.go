@@ -35,10 +35,7 @@ type cause struct{ name, page, query, doctor string }
 // causes are the rows of the table, by name.
 func causes(t *testing.T) map[string]cause {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(os.ReadFile("../../docs/troubleshooting.md"))(t)
 	_, text2, _ := strings.Cut(string(text), "## Slow: four causes\n")
 	text2, _, _ = strings.Cut(text2, "\n## ")
 	rows := map[string]cause{}
@@ -75,10 +72,7 @@ func holds(t *testing.T, query string, metrics map[string]float64) bool {
 	if m == nil {
 		t.Fatalf("not a quotient of rates: %s", query)
 	}
-	bound, err := strconv.ParseFloat(m[4], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bound := testutil.Value(strconv.ParseFloat(m[4], 64))(t)
 	found, above := false, false
 	for name, v := range metrics {
 		labels, ok := strings.CutPrefix(name, m[1]+"{")
@@ -97,16 +91,10 @@ func holds(t *testing.T, query string, metrics map[string]float64) bool {
 // overview waits until a cell of the page has this text, and returns the texts of all cells.
 func overview(t *testing.T, s *Server, cell string) (texts []string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-		fmt.Sprintf("http://%v/events", s.web.Addr()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(http.NewRequestWithContext(t.Context(), http.MethodGet,
+		fmt.Sprintf("http://%v/events", s.web.Addr()), nil))(t)
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
-	a, err := c.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Value(c.Do(r))(t)
 	defer a.Body.Close()
 	lines := bufio.NewScanner(a.Body)
 	lines.Buffer(nil, 1<<20)
@@ -116,9 +104,7 @@ func overview(t *testing.T, s *Server, cell string) (texts []string) {
 			continue
 		}
 		var state struct{ Findings []struct{ Text string } }
-		if err := json.Unmarshal([]byte(text), &state); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, json.Unmarshal([]byte(text), &state))
 		texts = nil
 		for _, f := range state.Findings {
 			texts = append(texts, f.Text)
@@ -135,10 +121,7 @@ func overview(t *testing.T, s *Server, cell string) (texts []string) {
 // sends, so the target sends them again.
 func lossy(t *testing.T, to netip.AddrPort) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var relays sync.WaitGroup
 	t.Cleanup(relays.Wait)
 	t.Cleanup(func() { _ = l.Close() })
@@ -252,7 +235,7 @@ func (b *bottleneck) start(t *testing.T) (s *Server, socket string, stop func())
 	t.Helper()
 	socket = t.TempDir() + "/control.sock"
 	nqn := hostOptions("").HostNQN
-	cfg, err := Parse("test.yaml", []byte(fmt.Sprintf(`
+	cfg := testutil.Value(Parse("test.yaml", []byte(fmt.Sprintf(`
 listeners: [%s]
 hosts: [{nqn: %q, %s}]
 subsystems: [{nqn: %q, hosts: [%q], namespaces: [{nsid: 1, %s}]}]
@@ -260,10 +243,7 @@ reactors: {count: 1, memory: 16MiB}
 control: {socket: %q}
 metrics: {listen: "127.0.0.1:0"}
 web: {listen: "127.0.0.1:0"}
-`, anyPort, nqn, b.host, testNQN, nqn, b.namespace, socket)), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+`, anyPort, nqn, b.host, testNQN, nqn, b.namespace, socket)), nil))(t)
 	s = started(t, Options{
 		Config: cfg, Load: func(...config.Option) (*config.Config, error) { return cfg, nil },
 	})
@@ -273,22 +253,14 @@ web: {listen: "127.0.0.1:0"}
 	if b.lossy {
 		at = lossy(t, at)
 	}
-	h, err := host.Connect(ctx, host.TCP{Addr: at}, hostOptions(testNQN))
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := testutil.Value(host.Connect(ctx, host.TCP{Addr: at}, hostOptions(testNQN)))(t)
 	t.Cleanup(h.Close)
-	q, err := h.OpenQueue(ctx, 1, b.entries)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := testutil.Value(h.OpenQueue(ctx, 1, b.entries))(t)
 	t.Cleanup(func() { _ = q.Close() })
 	ctx2, end := context.WithCancel(context.Background())
 	var reads sync.WaitGroup
 	reads.Go(func() {
-		if err := readMany(ctx2, h, q, b.atOnce); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, readMany(ctx2, h, q, b.atOnce))
 	})
 	stop = sync.OnceFunc(func() {
 		end()
@@ -326,9 +298,7 @@ func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
 	var texts []string
 	testutil.Until(t, "doctor says "+row.doctor, func() bool {
 		now, err := d.look()
-		if err := errors.Join(d.err, err); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(d.err, err))
 		texts = nil
 		for _, f := range doctor.Load(&d.first, &now) {
 			texts = append(texts, strings.Join([]string{f.Check, f.Found, f.Why, f.Fix}, "\n"))

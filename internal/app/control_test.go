@@ -53,10 +53,7 @@ func TestControl(t *testing.T) {
 		t.Fatalf("%+v, %v", listeners, err)
 	}
 	tr := host.TCP{Addr: netip.MustParseAddrPort(listeners[0].Address), HeaderDigest: true}
-	h, err := host.Connect(ctx, tr, hostOptions(testNQN))
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := testutil.Value(host.Connect(ctx, tr, hostOptions(testNQN)))(t)
 	defer h.Close()
 	if _, err = host.Connect(ctx, tr, hostOptions(testNQN+"0")); err == nil {
 		t.Fatal("a subsystem that does not exist")
@@ -141,9 +138,7 @@ func checkRefusal(t *testing.T, c *control.Client) {
 func TestControlCertificates(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "garbage")
-	if err := os.WriteFile(file, []byte("garbage"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte("garbage"), 0o600))
 	for certificate, text := range map[string]string{
 		dir + "/absent": "no such file", dir: "not a regular file", file: "no PEM certificate",
 	} {
@@ -175,9 +170,7 @@ func issue(t *testing.T, dir string, left time.Duration) control.Certificates {
 	err4 := os.WriteFile(files.Certificate, block, 0o600)
 	block = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
 	err5 := os.WriteFile(files.Key, block, 0o600)
-	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(err, err2, err3, err4, err5))
 	return files
 }
 
@@ -204,9 +197,7 @@ func TestControlRenewal(t *testing.T) {
 		_, err = client.Reload(t.Context())
 		return err
 	}
-	if err := reload(files); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, reload(files))
 	old := issue(t, t.TempDir(), time.Hour) // any other
 	files = issue(t, dir, 1000*time.Hour)
 	if err := reload(files); err == nil {
@@ -215,15 +206,11 @@ func TestControlRenewal(t *testing.T) {
 	if _, err := s.Reload(); err != nil {
 		t.Error(err)
 	}
-	if err := reload(files); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, reload(files))
 	if err := reload(old); err == nil {
 		t.Error("another certificate is accepted")
 	}
-	if err := os.Truncate(files.Key, 0); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Truncate(files.Key, 0))
 	if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), ": control.key: ") {
 		t.Errorf("a key file that is empty: %v", err)
 	}
@@ -294,9 +281,7 @@ func TestControlSocketTaken(t *testing.T) {
 	auto := newServer(t, Options{
 		Config: parse(t, anyPort), ControlSocket: taken, Log: log.Logger(),
 	})
-	if err := auto.Start(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, auto.Start())
 	if !strings.Contains(log.String(), "the control interface is not served") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}

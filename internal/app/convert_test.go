@@ -20,10 +20,7 @@ import (
 // other target's file.
 func TestConvert(t *testing.T) {
 	needTLS(t)
-	psk, err := auth.NewTLSKey(auth.SHA256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	psk := testutil.Value(auth.NewTLSKey(auth.SHA256))(t)
 	testutil.Secret(t, psk.Reveal())
 	for name, from := range map[string]string{
 		"nvmet.json": "nvmet", "nvmet-short.json": "nvmet", "spdk.json": "spdk",
@@ -40,15 +37,13 @@ func TestConvert(t *testing.T) {
 		}
 		file, dir := filepath.Join(t.TempDir(), "nvmf-target.yaml"), t.TempDir()
 		text := bytes.ReplaceAll(out.Bytes(), []byte("/etc/spdk/"), []byte(dir+"/"))
-		if err := errors.Join(os.WriteFile(file, text, 0o600),
+		testutil.Must(t, errors.Join(os.WriteFile(file, text, 0o600),
 			os.WriteFile(filepath.Join(dir, "key0"), []byte(
 				"DHHC-1:00:dYaw096krZ260qdUC32Qt6MOOJ29Txf41rRRmsWeFd44CmkR:\n"), 0o600),
 			os.WriteFile(filepath.Join(dir, "key1"), []byte(
 				"DHHC-1:00:AcRa6V6AE/2EyOl+dzVY52vag0nwBrNtSp8o3w+afpRQGr+p:\n"), 0o600),
 			os.WriteFile(filepath.Join(dir, "psk0"), []byte(psk.Reveal()), 0o600),
-		); err != nil {
-			t.Fatal(err)
-		}
+		))
 		if err := Check(file, nil, &checked); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out.String())
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -76,10 +77,7 @@ func TestAnnouncedOn(t *testing.T) {
 	n := &fakeNetwork{}
 	n.set("lo ::1", "eth0 192.0.2.1", "eth0 2001:db8::1", "eth0 2001:db8::2", "eth0 fe80::1%eth0",
 		"eth1 fe80::1%eth1", "eth2 2001:db8::9 down")
-	m, err := n.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := testutil.Value(n.Read())(t)
 	for at, want := range map[string]string{
 		"[::]:1":              "eth0 192.0.2.1:1, eth0 [2001:db8::1]:1",
 		"0.0.0.0:1":           "eth0 192.0.2.1:1",

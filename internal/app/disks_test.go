@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestDiskLooks: one look at a time answers all that ask, and for some time after; who asks does
@@ -53,10 +54,7 @@ func TestDiskLooks(t *testing.T) {
 // TestControlDisks: a client sees the disks of this machine.
 func TestControlDisks(t *testing.T) {
 	_, c := controlled(t, Options{}, anyPort)
-	want, err := listDisks(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := testutil.Value(listDisks(nil))(t)
 	if list, err := c.Disks(t.Context()); err != nil || len(list) != len(want) {
 		t.Errorf("%+v, %v, want %+v", list, err, want)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestUnderLoad: there is always an answer, also without load, or without a target, and counters of
@@ -24,15 +25,10 @@ func TestUnderLoad(t *testing.T) {
 	}
 	ports := t.TempDir()
 	counters := filepath.Join(ports, "rxe0/ports/1/hw_counters")
-	if err := os.MkdirAll(counters, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.MkdirAll(counters, 0o700))
 	count := func(n string) {
 		t.Helper()
-		err := os.WriteFile(filepath.Join(counters, "rcvd_seq_err"), []byte(n), 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(counters, "rcvd_seq_err"), []byte(n), 0o600))
 	}
 	count("100\n")
 	d := newLoadDoctor(socket, ports)

@@ -14,15 +14,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestDoctor: what the configuration's own checks find is in the list, each with its severity, and
 // the machine is checked whatever is wrong with the configuration.
 func TestDoctor(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	port := fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
 	network := verbstest.New(verbstest.Options{})
@@ -32,9 +30,7 @@ func TestDoctor(t *testing.T) {
 	m.Memlock = func() (uint64, bool) { return 64 << 10, true }
 	dir := t.TempDir()
 	disk := filepath.Join(dir, "disk")
-	if err := os.WriteFile(disk, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(disk, make([]byte, 1<<20), 0o600))
 	listener := func(text string) string {
 		return strings.Replace(validFile, "transport: tcp, address: 127.0.0.1, port: 0", text, 1)
 	}
@@ -77,9 +73,7 @@ func TestDoctor(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "c.yaml")
 		if tc.text != "" {
-			if err := os.WriteFile(file, []byte(tc.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.WriteFile(file, []byte(tc.text), 0o600))
 		}
 		found, machine := false, false
 		list := diagnose(m, network.Provider("target"), file, tc.required, "", nil)
@@ -100,23 +94,17 @@ func TestDoctorOfRunningTarget(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
-			os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
+			os.WriteFile(path, []byte(text), 0o600)))
 		return path
 	}
 	disk := write("disk", strings.Repeat("x", 1<<20))
 	holder := exec.Command("sh", "-c", "exec 3<>\"$0\"; echo ready; read line; true", disk)
 	in, err1 := holder.StdinPipe()
 	ready, err2 := holder.StdoutPipe()
-	if err := errors.Join(err1, err2, holder.Start()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(err1, err2, holder.Start()))
 	defer func() { _ = errors.Join(in.Close(), holder.Wait()) }()
-	if _, err := ready.Read(make([]byte, 6)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(ready.Read(make([]byte, 6)))(t)
 	file := write("c.yaml", strings.Replace(validFile, "backend: ram, size: 16MiB",
 		"backend: file, path: "+disk, 1)+"control: {socket: /run/c.sock}\n")
 	m := doctor.Linux()
@@ -130,10 +118,8 @@ func TestDoctorOfRunningTarget(t *testing.T) {
 	write("proc/net/unix", "1: 00000002 00000000 00010000 0001 01 56 /run/c.sock\n")
 	write(fmt.Sprintf("proc/%d/comm", pid), "sh\n")
 	fds := filepath.Join(root, fmt.Sprintf("proc/%d/fd", pid))
-	if err := errors.Join(os.Mkdir(fds, 0o700),
-		os.Symlink("socket:[56]", filepath.Join(fds, "4"))); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.Mkdir(fds, 0o700),
+		os.Symlink("socket:[56]", filepath.Join(fds, "4"))))
 	if f := first(); f.Severity != doctor.OK {
 		t.Errorf("the target itself: %+v", f)
 	}

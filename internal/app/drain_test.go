@@ -36,10 +36,7 @@ func (l *live) discovered(at int) (ports []uint16) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	c, err := l.connect(nvme.DiscoveryNQN, hostB, at)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(nvme.DiscoveryNQN, hostB, at))(l.t)
 	_, entries, err := c.Discover(ctx)
 	if err != nil {
 		l.t.Fatal(err)
@@ -59,14 +56,8 @@ func TestDrain(t *testing.T) {
 	two, subsystems := listenAny+", "+listenAny, sub(anyHosts, inRAM)
 	l := newLive(t, two, subsystems)
 	at := l.s.Addrs()[0]
-	leaves, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stays, err := l.connect(testNQN, hostB, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	leaves := testutil.Value(l.connect(testNQN, hostA, 0))(t)
+	stays := testutil.Value(l.connect(testNQN, hostB, 1))(t)
 	first := control.ListenerID{Listener: at.AddrPort.String()}
 	for range 2 { // it may be repeated
 		list, err := l.s.drain(first, true)
@@ -129,17 +120,13 @@ func TestDrainWaiting(t *testing.T) {
 	for _, which := range []control.ListenerID{
 		{Listener: "192.0.2.1:4420"}, {Listener: "tcp 192.0.2.1:4420"}, {All: true},
 	} {
-		if _, err := l.s.drain(which, true); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(l.s.drain(which, true))(t)
 		if !which.All {
 			l.wantStates("up drained")
 		} else {
 			l.wantStates("drained drained")
 		}
-		if _, err := l.s.drain(control.ListenerID{All: true}, false); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(l.s.drain(control.ListenerID{All: true}, false))(t)
 		l.wantStates("up waiting")
 	}
 	_, err := l.s.drain(control.ListenerID{Listener: "192.0.2.1:1"}, true)
@@ -157,10 +144,8 @@ func TestDrainNetwork(t *testing.T) {
 	l.wantStates("up waiting")
 	drain := func(name string, drain bool, want string) {
 		t.Helper()
-		if _, err := l.s.drain(control.ListenerID{Listener: name, All: name == ""},
-			drain); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(l.s.drain(control.ListenerID{Listener: name, All: name == ""},
+			drain))(t)
 		l.wantStates(want)
 	}
 	set := func(want string, list ...string) {

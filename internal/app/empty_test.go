@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -32,19 +33,12 @@ func TestNoNamespaces(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
-		h, err := host.Connect(ctx, transport, hostOptions(testNQN))
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := testutil.Value(host.Connect(ctx, transport, hostOptions(testNQN)))(t)
 		defer h.Close()
 		sees := func(text string, want ...uint32) {
 			t.Helper()
-			if err := os.WriteFile(file, []byte(with(text)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.Reload(); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.WriteFile(file, []byte(with(text)), 0o600))
+			testutil.Value(s.Reload())(t)
 			got, err := h.ActiveNamespaces(ctx)
 			if err != nil || !slices.Equal(got, want) {
 				t.Errorf("%q: %v, %v", text, got, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // faults makes an operation fail, or all from that one on.
@@ -86,15 +87,10 @@ func TestEveryFault(t *testing.T) {
 			return openStorage(&n.Storage, l.s.env(n))
 		},
 	})
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.s.Start())
 	look := func(names ...string) string {
 		t.Helper()
-		c, err := l.connect(testNQN, hostA, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 		defer c.Close()
 		listeners := l.s.listenerStates()
 		for i := range listeners {

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // faultyLive is a server with namespaces in memory, and what opens their storage.
@@ -42,10 +43,7 @@ func (d *counted) Info() backend.Info {
 
 func newCounted(t *testing.T) *counted {
 	t.Helper()
-	dev, err := ram.Open(ram.Config{Size: 1 << 20, BlockSize: 512})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := testutil.Value(ram.Open(ram.Config{Size: 1 << 20, BlockSize: 512}))(t)
 	return &counted{Faulty: backendtest.NewFaulty(dev)}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -57,9 +58,7 @@ reactors:`
 	}
 	reload := func(text string, works bool) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		if _, err := s.Reload(); (err == nil) != works {
 			t.Fatal(err)
 		}

@@ -131,10 +131,7 @@ func discovered(t *testing.T, addr netip.AddrPort) (addrs []string, generation u
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	c, err := host.Connect(ctx, host.TCP{Addr: addr}, hostOptions(nvme.DiscoveryNQN))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: addr}, hostOptions(nvme.DiscoveryNQN)))(t)
 	defer c.Close()
 	header, list, err := c.Discover(ctx)
 	if err != nil {
@@ -158,14 +155,8 @@ func TestNetworkHeals(t *testing.T) {
 	first := fmt.Sprintf("1 %s: 127.0.9.1:%d up", name, port)
 	second := fmt.Sprintf("2 %s: 127.0.9.2:%d up", name, port)
 	wantPorts(t, l.s, first, second)
-	one, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	two, err := l.connect(testNQN, hostA, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := testutil.Value(l.connect(testNQN, hostA, 0))(t)
+	two := testutil.Value(l.connect(testNQN, hostA, 1))(t)
 	n.set("eth1 127.0.9.2")
 	l.wantEnded("lost address", one)
 	wantPorts(t, l.s, second)
@@ -218,10 +209,7 @@ func TestListenersShareAddresses(t *testing.T) {
 	port := testutil.FreePort(t)
 	network, one, eth0 := at("127.0.9.0/24", port), at("127.0.9.2", port), at("eth0", port)
 	l, _ := healing(t, network, "eth0 127.0.9.1", "eth0 127.0.9.2")
-	c, err := l.connect(testNQN, hostA, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, 1))(t)
 	row := func(id int, name, address string) string {
 		return fmt.Sprintf("%d tcp %s:%d: %s:%[3]d up", id, name, port, address)
 	}
@@ -346,9 +334,7 @@ func TestUpdatesOfStorm(t *testing.T) {
 			updates(time.Minute)
 		}
 		s.listeners.stop()
-		if err := s.target.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, s.target.Close())
 	})
 }
 

@@ -32,10 +32,7 @@ import (
 func shows(t *testing.T, text string, k interface{ Reveal() string }) bool {
 	t.Helper()
 	encoded := strings.Split(k.Reveal(), ":")[2]
-	raw, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testutil.Value(base64.StdEncoding.DecodeString(encoded))(t)
 	raw = raw[8:16]
 	for _, part := range []string{
 		encoded[12:24], string(raw), fmt.Sprintf("%x", raw), fmt.Sprintf("%X", raw),
@@ -58,10 +55,7 @@ func readControl(t *testing.T, socket string) string {
 		},
 	}}
 	get := func(path string) []byte {
-		answer, err := client.Get("http://control" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := testutil.Value(client.Get("http://control" + path))(t)
 		defer answer.Body.Close()
 		b, err := io.ReadAll(answer.Body)
 		if err != nil || answer.StatusCode != http.StatusOK {
@@ -72,9 +66,7 @@ func readControl(t *testing.T, socket string) string {
 	var api struct {
 		Paths map[string]map[string]any `json:"paths"`
 	}
-	if err := json.Unmarshal(get("/v1/openapi.json"), &api); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal(get("/v1/openapi.json"), &api))
 	var all strings.Builder
 	for path, methods := range api.Paths {
 		if methods["get"] == nil {
@@ -103,14 +95,8 @@ func readServed(t *testing.T, s *Server) string {
 	t.Helper()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
 	read := func(url string, until func(line string) bool) string {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := c.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := testutil.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
+		a := testutil.Value(c.Do(r))(t)
 		defer a.Body.Close()
 		var all strings.Builder
 		lines := bufio.NewScanner(a.Body)
@@ -139,30 +125,21 @@ func readServed(t *testing.T, s *Server) string {
 func TestKeys(t *testing.T) {
 	var keys []*auth.Key
 	for range 3 {
-		k, err := auth.NewKey(32, auth.SHA256)
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
 		testutil.Secret(t, k.Reveal())
 		keys = append(keys, k)
 	}
 	const nqn = "nqn.2026-11.io.nvmf-target:host"
 	file := writeConfig(t, "")
 	secret := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(secret, []byte(keys[2].Reveal()+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(secret, []byte(keys[2].Reveal()+"\n"), 0o600))
 	var out bytes.Buffer
 	write := func(hosts string) {
 		t.Helper()
 		text := strings.Replace(validFile, "allow_any_host: true", "hosts: ["+nqn+"]", 1) +
 			servedFile + "hosts: [{nqn: " + nqn + hosts + "}]\n"
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := Check(file, nil, &out); err != nil {
-			t.Error(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
+		testutil.Check(t, Check(file, nil, &out))
 	}
 	key := func(name string, k *auth.Key) string { return ", " + name + `: "` + k.Reveal() + `"` }
 	write(key("dhchap_key", keys[0]))
@@ -196,10 +173,7 @@ func TestKeys(t *testing.T) {
 	reload := func(hosts string) []config.Change {
 		t.Helper()
 		write(hosts)
-		changes, err := s.Reload()
-		if err != nil {
-			t.Fatal(err)
-		}
+		changes := testutil.Value(s.Reload())(t)
 		for _, c := range changes {
 			out.WriteString(c.String())
 		}
@@ -247,9 +221,7 @@ func TestKeys(t *testing.T) {
 	if err := first.Err(); err != nil {
 		t.Errorf("a change of keys has disconnected a host: %v", err)
 	}
-	if err := os.Chmod(secret, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Chmod(secret, 0o644))
 	write(", limits: {iops: 5}")
 	text, _ := os.ReadFile(file)
 	text = bytes.Replace(text, []byte("limits"), []byte("dhchap_key_file: "+secret+", limits"), 1)
@@ -315,29 +287,20 @@ func TestTLSKeys(t *testing.T) {
 	const nqn = "nqn.2026-11.io.nvmf-target:host"
 	var keys []*auth.TLSKey
 	for range 3 {
-		k, err := auth.NewTLSKey(auth.SHA256)
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := testutil.Value(auth.NewTLSKey(auth.SHA256))(t)
 		testutil.Secret(t, k.Reveal())
 		keys = append(keys, k)
 	}
 	file := writeConfig(t, "")
 	secret := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(secret, []byte(keys[2].Reveal()+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(secret, []byte(keys[2].Reveal()+"\n"), 0o600))
 	var out bytes.Buffer
 	write := func(hosts, tls string) {
 		t.Helper()
 		text := strings.Replace(validFile, "port: 0", "port: 0, tls: "+tls, 1) +
 			servedFile + "hosts: [{nqn: " + nqn + hosts + "}]\n"
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := Check(file, nil, &out); err != nil {
-			t.Error(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
+		testutil.Check(t, Check(file, nil, &out))
 	}
 	key := func(name string, k *auth.TLSKey) string { return ", " + name + `: "` + k.Reveal() + `"` }
 	log := new(testutil.Log)
@@ -353,10 +316,7 @@ func TestTLSKeys(t *testing.T) {
 	has := func(policy fabric.TLSPolicy, want ...*auth.TLSKey) {
 		t.Helper()
 		for _, k := range keys {
-			psks, err := k.PSKs(nqn, testNQN)
-			if err != nil {
-				t.Fatal(err)
-			}
+			psks := testutil.Value(k.PSKs(nqn, testNQN))(t)
 			for _, p := range psks {
 				found := slices.ContainsFunc(s.tlsPSKs([]byte(p.Identity)),
 					func(o auth.TLSPSK) bool {
@@ -412,10 +372,7 @@ func TestTLSKeys(t *testing.T) {
 	has(fabric.TLSAllowed, keys[0])
 	var first []*host.Controller
 	for _, k := range []*auth.TLSKey{keys[0], nil} {
-		c, err := connect(k)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(connect(k))(t)
 		defer c.Close()
 		first = append(first, c)
 	}
@@ -470,9 +427,7 @@ func TestTLSKeys(t *testing.T) {
 			t.Errorf("%q: %v", identity, psks)
 		}
 	}
-	if err := os.Chmod(secret, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Chmod(secret, 0o644))
 	for hosts, want := range map[string]string{
 		", tls_key_file: " + secret:                          "everybody can read",
 		`, tls_key_file: "` + keys[2].Reveal() + `"`:         "not a key",
@@ -501,14 +456,8 @@ func TestTLSKeys(t *testing.T) {
 
 // TestGuardSecrets: with any secret in the configuration the process leaves no core file.
 func TestGuardSecrets(t *testing.T) {
-	key, err := auth.NewKey(32, auth.NoHash)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tlsKey, err := auth.NewTLSKey(auth.NoHash)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testutil.Value(auth.NewKey(32, auth.NoHash))(t)
+	tlsKey := testutil.Value(auth.NewTLSKey(auth.NoHash))(t)
 	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 	for what, tc := range map[string]struct {
 		set  func(c *config.Config)
@@ -523,9 +472,7 @@ func TestGuardSecrets(t *testing.T) {
 		"the dhchap_key": {func(c *config.Config) { c.Hosts[0].Key = key }, 0},
 		"the tls_key":    {func(c *config.Config) { c.Hosts[0].TLSKey = tlsKey }, 0},
 	} {
-		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
 		c := &config.Config{Hosts: []config.Host{{}}}
 		tc.set(c)
 		guardSecrets(c)
@@ -539,10 +486,7 @@ func TestGuardSecrets(t *testing.T) {
 // TestExpiringKeys: keys are warned of for 30 days and afterwards, while the target runs once a day
 // and when they expire.
 func TestExpiringKeys(t *testing.T) {
-	key, err := auth.NewKey(32, auth.NoHash)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testutil.Value(auth.NewKey(32, auth.NoHash))(t)
 	start := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 	c := &config.Config{Hosts: []config.Host{{}, {NQN: "h"}}}
 	c.Hosts[1].Key, c.Hosts[1].Until = key, start.Add(40*24*time.Hour)

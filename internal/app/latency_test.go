@@ -34,10 +34,7 @@ control: {socket: `+socket+`}
 		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
-		data, err := h.Map(4096)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := testutil.Value(h.Map(4096))(t)
 		const n = 5
 		var ops [2 * n]host.Op // at once: at the limit, all but the first one wait
 		for i := range ops {
@@ -46,14 +43,10 @@ control: {socket: `+socket+`}
 			} else {
 				ops[i].Read(1, 8*uint64(i), 8, data)
 			}
-			if _, err := q.Submit(&ops[i]); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(q.Submit(&ops[i]))(t)
 		}
 		for q.Outstanding() > 0 {
-			if _, err := q.Poll(make([]host.Completion, len(ops))); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(q.Poll(make([]host.Completion, len(ops))))(t)
 			_ = q.Wait(time.Millisecond)
 		}
 		list, err := client.Latency(ctx)

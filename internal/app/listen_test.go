@@ -94,9 +94,7 @@ func TestTypeOfService(t *testing.T) {
 		ListenerUp: func(a fabric.Addr) { up <- a },
 	})
 	stack.wantTOS(t, 104)
-	if _, err := s.Apply(parse(t, onRDMA("tos: 32"))); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(s.Apply(parse(t, onRDMA("tos: 32"))))(t)
 	stack.wantTOS(t, 104, 32)
 
 	works := func() {
@@ -120,9 +118,7 @@ func TestTypeOfService(t *testing.T) {
 	waitUp(t, up)
 	stack.wantTOS(t, 104, 32, 32, 32)
 	works()
-	if _, err := s.Apply(parse(t, onRDMA("tos: 64"))); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(s.Apply(parse(t, onRDMA("tos: 64"))))(t)
 	stack.wantTOS(t, 104, 32, 32, 32, 64)
 	works()
 }
@@ -165,9 +161,7 @@ func TestWaitingListenerChanges(t *testing.T) {
 		Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a },
 	})
 	for i := range 20 {
-		if _, err := s.Apply(parse(t, onRDMA(fmt.Sprintf("tos: %d", 4*i+4)))); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(s.Apply(parse(t, onRDMA(fmt.Sprintf("tos: %d", 4*i+4)))))(t)
 	}
 	stack.wantTOS(t)
 	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
@@ -189,10 +183,7 @@ func TestWildcardListener(t *testing.T) {
 	}
 	l := newLive(t, at("0.0.0.0"), sub(anyHosts, inRAM))
 	for _, address := range []string{"127.0.0.1", "0.0.0.0", "127.0.0.1"} {
-		c, err := l.connect(testNQN, hostA, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 		l.apply(at(address), sub(anyHosts, inRAM))
 		l.wantEnded("removed listener", c)
 	}
@@ -243,10 +234,7 @@ func TestBothFamilies(t *testing.T) {
 			t.Error("admitted outside of its networks, from", ip)
 		}
 	}
-	list, err := l.s.connections(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testutil.Value(l.s.connections(t.Context()))(t)
 	var local, remote []string
 	for _, c := range list {
 		at := netip.MustParseAddrPort(c.Remote).Addr()

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -72,9 +73,7 @@ func TestSink(t *testing.T) {
 func TestSinkCloseHasADeadline(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
 	s := newSink(g, func(int) {})
-	if _, err := s.Write([]byte("line\n")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(s.Write([]byte("line\n")))(t)
 	s.close(time.Millisecond)
 	close(g.open)
 	<-s.ended
@@ -116,18 +115,14 @@ func TestLogThatNobodyReads(t *testing.T) {
 // usual.
 func TestLogWhoseReaderEnded(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err := errors.Join(err, r.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(err, r.Close()))
 	child := exec.Command(os.Args[0])
 	child.Stderr = w
 	addr := address(t, startServe(t, child))
 	_ = w.Close()
 	writeAndRead(t, host.TCP{Addr: netip.MustParseAddrPort(addr)})
 	_ = child.Process.Signal(syscall.SIGTERM)
-	if err := child.Wait(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, child.Wait())
 }
 
 // fullPipe is a pipe in which there is no room.
@@ -138,21 +133,15 @@ func fullPipe(t *testing.T) (r, w *os.File) {
 		t.Fatal(err)
 	}
 	fd := int(w.Fd()) // which makes it block
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, 4096); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, 4096))(t)
+	testutil.Must(t, unix.SetNonblock(fd, true))
 	for err == nil {
 		_, err = unix.Write(fd, []byte("x"))
 	}
 	if !errors.Is(err, unix.EAGAIN) {
 		t.Fatal(err)
 	}
-	if err := unix.SetNonblock(fd, false); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.SetNonblock(fd, false))
 	return r, w
 }
 
@@ -177,23 +166,16 @@ func TestJournal(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 
-	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testutil.Value(os.Create(filepath.Join(t.TempDir(), "log")))(t)
 	defer file.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Fstat(int(file.Fd()), &st))
 	child := exec.Command(os.Args[0])
 	child.Stderr = file
 	child.Env = append(os.Environ(), fmt.Sprintf("JOURNAL_STREAM=%d:%d", st.Dev, st.Ino))
 	address(t, startServe(t, child))
 	_ = child.Process.Signal(syscall.SIGTERM)
-	if err := child.Wait(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, child.Wait())
 	text, _ := os.ReadFile(file.Name())
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasPrefix(line, "<6>time=") {

@@ -64,10 +64,7 @@ reactors: {count: 2, memory: 16MiB}
 // parsed makes a configuration of a text.
 func parsed(t *testing.T, text string) *config.Config {
 	t.Helper()
-	c, err := Parse("test.yaml", []byte(text), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(Parse("test.yaml", []byte(text), nil))(t)
 	return c
 }
 
@@ -111,8 +108,6 @@ func newServer(t *testing.T, o Options) *Server {
 func started(t *testing.T, o Options) *Server {
 	t.Helper()
 	s := newServer(t, o)
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start())
 	return s
 }

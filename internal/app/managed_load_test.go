@@ -169,37 +169,24 @@ func BenchmarkManaged(b *testing.B) {
 		}
 		text, err := m.Content([]byte(`{"backend":"null","size":"1GiB"}`))
 		file := m.File(filepath.Join(dir, "managed"))
-		if err = errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o700),
-			os.WriteFile(file, text, 0o600)); err != nil {
-			b.Fatal(err)
-		}
+		testutil.Must(b, errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o700),
+			os.WriteFile(file, text, 0o600)))
 	}
 	file := filepath.Join(dir, "nvmf.yaml")
 	text := fmt.Sprintf("listeners: [%s]\nmanaged: %s/managed\n", anyPort, dir)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		b.Fatal(err)
-	}
+	testutil.Must(b, os.WriteFile(file, []byte(text), 0o600))
 	load := loader(file)
 	began := time.Now()
-	c, err := load()
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := testutil.Value(load())(b)
 	loaded := time.Since(began)
 	s := NewServer(Options{Config: c, Load: load, Log: quiet(), Version: "test"})
 	defer func() { _ = s.Stop(b.Context()) }()
-	if err := s.Start(); err != nil {
-		b.Fatal(err)
-	}
+	testutil.Must(b, s.Start())
 	started := time.Since(began) - loaded
 	m := config.Managed{NQN: "nqn.2026-11.io.nvmf-target:s0", NSID: 1000}
 	for b.Loop() {
-		if _, err := s.put(nil, m, []byte(`{"backend":"null","size":"1GiB"}`)); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := s.remove(nil, m, false); err != nil {
-			b.Fatal(err)
-		}
+		testutil.Value(s.put(nil, m, []byte(`{"backend":"null","size":"1GiB"}`)))(b)
+		testutil.Value(s.remove(nil, m, false))(b)
 	}
 	b.ReportMetric(loaded.Seconds(), "s/load")
 	b.ReportMetric(started.Seconds(), "s/start")

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 const containerDir = "../../packaging/container"
@@ -25,10 +27,7 @@ type image struct {
 
 func containerfile(t *testing.T) (i image) {
 	t.Helper()
-	b, err := os.ReadFile(containerDir + "/Containerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(os.ReadFile(containerDir + "/Containerfile"))(t)
 	stages := strings.Split("\n"+string(b), "\nFROM ")
 	last := stages[len(stages)-1]
 	if len(stages) != 3 || !strings.HasPrefix(last, "scratch\n") {
@@ -69,15 +68,10 @@ func TestCompose(t *testing.T) {
 		}
 		Volumes map[string]any
 	}
-	b, err := os.ReadFile(containerDir + "/compose.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(os.ReadFile(containerDir + "/compose.yaml"))(t)
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
-	if err := d.Decode(&file); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, d.Decode(&file))
 	s, ok := file.Services["nvmf-target"]
 	if !ok || s.Image != "nvmf-target:0.1.0" || !s.ReadOnly || s.NetworkMode != "host" ||
 		!slices.Equal(s.CapDrop, []string{"ALL"}) ||
@@ -162,10 +156,7 @@ type pod struct {
 // TestKubernetes: the objects of the manifest fit each other and the image.
 func TestKubernetes(t *testing.T) {
 	i := containerfile(t)
-	b, err := os.ReadFile(containerDir + "/kubernetes.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(os.ReadFile(containerDir + "/kubernetes.yaml"))(t)
 	objects := map[string]manifest{}
 	for d := yaml.NewDecoder(bytes.NewReader(b)); ; {
 		var m manifest

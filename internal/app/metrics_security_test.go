@@ -28,9 +28,7 @@ func TestMetricsSecurity(t *testing.T) {
 	file := writeConfig(t, "")
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	write(token, first+"\n")
 	config := validFile + "metrics: {listen: '127.0.0.1:0', certificate: " + files.Certificate +
@@ -46,11 +44,8 @@ func TestMetricsSecurity(t *testing.T) {
 		client := http.Client{Timeout: testTimeout, Transport: &http.Transport{
 			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool},
 		}}
-		req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("%s://%v/metrics", scheme,
-			s.metrics.Addr()), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := testutil.Value(http.NewRequest(http.MethodGet, fmt.Sprintf("%s://%v/metrics", scheme,
+			s.metrics.Addr()), nil))(t)
 		req.Header.Set("Authorization", "Bearer "+token)
 		r, err := client.Do(req)
 		if err != nil {
@@ -85,10 +80,7 @@ func TestMetricsSecurity(t *testing.T) {
 	}
 	var silent []net.Conn
 	for range 100 { // more than there are places for handshakes, from the same address
-		c, err := net.Dial("tcp", s.metrics.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(net.Dial("tcp", s.metrics.Addr().String()))(t)
 		silent = append(silent, c)
 	}
 	served(first, true)
@@ -101,10 +93,7 @@ func TestMetricsSecurity(t *testing.T) {
 
 	at := s.metrics.Addr()
 	old := filepath.Join(t.TempDir(), "old")
-	pem, err := os.ReadFile(files.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pem := testutil.Value(os.ReadFile(files.CA))(t)
 	write(old, string(pem))
 	issue(t, dir, 2000*time.Hour)
 	if _, err := s.Reload(); err != nil || s.metrics.Addr() != at {
@@ -169,9 +158,7 @@ func TestControlRoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, n := range map[string]int{"control: {roles: [{user: '7', role: read}]}\n": 1, "": 0} {
-		if err := os.WriteFile(file, []byte(validFile+text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(validFile+text), 0o600))
 		changes, err := s.Reload()
 		r := s.roles.Load()
 		if err != nil || (n == 1) != (r != nil) || len(changes) == 1 && changes[0].Restart() {

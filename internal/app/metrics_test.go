@@ -45,10 +45,7 @@ func scrape(t *testing.T, s *Server) map[string]float64 {
 func scrapeText(t *testing.T, s *Server) string {
 	t.Helper()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
-	r, err := c.Get(fmt.Sprintf("http://%v/metrics", s.metrics.Addr()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(c.Get(fmt.Sprintf("http://%v/metrics", s.metrics.Addr())))(t)
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
 	if err != nil || r.StatusCode != http.StatusOK {
@@ -91,15 +88,10 @@ metrics: {listen: "127.0.0.1:0"}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
-	data, err := h.Map(4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testutil.Value(h.Map(4096))(t)
 	for i := range uint64(3) {
-		if err := errors.Join(q.Write(ctx, 1, 8*i, 8, data, 0),
-			q.Read(ctx, 1, 8*i, 8, data)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(q.Write(ctx, 1, 8*i, 8, data, 0),
+			q.Read(ctx, 1, 8*i, 8, data)))
 	}
 	var got map[string]float64
 	reads := ofNS("namespace_commands_total", "1", `op="read"`)
@@ -180,17 +172,10 @@ func TestMetricsPortIsTaken(t *testing.T) {
 func TestMetricsWhileDraining(t *testing.T) {
 	s := newServer(t, Options{Config: parse(t, anyPort, "metrics: {listen: '127.0.0.1:0'}")})
 	s.usageTimeout, s.latencyTimeout = time.Millisecond, time.Millisecond // of a reactor
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	slow, err := net.Dial("tcp", s.metrics.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start())
+	slow := testutil.Value(net.Dial("tcp", s.metrics.Addr().String()))(t)
 	defer slow.Close()
-	if _, err := io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
 	addr := s.Addrs()[0].AddrPort.String()
 	release := sync.OnceFunc(blockReactor(s))
 	defer release()
@@ -226,10 +211,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 	c := parse(t, "{transport: rdma, address: 10.0.0.1, on_unavailable: fail}",
 		"metrics: {listen: '127.0.0.1:0'}")
 	c.Subsystems[0].Namespaces[0].Timeout = 100 * time.Millisecond
-	dev, err := ram.Open(ram.Config{Size: 16 << 20, BlockSize: 512})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := testutil.Value(ram.Open(ram.Config{Size: 16 << 20, BlockSize: 512}))(t)
 	hung := backendtest.NewFaulty(dev)
 	hung.Hold(func(io *backend.IO) bool { return io.Op == backend.OpFlush })
 	s := started(t, Options{
@@ -264,15 +246,9 @@ func oneQueue(ctx context.Context, t *testing.T, transport host.Transport) (*hos
 	*host.Queue,
 ) {
 	t.Helper()
-	h, err := host.Connect(ctx, transport, hostOptions(testNQN))
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := testutil.Value(host.Connect(ctx, transport, hostOptions(testNQN)))(t)
 	t.Cleanup(h.Close)
-	q, err := h.OpenQueue(ctx, 1, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := testutil.Value(h.OpenQueue(ctx, 1, 32))(t)
 	t.Cleanup(func() { _ = q.Close() })
 	return h, q
 }

@@ -146,22 +146,14 @@ metrics: {listen: "127.0.0.1:0"}
 	}
 	o := hostOptions(testNQN)
 	o.KATO = 5 * time.Second
-	h, err := host.Connect(t.Context(), to, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := testutil.Value(host.Connect(t.Context(), to, o))(t)
 	t.Cleanup(func() { h.Close() })
-	q, err := h.OpenQueue(t.Context(), 1, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := testutil.Value(h.OpenQueue(t.Context(), 1, 32))(t)
 	t.Cleanup(func() { q.Close() })
 	read = func() {
 		t.Helper()
 		for range 10 {
-			if err := q.Read(t.Context(), 1, 0, 8, make([]byte, 4096)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, q.Read(t.Context(), 1, 0, 8, make([]byte, 4096)))
 		}
 	}
 	read()
@@ -174,10 +166,7 @@ metrics: {listen: "127.0.0.1:0"}
 func TestMonitoringQueries(t *testing.T) {
 	s, _ := monitored(t)
 	metrics := metricsOf(scrapeText(t, s))
-	golden, err := os.ReadFile("../metrics/testdata/metrics.golden")
-	if err != nil {
-		t.Fatal(err)
-	}
+	golden := testutil.Value(os.ReadFile("../metrics/testdata/metrics.golden"))(t)
 	rare := regexp.MustCompile(`^nvmf_target_(health|namespace_drive|namespace_free|rdma|refusals)_`)
 	for name, labels := range metricsOf(string(golden)) {
 		if rare.MatchString(name) {
@@ -214,10 +203,7 @@ func TestAlertDocumentation(t *testing.T) {
 	for _, file := range []string{
 		"../../docs/monitoring.md", strings.Replace(rulesFile, ".rules.", ".rules_test.", 1),
 	} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Value(os.ReadFile(file))(t)
 		for _, r := range alertRules(t) {
 			if !strings.Contains(string(text), r.Alert) {
 				t.Errorf("%s lacks %s", file, r.Alert)

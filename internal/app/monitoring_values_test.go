@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestMonitoringValues: Prometheus evaluates every query of the dashboard and of the alerts over
@@ -23,10 +25,7 @@ func TestMonitoringValues(t *testing.T) {
 		read()
 		scrapes = append(scrapes, scrapeText(t, s))
 	}
-	golden, err := os.ReadFile("../metrics/testdata/metrics.golden")
-	if err != nil {
-		t.Fatal(err)
-	}
+	golden := testutil.Value(os.ReadFile("../metrics/testdata/metrics.golden"))(t)
 	for name, texts := range map[string][]string{
 		"target": scrapes, "golden": {string(golden), string(golden), string(golden)},
 	} {
@@ -100,19 +99,14 @@ func evaluate(t *testing.T, run func(args ...string), scrapes []string) (asked, 
 			EvalTime: "30s", ExpSamples: []sample{{"{}", 1}},
 		})
 	}
-	text, err := yaml.Marshal(map[string]any{
+	text := testutil.Value(yaml.Marshal(map[string]any{
 		"evaluation_interval": scrapeInterval,
 		"tests": []any{map[string]any{
 			"interval": scrapeInterval, "input_series": input, "promql_expr_test": tests,
 		}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	file := filepath.Join(t.TempDir(), "test.yml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, text, 0o600))
 	run("test", "rules", file)
 	return asked, found
 }

@@ -18,10 +18,7 @@ func TestListenerMoves(t *testing.T) {
 	port := testutil.FreePort(t)
 	network, one, eth0 := at("127.0.9.0/24", port), at("127.0.9.2", port), at("eth0", port)
 	l, _ := healing(t, one, "eth0 127.0.9.2")
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	subsystems := sub(anyHosts, inRAM)
 	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
 	fails := fmt.Sprintf(", {transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}",

@@ -53,10 +53,7 @@ func TestMissingStorage(t *testing.T) {
 	defer cancel()
 	o := hostOptions(testNQN)
 	o.Events = nvme.EventNamespaceChanged
-	h, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := testutil.Value(host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, o))(t)
 	defer h.Close()
 	namespaces := func(want ...uint32) {
 		t.Helper()
@@ -74,9 +71,7 @@ func TestMissingStorage(t *testing.T) {
 		!strings.Contains(text, "  pending: namespace 2 of "+testNQN+", until "+dir) {
 		t.Errorf("announced: %s", text)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Mkdir(dir, 0o700))
 	if nsid := testutil.Receive(t, "the namespace is up", up); nsid != 2 {
 		t.Errorf("namespace %d is up", nsid)
 	}
@@ -108,9 +103,7 @@ func TestEmptyDevice(t *testing.T) {
 		_ = exec.Command("losetup", "--detach", device).Run()
 		_ = unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, n)
 	})
-	if err := os.WriteFile(backing, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(backing, make([]byte, 1<<20), 0o600))
 	text := strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: block, path: "+
 		device, 1)
 	if out, err := warnings(t, text); err != nil ||
@@ -142,19 +135,15 @@ func TestWrongStorageAppears(t *testing.T) {
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
 	made := filepath.Join(t.TempDir(), "mount") // at once, or the target creates the file
-	if err := errors.Join(os.MkdirAll(filepath.Join(made, "disk"), 0o700),
-		os.Rename(made, dir)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.MkdirAll(filepath.Join(made, "disk"), 0o700),
+		os.Rename(made, dir)))
 	testutil.Until(t, "the log says what is wrong", func() bool {
 		return strings.Contains(log.String(), "is a directory")
 	})
 	if len(s.announcement().pending) != 1 {
 		t.Error("the namespace is not pending")
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(path))
 	testutil.Receive(t, "the namespace is up", up)
 	if n := strings.Count(log.String(), "is a directory"); n != 1 {
 		t.Errorf("it was said %d times", n)

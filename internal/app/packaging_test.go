@@ -14,15 +14,13 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestPackagedConfigurations: those of the packages, the image and the manifest are valid.
 func TestPackagedConfigurations(t *testing.T) {
 	read := func(name string) []byte {
-		text, err := os.ReadFile("../../packaging/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Value(os.ReadFile("../../packaging/" + name))(t)
 		return text
 	}
 	files := map[string][]byte{}
@@ -68,10 +66,8 @@ func TestRunWarns(t *testing.T) {
 			text, err = os.ReadFile("../../" + name)
 		}
 		file := filepath.Join(dir, name)
-		if err = errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o700),
-			os.WriteFile(file, text, 0o700)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o700),
+			os.WriteFile(file, text, 0o700)))
 	}
 	for address, warns := range map[string]bool{
 		"": true, "127.0.0.1": false, "::1": false, "::": true, "10.0.0.1": true,

@@ -42,21 +42,13 @@ metrics: {listen: "127.0.0.1:0"}
 	load := func(nqn string, depth, commands int) (leave func()) {
 		o := hostOptions(testNQN)
 		o.HostNQN = nqn
-		h, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		q, err := h.OpenQueue(ctx, 1, depth)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := testutil.Value(host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, o))(t)
+		q := testutil.Value(h.OpenQueue(ctx, 1, depth))(t)
 		for done := 0; done < commands; {
 			for q.Free() > 0 && q.Outstanding()+done < commands {
 				var flush host.Op
 				flush.Flush(1)
-				if _, err := q.Submit(&flush); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Value(q.Submit(&flush))(t)
 			}
 			n, err := q.Poll(make([]host.Completion, depth))
 			if done += n; err != nil || ctx.Err() != nil {
@@ -114,12 +106,8 @@ func TestPortCounters(t *testing.T) {
 		"mlx5_0/ports/1/my_counters/port_multicast_rcv": "9\n",
 	} {
 		name = filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		testutil.Must(t, os.WriteFile(name, []byte(text), 0o644))
 	}
 	want := []metrics.PortCounter{
 		{Device: "mlx5_0", Port: "1", Counter: "port_xmit_wait", Value: 12},
@@ -135,9 +123,7 @@ func TestPortCounters(t *testing.T) {
 func TestHungPort(t *testing.T) {
 	l := &portLook{dir: t.TempDir()}
 	name := filepath.Join(l.dir, "mlx5_0/ports/1/hw_counters/np_cnp_sent")
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
 	if err := unix.Mkfifo(name, 0o600); err != nil { // nobody writes yet
 		t.Fatal(err)
 	}
@@ -155,9 +141,7 @@ func TestHungPort(t *testing.T) {
 		return runtime.NumGoroutine() <= before+1
 	})
 	running := l.begin()
-	if err := os.WriteFile(name, []byte("7\n"), 0); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(name, []byte("7\n"), 0))
 	<-running
 }
 

@@ -56,9 +56,7 @@ func TestPredecessor(t *testing.T) {
 	dir := t.TempDir()
 	disk, stateAt := filepath.Join(dir, "disk"), filepath.Join(dir, "state")
 	socket := filepath.Join(dir, "control.sock")
-	if err := os.WriteFile(disk, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(disk, make([]byte, 1<<20), 0o600))
 	files := issue(t, dir, time.Hour)
 	var ports [4]uint16
 	var taken [len(ports)]net.Listener // no two of them the same
@@ -84,10 +82,7 @@ control: {socket: %s, listen: "127.0.0.1:%d", certificate: %s, key: %s, client_c
 		files.CA))
 	at := func(network, address string) func(*testing.T) func() error {
 		return func(t *testing.T) func() error {
-			l, err := net.Listen(network, address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := testutil.Value(net.Listen(network, address))(t)
 			return l.Close
 		}
 	}
@@ -96,10 +91,7 @@ control: {socket: %s, listen: "127.0.0.1:%d", certificate: %s, key: %s, client_c
 	}
 	for _, h := range []holder{
 		{"state", "another target uses it", func(t *testing.T) func() error {
-			s, err := state.Open(stateAt)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := testutil.Value(state.Open(stateAt))(t)
 			return s.Close
 		}},
 		{"file", "is in use by another namespace", func(t *testing.T) func() error {
@@ -129,17 +121,13 @@ control: {socket: %s, listen: "127.0.0.1:%d", certificate: %s, key: %s, client_c
 				t.Errorf("it is not free: %v", err)
 			}
 			stopped(t, s)
-			if err := release(); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, release())
 
 			s, release = begin()
 			tries := 0
 			s.pause = func() bool {
 				if tries++; tries == 3 {
-					if err := release(); err != nil {
-						t.Error(err)
-					}
+					testutil.Check(t, release())
 				}
 				return tries <= 3
 			}
@@ -155,9 +143,7 @@ func stopped(t *testing.T, s *Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	if err := s.Stop(ctx); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, s.Stop(ctx))
 }
 
 // TestInUse: what a start waits for, and what it does not.

@@ -31,9 +31,7 @@ func pendingLive(t *testing.T) (l *live, up <-chan uint32) {
 
 func (l *live) mkdir(name string) {
 	l.t.Helper()
-	if err := os.Mkdir(filepath.Join(l.dir, name), 0o700); err != nil {
-		l.t.Fatal(err)
-	}
+	testutil.Must(l.t, os.Mkdir(filepath.Join(l.dir, name), 0o700))
 }
 
 func (l *live) wantUp(up <-chan uint32) {
@@ -83,9 +81,7 @@ func TestBlockedCallback(t *testing.T) {
 	})
 	t.Cleanup(func() { <-told })
 	t.Cleanup(func() { close(end) })
-	if err := l.s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.s.Start())
 	l.mkdir("mount")
 	<-called
 	wanted, applied := l.parse(listenAny, sub(anyHosts, inRAM)), make(chan error, 1)
@@ -93,8 +89,6 @@ func TestBlockedCallback(t *testing.T) {
 		_, err := l.s.Apply(wanted)
 		applied <- err
 	}()
-	if err := testutil.Receive(t, "the change does not wait for the callback",
-		applied); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Receive(t, "the change does not wait for the callback",
+		applied))
 }

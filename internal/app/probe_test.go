@@ -20,6 +20,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // warnings are what check warns of, and an error if it finds one.
@@ -39,9 +40,7 @@ func TestCheckWarns(t *testing.T) {
 	}
 	dir := t.TempDir()
 	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Statfs(dir, &fs))
 	if os.Geteuid() == 0 {
 		fs.Bavail = fs.Bfree
 	}
@@ -80,10 +79,7 @@ func TestCheckWarns(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			out, err := warnings(t, test.text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := testutil.Value(warnings(t, test.text))(t)
 			lines := strings.Split(strings.TrimSpace(out), "\n")
 			if len(lines) < 2 || !strings.Contains(out, ": warning: ") ||
 				!strings.Contains(out, test.want) ||
@@ -103,10 +99,7 @@ func TestCheckWarns(t *testing.T) {
 // TestCheckLooksAtListeners: what keeps a listener from starting now is a warning, or an error if
 // the target does not start without it.
 func TestCheckLooksAtListeners(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
@@ -160,15 +153,11 @@ func TestCheckAndServeAgree(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string, size int64) string {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size)))
 		return path
 	}
-	if err := errors.Join(os.Symlink("nothing", filepath.Join(dir, "link")),
-		os.Symlink("loop", filepath.Join(dir, "loop"))); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.Symlink("nothing", filepath.Join(dir, "link")),
+		os.Symlink("loop", filepath.Join(dir, "loop"))))
 	// wrong for a file, although its hardware is missing
 	missing := filepath.Join(dir, "missing")
 	if err := syscall.Mknod(missing, syscall.S_IFBLK|0o600, 42<<8); err != nil {
@@ -242,9 +231,7 @@ func TestStorageThatDoesNotAnswer(t *testing.T) {
 // TestTheSameStorageTwice: a file and a loop device on it are one storage.
 func TestTheSameStorageTwice(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, make([]byte, 1<<20), 0o600))
 	out, err := exec.Command("losetup", "--find", "--show", file).CombinedOutput()
 	if err != nil {
 		t.Skipf("no loop device: %v: %s", err, out)
@@ -264,16 +251,10 @@ func TestTheSameStorageTwice(t *testing.T) {
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
 	child := exec.Command("sh", "-c", "ulimit -n 64; exec \"$0\"", os.Args[0])
-	stderr, err := child.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stderr := testutil.Value(child.StderrPipe())(t)
 	addr := address(t, startServe(t, child))
 	for range 80 {
-		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(net.Dial("tcp", addr))(t)
 		defer c.Close()
 	}
 	log, warned := bufio.NewScanner(stderr), false
@@ -286,9 +267,7 @@ func TestFewDescriptors(t *testing.T) {
 	}
 	_ = child.Process.Signal(syscall.SIGTERM)
 	_, _ = io.Copy(io.Discard, stderr)
-	if err := child.Wait(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, child.Wait())
 }
 
 // TestSizesInWholeBlocks: the sizes that a hint proposes can be used.

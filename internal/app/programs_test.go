@@ -18,27 +18,19 @@ import (
 func TestProgramsHoldNothingUp(t *testing.T) {
 	dir := t.TempDir()
 	hang, begun := filepath.Join(dir, "hang"), filepath.Join(dir, "begun")
-	key, err := auth.NewKey(32, auth.SHA256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
 	testutil.Secret(t, key.Reveal())
 	script := fmt.Sprintf("[ ! -e %s ] || { echo >>%s; sleep 1000; }; echo %s", hang, begun,
 		key.Reveal())
 	file := writeConfig(t, validFile+"hosts: [{nqn: nqn.2026-11.io.nvmf-target:host, "+
 		"dhchap_key_command: [/bin/sh, -c, '"+script+"']}]\n")
 	load := loader(file)
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(load())(t)
 	s := started(t, Options{Config: c, Load: load})
 	if p, err := s.planOfReload(); err != nil || len(p.Changes) > 0 {
 		t.Fatalf("%v, %v", p, err)
 	}
-	if err := os.WriteFile(hang, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(hang, nil, 0o600))
 	results := make(chan error, 2)
 	go func() {
 		_, err := s.planOfReload()
@@ -57,9 +49,7 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	if err := s.Stop(ctx); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, s.Stop(ctx))
 	for range 2 {
 		if err := <-results; err == nil || !strings.Contains(err.Error(), "the target stops") {
 			t.Error(err)
@@ -70,10 +60,7 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 // TestHangupDuringStart: a SIGHUP that comes while the configuration is read for the first time is
 // carried out once the target has started.
 func TestHangupDuringStart(t *testing.T) {
-	key, err := auth.NewKey(32, auth.SHA256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
 	testutil.Secret(t, key.Reveal())
 	once := filepath.Join(t.TempDir(), "once")
 	script := fmt.Sprintf("[ -e %s ] || { echo >%s; kill -HUP $PPID; }; echo %s", once, once,
@@ -91,10 +78,7 @@ func TestHangupDuringStart(t *testing.T) {
 // TestProgramsInheritNothing: a program that prints a key has its three descriptors, and none of
 // those that the running target has.
 func TestProgramsInheritNothing(t *testing.T) {
-	key, err := auth.NewKey(32, auth.SHA256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
 	testutil.Secret(t, key.Reveal())
 	list := filepath.Join(t.TempDir(), "list")
 	// ls has another one, for the directory.
@@ -105,13 +89,8 @@ func TestProgramsInheritNothing(t *testing.T) {
 		Load: loader(file), StateDir: t.TempDir(),
 		ControlSocket: filepath.Join(t.TempDir(), "control.sock"),
 	})
-	if _, err := s.planOfReload(); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(s.planOfReload())(t)
+	b := testutil.Value(os.ReadFile(list))(t)
 	if n := strings.Count(string(b), " -> "); n != 4 {
 		t.Errorf("%d descriptors:\n%s", n, b)
 	}

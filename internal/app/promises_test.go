@@ -54,9 +54,7 @@ func TestStateMissing(t *testing.T) {
 	for name, text := range map[string]string{
 		"file": "", "damaged/state": `{"version": 2}`,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	for in, want := range map[string]string{
 		used.opts.StateDir: "another target uses it", filepath.Join(dir, "file"): "not a directory",
@@ -77,25 +75,15 @@ func TestStateOfOthers(t *testing.T) {
 		t.Skip("needs root, to be somebody else")
 	}
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Chmod(filepath.Dir(dir), 0o755))
 	promised(t, filepath.Join(dir, "closed"), 1)
-	if err := os.Chmod(filepath.Join(dir, "closed"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Chmod(filepath.Join(dir, "closed"), 0o700))
 	file := filepath.Join(dir, "nvmf-target.yaml")
-	if err := os.WriteFile(file, []byte(validFile), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(validFile), 0o644))
 	promised(t, filepath.Join(dir, "file"))
 	secret := filepath.Join(dir, "file", "state")
-	if err := os.WriteFile(secret, nil, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(secret, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(secret, nil, 0))
+	testutil.Must(t, os.Chmod(secret, 0o600))
 	for name, want := range map[string]string{
 		"closed": "Let the user of the target (ID 65534) read and write it", "new": "",
 		"file": "Let the user of the target (ID 65534) read it, or move it away",
@@ -109,9 +97,7 @@ func TestStateOfOthers(t *testing.T) {
 		}
 		for _, own := range []string{"run", "new"} {
 			_ = os.Mkdir(filepath.Join(dir, own), 0o755)
-			if err := os.Chown(filepath.Join(dir, own), 65534, 65534); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.Chown(filepath.Join(dir, own), 65534, 65534))
 		}
 		if want == "" {
 			serves(t, child, " on tcp ")
@@ -130,18 +116,14 @@ func serves(t *testing.T, child *exec.Cmd, says string) {
 	t.Helper()
 	log := new(testutil.Log)
 	child.Stdout, child.Stderr = log, log
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, child.Start())
 	kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
 	defer kill.Stop()
 	testutil.Until(t, says, func() bool {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", child.Process.Pid))
 		return strings.Contains(log.String(), says) || strings.Contains(string(b), "State:\tZ")
 	})
-	if err := child.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, child.Process.Signal(syscall.SIGTERM))
 	if err := child.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, log)
 	}
@@ -153,9 +135,7 @@ func TestDamagedPromise(t *testing.T) {
 	dir := t.TempDir()
 	promised(t, dir, 1)
 	file := onlyFile(t, dir, "reservations")
-	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte("{}"), 0o600))
 	l := &live{t: t, dir: t.TempDir()}
 	up := make(chan uint32, 1)
 	log := new(testutil.Log)
@@ -165,10 +145,7 @@ func TestDamagedPromise(t *testing.T) {
 		Retry: time.Millisecond, Log: log.Logger(),
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	served := func(want string) {
 		t.Helper()
 		nsids, err := c.ActiveNamespaces(t.Context())
@@ -193,9 +170,7 @@ func TestDamagedPromise(t *testing.T) {
 	l.apply(listenAny, sub(anyHosts, second)) // a damaged file outlives the namespace
 	l.apply(listenAny, sub(anyHosts, inRAM, second))
 	served("[2]")
-	if err := os.Rename(file, file+".damaged"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(file, file+".damaged"))
 	if nsid := testutil.Receive(t, "the namespace", up); nsid != 1 {
 		t.Error(nsid)
 	}
@@ -204,9 +179,7 @@ func TestDamagedPromise(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	// What happens to the file of a namespace that is served does not concern it.
-	if err := os.Rename(file+".damaged", file); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(file+".damaged", file))
 	l.apply(listenAny, sub(anyHosts, inRAM, second, third))
 	served("[1 2 3]")
 }
@@ -219,14 +192,8 @@ func TestPromiseNotKept(t *testing.T) {
 	l.s = started(t, Options{
 		Config: l.parse(listenAny, sub(anyHosts, onFile(1, "disk"))), StateDir: dir,
 	})
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q, err := c.OpenQueue(t.Context(), 1, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
+	q := testutil.Value(c.OpenQueue(t.Context(), 1, 16))(t)
 	defer q.Close()
 	do := func(what string, cqe nvme.CQE, err error, ok bool) {
 		t.Helper()
@@ -265,15 +232,10 @@ func TestPromiseNotKept(t *testing.T) {
 		op.SQE.Reservation().Set(nvme.ReservationRegister, true, 0, nvme.SetPTPL)
 		command(ok, &op)
 	}
-	buf, err := c.Map(4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buf := testutil.Value(c.Map(4096))(t)
 	move := func(from, to string) {
 		t.Helper()
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Rename(from, to))
 	}
 	move(dir, dir+".moved")
 	protect(nvme.WriteProtect, false)
@@ -300,20 +262,13 @@ func TestPromiseNotKept(t *testing.T) {
 	c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	if err := l.s.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
-	s, err := state.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.s.Stop(ctx))
+	s := testutil.Value(state.Open(dir))(t)
 	if !s.Protection.Protected(testNQN, 1) || s.Reservations.Load(testNQN, 1) == nil ||
 		s.Uncorrectable.Uncorrectable(testNQN, 1) == nil {
 		t.Error("what was acknowledged was lost")
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, s.Close())
 }
 
 // TestPortWaitsForID: an address that appears while the state cannot be written waits for its port
@@ -327,9 +282,7 @@ func TestPortWaitsForID(t *testing.T) {
 		Config:  l.parse("{transport: tcp, address: eth0, port: 0}", sub(anyHosts, inRAM)),
 		Network: n, StateDir: dir, Retry: time.Millisecond, Settle: time.Millisecond,
 	})
-	if err := os.Rename(dir, dir+".moved"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(dir, dir+".moved"))
 	n.set("eth0 127.0.9.1", "eth0 127.0.9.2")
 	testutil.Until(t, "it says why it waits", func() bool {
 		return strings.Contains(fmt.Sprint(l.s.listenerStates()), "port IDs cannot be stored")
@@ -337,9 +290,7 @@ func TestPortWaitsForID(t *testing.T) {
 	if len(l.s.Addrs()) != 1 {
 		t.Errorf("%v", l.s.Addrs())
 	}
-	if err := os.Rename(dir+".moved", dir); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(dir+".moved", dir))
 	testutil.Until(t, "two ports", func() bool { return len(l.s.Addrs()) == 2 })
 }
 

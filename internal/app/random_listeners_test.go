@@ -79,9 +79,7 @@ func TestListenersAtRandom(t *testing.T) {
 	}
 	wg.Wait()
 
-	if _, err := l.s.drain(control.ListenerID{All: true}, false); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(l.s.drain(control.ListenerID{All: true}, false))(t)
 	n.set("lo 127.0.8.1", "eth0 127.0.9.1", "eth0 127.0.9.2", "eth1 127.0.9.3")
 	text := strings.Join([]string{base, choice[0], choice[5]}, ", ")
 	l.apply(text, subsystems)

@@ -23,10 +23,7 @@ func TestHangup(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
-	before, err := host.Connect(ctx, transport, hostOptions(testNQN))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := testutil.Value(host.Connect(ctx, transport, hostOptions(testNQN)))(t)
 	defer before.Close()
 	signals, hangups, ended := make(chan os.Signal), make(chan os.Signal), make(chan error, 1)
 	go func() {
@@ -35,9 +32,7 @@ func TestHangup(t *testing.T) {
 	}()
 	hangup := func(text, done string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		hangups <- syscall.SIGHUP
 		testutil.Until(t, "the log says: "+done, func() bool {
 			return strings.Contains(log.String(), done) || len(ended) > 0
@@ -56,10 +51,7 @@ func TestHangup(t *testing.T) {
     allow_any_host: true
     namespaces: [{nsid: 1, backend: ram, size: 16MiB}]
 reactors:`, 1), "the configuration was applied")
-	c2, err := host.Connect(ctx, transport, hostOptions(more))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c2 := testutil.Value(host.Connect(ctx, transport, hostOptions(more)))(t)
 	c2.Close()
 	signals <- syscall.SIGTERM
 	if err := <-ended; err != nil {
@@ -80,9 +72,7 @@ func TestReloadsTakeTurns(t *testing.T) {
 		}
 		return c, nil
 	}})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start())
 	if _, err := s.Reload(); err != nil {
 		t.Error(err)
 	}
@@ -99,9 +89,7 @@ func TestManyHangups(t *testing.T) {
 	signal.Notify(seen, syscall.SIGHUP)
 	defer signal.Stop(seen)
 	for range 10 {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
 		<-seen
 	}
 	testutil.Receive(t, "SIGHUP", hangups)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -29,17 +30,12 @@ func TestResize(t *testing.T) {
 	defer cancel()
 	o := hostOptions(testNQN)
 	o.Events = nvme.EventNamespaceChanged
-	c, err := host.Connect(ctx, host.TCP{Addr: l.s.Addrs()[0].AddrPort}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: l.s.Addrs()[0].AddrPort}, o))(t)
 	defer c.Close()
 	resized := func(size string, shrink bool, want uint64) {
 		t.Helper()
 		r := control.Resize{Subsystem: testNQN, NSID: 2, Size: size, Shrink: shrink}
-		if err := l.s.resize(r); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.s.resize(r))
 		<-c.Events()
 		_, err := c.GetLog(ctx, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0, false)
 		if err != nil {
@@ -99,10 +95,7 @@ func TestGrowingReload(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM2))
 	l.file("x")
 	l.apply(listenAny, sub(anyHosts, inRAM2, file("64KiB")))
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	want := func(size uint64) {
 		t.Helper()
 		id, err := c.IdentifyNamespace(t.Context(), 1)

@@ -14,27 +14,18 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // schema compiles the schema as editors do.
 func schema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	var text bytes.Buffer
-	if err := Schema(&text); err != nil {
-		t.Fatal(err)
-	}
-	doc, err := jsonschema.UnmarshalJSON(&text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Schema(&text))
+	doc := testutil.Value(jsonschema.UnmarshalJSON(&text))(t)
 	c := jsonschema.NewCompiler()
-	if err := c.AddResource("nvmf-target.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("nvmf-target.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.AddResource("nvmf-target.json", doc))
+	s := testutil.Value(c.Compile("nvmf-target.json"))(t)
 	return s
 }
 
@@ -75,9 +66,7 @@ subsystems:
 			t.Errorf("%s: not valid: %v", name, err)
 		}
 		var v any
-		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, yaml.Unmarshal([]byte(text), &v))
 		if err := s.Validate(v); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -134,10 +123,7 @@ func schemaFinds(t *testing.T, s *jsonschema.Schema, file string, problems confi
 	unused map[string]string,
 ) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(os.ReadFile(file))(t)
 	var v any
 	found := map[string]bool{}
 	if yaml.Unmarshal(text, &v) == nil {

@@ -81,9 +81,7 @@ func TestSecurityReload(t *testing.T) {
 		t.Error(err)
 	}
 	less := &transition{s: l.s, next: l.parse(listenAny, sub(both, ram)+keys)}
-	if err := less.modifySubsystem(changes[0]); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, less.modifySubsystem(changes[0]))
 	nothing(testNQN, hostB) // until all else has changed
 	for _, fn := range less.commit {
 		fn()

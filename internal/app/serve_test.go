@@ -23,6 +23,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -32,14 +33,9 @@ var update = flag.Bool("update", false, "write the golden files")
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := testutil.Value(os.ReadFile(file))(t)
 	if got != string(want) {
 		t.Errorf("got:\n%s\nwant (%s, -update writes it):\n%s", got, file, want)
 	}
@@ -129,9 +125,7 @@ func TestBrokenFiles(t *testing.T) {
 func writeConfig(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "nvmf-target.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -147,9 +141,7 @@ reactors: {count: 1, memory: 8MiB}
 func TestCheckValid(t *testing.T) {
 	var out bytes.Buffer
 	file := writeConfig(t, validFile)
-	if err := Check(file, nil, &out); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Check(file, nil, &out))
 	if want := file + ": valid: 1 listener, 1 subsystem, 1 namespace\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
@@ -158,16 +150,10 @@ func TestCheckValid(t *testing.T) {
 func TestCheckLooksAtFiles(t *testing.T) {
 	dir := t.TempDir()
 	disk, link := filepath.Join(dir, "disk"), filepath.Join(dir, "link")
-	if err := os.WriteFile(disk, make([]byte, 8192), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(disk, link); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(disk, make([]byte, 8192), 0o600))
+	testutil.Must(t, os.Symlink(disk, link))
 	fifo := filepath.Join(dir, "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, syscall.Mkfifo(fifo, 0o600))
 	for _, test := range []struct{ namespace, err, warning string }{
 		{"path: " + disk, "", ""},
 		{"path: " + disk + ", size: 8KiB", "", ""},
@@ -233,13 +219,8 @@ func startServe(t *testing.T, child *exec.Cmd) *bufio.Scanner {
 	t.Helper()
 	child.Env = append(append(os.Environ(), serveFile+"="+writeConfig(t, validFile),
 		"RUNTIME_DIRECTORY="+t.TempDir()), child.Env...) // of the control socket
-	stdout, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := testutil.Value(child.StdoutPipe())(t)
+	testutil.Must(t, child.Start())
 	kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
 	t.Cleanup(func() { kill.Stop() })
 	return bufio.NewScanner(stdout)
@@ -263,10 +244,7 @@ func TestSignals(t *testing.T) {
 			notified, socket := notifySocket(t)
 			child := exec.Command(os.Args[0])
 			child.Env = []string{"NOTIFY_SOCKET=" + socket, "WATCHDOG_USEC=20000"}
-			stderr, err := child.StderrPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			stderr := testutil.Value(child.StderrPipe())(t)
 			lines := startServe(t, child)
 			var said []string
 			for len(said) < 3 && lines.Scan() {
@@ -297,10 +275,8 @@ func TestSignals(t *testing.T) {
 func notifySocket(t *testing.T) (*net.UnixConn, string) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "notify")
-	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(
+		net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"}))(t)
 	t.Cleanup(func() { c.Close() })
 	return c, name
 }
@@ -346,10 +322,7 @@ func TestWrappedStorage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := openStorage(&c.Subsystems[0].Namespaces[0].Storage, env{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := testutil.Value(openStorage(&c.Subsystems[0].Namespaces[0].Storage, env{}))(t)
 	client := backendtest.NewClient(t, dev, 1<<20)
 	client.Do(client.Write(0, client.Memory(0, 4096)))
 	flush := &backend.IO{Op: backend.OpFlush}
@@ -362,7 +335,5 @@ func TestWrappedStorage(t *testing.T) {
 		t.Errorf("got %+v", i)
 	}
 	client.Close()
-	if err := dev.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, dev.Close())
 }

@@ -36,41 +36,21 @@ func writeAndRead(t *testing.T, tr host.Transport) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	c, err := host.Connect(ctx, tr, hostOptions(testNQN))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(host.Connect(ctx, tr, hostOptions(testNQN)))(t)
 	defer c.Close()
-	if _, err := c.SetQueueCount(ctx, 4); err != nil {
-		t.Fatal(err)
-	}
-	out, err := c.Map(64 << 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := c.Map(64 << 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(c.SetQueueCount(ctx, 4))(t)
+	out := testutil.Value(c.Map(64 << 10))(t)
+	in := testutil.Value(c.Map(64 << 10))(t)
 	for qid := uint16(1); qid <= 4; qid++ {
-		q, err := c.OpenQueue(ctx, qid, 32)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := testutil.Value(c.OpenQueue(ctx, qid, 32))(t)
 		_, _ = rand.Read(out)
 		slba := uint64(qid) * 1000
-		if err := q.Write(ctx, 1, slba, 128, out, 0); err != nil {
-			t.Fatal(err)
-		}
-		if err := q.Read(ctx, 1, slba, 128, in); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, q.Write(ctx, 1, slba, 128, out, 0))
+		testutil.Must(t, q.Read(ctx, 1, slba, 128, in))
 		if !bytes.Equal(in, out) {
 			t.Fatalf("queue %d: other bytes were read than written", qid)
 		}
-		if err := q.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, q.Close())
 	}
 }
 
@@ -87,11 +67,8 @@ func TestDiscoveryNamesTheSubsystem(t *testing.T) {
 			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort},
-		hostOptions(nvme.DiscoveryNQN))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort},
+		hostOptions(nvme.DiscoveryNQN)))(t)
 	defer c.Close()
 	_, entries, err := c.Discover(ctx)
 	if err != nil {
@@ -112,14 +89,10 @@ func TestStopDisconnectsHosts(t *testing.T) {
 			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, hostOptions(testNQN))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(
+		host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, hostOptions(testNQN)))(t)
 	defer c.Close()
-	if err := s.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Stop(ctx))
 	testutil.Receive(t, "the host is disconnected", c.Done())
 }
 
@@ -141,10 +114,7 @@ func (p takenPort) AddrPort() netip.AddrPort { return p.Addr().(*net.TCPAddr).Ad
 
 func listen(t *testing.T, addr string) takenPort {
 	t.Helper()
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Value(net.Listen("tcp", addr))(t)
 	t.Cleanup(func() { l.Close() })
 	return takenPort{l}
 }
@@ -161,9 +131,7 @@ func TestUnavailableWaitServesTheRestAndComesUp(t *testing.T) {
 		t.Fatalf("up %v, waiting %v: want one each", a.up, a.waiting)
 	}
 	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
-	if err := taken.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, taken.Close())
 	waitUp(t, up)
 	if a := s.announcement(); len(a.up) != 2 || len(a.waiting) != 0 {
 		t.Fatalf("up %v, waiting %v: want two and none", a.up, a.waiting)
@@ -222,9 +190,7 @@ func TestRDMANotBuilt(t *testing.T) {
 
 func TestDeviceProblemNamesTheNamespace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
 	text := `
 listeners: [{transport: tcp, address: 127.0.0.1, port: 0}]
 subsystems:
@@ -237,9 +203,7 @@ subsystems:
 		c := parsed(t, text)
 		return newServer(t, Options{Config: c}).Start()
 	}
-	if err := start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, start())
 	// The file is locked now: a second target must not have it.
 	err := start()
 	if err == nil ||

@@ -67,10 +67,7 @@ func (m *manager) sockets() *Sockets {
 	defer m.mu.Unlock()
 	var files []*os.File
 	for name, fd := range m.kept {
-		d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		d := testutil.Value(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(m.t)
 		files = append(files, os.NewFile(uintptr(d), name))
 	}
 	return newSockets(slog.Default(), files, m.notify)
@@ -103,10 +100,7 @@ func TestRestart(t *testing.T) {
 	}
 	first := started(t, Options{Config: parse(t, listener+", "+second), Sockets: m.sockets()})
 	m.wantKept(2)
-	c, err := connect()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(connect())(t)
 	stopped := make(chan error, 1)
 	go func() { stopped <- first.Stop(ctx) }()
 	if e := testutil.Receive(t, "an event", c.Events()); e != nvme.AsyncPersistentError {
@@ -121,9 +115,7 @@ func TestRestart(t *testing.T) {
 		}
 		again <- c
 	}()
-	if err := testutil.Receive(t, "the end", stopped); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Receive(t, "the end", stopped))
 	m.wantKept(2)
 
 	next := started(t, Options{Config: parse(t, listener), Sockets: m.sockets()})
@@ -139,28 +131,19 @@ func TestRestart(t *testing.T) {
 		}
 	}
 	refused(fmt.Sprintf("127.0.0.2:%d", port))
-	if _, err := next.drain(control.ListenerID{All: true}, true); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(next.drain(control.ListenerID{All: true}, true))(t)
 	refused(at)
 	m.wantKept(0)
-	if _, err := next.drain(control.ListenerID{All: true}, false); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(next.drain(control.ListenerID{All: true}, false))(t)
 	m.wantKept(1)
-	if _, err := next.Apply(parse(t, second)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(next.Apply(parse(t, second)))(t)
 	refused(at)
 	m.wantKept(1)
 }
 
 // TestSocketsInherited: other descriptors of the service manager are closed.
 func TestSocketsInherited(t *testing.T) {
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	null := testutil.Value(os.Open(os.DevNull))(t)
 	s := newSockets(slog.Default(), []*os.File{null}, nil)
 	if len(s.before) != 0 || null.Close() == nil {
 		t.Error("a file was taken for a socket, or is still open")
@@ -179,9 +162,7 @@ func TestRestartOfProcess(t *testing.T) {
 	kept := receiveDescriptor(t, notified, fmt.Sprintf("FDSTORE=1\nFDNAME=tcp-127.0.0.1_%d", port))
 	defer kept.Close()
 	address(t, lines)
-	if err := child.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, child.Process.Signal(syscall.SIGKILL))
 	_ = child.Wait()
 	c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -202,9 +183,7 @@ func TestRestartOfProcess(t *testing.T) {
 	}
 	_ = c.Close()
 	_ = next.Process.Signal(syscall.SIGTERM)
-	if err := next.Wait(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, next.Wait())
 }
 
 // receiveDescriptor returns the descriptor that comes with a notification.
@@ -238,10 +217,7 @@ func TestSocketsThatDoNotListen(t *testing.T) {
 	m, port := newManager(t), testutil.FreePort(t)
 	listener := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d, "+
 		"on_unavailable: fail}", port)
-	dead, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dead := testutil.Value(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	for _, err := range []error{
 		unix.SetsockoptInt(dead, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 		unix.Bind(dead, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}),
@@ -251,15 +227,10 @@ func TestSocketsThatDoNotListen(t *testing.T) {
 		}
 	}
 	first := started(t, Options{Config: parse(t, listener), Sockets: m.sockets()})
-	if err := first.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, first.Stop(t.Context()))
 	files := []*os.File{os.NewFile(uintptr(dead), "dead")}
 	for _, fd := range m.kept {
-		d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := testutil.Value(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)
 		files = append(files, os.NewFile(uintptr(d), "kept"))
 	}
 	started(t, Options{
@@ -287,9 +258,7 @@ func TestRestartElsewhere(t *testing.T) {
 			}
 			before := strings.Replace(needed, "127.0.0.1", row.before, 1)
 			first := started(t, Options{Config: parse(t, at(before)), Sockets: m.sockets()})
-			if err := first.Stop(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, first.Stop(t.Context()))
 			m.wantKept(1)
 			started(t, Options{
 				Config: parse(t, at(row.listener), at(row.more)), Sockets: m.sockets(),

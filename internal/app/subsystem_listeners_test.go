@@ -27,10 +27,7 @@ func TestSubsystemListeners(t *testing.T) {
 			t.Errorf("through listener %d: %v", at, err)
 		}
 	}
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	refused(1)
 	two = strings.Replace(two, "name: one", "name: first", 1)
 	changes := l.apply(two, sub("allow_any_host: true, listeners: [first]", ram))
@@ -38,9 +35,7 @@ func TestSubsystemListeners(t *testing.T) {
 		t.Errorf("a new name changes %v", changes)
 	}
 	l.apply(two, sub("allow_any_host: true, listeners: [first, two]", ram))
-	if _, err = l.connect(testNQN, hostA, 1); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(l.connect(testNQN, hostA, 1))(t)
 	if err := c.Err(); err != nil {
 		t.Fatalf("the host was disconnected: %v", err)
 	}
@@ -56,10 +51,7 @@ func TestPortOfAnotherListener(t *testing.T) {
 	port := strconv.Itoa(int(testutil.FreePort(t)))
 	network := "{name: net, transport: tcp, address: 127.0.0.0/8, port: " + port + "}"
 	l := newLive(t, network, sub("allow_any_host: true, listeners: [net]", ram))
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	l.apply(network+", {transport: tcp, address: 127.0.0.1, port: "+port+"}",
 		sub("allow_any_host: true, listeners: [net]", ram))
 	l.wantEnded("another listener", c)

@@ -20,10 +20,7 @@ func TestTraceOfTarget(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
-	data, err := h.Map(4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testutil.Value(h.Map(4096))(t)
 	followed := make(chan control.TraceCommand, 100)
 	following, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -36,10 +33,8 @@ func TestTraceOfTarget(t *testing.T) {
 				return nil
 			})
 	}()
-	if err := errors.Join(q.Write(ctx, 1, 64, 8, data, 0),
-		q.Read(ctx, 1, 64, 8, data)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(q.Write(ctx, 1, 64, 8, data, 0),
+		q.Read(ctx, 1, 64, 8, data)))
 	if q.Read(ctx, 1, 1<<40, 8, data) == nil {
 		t.Fatal("a read beyond the end")
 	}
@@ -83,9 +78,7 @@ func TestTraceFiles(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	_, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
-	if err := q.Flush(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, q.Flush(ctx, 1))
 	for range maxTraces + 2 {
 		for _, w := range s.workers {
 			done := make(chan struct{})
@@ -104,10 +97,7 @@ func TestTraceFiles(t *testing.T) {
 	if err != nil || len(files) != maxTraces {
 		t.Fatalf("%q, %v", files, err)
 	}
-	f, err := os.Open(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(os.Open(files[0]))(t)
 	defer f.Close()
 	commands := ""
 	if err := control.ReadTrace(f, func(q control.TraceQueue) error {

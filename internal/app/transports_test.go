@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -29,10 +30,7 @@ func TestTransportKeys(t *testing.T) {
 	}
 	want := func(mqes uint16, digest bool) {
 		t.Helper()
-		c, err := connect(digest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(connect(digest))(t)
 		if got := c.CAP().MQES(); got != mqes {
 			t.Errorf("MQES %d, want %d", got, mqes)
 		}
@@ -80,10 +78,7 @@ func TestDepthOfController(t *testing.T) {
 		Provider: network.Provider("host"), Addr: netip.MustParseAddrPort("127.0.0.1:4420"),
 	}}
 	connect := func(tr host.Transport) *host.Controller {
-		c, err := host.Connect(ctx, tr, hostOptions(testNQN))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(host.Connect(ctx, tr, hostOptions(testNQN)))(t)
 		t.Cleanup(c.Close)
 		return c
 	}
@@ -91,10 +86,8 @@ func TestDepthOfController(t *testing.T) {
 	for _, tr := range transports {
 		before = append(before, connect(tr))
 	}
-	if _, err := s.Apply(parse(t, both, "tcp: {queue_depth: 32}",
-		"rdma: {queue_depth: 32}")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(s.Apply(parse(t, both, "tcp: {queue_depth: 32}",
+		"rdma: {queue_depth: 32}")))(t)
 	for i, tr := range transports {
 		depth := int(before[i].CAP().MQES()) + 1
 		q, err := before[i].OpenQueue(ctx, 1, depth)

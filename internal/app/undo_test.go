@@ -56,18 +56,14 @@ func TestUndonePending(t *testing.T) {
 func TestRefusedPending(t *testing.T) {
 	l, up := pendingLive(t)
 	made := filepath.Join(l.dir, "made")
-	if err := errors.Join(os.MkdirAll(filepath.Join(made, "disk"), 0o700),
-		os.Rename(made, filepath.Join(l.dir, "mount"))); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.MkdirAll(filepath.Join(made, "disk"), 0o700),
+		os.Rename(made, filepath.Join(l.dir, "mount"))))
 	slower := strings.Replace(inMount, "size:", "io_timeout: 5s, size:", 1)
 	if err := l.refuse(listenAny, sub(anyHosts, inRAM, slower)); strings.Contains(err.Error(),
 		"undone") {
 		t.Error(err)
 	}
-	if err := os.Remove(filepath.Join(l.dir, "mount", "disk")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(filepath.Join(l.dir, "mount", "disk")))
 	l.wantUp(up)
 }
 
@@ -122,19 +118,10 @@ func TestUnusableStorage(t *testing.T) {
 // queue connects a host with one I/O queue, and memory for a block.
 func (l *live) queue() (*host.Queue, []byte) {
 	l.t.Helper()
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	q, err := c.OpenQueue(l.t.Context(), 1, 16)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	c := testutil.Value(l.connect(testNQN, hostA, 0))(l.t)
+	q := testutil.Value(c.OpenQueue(l.t.Context(), 1, 16))(l.t)
 	l.t.Cleanup(func() { _ = q.Close() })
-	b, err := c.Map(512)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	b := testutil.Value(c.Map(512))(l.t)
 	return q, b
 }
 

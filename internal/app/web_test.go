@@ -21,19 +21,14 @@ func TestWeb(t *testing.T) {
 	t.Parallel()
 	dir, log := t.TempDir(), new(testutil.Log)
 	files := issue(t, dir, 1000*time.Hour)
-	pem, err := os.ReadFile(files.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pem := testutil.Value(os.ReadFile(files.CA))(t)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
 	file := writeConfig(t, "")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(validFile+"control: {socket: "+
-			filepath.Join(dir, "sock")+"}\n"+text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(validFile+"control: {socket: "+
+			filepath.Join(dir, "sock")+"}\n"+text), 0o600))
 	}
 	write("web: {listen: '127.0.0.1:0'}\n")
 	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
@@ -41,30 +36,22 @@ func TestWeb(t *testing.T) {
 	defer cancel()
 	ask := func(scheme, path, password string) *http.Response {
 		t.Helper()
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet,
-			scheme+"://"+s.web.Addr().String()+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := testutil.Value(http.NewRequestWithContext(ctx, http.MethodGet,
+			scheme+"://"+s.web.Addr().String()+path, nil))(t)
 		if password != "" {
 			r.SetBasicAuth("any", password)
 		}
 		client := http.Client{Transport: &http.Transport{
 			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool},
 		}}
-		a, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := testutil.Value(client.Do(r))(t)
 		t.Cleanup(func() { _ = a.Body.Close() })
 		return a
 	}
 	reload := func(text string) {
 		t.Helper()
 		write(text)
-		if _, err := s.Reload("test", t.Name()); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(s.Reload("test", t.Name()))(t)
 	}
 
 	write("web: {listen: '127.0.0.1:0'}\nlog: {level: debug}\n")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/load"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -55,14 +56,10 @@ func TestGolden(t *testing.T) {
 		"compare.txt": func(w *bytes.Buffer) error { return Compare(w, a, b) },
 	} {
 		var got bytes.Buffer
-		if err := write(&got); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, write(&got))
 		file := filepath.Join("testdata", name)
 		if *update {
-			if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.WriteFile(file, got.Bytes(), 0o644))
 		}
 		want, err := os.ReadFile(file)
 		if err != nil || got.String() != string(want) {
@@ -73,9 +70,7 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	var page bytes.Buffer
-	if err := a.WriteHTML(&page); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, a.WriteHTML(&page))
 	for _, bad := range []string{"<b>", "NaN", "Inf", "http://", "https://", "\x1b", "ZgotmplZ"} {
 		if strings.Contains(page.String(), bad) {
 			t.Errorf("the page has %q", bad)
@@ -101,9 +96,7 @@ func TestReadReport(t *testing.T) {
 		`{"format": 1, "target": {}, "runs": [{"groups": [null]}]}`: foreign,
 	} {
 		file := filepath.Join(t.TempDir(), "a.json")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		if r, err := ReadReport(file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is read as %+v, %v", text, r, err)
 		}
@@ -156,14 +149,9 @@ func TestCheck(t *testing.T) {
 func TestProfilesFit(t *testing.T) {
 	for _, name := range Profiles() {
 		s := Settings{Profile: name, Runtime: time.Second}
-		if err := s.Check(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, s.Check())
 		for _, size := range []uint64{minProfile, minProfile + 512, 1 << 30, 1<<50 + 4096} {
-			list, err := s.stages(size)
-			if err != nil {
-				t.Fatal(err)
-			}
+			list := testutil.Value(s.stages(size))(t)
 			for _, st := range list {
 				for _, w := range st.workloads {
 					if w.Offset >= size || w.Length > size-w.Offset ||

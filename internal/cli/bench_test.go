@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/bench"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestEarlyEnd: the reason of an early end is printed once, and the exit code says so, too.
@@ -15,7 +16,5 @@ func TestEarlyEnd(t *testing.T) {
 	if err == nil || strings.Count(out.String()+err.Error(), "no answer") != 1 {
 		t.Errorf("%s%v", &out, err)
 	}
-	if err := output(&out, &bench.Report{Target: &bench.Target{}}, "", ""); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, output(&out, &bench.Report{Target: &bench.Target{}}, "", ""))
 }

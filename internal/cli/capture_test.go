@@ -51,19 +51,11 @@ func recorded() []control.TraceQueue {
 // are told apart although RDMA gave them one port.
 func TestWireshark(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace.pcapng")
-	f, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(os.Create(file))(t)
 	defer f.Close()
-	c, err := newCapture(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(newCapture(f))(t)
 	for _, q := range recorded() {
-		if err := c.add(q); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, c.add(q))
 	}
 	tshark := testutil.Program(t, "scripts/deps.sh test installs it", "tshark")
 	args := []string{"-n", "-r", file, "-T", "fields", "-E", "separator=|"}

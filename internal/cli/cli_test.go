@@ -222,10 +222,8 @@ func source() control.Source {
 func serve(t *testing.T, src control.Source) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "c.sock")
-	s, err := control.Listen(control.Config{Socket: socket}, src, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Value(
+		control.Listen(control.Config{Socket: socket}, src, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return socket
 }
@@ -266,14 +264,9 @@ func TestText(t *testing.T) {
 	}
 	const file = "testdata/text.golden"
 	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(b.String()), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := testutil.Value(os.ReadFile(file))(t)
 	if b.String() != string(want) {
 		t.Errorf("got:\n%s\nwant (%s, -update writes it):\n%s", b.String(), file, want)
 	}
@@ -424,9 +417,7 @@ func TestDrain(t *testing.T) {
 // TestMan: a page for each command.
 func TestMan(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man")
-	if _, err := run(t, "man", dir); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(run(t, "man", dir))(t)
 	for _, c := range Commands() {
 		page, err := os.ReadFile(filepath.Join(dir, "nvmf-target-"+c.Name()+".1"))
 		if err != nil || !strings.Contains(string(page), strings.Fields(c.Short)[0]) {
@@ -509,9 +500,7 @@ func TestTraceText(t *testing.T) {
 	o := traceOptions{}
 	tab := o.table(&out, &queue)
 	tab.width = 80
-	if err := tab.flush(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, tab.flush())
 	lines := strings.Split(out.String(), "\n")
 	if len(lines) != 7 || !strings.Contains(lines[2], "17179869184") ||
 		!strings.HasSuffix(lines[2], "Success") || len(lines[2]) > 80 {

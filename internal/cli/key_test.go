@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func runKey(t *testing.T, in string, args ...string) (string, error) {
@@ -29,10 +31,7 @@ func TestKey(t *testing.T) {
 		"gen --tls --hmac 2":       "valid for TLS: 48 bytes, hash sha384\n",
 		"gen --tls -m 0":           "valid for TLS: 32 bytes, no hash\n",
 	} {
-		key, err := runKey(t, "", strings.Fields(args)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		key := testutil.Value(runKey(t, "", strings.Fields(args)...))(t)
 		if got, err := runKey(t, key, "check"); err != nil || got != want {
 			t.Errorf("%s: %q, %v, not %q", args, got, err, want)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestObjects: what each command asks for.
@@ -23,9 +24,7 @@ func TestObjects(t *testing.T) {
 		return control.Plan{}, nil
 	}
 	socket, file := serve(t, src), filepath.Join(t.TempDir(), "n.yaml")
-	if err := os.WriteFile(file, []byte("backend: file\nsize: 1GiB\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte("backend: file\nsize: 1GiB\n"), 0o600))
 	for _, test := range []struct{ line, want string }{
 		{
 			"subsystem create a/b --set allow_any_host=true",
@@ -93,9 +92,7 @@ func TestObjects(t *testing.T) {
 // TestKeys: texts stay as they were written.
 func TestKeys(t *testing.T) {
 	null := filepath.Join(t.TempDir(), "null.yaml")
-	if err := os.WriteFile(null, []byte("null\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(null, []byte("null\n"), 0o600))
 	got, err := keys(null, []string{
 		"serial=2026-01-01", "model=2026-01-01 10:00:00", "of={uuid: [2026-01-01]}", "size=",
 	})

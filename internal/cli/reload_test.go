@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // At a terminal reload asks before hosts lose something, and only then.
@@ -49,9 +50,7 @@ func TestReloadAsks(t *testing.T) {
 			root.SetErr(&out)
 			if row.terminal {
 				ours, tty := pty(t)
-				if _, err := ours.WriteString(row.answer); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Value(ours.WriteString(row.answer))(t)
 				root.SetIn(tty)
 			} else {
 				root.SetIn(strings.NewReader(""))

@@ -81,29 +81,19 @@ func busySource() control.Source {
 // pty makes a terminal.
 func pty(t *testing.T) (ours, tty *os.File) {
 	t.Helper()
-	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours = testutil.Value(os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { _ = ours.Close() })
 	conn, err := ours.SyscallConn() // not Fd, with which Close would not end a Read
 	if err != nil {
 		t.Fatal(err)
 	}
 	number := 0
-	err = conn.Control(func(fd uintptr) {
-		if err := unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); err != nil {
-			t.Error(err)
-		}
+	testutil.Must(t, conn.Control(func(fd uintptr) {
+		testutil.Check(t, unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0))
 		number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tty, err = os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
+	tty = testutil.Value(
+		os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { _ = tty.Close() })
 	resize(t, tty, 120, 30)
 	return ours, tty
@@ -112,9 +102,7 @@ func pty(t *testing.T) (ours, tty *os.File) {
 func resize(t *testing.T, tty *os.File, width, height uint16) {
 	t.Helper()
 	size := unix.Winsize{Col: width, Row: height}
-	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &size); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &size))
 }
 
 // screen is what a terminal shows: what was written since the cursor was last at its home.
@@ -159,10 +147,7 @@ func (s *screen) until(what string, has func(string) bool) {
 
 func termios(t *testing.T, tty *os.File) unix.Termios {
 	t.Helper()
-	v, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := testutil.Value(unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS))(t)
 	return *v
 }
 
@@ -200,9 +185,7 @@ func TestTopScreen(t *testing.T) {
 	_, _ = ours.WriteString("xn")
 	s.until("namespaces by name", order(first, second))
 	resize(t, tty, 60, 8)
-	if err := unix.Kill(os.Getpid(), unix.SIGWINCH); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Kill(os.Getpid(), unix.SIGWINCH))
 	s.until("narrow screen", func(text string) bool {
 		return strings.Contains(text, "\x1b[J") && strings.Count(text, "\n") == 7 &&
 			strings.Contains(text, "…")
@@ -231,11 +214,8 @@ func TestTopEnds(t *testing.T) {
 			ours, tty := pty(t)
 			before := termios(t, tty)
 			socket := filepath.Join(t.TempDir(), "c.sock")
-			server, err := control.Listen(control.Config{Socket: socket}, busySource(),
-				slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			server := testutil.Value(control.Listen(control.Config{Socket: socket}, busySource(),
+				slog.New(slog.DiscardHandler)))(t)
 			defer server.Close()
 			s := watch(t, ours)
 			done := startTop(t, tty, socket)
@@ -255,10 +235,7 @@ func TestTopEnds(t *testing.T) {
 func TestTopPanics(t *testing.T) {
 	_, tty := pty(t)
 	before := termios(t, tty)
-	term, err := openTerminal(tty, tty)
-	if err != nil {
-		t.Fatal(err)
-	}
+	term := testutil.Value(openTerminal(tty, tty))(t)
 	func() {
 		defer func() {
 			if recover() == nil {

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -45,10 +46,7 @@ func samples(t *testing.T) []string {
 
 func TestGolden(t *testing.T) {
 	for _, name := range samples(t) {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Value(os.ReadFile(name))(t)
 		got, err := from(name)(filepath.Base(name), text, Options{Machine: usual{}})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -56,14 +54,9 @@ func TestGolden(t *testing.T) {
 		}
 		golden := strings.TrimSuffix(name, ".json") + ".golden"
 		if *update {
-			if err := os.WriteFile(golden, got.YAML, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.WriteFile(golden, got.YAML, 0o644))
 		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := testutil.Value(os.ReadFile(golden))(t)
 		if !bytes.Equal(got.YAML, want) {
 			t.Errorf("%s: got\n%s\nwant\n%s", name, got.YAML, want)
 		}
@@ -198,10 +191,7 @@ func TestDamaged(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	converted := 0
 	for _, name := range samples(t) {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Value(os.ReadFile(name))(t)
 		for range 50 {
 			damaged := bytes.Clone(text)
 			for range 1 + random.IntN(3) {
@@ -242,10 +232,7 @@ func TestText(t *testing.T) {
 		"x\ny: z", "tab\t", " space ", "\u2028", "\u0085", "\x7f", "\x1b[0m", "\ufeff", "é",
 		"/a${HOME}", "$${", "nqn.2026-11.a:${b}",
 	} {
-		member, err := json.Marshal(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		member := testutil.Value(json.Marshal(text))(t)
 		file := strings.Replace(`{"subsystems": [{"nqn": "n",
 			"attr": {"allow_any_host": 1, "model": M}, "namespaces": [{"nsid": 1, "device": {"path": "/f"}}]}],
 			"ports": [{"addr": {"trtype": "tcp", "traddr": "10.0.0.1"}, "subsystems": ["n"]}]}`,

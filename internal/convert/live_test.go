@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // tree makes a tree of files, directories (DIR/) and links (NAME -> TARGET), one a line; the
@@ -78,14 +80,8 @@ ports/1/referrals/r/enable 1
 	if err := unix.Mkfifo(filepath.Join(dir, "subsystems/a/attr_fifo"), 0o600); err != nil {
 		t.Fatal(err) // reading it would never end
 	}
-	text, err := ReadNVMet(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := NVMet("configfs", text, Options{Machine: usual{}, Live: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(ReadNVMet(dir))(t)
+	r := testutil.Value(NVMet("configfs", text, Options{Machine: usual{}, Live: true}))(t)
 	const want = `# Converted from the configuration of nvmet in configfs.
 #
 # Without counterpart, or to be looked at:
@@ -151,10 +147,7 @@ var spdkAnswers = map[string]string{
 func fakeSPDK(t *testing.T, answers map[string]string) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "spdk.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Value(net.Listen("unix", socket))(t)
 	done := make(chan struct{})
 	t.Cleanup(func() { l.Close(); <-done })
 	go func() {
@@ -189,14 +182,8 @@ func fakeSPDK(t *testing.T, answers map[string]string) string {
 
 // TestReadSPDK: an SPDK that runs is asked for its configuration and for its ANA states.
 func TestReadSPDK(t *testing.T) {
-	text, err := ReadSPDK(t.Context(), fakeSPDK(t, spdkAnswers))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := SPDK("spdk.sock", text, Options{Live: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(ReadSPDK(t.Context(), fakeSPDK(t, spdkAnswers)))(t)
+	r := testutil.Value(SPDK("spdk.sock", text, Options{Live: true}))(t)
 	const want = `# Converted from the configuration of SPDK in spdk.sock.
 listeners:
   - {transport: tcp, address: 192.0.2.1, port: 4420, ana_states: {2: "non-optimized"}}
@@ -235,9 +222,7 @@ subsystems:
 // TestLocal: what this machine says of a file, and that it knows nothing of what is not there.
 func TestLocal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, nil, 0o600))
 	s, ok := Local{}.Storage(file)
 	if !ok || s.Device || s.BlockSize < 512 || s.FileSystem < 512 {
 		t.Errorf("%+v, %v", s, ok)

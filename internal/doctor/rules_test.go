@@ -4,14 +4,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestAlertCountsTheSame: the alert for lost packets counts what doctor counts.
 func TestAlertCountsTheSame(t *testing.T) {
-	rules, err := os.ReadFile("../../packaging/prometheus/nvmf-target.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := testutil.Value(os.ReadFile("../../packaging/prometheus/nvmf-target.rules.yml"))(t)
 	if want := `{counter=~"` + strings.Join(lostPackets, "|") + `"}`; strings.Count(
 		string(rules), want) != 1 {
 		t.Errorf("NvmfRDMAPacketsLost is not about %s", want)

@@ -8,18 +8,14 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestDisks: a file on a partition of a disk, which are those of this machine by their number only.
 func TestDisks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "image")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, nil, 0o600))
+	info := testutil.Value(os.Stat(path))(t)
 	number := sys.DeviceNumber(info.Sys().(*syscall.Stat_t).Dev)
 	if strings.HasPrefix(number, "0:") {
 		t.Skip("the file system of temporary files is on no block device")

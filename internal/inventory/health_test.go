@@ -12,22 +12,17 @@ import (
 
 	"github.com/dswarbrick/smart/ata"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 func unhex(t *testing.T, file string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(os.ReadFile(file))(t)
 	var b []byte
 	for line := range strings.Lines(string(text)) {
 		line, _, _ = strings.Cut(line, "#")
-		part, err := hex.DecodeString(strings.Join(strings.Fields(line), ""))
-		if err != nil {
-			t.Fatal(err)
-		}
+		part := testutil.Value(hex.DecodeString(strings.Join(strings.Fields(line), "")))(t)
 		b = append(b, part...)
 	}
 	return b
@@ -45,10 +40,8 @@ func TestATA(t *testing.T) {
 		},
 	} {
 		var page ata.SmartPage
-		if err := binary.Read(bytes.NewReader(unhex(t, file)), binary.LittleEndian,
-			&page); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, binary.Read(bytes.NewReader(unhex(t, file)), binary.LittleEndian,
+			&page))
 		var out bytes.Buffer
 		ata.PrintSMARTPage(page, attributes, &out)
 		got, found := ataHealth(&out)

@@ -38,9 +38,7 @@ func machine(t *testing.T, file string) Machine {
 			name, target, _ = strings.Cut(line, " = ")
 		}
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		if link {
 			err = os.Symlink(target, path)
 		} else {
@@ -76,15 +74,12 @@ func TestList(t *testing.T) {
 		}
 		return unknown("only root may ask")
 	}
-	list, err := m.List(
+	list := testutil.Value(m.List(
 		map[string][]string{
 			"8:0":   {"namespace 2 of nqn.2026-11.io.nvmf-target:disk0", "namespace 4 of x"},
 			"8:1":   {"namespace 2 of nqn.2026-11.io.nvmf-target:disk0"},
 			"259:1": {"namespace 3 of x"},
-		})
-	if err != nil {
-		t.Fatal(err)
-	}
+		}))(t)
 	for name, want := range map[string]bool{
 		"sda": true, "sdb": true, "sdaa": true, "nvme0n1": true,
 		"nvme1n1": true, "nvme2n1": false, "loop0": false, "sdc": false,
@@ -114,21 +109,16 @@ func TestList(t *testing.T) {
 func TestListProcesses(t *testing.T) {
 	m := machine(t, "testdata/machine.txt")
 	dir := filepath.Join(m.Proc, "812")
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "fd"), 0o700),
+	testutil.Must(t, errors.Join(os.MkdirAll(filepath.Join(dir, "fd"), 0o700),
 		os.MkdirAll(filepath.Join(dir, "fdinfo"), 0o700),
 		os.WriteFile(filepath.Join(dir, "comm"), []byte("nvmf-target\n"), 0o600),
 		os.WriteFile(filepath.Join(dir, "fdinfo/3"), []byte("flags:\t0140002\n"), 0o600),
-	); err != nil {
-		t.Fatal(err)
-	}
+	))
 	number := int(unix.Mkdev(259, 0)) // nvme0n1
 	if err := unix.Mknod(filepath.Join(dir, "fd/3"), unix.S_IFBLK|0o600, number); err != nil {
 		t.Skipf("a device node cannot be made (root is needed): %v", err)
 	}
-	list, err := m.List(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testutil.Value(m.List(nil))(t)
 	for _, d := range list {
 		if used := slices.Equal(d.Uses, []string{"process 812 (nvmf-target)"}); used !=
 			(d.Name == "nvme0n1") || used && d.Exportable() != "in use" {
@@ -140,9 +130,7 @@ func TestListProcesses(t *testing.T) {
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
 	if err != nil || got != string(want) {

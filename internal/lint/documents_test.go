@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // documents calls fn with every page of the documentation.
@@ -18,10 +20,7 @@ func documents(t *testing.T, fn func(name, text string)) {
 		if path.Ext(name) != ".md" {
 			return
 		}
-		text, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Value(os.ReadFile(filepath.Join(root, name)))(t)
 		fn(name, string(text))
 	})
 }
@@ -145,10 +144,7 @@ func TestDocumentedMessages(t *testing.T) {
 			t.Fatal("no golden files: ", err)
 		}
 		for _, name := range golden {
-			b, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := testutil.Value(os.ReadFile(name))(t)
 			texts = append(texts, string(b))
 		}
 	}
@@ -156,10 +152,7 @@ func TestDocumentedMessages(t *testing.T) {
 		"docs/troubleshooting.md": "## Messages of the target",
 		"docs/migration.md":       "## What has no counterpart",
 	} {
-		text, err := readPage(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Value(readPage(page))(t)
 		_, ours, _ := strings.Cut(text, heading)
 		ours, _, _ = strings.Cut(ours, "\n## ")
 		messages := tableCells(ours)
@@ -237,10 +230,7 @@ func TestFeatureTable(t *testing.T) {
 		b, err := os.ReadFile(filepath.Join(root, name))
 		return string(b), err
 	}
-	text, err := read("docs/features.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(read("docs/features.md"))(t)
 	rows := featureRows(text)
 	if len(rows) < 150 {
 		t.Errorf("only %d rows found", len(rows))

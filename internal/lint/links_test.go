@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 var (
@@ -105,18 +107,12 @@ func TestBrokenLinksAreFound(t *testing.T) {
 
 // TestIndex: docs/README.md links to each page of docs, and to each directory there.
 func TestIndex(t *testing.T) {
-	text, err := readPage("docs/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(readPage("docs/README.md"))(t)
 	var there []string
 	for _, m := range link.FindAllStringSubmatch(text, -1) {
 		there = append(there, strings.TrimSuffix(m[1], "/README.md"))
 	}
-	entries, err := os.ReadDir(filepath.Join(root, "docs"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := testutil.Value(os.ReadDir(filepath.Join(root, "docs")))(t)
 	for _, e := range entries {
 		if (e.IsDir() || path.Ext(e.Name()) == ".md") && e.Name() != "README.md" &&
 			!slices.Contains(there, e.Name()) {

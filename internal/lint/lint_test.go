@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 const (
@@ -157,7 +159,7 @@ var special = map[string][]string{
 // sourceFiles calls fn with every file of the module, its path relative to the module with slashes.
 func sourceFiles(t *testing.T, fn func(name string)) {
 	t.Helper()
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+	testutil.Must(t, filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -173,26 +175,17 @@ func sourceFiles(t *testing.T, fn func(name string)) {
 			fn(filepath.ToSlash(rel))
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // imports are the packages that a file imports, whatever build tags it has.
 func imports(t *testing.T, name string) []string {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil,
-		parser.ImportsOnly)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil,
+		parser.ImportsOnly))(t)
 	var out []string
 	for _, spec := range f.Imports {
-		p, err := strconv.Unquote(spec.Path.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := testutil.Value(strconv.Unquote(spec.Path.Value))(t)
 		out = append(out, p)
 	}
 	return out
@@ -274,10 +267,7 @@ func TestFileLength(t *testing.T) {
 		if !slices.Contains([]string{".go", ".c", ".h", ".sh"}, path.Ext(name)) {
 			return
 		}
-		b, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := testutil.Value(os.ReadFile(filepath.Join(root, name)))(t)
 		if n := bytes.Count(b, []byte("\n")); n > maxLines {
 			t.Errorf("%s has %d lines, at most %d are allowed: split it by responsibility", name, n,
 				maxLines)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 var quoted = regexp.MustCompile("`([^`]+)`")
@@ -68,10 +70,7 @@ func functions(f *goFile) (names []string) {
 
 func architecture(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(os.ReadFile(filepath.Join(root, "ARCHITECTURE.md")))(t)
 	return string(text)
 }
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // goFile is a file of Go.
@@ -49,10 +51,7 @@ func goFiles(t *testing.T, fn func(f *goFile)) {
 			if !strings.HasSuffix(name, ".go") {
 				return
 			}
-			text, err := os.ReadFile(filepath.Join(root, name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := testutil.Value(os.ReadFile(filepath.Join(root, name)))(t)
 			parsed = append(parsed, parseGo(t, name, text))
 		})
 	}
@@ -65,10 +64,7 @@ func goFiles(t *testing.T, fn func(f *goFile)) {
 // of terms, and those of the keys of log lines.
 func glossary(t *testing.T) (terms, keys [][]string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs/glossary.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(os.ReadFile(filepath.Join(root, "docs/glossary.md")))(t)
 	inKeys := false
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)

@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // timed are the functions of tests that may look at the clock, by file and name, with the reason. A
@@ -248,18 +250,9 @@ func TestNoTimes(t *testing.T) {
 	others := exportData(t, fset, names...)
 	parse := func(dir string, names ...string) (files []*ast.File) {
 		for _, name := range names {
-			rel, err := filepath.Rel(absoluteRoot(t), filepath.Join(dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			text, err := os.ReadFile(filepath.Join(dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			f, err := parser.ParseFile(fset, filepath.ToSlash(rel), text, noObjects)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rel := testutil.Value(filepath.Rel(absoluteRoot(t), filepath.Join(dir, name)))(t)
+			text := testutil.Value(os.ReadFile(filepath.Join(dir, name)))(t)
+			f := testutil.Value(parser.ParseFile(fset, filepath.ToSlash(rel), text, noObjects))(t)
 			files = append(files, f)
 		}
 		return files
@@ -309,10 +302,7 @@ func TestNoTimes(t *testing.T) {
 // absoluteRoot returns the directory of the module.
 func absoluteRoot(t *testing.T) string {
 	t.Helper()
-	dir, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.Value(filepath.Abs(root))(t)
 	return dir
 }
 
@@ -337,10 +327,7 @@ func TestTimesAreFound(t *testing.T) {
 	} {
 		source := "package a\nimport (\n\"testing\"\n\"testing/synctest\"\n\"time\"\n)\n" +
 			"var _ = synctest.Test\nvar _ *testing.T\n" + text
-		f, err := parser.ParseFile(fset, "a_test.go", source, noObjects)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := testutil.Value(parser.ParseFile(fset, "a_test.go", source, noObjects))(t)
 		_, info := typeCheck(fset, library, "a", []*ast.File{f})
 		var got string
 		for _, u := range clockUses(fset, f, info) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // replaced are words that this code once had for things of which its field has names, with what is
@@ -113,10 +115,7 @@ func TestWords(t *testing.T) {
 		if name == about || !strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".sh") {
 			return
 		}
-		text, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Value(os.ReadFile(filepath.Join(root, name)))(t)
 		for _, w := range privateText(name, 1, string(text)) {
 			t.Error(w)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -55,9 +56,7 @@ func TestVerify(t *testing.T) {
 	const size, seed, block, pass = 512, 7, 100, 2
 	good := make([]byte, 4*size)
 	fill(good, size, seed, block, pass)
-	if err := compare(good, size, seed, block, pass); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, compare(good, size, seed, block, pass))
 	second := func(fn func([]byte)) func([]byte) { return func(b []byte) { fn(b[size : 2*size]) } }
 	other := func(seed, block, pass uint64) func([]byte) {
 		return second(func(b []byte) { fill(b, size, seed, block, pass) })
@@ -131,9 +130,7 @@ func TestUsable(t *testing.T) {
 		ns.LBAF[0].LBADS = 9
 		return ns
 	}
-	if err := Usable(good()); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, Usable(good()))
 	for what, change := range map[string]func(*nvme.IdentifyNamespace){
 		"no blocks":   func(n *nvme.IdentifyNamespace) { n.NSZE = 0 },
 		"tiny blocks": func(n *nvme.IdentifyNamespace) { n.LBAF[0].LBADS = 0 },

@@ -21,25 +21,18 @@ const nqn = "nqn.2026-11.io.nvmf-target:load"
 // start starts a target in this process, and connects workloads to it.
 func start(t *testing.T, list ...Workload) *Load {
 	t.Helper()
-	c, err := app.Parse("load.yaml", []byte(`
+	c := testutil.Value(app.Parse("load.yaml", []byte(`
 listeners: [{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}]
 reactors: {count: 1, spin: 0s, memory: 64MiB}
 subsystems:
   - nqn: `+nqn+`
     allow_any_host: true
     namespaces: [{nsid: 1, backend: ram, size: 16MiB, block_size: 4096}]
-`), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+`), nil))(t)
 	s := app.NewServer(app.Options{Config: c, Log: new(testutil.Log).Logger(), Version: "load"})
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start())
 	t.Cleanup(func() {
-		if err := s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, s.Stop(context.Background()))
 	})
 	o := Options{
 		Transport: host.TCP{Addr: s.Addrs()[0].AddrPort},
@@ -48,10 +41,7 @@ subsystems:
 			HostNQN: "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5",
 		},
 	}
-	l, err := New(t.Context(), o, list...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Value(New(t.Context(), o, list...))(t)
 	t.Cleanup(l.Close)
 	return l
 }
@@ -63,9 +53,7 @@ func TestPercentiles(t *testing.T) {
 	l := start(t, Workload{Name: "mixed", Size: 4096, Depth: 8, Queues: 2, Reads: 70})
 	o := Outcome{exact: make([]int64, 0, 1<<20)}
 	for o.Ops() < 10000 {
-		if err := l.Run(50*time.Millisecond, into(&o)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.Run(50*time.Millisecond, into(&o)))
 	}
 	n := len(o.exact)
 	if uint64(n) != min(o.Ops(), 1<<20) {
@@ -98,13 +86,9 @@ func TestRate(t *testing.T) {
 		for before := ^uint64(0); before != s.begun; {
 			before = s.begun
 			s.ready = now // and not when the last I/O really ended
-			if err := s.submit(now); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, s.submit(now))
 			for s.outstanding > 0 {
-				if _, err := s.poll(now, nil); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Value(s.poll(now, nil))(t)
 			}
 		}
 		if s.begun != last+1 {
@@ -138,9 +122,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	thread.Series, o = NewSeries(), Outcome{}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if err := thread.Run(500*time.Millisecond, into(&o)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, thread.Run(500*time.Millisecond, into(&o)))
 	runtime.ReadMemStats(&after)
 	if n := after.Mallocs - before.Mallocs; n > 50+o.Ops()/100 {
 		t.Errorf("%d allocations for %d I/Os", n, o.Ops())
@@ -157,9 +139,7 @@ func TestOnce(t *testing.T) {
 		for _, write := range []bool{true, false} {
 			var o Outcome
 			l.Pass(1, write)
-			if err := l.Run(0, into(&o)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, l.Run(0, into(&o)))
 			// three parts of 5592405 bytes
 			if n := o.Ops(); n != 3*(16<<20/3/16384) {
 				t.Errorf("%d I/Os", n)
@@ -175,9 +155,7 @@ func TestNothingWritten(t *testing.T) {
 	stop.Store(true)
 	var o Outcome
 	l.Pass(1, true)
-	if err := l.Threads(1, &stop)[0].Run(0, into(&o)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Threads(1, &stop)[0].Run(0, into(&o)))
 	l.Pass(1, false)
 	if err := l.Run(0, into(&o)); err != nil || o.Ops() > 0 {
 		t.Errorf("%d I/Os, %v", o.Ops(), err)

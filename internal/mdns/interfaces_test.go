@@ -35,10 +35,7 @@ func addLink(t *testing.T) {
 func carrier(t *testing.T, want bool) {
 	t.Helper()
 	testutil.Until(t, fmt.Sprintf("carrier: %v", want), func() bool {
-		ifi, err := net.InterfaceByName("v0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ifi := testutil.Value(net.InterfaceByName("v0"))(t)
 		return (ifi.Flags&net.FlagRunning != 0) == want
 	})
 }
@@ -99,10 +96,7 @@ func TestIPv6(t *testing.T) {
 	}
 	to := *groups["udp6"]
 	to.Zone = "v1"
-	_, err := l.WriteToUDP(query(t, "_nvme-disc._tcp.local.", dnsmessage.TypePTR, 0), &to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(l.WriteToUDP(query(t, "_nvme-disc._tcp.local.", dnsmessage.TypePTR, 0), &to))(t)
 	l.until("host-mdnstest2.local. AAAA fe80::1")
 }
 

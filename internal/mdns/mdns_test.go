@@ -32,10 +32,7 @@ func records(t *testing.T, b []byte) (list []string) {
 	if err != nil || !h.Response || !h.Authoritative || p.SkipAllQuestions() != nil {
 		t.Fatalf("%+v, %v", h, err)
 	}
-	all, err := p.AllAnswers()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := testutil.Value(p.AllAnswers())(t)
 	for _, a := range all {
 		text := a.Header.Name.String() + " "
 		switch r := a.Body.(type) {
@@ -107,10 +104,7 @@ func query(t *testing.T, name string, typ dnsmessage.Type, left uint32, known ..
 			Body: &dnsmessage.PTRResource{PTR: dnsmessage.MustNewName(k)},
 		})
 	}
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(m.Pack())(t)
 	return b
 }
 
@@ -221,11 +215,8 @@ func TestResponder(t *testing.T) {
 // ask asks for all services.
 func (l *listener) ask() {
 	l.t.Helper()
-	_, err := l.WriteToUDP(query(l.t, "_nvme-disc._tcp.local.", dnsmessage.TypePTR, 0),
-		groups["udp4"])
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testutil.Value(l.WriteToUDP(query(l.t, "_nvme-disc._tcp.local.", dnsmessage.TypePTR, 0),
+		groups["udp4"]))(l.t)
 }
 
 // TestPause: however often a host asks, it gets no answer in the pause after an announcement.
@@ -309,10 +300,7 @@ func TestUnicast(t *testing.T) {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 		})
 	}}
-	other, err := shared.ListenPacket(t.Context(), "udp4", "0.0.0.0:5353")
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := testutil.Value(shared.ListenPacket(t.Context(), "udp4", "0.0.0.0:5353"))(t)
 	defer func() { _ = other.Close() }()
 	r := New(new(testutil.Log).Logger())
 	r.Set(map[string][]Service{"lo": {service("mdnstestf", "127.0.0.1:4420")}})

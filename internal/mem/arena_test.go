@@ -5,18 +5,15 @@ import (
 	"math/rand/v2"
 	"os"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func newArena(tb testing.TB, size int) *Arena {
 	tb.Helper()
-	a, err := NewArena("test arena", size)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	a := testutil.Value(NewArena("test arena", size))(tb)
 	tb.Cleanup(func() {
-		if err := a.Close(); err != nil {
-			tb.Error(err)
-		}
+		testutil.Check(tb, a.Close())
 	})
 	return a
 }
@@ -222,16 +219,11 @@ func TestArenaStaysUnpopulated(t *testing.T) {
 	}
 	a := newArena(t, 8*BlockMax)
 	present := func() (n int) {
-		f, err := os.Open("/proc/self/pagemap")
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := testutil.Value(os.Open("/proc/self/pagemap"))(t)
 		defer func() { _ = f.Close() }()
 		page := uint64(os.Getpagesize())
 		entries := make([]byte, uint64(len(a.base))/page*8)
-		if _, err := f.ReadAt(entries, int64(Addr(a.base)/page*8)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(f.ReadAt(entries, int64(Addr(a.base)/page*8)))(t)
 		for ; len(entries) > 0; entries = entries[8:] {
 			// bit 63: page present, see pagemap(5)
 			n += int(binary.NativeEndian.Uint64(entries) >> 63)

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // fileRegion returns a file of this many pages, each of which holds its number, and its mapping.
@@ -15,24 +17,12 @@ func fileRegion(t *testing.T, pages int) (path string, r *Region) {
 	for i := range pages {
 		b = append(b, bytes.Repeat([]byte{byte(1 + i)}, os.Getpagesize())...)
 	}
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err = MapFile("test file", int(f.Fd()), int64(len(b)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(t, os.WriteFile(path, b, 0o600))
+	f := testutil.Value(os.Open(path))(t)
+	r = testutil.Value(MapFile("test file", int(f.Fd()), int64(len(b))))(t)
+	testutil.Check(t, f.Close())
 	t.Cleanup(func() {
-		if err := r.Unmap(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, r.Unmap())
 	})
 	return path, r
 }
@@ -54,9 +44,7 @@ func TestCopyFile(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { CopyFile(dst, segs) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if err := os.Truncate(path, int64(page)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Truncate(path, int64(page)))
 	segs[0].B = r.Bytes()[page-1 : 2*page-1]
 	if CopyFile(dst, segs) {
 		t.Error("behind the end of the file something was copied")

@@ -3,29 +3,23 @@ package mem
 import (
 	"errors"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestFind(t *testing.T) {
-	r, err := Reserve("test find", ChunkSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(Reserve("test find", ChunkSize))(t)
 	if Find(r.ID()) != r {
 		t.Error("a mapped region is not found")
 	}
-	if err := r.Unmap(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.Unmap())
 	if Find(r.ID()) != nil {
 		t.Error("a region is found that is not mapped any more")
 	}
 }
 
 func TestPinKeepsDiscardAway(t *testing.T) {
-	r, err := Reserve("test pin", 3*ChunkSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(Reserve("test pin", 3*ChunkSize))(t)
 	r.Bytes()[ChunkSize] = 1
 	r.Pin(1)
 	r.Pin(1)
@@ -54,18 +48,13 @@ func TestPinKeepsDiscardAway(t *testing.T) {
 	if err := r.Discard(ChunkSize, ChunkSize); err != nil || r.Bytes()[ChunkSize] != 0 {
 		t.Errorf("unpinned: %v, the memory holds %d", err, r.Bytes()[ChunkSize])
 	}
-	if err := r.Unmap(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.Unmap())
 }
 
 // TestUnmapAsksFirst: devices that have the memory registered are called before it is unmapped, and
 // can keep it.
 func TestUnmapAsksFirst(t *testing.T) {
-	r, err := Reserve("test unmap", ChunkSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(Reserve("test unmap", ChunkSize))(t)
 	refuse, calls := errors.New("still in use"), 0
 	_, ok := r.BeforeUnmap(func() error {
 		if calls++; calls == 1 {

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // policy returns the memory policy of an address: get_mempolicy(2), MPOL_F_ADDR.
@@ -29,26 +31,15 @@ func policy(t *testing.T, addr uint64) (mode int32, mask [maxNodes / 64]uint64) 
 func TestPrefer(t *testing.T) {
 	var regions [3]*Region
 	for i := range regions {
-		r, err := Map("place test", 3*4096)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := testutil.Value(Map("place test", 3*4096))(t)
 		regions[i] = r
 		defer func() {
-			if err := r.Unmap(); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, r.Unmap())
 		}()
 	}
-	if err := regions[0].Prefer(0); err != nil {
-		t.Fatal(err)
-	}
-	if err := regions[1].Follow(regions[0]); err != nil {
-		t.Error(err)
-	}
-	if err := regions[2].Follow(regions[2]); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(t, regions[0].Prefer(0))
+	testutil.Check(t, regions[1].Follow(regions[0]))
+	testutil.Check(t, regions[2].Follow(regions[2]))
 	for i, want := range []int32{mpolPreferred, mpolPreferred, 0} {
 		b := regions[i].Bytes()
 		for _, at := range []int{0, len(b) - 1} {
@@ -70,10 +61,7 @@ func TestPrefer(t *testing.T) {
 // pageSize returns the size of the pages at an address, in bytes, from /proc/self/smaps.
 func pageSize(t *testing.T, addr uint64) int {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/smaps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(os.ReadFile("/proc/self/smaps"))(t)
 	inside := false
 	for line := range bytes.Lines(text) {
 		var from, to uint64
@@ -81,10 +69,7 @@ func pageSize(t *testing.T, addr uint64) int {
 			inside = from <= addr && addr < to
 		}
 		if rest, ok := strings.CutPrefix(string(line), "KernelPageSize:"); ok && inside {
-			kib, err := strconv.Atoi(strings.Fields(rest)[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			kib := testutil.Value(strconv.Atoi(strings.Fields(rest)[0]))(t)
 			return kib << 10
 		}
 	}
@@ -115,10 +100,7 @@ func TestArenaPages(t *testing.T) {
 		if freeHugePages(t) >= 2 && size%hugeSize == 0 {
 			want = hugeSize
 		}
-		a, err := NewArena("place test", size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := testutil.Value(NewArena("place test", size))(t)
 		b := a.Region().Bytes()
 		if got := pageSize(t, Addr(b)); got != want || len(b) != size {
 			t.Errorf("%d bytes: pages of %d bytes, want %d", len(b), got, want)
@@ -126,19 +108,12 @@ func TestArenaPages(t *testing.T) {
 		for i := range b {
 			b[i] = byte(i)
 		}
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, a.Close())
 	}
 	// More than any machine has free: ordinary pages.
-	b, err := mapPages(1<<40, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(mapPages(1<<40, true))(t)
 	if got := pageSize(t, Addr(b)); got != os.Getpagesize() {
 		t.Errorf("1 TiB in pages of %d bytes", got)
 	}
-	if err := unix.Munmap(b); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, unix.Munmap(b))
 }

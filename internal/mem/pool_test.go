@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // user waits for memory and records the outcome.
@@ -30,15 +32,10 @@ func taken(alloc func(*Allocation, *Flow, int) bool, n int) (*Allocation, bool) 
 
 func newTestPool(t *testing.T, size, reserve int) *Pool {
 	t.Helper()
-	a, err := NewArena("test pool", size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Value(NewArena("test pool", size))(t)
 	p := NewPool(a, reserve)
 	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, p.Close())
 	})
 	return p
 }

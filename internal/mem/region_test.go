@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func usage(purpose string) PurposeUsage {
@@ -19,14 +21,8 @@ func usage(purpose string) PurposeUsage {
 func TestRegionUsage(t *testing.T) {
 	const purpose = "test usage"
 	page := os.Getpagesize()
-	a, err := Map(purpose, page+1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Reserve(purpose, 1<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Value(Map(purpose, page+1))(t)
+	b := testutil.Value(Reserve(purpose, 1<<30))(t)
 	if a.ID() == b.ID() {
 		t.Error("two regions share an ID")
 	}
@@ -38,16 +34,12 @@ func TestRegionUsage(t *testing.T) {
 		t.Errorf("usage is %+v", u)
 	}
 	for range 2 {
-		if err := a.Unmap(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, a.Unmap())
 	}
 	if u := usage(purpose); u.Regions != 1 || u.Bytes != 100 {
 		t.Errorf("usage is %+v", u)
 	}
-	if err := b.Unmap(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, b.Unmap())
 	if u := usage(purpose); u != (PurposeUsage{}) {
 		t.Errorf("usage is %+v at the end", u)
 	}
@@ -55,37 +47,25 @@ func TestRegionUsage(t *testing.T) {
 
 func TestRegionDiscard(t *testing.T) {
 	page := os.Getpagesize()
-	r, err := Map("test discard", 3*page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(Map("test discard", 3*page))(t)
 	for i := range r.Bytes() {
 		r.Bytes()[i] = 1
 	}
-	if err := r.Discard(page, page); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.Discard(page, page))
 	for i, b := range r.Bytes() {
 		if want := byte(1); (i/page == 1) == (b == want) {
 			t.Fatalf("byte %d is %d", i, b)
 		}
 	}
-	if err := r.Unmap(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.Unmap())
 }
 
 // A region that is kept stays mapped, and so does its arena with memory that was not freed.
 func TestRegionKeep(t *testing.T) {
-	a, err := NewArena("test keep", BlockMin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Value(NewArena("test keep", BlockMin))(t)
 	segs, _ := a.Alloc(nil, BlockMin)
 	a.Region().Keep(true)
-	if err := a.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, a.Close())
 	if err := a.Region().Unmap(); err != nil || a.Region().Bytes() == nil {
 		t.Errorf("unmapped, %v", err)
 	}
@@ -98,15 +78,9 @@ func TestRegionKeep(t *testing.T) {
 }
 
 func TestRegionIsNotInherited(t *testing.T) {
-	r, err := Map("test dontfork", 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(Map("test dontfork", 1<<20))(t)
 	defer func() { _ = r.Unmap() }()
-	maps, err := os.ReadFile("/proc/self/smaps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	maps := testutil.Value(os.ReadFile("/proc/self/smaps"))(t)
 	// VmFlags of the mapping must have "dc" (do not copy on fork) and "nr" (no swap space
 	// reserved); see proc(5).
 	found := false

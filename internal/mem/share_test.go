@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 const mebi = 1 << 20
@@ -244,10 +246,7 @@ func TestFlowOfSeveralPools(t *testing.T) {
 	users := []*user{newUser("a", &log), newUser("b", &log)}
 	var rest [2]*Allocation
 	for i := range pools {
-		a, err := NewArena("test staging", 64<<10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := testutil.Value(NewArena("test staging", 64<<10))(t)
 		pools[i] = NewStagingPool(a)
 		rest[i], _ = taken(pools[i].Alloc, 64<<10)
 		pools[i].Wait(&users[i].w, f, 4096, 0)
@@ -261,9 +260,7 @@ func TestFlowOfSeveralPools(t *testing.T) {
 	}
 	for i, u := range users {
 		u.w.Free()
-		if err := pools[i].Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, pools[i].Close())
 	}
 }
 

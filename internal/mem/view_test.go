@@ -3,13 +3,12 @@ package mem
 import (
 	"sync/atomic"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestView(t *testing.T) {
-	r, err := Reserve("test view", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(Reserve("test view", 4096))(t)
 	defer func() { _ = r.Unmap() }()
 	words := View[atomic.Uint64](r.Bytes()[8:29])
 	if len(words) != 2 {

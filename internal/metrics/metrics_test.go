@@ -17,6 +17,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -185,14 +186,9 @@ func TestExposition(t *testing.T) {
 	got := exposition(t, source())
 	const file = "testdata/metrics.golden"
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := testutil.Value(os.ReadFile(file))(t)
 	if got != string(want) {
 		t.Errorf("got:\n%s\nwant (%s, -update writes it):\n%s", got, file, want)
 	}
@@ -206,10 +202,7 @@ func TestExposition(t *testing.T) {
 func TestNativeHistograms(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(collector{source()})
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := testutil.Value(r.Gather())(t)
 	for _, f := range families {
 		if f.GetName() != "nvmf_target_namespace_latency_seconds" {
 			continue

@@ -29,10 +29,7 @@ var (
 // serve serves src until the end of the test.
 func serve(t *testing.T, src Source, log *slog.Logger) *Server {
 	t.Helper()
-	s, err := Listen(Config{Listen: loopback}, src, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Value(Listen(Config{Listen: loopback}, src, log))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -42,21 +39,13 @@ func get(t *testing.T, s *Server, method, path, accept string) (status int, cont
 	body string,
 ) {
 	t.Helper()
-	req, err := http.NewRequest(method, fmt.Sprintf("http://%v%s", s.Addr(), path), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := testutil.Value(
+		http.NewRequest(method, fmt.Sprintf("http://%v%s", s.Addr(), path), nil))(t)
 	req.Header.Set("Accept", accept)
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
-	r, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(c.Do(req))(t)
 	defer r.Body.Close()
-	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(io.ReadAll(r.Body))(t)
 	return r.StatusCode, r.Header.Get("Content-Type"), string(b)
 }
 
@@ -124,10 +113,7 @@ func TestPanic(t *testing.T) {
 // dial connects without asking for anything.
 func dial(t *testing.T, s *Server) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", s.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(net.Dial("tcp", s.Addr().String()))(t)
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return c
@@ -157,9 +143,7 @@ func TestCloseWaitsForNoSlowScraper(t *testing.T) {
 	}
 	s := serve(t, src, quiet)
 	slow, silent := dial(t, s), dial(t, s)
-	if _, err := io.WriteString(slow, request); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(io.WriteString(slow, request))(t)
 	<-asked
 	if _, err := io.ReadFull(slow, make([]byte, 1)); err != nil { // the answer has begun
 		t.Fatal(err)
@@ -188,16 +172,12 @@ func TestConnectionsAreBounded(t *testing.T) {
 	var all []net.Conn
 	for range maxConnections {
 		c := dial(t, s)
-		if _, err := io.WriteString(c, request); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(io.WriteString(c, request))(t)
 		answered(c)
 		all = append(all, c)
 	}
 	more := dial(t, s)
-	if _, err := io.WriteString(more, request); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(io.WriteString(more, request))(t)
 	_ = more.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	if n, err := more.Read(make([]byte, 1)); n > 0 || err == nil {
 		t.Error("there is no bound")
@@ -228,9 +208,7 @@ func TestScraperThatLeaves(t *testing.T) {
 	s := serve(t, src, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 3 {
 		c := dial(t, s)
-		if _, err := io.WriteString(c, request); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(io.WriteString(c, request))(t)
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // the answer has begun
 			t.Fatal(err)
 		}

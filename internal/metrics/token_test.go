@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestToken: who does not send the token, and nothing but that, is refused, whatever else it sends
@@ -18,7 +20,7 @@ import (
 func TestToken(t *testing.T) {
 	const token = "0123456789abcdef"
 	var refused atomic.Int64
-	s, err := Listen(Config{
+	s := testutil.Value(Listen(Config{
 		Listen: loopback, Admits: func(text string) bool { return text == token },
 		Refused: func(remote netip.AddrPort, err error) {
 			if !remote.IsValid() || strings.Contains(err.Error(), token[:8]) {
@@ -26,19 +28,14 @@ func TestToken(t *testing.T) {
 			}
 			refused.Add(1)
 		},
-	}, source(), quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, source(), quiet))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	ask := func(first, headers string) (status int, body string, open bool) {
 		t.Helper()
 		c := dial(t, s)
 		defer c.Close()
 		text := first + " HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n"
-		if _, err := io.WriteString(c, text); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(io.WriteString(c, text))(t)
 		r := bufio.NewReader(c)
 		answer, err := http.ReadResponse(r, nil)
 		if err != nil {
@@ -89,13 +86,10 @@ func TestToken(t *testing.T) {
 // TestRefusedMakePlace: as many connections as there can be that are refused, or silent, do not
 // keep a scraper waiting until the silent ones are cut off, which takes an hour here.
 func TestRefusedMakePlace(t *testing.T) {
-	s, err := Listen(Config{
+	s := testutil.Value(Listen(Config{
 		Listen: loopback, Admits: func(text string) bool { return text == "good" },
 		Refused: func(netip.AddrPort, error) {},
-	}, source(), quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, source(), quiet))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	for i := range maxConnections {
 		c := dial(t, s)

@@ -27,19 +27,13 @@ func syn(t *testing.T, from, to netip.AddrPort) {
 	}
 	b := gopacket.NewSerializeBuffer()
 	options := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
-	if err := errors.Join(tcp.SetNetworkLayerForChecksum(ip),
-		gopacket.SerializeLayers(b, options, ip, tcp)); err != nil {
-		t.Fatal(err)
-	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(tcp.SetNetworkLayerForChecksum(ip),
+		gopacket.SerializeLayers(b, options, ip, tcp)))
+	fd := testutil.Value(
+		unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW))(t)
 	defer func() { _ = unix.Close(fd) }()
 	at := &unix.SockaddrInet4{Addr: to.Addr().As4()}
-	if err := unix.Sendto(fd, b.Bytes(), 0, at); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Sendto(fd, b.Bytes(), 0, at))
 }
 
 // Answers to a SYN that reach nobody are listed, and the interface that they take is found.
@@ -53,10 +47,7 @@ func TestHandshakes(t *testing.T) {
 		"rule add from 10.9.8.1 to 10.9.8.3 table 100", "route add default dev br1 table 100",
 		"addr add fd09::1/64 dev br1 nodad")
 	for _, address := range []string{"10.9.8.1:0", "[::]:0"} {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testutil.Value(net.Listen("tcp", address))(t)
 		port := uint16(l.Addr().(*net.TCPAddr).Port)
 		local := netip.AddrPortFrom(netip.MustParseAddr("10.9.8.1"), port)
 		remote := netip.MustParseAddrPort("10.9.8.2:1234")
@@ -69,9 +60,7 @@ func TestHandshakes(t *testing.T) {
 		}
 		syn(t, remote, local)
 		testutil.Until(t, "a handshake", listed)
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, l.Close())
 	}
 	for _, row := range []struct {
 		from, to, name string

@@ -25,10 +25,8 @@ func TestRDMA(t *testing.T) {
 		"old0/device/net/eth1/mtu":       "1500\n", "old0/ports/1/state": "4: ACTIVE\n",
 	} {
 		file = filepath.Join(dir, "class/infiniband", file)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
-			os.WriteFile(file, []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
+			os.WriteFile(file, []byte(text), 0o644)))
 	}
 	want := map[string][]string{"rxe0": {"eth0", "eth0.5"}, "old0": {"eth1"}}
 	if got := (Machine{dir}).rdma([]string{"*"}); !reflect.DeepEqual(got, want) {
@@ -46,15 +44,12 @@ func TestWatch(t *testing.T) {
 		return
 	}
 	changed := make(chan struct{}, 1)
-	stop, err := Linux().Watch(func() {
+	stop := testutil.Value(Linux().Watch(func() {
 		select {
 		case changed <- struct{}{}:
 		default:
 		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	defer stop()
 	for _, step := range []struct{ ip, want string }{
 		{"addr add 10.9.8.7/24 dev br0", "10.9.8.7 down"},
@@ -73,10 +68,7 @@ func TestDroppedEvents(t *testing.T) {
 	if !testutil.OwnNetwork(t) {
 		return
 	}
-	f, err := open(unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(open(unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR))(t)
 	defer f.Close()
 	raw, err := f.SyscallConn()
 	if err == nil {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestFamilies: [::] serves both families, and any other address its own. A peer with an address of
@@ -34,17 +36,12 @@ func TestFamilies(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			peer, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			peer := testutil.Value(l.Accept())(t)
 			if got := Remote(peer); got.String() != c.LocalAddr().String() {
 				t.Errorf("%s: the peer is %v, want %v", at, got, c.LocalAddr())
 			}
 			_, _ = peer.Close(), c.Close()
 		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, l.Close())
 	}
 }

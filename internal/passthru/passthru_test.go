@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/passthru"
 	"github.com/nvmf-target/nvmf-target/internal/passthru/passthrutest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -38,10 +39,7 @@ func TestSMART(t *testing.T) {
 
 func TestIdentify(t *testing.T) {
 	d := passthrutest.New(8, 12)
-	b, err := passthru.Identify(d, nvme.CNSNamespace, passthrutest.NSID, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(passthru.Identify(d, nvme.CNSNamespace, passthrutest.NSID, 0))(t)
 	if n, err := nvme.Parse[nvme.IdentifyNamespace](b); err != nil || n.NSZE != 8 ||
 		n.Format().LBADS != 12 {
 		t.Errorf("%+v, %v", n, err)
@@ -65,10 +63,7 @@ func TestFeature(t *testing.T) {
 
 // TestElsewhere is an open file that is no drive.
 func TestElsewhere(t *testing.T) {
-	f, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(os.Open(os.DevNull))(t)
 	defer f.Close()
 	if _, err := passthru.SMART(passthru.FD(f.Fd())); !errors.Is(err, unix.ENOTTY) {
 		t.Error(err)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestListsOneCPU(t *testing.T) {
@@ -16,9 +18,7 @@ func TestListsOneCPU(t *testing.T) {
 		"0\n": true, "17\n": true, "0-1\n": false,
 		"0,2\n": false, "0-3,5\n": false,
 	} {
-		if err := os.WriteFile(name, []byte(list), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(name, []byte(list), 0o600))
 		if got := listsOneCPU(name); got != want {
 			t.Errorf("CPUs %q: %t, want %t", list, got, want)
 		}

@@ -12,10 +12,7 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 // start runs a reactor until the end of the test.
 func start(tb testing.TB, cfg Config, pollers ...Poller) *Reactor {
 	tb.Helper()
-	r, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	r := testutil.Value(New(cfg))(tb)
 	for _, p := range pollers {
 		r.Attach(p)
 	}
@@ -25,9 +22,7 @@ func start(tb testing.TB, cfg Config, pollers ...Poller) *Reactor {
 	tb.Cleanup(func() {
 		cancel()
 		testutil.Receive(tb, "Run to return", done)
-		if err := r.Close(); err != nil {
-			tb.Error(err)
-		}
+		testutil.Check(tb, r.Close())
 	})
 	return r
 }

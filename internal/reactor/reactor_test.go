@@ -37,19 +37,14 @@ func TestPostOrder(t *testing.T) {
 }
 
 func TestPostBeforeRun(t *testing.T) {
-	r, err := New(Config{CPU: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(New(Config{CPU: -1}))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := false
 	r.Post(func() { ran = true; cancel() })
 	if err := r.Run(ctx); err != nil || !ran {
 		t.Error(err, ran)
 	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, r.Close())
 }
 
 // TestNoLostPost posts from many goroutines, each waiting for its own function: a lost wake-up
@@ -238,9 +233,7 @@ func timeOf(t *testing.T, r *Reactor, d time.Duration) (used time.Duration, slee
 
 func threadTime(t *testing.T) int64 {
 	var ru unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &ru); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, unix.Getrusage(unix.RUSAGE_THREAD, &ru))
 	return ru.Utime.Nano() + ru.Stime.Nano()
 }
 
@@ -256,9 +249,7 @@ func TestOthersRun(t *testing.T) {
 
 func TestPin(t *testing.T) {
 	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.SchedGetaffinity(0, &set))
 	cpu := 0
 	for !set.IsSet(cpu) {
 		cpu++
@@ -273,34 +264,22 @@ func TestPin(t *testing.T) {
 	})
 
 	for _, cpu := range []int{1023, 1 << 20} {
-		bad, err := New(Config{Index: 7, CPU: cpu})
-		if err != nil {
-			t.Fatal(err)
-		}
+		bad := testutil.Value(New(Config{Index: 7, CPU: cpu}))(t)
 		if err := bad.Run(t.Context()); err == nil ||
 			!strings.Contains(err.Error(), "reactor 7: pin to CPU 1") {
 			t.Errorf("pinned to CPU %d: %v", cpu, err)
 		}
-		if err := bad.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, bad.Close())
 	}
 }
 
 func TestRunEndsWithContext(t *testing.T) {
 	for range 100 {
-		r, err := New(Config{CPU: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := testutil.Value(New(Config{CPU: -1}))(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		go cancel()
-		if err := r.Run(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, r.Run(ctx))
+		testutil.Check(t, r.Close())
 	}
 }
 
@@ -322,10 +301,7 @@ func TestIterationDoesNotAllocate(t *testing.T) {
 // TestYield: on a machine with one CPU the loop yields after every poll without work, and never
 // while there is work.
 func TestYield(t *testing.T) {
-	r, err := New(Config{CPU: -1, Spin: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(New(Config{CPU: -1, Spin: time.Millisecond}))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	polls, yields := 0, 0
 	r.yield = func() { yields++ }
@@ -341,13 +317,9 @@ func TestYield(t *testing.T) {
 		},
 		arm: func() bool { cancel(); return true },
 	})
-	if err := r.Run(ctx); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, r.Run(ctx))
 	if idle := polls - 100; yields < idle/2 || yields == 0 {
 		t.Errorf("the loop yielded %d times in %d polls without work", yields, idle)
 	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, r.Close())
 }

@@ -5,19 +5,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestWait: a wait that keeps its P at first ends when another one would.
 func TestWait(t *testing.T) {
 	for _, short := range []bool{false, true} {
-		r, err := New(Config{CPU: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := testutil.Value(New(Config{CPU: -1}))(t)
 		t.Cleanup(func() {
-			if err := r.Close(); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, r.Close())
 		})
 		r.spin.short = short
 		wait := func(ms int) int {
@@ -38,9 +35,7 @@ func TestWait(t *testing.T) {
 			}
 		}
 		for _, ms := range []int{-1, 0, 1, 1000} {
-			if _, err := unix.Write(r.evfd, eventOne); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(unix.Write(r.evfd, eventOne))(t)
 			if n := wait(ms); n != 1 {
 				t.Errorf("short %v, %d ms: %d events", short, ms, n)
 			}
@@ -50,10 +45,7 @@ func TestWait(t *testing.T) {
 
 // TestAsleep: the time of sleeps is counted, and no other.
 func TestAsleep(t *testing.T) {
-	r, err := New(Config{CPU: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(New(Config{CPU: -1}))(t)
 	r.Attach(&poller{poll: func(int) int { return 1 }})
 	for fired := 0; fired < 5; {
 		if len(r.timers) == 0 { // otherwise a signal has ended the sleep
@@ -61,9 +53,7 @@ func TestAsleep(t *testing.T) {
 		}
 		r.spin.empty, r.spin.since, r.spin.vain = 2, r.clock.read(), 0
 		due, before, n := r.timers[0].at, r.stats.Asleep, fired
-		if err := r.sleep(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.sleep())
 		began := r.spin.since + r.spin.vain // until it slept it polled in vain
 		asleep := int64(r.stats.Asleep - before)
 		if passed := r.clock.read() - began; fired > n && asleep < due-began || asleep > passed {
@@ -74,9 +64,7 @@ func TestAsleep(t *testing.T) {
 			t.Errorf("an iteration adds %d ns of sleep", int64(s.Asleep-before)-asleep)
 		}
 	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, r.Close())
 }
 
 // TestShortSleepsAreLearned: only sleeps that were short are expected to be so again.

@@ -12,9 +12,7 @@ import (
 func pipe(t *testing.T) (rd, wr int) {
 	t.Helper()
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
 	t.Cleanup(func() { _, _ = unix.Close(p[0]), unix.Close(p[1]) })
 	return p[0], p[1]
 }
@@ -34,12 +32,10 @@ func TestWatch(t *testing.T) {
 			got := make(chan uint32)
 			var buf [16]byte
 			do(t, r, func() {
-				if err := r.Watch(rd, unix.EPOLLIN, func(ev uint32) {
+				testutil.Check(t, r.Watch(rd, unix.EPOLLIN, func(ev uint32) {
 					_, _ = unix.Read(rd, buf[:])
 					got <- ev
-				}); err != nil {
-					t.Error(err)
-				}
+				}))
 			})
 			for range 20 {
 				put(t, wr)
@@ -48,9 +44,7 @@ func TestWatch(t *testing.T) {
 				}
 			}
 			do(t, r, func() {
-				if err := r.Unwatch(rd); err != nil {
-					t.Error(err)
-				}
+				testutil.Check(t, r.Unwatch(rd))
 			})
 			put(t, wr)
 			do(t, r, func() {})
@@ -76,26 +70,18 @@ func TestUnwatchWithinBatch(t *testing.T) {
 	var calls []int
 	do(t, r, func() {
 		for i := range rd {
-			if err := r.Watch(rd[i], unix.EPOLLIN, func(uint32) {
+			testutil.Check(t, r.Watch(rd[i], unix.EPOLLIN, func(uint32) {
 				calls = append(calls, i)
 				other := rd[1-i]
-				if err := errors.Join(r.Unwatch(other), r.Unwatch(rd[i])); err != nil {
-					t.Error(err)
-				}
+				testutil.Check(t, errors.Join(r.Unwatch(other), r.Unwatch(rd[i])))
 				// same number, another file, not readable
-				if err := unix.Dup2(mustEventfd(t), other); err != nil {
-					t.Error(err)
-				}
-				if err := r.Watch(other, unix.EPOLLIN,
+				testutil.Check(t, unix.Dup2(mustEventfd(t), other))
+				testutil.Check(t, r.Watch(other, unix.EPOLLIN,
 					func(uint32) {
 						t.Error(
 							"called for an event of its predecessor")
-					}); err != nil {
-					t.Error(err)
-				}
-			}); err != nil {
-				t.Error(err)
-			}
+					}))
+			}))
 		}
 		if n := r.pollEvents(); n != 1 {
 			t.Errorf("%d functions were called, want 1", n)
@@ -132,8 +118,6 @@ func TestWatchErrors(t *testing.T) {
 				t.Errorf("%s: %v, want %v", what, got.err, got.want)
 			}
 		}
-		if err := r.Unwatch(rd); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, r.Unwatch(rd))
 	})
 }

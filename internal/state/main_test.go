@@ -26,9 +26,7 @@ func asNobody(t *testing.T, prepare func(dir string)) (dir string) {
 		t.Skip("needs root, to be somebody else")
 	}
 	dir = t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Chmod(filepath.Dir(dir), 0o755))
 	prepare(dir)
 	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), unprivileged+"="+dir)
@@ -43,10 +41,7 @@ func asNobody(t *testing.T, prepare func(dir string)) (dir string) {
 // opened opens a directory until the end of the test.
 func opened(t *testing.T, dir string) *Store {
 	t.Helper()
-	s, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Value(Open(dir))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -54,9 +49,7 @@ func opened(t *testing.T, dir string) *Store {
 // reopened opens a directory again, as after a restart.
 func reopened(t *testing.T, s *Store) *Store {
 	t.Helper()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Close())
 	return opened(t, s.path)
 }
 

@@ -36,23 +36,15 @@ func newFake(t *testing.T) *fake {
 func (f *fake) write(name, text string) {
 	f.t.Helper()
 	path := filepath.Join(f.root, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		f.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		f.t.Fatal(err)
-	}
+	testutil.Must(f.t, os.MkdirAll(filepath.Dir(path), 0o700))
+	testutil.Must(f.t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func (f *fake) link(name, target string) {
 	f.t.Helper()
 	path := filepath.Join(f.root, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		f.t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(f.root, target), path); err != nil {
-		f.t.Fatal(err)
-	}
+	testutil.Must(f.t, os.MkdirAll(filepath.Dir(path), 0o700))
+	testutil.Must(f.t, os.Symlink(filepath.Join(f.root, target), path))
 }
 
 // disk adds a block device; files are its attributes.
@@ -113,18 +105,13 @@ func (f *fake) at(name string) *Stack {
 	if number := sys.Attribute(filepath.Join(f.Sys, "class/block", name, "dev")); number != "" {
 		return f.device(number)
 	}
-	s, err := f.StackOf(filepath.Join(f.root, name))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	s := testutil.Value(f.StackOf(filepath.Join(f.root, name)))(f.t)
 	return s
 }
 
 func TestOverlaps(t *testing.T) {
 	f := newMachine(t)
-	if err := os.Link(filepath.Join(f.root, "image"), filepath.Join(f.root, "hard")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Link(filepath.Join(f.root, "image"), filepath.Join(f.root, "hard")))
 	f.link("symbolic", "image")
 	for _, tc := range []struct{ a, b, where string }{
 		{"sda", "sda", "sda"},
@@ -231,10 +218,7 @@ func TestUsers(t *testing.T) {
 		"a swap": "swap",
 		"absent": "",
 	} {
-		users, err := f.Users(f.at(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		users := testutil.Value(f.Users(f.at(name)))(t)
 		var got []string
 		for _, u := range users {
 			got = append(got, strings.ReplaceAll(u.Name, f.root+"/", ""))
@@ -276,9 +260,7 @@ func TestProcesses(t *testing.T) {
 // TestLoopDevice does it with a loop device and a process of this machine.
 func TestLoopDevice(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "backing")
-	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, make([]byte, 1<<20), 0o600))
 	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
 	if err != nil {
 		t.Skipf("no loop device (root and losetup are needed): %v: %s", err, out)
@@ -292,9 +274,7 @@ func TestLoopDevice(t *testing.T) {
 	m := Linux()
 	onFile, err1 := m.StackOf(file)
 	onLoop, err2 := m.StackOf(device)
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(err1, err2))
 	if where, ok := onLoop.Overlaps(onFile); !ok || where != file {
 		t.Errorf("%s and its file: %q, %v", device, where, ok)
 	}
@@ -303,19 +283,13 @@ func TestLoopDevice(t *testing.T) {
 	in, err1 := holder.StdinPipe()
 	ready, err2 := holder.StdoutPipe()
 	open, err3 := os.OpenFile(device, os.O_RDWR, 0)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(err1, err2, err3))
 	holder.ExtraFiles = []*os.File{open}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, holder.Start())
 	_, err1 = ready.Read(make([]byte, 6))
 	of, err2 := m.Users(onFile)
 	on, err3 := m.Users(onLoop)
-	if err := errors.Join(err1, err2, err3, open.Close(), in.Close(), holder.Wait()); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, errors.Join(err1, err2, err3, open.Close(), in.Close(), holder.Wait()))
 	who := User{fmt.Sprintf("process %d (sh)", holder.Process.Pid), "sh"}
 	if !slices.Contains(of, User{Name: filepath.Base(device)}) || !slices.Contains(on, who) ||
 		len(on) != 1 {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestAvailableMemory: the limits of control groups count, of outer ones too.
@@ -12,12 +14,8 @@ func TestAvailableMemory(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		testutil.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	expect := func(what string, want int64) {
 		t.Helper()

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestNodes(t *testing.T) {
@@ -11,12 +13,8 @@ func TestNodes(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		name = filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		testutil.Must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	write("cpu/cpu3/node1/cpulist", "2-3\n")
 	write("cpu/cpu3/topology/core_id", "1\n")

@@ -33,10 +33,7 @@ func TestNVMeHeaders(t *testing.T) {
 }
 
 func TestNVMeIoctlElsewhere(t *testing.T) {
-	f, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(os.Open(os.DevNull))(t)
 	defer f.Close()
 	if _, e := NVMeIoctl(int(f.Fd()), NVMeAdmin, &NVMeCommand{Opcode: 6}); e != unix.ENOTTY {
 		t.Errorf("a command for /dev/null: %v", e)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // dropped makes the test binary a process that drops its privileges, see TestDropPrivileges.
@@ -106,14 +108,9 @@ func TestDropPrivileges(t *testing.T) {
 // TestDropPrivilegesWithoutPath: the program cannot be executed by its path, as where another user
 // has started it from a directory that is closed to this one.
 func TestDropPrivilegesWithoutPath(t *testing.T) {
-	text, err := os.ReadFile(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Value(os.ReadFile(os.Args[0]))(t)
 	file := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(file, text, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, text, 0o700))
 	child := exec.Command(file)
 	child.Env = append(os.Environ(), dropped+"="+file)
 	out, err := child.CombinedOutput()

@@ -32,10 +32,7 @@ func TestSCSIHeaders(t *testing.T) {
 }
 
 func TestSCSIReadElsewhere(t *testing.T) {
-	f, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(os.Open(os.DevNull))(t)
 	defer f.Close()
 	if _, e := SCSIRead(int(f.Fd()), make([]byte, 6), make([]byte, 36)); e != unix.ENOTTY {
 		t.Errorf("a command for /dev/null: %v", e)

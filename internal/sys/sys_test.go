@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func socketPair(tb testing.TB) (a, b int) {
@@ -47,9 +49,7 @@ func TestVectored(t *testing.T) {
 	if n, e := Recvmsg(b, vectors(y), 0); n != 3 || e != 0 || string(y[:3]) != "one" {
 		t.Fatalf("receive into one vector: %d, %v, %q", n, e, y)
 	}
-	if err := unix.Shutdown(a, unix.SHUT_WR); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Shutdown(a, unix.SHUT_WR))
 	for _, iov := range [][]Iovec{vectors(x), vectors(x, y)} {
 		if n, e := Recvmsg(b, iov, 0); n != 0 || e != 0 {
 			t.Fatalf("end of stream, %d vectors: %d, %v", len(iov), n, e)
@@ -81,9 +81,7 @@ func TestSendRecv(t *testing.T) {
 // broken connection is an error and not a signal.
 func TestBlockingSocket(t *testing.T) {
 	a, b := socketPair(t)
-	if err := unix.SetNonblock(a, false); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.SetNonblock(a, false))
 	if _, e := Recv(a, make([]byte, 1), 0); e != syscall.EAGAIN {
 		t.Fatalf("recv: %v", e)
 	}
@@ -98,9 +96,7 @@ func TestBlockingSocket(t *testing.T) {
 	big := make([]byte, 1<<20)
 	for range 100 {
 		if _, e := Sendmsg(a, vectors(big, big), 0); e == syscall.EAGAIN {
-			if err := unix.Shutdown(b, unix.SHUT_RDWR); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, unix.Shutdown(b, unix.SHUT_RDWR))
 			for _, iov := range [][]Iovec{vectors(big), vectors(big, big)} {
 				if _, e := Sendmsg(a, iov, 0); e != syscall.EPIPE {
 					t.Fatalf("sendmsg with %d vectors on a closed connection: %v", len(iov), e)
@@ -137,10 +133,7 @@ func TestAdvance(t *testing.T) {
 }
 
 func TestPositioned(t *testing.T) {
-	f, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(os.CreateTemp(t.TempDir(), ""))(t)
 	defer func() { _ = f.Close() }()
 	fd := int(f.Fd())
 	const off = 5<<32 + 7 // both halves of the offset count

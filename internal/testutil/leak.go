@@ -1,6 +1,6 @@
-// Package testutil has functions that tests of several packages need: waits for events, a check for
-// leaked goroutines and descriptors, counts of allocations, a comparison of constants with C
-// headers, and the choice between "make test" and "make soak".
+// Package testutil has functions that tests of several packages need: errors that end a test, waits
+// for events, a check for leaked goroutines and descriptors, counts of allocations, a comparison of
+// constants with C headers, and the choice between "make test" and "make soak".
 package testutil
 
 import (

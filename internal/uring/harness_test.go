@@ -67,9 +67,7 @@ func newSmall(t testing.TB, cfg Config, entries, slots int) *harness {
 		0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.file.Truncate(1 << 20); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, g.file.Truncate(1<<20))
 	g.f = g.AddFile(int(g.file.Fd()))
 	t.Cleanup(func() {
 		if err := errors.Join(g.RemoveFile(g.f), g.Close(), g.file.Close(), unix.Close(g.eventFD),

@@ -21,9 +21,7 @@ func TestCancel(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		g := newHarness(t, cfg)
 		var p [2]int
-		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
 		var first, second, none result
 		for i, c := range []*result{&first, &second} {
 			if op := Read(g.b[i*4096:][:16], 0); !g.Start(File{fd: int32(p[0])}, &op, c) {
@@ -40,16 +38,12 @@ func TestCancel(t *testing.T) {
 			t.Errorf("canceled: %d after %d completions; the other one: %d completions", second.res,
 				second.n, first.n)
 		}
-		if _, err := unix.Write(p[1], []byte("hello")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(unix.Write(p[1], []byte("hello")))(t)
 		g.drain()
 		if first.n != 1 || first.res != 5 || second.n != 1 {
 			t.Errorf("%+v, %+v", first, second)
 		}
-		if err := errors.Join(unix.Close(p[0]), unix.Close(p[1])); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
 	})
 }
 
@@ -109,10 +103,7 @@ func TestOperations(t *testing.T) {
 // with transfers.
 func TestCommands(t *testing.T) {
 	g := newSmall(t, Config{Commands: true}, 4, 16)
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	null := testutil.Value(os.Open(os.DevNull))(t)
 	defer null.Close()
 	fill := bytes.Repeat([]byte{0xA5}, commandRoom)
 	write, read := Write(g.b[:512], 0, 0), Read(g.b[4096:4608], 0)

@@ -19,9 +19,7 @@ func TestArm(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		g := newHarness(t, cfg)
 		pipe := make([]int, 2)
-		if err := unix.Pipe2(pipe, unix.O_CLOEXEC); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, unix.Pipe2(pipe, unix.O_CLOEXEC))
 		defer func() { _, _ = unix.Close(pipe[0]), unix.Close(pipe[1]) }()
 		f := g.AddFile(pipe[0])
 		var c result
@@ -45,9 +43,7 @@ func TestArm(t *testing.T) {
 					t.Fatal("there is nothing to poll for")
 				}
 			}
-			if _, err := unix.Write(pipe[1], []byte{1}); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(unix.Write(pipe[1], []byte{1}))(t)
 			if round%2 == 0 {
 				fds := []unix.PollFd{{Fd: int32(g.eventFD), Events: unix.POLLIN}}
 				for {
@@ -72,9 +68,7 @@ func TestArm(t *testing.T) {
 		if late > mostLate {
 			t.Errorf("the eventfd was written to while polling in %d of %d rounds", late, rounds)
 		}
-		if err := g.RemoveFile(f); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, g.RemoveFile(f))
 	})
 }
 
@@ -145,10 +139,7 @@ func TestAnotherThread(t *testing.T) {
 
 func TestShared(t *testing.T) {
 	g := newHarness(t, Config{})
-	other, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := testutil.Value(unix.Eventfd(0, unix.EFD_CLOEXEC))(t)
 	defer func() { _ = unix.Close(other) }()
 	var rings []*Ring
 	for _, cfg := range []Config{
@@ -157,19 +148,14 @@ func TestShared(t *testing.T) {
 		{EventFD: other},
 		{EventFD: g.eventFD, IOPoll: true},
 	} {
-		r, err := Acquire(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := testutil.Value(Acquire(cfg))(t)
 		rings = append(rings, r)
 	}
 	if rings[0] != rings[1] || rings[0] == rings[2] || rings[0] == rings[3] {
 		t.Error("rings are not shared by reactor and kind")
 	}
 	for _, r := range rings {
-		if err := r.Release(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, r.Release())
 	}
 	if len(shared.rings) != 0 {
 		t.Errorf("%d rings are left", len(shared.rings))
@@ -216,9 +202,7 @@ func TestNoAlloc(t *testing.T) {
 func TestIdle(t *testing.T) {
 	g := newHarness(t, Config{})
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
 	var c result
 	start := func(f File, op Op, pending ...uint32) {
 		t.Helper()
@@ -239,16 +223,12 @@ func TestIdle(t *testing.T) {
 	start(File{fd: int32(p[0])}, Read(g.b[:1], 0), 0)
 	g.Poll()
 	start(g.f, Op{}, 1, 2, 3, 4, 5)
-	if _, err := unix.Write(p[1], []byte{0}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(unix.Write(p[1], []byte{0}))(t)
 	g.drain()
 	if want := 2*7 + 1 + 5; c.n != want {
 		t.Errorf("%d completions, want %d", c.n, want)
 	}
-	if err := errors.Join(unix.Close(p[0]), unix.Close(p[1])); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
 }
 
 func BenchmarkNop32(b *testing.B) {

@@ -27,10 +27,7 @@ const (
 
 func mustKey(t testing.TB, text string) *Key {
 	t.Helper()
-	k, err := ParseKey(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := testutil.Value(ParseKey(text))(t)
 	return k
 }
 
@@ -71,10 +68,7 @@ func TestAgreement(t *testing.T) {
 		p := new(big.Int).SetBytes(m.Nat().Bytes(m))
 		x, y := g.newExponent(), g.newExponent()
 		a, b := g.public(x), g.public(y)
-		s, err := g.secret(x, b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := testutil.Value(g.secret(x, b))(t)
 		o, err := g.secret(y, a)
 		if err != nil || !bytes.Equal(s, o) || len(s) != g.valueSize() {
 			t.Errorf("%v: the secrets differ (%v)", g, err)
@@ -105,10 +99,7 @@ func TestKeys(t *testing.T) {
 	}
 	for _, size := range keySizes {
 		for h := range SHA512 + 1 {
-			n, err := NewKey(size, h)
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := testutil.Value(NewKey(size, h))(t)
 			testutil.Secret(t, n.Reveal())
 			if o := mustKey(t, n.Reveal()); !o.Equal(n) || o.Transformation() != h {
 				t.Error("a new key does not come back")

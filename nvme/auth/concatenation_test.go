@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestGenerate has the vectors of Linux (drivers/nvme/common/tests/auth_kunit.c).
@@ -111,9 +113,7 @@ func TestConcatenation(t *testing.T) {
 			if psk, _ := c.TakePSK(); psk != nil {
 				t.Error("the PSK is there twice")
 			}
-			if err := exchangeAll(h, c, p); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, exchangeAll(h, c, p))
 			if again, _ := c.TakePSK(); again == nil || again.Identity == psk.Identity {
 				t.Error("another exchange has given the same PSK")
 			}
@@ -128,10 +128,7 @@ func TestConcatenationWithoutChallenge(t *testing.T) {
 	c := NewController(hostNQN, subNQN, NewPSK)
 	p := &Policy{Keys: []*Key{h.Key}}
 	c.Sent(h.Negotiate(1), p)
-	m, err := h.Challenged(c.Message())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := testutil.Value(h.Challenged(c.Message()))(t)
 	c.Read()
 	m[8] = 0 // CVALID
 	c.Sent(m, p)

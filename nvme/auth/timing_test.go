@@ -19,10 +19,7 @@ func TestTiming(t *testing.T) {
 		}
 		return two
 	}
-	key, err := NewKey(64, NoHash)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testutil.Value(NewKey(64, NoHash))(t)
 	testutil.Secret(t, key.Reveal())
 	secrets := ends(64, key.secret)
 	// The other key is always at the same place, because it matters how memory is aligned.
@@ -41,10 +38,7 @@ func TestTiming(t *testing.T) {
 		})
 	})
 	t.Run("keys of TLS", func(t *testing.T) {
-		key, err := NewTLSKey(SHA384)
-		if err != nil {
-			t.Fatal(err)
-		}
+		key := testutil.Value(NewTLSKey(SHA384))(t)
 		secrets, other := ends(48, key.secret), &TLSKey{make([]byte, 48), SHA384}
 		testutil.SameTime(t, samples, func(class int) func() {
 			copy(other.secret, secrets[class])
@@ -63,10 +57,7 @@ func TestTiming(t *testing.T) {
 			c := NewController("nqn.host", "nqn.sub", NoConcatenation)
 			h := &Host{HostNQN: "nqn.host", SubNQN: "nqn.sub", Key: key, Hashes: []Hash{SHA512}}
 			c.Sent(h.Negotiate(1), p)
-			m, err := h.Challenged(bytes.Clone(c.Message()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := testutil.Value(h.Challenged(bytes.Clone(c.Message())))(t)
 			c.Read()
 			m[headerSize+[]int{0, 63}[class]] ^= 1
 			return func() { c.Sent(m, p) }

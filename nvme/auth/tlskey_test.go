@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // The vectors of libnvme (test/psk.c): keys, and the identities for these names.
@@ -19,10 +21,7 @@ const (
 
 func mustTLSKey(t testing.TB, text string) *TLSKey {
 	t.Helper()
-	k, err := ParseTLSKey(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := testutil.Value(ParseTLSKey(text))(t)
 	return k
 }
 
@@ -82,14 +81,8 @@ func TestTLSPSK(t *testing.T) {
 				"36616c5d80939d0898fff15bb8b77119d2be0aac423e7590",
 		},
 	} {
-		raw, err := hex.DecodeString(v.psk)
-		if err != nil {
-			t.Fatal(err)
-		}
-		psks, err := (&TLSKey{raw, NoHash}).PSKs("hostnqn", "subsysnqn")
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := testutil.Value(hex.DecodeString(v.psk))(t)
+		psks := testutil.Value((&TLSKey{raw, NoHash}).PSKs("hostnqn", "subsysnqn"))(t)
 		if got := psks[0]; !strings.HasSuffix(got.Identity, " hostnqn subsysnqn "+v.digest) ||
 			hex.EncodeToString(got.Secret) != v.secret {
 			t.Errorf("%v with %x, not %s", got, got.Secret, v.secret)
@@ -132,10 +125,7 @@ func TestTLSKeys(t *testing.T) {
 			t.Errorf("the error tells the key: %v", err)
 		}
 	}
-	psks, err := none.PSKs(pskHost, pskSub)
-	if err != nil {
-		t.Fatal(err)
-	}
+	psks := testutil.Value(none.PSKs(pskHost, pskSub))(t)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%X"} {
 		for _, v := range []any{none, *none, []*TLSKey{none}, psks, psks[0], &psks[0]} {
 			out := strings.ToLower(fmt.Sprintf(verb, v))
@@ -178,10 +168,7 @@ func TestHostileIdentities(t *testing.T) {
 		}
 	}
 	// Names as long as they may be fit into an identity of version 1 only.
-	k, err := NewTLSKey(SHA384)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := testutil.Value(NewTLSKey(SHA384))(t)
 	psks, err := k.PSKs(long, long)
 	if err != nil || len(psks) != 2 {
 		t.Fatalf("%v: %v", psks, err)
@@ -196,14 +183,8 @@ func TestHostileIdentities(t *testing.T) {
 
 // FuzzTLSIdentity reads any identity; what is one is made of its fields.
 func FuzzTLSIdentity(f *testing.F) {
-	k, err := NewTLSKey(SHA384)
-	if err != nil {
-		f.Fatal(err)
-	}
-	psks, err := k.PSKs(pskHost, pskSub)
-	if err != nil {
-		f.Fatal(err)
-	}
+	k := testutil.Value(NewTLSKey(SHA384))(f)
+	psks := testutil.Value(k.PSKs(pskHost, pskSub))(f)
 	for _, p := range psks {
 		f.Add([]byte(p.Identity))
 		f.Add([]byte(strings.Replace(p.Identity, "NVMe1R", "NVMe1G", 1)))
@@ -259,10 +240,7 @@ func TestTLSIdentityTime(t *testing.T) {
 		}
 		other, _ := NewTLSKey(SHA256 + SHA384 - h)
 		noHash := &TLSKey{keys[1].secret, NoHash}
-		psks, err := keys[0].PSKs(pskHost, pskSub)
-		if err != nil {
-			t.Fatal(err)
-		}
+		psks := testutil.Value(keys[0].PSKs(pskHost, pskSub))(t)
 		want := 0
 		for _, p := range psks[:2] { // of both versions
 			id, _ := ParseTLSIdentity([]byte(p.Identity))

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -69,10 +70,7 @@ func newFakeRDMA(t *testing.T, configure ...func(*fakeRDMA)) *fakeRDMA {
 		t.Fatal(err)
 	}
 	f.addr = netip.AddrPortFrom(fab.Addr("controller"), 4420)
-	listener, err := f.cm.Listen(f.addr, 16, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testutil.Value(f.cm.Listen(f.addr, 16, 0))(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -80,12 +78,8 @@ func newFakeRDMA(t *testing.T, configure ...func(*fakeRDMA)) *fakeRDMA {
 	}()
 	t.Cleanup(func() {
 		f.wg.Wait() // hosts have disconnected: their cleanup runs first
-		if err := listener.Destroy(); err != nil {
-			t.Error(err)
-		}
-		if err := f.cm.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, listener.Destroy())
+		testutil.Check(t, f.cm.Close())
 		<-done
 		fab.Close()
 		for _, machine := range []string{"controller", "host"} {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -48,10 +49,7 @@ type fakeWrite struct {
 
 func newFakeTCP(t *testing.T, configure ...func(*fakeTCP)) *fakeTCP {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	f := &fakeTCP{
 		ln: ln, addr: netip.MustParseAddrPort(ln.Addr().String()), maxH2C: 8192,
 		r2t: 16384, c2h: 12288, core: new(fakeCore),

@@ -20,9 +20,7 @@ func connectRDMA(t *testing.T, f *fakeRDMA, invalidate bool, size int) (*Control
 		RDMA{Provider: f.fab.Provider("host"), Addr: f.addr, Invalidate: invalidate}, testOptions(),
 		size)
 	t.Cleanup(func() {
-		if err := q.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, q.Close())
 	})
 	return c, q
 }
@@ -33,21 +31,14 @@ func TestRDMAReadWrite(t *testing.T) {
 			f := newFakeRDMA(t)
 			c, q := connectRDMA(t, f, invalidate, 16)
 			ctx := testContext(t)
-			buf, err := c.Map(2 << 20)
-			if err != nil {
-				t.Fatal(err)
-			}
+			buf := testutil.Value(c.Map(2 << 20))(t)
 			for _, n := range []int{512, 4096, 8192, 1 << 20} {
 				w, r := buf[:n], buf[1<<20:][:n]
 				for i := range w {
 					w[i] = byte(i*31 + n>>9)
 				}
-				if err := q.Write(ctx, 1, 5, uint32(n/512), w, 0); err != nil {
-					t.Fatal(err)
-				}
-				if err := q.Read(ctx, 1, 5, uint32(n/512), r); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, q.Write(ctx, 1, 5, uint32(n/512), w, 0))
+				testutil.Must(t, q.Read(ctx, 1, 5, uint32(n/512), r))
 				if !bytes.Equal(w, r) {
 					t.Fatalf("%d bytes differ", n)
 				}
@@ -69,10 +60,7 @@ func TestRDMAReadWrite(t *testing.T) {
 func TestRDMAPipeline(t *testing.T) {
 	f := newFakeRDMA(t)
 	c, q := connectRDMA(t, f, false, 16)
-	buf, err := c.Map(16 * 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buf := testutil.Value(c.Map(16 * 4096))(t)
 	var op Op
 	done := make([]Completion, 4)
 	for range 50 {
@@ -80,24 +68,17 @@ func TestRDMAPipeline(t *testing.T) {
 			if op.Read(1, uint64(i*8), 8, buf[i*4096:][:4096]); i%2 == 0 {
 				op.Write(1, uint64(i*8), 8, buf[i*4096:][:4096], 0)
 			}
-			if _, err := q.Submit(&op); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(q.Submit(&op))(t)
 		}
 		for q.Outstanding() > 0 {
-			n, err := q.Poll(done)
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := testutil.Value(q.Poll(done))(t)
 			for i := range done[:n] {
 				if !done[i].Status().OK() {
 					t.Fatal(done[i].Status())
 				}
 			}
 			if n == 0 {
-				if err := q.Wait(time.Second); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, q.Wait(time.Second))
 			}
 		}
 	}
@@ -109,24 +90,17 @@ func TestFree(t *testing.T) {
 	var op Op
 	for q.Free() > 0 {
 		op.Flush(1)
-		if _, err := q.Submit(&op); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(q.Submit(&op))(t)
 	}
 	for len(q.done) == q.doneHead {
-		if err := q.Wait(time.Second); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, q.Wait(time.Second))
 	}
 	if _, err := q.Submit(&op); q.Free() != 0 || !errors.Is(err, ErrFull) {
 		t.Errorf("%d free, submitting one: %v", q.Free(), err)
 	}
 	var done [4]Completion
 	for q.Outstanding() > 0 {
-		n, err := q.Poll(done[:])
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := testutil.Value(q.Poll(done[:]))(t)
 		if q.Free() < n {
 			t.Errorf("%d free after %d completions", q.Free(), n)
 		}
@@ -192,15 +166,11 @@ func TestRDMAViolations(t *testing.T) {
 			var op Op
 			if tc.op == nvme.NVMRead || tc.invalidate {
 				op.Read(1, 0, 8, buf)
-				if _, err := q.Submit(&op); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Value(q.Submit(&op))(t)
 			}
 			if tc.op != nvme.NVMRead {
 				op.Flush(1)
-				if _, err := q.Submit(&op); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Value(q.Submit(&op))(t)
 			}
 			for err == nil {
 				_ = q.Wait(time.Second)
@@ -247,26 +217,19 @@ func TestRDMADisconnect(t *testing.T) {
 func TestRDMAZeroAllocation(t *testing.T) {
 	f := newFakeRDMA(t)
 	c, q := connectRDMA(t, f, false, 16)
-	buf, err := c.Map(4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buf := testutil.Value(c.Map(4096))(t)
 	// Without posting, which is the fake fabric's.
 	var op Op
 	i := q.free[len(q.free)-1]
 	l := q.link.(*rdmaLink)
 	n := testutil.AllocsPerRun(200, func() {
 		op.Write(1, 0, 8, buf, 0)
-		if _, err := q.Submit(&op); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(q.Submit(&op))(t)
 		var cqe nvme.CQE
 		cqe.Fill(0, uint16(q.submitted%16), q.slots[i].cid, 0)
 		l.wrs, l.sges = l.wrs[:0], l.sges[:0]
 		l.state[i].sent, l.state[i].answered, l.state[i].cqe = true, true, cqe
-		if err := l.finish(q, int(i)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.finish(q, int(i)))
 		q.done = q.done[:0]
 	})
 	if n != 0 {
@@ -286,10 +249,7 @@ func TestRDMALateSendCompletion(t *testing.T) {
 		var op Op
 		op.Flush(1)
 		op.Token = uint64(i)
-		cid, err := q.Submit(&op)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cid := testutil.Value(q.Submit(&op))(t)
 		_, ids[i] = q.find(cid)
 		(*nvme.CQE)(l.cqes[i*nvme.CQESize:]).Fill(0, head+uint16(i)+1, cid, nvme.Success)
 	}
@@ -299,9 +259,7 @@ func TestRDMALateSendCompletion(t *testing.T) {
 		{WRID: uint64(ids[1])},
 		{WRID: uint64(ids[0])},
 	} {
-		if err := l.handle(q, &wc); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.handle(q, &wc))
 	}
 	if done := q.done[before:]; len(done) != 2 || done[0].Token != 1 || done[1].Token != 0 {
 		t.Errorf("completed %+v", done)
@@ -313,18 +271,13 @@ func TestRDMALateSendCompletion(t *testing.T) {
 func TestRDMAList(t *testing.T) {
 	f := newFakeRDMA(t)
 	c, q := connectRDMA(t, f, false, 16)
-	buf, err := c.Map(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buf := testutil.Value(c.Map(1 << 20))(t)
 	l := q.link.(*rdmaLink)
 	for _, n := range []int{2, 3, 16} {
 		i := int(q.free[len(q.free)-1])
 		s := &q.slots[i]
 		s.data, s.blocks, s.dir, s.raw = buf[:100<<10], n, toHost, false
-		if err := l.describe(s, i, 4096); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.describe(s, i, 4096))
 		d := s.sqe.SGL1()
 		if d.Type() != nvme.SGLLastSegment || d.Subtype() != nvme.SGLSubtypeOffset ||
 			d.Length() != uint32(16*n) || d.Address() != 0 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -31,15 +32,9 @@ func testContext(t *testing.T) context.Context {
 func connectQueue(t *testing.T, tr Transport, o Options, size int) (*Controller, *Queue) {
 	t.Helper()
 	ctx := testContext(t)
-	c, err := Connect(ctx, tr, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(Connect(ctx, tr, o))(t)
 	t.Cleanup(c.Close)
-	q, err := c.OpenQueue(ctx, 1, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := testutil.Value(c.OpenQueue(ctx, 1, size))(t)
 	return c, q
 }
 
@@ -96,9 +91,7 @@ func TestTCPReadWrite(t *testing.T) {
 					t.Fatalf("%d bytes differ", n)
 				}
 			}
-			if err := q.Flush(ctx, 1); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, q.Flush(ctx, 1))
 			if err := q.WriteZeroes(ctx, 1, 0, 1, 0); !errors.Is(err, nvme.InvalidOpcode|nvme.DNR) {
 				t.Fatalf("write zeroes: %v", err)
 			}
@@ -122,19 +115,14 @@ func TestTCPPipeline(t *testing.T) {
 		for i := range n {
 			prepare(i)
 			op.Token = uint64(i)
-			if _, err := q.Submit(&op); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(q.Submit(&op))(t)
 		}
 		if _, err := q.Submit(&op); !errors.Is(err, ErrFull) {
 			t.Fatalf("submit to a full queue: %v", err)
 		}
 		seen := map[uint64]bool{}
 		for q.Outstanding() > 0 {
-			k, err := q.Poll(done)
-			if err != nil {
-				t.Fatal(err)
-			}
+			k := testutil.Value(q.Poll(done))(t)
 			for _, c := range done[:k] {
 				if !c.Status().OK() || seen[c.Token] {
 					t.Fatalf("token %d: %v, twice %t", c.Token, c.Status(), seen[c.Token])
@@ -144,9 +132,7 @@ func TestTCPPipeline(t *testing.T) {
 			if k > 0 {
 				continue
 			}
-			if err := q.Wait(time.Second); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, q.Wait(time.Second))
 		}
 	}
 	for gen := range 40 {
@@ -250,12 +236,8 @@ func TestAdmin(t *testing.T) {
 		ev.LID() != nvme.LogChangedNamespaces {
 		t.Fatalf("event %#x", uint32(ev))
 	}
-	if err := c.Reset(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Shutdown(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.Reset(ctx))
+	testutil.Must(t, c.Shutdown(ctx))
 	_ = q.Close()
 	f.mu.Lock()
 	f.cons[0].Close()

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -29,9 +30,7 @@ func TestCompletionsOfUnsentCommands(t *testing.T) {
 			)
 			cqe.Fill(0, 0, cid, nvme.Success)
 			resp.Set(&l.p, &cqe)
-			if _, err := unix.Write(controller, resp[:pdu.CapsuleRespSize]); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Value(unix.Write(controller, resp[:pdu.CapsuleRespSize]))(t)
 			_, err = q.Poll(done[:])
 		}
 		if v, ok := errors.AsType[*Violation](err); ok {

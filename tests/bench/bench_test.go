@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/load"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestSpread(t *testing.T) {
@@ -30,17 +31,11 @@ func TestFloorServesEveryShape(t *testing.T) {
 		if w.timed {
 			traffic.latency = newFloorLatency(w.Depth)
 		}
-		port, err := freePort()
-		if err != nil {
-			t.Fatal(err)
-		}
+		port := testutil.Value(freePort())(t)
 		served := make(chan error, 1)
 		go func() { served <- serveFloor(port, anyCPU, traffic) }()
 		// with one processor the sides take turns of 10 ms
-		iops, err := loadFloor(port, anyCPU, traffic, 50*time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
+		iops := testutil.Value(loadFloor(port, anyCPU, traffic, 50*time.Millisecond))(t)
 		if l := traffic.latency; l != nil && l.Quantile(0.5) <= 0 {
 			t.Errorf("%+v: no latency", w)
 		}
@@ -51,14 +46,8 @@ func TestFloorServesEveryShape(t *testing.T) {
 }
 
 func TestWorkloads(t *testing.T) {
-	few, err := workloads("", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := workloads("", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	few := testutil.Value(workloads("", false))(t)
+	all := testutil.Value(workloads("", true))(t)
 	names := map[string]bool{}
 	for _, w := range all {
 		if names[w.Name] {

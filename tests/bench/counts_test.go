@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestMain makes a process that a test has started a target.
@@ -21,10 +22,8 @@ func TestMain(m *testing.M) {
 
 // TestOwnTargetCounts: a target in this program reports the bytes it has allocated.
 func TestOwnTargetCounts(t *testing.T) {
-	s, err := startTarget(ownCPU(t), t.TempDir(), "", os.Args[0], "own-target", "counting")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Value(
+		startTarget(ownCPU(t), t.TempDir(), "", os.Args[0], "own-target", "counting"))(t)
 	defer func() {
 		if err := s.stop(); err != nil || !strings.Contains(s.log.String(), "reactors run") {
 			t.Errorf("stop: %v, log: %s", err, s.log.String())
@@ -52,9 +51,7 @@ func TestOwnTargetCounts(t *testing.T) {
 func ownCPU(t *testing.T) int {
 	t.Helper()
 	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.SchedGetaffinity(0, &set))
 	cpu := 0
 	for !set.IsSet(cpu) {
 		cpu++

@@ -11,24 +11,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestLabReport: the records of the lab become a table, a report that can be parsed and a plot that
 // is XML.
 func TestLabReport(t *testing.T) {
 	dir := t.TempDir()
-	err := reportLab(options{out: dir, filter: "some"}, "testdata/lab.records")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "lab.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, reportLab(options{out: dir, filter: "some"}, "testdata/lab.records"))
+	text := testutil.Value(os.ReadFile(filepath.Join(dir, "lab.json")))(t)
 	var p report
-	if err := json.Unmarshal(text, &p); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal(text, &p))
 	if len(p.Rows) != 4 || p.Rounds != 1 || p.Rows[0].Ratio.Median != 0.5 ||
 		p.Rows[1].Ratio.Median != 1.2 || p.Rows[1].AtLeast != 1 || p.Rows[2].Ratio != nil {
 		t.Errorf("rows: %s", text)
@@ -37,9 +31,7 @@ func TestLabReport(t *testing.T) {
 		t.Errorf("notes %q, loads %v", p.Notes, p.Machine.Loads)
 	}
 	var table bytes.Buffer
-	if err := p.writeTable(&table); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.writeTable(&table))
 	squeezed := strings.Join(strings.Fields(table.String()), " ")
 	for _, want := range []string{
 		"kernel µs/IO", "4.00", "nvmet machine µs/IO", "before each round 0.5 2.2",
@@ -55,10 +47,7 @@ func TestLabReport(t *testing.T) {
 			t.Errorf("%q is not in the table:\n%s", want, table.String())
 		}
 	}
-	picture, err := os.Open(filepath.Join(dir, "lab.svg"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	picture := testutil.Value(os.Open(filepath.Join(dir, "lab.svg")))(t)
 	defer picture.Close()
 	for d := xml.NewDecoder(picture); ; {
 		if _, err := d.Token(); errors.Is(err, io.EOF) {
@@ -98,10 +87,7 @@ func TestResults(t *testing.T) {
 // With records of all rows and figures all claims have a result.
 func TestEveryClaimIsMeasured(t *testing.T) {
 	b := &bench{}
-	steps, err := b.steps()
-	if err != nil {
-		t.Fatal(err)
-	}
+	steps := testutil.Value(b.steps())(t)
 	var native []record
 	for _, s := range steps {
 		native = append(native, everyFigure(nativeGroup, s.name)...)
@@ -111,10 +97,7 @@ func TestEveryClaimIsMeasured(t *testing.T) {
 	list := exec.Command("bash", "-c", `eval "$(sed -n '/^works()/,/^}/p' ../lab/bench-inside.sh)"
 		works | grep -v '^+' | cut -d'|' -f1`)
 	list.Stderr = os.Stderr
-	names, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := testutil.Value(list.Output())(t)
 	var lab []record
 	for name := range strings.Lines(string(names)) {
 		for _, group := range []string{"rxe", "siw", "tcp", qemuGroup, spinGroup} {

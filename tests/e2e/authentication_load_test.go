@@ -87,9 +87,7 @@ func startTarget(t *testing.T, key *auth.Key, n int) string {
 	c.Env = append(os.Environ(), targetKey+"="+key.Reveal(), fmt.Sprintf("%s=%d", hostsCount, n))
 	in, err := c.StdinPipe()
 	out, err2 := c.StdoutPipe()
-	if err = errors.Join(err, err2, c.Start()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(err, err2, c.Start()))
 	t.Cleanup(func() {
 		_ = in.Close()
 		log, err := io.ReadAll(out)
@@ -98,9 +96,7 @@ func startTarget(t *testing.T, key *auth.Key, n int) string {
 		}
 	})
 	var addr string
-	if _, err := fmt.Fscanln(out, &addr); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(fmt.Fscanln(out, &addr))(t)
 	return addr
 }
 
@@ -109,9 +105,7 @@ func runTarget(t *testing.T, text string) {
 	key, err := auth.ParseKey(text)
 	var n int
 	_, err2 := fmt.Sscan(os.Getenv(hostsCount), &n)
-	if err = errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(err, err2))
 	h := newEnv(t, options{reactors: 1})
 	h.Log.Limit(16 << 10) // it is printed when the test fails
 	for i := range n {
@@ -133,15 +127,10 @@ type victim struct {
 // connectVictim connects the victim to the target at addr.
 func connectVictim(t *testing.T, addr string) *victim {
 	o := plain[0].hostOptions()
-	c, err := host.Connect(harness.Context(t), host.TCP{Addr: netip.MustParseAddrPort(addr)}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(
+		host.Connect(harness.Context(t), host.TCP{Addr: netip.MustParseAddrPort(addr)}, o))(t)
 	t.Cleanup(c.Close)
-	q, err := c.OpenQueue(harness.Context(t), 1, 9)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := testutil.Value(c.OpenQueue(harness.Context(t), 1, 9))(t)
 	t.Cleanup(func() { _ = q.Close() })
 	return &victim{t: t, q: q}
 }
@@ -150,9 +139,7 @@ func connectVictim(t *testing.T, addr string) *victim {
 func (v *victim) reads(enough func(reads int) bool) (took []time.Duration) {
 	for !enough(len(took)) {
 		start := time.Now()
-		if err := v.q.Read(context.Background(), 1, 0, 1, v.buf[:]); err != nil {
-			v.t.Fatal(err)
-		}
+		testutil.Must(v.t, v.q.Read(context.Background(), 1, 0, 1, v.buf[:]))
 		took = append(took, time.Since(start))
 	}
 	return took
@@ -166,9 +153,7 @@ func (v *victim) beside(addr, key string, n int) (took []time.Duration) {
 	child.Env = append(os.Environ(), hostsKey+"="+key, hostsAddr+"="+addr,
 		fmt.Sprintf("%s=%d", hostsCount, n))
 	start := time.Now()
-	if err := child.Start(); err != nil {
-		v.t.Fatal(err)
-	}
+	testutil.Must(v.t, child.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- child.Wait() }()
 	var err error

@@ -16,10 +16,7 @@ import (
 // newKey makes a key with a transformation.
 func newKey(t *testing.T, size int, h auth.Hash) *auth.Key {
 	t.Helper()
-	k, err := auth.NewKey(size, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := testutil.Value(auth.NewKey(size, h))(t)
 	testutil.Secret(t, k.Reveal())
 	return k
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
@@ -37,9 +38,7 @@ func outstanding(t *testing.T, h *env, q *host.Queue, buf []byte, g *gate) {
 			op.Read(1, uint64(i*8), 8, b)
 		}
 		op.Token = uint64(i)
-		if _, err := q.Submit(&op); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(q.Submit(&op))(t)
 	}
 	h.Until("the device has all commands", func() bool {
 		if n, err := q.Poll(nil); n != 0 || err != nil {
@@ -133,10 +132,7 @@ func collectAll(t *testing.T, q *host.Queue, want nvme.Status) {
 	t.Helper()
 	var done [32]host.Completion
 	for q.Outstanding() > 0 {
-		n, err := q.Poll(done[:])
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := testutil.Value(q.Poll(done[:]))(t)
 		for i := range done[:n] {
 			if st := done[i].Status() &^ nvme.More; st != want {
 				t.Errorf("command %d: %v, want %v", done[i].Token, st, want)
@@ -164,9 +160,7 @@ func TestAbortWaiting(t *testing.T) {
 		op.Token = 1
 		_, err = q.Submit(&op)
 		h.Must(err)
-		if _, err := q.Poll(nil); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(q.Poll(nil))(t)
 		aborted := false
 		for range 1000 { // until the command has arrived
 			if aborted, err = c.Abort(harness.Context(t), 1, first); err != nil {
@@ -224,12 +218,9 @@ func TestFile(t *testing.T) {
 				type body func(t *testing.T, h *env, q *host.Queue, buf []byte)
 				serve := func(name string, fn body) {
 					t.Run(name, func(t *testing.T) {
-						d, err := file.Open(file.Config{
+						d := testutil.Value(file.Open(file.Config{
 							Path: path, Size: 16 << 20, BlockSize: 4096, Buffered: buffered,
-						})
-						if err != nil {
-							t.Fatal(err)
-						}
+						}))(t)
 						o := v.options
 						o.devices = []backend.Device{d}
 						h := newEnv(t, o)

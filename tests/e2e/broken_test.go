@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -51,15 +52,11 @@ func TestBrokenWrites(t *testing.T) {
 				// aligned to frames, and not
 				first := (round*5 + i*96) % (window/block - size/block)
 				op.Write(1, uint64(first), size/block, b, 0)
-				if _, err := q.Submit(&op); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Value(q.Submit(&op))(t)
 			}
 			var done [4]host.Completion
 			for range round % 7 {
-				if _, err := q.Poll(done[:]); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Value(q.Poll(done[:]))(t)
 			}
 			_ = q.Close()
 			c.Close()

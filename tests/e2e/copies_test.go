@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -38,13 +39,9 @@ func TestCopiedBytes(t *testing.T) {
 					} else {
 						op.Read(1, slba/512, uint32(size/512), buf)
 					}
-					if _, err := q.Submit(&op); err != nil {
-						t.Fatal(err)
-					}
+					testutil.Value(q.Submit(&op))(t)
 					for q.Outstanding() > 0 {
-						if err := collect(q, done[:]); err != nil {
-							t.Fatal(err)
-						}
+						testutil.Must(t, collect(q, done[:]))
 					}
 				}
 				after, _ := mem.Copied()

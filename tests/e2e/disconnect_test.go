@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
@@ -57,15 +58,11 @@ func TestDisconnectDuringIO(t *testing.T) {
 						} else {
 							op.Read(1, uint64(i*256), uint32(size/512), b)
 						}
-						if _, err := q.Submit(&op); err != nil {
-							t.Fatal(err)
-						}
+						testutil.Value(q.Submit(&op))(t)
 					}
 					var done [4]host.Completion
 					for range round % 5 {
-						if _, err := q.Poll(done[:]); err != nil {
-							t.Fatal(err)
-						}
+						testutil.Value(q.Poll(done[:]))(t)
 					}
 					if round%3 == 0 { // the admin connection first
 						c.Close()

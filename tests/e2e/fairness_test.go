@@ -95,14 +95,9 @@ func (p *pump) step(t *testing.T, more bool) {
 		op.Read(p.nsid, uint64(len(p.latencies))*n%(blocks-n), uint32(n), p.data[slot])
 		op.Token = uint64(slot)
 		p.began[slot] = time.Now()
-		if _, err := p.q.Submit(&op); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(p.q.Submit(&op))(t)
 	}
-	n, err := p.q.Poll(p.done)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := testutil.Value(p.q.Poll(p.done))(t)
 	for i := range p.done[:n] {
 		if !p.done[i].Status().OK() {
 			t.Fatal(p.done[i].Status())

@@ -77,10 +77,7 @@ func wantIdle(t *testing.T, window time.Duration, share float64, bare time.Durat
 // call.
 func bareSockets(t *testing.T, messages int, window time.Duration) time.Duration {
 	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testutil.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	host := os.NewFile(uintptr(pair[0]), "host")
 	defer host.Close()
 	ended := make(chan struct{})
@@ -108,12 +105,8 @@ func bareSockets(t *testing.T, messages int, window time.Duration) time.Duration
 	before := cpuTime(t)
 	for range messages {
 		time.Sleep(window / time.Duration(messages))
-		if _, err := host.Write(make([]byte, 72)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := host.Read(make([]byte, 16)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(host.Write(make([]byte, 72)))(t)
+		testutil.Value(host.Read(make([]byte, 16)))(t)
 	}
 	return cpuTime(t) - before
 }
@@ -121,8 +114,6 @@ func bareSockets(t *testing.T, messages int, window time.Duration) time.Duration
 // cpuTime is the user and system time this process has used.
 func cpuTime(t *testing.T) time.Duration {
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

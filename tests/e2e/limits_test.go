@@ -267,9 +267,7 @@ func TestNoAllocationsAtLimit(t *testing.T) {
 						h.Must(collect(q, done))
 					}
 					op.Read(1, 0, 8, buf)
-					if _, err := q.Submit(&op); err != nil {
-						t.Fatal(err)
-					}
+					testutil.Value(q.Submit(&op))(t)
 				}
 				for q.Outstanding() > 0 {
 					h.Must(collect(q, done))

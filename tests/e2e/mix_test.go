@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
@@ -34,10 +35,7 @@ func TestMixOnFewBlocks(t *testing.T) {
 		return func(t *testing.T) backend.Device {
 			cfg.Path = filepath.Join(t.TempDir(), "disk")
 			cfg.Size, cfg.BlockSize = mixAll*mixBlock, mixBlock
-			d, err := file.Open(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := testutil.Value(file.Open(cfg))(t)
 			return d
 		}
 	}

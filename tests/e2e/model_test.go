@@ -89,10 +89,7 @@ func TestModel(t *testing.T) {
 }
 
 func modelNumber(t *testing.T, s string) uint64 {
-	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := testutil.Value(strconv.ParseUint(s, 10, 64))(t)
 	return n
 }
 
@@ -117,12 +114,9 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 		seed: seed, rnd: rand.New(rand.NewPCG(seed, 0)),
 		succeeded: map[string]int{}, refused: map[string]int{},
 	}
-	f, err := file.Open(file.Config{
+	f := testutil.Value(file.Open(file.Config{
 		Path: filepath.Join(t.TempDir(), "disk"), Size: 256 << 10, BlockSize: 512, Buffered: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	x.storage = []backend.Device{
 		harness.OpenRAM(t, 512<<10, 512), f, harness.OpenRAM(t, 512<<10, 4096),
 	}
@@ -144,9 +138,7 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 		ns.Notify = func(h int, typ nvme.ReservationNotification) { x.m.tell(ns, h, typ) }
 		x.m.namespaces = append(x.m.namespaces, ns)
 		t.Cleanup(func() {
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, d.Close())
 		})
 	}
 	return x

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
@@ -103,10 +104,7 @@ func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 			if d.faults.failure || rng.IntN(4) == 0 {
 				d.flushes = 1 + rng.IntN(10)
 			}
-			dev, err := d.open(s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			dev := testutil.Value(d.open(s))(t)
 			o.devices = append(o.devices, dev)
 		}
 		h := newEnv(t, o)

@@ -90,15 +90,9 @@ func (r ratios) sorted() string {
 // returns the processor time of one time, in us.
 func newSealer(t *testing.T, size int) func(n int) float64 {
 	t.Helper()
-	r, err := mem.Map("AES-GCM alone", 4096+2*size+1024)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(mem.Map("AES-GCM alone", 4096+2*size+1024))(t)
 	t.Cleanup(func() { _ = r.Unmap() })
-	a, err := openssl.NewAEAD(true, make([]byte, 16), make([]byte, 12))
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Value(openssl.NewAEAD(true, make([]byte, 16), make([]byte, 12)))(t)
 	t.Cleanup(a.Free)
 	v := openssl.Vectors(r.Bytes()[:16])
 	sys.SetIovec(&v[0], r.Bytes()[4096:][:size])
@@ -122,8 +116,6 @@ func targetTime(t *testing.T) float64 {
 func processorTime(t *testing.T, who int) float64 {
 	t.Helper()
 	var u unix.Rusage
-	if err := unix.Getrusage(who, &u); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Getrusage(who, &u))
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }

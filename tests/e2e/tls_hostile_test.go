@@ -98,10 +98,7 @@ func TestTLSHostile(t *testing.T) {
 		{"a record that is too long", after(23, 3, 3, 0xFF, 0xFF), "TLS: a record of 65535", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c, err := net.Dial("tcp", h.Addr(nvme.TransportTCP).String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := testutil.Value(net.Dial("tcp", h.Addr(nvme.TransportTCP).String()))(t)
 			defer c.Close()
 			tc.do(c)
 			got := untilEnd(t, c)

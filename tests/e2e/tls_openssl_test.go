@@ -36,17 +36,9 @@ func startOpenSSL(t *testing.T, psk *auth.TLSPSK, args ...string) *opensslPeer {
 		"-ciphersuites", "TLS_AES_128_GCM_SHA256")...)
 	p := &opensslPeer{}
 	c.Stderr = &p.errors
-	in, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := testutil.Value(c.StdinPipe())(t)
+	out := testutil.Value(c.StdoutPipe())(t)
+	testutil.Must(t, c.Start())
 	p.in, p.out = in, out
 	p.end = sync.OnceFunc(func() {
 		_ = c.Process.Kill()
@@ -70,10 +62,7 @@ func needOpenSSL(t *testing.T) (key *auth.TLSKey, psk *auth.TLSPSK) {
 	needTLS(t)
 	testutil.Program(t, "scripts/deps.sh test installs it", "openssl")
 	key = newTLSKey(auth.SHA256)
-	psk, err := tlsPSK(key)("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	psk = testutil.Value(tlsPSK(key)("", ""))(t)
 	return key, psk
 }
 

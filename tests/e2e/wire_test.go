@@ -39,9 +39,7 @@ func (h *env) wire() *wire {
 func (w *wire) take(want pdu.Type) []byte {
 	w.t.Helper()
 	b := make([]byte, pdu.HeaderSize)
-	if _, err := io.ReadFull(w, b); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.Value(io.ReadFull(w, b))(w.t)
 	head := (*pdu.Header)(b)
 	b = append(b, make([]byte, head.PLEN()-pdu.HeaderSize)...)
 	if _, err := io.ReadFull(w, b[pdu.HeaderSize:]); err != nil || head.Type() != want {
@@ -53,9 +51,7 @@ func (w *wire) take(want pdu.Type) []byte {
 // write sends bytes.
 func (w *wire) write(b []byte) {
 	w.t.Helper()
-	if _, err := w.Write(b); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.Value(w.Write(b))(w.t)
 }
 
 // greeting is an ICReq without digests.
@@ -225,8 +221,6 @@ func submitHuge(t *testing.T, q *host.Queue, v variant) {
 			op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0,
 				0xFFFFFFFF)
 		}
-		if _, err := q.Submit(op); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(q.Submit(op))(t)
 	}
 }

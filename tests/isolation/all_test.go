@@ -21,10 +21,7 @@ func rounds(t *testing.T) int {
 	if s == "" {
 		return 2
 	}
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := testutil.Value(strconv.Atoi(s))(t)
 	return max(1, n/len(onBoth)/75)
 }
 
@@ -96,9 +93,7 @@ func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 	if len(turns) == 0 {
 		t.Error("no culprit took anything")
 	}
-	if err := all.quick(false); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, all.quick(false))
 	for _, v := range victims {
 		e.must(v.sweep())
 	}

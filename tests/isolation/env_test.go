@@ -160,11 +160,9 @@ func (e *env) must(err error) {
 
 // settled checks, after the end of the target, that nothing is left.
 func (e *env) settled() {
-	if err := e.settles("the process is as before the start", func() error {
+	testutil.Check(e.t, e.settles("the process is as before the start", func() error {
 		return e.process().above(e.before)
-	}); err != nil {
-		e.t.Error(err)
-	}
+	}))
 }
 
 // settles waits until cond returns nil. Unlike testutil.Until, culprits may call it.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -48,7 +49,5 @@ func TestStoppedTarget(t *testing.T) {
 	if len(all.failed)+len(all.ended) > 0 {
 		t.Errorf("failed commands: %v; ended connections: %v", all.failed, all.ended)
 	}
-	if err := v.sweep(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, v.sweep())
 }

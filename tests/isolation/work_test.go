@@ -274,9 +274,7 @@ func besideWork(t *testing.T, device string) {
 			}
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, errors.Join(errs...))
 }
 
 // tooSlow reports whether a latency is further above that without a culprit than twice that beside

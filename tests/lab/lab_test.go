@@ -224,10 +224,7 @@ func TestAlone(t *testing.T) { runFull(t, true, 1) }
 func runFull(t *testing.T, alone bool, parallel int) {
 	if lab.full == nil {
 		var left []string
-		all, err := scenarios()
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := testutil.Value(scenarios())(t)
 		for _, j := range everything(all) {
 			if j.alone == alone {
 				left = append(left, j.name())
@@ -301,9 +298,7 @@ func runBoot(t *testing.T, boot []job) {
 		t.Fatal(err)
 	}
 	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, cmd.Start())
 	var log strings.Builder
 	lines := bufio.NewReader(out)
 	for {

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // scenario is a file of scenarios/ or qemu/scenarios/, with the values of its head.
@@ -340,14 +342,8 @@ func (p *progress) end(id, result string, seconds float64) string {
 }
 
 func TestSampled(t *testing.T) {
-	all, err := scenarios()
-	if err != nil {
-		t.Fatal(err)
-	}
-	usual, err := loadDurations(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := testutil.Value(scenarios())(t)
+	usual := testutil.Value(loadDurations(os.DevNull))(t)
 	changed := map[string]bool{"backend/wrap": true} // of faults
 	chosen := map[string]bool{}
 	faults, unchanged := 0, 0
@@ -385,14 +381,8 @@ func TestSampled(t *testing.T) {
 }
 
 func TestGroup(t *testing.T) {
-	all, err := scenarios()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := loadDurations(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := testutil.Value(scenarios())(t)
+	d := testutil.Value(loadDurations(os.DevNull))(t)
 	jobs := everything(all)
 	boots := group(jobs, 1, d)
 	n := 0
@@ -420,10 +410,7 @@ func TestGroup(t *testing.T) {
 }
 
 func TestMatching(t *testing.T) {
-	all, err := scenarios()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := testutil.Value(scenarios())(t)
 	for pattern, want := range map[string]int{
 		"TestScenarios/connect": 6, "TestScenarios/connect/rxe$": 1, "TestScenarios/^fio$/siw": 1,
 		"TestScenarios": len(everything(all)), "": len(everything(all)),
@@ -440,10 +427,7 @@ var notCovered = map[string]string{}
 // TestCovers: every package of the target is covered by a scenario, and what scenarios cover is in
 // the tree.
 func TestCovers(t *testing.T) {
-	all, err := scenarios()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := testutil.Value(scenarios())(t)
 	covered := map[string]bool{}
 	for _, s := range all {
 		if len(s.covers) == 0 {
@@ -456,15 +440,9 @@ func TestCovers(t *testing.T) {
 			}
 		}
 	}
-	out, err := exec.Command("go", "list", "-deps", "-f",
-		"{{with .Module}}{{if .Main}}{{$.Dir}}{{end}}{{end}}", "../../cmd/nvmf-target").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := testutil.Value(exec.Command("go", "list", "-deps", "-f",
+		"{{with .Module}}{{if .Main}}{{$.Dir}}{{end}}{{end}}", "../../cmd/nvmf-target").Output())(t)
+	root := testutil.Value(filepath.Abs("../.."))(t)
 	packages := strings.Fields(string(out))
 	for _, dir := range packages {
 		dir = strings.TrimPrefix(dir, root+"/")
@@ -501,9 +479,7 @@ func TestProgress(t *testing.T) {
 			t.Errorf("got %q, want %q", got, step.want)
 		}
 	}
-	if err := p.expected.save(file); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.expected.save(file))
 	if d, err = loadDurations(file); err != nil || d["a/tcp"] != 70 || d["b/tcp"] != 240 ||
 		d["sample:c/tcp"] != 1 {
 		t.Errorf("after saving: %v, %v", d, err)

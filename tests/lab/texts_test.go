@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestLogTexts: every text that a scenario expects in the log of the target is in the source. This
@@ -14,17 +16,14 @@ import (
 func TestLogTexts(t *testing.T) {
 	var source strings.Builder
 	collect := func(dir, suffix string, add func(name string, text []byte)) {
-		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		testutil.Must(t, filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(name, suffix) {
 				return err
 			}
 			text, err := os.ReadFile(name)
 			add(name, text)
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	for _, dir := range []string{"backend", "fabric", "internal", "nvme"} {
 		collect("../../"+dir, ".go", func(name string, text []byte) {

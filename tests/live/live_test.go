@@ -159,10 +159,7 @@ func count(t *testing.T) int {
 	if s == "" {
 		return 20
 	}
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := testutil.Value(strconv.Atoi(s))(t)
 	return n
 }
 

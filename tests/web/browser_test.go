@@ -37,17 +37,13 @@ func newBrowser(t *testing.T) *browser {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(func() {
-		if err := chromedp.Cancel(ctx); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, chromedp.Cancel(ctx))
 		cancel()
 	})
 	b := &browser{t: t, ctx: ctx}
 	// The browser starts, and ends with the context of its first action.
-	if _, err := chromedp.Run(ctx, chromedp.Navigate("about:blank")); err != nil {
-		t.Fatal(err)
-	}
-	err := chromedp.Listen(ctx, func(ev any) {
+	testutil.Value(chromedp.Run(ctx, chromedp.Navigate("about:blank")))(t)
+	testutil.Must(t, chromedp.Listen(ctx, func(ev any) {
 		switch e := ev.(type) {
 		case *runtime.EventConsoleAPICalled:
 			b.note(string(e.Type) + " in the console")
@@ -56,10 +52,7 @@ func newBrowser(t *testing.T) *browser {
 		case *log.EventEntryAdded:
 			b.note(e.Entry.Text + " " + e.Entry.URL)
 		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	command(b, log.Enable, cdp.Empty{})
 	return b
 }
@@ -88,10 +81,7 @@ func run[T any](b *browser, action chromedp.Action[T]) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, testutil.Patience)
 	defer cancel()
-	v, err := chromedp.Run(ctx, action)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	v := testutil.Value(chromedp.Run(ctx, action))(b.t)
 	return v
 }
 
@@ -100,10 +90,7 @@ func command[P, R any](b *browser, c cdp.Command[P, R], params P) R {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, testutil.Patience)
 	defer cancel()
-	r, err := chromedp.Call(ctx, c, params)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	r := testutil.Value(chromedp.Call(ctx, c, params))(b.t)
 	return r
 }
 

@@ -65,9 +65,7 @@ subsystems:
     namespaces:
       - {nsid: 1, backend: file, path: /srv/not-there/archive.img}
 `, w.port, database, client)
-	if err := os.WriteFile(filepath.Join(w.dir, "c.yaml"), []byte(text), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.Must(w.t, os.WriteFile(filepath.Join(w.dir, "c.yaml"), []byte(text), 0o600))
 }
 
 func (w *world) start() {
@@ -80,25 +78,18 @@ func (w *world) start() {
 		}
 		return app.Parse("c.yaml", text, nil)
 	}
-	c, err := load()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	c := testutil.Value(load())(w.t)
 	w.s = app.NewServer(app.Options{
 		Config: c, Log: w.log.Logger(), Load: load, Version: "0.1.0",
 	})
-	if err := w.s.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.Must(w.t, w.s.Start())
 }
 
 func (w *world) stop() {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
-	if err := w.s.Stop(ctx); err != nil {
-		w.t.Error(err)
-	}
+	testutil.Check(w.t, w.s.Stop(ctx))
 }
 
 func (w *world) connect(ctx context.Context, nqn string) (*host.Controller, error) {
@@ -115,24 +106,15 @@ func (w *world) load() (stop func()) {
 		h.Close()
 		w.t.Error("a host that is not allowed has connected")
 	}
-	h, err := w.connect(ctx, client)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	path, err := w.connect(ctx, client)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	h := testutil.Value(w.connect(ctx, client))(w.t)
+	path := testutil.Value(w.connect(ctx, client))(w.t)
 	var loads sync.WaitGroup
 	for nsid := uint32(1); nsid <= 2; nsid++ {
 		q, err := h.OpenQueue(ctx, uint16(nsid), 32)
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		data, err := h.Map(16 << 10)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		data := testutil.Value(h.Map(16 << 10))(w.t)
 		loads.Go(func() {
 			for i := uint64(0); ctx.Err() == nil; i++ {
 				if i%3 == 0 {
@@ -278,9 +260,7 @@ func screenshot(b *browser, name string) {
 	}
 	run(b, chromedp.Sleep(200*time.Millisecond)) // it is drawn
 	image := run(b, chromedp.CaptureScreenshot())
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), image, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
+	testutil.Must(b.t, os.WriteFile(filepath.Join(dir, name+".png"), image, 0o600))
 }
 
 // TestPageAccessibility: the page has landmarks, headings, named tables and controls, and the

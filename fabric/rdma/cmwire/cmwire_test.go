@@ -4,6 +4,8 @@ import (
 	"encoding/hex"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // The sizes of include/linux/nvme-rdma.h.
@@ -15,10 +17,7 @@ var (
 
 func unhex(t *testing.T, s string) []byte {
 	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
 	return b
 }
 

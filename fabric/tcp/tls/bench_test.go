@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -69,10 +70,7 @@ func BenchmarkHandshake(b *testing.B) {
 	psks := testPSKs(b, auth.SHA256)
 	defer processorTime(b, 0)()
 	for b.Loop() {
-		c, err := NewClient(&psks[0])
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := testutil.Value(NewClient(&psks[0]))(b)
 		s := NewServer(lookup(psks))
 		client, server, err := shake(c, s, 1<<20)
 		if err != nil {
@@ -90,9 +88,7 @@ func BenchmarkHandshake(b *testing.B) {
 func processorTime(b *testing.B, n int) (end func()) {
 	now := func() int64 {
 		var u unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
+		testutil.Must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 		return u.Utime.Nano() + u.Stime.Nano()
 	}
 	start := now()

@@ -33,14 +33,8 @@ func needTLS(t testing.TB) {
 
 func testPSKs(t testing.TB, h auth.Hash) []auth.TLSPSK {
 	t.Helper()
-	k, err := auth.NewTLSKey(h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	psks, err := k.PSKs(testHost, testSub)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := testutil.Value(auth.NewTLSKey(h))(t)
+	psks := testutil.Value(k.PSKs(testHost, testSub))(t)
 	testutil.Secret(t, k.Reveal())
 	for _, p := range psks {
 		testutil.SecretBytes(t, p.Secret)
@@ -170,10 +164,7 @@ func TestHandshake(t *testing.T) {
 		psks := testPSKs(t, h)
 		for i := range psks {
 			for _, size := range []int{1, 7, 1 << 20} {
-				c, err := NewClient(&psks[i])
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := testutil.Value(NewClient(&psks[i]))(t)
 				s := NewServer(lookup(psks))
 				client, server, err := shake(c, s, size)
 				if err != nil {
@@ -215,10 +206,7 @@ func TestNoPSK(t *testing.T) {
 		{"unknown", testPSKs(t, auth.SHA384)[0], ErrUnknown, alertDecryptError},
 		{"no identity of NVMe", foreign, ErrUnknown, alertDecryptError},
 	} {
-		c, err := NewClient(&tc.p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(NewClient(&tc.p))(t)
 		hello, _, _ := c.Step(nil)
 		s := NewServer(lookup(psks))
 		out, conn, err := s.Step(hello)
@@ -233,22 +221,13 @@ func TestNoPSK(t *testing.T) {
 // TestLongestIdentity: the longest names and the longest digest are a handshake like any other.
 func TestLongestIdentity(t *testing.T) {
 	needTLS(t)
-	k, err := auth.NewTLSKey(auth.SHA384)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := testutil.Value(auth.NewTLSKey(auth.SHA384))(t)
 	long := func(name string) string { return name + strings.Repeat("x", 223-len(name)) }
-	psks, err := k.PSKs(long(testHost), long(testSub))
-	if err != nil {
-		t.Fatal(err)
-	}
+	psks := testutil.Value(k.PSKs(long(testHost), long(testSub)))(t)
 	if n := len(psks[0].Identity); n != 521 {
 		t.Fatalf("the longest identity has %d bytes: nothing is tested", n)
 	}
-	c, err := NewClient(&psks[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(NewClient(&psks[0]))(t)
 	defer c.Free()
 	s := NewServer(lookup(psks))
 	defer s.Free()
@@ -272,16 +251,10 @@ func TestNoPSKTime(t *testing.T) {
 	for i := range psks[2:] {
 		psks[2+i].Identity = psks[1].Identity
 	}
-	c, err := NewClient(&others[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(NewClient(&others[1]))(t)
 	defer c.Free()
 	stream, _, _ := c.Step(nil)
-	hello, err := parseHello(stream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hello := testutil.Value(parseHello(stream))(t)
 	var tries []float64
 	for _, known := range [][]auth.TLSPSK{nil, psks[1:2], psks[1:]} {
 		buf := make([]auth.TLSPSK, 0, auth.MostTLSPSKs)
@@ -525,9 +498,7 @@ func TestKeyUpdateRequested(t *testing.T) {
 	before := slices.Clone(p.client.in.secret)
 	for range 3 {
 		p.raw(p.seal(typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, 1}))
-		if err := p.client.out.update(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, p.client.out.update())
 	}
 	if _, _, e := p.receive(9); e != syscall.EAGAIN {
 		t.Fatal(e, p.server.Err())

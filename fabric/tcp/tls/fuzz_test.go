@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -15,10 +16,7 @@ import (
 func FuzzHello(f *testing.F) {
 	needTLS(f)
 	psks := testPSKs(f, auth.SHA256)
-	c, err := NewClient(&psks[0])
-	if err != nil {
-		f.Fatal(err)
-	}
+	c := testutil.Value(NewClient(&psks[0]))(f)
 	hello, _, _ := c.Step(nil)
 	c.Free()
 	f.Add(hello, uint16(9))

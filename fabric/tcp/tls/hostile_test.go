@@ -408,13 +408,8 @@ func TestHostileMemory(t *testing.T) {
 // resident is the memory of this process.
 func resident(t *testing.T) int {
 	t.Helper()
-	b, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(os.ReadFile("/proc/self/statm"))(t)
 	var size, pages int
-	if _, err := fmt.Sscan(string(b), &size, &pages); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(fmt.Sscan(string(b), &size, &pages))(t)
 	return pages * os.Getpagesize()
 }

@@ -12,10 +12,7 @@ import (
 func TestTiming(t *testing.T) {
 	psk := testPSKs(t, auth.SHA384)[0]
 	c := newRawClient(psk)
-	h, err := parseHello(c.send(c.hello()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := testutil.Value(parseHello(c.send(c.hello())))(t)
 	if !h.bindsTo(psk, h.psks[0].binder) {
 		t.Fatal("the right binder is refused")
 	}

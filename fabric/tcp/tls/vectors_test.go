@@ -8,15 +8,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 func unhex(t *testing.T, s string) []byte {
 	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Value(hex.DecodeString(s))(t)
 	return b
 }
 
@@ -51,20 +49,14 @@ func TestRecordVectors(t *testing.T) {
 			"f8141ebdb5eda511e0bce639a56ff9ea825a21",
 		},
 	} {
-		r, err := mem.Map("test", 4096)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := testutil.Value(mem.Map("test", 4096))(t)
 		defer r.Unmap()
 		b := r.Bytes()
 		v := openssl.Vectors(b[:16])
 		sys.SetIovec(&v[0], b[16:16+copy(b[16:], tc.content)])
 		out := b[1024:]
 		for _, seal := range []bool{true, false} {
-			a, err := openssl.NewAEAD(seal, unhex(t, tc.key), unhex(t, tc.iv))
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := testutil.Value(openssl.NewAEAD(seal, unhex(t, tc.key), unhex(t, tc.iv)))(t)
 			defer a.Free()
 			want := unhex(t, tc.sealed)
 			if seal {

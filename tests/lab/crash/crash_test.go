@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // logBytes is a log in the format of dm-log-writes.
@@ -70,10 +72,8 @@ func (d *disk) mark(durable ...Gen) {
 
 func (d *disk) replay(t *testing.T) (Report, error) {
 	t.Helper()
-	log, err := readLog(bytes.NewReader(logBytes(append(d.log, entry{flags: flagMark, mark: -1}))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := testutil.Value(
+		readLog(bytes.NewReader(logBytes(append(d.log, entry{flags: flagMark, mark: -1})))))(t)
 	whole := func(image []byte) ([]byte, error) { return image, nil }
 	return Replay(log, &d.j, make([]byte, 8*BlockSize), whole, 100, 1)
 }
@@ -97,10 +97,7 @@ func history() *disk {
 }
 
 func TestPromisesKept(t *testing.T) {
-	rep, err := history().replay(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rep := testutil.Value(history().replay(t))(t)
 	if rep.Crashes != 100 || rep.Dropped == 0 || rep.Kept == 0 || rep.Promised == 0 {
 		t.Errorf("%+v", rep)
 	}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // env is an environment variable set by the scenario that runs the test.
@@ -38,27 +40,12 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := NewWriter(dev, 1024, uint64(envInt(t, "CRASH_SEED")), mark)
-	if err != nil {
-		t.Fatal(err)
-	}
-	j, err := w.Run(envInt(t, "CRASH_OPS"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := done(); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(env(t, "CRASH_JOURNAL"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := gob.NewEncoder(f).Encode(j); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	w := testutil.Value(NewWriter(dev, 1024, uint64(envInt(t, "CRASH_SEED")), mark))(t)
+	j := testutil.Value(w.Run(envInt(t, "CRASH_OPS")))(t)
+	testutil.Must(t, done())
+	f := testutil.Value(os.Create(env(t, "CRASH_JOURNAL")))(t)
+	testutil.Must(t, gob.NewEncoder(f).Encode(j))
+	testutil.Must(t, f.Close())
 }
 
 // TestReplay makes CRASH_COUNT crashes of the log that TestWrite has left on the device CRASH_LOG,
@@ -67,24 +54,13 @@ func TestWrite(t *testing.T) {
 // same size.
 func TestReplay(t *testing.T) {
 	name, dev, size := env(t, "CRASH_JOURNAL"), env(t, "CRASH_LOG"), envInt(t, "CRASH_SIZE")
-	f, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Value(os.Open(name))(t)
 	defer f.Close()
 	var j Journal
-	if err := gob.NewDecoder(f).Decode(&j); err != nil {
-		t.Fatal(err)
-	}
-	disk, err := os.Open(dev)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, gob.NewDecoder(f).Decode(&j))
+	disk := testutil.Value(os.Open(dev))(t)
 	defer disk.Close()
-	log, err := readLog(disk)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := testutil.Value(readLog(disk))(t)
 	read := Reader(func(image []byte) ([]byte, error) { return image, nil })
 	if fs := os.Getenv("CRASH_FS"); fs != "" {
 		read = Mounted(fs, env(t, "CRASH_SCRATCH"), t.TempDir(), "1.img")

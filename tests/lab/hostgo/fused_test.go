@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -23,15 +24,10 @@ func TestCompareAndWrite(t *testing.T) {
 	var bufs [queues][]byte
 	for i := range queues {
 		q := open(t, c, uint16(i+1), 32)
-		buf, err := c.Map(3 * block)
-		if err != nil {
-			t.Fatal(err)
-		}
+		buf := testutil.Value(c.Map(3 * block))(t)
 		bufs[i] = buf
 		if i == 0 {
-			if err := q.WriteZeroes(ctx, 1, 0, 1, 0); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, q.WriteZeroes(ctx, 1, 0, 1, 0))
 		}
 		go func() { done <- increments(ctx, q, buf, rounds) }()
 	}
@@ -41,9 +37,7 @@ func TestCompareAndWrite(t *testing.T) {
 		}
 	}
 	q := open(t, c, queues+1, 32)
-	if err := q.Read(ctx, 1, 0, 1, bufs[0][:block]); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, q.Read(ctx, 1, 0, 1, bufs[0][:block]))
 	if n := binary.LittleEndian.Uint64(bufs[0]); n != queues*rounds {
 		t.Errorf("%d increments, %d were counted", queues*rounds, n)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -35,10 +36,7 @@ func testTarget(t *testing.T) (transport host.RDMA, o host.Options) {
 		t.Skip("needs a target over RDMA in NVMF_TEST_TARGET and NVMF_TEST_NQN, which " +
 			"tests/lab/scenarios/host-go.sh starts")
 	}
-	addr, err := netip.ParseAddrPort(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr := testutil.Value(netip.ParseAddrPort(text))(t)
 	o = host.Options{HostNQN: hostNQN, HostID: [16]byte{1}, SubNQN: nqn, KATO: timeout}
 	return host.RDMA{Provider: ibv.New(), Addr: addr}, o
 }
@@ -48,10 +46,7 @@ func connect(t *testing.T, tr host.RDMA, o host.Options, queues int) *host.Contr
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	c, err := host.Connect(ctx, tr, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(host.Connect(ctx, tr, o))(t)
 	t.Cleanup(c.Close)
 	if n, err := c.SetQueueCount(ctx, queues); err != nil || n < queues {
 		t.Fatalf("%d queues: %v", n, err)
@@ -61,10 +56,7 @@ func connect(t *testing.T, tr host.RDMA, o host.Options, queues int) *host.Contr
 
 func open(t *testing.T, c *host.Controller, qid uint16, size int) *host.Queue {
 	t.Helper()
-	q, err := c.OpenQueue(context.Background(), qid, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := testutil.Value(c.OpenQueue(context.Background(), qid, size))(t)
 	t.Cleanup(func() {
 		if err := q.Close(); err != nil {
 			t.Errorf("close queue %d: %v", qid, err)
@@ -81,10 +73,7 @@ func TestSizes(t *testing.T) {
 	if c.MaxTransfer() > 0 {
 		largest = min(largest, c.MaxTransfer())
 	}
-	buf, err := c.Map(2 * largest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buf := testutil.Value(c.Map(2 * largest))(t)
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	random := rand.NewChaCha8([32]byte{})
@@ -103,9 +92,7 @@ func TestSizes(t *testing.T) {
 			}
 		}
 	}
-	if err := q.Flush(ctx, 1); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, q.Flush(ctx, 1))
 }
 
 // lane is one region of the namespace: its content, and its part of the memory.
@@ -159,13 +146,8 @@ func TestDepth(t *testing.T) {
 				t.Fatalf("the target has queues of %d", mqes)
 			}
 			q := open(t, c, 1, size)
-			memory, err := c.Map(regions * regionLen)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := churn(q, newLanes(memory), 20_000); err != nil {
-				t.Fatal(err)
-			}
+			memory := testutil.Value(c.Map(regions * regionLen))(t)
+			testutil.Must(t, churn(q, newLanes(memory), 20_000))
 		})
 	}
 }
@@ -238,10 +220,7 @@ func TestFullQueue(t *testing.T) {
 	c := connect(t, tr, o, 4)
 	const size = 1024
 	q := open(t, c, 1, size)
-	memory, err := c.Map(size * block)
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := testutil.Value(c.Map(size * block))(t)
 	lanes := make([]lane, q.Depth())
 	for i := range lanes {
 		l := &lanes[i]
@@ -275,10 +254,7 @@ func collect(t *testing.T, q *host.Queue, n int) {
 	t.Helper()
 	done := make([]host.Completion, 64)
 	for waits := 0; n > 0; {
-		got, err := q.Poll(done)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := testutil.Value(q.Poll(done))(t)
 		for _, cp := range done[:got] {
 			if st := cp.Status(); !st.OK() {
 				t.Fatalf("status %v", st)
@@ -288,9 +264,7 @@ func collect(t *testing.T, q *host.Queue, n int) {
 			waits = 0
 			continue
 		}
-		if err := q.Wait(time.Second); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, q.Wait(time.Second))
 		if waits++; waits > idle {
 			t.Fatalf("%d commands do not complete", n)
 		}
@@ -303,28 +277,17 @@ func TestReset(t *testing.T) {
 	c := connect(t, tr, o, 4)
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	buf, err := c.Map(4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buf := testutil.Value(c.Map(4096))(t)
 	for range 3 {
 		for qid := range uint16(4) {
 			q := open(t, c, qid+1, 64)
-			if err := q.Read(ctx, 1, 0, 8, buf); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, q.Read(ctx, 1, 0, 8, buf))
 		}
-		if err := errors.Join(c.Reset(ctx), c.Enable(ctx)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(c.Reset(ctx), c.Enable(ctx)))
 		if n, err := c.SetQueueCount(ctx, 4); err != nil || n < 4 {
 			t.Fatalf("%d queues after a reset: %v", n, err)
 		}
 	}
-	if err := c.KeepAlive(ctx); err != nil {
-		t.Error(err)
-	}
-	if err := c.Shutdown(ctx); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, c.KeepAlive(ctx))
+	testutil.Check(t, c.Shutdown(ctx))
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -21,19 +22,13 @@ func TestLists(t *testing.T) {
 	}
 	q := open(t, c, 1, 32)
 	const largest = 256 << 10
-	buf, err := c.Map(2 * largest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buf := testutil.Value(c.Map(2 * largest))(t)
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	do := func(op *host.Op, blocks int) nvme.Status {
 		t.Helper()
 		op.Blocks = blocks
-		cqe, err := q.Do(ctx, op)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cqe := testutil.Value(q.Do(ctx, op))(t)
 		return cqe.Status()
 	}
 	random := rand.NewChaCha8([32]byte{1})

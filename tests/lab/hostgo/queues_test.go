@@ -3,6 +3,8 @@ package hostgo
 import (
 	"sync"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestManyQueues keeps more I/O queues busy than a Linux host opens on few processors, each with
@@ -12,10 +14,7 @@ func TestManyQueues(t *testing.T) {
 	each := regions / queues
 	tr, o := testTarget(t)
 	c := connect(t, tr, o, queues)
-	memory, err := c.Map(regions * regionLen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := testutil.Value(c.Map(regions * regionLen))(t)
 	lanes := newLanes(memory)
 	var wg sync.WaitGroup
 	var errs [queues]error

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbsconf"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // addresses lists one address of each family for every RDMA device of this machine, by trying to
@@ -25,14 +26,9 @@ func addresses(t *testing.T) []netip.Addr {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, c.Close())
 	}()
-	ifaces, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ifaces := testutil.Value(net.Interfaces())(t)
 	type key struct {
 		dev verbs.Device
 		v6  bool
@@ -40,10 +36,7 @@ func addresses(t *testing.T) []netip.Addr {
 	seen := map[key]bool{}
 	var list []netip.Addr
 	for _, ifi := range ifaces {
-		addrs, err := ifi.Addrs()
-		if err != nil {
-			t.Fatal(err)
-		}
+		addrs := testutil.Value(ifi.Addrs())(t)
 		for _, a := range addrs {
 			ip, ok := netip.AddrFromSlice(a.(*net.IPNet).IP)
 			if !ok {
@@ -63,9 +56,7 @@ func addresses(t *testing.T) []netip.Addr {
 				seen[k] = true
 				list = append(list, ip)
 			}
-			if err := l.Destroy(); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, l.Destroy())
 		}
 	}
 	if len(list) == 0 {
@@ -77,10 +68,7 @@ func addresses(t *testing.T) []netip.Addr {
 // openFiles counts the descriptors of this process.
 func openFiles(t *testing.T) int {
 	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testutil.Value(os.ReadDir("/proc/self/fd"))(t)
 	return len(list)
 }
 

@@ -21,18 +21,9 @@ func TestRemoval(t *testing.T) {
 	}
 	addr := addresses(t)[0]
 	p := New()
-	c, err := p.NewCM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := c.Listen(netip.AddrPortFrom(addr, 0), 1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := c.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), 0), 1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(p.NewCM())(t)
+	l := testutil.Value(c.Listen(netip.AddrPortFrom(addr, 0), 1, 0))(t)
+	w := testutil.Value(c.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), 0), 1, 0))(t)
 	events := make(chan verbs.Event)
 	go func() {
 		for {
@@ -50,17 +41,11 @@ func TestRemoval(t *testing.T) {
 	if ev.Type != verbs.EventDeviceRemoval || ev.ID != l {
 		t.Fatalf("event %v of %v, want DEVICE_REMOVAL of the listener", ev.Type, ev.ID)
 	}
-	if err := l.Destroy(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, l.Destroy())
 	if err := testutil.Receive(t, "the end of the removal", removed); err != nil {
 		t.Errorf("rdma link delete %s: %v", name, err)
 	}
-	if err := w.Destroy(); err != nil {
-		t.Error(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, w.Destroy())
+	testutil.Check(t, c.Close())
 	<-events
 }

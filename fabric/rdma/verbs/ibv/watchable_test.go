@@ -42,15 +42,11 @@ func TestWatchable(t *testing.T) {
 			return false
 		})
 	}()
-	if _, err := w.WriteString("x"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Value(w.WriteString("x"))(t)
 	if n := testutil.Receive(t, "the waiter is woken", reads); n != 1 {
 		t.Errorf("read %d bytes, want 1", n)
 	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, f.Close())
 	if err := testutil.Receive(t, "closing ends the wait", ended); err == nil {
 		t.Error("the wait ended without an error, although nothing was done")
 	}
