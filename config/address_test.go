@@ -114,7 +114,5 @@ subsystems:
 	got := fmt.Sprint(c.Hosts[0].Networks, c.Discovery.Referrals[0].Address,
 		c.Subsystems[0].Listeners)
 	const want = "[10.1.0.0/16 10.2.0.1/32] 192.0.2.1 [tcp 10.0.0.1:4420]"
-	if got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	testutil.Equal(t, got, want, "")
 }

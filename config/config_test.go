@@ -334,9 +334,7 @@ func TestNearest(t *testing.T) {
 		"sise": "size", "siez": "size",
 		"block-size": "block_size", "Path": "path", "readonly": "read_only", "zzz": "", "": "",
 	} {
-		if got := nearest(word, keys); got != want {
-			t.Errorf("%q: got %q, want %q", word, got, want)
-		}
+		testutil.Equal(t, nearest(word, keys), want, "%q", word)
 	}
 }
 

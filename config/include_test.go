@@ -274,14 +274,10 @@ subsystems:
 		"$$${NAME}${NONE": "${ without }",
 	} {
 		_, err := parse(t, minimal+"tcp: {congestion_control: \""+value+"\"}\n", environ...)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want %s", value, err, want)
-		}
+		testutil.Fails(t, err, want, "%q", value)
 	}
 	big := "BIG=" + strings.Repeat("x", 100_000)
 	text := minimal + "tcp: {congestion_control: \"" + strings.Repeat("${BIG}", 100) + "\"}\n"
 	_, err = parse(t, text, big)
-	if err == nil || !strings.Contains(err.Error(), "larger than 4MiB") {
-		t.Errorf("got %v", err)
-	}
+	testutil.Fails(t, err, "larger than 4MiB", "")
 }

@@ -39,9 +39,7 @@ func TestRoles(t *testing.T) {
 	} {
 		c, err := parseWith(text)
 		if reason, wrong := want.(string); wrong {
-			if err == nil || !strings.Contains(err.Error(), reason) {
-				t.Errorf("%s: %v, want %s", text, err, reason)
-			}
+			testutil.Fails(t, err, reason, "%s", text)
 		} else if err != nil || !reflect.DeepEqual(c.Control.Roles, want) {
 			t.Errorf("%s: %v, %v", text, c, err)
 		}

@@ -24,9 +24,7 @@ func TestUntil(t *testing.T) {
 listeners:`, 1)
 		c := testutil.Value(parse(t, text))(t)
 		for _, got := range []time.Time{c.Hosts[0].OldUntil, c.Hosts[0].Until} {
-			if got.UTC().Format(time.RFC3339) != want {
-				t.Errorf("%s: %v, want %s", word, got, want)
-			}
+			testutil.Equal(t, got.UTC().Format(time.RFC3339), want, "%s: %v", word, got)
 		}
 	}
 }

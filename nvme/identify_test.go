@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestNamespaceList(t *testing.T) {
@@ -71,7 +73,5 @@ func FuzzNamespaceIDs(f *testing.F) {
 func TestIdentifyNamespaceFormat(t *testing.T) {
 	n := IdentifyNamespace{FLBAS: 0x40 | 0x10 | 3}
 	n.LBAF[0x23] = LBAFormat{LBADS: 12}
-	if n.Format().LBADS != 12 {
-		t.Error("format index is not bits 6:5 and 3:0")
-	}
+	testutil.Equal(t, n.Format().LBADS, 12, "format index is not bits 6:5 and 3:0")
 }

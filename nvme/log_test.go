@@ -3,6 +3,8 @@ package nvme
 import (
 	"bytes"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestSupportedPages(t *testing.T) {
@@ -75,9 +77,7 @@ func TestDiscovery(t *testing.T) {
 	if !bytes.Equal(b, want) {
 		t.Errorf("got % x", b)
 	}
-	if e.RDMAProvider() != RDMAProviderRoCEv2 {
-		t.Error("provider")
-	}
+	testutil.Equal(t, e.RDMAProvider(), RDMAProviderRoCEv2, "provider")
 	if e.SetTCP(TCPTLS13); e.TCPSecurity() != TCPTLS13 || e.TSAS[8] != 0 {
 		t.Error("TCP")
 	}

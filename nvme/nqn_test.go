@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestNQNs: which names are valid, and which of them are unusual. The second list has names of real
@@ -22,9 +24,7 @@ func TestNQNs(t *testing.T) {
 		if err := ValidateNQN(usual); err != nil {
 			t.Errorf("%s: %v", usual, err)
 		}
-		if why := UnusualNQN(usual); why != "" {
-			t.Errorf("%s is unusual: %s", usual, why)
-		}
+		testutil.Equal(t, UnusualNQN(usual), "", "%s is unusual", usual)
 	}
 	for unusual, why := range map[string]string{
 		"nqn.2008-04.org.example.lan.host1": "no \":\"",

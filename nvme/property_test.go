@@ -1,6 +1,10 @@
 package nvme
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
 
 func TestProperties(t *testing.T) {
 	c := MakeCAP(128, 30, CAPCSSNVM|CAPCSSIOSets|CAPCRMSMedia)
@@ -31,9 +35,7 @@ func TestProperties(t *testing.T) {
 	if s := CSTSReady | CSTSShutdownComplete; !s.RDY() || s.CFS() || s.SHST() != 2 {
 		t.Error("CSTS")
 	}
-	if CSTSFatal|CSTSShutdownOccurring|CSTSNSSRO != 0x16 {
-		t.Error("CSTS bits")
-	}
+	testutil.Equal(t, CSTSFatal|CSTSShutdownOccurring|CSTSNSSRO, 0x16, "CSTS bits")
 	if r := MakeCRTO(5, 7); r != 0x70005 || r.CRWMT() != 5 {
 		t.Errorf("CRTO %#x", uint32(r))
 	}
@@ -84,7 +86,6 @@ func TestAsyncEvents(t *testing.T) {
 			t.Errorf("%#x, want %#x", uint32(tc.e), tc.want)
 		}
 	}
-	if EventNamespaceChanged|EventANAChanged|EventDiscoveryChanged != 0x80000900 {
-		t.Error("mask")
-	}
+	testutil.Equal(t, EventNamespaceChanged|EventANAChanged|EventDiscoveryChanged, 0x80000900,
+		"mask")
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"reflect"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // offsetsOf is where binary.Append puts each named field.
@@ -159,7 +161,5 @@ func TestText(t *testing.T) {
 			t.Errorf("%q: %q, %q", tc.in, b, Text(b[:]))
 		}
 	}
-	if Text([]byte("x\x00\x00")) != "x" {
-		t.Error("NUL padding stays")
-	}
+	testutil.Equal(t, Text([]byte("x\x00\x00")), "x", "NUL padding stays")
 }

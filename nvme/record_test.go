@@ -81,9 +81,7 @@ func TestEveryRecordIsTested(t *testing.T) {
 
 func TestRecordSizes(t *testing.T) {
 	for _, r := range records {
-		if len(r.zero) != r.size {
-			t.Errorf("%s: %d bytes, want %d", r.name, len(r.zero), r.size)
-		}
+		testutil.Equal(t, len(r.zero), r.size, "%s bytes", r.name)
 		if _, err := r.again(make([]byte, r.size)); err != nil {
 			t.Errorf("%s: zeroes: %v", r.name, err)
 		}

@@ -4,6 +4,8 @@ import (
 	"encoding/hex"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // hexBytes is n bytes from "offset:hex ..." pieces, zero elsewhere.
@@ -252,9 +254,7 @@ func TestReservationFields(t *testing.T) {
 		0: "none", ExclusiveAccessAllRegistrants: "Exclusive Access - All Registrants",
 		7: "reservation type 7",
 	} {
-		if typ.String() != want {
-			t.Errorf("%v, want %s", typ, want)
-		}
+		testutil.Equal(t, typ.String(), want, "%v", typ)
 	}
 }
 

@@ -1,6 +1,10 @@
 package nvme
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
 
 func TestStatus(t *testing.T) {
 	for _, tc := range []struct {
@@ -21,9 +25,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%#x: %q %d %#x %t", uint16(tc.s), tc.s, tc.s.SCT(), tc.s.SC(), tc.s.OK())
 		}
 	}
-	if (InvalidOpcode | DNR | 1<<13).Code() != InvalidOpcode {
-		t.Error("Code keeps flags")
-	}
+	testutil.Equal(t, (InvalidOpcode | DNR | 1<<13).Code(), InvalidOpcode, "Code keeps flags")
 }
 
 // TestEveryStatusHasAName keeps logs readable.
@@ -59,8 +61,6 @@ func TestTransportType(t *testing.T) {
 		"rdma": TransportRDMA, "fc": TransportFC,
 		"tcp": TransportTCP, "loop": TransportLoop, "unknown": 9,
 	} {
-		if tt.String() != want {
-			t.Errorf("%d: %s, want %s", tt, tt, want)
-		}
+		testutil.Equal(t, tt.String(), want, "%d: %s", tt, tt)
 	}
 }

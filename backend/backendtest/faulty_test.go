@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // echo is a device that completes everything at once and takes at most 4 IOs.
@@ -89,13 +90,9 @@ func TestFaulty(t *testing.T) {
 	}
 
 	f.Full(true)
-	if n := c.Channel.Submit([]*backend.IO{read()}); n != 0 {
-		t.Errorf("a full device took %d", n)
-	}
+	testutil.Equal(t, c.Channel.Submit([]*backend.IO{read()}), 0, "a full device took")
 	f.Full(false)
 	c.MustDo(read())
 	c.Close()
-	if inner.open != 0 {
-		t.Error("the inner channel is open")
-	}
+	testutil.Equal(t, inner.open, 0, "the inner channel is open")
 }

@@ -271,13 +271,8 @@ func TestSysfs(t *testing.T) {
 		if s.number("queue/rotational") != 1 || s.text("queue/nothing") != "" {
 			t.Errorf("%s: rotational %d", s, s.number("queue/rotational"))
 		}
-		if err := describe(&disk.Config{FD: -1}, s); err == nil ||
-			!strings.Contains(err.Error(), "zones") {
-			t.Errorf("zones: %v", err)
-		}
-		if n := memoryAlignment(s, 512); n != 4 {
-			t.Errorf("addresses: multiples of %d", n)
-		}
+		testutil.Fails(t, describe(&disk.Config{FD: -1}, s), "zones", "zones")
+		testutil.Equal(t, memoryAlignment(s, 512), 4, "alignment of addresses")
 	}
 	for s, want := range map[string]int{"/sda": 4096, "/sda/sda1": 512, "/none": 4096} {
 		if got := physicalBlock(sysfs(dir+s), 4096, 512); got != want {
@@ -285,11 +280,7 @@ func TestSysfs(t *testing.T) {
 		}
 	}
 	for s, want := range map[string]string{"/sda": "naa.5000", "/sda/sda1": "naa.5000 1"} {
-		if got := identity("/dev/sda", sysfs(dir+s)); got != want {
-			t.Errorf("%s: %q, want %q", s, got, want)
-		}
+		testutil.Equal(t, identity("/dev/sda", sysfs(dir+s)), want, "%s", s)
 	}
-	if got := identity("/dev/null", sysfs(fmt.Sprint(dir, "/none"))); got != "/dev/null" {
-		t.Errorf("%q", got)
-	}
+	testutil.Equal(t, identity("/dev/null", sysfs(fmt.Sprint(dir, "/none"))), "/dev/null", "")
 }

@@ -158,10 +158,7 @@ func TestFailedFlushStays(t *testing.T) {
 		expect(t, c, c.Write(0, b), backend.ErrIO)
 		expect(t, c, &backend.IO{Op: backend.OpWriteZeroes, Len: 4096}, backend.ErrIO)
 		expect(t, c, &backend.IO{Op: backend.OpDiscard, Len: 4096}, backend.ErrIO)
-		if err := c.Do(flush); err == nil ||
-			!strings.Contains(err.Error(), "until the namespace is opened again") {
-			t.Errorf("unclear: %v", err)
-		}
+		testutil.Fails(t, c.Do(flush), "until the namespace is opened again", "unclear")
 		expect(t, c, c.Read(0, b), nil)
 		if strings.Count(log.String(), "takes no more writes") != 1 {
 			t.Errorf("log: %q", log.String())
@@ -216,9 +213,7 @@ func TestFUAIsDurable(t *testing.T) {
 		}
 		c.MustDo(fua(backend.OpWrite))
 		c.MustDo(fua(backend.OpWriteZeroes))
-		if f.syncs.Load() != 2 {
-			t.Errorf("%d flushes for 2 commands with FUA", f.syncs.Load())
-		}
+		testutil.Equal(t, f.syncs.Load(), 2, "flushes for 2 commands with FUA")
 		f.fail.Store(true)
 		expect(t, c, fua(backend.OpWrite), backend.ErrIO)
 		f.fail.Store(false)

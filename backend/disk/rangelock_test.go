@@ -36,14 +36,10 @@ func TestSpan(t *testing.T) {
 		{3 * g, nUnits * g, span{b: nUnits}},
 		{512, 1 << 40, span{b: nUnits}},
 	} {
-		if got := r.span(tc.off, tc.n); got != tc.want {
-			t.Errorf("span(%d, %d) = %v, want %v", tc.off, tc.n, got, tc.want)
-		}
+		testutil.Equal(t, r.span(tc.off, tc.n), tc.want, "span(%d, %d)", tc.off, tc.n)
 	}
 	r.init(64 << 10)
-	if got := r.span(64<<10, 64<<10); got != (span{a: 1, b: 2}) {
-		t.Errorf("with blocks of 64 KiB: %v", got)
-	}
+	testutil.Equal(t, r.span(64<<10, 64<<10), (span{a: 1, b: 2}), "with blocks of 64 KiB")
 }
 
 // actor locks and unlocks ranges as a channel does.

@@ -177,9 +177,7 @@ func TestDAXWaits(t *testing.T) {
 			t.Errorf("a %v of what is being read is done: %v", io.Op, io.Err)
 		}
 	}
-	if segs[0].B[0] != 0 {
-		t.Error("what is being read has changed")
-	}
+	testutil.Equal(t, segs[0].B[0], 0, "what is being read has changed")
 	if l.Close() == nil {
 		t.Error("the channel closed with a zero-copy read outstanding")
 	}

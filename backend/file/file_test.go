@@ -301,9 +301,7 @@ func TestEmptyFileIsSized(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	testutil.Must(t, os.WriteFile(path, nil, 0o600))
 	d := mustOpen(t, Config{Path: path, Size: 1 << 20, BlockSize: 512})
-	if d.Info().Size != 1<<20 {
-		t.Errorf("size %d", d.Info().Size)
-	}
+	testutil.Equal(t, d.Info().Size, 1<<20, "size")
 	mustClose(t, d)
 }
 

@@ -37,9 +37,7 @@ func TestBadConfig(t *testing.T) {
 
 func TestProbe(t *testing.T) {
 	r := Probe(Config{Size: 1 << 40, BlockSize: 512})
-	if len(r.Errors)+len(r.Warnings) != 0 {
-		t.Errorf("%+v", r)
-	}
+	testutil.Equal(t, len(r.Errors)+len(r.Warnings), 0, "%+v", r)
 }
 
 func BenchmarkRead4K(b *testing.B) {

@@ -99,10 +99,7 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 	kernel.Size /= 2
-	if err := newDriver(d, id, free, &disk.Config{Info: kernel}); err == nil ||
-		!strings.Contains(err.Error(), "rescan") {
-		t.Errorf("another size: %v", err)
-	}
+	testutil.Fails(t, newDriver(d, id, free, &disk.Config{Info: kernel}), "rescan", "another size")
 }
 
 // TestNamed: the devices of a namespace are in one directory, with numbers of controllers or of
@@ -146,9 +143,7 @@ func TestNamed(t *testing.T) {
 		} else if n.sysfs != filepath.Join(dir, filepath.Dir(tc.place), filepath.Base(n.Block)) {
 			t.Errorf("%s: its queue is in %s", tc.place, n.sysfs)
 		}
-		if got != tc.want {
-			t.Errorf("%s: %s", tc.place, got)
-		}
+		testutil.Equal(t, got, tc.want, "%s", tc.place)
 	}
 }
 

@@ -70,8 +70,6 @@ func TestUnreadReads(t *testing.T) {
 	for _, c := range clients {
 		c.Close()
 	}
-	if got := dev.readable.Load(); got != dev.frames.readLimit() {
-		t.Errorf("%d frames may be read afterwards, want %d", got, dev.frames.readLimit())
-	}
+	testutil.Equal(t, dev.readable.Load(), dev.frames.readLimit(), "frames may be read afterwards")
 	testutil.Must(t, dev.Close())
 }

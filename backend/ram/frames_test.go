@@ -29,9 +29,7 @@ func (a audited) Close() error {
 func (d *device) audit(t *testing.T) {
 	t.Helper()
 	f := &d.frames
-	if got := f.spare.Load(); got != f.maxSpare {
-		t.Errorf("%d frames are spare, want %d", got, f.maxSpare)
-	}
+	testutil.Equal(t, f.spare.Load(), f.maxSpare, "frames are spare")
 	if d.blocked.Waiting() {
 		t.Error("a channel waits")
 	}
@@ -78,9 +76,8 @@ func (d *device) audit(t *testing.T) {
 	if inUse != len(owned) {
 		t.Errorf("%d frames are in use, %d are in slots", inUse, len(owned))
 	}
-	if got := used(); got != int64(dirty)*d.frame {
-		t.Errorf("%d bytes are charged, %d frames are populated", got, dirty)
-	}
+	testutil.Equal(t, used(), int64(dirty)*d.frame,
+		"bytes are charged, %d frames are populated", dirty)
 }
 
 // fill writes n bytes of v at off.
@@ -95,18 +92,15 @@ func expect(t *testing.T, c *backendtest.Client, off int64, n int, v byte) {
 	t.Helper()
 	b := c.Memory(0, n)
 	c.MustDo(c.Read(off, b))
-	if bytes.Count(b, []byte{v}) != n {
-		t.Errorf("%d bytes at %d are not all %d", n, off, v)
-	}
+	testutil.Equal(t, bytes.Count(b, []byte{v}), n, "bytes at %d are not all %d", off, v)
 }
 
 // uniform checks that what is being read is all v.
 func uniform(t *testing.T, segs []mem.Segment, v byte) {
 	t.Helper()
 	for _, s := range segs {
-		if bytes.Count(s.B, []byte{v}) != len(s.B) {
-			t.Errorf("%d bytes that are being read are not all %d", len(s.B), v)
-		}
+		testutil.Equal(t, bytes.Count(s.B, []byte{v}), len(s.B),
+			"bytes that are being read are not all %d", v)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // canceled cancels operations that the device has not seen.
@@ -90,9 +91,7 @@ func TestCancelRefused(t *testing.T) {
 	c.Submit(ios...)
 	canceled(t, c, ios[2], ios[0], ios[batchSize-1], ios[2*batchSize], ios[len(ios)-1])
 	c.Channel.(backend.Canceler).Cancel(held)
-	if f.Held() != 1 {
-		t.Error("the device gave back what it has")
-	}
+	testutil.Equal(t, f.Held(), 1, "commands that the device has")
 	f.HonorCancel()
 	canceled(t, c, held)
 	f.Release()

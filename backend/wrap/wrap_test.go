@@ -157,9 +157,7 @@ func TestErrorRate(t *testing.T) {
 	if n < 800 || n > 1200 {
 		t.Errorf("%d of 100000 failed, want about 1000", n)
 	}
-	if count(1) != n {
-		t.Error("not repeatable")
-	}
+	testutil.Equal(t, count(1), n, "not repeatable")
 }
 
 func TestLimit(t *testing.T) {

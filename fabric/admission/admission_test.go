@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 var one, two = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
@@ -255,9 +256,7 @@ func TestEvictedStay(t *testing.T) {
 	}
 	_, err := c.Admit(one, 0, nil)
 	refused(t, err, "without a successful Connect")
-	if n := c.Usage().Connections; n != 16+maxEvicted {
-		t.Errorf("%d connections are open", n)
-	}
+	testutil.Equal(t, c.Usage().Connections, 16+maxEvicted, "connections are open")
 	first[0].Leave()
 	c.admit("y", two, 0)
 }
@@ -346,9 +345,7 @@ func TestForgotten(t *testing.T) {
 		e.Leave()
 		e.Uncharge()
 	}
-	if n := len(c.networks); n != idleNetworks {
-		t.Errorf("%d addresses are remembered", n)
-	}
+	testutil.Equal(t, len(c.networks), idleNetworks, "addresses are remembered")
 	if c.networks[addr(9)] != nil || c.networks[addr(10)] == nil {
 		t.Error("not the oldest were forgotten")
 	}

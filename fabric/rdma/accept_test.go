@@ -45,9 +45,7 @@ func TestRejects(t *testing.T) {
 		b := newHarness(t, o)
 		for _, tt := range tests {
 			before := len(b.log.String())
-			if got := b.host.rejected(b.addr(), tt.p); got != tt.want {
-				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-			}
+			testutil.Equal(t, b.host.rejected(b.addr(), tt.p), tt.want, "%s", tt.name)
 			line := b.log.String()[before:]
 			if strings.Contains(line, "RDMA connection rejected") &&
 				(!strings.Contains(line, " expected=") || !strings.Contains(line, " received=")) {
@@ -56,9 +54,7 @@ func TestRejects(t *testing.T) {
 		}
 		if o.fabric.IWARP { // RoCE pads, so that the length does not show
 			short := with(func(p *hostParam) { p.private = []byte{0, 0, 1, 0, 32, 0, 31, 0, 1, 0} })
-			if got := b.host.rejected(b.addr(), short); got != cmwire.InvalidLength {
-				t.Errorf("10 bytes: %v", got)
-			}
+			testutil.Equal(t, b.host.rejected(b.addr(), short), cmwire.InvalidLength, "10 bytes")
 		}
 		n := strings.Count(b.log.String(), "RDMA connection rejected")
 		if n != min(len(tests), 10) && !o.fabric.IWARP {
@@ -81,17 +77,13 @@ func TestQueueInfo(t *testing.T) {
 	b.h.mu.Lock()
 	i := *b.h.queue.Info()
 	b.h.mu.Unlock()
-	if i.Remote.Addr() != b.f.Addr("host") {
-		t.Errorf("remote %v", i.Remote)
-	}
+	testutil.Equal(t, i.Remote.Addr(), b.f.Addr("host"), "remote %v", i.Remote)
 	i.Remote = netip.AddrPort{}
 	want := fabric.QueueInfo{
 		Transport: nvme.TransportRDMA, Local: b.addr(), PortID: 7, QID: 5, CNTLID: 77, MaxDepth: 16,
 		InCapsuleSize: 4096, MSDBD: 16,
 	}
-	if i != want {
-		t.Errorf("%+v, want %+v", i, want)
-	}
+	testutil.Equal(t, i, want, "")
 }
 
 func TestListenErrors(t *testing.T) {
@@ -148,9 +140,7 @@ func TestWildcards(t *testing.T) {
 				b.h.mu.Lock()
 				local := b.h.queue.Info().Local
 				b.h.mu.Unlock()
-				if local.Addr() != a {
-					t.Errorf("local address %v, want %v", local, a)
-				}
+				testutil.Equal(t, local.Addr(), a, "local address %v", local)
 			}
 			testutil.Check(t, l.Close())
 		})
@@ -170,9 +160,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("load %d with two I/O queues", n)
 	}
 	b.on(func() {
-		if n := b.g.queues.entries[1].v.conn.Node(); n != 3 {
-			t.Errorf("the device is on node %d", n)
-		}
+		testutil.Equal(t, b.g.queues.entries[1].v.conn.Node(), 3, "the device is on node")
 	})
 	qs[0].disconnect()
 	b.host.event(verbs.EventDisconnected)

@@ -37,9 +37,8 @@ func TestNothingIsAllocatedPerCommand(t *testing.T) {
 				sqes = append(sqes, s)
 			}
 			m.ioRound(sqes)
-			if n := testutil.AllocsPerRun(50, func() { m.ioRound(sqes) }); n != 0 {
-				t.Errorf("%v allocations in 32 commands", n)
-			}
+			testutil.Equal(t, testutil.AllocsPerRun(50, func() { m.ioRound(sqes) }), 0,
+				"allocations in 32 commands")
 		})
 	}
 }

@@ -158,9 +158,7 @@ func TestListsRefused(t *testing.T) {
 		if !want.OK() {
 			want |= nvme.DNR
 		}
-		if st := q.do(tt.sqe, tt.data); st != want {
-			t.Errorf("%s: %v, want %v", tt.name, st, want)
-		}
+		testutil.Equal(t, q.do(tt.sqe, tt.data), want, "%s", tt.name)
 	}
 }
 
@@ -207,16 +205,12 @@ func TestListsAllocateNothing(t *testing.T) {
 		m.host.response()
 	}
 	round()
-	if n := testutil.AllocsPerRun(50, round); n != 0 {
-		t.Errorf("%v allocations per command", n)
-	}
+	testutil.Equal(t, testutil.AllocsPerRun(50, round), 0, "allocations per command")
 }
 
 func TestMSDBD(t *testing.T) {
 	for inCapsule, want := range map[int]int{0: 1, 16: 1, 64: 4, 4096: 16, 65536: 16} {
-		if got := msdbd(inCapsule); got != want {
-			t.Errorf("%d bytes in a capsule: %d blocks, want %d", inCapsule, got, want)
-		}
+		testutil.Equal(t, msdbd(inCapsule), want, "blocks with %d bytes in a capsule", inCapsule)
 	}
 }
 

@@ -37,9 +37,7 @@ func TestConnClosed(t *testing.T) {
 		Transport: nvme.TransportRDMA,
 		AddrPort:  netipWithPort(b.addr(), 0),
 	}, 3, func(c fabric.Conn) {
-		if c.Info().PortID != 3 {
-			t.Errorf("port %d", c.Info().PortID)
-		}
+		testutil.Equal(t, c.Info().PortID, 3, "port")
 		result <- c.Close()
 		result <- b.g.Adopt(c)
 	}))(t)
@@ -92,9 +90,7 @@ func TestListenerTOS(t *testing.T) {
 			Transport: nvme.TransportRDMA,
 			AddrPort:  netipWithPort(b.addr(), 0),
 		}, port, b.adopt))(t)
-		if got := l.(*listener).id.(interface{ TOS() uint8 }).TOS(); got != want {
-			t.Errorf("port %d: %d, want %d", port, got, want)
-		}
+		testutil.Equal(t, l.(*listener).id.(interface{ TOS() uint8 }).TOS(), want, "port %d", port)
 		testutil.Check(t, l.Close())
 	}
 }

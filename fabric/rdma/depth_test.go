@@ -78,7 +78,5 @@ func TestDeepest(t *testing.T) {
 		}
 		seen[cqe.CID()] = true
 	}
-	if len(seen) != DepthLimit {
-		t.Errorf("%d different responses", len(seen))
-	}
+	testutil.Equal(t, len(seen), DepthLimit, "different responses")
 }

@@ -85,9 +85,7 @@ func TestEvictRequested(t *testing.T) {
 			t.Fatalf("event %v", ev.Type)
 		}
 	}
-	if established != 16 {
-		t.Errorf("%d are established", established)
-	}
+	testutil.Equal(t, established, 16, "are established")
 	testutil.Until(t, "the others have left", func() bool {
 		return b.tr.Usage().Connections == 17 && b.f.Live("target").QPs == 17
 	})

@@ -140,9 +140,7 @@ func (b *harness) close() {
 	check("group", b.g.Close())
 	check("transport", b.tr.Close())
 	check("reactor", b.r.Close())
-	if n := b.tr.Usage().Connections; n != 0 {
-		b.t.Errorf("%d connections are counted", n)
-	}
+	testutil.Equal(b.t, b.tr.Usage().Connections, 0, "connections are counted")
 	check("arena", b.arena.Close())
 	check("store", b.h.store.Unmap())
 	if live := b.f.Live("target"); live != (verbstest.Counts{}) && !b.stuck {

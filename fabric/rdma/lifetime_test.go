@@ -134,9 +134,8 @@ func TestShutdownAnswers(t *testing.T) {
 	}
 	<-done
 	b.host.event(verbs.EventDisconnected)
-	if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
-		t.Errorf("a connection during shutdown: %v", st)
-	}
+	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(8)), cmwire.NoResources,
+		"a connection during shutdown")
 }
 
 func TestManyConnections(t *testing.T) {

@@ -102,9 +102,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 				t.Error(err)
 			}
 		}
-		if live := m.f.Live("target"); live != (verbstest.Counts{}) {
-			t.Errorf("leaked: %+v", live)
-		}
+		testutil.Equal(t, m.f.Live("target"), (verbstest.Counts{}), "leaked")
 		m.f.Close()
 	})
 	return m
@@ -190,9 +188,8 @@ func TestTransitions(t *testing.T) {
 	sends.Release()
 	m.turn()
 	step(requestIdle)
-	if stages != [fabric.Stages]int64{fabric.StageResponse: 1000} {
-		t.Errorf("a read whose response is late: %v", stages)
-	}
+	testutil.Equal(t, stages, [fabric.Stages]int64{fabric.StageResponse: 1000},
+		"a read whose response is late")
 
 	// A write whose memory, data and backend are late.
 	var memory mem.Allocation

@@ -36,9 +36,7 @@ func (b *harness) freeStuck(q *queue) {
 	b.h.store.Keep(false)
 	errs = append(errs, b.arena.Region().Unmap(), b.h.store.Unmap())
 	testutil.Check(b.t, errors.Join(errs...))
-	if live := b.f.Live("target"); live != (verbstest.Counts{}) {
-		b.t.Errorf("leaked: %+v", live)
-	}
+	testutil.Equal(b.t, b.f.Live("target"), (verbstest.Counts{}), "leaked")
 }
 
 // available is how much data memory is free.
@@ -80,12 +78,9 @@ func TestDestroyFails(t *testing.T) {
 			b.on(func() { ok = b.g.queues.len() == 0 })
 			return ok
 		})
-		if now := b.available(); now != inFlight {
-			t.Errorf("%d bytes of data memory are free, want %d", now, inFlight)
-		}
-		if b.h.count("end zero copy") != ended {
-			t.Error("memory of the namespace was given back")
-		}
+		testutil.Equal(t, b.available(), inFlight, "bytes of data memory are free")
+		testutil.Equal(t, b.h.count("end zero copy"), ended,
+			"memory of the namespace was given back")
 		if u := b.tr.Usage(); u.Quarantined != 1 || u.Memory != memory || u.Connections != 0 {
 			t.Errorf("%+v, want one queue with its memory of %d bytes", u, memory)
 		}
@@ -97,9 +92,8 @@ func TestDestroyFails(t *testing.T) {
 			q.slab.region.Bytes() == nil {
 			t.Error("memory that the device may use was unmapped")
 		}
-		if b.h.count("end zero copy") != ended+1 {
-			t.Error("the target has stopped without the end of the zero copy")
-		}
+		testutil.Equal(t, b.h.count("end zero copy"), ended+1,
+			"the target has stopped without the end of the zero copy")
 		b.freeStuck(q)
 	})
 }

@@ -122,9 +122,7 @@ func TestInCapsuleData(t *testing.T) {
 			{"a read", inCapsule(opRead, 0, 512), full, nvme.InvalidField | nvme.DNR, nil},
 		}
 		for _, tt := range tests {
-			if st := q.do(tt.sqe, tt.data); st != tt.want {
-				t.Errorf("%s: %v, want %v", tt.name, st, tt.want)
-			}
+			testutil.Equal(t, q.do(tt.sqe, tt.data), tt.want, "%s", tt.name)
 			if got := b.h.store.Bytes()[:len(tt.read)]; !bytes.Equal(got, tt.read) {
 				t.Errorf("%s: other data arrived", tt.name)
 			}
@@ -154,9 +152,8 @@ func TestDescriptors(t *testing.T) {
 				sub == 1 {
 				continue
 			}
-			if st := q.do(with(typ, sub, 512), nil); st != nvme.SGLTypeInvalid|nvme.DNR {
-				t.Errorf("type %X subtype %X: %v", typ, sub, st)
-			}
+			testutil.Equal(t, q.do(with(typ, sub, 512), nil), nvme.SGLTypeInvalid|nvme.DNR,
+				"type %X subtype %X", typ, sub)
 		}
 	}
 	long := q.keyed(command(opRead, 5, 0, 0xFFFFFF), 0, 0xFFFFFF)
@@ -174,9 +171,7 @@ func TestFailedReadSendsNoData(t *testing.T) {
 		opReadFail: nvme.UnrecoveredReadError,
 		opRefused:  nvme.LBAOutOfRange | nvme.DNR,
 	} {
-		if st := q.do(q.keyed(command(op, 1, 0, 512), 0, 512), nil); st != want {
-			t.Errorf("status %v, want %v", st, want)
-		}
+		testutil.Equal(t, q.do(q.keyed(command(op, 1, 0, 512), 0, 512), nil), want, "status")
 	}
 	if !bytes.HasPrefix(q.buf, []byte("untouched")) {
 		t.Error("data was sent")
@@ -257,9 +252,8 @@ func TestZeroCopy(t *testing.T) {
 func TestSetDepth(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), adminParam())
-	if st := q.do(command(opConnect, 1, 33, 0), nil); st != nvme.ConnectInvalidParameters {
-		t.Errorf("33 commands on a queue made for 32: %v", st)
-	}
+	testutil.Equal(t, q.do(command(opConnect, 1, 33, 0), nil), nvme.ConnectInvalidParameters,
+		"33 commands on a queue made for 32")
 	if st := q.do(command(opConnect, 1, 32, 0), nil); !st.OK() {
 		t.Errorf("32 commands: %v", st)
 	}

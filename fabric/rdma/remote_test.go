@@ -19,9 +19,7 @@ func TestNothingIsRemote(t *testing.T) {
 		if o.fabric.IWARP {
 			want = 1 // the sink of RDMA READs
 		}
-		if n := b.f.Live("target").RemoteMRs; n != want {
-			t.Errorf("%d memory regions with remote rights, want %d", n, want)
-		}
+		testutil.Equal(t, b.f.Live("target").RemoteMRs, want, "memory regions with remote rights")
 		var key uint32
 		b.on(func() { key = b.g.pollers[0].data.mr.RKey() })
 		arena := b.arena.Region().Bytes()

@@ -102,9 +102,7 @@ func TestCompletionQueuesFillUp(t *testing.T) {
 	for range 4 {
 		qs = append(qs, b.host.connect(b.addr(), p))
 	}
-	if n := b.f.Live("target").CQs; n != 2 {
-		t.Errorf("%d completion queues for 4 queues", n)
-	}
+	testutil.Equal(t, b.f.Live("target").CQs, 2, "completion queues for 4 queues")
 	if d := b.tr.Devices(); len(d) != 1 || d[0].QueuePairs != 4 || d[0].CompletionQueues != 2 ||
 		d[0].MaxCompletionQueues != 2 || d[0].MaxQueuePairs < 4 {
 		t.Errorf("%+v", d)
@@ -121,9 +119,8 @@ func TestCompletionQueuesFillUp(t *testing.T) {
 			t.Error(st)
 		}
 	}
-	if st := b.host.rejected(b.addr(), ioParam(100)); st != cmwire.NoResources {
-		t.Errorf("a queue larger than any completion queue: %v", st)
-	}
+	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(100)), cmwire.NoResources,
+		"a queue larger than any completion queue")
 }
 
 // With less memory than commands ask for they take turns.

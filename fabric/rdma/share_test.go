@@ -54,9 +54,8 @@ func TestSRQShares(t *testing.T) {
 		testutil.Until(t, "its share", func() bool { return b.h.count("held") == held+1 })
 	}
 	for i, q := range qs {
-		if st := q.do(inCapsuleWrite(opHoldWrite, 3), data); st != nvme.CommandInterrupted {
-			t.Errorf("host %d, beyond its share: %v", i, st)
-		}
+		testutil.Equal(t, q.do(inCapsuleWrite(opHoldWrite, 3), data), nvme.CommandInterrupted,
+			"host %d, beyond its share", i)
 		if st := q.do(q.keyed(command(opNothing, 4, 0, 0), 0, 0), nil); !st.OK() {
 			t.Errorf("host %d, which needs no slot: %v", i, st)
 		}

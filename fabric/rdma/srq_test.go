@@ -81,9 +81,7 @@ func TestSRQSlots(t *testing.T) {
 					len(s.recv.slabs)*srqSlabSlots, s.recv.posted, s.commands, slots, commands)
 			}
 		})
-		if n := b.f.Live("target").SRQs; n != 1 {
-			t.Errorf("%d shared receive queues", n)
-		}
+		testutil.Equal(t, b.f.Live("target").SRQs, 1, "shared receive queues")
 	}
 	b.host.connect(b.addr(), adminParam())
 	look(srqSlabSlots, 32)
@@ -238,9 +236,7 @@ func TestSRQFallsBack(t *testing.T) {
 					t.Error(st)
 				}
 			}
-			if n := b.f.Live("target").SRQs; n != 0 {
-				t.Errorf("%d shared receive queues", n)
-			}
+			testutil.Equal(t, b.f.Live("target").SRQs, 0, "shared receive queues")
 			if n := strings.Count(b.log.String(), "do not share receives"); n != 1 {
 				t.Errorf("said %d times:\n%s", n, b.log)
 			}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -41,9 +42,8 @@ func TestTurns(t *testing.T) {
 					t.Errorf("the other: %v, %v", cqe.Status(), ok)
 				}
 				m.turn()
-				if n := m.h.counts["prepare"]; n != 2*tt.turn+1 {
-					t.Errorf("%d commands have begun in two polls, want %d", n, 2*tt.turn+1)
-				}
+				testutil.Equal(t, m.h.counts["prepare"], 2*tt.turn+1,
+					"commands have begun in two polls")
 				m.until(t, func() bool { return m.h.counts["complete"] == depth+1 })
 			})
 		}
@@ -68,9 +68,7 @@ func TestTurnsOfResponses(t *testing.T) {
 	m.h.held = nil
 	for polls := 1; polls <= 2; polls++ {
 		m.turn()
-		if n := m.q.sqSize - m.q.sqFree; n != 2*3*polls {
-			t.Errorf("%d work requests after %d polls, want %d", n, polls, 2*3*polls)
-		}
+		testutil.Equal(t, m.q.sqSize-m.q.sqFree, 2*3*polls, "work requests after %d polls", polls)
 	}
 	hold.Release()
 	m.until(t, func() bool { return m.q.sqFree == m.q.sqSize })

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -94,9 +95,7 @@ func TestPromisedMemory(t *testing.T) {
 				t.Errorf("write %d of %d bytes did not arrive", i, size)
 			}
 		}
-		if h.g.cfg.Memory.Promised() != 0 {
-			t.Errorf("%d bytes are still promised", h.g.cfg.Memory.Promised())
-		}
+		testutil.Equal(t, h.g.cfg.Memory.Promised(), 0, "bytes are still promised")
 		h.close()
 	}
 }
@@ -132,8 +131,6 @@ func TestPromisedMemoryIsUsed(t *testing.T) {
 			}
 		}
 	}
-	if n := h.d.written.Load(); n != 2 {
-		t.Errorf("%d writes", n)
-	}
+	testutil.Equal(t, h.d.written.Load(), 2, "writes")
 	h.close()
 }

@@ -78,9 +78,7 @@ func TestStallsSaveLittle(t *testing.T) {
 	}
 	h.giveBack()
 	h.turn()
-	if n := h.d.written.Load(); n != int64(len(hosts)*writes) {
-		t.Errorf("%d writes", n)
-	}
+	testutil.Equal(t, h.d.written.Load(), int64(len(hosts)*writes), "writes")
 	for i, q := range h.g.queues {
 		if cap(q.partial) > stalledBuffer {
 			t.Errorf("queue %d has %d bytes saved afterwards", i, cap(q.partial))

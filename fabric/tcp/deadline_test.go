@@ -44,9 +44,7 @@ func TestHandshakeDeadlines(t *testing.T) {
 	h.connect(pdu.Params{}, 8)
 	h.loop.advance(10 * time.Minute)
 	h.turn()
-	if len(h.g.queues) != 1 {
-		t.Error("a connected queue was ended")
-	}
+	testutil.Equal(t, len(h.g.queues), 1, "a connected queue was ended")
 	h.close()
 }
 
@@ -70,9 +68,7 @@ func TestDataDeadlines(t *testing.T) {
 	header.end()
 	data.end()
 	granted.end()
-	if n := tg.free(); n != 16<<20 {
-		t.Errorf("%d bytes of the arena are free", n)
-	}
+	testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
 }
 
 // A host that does not read is cut off, and costs no more memory than its commands.
@@ -87,9 +83,7 @@ func TestSendDeadline(t *testing.T) {
 		tg.later(time.Minute)
 		return tg.t.Usage().Connections == 0
 	})
-	if n := tg.free(); n != 16<<20 {
-		t.Errorf("%d bytes of the arena are free", n)
-	}
+	testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
 }
 
 // A host that reads slowly but steadily gets every byte, whatever the sizes of the pieces.
@@ -144,9 +138,8 @@ func TestUnreadZeroCopy(t *testing.T) {
 				}
 			}
 			advance(ticks - 1)
-			if h.t.Usage().Connections != 1 {
-				t.Errorf("memory %v, writer %v: the connection ended at once", memory, waits)
-			}
+			testutil.Equal(t, h.t.Usage().Connections, 1,
+				"memory %v, writer %v: the connection ended at once", memory, waits)
 			advance(2)
 			ended := h.t.Usage().Connections == 0
 			if want := waits && !memory; ended != want {
@@ -307,7 +300,5 @@ func TestSlowHostThatMovesOn(t *testing.T) {
 			t.Fatalf("the connection was ended after %d s", cid+1)
 		}
 	}
-	if h.g.queues[0].owed != 0 {
-		t.Errorf("%d bytes are still owed", h.g.queues[0].owed)
-	}
+	testutil.Equal(t, h.g.queues[0].owed, 0, "bytes are still owed")
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -94,9 +95,7 @@ func TestDirectDataIsNotCopied(t *testing.T) {
 			2*pdu.DigestSize {
 			t.Errorf("%v: %d bytes of the buffer were used", p, used)
 		}
-		if n := h.d.written.Load(); n != writes {
-			t.Errorf("%d writes", n)
-		}
+		testutil.Equal(t, h.d.written.Load(), writes, "writes")
 		for i := range writes {
 			if !bytes.Equal(h.d.data.Bytes()[i*n:][:n], random(i, n)) {
 				t.Errorf("write %d did not arrive", i)
@@ -130,9 +129,7 @@ func TestDamagedDirectData(t *testing.T) {
 				t.Errorf("command %d: %v, want %v", cqe.CID(), cqe.Status(), want)
 			}
 		}
-		if n := h.d.written.Load(); n != 2 {
-			t.Errorf("%d writes", n)
-		}
+		testutil.Equal(t, h.d.written.Load(), 2, "writes")
 		h.close()
 	}
 }

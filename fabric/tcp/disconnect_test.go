@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -32,9 +33,7 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 			h.loop.advance(2 * time.Second)
 			h.turn()
 		}
-		if h.d.closed.Load() != 1 {
-			t.Error("the session is still open")
-		}
+		testutil.Equal(t, h.d.closed.Load(), 1, "the session is still open")
 		h.close()
 	}
 	h := newManual(t, options{hold: true})
@@ -45,8 +44,6 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 	h.send(c.capsule(&sqe, nil))
 	h.queue().Disconnect(errors.New("test"))
 	h.turn()
-	if h.d.closed.Load() != 1 {
-		t.Error("an admin queue waits for what may never complete")
-	}
+	testutil.Equal(t, h.d.closed.Load(), 1, "an admin queue waits for what may never complete")
 	h.close()
 }

@@ -63,9 +63,7 @@ func TestEvict(t *testing.T) {
 			c := h.accepted()
 			run(h, c)
 			h.turn()
-			if n := len(h.g.queues); n != 0 {
-				t.Errorf("%d connections are left", n)
-			}
+			testutil.Equal(t, len(h.g.queues), 0, "connections are left")
 			if h.peer >= 0 {
 				for { // what was said before, and the end
 					n, e := sys.Recv(h.peer, h.in, 0)

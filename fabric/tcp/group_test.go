@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -121,9 +122,7 @@ func TestActive(t *testing.T) {
 	h.loop.now += 2 * recent
 	read(2)
 	ask("alone in the end", pollsPerEvents)
-	if len(h.actives()) != 1 {
-		t.Error("a connection alone is not active")
-	}
+	testutil.Equal(t, len(h.actives()), 1, "a connection alone is not active")
 	h.loop.now += 2 * recent
 	if h.g.Poll(64); len(h.actives()) != 0 {
 		t.Error("a connection without input stays active")
@@ -157,9 +156,7 @@ func TestEndWithData(t *testing.T) {
 		h.loop.fns[h.g.epfd](unix.EPOLLIN)
 		for h.g.Poll(64) > 0 {
 		}
-		if n := len(h.g.queues); n != 0 {
-			t.Errorf("inTurns %v: %d connections are left", inTurns, n)
-		}
+		testutil.Equal(t, len(h.g.queues), 0, "connections that are left, in turns %v", inTurns)
 		h.close()
 	}
 }
@@ -170,9 +167,7 @@ func TestLoad(t *testing.T) {
 	defer h.close()
 	load := func(what string, want int) {
 		t.Helper()
-		if n := h.g.Load(); n != want {
-			t.Errorf("%s: load %d, want %d", what, n, want)
-		}
+		testutil.Equal(t, h.g.Load(), want, "%s: load", what)
 	}
 	load("no connection", 0)
 	c := &client{tb: t}

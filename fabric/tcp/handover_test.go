@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -60,8 +61,6 @@ func TestHandOverBuffers(t *testing.T) {
 		}
 		frees[i]()
 	}
-	if h.arena.Available() != total {
-		t.Error("memory is lost")
-	}
+	testutil.Equal(t, h.arena.Available(), total, "memory is lost")
 	h.close()
 }

@@ -167,9 +167,7 @@ func TestDuplicateCID(t *testing.T) {
 		c.h2cData(pdu.LastPDU, 1, tags[0], 0, random(0, 512)))
 	c.status(1, nvme.Success)
 	c.status(1, nvme.Success)
-	if responses != 1 {
-		t.Errorf("%d responses to the read", responses)
-	}
+	testutil.Equal(t, responses, 1, "responses to the read")
 }
 
 // TestDamagedAndRefused: commands that are refused and whose data is damaged too are answered once
@@ -191,9 +189,7 @@ func TestDamagedAndRefused(t *testing.T) {
 	again := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
 	again.readBlocks(1, 0, 4096)
 	c.readBlocks(2, 0, 4096)
-	if n := tg.free(); n != 16<<20 {
-		t.Errorf("%d bytes of the arena are free", n)
-	}
+	testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
 	sqe = rw(nvme.NVMWrite, 3, 0, 512, true)
 	c.send(c.capsule(&sqe, random(1, 512)))
 	c.status(3, nvme.Success)

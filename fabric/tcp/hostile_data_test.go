@@ -21,9 +21,7 @@ func TestHeaderDigestWrong(t *testing.T) {
 	c.send(b)
 	c.term(pdu.Fault{FES: pdu.FESHeaderDigest, FEI: 0xDEADBEEF})
 	explained(t, recorder, 1)
-	if tg.d.executed.Load() != before {
-		t.Error("the command was executed")
-	}
+	testutil.Equal(t, tg.d.executed.Load(), before, "the command was executed")
 }
 
 // A wrong data digest costs the command, with nothing written, and neither the connection nor the
@@ -62,9 +60,7 @@ func TestDataDigestWrong(t *testing.T) {
 	if got := c.readBlocks(4, 0, 8192); !bytes.Equal(got, old) {
 		t.Error("data with a wrong digest was written")
 	}
-	if n := tg.d.written.Load(); n != 0 {
-		t.Errorf("%d writes executed", n)
-	}
+	testutil.Equal(t, tg.d.written.Load(), 0, "writes executed")
 	sqe = rw(nvme.NVMWrite, 5, 0, 512, true)
 	c.send(c.capsule(&sqe, random(1, 512)))
 	c.status(5, nvme.Success)
@@ -178,12 +174,8 @@ func TestHostileH2CData(t *testing.T) {
 		})
 	}
 	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
-	if w := tg.d.written.Load(); w != 0 {
-		t.Errorf("%d writes executed", w)
-	}
-	if free := tg.free(); free != 16<<20 {
-		t.Errorf("%d bytes of the arena are free", free)
-	}
+	testutil.Equal(t, tg.d.written.Load(), 0, "writes executed")
+	testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
 }
 
 func (tg *target) free() (n int) {
@@ -236,9 +228,7 @@ func TestH2CDataBeforeConnect(t *testing.T) {
 		}
 	}
 	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
-	if n := tg.d.executed.Load(); n != 0 {
-		t.Errorf("%d commands executed", n)
-	}
+	testutil.Equal(t, tg.d.executed.Load(), 0, "commands executed")
 }
 
 // TestH2CDataBeforeR2T: data for a write that waits for memory, and for one whose R2T has not left
@@ -280,9 +270,7 @@ func TestH2CDataBeforeR2T(t *testing.T) {
 				t.Errorf("the target said %d bytes, which do not end with a C2HTermReq %v",
 					len(said), sequence)
 			}
-			if n := h.d.written.Load(); n != 0 {
-				t.Errorf("%d writes executed", n)
-			}
+			testutil.Equal(t, h.d.written.Load(), 0, "writes executed")
 			h.close()
 		})
 	}

@@ -109,9 +109,7 @@ func TestHostileICReq(t *testing.T) {
 		})
 	}
 	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
-	if n := tg.d.executed.Load(); n != 0 {
-		t.Errorf("%d commands executed", n)
-	}
+	testutil.Equal(t, tg.d.executed.Load(), 0, "commands executed")
 }
 
 // TestHostileLog: bad PDUs leave a few lines, whatever their number.

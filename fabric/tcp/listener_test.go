@@ -177,9 +177,7 @@ func TestNoDescriptors(t *testing.T) {
 	before.readBlocks(1, 0, 512)
 	waiting.icReq(pdu.Params{})
 	testutil.Until(t, "accept complains", func() bool { return lines.Load() > 0 })
-	if n := tg.t.Usage().Connections; n != 2 {
-		t.Errorf("%d connections", n)
-	}
+	testutil.Equal(t, tg.t.Usage().Connections, 2, "connections")
 	restore()
 	testutil.Until(t, "the connection is accepted",
 		func() bool { return tg.t.Usage().Connections == 3 })
@@ -321,9 +319,7 @@ func TestIncomingCPU(t *testing.T) {
 	tg.connect(t, pdu.Params{}, 4, 0)
 	tg.do(func() {
 		c := tg.g.queues[0].conn
-		if cpu := c.CPU(); cpu != -1 {
-			t.Errorf("a host on this machine is taken for one near CPU %d", cpu)
-		}
+		testutil.Equal(t, c.CPU(), -1, "a host on this machine is taken for one near CPU")
 		c.info.Remote = netip.MustParseAddrPort("192.0.2.1:4711")
 		if cpu := c.CPU(); cpu < 0 || cpu >= 1<<16 {
 			t.Errorf("CPU %d", cpu)
@@ -349,13 +345,9 @@ func TestCongestionControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := testutil.Value(net.Dial("tcp", l.Addr().AddrPort.String()))(t)
-	if name := testutil.Receive(t, "a connection", got); name != "reno" {
-		t.Errorf("the congestion control is %q", name)
-	}
+	testutil.Equal(t, testutil.Receive(t, "a connection", got), "reno", "the congestion control")
 	testutil.Check(t, errors.Join(c.Close(), tr.Close()))
 	_, err = New(Config{Log: quiet, CongestionControl: "none"}).Listen(listenAddr("127.0.0.1:0"), 1,
 		refuse)
-	if err == nil || !strings.Contains(err.Error(), `"none"`) {
-		t.Errorf("an unknown congestion control: %v", err)
-	}
+	testutil.Fails(t, err, `"none"`, "an unknown congestion control")
 }

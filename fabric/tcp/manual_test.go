@@ -183,13 +183,9 @@ func (h *manual) close() {
 	h.d.release()
 	h.turn()
 	h.giveBack()
-	if n := len(h.g.queues); n != 0 {
-		h.tb.Errorf("%d connections are left", n)
-	}
+	testutil.Equal(h.tb, len(h.g.queues), 0, "connections are left")
 	testutil.Check(h.tb, errors.Join(h.g.Close(), h.arena.Close(), h.d.data.Unmap()))
-	if n := h.t.Usage().Connections; n != 0 {
-		h.tb.Errorf("%d connections are still counted", n)
-	}
+	testutil.Equal(h.tb, h.t.Usage().Connections, 0, "connections are still counted")
 	if o, c := h.d.opened.Load(), h.d.closed.Load(); o != c {
 		h.tb.Errorf("%d sessions opened, %d closed", o, c)
 	}

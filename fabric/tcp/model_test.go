@@ -145,9 +145,8 @@ func testModel(t *testing.T, seed uint64) {
 	}
 	h.d.release()
 	h.turn()
-	if free := h.arena.Available(); free != len(h.arena.Region().Bytes()) {
-		t.Errorf("%d bytes of the arena are free", free)
-	}
+	testutil.Equal(t, h.arena.Available(), len(h.arena.Region().Bytes()),
+		"bytes of the arena are free")
 	if h.g.cfg.Memory.Promised() != 0 || h.g.stalled != 0 || h.g.borrowed != 0 ||
 		!h.g.resumed.Empty() {
 		t.Errorf("promised %d, stalled %d, borrowed %d", h.g.cfg.Memory.Promised(), h.g.stalled,

@@ -69,9 +69,7 @@ func TestTruncation(t *testing.T) {
 		}
 	}
 	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
-	if n := tg.free(); n != 16<<20 {
-		t.Errorf("%d bytes of the arena are free", n)
-	}
+	testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
 }
 
 // FuzzStream feeds a stream to the target in one piece and in many, and compares what it says and
@@ -131,12 +129,9 @@ func compare(t *testing.T, h *manual, begin func(), stream []byte, seed uint64) 
 			said = append(said, h.recv()...)
 		}
 		h.hangUp()
-		if n := len(h.g.queues); n != 0 {
-			t.Errorf("%d connections are left", n)
-		}
-		if free := h.arena.Available(); free != len(h.arena.Region().Bytes()) {
-			t.Errorf("%d bytes of the arena are free", free)
-		}
+		testutil.Equal(t, len(h.g.queues), 0, "connections are left")
+		testutil.Equal(t, h.arena.Available(), len(h.arena.Region().Bytes()),
+			"bytes of the arena are free")
 		return fmt.Sprintf("%d executed, %d written, disk %x, said %d bytes %x",
 			h.d.executed.Load()-executed,
 			h.d.written.Load()-written, sha256.Sum256(h.d.data.Bytes()[:disk]), len(said),
@@ -292,9 +287,7 @@ func TestTruncatedData(t *testing.T) {
 				}
 			}
 		}
-		if h.d.written.Load() != 0 {
-			t.Error("an incomplete write was executed")
-		}
+		testutil.Equal(t, h.d.written.Load(), 0, "an incomplete write was executed")
 		h.close()
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -53,9 +54,7 @@ func TestTurnOfOutput(t *testing.T) {
 			for h.peer = busy; len(h.recv()) > 0; all = int(q.sentBytes - before) {
 				h.turn()
 			}
-			if all != reads.count*each {
-				t.Errorf("%d bytes in all, want %d", all, reads.count*each)
-			}
+			testutil.Equal(t, all, reads.count*each, "bytes in all")
 			h.close()
 		})
 	}

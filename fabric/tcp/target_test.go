@@ -108,12 +108,8 @@ func serve(tb testing.TB, o options) *target {
 		cancel()
 		must(testutil.Receive(tb, "the reactor", done))
 		must(errors.Join(g.Close(), r.Close(), arena.Close(), d.data.Unmap()))
-		if n := t.Usage().Connections; n != 0 {
-			tb.Errorf("%d connections are still counted", n)
-		}
-		if n := t.Usage().Memory; n != 0 {
-			tb.Errorf("%d bytes of queues are still counted", n)
-		}
+		testutil.Equal(tb, t.Usage().Connections, 0, "connections are still counted")
+		testutil.Equal(tb, t.Usage().Memory, 0, "bytes of queues are still counted")
 		if o, c := d.opened.Load(), d.closed.Load(); o != c {
 			tb.Errorf("%d sessions opened, %d closed", o, c)
 		}

@@ -137,17 +137,12 @@ func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 	if got, want := len(h.recv()), pdu.DataSize+4096+pdu.CapsuleRespSize; got != want {
 		t.Errorf("%d bytes arrived, want %d", got, want)
 	}
-	if h.d.closed.Load() != 1 {
-		t.Error("the session is still open")
-	}
-	if h.t.Usage().Connections != 1 {
-		t.Error("the connection was closed before the host could read")
-	}
+	testutil.Equal(t, h.d.closed.Load(), 1, "the session is still open")
+	testutil.Equal(t, h.t.Usage().Connections, 1,
+		"the connection was closed before the host could read")
 	h.loop.advance(2 * time.Second)
 	h.turn()
-	if h.t.Usage().Connections != 0 {
-		t.Error("the connection lingers for ever")
-	}
+	testutil.Equal(t, h.t.Usage().Connections, 0, "the connection lingers for ever")
 	h.close()
 }
 
@@ -171,9 +166,7 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 	if want := 3*(pdu.DataSize+1<<20+pdu.CapsuleRespSize) + pdu.R2TSize; total != want {
 		t.Errorf("%d bytes arrived, want %d", total, want)
 	}
-	if h.d.abandoned.Load() != 1 {
-		t.Errorf("%d commands abandoned", h.d.abandoned.Load())
-	}
+	testutil.Equal(t, h.d.abandoned.Load(), 1, "commands abandoned")
 	h.close()
 }
 
@@ -237,9 +230,7 @@ func TestNothingAfterTermReq(t *testing.T) {
 		(*pdu.Header)(got).Type() != pdu.TypeC2HTermReq {
 		t.Errorf("got %x", got)
 	}
-	if h.d.executed.Load() != executed {
-		t.Error("a command behind the fault was executed")
-	}
+	testutil.Equal(t, h.d.executed.Load(), executed, "a command behind the fault was executed")
 	h.close()
 }
 
@@ -271,9 +262,7 @@ func TestMemoryPressure(t *testing.T) {
 	}
 	sqe := rw(nvme.NVMWrite, 9, 2<<20, 16384, true)
 	h.send(c.capsule(&sqe, random(9, 16384)))
-	if h.d.written.Load() != 1 {
-		t.Error("in-capsule data had to wait")
-	}
+	testutil.Equal(t, h.d.written.Load(), 1, "in-capsule data had to wait")
 	for i := 0; i < 8; i++ {
 		if i >= len(tags) {
 			t.Fatalf("no R2T for command %d", i)
@@ -283,9 +272,7 @@ func TestMemoryPressure(t *testing.T) {
 		}
 		collect()
 	}
-	if h.d.written.Load() != 9 {
-		t.Errorf("%d writes", h.d.written.Load())
-	}
+	testutil.Equal(t, h.d.written.Load(), 9, "writes")
 	h.close()
 }
 
@@ -308,9 +295,7 @@ func TestStall(t *testing.T) {
 	}
 	h.giveBack()
 	h.turn()
-	if n := h.d.written.Load(); n != 8 {
-		t.Errorf("%d writes", n)
-	}
+	testutil.Equal(t, h.d.written.Load(), 8, "writes")
 	h.close()
 }
 

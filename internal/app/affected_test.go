@@ -146,9 +146,7 @@ func TestAffectedByKeys(t *testing.T) {
 					got = h.Effect
 				}
 			}
-			if got != row.want {
-				t.Errorf("said: %q, want %q", got, row.want)
-			}
+			testutil.Equal(t, got, row.want, "said")
 			testutil.Value(l.s.Apply(next))(t)
 			if row.want != "" {
 				l.wantEnded(row.name, c)

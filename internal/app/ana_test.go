@@ -42,9 +42,7 @@ func TestANA(t *testing.T) {
 	want := func(what string, states ...string) {
 		t.Helper()
 		for i, c := range hosts {
-			if got := l.ana(c); got != states[i] {
-				t.Errorf("%s: port %d is %s, want %s", what, i+1, got, states[i])
-			}
+			testutil.Equal(t, l.ana(c), states[i], "%s: port %d", what, i+1)
 			if err := c.Err(); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}

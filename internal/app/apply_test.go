@@ -130,9 +130,7 @@ func TestMovedStorage(t *testing.T) {
 		t.Helper()
 		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 		for i, name := range names {
-			if got := l.first(c, uint32(i+2)); got != name {
-				t.Errorf("namespace %d is on %q, want %q", i+2, got, name)
-			}
+			testutil.Equal(t, l.first(c, uint32(i+2)), name, "namespace %d is on", i+2)
 		}
 	}
 	set := func(names ...string) {
@@ -251,9 +249,7 @@ func TestPendingChanges(t *testing.T) {
 	l := newLive(t, listenAny, sub("allow_any_host: true", ram, absent("")))
 	pending := func(want int) {
 		t.Helper()
-		if n := len(l.s.namespaces.waiting()); n != want {
-			t.Errorf("%d namespaces are pending, want %d", n, want)
-		}
+		testutil.Equal(t, len(l.s.namespaces.waiting()), want, "namespaces are pending")
 	}
 	pending(1)
 	l.apply(listenAny, sub("allow_any_host: true", ram, absent("2, read_only: true")))
@@ -313,7 +309,5 @@ func TestStartWithMetricsInUse(t *testing.T) {
 	c := parse(t, listenAny, "log: {level: debug}",
 		fmt.Sprintf("metrics: {listen: %q}", taken.AddrPort()))
 	err := newServer(t, Options{Config: c, Level: new(slog.LevelVar)}).Start()
-	if err == nil || !strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) {
-		t.Errorf("got %v", err)
-	}
+	testutil.Fails(t, err, syscall.EADDRINUSE.Error(), "")
 }

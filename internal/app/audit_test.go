@@ -294,9 +294,8 @@ func TestAuditSlowDisk(t *testing.T) {
 		t.Errorf("%d records written, %d lost, of more than %d; counted %d", written, lost, n,
 			a.lost.Load())
 	}
-	if got := strings.Count(out.String(), "audit records cannot be written"); got != 1 {
-		t.Errorf("%d lines say that the disk fails", got)
-	}
+	testutil.Equal(t, strings.Count(out.String(), "audit records cannot be written"), 1,
+		"lines say that the disk fails")
 }
 
 // TestAuditFullDisk: a full disk is said once, nothing waits, and when there is space again,
@@ -370,9 +369,7 @@ func TestAuditRotation(t *testing.T) {
 	a.reopen()
 	say("third", path)
 	a.use(nil)
-	if got := len(records(t, path)); got != 1 {
-		t.Errorf("%d records in the new file", got)
-	}
+	testutil.Equal(t, len(records(t, path)), 1, "records in the new file")
 	b, err := os.ReadFile(path + ".1")
 	if lines := strings.Split(string(b), "\n"); err != nil || len(lines) != 4 ||
 		lines[0] != `{"msg":"cut o` || !strings.HasSuffix(lines[1], "}") {
@@ -390,8 +387,6 @@ func TestAuditPath(t *testing.T) {
 	} {
 		s := newServer(t, Options{Config: parse(t, anyPort, "audit: {path: "+path+"}")})
 		err := s.Start()
-		if err == nil || !strings.Contains(err.Error(), "test.yaml:8:15: audit.path: ") {
-			t.Errorf("%s: %v", path, err)
-		}
+		testutil.Fails(t, err, "test.yaml:8:15: audit.path: ", "%s", path)
 	}
 }

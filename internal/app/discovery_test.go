@@ -95,9 +95,7 @@ func TestAnnouncedOn(t *testing.T) {
 				got = append(got, name+" "+s.Addr.String())
 			}
 		}
-		if all := strings.Join(got, ", "); all != want {
-			t.Errorf("%s: %s, want %s", at, all, want)
-		}
+		testutil.Equal(t, strings.Join(got, ", "), want, "%s", at)
 	}
 }
 

@@ -26,9 +26,7 @@ func (l *live) states() string {
 
 func (l *live) wantStates(want string) {
 	l.t.Helper()
-	if got := l.states(); got != want {
-		l.t.Errorf("listeners are %s, want %s", got, want)
-	}
+	testutil.Equal(l.t, l.states(), want, "listeners")
 }
 
 // discovered returns the ports of the discovery log.

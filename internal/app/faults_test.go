@@ -98,9 +98,7 @@ func TestEveryFault(t *testing.T) {
 		}
 		seen := fmt.Sprint(listeners, l.s.subsystemStates()[0].Hosts)
 		for nsid, name := range names {
-			if got := l.first(c, uint32(nsid+2)); got != name {
-				t.Errorf("namespace %d is on %q, want %q", nsid+2, got, name)
-			}
+			testutil.Equal(t, l.first(c, uint32(nsid+2)), name, "namespace %d is on", nsid+2)
 		}
 		return seen
 	}

@@ -64,9 +64,7 @@ reactors:`
 		}
 	}
 	reload(strings.Replace(without, "size: 16MiB", "size: 1", 1), false)
-	if why := connect(); why != "" {
-		t.Errorf("after a reload that has failed: %s", why)
-	}
+	testutil.Equal(t, connect(), "", "after a reload that has failed")
 	reload(without, true)
 	if why := connect(); !strings.Contains(why, "DNR") {
 		t.Errorf("removed: %q", why)
@@ -77,7 +75,5 @@ reactors:`
 	}
 	done()
 	reload(with, true)
-	if why := connect(); why != "" {
-		t.Errorf("back: %s", why)
-	}
+	testutil.Equal(t, connect(), "", "back")
 }

@@ -328,9 +328,7 @@ func TestUpdatesOfStorm(t *testing.T) {
 		}
 		for range 2 {
 			n.set("eth0 127.0.9.2")
-			if got := updates(settleFirst); got != 1 {
-				t.Errorf("%d updates after a change", got)
-			}
+			testutil.Equal(t, updates(settleFirst), 1, "updates after a change")
 			updates(time.Minute)
 		}
 		s.listeners.stop()

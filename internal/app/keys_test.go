@@ -199,9 +199,8 @@ func TestKeys(t *testing.T) {
 	if len(s.recorder.Refusals()) < 4 {
 		t.Error("the refusals are not remembered")
 	}
-	if n := len(reload(key("dhchap_key", keys[1]) + key("dhchap_old_key", keys[0]))); n != 1 {
-		t.Errorf("%d changes", n)
-	}
+	testutil.Equal(t, len(reload(key("dhchap_key", keys[1])+key("dhchap_old_key", keys[0]))), 1,
+		"changes")
 	works(keys[0], nil, true)
 	works(keys[1], nil, true)
 	works(keys[1], keys[2], false)
@@ -509,9 +508,8 @@ func TestExpiringKeys(t *testing.T) {
 			}
 		}
 	}
-	if n := strings.Count(log.String(), "cannot connect any more then"); n != 29 {
-		t.Errorf("%d warnings before", n)
-	}
+	testutil.Equal(t, strings.Count(log.String(), "cannot connect any more then"), 29,
+		"warnings before")
 	if !strings.Contains(log.String(), "expired on") {
 		t.Error("nobody is told that they have expired")
 	}
@@ -520,7 +518,6 @@ func TestExpiringKeys(t *testing.T) {
 	for minute := range 10 {
 		w.check(s, start.Add(45*24*time.Hour+time.Duration(minute)*time.Minute))
 	}
-	if n := strings.Count(log.String(), "expired on") - before; n != 1 {
-		t.Errorf("%d lines when keys expire", n)
-	}
+	testutil.Equal(t, strings.Count(log.String(), "expired on")-before, 1,
+		"lines when keys expire")
 }

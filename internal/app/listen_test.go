@@ -168,9 +168,7 @@ func TestWaitingListenerChanges(t *testing.T) {
 	waitUp(t, up)
 	stack.mu.Lock()
 	defer stack.mu.Unlock()
-	if last := stack.tos[len(stack.tos)-1]; last != 80 {
-		t.Errorf("type of service %d", last)
-	}
+	testutil.Equal(t, stack.tos[len(stack.tos)-1], 80, "type of service")
 }
 
 // TestWildcardListener: a listener at one address takes the port of one at all addresses, and the

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -53,9 +52,7 @@ func TestManagedCrash(t *testing.T) {
 			}
 			return nil
 		})
-		if err := op(); err == nil || !strings.Contains(err.Error(), "Repeat the request") {
-			t.Errorf("operation %d is not durable: %v", i, err)
-		}
+		testutil.Fails(t, op(), "Repeat the request", "operation %d is not durable", i)
 		after := o.load()
 		if len(config.Diff(before, after)) == 0 || len(steps) < 3 {
 			t.Fatalf("operation %d changes nothing, or has the steps %q", i, steps)
@@ -86,9 +83,7 @@ func (o *orchestrated) fail(step string, op func() error, before config.Settings
 		}
 		return nil
 	})
-	if err := op(); err == nil || !strings.Contains(err.Error(), "no space left") {
-		o.t.Errorf("%s fails: %v", step, err)
-	}
+	testutil.Fails(o.t, op(), "no space left", "%s fails", step)
 	if d := config.Diff(before, o.load()); len(d) > 0 {
 		o.t.Errorf("%s fails: the directory has %v", step, d)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -442,9 +443,7 @@ func TestManagedLost(t *testing.T) {
 	o.must(os.Rename(o.managed, o.managed+".away"))
 	lost := func(err error) {
 		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), "is missing or has been replaced") {
-			t.Errorf("the error: %v", err)
-		}
+		testutil.Fails(t, err, "is missing or has been replaced", "the error")
 	}
 	for _, mount := range []bool{false, true} {
 		if mount {

@@ -192,9 +192,7 @@ func TestMonitoringQueries(t *testing.T) {
 		`nvmf_target_nothing`, `nvmf_target_listener_up{host="h"}`,
 		`sum by (host) (nvmf_target_listener_up)`,
 	} {
-		if len(checkQuery(wrong, metrics)) != 1 {
-			t.Errorf("%s passes", wrong)
-		}
+		testutil.Equal(t, len(checkQuery(wrong, metrics)), 1, "%s passes", wrong)
 	}
 }
 

@@ -81,7 +81,5 @@ func TestUnreadableAddresses(t *testing.T) {
 		l.s.listeners.look()
 	}
 	l.wantStates("up")
-	if lines := strings.Count(out.String(), "not permitted"); lines != 1 {
-		t.Errorf("%d lines", lines)
-	}
+	testutil.Equal(t, strings.Count(out.String(), "not permitted"), 1, "lines")
 }

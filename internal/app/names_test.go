@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -94,9 +95,7 @@ subsystems:
 			places = append(places, p.Path)
 		}
 	}
-	if got := strings.Join(places, " "); got != "subsystems[0].nqn hosts[0].nqn" {
-		t.Errorf("warned of %q", got)
-	}
+	testutil.Equal(t, strings.Join(places, " "), "subsystems[0].nqn hosts[0].nqn", "warned of")
 }
 
 // TestUnusualNames: each is warned of once, and of many only the first.

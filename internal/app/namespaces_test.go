@@ -76,9 +76,7 @@ func TestMissingStorage(t *testing.T) {
 		t.Errorf("namespace %d is up", nsid)
 	}
 	e := testutil.Receive(t, "the host is told", h.Events())
-	if e != nvme.AsyncNamespaceChanged {
-		t.Errorf("event %v", e)
-	}
+	testutil.Equal(t, e, nvme.AsyncNamespaceChanged, "event")
 	namespaces(1, 2)
 	if text := log.String(); strings.Count(text, "namespace is pending") != 1 ||
 		strings.Count(text, "namespace is served now") != 1 {
@@ -140,9 +138,7 @@ func TestWrongStorageAppears(t *testing.T) {
 	testutil.Until(t, "the log says what is wrong", func() bool {
 		return strings.Contains(log.String(), "is a directory")
 	})
-	if len(s.announcement().pending) != 1 {
-		t.Error("the namespace is not pending")
-	}
+	testutil.Equal(t, len(s.announcement().pending), 1, "the namespace is not pending")
 	testutil.Must(t, os.Remove(path))
 	testutil.Receive(t, "the namespace is up", up)
 	if n := strings.Count(log.String(), "is a directory"); n != 1 {

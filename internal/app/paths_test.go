@@ -166,7 +166,5 @@ func TestEndingConnection(t *testing.T) {
 	if first.Commands != 1000 || last.Commands != 1001 || last.Retransmits != 3 {
 		t.Errorf("%+v, then %+v", first, last)
 	}
-	if last.Controllers != 0 {
-		t.Errorf("%d paths", last.Controllers)
-	}
+	testutil.Equal(t, last.Controllers, 0, "paths")
 }

@@ -117,9 +117,7 @@ control: {socket: %s, listen: "127.0.0.1:%d", certificate: %s, key: %s, client_c
 			}
 			s, release := begin()
 			err := s.Start()
-			if err == nil || !strings.Contains(err.Error(), h.what) {
-				t.Errorf("it is not free: %v", err)
-			}
+			testutil.Fails(t, err, h.what, "it is not free")
 			stopped(t, s)
 			testutil.Must(t, release())
 

@@ -111,9 +111,7 @@ func TestPlaceNear(t *testing.T) {
 	put(4, 1, 1, 1, 1) // the only one without any
 	put(2, 1, 2, 1, 1)
 	s.place(nearConn{placedConn{qid: -1}, 3}) // no reactor is there: wherever the load is least
-	if groups[1].got != 2 {
-		t.Errorf("a connection went where there are more than elsewhere")
-	}
+	testutil.Equal(t, groups[1].got, 2, "a connection went where there are more than elsewhere")
 }
 
 type nodeConn struct {
@@ -146,7 +144,6 @@ func TestPlaceOnNode(t *testing.T) {
 		}
 	}
 	s.place(nodeConn{placedConn{qid: 1}, sys.NoNode})
-	if n := groups[0].got + groups[1].got + groups[2].got + groups[3].got; n != 5 {
-		t.Errorf("%d connections were placed", n)
-	}
+	testutil.Equal(t, groups[0].got+groups[1].got+groups[2].got+groups[3].got, 5,
+		"connections were placed")
 }

@@ -91,9 +91,7 @@ func TestCheckWarns(t *testing.T) {
 	_, err = warnings(t, namespaces(two("full", ", preallocate: full")))
 	want := fmt.Sprintf("full2\" and the files before it on its file system need %d more bytes",
 		2*most)
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %q", err, want)
-	}
+	testutil.Fails(t, err, want, "")
 }
 
 // TestCheckLooksAtListeners: what keeps a listener from starting now is a warning, or an error if
@@ -278,8 +276,6 @@ func TestSizesInWholeBlocks(t *testing.T) {
 	} {
 		got, block := "", 512
 		wholeBlocks(&size, &block)(func(_, _, hint string) { got = hint })
-		if got != want {
-			t.Errorf("%d: %q, want %q", size, got, want)
-		}
+		testutil.Equal(t, got, want, "%d", size)
 	}
 }

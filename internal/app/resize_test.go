@@ -47,9 +47,7 @@ func TestResize(t *testing.T) {
 			info.Size() != int64(want) {
 			t.Errorf("%v, %d blocks, %d bytes; want %d", err, id.NSZE, info.Size(), want)
 		}
-		if got := l.first(c, 2); got != "y" {
-			t.Errorf("the content is %q", got)
-		}
+		testutil.Equal(t, l.first(c, 2), "y", "the content")
 	}
 	resized("1MiB", false, 1<<20)
 	resized("65536", true, 64<<10)
@@ -79,9 +77,7 @@ func TestResize(t *testing.T) {
 			t.Errorf("namespace %d to %s: %v, want %q", tc.nsid, tc.size, err, tc.want)
 		}
 	}
-	if got := l.first(c, 2); got != "y" {
-		t.Errorf("after a failure the content is %q", got)
-	}
+	testutil.Equal(t, l.first(c, 2), "y", "after a failure the content")
 	l.apply(listenAny, sub(anyHosts, sparse)) // it is served like others
 }
 
@@ -102,9 +98,7 @@ func TestGrowingReload(t *testing.T) {
 		if err != nil || id.NSZE != size/512 {
 			t.Errorf("%v, %d blocks, want %d", err, id.NSZE, size/512)
 		}
-		if got := l.first(c, 1); got != "x" {
-			t.Errorf("the content is %q", got)
-		}
+		testutil.Equal(t, l.first(c, 1), "x", "the content")
 	}
 	l.apply(listenAny, sub(anyHosts, inRAM2, file("1MiB")))
 	want(1 << 20)

@@ -77,9 +77,7 @@ func (m *manager) wantKept(n int) {
 	m.t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.kept) != n {
-		m.t.Errorf("%d sockets are kept, want %d", len(m.kept), n)
-	}
+	testutil.Equal(m.t, len(m.kept), n, "sockets are kept")
 }
 
 // TestRestart: before the target stops, hosts are asked to reset their controllers. A host that

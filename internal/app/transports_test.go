@@ -31,9 +31,7 @@ func TestTransportKeys(t *testing.T) {
 	want := func(mqes uint16, digest bool) {
 		t.Helper()
 		c := testutil.Value(connect(digest))(t)
-		if got := c.CAP().MQES(); got != mqes {
-			t.Errorf("MQES %d, want %d", got, mqes)
-		}
+		testutil.Equal(t, c.CAP().MQES(), mqes, "MQES")
 	}
 	want(127, true)
 	const changed = "tcp: {queue_depth: 64, header_digest: false, max_connections: 5}"

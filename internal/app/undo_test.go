@@ -43,9 +43,7 @@ func TestUndonePending(t *testing.T) {
 		err.Error(), "undone") {
 		t.Error(err)
 	}
-	if n := len(l.s.namespaces.waiting()); n != 1 {
-		t.Errorf("%d namespaces are pending", n)
-	}
+	testutil.Equal(t, len(l.s.namespaces.waiting()), 1, "namespaces are pending")
 	l.apply(listenAny, sub(anyHosts, inRAM, inMount, onFile(3, "x"))) // nothing holds it
 	l.mkdir("mount")
 	l.wantUp(up)
@@ -278,14 +276,10 @@ func TestRefusedBlockSize(t *testing.T) {
 			!strings.Contains(err.Error(), "block size") {
 			t.Error(err)
 		}
-		if got := l.first(c, 2); got != "x" {
-			t.Errorf("the namespace is on %q", got)
-		}
+		testutil.Equal(t, l.first(c, 2), "x", "the namespace is on")
 	}
 	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "y")))
-	if got := l.first(c, 2); got != "y" {
-		t.Errorf("the namespace is on %q", got)
-	}
+	testutil.Equal(t, l.first(c, 2), "y", "the namespace is on")
 	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "y"), onFile(3, "x")))
 }
 

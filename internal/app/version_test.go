@@ -3,6 +3,8 @@ package app
 import (
 	"runtime/debug"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestVersion(t *testing.T) {
@@ -26,9 +28,7 @@ func TestVersion(t *testing.T) {
 		{"", build("(devel)", modified), "devel"},
 		{"", nil, "devel"},
 	} {
-		if got := versionOf(test.linked, test.info); got != test.want {
-			t.Errorf("linked %q, built from %+v: %q, want %q", test.linked, test.info, got,
-				test.want)
-		}
+		testutil.Equal(t, versionOf(test.linked, test.info), test.want,
+			"linked %q, built from %+v", test.linked, test.info)
 	}
 }

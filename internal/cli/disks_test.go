@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 var testDisks = []control.Disk{
@@ -99,8 +100,6 @@ func TestDisks(t *testing.T) {
 
 func TestReported(t *testing.T) {
 	for in, want := range map[string]string{"": "-", " a  b ": "a b", "\x1b[2J": "?[2J", "é": "?"} {
-		if got := reported(in); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
+		testutil.Equal(t, reported(in), want, "%q", in)
 	}
 }

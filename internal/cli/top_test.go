@@ -197,9 +197,7 @@ func TestTopScreen(t *testing.T) {
 	s.until("return to the screen before", func(text string) bool {
 		return strings.HasSuffix(text, screenOff)
 	})
-	if termios(t, tty) != before {
-		t.Error("the terminal is not what it was")
-	}
+	testutil.Equal(t, termios(t, tty), before, "the terminal is not what it was")
 }
 
 // TestTopEnds: however it ends, the terminal is what it was.
@@ -224,9 +222,7 @@ func TestTopEnds(t *testing.T) {
 			if err := <-done; (err != nil) != (name == "target ends") {
 				t.Error(err)
 			}
-			if termios(t, tty) != before {
-				t.Error("the terminal is not what it was")
-			}
+			testutil.Equal(t, termios(t, tty), before, "the terminal is not what it was")
 		})
 	}
 }
@@ -244,9 +240,7 @@ func TestTopPanics(t *testing.T) {
 		}()
 		_ = term.show(t.Context(), nil, time.Second)
 	}()
-	if termios(t, tty) != before {
-		t.Error("the terminal is not what it was")
-	}
+	testutil.Equal(t, termios(t, tty), before, "the terminal is not what it was")
 }
 
 // TestTopPrints: what is no terminal gets tables or objects, as many as were asked for.

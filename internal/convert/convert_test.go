@@ -165,18 +165,14 @@ func TestBounds(t *testing.T) {
 	if err == nil {
 		t.Fatal("it was converted")
 	}
-	if len(r.Notes) != maxNotes+1 {
-		t.Errorf("%d notes", len(r.Notes))
-	}
+	testutil.Equal(t, len(r.Notes), maxNotes+1, "notes")
 	for _, n := range r.Notes {
 		if len(n.Text) > 400 {
 			t.Fatalf("a note of %d bytes", len(n.Text))
 		}
 	}
 	many := problemsOf(2 * maxProblems)
-	if len(many) != maxProblems {
-		t.Errorf("%d problems", len(many))
-	}
+	testutil.Equal(t, len(many), maxProblems, "problems")
 }
 
 func problemsOf(n int) config.Problems {

@@ -114,9 +114,7 @@ subsystems:
         uuid: "22222222-2222-4222-8222-222222222222"
         ana_group: 2
 `
-	if string(r.YAML) != want {
-		t.Errorf("%s", r.YAML)
-	}
+	testutil.Equal(t, string(r.YAML), want, "%s", r.YAML)
 	if _, err := ReadNVMet(t.TempDir()); err == nil || !strings.Contains(err.Error(), NVMetTree) {
 		t.Errorf("another directory: %v", err)
 	}
@@ -197,9 +195,7 @@ subsystems:
         block_size: 512B
         ana_group: 2
 `
-	if string(r.YAML) != want {
-		t.Errorf("%s", r.YAML)
-	}
+	testutil.Equal(t, string(r.YAML), want, "%s", r.YAML)
 	for answers, want := range map[string]string{
 		"":                     "framework_get_subsystems of SPDK: there is no such method",
 		`[{"subsystem": "x"}]`: "framework_get_config of SPDK: there is no such method: no framework_get_config x",
@@ -210,9 +206,7 @@ subsystems:
 			some["framework_get_subsystems"] = answers
 		}
 		_, err := ReadSPDK(t.Context(), fakeSPDK(t, some))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", answers, err, want)
-		}
+		testutil.Fails(t, err, want, "%s", answers)
 	}
 	if _, err := ReadSPDK(t.Context(), "/nowhere"); err == nil {
 		t.Error("no socket, no error")

@@ -230,8 +230,6 @@ func TestRun(t *testing.T) {
 func TestWorst(t *testing.T) {
 	list := []Finding{{Severity: Note}, {Severity: Error}, {Severity: Warning}, {Severity: OK}}
 	for n, want := range []Severity{OK, Note, Error, Error, Error} {
-		if got := Worst(list[:n]); got != want {
-			t.Errorf("of %d: %s, want %s", n, got, want)
-		}
+		testutil.Equal(t, Worst(list[:n]), want, "of %d", n)
 	}
 }

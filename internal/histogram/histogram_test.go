@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestBucketsAreFine(t *testing.T) {
@@ -18,13 +20,9 @@ func TestBucketsAreFine(t *testing.T) {
 		}
 	}
 	for _, ns := range []int64{1 << 36, math.MaxInt64} {
-		if bucketOf(ns) != buckets-1 {
-			t.Errorf("%d is not in the last bucket", ns)
-		}
+		testutil.Equal(t, bucketOf(ns), buckets-1, "%d is not in the last bucket", ns)
 	}
-	if bucketOf(-1) != 0 {
-		t.Error("a negative duration has no bucket")
-	}
+	testutil.Equal(t, bucketOf(-1), 0, "a negative duration has no bucket")
 }
 
 // TestQuantiles: they are within 5 % of the exact ones, whatever is counted, also in parts.

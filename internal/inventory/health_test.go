@@ -84,14 +84,10 @@ func TestNVMe(t *testing.T) {
 	} {
 		l := base
 		tc.change(&l)
-		if got := fmt.Sprint(nvmeHealth(&l)); got != tc.want {
-			t.Errorf("%s: %q, want %q", name, got, tc.want)
-		}
+		testutil.Equal(t, fmt.Sprint(nvmeHealth(&l)), tc.want, "%s", name)
 	}
 	got := fmt.Sprint(unknown("only root may ask"))
-	if got != "{unknown [only root may ask] 0 -1 -1}" {
-		t.Errorf("unknown: %q", got)
-	}
+	testutil.Equal(t, got, "{unknown [only root may ask] 0 -1 -1}", "unknown")
 }
 
 // TestAsk: what is not there is an error, and nothing panics.

@@ -93,9 +93,7 @@ func TestList(t *testing.T) {
 		if d.Name == "sda" {
 			path = filepath.Join(m.ByID, "ata-Samsung_840_S1")
 		}
-		if d.Path != path {
-			t.Errorf("%s: path %q", d.Name, d.Path)
-		}
+		testutil.Equal(t, d.Path, path, "%s: path", d.Name)
 		d.Path = ""
 	}
 	var out strings.Builder

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // answers plays a SAS drive: log pages by their number, anything else is an illegal request, as
@@ -119,9 +120,7 @@ func TestSCSI(t *testing.T) {
 	} {
 		h, err := scsiHealth(tc.pages.read)
 		if tc.err != "" {
-			if err == nil || !strings.Contains(err.Error(), tc.err) {
-				t.Errorf("%s: %v, want %q", name, err, tc.err)
-			}
+			testutil.Fails(t, err, tc.err, "%s", name)
 			continue
 		}
 		if err != nil || h.State != tc.want.State || !slices.Equal(h.Notes, tc.want.Notes) ||

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // logKey is the key of a value in a log line.
@@ -174,8 +176,6 @@ func TestLogKeysAreFound(t *testing.T) {
 	} {
 		f := parseGo(t, "a.go", []byte("package a\n\nfunc b() {\n"+line+"\n}\n"))
 		got := wrongKeys(logKeys(f), []string{"err", "path"})
-		if len(got) != want {
-			t.Errorf("%s: %q, want %d", line, got, want)
-		}
+		testutil.Equal(t, len(got), want, "%s: %q", line, got)
 	}
 }

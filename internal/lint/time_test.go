@@ -333,8 +333,6 @@ func TestTimesAreFound(t *testing.T) {
 		for _, u := range clockUses(fset, f, info) {
 			got = u.what
 		}
-		if got != want {
-			t.Errorf("%s: %q, want %q", text, got, want)
-		}
+		testutil.Equal(t, got, want, "%s", text)
 	}
 }

@@ -91,9 +91,7 @@ func TestRate(t *testing.T) {
 				testutil.Value(s.poll(now, nil))(t)
 			}
 		}
-		if s.begun != last+1 {
-			t.Errorf("%d I/Os have begun after %d ms", s.begun, last)
-		}
+		testutil.Equal(t, s.begun, last+1, "I/Os have begun after %d ms", last)
 	}
 	s.end(began.Add((due+10)*time.Millisecond - 1))
 	if o.Ops() != due || o.Late != 10 {
@@ -141,9 +139,7 @@ func TestOnce(t *testing.T) {
 			l.Pass(1, write)
 			testutil.Must(t, l.Run(0, into(&o)))
 			// three parts of 5592405 bytes
-			if n := o.Ops(); n != 3*(16<<20/3/16384) {
-				t.Errorf("%d I/Os", n)
-			}
+			testutil.Equal(t, o.Ops(), 3*(16<<20/3/16384), "I/Os")
 		}
 	}
 }

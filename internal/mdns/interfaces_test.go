@@ -119,9 +119,7 @@ func TestTooMany(t *testing.T) {
 	if n := strings.Count(log.String(), "only the first 64 of 65 are announced"); n != 1 {
 		t.Errorf("logged %d times: %s", n, &log)
 	}
-	if n := len(r.links["v0"].services); n != maxServices {
-		t.Errorf("%d services", n)
-	}
+	testutil.Equal(t, len(r.links["v0"].services), maxServices, "services")
 	r.Set(map[string][]Service{"v0": list[1:]})
 	if len(r.failed) > 0 {
 		t.Errorf("%v", r.failed)

@@ -72,9 +72,7 @@ func TestMessages(t *testing.T) {
 		}
 		n += len(records(t, m))
 	}
-	if n != 58*5 {
-		t.Errorf("%d records", n)
-	}
+	testutil.Equal(t, n, 58*5, "records")
 	got := records(t, messages(list[:1], 0)[0])
 	if len(got) != 3 {
 		t.Fatalf("%q", got)
@@ -84,9 +82,7 @@ func TestMessages(t *testing.T) {
 		"x._nvme-disc._tcp.local. SRV host-x.local. gone",
 		"x._nvme-disc._tcp.local. TXT p=tcp nqn=nqn.2026-11.io:d gone",
 	} {
-		if got[i] != want {
-			t.Errorf("%s, want %s", got[i], want)
-		}
+		testutil.Equal(t, got[i], want, "")
 	}
 }
 
@@ -207,9 +203,7 @@ func TestResponder(t *testing.T) {
 	l.until("host-mdnstestb.local. A 127.0.0.1")
 	r.Close()
 	l.until("SRV host-mdnstestb.local. gone")
-	if len(r.links) != 0 {
-		t.Error("a link is left")
-	}
+	testutil.Equal(t, len(r.links), 0, "a link is left")
 }
 
 // ask asks for all services.

@@ -237,9 +237,7 @@ func TestArenaStaysUnpopulated(t *testing.T) {
 		}
 		a.Free(segs)
 	}
-	if n := present(); n != 0 {
-		t.Errorf("%d pages are populated, none was written", n)
-	}
+	testutil.Equal(t, present(), 0, "pages are populated, none was written")
 	for range 100 { // one block at a time is always the same one
 		segs, _ := a.Alloc(nil, BlockMin)
 		segs[0].B[0] = 1
@@ -249,9 +247,7 @@ func TestArenaStaysUnpopulated(t *testing.T) {
 	if huge := pageSize(t, Addr(a.base)); huge == hugeSize { // the machine has free ones
 		want = huge / os.Getpagesize()
 	}
-	if n := present(); n != want {
-		t.Errorf("%d pages are populated, want %d", n, want)
-	}
+	testutil.Equal(t, present(), want, "pages are populated")
 }
 
 func TestArenaFragmented(t *testing.T) {

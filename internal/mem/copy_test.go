@@ -1,6 +1,10 @@
 package mem
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
 
 func TestCopySegments(t *testing.T) {
 	cut := func(text string, sizes ...int) (segs []Segment) {
@@ -26,8 +30,6 @@ func TestCopySegments(t *testing.T) {
 		for _, s := range dst {
 			got += string(s.B)
 		}
-		if got != tt.want {
-			t.Errorf("%v from %v: %q, want %q", tt.dst, tt.src, got, tt.want)
-		}
+		testutil.Equal(t, got, tt.want, "%v from %v", tt.dst, tt.src)
 	}
 }

@@ -32,18 +32,14 @@ func fileRegion(t *testing.T, pages int) (path string, r *Region) {
 func TestCopyFile(t *testing.T) {
 	page := os.Getpagesize()
 	path, r := fileRegion(t, 3)
-	if u := usage("test file"); u != (PurposeUsage{Purpose: "test file", Regions: 1}) {
-		t.Errorf("usage is %+v", u)
-	}
+	testutil.Equal(t, usage("test file"), (PurposeUsage{Purpose: "test file", Regions: 1}), "usage")
 	segs := []Segment{{B: r.Bytes(), Region: r.ID(), File: true}}
 	got := make([]byte, 3*page)
 	dst := []Segment{{B: got}}
 	if !CopyFile(dst, segs) || !bytes.Equal(got, r.Bytes()) || got[2*page] != 3 {
 		t.Errorf("%v...", got[:1])
 	}
-	if n := testing.AllocsPerRun(100, func() { CopyFile(dst, segs) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	testutil.Equal(t, testing.AllocsPerRun(100, func() { CopyFile(dst, segs) }), 0, "allocations")
 	testutil.Must(t, os.Truncate(path, int64(page)))
 	segs[0].B = r.Bytes()[page-1 : 2*page-1]
 	if CopyFile(dst, segs) {

@@ -9,9 +9,7 @@ import (
 
 func TestFind(t *testing.T) {
 	r := testutil.Value(Reserve("test find", ChunkSize))(t)
-	if Find(r.ID()) != r {
-		t.Error("a mapped region is not found")
-	}
+	testutil.Equal(t, Find(r.ID()), r, "a mapped region is not found")
 	testutil.Must(t, r.Unmap())
 	if Find(r.ID()) != nil {
 		t.Error("a region is found that is not mapped any more")

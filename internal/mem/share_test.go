@@ -231,9 +231,7 @@ func TestHoldLimit(t *testing.T) {
 		{more, Shortage{Host: waits.Host, Namespace: waits.Namespace}, 0},
 		{more, Shortage{Host: waits.Host, Namespace: more.Namespace}, 1},
 	} {
-		if got := p.HoldLimit(tt.f, tt.s, 4); got != tt.want {
-			t.Errorf("%d quarters, want %d", got, tt.want)
-		}
+		testutil.Equal(t, p.HoldLimit(tt.f, tt.s, 4), tt.want, "quarters")
 	}
 	freeAll(all)
 }

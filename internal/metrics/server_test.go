@@ -97,9 +97,7 @@ func TestPanic(t *testing.T) {
 	}
 	s := serve(t, src, slog.New(slog.NewTextHandler(&log, nil)))
 	status, _, body := get(t, s, http.MethodGet, "/metrics", "")
-	if status != http.StatusInternalServerError {
-		t.Errorf("%d: %s", status, body)
-	}
+	testutil.Equal(t, status, http.StatusInternalServerError, "%s", body)
 	broken.Store(false)
 	if status, _, _ := get(t, s, http.MethodGet, "/metrics", ""); status != http.StatusOK {
 		t.Error(status)

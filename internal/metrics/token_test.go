@@ -78,9 +78,7 @@ func TestToken(t *testing.T) {
 			}
 		}
 	}
-	if n := refused.Load(); n != int64(4*len(forged)) {
-		t.Errorf("%d refusals", n)
-	}
+	testutil.Equal(t, refused.Load(), int64(4*len(forged)), "refusals")
 }
 
 // TestRefusedMakePlace: as many connections as there can be that are refused, or silent, do not

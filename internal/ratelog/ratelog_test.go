@@ -71,10 +71,8 @@ func TestAttack(t *testing.T) {
 				reports++
 			}
 		}
-		if dropped+passed != seconds*10_000 {
-			t.Errorf("%d lines appear and %d are said to be dropped, of %d", passed, dropped,
-				seconds*10_000)
-		}
+		testutil.Equal(t, dropped+passed, seconds*10_000,
+			"%d lines appear and %d are said to be dropped, of", passed, dropped)
 		if reports > seconds/10+1 {
 			t.Errorf("%d reports", reports)
 		}
@@ -95,12 +93,8 @@ func TestManyAddresses(t *testing.T) {
 		l.Peer(addr(7)).Warn("expired")
 		time.Sleep(periodLength)
 		synctest.Wait()
-		if n := lines(log, "msg=refused"); n != kindLines {
-			t.Errorf("%d lines, want %d", n, kindLines)
-		}
-		if lines(log, "msg=expired") != 1 {
-			t.Error("a line of another kind is missing")
-		}
+		testutil.Equal(t, lines(log, "msg=refused"), kindLines, "lines")
+		testutil.Equal(t, lines(log, "msg=expired"), 1, "a line of another kind is missing")
 		if lines(log, "dropped", fmt.Sprintf("lines=%d ", 100_000-kindLines)) != 1 {
 			t.Errorf("the log does not say how many were dropped: %s",
 				log.String()[len(log.String())-200:])
@@ -109,9 +103,8 @@ func TestManyAddresses(t *testing.T) {
 			t.Error("something is left after the period")
 		}
 		l.Peer(addr(1)).Warn("refused")
-		if n := lines(log, "msg=refused"); n != kindLines+1 {
-			t.Error("a line of the next period is missing")
-		}
+		testutil.Equal(t, lines(log, "msg=refused"), kindLines+1,
+			"a line of the next period is missing")
 	})
 }
 
@@ -130,15 +123,11 @@ func TestNetworks(t *testing.T) {
 		peer(n).Warn("refused", "err", "attack")
 	}
 	l.Peer(addr(1)).Warn("refused", "err", "other")
-	if n := lines(log, "refused", "attack"); n != peerLines {
-		t.Errorf("%d lines of the attack", n)
-	}
+	testutil.Equal(t, lines(log, "refused", "attack"), peerLines, "lines of the attack")
 	if n := lines(log, "refused", "other"); n != 2 {
 		t.Errorf("%d of 2 lines of another address", n)
 	}
-	if n := len(r.Refusals()); n != peerRefusals+1 {
-		t.Errorf("%d refusals are remembered", n)
-	}
+	testutil.Equal(t, len(r.Refusals()), peerRefusals+1, "refusals are remembered")
 }
 
 // TestMappedAddresses: an IPv4 address is the same on an IPv6 socket, and the port does not matter.
@@ -155,8 +144,6 @@ func TestMappedAddresses(t *testing.T) {
 		}
 		time.Sleep(periodLength)
 		synctest.Wait()
-		if n := lines(log, "msg=refused"); n != peerLines {
-			t.Errorf("%d lines of one address, want %d", n, peerLines)
-		}
+		testutil.Equal(t, lines(log, "msg=refused"), peerLines, "lines of one address")
 	})
 }

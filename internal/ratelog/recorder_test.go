@@ -51,9 +51,7 @@ func TestRefusals(t *testing.T) {
 		if !slices.Equal(got.Attributes, want) {
 			t.Errorf("got %q, want %q", got.Attributes, want)
 		}
-		if out.String() != "" {
-			t.Errorf("lines below the level are in the log: %s", out)
-		}
+		testutil.Equal(t, out.String(), "", "lines below the level are in the log: %s", out)
 	})
 }
 
@@ -132,9 +130,8 @@ func TestEventAttributes(t *testing.T) {
 func TestRecordingAllocatesNothingMore(t *testing.T) {
 	r, _, _ := recorded(t, slog.LevelError)
 	args := []any{"qid", "1", "local", addr(3), "err", errors.New("no such host")}
-	if n := testing.AllocsPerRun(100, func() { r.refused(addr(1), "refused", args) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	testutil.Equal(t, testing.AllocsPerRun(100, func() { r.refused(addr(1), "refused", args) }), 0,
+		"allocations")
 }
 
 // BenchmarkRefused is a line of a peer that is dropped, with and without a Recorder full of the

@@ -3,6 +3,8 @@ package reactor
 import (
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // The default follows what it takes to wake a thread, within bounds.
@@ -11,9 +13,7 @@ func TestDefaultSpin(t *testing.T) {
 		0: leastSpin, 10 * time.Microsecond: leastSpin,
 		50 * time.Microsecond: 400 * time.Microsecond, 150 * time.Microsecond: mostSpin,
 	} {
-		if got := spinFor(w); got != want {
-			t.Errorf("%v: spins for %v, want %v", w, got, want)
-		}
+		testutil.Equal(t, spinFor(w), want, "%v: spins for", w)
 	}
 	if wakeTime() == 0 {
 		t.Error("no wake-up of a thread was measured")

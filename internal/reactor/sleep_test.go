@@ -36,9 +36,7 @@ func TestWait(t *testing.T) {
 		}
 		for _, ms := range []int{-1, 0, 1, 1000} {
 			testutil.Value(unix.Write(r.evfd, eventOne))(t)
-			if n := wait(ms); n != 1 {
-				t.Errorf("short %v, %d ms: %d events", short, ms, n)
-			}
+			testutil.Equal(t, wait(ms), 1, "short %v, %d ms events", short, ms)
 		}
 	}
 }

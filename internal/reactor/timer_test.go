@@ -65,9 +65,7 @@ func TestTimerStop(t *testing.T) {
 		t.Errorf("ran: %v", ran)
 	}
 	do(t, r, func() {
-		if len(r.timers) != 0 {
-			t.Errorf("%d timers are left", len(r.timers))
-		}
+		testutil.Equal(t, len(r.timers), 0, "timers are left")
 	})
 }
 
@@ -118,11 +116,7 @@ func TestTimeout(t *testing.T) {
 		want int
 	}{{5, 0}, {10, 0}, {11, 1}, {10 + 1e6, 1}, {11 + 1e6, 2}, {math.MaxInt64, math.MaxInt32}} {
 		h := timerHeap{{at: tc.at}}
-		if got := h.timeout(10); got != tc.want {
-			t.Errorf("deadline %d: timeout %d, want %d", tc.at, got, tc.want)
-		}
+		testutil.Equal(t, h.timeout(10), tc.want, "deadline %d: timeout", tc.at)
 	}
-	if got := (timerHeap{}).timeout(0); got != -1 {
-		t.Errorf("no timer: timeout %d", got)
-	}
+	testutil.Equal(t, (timerHeap{}).timeout(0), -1, "no timer: timeout")
 }

@@ -49,9 +49,7 @@ func TestWatch(t *testing.T) {
 			put(t, wr)
 			do(t, r, func() {})
 			do(t, r, func() {
-				if r.watches.n != 0 {
-					t.Errorf("%d watches are left", r.watches.n)
-				}
+				testutil.Equal(t, r.watches.n, 0, "watches are left")
 			})
 		})
 	}
@@ -87,9 +85,7 @@ func TestUnwatchWithinBatch(t *testing.T) {
 			t.Errorf("%d functions were called, want 1", n)
 		}
 	})
-	if len(calls) != 1 {
-		t.Errorf("calls: %v", calls)
-	}
+	testutil.Equal(t, len(calls), 1, "calls: %v", calls)
 }
 
 func mustEventfd(t *testing.T) int {

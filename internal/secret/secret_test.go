@@ -29,9 +29,7 @@ func TestMask(t *testing.T) {
 		pem[:60] + `..."`:                                  `(hidden)..."`,
 		"-----BEGIN PUBLIC KEY-----\nMHcCAQEE":             "-----BEGIN PUBLIC KEY-----\nMHcCAQEE",
 	} {
-		if got := Mask(text); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
+		testutil.Equal(t, Mask(text), want, "%q", text)
 	}
 	if n := testing.AllocsPerRun(10, func() { Mask("connect refused: qid 0") }); n > 0 {
 		t.Errorf("%v allocations", n)
@@ -52,11 +50,7 @@ func TestMaskAll(t *testing.T) {
 		"the password is open sesame, I think":      "the password is (hidden), I think",
 		"token=c9f0f895-fb98-4ab9-9d2d-7e0f1b2c3d":  Hidden,
 	} {
-		if got := MaskAll(text, "open sesame\n", false); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
+		testutil.Equal(t, MaskAll(text, "open sesame\n", false), want, "%q", text)
 	}
-	if got := MaskAll("no "+chap[10:20], "", true); got != "no " {
-		t.Errorf("a part of a secret at the end: %q", got)
-	}
+	testutil.Equal(t, MaskAll("no "+chap[10:20], "", true), "no ", "a part of a secret at the end")
 }

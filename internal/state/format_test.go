@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -193,9 +194,7 @@ func TestAstray(t *testing.T) {
 	must(t, os.Rename(one, two))
 	s = reopened(t, s)
 	for nsid := uint32(1); nsid <= 2; nsid++ {
-		if err := s.Check(Name{testNQN, nsid}); err == nil || !strings.Contains(err.Error(), two) {
-			t.Errorf("namespace %d: %v", nsid, err)
-		}
+		testutil.Fails(t, s.Check(Name{testNQN, nsid}), two, "namespace %d", nsid)
 	}
 	must(t, os.Rename(two, one))
 	for nsid := uint32(1); nsid <= 2; nsid++ {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -82,9 +83,7 @@ func TestFileSystem(t *testing.T) {
 			_, err = again.NextGeneration()
 			must(t, again.Close())
 		}
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("a start: got %v, want %q", err, want)
-		}
+		testutil.Fails(t, err, want, "a start")
 	}
 	promise()
 	filler := filepath.Join(top, "filler")

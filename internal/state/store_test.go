@@ -484,9 +484,7 @@ func TestOddFiles(t *testing.T) {
 	}
 	bad := 0
 	s.Each(func(Name, string) { t.Error("there are no reservations") }, func(error) { bad++ })
-	if bad != 6 {
-		t.Errorf("%d bad files", bad)
-	}
+	testutil.Equal(t, bad, 6, "bad files")
 	must(t, s.Close())
 }
 

@@ -170,15 +170,11 @@ func TestStackOf(t *testing.T) {
 		"0:40": "8:1", "0:41": "", "0:42": "",
 		"8:1": "8:1",
 	} {
-		if got := f.fileSystem(number); got != want {
-			t.Errorf("%s: %q, want %q", number, got, want)
-		}
+		testutil.Equal(t, f.fileSystem(number), want, "%s", number)
 	}
 	// something that stands on itself ends
 	f.disk("virtual/dm-7", "252:7", map[string]string{"slaves/dm-7/dev": "252:7"})
-	if n := len(f.at("dm-7").layers); n != maxDepth {
-		t.Errorf("%d layers", n)
-	}
+	testutil.Equal(t, len(f.at("dm-7").layers), maxDepth, "layers")
 }
 
 func TestUsers(t *testing.T) {

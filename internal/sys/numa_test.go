@@ -20,25 +20,17 @@ func TestNodes(t *testing.T) {
 	write("cpu/cpu3/topology/core_id", "1\n")
 	for online, want := range map[string]int{"0\n": NoNode, "0-1\n": 1, "0,1\n": 1} {
 		write("node/online", online)
-		if got := nodeOfCPU(root, 3); got != want {
-			t.Errorf("nodes %q: %d, want %d", online, got, want)
-		}
+		testutil.Equal(t, nodeOfCPU(root, 3), want, "nodes %q", online)
 		for _, cpu := range []int{-1, 4} {
-			if got := nodeOfCPU(root, cpu); got != NoNode {
-				t.Errorf("nodes %q: CPU %d is on node %d", online, cpu, got)
-			}
+			testutil.Equal(t, nodeOfCPU(root, cpu), NoNode,
+				"nodes %q: CPU %d is on node", online, cpu)
 		}
 	}
-	if got := nodeOfCPU(filepath.Join(root, "nothing"), 3); got != NoNode {
-		t.Errorf("a machine that does not tell: %d", got)
-	}
+	testutil.Equal(t, nodeOfCPU(filepath.Join(root, "nothing"), 3), NoNode,
+		"a machine that does not tell")
 	for text, want := range map[string]int{"1\n": 1, "0\n": 0, "-1\n": NoNode, "x": NoNode} {
 		write("infiniband/mlx5_0/device/numa_node", text)
-		if got := nodeOfDevice(root, "infiniband", "mlx5_0"); got != want {
-			t.Errorf("device with %q: %d, want %d", text, got, want)
-		}
+		testutil.Equal(t, nodeOfDevice(root, "infiniband", "mlx5_0"), want, "device with %q", text)
 	}
-	if got := nodeOfDevice(root, "infiniband", "rxe0"); got != NoNode {
-		t.Errorf("a device without a bus: %d", got)
-	}
+	testutil.Equal(t, nodeOfDevice(root, "infiniband", "rxe0"), NoNode, "a device without a bus")
 }

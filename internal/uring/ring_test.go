@@ -76,9 +76,7 @@ func TestOperations(t *testing.T) {
 				t.Fatalf("readv: %d", res)
 			}
 		}
-		if res := g.do(Datasync()); res != 0 {
-			t.Errorf("fdatasync: %d", res)
-		}
+		testutil.Equal(t, g.do(Datasync()), 0, "fdatasync")
 		if res := g.do(Fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0,
 			1<<20)); res != 0 {
 			t.Errorf("fallocate: %d", res)
@@ -87,15 +85,11 @@ func TestOperations(t *testing.T) {
 		if res := g.do(Read(b, 256<<10)); res != 4096 || bytes.Count(b, []byte{0}) != 4096 {
 			t.Errorf("after punching a hole: %d", res)
 		}
-		if res := g.do(Read(b, 2<<20)); res != 0 {
-			t.Errorf("read beyond the end: %d", res)
-		}
+		testutil.Equal(t, g.do(Read(b, 2<<20)), 0, "read beyond the end")
 		if res := g.do(Discard(0, 4096)); res >= 0 {
 			t.Errorf("discard on a file: %d", res)
 		}
-		if res := g.do(Op{}); res != 0 {
-			t.Errorf("nop: %d", res)
-		}
+		testutil.Equal(t, g.do(Op{}), 0, "nop")
 	})
 }
 

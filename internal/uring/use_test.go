@@ -111,10 +111,7 @@ func TestCloseRefusesOutstanding(t *testing.T) {
 	idle := Op{}
 	var c result
 	g.Start(g.f, &idle, &c)
-	if err := g.Close(); err == nil ||
-		!strings.Contains(err.Error(), "1 operations are outstanding") {
-		t.Errorf("%v", err)
-	}
+	testutil.Fails(t, g.Close(), "1 operations are outstanding", "")
 	g.drain()
 }
 
@@ -157,15 +154,11 @@ func TestShared(t *testing.T) {
 	for _, r := range rings {
 		testutil.Check(t, r.Release())
 	}
-	if len(shared.rings) != 0 {
-		t.Errorf("%d rings are left", len(shared.rings))
-	}
+	testutil.Equal(t, len(shared.rings), 0, "rings are left")
 	if _, err := Acquire(Config{EventFD: 1 << 20}); err == nil {
 		t.Error("a ring with a bad eventfd")
 	}
-	if len(shared.rings) != 0 {
-		t.Errorf("%d rings are left after a failure", len(shared.rings))
-	}
+	testutil.Equal(t, len(shared.rings), 0, "rings are left after a failure")
 }
 
 func TestRefusal(t *testing.T) {

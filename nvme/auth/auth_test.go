@@ -75,9 +75,7 @@ func TestAgreement(t *testing.T) {
 		}
 		e := new(big.Int).Mul(new(big.Int).SetBytes(x), new(big.Int).SetBytes(y))
 		want := new(big.Int).Exp(big.NewInt(2), e, p)
-		if want.Cmp(new(big.Int).SetBytes(s)) != 0 {
-			t.Errorf("%v: the secret is not 2^(xy)", g)
-		}
+		testutil.Equal(t, want.Cmp(new(big.Int).SetBytes(s)), 0, "%v: the secret is not 2^(xy)", g)
 		for _, bad := range []*big.Int{
 			big.NewInt(0), big.NewInt(1), new(big.Int).Sub(p, big.NewInt(1)), p,
 			new(big.Int).Add(p, big.NewInt(1)),
@@ -162,10 +160,8 @@ func TestResponses(t *testing.T) {
 		k := with(t, v.transformation)
 		got := fmt.Sprintf("%x %x", x.hostResponse(k, c, 0x01020304)[:12],
 			x.controllerResponse(k, c, 0x01020304)[:12])
-		if got != v.want {
-			t.Errorf("%v, transformation %v, session %t: %s, not %s", v.hash, v.transformation,
-				v.session, got, v.want)
-		}
+		testutil.Equal(t, got, v.want,
+			"%v, transformation %v, session %t", v.hash, v.transformation, v.session)
 	}
 }
 
@@ -300,9 +296,7 @@ func TestRefused(t *testing.T) {
 				t.Errorf("host: %v", err)
 			}
 			exchangeAll(h, c, &Policy{Keys: []*Key{key}, ControllerKey: other, Groups: null})
-			if c.State() != Failed {
-				t.Error("another exchange succeeds after a failure")
-			}
+			testutil.Equal(t, c.State(), Failed, "another exchange succeeds after a failure")
 		})
 	}
 }

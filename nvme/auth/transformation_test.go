@@ -3,6 +3,8 @@ package auth
 import (
 	"encoding/hex"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestTransformation compares transformed keys with what Python makes of them, the secret being the
@@ -62,9 +64,8 @@ func TestTransformation(t *testing.T) {
 			secret[i] = byte(i)
 		}
 		got := (&Key{secret, tc.hash}).transformed(hostNQN)
-		if hex.EncodeToString(got) != tc.want {
-			t.Errorf("%v, %d bytes: %x, not %s", tc.hash, tc.size, got, tc.want)
-		}
+		testutil.Equal(t, hex.EncodeToString(got), tc.want,
+			"%v, %d bytes: %x", tc.hash, tc.size, got)
 		if tc.tool == "" {
 			continue
 		}

@@ -83,9 +83,7 @@ func newFakeRDMA(t *testing.T, configure ...func(*fakeRDMA)) *fakeRDMA {
 		<-done
 		fab.Close()
 		for _, machine := range []string{"controller", "host"} {
-			if live := fab.Live(machine); live != (verbstest.Counts{}) {
-				t.Errorf("%s: not freed: %+v", machine, live)
-			}
+			testutil.Equal(t, fab.Live(machine), (verbstest.Counts{}), "%s: not freed", machine)
 		}
 	})
 	return f

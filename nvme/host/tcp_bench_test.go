@@ -105,9 +105,8 @@ func TestTCPZeroAllocation(t *testing.T) {
 		w := newWire(t, p, 33, 4096)
 		for _, write := range []bool{false, true} {
 			w.round(32, write)
-			if n := testutil.AllocsPerRun(50, func() { w.round(32, write) }); n != 0 {
-				t.Errorf("%+v, write %t: %v allocations in 32 commands", p, write, n)
-			}
+			testutil.Equal(t, testutil.AllocsPerRun(50, func() { w.round(32, write) }), 0,
+				"%+v, write %t allocations in 32 commands", p, write)
 		}
 	}
 }

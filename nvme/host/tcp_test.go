@@ -274,7 +274,5 @@ func TestTCPTurn(t *testing.T) {
 		l.advance(n)
 	}
 	l.push(data[:1])
-	if n := len(l.batch(1)); n != 1 {
-		t.Errorf("%d vectors of one byte", n)
-	}
+	testutil.Equal(t, len(l.batch(1)), 1, "vectors of one byte")
 }

@@ -10,12 +10,8 @@ import (
 )
 
 func TestSpread(t *testing.T) {
-	if got := spreadOf([]float64{3, 1, 2, 9, 4}); got != (spread{3, 1, 9}) {
-		t.Errorf("got %+v", got)
-	}
-	if got := spreadOf([]float64{3, 1}); got != (spread{2, 1, 3}) {
-		t.Errorf("got %+v", got)
-	}
+	testutil.Equal(t, spreadOf([]float64{3, 1, 2, 9, 4}), (spread{3, 1, 9}), "")
+	testutil.Equal(t, spreadOf([]float64{3, 1}), (spread{2, 1, 3}), "")
 }
 
 // TestFloorServesEveryShape: the floor answers every request, whatever its shape.

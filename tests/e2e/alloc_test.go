@@ -55,10 +55,8 @@ func TestZeroAllocation(t *testing.T) {
 				run() // buffers, free lists and tables grow
 				run()
 				// One run per sample: timers allocate occasionally.
-				if n := testutil.AllocsPerRun(1, run); n != 0 {
-					t.Errorf("%d bytes, write %t: %v allocations in %d commands", size, write, n,
-						ios)
-				}
+				testutil.Equal(t, testutil.AllocsPerRun(1, run), 0,
+					"%d bytes, write %t allocations in %d commands", size, write, ios)
 			}
 		}
 	})

@@ -197,9 +197,7 @@ func TestDeviceErrors(t *testing.T) {
 		ctx := harness.Context(t)
 		g.set(false, fmt.Errorf("injected: %w", backend.ErrIO))
 		wantStatus(t, "read", q.Read(ctx, 1, 0, 8, buf), nvme.UnrecoveredReadError)
-		if d := differ(buf, want); d != "" {
-			t.Errorf("a read that failed: %s", d)
-		}
+		testutil.Equal(t, differ(buf, want), "", "a read that failed")
 		wantStatus(t, "write", q.Write(ctx, 1, 0, 8, buf, 0), nvme.WriteFault)
 		wantStatus(t, "flush", q.Flush(ctx, 1), nvme.WriteFault)
 		wantStatus(t, "write zeroes", q.WriteZeroes(ctx, 1, 0, 8, 0), nvme.WriteFault)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -97,9 +98,7 @@ func TestCopy(t *testing.T) {
 		h.Must(q.Copy(ctx, 1, 100, nvme.CopyNamespaces, ranges, nvme.RWFUA))
 		h.Must(q.Read(ctx, 1, 100, mdts/512, back))
 		exchanged := append(append([]byte{}, data[mdts/2:]...), data[:mdts/2]...)
-		if d := differ(back, exchanged); d != "" {
-			t.Errorf("between namespaces: %s", d)
-		}
+		testutil.Equal(t, differ(back, exchanged), "", "between namespaces")
 		h.Must(q.Copy(ctx, 3, mdts/512, nvme.CopyRanges, ranges, 0))
 		h.Must(q.Compare(ctx, 3, mdts/512, mdts/512, back))
 	})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -44,9 +45,7 @@ func TestConcatenation(t *testing.T) {
 			n++
 		}
 	}
-	if n != 2 {
-		t.Errorf("%d queues are secure: %+v", n, list)
-	}
+	testutil.Equal(t, n, 2, "queues are secure: %+v", list)
 	if !bytes.Equal(b[:512], b[512:]) {
 		t.Error("other data comes back")
 	}

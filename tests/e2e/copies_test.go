@@ -52,13 +52,9 @@ func TestCopiedBytes(t *testing.T) {
 			h.Until("reads copy nothing", func() bool {
 				return run(false, 0)+run(false, 32<<20) == 0
 			})
-			if n := run(false, 0); n != 0 {
-				t.Errorf("%d reads of %d bytes: %d bytes were copied", ios, size, n)
-			}
-			if n := run(false, 32<<20); n != 0 {
-				t.Errorf("%d reads of %d bytes that were never written: %d bytes were copied", ios,
-					size, n)
-			}
+			testutil.Equal(t, run(false, 0), 0, "copied bytes, %d reads of %d bytes", ios, size)
+			testutil.Equal(t, run(false, 32<<20), 0,
+				"%d reads of %d bytes that were never written bytes were copied", ios, size)
 			bound := int64(ios * size)
 			switch {
 			case !v.isRDMA && size <= small:
@@ -67,9 +63,8 @@ func TestCopiedBytes(t *testing.T) {
 					func() bool { return run(true, 0) == bound })
 				continue
 			case v.isRDMA && (size < frame || v.options.iwarp):
-				if n := run(true, 0); n != bound {
-					t.Errorf("%d writes of %d bytes: %d bytes were copied", ios, size, n)
-				}
+				testutil.Equal(t, run(true, 0), bound,
+					"%d writes of %d bytes bytes were copied", ios, size)
 				continue
 			}
 			least := int64(0)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
@@ -173,9 +174,7 @@ func TestHostileConnect(t *testing.T) {
 				h.Until("the log has "+tc.log, func() bool {
 					return strings.Contains(h.Log.String(), tc.log)
 				})
-				if n := len(h.Target.Controllers()); n != 2 {
-					t.Errorf("%s: %d controllers", tc.name, n)
-				}
+				testutil.Equal(t, len(h.Target.Controllers()), 2, "%s controllers", tc.name)
 				a.checkBystander(t)
 			}
 			if strings.ContainsAny(h.Log.String(), "\x1b\x00") {

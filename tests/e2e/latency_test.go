@@ -53,8 +53,6 @@ func TestLatencyOfSlowDevice(t *testing.T) {
 					took)
 			}
 		}
-		if len(list) != 2 {
-			t.Errorf("%d operations", len(list))
-		}
+		testutil.Equal(t, len(list), 2, "operations")
 	})
 }

@@ -179,9 +179,8 @@ func TestDataAtLimit(t *testing.T) {
 				}
 			}
 			for i := range 16 {
-				if d := differ(in[i*most:][:size], out[i*most:][:size]); d != "" {
-					t.Errorf("%d bytes, command %d: %s", size, i, d)
-				}
+				testutil.Equal(t, differ(in[i*most:][:size], out[i*most:][:size]), "",
+					"%d bytes, command %d", size, i)
 			}
 		}
 		if l := h.Target.Limits(); len(l) != 1 || l[0].Waits == 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
@@ -48,9 +49,8 @@ func (h *env) strangersFrom(v variant, others bool) *strangers {
 		}
 		h.Fabric.AddHost("strangers", devices...)
 		h.T.Cleanup(func() {
-			if live := h.Fabric.Live("strangers"); live != (verbstest.Counts{}) {
-				h.T.Errorf("RDMA objects of the strangers left: %+v", live)
-			}
+			testutil.Equal(h.T, h.Fabric.Live("strangers"), (verbstest.Counts{}),
+				"RDMA objects of the strangers left")
 		})
 	}
 	h.T.Cleanup(s.leave)

@@ -219,9 +219,8 @@ func TestPage(t *testing.T) {
 	for range 2 { // system, light, dark
 		run(b, chromedp.Click("#theme"))
 	}
-	if got := eval[string](b, "document.documentElement.dataset.theme"); got != "dark" {
-		t.Errorf("the button makes the theme %q", got)
-	}
+	testutil.Equal(t, eval[string](b, "document.documentElement.dataset.theme"), "dark",
+		"the button makes the theme")
 
 	stop()
 	w.stop()

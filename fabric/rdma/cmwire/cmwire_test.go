@@ -126,9 +126,7 @@ func TestStatusString(t *testing.T) {
 		InvalidLength: "invalid private data length (1)",
 		InvalidCNTLID: "invalid controller ID (9)", 10: "reserved status (10)",
 	} {
-		if s.Error() != want {
-			t.Errorf("%q, want %q", s.Error(), want)
-		}
+		testutil.Equal(t, s.Error(), want, "")
 	}
 	for s := Accepted; s < statusCount; s++ {
 		if statusNames[s] == "" {

@@ -1,6 +1,10 @@
 package pdu
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
 
 func header(t Type, f Flags, hlen, pdo int, plen uint32) (h Header) {
 	h.Set(t, f, hlen, pdo, plen)
@@ -177,9 +181,7 @@ func TestCheckFromHost(t *testing.T) {
 		},
 	}
 	for _, tt := range tests {
-		if got := tt.p.CheckFromHost(&tt.h); got != tt.want {
-			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
-		}
+		testutil.Equal(t, tt.p.CheckFromHost(&tt.h), tt.want, "%s", tt.name)
 	}
 }
 
@@ -206,9 +208,7 @@ func TestCheckFromController(t *testing.T) {
 		{"command", header(TypeCapsuleCmd, HDGSTF, 72, 0, 76), Fault{FESInvalidHeader, OffType}},
 	}
 	for _, tt := range tests {
-		if got := both.CheckFromController(&tt.h, 512); got != tt.want {
-			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
-		}
+		testutil.Equal(t, both.CheckFromController(&tt.h, 512), tt.want, "%s", tt.name)
 	}
 }
 
@@ -220,13 +220,9 @@ func TestCheckICReq(t *testing.T) {
 		if hpda > 31 {
 			want = Fault{FESInvalidHeader, OffHPDA}
 		}
-		if got := r.Check(); got != want {
-			t.Errorf("HPDA %d: %v, want %v", hpda, got, want)
-		}
+		testutil.Equal(t, r.Check(), want, "HPDA %d", hpda)
 		r[OffPFV] = 1
-		if got := r.Check(); got != (Fault{FESInvalidHeader, OffPFV}) {
-			t.Errorf("PFV 1: %v", got)
-		}
+		testutil.Equal(t, r.Check(), (Fault{FESInvalidHeader, OffPFV}), "PFV 1")
 	}
 }
 
@@ -252,9 +248,7 @@ func TestCheckData(t *testing.T) {
 	for _, n := range []byte{0, 1, 0xFF} { // DATAL that disagrees with PLEN, and 0
 		e := d
 		e[OffDATAL], e[OffDATAL+1] = n, 0
-		if f := e.Check(both); f != (Fault{FESInvalidHeader, OffDATAL}) {
-			t.Errorf("DATAL %d: %v", n, f)
-		}
+		testutil.Equal(t, e.Check(both), (Fault{FESInvalidHeader, OffDATAL}), "DATAL %d", n)
 	}
 }
 

@@ -140,9 +140,8 @@ func TestGetters(t *testing.T) {
 	if len(b) != MaxTermReq {
 		t.Fatalf("TermReq of %d bytes", len(b))
 	}
-	if f := (*TermReq)(b[:TermReqSize]).Fault(); f != (Fault{FESHeaderDigest, 0xDEADBEEF}) {
-		t.Errorf("TermReq %v", f)
-	}
+	testutil.Equal(t, (*TermReq)(b[:TermReqSize]).Fault(), (Fault{FESHeaderDigest, 0xDEADBEEF}),
+		"TermReq")
 	if TypeR2T.String() != "R2T" || Type(0x16).String() != "type 16h" ||
 		Type(8).String() != "type 08h" {
 		t.Error("type names")

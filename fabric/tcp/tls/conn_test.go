@@ -175,9 +175,8 @@ func TestHandshake(t *testing.T) {
 					got.HostNQN != testHost || got.SubNQN != testSub {
 					t.Errorf("%+v instead of %+v", got, psks[i])
 				}
-				if bytes.Count(got.Secret, []byte{0}) != len(got.Secret) {
-					t.Error("the secret is not wiped")
-				}
+				testutil.Equal(t, bytes.Count(got.Secret, []byte{0}), len(got.Secret),
+					"the secret is not wiped")
 				client.Close()
 				server.Close()
 				c.Free()

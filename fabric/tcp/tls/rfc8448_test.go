@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -46,9 +47,7 @@ func TestRFC8448(t *testing.T) {
 	k := newSchedule(auth.SHA256)
 	check := func(name string, got []byte, want string) {
 		t.Helper()
-		if hex.EncodeToString(got) != want {
-			t.Errorf("%s: %x, not %s", name, got, want)
-		}
+		testutil.Equal(t, hex.EncodeToString(got), want, "%s: %x", name, got)
 	}
 	keys := func(name string, secret []byte, key, iv string) {
 		t.Helper()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func listenAt(f *verbstest.Fabric, host string) netip.AddrPort {
@@ -230,9 +231,7 @@ func TestHosts(t *testing.T) {
 		sizes{send: 1, recv: 1})
 	must(t, a.id.Connect(verbs.ConnParam{}))
 	req := next(t, c, verbs.EventConnectRequest)
-	if req.ID.Device().Attr().Name != "i" {
-		t.Error("the request came in on the wrong device")
-	}
+	testutil.Equal(t, req.ID.Device().Attr().Name, "i", "the request came in on the wrong device")
 	must(t, req.ID.Destroy())
 	next(t, ci, verbs.EventRejected)
 	wantErr(t, func() error {

@@ -42,9 +42,7 @@ func TestConformance(t *testing.T) {
 				})
 			}
 			for _, h := range []string{"a", "b"} {
-				if n := f.Live(h); n != (verbstest.Counts{}) {
-					t.Errorf("machine %s is left with %+v", h, n)
-				}
+				testutil.Equal(t, f.Live(h), (verbstest.Counts{}), "machine %s is left with", h)
 			}
 		})
 	}

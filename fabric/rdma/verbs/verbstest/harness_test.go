@@ -20,9 +20,7 @@ func newFabric(t testing.TB, opt verbstest.Options) *verbstest.Fabric {
 	f := verbstest.New(opt)
 	t.Cleanup(func() {
 		for _, h := range []string{"p", "a"} {
-			if n := f.Live(h); n != (verbstest.Counts{}) {
-				t.Errorf("machine %s is left with %+v", h, n)
-			}
+			testutil.Equal(t, f.Live(h), (verbstest.Counts{}), "machine %s is left with", h)
 		}
 		f.Close()
 	})
