@@ -69,7 +69,7 @@ func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 	switch c.Transport {
 	case "tcp":
 		t := host.TCP{Addr: addr, HeaderDigest: c.HeaderDigest, DataDigest: c.DataDigest}
-		t.PSK, err = c.psk()
+		t.PSK, err = c.psk(1)
 		o.Transport = t
 	case "rdma":
 		if c.TLSKey != "" || c.HeaderDigest || c.DataDigest {
@@ -139,9 +139,9 @@ func readKey[K any](name string, parse func(string) (K, error)) (k K, err error)
 	return k, err
 }
 
-// psk returns what chooses the PSK of a connection, nil without TLS: the identity that Linux
-// prefers, version 1.
-func (c *Connection) psk() (func(hostNQN, subNQN string) (*auth.TLSPSK, error), error) {
+// psk returns what chooses the PSK of a connection, nil without TLS. version is that of its identity
+// (TCP section 3.6.1.3).
+func (c *Connection) psk(version int) (func(hostNQN, subNQN string) (*auth.TLSPSK, error), error) {
 	k, err := readKey(c.TLSKey, auth.ParseTLSKey)
 	if err != nil || c.TLSKey == "" {
 		return nil, err
@@ -151,8 +151,32 @@ func (c *Connection) psk() (func(hostNQN, subNQN string) (*auth.TLSPSK, error), 
 		if err != nil {
 			return nil, err
 		}
-		return &psks[0], nil
+		for i := range psks {
+			if strings.HasPrefix(psks[i].Identity, fmt.Sprintf("NVMe%d", version)) {
+				return &psks[i], nil
+			}
+		}
+		return nil, fmt.Errorf("the names are too long for a PSK identity of version %d", version)
 	}, nil
+}
+
+// connect connects. Over TLS it offers the identity of version 1, which Linux prefers, and that of
+// version 0 if the target refuses it: SPDK 24.09 knows no other. o keeps what the target took.
+func (c *Connection) connect(ctx context.Context, o *load.Options) (*host.Controller, error) {
+	ctrl, err := host.Connect(ctx, o.Transport, o.Host)
+	t, ok := o.Transport.(host.TCP)
+	if !ok || t.PSK == nil || !errors.Is(err, host.ErrRefused) {
+		return ctrl, err
+	}
+	var again error
+	if t.PSK, again = c.psk(0); again != nil {
+		return nil, err
+	}
+	if ctrl, again = host.Connect(ctx, t, o.Host); again != nil {
+		return nil, err
+	}
+	o.Transport = t
+	return ctrl, nil
 }
 
 // defaultPort is that of NVMe over RDMA and TCP (IANA).
@@ -207,7 +231,7 @@ func (t *Target) String() string {
 func (c *Connection) probe(ctx context.Context, o *load.Options) (*Target, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	ctrl, err := host.Connect(ctx, o.Transport, o.Host)
+	ctrl, err := c.connect(ctx, o)
 	if err != nil {
 		return nil, c.explain(err)
 	}

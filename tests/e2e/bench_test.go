@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/bench"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -276,5 +277,29 @@ func TestBenchKeys(t *testing.T) {
 	if _, err := bench.Measure(harness.Context(t), c, benchSettings("read"), "", nil); err == nil ||
 		strings.Contains(err.Error(), key.Reveal()[10:30]) {
 		t.Error(err)
+	}
+}
+
+// TestBenchIdentities: over TLS, bench measures a target that knows one version of PSK identities.
+func TestBenchIdentities(t *testing.T) {
+	needTLS(t)
+	for version := range 2 {
+		h := newEnv(t, options{tcp: func(c *tcp.Config) {
+			requireTLS(c)
+			all := c.PSKs
+			c.PSKs = func(identity []byte) []auth.TLSPSK {
+				if !bytes.HasPrefix(identity, fmt.Appendf(nil, "NVMe%d", version)) {
+					return nil
+				}
+				return all(identity)
+			}
+		}})
+		c := h.connection("tcp")
+		c.TLSKey = filepath.Join(t.TempDir(), "key")
+		h.Must(os.WriteFile(c.TLSKey, []byte(tlsKey.Reveal()), 0o600))
+		_, err := bench.Measure(harness.Context(t), c, benchSettings("randread"), "", nil)
+		if err != nil {
+			t.Errorf("identity of version %d: %v", version, err)
+		}
 	}
 }
