@@ -139,8 +139,8 @@ func readKey[K any](name string, parse func(string) (K, error)) (k K, err error)
 	return k, err
 }
 
-// psk returns what chooses the PSK of a connection, nil without TLS. version is that of its identity
-// (TCP section 3.6.1.3).
+// psk returns a function that chooses the PSK of a connection by the version of its identity (TCP
+// section 3.6.1.3); nil without TLS.
 func (c *Connection) psk(version int) (func(hostNQN, subNQN string) (*auth.TLSPSK, error), error) {
 	k, err := readKey(c.TLSKey, auth.ParseTLSKey)
 	if err != nil || c.TLSKey == "" {
