@@ -92,7 +92,7 @@ func holds(t *testing.T, query string, metrics map[string]float64) bool {
 func overview(t *testing.T, s *Server, cell string) (texts []string) {
 	t.Helper()
 	r := testutil.Value(http.NewRequestWithContext(t.Context(), http.MethodGet,
-		fmt.Sprintf("http://%v/events", s.web.Addr()), nil))(t)
+		fmt.Sprintf("http://%v/events", s.web.server.Addr()), nil))(t)
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
 	a := testutil.Value(c.Do(r))(t)
 	defer a.Body.Close()

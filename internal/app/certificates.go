@@ -3,31 +3,30 @@ package app
 import (
 	"crypto/tls"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
 // renewBefore is when a certificate is warned of that ends soon.
 const renewBefore = 14 * 24 * time.Hour
 
 // certificates are those of the control interface.
-func certificates(c *config.Config) control.Certificates {
-	return control.Certificates{
+func certificates(c *config.Config) httpd.Certificates {
+	return httpd.Certificates{
 		Certificate: c.Control.Certificate, Key: c.Control.Key, CA: c.Control.ClientCA,
 	}
 }
 
 // certificatesOf are those of metrics or the page, "" if there are none.
-func certificatesOf(e *config.Endpoint) control.Certificates {
-	return control.Certificates{Certificate: e.Certificate, Key: e.Key}
+func certificatesOf(e *config.Endpoint) httpd.Certificates {
+	return httpd.Certificates{Certificate: e.Certificate, Key: e.Key}
 }
 
 // certificateProblem is an error with a certificate of the running configuration, with its place in
 // c.
-func certificateProblem(c, running *config.Config, err *control.FileError) config.Problem {
+func certificateProblem(c, running *config.Config, err *httpd.FileError) config.Problem {
 	key := "control.client_ca"
 	switch err.File {
 	case running.Control.Certificate:
@@ -54,7 +53,7 @@ func probeCertificates(c *config.Config) (ps config.Problems) {
 			return
 		}
 		t, err := read()
-		if file, ok := errors.AsType[*control.FileError](err); ok {
+		if file, ok := errors.AsType[*httpd.FileError](err); ok {
 			ps = append(ps, certificateProblem(c, c, file))
 		} else if end := t.Certificates[0].Leaf.NotAfter; time.Until(end) < renewBefore {
 			ps = append(ps, c.Warning(key, "the certificate ends on "+
@@ -64,7 +63,7 @@ func probeCertificates(c *config.Config) (ps config.Problems) {
 	look("control.certificate", c.Control.Listen.IsValid(), certificates(c).Server)
 	for name, e := range map[string]*config.Endpoint{"metrics": &c.Metrics, "web": &c.Web} {
 		files := certificatesOf(e)
-		look(name+".certificate", files != control.Certificates{}, files.PublicServer)
+		look(name+".certificate", files != httpd.Certificates{}, files.PublicServer)
 		switch {
 		case !e.Exposed():
 		case e.Token == config.Token{}:
@@ -84,7 +83,7 @@ func probeCertificates(c *config.Config) (ps config.Problems) {
 func (s *Server) renewCertificates(c *config.Config) error {
 	if s.control != nil {
 		err := s.control.Renew()
-		if file, ok := errors.AsType[*control.FileError](err); ok {
+		if file, ok := errors.AsType[*httpd.FileError](err); ok {
 			return certificateProblem(c, s.atStart, file)
 		}
 		if err != nil {
@@ -94,23 +93,10 @@ func (s *Server) renewCertificates(c *config.Config) error {
 	// setMetrics and setWeb read those of addresses that change.
 	var err error
 	if c.Metrics == s.current().Metrics {
-		err = renew(c, &c.Metrics, &s.metricsTLS)
+		err = s.metrics.renew(c, &c.Metrics)
 	}
 	if err == nil && c.Web == s.current().Web {
-		err = renew(c, &c.Web, &s.webTLS)
+		err = s.web.renew(c, &c.Web)
 	}
 	return err
-}
-
-// renew reads the certificate of metrics or of the page.
-func renew(c *config.Config, e *config.Endpoint, to *atomic.Pointer[tls.Config]) error {
-	if e.Certificate == "" {
-		return nil
-	}
-	t, err := certificatesOf(e).PublicServer()
-	if file, ok := errors.AsType[*control.FileError](err); ok {
-		return certificateProblem(c, c, file)
-	}
-	to.Store(t)
-	return nil
 }

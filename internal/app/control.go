@@ -15,6 +15,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -46,7 +47,7 @@ func (s *Server) startControl() error {
 		return err
 	})
 	s.applying.Unlock()
-	file, certificate := errors.AsType[*control.FileError](err)
+	file, certificate := errors.AsType[*httpd.FileError](err)
 	op, _ := errors.AsType[*net.OpError](err)
 	switch {
 	case certificate:
@@ -61,7 +62,7 @@ func (s *Server) startControl() error {
 	}
 	s.certified.Store(s.control)
 	s.log.Info("the control interface is served", "path", at.Socket)
-	if addr := s.control.Addr(); addr != nil {
+	if addr := s.control.Addr(); addr.IsValid() {
 		s.log.Info("the control interface is served on TCP", "local", addr)
 	}
 	return nil

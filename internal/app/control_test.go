@@ -22,6 +22,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -153,7 +154,7 @@ func TestControlCertificates(t *testing.T) {
 }
 
 // issue writes a certificate that is its own CA, and its key.
-func issue(t *testing.T, dir string, left time.Duration) control.Certificates {
+func issue(t *testing.T, dir string, left time.Duration) httpd.Certificates {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	c := &x509.Certificate{
@@ -162,7 +163,7 @@ func issue(t *testing.T, dir string, left time.Duration) control.Certificates {
 	}
 	der, err2 := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	private, err3 := x509.MarshalPKCS8PrivateKey(key)
-	files := control.Certificates{
+	files := httpd.Certificates{
 		Certificate: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key"),
 		CA: filepath.Join(dir, "crt"),
 	}
@@ -187,7 +188,7 @@ func TestControlRenewal(t *testing.T) {
 	if !strings.Contains(log.String(), "the certificate ends on ") {
 		t.Errorf("no warning:\n%s", log)
 	}
-	reload := func(files control.Certificates) error {
+	reload := func(files httpd.Certificates) error {
 		t.Helper()
 		client, err := control.NewTLSClient(s.control.Addr().String(), files)
 		if err != nil {

@@ -107,11 +107,11 @@ func readServed(t *testing.T, s *Server) string {
 		return all.String()
 	}
 	state := ""
-	read(fmt.Sprintf("http://%v/events", s.web.Addr()), func(line string) bool {
+	read(fmt.Sprintf("http://%v/events", s.web.server.Addr()), func(line string) bool {
 		state = line
 		return strings.HasPrefix(line, "data: ")
 	})
-	metrics := read(fmt.Sprintf("http://%v/metrics", s.metrics.Addr()),
+	metrics := read(fmt.Sprintf("http://%v/metrics", s.metrics.server.Addr()),
 		func(string) bool { return false })
 	if !strings.Contains(metrics, "authentications_total") || !strings.Contains(state, testNQN) {
 		t.Errorf("metrics or the page lack something: %.200s, %.200s", metrics, state)

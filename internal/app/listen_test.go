@@ -246,7 +246,7 @@ func TestBothFamilies(t *testing.T) {
 	if fmt.Sprint(local) != want || fmt.Sprint(remote) != want {
 		t.Errorf("connections from %v to %v", remote, local)
 	}
-	for _, at := range []netip.AddrPort{l.s.metrics.Addr(), l.s.web.Addr()} {
+	for _, at := range []netip.AddrPort{l.s.metrics.server.Addr(), l.s.web.server.Addr()} {
 		for _, ip := range []string{"127.0.0.1", "[::1]"} {
 			r, err := http.Get(fmt.Sprintf("http://%s:%d/metrics", ip, at.Port()))
 			if err != nil {

@@ -1,42 +1,14 @@
 package app
 
 import (
-	"fmt"
-	"net"
-	"net/netip"
-
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 )
 
 // setMetrics serves /metrics where and how a configuration says, or not at all.
-func (s *Server) setMetrics(c *config.Config) (err error) {
-	if err := renew(c, &c.Metrics, &s.metricsTLS); err != nil {
-		return err
-	}
-	if s.metrics != nil {
-		err = s.metrics.Close()
-		s.metrics = nil
-	}
-	if err != nil || !c.Metrics.Listen.IsValid() {
-		return err
-	}
-	refused := func(remote netip.AddrPort, err error) {
-		s.peers.Peer(remote).Warn("metrics request refused", "err", err)
-	}
-	at := metrics.Config{Listen: c.Metrics.Listen, Refused: refused}
-	scheme := "http"
-	if c.Metrics.Certificate != "" {
-		scheme = "https"
-		at.Wrap = func(l net.Listener) net.Listener {
-			return control.NewTLSListener(l, s.metricsTLS.Load, refused)
-		}
-	}
-	if c.Metrics.Token != (config.Token{}) {
-		at.Admits = c.Metrics.Token.Is
-	}
+func (s *Server) setMetrics(c *config.Config) error {
 	src := metrics.Source{
 		Version: s.opts.Version, Namespaces: s.target.Stats, Controllers: s.target.Controllers,
 		Limits:     s.target.Limits,
@@ -53,15 +25,12 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 	src.Devices = s.deviceMetrics
 	src.PortCounters = func() []metrics.PortCounter { return s.ports.counters(s.usageTimeout) }
 	src.Unsaved, src.Expiries = s.state.Failed, s.expiries
-	if err = s.patiently(func() (err error) {
-		s.metrics, err = metrics.Listen(at, src, s.log)
-		return err
-	}); err != nil {
-		return c.Problem("metrics.listen", err.Error(), "")
+	url, err := s.metrics.set(s, c, "metrics", &c.Metrics, "metrics request refused",
+		func(at httpd.Endpoint) (*httpd.Server, error) { return metrics.Listen(at, src, s.log) })
+	if url != "" {
+		s.log.Info("metrics are served", "url", url+"metrics")
 	}
-	s.log.Info("metrics are served", "url",
-		fmt.Sprintf("%s://%v/metrics", scheme, s.metrics.Addr()))
-	return nil
+	return err
 }
 
 func (s *Server) storageMetrics() (list []metrics.Storage) {

@@ -45,7 +45,7 @@ func TestMetricsSecurity(t *testing.T) {
 			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool},
 		}}
 		req := testutil.Value(http.NewRequest(http.MethodGet, fmt.Sprintf("%s://%v/metrics", scheme,
-			s.metrics.Addr()), nil))(t)
+			s.metrics.server.Addr()), nil))(t)
 		req.Header.Set("Authorization", "Bearer "+token)
 		r, err := client.Do(req)
 		if err != nil {
@@ -72,7 +72,7 @@ func TestMetricsSecurity(t *testing.T) {
 	if body, err := ask("http", files.CA, first); err == nil {
 		t.Errorf("served without TLS: %.100s", body)
 	}
-	if c, err := tls.Dial("tcp", s.metrics.Addr().String(), &tls.Config{
+	if c, err := tls.Dial("tcp", s.metrics.server.Addr().String(), &tls.Config{
 		InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
 	}); err == nil {
 		c.Close()
@@ -80,7 +80,7 @@ func TestMetricsSecurity(t *testing.T) {
 	}
 	var silent []net.Conn
 	for range 100 { // more than there are places for handshakes, from the same address
-		c := testutil.Value(net.Dial("tcp", s.metrics.Addr().String()))(t)
+		c := testutil.Value(net.Dial("tcp", s.metrics.server.Addr().String()))(t)
 		silent = append(silent, c)
 	}
 	served(first, true)
@@ -91,13 +91,13 @@ func TestMetricsSecurity(t *testing.T) {
 		c.Close()
 	}
 
-	at := s.metrics.Addr()
+	at := s.metrics.server.Addr()
 	old := filepath.Join(t.TempDir(), "old")
 	pem := testutil.Value(os.ReadFile(files.CA))(t)
 	write(old, string(pem))
 	issue(t, dir, 2000*time.Hour)
-	if _, err := s.Reload(); err != nil || s.metrics.Addr() != at {
-		t.Errorf("a new certificate: %v, %v", err, s.metrics.Addr())
+	if _, err := s.Reload(); err != nil || s.metrics.server.Addr() != at {
+		t.Errorf("a new certificate: %v, %v", err, s.metrics.server.Addr())
 	}
 	served(first, true)
 	if _, err := ask("https", old, first); err == nil {

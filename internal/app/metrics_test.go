@@ -45,7 +45,7 @@ func scrape(t *testing.T, s *Server) map[string]float64 {
 func scrapeText(t *testing.T, s *Server) string {
 	t.Helper()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
-	r := testutil.Value(c.Get(fmt.Sprintf("http://%v/metrics", s.metrics.Addr())))(t)
+	r := testutil.Value(c.Get(fmt.Sprintf("http://%v/metrics", s.metrics.server.Addr())))(t)
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
 	if err != nil || r.StatusCode != http.StatusOK {
@@ -146,8 +146,8 @@ metrics: {listen: "127.0.0.1:0"}
 // TestNoMetricsByDefault: without the key nothing listens.
 func TestNoMetricsByDefault(t *testing.T) {
 	s := started(t, Options{Config: parse(t, anyPort)})
-	if s.metrics != nil {
-		t.Errorf("metrics are served at %v", s.metrics.Addr())
+	if s.metrics.server != nil {
+		t.Errorf("metrics are served at %v", s.metrics.server.Addr())
 	}
 }
 
@@ -173,7 +173,8 @@ func TestMetricsWhileDraining(t *testing.T) {
 	s := newServer(t, Options{Config: parse(t, anyPort, "metrics: {listen: '127.0.0.1:0'}")})
 	s.usageTimeout, s.latencyTimeout = time.Millisecond, time.Millisecond // of a reactor
 	testutil.Must(t, s.Start())
-	slow := testutil.Value(net.Dial("tcp", s.metrics.Addr().String()))(t)
+	at := s.metrics.server.Addr().String()
+	slow := testutil.Value(net.Dial("tcp", at))(t)
 	defer slow.Close()
 	testutil.Value(io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
 	addr := s.Addrs()[0].AddrPort.String()
@@ -195,7 +196,7 @@ func TestMetricsWhileDraining(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
-	if _, err := net.Dial("tcp", s.metrics.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := net.Dial("tcp", at); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("metrics are still served: %v", err)
 	}
 }

@@ -250,7 +250,7 @@ func fileExists(name string) bool {
 // expiries are the ends of certificates and of keys of hosts, the soonest of each.
 func (s *Server) expiries() (list []metrics.Expiry) {
 	c := s.current()
-	if t := s.metricsTLS.Load(); t != nil && c.Metrics.Certificate != "" {
+	if t := s.metrics.tls.Load(); t != nil && c.Metrics.Certificate != "" {
 		list = append(list, metrics.Expiry{
 			Name: "metrics_certificate", At: t.Certificates[0].Leaf.NotAfter,
 		})

@@ -174,7 +174,7 @@ func TestOpenedOnce(t *testing.T) {
 			t.Errorf("%s: %d times\n%s", what, n, log)
 		}
 	}
-	if s.metrics == nil || s.web == nil {
+	if s.metrics.server == nil || s.web.server == nil {
 		t.Error("not served")
 	}
 }

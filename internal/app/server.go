@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,8 +18,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/mdns"
-	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
@@ -98,13 +97,11 @@ type Server struct {
 	target     *target.Target
 	transports map[nvme.TransportType]fabric.Transport
 	workers    []*worker
-	stopHealth func()          // nil before Start
-	metrics    *metrics.Server // nil: not wanted
-	web        *web.Server     // as above
-	metricsTLS atomic.Pointer[tls.Config]
-	webTLS     atomic.Pointer[tls.Config]
+	stopHealth func() // nil before Start
+	metrics    endpoint[*httpd.Server]
+	web        endpoint[*web.Server]
 	roles      atomic.Pointer[control.Roles]
-	control    *control.Server                // as above
+	control    *control.Server                // nil: not wanted
 	certified  atomic.Pointer[control.Server] // the same, for metrics
 	listeners  listeners
 	mdns       *mdns.Responder
@@ -363,9 +360,7 @@ func (s *Server) stop() error {
 	s.applying.Lock()
 	s.stopping = true
 	s.applying.Unlock()
-	if s.web != nil {
-		errs = append(errs, s.web.Close())
-	}
+	errs = append(errs, s.web.close())
 	if s.opts.Sockets != nil {
 		s.opts.Sockets.end()
 	}
@@ -379,9 +374,7 @@ func (s *Server) stop() error {
 	for _, d := range drained {
 		<-d
 	}
-	if s.metrics != nil {
-		errs = append(errs, s.metrics.Close())
-	}
+	errs = append(errs, s.metrics.close())
 	if s.stopHealth != nil {
 		s.stopHealth()
 	}

@@ -292,11 +292,11 @@ func TestRefusedMetrics(t *testing.T) {
 	taken := listen(t, "127.0.0.1:0").AddrPort()
 	_ = l.refuse(at(taken.String()), sub(anyHosts, inRAM))
 	scrape(t, l.s)
-	if is := l.s.metrics.Addr(); is.String() != free {
+	if is := l.s.metrics.server.Addr(); is.String() != free {
 		t.Errorf("metrics at %v", is)
 	}
 	l.apply(listenAny, sub(anyHosts, inRAM))
-	if l.s.metrics != nil {
+	if l.s.metrics.server != nil {
 		t.Error("metrics are still served")
 	}
 }

@@ -3,41 +3,17 @@ package app
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/netip"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/web"
 )
 
 // setWeb serves the page where and how a configuration says, or not at all.
-func (s *Server) setWeb(c *config.Config) (err error) {
-	if err := renew(c, &c.Web, &s.webTLS); err != nil {
-		return err
-	}
-	if s.web != nil {
-		err = s.web.Close()
-		s.web = nil
-	}
-	if err != nil || !c.Web.Listen.IsValid() {
-		return err
-	}
-	refused := func(remote netip.AddrPort, err error) {
-		s.peers.Peer(remote).Warn("page request refused", "err", err)
-	}
-	at, scheme := web.Config{Listen: c.Web.Listen, Refused: refused}, "http"
-	if c.Web.Certificate != "" {
-		scheme = "https"
-		at.Wrap = func(l net.Listener) net.Listener {
-			return control.NewTLSListener(l, s.webTLS.Load, refused)
-		}
-	}
-	if c.Web.Token != (config.Token{}) {
-		at.Admits = c.Web.Token.Is
-	}
+func (s *Server) setWeb(c *config.Config) error {
 	src := web.Source{
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Refusals: s.refusals, Events: s.events,
@@ -46,14 +22,12 @@ func (s *Server) setWeb(c *config.Config) (err error) {
 		Ports:    func() []doctor.PortCounter { return doctorPorts(&s.ports, s.usageTimeout) },
 		Disks:    s.disks.list, Plan: s.planOfPage,
 	}
-	if err = s.patiently(func() (err error) {
-		s.web, err = web.Listen(at, src, s.log)
-		return err
-	}); err != nil {
-		return c.Problem("web.listen", err.Error(), "")
+	url, err := s.web.set(s, c, "web", &c.Web, "page request refused",
+		func(at httpd.Endpoint) (*web.Server, error) { return web.Listen(at, src, s.log) })
+	if url != "" {
+		s.log.Info("the page is served", "url", url)
 	}
-	s.log.Info("the page is served", "url", fmt.Sprintf("%s://%v/", scheme, s.web.Addr()))
-	return nil
+	return err
 }
 
 // planOfPage is what Reload would change. It keeps no change waiting, not even the one that closes

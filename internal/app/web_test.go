@@ -37,7 +37,7 @@ func TestWeb(t *testing.T) {
 	ask := func(scheme, path, password string) *http.Response {
 		t.Helper()
 		r := testutil.Value(http.NewRequestWithContext(ctx, http.MethodGet,
-			scheme+"://"+s.web.Addr().String()+path, nil))(t)
+			scheme+"://"+s.web.server.Addr().String()+path, nil))(t)
 		if password != "" {
 			r.SetBasicAuth("any", password)
 		}
@@ -78,7 +78,7 @@ func TestWeb(t *testing.T) {
 		t.Errorf("the log is\n%s", text)
 	}
 	reload("")
-	if s.web != nil {
+	if s.web.server != nil {
 		t.Error("the page is still served")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
 // Exit is an error that is not to be printed, because the command has printed what there is to say:
@@ -73,7 +74,7 @@ func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 type options struct {
 	socket, output string
 	address        string
-	files          control.Certificates
+	files          httpd.Certificates
 }
 
 func (o *options) add(c *cobra.Command) {

@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
 // Client asks a target.
@@ -32,7 +34,7 @@ func NewClient(socket string) *Client {
 }
 
 // NewTLSClient makes a client of the target at an address, HOST:PORT. It connects when it is used.
-func NewTLSClient(address string, c Certificates) (*Client, error) {
+func NewTLSClient(address string, c httpd.Certificates) (*Client, error) {
 	config, err := c.Client()
 	if err != nil {
 		return nil, err

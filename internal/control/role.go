@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/internal/netlimit"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
 // Role is what a client may do; each may do what those before it may.
@@ -142,7 +142,7 @@ func newClient(c net.Conn) *client {
 	}
 	if t, ok := c.(*tls.Conn); ok {
 		who := &client{
-			remote:       netlimit.Remote(c),
+			remote:       httpd.Remote(c),
 			certificates: t.ConnectionState().PeerCertificates,
 		}
 		who.subject = subject(who.certificates[0])
@@ -198,4 +198,22 @@ func (c *client) String() string {
 		return fmt.Sprintf("the certificate %q", capped(c.subject))
 	}
 	return fmt.Sprintf("the user %d", c.uid)
+}
+
+// trusts says why a client that came with a certificate would not be let in now: since then it may
+// have expired, or its CA may have been replaced.
+func (s *Server) trusts(r *http.Request) error {
+	chain := clientOf(r.Context()).certificates
+	if chain == nil {
+		return nil
+	}
+	others := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		others.AddCert(c)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: s.tls.Load().ClientCAs, Intermediates: others,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	return err
 }

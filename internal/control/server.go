@@ -12,7 +12,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -20,7 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/netlimit"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
 // Config is where the interface is served.
@@ -39,6 +38,14 @@ type Config struct {
 	// for a request. args are keys and values for the log. Any goroutine may call it; nil is not
 	// called.
 	Refused func(message string, remote netip.AddrPort, args []any)
+}
+
+// TLS is where the interface is served to clients that show a certificate.
+type TLS struct {
+	// Listen is the address; if it is not valid, the interface is not served on TCP.
+	Listen netip.AddrPort
+	// Certificates are read by Listen and by Server.Renew.
+	Certificates httpd.Certificates
 }
 
 // Source is what the interface serves. Several goroutines may call its functions at once. Those
@@ -91,10 +98,9 @@ const (
 	// connections that wait for a change, also of clients that are gone, and for a plan
 	maxChanging, maxPlanning = 4, 4
 	// the same of requests that create or delete objects, which are carried out one by one
-	maxWriting  = 8
-	headerBytes = 8 << 10
-	bodyBytes   = 64 << 10
-	askTimeout  = 5 * time.Second // for the answers of reactors
+	maxWriting = 8
+	bodyBytes  = 64 << 10
+	askTimeout = 5 * time.Second // for the answers of reactors
 )
 
 // Tests change these.
@@ -102,6 +108,8 @@ var (
 	readTimeout  = 5 * time.Second  // for a request
 	writeTimeout = 10 * time.Second // for each write
 	idleTimeout  = 30 * time.Second
+	// for peers that have not shown a certificate yet
+	handshakeTimeout = 5 * time.Second
 )
 
 // Server serves the interface until Close.
@@ -111,25 +119,20 @@ type Server struct {
 	log       *slog.Logger
 	socket    string
 	file      fs.FileInfo // of the socket
-	http      http.Server
+	http      *httpd.Server
 	followers chan struct{}
 	changing  chan struct{}
 	planning  chan struct{}
 	writing   chan struct{}
 	tracing   chan struct{}
-	profiling chan struct{}  // of one entry
-	others    chan struct{}  // of the clients that are not Admin
-	held      sync.Map       // their connections
-	serving   sync.WaitGroup // the listeners
-	tcp       net.Addr
-	files     Certificates
+	profiling chan struct{} // of one entry
+	others    chan struct{} // of the clients that are not Admin
+	held      sync.Map      // their connections
+	files     httpd.Certificates
 	tls       atomic.Pointer[tls.Config]
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-
-	requests sync.RWMutex // held for reading by each request
-	closed   bool         // under requests
 }
 
 // Listen serves src. Writes, and problems of the server itself, go to log.
@@ -145,64 +148,52 @@ func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 		tracing: make(chan struct{}, maxTracing), profiling: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.http = http.Server{
-		Handler: s.handler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
-		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	s.http = httpd.New(httpd.Config{
+		Handler: s.handler(), Connections: maxConnections, Read: readTimeout,
+		Write: writeTimeout, Idle: idleTimeout, Handshake: handshakeTimeout,
 		ConnContext: s.enter, ConnState: s.leave,
-	}
-	listeners, err := s.listen(c)
-	if err != nil {
+		Log: log, Ended: "the control interface is no longer served",
+	})
+	if err := s.listen(c); err != nil {
 		s.cancel()
-		return nil, err
-	}
-	for _, l := range listeners {
-		s.serving.Go(func() {
-			if err := s.http.Serve(netlimit.New(l, maxConnections)); !errors.Is(err,
-				http.ErrServerClosed) {
-				log.Error("the control interface is no longer served", "err", err)
-			}
-		})
+		return nil, errors.Join(err, s.http.Close())
 	}
 	return s, nil
 }
 
 // listen opens the listeners.
-func (s *Server) listen(c Config) (list []net.Listener, err error) {
+func (s *Server) listen(c Config) error {
 	if c.TLS.Listen.IsValid() {
 		if err := s.Renew(); err != nil {
-			return nil, err
+			return err
 		}
-		l, err := netlimit.Listen(c.TLS.Listen)
-		if err != nil {
-			return nil, err
+		if err := s.http.Listen(&httpd.Endpoint{
+			Listen: c.TLS.Listen, TLS: s.tls.Load, Refused: s.untrusted,
+		}); err != nil {
+			return err
 		}
-		s.tcp = l.Addr()
-		list = append(list, NewTLSListener(l, s.tls.Load, s.untrusted))
 	}
 	if c.Socket == "" {
-		return list, nil
+		return nil
 	}
 	l, err := listen(c)
-	if err == nil {
-		if s.file, err = os.Lstat(c.Socket); err == nil {
-			return append(list, l), nil
-		}
-		err = errors.Join(err, l.Close())
+	if err != nil {
+		return err
 	}
-	for _, l := range list {
-		err = errors.Join(err, l.Close())
+	if s.file, err = os.Lstat(c.Socket); err != nil {
+		return errors.Join(err, l.Close())
 	}
-	return nil, err
+	s.http.Serve(l)
+	return nil
 }
 
-// Addr is where the interface is served on TCP; nil: nowhere.
-func (s *Server) Addr() net.Addr { return s.tcp }
+// Addr is where the interface is served on TCP; not valid: nowhere.
+func (s *Server) Addr() netip.AddrPort { return s.http.Addr() }
 
 // Renew reads the certificates anew, for connections that follow. After an error, which is
-// a *FileError, the previous ones stay.
+// an *httpd.FileError, the previous ones stay.
 func (s *Server) Renew() error {
-	if s.files == (Certificates{}) {
+	if s.files == (httpd.Certificates{}) {
 		return nil
 	}
 	c, err := s.files.Server()
@@ -226,12 +217,7 @@ func (s *Server) Close() error {
 	if now, err := os.Lstat(s.socket); err == nil && s.file != nil && os.SameFile(now, s.file) {
 		_ = os.Remove(s.socket)
 	}
-	err := s.http.Close()
-	s.serving.Wait()
-	s.requests.Lock()
-	defer s.requests.Unlock()
-	s.closed = true
-	return err
+	return s.http.Close()
 }
 
 // route is one operation. openapi.json describes it.
@@ -271,11 +257,6 @@ func (s *Server) handler() http.Handler {
 		write(w, http.StatusOK, "application/json", openAPI)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.requests.RLock() // Close waits for it
-		defer s.requests.RUnlock()
-		if s.closed {
-			panic(http.ErrAbortHandler)
-		}
 		if err := s.trusts(r); err != nil {
 			s.untrusted(clientOf(r.Context()).remote, err)
 			w.Header().Set("Connection", "close")

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -77,8 +78,8 @@ func (a *authority) write(name string, text []byte) {
 }
 
 // files are those of a holder of a certificate, which trusts the CA.
-func (a *authority) files(name string) Certificates {
-	return Certificates{
+func (a *authority) files(name string) httpd.Certificates {
+	return httpd.Certificates{
 		Certificate: filepath.Join(a.dir, name+".crt"), Key: filepath.Join(a.dir, name+".key"),
 		CA: filepath.Join(a.dir, "ca.crt"),
 	}
@@ -125,7 +126,7 @@ func serveTLS(t *testing.T, a *authority, f *feed, log *slog.Logger) (*Server, *
 }
 
 // asks makes a request with a certificate.
-func asks(t *testing.T, s *Server, c Certificates) error {
+func asks(t *testing.T, s *Server, c httpd.Certificates) error {
 	t.Helper()
 	client, err := NewTLSClient(s.Addr().String(), c)
 	if err != nil {
@@ -152,8 +153,9 @@ func TestTLS(t *testing.T) {
 		t.Error("a certificate of another CA is accepted")
 	}
 	r.await(t, "unknown authority")
-	if err := asks(t, s, Certificates{
-		a.files("client").Certificate, a.files("client").Key, other.files("").CA,
+	if err := asks(t, s, httpd.Certificates{
+		Certificate: a.files("client").Certificate, Key: a.files("client").Key,
+		CA: other.files("").CA,
 	}); err == nil {
 		t.Error("the client trusts a target of another CA")
 	}
@@ -238,7 +240,7 @@ func TestTLSFiles(t *testing.T) {
 		} {
 			a.must(bad())
 			err := s.Renew()
-			if e, ok := errors.AsType[*FileError](err); !ok || e.File != name {
+			if e, ok := errors.AsType[*httpd.FileError](err); !ok || e.File != name {
 				t.Errorf("%s: %v", name, err)
 			}
 			if name != files.CA { // which the client needs as well
@@ -250,7 +252,7 @@ func TestTLSFiles(t *testing.T) {
 	}
 	a.issue("client", &x509.Certificate{})
 	a.must(os.Rename(a.files("client").Key, files.Key))
-	if e, ok := errors.AsType[*FileError](s.Renew()); !ok || e.File != files.Key {
+	if e, ok := errors.AsType[*httpd.FileError](s.Renew()); !ok || e.File != files.Key {
 		t.Errorf("a key of another certificate: %v", e)
 	}
 }
@@ -291,7 +293,7 @@ func TestTLSStrangers(t *testing.T) {
 	s, r := serveTLS(t, a, new(feed), quiet)
 	a.issue("client", &x509.Certificate{})
 	var silent []net.Conn
-	for i := range 2 * maxHandshakes { // of other addresses than the client
+	for i := range 2 * httpd.MaxHandshakes { // of other addresses than the client
 		silent = append(silent, a.stranger(s, fmt.Sprintf("127.0.1.%d", i%4+1)))
 		_, _ = io.WriteString(silent[i], little[i%2])
 	}
@@ -314,7 +316,7 @@ func TestTLSStrangers(t *testing.T) {
 	if err == nil {
 		t.Error("4 MiB are accepted")
 	}
-	for i := 0; i < 2*maxHandshakes; i++ { // wait in the queue of the kernel
+	for i := 0; i < 2*httpd.MaxHandshakes; i++ { // wait in the queue of the kernel
 		a.stranger(s, fmt.Sprintf("127.0.2.%d", i/8+1))
 	}
 	testutil.Until(t, "the client to be served while strangers come", func() bool {
@@ -335,7 +337,7 @@ func TestTLSFamilies(t *testing.T) {
 	}, src, quiet)
 	a.must(err)
 	t.Cleanup(func() { _ = s.Close() })
-	at := fmt.Sprintf("127.0.0.1:%d", s.Addr().(*net.TCPAddr).Port)
+	at := fmt.Sprintf("127.0.0.1:%d", s.Addr().Port())
 	client, err := NewTLSClient(at, a.files("client"))
 	a.must(err)
 	defer client.Close()

@@ -45,7 +45,7 @@ var allowed = map[string][]string{
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
 		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
-		"internal/histogram", "internal/metrics",
+		"internal/histogram", "internal/httpd", "internal/metrics",
 		"internal/netif", "internal/ratelog",
 		"internal/state", "internal/storage", "internal/sys", "internal/web",
 	},
@@ -106,10 +106,10 @@ var allowed = map[string][]string{
 	},
 	"internal/cli": {
 		"fabric/rdma/verbs", "fabric/tcp/pdu", "internal/bench", "internal/control",
-		"internal/doctor", "nvme", "nvme/auth",
+		"internal/doctor", "internal/httpd", "nvme", "nvme/auth",
 	},
 	"internal/control": {
-		"fabric/admission", "internal/netlimit", "internal/secret", "internal/sys",
+		"internal/httpd", "internal/secret", "internal/sys",
 	},
 	"internal/convert": {"config", "internal/secret"},
 	"internal/doctor": {
@@ -119,6 +119,7 @@ var allowed = map[string][]string{
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
 	"internal/histogram": {},
+	"internal/httpd":     {"fabric/admission"},
 	"internal/load":      {"internal/histogram", "nvme", "nvme/host"},
 	"internal/limit":     {},
 	"internal/lint":      {},
@@ -126,10 +127,9 @@ var allowed = map[string][]string{
 	"internal/mdns":      {},
 	"internal/mem":       {"internal/list"},
 	"internal/metrics": {
-		"fabric", "internal/histogram", "internal/mem", "internal/netlimit", "nvme", "nvme/target",
+		"fabric", "internal/histogram", "internal/httpd", "internal/mem", "nvme", "nvme/target",
 	},
 	"internal/netif":                 {"internal/sys"},
-	"internal/netlimit":              {},
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
 	"internal/ratelog":               {"internal/secret", "internal/subnet"},
@@ -143,7 +143,7 @@ var allowed = map[string][]string{
 	"internal/turns":                 {"internal/list", "internal/subnet", "internal/sys"},
 	"internal/uring":                 {},
 	"internal/web": {
-		"internal/control", "internal/doctor", "internal/netlimit", "internal/secret",
+		"internal/control", "internal/doctor", "internal/httpd", "internal/secret",
 	},
 }
 

@@ -9,6 +9,6 @@ import (
 
 // TestMain gives scrapers so much time that nothing depends on its end.
 func TestMain(m *testing.M) {
-	headerTimeout, writeTimeout, idleTimeout = time.Hour, time.Hour, time.Hour
+	readTimeout, writeTimeout, idleTimeout = time.Hour, time.Hour, time.Hour
 	testutil.Main(m)
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -27,15 +28,15 @@ var (
 )
 
 // serve serves src until the end of the test.
-func serve(t *testing.T, src Source, log *slog.Logger) *Server {
+func serve(t *testing.T, src Source, log *slog.Logger) *httpd.Server {
 	t.Helper()
-	s := testutil.Value(Listen(Config{Listen: loopback}, src, log))(t)
+	s := testutil.Value(Listen(httpd.Endpoint{Listen: loopback}, src, log))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
 // get asks for a path with a header of Accept.
-func get(t *testing.T, s *Server, method, path, accept string) (status int, contentType,
+func get(t *testing.T, s *httpd.Server, method, path, accept string) (status int, contentType,
 	body string,
 ) {
 	t.Helper()
@@ -109,7 +110,7 @@ func TestPanic(t *testing.T) {
 }
 
 // dial connects without asking for anything.
-func dial(t *testing.T, s *Server) net.Conn {
+func dial(t *testing.T, s *httpd.Server) net.Conn {
 	t.Helper()
 	c := testutil.Value(net.Dial("tcp", s.Addr().String()))(t)
 	t.Cleanup(func() { c.Close() })
@@ -191,7 +192,7 @@ func TestListenHints(t *testing.T) {
 		taken.Addr(): "another process listens there",
 		netip.MustParseAddrPort("192.0.2.1:9500"): "no interface has this address",
 	} {
-		if s, err := Listen(Config{Listen: addr}, source(), quiet); err == nil ||
+		if s, err := Listen(httpd.Endpoint{Listen: addr}, source(), quiet); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, %v", addr, s, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -20,7 +21,7 @@ import (
 func TestToken(t *testing.T) {
 	const token = "0123456789abcdef"
 	var refused atomic.Int64
-	s := testutil.Value(Listen(Config{
+	s := testutil.Value(Listen(httpd.Endpoint{
 		Listen: loopback, Admits: func(text string) bool { return text == token },
 		Refused: func(remote netip.AddrPort, err error) {
 			if !remote.IsValid() || strings.Contains(err.Error(), token[:8]) {
@@ -84,7 +85,7 @@ func TestToken(t *testing.T) {
 // TestRefusedMakePlace: as many connections as there can be that are refused, or silent, do not
 // keep a scraper waiting until the silent ones are cut off, which takes an hour here.
 func TestRefusedMakePlace(t *testing.T) {
-	s := testutil.Value(Listen(Config{
+	s := testutil.Value(Listen(httpd.Endpoint{
 		Listen: loopback, Admits: func(text string) bool { return text == "good" },
 		Refused: func(netip.AddrPort, error) {},
 	}, source(), quiet))(t)

@@ -19,11 +19,10 @@ import (
 	"os"
 	"path"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/netlimit"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
 // The limits for browsers: more is cut off or refused.
@@ -31,7 +30,6 @@ const (
 	readTimeout    = 5 * time.Second
 	writeTimeout   = 10 * time.Second // for each write
 	idleTimeout    = time.Minute
-	headerBytes    = 8 << 10
 	maxConnections = 32
 	maxStreams     = 12 // pages that are open
 	// streamTime is how long a page is served at once. It comes back by itself, so the place of one
@@ -57,77 +55,41 @@ func columns(text string) table {
 	return table{list[0], list[1], list[2:]}
 }
 
-// Config is where the page is served, and to whom.
-type Config struct {
-	// Listen is the address; port 0 means any free port.
-	Listen netip.AddrPort
-	// Wrap returns a listener with TLS; nil: there is none.
-	Wrap func(net.Listener) net.Listener
-	// Admits reports whether browsers with a password are served; nil: all are.
-	Admits func(password string) bool
-	// Refused is called when a browser is not served.
-	Refused func(remote netip.AddrPort, err error)
-}
-
 // Server serves the page until Close.
 type Server struct {
-	config  Config
-	addr    netip.AddrPort
+	*httpd.Server
+	at      httpd.Endpoint
 	page    []byte
-	http    http.Server
-	serving sync.WaitGroup
 	sampler *sampler
 	streams chan struct{}
 	patient atomic.Int64 // for each write of a stream that begins, a duration
-
-	requests sync.RWMutex // held for reading by each request
-	closed   bool         // under requests
 }
 
 // Listen serves src. Problems of the server itself go to log.
-func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
-	l, err := netlimit.Listen(c.Listen)
-	if err != nil {
-		return nil, err
-	}
+func Listen(at httpd.Endpoint, src Source, log *slog.Logger) (*Server, error) {
 	s := &Server{
-		config: c, addr: l.Addr().(*net.TCPAddr).AddrPort(), sampler: newSampler(src, log),
-		streams: make(chan struct{}, maxStreams),
+		at: at, sampler: newSampler(src, log), streams: make(chan struct{}, maxStreams),
 	}
 	s.patient.Store(int64(writeTimeout))
 	host, _ := os.Hostname()
 	var page bytes.Buffer
 	if err := index.Execute(&page, map[string]any{"Host": host}); err != nil {
-		return nil, errors.Join(err, l.Close())
+		return nil, err
 	}
 	s.page = page.Bytes()
-	if c.Wrap != nil {
-		l = c.Wrap(l)
-	}
-	s.http = http.Server{
-		Handler: s.handler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}
-	s.serving.Go(func() {
-		if err := s.http.Serve(netlimit.New(l, maxConnections)); !errors.Is(err,
-			http.ErrServerClosed) {
-			log.Error("the page is no longer served", "err", err)
-		}
+	s.Server = httpd.New(httpd.Config{
+		Handler: s.handler(), Connections: maxConnections, Read: readTimeout,
+		Write: writeTimeout, Idle: idleTimeout, Log: log, Ended: "the page is no longer served",
 	})
+	if err := s.Listen(&s.at); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
-// Addr is the address listened on, with the real port.
-func (s *Server) Addr() netip.AddrPort { return s.addr }
-
 // Close closes all connections. Nothing uses the Source when it returns.
 func (s *Server) Close() error {
-	err := s.http.Close()
-	s.serving.Wait()
-	s.requests.Lock() // requests in progress fail at their next write
-	s.closed = true
-	s.requests.Unlock()
+	err := s.Server.Close()
 	s.sampler.close()
 	return err
 }
@@ -148,18 +110,9 @@ func (s *Server) handler() http.Handler {
 	})
 	mux.HandleFunc("GET /events", s.events)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.requests.RLock() // Close waits for it
-		defer s.requests.RUnlock()
-		if s.closed {
-			panic(http.ErrAbortHandler)
-		}
 		protect(w.Header())
 		if status, err := s.refuses(r); err != nil {
-			if status == http.StatusUnauthorized {
-				w.Header().Set("WWW-Authenticate", `Basic realm="nvmf-target", charset="UTF-8"`)
-			}
-			w.Header().Set("Connection", "close") // it makes place for others
-			http.Error(w, err.Error(), status)
+			httpd.Refuse(w, status, `Basic realm="nvmf-target", charset="UTF-8"`, err)
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -185,19 +138,19 @@ var errPassword = errors.New("no password, or not the right one")
 // a page elsewhere could make its own name mean this address, and so read the answers: only
 // addresses are served then. A page elsewhere cannot read other answers, but it could take streams.
 func (s *Server) refuses(r *http.Request) (status int, err error) {
-	if s.config.Wrap == nil && !isAddress(r.Host) {
+	if s.at.TLS == nil && !isAddress(r.Host) {
 		return http.StatusMisdirectedRequest, fmt.Errorf("%q is no address: open http://%v/ "+
-			"or localhost, or set web.certificate", r.Host, s.addr)
+			"or localhost, or set web.certificate", r.Host, s.Addr())
 	}
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	if u, err := url.Parse(origin); r.URL.Path != "/" && (site == "cross-site" ||
 		site == "same-site" || origin != "" && (err != nil || u.Host != r.Host)) {
 		return http.StatusForbidden, errors.New("another page has asked for this")
 	}
-	if s.config.Admits != nil && !s.config.Admits(password(r)) {
+	if s.at.Admits != nil && !s.at.Admits(password(r)) {
 		remote, _ := netip.ParseAddrPort(r.RemoteAddr)
 		if r.Header.Get("Authorization") != "" { // browsers ask once without
-			s.config.Refused(remote, errPassword)
+			s.at.Refused(remote, errPassword)
 		}
 		return http.StatusUnauthorized, errPassword
 	}
@@ -217,11 +170,7 @@ func password(r *http.Request) string {
 	if _, p, ok := r.BasicAuth(); ok {
 		return p
 	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return ""
-	}
-	return token
+	return httpd.Bearer(r)
 }
 
 // events sends the state now and whenever there is a new one. A browser that reads slowly gets the

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -47,7 +48,7 @@ func source(asked *atomic.Int64) Source {
 	}
 }
 
-func serve(t *testing.T, c Config, src Source) *Server {
+func serve(t *testing.T, c httpd.Endpoint, src Source) *Server {
 	t.Helper()
 	c.Listen = netip.MustParseAddrPort("127.0.0.1:0")
 	s, err := Listen(c, src, slog.New(slog.DiscardHandler))
@@ -90,8 +91,8 @@ func ask(t *testing.T, s *Server, method, path string, header map[string]string)
 // and know the password; every answer has the policy.
 func TestRequests(t *testing.T) {
 	var asked, refused atomic.Int64
-	open := serve(t, Config{}, source(&asked))
-	locked := serve(t, Config{
+	open := serve(t, httpd.Endpoint{}, source(&asked))
+	locked := serve(t, httpd.Endpoint{
 		Admits:  func(p string) bool { return p == "right" },
 		Refused: func(netip.AddrPort, error) { refused.Add(1) },
 	}, source(&asked))
@@ -180,7 +181,7 @@ func next(t *testing.T, r *bufio.Reader) (s state) {
 // have place again when others have gone.
 func TestStreams(t *testing.T) {
 	var asked atomic.Int64
-	s := serve(t, Config{}, source(&asked))
+	s := serve(t, httpd.Endpoint{}, source(&asked))
 	turn := turns(s)
 	var open []*http.Response
 	for range maxStreams {
@@ -241,7 +242,7 @@ func TestStalledReader(t *testing.T) {
 	src.Subsystems = func() []control.Subsystem {
 		return []control.Subsystem{{Hosts: make([]string, 5000)}}
 	}
-	s := serve(t, Config{}, src)
+	s := serve(t, httpd.Endpoint{}, src)
 	s.sampler.turn = func() <-chan time.Time { return time.After(10 * time.Millisecond) }
 	s.patient.Store(int64(testutil.Patience)) // the one that reads may be late
 	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
@@ -307,7 +308,7 @@ func TestPanic(t *testing.T) {
 		}
 		return control.Status{Version: "1"}
 	}
-	s := serve(t, Config{}, src)
+	s := serve(t, httpd.Endpoint{}, src)
 	turn := turns(s)
 	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
 	turn <- time.Time{} // there is no state to see in the first one
@@ -329,7 +330,7 @@ func TestClosePlan(t *testing.T) {
 		<-ctx.Done()
 		return control.Plan{}, ctx.Err()
 	}
-	s := serve(t, Config{}, src)
+	s := serve(t, httpd.Endpoint{}, src)
 	ask(t, s, "GET", "/events", nil)
 	<-begun
 	if err := s.Close(); err != nil {
@@ -366,7 +367,7 @@ func TestLoadFindings(t *testing.T) {
 			Device: "rxe0", Port: "1", Counter: "rcvd_seq_err", Value: 20 * uint64(asked.Load()),
 		}}
 	}
-	s := serve(t, Config{}, src)
+	s := serve(t, httpd.Endpoint{}, src)
 	turn, start := turns(s), time.Now()
 	s.sampler.now = func() time.Time { return start.Add(time.Duration(asked.Load()) * every) }
 	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)

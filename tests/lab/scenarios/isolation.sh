@@ -3,7 +3,7 @@
 # what it held before. In full no command stalls, and the 99th percentile of the latency stays close
 # to what it is alone.
 # variants: rxe siw
-# covers: fabric/rdma fabric/rdma/verbs fabric/admission internal/netlimit internal/limit
+# covers: fabric/rdma fabric/rdma/verbs fabric/admission internal/httpd internal/limit
 # covers: internal/turns internal/metrics internal/subnet
 # cc: culprit
 # alone: it measures

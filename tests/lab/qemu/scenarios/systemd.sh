@@ -4,7 +4,7 @@
 # programs that print keys; nor does the AppArmor profile (APPARMOR=1). The udev rule of hosts.
 # The log of the kernel is not checked, since crashes and hangs cause warnings.
 # variants: rxe
-# covers: cmd/nvmf-target packaging internal/app internal/netlimit internal/sys
+# covers: cmd/nvmf-target packaging internal/app internal/httpd internal/sys
 # nvmet: which has no unit file
 # init: systemd
 # nvme: yes

@@ -1,5 +1,4 @@
-// Package netlimit bounds the connections of a server.
-package netlimit
+package httpd
 
 import (
 	"net"
@@ -14,9 +13,9 @@ type listener struct {
 	closed chan struct{}
 }
 
-// New returns a listener that accepts a connection of l only while fewer than n are open. Its
+// limited returns a listener that accepts a connection of l only while fewer than n are open. Its
 // connections have a method NetConn, as those of crypto/tls, which returns the one of l.
-func New(l net.Listener, n int) net.Listener {
+func limited(l net.Listener, n int) net.Listener {
 	return &listener{Listener: l, slots: make(chan struct{}, n), closed: make(chan struct{})}
 }
 

@@ -1,0 +1,76 @@
+package app
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/httpd"
+)
+
+// endpoint is what serves metrics or the page.
+type endpoint[T interface {
+	comparable
+	io.Closer
+	Addr() netip.AddrPort
+}] struct {
+	tls    atomic.Pointer[tls.Config]
+	server T // nil: not wanted
+}
+
+// close ends what is served.
+func (e *endpoint[T]) close() (err error) {
+	var none T
+	if e.server != none {
+		err = e.server.Close()
+		e.server = none
+	}
+	return err
+}
+
+// set serves where and how the key of c says, which is to, or not at all, and returns the URL. The
+// log has the message refused of each client that is not served.
+func (e *endpoint[T]) set(s *Server, c *config.Config, key string, to *config.Endpoint,
+	refused string, listen func(httpd.Endpoint) (T, error),
+) (url string, err error) {
+	if err := e.renew(c, to); err != nil {
+		return "", err
+	}
+	if err := e.close(); err != nil || !to.Listen.IsValid() {
+		return "", err
+	}
+	at := httpd.Endpoint{Listen: to.Listen, Refused: func(remote netip.AddrPort, err error) {
+		s.peers.Peer(remote).Warn(refused, "err", err)
+	}}
+	scheme := "http"
+	if to.Certificate != "" {
+		scheme, at.TLS = "https", e.tls.Load
+	}
+	if to.Token != (config.Token{}) {
+		at.Admits = to.Token.Is
+	}
+	if err := s.patiently(func() (err error) {
+		e.server, err = listen(at)
+		return err
+	}); err != nil {
+		return "", c.Problem(key+".listen", err.Error(), "")
+	}
+	return fmt.Sprintf("%s://%v/", scheme, e.server.Addr()), nil
+}
+
+// renew reads the certificate.
+func (e *endpoint[T]) renew(c *config.Config, to *config.Endpoint) error {
+	if to.Certificate == "" {
+		return nil
+	}
+	t, err := certificatesOf(to).PublicServer()
+	if file, ok := errors.AsType[*httpd.FileError](err); ok {
+		return certificateProblem(c, c, file)
+	}
+	e.tls.Store(t)
+	return nil
+}

@@ -1,0 +1,131 @@
+package httpd
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// maxPEM is the largest file that is read.
+const maxPEM = 1 << 20
+
+// Certificates names the PEM files with which one side of a TLS connection proves who it is, and
+// checks the other one.
+type Certificates struct {
+	// Certificate is the chain of this side, Key its private key, CA those who may have signed the
+	// certificate of the other side.
+	Certificate, Key, CA string
+}
+
+// FileError says which of the Certificates cannot be used.
+type FileError struct {
+	// File is the name.
+	File string
+	err  error
+}
+
+func (e *FileError) Error() string {
+	err := e.err
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		err = p.Err
+	}
+	return e.File + ": " + err.Error()
+}
+
+func (e *FileError) Unwrap() error { return e.err }
+
+// pair reads the certificate and its key.
+func (c Certificates) pair() (own tls.Certificate, err error) {
+	certificate, err := readPEM(c.Certificate)
+	if err != nil {
+		return own, err
+	}
+	key, err := readPEM(c.Key)
+	if err != nil {
+		return own, err
+	}
+	// The key file has the blame only if the other one is a certificate.
+	if own, err = tls.X509KeyPair(certificate, key); err != nil {
+		if ca := x509.NewCertPool(); !ca.AppendCertsFromPEM(certificate) {
+			return own, &FileError{c.Certificate, errors.New("no PEM certificate")}
+		}
+		return own, &FileError{c.Key, err}
+	}
+	return own, nil
+}
+
+// load reads the files.
+func (c Certificates) load() (own tls.Certificate, ca *x509.CertPool, err error) {
+	if own, err = c.pair(); err != nil {
+		return own, nil, err
+	}
+	roots, err := readPEM(c.CA)
+	if err != nil {
+		return own, nil, err
+	}
+	ca = x509.NewCertPool()
+	if !ca.AppendCertsFromPEM(roots) {
+		return own, nil, &FileError{c.CA, errors.New("no PEM certificate")}
+	}
+	return own, ca, nil
+}
+
+func readPEM(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		return nil, &FileError{name, err}
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, &FileError{name, err}
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxPEM))
+	if err != nil {
+		return nil, &FileError{name, err}
+	}
+	return b, nil
+}
+
+// Server returns what a server needs to know of the files now. The error is a *FileError.
+func (c Certificates) Server() (*tls.Config, error) {
+	own, ca, err := c.load()
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, ClientCAs: ca,
+		ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"http/1.1"},
+		SessionTicketsDisabled: true, // each connection is checked against the CA of its time
+	}, nil
+}
+
+// PublicServer returns what a server needs to know of the files now that asks clients for no
+// certificate; it needs no CA. The error is a *FileError.
+func (c Certificates) PublicServer() (*tls.Config, error) {
+	own, err := c.pair()
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own},
+		NextProtos: []string{"http/1.1"},
+	}, nil
+}
+
+// Client returns what a client needs to know of the files now. The error is a *FileError.
+func (c Certificates) Client() (*tls.Config, error) {
+	own, ca, err := c.load()
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, RootCAs: ca,
+	}, nil
+}
