@@ -8,40 +8,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestListenAddress: what an address is recognized as, and what it is called.
-func TestListenAddress(t *testing.T) {
-	for _, tc := range []struct{ text, name, problem string }{
-		{"10.0.0.1", "tcp 10.0.0.1:4420", ""},
-		{"'::'", "tcp [::]:4420", ""},
-		{"'::ffff:10.0.0.1'", "tcp 10.0.0.1:4420", ""},
-		{"'::ffff:0.0.0.0'", "tcp 0.0.0.0:4420", ""},
-		{"'::ffff:10.0.0.0/120'", "tcp 10.0.0.0/24:4420", ""},
-		{"'::ffff:0:0/64'", "", "is not an IP address, network or interface"},
-		{"'fe80::1%eth0'", "tcp [fe80::1%eth0]:4420", ""},
-		{"10.0.0.0/24", "tcp 10.0.0.0/24:4420", ""},
-		{"'fd00::/64'", "tcp fd00::/64:4420", ""},
-		{"eth0", "tcp eth0:4420", ""},
-		{"eth0.100", "tcp eth0.100:4420", ""},
-		{"10.0.0.5/24", "", "Write 10.0.0.0/24 for all addresses in the network, or 10.0.0.5"},
-		{"224.0.0.0/4", "", "multicast"},
-		{"10.0.0.0/33", "", "is not an IP address, network or interface"},
-		{"'10.0.0'", "", "is not an IP address, network or interface"},
-		{"storage.example", "", "host names are not resolved"},
-		{"eth 0", "", "is not an IP address, network or interface"},
-		{"eth0:1", "", "is not an IP address, network or interface"},
-		{strings.Repeat("e", 16), "", "more than 15 characters"},
-		{strings.Repeat("e", 64), "", "is not an IP address, network or interface"},
-	} {
-		c, err := parse(t, strings.Replace(minimal, "127.0.0.1", tc.text, 1))
-		switch {
-		case tc.problem == "" && (err != nil || c.Listeners[0].Name != tc.name):
-			t.Errorf("%s: %+v, %v", tc.text, c, err)
-		case tc.problem != "" && (err == nil || !strings.Contains(err.Error(), tc.problem)):
-			t.Errorf("%s: %v, want %s", tc.text, err, tc.problem)
-		}
-	}
-}
-
 // TestListenersAtWildcards: a wildcard leaves no address to other listeners of its port.
 func TestListenersAtWildcards(t *testing.T) {
 	for _, tc := range []struct {
@@ -74,26 +40,6 @@ func TestListenersAtWildcards(t *testing.T) {
 					t.Errorf("%s: %v", list, err)
 				}
 			}
-		}
-	}
-}
-
-// TestAddressesOfOthers: what else listens on TCP conflicts with listeners, and with one another.
-func TestAddressesOfOthers(t *testing.T) {
-	const others = "metrics: {listen: '[::]:9500'}\nweb: {listen: '127.0.0.1:%d'}\n"
-	for text, problem := range map[string]string{
-		fmt.Sprintf(others, 9501): "",
-		fmt.Sprintf(others, 9500): "web.listen: web.listen and metrics.listen are about the same " +
-			"addresses. Delete one of the two: :: has all addresses, those of IPv4 too, with one",
-		"metrics: {listen: '0.0.0.0:4420'}\n": "metrics.listen and tcp 127.0.0.1:4420 are about",
-		"metrics: {listen: '[::ffff:127.0.0.1]:4420'}\n": "tcp 127.0.0.1:4420 is used already by " +
-			"listeners[0]",
-		"metrics: {listen: '[::1]:4420'}\n": "",
-	} {
-		_, err := parse(t, minimal+text)
-		if problem == "" && err != nil || problem != "" && (err == nil ||
-			!strings.Contains(err.Error(), problem)) {
-			t.Errorf("%s: %v, want %s", text, err, problem)
 		}
 	}
 }

@@ -240,17 +240,14 @@ func TestVariablesInValues(t *testing.T) {
 		"HOST=10.0.0.7", "NAME=disk0", "KIND=ram", "SIZE=2GiB", "TEXT=${NAME}$${", "EMPTY=",
 		"NVMF_TARGET_LOG_LEVEL=${LEVEL}", "LEVEL=debug",
 	}
-	c, err := load(t, `
+	c := testutil.Value(load(t, `
 listeners: [{transport: tcp, address: "${HOST}"}]
 subsystems:
   - nqn: nqn.2026-11.io.nvmf-target:${NAME}
     allow_any_host: true
     serial: a$${NAME}$b${TEXT}${EMPTY}
     namespaces: [{nsid: 1, backend: "${KIND}", size: "${SIZE}"}]
-`, environ...)
-	if err != nil {
-		t.Fatal(err)
-	}
+`, environ...))(t)
 	const want = `
 log: {level: debug}
 listeners: [{transport: tcp, address: "10.0.0.7"}]
@@ -278,6 +275,6 @@ subsystems:
 	}
 	big := "BIG=" + strings.Repeat("x", 100_000)
 	text := minimal + "tcp: {congestion_control: \"" + strings.Repeat("${BIG}", 100) + "\"}\n"
-	_, err = parse(t, text, big)
+	_, err := parse(t, text, big)
 	testutil.Fails(t, err, "larger than 4MiB", "")
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -22,28 +21,8 @@ subsystems:
 `+text+"\n"), nil, testBackends)
 }
 
-func TestRoles(t *testing.T) {
-	const listen = `control: {listen: "10.0.0.1:1", certificate: /c, key: /k, client_ca: /a, roles: `
-	for text, want := range map[string]any{
-		listen + `[{subject: "CN=a,O=b", role: read}, {group: "7", role: operate}]}`: []Role{
-			{Subject: "CN=a,O=b", Role: "read"}, {Group: "7", Role: "operate"},
-		},
-		`control: {roles: [{user: backup, role: admin}]}`:       []Role{{User: "backup", Role: "admin"}},
-		`control: {roles: [{subject: "CN=a", role: read}]}`:     "no effect without control.listen",
-		listen + `[{subject: a, role: read}]}`:                  `"a" is not the subject`,
-		listen + `[{role: read}]}`:                              "0 of subject, user and group",
-		listen + `[{user: a, group: b, role: read}]}`:           "2 of subject, user and group",
-		listen + `[{user: a}]}`:                                 "role",
-		listen + `[{user: a, role: root}]}`:                     `"root" is not possible`,
-		listen + `[{user: a, role: read}, {user: a, role: x}]}`: "is used already",
-	} {
-		c, err := parseWith(text)
-		if reason, wrong := want.(string); wrong {
-			testutil.Fails(t, err, reason, "%s", text)
-		} else if err != nil || !reflect.DeepEqual(c.Control.Roles, want) {
-			t.Errorf("%s: %v, %v", text, c, err)
-		}
-	}
+// TestRolesNeedNoRestart: roles change while the target runs.
+func TestRolesNeedNoRestart(t *testing.T) {
 	with, _ := parseWith(`control: {roles: [{user: backup, role: admin}]}`)
 	without, _ := parseWith("")
 	changes := Diff(without.Settings(), with.Settings())

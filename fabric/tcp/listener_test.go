@@ -333,21 +333,18 @@ func TestIncomingCPU(t *testing.T) {
 func TestCongestionControl(t *testing.T) {
 	tr := New(Config{Log: quiet, CongestionControl: "reno"}) // every kernel has it
 	got := make(chan string, 1)
-	l, err := tr.Listen(listenAddr("127.0.0.1:0"), 1, func(c fabric.Conn) {
+	l := testutil.Value(tr.Listen(listenAddr("127.0.0.1:0"), 1, func(c fabric.Conn) {
 		name, err := unix.GetsockoptString(c.(*conn).fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 		if err != nil {
 			t.Error(err)
 		}
 		got <- name
 		_ = c.Close()
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	c := testutil.Value(net.Dial("tcp", l.Addr().AddrPort.String()))(t)
 	testutil.Equal(t, testutil.Receive(t, "a connection", got), "reno", "the congestion control")
 	testutil.Check(t, errors.Join(c.Close(), tr.Close()))
-	_, err = New(Config{Log: quiet, CongestionControl: "none"}).Listen(listenAddr("127.0.0.1:0"), 1,
-		refuse)
+	none := New(Config{Log: quiet, CongestionControl: "none"})
+	_, err := none.Listen(listenAddr("127.0.0.1:0"), 1, refuse)
 	testutil.Fails(t, err, `"none"`, "an unknown congestion control")
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -92,8 +91,7 @@ func TestAffected(t *testing.T) {
 				t.Errorf("got  %q\nwant %q", got, row.want)
 			}
 			testutil.Value(l.s.Apply(next))(t)
-			ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-			defer cancel()
+			ctx := testutil.Context(t)
 			for i, c := range []*host.Controller{first, second} {
 				if row.ended[i] {
 					l.wantEnded(row.name, c)
@@ -152,8 +150,7 @@ func TestAffectedByKeys(t *testing.T) {
 				l.wantEnded(row.name, c)
 				return
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-			defer cancel()
+			ctx := testutil.Context(t)
 			if _, err := c.IdentifyController(ctx); err != nil {
 				t.Error(err)
 			}

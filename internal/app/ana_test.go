@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -16,8 +15,7 @@ import (
 // ana is what a host sees of the only group of a subsystem.
 func (l *live) ana(c *host.Controller) string {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(l.t)
 	b := testutil.Value(c.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 1024, 0, false))(l.t)
 	_, groups, err := nvme.ParseANALog(b)
 	if err != nil || len(groups) != 1 {

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,8 +51,7 @@ func (l *live) apply(listeners, subsystems string) []config.Change {
 }
 
 func (l *live) connect(nqn, hostNQN string, at int) (*host.Controller, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(l.t)
 	o := hostOptions(nqn)
 	o.HostNQN = hostNQN
 	c, err := host.Connect(ctx, host.TCP{Addr: l.s.Addrs()[at].AddrPort}, o)
@@ -66,8 +64,7 @@ func (l *live) connect(nqn, hostNQN string, at int) (*host.Controller, error) {
 // first returns the text at the beginning of a namespace.
 func (l *live) first(c *host.Controller, nsid uint32) string {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(l.t)
 	q := testutil.Value(c.OpenQueue(ctx, uint16(nsid), 16))(l.t)
 	defer q.Close()
 	b, err := c.Map(4096)
@@ -207,8 +204,7 @@ func TestRemovedListener(t *testing.T) {
 	both := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d}, %s", port, listenAny)
 	subsystems := sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}")
 	ids := func() (list []uint16) {
-		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-		defer cancel()
+		ctx := testutil.Context(t)
 		c := testutil.Value(l.connect(nvme.DiscoveryNQN, hostA, 0))(t)
 		_, entries, err := c.Discover(ctx)
 		if err != nil {
@@ -282,8 +278,7 @@ func TestApplyAtOnce(t *testing.T) {
 			}
 		})
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	testutil.Check(t, l.s.Stop(ctx))
 	wg.Wait()
 }

@@ -2,7 +2,6 @@ package app
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,8 +69,7 @@ func TestAudit(t *testing.T) {
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})),
 	})
 	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	client := control.NewClient(socket)
 	defer client.Close()
 	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}

@@ -190,12 +190,9 @@ func TestControlRenewal(t *testing.T) {
 	}
 	reload := func(files httpd.Certificates) error {
 		t.Helper()
-		client, err := control.NewTLSClient(s.control.Addr().String(), files)
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := testutil.Value(control.NewTLSClient(s.control.Addr().String(), files))(t)
 		defer client.Close()
-		_, err = client.Reload(t.Context())
+		_, err := client.Reload(t.Context())
 		return err
 	}
 	testutil.Check(t, reload(files))

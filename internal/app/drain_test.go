@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -32,8 +31,7 @@ func (l *live) wantStates(want string) {
 // discovered returns the ports of the discovery log.
 func (l *live) discovered(at int) (ports []uint16) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(l.t)
 	c := testutil.Value(l.connect(nvme.DiscoveryNQN, hostB, at))(l.t)
 	_, entries, err := c.Discover(ctx)
 	if err != nil {
@@ -78,8 +76,7 @@ func TestDrain(t *testing.T) {
 		}
 	}
 	drained()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	o := hostOptions(testNQN)
 	if _, err := host.Connect(ctx, host.TCP{Addr: at.AddrPort}, o); !errors.Is(err,
 		unix.ECONNREFUSED) {

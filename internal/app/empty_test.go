@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,8 +29,7 @@ func TestNoNamespaces(t *testing.T) {
 		file := writeConfig(t, with(none))
 		socket := filepath.Join(t.TempDir(), "control.sock")
 		s := started(t, Options{Load: loader(file), ControlSocket: socket})
-		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-		defer cancel()
+		ctx := testutil.Context(t)
 		transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
 		h := testutil.Value(host.Connect(ctx, transport, hostOptions(testNQN)))(t)
 		defer h.Close()

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"os"
 	"strings"
 	"testing"
@@ -46,8 +45,7 @@ reactors:`
 	without := with[:begin] + with[strings.Index(with, "  - nqn: "+testNQN+"-stays"):]
 	file := writeConfig(t, with)
 	s := started(t, Options{Load: loader(file)})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	connect := func() string {
 		c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, hostOptions(testNQN))
 		if err != nil {

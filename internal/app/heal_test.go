@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -129,8 +128,7 @@ func at(address string, port uint16) string {
 // discovered are the addresses in the discovery log that a host reads at one of them.
 func discovered(t *testing.T, addr netip.AddrPort) (addrs []string, generation uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: addr}, hostOptions(nvme.DiscoveryNQN)))(t)
 	defer c.Close()
 	header, list, err := c.Discover(ctx)

@@ -150,8 +150,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("a core file would have the keys: %d %v", n, err)
 	}
 	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
 	connect := func(k, controller *auth.Key) (*host.Controller, error) {
 		o := hostOptions(testNQN)
@@ -179,10 +178,7 @@ func TestKeys(t *testing.T) {
 		}
 		return changes
 	}
-	first, err := connect(keys[0], nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := testutil.Value(connect(keys[0], nil))(t)
 	defer first.Close()
 	works(nil, nil, false)
 	works(keys[1], nil, false)
@@ -224,7 +220,7 @@ func TestKeys(t *testing.T) {
 	write(", limits: {iops: 5}")
 	text, _ := os.ReadFile(file)
 	text = bytes.Replace(text, []byte("limits"), []byte("dhchap_key_file: "+secret+", limits"), 1)
-	_, err = Parse(file, text, nil)
+	_, err := Parse(file, text, nil)
 	if err == nil || !strings.Contains(err.Error(), "everybody can read") {
 		t.Errorf("a file that everybody can read: %v", err)
 	} else {
@@ -333,8 +329,7 @@ func TestTLSKeys(t *testing.T) {
 			t.Errorf("TLS is %v, and in the log %v, not %v", got, s.target.Ports()[0].TLS, policy)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	connect := func(k *auth.TLSKey) (*host.Controller, error) {
 		tr := host.TCP{Addr: s.Addrs()[0].AddrPort}
 		if k != nil {

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -95,8 +94,7 @@ func newServer(t *testing.T, o Options) *Server {
 	s := NewServer(o)
 	s.pause = func() bool { return false } // no test has a predecessor that ends
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-		defer cancel()
+		ctx := testutil.Context(t)
 		if err := s.Stop(ctx); err != nil {
 			t.Errorf("Stop: %v", err)
 		}

@@ -108,8 +108,7 @@ func (o *orchestrated) onStep(fn func(string) error) {
 // load is what a target that starts now would serve.
 func (o *orchestrated) load() config.Settings {
 	o.t.Helper()
-	c, err := loader(o.file)()
-	o.must(err)
+	c := testutil.Value(loader(o.file)())(o.t)
 	return c.Settings()
 }
 
@@ -137,8 +136,7 @@ func TestManagedKill(t *testing.T) {
 	for range 4 {
 		child := exec.CommandContext(ctx, os.Args[0])
 		child.Env = append(os.Environ(), serveFile+"="+o.file)
-		out, err := child.StdoutPipe()
-		o.must(err)
+		out := testutil.Value(child.StdoutPipe())(o.t)
 		o.must(child.Start())
 		if _, err := out.Read(make([]byte, 1)); err != nil {
 			t.Fatalf("the target does not start: %v", err)
@@ -156,8 +154,7 @@ func TestManagedKill(t *testing.T) {
 		kill.Stop()
 		_ = child.Process.Kill()
 		_ = child.Wait()
-		c, err := loader(o.file)()
-		o.must(err)
+		c := testutil.Value(loader(o.file)())(o.t)
 		objects := len(c.Subsystems)
 		if objects > 0 {
 			objects += len(c.Subsystems[0].Namespaces)

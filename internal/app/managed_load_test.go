@@ -72,8 +72,7 @@ func TestManagedModel(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	count := 200
 	if text := os.Getenv("NVMF_MANAGED_OPERATIONS"); text != "" {
-		_, err := fmt.Sscan(text, &count)
-		o.must(err)
+		testutil.Value(fmt.Sscan(text, &count))(o.t)
 	}
 	var volumes []string
 	for i := range 6 {
@@ -142,16 +141,14 @@ func (o *orchestrated) operate(r *rand.Rand, model map[control.Object]string,
 func (o *orchestrated) compare(model map[control.Object]string) {
 	o.t.Helper()
 	found := map[control.Object]string{}
-	subsystems, err := o.client.Subsystems(o.t.Context())
-	o.must(err)
+	subsystems := testutil.Value(o.client.Subsystems(o.t.Context()))(o.t)
 	for _, s := range subsystems {
 		found[control.Object{Subsystem: s.NQN}] = fmt.Sprintf(`{"serial":%q}`, s.Serial)
 		for _, h := range s.Hosts {
 			found[control.Object{Subsystem: s.NQN, Host: h}] = `{}`
 		}
 	}
-	namespaces, err := o.client.Namespaces(o.t.Context())
-	o.must(err)
+	namespaces := testutil.Value(o.client.Namespaces(o.t.Context()))(o.t)
 	for _, n := range namespaces {
 		found[control.Object{Subsystem: n.Subsystem, NSID: n.NSID}] = fmt.Sprintf(`{"backend":"file","path":%q}`, n.Path)
 	}
@@ -200,8 +197,7 @@ func TestManagedAndEnvironment(t *testing.T) {
 	load := func(options ...config.Option) (*config.Config, error) {
 		return config.Load(o.file, environ, backends, options...)
 	}
-	c, err := load()
-	o.must(err)
+	c := testutil.Value(load())(o.t)
 	s := newServer(t, Options{Config: c, Load: load})
 	o.must(s.Start())
 	for _, m := range []config.Managed{{NQN: volumeNQN}, {NQN: testNQN, Host: guestNQN}} {

@@ -35,8 +35,7 @@ func TestManagedIsNoVolume(t *testing.T) {
 	o := newOrchestrated(t)
 	o.managed = filepath.Join(o.volumes, "managed")
 	o.write("")
-	_, err := o.client.Reload(t.Context())
-	o.must(err)
+	testutil.Value(o.client.Reload(t.Context()))(o.t)
 	o.put(control.Object{Subsystem: testNQN}, `{"allow_any_host":true}`)
 	for path, want := range map[string]string{
 		config.Managed{NQN: testNQN}.File(o.managed): "is in the managed directory",

@@ -59,8 +59,7 @@ managed_paths: [`+o.volumes+`]
 func (o *orchestrated) start() {
 	o.t.Helper()
 	load := loader(o.file)
-	c, err := load()
-	o.must(err)
+	c := testutil.Value(load())(o.t)
 	o.server = newServer(o.t, Options{
 		Config: c, Load: load, StateDir: filepath.Dir(o.file),
 	})
@@ -84,15 +83,13 @@ func (o *orchestrated) must(err error) {
 // put makes a PUT and returns the texts of the changes.
 func (o *orchestrated) put(obj control.Object, body string) []string {
 	o.t.Helper()
-	p, err := o.client.Put(o.t.Context(), obj, json.RawMessage(body))
-	o.must(err)
+	p := testutil.Value(o.client.Put(o.t.Context(), obj, json.RawMessage(body)))(o.t)
 	return texts(p)
 }
 
 func (o *orchestrated) delete(obj control.Object, recursive bool) []string {
 	o.t.Helper()
-	p, err := o.client.Delete(o.t.Context(), obj, recursive)
-	o.must(err)
+	p := testutil.Value(o.client.Delete(o.t.Context(), obj, recursive))(o.t)
 	return texts(p)
 }
 
@@ -114,8 +111,7 @@ func (o *orchestrated) volume(name string) string {
 // settings are those of the running target and of one that would start now.
 func (o *orchestrated) same() {
 	o.t.Helper()
-	c, err := loader(o.file)()
-	o.must(err)
+	c := testutil.Value(loader(o.file)())(o.t)
 	if d := config.Diff(o.server.settings, c.Settings()); len(d) > 0 {
 		o.t.Errorf("a restart would change %v", d)
 	}
@@ -200,10 +196,8 @@ func TestManagedResize(t *testing.T) {
 			{Subsystem: volumeNQN, NSID: 7, Size: "3MiB"},
 			{Subsystem: volumeNQN, NSID: 7, Size: "512KiB", Shrink: true},
 		} {
-			n, err := o.client.Resize(t.Context(), r)
-			o.must(err)
-			info, err := os.Stat(path)
-			o.must(err)
+			n := testutil.Value(o.client.Resize(t.Context(), r))(o.t)
+			info := testutil.Value(os.Stat(path))(o.t)
 			size := map[bool]int64{false: 3 << 20, true: 512 << 10}[r.Shrink]
 			if n.SizeBytes != size || info.Size() != size ||
 				n.ConfiguredBytes != 0 && n.ConfiguredBytes != size {
@@ -254,8 +248,7 @@ func TestManagedRefusals(t *testing.T) {
     hosts: [` + guestNQN + `]
     namespaces: [{nsid: 1, backend: ram, size: 1MiB}]
 `)
-	_, err := o.client.Reload(t.Context())
-	o.must(err)
+	testutil.Value(o.client.Reload(t.Context()))(o.t)
 	outside := filepath.Join(filepath.Dir(o.volumes), "outside")
 	o.must(os.WriteFile(outside, make([]byte, 1<<20), 0o600))
 	o.must(os.Symlink(outside, filepath.Join(o.volumes, "link")))
@@ -330,8 +323,7 @@ func TestManagedRefusals(t *testing.T) {
 		t.Errorf("%q", c)
 	}
 	o.write("") // without that subsystem: what was created in it stays
-	_, err = o.client.Reload(t.Context())
-	o.must(err)
+	testutil.Value(o.client.Reload(t.Context()))(o.t)
 	o.same()
 	left := control.Object{Subsystem: mainNQN}
 	if _, err := o.client.Delete(t.Context(), left, false); err == nil ||
@@ -366,8 +358,7 @@ func TestManagedLive(t *testing.T) {
 	o := newOrchestrated(t)
 	sub := control.Object{Subsystem: volumeNQN}
 	o.put(sub, `{"allow_any_host":true}`)
-	with, err := os.ReadFile(o.file)
-	o.must(err)
+	with := testutil.Value(os.ReadFile(o.file))(o.t)
 	before, _, _ := strings.Cut(string(with), "managed:")
 	reload := func(text string, changes int) {
 		t.Helper()

@@ -85,8 +85,7 @@ reactors: {count: 2, memory: 16MiB}
 metrics: {listen: "127.0.0.1:0"}
 `)
 	s := started(t, Options{Config: c})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 	data := testutil.Value(h.Map(4096))(t)
 	for i := range uint64(3) {
@@ -180,8 +179,7 @@ func TestMetricsWhileDraining(t *testing.T) {
 	addr := s.Addrs()[0].AddrPort.String()
 	release := sync.OnceFunc(blockReactor(s))
 	defer release()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Stop(ctx) }()
 	for { // the listeners are closed first
@@ -219,8 +217,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 		Config: c, Verbs: network.Provider("target"),
 		OpenDevice: func(*config.Namespace) (backend.Device, error) { return hung, nil },
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	_, q := oneQueue(ctx, t,
 		host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
 	if err := q.Flush(ctx, 1); err == nil {

@@ -41,8 +41,7 @@ func TestOddNames(t *testing.T) {
 	o.same()
 	o.stop()
 	o.start()
-	list, err := o.client.Subsystems(t.Context())
-	o.must(err)
+	list := testutil.Value(o.client.Subsystems(t.Context()))(o.t)
 	var names []string
 	for _, s := range list {
 		names = append(names, s.NQN)

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,8 +48,7 @@ func TestMissingStorage(t *testing.T) {
 		Config: c, Log: slog.New(newHandler(false, c.Log.Level, &log)), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	o := hostOptions(testNQN)
 	o.Events = nvme.EventNamespaceChanged
 	h := testutil.Value(host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, o))(t)

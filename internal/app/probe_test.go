@@ -34,10 +34,7 @@ func warnings(t *testing.T, text string) (string, error) {
 // TestCheckWarns: what can be used although it looks doubtful is a warning, and the number of
 // warnings is in the last line.
 func TestCheckWarns(t *testing.T) {
-	available, err := sys.AvailableMemory()
-	if err != nil {
-		t.Fatal(err)
-	}
+	available := testutil.Value(sys.AvailableMemory())(t)
 	dir := t.TempDir()
 	var fs unix.Statfs_t
 	testutil.Must(t, unix.Statfs(dir, &fs))
@@ -88,7 +85,7 @@ func TestCheckWarns(t *testing.T) {
 			}
 		})
 	}
-	_, err = warnings(t, namespaces(two("full", ", preallocate: full")))
+	_, err := warnings(t, namespaces(two("full", ", preallocate: full")))
 	want := fmt.Sprintf("full2\" and the files before it on its file system need %d more bytes",
 		2*most)
 	testutil.Fails(t, err, want, "")

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -47,8 +46,7 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 	if changes, err := s.Apply(c); err != nil || len(changes) > 0 {
 		t.Errorf("%v, %v", changes, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	testutil.Check(t, s.Stop(ctx))
 	for range 2 {
 		if err := <-results; err == nil || !strings.Contains(err.Error(), "the target stops") {

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"io"
 	"os"
 	"os/signal"
@@ -20,8 +19,7 @@ func TestHangup(t *testing.T) {
 	file := writeConfig(t, validFile)
 	log := new(testutil.Log)
 	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
 	before := testutil.Value(host.Connect(ctx, transport, hostOptions(testNQN)))(t)
 	defer before.Close()

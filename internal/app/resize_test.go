@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -26,8 +25,7 @@ func TestResize(t *testing.T) {
 	l.apply(listenAny, sub(anyHosts, inRAM, sparse,
 		"{nsid: 3, backend: file, path: %DIR%/none}", "{nsid: 4, backend: \"null\", size: 1MiB}",
 		"{nsid: 5, backend: file, path: %DIR%/x, read_only: true}"))
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	o := hostOptions(testNQN)
 	o.Events = nvme.EventNamespaceChanged
 	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: l.s.Addrs()[0].AddrPort}, o))(t)

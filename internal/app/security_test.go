@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -18,8 +17,7 @@ const testSecret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
 
 // connectKey connects a host with the key of the tests.
 func (l *live) connectKey(nqn, hostNQN string) (*host.Controller, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(l.t)
 	o := hostOptions(nqn)
 	o.HostNQN = hostNQN
 	var err error
@@ -92,8 +90,7 @@ func TestSecurityReload(t *testing.T) {
 	nothing(nvme.DiscoveryNQN, hostB)
 	nothing(testNQN, hostB)
 	d := connected(l.connectKey(nvme.DiscoveryNQN, hostA))
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	if _, list, err := d.Discover(ctx); err != nil || len(list) != 2 {
 		t.Errorf("%d entries, %v", len(list), err)
 	}
@@ -123,10 +120,8 @@ func TestSecureOnly(t *testing.T) {
 		"hosts: [{nqn: " + hostA + `, dhchap_key: "` + testSecret + "\"}]\n" +
 		"metrics: {listen: \"127.0.0.1:9\"}\n"
 	before := parsed(t, text)
-	after, err := Parse("test.yaml", []byte(text), []string{"NVMF_TARGET_SECURE_ONLY=true"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := testutil.Value(
+		Parse("test.yaml", []byte(text), []string{"NVMF_TARGET_SECURE_ONLY=true"}))(t)
 	got := fmt.Sprint(config.Diff(before.Settings(), after.Settings()))
 	for _, want := range []string{
 		"secure_only: false -> true", "discovery.security: none -> auth",
@@ -136,7 +131,7 @@ func TestSecureOnly(t *testing.T) {
 			t.Errorf("%s has no %q", got, want)
 		}
 	}
-	_, err = Parse("test.yaml", []byte(text),
+	_, err := Parse("test.yaml", []byte(text),
 		[]string{"NVMF_TARGET_SECURE_ONLY=true", "NVMF_TARGET_DISCOVERY_SECURITY=none"})
 	if err == nil || !strings.Contains(err.Error(), "NVMF_TARGET_DISCOVERY_SECURITY") {
 		t.Error(err)

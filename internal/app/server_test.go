@@ -2,7 +2,6 @@ package app
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"errors"
 	"log/slog"
@@ -34,8 +33,7 @@ func hostOptions(nqn string) host.Options {
 // writeAndRead does some I/O on four queues through the transport.
 func writeAndRead(t *testing.T, tr host.Transport) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	c := testutil.Value(host.Connect(ctx, tr, hostOptions(testNQN)))(t)
 	defer c.Close()
 	testutil.Value(c.SetQueueCount(ctx, 4))(t)
@@ -65,8 +63,7 @@ func TestDiscoveryNamesTheSubsystem(t *testing.T) {
 	s := started(t,
 		Options{Config: parse(t,
 			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort},
 		hostOptions(nvme.DiscoveryNQN)))(t)
 	defer c.Close()
@@ -87,8 +84,7 @@ func TestStopDisconnectsHosts(t *testing.T) {
 	s := started(t,
 		Options{Config: parse(t,
 			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	c := testutil.Value(
 		host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, hostOptions(testNQN)))(t)
 	defer c.Close()

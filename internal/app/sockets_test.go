@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -89,8 +88,7 @@ func TestRestart(t *testing.T) {
 	at := fmt.Sprintf("127.0.0.1:%d", port)
 	listener := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d}", port)
 	second := fmt.Sprintf("{transport: tcp, address: 127.0.0.2, port: %d}", port)
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	connect := func() (*host.Controller, error) {
 		o := hostOptions(testNQN)
 		o.Events = nvme.EventNamespaceChanged

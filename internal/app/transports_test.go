@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,8 +16,7 @@ import (
 // are, and after a change that fails everything is as before.
 func TestTransportKeys(t *testing.T) {
 	s := started(t, Options{Config: parse(t, anyPort)})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	connect := func(digest bool) (*host.Controller, error) {
 		c, err := host.Connect(ctx, host.TCP{
 			Addr: s.Addrs()[0].AddrPort, HeaderDigest: digest,
@@ -70,8 +68,7 @@ func TestDepthOfController(t *testing.T) {
 	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
 	both := anyPort + ", " + onRDMA("port: 4420")
 	s := started(t, Options{Config: parse(t, both), Verbs: network.Provider("target")})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	transports := []host.Transport{host.TCP{Addr: s.Addrs()[0].AddrPort}, host.RDMA{
 		Provider: network.Provider("host"), Addr: netip.MustParseAddrPort("127.0.0.1:4420"),
 	}}

@@ -2,7 +2,6 @@ package app
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"net/http"
@@ -32,8 +31,7 @@ func TestWeb(t *testing.T) {
 	}
 	write("web: {listen: '127.0.0.1:0'}\n")
 	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testutil.Context(t)
 	ask := func(scheme, path, password string) *http.Response {
 		t.Helper()
 		r := testutil.Value(http.NewRequestWithContext(ctx, http.MethodGet,

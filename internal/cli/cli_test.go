@@ -357,16 +357,13 @@ func TestFollow(t *testing.T) {
 // TestTargetStops: who follows is told why there is no more.
 func TestTargetStops(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "c.sock")
-	s, err := control.Listen(control.Config{Socket: socket}, source(),
-		slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Value(control.Listen(control.Config{Socket: socket}, source(),
+		slog.New(slog.DiscardHandler)))(t)
 	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(Commands()...)
 	root.SetOut(&stopWriter{stop: func() { go func() { _ = s.Close() }() }})
 	root.SetArgs([]string{"events", "-f", "--socket", socket})
-	err = root.ExecuteContext(t.Context())
+	err := root.ExecuteContext(t.Context())
 	if err == nil || err.Error() != "the target has stopped" {
 		t.Error(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,122 +93,6 @@ func with(list, more files) files {
 	list = maps.Clone(list)
 	maps.Copy(list, more)
 	return list
-}
-
-func TestMemlock(t *testing.T) {
-	m := machine(t, nil)
-	expect(t, m.memlock(Target{Memory: 1 << 30})) // no RDMA
-	expect(t, m.memlock(Target{RDMA: true}), "ok: no limit")
-	m.Memlock = func() (uint64, bool) { return 8 << 20, true }
-	expect(t, m.memlock(Target{RDMA: true, Memory: 8 << 20}), "ok: 8192 KiB")
-	expect(t, m.memlock(Target{RDMA: true, Memory: 8<<20 + 1024}),
-		"error: 8192 KiB, and the reactors need 8193 KiB | LimitMEMLOCK=infinity")
-	with := machine(t, files{infiniband + "/rxe0/node_type": "1: CA"})
-	with.Memlock = m.Memlock
-	expect(t, with.memlock(Target{}), "note: the limit of this user is 8192 KiB | ulimit -l")
-}
-
-func TestIOUring(t *testing.T) {
-	for _, tc := range []struct {
-		sysctl string
-		err    error
-		want   string
-	}{
-		{"", nil, "ok: this user"},
-		{"0", nil, "ok: this user"},
-		{"0", unix.EPERM, "warning: operation not permitted | SystemCallFilter="},
-		{"", unix.ENOSYS, "warning: function not implemented | seccomp"},
-		{"1", nil, "note: group 990 | kernel.io_uring_group"},
-		{"1", unix.EPERM, "warning: operation not permitted | kernel.io_uring_group"},
-		{"2", unix.EPERM, "warning: operation not permitted | sysctl kernel.io_uring_disabled=0"},
-	} {
-		list := files{"proc/sys/kernel/io_uring_group": "990"}
-		if tc.sysctl != "" {
-			list["proc/sys/kernel/io_uring_disabled"] = tc.sysctl
-		}
-		m := machine(t, list)
-		m.IOUring = func() error { return tc.err }
-		expect(t, m.ioUring(Target{}), tc.want)
-	}
-}
-
-func TestListeners(t *testing.T) {
-	const head = "  sl  local_address rem_address   st ...\n"
-	line := func(addr, state, inode string) string {
-		return "   0: " + addr + " 00000000:0000 " + state +
-			" 00000000:00000000 00:00000000 00000000 0 0 " + inode + " 1 x 100 0 0 10 0\n"
-	}
-	list := files{
-		// 127.0.0.1:4420 (little-endian), 0.0.0.0:4421, and a connection of 127.0.0.1:4422
-		"proc/net/tcp": head + line("0100007F:1144", "0A", "77") +
-			line("00000000:1145", "0A", "78") + line("0100007F:1146", "01", "79"),
-		// [::1]:4423
-		"proc/net/tcp6": head + line("00000000000000000000000001000000:1147", "0A", "80"),
-		"proc/812/comm": "nginx", "proc/812/fd/4": "->socket:[77]", "proc/812/fd/3": "->/dev/null",
-		"proc/813/comm": "nvmf-target", "proc/813/fd/4": "->socket:[78]",
-		"proc/self/comm": "nvmf-target",
-	}
-	for address, want := range map[string]string{
-		"127.0.0.1:4420": "warning: in use by process 812 (nginx) | another port",
-		"0.0.0.0:4420":   "warning: in use by process 812 (nginx)",
-		"10.0.0.1:4420":  "ok: is free",
-		"10.0.0.1:4421":  "ok: is served by process 813",
-		"127.0.0.1:4422": "ok: is free",
-		"[::1]:4423":     "warning: in use by the kernel or a process",
-		"127.0.0.1:0":    "ok: is free",
-	} {
-		check{address, Machine.listeners, list, Target{
-			Listeners: []Listener{{"tcp " + address, netip.MustParseAddrPort(address)}},
-		}, []string{want}}.test(t)
-	}
-}
-
-func TestControlAndState(t *testing.T) {
-	const socket = "/run/nvmf-target/control.sock"
-	at := Target{Sockets: []string{"/run/user/1/c.sock", socket}, StateDir: "/var/lib/x"}
-	listening := "Num RefCount Protocol Flags Type St Inode Path\n" +
-		"0001: 00000002 00000000 00000000 0001 03 55 /run/user/1/c.sock\n" +
-		"0002: 00000002 00000000 00010000 0001 01 56 " + socket + "\n"
-	for _, c := range []check{
-		{"no socket", Machine.control, nil, Target{}, nil},
-		{
-			"runs", Machine.control,
-			files{
-				"proc/net/unix": listening, "proc/7/comm": "nvmf-target",
-				"proc/7/fd/3": "->socket:[56]",
-			},
-			at,
-			[]string{"ok: process 7 (nvmf-target) serves at " + socket},
-		},
-		{
-			"of another user", Machine.control,
-			files{"proc/net/unix": listening},
-			at,
-			[]string{"ok: a process of another user"},
-		},
-		{
-			"does not run", Machine.control,
-			files{"run/x": ""},
-			at,
-			[]string{"ok: no target runs at /run/user/1/c.sock"},
-		},
-		{
-			"no right", Machine.control,
-			files{"run/user/1/denied": "x"},
-			at,
-			[]string{"note: /run/user/1: permission denied | RuntimeDirectory="},
-		},
-		{"no state", Machine.state, nil, Target{}, nil},
-		{"state", Machine.state, files{"var/x": ""}, at, []string{"ok: this user may write"}},
-		{
-			"state without right", Machine.state,
-			files{"var/lib/denied": "x"},
-			at,
-			[]string{"note: /var/lib: permission denied | StateDirectory="},
-		},
-	} {
-		c.test(t)
-	}
 }
 
 // TestRun: this machine can be checked, and a machine without anything.

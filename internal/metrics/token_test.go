@@ -38,14 +38,11 @@ func TestToken(t *testing.T) {
 		text := first + " HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n"
 		testutil.Value(io.WriteString(c, text))(t)
 		r := bufio.NewReader(c)
-		answer, err := http.ReadResponse(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := testutil.Value(http.ReadResponse(r, nil))(t)
 		defer answer.Body.Close()
 		b, _ := io.ReadAll(answer.Body)
 		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-		_, err = r.ReadByte()
+		_, err := r.ReadByte()
 		return answer.StatusCode, string(b), errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	for _, headers := range []string{

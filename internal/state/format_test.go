@@ -21,10 +21,8 @@ const testNQN = "nqn.2026-11.io.nvmf-target:<a>é"
 func full(t *testing.T) *Store {
 	t.Helper()
 	s := opened(t, t.TempDir())
-	_, err := s.Ports([]string{"tcp 127.0.0.1:4420", "rdma 127.0.0.1:4420"})
-	must(t, err)
-	_, err = s.NextGeneration()
-	must(t, err)
+	testutil.Value(s.Ports([]string{"tcp 127.0.0.1:4420", "rdma 127.0.0.1:4420"}))(t)
+	testutil.Value(s.NextGeneration())(t)
 	must(t, s.Protection.SetProtected(testNQN, 1, true))
 	must(t, s.Reservations.Save(testNQN, 1, someHosts(3, rand.New(rand.NewPCG(1, 1)))))
 	must(t, s.Uncorrectable.SetUncorrectable(testNQN, 1, &target.Uncorrectable{
@@ -75,8 +73,7 @@ func (s *Store) decoders() []decoder {
 
 func (s *Store) content(t *testing.T, file string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(s.at(file))
-	must(t, err)
+	text := testutil.Value(os.ReadFile(s.at(file)))(t)
 	return text
 }
 

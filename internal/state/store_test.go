@@ -62,8 +62,7 @@ func TestPorts(t *testing.T) {
 	ports(map[string]uint16{"c": 3})
 	s = reopened(t, s)
 	ports(map[string]uint16{"b": 2, "d": 4})
-	first, err := s.NextGeneration()
-	must(t, err)
+	first := testutil.Value(s.NextGeneration())(t)
 	s = reopened(t, s)
 	if next, err := s.NextGeneration(); err != nil || first != 1 || next <= first+1000 {
 		t.Errorf("first generation %d, %d after a restart; %v", first, next, err)
@@ -205,8 +204,7 @@ func TestCrash(t *testing.T) {
 // crashedPorts does the same with port IDs: hosts see the IDs again that they have seen.
 func crashedPorts(t *testing.T, s *Store, rnd *rand.Rand) {
 	t.Helper()
-	_, err := s.Ports([]string{"a"})
-	must(t, err)
+	testutil.Value(s.Ports([]string{"a"}))(t)
 	var ids map[string]uint16
 	saved := s.crashIn(t, rnd, stateFile, func() (err error) {
 		ids, err = s.Ports([]string{"b", "c"})
@@ -278,8 +276,7 @@ func TestErrors(t *testing.T) {
 		s := opened(t, t.TempDir())
 		old, now := someHosts(2, rnd), someHosts(3, rnd)
 		must(t, s.Reservations.Save(testNQN, 1, old))
-		_, err := s.Ports([]string{"a"})
-		must(t, err)
+		testutil.Value(s.Ports([]string{"a"}))(t)
 		if what == "remove" {
 			now = nil
 		}
@@ -299,7 +296,7 @@ func TestErrors(t *testing.T) {
 		if ids, err := s.Ports([]string{"b"}); what != "remove" && (err == nil || ids != nil) {
 			t.Errorf("%s: hosts would see port IDs that are not stored: %v", what, ids)
 		}
-		_, err = s.NextGeneration()
+		_, err := s.NextGeneration()
 		if what != "remove" && (err == nil || !strings.Contains(err.Error(), "Make room")) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -348,8 +345,7 @@ func TestContents(t *testing.T) {
 
 func refused[V any, D content[V]](t *testing.T, s *Store, what string, k *kind[V, D], n Name, d D) {
 	t.Helper()
-	text, err := encode(k.dir, d)
-	must(t, err)
+	text := testutil.Value(encode(k.dir, d))(t)
 	must(t, s.replace(k.file(n), text))
 	must(t, k.read(k.file(n)))
 	if k.wrong(k.file(n)) == nil {
@@ -495,8 +491,7 @@ func TestForeignDirectories(t *testing.T) {
 	dir := asNobody(t, func(dir string) {
 		for name, mode := range map[string]os.FileMode{"closed": 0o700, "read-only": 0o755} {
 			s := opened(t, filepath.Join(dir, name))
-			_, err := s.NextGeneration()
-			must(t, err)
+			testutil.Value(s.NextGeneration())(t)
 			must(t, s.Reservations.Save("a", 1, &target.Reservations{PTPL: true}))
 			must(t, os.Chmod(s.path, mode))
 			must(t, s.Close())

@@ -1,6 +1,7 @@
 package testutil
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -31,4 +32,11 @@ func Receive[T any](t testing.TB, what string, from <-chan T) T {
 		t.Fatalf("%s: not within %v", what, Patience)
 		panic("unreachable")
 	}
+}
+
+// Context returns a context that ends with the test, or after Patience.
+func Context(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	t.Cleanup(cancel)
+	return ctx
 }

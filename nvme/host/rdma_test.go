@@ -30,7 +30,7 @@ func TestRDMAReadWrite(t *testing.T) {
 		t.Run(fmt.Sprintf("invalidate %t", invalidate), func(t *testing.T) {
 			f := newFakeRDMA(t)
 			c, q := connectRDMA(t, f, invalidate, 16)
-			ctx := testContext(t)
+			ctx := testutil.Context(t)
 			buf := testutil.Value(c.Map(2 << 20))(t)
 			for _, n := range []int{512, 4096, 8192, 1 << 20} {
 				w, r := buf[:n], buf[1<<20:][:n]
@@ -191,7 +191,7 @@ var lastKey uint32
 func TestRDMARefused(t *testing.T) {
 	f := newFakeRDMA(t, func(f *fakeRDMA) { f.reject = cmwire.InvalidHSQSize })
 	tr := RDMA{Provider: f.fab.Provider("host"), Addr: f.addr}
-	_, err := Connect(testContext(t), tr, testOptions())
+	_, err := Connect(testutil.Context(t), tr, testOptions())
 	var rej *RejectError
 	if !errors.As(err, &rej) || rej.Status != cmwire.InvalidHSQSize || !errors.Is(err, ErrRefused) {
 		t.Fatalf("got %v", err)
@@ -209,7 +209,7 @@ func TestRDMADisconnect(t *testing.T) {
 		}
 	})
 	_, q := connectRDMA(t, f, false, 16)
-	if err := q.Flush(testContext(t), 1); !errors.Is(err, ErrClosed) {
+	if err := q.Flush(testutil.Context(t), 1); !errors.Is(err, ErrClosed) {
 		t.Fatalf("got %v", err)
 	}
 }

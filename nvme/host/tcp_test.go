@@ -2,7 +2,6 @@ package host
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -21,17 +20,10 @@ func testOptions() Options {
 	}
 }
 
-func testContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // connectQueue returns a controller and an I/O queue, which the caller closes.
 func connectQueue(t *testing.T, tr Transport, o Options, size int) (*Controller, *Queue) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := testutil.Context(t)
 	c := testutil.Value(Connect(ctx, tr, o))(t)
 	t.Cleanup(c.Close)
 	q := testutil.Value(c.OpenQueue(ctx, 1, size))(t)
@@ -74,7 +66,7 @@ func TestTCPReadWrite(t *testing.T) {
 				tc.o(&o)
 			}
 			_, q := connectTCP(t, f, tc.tr, o, 16)
-			ctx := testContext(t)
+			ctx := testutil.Context(t)
 			for _, n := range []int{512, 1024, 4096, 8192, 65536, 1 << 20} {
 				want := make([]byte, n)
 				for i := range want {
@@ -167,7 +159,7 @@ func TestTermReq(t *testing.T) {
 	}
 	f := newFakeTCP(t, func(f *fakeTCP) { f.override = override })
 	_, q := connectTCP(t, f, TCP{HeaderDigest: true}, testOptions(), 16)
-	err := q.Flush(testContext(t), 1)
+	err := q.Flush(testutil.Context(t), 1)
 	var fault pdu.Fault
 	if !errors.Is(err, ErrClosed) || !errors.As(err, &fault) || fault.FES != pdu.FESLimit ||
 		fault.FEI != 3 {
@@ -179,19 +171,19 @@ func TestConnectRefused(t *testing.T) {
 	f := newFakeTCP(t)
 	o := testOptions()
 	o.SubNQN = "nqn.bad"
-	_, err := Connect(testContext(t), TCP{Addr: f.addr}, o)
+	_, err := Connect(testutil.Context(t), TCP{Addr: f.addr}, o)
 	var ce *ConnectError
 	if !errors.As(err, &ce) || ce.Status != nvme.ConnectInvalidParameters|nvme.DNR ||
 		ce.Invalid.IPO() != 256 || !ce.Invalid.InData() {
 		t.Fatalf("got %v", err)
 	}
 	f = newFakeTCP(t, func(f *fakeTCP) { f.cpda = 1 })
-	_, err = Connect(testContext(t), TCP{Addr: f.addr}, testOptions())
+	_, err = Connect(testutil.Context(t), TCP{Addr: f.addr}, testOptions())
 	if !errors.Is(err, ErrRefused) {
 		t.Fatalf("CPDA: got %v", err)
 	}
 	f.ln.Close()
-	if _, err = Connect(testContext(t), TCP{Addr: f.addr}, testOptions()); err == nil {
+	if _, err = Connect(testutil.Context(t), TCP{Addr: f.addr}, testOptions()); err == nil {
 		t.Fatal("connected to a closed port")
 	}
 }
@@ -219,7 +211,7 @@ func TestAdmin(t *testing.T) {
 	}
 	f := newFakeTCP(t, func(f *fakeTCP) { f.override = override })
 	c, q := connectTCP(t, f, TCP{}, o, 16)
-	ctx := testContext(t)
+	ctx := testutil.Context(t)
 	if n, err := c.SetQueueCount(ctx, 8); n != 3 || err != nil {
 		t.Fatalf("queues: %d %v", n, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -145,7 +146,7 @@ func violate(t *testing.T, i int, o Options) (*Queue, error) {
 	_, q := connectTCP(t, f, TCP{HeaderDigest: true, DataDigest: true}, o, 16)
 	op := Op{Data: make([]byte, tc.bytes)}
 	op.SQE.SetOpcode(tc.op)
-	_, err := q.Do(testContext(t), &op)
+	_, err := q.Do(testutil.Context(t), &op)
 	return q, err
 }
 

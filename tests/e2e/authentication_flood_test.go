@@ -12,7 +12,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestAuthenticationFlood: peers from many addresses begin to authenticate, with the most expensive
@@ -85,7 +84,7 @@ func TestAuthenticationFlood(t *testing.T) {
 func (h *env) connectSoon(who string, transport host.Transport, o host.Options) {
 	h.T.Helper()
 	start := time.Now()
-	c, err := host.Connect(harness.Context(h.T), transport, o)
+	c, err := host.Connect(testutil.Context(h.T), transport, o)
 	if err != nil {
 		h.T.Errorf("%s: %v", who, err)
 		return

@@ -18,7 +18,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // hostsKey, hostsAddr and hostsCount make a process of the test the hosts of TestManyAuthenticate,
@@ -112,8 +111,7 @@ func runTarget(t *testing.T, text string) {
 		h.Target.SetHostPolicy(manyHostNQN(i), &auth.Policy{Keys: []*auth.Key{key}})
 	}
 	fmt.Println(h.transport(plain[0]).(host.TCP).Addr)
-	_, err = io.Copy(io.Discard, os.Stdin)
-	h.Must(err)
+	testutil.Value(io.Copy(io.Discard, os.Stdin))(h.T)
 	fmt.Println(h.Log)
 }
 
@@ -128,9 +126,9 @@ type victim struct {
 func connectVictim(t *testing.T, addr string) *victim {
 	o := plain[0].hostOptions()
 	c := testutil.Value(
-		host.Connect(harness.Context(t), host.TCP{Addr: netip.MustParseAddrPort(addr)}, o))(t)
+		host.Connect(testutil.Context(t), host.TCP{Addr: netip.MustParseAddrPort(addr)}, o))(t)
 	t.Cleanup(c.Close)
-	q := testutil.Value(c.OpenQueue(harness.Context(t), 1, 9))(t)
+	q := testutil.Value(c.OpenQueue(testutil.Context(t), 1, 9))(t)
 	t.Cleanup(func() { _ = q.Close() })
 	return &victim{t: t, q: q}
 }

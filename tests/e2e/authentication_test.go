@@ -10,7 +10,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // newKey makes a key with a transformation.
@@ -66,13 +65,11 @@ func TestAuthentication(t *testing.T) {
 // leaves.
 func (h *env) use(v variant, o host.Options) {
 	h.T.Helper()
-	ctx := harness.Context(h.T)
-	c, err := host.Connect(ctx, h.transport(v), o)
-	h.Must(err)
+	ctx := testutil.Context(h.T)
+	c := testutil.Value(host.Connect(ctx, h.transport(v), o))(h.T)
 	defer c.Close()
 	for qid := uint16(1); qid <= 2; qid++ {
-		q, err := c.OpenQueue(ctx, qid, 9)
-		h.Must(err)
+		q := testutil.Value(c.OpenQueue(ctx, qid, 9))(h.T)
 		defer q.Close()
 		b := h.Buffer(c, 1024)
 		copy(b, "authenticated")
@@ -106,7 +103,7 @@ func TestAuthenticationRefused(t *testing.T) {
 			o := v.hostOptions()
 			o.HostNQN = hostNQN
 			change(&o)
-			c, err := host.Dial(harness.Context(t), h.transport(v), o)
+			c, err := host.Dial(testutil.Context(t), h.transport(v), o)
 			if err == nil {
 				c.Close()
 				t.Errorf("a host %s connects", name)

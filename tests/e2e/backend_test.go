@@ -85,7 +85,7 @@ func TestEndedQueueWithBusyDevice(t *testing.T) {
 				// The device now writes the data of the ended queue: its memory must not have been
 				// used for anything else. The harness checks that all of it is freed.
 				for slba := uint64(0); slba < uint64(q.Depth()*8); slba += 128 {
-					if err := oq.Read(harness.Context(t), 1, slba, 128, noise); err != nil {
+					if err := oq.Read(testutil.Context(t), 1, slba, 128, noise); err != nil {
 						t.Fatalf("the namespace afterwards: %v", err)
 					}
 					for i, b := range noise {
@@ -109,16 +109,16 @@ func TestHungDevice(t *testing.T) {
 		g.set(true, nil)
 		outstanding(t, h, q, buf, g)
 		h.Ping(c)
-		if aborted, err := c.Abort(harness.Context(t), 1, 0x1000); aborted || err != nil {
+		if aborted, err := c.Abort(testutil.Context(t), 1, 0x1000); aborted || err != nil {
 			t.Errorf("abort of a command that the device has: %t, %v", aborted, err)
 		}
 		last := buf[q.Depth()*4096:]
-		h.Must(q2.Write(harness.Context(t), 2, 0, 8, last, 0))
+		h.Must(q2.Write(testutil.Context(t), 2, 0, 8, last, 0))
 		for range 100 {
-			h.Must(q2.Read(harness.Context(t), 2, 0, 8, last))
+			h.Must(q2.Read(testutil.Context(t), 2, 0, 8, last))
 			op := new(host.Op)
 			op.SQE.SetOpcode(nvme.AdminKeepAlive)
-			if cqe, err := c.Admin(harness.Context(t), op); err != nil || !cqe.Status().OK() {
+			if cqe, err := c.Admin(testutil.Context(t), op); err != nil || !cqe.Status().OK() {
 				t.Fatalf("keep alive: %v, %v", cqe.Status(), err)
 			}
 		}
@@ -150,7 +150,7 @@ func TestAbortWaiting(t *testing.T) {
 		c := h.connect(v)
 		q := h.Open(c, 1, 17)
 		buf := h.Buffer(c, 8192)
-		h.Must(q.Write(harness.Context(t), 1, 0, 8, buf[:4096], 0))
+		h.Must(q.Write(testutil.Context(t), 1, 0, 8, buf[:4096], 0))
 		g.setFull(true)
 		var op host.Op
 		op.Read(1, 0, 8, buf[:4096])
@@ -158,12 +158,11 @@ func TestAbortWaiting(t *testing.T) {
 		h.Must(err)
 		op.Read(1, 0, 8, buf[4096:])
 		op.Token = 1
-		_, err = q.Submit(&op)
-		h.Must(err)
+		testutil.Value(q.Submit(&op))(h.T)
 		testutil.Value(q.Poll(nil))(t)
 		aborted := false
 		for range 1000 { // until the command has arrived
-			if aborted, err = c.Abort(harness.Context(t), 1, first); err != nil {
+			if aborted, err = c.Abort(testutil.Context(t), 1, first); err != nil {
 				t.Fatal(err)
 			}
 			if aborted {
@@ -194,7 +193,7 @@ func TestDeviceErrors(t *testing.T) {
 		buf := h.Buffer(c, 4096)
 		pattern(buf, 1)
 		want := bytes.Clone(buf)
-		ctx := harness.Context(t)
+		ctx := testutil.Context(t)
 		g.set(false, fmt.Errorf("injected: %w", backend.ErrIO))
 		wantStatus(t, "read", q.Read(ctx, 1, 0, 8, buf), nvme.UnrecoveredReadError)
 		testutil.Equal(t, differ(buf, want), "", "a read that failed")
@@ -227,7 +226,7 @@ func TestFile(t *testing.T) {
 					})
 				}
 				serve("write", func(t *testing.T, h *env, q *host.Queue, buf []byte) {
-					ctx := harness.Context(t)
+					ctx := testutil.Context(t)
 					pattern(buf, 5)
 					h.Must(q.Write(ctx, 1, 3, 256, buf, 0))
 					h.Must(q.WriteZeroes(ctx, 1, 10, 2, 0))
@@ -237,7 +236,7 @@ func TestFile(t *testing.T) {
 					h.Must(q.Flush(ctx, 1))
 				})
 				serve("read", func(t *testing.T, h *env, q *host.Queue, buf []byte) {
-					ctx := harness.Context(t)
+					ctx := testutil.Context(t)
 					want := make([]byte, 1<<20)
 					pattern(want, 5)
 					h.Must(pipeline(q, 100, func(op *host.Op, i int) {

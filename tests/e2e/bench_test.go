@@ -55,8 +55,7 @@ func TestBench(t *testing.T) {
 		measure := func(s bench.Settings, missing func(*bench.Report) string) {
 			t.Helper()
 			for s.Runtime = 20 * time.Millisecond; ; s.Runtime *= 2 {
-				r, err := bench.Measure(harness.Context(t), c, s, "e2e", nil)
-				h.Must(err)
+				r := testutil.Value(bench.Measure(testutil.Context(t), c, s, "e2e", nil))(h.T)
 				what := missing(r)
 				if what == "" {
 					return
@@ -116,7 +115,7 @@ func TestBenchRefusals(t *testing.T) {
 	} {
 		c, s := h.connection("tcp"), benchSettings("randwrite")
 		change(&c, &s)
-		r, err := bench.Measure(harness.Context(t), c, s, "e2e", nil)
+		r, err := bench.Measure(testutil.Context(t), c, s, "e2e", nil)
 		if err == nil || !strings.Contains(err.Error(), want) || r != nil && len(r.Runs) > 0 {
 			t.Errorf("%v, want %s", err, want)
 		}
@@ -176,12 +175,12 @@ func TestBenchVerify(t *testing.T) {
 			}
 			s := benchSettings("randwrite")
 			s.Verify, s.Passes, s.Size, s.Seed, s.Runtime = true, 2, "1m", 5, 0
-			r, err := bench.Measure(harness.Context(t), h.connection(transport), s, "e2e", nil)
+			r, err := bench.Measure(testutil.Context(t), h.connection(transport), s, "e2e", nil)
 			if want == "" {
 				h.Must(err)
 				s.RW = "read"
-				_, err = bench.Measure(harness.Context(t), h.connection(transport), s, "e2e", nil)
-				h.Must(err)
+				testutil.Value(
+					bench.Measure(testutil.Context(t), h.connection(transport), s, "e2e", nil))(h.T)
 			} else if err == nil || !strings.Contains(err.Error(), want) || r.Error != err.Error() {
 				t.Errorf("%v, want %s", err, want)
 			}
@@ -194,7 +193,7 @@ func TestBenchEnds(t *testing.T) {
 	t.Parallel() // it mostly waits
 	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
 		for _, want := range []string{"interrupted", "connection closed"} {
-			ctx, cancel := context.WithCancel(harness.Context(t))
+			ctx, cancel := context.WithCancel(testutil.Context(t))
 			s := benchSettings("randread")
 			s.Runtime = testutil.Patience
 			r, err := bench.Measure(ctx, c, s, "e2e", func(p bench.Progress) {
@@ -227,7 +226,7 @@ func TestBenchHungTarget(t *testing.T) {
 	c.Timeout = 2 * time.Second
 	s := benchSettings("randrw")
 	s.Runtime = testutil.Patience
-	r, err := bench.Measure(harness.Context(t), c, s, "e2e",
+	r, err := bench.Measure(testutil.Context(t), c, s, "e2e",
 		func(bench.Progress) { g.set(true, nil) })
 	g.set(false, nil)
 	if err == nil || !strings.Contains(err.Error(), "no answer for 2s, with 8 commands") ||
@@ -252,7 +251,7 @@ func TestBenchKeys(t *testing.T) {
 	}
 	c := h.connection("tcp")
 	for _, want := range []string{"--tls-key-file", "--dhchap-key-file", ""} {
-		r, err := bench.Measure(harness.Context(t), c, benchSettings("randread"), "e2e", nil)
+		r, err := bench.Measure(testutil.Context(t), c, benchSettings("randread"), "e2e", nil)
 		switch want {
 		case "--tls-key-file":
 			c.TLSKey = file(tlsKey.Reveal())
@@ -274,7 +273,8 @@ func TestBenchKeys(t *testing.T) {
 		}
 	}
 	c.Key = key.Reveal()
-	if _, err := bench.Measure(harness.Context(t), c, benchSettings("read"), "", nil); err == nil ||
+	_, err := bench.Measure(testutil.Context(t), c, benchSettings("read"), "", nil)
+	if err == nil ||
 		strings.Contains(err.Error(), key.Reveal()[10:30]) {
 		t.Error(err)
 	}
@@ -297,7 +297,7 @@ func TestBenchIdentities(t *testing.T) {
 		c := h.connection("tcp")
 		c.TLSKey = filepath.Join(t.TempDir(), "key")
 		h.Must(os.WriteFile(c.TLSKey, []byte(tlsKey.Reveal()), 0o600))
-		_, err := bench.Measure(harness.Context(t), c, benchSettings("randread"), "", nil)
+		_, err := bench.Measure(testutil.Context(t), c, benchSettings("randread"), "", nil)
 		if err != nil {
 			t.Errorf("identity of version %d: %v", version, err)
 		}

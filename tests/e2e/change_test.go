@@ -7,9 +7,9 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // reopened is a device whose storage is closed and opened again.
@@ -62,7 +62,7 @@ func TestSwapFileUnderLoad(t *testing.T) {
 func swapUnderLoad(t *testing.T, h *env, v variant) {
 	const queues, rounds = 4, 8
 	c := h.connect(v)
-	if n, err := c.SetQueueCount(harness.Context(t), queues); n != queues || err != nil {
+	if n, err := c.SetQueueCount(testutil.Context(t), queues); n != queues || err != nil {
 		t.Fatalf("%d queues granted: %v", n, err)
 	}
 	var load sync.WaitGroup
@@ -101,7 +101,7 @@ func TestSwapDespiteSlowReader(t *testing.T) {
 	swapped := make(chan error, 1)
 	go func() { swapped <- h.swap() }()
 	for len(swapped) == 0 {
-		h.Must(q.Flush(harness.Context(t), 1))
+		h.Must(q.Flush(testutil.Context(t), 1))
 	}
 	h.Must(<-swapped)
 }
@@ -115,12 +115,13 @@ func TestRemovePort(t *testing.T) {
 		queues = append(queues, h.Open(h.connect(v), 1, 16))
 	}
 	for i, v := range plain {
-		h.Must(queues[i].Flush(harness.Context(t), 1))
+		h.Must(queues[i].Flush(testutil.Context(t), 1))
 		h.Must(h.Target.RemovePort(uint16(i + 1)))
 		h.Until("the queue ends", func() bool {
-			return queues[i].Flush(harness.Context(t), 1) != nil
+			return queues[i].Flush(testutil.Context(t), 1) != nil
 		})
-		if _, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions()); err == nil {
+		_, err := host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
+		if err == nil {
 			t.Errorf("%s: connected to a listener that was removed", v.name)
 		}
 	}

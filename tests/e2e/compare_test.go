@@ -36,7 +36,7 @@ func TestCompare(t *testing.T) {
 func testCompare(t *testing.T, h *env, v variant) {
 	c := h.connect(v)
 	q := h.Open(c, 1, 32)
-	ctx := harness.Context(t)
+	ctx := testutil.Context(t)
 	buf := h.Buffer(c, 2*mdts)
 	old, data := buf[:mdts], buf[mdts:]
 	pattern(old, 1)
@@ -57,8 +57,8 @@ func testCompare(t *testing.T, h *env, v variant) {
 			for i, want := range [][2]nvme.Status{
 				{nvme.Success, nvme.Success}, {failed, nvme.AbortedFailedFused},
 			} {
-				st, err := q.CompareAndWrite(ctx, 1, 1, blocks, old[:size], data[:size])
-				h.Must(err)
+				st := testutil.Value(
+					q.CompareAndWrite(ctx, 1, 1, blocks, old[:size], data[:size]))(h.T)
 				if st[0]&^nvme.More != want[0] || st[1]&^nvme.More != want[1] {
 					t.Errorf("%d bytes, try %d: %v, %v", size, i, st[0], st[1])
 				}
@@ -78,7 +78,7 @@ func TestCopy(t *testing.T) {
 			target.NamespaceConfig{NSID: 3, Device: h.RAM(4<<20, 512)}))
 		c := h.connect(v)
 		q := h.Open(c, 1, 32)
-		ctx := harness.Context(t)
+		ctx := testutil.Context(t)
 		var enable host.Op
 		enable.SQE.SetOpcode(nvme.AdminSetFeatures)
 		enable.SQE.Features().Set(nvme.FeatureHostBehavior, 0)

@@ -11,34 +11,29 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestConcatenation: a host authenticates, connects again over TLS with the PSK of that, and
 // replaces it. The PSK ends with the last controller that was created with it.
 func TestConcatenation(t *testing.T) {
 	h := newEnv(t, options{tls: "allowed", reactors: 2})
-	ctx := harness.Context(t)
+	ctx := testutil.Context(t)
 	key := newKey(t, 32, auth.SHA256)
 	h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}})
 	o := variants[0].hostOptions()
 	o.HostNQN, o.Key = hostNQN, key
 	plain := h.transport(variants[0]).(host.TCP)
 
-	secure, err := host.Concatenate(ctx, plain, o)
-	h.Must(err)
-	c, err := host.Connect(ctx, secure, o)
-	h.Must(err)
+	secure := testutil.Value(host.Concatenate(ctx, plain, o))(h.T)
+	c := testutil.Value(host.Connect(ctx, secure, o))(h.T)
 	defer c.Close()
-	q, err := c.OpenQueue(ctx, 1, 9)
-	h.Must(err)
+	q := testutil.Value(c.OpenQueue(ctx, 1, 9))(h.T)
 	b := h.Buffer(c, 1024)
 	copy(b, "concatenated")
 	h.Must(q.Write(ctx, 1, 0, 1, b[:512], 0))
 	h.Must(q.Read(ctx, 1, 0, 1, b[512:]))
 	const both = target.SecurityAuth | target.SecurityTLS
-	list, err := h.Target.Connections(ctx)
-	h.Must(err)
+	list := testutil.Value(h.Target.Connections(ctx))(h.T)
 	n := 0
 	for _, i := range list {
 		if i.CNTLID == c.CNTLID() && i.Security == both {
@@ -50,13 +45,10 @@ func TestConcatenation(t *testing.T) {
 		t.Error("other data comes back")
 	}
 
-	replaced, err := c.ReplacePSK(ctx)
-	h.Must(err)
-	other, err := c.ReplacePSK(ctx)
-	h.Must(err)
+	replaced := testutil.Value(c.ReplacePSK(ctx))(h.T)
+	other := testutil.Value(c.ReplacePSK(ctx))(h.T)
 	o.Key = nil // TLS proves who the host is
-	second, err := host.Connect(ctx, other, o)
-	h.Must(err)
+	second := testutil.Value(host.Connect(ctx, other, o))(h.T)
 	refused := func(t host.Transport) func() bool {
 		return func() bool {
 			c, err := host.Dial(ctx, t, o)
@@ -66,8 +58,7 @@ func TestConcatenation(t *testing.T) {
 			return errors.Is(err, host.ErrRefused)
 		}
 	}
-	wrong, err := other.(host.TCP).PSK("", "")
-	h.Must(err)
+	wrong := testutil.Value(other.(host.TCP).PSK("", ""))(h.T)
 	wrong = &auth.TLSPSK{
 		Identity: wrong.Identity, Hash: wrong.Hash, Secret: make([]byte, len(wrong.Secret)),
 	}
@@ -91,8 +82,7 @@ func TestConcatenation(t *testing.T) {
 	})
 	h.Until("the PSK ends with its controller", refused(other))
 
-	mixed, err := host.DialQueue(ctx, plain, 2, 9, c.CNTLID())
-	h.Must(err)
+	mixed := testutil.Value(host.DialQueue(ctx, plain, 2, 9, c.CNTLID()))(h.T)
 	defer mixed.Close()
 	cqe, err := mixed.Do(ctx, host.ConnectCommand(2, 9, &o, c.CNTLID()))
 	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
@@ -102,8 +92,7 @@ func TestConcatenation(t *testing.T) {
 	h.Must(q.Close())
 	c.Close()
 	h.Until("the first PSK ends as well", refused(secure))
-	psk, err := secure.PSK("", "")
-	h.Must(err)
+	psk := testutil.Value(secure.PSK("", ""))(h.T)
 	for _, secret := range []string{string(psk.Secret), key.Reveal()[10:40]} {
 		if strings.Contains(h.Log.String(), secret) {
 			t.Error("a secret is in the log")
@@ -115,7 +104,7 @@ func TestConcatenation(t *testing.T) {
 // concatenation, and nothing else without it.
 func TestConcatenationRequired(t *testing.T) {
 	h := newEnv(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
-	ctx := harness.Context(t)
+	ctx := testutil.Context(t)
 	key := newKey(t, 32, auth.SHA256)
 	o := variants[0].hostOptions()
 	o.HostNQN, o.Key = hostNQN, key
@@ -128,10 +117,8 @@ func TestConcatenationRequired(t *testing.T) {
 	if r, is := errors.AsType[auth.Refused](err); !is || r.Reason != auth.ConcatenationMismatch {
 		t.Errorf("without concatenation: %v", err)
 	}
-	secure, err := host.Concatenate(ctx, plain, o)
-	h.Must(err)
-	c, err := host.Connect(ctx, secure, o)
-	h.Must(err)
+	secure := testutil.Value(host.Concatenate(ctx, plain, o))(h.T)
+	c := testutil.Value(host.Connect(ctx, secure, o))(h.T)
 	defer c.Close()
 	h.Ping(c)
 	q := h.Open(c, 1, 9)
@@ -139,11 +126,9 @@ func TestConcatenationRequired(t *testing.T) {
 	h.Must(q.Read(ctx, 1, 0, 1, b))
 
 	// An exchange with concatenation serves nothing on the connection without TLS.
-	wire, err := host.DialQueue(ctx, plain, 0, 32, nvme.CNTLIDDynamic)
-	h.Must(err)
+	wire := testutil.Value(host.DialQueue(ctx, plain, 0, 32, nvme.CNTLIDDynamic))(h.T)
 	defer wire.Close()
-	cqe, err := wire.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
-	h.Must(err)
+	cqe := testutil.Value(wire.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)))(h.T)
 	const required = nvme.ConnectATR | nvme.ConnectASCR
 	if nvme.ConnectResult(cqe.DW0())&required != required {
 		t.Errorf("AUTHREQ is %#x", cqe.DW0())
@@ -156,8 +141,7 @@ func TestConcatenationRequired(t *testing.T) {
 		t.Errorf("Identify without TLS: %v, %v", cqe.Status(), err)
 	}
 	// Nor does an I/O queue of the controller whose admin queue has TLS.
-	wire, err = host.DialQueue(ctx, plain, 2, 9, c.CNTLID())
-	h.Must(err)
+	wire = testutil.Value(host.DialQueue(ctx, plain, 2, 9, c.CNTLID()))(h.T)
 	defer wire.Close()
 	cqe, err = wire.Do(ctx, host.ConnectCommand(2, 9, &o, c.CNTLID()))
 	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
@@ -169,7 +153,7 @@ func TestConcatenationRequired(t *testing.T) {
 // with a PSK that was generated with it, whatever still uses it.
 func TestConcatenationKeyRemoved(t *testing.T) {
 	h := newEnv(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
-	ctx := harness.Context(t)
+	ctx := testutil.Context(t)
 	old, next := newKey(t, 32, auth.SHA256), newKey(t, 32, auth.SHA256)
 	o := variants[0].hostOptions()
 	o.HostNQN, o.Key = hostNQN, old
@@ -179,13 +163,11 @@ func TestConcatenationKeyRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h.Target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{next, old}})
-			secure, err := host.Concatenate(ctx, plain, o)
-			h.Must(err)
+			secure := testutil.Value(host.Concatenate(ctx, plain, o))(h.T)
 			c, err := host.Connect(ctx, secure, o) // keeps the PSK
 			h.Must(err)
 			defer c.Close()
-			begun, err := host.DialQueue(ctx, secure, 0, 32, nvme.CNTLIDDynamic)
-			h.Must(err)
+			begun := testutil.Value(host.DialQueue(ctx, secure, 0, 32, nvme.CNTLIDDynamic))(h.T)
 			defer begun.Close()
 			h.Target.SetHostPolicy(hostNQN, p)
 			if c, err := host.Dial(ctx, secure, o); err == nil {

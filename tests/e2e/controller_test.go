@@ -12,7 +12,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 func TestDiscovery(t *testing.T) {
@@ -21,7 +20,7 @@ func TestDiscovery(t *testing.T) {
 			NQN: otherSub, Hosts: []string{hostNQN2},
 		}))
 		c := h.connect(v, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
-		ctx := harness.Context(t)
+		ctx := testutil.Context(t)
 		header, entries, err := c.Discover(ctx)
 		h.Must(err)
 		if header.RECFMT != 0 || header.GENCTR == 0 || int(header.NUMREC) != len(entries) {
@@ -66,11 +65,11 @@ func TestDiscoveryEvent(t *testing.T) {
 			o.SubNQN, o.Events, o.KATO = nvme.DiscoveryNQN, nvme.EventDiscoveryChanged,
 				10*time.Second
 		})
-		before, _, err := c.Discover(harness.Context(t))
+		before, _, err := c.Discover(testutil.Context(t))
 		h.Must(err)
 		h.Must(h.Target.AddSubsystem(target.SubsystemConfig{NQN: otherSub, AllowAnyHost: true}))
 		expectEvent(t, c, nvme.AsyncDiscoveryChanged)
-		after, entries, err := c.Discover(harness.Context(t))
+		after, entries, err := c.Discover(testutil.Context(t))
 		h.Must(err)
 		if after.GENCTR == before.GENCTR || len(entries) <= int(before.NUMREC) {
 			t.Errorf("before %+v, after %+v", before, after)
@@ -89,7 +88,7 @@ func expectEvent(t *testing.T, c *host.Controller, want nvme.AsyncEvent) {
 func TestScan(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		ctx := harness.Context(t)
+		ctx := testutil.Context(t)
 		id := c.Identity()
 		if id.MDTS == 0 || id.CNTRLTYPE != nvme.ControllerTypeIO || id.VER != c.Version() ||
 			id.MAXCMD == 0 || id.SQES != 0x66 || id.CQES != 0x44 ||
@@ -106,27 +105,24 @@ func TestScan(t *testing.T) {
 		if mqes := int(c.CAP().MQES()) + 1; mqes != 128 {
 			t.Errorf("queues of %d entries", mqes)
 		}
-		ids, err := c.ActiveNamespaces(ctx)
-		h.Must(err)
+		ids := testutil.Value(c.ActiveNamespaces(ctx))(h.T)
 		if !slices.Equal(ids, []uint32{1, 2}) {
 			t.Errorf("namespaces %v", ids)
 		}
 		for nsid, shift := range map[uint32]uint8{1: 9, 2: 12} {
-			ns, err := c.IdentifyNamespace(ctx, nsid)
-			h.Must(err)
+			ns := testutil.Value(c.IdentifyNamespace(ctx, nsid))(h.T)
 			if ns.Format().LBADS != shift || ns.NSZE != 64<<20>>shift || ns.NCAP != ns.NSZE ||
 				ns.NMIC&nvme.NMICShared == 0 {
 				t.Errorf("namespace %d: %d blocks of 1<<%d, NMIC %#x", nsid, ns.NSZE,
 					ns.Format().LBADS, ns.NMIC)
 			}
-			descs, err := c.NamespaceIDs(ctx, nsid)
-			h.Must(err)
+			descs := testutil.Value(c.NamespaceIDs(ctx, nsid))(h.T)
 			if !slices.ContainsFunc(descs, func(d nvme.NamespaceID) bool {
 				return d.Type == nvme.IDTypeUUID || d.Type == nvme.IDTypeNGUID
 			}) {
 				t.Errorf("namespace %d has no persistent identifier: %v", nsid, descs)
 			}
-			_, err = c.Identify(ctx, nvme.CNSCommandSetNamespace, nsid, nvme.CSINVM)
+			_, err := c.Identify(ctx, nvme.CNSCommandSetNamespace, nsid, nvme.CSINVM)
 			if err != nil {
 				t.Error(err)
 			}
@@ -160,7 +156,7 @@ func TestScan(t *testing.T) {
 func TestResetAndShutdown(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		ctx := harness.Context(t)
+		ctx := testutil.Context(t)
 		for range 3 {
 			q := h.Open(c, 1, 32)
 			buf := h.Buffer(c, 4096)
@@ -200,11 +196,11 @@ func TestNamespaceEvents(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		dev := h.RAM(1<<20, 512)
 		c := h.connect(v, func(o *host.Options) { o.Events = nvme.EventNamespaceChanged })
-		ctx := harness.Context(t)
+		ctx := testutil.Context(t)
 		h.Must(h.Target.AddNamespace(subNQN, target.NamespaceConfig{NSID: 7, Device: dev}))
 		expectEvent(t, c, nvme.AsyncNamespaceChanged)
-		b, err := c.GetLog(ctx, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0, false)
-		h.Must(err)
+		b := testutil.Value(
+			c.GetLog(ctx, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0, false))(h.T)
 		if ids, err := nvme.ParseNamespaceList(b); err != nil || !slices.Equal(ids, []uint32{7}) {
 			t.Errorf("changed: %v, %v", ids, err)
 		}
@@ -247,7 +243,7 @@ func TestKeepAliveExpiry(t *testing.T) {
 // TestTwoHosts: two hosts share a namespace, one on each transport.
 func TestTwoHosts(t *testing.T) {
 	h := newEnv(t, options{reactors: 2})
-	ctx := harness.Context(t)
+	ctx := testutil.Context(t)
 	a := h.connect(plain[0])
 	b := h.connect(plain[1],
 		func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
@@ -271,8 +267,7 @@ func TestTwoHosts(t *testing.T) {
 	// An I/O queue belongs to the host of its controller.
 	o := plain[1].hostOptions()
 	o.HostNQN, o.HostID = hostNQN, [16]byte{9}
-	q, err := host.DialQueue(ctx, h.transport(plain[1]), 2, 32, b.CNTLID())
-	h.Must(err)
+	q := testutil.Value(host.DialQueue(ctx, h.transport(plain[1]), 2, 32, b.CNTLID()))(h.T)
 	defer q.Close()
 	cqe, err := q.Do(ctx, host.ConnectCommand(2, 32, &o, b.CNTLID()))
 	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters &&

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestDiagnostics: a self-test reads, and can be aborted; telemetry has the queues of the
@@ -16,7 +16,7 @@ import (
 func TestDiagnostics(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
-		ctx := harness.Context(t)
+		ctx := testutil.Context(t)
 		for qid := range uint16(2) {
 			h.Open(c, qid+1, 32)
 		}
@@ -33,10 +33,9 @@ func TestDiagnostics(t *testing.T) {
 		}
 		log := func() *nvme.SelfTestLog {
 			t.Helper()
-			b, err := c.GetLog(ctx, nvme.LogSelfTest, 0, 0, nvme.SelfTestLogSize, 0, false)
-			h.Must(err)
-			l, err := nvme.Parse[nvme.SelfTestLog](b)
-			h.Must(err)
+			b := testutil.Value(
+				c.GetLog(ctx, nvme.LogSelfTest, 0, 0, nvme.SelfTestLogSize, 0, false))(h.T)
+			l := testutil.Value(nvme.Parse[nvme.SelfTestLog](b))(h.T)
 			return l
 		}
 		selfTest(nvme.SelfTestExtended)
@@ -45,12 +44,11 @@ func TestDiagnostics(t *testing.T) {
 		if l := log(); l.Operation != 0 || l.Results[0].DSTS != 0x21 {
 			t.Errorf("operation %d, %+v", l.Operation, l.Results[0])
 		}
-		b, err := c.GetLog(ctx, nvme.LogTelemetryHost, 0, 0, nvme.TelemetryBlock,
-			nvme.TelemetryCreate, true)
-		h.Must(err)
+		b := testutil.Value(c.GetLog(ctx, nvme.LogTelemetryHost, 0, 0, nvme.TelemetryBlock,
+			nvme.TelemetryCreate, true))(h.T)
 		size := nvme.TelemetrySize(b) - nvme.TelemetryBlock
-		b, err = c.GetLog(ctx, nvme.LogTelemetryHost, 0, nvme.TelemetryBlock, size, 0, false)
-		h.Must(err)
+		b = testutil.Value(
+			c.GetLog(ctx, nvme.LogTelemetryHost, 0, nvme.TelemetryBlock, size, 0, false))(h.T)
 		var got struct {
 			Host        string
 			Connections []struct{ QID uint16 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // repeat calls fn until it returns false or stop is called; stop waits for the last call.
@@ -88,7 +87,7 @@ func TestConnectCycles(t *testing.T) {
 		for i := range 4 {
 			wg.Go(func() {
 				for range 15 {
-					err := cycle(harness.Context(t), h.transport(v), v.hostOptions(), uint8(i))
+					err := cycle(testutil.Context(t), h.transport(v), v.hostOptions(), uint8(i))
 					if err != nil {
 						t.Error(err)
 						return

@@ -9,7 +9,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // outcome is the permitted outcome of a hostile command.
@@ -66,7 +65,7 @@ func newAttacker(h *env, v variant) *attacker {
 	a.bystanderQ = h.Open(a.bystander, 1, 32)
 	a.data = h.Buffer(a.bystander, 8192)
 	pattern(a.data[:4096], 77)
-	h.Must(a.bystanderQ.Write(harness.Context(h.T), 2, 100, 1, a.data[:4096], 0))
+	h.Must(a.bystanderQ.Write(testutil.Context(h.T), 2, 100, 1, a.data[:4096], 0))
 	a.reconnect()
 	return a
 }
@@ -82,7 +81,7 @@ func (a *attacker) checkBystander(t *testing.T) {
 	t.Helper()
 	back := a.data[4096:]
 	clear(back)
-	if err := a.bystanderQ.Read(harness.Context(t), 2, 100, 1, back); err != nil {
+	if err := a.bystanderQ.Read(testutil.Context(t), 2, 100, 1, back); err != nil {
 		t.Fatalf("another host: %v", err)
 	}
 	if d := differ(back, a.data[:4096]); d != "" {
@@ -102,9 +101,9 @@ func (a *attacker) run(t *testing.T, attacks []attack) {
 			var cqe nvme.CQE
 			var err error
 			if tc.admin {
-				cqe, err = a.c.Admin(harness.Context(t), op)
+				cqe, err = a.c.Admin(testutil.Context(t), op)
 			} else {
-				cqe, err = a.q.Do(harness.Context(t), op)
+				cqe, err = a.q.Do(testutil.Context(t), op)
 			}
 			tc.want.ends = tc.want.ends || tc.want.endsTCP && !a.v.isRDMA
 			if !tc.want.accepts(&cqe, err) {
@@ -115,7 +114,7 @@ func (a *attacker) run(t *testing.T, attacks []attack) {
 			if a.q.Err() != nil || a.c.Err() != nil {
 				a.reconnect()
 			}
-			if err := a.q.Read(harness.Context(t), 1, 0, 1, a.buf[:512]); err != nil {
+			if err := a.q.Read(testutil.Context(t), 1, 0, 1, a.buf[:512]); err != nil {
 				t.Fatalf("the queue afterwards: %v", err)
 			}
 		})
@@ -128,8 +127,7 @@ func TestHostileConnect(t *testing.T) {
 	eachVariant(t, func(o *options) { o.hosts = []string{hostNQN, hostNQN2} },
 		func(t *testing.T, h *env, v variant) {
 			a := newAttacker(h, v)
-			q, err := host.DialQueue(harness.Context(t), h.transport(v), 0, 32, 0)
-			h.Must(err)
+			q := testutil.Value(host.DialQueue(testutil.Context(t), h.transport(v), 0, 32, 0))(h.T)
 			defer q.Close()
 			const subNQNAt, hostNQNAt = 256, 512
 			for _, tc := range []struct {
@@ -167,7 +165,7 @@ func TestHostileConnect(t *testing.T) {
 				o := v.hostOptions()
 				op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
 				op.Data = tc.data(op.Data)
-				cqe, err := q.Do(harness.Context(t), op)
+				cqe, err := q.Do(testutil.Context(t), op)
 				if err != nil || cqe.Status().Code() != tc.want {
 					t.Errorf("%s: %v, %v, want %v", tc.name, cqe.Status(), err, tc.want)
 				}
@@ -181,7 +179,8 @@ func TestHostileConnect(t *testing.T) {
 				t.Error("the log has bytes of a host that are not quoted")
 			}
 			o := v.hostOptions()
-			cqe, err := q.Do(harness.Context(t), host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
+			op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
+			cqe, err := q.Do(testutil.Context(t), op)
 			if err != nil || !cqe.Status().OK() {
 				t.Errorf("Connect after the refused ones: %v, %v", cqe.Status(), err)
 			}

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestReadWrite writes and reads back all kinds of sizes: one block, around the in-capsule data
@@ -24,7 +24,7 @@ func TestReadWrite(t *testing.T) {
 		if c.MaxTransfer() != mdts {
 			t.Fatalf("MDTS is %d bytes", c.MaxTransfer())
 		}
-		ctx := harness.Context(t)
+		ctx := testutil.Context(t)
 		buf := h.Buffer(c, 2*mdts)
 		for nsid, bs := range map[uint32]int{1: 512, 2: 4096} {
 			for _, size := range []int{
@@ -62,7 +62,7 @@ func TestOtherCommands(t *testing.T) {
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
 		q := h.Open(c, 1, 32)
-		ctx := harness.Context(t)
+		ctx := testutil.Context(t)
 		buf := h.Buffer(c, 64<<10)
 		back := h.Buffer(c, 64<<10)
 		pattern(buf, 1)
@@ -94,7 +94,7 @@ func TestManyQueues(t *testing.T) {
 	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 },
 		func(t *testing.T, h *env, v variant) {
 			c := h.connect(v)
-			if n, err := c.SetQueueCount(harness.Context(t), queues); n != queues || err != nil {
+			if n, err := c.SetQueueCount(testutil.Context(t), queues); n != queues || err != nil {
 				t.Fatalf("%d queues granted: %v", n, err)
 			}
 			var wg sync.WaitGroup

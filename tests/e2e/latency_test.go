@@ -7,7 +7,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestLatencyOfSlowDevice: on both transports, the time that a device takes is that of the stage
@@ -28,16 +27,14 @@ func TestLatencyOfSlowDevice(t *testing.T) {
 		// The last ones are counted when the host has acknowledged them.
 		h.Until("all commands are counted", func() bool {
 			n := 0
-			list, err := h.Target.Latencies(harness.Context(t))
-			h.Must(err)
+			list := testutil.Value(h.Target.Latencies(testutil.Context(t)))(h.T)
 			for _, l := range list {
 				n += int(l.IOs)
 			}
 			return n == q.Depth()
 		})
 		took := time.Since(begun)
-		list, err := h.Target.Latencies(harness.Context(t))
-		h.Must(err)
+		list := testutil.Value(h.Target.Latencies(testutil.Context(t)))(h.T)
 		for _, l := range list {
 			sum := int64(0)
 			for i := range l.Stages {

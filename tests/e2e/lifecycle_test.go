@@ -11,7 +11,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestNoTornBlock: several queues concurrently write and read one block of 4096 bytes, on two
@@ -117,7 +116,7 @@ func TestStopUnderLoad(t *testing.T) {
 	eachTransport(t, func(o *options) { o.reactors = 2 },
 		func(t *testing.T, h *env, v variant) {
 			wantRetry(t, underLoad(t, h, v, 1, func(*host.Controller) { h.Stop() }))
-			_, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions())
+			_, err := host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
 			if err == nil {
 				t.Error("connected to a target that has stopped")
 			}
@@ -136,8 +135,8 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 		err := underLoad(t, h, v, 1,
 			func(*host.Controller) { h.gone(h.Target.RemoveSubsystem(subNQN, true)) })
 		wantRetry(t, err)
-		h.Must(oq.Flush(harness.Context(t), 1))
-		_, err = host.Connect(harness.Context(t), h.transport(v), v.hostOptions())
+		h.Must(oq.Flush(testutil.Context(t), 1))
+		_, err = host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
 		var ce *host.ConnectError
 		if !errors.As(err, &ce) || ce.Status.Code() != nvme.ConnectInvalidParameters {
 			t.Errorf("connect to a removed subsystem: %v", err)

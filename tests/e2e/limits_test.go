@@ -26,9 +26,8 @@ type limitsOf struct{ namespace, subsystem, host target.Limits }
 
 func (h *env) setLimits(l limitsOf) {
 	h.T.Helper()
-	_, err := h.Target.UpdateSubsystem(
-		target.SubsystemConfig{NQN: subNQN, AllowAnyHost: true, Limits: l.subsystem})
-	h.Must(err)
+	testutil.Value(h.Target.UpdateSubsystem(
+		target.SubsystemConfig{NQN: subNQN, AllowAnyHost: true, Limits: l.subsystem}))(h.T)
 	h.Must(h.Target.UpdateNamespace(subNQN,
 		target.NamespaceConfig{NSID: 1, Limits: l.namespace}, nil))
 	h.Target.SetHostLimits(fmt.Sprint(hostNQN, 2), l.host)
@@ -170,8 +169,7 @@ func TestDataAtLimit(t *testing.T) {
 					} else {
 						op.Read(1, slba, uint32(size/512), in[i*most:][:size])
 					}
-					_, err := q.Submit(&op)
-					h.Must(err)
+					testutil.Value(q.Submit(&op))(h.T)
 				}
 				var done [16]host.Completion
 				for q.Outstanding() > 0 {
@@ -205,28 +203,24 @@ func TestAbortAndDisconnectAtLimit(t *testing.T) {
 			} else {
 				op.Write(1, 0, uint32(size/512), buf[:size], 0)
 			}
-			cid, err := q.Submit(&op)
-			h.Must(err)
+			cid := testutil.Value(q.Submit(&op))(h.T)
 			cids = append(cids, cid)
 		}
 		h.Until("a command completes", func() bool {
 			var done [1]host.Completion
-			n, err := q.Poll(done[:])
-			h.Must(err)
+			n := testutil.Value(q.Poll(done[:]))(h.T)
 			return n > 0
 		})
 		aborted := 0
 		for _, cid := range cids[16:24] {
-			ok, err := c.Abort(harness.Context(t), 1, cid)
-			h.Must(err)
+			ok := testutil.Value(c.Abort(testutil.Context(t), 1, cid))(h.T)
 			if !ok {
 				continue // its data has not come yet
 			}
 			aborted++
 			h.Until("the aborted command completes", func() bool {
 				var done [1]host.Completion
-				n, err := q.Poll(done[:])
-				h.Must(err)
+				n := testutil.Value(q.Poll(done[:]))(h.T)
 				return n > 0 && done[0].CQE.CID() == cid &&
 					done[0].Status()&^nvme.More == nvme.AbortRequested
 			})

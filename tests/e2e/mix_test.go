@@ -72,7 +72,7 @@ func TestMixOnFewBlocks(t *testing.T) {
 			for at := 0; at < mixAll; at += mdts / mixBlock {
 				part := buf[at*mixBlock:][:mdts]
 				q := list[0].queues[0]
-				h.Must(q.Read(harness.Context(t), 1, uint64(at), mdts/mixBlock, part))
+				h.Must(q.Read(testutil.Context(t), 1, uint64(at), mdts/mixBlock, part))
 				wantWholeBlocks(t, part, mixBlock)
 			}
 		})
@@ -91,7 +91,7 @@ type mixer struct {
 
 func (m *mixer) run(commands int) {
 	done := make([]host.Completion, 2*mixSlots)
-	ctx := harness.Context(m.t)
+	ctx := testutil.Context(m.t)
 	for left := commands; left > 0 || m.outstanding() > 0; {
 		got := 0
 		for i, q := range m.queues {

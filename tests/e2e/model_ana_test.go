@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -136,14 +137,12 @@ func (x *modelRun) setANA(group uint32, state nvme.ANAState, ports []int) {
 	if len(ports) == 1 {
 		set.Listener = modelPorts[ports[0]]
 	}
-	_, err := x.control.SetANA(x.ctx, set)
-	x.Must(err)
+	testutil.Value(x.control.SetANA(x.ctx, set))(x.T)
 	ended := uint32(0)
 	if state == nvme.ANAStateChange && x.transition != time.Hour {
 		state, ended = nvme.ANAStateInaccessible, group
 		x.Until("the end of a transition", func() bool {
-			list, err := x.control.ANA(x.ctx)
-			x.Must(err)
+			list := testutil.Value(x.control.ANA(x.ctx))(x.T)
 			return !slices.ContainsFunc(list, func(a control.ANA) bool {
 				return a.Group == group && a.State == nvme.ANAStateChange.String()
 			})
@@ -193,10 +192,9 @@ func (x *modelRun) anaLog(i int, ended uint32, most uint64) {
 	x.T.Helper()
 	const size = 256
 	l, lsp := &x.m.ana[i], uint8(x.rnd.IntN(2))
-	got, err := x.hosts[i].c.GetLog(x.ctx, nvme.LogANA, nvme.NSIDAll, 0, size, lsp, false)
-	x.Must(err)
-	h, err := nvme.Parse[nvme.ANAHeader](got)
-	x.Must(err)
+	got := testutil.Value(
+		x.hosts[i].c.GetLog(x.ctx, nvme.LogANA, nvme.NSIDAll, 0, size, lsp, false))(x.T)
+	h := testutil.Value(nvme.Parse[nvme.ANAHeader](got))(x.T)
 	for k := range l.groups {
 		if l.groups[k].AGID == ended && h.CHGC > l.changes && h.CHGC <= most {
 			l.groups[k].CHGC, l.changes = h.CHGC, h.CHGC
@@ -235,8 +233,7 @@ func (x *modelRun) identify(c *modelCommand) func() {
 					want.NVMCAP = nvme.MakeUint128(ns.blocks * uint64(ns.blockSize))
 				}
 			}
-			id, err := nvme.Parse[nvme.IdentifyNamespace](op.Data)
-			x.Must(err)
+			id := testutil.Value(nvme.Parse[nvme.IdentifyNamespace](op.Data))(x.T)
 			if id.NSZE != want.NSZE || id.NCAP != want.NSZE || id.ANAGRPID != want.ANAGRPID ||
 				id.NVMCAP != want.NVMCAP || want.NVMCAP == nvme.MakeUint128(0) && id.NUSE != 0 {
 				x.fatal(c, "%+v, want %+v", id, want)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target/targettest"
@@ -65,9 +66,7 @@ func (x *modelRun) openQueues(i int) {
 	x.m.ana[i].update(x.m.groups(i))
 	x.anaLog(i, 0, 0)
 	for k := range h.queues {
-		var err error
-		h.queues[k], err = h.c.OpenQueue(x.ctx, uint16(k+1), 3*modelBatch)
-		x.Must(err)
+		h.queues[k] = testutil.Value(h.c.OpenQueue(x.ctx, uint16(k+1), 3*modelBatch))(x.T)
 	}
 	if h.between = x.rnd.IntN(4) > 0; !h.between {
 		return
@@ -77,8 +76,7 @@ func (x *modelRun) openQueues(i int) {
 	op.SQE.Features().Set(nvme.FeatureHostBehavior, 0)
 	op.Data = make([]byte, nvme.HostBehaviorSize)
 	op.Data[nvme.HostBehaviorCDFE] = byte(nvme.CopyNamespaces.Bit())
-	cqe, err := h.c.Admin(x.ctx, &op)
-	x.Must(err)
+	cqe := testutil.Value(h.c.Admin(x.ctx, &op))(x.T)
 	if !cqe.Status().OK() {
 		x.fatal(nil, "Host Behavior Support: %v", cqe.Status())
 	}
@@ -94,8 +92,7 @@ func (x *modelRun) reconnect(i int) {
 		for j := range uint64(x.rnd.IntN(8)) {
 			ns := x.m.namespaces[x.rnd.IntN(len(x.m.namespaces))]
 			op.Read(ns.nsid, j, 1, h.mem[k*modelMemory:][:ns.blockSize])
-			_, err := q.Submit(&op)
-			x.Must(err)
+			testutil.Value(q.Submit(&op))(x.T)
 		}
 		if x.rnd.IntN(2) == 0 {
 			_, err := q.Poll(nil) // sends them
@@ -135,9 +132,7 @@ func (x *modelRun) send(batch []*modelCommand) {
 		if c.queue == 0 {
 			wait := x.hosts[c.c].c.AdminAsync(x.ctx, &c.ops[0])
 			admin = append(admin, func() {
-				var err error
-				c.got[0], err = wait()
-				x.Must(err)
+				c.got[0] = testutil.Value(wait())(x.T)
 			})
 			continue
 		}
@@ -164,8 +159,7 @@ func (x *modelRun) collect(batch []*modelCommand) bool {
 			if q.Outstanding() == 0 {
 				continue
 			}
-			n, err := q.Poll(x.done[:])
-			x.Must(err)
+			n := testutil.Value(q.Poll(x.done[:]))(x.T)
 			for _, d := range x.done[:n] {
 				c, half := batch[d.Token/2], d.Token%2
 				c.got[half] = d.CQE

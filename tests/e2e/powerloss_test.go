@@ -12,7 +12,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 var seedFlag = flag.Uint64("powerloss.seed", rand.Uint64(),
@@ -111,7 +110,7 @@ func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 		c := h.connect(plain[0])
 		through := rng.IntN(8) == 0
 		if through { // every write is treated as with FUA
-			_, err := c.SetFeature(harness.Context(t), nvme.FeatureVolatileWriteCache, 0)
+			_, err := c.SetFeature(testutil.Context(t), nvme.FeatureVolatileWriteCache, 0)
 			h.Must(err)
 		}
 		var wg sync.WaitGroup

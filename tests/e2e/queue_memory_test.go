@@ -6,8 +6,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestQueueMemory opens queues until their memory is used up: the next one is refused, the log says
@@ -21,7 +21,7 @@ func TestQueueMemory(t *testing.T) {
 		c := h.connect(v)
 		var open []*host.Queue
 		for {
-			q, err := c.OpenQueue(harness.Context(t), uint16(len(open)+1), 128)
+			q, err := c.OpenQueue(testutil.Context(t), uint16(len(open)+1), 128)
 			if err != nil {
 				break
 			}
@@ -36,14 +36,14 @@ func TestQueueMemory(t *testing.T) {
 			return strings.Contains(h.Log.String(), "KiB of queue memory, their share")
 		})
 		for _, q := range open {
-			h.Must(q.Flush(harness.Context(t), 1))
+			h.Must(q.Flush(testutil.Context(t), 1))
 		}
 		h.Ping(c)
 		last := uint16(len(open))
 		h.Must(open[last-1].Close())
 		open = open[:last-1]
 		h.Until("closing one makes room", func() bool {
-			q, err := c.OpenQueue(harness.Context(t), last, 128)
+			q, err := c.OpenQueue(testutil.Context(t), last, 128)
 			if err == nil {
 				open = append(open, q)
 			}

@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestRandomCommands changes some bytes of valid commands. Whatever happens, the target must
@@ -37,9 +37,9 @@ func TestRandomCommands(t *testing.T) {
 			was := op.SQE
 			var err error
 			if admin {
-				_, err = a.c.Admin(harness.Context(t), op)
+				_, err = a.c.Admin(testutil.Context(t), op)
 			} else {
-				_, err = a.q.Do(harness.Context(t), op)
+				_, err = a.q.Do(testutil.Context(t), op)
 			}
 			// If the data has another length than the descriptor, the host caused the violation.
 			var v *host.Violation

@@ -11,7 +11,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // authenticationRequired says that a command was refused so that the host authenticates again.
@@ -26,7 +25,7 @@ func TestReauthenticate(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(o *options) { o.reactors = 2 },
 		func(t *testing.T, h *env, v variant) {
-			ctx := harness.Context(t)
+			ctx := testutil.Context(t)
 			key := newKey(t, 32, 0)
 			h.Target.SetHostPolicy(hostNQN, &auth.Policy{
 				Keys: []*auth.Key{key}, Groups: []auth.Group{auth.GroupNull},
@@ -34,13 +33,11 @@ func TestReauthenticate(t *testing.T) {
 			})
 			o := v.hostOptions()
 			o.HostNQN, o.Key = hostNQN, key
-			c, err := host.Connect(ctx, h.transport(v), o)
-			h.Must(err)
+			c := testutil.Value(host.Connect(ctx, h.transport(v), o))(h.T)
 			defer c.Close()
 			var queues []*host.Queue
 			for qid := uint16(1); qid <= 2; qid++ {
-				q, err := c.OpenQueue(ctx, qid, 9)
-				h.Must(err)
+				q := testutil.Value(c.OpenQueue(ctx, qid, 9))(h.T)
 				defer q.Close()
 				queues = append(queues, q)
 			}
@@ -89,8 +86,7 @@ func TestReauthenticateNot(t *testing.T) {
 		c, err := host.Connect(ctx, h.transport(v), o)
 		h.Must(err)
 		defer c.Close()
-		q, err := c.OpenQueue(ctx, 1, 9)
-		h.Must(err)
+		q := testutil.Value(c.OpenQueue(ctx, 1, 9))(h.T)
 		defer q.Close()
 		b := h.Buffer(c, 512)
 		refused := 0

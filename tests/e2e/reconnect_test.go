@@ -10,7 +10,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // TestMassReconnect: hundreds of hosts that come at once, as after a restart of the target, are
@@ -19,7 +18,7 @@ func TestMassReconnect(t *testing.T) {
 	t.Parallel()
 	h := newEnv(t, options{})
 	const hosts = 300
-	ctx := harness.Context(t)
+	ctx := testutil.Context(t)
 	connect := func(i int) (func(), error) {
 		o := variants[0].hostOptions()
 		o.HostNQN = fmt.Sprint("nqn.2026-11.io.nvmf-target:host", i)

@@ -8,7 +8,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // ioWire connects I/O queue qid of a controller, on which a test sends its own bytes.
@@ -61,7 +60,7 @@ func TestSlowReaders(t *testing.T) {
 			h := newEnv(t, options{memory: 16})
 			victim := h.connect(plain[0])
 			q := h.Open(victim, 1, 32)
-			ctx := harness.Context(t)
+			ctx := testutil.Context(t)
 			big, small := h.Buffer(victim, 1<<20), h.Buffer(victim, 4096)
 			for off := 0; off < slowSize; off += 1 << 20 {
 				h.Must(q.Write(ctx, 1, uint64(off>>9), 1<<20>>9, big, 0))
@@ -96,8 +95,7 @@ func unreadRDMA(h *env) {
 		for off := uint64(0); off < slowSize; off += 1 << 20 {
 			op := new(host.Op)
 			op.Read(1, off>>9, 1<<20>>9, b)
-			_, err := q.Submit(op)
-			h.Must(err)
+			testutil.Value(q.Submit(op))(h.T)
 		}
 		if held == nil {
 			h.finish(q, slowSize>>20)
@@ -121,8 +119,7 @@ func (h *env) finish(q *host.Queue, n int) {
 	h.T.Helper()
 	done := make([]host.Completion, n)
 	for n > 0 {
-		got, err := q.Poll(done)
-		h.Must(err)
+		got := testutil.Value(q.Poll(done))(h.T)
 		for i := range done[:got] {
 			if st := done[i].Status(); !st.OK() {
 				h.T.Error(st)

@@ -16,7 +16,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // strangers are peers that are not allowed anywhere and take what connections they get.
@@ -92,7 +91,7 @@ func (s *strangers) leave() {
 // idle connects and sends nothing.
 func (s *strangers) idle(i int) error {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: s.from(i).AsSlice()}}
-	c, err := d.DialContext(harness.Context(s.h.T), "tcp", s.h.Addr(nvme.TransportTCP).String())
+	c, err := d.DialContext(testutil.Context(s.h.T), "tcp", s.h.Addr(nvme.TransportTCP).String())
 	if err == nil {
 		s.keep(func() { _ = c.Close() })
 	}
@@ -101,7 +100,7 @@ func (s *strangers) idle(i int) error {
 
 // halfOpen connects, as far as the transport is concerned, and sends no Connect command.
 func (s *strangers) halfOpen(i int) error {
-	q, err := host.DialQueue(harness.Context(s.h.T), s.transport(i), uint16(i%2), 32, 1)
+	q, err := host.DialQueue(testutil.Context(s.h.T), s.transport(i), uint16(i%2), 32, 1)
 	if err == nil {
 		s.keep(func() { _ = q.Close() })
 	}
@@ -110,11 +109,11 @@ func (s *strangers) halfOpen(i int) error {
 
 // refused sends a Connect command that is refused, and stays.
 func (s *strangers) refused(i int) error {
-	q, err := host.DialQueue(harness.Context(s.h.T), s.transport(i), 0, 32, 0)
+	q, err := host.DialQueue(testutil.Context(s.h.T), s.transport(i), 0, 32, 0)
 	if err == nil {
 		o := s.v.hostOptions()
 		o.HostNQN += "0"
-		_, err = q.Do(harness.Context(s.h.T), host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
+		_, err = q.Do(testutil.Context(s.h.T), host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
 		s.keep(func() { _ = q.Close() })
 	}
 	return err
@@ -124,7 +123,7 @@ func (s *strangers) refused(i int) error {
 func (s *strangers) discovery(i int) error {
 	o := s.v.hostOptions()
 	o.SubNQN, o.HostNQN, o.HostID = nvme.DiscoveryNQN, o.HostNQN[:40], [16]byte{1: byte(i)}
-	c, err := host.Dial(harness.Context(s.h.T), s.transport(i), o)
+	c, err := host.Dial(testutil.Context(s.h.T), s.transport(i), o)
 	if err == nil {
 		s.keep(c.Close)
 	}
@@ -194,23 +193,23 @@ func TestStrangersFill(t *testing.T) {
 			t.Fatalf("%d strangers have connected: nothing is tested", n)
 		}
 		for round := range rounds(2, 3) {
-			c, err := host.Connect(harness.Context(t), h.transport(s.v), s.v.hostOptions())
+			c, err := host.Connect(testutil.Context(t), h.transport(s.v), s.v.hostOptions())
 			if err != nil {
 				t.Fatalf("round %d: %v\n%s", round, err, h.Log)
 			}
 			var queues []*host.Queue
 			for qid := range uint16(8) {
-				q, err := c.OpenQueue(harness.Context(t), qid+1, 32)
+				q, err := c.OpenQueue(testutil.Context(t), qid+1, 32)
 				if err != nil {
 					t.Fatalf("round %d, queue %d: %v\n%s", round, qid+1, err, h.Log)
 				}
-				h.Must(q.Flush(harness.Context(t), 1))
+				h.Must(q.Flush(testutil.Context(t), 1))
 				queues = append(queues, q)
 			}
 			s.flood(20, what)
 			h.Ping(c)
 			for _, q := range queues {
-				h.Must(q.Flush(harness.Context(t), 1))
+				h.Must(q.Flush(testutil.Context(t), 1))
 				h.Must(q.Close())
 			}
 			c.Close()
@@ -233,16 +232,16 @@ func TestStrangersKeepComing(t *testing.T) {
 	eachFlood(t, func(t *testing.T, s *strangers, what func(i int) error) {
 		h := s.h
 		attempt := func() error {
-			c, err := host.Connect(harness.Context(t), h.transport(s.v), s.v.hostOptions())
+			c, err := host.Connect(testutil.Context(t), h.transport(s.v), s.v.hostOptions())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			q, err := c.OpenQueue(harness.Context(t), 1, 32)
+			q, err := c.OpenQueue(testutil.Context(t), 1, 32)
 			if err != nil {
 				return err
 			}
-			return errors.Join(q.Flush(harness.Context(t), 1), q.Close())
+			return errors.Join(q.Flush(testutil.Context(t), 1), q.Close())
 		}
 		h.Must(attempt())
 		s.flood(100, what)

@@ -15,7 +15,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // shake completes a handshake with the target.
@@ -108,7 +107,7 @@ func TestTLSHostile(t *testing.T) {
 			h.Until("the log says "+tc.log, func() bool {
 				return strings.Contains(h.Log.String(), tc.log)
 			})
-			h.Must(q.Write(harness.Context(t), 1, 0, 1, make([]byte, 512), 0))
+			h.Must(q.Write(testutil.Context(t), 1, 0, 1, make([]byte, 512), 0))
 		})
 	}
 }
@@ -148,9 +147,7 @@ func TestTLSUnfinished(t *testing.T) {
 			t.Parallel() // it mostly waits
 			var c net.Conn
 			h.Until(name+" is sent before the limit", func() bool {
-				var err error
-				c, err = net.Dial("tcp", h.Addr(nvme.TransportTCP).String())
-				h.Must(err)
+				c = testutil.Value(net.Dial("tcp", h.Addr(nvme.TransportTCP).String()))(h.T)
 				t.Cleanup(func() { _ = c.Close() })
 				return do(c) == nil
 			})

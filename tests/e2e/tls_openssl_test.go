@@ -17,7 +17,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // opensslPeer is a command of OpenSSL with a connection whose plain text is that of its pipes.
@@ -31,7 +30,7 @@ type opensslPeer struct {
 // startOpenSSL runs s_client or s_server with a PSK. They take one for SHA-256 only.
 func startOpenSSL(t *testing.T, psk *auth.TLSPSK, args ...string) *opensslPeer {
 	t.Helper()
-	c := exec.CommandContext(harness.Context(t), "openssl", append(args, "-psk",
+	c := exec.CommandContext(testutil.Context(t), "openssl", append(args, "-psk",
 		hex.EncodeToString(psk.Secret), "-psk_identity", psk.Identity, "-tls1_3",
 		"-ciphersuites", "TLS_AES_128_GCM_SHA256")...)
 	p := &opensslPeer{}
@@ -79,16 +78,14 @@ func TestTLSOpenSSLClient(t *testing.T) {
 	}})
 	client := startOpenSSL(t, psk, "s_client", "-quiet", "-connect",
 		h.Addr(nvme.TransportTCP).String())
-	_, err := client.in.Write(greeting())
-	h.Must(err)
+	testutil.Value(client.in.Write(greeting()))(h.T)
 	var resp pdu.ICResp
 	client.read(t, resp[:])
 	if f := resp.Check(); !f.OK() || resp.Header().Type() != pdu.TypeICResp {
 		t.Errorf("%v: % x", f, resp)
 	}
 	capsule, _ := connectCapsule(true)
-	_, err = client.in.Write(capsule)
-	h.Must(err)
+	testutil.Value(client.in.Write(capsule))(h.T)
 	var connected pdu.CapsuleResp
 	client.read(t, connected[:])
 	if st := connected.CQE().Status(); !st.OK() ||
@@ -102,8 +99,7 @@ func TestTLSOpenSSLClient(t *testing.T) {
 func TestTLSOpenSSLServer(t *testing.T) {
 	_, psk := needOpenSSL(t)
 	h := newEnv(t, options{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	h.Must(err)
+	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(h.T)
 	addr := l.Addr().String()
 	h.Must(l.Close())
 	server := startOpenSSL(t, psk, "s_server", "-quiet", "-accept", addr, "-nocert")
@@ -115,7 +111,7 @@ func TestTLSOpenSSLServer(t *testing.T) {
 		return err == nil
 	})
 	connected := make(chan error, 1)
-	ctx, cancel := context.WithCancel(harness.Context(t))
+	ctx, cancel := context.WithCancel(testutil.Context(t))
 	defer cancel()
 	go func() {
 		q, err := host.DialQueue(ctx, host.TCP{
@@ -134,8 +130,7 @@ func TestTLSOpenSSLServer(t *testing.T) {
 	}
 	var resp pdu.ICResp
 	resp.Set(&pdu.Params{MaxH2CData: 4096})
-	_, err = server.in.Write(resp[:])
-	h.Must(err)
+	testutil.Value(server.in.Write(resp[:]))(h.T)
 	if err := <-connected; err != nil {
 		t.Errorf("the host: %v", err)
 	}

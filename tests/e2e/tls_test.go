@@ -18,7 +18,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // needTLS skips a test where TLS is not built in.
@@ -143,7 +142,7 @@ func TestTLSPolicies(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := newEnv(t, options{tcp: policyTLS(tc.policy)})
 			v := variant{tcp: host.TCP{PSK: tc.psk}}
-			c, err := host.Connect(harness.Context(t), h.transport(v), v.hostOptions())
+			c, err := host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
 			if err == nil {
 				c.Close()
 			}
@@ -213,8 +212,7 @@ func TestTLSFlood(t *testing.T) {
 // recordHello returns the ClientHello of a host.
 func recordHello(t *testing.T, h *env) []byte {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	h.Must(err)
+	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(h.T)
 	defer l.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -223,12 +221,10 @@ func recordHello(t *testing.T, h *env) []byte {
 			Addr: netip.MustParseAddrPort(l.Addr().String()), PSK: tlsPSK(tlsKey),
 		}, 0, 32, 0)
 	}()
-	c, err := l.Accept()
-	h.Must(err)
+	c := testutil.Value(l.Accept())(h.T)
 	defer c.Close()
 	b := make([]byte, 4<<10)
-	n, err := c.Read(b)
-	h.Must(err)
+	n := testutil.Value(c.Read(b))(h.T)
 	if n < 5 || n != 5+int(binary.BigEndian.Uint16(b[3:])) {
 		t.Fatalf("no ClientHello: % x", b[:n])
 	}

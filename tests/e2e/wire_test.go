@@ -28,8 +28,7 @@ type wire struct {
 
 func (h *env) wire() *wire {
 	h.T.Helper()
-	c, err := net.Dial("tcp", h.Addr(nvme.TransportTCP).String())
-	h.Must(err)
+	c := testutil.Value(net.Dial("tcp", h.Addr(nvme.TransportTCP).String()))(h.T)
 	h.Must(c.SetDeadline(time.Now().Add(testutil.Patience)))
 	h.T.Cleanup(func() { _ = c.Close() })
 	return &wire{c.(*net.TCPConn), h.T, pdu.Params{}}
@@ -178,8 +177,7 @@ func TestHugeDescriptors(t *testing.T) {
 		for _, q := range queues {
 			done := make([]host.Completion, 128)
 			for got := 0; got < 127; {
-				n, err := q.Poll(done)
-				h.Must(err)
+				n := testutil.Value(q.Poll(done))(h.T)
 				for i := range done[:n] {
 					if st := done[i].Status().Code(); st != nvme.DataSGLLengthInvalid {
 						t.Fatal(done[i].Status())

@@ -15,7 +15,7 @@
 //	`})
 //	c := h.Connect(h.TCP(), host.Options{HostNQN: hostNQN, SubNQN: subNQN})
 //	q := h.Open(c, 1, 32)
-//	h.Must(q.Write(harness.Context(t), 1, 0, 1, h.Buffer(c, 512), 0))
+//	h.Must(q.Write(testutil.Context(t), 1, 0, 1, h.Buffer(c, 512), 0))
 //	h.Until("the host is counted", func() bool { return h.Target.Sessions() == 2 })
 //
 // At the end of the test the queues and the controllers are closed, in this order, and then the
@@ -204,7 +204,7 @@ func (h *Harness) TCP() host.TCP { return host.TCP{Addr: h.Addr(nvme.TransportTC
 // Connect connects and enables a controller. It is closed before the server is stopped.
 func (h *Harness) Connect(t host.Transport, o host.Options) *host.Controller {
 	h.T.Helper()
-	c, err := host.Connect(Context(h.T), t, o)
+	c, err := host.Connect(testutil.Context(h.T), t, o)
 	h.Must(err)
 	h.T.Cleanup(c.Close)
 	return c
@@ -213,7 +213,7 @@ func (h *Harness) Connect(t host.Transport, o host.Options) *host.Controller {
 // Open opens an I/O queue. It is closed before its controller.
 func (h *Harness) Open(c *host.Controller, qid uint16, size int) *host.Queue {
 	h.T.Helper()
-	q, err := c.OpenQueue(Context(h.T), qid, size)
+	q, err := c.OpenQueue(testutil.Context(h.T), qid, size)
 	h.Must(err)
 	h.T.Cleanup(func() {
 		if err := q.Close(); err != nil {
@@ -226,7 +226,7 @@ func (h *Harness) Open(c *host.Controller, qid uint16, size int) *host.Queue {
 // Ping waits until the controller has processed everything sent before.
 func (h *Harness) Ping(c *host.Controller) {
 	h.T.Helper()
-	_, err := c.GetFeature(Context(h.T), nvme.FeatureNumberOfQueues)
+	_, err := c.GetFeature(testutil.Context(h.T), nvme.FeatureNumberOfQueues)
 	h.Must(err)
 }
 
@@ -254,12 +254,4 @@ func OpenRAM(t testing.TB, size int64, blockSize int) backend.Device {
 		t.Fatal(err)
 	}
 	return d
-}
-
-// Context returns a context that ends with the test, or after testutil.Patience.
-func Context(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
-	t.Cleanup(cancel)
-	return ctx
 }

@@ -293,10 +293,7 @@ func runBoot(t *testing.T, boot []job) {
 		cmd.Args = append([]string{"bash", "-c", timed, boot[0].name()}, cmd.Args...)
 		cmd.Path = "/bin/bash"
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := testutil.Value(cmd.StdoutPipe())(t)
 	cmd.Stderr = cmd.Stdout
 	testutil.Must(t, cmd.Start())
 	var log strings.Builder
@@ -317,7 +314,7 @@ func runBoot(t *testing.T, boot []job) {
 			break
 		}
 	}
-	err = cmd.Wait()
+	err := cmd.Wait()
 	for _, j := range boot {
 		log.WriteString(fmt.Sprintf("FAIL: it did not run: %v\n", err))
 		report(t, j, 1, 0, log.String())

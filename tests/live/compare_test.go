@@ -13,14 +13,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // compare starts a target with the configuration that runs, and compares what hosts see of both.
 func (e *env) compare(i int, runs *model) {
 	e.t.Helper()
-	state, err := os.ReadFile(e.live.stateFile())
-	e.must(err)
+	state := testutil.Value(os.ReadFile(e.live.stateFile()))(e.t)
 	var file struct{ Data json.RawMessage }
 	e.must(json.Unmarshal(state, &file))
 	// The first version of the format had no checksum.
@@ -60,11 +58,10 @@ func (p *place) seenBy(h int, m *model) string {
 		HostNQN: hostNQN(h), HostID: [16]byte{byte(h + 1)}, Timeout: testutil.Patience,
 	}
 	if i := m.secrets[hostNQN(h)]; i > 0 {
-		key, err := auth.ParseKey(hostKeys[i])
-		p.must(err)
+		key := testutil.Value(auth.ParseKey(hostKeys[i]))(p.t)
 		o.Key = key
 	}
-	ctx := harness.Context(p.t)
+	ctx := testutil.Context(p.t)
 	for _, name := range []string{
 		"tcp 1", "tcp 2", "tcp 3", "tcp 4", "tcp 5", "rdma 2", "rdma 3",
 	} {
@@ -109,11 +106,9 @@ func (p *place) seenBy(h int, m *model) string {
 // ana is the ANA log of the anchor at a listener.
 func (p *place) ana(ctx context.Context, name string, o host.Options) string {
 	o.SubNQN = anchorNQN
-	c, err := host.Connect(ctx, p.transport(name), o)
-	p.must(err)
+	c := testutil.Value(host.Connect(ctx, p.transport(name), o))(p.t)
 	defer c.Close()
-	b, err := c.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 64, 0, false)
-	p.must(err)
+	b := testutil.Value(c.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 64, 0, false))(p.t)
 	return fmt.Sprintf("%x", b)
 }
 
@@ -132,35 +127,28 @@ func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Option
 	}
 	p.must(err)
 	defer c.Close()
-	id, err := c.Identify(ctx, nvme.CNSController, 0, 0)
-	p.must(err)
+	id := testutil.Value(c.Identify(ctx, nvme.CNSController, 0, 0))(p.t)
 	clear(id[78:80]) // CNTLID (Base section 5.1.13.2.1)
 	sub := m.subsystems[o.SubNQN]
 	if sub.anyProtected() {
 		id[520] &^= 1 << 2 // ONCS: Dataset Management
 		id[525] &^= 1      // VWC: a volatile write cache is present
 	}
-	queues, err := c.SetQueueCount(ctx, 200)
-	p.must(err)
+	queues := testutil.Value(c.SetQueueCount(ctx, 200))(p.t)
 	if sub != nil && sub.keys == "cntlid_min: 100" && c.CNTLID() < 100 {
 		fmt.Fprintf(b, "%s: CNTLID %d\n", o.SubNQN, c.CNTLID())
 	}
 	fmt.Fprintf(b, "%s: CAP %x, %d queues\n  %x\n", o.SubNQN, c.CAP(), queues, id)
-	nsids, err := c.ActiveNamespaces(ctx)
-	p.must(err)
-	q, err := c.OpenQueue(ctx, 1, 32)
-	p.must(err)
+	nsids := testutil.Value(c.ActiveNamespaces(ctx))(p.t)
+	q := testutil.Value(c.OpenQueue(ctx, 1, 32))(p.t)
 	defer q.Close()
-	buf, err := c.Map(4096)
-	p.must(err)
+	buf := testutil.Value(c.Map(4096))(p.t)
 	for _, nsid := range nsids {
-		ns, err := c.Identify(ctx, nvme.CNSNamespace, nsid, 0)
-		p.must(err)
+		ns := testutil.Value(c.Identify(ctx, nvme.CNSNamespace, nsid, 0))(p.t)
 		if sub != nil && sub.namespaces[int(nsid)].protected() {
 			ns[33] = 0 // DLFEAT (NVM section 4.1.5.1)
 		}
-		ids, err := c.Identify(ctx, nvme.CNSDescriptors, nsid, 0)
-		p.must(err)
+		ids := testutil.Value(c.Identify(ctx, nvme.CNSDescriptors, nsid, 0))(p.t)
 		clear(buf)
 		var read error
 		if o.SubNQN != anchorNQN { // that is written all the time

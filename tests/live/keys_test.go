@@ -7,7 +7,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
 // keysNQN is a host whose key is replaced again and again.
@@ -42,8 +41,7 @@ type rotated struct {
 }
 
 func (p *place) connectWith(ctx context.Context, key int) (*host.Controller, error) {
-	k, err := auth.ParseKey(hostKeys[key])
-	p.must(err)
+	k := testutil.Value(auth.ParseKey(hostKeys[key]))(p.t)
 	return host.Connect(ctx, p.transport("tcp 1"), host.Options{
 		HostNQN: keysNQN, HostID: [16]byte{2}, SubNQN: anchorNQN, Timeout: testutil.Patience,
 		Key: k,
@@ -51,8 +49,7 @@ func (p *place) connectWith(ctx context.Context, key int) (*host.Controller, err
 }
 
 func startRotated(p *place) *rotated {
-	c, err := p.connectWith(harness.Context(p.t), 1)
-	p.must(err)
+	c := testutil.Value(p.connectWith(testutil.Context(p.t), 1))(p.t)
 	p.t.Cleanup(c.Close)
 	return &rotated{p: p, c: c, key: 1}
 }
@@ -61,7 +58,7 @@ func startRotated(p *place) *rotated {
 // authenticates once more while its key counts.
 func (r *rotated) check(m *model) {
 	r.p.t.Helper()
-	ctx := harness.Context(r.p.t)
+	ctx := testutil.Context(r.p.t)
 	now, old := keysAfter(m.keyChanges)
 	for key := 1; key < len(hostKeys); key++ {
 		counts := key == now || key == old
@@ -78,6 +75,5 @@ func (r *rotated) check(m *model) {
 			r.p.must(r.c.Authenticate(ctx))
 		}
 	}
-	_, err := r.c.ActiveNamespaces(ctx)
-	r.p.must(err)
+	testutil.Value(r.c.ActiveNamespaces(ctx))(r.p.t)
 }

@@ -230,8 +230,7 @@ func (p *place) badStorage(m *model, rng *rand.Rand) string {
 
 // badListener is the configuration of m with a listener at a port that is in use.
 func (p *place) badListener(m *model) string {
-	taken, err := net.Listen("tcp", p.tcp+"9:0")
-	p.must(err)
+	taken := testutil.Value(net.Listen("tcp", p.tcp+"9:0"))(p.t)
 	p.t.Cleanup(func() { _ = taken.Close() })
 	_, port, _ := strings.Cut(taken.Addr().String(), ":")
 	return strings.Replace(string(p.text(m)), "listeners:\n", "listeners:\n  - {transport: tcp, "+

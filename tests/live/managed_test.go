@@ -7,6 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // manage moves namespaces of a configuration file to the managed directory, each time other ones:
@@ -31,10 +32,9 @@ func (p *place) manage(text []byte) []byte {
 				continue
 			}
 			m := config.Managed{NQN: sub["nqn"].(string), NSID: uint32(nsid)}
-			content, err := yaml.Marshal(map[string]any{"subsystems": []any{
+			content := testutil.Value(yaml.Marshal(map[string]any{"subsystems": []any{
 				map[string]any{"nqn": m.NQN, "namespaces": []any{n}},
-			}})
-			p.must(err)
+			}}))(p.t)
 			p.must(os.MkdirAll(m.Dir(dir), 0o700))
 			p.must(os.WriteFile(m.File(dir), content, 0o600))
 		}
@@ -42,7 +42,6 @@ func (p *place) manage(text []byte) []byte {
 			sub["namespaces"] = rest
 		}
 	}
-	out, err := yaml.Marshal(file)
-	p.must(err)
+	out := testutil.Value(yaml.Marshal(file))(p.t)
 	return out
 }

@@ -128,8 +128,10 @@ func hostileHellos(t testing.TB) []hostileHello {
 			h.psks = []auth.TLSPSK{other}
 		}, alertMissingExtension}, // 9.2
 		{"retry, no PSK", retry, func(h *hello) { h.psks = nil }, alertMissingExtension},
-		{"retry, binder", retry, func(h *hello) { h.spoil = 1 },
-			alertDecryptError + olderIllegal}, // 6.2
+		{
+			"retry, binder", retry, func(h *hello) { h.spoil = 1 },
+			alertDecryptError + olderIllegal,
+		}, // 6.2
 		{"retry, suite of another hash", retry, func(h *hello) {
 			h.suites = []uint16{suiteSHA384}
 		}, alertHandshakeFailure},

@@ -69,16 +69,13 @@ func TestActiveGone(t *testing.T) {
 	for _, accepted := range []bool{false, true} {
 		cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
 		id := route(t, ca, listen(t, cp, listenAt(f, "p")).Local())
-		pd, err := id.Device().AllocPD()
-		must(t, err)
-		cq, err := id.Device().CreateCQ(2, nil, 0)
-		must(t, err)
-		qp, err := id.CreateQP(pd,
+		pd := testutil.Value(id.Device().AllocPD())(t)
+		cq := testutil.Value(id.Device().CreateCQ(2, nil, 0))(t)
+		qp := testutil.Value(id.CreateQP(pd,
 			verbs.QPInit{
 				SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1,
 				MaxRecvSGE: 1,
-			})
-		must(t, err)
+			}))(t)
 		must(t, id.Connect(verbs.ConnParam{}))
 		p := newEnd(t, cp, next(t, cp, verbs.EventConnectRequest).ID, sizes{send: 1, recv: 1})
 		if accepted {
@@ -112,8 +109,7 @@ func TestPassiveGone(t *testing.T) {
 func TestBacklog(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
-	l, err := cp.Listen(listenAt(f, "p"), 2, 0)
-	must(t, err)
+	l := testutil.Value(cp.Listen(listenAt(f, "p"), 2, 0))(t)
 	var ends []*end
 	for range 3 {
 		e := newEnd(t, ca, route(t, ca, l.Local()), sizes{send: 1, recv: 1})
@@ -219,8 +215,7 @@ func TestHosts(t *testing.T) {
 	if l.Device() != nil {
 		t.Error("a wildcard listener has a device")
 	}
-	id, err := ci.NewID()
-	must(t, err)
+	id := testutil.Value(ci.NewID())(t)
 	defer func() { must(t, id.Destroy()) }()
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.9.9.9:1"), time.Second))
 	if ev := next(t, ci, verbs.EventAddrError); ev.Status != -int(unix.EHOSTUNREACH) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestInjectFail(t *testing.T) {
@@ -164,8 +165,7 @@ func TestFailCalls(t *testing.T) {
 		}
 	}
 	f.FailCalls("p", verbstest.CallCreateCQ, 0, 0, nil)
-	c, err := p.dev.CreateCQ(1, nil, 0)
-	must(t, err)
+	c := testutil.Value(p.dev.CreateCQ(1, nil, 0))(t)
 	must(t, c.Destroy())
 	f.FailCalls("q", verbstest.CallDevices, 0, 1, unix.EACCES)
 	if _, err := f.Provider("q").Devices(); !errors.Is(err, unix.EACCES) {

@@ -28,8 +28,7 @@ func newFabric(t testing.TB, opt verbstest.Options) *verbstest.Fabric {
 }
 
 func newCM(t testing.TB, f *verbstest.Fabric, host string) verbs.CM {
-	c, err := f.Provider(host).NewCM()
-	must(t, err)
+	c := testutil.Value(f.Provider(host).NewCM())(t)
 	t.Cleanup(func() { must(t, c.Close()) })
 	return c
 }
@@ -79,24 +78,18 @@ type sizes struct {
 func newEnd(t testing.TB, c verbs.CM, id verbs.ID, z sizes) *end {
 	t.Helper()
 	e := &end{t: t, cm: c, id: id, dev: id.Device()}
-	var err error
-	e.pd, err = e.dev.AllocPD()
-	must(t, err)
+	e.pd = testutil.Value(e.dev.AllocPD())(t)
 	if z.cq == 0 {
 		z.cq = z.send + z.recv
 	}
-	e.cq, err = e.dev.CreateCQ(z.cq, z.ch, 0)
-	must(t, err)
-	e.qp, err = id.CreateQP(e.pd, verbs.QPInit{
+	e.cq = testutil.Value(e.dev.CreateCQ(z.cq, z.ch, 0))(t)
+	e.qp = testutil.Value(id.CreateQP(e.pd, verbs.QPInit{
 		SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: z.send, MaxRecvWR: z.recv,
 		MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 32,
-	})
-	must(t, err)
-	r, err := mem.Map("verbstest", 1<<16)
-	must(t, err)
+	}))(t)
+	r := testutil.Value(mem.Map("verbstest", 1<<16))(t)
 	e.buf = r.Bytes()
-	e.mr, err = e.pd.RegMR(e.buf, rights)
-	must(t, err)
+	e.mr = testutil.Value(e.pd.RegMR(e.buf, rights))(t)
 	t.Cleanup(func() {
 		must(t, e.qp.Destroy())
 		must(t, id.Destroy())
@@ -118,8 +111,7 @@ func param(z sizes) verbs.ConnParam {
 // route makes an ID of the active side up to ResolveRoute.
 func route(t testing.TB, c verbs.CM, to netip.AddrPort) verbs.ID {
 	t.Helper()
-	id, err := c.NewID()
-	must(t, err)
+	id := testutil.Value(c.NewID())(t)
 	must(t, id.ResolveAddr(netip.AddrPort{}, to, testutil.Patience))
 	next(t, c, verbs.EventAddrResolved)
 	must(t, id.ResolveRoute(testutil.Patience))
@@ -129,8 +121,7 @@ func route(t testing.TB, c verbs.CM, to netip.AddrPort) verbs.ID {
 
 func listen(t testing.TB, c verbs.CM, addr netip.AddrPort) verbs.ID {
 	t.Helper()
-	l, err := c.Listen(addr, 0, 0)
-	must(t, err)
+	l := testutil.Value(c.Listen(addr, 0, 0))(t)
 	t.Cleanup(func() { must(t, l.Destroy()) })
 	return l
 }
@@ -191,8 +182,7 @@ func (e *end) wait() verbs.WC {
 	e.t.Helper()
 	var wc [1]verbs.WC
 	testutil.Until(e.t, "a completion", func() bool {
-		n, err := e.cq.Poll(wc[:])
-		must(e.t, err)
+		n := testutil.Value(e.cq.Poll(wc[:]))(e.t)
 		return n == 1
 	})
 	return wc[0]

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func wantErr(t *testing.T, err, want error, what string) {
@@ -161,13 +162,12 @@ func TestReadIsLate(t *testing.T) {
 func TestIWARPReadSink(t *testing.T) {
 	f := newFabric(t, verbstest.Options{IWARP: true})
 	p, a := connect(t, f, sizes{send: 2, recv: 1}, sizes{send: 1, recv: 1})
-	m, err := p.pd.RegMR(p.buf, verbs.AccessLocalWrite)
-	must(t, err)
+	m := testutil.Value(p.pd.RegMR(p.buf, verbs.AccessLocalWrite))(t)
 	defer func() { must(t, m.Dereg()) }()
 	g := p.sge(0, 8)
 	g.LKey = m.LKey()
-	_, err = p.qp.PostSend([]verbs.SendWR{p.wr(1, verbs.WRRDMARead, signaled, a)}, []verbs.SGE{g})
-	must(t, err)
+	testutil.Value(
+		p.qp.PostSend([]verbs.SendWR{p.wr(1, verbs.WRRDMARead, signaled, a)}, []verbs.SGE{g}))(t)
 	p.want(verbs.WC{WRID: 1, Status: verbs.WCLocAccessErr})
 	wr := p.wr(2, verbs.WRRDMARead, signaled, a)
 	wr.NumSGE = 2
@@ -206,12 +206,10 @@ func TestKeys(t *testing.T) {
 	if a.mr.LKey() == a.mr.RKey() {
 		t.Fatal("local and remote key are the same: a mix-up would not show")
 	}
-	m, err := a.pd.RegMR(a.buf[:64], rights)
-	must(t, err)
+	m := testutil.Value(a.pd.RegMR(a.buf[:64], rights))(t)
 	stale := m.RKey()
 	must(t, m.Dereg())
-	m, err = a.pd.RegMR(a.buf[:64], rights)
-	must(t, err)
+	m = testutil.Value(a.pd.RegMR(a.buf[:64], rights))(t)
 	defer func() { must(t, m.Dereg()) }()
 	if m.RKey() == stale {
 		t.Fatal("a key was used again")
@@ -252,8 +250,7 @@ func TestMisuse(t *testing.T) {
 	wantErr(t, a.post(33, verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, NumSGE: 1}),
 		unix.EINVAL, "too much inline data")
 
-	m, err := a.pd.RegMR(a.buf, rights)
-	must(t, err)
+	m := testutil.Value(a.pd.RegMR(a.buf, rights))(t)
 	must(t, m.Dereg())
 	defer func() {
 		if recover() == nil {
@@ -270,14 +267,12 @@ func TestScatter(t *testing.T) {
 	for i := range 300 {
 		a.buf[i] = byte(i)
 	}
-	_, err := p.qp.PostRecv([]verbs.RecvWR{{
+	testutil.Value(p.qp.PostRecv([]verbs.RecvWR{{
 		WRID: 1, NumSGE: 2,
 		SGE: [2]verbs.SGE{p.sge(0, 7), p.sge(1000, 400)},
-	}})
-	must(t, err)
-	_, err = a.qp.PostSend([]verbs.SendWR{{Opcode: verbs.WRSend, NumSGE: 2}},
-		[]verbs.SGE{a.sge(0, 200), a.sge(200, 100)})
-	must(t, err)
+	}}))(t)
+	testutil.Value(a.qp.PostSend([]verbs.SendWR{{Opcode: verbs.WRSend, NumSGE: 2}},
+		[]verbs.SGE{a.sge(0, 200), a.sge(200, 100)}))(t)
 	wc := p.wait()
 	for i := range 300 {
 		at := i

@@ -1,0 +1,81 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+// TestSequences carries out testdata/sequences, which its README explains.
+func TestSequences(t *testing.T) {
+	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
+		base := ""
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "base":
+				base = d.Input + "\n"
+				return outcome(t, base, base)
+			case "file":
+				return outcome(t, base, d.Input)
+			case "edit":
+				text, environ := edited(t, base, strings.Split(d.Input, "\n")...)
+				return outcome(t, base, text, environ...)
+			case "each":
+				var out strings.Builder
+				for _, line := range strings.Split(d.Input, "\n") {
+					change := line
+					if d.HasArg("replace") {
+						var old string
+						d.ScanArgs(t, "replace", &old)
+						change = old + " => " + line
+					}
+					text, environ := edited(t, base, change)
+					out.WriteString(line + "\n")
+					for found := range strings.Lines(outcome(t, base, text, environ...)) {
+						out.WriteString("    " + strings.TrimSuffix(found, "\n") + "\n")
+					}
+				}
+				return out.String()
+			}
+			t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
+			return ""
+		})
+	})
+}
+
+// edited changes a file: "OLD => NEW" replaces a text, "$ NAME=VALUE" is a variable, and any other
+// line goes to the end of the file.
+func edited(t *testing.T, text string, changes ...string) (_ string, environ []string) {
+	for _, line := range changes {
+		if variable, ok := strings.CutPrefix(line, "$ "); ok {
+			environ = append(environ, variable)
+		} else if before, after, ok := strings.Cut(line, " => "); ok {
+			lines := strings.NewReplacer(`\n`, "\n")
+			before, after = lines.Replace(before), lines.Replace(after)
+			if !strings.Contains(text, before) {
+				t.Fatalf("the file does not have %q", before)
+			}
+			text = strings.Replace(text, before, after, 1)
+		} else {
+			text += line + "\n"
+		}
+	}
+	return text, environ
+}
+
+// outcome lists the problems of a file, or what it changes.
+func outcome(t *testing.T, base, text string, environ ...string) string {
+	c, err := parse(t, text, environ...)
+	if err != nil {
+		return err.Error()
+	}
+	changes := Diff(settings(t, base), c.Settings())
+	if len(changes) == 0 {
+		return "no changes"
+	}
+	testutil.Equal(t, strings.Count(lines(changes), "\n"), len(changes), "changes have lines")
+	return lines(changes)
+}
