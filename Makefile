@@ -1,5 +1,5 @@
 # Everything is done by the scripts that the rules name. "make" alone lists the rules.
-.PHONY: help deps build package package-test run test unit soak lint fmt demo bench bench-lab
+.PHONY: help deps build package package-test release run test unit soak lint fmt demo bench bench-lab
 .PHONY: show-broken clean
 
 help: ## list the rules
@@ -15,6 +15,9 @@ package: ## build the packages (.deb, .rpm) and the SBOM into bin/package
 package-test: ## install, upgrade and purge the packages in a clean Debian; build them twice
 	scripts/deps.sh package
 	scripts/package-test.sh all
+release: ## build packages, an image and checksums for a tag into bin/release; SNAPSHOT=1 without a tag
+	scripts/deps.sh package
+	SNAPSHOT="$(SNAPSHOT)" scripts/release.sh
 run: build ## build and serve a RAM namespace; ADDRESS=127.0.0.1 PORT=4420 SIZE=64MiB change what
 	scripts/run.sh
 test: ## run everything but what it leaves to soak, which it lists: about 15 minutes
