@@ -281,17 +281,34 @@ func decisionNumbers(name, text string, seen map[string]string) (wrong string) {
 	return ""
 }
 
-// TestDecisionNumbers: each decision in docs/adr has a number of its own.
+// indexed reports whether the index of decisions has the line of one, with its title.
+func indexed(index, name, text string) bool {
+	title, _, _ := strings.Cut(text, "\n")
+	number, title, _ := strings.Cut(strings.TrimPrefix(title, "# "), ": ")
+	return strings.Contains(index, "- ["+number+"]("+path.Base(name)+") "+title+"\n")
+}
+
+// TestDecisionNumbers: each decision in docs/adr has a number of its own, and is in the index.
 func TestDecisionNumbers(t *testing.T) {
-	seen := map[string]string{}
+	const index = "docs/adr/README.md"
+	seen, texts := map[string]string{}, map[string]string{}
 	documents(t, func(name, text string) {
 		if path.Dir(name) != "docs/adr" {
+			return
+		}
+		texts[name] = text
+		if name == index {
 			return
 		}
 		if wrong := decisionNumbers(name, text, seen); wrong != "" {
 			t.Error(wrong)
 		}
 	})
+	for _, name := range seen {
+		if !strings.HasSuffix(name, "0000-template.md") && !indexed(texts[index], name, texts[name]) {
+			t.Errorf("%s: %s and its title are missing", index, name)
+		}
+	}
 	if len(seen) < 40 {
 		t.Errorf("only %d decisions found", len(seen))
 	}
@@ -299,7 +316,9 @@ func TestDecisionNumbers(t *testing.T) {
 	seen = map[string]string{}
 	if decisionNumbers(same, "# 0001: X\n", seen) != "" ||
 		decisionNumbers(other, "# 0001: Y\n", seen) != other+" has the number of "+same ||
-		decisionNumbers("docs/adr/0002-z.md", "# 0003: Z\n", seen) == "" {
+		decisionNumbers("docs/adr/0002-z.md", "# 0003: Z\n", seen) == "" ||
+		!indexed("- [0001](0001-x.md) X\n", same, "# 0001: X\n") ||
+		indexed("- [0001](0001-x.md) X\n", same, "# 0001: Another\n") {
 		t.Error("wrong numbers are not found")
 	}
 }
