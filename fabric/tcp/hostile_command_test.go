@@ -45,68 +45,6 @@ func TestPDOWithoutData(t *testing.T) {
 	}
 }
 
-// Statuses that cost the command only.
-func TestRefusedSGL(t *testing.T) {
-	tg := serve(t, options{})
-	c := tg.connect(t, pdu.Params{}, 4, 0)
-	sgl := func(t nvme.SGLType, sub uint8, n uint32) nvme.SQE {
-		s := rw(nvme.NVMRead, 1, 0, 512, false)
-		s.SGL1().SetData(t, sub, 0, n)
-		return s
-	}
-	prp := rw(nvme.NVMRead, 1, 0, 512, false)
-	prp.SetFlags(0)
-	for _, tt := range []struct {
-		name string
-		sqe  nvme.SQE
-		want nvme.Status
-	}{
-		{"PRP", prp, nvme.InvalidField | nvme.DNR},
-		{
-			"data block, address", sgl(nvme.SGLDataBlock, nvme.SGLSubtypeAddress, 512),
-			nvme.SGLTypeInvalid | nvme.DNR,
-		},
-		{"keyed", sgl(nvme.SGLKeyedDataBlock, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
-		{"segment", sgl(nvme.SGLSegment, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
-		{
-			"last segment", sgl(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 16),
-			nvme.SGLTypeInvalid | nvme.DNR,
-		},
-		{"bit bucket", sgl(nvme.SGLBitBucket, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
-		{
-			"transport block, wrong subtype", sgl(nvme.SGLTransportDataBlock, 0, 512),
-			nvme.SGLTypeInvalid | nvme.DNR,
-		},
-		{
-			"no length", sgl(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0),
-			nvme.DataSGLLengthInvalid | nvme.DNR,
-		},
-		{
-			"4 GiB", sgl(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0xFFFFFFFF),
-			nvme.DataSGLLengthInvalid | nvme.DNR,
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c.tb = t
-			c.send(c.capsule(&tt.sqe, nil))
-			c.status(1, tt.want)
-		})
-	}
-	c.tb = t
-	s := rw(nvme.NVMRead, 2, 0, 512, true) // a read with data in its capsule
-	c.send(c.capsule(&s, random(0, 512)))
-	c.status(2, nvme.InvalidField|nvme.DNR)
-	s = rw(nvme.NVMWrite, 3, 0, 512, true) // the data of a refused write is not taken for a PDU
-	s.SetCDW64(10, 1<<40)
-	c.send(c.capsule(&s, random(0, 512)))
-	c.status(3, nvme.LBAOutOfRange|nvme.DNR)
-	s = rw(nvme.NVMWrite, 4, 0, 512, true)
-	s.SetFlags(0)
-	c.send(c.capsule(&s, random(0, 512)))
-	c.status(4, nvme.InvalidField|nvme.DNR)
-	c.readBlocks(5, 0, 512)
-}
-
 // The admin queue takes 8192 bytes in the capsule, whatever I/O queues may; more is too much.
 func TestInCapsuleOfAdmin(t *testing.T) {
 	tg := serve(t, options{cfg: Config{InCapsuleSize: 4096}})
@@ -142,7 +80,7 @@ func TestQueueOverrun(t *testing.T) {
 		c.send(c.capsule(&sqe, nil))
 	}
 	c.term(sequence)
-	explained(t, recorder, 1)
+	explained(t, recorder)
 	tg.do(tg.d.release)
 	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }
