@@ -34,158 +34,54 @@ const (
 
 var at = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
+// said is what the target of these tests says: testdata/source.json.
+type said struct {
+	Status      control.Status       `json:"status"`
+	Listeners   []control.Listener   `json:"listeners"`
+	Subsystems  []control.Subsystem  `json:"subsystems"`
+	Namespaces  []control.Namespace  `json:"namespaces"`
+	Hosts       []control.Host       `json:"hosts"`
+	Connections []control.Connection `json:"connections"`
+	Latency     []control.Latency    `json:"latency"`
+	Reactors    []control.Reactor    `json:"reactors"`
+	Refusals    []control.Refusal    `json:"refusals"`
+	Events      []control.Event      `json:"events"`
+	Plan        control.Plan         `json:"plan"`
+	ANA         []control.ANA        `json:"ana"`
+}
+
 func source() control.Source {
+	text, err := os.ReadFile("testdata/source.json")
+	if err != nil {
+		panic(err)
+	}
+	var s said
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&s); err != nil {
+		panic(err)
+	}
 	return control.Source{
-		Status: func() control.Status {
-			return control.Status{
-				Version: "v1.2.3", PID: 4711, Started: at, UptimeSeconds: 273600, Listeners: 2,
-				WaitingListeners: 1, DrainedListeners: 1, Subsystems: 1, Namespaces: 2,
-				PendingNamespaces: 2,
-				Pending: []control.PendingNamespace{{
-					Subsystem: testSub, NSID: 2, Reason: "its storage is not there",
-				}},
-				Controllers: 1, Connections: 2,
-			}
-		},
-		Listeners: func() []control.Listener {
-			return []control.Listener{
-				{
-					Name: "tcp [::]:4420", Transport: "tcp", Address: "[::]:4420", PortID: 1,
-					State: "up",
-				},
-				{
-					Name: "rdma 10.0.0.1:4420", Transport: "rdma", Address: "10.0.0.1:4420",
-					PortID: 2, State: "waiting", Reason: "no RDMA device has the address",
-				},
-				{
-					Name: "tcp eth1:4420", Transport: "tcp", Address: "eth1:4420", State: "waiting",
-					Reason: "no network interface",
-				},
-				{
-					Name: "tcp 10.0.0.2:4420", Transport: "tcp", Address: "10.0.0.2:4420",
-					PortID: 3, State: "draining",
-					Connections: 2,
-				},
-			}
-		},
-		Subsystems: func() []control.Subsystem {
-			return []control.Subsystem{
-				{
-					NQN: testSub, Hosts: []string{testHost}, Security: "auth", Serial: "s",
-					Model: "m", Namespaces: 2,
-				},
-				{
-					NQN: testSub + "1", AllowAnyHost: true, Security: "none", Serial: "s",
-					Model: "m",
-				},
-			}
-		},
-		Namespaces: func() []control.Namespace {
-			return []control.Namespace{
-				{
-					Subsystem: testSub, NSID: 1, State: "ready", Backend: "block",
-					Path: "/dev/sda", SizeBytes: 1500 << 30, BlockSizeBytes: 512,
-					WriteProtected: true, Reads: 12, ReadBytes: 48 << 10,
-					Errors: map[string]uint64{"io": 1, "offline": 2},
-				},
-				{
-					Subsystem: testSub, NSID: 2, State: "pending", Backend: "file", Path: "/a b",
-					Reason: "its storage is not there",
-				},
-			}
-		},
-		Hosts: func() []control.Host {
-			return []control.Host{{
-				NQN: testHost, ID: "01", Subsystem: testSub, CNTLID: 7, Transport: "tcp",
-				Remote: "10.0.0.9:50000", Queues: 2, Ready: true,
-			}}
-		},
+		Status:     func() control.Status { return s.Status },
+		Listeners:  func() []control.Listener { return s.Listeners },
+		Subsystems: func() []control.Subsystem { return s.Subsystems },
+		Namespaces: func() []control.Namespace { return s.Namespaces },
+		Hosts:      func() []control.Host { return s.Hosts },
+		Refusals:   func() []control.Refusal { return s.Refusals },
+		ANA:        func() []control.ANA { return s.ANA },
 		Connections: func(context.Context) ([]control.Connection, error) {
-			return []control.Connection{
-				{Transport: "rdma", Remote: "10.0.0.8:1", Local: "10.0.0.1:4420", AgeSeconds: 0.25},
-				{
-					Host: testHost, Subsystem: testSub, CNTLID: 7, QID: 1, Depth: 128, InFlight: 3,
-					Reactor: 1, Transport: "tcp", Remote: "10.0.0.9:50000", Local: "10.0.0.1:4420",
-					AgeSeconds: 93784, KeepAliveTimeoutSeconds: 15, KeepAliveLeftSeconds: 12.34,
-					HeaderDigest: true, DataDigest: true,
-				},
-			}, nil
+			return s.Connections, nil
 		},
-		Latency: func(context.Context) ([]control.Latency, error) {
-			stage := func(name string, share, seconds float64) control.LatencyStage {
-				return control.LatencyStage{
-					Stage: name, Share: share, MeanSeconds: seconds, P50Seconds: seconds / 2,
-					P99Seconds: seconds * 2.347, P999Seconds: seconds * 20,
-					P9999Seconds: seconds * 300, MaxSeconds: seconds * 4000,
-					SlowestSeconds: seconds * 3999,
-				}
-			}
-			return []control.Latency{
-				{
-					Host: testHost, Subsystem: testSub, NSID: 1, Operation: "read", IOs: 1000,
-					Errors: 1, Bytes: 48 << 10, Dominant: "backend",
-					Total: stage("total", 1, 12.3456e-6),
-					Stages: []control.LatencyStage{
-						stage("wait", 0, 0), stage("host_data", 0, 0),
-						stage("backend", 0.75, 9.2592e-6), stage("response", 0.25, 3.0864e-6),
-					},
-				},
-				{Subsystem: testSub, NSID: 2, Operation: "other", IOs: 1, Dominant: "wait"},
-			}, nil
-		},
-		Reactors: func(context.Context) ([]control.Reactor, error) {
-			return []control.Reactor{{Index: 0, AsleepSeconds: 7}, {Index: 1}}, nil
-		},
-		Refusals: func() []control.Refusal {
-			return []control.Refusal{{
-				First: at, Last: at.Add(time.Minute), Count: 12, Remote: "10.0.0.9:50000",
-				Message: "connect refused", Expected: "a host of the subsystem",
-				Received: "nqn.\x1b[31mred", Hint: "add the host", Attributes: []control.Attribute{
-					{Key: "host", Value: "nqn.\x1b[31mred"}, {Key: "status", Value: "invalid host"},
-				},
-			}}
-		},
+		Latency:  func(context.Context) ([]control.Latency, error) { return s.Latency, nil },
+		Reactors: func(context.Context) ([]control.Reactor, error) { return s.Reactors, nil },
 		Events: func(since uint64) ([]control.Event, <-chan struct{}) {
-			list := []control.Event{
-				{ID: 1, Time: at, Level: "INFO", Message: "listener is up"},
-				{
-					ID: 2, Time: at, Level: "WARN", Message: "refused",
-					Attributes: []control.Attribute{{Key: "qid", Value: "1"}},
-				},
-			}
-			return list[since:], make(chan struct{})
+			return s.Events[since:], make(chan struct{})
 		},
-		Plan: func(context.Context) (control.Plan, error) {
-			return control.Plan{
-				Changes: []control.Change{
-					{Text: "add listener tcp 10.0.0.2:4420"},
-					{Text: "- listener tcp 10.0.0.3:4420", Affected: []control.Affected{
-						{Host: "a", Effect: control.Disconnects, Controllers: 2, InFlight: 1},
-						{Host: "b", Effect: control.Waits, Controllers: 1},
-						{Host: "c", Effect: control.Loses, Controllers: 1, InFlight: 7},
-						{Host: "d", Effect: control.Disconnects, Controllers: 1},
-						{Host: "e", Effect: control.Disconnects, Controllers: 1},
-						{Host: "f", Effect: control.Disconnects, Controllers: 1},
-					}},
-					{Text: "reactors.count: 2 -> 4 (needs a restart)", NeedsRestart: true},
-				},
-				Warnings: []string{"t.yaml: warning: CPU 3 is shared"},
-			}, nil
-		},
+		Plan: func(context.Context) (control.Plan, error) { return s.Plan, nil },
 		Reload: func(context.Context) (control.Plan, error) {
 			return control.Plan{
 				Changes: []control.Change{{Text: "add listener tcp 10.0.0.2:4420"}},
 			}, nil
-		},
-		ANA: func() []control.ANA {
-			return []control.ANA{
-				{
-					Group: 1, Listener: "tcp [::]:4420", State: "optimized",
-					Configured: "non-optimized",
-					Namespaces: []control.NamespaceID{{Subsystem: testSub, NSID: 1}},
-				},
-				{Group: 7, Listener: "tcp [::]:4420", State: "change", Configured: "inaccessible"},
-			}
 		},
 		SetANA: func(a control.ANASet) ([]control.ANA, error) {
 			if a.State == "" {

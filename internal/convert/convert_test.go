@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/datadriven"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/config"
@@ -68,91 +69,64 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func TestBrokenNVMet(t *testing.T) {
-	for _, c := range []struct{ text, want string }{
-		{``, "f:1:1: is no JSON: the text ends too early"},
-		{`{"ports": [`, "f:1:12: is no JSON: the text ends too early"},
-		{`[]`, "f:1:1: is a list, not an object"},
-		{`{"a": 1} x`, "f:1:10: is no JSON: there is more text behind the end"},
-		{"{\n  \"a\": 1,\n  b}", "f:3:3: is no JSON: invalid character 'b'"},
-		{`{"ports": [], "ports": []}`, `is no JSON: "ports" is there twice`},
-		{strings.Repeat("[", 100), "is no JSON: values lie more than 16 deep in each other"},
-		{`{"a": 1}`, "has neither ports nor subsystems"},
-		{`{"ports": 7}`, `f:1:11: ports: is "7", not a list`},
-		{`{"ports": [true]}`, `f:1:12: ports: has "true", not an object`},
-		{`{"subsystems": [{"subsystem": "bdev"}]}`, "Use: nvmf-target convert spdk FILE"},
-		{`{"subsystems": [{"nqn": ["x"]}]}`, "subsystems.nqn: is a list, not text"},
-		{`{"subsystems": [{}]}`, "subsystems.nqn: is missing or empty"},
-		{
-			`{"subsystems": [{"nqn": "a", "attr": {"allow_any_host": "yes"}}]}`,
-			`allow_any_host: is "yes", not true or false`,
-		},
-		{
-			`{"subsystems": [{"nqn": "a", "attr": {"qid_max": -1}}]}`,
-			`qid_max: is "-1", not a whole number from 0`,
-		},
-		{
-			`{"subsystems": [{"nqn": "a", "attr": {"allow_any_host": 1}}]}`,
-			"there is no subsystem that could be served here",
-		},
-		{`{"ports": [{"addr": {"trtype": "tcp"}}]}`, "ports.addr.traddr: is missing"},
-		{
-			`{"ports": [{"addr": {"trtype": "tcp", "traddr": "10.0.0.1"}, "subsystems": ["b"]}]}`,
-			"port 0 has b, which is not among the subsystems here",
-		},
+// TestBroken carries out testdata/broken: nothing in its files can be converted. Each line is a
+// file, or an RPC in one of SPDK, and what is said of it follows. "go test ./internal/convert
+// -run TestBroken -args -rewrite" writes what is said now.
+func TestBroken(t *testing.T) {
+	datadriven.Walk(t, "testdata/broken", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var out strings.Builder
+			for text := range strings.SplitSeq(d.Input, "\n") {
+				file, convert := text, NVMet
+				switch d.Cmd {
+				case "spdk":
+					convert = SPDK
+				case "rpc":
+					file = `{"subsystems": [{"subsystem": "nvmf", "config": [` + text + `]}]}`
+					convert = SPDK
+				}
+				out.WriteString(text + "\n")
+				for line := range strings.Lines(broken(t, convert, file)) {
+					out.WriteString("    " + strings.TrimSuffix(line, "\n") + "\n")
+				}
+			}
+			return out.String()
+		})
+	})
+	for text, want := range map[string]string{
+		"":                             "is no JSON: the text ends too early",
+		"{\n  \"a\": 1,\n  b}":         "f:3:3: is no JSON: invalid character 'b'",
+		strings.Repeat("[", 100):       "is no JSON: values lie more than 16 deep in each other",
+		strings.Repeat(" ", MaxFile+1): "has more than 16777216 bytes",
 	} {
-		testBroken(t, NVMet, c.text, c.want)
+		if all := broken(t, NVMet, text); !strings.Contains(all, want) {
+			t.Errorf("%.80s: %s, want %q", text, all, want)
+		}
 	}
 }
 
-func TestBrokenSPDK(t *testing.T) {
-	for _, c := range []struct{ rpc, want string }{
-		{`7`, `config has "7", which is no RPC`},
-		{
-			`{"method": "nvmf_subsystem_add_host", "params": {"nqn": "gone", "host": "h"}}`,
-			"names gone, which is not among the subsystems here",
-		},
-		{
-			`{"method": "bdev_null_create", "params": {"name":"m","num_blocks": 90071992547409930}}`,
-			"bdev_null_create.num_blocks: is too large",
-		},
-		{
-			`{"method": "bdev_uring_create", "params": {"name": "m"}}`,
-			"bdev_uring_create.filename: is missing or empty",
-		},
-		{
-			`{"method": "nvmf_create_subsystem", "params": []}`,
-			"nvmf_create_subsystem.params: is a list, not an object",
-		},
-	} {
-		testBroken(t, SPDK,
-			`{"subsystems": [{"subsystem": "nvmf", "config": [`+c.rpc+`]}]}`, c.want)
-	}
-	testBroken(t, SPDK, `{"subsystems": []}`, "nvmf-target convert nvmet FILE")
-	testBroken(t, SPDK, strings.Repeat(" ", MaxFile+1), "has more than 16777216 bytes")
-}
-
-// testBroken converts what has nothing to convert; want is in the errors or in the notes.
-func testBroken(t *testing.T, convert func(string, []byte, Options) (*Result, error), text,
-	want string,
-) {
+// broken converts what has nothing to convert, and returns the errors and the notes. Each error has
+// a hint.
+func broken(t *testing.T, convert func(string, []byte, Options) (*Result, error), text string,
+) string {
 	t.Helper()
 	r, err := convert("f", []byte(text), Options{})
 	var problems config.Problems
-	all := fmt.Sprint(err)
-	if r != nil {
-		for _, n := range r.Notes {
-			all += "\n" + n.String()
-		}
-	}
-	if !errors.As(err, &problems) || !strings.Contains(all, want) {
-		t.Errorf("%.80s: %s, want %q", text, all, want)
+	if !errors.As(err, &problems) {
+		t.Errorf("%.80s: %v", text, err)
 	}
 	for _, p := range problems {
 		if p.Hint == "" {
 			t.Errorf("%.80s: no hint in %v", text, p)
 		}
 	}
+	all := fmt.Sprint(err)
+	if r != nil {
+		for _, n := range r.Notes {
+			all += "\n" + n.String()
+		}
+	}
+	return all
 }
 
 // TestBounds: what a message or the result quotes and lists is bounded.
