@@ -15,7 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 const (
@@ -430,7 +430,7 @@ func TestManagedLost(t *testing.T) {
 	o.put(control.Object{Subsystem: volumeNQN}, `{"allow_any_host": true}`)
 	ns := control.Object{Subsystem: volumeNQN, NSID: 1}
 	o.put(ns, fmt.Sprintf(`{"backend": "file", "path": %q}`, o.volume("a")))
-	o.must(o.server.state.Reservations.Save(volumeNQN, 1, &target.Reservations{PTPL: true}))
+	o.must(o.server.state.Reservations.Save(volumeNQN, 1, &reservation.State{PTPL: true}))
 	o.must(os.Rename(o.managed, o.managed+".away"))
 	lost := func(err error) {
 		t.Helper()

@@ -15,7 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // promised makes a state directory where reservations of namespaces of testNQN persist.
@@ -24,7 +24,7 @@ func promised(t *testing.T, dir string, nsids ...uint32) {
 	s, err := state.Open(dir)
 	for _, nsid := range nsids {
 		if err == nil {
-			err = s.Reservations.Save(testNQN, nsid, &target.Reservations{PTPL: true})
+			err = s.Reservations.Save(testNQN, nsid, &reservation.State{PTPL: true})
 		}
 	}
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // ownMounts is set in a process that has mounts of its own.
@@ -55,7 +56,7 @@ func TestFileSystem(t *testing.T) {
 	mount(0, "size=128k")
 	defer func() { _ = unix.Unmount(top, unix.MNT_DETACH) }()
 	s := opened(t, filepath.Join(top, "state"))
-	one := &target.Reservations{Generation: 1, PTPL: true}
+	one := &reservation.State{Generation: 1, PTPL: true}
 	promise := func() {
 		t.Helper()
 		must(t, s.Protection.SetProtected("a", 1, true))

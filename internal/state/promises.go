@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // This file has what is kept of namespaces.
@@ -74,13 +75,13 @@ type registrantData struct {
 	NQN    string `json:"host,omitempty"`
 }
 
-func (d reservationsData) value() (*target.Reservations, error) {
-	r := &target.Reservations{Generation: d.Generation, PTPL: true, Type: d.Type}
+func (d reservationsData) value() (*reservation.State, error) {
+	r := &reservation.State{Generation: d.Generation, PTPL: true, Type: d.Type}
 	r.Holder.NQN = d.HolderNQN
 	none := strings.Repeat("0", 2*len(r.Holder.HostID))
 	err := parseHostID(&r.Holder.HostID, cmp.Or(d.Holder, none))
 	for _, g := range d.Registrants {
-		to := target.Registrant{Key: g.Key}
+		to := reservation.Registrant{Key: g.Key}
 		to.NQN = g.NQN
 		err = errors.Join(err, parseHostID(&to.HostID, g.HostID))
 		r.Registrants = append(r.Registrants, to)
@@ -96,13 +97,13 @@ func parseHostID(to *[16]byte, text string) error {
 	return nil
 }
 
-func reservationsOf(n Name, r *target.Reservations) reservationsData {
+func reservationsOf(n Name, r *reservation.State) reservationsData {
 	d := reservationsData{Name: n, Registrants: []registrantData{}}
 	if r == nil {
 		return d
 	}
 	d.Generation, d.Type = r.Generation, r.Type
-	if r.Holder != (target.HostIdentity{}) {
+	if r.Holder != (reservation.Host{}) {
 		d.Holder, d.HolderNQN = hex.EncodeToString(r.Holder.HostID[:]), r.Holder.NQN
 	}
 	for _, g := range r.Registrants {
@@ -113,24 +114,24 @@ func reservationsOf(n Name, r *target.Reservations) reservationsData {
 	return d
 }
 
-// Reservations implements target.ReservationStore.
+// Reservations implements reservation.Store.
 type Reservations struct {
-	*kind[target.Reservations, reservationsData]
+	*kind[reservation.State, reservationsData]
 }
 
 func newReservations(s *Store) *Reservations {
-	return &Reservations{newKind[target.Reservations, reservationsData](s, reservationsDir,
+	return &Reservations{newKind[reservation.State, reservationsData](s, reservationsDir,
 		"no host is registered with the namespace, and hosts that were locked out can write again")}
 }
 
-// Load implements target.ReservationStore.
-func (r *Reservations) Load(nqn string, nsid uint32) *target.Reservations {
+// Load implements reservation.Store.
+func (r *Reservations) Load(nqn string, nsid uint32) *reservation.State {
 	v, _ := r.get(Name{nqn, nsid})
 	return v
 }
 
-// Save implements target.ReservationStore.
-func (r *Reservations) Save(nqn string, nsid uint32, now *target.Reservations) error {
+// Save implements reservation.Store.
+func (r *Reservations) Save(nqn string, nsid uint32, now *reservation.State) error {
 	n := Name{nqn, nsid}
 	return r.set(n, now, reservationsOf(n, now))
 }

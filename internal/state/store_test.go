@@ -22,14 +22,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // someHosts has reservations of n hosts.
-func someHosts(n int, rnd *rand.Rand) *target.Reservations {
-	r := &target.Reservations{Generation: rnd.Uint32(), PTPL: true}
+func someHosts(n int, rnd *rand.Rand) *reservation.State {
+	r := &reservation.State{Generation: rnd.Uint32(), PTPL: true}
 	for i := range n {
-		r.Registrants = append(r.Registrants, target.Registrant{
-			HostIdentity: target.HostIdentity{
+		r.Registrants = append(r.Registrants, reservation.Registrant{
+			Host: reservation.Host{
 				HostID: [16]byte{byte(i), byte(i >> 8), 15: 1}, NQN: fmt.Sprint(i % 3),
 			},
 			Key: rnd.Uint64() | 1,
@@ -37,7 +38,7 @@ func someHosts(n int, rnd *rand.Rand) *target.Reservations {
 	}
 	if n > 0 {
 		if r.Type = nvme.ReservationType(rnd.IntN(7)); r.Type > 0 && !r.Type.AllRegistrants() {
-			r.Holder = r.Registrants[rnd.IntN(n)].HostIdentity
+			r.Holder = r.Registrants[rnd.IntN(n)].Host
 		}
 	}
 	return r
@@ -170,7 +171,7 @@ func TestCrash(t *testing.T) {
 		s := opened(t, filepath.Join(t.TempDir(), "new"))
 		other := someHosts(3, rnd)
 		must(t, s.Reservations.Save(testNQN, 2, other))
-		var old, now *target.Reservations
+		var old, now *reservation.State
 		if round%3 > 0 {
 			old = someHosts(rnd.IntN(5), rnd)
 			must(t, s.Reservations.Save(testNQN, 1, old))
@@ -400,7 +401,7 @@ func TestManyAtOnce(t *testing.T) {
 		begin := time.Now()
 		for i := range uint32(2 * writersAtOnce) {
 			all.Go(func() {
-				if err := r.Save(testNQN, i, &target.Reservations{PTPL: true}); err == nil {
+				if err := r.Save(testNQN, i, &reservation.State{PTPL: true}); err == nil {
 					saves.Add(1)
 				}
 			})
@@ -492,12 +493,12 @@ func TestForeignDirectories(t *testing.T) {
 		for name, mode := range map[string]os.FileMode{"closed": 0o700, "read-only": 0o755} {
 			s := opened(t, filepath.Join(dir, name))
 			testutil.Value(s.NextGeneration())(t)
-			must(t, s.Reservations.Save("a", 1, &target.Reservations{PTPL: true}))
+			must(t, s.Reservations.Save("a", 1, &reservation.State{PTPL: true}))
 			must(t, os.Chmod(s.path, mode))
 			must(t, s.Close())
 		}
 		s := opened(t, filepath.Join(dir, "file"))
-		must(t, s.Reservations.Save("a", 1, &target.Reservations{PTPL: true}))
+		must(t, s.Reservations.Save("a", 1, &reservation.State{PTPL: true}))
 		file = s.at(s.Reservations.file(Name{"a", 1}))
 		must(t, os.Chmod(file, 0o600))
 		must(t, os.Chown(s.path, 65534, 65534))

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"testing"
 	"time"
-	"unique"
 
 	"github.com/nvmf-target/nvmf-target/backend/null"
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -13,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // stubQueue does as little as a queue can, so that benchmarks measure the handler.
@@ -202,12 +202,12 @@ func TestNoAllocations(t *testing.T) {
 				t.Errorf("%s: opcode %#x beside marked blocks: %v allocations", name, op, n)
 			}
 		}
-		b.h.channels[0].access = &access{
-			typ: nvme.ExclusiveAccessRegistrantsOnly,
-			registrants: map[hostHandle]struct{}{
-				unique.Make(HostIdentity{testHostID, testHost}): {},
+		b.h.channels[0].access = (&reservation.State{
+			Type: nvme.ExclusiveAccessRegistrantsOnly,
+			Registrants: []reservation.Registrant{
+				{Host: reservation.Host{HostID: testHostID, NQN: testHost}},
 			},
-		}
+		}).Access()
 		b.q.bad = 0
 		if n := testutil.AllocsPerRun(200, func() { b.run(nvme.NVMWrite, 32, data) }); n != 0 ||
 			b.q.bad > 0 {

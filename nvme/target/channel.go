@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // channelState says what a channel can do.
@@ -59,8 +60,8 @@ type channel struct {
 	retryAt   int64
 	onClosed  func() // set when the namespace is retired
 
-	access   *access  // who may use the namespace; see fence.go
-	fences   []*fence // nil but for short times, as excluded
+	access   *reservation.Access // who may use the namespace; see fence.go
+	fences   []*fence            // nil but for short times, as excluded
 	excluded map[*backend.IO]excluded
 	orphans  int // IOs in the device whose commands were given up
 
@@ -313,7 +314,7 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 	ch := &channel{
 		h: h, ns: ns, stats: stats, quiesce: u.quiesce, changed: u.changed, lock: u.lock,
 		avoids: u.late,
-		access: ns.reservations.access.Load(),
+		access: ns.reservations.Access(),
 	}
 	h.channels[ns.slot] = ch
 	if u.quiesce != quiesceIO {

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // disabledLimit is how long an association may last while its controller is not enabled, in
@@ -34,7 +35,7 @@ type controller struct {
 	hostNQN  string
 	calledAs string // the name of the subsystem in Connect: discovery may have two
 	hostID   [16]byte
-	identity hostHandle // of hostID and hostNQN
+	identity reservation.HostHandle // of hostID and hostNQN
 	created  time.Time
 	gone     chan struct{} // closed when all queues have ended and the subsystem lists it no more
 
@@ -80,7 +81,7 @@ type controller struct {
 	aborts         int  // Abort commands in progress
 	protecting     bool // a write protection changes
 	changed        changedNamespaces
-	reservationLog reservationLog
+	reservationLog reservation.Log
 	selfTest       selfTest
 	telemetry      telemetry
 	ana            anaLog
@@ -100,7 +101,7 @@ func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) 
 	cfg := sub.settings.Load()
 	c := &controller{
 		t: s.h.t, sub: sub, cfg: cfg, h: s.h, admin: s, info: s.info, hostNQN: hostNQN,
-		hostID: hostID, identity: unique.Make(HostIdentity{hostID, hostNQN}),
+		hostID: hostID, identity: unique.Make(reservation.Host{HostID: hostID, NQN: hostNQN}),
 		gone: make(chan struct{}), created: time.Now(),
 		queues: make(map[uint16]*session), granted: cfg.MaxIOQueues,
 	}
@@ -360,7 +361,7 @@ func (c *controller) reset() {
 	c.pending &^= pendingShutdown
 	c.abortEvents()
 	c.events = events{}
-	c.changed, c.reservationLog, c.ana = changedNamespaces{}, reservationLog{}, anaLog{}
+	c.changed, c.reservationLog, c.ana = changedNamespaces{}, reservation.Log{}, anaLog{}
 	c.selfTest.reset()
 	c.resetFeatures()
 	c.mu.Lock()

@@ -101,7 +101,7 @@ func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
 	if st := c.s.port.ana.Load().of(ch.ns).Status(); !st.OK() {
 		return extent{}, st
 	}
-	if a := ch.access; a != nil && !a.permits(c.s.ctrl.identity, groupRead) {
+	if a := ch.access; a != nil && !a.Permits(c.s.ctrl.identity, groupRead) {
 		return extent{}, reservationConflict
 	}
 	g, n := ch.ns.geo.Load(), uint64(r.Blocks())

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // Reservations on the I/O path. A reactor's channel has a copy of who may use the namespace
@@ -25,9 +26,8 @@ var errPreempted = errors.New("the host was preempted")
 // fence waits on one reactor until its device has no IO of hosts that lost access.
 type fence struct {
 	// aborted are hosts whose commands are aborted, whatever they may still do.
-	aborted map[HostIdentity]bool
-	change  *reservationChange
-	done    func()
+	aborted map[reservation.Host]bool
+	change  *reservation.Change
 	ios     int // that the device has, without those of earlier fences
 }
 
@@ -48,19 +48,19 @@ func (ch *channel) permits(io *backend.IO) bool {
 		g = groupRead
 	}
 	s := ownerSession(io)
-	return s == nil || s.qid == 0 || ch.access.permits(s.ctrl.identity, g)
+	return s == nil || s.qid == 0 || ch.access.Permits(s.ctrl.identity, g)
 }
 
 // setAccess adopts who may use ns. The fence is done when the device has nothing of the others.
-func (h *Handler) setAccess(ns *namespace, a *access, f *fence) {
+func (h *Handler) setAccess(ns *namespace, a *reservation.Access, f *fence) {
 	ch := h.channel(ns)
 	if ch == nil { // it was closed because the namespace is retired
-		f.done()
+		f.change.Excluded()
 		return
 	}
 	ch.access = a
 	if a == nil && len(f.aborted) == 0 {
-		f.done() // nobody is excluded
+		f.change.Excluded() // nobody is excluded
 		return
 	}
 	ch.preempt(f)
@@ -110,7 +110,7 @@ func (ch *channel) addFence(f *fence) {
 	}
 	if len(ch.fences) == cap(ch.fences) {
 		ch.fences = slices.DeleteFunc(ch.fences, func(o *fence) bool {
-			return o.ios == 0 && o.change.ended.Load()
+			return o.ios == 0 && o.change.Ended()
 		})
 	}
 	ch.fences = append(ch.fences, f)
@@ -119,7 +119,7 @@ func (ch *channel) addFence(f *fence) {
 // abortHosts aborts what commands of hosts have not given to the device yet: those that wait at a
 // limit or for the other half of a pair, and the rest of compounds. Those whose data is on its way
 // end when that is here.
-func (h *Handler) abortHosts(ch *channel, hosts map[HostIdentity]bool) {
+func (h *Handler) abortHosts(ch *channel, hosts map[reservation.Host]bool) {
 	for s := range h.sessions.All() {
 		if s.ctrl == nil || !hosts[s.ctrl.identity.Value()] || s.ctrl.sub != ch.ns.sub {
 			continue
@@ -208,7 +208,7 @@ func (ch *channel) fenced(ios []*backend.IO) {
 // later ones wait for as well. IOs that were given up are waited for whatever host they were of.
 func (ch *channel) endFences() {
 	for len(ch.fences) > 0 && ch.fences[0].ios == 0 && ch.orphans == 0 {
-		ch.fences[0].done()
+		ch.fences[0].change.Excluded()
 		ch.fences = ch.fences[1:]
 	}
 	if len(ch.fences) == 0 {
@@ -218,7 +218,7 @@ func (ch *channel) endFences() {
 
 // awaitedChange is a command that waits for changes of reservations. It belongs to its reactor.
 type awaitedChange struct {
-	changes []*reservationChange
+	changes []*reservation.Change
 	left    int
 	status  nvme.Status // the first error
 }
@@ -226,28 +226,28 @@ type awaitedChange struct {
 // change makes the same change of the reservations of namespaces, and completes the command when
 // all are made, or after drainDeadline: then the change may be made or not, or it is made and a
 // device still has commands of hosts that were preempted.
-func (h *Handler) change(c *cmd, list []*namespace, abort bool,
-	apply func(*Reservations) (outcome, nvme.Status),
+func (h *Handler) change(c *cmd, list []*namespace,
+	apply func(*reservation.State) (reservation.Outcome, nvme.Status),
 ) {
 	w := &awaitedChange{left: len(list)}
 	c.changing = w
 	h.changing.push(c)
 	ctrl := c.s.ctrl
 	for _, ns := range list {
-		ch := &reservationChange{
-			r: ns.reservations, host: ctrl.hostNQN, abort: abort, log: ctrl.peerLog(),
-			apply: func(r *Reservations) (outcome, nvme.Status) {
+		ch := &reservation.Change{
+			Host: ctrl.hostNQN, Log: ctrl.peerLog(),
+			Apply: func(r *reservation.State) (reservation.Outcome, nvme.Status) {
 				if !ctrl.mayChange(ns) {
-					return outcome{}, inactiveNamespace
+					return reservation.Outcome{}, inactiveNamespace
 				}
 				return apply(r)
 			},
 		}
-		ch.done = func(st nvme.Status) { h.post(func() { h.changed(c, w, st) }) }
+		ch.Done = func(st nvme.Status) { h.post(func() { h.changed(c, w, st) }) }
 		w.changes = append(w.changes, ch)
 	}
-	for _, ch := range w.changes {
-		ch.r.submit(ch)
+	for i, ns := range list {
+		ns.reservations.Submit(w.changes[i])
 	}
 	if len(list) == 0 {
 		h.endChange(c)
@@ -275,7 +275,7 @@ func (h *Handler) endChange(c *cmd) {
 	if w.left > 0 {
 		w.status = nvme.InternalError
 		for _, ch := range w.changes {
-			ch.end()
+			ch.End()
 		}
 	}
 	h.finish(c, 0, w.status)

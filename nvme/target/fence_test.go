@@ -254,7 +254,7 @@ func TestReservationsOutlive(t *testing.T) {
 	r.must(again.AddSubsystem(another))
 	ns, err := again.namespace(testSub, 1)
 	r.must(err)
-	if now := ns.reservations.now.Load(); now.Type != nvme.WriteExclusive || !now.PTPL {
+	if now := ns.reservations.State(); now.Type != nvme.WriteExclusive || !now.PTPL {
 		t.Errorf("after a restart: %+v", now)
 	}
 	r.must(again.Close())

@@ -121,7 +121,8 @@ func gateHarness(t *testing.T, change ...func(*SubsystemConfig)) *harness {
 	r := newHarness(t, 1)
 	marks := newMarkStore()
 	marks.wake = r.w.Reactors[0].Wake
-	r.target.store, r.target.protection, r.target.marks = new(memoryStore), newProtectionStore(),
+	r.target.reservations.Store = new(memoryStore)
+	r.target.protection, r.target.marks = newProtectionStore(),
 		marks
 	r.must(r.target.AddSubsystem(sub))
 	return r

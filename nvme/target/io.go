@@ -48,8 +48,8 @@ func prepareWriteZeroes(c *cmd) nvme.Status {
 func prepareFlush(c *cmd) nvme.Status {
 	if c.req.SQE.NSID() == nvme.NSIDAll { // all: VWC bits 2:1 are 11b (Base section 7.2)
 		for _, ns := range c.s.ctrl.namespaces() {
-			a := ns.reservations.access.Load()
-			if a != nil && !a.permits(c.s.ctrl.identity, c.op.group) {
+			a := ns.reservations.Access()
+			if a != nil && !a.Permits(c.s.ctrl.identity, c.op.group) {
 				return reservationConflict // of any is one of all (Base section 8.1.22)
 			}
 		}
@@ -95,7 +95,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 			return nil, inactiveNamespace // the namespace is being removed
 		}
 	}
-	if a := c.ch.access; a != nil && !a.permits(c.s.ctrl.identity, c.op.group) {
+	if a := c.ch.access; a != nil && !a.Permits(c.s.ctrl.identity, c.op.group) {
 		return nil, reservationConflict
 	}
 	if g.readOnly && c.op.changes != changeNone && c.op.changes.apply(c) {

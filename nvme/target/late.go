@@ -6,6 +6,7 @@ import (
 	"sort"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // A host that has lost a path sends its commands again on another one. A write that its device
@@ -34,7 +35,7 @@ const (
 // for left.
 type lateWrites struct {
 	s      *session
-	host   hostHandle
+	host   reservation.HostHandle
 	ranges []ByteRange // ascending, and apart
 	left   int         // not back yet; reactor of the queue
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // NamespaceConfig describes a namespace.
@@ -70,7 +71,7 @@ type namespace struct {
 	users    users
 	locks    rangeLocks
 	// reservations and marks are those of the NQN and NSID.
-	reservations  *reservations
+	reservations  *reservation.Namespace
 	marks         *uncorrectable
 	errorRecovery atomic.Uint32 // as hosts have set it
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
@@ -162,8 +163,8 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	ns.geo.Store(geo)
 	ns.state.protection = s.t.protectionOf(s.nqn, cfg.NSID)
 	ns.slot = s.t.takeSlot(ns)
-	key := reservationKey{s.nqn, cfg.NSID}
-	s.t.reservationsOf(key).attach(ns)
+	key := protectedName{s.nqn, cfg.NSID}
+	ns.reservations = s.t.reservations.Attach(s.nqn, cfg.NSID, ns)
 	ns.marks = s.t.uncorrectableOf(key)
 	ns.marks.attach(cfg.Device)
 	ns.marks.cut(geo.size())

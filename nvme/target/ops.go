@@ -3,6 +3,7 @@ package target
 import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // op is a command of a command set. An empty slot of a table is Invalid Opcode.
@@ -38,7 +39,7 @@ func (o *op) offered(c *controller) bool { return o.execute != nil && o.scope.ha
 // authenticated, the controller is ready, the host sees the namespace, the storage is there.
 type gates struct {
 	// group is the command group, by which a reservation refuses it (Base section 8.1.22.1).
-	group commandGroup
+	group reservation.Group
 	// changes: refused while the namespace is write protected (Base section 8.1.16).
 	changes change
 	// ana: refused in ANA states in which the namespace is inaccessible (Base section 8.1.1.10).
@@ -49,12 +50,10 @@ type gates struct {
 	again againGate
 }
 
-type commandGroup uint8
-
 const (
-	groupNone commandGroup = iota // reservations do not refuse it, or prepare decides
-	groupRead
-	groupWrite
+	groupNone  = reservation.GroupNone // reservations do not refuse it, or prepare decides
+	groupRead  = reservation.GroupRead
+	groupWrite = reservation.GroupWrite
 )
 
 type change uint8

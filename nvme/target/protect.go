@@ -19,7 +19,7 @@ type ProtectionStore interface {
 // read_only of the configuration, which no host can end. The power cycle of this target is its
 // restart; nothing that a file of ours says is permanent, so that state is not offered.
 
-// protectedName names a namespace that is write protected until a restart.
+// protectedName names a namespace, whose promises outlive it.
 type protectedName struct {
 	nqn  string
 	nsid uint32

@@ -1,62 +1,12 @@
 package target
 
 import (
-	"fmt"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
-
-// TestReservationTurns: hosts take turns, however many changes one of them asks for, and those of
-// one host are made in order.
-func TestReservationTurns(t *testing.T) {
-	r := New(Options{}).reservationsOf(reservationKey{testSub, 1})
-	entered, gate := make(chan struct{}), make(chan struct{})
-	var order []int
-	var left sync.WaitGroup
-	submit := func(host, number int, before func()) *reservationChange {
-		left.Add(1)
-		c := &reservationChange{
-			r: r, host: fmt.Sprint(host), done: func(nvme.Status) { left.Done() },
-			apply: func(*Reservations) (outcome, nvme.Status) {
-				before()
-				order = append(order, 10*host+number)
-				return outcome{}, reservationConflict
-			},
-		}
-		r.submit(c)
-		return c
-	}
-	submit(1, 0, func() { close(entered); <-gate })
-	<-entered
-	for i := range 4 {
-		c := submit(1, i+1, func() {})
-		if i == 1 {
-			c.end()
-			left.Done()
-		}
-	}
-	submit(2, 1, func() {})
-	submit(2, 2, func() {})
-	c := submit(3, 1, func() {})
-	submit(4, 1, func() {})
-	c.end()
-	left.Done()
-	close(gate)
-	left.Wait()
-	if want := []int{10, 11, 21, 41, 13, 22, 14}; !slices.Equal(order, want) {
-		t.Errorf("%v, want %v", order, want)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.hosts) > 0 || !r.turns.Empty() {
-		t.Errorf("%d hosts are left", len(r.hosts))
-	}
-}
 
 // TestStoreFailsLate: a change that is stored although Save has failed does not come back with a
 // restart, since its command has failed.

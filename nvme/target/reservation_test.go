@@ -9,25 +9,34 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-// memoryStore is a ReservationStore that outlives a target.
+// How many hosts with one NQN, and with NQNs that the configuration does not have, may be
+// registered, and the status of others.
+const (
+	registrantsOfNQN     = 16
+	registrantsOfUnknown = 128
+	tooManyRegistrants   = nvme.InternalError | nvme.DNR
+)
+
+// memoryStore is a reservation.Store that outlives a target.
 type memoryStore struct {
 	mu            sync.Mutex
-	kept          map[reservationKey]*Reservations
+	kept          map[protectedName]*reservation.State
 	saves         int
 	err           error
 	failures      []bool        // of the next saves; true: it is kept all the same
 	gate, entered chan struct{} // see hold
 }
 
-func (m *memoryStore) Load(nqn string, nsid uint32) *Reservations {
+func (m *memoryStore) Load(nqn string, nsid uint32) *reservation.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.kept[reservationKey{nqn, nsid}]
+	return m.kept[protectedName{nqn, nsid}]
 }
 
-func (m *memoryStore) Save(nqn string, nsid uint32, r *Reservations) error {
+func (m *memoryStore) Save(nqn string, nsid uint32, r *reservation.State) error {
 	m.mu.Lock()
 	gate := m.gate
 	entered := m.entered
@@ -43,14 +52,14 @@ func (m *memoryStore) Save(nqn string, nsid uint32, r *Reservations) error {
 		err, kept, m.failures = errors.New("a failure"), m.failures[0], m.failures[1:]
 	}
 	if m.kept == nil {
-		m.kept = map[reservationKey]*Reservations{}
+		m.kept = map[protectedName]*reservation.State{}
 	}
 	switch {
 	case !kept:
 	case r == nil:
-		delete(m.kept, reservationKey{nqn, nsid})
+		delete(m.kept, protectedName{nqn, nsid})
 	default:
-		m.kept[reservationKey{nqn, nsid}] = r
+		m.kept[protectedName{nqn, nsid}] = r
 	}
 	return err
 }
@@ -69,7 +78,7 @@ func storeHarness(t *testing.T, reactors, namespaces int, store *memoryStore) *h
 	t.Helper()
 	sub := ramSubsystem(t, namespaces)
 	r := newHarness(t, reactors)
-	r.target.store = store
+	r.target.reservations.Store = store
 	r.must(r.target.AddSubsystem(sub))
 	return r
 }
@@ -124,7 +133,8 @@ func (r *harness) numbered(i, nio int) *host {
 // report reads the whole status of namespace 1.
 func (h *host) report() (*nvme.ReservationStatus, []*nvme.RegisteredController) {
 	h.r.t.Helper()
-	size := nvme.ReservationStatusSize + (MaxRegistrants+1)*nvme.RegisteredControllerSize
+	size := nvme.ReservationStatusSize +
+		(reservation.MaxRegistrants+1)*nvme.RegisteredControllerSize
 	c := command(nvme.IOReservationReport, 1, make([]byte, size))
 	c.SQE.Reservation().SetReport(size, true)
 	h.r.ok(h.io[0], c)
@@ -159,10 +169,10 @@ func TestManyRegistrants(t *testing.T) {
 			a.hostID, a.sqsize = [16]byte{byte(i), byte(i >> 8), 1}, 1
 		})
 	}
-	for i := range MaxRegistrants/registrantsOfNQN + 1 {
+	for i := range reservation.MaxRegistrants/registrantsOfNQN + 1 {
 		r.target.SetHostKnown(fmt.Sprintf("%s-%d", testHost, i), true)
 	}
-	for i := range MaxRegistrants {
+	for i := range reservation.MaxRegistrants {
 		h := host(i/registrantsOfNQN, i)
 		r.ok(h.io[0], register(uint64(i+1)))
 		h.hangUp()
@@ -174,7 +184,7 @@ func TestManyRegistrants(t *testing.T) {
 	}
 	h := host(1000, 1000)
 	r.status(h.io[0], register(1), tooManyRegistrants)
-	if s, list := h.report(); int(s.REGCTL) != MaxRegistrants ||
+	if s, list := h.report(); int(s.REGCTL) != reservation.MaxRegistrants ||
 		list[255].HostID != [16]byte{255, 0, 1} {
 		t.Errorf("%d registrants", s.REGCTL)
 	}

@@ -164,7 +164,7 @@ func (s *sequence) each(a *arguments, values string, set func(args []datadriven.
 func (s *sequence) start() {
 	s.r = newHarness(s.t, s.reactors)
 	if s.store != nil {
-		s.r.target.store = s.store
+		s.r.target.reservations.Store = s.store
 	}
 	if s.protection != nil {
 		s.r.target.protection = s.protection

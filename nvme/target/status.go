@@ -16,9 +16,7 @@ const (
 	outOfRange          = nvme.LBAOutOfRange | nvme.DNR
 	writeProtected      = nvme.NamespaceWriteProtected | nvme.DNR
 	reservationConflict = nvme.ReservationConflict | nvme.DNR
-	// tooManyRegistrants: there is no status for it.
-	tooManyRegistrants = nvme.InternalError | nvme.DNR
-	sequenceError      = nvme.CommandSequenceError | nvme.DNR
+	sequenceError       = nvme.CommandSequenceError | nvme.DNR
 )
 
 // inactiveNamespace is the status of commands whose NSID is valid and names no namespace.

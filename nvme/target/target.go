@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // Options configure a Target.
@@ -29,7 +30,7 @@ type Options struct {
 	// Protection keeps which namespaces hosts have write protected; nil: they cannot.
 	Protection ProtectionStore
 	// Reservations keeps reservations through a restart; nil: none persist.
-	Reservations ReservationStore
+	Reservations reservation.Store
 	// Uncorrectable keeps through a restart which blocks hosts have marked uncorrectable; nil: they
 	// cannot.
 	Uncorrectable UncorrectableStore
@@ -64,12 +65,12 @@ type Target struct {
 	gone                       atomic.Pointer[map[string]bool]
 	changesBegun, changesEnded atomic.Uint64
 
-	generated  generatedPSKs
-	protection ProtectionStore    // nil if there is none
-	store      ReservationStore   // nil if there is none
-	marks      UncorrectableStore // nil if there is none
-	portStates sync.Map           // *portState by ID; removed is written with mu held
-	capturing  chan struct{}      // of one entry, see controller.capture
+	generated    generatedPSKs
+	reservations reservation.Table
+	protection   ProtectionStore    // nil if there is none
+	marks        UncorrectableStore // nil if there is none
+	portStates   sync.Map           // *portState by ID; removed is written with mu held
+	capturing    chan struct{}      // of one entry, see controller.capture
 	// lastSession is the ID of the newest session.
 	lastSession atomic.Uint64
 	dumps       traceDumps
@@ -86,10 +87,8 @@ type Target struct {
 	keysChanged     bool // a host has got or lost its key since EnforceKeys
 	// untilRestart are also namespaces that were removed, and may come back.
 	untilRestart map[protectedName]bool
-	// reservations are also those of namespaces that were removed.
-	reservations map[reservationKey]*reservations
-	// uncorrectable are likewise marks.
-	uncorrectable map[reservationKey]*uncorrectable
+	// uncorrectable are marks, also those of namespaces that were removed.
+	uncorrectable map[protectedName]*uncorrectable
 
 	closeDeadline, drainDeadline time.Duration // tests wait less
 }
@@ -111,11 +110,10 @@ type Port struct {
 func New(o Options) *Target {
 	t := &Target{
 		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
-		drainDeadline: drainDeadline, protection: o.Protection, store: o.Reservations,
-		marks: o.Uncorrectable, uncorrectable: map[reservationKey]*uncorrectable{},
-		untilRestart: map[protectedName]bool{},
-		reservations: map[reservationKey]*reservations{}, capturing: make(chan struct{}, 1),
-		readingLatencies: make(chan struct{}, 1),
+		drainDeadline: drainDeadline, protection: o.Protection,
+		reservations: reservation.Table{Store: o.Reservations}, marks: o.Uncorrectable,
+		uncorrectable: map[protectedName]*uncorrectable{}, untilRestart: map[protectedName]bool{},
+		capturing: make(chan struct{}, 1), readingLatencies: make(chan struct{}, 1),
 	}
 	if t.log == nil {
 		t.log = slog.Default()
@@ -238,7 +236,7 @@ func (t *Target) takeSlot(ns *namespace) int {
 
 func (t *Target) freeSlots(list []*namespace) {
 	for _, ns := range list {
-		ns.reservations.detach(ns)
+		ns.reservations.Detach(ns)
 		t.slots[ns.slot] = nil
 	}
 }

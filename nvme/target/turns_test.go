@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // counter is a device that counts what it gets.
@@ -466,7 +467,8 @@ func TestRefusedInTurns(t *testing.T) {
 				t.Fatalf("the device has %d pieces", n)
 			}
 			h := r.raw[0]
-			h.abortHosts(h.channels[0], map[HostIdentity]bool{{testHostID, testHost}: true})
+			aborted := reservation.Host{HostID: testHostID, NQN: testHost}
+			h.abortHosts(h.channels[0], map[reservation.Host]bool{aborted: true})
 			r.w.Settle()
 			if n, _ := d.take(); n > 0 {
 				t.Errorf("%d pieces begin", n)

@@ -118,7 +118,7 @@ func (m marks) without(r ByteRange) marks {
 // uncorrectable has the marks of an NQN and NSID, also while the namespace is removed.
 type uncorrectable struct {
 	t   *Target
-	key reservationKey
+	key protectedName
 	now atomic.Pointer[marks] // nil: there never was any, and channels look for none
 
 	mu        sync.Mutex
@@ -141,7 +141,7 @@ type markChange struct {
 var everything = ByteRange{0, math.MaxInt64}
 
 // uncorrectableOf returns the marks of a namespace. The caller holds t.mu.
-func (t *Target) uncorrectableOf(key reservationKey) *uncorrectable {
+func (t *Target) uncorrectableOf(key protectedName) *uncorrectable {
 	u := t.uncorrectable[key]
 	if u == nil {
 		u = &uncorrectable{t: t, key: key}
@@ -153,7 +153,7 @@ func (t *Target) uncorrectableOf(key reservationKey) *uncorrectable {
 // ForgetUncorrectable forgets the marks of a namespace that was removed and does not come back,
 // also in the store.
 func (t *Target) ForgetUncorrectable(nqn string, nsid uint32) {
-	key := reservationKey{nqn, nsid}
+	key := protectedName{nqn, nsid}
 	t.mu.Lock()
 	u := t.uncorrectableOf(key)
 	delete(t.uncorrectable, key)

@@ -1,7 +1,7 @@
 # Two hosts and one namespace: reservations by nvme-cli and through the block layer (pr_ops); the
 # write of a host that was preempted fails; the target is killed and keeps what was to persist.
 # variants: rxe siw tcp
-# covers: nvme nvme/target internal/state
+# covers: nvme nvme/target nvme/target/reservation internal/state
 # kernel: nvme_core.multipath=N
 . "$LAB_DIR/lib.sh"
 [ "$TARGET" = ours ] || skip "the kernel's target keeps no reservations"

@@ -1,0 +1,306 @@
+package reservation
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Store keeps reservations through a restart (Persist Through Power Loss).
+type Store interface {
+	// Load returns what is kept of a namespace, nil if there is nothing. It does not block.
+	Load(nqn string, nsid uint32) *State
+	// Save replaces what is kept of a namespace; nil: nothing. If it returns nil, what it was given
+	// is durable, after a crash before that the old or the new. It is called by one goroutine at
+	// a time for a namespace, and may block.
+	Save(nqn string, nsid uint32, r *State) error
+}
+
+// Table has the reservations of all namespaces of a target, also of those that were removed. Any
+// goroutine may use it.
+type Table struct {
+	Store Store // nil: none persist
+
+	mu         sync.Mutex
+	namespaces map[key]*Namespace
+}
+
+// key names a namespace.
+type key struct {
+	nqn  string
+	nsid uint32
+}
+
+// Namespace has the reservations of one namespace, which outlive its removal until Table.Forget:
+// storage that is absent for a time takes no lock away. One goroutine at a time changes them:
+//
+//	state machine      the change is refused, or
+//	store              made durable, if they persist
+//	every reactor      adopts who has access from now on, refuses what waits for the device, and
+//	                   reports when the device has nothing left of hosts that have none
+//	notifications, and the completion of the command
+//
+// Any goroutine may use it.
+type Namespace struct {
+	store  Store
+	key    key
+	now    atomic.Pointer[State]
+	access atomic.Pointer[Access]
+	dirty  bool // the store may have others; belongs to work
+
+	// Mask is feature 82h.
+	Mask atomic.Uint32
+
+	mu sync.Mutex
+	// users have the reservations: the namespace, and those that were removed as long as reactors
+	// work for them.
+	users   []User
+	turns   list.List[hostChanges]  // the next one first
+	hosts   map[string]*hostChanges // by NQN
+	working bool
+}
+
+// User is a namespace of the target that has the reservations. The goroutine that makes a change
+// calls its methods, which do not block.
+type User interface {
+	// Adopt has every reactor with a channel adopt a, abort the commands of some hosts, and then
+	// call c.Excluded, which it counts before with c.Exclude.
+	Adopt(a *Access, aborted map[Host]bool, c *Change)
+	// Notify passes notifications to the controllers of their hosts.
+	Notify(to map[Host]nvme.ReservationNotification)
+}
+
+// hostChanges are the changes of one host NQN that have not begun. Hosts take turns: none waits
+// for all that another one asks for, with however many Host Identifiers.
+type hostChanges struct {
+	host string // NQN
+	list list.List[Change]
+	node list.Node[hostChanges]
+}
+
+// Change is one change.
+type Change struct {
+	Host  string // NQN
+	Apply func(*State) (Outcome, nvme.Status)
+	Log   ratelog.Peer
+	// Done is called once, by any goroutine.
+	Done func(nvme.Status)
+
+	r     *Namespace
+	node  list.Node[Change] // in hostChanges
+	ended atomic.Bool       // nobody waits for it any more
+	left  atomic.Int64      // reactors that still have to exclude hosts, and commit
+}
+
+// Attach makes u a user of the reservations of a namespace, before anything uses u.
+func (t *Table) Attach(nqn string, nsid uint32, u User) *Namespace {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.of(key{nqn, nsid})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.users = append(r.users, u)
+	return r
+}
+
+// of returns the reservations of a namespace. The caller holds t.mu.
+func (t *Table) of(k key) *Namespace {
+	if r := t.namespaces[k]; r != nil {
+		return r
+	}
+	r := &Namespace{store: t.Store, key: k, hosts: map[string]*hostChanges{}}
+	now := &State{}
+	if t.Store != nil {
+		now = cmp.Or(t.Store.Load(k.nqn, k.nsid), now)
+	}
+	r.now.Store(now)
+	r.access.Store(now.Access())
+	if t.namespaces == nil {
+		t.namespaces = map[key]*Namespace{}
+	}
+	t.namespaces[k] = r
+	return r
+}
+
+// Forget forgets the reservations of a namespace that was removed and does not come back, also in
+// the store. It blocks, and reports whether there was a reservation.
+func (t *Table) Forget(nqn string, nsid uint32, log ratelog.Peer) (reserved bool) {
+	k := key{nqn, nsid}
+	t.mu.Lock()
+	r := t.of(k)
+	delete(t.namespaces, k)
+	t.mu.Unlock()
+	reserved = r.now.Load().Type != 0
+	done := make(chan struct{})
+	r.Submit(&Change{
+		Log: log, Done: func(nvme.Status) { close(done) },
+		Apply: func(*State) (Outcome, nvme.Status) {
+			return Outcome{Next: &State{}}, nvme.Success
+		},
+	})
+	<-done
+	return reserved
+}
+
+// Cap is RESCAP.
+func (t *Table) Cap() nvme.ReservationCap {
+	c := nvme.ReservationCapTypes | nvme.ReservationCapIEKEY
+	if t.Store != nil {
+		c |= nvme.ReservationCapPTPL
+	}
+	return c
+}
+
+// Detach is called when nothing uses u any more.
+func (r *Namespace) Detach(u User) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.users = slices.DeleteFunc(r.users, func(o User) bool { return o == u })
+}
+
+// State is the present one.
+func (r *Namespace) State() *State { return r.now.Load() }
+
+// Access is what a reactor begins with: nil without a reservation.
+func (r *Namespace) Access() *Access { return r.access.Load() }
+
+// Submit begins a change, after those of its host before it. It does not block.
+func (r *Namespace) Submit(c *Change) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.r = r
+	q := r.hosts[c.Host]
+	if q == nil {
+		q = &hostChanges{host: c.Host}
+		r.hosts[c.Host] = q
+		r.turns.Push(q, &q.node)
+	}
+	q.list.Push(c, &c.node)
+	if !r.working {
+		r.working = true
+		go r.work()
+	}
+}
+
+// End notes that nobody waits for a change any more: it is dropped if it has not begun.
+func (c *Change) End() {
+	c.ended.Store(true)
+	r := c.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.node.Listed() {
+		r.remove(c)
+	}
+}
+
+// Ended reports whether End was called.
+func (c *Change) Ended() bool { return c.ended.Load() }
+
+// remove takes a change out of the queue. The caller holds r.mu.
+func (r *Namespace) remove(c *Change) {
+	q := r.hosts[c.Host]
+	q.list.Remove(&c.node)
+	if q.list.Empty() {
+		r.turns.Remove(&q.node)
+		delete(r.hosts, q.host)
+	}
+}
+
+// next takes the next change out of the queue, nil if there is none.
+func (r *Namespace) next() *Change {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q := r.turns.First()
+	if q == nil {
+		r.working = false
+		return nil
+	}
+	c := q.list.First()
+	r.turns.Remove(&q.node) // the next turn is that of another host
+	r.turns.Push(q, &q.node)
+	r.remove(c)
+	return c
+}
+
+// work makes changes until there are no more.
+func (r *Namespace) work() {
+	for c := r.next(); c != nil; c = r.next() {
+		r.change(c)
+	}
+}
+
+// change makes one change.
+func (r *Namespace) change(c *Change) {
+	before := r.now.Load()
+	o, st := c.Apply(before)
+	if !st.OK() {
+		c.Done(st)
+		return
+	}
+	if err := r.save(before, o.Next); err != nil {
+		c.Log.Warn("reservations cannot be stored: the command of the host fails",
+			"subsystem", r.key.nqn, "nsid", r.key.nsid, "err", err)
+		c.Done(nvme.InternalError)
+		return
+	}
+	r.commit(c, &o)
+}
+
+// save makes a change durable if reservations persist before it or after it. If that fails, the
+// store may have either: what holds, the one before, is stored again, now or with the next change.
+func (r *Namespace) save(before, next *State) error {
+	if r.store == nil || !r.dirty && (!before.PTPL && !next.PTPL || next.equal(before)) {
+		return nil
+	}
+	put := func(kept *State) error {
+		if !kept.PTPL {
+			kept = nil
+		}
+		return r.store.Save(r.key.nqn, r.key.nsid, kept)
+	}
+	err := put(next)
+	r.dirty = err != nil && put(before) != nil
+	return err
+}
+
+// commit makes a change that is durable visible. c.Done is called when the devices have nothing of
+// the hosts that it excludes.
+func (r *Namespace) commit(c *Change, o *Outcome) {
+	a := o.Next.Access()
+	fenced := o.acquired && a != nil || len(o.aborted) > 0 || !a.equal(r.access.Load())
+	r.access.Store(a)
+	c.Exclude()
+	r.mu.Lock()
+	r.now.Store(o.Next)
+	var last User
+	for _, last = range r.users {
+		if fenced { // reactors that join later begin with r.access
+			last.Adopt(a, o.aborted, c)
+		}
+	}
+	r.mu.Unlock()
+	maps.DeleteFunc(o.notifications, func(_ Host, typ nvme.ReservationNotification) bool {
+		return r.Mask.Load()&typ.Mask() != 0
+	})
+	if last != nil && len(o.notifications) > 0 {
+		last.Notify(o.notifications)
+	}
+	c.Excluded()
+}
+
+// Exclude counts a reactor that will call Excluded, when its device has nothing of the hosts that
+// the change excludes.
+func (c *Change) Exclude() { c.left.Add(1) }
+
+// Excluded is called once for each Exclude, by any goroutine.
+func (c *Change) Excluded() {
+	if c.left.Add(-1) == 0 {
+		c.Done(nvme.Success)
+	}
+}

@@ -1,0 +1,57 @@
+package reservation
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestTurns: hosts take turns, however many changes one of them asks for, and those of
+// one host are made in order.
+func TestTurns(t *testing.T) {
+	r := new(Table).Attach("nqn", 1, nil)
+	entered, gate := make(chan struct{}), make(chan struct{})
+	var order []int
+	var left sync.WaitGroup
+	submit := func(host, number int, before func()) *Change {
+		left.Add(1)
+		c := &Change{
+			Host: fmt.Sprint(host), Done: func(nvme.Status) { left.Done() },
+			Apply: func(*State) (Outcome, nvme.Status) {
+				before()
+				order = append(order, 10*host+number)
+				return Outcome{}, conflict
+			},
+		}
+		r.Submit(c)
+		return c
+	}
+	submit(1, 0, func() { close(entered); <-gate })
+	<-entered
+	for i := range 4 {
+		c := submit(1, i+1, func() {})
+		if i == 1 {
+			c.End()
+			left.Done()
+		}
+	}
+	submit(2, 1, func() {})
+	submit(2, 2, func() {})
+	c := submit(3, 1, func() {})
+	submit(4, 1, func() {})
+	c.End()
+	left.Done()
+	close(gate)
+	left.Wait()
+	if want := []int{10, 11, 21, 41, 13, 22, 14}; !slices.Equal(order, want) {
+		t.Errorf("%v, want %v", order, want)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.hosts) > 0 || !r.turns.Empty() {
+		t.Errorf("%d hosts are left", len(r.hosts))
+	}
+}
