@@ -59,6 +59,9 @@ const (
 	ZeroCopy
 )
 
+// Range is a range of a device, in bytes.
+type Range struct{ Off, End int64 }
+
 // IO is one operation. From Submit until Poll returns it, the IO and the memory of its segments
 // belong to the device, and the submitter touches neither.
 type IO struct {

@@ -35,10 +35,7 @@ func (tr *transition) addNamespace(c config.Change) error {
 }
 
 func (tr *transition) removeNamespace(c config.Change) error {
-	tr.commit = append(tr.commit, func() {
-		tr.s.target.ForgetReservations(c.NQN, c.NSID)
-		tr.s.target.ForgetUncorrectable(c.NQN, c.NSID)
-	})
+	tr.commit = append(tr.commit, func() { tr.s.target.ForgetNamespace(c.NQN, c.NSID) })
 	v := tr.s.namespaces.get(c.Object)
 	dev, gone, err := tr.s.namespaces.remove(v)
 	if err != nil {

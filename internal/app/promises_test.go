@@ -265,7 +265,7 @@ func TestPromiseNotKept(t *testing.T) {
 	testutil.Must(t, l.s.Stop(ctx))
 	s := testutil.Value(state.Open(dir))(t)
 	if !s.Protection.Protected(testNQN, 1) || s.Reservations.Load(testNQN, 1) == nil ||
-		s.Uncorrectable.Uncorrectable(testNQN, 1) == nil {
+		s.Uncorrectable.Load(testNQN, 1) == nil {
 		t.Error("what was acknowledged was lost")
 	}
 	testutil.Check(t, s.Close())

@@ -11,8 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 const testNQN = "nqn.2026-11.io.nvmf-target:<a>é"
@@ -25,8 +26,8 @@ func full(t *testing.T) *Store {
 	testutil.Value(s.NextGeneration())(t)
 	must(t, s.Protection.SetProtected(testNQN, 1, true))
 	must(t, s.Reservations.Save(testNQN, 1, someHosts(3, rand.New(rand.NewPCG(1, 1)))))
-	must(t, s.Uncorrectable.SetUncorrectable(testNQN, 1, &target.Uncorrectable{
-		Identity: "disk", Ranges: []target.ByteRange{{Off: 0, End: 512}, {Off: 1024, End: 4096}},
+	must(t, s.Uncorrectable.Save(testNQN, 1, &marks.Kept{
+		Identity: "disk", Ranges: []backend.Range{{Off: 0, End: 512}, {Off: 1024, End: 4096}},
 	}))
 	return s
 }
@@ -66,7 +67,7 @@ func (s *Store) decoders() []decoder {
 			return s.Reservations.Save(testNQN, nsid, nil)
 		}),
 		decoderOf(s.Uncorrectable.kind, func(nsid uint32) error {
-			return s.Uncorrectable.SetUncorrectable(testNQN, nsid, nil)
+			return s.Uncorrectable.Save(testNQN, nsid, nil)
 		}),
 	}
 }
@@ -174,7 +175,7 @@ func TestDamagedFiles(t *testing.T) {
 			}
 			must(t, s.Check(Name{testNQN, 1}))
 			if !s.Protection.Protected(testNQN, 1) || s.Reservations.Load(testNQN, 1) == nil ||
-				s.Uncorrectable.Uncorrectable(testNQN, 1) == nil {
+				s.Uncorrectable.Load(testNQN, 1) == nil {
 				t.Fatal("a restored file is not used")
 			}
 		}

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -68,7 +68,7 @@ func TestFileSystem(t *testing.T) {
 		_, err := s.Ports([]string{"b"})
 		for _, err := range []error{
 			err, s.Protection.SetProtected("a", 2, true), s.Reservations.Save("a", 1, nil),
-			s.Uncorrectable.SetUncorrectable("a", 1, &target.Uncorrectable{Identity: "disk"}),
+			s.Uncorrectable.Save("a", 1, &marks.Kept{Identity: "disk"}),
 		} {
 			if err == nil || want != nil && !errors.Is(err, want) {
 				t.Errorf("got %v, want %v", err, want)

@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -145,32 +146,32 @@ type uncorrectableData struct {
 	Ranges [][2]int64 `json:"ranges"`
 }
 
-func (d uncorrectableData) value() (*target.Uncorrectable, error) {
-	u := &target.Uncorrectable{Identity: d.Identity}
+func (d uncorrectableData) value() (*marks.Kept, error) {
+	u := &marks.Kept{Identity: d.Identity}
 	for _, r := range d.Ranges {
-		u.Ranges = append(u.Ranges, target.ByteRange{Off: r[0], End: r[1]})
+		u.Ranges = append(u.Ranges, backend.Range{Off: r[0], End: r[1]})
 	}
 	return u, u.Validate()
 }
 
-// Uncorrectable implements target.UncorrectableStore.
+// Uncorrectable implements marks.Store.
 type Uncorrectable struct {
-	*kind[target.Uncorrectable, uncorrectableData]
+	*kind[marks.Kept, uncorrectableData]
 }
 
 func newUncorrectable(s *Store) *Uncorrectable {
-	return &Uncorrectable{newKind[target.Uncorrectable, uncorrectableData](s, uncorrectableDir,
+	return &Uncorrectable{newKind[marks.Kept, uncorrectableData](s, uncorrectableDir,
 		"blocks can be read again that hosts have marked uncorrectable, with what is in them")}
 }
 
-// Uncorrectable implements target.UncorrectableStore.
-func (u *Uncorrectable) Uncorrectable(nqn string, nsid uint32) *target.Uncorrectable {
+// Load implements marks.Store.
+func (u *Uncorrectable) Load(nqn string, nsid uint32) *marks.Kept {
 	v, _ := u.get(Name{nqn, nsid})
 	return v
 }
 
-// SetUncorrectable implements target.UncorrectableStore.
-func (u *Uncorrectable) SetUncorrectable(nqn string, nsid uint32, now *target.Uncorrectable) error {
+// Save implements marks.Store.
+func (u *Uncorrectable) Save(nqn string, nsid uint32, now *marks.Kept) error {
 	d := uncorrectableData{Name: Name{nqn, nsid}}
 	if now != nil {
 		d.Identity = now.Identity

@@ -19,9 +19,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -357,20 +358,20 @@ func refused[V any, D content[V]](t *testing.T, s *Store, what string, k *kind[V
 // TestUncorrectable: marks outlive a restart, as many as there can be.
 func TestUncorrectable(t *testing.T) {
 	s := opened(t, t.TempDir())
-	many := &target.Uncorrectable{Identity: "disk"}
-	for off := int64(0); len(many.Ranges) < target.MaxUncorrectable/512; off += 1024 {
+	many := &marks.Kept{Identity: "disk"}
+	for off := int64(0); len(many.Ranges) < marks.Max/512; off += 1024 {
 		at := 1<<60 + off
-		many.Ranges = append(many.Ranges, target.ByteRange{Off: at, End: at + 512})
+		many.Ranges = append(many.Ranges, backend.Range{Off: at, End: at + 512})
 	}
-	one := &target.Uncorrectable{Identity: "b", Ranges: []target.ByteRange{{Off: 0, End: 4096}}}
-	for nsid, now := range map[uint32]*target.Uncorrectable{1: many, 2: one, 3: one} {
-		must(t, s.Uncorrectable.SetUncorrectable("a", nsid, now))
+	one := &marks.Kept{Identity: "b", Ranges: []backend.Range{{Off: 0, End: 4096}}}
+	for nsid, now := range map[uint32]*marks.Kept{1: many, 2: one, 3: one} {
+		must(t, s.Uncorrectable.Save("a", nsid, now))
 	}
-	must(t, s.Uncorrectable.SetUncorrectable("a", 3, nil))
+	must(t, s.Uncorrectable.Save("a", 3, nil))
 	s = reopened(t, s)
-	for nsid, want := range map[uint32]*target.Uncorrectable{1: many, 2: one, 3: nil} {
+	for nsid, want := range map[uint32]*marks.Kept{1: many, 2: one, 3: nil} {
 		must(t, s.Check(Name{"a", nsid}))
-		if got := s.Uncorrectable.Uncorrectable("a", nsid); !reflect.DeepEqual(got, want) {
+		if got := s.Uncorrectable.Load("a", nsid); !reflect.DeepEqual(got, want) {
 			t.Errorf("namespace %d: %v, want %v", nsid, got, want)
 		}
 	}

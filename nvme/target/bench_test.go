@@ -195,8 +195,9 @@ func TestNoAllocations(t *testing.T) {
 		if n := testutil.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
 			t.Errorf("%s: a refused command: %v allocations", name, n)
 		}
-		u := b.h.channels[0].ns.marks
-		u.now.Store(&marks{{1 << 19, 1<<19 + 512}})
+		b.h.t.options.Uncorrectable = newMarkStore()
+		b.control(b.io, rw(nvme.NVMWriteUncorrectable, 1, 1024, 1, nil))
+		b.h.Poll(64)
 		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
 			if n := testutil.AllocsPerRun(200, func() { b.run(op, 32, data) }); n != 0 {
 				t.Errorf("%s: opcode %#x beside marked blocks: %v allocations", name, op, n)

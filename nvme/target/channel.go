@@ -41,7 +41,7 @@ type channel struct {
 	// reader and writer are dev if it supports zero-copy reads and writes.
 	reader   backend.ZeroCopyReader
 	writer   backend.ZeroCopyWriter
-	marked   bool // dev is a markedChannel
+	marked   bool // dev looks for marks
 	state    channelState
 	pending  list.List[backend.IO] // not yet accepted by the device, in order, and not in blocked
 	sent     list.List[backend.IO] // in the device, inflight of them
@@ -134,7 +134,7 @@ func (ch *channel) push() int {
 	if ch.quiesce == quiesceIO || ch.state <= channelOpening || ch.pending.Empty() {
 		return 0
 	}
-	if !ch.marked && ch.state == channelOpen && ch.ns.marks.now.Load() != nil {
+	if !ch.marked && ch.state == channelOpen && ch.ns.marks.Begun() {
 		ch.mark()
 	}
 	batch, refused := ch.batch()

@@ -59,7 +59,7 @@ func (h *Handler) newCompound(c *cmd) *compound {
 	if m != nil {
 		h.spare--
 	} else {
-		m = &compound{zero: zero{ranges: make([]ByteRange, 0, nvme.MaxDSMRanges)}}
+		m = &compound{zero: zero{ranges: make([]backend.Range, 0, nvme.MaxDSMRanges)}}
 		for i := range m.ios {
 			o := &m.ios[i]
 			o.Owner, o.c = o, m

@@ -259,7 +259,7 @@ func TestReservationsOutlive(t *testing.T) {
 	}
 	r.must(again.Close())
 	remove()
-	r.during(func() error { r.target.ForgetReservations(testSub, 1); return nil })
+	r.during(func() error { r.target.ForgetNamespace(testSub, 1); return nil })
 	if !strings.Contains(r.log.String(), "a reservation has ended with its namespace") {
 		t.Error("its end is not logged")
 	}

@@ -119,11 +119,10 @@ func gateHarness(t *testing.T, change ...func(*SubsystemConfig)) *harness {
 		f(&sub)
 	}
 	r := newHarness(t, 1)
-	marks := newMarkStore()
-	marks.wake = r.w.Reactors[0].Wake
-	r.target.reservations.Store = new(memoryStore)
-	r.target.protection, r.target.marks = newProtectionStore(),
-		marks
+	kept := newMarkStore()
+	kept.wake = r.w.Reactors[0].Wake
+	r.target.options.Reservations = new(memoryStore)
+	r.target.options.Protection, r.target.options.Uncorrectable = newProtectionStore(), kept
 	r.must(r.target.AddSubsystem(sub))
 	return r
 }

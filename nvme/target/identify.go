@@ -84,7 +84,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	}
 	nvme.PutText(id.SN[:], cfg.Serial)
 	nvme.PutText(id.MN[:], cfg.Model)
-	nvme.PutText(id.FR[:], c.t.firmware)
+	nvme.PutText(id.FR[:], c.t.options.Firmware)
 	nvme.PutNQN(&id.SUBNQN, c.sub.nqn)
 	if c.cached {
 		id.VWC |= nvme.VWCPresent
@@ -133,7 +133,7 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 	g, cfg := ns.geo.Load(), ns.cfg.Load()
 	id := &nvme.IdentifyNamespace{
 		NSZE: g.blocks, NCAP: g.blocks, NUSE: g.blocks,
-		NMIC: nvme.NMICShared, RESCAP: c.t.reservations.Cap(),
+		NMIC: nvme.NMICShared, RESCAP: c.reservationCap(),
 		NGUID: cfg.nguid, EUI64: cfg.eui64,
 		NSATTR: nsattr(g),
 		ENDGID: c.enduranceGroup(ns), ANAGRPID: cfg.anaGroup,
@@ -265,7 +265,7 @@ func identifyIndependent(c *controller, sqe *nvme.SQE) reply {
 		return reply{st: st}
 	}
 	id := &nvme.IdentifyNamespaceIndependent{
-		NMIC: nvme.NMICShared, RESCAP: c.t.reservations.Cap(), NSATTR: nsattr(ns.geo.Load()),
+		NMIC: nvme.NMICShared, RESCAP: c.reservationCap(), NSATTR: nsattr(ns.geo.Load()),
 		NSTAT: nvme.NSTATReady, ENDGID: c.enduranceGroup(ns), ANAGRPID: ns.cfg.Load().anaGroup,
 	}
 	if id.ENDGID != 0 {

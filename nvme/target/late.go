@@ -36,12 +36,9 @@ const (
 type lateWrites struct {
 	s      *session
 	host   reservation.HostHandle
-	ranges []ByteRange // ascending, and apart
-	left   int         // not back yet; reactor of the queue
+	ranges []backend.Range // ascending, and apart
+	left   int             // not back yet; reactor of the queue
 }
-
-// ByteRange is a range of a namespace, in bytes.
-type ByteRange struct{ Off, End int64 }
 
 // stop ends what the queue does at devices, because its host is lost: what it may still send is not
 // carried out. Reactor of the queue.
@@ -154,7 +151,7 @@ func (ch *channel) announceLate(s *session, ios []*backend.IO) {
 			gone = append(gone, old)
 		}
 		ch.late[io] = w
-		w.ranges = append(w.ranges, ByteRange{io.Off, io.Off + io.Len})
+		w.ranges = append(w.ranges, backend.Range{Off: io.Off, End: io.Off + io.Len})
 	}
 	w.ranges = union(w.ranges)
 	ch.tellLate(w, gone)
@@ -234,8 +231,8 @@ func changesBlocks(io *backend.IO) bool {
 }
 
 // union sorts ranges and joins those that overlap.
-func union(list []ByteRange) []ByteRange {
-	slices.SortFunc(list, func(a, b ByteRange) int { return cmp.Compare(a.Off, b.Off) })
+func union(list []backend.Range) []backend.Range {
+	slices.SortFunc(list, func(a, b backend.Range) int { return cmp.Compare(a.Off, b.Off) })
 	joined := list[:1]
 	for _, r := range list[1:] {
 		if last := &joined[len(joined)-1]; r.Off <= last.End {

@@ -231,8 +231,14 @@ func TestBlockedWritesOfEndedQueue(t *testing.T) {
 
 // TestUnion: what overlaps is joined, and an IO is blocked if it overlaps any.
 func TestUnion(t *testing.T) {
-	got := union([]ByteRange{{30, 40}, {0, 10}, {5, 8}, {9, 12}, {40, 50}, {60, 70}})
-	if want := []ByteRange{{0, 12}, {30, 50}, {60, 70}}; !slices.Equal(got, want) {
+	ranges := func(at ...int64) (list []backend.Range) {
+		for ; len(at) > 0; at = at[2:] {
+			list = append(list, backend.Range{Off: at[0], End: at[1]})
+		}
+		return list
+	}
+	got := union(ranges(30, 40, 0, 10, 5, 8, 9, 12, 40, 50, 60, 70))
+	if want := ranges(0, 12, 30, 50, 60, 70); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

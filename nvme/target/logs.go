@@ -120,7 +120,7 @@ func errorPage(c *controller, _ *nvme.SQE) reply { return reply{data: c.errors.p
 
 func firmwarePage(c *controller, _ *nvme.SQE) reply {
 	l := &nvme.FirmwareLog{AFI: 1}
-	nvme.PutText(l.FRS[0][:], c.t.firmware)
+	nvme.PutText(l.FRS[0][:], c.t.options.Firmware)
 	return reply{data: nvme.Append(nil, l)}
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // NamespaceConfig describes a namespace.
@@ -64,15 +63,13 @@ type namespace struct {
 	nsid uint32
 	slot int // index of this namespace's channel in every Handler
 
-	cfg      atomic.Pointer[attributes] // written with state.mu held
-	updating sync.Mutex                 // held while it changes
-	geo      atomic.Pointer[geometry]
-	state    namespaceState
-	users    users
-	locks    rangeLocks
-	// reservations and marks are those of the NQN and NSID.
-	reservations  *reservation.Namespace
-	marks         *uncorrectable
+	cfg           atomic.Pointer[attributes] // written with state.mu held
+	updating      sync.Mutex                 // held while it changes
+	geo           atomic.Pointer[geometry]
+	state         namespaceState
+	users         users
+	locks         rangeLocks
+	*promises                   // of the NQN and NSID
 	errorRecovery atomic.Uint32 // as hosts have set it
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
@@ -163,11 +160,10 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	ns.geo.Store(geo)
 	ns.state.protection = s.t.protectionOf(s.nqn, cfg.NSID)
 	ns.slot = s.t.takeSlot(ns)
-	key := protectedName{s.nqn, cfg.NSID}
-	ns.reservations = s.t.reservations.Attach(s.nqn, cfg.NSID, ns)
-	ns.marks = s.t.uncorrectableOf(key)
-	ns.marks.attach(cfg.Device)
-	ns.marks.cut(geo.size())
+	ns.promises = s.t.promisesOf(namespaceName{s.nqn, cfg.NSID})
+	ns.reservations.Attach(ns)
+	ns.marks.Attach(cfg.Device)
+	ns.marks.Cut(geo.size())
 	ns.startNotify()
 	return ns, nil
 }

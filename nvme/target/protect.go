@@ -19,26 +19,20 @@ type ProtectionStore interface {
 // read_only of the configuration, which no host can end. The power cycle of this target is its
 // restart; nothing that a file of ours says is permanent, so that state is not offered.
 
-// protectedName names a namespace, whose promises outlive it.
-type protectedName struct {
-	nqn  string
-	nsid uint32
-}
-
 // protectionOf is the state that a namespace begins with. The caller holds t.mu.
 func (t *Target) protectionOf(nqn string, nsid uint32) nvme.WriteProtection {
 	switch {
-	case t.protection == nil:
-	case t.untilRestart[protectedName{nqn, nsid}]:
+	case t.options.Protection == nil:
+	case t.untilRestart[namespaceName{nqn, nsid}]:
 		return nvme.WriteProtectUntilPowerCycle
-	case t.protection.Protected(nqn, nsid):
+	case t.options.Protection.Protected(nqn, nsid):
 		return nvme.WriteProtect
 	}
 	return nvme.NoWriteProtect
 }
 
 // withProtection: a protection that a restart would end is none.
-func withProtection(c *controller) bool { return onIO(c) && c.t.protection != nil }
+func withProtection(c *controller) bool { return onIO(c) && c.t.options.Protection != nil }
 
 // writeProtection is the state that Get Features returns.
 func writeProtection(ns *namespace) uint32 {
@@ -104,13 +98,13 @@ func (ns *namespace) protect(c *controller, to nvme.WriteProtection, log ratelog
 		if !c.mayChange(ns) {
 			return errHidden
 		}
-		err := t.protection.SetProtected(ns.sub.nqn, ns.nsid, to == nvme.WriteProtect)
+		err := t.options.Protection.SetProtected(ns.sub.nqn, ns.nsid, to == nvme.WriteProtect)
 		if err != nil {
 			return err
 		}
 		if to == nvme.WriteProtectUntilPowerCycle {
 			t.mu.Lock()
-			t.untilRestart[protectedName{ns.sub.nqn, ns.nsid}] = true
+			t.untilRestart[namespaceName{ns.sub.nqn, ns.nsid}] = true
 			t.mu.Unlock()
 		}
 		ns.update(func(s *namespaceState) { s.protection = to })

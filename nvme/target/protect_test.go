@@ -38,7 +38,7 @@ func newProtectionStore() *protectionStore { return &protectionStore{kept: map[u
 func protectHarness(t *testing.T, store *protectionStore, sub SubsystemConfig) *harness {
 	t.Helper()
 	r := newHarness(t, 2)
-	r.target.protection = store
+	r.target.options.Protection = store
 	r.must(r.target.AddSubsystem(sub))
 	return r
 }

@@ -1,8 +1,6 @@
 package target
 
 import (
-	"net/netip"
-
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
@@ -12,7 +10,7 @@ import (
 // possible without the keys. Hosts may send more data than the command has. The namespace need not
 // be ready: a host can be preempted while the storage hangs.
 func prepareReservation(c *cmd) nvme.Status {
-	need, valid := reservation.Check(&c.req.SQE, c.s.h.t.reservations.Store != nil)
+	need, valid := reservation.Check(&c.req.SQE, c.s.h.t.options.Reservations != nil)
 	n := c.req.HostLength
 	switch {
 	case c.namespace() == nil:
@@ -73,6 +71,10 @@ func executeReport(h *Handler, c *cmd) {
 	h.reply(c, 0, reply{data: ns.reservations.State().Report()}, 0)
 }
 
+func (c *controller) reservationCap() nvme.ReservationCap {
+	return reservation.Cap(c.t.options.Reservations != nil)
+}
+
 // reservationMask and reservationPTPL are features 82h and 83h (Base sections 5.1.25.1.29 and
 // 5.1.25.1.30), which each namespace has of its own.
 func reservationMask(ns *namespace) uint32 { return ns.reservations.Mask.Load() }
@@ -96,7 +98,7 @@ func reservationPTPL(ns *namespace) uint32 {
 }
 
 func setReservationPTPL(h *Handler, c *cmd, list []*namespace, v uint32) {
-	if v > 1 || v == 1 && h.t.reservations.Store == nil {
+	if v > 1 || v == 1 && h.t.options.Reservations == nil {
 		h.finish(c, 0, invalidField)
 		return
 	}
@@ -144,12 +146,4 @@ func (ns *namespace) Notify(to map[reservation.Host]nvme.ReservationNotification
 			c.h.post(func() { c.notifyReservation(typ, ns.nsid) })
 		}
 	})
-}
-
-// ForgetReservations forgets the reservations of a namespace that was removed and does not come
-// back, also in the store.
-func (t *Target) ForgetReservations(nqn string, nsid uint32) {
-	if t.reservations.Forget(nqn, nsid, t.hostLog.Peer(netip.AddrPort{})) {
-		t.log.Warn("a reservation has ended with its namespace", "subsystem", nqn, "nsid", nsid)
-	}
 }

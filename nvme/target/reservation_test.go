@@ -23,7 +23,7 @@ const (
 // memoryStore is a reservation.Store that outlives a target.
 type memoryStore struct {
 	mu            sync.Mutex
-	kept          map[protectedName]*reservation.State
+	kept          map[namespaceName]*reservation.State
 	saves         int
 	err           error
 	failures      []bool        // of the next saves; true: it is kept all the same
@@ -33,7 +33,7 @@ type memoryStore struct {
 func (m *memoryStore) Load(nqn string, nsid uint32) *reservation.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.kept[protectedName{nqn, nsid}]
+	return m.kept[namespaceName{nqn, nsid}]
 }
 
 func (m *memoryStore) Save(nqn string, nsid uint32, r *reservation.State) error {
@@ -52,14 +52,14 @@ func (m *memoryStore) Save(nqn string, nsid uint32, r *reservation.State) error 
 		err, kept, m.failures = errors.New("a failure"), m.failures[0], m.failures[1:]
 	}
 	if m.kept == nil {
-		m.kept = map[protectedName]*reservation.State{}
+		m.kept = map[namespaceName]*reservation.State{}
 	}
 	switch {
 	case !kept:
 	case r == nil:
-		delete(m.kept, protectedName{nqn, nsid})
+		delete(m.kept, namespaceName{nqn, nsid})
 	default:
-		m.kept[protectedName{nqn, nsid}] = r
+		m.kept[namespaceName{nqn, nsid}] = r
 	}
 	return err
 }
@@ -78,7 +78,7 @@ func storeHarness(t *testing.T, reactors, namespaces int, store *memoryStore) *h
 	t.Helper()
 	sub := ramSubsystem(t, namespaces)
 	r := newHarness(t, reactors)
-	r.target.reservations.Store = store
+	r.target.options.Reservations = store
 	r.must(r.target.AddSubsystem(sub))
 	return r
 }

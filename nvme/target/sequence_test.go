@@ -164,10 +164,10 @@ func (s *sequence) each(a *arguments, values string, set func(args []datadriven.
 func (s *sequence) start() {
 	s.r = newHarness(s.t, s.reactors)
 	if s.store != nil {
-		s.r.target.reservations.Store = s.store
+		s.r.target.options.Reservations = s.store
 	}
 	if s.protection != nil {
-		s.r.target.protection = s.protection
+		s.r.target.options.Protection = s.protection
 	}
 }
 

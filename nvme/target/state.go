@@ -61,7 +61,7 @@ func (ns *namespace) changed(log *slog.Logger) {
 	if now := ns.geo.Load(); now.blocks != before.blocks {
 		log.Info("the size of a namespace changed", "subsystem", ns.sub.nqn, "nsid", ns.nsid,
 			"old_size", before.size(), "size", now.size())
-		ns.marks.cut(now.size())
+		ns.marks.Cut(now.size())
 	}
 }
 

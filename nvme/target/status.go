@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -80,7 +81,7 @@ func (ch *channel) failed(io *backend.IO) nvme.Status {
 	case errPreempted:
 		return nvme.AbortedPreempt // no DNR: a retry finds what the host may still do
 	}
-	if errors.Is(io.Err, errUncorrectable) {
+	if errors.Is(io.Err, marks.ErrMarked) { // no error of the medium: it is not counted
 		return nvme.UnrecoveredReadError | nvme.DNR
 	}
 	st, reason := ioStatus(io)

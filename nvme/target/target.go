@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -33,7 +34,7 @@ type Options struct {
 	Reservations reservation.Store
 	// Uncorrectable keeps through a restart which blocks hosts have marked uncorrectable; nil: they
 	// cannot.
-	Uncorrectable UncorrectableStore
+	Uncorrectable marks.Store
 }
 
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
@@ -41,9 +42,9 @@ type Options struct {
 // when hosts can no longer reach it, and a channel that is closed when no reactor and no device
 // uses it any more.
 type Target struct {
-	log      *slog.Logger // no peer causes its lines at will
-	firmware string
-	started  time.Time
+	log     *slog.Logger // no peer causes its lines at will
+	options Options
+	started time.Time
 	// hostLog is for what hosts that are allowed can cause, strangerLog for what anybody can.
 	hostLog, strangerLog *ratelog.Logger
 
@@ -65,12 +66,9 @@ type Target struct {
 	gone                       atomic.Pointer[map[string]bool]
 	changesBegun, changesEnded atomic.Uint64
 
-	generated    generatedPSKs
-	reservations reservation.Table
-	protection   ProtectionStore    // nil if there is none
-	marks        UncorrectableStore // nil if there is none
-	portStates   sync.Map           // *portState by ID; removed is written with mu held
-	capturing    chan struct{}      // of one entry, see controller.capture
+	generated  generatedPSKs
+	portStates sync.Map      // *portState by ID; removed is written with mu held
+	capturing  chan struct{} // of one entry, see controller.capture
 	// lastSession is the ID of the newest session.
 	lastSession atomic.Uint64
 	dumps       traceDumps
@@ -86,9 +84,9 @@ type Target struct {
 	retiring        sync.WaitGroup
 	keysChanged     bool // a host has got or lost its key since EnforceKeys
 	// untilRestart are also namespaces that were removed, and may come back.
-	untilRestart map[protectedName]bool
-	// uncorrectable are marks, also those of namespaces that were removed.
-	uncorrectable map[protectedName]*uncorrectable
+	untilRestart map[namespaceName]bool
+	// promises are also those of namespaces that were removed.
+	promises map[namespaceName]*promises
 
 	closeDeadline, drainDeadline time.Duration // tests wait less
 }
@@ -109,11 +107,10 @@ type Port struct {
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
 func New(o Options) *Target {
 	t := &Target{
-		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
-		drainDeadline: drainDeadline, protection: o.Protection,
-		reservations: reservation.Table{Store: o.Reservations}, marks: o.Uncorrectable,
-		uncorrectable: map[protectedName]*uncorrectable{}, untilRestart: map[protectedName]bool{},
-		capturing: make(chan struct{}, 1), readingLatencies: make(chan struct{}, 1),
+		log: o.Log, options: o, started: time.Now(), closeDeadline: closeDeadline,
+		drainDeadline: drainDeadline, promises: map[namespaceName]*promises{},
+		untilRestart: map[namespaceName]bool{}, capturing: make(chan struct{}, 1),
+		readingLatencies: make(chan struct{}, 1),
 	}
 	if t.log == nil {
 		t.log = slog.Default()

@@ -168,8 +168,9 @@ func (c *controller) capture() (*[]byte, error) {
 	}
 	info := c.describe()
 	v := capture{
-		Version: c.t.firmware, Time: time.Now(), UptimeSeconds: time.Since(c.t.started).Seconds(),
-		Host: c.hostNQN, ID: hex.EncodeToString(c.hostID[:]), Subsystem: c.sub.nqn,
+		Version: c.t.options.Firmware, Time: time.Now(),
+		UptimeSeconds: time.Since(c.t.started).Seconds(),
+		Host:          c.hostNQN, ID: hex.EncodeToString(c.hostID[:]), Subsystem: c.sub.nqn,
 		CNTLID: c.cntlid, Ready: info.Ready, Limits: c.capturedLimits(),
 	}
 	var err error

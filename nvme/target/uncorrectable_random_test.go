@@ -302,13 +302,14 @@ func (x *randomMarks) crash() {
 	if x.seed%5 == 0 {
 		return
 	}
-	kept := x.store.Uncorrectable("", 1)
+	kept := x.store.Load("", 1)
 	for b := range uint64(randomBlocks) {
 		is, was := x.medium.now[b], x.medium.durable[b]
 		if kept != nil {
-			off := int64(b) * 512
-			if _, marked := marks(kept.Ranges).find(off, off+512); marked {
-				is, was = isMarked, isMarked
+			for _, r := range kept.Ranges {
+				if off := int64(b) * 512; r.Off <= off && off < r.End {
+					is, was = isMarked, isMarked
+				}
 			}
 		}
 		// what was read may be of a command that has failed

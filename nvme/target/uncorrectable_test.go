@@ -2,7 +2,6 @@ package target
 
 import (
 	"errors"
-	"math/rand/v2"
 	"reflect"
 	"sync"
 	"testing"
@@ -10,29 +9,30 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// markStore is an UncorrectableStore in memory.
+// markStore is a marks.Store in memory.
 type markStore struct {
 	mu    sync.Mutex
-	kept  map[uint32]*Uncorrectable // by NSID
+	kept  map[uint32]*marks.Kept // by NSID
 	err   error
 	calls int
 	gate  chan struct{} // each change takes one, unless it is nil
 	wake  func()
 }
 
-func newMarkStore() *markStore { return &markStore{kept: map[uint32]*Uncorrectable{}} }
+func newMarkStore() *markStore { return &markStore{kept: map[uint32]*marks.Kept{}} }
 
-func (s *markStore) Uncorrectable(_ string, nsid uint32) *Uncorrectable {
+func (s *markStore) Load(_ string, nsid uint32) *marks.Kept {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kept[nsid]
 }
 
-func (s *markStore) SetUncorrectable(_ string, nsid uint32, u *Uncorrectable) error {
+func (s *markStore) Save(_ string, nsid uint32, u *marks.Kept) error {
 	if s.gate != nil {
 		<-s.gate
 	}
@@ -56,7 +56,7 @@ func (s *markStore) fail(err error) {
 
 // blocks are the ranges that are kept of namespace 1, in blocks of 512 bytes.
 func (s *markStore) blocks() (list [][2]int64) {
-	if u := s.Uncorrectable("", 1); u != nil {
+	if u := s.Load("", 1); u != nil {
 		for _, r := range u.Ranges {
 			list = append(list, [2]int64{r.Off / 512, r.End / 512})
 		}
@@ -83,7 +83,7 @@ func markHarness(t *testing.T, store *markStore, devs ...backend.Device) (*harne
 		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: uint32(i + 1), Device: d})
 	}
 	r := newHarness(t, 2)
-	r.target.marks, store.wake = store, r.w.Reactors[0].Wake
+	r.target.options.Uncorrectable, store.wake = store, r.w.Reactors[0].Wake
 	r.must(r.target.AddSubsystem(sub))
 	return r, r.connectHost(2)
 }
@@ -178,7 +178,7 @@ func TestWriteUncorrectableRefused(t *testing.T) {
 	if store.calls > 0 {
 		t.Error("a refused command was stored")
 	}
-	const all = MaxUncorrectable / 512
+	const all = marks.Max / 512
 	full := nvme.CapacityExceeded | nvme.DNR
 	r.status(q, mark(0, all+1), full)
 	r.ok(q, mark(0, all))
@@ -198,7 +198,7 @@ func TestWriteUncorrectableRefused(t *testing.T) {
 		t.Errorf("ONCS %#x", id.ONCS)
 	}
 	limits := r.ok(h.admin, identifyCommand(nvme.CNSCommandSetController, 0)).Data
-	if got := 4096 << limits[2]; got != MaxUncorrectable {
+	if got := 4096 << limits[2]; got != marks.Max {
 		t.Errorf("WUSL: %d bytes", got)
 	}
 }
@@ -298,11 +298,11 @@ func TestMarksAfterRestart(t *testing.T) {
 		r.ok(h.io[0], mark(2, 1))
 		stored(r, [][2]int64{{2, 3}})
 		r.removeNamespace(1)
-		r.target.ForgetUncorrectable(testSub, 1)
+		r.target.ForgetNamespace(testSub, 1)
 		stored(r, nil)
-		r.must(store.SetUncorrectable("", 1, &Uncorrectable{Identity: "a"}))
-		r.target.ForgetUncorrectable(testSub, 1) // of a namespace that was not there
-		if store.Uncorrectable("", 1) != nil {
+		r.must(store.Save("", 1, &marks.Kept{Identity: "a"}))
+		r.target.ForgetNamespace(testSub, 1) // of a namespace that was not there
+		if store.Load("", 1) != nil {
 			t.Error("the store was not asked to forget")
 		}
 	})
@@ -342,7 +342,9 @@ func TestMarksOfStorageThatComesBack(t *testing.T) {
 // the store does not answer, and what is marked afterwards stays marked.
 func TestCutDoesNotWait(t *testing.T) {
 	store := newMarkStore()
-	store.kept[1] = &Uncorrectable{Identity: "a", Ranges: []ByteRange{{8192 * 512, 8193 * 512}}}
+	store.kept[1] = &marks.Kept{
+		Identity: "a", Ranges: []backend.Range{{Off: 8192 * 512, End: 8193 * 512}},
+	}
 	store.gate = make(chan struct{})
 	timeout := time.AfterFunc(5*time.Second, func() {
 		t.Error("adding a namespace waits for the store")
@@ -356,23 +358,6 @@ func TestCutDoesNotWait(t *testing.T) {
 	r.until("the store", func() bool {
 		return reflect.DeepEqual(store.blocks(), [][2]int64{{0, 1}})
 	})
-}
-
-// TestMarkChangesKeepOrder: changes that are stored together are made in their order.
-func TestMarkChangesKeepOrder(t *testing.T) {
-	block := ByteRange{0, 512}
-	_, next := marks(nil).apply([]*markChange{
-		{ByteRange: everything}, {ByteRange: block, add: true},
-	})
-	if next.size() != 512 {
-		t.Errorf("%v", next)
-	}
-	grown, next := marks(nil).apply([]*markChange{
-		{ByteRange: block, add: true}, {ByteRange: everything},
-	})
-	if grown.size() != 512 || next != nil {
-		t.Errorf("%v, %v", grown, next)
-	}
 }
 
 // TestMarkAndWrite: a write that the device has while its block is marked was before, unless it
@@ -407,50 +392,4 @@ func TestMarkAndWrite(t *testing.T) {
 	dev.Release()
 	r.until("the write completes", func() bool { return c.Done })
 	r.ok(h.io[1], readAt(1))
-}
-
-// TestMarks compares marks with a bit for each block.
-func TestMarks(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
-		var m marks
-		var bits [64]bool
-		for range 40 {
-			off := rnd.Int64N(64)
-			r := ByteRange{off * 512, (off + 1 + rnd.Int64N(64-off)) * 512}
-			add := rnd.IntN(2) == 0
-			if m = m.without(r); add {
-				m = m.with(r)
-			}
-			for i := r.Off / 512; i < r.End/512; i++ {
-				bits[i] = add
-			}
-			n := int64(0)
-			for i, want := range bits {
-				at, found := m.find(int64(i)*512, int64(i+1)*512)
-				if found != want || found && at != int64(i)*512 {
-					t.Fatalf("block %d of %v: %v at %d, want %v", i, m, found, at, want)
-				}
-				if want {
-					n += 512
-				}
-			}
-			if err := (&Uncorrectable{Ranges: m}).Validate(); err != nil || m.size() != n {
-				t.Fatalf("%v: %d bytes, want %d, %v", m, m.size(), n, err)
-			}
-		}
-	}
-	for _, bad := range [][]ByteRange{
-		{{0, 0}},
-		{{512, 0}},
-		{{-512, 512}},
-		{{0, 511}},
-		{{0, 512}, {512, 1024}},
-		{{1024, 2048}, {0, 512}},
-		{{0, MaxUncorrectable + 512}},
-	} {
-		if (&Uncorrectable{Ranges: bad}).Validate() == nil {
-			t.Errorf("%v are valid", bad)
-		}
-	}
 }

@@ -132,7 +132,7 @@ func (ns *namespace) swap(cfg NamespaceConfig,
 		dev = &absent{info}
 	}
 	if there && dev != old {
-		ns.marks.attach(dev)
+		ns.marks.Attach(dev)
 	}
 	next := ns.sub.newAttributes(cfg, dev)
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 
 // zero is the part of a compound that writes zeroes or deallocates, piece by piece.
 type zero struct {
-	ranges []ByteRange
+	ranges []backend.Range
 	at     int64 // how much of the range compound.next was begun, in bytes
 	total  int64 // of the ranges, in bytes
 	piece  int64 // bytes; pieces end at multiples of it
@@ -27,7 +27,7 @@ type zero struct {
 }
 
 func (z *zero) add(off, n int64) {
-	z.ranges = append(z.ranges, ByteRange{off, off + n})
+	z.ranges = append(z.ranges, backend.Range{Off: off, End: off + n})
 	z.total += n
 }
 
@@ -53,9 +53,9 @@ func executeWriteZeroes(h *Handler, c *cmd) {
 }
 
 // next returns the next piece of what is left of a range.
-func (z *zero) next(r ByteRange) ByteRange {
+func (z *zero) next(r backend.Range) backend.Range {
 	from := r.Off + z.at
-	return ByteRange{from, min(r.End, from&^(z.piece-1)+z.piece)}
+	return backend.Range{Off: from, End: min(r.End, from&^(z.piece-1)+z.piece)}
 }
 
 // fillZero prepares the next piece. Limits count every piece of a Write Zeroes and every range of a

@@ -22,10 +22,8 @@ func (c *cmd) startZeroCopyRead() {
 	if ch.reader == nil || ch.quiesce != quiesceNothing {
 		return
 	}
-	if m := ch.ns.marks.now.Load(); m != nil {
-		if _, marked := m.find(c.io.Off, c.io.Off+c.io.Len); marked {
-			return // it fails in Execute
-		}
+	if ch.ns.marks.Begun() && ch.ns.marks.Marked(c.io.Off, c.io.Len) {
+		return // it fails in Execute
 	}
 	segs, ok := ch.reader.StartZeroCopyRead(c.req.Segs, c.io.Off, c.io.Len)
 	if !ok {

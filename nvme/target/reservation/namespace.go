@@ -22,23 +22,8 @@ type Store interface {
 	Save(nqn string, nsid uint32, r *State) error
 }
 
-// Table has the reservations of all namespaces of a target, also of those that were removed. Any
-// goroutine may use it.
-type Table struct {
-	Store Store // nil: none persist
-
-	mu         sync.Mutex
-	namespaces map[key]*Namespace
-}
-
-// key names a namespace.
-type key struct {
-	nqn  string
-	nsid uint32
-}
-
-// Namespace has the reservations of one namespace, which outlive its removal until Table.Forget:
-// storage that is absent for a time takes no lock away. One goroutine at a time changes them:
+// Namespace has the reservations of one namespace, which outlive its removal until Forget: storage
+// that is absent for a time takes no lock away. One goroutine at a time changes them:
 //
 //	state machine      the change is refused, or
 //	store              made durable, if they persist
@@ -49,7 +34,8 @@ type key struct {
 // Any goroutine may use it.
 type Namespace struct {
 	store  Store
-	key    key
+	nqn    string
+	nsid   uint32
 	now    atomic.Pointer[State]
 	access atomic.Pointer[Access]
 	dirty  bool // the store may have others; belongs to work
@@ -98,44 +84,21 @@ type Change struct {
 	left  atomic.Int64      // reactors that still have to exclude hosts, and commit
 }
 
-// Attach makes u a user of the reservations of a namespace, before anything uses u.
-func (t *Table) Attach(nqn string, nsid uint32, u User) *Namespace {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := t.of(key{nqn, nsid})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.users = append(r.users, u)
-	return r
-}
-
-// of returns the reservations of a namespace. The caller holds t.mu.
-func (t *Table) of(k key) *Namespace {
-	if r := t.namespaces[k]; r != nil {
-		return r
-	}
-	r := &Namespace{store: t.Store, key: k, hosts: map[string]*hostChanges{}}
+// New returns the reservations of a namespace as a store has them; nil: none persist.
+func New(store Store, nqn string, nsid uint32) *Namespace {
+	r := &Namespace{store: store, nqn: nqn, nsid: nsid, hosts: map[string]*hostChanges{}}
 	now := &State{}
-	if t.Store != nil {
-		now = cmp.Or(t.Store.Load(k.nqn, k.nsid), now)
+	if store != nil {
+		now = cmp.Or(store.Load(nqn, nsid), now)
 	}
 	r.now.Store(now)
 	r.access.Store(now.Access())
-	if t.namespaces == nil {
-		t.namespaces = map[key]*Namespace{}
-	}
-	t.namespaces[k] = r
 	return r
 }
 
-// Forget forgets the reservations of a namespace that was removed and does not come back, also in
-// the store. It blocks, and reports whether there was a reservation.
-func (t *Table) Forget(nqn string, nsid uint32, log ratelog.Peer) (reserved bool) {
-	k := key{nqn, nsid}
-	t.mu.Lock()
-	r := t.of(k)
-	delete(t.namespaces, k)
-	t.mu.Unlock()
+// Forget ends the reservations of a namespace that was removed and does not come back, also in the
+// store. It blocks, and reports whether there was a reservation.
+func (r *Namespace) Forget(log ratelog.Peer) (reserved bool) {
 	reserved = r.now.Load().Type != 0
 	done := make(chan struct{})
 	r.Submit(&Change{
@@ -148,13 +111,11 @@ func (t *Table) Forget(nqn string, nsid uint32, log ratelog.Peer) (reserved bool
 	return reserved
 }
 
-// Cap is RESCAP.
-func (t *Table) Cap() nvme.ReservationCap {
-	c := nvme.ReservationCapTypes | nvme.ReservationCapIEKEY
-	if t.Store != nil {
-		c |= nvme.ReservationCapPTPL
-	}
-	return c
+// Attach makes u a user, before anything uses it.
+func (r *Namespace) Attach(u User) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.users = append(r.users, u)
 }
 
 // Detach is called when nothing uses u any more.
@@ -245,7 +206,7 @@ func (r *Namespace) change(c *Change) {
 	}
 	if err := r.save(before, o.Next); err != nil {
 		c.Log.Warn("reservations cannot be stored: the command of the host fails",
-			"subsystem", r.key.nqn, "nsid", r.key.nsid, "err", err)
+			"subsystem", r.nqn, "nsid", r.nsid, "err", err)
 		c.Done(nvme.InternalError)
 		return
 	}
@@ -262,7 +223,7 @@ func (r *Namespace) save(before, next *State) error {
 		if !kept.PTPL {
 			kept = nil
 		}
-		return r.store.Save(r.key.nqn, r.key.nsid, kept)
+		return r.store.Save(r.nqn, r.nsid, kept)
 	}
 	err := put(next)
 	r.dirty = err != nil && put(before) != nil

@@ -12,7 +12,7 @@ import (
 // TestTurns: hosts take turns, however many changes one of them asks for, and those of
 // one host are made in order.
 func TestTurns(t *testing.T) {
-	r := new(Table).Attach("nqn", 1, nil)
+	r := New(nil, "nqn", 1)
 	entered, gate := make(chan struct{}), make(chan struct{})
 	var order []int
 	var left sync.WaitGroup

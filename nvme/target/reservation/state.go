@@ -326,6 +326,15 @@ func (o *Outcome) release(q *Request) nvme.Status {
 	return nvme.Success
 }
 
+// Cap is RESCAP.
+func Cap(persist bool) nvme.ReservationCap {
+	c := nvme.ReservationCapTypes | nvme.ReservationCapIEKEY
+	if persist {
+		c |= nvme.ReservationCapPTPL
+	}
+	return c
+}
+
 // Report is the data of Reservation Report: one structure for each registrant. CNTLID is that of
 // dynamic controllers, as in nvmet and SPDK: a host may have several.
 func (r *State) Report() []byte {

@@ -1,7 +1,7 @@
 # Compare, Verify, Copy, Write Zeroes, Write Uncorrectable and Dataset Management from nvme-cli:
 # contents, the status of what is refused, and what of it is left after the target was killed.
 # variants: rxe siw tcp
-# covers: nvme nvme/target backend/ram backend/file
+# covers: nvme nvme/target backend/marks backend/ram backend/file
 . "$LAB_DIR/lib.sh"
 disk_up
 NAMESPACES=(1:ram:64MiB 2:file:64MiB:/run/disk/2.img)

@@ -1,0 +1,133 @@
+package marks
+
+import (
+	"errors"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
+)
+
+// ErrMarked is why a marked block is not read. It is no error of the medium.
+var ErrMarked = errors.New("the block is marked by Write Uncorrectable")
+
+// channel is the channel of a device whose namespace has had marks. It takes IOs in place of
+// the device, or after it.
+type channel struct {
+	backend.Channel
+	u        *Marks
+	wake     func()
+	size     func() int64
+	volatile bool
+	held     map[*backend.IO]bool // that the device does not have
+	stored   list.Inbox[backend.IO]
+	done     list.List[backend.IO]
+}
+
+// Marked reports whether one of n bytes from off on is marked.
+func (u *Marks) Marked(off, n int64) bool {
+	_, marked := u.now.Load().find(off, off+n)
+	return marked
+}
+
+// Wrap makes a channel look for marks from now on, on the reactor that it belongs to, which wake
+// wakes. What the device has already was there at the same time as the IO that marks, and may come
+// before it. size returns the bytes of the device, volatile is that of its backend.Info.
+func (u *Marks) Wrap(c backend.Channel, wake func(), size func() int64, volatile bool,
+) backend.Channel {
+	return &channel{
+		Channel: c, u: u, wake: wake, size: size, volatile: volatile,
+		held: map[*backend.IO]bool{},
+	}
+}
+
+// Submit implements backend.Channel.
+func (c *channel) Submit(ios []*backend.IO) int {
+	m, from := *c.u.now.Load(), 0
+	for i, io := range ios {
+		at, marked := m.find(io.Off, io.Off+io.Len)
+		switch {
+		case io.Op == backend.OpWriteUncorrectable:
+		case !marked || io.Op > backend.OpWrite && io.Op != backend.OpWriteZeroes:
+			continue
+		case io.Op != backend.OpRead:
+			io.Flags |= backend.FUA // what has no mark any more must be there after a power failure
+			continue
+		}
+		if from < i { // in their order
+			if from += c.Channel.Submit(ios[from:i]); from < i {
+				return from
+			}
+		}
+		from = i + 1
+		c.held[io] = true
+		if io.Op == backend.OpRead {
+			io.Err = &backend.Fault{Off: at, Err: ErrMarked}
+			c.done.Push(io, &io.Node)
+		} else if io.Err = io.Check(c.size()); io.Err != nil || c.change(io) {
+			c.done.Push(io, &io.Node)
+		}
+	}
+	if from < len(ios) {
+		from += c.Channel.Submit(ios[from:])
+	}
+	return from
+}
+
+// Poll implements backend.Channel.
+func (c *channel) Poll(done []*backend.IO) int {
+	c.stored.Take(&c.done)
+	n := c.done.Fill(done)
+	for _, io := range done[:n] {
+		delete(c.held, io)
+	}
+	for _, io := range done[n : n+c.Channel.Poll(done[n:])] {
+		if c.written(io) && !c.change(io) {
+			c.held[io] = true
+			continue
+		}
+		done[n] = io
+		n++
+	}
+	return n
+}
+
+// written says that an IO has changed marked blocks. If its data may be lost, the mark has come
+// while the device had it: the write was before.
+func (c *channel) written(io *backend.IO) bool {
+	if io.Err != nil || io.Op != backend.OpWrite && io.Op != backend.OpWriteZeroes ||
+		!c.volatile && io.Flags&backend.FUA == 0 {
+		return false
+	}
+	return c.u.Marked(io.Off, io.Len)
+}
+
+// change changes the marks of the blocks of an IO. If it returns false, that is not done yet.
+func (c *channel) change(io *backend.IO) bool {
+	m := &change{
+		Range: backend.Range{Off: io.Off, End: io.Off + io.Len},
+		add:   io.Op == backend.OpWriteUncorrectable,
+	}
+	if c.volatile {
+		io.Err = c.u.change(m)
+		return true
+	}
+	m.done = func(err error) {
+		io.Err = err
+		c.stored.Push(io, &io.Node)
+		c.wake()
+	}
+	c.u.keep(m)
+	return false
+}
+
+// Arm implements backend.Channel.
+func (c *channel) Arm() bool {
+	return c.done.Empty() && c.Channel.Arm() && c.stored.Empty()
+}
+
+// Cancel implements backend.Canceler.
+func (c *channel) Cancel(io *backend.IO) {
+	if d, ok := c.Channel.(backend.Canceler); ok && !c.held[io] {
+		d.Cancel(io)
+	}
+}

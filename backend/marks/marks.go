@@ -1,0 +1,289 @@
+package marks
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// Max is how much of a namespace can be marked, in bytes. More fails with backend.ErrNoSpace.
+// Writes need no room, however they divide what is marked.
+const Max = 2 << 20
+
+// Kept are the marked blocks of a namespace as a Store keeps them. It is immutable.
+type Kept struct {
+	// Identity is that of the storage (backend.Info): marks are no other storage's.
+	Identity string
+	// Ranges are ascending, and apart.
+	Ranges []backend.Range
+}
+
+// Store keeps marked blocks through a restart.
+type Store interface {
+	// Load returns what is kept of a namespace, nil if there is nothing. It does not block.
+	Load(nqn string, nsid uint32) *Kept
+	// Save replaces what is kept of a namespace; nil: nothing. If it returns nil, what
+	// it was given is durable, after a crash before that the old or the new. It is called by one
+	// goroutine at a time for a namespace, and may block.
+	Save(nqn string, nsid uint32, k *Kept) error
+}
+
+// Validate says what is wrong with marks that were kept somewhere.
+func (u *Kept) Validate() error {
+	end := int64(-1)
+	for _, r := range u.Ranges {
+		if r.Off <= end || r.End <= r.Off || (r.Off|r.End)%backend.MinBlockSize != 0 {
+			return fmt.Errorf("range %d to %d: ranges are ascending, apart, and of blocks", r.Off,
+				r.End)
+		}
+		end = r.End
+	}
+	if n := set(u.Ranges).size(); n > Max {
+		return fmt.Errorf("%d bytes are marked: at most %d are possible", n, Max)
+	}
+	return nil
+}
+
+// set are marked blocks: ascending, apart and immutable.
+type set []backend.Range
+
+// span are the marks from index lo to before hi, which have bytes from off to before end.
+func (m set) span(off, end int64) (lo, hi int) {
+	return sort.Search(len(m), func(i int) bool { return m[i].End > off }),
+		sort.Search(len(m), func(i int) bool { return m[i].Off >= end })
+}
+
+// find returns where the first mark from off on begins that is before end.
+func (m set) find(off, end int64) (at int64, found bool) {
+	lo, hi := m.span(off, end)
+	if lo >= hi {
+		return 0, false
+	}
+	return max(m[lo].Off, off), true
+}
+
+func (m set) size() (n int64) {
+	for _, r := range m {
+		n += r.End - r.Off
+	}
+	return n
+}
+
+func (m set) with(r backend.Range) set {
+	lo, hi := m.span(r.Off-1, r.End+1) // what is adjacent as well
+	if lo < hi {
+		r.Off, r.End = min(r.Off, m[lo].Off), max(r.End, m[hi-1].End)
+	}
+	return slices.Concat(m[:lo], set{r}, m[hi:])
+}
+
+func (m set) without(r backend.Range) set {
+	lo, hi := m.span(r.Off, r.End)
+	if lo >= hi {
+		return m
+	}
+	var rest set
+	if o := m[lo]; o.Off < r.Off {
+		rest = append(rest, backend.Range{Off: o.Off, End: r.Off})
+	}
+	if o := m[hi-1]; o.End > r.End {
+		rest = append(rest, backend.Range{Off: r.End, End: o.End})
+	}
+	return slices.Concat(m[:lo], rest, m[hi:])
+}
+
+// Marks has the marks of a namespace, also while that is removed.
+type Marks struct {
+	store Store
+	nqn   string
+	nsid  uint32
+	now   atomic.Pointer[set] // nil: there never was any, and channels look for none
+
+	mu        sync.Mutex
+	dev       backend.Device // that has the marks
+	info      backend.Info   // of dev
+	queue     []*change
+	working   bool
+	stored    bool // the store may have some
+	forgotten bool // nothing is stored any more
+}
+
+// change adds marks or takes them away.
+type change struct {
+	backend.Range
+	add  bool
+	err  error
+	done func(error) // called once, by the goroutine that stores
+}
+
+var everything = backend.Range{End: math.MaxInt64}
+
+// New makes the marks of a namespace, which a store keeps; nil: nothing can be marked.
+func New(store Store, nqn string, nsid uint32) *Marks {
+	return &Marks{store: store, nqn: nqn, nsid: nsid}
+}
+
+// Forget forgets the marks of a namespace that was removed and does not come back, also in the
+// store. After an error these stay there. It blocks.
+func (u *Marks) Forget() error {
+	if !u.Begun() && (u.store == nil || u.store.Load(u.nqn, u.nsid) == nil) {
+		return nil
+	}
+	done := make(chan error)
+	u.Begin()
+	u.mu.Lock()
+	u.stored = true
+	u.mu.Unlock()
+	u.keep(&change{Range: everything, done: func(err error) {
+		u.mu.Lock()
+		u.forgotten = true
+		u.mu.Unlock()
+		done <- err
+	}})
+	return <-done
+}
+
+// Attach adopts the storage of the namespace. Its marks are those that there are, or that are
+// stored, if they are this storage's.
+func (u *Marks) Attach(dev backend.Device) {
+	if u.store == nil {
+		return
+	}
+	info := dev.Info()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	kept := u.store.Load(u.nqn, u.nsid)
+	same := u.dev != nil && u.info.Identity == info.Identity && !u.info.Volatile &&
+		!info.Volatile || dev == u.dev
+	u.dev, u.info, u.stored = dev, info, u.stored || kept != nil
+	switch {
+	case same:
+	case kept != nil && kept.Identity == info.Identity && !info.Volatile:
+		// They would come back with a restart, so writes have to take them away. They may be of an
+		// earlier time, if it could not be stored that another storage has none.
+		u.now.Store((*set)(&kept.Ranges))
+	case kept != nil || u.now.Load() != nil:
+		u.now.Store(new(set))
+		u.keepLocked(&change{done: func(error) {}}) // what is stored has another identity
+	}
+}
+
+// Cut takes away the marks of blocks that the storage does not have any more: they may come back.
+// It does not block. Until that is stored the marks are there, so writes to what has come back
+// store that it has none.
+func (u *Marks) Cut(size int64) {
+	now := u.now.Load()
+	if now == nil {
+		return
+	}
+	if _, found := now.find(size, math.MaxInt64); found {
+		u.keep(&change{Range: backend.Range{Off: size, End: math.MaxInt64}, done: func(error) {}})
+	}
+}
+
+// Begun reports whether channels have to look for marks, through Wrap.
+func (u *Marks) Begun() bool { return u.now.Load() != nil }
+
+// Begin makes channels look for marks.
+func (u *Marks) Begin() { u.now.CompareAndSwap(nil, new(set)) }
+
+// apply makes changes of marks, one after the other. grown has all that have been there or are
+// added, whatever is taken away.
+func (m set) apply(changes []*change) (grown, next set) {
+	grown, next = m, m
+	for _, c := range changes {
+		c.err = nil
+		if !c.add {
+			next = next.without(c.Range)
+		} else if more := grown.with(c.Range); more.size() <= Max {
+			grown, next = more, next.with(c.Range)
+		} else {
+			c.err = errTooMuchMarked
+		}
+	}
+	return grown, next
+}
+
+// errTooMuchMarked is Capacity Exceeded (Base section 4.2.3.1, 81h): no status is nearer.
+var errTooMuchMarked = fmt.Errorf("at most %d bytes of a namespace can be marked uncorrectable: %w",
+	Max, backend.ErrNoSpace)
+
+// change makes a change that need not be stored.
+func (u *Marks) change(c *change) error {
+	for {
+		before := u.now.Load()
+		if _, next := before.apply([]*change{c}); u.now.CompareAndSwap(before, &next) {
+			return c.err
+		}
+	}
+}
+
+// keep makes a change once it is stored. It does not block.
+func (u *Marks) keep(c *change) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.keepLocked(c)
+}
+
+func (u *Marks) keepLocked(c *change) {
+	u.queue = append(u.queue, c)
+	if !u.working {
+		u.working = true
+		go u.work()
+	}
+}
+
+// work stores changes until there are no more.
+func (u *Marks) work() {
+	for {
+		u.mu.Lock()
+		changes := u.queue
+		u.queue, u.working = nil, len(changes) > 0
+		u.mu.Unlock()
+		if len(changes) == 0 {
+			return
+		}
+		err := u.commit(changes)
+		for _, c := range changes {
+			c.done(cmp.Or(c.err, err))
+		}
+	}
+}
+
+// commit stores changes and makes them visible. If that fails, the store has the marks before or
+// after, and so everything is marked that either has: a write to it stores that it is not.
+func (u *Marks) commit(changes []*change) error {
+	for {
+		before := u.now.Load()
+		grown, next := before.apply(changes)
+		u.mu.Lock()                 // not for long: reactors wait for it
+		if u.now.Load() != before { // of other storage, for instance
+			u.mu.Unlock()
+			continue
+		}
+		var kept *Kept
+		if len(next) > 0 && !u.info.Volatile {
+			kept = &Kept{u.info.Identity, next}
+		}
+		u.stored = u.stored || kept != nil
+		stored := u.stored && !u.forgotten
+		u.mu.Unlock()
+		var err error
+		if stored {
+			err = u.store.Save(u.nqn, u.nsid, kept)
+		}
+		if err != nil {
+			err = fmt.Errorf("which blocks are uncorrectable cannot be stored: %w", err)
+			next = grown
+		}
+		if u.now.CompareAndSwap(before, &next) {
+			return err
+		}
+	}
+}
