@@ -20,6 +20,9 @@ func TestSequences(t *testing.T) {
 				return outcome(t, base, base)
 			case "file":
 				return outcome(t, base, d.Input)
+			case "files":
+				c, err := load(t, d.Input+"\n")
+				return said(t, base, c, err)
 			case "edit":
 				text, environ := edited(t, base, strings.Split(d.Input, "\n")...)
 				return outcome(t, base, text, environ...)
@@ -69,6 +72,10 @@ func edited(t *testing.T, text string, changes ...string) (_ string, environ []s
 // outcome lists the problems of a file, or what it changes.
 func outcome(t *testing.T, base, text string, environ ...string) string {
 	c, err := parse(t, text, environ...)
+	return said(t, base, c, err)
+}
+
+func said(t *testing.T, base string, c *Config, err error) string {
 	if err != nil {
 		return err.Error()
 	}

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -39,7 +38,7 @@ func TestSequences(t *testing.T) {
 					a.send(random(3, 2000)) // none of this is parsed
 				}
 				faults++
-				fmt.Fprintf(&out, "%s%s: %v; %s\n", line, how, a.fault(), explained(t, recorder))
+				fmt.Fprintf(&out, "%s%s: %s; %s\n", line, how, a.fault(), explained(t, recorder))
 			}
 			for line := range strings.SplitSeq(d.Input, "\n") {
 				a := &attacker{t: t, d: d}
@@ -219,11 +218,16 @@ func (a *attacker) number(s string) int {
 }
 
 // fault reads PDUs until a C2HTermReq, and expects the end of the stream.
-func (a *attacker) fault() pdu.Fault {
+func (a *attacker) fault() string {
 	for {
 		if m := a.recv(); m.t == pdu.TypeC2HTermReq {
 			a.end()
-			return (*pdu.TermReq)(bytes.Clone(m.raw)).Fault()
+			f := (*pdu.TermReq)(m.raw).Fault()
+			said := f.Error()
+			if at := fmt.Sprintf(" at byte %d", f.FEI); f.FEI != 0 && !strings.HasSuffix(said, at) {
+				said += at
+			}
+			return said
 		}
 	}
 }

@@ -1,7 +1,13 @@
 package pdu
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
+
+	"github.com/cockroachdb/datadriven"
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
@@ -11,205 +17,53 @@ func header(t Type, f Flags, hlen, pdo int, plen uint32) (h Header) {
 	return h
 }
 
-func TestCheckFromHost(t *testing.T) {
-	plain := &Params{MaxH2CData: 131072, InCapsule: 8192}
-	aligned := &Params{MaxH2CData: 131072, InCapsule: 8192, CPDA: 3}
-	tests := []struct {
-		name string
-		p    *Params
-		h    Header
-		want Fault
-	}{
-		{"ICReq", plain, header(TypeICReq, 0, 128, 0, 128), Fault{}},
-		{"ICReq HLEN", plain, header(TypeICReq, 0, 127, 0, 128), Fault{FESInvalidHeader, OffHLEN}},
-		{"ICReq PLEN", plain, header(TypeICReq, 0, 128, 0, 129), Fault{FESInvalidHeader, OffPLEN}},
-		{"TermReq bare", both, header(TypeH2CTermReq, 0, 24, 0, 24), Fault{}},
-		{"TermReq longest", both, header(TypeH2CTermReq, 0, 24, 24, 152), Fault{}},
-		{
-			"TermReq too long", both, header(TypeH2CTermReq, 0, 24, 24, 153),
-			Fault{FESInvalidHeader, OffPLEN},
-		},
-		{
-			"TermReq too short", both, header(TypeH2CTermReq, 0, 24, 24, 23),
-			Fault{FESInvalidHeader, OffPLEN},
-		},
-		{
-			"TermReq HLEN", both, header(TypeH2CTermReq, 0, 128, 24, 152),
-			Fault{FESInvalidHeader, OffHLEN},
-		},
-		{
-			"C2H type from a host", plain, header(TypeC2HData, 0, 24, 24, 28),
-			Fault{FESInvalidHeader, OffType},
-		},
-		{"unknown type 08h", plain, header(8, 0, 24, 24, 28), Fault{FESInvalidHeader, OffType}},
-		{"unknown type FFh", plain, header(0xFF, 0, 24, 24, 28), Fault{FESInvalidHeader, OffType}},
-
-		{"command", plain, header(TypeCapsuleCmd, 0, 72, 0, 72), Fault{}},
-		{"command with digest", both, header(TypeCapsuleCmd, HDGSTF, 72, 0, 76), Fault{}},
-		{
-			"command, DDGSTF without data", both, header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 0, 76),
-			Fault{},
-		},
-		{
-			"command HLEN", plain, header(TypeCapsuleCmd, 0, 64, 0, 72),
-			Fault{FESInvalidHeader, OffHLEN},
-		},
-		{
-			"command HDGSTF missing", both, header(TypeCapsuleCmd, 0, 72, 0, 76),
-			Fault{FESInvalidHeader, OffFlags},
-		},
-		{
-			"command HDGSTF not agreed", plain, header(TypeCapsuleCmd, HDGSTF, 72, 0, 76),
-			Fault{FESInvalidHeader, OffFlags},
-		},
-		{
-			"command DDGSTF not agreed", plain, header(TypeCapsuleCmd, DDGSTF, 72, 0, 72),
-			Fault{FESInvalidHeader, OffFlags},
-		},
-		{
-			"command PLEN 0", plain, header(TypeCapsuleCmd, 0, 72, 0, 0),
-			Fault{FESInvalidHeader, OffPLEN},
-		},
-		{
-			"command PLEN < HLEN", plain, header(TypeCapsuleCmd, 0, 72, 0, 71),
-			Fault{FESInvalidHeader, OffPLEN},
-		},
-		{
-			"command PLEN inside the digest", both, header(TypeCapsuleCmd, HDGSTF, 72, 0, 75),
-			Fault{FESInvalidHeader, OffPLEN},
-		},
-		{
-			"command PLEN FFFFFFFFh", plain, header(TypeCapsuleCmd, 0, 72, 72, 0xFFFFFFFF),
-			Fault{FESLimit, OffPLEN},
-		},
-		{
-			"command PDO without data", plain, header(TypeCapsuleCmd, 0, 72, 72, 72),
-			Fault{},
-		},
-		{
-			"command PDO = HLEN without data, with digests", both,
-			header(TypeCapsuleCmd, HDGSTF, 72, 72, 76),
-			Fault{},
-		},
-		{
-			"command PDO = PLEN without data, with digests", both,
-			header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 76, 76),
-			Fault{},
-		},
-		{
-			"command PDO < HLEN without data", plain, header(TypeCapsuleCmd, 0, 72, 71, 72),
-			Fault{FESInvalidHeader, OffPDO},
-		},
-		{
-			"command PDO > PLEN without data", plain, header(TypeCapsuleCmd, 0, 72, 73, 72),
-			Fault{FESInvalidHeader, OffPDO},
-		},
-		{"command with data", plain, header(TypeCapsuleCmd, 0, 72, 72, 72+4096), Fault{}},
-		{
-			"command with data and digests", both,
-			header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 76, 80+4096),
-			Fault{},
-		},
-		{
-			"command with most data", both, header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 76, 80+8192),
-			Fault{},
-		},
-		{
-			"command with too much data", both,
-			header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 76, 81+8192),
-			Fault{FESLimit, OffPLEN},
-		},
-		{
-			"command DDGSTF missing", both, header(TypeCapsuleCmd, HDGSTF, 72, 76, 80+4096),
-			Fault{FESInvalidHeader, OffFlags},
-		},
-		{
-			"command DDGSTF, data, not agreed", plain,
-			header(TypeCapsuleCmd, DDGSTF, 72, 72, 76+4096),
-			Fault{FESInvalidHeader, OffFlags},
-		},
-		{
-			"command, only a data digest", both, header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 76, 80),
-			Fault{FESInvalidHeader, OffPLEN},
-		},
-		{
-			"command PDO 0 with data", plain, header(TypeCapsuleCmd, 0, 72, 0, 72+512),
-			Fault{FESInvalidHeader, OffPDO},
-		},
-		{
-			"command PDO < HLEN", plain, header(TypeCapsuleCmd, 0, 72, 68, 72+512),
-			Fault{FESInvalidHeader, OffPDO},
-		},
-		{
-			"command PDO in the digest", both,
-			header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 72, 80+512),
-			Fault{FESInvalidHeader, OffPDO},
-		},
-		{
-			"command PDO > PLEN", plain, header(TypeCapsuleCmd, 0, 72, 100, 76),
-			Fault{FESInvalidHeader, OffPDO},
-		},
-		{
-			"command PDO = PLEN", plain, header(TypeCapsuleCmd, 0, 72, 76, 76),
-			Fault{FESInvalidHeader, OffPDO},
-		},
-		{
-			"command PDO odd", plain, header(TypeCapsuleCmd, 0, 72, 74, 72+512),
-			Fault{FESInvalidHeader, OffPDO},
-		},
-		{"command padded", plain, header(TypeCapsuleCmd, 0, 72, 128, 128+512), Fault{}},
-		{"command aligned", aligned, header(TypeCapsuleCmd, 0, 72, 80, 80+512), Fault{}},
-		{
-			"command not aligned", aligned, header(TypeCapsuleCmd, 0, 72, 76, 76+512),
-			Fault{FESInvalidHeader, OffPDO},
-		},
-
-		{"data", plain, header(TypeH2CData, LastPDU, 24, 24, 24+1), Fault{}},
-		{"data with digests", both, header(TypeH2CData, HDGSTF|DDGSTF, 24, 28, 32+131072), Fault{}},
-		{
-			"data HLEN", plain, header(TypeH2CData, 0, 28, 24, 24+1),
-			Fault{FESInvalidHeader, OffHLEN},
-		},
-		{"data empty", plain, header(TypeH2CData, 0, 24, 24, 24), Fault{FESInvalidHeader, OffPLEN}},
-		{
-			"data over MAXH2CDATA", plain, header(TypeH2CData, 0, 24, 24, 25+131072),
-			Fault{FESLimit, OffPLEN},
-		},
-		{
-			"data PLEN FFFFFFFFh", both, header(TypeH2CData, HDGSTF|DDGSTF, 24, 28, 0xFFFFFFFF),
-			Fault{FESLimit, OffPLEN},
-		},
+// TestHeaders carries out testdata/sequences: "go test ./fabric/tcp/pdu -run TestHeaders -args
+// -rewrite" writes what Check says now.
+func TestHeaders(t *testing.T) {
+	flags := map[string]Flags{
+		"-": 0, "header-digest": HDGSTF, "data-digest": DDGSTF, "last": LastPDU,
 	}
-	for _, tt := range tests {
-		testutil.Equal(t, tt.p.CheckFromHost(&tt.h), tt.want, "%s", tt.name)
-	}
-}
-
-func TestCheckFromController(t *testing.T) {
-	tests := []struct {
-		name string
-		h    Header
-		want Fault
-	}{
-		{"data", header(TypeC2HData, HDGSTF|DDGSTF, 24, 28, 32+512), Fault{}},
-		{
-			"data too long", header(TypeC2HData, HDGSTF|DDGSTF, 24, 28, 33+512),
-			Fault{FESLimit, OffPLEN},
-		},
-		{"response", header(TypeCapsuleResp, HDGSTF, 24, 0, 28), Fault{}},
-		{
-			"response with data", header(TypeCapsuleResp, HDGSTF|DDGSTF, 24, 28, 40),
-			Fault{FESInvalidHeader, OffPLEN},
-		},
-		{"R2T", header(TypeR2T, HDGSTF, 24, 0, 28), Fault{}},
-		{"R2T without digest", header(TypeR2T, 0, 24, 0, 24), Fault{FESInvalidHeader, OffFlags}},
-		{"ICResp", header(TypeICResp, 0, 128, 0, 128), Fault{}},
-		{"C2HTermReq", header(TypeC2HTermReq, 0, 24, 24, 96), Fault{}},
-		{"command", header(TypeCapsuleCmd, HDGSTF, 72, 0, 76), Fault{FESInvalidHeader, OffType}},
-	}
-	for _, tt := range tests {
-		testutil.Equal(t, both.CheckFromController(&tt.h, 512), tt.want, "%s", tt.name)
-	}
+	datadriven.RunTest(t, "testdata/sequences/headers.txt",
+		func(t *testing.T, d *datadriven.TestData) string {
+			p := &Params{MaxH2CData: 131072, InCapsule: 8192}
+			if p.HeaderDigest = d.HasArg("digests"); p.HeaderDigest {
+				p.DataDigest = true
+			}
+			if d.HasArg("aligned") {
+				p.CPDA = 3
+			}
+			var out strings.Builder
+			for line := range strings.SplitSeq(d.Input, "\n") {
+				var typ, flag string
+				var hlen, pdo int
+				var plen uint32
+				_, fields, _ := strings.Cut(line, ": ")
+				testutil.Value(fmt.Sscan(fields, &typ, &flag, &hlen, &pdo, &plen))(t)
+				var h Header
+				i := slices.Index(typeNames[:], typ)
+				if i < 0 {
+					i = testutil.Value(strconv.Atoi(typ))(t)
+				}
+				h.Set(Type(i), 0, hlen, pdo, plen)
+				for f := range strings.SplitSeq(flag, "|") {
+					h[1] |= byte(flags[f])
+				}
+				fault := p.CheckFromHost(&h)
+				if d.Cmd == "controller" {
+					fault = p.CheckFromController(&h, 512)
+				}
+				said := "ok"
+				if !fault.OK() {
+					said = fault.Error()
+					at := fmt.Sprintf(" at byte %d", fault.FEI)
+					if fault.FEI != 0 && !strings.HasSuffix(said, at) {
+						said += at
+					}
+				}
+				fmt.Fprintf(&out, "%s: %s\n", line, said)
+			}
+			return out.String()
+		})
 }
 
 func TestCheckICReq(t *testing.T) {
