@@ -60,9 +60,9 @@ type Counter struct {
 	closed  bool
 	total   int // connections, without evicted ones
 	memory  int64
-	given   usage              // what queues of allowed hosts have, and what they have in common
-	budgets [2][classes]budget // of all networks that are not allowed, and that are
-	hosts   map[hostKey]*owner // with queues
+	given   usage                   // of queues of allowed hosts, with what these have in common
+	budgets [2][classes]budget      // of all networks that are not allowed, and that are
+	hosts   map[subnet.Owner]*owner // with queues
 	// networks are those with connections, and idle the allowed ones without, idleNetworks of them.
 	networks map[netip.Addr]*network
 	idle     list.List[network]
@@ -97,7 +97,7 @@ type Conn struct {
 // New makes an empty Counter.
 func New(l Limits) *Counter {
 	return &Counter{
-		limits: l, now: time.Now, hosts: map[hostKey]*owner{},
+		limits: l, now: time.Now, hosts: map[subnet.Owner]*owner{},
 		networks: map[netip.Addr]*network{},
 	}
 }

@@ -9,12 +9,11 @@ import (
 
 // This file shares the limits out among the queues of allowed hosts (docs/adr/0046), as data memory
 // is (docs/adr/0021). A host, and a network whose hosts have not proven their NQNs, may have up to
-// shareFactor times as much as stays free, at least one part in smallPart of the limit. So
+// twice as much as stays free (subnet.Exceeds), at least one part in smallPart of the limit. So
 // something stays free whatever one of them takes. The last parts of a limit are for admin queues,
 // and for hosts that have proven their NQN.
 const (
-	shareFactor = 2
-	smallPart   = 16
+	smallPart = 16
 	// littlePart: a network that has less than one part in littlePart of what stays free may have
 	// more, whatever others have taken under the NQN that its host has claimed.
 	littlePart = 8
@@ -54,13 +53,8 @@ func (u *usage) add(o usage, sign int64) {
 // owner is a host with queues. Hosts that have proven an NQN are one owner, and hosts that have
 // only claimed it are another.
 type owner struct {
-	hostKey
+	subnet.Owner
 	used usage
-}
-
-type hostKey struct {
-	nqn    string
-	proven bool
 }
 
 // of returns the text that n of a limit are taken.
@@ -82,7 +76,7 @@ func (c *Counter) limit(r resource) int64 {
 // owner.
 func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	var host usage
-	if o := c.hosts[hostKey{claim.Host, claim.Proven}]; o != nil {
+	if o := c.hosts[subnet.Owner{NQN: claim.Host, Proven: claim.Proven}]; o != nil {
 		host = o.used
 	}
 	if claim.Proven && host[resConnections] >= int64(c.limits.PerHost) {
@@ -101,8 +95,9 @@ func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 			return fmt.Errorf("%s are in use, the rest is kept for %s", r.of(c.given[r], limit),
 				keptFor(claim))
 		}
-		most := max(shareFactor*left, limit/smallPart)
-		exceeds := func(used int64) bool { return used > 0 && used+n > most }
+		exceeds := func(used int64) bool {
+			return used+n > limit/smallPart && subnet.Exceeds(used, n, left)
+		}
 		network := e.network.used[r]
 		little := !claim.Proven && network+n <= left/littlePart
 		switch {
@@ -135,10 +130,10 @@ func keptFor(c *fabric.Claim) string {
 // give makes the connection one of an allowed host's, with all that it has.
 func (e *Conn) give(claim *fabric.Claim) {
 	c := e.c
-	key := hostKey{claim.Host, claim.Proven}
+	key := subnet.Owner{NQN: claim.Host, Proven: claim.Proven}
 	o := c.hosts[key]
 	if o == nil {
-		o = &owner{hostKey: key}
+		o = &owner{Owner: key}
 		c.hosts[key] = o
 	}
 	e.owner = o
@@ -150,10 +145,10 @@ func (e *Conn) give(claim *fabric.Claim) {
 func (e *Conn) count(u usage, sign int64) {
 	e.c.given.add(u, sign)
 	e.owner.used.add(u, sign)
-	if !e.owner.proven {
+	if !e.owner.Proven {
 		e.network.used.add(u, sign)
 	}
-	if key := e.owner.hostKey; e.owner.used == (usage{}) && e.c.hosts[key] == e.owner {
+	if key := e.owner.Owner; e.owner.used == (usage{}) && e.c.hosts[key] == e.owner {
 		delete(e.c.hosts, key)
 	}
 }

@@ -266,7 +266,7 @@ func TestLeave(t *testing.T) {
 		t.Errorf("what was leased did not go back: wait %v", time.Duration(wait))
 	}
 	two.Leave(second)
-	if n := b.Users() + len(b.hosts.byName) + len(b.hosts.members()); n > 0 {
+	if n := b.Users() + len(b.hosts.all) + len(b.hosts.members()); n > 0 {
 		t.Errorf("%d left", n)
 	}
 }

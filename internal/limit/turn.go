@@ -104,29 +104,30 @@ func raise(a *atomic.Int64, v int64) {
 // hosts are the hosts that use a bucket.
 type hosts struct {
 	turns
-	mu     sync.Mutex
-	byName map[string]*host
+	mu  sync.Mutex
+	all map[any]*host // by what Join was called with
 }
 
 // host is one of them, with its flows on all reactors.
 type host struct {
-	name  string
+	key   any
 	turn  turn
 	flows turns
 }
 
-// Join makes a Lease for a flow of a host, on the reactor of the flow, whose time is now.
-func (b *Bucket) Join(name string, now int64) *Lease {
+// Join makes a Lease for a flow of a host, on the reactor of the flow, whose time is now. Hosts
+// with the same key, which is comparable, take turns as one.
+func (b *Bucket) Join(key any, now int64) *Lease {
 	b.hosts.mu.Lock()
 	defer b.hosts.mu.Unlock()
 	b.inherit(now)
-	h := b.hosts.byName[name]
+	h := b.hosts.all[key]
 	if h == nil {
-		h = &host{name: name}
-		if b.hosts.byName == nil {
-			b.hosts.byName = map[string]*host{}
+		h = &host{key: key}
+		if b.hosts.all == nil {
+			b.hosts.all = map[any]*host{}
 		}
-		b.hosts.byName[name] = h
+		b.hosts.all[key] = h
 		b.hosts.add(&h.turn)
 	}
 	l := &Lease{b: b, host: h}
@@ -143,7 +144,7 @@ func (l *Lease) Leave(now int64) {
 	defer b.mu.Unlock()
 	if l.host.flows.remove(&l.turn); len(l.host.flows.members()) == 0 {
 		b.remove(&l.host.turn)
-		delete(b.byName, l.host.name)
+		delete(b.all, l.host.key)
 	}
 }
 
@@ -151,7 +152,7 @@ func (l *Lease) Leave(now int64) {
 func (b *Bucket) Users() (n int) {
 	b.hosts.mu.Lock()
 	defer b.hosts.mu.Unlock()
-	for _, h := range b.hosts.byName {
+	for _, h := range b.hosts.all {
 		n += len(h.flows.members())
 	}
 	return n

@@ -57,7 +57,9 @@ var allowed = map[string][]string{
 		"internal/histogram", "internal/limit", "internal/list", "internal/mem", "internal/ratelog",
 		"internal/subnet", "internal/turns",
 	},
-	"nvme/target/reservation": {"nvme", "internal/list", "internal/ratelog"},
+	"nvme/target/reservation": {
+		"nvme", "internal/list", "internal/ratelog", "internal/subnet",
+	},
 	"nvme/target/targettest":  {"nvme"},
 	"nvme/host": {
 		"nvme", "nvme/auth", "fabric/tcp/pdu", "fabric/tcp/tls", "fabric/rdma/cmwire",

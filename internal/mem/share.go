@@ -21,8 +21,8 @@ const (
 	largePart = 4
 )
 
-// Share counts what a host or a namespace has of the pools of one reactor. The zero Share has
-// nothing. Its reactor uses it.
+// Share counts what a host, a network or a namespace has of the pools of one reactor. The zero
+// Share has nothing. Its reactor uses it.
 type Share struct {
 	// Limit is the most bytes that it may have of one pool, whatever is free. 0: as above.
 	Limit int
@@ -52,10 +52,22 @@ func (s *Share) class(kind poolKind, urgent bool) int {
 type Flow struct {
 	// Host has a Share of what it uses with all namespaces.
 	Host *Share
+	// Network has the Share of what all hosts there use whose NQNs are not proven, nil: the NQN of
+	// this one is. It is bounded as that of a host is.
+	Network *Share
 	// Namespace has a Share of what all hosts use with it, nil: the commands concern no namespace.
 	Namespace *Share
 
 	queues [poolKinds]flowQueue
+}
+
+// holder returns the share of the host or that of the network, the one that has more of a kind of
+// pool; nil if there is neither.
+func (f *Flow) holder(kind poolKind, urgent bool) *Share {
+	if f.Network != nil && f.Network.class(kind, urgent) > f.Host.class(kind, urgent) {
+		return f.Network
+	}
+	return f.Host
 }
 
 // poolKind selects the counts and waiters of a Flow: memory of one kind is no substitute for the
@@ -105,9 +117,9 @@ func (p *Pool) within(q *flowQueue, n int, urgent bool) bool {
 	return p.hostWithin(q, n, urgent) && p.namespaceWithin(q, n, urgent)
 }
 
-// hostWithin is within for the share of the host alone.
+// hostWithin is within for the shares of the host and its network alone.
 func (p *Pool) hostWithin(q *flowQueue, n int, urgent bool) bool {
-	h := q.flow.Host
+	h := q.flow.holder(p.kind, urgent)
 	if h == nil {
 		return true
 	}
@@ -123,7 +135,7 @@ func (p *Pool) hostWithin(q *flowQueue, n int, urgent bool) bool {
 
 // namespaceWithin is within for the share of the namespace alone.
 func (p *Pool) namespaceWithin(q *flowQueue, n int, urgent bool) bool {
-	h, ns := q.flow.Host, q.flow.Namespace
+	h, ns := q.flow.holder(p.kind, urgent), q.flow.Namespace
 	if ns == nil || h != nil && h.class(p.kind, urgent) == 0 || p.isLittle(q, n) {
 		return true
 	}
@@ -158,8 +170,10 @@ func (p *Pool) charge(a *Allocation, sign int) {
 // chargeHost is charge without the namespace.
 func (a *Allocation) chargeHost(sign int) {
 	a.queue.used += sign * a.charged
-	if h := a.queue.flow.Host; h != nil {
-		h.add(a.pool.kind, sign*a.charged, a.urgent)
+	for _, s := range [...]*Share{a.queue.flow.Host, a.queue.flow.Network} {
+		if s != nil {
+			s.add(a.pool.kind, sign*a.charged, a.urgent)
+		}
 	}
 }
 

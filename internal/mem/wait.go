@@ -93,7 +93,7 @@ func (p *Pool) next() *Allocation {
 
 // keep notes what a flow that cannot be served lacks for n bytes.
 func (p *Pool) keep(q *flowQueue, n int) {
-	switch h := q.flow.Host; {
+	switch h := q.flow.holder(p.kind, false); {
 	case h == nil, h.Limit == 0 && h.used[p.kind] == 0:
 		p.short = p.scan
 	case !p.namespaceWithin(q, n, false): // which may hang: the host may go on elsewhere
@@ -105,11 +105,15 @@ func (p *Pool) keep(q *flowQueue, n int) {
 
 // yields reports whether a flow gets nothing because another waits.
 func (p *Pool) yields(q *flowQueue, n int) bool {
-	h, ns := q.flow.Host, q.flow.Namespace
-	kept := p.short == p.scan || h != nil && h.keeps[p.kind] == p.scan ||
-		ns != nil && ns.keeps[p.kind] == p.scan && (h == nil || h.used[p.kind] > 0)
+	f := q.flow
+	h, ns := f.holder(p.kind, false), f.Namespace
+	kept := p.short == p.scan || f.Host.keepsIn(p) || f.Network.keepsIn(p) ||
+		ns.keepsIn(p) && (h == nil || h.used[p.kind] > 0)
 	return kept && !p.isLittle(q, n)
 }
+
+// keepsIn reports whether what has the share waits for some in this search.
+func (s *Share) keepsIn(p *Pool) bool { return s != nil && s.keeps[p.kind] == p.scan }
 
 // CanServe reports whether Serve would grant something.
 func (p *Pool) CanServe() bool {
@@ -158,7 +162,7 @@ func (p *Pool) expired(before int64) *Allocation {
 }
 
 // Shortage is what a flow has waited for: memory of Namespace, if that has too much, and otherwise
-// any that Host or one with more has.
+// any that Host, which may be a network, or one with more has.
 type Shortage struct{ Host, Namespace *Share }
 
 // Needs reports whether memory of flow f would help.
@@ -178,7 +182,7 @@ func (p *Pool) Shortages(before int64) iter.Seq[Shortage] {
 			if a == nil {
 				a, urgent = q.waiting.First(), false
 			}
-			s := Shortage{Host: q.flow.Host}
+			s := Shortage{Host: q.flow.holder(p.kind, urgent)}
 			if s.Host == nil {
 				s.Host = &Share{}
 			}
@@ -200,9 +204,11 @@ func (p *Pool) HoldLimit(f *Flow, s Shortage, limit int64) int64 {
 	switch {
 	case !s.Needs(f):
 		return 0
-	case f != nil && f.Host == s.Host:
+	case f == nil || f.Host == nil:
+		return limit / HoldPart
+	case f.Host == s.Host, f.Network == s.Host:
 		return limit - limit/HoldPart
-	case f == nil || f.Host == nil || f.Host.used[p.kind] > s.Host.used[p.kind]:
+	case f.holder(p.kind, false).used[p.kind] > s.Host.used[p.kind]:
 		return limit / HoldPart
 	}
 	return 0

@@ -24,3 +24,40 @@ func Text(network netip.Addr) string {
 	}
 	return network.String()
 }
+
+// Owner is what a share counts for: a host that has proven its NQN, all peers that only claim one,
+// or those of a network that only claim theirs.
+type Owner struct {
+	// NQN is empty for a network.
+	NQN    string
+	Proven bool
+	// Network is invalid for an NQN.
+	Network netip.Addr
+}
+
+// Owners returns the owners of what a host at an address has. A host that has proven its NQN is
+// one, wherever it connects from, and network is its zero value. Otherwise it counts for the NQN
+// and for its network: a peer takes nothing from a host by claiming its NQN, and gets no more by
+// making up many.
+func Owners(nqn string, proven bool, addr netip.Addr) (host, network Owner) {
+	if !proven {
+		network.Network = Of(addr)
+	}
+	return Owner{NQN: nqn, Proven: proven}, network
+}
+
+// Turns returns the one of two Owners that turns are taken by, whose share bounds those of all
+// NQNs that a peer makes up.
+func Turns(host, network Owner) Owner {
+	if host.Proven {
+		return host
+	}
+	return network
+}
+
+// shareFactor: an owner may have so many times as much as stays free.
+const shareFactor = 2
+
+// Exceeds reports whether an owner that has used of something may not have n more, because of its
+// share, if left stays free then. An owner that has nothing gets the first whatever it is.
+func Exceeds[N int | int64](used, n, left N) bool { return used > 0 && used+n > shareFactor*left }

@@ -392,7 +392,7 @@ func (s *session) allow() error {
 			return errNotAttached
 		}
 	}
-	s.joinHost(s.ctrl.hostNQN)
+	s.joinHost()
 	if err := s.q.Allow(); err != nil {
 		return err
 	}

@@ -400,7 +400,7 @@ func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	}
 	s.setDepth(depth)
 	if p == fabric.Allowed {
-		s.joinHost(s.ctrl.hostNQN)
+		s.joinHost()
 		s.trace = new([TraceDepth]record)
 	}
 	s.noFlowControl = sqe.CATTR()&nvme.CATTRNoFlowControl != 0

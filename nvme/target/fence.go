@@ -235,7 +235,7 @@ func (h *Handler) change(c *cmd, list []*namespace,
 	ctrl := c.s.ctrl
 	for _, ns := range list {
 		ch := &reservation.Change{
-			Host: ctrl.hostNQN, Log: ctrl.peerLog(),
+			Host: c.s.host.payer.key, Log: ctrl.peerLog(),
 			Apply: func(r *reservation.State) (reservation.Outcome, nvme.Status) {
 				if !ctrl.mayChange(ns) {
 					return reservation.Outcome{}, inactiveNamespace

@@ -1,24 +1,42 @@
 package target
 
 import (
-	"maps"
-
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
-// hostShare is what one reactor knows of a host that is connected to a subsystem: its share of the
-// data memory. All controllers and queues of a host NQN are one host. Reactor only.
+// owner is what one reactor shares out by: a host that has proven its NQN, an NQN that is claimed,
+// or the network of those that claim it. Reactor only.
+type owner struct {
+	mem.Share // of the data memory
+	key       subnet.Owner
+	hosts     int              // hostShares that count for it
+	leaving   list.Node[owner] // in Handler.leaving: it has no hosts, but memory of some
+	entries   int              // of latencies, whose hosts are connected
+
+	turns list.List[flow]  // that have work whose turn comes
+	turn  list.Node[owner] // in Handler.turns while there are any
+	left  int64            // of its turn, in bytes
+}
+
+// hostShare is what one reactor knows of a host that is connected to a subsystem. All controllers
+// and queues of a host NQN are one host, and what claims the NQN elsewhere is another one. Reactor
+// only.
 type hostShare struct {
-	nqn      string
-	share    mem.Share
+	hostKey
+	share *owner // of the NQN
+	// payer is whose turns it takes: the network, unless the NQN is proven.
+	payer    *owner
 	admin    mem.Flow // commands that concern no namespace
 	flows    []*flow  // by namespace.slot, with the channel's share
 	sessions int
+}
 
-	turns list.List[flow]      // that have work whose turn comes
-	turn  list.Node[hostShare] // in Handler.turns while there are any
-	left  int64                // of its turn, in bytes
+// hostKey names a host: its NQN, and subnet.Turns of its owners.
+type hostKey struct {
+	nqn   string
+	payer subnet.Owner
 }
 
 // strangersPart is the part of the data memory that all queues have together whose host is not
@@ -27,15 +45,64 @@ type hostShare struct {
 // another such part.
 const strangersPart = 16
 
-// joinHost makes the session one of its host's.
-func (s *session) joinHost(nqn string) {
+// owner returns the owner with a key, for one more host.
+func (h *Handler) owner(key subnet.Owner) *owner {
+	o := h.owners[key]
+	if o == nil {
+		o = &owner{key: key}
+		h.owners[key] = o
+	}
+	if o.leaving.Listed() {
+		h.leaving.Remove(&o.leaving)
+	}
+	o.hosts++
+	return o
+}
+
+// leave ends the use of an owner by a host. A transport may have memory of a queue that has ended
+// for a while: a host that connects anew has it still.
+func (h *Handler) leave(o *owner) {
+	if o.hosts--; o.hosts > 0 {
+		return
+	}
+	if o.Idle() {
+		delete(h.owners, o.key)
+	} else {
+		h.leaving.Push(o, &o.leaving)
+	}
+}
+
+// forgetOwners forgets some of those that have nothing left: more than one host adds.
+func (h *Handler) forgetOwners() {
+	for range 4 {
+		o := h.leaving.Pop()
+		switch {
+		case o == nil:
+			return
+		case o.Idle():
+			delete(h.owners, o.key)
+		default:
+			h.leaving.Push(o, &o.leaving)
+		}
+	}
+}
+
+// joinHost makes the session one of its host's. Its NQN is proven by TLS, or by authentication.
+func (s *session) joinHost() {
 	h := s.h
-	maps.DeleteFunc(h.hosts, func(_ string, t *hostShare) bool { return t.unused() })
-	t := h.hosts[nqn]
+	h.forgetOwners()
+	proven := s.info.TLS != nil || s.auth != nil && s.auth.proven
+	name, network := subnet.Owners(s.ctrl.hostNQN, proven, s.info.Remote.Addr())
+	key := hostKey{name.NQN, subnet.Turns(name, network)}
+	t := h.hosts[key]
 	if t == nil {
-		t = &hostShare{nqn: nqn}
-		t.admin.Host = &t.share
-		h.hosts[nqn] = t
+		t = &hostShare{hostKey: key, share: h.owner(name)}
+		t.admin.Host = &t.share.Share
+		if t.payer = t.share; !proven {
+			t.payer = h.owner(network)
+			t.admin.Network = &t.payer.Share
+		}
+		h.hosts[key] = t
 	}
 	t.sessions++
 	s.host, s.flow = t, &t.admin
@@ -43,7 +110,7 @@ func (s *session) joinHost(nqn string) {
 
 // leaveHost undoes joinHost, if that was called.
 func (s *session) leaveHost() {
-	t := s.host
+	t, h := s.host, s.h
 	if t == nil {
 		return
 	}
@@ -53,18 +120,14 @@ func (s *session) leaveHost() {
 	for _, f := range t.flows {
 		if f != nil {
 			f.unlink()
-			s.h.latency.leave(f.latency)
+			h.latency.leave(f.latency)
 		}
 	}
-	t.flows = nil
-	if t.unused() {
-		delete(s.h.hosts, t.nqn)
+	delete(h.hosts, t.hostKey)
+	if h.leave(t.share); t.payer != t.share {
+		h.leave(t.payer)
 	}
 }
-
-// unused says that nothing is left of the host. A transport may have memory of a queue that has
-// ended for a while: a host that connects anew has it still.
-func (t *hostShare) unused() bool { return t.sessions == 0 && t.share.Idle() }
 
 // flowTo returns the flow between the session's host and the namespace of a channel.
 func (s *session) flowTo(ch *channel) *flow {
@@ -77,8 +140,9 @@ func (s *session) flowTo(ch *channel) *flow {
 	for len(t.flows) <= slot {
 		t.flows = append(t.flows, nil)
 	}
-	f := &flow{Flow: mem.Flow{Host: &t.share, Namespace: &ch.share}, host: t, ch: ch}
-	f.latency = s.h.latency.join(t.nqn, ch.ns)
+	f := &flow{Flow: t.admin, host: t, ch: ch}
+	f.Namespace = &ch.share
+	f.latency = s.h.latency.join(t, ch.ns)
 	t.flows[slot] = f
 	f.link()
 	return f
@@ -100,6 +164,6 @@ type flow struct {
 
 	work        list.List[compound]   // that may begin something, in the order of their turns
 	reads       list.List[compoundIO] // chunks that have been read, and wait for their other half
-	turn        list.Node[flow]       // in hostShare.turns
+	turn        list.Node[flow]       // in owner.turns
 	outstanding int64                 // work that was begun and has not ended, in bytes
 }

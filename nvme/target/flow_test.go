@@ -1,14 +1,97 @@
 package target
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
+
+// testKey is that of a host whose NQN is not proven.
+var testKey = hostKey{testHost, subnet.Owner{Network: testPeer.Addr()}}
+
+// from describes a connection from a network of its own.
+func from(network int) fabric.QueueInfo {
+	qi := info(nvme.TransportTCP)
+	a := netip.AddrFrom4([4]byte{10, 0, byte(network >> 8), byte(network)})
+	qi.Remote = netip.AddrPortFrom(a, 4420)
+	return qi
+}
+
+// TestMadeUpNQNs: a peer that makes up NQNs has one share of data memory, of entries of latencies
+// and of turns, and leaves others theirs. A peer that claims an NQN has another share than the host
+// that proves it.
+func TestMadeUpNQNs(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.raw[0]
+	claim := func(nqn string, qi fabric.QueueInfo) *hostShare {
+		c := r.connectHostInfo(1, qi, func(a *connectArgs) { a.host = nqn })
+		c.io[0].NoZeroCopy = true
+		r.ok(c.io[0], readBlocks(8)())
+		for _, t := range h.hosts {
+			if t.nqn == nqn && (t.payer.key.Network == qi.Remote.Addr() || t.payer.key.Proven) {
+				return t
+			}
+		}
+		t.Fatalf("%s is no host", nqn)
+		return nil
+	}
+	var held []*mem.Allocation
+	fill := func(s *hostShare) (n int) {
+		for {
+			a := new(mem.Allocation)
+			if !h.memory.Alloc(a, &s.flows[0].Flow, 4096) {
+				return n
+			}
+			held, n = append(held, a), n+4096
+		}
+	}
+	var made []*hostShare
+	for i := range LatencyEntries {
+		s := claim(fmt.Sprint("nqn.2026-11.test:", i), from(1))
+		made = append(made, s)
+		if own := s.flows[0].latency.host != ""; own != (i < 85) {
+			t.Fatalf("host %d has an entry of its own: %v", i, own)
+		}
+	}
+	elsewhere, other := claim(made[0].nqn, from(2)), claim(testHost, from(3))
+	if l := other.flows[0].latency; l.host == "" {
+		t.Error("another network has no entry of its own")
+	}
+	all := 0
+	for _, s := range made {
+		all += fill(s)
+	}
+	// Each is a flow that has little, for which a host may have twice its share.
+	if free := h.memory.Usage().Size - all; all > 4*free {
+		t.Errorf("NQNs of a network have %d bytes, and %d stay free", all, free)
+	}
+	if elsewhere.share != made[0].share || elsewhere.payer == made[0].payer {
+		t.Error("an NQN that is claimed in two networks does not count for both and for itself")
+	}
+	if n := fill(other); n < 1<<20 {
+		t.Errorf("another network finds %d bytes", n)
+	}
+	if len(h.owners) != LatencyEntries+1+3 {
+		t.Errorf("%d owners", len(h.owners))
+	}
+	qi := from(1)
+	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub}
+	if s := claim(testHost, qi); s.payer == other.payer || s.share == other.share ||
+		s.payer != s.share || s.admin.Network != nil || len(h.hosts) != LatencyEntries+3 {
+		t.Errorf("the host that proves its NQN is %v", s.hostKey)
+	}
+	for _, a := range held {
+		a.Free()
+	}
+}
 
 // TestHosts: the queues of a host on a reactor share one count, until the last one has ended. Those
 // of hosts that are not known to be allowed have a part together.
@@ -18,7 +101,7 @@ func TestHosts(t *testing.T) {
 	a, b := r.connectHost(2), r.connectHost(1)
 	other := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
 	discovery := discoveryHost(r, "192.0.2.1:4420")
-	if len(h.hosts) != 2 || h.hosts[testHost].sessions != 5 {
+	if len(h.hosts) != 2 || h.hosts[testKey].sessions != 5 {
 		t.Errorf("%d hosts", len(h.hosts))
 	}
 	limited := 0
@@ -33,7 +116,7 @@ func TestHosts(t *testing.T) {
 	a.hangUp()
 	other.hangUp()
 	discovery.hangUp()
-	if len(h.hosts) != 1 || h.hosts[testHost].sessions != 2 {
+	if len(h.hosts) != 1 || h.hosts[testKey].sessions != 2 {
 		t.Errorf("%d hosts are left", len(h.hosts))
 	}
 	b.hangUp()
@@ -48,21 +131,22 @@ func TestHostConnectsAnew(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
 	h := r.raw[0]
 	a := r.connectHost(1)
-	host := h.hosts[testHost]
+	host := h.hosts[testKey]
 	var left mem.Allocation
 	if !h.memory.Alloc(&left, &host.admin, 4096) {
 		t.Fatal("no memory")
 	}
 	a.hangUp()
 	b := r.connectHost(1)
-	if h.hosts[testHost] != host || host.share.Used() != 4096 {
+	if h.hosts[testKey].payer != host.payer || host.payer.Used() != 4096 ||
+		h.hosts[testKey].share != host.share || host.share.Used() != 4096 {
 		t.Error("the memory is forgotten")
 	}
 	b.hangUp()
 	left.Free()
 	other := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
-	if len(h.hosts) != 1 || h.hosts[testHost] != nil {
-		t.Errorf("%d hosts are known", len(h.hosts))
+	if len(h.owners) != 2 || h.owners[host.share.key] != nil {
+		t.Errorf("%d owners are known", len(h.owners))
 	}
 	other.hangUp()
 }
@@ -86,13 +170,13 @@ func TestFlowOfNamespace(t *testing.T) {
 	dev.Hold(nil)
 	r.send(a.io[0], read())
 	r.w.Settle()
-	ch, host := h.channels[0], h.hosts[testHost]
-	if ch.share.Used() != 8192 || host.share.Used() != 8192 {
-		t.Errorf("%d and %d bytes", ch.share.Used(), host.share.Used())
+	ch, host := h.channels[0], h.hosts[testKey]
+	if ch.share.Used() != 8192 || host.payer.Used() != 8192 {
+		t.Errorf("%d and %d bytes", ch.share.Used(), host.payer.Used())
 	}
 	r.w.Advance(2 * time.Second) // it is given up
-	if ch.share.Used() != 8192 || host.share.Used() != 0 || h.memory.Usage().Orphaned != 8192 {
-		t.Errorf("%d and %d bytes after the timeout", ch.share.Used(), host.share.Used())
+	if ch.share.Used() != 8192 || host.payer.Used() != 0 || h.memory.Usage().Orphaned != 8192 {
+		t.Errorf("%d and %d bytes after the timeout", ch.share.Used(), host.payer.Used())
 	}
 	dev.Release()
 	r.w.Settle()

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -37,7 +38,9 @@ type Handler struct {
 	sessions     list.List[session]
 	sessionCount atomic.Int64
 
-	hosts map[string]*hostShare // by NQN
+	hosts   map[hostKey]*hostShare
+	owners  map[subnet.Owner]*owner
+	leaving list.List[owner]
 	// strangers are the shares of queues without a host: from addresses from which a host has
 	// authenticated before, and from others, which cannot keep those out.
 	strangers [2]mem.Share
@@ -50,11 +53,11 @@ type Handler struct {
 	batch     [batchSize]*backend.IO // of push
 	completed list.List[session]     // have completions to deliver
 	running   bool
-	worked    bool                 // completed has more than zero-copy reads, which take no time
-	compounds list.List[compound]  // free
-	spare     int                  // the number of these
-	moves     int                  // compounds with a move
-	turns     list.List[hostShare] // that have work whose turn comes
+	worked    bool                // completed has more than zero-copy reads, which take no time
+	compounds list.List[compound] // free
+	spare     int                 // the number of these
+	moves     int                 // compounds with a move
+	turns     list.List[owner]    // that have work whose turn comes
 
 	latency latencies
 
@@ -77,7 +80,10 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	if cfg.Loop == nil {
 		return nil, errors.New("target: handler without a loop")
 	}
-	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, hosts: map[string]*hostShare{}}
+	h := &Handler{
+		t: t, loop: cfg.Loop, index: cfg.Index, hosts: map[hostKey]*hostShare{},
+		owners: map[subnet.Owner]*owner{},
+	}
 	h.latency.entries = map[latencyKey]*latencyEntry{}
 	h.delayed = delayList{
 		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },

@@ -12,12 +12,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/histogram"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // LatencyEntries is for how many pairs of a host and a namespace a reactor counts apart. Further
-// hosts share one entry of the namespace, in which also goes what was counted for a host that has
-// left, when its entry is needed. So the sum of the entries of a namespace never gets less.
+// hosts, and those that exceed their share of the entries, have one of the namespace together, in
+// which also goes what was counted for a host that has left, when its entry is needed. So the sum
+// of the entries of a namespace never gets less.
 const LatencyEntries = 128
 
 // Operation is a class of commands for a namespace.
@@ -107,8 +109,10 @@ type latencyKey struct {
 // latencyEntry is what one reactor has counted of a latencyKey. Reactor only.
 type latencyEntry struct {
 	latencyKey
-	ops  [operations]*Latency // nil: there were none
-	left list.Node[latencyEntry]
+	flows int                  // that use it
+	share *owner               // that it counts for while there are any
+	ops   [operations]*Latency // nil: there were none
+	left  list.Node[latencyEntry]
 }
 
 func (e *latencyEntry) op(o Operation) *Latency {
@@ -122,29 +126,36 @@ func (e *latencyEntry) op(o Operation) *Latency {
 type latencies struct {
 	entries map[latencyKey]*latencyEntry
 	hosts   int                     // those of hosts
+	used    int                     // those of hosts that are connected
 	left    list.List[latencyEntry] // of hosts that are not connected, the oldest first
 	reads   int                     // entries are being copied and must not be merged
 }
 
-// join returns the entry of a host that begins to use a namespace.
-func (l *latencies) join(host string, ns *namespace) *latencyEntry {
-	k := latencyKey{host, ns}
+// join returns the entry of a host that begins to use a namespace. The payer of the host has a
+// share of all entries (ADR 0046).
+func (l *latencies) join(t *hostShare, ns *namespace) *latencyEntry {
+	k, o := latencyKey{t.nqn, ns}, t.payer
 	e := l.entries[k]
 	switch {
-	case e != nil:
-		if e.left.Listed() {
-			l.left.Remove(&e.left)
-		}
+	case e != nil && e.flows > 0: // the NQN is claimed elsewhere, too
+		e.flows++
 		return e
-	case l.hosts < LatencyEntries:
-	case l.reads == 0 && !l.left.Empty():
-		l.forget(l.left.Pop())
-	default:
+	case subnet.Exceeds(o.entries, 1, LatencyEntries-l.used-1):
 		return l.others(ns)
+	case e != nil:
+		l.left.Remove(&e.left)
+	case l.hosts >= LatencyEntries && (l.reads > 0 || l.left.Empty()):
+		return l.others(ns)
+	default:
+		if l.hosts++; l.hosts > LatencyEntries {
+			l.forget(l.left.Pop())
+		}
+		e = &latencyEntry{latencyKey: k}
+		l.entries[k] = e
 	}
-	l.hosts++
-	e = &latencyEntry{latencyKey: k}
-	l.entries[k] = e
+	e.flows, e.share = 1, o
+	o.entries++
+	l.used++
 	return e
 }
 
@@ -170,7 +181,12 @@ func (l *latencies) forget(e *latencyEntry) {
 
 // leave notes that a host uses a namespace no more.
 func (l *latencies) leave(e *latencyEntry) {
-	if e.host != "" && l.entries[e.latencyKey] == e {
+	if e.host == "" || l.entries[e.latencyKey] != e {
+		return
+	}
+	if e.flows--; e.flows == 0 {
+		e.share.entries--
+		l.used--
 		l.left.Push(e, &e.left)
 	}
 }
@@ -181,11 +197,12 @@ func (l *latencies) drop(ns *namespace) {
 		if k.ns != ns {
 			continue
 		}
-		delete(l.entries, k)
-		if k.host != "" {
-			l.hosts--
+		if e.flows > 0 {
+			e.flows = 1
+			l.leave(e)
 		}
-		if e.left.Listed() {
+		if delete(l.entries, k); k.host != "" {
+			l.hosts--
 			l.left.Remove(&e.left)
 		}
 	}

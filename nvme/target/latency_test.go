@@ -279,9 +279,10 @@ func TestLatencyReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	const entries = 4
+	host := &hostShare{hostKey: testKey, payer: &owner{}}
 	for i := range entries {
 		ns := &namespace{sub: &subsystem{nqn: testSub}, nsid: uint32(i + 1)}
-		h.latency.join(testHost, ns).op(OperationRead).add(&fabric.Request{Stages: [4]int64{2: 9}})
+		h.latency.join(host, ns).op(OperationRead).add(&fabric.Request{Stages: [4]int64{2: 9}})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, step := range []int{0, 1, 2} {
@@ -344,7 +345,7 @@ func TestLatencyEntries(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 2))
 	name := func(i int) string { return fmt.Sprint(testHost[:len(testHost)-3], 100+i) }
 	connect := func(i int) *host {
-		return r.connectHost(1, func(a *connectArgs) {
+		return r.connectHostInfo(1, from(i), func(a *connectArgs) {
 			a.host, a.hostID = name(i), [16]byte{byte(i), byte(i >> 8), 1}
 		})
 	}

@@ -107,7 +107,7 @@ func TestLimitIsShared(t *testing.T) {
 	sub.Limits = Limits{IOPS: 1000}
 	r := newHarness(t, 4, sub)
 	many := r.connectHost(4)
-	one := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+	one := r.connectOther()
 	var a, b load
 	for _, q := range many.io {
 		a.start(r, q, 32, readBlocks(8))
@@ -329,10 +329,10 @@ func TestLimitsForget(t *testing.T) {
 	r.target.SetHostLimits(otherHost, Limits{IOPS: 1000})
 	h := r.connectHost(1)
 	r.ok(h.io[0], readBlocks(8)())
-	if f := r.raw[0].hosts[testHost].flows[0]; f.leases != nil {
+	if f := r.raw[0].hosts[testKey].flows[0]; f.leases != nil {
 		t.Error("a host without limits has some")
 	}
-	o := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+	o := r.connectOther()
 	r.ok(o.io[0], readBlocks(8)())
 	bucket := (*r.target.hosts.Load())[otherHost].ios
 	if bucket.Users() != 1 {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
 // rangeLock keeps writes to some blocks of a namespace from its device, on every reactor, while a
@@ -38,33 +39,33 @@ type rangeLock struct {
 // of another one waits for one of each.
 type rangeLocks struct {
 	mu    sync.Mutex
-	busy  bool                  // a lock is held, or about to be
-	hosts map[string]*hostLocks // of the others, by host NQN
+	busy  bool                        // a lock is held, or about to be
+	hosts map[subnet.Owner]*hostLocks // of the others
 	turns list.List[hostLocks]
 }
 
 // hostLocks are the locks that pairs of a host wait for, oldest first.
 type hostLocks struct {
-	nqn   string
+	owner subnet.Owner
 	locks list.List[rangeLock]
 	node  list.Node[hostLocks]
 }
 
 // push adds a lock of a host. It returns true if that need not wait.
-func (q *rangeLocks) push(l *rangeLock, nqn string) bool {
+func (q *rangeLocks) push(l *rangeLock, o subnet.Owner) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.busy {
 		q.busy = true
 		return true
 	}
-	t := q.hosts[nqn]
+	t := q.hosts[o]
 	if t == nil {
 		if q.hosts == nil {
-			q.hosts = map[string]*hostLocks{}
+			q.hosts = map[subnet.Owner]*hostLocks{}
 		}
-		t = &hostLocks{nqn: nqn}
-		q.hosts[nqn] = t
+		t = &hostLocks{owner: o}
+		q.hosts[o] = t
 		q.turns.Push(t, &t.node)
 	}
 	t.locks.Push(l, &l.node)
@@ -82,7 +83,7 @@ func (q *rangeLocks) pop() *rangeLock {
 	}
 	l := t.locks.Pop()
 	if t.locks.Empty() {
-		delete(q.hosts, t.nqn)
+		delete(q.hosts, t.owner)
 	} else {
 		q.turns.Push(t, &t.node)
 	}
@@ -96,7 +97,7 @@ func (l *rangeLock) acquire() {
 		return
 	}
 	l.acquired = true
-	if l.ns.locks.push(l, l.owner.cmd.s.host.nqn) {
+	if l.ns.locks.push(l, l.owner.cmd.s.host.payer.key) {
 		l.ask()
 	}
 }

@@ -2,6 +2,7 @@ package target
 
 import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -32,6 +33,7 @@ func executeReservation(h *Handler, c *cmd) {
 	q := &reservation.Request{
 		ReservationSQE: *c.req.SQE.Reservation(), Op: c.req.SQE.Opcode(),
 		Host: ctrl.identity.Value(), Known: ctrl.sub.knows,
+		Network: subnet.Of(c.s.info.Remote.Addr()),
 	}
 	data := mem.NewCursor(c.req.Segs, 0)
 	data.CopyTo(q.Keys[:])

@@ -192,19 +192,35 @@ func TestManyRegistrants(t *testing.T) {
 }
 
 // TestUnknownRegistrants: where any host is allowed, NQNs that the configuration does not have fill
-// half of the places, and hosts that it has register.
+// half of the places, in shares of their networks, and hosts that it has register.
 func TestUnknownRegistrants(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
-	host := func(nqn string) *host {
-		return r.connectHost(1, func(a *connectArgs) { a.host, a.sqsize = nqn, 1 })
+	host := func(nqn string, network int) *host {
+		return r.connectHostInfo(1, from(network), func(a *connectArgs) {
+			a.host, a.sqsize = nqn, 1
+		})
 	}
-	for i := range registrantsOfUnknown {
-		h := host(fmt.Sprintf("%s-%d", testHost, i))
-		r.ok(h.io[0], register(1))
+	made, networks := 0, 0
+	for made < registrantsOfUnknown {
+		h := host(fmt.Sprintf("%s-%d", testHost, made), networks)
+		c := register(1)
+		switch r.do(h.io[0], c); {
+		case c.CQE.Status().OK():
+			made++
+		case c.CQE.Status()&^nvme.More == tooManyRegistrants && networks < 100:
+			if networks++; networks == 1 && made != 85 {
+				t.Errorf("a network has %d", made)
+			}
+		default:
+			t.Fatalf("%d are registered: %v", made, c.CQE.Status())
+		}
 		h.hangUp()
 	}
+	if networks < 4 {
+		t.Errorf("%d networks have all places", networks+1)
+	}
 	known := testHost + "-known"
-	h := host(known)
+	h := host(known, 0)
 	r.status(h.io[0], register(1), tooManyRegistrants)
 	if want := "128 hosts that are not in the configuration are registered"; !strings.Contains(
 		r.log.String(), want) || !strings.Contains(r.log.String(), "host="+known) {

@@ -6,9 +6,9 @@ import "github.com/nvmf-target/nvmf-target/backend"
 // and Dataset Management (compounds), and the Verify commands of self-tests. They are cut into
 // pieces, and a reactor begins a piece in each poll, so that other commands never wait for more:
 //
-//	Handler.turns    hosts, which take turns by bytes
-//	hostShare.turns  the flows of a host, that is its namespaces, which take turns by pieces
-//	flow.work        the commands of a flow, which take turns by pieces
+//	Handler.turns  hosts, or networks of those with unproven NQNs, which take turns by bytes
+//	owner.turns    the flows of one of these, to its namespaces, which take turns by pieces
+//	flow.work      the commands of a flow, which take turns by pieces
 //
 // Devices have a bounded part of the work of a flow at a time. For other hosts it makes no
 // difference how many commands and queues a host has.
@@ -34,9 +34,9 @@ func (h *Handler) takeTurns() (n int) {
 	return n
 }
 
-// takeTurn does a piece of the work of the host, which is the first on Handler.turns, and returns
+// takeTurn does a piece of the work of one that is the first on Handler.turns, and returns
 // how many bytes it counts. A host that has nothing more to begin loses the rest of its turn.
-func (t *hostShare) takeTurn(h *Handler) int64 {
+func (t *owner) takeTurn(h *Handler) int64 {
 	f := t.turns.Pop()
 	work := max(f.takeTurn(h), leastWork)
 	f.schedule()
@@ -80,7 +80,7 @@ func (f *flow) schedule() {
 	if f.turn.Listed() || f.reads.Empty() && (f.work.Empty() || f.outstanding >= flowWork) {
 		return
 	}
-	t, h := f.host, f.ch.h
+	t, h := f.host.payer, f.ch.h
 	t.turns.Push(f, &f.turn)
 	if !t.turn.Listed() {
 		t.left = turnWork

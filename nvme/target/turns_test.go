@@ -109,7 +109,7 @@ func TestTurns(t *testing.T) {
 					return &d
 				}))
 				a := r.connectHost(queues)
-				b := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+				b := r.connectOther()
 				r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
 				each := 96
 				if queues > 1 {
@@ -195,7 +195,7 @@ func TestTurnsByBytes(t *testing.T) {
 				}
 				r := newHarness(t, 1, turnsSubsystem(t, wrap(0), wrap(1)))
 				many := r.connectHost(32)
-				few := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+				few := r.connectOther()
 				r.ok(many.io[0], command(nvme.NVMFlush, 1, nil)) // opens the channels
 				r.ok(few.io[0], command(nvme.NVMFlush, 2, nil))
 				keep := func(q *fabrictest.Queue, c *fabrictest.Command) {
@@ -251,7 +251,7 @@ func TestTurnsEnd(t *testing.T) {
 			same := func(dev backend.Device) backend.Device { return dev }
 			r := newHarness(t, 1, turnsSubsystem(t, hang, same))
 			a := r.connectHost(3)
-			b := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+			b := r.connectOther()
 			r.ok(a.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
 			f.Hold(nil)
 			var all [3][]*fabrictest.Command
@@ -289,7 +289,7 @@ func TestTurnsEnd(t *testing.T) {
 			f.Release()
 			r.w.Advance(time.Second)
 			r.ok(a.io[0], kind.make(1, 0)) // the namespace is ready again
-			for _, fl := range r.raw[0].hosts[testHost].flows {
+			for _, fl := range r.raw[0].hosts[testKey].flows {
 				if fl != nil && fl.outstanding != 0 {
 					t.Errorf("%d bytes of work are outstanding", fl.outstanding)
 				}
@@ -359,7 +359,7 @@ func TestTurnsAtLimits(t *testing.T) {
 func TestTurnsOfPairs(t *testing.T) {
 	r := newHarness(t, 2, ramSubsystem(t, 1))
 	a := r.connectHost(4)
-	b := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+	b := r.connectOther()
 	zero := fill(0, 512)
 	var order []int
 	for i := range 30 {
@@ -427,7 +427,7 @@ func TestTurnsTakeTime(t *testing.T) {
 	h.loop = loop
 	f.Release()
 	r.w.Step()
-	if fl := h.hosts[testHost].flows[0]; fl.reads.Empty() || fl.work.Empty() || f.Held() > 0 {
+	if fl := h.hosts[testKey].flows[0]; fl.reads.Empty() || fl.work.Empty() || f.Held() > 0 {
 		t.Fatal("nothing waits for its turn")
 	}
 	loop.more = int64(time.Minute)

@@ -51,7 +51,7 @@ func (f *flow) link() {
 
 func (f *flow) join(l *limiter, b *limit.Bucket, bytes bool) {
 	if b != nil {
-		f.leases = append(f.leases, lease{b.Join(f.host.nqn, f.ch.h.loop.Now()), l, bytes})
+		f.leases = append(f.leases, lease{b.Join(f.host.payer.key, f.ch.h.loop.Now()), l, bytes})
 	}
 }
 

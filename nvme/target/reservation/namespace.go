@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -47,8 +48,8 @@ type Namespace struct {
 	// users have the reservations: the namespace, and those that were removed as long as reactors
 	// work for them.
 	users   []User
-	turns   list.List[hostChanges]  // the next one first
-	hosts   map[string]*hostChanges // by NQN
+	turns   list.List[hostChanges] // the next one first
+	hosts   map[subnet.Owner]*hostChanges
 	working bool
 }
 
@@ -62,17 +63,17 @@ type User interface {
 	Notify(to map[Host]nvme.ReservationNotification)
 }
 
-// hostChanges are the changes of one host NQN that have not begun. Hosts take turns: none waits
-// for all that another one asks for, with however many Host Identifiers.
+// hostChanges are the changes of one host that have not begun. Hosts take turns: none waits for all
+// that another one asks for, with however many Host Identifiers.
 type hostChanges struct {
-	host string // NQN
+	host subnet.Owner
 	list list.List[Change]
 	node list.Node[hostChanges]
 }
 
 // Change is one change.
 type Change struct {
-	Host  string // NQN
+	Host  subnet.Owner // that takes turns
 	Apply func(*State) (Outcome, nvme.Status)
 	Log   ratelog.Peer
 	// Done is called once, by any goroutine.
@@ -86,7 +87,7 @@ type Change struct {
 
 // New returns the reservations of a namespace as a store has them; nil: none persist.
 func New(store Store, nqn string, nsid uint32) *Namespace {
-	r := &Namespace{store: store, nqn: nqn, nsid: nsid, hosts: map[string]*hostChanges{}}
+	r := &Namespace{store: store, nqn: nqn, nsid: nsid, hosts: map[subnet.Owner]*hostChanges{}}
 	now := &State{}
 	if store != nil {
 		now = cmp.Or(store.Load(nqn, nsid), now)

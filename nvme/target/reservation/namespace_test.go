@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -19,7 +20,7 @@ func TestTurns(t *testing.T) {
 	submit := func(host, number int, before func()) *Change {
 		left.Add(1)
 		c := &Change{
-			Host: fmt.Sprint(host), Done: func(nvme.Status) { left.Done() },
+			Host: subnet.Owner{NQN: fmt.Sprint(host)}, Done: func(nvme.Status) { left.Done() },
 			Apply: func(*State) (Outcome, nvme.Status) {
 				before()
 				order = append(order, 10*host+number)

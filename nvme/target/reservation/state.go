@@ -2,15 +2,18 @@ package reservation
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // MaxRegistrants is how many hosts may be registered with a namespace, and registrantsOfNQN how
 // many of them may have the same NQN: one that makes up Host Identifiers takes no place of others.
 // registrantsOfUnknown is how many may have NQNs that the configuration does not have: a peer that
-// makes up NQNs, where any host is allowed, must not take the places of configured hosts.
+// makes up NQNs, where any host is allowed, must not take the places of configured hosts. Networks
+// have shares of these.
 const (
 	MaxRegistrants       = 256
 	registrantsOfNQN     = 16
@@ -36,6 +39,9 @@ type Host struct {
 type Registrant struct {
 	Host
 	Key uint64
+	// Network is subnet.Of the address that it has registered from. It is not kept through a
+	// restart: what the registrant has then counts for no network.
+	Network netip.Addr
 }
 
 // State is the registrants and the reservation of a namespace (Base section 8.1.22). It is
@@ -81,15 +87,18 @@ func (r *State) find(host Host) int {
 	return slices.IndexFunc(r.Registrants, func(g Registrant) bool { return g.Host == host })
 }
 
-// full returns why there is no place for another host with this NQN, nil if there is one.
-func (r *State) full(nqn string, known func(nqn string) bool) error {
-	same, unknown := 0, 0
+// full returns why there is no place for another host, nil if there is one.
+func (r *State) full(q *Request) error {
+	same, unknown, there := 0, 0, 0
 	for _, g := range r.Registrants {
-		if g.NQN == nqn {
+		if g.NQN == q.Host.NQN {
 			same++
 		}
-		if !known(g.NQN) {
+		if !q.Known(g.NQN) {
 			unknown++
+			if g.Network == q.Network {
+				there++
+			}
 		}
 	}
 	switch {
@@ -97,9 +106,13 @@ func (r *State) full(nqn string, known func(nqn string) bool) error {
 		return fmt.Errorf("%d hosts are registered, the limit", len(r.Registrants))
 	case same >= registrantsOfNQN:
 		return fmt.Errorf("%d hosts with this NQN are registered, the limit", same)
-	case unknown >= registrantsOfUnknown && !known(nqn):
+	case q.Known(q.Host.NQN):
+	case unknown >= registrantsOfUnknown:
 		return fmt.Errorf("%d hosts that are not in the configuration are registered, the limit",
 			unknown)
+	case subnet.Exceeds(there, 1, registrantsOfUnknown-unknown-1):
+		return fmt.Errorf("%d hosts at %s that are not in the configuration are registered, their "+
+			"share of %d", there, subnet.Text(q.Network), registrantsOfUnknown)
 	}
 	return nil
 }
@@ -115,6 +128,8 @@ type Request struct {
 	Op   nvme.Opcode
 	Keys nvme.ReservationKeys
 	Host Host
+	// Network is subnet.Of the address of the host.
+	Network netip.Addr
 	// Known reports whether the configuration has an NQN. Any goroutine calls it.
 	Known func(nqn string) bool
 	Full  error // why there was no place for another registrant
@@ -192,10 +207,10 @@ func (o *Outcome) register(q *Request) nvme.Status {
 	case registered:
 		r.Registrants[i].Key = key
 	default:
-		if q.Full = r.full(q.Host.NQN, q.Known); q.Full != nil {
+		if q.Full = r.full(q); q.Full != nil {
 			return tooMany
 		}
-		r.Registrants = append(r.Registrants, Registrant{q.Host, key})
+		r.Registrants = append(r.Registrants, Registrant{q.Host, key, q.Network})
 	}
 	if q.CPTPL() != nvme.KeepPTPL {
 		r.PTPL = q.CPTPL() == nvme.SetPTPL
