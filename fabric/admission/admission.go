@@ -10,7 +10,8 @@
 //
 // An unassociated connection that finds its budget full evicts the oldest one in it. A handshake
 // takes milliseconds, so idle connections go before connections that are about to succeed. While
-// the target works on what a peer has sent, its connection stays (Conn.Hold). While a budget is
+// the target works on what a peer has sent, its connection stays (Conn.Hold), and those that have
+// shown a key go after others. While a budget is
 // more than half full, networks whose connections have failed lately are refused, so that others
 // have their turn.
 package admission
@@ -87,6 +88,7 @@ type Conn struct {
 	memory  int64
 	class   class
 	held    bool
+	shown   bool
 	since   time.Time // when it got this class, or was held last
 	nodes   [2]list.Node[Conn]
 	// evictedFrom is an index of Counter.budgets.
@@ -247,6 +249,18 @@ func (e *Conn) Hold(on bool) {
 			e.since = e.c.now()
 			e.join(cl)
 		}
+	}
+}
+
+// Shown notes, while the connection is held, that its peer has shown that it has a key of a host:
+// from now on those make room first that have not, unless more than half have.
+func (e *Conn) Shown() {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	cl := e.class
+	e.quit()
+	if e.shown = true; cl != inNoBudget {
+		e.join(cl)
 	}
 }
 

@@ -56,7 +56,31 @@ type network struct {
 type budget struct {
 	connections int
 	memory      int64
-	conns       list.List[Conn] // the oldest first, without those that are held
+	// conns are the oldest first, without those that are held; apart those that have shown a key,
+	// which are withKey.
+	conns, shown list.List[Conn]
+	withKey      int
+}
+
+// list is where a connection of the budget is, unless it is held.
+func (b *budget) list(e *Conn) *list.List[Conn] {
+	if e.shown {
+		return &b.shown
+	}
+	return &b.conns
+}
+
+// oldest returns the connection that makes room first, nil if there is none: one that has shown no
+// key, unless more than half have. Peers may repeat what a host has sent.
+func (b *budget) oldest() *Conn {
+	first, second := b.conns.First(), b.shown.First()
+	if 2*b.withKey > b.connections {
+		first, second = second, first
+	}
+	if first == nil {
+		return second
+	}
+	return first
 }
 
 // kind is an index of Counter.budgets and fractions.
@@ -77,11 +101,19 @@ func (e *Conn) budgets() [2]*budget {
 func (e *Conn) join(cl class) {
 	e.class = cl
 	for i, b := range e.budgets() {
-		b.connections++
-		b.memory += e.memory
+		b.add(e, 1)
 		if !e.held {
-			b.conns.Push(e, &e.nodes[i])
+			b.list(e).Push(e, &e.nodes[i])
 		}
+	}
+}
+
+// add counts a connection, sign times.
+func (b *budget) add(e *Conn, sign int) {
+	b.connections += sign
+	b.memory += int64(sign) * e.memory
+	if e.shown {
+		b.withKey += sign
 	}
 }
 
@@ -91,10 +123,9 @@ func (e *Conn) quit() {
 		return
 	}
 	for i, b := range e.budgets() {
-		b.connections--
-		b.memory -= e.memory
+		b.add(e, -1)
 		if !e.held {
-			b.conns.Remove(&e.nodes[i])
+			b.list(e).Remove(&e.nodes[i])
 		}
 	}
 	e.class = inNoBudget
@@ -135,7 +166,7 @@ func (c *Counter) hasTurn(n *network) bool {
 		c.failed.add(n.addr, now)
 	}
 	b := &c.budgets[0][unassociated]
-	oldest := b.conns.First()
+	oldest := b.oldest()
 	return oldest != nil && now.Sub(oldest.since) >= turnLength && c.evictOldest(b)
 }
 
@@ -174,7 +205,7 @@ func (c *Counter) makeRoom(h *network, cl class, memory int64) bool {
 // evictOldest evicts the oldest connection of a budget. It returns false if there is none, or none
 // that may be evicted now.
 func (c *Counter) evictOldest(b *budget) bool {
-	e := b.conns.First()
+	e := b.oldest()
 	if e == nil || e.class == discovery && c.now().Sub(e.since) < discoveryAge {
 		return false
 	}
@@ -236,9 +267,12 @@ func (c *Counter) allow(h *network) {
 		from.connections, to.connections = from.connections-own.connections,
 			to.connections+own.connections
 		from.memory, to.memory = from.memory-own.memory, to.memory+own.memory
-		for e := range own.conns.All() {
-			from.conns.Remove(&e.nodes[1])
-			to.conns.Push(e, &e.nodes[1])
+		from.withKey, to.withKey = from.withKey-own.withKey, to.withKey+own.withKey
+		for _, l := range []*list.List[Conn]{&own.conns, &own.shown} {
+			for e := range l.All() {
+				from.list(e).Remove(&e.nodes[1])
+				to.list(e).Push(e, &e.nodes[1])
+			}
 		}
 	}
 	h.allowed = true

@@ -32,8 +32,26 @@ type modelConn struct {
 	evicted  bool
 	told     bool // that it is evicted
 	held     bool
+	shown    bool
 	claim    fabric.Claim // if given
 	given    bool
+}
+
+// note counts a connection of a budget, at a place of its order.
+func (b *modelBudget) note(e *modelConn, place int) {
+	kind := 0
+	if e.shown {
+		kind = 1
+	}
+	b.connections, b.memory = b.connections+1, b.memory+e.memory
+	b.kinds[kind]++
+	if o := &b.oldestOf[kind]; !e.held && (o.e == nil || place < o.place) {
+		o.e, o.place = e, place
+	}
+	b.oldest = b.oldestOf[0].e
+	if b.oldest == nil || 2*b.kinds[1] > b.connections && b.oldestOf[1].e != nil {
+		b.oldest = b.oldestOf[1].e
+	}
 }
 
 type model struct {
@@ -112,6 +130,12 @@ type modelBudget struct {
 	connections int
 	memory      int64
 	oldest      *modelConn
+	// The same by whether they have shown a key.
+	kinds    [2]int
+	oldestOf [2]struct {
+		e     *modelConn
+		place int
+	}
 }
 
 func (m *model) budget(host int, cl class, own bool) (b modelBudget) {
@@ -119,10 +143,10 @@ func (m *model) budget(host int, cl class, own bool) (b modelBudget) {
 		if e.class != cl || e.host != host && (own || m.kind(e.host) != m.kind(host)) {
 			continue
 		}
-		b.connections, b.memory = b.connections+1, b.memory+e.memory
-		if !e.held && (b.oldest == nil || own && e.own < b.oldest.own ||
-			!own && e.all < b.oldest.all) {
-			b.oldest = e
+		if own {
+			b.note(e, e.own)
+		} else {
+			b.note(e, e.all)
 		}
 	}
 	return b
@@ -193,10 +217,7 @@ func (m *model) memory() (n int64) {
 func (m *model) strangers() (b modelBudget) {
 	for _, e := range m.conns {
 		if e.class == unassociated && !m.allowed[e.host] {
-			b.connections, b.memory = b.connections+1, b.memory+e.memory
-			if !e.held && (b.oldest == nil || e.all < b.oldest.all) {
-				b.oldest = e
-			}
+			b.note(e, e.all)
 		}
 	}
 	return b
@@ -308,6 +329,10 @@ func TestModel(t *testing.T) {
 				break // its Connect has succeeded
 			}
 			if rnd.IntN(4) == 0 && !e.left && !e.told {
+				if e.held && rnd.IntN(2) == 0 {
+					e.shown = true
+					e.e.Shown()
+				}
 				e.held = !e.held
 				e.e.Hold(e.held)
 				if e.class != inNoBudget {

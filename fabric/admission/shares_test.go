@@ -300,6 +300,29 @@ func TestHold(t *testing.T) {
 	c.expect("1")
 }
 
+// TestShown: what has shown a key makes room for others once more than half have, and not before,
+// although it is the oldest.
+func TestShown(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 64, PerHost: 512, Memory: 1 << 30})
+	show := func(name string, from netip.Addr) {
+		e := c.admit(name, from, 0)
+		e.Hold(true)
+		e.Shown()
+		e.Hold(false)
+	}
+	show("shown", two)
+	for i := range 16 {
+		c.admit(fmt.Sprint(i), addr(i), 0)
+	}
+	c.expect("0")
+	for i := range 8 {
+		show("other", addr(200+i))
+		c.expect(fmt.Sprint(1 + i))
+	}
+	c.admit("16", addr(16), 0)
+	c.expect("shown")
+}
+
 // TestRecent: a network is remembered for a period at least. If there are too many, the oldest are
 // forgotten. Few networks are taken for others.
 func TestRecent(t *testing.T) {

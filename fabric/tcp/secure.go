@@ -121,6 +121,9 @@ func (q *queue) stepped(j *handshakeJob) {
 	if current {
 		q.job = nil
 	}
+	if j.handshake.Begun() {
+		q.conn.counted.Shown()
+	}
 	q.conn.counted.Hold(false)
 	if !current || q.state != queueConnecting {
 		j.handshake.Free()
