@@ -26,14 +26,15 @@ type Pool struct {
 	waiting map[netip.Addr]*network
 	turns   [2]list.List[network] // of known networks, and of others
 	taken   int                   // jobs
+	since   time.Time             // jobs have waited all the time
 }
 
 // othersTurn: so many jobs of known networks are followed by one of others, which a host that does
 // not stop to send jobs would keep out otherwise.
 const othersTurn = 8
 
-// patience is how long a job may wait before it no longer gives way to I/O. Peers have ten seconds
-// for some jobs in a row.
+// patience is how long a job may wait, and jobs at all, before they no longer give way to I/O.
+// Peers have ten seconds for some jobs in a row.
 const patience = 2 * time.Second
 
 // mostFair is how long the oldest job of the networks that are not known may have waited for it to
@@ -66,6 +67,10 @@ func (p *Pool) Submit(j *Job) {
 	defer p.mu.Unlock()
 	from := subnet.Of(j.From)
 	a := p.waiting[from]
+	j.since = time.Now()
+	if len(p.waiting) == 0 {
+		p.since = j.since
+	}
 	if a == nil {
 		if p.waiting == nil {
 			p.waiting = map[netip.Addr]*network{}
@@ -74,7 +79,6 @@ func (p *Pool) Submit(j *Job) {
 		p.waiting[from] = a
 		a.turn.Push(a, &a.node)
 	}
-	j.since = time.Now()
 	a.jobs.Push(j, &j.node)
 	if p.workers < MaxWorkers() {
 		p.workers++
@@ -113,13 +117,25 @@ func (p *Pool) work(j *Job, low bool) {
 		_ = sys.LowerPriority() // where it may not be, jobs are done all the same
 	}
 	for ; j != nil; j = p.next() {
-		if late := time.Since(j.since) > patience; late == low {
+		if late := p.isLate(j); late == low {
 			go p.work(j, !low)
 			return
 		}
 		j.Run()
 		j.Done()
 	}
+}
+
+// isLate reports whether a job does not give way to I/O: it has waited for too long, or more come
+// than are done, and most of them end before they are as old.
+func (p *Pool) isLate(j *Job) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since := j.since
+	if len(p.waiting) > 0 && p.since.Before(since) {
+		since = p.since
+	}
+	return time.Since(since) > patience
 }
 
 // next returns the next job, or nil, with which the worker ends.

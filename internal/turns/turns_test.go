@@ -133,4 +133,13 @@ func TestPriority(t *testing.T) {
 	if low := max(usual, 10); !slices.Equal(q.nice, []int{low, usual, low, usual}) {
 		t.Errorf("nice values %v", q.nice)
 	}
+	// Jobs have waited all the time, although none of these has.
+	for range 3 {
+		q.add(1, false)
+	}
+	q.since = time.Now().Add(-2 * patience)
+	q.run()
+	if low := max(usual, 10); !slices.Equal(q.nice, []int{usual, usual, low}) {
+		t.Errorf("nice values %v of a pool that is behind", q.nice)
+	}
 }

@@ -15,6 +15,9 @@ func TestMain(m *testing.M) {
 	if key := os.Getenv(hostsKey); key != "" {
 		os.Exit(authenticatingHosts(key))
 	}
+	if arg := os.Getenv(floodKey); arg != "" {
+		os.Exit(floodHellos(arg))
+	}
 	testutil.Main(m, func() error {
 		if u := mem.Usage(); len(u) > 0 {
 			return fmt.Errorf("off-heap memory is left: %+v", u)
