@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -303,6 +304,8 @@ type Transport interface {
 	NewGroup(cfg GroupConfig) (Group, error)
 	// Usage is what is counted of connections and their memory now.
 	Usage() Usage
+	// Shares lists what hosts and networks take of the limits now, in no order.
+	Shares() []Share
 	// Close closes listeners and frees what groups share. The groups must be closed first.
 	Close() error
 }
@@ -327,6 +330,14 @@ type Usage struct {
 	// Handshakes counts those of TLS that were completed, FailedHandshakes those that were not
 	// before their connection ended, since the start.
 	Handshakes, FailedHandshakes uint64
+}
+
+// Share is what a host or a network takes of the limits of a transport, and may take as long as
+// others take what they do.
+type Share struct {
+	subnet.Owner
+	Connections, MostConnections int64
+	Memory, MostMemory           int64 // in bytes
 }
 
 // Loop is what a group may ask of the reactor it belongs to; *reactor.Reactor implements it.

@@ -111,6 +111,38 @@ func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	return nil
 }
 
+// Shares lists what hosts and networks take, in no order.
+func (c *Counter) Shares() (list []fabric.Share) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, o := range c.hosts {
+		list = append(list, c.share(key, o.used))
+	}
+	for addr, n := range c.networks {
+		if n.used != (usage{}) {
+			list = append(list, c.share(subnet.Owner{Network: addr}, n.used))
+		}
+	}
+	return list
+}
+
+// share describes what an owner takes, and what an I/O queue leaves it.
+func (c *Counter) share(o subnet.Owner, used usage) fabric.Share {
+	var most usage
+	for r := range resources {
+		limit := c.limit(r)
+		free := limit - c.given[r] - limit/reserve(&fabric.Claim{Proven: o.Proven})
+		most[r] = max(subnet.Most(used[r], free), limit/smallPart)
+	}
+	if o.NQN == "" || o.Proven { // others are bounded by their networks
+		most[resConnections] = min(most[resConnections], int64(c.limits.PerHost))
+	}
+	return fabric.Share{
+		Owner: o, Connections: used[resConnections], MostConnections: most[resConnections],
+		Memory: used[resMemory], MostMemory: most[resMemory],
+	}
+}
+
 // atLimit returns the error that a network has Limits.PerHost connections.
 func (h *network) atLimit(n int) error {
 	return fmt.Errorf("%d connections from %s are open, the limit", n, subnet.Text(h.addr))

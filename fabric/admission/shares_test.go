@@ -300,6 +300,34 @@ func TestHold(t *testing.T) {
 	c.expect("1")
 }
 
+// TestSharesListed: what is listed as the most that an owner may have is what it gets.
+func TestSharesListed(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 400, Memory: 1 << 30})
+	for _, proven := range []bool{true, false} {
+		n := 0
+		for ; ; n++ {
+			claim := fabric.Claim{Host: "h", Proven: proven}
+			e := c.admit("", one, 1<<20)
+			if e.Associate(fabric.Allowed, claim, 0) != nil {
+				break
+			}
+		}
+		listed := 0
+		for _, s := range c.Shares() {
+			if s.Proven != proven {
+				continue
+			}
+			if listed++; s.Connections != int64(n) || s.Memory != int64(n)<<20 ||
+				s.MostConnections-s.Connections > 1 || s.MostMemory < s.Memory {
+				t.Errorf("%d connections: %+v", n, s)
+			}
+		}
+		if want := map[bool]int{true: 1, false: 2}[proven]; listed != want || n < 50 {
+			t.Errorf("%d shares of %d connections", listed, n)
+		}
+	}
+}
+
 // TestShown: what has shown a key makes room for others once more than half have, and not before,
 // although it is the oldest.
 func TestShown(t *testing.T) {

@@ -76,6 +76,9 @@ func (c *Config) admissionLimits() admission.Limits {
 // Type is nvme.TransportRDMA.
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportRDMA }
 
+// Shares implements fabric.Transport.
+func (t *Transport) Shares() []fabric.Share { return t.admission.Shares() }
+
 // Usage implements fabric.Transport. Connections that are being made or ended count.
 func (t *Transport) Usage() fabric.Usage {
 	u := t.admission.Usage()

@@ -68,6 +68,9 @@ func (c *Config) limits() admission.Limits {
 // Type is nvme.TransportTCP.
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportTCP }
 
+// Shares implements fabric.Transport.
+func (t *Transport) Shares() []fabric.Share { return t.admission.Shares() }
+
 // Usage implements fabric.Transport.
 func (t *Transport) Usage() fabric.Usage {
 	u := t.admission.Usage()

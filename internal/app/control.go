@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -189,8 +191,50 @@ func (s *Server) status() control.Status {
 		Subsystems: len(c.Subsystems),
 		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.namespaces.waiting()),
 		Pending: s.namespaces.pending(), Controllers: len(s.target.Controllers()),
-		Connections: s.target.Sessions(),
+		Connections: s.target.Sessions(), Shares: s.shares(),
 	}
+}
+
+// taken is how much of a share is taken, of what most is taken of.
+func taken(s *control.Share) float64 {
+	part := func(n, most int64) float64 { return float64(n) / float64(max(most, 1)) }
+	return max(part(s.Connections, s.MostConnections), part(s.QueueMemory, s.MostQueueMemory),
+		part(s.DataMemory, s.MostDataMemory))
+}
+
+// mostShares is how many shares of each transport the status has.
+const mostShares = 16
+
+// shares lists what hosts and networks have, nearest to their share first.
+func (s *Server) shares() (list []control.Share) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.usageTimeout)
+	defer cancel()
+	data, _ := s.target.DataShares(ctx) // without it, if a reactor does not answer
+	for name, t := range s.transports {
+		var of []control.Share
+		for _, u := range t.Shares() {
+			d := data[u.Owner]
+			out := control.Share{
+				Transport: name.String(), Host: u.NQN, Proven: u.Proven,
+				Connections: u.Connections, MostConnections: u.MostConnections,
+				QueueMemory: u.Memory, MostQueueMemory: u.MostMemory,
+				DataMemory: int64(d.Used), MostDataMemory: int64(d.Most),
+			}
+			if u.NQN == "" {
+				out.Network = subnet.Text(u.Network)
+			}
+			of = append(of, out)
+		}
+		slices.SortFunc(of, func(a, b control.Share) int {
+			return cmp.Or(cmp.Compare(taken(&b), taken(&a)), strings.Compare(a.Host, b.Host),
+				strings.Compare(a.Network, b.Network))
+		})
+		list = append(list, of[:min(len(of), mostShares)]...)
+	}
+	slices.SortStableFunc(list, func(a, b control.Share) int {
+		return strings.Compare(a.Transport, b.Transport)
+	})
+	return list
 }
 
 // listenerStates lists the ports by port ID, and then what listeners lack.

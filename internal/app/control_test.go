@@ -70,6 +70,18 @@ func TestControl(t *testing.T) {
 		admin.Local != listeners[0].Address || admin.Depth == 0 {
 		t.Errorf("connection %+v", admin)
 	}
+	st, err := c.Status(ctx)
+	if err != nil || len(st.Shares) != 2 {
+		t.Fatalf("%+v, %v", st.Shares, err)
+	}
+	for i, of := range []string{st.Shares[0].Network, st.Shares[1].Host} {
+		u := &st.Shares[i]
+		if want := [2]string{"127.0.0.1", admin.Host}[i]; of != want || u.Proven ||
+			u.Transport != "tcp" || u.Connections != 1 || u.MostConnections < 100 ||
+			u.QueueMemory == 0 || u.MostQueueMemory < u.QueueMemory || u.MostDataMemory == 0 {
+			t.Errorf("share of %q, want %q: %+v", of, want, u)
+		}
+	}
 	reactors, err := c.Reactors(ctx)
 	if err != nil || len(reactors) != len(s.workers) || reactors[0].Polls == 0 ||
 		reactors[0].MemoryBytes == 0 {

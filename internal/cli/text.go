@@ -234,6 +234,23 @@ func status(t *table, s control.Status) {
 	}
 	t.row("controllers", s.Controllers)
 	t.row("connections", s.Connections)
+	for i := range s.Shares {
+		t.row("share", share(&s.Shares[i]))
+	}
+}
+
+// share is "tcp, NQN, not proven: 9 of 400 connections, ..."
+func share(s *control.Share) string {
+	who := s.Network
+	switch {
+	case s.Proven:
+		who = s.Host
+	case s.Host != "":
+		who = s.Host + ", not proven"
+	}
+	return fmt.Sprintf("%s, %s: %d of %d connections, %s of %s of queue memory, %s of %s of data "+
+		"memory", s.Transport, who, s.Connections, s.MostConnections, size(s.QueueMemory),
+		size(s.MostQueueMemory), size(s.DataMemory), size(s.MostDataMemory))
 }
 
 // and is "2 up" or "2 up, 1 waiting".

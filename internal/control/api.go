@@ -31,6 +31,32 @@ type Status struct {
 	Controllers int `json:"controllers"`
 	// Connections is the number of queues.
 	Connections int `json:"connections"`
+	// Shares are what hosts and networks have of what is shared out, those first that are nearest
+	// to their share: at most 16 of each transport. A host that has not proven its NQN counts for
+	// the NQN and for its network.
+	Shares []Share `json:"shares,omitempty"`
+}
+
+// Share is what a host or a network has, and may have as long as others have what they have.
+type Share struct {
+	// Transport is tcp or rdma.
+	Transport string `json:"transport"`
+	// Host is an NQN, empty for a network.
+	Host string `json:"host,omitempty"`
+	// Proven says that the host has proven its NQN, by TLS or authentication.
+	Proven bool `json:"proven,omitempty"`
+	// Network is an IPv4 address or an IPv6 /64.
+	Network string `json:"network,omitempty"`
+	// Connections is the number of queues, of MostConnections.
+	Connections     int64 `json:"connections"`
+	MostConnections int64 `json:"most_connections"`
+	// QueueMemory is that of the queues in bytes, of MostQueueMemory.
+	QueueMemory     int64 `json:"queue_memory"`
+	MostQueueMemory int64 `json:"most_queue_memory"`
+	// DataMemory is that of commands of both transports, on all reactors, in bytes, of
+	// MostDataMemory.
+	DataMemory     int64 `json:"data_memory"`
+	MostDataMemory int64 `json:"most_data_memory"`
 }
 
 // PendingNamespace is a namespace that is not served yet.

@@ -47,7 +47,7 @@ var allowed = map[string][]string{
 		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
 		"internal/histogram", "internal/httpd", "internal/metrics",
 		"internal/netif", "internal/ratelog",
-		"internal/state", "internal/storage", "internal/sys", "internal/web",
+		"internal/state", "internal/storage", "internal/subnet", "internal/sys", "internal/web",
 	},
 
 	"nvme":      {},
@@ -66,7 +66,7 @@ var allowed = map[string][]string{
 		"fabric/rdma/verbs", "internal/list", "internal/mem", "internal/sys",
 	},
 
-	"fabric":            {"nvme", "internal/mem"},
+	"fabric":            {"nvme", "internal/mem", "internal/subnet"},
 	"fabric/admission":  {"fabric", "internal/list", "internal/subnet"},
 	"fabric/fabrictest": {"fabric", "nvme", "internal/mem"},
 	"fabric/tcp": {
@@ -130,7 +130,7 @@ var allowed = map[string][]string{
 	"internal/lint":      {},
 	"internal/list":      {},
 	"internal/mdns":      {},
-	"internal/mem":       {"internal/list"},
+	"internal/mem":       {"internal/list", "internal/subnet"},
 	"internal/metrics": {
 		"fabric", "internal/histogram", "internal/httpd", "internal/mem", "nvme", "nvme/target",
 	},

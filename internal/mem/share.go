@@ -1,6 +1,9 @@
 package mem
 
-import "github.com/nvmf-target/nvmf-target/internal/list"
+import (
+	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
+)
 
 // How the memory of a pool is shared out (docs/adr/0021): a host may have up to hostFactor times
 // as many bytes as stay free, and a namespace, of all hosts, up to namespaceFactor times. So
@@ -35,6 +38,10 @@ type Share struct {
 
 // Used returns the bytes of data memory that it has.
 func (s *Share) Used() int { return s.used[dataPool] }
+
+// Most returns how many bytes of data memory it may have of the pool, as long as others have what
+// they have.
+func (p *Pool) Most(s *Share) int { return subnet.Most(s.Used(), p.free(false)) }
 
 // Idle says that it has nothing of any pool.
 func (s *Share) Idle() bool { return s.used == [poolKinds]int{} }

@@ -58,6 +58,11 @@ func Turns(host, network Owner) Owner {
 // shareFactor: an owner may have so many times as much as stays free.
 const shareFactor = 2
 
+// Most is what an owner that has used of something may have in all, if free is what nobody has.
+func Most[N int | int64](used, free N) N {
+	return max(used, shareFactor*(used+max(free, 0))/(shareFactor+1))
+}
+
 // Exceeds reports whether an owner that has used of something may not have n more, because of its
 // share, if left stays free then. An owner that has nothing gets the first whatever it is.
 func Exceeds[N int | int64](used, n, left N) bool { return used > 0 && used+n > shareFactor*left }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -112,6 +113,42 @@ func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 			a.Remote.Compare(b.Remote))
 	})
 	return list, nil
+}
+
+// DataShare is what an owner has, and may have, of the data memory of all reactors, in bytes.
+type DataShare struct{ Used, Most int }
+
+// DataShares returns what hosts and networks have that use subsystems. An error is that of ctx,
+// which ended before all reactors answered.
+func (t *Target) DataShares(ctx context.Context) (map[subnet.Owner]DataShare, error) {
+	t.mu.Lock()
+	handlers := slices.Clone(t.handlers)
+	t.mu.Unlock()
+	answers := make(chan map[subnet.Owner]DataShare, len(handlers))
+	for _, h := range handlers {
+		h.post(func() {
+			list := make(map[subnet.Owner]DataShare, len(h.owners))
+			for key, o := range h.owners {
+				if s := (DataShare{Used: o.Used()}); h.memory != nil {
+					s.Most = h.memory.Most(&o.Share)
+					list[key] = s
+				}
+			}
+			answers <- list
+		})
+	}
+	all := map[subnet.Owner]DataShare{}
+	for range handlers {
+		select {
+		case list := <-answers:
+			for key, s := range list {
+				all[key] = DataShare{all[key].Used + s.Used, all[key].Most + s.Most}
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return all, nil
 }
 
 // add appends a queue. Reactor of the queue.
