@@ -186,17 +186,17 @@ var removed = map[string]string{
 	"shared_receives": "It is called srq_size now.",
 }
 
-// some adds a problem if there are no subsystems: only a target with a managed directory may have
-// none.
-func (d *decoder) some(c *Config) {
-	if len(c.Subsystems) > 0 || c.Managed != "" || d.bad[""] {
+// some adds a problem if there are no entries of a list: only a target with a managed directory may
+// have none.
+func (d *decoder) some(c *Config, list string, entries int) {
+	if entries > 0 || c.Managed != "" || d.bad[""] {
 		return
 	}
 	what := "is missing"
-	if _, given := d.places["subsystems"]; given {
+	if _, given := d.places[list]; given {
 		what = "is empty"
 	}
-	d.add("subsystems", what, "Add at least one entry, or set managed.")
+	d.add(list, what, "Add at least one entry, or set managed.")
 }
 
 // required reports required keys that are missing.

@@ -199,6 +199,8 @@ func (o Object) String() string {
 	switch o.Kind {
 	case KindListener:
 		return "listener " + shown(o.Listener)
+	case KindReferral:
+		return "referral " + shown(o.Referral)
 	case KindHost:
 		return "host " + shown(o.NQN)
 	case KindSubsystem:

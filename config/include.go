@@ -31,14 +31,14 @@ func (c *Config) includeKey() Key {
 			}
 			return "", ""
 		})
-	}), "More files, which are read as if they were part of this one. A pattern with `*`, `?` or "+
-		"`[a-z]` stands for the files that match, by name, but for those that begin with a dot; "+
-		"paths begin at the directory of this file. Lists of listeners, hosts and subsystems "+
-		"continue those of the files before, and entries of several files with the same `nqn` are "+
-		"one subsystem: one of them describes it, the others have only `nqn`, `hosts` and "+
-		"`namespaces`. No other key may be in two files, and included files include no others; "+
-		"no environment variable overrides this key. Set it when several people or programs write "+
-		"parts of the configuration.").
+	}), "More files, which are read as if they were part of this one. A pattern with `*`, `?` "+
+		"or `[a-z]` stands for the files that match, by name, but for those that begin with a "+
+		"dot; paths begin at the directory of this file. Lists of listeners, hosts, referrals "+
+		"and subsystems continue those of the files before, and entries of several files with "+
+		"the same `nqn` are one subsystem: one of them describes it, the others have only "+
+		"`nqn`, `hosts` and `namespaces`. No other key may be in two files, and included files "+
+		"include no others; no environment variable overrides this key. Set it when several "+
+		"people or programs write parts of the configuration.").
 		Without("none")
 }
 
@@ -193,7 +193,14 @@ func (m *merger) file(name string, data []byte) {
 			return false
 		}
 		_, section := m.keys[i].Value.(Mapping)
-		return section && m.extend(at, value, yaml.MappingNode)
+		if !section || resolved(*at).Kind != yaml.MappingNode || value.Kind != yaml.MappingNode {
+			return false
+		}
+		m.own(at)
+		m.mapping(*at, value, func(key *yaml.Node, at **yaml.Node, value *yaml.Node) bool {
+			return key.Value == "referrals" && m.extend(at, value, yaml.SequenceNode)
+		})
+		return true
 	})
 }
 

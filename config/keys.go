@@ -86,8 +86,8 @@ func (c *Config) keys() []Key {
 				"subsystem without a key, or metrics or a page that other machines reach without "+
 				"them. Set it when nothing must be served by mistake to hosts that have not "+
 				"shown who they are."),
-		NewKey("listeners", List(&c.Listeners, 1, MaxListeners, (*Listener).value),
-			"The addresses where hosts connect.").Require("Add at least one entry."),
+		NewKey("listeners", List(&c.Listeners, 0, MaxListeners, (*Listener).value),
+			"The addresses where hosts connect.").Without("required"),
 		NewKey("hosts", List(&c.Hosts, 0, 4096, (*Host).value),
 			"What applies to single hosts in all subsystems. A host needs no entry here, and "+
 				"`hosts` of its subsystems says that it may connect."),

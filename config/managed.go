@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -34,10 +35,11 @@ const (
 func (c *Config) managedKeys() []Key {
 	return []Key{
 		NewKey(managedKey, absolutePath(&c.Managed),
-			"Directory where the control interface keeps the subsystems, namespaces and hosts "+
-				"that programs create there, one file each, which are read after all others as "+
-				"if they were included. It is made if it is missing; nobody but its owner may "+
-				"write to it. With it there may be no `subsystems`, and subsystems without hosts. "+
+			"Directory where the control interface keeps the listeners, hosts, subsystems and "+
+				"other objects that programs create there, one file each, which are read after "+
+				"all others as if they were included. It is made if it is missing; nobody but "+
+				"its owner may write to it. With it there may be no `listeners`, no "+
+				"`subsystems`, and subsystems without hosts. "+
 				"No environment variable overrides this key. Set it for an orchestrator, for "+
 				"instance to `/var/lib/nvmf-target/managed`.").Without("none"),
 		NewKey("managed_paths", List(&c.ManagedPaths, 0, 256, func(p *string) Value {
@@ -50,25 +52,50 @@ func (c *Config) managedKeys() []Key {
 	}
 }
 
-// Managed names what the control interface keeps in a file of its own: a host that may connect to a
-// subsystem, a namespace, or, without both, a subsystem.
+// Managed names what the control interface keeps in a file of its own. The fields that are set say
+// what it is: a subsystem (NQN), a namespace of it (NQN, NSID), a host that may connect to it (NQN,
+// Host), what applies to a host in all subsystems (Host), one of the secrets of that (Host, Key), a
+// listener, or a referral.
 type Managed struct {
 	NQN  string
 	NSID uint32
 	Host string
+	// Key is the name of a key that is a secret, such as dhchap_key. It is in the file of the host.
+	Key string
+	// Listener is a name that the file gives a listener, or as in Listener.Name, with a port.
+	Listener string
+	// Referral is as in Referral.Name.
+	Referral string
 }
 
-// Dir is where the files of the subsystem are below the managed directory.
-func (m Managed) Dir(directory string) string { return filepath.Join(directory, fileName(m.NQN)) }
+// subsystem reports whether it is one.
+func (m Managed) subsystem() bool { return m == Managed{NQN: m.NQN} }
+
+// Dir is where the files of the subsystem, or of all objects of the kind, are below the managed
+// directory. No NQN has a comma in the name of its directory.
+func (m Managed) Dir(directory string) string {
+	name := fileName(m.NQN)
+	switch {
+	case m.Listener != "":
+		name = ",listeners"
+	case m.Referral != "":
+		name = ",referrals"
+	case m.NQN == "":
+		name = ",hosts"
+	}
+	return filepath.Join(directory, name)
+}
 
 // File is the file of the object below the managed directory.
 func (m Managed) File(directory string) string {
 	name := "subsystem"
 	switch {
-	case m.Host != "":
-		name = "host-" + fileName(m.Host)
 	case m.NSID != 0:
 		name = "namespace-" + strconv.FormatUint(uint64(m.NSID), 10)
+	case m.NQN == "":
+		name = fileName(m.Host + m.Listener + m.Referral) // one of them
+	case m.Host != "":
+		name = "host-" + fileName(m.Host)
 	}
 	return filepath.Join(m.Dir(directory), name+".yaml")
 }
@@ -87,28 +114,58 @@ func fileName(nqn string) string {
 	return name[:longest-32] + "-" + hex.EncodeToString(sum[:16])
 }
 
-// Touches reports whether a change concerns the object or something inside it. A change that waits
-// for a restart concerns none, and is allowed.
-func (m Managed) Touches(c Change) bool {
-	live := func(k KeyChange) bool { return !k.Restart }
-	if c.Op == Modify && !slices.ContainsFunc(c.Keys, live) {
-		return true
-	}
-	if m.Host != "" {
-		return c.Object == m.Object() && !slices.ContainsFunc(c.Keys, func(k KeyChange) bool {
-			return !k.Restart && (k.Key != "hosts" || k.Old != m.Host && k.New != m.Host)
+// Touches reports whether a change of one configuration to the next concerns the object or
+// something inside it. A change that waits for a restart concerns none, and is allowed.
+func (m Managed) Touches(c Change, running, next *Config) bool {
+	was, is := m.Object(running), m.Object(next)
+	// only reports whether the live keys that change are entries of a list, which names the object.
+	only := func(list string, names ...string) bool {
+		return !slices.ContainsFunc(c.Keys, func(k KeyChange) bool {
+			return !k.Restart && (k.Key != list || !slices.Contains(names, cmp.Or(k.Old, k.New)))
 		})
 	}
-	inside := m.NSID == 0 && c.Kind == KindNamespace && c.NQN == m.NQN
-	return c.Object == m.Object() || inside && c.Op != Modify
+	switch {
+	case c.Op == Modify && only(""):
+		return true
+	case m.NQN != "" && m.Host != "":
+		return c.Object == is && only("hosts", m.Host)
+	case c.Object == was || c.Object == is:
+		return true
+	case m.Listener != "": // subsystems know it by its address, which may have changed
+		return c.Kind == KindSubsystem && c.Op == Modify &&
+			only("listeners", was.Listener, is.Listener)
+	}
+	return m.subsystem() && c.Kind == KindNamespace && c.NQN == m.NQN && c.Op != Modify
 }
 
-// Object is the object of a configuration that the managed one is, or is part of.
-func (m Managed) Object() Object {
-	if m.NSID != 0 {
+// Object is the object of a configuration that the managed one is, or is part of, whether the
+// configuration has it or not.
+func (m Managed) Object(c *Config) Object {
+	switch {
+	case m.Listener != "":
+		for i := range c.Listeners {
+			if l := &c.Listeners[i]; l.Label == m.Listener || l.Name == m.Listener {
+				return Object{Kind: KindListener, Listener: l.Name}
+			}
+		}
+		return Object{Kind: KindListener, Listener: m.Listener}
+	case m.Referral != "":
+		return Object{Kind: KindReferral, Referral: m.Referral}
+	case m.NSID != 0:
 		return Object{Kind: KindNamespace, NQN: m.NQN, NSID: m.NSID}
+	case m.NQN == "":
+		return Object{Kind: KindHost, NQN: m.Host}
 	}
 	return Object{Kind: KindSubsystem, NQN: m.NQN}
+}
+
+// Variable is the variable that replaces the list with the object, without EnvPrefix.
+func (m Managed) Variable() string {
+	lists, _ := m.entry()
+	if lists[0] == "referrals" {
+		return "DISCOVERY_REFERRALS"
+	}
+	return strings.ToUpper(lists[0])
 }
 
 // Edit is a change of a managed directory that has not been made yet: Path, a file, has Content;
@@ -126,31 +183,91 @@ func (e *Edit) covers(file string) bool {
 
 // Content makes the file of the object from what a client says of it: a JSON object with the keys
 // of the configuration file, less those that name the object. It checks only that; variables and
-// files are not read for clients.
-func (m Managed) Content(body []byte) ([]byte, error) {
+// files are not read for clients. before is the file as it is, nil if there is none: secrets of a
+// host stay if the client says nothing of them, since nobody can read them back.
+func (m Managed) Content(body, before []byte) ([]byte, error) {
 	given, err := parseBody(body)
 	if err != nil {
 		return nil, err
 	}
-	entry := mappingNode("nqn", textNode(m.NQN))
-	switch {
-	case m.Host != "":
-		err = m.only(given, "", "")
-		entry.Content = append(entry.Content, textNode("hosts"), listNode(textNode(m.Host)))
-	case m.NSID != 0:
-		id := strconv.FormatUint(uint64(m.NSID), 10)
-		err = m.only(given, "nsid", id)
-		n := mappingNode("nsid", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: id})
-		n.Content = append(n.Content, given.Content...)
-		entry.Content = append(entry.Content, textNode("namespaces"), listNode(n))
-	default:
-		err = m.only(given, "nqn", m.NQN)
-		entry.Content = append(entry.Content, given.Content...)
+	if m.Key != "" {
+		return m.withKey(given, before)
 	}
-	if err != nil {
+	lists, entry := m.entry()
+	if err := m.only(given, entry); err != nil {
 		return nil, err
 	}
-	return yaml.Marshal(mappingNode("subsystems", listNode(entry)))
+	if m.NQN == "" && m.Host != "" {
+		keepKeys(given, m.found(before))
+	}
+	entry.Content = append(entry.Content, given.Content...)
+	for _, list := range slices.Backward(lists) {
+		entry = mappingNode(list, listNode(entry))
+		switch list {
+		case "namespaces":
+			entry.Content = append(mappingNode("nqn", textNode(m.NQN)).Content, entry.Content...)
+		case "referrals":
+			entry = mappingNode("discovery", entry)
+		}
+	}
+	return yaml.Marshal(entry)
+}
+
+// entry returns the keys that name the object, as an entry of the last one of some lists, each of
+// which is in the entry of the one before.
+func (m Managed) entry() (lists []string, entry *yaml.Node) {
+	switch {
+	case m.Listener != "":
+		entry, _ = listenerNames(&m.Listener)
+		return []string{"listeners"}, entry
+	case m.Referral != "":
+		entry, _ = referralNames(&m.Referral)
+		return []string{"referrals"}, entry
+	case m.NSID != 0:
+		return []string{"subsystems", "namespaces"}, mappingNode("nsid", number(m.NSID))
+	case m.NQN == "":
+		return []string{"hosts"}, mappingNode("nqn", textNode(m.Host))
+	}
+	entry = mappingNode("nqn", textNode(m.NQN))
+	if m.Host != "" {
+		entry.Content = append(entry.Content, textNode("hosts"), listNode(textNode(m.Host)))
+	}
+	return []string{"subsystems"}, entry
+}
+
+// found returns the object in its file, as within does.
+func (m Managed) found(file []byte) *yaml.Node {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(file, &doc); err != nil {
+		doc = yaml.Node{} // it was changed by hand, which is reported when it is loaded
+	}
+	return m.within(&doc)
+}
+
+// within returns the object in a document, a mapping of nothing if that has no such object.
+func (m Managed) within(doc *yaml.Node) *yaml.Node {
+	none := &yaml.Node{Kind: yaml.MappingNode}
+	lists, _ := m.entry()
+	if len(doc.Content) == 0 {
+		return none
+	}
+	n := doc.Content[0]
+	if lists[0] == "referrals" {
+		lists = []string{"discovery", "referrals"}
+	}
+	for _, key := range lists {
+		at := slot(n, key)
+		if at == nil {
+			return none
+		}
+		if n = *at; n.Kind == yaml.SequenceNode && len(n.Content) > 0 {
+			n = n.Content[0]
+		}
+	}
+	if n.Kind != yaml.MappingNode {
+		return none
+	}
+	return n
 }
 
 // WithSize returns the file of a namespace with another size of its storage, in bytes. It reports
@@ -160,33 +277,15 @@ func (m Managed) WithSize(file []byte, size int64) (changed []byte, ok bool, err
 	if err := yaml.Unmarshal(file, &doc); err != nil {
 		return nil, false, err
 	}
-	value := func(n *yaml.Node, key string) *yaml.Node {
-		if n == nil || n.Kind != yaml.MappingNode {
-			return nil
-		}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if n.Content[i].Value == key {
-				return n.Content[i+1]
-			}
-		}
-		return nil
+	storage := m.within(&doc)
+	for of := slot(storage, "of"); of != nil; of = slot(storage, "of") {
+		storage = *of
 	}
-	first := func(n *yaml.Node) *yaml.Node {
-		if n == nil || n.Kind != yaml.SequenceNode && n.Kind != yaml.DocumentNode ||
-			len(n.Content) == 0 {
-			return nil
-		}
-		return n.Content[0]
-	}
-	storage := first(value(first(value(first(&doc), "subsystems")), "namespaces"))
-	for of := storage; of != nil; of = value(of, "of") {
-		storage = of
-	}
-	n := value(storage, "size")
+	n := slot(storage, "size")
 	if n == nil {
 		return nil, false, nil
 	}
-	*n = yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(size, 10)}
+	*n = number(size)
 	changed, err = yaml.Marshal(&doc)
 	return changed, err == nil, err
 }
@@ -262,22 +361,24 @@ func literal(d *json.Decoder, left int) (*yaml.Node, error) {
 	return n, err
 }
 
-// only removes the key that names the object, which must have this value, and reports keys that
-// belong elsewhere.
-func (m Managed) only(given *yaml.Node, key, value string) error {
+// only removes the keys that name the object, which must have the values that they have in named,
+// and reports keys that belong elsewhere.
+func (m Managed) only(given, named *yaml.Node) error {
 	for i := 0; i+1 < len(given.Content); {
-		switch name := given.Content[i].Value; {
-		case name == key && given.Content[i+1].Value == quoteVariables(value):
-			given.Content = slices.Delete(given.Content, i, i+2)
-			continue
-		case name == key:
-			return badRequest(key, fmt.Sprintf("%s here, but %s in the path of the request",
-				printable(given.Content[i+1].Value), printable(value)), "Delete it here.")
-		case m.Host != "":
-			return badRequest(printable(name), "unknown key", "Hosts have none: send {}.")
-		case m.NSID == 0 && (name == "hosts" || name == "namespaces"):
+		name, value := given.Content[i].Value, given.Content[i+1].Value
+		at := slot(named, name)
+		switch {
+		case m.subsystem() && (name == "hosts" || name == "namespaces"):
 			return badRequest(name, "is not part of this request",
 				"Create each by a PUT below the subsystem: .../"+name+"/...")
+		case m.NQN != "" && m.Host != "":
+			return badRequest(printable(name), "unknown key", "Hosts have none: send {}.")
+		case at != nil && (*at).Value == value:
+			given.Content = slices.Delete(given.Content, i, i+2)
+			continue
+		case at != nil:
+			return badRequest(name, fmt.Sprintf("%s here, but %s in the path of the request",
+				printable(value), printable((*at).Value)), "Delete it here.")
 		}
 		i += 2
 	}
@@ -290,6 +391,10 @@ func badRequest(path, what, hint string) error {
 
 func textNode(text string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: quoteVariables(text)}
+}
+
+func number[T uint32 | int64](n T) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(int64(n), 10)}
 }
 
 func listNode(entry *yaml.Node) *yaml.Node {

@@ -1,10 +1,13 @@
 package config
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // TestManagedNames: files of different objects have different names, which are safe.
@@ -14,6 +17,7 @@ func TestManagedNames(t *testing.T) {
 	for _, nqn := range []string{
 		"nqn.2026-11.a:b", "nqn.2026-11.a:b/c", "nqn.2026-11.a:b%2Fc", "..", ".", "../../etc/x",
 		long, long + "1", long[:len(long)-2], fileName(long), "subsystem", "host-a",
+		",hosts", ",listeners", "%2Chosts",
 	} {
 		for _, m := range []Managed{
 			{NQN: nqn},
@@ -23,6 +27,9 @@ func TestManagedNames(t *testing.T) {
 			{NQN: nqn, Host: long},
 			{NQN: nqn, Host: long + "1"},
 			{NQN: nqn, Host: "../x"},
+			{Host: nqn},
+			{Listener: nqn},
+			{Referral: nqn},
 		} {
 			file := m.File("/managed")
 			if other, ok := seen[file]; ok {
@@ -50,14 +57,15 @@ func TestManagedContent(t *testing.T) {
 		nested(maxDepth + 1):         "more than 32",
 		nested(9_000):                "more than 32",
 	} {
-		if _, err := m.Content([]byte(body)); err == nil || !strings.Contains(err.Error(), text) {
+		_, err := m.Content([]byte(body), nil)
+		if err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%.40s: %v", body, err)
 		}
 	}
-	if got, err := m.Content([]byte(nested(maxDepth))); err != nil || len(got) > 1<<20 {
+	if got, err := m.Content([]byte(nested(maxDepth)), nil); err != nil || len(got) > 1<<20 {
 		t.Errorf("%d bytes of a deep value, %v", len(got), err)
 	}
-	got, err := m.Content([]byte(`{"nsid":3,"a":"${C}\n- d","<<":{"e":[1,"2"]},"*f":null}`))
+	got, err := m.Content([]byte(`{"nsid":3,"a":"${C}\n- d","<<":{"e":[1,"2"]},"*f":null}`), nil)
 	const want = `subsystems:
     - nqn: nqn.2026-11.a:$${B}
       namespaces:
@@ -90,7 +98,7 @@ func TestManagedText(t *testing.T) {
 		`"2001-01-01"`: "2001-01-01", `"${A}"`: "$${A}",
 	} {
 		body := []byte("\t{\"a\"\n:" + sent + "}\n")
-		content, err := Managed{NQN: "nqn.2026-11.a:b"}.Content(body)
+		content, err := Managed{NQN: "nqn.2026-11.a:b"}.Content(body, nil)
 		var file struct{ Subsystems []struct{ A any } }
 		if err == nil {
 			err = yaml.Unmarshal(content, &file)
@@ -104,6 +112,10 @@ func TestManagedText(t *testing.T) {
 // TestManagedTouches: a request for an object may make changes of it, and no others.
 func TestManagedTouches(t *testing.T) {
 	const nqn = "nqn.2026-11.a:b"
+	was, is := new(Config), new(Config)
+	was.Listeners = []Listener{{Name: "tcp 10.0.0.1:4420", Label: "a"}}
+	is.Listeners = []Listener{{Name: "tcp 10.0.0.2:4420", Label: "a"}}
+	listener := func(name string) Object { return Object{Kind: KindListener, Listener: name} }
 	sub, ns := Object{Kind: KindSubsystem, NQN: nqn}, Object{Kind: KindNamespace, NQN: nqn, NSID: 1}
 	entry := func(key, host string, restart bool) []KeyChange {
 		return []KeyChange{{Key: key, New: host, Entry: true, Restart: restart}}
@@ -148,9 +160,96 @@ func TestManagedTouches(t *testing.T) {
 			Change{Op: Modify, Object: Object{Kind: KindFile}, Keys: entry("tcp", "", true)},
 			true,
 		},
+		{Managed{Host: "h"}, Change{Op: Add, Object: Object{Kind: KindHost, NQN: "h"}}, true},
+		{Managed{Host: "h"}, Change{Op: Add, Object: Object{Kind: KindHost, NQN: "g"}}, false},
+		{Managed{Host: nqn}, Change{Op: Remove, Object: ns}, false},
+		{Managed{Listener: "a"}, Change{Op: Remove, Object: listener("tcp 10.0.0.1:4420")}, true},
+		{Managed{Listener: "a"}, Change{Op: Add, Object: listener("tcp 10.0.0.2:4420")}, true},
+		{Managed{Listener: "a"}, Change{Op: Add, Object: listener("tcp 10.0.0.3:4420")}, false},
+		{
+			Managed{Listener: "a"},
+			Change{Op: Modify, Object: sub, Keys: entry("listeners", "tcp 10.0.0.2:4420", false)},
+			true,
+		},
+		{
+			Managed{Listener: "a"},
+			Change{Op: Modify, Object: sub, Keys: entry("listeners", "tcp 10.0.0.3:4420", false)},
+			false,
+		},
+		{
+			Managed{Referral: "r"},
+			Change{Op: Add, Object: Object{Kind: KindReferral, Referral: "r"}},
+			true,
+		},
+		{
+			Managed{Referral: "r"},
+			Change{Op: Add, Object: Object{Kind: KindReferral, Referral: "q"}},
+			false,
+		},
 	} {
-		if got := test.Touches(test.Change); got != test.want {
+		if got := test.Touches(test.Change, was, is); got != test.want {
 			t.Errorf("%+v touches %v: %t", test.Managed, test.Change, got)
+		}
+	}
+}
+
+// TestManagedListenerNames: names that mean the same address are the same name.
+func TestManagedListenerNames(t *testing.T) {
+	for given, want := range map[string]Managed{
+		"tcp 10.0.0.1:4420":       {Listener: "tcp 10.0.0.1:4420"},
+		"rdma [FD00:0::1]:04420":  {Listener: "rdma [fd00::1]:4420"},
+		"tcp fd00::1:4420":        {Listener: "tcp [fd00::1]:4420"},
+		"tcp [fe80::1%eth0]:1":    {Listener: "tcp [fe80::1%eth0]:1"},
+		"tcp eth0.100:4420":       {Listener: "tcp eth0.100:4420"},
+		"tcp 10.0.0.0/8:4420":     {Listener: "tcp 10.0.0.0/8:4420"},
+		"tcp [FD00::/16]:4420":    {Listener: "tcp fd00::/16:4420"},
+		"tcp [::ffff:10.0.0.1]:1": {Listener: "tcp 10.0.0.1:1"},
+		"name_1-a":                {Listener: "name_1-a"},
+		"tcp":                     {Listener: "tcp"},
+		"1name":                   {}, "tcp ": {}, "tcp :1": {}, "tcp a:": {},
+		"tcp 10.0.0.1": {}, "tcp 10.0.0.1:0": {}, "tcp a b:1": {}, "tcp 10.0.0.256:1": {}, ":": {},
+	} {
+		got, err := Managed{Listener: given}.Canonical()
+		if (err != nil) != (want == Managed{}) || err == nil && got != want {
+			t.Errorf("%q: %+v, %v", given, got, err)
+		}
+	}
+	for given, want := range map[string]Managed{
+		"tcp 10.0.0.9:8009":                      {Referral: "tcp 10.0.0.9:8009"},
+		"tcp [FD00::9]:8009  a b":                {Referral: "tcp [fd00::9]:8009  a b"},
+		"tcp 10.0.0.9:8009 " + nvme.DiscoveryNQN: {Referral: "tcp 10.0.0.9:8009"},
+		"tcp 10.0.0.9:8009 ":                     {}, "tcp 10.0.0.9": {}, "tcp 10.0.0.9:0": {},
+		"a": {},
+	} {
+		got, err := Managed{Referral: given}.Canonical()
+		if (err != nil) != (want == Managed{}) || err == nil && got != want {
+			t.Errorf("%q: %+v, %v", given, got, err)
+		}
+	}
+}
+
+// TestManagedKeys: a file that was changed by hand is no obstacle, and its secrets do not show.
+func TestManagedKeys(t *testing.T) {
+	m := Managed{Host: "h"}
+	for file, want := range map[string]string{
+		"": "map[]", "- a": "map[]", "\t": "map[]", "hosts: 7": "map[]", "hosts: []": "map[]",
+		"hosts: [{nqn: h, a: 1, dhchap_key: a, tls_key_file: b}]": "map[a:1]",
+		"hosts: [{nqn: h, a: .nan}]":                              "map[]",
+		"hosts: [{nqn: h, a: {1: 2}}]":                            "map[]",
+		"hosts: [{nqn: h, a: '$${B}'}]":                           "map[a:${B}]",
+		"hosts: [{nqn: h, a: [['$${B}']]}]":                       "map[a:[[${B}]]]",
+	} {
+		if got := fmt.Sprint(m.Keys([]byte(file))); got != want {
+			t.Errorf("%q: %s, want %s", file, got, want)
+		}
+	}
+	const file = "hosts: [{nqn: h, dhchap_key_file: a, tls_key: b}]"
+	for body, want := range map[string]string{
+		`{}`:                 "hosts:\n    - nqn: h\n      dhchap_key_file: a\n      tls_key: b\n",
+		`{"dhchap_key":"c"}`: "hosts:\n    - nqn: h\n      dhchap_key: \"c\"\n      tls_key: b\n",
+	} {
+		if got, err := m.Content([]byte(body), []byte(file)); err != nil || string(got) != want {
+			t.Errorf("%s: %s, %v", body, got, err)
 		}
 	}
 }

@@ -133,7 +133,7 @@ func TestProgramsAndEdits(t *testing.T) {
 		return Load(file, nil, testBackends, options...)
 	}
 	m := Managed{NQN: "nqn.2026-11.io.nvmf-target:a"}
-	content, err := m.Content(nil)
+	content, err := m.Content(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestProgramsAndEdits(t *testing.T) {
 			t.Errorf("load %d: %q", i, got)
 		}
 	}
-	_, err = m.Content([]byte(`{"serial_command": ["/bin/true"]}`))
+	_, err = m.Content([]byte(`{"serial_command": ["/bin/true"]}`), nil)
 	if err == nil || !strings.Contains(err.Error(), "or a program") {
 		t.Error(err)
 	}
@@ -172,7 +172,7 @@ func TestPrintedInUse(t *testing.T) {
 	text := programFile("[/bin/cat, "+key+"]", "managed: "+managed+"\n")
 	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	m := Managed{NQN: "nqn.2026-11.io.nvmf-target:a"}
-	content := testutil.Value(m.Content(nil))(t)
+	content := testutil.Value(m.Content(nil, nil))(t)
 	edit := Edit{Path: m.File(managed), Content: content}
 	load := func(want string, options ...Option) *Config {
 		t.Helper()

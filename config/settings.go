@@ -24,6 +24,7 @@ const (
 	KindHost      Kind = "host"
 	KindSubsystem Kind = "subsystem"
 	KindNamespace Kind = "namespace"
+	KindReferral  Kind = "referral"
 )
 
 // Object names a part of a configuration. Objects of two configurations with the same name are the
@@ -32,6 +33,8 @@ type Object struct {
 	Kind Kind
 	// Listener is the Name of a listener, else "".
 	Listener string
+	// Referral is the Name of a referral, else "".
+	Referral string
 	// NQN is that of a host, of a subsystem, or of the subsystem of a namespace, else "".
 	NQN string
 	// NSID is that of a namespace, else 0.
@@ -63,10 +66,14 @@ type setting struct {
 // flatten returns the settings that keys have decoded into c.
 func (c *Config) flatten(keys []Key) (s Settings) {
 	s.add(Object{Kind: KindFile}, Mapping(keys), includeKey, managedKey, "listeners", "hosts",
-		"subsystems")
+		"subsystems", "discovery.referrals")
 	for i, v := range entriesOf(keys, "listeners") {
 		s.add(Object{Kind: KindListener, Listener: c.Listeners[i].Name}, v,
 			"transport", "address", "port")
+	}
+	for i, v := range entriesOf(section(keys, "discovery"), "referrals") {
+		s.add(Object{Kind: KindReferral, Referral: c.Discovery.Referrals[i].Name()}, v,
+			"transport", "address", "port", "nqn")
 	}
 	for i, v := range entriesOf(keys, "hosts") {
 		s.add(Object{Kind: KindHost, NQN: c.Hosts[i].NQN}, v, "nqn")
@@ -86,6 +93,12 @@ func (c *Config) flatten(keys []Key) (s Settings) {
 func entriesOf(keys []Key, name string) []Value {
 	i := slices.IndexFunc(keys, func(k Key) bool { return k.Name == name })
 	return keys[i].Value.(interface{ decoded() []Value }).decoded()
+}
+
+// section returns the keys of a section.
+func section(keys []Key, name string) []Key {
+	i := slices.IndexFunc(keys, func(k Key) bool { return k.Name == name })
+	return keys[i].Value.(Mapping)
 }
 
 // add adds an object with the settings of v, but for the keys that name it or are objects.

@@ -35,7 +35,8 @@ func (d *decoder) validate(c *Config) {
 	}
 	d.discovery(c)
 	d.secureOnly(c)
-	d.some(c)
+	d.some(c, "listeners", len(c.Listeners))
+	d.some(c, "subsystems", len(c.Subsystems))
 	for i := range c.Subsystems {
 		d.subsystem(c, &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i))
 	}

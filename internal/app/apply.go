@@ -237,6 +237,10 @@ func keyOf(c *config.Config, o config.Object) string {
 		list = "listeners"
 		i = slices.IndexFunc(c.Listeners,
 			func(l config.Listener) bool { return l.Name == o.Listener })
+	case config.KindReferral:
+		list = "discovery.referrals"
+		i = slices.IndexFunc(c.Discovery.Referrals,
+			func(r config.Referral) bool { return r.Name() == o.Referral })
 	case config.KindHost:
 		list = "hosts"
 		i = slices.IndexFunc(c.Hosts, func(h config.Host) bool { return h.NQN == o.NQN })
@@ -260,8 +264,11 @@ func (tr *transition) namespace(o config.Object) *namespace { return find(tr.nex
 
 // change makes one change.
 func (tr *transition) change(c config.Change) error {
-	if c.Kind == config.KindHost {
+	switch c.Kind {
+	case config.KindHost:
 		return tr.changeHost(c)
+	case config.KindReferral:
+		return tr.setFileKey(c.Object.String(), discoveryKeys.set)
 	}
 	type kind struct {
 		config.Kind

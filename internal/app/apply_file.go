@@ -24,15 +24,19 @@ func (tr *transition) modifyFile(c config.Change) error {
 			continue
 		}
 		done[setter] = true
-		set := setter.set
-		if before := tr.s.config.Load(); before != nil { // at the start there is none
-			tr.done(k.Key, func() error { return set(tr.s, before) })
-		}
-		if err := set(tr.s, tr.next); err != nil {
+		if err := tr.setFileKey(k.Key, setter.set); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// setFileKey makes the server do what the next configuration says of a key or an object.
+func (tr *transition) setFileKey(what string, set func(*Server, *config.Config) error) error {
+	if before := tr.s.config.Load(); before != nil { // at the start there is none
+		tr.done(what, func() error { return set(tr.s, before) })
+	}
+	return set(tr.s, tr.next)
 }
 
 // fileSetter makes the server do what a configuration says of some keys.
@@ -66,8 +70,7 @@ var fileKeys = map[string]*fileSetter{
 	"control.roles": {(*Server).setRoles}, "audit.path": {(*Server).setAudit},
 
 	"discovery.nqn": discoveryKeys, "discovery.security": discoveryKeys,
-	"discovery.referrals": discoveryKeys, "discovery.mdns": discoveryKeys,
-	"discovery.mdns_interfaces": discoveryKeys,
+	"discovery.mdns": discoveryKeys, "discovery.mdns_interfaces": discoveryKeys,
 
 	"metrics.listen": metricsKeys, "metrics.certificate": metricsKeys, "metrics.key": metricsKeys,
 	"metrics.token": metricsKeys,

@@ -81,13 +81,16 @@ func (s *Server) controlSource() control.Source {
 			changes, affected, err := s.reload(s.connected(), control.By(ctx)...)
 			return plan(changes, affected, err)
 		},
-		Put: func(ctx context.Context, o control.Object, body []byte) (control.Plan, error) {
-			changes, err := s.put(control.By(ctx), managed(o), body)
-			return plan(changes, nil, err)
+		Objects: s.objects, Configured: s.configuredObject, Referrals: s.referrals,
+		Put: func(ctx context.Context, o control.Object, body []byte, dry bool) (control.Plan,
+			error,
+		) {
+			return s.put(control.By(ctx), o, body, dry)
 		},
-		Delete: func(ctx context.Context, o control.Object, recursive bool) (control.Plan, error) {
-			changes, err := s.remove(control.By(ctx), managed(o), recursive)
-			return plan(changes, nil, err)
+		Delete: func(ctx context.Context, o control.Object, recursive, dry bool) (control.Plan,
+			error,
+		) {
+			return s.remove(control.By(ctx), o, recursive, dry)
 		},
 		Create: func(ctx context.Context, nqn string, body []byte) (control.NamespaceID, error) {
 			id, err := s.create(control.By(ctx), nqn, body)
@@ -121,11 +124,6 @@ func (s *Server) planOfReload() (control.Plan, error) {
 		p.Warnings = append(p.Warnings, w.Error())
 	}
 	return p, err
-}
-
-// managed is the object that a request names.
-func managed(o control.Object) config.Managed {
-	return config.Managed{NQN: o.Subsystem, NSID: o.NSID, Host: o.Host}
 }
 
 // plan is a list of changes as clients see it, with the hosts that each of them concerns unless

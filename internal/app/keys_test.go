@@ -22,6 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -68,8 +69,16 @@ func readControl(t *testing.T, socket string) string {
 	}
 	testutil.Must(t, json.Unmarshal(get("/v1/openapi.json"), &api))
 	var all strings.Builder
+	var objects []control.Configured
+	if err := json.Unmarshal(get("/v1/objects"), &objects); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		all.Write(get(o.Path))
+	}
 	for path, methods := range api.Paths {
-		if methods["get"] == nil {
+		if methods["get"] == nil || strings.Contains(path, "{") &&
+			!strings.Contains(path, "{profile}") {
 			continue
 		}
 		for _, profile := range []string{"goroutine?debug=2", "heap?debug=1", "allocs?debug=1"} {

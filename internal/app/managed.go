@@ -16,16 +16,50 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // This file has the requests that create and delete objects. Each object has a file of its own in
 // the managed directory, see ADR 0024.
 
-// put creates or changes an object.
-func (s *Server) put(by []any, m config.Managed, body []byte) ([]config.Change, error) {
+// request is a change of an object that a client asks for.
+type request struct {
+	by []any // as keys and values of log lines
+	config.Managed
+	// dry: the change is only planned, with the hosts that it concerns.
+	dry bool
+	// connections are those of connected if dry is set.
+	connections []target.ConnectionInfo
+}
+
+// requested makes a request and returns with s.applying held, whatever the error.
+func (s *Server) requested(by []any, o control.Object, dry bool) (request, error) {
+	r := request{by: by, dry: dry}
+	if dry {
+		r.connections = s.connected()
+	}
 	s.applying.Lock()
+	var err error
+	r.Managed, err = managed(o).Canonical()
+	return r, err
+}
+
+// managed is the object that a request names.
+func managed(o control.Object) config.Managed {
+	return config.Managed{
+		NQN: o.Subsystem, NSID: o.NSID, Host: o.Host, Key: o.Key, Listener: o.Listener,
+		Referral: o.Referral,
+	}
+}
+
+// put creates or changes an object.
+func (s *Server) put(by []any, o control.Object, body []byte, dry bool) (control.Plan, error) {
+	r, err := s.requested(by, o, dry)
 	defer s.applying.Unlock()
-	return s.putLocked(by, m, body)
+	if err != nil {
+		return plan(nil, nil, err)
+	}
+	return s.putLocked(r, body)
 }
 
 // create creates or changes the namespace of a subsystem that has the uuid in body. A new one gets
@@ -54,38 +88,58 @@ func (s *Server) create(by []any, nqn string, body []byte) (control.NamespaceID,
 		for id.NSID = 1; used[id.NSID]; id.NSID++ {
 		}
 	}
-	_, err := s.putLocked(by, config.Managed{NQN: nqn, NSID: id.NSID}, body)
+	_, err := s.putLocked(request{by: by, Managed: config.Managed{NQN: nqn, NSID: id.NSID}}, body)
 	return id, err
 }
 
-func (s *Server) putLocked(by []any, m config.Managed, body []byte) ([]config.Change, error) {
-	content, err := m.Content(body)
-	if err != nil {
-		return nil, err
-	}
-	return s.manage(by, m, func(c *config.Config, _ bool) (*config.Edit, error) {
-		parent := config.Managed{NQN: m.NQN}
-		if m != parent && configured(c, parent) == "" {
-			return nil, control.NewProblem(http.StatusNotFound,
-				fmt.Sprintf("there is no subsystem %q", m.NQN), "Create it first.")
+func (s *Server) putLocked(r request, body []byte) (control.Plan, error) {
+	return s.manage(r, func(c *config.Config, exists bool) (*config.Edit, error) {
+		edit := &config.Edit{Path: r.File(c.Managed)}
+		before, err := os.ReadFile(edit.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
 		}
-		return &config.Edit{Path: m.File(c.Managed), Content: content}, nil
+		parent := config.Managed{NQN: r.NQN}
+		switch {
+		case err != nil:
+			return nil, err
+		case r.NQN != "" && configured(c, parent) == "":
+			if r.Managed != parent {
+				return nil, control.NewProblem(http.StatusNotFound,
+					fmt.Sprintf("there is no subsystem %q", r.NQN), "Create it first.")
+			}
+		case r.Key != "" && !exists:
+			return nil, control.NewProblem(http.StatusNotFound,
+				fmt.Sprintf("there is no host %q", r.Host), "Create it first.")
+		}
+		edit.Content, err = r.Content(body, before)
+		return edit, err
 	})
 }
 
 // remove deletes an object; that it does not exist is no error. A subsystem in which others have
 // been created is deleted together with these if recursive is set, and not otherwise.
-func (s *Server) remove(by []any, m config.Managed, recursive bool) ([]config.Change, error) {
-	s.applying.Lock()
+func (s *Server) remove(by []any, o control.Object, recursive, dry bool) (control.Plan, error) {
+	r, err := s.requested(by, o, dry)
 	defer s.applying.Unlock()
-	return s.manage(by, m, func(c *config.Config, exists bool) (*config.Edit, error) {
-		edit := &config.Edit{Path: m.File(c.Managed)}
+	if err != nil {
+		return plan(nil, nil, err)
+	}
+	return s.manage(r, func(c *config.Config, exists bool) (*config.Edit, error) {
+		m, edit := r.Managed, &config.Edit{Path: r.File(c.Managed)}
 		if !exists {
 			err := state.SyncDir(c.Managed) // a request before this one may have failed to do so
 			if errors.Is(err, fs.ErrNotExist) {
 				err = nil
 			}
 			return nil, err
+		}
+		if m.Key != "" {
+			file, err := os.ReadFile(edit.Path)
+			if err == nil {
+				edit.Content, err = m.WithoutKey(file)
+			}
+			return edit, err
 		}
 		if (m != config.Managed{NQN: m.NQN}) {
 			return edit, nil
@@ -109,12 +163,23 @@ func (s *Server) remove(by []any, m config.Managed, recursive bool) ([]config.Ch
 
 // manage makes the change of an object that decide returns; nil: there is nothing to do. The caller
 // holds s.applying.
-func (s *Server) manage(by []any, m config.Managed,
+func (s *Server) manage(r request,
 	decide func(c *config.Config, exists bool) (*config.Edit, error),
-) ([]config.Change, error) {
-	c := s.current()
+) (control.Plan, error) {
+	changes, affected, err := s.edit(r, decide)
+	if err == nil && !r.dry {
+		s.logChanges(changes, r.by)
+	}
+	return plan(changes, affected, err)
+}
+
+// edit does what manage says, without the log.
+func (s *Server) edit(r request,
+	decide func(c *config.Config, exists bool) (*config.Edit, error),
+) ([]config.Change, [][]control.Affected, error) {
+	c, m := s.current(), r.Managed
 	if c.Managed == "" {
-		return nil, control.NewProblem(http.StatusConflict,
+		return nil, nil, control.NewProblem(http.StatusConflict,
 			"the configuration has no directory for what requests create",
 			"Set managed in the file, and reload.")
 	}
@@ -125,29 +190,29 @@ func (s *Server) manage(by []any, m config.Managed,
 			"this object is in the configuration file, which requests do not change",
 			"Change the file, and reload.")
 		p.Place = c.Problem(path, "", "").Place
-		// A subsystem may be left that consists of what was created in it.
 		inside := strings.HasPrefix(strings.Trim(p.Place, `"`), m.Dir(c.Managed)+"/")
-		if (m != config.Managed{NQN: m.NQN}) || !inside {
-			return nil, p
+		switch {
+		case inside && m == config.Managed{NQN: m.NQN}:
+			exists = true // it consists of what was created in it
+		case inside:
+			p.Detail, p.Hint = "this object was created with another name",
+				"Use that: GET /v1/objects lists them."
+			return nil, nil, p
+		default:
+			return nil, nil, p
 		}
-		exists = true
 	}
 	edit, err := decide(c, exists)
 	if err != nil || edit == nil {
-		return nil, err
+		return nil, nil, err
 	}
-	changes, err := s.applyEdit(c, m, edit)
-	if err != nil {
-		return nil, err
-	}
-	s.logChanges(changes, by)
-	return changes, nil
+	return s.applyEdit(c, r, edit)
 }
 
 // configured returns the key of an object in a configuration, "" if that does not have it.
 func configured(c *config.Config, m config.Managed) string {
-	key := keyOf(c, m.Object())
-	if m.Host == "" || key == "" {
+	key := keyOf(c, m.Object(c))
+	if m.Host == "" || m.NQN == "" || key == "" {
 		return key
 	}
 	for _, s := range c.Subsystems {
@@ -161,16 +226,26 @@ func configured(c *config.Config, m config.Managed) string {
 // applyEdit applies the configuration as it is after the edit, and then makes the edit. Whenever
 // the program ends, the directory is as it was before or as it is afterwards. The caller holds
 // s.applying.
-func (s *Server) applyEdit(c *config.Config, m config.Managed, edit *config.Edit,
-) ([]config.Change, error) {
-	inPlace, err := s.prepareEdit(c.Managed, edit)
-	if err != nil {
-		return nil, fmt.Errorf("the file of the object cannot be written: %w", err)
+func (s *Server) applyEdit(c *config.Config, r request, edit *config.Edit,
+) ([]config.Change, [][]control.Affected, error) {
+	if r.dry {
+		next, err := s.loadEdit(c, r.Managed, edit)
+		if err != nil {
+			return nil, nil, err
+		}
+		changes, ps := s.plan(next)
+		if ps.Failed() {
+			return nil, nil, ofRequest(edit, ps)
+		}
+		return changes, s.affected(next, changes, r.connections), nil
 	}
-	defer func() {
-		inPlace.discard()
-		s.markManaged(c.Managed)
-	}()
+	changes, err := s.makeEdit(c, r.Managed, edit)
+	return changes, nil, err
+}
+
+// loadEdit loads the configuration as it is after the edit, if the request may make it.
+func (s *Server) loadEdit(c *config.Config, m config.Managed, edit *config.Edit,
+) (*config.Config, error) {
 	next, err := s.opts.Load(*edit, c.Printed(), config.Within(s.ending))
 	if err != nil {
 		return nil, ofRequest(edit, err)
@@ -180,8 +255,25 @@ func (s *Server) applyEdit(c *config.Config, m config.Managed, edit *config.Edit
 	}
 	if edit.Content != nil && configured(next, m) == "" {
 		return nil, control.NewProblem(http.StatusConflict,
-			"an environment variable replaces all subsystems of the files",
-			"Unset "+config.EnvPrefix+"SUBSYSTEMS of the target, and start it again.")
+			"an environment variable replaces a list of the files, so this would have no effect",
+			"Unset "+config.EnvPrefix+m.Variable()+" of the target, and start it again.")
+	}
+	return next, nil
+}
+
+func (s *Server) makeEdit(c *config.Config, m config.Managed, edit *config.Edit,
+) ([]config.Change, error) {
+	inPlace, err := s.prepareEdit(c.Managed, edit)
+	if err != nil {
+		return nil, fmt.Errorf("the file of the object cannot be written: %w", err)
+	}
+	defer func() {
+		inPlace.discard()
+		s.markManaged(c.Managed)
+	}()
+	next, err := s.loadEdit(c, m, edit)
+	if err != nil {
+		return nil, err
 	}
 	changes, err := s.apply(next)
 	if err != nil {
@@ -222,15 +314,15 @@ func (s *Server) permitted(c, next *config.Config, m config.Managed) error {
 		return changed(c.Managed + " -> " + next.Managed)
 	}
 	for _, change := range config.Diff(s.settings, next.Settings()) {
-		if !m.Touches(change) {
+		if !m.Touches(change, c, next) {
 			return changed(change.String())
 		}
 	}
-	n := find(next, m.Object())
+	n := find(next, m.Object(next))
 	if n == nil || n.path() == "" {
 		return nil
 	}
-	if old := find(c, m.Object()); old != nil && old.path() == n.path() {
+	if old := find(c, m.Object(c)); old != nil && old.path() == n.path() {
 		return nil
 	}
 	what := ""

@@ -164,7 +164,7 @@ func BenchmarkManaged(b *testing.B) {
 		m := config.Managed{
 			NQN: fmt.Sprint("nqn.2026-11.io.nvmf-target:s", i/500), NSID: uint32(1 + i%500),
 		}
-		text, err := m.Content([]byte(`{"backend":"null","size":"1GiB"}`))
+		text, err := m.Content([]byte(`{"backend":"null","size":"1GiB"}`), nil)
 		file := m.File(filepath.Join(dir, "managed"))
 		testutil.Must(b, errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o700),
 			os.WriteFile(file, text, 0o600)))
@@ -180,10 +180,10 @@ func BenchmarkManaged(b *testing.B) {
 	defer func() { _ = s.Stop(b.Context()) }()
 	testutil.Must(b, s.Start())
 	started := time.Since(began) - loaded
-	m := config.Managed{NQN: "nqn.2026-11.io.nvmf-target:s0", NSID: 1000}
+	o := control.Object{Subsystem: "nqn.2026-11.io.nvmf-target:s0", NSID: 1000}
 	for b.Loop() {
-		testutil.Value(s.put(nil, m, []byte(`{"backend":"null","size":"1GiB"}`)))(b)
-		testutil.Value(s.remove(nil, m, false))(b)
+		testutil.Value(s.put(nil, o, []byte(`{"backend":"null","size":"1GiB"}`), false))(b)
+		testutil.Value(s.remove(nil, o, false, false))(b)
 	}
 	b.ReportMetric(loaded.Seconds(), "s/load")
 	b.ReportMetric(started.Seconds(), "s/start")
@@ -193,18 +193,34 @@ func BenchmarkManaged(b *testing.B) {
 func TestManagedAndEnvironment(t *testing.T) {
 	o := newOrchestrated(t)
 	o.stop()
-	environ := []string{"NVMF_TARGET_SUBSYSTEMS=[{nqn: " + testNQN + "}]"}
+	environ := []string{
+		"NVMF_TARGET_SUBSYSTEMS=[{nqn: " + testNQN + "}]", "NVMF_TARGET_HOSTS=[]",
+		"NVMF_TARGET_LISTENERS=[" + anyPort + "]", "NVMF_TARGET_DISCOVERY_REFERRALS=[]",
+	}
 	load := func(options ...config.Option) (*config.Config, error) {
 		return config.Load(o.file, environ, backends, options...)
 	}
 	c := testutil.Value(load())(o.t)
 	s := newServer(t, Options{Config: c, Load: load})
 	o.must(s.Start())
-	for _, m := range []config.Managed{{NQN: volumeNQN}, {NQN: testNQN, Host: guestNQN}} {
-		_, err := s.put(nil, m, nil)
+	for _, test := range []struct {
+		control.Object
+		body, variable string
+	}{
+		{control.Object{Subsystem: volumeNQN}, ``, "SUBSYSTEMS"},
+		{control.Object{Subsystem: testNQN, Host: guestNQN}, ``, "SUBSYSTEMS"},
+		{control.Object{Host: guestNQN}, ``, "HOSTS"},
+		{
+			control.Object{Listener: "a"},
+			`{"transport": "tcp", "address": "127.0.0.2"}`,
+			"LISTENERS",
+		},
+		{control.Object{Referral: "tcp 192.0.2.1:8009"}, ``, "DISCOVERY_REFERRALS"},
+	} {
+		_, err := s.put(nil, test.Object, []byte(test.body), false)
 		if p, ok := errors.AsType[*control.Problem](err); !ok || p.Status != 409 ||
-			!strings.Contains(err.Error(), "NVMF_TARGET_SUBSYSTEMS") {
-			t.Errorf("%v: %v", m, err)
+			!strings.Contains(err.Error(), "NVMF_TARGET_"+test.variable) {
+			t.Errorf("%v: %v", test.Object, err)
 		}
 	}
 	if files := o.files(); len(files) > 0 {

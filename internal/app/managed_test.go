@@ -29,6 +29,8 @@ type orchestrated struct {
 	file, managed, volumes string
 	server                 *Server
 	client                 *control.Client
+	log                    *testutil.Log   // nil: none
+	said                   strings.Builder // answers to request
 }
 
 func newOrchestrated(t *testing.T) *orchestrated {
@@ -60,9 +62,11 @@ func (o *orchestrated) start() {
 	o.t.Helper()
 	load := loader(o.file)
 	c := testutil.Value(load())(o.t)
-	o.server = newServer(o.t, Options{
-		Config: c, Load: load, StateDir: filepath.Dir(o.file),
-	})
+	options := Options{Config: c, Load: load, StateDir: filepath.Dir(o.file)}
+	if o.log != nil {
+		options.Log = o.log.Logger()
+	}
+	o.server = newServer(o.t, options)
 	o.must(o.server.Start())
 	o.client = control.NewClient(filepath.Join(filepath.Dir(o.file), "control.sock"))
 	o.t.Cleanup(o.client.Close)

@@ -42,7 +42,7 @@ func (s *Server) resize(r control.Resize) error {
 		return err
 	}
 	if edit != nil { // which makes it larger, too
-		if _, err := s.applyEdit(c, m, edit); err != nil {
+		if _, err := s.makeEdit(c, m, edit); err != nil {
 			return err
 		}
 		if v = s.namespaces.served(v.name()); v == nil || v.dev.Info().Size <= int64(size) {

@@ -109,6 +109,7 @@ var beyond = map[string]string{
 	"a second YAML document":    "the text, not a value",
 	"values, aliases expanded":  "the text, not a value",
 	"subsystems: is missing":    "it may be in another file",
+	"listeners: is empty":       "managed may be set",
 	"MiB is too large":          "a size with a unit",
 	"KiB is too small":          "a size with a unit",
 	"s is too large":            "a duration with a unit",

@@ -54,6 +54,9 @@ func Commands() []*cobra.Command {
 		topCommand(), eventsCommand(),
 		planCommand(),
 		reloadCommand(), disconnectCommand(), subsystemCommand(), namespaceCommand(), hostCommand(),
+		listenerObjectCommand(), referralCommand(),
+		read("objects", "List what is configured, with the paths of requests and its place",
+			(*control.Client).Objects, objects),
 		drainCommand(), undrainCommand(), anaCommand(),
 		keyCommand(), manCommand(),
 	}
@@ -227,8 +230,8 @@ func namespaceCommand() *cobra.Command {
 	return Group("namespace", "Create, delete, resize, pause and resume a namespace",
 		pause, resizeCommand(),
 		namespaceChange("resume", "End a pause", (*control.Client).Resume),
-		createCommand("create SUBSYSTEM_NQN NSID", "Create or change a namespace", 2),
-		deleteCommand("delete SUBSYSTEM_NQN NSID", "Delete a namespace", 2))
+		createCommand("create SUBSYSTEM_NQN NSID", "Create or change a namespace", namespaceOf),
+		deleteCommand("delete SUBSYSTEM_NQN NSID", "Delete a namespace", namespaceOf))
 }
 
 func resizeCommand() *cobra.Command {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -23,8 +24,26 @@ const managedNote = " It is kept in the directory that `managed` of the configur
 
 func subsystemCommand() *cobra.Command {
 	return Group("subsystem", "Create and delete a subsystem",
-		createCommand("create SUBSYSTEM_NQN", "Create or change a subsystem", 1),
-		deleteCommand("delete SUBSYSTEM_NQN", "Delete a subsystem", 1))
+		createCommand("create SUBSYSTEM_NQN", "Create or change a subsystem", subsystemOf),
+		deleteCommand(deleteSubsystem, "Delete a subsystem", subsystemOf))
+}
+
+const deleteSubsystem = "delete SUBSYSTEM_NQN"
+
+func listenerObjectCommand() *cobra.Command {
+	const named = ". NAME is one of your own, or the transport, the address and the port, as in " +
+		`"tcp 10.0.0.1:4420".`
+	return Group("listener", "Create and delete a listener",
+		noted(createCommand("create NAME", "Create or change a listener", listenerOf), named),
+		noted(deleteCommand("delete NAME", "Delete a listener", listenerOf), named))
+}
+
+func referralCommand() *cobra.Command {
+	const named = `. NAME is as in "tcp 10.0.0.9:8009", with the NQN behind it if the discovery ` +
+		"service has one of its own."
+	return Group("referral", "Tell hosts of another discovery service, and end that",
+		noted(createCommand("create NAME", "Create or change a referral", referralOf), named),
+		noted(deleteCommand("delete NAME", "Delete a referral", referralOf), named))
 }
 
 func hostCommand() *cobra.Command {
@@ -37,29 +56,74 @@ func hostCommand() *cobra.Command {
 		func(ctx context.Context, c *control.Client, args []string) (control.Plan, error) {
 			return c.Delete(ctx, control.Object{Subsystem: args[0], Host: args[1]}, false)
 		})
-	return Group("host", "Allow a host to connect, and end that", allow, deny)
+	return Group("host", "Allow a host to connect, and create, delete and give keys to one", allow,
+		deny, hostKeyCommand(),
+		createCommand("create HOST_NQN",
+			"Create or change what applies to a host in all subsystems", hostOf),
+		deleteCommand("delete HOST_NQN", "Delete what applies to a host in all subsystems", hostOf))
+}
+
+// hostKeyCommand sets secrets. They are no arguments, which all users of a machine can see.
+func hostKeyCommand() *cobra.Command {
+	var file, until string
+	remove := false
+	read := sync.OnceValues(func() ([]byte, error) { return readFile(file) })
+	cmd := changeCommand("key HOST_NQN KEY", "Set, rotate or remove a key of a host", 2,
+		func(ctx context.Context, c *control.Client, args []string) (control.Plan, error) {
+			o := control.Object{Host: args[0], Key: args[1]}
+			if remove {
+				return c.Delete(ctx, o, false)
+			}
+			text, err := read()
+			if err != nil {
+				return control.Plan{}, err
+			}
+			body, err := json.Marshal(control.HostKey{
+				Key: strings.TrimSpace(string(text)), OldKeysUntil: until,
+			})
+			if err != nil {
+				return control.Plan{}, err
+			}
+			return c.Put(ctx, o, body)
+		})
+	cmd.Long = "Set, rotate or remove a key of a host. KEY is dhchap_key, dhchap_ctrl_key or " +
+		"tls_key, or dhchap_old_key or tls_old_key, which rotation sets. The key is read from a " +
+		"file." + managedNote + asksFirst
+	cmd.Flags().StringVarP(&file, "file", "f", "-", "file with the key; - is the standard input")
+	cmd.Flags().StringVar(&until, "old-until", "", "rotate: the key before counts as well until "+
+		"this date (2027-01-31) or time")
+	cmd.Flags().BoolVar(&remove, "remove", false, "remove the key")
+	cmd.MarkFlagsMutuallyExclusive("remove", "file")
+	cmd.MarkFlagsMutuallyExclusive("remove", "old-until")
+	return cmd
 }
 
 // changeCommand makes a command that changes an object.
 func changeCommand(use, short string, args int,
 	do func(context.Context, *control.Client, []string) (control.Plan, error),
 ) *cobra.Command {
-	cmd := command(use, short, cobra.ExactArgs(args), do, reloaded)
-	cmd.Long = short + "." + managedNote
+	cmd := confirmed(use, short, cobra.ExactArgs(args), do)
+	return noted(cmd, ".")
+}
+
+// noted adds something to the description of a command that changes an object.
+func noted(cmd *cobra.Command, text string) *cobra.Command {
+	cmd.Long = cmd.Short + text + managedNote + asksFirst
 	return cmd
 }
 
 // createCommand makes a command that creates the object which its arguments name.
-func createCommand(use, short string, args int) *cobra.Command {
+func createCommand(use, short string, named func([]string) (control.Object, error)) *cobra.Command {
 	var file string
 	var set []string
-	cmd := changeCommand(use, short, args,
+	given := sync.OnceValues(func() (json.RawMessage, error) { return keys(file, set) })
+	cmd := changeCommand(use, short, strings.Count(use, " "),
 		func(ctx context.Context, c *control.Client, args []string) (control.Plan, error) {
 			o, err := named(args)
 			if err != nil {
 				return control.Plan{}, err
 			}
-			keys, err := keys(file, set)
+			keys, err := given()
 			if err != nil {
 				return control.Plan{}, err
 			}
@@ -72,9 +136,9 @@ func createCommand(use, short string, args int) *cobra.Command {
 }
 
 // deleteCommand makes a command that deletes the object which its arguments name.
-func deleteCommand(use, short string, args int) *cobra.Command {
+func deleteCommand(use, short string, named func([]string) (control.Object, error)) *cobra.Command {
 	recursive := false
-	cmd := changeCommand(use, short, args,
+	cmd := changeCommand(use, short, strings.Count(use, " "),
 		func(ctx context.Context, c *control.Client, args []string) (control.Plan, error) {
 			o, err := named(args)
 			if err != nil {
@@ -82,20 +146,30 @@ func deleteCommand(use, short string, args int) *cobra.Command {
 			}
 			return c.Delete(ctx, o, recursive)
 		})
-	if args == 1 {
+	if use == deleteSubsystem {
 		cmd.Flags().BoolVar(&recursive, "recursive", false,
 			"also the namespaces and hosts that were created in it")
 	}
 	return cmd
 }
 
-// named is the subsystem or the namespace that arguments name.
-func named(args []string) (o control.Object, err error) {
-	o.Subsystem = args[0]
-	if len(args) > 1 {
-		o.NSID, err = parseNSID(args[1])
-	}
-	return o, err
+func subsystemOf(args []string) (control.Object, error) {
+	return control.Object{Subsystem: args[0]}, nil
+}
+
+func hostOf(args []string) (control.Object, error) { return control.Object{Host: args[0]}, nil }
+
+func listenerOf(args []string) (control.Object, error) {
+	return control.Object{Listener: args[0]}, nil
+}
+
+func referralOf(args []string) (control.Object, error) {
+	return control.Object{Referral: args[0]}, nil
+}
+
+func namespaceOf(args []string) (control.Object, error) {
+	nsid, err := parseNSID(args[1])
+	return control.Object{Subsystem: args[0], NSID: nsid}, err
 }
 
 func parseNSID(text string) (uint32, error) {
@@ -106,17 +180,19 @@ func parseNSID(text string) (uint32, error) {
 	return uint32(nsid), nil
 }
 
+// readFile reads a file; - is the standard input.
+func readFile(name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(os.Stdin)
+	}
+	return os.ReadFile(name)
+}
+
 // keys makes the body of a request of a file and of KEY=VALUE.
 func keys(file string, set []string) (json.RawMessage, error) {
 	all := map[string]any{}
 	if file != "" {
-		var text []byte
-		var err error
-		if file == "-" {
-			text, err = io.ReadAll(os.Stdin)
-		} else {
-			text, err = os.ReadFile(file)
-		}
+		text, err := readFile(file)
 		if err != nil {
 			return nil, err
 		}

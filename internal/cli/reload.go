@@ -15,8 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// This file has what changes do to hosts: plan and reload show it, and reload asks before hosts
-// lose something.
+// This file has what changes do to hosts: plan and reload show it, and commands ask before
+// hosts lose something.
 
 // mostAffected is how many of the hosts that a change concerns in the same way are named.
 const mostAffected = 3
@@ -24,22 +24,42 @@ const mostAffected = 3
 var errNotConfirmed = errors.New("nothing was changed")
 
 func reloadCommand() *cobra.Command {
+	cmd := confirmed("reload", "Apply the configuration file without a restart", cobra.NoArgs,
+		func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
+			if c.DryRun {
+				return c.Plan(ctx)
+			}
+			return c.Reload(ctx)
+		})
+	cmd.Long = cmd.Short + "." + asksFirst
+	return cmd
+}
+
+const asksFirst = " At a terminal, it asks first if hosts that are connected would be " +
+	"disconnected or lose a namespace."
+
+// confirmed makes a command that changes something. At a terminal it does so with DryRun first, and
+// asks if connected hosts would lose something.
+func confirmed(use, short string, args cobra.PositionalArgs,
+	do func(context.Context, *control.Client, []string) (control.Plan, error),
+) *cobra.Command {
 	yes := false
 	var cmd *cobra.Command
-	cmd = command("reload", "Apply the configuration file without a restart", cobra.NoArgs,
-		func(ctx context.Context, c *control.Client, _ []string) (p control.Plan, err error) {
+	cmd = command(use, short, args,
+		func(ctx context.Context, c *control.Client, args []string) (control.Plan, error) {
 			if in, ok := cmd.InOrStdin().(*os.File); ok && !yes && isTerminal(in) {
-				if p, err = c.Plan(ctx); err == nil {
+				c.DryRun = true
+				p, err := do(ctx, c, args)
+				if err == nil {
 					err = confirm(in, cmd.ErrOrStderr(), p)
 				}
 				if err != nil {
 					return p, err
 				}
+				c.DryRun = false
 			}
-			return c.Reload(ctx)
+			return do(ctx, c, args)
 		}, reloaded)
-	cmd.Long = "Apply the configuration file without a restart. At a terminal, it asks first if " +
-		"hosts that are connected would be disconnected or lose a namespace."
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd
 }

@@ -347,6 +347,13 @@ func refusals(t *table, list []control.Refusal) {
 
 func planned(t *table, p control.Plan) { changes(t, p, "to apply") }
 
+func objects(t *table, list []control.Configured) {
+	t.row("PATH", "MANAGED", "PLACE")
+	for _, o := range list {
+		t.row(o.Path, yes(o.Managed, "yes"), o.Place)
+	}
+}
+
 func reloaded(t *table, p control.Plan) { changes(t, p, "applied") }
 
 // changes are lines, warnings first, and how many there are.

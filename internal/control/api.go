@@ -120,6 +120,12 @@ type ANASet struct {
 	Listener string `json:"listener,omitempty"`
 }
 
+// ANAState is the state that a group is to have.
+type ANAState struct {
+	// State is one of those of ANA, or configured: that of the configuration.
+	State string `json:"state"`
+}
+
 // Subsystem is an NVM subsystem.
 type Subsystem struct {
 	// NQN is its name.
@@ -140,6 +146,8 @@ type Subsystem struct {
 	Controllers int `json:"controllers"`
 	// Limits are those of all hosts together.
 	Limits *Limits `json:"limits,omitempty"`
+	// Configured is missing in lists.
+	Configured *Configured `json:"configured,omitempty"`
 }
 
 // Limits bound what hosts may do.
@@ -191,6 +199,71 @@ type Namespace struct {
 	Timeouts uint64 `json:"timeouts"`
 	// Limits are those of all hosts together.
 	Limits *Limits `json:"limits,omitempty"`
+	// Configured is missing in lists.
+	Configured *Configured `json:"configured,omitempty"`
+}
+
+// Configured is where an object of the configuration comes from.
+type Configured struct {
+	// Path is that of requests for the object.
+	Path string `json:"path"`
+	// Managed says that a request has created it, so that requests can change and delete it.
+	Managed bool `json:"managed"`
+	// Place is where it stands: its file if Managed is true, else a line of the configuration.
+	Place string `json:"place"`
+	// Keys are those that the last PUT has given, without secrets. They are missing in lists and if
+	// Managed is false.
+	Keys Keys `json:"keys,omitempty"`
+	// Secrets are the names of the secrets that a host has. They are missing in lists.
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+// HostEntry is a host as the configuration names it, in one subsystem or in all.
+type HostEntry struct {
+	// NQN of the host.
+	NQN string `json:"nqn"`
+	// Subsystems are the NQNs of those that name it.
+	Subsystems []string `json:"subsystems"`
+	// Controllers are its associations.
+	Controllers []Host `json:"controllers"`
+	// Configured is where the entry comes from.
+	Configured *Configured `json:"configured,omitempty"`
+}
+
+// HostKey is a secret of a host.
+type HostKey struct {
+	// Key is the secret, in its interchange format.
+	Key string `json:"key"`
+	// OldKeysUntil makes the secret before the old one, which counts as well until this date or
+	// time. Without it the secret before ends at once. Repeated, the request changes nothing.
+	OldKeysUntil string `json:"old_keys_until,omitempty"`
+}
+
+// ListenerEntry is a listener as the configuration names it.
+type ListenerEntry struct {
+	// Name is as in Listener.
+	Name string `json:"name"`
+	// Addresses are those that it has, and what one is missing for.
+	Addresses []Listener `json:"addresses"`
+	// Configured is where it comes from.
+	Configured *Configured `json:"configured,omitempty"`
+}
+
+// Referral is another discovery service that hosts are told of.
+type Referral struct {
+	// Name is the transport and the address with the port, and the NQN if it is not the well-known
+	// one.
+	Name string `json:"name"`
+	// Transport is tcp or rdma.
+	Transport string `json:"transport"`
+	// Address is the IP address and the port.
+	Address string `json:"address"`
+	// NQN of the discovery service.
+	NQN string `json:"nqn"`
+	// Hosts are those that are told of it; none: all.
+	Hosts []string `json:"hosts"`
+	// Configured is missing in lists.
+	Configured *Configured `json:"configured,omitempty"`
 }
 
 // Host is one association of a host with a subsystem: a controller.
@@ -391,20 +464,28 @@ type NamespaceID struct {
 	NSID uint32 `json:"nsid"`
 }
 
-// Keys are those of a subsystem or a namespace in the configuration file (docs/configuration.md),
-// less its name. The object then has these and defaults: what it had before is not kept. A host has
-// none.
+// Keys are those of the object in the configuration file (docs/configuration.md), less its name.
+// The object then has these and defaults: what it had before is not kept, but for the secrets of a
+// host. A host of a subsystem has none.
 type Keys map[string]any
 
-// Object is what a request creates or deletes: a host that may connect to a subsystem, a namespace,
-// or, without both, a subsystem. It stands in the path of the request.
+// Object is what a request creates, changes, shows or deletes: a subsystem, with NSID a namespace
+// of it and with Host a host that may connect to it; a host in all subsystems, with Key a secret of
+// it; a listener; or a referral. It stands in the path of the request.
 type Object struct {
 	// Subsystem is the NQN of the subsystem.
-	Subsystem string `json:"subsystem"`
+	Subsystem string `json:"subsystem,omitempty"`
 	// NSID is that of a namespace of it.
 	NSID uint32 `json:"nsid,omitempty"`
 	// Host is the NQN of a host.
 	Host string `json:"host,omitempty"`
+	// Key is that of a secret of the host in the configuration file: dhchap_key.
+	Key string `json:"key,omitempty"`
+	// Listener is its name in the configuration file, or transport, address and port as in
+	// "tcp 10.0.0.1:4420" or "rdma [fd00::1]:4420".
+	Listener string `json:"listener,omitempty"`
+	// Referral is as in Referral.Name.
+	Referral string `json:"referral,omitempty"`
 }
 
 // Resize says what size a namespace shall have.

@@ -19,6 +19,9 @@ import (
 
 // Client asks a target.
 type Client struct {
+	// DryRun: Put and Delete return what they would change, with the hosts that it concerns, and
+	// change nothing.
+	DryRun   bool
 	at, base string
 	http     http.Client
 }
@@ -28,7 +31,7 @@ func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket, "http://target", http.Client{
+	return &Client{at: socket, base: "http://target", http: http.Client{
 		Transport: &http.Transport{DialContext: dial},
 	}}
 }
@@ -39,7 +42,7 @@ func NewTLSClient(address string, c httpd.Certificates) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{address, "https://" + address, http.Client{
+	return &Client{at: address, base: "https://" + address, http: http.Client{
 		Transport: &http.Transport{TLSClientConfig: config, TLSHandshakeTimeout: handshakeTimeout},
 	}}, nil
 }
@@ -112,39 +115,53 @@ func (c *Client) Put(ctx context.Context, o Object, keys json.RawMessage) (Plan,
 	if len(keys) == 0 {
 		keys = json.RawMessage("{}")
 	}
-	return call[Plan](ctx, c, "PUT "+o.path(), keys)
+	return call[Plan](ctx, c, fmt.Sprintf("PUT %s?dry_run=%t", o.Path(), c.DryRun), keys)
 }
 
 // Create is Put of the namespace of a subsystem that has the uuid among keys; it may choose an
 // NSID.
 func (c *Client) Create(ctx context.Context, nqn string, keys json.RawMessage,
 ) (NamespaceID, error) {
-	return call[NamespaceID](ctx, c, "POST "+Object{Subsystem: nqn}.path()+"/namespaces", keys)
+	return call[NamespaceID](ctx, c, "POST "+Object{Subsystem: nqn}.Path()+"/namespaces", keys)
 }
 
 // Delete deletes an object; recursive: with all that is in it.
 func (c *Client) Delete(ctx context.Context, o Object, recursive bool) (Plan, error) {
-	return call[Plan](ctx, c, fmt.Sprintf("DELETE %s?recursive=%t", o.path(), recursive), nil)
+	return call[Plan](ctx, c, fmt.Sprintf("DELETE %s?recursive=%t&dry_run=%t", o.Path(),
+		recursive, c.DryRun), nil)
 }
 
-// path is that of requests for the object.
-func (o Object) path() string {
-	path := "/v1/subsystems/" + escape(o.Subsystem)
-	switch {
-	case o.Host != "":
-		path += "/hosts/" + escape(o.Host)
-	case o.NSID != 0:
+// Path is that of requests for the object.
+func (o Object) Path() string {
+	path := "/v1"
+	for _, part := range []struct{ list, name string }{
+		{"/subsystems/", o.Subsystem},
+		{"/hosts/", o.Host},
+		{"/keys/", o.Key},
+		{"/listeners/", o.Listener},
+		{"/referrals/", o.Referral},
+	} {
+		if part.name != "" {
+			path += part.list + escape(part.name)
+		}
+	}
+	if o.NSID != 0 {
 		path += fmt.Sprintf("/namespaces/%d", o.NSID)
 	}
 	return path
 }
 
-// escape makes an NQN a segment of a path. Those of dots would mean others.
-func escape(nqn string) string {
-	if nqn == "." || nqn == ".." {
-		return strings.ReplaceAll(nqn, ".", "%2E")
+// escape makes a name a segment of a path. Those of dots would mean others.
+func escape(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
 	}
-	return url.PathEscape(nqn)
+	return url.PathEscape(name)
+}
+
+// Objects asks for the objects of the configuration.
+func (c *Client) Objects(ctx context.Context) ([]Configured, error) {
+	return call[[]Configured](ctx, c, "GET /v1/objects", nil)
 }
 
 // Disconnect ends the associations of a host.

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -49,7 +51,17 @@ func write(w http.ResponseWriter, status int, mediaType string, body []byte) {
 	_, _ = w.Write(body)
 }
 
+// readBody reads a body of JSON. Without a type of its own curl calls it a form.
 func readBody(r *http.Request) ([]byte, error) {
+	given := r.Header.Get("Content-Type")
+	kind, _, err := mime.ParseMediaType(given)
+	if given != "" && (err != nil || kind != "application/json" &&
+		kind != "application/x-www-form-urlencoded" && !strings.HasSuffix(kind, "+json")) {
+		p := NewProblem(http.StatusUnsupportedMediaType, fmt.Sprintf("the body is %q, not JSON",
+			capped(given)), "Send JSON, with Content-Type: application/json.")
+		p.Place = "Content-Type"
+		return nil, p
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, bodyBytes))
 	if err != nil {
 		return nil, NewProblem(http.StatusRequestEntityTooLarge, "the body cannot be read: "+

@@ -1,56 +1,251 @@
 package control
 
 import (
+	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 )
 
-// This file has the requests that create and delete objects. All of them can be repeated.
+// This file has the requests for single objects. PUT and DELETE can be repeated.
 
-func (s *Server) objectRoutes() []route {
-	var list []route
-	for _, o := range []struct{ path, name, create string }{
-		{"/v1/subsystems/{nqn}", "a subsystem", "Create or change a subsystem"},
+// kinds are the objects that requests create, change, show and delete.
+func (s *Server) kinds() []kind {
+	return []kind{
+		{
+			"/v1/subsystems/{nqn}", "a subsystem", "Create or change a subsystem",
+			Keys{},
+			Subsystem{},
+			one(s, s.subsystem),
+		},
 		{
 			"/v1/subsystems/{nqn}/namespaces/{nsid}", "a namespace",
 			"Create or change a namespace",
+			Keys{},
+			Namespace{},
+			one(s, s.namespace),
 		},
 		{
-			"/v1/subsystems/{nqn}/hosts/{host}", "a host",
+			"/v1/subsystems/{nqn}/hosts/{host}", "a host of a subsystem",
 			"Let a host connect to a subsystem",
+			Keys{},
+			HostEntry{},
+			one(s, s.host),
 		},
-	} {
-		list = append(list,
-			route{"PUT " + o.path, o.create, Admin, Keys{}, Plan{}, s.put},
-			route{"DELETE " + o.path, "Delete " + o.name, Admin, nil, Plan{}, s.remove})
+		{
+			"/v1/hosts/{host}", "a host", "Create or change what applies to a host in all " +
+				"subsystems; secrets that are not given stay",
+			Keys{},
+			HostEntry{},
+			one(s, s.host),
+		},
+		{
+			"/v1/hosts/{host}/keys/{key}", "a secret of a host",
+			"Set or rotate a secret of a host; none can be read",
+			HostKey{},
+			nil, nil,
+		},
+		{
+			"/v1/listeners/{listener}", "a listener", "Create or change a listener",
+			Keys{},
+			ListenerEntry{},
+			one(s, s.listener),
+		},
+		{
+			"/v1/referrals/{referral}", "a referral", "Create or change a referral",
+			Keys{},
+			Referral{},
+			one(s, s.referral),
+		},
 	}
-	return append(list, route{
-		"POST /v1/subsystems/{nqn}/namespaces",
-		"Create a namespace with an NSID that is free, or change the one with this uuid", Admin,
-		Keys{},
-		NamespaceID{},
-		s.create,
+}
+
+type kind struct {
+	path, name, create string
+	body, answer       any // as in route; nil: they cannot be looked at
+	look               func(*http.Request) (any, error)
+}
+
+func (s *Server) objectRoutes() (all []route) {
+	for _, k := range s.kinds() {
+		all = append(all,
+			route{"PUT " + k.path, k.create, Admin, k.body, Plan{}, s.put},
+			route{"DELETE " + k.path, "Delete " + k.name, Admin, nil, Plan{}, s.remove})
+		if k.look != nil {
+			all = append(all,
+				route{"GET " + k.path, "Look at " + k.name, Read, nil, k.answer, k.look})
+		}
+	}
+	return append(all, []route{
+		{
+			"POST /v1/subsystems/{nqn}/namespaces",
+			"Create a namespace with an NSID that is free, or change the one with this uuid", Admin,
+			Keys{},
+			NamespaceID{},
+			s.create,
+		},
+		{
+			"GET /v1/subsystems/{nqn}/namespaces", "The namespaces of a subsystem", Read, nil,
+			[]Namespace{},
+			one(s, s.namespaces),
+		},
+		{
+			"GET /v1/subsystems/{nqn}/controllers/{cntlid}", "Look at an association", Read, nil,
+			Host{},
+			s.controller,
+		},
+		{
+			"GET /v1/ports/{port}", "Look at an address where hosts connect", Read, nil,
+			Listener{},
+			s.port,
+		},
+		{"GET /v1/objects", "What is configured", Read, nil, []Configured{}, list(s.src.Objects)},
+		{"GET /v1/referrals", "The referrals", Read, nil, []Referral{}, list(s.src.Referrals)},
+	}...)
+}
+
+// one makes the handler of a request that looks at an object of the configuration.
+func one[T any](s *Server, look func(Object, *Configured) (T, bool)) func(*http.Request) (any,
+	error,
+) {
+	return func(r *http.Request) (any, error) {
+		o, err := target(r)
+		if err != nil {
+			return nil, err
+		}
+		o, c, err := s.src.Configured(o)
+		if err != nil {
+			return nil, err
+		}
+		if v, ok := look(o, &c); ok {
+			return v, nil
+		}
+		return nil, NotThere(r.URL.Path, "/v1/objects") // it was deleted since
+	}
+}
+
+// NotThere is the problem of a request for what does not exist. list is the path of those that do.
+func NotThere(what, list string) *Problem {
+	return NewProblem(http.StatusNotFound, "there is no "+what, "GET "+list+" lists what there is.")
+}
+
+// find returns the first entry of a list for which is returns true.
+func find[T any](list []T, is func(*T) bool) (v T, ok bool) {
+	for i := range list {
+		if is(&list[i]) {
+			return list[i], true
+		}
+	}
+	return v, false
+}
+
+// those returns the entries of a list for which are returns true.
+func those[T any](list []T, are func(*T) bool) []T {
+	some := []T{}
+	for i := range list {
+		if are(&list[i]) {
+			some = append(some, list[i])
+		}
+	}
+	return some
+}
+
+func (s *Server) subsystem(o Object, c *Configured) (Subsystem, bool) {
+	v, ok := find(s.src.Subsystems(), func(v *Subsystem) bool { return v.NQN == o.Subsystem })
+	v.Configured = c
+	return v, ok
+}
+
+func (s *Server) namespaces(o Object, _ *Configured) ([]Namespace, bool) {
+	return those(s.src.Namespaces(),
+		func(n *Namespace) bool { return n.Subsystem == o.Subsystem }), true
+}
+
+func (s *Server) namespace(o Object, c *Configured) (Namespace, bool) {
+	v, ok := find(s.src.Namespaces(), NamespaceID{o.Subsystem, o.NSID}.is)
+	v.Configured = c
+	return v, ok
+}
+
+func (id NamespaceID) is(n *Namespace) bool {
+	return n.Subsystem == id.Subsystem && n.NSID == id.NSID
+}
+
+// host is a host with its associations, with all subsystems or with one.
+func (s *Server) host(o Object, c *Configured) (HostEntry, bool) {
+	meant := func(subsystem string) bool { return o.Subsystem == "" || o.Subsystem == subsystem }
+	v := HostEntry{NQN: o.Host, Subsystems: []string{}, Configured: c}
+	for _, sub := range s.src.Subsystems() {
+		if meant(sub.NQN) && slices.Contains(sub.Hosts, o.Host) {
+			v.Subsystems = append(v.Subsystems, sub.NQN)
+		}
+	}
+	v.Controllers = those(s.src.Hosts(),
+		func(h *Host) bool { return h.NQN == o.Host && meant(h.Subsystem) })
+	return v, true
+}
+
+func (s *Server) listener(o Object, c *Configured) (ListenerEntry, bool) {
+	return ListenerEntry{o.Listener, those(s.src.Listeners(),
+		func(l *Listener) bool { return l.Name == o.Listener }), c}, true
+}
+
+func (s *Server) referral(o Object, c *Configured) (Referral, bool) {
+	v, ok := find(s.src.Referrals(), func(v *Referral) bool { return v.Name == o.Referral })
+	v.Configured = c
+	return v, ok
+}
+
+func (s *Server) controller(r *http.Request) (any, error) {
+	id, err := number(r, "cntlid", 16)
+	v, ok := find(s.src.Hosts(), func(h *Host) bool {
+		return h.Subsystem == r.PathValue("nqn") && uint64(h.CNTLID) == id
 	})
+	if err == nil && !ok {
+		err = NotThere("controller "+r.PathValue("cntlid"), "/v1/hosts")
+	}
+	return v, err
+}
+
+func (s *Server) port(r *http.Request) (any, error) {
+	id, err := number(r, "port", 16)
+	v, ok := find(s.src.Listeners(), func(l *Listener) bool { return uint64(l.PortID) == id })
+	if err == nil && !ok {
+		err = NotThere("port "+r.PathValue("port"), "/v1/listeners")
+	}
+	return v, err
+}
+
+// number returns a number from 1 in the path of a request.
+func number(r *http.Request, name string, bits int) (uint64, error) {
+	n, err := strconv.ParseUint(r.PathValue(name), 10, bits)
+	if err != nil || n == 0 {
+		p := NewProblem(http.StatusBadRequest, "the "+name+" is not a number from 1",
+			"Write it as in ...s/1.")
+		p.Place = name
+		return 0, p
+	}
+	return n, nil
 }
 
 // target returns what the path of a request names.
-func target(r *http.Request) (Object, error) {
-	o := Object{Subsystem: r.PathValue("nqn"), Host: r.PathValue("host")}
-	if !utf8.ValidString(o.Subsystem + o.Host) {
-		return o, NewProblem(http.StatusBadRequest, "an NQN in the path is not UTF-8", "")
+func target(r *http.Request) (o Object, err error) {
+	o = Object{
+		Subsystem: r.PathValue("nqn"), Host: r.PathValue("host"), Key: r.PathValue("key"),
+		Listener: r.PathValue("listener"), Referral: r.PathValue("referral"),
 	}
-	if text := r.PathValue("nsid"); text != "" {
-		nsid, err := strconv.ParseUint(text, 10, 32)
-		if err != nil || nsid == 0 {
-			p := NewProblem(http.StatusBadRequest, "the NSID is not a number from 1",
-				"Write .../namespaces/1 for instance.")
-			p.Place = "nsid"
-			return o, p
-		}
-		o.NSID = uint32(nsid)
+	switch {
+	case !utf8.ValidString(r.URL.Path):
+		err = NewProblem(http.StatusBadRequest, "the path is not UTF-8", "")
+	case o == Object{}:
+		err = NotThere(r.URL.Path, "/v1/objects")
+	case r.PathValue("nsid") != "":
+		var n uint64
+		n, err = number(r, "nsid", 32)
+		o.NSID = uint32(n)
 	}
-	return o, nil
+	return o, err
 }
 
 func (s *Server) put(r *http.Request) (any, error) {
@@ -58,8 +253,8 @@ func (s *Server) put(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inTurn(s, r, func(o Object) (Plan, error) {
-		return listed(s.src.Put(s.on(r), o, body))
+	return inTurn(s, r, func(o Object, dry bool) (Plan, error) {
+		return listed(s.src.Put(s.on(r), o, body, dry))
 	})
 }
 
@@ -68,21 +263,32 @@ func (s *Server) create(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inTurn(s, r, func(o Object) (NamespaceID, error) {
+	return inTurn(s, r, func(o Object, _ bool) (NamespaceID, error) {
 		return s.src.Create(s.on(r), o.Subsystem, body)
 	})
 }
 
 func (s *Server) remove(r *http.Request) (any, error) {
-	recursive := r.URL.Query().Get("recursive")
-	if recursive != "" && recursive != "true" && recursive != "false" {
-		p := NewProblem(http.StatusBadRequest, "recursive is neither true nor false", "")
-		p.Place = "recursive"
-		return nil, p
+	recursive, err := isTrue(r, "recursive")
+	if err != nil {
+		return nil, err
 	}
-	return inTurn(s, r, func(o Object) (Plan, error) {
-		return listed(s.src.Delete(s.on(r), o, recursive == "true"))
+	return inTurn(s, r, func(o Object, dry bool) (Plan, error) {
+		return listed(s.src.Delete(s.on(r), o, recursive, dry))
 	})
+}
+
+// isTrue reports whether a parameter is true; it may be false, or not be given.
+func isTrue(r *http.Request, name string) (bool, error) {
+	switch r.URL.Query().Get(name) {
+	case "true":
+		return true, nil
+	case "", "false":
+		return false, nil
+	}
+	p := NewProblem(http.StatusBadRequest, name+" is neither true nor false", "")
+	p.Place = name
+	return false, p
 }
 
 // listed is a plan whose changes are a list in JSON, too, if there are none.
@@ -91,10 +297,13 @@ func listed(p Plan, err error) (Plan, error) {
 	return p, err
 }
 
-// inTurn makes a change when it is its turn.
-func inTurn[T any](s *Server, r *http.Request, change func(Object) (T, error)) (any, error) {
+// inTurn makes a change when it is its turn. dry: it is only planned.
+func inTurn[T any](s *Server, r *http.Request, change func(o Object, dry bool) (T, error)) (any,
+	error,
+) {
 	o, err := target(r)
-	if err != nil {
+	dry, wrong := isTrue(r, "dry_run")
+	if err = errors.Join(err, wrong); err != nil {
 		return nil, err
 	}
 	select {
@@ -104,5 +313,5 @@ func inTurn[T any](s *Server, r *http.Request, change func(Object) (T, error)) (
 		return nil, NewProblem(http.StatusServiceUnavailable, "too many requests wait",
 			"Repeat it in a second; send fewer at once.")
 	}
-	return change(o)
+	return change(o, dry)
 }

@@ -167,7 +167,8 @@ func operationID(method, path string) string {
 			words = append(words, part)
 		}
 	}
-	if method != http.MethodGet && strings.Contains(path, "{") {
+	if method != http.MethodGet && strings.Contains(path, "{") ||
+		strings.HasSuffix(path, "}") && !strings.HasSuffix(profileRoute, path) {
 		words = append(words, strings.ToLower(method))
 	}
 	return strings.Join(words, "_")
@@ -179,6 +180,15 @@ func pathParameters(method, path string) (list []object) {
 		{"nqn", "string", "The NQN of the subsystem."},
 		{"nsid", "integer", "The ID of the namespace."},
 		{"host", "string", "The NQN of the host."},
+		{"key", "string", "dhchap_key, dhchap_ctrl_key, tls_key, or one that rotation sets, " +
+			"dhchap_old_key or tls_old_key."},
+		{"listener", "string", "The name that the configuration gives the listener, or its " +
+			"transport, address and port: tcp 10.0.0.1:4420, rdma [fd00::1]:4420."},
+		{"referral", "string", "The transport and the address with the port: tcp 10.0.0.9:8009. " +
+			"If the discovery service has an NQN of its own, that follows after a blank."},
+		{"cntlid", "integer", "The controller ID."},
+		{"port", "integer", "The port ID."},
+		{"group", "integer", "The ANA group."},
 	} {
 		if strings.Contains(path, "{"+p.name+"}") {
 			list = append(list, object{
@@ -187,7 +197,17 @@ func pathParameters(method, path string) (list []object) {
 			})
 		}
 	}
-	if method == http.MethodDelete && len(list) == 1 {
+	if strings.HasPrefix(path, "/v1/ana/") {
+		return list
+	}
+	if method == http.MethodPut || method == http.MethodDelete {
+		list = append(list, object{
+			"name": "dry_run", "in": "query", "schema": object{"type": "boolean"},
+			"description": "Nothing is changed. The answer has the connected hosts that the " +
+				"changes concern.",
+		})
+	}
+	if method == http.MethodDelete && path == "/v1/subsystems/{nqn}" {
 		list = append(list, object{
 			"name": "recursive", "in": "query", "schema": object{"type": "boolean"},
 			"description": "With all namespaces and hosts that were created in it.",
@@ -317,12 +337,16 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	for _, r := range s.routes() {
 		operations = append(operations, r.pattern)
 	}
-	named := strings.NewReplacer("{nqn}", "nqn.2026-11.io.nvmf-target:a%2Fb", "{nsid}", "7",
-		"{host}", "nqn.2014-08.org.nvmexpress:uuid:1")
+	named := strings.NewReplacer("{nqn}", "text", "{nsid}", "7", "{key}", "dhchap_key",
+		"{host}", "nqn.2014-08.org.nvmexpress:uuid:1%2F", "{cntlid}", "7", "{port}", "7",
+		"{listener}", "tcp%20%5Bfd00::1%5D:4420", "{referral}", "tcp%2010.0.0.9:8009", "{group}",
+		"7")
 	for _, op := range append(operations, "PUT /v1/subsystems/a/namespaces/x",
+		"PUT /v1/subsystems/nqn.2026-11.io.nvmf-target:a%2Fb?dry_run=true",
+		"DELETE /v1/hosts/a?dry_run=7", "GET /v1/ports/x", "GET /v1/ana/x",
 		"DELETE /v1/subsystems/a?recursive=maybe", "DELETE /v1/subsystems/a?recursive=true") {
 		method, path, _ := strings.Cut(named.Replace(op), " ")
-		for _, body := range []string{`{"host": "h"}`, `{"host": 7}`} {
+		for _, body := range []string{`{"host": "h"}`, `{"host": 7}`, `{"key": "k"}`} {
 			validate(t, c, router, method, path, body)
 		}
 	}

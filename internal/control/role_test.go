@@ -48,6 +48,31 @@ var needs = map[string]Role{
 	"DELETE /v1/subsystems/{nqn}/namespaces/{nsid}": Admin,
 	"PUT /v1/subsystems/{nqn}/hosts/{host}":         Admin,
 	"DELETE /v1/subsystems/{nqn}/hosts/{host}":      Admin,
+
+	"GET /v1/objects": Read, "GET /v1/referrals": Read, "GET /v1/ports/{port}": Read,
+	"GET /v1/subsystems/{nqn}":                      Read,
+	"GET /v1/subsystems/{nqn}/namespaces":           Read,
+	"GET /v1/subsystems/{nqn}/namespaces/{nsid}":    Read,
+	"GET /v1/subsystems/{nqn}/hosts/{host}":         Read,
+	"GET /v1/subsystems/{nqn}/controllers/{cntlid}": Read,
+	"GET /v1/hosts/{host}":                          Read,
+	"PUT /v1/hosts/{host}":                          Admin,
+	"DELETE /v1/hosts/{host}":                       Admin,
+	"PUT /v1/hosts/{host}/keys/{key}":               Admin,
+	"DELETE /v1/hosts/{host}/keys/{key}":            Admin,
+	"GET /v1/hosts/{host}/keys/{key}":               Read, // 405
+	"GET /v1/listeners/{listener}":                  Read,
+	"PUT /v1/listeners/{listener}":                  Admin,
+	"DELETE /v1/listeners/{listener}":               Admin,
+	"GET /v1/referrals/{referral}":                  Read,
+	"PUT /v1/referrals/{referral}":                  Admin,
+	"DELETE /v1/referrals/{referral}":               Admin,
+	"GET /v1/ana/{group}":                           Read,
+	"PUT /v1/ana/{group}":                           Operate,
+	"DELETE /v1/ana/{group}":                        Operate,
+	"GET /v1/ana/{group}/listeners/{listener}":      Read,
+	"PUT /v1/ana/{group}/listeners/{listener}":      Operate,
+	"DELETE /v1/ana/{group}/listeners/{listener}":   Operate,
 }
 
 // TestRoles: each operation is for the clients whose role it needs, and for no others, whatever
@@ -80,7 +105,9 @@ func TestRoles(t *testing.T) {
 		defer c.Close()
 		method, path, _ := strings.Cut(op, " ")
 		req, err := http.NewRequestWithContext(t.Context(), method, c.base+strings.NewReplacer(
-			"{nqn}", "nqn.2026-11.a:b", "{nsid}", "7", "{host}", "h").Replace(path), nil)
+			"{nqn}", "nqn.2026-11.a:b", "{nsid}", "7", "{host}", "h", "{key}", "tls_key",
+			"{listener}", "tcp%20%5B::1%5D:4420", "{referral}", "tcp%20[::1]:8009", "{group}", "7",
+			"{port}", "7", "{cntlid}", "7").Replace(path), nil)
 		a.must(err)
 		for _, h := range []string{
 			"X-HTTP-Method-Override: GET", "X-Role: admin", "X-Forwarded-For: 127.0.0.1",

@@ -64,6 +64,38 @@ func (s *Server) routes() []route {
 			[]ANA{},
 			list(src.ANA),
 		},
+		{"GET /v1/ana/{group}", "The states of an ANA group", Read, nil, []ANA{}, s.ana},
+		{
+			"GET /v1/ana/{group}/listeners/{listener}",
+			"The state of an ANA group at a listener", Read, nil,
+			[]ANA{},
+			s.ana,
+		},
+		{
+			"PUT /v1/ana/{group}", "Set the state of an ANA group at all listeners until a restart",
+			Operate,
+			ANAState{},
+			[]ANA{},
+			s.putANA,
+		},
+		{
+			"PUT /v1/ana/{group}/listeners/{listener}",
+			"Set the state of an ANA group at a listener until a restart", Operate,
+			ANAState{},
+			[]ANA{},
+			s.putANA,
+		},
+		{
+			"DELETE /v1/ana/{group}", "Return an ANA group to its configured states", Operate, nil,
+			[]ANA{},
+			s.deleteANA,
+		},
+		{
+			"DELETE /v1/ana/{group}/listeners/{listener}",
+			"Return an ANA group to its configured state at a listener", Operate, nil,
+			[]ANA{},
+			s.deleteANA,
+		},
 		{
 			"POST /v1/ana/set", "Set asymmetric namespace access states until a restart", Operate,
 			ANASet{},

@@ -69,11 +69,16 @@ type Source struct {
 	// Plan returns what Reload would change, Reload what it has changed. Their context ends with
 	// the server, not with the client; By says who that is.
 	Plan, Reload func(context.Context) (Plan, error)
+	// Objects are those of the configuration, without their keys.
+	Objects func() []Configured
+	// Configured returns an object of the configuration, named as in the lists.
+	Configured func(Object) (Object, Configured, error)
+	Referrals  func() []Referral
 	// Put creates or changes an object that requests manage; body is what they say of it. Delete
 	// deletes one; recursive: with all that is in it. They return what was changed, once it is
-	// durable. Their context is as that of Plan.
-	Put    func(ctx context.Context, o Object, body []byte) (Plan, error)
-	Delete func(ctx context.Context, o Object, recursive bool) (Plan, error)
+	// durable; dry: what would be changed. Their context is as that of Plan.
+	Put    func(ctx context.Context, o Object, body []byte, dry bool) (Plan, error)
+	Delete func(ctx context.Context, o Object, recursive, dry bool) (Plan, error)
 	// Create is Put of the namespace of a subsystem that has the uuid in body; it may choose an
 	// NSID.
 	Create func(ctx context.Context, subsystem string, body []byte) (NamespaceID, error)

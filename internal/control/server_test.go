@@ -1,11 +1,13 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -77,6 +79,8 @@ func fill(v reflect.Value, depth int) {
 	case v.Kind() == reflect.Slice && depth < 4:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		fill(v.Index(0), depth+1)
+	case v.Type() == reflect.TypeFor[Keys]():
+		v.Set(reflect.ValueOf(Keys{"backend": "ram"}))
 	case v.Kind() == reflect.Map:
 		v.Set(reflect.ValueOf(map[string]uint64{"io": 1}))
 	case v.Kind() == reflect.String:
@@ -90,6 +94,19 @@ func fill(v reflect.Value, depth int) {
 	case v.Kind() == reflect.Bool:
 		v.SetBool(true)
 	}
+}
+
+// testObject is named as what testSource lists.
+func testObject(o Object) Object {
+	for _, name := range []*string{&o.Subsystem, &o.Host, &o.Listener, &o.Referral} {
+		if *name != "" {
+			*name = "text"
+		}
+	}
+	if o.NSID != 0 {
+		o.NSID = 7
+	}
+	return o
 }
 
 func testSource(f *feed) Source {
@@ -114,15 +131,23 @@ func testSource(f *feed) Source {
 			}
 			return err
 		},
-		Plan:   func(context.Context) (Plan, error) { return filled[Plan](), nil },
-		Reload: func(context.Context) (Plan, error) { return Plan{}, nil },
-		Put: func(context.Context, Object, []byte) (Plan, error) {
+		Plan:      func(context.Context) (Plan, error) { return filled[Plan](), nil },
+		Reload:    func(context.Context) (Plan, error) { return Plan{}, nil },
+		Objects:   filled[[]Configured],
+		Referrals: filled[[]Referral],
+		Configured: func(o Object) (Object, Configured, error) {
+			return testObject(o), filled[Configured](), nil
+		},
+		Put: func(_ context.Context, o Object, body []byte, _ bool) (Plan, error) {
+			if o.Key != "" && !bytes.Contains(body, []byte(`"key"`)) {
+				return Plan{}, NewProblem(http.StatusUnprocessableEntity, "key is missing", "")
+			}
 			return filled[Plan](), nil
 		},
 		Create: func(context.Context, string, []byte) (NamespaceID, error) {
 			return filled[NamespaceID](), nil
 		},
-		Delete:     func(context.Context, Object, bool) (Plan, error) { return Plan{}, nil },
+		Delete:     func(context.Context, Object, bool, bool) (Plan, error) { return Plan{}, nil },
 		Disconnect: func(host, _ string) int { return len(host) },
 		Drain:      func(ListenerID, bool) ([]Listener, error) { return filled[[]Listener](), nil },
 		ANA:        filled[[]ANA],

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 )
 
 // This file has the requests that change listeners and namespaces.
@@ -35,6 +34,69 @@ func (s *Server) drain(drain bool) func(ListenerID) (any, error) {
 	}
 }
 
+// ana answers the states of a group, at a listener or at all.
+func (s *Server) ana(r *http.Request) (any, error) {
+	set, err := anaSet(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.anaOf(set, s.src.ANA())
+}
+
+// putANA sets the state of a group, and deleteANA ends that.
+func (s *Server) putANA(r *http.Request) (any, error) {
+	set, err := anaSet(r)
+	var body ANAState
+	if err == nil {
+		err = read(r, &body)
+	}
+	if set.State = body.State; err != nil {
+		return nil, err
+	}
+	return s.changeANA(set)
+}
+
+func (s *Server) deleteANA(r *http.Request) (any, error) {
+	set, err := anaSet(r)
+	if set.State = "configured"; err != nil {
+		return nil, err
+	}
+	return s.changeANA(set)
+}
+
+// anaSet is what the path of a request names.
+func anaSet(r *http.Request) (ANASet, error) {
+	group, err := number(r, "group", 32)
+	return ANASet{Group: uint32(group), Listener: r.PathValue("listener")}, err
+}
+
+func (s *Server) changeANA(set ANASet) (any, error) {
+	return s.change(func() (any, error) {
+		list, err := s.src.SetANA(set)
+		if err != nil {
+			return nil, err
+		}
+		return s.anaOf(set, list)
+	})
+}
+
+func (s *Server) anaOf(which ANASet, list []ANA) (any, error) {
+	if which.Listener != "" {
+		o, _, err := s.src.Configured(Object{Listener: which.Listener})
+		if err != nil {
+			return nil, err
+		}
+		which.Listener = o.Listener
+	}
+	list = those(list, func(a *ANA) bool {
+		return a.Group == which.Group && (which.Listener == "" || which.Listener == a.Listener)
+	})
+	if len(list) == 0 && which.State == "" {
+		return nil, NotThere(fmt.Sprintf("ANA group %d", which.Group), "/v1/ana")
+	}
+	return list, nil
+}
+
 func (s *Server) setANA(set ANASet) (any, error) {
 	return s.change(func() (any, error) {
 		list, err := s.src.SetANA(set)
@@ -57,10 +119,8 @@ func (s *Server) resize(to Resize) (any, error) {
 
 // changeNamespace does something to a namespace and answers what it is then.
 func (s *Server) changeNamespace(id NamespaceID, do func() error) (any, error) {
-	same := func(n Namespace) bool { return n.Subsystem == id.Subsystem && n.NSID == id.NSID }
-	if !slices.ContainsFunc(s.src.Namespaces(), same) {
-		p := NewProblem(http.StatusNotFound, fmt.Sprintf("there is no namespace %d of %q",
-			id.NSID, id.Subsystem), "GET /v1/namespaces lists them.")
+	if _, ok := find(s.src.Namespaces(), id.is); !ok {
+		p := NotThere(fmt.Sprintf("namespace %d of %q", id.NSID, id.Subsystem), "/v1/namespaces")
 		p.Place = "nsid"
 		return nil, p
 	}
@@ -70,9 +130,9 @@ func (s *Server) changeNamespace(id NamespaceID, do func() error) (any, error) {
 		}
 		return nil, NewProblem(http.StatusConflict, err.Error(), "")
 	}
-	list := s.src.Namespaces()
-	if i := slices.IndexFunc(list, same); i >= 0 {
-		return list[i], nil
+	n, ok := find(s.src.Namespaces(), id.is)
+	if !ok { // it was removed since
+		n = Namespace{Subsystem: id.Subsystem, NSID: id.NSID}
 	}
-	return Namespace{Subsystem: id.Subsystem, NSID: id.NSID}, nil // it was removed since
+	return n, nil
 }

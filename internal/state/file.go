@@ -16,10 +16,12 @@ type Step func(what string, fn func() error) error
 // Direct is the Step that only carries out operations.
 func Direct(_ string, fn func() error) error { return fn() }
 
-// WriteFile writes a file. When it returns nil the content is durable, and the name is not yet: see
-// SyncDir. After an error there is no such file.
+// WriteFile writes a file that only its owner can read. When it returns nil the content is durable,
+// and the name is not yet: see SyncDir. After an error there is no such file.
 func WriteFile(path string, content []byte) error {
-	err := create(content, Direct, func() (*os.File, error) { return os.Create(path) })
+	err := create(content, Direct, func() (*os.File, error) {
+		return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	})
 	if err != nil {
 		return errors.Join(err, unlessMissing(os.Remove(path)))
 	}

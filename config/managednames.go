@@ -1,0 +1,251 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// This file has the names of managed listeners and referrals, and the secrets of managed hosts.
+
+// oldKeysUntil is the key of a host that its old keys need.
+const oldKeysUntil = "old_keys_until"
+
+// Canonical returns the object with its name as the configuration writes it, or what is wrong with
+// the name.
+func (m Managed) Canonical() (Managed, error) {
+	var err error
+	switch {
+	case m.Listener != "":
+		_, err = listenerNames(&m.Listener)
+	case m.Referral != "":
+		_, err = referralNames(&m.Referral)
+	case m.Key != "" && !slices.Contains(secretKeys(), m.Key):
+		err = badRequest("key", fmt.Sprintf("hosts have no secret %s", printable(m.Key)),
+			"Use one of: "+strings.Join(secretKeys(), ", ")+".")
+	}
+	return m, err
+}
+
+// listenerNames returns the keys that the name of a listener stands for. It makes the name
+// canonical.
+func listenerNames(name *string) (*yaml.Node, error) {
+	if label.MatchString(*name) {
+		return mappingNode("name", textNode(*name)), nil
+	}
+	transport, at, _ := strings.Cut(*name, " ")
+	i := strings.LastIndexByte(at, ':')
+	port, err := strconv.ParseUint(at[i+1:], 10, 16)
+	var address ListenAddress
+	if i < 0 || err != nil || port == 0 ||
+		address.UnmarshalText([]byte(strings.Trim(at[:i], "[]"))) != nil {
+		return &yaml.Node{Kind: yaml.MappingNode}, badRequest("listener",
+			fmt.Sprintf("%q is not the name of a listener", printable(*name)),
+			"Begin with a letter; up to 63 letters, digits, - and _ are allowed. Or write it as "+
+				`in "tcp 10.0.0.1:4420", "tcp [fd00::1]:4420" or "rdma eth0:4420".`)
+	}
+	*name = transport + " " + address.WithPort(uint16(port))
+	return addressNode(transport, address.String(), uint16(port)), nil
+}
+
+func addressNode(transport, address string, port uint16) *yaml.Node {
+	n := mappingNode("transport", textNode(transport))
+	n.Content = append(n.Content, textNode("address"), textNode(address), textNode("port"),
+		number(uint32(port)))
+	return n
+}
+
+// Name is "tcp 10.0.0.9:8009", with the NQN behind it if it is not the well-known one. No two
+// referrals have the same name.
+func (r *Referral) Name() string {
+	name := fmt.Sprintf("%v %v", r.Transport, netip.AddrPortFrom(r.Address, r.Port))
+	if r.NQN != nvme.DiscoveryNQN {
+		name += " " + r.NQN
+	}
+	return name
+}
+
+// referralNames returns the keys that the name of a referral stands for. It makes the name
+// canonical.
+func referralNames(name *string) (*yaml.Node, error) {
+	transport, rest, _ := strings.Cut(*name, " ")
+	text, nqn, named := strings.Cut(rest, " ")
+	if nqn == nvme.DiscoveryNQN {
+		named = false
+	}
+	at, err := netip.ParseAddrPort(text)
+	if err != nil || at.Port() == 0 || named && nqn == "" {
+		return &yaml.Node{Kind: yaml.MappingNode}, badRequest("referral",
+			fmt.Sprintf("%q is not the name of a referral", printable(*name)),
+			`Write it as in "tcp 10.0.0.9:8009", or "tcp [fd00::9]:8009 NQN" if the discovery `+
+				"service has a name of its own.")
+	}
+	n := addressNode(transport, at.Addr().Unmap().String(), at.Port())
+	*name = fmt.Sprintf("%s %v", transport, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
+	if named {
+		*name += " " + nqn
+		n.Content = append(n.Content, textNode("nqn"), textNode(nqn))
+	}
+	return n, nil
+}
+
+// Keys returns what the file of an object says of it, as a client would send it, without secrets.
+// nil: the file was changed by hand, and JSON cannot say that.
+func (m Managed) Keys(file []byte) map[string]any {
+	n := m.found(file)
+	_, named := m.entry()
+	for i := 0; i+1 < len(n.Content); {
+		name := n.Content[i].Value
+		if isSecret(name) || slot(named, name) != nil {
+			n.Content = slices.Delete(n.Content, i, i+2)
+			continue
+		}
+		i += 2
+	}
+	keys := map[string]any{}
+	if err := n.Decode(&keys); err != nil {
+		return nil
+	}
+	if _, err := json.Marshal(unquoted(keys)); err != nil {
+		return nil
+	}
+	return keys
+}
+
+// SecretsOf returns the names of the secrets that a host has.
+func (c *Config) SecretsOf(nqn string) (list []string) {
+	for _, o := range c.settings.objects {
+		if o.Object != (Object{Kind: KindHost, NQN: nqn}) {
+			continue
+		}
+		for _, s := range o.settings {
+			if s.secret {
+				list = append(list, s.key)
+			}
+		}
+	}
+	return list
+}
+
+// unquoted undoes quoteVariables in all texts of a value, in place but for a text itself.
+func unquoted(v any) any {
+	switch v := v.(type) {
+	case string:
+		return strings.ReplaceAll(v, "$${", "${")
+	case []any:
+		for i := range v {
+			v[i] = unquoted(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = unquoted(v[k])
+		}
+	}
+	return v
+}
+
+// isSecret reports whether a key of a file is a secret of a host, or names a file with one.
+func isSecret(key string) bool {
+	return slices.Contains(secretKeys(), strings.TrimSuffix(key, fileSuffix))
+}
+
+// secretKeys are the keys of a host that are secrets.
+func secretKeys() (list []string) {
+	for _, k := range new(Host).value().(Mapping) {
+		if k.Secret {
+			list = append(list, k.Name)
+		}
+	}
+	return list
+}
+
+// keepKeys adds the secrets of a host as it is that are not given.
+func keepKeys(given, host *yaml.Node) {
+	for i := 0; i+1 < len(host.Content); i += 2 {
+		name := strings.TrimSuffix(host.Content[i].Value, fileSuffix)
+		if (name == oldKeysUntil || isSecret(name)) && slot(given, name) == nil {
+			given.Content = append(given.Content, host.Content[i], host.Content[i+1])
+		}
+	}
+}
+
+// oldKey is the key that has the value of a secret which counts as well, "" if there is none.
+func oldKey(key string) string {
+	prefix, ok := strings.CutSuffix(key, "_key")
+	if old := prefix + "_old_key"; ok && slices.Contains(secretKeys(), old) {
+		return old
+	}
+	return ""
+}
+
+// withKey returns the file of a host with another value of a secret. If the client says until when
+// old keys count, the value before becomes the old key. Repeated, the request changes nothing.
+func (m Managed) withKey(given *yaml.Node, file []byte) ([]byte, error) {
+	key, until := slot(given, "key"), slot(given, oldKeysUntil)
+	for i := 0; i < len(given.Content); i += 2 {
+		if name := given.Content[i].Value; name != "key" && name != oldKeysUntil {
+			return nil, badRequest(printable(name), "unknown key",
+				"Delete it; known here: key, "+oldKeysUntil+".")
+		}
+	}
+	old := oldKey(m.Key)
+	switch {
+	case key == nil:
+		return nil, badRequest("key", "is missing", "nvmf-target key gen makes one.")
+	case until != nil && old == "":
+		return nil, badRequest(oldKeysUntil, m.Key+" has no old key", "Delete it here.")
+	}
+	return m.changed(file, func(host *yaml.Node) {
+		if now := slot(host, m.Key); until != nil {
+			if now != nil && (*now).Value != (*key).Value {
+				unsetKey(host, old)
+				host.Content = append(host.Content, textNode(old), *now)
+			}
+			unsetKey(host, oldKeysUntil)
+			host.Content = append(host.Content, textNode(oldKeysUntil), *until)
+		}
+		unsetKey(host, m.Key)
+		host.Content = append(host.Content, textNode(m.Key), *key)
+	})
+}
+
+// WithoutKey returns the file of a host without the secret. With the last old key the time goes
+// until which old keys count.
+func (m Managed) WithoutKey(file []byte) ([]byte, error) {
+	return m.changed(file, func(host *yaml.Node) {
+		unsetKey(host, m.Key)
+		for _, key := range secretKeys() {
+			if old := oldKey(key); old != "" && slot(host, old) != nil {
+				return
+			}
+		}
+		unsetKey(host, oldKeysUntil)
+	})
+}
+
+// changed returns the file with a change of the object.
+func (m Managed) changed(file []byte, change func(*yaml.Node)) ([]byte, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(file, &doc); err != nil {
+		return nil, err
+	}
+	change(m.within(&doc))
+	return yaml.Marshal(&doc)
+}
+
+func unsetKey(n *yaml.Node, key string) {
+	for i := 0; i+1 < len(n.Content); {
+		if strings.TrimSuffix(n.Content[i].Value, fileSuffix) == key {
+			n.Content = slices.Delete(n.Content, i, i+2)
+			continue
+		}
+		i += 2
+	}
+}

@@ -1,0 +1,119 @@
+package app
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// This file shows clients the objects of the configuration.
+
+// objects lists them, those of a subsystem after it.
+func (s *Server) objects() (list []control.Configured) {
+	c := s.current()
+	add := func(o control.Object, format string, args ...any) {
+		list = append(list, origin(c, managed(o), fmt.Sprintf(format, args...)))
+	}
+	for i := range c.Listeners {
+		m := listenerObject(c, &c.Listeners[i])
+		add(control.Object{Listener: m.Listener}, "listeners[%d]", i)
+	}
+	for i := range c.Discovery.Referrals {
+		add(control.Object{Referral: c.Discovery.Referrals[i].Name()}, "discovery.referrals[%d]", i)
+	}
+	for i := range c.Hosts {
+		add(control.Object{Host: c.Hosts[i].NQN}, "hosts[%d]", i)
+	}
+	for i := range c.Subsystems {
+		sub := &c.Subsystems[i]
+		add(control.Object{Subsystem: sub.NQN}, "subsystems[%d]", i)
+		for j, n := range sub.Namespaces {
+			add(control.Object{Subsystem: sub.NQN, NSID: n.NSID}, "subsystems[%d].namespaces[%d]",
+				i, j)
+		}
+		for j, h := range sub.Hosts {
+			add(control.Object{Subsystem: sub.NQN, Host: h}, "subsystems[%d].hosts[%d]", i, j)
+		}
+	}
+	return list
+}
+
+// configuredObject returns an object of the configuration, named as in the lists.
+func (s *Server) configuredObject(o control.Object) (control.Object, control.Configured, error) {
+	c := s.current()
+	m, err := managed(o).Canonical()
+	var meant []*config.Listener
+	for i := range c.Listeners {
+		if l := &c.Listeners[i]; o.Listener != "" && l.Is(m.Listener) {
+			meant = append(meant, l)
+		}
+	}
+	switch {
+	case len(meant) == 1:
+		m, err = listenerObject(c, meant[0]), nil
+		o.Listener = meant[0].Name
+	case len(meant) > 1:
+		return o, control.Configured{}, control.NewProblem(http.StatusConflict,
+			fmt.Sprintf("%q may be %s or %s", o.Listener, meant[0].Name, meant[1].Name),
+			"Use one of these names.")
+	}
+	key := configured(c, m)
+	if err != nil || key == "" {
+		return o, control.Configured{}, control.NotThere(o.Path(), "/v1/objects")
+	}
+	if o.Referral != "" {
+		o.Referral = m.Referral
+	}
+	v := origin(c, m, key)
+	if v.Managed {
+		if file, err := os.ReadFile(m.File(c.Managed)); err == nil {
+			v.Keys = m.Keys(file)
+		}
+	}
+	if m.NQN == "" && m.Host != "" {
+		v.Secrets = c.SecretsOf(m.Host)
+	}
+	return o, v, nil
+}
+
+// listenerObject is a listener by the name with which it was created.
+func listenerObject(c *config.Config, l *config.Listener) config.Managed {
+	m := config.Managed{Listener: l.Label}
+	if _, err := os.Lstat(m.File(c.Managed)); l.Label == "" || err != nil {
+		m.Listener = l.Name
+	}
+	return m
+}
+
+// origin is where an object comes from, which has this key in the configuration.
+func origin(c *config.Config, m config.Managed, key string) control.Configured {
+	v := control.Configured{
+		Path: control.Object{
+			Subsystem: m.NQN, NSID: m.NSID, Host: m.Host, Listener: m.Listener,
+			Referral: m.Referral,
+		}.Path(),
+		Place: c.Problem(key, "", "").Place,
+	}
+	if c.Managed != "" {
+		_, err := os.Lstat(m.File(c.Managed))
+		if v.Managed = err == nil; v.Managed {
+			v.Place = m.File(c.Managed)
+		}
+	}
+	return v
+}
+
+func (s *Server) referrals() (list []control.Referral) {
+	for _, r := range s.current().Discovery.Referrals {
+		list = append(list, control.Referral{
+			Name: r.Name(), Transport: r.Transport.String(),
+			Address: netip.AddrPortFrom(r.Address, r.Port).String(), NQN: r.NQN,
+			Hosts: append([]string{}, r.Hosts...),
+		})
+	}
+	return list
+}
