@@ -61,14 +61,14 @@ func says(text, cell string) bool {
 	return regexp.MustCompile(pattern).MatchString(text)
 }
 
-var rates = regexp.MustCompile(
+var quotient = regexp.MustCompile(
 	"`rate\\((\\w+)(?:\\{(.+)\\})?\\[5m\\]\\) / rate\\((\\w+)(?:\\{.+\\})?\\[5m\\]\\) > (.+)`")
 
 // holds: a query of the table, a quotient of rates that is above a bound, is true of a target whose
 // counters began at 0.
 func holds(t *testing.T, query string, metrics map[string]float64) bool {
 	t.Helper()
-	m := rates.FindStringSubmatch(query)
+	m := quotient.FindStringSubmatch(query)
 	if m == nil {
 		t.Fatalf("not a quotient of rates: %s", query)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
+	"github.com/nvmf-target/nvmf-target/internal/rates"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -60,21 +61,14 @@ type connectionKey struct {
 
 type connectionCounts struct{ commands, nearlyFull, retransmits uint64 }
 
-// since is what was counted after old; less is another connection, which began at 0.
-func (c connectionCounts) since(old connectionCounts) connectionCounts {
-	if c.commands < old.commands || c.nearlyFull < old.nearlyFull ||
-		c.retransmits < old.retransmits {
-		return c
+// add adds what a connection has counted since old; a port may be that of another one by now.
+func (c *connectionCounts) add(old, now connectionCounts) {
+	if now.commands < old.commands {
+		old = connectionCounts{}
 	}
-	return connectionCounts{
-		c.commands - old.commands, c.nearlyFull - old.nearlyFull, c.retransmits - old.retransmits,
-	}
-}
-
-func (c connectionCounts) plus(o connectionCounts) connectionCounts {
-	return connectionCounts{
-		c.commands + o.commands, c.nearlyFull + o.nearlyFull, c.retransmits + o.retransmits,
-	}
+	c.commands += rates.Growth(old.commands, now.commands)
+	c.nearlyFull += rates.Growth(old.nearlyFull, now.nearlyFull)
+	c.retransmits += rates.Growth(old.retransmits, now.retransmits)
 }
 
 // update counts what connections did since the last call, and adds to hosts what they are now.
@@ -116,7 +110,9 @@ func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metr
 			now.retransmits = t.last[key].retransmits
 		}
 		last[key] = now
-		t.totals[name] = t.totals[name].plus(now.since(t.last[key]))
+		total := t.totals[name]
+		total.add(t.last[key], now)
+		t.totals[name] = total
 	}
 	t.last = last
 	for name := range t.totals {

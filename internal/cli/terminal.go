@@ -96,7 +96,7 @@ func (t *terminal) show(ctx context.Context, c *control.Client,
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	r := new(rates)
+	r := new(load)
 	for {
 		if err := t.draw(r); err != nil {
 			return err
@@ -159,7 +159,7 @@ func (t *terminal) readKeys(ctx context.Context, keys chan<- byte) {
 }
 
 // remember adds rates to the history, and forgets what is older than a minute.
-func (t *terminal) remember(r *rates) {
+func (t *terminal) remember(r *load) {
 	history := map[string][]point{}
 	r.tables(func(title string, rows []rate) {
 		for _, v := range rows {
@@ -202,7 +202,7 @@ func bars(values []float64) string {
 }
 
 // draw fills the screen.
-func (t *terminal) draw(r *rates) error {
+func (t *terminal) draw(r *load) error {
 	width, height := 80, 24
 	if s, err := unix.IoctlGetWinsize(int(t.out.Fd()), unix.TIOCGWINSZ); err == nil && s.Col > 0 {
 		width, height = int(s.Col), int(s.Row)

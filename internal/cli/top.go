@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
 // The target counts; top asks for the counters again and again and shows by how much they grow.
@@ -84,8 +85,8 @@ func (t *taken) mostIn(old *taken) (stage string) {
 	return stage
 }
 
-// rates are what the target did between two snapshots.
-type rates struct {
+// load is what the target did between two snapshots.
+type load struct {
 	Time       time.Time `json:"time"`
 	Seconds    float64   `json:"seconds"`
 	Hosts      []rate    `json:"hosts"`
@@ -115,32 +116,19 @@ type rate struct {
 }
 
 // between computes the rates from one snapshot to the next. What was counted anew counts from zero.
-func between(old, now *snapshot) *rates {
+func between(old, now *snapshot) *load {
 	seconds := now.at.Sub(old.at).Seconds()
-	r := &rates{Time: now.at, Seconds: seconds}
-	per := func(now, old uint64) float64 {
-		if now < old {
-			old = 0
-		}
-		return float64(now-old) / seconds
-	}
-	before := map[string]control.Namespace{}
-	for _, n := range old.namespaces {
-		before[namespaceName(&n)] = n
-	}
-	for _, n := range now.namespaces {
-		name := namespaceName(&n)
-		o, known := before[name]
-		if !known {
-			o = n
-		}
+	r := &load{Time: now.at, Seconds: seconds}
+	per := func(now, old uint64) float64 { return rates.Per(rates.Growth(old, now), seconds) }
+	rates.Each(old.namespaces, now.namespaces, namespaceName, func(o, n *control.Namespace) {
+		o = cmp.Or(o, n)
 		r.Namespaces = append(r.Namespaces, rate{
-			Name: name, IOPS: per(n.Reads+n.Writes, o.Reads+o.Writes),
+			Name: namespaceName(n), IOPS: per(n.Reads+n.Writes, o.Reads+o.Writes),
 			ReadBytes: per(n.ReadBytes, o.ReadBytes), WrittenBytes: per(n.WrittenBytes,
 				o.WrittenBytes),
 			Busy: max(n.BusySeconds-o.BusySeconds, 0) / seconds,
 		})
-	}
+	})
 	for i, n := range now.reactors {
 		v := rate{Name: fmt.Sprint(n.Index)}
 		if i < len(old.reactors) {
@@ -153,7 +141,7 @@ func between(old, now *snapshot) *rates {
 	r.tables(func(title string, rows []rate) {
 		for i := range rows {
 			n, o := now.latency[title+rows[i].Name], old.latency[title+rows[i].Name]
-			d := n.Since(o.Distribution)
+			d := rates.Since(o.Distribution, n.Distribution)
 			rows[i].P50, rows[i].P99 = d.Quantile(0.5), d.Quantile(0.99)
 			rows[i].Stage = n.mostIn(&o)
 		}
@@ -163,18 +151,14 @@ func between(old, now *snapshot) *rates {
 
 // connections adds what connections did to their hosts and reactors. One that is new has counted
 // from zero since the last snapshot.
-func (r *rates) connections(old, now *snapshot, per func(now, old uint64) float64) {
-	type name struct{ transport, local, remote string }
-	before := map[name]control.Connection{}
-	for _, c := range old.connections {
-		before[name{c.Transport, c.Local, c.Remote}] = c
-	}
+func (r *load) connections(old, now *snapshot, per func(now, old uint64) float64) {
 	hosts := map[string]*rate{}
-	for _, c := range now.connections {
-		o, known := before[name{c.Transport, c.Local, c.Remote}]
-		if !known && c.AgeSeconds > r.Seconds {
+	connections := (*control.Connection).ID
+	rates.Each(old.connections, now.connections, connections, func(o, c *control.Connection) {
+		if o == nil && c.AgeSeconds > r.Seconds {
 			o = c // the target asks its reactors one after the other
 		}
+		o = cmp.Or(o, &control.Connection{})
 		add := func(v *rate) {
 			v.IOPS += per(c.Commands, o.Commands)
 			v.ReadBytes += per(c.ReadBytes, o.ReadBytes)
@@ -185,13 +169,13 @@ func (r *rates) connections(old, now *snapshot, per func(now, old uint64) float6
 			add(&r.Reactors[c.Reactor])
 		}
 		if c.Host == "" {
-			continue
+			return
 		}
 		if hosts[c.Host] == nil {
 			hosts[c.Host] = &rate{Name: c.Host}
 		}
 		add(hosts[c.Host])
-	}
+	})
 	for _, v := range hosts {
 		r.Hosts = append(r.Hosts, *v)
 	}
@@ -200,7 +184,7 @@ func (r *rates) connections(old, now *snapshot, per func(now, old uint64) float6
 func namespaceName(n *control.Namespace) string { return fmt.Sprint(n.Subsystem, " ", n.NSID) }
 
 // sortBy sorts rows by a key that a user has pressed, the largest first; n is the name.
-func (r *rates) sortBy(key byte) {
+func (r *load) sortBy(key byte) {
 	value := func(v rate) float64 {
 		switch key {
 		case 'i':
@@ -220,7 +204,7 @@ func (r *rates) sortBy(key byte) {
 }
 
 // tables calls fn for each table with its title.
-func (r *rates) tables(fn func(title string, rows []rate)) {
+func (r *load) tables(fn func(title string, rows []rate)) {
 	fn("HOST", r.Hosts)
 	fn("NAMESPACE", r.Namespaces)
 	fn("REACTOR", r.Reactors)

@@ -48,7 +48,7 @@ func TestRates(t *testing.T) {
 		reactors: []control.Reactor{{AsleepSeconds: 2}, {Index: 1, AsleepSeconds: 10.5}},
 	}
 	got := between(&old, &now)
-	want := rates{
+	want := load{
 		Time: now.at, Seconds: 2,
 		Hosts: []rate{{testHost, 125, 1250, 2500, 3, 0, 0, 0, ""}},
 		Namespaces: []rate{
@@ -258,7 +258,7 @@ func TestTopPrints(t *testing.T) {
 	out, err = run(t, "top", "-n", "2", "-i", "100ms", "-o", "json", "--socket", socket)
 	d := json.NewDecoder(bytes.NewBufferString(out))
 	for range 2 {
-		var r rates
+		var r load
 		if err := d.Decode(&r); err != nil || len(r.Namespaces) != 2 ||
 			r.Namespaces[1].IOPS <= r.Namespaces[0].IOPS {
 			t.Errorf("%v, %v", r, err)

@@ -15,18 +15,6 @@ func (d Distribution) Add(list []LatencyBucket) {
 	}
 }
 
-// Since is what was counted after old. What was counted anew counts from zero.
-func (d Distribution) Since(old Distribution) Distribution {
-	out := maps.Clone(d)
-	for ns, n := range old {
-		if n > d[ns] {
-			return d
-		}
-		out[ns] -= n
-	}
-	return out
-}
-
 // Quantile is the time in seconds that the part q of the commands did not exceed, 0 if there are
 // none.
 func (d Distribution) Quantile(q float64) float64 {
@@ -43,3 +31,9 @@ func (d Distribution) Quantile(q float64) float64 {
 	}
 	return 0
 }
+
+// ConnectionID tells connections apart, as long as ports are not reused.
+type ConnectionID struct{ transport, local, remote string }
+
+// ID is that of the connection.
+func (c *Connection) ID() ConnectionID { return ConnectionID{c.Transport, c.Local, c.Remote} }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
 // This file says in words what is wrong with a target that runs, from what it has counted between
@@ -192,24 +193,15 @@ func limits(s *Sample) map[limited]control.Limits {
 	return all
 }
 
-// connection tells connections apart, as long as ports are not reused.
-type connection struct{ transport, local, remote string }
-
 // connections calls fn with each, and what it had counted before: nothing, if it is new.
 func (p *period) connections(fn func(old, now *control.Connection)) {
-	before := map[connection]*control.Connection{}
-	for i := range p.before.Connections {
-		c := &p.before.Connections[i]
-		before[connection{c.Transport, c.Local, c.Remote}] = c
-	}
-	for i := range p.now.Connections {
-		c := &p.now.Connections[i]
-		old := before[connection{c.Transport, c.Local, c.Remote}]
-		if old == nil || old.Commands > c.Commands || old.Host != c.Host {
-			old = &control.Connection{}
-		}
-		fn(old, c)
-	}
+	rates.Each(p.before.Connections, p.now.Connections, (*control.Connection).ID,
+		func(old, c *control.Connection) {
+			if old == nil || old.Commands > c.Commands || old.Host != c.Host {
+				old = &control.Connection{}
+			}
+			fn(old, c)
+		})
 }
 
 // stalled tells of hosts whose commands do not complete: a queue has some, and has received none
@@ -242,11 +234,11 @@ func (p *period) hostFindings() (list []Finding) {
 			h = &control.Connection{}
 			hosts[now.Host] = h
 		}
-		h.Retransmits += rise(old.Retransmits, now.Retransmits)
-		h.ReadBytes += rise(old.ReadBytes, now.ReadBytes)
+		h.Retransmits += rates.Rise(old.Retransmits, now.Retransmits)
+		h.ReadBytes += rates.Rise(old.ReadBytes, now.ReadBytes)
 		if now.QID != 0 {
-			h.Commands += rise(old.Commands, now.Commands)
-			h.NearlyFull += rise(old.NearlyFull, now.NearlyFull)
+			h.Commands += rates.Rise(old.Commands, now.Commands)
+			h.NearlyFull += rates.Rise(old.NearlyFull, now.NearlyFull)
 			h.Depth = max(h.Depth, now.Depth)
 		}
 	})
@@ -289,6 +281,3 @@ func hostName(nqn string) string {
 	}
 	return nqn
 }
-
-// rise is by how much a counter has risen, 0 if it began anew.
-func rise(before, now uint64) uint64 { return now - min(before, now) }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
 // kind is which commands are counted together. The host is "" for those that are not counted apart.
@@ -62,7 +63,7 @@ func (s *spent) since(old *spent) *spent {
 	if old == nil || old.commands > s.commands { // it was counted anew
 		return s
 	}
-	out := &spent{s.commands - old.commands, s.took.Since(old.took), map[string]float64{}}
+	out := &spent{s.commands - old.commands, rates.Since(old.took, s.took), map[string]float64{}}
 	for stage, seconds := range s.stages {
 		out.stages[stage] = max(seconds-old.stages[stage], 0)
 	}
@@ -93,17 +94,12 @@ func spendings(list []control.Latency, idle map[kind]bool) spending {
 // idleKinds are those of which there were no commands between two looks: most, where there are
 // many.
 func idleKinds(before, now []control.Latency) map[kind]bool {
-	counted := map[kind]uint64{}
-	for i := range before {
-		counted[kindOf(&before[i])] = before[i].IOs
-	}
 	idle := map[kind]bool{}
-	for i := range now {
-		of := kindOf(&now[i])
-		if n, ok := counted[of]; ok && n == now[i].IOs {
-			idle[of] = true
+	rates.Each(before, now, kindOf, func(old, now *control.Latency) {
+		if old != nil && old.IOs == now.IOs {
+			idle[kindOf(now)] = true
 		}
-	}
+	})
 	return idle
 }
 

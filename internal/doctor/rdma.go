@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/rates"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
@@ -252,28 +253,24 @@ var (
 
 // ports tells of ports of RDMA devices whose counters of lost and of marked packets rise.
 func (p *period) ports() (list []Finding) {
-	before := map[PortCounter]uint64{}
-	for _, c := range p.before.Ports {
-		before[PortCounter{c.Device, c.Port, c.Counter, 0}] = c.Value
-	}
 	type port struct{ lost, marked risen }
 	ports := map[string]*port{}
-	for _, c := range p.now.Ports {
-		old, known := before[PortCounter{c.Device, c.Port, c.Counter, 0}]
-		if !known {
-			continue // the device has appeared, with what it counted before
+	which := func(c *PortCounter) PortCounter { return PortCounter{c.Device, c.Port, c.Counter, 0} }
+	rates.Each(p.before.Ports, p.now.Ports, which, func(old, c *PortCounter) {
+		if old == nil {
+			return // the device has appeared, with what it counted before
 		}
 		name := "port " + c.Port + " of " + c.Device
 		if ports[name] == nil {
 			ports[name] = &port{}
 		}
 		if slices.Contains(lostPackets, c.Counter) {
-			ports[name].lost.add(c.Counter, rise(old, c.Value))
+			ports[name].lost.add(c.Counter, rates.Rise(old.Value, c.Value))
 		}
 		if slices.Contains(markedPackets, c.Counter) {
-			ports[name].marked.add(c.Counter, rise(old, c.Value))
+			ports[name].marked.add(c.Counter, rates.Rise(old.Value, c.Value))
 		}
-	}
+	})
 	ended := p.ended()
 	for _, name := range sorted(ports) {
 		if l := &ports[name].lost; l.sum >= leastLost || l.sum > 0 && ended > 0 {

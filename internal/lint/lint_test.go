@@ -46,7 +46,7 @@ var allowed = map[string][]string{
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
 		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
 		"internal/histogram", "internal/httpd", "internal/metrics",
-		"internal/netif", "internal/ratelog",
+		"internal/netif", "internal/ratelog", "internal/rates",
 		"internal/state", "internal/storage", "internal/subnet", "internal/sys", "internal/web",
 	},
 
@@ -111,14 +111,15 @@ var allowed = map[string][]string{
 	},
 	"internal/cli": {
 		"fabric/rdma/verbs", "fabric/tcp/pdu", "internal/bench", "internal/control",
-		"internal/doctor", "internal/httpd", "nvme", "nvme/auth",
+		"internal/doctor", "internal/httpd", "internal/rates", "nvme", "nvme/auth",
 	},
 	"internal/control": {
 		"internal/httpd", "internal/secret", "internal/sys",
 	},
 	"internal/convert": {"config", "internal/secret"},
 	"internal/doctor": {
-		"internal/control", "internal/storage", "internal/sys", "internal/uring", "nvme",
+		"internal/control", "internal/rates", "internal/storage", "internal/sys",
+		"internal/uring", "nvme",
 	},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
@@ -138,6 +139,7 @@ var allowed = map[string][]string{
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
 	"internal/ratelog":               {"internal/secret", "internal/subnet"},
+	"internal/rates":                 {},
 	"internal/reactor":               {"internal/list", "internal/sys"},
 	"internal/secret":                {},
 	"internal/state": {
@@ -150,7 +152,7 @@ var allowed = map[string][]string{
 	"internal/turns":    {"internal/list", "internal/subnet", "internal/sys"},
 	"internal/uring":    {},
 	"internal/web": {
-		"internal/control", "internal/doctor", "internal/httpd", "internal/secret",
+		"internal/control", "internal/doctor", "internal/httpd", "internal/rates", "internal/secret",
 	},
 }
 
