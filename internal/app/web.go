@@ -62,7 +62,7 @@ func (s *Server) pageLatencies(ctx context.Context) (list []web.Latency, each []
 		if last < 0 || list[last].Subsystem != l.SubNQN || list[last].NSID != l.NSID {
 			list = append(list, web.Latency{
 				Subsystem: l.SubNQN, NSID: l.NSID,
-				Counts: map[int]uint64{}, Stages: map[string]int64{},
+				Counts: map[int]uint64{}, Stages: map[string]uint64{},
 			})
 			last++
 		}
@@ -70,7 +70,7 @@ func (s *Server) pageLatencies(ctx context.Context) (list []web.Latency, each []
 			list[last].Counts[web.Bucket(ns)] += n
 		}
 		for i := range l.Stages {
-			list[last].Stages[fabric.Stage(i).String()] += l.Stages[i].Sum()
+			list[last].Stages[fabric.Stage(i).String()] += uint64(l.Stages[i].Sum())
 		}
 		each = append(each, latencySummary(&l))
 	}

@@ -152,7 +152,8 @@ var allowed = map[string][]string{
 	"internal/turns":    {"internal/list", "internal/subnet", "internal/sys"},
 	"internal/uring":    {},
 	"internal/web": {
-		"internal/control", "internal/doctor", "internal/httpd", "internal/rates", "internal/secret",
+		"internal/control", "internal/doctor", "internal/httpd", "internal/rates",
+		"internal/secret",
 	},
 }
 

@@ -53,12 +53,12 @@ var ErrBusy = errors.New("the configuration is being changed")
 
 // Latency is how long the commands for a namespace took since it was added, of all hosts.
 type Latency struct {
-	Subsystem string `json:"-"`
-	NSID      uint32 `json:"-"`
+	Subsystem string
+	NSID      uint32
 	// Counts has, by Bucket, how many commands there were.
-	Counts map[int]uint64 `json:"counts"`
+	Counts map[int]uint64
 	// Stages has, by the name of a stage, how many nanoseconds commands have spent in it.
-	Stages map[string]int64 `json:"stages"`
+	Stages map[string]uint64
 }
 
 // Bucket is the number of a range of durations: four of them for each power of two.
@@ -70,7 +70,7 @@ func Bucket(ns int64) int {
 	return log<<2 | int(ns>>(log-2))&3
 }
 
-// sampler makes states while pages are open. Any goroutine may use it.
+// sampler makes states while pages are open, and the history always. Any goroutine may use it.
 type sampler struct {
 	src Source
 	log *slog.Logger
@@ -79,13 +79,17 @@ type sampler struct {
 	ctx      context.Context // ends with close
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
-	// now is the clock, and turn returns a channel that ends the wait for the next state.
-	now  func() time.Time
-	turn func() <-chan time.Time
+	// now is the clock, elapsed the time since the start, which no clock that is set changes, and
+	// turn returns a channel that ends a wait.
+	now     func() time.Time
+	elapsed func() time.Duration
+	turn    func(time.Duration) <-chan time.Time
+	history history
 
 	mu      sync.Mutex // guards what follows
 	pages   int
-	running bool
+	opened  chan struct{} // gets one when a page is opened
+	running bool          // makes states
 	state   []byte        // JSON; nil: not yet
 	changed chan struct{} // closed when there is another state
 	slow    slow
@@ -129,11 +133,14 @@ type slow struct {
 }
 
 func newSampler(src Source, log *slog.Logger) *sampler {
+	start := time.Now()
 	s := &sampler{
 		src: src, log: log, changed: make(chan struct{}), now: time.Now,
-		turn: func() <-chan time.Time { return time.After(every) },
+		elapsed: func() time.Duration { return time.Since(start) }, turn: time.After,
+		opened: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.wg.Go(s.run)
 	return s
 }
 
@@ -142,14 +149,14 @@ func (s *sampler) close() {
 	s.wg.Wait()
 }
 
-// join begins to sample, unless that is done already.
+// join begins to make states, unless that is done already.
 func (s *sampler) join() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pages++
 	if !s.running {
 		s.running = true
-		s.wg.Go(s.run)
+		s.opened <- struct{}{}
 	}
 }
 
@@ -165,17 +172,41 @@ func (s *sampler) get() (state []byte, changed <-chan struct{}) {
 	return s.state, s.changed
 }
 
-// run makes states until no page is open. It ends a turn later, so that pages which come and go
-// cost no more than one that stays.
+// run keeps the history until close, and makes states while pages are open.
 func (s *sampler) run() {
+	for s.ctx.Err() == nil {
+		s.safely(s.glance)
+		select {
+		case <-time.After(rarely):
+		case <-s.opened:
+			s.show()
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+// glance adds to the history alone.
+func (s *sampler) glance() {
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	defer cancel()
+	latencies, _, err := s.src.Latency(ctx)
+	s.history.look(s.elapsed(), s.src.Namespaces(), latencies, err == nil)
+}
+
+// show makes states until no page is open. It ends a turn later, so that pages which come and go
+// cost no more than one that stays.
+func (s *sampler) show() {
 	load := past{now: s.now}
 	for s.goesOn() {
 		s.look()
 		if state := s.sample(&load); state != nil {
 			s.publish(state)
 		}
+		s.mu.Lock()
+		turn := s.turn
+		s.mu.Unlock()
 		select {
-		case <-s.turn():
+		case <-turn(every):
 		case <-s.ctx.Done():
 		}
 	}
@@ -264,7 +295,7 @@ func (s *sampler) marshal(load *past) []byte {
 	s.mu.Lock()
 	found := s.slow
 	s.mu.Unlock()
-	text, err := json.Marshal(newState(ctx, &s.src, &found, load))
+	text, err := json.Marshal(newState(ctx, s, &found, load))
 	if err != nil {
 		return nil
 	}

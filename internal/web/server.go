@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -109,6 +110,7 @@ func (s *Server) handler() http.Handler {
 		http.ServeFileFS(w, r, static, "static/"+name)
 	})
 	mux.HandleFunc("GET /events", s.events)
+	mux.HandleFunc("GET /history", s.history)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		protect(w.Header())
 		if status, err := s.refuses(r); err != nil {
@@ -171,6 +173,12 @@ func password(r *http.Request) string {
 		return p
 	}
 	return httpd.Bearer(r)
+}
+
+// history sends what a namespace did in the last hour.
+func (s *Server) history(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(s.sampler.history.of(r.FormValue("of")))
 }
 
 // events sends the state now and whenever there is a new one. A browser that reads slowly gets the

@@ -14,16 +14,17 @@ import (
 // maxRows is how many rows of a table a browser gets, those with problems first.
 const maxRows = 100
 
-// state is what a browser gets. Counters count from the start of the target; the page shows their
-// differences.
+// state is what a browser gets.
 type state struct {
-	Time       time.Time          `json:"time"`
+	Time time.Time `json:"time"`
+	// Elapsed is the time in seconds by which points tell when they are.
+	Elapsed    float64            `json:"elapsed"`
 	Status     control.Status     `json:"status"`
 	Findings   []finding          `json:"findings"`
 	Listeners  []control.Listener `json:"listeners"`
 	Subsystems []subsystem        `json:"subsystems"`
 	Namespaces []namespace        `json:"namespaces"`
-	Total      *Latency           `json:"total"` // of all namespaces
+	Total      *point             `json:"total"` // of all namespaces
 	Traffic    traffic            `json:"traffic"`
 	Hosts      []association      `json:"hosts"`
 	Disks      []control.Disk     `json:"disks"`
@@ -55,7 +56,7 @@ type subsystem struct {
 
 type namespace struct {
 	control.Namespace
-	Latency *Latency `json:"latency"` // nil: nothing was counted
+	Point *point `json:"point"` // what was counted since the last state
 }
 
 // association is a host at a subsystem on one path.
@@ -88,12 +89,11 @@ type configuration struct {
 }
 
 // newState asks src. What cannot be found out is missing, and Errors says why.
-func newState(ctx context.Context, src *Source, found *slow, load *past) *state {
+func newState(ctx context.Context, of *sampler, found *slow, load *past) *state {
+	src, elapsed := &of.src, of.elapsed()
 	s := &state{
-		Time: load.now(), Status: src.Status(), More: map[string]int{},
-		Errors: map[string]string{}, Total: &Latency{
-			Counts: map[int]uint64{}, Stages: map[string]int64{},
-		},
+		Time: load.now(), Elapsed: elapsed.Seconds(), Status: src.Status(), More: map[string]int{},
+		Errors:     map[string]string{},
 		Subsystems: []subsystem{}, Namespaces: []namespace{}, // not null
 		Plan: configuration{
 			!found.planTime.IsZero(), found.planTime, found.planErr, found.plan,
@@ -111,7 +111,7 @@ func newState(ctx context.Context, src *Source, found *slow, load *past) *state 
 		n.Hosts = n.Hosts[:min(hosts, maxRows)]
 		s.Subsystems = append(s.Subsystems, subsystem{n, hosts})
 	}
-	s.namespaces(ctx, src, &now)
+	s.namespaces(ctx, of, elapsed, &now)
 	s.hosts(ctx, src, &now)
 	s.compare(ctx, src, &now, load)
 	s.Disks = first(s, "disks", found.disks, isBad)
@@ -169,30 +169,19 @@ func isBad(d *control.Disk) bool {
 	return d.Health.State == "warning" || d.Health.State == "failing"
 }
 
-// namespaces puts namespaces and their latencies together.
-func (s *state) namespaces(ctx context.Context, src *Source, now *doctor.Sample) {
-	type name struct {
-		nqn  string
-		nsid uint32
-	}
-	latencies := map[name]*Latency{}
-	counted, each, err := src.Latency(ctx)
+// namespaces puts namespaces together with what they have done.
+func (s *state) namespaces(ctx context.Context, of *sampler, elapsed time.Duration,
+	now *doctor.Sample,
+) {
+	counted, each, err := of.src.Latency(ctx)
 	now.Latencies = each
 	if err != nil {
 		s.Errors["latency"] = err.Error()
 	}
-	for i := range counted {
-		l := &counted[i]
-		latencies[name{l.Subsystem, l.NSID}] = l
-		for b, n := range l.Counts {
-			s.Total.Counts[b] += n
-		}
-		for stage, ns := range l.Stages {
-			s.Total.Stages[stage] += ns
-		}
-	}
-	list := src.Namespaces()
+	list := of.src.Namespaces()
 	now.Namespaces = list
+	points := of.history.look(elapsed, list, counted, err == nil)
+	s.Total = points[""]
 	for i := range list {
 		n := &list[i]
 		s.Traffic.Reads += n.Reads
@@ -207,8 +196,7 @@ func (s *state) namespaces(ctx context.Context, src *Source, now *doctor.Sample)
 		return n.State != "ready"
 	})
 	for _, n := range list {
-		s.Namespaces = append(s.Namespaces,
-			namespace{n, latencies[name{n.Subsystem, n.NSID}]})
+		s.Namespaces = append(s.Namespaces, namespace{n, points[nameOf(n.Subsystem, n.NSID)]})
 	}
 }
 

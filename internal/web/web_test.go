@@ -156,7 +156,7 @@ func turns(s *Server) chan<- time.Time {
 	turn := make(chan time.Time)
 	s.sampler.mu.Lock()
 	defer s.sampler.mu.Unlock()
-	s.sampler.turn = func() <-chan time.Time { return turn }
+	s.sampler.turn = func(time.Duration) <-chan time.Time { return turn }
 	return turn
 }
 
@@ -243,7 +243,9 @@ func TestStalledReader(t *testing.T) {
 		return []control.Subsystem{{Hosts: make([]string, 5000)}}
 	}
 	s := serve(t, httpd.Endpoint{}, src)
-	s.sampler.turn = func() <-chan time.Time { return time.After(10 * time.Millisecond) }
+	s.sampler.turn = func(time.Duration) <-chan time.Time {
+		return time.After(10 * time.Millisecond)
+	}
 	s.patient.Store(int64(testutil.Patience)) // the one that reads may be late
 	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
 	s.patient.Store(int64(100 * time.Millisecond))

@@ -186,6 +186,7 @@ func TestPage(t *testing.T) {
 	if got := eval[string](b, "document.getElementById('which').value"); got == "" {
 		t.Error("a namespace cannot be chosen")
 	}
+	secondBrowser(t, b, w)
 	b.clean()
 
 	fill, _ := time.ParseDuration(os.Getenv("NVMF_WEB_FILL"))
@@ -231,6 +232,30 @@ func TestPage(t *testing.T) {
 	b.until(`/^[1-9].*\/s$/.test(document.getElementById('t-iops').textContent)`)
 	b.clean("net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING",
 		"net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE")
+}
+
+// secondBrowser: a page that is opened, or loaded again, has what was counted before in its charts.
+func secondBrowser(t *testing.T, b *browser, w *world) {
+	const seen = `past.filter(p => p.counts && p.reads > 0).length`
+	b.until(seen + " >= 3")
+	oldest := eval[float64](b, "past.find(p => p.reads > 0).t")
+	b.clean()
+	run(b, chromedp.Reload())
+	other := newBrowser(t)
+	w.open(other)
+	for _, b := range []*browser{b, other} {
+		b.until(seen + " >= 3")
+		if got := eval[float64](b, "past.find(p => p.reads > 0).t"); got != oldest {
+			t.Errorf("the history begins at %v s, and before at %v s", got, oldest)
+		}
+		perform(b, `$('which').value = '1 of `+database+`'; $('which').dispatchEvent(new Event('change'))`)
+		b.until(seen + " >= 3")
+		perform(b, `$('span').value = 3600; $('span').dispatchEvent(new Event('change'))`)
+		b.until("columns().length > 0 && columns().length < 10")
+		perform(b, `$('which').value = ''; $('which').dispatchEvent(new Event('change'));
+			$('span').value = 300; $('span').dispatchEvent(new Event('change'))`)
+	}
+	other.clean()
 }
 
 func (w *world) open(b *browser) {

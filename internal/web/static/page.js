@@ -1,8 +1,7 @@
 // The page shows what the server sends, as text: nothing of it is ever parsed as HTML.
 'use strict';
 
-const kept = 150;         // how many states the charts show
-const perState = 2;       // seconds between states
+const kept = 150;         // how many points the charts show
 const lostAfter = 12000;  // ms without a state after which the connection is opened anew
 const hiddenFor = 300000; // ms after which a page that nobody sees lets go
 
@@ -79,39 +78,58 @@ function fill(id, rows, cells, key) {
   for (const tr of old.values()) tr.remove();
 }
 
-// Rates are the differences of counters. A counter that has become less counts anew.
 const difference = (now, before) => now >= before ? now - before : 0;
-
-// histories has a list of points for each namespace, and for all: {time, reads, writes, read,
-// write, counts, stages}; a point without counts is a gap.
-const histories = new Map();
 let before = null; // the last state
 
-function remember(key, counters, latency, last, seconds) {
-  let list = histories.get(key);
-  if (!list) histories.set(key, list = []);
-  const point = {time: Date.parse(before.time) / 1000};
-  if (last) {
-    const per = name => difference(counters[name], last.counters[name]) / seconds;
-    point.reads = per('reads');
-    point.writes = per('writes');
-    point.read = per('read_bytes');
-    point.write = per('written_bytes');
-    point.counts = changes(latency && latency.counts, last.latency && last.latency.counts);
-    point.stages = changes(latency && latency.stages, last.latency && last.latency.stages);
-  }
-  list.push(point);
-  if (list.length > kept) list.shift();
-  return point;
-}
-
-function changes(now, last) {
-  const out = {};
-  for (const k in now || {}) {
-    const n = difference(now[k], (last || {})[k] || 0);
-    if (n > 0) out[k] = n;
+// A point is what was counted in s seconds: {t, s, reads, writes, read, written, counts, stages}; t
+// is its end, in seconds by the clock of states. One without counts is a gap. past has those of the
+// last hour of what is chosen, which the target knows.
+let past = [], asked = 0;
+const per = (p, field) => p[field] / p.s;
+function sum(a, b) {
+  const out = {t: b.t, s: a.s + b.s, counts: {...a.counts}, stages: {...a.stages}};
+  for (const k of ['reads', 'writes', 'read', 'written']) out[k] = a[k] + b[k];
+  for (const m of ['counts', 'stages']) {
+    for (const k in b[m]) out[m][k] = (out[m][k] || 0) + b[m][k];
   }
   return out;
+}
+
+// remember adds the point of a state.
+function remember(s) {
+  const which = $('which').value;
+  const p = which ? s.namespaces.find(n => name(n) === which)?.point : s.total;
+  if (p && p.s && !(past.length && past[past.length - 1].t >= p.t)) past.push(p);
+  while (past.length && past[0].t < s.elapsed - 3600) past.shift();
+}
+
+// recall asks for what was before.
+function recall() {
+  const mine = ++asked;
+  past = [];
+  fetch('history?of=' + encodeURIComponent($('which').value)).then(r => r.json()).then(list => {
+    if (mine !== asked) return;
+    const last = list.length ? list[list.length - 1].t : 0;
+    past = [...list, ...past.filter(p => p.t > last)];
+    draw();
+  }).catch(() => {}); // the connection is lost, and opened anew
+  draw();
+}
+
+// columns puts the points of the time that is shown together, as many as there is place for.
+const span = () => Number($('span').value);
+function columns() {
+  if (!before) return [];
+  const step = span() / kept, list = [], zero = Date.parse(before.time) / 1000 - before.elapsed;
+  let bin;
+  for (const p of past) {
+    if (p.t <= before.elapsed - span()) continue;
+    const last = list[list.length - 1], at = Math.floor(p.t / step + 1e-6);
+    if (last && at === bin && last.counts && p.counts) list[list.length - 1] = sum(last, p);
+    else list.push(p);
+    bin = at;
+  }
+  return list.map(p => ({...p, time: zero + p.t}));
 }
 
 // Latencies come by buckets, four for each power of two.
@@ -142,22 +160,15 @@ const details = list => (list || []).map(a => `${a.key}: ${a.value}`).join(', ')
 
 function show(s) {
   const started = before && before.status.started === s.status.started ? before : null;
-  const seconds = started ? (Date.parse(s.time) - Date.parse(started.time)) / 1000 : 0;
+  const seconds = started ? s.elapsed - started.elapsed : 0;
   const last = started && seconds > 0 ? started : null;
   before = s;
-  const total = remember('', s.traffic, s.total,
-    last && {counters: last.traffic, latency: last.total}, seconds);
-  const olds = new Map(last ? last.namespaces.map(n => [name(n), n]) : []);
-  const points = new Map(s.namespaces.map(n => {
-    const o = olds.get(name(n));
-    return [name(n), remember(name(n), n, n.latency, o && {counters: o, latency: o.latency},
-      seconds)];
-  }));
-  for (const key of histories.keys()) if (key && !points.has(key)) histories.delete(key);
   shorten([...s.subsystems.map(n => n.nqn), ...s.subsystems.flatMap(n => n.hosts || []),
     ...s.namespaces.map(n => n.subsystem), ...s.hosts.flatMap(h => [h.host, h.subsystem])]);
-  overview(s, total);
-  namespaces(s, points);
+  choices(s.namespaces);
+  remember(s);
+  overview(s, s.total);
+  namespaces(s);
   tables(s, last, seconds);
   configuration(s.plan, s.more.changes);
   for (const table of ['namespaces', 'subsystems', 'disks', 'hosts', 'listeners', 'refusals',
@@ -165,7 +176,6 @@ function show(s) {
     put($(table + '-more'), s.errors[table] ? `Not known: ${s.errors[table]}.` : s.more[table] ?
       `${amount(s.more[table])} more are not shown.` : s[table].length ? '' : 'None.');
   }
-  choices(s.namespaces);
   draw();
 }
 
@@ -192,15 +202,15 @@ function overview(s, total) {
     ` (${several(s.status.controllers, 'controller')})`));
   if (!total.counts) return;
   const p99 = quantile(total.counts, 0.99);
-  put($('t-read'), rate(total.read));
-  put($('t-write'), rate(total.write));
-  put($('t-iops'), amount(total.reads + total.writes) + '/s');
+  put($('t-read'), rate(per(total, 'read')));
+  put($('t-write'), rate(per(total, 'written')));
+  put($('t-iops'), amount(per(total, 'reads') + per(total, 'writes')) + '/s');
   put($('t-p99'), p99 === null ? '–' : latency(p99));
 }
 
-function namespaces(s, points) {
+function namespaces(s) {
   fill('namespaces', s.namespaces, n => {
-    const p = points.get(name(n)), known = p.counts;
+    const p = n.point || {}, known = p.counts;
     const half = known && quantile(p.counts, 0.5);
     const errors = Object.entries(n.errors || {}).map(e => `${e[0]}: ${amount(e[1])}`);
     if (n.timeouts) errors.push(`timeouts: ${amount(n.timeouts)}`);
@@ -210,8 +220,10 @@ function namespaces(s, points) {
       {text: n.size_bytes ? bytes(n.size_bytes) : '', number: true,
         more: n.block_size_bytes ? `blocks of ${n.block_size_bytes}` : ''},
       {text: n.backend, more: n.path},
-      {text: known ? rate(p.read) : '', more: known ? `${amount(p.reads)}/s` : '', number: true},
-      {text: known ? rate(p.write) : '', more: known ? `${amount(p.writes)}/s` : '', number: true},
+      {text: known ? rate(per(p, 'read')) : '',
+        more: known ? `${amount(per(p, 'reads'))}/s` : '', number: true},
+      {text: known ? rate(per(p, 'written')) : '',
+        more: known ? `${amount(per(p, 'writes'))}/s` : '', number: true},
       {text: half ? `${latency(half)}, ${latency(quantile(p.counts, 0.99))}` : '', number: true},
       known ? {text: mostOf(p.stages), number: true} : '',
       errors.length ? {text: errors.join(', '), state: 'warning'} : 'none',
@@ -282,11 +294,12 @@ function choices(list) {
     return o;
   }));
   select.value = want.includes(chosen) ? chosen : '';
+  if (select.value !== chosen) recall();
 }
 
 function draw() {
   if (document.hidden) return;
-  const points = histories.get($('which').value) || [];
+  const points = columns();
   for (const p of plots) p(points);
   heat(points);
 }
@@ -307,6 +320,7 @@ function connect() {
   failing = false;
   watch(lostAfter);
   source = new EventSource('events');
+  source.onopen = recall;
   source.onmessage = e => {
     failing = false;
     watch(lostAfter);
@@ -343,7 +357,8 @@ $('theme').addEventListener('click', () => {
   const now = document.documentElement.dataset.theme || 'system';
   theme(themes[(themes.indexOf(now) + 1) % themes.length]);
 });
-$('which').addEventListener('change', draw);
+$('which').addEventListener('change', recall);
+$('span').addEventListener('change', draw);
 addEventListener('resize', draw);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
 document.addEventListener('visibilitychange', () => {
@@ -352,7 +367,7 @@ document.addEventListener('visibilitychange', () => {
   else if (source) draw();
   else connect();
 });
-plot('throughput', ['read', 'write'], rate);
+plot('throughput', ['read', 'written'], rate);
 plot('iops', ['reads', 'writes'], v => amount(v));
 let saved = 'system';
 try { saved = localStorage.getItem('theme'); } catch { /* as above */ }

@@ -1,0 +1,283 @@
+package web
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/rates"
+)
+
+// The bounds of the history: 3 MB, whatever the target has.
+const (
+	// rarely is the time between two looks while no page is open, and that of a point of the hour.
+	rarely = 10 * time.Second
+	// paused is the time after which what happened is not known: the target did not run.
+	paused = 3 * rarely
+	// recentPoints are those of the last minutes, one for each look; hourPoints are of rarely each.
+	recentPoints, hourPoints = 150, 360
+	// maxSeries is how many there are: that of all namespaces, and those of the busiest ones.
+	maxSeries = 12
+	// Buckets of durations are kept from 1 µs to 17 s. Shorter and longer ones count there.
+	firstBucket, buckets = 40, 96
+)
+
+var stageNames = [...]string{"wait", "host_data", "backend", "response"}
+
+// counters are what a namespace, or all of them, have counted since the start.
+type counters struct {
+	reads, writes, read, written uint64
+}
+
+func (c *counters) add(o *counters) {
+	c.reads += o.reads
+	c.writes += o.writes
+	c.read += o.read
+	c.written += o.written
+}
+
+// point is what was counted in some seconds.
+type point struct {
+	end      float64 // in seconds since the sampler began
+	seconds  float32
+	notKnown bool // what was counted
+	counters
+	counts [buckets]uint32
+	stages [len(stageNames)]uint64 // nanoseconds
+}
+
+func (p *point) add(o *point) {
+	p.end, p.seconds = o.end, p.seconds+o.seconds
+	p.counters.add(&o.counters)
+	for i, n := range o.counts {
+		p.counts[i] += n
+	}
+	for i, ns := range o.stages {
+		p.stages[i] += ns
+	}
+}
+
+// MarshalJSON implements json.Marshaler.
+func (p *point) MarshalJSON() ([]byte, error) {
+	if p.notKnown {
+		return fmt.Appendf(nil, `{"t":%.1f,"s":%.1f}`, p.end, p.seconds), nil
+	}
+	counts, stages := map[int]uint32{}, map[string]uint64{}
+	for i, n := range p.counts {
+		if n > 0 {
+			counts[i+firstBucket] = n
+		}
+	}
+	for i, ns := range p.stages {
+		if ns > 0 {
+			stages[stageNames[i]] = ns
+		}
+	}
+	return json.Marshal(map[string]any{
+		"t": p.end, "s": p.seconds, "reads": p.reads, "writes": p.writes, "read": p.read,
+		"written": p.written, "counts": counts, "stages": stages,
+	})
+}
+
+// ring keeps the newest points.
+type ring struct {
+	points []point
+	next   int
+}
+
+func (r *ring) push(p *point, most int) {
+	if len(r.points) < most {
+		r.points = slices.Grow(r.points, most-len(r.points)) // once, and not beyond
+		r.points = append(r.points, *p)
+		return
+	}
+	r.points[r.next] = *p
+	r.next = (r.next + 1) % most
+}
+
+// list are the points in their order.
+func (r *ring) list() []point { return slices.Concat(r.points[r.next:], r.points[:r.next]) }
+
+// series is the history of a namespace, or of all.
+type series struct {
+	recent, hour ring
+	sum          point // of those that make the next one of hour
+}
+
+func (s *series) push(p *point) {
+	s.recent.push(p, recentPoints)
+	if p.notKnown {
+		s.hour.push(p, hourPoints)
+		s.sum = point{}
+	} else if s.sum.add(p); s.sum.seconds >= float32((rarely - every/2).Seconds()) {
+		s.hour.push(&s.sum, hourPoints)
+		s.sum = point{}
+	}
+}
+
+// list has the points of the hour that are older than the recent ones, and those.
+func (s *series) list() []point {
+	recent := s.recent.list()
+	var list []point
+	for _, p := range s.hour.list() {
+		if p.end <= recent[0].end-float64(recent[0].seconds)+0.1 {
+			list = append(list, p)
+		}
+	}
+	return append(list, recent...)
+}
+
+// commands is how many there were in the hour.
+func (s *series) commands() uint64 {
+	n := s.sum.reads + s.sum.writes
+	for i := range s.hour.points {
+		n += s.hour.points[i].reads + s.hour.points[i].writes
+	}
+	return n
+}
+
+// history is what the busiest namespaces, and all together, did in the last hour. Any goroutine may
+// use it.
+type history struct {
+	mu     sync.Mutex
+	series map[string]*series // by name; that of all is ""
+	at     time.Duration      // of the last look
+	before []control.Namespace
+	// latencies are the last ones that were known.
+	latencies map[string]Latency
+}
+
+// nameOf is how the page names a namespace.
+func nameOf(subsystem string, nsid uint32) string {
+	return fmt.Sprintf("%d of %s", nsid, subsystem)
+}
+
+// look adds what was counted since the last look, and returns it for each namespace; "" is all of
+// them. at only rises, also if the clock is set back. known reports whether latencies are.
+func (h *history) look(at time.Duration, list []control.Namespace, latencies []Latency,
+	known bool,
+) map[string]*point {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	first := h.series == nil
+	if first {
+		h.series, h.latencies = map[string]*series{}, map[string]Latency{}
+	}
+	at = at.Round(time.Millisecond)
+	seconds := (at - h.at).Seconds()
+	if !first && seconds <= 0 {
+		return map[string]*point{"": {end: at.Seconds(), notKnown: true}}
+	}
+	blank := point{end: at.Seconds(), seconds: float32(seconds)}
+	blank.notKnown = first || at-h.at > paused
+	total := blank
+	points := map[string]*point{"": &total}
+	name := func(n *control.Namespace) string { return nameOf(n.Subsystem, n.NSID) }
+	rates.Each(h.before, list, name, func(old, n *control.Namespace) {
+		p := blank
+		points[name(n)] = &p
+		if p.notKnown = p.notKnown || old == nil; p.notKnown {
+			return
+		}
+		p.counters = counters{
+			rates.Growth(old.Reads, n.Reads), rates.Growth(old.Writes, n.Writes),
+			rates.Growth(old.ReadBytes, n.ReadBytes),
+			rates.Growth(old.WrittenBytes, n.WrittenBytes),
+		}
+		total.counters.add(&p.counters)
+	})
+	if known {
+		h.addLatencies(points, latencies)
+	}
+	h.at, h.before = at, list
+	h.keep(points)
+	return points
+}
+
+// addLatencies adds what latencies have counted since they were last known.
+func (h *history) addLatencies(points map[string]*point, latencies []Latency) {
+	now := make(map[string]Latency, len(latencies))
+	for _, l := range latencies {
+		name := nameOf(l.Subsystem, l.NSID)
+		old, p := h.latencies[name], points[name]
+		now[name] = l
+		if p == nil || p.notKnown {
+			continue
+		}
+		var of point
+		for b, n := range rates.Since(old.Counts, l.Counts) {
+			of.counts[min(max(b-firstBucket, 0), buckets-1)] += uint32(n)
+		}
+		stages := rates.Since(old.Stages, l.Stages)
+		for i, stage := range stageNames {
+			of.stages[i] = stages[stage]
+		}
+		p.add(&point{end: p.end, counts: of.counts, stages: of.stages})
+		points[""].add(&point{end: p.end, counts: of.counts, stages: of.stages})
+	}
+	h.latencies = now
+}
+
+// keep adds points to the series that there are. A namespace without one takes a free place, or the
+// place of a namespace that did less in the hour than this one did now.
+func (h *history) keep(points map[string]*point) {
+	var others []string
+	for name, p := range points {
+		if s := h.series[name]; s != nil {
+			s.push(p)
+		} else {
+			others = append(others, name)
+		}
+	}
+	for name := range h.series {
+		if points[name] == nil {
+			delete(h.series, name)
+		}
+	}
+	commands := func(name string) uint64 {
+		if name == "" {
+			return math.MaxUint64
+		}
+		return points[name].reads + points[name].writes
+	}
+	slices.SortFunc(others, func(a, b string) int {
+		return cmp.Or(cmp.Compare(commands(b), commands(a)), cmp.Compare(a, b))
+	})
+	for _, name := range others {
+		if len(h.series) == maxSeries && !h.evict(commands(name)) {
+			return
+		}
+		s := &series{}
+		s.push(points[name])
+		h.series[name] = s
+	}
+}
+
+// evict forgets the namespace with the fewest commands in the hour if they are fewer than n.
+func (h *history) evict(n uint64) bool {
+	least := ""
+	for name, s := range h.series {
+		if c := s.commands(); name != "" && c < n {
+			least, n = name, c
+		}
+	}
+	if least != "" {
+		delete(h.series, least)
+	}
+	return least != ""
+}
+
+// of are the points of a namespace, "" is all; none if its history is not kept.
+func (h *history) of(name string) []point {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.series[name]; s != nil {
+		return s.list()
+	}
+	return []point{}
+}

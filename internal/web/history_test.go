@@ -1,0 +1,155 @@
+package web
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// counted are n namespaces that have counted so much each, and their latencies.
+func counted(n int, commands uint64) (list []control.Namespace, latencies []Latency) {
+	for i := range n {
+		list = append(list, control.Namespace{
+			Subsystem: "nqn", NSID: uint32(i + 1), Reads: commands, ReadBytes: 4096 * commands,
+		})
+		latencies = append(latencies, Latency{
+			Subsystem: "nqn", NSID: uint32(i + 1),
+			Counts: map[int]uint64{0: commands / 2, 60: commands / 2},
+			Stages: map[string]uint64{"backend": 100 * commands},
+		})
+	}
+	return list, latencies
+}
+
+// TestHistoryIsBounded: hours of many namespaces take 3 MB, which show the last hour, and each look
+// of the last minutes.
+func TestHistoryIsBounded(t *testing.T) {
+	var h history
+	at, looks := time.Duration(0), uint64(0)
+	look := func(pass time.Duration) {
+		at += pass
+		looks++
+		list, latencies := counted(20, 10*looks)
+		h.look(at, list, latencies, true)
+	}
+	for range 2 * hourPoints {
+		look(rarely)
+	}
+	for range 2 * recentPoints {
+		look(every)
+	}
+	size := 0
+	for _, s := range h.series {
+		size += (cap(s.recent.points) + cap(s.hour.points)) * int(reflect.TypeFor[point]().Size())
+	}
+	if len(h.series) != maxSeries || size > 3e6 {
+		t.Errorf("%d series take %d bytes", len(h.series), size)
+	}
+	list := h.of("")
+	first, last := list[0], list[len(list)-1]
+	covered := last.end - first.end + float64(first.seconds)
+	if last.end != at.Seconds() || covered < 3590 || covered > 3620 {
+		t.Errorf("the history has %v s until %v s, which is %v", covered, last.end, at)
+	}
+	for i, p := range list {
+		if i > 0 && float64(p.seconds)+list[i-1].end != p.end {
+			t.Fatalf("point %d of %v s ends at %v s, the one before at %v s", i, p.seconds, p.end,
+				list[i-1].end)
+		}
+		if p.reads%200 != 0 || p.reads == 0 || p.counts[0] != uint32(p.reads/2) ||
+			p.counts[60-firstBucket] != uint32(p.reads/2) || p.stages[2] != 100*p.reads {
+			t.Fatalf("point %d: %+v", i, p)
+		}
+	}
+	if n := len(list); float64(list[n-recentPoints].seconds) != every.Seconds() {
+		t.Errorf("the recent points are of %v s", list[n-recentPoints].seconds)
+	}
+	text, err := json.Marshal(list)
+	if err != nil || len(text) > 200*len(list) {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+}
+
+// TestHistoryGaps: what was not counted is a gap: the first look, a pause of the target, a new
+// namespace. One that begins anew counts from zero. The clock of the machine plays no part.
+func TestHistoryGaps(t *testing.T) {
+	var h history
+	at := time.Duration(0)
+	for i, tc := range []struct {
+		pass           time.Duration
+		namespaces     int
+		commands, want uint64
+		gap            bool
+	}{
+		{0, 1, 1000, 0, true},
+		{every, 1, 1010, 10, false},
+		{rarely, 1, 1030, 20, false},
+		{20 * time.Second, 1, 1040, 10, false}, // a reactor was slow
+		{time.Minute, 1, 5000, 0, true},        // the machine slept
+		{every, 1, 5002, 2, false},
+		{every, 2, 5008, 6, false}, // the second one is not known yet
+		{every, 2, 5010, 4, false},
+		{0, 2, 6010, 0, true}, // at the same time
+		{every, 2, 7, 14, false},
+		{every, 0, 0, 0, false},
+	} {
+		at += tc.pass
+		list, latencies := counted(tc.namespaces, tc.commands)
+		p := h.look(at, list, latencies, true)[""]
+		if p.notKnown != tc.gap || p.reads != tc.want {
+			t.Errorf("look %d: %d reads, a gap: %v; want %d, %v", i, p.reads, p.notKnown, tc.want,
+				tc.gap)
+		}
+		text, err := json.Marshal(p)
+		if err != nil || strings.Contains(string(text), "counts") == tc.gap {
+			t.Errorf("look %d: %s, %v", i, text, err)
+		}
+	}
+	if len(h.series) != 1 || len(h.of("1 of nqn")) != 0 {
+		t.Errorf("%d series are left, %d points", len(h.series), len(h.of("1 of nqn")))
+	}
+}
+
+// TestHistoryOfTheBusiest: a namespace that does more takes the place of one that did less in the
+// hour, and those that do the same leave each other alone. Latencies that are not known for a while
+// are counted when they are.
+func TestHistoryOfTheBusiest(t *testing.T) {
+	var h history
+	at := time.Duration(0)
+	list, latencies := counted(40, 0)
+	look := func(known bool) {
+		at += every
+		h.look(at, slices.Clone(list), latencies, known)
+	}
+	look(true)
+	for range 10 {
+		for i := range list {
+			list[i].Reads += 10
+		}
+		look(true)
+	}
+	kept := fmt.Sprint(slices.Sorted(maps.Keys(h.series)))
+	list[39].Reads += 50
+	look(true)
+	if fmt.Sprint(slices.Sorted(maps.Keys(h.series))) != kept {
+		t.Error("a namespace with little to do has taken a place")
+	}
+	list[39].Reads += 5000
+	_, latencies = counted(40, 100)
+	look(false)
+	if h.series["40 of nqn"] == nil || len(h.series) != maxSeries || h.series[""] == nil {
+		t.Errorf("the busiest one has no place among %v", slices.Sorted(maps.Keys(h.series)))
+	}
+	look(true)
+	p := h.of("")
+	if n := p[len(p)-1].counts[60-firstBucket]; n != 40*50 {
+		t.Errorf("%d commands of those that were not known", n)
+	}
+}
