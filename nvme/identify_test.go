@@ -20,9 +20,7 @@ func TestNamespaceList(t *testing.T) {
 		{many, many[:1024]},
 	} {
 		b := AppendNamespaceList([]byte{9}, tc.in)
-		if len(b) != 4097 {
-			t.Fatalf("%d bytes", len(b))
-		}
+		testutil.MustEqual(t, len(b), 4097, "bytes")
 		if got, err := ParseNamespaceList(b[1:]); err != nil || !slices.Equal(got, tc.want) {
 			t.Errorf("%d ids: %v", len(got), err)
 		}

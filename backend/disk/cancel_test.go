@@ -28,9 +28,7 @@ func TestCancel(t *testing.T) {
 		read, write := c.Read(0, c.Memory(0, 4096)), c.Write(0, c.Memory(4096, 4096))
 		flush := &backend.IO{Op: backend.OpFlush}
 		c.Submit(read, write)
-		if n := c.Channel.Poll(make([]*backend.IO, 2)); n != 0 {
-			t.Fatal("an empty pipe was read")
-		}
+		testutil.MustEqual(t, c.Channel.Poll(make([]*backend.IO, 2)), 0, "an empty pipe was read")
 		for _, io := range []*backend.IO{flush, write, read} { // the device does not have the first
 			c.Channel.(backend.Canceler).Cancel(io)
 		}

@@ -234,9 +234,7 @@ func TestRangeLockIsFair(t *testing.T) {
 		t.Fatal("the writer is not the next")
 	}
 	r.unlock(w)
-	if a.granted(&r) != r2 {
-		t.Fatal("the reader does not follow")
-	}
+	testutil.MustEqual(t, a.granted(&r), r2, "the reader does not follow")
 	r.unlock(r2)
 	r.unlock(elsewhere)
 	r.mustBeFree(t)
@@ -334,9 +332,7 @@ func TestReadersFollowTogether(t *testing.T) {
 		}
 		r.unlock(o)
 	}
-	if a.granted(&r) != last {
-		t.Fatal("the writer does not follow")
-	}
+	testutil.MustEqual(t, a.granted(&r), last, "the writer does not follow")
 	r.unlock(last)
 	r.mustBeFree(t)
 }

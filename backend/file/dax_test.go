@@ -247,9 +247,7 @@ func TestDAXRanges(t *testing.T) {
 		}
 		ranges.removeChange(r[0], r[1])
 		for i := range ranges.table {
-			if ranges.table[i].Load() != 0 {
-				t.Fatalf("%v: something is left", r)
-			}
+			testutil.MustEqual(t, ranges.table[i].Load(), 0, "%v: something is left", r)
 		}
 	}
 }

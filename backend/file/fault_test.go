@@ -78,9 +78,8 @@ func TestResize(t *testing.T) {
 				want.Size = whole
 			}
 			d.(checker).CheckSoon()
-			if got := testutil.Receive(t, "a notification", notified); got != want {
-				t.Fatalf("with %d bytes: notified of %+v, want %+v", size, got, want)
-			}
+			testutil.MustEqual(t, testutil.Receive(t, "a notification", notified), want,
+				"with %d bytes: notified of", size)
 			switch {
 			case want.Offline:
 				expect(t, c, c.Read(0, b), backend.ErrOffline)

@@ -59,9 +59,7 @@ func TestHugePages(t *testing.T) {
 	before := inHugePages(t)
 	c.MustDo(c.Write(0, data[:8192]))
 	d.collapse()
-	if n := d.huge.count(); n != 0 {
-		t.Fatalf("%d areas with one frame each were moved", n)
-	}
+	testutil.MustEqual(t, d.huge.count(), 0, "areas with one frame each were moved")
 	for off := int64(0); off < size; off += 1 << 20 {
 		pattern(off)
 		c.MustDo(c.Write(off, data))

@@ -301,9 +301,7 @@ func TestInCapsuleOffsets(t *testing.T) {
 		case off+n > size:
 			want = nvme.DataSGLLengthInvalid | nvme.DNR
 		}
-		if st := q.do(s, full); st != want {
-			t.Fatalf("offset %d: %v, want %v", off, st, want)
-		}
+		testutil.MustEqual(t, q.do(s, full), want, "offset %d", off)
 		if want.OK() && !bytes.Equal(b.h.store.Bytes()[:n], full[off:off+n]) {
 			t.Fatalf("offset %d: other data arrived", off)
 		}

@@ -328,8 +328,6 @@ func (q *hostQueue) do(s nvme.SQE, data []byte) nvme.Status {
 	if !ok {
 		q.t.Fatalf("the queue failed: %+v", q.bad)
 	}
-	if cqe.CID() != s.CID() {
-		q.t.Fatalf("response to command %d, want %d", cqe.CID(), s.CID())
-	}
+	testutil.MustEqual(q.t, cqe.CID(), s.CID(), "the command of the response")
 	return cqe.Status()
 }

@@ -151,9 +151,7 @@ func (m *manual) state(t *testing.T) requestState {
 	state := requestIdle
 	for i := range m.q.reqs {
 		if s := m.q.reqs[i].state; s != requestIdle {
-			if state != requestIdle {
-				t.Fatalf("two requests at work: %v and %v", state, s)
-			}
+			testutil.MustEqual(t, state, requestIdle, "two requests at work and %v", s)
 			state = s
 		}
 	}
@@ -165,9 +163,7 @@ func TestTransitions(t *testing.T) {
 	q := m.host
 	step := func(want requestState) {
 		t.Helper()
-		if got := m.state(t); got != want {
-			t.Fatalf("state %v, want %v", got, want)
-		}
+		testutil.MustEqual(t, m.state(t), want, "state")
 	}
 	one := func(s nvme.SQE) { t.Helper(); q.send(&s, nil); m.turn() }
 

@@ -286,9 +286,8 @@ func TestSRQIsReplaced(t *testing.T) {
 			want = 2
 		}
 		q := b.host.connect(b.addr(), ioParam(8))
-		if n := b.f.Live("target").SRQs; n != want {
-			t.Fatalf("%d shared receive queues after %d ends, want %d", n, i, want)
-		}
+		testutil.MustEqual(t, b.f.Live("target").SRQs, want,
+			"shared receive queues after %d ends", i)
 		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 			t.Error(st)
 		}

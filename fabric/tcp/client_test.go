@@ -208,9 +208,7 @@ func (c *client) term(want pdu.Fault) {
 		if m.t != pdu.TypeC2HTermReq {
 			continue
 		}
-		if got := (*pdu.TermReq)(m.raw).Fault(); got != want {
-			c.tb.Fatalf("C2HTermReq %v, want %v", got, want)
-		}
+		testutil.MustEqual(c.tb, (*pdu.TermReq)(m.raw).Fault(), want, "C2HTermReq")
 		break
 	}
 	c.end()

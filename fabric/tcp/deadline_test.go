@@ -104,9 +104,8 @@ func TestSlowReader(t *testing.T) {
 				t.Fatalf("got %v %x", m.t, m.raw)
 			}
 			for j := 0; j < n; j += 509 {
-				if m.data[j] != pattern(i*4096+j) {
-					t.Fatalf("command %d, byte %d is wrong", i, j)
-				}
+				testutil.MustEqual(t, m.data[j], pattern(i*4096+j),
+					"command %d, byte %d is wrong", i, j)
 			}
 		}
 		_ = c.Close()

@@ -41,17 +41,14 @@ func TestDirectData(t *testing.T) {
 			want += pdu.CapsuleRespSize + p.HeaderDigestSize()
 		}
 		h.cutUp(merged(streams, rng), rng)
-		if n := len(h.recv()); n != want {
-			t.Fatalf("seed %d: %d bytes of answers, want %d", seed, n, want)
-		}
+		testutil.MustEqual(t, len(h.recv()), want, "seed %d: bytes of answers", seed)
 		for i, data := range append(answered, inCapsule...) {
 			if off := i << 18; !bytes.Equal(h.d.data.Bytes()[off:off+len(data)], data) {
 				t.Fatalf("seed %d: write %d did not arrive", seed, i)
 			}
 		}
-		if h.g.cfg.Memory.Promised() != 0 {
-			t.Fatalf("seed %d: %d bytes are still promised", seed, h.g.cfg.Memory.Promised())
-		}
+		testutil.MustEqual(t, h.g.cfg.Memory.Promised(), 0,
+			"seed %d bytes are still promised", seed)
 		h.close()
 	}
 }
@@ -179,15 +176,12 @@ func TestMemoryOfDirectData(t *testing.T) {
 	h.connect(pdu.Params{}, 8)
 	small := h.peer
 	h.send(write(0, 1, 4096))
-	if got := len(h.recv()); got != pdu.CapsuleRespSize {
-		t.Fatalf("a small write beside them: %d bytes of answers", got)
-	}
+	testutil.MustEqual(t, len(h.recv()), pdu.CapsuleRespSize,
+		"a small write beside them bytes of answers")
 	const wanted = 2 << 20
 	sqe := rw(nvme.NVMRead, 1, 0, wanted, false)
 	h.send(c.capsule(&sqe, nil))
-	if len(h.recv()) != 0 {
-		t.Fatal("the read does not wait")
-	}
+	testutil.MustEqual(t, len(h.recv()), 0, "the read does not wait")
 	releaseOne := func() {
 		more := h.d.held[1:]
 		h.d.held = h.d.held[:1]

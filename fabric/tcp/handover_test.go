@@ -20,9 +20,7 @@ func TestHandOverBuffers(t *testing.T) {
 		sqe.SetNSID(holdNSID)
 		h.send(c.capsule(&sqe, random(0, 4096*(1-i))))
 	}
-	if len(h.d.held) != 2 {
-		t.Fatalf("%d commands are executing", len(h.d.held))
-	}
+	testutil.MustEqual(t, len(h.d.held), 2, "commands are executing")
 	var handed [][]byte
 	var frees []func()
 	for i, r := range h.d.held {

@@ -46,9 +46,7 @@ func causes(t *testing.T) map[string]cause {
 			rows[name] = cause{name, cells[1], cells[2], cells[3]}
 		}
 	}
-	if len(rows) != 4 {
-		t.Fatalf("%d causes in the table", len(rows))
-	}
+	testutil.MustEqual(t, len(rows), 4, "causes in the table")
 	return rows
 }
 

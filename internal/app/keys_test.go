@@ -507,9 +507,7 @@ func TestExpiringKeys(t *testing.T) {
 			if day > 10 && minute == 0 {
 				want = 1
 			}
-			if warnings-before != want {
-				t.Fatalf("day %d, minute %d: %d lines", day, minute, warnings-before)
-			}
+			testutil.MustEqual(t, warnings-before, want, "day %d, minute %d: lines", day, minute)
 		}
 	}
 	testutil.Equal(t, strings.Count(log.String(), "cannot connect any more then"), 29,

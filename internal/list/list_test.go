@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 type element struct {
@@ -91,9 +93,7 @@ func TestInbox(t *testing.T) {
 		b.Take(&l)
 		for e := l.Pop(); e != nil; e = l.Pop() {
 			w := e.id / each
-			if e.id%each != next[w] {
-				t.Fatalf("writer %d: %d came before %d", w, e.id%each, next[w])
-			}
+			testutil.MustEqual(t, e.id%each, next[w], "what came of writer %d", w)
 			next[w]++
 			got++
 		}
@@ -120,9 +120,7 @@ func TestInbox(t *testing.T) {
 // TestFill: what fits moves, oldest first, and the rest stays.
 func TestFill(t *testing.T) {
 	var l List[element]
-	if l.Fill(make([]*element, 4)) != 0 {
-		t.Fatal("an empty list has something")
-	}
+	testutil.MustEqual(t, l.Fill(make([]*element, 4)), 0, "an empty list has something")
 	e := elements(10)
 	for i := range e {
 		l.Push(&e[i], &e[i].node)

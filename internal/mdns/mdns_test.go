@@ -74,9 +74,7 @@ func TestMessages(t *testing.T) {
 	}
 	testutil.Equal(t, n, 58*5, "records")
 	got := records(t, messages(list[:1], 0)[0])
-	if len(got) != 3 {
-		t.Fatalf("%q", got)
-	}
+	testutil.MustEqual(t, len(got), 3, "%q", got)
 	for i, want := range []string{
 		"_nvme-disc._tcp.local. PTR x._nvme-disc._tcp.local. gone",
 		"x._nvme-disc._tcp.local. SRV host-x.local. gone",

@@ -3,6 +3,8 @@ package mem
 import (
 	"bytes"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // cut makes segments of b, with these lengths; the region of each is its index and one.
@@ -62,9 +64,7 @@ func TestCursorCopies(t *testing.T) {
 			c := NewCursor(segs, off)
 			src := bytes.Repeat([]byte{0xEE}, n)
 			moved := copy(want[min(off, 10):], src)
-			if got := c.CopyFrom(src); got != moved {
-				t.Fatalf("%d bytes at %d: %d were filled, want %d", n, off, got, moved)
-			}
+			testutil.MustEqual(t, c.CopyFrom(src), moved, "%d bytes at %d were filled", n, off)
 			all, c := make([]byte, 10), NewCursor(segs, 0)
 			if c.CopyTo(all) != 10 || !bytes.Equal(all, want) {
 				t.Fatalf("%d bytes at %d: %v, want %v", n, off, all, want)

@@ -22,9 +22,7 @@ func policy(t *testing.T, addr uint64) (mode int32, mask [maxNodes / 64]uint64) 
 	_, _, e := syscall.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)),
 		uintptr(unsafe.Pointer(&mask)), maxNodes,
 		uintptr(addr), byAddress, 0)
-	if e != 0 {
-		t.Fatalf("get_mempolicy: %v", e)
-	}
+	testutil.MustEqual(t, e, 0, "get_mempolicy")
 	return mode, mask
 }
 

@@ -116,9 +116,7 @@ func TestAdvance(t *testing.T) {
 		iov := Advance(vectors([]byte("abc"), nil, []byte("defg"), []byte("hi")), n)
 		a, b := socketPair(t)
 		if n == 9 {
-			if len(iov) != 0 {
-				t.Fatalf("%d vectors are left", len(iov))
-			}
+			testutil.MustEqual(t, len(iov), 0, "vectors are left")
 			continue
 		}
 		if m, e := Sendmsg(a, iov, 0); e != 0 || m != 9-n {

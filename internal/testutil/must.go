@@ -41,6 +41,14 @@ func Equal[T comparable](t testing.TB, got, want T, format string, args ...any) 
 	}
 }
 
+// MustEqual is Equal for a test that ends.
+func MustEqual[T comparable](t testing.TB, got, want T, format string, args ...any) {
+	if got != want {
+		t.Helper()
+		t.Fatalf("%sgot %v, want %v", label(format, args), got, want)
+	}
+}
+
 // Fails fails the test, which goes on, if err is nil or its text does not have want.
 func Fails(t testing.TB, err error, want, format string, args ...any) {
 	if err == nil || !strings.Contains(err.Error(), want) {

@@ -103,9 +103,7 @@ func (g *harness) do(op Op) int32 {
 		g.t.Fatal("the ring is full")
 	}
 	g.drain()
-	if c.n != 1 {
-		g.t.Fatalf("%d completions", c.n)
-	}
+	testutil.MustEqual(g.t, c.n, 1, "completions")
 	return c.res
 }
 

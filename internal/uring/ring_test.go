@@ -58,17 +58,13 @@ func TestOperations(t *testing.T) {
 			w, r := g.b[at:at+4096], g.b[at+8192:at+8192+4096]
 			rnd := rand.NewChaCha8([32]byte{byte(at >> 16)})
 			_, _ = rnd.Read(w)
-			if res := g.do(Write(w, int64(at), 0)); res != 4096 {
-				t.Fatalf("write: %d", res)
-			}
+			testutil.MustEqual(t, g.do(Write(w, int64(at), 0)), 4096, "write")
 			clear(r)
 			if res := g.do(Read(r, int64(at))); res != 4096 || !bytes.Equal(r, w) {
 				t.Fatalf("read: %d, same %v", res, bytes.Equal(r, w))
 			}
 			iov := []unix.Iovec{{Base: &r[0], Len: 100}, {Base: &r[200], Len: 3996}}
-			if res := g.do(Writev(iov, 4096, unix.RWF_DSYNC)); res != 4096 {
-				t.Fatalf("writev: %d", res)
-			}
+			testutil.MustEqual(t, g.do(Writev(iov, 4096, unix.RWF_DSYNC)), 4096, "writev")
 			clear(w)
 			iov = []unix.Iovec{{Base: &w[0], Len: 100}, {Base: &w[200], Len: 3896}}
 			if res := g.do(Readv(iov, 4096)); res != 3996 || !bytes.Equal(w[:100], r[:100]) ||

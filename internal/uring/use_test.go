@@ -51,9 +51,7 @@ func TestArm(t *testing.T) {
 					if err == unix.EINTR {
 						continue
 					}
-					if n != 1 {
-						t.Fatalf("round %d: the eventfd was not written to", round)
-					}
+					testutil.MustEqual(t, n, 1, "round %d: the eventfd was not written to", round)
 					break
 				}
 				count()
@@ -203,9 +201,7 @@ func TestIdle(t *testing.T) {
 			if !g.Start(f, &op, &c) {
 				t.Fatal("the ring is full")
 			}
-			if g.pending != want {
-				t.Fatalf("%d wait after operation %d, want %d", g.pending, i, want)
-			}
+			testutil.MustEqual(t, g.pending, want, "wait after operation %d", i)
 		}
 	}
 	g.Poll()

@@ -6,6 +6,8 @@ import (
 	"math/big"
 	"slices"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestHostileChallenge: challenges that a host must not answer (Base section 8.3.4.5).
@@ -80,9 +82,7 @@ func TestHostileChallenge(t *testing.T) {
 func TestNoSequence(t *testing.T) {
 	h, c, p := pair(t, FFDHE2048)
 	m := upTo(t, 1, h, c, p)
-	if m[8] != 1 {
-		t.Fatal("CVALID is not set")
-	}
+	testutil.MustEqual(t, m[8], 1, "CVALID is not set")
 	clear(m[12:16])
 	c.Sent(m, p)
 	answer := slices.Clone(c.Message())

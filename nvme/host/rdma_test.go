@@ -232,9 +232,7 @@ func TestRDMAZeroAllocation(t *testing.T) {
 		testutil.Must(t, l.finish(q, int(i)))
 		q.done = q.done[:0]
 	})
-	if n != 0 {
-		t.Fatalf("%v allocations per write", n)
-	}
+	testutil.MustEqual(t, n, 0, "allocations per write")
 }
 
 // TestRDMALateSendCompletion: the completion of a SEND may follow later responses, and SQHD is in

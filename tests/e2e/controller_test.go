@@ -257,9 +257,7 @@ func TestTwoHosts(t *testing.T) {
 		h.Must(qa.Write(ctx, 1, uint64(i), 16, bufA, 0))
 		clear(bufB)
 		h.Must(qb.Read(ctx, 1, uint64(i), 16, bufB))
-		if d := differ(bufB, bufA); d != "" {
-			t.Fatalf("round %d: %s", i, d)
-		}
+		testutil.MustEqual(t, differ(bufB, bufA), "", "round %d", i)
 	}
 	a.Close()
 	h.Until("a's I/O queue is closed too", func() bool { return len(h.Target.Controllers()) == 1 })

@@ -84,9 +84,7 @@ func (a *attacker) checkBystander(t *testing.T) {
 	if err := a.bystanderQ.Read(testutil.Context(t), 2, 100, 1, back); err != nil {
 		t.Fatalf("another host: %v", err)
 	}
-	if d := differ(back, a.data[:4096]); d != "" {
-		t.Fatalf("another host: %s", d)
-	}
+	testutil.MustEqual(t, differ(back, a.data[:4096]), "", "another host")
 }
 
 // run sends the hostile commands, each on a working connection.

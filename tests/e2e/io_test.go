@@ -45,9 +45,7 @@ func TestReadWrite(t *testing.T) {
 				if err := q.Read(ctx, nsid, slba, blocks, back); err != nil {
 					t.Fatalf("read %d bytes: %v", size, err)
 				}
-				if d := differ(back, data); d != "" {
-					t.Fatalf("%d bytes: %s", size, d)
-				}
+				testutil.MustEqual(t, differ(back, data), "", "%d bytes", size)
 			}
 			over := buf[:mdts+bs]
 			wantStatus(t, "read beyond MDTS", q.Read(ctx, nsid, 0, uint32(len(over)/bs), over),

@@ -147,9 +147,8 @@ func FuzzParse(f *testing.F) {
 			if r.Check(&limits).Status == Accepted {
 				var again Req
 				again.Set(r.QID(), r.HRQSize(), r.HSQSize(), r.CNTLID())
-				if [10]byte(again[:10]) != [10]byte(r[:10]) {
-					t.Fatalf("%x reads back as %x", r, again)
-				}
+				testutil.MustEqual(t, [10]byte(again[:10]), [10]byte(r[:10]),
+					"%x reads back as %x", r, again)
 				if most := 128; int(r.HSQSize())+1 > most || r.HSQSize() == 0 || r.HRQSize() == 0 ||
 					r.QID() > 64 {
 					t.Fatalf("%x was accepted", r)

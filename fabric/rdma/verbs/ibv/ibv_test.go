@@ -146,9 +146,7 @@ func TestPoll(t *testing.T) {
 						InvalidatedRKey: 5, QPNum: 6, Flags: verbs.WCWithInv,
 					}
 				}
-				if wc != want {
-					t.Fatalf("completion %d: %+v, want %+v", i, wc, want)
-				}
+				testutil.MustEqual(t, wc, want, "completion %d", i)
 			}
 		}
 	}

@@ -173,9 +173,7 @@ func TestPrivateDataLimits(t *testing.T) {
 		wantErr(t, a.id.Connect(verbs.ConnParam{InitiatorDepth: 17}), unix.EINVAL, "too many READs")
 		must(t, a.id.Connect(verbs.ConnParam{PrivateData: make([]byte, limit)}))
 		req := next(t, cp, verbs.EventConnectRequest)
-		if len(req.Param.PrivateData) != limit {
-			t.Fatalf("%d bytes of private data", len(req.Param.PrivateData))
-		}
+		testutil.MustEqual(t, len(req.Param.PrivateData), limit, "bytes of private data")
 		wantErr(t, req.ID.Accept(verbs.ConnParam{}), unix.EINVAL, "accept without a queue pair")
 		must(t, req.ID.Reject(make([]byte, 148)))
 		wantErr(t, req.ID.Reject(nil), unix.EINVAL, "second rejection")

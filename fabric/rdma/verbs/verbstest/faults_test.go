@@ -22,9 +22,7 @@ func TestInjectFail(t *testing.T) {
 	must(t, a.recv(9, 0, 8))
 	must(t, p.post(8, p.wr(1, verbs.WRRDMAWrite, signaled, a), p.wr(2, verbs.WRSend, signaled, a)))
 	must(t, a.post(8, a.wr(7, verbs.WRRDMAWrite, signaled, p))) // of the other machine
-	if i.Fired() != 0 {
-		t.Fatal("fired too early")
-	}
+	testutil.MustEqual(t, i.Fired(), 0, "fired too early")
 	a.buf[0], p.buf[0] = 0, 1
 	must(t, p.post(8, p.wr(3, verbs.WRRDMAWrite, 0, a), p.wr(4, verbs.WRSend, 0, a)))
 	p.want(ok(1), ok(2), verbs.WC{WRID: 3, Status: verbs.WCGeneralErr}, flush(4))
@@ -139,9 +137,7 @@ func TestRemoveDevice(t *testing.T) {
 	}
 	f.AddHost("p", verbstest.RoCE("back", addrs...))
 	l := listen(t, newCM(t, f, "p"), listenAt(f, "p"))
-	if l.Device().Attr().Name != "back" {
-		t.Fatal("listener on the wrong device")
-	}
+	testutil.MustEqual(t, l.Device().Attr().Name, "back", "listener on the wrong device")
 	must(t, a.qp.ToError())
 }
 

@@ -50,9 +50,7 @@ func next(t testing.TB, c verbs.CM, want verbs.EventType) verbs.Event {
 		}
 	}()
 	ev := testutil.Receive(t, want.String(), ch)
-	if ev.Type != want {
-		t.Fatalf("event %v, want %v", ev.Type, want)
-	}
+	testutil.MustEqual(t, ev.Type, want, "event")
 	return ev
 }
 

@@ -153,9 +153,7 @@ func TestReadIsLate(t *testing.T) {
 	a.want(ok(1))
 	a.buf[0] = 2
 	hold.Release()
-	if p.buf[0] != 2 {
-		t.Fatal("the READ did not see what the peer wrote after the message")
-	}
+	testutil.MustEqual(t, p.buf[0], 2, "the READ did not see what the peer wrote after the message")
 	p.want(ok(3))
 }
 
@@ -279,9 +277,7 @@ func TestScatter(t *testing.T) {
 		if i >= 7 {
 			at = 1000 + i - 7
 		}
-		if p.buf[at] != byte(i) {
-			t.Fatalf("byte %d is %d", i, p.buf[at])
-		}
+		testutil.MustEqual(t, p.buf[at], byte(i), "byte %d", i)
 	}
 	if wc.ByteLen != 300 || p.buf[7] != 0 || p.buf[1293] != 0 {
 		t.Fatalf("%+v, or bytes beside the message", wc)
