@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"math"
-	"slices"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -24,9 +23,6 @@ var (
 )
 
 type setSGL func(*nvme.SQE, *nvme.SGLDescriptor)
-
-func rawRead(set setSGL) func(*attacker, *host.Op)  { return raw(nvme.NVMRead, set) }
-func rawWrite(set setSGL) func(*attacker, *host.Op) { return raw(nvme.NVMWrite, set) }
 
 // raw is a read or write of 8 blocks (4096 bytes) with a descriptor that set alters.
 func raw(code nvme.Opcode, set setSGL) func(*attacker, *host.Op) {
@@ -59,111 +55,75 @@ func shorter(n uint32) setSGL {
 	}
 }
 
-func unknownKey(_ *nvme.SQE, d *nvme.SGLDescriptor) { d.SetKeyed(0, 4096, 4096, 0xDEADBEEF) }
+// flags sets PSDT and FUSE.
+func flags(v uint8) setSGL { return func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(v) } }
 
-var sglAttacks = []attack{
-	{
-		name: "S01 PRPs", op: rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(0) }),
-		want: refused(nvme.InvalidField),
-	},
-	{
-		name: "S01 PSDT 10b",
-		op:   rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(2 << 6) }),
-		want: refused(nvme.InvalidField),
-	},
-	{
-		name: "S01 PSDT 11b",
-		op:   rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(3 << 6) }),
-		want: refused(nvme.InvalidField),
-	},
-	{
-		name: "S02 FUSE 11b",
-		op:   rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(1<<6 | 3) }),
-		want: refused(nvme.InvalidField),
-	},
-	{name: "S03 type 3", op: rawRead(typed(nvme.SGLLastSegment, 0, 0, 16)), want: badSegment},
-	{name: "S03 type 6", op: rawRead(typed(6, 0, 0, 4096)), want: badType},
-	{name: "S03 type F", op: rawWrite(typed(0xF, 0xF, 0, 4096)), want: badType},
-	{name: "S03 bit bucket", op: rawRead(typed(nvme.SGLBitBucket, 0, 0, 4096)), want: badType},
-	{
-		name: "S04 subtype",
-		op:   rawRead(func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d[15] = d[15]&0xF0 | 7 }),
-		want: badType,
-	},
-	{
-		name: "S05 keyed on TCP",
-		op:   rawRead(func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d.SetKeyed(0, 4096, 4096, 1) }),
-		want: badType, tcp: true,
-	},
-	{
-		name: "S05 transport on RDMA",
-		op:   rawRead(typed(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 4096)),
-		want: badType, rdma: true,
-	},
-	{
-		name: "S06 segment", op: rawRead(typed(nvme.SGLSegment, nvme.SGLSubtypeOffset, 0, 32)),
-		want: badSegment,
-	},
-	{
-		name: "S06 segment of odd length",
-		op:   rawWrite(typed(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 17)), want: badSegment,
-	},
-	{
-		name: "S07 16 MiB keyed",
-		op: rawRead(func(_ *nvme.SQE,
-			d *nvme.SGLDescriptor,
-		) {
-			d.SetKeyed(0, 4096, 0xFFFFFF, 1)
-		}),
-		want: badLength, rdma: true,
-	},
-	{
-		name: "S07 4 GiB",
-		op:   rawRead(typed(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 0xFFFFFFFF)),
-		want: badLength, tcp: true,
-	},
-	{
-		name: "S07 4 GiB write",
-		op:   rawWrite(typed(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 0xFFFFFFFF)),
-		want: badLength, tcp: true,
-	},
-	{name: "S08 too short", op: rawRead(shorter(512)), want: badLength},
-	{name: "S08 too short for a write", op: rawWrite(shorter(4095)), want: badLength},
-	{name: "S09 too long", op: rawRead(shorter(4097)), want: badLength},
-	{name: "S09 too long for a write", op: rawWrite(shorter(8192)), want: badLength},
-	{name: "S10 nothing", op: rawRead(shorter(0)), want: badLength},
-	{
-		name: "S11 read into the capsule",
-		op:   rawRead(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 4096)),
-		want: outcome{codes: []nvme.Status{
-			nvme.InvalidField, nvme.SGLTypeInvalid,
-			nvme.SGLOffsetInvalid, nvme.DataSGLLengthInvalid,
-		}, ends: true},
-	},
-	{
-		name: "S12 offset beyond the capsule",
-		op:   rawWrite(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 1<<20, 4096)),
-		want: badOffset,
-	},
-	{
-		name: "S12 offset and length wrap",
-		op:   rawWrite(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, math.MaxUint64-10, 4096)),
-		want: badOffset,
-	},
-	{
-		name: "S12 missing data",
-		op:   rawWrite(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 4096)), want: badOffset,
-	},
-	{
-		name: "S13 read to an unknown key", op: rawRead(unknownKey), want: closed, rdma: true,
-	},
-	{
-		name: "S13 write from an unknown key", op: rawWrite(unknownKey), want: closed, rdma: true,
-	},
-	{name: "S15 MPTR", op: func(a *attacker, op *host.Op) {
+// keyed is a keyed data block at 4096.
+func keyed(n, key uint32) setSGL {
+	return func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d.SetKeyed(0, 4096, n, key) }
+}
+
+func oddSubtype(_ *nvme.SQE, d *nvme.SGLDescriptor) { d[15] = d[15]&0xF0 | 7 }
+
+// sglAttacks are reads and writes with wrong descriptors, and the only transport of some.
+func sglAttacks() (list []attack) {
+	const (
+		r, w      = nvme.NVMRead, nvme.NVMWrite
+		both      = nvme.TransportType(0)
+		tcp, rdma = nvme.TransportTCP, nvme.TransportRDMA
+		transport = nvme.SGLTransportDataBlock
+		block     = nvme.SGLDataBlock
+		offset    = nvme.SGLSubtypeOffset
+		fabric    = nvme.SGLSubtypeTransport
+	)
+	badField := refused(nvme.InvalidField)
+	intoCapsule := outcome{codes: []nvme.Status{
+		nvme.InvalidField, nvme.SGLTypeInvalid, nvme.SGLOffsetInvalid, nvme.DataSGLLengthInvalid,
+	}, ends: true}
+	for _, row := range []struct {
+		name string
+		code nvme.Opcode
+		set  setSGL
+		want outcome
+		only nvme.TransportType
+	}{
+		{"S01 PRPs", r, flags(0), badField, both},
+		{"S01 PSDT 10b", r, flags(2 << 6), badField, both},
+		{"S01 PSDT 11b", r, flags(3 << 6), badField, both},
+		{"S02 FUSE 11b", r, flags(1<<6 | 3), badField, both},
+		{"S03 type 3", r, typed(nvme.SGLLastSegment, 0, 0, 16), badSegment, both},
+		{"S03 type 6", r, typed(6, 0, 0, 4096), badType, both},
+		{"S03 type F", w, typed(0xF, 0xF, 0, 4096), badType, both},
+		{"S03 bit bucket", r, typed(nvme.SGLBitBucket, 0, 0, 4096), badType, both},
+		{"S04 subtype", r, oddSubtype, badType, both},
+		{"S05 keyed on TCP", r, keyed(4096, 1), badType, tcp},
+		{"S05 transport on RDMA", r, typed(transport, fabric, 0, 4096), badType, rdma},
+		{"S06 segment", r, typed(nvme.SGLSegment, offset, 0, 32), badSegment, both},
+		{"S06 odd length", w, typed(nvme.SGLLastSegment, offset, 0, 17), badSegment, both},
+		{"S07 16 MiB keyed", r, keyed(0xFFFFFF, 1), badLength, rdma},
+		{"S07 4 GiB", r, typed(transport, fabric, 0, 0xFFFFFFFF), badLength, tcp},
+		{"S07 4 GiB write", w, typed(transport, fabric, 0, 0xFFFFFFFF), badLength, tcp},
+		{"S08 too short", r, shorter(512), badLength, both},
+		{"S08 too short for a write", w, shorter(4095), badLength, both},
+		{"S09 too long", r, shorter(4097), badLength, both},
+		{"S09 too long for a write", w, shorter(8192), badLength, both},
+		{"S10 nothing", r, shorter(0), badLength, both},
+		{"S11 read into the capsule", r, typed(block, offset, 0, 4096), intoCapsule, both},
+		{"S12 beyond the capsule", w, typed(block, offset, 1<<20, 4096), badOffset, both},
+		{"S12 wrap", w, typed(block, offset, math.MaxUint64-10, 4096), badOffset, both},
+		{"S12 missing data", w, typed(block, offset, 0, 4096), badOffset, both},
+		{"S13 read to an unknown key", r, keyed(4096, 0xDEADBEEF), closed, rdma},
+		{"S13 write from an unknown key", w, keyed(4096, 0xDEADBEEF), closed, rdma},
+	} {
+		list = append(list, attack{
+			name: row.name, op: raw(row.code, row.set), want: row.want,
+			tcp: row.only == tcp, rdma: row.only == rdma,
+		})
+	}
+	return append(list, attack{name: "S15 MPTR", op: func(a *attacker, op *host.Op) {
 		op.Read(1, 0, 8, a.buf[:4096])
 		op.SQE.SetCDW64(4, 0x1234)
-	}, want: refused(nvme.Success, nvme.InvalidField)},
+	}, want: refused(nvme.Success, nvme.InvalidField)})
 }
 
 // hostileBlocks is the size of namespace 1.
@@ -224,6 +184,6 @@ var lengthAttacks = []attack{
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
-		newAttacker(h, v).run(t, slices.Concat(sglAttacks, lengthAttacks))
+		newAttacker(h, v).run(t, append(sglAttacks(), lengthAttacks...))
 	})
 }
