@@ -18,7 +18,9 @@ func (h *manual) connect(p pdu.Params, depth int) *client {
 	h.send(r[:])
 	h.send(c.connectPDU(1, depth, 0))
 	want := pdu.ICRespSize + pdu.CapsuleRespSize + p.HeaderDigestSize()
-	testutil.MustEqual(h.tb, len(h.recv()), want, "bytes of answers")
+	if got := len(h.recv()); got != want {
+		h.tb.Fatalf("%d bytes of answers, want %d", got, want)
+	}
 	return c
 }
 
@@ -47,7 +49,9 @@ func (h *manual) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule b
 	return func() {
 		h.send(batch)
 		got := h.recv()
-		testutil.MustEqual(h.tb, len(got), r2t*depth, "bytes of R2Ts")
+		if len(got) != r2t*depth {
+			h.tb.Fatalf("%d bytes of R2Ts, want %d", len(got), r2t*depth)
+		}
 		for i := range depth {
 			r := (*pdu.R2T)(got[i*r2t:])
 			(*pdu.Data)(tmpl).SetH2C(&c.p, pdu.LastPDU, r.CCCID(), r.TTAG(), 0, uint32(n))
@@ -80,7 +84,9 @@ func TestNoAllocations(t *testing.T) {
 				trip, answer := h.roundTrips(c, w.op, w.n, depth, w.ic)
 				run := func() {
 					trip()
-					testutil.MustEqual(t, len(h.recv()), answer, "%s: bytes of answers", w.name)
+					if got := len(h.recv()); got != answer {
+						t.Fatalf("%s: %d bytes of answers, want %d", w.name, got, answer)
+					}
 				}
 				run() // the backing arrays of segments grow to their size
 				if a := testutil.AllocsPerRun(20, run); a != 0 {
@@ -99,7 +105,9 @@ func benchmark(b *testing.B, p pdu.Params, op nvme.Opcode, n, depth int, ic bool
 	trip, answer := h.roundTrips(c, op, n, depth, ic)
 	for b.Loop() {
 		trip()
-		testutil.MustEqual(b, len(h.recv()), answer, "bytes of answers")
+		if got := len(h.recv()); got != answer {
+			b.Fatalf("%d bytes of answers, want %d", got, answer)
+		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*depth), "ns/cmd")
 	h.close()
