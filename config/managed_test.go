@@ -17,7 +17,7 @@ func TestManagedNames(t *testing.T) {
 	for _, nqn := range []string{
 		"nqn.2026-11.a:b", "nqn.2026-11.a:b/c", "nqn.2026-11.a:b%2Fc", "..", ".", "../../etc/x",
 		long, long + "1", long[:len(long)-2], fileName(long), "subsystem", "host-a",
-		",hosts", ",listeners", "%2Chosts",
+		",hosts", ",listeners", "%2Chosts", "hosts", "listeners", "referrals",
 	} {
 		for _, m := range []Managed{
 			{NQN: nqn},

@@ -53,6 +53,11 @@ func post(body string) string {
 		"Content-Length: %d\r\n\r\n%s", len(body), body)
 }
 
+// typed is post with a media type.
+func typed(mediaType, body string) string {
+	return strings.Replace(post(body), "\r\n", "\r\nContent-Type: "+mediaType+"\r\n", 1)
+}
+
 // TestGarbage: everything that is no request is refused, and the next client is served.
 func TestGarbage(t *testing.T) {
 	s := serve(t, testSource(new(feed)), quiet)
@@ -78,6 +83,12 @@ func TestGarbage(t *testing.T) {
 		"a large body":         {post(`{"host":"` + strings.Repeat("h", 8<<20) + `"}`), 413},
 		"a name without UTF-8": {"PUT /v1/subsystems/nqn.2026-11.a:%ff" + get, 400},
 		"an event ID":          {"GET /v1/events?since=x" + get, 400},
+		"YAML":                 {typed("text/yaml", `{"host":"h"}`), 415},
+		"a form with files":    {typed("multipart/form-data; boundary=x", `{"host":"h"}`), 415},
+		"half a media type":    {typed("application/", `{"host":"h"}`), 415},
+		"what curl calls JSON": {typed("application/x-www-form-urlencoded", `{"host":"h"}`), 200},
+		"JSON with a charset":  {typed("application/json; charset=utf-8", `{"host":"h"}`), 200},
+		"a kind of JSON":       {typed("application/vnd.a+json", `{"host":"h"}`), 200},
 	} {
 		if got, body := talk(t, s, test.text); got != test.want {
 			t.Errorf("%s: status %d, want %d: %.200s", name, got, test.want, body)
