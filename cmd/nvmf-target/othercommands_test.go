@@ -22,7 +22,7 @@ var (
 )
 
 // ofOthers are paths of trees and units of packages that are not ours.
-var ofOthers = []string{"scripts/setup.sh", "tlshd"}
+var ofOthers = []string{"scripts/setup.sh", "tlshd", "nvmf-autoconnect"}
 
 // laterOptions are those of nvme connect and discover in versions after 2.3, which Debian 12 has.
 var laterOptions = []string{"--tls", "--tls_key", "--tls-key", "--concat", "--keyring"}
