@@ -65,6 +65,9 @@ type op struct {
 	cause     error   // the Driver's error of a step that failed
 }
 
+// maxTransfer is no limit of a transfer.
+const maxTransfer = math.MaxInt
+
 // tellBatch is how many followers an op tells at a time.
 const tellBatch = 32
 
@@ -88,11 +91,12 @@ func (o *op) tell(e event) {
 func (o *op) vectors() []sys.Iovec {
 	o.iov = o.iov[:0]
 	c := mem.NewCursor(o.io.Segs, int(o.done))
-	for len(o.iov) < sys.MaxIovecs {
-		b := c.Next(math.MaxInt)
+	for left := o.most(); len(o.iov) < sys.MaxIovecs && left > 0; {
+		b := c.Next(left)
 		if b == nil {
 			break
 		}
+		left -= len(b)
 		o.iov = append(o.iov, sys.Iovec{})
 		sys.SetIovec(&o.iov[len(o.iov)-1], b)
 	}
@@ -111,7 +115,8 @@ func (o *op) one() []byte {
 	if len(o.io.Segs) != 1 {
 		return nil
 	}
-	return o.io.Segs[0].B[o.done:]
+	b := o.io.Segs[0].B[o.done:]
+	return b[:min(len(b), o.most())]
 }
 
 // aligned reports whether O_DIRECT takes these segments as they are, or is not used.
