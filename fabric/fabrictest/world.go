@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -37,7 +38,9 @@ func NewWorld(n int) (*World, error) {
 		if err != nil {
 			return nil, errors.Join(err, w.Close())
 		}
-		w.Reactors = append(w.Reactors, &Reactor{w: w, memory: mem.NewPool(arena, 0)})
+		w.Reactors = append(w.Reactors, &Reactor{
+			w: w, memory: mem.NewPool(arena, 0), steps: list.NewSteps(),
+		})
 	}
 	return w, nil
 }
@@ -106,6 +109,7 @@ func (w *World) Advance(d time.Duration) {
 		}
 		w.now = max(w.now, next.at)
 		next.r.drop(next)
+		next.r.steps.Begin()
 		next.fn()
 	}
 	w.now = end
@@ -118,6 +122,7 @@ type Reactor struct {
 	memory  *mem.Pool
 	pollers []Poller
 	timers  []*timer
+	steps   list.Steps
 
 	mu     sync.Mutex
 	posted []func()
@@ -134,6 +139,9 @@ var _ fabric.Loop = (*Reactor)(nil)
 // Memory is the reactor's data memory.
 func (r *Reactor) Memory() *mem.Pool { return r.memory }
 
+// Steps counts what the functions and pollers do that the reactor calls.
+func (r *Reactor) Steps() list.Steps { return r.steps }
+
 // Attach adds a poller.
 func (r *Reactor) Attach(p Poller) { r.pollers = append(r.pollers, p) }
 
@@ -143,11 +151,15 @@ func (r *Reactor) step() bool {
 	r.posted = nil
 	r.mu.Unlock()
 	for _, fn := range fns {
+		r.steps.Begin()
 		fn()
 	}
 	n := len(fns)
 	for _, p := range r.pollers {
-		n += p.Poll(64)
+		r.steps.Begin()
+		polled := p.Poll(64)
+		r.steps.Add(polled)
+		n += polled
 	}
 	if n == 0 {
 		for _, p := range r.pollers {

@@ -97,10 +97,16 @@ func (q *queue) lastWQEReached() {
 	if q.srq == nil {
 		return
 	}
-	q.recvsEnded = true
-	q.g.reap(q.cq, q.cq.size)
-	q.fail(errFlushed)
-	q.checkDrained()
+	left := q.cq.size
+	q.g.inPieces(func() int {
+		n := q.g.reap(q.cq, min(left, 1)) // a batch
+		left -= n
+		return n
+	}, func() {
+		q.recvsEnded = true
+		q.fail(errFlushed)
+		q.checkDrained()
+	})
 }
 
 // checkDrained destroys the queue pair once all of its work requests have completed.

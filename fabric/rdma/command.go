@@ -38,9 +38,8 @@ func (q *queue) beginNext() {
 		q.begin(q.capsules[n].slot, q.capsules[n].size)
 	}
 	q.capsules = q.capsules[:copy(q.capsules, q.capsules[n:])]
-	if len(q.capsules) > 0 && len(q.idle) > 0 && !q.waits {
-		q.waits = true
-		q.g.waiting = append(q.g.waiting, q)
+	if len(q.capsules) > 0 && len(q.idle) > 0 && !q.waits.Listed() {
+		q.g.waiting.Push(q, &q.waits)
 	}
 }
 
@@ -50,6 +49,7 @@ func (q *queue) begin(slot uint16, size uint32) {
 	q.idle = q.idle[:len(q.idle)-1]
 	r.state, r.slot, r.hasSlot = requestPrepared, slot, true
 	r.Start = q.g.reaped
+	q.g.mayBegin--
 	copy(r.SQE[:], q.recv.capsule(slot))
 	q.parseSGL(r, size-capsuleSize)
 	q.turn -= max(int(r.HostLength), turnBytes/turnCommands)

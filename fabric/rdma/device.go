@@ -213,7 +213,7 @@ func (g *group) asyncEvent(d *device, ev verbs.AsyncEvent) {
 		}
 		return
 	}
-	for q := range g.queues.all() {
+	g.inPieces(g.queues.walk(func(q *queue) int {
 		switch {
 		case q.p.dev != d:
 		case ev.Type == verbs.AsyncDeviceFatal:
@@ -224,5 +224,6 @@ func (g *group) asyncEvent(d *device, ev verbs.AsyncEvent) {
 		default:
 			q.fail(fmt.Errorf("the device reports %v", ev.Type))
 		}
-	}
+		return 1
+	}), func() {})
 }

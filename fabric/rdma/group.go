@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -21,11 +22,14 @@ type group struct {
 	pools     []*mem.Pool // the reactor's data memory, and staging memory of pollers
 	queues    table[queue]
 	srqs      table[srq]
-	scheduled []*queue
-	waiting   []*queue // with capsules that wait for their turn
+	steps     list.Steps
+	scheduled list.List[queue]
+	waiting   list.List[queue] // with capsules that wait for their turn
 	polls     uint64
+	mayBegin  int    // commands that may still begin in this poll
 	reaped    int64  // when something last completed, by Loop.Clock
 	stopTicks func() // stops the timer of tick; nil if it does not run
+	ended     bool   // it has shut down
 	// quarantined are queues that are not in queues any more.
 	quarantined []*queue
 
@@ -57,15 +61,18 @@ type group struct {
 
 const (
 	pollBatch = 64
-	// reapMost is so large that a command is not hidden behind those of a deep queue, which wait
-	// for their turns.
-	reapMost = 16 * pollBatch
+	// reapMost is how many completions a poll handles, about. Most are of commands that were sent,
+	// or wait for their turns.
+	reapMost = 4 * pollBatch
+	// sendMost is how many work requests a poll posts, about.
+	sendMost = 4 * pollBatch
 )
 
 func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 	return &group{
-		t: t, cfg: cfg, pools: []*mem.Pool{cfg.Memory}, byDevice: make(map[*device]*poller),
-		wcs: make([]verbs.WC, pollBatch), prep: make([]*fabric.Request, 0, 4*pollBatch),
+		t: t, cfg: cfg, steps: list.StepsOf(cfg.Loop), pools: []*mem.Pool{cfg.Memory},
+		byDevice: make(map[*device]*poller),
+		wcs:      make([]verbs.WC, pollBatch), prep: make([]*fabric.Request, 0, 4*pollBatch),
 		exec:  make([]*fabric.Request, 0, 4*pollBatch),
 		ready: make([]*fabric.Request, 0, 4*pollBatch), wrs: make([]verbs.SendWR, 0, batchWRs),
 		sges: make([]verbs.SGE, 0, batchWRs*maxSendSGE), recvs: make([]verbs.RecvWR, 0, batchWRs),
@@ -75,10 +82,14 @@ func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 // Poll implements fabric.Group.
 func (g *group) Poll(budget int) int {
 	g.polls++
+	g.mayBegin = budget
 	work := g.beginWaiting(budget)
-	for _, p := range g.pollers {
+	left := reapMost
+	for i := range g.pollers { // each of them is the first in its turn
+		p := g.pollers[(g.polls+uint64(i))%uint64(len(g.pollers))]
 		for _, c := range p.polled {
-			work += g.reap(c, reapMost)
+			n := g.reap(c, left)
+			work, left = work+n, max(left-n, 0)
 		}
 	}
 	for _, p := range g.pools {
@@ -88,7 +99,7 @@ func (g *group) Poll(budget int) int {
 	for s := range g.srqs.all() {
 		s.refill()
 	}
-	return work + g.runScheduled()
+	return work + g.runScheduled(sendMost)
 }
 
 // reap handles completions, at most about most.
@@ -193,18 +204,17 @@ func (g *group) dispatch() {
 	}
 }
 
-// runScheduled runs every queue that is scheduled. What is scheduled meanwhile runs in the next
-// poll.
-func (g *group) runScheduled() (work int) {
-	n := len(g.scheduled)
-	for i := 0; i < n; i++ {
-		q := g.scheduled[i]
-		q.scheduled = false
+// runScheduled runs queues that are scheduled until these have posted most work requests. What is
+// scheduled meanwhile, and the others, run in the next poll.
+func (g *group) runScheduled(most int) (work int) {
+	last := g.scheduled.Last()
+	for q := g.scheduled.First(); q != nil && work < most; q = g.scheduled.First() {
+		g.scheduled.Remove(&q.scheduled)
 		work += 1 + q.run()
+		if q == last {
+			break
+		}
 	}
-	rest := copy(g.scheduled, g.scheduled[n:])
-	clear(g.scheduled[rest:])
-	g.scheduled = g.scheduled[:rest]
 	return work
 }
 
@@ -227,7 +237,7 @@ func (g *group) Arm() bool {
 // busy reports whether a poll would do something without a new completion. Another group on the
 // reactor may have granted memory to requests of this one.
 func (g *group) busy() bool {
-	if len(g.scheduled) > 0 || len(g.waiting) > 0 || len(g.prep) > 0 || len(g.exec) > 0 {
+	if !g.scheduled.Empty() || !g.waiting.Empty() || len(g.prep) > 0 || len(g.exec) > 0 {
 		return true
 	}
 	for _, p := range g.pools {
@@ -245,7 +255,7 @@ func (g *group) busy() bool {
 
 // startTicks runs tick as long as something is in flight or waits. An idle group has no timer.
 func (g *group) startTicks() {
-	if g.stopTicks == nil {
+	if g.stopTicks == nil && !g.ended {
 		g.stopTicks = g.cfg.Loop.After(g.t.cfg.tickInterval(), g.tick)
 	}
 }
@@ -281,10 +291,15 @@ func (g *group) Shutdown(done func()) {
 	g.mu.Lock()
 	g.closing, g.done = true, done
 	g.mu.Unlock()
-	for q := range g.queues.all() {
+	g.inPieces(g.queues.walk(func(q *queue) int {
 		q.Disconnect(errShutdown)
-	}
-	g.checkShutdown()
+		return 1
+	}), g.checkShutdown)
+}
+
+// inPieces does many things, see list.Pieces.
+func (g *group) inPieces(next func() int, done func()) {
+	list.Pieces(g.cfg.Loop.Post, g.steps, next, done)
 }
 
 // checkShutdown ends a shutdown once nothing is left. Reactor only.
@@ -301,7 +316,7 @@ func (g *group) checkShutdown() {
 	if done == nil {
 		return
 	}
-	if g.stopTicks != nil {
+	if g.ended = true; g.stopTicks != nil {
 		g.stopTicks()
 		g.stopTicks = nil
 	}

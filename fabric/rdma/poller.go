@@ -292,11 +292,13 @@ func (c *cq) fail(err error) {
 		return
 	}
 	c.p.polled = slices.DeleteFunc(slices.Clone(c.p.polled), func(x *cq) bool { return x == c })
-	for q := range c.p.g.queues.all() {
+	g := c.p.g
+	g.inPieces(g.queues.walk(func(q *queue) int {
 		if q.cq == c {
 			q.fail(fmt.Errorf("completion queue: %w", err))
 		}
-	}
+		return 1
+	}), func() {})
 }
 
 // lkey is the local key of the memory of a segment; ok is false if the device does not have it.

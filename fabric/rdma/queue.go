@@ -39,9 +39,9 @@ type queue struct {
 	taken      int
 	slots      int // receive slots that capsules and requests hold
 	recvsEnded bool
-	turn       int    // bytes that may still begin in turnPoll; see turn.go
-	turnPoll   uint64 // a value of g.polls
-	waits      bool   // on g.waiting
+	turn       int              // bytes that may still begin in turnPoll; see turn.go
+	turnPoll   uint64           // a value of g.polls
+	waits      list.Node[queue] // on g.waiting
 
 	reqs []request
 	idle []*request // a stack: the one used last is in the cache
@@ -57,7 +57,7 @@ type queue struct {
 
 	toSend    list.List[request] // completed requests
 	toRead    list.List[request] // requests whose data is to be read
-	scheduled bool               // on g.scheduled
+	scheduled list.Node[queue]   // on g.scheduled
 
 	why       error  // why the queue ends, once it does
 	byHandler bool   // the handler has said so, and logs why
@@ -154,9 +154,8 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 
 // schedule puts the queue on the list of those that run in this or the next poll.
 func (q *queue) schedule() {
-	if !q.scheduled {
-		q.scheduled = true
-		q.g.scheduled = append(q.g.scheduled, q)
+	if !q.scheduled.Listed() {
+		q.g.scheduled.Push(q, &q.scheduled)
 	}
 }
 
@@ -173,13 +172,15 @@ func (q *queue) run() (n int) {
 	}
 	left := turnBytes
 	for r := q.toSend.First(); r != nil && left > 0 && q.sendResponse(r); r = q.toSend.First() {
+		cost := leastSend
 		if r.sendsData() {
-			left -= int(r.Length)
+			cost = max(cost, int(r.Length))
 		}
+		left -= cost
 		n += q.postIfFull()
 	}
 	for r := q.toRead.First(); r != nil && left > 0 && q.postRead(r); r = q.toRead.First() {
-		left -= int(r.Length)
+		left -= max(int(r.Length), leastSend)
 		n += q.postIfFull()
 	}
 	n += q.post()

@@ -13,34 +13,39 @@ func (g *group) tick() {
 	g.stopTicks = nil
 	now, limit := g.now(), g.t.cfg.MemoryTimeout.Nanoseconds()
 	waiting := false
-	for _, p := range g.pools {
-		before := now - limit/mem.HoldPart
-		for s := range p.Shortages(before) {
-			if g.endStuck(p, s, now) {
-				break // the others may be served now
-			}
+	g.inPieces(g.queues.walk(func(q *queue) int {
+		waiting = q.checkProgress(now) || waiting
+		return 1
+	}), func() {
+		if waiting {
+			g.startTicks()
 		}
-		p.Expire(now - limit)
-		waiting = waiting || p.HasWaiters()
-	}
-	for q := range g.queues.all() {
-		if q.checkProgress(now) {
-			waiting = true
-		}
-	}
-	if waiting {
-		g.startTicks()
+	})
+	for _, p := range g.pools { // two at most
+		g.inPieces(p.SearchHolders(now-limit/mem.HoldPart, func(s mem.Shortage) (
+			func() int, func() bool,
+		) {
+			return g.searchStuck(p, s, now)
+		}), func() {
+			g.inPieces(p.Expire(now-limit), func() {
+				if p.HasWaiters() {
+					g.startTicks()
+				}
+			})
+		})
 	}
 }
 
-// endStuck ends the queue whose request has waited longest for its host with memory of the pool
-// that is short. False: there is none.
-func (g *group) endStuck(p *mem.Pool, s mem.Shortage, now int64) bool {
+// searchStuck looks for the queue whose request has waited longest for its host with memory of the
+// pool that is short, and ends it. See mem.Pool.SearchHolders.
+func (g *group) searchStuck(p *mem.Pool, s mem.Shortage, now int64) (look func() int,
+	end func() bool,
+) {
 	var stuck *queue
 	longest := int64(0)
-	for q := range g.queues.all() {
+	look = g.queues.walk(func(q *queue) int {
 		if q.state >= queueDraining || q.failed {
-			continue
+			return 1
 		}
 		for i := range q.reqs {
 			r := &q.reqs[i]
@@ -52,11 +57,14 @@ func (g *group) endStuck(p *mem.Pool, s mem.Shortage, now int64) bool {
 				stuck, longest = q, now-r.since
 			}
 		}
+		return 1 + len(q.reqs)/8
+	})
+	return look, func() bool {
+		if stuck != nil {
+			stuck.fail(errHolds)
+		}
+		return stuck != nil
 	}
-	if stuck != nil {
-		stuck.fail(errHolds)
-	}
-	return stuck != nil
 }
 
 // waitsForHost reports whether it depends on the host alone when the request gives its memory back,

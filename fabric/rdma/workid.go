@@ -32,7 +32,10 @@ func workID(k workKind, id uint64, tag uint16) uint64 { return uint64(k)<<56 | i
 // table gives IDs to what completions refer to: a generation in bits 55:32 and a number in 31:16.
 // Numbers are used again, with another generation: a late completion of what was removed matches
 // nothing.
-type table[T any] struct{ entries []entry[T] }
+type table[T any] struct {
+	entries []entry[T]
+	free    []int // numbers of entries without an element
+}
 
 type entry[T any] struct {
 	v   *T
@@ -43,11 +46,10 @@ const genMask = 1<<24 - 1
 
 // add returns the ID of v.
 func (t *table[T]) add(v *T) uint64 {
-	n := 0
-	for n < len(t.entries) && t.entries[n].v != nil {
-		n++
-	}
-	if n == len(t.entries) {
+	n := len(t.entries)
+	if last := len(t.free) - 1; last >= 0 {
+		n, t.free = t.free[last], t.free[:last]
+	} else {
 		t.entries = append(t.entries, entry[T]{})
 	}
 	e := &t.entries[n]
@@ -55,7 +57,11 @@ func (t *table[T]) add(v *T) uint64 {
 	return uint64(e.gen)<<32 | uint64(n)<<16
 }
 
-func (t *table[T]) remove(id uint64) { t.entries[uint16(id>>16)].v = nil }
+func (t *table[T]) remove(id uint64) {
+	n := int(uint16(id >> 16))
+	t.entries[n].v = nil
+	t.free = append(t.free, n)
+}
 
 // find returns what a work request ID refers to, nil if that was removed.
 func (t *table[T]) find(wrid uint64) *T {
@@ -78,9 +84,20 @@ func (t *table[T]) all() iter.Seq[*T] {
 	}
 }
 
-func (t *table[T]) len() (n int) {
-	for range t.all() {
-		n++
+// walk returns what list.Pieces needs to visit everything in the table. visit returns how many
+// steps it took.
+func (t *table[T]) walk(visit func(*T) int) (next func() int) {
+	i := 0
+	return func() int {
+		if i == len(t.entries) {
+			return 0
+		}
+		v := t.entries[i].v
+		if i++; v == nil {
+			return 1
+		}
+		return visit(v)
 	}
-	return n
 }
+
+func (t *table[T]) len() int { return len(t.entries) - len(t.free) }

@@ -67,19 +67,20 @@ func TestStallsSaveLittle(t *testing.T) {
 			all = append(all, c.capsule(&sqe, random(i*writes+k, 16384))...)
 		}
 		h.send(all)
-		if q := h.g.queues[i]; !q.stalled() {
+		if q := h.g.queues.At(i); !q.stalled() {
 			t.Fatalf("queue %d is not stalled", i)
 		} else if i > 0 && cap(q.partial) > stalledBuffer {
 			t.Errorf("queue %d has saved %d bytes", i, cap(q.partial))
 		}
 	}
-	if n := len(h.g.queues[0].partial); n <= stalledBuffer {
+	if n := len(h.g.queues.At(0).partial); n <= stalledBuffer {
 		t.Errorf("the first queue has saved %d bytes: nothing is tested", n)
 	}
 	h.giveBack()
 	h.turn()
 	testutil.Equal(t, h.d.written.Load(), int64(len(hosts)*writes), "writes")
-	for i, q := range h.g.queues {
+	for i := range h.g.queues.Len() {
+		q := h.g.queues.At(i)
 		if cap(q.partial) > stalledBuffer {
 			t.Errorf("queue %d has %d bytes saved afterwards", i, cap(q.partial))
 		}

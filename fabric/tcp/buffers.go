@@ -133,7 +133,11 @@ func (g *Group) resume() int {
 	if g.cfg.Memory.CanServe() {
 		g.cfg.Memory.Serve()
 	}
-	for r := g.resumed.Pop(); r != nil; r = g.resumed.Pop() {
+	for range resumeMost {
+		r := g.resumed.Pop()
+		if r == nil {
+			break
+		}
 		work += r.queue().resume(r)
 	}
 	return work + g.execute()

@@ -43,34 +43,40 @@ func sinceNanos(t time.Time) int64 { return time.Since(t).Nanoseconds() }
 
 // startTick has the group check its deadlines.
 func (g *Group) startTick() {
+	g.ticks = true
 	if !g.ticking {
 		g.ticking = true
 		g.stopTick = g.loop.After(g.tick, g.onTick)
 	}
 }
 
-// checkDeadlines ends what has timed out, and continues to tick while something may.
+// checkDeadlines ends what has timed out, in pieces, and continues to tick while something may.
 func (g *Group) checkDeadlines() {
-	g.ticking = false
-	now, pool := g.loop.Now(), g.cfg.Memory
-	pending := false
-	for _, q := range g.queues {
-		if q.state == queueDead {
-			continue
+	g.ticks = false
+	now, pool, limit := g.loop.Now(), g.cfg.Memory, g.t.cfg.MemoryTimeout.Nanoseconds()
+	g.inPieces(g.queues.Walk(func(q *queue) int {
+		if q.state != queueDead && q.checkDeadlines(now) {
+			g.ticks = true
 		}
-		pending = q.checkDeadlines(now) || pending
-	}
-	limit := g.t.cfg.MemoryTimeout.Nanoseconds()
-	for s := range pool.Shortages(now - limit/mem.HoldPart) {
-		if g.endStuck(s, now) {
-			break // the others may be served now
-		}
-	}
-	pool.Expire(now - limit + 1)
-	if pending || pool.HasWaiters() {
-		g.startTick()
-	}
+		return q.looked()
+	}), func() {
+		g.inPieces(pool.SearchHolders(now-limit/mem.HoldPart, func(s mem.Shortage) (
+			func() int, func() bool,
+		) {
+			return g.searchStuck(s, now)
+		}), func() {
+			g.inPieces(pool.Expire(now-limit+1), func() {
+				g.ticking = false
+				if g.epfd >= 0 && (g.ticks || pool.HasWaiters()) {
+					g.startTick()
+				}
+			})
+		})
+	})
 }
+
+// looked is how many steps a look at the queue and its requests takes.
+func (q *queue) looked() int { return 1 + len(q.reqs)/8 }
 
 // checkDeadlines kills the queue if it has timed out and reports whether it has deadlines.
 func (q *queue) checkDeadlines(now int64) bool {
@@ -161,26 +167,30 @@ func (q *queue) waitData(r *request) {
 	q.g.startTick()
 }
 
-// endStuck ends the connection that has waited longest for its host with memory of the pool that is
-// short: otherwise commands that wait for memory would fail first. False: there is none.
-func (g *Group) endStuck(s mem.Shortage, now int64) bool {
+// searchStuck looks for the connection that has waited longest for its host with memory of the pool
+// that is short, and ends it: otherwise commands that wait for memory would fail first. See
+// mem.Pool.SearchHolders.
+func (g *Group) searchStuck(s mem.Shortage, now int64) (look func() int, end func() bool) {
 	var stuck *queue
 	longest := int64(0)
-	for _, q := range g.queues {
+	look = g.queues.Walk(func(q *queue) int {
 		since := q.waitsSince()
 		if since == 0 || now-since <= longest || q.held(s) == 0 {
-			continue
+			return q.looked()
 		}
 		most := g.cfg.Memory.HoldLimit(q.flow, s, g.t.cfg.MemoryTimeout.Nanoseconds())
 		if most > 0 && now-since > most {
 			stuck, longest = q, now-since
 		}
+		return q.looked()
+	})
+	return look, func() bool {
+		if stuck != nil {
+			stuck.timedOut("memory is short, and the host has not moved on for %v",
+				time.Duration(longest).Round(time.Second/10))
+		}
+		return stuck != nil
 	}
-	if stuck != nil {
-		stuck.timedOut("memory is short, and the host has not moved on for %v",
-			time.Duration(longest).Round(time.Second/10))
-	}
-	return stuck != nil
 }
 
 // waitsSince is since when the queue has waited for the host to send the rest of a PDU or the data

@@ -26,7 +26,7 @@ func TestHandshakeDeadlines(t *testing.T) {
 			}})
 		h.open()
 		n := 0
-		for ; n < 100 && len(h.g.queues) > 0; n++ {
+		for ; n < 100 && h.g.queues.Len() > 0; n++ {
 			second(h, n)
 			h.loop.advance(time.Second)
 			h.turn()
@@ -44,7 +44,7 @@ func TestHandshakeDeadlines(t *testing.T) {
 	h.connect(pdu.Params{}, 8)
 	h.loop.advance(10 * time.Minute)
 	h.turn()
-	testutil.Equal(t, len(h.g.queues), 1, "a connected queue was ended")
+	testutil.Equal(t, h.g.queues.Len(), 1, "a connected queue was ended")
 	h.close()
 }
 
@@ -295,9 +295,9 @@ func TestSlowHostThatMovesOn(t *testing.T) {
 		}
 		h.send(c.h2cData(flags, uint16(cid), ttags[cid], i%4*part, data))
 		h.drain()
-		if len(h.g.queues) == 0 {
+		if h.g.queues.Len() == 0 {
 			t.Fatalf("the connection was ended after %d s", cid+1)
 		}
 	}
-	testutil.Equal(t, h.g.queues[0].owed, 0, "bytes are still owed")
+	testutil.Equal(t, h.g.queues.At(0).owed, 0, "bytes are still owed")
 }

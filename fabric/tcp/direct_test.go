@@ -169,7 +169,7 @@ func TestMemoryOfDirectData(t *testing.T) {
 	for i := range fit + 1 {
 		h.send(write(i, holdNSID, n))
 	}
-	q := h.g.queues[0]
+	q := h.g.queues.At(0)
 	if len(h.d.held) != fit || !q.stalled() || h.g.stalled != 1 {
 		t.Fatalf("%d commands are executing, want %d; stalled: %v", len(h.d.held), fit, q.stalled())
 	}
@@ -230,7 +230,7 @@ func TestReserveForDirectData(t *testing.T) {
 	asked := h.peer
 	h.connect(pdu.Params{}, 8)
 	h.send(c.capsule(&sqe, random(1, n)))
-	if !h.g.queues[1].stalled() {
+	if !h.g.queues.At(1).stalled() {
 		t.Error("large data has the reserve although nothing was asked for on its connection")
 	}
 	h.hangUp()

@@ -61,7 +61,7 @@ func TestEvict(t *testing.T) {
 			c := h.accepted()
 			run(h, c)
 			h.turn()
-			testutil.Equal(t, len(h.g.queues), 0, "connections are left")
+			testutil.Equal(t, h.g.queues.Len(), 0, "connections are left")
 			if h.peer >= 0 {
 				for { // what was said before, and the end
 					n, e := sys.Recv(h.peer, h.in, 0)

@@ -30,7 +30,8 @@ type Group struct {
 	cfg  fabric.GroupConfig
 	loop fabric.Loop
 
-	queues    []*queue // all that have not been removed
+	steps     list.Steps
+	queues    list.Set[queue] // all that have not been removed
 	active    list.List[queue]
 	scheduled list.List[queue]   // those with something to send or to tear down
 	resumed   list.List[request] // those whose wait for memory is over
@@ -46,6 +47,7 @@ type Group struct {
 	turnsUntil  int64  // until then queues take turns: several have input
 	polls       int    // since the set was last polled
 	moved       int    // bytes sent and received since then
+	inTurn      int    // bytes sent and received in this poll
 
 	stalled  int // queues whose in-capsule data waits for memory
 	borrowed int // requests of ready with their data in rx
@@ -61,7 +63,8 @@ type Group struct {
 	ready   []*fabric.Request // for Execute
 
 	tick      int64 // nanoseconds between checks of deadlines
-	ticking   bool
+	ticking   bool  // the timer runs, or a check goes on
+	ticks     bool  // a deadline has begun since the last check
 	onTick    func()
 	stopTick  func()
 	stopping  bool
@@ -90,6 +93,12 @@ const (
 	// clock is not much finer.
 	recent = int64(2 * time.Millisecond)
 
+	// pollBytes is roughly how much a poll receives and sends, of all queues: about what one of
+	// them may in its turn. Half of it is for what was scheduled.
+	pollBytes = turnInput
+	// resumeMost is how many commands go on in a poll whose wait is over.
+	resumeMost = 64
+
 	// turnInput is roughly how much a queue that takes turns with others receives in its turn: the
 	// data of two 128 KiB writes.
 	turnInput  = 2 * rxSize
@@ -112,7 +121,7 @@ func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
 		return nil, fmt.Errorf("tcp: epoll_create1: %w", err)
 	}
 	g := &Group{
-		t: t, cfg: cfg, loop: cfg.Loop, epfd: epfd,
+		t: t, cfg: cfg, loop: cfg.Loop, steps: list.StepsOf(cfg.Loop), epfd: epfd,
 		rx: make([]byte, rxSize), iov: make([]sys.Iovec, 0, iovMax),
 		heads: make([]byte, 0, headsSize),
 		batch: make([]*fabric.Request, 0, batchSize),
@@ -157,8 +166,7 @@ func (g *Group) adopt(c *conn) {
 		return
 	}
 	c.q = q
-	q.index = len(g.queues)
-	g.queues = append(g.queues, q)
+	g.queues.Add(q, &q.place)
 	g.activeUntil = g.loop.Now() + recent // its ICReq is on the way
 	g.activate(q)
 	g.startTick()
@@ -176,8 +184,8 @@ func (g *Group) register(q *queue) error {
 	if err := unix.EpollCtl(g.epfd, unix.EPOLL_CTL_ADD, q.fd, &ev); err != nil {
 		return fmt.Errorf("tcp: epoll_ctl: %w", err)
 	}
-	for len(g.byFD) <= q.fd {
-		g.byFD = append(g.byFD, nil)
+	if more := q.fd + 1 - len(g.byFD); more > 0 {
+		g.byFD = append(g.byFD, make([]*queue, more)...)
 	}
 	g.byFD[q.fd] = q
 	return nil
@@ -192,16 +200,20 @@ func (g *Group) unregister(q *queue) {
 // Poll moves at most about budget commands along and returns how many steps it made.
 func (g *Group) Poll(budget int) int {
 	g.polls++
-	if len(g.queues) > 0 &&
+	g.inTurn = 0
+	if g.queues.Len() > 0 &&
 		(g.takesTurns() || g.polls >= pollsPerEvents || g.moved >= bytesPerEvents) {
 		g.pollEvents()
 	}
-	work := g.runScheduled() + g.resume()
+	work := g.runScheduled(budget/2) + g.resume()
 	var first *queue // that stays active
-	for q := g.active.First(); q != nil && q != first && work < budget; q = g.active.First() {
+	looked := 0
+	for q := g.active.First(); q != nil && q != first && work < budget && looked < budget &&
+		g.inTurn < pollBytes; q = g.active.First() {
 		g.active.Remove(&q.active)
 		steps := g.serve(q)
 		work += steps
+		looked++
 		if !q.active.Listed() && q.state != queueDead && (!q.drained || g.staysActive()) {
 			g.active.Push(q, &q.active)
 		}
@@ -209,6 +221,7 @@ func (g *Group) Poll(budget int) int {
 			first = q
 		}
 	}
+	g.steps.Add(looked)
 	return work
 }
 
@@ -239,17 +252,21 @@ func (g *Group) serve(q *queue) int {
 	return steps
 }
 
-// runScheduled sends what was completed meanwhile, and tears down dead queues.
-func (g *Group) runScheduled() int {
-	work := 0
+// runScheduled sends what was completed meanwhile, and tears down dead queues, of at most most
+// queues. The others are the first in the next poll.
+func (g *Group) runScheduled(most int) (work int) {
 	var last *queue
-	for q := g.scheduled.First(); q != nil && q != last; q = g.scheduled.First() {
+	ran := 0
+	for q := g.scheduled.First(); q != nil && q != last && ran < most &&
+		g.inTurn < pollBytes/2; q = g.scheduled.First() {
 		g.scheduled.Remove(&q.scheduled)
 		work += q.run()
+		ran++
 		if q.scheduled.Listed() && last == nil { // it continues in the next poll
 			last = q
 		}
 	}
+	g.steps.Add(ran)
 	return work
 }
 
@@ -299,12 +316,7 @@ func (g *Group) Arm() bool {
 
 // remove takes a dead queue that has no requests left out of the group.
 func (g *Group) remove(q *queue) {
-	last := len(g.queues) - 1
-	g.queues[last].index = q.index
-	g.queues[q.index] = g.queues[last]
-	g.queues[last] = nil
-	g.queues = g.queues[:last]
-	q.index = -1
+	g.queues.Remove(&q.place)
 	if g.last == q {
 		g.last = nil
 	}
@@ -318,19 +330,24 @@ func (g *Group) Shutdown(done func()) {
 	g.refuse.Store(true)
 	g.stopping = true
 	g.whenEmpty = done
-	for _, q := range g.queues {
+	g.inPieces(g.queues.Walk(func(q *queue) int {
 		q.Disconnect(errShutdown)
 		if q.closeBy != 0 { // after a fault it may stay open for longer
 			q.closeBy = min(q.closeBy, q.now()+orderlyLinger.Nanoseconds())
 		}
-	}
-	g.checkEmpty()
+		return 1
+	}), g.checkEmpty)
+}
+
+// inPieces does many things, see list.Pieces.
+func (g *Group) inPieces(next func() int, done func()) {
+	list.Pieces(g.loop.Post, g.steps, next, done)
 }
 
 var errShutdown = errors.New("the target is shutting down")
 
 func (g *Group) checkEmpty() {
-	if g.stopping && len(g.queues) == 0 && g.whenEmpty != nil {
+	if g.stopping && g.queues.Len() == 0 && g.whenEmpty != nil {
 		// Not here: the caller is in the middle of a poll, and done may detach or close this group.
 		g.loop.Post(g.whenEmpty)
 		g.whenEmpty = nil
@@ -341,7 +358,7 @@ func (g *Group) checkEmpty() {
 // after it has stopped.
 func (g *Group) Close() error {
 	g.refuse.Store(true)
-	if n := len(g.queues); n > 0 {
+	if n := g.queues.Len(); n > 0 {
 		return fmt.Errorf("tcp: close group: %d connections are still open", n)
 	}
 	if g.ticking {

@@ -103,7 +103,7 @@ func TestActive(t *testing.T) {
 	h.loop.now += 2 * recent // a moment ago others had input
 	read(0)
 	ask("alone, again", pollsPerEvents)
-	if a := h.actives(); len(a) != 1 || a[0] != h.g.queues[0] {
+	if a := h.actives(); len(a) != 1 || a[0] != h.g.queues.At(0) {
 		t.Fatalf("%d connections are active", len(a))
 	}
 	for range 3 * pollsPerEvents {
@@ -156,7 +156,7 @@ func TestEndWithData(t *testing.T) {
 		h.loop.fns[h.g.epfd](unix.EPOLLIN)
 		for h.g.Poll(64) > 0 {
 		}
-		testutil.Equal(t, len(h.g.queues), 0, "connections that are left, in turns %v", inTurns)
+		testutil.Equal(t, h.g.queues.Len(), 0, "connections that are left, in turns %v", inTurns)
 		h.close()
 	}
 }

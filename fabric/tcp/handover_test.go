@@ -47,7 +47,7 @@ func TestHandOverBuffers(t *testing.T) {
 	}
 	h.hangUp()
 	h.turn()
-	if len(h.g.queues) > 0 {
+	if h.g.queues.Len() > 0 {
 		t.Error("the queue waits for the device")
 	}
 	if n := total - h.arena.Available(); n != 8192 {

@@ -318,7 +318,7 @@ func TestIncomingCPU(t *testing.T) {
 	tg := serve(t, options{})
 	tg.connect(t, pdu.Params{}, 4, 0)
 	tg.do(func() {
-		c := tg.g.queues[0].conn
+		c := tg.g.queues.At(0).conn
 		testutil.Equal(t, c.CPU(), -1, "a host on this machine is taken for one near CPU")
 		c.info.Remote = netip.MustParseAddrPort("192.0.2.1:4711")
 		if cpu := c.CPU(); cpu < 0 || cpu >= 1<<16 {

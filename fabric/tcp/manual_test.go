@@ -164,7 +164,7 @@ func (h *manual) hangUp() {
 		_ = unix.Close(h.peer)
 		h.peer = -1
 	}
-	for _, q := range h.g.queues {
+	for q := range h.g.queues.All() {
 		q.event(unix.EPOLLIN | unix.EPOLLRDHUP)
 	}
 	h.turn()
@@ -183,7 +183,7 @@ func (h *manual) close() {
 	h.d.release()
 	h.turn()
 	h.giveBack()
-	testutil.Equal(h.tb, len(h.g.queues), 0, "connections are left")
+	testutil.Equal(h.tb, h.g.queues.Len(), 0, "connections are left")
 	testutil.Check(h.tb, errors.Join(h.g.Close(), h.arena.Close(), h.d.data.Unmap()))
 	testutil.Equal(h.tb, h.t.Usage().Connections, 0, "connections are still counted")
 	if o, c := h.d.opened.Load(), h.d.closed.Load(); o != c {

@@ -91,7 +91,7 @@ func testModel(t *testing.T, seed uint64) {
 		hosts[i].c.Conn = &bufferedConn{}
 		hosts[i].large = rng.IntN(3) == 0
 		if rng.IntN(3) == 0 {
-			_ = unix.SetsockoptInt(h.g.queues[i].fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 64<<10)
+			_ = unix.SetsockoptInt(h.g.queues.At(i).fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 64<<10)
 		}
 	}
 	hangUp := rng.IntN(4) == 0

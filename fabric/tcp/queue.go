@@ -19,7 +19,7 @@ type queue struct {
 	g     *Group
 	fd    int
 	conn  *conn
-	index int // in Group.queues, -1 when removed
+	place list.Place // in Group.queues, until it is removed
 
 	state     queueState
 	active    list.Node[queue] // on Group.active
@@ -295,7 +295,7 @@ func (q *queue) run() int {
 			work++
 		}
 	case queueDead:
-		if q.executing == 0 && q.dropped.Empty() && q.index >= 0 {
+		if q.executing == 0 && q.dropped.Empty() && q.place.Listed() {
 			q.g.remove(q)
 		}
 	}

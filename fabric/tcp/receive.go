@@ -155,8 +155,7 @@ func (q *queue) expectsDirect() bool { return q.large || !q.grants.Empty() }
 // received notes that n bytes were received, and whether these were all.
 func (q *queue) received(n int, drained bool) {
 	q.drained = drained && !q.hungUp // the end of the stream is no further event
-	q.g.moved += n
-	q.g.input -= n
+	q.g.moved, q.g.inTurn, q.g.input = q.g.moved+n, q.g.inTurn+n, q.g.input-n
 	q.receivedBytes += uint64(n)
 	q.g.arrived = q.g.loop.Clock()
 }

@@ -77,7 +77,7 @@ func TestTurnOfInput(t *testing.T) {
 	}
 	tag := (*pdu.R2T)(r2t).TTAG()
 	h.connect(pdu.Params{}, 4)
-	q := h.g.queues[0]
+	q := h.g.queues.At(0)
 	r := q.grants.First()
 	h.g.turnsUntil = h.loop.now + recent
 	h.g.activate(q)
@@ -110,7 +110,7 @@ func TestUnfinishedCapsule(t *testing.T) {
 	c := tg.connect(t, pdu.Params{}, 4, nvme.CATTRNoFlowControl)
 	quick := func() (v int, unfinished bool) {
 		tg.do(func() {
-			q := tg.g.queues[0]
+			q := tg.g.queues.At(0)
 			unfinished = q.unfinished()
 			v, _ = unix.GetsockoptInt(q.fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK)
 		})

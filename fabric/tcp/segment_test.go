@@ -129,7 +129,7 @@ func compare(t *testing.T, h *manual, begin func(), stream []byte, seed uint64) 
 			said = append(said, h.recv()...)
 		}
 		h.hangUp()
-		testutil.Equal(t, len(h.g.queues), 0, "connections are left")
+		testutil.Equal(t, h.g.queues.Len(), 0, "connections are left")
 		testutil.Equal(t, h.arena.Available(), len(h.arena.Region().Bytes()),
 			"bytes of the arena are free")
 		return fmt.Sprintf("%d executed, %d written, disk %x, said %d bytes %x",

@@ -102,7 +102,7 @@ func (q *queue) flush() int {
 			return done + 1
 		}
 		sent += n
-		g.moved += n
+		g.moved, g.inTurn = g.moved+n, g.inTurn+n
 		if n > 0 {
 			q.acknowledged = false
 			done += q.advanceSend(n, g.loop.Clock())

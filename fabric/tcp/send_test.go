@@ -25,7 +25,7 @@ func TestTurnOfOutput(t *testing.T) {
 			c := h.connect(pdu.Params{}, 128)
 			busy := h.peer
 			h.connect(pdu.Params{}, 4)
-			q := h.g.queues[0]
+			q := h.g.queues.At(0)
 			_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
 			h.g.turnsUntil = h.loop.now + recent
 			h.g.activate(q)

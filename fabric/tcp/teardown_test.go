@@ -90,7 +90,7 @@ func (h *manual) narrow() {
 		64<<10))
 }
 
-func (h *manual) queue() *queue { return h.g.queues[0] }
+func (h *manual) queue() *queue { return h.g.queues.At(0) }
 
 // exhaust takes all memory of the arena until the end of the test.
 func (h *manual) exhaust() {

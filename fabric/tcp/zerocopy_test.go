@@ -45,7 +45,7 @@ func (h *manual) drain() (all []byte) {
 		if b := h.recv(); len(b) > 0 {
 			all, idle = append(all, b...), 0
 		}
-		for _, q := range h.g.queues {
+		for q := range h.g.queues.All() {
 			q.event(unix.EPOLLOUT)
 		}
 		h.turn()

@@ -60,7 +60,7 @@ var allowed = map[string][]string{
 	"nvme/target/reservation": {
 		"nvme", "internal/list", "internal/ratelog", "internal/subnet",
 	},
-	"nvme/target/targettest":  {"nvme"},
+	"nvme/target/targettest": {"nvme"},
 	"nvme/host": {
 		"nvme", "nvme/auth", "fabric/tcp/pdu", "fabric/tcp/tls", "fabric/rdma/cmwire",
 		"fabric/rdma/verbs", "internal/list", "internal/mem", "internal/sys",
@@ -68,7 +68,7 @@ var allowed = map[string][]string{
 
 	"fabric":            {"nvme", "internal/mem", "internal/subnet"},
 	"fabric/admission":  {"fabric", "internal/list", "internal/subnet"},
-	"fabric/fabrictest": {"fabric", "nvme", "internal/mem"},
+	"fabric/fabrictest": {"fabric", "nvme", "internal/list", "internal/mem"},
 	"fabric/tcp": {
 		"fabric", "fabric/admission", "fabric/tcp/openssl", "fabric/tcp/pdu", "fabric/tcp/tls",
 		"internal/list", "nvme", "nvme/auth", "internal/mem", "internal/ratelog", "internal/sys",
@@ -161,8 +161,8 @@ var allowed = map[string][]string{
 var special = map[string][]string{
 	"C": {"fabric/rdma/verbs/ibv", "fabric/tcp/openssl"},
 	"unsafe": {
-		"fabric/rdma/verbs/ibv", "fabric/tcp/openssl", "internal/mem", "internal/sys",
-		"internal/uring",
+		"fabric/rdma/verbs/ibv", "fabric/tcp/openssl", "internal/list", "internal/mem",
+		"internal/sys", "internal/uring",
 	},
 }
 

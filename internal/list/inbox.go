@@ -1,40 +1,69 @@
 package list
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // Inbox carries elements from other threads to their owner, usually a reactor: any goroutine
-// pushes, the owner takes everything that has come. It takes no locks. The zero Inbox is empty.
-// Push does not wake the owner: the caller does, afterwards.
-type Inbox[T any] struct{ top atomic.Pointer[Node[T]] }
+// pushes, the owner takes them out. It takes no locks, and no operation depends on how many
+// elements there are. The zero Inbox is empty. Push does not wake the owner: the caller does,
+// afterwards.
+type Inbox[T any] struct {
+	// last is the newest element, nil if there is none; the next Push links it to its own one.
+	// first is what was pushed into the empty Inbox, until the owner has made it its head.
+	last, first atomic.Pointer[Node[T]]
+	head        *Node[T] // the owner's
+}
 
 // Push adds v; n is its node, which is on no list. Any goroutine may call it.
 func (b *Inbox[T]) Push(v *T, n *Node[T]) {
-	n.value = v
-	for {
-		n.next = b.top.Load()
-		if b.top.CompareAndSwap(n.next, n) {
-			return
-		}
-	}
-}
-
-// Empty reports whether nothing has been pushed since the last Take. Any goroutine may call it.
-func (b *Inbox[T]) Empty() bool { return b.top.Load() == nil }
-
-// Take moves all elements to the end of l, in the order in which they were pushed. Only the owner
-// calls it.
-func (b *Inbox[T]) Take(l *List[T]) {
-	if b.Empty() {
+	n.value, n.next = v, nil
+	if before := b.last.Swap(n); before != nil {
+		atomic.StorePointer(before.link(), unsafe.Pointer(n))
 		return
 	}
-	var first *Node[T]
-	for n := b.top.Swap(nil); n != nil; {
-		n.next, first, n = first, n, n.next
+	b.first.Store(n)
+}
+
+// Empty reports whether nothing was pushed that has not been taken out. Any goroutine may call it.
+func (b *Inbox[T]) Empty() bool { return b.last.Load() == nil }
+
+// Pop removes and returns the oldest element, nil if there is none yet: Empty may know of a Push
+// that has not returned. Only the owner calls it.
+func (b *Inbox[T]) Pop() *T {
+	v, _ := b.pop()
+	return v
+}
+
+// pop is Pop with the node of the element.
+func (b *Inbox[T]) pop() (v *T, h *Node[T]) {
+	if b.head == nil {
+		if b.head = b.first.Load(); b.head == nil {
+			return nil, nil
+		}
+		b.first.Store(nil)
 	}
-	for n := first; n != nil; {
-		next := n.next
-		n.next = nil
-		l.Push(n.value, n)
-		n = next
+	h = b.head
+	next := (*Node[T])(atomic.LoadPointer(h.link()))
+	if next == nil && !b.last.CompareAndSwap(h, nil) {
+		// Another element is being pushed behind it.
+		if next = (*Node[T])(atomic.LoadPointer(h.link())); next == nil {
+			return nil, nil
+		}
+	}
+	v = h.value
+	b.head, *h = next, Node[T]{}
+	return v, h
+}
+
+// link is where the node that comes next in an Inbox is stored.
+func (n *Node[T]) link() *unsafe.Pointer { return (*unsafe.Pointer)(unsafe.Pointer(&n.next)) }
+
+// Take moves all elements to the end of l, in the order in which they were pushed, one by one. Only
+// the owner calls it.
+func (b *Inbox[T]) Take(l *List[T]) {
+	for v, n := b.pop(); v != nil; v, n = b.pop() {
+		l.Push(v, n)
 	}
 }

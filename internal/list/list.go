@@ -1,6 +1,7 @@
-// Package list has the two queues that the I/O path is made of: a first-in first-out list of
-// elements that carry their own links, so that adding one allocates nothing, and an inbox through
-// which other threads hand elements to the owner of such a list.
+// Package list has the queues that the I/O path is made of: a first-in first-out list of elements
+// that carry their own links, so that adding one allocates nothing, and an inbox through which
+// other threads hand elements to the owner of such a list. It also has what a reactor does in
+// pieces, and counts the steps of its turns.
 package list
 
 import "iter"
@@ -36,6 +37,14 @@ func (l *List[T]) Last() *T {
 		return nil
 	}
 	return l.tail.value
+}
+
+// Next returns the element that was pushed after that of n, which is on the list; nil: none was.
+func (l *List[T]) Next(n *Node[T]) *T {
+	if n.next == nil {
+		return nil
+	}
+	return n.next.value
 }
 
 // Push adds v as the newest element; n is its node, which is on no list.

@@ -19,13 +19,18 @@ type Pool struct {
 	waiters  int
 	noFlow   Flow // of allocations that belong to no host
 	waiting  list.List[flowQueue]
+	flows    list.Set[flowQueue] // the same
 	// scan counts the searches for a waiter that can be served. short is the last one in which a
 	// host that has nothing waited for more than is free. Only flows that have little go ahead of
 	// it, and of those that a share keeps waiting in the present one; see Share.keeps.
 	scan, short uint64
-	// searched: nobody can be served as long as this many bytes are available, if it is not
-	// negative. What changes more than that sets it to -1.
+	// cursor is the flow that the present search comes to next, nil if there is none.
+	cursor *flowQueue
+	// changed: something has changed since that began. Otherwise nobody can be served after it, as
+	// long as this many bytes are available.
+	changed  bool
 	searched int
+	shortage int // index in flows of the last shortage that was looked at
 }
 
 // Allocation is memory of a Pool, or a place in its queue. Its owner embeds it and sets Owner
@@ -60,7 +65,7 @@ type WaitOwner interface {
 // is rounded up to BlockMin.
 func NewPool(a *Arena, reserve int) *Pool {
 	reserve = roundUp(reserve)
-	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve, scan: 1, searched: -1}
+	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve, scan: 2}
 }
 
 // NewStagingPool makes a pool for data on its way elsewhere. What hosts and namespaces have of it
@@ -122,7 +127,7 @@ func (p *Pool) free(urgent bool) int {
 // if the flow or one with less memory waits: the caller then waits, too, or does without.
 func (p *Pool) Alloc(a *Allocation, f *Flow, n int) bool {
 	q := p.queue(f)
-	if !q.empty() || p.yields(q, n) || p.free(false) < n || !p.within(q, n, false) {
+	if !q.empty() || p.yields(q, n, p.complete()) || p.free(false) < n || !p.within(q, n, false) {
 		return false
 	}
 	p.take(a, q, n, false)
@@ -164,7 +169,7 @@ func (p *Pool) AllocPromised(a *Allocation, f *Flow, n int) bool {
 // EndPromises ends what is left of promises.
 func (p *Pool) EndPromises() {
 	if p.promised > 0 {
-		p.promised, p.searched = 0, -1
+		p.promised, p.changed = 0, true
 	}
 }
 
@@ -174,6 +179,7 @@ func (p *Pool) take(a *Allocation, q *flowQueue, n int, urgent bool) {
 	a.Segs, _ = p.arena.Alloc(a.Segs, n)
 	a.pool, a.queue, a.charged, a.urgent = p, q, before-p.arena.Available(), urgent
 	p.charge(a, 1)
+	p.changed = true
 }
 
 // Of reports whether a has memory of p.
@@ -185,7 +191,7 @@ func (a *Allocation) Free() {
 		return
 	}
 	p := a.pool
-	p.searched = -1
+	p.changed = true
 	p.arena.Free(a.Segs)
 	if a.orphan {
 		p.orphaned -= a.charged
@@ -208,7 +214,7 @@ func (a *Allocation) HandOver() (free func()) {
 	}
 	a.Segs, a.charged = nil, 0
 	o.pool.orphaned += o.charged
-	o.pool.searched = -1
+	o.pool.changed = true
 	o.chargeHost(-1)
 	return o.Free
 }

@@ -90,7 +90,7 @@ func TestPoolExpire(t *testing.T) {
 	a, b := newUser("a", &log), newUser("b", &log)
 	p.Wait(&a.w, nil, 4096, 10)
 	p.Wait(&b.w, nil, 4096, 20)
-	if p.Expire(10) != 0 || p.Expire(11) != 1 || a.w.Waiting() || !b.w.Waiting() {
+	if expire(p, 10) != 0 || expire(p, 11) != 1 || a.w.Waiting() || !b.w.Waiting() {
 		t.Fatalf("expired: %v", log)
 	}
 	p.Wait(&a.w, nil, 8192, 30)
@@ -122,11 +122,11 @@ func TestPoolReserve(t *testing.T) {
 	b.w.Free()
 	p.WaitReserve(&b.w, nil, 32<<10, 20)
 	b.w.Cancel()
-	if p.Expire(15) != 1 || p.HasWaiters() || len(a.w.Segs) != 0 {
+	if expire(p, 15) != 1 || p.HasWaiters() || len(a.w.Segs) != 0 {
 		t.Fatalf("%v", log)
 	}
 	p.WaitReserve(&b.w, nil, 32<<10, 20)
-	if p.Expire(21) != 1 || p.HasWaiters() || len(b.w.Segs) != 0 {
+	if expire(p, 21) != 1 || p.HasWaiters() || len(b.w.Segs) != 0 {
 		t.Fatalf("%v", log)
 	}
 	rest.Free()
@@ -150,7 +150,7 @@ func TestPoolPromote(t *testing.T) {
 	p.WaitReserve(&e.w, nil, 4096, 50)
 	p.Promote(&c.w)
 	p.Promote(&d.w) // it has what it is promised
-	if p.Expire(11) != 1 || !slices.Equal(log, []string{"a expired"}) {
+	if expire(p, 11) != 1 || !slices.Equal(log, []string{"a expired"}) {
 		t.Fatalf("%v", log)
 	}
 	p.Promote(&a.w) // it does not wait

@@ -181,7 +181,7 @@ func TestCanceledWaitKeepsNobodyBack(t *testing.T) {
 		t.Error("memory for one that asks for much, while a host without any waits")
 		a.Free()
 	}
-	p.Expire(20)
+	expire(p, 20)
 	a := new(Allocation)
 	if !p.Alloc(a, f, n) {
 		t.Error("nobody waits, and nothing is given out")

@@ -96,6 +96,7 @@ type flowQueue struct {
 	urgent  list.List[Allocation] // of WaitReserve
 	waiting list.List[Allocation]
 	node    list.Node[flowQueue] // in Pool.waiting, while one of them is not empty
+	place   list.Place           // in Pool.flows, likewise
 }
 
 func (q *flowQueue) empty() bool { return q.urgent.Empty() && q.waiting.Empty() }

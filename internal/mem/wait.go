@@ -1,8 +1,6 @@
 package mem
 
 import (
-	"iter"
-
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
@@ -23,12 +21,19 @@ func (p *Pool) WaitReserve(a *Allocation, f *Flow, n int, now int64) {
 func (p *Pool) wait(q *flowQueue, l *list.List[Allocation], a *Allocation, n int, now int64) {
 	a.pool, a.queue, a.list = p, q, l
 	a.size, a.since, a.Segs = n, now, a.Segs[:0]
-	if q.empty() {
+	alone := q.empty()
+	if alone {
 		p.waiting.Push(q, &q.node)
+		p.flows.Add(q, &q.place)
 	}
 	l.Push(a, &a.node)
 	p.waiters++
-	p.next()
+	switch {
+	case !alone: // its turn may come before that of others that keep it back so far
+		p.changed = p.changed || l.First() == a
+	case p.servable(q) != nil: // otherwise it keeps others back from now on
+		p.changed = true
+	}
 }
 
 // Promote changes a Wait of a into a WaitReserve, ordered by when it began. If a waits otherwise,
@@ -39,7 +44,7 @@ func (p *Pool) Promote(a *Allocation) {
 		return
 	}
 	q.waiting.Remove(&a.node)
-	a.list, p.searched = &q.urgent, -1
+	a.list, p.changed = &q.urgent, true
 	q.urgent.Push(a, &a.node)
 	for u := range q.urgent.All() {
 		if u == a {
@@ -54,40 +59,92 @@ func (p *Pool) Promote(a *Allocation) {
 
 // Cancel ends the wait of a if it waits.
 func (a *Allocation) Cancel() {
-	if !a.Waiting() {
-		return
+	if a.Waiting() {
+		a.withdraw()
+		a.pool.scan += 2 // until it was searched again it keeps nobody back
 	}
+}
+
+// withdraw ends the wait of a.
+func (a *Allocation) withdraw() {
+	p, q := a.pool, a.queue
 	a.list.Remove(&a.node)
-	a.pool.waiters--
-	if a.queue.empty() {
-		a.pool.waiting.Remove(&a.queue.node)
+	p.waiters--
+	p.changed = true
+	if q.empty() {
+		p.pass(q)
+		p.waiting.Remove(&q.node)
+		p.flows.Remove(&q.place)
 	}
-	a.pool.scan++ // until the next search it keeps nobody back
-	a.pool.searched = -1
+	if p.waiting.Empty() {
+		p.scan += 2 // nobody is kept back
+	}
 }
 
 // Waiting reports whether a waits for memory.
 func (a *Allocation) Waiting() bool { return a.node.Listed() }
 
-// next returns the first that can be served, nil if there is none. Flows take turns: what one waits
-// for is not given to those behind it, unless they have little.
-func (p *Pool) next() *Allocation {
-	p.scan++
-	p.searched = -1
-	for q := range p.waiting.All() {
-		if a := q.urgent.First(); a != nil && p.free(true) >= a.size && p.within(q, a.size, true) {
+const (
+	// searchMost is how many flows a search looks at before others have their turn, and serveMost
+	// how many waiters are served.
+	searchMost = 128
+	serveMost  = 64
+	// shortagesMost is how many shortages SearchHolders looks at, and expireMost how many waiters
+	// of a flow Expire ends.
+	shortagesMost = 8
+	expireMost    = 32
+)
+
+// search returns the next that can be served, nil if there is none, or if others have to be looked
+// at later: then cursor is not nil. Flows take turns: what one waits for is not given to those
+// behind it, unless they have little.
+func (p *Pool) search() *Allocation {
+	if p.cursor == nil {
+		if !p.changed && p.searched == p.arena.Available() || p.waiting.Empty() {
+			return nil
+		}
+		p.scan++
+		p.changed, p.cursor = false, p.waiting.First()
+	}
+	for looked := 0; p.cursor != nil && looked < searchMost; looked++ {
+		q := p.cursor
+		if a := p.servable(q); a != nil {
 			return a
 		}
-		a := q.waiting.First()
-		switch {
-		case a == nil || p.yields(q, a.size):
-		case p.free(false) >= a.size && p.within(q, a.size, false):
-			return a
-		default:
-			p.keep(q, a.size)
-		}
+		p.pass(q)
 	}
 	p.searched = p.arena.Available()
+	return nil
+}
+
+// pass moves the cursor on if it is at q.
+func (p *Pool) pass(q *flowQueue) {
+	if p.cursor == q {
+		p.cursor = p.waiting.Next(&q.node)
+	}
+}
+
+// complete is the last search that has looked at all flows: what it kept back is so still.
+func (p *Pool) complete() uint64 {
+	if p.cursor != nil {
+		return p.scan - 1
+	}
+	return p.scan
+}
+
+// servable returns what a flow waits for that it can get, nil if there is none.
+func (p *Pool) servable(q *flowQueue) *Allocation {
+	if a := q.urgent.First(); a != nil && p.free(true) >= a.size && p.within(q, a.size, true) {
+		return a
+	}
+	a := q.waiting.First()
+	switch {
+	case a == nil || p.yields(q, a.size, p.scan):
+	case p.free(false) >= a.size && p.within(q, a.size, false):
+		return a
+	default:
+		p.keep(q, a.size)
+	}
 	return nil
 }
 
@@ -103,31 +160,36 @@ func (p *Pool) keep(q *flowQueue, n int) {
 	}
 }
 
-// yields reports whether a flow gets nothing because another waits.
-func (p *Pool) yields(q *flowQueue, n int) bool {
+// yields reports whether a flow gets nothing because another waits, as a search has found since the
+// given one.
+func (p *Pool) yields(q *flowQueue, n int, since uint64) bool {
 	f := q.flow
 	h, ns := f.holder(p.kind, false), f.Namespace
-	kept := p.short == p.scan || f.Host.keepsIn(p) || f.Network.keepsIn(p) ||
-		ns.keepsIn(p) && (h == nil || h.used[p.kind] > 0)
+	kept := p.short >= since || f.Host.keepsIn(p, since) || f.Network.keepsIn(p, since) ||
+		ns.keepsIn(p, since) && (h == nil || h.used[p.kind] > 0)
 	return kept && !p.isLittle(q, n)
 }
 
-// keepsIn reports whether what has the share waits for some in this search.
-func (s *Share) keepsIn(p *Pool) bool { return s != nil && s.keeps[p.kind] == p.scan }
-
-// CanServe reports whether Serve would grant something.
-func (p *Pool) CanServe() bool {
-	return !p.waiting.Empty() && p.searched != p.arena.Available() && p.next() != nil
+// keepsIn reports whether what has the share waits for some, as a search has found since the given
+// one.
+func (s *Share) keepsIn(p *Pool, since uint64) bool {
+	return s != nil && s.keeps[p.kind] >= since
 }
 
-// Serve grants memory to waiters while there is enough, and returns how many got it.
+// CanServe reports whether Serve would grant something, or has to look at more flows.
+func (p *Pool) CanServe() bool { return p.search() != nil || p.cursor != nil }
+
+// Serve grants memory to waiters while there is enough, at most to serveMost, and returns how many
+// got it.
 func (p *Pool) Serve() (n int) {
-	if p.waiting.Empty() || p.searched == p.arena.Available() {
-		return 0
-	}
-	for a := p.next(); a != nil; a = p.next() {
+	for n < serveMost {
+		a := p.search()
+		if a == nil {
+			break
+		}
 		q, urgent := a.queue, a.list == &a.queue.urgent
-		a.Cancel()
+		p.pass(q)
+		a.withdraw()
 		if !q.empty() { // the next turn is another's
 			p.waiting.Remove(&q.node)
 			p.waiting.Push(q, &q.node)
@@ -139,26 +201,20 @@ func (p *Pool) Serve() (n int) {
 	return n
 }
 
-// Expire removes the waiters that have waited since before a time, and returns how many.
-func (p *Pool) Expire(before int64) (n int) {
-	for a := p.expired(before); a != nil; a = p.expired(before) {
-		a.Cancel()
-		a.Owner.Expired()
-		n++
-	}
-	return n
-}
-
-// expired returns one that has waited since before a time, nil if there is none.
-func (p *Pool) expired(before int64) *Allocation {
-	for q := range p.waiting.All() {
+// Expire returns what ends the waits since before a time, in pieces; see list.Pieces. Of those of a
+// flow it ends expireMost.
+func (p *Pool) Expire(before int64) (next func() int) {
+	return p.flows.Walk(func(q *flowQueue) int {
+		n := 0
 		for _, l := range []*list.List[Allocation]{&q.urgent, &q.waiting} {
-			if a := l.First(); a != nil && a.since < before {
-				return a
+			for a := l.First(); a != nil && a.since < before && n < expireMost; a = l.First() {
+				a.Cancel()
+				a.Owner.Expired()
+				n++
 			}
 		}
-	}
-	return nil
+		return 1 + n
+	})
 }
 
 // Shortage is what a flow has waited for: memory of Namespace, if that has too much, and otherwise
@@ -174,25 +230,51 @@ func (s Shortage) Needs(f *Flow) bool {
 // progress lose it, so that the wait ends in time.
 const HoldPart = 4
 
-// Shortages returns what flows have waited for since before a time.
-func (p *Pool) Shortages(before int64) iter.Seq[Shortage] {
-	return func(yield func(Shortage) bool) {
-		for q := range p.waiting.All() {
-			a, urgent := q.urgent.First(), true
-			if a == nil {
-				a, urgent = q.waiting.First(), false
+// shortageOf is what a flow has waited for since before a time; false: for nothing.
+func (p *Pool) shortageOf(q *flowQueue, before int64) (s Shortage, waits bool) {
+	a, urgent := q.urgent.First(), true
+	if a == nil {
+		a, urgent = q.waiting.First(), false
+	}
+	s.Host = q.flow.holder(p.kind, urgent)
+	if s.Host == nil {
+		s.Host = &Share{}
+	}
+	if p.hostWithin(q, a.size, urgent) && !p.namespaceWithin(q, a.size, urgent) {
+		s.Namespace = q.flow.Namespace
+	}
+	return s, a.since < before
+}
+
+// SearchHolders returns what looks, in pieces (see list.Pieces), at what flows have waited for
+// since before a time, shortagesMost of them at most: the next call goes on with others. For each
+// of them search returns what looks for holders of the memory, in pieces, and what ends one in the
+// end. If that returns true, the others may be served now, and are not looked at.
+func (p *Pool) SearchHolders(before int64,
+	search func(Shortage) (look func() int, end func() bool),
+) (next func() int) {
+	left := min(shortagesMost, p.flows.Len())
+	var look func() int
+	var end func() bool
+	return func() int {
+		switch n := p.flows.Len(); {
+		case look != nil:
+			if steps := look(); steps > 0 {
+				return steps
 			}
-			s := Shortage{Host: q.flow.holder(p.kind, urgent)}
-			if s.Host == nil {
-				s.Host = &Share{}
+			if look = nil; end() {
+				left = 0
 			}
-			if p.hostWithin(q, a.size, urgent) && !p.namespaceWithin(q, a.size, urgent) {
-				s.Namespace = q.flow.Namespace
-			}
-			if a.since < before && !yield(s) {
-				return
+		case left == 0 || n == 0:
+			return 0
+		default:
+			left--
+			p.shortage = (p.shortage + 1) % n
+			if s, waits := p.shortageOf(p.flows.At(p.shortage), before); waits {
+				look, end = search(s)
 			}
 		}
+		return 1
 	}
 }
 

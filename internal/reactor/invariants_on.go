@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 // stepMost is how much processor time one step of a reactor may take.
@@ -23,6 +25,7 @@ var measuring = os.Getenv("NVMF_TURNS") != ""
 
 // stepTimes has the steps of a reactor that took too long, by the function that the reactor called.
 type stepTimes struct {
+	count  list.Steps
 	began  time.Duration
 	thread int
 	over   map[string]*overrun
@@ -36,6 +39,7 @@ type overrun struct {
 
 // begin begins a step.
 func (t *stepTimes) begin() {
+	t.count.Begin()
 	if measuring {
 		t.thread, t.began = unix.Gettid(), cpuTime()
 	}

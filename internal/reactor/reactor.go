@@ -86,7 +86,6 @@ type Reactor struct {
 	mailbox list.Inbox[post]
 	_       [64]byte
 
-	posts   list.List[post] // taken from the mailbox
 	pollers []Poller
 	stopped bool
 	starved bool // there are no more Ps than reactors
@@ -105,7 +104,7 @@ type Reactor struct {
 	events     [maxEvents]unix.EpollEvent
 
 	stats Stats
-	steps stepTimes // how long steps take, with the build tag invariants
+	steps stepTimes // how long steps take, and how much they do, with the build tag invariants
 }
 
 // Stats are counters since the start of Run, for tests and metrics. Reactor only.
@@ -148,7 +147,7 @@ func New(cfg Config) (*Reactor, error) {
 		_, _ = unix.Close(evfd), unix.Close(epfd)
 		return nil, fmt.Errorf("reactor %d: epoll_ctl: %w", cfg.Index, err)
 	}
-	r := &Reactor{cfg: cfg, epfd: epfd, evfd: evfd}
+	r := &Reactor{cfg: cfg, epfd: epfd, evfd: evfd, steps: stepTimes{count: list.NewSteps()}}
 	if singleCPU() {
 		r.yield = yield
 	}
@@ -186,6 +185,9 @@ func (r *Reactor) Stats() Stats {
 func (r *Reactor) Attach(p Poller) {
 	r.pollers, r.stats.Steps = append(r.pollers, p), append(r.stats.Steps, 0)
 }
+
+// Steps counts what the functions and pollers do that the reactor calls. Any goroutine may call it.
+func (r *Reactor) Steps() list.Steps { return r.steps.count }
 
 // Post runs fn on the reactor soon, after what the same goroutine has posted before. Any goroutine
 // may call it, also before Run. What is posted after Run has returned never runs.
@@ -262,12 +264,13 @@ func (r *Reactor) Run(ctx context.Context) error {
 // iterate polls everything once and reports whether there was work.
 func (r *Reactor) iterate() bool {
 	work := 0
-	if !r.mailbox.Empty() || !r.posts.Empty() {
+	if !r.mailbox.Empty() {
 		work = r.runPosts()
 	}
 	for i := 0; i < len(r.pollers); i++ {
 		r.steps.begin()
 		n := r.pollers[i].Poll(budget)
+		r.steps.count.Add(n)
 		r.steps.end(r.pollers[i])
 		r.stats.Steps[i] += uint64(n)
 		work += n
@@ -353,9 +356,8 @@ func (r *Reactor) sleep() error {
 // runPosts runs what the mailbox holds, oldest first, at most postsMost functions. It has work if
 // some are left.
 func (r *Reactor) runPosts() (n int) {
-	r.mailbox.Take(&r.posts)
 	for n < postsMost {
-		p := r.posts.Pop()
+		p := r.mailbox.Pop()
 		if p == nil {
 			break
 		}

@@ -26,7 +26,8 @@ type reply struct {
 	data []byte
 	st   nvme.Status
 	// queries, if any, have the answers that the reply is made of. When these are there, or
-	// answerWait is over, build makes it, on the reactor; it does not use the SQE.
+	// answerWait is over, build makes it, on the reactor, or one with further queries; it does not
+	// use the SQE.
 	queries []asker
 	build   func() reply
 }
@@ -48,5 +49,21 @@ func (h *Handler) reply(c *cmd, result uint64, r reply, off uint64) {
 		h.finish(c, result, finish(r))
 		return
 	}
-	h.await(c, r.queries, func() { h.finish(c, result, finish(r.build())) })
+	h.await(c, r.queries, func() { h.reply(c, result, r.build(), off) })
+}
+
+// elsewhere makes something on an ordinary goroutine, because that takes longer the more
+// controllers or namespaces there are, and a reply of it on the reactor.
+func elsewhere[T any](make func() T, then func(T) reply) reply {
+	q := &query[T]{ask: func() (*T, error) {
+		made := make()
+		return &made, nil
+	}}
+	return reply{queries: []asker{q}, build: func() reply {
+		made, _, _ := q.peek()
+		if made == nil { // the machine is too busy
+			return reply{st: nvme.InternalError}
+		}
+		return then(*made)
+	}}
 }

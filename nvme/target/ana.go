@@ -92,14 +92,14 @@ func (s *subsystem) anaChanged(port uint16, before, now *anaStates) {
 		case slices.ContainsFunc(revived, has):
 			c.fail(errors.New("an ANA group is no longer in the state persistent loss"))
 		case slices.ContainsFunc(changed, has):
-			c.h.post(c.anaChanged)
+			c.h.post(func() { c.gatherANA(c.anaChanged) })
 		}
 	})
 }
 
 // anaChanged notes that log 0Ch is another one, and notifies the host. Admin reactor.
-func (c *controller) anaChanged() {
-	c.ana.refresh(c)
+func (c *controller) anaChanged(now []nvme.ANAGroup) {
+	c.ana.refresh(now)
 	c.raise(eventANA)
 }
 
@@ -164,23 +164,59 @@ type anaLog struct {
 	groupsOnly bool   // page has no NSIDs
 }
 
-// refresh compares the log with how things are now, and counts a change. CHGC of a descriptor is
-// that of the log when the descriptor changed.
-func (l *anaLog) refresh(c *controller) (changed bool) {
-	states := c.anaStates()
-	l.stale = false
-	var members [MaxANAGroups + 1][]uint32
-	for _, ns := range c.namespaces() {
-		id := ns.cfg.Load().anaGroup
-		members[id] = append(members[id], ns.nsid)
-	}
-	var now []nvme.ANAGroup
-	for i, nsids := range members {
-		if id := uint32(i); nsids != nil {
-			d := nvme.ANADescriptor{AGID: id, ANAS: states.ofGroup(id)}
-			now = append(now, nvme.ANAGroup{ANADescriptor: d, NSIDs: nsids})
+// anaGroups gathers the groups of what a host may use, as they are now.
+type anaGroups struct {
+	c       *controller
+	list    []*namespace // that it has not come to
+	members [MaxANAGroups + 1][]uint32
+}
+
+func newANAGroups(c *controller) *anaGroups {
+	return &anaGroups{c: c, list: c.sub.namespaces.Load().list}
+}
+
+// next gathers some, in one step; see list.Pieces.
+func (a *anaGroups) next() int {
+	const most = 16
+	n := min(len(a.list), most)
+	for _, ns := range a.list[:n] {
+		if cfg := ns.cfg.Load(); cfg.visible(a.c.hostNQN) {
+			a.members[cfg.anaGroup] = append(a.members[cfg.anaGroup], ns.nsid)
 		}
 	}
+	a.list = a.list[n:]
+	return min(n, 1)
+}
+
+// groups are those that next has gathered, ascending, without CHGC.
+func (a *anaGroups) groups() (list []nvme.ANAGroup) {
+	states := a.c.anaStates()
+	for i, nsids := range &a.members {
+		if id := uint32(i); nsids != nil {
+			d := nvme.ANADescriptor{AGID: id, ANAS: states.ofGroup(id)}
+			list = append(list, nvme.ANAGroup{ANADescriptor: d, NSIDs: nsids})
+		}
+	}
+	return list
+}
+
+// gatherANA gathers the groups in pieces, and passes them on. Admin reactor.
+func (c *controller) gatherANA(to func([]nvme.ANAGroup)) {
+	a := newANAGroups(c)
+	c.h.inPieces(a.next, func() { to(a.groups()) })
+}
+
+// anaGroups gathers all groups, which takes long if there are many namespaces. Any goroutine.
+func (c *controller) anaGroups() []nvme.ANAGroup {
+	a := newANAGroups(c)
+	for a.next() > 0 {
+	}
+	return a.groups()
+}
+
+// refresh compares the log with how things are now, and counts a change. CHGC of a descriptor is
+// that of the log when the descriptor changed.
+func (l *anaLog) refresh(now []nvme.ANAGroup) (changed bool) {
 	changed = l.changes == 0 || len(now) != len(l.groups)
 	for i := range now {
 		g := &now[i]
@@ -211,18 +247,21 @@ const anaLogSize = nvme.ANAHeaderSize + MaxANAGroups*nvme.ANADescriptorSize + Ma
 func anaPage(c *controller, sqe *nvme.SQE) reply {
 	l, log := &c.ana, sqe.GetLog()
 	only := log.LSP()&nvme.ANAGroupsOnly != 0
-	switch {
-	case log.LPO() == 0 || l.page == nil || l.groupsOnly != only:
-		l.refresh(c)
-		groups := slices.Clone(l.groups)
-		for i := range groups {
-			if only {
-				groups[i].NSIDs = nil
+	if log.LPO() == 0 || l.page == nil || l.groupsOnly != only {
+		return elsewhere(c.anaGroups, func(now []nvme.ANAGroup) reply {
+			l.refresh(now)
+			groups := slices.Clone(l.groups)
+			for i := range groups {
+				if only {
+					groups[i].NSIDs = nil
+				}
 			}
-		}
-		l.page, l.groupsOnly = nvme.AppendANALog(nil, l.changes, groups), only
-		l.pageOf = l.changes
-	case l.pageOf != l.changes:
+			l.page, l.groupsOnly = nvme.AppendANALog(nil, l.changes, groups), only
+			l.pageOf = l.changes
+			return reply{data: l.page}
+		})
+	}
+	if l.pageOf != l.changes {
 		c.raise(eventANA) // again: the host has read how things were before the last one
 	}
 	return reply{data: l.page}

@@ -50,10 +50,12 @@ type channel struct {
 	zeroCopies int
 	// The channel is on the list of Handler of the same name.
 	scheduled, active, counted list.Node[channel]
+	armed                      uint64 // the Handler.armRound in which it was armed
 
 	// share is the data memory that commands for the namespace have, of all hosts. What devices
 	// keep of those that were given up is included.
 	share     mem.Share
+	flows     list.List[flow] // of all hosts
 	stats     *ioStats
 	busySince int64
 	err       error // why opening failed
@@ -89,8 +91,14 @@ func (h *Handler) Poll(budget int) int {
 		n = h.admitDue(h.loop.Now())
 	}
 	n += h.takeTurns()
+	most := pollMost
+	if h.arming { // Poll would disarm them
+		most, h.arming = 0, false
+	} else {
+		h.armRound++
+	}
 	last := h.active.Last()
-	for range pollMost {
+	for range most {
 		ch := h.active.First()
 		if ch == nil {
 			break
@@ -114,18 +122,26 @@ func (h *Handler) Poll(budget int) int {
 }
 
 // Arm reports whether the reactor may sleep: devices wake it when they complete something, but an
-// idle one that refused an IO must be offered it again.
+// idle one that refused an IO must be offered it again. It arms at most pollMost channels: if
+// others are left it returns false, and goes on unless something happens before.
 func (h *Handler) Arm() bool {
 	if h.admitsMore || !h.turns.Empty() {
 		return false
 	}
-	for ch := range h.active.All() {
-		if ch.inflight == 0 && !ch.pending.Empty() ||
-			ch.inflight > 0 && !ch.dev.Arm() {
+	for range pollMost {
+		ch := h.active.First()
+		switch {
+		case ch == nil, ch.armed == h.armRound:
+			return true
+		case ch.inflight == 0 && !ch.pending.Empty(), ch.inflight > 0 && !ch.dev.Arm():
 			return false
 		}
+		ch.armed = h.armRound
+		h.active.Remove(&ch.active)
+		h.active.Push(ch, &ch.active)
 	}
-	return true
+	h.arming = true
+	return false
 }
 
 // push submits pending IOs to the device, and completes those that must not reach it any more. It
@@ -308,8 +324,8 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 	if stats == nil {
 		return nil
 	}
-	for len(h.channels) <= ns.slot {
-		h.channels = append(h.channels, nil)
+	if more := ns.slot + 1 - len(h.channels); more > 0 {
+		h.channels = append(h.channels, make([]*channel, more)...)
 	}
 	ch := &channel{
 		h: h, ns: ns, stats: stats, quiesce: u.quiesce, changed: u.changed, lock: u.lock,
@@ -317,6 +333,7 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 		access: ns.reservations.Access(),
 	}
 	h.channels[ns.slot] = ch
+	h.opened++
 	if u.quiesce != quiesceIO {
 		ch.open()
 	}
@@ -385,9 +402,10 @@ func (ch *channel) cancel(io *backend.IO) {
 // dropChannel closes the channel of a retired namespace once its IOs are back, and then calls done.
 func (h *Handler) dropChannel(ns *namespace, done func()) {
 	ch := h.channels[ns.slot]
-	h.dropFlows(ch)
-	ch.onClosed = done
-	ch.settle()
+	h.dropFlows(ch, func() {
+		ch.onClosed = done
+		ch.settle()
+	})
 }
 
 // settle does what waits for the device to have no IOs of the channel: quiesce, or the end of the
@@ -402,6 +420,7 @@ func (ch *channel) settle() {
 	ch.closeDevice()
 	ch.state = channelClosed
 	ch.h.channels[ch.ns.slot] = nil
+	ch.h.opened--
 	ch.stats.publish()
 	done := ch.onClosed
 	ch.onClosed = nil

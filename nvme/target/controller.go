@@ -72,6 +72,7 @@ type controller struct {
 	thresholds     [2]uint16 // of the temperature, by THSEL
 	beyondLimit    bool      // a threshold is reached
 	warned         uint8     // warnings of the drives at the last checkHealth
+	temperature    uint16    // the highest of the drives then, in kelvin; 0: unknown
 	clock          clock
 	hostBehavior   [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
 	copyFormats    atomic.Uint32                   // CDFE of that, for other reactors

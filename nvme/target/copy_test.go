@@ -155,7 +155,8 @@ func TestMoveMemory(t *testing.T) {
 	second.Reset()
 	r.send(q, second)
 	r.w.Settle()
-	pool.Expire(1 << 62)
+	for next := pool.Expire(1 << 62); next() > 0; {
+	}
 	r.until("the wait is over", func() bool { return second.Done })
 	if st := second.CQE.Status().Code(); st != nvme.CommandInterrupted {
 		t.Errorf("after the wait: %v", st)

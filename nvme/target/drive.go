@@ -131,7 +131,10 @@ func (t *Target) CheckHealth() {
 			t.log.Warn("a drive warns", "subsystem", s.nqn, "warning", added)
 		}
 		s.warned = w
-		s.each(func(c *controller) { c.h.post(c.checkHealth) })
+		s.each(func(c *controller) {
+			w, temperature := warnings(s.namespacesOf(c.hostNQN))
+			c.h.post(func() { c.checkHealth(w, temperature) })
+		})
 	}
 }
 
@@ -148,9 +151,8 @@ func warnings(list []*namespace) (w uint8, temperature uint16) {
 }
 
 // checkHealth raises the events of what drives of the host warn of that they had not warned of at
-// the last call, and of temperatures.
-func (c *controller) checkHealth() {
-	w, _ := warnings(c.namespaces())
+// the last call, and of their highest temperature.
+func (c *controller) checkHealth(w uint8, temperature uint16) {
 	added := w &^ c.warned
 	c.warned = w
 	for k := range eventKinds {
@@ -158,5 +160,6 @@ func (c *controller) checkHealth() {
 			c.raise(k)
 		}
 	}
+	c.temperature = temperature
 	c.checkTemperature()
 }

@@ -147,13 +147,14 @@ func (c *controller) namespaceChanged(nsid uint32) {
 	c.raise(eventNamespace)
 	if c.ana.changes > 0 && !c.ana.stale {
 		c.ana.stale = true
-		c.h.post(c.namespacesChanged) // once for all that are added or removed together
+		// Once for all that are added or removed together.
+		c.h.post(func() { c.gatherANA(c.namespacesChanged) })
 	}
 }
 
 // namespacesChanged reports that log 0Ch is another one because of that.
-func (c *controller) namespacesChanged() {
-	if c.ana.stale && c.ana.refresh(c) {
+func (c *controller) namespacesChanged(now []nvme.ANAGroup) {
+	if c.ana.stale = false; c.ana.refresh(now) {
 		c.raise(eventANA)
 	}
 }

@@ -132,6 +132,7 @@ func (h *Handler) run() {
 
 // process submits and takes back the IOs of scheduled channels.
 func (h *Handler) process() {
+	h.armRound++ // what is submitted disarms
 	for ch := h.scheduled.Pop(); ch != nil; ch = h.scheduled.Pop() {
 		ch.push()
 		ch.reap()

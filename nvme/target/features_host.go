@@ -46,12 +46,11 @@ func (c *controller) beyond(kelvin uint16) bool {
 		kelvin <= c.thresholds[nvme.THSELUnder])
 }
 
-// checkTemperature compares the last known temperature of the drives that the host uses with the
-// thresholds, and raises the event when it reaches one.
+// checkTemperature compares the temperature of the drives that the host uses, as it was at the last
+// checkHealth, with the thresholds, and raises the event when it reaches one.
 func (c *controller) checkTemperature() {
 	was := c.beyondLimit
-	_, temperature := warnings(c.namespaces())
-	c.beyondLimit = c.beyond(temperature)
+	c.beyondLimit = c.beyond(c.temperature)
 	if c.beyondLimit && !was {
 		c.raise(eventTemperature)
 	}

@@ -117,12 +117,18 @@ func (s *session) leaveHost() {
 	if t.sessions--; t.sessions > 0 {
 		return
 	}
-	for _, f := range t.flows {
-		if f != nil {
-			f.unlink()
-			h.latency.leave(f.latency)
+	flows := t.flows
+	t.flows = nil
+	h.inPieces(func() int {
+		if len(flows) == 0 {
+			return 0
 		}
-	}
+		f := flows[0]
+		if flows = flows[1:]; f != nil {
+			f.end()
+		}
+		return 1
+	}, func() {})
 	delete(h.hosts, t.hostKey)
 	if h.leave(t.share); t.payer != t.share {
 		h.leave(t.payer)
@@ -137,15 +143,29 @@ func (s *session) flowTo(ch *channel) *flow {
 			return f
 		}
 	}
-	for len(t.flows) <= slot {
-		t.flows = append(t.flows, nil)
+	if more := slot + 1 - len(t.flows); more > 0 {
+		t.flows = append(t.flows, make([]*flow, more)...)
 	}
 	f := &flow{Flow: t.admin, host: t, ch: ch}
 	f.Namespace = &ch.share
 	f.latency = s.h.latency.join(t, ch.ns)
 	t.flows[slot] = f
+	s.h.flows.Add(f, &f.place)
+	ch.flows.Push(f, &f.ofChannel)
 	f.link()
 	return f
+}
+
+// end ends a flow, once, which the host no longer has.
+func (f *flow) end() {
+	if !f.ofChannel.Listed() {
+		return
+	}
+	h := f.ch.h
+	h.flows.Remove(&f.place)
+	f.ch.flows.Remove(&f.ofChannel)
+	f.unlink()
+	h.latency.leave(f.latency)
 }
 
 // flow is the traffic between a host and a namespace on one reactor, with what it has of the limits
@@ -159,8 +179,13 @@ type flow struct {
 	waiting  list.List[cmd]  // oldest first
 	node     list.Node[flow] // in Handler.waiting while that is not empty
 	due      int64           // when it is worth to look again
-	at       *limiter        // that the first one waits for
-	latency  *latencyEntry
+	round    uint64          // the Handler.round that has looked at it
+
+	place     list.Place      // in Handler.flows
+	ofChannel list.Node[flow] // in channel.flows
+
+	at      *limiter // that the first one waits for
+	latency *latencyEntry
 
 	work        list.List[compound]   // that may begin something, in the order of their turns
 	reads       list.List[compoundIO] // chunks that have been read, and wait for their other half

@@ -35,17 +35,20 @@ type Handler struct {
 	index        int
 	reactor      backend.Reactor // as devices see it
 	memory       *mem.Pool       // nil in tests without one
-	sessions     list.List[session]
+	steps        list.Steps
+	sessions     list.Set[session]
 	sessionCount atomic.Int64
 
 	hosts   map[hostKey]*hostShare
 	owners  map[subnet.Owner]*owner
 	leaving list.List[owner]
+	flows   list.Set[flow] // of all hosts
 	// strangers are the shares of queues without a host: from addresses from which a host has
 	// authenticated before, and from others, which cannot keep those out.
 	strangers [2]mem.Share
 
 	channels  []*channel         // by namespace.slot
+	opened    int                // channels that are not closed
 	scheduled list.List[channel] // to be pushed and reaped by the next run
 	active    list.List[channel] // busy: to be polled
 	counted   list.List[channel] // completed zero-copy reads, which are not published yet
@@ -65,6 +68,13 @@ type Handler struct {
 	waitTimer  int64
 	stopWait   func() // stops the timer, nil if it does not run
 	admitsMore bool   // the next poll looks at them
+	// A round looks at all of them, in pieces; nextDue is when the first is due of those that it
+	// has looked at.
+	round    uint64
+	inRound  bool
+	nextDue  int64
+	armRound uint64 // of the channels that are armed, see Arm
+	arming   bool   // some are, and Arm goes on after the next Poll
 
 	delayed      delayList // completed after notReadyDelay
 	awaiting     delayList // wait for the answers of queries, for answerWait
@@ -81,10 +91,10 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		return nil, errors.New("target: handler without a loop")
 	}
 	h := &Handler{
-		t: t, loop: cfg.Loop, index: cfg.Index, hosts: map[hostKey]*hostShare{},
-		owners: map[subnet.Owner]*owner{},
+		t: t, loop: cfg.Loop, index: cfg.Index, steps: list.StepsOf(cfg.Loop),
+		hosts: map[hostKey]*hostShare{}, owners: map[subnet.Owner]*owner{}, armRound: 1,
 	}
-	h.latency.entries = map[latencyKey]*latencyEntry{}
+	h.latency.entries = map[*namespace]map[string]*latencyEntry{}
 	h.delayed = delayList{
 		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
 	}
@@ -123,6 +133,11 @@ func (h *Handler) after(d int64, fn func()) (stop func()) {
 	})
 }
 
+// inPieces does many things, see list.Pieces. Reactor only.
+func (h *Handler) inPieces(next func() int, done func()) {
+	list.Pieces(h.post, h.steps, next, done)
+}
+
 // Open implements fabric.Handler.
 func (h *Handler) Open(q fabric.Queue) (fabric.Session, error) {
 	if h.t.closed.Load() {
@@ -158,20 +173,15 @@ func (h *Handler) Close(fs fabric.Session) {
 	s.endIfIdle()
 }
 
-// disconnectAll ends every queue of the reactor.
-func (h *Handler) disconnectAll() {
-	for s := range h.sessions.All() {
-		s.disconnect(errClosed)
-	}
-}
-
-// disconnectPort ends every queue of the reactor that came through a port.
-func (h *Handler) disconnectPort(id uint16) {
-	for s := range h.sessions.All() {
-		if s.info.PortID == id {
-			s.disconnect(errPortRemoved)
+// disconnect ends the queues of the reactor that a function selects.
+func (h *Handler) disconnect(why error, selects func(*session) bool) {
+	h.inPieces(h.sessions.Walk(func(s *session) int {
+		if !selects(s) {
+			return 1
 		}
-	}
+		s.disconnect(why)
+		return 1 + len(s.cmds)
+	}), func() {})
 }
 
 // debugFailure logs a failed command at the debug level.

@@ -46,8 +46,10 @@ func (c *controller) health(list []*namespace, retired counters,
 	page func(*nvme.SMARTLog) []byte,
 ) reply {
 	build := func() reply {
-		return reply{data: page(smartLog(list, driveAnswers(list), retired, c.errors.total(),
-			c.t.started))}
+		failures := c.errors.total()
+		return elsewhere(func() *nvme.SMARTLog {
+			return smartLog(list, driveAnswers(list), retired, failures, c.t.started)
+		}, func(l *nvme.SMARTLog) reply { return reply{data: page(l)} })
 	}
 	if queries := driveQueries(list); len(queries) > 0 {
 		return reply{queries: queries, build: build}

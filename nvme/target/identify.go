@@ -299,12 +299,15 @@ func identifyControllers(c *controller, sqe *nvme.SQE) reply {
 
 // listControllers lists the identifiers of the controllers of some hosts from the given one on.
 func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool) reply {
-	var ids []uint16
-	c.sub.each(func(o *controller) {
-		if o.cntlid >= sqe.Identify().CNTID() && o.proven.Load() && of(o.hostNQN) {
-			ids = append(ids, o.cntlid)
-		}
-	})
-	slices.Sort(ids)
-	return reply{data: nvme.AppendIdentifierList(nil, ids)}
+	first := sqe.Identify().CNTID()
+	return elsewhere(func() []byte {
+		var ids []uint16
+		c.sub.each(func(o *controller) {
+			if o.cntlid >= first && o.proven.Load() && of(o.hostNQN) {
+				ids = append(ids, o.cntlid)
+			}
+		})
+		slices.Sort(ids)
+		return nvme.AppendIdentifierList(nil, ids)
+	}, func(data []byte) reply { return reply{data: data} })
 }

@@ -132,7 +132,7 @@ func TestLateWriteOfStalledPath(t *testing.T) {
 		p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 		p.hold()
 		p.w.Advance(2 * time.Duration(timeoutInterval))
-		if s := p.raw[1].sessions.First(); expires {
+		if s := p.raw[1].sessions.At(0); expires {
 			p.w.Advance(6 * time.Second)
 			if !s.stopped {
 				t.Error("the queue goes on")
@@ -270,7 +270,7 @@ func TestNothingAfterKeepAlive(t *testing.T) {
 	p.dev.Full(true)
 	waits := p.send(p.a.io[0], write(0, 'a'))
 	p.w.Step()
-	s := p.raw[1].sessions.First()
+	s := p.raw[1].sessions.At(0)
 	s.stop()
 	p.dev.Full(false)
 	p.until("the write is aborted", func() bool { return waits.Done })

@@ -3,7 +3,6 @@ package target
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -100,19 +99,16 @@ func (l *Latency) addZeros() {
 	}
 }
 
-// latencyKey is a host and a namespace; host is "" for all that have no entry of their own.
-type latencyKey struct {
-	host string
-	ns   *namespace
-}
-
-// latencyEntry is what one reactor has counted of a latencyKey. Reactor only.
+// latencyEntry is what one reactor has counted of a host and a namespace; host is "" for all that
+// have no entry of their own. Reactor only.
 type latencyEntry struct {
-	latencyKey
+	host  string
+	ns    *namespace
 	flows int                  // that use it
 	share *owner               // that it counts for while there are any
 	ops   [operations]*Latency // nil: there were none
 	left  list.Node[latencyEntry]
+	place list.Place // in latencies.all
 }
 
 func (e *latencyEntry) op(o Operation) *Latency {
@@ -124,7 +120,8 @@ func (e *latencyEntry) op(o Operation) *Latency {
 
 // latencies are the entries of a reactor. Reactor only.
 type latencies struct {
-	entries map[latencyKey]*latencyEntry
+	entries map[*namespace]map[string]*latencyEntry // by host
+	all     list.Set[latencyEntry]
 	hosts   int                     // those of hosts
 	used    int                     // those of hosts that are connected
 	left    list.List[latencyEntry] // of hosts that are not connected, the oldest first
@@ -134,8 +131,7 @@ type latencies struct {
 // join returns the entry of a host that begins to use a namespace. The payer of the host has a
 // share of all entries (ADR 0046).
 func (l *latencies) join(t *hostShare, ns *namespace) *latencyEntry {
-	k, o := latencyKey{t.nqn, ns}, t.payer
-	e := l.entries[k]
+	e, o := l.entries[ns][t.nqn], t.payer
 	switch {
 	case e != nil && e.flows > 0: // the NQN is claimed elsewhere, too
 		e.flows++
@@ -150,8 +146,7 @@ func (l *latencies) join(t *hostShare, ns *namespace) *latencyEntry {
 		if l.hosts++; l.hosts > LatencyEntries {
 			l.forget(l.left.Pop())
 		}
-		e = &latencyEntry{latencyKey: k}
-		l.entries[k] = e
+		e = l.add(t.nqn, ns)
 	}
 	e.flows, e.share = 1, o
 	o.entries++
@@ -159,29 +154,43 @@ func (l *latencies) join(t *hostShare, ns *namespace) *latencyEntry {
 	return e
 }
 
+// add adds an entry.
+func (l *latencies) add(host string, ns *namespace) *latencyEntry {
+	if l.entries[ns] == nil {
+		l.entries[ns] = map[string]*latencyEntry{}
+	}
+	e := &latencyEntry{host: host, ns: ns}
+	l.entries[ns][host] = e
+	l.all.Add(e, &e.place)
+	return e
+}
+
 // others returns the entry that hosts of ns share.
 func (l *latencies) others(ns *namespace) *latencyEntry {
-	k := latencyKey{ns: ns}
-	if l.entries[k] == nil {
-		l.entries[k] = &latencyEntry{latencyKey: k}
+	if e := l.entries[ns][""]; e != nil {
+		return e
 	}
-	return l.entries[k]
+	return l.add("", ns)
 }
 
 // forget merges the entry of a host with that of others.
 func (l *latencies) forget(e *latencyEntry) {
-	delete(l.entries, e.latencyKey)
+	delete(l.entries[e.ns], e.host)
+	l.all.Remove(&e.place)
 	l.hosts--
 	for o, from := range e.ops {
 		if from != nil {
 			l.others(e.ns).op(Operation(o)).Merge(from)
 		}
 	}
+	if len(l.entries[e.ns]) == 0 {
+		delete(l.entries, e.ns)
+	}
 }
 
-// leave notes that a host uses a namespace no more.
+// leave notes that a flow of a host uses a namespace no more.
 func (l *latencies) leave(e *latencyEntry) {
-	if e.host == "" || l.entries[e.latencyKey] != e {
+	if e.host == "" || l.entries[e.ns][e.host] != e {
 		return
 	}
 	if e.flows--; e.flows == 0 {
@@ -191,21 +200,20 @@ func (l *latencies) leave(e *latencyEntry) {
 	}
 }
 
-// drop removes the entries of a namespace.
+// drop removes the entries of a namespace: at most LatencyEntries of hosts, and that of others.
 func (l *latencies) drop(ns *namespace) {
-	for k, e := range l.entries {
-		if k.ns != ns {
-			continue
-		}
+	for _, e := range l.entries[ns] {
 		if e.flows > 0 {
 			e.flows = 1
 			l.leave(e)
 		}
-		if delete(l.entries, k); k.host != "" {
+		if e.host != "" {
 			l.hosts--
 			l.left.Remove(&e.left)
 		}
+		l.all.Remove(&e.place)
 	}
+	delete(l.entries, ns)
 }
 
 // Sent implements fabric.Handler.
@@ -303,9 +311,12 @@ func (h *Handler) readLatencies(ctx context.Context, add func(latencySum, *Laten
 	var entries []*latencyEntry
 	var copies [operations]Latency
 	var used [operations]bool
-	err := h.do(ctx, func() {
+	err := h.doAll(ctx, func(done func()) {
 		h.latency.reads++
-		entries = slices.Collect(maps.Values(h.latency.entries))
+		h.inPieces(h.latency.all.Walk(func(e *latencyEntry) int {
+			entries = append(entries, e)
+			return 1
+		}), done)
 	})
 	defer h.loop.Post(func() { h.latency.reads-- })
 	for i := 0; err == nil && i < len(entries); i++ {

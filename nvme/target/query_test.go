@@ -234,8 +234,9 @@ func TestDrivesAreAskedTogether(t *testing.T) {
 			t.Errorf("checked for %v", d)
 		}
 		r.w.Advance(answerWait)
-		if !log.Done || !log.CQE.Status().OK() {
-			t.Errorf("the log is read: %v, %v", log.Done, log.CQE.Status())
+		r.until("the log is read", func() bool { return log.Done })
+		if !log.CQE.Status().OK() {
+			t.Errorf("the log is read: %v", log.CQE.Status())
 		}
 	})
 }

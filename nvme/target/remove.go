@@ -117,7 +117,7 @@ func (t *Target) Close() error {
 	t.mu.Lock()
 	t.closed.Store(true)
 	for _, h := range t.handlers {
-		h.post(h.disconnectAll)
+		h.post(func() { h.disconnect(errClosed, func(*session) bool { return true }) })
 	}
 	for _, s := range *t.table.Load() {
 		t.removeSubsystem(s)

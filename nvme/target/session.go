@@ -18,10 +18,10 @@ const connectDeadline = int64(10e9)
 // session is the state of one queue. It belongs to the reactor of its handler; other reactors read
 // activity and post to it.
 type session struct {
-	h    *Handler
-	q    fabric.Queue
-	info *fabric.QueueInfo
-	node list.Node[session] // in Handler.sessions
+	h     *Handler
+	q     fabric.Queue
+	info  *fabric.QueueInfo
+	place list.Place // in Handler.sessions
 
 	id     uint64 // unique in the target
 	opened int64  // when, by Loop.Now
@@ -143,7 +143,7 @@ func newSession(h *Handler, q fabric.Queue) *session {
 		s.stranger.Host = &h.strangers[0]
 	}
 	s.flow = &s.stranger
-	h.sessions.Push(s, &s.node)
+	h.sessions.Add(s, &s.place)
 	h.sessionCount.Add(1)
 	return s
 }
@@ -214,7 +214,7 @@ func (s *session) endIfIdle() {
 		return
 	}
 	s.ended = true
-	s.h.sessions.Remove(&s.node)
+	s.h.sessions.Remove(&s.place)
 	s.h.sessionCount.Add(-1)
 	s.port.sessions.Add(-1)
 	s.leaveHost()

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // SubsystemConfig describes an NVM subsystem.
@@ -152,16 +153,20 @@ type subsystem struct {
 
 	mu          sync.Mutex
 	controllers map[uint16]*controller
-	nextCNTLID  uint16
-	removed     bool
-	retiring    []*namespace // removed, but devices or reactors still work for them
-	retired     counters     // of those before that all hosts could use
-	warned      uint8        // warnings of the drives at the last CheckHealth, which alone uses it
+	// byNQN and byID are those whose hosts are proven, by each of the names of these.
+	byNQN      map[string]identities
+	byID       map[[16]byte]identities
+	nextCNTLID uint16
+	removed    bool
+	retiring   []*namespace // removed, but devices or reactors still work for them
+	retired    counters     // of those before that all hosts could use
+	warned     uint8        // warnings of the drives at the last CheckHealth, which alone uses it
 }
 
 func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
 	s := &subsystem{
 		t: t, nqn: cfg.NQN, controllers: make(map[uint16]*controller), nextCNTLID: cfg.CNTLIDMin,
+		byNQN: map[string]identities{}, byID: map[[16]byte]identities{},
 	}
 	s.settings.Store(newSettings(cfg, nil))
 	s.namespaces.Store(newNamespaceTable(nil))
@@ -191,6 +196,9 @@ func (s *subsystem) admit(c *controller) refusal {
 		if s.controllers[id] == nil {
 			c.cntlid = id
 			s.controllers[id] = c
+			if c.proven.Load() {
+				s.identify(c)
+			}
 			return refusal{}
 		}
 	}
@@ -207,12 +215,58 @@ func (s *subsystem) otherHost(c *controller) *controller {
 	if s.discovery {
 		return nil
 	}
-	for _, o := range s.controllers {
-		if o.proven.Load() && (o.hostNQN == c.hostNQN) != (o.hostID == c.hostID) {
-			return o
+	for _, names := range []identities{s.byNQN[c.hostNQN], s.byID[c.hostID]} {
+		for identity, same := range names { // at most two of them
+			if identity == c.identity {
+				continue
+			}
+			for o := range same {
+				return o
+			}
 		}
 	}
 	return nil
+}
+
+// identities are controllers by their hosts. No set is empty.
+type identities map[reservation.HostHandle]map[*controller]struct{}
+
+func (i identities) add(c *controller) identities {
+	if i == nil {
+		i = identities{}
+	}
+	if i[c.identity] == nil {
+		i[c.identity] = map[*controller]struct{}{}
+	}
+	i[c.identity][c] = struct{}{}
+	return i
+}
+
+// remove returns nil if no controller is left.
+func (i identities) remove(c *controller) identities {
+	if delete(i[c.identity], c); len(i[c.identity]) == 0 {
+		delete(i, c.identity)
+	}
+	if len(i) == 0 {
+		return nil
+	}
+	return i
+}
+
+// identify notes that the host of a controller is proven. The caller holds s.mu.
+func (s *subsystem) identify(c *controller) {
+	s.byNQN[c.hostNQN] = s.byNQN[c.hostNQN].add(c)
+	s.byID[c.hostID] = s.byID[c.hostID].add(c)
+}
+
+// forget undoes identify, if that was called. The caller holds s.mu.
+func (s *subsystem) forget(c *controller) {
+	if s.byNQN[c.hostNQN] = s.byNQN[c.hostNQN].remove(c); s.byNQN[c.hostNQN] == nil {
+		delete(s.byNQN, c.hostNQN)
+	}
+	if s.byID[c.hostID] = s.byID[c.hostID].remove(c); s.byID[c.hostID] == nil {
+		delete(s.byID, c.hostID)
+	}
 }
 
 // prove notes that the host of a controller has authenticated, unless that is to have no other one
@@ -224,6 +278,7 @@ func (s *subsystem) prove(c *controller) (other *controller) {
 		return o
 	}
 	c.proven.Store(true)
+	s.identify(c)
 	return nil
 }
 
@@ -231,6 +286,7 @@ func (s *subsystem) prove(c *controller) (other *controller) {
 func (s *subsystem) remove(c *controller) {
 	s.mu.Lock()
 	delete(s.controllers, c.cntlid)
+	s.forget(c)
 	s.mu.Unlock()
 	c.t.generated.release(c)
 	close(c.gone)

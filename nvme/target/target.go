@@ -269,7 +269,9 @@ func (t *Target) RemovePort(id uint16) error {
 	t.discoveryChanged()
 	t.portState(id).removed.Store(true) // first: a session either sees it or is in the list
 	for _, h := range t.handlers {
-		h.post(func() { h.disconnectPort(id) })
+		h.post(func() {
+			h.disconnect(errPortRemoved, func(s *session) bool { return s.info.PortID == id })
+		})
 	}
 	return nil
 }

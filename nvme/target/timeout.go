@@ -33,32 +33,25 @@ func (h *Handler) startTimeouts() {
 	})
 }
 
-// stopTimeoutsIfIdle stops the timer if no channel is busy.
+// stopTimeoutsIfIdle stops the timer if no channel is left.
 func (h *Handler) stopTimeoutsIfIdle() {
-	if h.moves > 0 {
-		return
-	}
-	for _, ch := range h.channels {
-		if ch != nil && ch.busy() {
-			return
-		}
-	}
-	if h.stopTimeouts != nil {
+	if h.moves == 0 && h.opened == 0 && h.stopTimeouts != nil {
 		h.stopTimeouts()
 		h.stopTimeouts = nil
 	}
 }
 
-// checkTimeouts gives up commands of the next n queues that have timed out, and looks again later
-// if devices have others, or left is set. It looks at the commands of queues until these were
-// lookMost, and goes on with the other queues soon.
+// checkTimeouts gives up commands of the first n queues of h.sessions that have timed out, and
+// looks again later if devices have others, or left is set. It looks at the commands of queues,
+// from the n-th on, until these were lookMost, and goes on with those before them soon.
 func (h *Handler) checkTimeouts(n int, left bool) {
 	h.stopTimeouts = nil
 	now := h.loop.Now()
 	slow := lateSearch{before: now - slowWrite}
-	for looked := 0; n > 0 && looked < lookMost && !h.sessions.Empty(); n-- {
-		s := h.sessions.Pop()
-		h.sessions.Push(s, &s.node)
+	looked := 0
+	for n = min(n, h.sessions.Len()); n > 0 && looked < lookMost; n = min(n, h.sessions.Len()) {
+		n--
+		s := h.sessions.At(n)
 		looked++
 		if s.outstanding == 0 {
 			continue
@@ -80,9 +73,10 @@ func (h *Handler) checkTimeouts(n int, left bool) {
 		}
 	}
 	slow.announce()
+	h.steps.Add(looked)
 	switch {
 	case h.stopTimeouts != nil: // started meanwhile
-	case n > 0 && !h.sessions.Empty(): // what begins until then may be of the first ones
+	case n > 0: // what begins until then may be of the first ones
 		h.stopTimeouts = h.after(0, func() { h.checkTimeouts(n, true) })
 	case left:
 		h.startTimeouts()

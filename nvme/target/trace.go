@@ -288,21 +288,23 @@ func (t *Tracer) Read(ctx context.Context, fn func(*TraceQueue) error) error {
 	before, read := t.read, map[uint64]uint64{} // without those that have ended
 	for _, h := range handlers {
 		var sessions []*session
-		err := h.do(ctx, func() {
-			for s := range h.sessions.All() {
-				switch {
-				case s.trace == nil || s.unproven() ||
-					!t.filter.selects(s.ctrl.hostNQN, s.ctrl.sub.nqn, s.qid):
-				case t.follow && s.traced == before[s.id]: // no message for idle queues
-					read[s.id] = s.traced
-				default:
-					sessions = append(sessions, s)
-				}
+		look := func(s *session) int {
+			switch {
+			case s.trace == nil || s.unproven() ||
+				!t.filter.selects(s.ctrl.hostNQN, s.ctrl.sub.nqn, s.qid):
+			case t.follow && s.traced == before[s.id]: // no message for idle queues
+				read[s.id] = s.traced
+			default:
+				sessions = append(sessions, s)
 			}
-		})
+			return 1
+		}
+		err := h.doAll(ctx, func(done func()) { h.inPieces(h.sessions.Walk(look), done) })
 		for i := 0; err == nil && i < len(sessions); i++ {
 			s := sessions[i]
-			read[s.id], err = t.readQueue(ctx, s, fn)
+			if _, visited := read[s.id]; !visited {
+				read[s.id], err = t.readQueue(ctx, s, fn)
+			}
 		}
 		if err != nil {
 			return err
@@ -329,8 +331,13 @@ func (t *Tracer) readQueue(ctx context.Context, s *session, fn func(*TraceQueue)
 // do runs fn on the reactor and waits for it. After an error, which is that of ctx, fn may still
 // run. It is not called by the reactor.
 func (h *Handler) do(ctx context.Context, fn func()) error {
+	return h.doAll(ctx, func(done func()) { fn(); done() })
+}
+
+// doAll is do for what takes pieces: fn calls done at the end.
+func (h *Handler) doAll(ctx context.Context, fn func(done func())) error {
 	done := make(chan struct{})
-	h.loop.Post(func() { fn(); close(done) })
+	h.loop.Post(func() { fn(func() { close(done) }) })
 	select {
 	case <-done:
 		return nil

@@ -161,7 +161,7 @@ func (ns *namespace) adopt(next *attributes, opened bool) {
 	if next.anaGroup != before.anaGroup {
 		ns.sub.each(func(c *controller) {
 			if next.visible(c.hostNQN) && before.visible(c.hostNQN) { // else: see changedSince
-				c.h.post(c.anaChanged)
+				c.h.post(func() { c.gatherANA(c.anaChanged) })
 			}
 		})
 	}

@@ -43,8 +43,12 @@ func (c *controller) mayChange(ns *namespace) bool {
 }
 
 // namespaces lists those that the host may use. The caller does not change the list.
-func (c *controller) namespaces() []*namespace {
-	return visible(c.sub.namespaces.Load().list, c.hostNQN)
+func (c *controller) namespaces() []*namespace { return c.sub.namespacesOf(c.hostNQN) }
+
+// namespacesOf lists those that a host may use: it looks at all, which are at most MaxNSID. The
+// caller does not change the list.
+func (s *subsystem) namespacesOf(hostNQN string) []*namespace {
+	return visible(s.namespaces.Load().list, hostNQN)
 }
 
 // visible returns those of a list that a host may use. The list does not change.

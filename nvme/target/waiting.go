@@ -110,8 +110,9 @@ func (c *cmd) waitsAtLimit(data int64) bool {
 		if wait == 0 {
 			return false
 		}
-		f.at, f.due = at, now+wait
+		f.at, f.due, f.round = at, now+wait, h.round
 		h.waiting.Push(f, &f.node)
+		h.nextDue = min(h.nextDue, f.due)
 		h.startWait(f.due)
 	}
 	c.waitsSince, c.req.Deferred = now, true
@@ -134,29 +135,42 @@ func (h *Handler) startWait(due int64) {
 	})
 }
 
-// admitMost is how many commands go on in one poll: other hosts wait until those are done.
-const admitMost = 32
+const (
+	// admitMost is how many commands go on in one poll: other hosts wait until those are done.
+	admitMost = 32
+	// admitLook is how many flows a poll looks at.
+	admitLook = 128
+)
 
 // admitDue admits what its limits allow of the flows that are due, and returns how many commands.
-// What is beyond admitMost is for the next poll.
+// What is beyond admitMost, or admitLook flows, is for the next poll, which begins with the other
+// flows.
 func (h *Handler) admitDue(now int64) (n int) {
-	next := int64(math.MaxInt64)
-	var last *flow
-	for f := range h.waiting.All() {
-		if f.due <= now && n < admitMost {
+	if !h.inRound {
+		h.inRound, h.nextDue = true, math.MaxInt64
+		h.round++
+	}
+	looked := 0
+	for ; n < admitMost && looked < admitLook; looked++ {
+		f := h.waiting.First()
+		if f == nil || f.round == h.round {
+			break
+		}
+		h.waiting.Remove(&f.node)
+		h.waiting.Push(f, &f.node)
+		if f.round = h.round; f.due <= now {
 			n += f.admit(now, admitMost-n)
-			last = f
 		}
 		if f.node.Listed() {
-			next = min(next, f.due)
+			h.nextDue = min(h.nextDue, f.due)
 		}
 	}
-	if last != nil && last.node.Listed() { // the others are first in the next poll
-		h.waiting.Remove(&last.node)
-		h.waiting.Push(last, &last.node)
+	h.steps.Add(looked)
+	if f := h.waiting.First(); f == nil || f.round == h.round {
+		h.inRound = false // it has looked at all
 	}
-	if h.admitsMore = next <= now; !h.admitsMore && !h.waiting.Empty() {
-		h.startWait(next)
+	if h.admitsMore = h.inRound || h.nextDue <= now; !h.admitsMore && !h.waiting.Empty() {
+		h.startWait(h.nextDue)
 	}
 	return n
 }
@@ -276,38 +290,47 @@ func (h *Handler) endWaiting(s *session) {
 	}
 }
 
-// dropFlows ends the flows to the namespace of a channel that is removed. What waits goes on, and
-// finds that there is no namespace.
-func (h *Handler) dropFlows(ch *channel) {
+// linkSteps is how many steps a flow takes to leave its limits, or to use others, and a command
+// that goes on.
+const linkSteps = 8
+
+// dropFlows ends the flows to the namespace of a channel that is removed, and then calls done. What
+// waits goes on, and finds that there is no namespace.
+func (h *Handler) dropFlows(ch *channel, done func()) {
 	h.latency.drop(ch.ns)
-	for _, t := range h.hosts {
-		slot := ch.ns.slot
-		if slot >= len(t.flows) || t.flows[slot] == nil || t.flows[slot].ch != ch {
-			continue
+	h.inPieces(func() int {
+		f := ch.flows.First()
+		if f == nil {
+			return 0
 		}
-		f := t.flows[slot]
-		t.flows[slot] = nil
-		f.unlink()
-		for c := f.waiting.First(); c != nil; c = f.waiting.First() {
+		h.flows.Remove(&f.place)
+		f.unlink() // nothing waits again
+		if c := f.waiting.First(); c != nil {
 			h.admit(c)
+			return linkSteps
 		}
-	}
+		if slot := ch.ns.slot; slot < len(f.host.flows) && f.host.flows[slot] == f {
+			f.host.flows[slot] = nil
+		}
+		f.end()
+		return linkSteps
+	}, done)
 }
 
 // relink makes all flows use the limits that there are now. What waits looks at them.
 func (h *Handler) relink() {
-	for _, t := range h.hosts {
-		for _, f := range t.flows {
-			if f != nil {
-				f.link()
-			}
+	h.inPieces(h.flows.Walk(func(f *flow) int {
+		f.link()
+		if f.node.Listed() {
+			f.due = h.loop.Now()
+			h.nextDue, h.admitsMore = min(h.nextDue, f.due), true
 		}
-	}
-	now := h.loop.Now()
-	for f := range h.waiting.All() {
-		f.due = now
-	}
-	h.admitDue(now)
+		return linkSteps
+	}), func() {
+		if h.admitsMore {
+			h.admitDue(h.loop.Now())
+		}
+	})
 }
 
 // relink has handlers use the limits that there are now.

@@ -1,0 +1,22 @@
+//go:build !invariants
+
+package list
+
+// Steps counts the steps of a turn of a reactor, see StepsMost. Without the build tag invariants it
+// counts nothing.
+type Steps struct{}
+
+// NewSteps makes the counter of a reactor.
+func NewSteps() Steps { return Steps{} }
+
+// StepsOf returns the counter of a loop.
+func StepsOf(any) Steps { return Steps{} }
+
+// Begin begins a turn.
+func (Steps) Begin() {}
+
+// Add counts n steps of the turn. Reactor only.
+func (Steps) Add(int) {}
+
+// Most is the most steps of a turn since the last call of Most.
+func (Steps) Most() int { return 0 }

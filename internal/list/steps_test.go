@@ -1,0 +1,23 @@
+//go:build invariants
+
+package list
+
+import "testing"
+
+// TestSteps: a turn with too many steps panics.
+func TestSteps(t *testing.T) {
+	s := NewSteps()
+	for range 3 {
+		s.Begin()
+		s.Add(StepsMost)
+	}
+	if n := s.Most(); n != StepsMost || s.Most() != 0 {
+		t.Errorf("%d steps at most", n)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("nothing has noticed one step too many")
+		}
+	}()
+	s.Add(1)
+}

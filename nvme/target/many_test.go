@@ -1,0 +1,248 @@
+//go:build invariants
+
+package target
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"unique"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
+)
+
+// TestManyPerTurn: however many connections, hosts and namespaces a reactor has, none of its turns
+// has more steps.
+func TestManyPerTurn(t *testing.T) {
+	const few, many = 10, 10_000
+	for name, run := range map[string]func(r *harness, n int){
+		"connections": manyConnections,
+		"flows":       manyFlows,
+		"waiting":     manyWaiting,
+		"latencies":   manyLatencies,
+		"channels":    manyChannels,
+		"controllers": manyControllers,
+	} {
+		t.Run(name, func(t *testing.T) {
+			steps := func(n int) int {
+				r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+				s := r.w.Reactors[0].Steps()
+				s.Begin()
+				s.Most()
+				run(r, n)
+				r.w.Settle()
+				return s.Most()
+			}
+			a, b := steps(few), steps(many)
+			if most := max(a, b); most > 2*admitLook {
+				t.Errorf("%d steps with %d, %d with %d", a, few, b, many)
+			}
+		})
+	}
+}
+
+// manyConnections lists the connections, and ends those of a port.
+func manyConnections(r *harness, n int) {
+	for i := range n {
+		info := fabric.QueueInfo{PortID: 7, MaxDepth: 1, Remote: netip.MustParseAddrPort(
+			fmt.Sprintf("192.0.2.1:%d", 10_000+i))}
+		q := testutil.Value(fabrictest.Dial(r.w.Reactors[0], r.raw[0], info))(r.t)
+		r.queues = append(r.queues, q)
+	}
+	r.during(func() error {
+		infos, err := r.target.Connections(r.t.Context())
+		testutil.Equal(r.t, len(infos), n, "connections")
+		return err
+	})
+	r.must(r.target.AddPort(Port{ID: 7}))
+	r.must(r.target.RemovePort(7))
+	r.w.Settle()
+	for _, q := range r.queues {
+		if !q.Closed() {
+			r.t.Fatal("a connection of the port is open")
+		}
+	}
+}
+
+// flowsOf makes n flows of hosts to channels: to one each, or all of them to one channel or host.
+func flowsOf(r *harness, n int, host func(i int) *hostShare, ch func(i int) *channel) {
+	for i := range n {
+		s := &session{h: r.raw[0], host: host(i)}
+		s.flowTo(ch(i))
+	}
+}
+
+// hostOf makes a host that pays for itself.
+func hostOf(nqn string) *hostShare {
+	o := new(owner)
+	return &hostShare{hostKey: hostKey{nqn: nqn}, share: o, payer: o}
+}
+
+// channelOf makes a channel to a namespace that is not in the table.
+func channelOf(r *harness, slot int) *channel {
+	ns := &namespace{sub: r.target.find(testSub), nsid: uint32(slot + 1), slot: slot}
+	ns.cfg.Store(&attributes{})
+	return &channel{h: r.raw[0], ns: ns}
+}
+
+// manyFlows changes the limits of all flows, and drops those of a host and those of a namespace.
+func manyFlows(r *harness, n int) {
+	h := r.raw[0]
+	one, same := hostOf(testHost), channelOf(r, 0)
+	one.sessions = 1
+	var channels []*channel
+	for i := range n {
+		channels = append(channels, channelOf(r, i+1))
+	}
+	flowsOf(r, n, func(int) *hostShare { return one }, func(i int) *channel { return channels[i] })
+	flowsOf(r, n, func(i int) *hostShare { return hostOf(fmt.Sprint(i)) },
+		func(int) *channel { return same })
+	testutil.Equal(r.t, h.flows.Len(), 2*n, "flows")
+	turn := h.steps.Begin
+	turn()
+	h.relink()
+	r.w.Settle()
+	done := false
+	turn()
+	h.dropFlows(same, func() { done = true })
+	r.w.Settle()
+	turn()
+	(&session{h: h, host: one}).leaveHost()
+	r.w.Settle()
+	if h.flows.Len() > 0 || !done {
+		r.t.Errorf("%d flows are left, done: %t", h.flows.Len(), done)
+	}
+}
+
+// manyWaiting looks at many flows that wait at a limit.
+func manyWaiting(r *harness, n int) {
+	h := r.raw[0]
+	flows := make([]flow, n)
+	for i := range flows {
+		f := &flows[i]
+		f.due = h.loop.Now() + 1e9
+		h.waiting.Push(f, &f.node)
+	}
+	polls := 1
+	for h.steps.Begin(); ; polls++ {
+		h.admitDue(h.loop.Now())
+		if !h.admitsMore {
+			break
+		}
+		h.steps.Begin()
+	}
+	testutil.Equal(r.t, polls, (n+admitLook-1)/admitLook, "polls until all were looked at")
+	for i := range flows {
+		h.waiting.Remove(&flows[i].node)
+	}
+	h.stopWait()
+	h.stopWait = nil
+}
+
+// manyLatencies reads the latencies of many namespaces, and drops one of them.
+func manyLatencies(r *harness, n int) {
+	h := r.raw[0]
+	var last *namespace
+	host := hostOf(testHost)
+	for i := range n {
+		last = channelOf(r, i).ns
+		h.latency.join(host, last)
+	}
+	h.steps.Begin()
+	h.latency.drop(last)
+	read := 0
+	h.inPieces(h.latency.all.Walk(func(*latencyEntry) int {
+		read++
+		return 1
+	}), func() {})
+	r.w.Settle()
+	testutil.Equal(r.t, read, n-1, "entries")
+}
+
+// armedDevice is a channel of a device that has an IO. Poll disarms it.
+type armedDevice struct {
+	backend.Channel
+	armed int
+}
+
+func (d *armedDevice) Arm() bool {
+	d.armed++
+	return true
+}
+
+func (d *armedDevice) Poll([]*backend.IO) int {
+	d.armed = 0
+	return 0
+}
+
+// manyChannels arms many channels whose devices have an IO.
+func manyChannels(r *harness, n int) {
+	h := r.raw[0]
+	devices := make([]armedDevice, n)
+	for i := range n {
+		ch := &channel{h: h, dev: &devices[i], state: channelOpen, inflight: 1}
+		h.active.Push(ch, &ch.active)
+	}
+	calls := 0
+	for before := 0; !h.Arm(); calls++ {
+		now := 0
+		for i := range devices {
+			now += devices[i].armed
+		}
+		if now-before > pollMost || calls > n {
+			r.t.Fatalf("%d channels in a turn, %d turns", now-before, calls)
+		}
+		before = now
+		h.Poll(64)
+	}
+	for i := range devices {
+		testutil.Equal(r.t, devices[i].armed, 1, "times that a channel was armed")
+	}
+	for h.active.Pop() != nil {
+	}
+}
+
+// manyControllers admits one more.
+func manyControllers(r *harness, n int) {
+	sub := r.target.find(testSub)
+	admit := func(i int, nqn string) *controller {
+		c := &controller{
+			t: r.target, sub: sub, hostNQN: nqn, hostID: [16]byte{1, byte(i), byte(i >> 8)},
+			gone: make(chan struct{}),
+		}
+		c.identity = unique.Make(reservation.Host{HostID: c.hostID, NQN: c.hostNQN})
+		c.proven.Store(true)
+		sub.mu.Lock()
+		defer sub.mu.Unlock()
+		c.cntlid = uint16(i + 1)
+		sub.controllers[c.cntlid] = c
+		sub.identify(c)
+		return c
+	}
+	var all []*controller
+	for i := range n {
+		all = append(all, admit(i, fmt.Sprint(nvme.DiscoveryNQN, i)))
+	}
+	sub.mu.Lock()
+	if o := sub.otherHost(all[n/2]); o != nil {
+		r.t.Error("a host is another one")
+	}
+	sub.mu.Unlock()
+	twin := admit(n/2, "another name")
+	sub.mu.Lock()
+	if o := sub.otherHost(twin); o != all[n/2] {
+		r.t.Error("the host with the same identifier is not found")
+	}
+	sub.mu.Unlock()
+	for _, c := range append(all, twin) {
+		sub.remove(c)
+	}
+	if len(sub.byNQN)+len(sub.byID)+len(sub.controllers) > 0 {
+		r.t.Errorf("%d names and %d identifiers are left", len(sub.byNQN), len(sub.byID))
+	}
+}
