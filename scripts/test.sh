@@ -61,7 +61,7 @@ fuzz_all() {
 alone=$(paste -sd'|' <<'END'
 TestNoLostPost|TestNoLostWake|TestWakeBeforeSleep|TestArmRefuses|TestOthersRun|TestYield
 TestTimerWhileBusy|TestRunEndsWithContext|TestPool|TestOthersTurn|TestPriority|TestAnotherThread
-TestShared|TestArm|TestFlushesShare|TestOfflineAndBack|TestRangeLockExcludes|TestDAXWaits
+TestShared|TestArm|TestFlushesShare|TestOfflineAndBack|TestRangeLockExcludes
 TestHandOverBuffers|TestManyConnections|TestFloods|TestDisconnectWaitsForExecuting|TestTurnOfInput
 TestTurnOfOutput|TestTeardown|TestListenerClosedWhileDeviceIsAway|TestTurns|TestDeviceRemoval
 TestMemoryGrantedByAnotherGroup|TestParallelQueues|TestRacingConnects|TestRaceForTheLastController

@@ -42,8 +42,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Open opens or creates the file and locks it against a second Open, here or in another process. A
-// file on persistent memory (DAX) is mapped and can be read without a copy.
+// Open opens or creates the file and locks it against a second Open, here or in another process.
 func Open(cfg Config) (backend.Device, error) {
 	d, err := open(cfg)
 	if err != nil {
@@ -91,17 +90,7 @@ func open(cfg Config) (_ backend.Device, err error) {
 	if err := describe(&cfg, &dc); err != nil {
 		return nil, err
 	}
-	region := mapped(&cfg, &dc)
-	d, err := disk.New(dc)
-	switch {
-	case err != nil && region != nil:
-		return nil, errors.Join(err, region.Unmap())
-	case err != nil:
-		return nil, err
-	case region == nil:
-		return d, nil
-	}
-	return newDAX(d, region), nil
+	return disk.New(dc)
 }
 
 // sizeOf returns a function that reads the size of the file, and logs once if it has been deleted.

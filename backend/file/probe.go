@@ -58,8 +58,8 @@ func examine(cfg *Config, r *backend.Report) os.FileInfo {
 	case info.IsDir():
 		r.Errorf("Name a file in it.", "is a directory")
 	case info.Mode()&os.ModeCharDevice != 0 && strings.HasPrefix(filepath.Base(cfg.Path), "dax"):
-		r.Errorf("Make it one of mode fsdax (ndctl), mount ext4 or xfs there with -o dax, and "+
-			"name a file in it.", "is persistent memory without a file system")
+		r.Errorf("Make it one of mode fsdax (ndctl), mount ext4 or xfs there, and name a file "+
+			"in it.", "is persistent memory without a file system")
 	case info.Mode().Type() == os.ModeDevice:
 		r.Errorf("Use backend: block.", "is a block device, not a regular file")
 	case !info.Mode().IsRegular():

@@ -23,8 +23,6 @@ type mrCache struct {
 	log interface{ Warn(msg string, args ...any) }
 	// limit is how many chunks may be registered.
 	limit int
-	// filesLogged: it was logged that memory of files is copied.
-	filesLogged atomic.Bool
 
 	// regions is read by reactors. The map is never changed, only replaced, under mu.
 	regions atomic.Pointer[map[mem.RegionID]*cachedRegion]
@@ -83,15 +81,6 @@ func mrLimit(attr *verbs.DeviceAttr) int {
 // lookup is the local key of a segment. If it has none yet its chunk will be registered. Reactor
 // only.
 func (c *mrCache) lookup(s *mem.Segment) (key uint32, ok bool) {
-	if s.File {
-		// The file system may give blocks to other files, so the kernel lets no device keep them
-		// (FOLL_LONGTERM, see fsdax in check_vma_flags of mm/gup.c).
-		if !c.filesLogged.Load() && c.filesLogged.CompareAndSwap(false, true) {
-			c.log.Warn("RDMA: what is read of mapped files is copied: devices cannot register "+
-				"the memory of a file system", "device", c.d.attr.Name)
-		}
-		return 0, false
-	}
 	r := (*c.regions.Load())[s.Region]
 	if r == nil {
 		if r = c.add(s.Region); r == nil {

@@ -55,27 +55,6 @@ func (b *harness) zeroCopyRead(q *hostQueue, chunk int) {
 	}
 }
 
-// TestFilesAreNotRegistered: memory of files is not reached, which is said once; other memory is.
-func TestFilesAreNotRegistered(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	b.host.connect(b.addr(), ioParam(32))
-	seg := mem.Segment{B: b.h.store.Bytes()[:4096], Region: b.h.store.ID(), File: true}
-	for range 3 {
-		b.on(func() {
-			if b.h.queue.CanSendFrom([]mem.Segment{seg}) ||
-				b.h.queue.CanReceiveInto([]mem.Segment{seg}) {
-				t.Error("the memory of a file is reached")
-			}
-		})
-	}
-	if n := strings.Count(b.log.String(), "what is read of mapped files is copied"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, b.log)
-	}
-	if !b.registered(0) {
-		t.Error("other memory is not registered any more")
-	}
-}
-
 // TestRegisteredByChunk: a chunk is registered when it is first asked for and stays so; its pages
 // cannot be given back, others can. The region takes the registration with it.
 func TestRegisteredByChunk(t *testing.T) {

@@ -15,7 +15,6 @@ type disk struct {
 	data           *mem.Region
 	zeroCopyReads  bool // reads are zero copy, in pieces
 	piece          int  // bytes of these
-	file           bool // they are a file's
 	zeroCopyWrites bool // writes are
 	hold           bool // commands with NSID 7 wait for release
 	optimistic     bool // Prepare says that they complete in Execute
@@ -172,7 +171,7 @@ func (d *disk) check(s *session, r *fabric.Request) nvme.Status {
 		b := d.data.Bytes()[off : off+uint64(n)]
 		for len(b) > 0 {
 			m := min(len(b), d.piece)
-			r.Segs = append(r.Segs, mem.Segment{B: b[:m], Region: d.data.ID(), File: d.file})
+			r.Segs = append(r.Segs, mem.Segment{B: b[:m], Region: d.data.ID()})
 			b = b[m:]
 		}
 		r.ZeroCopy = true

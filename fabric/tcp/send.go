@@ -70,8 +70,7 @@ func (q *queue) respond(r *request) {
 	data := p.PDO(pdu.DataSize, p.HPDA) + int(r.Length) + p.DataDigestSize()
 	// The success flag says: status 0, result 0, and no SQ head pointer, which must therefore be
 	// disabled (TCP section 3.6.2.9; the handler then reports FFFFh).
-	if !r.ofFile() && r.CQE.SQHD() == noFlowControl && r.CQE.Status() == nvme.Success &&
-		r.CQE.Result() == 0 {
+	if r.CQE.SQHD() == noFlowControl && r.CQE.Status() == nvme.Success && r.CQE.Result() == 0 {
 		q.enqueue(r, sendDataOnly, data)
 		return
 	}
@@ -91,12 +90,9 @@ func (q *queue) flush() int {
 			q.schedule()
 			break
 		}
-		want, ofFile := q.gather(inTurns)
-		n, e := q.transmit(ofFile)
+		want := q.gather(inTurns)
+		n, e := q.transmit()
 		clear(g.iov)
-		if e == syscall.EFAULT && q.copyFiles() {
-			continue
-		}
 		if e != 0 && e != syscall.EAGAIN {
 			q.broken("send", e)
 			return done + 1
@@ -107,8 +103,7 @@ func (q *queue) flush() int {
 			q.acknowledged = false
 			done += q.advanceSend(n, g.loop.Clock())
 		}
-		// A file may also be the reason that not all has left; then the next call says so.
-		q.blocked = n < want && (n == 0 || !ofFile) || q.pending()
+		q.blocked = n < want || q.pending()
 		if q.blocked {
 			break
 		}
@@ -154,8 +149,8 @@ func (q *queue) hasLeft(r *request, now int64) {
 
 // gather fills Group.iov from the front of sendq, without the bytes that have left, and returns
 // their number. Headers that follow each other share a vector. It gathers less if the queue takes
-// turns with others. ofFile says that memory of files is among it.
-func (q *queue) gather(inTurns bool) (n int, ofFile bool) {
+// turns with others.
+func (q *queue) gather(inTurns bool) int {
 	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent}
 	vectors, bytes := iovFull, sendMost
 	if inTurns {
@@ -187,7 +182,7 @@ func (q *queue) gather(inTurns bool) (n int, ofFile bool) {
 	}
 	s.close()
 	q.g.iov = s.iov
-	return s.total, s.ofFile
+	return s.total
 }
 
 // sender collects vectors. heads[run:] are headers that are not in a vector yet.
@@ -199,8 +194,6 @@ type sender struct {
 	total int
 	full  bool // no vector is left in the middle of a PDU
 	hd    bool // the last head has room for a digest
-	// ofFile says that memory of files is in a vector.
-	ofFile bool
 }
 
 // head makes room for a header of n bytes, and for its digest if it has one, and returns the
@@ -241,7 +234,6 @@ func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
 		s.heads = s.heads[:at+pad]
 		clear(s.heads[at:])
 	}
-	s.ofFile = s.ofFile || r.ofFile()
 	for i := range r.Segs {
 		if s.data(r.Segs[i].B); s.full {
 			return false
@@ -294,29 +286,15 @@ func (s *sender) vector(b []byte) {
 	s.total += len(b)
 }
 
-// CanSendFrom implements fabric.Queue: the kernel takes data from wherever it lies. But data
-// digests are computed here, and records sealed, and memory of files is read by the kernel only.
-func (q *queue) CanSendFrom(segs []mem.Segment) bool {
-	return !q.params.DataDigest && q.tls == nil || len(segs) == 0 || !segs[0].File
-}
+// CanSendFrom implements fabric.Queue: the kernel takes data from wherever it lies.
+func (q *queue) CanSendFrom([]mem.Segment) bool { return true }
 
-// ofFile says that what r sends is memory of a file.
-func (r *request) ofFile() bool { return r.ZeroCopy && len(r.Segs) > 0 && r.Segs[0].File }
-
-// transmit sends what is in Group.iov. Some of it may be memory of files: if the medium is broken
-// the kernel may fail, or raise SIGBUS, and then it is not known how much has left.
-func (q *queue) transmit(ofFile bool) (n int, e syscall.Errno) {
-	iov := q.g.iov
+// transmit sends what is in Group.iov.
+func (q *queue) transmit() (int, syscall.Errno) {
 	if q.tls != nil {
-		return q.tls.Sendmsg(q.fd, iov, q.g.tls)
+		return q.tls.Sendmsg(q.fd, q.g.iov, q.g.tls)
 	}
-	if !ofFile {
-		return sys.Sendmsg(q.fd, iov, 0)
-	}
-	if !mem.Guard(func() { n, e = sys.Sendmsg(q.fd, iov, 0) }) {
-		return 0, syscall.EIO
-	}
-	return n, e
+	return sys.Sendmsg(q.fd, q.g.iov, 0)
 }
 
 // writerWait is how long a writer waits, roughly, for a zero-copy read whose data the host does
@@ -342,37 +320,15 @@ func (q *queue) copyUnsent() bool {
 	return true
 }
 
-// copyFiles copies the data of all queued zero-copy reads of files, because the kernel cannot read
-// some of it. It returns false if nothing was copied.
-func (q *queue) copyFiles() (some bool) {
-	for r := range q.sendq.All() {
-		some = r.ofFile() && q.copyData(r) || some
-	}
-	return some
-}
-
-// copyData copies the data of r, a zero-copy read, to memory of the pool. What a file does not have
-// becomes zeroes, and the command fails, unless its data has left. It returns false if there is no
-// memory.
+// copyData copies the data of r, a zero-copy read, to memory of the pool. It returns false if there
+// is no memory.
 func (q *queue) copyData(r *request) (ok bool) {
 	g, pool := q.g, q.g.cfg.Memory
 	if n := int(r.Length); pool.Available() < n || !pool.AllocReserve(&r.memory, r.Flow, n) {
 		return false
 	}
 	own := r.memory.Segs
-	switch left := r == q.sendq.First() &&
-		q.sent >= r.wire-pdu.CapsuleRespSize-q.params.HeaderDigestSize(); {
-	case !r.ofFile():
-		mem.CopySegments(own, r.Segs)
-	case !left && !mem.CopyFile(own, r.Segs):
-		for i := range own {
-			clear(own[i].B)
-		}
-		// Base section 4.2.3.3, 81h
-		r.CQE.Fill(0, r.CQE.SQHD(), r.CQE.CID(), nvme.UnrecoveredReadError)
-		q.peerLog().Warn("the file of a namespace cannot be read where it is mapped", "cid",
-			r.SQE.CID())
-	}
+	mem.CopySegments(own, r.Segs)
 	g.cfg.Handler.EndZeroCopy(&r.Request)
 	clear(r.Segs)
 	r.ZeroCopy, r.Segs = false, append(r.Segs[:0], own...)

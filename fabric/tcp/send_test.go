@@ -98,8 +98,8 @@ func TestEveryPartialSend(t *testing.T) {
 func (h *manual) sendFrom(q *queue, left int) []byte {
 	h.tb.Helper()
 	q.sent = left
-	want, _ := q.gather(false)
-	n, e := q.transmit(false)
+	want := q.gather(false)
+	n, e := q.transmit()
 	clear(h.g.iov)
 	if n != want || e != 0 {
 		h.tb.Fatalf("%d of %d bytes were sent, %v", n, want, e)

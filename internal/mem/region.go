@@ -13,10 +13,9 @@ import (
 
 // Region is anonymous memory outside the Go heap: page aligned, zeroed, populated by the kernel
 // when first accessed, and not inherited by child processes, so that a fork never moves a page that
-// a device uses. Or it is the memory of a file (MapFile).
+// a device uses.
 //
-// The caller that mapped it unmaps it. Any goroutine may read and write its bytes, those of a file
-// only as MapFile says.
+// The caller that mapped it unmaps it. Any goroutine may read and write its bytes.
 type Region struct {
 	id      RegionID
 	purpose *purpose

@@ -20,10 +20,6 @@ type Segment struct {
 	B []byte
 	// Region is the Region that B lies in, or NoRegion.
 	Region RegionID
-	// File says that B is memory of a file (MapFile), for reading. An access raises SIGBUS where
-	// the file has been truncated or its medium is broken, so only the kernel and CopyFile access
-	// it.
-	File bool
 }
 
 // Length returns the number of bytes of all segments.

@@ -9,7 +9,6 @@
 #   # virtio: 256M            a virtio disk of this size that stores what is written
 #   # packages: yes           old.deb and new.deb in /run/out/packages, see packages.sh
 #   # numa: yes               two NUMA nodes, with a CPU and half of the memory each
-#   # memmap: SIZE!ADDRESS    memory that the kernel takes for persistent
 set -eu
 . "$(dirname "$(readlink -f "$0")")/../common.sh"
 need qemu-system-x86_64
@@ -78,7 +77,6 @@ if [ -n "$(head_value numa)" ]; then
       -numa "node,nodeid=$n,cpus=$n,memdev=memory$n")
   done
 fi
-memmap=$(head_value memmap)
 package=$(head_value go-test)
 if [ -n "$package" ]; then
   need go
@@ -93,7 +91,7 @@ for s; do
   settings+=("$s")
 done
 append="root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off"
-append+=" init=$init ${memmap:+memmap=$memmap }LAB_VM=qemu LAB_DIR=/lab LAB_LIMIT=$limit"
+append+=" init=$init LAB_VM=qemu LAB_DIR=/lab LAB_LIMIT=$limit"
 append+=" LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant ${settings[*]}"
 boot() {
   timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" \
