@@ -181,6 +181,8 @@ func (d *decoder) unknown(at place, path, key string, names []string,
 var removed = map[string]string{
 	"spin_share":      "It was removed. Delete it; reactors.spin bounds what polling costs.",
 	"busy_poll":       "It was removed, since it brought nothing. Delete it.",
+	"sqpoll":          "It was removed, since it brought nothing. Delete it.",
+	"iopoll":          "It was removed, since it brought nothing. Delete it.",
 	"workers":         "It was removed. Delete it: threads are started as they are needed.",
 	"dax":             "It was removed. Delete it: files on persistent memory are read as others.",
 	"shared_receives": "It is called srq_size now.",

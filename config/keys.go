@@ -217,14 +217,6 @@ func diskKeys(e *disk.Engine) []Key {
 			"What makes the system calls: `threads` cost more CPU; `auto` uses them, with a "+
 				"warning, only where io_uring is forbidden. Set it to `io_uring` when the target "+
 				"should not start rather than run slower."),
-		NewKey("sqpoll", Bool(&e.SQPoll),
-			"A kernel thread fetches submissions, at the price of one CPU per reactor while "+
-				"there is work. Set it when CPUs are plentiful and system calls limit the "+
-				"throughput."),
-		NewKey("iopoll", Bool(&e.IOPoll),
-			"Drives are polled for completions instead of waiting for interrupts; NVMe drives "+
-				"need the module parameter `nvme.poll_queues`. Set it when latency matters more "+
-				"than CPU time."),
 	}
 }
 

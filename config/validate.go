@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 
-	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -15,10 +14,6 @@ func (d *decoder) validate(c *Config) {
 		d.add("reactors.count",
 			fmt.Sprintf("%d reactors, but reactors.cpus names %d CPUs", c.Reactors.Count, n),
 			"Delete reactors.count, or name one CPU for each reactor.")
-	}
-	if c.Disks.Name == disk.Threads && (c.Disks.SQPoll || c.Disks.IOPoll) {
-		d.add("disks.engine", "threads have neither sqpoll nor iopoll",
-			"Delete those, or use engine: io_uring.")
 	}
 	if c.RDMA.InCapsuleSize == 0 {
 		c.RDMA.InCapsuleSize = -1 // none; 0 is the default

@@ -78,7 +78,6 @@ func TestDevice(t *testing.T) {
 	}
 	for name, engine := range map[string]disk.Engine{
 		"threads": {Name: disk.Threads}, "io_uring": {Name: disk.IOUring},
-		"sqpoll": {Name: disk.IOUring, SQPoll: true}, "iopoll": {Name: disk.IOUring, IOPoll: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			backendtest.Run(t, func(t *testing.T) backend.Device {

@@ -37,10 +37,10 @@ type channel struct {
 	workers     int
 	working     int // ops with workers
 
-	// rings are none with threads, otherwise one, or two: the second one polls devices. If added,
-	// files are those of the descriptor when Disk.opened was opened.
-	rings  []*uring.Ring
-	files  [2]uring.File
+	// ring is nil with threads. If added, file is that of the descriptor when Disk.opened was
+	// opened.
+	ring   *uring.Ring
+	file   uring.File
 	added  bool
 	opened uint32
 
@@ -56,7 +56,7 @@ func (d *Disk) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 		d: d, wake: r.Wake, jobs: make(chan *op, maxOutstanding), steps: turnSteps,
 	}
 	if d.uring && r.EventFD != 0 {
-		if err := c.openRings(r); err != nil {
+		if err := c.openRing(r); err != nil {
 			if d.cfg.Engine.Name == IOUring {
 				return nil, fmt.Errorf("%s: %w", d.cfg.Path, err)
 			}
@@ -182,8 +182,8 @@ func (c *channel) deliver(o *op, e event) {
 func (c *channel) Poll(done []*backend.IO) int {
 	c.receive()
 	c.pump()
-	for _, r := range c.rings {
-		r.Poll()
+	if c.ring != nil {
+		c.ring.Poll()
 	}
 	c.pump() // steps that followed
 	n := c.done.Fill(done)
@@ -239,7 +239,7 @@ func (c *channel) start(o *op) bool {
 		c.d.dirty.Store(false)
 		o.dirty = true
 	}
-	if len(c.rings) > 0 && o.step != stepBounced && o.step != stepZeroes &&
+	if c.ring != nil && o.step != stepBounced && o.step != stepZeroes &&
 		(o.step != stepDiscard || !c.d.noCommand.Load()) {
 		return c.startRing(o)
 	}
@@ -320,11 +320,9 @@ func (c *channel) again(o *op, e syscall.Errno) bool {
 		o.step = stepZeroes
 	case o.step == stepPunch && o.io.Op == backend.OpWriteZeroes && e == unix.EOPNOTSUPP:
 		o.step = stepZeroRange // it may be unmapped, it need not
-	case o.step == stepDiscard && unknown && len(c.rings) > 0 && c.d.cfg.Driver == nil &&
+	case o.step == stepDiscard && unknown && c.ring != nil && c.d.cfg.Driver == nil &&
 		!c.d.noCommand.Load():
 		c.d.noCommand.Store(true)
-	case o.step == stepTransfer && o.polled && e == unix.EOPNOTSUPP:
-		c.d.noIOPoll.Store(true)
 	default:
 		return false
 	}
@@ -339,8 +337,8 @@ func (c *channel) Cancel(io *backend.IO) {
 	}
 	o := c.ops[i]
 	o.canceled = true
-	for _, r := range c.rings {
-		r.Cancel(o, o.slot)
+	if c.ring != nil {
+		c.ring.Cancel(o, o.slot)
 	}
 }
 
@@ -373,12 +371,7 @@ func (c *channel) Arm() bool {
 	if !c.done.Empty() || !c.ready.Empty() || !c.arrived.Empty() || !c.inbox.Empty() {
 		return false
 	}
-	for _, r := range c.rings {
-		if !r.Arm() {
-			return false
-		}
-	}
-	return true
+	return c.ring == nil || c.ring.Arm()
 }
 
 // Close implements backend.Channel. It ends the workers.
@@ -390,11 +383,11 @@ func (c *channel) Close() error {
 	close(c.jobs)
 	c.wg.Wait() // workers are idle, or have just returned from wake
 	var errs []error
-	for i, r := range c.rings {
-		if c.added {
-			errs = append(errs, r.RemoveFile(c.files[i]))
-		}
-		errs = append(errs, r.Release())
+	if c.added {
+		errs = append(errs, c.ring.RemoveFile(c.file))
+	}
+	if c.ring != nil {
+		errs = append(errs, c.ring.Release())
 	}
 	c.d.channels.Add(-1)
 	return errors.Join(errs...)

@@ -74,8 +74,8 @@ func (c *channel) startCommand(o *op) bool {
 		o.step = stepBounced
 		return c.start(o)
 	}
-	started := c.d.cfg.Driver.Start(c.rings[0], c.files[0], &o.cmd, o)
-	o.slot = c.rings[0].Last()
+	started := c.d.cfg.Driver.Start(c.ring, c.file, &o.cmd, o)
+	o.slot = c.ring.Last()
 	return started
 }
 

@@ -25,7 +25,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,16 +39,10 @@ const (
 	Threads = "threads"
 )
 
-const sqIdle = time.Second
-
 // Engine says how system calls are made.
 type Engine struct {
 	// Name is Auto, IOUring or Threads; "" means Auto.
 	Name string
-	// SQPoll makes a kernel thread submit. It sleeps after sqIdle without work.
-	SQPoll bool
-	// IOPoll polls the device instead of waiting for its interrupts, for transfers with O_DIRECT.
-	IOPoll bool
 }
 
 // Config describes a Disk.
@@ -94,9 +87,9 @@ type Disk struct {
 	opened atomic.Uint32
 	watch  watcher
 
-	// noZeroRange, noCommand and noIOPoll are set when the kernel turns out not to have
-	// FALLOC_FL_ZERO_RANGE, discards by io_uring, or polled transfers for this file.
-	noZeroRange, noCommand, noIOPoll atomic.Bool
+	// noZeroRange and noCommand are set when the kernel turns out not to have FALLOC_FL_ZERO_RANGE
+	// or discards by io_uring for this file.
+	noZeroRange, noCommand atomic.Bool
 
 	// failed is why flushes and writes are refused, nil if they are not.
 	failed atomic.Pointer[error]

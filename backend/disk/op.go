@@ -45,7 +45,6 @@ type op struct {
 	event    event
 	locked   bool   // has locked its range
 	write    bool   // exclusively
-	polled   bool   // was given to the ring that polls
 	canceled bool   // no further step is started
 	dirty    bool   // Disk.dirty before this flush
 	res      int32  // of a worker's step, as io_uring returns it

@@ -1,20 +1,13 @@
 package disk
 
 import (
-	"errors"
-
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// openRings acquires the rings of the reactor: one, and a second one for transfers that are polled
-// for.
-func (c *channel) openRings(r backend.Reactor) error {
-	e := c.d.cfg.Engine
-	cfg := uring.Config{
-		EventFD: r.EventFD, SQPoll: e.SQPoll, SQIdle: sqIdle,
-		Commands: c.d.cfg.Driver != nil,
-	}
+// openRing acquires the ring of the reactor.
+func (c *channel) openRing(r backend.Reactor) error {
+	cfg := uring.Config{EventFD: r.EventFD, Commands: c.d.cfg.Driver != nil}
 	if r.Memory != nil {
 		cfg.Memory = r.Memory.Bytes()
 	}
@@ -23,31 +16,20 @@ func (c *channel) openRings(r backend.Reactor) error {
 		return err
 	}
 	c.d.unregistered(ring.Refused())
-	c.rings = []*uring.Ring{ring}
-	if !e.IOPoll || c.d.cfg.Offset == 0 || cfg.Commands {
-		return nil
-	}
-	cfg.IOPoll = true
-	if ring, err = uring.Acquire(cfg); err != nil {
-		err = errors.Join(err, c.rings[0].Release())
-		c.rings = nil
-		return err
-	}
-	c.rings = append(c.rings, ring)
+	c.ring = ring
 	return nil
 }
 
-// startRing starts a step of o on a ring. It returns false if the ring is full.
+// startRing starts a step of o on the ring. It returns false if the ring is full.
 func (c *channel) startRing(o *op) bool {
 	if !c.added || c.opened != o.opened {
-		c.addFiles(o.opened)
+		c.addFile(o.opened)
 	}
 	if c.d.cfg.Driver != nil {
 		return c.startCommand(o)
 	}
 	io, off := o.io, o.io.Off+o.done
 	var u uring.Op
-	use := 0
 	switch o.step {
 	case stepTransfer:
 		b := o.one()
@@ -61,9 +43,6 @@ func (c *channel) startRing(o *op) bool {
 		default:
 			u = uring.Writev(o.vectors(), off, uint32(o.flags))
 		}
-		if len(c.rings) > 1 && !c.d.noIOPoll.Load() {
-			use = 1
-		}
 	case stepSync:
 		u = uring.Datasync()
 	case stepZeroRange:
@@ -73,19 +52,16 @@ func (c *channel) startRing(o *op) bool {
 	case stepDiscard:
 		u = uring.Discard(io.Off, io.Len)
 	}
-	o.polled = use == 1
-	started := c.rings[use].Start(c.files[use], &u, o)
-	o.slot = c.rings[use].Last()
+	started := c.ring.Start(c.file, &u, o)
+	o.slot = c.ring.Last()
 	return started
 }
 
-// addFiles adds the file to the rings, in place of the one before.
-func (c *channel) addFiles(opened uint32) {
-	for i, r := range c.rings {
-		if c.added {
-			_ = r.RemoveFile(c.files[i]) // operations in progress keep it open
-		}
-		c.files[i] = r.AddFile(c.d.cfg.FD)
+// addFile adds the file to the ring, in place of the one before.
+func (c *channel) addFile(opened uint32) {
+	if c.added {
+		_ = c.ring.RemoveFile(c.file) // operations in progress keep it open
 	}
+	c.file = c.ring.AddFile(c.d.cfg.FD)
 	c.added, c.opened = true, opened
 }

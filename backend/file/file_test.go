@@ -48,8 +48,6 @@ func TestConformance(t *testing.T) {
 	if err := uring.Available(); err != nil {
 		t.Logf("threads only: %v", err)
 		engines = engines[:1]
-	} else {
-		engines = append(engines, disk.Engine{SQPoll: true}, disk.Engine{IOPoll: true})
 	}
 	for name, tc := range map[string]struct {
 		cfg Config

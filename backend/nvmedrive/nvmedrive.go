@@ -35,8 +35,7 @@ func (d *drive) Close() error {
 
 // Open opens a namespace exclusively: neither its block device nor a partition of that may be
 // mounted, swap, or part of another device. cfg.Path is its character device (/dev/ng0n1) or its
-// block device. The engine sends the commands: io_uring, or threads by blocking ioctls; IOPoll has
-// no effect.
+// block device. The engine sends the commands: io_uring, or threads by blocking ioctls.
 func Open(cfg block.Config) (backend.Device, error) {
 	d, err := open(cfg)
 	if err != nil {

@@ -41,7 +41,7 @@ log: {level: debug, format: json}
 reactors: {count: 0x2, cpus: [2, 3], memory: 67108864, spin: 50us}
 tcp: {congestion_control: dctcp, header_digest: false, in_capsule_size: 1 MiB}
 rdma: {in_capsule_size: 0, srq_size: 4096, queue_memory: 2GB}
-disks: {engine: io_uring, sqpoll: true}
+disks: {engine: io_uring}
 metrics: {listen: "[::1]:9500"}
 shutdown_timeout: 1m0.5s
 listeners: [{transport: tcp, address: "${ADDRESS}", on_unavailable: "${WAIT}"}]
@@ -86,7 +86,6 @@ var beyond = map[string]string{
 	"is more than a quarter":    "two keys are compared",
 	"is above cntlid_max":       "two keys are compared",
 	"but reactors.cpus names":   "two keys are compared",
-	"neither sqpoll nor iopoll": "two keys are compared",
 	"have none":                 "two keys are compared",
 	"have the same key":         "two keys are compared",
 	"the checksum of the key":   "arithmetic",

@@ -76,8 +76,6 @@ const (
 	offRing = 0
 	offSQEs = 0x10000000 // IORING_OFF_SQES
 
-	setupIOPoll       = 1 << 0
-	setupSQPoll       = 1 << 1
 	setupCQSize       = 1 << 3
 	setupDisabled     = 1 << 6
 	setupSubmitAll    = 1 << 7
@@ -91,14 +89,12 @@ const (
 	featSingleMmap = 1 << 0
 	featNoDrop     = 1 << 1
 
-	sqNeedWakeup = 1 << 0
-	sqOverflow   = 1 << 1
-	sqTaskrun    = 1 << 2
+	sqOverflow = 1 << 1
+	sqTaskrun  = 1 << 2
 
 	cqEventFDDisabled = 1 << 0
 
 	enterGetEvents = 1 << 0
-	enterSQWakeup  = 1 << 1
 
 	registerBuffers     = 0
 	registerEventFD     = 4

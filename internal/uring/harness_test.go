@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -119,5 +118,4 @@ func each(t *testing.T, fn func(t *testing.T, cfg Config)) {
 	}
 	modes = all
 	t.Run("commands", func(t *testing.T) { fn(t, Config{Commands: true}) })
-	t.Run("SQPOLL", func(t *testing.T) { fn(t, Config{SQPoll: true, SQIdle: time.Millisecond}) })
 }

@@ -212,24 +212,13 @@ func (r *Ring) Poll() int {
 // while further ones are prepared. While they are busy, one large batch costs less.
 func (r *Ring) idle() bool {
 	left := r.Outstanding()
-	return r.flags&setupSQPoll == 0 && (left == 0 || r.more && left <= taskBatch)
+	return left == 0 || r.more && left <= taskBatch
 }
 
 // mustEnter reports whether the kernel has to be entered: to submit, to finish operations, or to
 // fetch completions.
 func (r *Ring) mustEnter() bool {
-	switch flags := atomic.LoadUint32(r.sqFlags); {
-	case r.more || flags&(sqTaskrun|sqOverflow) != 0:
-		return true
-	case r.flags&setupSQPoll != 0:
-		if r.pending = 0; flags&sqNeedWakeup == 0 {
-			return false
-		}
-		return r.tail != atomic.LoadUint32(r.sqHead)
-	case r.flags&setupIOPoll != 0:
-		return r.Outstanding() > 0
-	}
-	return r.pending > 0
+	return r.more || r.pending > 0 || atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0
 }
 
 // reap calls the Completers of the completions in the queue.
@@ -255,10 +244,7 @@ func (r *Ring) reap() int {
 // Arm prepares for the reactor's sleep: from now on a completion writes to the eventfd. It returns
 // false if there is something to Poll for.
 func (r *Ring) Arm() bool {
-	if r.flags&setupIOPoll != 0 {
-		return r.Outstanding() == 0 // these completions do not write to the eventfd
-	}
-	if r.more || r.pending > 0 && r.flags&setupSQPoll == 0 {
+	if r.more || r.pending > 0 {
 		return false
 	}
 	if r.armed {
@@ -293,12 +279,6 @@ func (r *Ring) enter(flags uintptr) {
 		r.enable()
 	}
 	submit := min(r.pending, submitMost)
-	if r.flags&setupSQPoll != 0 {
-		submit = 0
-		if r.tail != atomic.LoadUint32(r.sqHead) {
-			submit, flags = r.tail-atomic.LoadUint32(r.sqHead), flags|enterSQWakeup
-		}
-	}
 	n, _, e := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(submit), 0,
 		flags, 0, 0)
 	switch e {

@@ -172,7 +172,7 @@ func TestFull(t *testing.T) {
 			for started < total && g.Start(g.f, &idle, &c) {
 				started++
 			}
-			if !cfg.SQPoll && before == 0 && started != slots {
+			if before == 0 && started != slots {
 				t.Fatalf("%d taken, %d slots", started, slots)
 			}
 			g.Poll()
@@ -199,7 +199,7 @@ func TestOverflow(t *testing.T) {
 		for range total {
 			for !g.Start(g.f, &idle, &c) {
 				runtime.Gosched()
-				if !cfg.SQPoll && len(g.free) > 0 {
+				if len(g.free) > 0 {
 					g.enter(enterGetEvents) // refused while completions wait
 					g.Poll()
 				}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,13 +19,6 @@ type Config struct {
 	// may be nil. It stays mapped until Close. Without the right to lock that much (RLIMIT_MEMLOCK)
 	// it is used unregistered.
 	Memory []byte
-	// SQPoll makes a kernel thread fetch submissions, which takes a CPU; it sleeps after SQIdle
-	// without any.
-	SQPoll bool
-	SQIdle time.Duration
-	// IOPoll polls devices for completions instead of waiting for interrupts, only for transfers
-	// with O_DIRECT.
-	IOPoll bool
 	// Commands allows StartCommand (Linux 5.19).
 	Commands bool
 }
@@ -64,19 +56,10 @@ func create(cfg Config, entries, slots int) (*Ring, error) {
 // setup is io_uring_setup(2) in the best mode that the kernel has.
 func setup(cfg Config, entries, completions int, p *params) (int, error) {
 	for _, mode := range modes {
-		if cfg.SQPoll {
-			mode = mode&^(setupDeferTaskrun|setupCoopTaskrun|setupTaskrunFlag) | setupSQPoll
-		}
-		if cfg.IOPoll {
-			mode |= setupIOPoll
-		}
 		if cfg.Commands {
 			mode |= setupSQE128 | setupCQE32
 		}
-		*p = params{
-			flags: mode | setupCQSize, cqEntries: uint32(completions),
-			sqThreadIdle: uint32(cfg.SQIdle.Milliseconds()),
-		}
+		*p = params{flags: mode | setupCQSize, cqEntries: uint32(completions)}
 		fd, _, e := syscall.Syscall(unix.SYS_IO_URING_SETUP, uintptr(entries),
 			uintptr(unsafe.Pointer(p)), 0)
 		switch e {
@@ -144,11 +127,9 @@ func (r *Ring) initialise(p *params, nslots int) (err error) {
 		r.free[i] = int32(nslots - 1 - i)
 	}
 	*r.cqFlags = cqEventFDDisabled
-	if !r.cfg.IOPoll {
-		fd := int32(r.cfg.EventFD)
-		if err := r.register(registerEventFD, unsafe.Pointer(&fd), 1); err != nil {
-			return fmt.Errorf("register the eventfd with io_uring: %w", err)
-		}
+	fd := int32(r.cfg.EventFD)
+	if err := r.register(registerEventFD, unsafe.Pointer(&fd), 1); err != nil {
+		return fmt.Errorf("register the eventfd with io_uring: %w", err)
 	}
 	r.registerMemory()
 	sparse := filesRegister{nr: files, flags: filesSparse}

@@ -9,8 +9,8 @@ var shared = struct {
 }{rings: map[key]*entry{}}
 
 type key struct {
-	eventFD                  int
-	sqPoll, ioPoll, commands bool
+	eventFD  int
+	commands bool
 }
 
 type entry struct {
@@ -49,7 +49,7 @@ func (r *Ring) Release() error {
 	return e.leave(k)
 }
 
-func (c *Config) key() key { return key{c.EventFD, c.SQPoll, c.IOPoll, c.Commands} }
+func (c *Config) key() key { return key{c.EventFD, c.Commands} }
 
 func (e *entry) leave(k key) error {
 	shared.Lock()

@@ -141,7 +141,7 @@ func TestShared(t *testing.T) {
 		{EventFD: g.eventFD},
 		{EventFD: g.eventFD},
 		{EventFD: other},
-		{EventFD: g.eventFD, IOPoll: true},
+		{EventFD: g.eventFD, Commands: true},
 	} {
 		r := testutil.Value(Acquire(cfg))(t)
 		rings = append(rings, r)

@@ -1,32 +1,12 @@
-# The engines of disks, by configuration: threads, io_uring, a kernel thread that fetches
-# submissions (sqpoll), and polling of the drive for completions (iopoll). Each is checked to be in
-# use, and fio verifies through it, on a drive with a poll queue and on a file that has none. Then a
-# target without the right to lock memory says so once, and works.
+# The engines of disks, by configuration: threads and io_uring. Each is checked to be in use, and fio
+# verifies through it, on a drive and on a file. Then a target without the right to lock memory says
+# so once, and works.
 # variants: tcp rxe
 # covers: internal/uring internal/sys backend/disk backend/block internal/reactor
 # go-test: ./backend/block
 # limit: 720
 . "$LAB_DIR/lib.sh"
-node=$(null_disk poll size=128 memory_backed=1 blocksize=4096 discard=1 submit_queues=1 \
-  poll_queues=1)
-debug=/sys/kernel/debug/block/${node#/dev/}
-[ "$(cat $debug/hctx0/type) $(cat $debug/hctx1/type)" = "default poll" ] ||
-  fail "the drive has no poll queue"
-# interrupted: transfers go to the drive's queue with interrupts. Its tags show that: where the
-# search for the next one starts, and how many were freed since. After a load with interrupts both
-# can be the same as before by chance, one time in ten; so there are up to ten loads.
-interrupted() {
-  local before i
-  before=$(cat $debug/hctx0/tags)
-  DEV=$(namespace_device 1)
-  for i in {1..10}; do
-    fio_run "load$i" --rw=randrw --iodepth=32 --bs=4k --size=4M
-    [ "$before" = "$(cat $debug/hctx0/tags)" ] || return 0
-  done
-  return 1
-}
-threads() { cat /proc/"$TPID"/task/*/comm; }
-has_thread() { threads | grep -q "^$1"; }
+node=$(null_disk engines size=128 memory_backed=1 blocksize=4096 discard=1 submit_queues=1)
 rings() { find "/proc/$TPID/fd" -lname 'anon_inode:\[io_uring\]' | wc -l; }
 
 disk_up
@@ -63,25 +43,15 @@ verified
 without
 with "engine: io_uring"
 verified
-[ "$(rings)" = 1 ] && ! has_thread iou-sqp || fail "io_uring: $(rings) rings; threads: $(threads)"
-interrupted || fail "io_uring: the drive was polled"
-without
-with "engine: io_uring, sqpoll: true"
-verified
-has_thread iou-sqp || fail "sqpoll: no kernel thread"
-without
-with "engine: io_uring, iopoll: true"
-verified
-! interrupted || fail "iopoll: the drive was not polled"
-[ "$(rings)" = 2 ] || fail "iopoll: $(rings) rings"
+[ "$(rings)" = 1 ] || fail "io_uring: $(rings) rings"
 without
 ! log_has "cannot be registered" || fail "memory was not registered"
 
 if [ "$TRANSPORT" = tcp ] || [ -n "$SAMPLE" ]; then
-  NVMF_TEST_BLOCK=$node "$TEST_BIN" -test.v -test.run 'TestDevice/^iopoll$' -test.timeout 100s \
+  NVMF_TEST_BLOCK=$node "$TEST_BIN" -test.v -test.run 'TestDevice/^io_uring$' -test.timeout 100s \
     >/run/conf.log 2>&1 ||
     { grep -vE '^=== RUN|--- PASS' /run/conf.log | tail -n 60; fail "the suite does not pass"; }
-  grep -q '^ *--- PASS: TestDevice/iopoll' /run/conf.log || fail "the suite did not run"
+  grep -q '^ *--- PASS: TestDevice/io_uring' /run/conf.log || fail "the suite did not run"
   say "the suite: $(grep -c '^ *--- PASS' /run/conf.log) tests passed"
 
   say "1 MiB of memory may be locked, which is not enough for RDMA"
