@@ -306,7 +306,7 @@ func (s *Server) startWorkers() error {
 			return err
 		}
 		s.workers = append(s.workers, w)
-		w.run(s.opts.Failed, s.keepTrace)
+		w.run(s.opts.Failed)
 	}
 	s.log.Info("reactors run", "reactors", len(cpus), "cpus", c.Reactors.CPUs,
 		"memory", config.Size(c.Reactors.Memory), "spin", spin.Round(time.Microsecond))

@@ -3,11 +3,8 @@ package app
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
@@ -68,44 +65,5 @@ func TestTraceOfTarget(t *testing.T) {
 	events, err := client.Events(ctx)
 	if err != nil || !strings.Contains(events[len(events)-1].Message, "control request") {
 		t.Errorf("%+v, %v", events, err)
-	}
-}
-
-// TestTraceFiles: a reactor that fails leaves a file, of which there are few.
-func TestTraceFiles(t *testing.T) {
-	dir := t.TempDir()
-	s, _ := controlled(t, Options{StateDir: dir}, anyPort)
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
-	_, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
-	testutil.Must(t, q.Flush(ctx, 1))
-	for range maxTraces + 2 {
-		for _, w := range s.workers {
-			done := make(chan struct{})
-			w.loop.Post(func() {
-				s.keepTrace(w, "a test")
-				close(done)
-			})
-			<-done
-		}
-		was := time.Now().UnixMilli()
-		testutil.Until(t, "another name is possible", func() bool { // names have milliseconds
-			return time.Now().UnixMilli() > was
-		})
-	}
-	files, err := filepath.Glob(filepath.Join(dir, traceDir, "*.json"))
-	if err != nil || len(files) != maxTraces {
-		t.Fatalf("%q, %v", files, err)
-	}
-	f := testutil.Value(os.Open(files[0]))(t)
-	defer f.Close()
-	commands := ""
-	if err := control.ReadTrace(f, func(q control.TraceQueue) error {
-		for _, c := range q.Commands {
-			commands += c.Command + q.Reason
-		}
-		return nil
-	}); err != nil || !strings.Contains(commands, "a test") {
-		t.Errorf("%q, %v", commands, err)
 	}
 }

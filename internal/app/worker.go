@@ -95,22 +95,12 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	return w, nil
 }
 
-// run starts the reactor. failed is called if it ends with an error, keep before that, and when it
-// panics, on its goroutine.
-func (w *worker) run(failed func(error), keep func(w *worker, reason string)) {
+// run starts the reactor. failed is called if it ends with an error, on its goroutine.
+func (w *worker) run(failed func(error)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
 	go func() {
-		reason := "the reactor has panicked"
-		defer func() {
-			if reason != "" {
-				keep(w, reason)
-			}
-		}()
 		err := w.loop.Run(ctx)
-		if reason = ""; err != nil {
-			keep(w, err.Error())
-		}
 		w.ended <- err
 		if err != nil {
 			failed(err)

@@ -17,8 +17,8 @@ import (
 // traceOptions are the flags of trace.
 type traceOptions struct {
 	options
-	query       control.TraceQuery
-	read, write string
+	query control.TraceQuery
+	write string
 }
 
 func traceCommand() *cobra.Command {
@@ -30,8 +30,7 @@ func traceCommand() *cobra.Command {
 			"that are not completed, without their data: when they arrived, what they asked " +
 			"for, the status, and how long they were in each stage (see nvmf-target latency). " +
 			"With --dumps, what was kept of queues that failed, or had a command that took 5 s: " +
-			"the last 32 within 24 hours. With --read, what a target has written when it failed " +
-			"(trace in the directory of its state). This needs the role operate.\n\n" +
+			"the last 32 within 24 hours. This needs the role operate.\n\n" +
 			"With --write, they become a file for Wireshark: each command and each response is a " +
 			"packet, which Wireshark decodes as NVMe/TCP, also those of RDMA queues. Addresses " +
 			"are those of the connection; the port of the target is always 4420. Headers of IP " +
@@ -50,9 +49,8 @@ func traceCommand() *cobra.Command {
 	f.StringVar(&o.query.Host, "host", "", "only queues of the host with this NQN")
 	f.StringVar(&o.query.Subsystem, "subsystem", "", "only queues of the subsystem with this NQN")
 	f.IntVar(&o.query.Queue, "queue", -1, "only queues with this ID, 0 for admin queues")
-	f.StringVar(&o.read, "read", "", "a file that a target has written, instead of a target")
 	f.StringVar(&o.write, "write", "", "write a pcapng file instead of text")
-	cmd.MarkFlagsMutuallyExclusive("follow", "dumps", "read")
+	cmd.MarkFlagsMutuallyExclusive("follow", "dumps")
 	return cmd
 }
 
@@ -91,11 +89,8 @@ func (o *traceOptions) run(cmd *cobra.Command) (err error) {
 // nothing says that nothing was recorded, or selected.
 func (o *traceOptions) nothing() string {
 	text := "no host is connected"
-	switch {
-	case o.query.Dumps:
+	if o.query.Dumps {
 		text = "nothing was kept: no queue has failed, and no command took 5 s, within 24 hours"
-	case o.read != "":
-		text = "the file has no queue"
 	}
 	if o.query.Host != "" || o.query.Subsystem != "" || o.query.Queue >= 0 {
 		text = "no such queue, or " + text
@@ -105,23 +100,6 @@ func (o *traceOptions) nothing() string {
 
 // each calls fn with what is selected.
 func (o *traceOptions) each(ctx context.Context, fn func(control.TraceQueue) error) error {
-	if o.read != "" {
-		f, err := os.Open(o.read)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
-		err = control.ReadTrace(f, func(q control.TraceQueue) error {
-			if !o.query.Selects(&q) {
-				return nil
-			}
-			return fn(q)
-		})
-		if err != nil {
-			return fmt.Errorf("%s: %w", o.read, err)
-		}
-		return nil
-	}
 	c, err := o.client()
 	if err != nil {
 		return err

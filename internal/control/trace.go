@@ -38,13 +38,6 @@ func parseTraceQuery(v url.Values) (q TraceQuery, err error) {
 	return q, nil
 }
 
-// Selects reports whether a queue is meant.
-func (q *TraceQuery) Selects(t *TraceQueue) bool {
-	return (q.Host == "" || q.Host == t.Host) &&
-		(q.Subsystem == "" || q.Subsystem == t.Subsystem) &&
-		(q.Queue < 0 || q.Queue == int(t.QID))
-}
-
 func (q *TraceQuery) values() url.Values {
 	v := url.Values{}
 	set := func(key, value string, given bool) {
@@ -110,24 +103,17 @@ func (c *Client) Trace(ctx context.Context, q TraceQuery, fn func(TraceQueue) er
 		return err
 	}
 	defer func() { _ = body.Close() }()
-	err = ReadTrace(body, fn)
-	if ctx.Err() != nil {
+	for d := json.NewDecoder(body); err == nil; {
+		var q TraceQueue
+		if err = d.Decode(&q); err == nil {
+			err = fn(q)
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.Is(err, io.EOF):
+		return nil
 	}
 	return err
-}
-
-// ReadTrace calls fn with what an answer of GET /v1/trace has, or a file of a target that failed.
-func ReadTrace(r io.Reader, fn func(TraceQueue) error) error {
-	for d := json.NewDecoder(r); ; {
-		var q TraceQueue
-		if err := d.Decode(&q); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if err := fn(q); err != nil {
-			return err
-		}
-	}
 }

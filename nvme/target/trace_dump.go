@@ -25,8 +25,6 @@ const (
 	// (Linux io_timeout). watchdogEvery is how often the queue is kept then.
 	watchdogAfter = int64(5e9)
 	watchdogEvery = int64(60e9)
-	// mostFatal is how many queues of a reactor are kept when it fails.
-	mostFatal = 64
 
 	dumpHint = "nvmf-target trace --dumps shows its last commands"
 )
@@ -144,15 +142,4 @@ func (s *session) snapshot(reason string) *TraceQueue {
 	q, _ := s.queue(from, 0, false)
 	q.Reason = reason
 	return q
-}
-
-// FatalTrace returns what is recorded of some queues of the reactor, which has failed. The caller
-// is its goroutine.
-func (h *Handler) FatalTrace(reason string) (list []*TraceQueue) {
-	for s := range h.sessions.All() {
-		if s.trace != nil && len(list) < mostFatal {
-			list = append(list, s.snapshot(reason))
-		}
-	}
-	return list
 }
