@@ -22,9 +22,17 @@ func prepareVerify(c *cmd) nvme.Status {
 	return c.expect(0)
 }
 
-func executeCompare(h *Handler, c *cmd) { h.startMove(c, c.reads(thenCompare)).advance(h) }
+func executeCompare(h *Handler, c *cmd) {
+	if !h.postpones(c) {
+		h.startMove(c, c.reads(thenCompare)).advance(h)
+	}
+}
 
-func executeVerify(h *Handler, c *cmd) { h.startMove(c, c.reads(thenNothing)).advance(h) }
+func executeVerify(h *Handler, c *cmd) {
+	if !h.postpones(c) {
+		h.startMove(c, c.reads(thenNothing)).advance(h)
+	}
+}
 
 // reads is a move that reads the blocks of the command.
 func (c *cmd) reads(then afterRead) *move {

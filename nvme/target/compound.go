@@ -4,14 +4,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 const (
 	// compoundWidth is how many IOs of one command the devices have at a time.
 	compoundWidth = 8
-	// mostSpare is how many compounds, of 6 KiB each, a reactor keeps for the next commands.
-	mostSpare = 64
+	// mostSpare is how many compounds, of 6 KiB each, a reactor keeps for the next commands, and
+	// mostCompounds how many there are at a time, but for the first of each owner.
+	mostSpare     = 64
+	mostCompounds = 512
 )
 
 // compound carries out a command that takes several IOs: Write Zeroes, Dataset Management, Flush of
@@ -19,6 +22,8 @@ const (
 // of its handler.
 type compound struct {
 	cmd *cmd // nil once the command was given up
+	// owner is what it counts for; nil: it is the target's own.
+	owner *owner
 	// flow is where it takes turns; nil if it does not.
 	flow        *flow
 	turn        list.Node[compound] // in flow.work while it waits for its turn
@@ -67,7 +72,48 @@ func (h *Handler) newCompound(c *cmd) *compound {
 		}
 	}
 	m.cmd, c.compound = c, m
+	if c.then == nil {
+		m.owner = c.s.host.payer
+		m.owner.compounds++
+		h.inUse++
+	}
 	return m
+}
+
+// mayHave reports whether an owner may have another compound: it has a share of them.
+func (h *Handler) mayHave(o *owner) bool {
+	return !subnet.Exceeds(o.compounds, 1, mostCompounds-h.inUse-1)
+}
+
+// postpones reports whether a command waits until its owner may have another compound, with what
+// its request has. It is executed anew then.
+func (h *Handler) postpones(c *cmd) bool {
+	if c.then != nil || h.mayHave(c.s.host.payer) {
+		return false
+	}
+	c.postponed = true
+	c.s.host.payer.postponed.Push(c, &c.waiting)
+	return true
+}
+
+// release ends the use of a compound by its owner, and executes some of what that has postponed.
+func (h *Handler) release(o *owner) {
+	o.compounds--
+	if h.inUse--; o.resumes {
+		return
+	}
+	o.resumes = true
+	for n := 0; !o.postponed.Empty() && h.mayHave(o); n++ {
+		if n == admitMost { // they have failed at once
+			h.post(func() { o.compounds, h.inUse = o.compounds+1, h.inUse+1; h.release(o) })
+			break
+		}
+		c := o.postponed.First()
+		h.stopWaiting(c)
+		c.waited(h)
+		c.op.execute(h, c)
+	}
+	o.resumes = false
 }
 
 // putIdle makes an IO free for the next step.
@@ -169,12 +215,16 @@ func (m *compound) end(h *Handler) {
 	if v != nil {
 		m.endMove(h)
 	}
-	m.cmd, m.ch, m.flow, m.flush, m.paid = nil, nil, nil, nil, false
+	o := m.owner
+	m.cmd, m.owner, m.ch, m.flow, m.flush, m.paid = nil, nil, nil, nil, nil, false
 	m.next, m.steps, m.status = 0, 0, nvme.Success
 	m.zero = zero{ranges: m.zero.ranges[:0]}
 	if h.spare < mostSpare { // hosts decide how many there are at a time
 		h.compounds.Push(m, &m.node)
 		h.spare++
+	}
+	if o != nil {
+		defer h.release(o)
 	}
 	if c == nil {
 		return
@@ -314,6 +364,9 @@ func (m *compound) giveUp(h *Handler) {
 }
 
 func flushAll(h *Handler, c *cmd) {
+	if h.postpones(c) {
+		return
+	}
 	flushThose(h, c, c.s.ctrl.namespaces())
 }
 
@@ -339,6 +392,9 @@ func prepareDSM(c *cmd) nvme.Status {
 }
 
 func executeDSM(h *Handler, c *cmd) {
+	if h.postpones(c) {
+		return
+	}
 	dsm := c.req.SQE.DSM()
 	m := h.newCompound(c)
 	m.ch = c.ch

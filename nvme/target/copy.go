@@ -56,6 +56,9 @@ func prepareCopy(c *cmd) nvme.Status {
 // executeCopy reads the source ranges and writes them one after the other, from SDLBA on. It checks
 // all of them first.
 func executeCopy(h *Handler, c *cmd) {
+	if h.postpones(c) {
+		return
+	}
 	v := &move{then: thenCopy, flags: c.io.Flags}
 	data := mem.NewCursor(c.req.Segs, 0)
 	total := uint64(0)

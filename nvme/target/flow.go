@@ -13,6 +13,9 @@ type owner struct {
 	key       subnet.Owner
 	hosts     int              // hostShares that count for it
 	leaving   list.Node[owner] // in Handler.leaving: it has no hosts, but memory of some
+	compounds int              // that count for it
+	postponed list.List[cmd]   // until it may have another one
+	resumes   bool             // it is executing some of these
 	entries   int              // of latencies, whose hosts are connected
 
 	turns list.List[flow]  // that have work whose turn comes

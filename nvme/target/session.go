@@ -122,8 +122,10 @@ type cmd struct {
 	flow       *flow
 	waiting    list.Node[cmd]
 	waitsSince int64
-	data       int64
-	admitted   bool
+	// postponed: waiting is in owner.postponed.
+	postponed bool
+	data      int64
+	admitted  bool
 }
 
 func (c *cmd) isConnect() bool {

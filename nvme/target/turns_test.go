@@ -238,6 +238,73 @@ func TestTurnsByBytes(t *testing.T) {
 	}
 }
 
+// TestPostponed: a host has its share of compounds and leaves another one some. Its other commands
+// have nothing but their requests, end at once when they are aborted or their queue ends, and are
+// carried out in their order.
+func TestPostponed(t *testing.T) {
+	const most = 2 * mostCompounds / 3
+	for _, kind := range turnsKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			var f *backendtest.Faulty
+			r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
+				f = backendtest.NewFaulty(dev)
+				return f
+			}))
+			a, b := r.connectHost(5), r.connectOther()
+			h := r.raw[0]
+			f.Hold(nil)
+			defer f.Release()
+			var all [][]*fabrictest.Command
+			for _, q := range a.io {
+				var list []*fabrictest.Command
+				for i := range 100 {
+					c := kind.make(1, i)
+					list = append(list, r.send(q, c))
+				}
+				all = append(all, list)
+			}
+			r.w.Settle()
+			if h.inUse != most {
+				t.Errorf("%d compounds, want %d", h.inUse, most)
+			}
+			other := r.send(b.io[0], kind.make(1, 0))
+			if r.w.Settle(); h.inUse != most+1 {
+				t.Errorf("%d compounds with that of another host", h.inUse)
+			}
+			last := all[4][99]
+			abort := command(nvme.AdminAbort, 0, nil)
+			abort.SQE.Abort().Set(5, last.SQE.CID())
+			r.ok(a.admin, abort)
+			if st := last.CQE.Status().Code(); !last.Done || st != nvme.AbortRequested {
+				t.Errorf("aborted while it is postponed: %v, %v", last.Done, st)
+			}
+			a.io[4].HangUp()
+			r.w.Settle()
+			if n := a.io[4].Outstanding(); n > 0 {
+				t.Errorf("%d commands of a queue that has ended are outstanding", n)
+			}
+			f.Release()
+			r.until("all end", func() bool {
+				for len(all[3]) > 0 && all[3][0].Done {
+					all[3] = all[3][1:]
+				}
+				return len(all[3]) == 0 && other.Done
+			})
+			r.w.Settle()
+			for i, list := range all[:3] {
+				for j, c := range list {
+					if st := c.CQE.Status(); !c.Done || !st.OK() {
+						t.Fatalf("queue %d, command %d: done %v, %v", i, j, c.Done, st)
+					}
+				}
+			}
+			if h.inUse != 0 || !other.CQE.Status().OK() {
+				t.Errorf("%d compounds are left; %v", h.inUse, other.CQE.Status())
+			}
+		})
+	}
+}
+
 // TestTurnsEnd: a command that waits for its turn ends at once when it is aborted, its queue ends,
 // or its host leaves. When the device hangs all commands for it end, and those for others go on.
 func TestTurnsEnd(t *testing.T) {

@@ -254,6 +254,11 @@ func (h *Handler) stopWaiting(c *cmd) {
 	if !c.waiting.Listed() {
 		return
 	}
+	if c.postponed {
+		c.postponed = false
+		c.s.host.payer.postponed.Remove(&c.waiting)
+		return
+	}
 	f := c.flow
 	f.waiting.Remove(&c.waiting)
 	if !f.waiting.Empty() {

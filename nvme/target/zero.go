@@ -46,6 +46,9 @@ func (m *compound) startZero(h *Handler, op backend.Op, flags backend.Flags) {
 }
 
 func executeWriteZeroes(h *Handler, c *cmd) {
+	if h.postpones(c) {
+		return
+	}
 	m := h.newCompound(c)
 	m.ch = c.ch
 	m.zero.add(c.io.Off, c.io.Len)
