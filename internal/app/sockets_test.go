@@ -15,9 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -80,19 +82,46 @@ func (m *manager) wantKept(n int) {
 }
 
 // TestRestart: before the target stops, hosts are asked to reset their controllers. A host that
-// connects while there is no target is served by the next one. Where a listener is gone, no host
-// can connect.
+// connects while there is no target is served by the next one, also with TLS or authentication.
+// Where a listener is gone, no host can connect.
 func TestRestart(t *testing.T) {
+	t.Run("no key", func(t *testing.T) { testRestart(t, "", "", host.TCP{}, nil) })
+	hosts := func(key, text string) string {
+		testutil.Secret(t, text)
+		return fmt.Sprintf("hosts: [{nqn: %s, %s: %q}]", hostOptions("").HostNQN, key, text)
+	}
+	t.Run("authentication", func(t *testing.T) {
+		key := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
+		testRestart(t, "", hosts("dhchap_key", key.Reveal()), host.TCP{}, key)
+	})
+	t.Run("TLS", func(t *testing.T) {
+		needTLS(t)
+		key := testutil.Value(auth.NewTLSKey(auth.SHA256))(t)
+		tr := host.TCP{PSK: func(host, sub string) (*auth.TLSPSK, error) {
+			psks, err := key.PSKs(hostOptions("").HostNQN, testNQN)
+			return &psks[0], err
+		}}
+		testRestart(t, ", tls: required", hosts("tls_key", key.Reveal()), tr, nil)
+	})
+}
+
+// testRestart has more in the configuration of each listener, and of hosts.
+func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.Key) {
 	m := newManager(t)
 	port := testutil.FreePort(t)
 	at := fmt.Sprintf("127.0.0.1:%d", port)
-	listener := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d}", port)
-	second := fmt.Sprintf("{transport: tcp, address: 127.0.0.2, port: %d}", port)
+	const format = "{transport: tcp, address: 127.0.0.%d, port: %d%s}"
+	listener := fmt.Sprintf(format, 1, port, ofListener)
+	second := fmt.Sprintf(format, 2, port, ofListener)
+	parse := func(t *testing.T, listeners string) *config.Config {
+		return parse(t, listeners, hosts)
+	}
 	ctx := testutil.Context(t)
+	tr.Addr = netip.MustParseAddrPort(at)
 	connect := func() (*host.Controller, error) {
 		o := hostOptions(testNQN)
-		o.Events = nvme.EventNamespaceChanged
-		return host.Connect(ctx, host.TCP{Addr: netip.MustParseAddrPort(at)}, o)
+		o.Events, o.Key = nvme.EventNamespaceChanged, key
+		return host.Connect(ctx, tr, o)
 	}
 	first := started(t, Options{Config: parse(t, listener+", "+second), Sockets: m.sockets()})
 	m.wantKept(2)
