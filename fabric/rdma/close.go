@@ -2,7 +2,9 @@ package rdma
 
 import (
 	"errors"
+	"fmt"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 )
 
@@ -64,7 +66,20 @@ func (q *queue) logEnd() {
 		log.Debug("RDMA queue ends", args...)
 		return
 	}
+	if errors.Is(q.why, errNotEstablished) {
+		log.Warn("RDMA handshake not completed", "local", i.Local, "device", q.p.dev.attr.Name,
+			"err", q.why, "hint", notEstablishedHint(i))
+		return
+	}
 	log.Warn("RDMA queue ends", args...)
+}
+
+// notEstablishedHint is what to do about a peer that does not confirm its connection. The
+// connection manager repeats the answer, and tells if the peer rejects it.
+func notEstablishedHint(i *fabric.QueueInfo) string {
+	return fmt.Sprintf("unless the peer has rejected it, packets are lost on the way back: here "+
+		"ip route get %v from %v, and firewalls (RoCE: UDP port 4791)", i.Remote.Addr(),
+		i.Local.Addr())
 }
 
 // disconnect ends the connection and the work of the queue pair. Not on a reactor.

@@ -49,6 +49,11 @@ func TestDeadlines(t *testing.T) {
 			if !strings.Contains(b.log.String(), want.Error()) {
 				t.Errorf("log without %q:\n%s", want, b.log)
 			}
+			const line = `msg="RDMA handshake not completed" remote=`
+			if log := b.log.String(); strings.Contains(log, line) != drop || drop &&
+				!(strings.Contains(log, " local=") && strings.Contains(log, " device=")) {
+				t.Errorf("log with %q: %v, want %v:\n%s", line, !drop, drop, log)
+			}
 		})
 	}
 }

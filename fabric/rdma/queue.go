@@ -269,7 +269,7 @@ var (
 	errHostLeft       = errors.New("the host disconnected")
 	errShutdown       = errors.New("the target shuts down")
 	errRemoved        = errors.New("the RDMA device was removed")
-	errNotEstablished = errors.New("the connection was not established in time")
+	errNotEstablished = errors.New("the host has not confirmed that it is connected")
 	errNoConnect      = errors.New("no Connect command came in time")
 	errShare          = errors.New("the host takes no responses, and receives are short")
 	errStuck          = errors.New("the device did not finish what it was given in time")
@@ -290,6 +290,8 @@ func (q *queue) event(t verbs.EventType, status int) {
 		q.fail(errHostLeft)
 	case t == verbs.EventDeviceRemoval:
 		q.fail(errRemoved)
+	case endsConnection(t) && q.state == queueOpening:
+		q.fail(fmt.Errorf("%w: %v (status %d)", errNotEstablished, t, status))
 	case endsConnection(t):
 		q.fail(fmt.Errorf("the connection failed: %v (status %d)", t, status))
 	}
