@@ -167,6 +167,9 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 			claim := fabric.Claim{
 				Host: fmt.Sprintf("%p", r.Queue), Proven: !h.unproven.Load(), Admin: true,
 			}
+			if host := r.SQE.CDW(11); host != 0 { // one of many queues
+				claim.Host, claim.Admin = fmt.Sprint(host), false
+			}
 			if err := r.Queue.SetDepth(int(r.SQE.CDW(10)), peer, claim); err != nil {
 				st = nvme.ConnectInvalidParameters
 			}

@@ -18,6 +18,36 @@ func inCapsuleWrite(op nvme.Opcode, cid uint16) nvme.SQE {
 	return s
 }
 
+// TestConnectionShares: a host that takes all connections that it can leaves another one its share,
+// and admin queues the last ones.
+func TestConnectionShares(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{MaxQueues: 64, MaxQueuesPerHost: 64}})
+	take := func(host uint64) (n int) {
+		for {
+			q := b.host.connect(b.addr(), ioParam(8))
+			st := q.do(command(opConnect, 1, 8|host<<32, 0), nil)
+			if st == nvme.ConnectInvalidParameters {
+				return n
+			}
+			if !st.OK() || n > 64 {
+				t.Fatalf("connection %d: %v", n, st)
+			}
+			n++
+		}
+	}
+	// A sixteenth of 64 is kept: 40 of 60, and 13 of the 20 that are left.
+	if one, two := take(1), take(2); one != 40 || two != 13 {
+		t.Errorf("%d and %d connections", one, two)
+	}
+	if u := b.tr.Usage(); u.OverShare != 2 {
+		t.Errorf("%d refused because of a share", u.OverShare)
+	}
+	q := b.host.connect(b.addr(), ioParam(8))
+	if st := q.do(command(opConnect, 1, 8, 0), nil); !st.OK() {
+		t.Errorf("an admin queue: %v", st)
+	}
+}
+
 // One host with all its commands in a namespace that hangs, and no memory to copy their data to,
 // leaves receives for 31 others; and so do these when one command of each hangs.
 func TestSRQShares(t *testing.T) {
