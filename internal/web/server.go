@@ -68,21 +68,22 @@ type Server struct {
 
 // Listen serves src. Problems of the server itself go to log.
 func Listen(at httpd.Endpoint, src Source, log *slog.Logger) (*Server, error) {
-	s := &Server{
-		at: at, sampler: newSampler(src, log), streams: make(chan struct{}, maxStreams),
-	}
-	s.patient.Store(int64(writeTimeout))
 	host, _ := os.Hostname()
 	var page bytes.Buffer
 	if err := index.Execute(&page, map[string]any{"Host": host}); err != nil {
 		return nil, err
 	}
-	s.page = page.Bytes()
+	s := &Server{
+		at: at, page: page.Bytes(), sampler: newSampler(src, log),
+		streams: make(chan struct{}, maxStreams),
+	}
+	s.patient.Store(int64(writeTimeout))
 	s.Server = httpd.New(httpd.Config{
 		Handler: s.handler(), Connections: maxConnections, Read: readTimeout,
 		Write: writeTimeout, Idle: idleTimeout, Log: log, Ended: "the page is no longer served",
 	})
 	if err := s.Listen(&s.at); err != nil {
+		s.sampler.close()
 		return nil, err
 	}
 	return s, nil

@@ -403,3 +403,11 @@ func TestErrorsInOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestAddressInUse: a page that cannot be served leaves no goroutine (see TestMain).
+func TestAddressInUse(t *testing.T) {
+	at := httpd.Endpoint{Listen: serve(t, httpd.Endpoint{}, source(new(atomic.Int64))).Addr()}
+	if _, err := Listen(at, source(new(atomic.Int64)), slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("two pages are served at one address")
+	}
+}
