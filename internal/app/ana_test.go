@@ -10,13 +10,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // ana is what a host sees of the only group of a subsystem.
 func (l *live) ana(c *host.Controller) string {
 	l.t.Helper()
 	ctx := testutil.Context(l.t)
-	b := testutil.Value(c.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 1024, 0, false))(l.t)
+	b := testutil.Value(hosttest.GetLog(ctx, c, nvme.LogANA, nvme.NSIDAll, 0, 1024, 0, false))(l.t)
 	_, groups, err := nvme.ParseANALog(b)
 	if err != nil || len(groups) != 1 {
 		l.t.Fatalf("%+v %v", groups, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // live is a server whose configuration changes.
@@ -206,7 +207,7 @@ func TestRemovedListener(t *testing.T) {
 	ids := func() (list []uint16) {
 		ctx := testutil.Context(t)
 		c := testutil.Value(l.connect(nvme.DiscoveryNQN, hostA, 0))(t)
-		_, entries, err := c.Discover(ctx)
+		_, entries, err := hosttest.Discover(ctx, c)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // states are those of the listeners, by port ID.
@@ -33,7 +34,7 @@ func (l *live) discovered(at int) (ports []uint16) {
 	l.t.Helper()
 	ctx := testutil.Context(l.t)
 	c := testutil.Value(l.connect(nvme.DiscoveryNQN, hostB, at))(l.t)
-	_, entries, err := c.Discover(ctx)
+	_, entries, err := hosttest.Discover(ctx, c)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // TestNoNamespaces: a subsystem may begin without namespaces, get some, and lose the last one. A
@@ -37,11 +38,12 @@ func TestNoNamespaces(t *testing.T) {
 			t.Helper()
 			testutil.Must(t, os.WriteFile(file, []byte(with(text)), 0o600))
 			testutil.Value(s.Reload())(t)
-			got, err := h.ActiveNamespaces(ctx)
+			got, err := hosttest.ActiveNamespaces(ctx, h)
 			if err != nil || !slices.Equal(got, want) {
 				t.Errorf("%q: %v, %v", text, got, err)
 			}
-			if _, err := h.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 4096, 0, false); err != nil {
+			if _, err := hosttest.GetLog(ctx, h, nvme.LogANA, nvme.NSIDAll, 0, 4096, 0,
+				false); err != nil {
 				t.Error(err)
 			}
 		}

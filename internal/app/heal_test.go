@@ -20,6 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -131,7 +132,7 @@ func discovered(t *testing.T, addr netip.AddrPort) (addrs []string, generation u
 	ctx := testutil.Context(t)
 	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: addr}, hostOptions(nvme.DiscoveryNQN)))(t)
 	defer c.Close()
-	header, list, err := c.Discover(ctx)
+	header, list, err := hosttest.Discover(ctx, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // pendingConfig has a namespace in memory, and one in a file in a directory that does not exist.
@@ -55,7 +56,7 @@ func TestMissingStorage(t *testing.T) {
 	defer h.Close()
 	namespaces := func(want ...uint32) {
 		t.Helper()
-		if got, err := h.ActiveNamespaces(ctx); err != nil || !slices.Equal(got, want) {
+		if got, err := hosttest.ActiveNamespaces(ctx, h); err != nil || !slices.Equal(got, want) {
 			t.Errorf("the host sees the namespaces %v (%v), want %v", got, err, want)
 		}
 		pending := 2 - len(want)

@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // newEmpty is a target without listeners, hosts and subsystems.
@@ -243,7 +244,7 @@ func TestDryRun(t *testing.T) {
 	o.asks("GET /v1/hosts/"+guestNQN, ``, 404, "")
 	o.asks("GET /v1/subsystems/s/controllers/1", ``, 200, `"nqn":"`+guestNQN)
 	o.same()
-	if _, err := c.GetFeature(t.Context(), nvme.FeatureNumberOfQueues); err != nil {
+	if _, err := hosttest.GetFeature(t.Context(), c, nvme.FeatureNumberOfQueues); err != nil {
 		t.Error(err)
 	}
 }

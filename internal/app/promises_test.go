@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -148,7 +149,7 @@ func TestDamagedPromise(t *testing.T) {
 	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 	served := func(want string) {
 		t.Helper()
-		nsids, err := c.ActiveNamespaces(t.Context())
+		nsids, err := hosttest.ActiveNamespaces(t.Context(), c)
 		if got := fmt.Sprint(nsids); err != nil || got != want {
 			t.Errorf("namespaces %s, want %s; %v", got, want, err)
 		}

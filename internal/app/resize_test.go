@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // TestResize: hosts get an event and see the new size and the old content; nothing is cut off
@@ -35,7 +36,8 @@ func TestResize(t *testing.T) {
 		r := control.Resize{Subsystem: testNQN, NSID: 2, Size: size, Shrink: shrink}
 		testutil.Must(t, l.s.resize(r))
 		<-c.Events()
-		_, err := c.GetLog(ctx, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0, false)
+		_, err := hosttest.GetLog(ctx, c, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0,
+			false)
 		if err != nil {
 			t.Error(err)
 		}

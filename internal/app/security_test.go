@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 const testSecret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
@@ -91,7 +92,7 @@ func TestSecurityReload(t *testing.T) {
 	nothing(testNQN, hostB)
 	d := connected(l.connectKey(nvme.DiscoveryNQN, hostA))
 	ctx := testutil.Context(t)
-	if _, list, err := d.Discover(ctx); err != nil || len(list) != 2 {
+	if _, list, err := hosttest.Discover(ctx, d); err != nil || len(list) != 2 {
 		t.Errorf("%d entries, %v", len(list), err)
 	}
 

@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 func hostOptions(nqn string) host.Options {
@@ -67,7 +68,7 @@ func TestDiscoveryNamesTheSubsystem(t *testing.T) {
 	c := testutil.Value(host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort},
 		hostOptions(nvme.DiscoveryNQN)))(t)
 	defer c.Close()
-	_, entries, err := c.Discover(ctx)
+	_, entries, err := hosttest.Discover(ctx, c)
 	if err != nil {
 		t.Fatal(err)
 	}

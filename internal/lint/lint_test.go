@@ -65,6 +65,7 @@ var allowed = map[string][]string{
 		"nvme", "nvme/auth", "fabric/tcp/pdu", "fabric/tcp/tls", "fabric/rdma/cmwire",
 		"fabric/rdma/verbs", "internal/list", "internal/mem", "internal/sys",
 	},
+	"nvme/host/hosttest": {"nvme", "nvme/host"},
 
 	"fabric":            {"nvme", "internal/mem", "internal/subnet"},
 	"fabric/admission":  {"fabric", "internal/list", "internal/subnet"},

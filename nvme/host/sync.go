@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -77,35 +76,6 @@ func (q *Queue) next(ctx context.Context, op *Op) (nvme.CQE, error) {
 	}
 }
 
-// CompareAndWrite replaces blocks logical blocks that are equal to old by data, as a fused pair. It
-// returns the status of both commands, in the order in which they complete. No other command may be
-// outstanding.
-func (q *Queue) CompareAndWrite(ctx context.Context, nsid uint32, slba uint64, blocks uint32, old,
-	data []byte,
-) (st [2]nvme.Status, err error) {
-	var ops [2]Op
-	ops[0].Compare(nsid, slba, blocks, old)
-	ops[1].Write(nsid, slba, blocks, data, 0)
-	var cids [2]uint16
-	for i := range ops {
-		ops[i].Fuse(uint8(i + 1))
-		if cids[i], err = q.Submit(&ops[i]); err != nil {
-			return st, err
-		}
-	}
-	for i := range ops {
-		cqe, err := q.next(ctx, &ops[i])
-		if err != nil {
-			return st, err
-		}
-		if cqe.CID() != cids[i] {
-			return st, fmt.Errorf("command %d of a fused pair completes out of order", i)
-		}
-		st[i] = cqe.Status()
-	}
-	return st, nil
-}
-
 // waitSlice is how long to block before checking ctx again.
 func waitSlice(ctx context.Context) time.Duration {
 	d := 20 * time.Millisecond // the delay until a cancellation without deadline is seen
@@ -133,51 +103,10 @@ func (q *Queue) Write(ctx context.Context, nsid uint32, slba uint64, blocks uint
 	return q.run(ctx, &op)
 }
 
-// WriteZeroes overwrites blocks logical blocks with zeroes.
-func (q *Queue) WriteZeroes(ctx context.Context, nsid uint32, slba uint64, blocks uint32,
-	flags nvme.RWFlags,
-) error {
-	var op Op
-	op.WriteZeroes(nsid, slba, blocks, flags)
-	return q.run(ctx, &op)
-}
-
-// Compare compares blocks logical blocks with data.
-func (q *Queue) Compare(ctx context.Context, nsid uint32, slba uint64, blocks uint32,
-	data []byte,
-) error {
-	var op Op
-	op.Compare(nsid, slba, blocks, data)
-	return q.run(ctx, &op)
-}
-
-// Verify makes the target read blocks logical blocks.
-func (q *Queue) Verify(ctx context.Context, nsid uint32, slba uint64, blocks uint32) error {
-	var op Op
-	op.Verify(nsid, slba, blocks)
-	return q.run(ctx, &op)
-}
-
-// Copy copies the source ranges in data, nvme.CopyRangeSize bytes each, to sdlba.
-func (q *Queue) Copy(ctx context.Context, nsid uint32, sdlba uint64, format nvme.CopyFormat,
-	data []byte, flags nvme.RWFlags,
-) error {
-	var op Op
-	op.Copy(nsid, sdlba, format, data, flags)
-	return q.run(ctx, &op)
-}
-
 // Flush makes completed writes durable.
 func (q *Queue) Flush(ctx context.Context, nsid uint32) error {
 	var op Op
 	op.Flush(nsid)
-	return q.run(ctx, &op)
-}
-
-// Discard deallocates the ranges in data, nvme.DSMRangeSize bytes each.
-func (q *Queue) Discard(ctx context.Context, nsid uint32, data []byte) error {
-	var op Op
-	op.Discard(nsid, data)
 	return q.run(ctx, &op)
 }
 
@@ -188,10 +117,4 @@ func (q *Queue) run(ctx context.Context, op *Op) error {
 		err = cqe.Status()
 	}
 	return err
-}
-
-// StatusOf returns the NVMe status in err: Success for nil, and false if err has none.
-func StatusOf(err error) (nvme.Status, bool) {
-	var st nvme.Status
-	return st, err == nil || errors.As(err, &st)
 }

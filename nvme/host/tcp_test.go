@@ -3,7 +3,6 @@ package host
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -84,7 +83,9 @@ func TestTCPReadWrite(t *testing.T) {
 				}
 			}
 			testutil.Must(t, q.Flush(ctx, 1))
-			if err := q.WriteZeroes(ctx, 1, 0, 1, 0); !errors.Is(err, nvme.InvalidOpcode|nvme.DNR) {
+			var unknown Op
+			unknown.WriteZeroes(1, 0, 1, 0)
+			if err := q.run(ctx, &unknown); !errors.Is(err, nvme.InvalidOpcode|nvme.DNR) {
 				t.Fatalf("write zeroes: %v", err)
 			}
 		})
@@ -218,9 +219,6 @@ func TestAdmin(t *testing.T) {
 	if c.MaxTransfer() != 1<<20 || c.CNTLID() != 7 || c.Version() != nvme.Version14 {
 		t.Fatalf("identity: %d %d %s", c.MaxTransfer(), c.CNTLID(), c.Version())
 	}
-	if ids, err := c.ActiveNamespaces(ctx); err != nil || fmt.Sprint(ids) != "[1]" {
-		t.Fatalf("namespaces: %v %v", ids, err)
-	}
 	if _, err := c.IdentifyNamespace(ctx, 9); !errors.Is(err, nvme.InvalidField|nvme.DNR) {
 		t.Fatalf("identify: %v", err)
 	}
@@ -238,7 +236,7 @@ func TestAdmin(t *testing.T) {
 	if !errors.Is(c.Err(), ErrClosed) {
 		t.Fatalf("ended because of %v", c.Err())
 	}
-	if err := c.KeepAlive(ctx); !errors.Is(err, ErrClosed) {
+	if _, err := c.SetQueueCount(ctx, 1); !errors.Is(err, ErrClosed) {
 		t.Fatalf("command to a controller that has ended: %v", err)
 	}
 	if _, open := <-c.Events(); open {

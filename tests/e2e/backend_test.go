@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
@@ -109,7 +110,8 @@ func TestHungDevice(t *testing.T) {
 		g.set(true, nil)
 		outstanding(t, h, q, buf, g)
 		h.Ping(c)
-		if aborted, err := c.Abort(testutil.Context(t), 1, 0x1000); aborted || err != nil {
+		aborted, err := hosttest.Abort(testutil.Context(t), c, 1, 0x1000)
+		if aborted || err != nil {
 			t.Errorf("abort of a command that the device has: %t, %v", aborted, err)
 		}
 		last := buf[q.Depth()*4096:]
@@ -162,7 +164,7 @@ func TestAbortWaiting(t *testing.T) {
 		testutil.Value(q.Poll(nil))(t)
 		aborted := false
 		for range 1000 { // until the command has arrived
-			if aborted, err = c.Abort(testutil.Context(t), 1, first); err != nil {
+			if aborted, err = hosttest.Abort(testutil.Context(t), c, 1, first); err != nil {
 				t.Fatal(err)
 			}
 			if aborted {
@@ -199,7 +201,7 @@ func TestDeviceErrors(t *testing.T) {
 		testutil.Equal(t, differ(buf, want), "", "a read that failed")
 		wantStatus(t, "write", q.Write(ctx, 1, 0, 8, buf, 0), nvme.WriteFault)
 		wantStatus(t, "flush", q.Flush(ctx, 1), nvme.WriteFault)
-		wantStatus(t, "write zeroes", q.WriteZeroes(ctx, 1, 0, 8, 0), nvme.WriteFault)
+		wantStatus(t, "write zeroes", hosttest.WriteZeroes(ctx, q, 1, 0, 8, 0), nvme.WriteFault)
 		g.set(false, nil)
 		h.Must(q.Read(ctx, 1, 0, 8, buf))
 	})
@@ -229,7 +231,7 @@ func TestFile(t *testing.T) {
 					ctx := testutil.Context(t)
 					pattern(buf, 5)
 					h.Must(q.Write(ctx, 1, 3, 256, buf, 0))
-					h.Must(q.WriteZeroes(ctx, 1, 10, 2, 0))
+					h.Must(hosttest.WriteZeroes(ctx, q, 1, 10, 2, 0))
 					h.Must(pipeline(q, 100, func(op *host.Op, i int) {
 						op.Write(1, uint64(1000+i), 1, buf[i*4096:][:4096], nvme.RWFUA)
 					}))

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
@@ -45,10 +46,11 @@ func testCompare(t *testing.T, h *env, v variant) {
 	for _, size := range []int{512, 4096, 4608, 8192, 65536, mdts} {
 		blocks := uint32(size / 512)
 		h.Must(q.Write(ctx, 1, 1, blocks, old[:size], 0))
-		h.Must(q.Compare(ctx, 1, 1, blocks, old[:size]))
-		h.Must(q.Verify(ctx, 1, 1, blocks))
+		h.Must(hosttest.Compare(ctx, q, 1, 1, blocks, old[:size]))
+		h.Must(hosttest.Verify(ctx, q, 1, 1, blocks))
 		old[size-1] ^= 1
-		wantStatus(t, "Compare of something else", q.Compare(ctx, 1, 1, blocks, old[:size]), failed)
+		wantStatus(t, "Compare of something else", hosttest.Compare(ctx, q, 1, 1, blocks,
+			old[:size]), failed)
 		old[size-1] ^= 1
 		if size > 64<<10 {
 			continue
@@ -58,12 +60,12 @@ func testCompare(t *testing.T, h *env, v variant) {
 				{nvme.Success, nvme.Success}, {failed, nvme.AbortedFailedFused},
 			} {
 				st := testutil.Value(
-					q.CompareAndWrite(ctx, 1, 1, blocks, old[:size], data[:size]))(h.T)
+					hosttest.CompareAndWrite(ctx, q, 1, 1, blocks, old[:size], data[:size]))(h.T)
 				if st[0]&^nvme.More != want[0] || st[1]&^nvme.More != want[1] {
 					t.Errorf("%d bytes, try %d: %v, %v", size, i, st[0], st[1])
 				}
 			}
-			h.Must(q.Compare(ctx, 1, 1, blocks, data[:size]))
+			h.Must(hosttest.Compare(ctx, q, 1, 1, blocks, data[:size]))
 			old, data = data, old
 		}
 		pattern(old, 1)
@@ -95,11 +97,11 @@ func TestCopy(t *testing.T) {
 		for i, half := range []uint64{mdts / 1024, 0} { // exchanged
 			(*nvme.CopyRange)(ranges[i*nvme.CopyRangeSize:]).Set(3, half, mdts/1024)
 		}
-		h.Must(q.Copy(ctx, 1, 100, nvme.CopyNamespaces, ranges, nvme.RWFUA))
+		h.Must(hosttest.Copy(ctx, q, 1, 100, nvme.CopyNamespaces, ranges, nvme.RWFUA))
 		h.Must(q.Read(ctx, 1, 100, mdts/512, back))
 		exchanged := append(append([]byte{}, data[mdts/2:]...), data[:mdts/2]...)
 		testutil.Equal(t, differ(back, exchanged), "", "between namespaces")
-		h.Must(q.Copy(ctx, 3, mdts/512, nvme.CopyRanges, ranges, 0))
-		h.Must(q.Compare(ctx, 3, mdts/512, mdts/512, back))
+		h.Must(hosttest.Copy(ctx, q, 3, mdts/512, nvme.CopyRanges, ranges, 0))
+		h.Must(hosttest.Compare(ctx, q, 3, mdts/512, mdts/512, back))
 	})
 }

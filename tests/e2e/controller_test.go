@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -21,7 +22,7 @@ func TestDiscovery(t *testing.T) {
 		}))
 		c := h.connect(v, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
 		ctx := testutil.Context(t)
-		header, entries, err := c.Discover(ctx)
+		header, entries, err := hosttest.Discover(ctx, c)
 		h.Must(err)
 		if header.RECFMT != 0 || header.GENCTR == 0 || int(header.NUMREC) != len(entries) {
 			t.Errorf("header %+v with %d entries", header, len(entries))
@@ -65,11 +66,11 @@ func TestDiscoveryEvent(t *testing.T) {
 			o.SubNQN, o.Events, o.KATO = nvme.DiscoveryNQN, nvme.EventDiscoveryChanged,
 				10*time.Second
 		})
-		before, _, err := c.Discover(testutil.Context(t))
+		before, _, err := hosttest.Discover(testutil.Context(t), c)
 		h.Must(err)
 		h.Must(h.Target.AddSubsystem(target.SubsystemConfig{NQN: otherSub, AllowAnyHost: true}))
 		expectEvent(t, c, nvme.AsyncDiscoveryChanged)
-		after, entries, err := c.Discover(testutil.Context(t))
+		after, entries, err := hosttest.Discover(testutil.Context(t), c)
 		h.Must(err)
 		if after.GENCTR == before.GENCTR || len(entries) <= int(before.NUMREC) {
 			t.Errorf("before %+v, after %+v", before, after)
@@ -105,7 +106,7 @@ func TestScan(t *testing.T) {
 		if mqes := int(c.CAP().MQES()) + 1; mqes != 128 {
 			t.Errorf("queues of %d entries", mqes)
 		}
-		ids := testutil.Value(c.ActiveNamespaces(ctx))(h.T)
+		ids := testutil.Value(hosttest.ActiveNamespaces(ctx, c))(h.T)
 		if !slices.Equal(ids, []uint32{1, 2}) {
 			t.Errorf("namespaces %v", ids)
 		}
@@ -138,7 +139,7 @@ func TestScan(t *testing.T) {
 			nvme.LogSelfTest:     nvme.SelfTestLogSize,
 			nvme.LogEffects:      nvme.EffectsLogSize, nvme.LogChangedNamespaces: 4096,
 		} {
-			if _, err := c.GetLog(ctx, lid, nvme.NSIDAll, 0, n, 0, false); err != nil {
+			if _, err := hosttest.GetLog(ctx, c, lid, nvme.NSIDAll, 0, n, 0, false); err != nil {
 				t.Error(err)
 			}
 		}
@@ -200,11 +201,12 @@ func TestNamespaceEvents(t *testing.T) {
 		h.Must(h.Target.AddNamespace(subNQN, target.NamespaceConfig{NSID: 7, Device: dev}))
 		expectEvent(t, c, nvme.AsyncNamespaceChanged)
 		b := testutil.Value(
-			c.GetLog(ctx, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0, false))(h.T)
+			hosttest.GetLog(ctx, c, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0,
+				false))(h.T)
 		if ids, err := nvme.ParseNamespaceList(b); err != nil || !slices.Equal(ids, []uint32{7}) {
 			t.Errorf("changed: %v, %v", ids, err)
 		}
-		if ids, err := c.ActiveNamespaces(ctx); err != nil ||
+		if ids, err := hosttest.ActiveNamespaces(ctx, c); err != nil ||
 			!slices.Equal(ids, []uint32{1, 2, 7}) {
 			t.Errorf("active: %v, %v", ids, err)
 		}

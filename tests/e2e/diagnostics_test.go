@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // TestDiagnostics: a self-test reads, and can be aborted; telemetry has the queues of the
@@ -34,7 +35,8 @@ func TestDiagnostics(t *testing.T) {
 		log := func() *nvme.SelfTestLog {
 			t.Helper()
 			b := testutil.Value(
-				c.GetLog(ctx, nvme.LogSelfTest, 0, 0, nvme.SelfTestLogSize, 0, false))(h.T)
+				hosttest.GetLog(ctx, c, nvme.LogSelfTest, 0, 0, nvme.SelfTestLogSize, 0,
+					false))(h.T)
 			l := testutil.Value(nvme.Parse[nvme.SelfTestLog](b))(h.T)
 			return l
 		}
@@ -44,11 +46,12 @@ func TestDiagnostics(t *testing.T) {
 		if l := log(); l.Operation != 0 || l.Results[0].DSTS != 0x21 {
 			t.Errorf("operation %d, %+v", l.Operation, l.Results[0])
 		}
-		b := testutil.Value(c.GetLog(ctx, nvme.LogTelemetryHost, 0, 0, nvme.TelemetryBlock,
-			nvme.TelemetryCreate, true))(h.T)
+		b := testutil.Value(hosttest.GetLog(ctx, c, nvme.LogTelemetryHost, 0, 0,
+			nvme.TelemetryBlock, nvme.TelemetryCreate, true))(h.T)
 		size := nvme.TelemetrySize(b) - nvme.TelemetryBlock
 		b = testutil.Value(
-			c.GetLog(ctx, nvme.LogTelemetryHost, 0, nvme.TelemetryBlock, size, 0, false))(h.T)
+			hosttest.GetLog(ctx, c, nvme.LogTelemetryHost, 0, nvme.TelemetryBlock, size, 0,
+				false))(h.T)
 		var got struct {
 			Host        string
 			Connections []struct{ QID uint16 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
@@ -143,7 +144,7 @@ func (h *env) connect(v variant, change ...func(*host.Options)) *host.Controller
 // wantStatus checks the status of a command.
 func wantStatus(t *testing.T, what string, err error, want nvme.Status) {
 	t.Helper()
-	st, ok := host.StatusOf(err)
+	st, ok := hosttest.StatusOf(err)
 	if !ok || st&^nvme.More != want {
 		t.Errorf("%s: %v, want %v", what, err, want)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // TestReadWrite writes and reads back all kinds of sizes: one block, around the in-capsule data
@@ -67,14 +68,14 @@ func TestOtherCommands(t *testing.T) {
 		h.Must(q.Write(ctx, 1, 0, 128, buf, nvme.RWFUA))
 		h.Must(q.Flush(ctx, 1))
 		h.Must(q.Flush(ctx, nvme.NSIDAll))
-		h.Must(q.WriteZeroes(ctx, 1, 8, 8, 0))
+		h.Must(hosttest.WriteZeroes(ctx, q, 1, 8, 8, 0))
 		clear(buf[8*512 : 16*512])
-		h.Must(q.WriteZeroes(ctx, 1, 64, 16, nvme.RWDeallocate|nvme.RWFUA))
+		h.Must(hosttest.WriteZeroes(ctx, q, 1, 64, 16, nvme.RWDeallocate|nvme.RWFUA))
 		clear(buf[64*512 : 80*512])
 		ranges := h.Buffer(c, 2*nvme.DSMRangeSize)
 		(*nvme.DSMRange)(ranges).Set(96, 8)
 		(*nvme.DSMRange)(ranges[16:]).Set(120, 8)
-		h.Must(q.Discard(ctx, 1, ranges))
+		h.Must(hosttest.Discard(ctx, q, 1, ranges))
 		clear(buf[96*512 : 104*512])
 		clear(buf[120*512 : 128*512])
 		h.Must(q.Read(ctx, 1, 0, 128, back))

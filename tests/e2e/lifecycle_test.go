@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -105,7 +106,7 @@ func underLoad(t *testing.T, h *env, v variant, nsid uint32,
 // command failed without DNR.
 func wantRetry(t *testing.T, err error) {
 	t.Helper()
-	if st, ok := host.StatusOf(err); err == nil || ok && st&nvme.DNR != 0 || !ok &&
+	if st, ok := hosttest.StatusOf(err); err == nil || ok && st&nvme.DNR != 0 || !ok &&
 		!errors.Is(err, host.ErrClosed) {
 		t.Errorf("the queue ended with %v", err)
 	}
@@ -150,7 +151,7 @@ func TestRemoveNamespaceUnderLoad(t *testing.T) {
 			h.gone(h.Target.RemoveNamespace(subNQN, 1))
 			h.Ping(c)
 		})
-		if st, ok := host.StatusOf(err); !ok || st.Code() != nvme.InvalidField {
+		if st, ok := hosttest.StatusOf(err); !ok || st.Code() != nvme.InvalidField {
 			t.Errorf("the queue ended with %v", err)
 		}
 	})

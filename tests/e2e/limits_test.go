@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
@@ -213,7 +214,7 @@ func TestAbortAndDisconnectAtLimit(t *testing.T) {
 		})
 		aborted := 0
 		for _, cid := range cids[16:24] {
-			ok := testutil.Value(c.Abort(testutil.Context(t), 1, cid))(h.T)
+			ok := testutil.Value(hosttest.Abort(testutil.Context(t), c, 1, cid))(h.T)
 			if !ok {
 				continue // its data has not come yet
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // modelPorts are the listeners of the ports: that of the TCP controllers, and that of the others.
@@ -193,7 +194,7 @@ func (x *modelRun) anaLog(i int, ended uint32, most uint64) {
 	const size = 256
 	l, lsp := &x.m.ana[i], uint8(x.rnd.IntN(2))
 	got := testutil.Value(
-		x.hosts[i].c.GetLog(x.ctx, nvme.LogANA, nvme.NSIDAll, 0, size, lsp, false))(x.T)
+		hosttest.GetLog(x.ctx, x.hosts[i].c, nvme.LogANA, nvme.NSIDAll, 0, size, lsp, false))(x.T)
 	h := testutil.Value(nvme.Parse[nvme.ANAHeader](got))(x.T)
 	for k := range l.groups {
 		if l.groups[k].AGID == ended && h.CHGC > l.changes && h.CHGC <= most {

@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -240,8 +241,8 @@ func (x *modelRun) log(i, n int) {
 	c := x.hosts[i].c
 	x.Ping(c) // a notification comes before the command that follows it
 	for range n {
-		b, err := c.GetLog(x.ctx, nvme.LogReservation, nvme.NSIDAll, 0, nvme.ReservationLogSize, 0,
-			false)
+		b, err := hosttest.GetLog(x.ctx, c, nvme.LogReservation, nvme.NSIDAll, 0,
+			nvme.ReservationLogSize, 0, false)
 		x.Must(err)
 		got := testutil.Value(nvme.Parse[nvme.ReservationLog](b))(x.T)
 		if want := x.m.logs[i].Read(); *got != want {

@@ -41,6 +41,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -226,7 +227,7 @@ func (h *Harness) Open(c *host.Controller, qid uint16, size int) *host.Queue {
 // Ping waits until the controller has processed everything sent before.
 func (h *Harness) Ping(c *host.Controller) {
 	h.T.Helper()
-	_, err := c.GetFeature(testutil.Context(h.T), nvme.FeatureNumberOfQueues)
+	_, err := hosttest.GetFeature(testutil.Context(h.T), c, nvme.FeatureNumberOfQueues)
 	h.Must(err)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 var hostRows = []row{
@@ -262,7 +263,7 @@ func abortedWrites(ctx context.Context, a *attack) error {
 		if _, err := q.Poll(nil); err != nil {
 			return err
 		}
-		aborted, err := p.Abort(context.Background(), 1, cid)
+		aborted, err := hosttest.Abort(context.Background(), p.Controller, 1, cid)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // victim is an ordinary host: it reads and writes blocks of 4 KiB of healthy namespaces, one at a
@@ -173,7 +174,7 @@ func (v *victim) run(w window) (took latencies, o outcome) {
 		took.note(time.Since(began))
 		if err == nil && v.step%aliveEvery == 0 {
 			began = time.Now()
-			err = v.c.KeepAlive(context.Background())
+			err = hosttest.KeepAlive(context.Background(), v.c)
 			o.keepAlives.note(time.Since(began))
 		}
 		switch {

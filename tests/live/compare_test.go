@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // compare starts a target with the configuration that runs, and compares what hosts see of both.
@@ -79,7 +80,7 @@ func (p *place) seenBy(h int, m *model) string {
 			continue
 		}
 		p.must(err)
-		_, list, err := c.Discover(ctx)
+		_, list, err := hosttest.Discover(ctx, c)
 		p.must(err)
 		c.Close()
 		fmt.Fprintf(&b, "%s: CAP %x\n", name, c.CAP())
@@ -108,7 +109,7 @@ func (p *place) ana(ctx context.Context, name string, o host.Options) string {
 	o.SubNQN = anchorNQN
 	c := testutil.Value(host.Connect(ctx, p.transport(name), o))(p.t)
 	defer c.Close()
-	b := testutil.Value(c.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 64, 0, false))(p.t)
+	b := testutil.Value(hosttest.GetLog(ctx, c, nvme.LogANA, nvme.NSIDAll, 0, 64, 0, false))(p.t)
 	return fmt.Sprintf("%x", b)
 }
 
@@ -139,7 +140,7 @@ func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Option
 		fmt.Fprintf(b, "%s: CNTLID %d\n", o.SubNQN, c.CNTLID())
 	}
 	fmt.Fprintf(b, "%s: CAP %x, %d queues\n  %x\n", o.SubNQN, c.CAP(), queues, id)
-	nsids := testutil.Value(c.ActiveNamespaces(ctx))(p.t)
+	nsids := testutil.Value(hosttest.ActiveNamespaces(ctx, c))(p.t)
 	q := testutil.Value(c.OpenQueue(ctx, 1, 32))(p.t)
 	defer q.Close()
 	buf := testutil.Value(c.Map(4096))(p.t)

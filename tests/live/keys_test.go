@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // keysNQN is a host whose key is replaced again and again.
@@ -75,5 +76,5 @@ func (r *rotated) check(m *model) {
 			r.p.must(r.c.Authenticate(ctx))
 		}
 	}
-	testutil.Value(r.c.ActiveNamespaces(ctx))(r.p.t)
+	testutil.Value(hosttest.ActiveNamespaces(ctx, r.c))(r.p.t)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // TestCompareAndWrite increments a block from several queues at a time: none of the increments is
@@ -27,7 +28,7 @@ func TestCompareAndWrite(t *testing.T) {
 		buf := testutil.Value(c.Map(3 * block))(t)
 		bufs[i] = buf
 		if i == 0 {
-			testutil.Must(t, q.WriteZeroes(ctx, 1, 0, 1, 0))
+			testutil.Must(t, hosttest.WriteZeroes(ctx, q, 1, 0, 1, 0))
 		}
 		go func() { done <- increments(ctx, q, buf, rounds) }()
 	}
@@ -52,7 +53,7 @@ func increments(ctx context.Context, q *host.Queue, buf []byte, rounds int) erro
 				return err
 			}
 			binary.LittleEndian.PutUint64(next, binary.LittleEndian.Uint64(now)+1)
-			st, err := q.CompareAndWrite(ctx, 1, 0, 1, now, next)
+			st, err := hosttest.CompareAndWrite(ctx, q, 1, 0, 1, now, next)
 			if err != nil {
 				return err
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 const (
@@ -288,6 +289,6 @@ func TestReset(t *testing.T) {
 			t.Fatalf("%d queues after a reset: %v", n, err)
 		}
 	}
-	testutil.Check(t, c.KeepAlive(ctx))
+	testutil.Check(t, hosttest.KeepAlive(ctx, c))
 	testutil.Check(t, c.Shutdown(ctx))
 }

@@ -1,0 +1,253 @@
+// Package hosttest has what tests of controllers do with a host of package host.
+package hosttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// What a controller can make a test hold: of namespaces 4 MiB, of discovery entries 20 MiB.
+const (
+	maxNamespaces = 1 << 20
+	maxDiscovered = 1 << 14
+)
+
+// command sends an admin command and returns an unsuccessful status as an error.
+func command(ctx context.Context, c *host.Controller, what string, op *host.Op) (nvme.CQE,
+	error,
+) {
+	cqe, err := c.Admin(ctx, op)
+	if err == nil && !cqe.Status().OK() {
+		err = cqe.Status()
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	return cqe, err
+}
+
+// run is Queue.Do, with an unsuccessful status returned as an error.
+func run(ctx context.Context, q *host.Queue, op *host.Op) error {
+	cqe, err := q.Do(ctx, op)
+	if err == nil && !cqe.Status().OK() {
+		err = cqe.Status()
+	}
+	return err
+}
+
+// CompareAndWrite replaces blocks logical blocks that are equal to old by data, as a fused pair. It
+// returns the status of both commands, in the order in which they complete. No other command may be
+// outstanding.
+func CompareAndWrite(ctx context.Context, q *host.Queue, nsid uint32, slba uint64, blocks uint32,
+	old, data []byte,
+) (st [2]nvme.Status, err error) {
+	var ops [2]host.Op
+	ops[0].Compare(nsid, slba, blocks, old)
+	ops[1].Write(nsid, slba, blocks, data, 0)
+	var cids [2]uint16
+	for i := range ops {
+		ops[i].Fuse(uint8(i + 1))
+		if cids[i], err = q.Submit(&ops[i]); err != nil {
+			return st, err
+		}
+	}
+	for i := range ops {
+		cqe, err := next(ctx, q)
+		if err != nil {
+			return st, err
+		}
+		if cqe.CID() != cids[i] {
+			return st, fmt.Errorf("command %d of a fused pair completes out of order", i)
+		}
+		st[i] = cqe.Status()
+	}
+	return st, nil
+}
+
+// next waits for a completion.
+func next(ctx context.Context, q *host.Queue) (nvme.CQE, error) {
+	var done [1]host.Completion
+	for {
+		if n, err := q.Poll(done[:]); n == 1 || err != nil {
+			return done[0].CQE, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nvme.CQE{}, err
+		}
+		if err := q.Wait(time.Millisecond); err != nil {
+			return nvme.CQE{}, err
+		}
+	}
+}
+
+// WriteZeroes overwrites blocks logical blocks with zeroes.
+func WriteZeroes(ctx context.Context, q *host.Queue, nsid uint32, slba uint64, blocks uint32,
+	flags nvme.RWFlags,
+) error {
+	var op host.Op
+	op.WriteZeroes(nsid, slba, blocks, flags)
+	return run(ctx, q, &op)
+}
+
+// Compare compares blocks logical blocks with data.
+func Compare(ctx context.Context, q *host.Queue, nsid uint32, slba uint64, blocks uint32,
+	data []byte,
+) error {
+	var op host.Op
+	op.Compare(nsid, slba, blocks, data)
+	return run(ctx, q, &op)
+}
+
+// Verify makes the target read blocks logical blocks.
+func Verify(ctx context.Context, q *host.Queue, nsid uint32, slba uint64, blocks uint32) error {
+	var op host.Op
+	op.Verify(nsid, slba, blocks)
+	return run(ctx, q, &op)
+}
+
+// Copy copies the source ranges in data, nvme.CopyRangeSize bytes each, to sdlba.
+func Copy(ctx context.Context, q *host.Queue, nsid uint32, sdlba uint64, format nvme.CopyFormat,
+	data []byte, flags nvme.RWFlags,
+) error {
+	var op host.Op
+	op.Copy(nsid, sdlba, format, data, flags)
+	return run(ctx, q, &op)
+}
+
+// Discard deallocates the ranges in data, nvme.DSMRangeSize bytes each.
+func Discard(ctx context.Context, q *host.Queue, nsid uint32, data []byte) error {
+	var op host.Op
+	op.Discard(nsid, data)
+	return run(ctx, q, &op)
+}
+
+// StatusOf returns the NVMe status in err: Success for nil, and false if err has none.
+func StatusOf(err error) (nvme.Status, bool) {
+	var st nvme.Status
+	return st, err == nil || errors.As(err, &st)
+}
+
+// ActiveNamespaces reads the whole active namespace list, CNS 02h, page by page.
+func ActiveNamespaces(ctx context.Context, c *host.Controller) ([]uint32, error) {
+	var all []uint32
+	last := uint32(0)
+	for {
+		b, err := c.Identify(ctx, nvme.CNSActiveNamespaces, last, 0)
+		if err != nil {
+			return nil, err
+		}
+		ids, err := nvme.ParseNamespaceList(b)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			if id <= last {
+				return nil, fmt.Errorf("active namespace list: %d after %d", id, last)
+			}
+			last = id
+		}
+		all = append(all, ids...)
+		if len(ids) < nvme.NamespacesPerList {
+			return all, nil
+		} else if len(all) > maxNamespaces {
+			return nil, fmt.Errorf("active namespace list: more than %d namespaces", maxNamespaces)
+		}
+	}
+}
+
+// GetLog reads n bytes (a multiple of 4) of a log page from offset.
+func GetLog(ctx context.Context, c *host.Controller, lid nvme.LID, nsid uint32, offset uint64,
+	n int, lsp uint8, rae bool,
+) ([]byte, error) {
+	op := host.Op{Data: make([]byte, n)}
+	op.SQE.SetOpcode(nvme.AdminGetLogPage)
+	op.SQE.SetNSID(nsid)
+	op.SQE.GetLog().Set(lid, uint64(n), offset, lsp, rae)
+	_, err := command(ctx, c, fmt.Sprintf("get log %#x", lid), &op)
+	return op.Data, err
+}
+
+// GetFeature reads a feature that has no data and returns DW0.
+func GetFeature(ctx context.Context, c *host.Controller, fid nvme.FID) (uint32, error) {
+	var op host.Op
+	op.SQE.SetOpcode(nvme.AdminGetFeatures)
+	op.SQE.SetCDW(10, uint32(fid))
+	cqe, err := command(ctx, c, fmt.Sprintf("get feature %#x", fid), &op)
+	return cqe.DW0(), err
+}
+
+// KeepAlive sends a Keep Alive.
+func KeepAlive(ctx context.Context, c *host.Controller) error {
+	var op host.Op
+	op.SQE.SetOpcode(nvme.AdminKeepAlive)
+	_, err := command(ctx, c, "keep alive", &op)
+	return err
+}
+
+// Abort sends an Abort for one command; aborted is the controller's answer.
+func Abort(ctx context.Context, c *host.Controller, sqid, cid uint16) (aborted bool, err error) {
+	var op host.Op
+	op.SQE.SetOpcode(nvme.AdminAbort)
+	op.SQE.Abort().Set(sqid, cid)
+	cqe, err := command(ctx, c, "abort", &op)
+	return cqe.DW0()&nvme.AbortNotDone == 0, err
+}
+
+// Discover reads the Discovery log as libnvme does: the header, the entries, and the header again,
+// until GENCTR stays the same.
+func Discover(ctx context.Context, c *host.Controller) (*nvme.DiscoveryHeader,
+	[]*nvme.DiscoveryEntry, error,
+) {
+	for range 10 {
+		b, err := GetLog(ctx, c, nvme.LogDiscovery, 0, 0, 20, 0, true)
+		if err != nil {
+			return nil, nil, err
+		}
+		before, err := nvme.ParseDiscoveryHeader(b)
+		if err != nil {
+			return nil, nil, err
+		}
+		entries, err := discoveryEntries(ctx, c, before.NUMREC)
+		if err != nil {
+			return nil, nil, err
+		}
+		if b, err = GetLog(ctx, c, nvme.LogDiscovery, 0, 0, 20, 0, false); err != nil {
+			return nil, nil, err
+		}
+		if after, err := nvme.ParseDiscoveryHeader(b); err != nil || *after == *before {
+			return after, entries, err
+		}
+	}
+	return nil, nil, errors.New("discovery log: GENCTR changed during each of 10 attempts")
+}
+
+func discoveryEntries(ctx context.Context, c *host.Controller, n uint64) (
+	[]*nvme.DiscoveryEntry, error,
+) {
+	const chunk = 4096
+	if n > maxDiscovered {
+		return nil, fmt.Errorf("discovery log: NUMREC %d, at most %d are read", n, maxDiscovered)
+	}
+	var entries []*nvme.DiscoveryEntry
+	for off := uint64(0); off < n*nvme.DiscoveryEntrySize; off += chunk {
+		size := min(n*nvme.DiscoveryEntrySize-off, chunk)
+		b, err := GetLog(ctx, c, nvme.LogDiscovery, 0, nvme.DiscoveryHeaderSize+off, int(size), 0,
+			true)
+		if err != nil {
+			return nil, err
+		}
+		for ; len(b) > 0; b = b[nvme.DiscoveryEntrySize:] {
+			e, err := nvme.Parse[nvme.DiscoveryEntry](b)
+			if err != nil {
+				return nil, err
+			}
+			entries = append(entries, e)
+		}
+	}
+	return entries, nil
+}
