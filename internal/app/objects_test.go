@@ -329,14 +329,14 @@ discovery: {referrals: [{transport: tcp, address: 192.0.2.1}]}
 	}
 }
 
-// TestOrchestratorExample: the commands in docs/operations.md work one after another.
+// TestOrchestratorExample: the commands in docs/orchestrators.md work one after another.
 func TestOrchestratorExample(t *testing.T) {
 	for _, program := range []string{"bash", "curl"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip(err)
 		}
 	}
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/orchestrators.md")
 	if err != nil {
 		t.Fatal(err)
 	}
