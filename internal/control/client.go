@@ -115,7 +115,7 @@ func (c *Client) Put(ctx context.Context, o Object, keys json.RawMessage) (Plan,
 	if len(keys) == 0 {
 		keys = json.RawMessage("{}")
 	}
-	return call[Plan](ctx, c, fmt.Sprintf("PUT %s?dry_run=%t", o.Path(), c.DryRun), keys)
+	return call[Plan](ctx, c, "PUT "+o.Path()+c.query(false), keys)
 }
 
 // Create is Put of the namespace of a subsystem that has the uuid among keys; it may choose an
@@ -127,8 +127,22 @@ func (c *Client) Create(ctx context.Context, nqn string, keys json.RawMessage,
 
 // Delete deletes an object; recursive: with all that is in it.
 func (c *Client) Delete(ctx context.Context, o Object, recursive bool) (Plan, error) {
-	return call[Plan](ctx, c, fmt.Sprintf("DELETE %s?recursive=%t&dry_run=%t", o.Path(),
-		recursive, c.DryRun), nil)
+	return call[Plan](ctx, c, "DELETE "+o.Path()+c.query(recursive), nil)
+}
+
+// query has the parameters of a request for an object.
+func (c *Client) query(recursive bool) string {
+	v := url.Values{}
+	if recursive {
+		v.Set(recursively, "true")
+	}
+	if c.DryRun {
+		v.Set(dryRun, "true")
+	}
+	if len(v) == 0 {
+		return ""
+	}
+	return "?" + v.Encode()
 }
 
 // Path is that of requests for the object.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -33,6 +34,7 @@ func dial(t *testing.T, s *Server) net.Conn {
 func talk(t *testing.T, s *Server, text string) (int, string) {
 	t.Helper()
 	c := dial(t, s)
+	defer c.Close()
 	go func() { _, _ = io.WriteString(c, text) }()
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
@@ -83,6 +85,16 @@ func TestGarbage(t *testing.T) {
 		"a large body":         {post(`{"host":"` + strings.Repeat("h", 8<<20) + `"}`), 413},
 		"a name without UTF-8": {"PUT /v1/subsystems/nqn.2026-11.a:%ff" + get, 400},
 		"an event ID":          {"GET /v1/events?since=x" + get, 400},
+		"another parameter":    {"DELETE /v1/hosts/a?dry-run=true" + get, 400},
+		"one without a value":  {"DELETE /v1/hosts/a?dry_run" + get, 400},
+		"one given twice":      {"DELETE /v1/hosts/a?dry_run=false&dry_run=true" + get, 400},
+		"a wrong query":        {"DELETE /v1/hosts/a?dry_run=true;recursive=true" + get, 400},
+		"one of others":        {"POST /v1/reload?dry_run=true" + get, 400},
+		"one that creates":     {"POST /v1/subsystems/a/namespaces?dry_run=true" + get, 400},
+		"one of ANA":           {"DELETE /v1/ana/1?dry_run=true" + get, 400},
+		"dots in a path":       {"DELETE /v1/subsystems/../hosts/a" + get, 404},
+		"a dot in a path":      {"DELETE /v1/hosts/." + get, 404},
+		"an empty name":        {"DELETE /v1//hosts/a" + get, 404},
 		"YAML":                 {typed("text/yaml", `{"host":"h"}`), 415},
 		"a form with files":    {typed("multipart/form-data; boundary=x", `{"host":"h"}`), 415},
 		"half a media type":    {typed("application/", `{"host":"h"}`), 415},
@@ -92,6 +104,25 @@ func TestGarbage(t *testing.T) {
 	} {
 		if got, body := talk(t, s, test.text); got != test.want {
 			t.Errorf("%s: status %d, want %d: %.200s", name, got, test.want, body)
+		}
+	}
+}
+
+// TestDryRunIsLogged: the log, and so the audit, tells a request that changes nothing from one that
+// does, and has one that was refused.
+func TestDryRunIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	s := serve(t, testSource(new(feed)), slog.New(slog.NewTextHandler(&log, nil)))
+	for _, query := range []string{"?dry_run=true", "?dryrun=true"} {
+		talk(t, s, "DELETE /v1/hosts/a"+query+" HTTP/1.1\r\nHost: a\r\n\r\n")
+	}
+	testutil.Check(t, s.Close())
+	for _, want := range []string{
+		`msg="control request" request="DELETE /v1/hosts/a?dry_run=true"`,
+		`msg="control request failed" request="DELETE /v1/hosts/a?dryrun=true"`,
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in:\n%s", want, &log)
 		}
 	}
 }

@@ -2,7 +2,9 @@ package control
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -221,10 +223,8 @@ func (s *Server) port(r *http.Request) (any, error) {
 func number(r *http.Request, name string, bits int) (uint64, error) {
 	n, err := strconv.ParseUint(r.PathValue(name), 10, bits)
 	if err != nil || n == 0 {
-		p := NewProblem(http.StatusBadRequest, "the "+name+" is not a number from 1",
-			"Write it as in ...s/1.")
-		p.Place = name
-		return 0, p
+		return 0, wrongParameter(name,
+			fmt.Sprintf("is not a number from 1 to %d", uint64(1)<<bits-1), "")
 	}
 	return n, nil
 }
@@ -269,7 +269,7 @@ func (s *Server) create(r *http.Request) (any, error) {
 }
 
 func (s *Server) remove(r *http.Request) (any, error) {
-	recursive, err := isTrue(r, "recursive")
+	recursive, err := isTrue(r, recursively)
 	if err != nil {
 		return nil, err
 	}
@@ -278,17 +278,48 @@ func (s *Server) remove(r *http.Request) (any, error) {
 	})
 }
 
+// The parameters of requests for objects.
+const dryRun, recursively = "dry_run", "recursive"
+
 // isTrue reports whether a parameter is true; it may be false, or not be given.
 func isTrue(r *http.Request, name string) (bool, error) {
-	switch r.URL.Query().Get(name) {
+	given := r.URL.Query()
+	switch given.Get(name) {
 	case "true":
 		return true, nil
-	case "", "false":
+	case "false":
 		return false, nil
+	case "":
+		if !given.Has(name) {
+			return false, nil
+		}
 	}
-	p := NewProblem(http.StatusBadRequest, name+" is neither true nor false", "")
+	return false, wrongParameter(name, "is neither true nor false", "")
+}
+
+// checkQuery returns what is wrong with the parameters of a request: it may have these, each once.
+// One that is ignored could be a dry_run that is misspelled.
+func checkQuery(r *http.Request, known []string) error {
+	given, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return wrongParameter("query", err.Error(), "Write it as in ?a=b&c=d.")
+	}
+	for name, values := range given {
+		if !slices.Contains(known, name) {
+			return wrongParameter(name, "is not a parameter of this request",
+				"GET /v1/openapi.json describes them.")
+		}
+		if len(values) > 1 {
+			return wrongParameter(name, "is given twice", "Delete one of the two.")
+		}
+	}
+	return nil
+}
+
+func wrongParameter(name, what, hint string) error {
+	p := NewProblem(http.StatusBadRequest, name+" "+what, hint)
 	p.Place = name
-	return false, p
+	return p
 }
 
 // listed is a plan whose changes are a list in JSON, too, if there are none.
@@ -302,7 +333,7 @@ func inTurn[T any](s *Server, r *http.Request, change func(o Object, dry bool) (
 	error,
 ) {
 	o, err := target(r)
-	dry, wrong := isTrue(r, "dry_run")
+	dry, wrong := isTrue(r, dryRun)
 	if err = errors.Join(err, wrong); err != nil {
 		return nil, err
 	}

@@ -15,6 +15,8 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -245,6 +247,18 @@ func (s *Server) handler() http.Handler {
 	needed := map[string]Role{
 		"": Read, eventsRoute: Read, openAPIRoute: Read, traceRoute: Operate, profileRoute: Admin,
 	}
+	parameters := map[string][]string{
+		eventsRoute: {"since", "follow"}, profileRoute: {"seconds"},
+		traceRoute: {"host", "subsystem", "queue", "follow", "dumps"},
+	}
+	for _, op := range s.objectRoutes() {
+		switch method, _, _ := strings.Cut(op.pattern, " "); method {
+		case http.MethodPut:
+			parameters[op.pattern] = []string{dryRun}
+		case http.MethodDelete:
+			parameters[op.pattern] = []string{dryRun, recursively}
+		}
+	}
 	for _, op := range s.routes() {
 		needed[op.pattern] = op.role
 		mux.HandleFunc(op.pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -270,6 +284,9 @@ func (s *Server) handler() http.Handler {
 			return
 		}
 		h, pattern := mux.Handler(r)
+		if name := r.URL.EscapedPath(); name != path.Clean(name) { // mux would redirect it
+			h, pattern = http.NotFoundHandler(), ""
+		}
 		if err := s.forbids(r, needed[pattern]); err != nil {
 			answer(w, nil, err)
 			return
@@ -279,6 +296,13 @@ func (s *Server) handler() http.Handler {
 			h.ServeHTTP(&refused, r)
 			answer(w, nil, NewProblem(refused.status, "there is no "+r.Method+" of "+r.URL.Path,
 				"GET /v1/openapi.json lists the operations."))
+			return
+		}
+		if err := checkQuery(r, parameters[pattern]); err != nil {
+			if needed[pattern] > Read {
+				s.logWrite(r, err)
+			}
+			answer(w, nil, err)
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -300,8 +324,15 @@ func (s *Server) untrusted(remote netip.AddrPort, err error) {
 	s.refused("control connection refused", remote, "err", err)
 }
 
-// operation is what a client asks for, as log lines say it.
-func operation(r *http.Request) string { return capped(r.Method + " " + r.URL.Path) }
+// operation is what a client asks for, as log lines say it, with its parameters: a dry_run changes
+// nothing.
+func operation(r *http.Request) string {
+	text := r.Method + " " + r.URL.Path
+	if r.URL.RawQuery != "" {
+		text += "?" + r.URL.RawQuery
+	}
+	return capped(text)
+}
 
 func (s *Server) disconnect(d Disconnect) (any, error) {
 	if d.Host == "" {
