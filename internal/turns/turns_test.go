@@ -3,6 +3,7 @@ package turns
 import (
 	"bytes"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -20,7 +21,9 @@ type queue struct {
 }
 
 func (q *queue) add(who byte, known bool) *Job {
+	q.mu.Lock()
 	q.workers = MaxWorkers()
+	q.mu.Unlock()
 	q.pending.Add(1)
 	j := &Job{
 		From: netip.AddrFrom4([4]byte{192, 0, 2, who}), Known: known, Done: q.pending.Done,
@@ -32,11 +35,16 @@ func (q *queue) add(who byte, known bool) *Job {
 	return j
 }
 
-// run does all jobs with one worker.
+// run does all jobs with one worker, and returns when that has ended.
 func (q *queue) run() []byte {
 	q.order, q.nice = nil, nil
 	go q.work(q.next(), true)
 	q.pending.Wait()
+	for ended := false; !ended; runtime.Gosched() {
+		q.mu.Lock()
+		ended = q.workers < MaxWorkers()
+		q.mu.Unlock()
+	}
 	return q.order
 }
 
