@@ -340,10 +340,15 @@ func literal(d *json.Decoder, left int) (*yaml.Node, error) {
 	if left == 0 {
 		return nil, badRequest("", fmt.Sprintf("more than %d values in one another", maxDepth), "")
 	}
+	given := map[string]bool{}
 	for d.More() {
 		if n.Kind == yaml.MappingNode {
 			token, _ := d.Token()
 			key := token.(string)
+			if given[key] {
+				return nil, badRequest(printable(key), "given twice", "Delete one of the two.")
+			}
+			given[key] = true
 			if strings.HasSuffix(key, fileSuffix) || strings.HasSuffix(key, commandSuffix) {
 				return nil, badRequest(printable(key), "a request cannot name a file to read, or "+
 					"a program", "Send the value itself.")

@@ -53,6 +53,8 @@ func TestManagedContent(t *testing.T) {
 		`null`: "must be a JSON object", `7`: "must be a JSON object", `{"nsid":4}`: "nsid: 4 here",
 		strings.Repeat("[", 100_000): "not valid JSON",
 		`{"of":{"x_file":"a"}}`:      "cannot name a file",
+		`{"nsid":3,"nsid":3}`:        "nsid: given twice",
+		`{"of":{"a":1,"a":2}}`:       "a: given twice. Delete",
 		"{\"a\":\"\xff\"}":           "not UTF-8",
 		nested(maxDepth + 1):         "more than 32",
 		nested(9_000):                "more than 32",

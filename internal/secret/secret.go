@@ -20,9 +20,10 @@ const (
 	privateKey = "PRIVATE KEY-----"
 )
 
-// secrets matches them with what may follow, be it the whole secret or a part of it.
-var secrets = regexp.MustCompile(chapKey + `[A-Za-z0-9][A-Za-z0-9+/=:]*` + `|` + tlsKey +
-	`[A-Za-z0-9][A-Za-z0-9+/=:]*` + `|-----BEGIN [A-Z ]*` + privateKey +
+// secrets matches them with what may follow, be it the whole secret or a part of it, also in a URL,
+// where % stands for some characters.
+var secrets = regexp.MustCompile(chapKey + `[A-Za-z0-9][A-Za-z0-9+/=:%]*` + `|` + tlsKey +
+	`[A-Za-z0-9][A-Za-z0-9+/=:%]*` + `|-----BEGIN [A-Z ]*` + privateKey +
 	`[A-Za-z0-9+/=\s\\]*(-----END [A-Z ]*` + privateKey + `)?`)
 
 // Mask returns the text without keys of hosts and without private keys, or the same string if it

@@ -24,6 +24,7 @@ func TestMask(t *testing.T) {
 		chap: Hidden, chap[:20]: Hidden,
 		"host " + psk + ", and " + chap + "\n":             "host (hidden), and (hidden)\n",
 		`{"a":"` + chap + `","b":1}`:                       `{"a":"(hidden)","b":1}`,
+		"there is no /v1/hosts/DHHC-1:00:ia6zGodOr4%2FEG0": "there is no /v1/hosts/(hidden)",
 		"a\n" + pem + "\nb":                                "a\n(hidden)\nb",
 		`"` + strings.ReplaceAll(pem, "\n", `\n`) + `", b`: `"(hidden)", b`,
 		pem[:60] + `..."`:                                  `(hidden)..."`,
