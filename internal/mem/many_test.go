@@ -1,6 +1,10 @@
 package mem
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
 
 // expire ends waits, and returns how many.
 func expire(p *Pool, before int64) int {
@@ -88,5 +92,72 @@ func TestManyKept(t *testing.T) {
 		t.Errorf("%d waits were ended", n)
 	}
 	last.w.Free()
+	freeAll(all)
+}
+
+// TestFreedInSearch: memory that is freed while a search is on its way is for those that it has
+// passed, too, without anything else that happens.
+func TestFreedInSearch(t *testing.T) {
+	p := newTestPool(t, 64*mebi, 0)
+	var all []*Allocation
+	for a := new(Allocation); p.Alloc(a, new(Flow), BlockMax); a = new(Allocation) {
+		all = append(all, a)
+	}
+	var log []string
+	first := newUser("first", &log)
+	h := new(Share)
+	h.used[dataPool] = 1 // else it gets its first allocation
+	p.Wait(&first.w, &Flow{Host: h}, mebi, 1)
+	users := make([]*user, 2*searchMost)
+	for i := range users {
+		users[i] = newUser("u", &log)
+		p.Wait(&users[i].w, &Flow{Host: &Share{Limit: 1}}, mebi, 1)
+	}
+	for p.CanServe() {
+		testutil.MustEqual(t, p.Serve(), 0, "served while there is no memory")
+	}
+	p.changed = true
+	for i := 0; p.CanServe(); i++ { // as Arm of a transport asks
+		if i == 0 {
+			freeAll(all)
+		}
+		if i > 2*len(users)/searchMost {
+			p.Serve()
+		}
+	}
+	if first.w.Waiting() {
+		t.Error("memory was freed, and the first one does not get any")
+	}
+	expire(p, 2)
+	first.w.Free()
+}
+
+// TestExpireAll: all waits of a flow that are too long end, in pieces.
+func TestExpireAll(t *testing.T) {
+	p := newTestPool(t, 64*mebi, 0)
+	var all []*Allocation
+	f := &Flow{Host: new(Share)}
+	hog(p, f, mebi, &all)
+	var log []string
+	for range 1000 {
+		u := newUser("u", &log)
+		p.Wait(&u.w, f, BlockMax, 1)
+	}
+	late := newUser("late", &log)
+	p.Wait(&late.w, f, BlockMax, 2)
+	n := 0
+	for next := p.Expire(2); ; n++ {
+		before := p.waiters
+		if next() == 0 {
+			break
+		}
+		if ended := before - p.waiters; ended > expireMost {
+			t.Fatalf("%d waits end in a piece", ended)
+		}
+	}
+	if p.waiters != 1 || n > 1000/expireMost+2 {
+		t.Errorf("%d wait after %d pieces, want 1", p.waiters, n)
+	}
+	late.w.Cancel()
 	freeAll(all)
 }

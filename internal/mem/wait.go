@@ -90,7 +90,7 @@ const (
 	searchMost = 128
 	serveMost  = 64
 	// shortagesMost is how many shortages SearchHolders looks at, and expireMost how many waiters
-	// of a flow Expire ends.
+	// Expire ends in a step.
 	shortagesMost = 8
 	expireMost    = 32
 )
@@ -176,8 +176,11 @@ func (s *Share) keepsIn(p *Pool, since uint64) bool {
 	return s != nil && s.keeps[p.kind] >= since
 }
 
-// CanServe reports whether Serve would grant something, or has to look at more flows.
-func (p *Pool) CanServe() bool { return p.search() != nil || p.cursor != nil }
+// CanServe reports whether Serve would grant something, or has to look at more flows. What changed
+// behind a search that has now ended is looked at again.
+func (p *Pool) CanServe() bool {
+	return p.search() != nil || p.cursor != nil || p.changed && !p.waiting.Empty()
+}
 
 // Serve grants memory to waiters while there is enough, at most to serveMost, and returns how many
 // got it.
@@ -201,10 +204,11 @@ func (p *Pool) Serve() (n int) {
 	return n
 }
 
-// Expire returns what ends the waits since before a time, in pieces; see list.Pieces. Of those of a
-// flow it ends expireMost.
+// Expire returns what ends the waits since before a time, in pieces; see list.Pieces. It ends at
+// most expireMost of them in one step.
 func (p *Pool) Expire(before int64) (next func() int) {
-	return p.flows.Walk(func(q *flowQueue) int {
+	var rest *flowQueue // it may have others
+	end := func(q *flowQueue) int {
 		n := 0
 		for _, l := range []*list.List[Allocation]{&q.urgent, &q.waiting} {
 			for a := l.First(); a != nil && a.since < before && n < expireMost; a = l.First() {
@@ -213,8 +217,18 @@ func (p *Pool) Expire(before int64) (next func() int) {
 				n++
 			}
 		}
+		if rest = nil; n == expireMost {
+			rest = q
+		}
 		return 1 + n
-	})
+	}
+	walk := p.flows.Walk(end)
+	return func() int {
+		if rest != nil {
+			return end(rest)
+		}
+		return walk()
+	}
 }
 
 // Shortage is what a flow has waited for: memory of Namespace, if that has too much, and otherwise
