@@ -72,11 +72,16 @@ func (r *Reactor) pollEvents() int {
 	return r.dispatch(n)
 }
 
-// dispatch runs the callbacks of the first n events and returns how many it ran.
+// dispatch runs the callbacks of the first n events and returns how many it ran. The eventfd has
+// none, and counts: pollers that arm in several steps have to look before they go on with that.
 func (r *Reactor) dispatch(n int) int {
 	ran := 0
 	for i := 0; i < n; i++ {
 		ev := r.events[i]
+		if int(ev.Fd) == r.evfd {
+			ran++
+			continue
+		}
 		if fd := int(ev.Fd); r.watches.has(fd) && r.watches.byFD[fd].gen == ev.Pad {
 			fn := r.watches.byFD[fd].fn
 			r.steps.begin()

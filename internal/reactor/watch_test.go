@@ -117,3 +117,17 @@ func TestWatchErrors(t *testing.T) {
 		testutil.Check(t, r.Unwatch(rd))
 	})
 }
+
+// TestEventFDIsWork: what the kernel adds to the eventfd while the reactor is awake makes it poll
+// again before it asks pollers whether it may sleep.
+func TestEventFDIsWork(t *testing.T) {
+	r, err := New(Config{CPU: -1})
+	testutil.Must(t, err)
+	defer func() { testutil.Check(t, r.Close()) }()
+	for round := range 3 {
+		_, err := unix.Write(r.EventFD(), eventOne)
+		testutil.Must(t, err)
+		testutil.Equal(t, r.pollEvents(), 1, "events in round %d", round)
+		testutil.Equal(t, r.pollEvents(), 0, "events in round %d, again", round)
+	}
+}
