@@ -80,9 +80,10 @@ func (h *Handler) newCompound(c *cmd) *compound {
 	return m
 }
 
-// mayHave reports whether an owner may have another compound: it has a share of them.
+// mayHave reports whether an owner may have another compound: it has a share of them. One that has
+// none but those that were given up may.
 func (h *Handler) mayHave(o *owner) bool {
-	return !subnet.Exceeds(o.compounds, 1, mostCompounds-h.inUse-1)
+	return o.compounds == o.stuck || !subnet.Exceeds(o.compounds, 1, mostCompounds-h.inUse-1)
 }
 
 // postpones reports whether a command waits until its owner may have another compound, with what
@@ -96,17 +97,26 @@ func (h *Handler) postpones(c *cmd) bool {
 	return true
 }
 
-// release ends the use of a compound by its owner, and executes some of what that has postponed.
+// release ends the use of a compound by its owner.
 func (h *Handler) release(o *owner) {
 	o.compounds--
-	if h.inUse--; o.resumes {
+	h.inUse--
+	h.executePostponed(o)
+}
+
+// executePostponed executes some of what an owner has postponed, if it may have a compound.
+func (h *Handler) executePostponed(o *owner) {
+	if o.resumes {
 		return
 	}
 	o.resumes = true
 	for n := 0; !o.postponed.Empty() && h.mayHave(o); n++ {
 		if n == admitMost { // they have failed at once
-			h.post(func() { o.compounds, h.inUse = o.compounds+1, h.inUse+1; h.release(o) })
-			break
+			h.post(func() {
+				o.resumes = false
+				h.executePostponed(o)
+			})
+			return
 		}
 		c := o.postponed.First()
 		h.stopWaiting(c)
@@ -216,6 +226,9 @@ func (m *compound) end(h *Handler) {
 		m.endMove(h)
 	}
 	o := m.owner
+	if o != nil && c == nil {
+		o.stuck--
+	}
 	m.cmd, m.owner, m.ch, m.flow, m.flush, m.paid = nil, nil, nil, nil, nil, false
 	m.next, m.steps, m.status = 0, 0, nvme.Success
 	m.zero = zero{ranges: m.zero.ranges[:0]}
@@ -353,7 +366,10 @@ func (m *compound) giveUp(h *Handler) {
 		o.ch.orphaned(&o.IO)
 		o.ch.cancel(&o.IO)
 	}
-	c := m.cmd
+	c, owner := m.cmd, m.owner
+	if owner != nil {
+		owner.stuck++
+	}
 	m.cmd, c.compound = nil, nil
 	h.finish(c, 0, notReady)
 	if v := m.move; v != nil && v.second != nil {
@@ -361,6 +377,9 @@ func (m *compound) giveUp(h *Handler) {
 		h.finish(v.second, 0, notReady)
 	}
 	m.advance(h)
+	if owner != nil {
+		h.executePostponed(owner)
+	}
 }
 
 func flushAll(h *Handler, c *cmd) {

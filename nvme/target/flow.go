@@ -14,8 +14,9 @@ type owner struct {
 	hosts     int              // hostShares that count for it
 	leaving   list.Node[owner] // in Handler.leaving: it has no hosts, but memory of some
 	compounds int              // that count for it
+	stuck     int              // those of them that were given up, and that devices still have
 	postponed list.List[cmd]   // until it may have another one
-	resumes   bool             // it is executing some of these
+	resumes   bool             // some of these are executed, or will be in a turn of their own
 	entries   int              // of latencies, whose hosts are connected
 
 	turns list.List[flow]  // that have work whose turn comes

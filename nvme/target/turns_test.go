@@ -570,3 +570,44 @@ func TestSpareCompounds(t *testing.T) {
 		t.Errorf("%d are kept and %d counted, want %d", n, h.spare, mostSpare)
 	}
 }
+
+// TestPostponedEnd: what a device that hangs has of a host's commands keeps its other commands from
+// being executed until they are given up, and no longer.
+func TestPostponedEnd(t *testing.T) {
+	var f *backendtest.Faulty
+	r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
+		f = backendtest.NewFaulty(dev)
+		return f
+	}, func(dev backend.Device) backend.Device { return dev }))
+	a := r.connectHost(5)
+	h := r.raw[0]
+	f.Hold(nil)
+	defer f.Release()
+	var all []*fabrictest.Command
+	for _, q := range a.io {
+		for i := range 100 {
+			nsid := uint32(1)
+			if i >= 80 {
+				nsid = 2
+			}
+			all = append(all, r.send(q, rw(nvme.NVMVerify, nsid, 0, 1, nil)))
+		}
+	}
+	r.w.Settle()
+	if a.io[4].Outstanding() == 0 {
+		t.Fatal("nothing is postponed")
+	}
+	r.w.Advance(time.Minute)
+	for i, c := range all {
+		st := c.CQE.Status()
+		if c.SQE.NSID() == 2 && !st.OK() || c.SQE.NSID() == 1 && st.OK() || !c.Done {
+			t.Fatalf("command %d for namespace %d: done %v, %v", i, c.SQE.NSID(), c.Done, st)
+		}
+	}
+	f.Release()
+	r.w.Advance(time.Second)
+	r.ok(a.io[0], rw(nvme.NVMVerify, 1, 0, 1, nil))
+	if h.inUse != 0 || h.moves != 0 {
+		t.Errorf("%d compounds and %d moves are left", h.inUse, h.moves)
+	}
+}
