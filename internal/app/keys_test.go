@@ -56,7 +56,8 @@ func readControl(t *testing.T, socket string) string {
 		},
 	}}
 	get := func(path string) []byte {
-		answer := testutil.Value(client.Get("http://control" + path))(t)
+		answer, err := client.Get("http://control" + path)
+		testutil.Must(t, err)
 		defer answer.Body.Close()
 		b, err := io.ReadAll(answer.Body)
 		if err != nil || answer.StatusCode != http.StatusOK {
@@ -105,7 +106,8 @@ func readServed(t *testing.T, s *Server) string {
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
 	read := func(url string, until func(line string) bool) string {
 		r := testutil.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
-		a := testutil.Value(c.Do(r))(t)
+		a, err := c.Do(r)
+		testutil.Must(t, err)
 		defer a.Body.Close()
 		var all strings.Builder
 		lines := bufio.NewScanner(a.Body)

@@ -45,7 +45,8 @@ func scrape(t *testing.T, s *Server) map[string]float64 {
 func scrapeText(t *testing.T, s *Server) string {
 	t.Helper()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
-	r := testutil.Value(c.Get(fmt.Sprintf("http://%v/metrics", s.metrics.server.Addr())))(t)
+	r, err := c.Get(fmt.Sprintf("http://%v/metrics", s.metrics.server.Addr()))
+	testutil.Must(t, err)
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
 	if err != nil || r.StatusCode != http.StatusOK {

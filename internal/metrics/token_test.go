@@ -38,11 +38,12 @@ func TestToken(t *testing.T) {
 		text := first + " HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n"
 		testutil.Value(io.WriteString(c, text))(t)
 		r := bufio.NewReader(c)
-		answer := testutil.Value(http.ReadResponse(r, nil))(t)
+		answer, err := http.ReadResponse(r, nil)
+		testutil.Must(t, err)
 		defer answer.Body.Close()
 		b, _ := io.ReadAll(answer.Body)
 		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-		_, err := r.ReadByte()
+		_, err = r.ReadByte()
 		return answer.StatusCode, string(b), errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	for _, headers := range []string{
