@@ -34,6 +34,7 @@ type Config struct {
 	// Disks is how files and block devices are worked on.
 	Disks           disk.Engine
 	Metrics, Web    Endpoint
+	WebTargets      []WebTarget // of web
 	Control         Control
 	Audit           Audit
 	Discovery       Discovery

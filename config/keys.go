@@ -73,7 +73,7 @@ func (c *Config) keys() []Key {
 		NewKey("disks", Mapping(diskKeys(&c.Disks)), "How files and disks are read and written.").
 			NeedsRestart(),
 		NewKey("metrics", Mapping(metricsKeys(&c.Metrics)), "What monitoring sees."),
-		NewKey("web", Mapping(webKeys(&c.Web)), "The page that shows a browser the target."),
+		NewKey("web", Mapping(c.webKeys()), "The page that shows a browser the target."),
 		NewKey("control", Mapping(append(c.Control.keys(), c.Control.rolesKey())),
 			"Where `nvmf-target status` and others reach the running target."),
 		NewKey("audit", Mapping(c.Audit.keys()),

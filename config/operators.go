@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"regexp"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -119,19 +121,99 @@ func (t Token) String() string {
 // token are the characters of bearer tokens (RFC 6750, section 2.1).
 var token = regexp.MustCompile(`^[A-Za-z0-9._~+/-]{16,512}=*$`)
 
-// tokenValue repeats nothing of the text in errors.
-func tokenValue(p *Token) Value {
+// tokenValue is the text of a token, of which get shows nothing. Errors repeat nothing of it.
+func tokenValue(get func() string, set func(text string)) Value {
 	return &scalar{
-		name: "text", doc: "text", rules: textSchema(schema{"pattern": token.String()}),
-		get: func() string { return p.String() },
+		name: "text", doc: "text", rules: textSchema(schema{"pattern": token.String()}), get: get,
 		set: func(n *yaml.Node) (what, hint string) {
 			if n.Tag != "!!str" || !token.MatchString(n.Value) {
 				return "must be 16 to 512 letters, digits and any of ._~+/-",
 					"openssl rand -hex 32 makes one; inline it needs quotes."
 			}
-			*p = newToken(n.Value)
+			set(n.Value)
 			return "", ""
 		},
+	}
+}
+
+// WebTarget is another target that the page shows.
+type WebTarget struct {
+	// Name is what the page calls it, URL the address of its own page.
+	Name, URL string
+	// Token returns what its page asks for; nil: nothing. It is a function so that no format shows
+	// the token.
+	Token func() string
+	// CA is a file, "" for those of the machine.
+	CA string
+}
+
+func (w *WebTarget) value() Value {
+	return Mapping{
+		NewKey("name", Unique(checked(&w.Name, "name", schema{"pattern": labelPattern},
+			func(s string) (what, hint string) {
+				if !label.MatchString(s) {
+					return fmt.Sprintf("%q is not a name for a target", printable(s)),
+						"Begin with a letter; up to 63 letters, digits, - and _ are allowed."
+				}
+				return "", ""
+			}), "Give each target its own."),
+			"What the page calls the target.").Require("Choose one."),
+		NewKey("url", checked(&w.URL, "URL", schema{"pattern": "^https?://[^/?#@]+/?$"},
+			pageURL), "Address of its own page (its `web.listen`).").
+			Require("Write https://HOST:PORT, or http://IP:PORT."),
+		NewKey("token", tokenValue(func() string {
+			if w.Token == nil {
+				return ""
+			}
+			return hidden(w.Token())
+		}, func(text string) { w.Token = func() string { return text } }),
+			"Its `web.token`; better in a file. Set it if it has one.").
+			Without("none").OrSecretFile(),
+		NewKey("ca", absolutePath(&w.CA),
+			"PEM file with the CAs that may have signed its certificate, read anew for each "+
+				"connection. Set it if the CA is one of your own.").
+			Without("those of the machine"),
+	}
+}
+
+// pageURL says what is wrong with the address of a page. It repeats nothing of it: it may have a
+// password.
+func pageURL(s string) (what, hint string) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||
+		u.User != nil || strings.TrimSuffix(s, "/") != u.Scheme+"://"+u.Host {
+		return "not the address of a page",
+			"Write https://HOST:PORT, or http://IP:PORT, with nothing behind."
+	}
+	if _, err := netip.ParseAddr(u.Hostname()); u.Scheme == "http" && err != nil &&
+		u.Hostname() != "localhost" {
+		return "a name needs https", "Without TLS a target answers to its IP addresses only: " +
+			"write one, or set web.certificate there."
+	}
+	return "", ""
+}
+
+// plain reports whether others can read what the target is sent.
+func (w *WebTarget) plain() bool {
+	u, _ := url.Parse(w.URL) // pageURL has seen it
+	ip, _ := netip.ParseAddr(u.Hostname())
+	return u.Scheme == "http" && ip.IsValid() && !ip.Unmap().IsLoopback()
+}
+
+// webTargets checks the keys of other targets together.
+func (d *decoder) webTargets(c *Config) {
+	if len(c.WebTargets) > 0 && !c.Web.Listen.IsValid() && !d.bad["web.listen"] {
+		d.add("web.targets", "has no effect without web.listen", "Delete it, or set that.")
+	}
+	for i := range c.WebTargets {
+		w, path := &c.WebTargets[i], fmt.Sprintf("web.targets[%d]", i)
+		if w.CA != "" && strings.HasPrefix(w.URL, "http:") {
+			d.add(path+".ca", "has no effect without https in url", "Delete it, or use https.")
+		}
+		if w.Token != nil && w.plain() {
+			d.warn(path+".token", "who can listen on the network can read it",
+				"Use https in url.")
+		}
 	}
 }
 
@@ -145,14 +227,21 @@ func metricsKeys(m *Endpoint) []Key {
 }
 
 // webKeys are those of web.
-func webKeys(w *Endpoint) []Key {
-	return w.keys("IP address and TCP port of a page that shows, and cannot change, what the "+
+func (c *Config) webKeys() []Key {
+	keys := c.Web.keys("IP address and TCP port of a page that shows, and cannot change, what the "+
 		"target does; port 0 takes any free one, and the log says which. Set it to an address "+
 		"of this machine alone, `127.0.0.1:9600`, or with the keys that follow.",
 		"Password for which browsers ask, with any user name, and bearer token; better in a file. "+
 			"Set it with `certificate` when others reach the address, and on a machine with users "+
 			"who must not see the page.")
+	return append(keys, NewKey("targets",
+		List(&c.WebTargets, 0, MaxWebTargets, (*WebTarget).value),
+		"Other targets, at most 8, which the page shows as well. This target asks them while a "+
+			"page is open. Set it to see several targets in one place."))
 }
+
+// MaxWebTargets is how many other targets a page shows at most.
+const MaxWebTargets = 8
 
 func (e *Endpoint) keys(listen, token string) []Key {
 	return []Key{
@@ -163,7 +252,8 @@ func (e *Endpoint) keys(listen, token string) []Key {
 				"listen on the network.").Without("none"),
 		NewKey("key", absolutePath(&e.Key),
 			"PEM file with the private key of `certificate`. Set it with that.").Without("none"),
-		NewKey("token", tokenValue(&e.Token), token).Without("none").OrSecretFile(),
+		NewKey("token", tokenValue(func() string { return e.Token.String() },
+			func(text string) { e.Token = newToken(text) }), token).Without("none").OrSecretFile(),
 	}
 }
 

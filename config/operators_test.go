@@ -118,3 +118,59 @@ func TestChangesSecret(t *testing.T) {
 		}
 	}
 }
+
+// TestWebTargets: other targets of the page have addresses that can be asked. They change while the
+// target runs, as changes of secrets if they have tokens, which are in no output.
+func TestWebTargets(t *testing.T) {
+	const secret = "AbCdEf0123456789._~+/-=="
+	shown := ""
+	parse := func(target string) (*Config, error) {
+		c, err := parseWith("web: {listen: '127.0.0.1:9600', targets: [" + target + "]}")
+		shown += fmt.Sprintf("%v %+v %#v %v", c, c, c, err)
+		return c, err
+	}
+	const good = `{name: b, url: "https://b.example:9600/", token: "` + secret + `", ca: /ca}`
+	c := testutil.Value(parse(good + `, {name: c, url: "http://[::1]:9600"}`))(t)
+	if len(c.WebTargets) != 2 || c.WebTargets[0].Token() != secret || c.WebTargets[1].Token != nil {
+		t.Fatal(c.WebTargets)
+	}
+	none, _ := parseWith("web: {listen: '127.0.0.1:9600'}")
+	renamed := testutil.Value(parse(strings.ReplaceAll(good, secret, secret[1:])))(t)
+	for _, pair := range [][2]*Config{{none, c}, {c, renamed}, {c, none}} {
+		changes := Diff(pair[0].Settings(), pair[1].Settings())
+		shown += fmt.Sprint(changes)
+		if len(changes) != 1 || changes[0].Restart() || !changes[0].ChangesSecret() ||
+			changes[0].Keys[0].Key != "web.targets" {
+			t.Errorf("the change is %v", changes)
+		}
+	}
+	const exposed = `{name: b, url: "http://10.0.0.2:9600", token: "` + secret + `"}`
+	c = testutil.Value(parse(exposed))(t)
+	if w := c.Warnings(); len(w) != 1 || !strings.Contains(w[0].Error(), "can read it. Use https") {
+		t.Errorf("the warnings are %v", w)
+	}
+	for text, want := range map[string]string{
+		`{name: b}`:                          "url: is missing",
+		`{url: "http://10.0.0.2"}`:           "name: is missing",
+		`{name: "<b>", url: "http://[::1]"}`: "is not a name for a target",
+		`{name: b, url: "http://[::1]:1"}, {name: b, url: "http://[::1]:2"}`: "Give each target",
+		`{name: b, url: "http://b:9600"}`:                                    "a name needs https",
+		`{name: b, url: "http://u:` + secret + `@10.0.0.2"}`:                 "not the address of",
+		`{name: b, url: "http://10.0.0.2/events?target=a"}`:                  "not the address of",
+		`{name: b, url: "file:///etc"}`:                                      "not the address of",
+		`{name: b, url: "http://10.0.0.2", ca: /ca}`:                         "without https",
+		`{name: b, url: "http://[::1]", token: "` + secret + `!"}`:           "must be 16 to",
+		strings.Repeat(`{name: b, url: "http://[::1]"},`, 1+MaxWebTargets):   "At most 8.",
+	} {
+		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	if _, err := parseWith("web: {targets: [" + good + "]}"); err == nil ||
+		!strings.Contains(err.Error(), "without web.listen") {
+		t.Errorf("without listen: %v", err)
+	}
+	if strings.Contains(shown, secret[1:9]) {
+		t.Errorf("the token is shown: %s", shown)
+	}
+}

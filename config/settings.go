@@ -147,9 +147,16 @@ func (l *list[T]) flatten(o *object, at setting) {
 		return
 	}
 	at.entry = true
+	at.secret = at.secret || slices.ContainsFunc(l.values, hasSecret)
 	for _, at.value = range words {
 		o.settings = append(o.settings, at)
 	}
+}
+
+// hasSecret reports whether an entry of a list has a secret.
+func hasSecret(v Value) bool {
+	m, _ := v.(Mapping)
+	return slices.ContainsFunc(m, func(k Key) bool { return k.Secret && k.Value.String() != "" })
 }
 
 func (v *storageValue) flatten(o *object, at setting) {

@@ -23,6 +23,7 @@ func (d *decoder) validate(c *Config) {
 	}
 	d.endpoint("metrics", &c.Metrics)
 	d.endpoint("web", &c.Web)
+	d.webTargets(c)
 	c.Control.validate(d)
 	for i := range c.Hosts {
 		d.limits(&c.Hosts[i].Limits, fmt.Sprintf("hosts[%d]", i))

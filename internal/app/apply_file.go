@@ -75,6 +75,7 @@ var fileKeys = map[string]*fileSetter{
 	"metrics.listen": metricsKeys, "metrics.certificate": metricsKeys, "metrics.key": metricsKeys,
 	"metrics.token": metricsKeys,
 	"web.listen":    webKeys, "web.certificate": webKeys, "web.key": webKeys, "web.token": webKeys,
+	"web.targets": {(*Server).setWebTargets},
 
 	"tcp.queue_depth": tcpKeys, "tcp.queue_memory": tcpKeys, "tcp.max_connections": tcpKeys,
 	"tcp.max_connections_per_host": tcpKeys, "tcp.header_digest": tcpKeys,

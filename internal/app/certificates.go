@@ -3,6 +3,7 @@ package app
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
@@ -73,6 +74,13 @@ func probeCertificates(c *config.Config) (ps config.Problems) {
 		case e.Certificate == "":
 			ps = append(ps, c.Warning(name+".token", "who can listen on the network can read it",
 				"Set "+name+".certificate, too."))
+		}
+	}
+	for i, w := range c.WebTargets {
+		if _, err := (httpd.Certificates{CA: w.CA}).PublicClient(); err != nil {
+			ps = append(ps, c.Warning(fmt.Sprintf("web.targets[%d].ca", i), err.Error(),
+				"It must be a PEM file that the target may read; until then the page does not "+
+					"show that target."))
 		}
 	}
 	return ps

@@ -100,6 +100,9 @@ func (w *keyWatch) check(s *Server, now time.Time) {
 func guardSecrets(c *config.Config) {
 	endpoint := func(e *config.Endpoint) bool { return e.Key != "" || e.Token != config.Token{} }
 	if c.Control.Key != "" || endpoint(&c.Metrics) || endpoint(&c.Web) ||
+		slices.ContainsFunc(c.WebTargets, func(w config.WebTarget) bool {
+			return w.Token != nil
+		}) ||
 		slices.ContainsFunc(c.Hosts, func(h config.Host) bool {
 			return h.Key != nil || h.TLSKey != nil
 		}) {

@@ -468,10 +468,13 @@ func TestGuardSecrets(t *testing.T) {
 		set  func(c *config.Config)
 		want int
 	}{
-		"nothing":        {func(*config.Config) {}, 1},
-		"metrics.token":  {func(c *config.Config) { c.Metrics.Token[0] = 1 }, 0},
-		"metrics.key":    {func(c *config.Config) { c.Metrics.Key = "/key" }, 0},
-		"web.token":      {func(c *config.Config) { c.Web.Token[0] = 1 }, 0},
+		"nothing":       {func(*config.Config) {}, 1},
+		"metrics.token": {func(c *config.Config) { c.Metrics.Token[0] = 1 }, 0},
+		"metrics.key":   {func(c *config.Config) { c.Metrics.Key = "/key" }, 0},
+		"web.token":     {func(c *config.Config) { c.Web.Token[0] = 1 }, 0},
+		"a target's token": {func(c *config.Config) {
+			c.WebTargets = []config.WebTarget{{Token: func() string { return "" }}}
+		}, 0},
 		"web.key":        {func(c *config.Config) { c.Web.Key = "/key" }, 0},
 		"control.key":    {func(c *config.Config) { c.Control.Key = "/key" }, 0},
 		"the dhchap_key": {func(c *config.Config) { c.Hosts[0].Key = key }, 0},

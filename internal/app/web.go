@@ -23,11 +23,28 @@ func (s *Server) setWeb(c *config.Config) error {
 		Disks:    s.disks.list, Plan: s.planOfPage,
 	}
 	url, err := s.web.set(s, c, "web", &c.Web, "page request refused",
-		func(at httpd.Endpoint) (*web.Server, error) { return web.Listen(at, src, s.log) })
+		func(at httpd.Endpoint) (*web.Server, error) {
+			return web.Listen(at, src, webTargets(c), s.log)
+		})
 	if url != "" {
 		s.log.Info("the page is served", "url", url)
 	}
 	return err
+}
+
+// setWebTargets makes the page show other targets as a configuration says.
+func (s *Server) setWebTargets(c *config.Config) error {
+	if s.web.server != nil {
+		s.web.server.SetTargets(webTargets(c))
+	}
+	return nil
+}
+
+func webTargets(c *config.Config) (list []web.Target) {
+	for _, w := range c.WebTargets {
+		list = append(list, web.Target{Name: w.Name, URL: w.URL, Token: w.Token, CA: w.CA})
+	}
+	return list
 }
 
 // planOfPage is what Reload would change. It keeps no change waiting, not even the one that closes

@@ -81,6 +81,79 @@ func TestWeb(t *testing.T) {
 	}
 }
 
+// TestWebTargets: the page shows another target, over TLS and with its token, once the file of
+// its CA can be used. Reloads add and remove it, and keep the page, its history and its port. The
+// token is never shown.
+func TestWebTargets(t *testing.T) {
+	t.Parallel()
+	dir, log := t.TempDir(), new(testutil.Log)
+	files := issue(t, dir, 1000*time.Hour)
+	token := strings.Repeat("Ab0~", 8)
+	other := started(t, Options{Log: log.Logger(), Config: parse(t, anyPort,
+		"control: {socket: ''}\nweb: {listen: '127.0.0.1:0', certificate: "+files.Certificate+
+			", key: "+files.Key+", token: "+token+"}")})
+	file := writeConfig(t, "")
+	write := func(targets string) {
+		t.Helper()
+		testutil.Must(t, os.WriteFile(file, []byte(validFile+"control: {socket: ''}\n"+
+			"web: {listen: '127.0.0.1:0'"+targets+"}\n"), 0o600))
+	}
+	write("")
+	s := started(t, Options{Log: log.Logger(), Load: loader(file)})
+	page := s.web.server
+	ca := filepath.Join(dir, "ca")
+	target := "{name: other, url: 'https://" + other.web.server.Addr().String() + "', token: " +
+		token + ", ca: " + ca + "}"
+	write(", targets: [" + target + "]")
+	c := testutil.Value(loader(file)())(t)
+	if ps := probeCertificates(c); len(ps) != 1 ||
+		!strings.Contains(ps.Error(), "web.targets[0].ca: "+ca+": no such file") {
+		t.Errorf("check says %v", ps)
+	}
+	testutil.Value(s.Reload("test", t.Name()))(t)
+	open := func() *bufio.Scanner {
+		r := testutil.Value(http.NewRequestWithContext(testutil.Context(t), http.MethodGet,
+			"http://"+page.Addr().String()+"/events?target=other", nil))(t)
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		a := testutil.Value(client.Do(r))(t)
+		t.Cleanup(func() { _ = a.Body.Close() })
+		lines := bufio.NewScanner(a.Body)
+		lines.Buffer(nil, 1<<20)
+		return lines
+	}
+	lines, seen := open(), ""
+	until := func(text string) {
+		t.Helper()
+		for lines.Scan() {
+			if seen += lines.Text(); strings.Contains(lines.Text(), text) {
+				return
+			}
+		}
+		t.Fatalf("%q is not shown: %v", text, lines.Err())
+	}
+	until("no such file or directory: correct its ca in web.targets")
+	testutil.Must(t, os.WriteFile(ca, testutil.Value(os.ReadFile(files.CA))(t), 0o600))
+	until(`data: {"time"`)
+	until(`{"name":"other","error":""`)
+	write("")
+	testutil.Value(s.Reload("test", t.Name()))(t)
+	for lines.Scan() { // until it is closed
+	}
+	if lines = open(); s.web.server != page {
+		t.Error("the page has begun anew")
+	}
+	until("event: targets")
+	if lines.Scan(); strings.Contains(lines.Text(), "other") {
+		t.Errorf("it is still there: %s", lines.Text())
+	}
+	if strings.Contains(seen+log.String(), token) {
+		t.Error("the token is shown")
+	}
+	if !strings.Contains(log.String(), "key changed: ~ web.targets") {
+		t.Errorf("the log does not say that a key has changed:\n%s", log)
+	}
+}
+
 // TestExposed: a page, and metrics, that others reach are warned of, unless they have TLS and a
 // token.
 func TestExposed(t *testing.T) {

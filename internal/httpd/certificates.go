@@ -62,15 +62,21 @@ func (c Certificates) load() (own tls.Certificate, ca *x509.CertPool, err error)
 	if own, err = c.pair(); err != nil {
 		return own, nil, err
 	}
-	roots, err := readPEM(c.CA)
+	ca, err = c.roots()
+	return own, ca, err
+}
+
+// roots reads the CAs.
+func (c Certificates) roots() (*x509.CertPool, error) {
+	text, err := readPEM(c.CA)
 	if err != nil {
-		return own, nil, err
+		return nil, err
 	}
-	ca = x509.NewCertPool()
-	if !ca.AppendCertsFromPEM(roots) {
-		return own, nil, &FileError{c.CA, errors.New("no PEM certificate")}
+	ca := x509.NewCertPool()
+	if !ca.AppendCertsFromPEM(text) {
+		return nil, &FileError{c.CA, errors.New("no PEM certificate")}
 	}
-	return own, ca, nil
+	return ca, nil
 }
 
 func readPEM(name string) ([]byte, error) {
@@ -117,6 +123,18 @@ func (c Certificates) PublicServer() (*tls.Config, error) {
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own},
 		NextProtos: []string{"http/1.1"},
 	}, nil
+}
+
+// PublicClient returns what a client needs to know of the files now that shows no certificate;
+// without a CA those of the machine count. The error is a *FileError.
+func (c Certificates) PublicClient() (*tls.Config, error) {
+	t := &tls.Config{MinVersion: tls.VersionTLS13}
+	if c.CA == "" {
+		return t, nil
+	}
+	var err error
+	t.RootCAs, err = c.roots()
+	return t, err
 }
 
 // Client returns what a client needs to know of the files now. The error is a *FileError.

@@ -72,8 +72,9 @@ func Bucket(ns int64) int {
 
 // sampler makes states while pages are open, and the history always. Any goroutine may use it.
 type sampler struct {
-	src Source
-	log *slog.Logger
+	feed // mu guards slow, looking, looked and turn as well
+	src  Source
+	log  *slog.Logger
 	// mistaken is done when a panic is in the log.
 	mistaken sync.Once
 	ctx      context.Context // ends with close
@@ -86,12 +87,6 @@ type sampler struct {
 	turn    func(time.Duration) <-chan time.Time
 	history history
 
-	mu      sync.Mutex // guards what follows
-	pages   int
-	opened  chan struct{} // gets one when a page is opened
-	running bool          // makes states
-	state   []byte        // JSON; nil: not yet
-	changed chan struct{} // closed when there is another state
 	slow    slow
 	looking bool // for another slow
 	looked  time.Time
@@ -135,9 +130,8 @@ type slow struct {
 func newSampler(src Source, log *slog.Logger) *sampler {
 	start := time.Now()
 	s := &sampler{
-		src: src, log: log, changed: make(chan struct{}), now: time.Now,
+		feed: newFeed(), src: src, log: log, now: time.Now,
 		elapsed: func() time.Duration { return time.Since(start) }, turn: time.After,
-		opened: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.run)
@@ -147,29 +141,6 @@ func newSampler(src Source, log *slog.Logger) *sampler {
 func (s *sampler) close() {
 	s.cancel()
 	s.wg.Wait()
-}
-
-// join begins to make states, unless that is done already.
-func (s *sampler) join() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pages++
-	if !s.running {
-		s.running = true
-		s.opened <- struct{}{}
-	}
-}
-
-func (s *sampler) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pages--
-}
-
-func (s *sampler) get() (state []byte, changed <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state, s.changed
 }
 
 // run keeps the history until close, and makes states while pages are open.
@@ -197,10 +168,10 @@ func (s *sampler) glance() {
 // cost no more than one that stays.
 func (s *sampler) show() {
 	load := past{now: s.now}
-	for s.goesOn() {
+	for s.goesOn(s.ctx) {
 		s.look()
-		if state := s.sample(&load); state != nil {
-			s.publish(state)
+		if state, about := s.sample(&load); state != nil {
+			s.publish(state, about)
 		}
 		s.mu.Lock()
 		turn := s.turn
@@ -210,24 +181,6 @@ func (s *sampler) show() {
 		case <-s.ctx.Done():
 		}
 	}
-}
-
-func (s *sampler) goesOn() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running = s.pages > 0 && s.ctx.Err() == nil
-	if !s.running {
-		s.state = nil
-	}
-	return s.running
-}
-
-func (s *sampler) publish(state []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.state = state
-	close(s.changed)
-	s.changed = make(chan struct{})
 }
 
 // look finds out anew what takes long, in the background.
@@ -284,20 +237,21 @@ func text(err error) string {
 }
 
 // sample makes a state, nil if that fails.
-func (s *sampler) sample(load *past) (text []byte) {
-	s.safely(func() { text = s.marshal(load) })
-	return text
+func (s *sampler) sample(load *past) (text []byte, about *summary) {
+	s.safely(func() { text, about = s.marshal(load) })
+	return text, about
 }
 
-func (s *sampler) marshal(load *past) []byte {
+func (s *sampler) marshal(load *past) ([]byte, *summary) {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
 	s.mu.Lock()
 	found := s.slow
 	s.mu.Unlock()
-	text, err := json.Marshal(newState(ctx, s, &found, load))
+	state := newState(ctx, s, &found, load)
+	text, err := json.Marshal(state)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	return []byte(secret.Mask(string(text)))
+	return []byte(secret.Mask(string(text))), &state.Summary
 }

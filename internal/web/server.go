@@ -62,12 +62,27 @@ type Server struct {
 	at      httpd.Endpoint
 	page    []byte
 	sampler *sampler
+	others  atomic.Pointer[others]
 	streams chan struct{}
 	patient atomic.Int64 // for each write of a stream that begins, a duration
 }
 
-// Listen serves src. Problems of the server itself go to log.
-func Listen(at httpd.Endpoint, src Source, log *slog.Logger) (*Server, error) {
+// Listen serves src, and shows targets as well. Problems of the server itself go to log.
+func Listen(at httpd.Endpoint, src Source, targets []Target, log *slog.Logger) (*Server, error) {
+	s, err := newServer(at, src, targets, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Listen(&s.at); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// newServer returns a server that has no listener yet.
+func newServer(at httpd.Endpoint, src Source, targets []Target, log *slog.Logger,
+) (*Server, error) {
 	host, _ := os.Hostname()
 	var page bytes.Buffer
 	if err := index.Execute(&page, map[string]any{"Host": host}); err != nil {
@@ -78,21 +93,24 @@ func Listen(at httpd.Endpoint, src Source, log *slog.Logger) (*Server, error) {
 		streams: make(chan struct{}, maxStreams),
 	}
 	s.patient.Store(int64(writeTimeout))
+	s.others.Store(newOthers(targets, s.sampler.safely))
 	s.Server = httpd.New(httpd.Config{
 		Handler: s.handler(), Connections: maxConnections, Read: readTimeout,
 		Write: writeTimeout, Idle: idleTimeout, Log: log, Ended: "the page is no longer served",
 	})
-	if err := s.Listen(&s.at); err != nil {
-		s.sampler.close()
-		return nil, err
-	}
 	return s, nil
+}
+
+// SetTargets replaces the other targets that the page shows.
+func (s *Server) SetTargets(targets []Target) {
+	s.others.Swap(newOthers(targets, s.sampler.safely)).close()
 }
 
 // Close closes all connections. Nothing uses the Source when it returns.
 func (s *Server) Close() error {
 	err := s.Server.Close()
 	s.sampler.close()
+	s.others.Load().close()
 	return err
 }
 
@@ -176,14 +194,32 @@ func password(r *http.Request) string {
 	return httpd.Bearer(r)
 }
 
-// history sends what a namespace did in the last hour.
+// history sends what a namespace, of this target or of another one, did in the last hour.
 func (s *Server) history(w http.ResponseWriter, r *http.Request) {
+	of, name := r.FormValue("of"), r.FormValue("target")
+	if name == "" {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(s.sampler.history.of(of))
+		return
+	}
+	o := s.others.Load().find(name)
+	if o == nil {
+		http.Error(w, "no target has this name", http.StatusNotFound)
+		return
+	}
+	text, err := o.history(r.Context(), of)
+	if err != nil {
+		http.Error(w, o.hide(err.Error()), http.StatusBadGateway)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s.sampler.history.of(r.FormValue("of")))
+	_, _ = w.Write(text)
 }
 
 // events sends the state now and whenever there is a new one. A browser that reads slowly gets the
-// newest one next, and none that is older.
+// newest one next, and none that is older. With the parameter target they are those of that target,
+// "" for this one, each with an overview of all. Other targets ask without it: those that show each
+// other would keep their connections for ever.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.streams <- struct{}{}:
@@ -194,24 +230,52 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 	s.sampler.join()
 	defer s.sampler.leave()
+	own := &s.sampler.feed
+	shown, others, gone := own, (*others)(nil), (<-chan struct{})(nil)
+	if target, ok := r.URL.Query()["target"]; ok {
+		others = s.others.Load()
+		gone = others.ctx.Done()
+		for _, o := range others.list {
+			o.join()
+			defer o.leave()
+		}
+		if o := others.find(target[0]); o != nil {
+			shown = &o.feed
+		} else if target[0] != "" {
+			shown = nil // the overview says so
+		}
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), streamTime)
 	defer cancel()
 	c, patient := http.NewResponseController(w), time.Duration(s.patient.Load())
 	_ = c.SetReadDeadline(time.Time{}) // reads only find out that the browser has gone
 	w.Header().Set("Content-Type", "text/event-stream")
-	text := []byte("retry: 2000\n\n")
+	text := net.Buffers{[]byte("retry: 2000\n\n")}
+	var sent <-chan struct{}
 	for {
-		state, changed := s.sampler.get()
-		if state != nil {
-			text = append(append(append(text, "data: "...), state...), "\n\n"...)
+		_, tick := own.get()
+		changed := tick
+		if shown != nil {
+			var state []byte
+			if state, changed = shown.get(); state != nil && changed != sent {
+				text = append(text, []byte("data: "), state, []byte("\n\n"))
+			}
+			sent = changed
+		}
+		if others != nil {
+			text = append(text, fmt.Appendf(nil, "event: targets\ndata: %s\n\n",
+				others.overview(own)))
 		}
 		_ = c.SetWriteDeadline(time.Now().Add(patient))
-		if _, err := w.Write(text); err != nil || c.Flush() != nil {
+		if _, err := text.WriteTo(w); err != nil || c.Flush() != nil {
 			return
 		}
-		text = text[:0]
+		text = nil
 		select {
+		case <-tick:
 		case <-changed:
+		case <-gone:
+			return
 		case <-ctx.Done():
 			return
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
 // maxRows is how many rows of a table a browser gets, those with problems first.
@@ -19,6 +20,7 @@ type state struct {
 	Time time.Time `json:"time"`
 	// Elapsed is the time in seconds by which points tell when they are.
 	Elapsed    float64            `json:"elapsed"`
+	Summary    summary            `json:"summary"`
 	Status     control.Status     `json:"status"`
 	Findings   []finding          `json:"findings"`
 	Listeners  []control.Listener `json:"listeners"`
@@ -123,7 +125,23 @@ func newState(ctx context.Context, of *sampler, found *slow, load *past) *state 
 	slices.Reverse(events)
 	s.Events = first(s, "events", events, nil)
 	s.Findings = findings(s)
+	s.summarize()
 	return s
+}
+
+// summarize makes the Summary.
+func (s *state) summarize() {
+	s.Summary = summary{
+		Time: s.Time, Ready: s.Traffic.Ready, Hosts: s.Traffic.Hosts,
+		Namespaces: s.Status.Namespaces + s.Status.PendingNamespaces,
+		Read:       rates.Per(s.Total.read, float64(s.Total.seconds)),
+		Written:    rates.Per(s.Total.written, float64(s.Total.seconds)),
+	}
+	for _, f := range s.Findings {
+		if f.Severity != "note" {
+			s.Summary.Problems++
+		}
+	}
 }
 
 // compare compares what was counted until now with an earlier look. What is not known is compared

@@ -51,7 +51,7 @@ func source(asked *atomic.Int64) Source {
 func serve(t *testing.T, c httpd.Endpoint, src Source) *Server {
 	t.Helper()
 	c.Listen = netip.MustParseAddrPort("127.0.0.1:0")
-	s, err := Listen(c, src, slog.New(slog.DiscardHandler))
+	s, err := Listen(c, src, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +407,8 @@ func TestErrorsInOrder(t *testing.T) {
 // TestAddressInUse: a page that cannot be served leaves no goroutine (see TestMain).
 func TestAddressInUse(t *testing.T) {
 	at := httpd.Endpoint{Listen: serve(t, httpd.Endpoint{}, source(new(atomic.Int64))).Addr()}
-	if _, err := Listen(at, source(new(atomic.Int64)), slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := Listen(at, source(new(atomic.Int64)), []Target{{}},
+		slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("two pages are served at one address")
 	}
 }

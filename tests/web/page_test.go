@@ -34,13 +34,17 @@ type world struct {
 	t    *testing.T
 	dir  string
 	port uint16 // of the page
+	more string // keys of web
 	log  *testutil.Log
 	s    *app.Server
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, more ...string) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), port: testutil.FreePort(t), log: new(testutil.Log)}
+	w := &world{
+		t: t, dir: t.TempDir(), port: testutil.FreePort(t), more: strings.Join(more, ""),
+		log: new(testutil.Log),
+	}
 	w.start()
 	t.Cleanup(w.stop)
 	return w
@@ -53,7 +57,7 @@ func (w *world) write() {
 listeners: [{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}]
 reactors: {count: 1, memory: 64MiB, spin: 0s}
 control: {socket: ""}
-web: {listen: "127.0.0.1:%d"}
+web: {listen: "127.0.0.1:%d"%s}
 subsystems:
   - nqn: %s
     hosts: [%s]
@@ -64,7 +68,7 @@ subsystems:
     allow_any_host: true
     namespaces:
       - {nsid: 1, backend: file, path: /srv/not-there/archive.img}
-`, w.port, database, client)
+`, w.port, w.more, database, client)
 	testutil.Must(w.t, os.WriteFile(filepath.Join(w.dir, "c.yaml"), []byte(text), 0o600))
 }
 
@@ -256,6 +260,68 @@ func secondBrowser(t *testing.T, b *browser, w *world) {
 			$('span').value = 300; $('span').dispatchEvent(new Event('change'))`)
 	}
 	other.clean()
+}
+
+// TestTargets: a page shows two targets, each of them live, with its history. One that is stopped
+// is away, with the time of its last state, while the other one goes on, and is shown again when it
+// is back. A reload takes it from the page. Its token is never in the page.
+func TestTargets(t *testing.T) {
+	const token = "0123456789abcdefABCDEF"
+	b := newBrowser(t)
+	other := newWorld(t, ", token: "+token)
+	w := newWorld(t, fmt.Sprintf(
+		`, targets: [{name: other, url: "http://127.0.0.1:%d", token: %s}]`, other.port, token))
+	stop := other.load()
+	defer func() { stop() }()
+	emulate(b, 1280, 900, "light")
+	w.open(b)
+	host := eval[string](b, "$('host').textContent")
+	b.until(`/1 problem/.test($('targets').innerText) &&
+		/2 of 3 namespaces ready, 1 host, reads [1-9]/.test($('targets').innerText)`)
+	b.until(`$('t-iops').textContent === '0/s'`)
+	click := func(i int) {
+		run(b, chromedp.Click(fmt.Sprintf("#targets-list button:nth-child(%d)", i)))
+	}
+	const isLive = `$('live').dataset.state === 'live'`
+	click(2)
+	b.until(isLive + ` && $('host').textContent === 'other' && location.search === '?target=other'`)
+	b.until(`/^[1-9].*\/s$/.test($('t-iops').textContent)`)
+	b.until(`past.filter(p => p.counts && p.reads > 0).length >= 2`)
+	perform(b, `$('which').value = '1 of `+database+`';
+		$('which').dispatchEvent(new Event('change'))`)
+	b.until(`past.filter(p => p.counts && p.reads > 0).length >= 2`)
+	screenshot(b, "targets")
+	b.clean()
+
+	stop()
+	other.stop()
+	const isAway = `/^other is away: .*Its last state is of [0-9:]{8}/.test($('live').textContent) &&
+		$('live').dataset.state === 'lost' && $('targets').innerText.includes('Away: ')`
+	b.until(isAway)
+	screenshot(b, "targets-away")
+	click(1)
+	b.until(isLive + ` && $('t-iops').textContent === '0/s' && location.search === ''`)
+	testutil.Equal(t, eval[string](b, "$('host').textContent"), host, "the title")
+	first := eval[string](b, "before.time")
+	b.until(fmt.Sprintf("before.time !== %q", first)) // it goes on
+	click(2)
+	b.until(isAway + ` && before !== null && $('storage').innerText.includes('64.0')`)
+	other.start()
+	stop = other.load()
+	b.until(isLive + ` && /^[1-9].*\/s$/.test($('t-iops').textContent)`)
+	run(b, chromedp.Reload())
+	b.until(isLive + ` && $('host').textContent === 'other' && !$('targets').hidden`)
+	if strings.Contains(eval[string](b, "document.documentElement.outerHTML"), token) {
+		t.Error("the token is in the page")
+	}
+	w.more = ""
+	w.write()
+	testutil.Value(w.s.Reload("test", t.Name()))(t)
+	b.until(isLive + ` && $('host').textContent !== 'other' && $('targets').hidden`)
+	b.clean("502 (Bad Gateway)", "404 (Not Found)")
+	if strings.Contains(w.log.String()+other.log.String(), token) {
+		t.Error("the token is in the log")
+	}
 }
 
 func (w *world) open(b *browser) {

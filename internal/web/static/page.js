@@ -80,6 +80,9 @@ function fill(id, rows, cells, key) {
 
 const difference = (now, before) => now >= before ? now - before : 0;
 let before = null; // the last state
+// The target that is shown; '' is the one that serves the page.
+let target = new URLSearchParams(location.search).get('target') || '';
+const server = $('host').textContent;
 
 // A point is what was counted in s seconds: {t, s, reads, writes, read, written, counts, stages}; t
 // is its end, in seconds by the clock of states. One without counts is a gap. past has those of the
@@ -107,7 +110,7 @@ function remember(s) {
 function recall() {
   const mine = ++asked;
   past = [];
-  fetch('history?of=' + encodeURIComponent($('which').value)).then(r => r.json()).then(list => {
+  fetch('history?' + new URLSearchParams({target, of: $('which').value})).then(r => r.json()).then(list => {
     if (mine !== asked) return;
     const last = list.length ? list[list.length - 1].t : 0;
     past = [...list, ...past.filter(p => p.t > last)];
@@ -298,7 +301,7 @@ function choices(list) {
 }
 
 function draw() {
-  if (document.hidden) return;
+  if (document.hidden || document.body.classList.contains('blank')) return;
   const points = columns();
   for (const p of plots) p(points);
   heat(points);
@@ -319,18 +322,67 @@ function connect() {
   if (source) source.close();
   failing = false;
   watch(lostAfter);
-  source = new EventSource('events');
+  source = new EventSource('events?target=' + encodeURIComponent(target));
   source.onopen = recall;
   source.onmessage = e => {
     failing = false;
     watch(lostAfter);
     live('Live', 'live');
+    document.body.classList.remove('blank');
     show(JSON.parse(e.data));
   };
+  source.addEventListener('targets', e => {
+    failing = false;
+    watch(lostAfter);
+    targets(JSON.parse(e.data));
+  });
   source.onerror = () => { // it tries again by itself, unless it was refused
     if (!failing) watch(source.readyState === EventSource.CLOSED ? 1000 : 4000);
     failing = true;
   };
+}
+
+// targets shows the overview of all targets, and says so if the one that is shown is away.
+const away = t => t.error + (t.time.startsWith('0001') ? '' : `. Its last state is of ${clock(t.time)}`);
+function targets(list) {
+  const box = $('targets-list');
+  $('targets').hidden = list.length < 2;
+  list.forEach((t, i) => {
+    let b = box.children[i];
+    if (!b) {
+      b = box.appendChild(make('button'));
+      b.type = 'button';
+      b.append(make('strong'), make('span'), make('small'));
+      b.addEventListener('click', () => choose(b.dataset.name));
+    }
+    const known = !t.time.startsWith('0001');
+    b.dataset.name = t.name;
+    b.dataset.state = t.error ? 'error' : !known ? '' : t.problems ? 'warning' : 'good';
+    b.setAttribute('aria-pressed', String(t.name === target));
+    put(b.children[0], t.name || server);
+    put(b.children[1], t.error ? `Away: ${away(t)}.` : !known ? 'Waiting for it.' : t.problems ?
+      several(t.problems, 'problem') : 'In order');
+    put(b.children[2], known && !t.error ? `${t.ready} of ${several(t.namespaces, 'namespace')} ready, ${
+      several(t.hosts, 'host')}, reads ${rate(t.read)}, writes ${rate(t.written)}` : '');
+  });
+  while (box.children.length > list.length) box.lastChild.remove();
+  const shown = list.find(t => t.name === target);
+  if (!shown) choose(''); // it is no longer in the configuration
+  else if (shown.error) live(`${target} is away: ${away(shown)}. Trying again.`, 'lost');
+}
+function choose(name) {
+  target = name;
+  before = null;
+  past = [];
+  $('which').value = '';
+  put($('host'), name || server);
+  history.replaceState(null, '', name ? '?target=' + encodeURIComponent(name) : '.');
+  document.body.classList.add('blank');
+  live('Connecting', 'waiting');
+  for (const b of $('targets-list').children) {
+    b.setAttribute('aria-pressed', String(b.dataset.name === name));
+  }
+  connect();
 }
 function lost() {
   source.close();
@@ -372,4 +424,5 @@ plot('iops', ['reads', 'writes'], v => amount(v));
 let saved = 'system';
 try { saved = localStorage.getItem('theme'); } catch { /* as above */ }
 theme(themes.includes(saved) ? saved : 'system');
+put($('host'), target || server);
 connect();
