@@ -7,6 +7,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -254,4 +255,27 @@ func TestManagedKeys(t *testing.T) {
 			t.Errorf("%s: %s, %v", body, got, err)
 		}
 	}
+}
+
+// TestManagedKeyFiles: a key in a file counts as well after a rotation, and the time until which
+// old keys count stays as long as one of them is in a file.
+func TestManagedKeyFiles(t *testing.T) {
+	m := Managed{Host: "h", Key: "dhchap_key"}
+	const first = "hosts: [{nqn: h, dhchap_key_file: a}]"
+	const want = `hosts: [{nqn: h, dhchap_old_key_file: a, old_keys_until: "2200-01-01", ` +
+		`dhchap_key: "b"}]` + "\n"
+	file := first
+	for range 2 {
+		got := testutil.Value(m.Content([]byte(`{"key":"b","old_keys_until":"2200-01-01"}`),
+			[]byte(file)))(t)
+		testutil.Equal(t, string(got), want, "rotated")
+		file = string(got)
+	}
+	const both = "hosts: [{nqn: h, tls_old_key: c, dhchap_old_key_file: a, old_keys_until: d}]"
+	m.Key = "tls_old_key"
+	got := testutil.Value(m.WithoutKey([]byte(both)))(t)
+	testutil.Equal(t, string(got),
+		"hosts: [{nqn: h, dhchap_old_key_file: a, old_keys_until: d}]\n", "one is left")
+	m.Key = "dhchap_old_key"
+	testutil.Equal(t, string(testutil.Value(m.WithoutKey(got))(t)), "hosts: [{nqn: h}]\n", "none")
 }

@@ -203,10 +203,12 @@ func (m Managed) withKey(given *yaml.Node, file []byte) ([]byte, error) {
 		return nil, badRequest(oldKeysUntil, m.Key+" has no old key", "Delete it here.")
 	}
 	return m.changed(file, func(host *yaml.Node) {
-		if now := slot(host, m.Key); until != nil {
-			if now != nil && (*now).Value != (*key).Value {
+		if until != nil {
+			if name, now := secretOf(host, m.Key); now != nil &&
+				(name != m.Key || now.Value != (*key).Value) {
 				unsetKey(host, old)
-				host.Content = append(host.Content, textNode(old), *now)
+				host.Content = append(host.Content,
+					textNode(old+strings.TrimPrefix(name, m.Key)), now)
 			}
 			unsetKey(host, oldKeysUntil)
 			host.Content = append(host.Content, textNode(oldKeysUntil), *until)
@@ -222,8 +224,10 @@ func (m Managed) WithoutKey(file []byte) ([]byte, error) {
 	return m.changed(file, func(host *yaml.Node) {
 		unsetKey(host, m.Key)
 		for _, key := range secretKeys() {
-			if old := oldKey(key); old != "" && slot(host, old) != nil {
-				return
+			if old := oldKey(key); old != "" {
+				if _, value := secretOf(host, old); value != nil {
+					return
+				}
 			}
 		}
 		unsetKey(host, oldKeysUntil)
@@ -238,6 +242,16 @@ func (m Managed) changed(file []byte, change func(*yaml.Node)) ([]byte, error) {
 	}
 	change(m.within(&doc))
 	return yaml.Marshal(&doc)
+}
+
+// secretOf returns a secret of a host, or the file that has it, with the key of that; nil: none.
+func secretOf(host *yaml.Node, key string) (name string, value *yaml.Node) {
+	for _, name = range []string{key, key + fileSuffix} {
+		if at := slot(host, name); at != nil {
+			return name, *at
+		}
+	}
+	return "", nil
 }
 
 func unsetKey(n *yaml.Node, key string) {

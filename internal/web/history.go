@@ -13,7 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
-// The bounds of the history: 3 MB, whatever the target has.
+// The bounds of the points: 3 MB, whatever the target has. Besides them there are the last counters
+// of each namespace, 3 KB at most.
 const (
 	// rarely is the time between two looks while no page is open, and that of a point of the hour.
 	rarely = 10 * time.Second

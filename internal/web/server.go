@@ -1,7 +1,7 @@
 // Package web is a page that shows a browser what the target does, and is wrong with it. It can
 // change nothing. Its files are in the program; what changes comes as server-sent events, of which
-// each has the state as a whole. What browsers may hold is bounded, and nothing is sampled while no
-// page is open.
+// each has the state as a whole. What browsers may hold is bounded. While no page is open only the
+// history of namespaces goes on.
 package web
 
 import (
