@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/histogram"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // latencyTimeout is how long reactors may take to say what they have counted: a turn for each pair
@@ -16,7 +16,7 @@ import (
 const latencyTimeout = 3 * time.Second
 
 // latencies returns what was counted, nil if a reactor does not answer.
-func (s *Server) latencies() []target.LatencyInfo {
+func (s *Server) latencies() []observe.LatencyInfo {
 	ctx, cancel := context.WithTimeout(context.Background(), s.latencyTimeout)
 	defer cancel()
 	list, _ := s.target.Latencies(ctx)
@@ -35,7 +35,7 @@ func (s *Server) latencyStates(ctx context.Context) ([]control.Latency, error) {
 	return list, nil
 }
 
-func latencyState(l *target.LatencyInfo) control.Latency {
+func latencyState(l *observe.LatencyInfo) control.Latency {
 	out, slowest := latencySummary(l), int64(0)
 	most := int64(-1)
 	for i := range l.Stages {
@@ -50,7 +50,7 @@ func latencyState(l *target.LatencyInfo) control.Latency {
 }
 
 // latencySummary is what doctor.Load needs, without quantiles.
-func latencySummary(l *target.LatencyInfo) control.Latency {
+func latencySummary(l *observe.LatencyInfo) control.Latency {
 	out := control.Latency{
 		Host: l.HostNQN, Subsystem: l.SubNQN, NSID: l.NSID, Operation: l.Operation.String(),
 		IOs: l.IOs, Errors: l.Errors, Bytes: l.Bytes, Buckets: []control.LatencyBucket{},

@@ -118,7 +118,7 @@ func (s spending) toOthers(of kind) {
 }
 
 // difference is what was counted between two looks. What was counted for a host that has left may
-// be counted among other hosts since, on one reactor or on all (target.LatencyEntries): so it is
+// be counted among other hosts since, on one reactor or on all (observe.LatencyEntries): so it is
 // compared with theirs.
 func difference(before, now []control.Latency) spending {
 	idle := idleKinds(before, now)

@@ -38,7 +38,7 @@ var allowed = map[string][]string{
 	},
 	"internal/app": {
 		"internal/inventory",
-		"config", "nvme", "nvme/auth", "nvme/target", "fabric", "fabric/tcp",
+		"config", "nvme", "nvme/auth", "nvme/target", "nvme/target/observe", "fabric", "fabric/tcp",
 		"fabric/tcp/openssl", "fabric/rdma",
 		"fabric/rdma/verbs",
 		"fabric/rdma/verbs/ibv",
@@ -53,9 +53,12 @@ var allowed = map[string][]string{
 	"nvme":      {},
 	"nvme/auth": {},
 	"nvme/target": {
-		"nvme", "nvme/auth", "nvme/target/reservation", "fabric", "backend", "backend/marks",
-		"internal/histogram", "internal/limit", "internal/list", "internal/mem", "internal/ratelog",
+		"nvme", "nvme/auth", "nvme/target/observe", "nvme/target/reservation", "fabric", "backend",
+		"backend/marks", "internal/limit", "internal/list", "internal/mem", "internal/ratelog",
 		"internal/subnet", "internal/turns",
+	},
+	"nvme/target/observe": {
+		"fabric", "internal/histogram", "internal/list", "internal/subnet", "nvme",
 	},
 	"nvme/target/reservation": {
 		"nvme", "internal/list", "internal/ratelog", "internal/subnet",
@@ -135,6 +138,7 @@ var allowed = map[string][]string{
 	"internal/mem":       {"internal/list", "internal/subnet"},
 	"internal/metrics": {
 		"fabric", "internal/histogram", "internal/httpd", "internal/mem", "nvme", "nvme/target",
+		"nvme/target/observe",
 	},
 	"internal/netif":                 {"internal/sys"},
 	"internal/passthru":              {"nvme", "internal/sys"},

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/histogram"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 var (
@@ -25,13 +25,13 @@ func (c collector) latencies(s sink) {
 	type key struct {
 		sub  string
 		nsid uint32
-		op   target.Operation
+		op   observe.Operation
 	}
-	sums := map[key]*target.Latency{}
+	sums := map[key]*observe.Latency{}
 	for _, i := range c.src.Latencies() {
 		k := key{i.SubNQN, i.NSID, i.Operation}
 		if sums[k] == nil {
-			sums[k] = new(target.Latency)
+			sums[k] = new(observe.Latency)
 		}
 		sums[k].Merge(i.Latency)
 	}

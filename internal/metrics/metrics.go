@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // Source is what is exported. Several goroutines may call its functions at once; they may wait for
@@ -31,7 +32,7 @@ type Source struct {
 	// Refusals is how often peers were refused something, by what happened.
 	Refusals func() map[string]uint64
 	// Latencies is how long commands took, nil if a reactor does not answer.
-	Latencies func() []target.LatencyInfo
+	Latencies func() []observe.LatencyInfo
 	// AuditLost is how many records of the audit are not in its file.
 	AuditLost func() uint64
 	// Reactors are in the order of their index, nil if one does not answer.

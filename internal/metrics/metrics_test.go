@@ -20,6 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 var update = flag.Bool("update", false, "write the golden file")
@@ -111,10 +112,11 @@ func source() Source {
 				FailedHandshakes: 22,
 			}
 		}},
-		Latencies: func() []target.LatencyInfo {
-			one := target.LatencyInfo{
-				HostNQN: "h1", SubNQN: testNQN, NSID: 1, Operation: target.OperationWrite,
-				Latency: &target.Latency{IOs: 3},
+		Latencies: func() []observe.LatencyInfo {
+			one := observe.LatencyInfo{
+				HostNQN: "h1", Namespace: observe.Namespace{SubNQN: testNQN, NSID: 1},
+				Operation: observe.OperationWrite,
+				Latency:   &observe.Latency{IOs: 3},
 			}
 			for i, us := range []int64{0, 0, 3, 5000, 20_000_000} {
 				one.Stages[i%4].Add(us * 1e3)
@@ -122,7 +124,7 @@ func source() Source {
 			}
 			two := one
 			two.HostNQN, two.Latency = "h2", new(*one.Latency)
-			return []target.LatencyInfo{one, two}
+			return []observe.LatencyInfo{one, two}
 		},
 		Reactors: func() []Reactor {
 			return []Reactor{

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // The bounds of docs/metrics.md: series of a namespace in the text format, and bytes of each on the
@@ -51,10 +52,10 @@ func many(n int) Source {
 		}
 		return list
 	}
-	src.Latencies = func() (list []target.LatencyInfo) {
+	src.Latencies = func() (list []observe.LatencyInfo) {
 		for i := range n {
 			for _, host := range []string{"h1", "h2", ""} {
-				for o := range target.OperationOther + 1 {
+				for o := range observe.OperationOther + 1 {
 					l := latency
 					l.HostNQN, l.NSID, l.Operation = host, uint32(i+1), o
 					list = append(list, l)

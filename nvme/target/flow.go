@@ -4,6 +4,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // owner is what one reactor shares out by: a host that has proven its NQN, an NQN that is claimed,
@@ -152,7 +153,7 @@ func (s *session) flowTo(ch *channel) *flow {
 	}
 	f := &flow{Flow: t.admin, host: t, ch: ch}
 	f.Namespace = &ch.share
-	f.latency = s.h.latency.join(t, ch.ns)
+	f.latency = s.h.latency.Join(t.nqn, &t.payer.entries, &ch.ns.name)
 	t.flows[slot] = f
 	s.h.flows.Add(f, &f.place)
 	ch.flows.Push(f, &f.ofChannel)
@@ -169,7 +170,7 @@ func (f *flow) end() {
 	h.flows.Remove(&f.place)
 	f.ch.flows.Remove(&f.ofChannel)
 	f.unlink()
-	h.latency.leave(f.latency)
+	h.latency.Leave(f.latency)
 }
 
 // flow is the traffic between a host and a namespace on one reactor, with what it has of the limits
@@ -189,7 +190,7 @@ type flow struct {
 	ofChannel list.Node[flow] // in channel.flows
 
 	at      *limiter // that the first one waits for
-	latency *latencyEntry
+	latency *observe.Entry
 
 	work        list.List[compound]   // that may begin something, in the order of their turns
 	reads       list.List[compoundIO] // chunks that have been read, and wait for their other half

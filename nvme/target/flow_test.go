@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // testKey is that of a host whose NQN is not proven.
@@ -54,15 +55,18 @@ func TestMadeUpNQNs(t *testing.T) {
 		}
 	}
 	var made []*hostShare
-	for i := range LatencyEntries {
+	seen := map[*observe.Entry]bool{}
+	for i := range observe.LatencyEntries {
 		s := claim(fmt.Sprint("nqn.2026-11.test:", i), from(1))
 		made = append(made, s)
-		if own := s.flows[0].latency.host != ""; own != (i < 85) {
+		e := s.flows[0].latency
+		if own := !seen[e]; own != (i <= 85) { // the last of them is that of the others
 			t.Fatalf("host %d has an entry of its own: %v", i, own)
 		}
+		seen[e] = true
 	}
 	elsewhere, other := claim(made[0].nqn, from(2)), claim(testHost, from(3))
-	if l := other.flows[0].latency; l.host == "" {
+	if seen[other.flows[0].latency] {
 		t.Error("another network has no entry of its own")
 	}
 	all := 0
@@ -79,13 +83,13 @@ func TestMadeUpNQNs(t *testing.T) {
 	if n := fill(other); n < 1<<20 {
 		t.Errorf("another network finds %d bytes", n)
 	}
-	if len(h.owners) != LatencyEntries+1+3 {
+	if len(h.owners) != observe.LatencyEntries+1+3 {
 		t.Errorf("%d owners", len(h.owners))
 	}
 	qi := from(1)
 	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub}
 	if s := claim(testHost, qi); s.payer == other.payer || s.share == other.share ||
-		s.payer != s.share || s.admin.Network != nil || len(h.hosts) != LatencyEntries+3 {
+		s.payer != s.share || s.admin.Network != nil || len(h.hosts) != observe.LatencyEntries+3 {
 		t.Errorf("the host that proves its NQN is %v", s.hostKey)
 	}
 	for _, a := range held {

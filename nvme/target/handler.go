@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // HandlerConfig is what a Handler needs of its reactor.
@@ -63,7 +64,7 @@ type Handler struct {
 	moves     int                 // compounds with a move
 	turns     list.List[owner]    // that have work whose turn comes
 
-	latency latencies
+	latency observe.Latencies
 
 	waiting    list.List[flow] // at limits; waitTimer is when the first of them is looked at
 	waitTimer  int64
@@ -95,7 +96,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		t: t, loop: cfg.Loop, index: cfg.Index, steps: list.StepsOf(cfg.Loop),
 		hosts: map[hostKey]*hostShare{}, owners: map[subnet.Owner]*owner{}, armRound: 1,
 	}
-	h.latency.entries = map[*namespace]map[string]*latencyEntry{}
+	h.latency = observe.NewLatencies(cfg.Loop)
 	h.delayed = delayList{
 		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
 	}

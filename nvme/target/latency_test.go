@@ -1,7 +1,6 @@
 package target
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -14,10 +13,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // latencies lists what was counted, which must add up.
-func (r *harness) latencies() (list []LatencyInfo) {
+func (r *harness) latencies() (list []observe.LatencyInfo) {
 	r.t.Helper()
 	r.during(func() (err error) {
 		list, err = r.target.Latencies(r.t.Context())
@@ -40,7 +40,7 @@ func (r *harness) latencies() (list []LatencyInfo) {
 }
 
 // only returns the counters of the operation if nothing else was counted.
-func (r *harness) only(o Operation) *Latency {
+func (r *harness) only(o observe.Operation) *observe.Latency {
 	r.t.Helper()
 	list := r.latencies()
 	if len(list) != 1 || list[0].Operation != o || list[0].HostNQN != testHost ||
@@ -56,7 +56,7 @@ func TestStages(t *testing.T) {
 	block := func() []byte { return make([]byte, 512) }
 	for name, tc := range map[string]struct {
 		do    func(r *harness, x *hang)
-		op    Operation
+		op    observe.Operation
 		stage fabric.Stage
 	}{
 		"backend": {func(_ *harness, x *hang) {
@@ -66,7 +66,7 @@ func TestStages(t *testing.T) {
 			x.w.Advance(d)
 			x.dev.Release()
 			x.until("it completes", func() bool { return c.Done })
-		}, OperationRead, fabric.StageBackend},
+		}, observe.OperationRead, fabric.StageBackend},
 		"given up": {func(_ *harness, x *hang) {
 			x.dev.Hold(nil)
 			c := x.send(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block()))
@@ -74,10 +74,10 @@ func TestStages(t *testing.T) {
 			x.w.Advance(5 * time.Second)
 			x.until("it completes", func() bool { return c.Done })
 			x.dev.Release()
-			if l := x.only(OperationRead); l.Errors != 1 || l.Bytes != 0 {
+			if l := x.only(observe.OperationRead); l.Errors != 1 || l.Bytes != 0 {
 				x.t.Errorf("%d errors, %d bytes", l.Errors, l.Bytes)
 			}
-		}, OperationRead, fabric.StageBackend},
+		}, observe.OperationRead, fabric.StageBackend},
 		"data of the host": {func(r *harness, x *hang) {
 			c := rw(nvme.NVMWrite, 1, 0, 1, block())
 			c.Late = true
@@ -85,7 +85,7 @@ func TestStages(t *testing.T) {
 			r.w.Advance(d)
 			x.h.io[0].Arrive(c)
 			r.until("it completes", func() bool { return c.Done })
-		}, OperationWrite, fabric.StageHostData},
+		}, observe.OperationWrite, fabric.StageHostData},
 		"limit": {func(r *harness, x *hang) {
 			r.ok(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block())) // opens the channel
 			r.target.SetHostLimits(testHost, Limits{IOPS: 1})
@@ -94,7 +94,7 @@ func TestStages(t *testing.T) {
 			c := r.send(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block()))
 			r.w.Advance(2 * time.Second)
 			r.until("it completes", func() bool { return c.Done })
-		}, OperationRead, fabric.StageWait},
+		}, observe.OperationRead, fabric.StageWait},
 		"limit of in-capsule data": {func(r *harness, x *hang) {
 			r.ok(x.h.io[0], rw(nvme.NVMWrite, 1, 0, 1, block()))
 			r.target.SetHostLimits(testHost, Limits{IOPS: 1})
@@ -105,7 +105,7 @@ func TestStages(t *testing.T) {
 				r.send(x.h.io[0], c)
 			}
 			r.w.Advance(2 * time.Second)
-		}, OperationWrite, fabric.StageWait},
+		}, observe.OperationWrite, fabric.StageWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub, dev := hangingSubsystem(t)
@@ -207,7 +207,7 @@ func TestLatencyIsExact(t *testing.T) {
 		dev.Release()
 		r.until("it completes", func() bool { return c.Done })
 	}
-	l := r.only(OperationWrite)
+	l := r.only(observe.OperationWrite)
 	const failed = n / 100
 	if l.IOs != n || l.Errors != failed || l.Bytes != (n-failed)*512 {
 		t.Errorf("%d commands, %d errors, %d bytes", l.IOs, l.Errors, l.Bytes)
@@ -261,85 +261,11 @@ func TestStagesAreNeverNegative(t *testing.T) {
 	}
 }
 
-// mailbox is a loop on which the test runs what is posted.
-type mailbox struct {
-	fabric.Loop
-	posts chan func()
-}
-
-func (m mailbox) Post(fn func()) { m.posts <- fn }
-
-// TestLatencyReaders: however many ask, a reactor works for one of them, in small steps. One whose
-// caller has given up in the middle is forgotten.
-func TestLatencyReaders(t *testing.T) {
-	loop := mailbox{posts: make(chan func(), 100)}
-	target := New(Options{})
-	h, err := target.NewHandler(HandlerConfig{Loop: loop})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const entries = 4
-	host := &hostShare{hostKey: testKey, payer: &owner{}}
-	for i := range entries {
-		ns := &namespace{sub: &subsystem{nqn: testSub}, nsid: uint32(i + 1)}
-		h.latency.join(host, ns).op(OperationRead).add(&fabric.Request{Stages: [4]int64{2: 9}})
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	for _, step := range []int{0, 1, 2} {
-		gaveUp := make(chan error)
-		go func() {
-			_, err := target.Latencies(ctx)
-			gaveUp <- err
-		}()
-		for range step {
-			(<-loop.posts)()
-		}
-		fn := <-loop.posts
-		other, end := context.WithCancel(t.Context())
-		end()
-		if _, err := target.Latencies(other); err == nil || len(loop.posts) > 0 {
-			t.Errorf("%v, %d for another reader", err, len(loop.posts))
-		}
-		cancel()
-		if err := <-gaveUp; err == nil {
-			t.Error("no error")
-		}
-		fn()
-		(<-loop.posts)()
-		if h.latency.reads != 0 || len(loop.posts) > 0 {
-			t.Errorf("%d reads, %d posts are left", h.latency.reads, len(loop.posts))
-		}
-		ctx, cancel = context.WithCancel(t.Context())
-	}
-	cancel()
-	all := make(chan []LatencyInfo)
-	go func() {
-		list, _ := target.Latencies(t.Context())
-		all <- list
-	}()
-	for range 1 + entries {
-		(<-loop.posts)()
-		if h.latency.reads != 1 {
-			t.Errorf("%d reads", h.latency.reads)
-		}
-	}
-	(<-loop.posts)()
-	list := <-all
-	for i, l := range list {
-		if l.NSID != uint32(i+1) || l.IOs != 1 || l.Stages[fabric.StageWait].Count() != 1 {
-			t.Errorf("entry %d: %+v", i, l)
-		}
-	}
-	if len(list) != entries {
-		t.Errorf("%d entries", len(list))
-	}
-}
-
 // TestLatencyEntries: their number is bounded, hosts beyond that share one, a host that comes back
 // finds what it had, the oldest that has left makes room, and what is counted of a namespace never
 // gets less.
 func TestLatencyEntries(t *testing.T) {
-	if n := reflect.TypeFor[Latency]().Size(); n > 22<<10 {
+	if n := reflect.TypeFor[observe.Latency]().Size(); n > 22<<10 {
 		t.Errorf("%d bytes for each operation, 22 KiB are documented", n)
 	}
 	r := newHarness(t, 1, ramSubsystem(t, 2))
@@ -360,33 +286,33 @@ func TestLatencyEntries(t *testing.T) {
 			counted[l.HostNQN] += l.IOs
 			total += l.IOs
 		}
-		if total != want || len(counted) > LatencyEntries+1 {
+		if total != want || len(counted) > observe.LatencyEntries+1 {
 			t.Fatalf("%d commands of %d hosts, want %d", total, len(counted), want)
 		}
 	}
 	var hosts []*host
-	for i := range LatencyEntries + 2 {
+	for i := range observe.LatencyEntries + 2 {
 		h := connect(i)
 		hosts = append(hosts, h)
 		read(h.io[0])
-		if i == LatencyEntries-3 {
+		if i == observe.LatencyEntries-3 {
 			h.hangUp() // and comes back
 			r.w.Settle()
 			hosts[i] = connect(i)
 			read(hosts[i].io[0])
 		}
 	}
-	look(LatencyEntries + 3)
-	if counted[""] != 2 || counted[name(LatencyEntries-3)] != 2 {
+	look(observe.LatencyEntries + 3)
+	if counted[""] != 2 || counted[name(observe.LatencyEntries-3)] != 2 {
 		t.Errorf("%d of others, %d of the one that came back", counted[""],
-			counted[name(LatencyEntries-3)])
+			counted[name(observe.LatencyEntries-3)])
 	}
 	hosts[0].hangUp()
 	hosts[1].hangUp()
 	r.w.Settle()
 	late := connect(1000)
 	read(late.io[0])
-	look(LatencyEntries + 4)
+	look(observe.LatencyEntries + 4)
 	if counted[name(1000)] != 1 || counted[name(0)] != 0 || counted[name(1)] != 1 ||
 		counted[""] != 3 {
 		t.Errorf("%d of the new one, %d and %d of those that left, %d of others",
@@ -396,7 +322,4 @@ func TestLatencyEntries(t *testing.T) {
 	r.must(err)
 	r.must(untilGone(r.w, gone))
 	look(0)
-	if l := &r.raw[0].latency; len(l.entries) != 0 || l.hosts != 0 || !l.left.Empty() {
-		t.Errorf("%d entries, %d of hosts are left", len(l.entries), l.hosts)
-	}
 }

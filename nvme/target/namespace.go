@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // NamespaceConfig describes a namespace.
@@ -61,6 +62,7 @@ func derivedSerial(nqn string) string {
 type namespace struct {
 	sub  *subsystem
 	nsid uint32
+	name observe.Namespace
 	slot int // index of this namespace's channel in every Handler
 
 	cfg           atomic.Pointer[attributes] // written with state.mu held
@@ -140,6 +142,7 @@ func newGeometry(info backend.Info, readOnly bool) (*geometry, error) {
 // newNamespace makes a namespace that no table lists yet. The caller holds t.mu.
 func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	ns := &namespace{sub: s, nsid: cfg.NSID}
+	ns.name = observe.Namespace{SubNQN: s.nqn, NSID: cfg.NSID}
 	fail := func(err error) (*namespace, error) { return nil, ns.fail(err) }
 	if cfg.NSID < 1 || cfg.NSID > MaxNSID {
 		return fail(fmt.Errorf("nsid must be 1 to %d", MaxNSID))

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // connectDeadline is how long a queue may exist without a successful Connect and, if its host has a
@@ -104,7 +105,7 @@ type cmd struct {
 	// since is when the command was given to a device, 0 if no device has it.
 	since int64
 	// latency is where it is counted once its response has left; nil: nowhere.
-	latency *latencyEntry
+	latency *observe.Entry
 	traced  uint64 // session.traced when it was recorded
 	// free gives memory back that the device of a command that was given up may still use. req is
 	// nil then.

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -72,8 +73,7 @@ type Target struct {
 	// lastSession is the ID of the newest session.
 	lastSession atomic.Uint64
 	dumps       traceDumps
-	// readingLatencies, of one entry, is held by Latencies.
-	readingLatencies chan struct{}
+	latencies   observe.Reader
 
 	mu    sync.Mutex // guards what follows and writes to table
 	ports []Port
@@ -110,7 +110,7 @@ func New(o Options) *Target {
 		log: o.Log, options: o, started: time.Now(), closeDeadline: closeDeadline,
 		drainDeadline: drainDeadline, promises: map[namespaceName]*promises{},
 		untilRestart: map[namespaceName]bool{}, capturing: make(chan struct{}, 1),
-		readingLatencies: make(chan struct{}, 1),
+		latencies: make(observe.Reader, 1),
 	}
 	if t.log == nil {
 		t.log = slog.Default()

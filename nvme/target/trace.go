@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
 // This file is the flight recorder: the last commands of each queue, without their data. The ring
@@ -299,7 +300,8 @@ func (t *Tracer) Read(ctx context.Context, fn func(*TraceQueue) error) error {
 			}
 			return 1
 		}
-		err := h.doAll(ctx, func(done func()) { h.inPieces(h.sessions.Walk(look), done) })
+		err := observe.DoAll(ctx, h.loop,
+			func(done func()) { h.inPieces(h.sessions.Walk(look), done) })
 		for i := 0; err == nil && i < len(sessions); i++ {
 			s := sessions[i]
 			if _, visited := read[s.id]; !visited {
@@ -318,7 +320,7 @@ func (t *Tracer) readQueue(ctx context.Context, s *session, fn func(*TraceQueue)
 ) (uint64, error) {
 	from := new(traceCopy) // the reactor may use it after an error
 	after := t.read[s.id]
-	if err := s.h.do(ctx, func() { s.copyTrace(from) }); err != nil {
+	if err := observe.Do(ctx, s.h.loop, func() { s.copyTrace(from) }); err != nil {
 		return 0, err
 	}
 	q, last := s.queue(from, after, t.follow)
@@ -326,22 +328,4 @@ func (t *Tracer) readQueue(ctx context.Context, s *session, fn func(*TraceQueue)
 		return last, nil
 	}
 	return last, fn(q)
-}
-
-// do runs fn on the reactor and waits for it. After an error, which is that of ctx, fn may still
-// run. It is not called by the reactor.
-func (h *Handler) do(ctx context.Context, fn func()) error {
-	return h.doAll(ctx, func(done func()) { fn(); done() })
-}
-
-// doAll is do for what takes pieces: fn calls done at the end.
-func (h *Handler) doAll(ctx context.Context, fn func(done func())) error {
-	done := make(chan struct{})
-	h.loop.Post(func() { fn(func() { close(done) }) })
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -302,7 +302,7 @@ const linkSteps = 8
 // dropFlows ends the flows to the namespace of a channel that is removed, and then calls done. What
 // waits goes on, and finds that there is no namespace.
 func (h *Handler) dropFlows(ch *channel, done func()) {
-	h.latency.drop(ch.ns)
+	h.latency.Drop(&ch.ns.name)
 	h.inPieces(func() int {
 		f := ch.flows.First()
 		if f == nil {

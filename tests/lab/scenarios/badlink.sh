@@ -3,7 +3,7 @@
 # are on, so that damage which its checksums do not detect would show, too. While packets are lost,
 # doctor and the page say so, and no more when none are.
 # variants: tcp rxe
-# covers: fabric/tcp fabric/rdma internal/doctor internal/rates internal/web internal/metrics
+# covers: fabric/tcp fabric/rdma nvme/target/observe internal/doctor internal/rates internal/web internal/metrics
 # cpus: 2
 # limit: 480
 . "$LAB_DIR/lib.sh"

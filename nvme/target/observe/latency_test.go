@@ -1,0 +1,124 @@
+package observe
+
+import (
+	"context"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+)
+
+// mailbox is a loop on which the test runs what is posted.
+type mailbox struct {
+	fabric.Loop
+	posts chan func()
+}
+
+func (m mailbox) Post(fn func()) { m.posts <- fn }
+
+// TestLatencyReaders: however many ask, a reactor works for one of them, in small steps. One whose
+// caller has given up in the middle is forgotten.
+func TestLatencyReaders(t *testing.T) {
+	loop := mailbox{posts: make(chan func(), 100)}
+	reader, l := make(Reader, 1), NewLatencies(loop)
+	read := func(ctx context.Context) ([]LatencyInfo, error) {
+		return reader.Read(ctx, []*Latencies{&l})
+	}
+	const entries = 4
+	share := 0
+	for i := range entries {
+		ns := &Namespace{SubNQN: "sub", NSID: uint32(i + 1)}
+		l.Join("host", &share, ns).Add(&fabric.Request{Stages: [4]int64{2: 9}})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, step := range []int{0, 1, 2} {
+		gaveUp := make(chan error)
+		go func() {
+			_, err := read(ctx)
+			gaveUp <- err
+		}()
+		for range step {
+			(<-loop.posts)()
+		}
+		fn := <-loop.posts
+		other, end := context.WithCancel(t.Context())
+		end()
+		if _, err := read(other); err == nil || len(loop.posts) > 0 {
+			t.Errorf("%v, %d for another reader", err, len(loop.posts))
+		}
+		cancel()
+		if err := <-gaveUp; err == nil {
+			t.Error("no error")
+		}
+		fn()
+		(<-loop.posts)()
+		if l.reads != 0 || len(loop.posts) > 0 {
+			t.Errorf("%d reads, %d posts are left", l.reads, len(loop.posts))
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+	}
+	cancel()
+	all := make(chan []LatencyInfo)
+	go func() {
+		list, _ := read(t.Context())
+		all <- list
+	}()
+	for range 1 + entries {
+		(<-loop.posts)()
+		if l.reads != 1 {
+			t.Errorf("%d reads", l.reads)
+		}
+	}
+	(<-loop.posts)()
+	list := <-all
+	for i, l := range list {
+		if l.NSID != uint32(i+1) || l.IOs != 1 || l.Stages[fabric.StageWait].Count() != 1 {
+			t.Errorf("entry %d: %+v", i, l)
+		}
+	}
+	if len(list) != entries {
+		t.Errorf("%d entries", len(list))
+	}
+}
+
+// TestManyEntries: a reactor lists them in pieces, without those that were dropped.
+func TestManyEntries(t *testing.T) {
+	loop := mailbox{posts: make(chan func(), 100)}
+	l, share := NewLatencies(loop), 0
+	const namespaces = LatencyEntries + 3
+	for i := range namespaces {
+		ns := &Namespace{NSID: uint32(i + 1)}
+		if l.Join("host", &share, ns).Add(&fabric.Request{}); i == 1 {
+			l.Drop(ns)
+		}
+	}
+	listed := 0
+	end := make(chan error)
+	go func() { end <- l.read(t.Context(), func(LatencyInfo) { listed++ }) }()
+	var err error
+	posts := 0
+	for reads := true; reads || len(loop.posts) > 0; {
+		select {
+		case fn := <-loop.posts:
+			fn()
+			posts++
+		case err = <-end:
+			reads = false
+		}
+	}
+	const pieces = namespaces/64 + 1 // and a message for each entry, and for the end
+	if err != nil || listed != namespaces-1 || posts != pieces+listed+1 || l.reads != 0 {
+		t.Errorf("%v, %d entries by %d messages, %d reads are left", err, listed, posts, l.reads)
+	}
+}
+
+// TestDropNamespace: nothing is left of a namespace that is dropped, of hosts that are connected
+// or were.
+func TestDropNamespace(t *testing.T) {
+	l, ns, share := NewLatencies(nil), &Namespace{}, 0
+	l.Leave(l.Join("a", &share, ns))
+	l.Join("b", &share, ns)
+	l.others(ns)
+	if l.Drop(ns); len(l.entries)+l.all.Len() != 0 || l.hosts+l.used+share != 0 || !l.left.Empty() {
+		t.Errorf("%d entries, %d of hosts, %d used are left", len(l.entries), l.hosts, l.used)
+	}
+}
