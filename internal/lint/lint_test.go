@@ -53,10 +53,11 @@ var allowed = map[string][]string{
 	"nvme":      {},
 	"nvme/auth": {},
 	"nvme/target": {
-		"nvme", "nvme/auth", "nvme/target/observe", "nvme/target/reservation", "fabric", "backend",
-		"backend/marks", "internal/limit", "internal/list", "internal/mem", "internal/ratelog",
-		"internal/subnet", "internal/turns",
+		"nvme", "nvme/auth", "nvme/target/authn", "nvme/target/observe", "nvme/target/reservation",
+		"fabric", "backend", "backend/marks", "internal/limit", "internal/list", "internal/mem",
+		"internal/ratelog", "internal/subnet", "internal/turns",
 	},
+	"nvme/target/authn": {"internal/turns"},
 	"nvme/target/observe": {
 		"fabric", "internal/histogram", "internal/list", "internal/subnet", "nvme",
 	},

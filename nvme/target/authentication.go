@@ -6,8 +6,10 @@ import (
 	"maps"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 )
 
 // This file is in-band authentication of a queue, see ADR 0032. A host with a key authenticates
@@ -41,6 +43,12 @@ type authentication struct {
 	proven  bool     // one has succeeded
 	job     *authJob // processes a message, nil if none does
 	cmd     *cmd     // the Authentication Send of job
+}
+
+// authJob is a message to process.
+type authJob struct {
+	turns.Job
+	failed bool // the exchange had failed before
 }
 
 // noOps is the table of a queue whose host has to authenticate first.
@@ -80,9 +88,9 @@ func (c *controller) admitUnproven() refusal {
 		c.proven.Store(true)
 		return refusal{}
 	}
-	if c.t.auth.paused(c.hostNQN, c.info.Remote.Addr()) {
+	if c.t.auth.Paused(c.hostNQN, c.info.Remote.Addr()) {
 		c.peerLog().Warn("too many failed authentications of this host and address", "host",
-			c.hostNQN, "timeout", failurePause, "hint", "compare the keys of both sides")
+			c.hostNQN, "timeout", authn.Pause, "hint", "compare the keys of both sides")
 		return refusal{st: nvme.ConnectControllerBusy}
 	}
 	c.authenticates = true
@@ -111,9 +119,7 @@ func (s *session) unproven() bool { return s.auth != nil && s.auth.table != nil 
 // Authentications is how many exchanges have succeeded, and how many have failed or were not
 // finished in time, each queue counted by itself. Any goroutine may call it.
 func (t *Target) Authentications() (succeeded, failed uint64) {
-	t.auth.mu.Lock()
-	defer t.auth.mu.Unlock()
-	return t.auth.successes, t.auth.refused
+	return t.auth.Counts()
 }
 
 // prepareAuth validates Authentication Send and Authentication Receive (Base sections 6.2 and 6.1).
@@ -164,7 +170,8 @@ func authSend(h *Handler, c *cmd) {
 	}
 	j.Done = func() { h.post(func() { a.sent(j) }) }
 	a.job, a.cmd = j, c
-	h.t.auth.submit(j)
+	j.Known = h.t.auth.IsKnown(j.From)
+	h.t.auth.Submit(&j.Job)
 }
 
 // sent is called when a message of the host has been processed.
@@ -222,7 +229,7 @@ func (a *authentication) succeeded() {
 	s := a.s
 	c := s.ctrl
 	a.running = false
-	c.t.auth.succeeded(c.hostNQN, s.info.Remote.Addr())
+	c.t.auth.Succeeded(c.hostNQN, s.info.Remote.Addr())
 	psk, key := a.chap.TakePSK()
 	if psk != nil {
 		c.t.generated.add(c, psk, key)
@@ -310,7 +317,7 @@ func (a *authentication) failed() {
 	if a.chap.Expired() {
 		hint = "the key of the host has expired: keys_until, or old_keys_until if it is an old one"
 	}
-	s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
+	s.h.t.auth.Failed(s.ctrl.hostNQN, s.info.Remote.Addr())
 	a.logRefused("authentication failed", r, hint)
 }
 
@@ -373,7 +380,7 @@ func (s *session) startDeadline() {
 		if s.auth != nil && s.auth.job == nil { // the host is late, not the target
 			switch s.auth.chap.State() {
 			case auth.Unfinished:
-				s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
+				s.h.t.auth.Failed(s.ctrl.hostNQN, s.info.Remote.Addr())
 			case auth.Authenticated:
 				if s.mustConcatenate {
 					why = errKeptQueue // the host was to connect again, with the PSK

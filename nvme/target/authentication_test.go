@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 )
 
 const (
@@ -192,9 +193,10 @@ func TestAuthenticationKeys(t *testing.T) {
 
 // TestAuthenticationFails: the host reads why, then its queue ends; after ten times it has to wait.
 func TestAuthenticationFails(t *testing.T) {
+	const mostFailures = 10
 	r, p := authHarness(t, 1)
 	now := time.Now()
-	r.target.auth.now = func() time.Time { return now }
+	r.target.auth.Now = func() time.Time { return now }
 	wrong := testHostSide(t)
 	wrong.Key = authKey(t, controllerSecret)
 	for range mostFailures {
@@ -213,7 +215,7 @@ func TestAuthenticationFails(t *testing.T) {
 	q := r.dialInfo(0, elsewhere)
 	r.ok(q, adminArgs(testSub).command())
 	r.must(r.authenticate(q, testHostSide(t)))
-	now = now.Add(failurePause)
+	now = now.Add(authn.Pause)
 	admin, _ := r.connectUnproven(0, adminArgs(testSub))
 	r.must(r.authenticate(admin, testHostSide(t)))
 
@@ -255,7 +257,7 @@ func TestAuthenticationLate(t *testing.T) {
 			t.Error("the message of a queue that has ended is kept")
 		}
 	}
-	if len(p.failures) > 0 {
+	if _, failed := p.Counts(); failed > 0 {
 		t.Error("the target is late, and the host has failed")
 	}
 }
@@ -396,7 +398,7 @@ func TestAuthenticationKept(t *testing.T) {
 }
 
 // occupy keeps all that process messages busy until end is called.
-func occupy(p *authPool) (end func()) {
+func occupy(p *authn.Pool) (end func()) {
 	begun, ended := make(chan bool), make(chan bool)
 	for range turns.MaxWorkers() {
 		p.Submit(&turns.Job{Run: func() { begun <- true; <-ended }, Done: func() {}})
@@ -440,17 +442,4 @@ func TestAuthenticationCommands(t *testing.T) {
 		t.Errorf("nothing was to be read: % x", m[:16])
 	}
 	r.until("the queue ends", func() bool { return admin.Reason != nil })
-}
-
-// TestAuthPool: what is remembered is bounded.
-func TestAuthPool(t *testing.T) {
-	p := newAuthPool()
-	for i := range 2 * maxKnown {
-		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
-		p.failed(testHost, a)
-		p.succeeded("other", a)
-	}
-	if len(p.known) > maxKnown || len(p.failures) > maxKnown {
-		t.Errorf("%d addresses and %d failures are remembered", len(p.known), len(p.failures))
-	}
 }

@@ -187,7 +187,7 @@ func (c *controller) endUnauthenticated() {
 	if c.failed != nil {
 		return
 	}
-	c.t.auth.late()
+	c.t.auth.Late()
 	hint := "the host must support it (Linux does), without dm-multipath; or delete reauthenticate"
 	c.peerLog().Warn("authentication failed", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
 		c.hostNQN, "err", errNotAgain, "hint", hint)

@@ -142,7 +142,7 @@ func newSession(h *Handler, q fabric.Queue) *session {
 	s.port.sessions.Add(1)
 	s.startDeadline()
 	s.stranger.Host = &h.strangers[1]
-	if h.t.auth.isKnown(s.info.Remote.Addr()) {
+	if h.t.auth.IsKnown(s.info.Remote.Addr()) {
 		s.stranger.Host = &h.strangers[0]
 	}
 	s.flow = &s.stranger

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -62,7 +63,7 @@ type Target struct {
 	closed     atomic.Bool
 	slowIO     atomic.Int64                            // nanoseconds, see SetSlowIO
 	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
-	auth       *authPool
+	auth       *authn.Pool
 	// gone are subsystems that were removed on purpose. It is immutable. See final.go.
 	gone                       atomic.Pointer[map[string]bool]
 	changesBegun, changesEnded atomic.Uint64
@@ -125,7 +126,7 @@ func New(o Options) *Target {
 	t.hosts.Store(&map[string]*limiter{})
 	t.policies.Store(&map[string]*auth.Policy{})
 	t.gone.Store(&map[string]bool{})
-	t.auth = newAuthPool()
+	t.auth = authn.NewPool()
 	t.generated.psks = map[string][]*generatedPSK{}
 	t.networks.Store(&map[string][]netip.Prefix{})
 	t.discoveryTable.Store(t.newDiscoveryTable(max(o.Generation, 1)))

@@ -1,0 +1,19 @@
+package authn
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// TestPool: what is remembered is bounded.
+func TestPool(t *testing.T) {
+	p := NewPool()
+	for i := range 2 * maxKnown {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		p.Failed("host", a)
+		p.Succeeded("other", a)
+	}
+	if len(p.known) > maxKnown || len(p.failures) > maxKnown {
+		t.Errorf("%d addresses and %d failures are remembered", len(p.known), len(p.failures))
+	}
+}
