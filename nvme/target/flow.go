@@ -133,11 +133,12 @@ func (s *session) leaveHost() {
 			f.end()
 		}
 		return 1
-	}, func() {})
+	}, func() { // what the flows have counts for the owners, also if the host comes back meanwhile
+		if h.leave(t.share); t.payer != t.share {
+			h.leave(t.payer)
+		}
+	})
 	delete(h.hosts, t.hostKey)
-	if h.leave(t.share); t.payer != t.share {
-		h.leave(t.payer)
-	}
 }
 
 // flowTo returns the flow between the session's host and the namespace of a channel.

@@ -323,3 +323,43 @@ func TestLatencyEntries(t *testing.T) {
 	r.must(untilGone(r.w, gone))
 	look(0)
 }
+
+// TestEntriesOfReturning: a host that leaves with many namespaces and comes back at once has no
+// entries that do not count for it.
+func TestEntriesOfReturning(t *testing.T) {
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	h := r.raw[0]
+	const n = LatencyEntries / 2
+	join := func() *session {
+		s := &session{h: h, info: &fabric.QueueInfo{Remote: testPeer}}
+		s.ctrl = &controller{hostNQN: testHost}
+		s.joinHost()
+		return s
+	}
+	channels := make([]*channel, 3*n)
+	for i := range channels {
+		ns := &namespace{sub: r.target.find(testSub), nsid: uint32(i + 1), slot: i}
+		ns.cfg.Store(&attributes{})
+		channels[i] = &channel{h: h, ns: ns}
+	}
+	before := join()
+	for _, ch := range channels {
+		before.flowTo(ch)
+	}
+	most := before.host.payer.entries
+	before.leaveHost()
+	after := join()
+	for _, ch := range slices.Backward(channels) {
+		after.flowTo(ch)
+	}
+	r.w.Settle()
+	if o := after.host.payer; o.entries != h.latency.used || o.entries > most {
+		t.Errorf("the host has %d entries of %d that are used, at most %d", o.entries,
+			h.latency.used, most)
+	}
+	after.leaveHost()
+	r.w.Settle()
+	if h.latency.used != 0 || len(h.owners) > 0 {
+		t.Errorf("%d entries are used, %d owners left", h.latency.used, len(h.owners))
+	}
+}
