@@ -75,9 +75,12 @@ func (h *Handler) checkTimeouts(n int, left bool) {
 	slow.announce()
 	h.steps.Add(looked)
 	switch {
-	case h.stopTimeouts != nil: // started meanwhile
 	case n > 0: // what begins until then may be of the first ones
+		if h.stopTimeouts != nil { // started meanwhile
+			h.stopTimeouts()
+		}
 		h.stopTimeouts = h.after(0, func() { h.checkTimeouts(n, true) })
+	case h.stopTimeouts != nil:
 	case left:
 		h.startTimeouts()
 	}

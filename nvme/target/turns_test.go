@@ -571,6 +571,41 @@ func TestSpareCompounds(t *testing.T) {
 	}
 }
 
+// TestTimeoutsOfOthers: what goes on because commands of a host were given up does not keep those of
+// another from being given up in the same look.
+func TestTimeoutsOfOthers(t *testing.T) {
+	var f *backendtest.Faulty
+	r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
+		f = backendtest.NewFaulty(dev)
+		return f
+	}, func(dev backend.Device) backend.Device { return dev }))
+	b, a := r.connectOther(), r.connectHost(lookMost/128)
+	f.Hold(nil)
+	defer f.Release()
+	read := rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))
+	b.io[0].NoZeroCopy = true
+	r.send(b.io[0], read)
+	var last *fabrictest.Command
+	for i, q := range a.io {
+		for range 100 {
+			r.send(q, rw(nvme.NVMVerify, 1, 0, 1, nil))
+		}
+		if i == len(a.io)-1 {
+			last = r.send(q, rw(nvme.NVMVerify, 2, 0, 1, nil))
+		}
+	}
+	r.w.Settle()
+	if last.Done || read.Done {
+		t.Fatal("it was not postponed, or the read is done")
+	}
+	for !last.Done {
+		r.w.Advance(time.Duration(timeoutInterval))
+	}
+	if !read.Done {
+		t.Error("the command of the other host is not given up")
+	}
+}
+
 // TestPostponedEnd: what a device that hangs has of a host's commands keeps its other commands from
 // being executed until they are given up, and no longer.
 func TestPostponedEnd(t *testing.T) {
