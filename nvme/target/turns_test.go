@@ -571,8 +571,8 @@ func TestSpareCompounds(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfOthers: what goes on because commands of a host were given up does not keep those of
-// another from being given up in the same look.
+// TestTimeoutsOfOthers: what goes on because commands of a host were given up does not keep those
+// of another from being given up in the same look.
 func TestTimeoutsOfOthers(t *testing.T) {
 	var f *backendtest.Faulty
 	r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
