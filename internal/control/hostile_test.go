@@ -85,6 +85,7 @@ func TestGarbage(t *testing.T) {
 		"a large body":         {post(`{"host":"` + strings.Repeat("h", 8<<20) + `"}`), 413},
 		"a name without UTF-8": {"PUT /v1/subsystems/nqn.2026-11.a:%ff" + get, 400},
 		"an event ID":          {"GET /v1/events?since=x" + get, 400},
+		"a profile as text":    {"GET /v1/debug/pprof/goroutine?debug=2&gc=1" + get, 200},
 		"another parameter":    {"DELETE /v1/hosts/a?dry-run=true" + get, 400},
 		"one without a value":  {"DELETE /v1/hosts/a?dry_run" + get, 400},
 		"one given twice":      {"DELETE /v1/hosts/a?dry_run=false&dry_run=true" + get, 400},

@@ -248,8 +248,9 @@ func (s *Server) handler() http.Handler {
 		"": Read, eventsRoute: Read, openAPIRoute: Read, traceRoute: Operate, profileRoute: Admin,
 	}
 	parameters := map[string][]string{
-		eventsRoute: {"since", "follow"}, profileRoute: {"seconds"},
-		traceRoute: {"host", "subsystem", "queue", "follow", "dumps"},
+		eventsRoute:  {"since", "follow"},
+		profileRoute: {"seconds", "debug", "gc"}, // the others are those of net/http/pprof
+		traceRoute:   {"host", "subsystem", "queue", "follow", "dumps"},
 	}
 	for _, op := range s.objectRoutes() {
 		switch method, _, _ := strings.Cut(op.pattern, " "); method {
