@@ -10,7 +10,7 @@ import (
 // elements there are. The zero Inbox is empty. Push does not wake the owner: the caller does,
 // afterwards.
 type Inbox[T any] struct {
-	// last is the newest element, nil if there is none; the next Push links it to its own one.
+	// last is the newest element, nil if there is none; the next Push adds its element behind it.
 	// first is what was pushed into the empty Inbox, until the owner has made it its head.
 	last, first atomic.Pointer[Node[T]]
 	head        *Node[T] // the owner's

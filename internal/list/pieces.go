@@ -16,7 +16,7 @@ const (
 )
 
 // Pieces calls next until there is nothing left, and then done. next does one thing and returns how
-// many steps it took, 0 if there was nothing left to do. Most pieceSteps of them are one turn; post
+// many steps it took, 0 if there was nothing left to do. A turn takes about pieceSteps of them; post
 // runs the rest soon, on the same reactor. The first piece is done before Pieces returns.
 func Pieces(post func(func()), s Steps, next func() int, done func()) {
 	for left := pieceSteps; left > 0; {
@@ -75,7 +75,7 @@ func (s *Set[T]) Remove(p *Place) {
 		return
 	}
 	last := len(s.all) - 1
-	s.all[p.n-1] = s.all[last] // which every Walk that has not come here has visited
+	s.all[p.n-1] = s.all[last] // a Walk that has not come here has visited it, or will
 	s.all[p.n-1].place.n = p.n
 	s.all[last] = member[T]{}
 	s.all, p.n = s.all[:last], 0

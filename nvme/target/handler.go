@@ -60,7 +60,7 @@ type Handler struct {
 	worked    bool                // completed has more than zero-copy reads, which take no time
 	compounds list.List[compound] // free
 	spare     int                 // the number of these
-	inUse     int                 // the number of others, but for the target\'s own
+	inUse     int                 // the number of others, but for the target's own
 	moves     int                 // compounds with a move
 	turns     list.List[owner]    // that have work whose turn comes
 
