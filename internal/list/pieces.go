@@ -16,7 +16,7 @@ const (
 )
 
 // Pieces calls next until there is nothing left, and then done. next does one thing and returns how
-// many steps it took, 0 if there was nothing left to do. A turn takes about pieceSteps of them; post
+// many steps it took, 0 if there was nothing left to do. A turn has about pieceSteps of them; post
 // runs the rest soon, on the same reactor. The first piece is done before Pieces returns.
 func Pieces(post func(func()), s Steps, next func() int, done func()) {
 	for left := pieceSteps; left > 0; {

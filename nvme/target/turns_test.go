@@ -580,6 +580,9 @@ func TestTimeoutsOfOthers(t *testing.T) {
 		return f
 	}, func(dev backend.Device) backend.Device { return dev }))
 	b, a := r.connectOther(), r.connectHost(lookMost/128)
+	for nsid := range uint32(2) { // opens the channels
+		r.ok(a.io[0], rw(nvme.NVMVerify, nsid+1, 0, 1, nil))
+	}
 	f.Hold(nil)
 	defer f.Release()
 	read := rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))
@@ -616,6 +619,9 @@ func TestPostponedEnd(t *testing.T) {
 	}, func(dev backend.Device) backend.Device { return dev }))
 	a := r.connectHost(5)
 	h := r.raw[0]
+	for nsid := range uint32(2) { // opens the channels
+		r.ok(a.io[0], rw(nvme.NVMVerify, nsid+1, 0, 1, nil))
+	}
 	f.Hold(nil)
 	defer f.Release()
 	var all []*fabrictest.Command
