@@ -29,6 +29,14 @@ func (b *Inbox[T]) Push(v *T, n *Node[T]) {
 // Empty reports whether nothing was pushed that has not been taken out. Any goroutine may call it.
 func (b *Inbox[T]) Empty() bool { return b.last.Load() == nil }
 
+// Newest returns the element that was pushed last, nil if there is none. Only the owner calls it.
+func (b *Inbox[T]) Newest() *T {
+	if n := b.last.Load(); n != nil {
+		return n.value
+	}
+	return nil
+}
+
 // Pop removes and returns the oldest element, nil if there is none yet: Empty may know of a Push
 // that has not returned. Only the owner calls it.
 func (b *Inbox[T]) Pop() *T {

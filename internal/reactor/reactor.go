@@ -353,9 +353,10 @@ func (r *Reactor) sleep() error {
 	return nil
 }
 
-// runPosts runs what the mailbox holds, oldest first, at most postsMost functions. It has work if
-// some are left.
+// runPosts runs what the mailbox holds, oldest first, at most postsMost functions. What these post
+// runs after the pollers, so that work in pieces does not keep them waiting.
 func (r *Reactor) runPosts() (n int) {
+	newest := r.mailbox.Newest()
 	for n < postsMost {
 		p := r.mailbox.Pop()
 		if p == nil {
@@ -364,7 +365,9 @@ func (r *Reactor) runPosts() (n int) {
 		r.steps.begin()
 		p.fn()
 		r.steps.end(p.fn)
-		n++
+		if n++; p == newest {
+			break
+		}
 	}
 	return n
 }

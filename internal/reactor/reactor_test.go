@@ -35,6 +35,27 @@ func TestPostOrder(t *testing.T) {
 	}
 }
 
+// TestPostsLeavePollersTheirTurn: a function that posts itself again runs once between two polls.
+func TestPostsLeavePollersTheirTurn(t *testing.T) {
+	polls := 0
+	r := start(t, Config{CPU: -1}, &poller{poll: func(int) int { polls++; return 0 }})
+	done := make(chan struct{})
+	left, last := 100, -1
+	var piece func()
+	piece = func() {
+		if polls == last {
+			t.Error("it runs twice between two polls")
+		}
+		if last, left = polls, left-1; left > 0 {
+			r.Post(piece)
+		} else {
+			close(done)
+		}
+	}
+	r.Post(piece)
+	testutil.Receive(t, "the last piece", done)
+}
+
 func TestPostBeforeRun(t *testing.T) {
 	r := testutil.Value(New(Config{CPU: -1}))(t)
 	ctx, cancel := context.WithCancel(context.Background())
