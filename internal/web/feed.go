@@ -54,12 +54,13 @@ func (f *feed) leave() {
 	f.pages--
 }
 
-// goesOn reports whether more states are to be made. If not, it forgets the last one.
+// goesOn reports whether more states are to be made. If not, it forgets the last one, unless the
+// target cannot be reached: a page that goes from one target to another leaves before it joins.
 func (f *feed) goesOn(ctx context.Context) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.running = f.pages > 0 && ctx.Err() == nil
-	if !f.running {
+	if !f.running && f.about.Error == "" {
 		f.state, f.about = nil, summary{}
 	}
 	return f.running

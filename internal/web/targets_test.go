@@ -460,3 +460,20 @@ func TestSetTargets(t *testing.T) {
 		_ = plain.Body.Close()
 	})
 }
+
+// TestLastStateStays: a target that cannot be reached has its last state for the next page. One
+// that can be reached makes another.
+func TestLastStateStays(t *testing.T) {
+	for _, away := range []string{"", "it is away"} {
+		f := newFeed()
+		f.join()
+		f.publish([]byte("{}"), &summary{Error: away})
+		f.leave()
+		if f.goesOn(t.Context()) {
+			t.Error("it goes on without a page")
+		}
+		if state, _ := f.get(); (state != nil) != (away != "") {
+			t.Errorf("error %q: state %q", away, state)
+		}
+	}
+}

@@ -61,7 +61,7 @@ if [ "$TRANSPORT" = tcp ] || [ -n "$SAMPLE" ]; then
 ulimit -l 1024
 exec setpriv --reuid=65534 --regid=65534 --clear-groups "$TARGET_BIN" "\$@"
 EOT
-  chmod +x /run/unprivileged; chown 65534 $node; chmod 777 /run/disk /run/notify
+  chmod +x /run/unprivileged; chown -R 65534 $node /run/state; chmod 777 /run/disk /run/notify
   rm /run/disk/2.img
   TARGET_BIN=/run/unprivileged with "engine: io_uring"
   verified

@@ -155,6 +155,7 @@ host_disconnect; target_stop
 
 say "without root, and so without the right to query the drive's health"
 chmod 666 "$(char first)" "$(block first)" /run/notify
+chown -R 65534 /run/state
 cat >/run/nobody <<EOT
 #!/bin/bash
 exec setpriv --reuid=65534 --regid=65534 --clear-groups "$TARGET_BIN" "\$@"
