@@ -32,8 +32,8 @@ func (c *Config) includeKey() Key {
 			return "", ""
 		})
 	}), "More files, which are read as if they were part of this one. A pattern with `*`, `?` "+
-		"or `[a-z]` stands for the files that match, by name, but for those that begin with a "+
-		"dot; paths begin at the directory of this file. Lists of listeners, hosts, referrals "+
+		"or `[a-z]` names the files that match, sorted; files that begin with a dot do not. Paths "+
+		"are relative to the directory of this file. Lists of listeners, hosts, referrals "+
 		"and subsystems continue those of the files before, and entries of several files with "+
 		"the same `nqn` are one subsystem: one of them describes it, the others have only "+
 		"`nqn`, `hosts` and `namespaces`. No other key may be in two files, and included files "+

@@ -138,7 +138,7 @@ func tokenValue(get func() string, set func(text string)) Value {
 
 // WebTarget is another target that the page shows.
 type WebTarget struct {
-	// Name is what the page calls it, URL the address of its own page.
+	// Name is its name on the page, URL the address of its own page.
 	Name, URL string
 	// Token returns what its page asks for; nil: nothing. It is a function so that no format shows
 	// the token.
@@ -176,8 +176,8 @@ func (w *WebTarget) value() Value {
 	}
 }
 
-// pageURL says what is wrong with the address of a page. It repeats nothing of it: it may have a
-// password.
+// pageURL returns a problem and a hint if s is not the address of a page. They do not repeat s,
+// which may have a password in it.
 func pageURL(s string) (what, hint string) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||

@@ -304,7 +304,7 @@ type Transport interface {
 	NewGroup(cfg GroupConfig) (Group, error)
 	// Usage is what is counted of connections and their memory now.
 	Usage() Usage
-	// Shares lists what hosts and networks take of the limits now, in no order.
+	// Shares lists the shares of hosts and networks in the limits, in no order.
 	Shares() []Share
 	// Close closes listeners and frees what groups share. The groups must be closed first.
 	Close() error

@@ -91,8 +91,8 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return n
 }
 
-// written says that an IO has changed marked blocks. If its data may be lost, the mark has come
-// while the device had it: the write was before.
+// written reports whether an IO has changed marked blocks for good. An IO whose data may still be
+// lost has not: it began before the blocks were marked.
 func (c *channel) written(io *backend.IO) bool {
 	if io.Err != nil || io.Op != backend.OpWrite && io.Op != backend.OpWriteZeroes ||
 		!c.volatile && io.Flags&backend.FUA == 0 {

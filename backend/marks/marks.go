@@ -13,7 +13,7 @@ import (
 )
 
 // Max is how much of a namespace can be marked, in bytes. More fails with backend.ErrNoSpace.
-// Writes need no room, however they divide what is marked.
+// Writes need no room, however they divide marked ranges.
 const Max = 2 << 20
 
 // Kept are the marked blocks of a namespace as a Store keeps them. It is immutable.
@@ -34,7 +34,7 @@ type Store interface {
 	Save(nqn string, nsid uint32, k *Kept) error
 }
 
-// Validate says what is wrong with marks that were kept somewhere.
+// Validate returns an error if the marks, as they were read from a store, are not valid.
 func (u *Kept) Validate() error {
 	end := int64(-1)
 	for _, r := range u.Ranges {
@@ -149,8 +149,8 @@ func (u *Marks) Forget() error {
 	return <-done
 }
 
-// Attach adopts the storage of the namespace. Its marks are those that there are, or that are
-// stored, if they are this storage's.
+// Attach sets the storage of the namespace. Marks, in memory or stored, are kept if they belong to
+// that storage.
 func (u *Marks) Attach(dev backend.Device) {
 	if u.store == nil {
 		return

@@ -111,7 +111,7 @@ func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	return nil
 }
 
-// Shares lists what hosts and networks take, in no order.
+// Shares lists the shares of hosts and networks, in no order.
 func (c *Counter) Shares() (list []fabric.Share) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +126,7 @@ func (c *Counter) Shares() (list []fabric.Share) {
 	return list
 }
 
-// share describes what an owner takes, and what an I/O queue leaves it.
+// share describes the connections that an owner has and those that an I/O queue may still take.
 func (c *Counter) share(o subnet.Owner, used usage) fabric.Share {
 	var most usage
 	for r := range resources {

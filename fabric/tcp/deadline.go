@@ -50,7 +50,7 @@ func (g *Group) startTick() {
 	}
 }
 
-// checkDeadlines ends what has timed out, in pieces, and continues to tick while something may.
+// checkDeadlines ends queues that have timed out, in pieces, and ticks on while others may.
 func (g *Group) checkDeadlines() {
 	g.ticks = false
 	now, pool, limit := g.loop.Now(), g.cfg.Memory, g.t.cfg.MemoryTimeout.Nanoseconds()

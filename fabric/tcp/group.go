@@ -93,8 +93,8 @@ const (
 	// clock is not much finer.
 	recent = int64(2 * time.Millisecond)
 
-	// pollBytes is roughly how much a poll receives and sends, of all queues: about what one of
-	// them may in its turn. Half of it is for what was scheduled.
+	// pollBytes is roughly how much a poll receives and sends, of all queues: about as much as
+	// one of them may in its turn. Half of it is for what was scheduled.
 	pollBytes = turnInput
 	// resumeMost is how many commands go on in a poll whose wait is over.
 	resumeMost = 64

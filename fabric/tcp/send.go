@@ -289,7 +289,7 @@ func (s *sender) vector(b []byte) {
 // CanSendFrom implements fabric.Queue: the kernel takes data from wherever it lies.
 func (q *queue) CanSendFrom([]mem.Segment) bool { return true }
 
-// transmit sends what is in Group.iov.
+// transmit sends Group.iov.
 func (q *queue) transmit() (int, syscall.Errno) {
 	if q.tls != nil {
 		return q.tls.Sendmsg(q.fd, q.g.iov, q.g.tls)

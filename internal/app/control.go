@@ -203,7 +203,7 @@ func taken(s *control.Share) float64 {
 // mostShares is how many shares of each transport the status has.
 const mostShares = 16
 
-// shares lists what hosts and networks have, nearest to their share first.
+// shares lists hosts and networks, nearest to their share first.
 func (s *Server) shares() (list []control.Share) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.usageTimeout)
 	defer cancel()

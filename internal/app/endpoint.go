@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
-// endpoint is what serves metrics or the page.
+// endpoint serves metrics or the page.
 type endpoint[T interface {
 	comparable
 	io.Closer
@@ -22,7 +22,7 @@ type endpoint[T interface {
 	server T // nil: not wanted
 }
 
-// close ends what is served.
+// close ends the server, if there is one.
 func (e *endpoint[T]) close() (err error) {
 	var none T
 	if e.server != none {

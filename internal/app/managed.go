@@ -173,7 +173,7 @@ func (s *Server) manage(r request,
 	return plan(changes, affected, err)
 }
 
-// edit does what manage says, without the log.
+// edit is manage without the log.
 func (s *Server) edit(r request,
 	decide func(c *config.Config, exists bool) (*config.Edit, error),
 ) ([]config.Change, [][]control.Affected, error) {

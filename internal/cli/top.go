@@ -85,7 +85,7 @@ func (t *taken) mostIn(old *taken) (stage string) {
 	return stage
 }
 
-// load is what the target did between two snapshots.
+// load is the work of the target between two snapshots.
 type load struct {
 	Time       time.Time `json:"time"`
 	Seconds    float64   `json:"seconds"`

@@ -37,7 +37,7 @@ type Status struct {
 	Shares []Share `json:"shares,omitempty"`
 }
 
-// Share is what a host or a network has, and may have as long as others have what they have.
+// Share is how much a host or a network has, and may have while others keep theirs.
 type Share struct {
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
@@ -222,7 +222,7 @@ type Configured struct {
 type HostEntry struct {
 	// NQN of the host.
 	NQN string `json:"nqn"`
-	// Subsystems are the NQNs of those that name it.
+	// Subsystems are the NQNs of the subsystems that name it.
 	Subsystems []string `json:"subsystems"`
 	// Controllers are its associations.
 	Controllers []Host `json:"controllers"`
@@ -243,7 +243,7 @@ type HostKey struct {
 type ListenerEntry struct {
 	// Name is as in Listener.
 	Name string `json:"name"`
-	// Addresses are those that it has, and what one is missing for.
+	// Addresses are the addresses that it has, or lacks, with the reason.
 	Addresses []Listener `json:"addresses"`
 	// Configured is where it comes from.
 	Configured *Configured `json:"configured,omitempty"`
@@ -260,7 +260,7 @@ type Referral struct {
 	Address string `json:"address"`
 	// NQN of the discovery service.
 	NQN string `json:"nqn"`
-	// Hosts are those that are told of it; none: all.
+	// Hosts are the hosts that are told of it; none: all.
 	Hosts []string `json:"hosts"`
 	// Configured is missing in lists.
 	Configured *Configured `json:"configured,omitempty"`

@@ -297,7 +297,7 @@ func isTrue(r *http.Request, name string) (bool, error) {
 	return false, wrongParameter(name, "is neither true nor false", "")
 }
 
-// checkQuery returns what is wrong with the parameters of a request: it may have these, each once.
+// checkQuery returns an error if a request has other parameters than these, or one of them twice.
 // One that is ignored could be a dry_run that is misspelled.
 func checkQuery(r *http.Request, known []string) error {
 	given, err := url.ParseQuery(r.URL.RawQuery)

@@ -325,7 +325,7 @@ func (s *Server) untrusted(remote netip.AddrPort, err error) {
 	s.refused("control connection refused", remote, "err", err)
 }
 
-// operation is what a client asks for, as log lines say it, with its parameters: a dry_run changes
+// operation is a request as log lines name it, with its parameters: a dry_run changes
 // nothing.
 func operation(r *http.Request) string {
 	text := r.Method + " " + r.URL.Path

@@ -64,7 +64,7 @@ func (s *Server) deleteANA(r *http.Request) (any, error) {
 	return s.changeANA(set)
 }
 
-// anaSet is what the path of a request names.
+// anaSet is the group and the listener that the path of a request names.
 func anaSet(r *http.Request) (ANASet, error) {
 	group, err := number(r, "group", 32)
 	return ANASet{Group: uint32(group), Listener: r.PathValue("listener")}, err

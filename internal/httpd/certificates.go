@@ -99,7 +99,8 @@ func readPEM(name string) ([]byte, error) {
 	return b, nil
 }
 
-// Server returns what a server needs to know of the files now. The error is a *FileError.
+// Server reads the files for a server that asks clients for certificates. The error is a
+// *FileError.
 func (c Certificates) Server() (*tls.Config, error) {
 	own, ca, err := c.load()
 	if err != nil {
@@ -137,7 +138,7 @@ func (c Certificates) PublicClient() (*tls.Config, error) {
 	return t, err
 }
 
-// Client returns what a client needs to know of the files now. The error is a *FileError.
+// Client reads the files for a client with a certificate. The error is a *FileError.
 func (c Certificates) Client() (*tls.Config, error) {
 	own, ca, err := c.load()
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 	handshakeTimeout = 5 * time.Second
 )
 
-// Endpoint is where something is served on TCP, and to whom.
+// Endpoint is an address on TCP, with the certificates and the token of its server.
 type Endpoint struct {
 	// Listen is the address; port 0 means any free port.
 	Listen netip.AddrPort
@@ -76,7 +76,7 @@ func New(c Config) *Server {
 	return s
 }
 
-// Listen serves at an endpoint. The handler asks whom it admits.
+// Listen serves at an endpoint. The handler checks the token.
 func (s *Server) Listen(e *Endpoint) error {
 	l, err := Listen(e.Listen)
 	if err != nil {

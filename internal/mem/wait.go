@@ -244,7 +244,7 @@ func (s Shortage) Needs(f *Flow) bool {
 // progress lose it, so that the wait ends in time.
 const HoldPart = 4
 
-// shortageOf is what a flow has waited for since before a time; false: for nothing.
+// shortageOf is the memory that a flow has waited for since before a time; false: none.
 func (p *Pool) shortageOf(q *flowQueue, before int64) (s Shortage, waits bool) {
 	a, urgent := q.urgent.First(), true
 	if a == nil {

@@ -4,7 +4,7 @@ package rates
 
 import "maps"
 
-// Growth is what a counter has counted since old.
+// Growth is the increase of a counter since old.
 func Growth(old, now uint64) uint64 {
 	if now < old {
 		return now

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// summary is what the overview shows of a target.
+// summary is the line of a target in the overview.
 type summary struct {
 	Name string `json:"name"` // "": the target that serves the page
 	// Error says why there is no newer state, Time when the last one came, by the clock of the

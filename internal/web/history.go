@@ -30,7 +30,7 @@ const (
 
 var stageNames = [...]string{"wait", "host_data", "backend", "response"}
 
-// counters are what a namespace, or all of them, have counted since the start.
+// counters are those of a namespace, or the sums of all, since the start.
 type counters struct {
 	reads, writes, read, written uint64
 }
@@ -42,7 +42,7 @@ func (c *counters) add(o *counters) {
 	c.written += o.written
 }
 
-// point is what was counted in some seconds.
+// point is the load of some seconds.
 type point struct {
 	end      float64 // in seconds since the sampler began
 	seconds  float32

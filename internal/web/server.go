@@ -194,7 +194,7 @@ func password(r *http.Request) string {
 	return httpd.Bearer(r)
 }
 
-// history sends what a namespace, of this target or of another one, did in the last hour.
+// history sends the last hour of a namespace, of this target or of another one.
 func (s *Server) history(w http.ResponseWriter, r *http.Request) {
 	of, name := r.FormValue("of"), r.FormValue("target")
 	if name == "" {

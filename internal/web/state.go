@@ -15,7 +15,7 @@ import (
 // maxRows is how many rows of a table a browser gets, those with problems first.
 const maxRows = 100
 
-// state is what a browser gets.
+// state is the answer to a browser.
 type state struct {
 	Time time.Time `json:"time"`
 	// Elapsed is the time in seconds by which points tell when they are.
@@ -187,7 +187,7 @@ func isBad(d *control.Disk) bool {
 	return d.Health.State == "warning" || d.Health.State == "failing"
 }
 
-// namespaces puts namespaces together with what they have done.
+// namespaces adds their load to namespaces.
 func (s *state) namespaces(ctx context.Context, of *sampler, elapsed time.Duration,
 	now *doctor.Sample,
 ) {

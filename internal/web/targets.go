@@ -44,7 +44,7 @@ var (
 
 // Target is another target that the page shows.
 type Target struct {
-	// Name is what the page calls it, URL the address of its own page, and CA a PEM file, "" for
+	// Name is its name on the page, URL the address of its own page, and CA a PEM file, "" for
 	// the CAs of the machine.
 	Name, URL, CA string
 	// Token returns the token that its page asks for; nil: none. Any goroutine may call it.
@@ -208,7 +208,7 @@ func (o *other) fail(err error) {
 	o.about.Error = text[:min(len(text), 2*maxReason)]
 }
 
-// hide takes secrets from what another target has sent, also the one that it was sent.
+// hide masks secrets in a text of another target, also the token that it was sent.
 func (o *other) hide(text string) string {
 	if text = secret.Mask(text); o.Token != nil {
 		text = strings.ReplaceAll(text, o.Token(), secret.Hidden)
@@ -216,7 +216,7 @@ func (o *other) hide(text string) string {
 	return text
 }
 
-// history is what a namespace of the target did in the last hour.
+// history returns the last hour of a namespace of the target.
 func (o *other) history(ctx context.Context, of string) ([]byte, error) {
 	o.asking.Lock()
 	defer o.asking.Unlock()

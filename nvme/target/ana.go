@@ -164,7 +164,7 @@ type anaLog struct {
 	groupsOnly bool   // page has no NSIDs
 }
 
-// anaGroups gathers the groups of what a host may use, as they are now.
+// anaGroups gathers the groups of the namespaces that a host may use.
 type anaGroups struct {
 	c       *controller
 	list    []*namespace // that it has not come to

@@ -22,7 +22,7 @@ const (
 // of its handler.
 type compound struct {
 	cmd *cmd // nil once the command was given up
-	// owner is what it counts for; nil: it is the target's own.
+	// owner is whose share it counts in; nil: it is the target's own.
 	owner *owner
 	// flow is where it takes turns; nil if it does not.
 	flow        *flow
@@ -104,7 +104,7 @@ func (h *Handler) release(o *owner) {
 	h.executePostponed(o)
 }
 
-// executePostponed executes some of what an owner has postponed, if it may have a compound.
+// executePostponed executes some postponed commands of an owner, if it may have a compound.
 func (h *Handler) executePostponed(o *owner) {
 	if o.resumes {
 		return

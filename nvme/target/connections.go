@@ -117,7 +117,7 @@ func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 	return list, nil
 }
 
-// DataShare is what an owner has, and may have, of the data memory of all reactors, in bytes.
+// DataShare is how much data memory of all reactors an owner has and may have, in bytes.
 type DataShare struct{ Used, Most int }
 
 // DataShares returns what hosts and networks have that use subsystems. An error is that of ctx,

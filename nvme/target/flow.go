@@ -77,7 +77,7 @@ func (h *Handler) leave(o *owner) {
 	}
 }
 
-// forgetOwners forgets some of those that have nothing left: more than one host adds.
+// forgetOwners forgets some owners that have nothing left: more than one host adds.
 func (h *Handler) forgetOwners() {
 	for range 4 {
 		o := h.leaving.Pop()

@@ -37,7 +37,7 @@ func (c *cmd) logSlow(r *fabric.Request, total int64) {
 		c.s.ctrl.hostNQN, "qid", c.s.qid, "size", r.Length, "status", r.CQE.Status().String())
 }
 
-// Latencies lists what reactors have counted, see observe.Reader.
+// Latencies lists the latencies of all reactors, see observe.Reader.
 func (t *Target) Latencies(ctx context.Context) ([]observe.LatencyInfo, error) {
 	var reactors []*observe.Latencies
 	t.mu.Lock()

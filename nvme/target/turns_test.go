@@ -272,17 +272,7 @@ func TestPostponed(t *testing.T) {
 				t.Errorf("%d compounds with that of another host", h.inUse)
 			}
 			last := all[4][99]
-			abort := command(nvme.AdminAbort, 0, nil)
-			abort.SQE.Abort().Set(5, last.SQE.CID())
-			r.ok(a.admin, abort)
-			if st := last.CQE.Status().Code(); !last.Done || st != nvme.AbortRequested {
-				t.Errorf("aborted while it is postponed: %v, %v", last.Done, st)
-			}
-			a.io[4].HangUp()
-			r.w.Settle()
-			if n := a.io[4].Outstanding(); n > 0 {
-				t.Errorf("%d commands of a queue that has ended are outstanding", n)
-			}
+			r.abortAndHangUp(a, 5, last, 4)
 			f.Release()
 			r.until("all end", func() bool {
 				for len(all[3]) > 0 && all[3][0].Done {
@@ -334,17 +324,7 @@ func TestTurnsEnd(t *testing.T) {
 			r.ok(b.io[0], kind.make(2, 0))
 
 			last := all[1][63] // a queue before fills the device
-			abort := command(nvme.AdminAbort, 0, nil)
-			abort.SQE.Abort().Set(2, last.SQE.CID())
-			r.ok(a.admin, abort)
-			if st := last.CQE.Status().Code(); !last.Done || st != nvme.AbortRequested {
-				t.Errorf("aborted while it waits for its turn: %v, %v", last.Done, st)
-			}
-			a.io[2].HangUp()
-			r.w.Settle()
-			if n := a.io[2].Outstanding(); n > 0 { // the device has none of them
-				t.Errorf("%d commands of a queue that has ended are outstanding", n)
-			}
+			r.abortAndHangUp(a, 2, last, 2)
 			r.w.Advance(5 * time.Minute) // the time limit of zeroes is ten times that of the device
 			for i, list := range all[:2] {
 				for j, c := range list {
@@ -650,5 +630,22 @@ func TestPostponedEnd(t *testing.T) {
 	r.ok(a.io[0], rw(nvme.NVMVerify, 1, 0, 1, nil))
 	if h.inUse != 0 || h.moves != 0 {
 		t.Errorf("%d compounds and %d moves are left", h.inUse, h.moves)
+	}
+}
+
+// abortAndHangUp aborts a command of queue sqid of a host that its device does not have, and then
+// closes I/O queue i, all of whose commands end.
+func (r *harness) abortAndHangUp(h *host, sqid uint16, c *fabrictest.Command, i int) {
+	r.t.Helper()
+	abort := command(nvme.AdminAbort, 0, nil)
+	abort.SQE.Abort().Set(sqid, c.SQE.CID())
+	r.ok(h.admin, abort)
+	if st := c.CQE.Status().Code(); !c.Done || st != nvme.AbortRequested {
+		r.t.Errorf("the command is done: %v, with %v", c.Done, st)
+	}
+	h.io[i].HangUp()
+	r.w.Settle()
+	if n := h.io[i].Outstanding(); n > 0 {
+		r.t.Errorf("%d commands of a queue that has ended are outstanding", n)
 	}
 }

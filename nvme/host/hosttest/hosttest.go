@@ -1,4 +1,4 @@
-// Package hosttest has what tests of controllers do with a host of package host.
+// Package hosttest has commands of a host that only tests of controllers send.
 package hosttest
 
 import (

@@ -58,7 +58,7 @@ type State struct {
 	Registrants []Registrant
 }
 
-// Validate says what is wrong with a State that was kept somewhere.
+// Validate returns an error if the State, as it was read from a store, is not valid.
 func (r *State) Validate() error {
 	if len(r.Registrants) > MaxRegistrants {
 		return fmt.Errorf("%d registrants: at most %d are possible", len(r.Registrants),
