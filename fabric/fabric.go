@@ -29,7 +29,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Direction tells where the data of a command moves.
+// Direction is the direction in which the data of a command moves.
 type Direction uint8
 
 // The directions of data, seen from the controller.
@@ -49,60 +49,61 @@ type Request struct {
 	// CQE is the completion queue entry. The handler fills all of it before Complete.
 	CQE nvme.CQE
 
-	// Session is what Handler.Open returned for the queue, Queue the transport's queue that owns
-	// this request. Both are set by the transport when it allocates the request.
+	// Session is the value that Handler.Open returned for the queue. Queue is the transport's queue
+	// that owns this request. The transport sets both when it allocates the request.
 	Session Session
 	Queue   Queue
-	// Owner is the transport's own request, of which this one is a part. Handlers do not look at
-	// it.
+	// Owner is the transport's own request, of which this one is a part. Handlers ignore it.
 	Owner any
-	// Command is the handler's state of the command. Transports do not look at it: it stays when
-	// the request is reused.
+	// Command is the handler's state of the command. Transports ignore it, and it stays when the
+	// request is reused.
 	Command any
 
 	// HostLength is the number of bytes that the command's SGL describes. Set before Prepare.
 	HostLength uint32
-	// InCapsule says that the data was received with the capsule. Set before Prepare.
+	// InCapsule reports whether the data was received with the capsule. Set before Prepare.
 	InCapsule bool
 
-	// Dir and Length are set by Prepare: which way the data goes and how many bytes. Length is at
-	// most HostLength. Dir is NoData if Status is an error.
+	// Dir and Length are the direction and the number of bytes of the data. Set by Prepare. Length
+	// is at most HostLength. Dir is NoData if Status is an error.
 	Dir    Direction
 	Length uint32
 	// Segs is the memory that the data moves through, Length bytes in total. If Prepare leaves it
 	// empty and Length is not 0, the transport supplies memory and takes it back after the
 	// response. Its array belongs to the request and is reused.
 	Segs []mem.Segment
-	// ZeroCopy says that Prepare attached Segs, memory of the namespace itself: for a read memory
-	// that Queue.CanSendFrom accepts, for a write memory that Queue.CanReceiveInto accepts. It
-	// stays valid until the transport calls Handler.EndZeroCopy, once, when its device no longer
-	// touches it. Until Execute the transport may write there what it likes. Nothing is attached to
-	// a write whose data was received with its capsule (InCapsule).
+	// ZeroCopy reports whether Prepare attached Segs, memory of the namespace itself: for a read
+	// memory that Queue.CanSendFrom accepts, for a write memory that Queue.CanReceiveInto accepts.
+	// It stays valid until the transport calls Handler.EndZeroCopy, once, when its device no longer
+	// touches it. The transport may write anything there until Execute. Prepare attaches nothing to
+	// a write if its data was received with its capsule (InCapsule).
 	ZeroCopy bool
-	// CompletesInExecute says of a write that its device is expected to complete it before Execute
-	// returns. In-capsule data may then stay where it was received; should the device take longer
-	// after all, it must stay there for as long as the handler has the request. Set by Prepare.
+	// CompletesInExecute reports whether the device is expected to complete a write before Execute
+	// returns. Its in-capsule data may then stay where it was received. If the device takes longer
+	// after all, the data must stay there for as long as the handler has the request. Set by
+	// Prepare.
 	CompletesInExecute bool
 
-	// Deferred says that the command has to wait before anything is done for it. Set by Prepare.
-	// The transport gives it no memory and asks for no data until the handler calls Queue.Resume.
-	// It clears Deferred then, or at once if the data comes with the capsule: such a command goes
-	// on, and the handler makes it wait in Execute.
+	// Deferred reports whether the command has to wait before anything is done for it. Set by
+	// Prepare. The transport gives it no memory and asks for no data until the handler calls
+	// Queue.Resume, and clears Deferred then. If the data comes with the capsule, the transport
+	// clears Deferred at once: such a command goes on, and the handler makes it wait in Execute.
 	Deferred bool
 
-	// Flow is whom the memory is allocated for: the host and the namespace of the command, or a
-	// host that is not known yet. Set by Prepare.
+	// Flow is the flow that the memory is allocated for: that of the host and the namespace of the
+	// command, or that of a host that is not known yet. Set by Prepare.
 	Flow *mem.Flow
 
-	// Status is nvme.Success, or why the command must not be executed. The transport sets it before
-	// Prepare (malformed SGL) or between Prepare and Execute (the data could not be moved, for
-	// instance after a data digest error); Prepare sets it for everything it refuses. A request
-	// whose Status is an error still goes through Execute, which then only completes it.
+	// Status is nvme.Success, or the reason not to execute the command. The transport sets it
+	// before Prepare (malformed SGL) or between Prepare and Execute (the data could not be moved,
+	// for instance after a data digest error); Prepare sets it for everything it refuses. A refused
+	// request still goes through Execute, which then only completes it.
 	Status nvme.Status
 
-	// Start is when the capsule arrived, by Loop.Clock. Set by the transport before Prepare.
+	// Start is the time when the capsule arrived, by Loop.Clock. Set by the transport before
+	// Prepare.
 	Start int64
-	// Stages is how long the command has been in each stage, in nanoseconds; see Spent.
+	// Stages is the time that the command has spent in each stage, in nanoseconds; see Spent.
 	Stages [Stages]int64
 }
 
@@ -130,16 +131,17 @@ type Handler interface {
 	// Prepare validates commands and sets Dir, Length and Segs, or a Status. No data moves and
 	// nothing is changed.
 	Prepare(reqs []*Request)
-	// Execute starts commands whose data is in place. Each is completed exactly once by
-	// Queue.Complete, during this call or from a later poll of the same reactor.
+	// Execute starts commands. Their data is in place. Each is completed exactly once by
+	// Queue.Complete, during this call or in a later poll of the same reactor.
 	Execute(reqs []*Request)
 	// Abandon tells the handler that a prepared request will never be executed, because its queue
 	// ended while data moved, or while it was deferred.
 	Abandon(req *Request)
-	// Sent says that the response to req has left, with its data; Request.Stages is final. It is
-	// called once, before the request is reset. If the queue ends before, it is not called.
+	// Sent tells the handler that the response to req has left, with its data; Request.Stages is
+	// final. It is called once, before the request is reset. It is not called if the queue ends
+	// first.
 	Sent(req *Request)
-	// EndZeroCopy gives the memory back that Prepare attached; see Request.ZeroCopy.
+	// EndZeroCopy gives back the memory that Prepare attached; see Request.ZeroCopy.
 	EndZeroCopy(req *Request)
 	// WriterWaits reports whether a command or a change of the namespace waits for the end of req,
 	// a zero-copy read or write. Commands wait for reads only.
@@ -150,103 +152,104 @@ type Handler interface {
 	Close(s Session)
 }
 
-// Queue is one transport queue (a TCP connection, an RDMA queue pair) as the handler sees it. Its
-// methods may be called only by the reactor that owns it.
+// Queue is one transport queue (a TCP connection, an RDMA queue pair) as the handler sees it. Only
+// the reactor that owns it may call its methods, except where a comment says otherwise.
 type Queue interface {
 	// Complete gives requests back to the transport, which sends responses (and data) or, if the
 	// queue has ended, drops them. The transport does not keep the slice.
 	Complete(reqs []*Request)
-	// Resume goes on with a request that Prepare has deferred and the handler has prepared anew, as
-	// after Prepare. It does not call the handler.
+	// Resume continues a request that Prepare has deferred and that the handler has prepared again.
+	// It does not call the handler.
 	Resume(r *Request)
 	// SetDepth is called once, before the successful response to Connect is completed: the queue
-	// will carry at most depth commands (SQSIZE+1). The transport allocates what it lacks, from the
-	// part of its resources that is for such peers, and of the host's share. An error, which says
-	// what is exhausted, refuses the Connect with "no resources".
+	// will carry at most depth commands (SQSIZE+1). The transport allocates the missing resources,
+	// from its part for such peers and from the share of the host. An error names the exhausted
+	// resource and refuses the Connect with "no resources".
 	SetDepth(depth int, p Peer, c Claim) error
-	// Hold says that the handler works on what the peer of an Unproven queue has sent: until it is
-	// called with false, the queue makes room for no other one. Any goroutine may call it.
+	// Hold(true) tells the transport that the handler works on a message from the peer of an
+	// Unproven queue. Until Hold(false) the queue is not evicted. Any goroutine may call it.
 	Hold(on bool)
-	// Allow says that the host of an Unproven queue has authenticated. An error says that the queue
-	// has had to make room for another one, has ended, or lacks resources. Reactor only.
+	// Allow tells the transport that the host of an Unproven queue has authenticated. It fails if
+	// the queue was evicted, has ended, or lacks resources. Reactor only.
 	Allow() error
 	// CanSendFrom reports whether the transport can send straight from segs, each of which lies
-	// within one mem.ChunkSize of its region. Registering memory takes time: no may become yes a
-	// moment later.
+	// within one mem.ChunkSize of its region. Registering memory takes time: a later call may
+	// return true after an earlier one returned false.
 	CanSendFrom(segs []mem.Segment) bool
-	// CanReceiveInto says the same of data from the host.
+	// CanReceiveInto is CanSendFrom for data from the host.
 	CanReceiveInto(segs []mem.Segment) bool
 	// HandOverBuffers takes from the transport the memory that it supplied for an executing
 	// request, because a device may go on using it after the request is completed. Segs is nil
 	// afterwards. free gives the memory back, once, on the same reactor, when the device no longer
-	// uses it; the queue may have ended by then. A nil free says that the memory is not the
-	// transport's to give away (zero copy, or part of the queue itself): then the request cannot be
-	// completed before the device is done.
+	// uses it; the queue may have ended by then. A nil free means that the transport cannot give
+	// the memory away (zero copy, or part of the queue itself): the request cannot be completed
+	// before the device is done.
 	HandOverBuffers(r *Request) (free func())
-	// Disconnect starts the orderly end of the queue: no further capsule is taken, what is
-	// outstanding is drained or dropped, then Handler.Close is called. Calling it again is
-	// harmless. The handler has logged why, as far as anybody needs to know.
+	// Disconnect starts the orderly end of the queue: no further capsule is taken, outstanding
+	// requests are drained or dropped, then Handler.Close is called. Calling it again is harmless.
+	// The handler has already logged the reason if anyone needs it.
 	Disconnect(why error)
 	// Info describes the connection; it never changes.
 	Info() *QueueInfo
 }
 
-// DigestReporter is a Queue whose connection may have digests.
+// DigestReporter is a Queue that may use digests.
 type DigestReporter interface {
-	// Digests says which the host and the target have agreed upon. Reactor only.
+	// Digests reports whether header and data digests are in use. Reactor only.
 	Digests() (header, data bool)
 }
 
-// Linked is a Queue that knows what the network does to its connection.
+// Linked is a Queue that can report on the network path of its connection.
 type Linked interface {
-	// Link asks the system, which takes some microseconds; false: the connection has ended. Any
-	// goroutine but a reactor's may call it, at any time.
+	// Link asks the system, which takes some microseconds. It returns false if the connection has
+	// ended. Any goroutine may call it at any time, but no reactor.
 	Link() (Link, bool)
 }
 
-// Link is what the network does to a connection.
+// Link is the state of the network path of a connection.
 type Link struct {
-	// Retransmits is how many packets the target has sent again since the beginning.
+	// Retransmits is the number of packets that the target has sent again since the connection
+	// began.
 	Retransmits uint64
-	// RTT is the round-trip time of late.
+	// RTT is the current estimate of the round-trip time.
 	RTT time.Duration
 }
 
-// FailureReporter is a Queue that knows whether its connection has failed.
+// FailureReporter is a Queue that can report that its connection has failed.
 type FailureReporter interface {
-	// Failure is why the queue ends, nil if the peer, the handler or an operator wants it to.
-	// Reactor only, from Handler.Close on.
+	// Failure is the error that ended the queue, or nil if the peer, the handler or an operator
+	// ended it. Reactor only, from Handler.Close on.
 	Failure() error
 }
 
-// HandlerMemory is what the handler keeps for a queue of an Allowed peer besides its commands, in
-// bytes: the transport counts it with the memory of the queue.
+// HandlerMemory is the memory that the handler keeps for a queue of an Allowed peer besides its
+// commands, in bytes. The transport counts it with the memory of the queue.
 const HandlerMemory = 24 << 10
 
-// Peer is what is known of the peer of a queue once a Connect command has succeeded.
+// Peer classifies the peer of a queue after a successful Connect command.
 type Peer uint8
 
-// What is known.
+// The classes of peers.
 const (
-	// Unproven: the host has yet to authenticate, so the peer may be anybody.
+	// Unproven: the host has yet to authenticate, so the peer may be anyone.
 	Unproven Peer = iota
-	// Discovery: the queue is a discovery controller's, which anybody may have.
+	// Discovery: the queue belongs to a discovery controller, which anyone may create.
 	Discovery
 	// Allowed: an NVM subsystem allows the host, or it has authenticated for discovery.
 	Allowed
 )
 
-// Claim is what a Connect command says of a queue.
+// Claim is the identity that a Connect command claims for a queue.
 type Claim struct {
-	// Host is the NQN of the host. Proven says that the connection has proven it, by TLS; Allow
-	// says that authentication has.
+	// Host is the NQN of the host. Proven reports whether the connection has proven it by TLS;
+	// Queue.Allow reports authentication.
 	Host   string
 	Proven bool
-	// Admin says that it is an admin queue.
+	// Admin reports whether it is an admin queue.
 	Admin bool
 }
 
-// HandlerMemory is that of queues of such peers.
+// HandlerMemory returns the handler's memory for a queue of such a peer, in bytes.
 func (p Peer) HandlerMemory() int64 {
 	if p == Allowed {
 		return HandlerMemory
@@ -280,7 +283,7 @@ type QueueInfo struct {
 	TLS *TLS
 }
 
-// Addr is where a listener listens.
+// Addr is the address of a listener.
 type Addr struct {
 	// Transport is RDMA or TCP.
 	Transport nvme.TransportType
@@ -302,96 +305,99 @@ type Transport interface {
 	Listen(addr Addr, portID uint16, accept func(Conn)) (Listener, error)
 	// NewGroup makes the group of one reactor. It is attached to the reactor by the caller.
 	NewGroup(cfg GroupConfig) (Group, error)
-	// Usage is what is counted of connections and their memory now.
+	// Usage returns the current counts of connections and their memory.
 	Usage() Usage
 	// Shares lists the shares of hosts and networks in the limits, in no order.
 	Shares() []Share
-	// Close closes listeners and frees what groups share. The groups must be closed first.
+	// Close closes the listeners and frees the resources that groups share. The groups must be
+	// closed first.
 	Close() error
 }
 
-// Usage is what the queues of a transport take.
+// Usage is the resources that the queues of a transport take.
 type Usage struct {
-	// Connections are all of them; no Connect command has succeeded on the Unassociated ones, or
-	// the host has yet to authenticate, and those of Discovery belong to discovery controllers.
+	// Connections is the number of all connections. Unassociated ones have had no successful
+	// Connect command, or their host has yet to authenticate. Discovery ones belong to discovery
+	// controllers.
 	Connections, Unassociated, Discovery int
-	// Refused counts connections and Connect commands that would have exceeded a limit, Evicted the
-	// connections that ended because newer ones took their place.
+	// Refused counts connections and Connect commands that would have exceeded a limit. Evicted
+	// counts connections that ended because newer ones took their place.
 	Refused, Evicted uint64
 	// OverShare counts the refused Connect commands that would have exceeded the share of a host or
-	// of a network, or used what is kept for others. OutOfTurn counts the refused connections from
+	// of a network, or used the part kept for others. OutOfTurn counts the refused connections from
 	// networks that had failed lately, while others waited for their turn.
 	OverShare, OutOfTurn uint64
-	// Memory is that of the queues, without data memory, and MemoryLimit its limit, both in bytes.
+	// Memory is the memory of the queues, without data memory, and MemoryLimit its limit, both in
+	// bytes.
 	Memory, MemoryLimit int64
-	// Quarantined is the number of queues that ended although the device may still use their
-	// memory, which is kept, since the start.
+	// Quarantined is the number of queues, since the start, that ended although the device may
+	// still use their memory. That memory is kept.
 	Quarantined int
-	// Handshakes counts those of TLS that were completed, FailedHandshakes those that were not
-	// before their connection ended, since the start.
+	// Handshakes counts completed TLS handshakes since the start. FailedHandshakes counts the
+	// handshakes that ended with their connection.
 	Handshakes, FailedHandshakes uint64
 }
 
-// Share is what a host or a network takes of the limits of a transport, and may take as long as
-// others take what they do.
+// Share is the part of the limits of a transport that a host or a network takes, and the most it
+// may take while others take no more than they do now.
 type Share struct {
 	subnet.Owner
 	Connections, MostConnections int64
 	Memory, MostMemory           int64 // in bytes
 }
 
-// Loop is what a group may ask of the reactor it belongs to; *reactor.Reactor implements it.
+// Loop is the part of a reactor that a group uses; *reactor.Reactor implements it.
 type Loop interface {
 	// Post runs fn on the reactor soon. Any goroutine may call it.
 	Post(fn func())
 	// Wake makes a sleeping reactor poll again. Any goroutine may call it; it costs an atomic load
 	// while the reactor is awake.
 	Wake()
-	// Watch calls fn on the reactor whenever fd has one of the epoll events; Unwatch ends that.
+	// Watch calls fn on the reactor whenever fd has one of the epoll events. Unwatch ends that.
 	// Reactor only.
 	Watch(fd int, events uint32, fn func(events uint32)) error
 	Unwatch(fd int) error
-	// After runs fn on the reactor once, d nanoseconds from now or slightly later. Reactor only.
-	// stop is idempotent.
+	// After runs fn on the reactor once, d nanoseconds from now or slightly later. stop is
+	// idempotent. Reactor only.
 	After(d int64, fn func()) (stop func())
 	// Now is the monotonic clock in nanoseconds, at most a millisecond old while the reactor is
 	// busy. Reactor only.
 	Now() int64
-	// Clock reads the same clock, which takes some 50 ns: for what is to be measured, once per
-	// batch. Reactor only.
+	// Clock reads the same clock without a cache, which takes some 50 ns. It is for measurements,
+	// once per batch. Reactor only.
 	Clock() int64
 }
 
-// GroupConfig is what a group needs of its reactor.
+// GroupConfig is the configuration of a group.
 type GroupConfig struct {
 	Loop    Loop
 	Handler Handler
 	// Memory is the reactor's data memory, which all of its groups share.
 	Memory *mem.Pool
-	// Index of the reactor, for the choice of completion vectors and for logs.
+	// Index is the index of the reactor, for the choice of completion vectors and for logs.
 	Index int
 }
 
 // Group is the part of a transport that lives on one reactor and owns its queues there: a poll
 // group.
 type Group interface {
-	// Poll moves at most about budget commands along and returns how many steps it made; 0 means
-	// nothing to do.
+	// Poll advances at most about budget commands and returns the number of steps it made; 0 means
+	// that there was nothing to do.
 	Poll(budget int) int
-	// Arm prepares to sleep: it enables notifications that wake the reactor (file descriptors
-	// watched, completion events). It returns false if work has arrived meanwhile; the reactor then
-	// polls again.
+	// Arm prepares to sleep: it enables notifications that wake the reactor (watched file
+	// descriptors, completion events). It returns false if work has arrived in the meantime; the
+	// reactor then polls again.
 	Arm() bool
 	// Adopt takes over an accepted connection. Any goroutine may call it. On error the connection
 	// has been closed.
 	Adopt(c Conn) error
-	// Load is the number of queues that are not known to be admin queues, those on their way in
-	// included, by which the reactor of a new connection is chosen. Any goroutine may call it.
+	// Load is the number of queues that are not known to be admin queues, including queues that are
+	// being accepted. A new connection goes to a reactor by this number. Any goroutine may call it.
 	Load() int
 	// Shutdown disconnects every queue and calls done on the reactor when the last one has ended.
 	// Reactor only.
 	Shutdown(done func())
-	// Close frees what the group owns; every queue must have ended.
+	// Close frees the resources of the group; every queue must have ended.
 	Close() error
 }
 
@@ -403,14 +409,14 @@ type Conn interface {
 	Close() error
 }
 
-// CPUConn is a Conn that knows a processor which is near to it.
+// CPUConn is a Conn that knows a processor near to it.
 type CPUConn interface {
 	Conn
-	// CPU is the processor on which the last packet came in, or -1 if that says nothing.
+	// CPU is the processor on which the last packet arrived, or -1 if it is not known.
 	CPU() int
 }
 
-// NodeConn is a Conn that knows a NUMA node which is near to it.
+// NodeConn is a Conn that knows a NUMA node near to it.
 type NodeConn interface {
 	Conn
 	// Node is the NUMA node of the device, negative if it has none.
@@ -421,6 +427,6 @@ type NodeConn interface {
 type Listener interface {
 	// Addr is the address listened on, with the real port if 0 was asked for.
 	Addr() Addr
-	// Close stops accepting; connections that were accepted live on.
+	// Close stops accepting. Connections that were accepted stay open.
 	Close() error
 }

@@ -12,14 +12,14 @@ const (
 	Stages
 )
 
-// String is the name of the stage, as the control interface and the metrics have it.
+// String returns the name of the stage in the control interface and the metrics.
 func (s Stage) String() string {
 	return [...]string{"wait", "host_data", "backend", "response"}[s]
 }
 
-// Spent says in which stage the command was since Start or the last call; now is a reading of
-// Loop.Clock. A stage that takes no time need not be counted: the next call takes that in. So the
-// stages add up to the time from Start to the last call.
+// Spent adds the time since Start or the last call to stage s; now is a reading of Loop.Clock. A
+// stage that takes no time need not be counted: the next call includes it. So the stages add up to
+// the time from Start to the last call.
 func (r *Request) Spent(s Stage, now int64) {
 	t := &r.Stages
 	t[s] += now - r.Start - t[StageWait] - t[StageHostData] - t[StageBackend] - t[StageResponse]

@@ -1,28 +1,28 @@
 package fabric
 
-// TLSPolicy reports whether the connections of a listener use TLS (TCP section 3.6.1).
+// TLSPolicy is whether the connections of a listener use TLS (TCP section 3.6.1).
 type TLSPolicy uint8
 
-// The policies. TLSAllowed takes both, told apart by the first bytes.
+// The policies. TLSAllowed takes both, and tells them apart by the first bytes.
 const (
 	TLSOff TLSPolicy = iota
 	TLSAllowed
 	TLSRequired
 )
 
-// String is the word of the configuration.
+// String returns the word used in the configuration.
 func (p TLSPolicy) String() string { return [...]string{"off", "allowed", "required"}[p] }
 
-// TLS is what a handshake has shown: the names of the PSK identity, which those of Connect commands
-// on the queue have to equal.
+// TLS is the result of a handshake: the names in the PSK identity. The names in Connect commands on
+// the queue have to equal them.
 type TLS struct {
 	HostNQN, SubNQN string
-	// Generated is the identity of the PSK if secure channel concatenation has generated it,
-	// otherwise "".
+	// Generated is the identity of the PSK if secure channel concatenation generated it, otherwise
+	// "".
 	Generated string
 	// Cipher is "TLS_AES_128_GCM_SHA256".
 	Cipher string
-	// Counts reports whether the configured PSK still is one of the host's; nil: it always does.
-	// Any goroutine may call it.
+	// Counts reports whether the configured PSK is still one of the keys of the host. A nil Counts
+	// means that it always is. Any goroutine may call it.
 	Counts func() bool
 }

@@ -1,19 +1,19 @@
 // Package admission counts the connections of a transport and the memory of their queues, and
-// refuses what exceeds the limits.
+// refuses connections that exceed the limits.
 //
-// Anybody can make unassociated connections: a connection is unassociated until a Connect command
-// has succeeded, and the host has authenticated if it has to. Anybody can create discovery
-// controllers, too. Both have budgets: parts of the limits, for all together and for each network,
-// which is an IPv4 address or an IPv6 /64. The rest is for the queues of allowed hosts, which have
-// shares of it (shares.go). Networks that an allowed host has connected from have budgets of their
-// own, which no flood from elsewhere touches.
+// Anyone can make unassociated connections: a connection is unassociated until a Connect command
+// has succeeded and, if required, the host has authenticated. Anyone can create discovery
+// controllers, too. Both classes have budgets: parts of the limits, for all networks together and
+// for each network, which is an IPv4 address or an IPv6 /64. The rest is for the queues of allowed
+// hosts, which have shares of it (shares.go). A network becomes allowed when an allowed host has
+// connected from it. Allowed networks have separate budgets, so floods from elsewhere do not affect
+// them.
 //
 // An unassociated connection that finds its budget full evicts the oldest one in it. A handshake
-// takes milliseconds, so idle connections go before connections that are about to succeed. While
-// the target works on what a peer has sent, its connection stays (Conn.Hold), and those that have
-// shown a key go after others. While a budget is
-// more than half full, networks whose connections have failed lately are refused, so that others
-// have their turn.
+// takes milliseconds, so idle connections go before connections that are about to succeed. A
+// connection is not evicted while the target works on a message of its peer (Conn.Hold), and a peer
+// that has shown a key is evicted after peers that have not. While a budget is more than half full,
+// networks with recently failed connections are refused, so that others have their turn.
 package admission
 
 import (
@@ -28,19 +28,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
-// Limits are what a Counter holds a transport to.
+// Limits are the limits of a transport.
 type Limits struct {
 	// Connections limits the connections in total. PerHost limits the connections of a host that
-	// has proven its NQN; in one network those of all other allowed hosts, and those of strangers.
+	// has proven its NQN, the connections of all other allowed hosts in one network, and the
+	// connections of strangers in one network.
 	Connections, PerHost int
 	// Memory limits the memory of all queues, in bytes.
 	Memory int64
-	// Turns: networks whose connections have failed come last while others wait.
+	// Turns makes networks with failed connections wait while others wait.
 	Turns bool
 }
 
-// MaxEvicted is how many connections may be open beyond Limits.Connections: those that were evicted
-// and have not left yet.
+// MaxEvicted is the number of connections that may be open beyond Limits.Connections: evicted ones
+// that have not left yet.
 const MaxEvicted = 2 * maxEvicted
 
 var (
@@ -54,42 +55,42 @@ var (
 
 // Counter counts for one transport. Any goroutine may use it.
 type Counter struct {
-	now func() time.Time // of tests
+	now func() time.Time // for tests
 
 	mu      sync.Mutex
 	limits  Limits
 	closed  bool
 	total   int // connections, without evicted ones
 	memory  int64
-	given   usage                   // of queues of allowed hosts, with what these have in common
-	budgets [2][classes]budget      // of all networks that are not allowed, and that are
+	given   usage                   // of allowed hosts, and memory common to queues
+	budgets [2][classes]budget      // of networks not allowed, and of allowed ones
 	hosts   map[subnet.Owner]*owner // with queues
-	// networks are those with connections, and idle the allowed ones without, idleNetworks of them.
+	// networks are the networks with connections. idle has up to idleNetworks allowed ones without.
 	networks map[netip.Addr]*network
 	idle     list.List[network]
 	idles    int
 	failed   recent // networks that are not allowed
 	// evicted counts the evicted connections that have not left, by index of budgets. victims are
-	// those that have not been told.
+	// the evicted connections that have not been told.
 	evicted         [2]int
 	victims         []*Conn
 	refused, evicts uint64
-	// Of the refused, overShare would have exceeded the share of a host or network, or used what is
-	// kept for others. outOfTurn came from networks that had failed, while others waited.
+	// Of the refused ones, overShare would have exceeded the share of a host or network, or used
+	// the part kept for others. outOfTurn came from networks that had failed, while others waited.
 	overShare, outOfTurn uint64
 }
 
-// Conn is a connection that is counted. Any goroutine may call its methods.
+// Conn is a counted connection. Any goroutine may call its methods.
 type Conn struct {
 	c       *Counter
 	network *network
-	owner   *owner // once it was given to an allowed host
+	owner   *owner // set when the queue counts for an allowed host
 	evict   func(why error)
 	memory  int64
 	class   class
 	held    bool
 	shown   bool
-	since   time.Time // when it got this class, or was held last
+	since   time.Time // when it got this class, or was last held
 	nodes   [2]list.Node[Conn]
 	// evictedFrom is an index of Counter.budgets.
 	isEvicted, left bool
@@ -111,13 +112,12 @@ func (c *Counter) SetLimits(l Limits) {
 	c.limits = l
 }
 
-// Admit counts an unassociated connection from addr whose queue needs so many bytes of memory. The
-// error says which limit it would exceed; then nothing is counted. Leave and Uncharge undo the two
-// parts.
+// Admit counts an unassociated connection from addr and the memory of its queue, in bytes. The
+// error names the limit that it would exceed; then nothing is counted. Leave removes the connection
+// from the counts, and Uncharge its memory.
 //
-// evict is called, once, if the connection has to make room for another one; it must not block, and
-// the connection must then end soon. It may be called before Admit has returned to its caller, and
-// after Leave.
+// evict is called at most once, when the connection is evicted. It must not block, and the
+// connection must then end soon. It may be called before Admit has returned, and after Leave.
 func (c *Counter) Admit(addr netip.Addr, memory int64, evict func(why error)) (*Conn, error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -138,7 +138,7 @@ func (c *Counter) Admit(addr netip.Addr, memory int64, evict func(why error)) (*
 	return e, nil
 }
 
-// admits says why a connection from a network cannot be admitted, after eviction of others.
+// admits returns an error if a connection from a network cannot be admitted, even after evictions.
 func (c *Counter) admits(n *network, memory int64) error {
 	if c.closed {
 		return ErrClosed
@@ -166,7 +166,7 @@ func (c *Counter) admits(n *network, memory int64) error {
 	return nil
 }
 
-// fits says why so much memory more exceeds the limit.
+// fits returns an error if n more bytes exceed the limit.
 func (c *Counter) fits(n int64) error {
 	if c.memory+n > c.limits.Memory {
 		return fmt.Errorf("%d queues have %d KiB of memory and this one wants %d, the limit is %d",
@@ -175,10 +175,10 @@ func (c *Counter) fits(n int64) error {
 	return nil
 }
 
-// Associate is called when a Connect command is about to succeed, with what it says of the queue
-// and the memory that the queue needs more, and once more when the host has authenticated. After an
-// error, which says whose share is exceeded, the connection is unassociated, and the Connect
-// command must be refused.
+// Associate is called when a Connect command is about to succeed, and again when the host has
+// authenticated. claim is the identity in the command, and memory the additional memory that the
+// queue needs. The error names the exceeded share. After an error the connection stays
+// unassociated, and the Connect command must be refused.
 func (e *Conn) Associate(p fabric.Peer, claim fabric.Claim, memory int64) error {
 	c := e.c
 	c.mu.Lock()
@@ -198,12 +198,12 @@ func (e *Conn) Associate(p fabric.Peer, claim fabric.Claim, memory int64) error 
 	return err
 }
 
-// peerClasses are the classes of connections by what is known of their peers.
+// peerClasses are the classes of connections by kind of peer.
 var peerClasses = [...]class{
 	fabric.Unproven: unassociated, fabric.Discovery: discovery, fabric.Allowed: inNoBudget,
 }
 
-// move gives the connection a class and more memory.
+// move changes the class of the connection and adds memory.
 func (e *Conn) move(cl class, claim *fabric.Claim, more int64) error {
 	c := e.c
 	if cl == inNoBudget {
@@ -237,8 +237,8 @@ func (e *Conn) FromAllowed() bool {
 	return e.network.allowed
 }
 
-// Hold keeps the connection from being evicted, since its turn has come and the target works on
-// what the peer has sent, until it is called with false, which makes it the newest one.
+// Hold(true) keeps the connection from being evicted while the target works on a message of the
+// peer. Hold(false) ends that and makes the connection the newest one.
 func (e *Conn) Hold(on bool) {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
@@ -252,8 +252,8 @@ func (e *Conn) Hold(on bool) {
 	}
 }
 
-// Shown notes, while the connection is held, that its peer has shown that it has a key of a host:
-// from now on those make room first that have not, unless more than half have.
+// Shown records, while the connection is held, that its peer has shown a key of a host. From then
+// on connections that have shown none are evicted first, unless more than half have shown one.
 func (e *Conn) Shown() {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
@@ -264,18 +264,19 @@ func (e *Conn) Shown() {
 	}
 }
 
-// Keep leaves the memory of the queue counted for good, because a device may still use it: Uncharge
-// does nothing then.
+// Keep leaves the memory of the queue counted permanently, because a device may still use it.
+// Uncharge does nothing then.
 func (e *Conn) Keep() {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
 	e.quit()
 	e.uncharge()
-	e.c.given[resMemory] += e.memory // of nobody
+	e.c.given[resMemory] += e.memory // belongs to no host
 	e.memory = 0
 }
 
-// Charge adds memory of the queue, maybe negative. After an error nothing was added.
+// Charge adds n bytes to the memory of the queue; n may be negative. After an error nothing was
+// added.
 func (e *Conn) Charge(n int64) error {
 	c := e.c
 	c.mu.Lock()
@@ -325,15 +326,15 @@ func (e *Conn) Uncharge() {
 	e.memory = 0
 }
 
-// uncharge takes the memory from the host that it was given to.
+// uncharge removes the memory from the host that the connection counts for.
 func (e *Conn) uncharge() {
 	if e.owner != nil {
 		e.count(usage{0, e.memory}, -1)
 	}
 }
 
-// Charge adds n bytes of memory that queues have in common, maybe negative. After an error nothing
-// was added.
+// Charge adds n bytes of memory that queues have in common; n may be negative. After an error
+// nothing was added.
 func (c *Counter) Charge(n int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -376,7 +377,7 @@ func (c *Counter) Close() {
 	c.closed = true
 }
 
-// unlock unlocks mu and tells connections that they are evicted.
+// unlock unlocks mu and calls the evict functions of the victims.
 func (c *Counter) unlock() {
 	victims := c.victims
 	c.victims = nil

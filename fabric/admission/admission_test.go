@@ -13,18 +13,18 @@ import (
 
 var one, two = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 
-// proven is the claim of a host that has proven its NQN, for an admin queue: nothing is kept from
-// it for others.
+// proven is the claim of a host that has proven its NQN, for an admin queue: no part of a limit is
+// kept from it.
 func proven(nqn string) fabric.Claim {
 	return fabric.Claim{Host: nqn, Proven: true, Admin: true}
 }
 
 var claim = proven("host")
 
-// addr is an address of its own for each i.
+// addr returns a different address for each i.
 func addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 
-// refused expects an error with a text, or none.
+// refused expects an error that contains text, or no error if text is empty.
 func refused(t *testing.T, err error, text string) {
 	t.Helper()
 	if (err == nil) != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
@@ -32,7 +32,7 @@ func refused(t *testing.T, err error, text string) {
 	}
 }
 
-// counter is a Counter with a clock of its own, which notes whom it evicts.
+// counter is a Counter with a fake clock that records the evicted connections.
 type counter struct {
 	*Counter
 	t       *testing.T
@@ -47,7 +47,7 @@ func newCounter(t *testing.T, l Limits) *counter {
 	return c
 }
 
-// admit admits a connection, which is noted under its name when it is evicted.
+// admit admits a connection and records its name when it is evicted.
 func (c *counter) admit(name string, a netip.Addr, memory int64) *Conn {
 	c.t.Helper()
 	e, err := c.Admit(a, memory, func(error) { c.evicted[name] = true })
@@ -73,7 +73,7 @@ func (c *counter) discovery(name string, a netip.Addr) *Conn {
 	return e
 }
 
-// expect compares whom the counter has evicted since the last call.
+// expect compares the connections evicted since the last call.
 func (c *counter) expect(names ...string) {
 	c.t.Helper()
 	for _, n := range names {
@@ -137,7 +137,7 @@ func TestLimits(t *testing.T) {
 	if u := c.Usage(); u != (fabric.Usage{
 		Connections: 3, Memory: 20 << 10, MemoryLimit: 100 << 10, Refused: 3, OverShare: 1,
 	}) {
-		t.Errorf("%+v", u) // what is refused leaves nothing
+		t.Errorf("%+v", u) // refused connections are not counted
 	}
 	refused(t, d.Charge(70<<10), "")
 	refused(t, c.Charge(10<<10), "")
@@ -167,7 +167,8 @@ func TestLimits(t *testing.T) {
 	refused(t, a.Associate(fabric.Allowed, claim, 0), "ended")
 }
 
-// An unassociated connection that finds no room evicts the oldest one, of its own address first.
+// An unassociated connection that finds no room evicts the oldest one, first one from its own
+// address.
 func TestEviction(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
 	c.admit("first", two, 0)
@@ -184,11 +185,11 @@ func TestEviction(t *testing.T) {
 	c.admit("of another address", addr(1000), 0)
 	c.expect("first")
 	if u := c.Usage(); u.Connections != 130 || u.Unassociated != 128 || u.Evicted != 2 {
-		t.Errorf("%+v", u) // evicted ones are open until they leave
+		t.Errorf("%+v", u) // evicted ones stay open until they leave
 	}
 }
 
-// The memory of a budget is limited, too, but one connection has always room.
+// The memory of a budget is limited, too, but one connection always has room.
 func TestBudgetOfMemory(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1600})
 	c.admit("large", one, 150)
@@ -212,7 +213,7 @@ func TestBudgetOfMemory(t *testing.T) {
 }
 
 // Strangers that hold everything they can get neither reach the connections of hosts nor keep a
-// host from connecting, wherever it comes from.
+// host from connecting from any address.
 func TestStrangers(t *testing.T) {
 	for _, from := range []string{"one address", "many", "the host's"} {
 		c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
@@ -233,7 +234,7 @@ func TestStrangers(t *testing.T) {
 				}
 			}
 		}
-		flood(maxEvicted) // evicts that many at most, and none of those leaves
+		flood(maxEvicted) // evicts at most that many, and none of them leaves
 		for round := range 3 {
 			for range 8 {
 				c.allowed("the host", two)
@@ -247,7 +248,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// Those that have not left yet are bounded, and when they leave there is room again.
+// The number of evicted connections that have not left is bounded. When they leave there is room
+// again.
 func TestEvictedStay(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 64, PerHost: 64, Memory: 1 << 30})
 	var first []*Conn
@@ -281,8 +283,8 @@ func TestDiscovery(t *testing.T) {
 	}
 }
 
-// A host that has yet to authenticate is as unassociated as before: others that do no more than
-// that keep it out at no time.
+// A host that has yet to authenticate is unassociated: other hosts that only send Connect never
+// keep it out.
 func TestUnproven(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 51200})
 	for i := range 1000 {
@@ -304,8 +306,8 @@ func TestUnproven(t *testing.T) {
 	}
 }
 
-// An address that an allowed host has connected from has budgets of its own from then on, also for
-// the connections that it has, and when all of them have ended.
+// An address that an allowed host has connected from has budgets of its own from then on. They also
+// count its existing connections, and they stay when all of them have ended.
 func TestAllowedAddress(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
 	before := []*Conn{c.admit("before", two, 1), c.discovery("of the host", two)}
@@ -337,7 +339,7 @@ func TestAllowedAddress(t *testing.T) {
 	c.expect("again")
 }
 
-// Only so many addresses without connections are remembered.
+// The number of addresses without connections that are remembered is bounded.
 func TestForgotten(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
 	for i := range idleNetworks + 10 {

@@ -7,44 +7,43 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// class is what is known of the peer of a connection.
+// class is the class of a connection by its peer.
 type class uint8
 
 const (
 	unassociated class = iota // no Connect command has succeeded, or the host has not authenticated
-	discovery                 // a discovery controller's
+	discovery                 // of a discovery controller
 	classes
-	inNoBudget = classes // an allowed host's, or evicted, or gone
+	inNoBudget = classes // of an allowed host, or evicted, or gone
 )
 
 // fractions are the limits of the budgets: the limits of the transport divided by all, and for one
-// network by perHost; first for networks that are not allowed, then for networks that are. Of the
-// memory they are fractions of what queues of allowed hosts leave, so that some of it stays free.
+// network by perHost; first for networks that are not allowed, then for networks that are. For
+// memory they divide the memory that queues of allowed hosts leave, so that some of it stays free.
 var fractions = [2][classes]struct{ all, perHost int }{
 	{unassociated: {4, 16}, discovery: {16, 64}},
 	{unassociated: {2, 4}, discovery: {8, 16}},
 }
 
 const (
-	// maxEvicted limits the connections of each of Counter.budgets that were evicted and have not
-	// left yet.
+	// maxEvicted limits, for each of Counter.budgets, the evicted connections that have not left.
 	maxEvicted = 128
-	// idleNetworks is how many allowed networks without connections are remembered.
+	// idleNetworks is the number of allowed networks without connections that are remembered.
 	idleNetworks = 1024
-	// fewConnections is what a budget has at least, but for a quarter of a lower limit.
+	// fewConnections is the least a budget has, or a quarter of the limit if that is less.
 	fewConnections = 16
-	// discoveryAge is how long no other connection evicts a discovery controller's.
+	// discoveryAge is the age below which the connection of a discovery controller is not evicted.
 	discoveryAge = 10 * time.Second
-	// turnLength is how old a connection is before a network that has failed may evict it.
+	// turnLength is the age at which a network that has failed may evict a connection.
 	turnLength = time.Second
 )
 
 // network is a network with connections, or one that is remembered. It is allowed if an allowed
-// host has connected from there.
+// host has connected from it.
 type network struct {
 	addr netip.Addr // see subnet.Of
-	// total counts the connections, without evicted ones, and strangers those of strangers. used is
-	// what queues take whose hosts are allowed and have not proven their NQNs.
+	// total counts the connections, without evicted ones, and strangers the connections of
+	// strangers. used is the resources of queues of allowed hosts that have not proven their NQNs.
 	total, strangers int
 	used             usage
 	allowed          bool
@@ -52,17 +51,18 @@ type network struct {
 	node             list.Node[network] // on Counter.idle
 }
 
-// budget is what the connections of a class take of the limits, of one network or of all.
+// budget is the part of the limits that the connections of a class take, for one network or for
+// all.
 type budget struct {
 	connections int
 	memory      int64
-	// conns are the oldest first, without those that are held; apart those that have shown a key,
-	// which are withKey.
+	// conns and shown are the connections that are not held, the oldest first; shown has the
+	// connections that have shown a key. withKey counts all that have shown one, held or not.
 	conns, shown list.List[Conn]
 	withKey      int
 }
 
-// list is where a connection of the budget is, unless it is held.
+// list returns the list for a connection of the budget that is not held.
 func (b *budget) list(e *Conn) *list.List[Conn] {
 	if e.shown {
 		return &b.shown
@@ -70,8 +70,8 @@ func (b *budget) list(e *Conn) *list.List[Conn] {
 	return &b.conns
 }
 
-// oldest returns the connection that makes room first, nil if there is none: one that has shown no
-// key, unless more than half have. Peers may repeat what a host has sent.
+// oldest returns the connection to evict next, or nil if there is none: one that has shown no key,
+// unless more than half have shown one. Peers may repeat the bytes that a host has sent.
 func (b *budget) oldest() *Conn {
 	first, second := b.conns.First(), b.shown.First()
 	if 2*b.withKey > b.connections {
@@ -83,7 +83,7 @@ func (b *budget) oldest() *Conn {
 	return first
 }
 
-// kind is an index of Counter.budgets and fractions.
+// kind returns the index of the network in Counter.budgets and fractions.
 func (h *network) kind() int {
 	if h.allowed {
 		return 1
@@ -108,7 +108,7 @@ func (e *Conn) join(cl class) {
 	}
 }
 
-// add counts a connection, sign times.
+// add counts a connection; sign is 1 or -1.
 func (b *budget) add(e *Conn, sign int) {
 	b.connections += sign
 	b.memory += int64(sign) * e.memory
@@ -131,13 +131,13 @@ func (e *Conn) quit() {
 	e.class = inNoBudget
 }
 
-// full reports whether a budget with these limits has no room for a connection. The first one
-// always has, whatever its memory.
+// full reports whether a budget with these limits has no room for a connection. The first
+// connection always has room.
 func (b *budget) full(connections int, total, memory int64) bool {
 	return b.connections >= connections || b.connections > 0 && b.memory+memory > total
 }
 
-// mostConnections and mostMemory are the limits of a budget that is one part in so many.
+// mostConnections and mostMemory return the limits of a budget that is one part in part.
 func (c *Counter) mostConnections(part int) int {
 	l := c.limits.Connections
 	return max(l/part, min(l/4, fewConnections), 1)
@@ -148,21 +148,21 @@ func (c *Counter) mostMemory(part int) int64 {
 }
 
 // crowded reports whether strangers from networks such as this one wait for their turn: more than
-// half of what they may have is taken. Allowed networks are never refused for that.
+// half of their budget is taken. Allowed networks never wait.
 func (c *Counter) crowded(n *network) bool {
 	b, part := &c.budgets[0][unassociated], 2*fractions[0][unassociated].all
 	return !n.allowed &&
 		(b.connections >= c.mostConnections(part) || b.memory > c.mostMemory(part))
 }
 
-// hasTurn reports whether a connection from a network may be admitted now. Networks that have
-// failed have to wait while others do: they may only replace a connection that has had turnLength.
+// hasTurn reports whether a connection from a network may be admitted now. While others wait, a
+// network that has failed may only replace a connection older than turnLength.
 func (c *Counter) hasTurn(n *network) bool {
 	now := c.now()
 	if !c.limits.Turns || !c.crowded(n) || !c.failed.has(n.addr, now) {
 		return true
 	}
-	if !c.failed.overflows { // otherwise it would be kept out longer than those that come once
+	if !c.failed.overflows { // otherwise it would be kept out longer than newcomers
 		c.failed.add(n.addr, now)
 	}
 	b := &c.budgets[0][unassociated]
@@ -170,15 +170,15 @@ func (c *Counter) hasTurn(n *network) bool {
 	return oldest != nil && now.Sub(oldest.since) >= turnLength && c.evictOldest(b)
 }
 
-// noteFailed notes that the connection ends without a Connect command that has succeeded.
+// noteFailed records that the connection ends without a successful Connect command.
 func (e *Conn) noteFailed() {
 	if e.c.limits.Turns && e.class == unassociated && !e.network.allowed {
 		e.c.failed.add(e.network.addr, e.c.now())
 	}
 }
 
-// makeRoom evicts connections until one more of this class from h, with so much memory, is within
-// the limits of its budgets. It returns false if it cannot.
+// makeRoom evicts connections until one more of this class from h, with this memory, is within the
+// limits of its budgets. It reports whether it could.
 func (c *Counter) makeRoom(h *network, cl class, memory int64) bool {
 	f := fractions[h.kind()][cl]
 	all := c.mostMemory(f.all)
@@ -234,8 +234,8 @@ func (c *Counter) enter(h *network) {
 	h.strangers++
 }
 
-// uncount undoes what Admit has counted, but for the memory. It forgets a network without
-// connections, and of those that are allowed the oldest if they are too many.
+// uncount undoes the counts of Admit, except the memory. It forgets a network without connections.
+// Of the allowed ones it forgets only the oldest, when there are too many.
 func (e *Conn) uncount() {
 	c, h := e.c, e.network
 	c.total--
@@ -256,8 +256,8 @@ func (e *Conn) uncount() {
 	}
 }
 
-// allow notes that an allowed host has connected from h, and moves the connections from there into
-// the budgets of such addresses.
+// allow records that an allowed host has connected from h, and moves the connections from there
+// into the budgets of allowed networks.
 func (c *Counter) allow(h *network) {
 	if h.allowed {
 		return

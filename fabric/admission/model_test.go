@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// The numbers of a model with Limits{512, 200, 1 MiB}: by kind of address and class, in all and for
-// one address, connections and the part of the memory.
+// The numbers of a model with Limits{512, 200, 1 MiB}, by kind of address and class: for all
+// addresses and for one, the connections and the divisor of the memory.
 var modelLimits = [2][2][2]struct {
 	connections int
 	part        int64
@@ -20,24 +20,24 @@ var modelLimits = [2][2][2]struct {
 	{{{256, 2}, {128, 4}}, {{64, 8}, {32, 16}}},
 }
 
-// modelConn is a connection as a model sees it that finds everything by looking at all of them.
+// modelConn is a connection of a model that does everything by scanning all connections.
 type modelConn struct {
 	e        *Conn
 	host     int
 	class    class
 	memory   int64
 	since    int64 // on the clock of the model
-	all, own int   // the order in the two budgets
+	all, own int   // its place in the order of the two budgets
 	left     bool
 	evicted  bool
-	told     bool // that it is evicted
+	told     bool // its evict function was called
 	held     bool
 	shown    bool
-	claim    fabric.Claim // if given
+	claim    fabric.Claim // if it counts for a host
 	given    bool
 }
 
-// note counts a connection of a budget, at a place of its order.
+// note counts a connection of a budget, at a place in its order.
 func (b *modelBudget) note(e *modelConn, place int) {
 	kind := 0
 	if e.shown {
@@ -59,15 +59,15 @@ type model struct {
 	allowed [8]bool
 	next    int
 	clock   int64        // in nanoseconds
-	evicted []*modelConn // by the operation
+	evicted []*modelConn // by the current operation
 	room    [2]int       // how many more may be evicted
 	failed  recent
 }
 
-// given returns what connections of allowed hosts take, those for which which returns true.
-func (m *model) given(which func(*modelConn) bool) (u usage) {
+// given returns the resources of connections of allowed hosts that match accepts.
+func (m *model) given(match func(*modelConn) bool) (u usage) {
 	for _, e := range m.conns {
-		if e.given && which(e) {
+		if e.given && match(e) {
 			if u[resMemory] += e.memory; !e.left {
 				u[resConnections]++
 			}
@@ -76,12 +76,12 @@ func (m *model) given(which func(*modelConn) bool) (u usage) {
 	return u
 }
 
-// left is the memory that allowed hosts have left.
+// left is the memory that allowed hosts leave.
 func (m *model) left() int64 {
 	return 1<<20 - m.given(func(*modelConn) bool { return true })[resMemory]
 }
 
-// fail notes that a connection has failed.
+// fail records that a connection has failed.
 func (m *model) fail(e *modelConn) {
 	if e.class == unassociated && !m.allowed[e.host] {
 		m.failed.add(addr(e.host), time.Unix(0, m.clock))
@@ -124,13 +124,13 @@ func (m *model) kind(host int) int {
 	return 0
 }
 
-// modelBudget is what the connections of a class have, of one address or of all addresses of its
-// kind.
+// modelBudget is the part of the limits that the connections of a class take, for one address or
+// for all addresses of its kind.
 type modelBudget struct {
 	connections int
 	memory      int64
 	oldest      *modelConn
-	// The same by whether they have shown a key.
+	// The same, separately for connections without and with a shown key.
 	kinds    [2]int
 	oldestOf [2]struct {
 		e     *modelConn
@@ -152,7 +152,7 @@ func (m *model) budget(host int, cl class, own bool) (b modelBudget) {
 	return b
 }
 
-// evict evicts the oldest connection of a budget, if it may.
+// evict evicts the oldest connection of a budget, if that is allowed.
 func (m *model) evict(b modelBudget) bool {
 	e := b.oldest
 	if e == nil || e.class == discovery && m.clock-e.since < int64(discoveryAge) ||
@@ -166,8 +166,8 @@ func (m *model) evict(b modelBudget) bool {
 	return true
 }
 
-// mostMemory is the limit of a budget. That of all addresses is a part of what allowed hosts have
-// left, and that of one address also a part of the limit.
+// mostMemory is the memory limit of a budget. For all addresses it is a part of the memory that
+// allowed hosts leave, and for one address also a part of the limit.
 func (m *model) mostMemory(host int, cl class, own bool) int64 {
 	l := modelLimits[m.kind(host)][cl]
 	most := m.left() / l[0].part
@@ -195,8 +195,8 @@ func (m *model) makeRoom(host int, cl class, memory int64) bool {
 	return true
 }
 
-// open counts connections that were not evicted: all of them if host is negative, otherwise those
-// of strangers at one address.
+// open counts the connections that were not evicted: all of them if host is negative, otherwise the
+// connections of strangers at one address.
 func (m *model) open(host int) (n int) {
 	for _, e := range m.conns {
 		if !e.left && !e.evicted && (host < 0 || host == e.host && !e.given) {
@@ -223,7 +223,7 @@ func (m *model) strangers() (b modelBudget) {
 	return b
 }
 
-// admits reports whether a connection is to be admitted.
+// admits reports whether a connection has to be admitted.
 func (m *model) admits(host int, memory int64) bool {
 	if m.memory()+memory > 1<<20 {
 		return false
@@ -260,7 +260,8 @@ func (m *model) admits(host int, memory int64) bool {
 	return m.open(-1) < 512
 }
 
-// TestModel does random things to a Counter and compares whom it admits and evicts with the model.
+// TestModel performs random operations on a Counter and compares the admitted and evicted
+// connections with the model.
 func TestModel(t *testing.T) {
 	ops := 50_000
 	if testutil.Soaking() {
@@ -270,7 +271,7 @@ func TestModel(t *testing.T) {
 	c := New(Limits{Connections: 512, PerHost: 200, Memory: 1 << 20, Turns: true})
 	m := &model{clock: int64(time.Second), room: [2]int{maxEvicted, maxEvicted}}
 	c.now = func() time.Time { return time.Unix(0, m.clock) }
-	// told checks that exactly those were evicted that the model has.
+	// told checks that exactly the connections evicted in the model were evicted.
 	told := func(op int) {
 		for _, e := range m.evicted {
 			if !e.told {
@@ -293,8 +294,8 @@ func TestModel(t *testing.T) {
 		m.conns = slices.DeleteFunc(m.conns, func(o *modelConn) bool { return o == e })
 	}
 	for op := range ops {
-		// In most phases much more comes than goes; in some of these, most comes from one address,
-		// needs much memory, or comes fast.
+		// In most phases more connections arrive than leave. In some of these, most come from one
+		// address, need much memory, or arrive fast.
 		phase := op / 2000
 		m.clock += int64(rnd.IntN(300)) * int64(time.Millisecond) >> (phase % 4 * 2)
 		what := rnd.IntN(20)
@@ -326,7 +327,7 @@ func TestModel(t *testing.T) {
 		case what < 18:
 			e := m.conns[rnd.IntN(len(m.conns))]
 			if e.class != unassociated && !e.told {
-				break // its Connect has succeeded
+				break // its Connect command has succeeded
 			}
 			if rnd.IntN(4) == 0 && !e.left && !e.told {
 				if e.held && rnd.IntN(2) == 0 {
@@ -343,7 +344,7 @@ func TestModel(t *testing.T) {
 				break
 			}
 			p := fabric.Peer(rnd.IntN(2))
-			if e.host >= 4 && rnd.IntN(3) == 0 { // the others are strangers for ever
+			if e.host >= 4 && rnd.IntN(3) == 0 { // the others always remain strangers
 				p = fabric.Allowed
 			}
 			more := int64(rnd.IntN(1 << 10))
@@ -397,7 +398,7 @@ func (m *model) associate(e *modelConn, p fabric.Peer, claim *fabric.Claim, more
 	return done
 }
 
-// allow moves the connections of an address, in their order, behind those of the allowed ones.
+// allow moves the connections of an address, in their order, behind the allowed ones.
 func (m *model) allow(host int) {
 	if m.allowed[host] {
 		return

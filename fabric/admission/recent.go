@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// recent remembers the networks whose connections have lately ended without a Connect command, in a
-// memory whose size does not depend on how many they are: two Bloom filters, the older of which is
-// replaced when the newer one is full, or as old as a period. It takes about one network in a
-// hundred for one that has failed. It forgets none within a period, unless more than mostRecent
-// fail.
+// recent remembers the networks with connections that have lately ended without a successful
+// Connect command, in memory of constant size. It has two Bloom filters. When the newer one is full
+// or older than a period, it replaces the older one. About one network in a hundred is wrongly
+// taken for one that has failed. A network is remembered for at least a period, unless more than
+// mostRecent fail.
 type recent struct {
 	seed  maphash.Seed
 	bits  [2][]uint64 // the newer one first
 	marks int         // networks in the newer one
-	since time.Time   // the newer one is used
-	// overflows: the older one was full before its time.
+	since time.Time   // first use of the newer one
+	// overflows: the older one was full before its period ended.
 	overflows bool
 }
 
@@ -46,7 +46,7 @@ func (r *recent) has(network netip.Addr, now time.Time) bool {
 	return contains(r.bits[0], at) || r.bits[1] != nil && contains(r.bits[1], at)
 }
 
-// add notes that the network has failed, or tries again although it has.
+// add records that the network has failed, or tries again after a failure.
 func (r *recent) add(network netip.Addr, now time.Time) {
 	if r.bits[0] == nil {
 		r.seed, r.bits[0], r.since = maphash.MakeSeed(), make([]uint64, recentBits/64), now

@@ -7,19 +7,19 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
-// This file shares the limits out among the queues of allowed hosts (docs/adr/0046), as data memory
-// is (docs/adr/0021). A host, and a network whose hosts have not proven their NQNs, may have up to
-// twice as much as stays free (subnet.Exceeds), at least one part in smallPart of the limit. So
-// something stays free whatever one of them takes. The last parts of a limit are for admin queues,
-// and for hosts that have proven their NQN.
+// This file divides the limits among the queues of allowed hosts (docs/adr/0046), as docs/adr/0021
+// does for data memory. A host, or a network with hosts that have not proven their NQNs, may have
+// up to twice as much as stays free (subnet.Exceeds), and at least one part in smallPart of the
+// limit. So no owner can take everything. The last parts of a limit are for admin queues, and for
+// hosts that have proven their NQN.
 const (
 	smallPart = 16
-	// littlePart: a network that has less than one part in littlePart of what stays free may have
-	// more, whatever others have taken under the NQN that its host has claimed.
+	// littlePart: a network that has less than one part in littlePart of the free part may have
+	// more, even if others have taken the share of the NQN that its host claims.
 	littlePart = 8
 )
 
-// reserve returns the part of a limit that a queue leaves free, as its denominator; 0 means none.
+// reserve returns the part of a limit that a queue leaves free, as a denominator; 0 means none.
 func reserve(c *fabric.Claim) int64 {
 	switch {
 	case c.Admin && c.Proven:
@@ -32,7 +32,7 @@ func reserve(c *fabric.Claim) int64 {
 	return 8
 }
 
-// resource is what is shared out.
+// resource is a resource that hosts share.
 type resource uint8
 
 const (
@@ -41,7 +41,7 @@ const (
 	resources
 )
 
-// usage is how much of each resource something takes.
+// usage is an amount of each resource.
 type usage [resources]int64
 
 func (u *usage) add(o usage, sign int64) {
@@ -50,14 +50,14 @@ func (u *usage) add(o usage, sign int64) {
 	}
 }
 
-// owner is a host with queues. Hosts that have proven an NQN are one owner, and hosts that have
-// only claimed it are another.
+// owner is a host with queues. A host that has proven an NQN and a host that has only claimed it
+// are different owners.
 type owner struct {
 	subnet.Owner
 	used usage
 }
 
-// of returns the text that n of a limit are taken.
+// of describes n of a limit as text.
 func (r resource) of(n, limit int64) string {
 	if r == resMemory {
 		return fmt.Sprintf("%d of %d KiB of queue memory", n>>10, limit>>10)
@@ -72,8 +72,8 @@ func (c *Counter) limit(r resource) int64 {
 	return int64(c.limits.Connections)
 }
 
-// shares returns an error if a queue of an allowed host exceeds a share. It names the share and its
-// owner.
+// shares returns an error if a queue of an allowed host would exceed a share. It names the share
+// and its owner.
 func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	var host usage
 	if o := c.hosts[subnet.Owner{NQN: claim.Host, Proven: claim.Proven}]; o != nil {
@@ -126,7 +126,7 @@ func (c *Counter) Shares() (list []fabric.Share) {
 	return list
 }
 
-// share describes the connections that an owner has and those that an I/O queue may still take.
+// share describes the resources of an owner and the most that an I/O queue may still take.
 func (c *Counter) share(o subnet.Owner, used usage) fabric.Share {
 	var most usage
 	for r := range resources {
@@ -143,12 +143,12 @@ func (c *Counter) share(o subnet.Owner, used usage) fabric.Share {
 	}
 }
 
-// atLimit returns the error that a network has Limits.PerHost connections.
+// atLimit returns the error for a network that has Limits.PerHost connections.
 func (h *network) atLimit(n int) error {
 	return fmt.Errorf("%d connections from %s are open, the limit", n, subnet.Text(h.addr))
 }
 
-// keptFor returns the text of what the reserve that a queue leaves free is for.
+// keptFor describes the purpose of the reserve that a queue leaves free.
 func keptFor(c *fabric.Claim) string {
 	switch {
 	case c.Admin:
@@ -159,7 +159,7 @@ func keptFor(c *fabric.Claim) string {
 	return "admin queues and hosts that have proven their NQN"
 }
 
-// give makes the connection one of an allowed host's, with all that it has.
+// give makes the connection count for an allowed host, with all its memory.
 func (e *Conn) give(claim *fabric.Claim) {
 	c := e.c
 	key := subnet.Owner{NQN: claim.Host, Proven: claim.Proven}
@@ -173,7 +173,7 @@ func (e *Conn) give(claim *fabric.Claim) {
 	e.count(usage{1, e.memory}, 1)
 }
 
-// count changes what counts for the host of a connection that was given.
+// count adds to the usage of the host that the connection counts for; sign is 1 or -1.
 func (e *Conn) count(u usage, sign int64) {
 	e.c.given.add(u, sign)
 	e.owner.used.add(u, sign)

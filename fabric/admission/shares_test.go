@@ -17,7 +17,7 @@ func ip6(n, i int) netip.Addr {
 	})
 }
 
-// connect admits a queue with so much memory and associates it.
+// connect admits a queue with this memory and associates it.
 func (c *counter) connect(a netip.Addr, claim fabric.Claim, memory int64) (*Conn, error) {
 	e, err := c.Admit(a, memory, func(error) {})
 	if err != nil {
@@ -42,8 +42,9 @@ func (c *counter) fill(from func(i int) netip.Addr, claim fabric.Claim, memory i
 	}
 }
 
-// TestShares: whatever one host takes, of connections or of memory, from one address or many,
-// others have theirs, admin queues first. Each case is the worst one that its host can do.
+// TestShares: even if one host takes all the connections or memory it can, from one address or
+// many, others have their shares, admin queues first. Each case is the worst that its kind of host
+// can do.
 func TestShares(t *testing.T) {
 	v4 := func(n int) func(int) netip.Addr { return func(i int) netip.Addr { return addr(i % n) } }
 	for _, tc := range []struct {
@@ -90,8 +91,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestReserves: I/O queues of any number of hosts leave the last parts of a limit to admin queues,
-// and those of hosts that only claim their NQN leave some to those that have proven it.
+// TestReserves: I/O queues of any number of hosts leave the last parts of a limit to admin queues.
+// Queues of hosts that only claim their NQN leave a part to hosts that have proven it.
 func TestReserves(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 1600, PerHost: 1600, Memory: 1 << 30})
 	total := 0
@@ -119,8 +120,8 @@ func TestReserves(t *testing.T) {
 	}
 }
 
-// TestClaimedName: a peer that claims the NQN of another host takes nothing from that host if it
-// has proven the NQN, and leaves it a part otherwise.
+// TestClaimedName: a peer that claims the NQN of another host takes nothing from that host if the
+// host has proven the NQN, and leaves it a part otherwise.
 func TestClaimedName(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 8192, PerHost: 4096, Memory: 1 << 30})
 	_, err := c.fill(func(i int) netip.Addr { return addr(i % 3) }, fabric.Claim{Host: "a"}, 0)
@@ -146,8 +147,8 @@ func TestSmallHosts(t *testing.T) {
 	}
 }
 
-// TestProvenHostsShareAnAddress: behind one address, or in one /64, hosts that have proven their
-// NQN have a limit each, and all others share one.
+// TestProvenHostsShareAnAddress: behind one address, or in one /64, each host that has proven its
+// NQN has its own limit, and all others share one.
 func TestProvenHostsShareAnAddress(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 8192, PerHost: 100, Memory: 1 << 30})
 	for i := range 300 {
@@ -165,7 +166,7 @@ func TestProvenHostsShareAnAddress(t *testing.T) {
 	}
 }
 
-// TestEverythingIsGivenBack: shares are what queues take, and nothing is left of them.
+// TestEverythingIsGivenBack: shares are exactly the resources of open queues, and end at zero.
 func TestEverythingIsGivenBack(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
 	var all []*Conn
@@ -185,9 +186,9 @@ func TestEverythingIsGivenBack(t *testing.T) {
 	c.empty()
 }
 
-// TestTurns: of 20,000 networks whose handshakes fail, 10,000 times a second, none keeps a newcomer
-// out, which is neither refused nor evicted before it has its turn. The target makes 2,000
-// handshakes a second, the oldest first.
+// TestTurns: 20,000 networks with 10,000 failing handshakes a second keep no newcomer out. A
+// newcomer is neither refused nor evicted before its turn. The target makes 2,000 handshakes a
+// second, the oldest first.
 func TestTurns(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 8192, PerHost: 4096, Memory: 1 << 30})
 	const networks, tries = 20_000, 24
@@ -236,8 +237,8 @@ func TestTurns(t *testing.T) {
 		"wait for their turn")
 }
 
-// TestForgottenInAFlood: while more networks fail than are remembered, one that has failed and
-// tries again every second is forgotten as they are.
+// TestForgottenInAFlood: while more networks fail than can be remembered, a network that has failed
+// and tries again every second is forgotten like the others.
 func TestForgottenInAFlood(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
 	c.failed.add(one, c.clock)
@@ -256,7 +257,7 @@ func TestForgottenInAFlood(t *testing.T) {
 		if err == nil {
 			open = append(open, e)
 		}
-		if len(open) > 80 { // of 64 that are a crowd, and 128 that evict each other
+		if len(open) > 80 { // 64 of them fill half the budget, and 128 evict each other
 			leave(open[0])
 			open = open[1:]
 		}
@@ -286,7 +287,7 @@ func TestFailedGetsIn(t *testing.T) {
 	c.expect("0")
 }
 
-// TestHold: what the target works on is not evicted.
+// TestHold: a held connection is not evicted.
 func TestHold(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
 	held := c.admit("held", two, 0)
@@ -300,7 +301,7 @@ func TestHold(t *testing.T) {
 	c.expect("1")
 }
 
-// TestSharesListed: what is listed as the most that an owner may have is what it gets.
+// TestSharesListed: the listed maximum of an owner is the most that it gets.
 func TestSharesListed(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 400, Memory: 1 << 30})
 	for _, proven := range []bool{true, false} {
@@ -328,8 +329,8 @@ func TestSharesListed(t *testing.T) {
 	}
 }
 
-// TestShown: what has shown a key makes room for others once more than half have, and not before,
-// although it is the oldest.
+// TestShown: a connection that has shown a key is evicted first only once more than half have shown
+// one, although it is the oldest.
 func TestShown(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 64, PerHost: 512, Memory: 1 << 30})
 	show := func(name string, from netip.Addr) {
@@ -351,8 +352,8 @@ func TestShown(t *testing.T) {
 	c.expect("shown")
 }
 
-// TestRecent: a network is remembered for a period at least. If there are too many, the oldest are
-// forgotten. Few networks are taken for others.
+// TestRecent: a network is remembered for at least a period. If there are too many, the oldest are
+// forgotten. Few networks are wrongly remembered.
 func TestRecent(t *testing.T) {
 	var r recent
 	now := time.Unix(1, 0)
@@ -378,7 +379,7 @@ func TestRecent(t *testing.T) {
 	}
 	r = recent{}
 	r.add(one, now)
-	r.add(two, now.Add(recentPeriod)) // begins another filter
+	r.add(two, now.Add(recentPeriod)) // starts another filter
 	if !r.has(one, now.Add(2*recentPeriod-1)) || !r.has(two, now.Add(2*recentPeriod)) {
 		t.Error("forgotten within a period")
 	}
