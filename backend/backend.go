@@ -1,17 +1,16 @@
-// Package backend is the contract between the controller and storage: bytes and blocks, nothing of
-// NVMe.
+// Package backend is the contract between the controller and storage. It deals in bytes and blocks
+// and knows nothing of NVMe.
 //
-// A Device is opened once. Each reactor opens a Channel of its own on it and is the only user of
-// that channel, so channels need no locks. Submit and Poll take batches in arrays that the caller
-// owns.
+// A Device is opened once. Each reactor opens its own Channel on it and is the only user of that
+// channel, so channels need no locks. Submit and Poll take batches in arrays that the caller owns.
 //
-// An IO carries a list node, so a device keeps what it has in a list.List[IO] without allocating:
-// Submit puts an IO that is finished on such a list, and Poll returns List.Fill. A device whose IOs
-// complete on other threads pushes them to a list.Inbox[IO], calls Reactor.Wake, and takes the
-// inbox in Poll; Arm returns false while the inbox is not empty. Operations that wait for
-// something that a channel on another reactor holds use a RetryGroup.
+// An IO carries a list node, so a device keeps its IOs in a list.List[IO] without allocating:
+// Submit puts a finished IO on such a list, and Poll returns List.Fill. A device that completes IOs
+// on other threads pushes them to a list.Inbox[IO], calls Reactor.Wake, and takes the inbox in
+// Poll; Arm returns false while the inbox is not empty. Operations that wait for a resource of a
+// channel on another reactor use a RetryGroup.
 //
-// Devices and channels may have optional abilities, each an interface of its own: Changer and
+// Devices and channels may have optional abilities, each with its own interface: Changer and
 // SpaceReporter for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for channels.
 package backend
 
@@ -23,7 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// Op is what an IO does.
+// Op is the operation of an IO.
 type Op uint8
 
 // The operations.
@@ -37,10 +36,11 @@ const (
 	OpFlush
 	// OpWriteZeroes makes [Off, Off+Len) read as zeroes.
 	OpWriteZeroes
-	// OpDiscard deallocates [Off, Off+Len), which reads as zeroes afterwards if Info.DiscardZeroes.
+	// OpDiscard deallocates [Off, Off+Len). The range reads as zeroes afterwards if
+	// Info.DiscardZeroes.
 	OpDiscard
 	// OpWriteUncorrectable makes reads of [Off, Off+Len) fail until it is written. The controller
-	// carries it out, and devices get none.
+	// carries it out; devices never see it.
 	OpWriteUncorrectable
 )
 
@@ -53,7 +53,7 @@ const (
 	FUA Flags = 1 << iota
 	// Unmap: an OpWriteZeroes may deallocate.
 	Unmap
-	// ZeroCopy commits a zero-copy write: the Segs of this OpWrite are those that
+	// ZeroCopy commits a zero-copy write: the Segs of this OpWrite are the ones that
 	// ZeroCopyWriter.StartZeroCopyWrite returned. The device clears the flag when it takes them
 	// back, before the IO completes.
 	ZeroCopy
@@ -67,32 +67,32 @@ type Range struct{ Off, End int64 }
 type IO struct {
 	Op    Op
 	Flags Flags
-	// Off and Len are in bytes, multiples of Info.BlockSize and within Info.Size, which the
-	// submitter has checked.
+	// Off and Len are in bytes, multiples of Info.BlockSize and within Info.Size. The submitter has
+	// checked that.
 	Off, Len int64
 	// Segs is the data of a read or write, Len bytes in total.
 	Segs []mem.Segment
 	// Err is the outcome: nil, or an error that wraps one of the sentinels below.
 	Err error
-	// Owner, Place and Waits are the submitter's. Devices do not look at them.
+	// Owner, Place and Waits belong to the submitter. Devices ignore them.
 	Owner any
 	Place list.Node[IO] // on a list of the submitter
-	Waits bool          // on the list of IOs that no device has yet
-	// Node and Scratch are the device's while it has the IO. Node is on no list when the IO is
+	Waits bool          // on the list of IOs not yet submitted to a device
+	// Node and Scratch belong to the device while it has the IO. Node is on no list when the IO is
 	// submitted or returned.
 	Node    list.Node[IO]
 	Scratch uint64
 }
 
-// The outcomes that the controller distinguishes. Devices wrap them with %w in errors that say what
-// failed and where.
+// The outcomes that the controller distinguishes. Devices wrap them with %w in errors that describe
+// the failure and its place.
 var (
 	ErrIO          = errors.New("I/O error")             // the medium or its driver failed
 	ErrNoSpace     = errors.New("no space left")         // the backing store is full
 	ErrReadOnly    = errors.New("read-only")             // the device takes no writes
 	ErrOutOfRange  = errors.New("out of range")          // beyond the device's current size
 	ErrUnsupported = errors.New("operation unsupported") // the device cannot do it at all
-	ErrOffline     = errors.New("device is offline")     // not there now; may come back
+	ErrOffline     = errors.New("device is offline")     // gone for now; may come back
 	ErrAborted     = errors.New("aborted")               // given up on request or at a deadline
 
 	// ErrDegraded is an ErrIO that stays: completed writes may be lost, as after a failed flush,
@@ -100,8 +100,8 @@ var (
 	ErrDegraded = fmt.Errorf("writes may be lost: %w", ErrIO)
 )
 
-// Fault is an error that says where an IO failed. Everything before Off, in bytes from the start of
-// the device, has been done.
+// Fault is an error with the position at which an IO failed. Everything before Off, in bytes from
+// the start of the device, has been done.
 type Fault struct {
 	Off int64
 	Err error
@@ -112,36 +112,38 @@ func (f *Fault) Error() string { return f.Err.Error() }
 // Unwrap returns the error without the position.
 func (f *Fault) Unwrap() error { return f.Err }
 
-// Info describes a device. It is a snapshot: Device.Info may return another one later.
+// Info describes a device. It is a snapshot: a later call of Device.Info may return a different
+// one.
 type Info struct {
-	// Size in bytes, a multiple of BlockSize.
+	// Size is in bytes, a multiple of BlockSize.
 	Size int64
 	// BlockSize is the logical block size in bytes, a power of two from MinBlockSize to
 	// MaxBlockSize.
 	BlockSize int
-	// PhysicalBlockSize is the unit, at multiples of its size, that neither a power failure nor a
-	// racing IO tears: a multiple of BlockSize.
+	// PhysicalBlockSize is the unit, at multiples of its size, that is never torn by a power
+	// failure or a racing IO. It is a multiple of BlockSize.
 	PhysicalBlockSize int
 	// OptimalIO is the preferred I/O size in bytes, 0 if there is none.
 	OptimalIO int
-	// VolatileCache says that completed writes may be lost at a power failure until a flush.
+	// VolatileCache reports whether a power failure may lose completed writes that no flush has
+	// covered.
 	VolatileCache bool
 	// ReadOnly devices refuse writes.
 	ReadOnly bool
-	// Discard says that OpDiscard frees space, DiscardZeroes that the range reads as zeroes
-	// afterwards.
+	// Discard reports whether OpDiscard frees space, DiscardZeroes whether the range reads as
+	// zeroes afterwards.
 	Discard, DiscardZeroes bool
-	// Volatile says that nothing of the content outlives the device.
+	// Volatile reports whether the content is lost when the device is closed.
 	Volatile bool
-	// Thin says that the storage allocates space when it is written, and may run out of it; see
-	// SpaceReporter.
+	// Thin reports whether the storage allocates space when it is written, and may run out of it;
+	// see SpaceReporter.
 	Thin bool
 	// Rotational media seek.
 	Rotational bool
-	// Offline says that the storage is not there for the time being: IOs fail with ErrOffline. The
-	// other fields describe it as it was.
+	// Offline reports whether the storage is absent for the time being: IOs fail with ErrOffline.
+	// The other fields describe it as it was.
 	Offline bool
-	// Degraded says that completed writes may be lost; see ErrDegraded.
+	// Degraded reports whether completed writes may be lost; see ErrDegraded.
 	Degraded bool
 	// Identity is a stable text that names the storage (a path, a serial number), for logs and
 	// derived identifiers.
@@ -161,31 +163,31 @@ type Device interface {
 // Changer is a Device that notices when its storage changes, disappears or comes back.
 type Changer interface {
 	Device
-	// Notify sets the function that the device calls, on a goroutine of its own, after Info has
-	// changed; nil for none. Once Notify has returned, the function set before is not running and
-	// is not called again.
+	// Notify sets the function that the device calls, on its own goroutine, after Info has changed;
+	// nil for none. Once Notify has returned, the previous function is not running and is not
+	// called again.
 	Notify(fn func())
 }
 
-// SpaceReporter is a thin Device that knows how much space its content takes.
+// SpaceReporter is a thin Device that can report the space of its content.
 type SpaceReporter interface {
 	Device
-	// Space returns that space, and how much is left for all that share the place where the content
-	// is stored, both in bytes; free is -1 if it is not known. It may block.
+	// Space returns the space of the content, and the space left in the place that stores it,
+	// shared with any other users, both in bytes; free is -1 if it is not known. It may block.
 	Space() (allocated, free int64, err error)
 }
 
-// Reactor is what a device knows of the reactor that a channel belongs to.
+// Reactor is the reactor of a channel, as a device sees it.
 type Reactor struct {
-	// Wake makes the reactor poll. Any goroutine may call it. Devices that always complete within
-	// Submit and Poll need not.
+	// Wake makes the reactor poll. Any goroutine may call it. A device that always completes within
+	// Submit and Poll need not call it.
 	Wake func()
-	// EventFD is an eventfd that wakes the reactor from its sleep as Wake does, for the kernel to
-	// write to; 0 if there is none. Each reactor has its own, by which channels find what they
-	// share on one reactor.
+	// EventFD is an eventfd that wakes the reactor as Wake does, for the kernel to write to; 0 if
+	// there is none. Each reactor has its own. Channels use it as the key of the resources that
+	// they share on one reactor.
 	EventFD int
-	// Memory holds the data of most IOs, for registration; nil if unknown. It stays mapped until
-	// the channel is closed.
+	// Memory is the region that holds the data of most IOs, for registration; nil if unknown. It
+	// stays mapped until the channel is closed.
 	Memory *mem.Region
 }
 
@@ -193,12 +195,12 @@ type Reactor struct {
 // thread.
 type Channel interface {
 	// Submit starts ios in any order and returns how many it took. If n < len(ios), the device is
-	// full, and the caller offers the rest again after a Poll.
+	// full. The caller submits the rest again after a Poll.
 	Submit(ios []*IO) (n int)
 	// Poll stores finished IOs in done and returns how many. It never blocks.
 	Poll(done []*IO) (n int)
 	// Arm prepares for the reactor's sleep: from now on the device wakes the reactor when Poll
-	// would return something. If it returns false, there is something to Poll for already. Arm may
+	// would return something. It returns false if there is already something to poll for. Arm may
 	// be called repeatedly; Poll and Submit disarm.
 	Arm() bool
 	// Close frees the channel. It fails while an IO is outstanding or a zero-copy read or write
@@ -209,8 +211,8 @@ type Channel interface {
 // Canceler is a Channel that can abort an IO.
 type Canceler interface {
 	Channel
-	// Cancel makes the device abort what it can of an IO that it has: it starts nothing further
-	// for the IO and cancels what is in progress as far as possible. Poll returns the IO as usual,
-	// with ErrAborted or another outcome, at once or when the storage has finished with it.
+	// Cancel aborts an IO as far as possible: the device starts nothing further for it and cancels
+	// operations in progress. Poll returns the IO as usual, with ErrAborted or another outcome, at
+	// once or when the storage has finished with it.
 	Cancel(io *IO)
 }

@@ -13,7 +13,7 @@ const (
 )
 
 // CheckGeometry returns an error if a device cannot have this size and logical block size, both in
-// bytes. The error says what would be possible.
+// bytes. The error describes the possible values.
 func CheckGeometry(size int64, blockSize int) error {
 	switch {
 	case blockSize < MinBlockSize || blockSize > MaxBlockSize || blockSize&(blockSize-1) != 0:
@@ -30,8 +30,8 @@ func CheckGeometry(size int64, blockSize int) error {
 }
 
 // Check returns an error if the IO is not within a device of size bytes, or if its segments do not
-// have Len bytes. Submitters have checked that; devices check again, because what lies beyond an
-// end belongs to others.
+// have Len bytes. Submitters have checked that. Devices check again, because data beyond an end
+// belongs to others.
 func (io *IO) Check(size int64) error {
 	if io.Op == OpFlush {
 		return nil

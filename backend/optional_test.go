@@ -2,7 +2,8 @@ package backend
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// ableDevice and ableChannel have every optional ability: no two of them collide.
+// ableDevice and ableChannel have every optional ability. That they compile shows that no two
+// abilities collide.
 type (
 	ableDevice  struct{}
 	ableChannel struct{}

@@ -6,50 +6,52 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with configured storage, or that may go wrong later.
+// Problem is a fault in configured storage, or one that may appear later.
 type Problem struct {
-	// What says what is wrong: a phrase that follows the name of the storage.
+	// What describes the problem: a phrase that follows the name of the storage.
 	What string
-	// Hint says how to fix it, in a sentence; "" if What says all.
+	// Hint is a sentence that explains how to fix it; "" if What is enough.
 	Hint string
-	// InUse: something else has the storage, possibly a process that is about to end.
+	// InUse reports whether the storage is in use, possibly by a process that is about to end.
 	InUse bool
 }
 
-// ErrInUse is that of Open if something else has the storage.
+// ErrInUse is the error of Open for storage that is in use.
 var ErrInUse = errors.New("is in use")
 
-// Report is what the Probe of a backend finds without changing anything. Every backend has one,
+// Report is the result of the Probe function of a backend, which changes nothing. Every backend has
+// one,
 //
 //	func Probe(cfg Config) backend.Report
 //
-// which "check" calls, and "serve" before it opens the storage. Things may change in between, so
-// Open checks again.
+// "check" calls it, and "serve" calls it before it opens the storage. The storage may change in
+// between, so Open checks again.
 type Report struct {
 	// Errors make Open fail.
 	Errors []Problem
-	// Warnings are about what works now and may fail later.
+	// Warnings are about storage that works now and may fail later.
 	Warnings []Problem
-	// Space is what the storage may take of a file system that others may share.
+	// Space is the space that the storage may take from a file system.
 	Space Space
 }
 
-// Space is how far storage may grow, in bytes. The zero value is that of storage which does not.
+// Space is the possible growth of storage, in bytes. The zero value means that the storage does not
+// grow.
 type Space struct {
 	// FileSystem is the device number of the file system, which has Free bytes left.
 	FileSystem uint64
 	Free       int64
-	// Growth is what the storage does not have yet. If AtOnce is set, Open takes all of it.
+	// Growth is the space that is not allocated yet. If AtOnce is set, Open allocates all of it.
 	Growth int64
 	AtOnce bool
 }
 
-// Errorf adds an error; format and args say what is wrong.
+// Errorf adds an error; format and args describe it.
 func (r *Report) Errorf(hint, format string, args ...any) {
 	r.Errors = append(r.Errors, Problem{What: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// Warnf adds a warning; format and args say what may go wrong.
+// Warnf adds a warning; format and args describe it.
 func (r *Report) Warnf(hint, format string, args ...any) {
 	r.Warnings = append(r.Warnings, Problem{What: fmt.Sprintf(format, args...), Hint: hint})
 }
@@ -63,7 +65,7 @@ func (r *Report) Add(err error) {
 	r.Errors = append(r.Errors, p)
 }
 
-// Err returns the errors as one, each with its hint, nil if there are none.
+// Err returns the errors as one, each with its hint, or nil if there are none.
 func (r *Report) Err() error {
 	var errs []error
 	for _, p := range r.Errors {
@@ -72,8 +74,8 @@ func (r *Report) Err() error {
 	return errors.Join(errs...)
 }
 
-// WithHint returns err with a hint, a sentence that says how to fix it. The text of the result is
-// "err (hint)", the hint as part of that sentence.
+// WithHint returns err with a hint, a sentence that explains how to fix it. The text of the result
+// is "err (hint)", with the hint as part of that sentence.
 func WithHint(err error, hint string) error {
 	if hint == "" {
 		return err

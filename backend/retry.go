@@ -6,16 +6,16 @@ import (
 	"sync/atomic"
 )
 
-// RetryGroup has the channels of a device whose operations may be blocked by what channels on other
-// reactors hold, such as a block that is being read without a copy. A blocked operation stays on
-// its channel; the channel that gives something back makes every channel that waits try again. The
-// zero RetryGroup is empty.
+// RetryGroup is the set of channels of a device that can block each other: an operation may wait
+// for a resource of a channel on another reactor, such as a block that is being read without a
+// copy. A blocked operation stays on its channel. The channel that gives a resource back makes
+// every waiting channel try again. The zero RetryGroup is empty.
 //
 //	blocked channel   Retry.Wait(true), then it tries once more, so that no wake-up is missed
-//	other channel     gives back what it held, then RetryGroup.Wake
+//	other channel     gives the resource back, then RetryGroup.Wake
 //	blocked channel   Poll: if Retry.Take, tries again; Retry.Wait(false) once nothing is blocked
 type RetryGroup struct {
-	mu      sync.Mutex // held by those who change members
+	mu      sync.Mutex // held while members changes
 	members atomic.Pointer[[]*Retry]
 	waiting atomic.Int32
 }
@@ -27,7 +27,7 @@ type Retry struct {
 	waiting, due atomic.Bool
 }
 
-// Join adds a channel, whose reactor wake makes poll.
+// Join adds a channel; wake makes its reactor poll.
 func (g *RetryGroup) Join(wake func()) *Retry {
 	r := &Retry{group: g, wake: wake}
 	g.change(func(members []*Retry) []*Retry { return append(members, r) })
@@ -62,7 +62,7 @@ func (g *RetryGroup) Len() int { return len(g.list()) }
 // Waiting reports whether a channel waits. Any goroutine may call it.
 func (g *RetryGroup) Waiting() bool { return g.waiting.Load() != 0 }
 
-// Wake makes every channel that waits try again. Any goroutine may call it.
+// Wake makes every waiting channel try again. Any goroutine may call it.
 func (g *RetryGroup) Wake() {
 	if !g.Waiting() {
 		return
@@ -75,7 +75,7 @@ func (g *RetryGroup) Wake() {
 	}
 }
 
-// Wait reports whether the channel has blocked operations. Only its reactor calls it.
+// Wait records whether the channel has blocked operations. Only its reactor calls it.
 func (r *Retry) Wait(yes bool) {
 	if r.waiting.Load() == yes {
 		return
@@ -91,8 +91,8 @@ func (r *Retry) Wait(yes bool) {
 // Set makes the channel try again. Only its reactor calls it.
 func (r *Retry) Set() { r.due.Store(true) }
 
-// Due reports whether the channel is to try again.
+// Due reports whether the channel has to try again.
 func (r *Retry) Due() bool { return r.due.Load() }
 
-// Take reports whether the channel is to try again and resets that. Only its reactor calls it.
+// Take reports whether the channel has to try again, and resets that. Only its reactor calls it.
 func (r *Retry) Take() bool { return r.due.Load() && r.due.Swap(false) }

@@ -41,8 +41,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestRetryMissesNothing: a channel that says that it waits, and then tries once more, gets what is
-// given back before or after.
+// TestRetryMissesNothing: a channel that calls Wait and then tries once more never misses a
+// resource, whether it is given back before or after.
 func TestRetryMissesNothing(t *testing.T) {
 	const rounds = 2000
 	var g RetryGroup

@@ -1,6 +1,6 @@
-// Package backendtest checks that storage keeps the contract of package backend: Run is the
-// conformance suite that every device passes, Client a user of one channel, Faulty a device that
-// fails on request.
+// Package backendtest checks that storage keeps the contract of package backend. Run is the
+// conformance suite that every device passes, Client a user of one channel, and Faulty a device
+// that fails on request.
 package backendtest
 
 import (
@@ -23,7 +23,7 @@ import (
 const Deadline = testutil.Patience
 
 // Client uses one channel of a device as a reactor does: when Poll returns nothing, it sleeps until
-// it is woken. One goroutine uses it, which is locked to its thread from the first use to Close.
+// it is woken. One goroutine uses it, and is locked to its thread from the first use to Close.
 type Client struct {
 	tb      testing.TB
 	Channel backend.Channel
@@ -31,7 +31,7 @@ type Client struct {
 	locked  bool
 	done    [16]*backend.IO
 	region  *mem.Region
-	// out is the IOs that have been submitted and not returned.
+	// out is the set of IOs that have been submitted and not returned.
 	out map[*backend.IO]bool
 }
 
@@ -55,7 +55,7 @@ func NewClient(tb testing.TB, dev backend.Device, size int) *Client {
 	return c
 }
 
-// BenchmarkReads makes 32 reads of size bytes per call of Submit and Poll, from a device that
+// BenchmarkReads makes 32 reads of size bytes per call of Submit and Poll, on a device that
 // completes them at once.
 func BenchmarkReads(b *testing.B, dev backend.Device, size int) {
 	c := NewClient(b, dev, 1<<20)
@@ -119,8 +119,8 @@ func (c *Client) Segs(b []byte, cuts ...int) []mem.Segment {
 	return segs
 }
 
-// Lock locks the calling goroutine to its thread until Close, as a reactor's is. Tests that call
-// Channel themselves call it first.
+// Lock locks the calling goroutine to its thread until Close, as a reactor is. Tests that use
+// Channel directly call it first.
 func (c *Client) Lock() {
 	if !c.locked {
 		c.locked = true
@@ -128,8 +128,8 @@ func (c *Client) Lock() {
 	}
 }
 
-// Submit starts all ios. It polls when the device is full, and returns the IOs that finished
-// meanwhile.
+// Submit starts all ios. It polls when the device is full, and returns the IOs that finished in the
+// meantime.
 func (c *Client) Submit(ios ...*backend.IO) (finished []*backend.IO) {
 	c.tb.Helper()
 	c.Lock()
@@ -203,7 +203,7 @@ func (c *Client) Write(off int64, b []byte, cuts ...int) *backend.IO {
 	return &backend.IO{Op: backend.OpWrite, Off: off, Len: int64(len(b)), Segs: c.Segs(b, cuts...)}
 }
 
-// random is 2 MiB of random bytes, which are made once because of the race detector.
+// random is 2 MiB of random bytes. They are made once, because the race detector makes it slow.
 var random = sync.OnceValue(func() []byte {
 	b := make([]byte, 2<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(b)

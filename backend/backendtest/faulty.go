@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// Faulty is a wrapper that fails or holds IOs on request. Any goroutine may call its own methods at
-// any time.
+// Faulty is a wrapper that fails or holds IOs on request. Any goroutine may call its methods at any
+// time.
 type Faulty struct {
 	backend.Device
 
@@ -27,16 +27,16 @@ func NewFaulty(dev backend.Device) *Faulty {
 	return &Faulty{Device: dev, wakes: map[*faultyChannel]func(){}}
 }
 
-// Fail makes every IO that is submitted from now on complete with the error that fault returns for
-// it, unless that is nil. The device never sees such an IO. Fail(nil) ends that.
+// Fail makes every IO submitted from now on complete with the error that fault returns for it,
+// unless that is nil. The device never sees such an IO. Fail(nil) ends that.
 func (f *Faulty) Fail(fault func(*backend.IO) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = fault
 }
 
-// Hold keeps the IOs that are submitted from now on and for which hold returns true, or all of them
-// if hold is nil, from the device until Release: they are outstanding, and their memory is in use.
+// Hold keeps IOs submitted from now on from the device until Release: the IOs that hold returns
+// true for, or all of them if hold is nil. They are outstanding, and their memory is in use.
 func (f *Faulty) Hold(hold func(*backend.IO) bool) {
 	if hold == nil {
 		hold = func(*backend.IO) bool { return true }
@@ -46,7 +46,7 @@ func (f *Faulty) Hold(hold func(*backend.IO) bool) {
 	f.hold = hold
 }
 
-// Release ends Hold: the IOs that were held go to the device.
+// Release ends Hold: the held IOs go to the device.
 func (f *Faulty) Release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,7 +54,7 @@ func (f *Faulty) Release() {
 	f.wakeAll()
 }
 
-// Held returns the number of IOs that are held.
+// Held returns the number of held IOs.
 func (f *Faulty) Held() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,7 +69,7 @@ func (f *Faulty) Full(full bool) {
 	f.wakeAll()
 }
 
-// HonorCancel makes Cancel complete an IO that is held with ErrAborted. Otherwise it does nothing.
+// HonorCancel makes Cancel complete a held IO with ErrAborted. Otherwise Cancel does nothing.
 func (f *Faulty) HonorCancel() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,7 +152,7 @@ func (c *faultyChannel) Poll(done []*backend.IO) int {
 		io := c.held.Pop()
 		if c.one[0] = io; c.inner.Submit(c.one[:]) == 0 {
 			c.held.PushFirst(io, &io.Node)
-			c.wake() // full: again after this Poll, which makes room
+			c.wake() // full: try again after this Poll, which makes room
 			break
 		}
 		c.f.count(-1)

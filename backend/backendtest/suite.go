@@ -13,13 +13,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// Options say in what a device differs from others.
+// Options are the differences of a device from others.
 type Options struct {
-	// Forgets: writes are not stored, reads give zeroes.
+	// Forgets: writes are not stored, and reads return zeroes.
 	Forgets bool
-	// ZeroCopyReads: its channels are backend.ZeroCopyReaders.
+	// ZeroCopyReads: the channels are backend.ZeroCopyReaders.
 	ZeroCopyReads bool
-	// ZeroCopyWrites: its channels are backend.ZeroCopyWriters, and ZeroCopyReaders as well.
+	// ZeroCopyWrites: the channels are backend.ZeroCopyWriters, and ZeroCopyReaders as well.
 	ZeroCopyWrites bool
 }
 
@@ -31,7 +31,7 @@ type suite struct {
 	Options
 }
 
-// check is one test of the suite, with a device of its own.
+// check is one test of the suite. Each has its own device.
 type check struct {
 	name string
 	fn   func(t *testing.T, dev backend.Device)
@@ -84,7 +84,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 		t.Run(tc.name, func(t *testing.T) {
 			before := usage()
 			dev := s.open(t)
-			defer func() { // after a failure too
+			defer func() { // also after a failure
 				if err := dev.Close(); err != nil {
 					t.Errorf("close: %v", err)
 				}
@@ -101,8 +101,8 @@ func usage() string {
 	return fmt.Sprint(mem.Usage())
 }
 
-// rounds returns how many rounds of random operations a check has: n in make soak, and half as many
-// in make test.
+// rounds returns the number of rounds of random operations: n in make soak, half as many in make
+// test.
 func rounds(n int) int {
 	if testutil.Soaking() {
 		return n
@@ -110,7 +110,7 @@ func rounds(n int) int {
 	return n / 2
 }
 
-// check compares what was read with what was written.
+// check compares data that was read with the data that was written.
 func (s *suite) check(t *testing.T, what string, got, want []byte) {
 	t.Helper()
 	if s.Forgets {
@@ -196,7 +196,7 @@ func (s *suite) sizes(t *testing.T, dev backend.Device) {
 	}
 }
 
-// every is the multiples of step below n, rounded to 4.
+// every returns the multiples of step below n; step is rounded up to 4.
 func every(n, step int) (cuts []int) {
 	step = (step + 3) &^ 3
 	for at := step; at < n; at += step {
@@ -221,8 +221,8 @@ func (s *suite) misaligned(t *testing.T, dev backend.Device) {
 	}
 }
 
-// boundaries writes the first and the last block and around megabytes, and checks that neighbours
-// stay.
+// boundaries writes the first and the last block and around megabytes, and checks that neighbors
+// are unchanged.
 func (s *suite) boundaries(t *testing.T, dev backend.Device) {
 	info := dev.Info()
 	bs := int64(info.BlockSize)
@@ -236,7 +236,7 @@ func (s *suite) boundaries(t *testing.T, dev backend.Device) {
 		c.MustDo(c.Write(from, w))
 		c.MustDo(c.Read(from, r))
 		s.check(t, fmt.Sprintf("around %d", at), r, w)
-		for b := from; b < to; b += bs { // one block alone
+		for b := from; b < to; b += bs { // one block by itself
 			part := w[b-from:][:bs]
 			fill(part, uint64(b))
 			c.MustDo(c.Write(b, part))
@@ -244,11 +244,12 @@ func (s *suite) boundaries(t *testing.T, dev backend.Device) {
 			s.check(t, fmt.Sprintf("block %d", b/bs), r, w)
 		}
 	}
-	// no bytes are fine
+	// An empty range is valid.
 	c.MustDo(&backend.IO{Op: backend.OpRead}, &backend.IO{Op: backend.OpWrite, Off: info.Size})
 }
 
-// refused: ranges beyond the end and other mistakes of the submitter are errors and change nothing.
+// refused: ranges beyond the end and other mistakes of the submitter return errors and change
+// nothing.
 func (s *suite) refused(t *testing.T, dev backend.Device) {
 	size, bs := dev.Info().Size, int64(dev.Info().BlockSize)
 	c := NewClient(t, dev, 1<<20)
@@ -322,7 +323,7 @@ func (s *suite) zeroing(t *testing.T, dev backend.Device) {
 		places := []int64{
 			0, 1<<20 - window/2, 2 << 20, 4<<20 - window/2, 7 << 20, info.Size - window,
 		}
-		if testutil.Soaking() { // everything that each device has
+		if testutil.Soaking() { // each device has all of these
 			for at := int64(0); at+window <= MinSize; at += window {
 				places = append(places, at)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// model runs random operations, many at a time on ranges that do not overlap, against an array.
+// model compares random operations with an array, many at a time on ranges that do not overlap.
 func (s *suite) model(t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 8<<20)
 	defer c.Close()
@@ -93,7 +93,7 @@ func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, w
 }
 
 // torn makes several channels write, zero, discard, flush and read the same blocks, several at a
-// time: a block is always uniform, and everything completes.
+// time. Every block stays uniform, and everything completes.
 func (s *suite) torn(t *testing.T, dev backend.Device) {
 	info := dev.Info()
 	bs := info.BlockSize
@@ -182,7 +182,7 @@ func (s *suite) flush(t *testing.T, dev backend.Device) {
 	s.check(t, "after the flushes", r, c.Memory(0, n*bs))
 }
 
-// flood submits more than any device takes at once: each IO is returned once, with its owner.
+// flood submits more IOs than any device takes at once. Each is returned once, with its owner.
 func (s *suite) flood(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 8*bs)
@@ -223,8 +223,8 @@ func (s *suite) smallPolls(t *testing.T, dev backend.Device) {
 	}
 }
 
-// closeBusy: neither a channel with outstanding IOs nor a device with an open channel can be
-// closed, and both still work afterwards.
+// closeBusy: a channel with outstanding IOs and a device with an open channel cannot be closed, and
+// still work afterwards.
 func (s *suite) closeBusy(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 8*bs)
@@ -276,7 +276,7 @@ func (s *suite) noAlloc(t *testing.T, dev backend.Device) {
 		}
 	}
 	for range 20 {
-		round() // workers start and map their buffers
+		round() // starts workers and maps their buffers
 	}
 	if n := testutil.AllocsPerRun(50, round); n != 0 {
 		t.Errorf("%v allocations for %d IOs", n, len(ios))

@@ -15,15 +15,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// clientOf makes a client and returns its channel as a C, which it is.
+// clientOf makes a client and returns its channel as a C.
 func clientOf[C any](t *testing.T, dev backend.Device, size int) (*Client, C) {
 	t.Helper()
 	c := NewClient(t, dev, size)
 	return c, c.Channel.(C)
 }
 
-// isNo checks that the channel lacks an ability that the Options do not name, which would go
-// untested.
+// isNo checks that the channel lacks an ability that is not in the Options, since that ability
+// would not be tested.
 func isNo[C any](t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 4096)
 	defer c.Close()
@@ -32,7 +32,7 @@ func isNo[C any](t *testing.T, dev backend.Device) {
 	}
 }
 
-// join returns what segments hold.
+// join returns the content of segments.
 func join(segs []mem.Segment) []byte {
 	var b []byte
 	for _, s := range segs {
@@ -74,8 +74,8 @@ func fillBlocks(b []byte, bs int, rnd *rand.Rand) {
 	}
 }
 
-// zeroCopyRead: reads in place show what was written, and zeroes where nothing was, in segments
-// that keep within their chunks.
+// zeroCopyRead: reads in place show the written data, and zeroes elsewhere, in segments that keep
+// within their chunks.
 func (s *suite) zeroCopyRead(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.ZeroCopyReader](t, dev, 3<<20)
 	defer c.Close()
@@ -125,7 +125,7 @@ func (s *suite) zeroCopyRead(t *testing.T, dev backend.Device) {
 	}
 }
 
-// stable: memory that is being read does not change, whether writers wait or not. Writers that wait
+// stable: memory that is being read does not change, whether writers wait or not. Waiting writers
 // delay no reads, and everything is written once the last zero-copy read has ended.
 func (s *suite) stable(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.ZeroCopyReader](t, dev, 4<<20)
@@ -199,8 +199,8 @@ func blockedWriter(t *testing.T, dev backend.Device, n int64, tell <-chan int, r
 	}
 }
 
-// zeroCopyReadTorn makes channels write, zero and discard what others read in place: a block that
-// is being read is uniform and does not change.
+// zeroCopyReadTorn makes channels write, zero and discard blocks that others read in place. A block
+// that is being read is uniform and does not change.
 func (s *suite) zeroCopyReadTorn(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
 	var started, refused atomic.Int64
@@ -263,7 +263,7 @@ func readAndWrite(t *testing.T, dev backend.Device, i int, started, refused *ato
 	}
 }
 
-// zeroCopyReadStarve: two readers of a block whose zero-copy reads overlap all the time do not keep
+// zeroCopyReadStarve: two readers of a block, with zero-copy reads that always overlap, do not keep
 // a writer out.
 func (s *suite) zeroCopyReadStarve(t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 1<<20)
@@ -284,7 +284,7 @@ func (s *suite) zeroCopyReadStarve(t *testing.T, dev backend.Device) {
 						have = append(have, segs)
 					}
 				}
-				// there is a newer one, or no further one is granted
+				// there is a newer one, or no other one was granted
 				if len(have) > 1 || len(have) == 1 && !got {
 					l.EndZeroCopyRead(have[0], 0, int64(bs))
 					have = have[1:]

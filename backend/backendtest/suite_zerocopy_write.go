@@ -21,7 +21,7 @@ func spread(segs []mem.Segment, b []byte) {
 	}
 }
 
-// commit returns the IO that commits a zero-copy write, whose segs hold the data.
+// commit returns the IO that commits a zero-copy write with its data in segs.
 func commit(segs []mem.Segment, off int64) *backend.IO {
 	return &backend.IO{
 		Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: off,
@@ -29,8 +29,8 @@ func commit(segs []mem.Segment, off int64) *backend.IO {
 	}
 }
 
-// zeroCopyWrite: data is not visible before the write is committed, neighbours stay, and a write
-// that is aborted leaves no trace.
+// zeroCopyWrite: data is not visible before the write is committed, neighbors are unchanged, and an
+// aborted write leaves no trace.
 func (s *suite) zeroCopyWrite(t *testing.T, dev backend.Device) {
 	c, r := clientOf[backend.ZeroCopyWriter](t, dev, 6<<20)
 	defer c.Close()
@@ -91,7 +91,7 @@ func (s *suite) zeroCopyWrite(t *testing.T, dev backend.Device) {
 	refusedOutside(t, r, info.Size, bs)
 }
 
-// refusedOutside checks that zero-copy writes that are not within the device are refused.
+// refusedOutside checks that zero-copy writes outside the device are refused.
 func refusedOutside(t *testing.T, r backend.ZeroCopyWriter, size, bs int64) {
 	t.Helper()
 	for _, rg := range [][2]int64{
@@ -108,8 +108,8 @@ func refusedOutside(t *testing.T, r backend.ZeroCopyWriter, size, bs int64) {
 	}
 }
 
-// zeroCopyWriteModel compares what several channels write on parts of their own, without a copy or
-// with one, with a model, and zero-copy reads with the content when they started.
+// zeroCopyWriteModel compares with a model the writes of several channels, each to its own part,
+// with and without a copy. Zero-copy reads have to return the content at the time they started.
 func (s *suite) zeroCopyWriteModel(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
 	var committed atomic.Int64
@@ -122,8 +122,8 @@ func (s *suite) zeroCopyWriteModel(t *testing.T, dev backend.Device) {
 	}
 }
 
-// somewhere returns a random range of whole blocks. Half of those that are long enough are of whole
-// 64 KiB, and half of all begin at a multiple of 16 KiB.
+// somewhere returns a random range of whole blocks. Half of the long enough ranges consist of whole
+// 64 KiB, and half of all ranges begin at a multiple of 16 KiB.
 func somewhere(rnd *rand.Rand, window, bs int) (at, n int) {
 	n = (1 + rnd.IntN(max(512<<10/bs, 8))) * bs
 	if rnd.IntN(2) == 0 {

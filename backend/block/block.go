@@ -1,5 +1,5 @@
 // Package block is storage on a whole disk or a partition. It opens the device exclusively and
-// describes it by what the kernel knows; package disk does the rest.
+// describes it by the kernel's data; package disk does the rest.
 package block
 
 import (
@@ -19,10 +19,10 @@ import (
 
 // Config describes a block device.
 type Config struct {
-	// Path of a block device, preferably below /dev/disk/by-id, where names stay the same.
+	// Path is the path of a block device, preferably below /dev/disk/by-id, where names are stable.
 	Path string
-	// ReadOnly opens it for reading, still exclusively: otherwise data could change under the
-	// hosts.
+	// ReadOnly opens it for reading. The device is opened exclusively all the same: otherwise data
+	// could change while hosts use it.
 	ReadOnly bool
 	// Engine makes the system calls.
 	Engine disk.Engine
@@ -56,8 +56,8 @@ func open(cfg Config) (*disk.Disk, error) {
 	return d, err
 }
 
-// Claim opens a device as Open does and returns what the kernel knows of it, for another package
-// that works on it by other means. The caller closes FD.
+// Claim opens a device as Open does and returns the kernel's description of it, for a package that
+// accesses it by other means. The caller closes FD.
 func Claim(cfg Config) (disk.Config, error) {
 	dc, err := claim(cfg)
 	if err != nil {
@@ -104,7 +104,8 @@ func attach(cfg Config, mode int) (dc disk.Config, err error) {
 	return dc, nil
 }
 
-// stat distinguishes devices from other files before anything is opened, which may have effects.
+// stat rejects files that are not devices before anything is opened, because opening may have
+// effects.
 func stat(path string) (st unix.Stat_t, err error) {
 	if err = unix.Stat(path, &st); err != nil {
 		return st, disk.Unreachable(err)
@@ -118,7 +119,7 @@ func stat(path string) (st unix.Stat_t, err error) {
 	return st, errors.New("is not a block device")
 }
 
-// explain returns what an error of open(2) or access(2) means, with a hint.
+// explain describes an error of open(2) or access(2), with a hint.
 func explain(err error, readOnly bool) error {
 	hint := ""
 	switch err {
@@ -190,9 +191,9 @@ func describe(d *disk.Config, dev sysfs) error {
 	return nil
 }
 
-// physicalBlock is the size of a physical block, which is written whole. A partition may begin
-// within one, or a stacked device have several offsets: its logical blocks at multiples of that
-// size are then not one physical block.
+// physicalBlock returns the size of a physical block, which is written as a whole. A partition may
+// begin within one, and a stacked device may have several offsets. Logical blocks at multiples of
+// that size are then not one physical block.
 func physicalBlock(dev sysfs, physical, logical int) int {
 	if dev.number("alignment_offset") != 0 {
 		return logical
@@ -200,8 +201,8 @@ func physicalBlock(dev sysfs, physical, logical int) int {
 	return max(physical, logical)
 }
 
-// memoryAlignment returns the unit of addresses that the device takes, if the kernel reports it
-// (Linux 6.0), otherwise a block.
+// memoryAlignment returns the alignment of memory that the device requires, if the kernel reports
+// it (Linux 6.0), otherwise a block.
 func memoryAlignment(dev sysfs, logical int) int {
 	if dev.text("queue/dma_alignment") == "" {
 		return logical
@@ -212,7 +213,8 @@ func memoryAlignment(dev sysfs, logical int) int {
 	return logical
 }
 
-// identity returns a name that the storage has wherever it is plugged in, otherwise its path.
+// identity returns a name of the storage that does not depend on where it is plugged in, otherwise
+// its path.
 func identity(path string, dev sysfs) string {
 	for _, name := range []string{
 		"wwid", "device/wwid", "serial", "device/serial", "../wwid",
@@ -228,7 +230,7 @@ func identity(path string, dev sysfs) string {
 	return path
 }
 
-// sysfs is the directory of a device, or of a partition, whose queue is that of its disk.
+// sysfs is the directory of a device or partition. A partition uses the queue of its disk.
 type sysfs string
 
 func (s sysfs) text(name string) string {

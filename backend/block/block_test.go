@@ -70,7 +70,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestDevice runs the suite on the device named by $NVMF_TEST_BLOCK, whose content is lost.
+// TestDevice runs the suite on the device named by $NVMF_TEST_BLOCK and destroys its content.
 func TestDevice(t *testing.T) {
 	path := os.Getenv("NVMF_TEST_BLOCK")
 	if path == "" {
@@ -124,7 +124,7 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestDescribed: the description of the device is that of the kernel.
+// TestDescribed: the device is described as the kernel does.
 func TestDescribed(t *testing.T) {
 	device, _ := loop(t, 64<<20+1536, "--sector-size", "4096")
 	d := mustOpen(t, Config{Path: device})
@@ -145,7 +145,8 @@ func TestDescribed(t *testing.T) {
 	mustClose(t, d)
 }
 
-// TestSpaceComesBack: discards and zeroes that may unmap free space in what is behind the device.
+// TestSpaceComesBack: discards and zeroes that may unmap free space in the storage below the
+// device.
 func TestSpaceComesBack(t *testing.T) {
 	for _, engine := range engines() {
 		t.Run(engine, func(t *testing.T) {
@@ -178,7 +179,7 @@ func TestSpaceComesBack(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses: each refusal says what is wrong and how to fix it, and Probe says it before.
+// TestOpenRefuses: each error describes the problem and the fix, and Probe reports it beforehand.
 func TestOpenRefuses(t *testing.T) {
 	device, _ := loop(t, 1<<20)
 	readOnly, _ := loop(t, 1<<20, "--read-only")
@@ -213,7 +214,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestProbe: a device that can be opened is left as it is, a use of it is found.
+// TestProbe: Probe leaves a device that can be opened unchanged, and finds users of it.
 func TestProbe(t *testing.T) {
 	device, file := loop(t, 1<<20)
 	for _, readOnly := range []bool{false, true} {
@@ -224,7 +225,7 @@ func TestProbe(t *testing.T) {
 		mustClose(t, mustOpen(t, cfg))
 	}
 	f := testutil.Value(os.OpenFile(file, os.O_RDWR, 0))(t)
-	holder := exec.Command("sh", "-c", "read line; true") // it has the file behind the device open
+	holder := exec.Command("sh", "-c", "read line; true") // it has the file below the device open
 	holder.ExtraFiles = []*os.File{f}
 	in := testutil.Value(holder.StdinPipe())(t)
 	testutil.Must(t, holder.Start())

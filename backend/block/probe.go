@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// Probe reports what Open would refuse, and who else uses the device. For that it opens the device
+// Probe reports the errors that Open would return, and the users of the device. It opens the device
 // exclusively, for reading, and closes it again.
 func Probe(cfg Config) (r backend.Report) {
 	cfg.Engine.Probe(&r)

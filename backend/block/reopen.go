@@ -18,12 +18,12 @@ func size(fd int) (int64, error) {
 	return int64(n), err
 }
 
-// errOther says that a path leads to another device than before.
+// errOther is the error for a path that now leads to a different device.
 var errOther = errors.New(
 	"another disk is in its place, which is not touched; restart the target to use that one")
 
 // reopener returns a function that opens the device of cfg again after it was offline, if it is the
-// one that old describes.
+// device described by old.
 func reopener(cfg Config, old disk.Config) func() (disk.Config, error) {
 	was := place(old.FD)
 	return func() (disk.Config, error) {
@@ -39,8 +39,8 @@ func reopener(cfg Config, old disk.Config) func() (disk.Config, error) {
 	}
 }
 
-// same compares what is known of two disks. One without a name of its own (serial number, WWID)
-// must be where it was.
+// same compares two descriptions of a disk. A disk without a name (serial number, WWID) must be in
+// the same place.
 func same(old, now *disk.Config, was, is string) error {
 	a, b := &old.Info, &now.Info
 	switch {
@@ -60,7 +60,7 @@ func same(old, now *disk.Config, was, is string) error {
 	return nil
 }
 
-// place returns where in the machine a device is: its directory in /sys.
+// place returns the location of a device in the machine: its directory in /sys.
 func place(fd int) string {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {

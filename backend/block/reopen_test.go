@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestSame: which disk counts as the one that was offline.
+// TestSame: conditions under which a disk counts as the one that was offline.
 func TestSame(t *testing.T) {
 	named := disk.Config{
 		Offset: 512, Memory: 4,
@@ -62,8 +62,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestResize: a device that grows is noticed, and ranges beyond the end of one that shrinks are out
-// of range.
+// TestResize: growth of a device is noticed. When it shrinks, ranges beyond the end are out of
+// range.
 func TestResize(t *testing.T) {
 	path, file := loop(t, 1<<20)
 	d := mustOpen(t, Config{Path: path})

@@ -7,18 +7,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// ErrMarked is why a marked block is not read. It is no error of the medium.
+// ErrMarked is the error for reads of a marked block. It is no error of the medium.
 var ErrMarked = errors.New("the block is marked by Write Uncorrectable")
 
-// channel is the channel of a device whose namespace has had marks. It takes IOs in place of
-// the device, or after it.
+// channel is the channel of a namespace that has had marks. It handles IOs instead of the device,
+// or after it.
 type channel struct {
 	backend.Channel
 	u        *Marks
 	wake     func()
 	size     func() int64
 	volatile bool
-	held     map[*backend.IO]bool // that the device does not have
+	held     map[*backend.IO]bool // that are not in the device
 	stored   list.Inbox[backend.IO]
 	done     list.List[backend.IO]
 }
@@ -29,9 +29,9 @@ func (u *Marks) Marked(off, n int64) bool {
 	return marked
 }
 
-// Wrap makes a channel look for marks from now on, on the reactor that it belongs to, which wake
-// wakes. What the device has already was there at the same time as the IO that marks, and may come
-// before it. size returns the bytes of the device, volatile is that of its backend.Info.
+// Wrap makes a channel check for marks from now on, on its reactor, which wake wakes. IOs already
+// in the device are concurrent with the IO that marks, and may be ordered before it. size returns
+// the bytes of the device; volatile is backend.Info.Volatile.
 func (u *Marks) Wrap(c backend.Channel, wake func(), size func() int64, volatile bool,
 ) backend.Channel {
 	return &channel{
@@ -50,10 +50,10 @@ func (c *channel) Submit(ios []*backend.IO) int {
 		case !marked || io.Op > backend.OpWrite && io.Op != backend.OpWriteZeroes:
 			continue
 		case io.Op != backend.OpRead:
-			io.Flags |= backend.FUA // what has no mark any more must be there after a power failure
+			io.Flags |= backend.FUA // a block without its mark must be durable
 			continue
 		}
-		if from < i { // in their order
+		if from < i { // in order
 			if from += c.Channel.Submit(ios[from:i]); from < i {
 				return from
 			}
@@ -91,8 +91,8 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return n
 }
 
-// written reports whether an IO has changed marked blocks for good. An IO whose data may still be
-// lost has not: it began before the blocks were marked.
+// written reports whether an IO has changed marked blocks for good. A write that may still be lost
+// has not: it began before the blocks were marked.
 func (c *channel) written(io *backend.IO) bool {
 	if io.Err != nil || io.Op != backend.OpWrite && io.Op != backend.OpWriteZeroes ||
 		!c.volatile && io.Flags&backend.FUA == 0 {
@@ -101,7 +101,7 @@ func (c *channel) written(io *backend.IO) bool {
 	return c.u.Marked(io.Off, io.Len)
 }
 
-// change changes the marks of the blocks of an IO. If it returns false, that is not done yet.
+// change changes the marks of the blocks of an IO. It returns false if that is not done yet.
 func (c *channel) change(io *backend.IO) bool {
 	m := &change{
 		Range: backend.Range{Off: io.Off, End: io.Off + io.Len},

@@ -12,29 +12,29 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// Max is how much of a namespace can be marked, in bytes. More fails with backend.ErrNoSpace.
-// Writes need no room, however they divide marked ranges.
+// Max is the most bytes of a namespace that can be marked. More fails with backend.ErrNoSpace.
+// Writes need no room, even if they divide marked ranges.
 const Max = 2 << 20
 
-// Kept are the marked blocks of a namespace as a Store keeps them. It is immutable.
+// Kept is the marked blocks of a namespace in a Store. It is immutable.
 type Kept struct {
-	// Identity is that of the storage (backend.Info): marks are no other storage's.
+	// Identity is that of the storage (backend.Info). Marks belong to one storage only.
 	Identity string
-	// Ranges are ascending, and apart.
+	// Ranges are ascending and do not touch.
 	Ranges []backend.Range
 }
 
-// Store keeps marked blocks through a restart.
+// Store keeps marked blocks across restarts.
 type Store interface {
-	// Load returns what is kept of a namespace, nil if there is nothing. It does not block.
+	// Load returns the stored marks of a namespace, nil if there are none. It does not block.
 	Load(nqn string, nsid uint32) *Kept
-	// Save replaces what is kept of a namespace; nil: nothing. If it returns nil, what
-	// it was given is durable, after a crash before that the old or the new. It is called by one
-	// goroutine at a time for a namespace, and may block.
+	// Save replaces the stored marks of a namespace; nil removes them. If it returns nil, k is
+	// durable. A crash before that leaves the old or the new marks. One goroutine at a time calls
+	// it for a namespace. It may block.
 	Save(nqn string, nsid uint32, k *Kept) error
 }
 
-// Validate returns an error if the marks, as they were read from a store, are not valid.
+// Validate returns an error if marks read from a store are not valid.
 func (u *Kept) Validate() error {
 	end := int64(-1)
 	for _, r := range u.Ranges {
@@ -50,16 +50,16 @@ func (u *Kept) Validate() error {
 	return nil
 }
 
-// set are marked blocks: ascending, apart and immutable.
+// set is the marked ranges: ascending, not touching, and immutable.
 type set []backend.Range
 
-// span are the marks from index lo to before hi, which have bytes from off to before end.
+// span returns the marks [lo, hi) that overlap [off, end).
 func (m set) span(off, end int64) (lo, hi int) {
 	return sort.Search(len(m), func(i int) bool { return m[i].End > off }),
 		sort.Search(len(m), func(i int) bool { return m[i].Off >= end })
 }
 
-// find returns where the first mark from off on begins that is before end.
+// find returns the first marked byte in [off, end).
 func (m set) find(off, end int64) (at int64, found bool) {
 	lo, hi := m.span(off, end)
 	if lo >= hi {
@@ -76,7 +76,7 @@ func (m set) size() (n int64) {
 }
 
 func (m set) with(r backend.Range) set {
-	lo, hi := m.span(r.Off-1, r.End+1) // what is adjacent as well
+	lo, hi := m.span(r.Off-1, r.End+1) // including adjacent ones
 	if lo < hi {
 		r.Off, r.End = min(r.Off, m[lo].Off), max(r.End, m[hi-1].End)
 	}
@@ -98,39 +98,39 @@ func (m set) without(r backend.Range) set {
 	return slices.Concat(m[:lo], rest, m[hi:])
 }
 
-// Marks has the marks of a namespace, also while that is removed.
+// Marks is the marks of a namespace. It exists while the namespace is removed, too.
 type Marks struct {
 	store Store
 	nqn   string
 	nsid  uint32
-	now   atomic.Pointer[set] // nil: there never was any, and channels look for none
+	now   atomic.Pointer[set] // nil: there never were any, and channels do not check
 
 	mu        sync.Mutex
-	dev       backend.Device // that has the marks
+	dev       backend.Device // that the marks belong to
 	info      backend.Info   // of dev
 	queue     []*change
 	working   bool
 	stored    bool // the store may have some
-	forgotten bool // nothing is stored any more
+	forgotten bool // nothing is stored from now on
 }
 
-// change adds marks or takes them away.
+// change adds or removes marks.
 type change struct {
 	backend.Range
 	add  bool
 	err  error
-	done func(error) // called once, by the goroutine that stores
+	done func(error) // called once, by the storing goroutine
 }
 
 var everything = backend.Range{End: math.MaxInt64}
 
-// New makes the marks of a namespace, which a store keeps; nil: nothing can be marked.
+// New makes the marks of a namespace, kept in store. Without a store (nil) nothing can be marked.
 func New(store Store, nqn string, nsid uint32) *Marks {
 	return &Marks{store: store, nqn: nqn, nsid: nsid}
 }
 
-// Forget forgets the marks of a namespace that was removed and does not come back, also in the
-// store. After an error these stay there. It blocks.
+// Forget forgets the marks of a namespace that was removed for good, also in the store. After an
+// error they stay in the store. It blocks.
 func (u *Marks) Forget() error {
 	if !u.Begun() && (u.store == nil || u.store.Load(u.nqn, u.nsid) == nil) {
 		return nil
@@ -165,18 +165,18 @@ func (u *Marks) Attach(dev backend.Device) {
 	switch {
 	case same:
 	case kept != nil && kept.Identity == info.Identity && !info.Volatile:
-		// They would come back with a restart, so writes have to take them away. They may be of an
-		// earlier time, if it could not be stored that another storage has none.
+		// The stored marks would come back with a restart, so writes have to remove them. They may
+		// be outdated, if a change of the storage could not be stored.
 		u.now.Store((*set)(&kept.Ranges))
 	case kept != nil || u.now.Load() != nil:
 		u.now.Store(new(set))
-		u.keepLocked(&change{done: func(error) {}}) // what is stored has another identity
+		u.keepLocked(&change{done: func(error) {}}) // the stored marks have another identity
 	}
 }
 
-// Cut takes away the marks of blocks that the storage does not have any more: they may come back.
-// It does not block. Until that is stored the marks are there, so writes to what has come back
-// store that it has none.
+// Cut removes the marks beyond the end of storage that has shrunk, because such blocks may come
+// back. It does not block. Until the change is stored the marks stay, so writes to blocks that have
+// come back store their removal.
 func (u *Marks) Cut(size int64) {
 	now := u.now.Load()
 	if now == nil {
@@ -187,14 +187,14 @@ func (u *Marks) Cut(size int64) {
 	}
 }
 
-// Begun reports whether channels have to look for marks, through Wrap.
+// Begun reports whether channels have to check for marks, through Wrap.
 func (u *Marks) Begun() bool { return u.now.Load() != nil }
 
-// Begin makes channels look for marks.
+// Begin makes channels check for marks.
 func (u *Marks) Begin() { u.now.CompareAndSwap(nil, new(set)) }
 
-// apply makes changes of marks, one after the other. grown has all that have been there or are
-// added, whatever is taken away.
+// apply makes changes of marks in order. next is the result. grown is the union of the old marks
+// and all added ones, without removals.
 func (m set) apply(changes []*change) (grown, next set) {
 	grown, next = m, m
 	for _, c := range changes {
@@ -214,7 +214,7 @@ func (m set) apply(changes []*change) (grown, next set) {
 var errTooMuchMarked = fmt.Errorf("at most %d bytes of a namespace can be marked uncorrectable: %w",
 	Max, backend.ErrNoSpace)
 
-// change makes a change that need not be stored.
+// change makes a change that is not stored.
 func (u *Marks) change(c *change) error {
 	for {
 		before := u.now.Load()
@@ -224,7 +224,7 @@ func (u *Marks) change(c *change) error {
 	}
 }
 
-// keep makes a change once it is stored. It does not block.
+// keep makes a change after it is stored. It does not block.
 func (u *Marks) keep(c *change) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -239,7 +239,7 @@ func (u *Marks) keepLocked(c *change) {
 	}
 }
 
-// work stores changes until there are no more.
+// work stores changes until none are left.
 func (u *Marks) work() {
 	for {
 		u.mu.Lock()
@@ -256,14 +256,15 @@ func (u *Marks) work() {
 	}
 }
 
-// commit stores changes and makes them visible. If that fails, the store has the marks before or
-// after, and so everything is marked that either has: a write to it stores that it is not.
+// commit stores changes and makes them visible. If storing fails, the store has the marks from
+// before or after the change. So a block is marked if it is in either; a write to it stores the
+// removal.
 func (u *Marks) commit(changes []*change) error {
 	for {
 		before := u.now.Load()
 		grown, next := before.apply(changes)
-		u.mu.Lock()                 // not for long: reactors wait for it
-		if u.now.Load() != before { // of other storage, for instance
+		u.mu.Lock()                 // briefly: reactors wait for it
+		if u.now.Load() != before { // by a change of the storage, for instance
 			u.mu.Unlock()
 			continue
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// TestChangesKeepOrder: changes that are stored together are made in their order.
+// TestChangesKeepOrder: changes that are stored together are applied in order.
 func TestChangesKeepOrder(t *testing.T) {
 	block := backend.Range{End: 512}
 	_, next := set(nil).apply([]*change{
@@ -24,7 +24,7 @@ func TestChangesKeepOrder(t *testing.T) {
 	}
 }
 
-// TestMarks compares marks with a bit for each block.
+// TestMarks compares marks with one bit per block.
 func TestMarks(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 200 {

@@ -1,5 +1,5 @@
-// Package null is storage that stores nothing: reads give zeroes, and what is written is dropped.
-// It shows how fast the rest of the target is.
+// Package null is storage that stores nothing: reads return zeroes, and writes are dropped. It
+// shows the speed of the rest of the target.
 package null
 
 import (
@@ -14,14 +14,14 @@ import (
 
 // Config describes a null device.
 type Config struct {
-	// Size in bytes, a multiple of BlockSize.
+	// Size is in bytes, a multiple of BlockSize.
 	Size int64
 	// BlockSize is the logical block size in bytes.
 	BlockSize int
 }
 
-// zeroes is the size of the memory for zero-copy reads, in bytes. It is never written to, so all of
-// it is the kernel's one page of zeroes.
+// zeroes is the size of the memory for zero-copy reads, in bytes. It is never written, so all of it
+// is the kernel's one page of zeroes.
 const zeroes = 1 << 20
 
 type device struct {
@@ -30,7 +30,7 @@ type device struct {
 	channels atomic.Int32
 }
 
-// Probe reports what Open would refuse.
+// Probe reports the errors that Open would return.
 func Probe(cfg Config) (r backend.Report) {
 	if err := backend.CheckGeometry(cfg.Size, cfg.BlockSize); err != nil {
 		r.Errorf("Correct size or block_size.", "%v", err)
@@ -81,7 +81,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 	for _, io := range ios {
 		io.Err = io.Check(c.d.info.Size)
 		if io.Op == backend.OpRead && io.Err == nil {
-			// The memory still has other data.
+			// The memory still holds other data.
 			for i := range io.Segs {
 				clear(io.Segs[i].B)
 			}

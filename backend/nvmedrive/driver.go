@@ -31,7 +31,7 @@ type driver struct {
 
 var _ disk.Driver = (*driver)(nil)
 
-// scratch is what a command needs besides its data until it completes.
+// scratch is the memory of a command besides its data, until it completes.
 type scratch struct {
 	cmd    sys.NVMeCommand
 	ranges [nvme.DSMRangeSize]byte
@@ -61,7 +61,7 @@ func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) error 
 		drive: d, nsid: id.nsid, shift: id.ns.Format().LBADS, deac: id.deallocates(),
 		limits: l,
 	}
-	// Data may begin anywhere: the kernel copies what the drive cannot reach.
+	// Data may begin anywhere: the kernel copies data that the drive cannot reach.
 	dc.Driver, dc.Block, dc.Offset, dc.Memory = drv, true, int(block), 0
 	return nil
 }
@@ -147,8 +147,8 @@ func (d *driver) Do(c *disk.Command) int32 {
 	return int32(st)
 }
 
-// try reads the first block by io_uring, to see whether the kernel passes commands on. The drive's
-// answer does not matter.
+// try reads the first block by io_uring, to find out whether the kernel passes commands on. The
+// answer of the drive does not matter.
 func (d *driver) try(fd int) (err error) {
 	m, err := mem.Map("NVMe trial", 1<<d.shift)
 	if err != nil {

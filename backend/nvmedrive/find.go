@@ -14,20 +14,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// Namespace is where a namespace of a drive is on this machine.
+// Namespace is a namespace of a drive on this machine.
 type Namespace struct {
-	// Char is the character device, which takes commands, Block the block device.
+	// Char is the character device, which takes commands. Block is the block device.
 	Char, Block string
 	// sysfs is the directory of the block device.
 	sysfs string
 }
 
-// names are what the kernel calls the devices of a namespace: ng0n1 and nvme0n1. The first numbers
-// may differ, as one may count controllers and the other subsystems; the second ones are the same,
-// and so is the directory in sysfs.
+// names matches the kernel's names for the devices of a namespace: ng0n1 and nvme0n1. The first
+// numbers may differ, since one may count controllers and the other subsystems. The second numbers
+// are equal, and so is the directory in sysfs.
 var names = regexp.MustCompile(`^(ng|nvme)[0-9]+(n[0-9]+)(p[0-9]+)?$`)
 
-// Find returns the namespace that a character or block device belongs to. It opens nothing.
+// Find returns the namespace of a character or block device. It opens nothing.
 func Find(path string) (Namespace, error) {
 	if path == "" {
 		return Namespace{}, errors.New("no path is given")
@@ -53,7 +53,7 @@ func Find(path string) (Namespace, error) {
 	return named(place, kind)
 }
 
-// named returns the namespace with the device that is at this place in sysfs.
+// named returns the namespace of the device at this place in sysfs.
 func named(place, kind string) (Namespace, error) {
 	dir, name := filepath.Split(place)
 	m := names.FindStringSubmatch(name)
@@ -94,8 +94,8 @@ func named(place, kind string) (Namespace, error) {
 	return n, nil
 }
 
-// limits are the most that the kernel passes on in one command, in bytes; 0 for commands that it
-// does not send itself.
+// limits are the most bytes that the kernel passes on in one command; 0 for commands that it does
+// not send itself.
 type limits struct{ transfer, zeroes, discard int64 }
 
 func (n *Namespace) limits() limits {

@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// identity is what a drive reports of itself and of one namespace.
+// identity is the data that a drive reports about itself and one namespace.
 type identity struct {
 	nsid uint32
 	ctrl *nvme.IdentifyController
@@ -39,7 +39,8 @@ func identify(d passthru.Drive, nsid uint32) (*identity, error) {
 }
 
 // deallocatedFails reports whether reads of deallocated blocks fail: feature Error Recovery, DULBE
-// (NVM section 4.1.3.2). If the feature cannot be read, they do not, as after each reset.
+// (NVM section 4.1.3.2). If the feature cannot be read, it returns false, the value after each
+// reset.
 func deallocatedFails(d passthru.Drive, nsid uint32) bool {
 	v, err := passthru.Feature(d, nsid, errorRecovery)
 	return err == nil && v&dulbe != 0
@@ -50,7 +51,7 @@ const (
 	dulbe         = 1 << 16 // DULBE
 )
 
-// check refuses formats whose blocks are not only data.
+// check rejects formats with blocks that are not only data.
 func (id *identity) check(deallocatedFails bool) error {
 	f := id.ns.Format()
 	switch {
@@ -71,7 +72,7 @@ func (id *identity) check(deallocatedFails bool) error {
 	return nil
 }
 
-// describe corrects the kernel's description of the block device by that of the drive.
+// describe corrects the kernel's description of the block device by the drive's.
 func (id *identity) describe(dc *disk.Config) error {
 	block := 1 << id.ns.Format().LBADS
 	if dc.Info.BlockSize != block || dc.Info.Size != int64(id.ns.NSZE)<<id.ns.Format().LBADS {
@@ -81,15 +82,14 @@ func (id *identity) describe(dc *disk.Config) error {
 	}
 	dc.Info.VolatileCache = id.ctrl.VWC&nvme.VWCPresent != 0
 	dc.Info.Discard = id.ctrl.ONCS&nvme.ONCSDatasetManagement != 0
-	// deallocating is a hint, whatever deallocated blocks read as (NVM section 3.3.3.2)
+	// Deallocating is a hint, even if deallocated blocks read as zeroes (NVM section 3.3.3.2).
 	dc.Info.DiscardZeroes = false
 	dc.Info.PhysicalBlockSize = max(block, min(dc.Info.PhysicalBlockSize, id.atomic()*block))
 	return nil
 }
 
-// atomic returns how many blocks, aligned to their number, are written whole or not at all when
-// power fails: AWUPF, or for this namespace NAWUPF within boundaries (NVM section 2.1.4). It is a
-// power of two.
+// atomic returns the number of blocks, aligned to that number, that a power failure does not tear:
+// AWUPF, or for this namespace NAWUPF within boundaries (NVM section 2.1.4). It is a power of two.
 func (id *identity) atomic() int {
 	n := int(id.ctrl.AWUPF) + 1
 	if id.ns.NSFEAT&nvme.NSFEATAtomics != 0 {
@@ -112,8 +112,8 @@ func (id *identity) deallocates() bool {
 	return id.ns.DLFEAT&7 == nvme.DLFEATReadsZeroes && id.ns.DLFEAT&nvme.DLFEATWriteZeroes != 0
 }
 
-// mdts returns the most bytes of one transfer, 0 if there is no limit. MDTS counts pages of 4 KiB,
-// the smallest that a drive may mean.
+// mdts returns the most bytes of one transfer, 0 if there is no limit. MDTS counts pages; 4 KiB is
+// the smallest page a drive may use.
 func (id *identity) mdts() int64 {
 	if id.ctrl.MDTS == 0 || id.ctrl.MDTS > 18 {
 		return 0

@@ -17,7 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestRefusals: each says what is wrong and how to fix it.
+// TestRefusals: each error describes the problem and the fix.
 func TestRefusals(t *testing.T) {
 	for _, tc := range []struct {
 		want   string
@@ -102,8 +102,8 @@ func TestDescribe(t *testing.T) {
 	testutil.Fails(t, newDriver(d, id, free, &disk.Config{Info: kernel}), "rescan", "another size")
 }
 
-// TestNamed: the devices of a namespace are in one directory, with numbers of controllers or of
-// subsystems.
+// TestNamed: the devices of a namespace are in one directory, numbered by controller or by
+// subsystem.
 func TestNamed(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{
@@ -147,7 +147,8 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses: what is not an NVMe namespace is not opened, and Probe says so before.
+// TestOpenRefuses: Open refuses a path that is not an NVMe namespace, and Probe reports it
+// beforehand.
 func TestOpenRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	testutil.Must(t, os.WriteFile(file, nil, 0o600))

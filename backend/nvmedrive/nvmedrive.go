@@ -1,6 +1,6 @@
-// Package nvmedrive is storage on a namespace of an NVMe drive, to which it sends the drive's own
-// commands (passthrough), past the kernel's block layer. Package disk does what is common to all
-// disks; this package has the commands and the description of the drive.
+// Package nvmedrive is storage on a namespace of an NVMe drive. It sends the drive's own commands
+// (passthrough), past the kernel's block layer. Package disk does the work common to all disks;
+// this package has the commands and the description of the drive.
 package nvmedrive
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// drive is the Disk of a namespace. Its block device is open exclusively as well, so that it cannot
-// be mounted.
+// drive is the Disk of a namespace. Its block device is open exclusively as well, so it cannot be
+// mounted.
 type drive struct {
 	*disk.Disk
 	claim int
@@ -35,7 +35,7 @@ func (d *drive) Close() error {
 
 // Open opens a namespace exclusively: neither its block device nor a partition of that may be
 // mounted, swap, or part of another device. cfg.Path is its character device (/dev/ng0n1) or its
-// block device. The engine sends the commands: io_uring, or threads by blocking ioctls.
+// block device. The engine sends the commands: by io_uring, or by blocking ioctls in threads.
 func Open(cfg block.Config) (backend.Device, error) {
 	d, err := open(cfg)
 	if err != nil {
@@ -70,8 +70,8 @@ func open(cfg block.Config) (_ *drive, err error) {
 	return &d, nil
 }
 
-// attach opens the namespace and describes it. claim opens its block device; held is what it
-// returns.
+// attach opens the namespace and describes it. claim opens its block device; held is the result of
+// claim.
 func attach(cfg block.Config, claim func(path string) (disk.Config, error)) (dc, held disk.Config,
 	err error,
 ) {
@@ -114,7 +114,7 @@ func attach(cfg block.Config, claim func(path string) (disk.Config, error)) (dc,
 		return dc, held, fmt.Errorf("%s and %s are not the same namespace: %d and %d (%w)", n.Char,
 			n.Block, nsid, other, e)
 	}
-	// What was written through the page cache must not arrive later.
+	// Data written through the page cache must not arrive later.
 	if err := unix.Fsync(held.FD); err != nil {
 		return dc, held, fmt.Errorf("write back the page cache: %w", err)
 	}
@@ -123,8 +123,8 @@ func attach(cfg block.Config, claim func(path string) (disk.Config, error)) (dc,
 	return dc, held, newDriver(passthru.FD(fd), id, n.limits(), &dc)
 }
 
-// reopen opens both devices of a namespace again that was offline, wherever the path leads now, if
-// it is the same.
+// reopen opens both devices of a namespace again after it was offline, wherever the path now leads,
+// if it is the same namespace.
 func (d *drive) reopen(cfg block.Config, was backend.Info,
 	claim func(path string) (disk.Config, error),
 ) (disk.Config, error) {
@@ -145,8 +145,8 @@ func (d *drive) reopen(cfg block.Config, was backend.Info,
 	return dc, err
 }
 
-// engine returns the engine that works: commands by io_uring need Linux 5.19 and may be forbidden
-// although io_uring is not.
+// engine returns the engine that works. Commands by io_uring need Linux 5.19, and may be forbidden
+// although io_uring is allowed.
 func engine(dc *disk.Config, log *slog.Logger) (string, error) {
 	if dc.Engine.Name == disk.Threads {
 		return disk.Threads, nil
@@ -164,7 +164,7 @@ func engine(dc *disk.Config, log *slog.Logger) (string, error) {
 	return disk.Threads, nil
 }
 
-// explain returns what an error of open means, with a hint.
+// explain describes an error of open, with a hint.
 func explain(path string, err error) error {
 	hint := ""
 	switch err {

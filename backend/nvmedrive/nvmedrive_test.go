@@ -22,14 +22,14 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// newDrive makes a drive in memory of the suite's size.
+// newDrive makes a drive in memory that is large enough for the suite.
 func newDrive(lbads uint8) *passthrutest.Drive {
 	return passthrutest.New(backendtest.MinSize>>lbads, lbads)
 }
 
 var free = limits{1 << 20, 4 << 20, 4 << 20}
 
-// on opens a drive in memory, as open does with one of the machine.
+// on opens a drive in memory, as open does for a real one.
 func on(t *testing.T, fake *passthrutest.Drive, l limits, engine string) backend.Device {
 	t.Helper()
 	id := testutil.Value(identify(fake, passthrutest.NSID))(t)
@@ -49,8 +49,8 @@ func on(t *testing.T, fake *passthrutest.Drive, l limits, engine string) backend
 	return d
 }
 
-// ringed takes commands through a ring, to /dev/null, which accepts any from Linux 6.4 on; the
-// drive has them before.
+// ringed passes commands through a ring to /dev/null, which accepts any since Linux 6.4, after the
+// drive has executed them.
 type ringed struct{ *driver }
 
 func (r ringed) Start(ring *uring.Ring, f uring.File, c *disk.Command, then uring.Completer) bool {
@@ -63,7 +63,7 @@ func (r ringed) Start(ring *uring.Ring, f uring.File, c *disk.Command, then urin
 	return true
 }
 
-// engines are those that can be used here without a drive.
+// engines returns the engines that can be used here without a drive.
 func engines() []string {
 	list := []string{disk.Threads}
 	fd, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -110,7 +110,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestDevice runs the suite on a namespace of this machine, whose content is lost; the lab has one.
+// TestDevice runs the suite on a namespace of this machine and destroys its content; the lab has
+// one.
 func TestDevice(t *testing.T) {
 	path := os.Getenv("NVMF_TEST_NVME")
 	if path == "" {
@@ -130,12 +131,12 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestCommands: what the drive sees of each operation.
+// TestCommands: the commands that the drive receives for each operation.
 func TestCommands(t *testing.T) {
 	for _, deallocates := range []bool{true, false} {
 		fake := newDrive(12)
 		if !deallocates {
-			fake.Namespace.DLFEAT = nvme.DLFEATWriteZeroes // what it deallocated reads as anything
+			fake.Namespace.DLFEAT = nvme.DLFEATWriteZeroes // deallocated blocks read as anything
 		}
 		var seen []string
 		fake.Fault = func(_ uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno) {
@@ -181,7 +182,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestFailures: each status becomes an error of the right kind, which names it.
+// TestFailures: each status becomes an error of the right kind that names the status.
 func TestFailures(t *testing.T) {
 	for st, want := range map[nvme.Status]error{
 		nvme.UnrecoveredReadError: backend.ErrIO, nvme.InternalError: backend.ErrIO,
@@ -212,8 +213,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestFlushFails: a failed flush stays; a disk whose drive does not support Write Zeroes
-// writes zeroes.
+// TestFlushFails: a failed flush stays; a disk on a drive without Write Zeroes writes zeroes as
+// data.
 func TestFlushFails(t *testing.T) {
 	fake := newDrive(9)
 	fake.Fault = func(_ uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno) {

@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/block"
 )
 
-// Probe reports what Open would refuse, as far as it can tell without sending a command to the
-// drive, and who else uses the namespace.
+// Probe reports the errors that Open would return, as far as possible without sending a command to
+// the drive, and the users of the namespace.
 func Probe(cfg block.Config) (r backend.Report) {
 	n, err := Find(cfg.Path)
 	if err != nil {

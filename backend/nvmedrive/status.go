@@ -13,8 +13,8 @@ func (d *driver) Failure(status int32) error {
 	return fmt.Errorf("%w: %w", class(st.Code()), st)
 }
 
-// class returns the kind of error that a status is (Base section 4.2.3, NVM section 3.1). A status
-// that no case names counts as a failure of the medium or the drive.
+// class returns the kind of error of a status (Base section 4.2.3, NVM section 3.1). Any other
+// status counts as a failure of the medium or the drive.
 func class(st nvme.Status) error {
 	switch st {
 	case nvme.InvalidOpcode, nvme.InvalidField:

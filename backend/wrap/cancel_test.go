@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// canceled cancels operations that the device has not seen.
+// canceled cancels operations that have not reached the device.
 func canceled(t *testing.T, c *backendtest.Client, ios ...*backend.IO) {
 	t.Helper()
 	for _, io := range ios {
@@ -31,7 +31,7 @@ func canceled(t *testing.T, c *backendtest.Client, ios ...*backend.IO) {
 	}
 }
 
-// TestCancelDelayed: a delayed write that is canceled is back at once, through all wrappers, and
+// TestCancelDelayed: a delayed write that is canceled comes back at once, through all wrappers, and
 // never reaches the device. The others stay.
 func TestCancelDelayed(t *testing.T) {
 	for name, wrap := range map[string]func(backend.Device) backend.Device{
@@ -47,7 +47,7 @@ func TestCancelDelayed(t *testing.T) {
 			c := use(t, Error(wrap(inner), ErrorConfig{
 				Err: backend.ErrIO, Offset: 1 << 62, Ops: []backend.Op{backend.OpRead},
 			}))
-			first := c.Write(1<<20, c.Memory(0, 512)) // a limit delays only what comes after it
+			first := c.Write(1<<20, c.Memory(0, 512)) // the limit delays only later operations
 			c.Submit(first)
 			var ios []*backend.IO
 			for i := range 100 {
@@ -75,8 +75,8 @@ func TestCancelDelayed(t *testing.T) {
 	}
 }
 
-// TestCancelRefused: what a full device refuses comes back, too, whether it was offered already or
-// not; what the device has is its own to cancel.
+// TestCancelRefused: an operation that a full device refuses comes back when canceled, whether it
+// was submitted to the device or not. The device itself cancels the operations that it has.
 func TestCancelRefused(t *testing.T) {
 	f := backendtest.NewFaulty(openRAM(t))
 	c := use(t, Delay(f, DelayConfig{}))
@@ -99,7 +99,7 @@ func TestCancelRefused(t *testing.T) {
 	c.Wait(len(ios) - 5)
 }
 
-// TestDelayed: what is removed is gone, and the rest comes in order.
+// TestDelayed: a removed operation is gone, and the rest comes in order.
 func TestDelayed(t *testing.T) {
 	var d delayed
 	r := rand.New(rand.NewPCG(1, 2))

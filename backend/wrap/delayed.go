@@ -2,7 +2,7 @@ package wrap
 
 import "github.com/nvmf-target/nvmf-target/backend"
 
-// delayed is operations by the time at which they are due, which is their Scratch: a heap.
+// delayed is a heap of operations ordered by due time, which is their Scratch.
 type delayed []*backend.IO
 
 func (d delayed) Len() int           { return len(d) }

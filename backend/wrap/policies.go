@@ -14,7 +14,7 @@ import (
 type DelayConfig struct {
 	// Latency is added to each operation, and a random time up to Jitter, evenly distributed.
 	Latency, Jitter time.Duration
-	// Ops are the operations that are delayed, none for all.
+	// Ops are the delayed operations; none means all.
 	Ops  []backend.Op
 	Seed uint64
 }
@@ -48,14 +48,14 @@ func newRandom(seed, n uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, n)
 
 // ErrorConfig describes a failing device.
 type ErrorConfig struct {
-	// Err is the outcome of operations that fail; it wraps one of the sentinels of package backend.
+	// Err is the outcome of failing operations; it wraps one of the sentinels of package backend.
 	Err error
-	// OneIn makes one in so many operations fail, at random; 1 or less makes all fail.
+	// OneIn makes one in OneIn operations fail, at random; 1 or less makes all fail.
 	OneIn int
-	// Offset and Length are the range in bytes that an operation must touch to fail; Length 0 is to
-	// the end. A flush touches everything.
+	// Offset and Length are the range, in bytes, of the failing operations: an operation fails if
+	// it touches the range. A Length of 0 extends to the end. A flush touches everything.
 	Offset, Length int64
-	// Ops are the operations that fail, none for all.
+	// Ops are the failing operations; none means all.
 	Ops  []backend.Op
 	Seed uint64
 }
@@ -86,7 +86,7 @@ func (f *failure) admit(io *backend.IO, now int64) (int64, error) {
 
 // LimitConfig describes a device with limited throughput.
 type LimitConfig struct {
-	// IOPS is the most operations per second, Bandwidth the most bytes of reads and writes per
+	// IOPS is the maximum of operations per second, Bandwidth that of bytes read and written per
 	// second; 0 for no limit.
 	IOPS, Bandwidth int64
 }
@@ -104,7 +104,7 @@ func Limit(dev backend.Device, cfg LimitConfig) backend.Device {
 	return &device{Device: dev, policy: func(uint64) policy { return l }}
 }
 
-// burst is how far behind its schedule a limited device may be, in nanoseconds.
+// burst is the time that a limited device may be behind its schedule, in nanoseconds.
 const burst = int64(10 * time.Millisecond)
 
 // limit is a schedule that all channels share: each operation takes its share of the time.

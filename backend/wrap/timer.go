@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timer wakes a reactor at a time. It is a timerfd because Go's timers are late by up to a
+// timer wakes a reactor at a given time. It is a timerfd, because Go's timers are late by up to a
 // millisecond.
 type timer struct {
 	fd    int
@@ -38,8 +38,7 @@ func (t *timer) run(wake func()) {
 	}
 }
 
-// set makes the timer expire once, after d, which is positive, instead of when it was set to
-// before.
+// set makes the timer expire once, after d, which is positive. It replaces an earlier setting.
 func (t *timer) set(d time.Duration) error {
 	t.spec.Value = unix.NsecToTimespec(int64(d))
 	return unix.TimerfdSettime(t.fd, 0, &t.spec, nil)

@@ -1,6 +1,6 @@
-// Package wrap has wrappers, which pass everything on to other storage, later or not at all, to
-// simulate slow and failing disks: Delay, Limit and Error. What they do at random depends only on a
-// seed and on the order of operations.
+// Package wrap has wrappers that simulate slow and failing disks: Delay, Limit and Error. They pass
+// operations on to other storage, later or not at all. Their random choices depend only on a seed
+// and on the order of operations.
 package wrap
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// affects reports whether an operation is among some; no operations are all.
+// affects reports whether an operation is in ops; empty ops contain all operations.
 func affects(ops []backend.Op, op backend.Op) bool {
 	return len(ops) == 0 || slices.Contains(ops, op)
 }
@@ -97,7 +97,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 	return len(ios)
 }
 
-// submit gives the device what is ready, until it is full.
+// submit submits ready operations to the device until it is full.
 func (c *channel) submit() {
 	for {
 		if len(c.batch) == 0 {
@@ -146,8 +146,8 @@ func (c *channel) Arm() bool {
 	return c.inner.Arm()
 }
 
-// Cancel implements backend.Canceler: what the wrapped device has not seen, it never will. The rest
-// is up to that.
+// Cancel implements backend.Canceler. An operation that has not reached the wrapped device never
+// will; any other is canceled by the wrapped device.
 func (c *channel) Cancel(io *backend.IO) {
 	if c.withdraw(io) {
 		io.Err = backend.ErrAborted
@@ -157,8 +157,8 @@ func (c *channel) Cancel(io *backend.IO) {
 	}
 }
 
-// withdraw takes back an operation that the device has not seen. It returns false if the device has
-// it, or if it is done.
+// withdraw takes back an operation that has not reached the device. It returns false if the device
+// has it, or if it is done.
 func (c *channel) withdraw(io *backend.IO) bool {
 	if i := slices.Index(c.delayed, io); i >= 0 {
 		heap.Remove(&c.delayed, i)
@@ -188,7 +188,7 @@ func (c *channel) Close() error {
 	return c.timer.close()
 }
 
-// clock returns nanoseconds, monotonic.
+// clock returns a monotonic time in nanoseconds.
 func clock() int64 { return int64(time.Since(start)) }
 
 var start = time.Now()

@@ -184,7 +184,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestFullDevice: what a full device refuses is submitted again.
+// TestFullDevice: operations that a full device refuses are submitted again.
 func TestFullDevice(t *testing.T) {
 	f := backendtest.NewFaulty(openRAM(t))
 	c := use(t, Delay(f, DelayConfig{}))
@@ -211,12 +211,12 @@ func TestCloseWithDelayed(t *testing.T) {
 	c.Wait(1)
 }
 
-// thin knows how much space it takes.
+// thin is a device that reports its space.
 type thin struct{ backend.Device }
 
 func (thin) Space() (allocated, free int64, err error) { return 4096, 8192, nil }
 
-// TestSpace: what the storage behind knows of its space is passed on.
+// TestSpace: the space reported by the wrapped storage is passed on.
 func TestSpace(t *testing.T) {
 	known, unknown := Delay(thin{}, DelayConfig{}), Delay(struct{ backend.Device }{}, DelayConfig{})
 	if n, left, err := known.(backend.SpaceReporter).Space(); n != 4096 || left != 8192 ||
