@@ -11,7 +11,7 @@ import (
 
 // TestCopiedBytes counts the bytes that the target copies for commands on RAM namespaces: none for
 // reads, also of blocks never written, none for writes of whole frames by R2T or RDMA READ, and the
-// partial frames of others (docs/adr/0015). Data over iWARP, in-capsule data over RDMA and small
+// partial frames of others (docs/adr/0008). Data over iWARP, in-capsule data over RDMA and small
 // in-capsule data over TCP is copied once.
 func TestCopiedBytes(t *testing.T) {
 	if _, counted := mem.Copied(); !counted {
