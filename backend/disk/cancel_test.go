@@ -39,7 +39,7 @@ func TestCancel(t *testing.T) {
 			}
 		}
 		testutil.Value(unix.Write(p[1], make([]byte, 4096)))(t)
-		c.MustDo(c.Read(0, c.Memory(0, 4096))) // the op is as good as new
+		c.MustDo(c.Read(0, c.Memory(0, 4096))) // the op can be used again
 		c.Close()
 		mustClose(t, d)
 		testutil.Check(t, unix.Close(p[1]))

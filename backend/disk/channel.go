@@ -17,28 +17,28 @@ const (
 	// maxOutstanding is the most IOs that a channel takes.
 	maxOutstanding = 1024
 
-	// turnSteps is how much a channel does from one poll to the next. Locking or unlocking a unit
-	// of the range lock is one step, of about 10 ns; each op costs opSteps in addition. Ops that
-	// come when no steps are left wait for the next poll.
+	// turnSteps is the number of steps a channel makes from one poll to the next. Locking or
+	// unlocking a unit of the range lock is one step, of about 10 ns; each op costs opSteps in
+	// addition. Ops that come when no steps are left wait for the next poll.
 	turnSteps = 4096
 	opSteps   = 64
 )
 
-// channel belongs to one reactor. Only inbox, wake and jobs are used by other goroutines.
+// channel belongs to one reactor. Other goroutines use only inbox, wake and jobs.
 type channel struct {
 	d           *Disk
 	outstanding int
 	ops         []*op         // all
-	free        list.List[op] // those not in use, the latest first
-	ready       list.List[op] // those whose step is to be started
-	arrived     list.List[op] // those with an event to handle
+	free        list.List[op] // not in use, the latest first
+	ready       list.List[op] // with a step to start
+	arrived     list.List[op] // with an event to handle
 	steps       int           // left of turnSteps
 	done        list.List[backend.IO]
 	workers     int
 	working     int // ops with workers
 
-	// ring is nil with threads. If added, file is that of the descriptor when Disk.opened was
-	// opened.
+	// ring is nil with threads. If added is set, file is the ring's file for the descriptor, as of
+	// Disk.opened == opened.
 	ring   *uring.Ring
 	file   uring.File
 	added  bool
@@ -120,8 +120,8 @@ func (c *channel) begin(io *backend.IO) {
 			o.step = stepBounced
 		}
 		// With O_DIRECT the write itself reports every error. Through the page cache RWF_DSYNC
-		// could consume the report of a failed write-back that a flush should get, so there FUA
-		// is a flush.
+		// could consume the report of a failed write-back that a flush should get. So FUA is a
+		// flush there.
 		if io.Op == backend.OpWrite && io.Flags&backend.FUA != 0 && d.cfg.Offset != 0 {
 			o.flags = unix.RWF_DSYNC
 		}
@@ -134,14 +134,14 @@ func (c *channel) begin(io *backend.IO) {
 	c.locked(o, d.ranges.lock(o))
 }
 
-// locked makes an op ready once it has all of its range. Otherwise it is granted the rest later.
+// locked makes an op ready if it has all of its range. Otherwise the rest is granted later.
 func (c *channel) locked(o *op, all bool) {
 	if o.locked = all; all {
 		c.ready.Push(o, &o.node)
 	}
 }
 
-// refuse returns the error of an IO that the disk does not even try.
+// refuse returns the error of an IO that the disk does not attempt.
 func (d *Disk) refuse(io *backend.IO) error {
 	info := d.info.Load()
 	if info.Offline {
@@ -191,7 +191,7 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return n
 }
 
-// receive handles the events of ops until the steps of the turn are used up: those of at most
+// receive handles the events of ops until the steps of the turn are used up, which takes at most
 // turnSteps/opSteps ops. The last one may take more steps than are left.
 func (c *channel) receive() {
 	c.inbox.Take(&c.arrived) // at most maxOutstanding
@@ -218,7 +218,7 @@ func (c *channel) receive() {
 	}
 }
 
-// pump starts the steps that are ready.
+// pump starts the ready steps.
 func (c *channel) pump() {
 	for o := c.ready.Pop(); o != nil; o = c.ready.Pop() {
 		if !c.start(o) {
@@ -228,14 +228,14 @@ func (c *channel) pump() {
 	}
 }
 
-// start gives the step of o to the ring or to a worker. It returns false if the ring is full.
+// start passes the step of o to the ring or to a worker. It returns false if the ring is full.
 func (c *channel) start(o *op) bool {
-	if o.canceled && o.step != stepSync { // others wait for a flush whose turn it is
+	if o.canceled && o.step != stepSync { // other flushes wait for this one
 		c.end(o, c.d.failure(o.io.Op, o.io.Off+o.done, unix.ECANCELED))
 		return true
 	}
 	o.opened = c.d.opened.Load()
-	if o.step == stepSync && c.d.dirty.Load() { // the next flush covers what completes from here on
+	if o.step == stepSync && c.d.dirty.Load() { // completions from here on belong to the next flush
 		c.d.dirty.Store(false)
 		o.dirty = true
 	}
@@ -248,7 +248,7 @@ func (c *channel) start(o *op) bool {
 		c.workers++
 		c.wg.Go(c.work)
 	}
-	c.jobs <- o // has room for all that are outstanding
+	c.jobs <- o // has room for all outstanding ops
 	return true
 }
 
@@ -260,7 +260,7 @@ func (o *op) Complete(res int32) {
 	o.c.stepped(o, res)
 }
 
-// stepped is called when a step of o is over. res is its result as io_uring returns it.
+// stepped is called when a step of o is over. res is its result in the form of io_uring.
 func (c *channel) stepped(o *op, res int32) {
 	d := c.d
 	if d.inject != nil {
@@ -309,8 +309,7 @@ func (c *channel) stepped(o *op, res int32) {
 	c.end(o, nil)
 }
 
-// again reports whether to repeat the step of o after this error, and may choose another step for
-// that.
+// again reports whether to repeat the step of o after this error. It may choose a different step.
 func (c *channel) again(o *op, e syscall.Errno) bool {
 	unknown := e == unix.EOPNOTSUPP || e == unix.ENOSYS || e == unix.EINVAL || e == unix.ENOTTY
 	switch {
@@ -319,7 +318,7 @@ func (c *channel) again(o *op, e syscall.Errno) bool {
 		c.d.noZeroRange.Store(true)
 		o.step = stepZeroes
 	case o.step == stepPunch && o.io.Op == backend.OpWriteZeroes && e == unix.EOPNOTSUPP:
-		o.step = stepZeroRange // it may be unmapped, it need not
+		o.step = stepZeroRange // it may be unmapped, but need not be
 	case o.step == stepDiscard && unknown && c.ring != nil && c.d.cfg.Driver == nil &&
 		!c.d.noCommand.Load():
 		c.d.noCommand.Store(true)

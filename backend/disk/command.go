@@ -12,23 +12,22 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// Driver works on a disk by commands of its own instead of the system calls for files. Any
-// goroutine calls the methods with a Command, which is not used elsewhere meanwhile.
+// Driver accesses a disk by its own commands instead of the system calls for files. Any goroutine
+// may call the methods, with a Command that nothing else uses at that time.
 type Driver interface {
 	// Limit returns the most bytes of one command, a multiple of the block size; 0 or less if there
 	// is no such command.
 	Limit(op backend.Op) int64
-	// Start queues a command, whose result is its status: 0 for success, a positive number that
-	// Failure explains, or a negative errno. It returns false if the ring is full.
+	// Start queues a command. Its result is a status: 0 for success, a positive number that Failure
+	// explains, or a negative errno. It returns false if the ring is full.
 	Start(r *uring.Ring, f uring.File, cmd *Command, c uring.Completer) bool
 	// Do carries a command out and returns its result. It may block.
 	Do(cmd *Command) int32
-	// Failure returns what a positive result means, as an error that wraps a sentinel of package
-	// backend.
+	// Failure returns the error for a positive result. It wraps a sentinel of package backend.
 	Failure(status int32) error
 }
 
-// Command is one step of an IO for a Driver. It is not moved until the step is over.
+// Command is one step of an IO for a Driver. It does not move until the step is over.
 type Command struct {
 	Op       backend.Op
 	FUA      bool // durable when it is over
@@ -37,7 +36,7 @@ type Command struct {
 	// Data is the data to transfer, or Vectors if it is not in one piece.
 	Data    []byte
 	Vectors []sys.Iovec
-	// Scratch is the driver's. It is kept from command to command.
+	// Scratch belongs to the driver. It is kept from command to command.
 	Scratch any
 }
 
@@ -67,7 +66,7 @@ func (o *op) command() bool {
 	return c.Len > 0
 }
 
-// startCommand gives the step of o to the ring, or to a worker if its data has too many segments.
+// startCommand passes the step of o to the ring, or to a worker if its data has too many segments.
 // It returns false if the ring is full.
 func (c *channel) startCommand(o *op) bool {
 	if !o.command() {
@@ -79,7 +78,7 @@ func (c *channel) startCommand(o *op) bool {
 	return started
 }
 
-// transfer reads or writes what iov refers to, as much of it as one command takes. Workers call it.
+// transfer reads or writes the memory of iov, as much of it as one command takes. Workers call it.
 func (o *op) transfer(iov []sys.Iovec, off int64, flags int) int32 {
 	c, d := &o.cmd, o.c.d
 	*c = Command{Op: backend.OpWrite, FUA: flags&unix.RWF_DSYNC != 0, Off: off, Scratch: c.Scratch}
@@ -90,7 +89,7 @@ func (o *op) transfer(iov []sys.Iovec, off int64, flags int) int32 {
 	return o.outcome(d.cfg.Driver.Do(c))
 }
 
-// clip shortens iov, in place, to at most n bytes in whole blocks and returns how many there are.
+// clip shortens iov, in place, to at most n bytes in whole blocks and returns their number.
 func clip(iov []sys.Iovec, n, block int64) ([]sys.Iovec, int64) {
 	total := int64(0)
 	for i := range iov {
@@ -109,8 +108,8 @@ func clip(iov []sys.Iovec, n, block int64) ([]sys.Iovec, int64) {
 	return nil, 0
 }
 
-// outcome converts a driver's result into what io_uring returns for files: the number of bytes, or
-// a negative errno.
+// outcome converts a driver's result to that of io_uring for files: the number of bytes, or a
+// negative errno.
 func (o *op) outcome(status int32) int32 {
 	switch {
 	case status < 0:
@@ -126,7 +125,7 @@ func (o *op) outcome(status int32) int32 {
 	return -int32(unix.EIO)
 }
 
-// failure returns the error of a step: what the driver says, or what e means.
+// failure returns the error of a step: the driver's error, or that of e.
 func (o *op) failure(e syscall.Errno) error {
 	d, off := o.c.d, o.io.Off+o.done
 	if o.cause == nil {

@@ -1,5 +1,5 @@
-// Package disk carries out IOs on a descriptor: it is what the devices of packages file, block and
-// nvmedrive have in common. One of two engines does the work: io_uring where it is allowed,
+// Package disk carries out IOs on a descriptor. It is the common part of the devices of packages
+// file, block and nvmedrive. One of two engines does the work: io_uring where it is allowed,
 // otherwise a pool of goroutines that make blocking system calls.
 //
 // The path of an IO. Everything but the workers runs on the reactor of its channel:
@@ -9,11 +9,11 @@
 //	Poll    step over -> ready again, if something is left (short transfer, FUA without O_DIRECT)
 //	        -> done
 //
-// An op that waits occupies no thread. What happens to it on another reactor (its range is locked,
-// the flush that it shares is over) arrives through an inbox, as does what workers finish.
+// An op that waits occupies no thread. Events from other reactors (its range is locked, the flush
+// that it shares is over) and results of workers arrive through an inbox.
 //
 // Durability: a write is in the volatile cache of the device until a flush, except with FUA. When a
-// flush fails, the kernel drops what it could not write and forgets about it: a second flush would
+// flush fails, the kernel drops the unwritten data and forgets about it: a second flush would
 // succeed although data is lost. So a failure stays: from then on every flush and every write fails
 // until the device is opened again.
 package disk
@@ -39,7 +39,7 @@ const (
 	Threads = "threads"
 )
 
-// Engine says how system calls are made.
+// Engine selects how system calls are made.
 type Engine struct {
 	// Name is Auto, IOUring or Threads; "" means Auto.
 	Name string
@@ -52,10 +52,10 @@ type Config struct {
 	// FD is the open file or block device. The Disk owns and closes it once New has succeeded.
 	FD   int
 	Info backend.Info
-	// Offset is the unit of positions and lengths that O_DIRECT requires, Memory that of addresses,
-	// both in bytes and powers of two; 0 if the page cache is used.
+	// Offset is the unit of positions and lengths that O_DIRECT requires, Memory the unit of
+	// addresses, both in bytes and powers of two; 0 if the page cache is used.
 	Offset, Memory int
-	// Block says that FD is a block device, whose space is freed by BLKDISCARD instead of by
+	// Block reports whether FD is a block device. Its space is freed by BLKDISCARD instead of by
 	// punching holes.
 	Block bool
 	// Driver replaces the system calls for files; nil for none.
@@ -64,14 +64,16 @@ type Config struct {
 	// Log is for warnings and errors; nil for none.
 	Log *slog.Logger
 
-	// Size returns the present size of what FD refers to, in bytes; 0 or an error if it is offline.
-	// Any goroutine calls it, for block devices also reactors. nil if the size does not change.
+	// Size returns the present size of the file or device behind FD, in bytes; 0 or an error if it
+	// is offline. Any goroutine calls it, for block devices also reactors. nil if the size does not
+	// change.
 	Size func(fd int) (int64, error)
-	// Space returns how much space the content of FD takes, and how much is left where it takes it,
-	// in bytes, as for backend.SpaceReporter; nil: it has all of its space. Any goroutine calls it.
+	// Space returns the space that the content of FD takes, and the space left in the same place,
+	// in bytes, as for backend.SpaceReporter; nil if all space is allocated. Any goroutine calls
+	// it.
 	Space func(fd int) (allocated, free int64, err error)
 	// Reopen opens and describes a disk again that was offline, if it is there and the same. The
-	// Disk takes over the new FD. nil if such a disk comes back by itself.
+	// Disk takes over the new FD. nil if the disk comes back by itself.
 	Reopen func() (Config, error)
 }
 
@@ -82,23 +84,24 @@ type Disk struct {
 	ranges   rangeLock
 	channels atomic.Int32
 
-	// info is the present description. opened counts how often the disk came back; see watcher.
+	// info is the present description. opened counts the times that the disk came back; see
+	// watcher.
 	info   atomic.Pointer[backend.Info]
 	opened atomic.Uint32
 	watch  watcher
 
-	// noZeroRange and noCommand are set when the kernel turns out not to have FALLOC_FL_ZERO_RANGE
-	// or discards by io_uring for this file.
+	// noZeroRange and noCommand are set when the kernel turns out to lack FALLOC_FL_ZERO_RANGE or
+	// discards by io_uring for this file.
 	noZeroRange, noCommand atomic.Bool
 
-	// failed is why flushes and writes are refused, nil if they are not.
+	// failed is the reason to refuse flushes and writes, nil if there is none.
 	failed atomic.Pointer[error]
 	sync   syncer
-	// dirty says that writes have completed that no flush has covered.
+	// dirty reports whether writes have completed that no flush has covered.
 	dirty atomic.Bool
 
-	// maxWorkers is the most blocking system calls in progress per channel. Workers are started as
-	// they are needed; with io_uring for little but data that is not aligned.
+	// maxWorkers limits the blocking system calls in progress per channel. Workers are started when
+	// needed; with io_uring little but unaligned data needs them.
 	maxWorkers int
 	// inject replaces results in tests. Any goroutine calls it.
 	inject func(s step, res int32) int32
@@ -147,12 +150,12 @@ func (e *Engine) check() error {
 	return fmt.Errorf("engine %q is not known; use %s, %s or %s", e.Name, Auto, IOUring, Threads)
 }
 
-// available returns why io_uring cannot be used; tests replace it.
+// available returns the reason why io_uring cannot be used; tests replace it.
 var available = sync.OnceValue(uring.Available)
 
 var warnOnce sync.Once
 
-// fallBack warns, once in the process, that io_uring cannot be used. It returns err.
+// fallBack warns, once per process, that io_uring cannot be used. It returns err.
 func (d *Disk) fallBack(err error) error {
 	if err != nil {
 		warnOnce.Do(func() {
@@ -165,8 +168,8 @@ func (d *Disk) fallBack(err error) error {
 
 var unregisteredOnce sync.Once
 
-// unregistered warns, once in the process, that io_uring works without registered memory, if err
-// says why.
+// unregistered warns, once per process, that io_uring works without registered memory, if err is
+// the reason.
 func (d *Disk) unregistered(err error) {
 	if err == nil {
 		return
@@ -193,8 +196,8 @@ func (d *Disk) Space() (allocated, free int64, err error) {
 	return min(allocated, d.Info().Size), free, err
 }
 
-// Close implements backend.Device. It does not flush: what hosts have flushed is durable, and the
-// kernel writes back the rest.
+// Close implements backend.Device. It does not flush: data that hosts have flushed is durable, and
+// the kernel writes back the rest.
 func (d *Disk) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close %s: %d channels are open", d.cfg.Path, n)
@@ -224,8 +227,8 @@ func (d *Disk) failure(op backend.Op, off int64, e syscall.Errno) error {
 	return fmt.Errorf("%s: %v at %d: %w: %w", d.cfg.Path, op, off, class, e)
 }
 
-// syncFailed makes the failure of a durable write stay, unless the write was refused, as for lack
-// of space: then nothing is lost that had been accepted.
+// syncFailed makes the failure of a durable write stay, unless the write was refused, for example
+// for lack of space: then no accepted data is lost.
 func (d *Disk) syncFailed(err error) {
 	if !errors.Is(err, backend.ErrIO) && !errors.Is(err, backend.ErrOffline) {
 		return
@@ -233,7 +236,7 @@ func (d *Disk) syncFailed(err error) {
 	err = fmt.Errorf("%w; nothing more is accepted until the namespace is opened again: %w",
 		backend.ErrDegraded, err)
 	if d.failed.CompareAndSwap(nil, &err) {
-		d.CheckSoon() // which makes it known
+		d.CheckSoon() // which publishes it
 		d.cfg.Log.Error("a flush failed: the disk takes no more writes", "err", err)
 	}
 }

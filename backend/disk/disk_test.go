@@ -98,7 +98,7 @@ func TestOneWorker(t *testing.T) {
 	}, backendtest.Options{})
 }
 
-// TestShortTransfers: a transfer that ends early, or is to be repeated, continues where it ended.
+// TestShortTransfers: a transfer that ends early, or has to be repeated, continues where it ended.
 func TestShortTransfers(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		backendtest.Run(t, func(t *testing.T) backend.Device {
@@ -168,8 +168,8 @@ func TestFailedFlushStays(t *testing.T) {
 	})
 }
 
-// TestFailedFUAStays: the same for a durable write through O_DIRECT, unless there was no room for
-// it.
+// TestFailedFUAStays: the same for a durable write through O_DIRECT, unless it failed for lack of
+// space.
 func TestFailedFUAStays(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		d := newDisk(t, 1<<20, true, e)
@@ -223,8 +223,8 @@ func TestFUAIsDurable(t *testing.T) {
 	})
 }
 
-// TestFlushesShare: flushes that come while one is in progress, which may have begun before the
-// writes they cover, share one more, whichever channel they come from, and its failure.
+// TestFlushesShare: while a flush is in progress it may not cover later writes. Flushes that come
+// then, on any channel, share the next one and its failure.
 func TestFlushesShare(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		var f failing
@@ -269,7 +269,7 @@ func TestFlushesShare(t *testing.T) {
 	})
 }
 
-// TestErrno: the errors of system calls are classified, and say what failed and where.
+// TestErrno: the errors of system calls are classified, and name the operation and the place.
 func TestErrno(t *testing.T) {
 	d := &Disk{cfg: Config{Path: "/some/disk.img"}}
 	for errno, want := range map[syscall.Errno]error{
@@ -292,7 +292,7 @@ func TestUnregistered(t *testing.T) {
 	if err := uring.Available(); err != nil {
 		t.Skip(err)
 	}
-	runtime.LockOSThread() // the ring's
+	runtime.LockOSThread() // the ring belongs to it
 	defer runtime.UnlockOSThread()
 	defer func() { unregisteredOnce = sync.Once{} }()
 	unregisteredOnce = sync.Once{}
@@ -302,7 +302,7 @@ func TestUnregistered(t *testing.T) {
 		d.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		region := testutil.Value(mem.Map("test", 4096))(t)
 		eventFD := testutil.Value(unix.Eventfd(0, unix.EFD_CLOEXEC))(t)
-		// which the kernel would have to write to
+		// The kernel would have to write to it.
 		testutil.Must(t, unix.Mprotect(region.Bytes(), unix.PROT_READ))
 		c := testutil.Value(
 			d.OpenChannel(backend.Reactor{Wake: func() {}, EventFD: eventFD, Memory: region}))(t)
@@ -319,7 +319,7 @@ func TestUnregistered(t *testing.T) {
 	}
 }
 
-// TestFaultOffset: an error after a part of the transfer says where that ended.
+// TestFaultOffset: an error after a partial transfer has the position where it ended.
 func TestFaultOffset(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		d := newDisk(t, backendtest.MinSize, true, e)

@@ -17,7 +17,7 @@ import (
 )
 
 // TestFallsBack: where io_uring is forbidden, threads are used, with one warning for all disks,
-// unless io_uring is asked for; Probe says so before.
+// unless io_uring is configured. Probe reports it beforehand.
 func TestFallsBack(t *testing.T) {
 	old := available
 	defer func() { available, warnOnce = old, sync.Once{} }()

@@ -2,5 +2,5 @@
 
 package disk
 
-// most is how many bytes the next transfer of the op moves at most.
+// most returns the most bytes that the next transfer of the op may move.
 func (o *op) most() int { return maxTransfer }

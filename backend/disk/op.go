@@ -13,7 +13,7 @@ import (
 type step uint8
 
 const (
-	stepTransfer step = iota // read or write what is left
+	stepTransfer step = iota // read or write the rest
 	stepBounced              // the same through aligned memory; by a worker
 	stepSync                 // fdatasync
 	stepZeroRange
@@ -22,14 +22,14 @@ const (
 	stepZeroes  // write zeroes; by a worker
 )
 
-// event is why an op has arrived at its channel.
+// event is the reason why an op has arrived at its channel.
 type event uint8
 
 const (
 	begun    event = iota // in a turn that had no steps left: lock its range
 	executed              // a worker has made the step; res is its result
-	passed                // the gate of the range lock that it follows is passed
-	granted               // it has the unit it has waited for, or it is its turn to flush
+	passed                // the gate of the range lock that it follows has passed
+	granted               // it has the unit that it waited for, or its turn to flush
 	shared                // the flush that it shares is over; err is the outcome
 )
 
@@ -55,23 +55,23 @@ type op struct {
 	err      error
 	span     span
 	unit     int // of the span: the next to lock; it waits for this one
-	// followers are ops that learn from this one that the gate is passed, or that the flush is
-	// over. The mutex of the range lock guards them while this op is the gate, and that of the
-	// syncer while it waits for its turn to flush.
+	// followers are ops that this one tells that the gate has passed, or that the flush is over.
+	// The mutex of the range lock guards them while this op is the gate, and that of the syncer
+	// while it waits for its turn to flush.
 	followers list.List[op]
 	iov       []sys.Iovec
 	cmd       Command // of a Driver
 	cause     error   // the Driver's error of a step that failed
 }
 
-// maxTransfer is no limit of a transfer.
+// maxTransfer leaves the length of a transfer unlimited.
 const maxTransfer = math.MaxInt
 
-// tellBatch is how many followers an op tells at a time.
+// tellBatch is the number of followers that an op tells at a time.
 const tellBatch = 32
 
 // tell delivers an event, and o.err, to at most tellBatch followers of o. The others become
-// followers of the last of these, which tells them when it handles the event.
+// followers of the last one, which tells them when it handles the event.
 func (o *op) tell(e event) {
 	for i := range tellBatch {
 		f := o.followers.Pop()
@@ -85,7 +85,7 @@ func (o *op) tell(e event) {
 	}
 }
 
-// vectors sets o.iov to what is left to transfer, at most as many vectors as one call takes, and
+// vectors sets o.iov to the data left to transfer, at most as many vectors as one call takes, and
 // returns it. The array is reused.
 func (o *op) vectors() []sys.Iovec {
 	o.iov = o.iov[:0]
@@ -109,7 +109,7 @@ func (o *op) whole(b []byte) []sys.Iovec {
 	return o.iov
 }
 
-// one returns what is left to transfer if it is in one piece, otherwise nil.
+// one returns the data left to transfer if it is in one piece, otherwise nil.
 func (o *op) one() []byte {
 	if len(o.io.Segs) != 1 {
 		return nil

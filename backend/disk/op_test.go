@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// TestTell: each of many followers hears once what happened, and no call tells more than tellBatch.
+// TestTell: each of many followers is told once, and no call tells more than tellBatch.
 func TestTell(t *testing.T) {
 	const followers = 1000
 	err := errors.New("the flush failed")

@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/storage"
 )
 
-// ErrMissing says that there is no such device. It is an fs.ErrNotExist.
+// ErrMissing is the error for a device that does not exist. It is an fs.ErrNotExist.
 var ErrMissing = backend.WithHint(missing{}, "\"nvmf-target disks\" lists those that are there.")
 
 type missing struct{}
@@ -39,9 +39,9 @@ func (e *Engine) Probe(r *backend.Report) {
 	}
 }
 
-// CheckInstances returns an error if another instance of this program writes to what the block
-// device at path stands on: to the file of a loop device, which opening that exclusively does not
-// show.
+// CheckInstances returns an error if another instance of this program writes to the storage below
+// the block device at path, such as the file of a loop device. Opening the device exclusively does
+// not show that.
 func CheckInstances(path string) error {
 	for _, u := range usersOf(path) {
 		if isInstance(u) {
@@ -52,7 +52,7 @@ func CheckInstances(path string) error {
 	return nil
 }
 
-// usersOf returns who uses what the path stands on, as far as that can be found out.
+// usersOf returns the users of the storage below the path, as far as they can be found.
 func usersOf(path string) []storage.User {
 	m := storage.Linux()
 	s, err := m.StackOf(path)
@@ -69,10 +69,10 @@ func isInstance(u storage.User) bool {
 	return u.Program != "" && u.Program == strings.TrimSpace(string(self))
 }
 
-// ProbeUsers reports who uses the file or block device at path. held is why it cannot be opened
-// exclusively, nil if it can. A process is a warning if it does not keep Open from succeeding, or
-// if it is another instance of this program, which may end before this one opens anything;
-// everything else is an error.
+// ProbeUsers reports the users of the file or block device at path. held is the reason why it
+// cannot be opened exclusively, nil if it can. A process is a warning if it does not prevent Open,
+// or if it is another instance of this program, which may end before this one opens anything. Every
+// other user is an error.
 func ProbeUsers(path string, held error, r *backend.Report) {
 	var names []string
 	explained := held == nil

@@ -14,41 +14,41 @@ const (
 )
 
 // rangeLock keeps commands apart that touch the same blocks while one of them writes, so that none
-// sees a block torn (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block):
+// sees a torn block (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block):
 // a buffered read may see half of a racing write, and a direct one depends on the disk. Readers
-// share. The unit is a page or a block, whichever is larger, so that the page cache, where it helps
-// to zero parts of pages, never works on a page that another command writes directly.
+// share. The unit is a page or a block, whichever is larger. The page cache zeroes parts of pages,
+// and so never touches a page that another command writes directly.
 //
-// An op locks its units one at a time, in ascending order, so that ops never wait in a circle. A
-// free unit costs one atomic operation. An op that meets a locked unit keeps those it has, and
-// queues for that one. Each unit has a queue of its own, so that no op is overtaken there. The
-// unlock of a unit gives it to the first of its queue, whose channel goes on with the next unit.
+// An op locks its units one at a time, in ascending order, so ops never wait in a circle. A free
+// unit costs one atomic operation. An op that meets a locked unit keeps the units it has, and
+// queues for that one. Each unit has its own queue, so no op is overtaken there. The unlock of a
+// unit gives it to the first op in its queue. The channel of that op goes on with the next unit.
 //
-// An op of many units could wait at each of them for ops that came later. So the first one that has
-// to wait is the gate: ops that come later and overlap it follow it, until it has all of its units.
-// An op follows once, and has nothing meanwhile.
+// An op of many units could wait at each of them for ops that came later. So the first such op that
+// has to wait is the gate: ops that come later and overlap it follow it until it has all of its
+// units. An op follows once, and holds nothing while it does.
 //
-// No step depends on how many ops wait:
+// No step depends on the number of ops that wait:
 //
 //	lock, granted    at most nUnits atomic operations, and one queue joined
 //	unlock           at most nUnits atomic operations, for each unit at most grants ops granted
 //	end of the gate  at most tellBatch ops go on, the last of which tells the next ones
 //
-// Readers that wait are granted a few at a time: each passes the unit on to those behind it when
-// its channel handles the grant. So n readers are granted in the logarithm of n turns.
+// Waiting readers are granted a few at a time: each passes the unit on to the next ones when its
+// channel handles the grant. So n readers are granted in the logarithm of n turns.
 //
-// An op takes each unit that it visits, and what it costs to grant others, from the steps of its
+// An op takes the cost of the units that it visits, and of grants to others, from the steps of its
 // channel's turn.
 type rangeLock struct {
 	shift uint
-	// units has the state of each unit: 0 if it is free, or the sum of the holds of the ops that
-	// have it, plus queued while others wait.
+	// units has the state of each unit: 0 if it is free, otherwise the sum of the holds of the ops
+	// that have it, plus queued while others wait.
 	units [nUnits]atomic.Int32
 	gate  atomic.Pointer[op] // set under mu
 
 	mu sync.Mutex // held for as long as it takes to grant one unit, or to join one list
-	// queues has the ops that wait for each unit; mu guards it. It is made when the first one
-	// waits. The queue of a unit is empty unless the unit is queued.
+	// queues has the ops that wait for each unit; mu guards it. It is made when the first op waits.
+	// The queue of a unit is empty unless the unit is queued.
 	queues *[nUnits]list.List[op]
 }
 
@@ -58,7 +58,7 @@ const (
 	// queued is set, under mu, while ops wait for the unit. Then it is locked under mu only.
 	queued int32 = 1 << 30
 
-	// grants is how many ops a unit is given to at once, and grantSteps what each of them costs.
+	// grants is the number of ops that a unit is given to at once, and grantSteps the cost of each.
 	grants     = 2
 	grantSteps = 8
 	// wide is the least number of units of a gate.
@@ -87,7 +87,7 @@ func (r *rangeLock) span(off, n int64) span {
 	return span{a: 0, b: j, c: i, d: nUnits}
 }
 
-// units returns how many units the span has.
+// units returns the number of units in the span.
 func (s span) units() int { return s.b - s.a + s.d - s.c }
 
 // overlaps reports whether two spans have a unit in common.
@@ -98,8 +98,8 @@ func (s span) overlaps(o span) bool {
 }
 
 // lock locks the range of o, exclusively if o.write. If it returns false, o waits and is delivered
-// to its channel, which calls granted when o has the unit that it has waited for, and passed when
-// the gate that it has followed is passed.
+// to its channel. The channel calls granted when o has the unit that it waited for, and passed when
+// the gate that it followed has passed.
 func (r *rangeLock) lock(o *op) bool {
 	o.span = r.span(o.io.Off, o.io.Len)
 	o.unit = o.span.a
@@ -121,13 +121,13 @@ func (r *rangeLock) follow(o *op) bool {
 	return true
 }
 
-// passed goes on with an op whose gate is passed. The result is that of lock.
+// passed goes on with an op after its gate has passed. The result is as for lock.
 func (r *rangeLock) passed(o *op) bool {
 	o.tell(passed)
 	return r.advance(o)
 }
 
-// granted goes on with an op that has been given the unit it has waited for. The result is that of
+// granted goes on with an op that has been given the unit that it waited for. The result is as for
 // lock.
 func (r *rangeLock) granted(o *op) bool {
 	if !o.write {
@@ -137,7 +137,7 @@ func (r *rangeLock) granted(o *op) bool {
 	return r.advance(o)
 }
 
-// advance locks the units of o from o.unit on, until one is locked already.
+// advance locks the units of o from o.unit on, up to one that is already locked.
 func (r *rangeLock) advance(o *op) bool {
 	for end := max(o.span.b, o.span.d); o.unit < end; o.unit++ {
 		if o.unit == o.span.b {
@@ -167,7 +167,7 @@ func (r *rangeLock) take(o *op) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for { // another round only if a unit that was not queued has changed
+	for { // repeats only if a unit that was not queued has changed
 		n := u.Load()
 		switch {
 		case o.fits(n):
@@ -196,14 +196,14 @@ func (r *rangeLock) unlock(o *op) {
 func (r *rangeLock) free(o *op, from, to int) {
 	o.c.steps -= to - from
 	for i := from; i < to; i++ {
-		if r.units[i].Add(-o.hold()) == queued { // o was the last one that had it
+		if r.units[i].Add(-o.hold()) == queued { // o was the last op that had it
 			r.grant(o.c, i)
 		}
 	}
 }
 
-// grant gives a unit to the first ops that wait for it and can have it now, at most grants of them.
-// c is the channel of the caller.
+// grant gives a unit to the first waiting ops that can have it now, at most grants of them. c is
+// the channel of the caller.
 func (r *rangeLock) grant(c *channel, unit int) {
 	u := &r.units[unit]
 	if u.Load()&queued == 0 {
@@ -232,10 +232,10 @@ func (r *rangeLock) grant(c *channel, unit int) {
 	}
 }
 
-// fits reports whether o can have a unit whose state is n, without queuing.
+// fits reports whether o can have a unit in state n without queuing.
 func (o *op) fits(n int32) bool { return n == 0 || !o.write && n < exclusive }
 
-// hold is what o adds to the state of a unit that it has.
+// hold is the amount that o adds to the state of a unit that it has.
 func (o *op) hold() int32 {
 	if o.write {
 		return exclusive

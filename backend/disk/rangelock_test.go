@@ -59,7 +59,7 @@ func newActor() *actor {
 	return a
 }
 
-// take returns the next op that has been delivered, nil if none has.
+// take returns the next delivered op, nil if there is none.
 func (a *actor) take() *op {
 	a.c.inbox.Take(&a.c.arrived)
 	return a.c.arrived.Pop()
@@ -75,7 +75,7 @@ func (a *actor) granted(r *rangeLock) *op {
 	return nil
 }
 
-// next goes on with an op that has been delivered.
+// next goes on with a delivered op.
 func (r *rangeLock) next(o *op) bool {
 	if o.event == passed {
 		return r.passed(o)
@@ -87,7 +87,7 @@ func (a *actor) op(kind backend.Op, off, n int64) *op {
 	return &op{c: &a.c, io: &backend.IO{Op: kind, Off: off, Len: n}, write: kind != backend.OpRead}
 }
 
-// places is a checker for exclusion: how many readers use each place, or -1 for a writer.
+// places checks exclusion: it counts the readers of each place, or has -1 for a writer.
 type places [16]atomic.Int32
 
 const (
@@ -95,7 +95,7 @@ const (
 	oneWrite = -1000
 )
 
-// random returns an op on some of the places, and which these are. A few cover all units.
+// random returns an op on some of the places, and their range. A few ops cover all units.
 func (a *actor) random(rnd *rand.Rand) (o *op, from, to int) {
 	kind := backend.OpRead
 	if rnd.IntN(2) == 0 {
@@ -212,8 +212,8 @@ func TestRangeLockExcludes(t *testing.T) {
 	r.mustBeFree(t)
 }
 
-// TestRangeLockIsFair: an op that comes later does not overtake one that waits for the same unit,
-// unless its blocks are others.
+// TestRangeLockIsFair: a later op does not overtake one that waits for the same unit, unless it has
+// other blocks.
 func TestRangeLockIsFair(t *testing.T) {
 	var r rangeLock
 	r.init(minUnit)
@@ -240,8 +240,8 @@ func TestRangeLockIsFair(t *testing.T) {
 	r.mustBeFree(t)
 }
 
-// TestRangeLockIsNotOvertaken: a wide op that waits has its units after the ops that came before
-// it, although others keep coming to each of them.
+// TestRangeLockIsNotOvertaken: a waiting wide op gets its units after the ops that came before it,
+// although others keep coming to each of them.
 func TestRangeLockIsNotOvertaken(t *testing.T) {
 	const small = 2 * wide
 	for _, tc := range []struct {
@@ -261,7 +261,7 @@ func TestRangeLockIsNotOvertaken(t *testing.T) {
 					has.Push(o, &o.node)
 				}
 			}
-			for i := range 2 * small { // on each unit one that has it, and one that waits
+			for i := range 2 * small { // on each unit one op that has it, and one that waits
 				begin(a.op(backend.OpWrite, int64(i%small)*minUnit, minUnit))
 			}
 			var all *op
@@ -294,8 +294,8 @@ func TestRangeLockIsNotOvertaken(t *testing.T) {
 	}
 }
 
-// TestReadersFollowTogether: readers that wait behind a writer have the unit at the same time,
-// after few turns of their channel.
+// TestReadersFollowTogether: readers that wait behind a writer get the unit at the same time, after
+// a few turns of their channel.
 func TestReadersFollowTogether(t *testing.T) {
 	var r rangeLock
 	r.init(minUnit)
@@ -337,7 +337,8 @@ func TestReadersFollowTogether(t *testing.T) {
 	r.mustBeFree(t)
 }
 
-// TestRangeLockSteps: what a call costs does not depend on how many ops wait, nor on what they are.
+// TestRangeLockSteps: the cost of a call depends neither on the number of waiting ops nor on their
+// kind.
 func TestRangeLockSteps(t *testing.T) {
 	for _, kind := range []backend.Op{backend.OpRead, backend.OpWrite, backend.OpDiscard} {
 		for _, units := range []int64{1, wide - 1, wide} {
@@ -365,7 +366,7 @@ func TestRangeLockSteps(t *testing.T) {
 // costs are the most steps that one call took.
 type costs struct{ lock, next, unlock int }
 
-// measure lets n ops wait for a write of all units, and then lets all of them have their turn.
+// measure lets n ops wait for a write of all units, and then lets all of them take their turn.
 func measure(t *testing.T, kind backend.Op, size int64, n int) (most costs) {
 	var r rangeLock
 	r.init(minUnit)
@@ -416,7 +417,7 @@ func benchmarkRangeLock(b *testing.B, n int64) {
 	}
 }
 
-// BenchmarkRangeLockWaiting is the turn of one write of all units of many that wait.
+// BenchmarkRangeLockWaiting is the turn of one write of all units while many wait.
 func BenchmarkRangeLockWaiting(b *testing.B) {
 	for _, n := range []int{10, 1000, 16000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {

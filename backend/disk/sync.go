@@ -9,15 +9,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// syncer serialises flushes: the kernel reports a failure to one of two callers only. Flushes that
-// come while one is in progress, which may have begun before the writes they cover, share the next.
+// syncer serializes flushes, because the kernel reports a failure to only one of two callers. A
+// flush in progress may have begun before later writes. Flushes that come in the meantime share the
+// next one.
 type syncer struct {
 	mu    sync.Mutex
 	busy  bool          // under mu
 	queue list.List[op] // under mu
 }
 
-// flush begins a flush for o, or makes it share the next one.
+// flush begins a flush for o, or makes o share the next one.
 func (c *channel) flush(o *op) {
 	d := c.d
 	switch info := d.info.Load(); {
@@ -45,7 +46,7 @@ func (c *channel) flush(o *op) {
 	}
 }
 
-// synced ends the flush of o and of those that share it, and starts the next one.
+// synced ends the flush of o and of the ops that share it, and starts the next one.
 func (c *channel) synced(o *op, res int32) {
 	d := c.d
 	var err error

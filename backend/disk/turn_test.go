@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 )
 
-// TestTurn: a call of Submit or Poll handles a bounded number of ops, however many have come and
-// however many are granted at once, and all of them complete.
+// TestTurn: a call of Submit or Poll handles a bounded number of ops, even if many have come and
+// many are granted at once, and all of them complete.
 func TestTurn(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		const most = turnSteps/opSteps + 1
@@ -74,8 +74,8 @@ func TestTurn(t *testing.T) {
 	})
 }
 
-// TestCancelWaiting: IOs are canceled while they wait for a unit, follow the gate, or for their
-// channel to begin them. Each ends once, when its turn comes, and those behind it go on.
+// TestCancelWaiting: IOs are canceled while they wait for a unit, follow the gate, or wait for
+// their channel to begin them. Each ends once, when its turn comes, and the IOs behind it go on.
 func TestCancelWaiting(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		for third := range 2 { // with 1 the gate is canceled, too

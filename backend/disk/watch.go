@@ -12,16 +12,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// checkInterval is how often the size of a disk is read.
+// checkInterval is the time between checks of the size of a disk.
 const checkInterval = time.Second
 
-// watcher notices, on a goroutine of its own, that a disk grows, shrinks, goes offline and comes
-// back. It alone changes Disk.info.
+// watcher notices, on its own goroutine, that a disk grows, shrinks, goes offline and comes back.
+// Only the watcher changes Disk.info.
 //
 // A disk that is offline (its size is zero) may come back. Then Reopen opens it again, and the new
-// file gets the number of the old descriptor, so that users of that number continue; rings see from
-// Disk.opened that they have to add the file again. What was in the cache of the disk is lost, so
-// if it had writes that no flush has covered, no more are accepted.
+// file gets the number of the old descriptor, so users of that number continue; rings see from
+// Disk.opened that they have to add the file again. The cache content of the disk is lost. So if
+// the disk had writes that no flush has covered, no more are accepted.
 type watcher struct {
 	kick  chan struct{} // check now
 	stop  chan struct{}
@@ -30,7 +30,7 @@ type watcher struct {
 	mu     sync.Mutex // held while notify runs
 	notify func()     // under mu
 
-	lastErr string // why the disk does not come back, as last logged
+	lastErr string // the last logged reason why the disk does not come back
 }
 
 func (d *Disk) startWatch() {
@@ -52,7 +52,7 @@ func (d *Disk) startWatch() {
 	}()
 }
 
-// stopWatch waits for the watcher, but not forever: on a network file system fstat may not return.
+// stopWatch waits for the watcher, but not forever: fstat may not return on a network file system.
 func (d *Disk) stopWatch() {
 	if d.watch.stop == nil {
 		return
@@ -68,7 +68,7 @@ func (d *Disk) stopWatch() {
 func (d *Disk) CheckSoon() {
 	select {
 	case d.watch.kick <- struct{}{}:
-	default: // it will, or there is none
+	default: // a check is pending, or there is no watcher
 	}
 }
 
@@ -131,7 +131,7 @@ func (d *Disk) wentOffline() {
 	}
 }
 
-// reopen replaces the descriptor of a disk that was offline by that of the disk that is there now,
+// reopen replaces the descriptor of a disk that was offline by that of the disk now in its place,
 // and describes it.
 func (d *Disk) reopen(info *backend.Info) bool {
 	w := &d.watch
@@ -154,8 +154,8 @@ func (d *Disk) reopen(info *backend.Info) bool {
 	return true
 }
 
-// stepError returns the error of a step of o that failed with e, or with e = 0 that transferred
-// nothing. It is not one of the medium if the disk is offline, or smaller than it was.
+// stepError returns the error of a step of o that failed with e, or that transferred nothing if e
+// is 0. It is not an error of the medium if the disk is offline or has shrunk.
 func (c *channel) stepError(o *op, e syscall.Errno) error {
 	d, io := c.d, o.io
 	at := io.Off + o.done

@@ -21,7 +21,7 @@ type removable struct {
 	*Disk
 	t       *testing.T
 	out     atomic.Bool  // commands fail, and the size is 0
-	size    atomic.Int64 // of what is there now
+	size    atomic.Int64 // of the present file
 	refuse  atomic.Pointer[error]
 	refused chan struct{}
 	log     bytes.Buffer // read after Close
@@ -84,8 +84,8 @@ func (p *removable) close(c *backendtest.Client) {
 	mustClose(p.t, p.Disk)
 }
 
-// TestOfflineAndBack: what fails while a disk is offline is not an error of the medium, and when it
-// is back the channels use the new one.
+// TestOfflineAndBack: failures while a disk is offline are not errors of the medium. When it is
+// back, the channels use the new file.
 func TestOfflineAndBack(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		p := newRemovable(t, e, true)
@@ -110,7 +110,7 @@ func TestOfflineAndBack(t *testing.T) {
 		expect(t, c, c.Read(0, b), backend.ErrOffline)
 
 		testutil.Receive(t, "an attempt to open the disk", p.refused)
-		// What is put back is another file, so that it shows which one is used.
+		// A different file is put back, to show which one is used.
 		testutil.Must(t, errors.Join(os.Rename(p.cfg.Path, p.cfg.Path+".old"),
 			os.WriteFile(p.cfg.Path, append([]byte("after"), make([]byte, 1<<20-5)...),
 				0o600)))
@@ -141,8 +141,8 @@ func TestOfflineAndBack(t *testing.T) {
 	})
 }
 
-// TestOfflineWithItsCache: writes that no flush has covered are lost with a volatile cache, and the
-// disk stays degraded. Without such a cache, or with FUA, nothing is lost.
+// TestOfflineWithItsCache: with a volatile cache, writes that no flush has covered are lost, and
+// the disk stays degraded. Without such a cache, or with FUA, nothing is lost.
 func TestOfflineWithItsCache(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		for _, tc := range []struct {
@@ -183,8 +183,8 @@ func TestOfflineWithItsCache(t *testing.T) {
 	})
 }
 
-// TestFlushWhileOffline: a flush of a disk that has just gone offline fails for good if there were
-// writes that it was to cover.
+// TestFlushWhileOffline: a flush of a disk that has just gone offline fails for good if it had
+// writes to cover.
 func TestFlushWhileOffline(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		for _, dirty := range []bool{false, true} {
@@ -206,8 +206,8 @@ func TestFlushWhileOffline(t *testing.T) {
 	})
 }
 
-// TestSmallerThanItWas: errors beyond the end of a disk that shrank are out of range, others stay
-// what they are.
+// TestSmallerThanItWas: errors beyond the end of a disk that shrank are out of range. Other errors
+// are unchanged.
 func TestSmallerThanItWas(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		p := newRemovable(t, e, true)
@@ -215,7 +215,7 @@ func TestSmallerThanItWas(t *testing.T) {
 		inject := p.inject
 		p.inject = func(s step, res int32) int32 {
 			if s != stepSync {
-				return -int32(unix.ENOSPC) // as the kernel says beyond the end
+				return -int32(unix.ENOSPC) // the kernel's error beyond the end
 			}
 			return inject(s, res)
 		}

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// bounceSize is the size of the buffer through which a worker moves data whose address is not
-	// aligned for O_DIRECT, in bytes.
+	// bounceSize is the size of the buffer through which a worker moves data that is not aligned
+	// for O_DIRECT, in bytes.
 	bounceSize = 256 << 10
 	purpose    = "disk bounce buffers"
 
@@ -20,7 +20,7 @@ const (
 	zeroRange = unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE
 )
 
-// worker makes the system calls of one op after another, on a goroutine of its own.
+// worker makes the system calls of one op after another, on its own goroutine.
 type worker struct {
 	d      *Disk
 	bounce *mem.Region
@@ -37,7 +37,7 @@ func (c *channel) work() {
 	}
 }
 
-// do makes the step of o. The result is as io_uring returns it: a number of bytes or a negative
+// do makes the step of o. The result has the form of io_uring: a number of bytes or a negative
 // errno.
 func (w *worker) do(o *op) int32 {
 	fd := w.d.cfg.FD
@@ -92,7 +92,7 @@ func (w *worker) vectors(o *op, iov []sys.Iovec, off int64, flags int) int32 {
 	return int32(n)
 }
 
-// bounced moves a part of what is left through aligned memory. It begins and ends at units of
+// bounced moves a part of the rest through aligned memory. The part begins and ends at units of
 // O_DIRECT.
 func (w *worker) bounced(o *op) int32 {
 	buf, e := w.buffer()

@@ -20,7 +20,7 @@ import (
 
 const benchSize = 256 << 20
 
-// spin is for how many nanoseconds a reactor without work polls before it sleeps.
+// spin is the time that a reactor without work polls before it sleeps, in nanoseconds.
 const spin = 50_000
 
 // load keeps depth IOs of 4 KiB at random positions in flight until more returns false. It polls
@@ -104,9 +104,9 @@ func BenchmarkRead4KBuffered(b *testing.B) {
 const ofFio = 0.9
 
 // BenchmarkAgainstFio reads 4 KiB at random positions of one file with 32 in flight, alternating
-// with fio's io_uring engine, and reports the median of the ratios. It logs whether that is enough
-// and does not fail, because other load on the machine counts. $NVMF_BENCH_DIR is where the file is
-// made.
+// with fio's io_uring engine, and reports the median of the ratios. It logs whether the target
+// ratio is reached and does not fail, because of other load on the machine. The file is made in
+// $NVMF_BENCH_DIR.
 func BenchmarkAgainstFio(b *testing.B) {
 	fio := testutil.Program(b, "scripts/deps.sh test installs it", "fio")
 	dir := os.Getenv("NVMF_BENCH_DIR")

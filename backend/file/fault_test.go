@@ -38,8 +38,8 @@ func variants(t *testing.T, fn func(t *testing.T, cfg Config)) {
 	}
 }
 
-// TestTruncatedFile: ranges beyond the end of a file that was truncated are out of range and never
-// a short success, even before the disk has noticed.
+// TestTruncatedFile: ranges beyond the end of a truncated file are out of range and never a short
+// success, even before the disk has noticed.
 func TestTruncatedFile(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
 		d := mustOpen(t, cfg)
@@ -54,10 +54,10 @@ func TestTruncatedFile(t *testing.T) {
 	})
 }
 
-// checker is a disk that looks at its size once in a second, or when it is told to.
+// checker is a disk that checks its size once a second and on request.
 type checker interface{ CheckSoon() }
 
-// TestResize: a file that grows, shrinks, becomes empty and has content again causes notifications.
+// TestResize: notifications come when a file grows, shrinks, becomes empty and has content again.
 func TestResize(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
 		d := mustOpen(t, cfg)
@@ -103,9 +103,9 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// TestFullFileSystem: a write without room fails as such, what was written before stays, and once
-// there is room again writes succeed. A file on a read-only file system is not opened for writing.
-// Probe warns of the first and reports the second.
+// TestFullFileSystem: a write without room fails as such, earlier data stays, and writes succeed
+// once there is room again. A file on a read-only file system is not opened for writing. Probe
+// warns of the first and reports the second.
 func TestFullFileSystem(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {

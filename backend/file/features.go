@@ -9,7 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// describe adds what the file system can do to the description of the file, without changing it.
+// describe adds the abilities of the file system to the description of the file, without changing
+// it.
 func describe(cfg *Config, d *disk.Config) error {
 	if !cfg.Buffered {
 		if err := setDirect(d); err != nil {
@@ -37,7 +38,7 @@ func describe(cfg *Config, d *disk.Config) error {
 	return nil
 }
 
-// allocatedBytes returns the space of a file, with what the file system needs to manage it.
+// allocatedBytes returns the space of a file, including the file system's own data for it.
 func allocatedBytes(fd int) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -46,8 +47,8 @@ func allocatedBytes(fd int) (int64, error) {
 	return st.Blocks << 9, nil
 }
 
-// space returns the space of a file, and what is left on its file system for users without
-// privileges, -1 if that is not known.
+// space returns the space of a file and the space left on its file system for unprivileged users,
+// -1 if that is not known.
 func space(fd int) (allocated, free int64, err error) {
 	var fs unix.Statfs_t
 	if free = -1; unix.Fstatfs(fd, &fs) == nil {
@@ -57,7 +58,7 @@ func space(fd int) (allocated, free int64, err error) {
 	return allocated, free, err
 }
 
-// available is the size of blocks of a file system in bytes.
+// available returns the size of blocks of a file system in bytes.
 func available(fs *unix.Statfs_t, blocks uint64) int64 {
 	unit := fs.Frsize
 	if unit == 0 { // not every file system has fragments
@@ -66,7 +67,7 @@ func available(fs *unix.Statfs_t, blocks uint64) int64 {
 	return int64(min(blocks, math.MaxInt64/uint64(unit))) * unit
 }
 
-// setDirect sets O_DIRECT if the file system has it and its units fit the block size.
+// setDirect sets O_DIRECT if the file system supports it and its units fit the block size.
 func setDirect(d *disk.Config) error {
 	var stx unix.Statx_t
 	if err := unix.Statx(d.FD, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stx); err != nil &&
@@ -75,7 +76,7 @@ func setDirect(d *disk.Config) error {
 	}
 	offset, memory := int(stx.Dio_offset_align), int(stx.Dio_mem_align)
 	if stx.Mask&unix.STATX_DIOALIGN == 0 {
-		// Linux before 6.1, or a file system that does not tell. 4 KiB satisfy all of them.
+		// Linux before 6.1, or a file system that does not report it. 4 KiB suits all of them.
 		offset, memory = 4096, 4096
 	}
 	if offset == 0 || memory == 0 || d.Info.BlockSize%offset != 0 {

@@ -18,11 +18,11 @@ import (
 
 // Config describes a file device.
 type Config struct {
-	// Path of a regular file. If there is none, it is created with Size bytes, all zeroes and not
-	// allocated.
+	// Path is the path of a regular file. A missing file is created with Size bytes, all zeroes and
+	// not allocated.
 	Path string
-	// Size in bytes, a multiple of BlockSize; 0 for that of the file. A larger file is served
-	// whole, since files may grow while they are served; a smaller one that is not empty is
+	// Size is in bytes, a multiple of BlockSize; 0 for the size of the file. A larger file is
+	// served whole, since files may grow while they are served. A smaller one that is not empty is
 	// refused.
 	Size int64
 	// BlockSize is the logical block size in bytes.
@@ -32,9 +32,9 @@ type Config struct {
 	// Buffered keeps data in the kernel's page cache. Otherwise O_DIRECT is used where the file
 	// system allows it for BlockSize.
 	Buffered bool
-	// Preallocate allocates all space of the file at once, so that no write fails later for lack of
-	// space. For the same reason it keeps that space: nothing can be discarded, and zeroes are
-	// written to the space that there is. Otherwise space is allocated by writes.
+	// Preallocate allocates all space of the file at once, so that no later write fails for lack of
+	// space. It also keeps that space: nothing can be discarded, and zeroes are written to the
+	// existing space. Otherwise writes allocate space.
 	Preallocate bool
 	// Engine makes the system calls.
 	Engine disk.Engine
@@ -62,7 +62,7 @@ func open(cfg Config) (_ backend.Device, err error) {
 	locked := false
 	defer func() {
 		if err != nil {
-			if created && locked { // for lack of space, say
+			if created && locked { // for lack of space, for example
 				_ = unix.Unlink(cfg.Path)
 			}
 			_ = unix.Close(fd)
@@ -111,7 +111,7 @@ func sizeOf(cfg *Config) func(fd int) (int64, error) {
 	}
 }
 
-// identity returns the path by which the file can be reached from anywhere.
+// identity returns the absolute path of the file, without symbolic links.
 func identity(path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -147,7 +147,7 @@ func (cfg *Config) openMode() int {
 	return unix.O_RDWR
 }
 
-// lock locks the file: exclusively, or against those who lock it exclusively.
+// lock locks the file, exclusively or shared.
 func lock(fd int, shared bool) error {
 	how := unix.LOCK_EX
 	if shared {
@@ -184,7 +184,7 @@ func prepare(fd int, cfg *Config, created bool) (int64, error) {
 	if st.Size > 0 {
 		return size, preallocate(fd, size, cfg)
 	}
-	// New, or left behind when creating it was interrupted.
+	// The file is new, or left by an interrupted creation.
 	if err := unix.Ftruncate(fd, size); err != nil {
 		return 0, fmt.Errorf("set the size to %d bytes: %w", size, err)
 	}
@@ -201,7 +201,7 @@ func prepare(fd int, cfg *Config, created bool) (int64, error) {
 	return size, nil
 }
 
-// preallocate allocates what has no space yet, if it is configured.
+// preallocate allocates the missing space, if configured.
 func preallocate(fd int, size int64, cfg *Config) error {
 	if !cfg.Preallocate || cfg.ReadOnly {
 		return nil

@@ -80,8 +80,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestDirect: O_DIRECT is used where the kernel says that it works, but not when the block size
-// does not fit or the page cache is asked for. There is a warning if it cannot be used.
+// TestDirect: O_DIRECT is used where the kernel reports that it works, but not if the block size
+// does not fit or the page cache is configured. There is a warning if it cannot be used.
 func TestDirect(t *testing.T) {
 	f := testutil.Value(os.Create(filepath.Join(t.TempDir(), "disk.img")))(t)
 	defer func() { _ = f.Close() }()
@@ -89,7 +89,7 @@ func TestDirect(t *testing.T) {
 	testutil.Must(t, unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN,
 		&stx))
 	unit := int(stx.Dio_offset_align)
-	if stx.Mask&unix.STATX_DIOALIGN == 0 { // it does not say, as tmpfs
+	if stx.Mask&unix.STATX_DIOALIGN == 0 { // not reported, as on tmpfs
 		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETFL, unix.O_DIRECT); err == nil {
 			unit = 4096
 		}
@@ -121,7 +121,7 @@ func TestDirect(t *testing.T) {
 }
 
 // TestPreallocate: the space of a file is allocated from the start and stays, or is allocated by
-// writes and freed by discards. A sparse file that is opened with Preallocate gets the rest.
+// writes and freed by discards. A sparse file opened with Preallocate gets the rest.
 func TestPreallocate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	allocated := func() int64 {
@@ -168,7 +168,7 @@ func TestPreallocate(t *testing.T) {
 	}
 }
 
-// TestSpace: a file reports what is left on its file system.
+// TestSpace: a file reports the space left on its file system.
 func TestSpace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	d := mustOpen(t, Config{Path: path, Size: 1 << 20, BlockSize: 4096})
@@ -293,8 +293,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestEmptyFileIsSized: an empty file, which a crash while creating it leaves behind, is treated as
-// a new one.
+// TestEmptyFileIsSized: an empty file, left by a crash during its creation, is treated as a new
+// one.
 func TestEmptyFileIsSized(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	testutil.Must(t, os.WriteFile(path, nil, 0o600))
@@ -304,7 +304,7 @@ func TestEmptyFileIsSized(t *testing.T) {
 }
 
 // TestGrown: a file that has grown beyond its configured size is served whole, with a warning, now
-// and the next time; a part of a block at its end is not.
+// and later. A partial block at its end is not served.
 func TestGrown(t *testing.T) {
 	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20, BlockSize: 4096}
 	mustClose(t, mustOpen(t, cfg))

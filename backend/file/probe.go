@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// Probe reports what Open would refuse, and what may fail later. It leaves no trace: whether a file
-// of the size could be created is tried with one that has no name.
+// Probe reports the errors that Open would return, and possible later failures. It leaves no trace:
+// an unnamed file shows whether a file of that size can be created.
 func Probe(cfg Config) (r backend.Report) {
 	cfg.Engine.Probe(&r)
 	info := examine(&cfg, &r)
@@ -38,7 +38,7 @@ func Probe(cfg Config) (r backend.Report) {
 	return r
 }
 
-// examine looks at the path, and returns nil if there is no file yet.
+// examine checks the path, and returns nil if there is no file yet.
 func examine(cfg *Config, r *backend.Report) os.FileInfo {
 	if cfg.Path == "" {
 		r.Errorf("Add path.", "no path is given")
@@ -73,7 +73,7 @@ func examine(cfg *Config, r *backend.Report) os.FileInfo {
 	return info
 }
 
-// kindOf names what is neither a regular file nor a directory.
+// kindOf names a file that is neither regular nor a directory.
 func kindOf(mode fs.FileMode) string {
 	switch {
 	case mode&fs.ModeCharDevice != 0:
@@ -84,7 +84,7 @@ func kindOf(mode fs.FileMode) string {
 	return "socket"
 }
 
-// examineNew looks at the directory of a file that does not exist yet.
+// examineNew checks the directory of a file that does not exist yet.
 func examineNew(cfg *Config, r *backend.Report) {
 	dir := filepath.Dir(cfg.Path)
 	info, err := os.Stat(dir)
@@ -111,7 +111,7 @@ func examineNew(cfg *Config, r *backend.Report) {
 	}
 }
 
-// pseudoFileSystems are those of the kernel that have files and hold no data.
+// pseudoFileSystems are the kernel's file systems with files that hold no data.
 var pseudoFileSystems = map[int64]bool{
 	unix.PROC_SUPER_MAGIC: true, unix.SYSFS_MAGIC: true, unix.CGROUP_SUPER_MAGIC: true,
 	unix.CGROUP2_SUPER_MAGIC: true, unix.DEBUGFS_MAGIC: true, unix.TRACEFS_MAGIC: true,
@@ -138,7 +138,7 @@ func (cfg *Config) sizeFor(have int64, r *backend.Report) int64 {
 			"has %d bytes but %d are configured", have, cfg.Size)
 		return 0
 	case have > cfg.Size && cfg.Size > 0 && cfg.BlockSize > 0:
-		// It has grown, perhaps while it was served, which is by whole blocks.
+		// It has grown, perhaps while it was served. Only whole blocks are served.
 		size -= size % int64(cfg.BlockSize)
 		r.Warnf("Correct or delete size.", "has %d bytes, more than the %d that are configured: "+
 			"%d are served", have, cfg.Size, size)
@@ -149,7 +149,7 @@ func (cfg *Config) sizeFor(have int64, r *backend.Report) int64 {
 	return size
 }
 
-// probeFile tries whether a file can be opened, and returns how many bytes it has space for.
+// probeFile tests whether a file can be opened, and returns its allocated bytes.
 func probeFile(cfg *Config, r *backend.Report) (allocated int64) {
 	fd, err := unix.Open(cfg.Path, cfg.openMode()|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -164,8 +164,8 @@ func probeFile(cfg *Config, r *backend.Report) (allocated int64) {
 	return allocated
 }
 
-// accessHint says what to do about an error of open(2) or access(2): of the file or, if there is
-// none yet, of its directory.
+// accessHint returns the fix for an error of open(2) or access(2): of the file or, if there is none
+// yet, of its directory.
 func accessHint(err error, cfg *Config, isNew bool) string {
 	switch {
 	case errors.Is(err, unix.EROFS):
@@ -182,7 +182,7 @@ func accessHint(err error, cfg *Config, isNew bool) string {
 	return "Give the user that runs the target the right to write it, or set read_only: true."
 }
 
-// probeNew tries whether the file can be created.
+// probeNew tests whether the file can be created.
 func probeNew(cfg *Config, r *backend.Report) {
 	dir := filepath.Dir(cfg.Path)
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
@@ -191,7 +191,7 @@ func probeNew(cfg *Config, r *backend.Report) {
 	}
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return // not every file system has such files
+		return // not every file system has unnamed files
 	}
 	defer func() { _ = unix.Close(fd) }()
 	if err := unix.Ftruncate(fd, cfg.Size); err != nil {
@@ -200,7 +200,7 @@ func probeNew(cfg *Config, r *backend.Report) {
 	}
 }
 
-// probeSpace compares the bytes that are not allocated yet with what the file system has free.
+// probeSpace compares the bytes not allocated yet with the free space of the file system.
 func probeSpace(cfg *Config, missing int64, r *backend.Report) {
 	var st unix.Statfs_t
 	var at unix.Stat_t
@@ -213,7 +213,7 @@ func probeSpace(cfg *Config, missing int64, r *backend.Report) {
 	}
 	free := available(&st, st.Bavail)
 	if os.Geteuid() == 0 {
-		free = available(&st, st.Bfree) // root may use what is reserved
+		free = available(&st, st.Bfree) // root may use the reserved blocks
 	}
 	r.Space = backend.Space{
 		FileSystem: at.Dev, Free: free, Growth: max(missing, 0), AtOnce: cfg.Preallocate,

@@ -16,7 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestProbe: what Open refuses is an error before, and a probe leaves nothing behind.
+// TestProbe: Probe reports each error of Open beforehand and leaves nothing behind.
 func TestProbe(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string, size int64) string {
@@ -33,7 +33,7 @@ func TestProbe(t *testing.T) {
 	testutil.Must(t, errors.Join(os.Symlink("nothing", link), unix.Mkfifo(fifo, 0o600)))
 	for _, tc := range []struct {
 		cfg  Config
-		want string // what is wrong; "" if nothing is
+		want string // the problem; "" if there is none
 	}{
 		{Config{Path: missing, Size: 1 << 20}, ""},
 		{Config{Path: file("whole", 1<<20)}, ""},
@@ -85,8 +85,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestProbeHuge: a file that is larger than the file system allows is an error, one that is larger
-// than its free space a warning.
+// TestProbeHuge: a file larger than the file system allows is an error, a file larger than its free
+// space a warning.
 func TestProbeHuge(t *testing.T) {
 	for _, dir := range []string{t.TempDir(), shm(t)} {
 		cfg := Config{Path: filepath.Join(dir, "huge"), Size: 100 << 40, BlockSize: 4096}
@@ -101,9 +101,9 @@ func TestProbeHuge(t *testing.T) {
 	}
 }
 
-// TestProbeHeld: a file that another process has locked is an error that names the process, and a
-// warning if that is another instance of this program. One that is written without a lock is a
-// warning.
+// TestProbeHeld: a file that another process has locked is an error that names the process, or a
+// warning if the process is another instance of this program. A file that is written without a lock
+// is a warning.
 func TestProbeHeld(t *testing.T) {
 	if _, err := exec.LookPath("flock"); err != nil {
 		t.Skip("flock(1) is missing")

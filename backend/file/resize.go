@@ -9,9 +9,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// Resize changes the size of a file that no device has open; what lies beyond a smaller size is
-// lost. A sparse file stays sparse, and one with Preallocate gets all of its space. After an error
-// the file is as it was.
+// Resize changes the size of a file that no device has open. Data beyond a smaller size is lost. A
+// sparse file stays sparse, and one with Preallocate gets all of its space. After an error the file
+// is as before.
 func Resize(cfg Config, size int64) error {
 	if err := resize(cfg, size); err != nil {
 		return fmt.Errorf("file device %s: %w", cfg.Path, err)
@@ -23,7 +23,7 @@ func resize(cfg Config, size int64) (err error) {
 	if err := backend.CheckGeometry(size, cfg.BlockSize); err != nil {
 		return err
 	}
-	cfg.Size = 0 // the file may be smaller than it is to be
+	cfg.Size = 0 // the file may be smaller than the new size
 	var r backend.Report
 	if examine(&cfg, &r) == nil && len(r.Errors) == 0 {
 		return errors.New("does not exist")
@@ -47,7 +47,7 @@ func resize(cfg Config, size int64) (err error) {
 	if err := unix.Ftruncate(fd, size); err != nil {
 		return fmt.Errorf("set the size to %d bytes: %w", size, err)
 	}
-	if size > st.Size { // what is smaller must not fail: its end is lost already
+	if size > st.Size { // a shrunk file must not fail: its end is lost already
 		if err := preallocate(fd, size, &cfg); err != nil {
 			return errors.Join(err, unix.Ftruncate(fd, st.Size))
 		}

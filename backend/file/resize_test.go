@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestResizeFile: a file keeps its content and its kind, sparse or with all of its space.
+// TestResizeFile: a file keeps its content and stays sparse or fully allocated.
 func TestResizeFile(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		path := filepath.Join(t.TempDir(), "f")

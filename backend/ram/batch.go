@@ -8,14 +8,14 @@ import (
 
 // Small writes of one Submit are made several at a time: all their slots are locked, then
 // everything is copied, then the slots are unlocked. An unlock waits until the stores before it
-// have left the processor for memory that mostly is in no cache; a batch pays for that once instead
-// of once per write (docs/adr/0012).
+// have left the processor for memory, most of which is in no cache. A batch pays for that once
+// instead of once per write (docs/adr/0012).
 
-// maxBatch is how many slots a channel has locked at most, for the time of as many copies of up to
-// minFrame.
+// maxBatch is the most slots that a channel locks at a time. They stay locked for as many copies of
+// up to minFrame.
 const maxBatch = 8
 
-// batch is writes whose slots are locked.
+// batch is the writes with locked slots.
 type batch struct {
 	ios [maxBatch]*backend.IO
 	dst [maxBatch][]byte

@@ -9,9 +9,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestBatches: of the IOs of one Submit a later write wins, and a read sees what was written before
-// it, whether writes can be batched or not: because there is no frame yet, one with a reader, or
-// two of them, or because the slot is locked already.
+// TestBatches: of the IOs of one Submit a later write wins, and a read sees the data written before
+// it. This holds for writes that cannot be batched, too: without a frame, with a frame that has a
+// reader, across two frames, or with a slot that is already locked.
 func TestBatches(t *testing.T) {
 	const block, frame, n = 4096, minFrame, 64
 	d := mustOpen(t, 8<<20, block).(*device)
@@ -26,7 +26,7 @@ func TestBatches(t *testing.T) {
 	want := make([]byte, 2<<20)
 	var ios []*backend.IO
 	for i := range n {
-		// Frames 0 to 9, each several times; then two at once, and such as were never written.
+		// Frames 0 to 9, each several times; then two at once, and frames that were never written.
 		off := int64(i) % 10 * frame
 		size := block * (1 + i%4)
 		switch {

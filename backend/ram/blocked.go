@@ -10,17 +10,17 @@ import (
 //
 //	Submit              the channel waits (RetryGroup), tries once more, and keeps the change
 //	StartZeroCopyWrite  refuses on every reactor; active channels empty their frame caches
-//	EndZeroCopyRead     wakes all channels that wait, as does everything that frees frames
+//	EndZeroCopyRead     wakes all waiting channels, as does everything that frees frames
 //	Poll                the channel tries again, in the order in which the changes came
 //
-// A change proceeds frame by frame and keeps what it has done while it waits for the next frame:
-// only blocks are atomic.
+// A change proceeds frame by frame and keeps its progress while it waits for the next frame: only
+// blocks are atomic.
 
-// change makes a step of an IO that changes something, and puts it where it belongs afterwards.
+// change makes one step of an IO that changes data, and then puts the IO on the right list.
 func (c *channel) change(io *backend.IO) {
 	how := c.step(io)
 	if how == blocked {
-		c.retry.Wait(true) // before another try: from now on the channel is woken
+		c.retry.Wait(true) // before the second try: from now on the channel is woken
 		how = c.step(io)
 	}
 	switch how {
@@ -28,7 +28,7 @@ func (c *channel) change(io *backend.IO) {
 		c.done.Push(io, &io.Node)
 	case yielded:
 		c.long.Push(io, &io.Node)
-		c.wake() // nothing else says that there is more to do
+		c.wake() // nothing else signals the remaining work
 	case blocked:
 		c.blocked.Push(io, &io.Node)
 	}
@@ -48,7 +48,7 @@ func (c *channel) step(io *backend.IO) (how outcome) {
 	return how
 }
 
-// retryBlocked tries everything again that is blocked.
+// retryBlocked tries all blocked changes again.
 func (c *channel) retryBlocked() {
 	ios := c.blocked
 	c.blocked = list.List[backend.IO]{}

@@ -1,15 +1,16 @@
 package ram
 
-// The frames that zero-copy reads hold may all be replaced while they are being read, and each then
-// takes a spare frame. Reads are refused, and copied, before that could use up the spare frames:
-// otherwise hosts that do not take what they read would stop the writes of others.
+// The frames that zero-copy reads hold may all be replaced while they are being read, and each
+// replacement takes a spare frame. Before the spare frames are used up, reads are refused and
+// copied instead. Otherwise hosts that do not receive their data would stop the writes of others.
 
-// readLimit is how many frames zero-copy reads may hold: half of the spare frames is for frame
-// caches and zero-copy writes, an eighth is left for writes whose frame is being read.
+// readLimit is the number of frames that zero-copy reads may hold: half of the spare frames is for
+// frame caches and zero-copy writes, and an eighth is left for writes to frames that are being
+// read.
 func (f *frames) readLimit() int64 { return f.maxSpare * 3 / 8 }
 
-// readBatch is how many of them a channel takes at a time, so that most reads do not touch what all
-// reactors share. Channels keep no more than half of them in vain.
+// readBatch is the number of them that a channel takes at a time, so that most reads do not touch
+// the shared counter. Channels together keep at most half of the limit unused.
 func (d *device) readBatch() int64 {
 	return min(64, d.frames.readLimit()/int64(4*d.blocked.Len()))
 }

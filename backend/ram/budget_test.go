@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestUnreadReads: zero-copy reads that never end stop no write: beyond a limit they are refused,
-// so that each frame they have may be replaced, while zero-copy writes have all they may have.
+// TestUnreadReads: zero-copy reads that never end stop no write. Beyond a limit they are refused,
+// so each of their frames may be replaced, while zero-copy writes get their full part.
 func TestUnreadReads(t *testing.T) {
 	const size, n = 64 << 20, 256 << 10
 	dev := audited{mustOpen(t, size, 512).(*device), t}

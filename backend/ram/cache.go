@@ -2,8 +2,8 @@ package ram
 
 import "math/bits"
 
-// frameCache is the frames that a channel has ready for its next writes, in runs of neighbours, the
-// latest run last: frames that writes replace are used by the next writes, mostly in one piece
+// frameCache is the frames that a channel has ready for its next writes, in runs of neighbors, the
+// latest run last. Writes use the frames that earlier writes replaced, mostly in one piece
 // (measured in docs/adr/0012).
 type frameCache struct {
 	f         *frames
@@ -18,7 +18,7 @@ type run struct{ first, n int64 }
 
 const (
 	maxRuns = 64
-	// maxRunsSearched is how many runs take looks at to find one that is long enough.
+	// maxRunsSearched is the number of runs that take searches for one that is long enough.
 	maxRunsSearched = 8
 )
 
@@ -29,7 +29,7 @@ func newFrameCache(f *frames) frameCache {
 	}
 }
 
-// put adds frames that the channel has.
+// put adds frames of the channel to the cache.
 func (c *frameCache) put(first, n int64) {
 	c.total += n
 	if k := len(c.runs); k > 0 {
@@ -48,7 +48,8 @@ func (c *frameCache) put(first, n int64) {
 	c.runs = append(c.runs, run{first, n})
 }
 
-// trim evicts the oldest runs if the cache has more than maxFrames, until half of that is left.
+// trim evicts the oldest runs if the cache has more than maxFrames, until half of maxFrames is
+// left.
 func (c *frameCache) trim() {
 	if c.total <= c.maxFrames {
 		return
@@ -72,8 +73,8 @@ func (c *frameCache) evict(n int) {
 	c.runs = c.runs[:copy(c.runs, c.runs[n:])]
 }
 
-// take takes up to n adjacent frames and returns how many there are, 0 if there is none. It splits
-// a longer run rather than use up shorter ones.
+// take takes up to n adjacent frames and returns their number, 0 if there is none. It splits a
+// longer run rather than use up shorter ones.
 func (c *frameCache) take(n int64) (first, got int64) {
 	want := min(n, c.f.per)
 	if !c.find(want) && c.refill() {
@@ -105,7 +106,7 @@ func (c *frameCache) find(n int64) bool {
 	return false
 }
 
-// refill takes the free frames of a group, provided that half of the spare frames stay for writes
+// refill takes the free frames of a group, provided that half of the spare frames remain for writes
 // that need one.
 func (c *frameCache) refill() bool {
 	f := c.f

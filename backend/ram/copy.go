@@ -5,16 +5,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// outcome is how far a step of an IO came.
+// outcome is the result of a step of an IO.
 type outcome uint8
 
 const (
 	finished outcome = iota
-	yielded          // there is more to do; others have their turn first
+	yielded          // there is more to do, after the turns of others
 	blocked          // zero-copy reads are outstanding, and no frame is free
 )
 
-// position returns the offset of the next byte of io, whose Scratch is the number of bytes done.
+// position returns the offset of the next byte of io. Its Scratch is the number of bytes done.
 func position(io *backend.IO) int64 { return io.Off + int64(io.Scratch) }
 
 // frameEnd returns where the frame of the byte at off ends, or end if that comes first.
@@ -26,13 +26,13 @@ func (d *device) chunkEnd(off, end int64) int64 { return min(off&^(chunk-1)+chun
 // slotOf returns the slot of the byte at off.
 func (d *device) slotOf(off int64) *slot { return &d.slots[off>>d.frames.shift] }
 
-// whole reports whether [off, end), within a frame, is all that the device has of that frame.
+// whole reports whether [off, end), within a frame, is the device's whole part of that frame.
 func (d *device) whole(off, end int64) bool {
 	return end-off == d.frame || off&(d.frame-1) == 0 && end == d.info.Size
 }
 
-// read fills the segments of io. A slot is locked while its frame is copied from, however many
-// segments the data goes to.
+// read fills the segments of io. A slot is locked once while its frame is copied, even to many
+// segments.
 func (d *device) read(io *backend.IO) {
 	c := mem.NewCursor(io.Segs, 0)
 	for off, end := io.Off, io.Off+io.Len; off < end; {
@@ -52,7 +52,7 @@ func (d *device) read(io *backend.IO) {
 	}
 }
 
-// write stores what is left of the segments of io.
+// write stores the rest of the segments of io.
 func (c *channel) write(io *backend.IO) outcome {
 	off, end := position(io), io.Off+io.Len
 	from := mem.NewCursor(io.Segs, int(off-io.Off))
@@ -75,7 +75,7 @@ type edit struct {
 	s     *slot
 	was   slotWord
 	b     []byte // the part
-	frame int64  // replaces that of the slot, -1 if that is changed in place
+	frame int64  // replaces the frame of the slot; -1 for a change in place
 	off   int64
 }
 
@@ -102,8 +102,8 @@ func (c *channel) edit(off, end int64) (e edit, ok bool) {
 	return e, true
 }
 
-// complete fills a frame except [from, to) with what an old one has there, or with zeroes if old is
-// -1.
+// complete fills a frame except [from, to) with the content of the old frame, or with zeroes if old
+// is -1.
 func (d *device) complete(frame, old, from, to int64) {
 	b := d.frames.memory(frame, 1)
 	if old < 0 {
@@ -144,9 +144,9 @@ func (c *channel) retire(was slotWord) {
 	}
 }
 
-// newFrame takes a frame for the slot with this number. replaces says that the slot has one, which
-// is left to its readers. clean says that the new frame reads as zeroes. The frame of the same
-// number is preferred, so that neighbours lie side by side.
+// newFrame takes a frame for the slot with this number. replaces reports whether the slot has one,
+// which is left to its readers. clean reports whether the new frame reads as zeroes. The frame of
+// the same number is preferred, so that neighbors are adjacent.
 func (c *channel) newFrame(number int64, replaces bool) (frame int64, clean, ok bool) {
 	f := &c.d.frames
 	if replaces || !f.claim(number) {

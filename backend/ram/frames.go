@@ -11,16 +11,16 @@ import (
 )
 
 // frames is the memory of a device, cut into frames. A group has at most 64 of them, all within one
-// chunk, so that one word describes a group, and neighbours that become free are adjacent again
-// without further work. A frame is
+// chunk. So one word describes a group, and neighbors that become free are adjacent without further
+// work. A frame is
 //
 //	free              its bit in used is clear
 //	in a slot         in one at most
 //	with a channel    in its frame cache, or part of a zero-copy write that has not been committed
 //	with its readers  replaced or discarded while it was being read; the last read to end frees it
 //
-// There are spare frames beyond those that slots can hold. The frames of channels and readers come
-// out of them, so that a slot without a frame finds one, unless discarded frames are still being
+// There are spare frames beyond the frames of slots. Channels and readers take their frames from
+// the spare ones. So a slot without a frame finds one, unless discarded frames are still being
 // read.
 type frames struct {
 	region *mem.Region
@@ -30,10 +30,10 @@ type frames struct {
 	used   []atomic.Uint64
 	// dirty frames are populated; others read as zeroes.
 	dirty []atomic.Uint64
-	// readers of frames that are in no slot any more. A read may end before the count is added:
-	// the change that leaves 0 is the last one.
+	// readers counts readers of frames that are no longer in a slot. A read may end before the
+	// count is added: the change that leaves 0 is the last one.
 	readers []atomic.Int64
-	// spare is how many more frames channels and readers may have.
+	// spare is the number of additional frames that channels and readers may have.
 	spare    atomic.Int64
 	maxSpare int64
 	// filled is called when the last frames of a group become dirty.
@@ -74,11 +74,11 @@ func (f *frames) free(first, n int64) {
 	f.used[g].And(^mask)
 }
 
-// maxScan is how many groups a search looks at before it gives up.
+// maxScan is the number of groups that a search checks before it gives up.
 const maxScan = 4096
 
 // grab takes all free frames of the first group from at on that has some, within most groups, and
-// returns which they are.
+// returns their bits.
 func (f *frames) grab(at, most int64) (group int64, taken uint64, ok bool) {
 	full, groups := f.full(), f.count/f.per
 	for range min(most, groups) {
@@ -93,8 +93,8 @@ func (f *frames) grab(at, most int64) (group int64, taken uint64, ok bool) {
 	return at, 0, false
 }
 
-// last takes any free frame for a slot. replaces says that the slot has one already: then the frame
-// is a spare one.
+// last takes any free frame for a slot. replaces reports whether the slot has one already: then the
+// new frame is a spare one.
 func (f *frames) last(replaces bool) (frame int64, ok bool) {
 	if replaces && f.spare.Add(-1) < 0 {
 		f.spare.Add(1)
@@ -112,7 +112,7 @@ func (f *frames) last(replaces bool) (frame int64, ok bool) {
 }
 
 // markDirty records that frames within a group are about to be written. It returns true if all of
-// them read as zeroes until now.
+// them have read as zeroes so far.
 func (f *frames) markDirty(first, n int64) (clean bool) {
 	g, mask := f.mask(first, n)
 	was := f.dirty[g].Load()
@@ -126,7 +126,7 @@ func (f *frames) markDirty(first, n int64) (clean bool) {
 	return was&mask == 0
 }
 
-// populated reports whether all of [from, to) of the region is.
+// populated reports whether all of [from, to) of the region is populated.
 func (f *frames) populated(from, to int64) bool {
 	group := f.per << f.shift
 	for g := from / group; g*group < to; g++ {
@@ -157,7 +157,7 @@ func (f *frames) discard(first, n int64) error {
 }
 
 // leaveToReaders records the readers of a frame that has been taken out of its slot. It returns
-// true if all of them have ended meanwhile: the frame then belongs to the caller.
+// true if all of them have already ended: the frame then belongs to the caller.
 func (f *frames) leaveToReaders(frame, readers int64) bool {
 	return f.readers[frame].Add(readers) == 0
 }

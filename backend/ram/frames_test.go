@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// audited is a device whose counters are checked when it is closed.
+// audited is a device that checks its counters when it is closed.
 type audited struct {
 	*device
 	t *testing.T
@@ -24,8 +24,7 @@ func (a audited) Close() error {
 	return a.device.Close()
 }
 
-// audit checks that each frame in use is in one slot, when no channel is open: nothing is lost, and
-// nothing is there twice.
+// audit checks, when no channel is open, that each frame in use is in exactly one slot.
 func (d *device) audit(t *testing.T) {
 	t.Helper()
 	f := &d.frames
@@ -95,7 +94,7 @@ func expect(t *testing.T, c *backendtest.Client, off int64, n int, v byte) {
 	testutil.Equal(t, bytes.Count(b, []byte{v}), n, "bytes at %d are not all %d", off, v)
 }
 
-// uniform checks that what is being read is all v.
+// uniform checks that the memory being read is all v.
 func uniform(t *testing.T, segs []mem.Segment, v byte) {
 	t.Helper()
 	for _, s := range segs {
@@ -105,7 +104,7 @@ func uniform(t *testing.T, segs []mem.Segment, v byte) {
 }
 
 // TestReplaceWhileRead: writes of all sizes proceed while their blocks are being read, and readers
-// see no change; the frames that were left to them are free again when the reads have ended.
+// see no change. The frames left to readers are free when the reads have ended.
 func TestReplaceWhileRead(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 512).(*device), t}
 	c, other := backendtest.NewClient(t, dev, 1<<20), backendtest.NewClient(t, dev, 1<<20)
@@ -155,11 +154,11 @@ func TestReplaceWhileRead(t *testing.T) {
 }
 
 // TestExhausted: when zero-copy reads and writes have all spare frames, zero-copy writes are
-// refused and other writes wait for reads, but only for those of their own blocks. A frame that is
+// refused and other writes wait for reads, but only for reads of their own blocks. A frame that is
 // given back unblocks them.
 func TestExhausted(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 4096).(*device), t}
-	dev.readable.Store(dev.frames.count) // reads may have more than they are meant to
+	dev.readable.Store(dev.frames.count) // reads may have more than their limit
 	c := backendtest.NewClient(t, dev, 1<<20)
 	l, r := c.Channel.(backend.ZeroCopyReader), c.Channel.(backend.ZeroCopyWriter)
 	var writes [][]mem.Segment
@@ -191,7 +190,7 @@ func TestExhausted(t *testing.T) {
 			c.Wait(1)
 		}
 	}
-	// a block whose slot has a frame of its own, which is not being read
+	// A block in a slot with its own frame, which is not being read.
 	fill2 := c.Write(1<<20, c.Memory(512<<10, minFrame))
 	c.Submit(fill2)
 	if got := c.Wait(1); got[0] != fill2 {
@@ -223,7 +222,7 @@ func TestExhausted(t *testing.T) {
 	testutil.Must(t, dev.Close())
 }
 
-// TestReuse: overwriting all of a device again and again needs no more than the memory it had, and
+// TestReuse: repeatedly overwriting all of a device needs no additional memory, and the memory
 // stays in one piece.
 func TestReuse(t *testing.T) {
 	const size = 16 << 20

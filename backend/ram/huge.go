@@ -14,30 +14,30 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// huge moves memory that has been written completely into huge pages, an area of 2 MiB at a time,
-// so that a block read at random is found without a walk through page tables that no cache holds.
-// Areas that are written in part stay as they are: a huge page would take memory that no host asked
-// for. What is discarded of a huge page returns to the kernel when it needs memory.
+// huge moves fully written memory into huge pages, an area of 2 MiB at a time, so that a random
+// read finds its block without a walk through uncached page tables. Areas that are partly written
+// stay as they are: a huge page would take memory that no host asked for. Discarded parts of a huge
+// page return to the kernel when it needs memory.
 //
-// A pass over the areas runs on a goroutine of its own, a while after frames have been populated.
-// None runs where the machine is set to have no huge pages, or where an RDMA device has some of the
-// memory registered.
+// A pass over the areas runs on its own goroutine, some time after frames have been populated. None
+// runs if the machine is set to have no huge pages, or if an RDMA device has some of the memory
+// registered.
 type huge struct {
 	timer   *time.Timer
 	pending atomic.Bool // a pass is about to begin, or passes are useless here
 	ctx     context.Context
 	end     context.CancelFunc
 	mu      sync.Mutex // held by a pass, and by Close to wait for it
-	pause   int        // after each area a pass sleeps this many times as long as the area took
+	pause   int        // a pass sleeps this many times as long as each area took
 	first   int64      // offset of the first area in the region
 	tried   []bool     // by area: it is in huge pages, or the kernel had none
 }
 
 const (
 	hugeDelay = time.Second
-	// The kernel takes 1 to 4 ms to move an area and does not yield its CPU meanwhile. If no other
-	// CPU is free, that is a reactor's, and its commands wait. One part in 250 keeps the share of
-	// such commands below one in a thousand, and so p99.9 (measured in docs/adr/0012).
+	// The kernel takes 1 to 4 ms to move an area and does not yield its CPU in that time. If no
+	// other CPU is free, it takes a reactor's, and the commands there wait. One part in 250 keeps
+	// the share of such commands below one in a thousand, and so p99.9 (measured in docs/adr/0012).
 	hugePause = 249
 )
 
@@ -75,12 +75,12 @@ func (h *huge) stop() {
 	defer h.mu.Unlock()
 }
 
-// collapse makes a pass.
+// collapse makes one pass.
 func (d *device) collapse() {
 	h := &d.huge
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.pending.Store(false) // memory that is populated from now on needs another pass
+	h.pending.Store(false) // memory populated from now on needs another pass
 	for i := range h.tried {
 		if h.ctx.Err() != nil {
 			return
@@ -91,12 +91,12 @@ func (d *device) collapse() {
 			continue
 		}
 		if h.tried[i] = full; !full {
-			continue // discarded meanwhile
+			continue // discarded in the meantime
 		}
 		start := time.Now()
 		if err := d.frames.region.Collapse(int(off), chunk); errors.Is(err, unix.EINVAL) ||
 			errors.Is(err, mem.ErrPinned) {
-			// this kernel has no huge pages or no such call, or devices use the memory as it is
+			// This kernel has no huge pages or no such call, or devices have the memory registered.
 			h.pending.Store(true)
 			return
 		}

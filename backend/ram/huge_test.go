@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// inHugePages returns how much anonymous memory of this process is in huge pages, in kB (proc(5),
-// smaps_rollup).
+// inHugePages returns the size of the anonymous memory of this process in huge pages, in kB
+// (proc(5), smaps_rollup).
 func inHugePages(t *testing.T) (kb int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps_rollup")
@@ -29,7 +29,7 @@ func inHugePages(t *testing.T) (kb int) {
 	return kb
 }
 
-// count returns how many areas passes have moved, or tried to.
+// count returns the number of areas that passes have moved, or tried to.
 func (h *huge) count() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -41,8 +41,8 @@ func (h *huge) count() (n int) {
 	return n
 }
 
-// TestHugePages: memory that was written all over, and no other, moves into huge pages, with its
-// data, and counts as moved until it is discarded.
+// TestHugePages: fully written memory, and no other, moves into huge pages, with its data, and
+// counts as moved until it is discarded.
 func TestHugePages(t *testing.T) {
 	const size = 16 << 20
 	d := mustOpen(t, size, 4096).(*device)
@@ -95,7 +95,7 @@ func TestHugePages(t *testing.T) {
 	}
 }
 
-// TestHugePagesOfDevices: memory that a device has registered stays where it is.
+// TestHugePagesOfDevices: memory that a device has registered does not move.
 func TestHugePagesOfDevices(t *testing.T) {
 	const size = 8 << 20
 	d := mustOpen(t, size, 4096).(*device)
@@ -132,7 +132,7 @@ func TestNever(t *testing.T) {
 	}
 }
 
-// TestHugePagesEnd: Close ends a pass, however long that is going to sleep.
+// TestHugePagesEnd: Close ends a pass at once, even one in a long sleep.
 func TestHugePagesEnd(t *testing.T) {
 	d := mustOpen(t, 64<<20, 4096).(*device)
 	d.huge.pause = 1e9 // years

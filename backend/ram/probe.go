@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// check returns an error if there cannot be such a device.
+// check returns an error if such a device is not possible.
 func (c Config) check() error {
 	if err := backend.CheckGeometry(c.Size, c.BlockSize); err != nil {
 		return err
@@ -18,8 +18,8 @@ func (c Config) check() error {
 	return nil
 }
 
-// Probe reports what is wrong with cfg. Memory is supplied when it is written, so more than is
-// available now is a warning.
+// Probe reports the problems of cfg. Memory is supplied when it is written, so a size beyond the
+// available memory is a warning.
 func Probe(cfg Config) (r backend.Report) {
 	if err := cfg.check(); err != nil {
 		r.Errorf("Correct size or block_size.", "%v", err)

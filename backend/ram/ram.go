@@ -1,10 +1,10 @@
-// Package ram is storage in memory: of any size, sparse until it is written, lost when it is
+// Package ram is storage in memory: of any size, sparse until it is written, and lost when it is
 // closed.
 //
-// A device is a table of slots, one for each piece of the size of a frame, and frames, which are
-// the memory. Frames lie in one reserved mapping, in which the kernel supplies a page when it is
-// first written. A slot without a frame reads as zeroes. Discarding takes the frames out of their
-// slots and gives their pages back.
+// A device has a table of slots, one per frame-sized piece, and frames, which are the memory.
+// Frames lie in one reserved mapping, in which the kernel supplies a page when it is first written.
+// A slot without a frame reads as zeroes. Discarding takes the frames out of their slots and gives
+// their pages back.
 //
 // Several reactors use a device at the same time. A logical block must never be seen torn by two
 // racing commands (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block),
@@ -36,7 +36,7 @@ import (
 
 // Config describes a RAM device.
 type Config struct {
-	// Size in bytes, a multiple of BlockSize.
+	// Size is in bytes, a multiple of BlockSize.
 	Size int64
 	// BlockSize is the logical block size in bytes.
 	BlockSize int
@@ -50,7 +50,7 @@ const (
 	// minFrame is the size of a frame in bytes, unless blocks are larger. Smaller frames cut
 	// zero-copy data into more segments, larger ones let larger writes be copied.
 	minFrame = 16 << 10
-	// optimal is the transfer size in bytes, and its alignment, below which nothing is gained.
+	// optimal is the transfer size and alignment in bytes below which nothing is gained.
 	optimal = 4 << 10
 	// The spare memory is a sixteenth of the size, within these bounds, in bytes.
 	minSpare, maxSpare = 8 << 20, 256 << 20
@@ -72,7 +72,8 @@ type device struct {
 	huge   huge
 
 	blocked backend.RetryGroup // all channels
-	// readable is how many more frames zero-copy reads may hold, beside what channels have of it.
+	// readable is the number of frames that zero-copy reads may take, besides the parts that
+	// channels have.
 	readable atomic.Int64
 }
 
@@ -96,7 +97,7 @@ func Open(cfg Config) (backend.Device, error) {
 	return d, nil
 }
 
-// reserve maps the memory and the tables. The kernel supplies the pages that are used.
+// reserve maps the memory and the tables. The kernel supplies a page when it is first used.
 func (d *device) reserve() (err error) {
 	f := &d.frames
 	f.shift = uint(bits.TrailingZeros64(uint64(d.frame)))
@@ -155,7 +156,7 @@ type channel struct {
 	d    *device
 	wake func()
 	done list.List[backend.IO]
-	// long has discards that are larger than zeroStep. Each Poll makes one step of one, so that
+	// long has discards larger than zeroStep. Each Poll makes one step of one of them, so that
 	// nothing else waits for gigabytes.
 	long list.List[backend.IO]
 
@@ -168,12 +169,12 @@ type channel struct {
 	readable      int64 // see budget.go
 }
 
-// longStep is the most that a Poll skips of a long discard, in bytes: chunks without frames cost
-// next to nothing.
+// longStep is the most bytes of a long discard that a Poll skips: chunks without frames cost almost
+// nothing.
 const longStep = 1024 * chunk
 
-// zeroStep is the most that a step frees, in bytes: the kernel takes tens of microseconds to take
-// the pages back.
+// zeroStep is the most bytes that a step frees: the kernel needs tens of microseconds to take the
+// pages back.
 const zeroStep = 1 << 20
 
 // Submit implements backend.Channel.

@@ -57,8 +57,8 @@ func used() int64 {
 	return 0
 }
 
-// TestSparse: memory is charged by frame when it is written, until it is discarded; reading charges
-// nothing.
+// TestSparse: memory is charged by frame from the first write until it is discarded; reading
+// charges nothing.
 func TestSparse(t *testing.T) {
 	dev := mustOpen(t, 1<<30+4096, 4096)
 	c := backendtest.NewClient(t, dev, 1<<20)
@@ -92,7 +92,8 @@ func TestSparse(t *testing.T) {
 	testutil.Must(t, dev.Close())
 }
 
-// TestLongDiscard: a discard of everything is made in steps, and others get their turn in between.
+// TestLongDiscard: a discard of the whole device is made in steps, and others get their turn in
+// between.
 func TestLongDiscard(t *testing.T) {
 	dev := mustOpen(t, 64<<20, 4096)
 	c := backendtest.NewClient(t, dev, 1<<20)
@@ -163,7 +164,7 @@ func BenchmarkWrite4K(b *testing.B)    { benchmark(b, 4096, backend.OpWrite, 1) 
 func BenchmarkWrite4KTwo(b *testing.B) { benchmark(b, 4096, backend.OpWrite, 2) }
 func BenchmarkWrite128K(b *testing.B)  { benchmark(b, 128<<10, backend.OpWrite, 1) }
 
-// TestProbe: what Open refuses is an error, more than the memory that is available a warning.
+// TestProbe: Probe reports each error of Open, and a size beyond the available memory as a warning.
 func TestProbe(t *testing.T) {
 	real := availableMemory
 	defer func() { availableMemory = real }()

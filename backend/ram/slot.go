@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// slot says which frame holds its part of the device, in one word:
+// slot refers to the frame that holds its part of the device, in one word:
 //
 //	bit 63      locked: the frame is being copied from or changed in place
 //	bits 62:40  readers: zero-copy reads outstanding on the frame
@@ -33,7 +33,7 @@ func (w slotWord) readers() int64 { return int64(w &^ locked / oneReader) }
 
 func (s *slot) load() slotWord { return slotWord(s.word.Load()) }
 
-// lock locks the slot and returns what it holds.
+// lock locks the slot and returns its content.
 func (s *slot) lock() slotWord {
 	for i := 1; ; i++ {
 		if w := s.word.Load(); w&locked == 0 && s.word.CompareAndSwap(w, w|locked) {
@@ -52,11 +52,11 @@ func (s *slot) tryLock() (slotWord, bool) {
 // unlock clears the top bit: the carry of the addition is lost.
 func (s *slot) unlock() { s.word.Add(locked) }
 
-// replace puts a frame without readers into a locked slot, unlocks it, and returns what it held.
+// replace puts a frame without readers into a locked slot, unlocks it, and returns its old content.
 func (s *slot) replace(frame int64) slotWord { return slotWord(s.word.Swap(uint64(frame + 1))) }
 
 // addReader adds a reader to the frame and returns it, -1 if there is none. It returns false if the
-// frame has as many readers as can be counted.
+// reader count is at its maximum.
 func (s *slot) addReader() (frame int64, ok bool) {
 	for i := 1; ; i++ {
 		w := s.word.Load()
@@ -73,7 +73,7 @@ func (s *slot) addReader() (frame int64, ok bool) {
 	}
 }
 
-// removeReader undoes addReader. It returns false if the slot holds another frame by now.
+// removeReader undoes addReader. It returns false if the slot now holds another frame.
 func (s *slot) removeReader(frame int64) bool {
 	for {
 		w := s.word.Load()

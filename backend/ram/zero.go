@@ -6,9 +6,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// zero makes what is left of the range of io read as zeroes: whole frames are taken out of their
-// slots and freed. One step skips chunks without frames, longStep at most, and ends after zeroStep
-// of the first chunk that has some.
+// zero makes the rest of the range of io read as zeroes: whole frames are taken out of their slots
+// and freed. One step skips at most longStep of chunks without frames, and ends after zeroStep of
+// the first chunk that has some.
 func (c *channel) zero(io *backend.IO) (outcome, error) {
 	d := c.d
 	off, end := position(io), io.Off+io.Len
@@ -80,7 +80,7 @@ func (c *channel) drop(off int64) (int64, bool) {
 		return 0, false
 	}
 	was := s.replace(-1)
-	d.mapped[off>>chunkShift].Add(-1) // after the frame can no longer be found
+	d.mapped[off>>chunkShift].Add(-1) // the frame can no longer be found
 	if n := was.readers(); n > 0 {
 		d.frames.spare.Add(-1)
 		if !d.frames.leaveToReaders(was.frame(), n) {
@@ -91,7 +91,7 @@ func (c *channel) drop(off int64) (int64, bool) {
 	return was.frame(), true
 }
 
-// freeRun frees frames that are in no slot any more, and their memory.
+// freeRun frees frames that are no longer in a slot, and their memory.
 func (d *device) freeRun(r run) (err error) {
 	if r.n == 0 {
 		return nil

@@ -2,11 +2,11 @@ package ram
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// zeroes is the size of the memory at the end of the region that zero-copy reads of slots without
-// frames return, in bytes. It is never written to, so all of it is the kernel's one page of zeroes.
+// zeroes is the size, in bytes, of the memory at the end of the region that zero-copy reads return
+// for slots without frames. It is never written, so all of it is the kernel's one page of zeroes.
 const zeroes = 1 << 20
 
-// outside reports whether there is no such range.
+// outside reports whether the range is invalid.
 func (d *device) outside(off, n int64) bool {
 	return n <= 0 || uint64(off) > uint64(d.info.Size) || n > d.info.Size-off
 }
@@ -46,7 +46,7 @@ func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segm
 	return dst, true
 }
 
-// refuseRead undoes a read from off on, of which dst has a part after the first own segments.
+// refuseRead undoes a read from off on. dst has a part of it after the first own segments.
 func (d *device) refuseRead(dst []mem.Segment, own int, off int64) ([]mem.Segment, bool) {
 	d.removeReaders(dst[own:], off)
 	clear(dst[own:])
@@ -54,8 +54,8 @@ func (d *device) refuseRead(dst []mem.Segment, own int, off int64) ([]mem.Segmen
 	return dst[:own], false
 }
 
-// appendPart appends n bytes at off of the region to dst, or adds them to the last segment if that
-// ends there and is not one of the first own.
+// appendPart appends n bytes at off of the region to dst, or extends the last segment if that ends
+// there and is not one of the first own.
 func (d *device) appendPart(dst []mem.Segment, own int, off, n int64) []mem.Segment {
 	b := d.frames.region.Bytes()
 	if k := len(dst); k > own && off&(chunk-1) != 0 {
@@ -67,7 +67,7 @@ func (d *device) appendPart(dst []mem.Segment, own int, off, n int64) []mem.Segm
 	return append(dst, mem.Segment{B: b[off : off+n : off+n], Region: d.frames.region.ID()})
 }
 
-// appendZeroes appends n bytes that were never written.
+// appendZeroes appends n bytes of memory that is never written.
 func (d *device) appendZeroes(dst []mem.Segment, own int, n int64) []mem.Segment {
 	b := d.frames.region.Bytes()[d.zeroesAt:]
 	if k := len(dst); k > own && d.offset(dst[k-1].B) == d.zeroesAt {
@@ -84,7 +84,7 @@ func (d *device) appendZeroes(dst []mem.Segment, own int, n int64) []mem.Segment
 	return dst
 }
 
-// offset returns where b lies in the region.
+// offset returns the offset of b in the region.
 func (d *device) offset(b []byte) int64 { return int64(mem.Addr(b) - d.base) }
 
 // EndZeroCopyRead implements backend.ZeroCopyReader.
@@ -97,8 +97,8 @@ func (c *channel) EndZeroCopyRead(segs []mem.Segment, off, _ int64) {
 // WriterWaits implements backend.ZeroCopyReader.
 func (c *channel) WriterWaits() bool { return c.d.blocked.Waiting() }
 
-// removeReaders ends a read of the slots from off on, whose frames are in segs, and returns how
-// many these are.
+// removeReaders ends a read of the slots from off on with their frames in segs, and returns the
+// number of frames.
 func (d *device) removeReaders(segs []mem.Segment, off int64) (frames int64) {
 	for i := range segs {
 		at, stop := d.offset(segs[i].B), off+int64(len(segs[i].B))

@@ -8,12 +8,12 @@ import (
 // The path of a write without a copy:
 //
 //	StartZeroCopyWrite  takes frames from the channel's frame cache
-//	Submit              commits: puts each frame into its slot by one change of a word. A frame
-//	                    that is replaced goes to the frame cache, or is left to its readers.
-//	                    Ends of the range within a frame are copied
-//	AbortZeroCopyWrite  or puts them back into the cache: what was received has not been visible
+//	Submit              commits: puts each frame into its slot by one change of a word. A replaced
+//	                    frame goes to the frame cache, or is left to its readers. Ends of the range
+//	                    within a frame are copied
+//	AbortZeroCopyWrite  or puts them back into the cache: the received data was never visible
 //
-// None of this waits: if there are no frames, or if another operation is blocked for want of one,
+// None of this waits: if there are no frames, or if another operation is blocked for lack of one,
 // StartZeroCopyWrite refuses and the write is copied.
 
 // StartZeroCopyWrite implements backend.ZeroCopyWriter. A range that covers no whole frame is

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// answer is what the scripted handler does with a command.
+// answer is the scripted reaction of the handler to a command.
 type answer struct {
 	// Dir and Length are Prepare's answer; Status refuses the command.
 	Dir    fabric.Direction
@@ -17,7 +17,7 @@ type answer struct {
 	// ZeroCopy is attached in Prepare if the queue can use it and the data is not in the capsule;
 	// otherwise a read returns a copy of it.
 	ZeroCopy []mem.Segment
-	// Data is what a read returns, cut or zero-padded to Length.
+	// Data is the result of a read, cut or zero-padded to Length.
 	Data []byte
 	// Result is DW0 and DW1 of the CQE.
 	Result uint64

@@ -16,7 +16,7 @@ func (*sink) HandOverBuffers(r *fabric.Request) (free func()) {
 
 func (*sink) Resume(*fabric.Request) {}
 
-// TestWatchHandOver: buffers are handed over of executing requests only, all of them, and freed
+// TestWatchHandOver: only executing requests hand over buffers, all of them, and they are freed
 // once.
 func TestWatchHandOver(t *testing.T) {
 	for _, tc := range []struct {

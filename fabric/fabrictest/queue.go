@@ -13,11 +13,11 @@ import (
 // Command is one command of the host with its result. The host owns it again when Done is true.
 type Command struct {
 	SQE nvme.SQE
-	// Data is the host's buffer: sent, or filled. Its length is what the SGL describes.
+	// Data is the host's buffer: sent, or filled. Its length is that described by the SGL.
 	Data []byte
-	// InCapsule says that the data lies in the capsule.
+	// InCapsule reports whether the data is in the capsule.
 	InCapsule bool
-	// Malformed is a status found by the transport before Prepare, Broken one found while data
+	// Malformed is a status found by the transport before Prepare; Broken is one found while data
 	// moved.
 	Malformed, Broken nvme.Status
 	// Lost abandons the command after Prepare.
@@ -58,9 +58,9 @@ type Queue struct {
 	// Holds counts the calls of Hold with true; Held is the last one.
 	Holds atomic.Int64
 	Held  atomic.Bool
-	// Lingers: the queue goes on after Disconnect until HangUp, as one does that has transfers.
+	// Lingers makes the queue go on after Disconnect until HangUp, like a queue with transfers.
 	Lingers bool
-	// Reason is why the handler disconnected the queue.
+	// Reason is the reason given by the handler when it disconnected the queue.
 	Reason error
 	// OnClose, if set, is called when the queue has ended.
 	OnClose func()
@@ -81,8 +81,8 @@ func Dial(r *Reactor, h fabric.Handler, info fabric.QueueInfo) (*Queue, error) {
 	return DialOn(r, r.memory, h, info)
 }
 
-// DialOn opens a queue on any reactor, whose data memory is memory; it is called there.
-// info.MaxDepth requests are made at once.
+// DialOn opens a queue on any reactor, with memory as its data memory. It is called on that
+// reactor. info.MaxDepth requests are made at once.
 func DialOn(l fabric.Loop, memory *mem.Pool, h fabric.Handler, info fabric.QueueInfo) (*Queue,
 	error,
 ) {
@@ -108,10 +108,10 @@ func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 // Closed reports whether the queue has ended.
 func (q *Queue) Closed() bool { return q.closed }
 
-// errFull: more commands were sent than the queue has requests.
+// errFull is the error for sending more commands than the queue has requests.
 var errFull = errors.New("fabrictest: queue is full")
 
-// Send gives a batch of commands to the handler. Sending on a closed queue loses the commands.
+// Send passes a batch of commands to the handler. Commands sent on a closed queue are lost.
 func (q *Queue) Send(cmds ...*Command) error {
 	if q.closed {
 		return nil
@@ -285,7 +285,7 @@ func (q *Queue) Disconnect(why error) {
 	}
 }
 
-// HangUp is the sudden end of the queue.
+// HangUp ends the queue suddenly.
 func (q *Queue) HangUp() {
 	if !q.closed {
 		q.closed = true

@@ -6,8 +6,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// env is what a violation is committed with: a handler f, watched by w, a session of it, and a
-// request of that.
+// env is the environment of a violation: a handler f, watched by w, a session of it, and a request
+// of that session.
 type env struct {
 	f *faulty
 	w fabric.Handler
@@ -17,7 +17,7 @@ type env struct {
 
 func one(r *fabric.Request) []*fabric.Request { return []*fabric.Request{r} }
 
-// violations are all that the watcher detects, each with a part of its report.
+// violations are all violations that the watcher detects, each with a part of its report.
 var violations = []struct {
 	name, want string
 	run        func(e env)

@@ -1,6 +1,6 @@
-// Package fabrictest has what tests of controllers and transports need: Watch, which is put between
-// the two and reports violations of the contract of package fabric by either, and Queue, a
-// transport in the test's own process, on the reactors of a World.
+// Package fabrictest helps to test controllers and transports. Watch is put between the two and
+// reports violations of the contract of package fabric by either. Queue is a transport in the
+// test's own process, on the reactors of a World.
 package fabrictest
 
 import (
@@ -12,21 +12,21 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// stage is where a request is on its path.
+// stage is the stage of a request on its path.
 type stage uint8
 
 const (
-	idle      stage = iota // the transport's, between two commands
-	prepared               // the transport's, data may move
-	executing              // the handler's
+	idle      stage = iota // with the transport, between two commands
+	prepared               // with the transport, data may move
+	executing              // with the handler
 )
 
 var stageNames = [...]string{"idle", "prepared", "executing"}
 
 // Watch returns a handler that passes everything to h and calls report for each violation of the
-// contract: a step that is missing or comes twice, results of Prepare that contradict each other, a
-// zero copy that is not ended once, a CQE that is not complete, use after Close. The handler under
-// test must complete requests through the queue it was given by Open.
+// contract: a step that is missing or comes twice, contradicting results of Prepare, a zero copy
+// that is not ended exactly once, an incomplete CQE, use after Close. The handler under test must
+// complete requests through the queue that Open got.
 func Watch(h fabric.Handler, report func(violation string)) fabric.Handler {
 	return &watcher{h: h, report: report, sessions: make(map[fabric.Session]*watched)}
 }
@@ -134,7 +134,7 @@ func (w *watcher) Prepare(reqs []*fabric.Request) {
 	}
 }
 
-// startZeroCopy notes that memory was attached to a request.
+// startZeroCopy records that memory was attached to a request.
 func (w *watcher) startZeroCopy(r *fabric.Request) {
 	q := w.find(r)
 	if q == nil {

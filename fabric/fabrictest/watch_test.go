@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// faulty is a handler whose every step a test may replace.
+// faulty is a handler in which a test may replace every step.
 type faulty struct {
 	q       fabric.Queue
 	prepare func(*fabric.Request)
@@ -48,7 +48,7 @@ func (f *faulty) Sent(*fabric.Request)             {}
 func (f *faulty) WriterWaits(*fabric.Request) bool { return false }
 func (f *faulty) Close(fabric.Session)             {}
 
-// sink is a queue of which a test plays the transport.
+// sink is a queue with the test as its transport.
 type sink struct{ info fabric.QueueInfo }
 
 func (*sink) Complete([]*fabric.Request)                    {}
@@ -75,7 +75,7 @@ func (f *faulty) attach(n int) {
 
 func (s *sink) Info() *fabric.QueueInfo { return &s.info }
 
-// TestWatchReports commits every violation and expects the watcher to say so.
+// TestWatchReports commits every violation and expects a report of it.
 func TestWatchReports(t *testing.T) {
 	for _, tc := range violations {
 		t.Run(tc.name, func(t *testing.T) {

@@ -22,8 +22,8 @@ type Poller interface {
 }
 
 // World is a set of reactors that share a virtual clock. Nothing runs by itself: the goroutine that
-// owns the World steps the reactors, so that a test decides when a posted function, a timer or a
-// poll happens. Only Post and Wake may come from other goroutines.
+// owns the World steps the reactors, so the test controls when a posted function, a timer or a poll
+// runs. Only Post and Wake may come from other goroutines.
 type World struct {
 	Reactors []*Reactor
 	now      int64
@@ -45,7 +45,7 @@ func NewWorld(n int) (*World, error) {
 	return w, nil
 }
 
-// Close frees the arenas. An error says that a command still has memory.
+// Close frees the arenas. It returns an error if a command still has memory.
 func (w *World) Close() error {
 	var errs []error
 	for _, r := range w.Reactors {
@@ -54,8 +54,8 @@ func (w *World) Close() error {
 	return errors.Join(errs...)
 }
 
-// Step lets every reactor run what was posted and poll once. It returns false if there was nothing
-// to do.
+// Step lets every reactor run its posted functions and poll once. It returns false if there was
+// nothing to do.
 func (w *World) Step() bool {
 	worked := false
 	for _, r := range w.Reactors {
@@ -88,7 +88,7 @@ func (w *World) Until(cond func() bool) error {
 	return nil
 }
 
-// Advance moves the clock by d, running what becomes due in order, and settles.
+// Advance moves the clock by d, runs the timers that become due in order, and settles.
 func (w *World) Advance(d time.Duration) {
 	end := w.now + int64(d)
 	for fired := 0; ; fired++ {
@@ -139,7 +139,7 @@ var _ fabric.Loop = (*Reactor)(nil)
 // Memory is the reactor's data memory.
 func (r *Reactor) Memory() *mem.Pool { return r.memory }
 
-// Steps counts what the functions and pollers do that the reactor calls.
+// Steps returns the steps made by the functions and pollers that the reactor calls.
 func (r *Reactor) Steps() list.Steps { return r.steps }
 
 // Attach adds a poller.
