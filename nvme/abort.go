@@ -1,7 +1,7 @@
 package nvme
 
-// AbortSQE is an Abort command (Base section 5.1.1). The result is DW0: bit 0 set says that the
-// command was not aborted.
+// AbortSQE is an Abort command (Base section 5.1.1). The result is DW0: bit 0 is set if the command
+// was not aborted.
 type AbortSQE SQE
 
 // AbortNotDone is bit 0 of the result (IANP).

@@ -113,7 +113,7 @@ func InvalidInData(offset uint16) InvalidParameter { return InvalidParameter(off
 // IPO is the offset.
 func (p InvalidParameter) IPO() uint16 { return uint16(p) }
 
-// InData says that the offset is into the Connect data.
+// InData reports whether the offset is into the Connect data.
 func (p InvalidParameter) InData() bool { return p>>16&1 != 0 }
 
 // String is "byte 44 of the command" or "byte 256 of the data".

@@ -24,8 +24,8 @@ func (s *CopySQE) Set(sdlba uint64, ranges int, format CopyFormat, flags RWFlags
 // CopyFormat is the format of the source ranges of a Copy command.
 type CopyFormat uint8
 
-// The formats for namespaces without protection information, or with the 16-bit one. Those of
-// CopyNamespaces name a namespace, and need the host's CDFE bit (Base section 5.1.25.1.14).
+// The formats for namespaces without protection information, or with the 16-bit one. Ranges of
+// CopyNamespaces have a namespace, and need the host's CDFE bit (Base section 5.1.25.1.14).
 const (
 	CopyRanges     CopyFormat = 0
 	CopyNamespaces CopyFormat = 2
@@ -52,8 +52,8 @@ func (r *CopyRange) SLBA() uint64 { return binary.LittleEndian.Uint64(r[8:]) }
 // Blocks is the number of logical blocks, counted from 1.
 func (r *CopyRange) Blocks() uint32 { return uint32(binary.LittleEndian.Uint16(r[16:])) + 1 }
 
-// FastOnly asks for an error if the copy would be slower than reading and writing (SOPT.FCO), in
-// format CopyNamespaces.
+// FastOnly reports whether the command has to fail if the copy would be slower than reading and
+// writing (SOPT.FCO), in format CopyNamespaces.
 func (r *CopyRange) FastOnly() bool { return r[23]&0x80 != 0 }
 
 // Set writes the range. snsid is 0 in format CopyRanges; blocks is 1 to 65536.

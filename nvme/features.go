@@ -126,9 +126,9 @@ func (t TemperatureThreshold) TMPSEL() uint8 { return uint8(t>>16) & 0xF }
 // THSEL is the threshold of the sensor.
 func (t TemperatureThreshold) THSEL() uint8 { return uint8(t>>20) & 3 }
 
-// ErrorRecoveryDULBE is the bit of the Error Recovery feature (FID 05h, CDW11) that asks for an
-// error where deallocated blocks are read. Bits 15:0 are TLER, a time limit for error recovery in
-// units of 100 ms (NVM section 4.1.3).
+// ErrorRecoveryDULBE is the bit of the Error Recovery feature (FID 05h, CDW11) that makes reads of
+// deallocated blocks fail. Bits 15:0 are TLER, a time limit for error recovery in units of 100 ms
+// (NVM section 4.1.3).
 const ErrorRecoveryDULBE uint32 = 1 << 16
 
 // TimestampSize is the size of a Timestamp data structure, and TimestampSet its origin if a host
@@ -158,7 +158,7 @@ const (
 	PermanentWriteProtect       WriteProtection = 3
 )
 
-// NWPC of Identify Controller: the states that there are.
+// NWPC of Identify Controller: the supported states.
 const (
 	NWPCWriteProtect    = 1 << 0 // NoWriteProtect and WriteProtect
 	NWPCUntilPowerCycle = 1 << 1

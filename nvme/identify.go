@@ -69,7 +69,7 @@ func AppendCommandSets(b []byte, combinations ...uint64) []byte {
 }
 
 // AppendIdentifyControllerNVM appends the I/O Command Set specific Identify Controller data
-// structure of the NVM command set, CNS 06h (NVM section 4.1.5.4), of which only WUSL is not 0: the
+// structure of the NVM command set, CNS 06h (NVM section 4.1.5.4). Only WUSL is not 0: the
 // recommended size of a Write Uncorrectable, a power of two in units of CAP.MPSMIN.
 func AppendIdentifyControllerNVM(b []byte, wusl uint8) []byte {
 	id := make([]byte, IdentifyDataSize)

@@ -4,8 +4,8 @@ package nvme
 const IdentifyDataSize = 4096
 
 // IdentifyController is the Identify Controller data structure, CNS 01h (Base section 5.1.13.2.1).
-// The field names are those of the specification; the struct has the order and the widths of the
-// wire. Fields that only PCIe controllers have are here so that a parser keeps them.
+// Field names follow the specification; the struct has the order and the widths of the wire. Fields
+// that only PCIe controllers have are here so that a parser keeps them.
 type IdentifyController struct {
 	VID, SSVID   uint16
 	SN           [20]byte // serial number, ASCII
@@ -143,7 +143,7 @@ const (
 // ANACAP is Asymmetric Namespace Access Capabilities (byte 343).
 type ANACAP uint8
 
-// ANACAPAll says that all five ANAStates may be reported.
+// ANACAPAll allows all five ANAStates to be reported.
 const ANACAPAll ANACAP = 0x1F
 
 // CTRATT is Controller Attributes (bytes 96 to 99).
@@ -171,7 +171,7 @@ const (
 // OACS is Optional Admin Command Support (bytes 256 and 257).
 type OACS uint16
 
-// OACSSelfTest says that there is Device Self-test.
+// OACSSelfTest: Device Self-test is supported.
 const OACSSelfTest OACS = 1 << 4
 
 // ONCS is Optional NVM Command Support (bytes 520 and 521).
@@ -193,13 +193,13 @@ const (
 // FUSES is Fused Operation Support (bytes 522 and 523).
 type FUSES uint16
 
-// FUSESCompareWrite says that Compare and Write can be fused.
+// FUSESCompareWrite: Compare and Write can be fused.
 const FUSESCompareWrite FUSES = 1 << 0
 
 // VWC is Volatile Write Cache (byte 525).
 type VWC uint8
 
-// VWC bits: whether a cache is present, and in bits 2:1 how Flush treats NSID FFFFFFFFh.
+// The bits of VWC: the presence of a cache, and in bits 2:1 how Flush treats NSID FFFFFFFFh.
 const (
 	VWCPresent  VWC = 1 << 0
 	VWCFlushAll VWC = 3 << 1 // Flush with FFFFFFFFh flushes every namespace

@@ -70,11 +70,11 @@ const (
 // NMIC is Namespace Multi-path I/O and Namespace Sharing Capabilities (byte 30).
 type NMIC uint8
 
-// NMICShared says that several controllers may have the namespace attached.
+// NMICShared: several controllers may have the namespace attached.
 const NMICShared NMIC = 1 << 0
 
-// DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 are what a deallocated block
-// reads as.
+// DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 are the value that deallocated
+// blocks read as.
 type DLFEAT uint8
 
 // The values and bits of DLFEAT.
@@ -86,7 +86,7 @@ const (
 // NSATTR is Namespace Attributes (byte 99).
 type NSATTR uint8
 
-// NSATTRWriteProtected says that the namespace cannot be written.
+// NSATTRWriteProtected: the namespace cannot be written.
 const NSATTRWriteProtected NSATTR = 1 << 0
 
 // IdentifyNamespaceIndependent is the I/O Command Set Independent Identify Namespace data
@@ -105,16 +105,16 @@ type IdentifyNamespaceIndependent struct {
 	_        [4081]byte
 }
 
-// IndependentNSFEAT is Namespace Features of CNS 08h (byte 0), whose bits differ from those of CNS
-// 00h.
+// IndependentNSFEAT is Namespace Features of CNS 08h (byte 0). Its bits differ from the NSFEAT of
+// CNS 00h.
 type IndependentNSFEAT uint8
 
-// IndependentRotational (RMEDIA) says that the namespace stores data on rotational media. Base
-// section 8.1.23 lists what the controller must support then.
+// IndependentRotational (RMEDIA): the namespace stores data on rotational media. Base section
+// 8.1.23 lists the requirements on such a controller.
 const IndependentRotational IndependentNSFEAT = 1 << 4
 
 // NSTAT is Namespace Status (byte 14 of CNS 08h).
 type NSTAT uint8
 
-// NSTATReady (NRDY) says that the namespace is ready. Linux hides a namespace without it.
+// NSTATReady (NRDY): the namespace is ready. Linux hides a namespace that is not.
 const NSTATReady NSTAT = 1 << 0

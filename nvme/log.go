@@ -31,7 +31,7 @@ func (s *GetLogSQE) LSI() uint16 { return binary.LittleEndian.Uint16(s[46:]) }
 // LPO is the offset into the log page in bytes, or an index if OT is set (CDW12 and CDW13).
 func (s *GetLogSQE) LPO() uint64 { return binary.LittleEndian.Uint64(s[48:]) }
 
-// OT says that LPO is an index (CDW14 bit 23).
+// OT reports whether LPO is an index (CDW14 bit 23).
 func (s *GetLogSQE) OT() bool { return s[58]&0x80 != 0 }
 
 // CSI is the command set (CDW14 bits 31:24).
@@ -90,7 +90,7 @@ func (p *SupportedPages) Add(lids ...LID) {
 // AddSpecific sets bits of the LID Specific Parameter of a log page.
 func (p *SupportedPages) AddSpecific(l LID, bits uint16) { p[l] |= uint32(bits) << 16 }
 
-// Has says that a log page is supported.
+// Has reports whether a log page is supported.
 func (p *SupportedPages) Has(l LID) bool { return p[l]&1 != 0 }
 
 // ChangedNamespacesOverflow is the only entry of log 04h if more than NamespacesPerList namespaces

@@ -51,7 +51,7 @@ var ANAStates = [...]ANAState{
 	ANAStateChange,
 }
 
-// String is the state as Linux calls it: "non-optimized".
+// String returns the state as named by Linux: "non-optimized".
 func (s ANAState) String() string {
 	switch s {
 	case ANAStateOptimized:
@@ -68,8 +68,8 @@ func (s ANAState) String() string {
 	return fmt.Sprintf("state %#x", uint8(s))
 }
 
-// Status is that of commands that the state does not allow (Base section 4.2.3.4), Success if it
-// allows all of them.
+// Status returns the status of commands that the state does not allow (Base section 4.2.3.4), or
+// Success if it allows all of them.
 func (s ANAState) Status() Status {
 	switch s {
 	case ANAStateInaccessible:
@@ -103,7 +103,7 @@ func AppendANALog(b []byte, changes uint64, groups []ANAGroup) []byte {
 	return b
 }
 
-// ParseANALog reads a log; what follows it in b is ignored.
+// ParseANALog parses a log. It ignores any bytes after it.
 func ParseANALog(b []byte) (*ANAHeader, []ANAGroup, error) {
 	h, err := Parse[ANAHeader](b)
 	if err != nil {

@@ -9,8 +9,8 @@ const (
 	DiscoveryEntrySize  = 1024
 )
 
-// DiscoveryLocal is bit 1 of LSP for the Discovery log, and of what log 00h says of it: Port Local
-// Entries Only, those of the port that the host asks through.
+// DiscoveryLocal (Port Local Entries Only) is bit 1 of LSP for the Discovery log, and of its
+// descriptor in log 00h: only entries of the port through which the host asks.
 const DiscoveryLocal = 1 << 1
 
 // DiscoveryHeader is the header of the Discovery log.
@@ -21,8 +21,8 @@ type DiscoveryHeader struct {
 	_      [1006]byte
 }
 
-// ParseDiscoveryHeader reads the header from the start of b. At least 18 bytes must be there: a
-// host may have asked for no more than the fields.
+// ParseDiscoveryHeader parses the header from the start of b. At least 18 bytes must be there: a
+// host may have asked for the fields only.
 func ParseDiscoveryHeader(b []byte) (*DiscoveryHeader, error) {
 	if len(b) < 18 {
 		return nil, ErrTruncated
@@ -75,7 +75,7 @@ const (
 	SubsystemDiscovery SubsystemType = 3 // this discovery service
 )
 
-// TREQ is the transport requirements: bits 1:0 are about the secure channel, bit 2 says that SQ
+// TREQ is the transport requirements: bits 1:0 describe the secure channel, and bit 2 is set if SQ
 // flow control may be disabled.
 type TREQ uint8
 

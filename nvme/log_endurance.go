@@ -32,7 +32,7 @@ type EnduranceGroupLog struct {
 // EGFEAT is Endurance Group Features.
 type EGFEAT uint8
 
-// EGFEATRotational (EGRMEDIA) says that the group stores data on rotational media.
+// EGFEATRotational (EGRMEDIA): the group stores data on rotational media.
 const EGFEATRotational EGFEAT = 1 << 0
 
 // RotationalMediaLog is the Rotational Media Information log, LID 16h (Base section 5.1.12.1.22).

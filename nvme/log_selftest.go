@@ -9,7 +9,7 @@ func (s *SQE) SelfTest() *SelfTestSQE { return (*SelfTestSQE)(s) }
 // STC is the self-test code (CDW10 bits 3:0).
 func (s *SelfTestSQE) STC() SelfTestCode { return SelfTestCode(s[40] & 0xF) }
 
-// SelfTestCode is what a Device Self-test command does, and in the log which operation is meant.
+// SelfTestCode is the operation requested by a Device Self-test command, or described in the log.
 type SelfTestCode uint8
 
 // The codes. There is no operation with the code 0.
@@ -19,7 +19,7 @@ const (
 	SelfTestAbort    SelfTestCode = 0xF
 )
 
-// SelfTestOutcome is how an operation has ended (Base section 5.1.12.1.7, bits 3:0 of DSTS).
+// SelfTestOutcome is the outcome of an operation (Base section 5.1.12.1.7, bits 3:0 of DSTS).
 type SelfTestOutcome uint8
 
 // The outcomes.
@@ -28,7 +28,7 @@ const (
 	SelfTestAborted          SelfTestOutcome = 0x1 // by a Device Self-test command
 	SelfTestReset            SelfTestOutcome = 0x2 // aborted by a Controller Level Reset
 	SelfTestNamespaceRemoved SelfTestOutcome = 0x3
-	SelfTestSegmentFailed    SelfTestOutcome = 0x7 // SEGN is the first one that did
+	SelfTestSegmentFailed    SelfTestOutcome = 0x7 // SEGN is the first that failed
 	SelfTestAbortedOther     SelfTestOutcome = 0x8 // for an unknown reason
 	SelfTestUnused           SelfTestOutcome = 0xF // there is no result
 )
@@ -47,7 +47,7 @@ type SelfTestResult struct {
 	VS     [2]byte
 }
 
-// SelfTestValid says which fields of a SelfTestResult are valid.
+// SelfTestValid has a bit for each optional field of a SelfTestResult that is valid.
 type SelfTestValid uint8
 
 // The bits of SelfTestValid.

@@ -47,13 +47,13 @@ const (
 // Uint128 is a little-endian 128-bit number.
 type Uint128 [16]byte
 
-// MakeUint128 makes one of 64 bits.
+// MakeUint128 converts a 64-bit number.
 func MakeUint128(v uint64) (u Uint128) {
 	binary.LittleEndian.PutUint64(u[:], v)
 	return u
 }
 
-// Add is the sum, modulo 2^128.
+// Add returns the sum, modulo 2^128.
 func (u Uint128) Add(v Uint128) (sum Uint128) {
 	low, carry := bits.Add64(binary.LittleEndian.Uint64(u[:]), binary.LittleEndian.Uint64(v[:]), 0)
 	high, _ := bits.Add64(binary.LittleEndian.Uint64(u[8:]), binary.LittleEndian.Uint64(v[8:]),
@@ -63,7 +63,7 @@ func (u Uint128) Add(v Uint128) (sum Uint128) {
 	return sum
 }
 
-// Max is the larger one.
+// Max returns the larger number.
 func (u Uint128) Max(v Uint128) Uint128 {
 	a, b := binary.LittleEndian.Uint64(u[8:]), binary.LittleEndian.Uint64(v[8:])
 	if a == b {
@@ -75,7 +75,7 @@ func (u Uint128) Max(v Uint128) Uint128 {
 	return u
 }
 
-// Uint64 is the lower 64 bits; ok is false if the number is larger.
+// Uint64 returns the lower 64 bits; ok is false if the number is larger.
 func (u Uint128) Uint64() (v uint64, ok bool) {
 	return binary.LittleEndian.Uint64(u[:]), binary.LittleEndian.Uint64(u[8:]) == 0
 }

@@ -8,7 +8,7 @@ const TelemetryBlock = 512
 // TelemetryCreate is the bit of LSP that asks for a new capture of log 07h (CTHID).
 const TelemetryCreate uint8 = 1 << 0
 
-// TelemetryScopeController is the scope of a telemetry log that is the controller's.
+// TelemetryScopeController is the scope of a telemetry log of one controller.
 const TelemetryScopeController = 1
 
 // TelemetryHeader is the header of the Telemetry Host-Initiated log, LID 07h, and of the Telemetry
@@ -19,7 +19,7 @@ type TelemetryHeader struct {
 	IEEE  [3]byte
 	Last  [3]uint16 // blocks of data areas 1 to 3, which all begin at block 1; 0: there is no data
 	_     [2]byte
-	Last4 uint32 // that of data area 4
+	Last4 uint32 // of data area 4
 	_     [360]byte
 	THS   uint8 // scope of 07h
 	THDGN uint8 // generation of 07h; in 08h this is TCS, its scope
@@ -29,7 +29,7 @@ type TelemetryHeader struct {
 }
 
 // AppendTelemetry appends the header and the data, which is in all of data areas 1 to 3. The last
-// block is filled up with line feeds, so that text remains text. data is at most 32 MiB.
+// block is padded with line feeds, so that text remains text. data is at most 32 MiB.
 func AppendTelemetry(b []byte, h TelemetryHeader, data []byte) []byte {
 	blocks := (len(data) + TelemetryBlock - 1) / TelemetryBlock
 	h.Last = [3]uint16{uint16(blocks), uint16(blocks), uint16(blocks)}
@@ -40,7 +40,7 @@ func AppendTelemetry(b []byte, h TelemetryHeader, data []byte) []byte {
 	return b
 }
 
-// TelemetrySize is the size of a telemetry log in bytes, as its header says.
+// TelemetrySize returns the size of a telemetry log in bytes, according to its header.
 func TelemetrySize(header []byte) int {
 	return (int(binary.LittleEndian.Uint16(header[12:])) + 1) * TelemetryBlock
 }

@@ -35,9 +35,9 @@ var (
 	nqnDomain = regexp.MustCompile(`^` + nqnLabel + `(\.` + nqnLabel + `)*$`)
 )
 
-// ValidateNQN checks a name that a host or subsystem may have: 1 to NQNMaxLength bytes of UTF-8
-// without control characters. It takes names of any form, because Linux, nvmet and SPDK do; see
-// UnusualNQN. Everything that takes a name from an operator uses it.
+// ValidateNQN checks a name for a host or subsystem: 1 to NQNMaxLength bytes of UTF-8 without
+// control characters. It accepts names of any form, because Linux, nvmet and SPDK do; see
+// UnusualNQN. Every name from an operator is checked with it.
 func ValidateNQN(nqn string) error {
 	switch {
 	case nqn == "":
@@ -52,9 +52,9 @@ func ValidateNQN(nqn string) error {
 	return nil
 }
 
-// UnusualNQN returns why a valid name has none of the forms of Base section 4.7, "" if it has one:
-// "nqn.yyyy-mm.reverse.domain:text", "nqn.2014-08.org.nvmexpress:uuid:UUID" or the discovery name.
-// Some hosts refuse to connect to a subsystem with another name.
+// UnusualNQN returns the reason why a valid name has none of the forms of Base section 4.7, "" if
+// it has one: "nqn.yyyy-mm.reverse.domain:text", "nqn.2014-08.org.nvmexpress:uuid:UUID" or the
+// discovery name. Some hosts refuse to connect to a subsystem with another name.
 func UnusualNQN(nqn string) string {
 	if nqn == DiscoveryNQN {
 		return ""
@@ -85,8 +85,8 @@ func UnusualNQN(nqn string) string {
 	return ""
 }
 
-// ParseNQN reads a name from a field of NQNFieldSize bytes as a peer sent it: it must be UTF-8, not
-// empty, at most NQNMaxLength bytes long, and a NUL must follow. What follows the NUL is ignored.
+// ParseNQN parses a name in a field of NQNFieldSize bytes sent by a peer: it must be UTF-8, not
+// empty, at most NQNMaxLength bytes long, and followed by a NUL. Bytes after the NUL are ignored.
 // The form of the name is not checked.
 func ParseNQN(field *[NQNFieldSize]byte) (string, error) {
 	n := bytes.IndexByte(field[:], 0)
@@ -103,6 +103,6 @@ func ParseNQN(field *[NQNFieldSize]byte) (string, error) {
 	return string(field[:n]), nil
 }
 
-// PutNQN fills a field with a name and NULs. Names longer than the field allows are cut: validate
+// PutNQN fills a field with a name and NULs. It truncates names longer than the field: validate
 // first.
 func PutNQN(field *[NQNFieldSize]byte, nqn string) { putString(field[:], nqn) }

@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestNQNs: which names are valid, and which of them are unusual. The second list has names of real
-// hosts and subsystems.
+// TestNQNs lists valid names, usual and unusual. The second list has names of real hosts and
+// subsystems.
 func TestNQNs(t *testing.T) {
 	for _, usual := range []string{
 		DiscoveryNQN,
@@ -113,7 +113,7 @@ func FuzzNQN(f *testing.F) {
 				strings.ContainsRune(s, 0)) {
 			t.Fatalf("accepted %q", s)
 		}
-		// Whatever an operator may write, a host can send.
+		// Every name that an operator may write can be sent by a host.
 		if name := string(b); ValidateNQN(name) == nil {
 			PutNQN(&field, name)
 			if got, err := ParseNQN(&field); got != name || err != nil {

@@ -122,8 +122,8 @@ const (
 	CSSAllIO = 6 // all supported I/O command sets
 )
 
-// CCLinux is what a Linux host writes to enable a controller: 4 KiB pages, round robin, entries of
-// 64 and 16 bytes, NVM. If CAP has CAPCSSIOSets, it selects CSSAllIO instead.
+// CCLinux is the value that a Linux host writes to enable a controller: 4 KiB pages, round robin,
+// entries of 64 and 16 bytes, NVM. If CAP has CAPCSSIOSets, it selects CSSAllIO instead.
 const CCLinux = CCEnable | 6<<16 | 4<<20
 
 // EN is the enable bit.
@@ -165,10 +165,10 @@ const (
 	CSTSNSSRO             CSTS = 1 << 4
 )
 
-// RDY says that the controller takes commands.
+// RDY reports whether the controller is ready to process commands.
 func (c CSTS) RDY() bool { return c&CSTSReady != 0 }
 
-// CFS says that the controller has failed fatally.
+// CFS reports whether the controller has failed fatally.
 func (c CSTS) CFS() bool { return c&CSTSFatal != 0 }
 
 // SHST is the shutdown status, bits 3:2: 0 normal operation, 1 occurring, 2 complete.

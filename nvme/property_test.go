@@ -54,7 +54,7 @@ func TestConnectResult(t *testing.T) {
 		p.String() != "byte 44 of the command" {
 		t.Errorf("%#x: %v", uint32(p), p)
 	}
-	// The offsets are those of struct nvmf_connect_command.
+	// The offsets in struct nvmf_connect_command.
 	if ConnectOffsetRECFMT != 40 || ConnectOffsetQID != 42 || ConnectOffsetSQSIZE != 44 ||
 		ConnectOffsetCATTR != 46 || ConnectOffsetKATO != 48 {
 		t.Error("offsets")

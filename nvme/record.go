@@ -9,15 +9,15 @@ import (
 	"slices"
 )
 
-// ErrTruncated says that fewer bytes came than the record has.
+// ErrTruncated: there are fewer bytes than the record has.
 var ErrTruncated = errors.New("record is truncated")
 
-// ErrReserved says that a field that must be zero is not.
+// ErrReserved: a field that must be zero is not.
 var ErrReserved = errors.New("reserved field is not zero")
 
-// Record is a data structure of the control path: a struct that has the order and the widths of the
-// wire, with blank fields for what is reserved, or an array. Records are encoded by reflection,
-// which is slow and allocates: the I/O path uses arrays with methods instead.
+// Record is a data structure of the control path: a struct with the order and the widths of the
+// wire and blank fields for reserved bytes, or an array. Records are encoded by reflection, which
+// is slow and allocates: the I/O path uses arrays with methods instead.
 type Record interface {
 	ANADescriptor | ANAHeader | ConnectData | DiscoveryEntry | DiscoveryHeader | EffectsLog |
 		EnduranceGroupLog | ErrorLogEntry | FeatureEffectsLog | FirmwareLog | IdentifyController |
@@ -33,7 +33,7 @@ func Append[T Record](b []byte, r *T) []byte {
 }
 
 // appendValue appends an addressable value as encoding/binary does, but whole byte arrays at a
-// time, which most of a record consists of: reactors encode what hosts ask for.
+// time, because they make up most of a record and reactors encode the replies to hosts.
 func appendValue(b []byte, v reflect.Value) []byte {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -65,7 +65,7 @@ func appendValue(b []byte, v reflect.Value) []byte {
 	panic("nvme: a record has a field of type " + v.Type().String()) // a mistake in this package
 }
 
-// Parse reads a record from the start of b. The error is ErrTruncated or ErrReserved; with
+// Parse parses a record from the start of b. The error is ErrTruncated or ErrReserved; with
 // ErrReserved the record is complete.
 func Parse[T Record](b []byte) (*T, error) {
 	r := new(T)
@@ -85,7 +85,7 @@ func PutText(dst []byte, s string) {
 	}
 }
 
-// Text is the ASCII text in b without the padding.
+// Text returns the ASCII text in b without the padding.
 func Text(b []byte) string { return string(bytes.TrimRight(b, " \x00")) }
 
 // putString fills dst with the UTF-8 text s, padded with NULs. At least one NUL remains.

@@ -58,8 +58,8 @@ var records = []recordCase{
 	record[DiscoveryEntry](DiscoveryEntrySize),
 }
 
-// TestEveryRecordIsTested: every member of Record is in the table above, so that its size is
-// compared and it is fuzzed.
+// TestEveryRecordIsTested: every member of Record is in the table above, so its size is compared
+// and it is fuzzed.
 func TestEveryRecordIsTested(t *testing.T) {
 	file := testutil.Value(parser.ParseFile(token.NewFileSet(), "record.go", nil, 0))(t)
 	members := 0
@@ -99,7 +99,7 @@ func TestRecordSizes(t *testing.T) {
 	}
 }
 
-// FuzzRecords: any bytes can be parsed, and what is accepted without an error is written back
+// FuzzRecords: any bytes can be parsed, and a record parsed without an error is written back
 // unchanged.
 func FuzzRecords(f *testing.F) {
 	for i := range records {

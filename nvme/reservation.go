@@ -47,7 +47,7 @@ func (s *ReservationSQE) SetReport(bytes int, eds bool) {
 	}
 }
 
-// ReservationAction is what a reservation command does.
+// ReservationAction is the action of a reservation command.
 type ReservationAction uint8
 
 // The actions of Register, Acquire and Release.
@@ -87,13 +87,13 @@ const (
 	ExclusiveAccessAllRegistrants  ReservationType = 6
 )
 
-// AllRegistrants says that every registrant holds the reservation.
+// AllRegistrants reports whether every registrant holds the reservation.
 func (t ReservationType) AllRegistrants() bool { return t >= WriteExclusiveAllRegistrants }
 
-// SingleHolder says that registrants have no more rights than other hosts.
+// SingleHolder reports whether registrants have no more rights than other hosts.
 func (t ReservationType) SingleHolder() bool { return t <= ExclusiveAccess }
 
-// ExcludesReads says that hosts without access may not read either.
+// ExcludesReads reports whether hosts without access may not read either.
 func (t ReservationType) ExcludesReads() bool { return t != 0 && t%2 == 0 }
 
 var reservationTypes = [...]string{
@@ -113,7 +113,7 @@ func (t ReservationType) String() string {
 // which has CRKEY only.
 type ReservationKeys [16]byte
 
-// ReservationReleaseSize is how much of ReservationKeys Release carries.
+// ReservationReleaseSize is the part of ReservationKeys that Release carries, in bytes.
 const ReservationReleaseSize = 8
 
 // Current is CRKEY.
@@ -128,8 +128,8 @@ func (k *ReservationKeys) Set(current, other uint64) {
 	binary.LittleEndian.PutUint64(k[8:], other)
 }
 
-// ReservationStatus is the header of the Reservation Status Extended data structure, which
-// Report returns (Base section 7.8). Registrants follow.
+// ReservationStatus is the header of the Reservation Status Extended data structure, which Report
+// returns (Base section 7.8). Registrants follow.
 type ReservationStatus struct {
 	GEN    uint32
 	RTYPE  ReservationType

@@ -37,8 +37,8 @@ func (s *SQE) SGL1() *SGLDescriptor { return (*SGLDescriptor)(s[24:40]) }
 // CDW returns command dword n, 0 to 15.
 func (s *SQE) CDW(n int) uint32 { return binary.LittleEndian.Uint32(s[4*n:]) }
 
-// SetOpcode, SetFlags, SetCID, SetNSID and SetCDW write what the getters of the same name read;
-// SetCDW64 writes command dwords n and n+1.
+// SetOpcode, SetFlags, SetCID, SetNSID and SetCDW write the fields that the getters of the same
+// name read; SetCDW64 writes command dwords n and n+1.
 func (s *SQE) SetOpcode(o Opcode)       { s[0] = byte(o) }
 func (s *SQE) SetFlags(f uint8)         { s[1] = f }
 func (s *SQE) SetCID(c uint16)          { binary.LittleEndian.PutUint16(s[2:], c) }

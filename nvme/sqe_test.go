@@ -27,8 +27,8 @@ func hexBytes(t testing.TB, n int, pieces string) []byte {
 	return b
 }
 
-// TestCommands compares commands with the bytes that the Linux host puts on the wire for them
-// (struct nvme_command).
+// TestCommands compares commands with the bytes that the Linux host sends for them (struct
+// nvme_command).
 func TestCommands(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -123,7 +123,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestCommandFields reads what TestCommands has shown to be where it belongs.
+// TestCommandFields reads fields at the places that TestCommands has verified.
 func TestCommandFields(t *testing.T) {
 	s := SQE(hexBytes(t, SQESize, "0:02 1:c2 2:3412 4:d4c3b2a1 16:0807060504030201"))
 	if s.Opcode() != NVMRead || s.Flags() != 0xC2 || s.FUSE() != 2 || s.PSDT() != 3 ||
@@ -232,7 +232,7 @@ func TestCQE(t *testing.T) {
 	}
 }
 
-// TestReservationFields reads what TestCommands writes, and the keys.
+// TestReservationFields reads the fields that TestCommands writes, and the keys.
 func TestReservationFields(t *testing.T) {
 	var s SQE
 	r := s.Reservation()

@@ -12,7 +12,7 @@ const DNR Status = 1 << 14
 // More is the More bit: the error information log (LID 01h) has an entry about this error.
 const More Status = 1 << 13
 
-// Code is the status without CRD, More and DNR: what the constants below are compared with.
+// Code returns the status without CRD, More and DNR, for comparison with the constants below.
 func (s Status) Code() Status { return s & 0x7FF }
 
 // SCT is the status code type.
@@ -21,7 +21,7 @@ func (s Status) SCT() uint8 { return uint8(s>>8) & 7 }
 // SC is the status code.
 func (s Status) SC() uint8 { return uint8(s) }
 
-// OK says that the command succeeded.
+// OK reports whether the command succeeded.
 func (s Status) OK() bool { return s&0x7FF == 0 }
 
 // String is "Invalid Field in Command (0/02h) DNR".

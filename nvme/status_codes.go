@@ -51,7 +51,7 @@ const (
 	ConnectRestartDiscovery   Status = 0x183
 	ConnectInvalidHost        Status = 0x184
 	InvalidQueueType          Status = 0x185 // Disconnect on a queue that does not take it
-	CommandSizeLimitExceeded  Status = 0x183 // those of Copy have the same codes
+	CommandSizeLimitExceeded  Status = 0x183 // Copy has statuses with the same codes
 	IncompatibleNamespace     Status = 0x185
 	FastCopyNotPossible       Status = 0x186
 	OverlappingIORange        Status = 0x187

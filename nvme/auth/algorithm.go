@@ -12,7 +12,7 @@ import (
 // Hash is a hash function, as numbered in messages and keys (Base section 8.3.4.5).
 type Hash uint8
 
-// The hash functions. NoHash is that of a key without transformation.
+// The hash functions. NoHash stands for a key without transformation.
 const (
 	NoHash Hash = iota
 	SHA256
@@ -20,7 +20,7 @@ const (
 	SHA512
 )
 
-// hashes are the functions by Hash.
+// hashes has the functions by Hash.
 var hashes = [...]struct {
 	name string
 	new  func() hash.Hash
@@ -31,10 +31,10 @@ var hashes = [...]struct {
 	SHA512: {"sha512", sha512.New, sha512.Size},
 }
 
-// known says that h is a hash function.
+// known reports whether h is a hash function.
 func (h Hash) known() bool { return h > NoHash && int(h) < len(hashes) }
 
-// Size is the length of a hash in bytes, 0 if h is not known.
+// Size is the length of a hash in bytes, 0 if h is unknown.
 func (h Hash) Size() int {
 	if !h.known() {
 		return 0
@@ -50,14 +50,14 @@ func (h Hash) String() string {
 	return hashes[h].name
 }
 
-// sum is the hash of data.
+// sum returns the hash of data.
 func (h Hash) sum(data []byte) []byte {
 	f := hashes[h].new()
 	f.Write(data)
 	return f.Sum(nil)
 }
 
-// hmac is the HMAC of the parts in their order.
+// hmac returns the HMAC of the parts in order.
 func (h Hash) hmac(key []byte, parts ...[]byte) []byte {
 	f := hmac.New(hashes[h].new, key)
 	f.Write(slices.Concat(parts...))
@@ -67,7 +67,7 @@ func (h Hash) hmac(key []byte, parts ...[]byte) []byte {
 // Group is a Diffie-Hellman group, as numbered in messages (Base section 8.3.4.5).
 type Group uint8
 
-// The groups. With GroupNull nothing is exchanged besides the challenges.
+// The groups. With GroupNull only the challenges are exchanged.
 const (
 	GroupNull Group = iota
 	FFDHE2048
@@ -87,14 +87,14 @@ func (g Group) String() string {
 	return groups[g].name
 }
 
-// AllHashes and AllGroups are all that there are, in the order of their numbers.
+// AllHashes and AllGroups are the supported ones, in the order of their numbers.
 var (
 	AllHashes = []Hash{SHA256, SHA384, SHA512}
 	AllGroups = []Group{GroupNull, FFDHE2048, FFDHE3072, FFDHE4096, FFDHE6144, FFDHE8192}
 )
 
-// DefaultGroups are those of a Policy that names none, the first choice first. The proof does not
-// rest on the group, so the cheapest comes first. Larger groups are not among them, because a power
-// takes ten times as long: peers that offer nothing else would keep the controller busy. Nor is
-// GroupNull: with it, who has recorded an exchange can try keys.
+// DefaultGroups are the groups of a Policy without Groups, in order of preference. The proof does
+// not depend on the group, so the cheapest comes first. Larger groups are left out, because a power
+// takes ten times as long: peers that offer nothing else would keep the controller busy. GroupNull
+// is left out, because an attacker that has recorded an exchange could try keys offline.
 var DefaultGroups = []Group{FFDHE2048, FFDHE3072}

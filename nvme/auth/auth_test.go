@@ -18,10 +18,10 @@ const (
 	hostNQN = "nqn.2014-08.org.nvmexpress:uuid:2cb32d3e-32f6-4a7b-b5a5-36a8a2a9d5e1"
 	subNQN  = "nqn.2026-11.io.nvmf-target:disk0"
 
-	// exampleKey is the example of the specification, which a change of libnvme ("the example
-	// secret from the spec") repeats.
+	// exampleKey is the example of the specification, also found in libnvme ("the example secret
+	// from the spec").
 	exampleKey = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
-	// countingKey is of the bytes 0 to 31; Python's zlib has computed the checksum.
+	// countingKey has the bytes 0 to 31; Python's zlib has computed the checksum.
 	countingKey = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
 )
 
@@ -36,7 +36,7 @@ func with(t testing.TB, h Hash) *Key {
 	return mustKey(t, strings.Replace(exampleKey, ":00:", fmt.Sprintf(":%02d:", h), 1))
 }
 
-// TestPrimes compares with the primes that OpenSSL 3.0 writes for these groups.
+// TestPrimes compares the primes with the output of OpenSSL 3.0 for these groups.
 func TestPrimes(t *testing.T) {
 	sums := map[Group]string{
 		FFDHE2048: "9cd3b7f336872f46c09428d1bbc19877a4d440512cda8d1c1cf0cd6e33698966",
@@ -61,7 +61,7 @@ func TestPrimes(t *testing.T) {
 	}
 }
 
-// TestAgreement compares with math/big, and refuses public values that give nothing away.
+// TestAgreement compares with math/big, and checks that degenerate public values are refused.
 func TestAgreement(t *testing.T) {
 	for _, g := range AllGroups[1:] {
 		m := groups[g].modulus()
@@ -134,7 +134,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestHidden prints a key in every way.
+// TestHidden prints a key in every possible way.
 func TestHidden(t *testing.T) {
 	k := mustKey(t, exampleKey)
 	secret := hex.EncodeToString(k.secret[:4])
@@ -148,8 +148,8 @@ func TestHidden(t *testing.T) {
 	}
 }
 
-// TestResponses compares with what hmac and hashlib of Python make of the formulas of the
-// specification: keys with and without transformation, with and without a session key.
+// TestResponses compares with the formulas of the specification, computed by Python's hmac and
+// hashlib: keys with and without transformation, with and without a session key.
 func TestResponses(t *testing.T) {
 	for _, v := range responseVectors {
 		x := exchange{hostNQN: hostNQN, subNQN: subNQN, tid: 0x1234, hash: v.hash}
@@ -198,13 +198,13 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-// exchangeAll runs one exchange and returns why the host ends it.
+// exchangeAll runs one exchange and returns the error that ends it for the host.
 func exchangeAll(h *Host, c *Controller, p *Policy) error {
 	c.Sent(h.Negotiate(7), p)
 	return rest(h, c, p)
 }
 
-// rest is what follows on the negotiation.
+// rest runs the exchange after the negotiation.
 func rest(h *Host, c *Controller, p *Policy) error {
 	send, err := h.Challenged(append(c.Message(), 0, 0))
 	c.Read()
@@ -223,7 +223,7 @@ func rest(h *Host, c *Controller, p *Policy) error {
 	return err
 }
 
-// TestRefused has what host and controller do not agree upon.
+// TestRefused tests cases in which host and controller do not agree.
 func TestRefused(t *testing.T) {
 	key, other := with(t, NoHash), mustKey(t, countingKey)
 	null := []Group{GroupNull}
@@ -312,8 +312,8 @@ func BenchmarkGroups(b *testing.B) {
 	}
 }
 
-// TestUntil: keys count until then, those but the first until OldUntil. The host is not told that
-// they have expired.
+// TestUntil: keys count until Until, and all but the first until OldUntil. The host is not told
+// that they have expired.
 func TestUntil(t *testing.T) {
 	key, old, other := mustKey(t, countingKey), with(t, SHA256), with(t, SHA512)
 	past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)

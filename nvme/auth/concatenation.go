@@ -5,21 +5,21 @@ import (
 	"fmt"
 )
 
-// Concatenation is SC_C of AUTH_Negotiate: whether the exchange generates a PSK for TLS, with which
-// the host connects again (Base section 8.3.4.5).
+// Concatenation is SC_C of AUTH_Negotiate: whether the exchange generates a PSK for TLS. The host
+// then connects again with that PSK (Base section 8.3.4.5).
 type Concatenation uint8
 
-// The values of SC_C that are used.
+// The values of SC_C in use.
 const (
 	NoConcatenation Concatenation = 0
-	// NewPSK is asked for on an admin queue without TLS, ReplacePSK on one whose PSK was generated.
+	// NewPSK is for an admin queue without TLS, ReplacePSK for one with a generated PSK.
 	NewPSK     Concatenation = 2
 	ReplacePSK Concatenation = 3
 )
 
-// generate makes the PSK of the challenges C1 and C2 (Base section 8.3.4.5), and derives that of
-// TLS, whose identity has a "G" (TCP section 3.6.1.3). The hash is SHA256 or SHA384, and the
-// exchange has a session key.
+// generate makes the PSK from the challenges C1 and C2 (Base section 8.3.4.5), and derives the PSK
+// for TLS, which has a "G" in its identity (TCP section 3.6.1.3). The hash is SHA256 or SHA384, and
+// the exchange has a session key.
 func (x *exchange) generate(c1, c2 []byte) *TLSPSK {
 	generated := x.hash.hmac(x.session, c1, c2)
 	defer clear(generated)

@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestGenerate has the vectors of Linux (drivers/nvme/common/tests/auth_kunit.c).
+// TestGenerate uses the vectors of Linux (drivers/nvme/common/tests/auth_kunit.c).
 func TestGenerate(t *testing.T) {
 	fill := func(n int, f func(i int) byte) []byte {
 		b := make([]byte, n)
@@ -121,8 +121,8 @@ func TestConcatenation(t *testing.T) {
 	}
 }
 
-// TestConcatenationWithoutChallenge has a reply without C2: there is no PSK, and the exchange fails
-// (Base section 8.3.4.5).
+// TestConcatenationWithoutChallenge uses a reply without C2: there is no PSK, and the exchange
+// fails (Base section 8.3.4.5).
 func TestConcatenationWithoutChallenge(t *testing.T) {
 	h := &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: with(t, SHA256), Concatenation: NewPSK}
 	c := NewController(hostNQN, subNQN, NewPSK)

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// Policy is what a controller wants of a host. It does not change.
+// Policy is a controller's requirements on a host. It is immutable.
 type Policy struct {
-	// Keys are those of the host, each of which proves who it is: more than one while a key is
-	// being replaced.
+	// Keys are the keys of the host. Any of them proves its identity. There are several while a key
+	// is being replaced.
 	Keys []*Key
-	// OldUntil is when all but the first of Keys cease to count, and Until when all do, zero: not
-	// by themselves.
+	// OldUntil is the time when all but the first of Keys expire, and Until the time when all do;
+	// zero means never.
 	OldUntil, Until time.Time
-	// Reauthenticate is how long an authentication is good for, 0: for ever.
+	// Reauthenticate is the time that an authentication is valid for; 0 means forever.
 	Reauthenticate time.Duration
-	// ControllerKey proves to the host who the controller is; nil: it cannot.
+	// ControllerKey proves the identity of the controller to the host; nil if it cannot.
 	ControllerKey *Key
-	// Hashes and Groups are those that the host may use, the first choice first; empty: AllHashes
-	// and DefaultGroups.
+	// Hashes and Groups are allowed, in order of preference; empty means AllHashes and
+	// DefaultGroups.
 	Hashes []Hash
 	Groups []Group
 }
 
-// Counting returns those of Keys that prove at a time who the host is.
+// Counting returns the Keys that are valid at a given time.
 func (p *Policy) Counting(now time.Time) []*Key {
 	passed := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
 	switch {
@@ -36,7 +36,7 @@ func (p *Policy) Counting(now time.Time) []*Key {
 	return p.Keys
 }
 
-// choose selects what host and controller use, or says why there is nothing.
+// choose selects the hash and the group, or returns the reason why there is none.
 func (p *Policy) choose(m *negotiate) (h Hash, g Group, r Reason) {
 	hashes, groups := p.Hashes, p.Groups
 	if len(hashes) == 0 {
@@ -61,7 +61,7 @@ func (p *Policy) choose(m *negotiate) (h Hash, g Group, r Reason) {
 	return hashes[i], groups[j], 0
 }
 
-// State is what has become of the last exchange.
+// State is the state of the last exchange.
 type State uint8
 
 // The states.
@@ -71,7 +71,7 @@ const (
 	Failed // AUTH_Failure1 is to be read, or has been, or the host has sent AUTH_Failure2
 )
 
-// step is what a controller waits for.
+// step is the next message that a controller waits for.
 type step uint8
 
 const (
@@ -81,14 +81,13 @@ const (
 	success1ToRead
 	awaitSuccess2
 	failure1ToRead
-	ended // after a failure: nothing else comes
+	ended // after a failure: no message follows
 )
 
-// Controller is the side of the controller on one queue: exchanges one after the other, until one
-// fails. Message and Read say what the host reads with Authentication Receive commands.
+// Controller is the controller's side on one queue. It runs exchanges one after the other, until
+// one fails. Message and Read belong to Authentication Receive commands of the host.
 type Controller struct {
-	// MustConcatenate says that an exchange without concatenation fails. It is set before the
-	// first.
+	// MustConcatenate makes exchanges without concatenation fail. It is set before the first one.
 	MustConcatenate bool
 
 	x       exchange
@@ -99,22 +98,22 @@ type Controller struct {
 	message []byte
 	value   []byte // C1
 	seq     uint32 // S1
-	answers bool   // Success1 has a response: the host is to confirm it
+	answers bool   // Success1 has a response, which the host has to confirm
 	offers  Concatenation
-	key     *Key    // that the host has proven to have
-	expired bool    // which does not count any more
+	key     *Key    // proven by the host
+	expired bool    // key has expired
 	psk     *TLSPSK // generated, until TakePSK
 }
 
 // NewController makes the controller's side for a host and a subsystem. offers is the concatenation
-// that the queue can serve, which a host may ask for or not.
+// that the queue supports. The host may ask for it.
 func NewController(hostNQN, subNQN string, offers Concatenation) *Controller {
 	return &Controller{x: exchange{hostNQN: hostNQN, subNQN: subNQN}, offers: offers}
 }
 
-// TakePSK returns the PSK that an exchange has generated, which is the caller's then, or nil, and
-// the key of the host that was used. There is one as soon as the host has been told to read that it
-// has authenticated.
+// TakePSK returns the PSK that an exchange has generated, or nil, and the key of the host that was
+// used. The PSK then belongs to the caller. It exists once the host has been told that it has
+// authenticated.
 func (c *Controller) TakePSK() (*TLSPSK, *Key) {
 	if c.state != Authenticated {
 		return nil, nil
@@ -124,26 +123,28 @@ func (c *Controller) TakePSK() (*TLSPSK, *Key) {
 	return p, c.key
 }
 
-// State is that of the exchange; Unfinished before the first one.
+// State is the state of the exchange; Unfinished before the first one.
 func (c *Controller) State() State { return c.state }
 
-// Ended says that the host has sent AUTH_Failure2, or has read AUTH_Failure1.
+// Ended reports whether the host has sent AUTH_Failure2, or has read AUTH_Failure1.
 func (c *Controller) Ended() bool { return c.step == ended }
 
-// Reason is why the exchange has failed.
+// Reason is the reason why the exchange has failed.
 func (c *Controller) Reason() Reason { return c.reason }
 
-// Expired says that the exchange has failed because the host's key does not count any more, of
-// which it is not told.
+// Expired reports whether the exchange has failed because the host's key has expired. The host is
+// not told so.
 func (c *Controller) Expired() bool { return c.expired }
 
-// Algorithms are those of the exchange, and whether the controller has authenticated itself.
+// Algorithms are the hash and the group of the exchange. bidirectional reports whether the
+// controller has authenticated itself.
 func (c *Controller) Algorithms() (h Hash, g Group, bidirectional bool) {
 	return c.x.hash, c.x.group, c.answers
 }
 
-// Sent processes a message that the host has sent, which becomes the controller's. p counts from
-// the beginning of an exchange to its end; nil: the host has no key. It computes for milliseconds.
+// Sent processes a message of the host, which then belongs to the controller. p applies from the
+// beginning of an exchange to its end; nil means that the host has no key. Sent computes for
+// milliseconds.
 func (c *Controller) Sent(m []byte, p *Policy) {
 	k, tid, ok := header(m)
 	switch {
@@ -173,12 +174,12 @@ func (c *Controller) Sent(m []byte, p *Policy) {
 	}
 }
 
-// Message is what the host reads next.
+// Message returns the next message for the host to read.
 func (c *Controller) Message() []byte {
 	switch c.step {
 	case challengeToRead, success1ToRead, failure1ToRead:
 	default:
-		c.fail(IncorrectMessage) // nothing is to be read
+		c.fail(IncorrectMessage) // there is nothing to read
 	}
 	if c.message == nil { // the host has sent AUTH_Failure2
 		return failure(kindFailure1, c.x.tid, IncorrectMessage)
@@ -186,7 +187,7 @@ func (c *Controller) Message() []byte {
 	return c.message
 }
 
-// Wipe clears what is secret in an exchange that nobody will finish.
+// Wipe clears the secrets of an exchange that will not be finished.
 func (c *Controller) Wipe() {
 	c.x.wipe()
 	c.wipePSK()
@@ -256,7 +257,7 @@ func (c *Controller) reply(b []byte) {
 	}
 	proven := false
 	counting := len(c.policy.Counting(time.Now()))
-	for i, k := range c.policy.Keys { // whatever counts, it takes as long
+	for i, k := range c.policy.Keys { // the time does not depend on the valid keys
 		want := c.x.hostResponse(k, c.value, c.seq)
 		if hmac.Equal(want, m.response) {
 			c.key, c.expired = k, i >= counting && !proven
@@ -264,7 +265,7 @@ func (c *Controller) reply(b []byte) {
 		}
 		clear(want)
 	}
-	// S2 is 0 in a reply whose challenge is only for secure channel concatenation.
+	// S2 is 0 in a reply with a challenge that is only for secure channel concatenation.
 	c.answers = m.value != nil && m.seq != 0
 	if c.x.concatenation != NoConcatenation && m.value == nil {
 		proven = false // without C2 there is no PSK
@@ -285,7 +286,7 @@ func (c *Controller) reply(b []byte) {
 	c.step, c.message = success1ToRead, success1(c.x.tid, c.x.hash.Size(), response)
 }
 
-// fail ends the exchange with AUTH_Failure1, unless it has failed before.
+// fail ends the exchange with AUTH_Failure1, unless it has already failed.
 func (c *Controller) fail(r Reason) {
 	if c.state != Failed {
 		c.end(Failed, r)
@@ -293,7 +294,7 @@ func (c *Controller) fail(r Reason) {
 	}
 }
 
-// end ends the exchange. Nothing secret is left.
+// end ends the exchange and wipes its secrets.
 func (c *Controller) end(s State, r Reason) {
 	c.x.wipe()
 	if s == Failed {

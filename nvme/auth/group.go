@@ -9,8 +9,8 @@ import (
 	"filippo.io/bigmod"
 )
 
-// groups are the groups by Group. Each is made of its size and one number (RFC 7919, appendix A):
-// p = 2^b - 2^(b-64) + (floor(2^(b-130) e) + x) 2^64 - 1, and the generator is 2.
+// groups has the groups by Group. Each prime is computed from its size and one number (RFC 7919,
+// appendix A): p = 2^b - 2^(b-64) + (floor(2^(b-130) e) + x) 2^64 - 1. The generator is 2.
 var groups = [...]struct {
 	name string
 	bits int // b
@@ -29,7 +29,7 @@ var groups = [...]struct {
 
 // prime returns the prime of a group; it is public.
 func prime(b uint, x int64) *big.Int {
-	const guard = 64 // bits beyond those of e that are needed
+	const guard = 64 // more bits of e than are needed
 	e, term := new(big.Int), new(big.Int).Lsh(big.NewInt(1), b-130+guard)
 	for k := int64(1); term.Sign() > 0; k++ { // 1/0! + 1/1! + 1/2! + ...
 		e.Add(e, term)
@@ -43,12 +43,12 @@ func prime(b uint, x int64) *big.Int {
 	return p.Sub(p, one)
 }
 
-// modulus returns what makes the modulus of a group when it is first needed.
+// modulus returns a function that makes the modulus of a group when it is first needed.
 func modulus(b uint, x int64) func() *bigmod.Modulus {
 	return sync.OnceValue(func() *bigmod.Modulus {
 		m, err := bigmod.NewModulus(prime(b, x).Bytes())
 		if err != nil {
-			panic("auth: " + err.Error()) // no input has a part in it
+			panic("auth: " + err.Error()) // cannot happen: no input is used
 		}
 		return m
 	})
@@ -75,12 +75,12 @@ func (g Group) public(exponent []byte) []byte {
 
 var errPublicValue = errors.New("the public value is 0, 1, p-1 or not below p")
 
-// secret returns what both sides have in common: the public value of the other side to the power of
-// the exponent, as long as p. The caller wipes it.
+// secret returns the common secret: the public value of the other side to the power of the
+// exponent, as long as p. The caller wipes it.
 func (g Group) secret(exponent, public []byte) ([]byte, error) {
 	m := groups[g].modulus()
 	y, err := bigmod.NewNat().SetBytes(public, m)
-	// Base section 8.3.4.5: 0, 1 and p-1 are refused; RFC 7919, section 5.1.
+	// Base section 8.3.4.5 and RFC 7919, section 5.1: 0, 1 and p-1 are refused.
 	if err != nil || y.IsZero()|y.IsOne()|y.IsMinusOne(m) != 0 {
 		return nil, errPublicValue
 	}

@@ -7,17 +7,18 @@ import (
 	"slices"
 )
 
-// Host is the side of the host in one exchange: send Negotiate, then what Challenged returns for
-// the message that was read, then what Succeeded returns, if that is not nil.
+// Host is the host's side of one exchange. The caller sends Negotiate, then the result of
+// Challenged for the message it has read, then the result of Succeeded, if that is not nil.
 type Host struct {
-	// HostNQN and SubNQN are those of the Connect command.
+	// HostNQN and SubNQN are the names in the Connect command.
 	HostNQN, SubNQN string
-	// Key is the host's. With ControllerKey the controller has to authenticate itself, too.
+	// Key is the key of the host. With ControllerKey the controller has to authenticate itself,
+	// too.
 	Key, ControllerKey *Key
-	// Hashes and Groups are offered; empty: all.
+	// Hashes and Groups are offered; empty means all.
 	Hashes []Hash
 	Groups []Group
-	// Concatenation is what the host asks for. Then Succeeded leaves the PSK in Generated.
+	// Concatenation is the requested concatenation. Succeeded leaves its PSK in Generated.
 	Concatenation Concatenation
 	Generated     *TLSPSK
 
@@ -36,7 +37,7 @@ func (h *Host) Negotiate(tid uint16) []byte {
 	return m.bytes()
 }
 
-// offer is what the controller may choose from.
+// offer returns the algorithms that the controller may choose from.
 func (h *Host) offer() (hashes []Hash, groups []Group) {
 	hashes, groups = h.Hashes, h.Groups
 	if len(hashes) == 0 {
@@ -62,7 +63,7 @@ func (h *Host) expect(b []byte, want kind) error {
 	return nil
 }
 
-// Challenged answers a challenge. With an error it returns what tells the controller, or nil.
+// Challenged answers a challenge. With an error it returns the message for the controller, or nil.
 func (h *Host) Challenged(b []byte) (send []byte, err error) {
 	if err := h.expect(b, kindChallenge); err != nil {
 		return h.refuse(err)
@@ -104,15 +105,15 @@ func (h *Host) Challenged(b []byte) (send []byte, err error) {
 	return out.bytes(), nil
 }
 
-// Succeeded checks how the controller has answered, and ends the exchange. It returns the message
-// to send, or nil; also with an error.
+// Succeeded checks the answer of the controller, and ends the exchange. It returns the message to
+// send, or nil; also with an error.
 func (h *Host) Succeeded(b []byte) (send []byte, err error) {
 	defer h.x.wipe()
 	if err := h.expect(b, kindSuccess1); err != nil {
 		return h.refuse(err)
 	}
 	if h.x.hash == 0 {
-		return h.refuse(IncorrectMessage) // before a challenge
+		return h.refuse(IncorrectMessage) // no challenge came before
 	}
 	response, r := parseSuccess1(b, h.x.hash)
 	if r != 0 {

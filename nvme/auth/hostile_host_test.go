@@ -76,9 +76,9 @@ func TestHostileChallenge(t *testing.T) {
 	}
 }
 
-// TestNoSequence: S2 is 0 where the controller is not to authenticate itself: C2 is for a PSK, and
-// without concatenation for nothing. The host has proven who it is and gets no R2, so that one that
-// wants it refuses (Base section 8.3.4.5).
+// TestNoSequence: S2 is 0 if the controller does not have to authenticate itself: C2 is for a PSK,
+// and without concatenation for nothing. The host has authenticated and gets no R2. A host that
+// needs R2 refuses (Base section 8.3.4.5).
 func TestNoSequence(t *testing.T) {
 	h, c, p := pair(t, FFDHE2048)
 	m := upTo(t, 1, h, c, p)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// pair is a host and a controller that use the NULL group, or another one.
+// pair returns a host and a controller that use group g.
 func pair(t testing.TB, g Group) (*Host, *Controller, *Policy) {
 	k, o := with(t, SHA256), mustKey(t, countingKey)
 	return &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: k, ControllerKey: o},
@@ -16,8 +16,8 @@ func pair(t testing.TB, g Group) (*Host, *Controller, *Policy) {
 		&Policy{Keys: []*Key{k}, ControllerKey: o, Groups: []Group{g}}
 }
 
-// upTo runs an exchange until the controller waits for the message with this number, 0 to 2, which
-// it returns.
+// upTo runs an exchange until the controller waits for message number n, 0 to 2, and returns that
+// message.
 func upTo(t testing.TB, n int, h *Host, c *Controller, p *Policy) []byte {
 	t.Helper()
 	m := h.Negotiate(0x0102)
@@ -36,7 +36,7 @@ func upTo(t testing.TB, n int, h *Host, c *Controller, p *Policy) []byte {
 	return slices.Clone(m)
 }
 
-// TestGolden has the bytes of the messages that do not depend on chance.
+// TestGolden has the bytes of the messages without random parts.
 func TestGolden(t *testing.T) {
 	const failure1, failure2 = "00f1000002010107", "00f0000002010101"
 	n := negotiate{tid: 0x0102, hashes: AllHashes, groups: AllGroups[:2]}
@@ -67,7 +67,7 @@ func TestGolden(t *testing.T) {
 }
 
 // TestHostileMessages changes each message of the host: the exchange fails with the reason of the
-// specification, and nothing that follows changes that.
+// specification, and no later message changes that.
 func TestHostileMessages(t *testing.T) {
 	p2048 := groups[FFDHE2048].modulus().Nat().Bytes(groups[FFDHE2048].modulus())
 	less := func(n int64) []byte {
@@ -154,7 +154,7 @@ func TestHostileMessages(t *testing.T) {
 	}
 }
 
-// TestOrder reads when there is nothing to read, and sends when there is something.
+// TestOrder reads when there is nothing to read, and sends when there is something to read.
 func TestOrder(t *testing.T) {
 	for n := range 3 {
 		h, c, p := pair(t, GroupNull)
@@ -182,8 +182,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReflection sends the challenge of the controller back as that of the host: it is refused, and
-// a challenge that differs from it in one bit is answered.
+// TestReflection sends the controller's challenge back to it. It is refused; a challenge that
+// differs in one bit is answered.
 func TestReflection(t *testing.T) {
 	for _, flip := range []byte{0, 1} {
 		h, c, p := pair(t, GroupNull)
@@ -205,7 +205,7 @@ func TestReflection(t *testing.T) {
 	}
 }
 
-// TestHostileController changes what the host reads.
+// TestHostileController changes the messages that the host reads.
 func TestHostileController(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -256,14 +256,14 @@ func TestHostileController(t *testing.T) {
 	}
 }
 
-// Bits of what FuzzMessages gets besides the step.
+// Bits of the input of FuzzMessages besides the step.
 const (
 	fuzzGroup   = 0x80 // a real group
 	fuzzConcat  = 0x40 // concatenation, which needs one
 	fuzzChanges = 0x20 // the bytes are changes of the right message
 )
 
-// FuzzMessages has anything sent at any step, and read: nothing but the right response of the host
+// FuzzMessages sends anything at any step, and reads: only the right response of the host
 // authenticates.
 func FuzzMessages(f *testing.F) {
 	begin := func(t testing.TB, n byte) (*Host, *Controller, *Policy, []byte) {
@@ -320,7 +320,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// FuzzParseKey reads any text; what is a key comes back.
+// FuzzParseKey parses any text. A valid key is formatted unchanged.
 func FuzzParseKey(f *testing.F) {
 	f.Add(exampleKey)
 	f.Fuzz(func(t *testing.T, text string) {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Key is a secret of DH-HMAC-CHAP. It does not change, and prints as "hidden key".
+// Key is a secret of DH-HMAC-CHAP. It is immutable, and prints as "hidden key".
 type Key struct {
 	secret []byte
 	hash   Hash // of the transformation
@@ -23,12 +23,12 @@ const (
 	crcSize   = 4
 )
 
-// keySizes are the lengths that a secret may have in bytes (Base section 8.3.4.5).
+// keySizes are the allowed lengths of a secret in bytes (Base section 8.3.4.5).
 var keySizes = []int{32, 48, 64}
 
-// ParseKey reads a key in the interchange format of secrets (Base section 8.3.4.5):
-// "DHHC-1:tt:base64:", where tt is the hash of the transformation, 00 for none, and the base64 has
-// the secret and its CRC-32. An error does not repeat any of the text.
+// ParseKey parses a key in the interchange format of secrets (Base section 8.3.4.5):
+// "DHHC-1:tt:base64:", where tt is the hash of the transformation, 00 for none, and the base64 text
+// contains the secret and its CRC-32. An error does not repeat any of the text.
 func ParseKey(text string) (*Key, error) {
 	hash, secret, err := parseInterchange(text, keyPrefix, keySizes,
 		[]string{"00", "01", "02", "03"})
@@ -38,8 +38,8 @@ func ParseKey(text string) (*Key, error) {
 	return &Key{secret, hash}, nil
 }
 
-// parseInterchange reads prefix and "tt:base64:", where tt is one of tts and stands for its index,
-// and the base64 has a secret of one of these sizes and its CRC-32.
+// parseInterchange parses prefix and "tt:base64:", where tt is one of tts and stands for its index,
+// and the base64 text contains a secret of one of these sizes and its CRC-32.
 func parseInterchange(text, prefix string, sizes []int, tts []string) (Hash, []byte, error) {
 	rest, ok := strings.CutPrefix(text, prefix)
 	if !ok {
@@ -68,7 +68,7 @@ func parseInterchange(text, prefix string, sizes []int, tts []string) (Hash, []b
 	}
 }
 
-// decodeBase64 is strict, also about the ends of lines that the decoder skips.
+// decodeBase64 is strict. It also rejects line ends, which the decoder skips.
 func decodeBase64(text string) ([]byte, error) {
 	if strings.ContainsAny(text, "\r\n") {
 		return nil, errors.New("ends of lines in base64")
@@ -76,7 +76,7 @@ func decodeBase64(text string) ([]byte, error) {
 	return base64.StdEncoding.Strict().DecodeString(text)
 }
 
-// IsKey says that a text begins as keys do, of DH-HMAC-CHAP or of TLS.
+// IsKey reports whether text has the prefix of a key of DH-HMAC-CHAP or of TLS.
 func IsKey(text string) bool {
 	return strings.HasPrefix(text, keyPrefix) || IsTLSKey(text)
 }
@@ -95,7 +95,7 @@ func NewKey(size int, hash Hash) (*Key, error) {
 // Reveal returns the key in the interchange format. It is secret.
 func (k *Key) Reveal() string { return interchange(keyPrefix, k.hash, k.secret) }
 
-// interchange is the inverse of parseInterchange.
+// interchange formats a key; parseInterchange parses it.
 func interchange(prefix string, hash Hash, secret []byte) string {
 	raw := binary.LittleEndian.AppendUint32(slices.Clone(secret), crc32.ChecksumIEEE(secret))
 	defer clear(raw)
@@ -105,20 +105,20 @@ func interchange(prefix string, hash Hash, secret []byte) string {
 // Size is the length of the secret in bytes.
 func (k *Key) Size() int { return len(k.secret) }
 
-// Transformation is the hash of the transformation, or NoHash.
+// Transformation returns the hash of the transformation, or NoHash.
 func (k *Key) Transformation() Hash { return k.hash }
 
 // Equal reports whether two keys have the same secret, in constant time.
 func (k *Key) Equal(o *Key) bool { return subtle.ConstantTimeCompare(k.secret, o.secret) == 1 }
 
-// String does not tell the key.
+// String does not reveal the key.
 func (k Key) String() string { return "hidden key" }
 
-// Format implements fmt.Formatter: no verb tells the key.
+// Format implements fmt.Formatter: no verb reveals the key.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 
-// transformed returns what the side with this NQN computes with (Base section 8.3.4.5). The
-// caller wipes it.
+// transformed returns the key with which the side with this NQN computes (Base section 8.3.4.5).
+// The caller wipes it.
 func (k *Key) transformed(nqn string) []byte {
 	if k.hash == NoHash {
 		return slices.Clone(k.secret)

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// MaxMessage is the largest message that is taken, in bytes: the largest that the protocol has, a
-// reply with ffdhe8192, needs 1168, and Linux receives into as much.
+// MaxMessage is the largest accepted message in bytes. The largest message of the protocol, a reply
+// with ffdhe8192, needs 1168. Linux has receive buffers of this size.
 const MaxMessage = 4096
 
 // kind is AUTH_TYPE and AUTH_ID, the first two bytes of a message (Base section 8.3.4.5).
@@ -48,7 +48,7 @@ var reasons = [...]string{
 	IncorrectMessage:      "incorrect protocol message",
 }
 
-// Error is the name of the reason.
+// Error returns the name of the reason.
 func (r Reason) Error() string {
 	if r == 0 || int(r) >= len(reasons) {
 		return fmt.Sprintf("reason code explanation %02Xh", uint8(r))
@@ -72,7 +72,7 @@ func newMessage(k kind, tid uint16, size int) []byte {
 	return b
 }
 
-// header reads what all messages begin with; false if there is not even that.
+// header parses the common beginning of all messages; ok is false if b is too short.
 func header(b []byte) (k kind, tid uint16, ok bool) {
 	if len(b) < 6 {
 		return k, 0, false
@@ -80,7 +80,7 @@ func header(b []byte) (k kind, tid uint16, ok bool) {
 	return kind(b), binary.LittleEndian.Uint16(b[4:]), true
 }
 
-// negotiate is AUTH_Negotiate, of which only the descriptor of DH-HMAC-CHAP matters.
+// negotiate is AUTH_Negotiate. Only the descriptor of DH-HMAC-CHAP matters.
 type negotiate struct {
 	tid           uint16
 	concatenation Concatenation
@@ -144,7 +144,7 @@ func (m *challenge) bytes() []byte {
 	return append(append(b, m.value...), m.public...)
 }
 
-// parseChallenge reads a challenge, behind which there may be anything.
+// parseChallenge parses a challenge. Any bytes may follow it.
 func parseChallenge(b []byte) (m challenge, r Reason) {
 	if len(b) < headerSize {
 		return m, IncorrectPayload
@@ -169,7 +169,7 @@ func parseChallenge(b []byte) (m challenge, r Reason) {
 type reply struct {
 	tid      uint16
 	response []byte // R1
-	seq      uint32 // S2, 0 if the controller is not to authenticate itself
+	seq      uint32 // S2, 0 if the controller does not have to authenticate itself
 	value    []byte // C2, nil if CVALID is 0
 	public   []byte
 }
@@ -208,7 +208,7 @@ func parseReply(b []byte, hash Hash, group Group) (m reply, r Reason) {
 	return m, 0
 }
 
-// success1 is DH-HMAC-CHAP_Success1; size is that of a hash, response R2 or nil.
+// success1 makes DH-HMAC-CHAP_Success1; size is that of a hash, response R2 or nil.
 func success1(tid uint16, size int, response []byte) []byte {
 	b := newMessage(kindSuccess1, tid, headerSize+size)
 	b[6] = byte(size)
@@ -219,8 +219,7 @@ func success1(tid uint16, size int, response []byte) []byte {
 	return b
 }
 
-// parseSuccess1 reads the response of a Success1, behind which there may be anything; nil if it has
-// none.
+// parseSuccess1 parses the response of a Success1, nil if it has none. Any bytes may follow it.
 func parseSuccess1(b []byte, hash Hash) (response []byte, r Reason) {
 	size := hash.Size()
 	switch {
@@ -234,17 +233,17 @@ func parseSuccess1(b []byte, hash Hash) (response []byte, r Reason) {
 	return nil, 0
 }
 
-// success2 is DH-HMAC-CHAP_Success2.
+// success2 makes DH-HMAC-CHAP_Success2.
 func success2(tid uint16) []byte { return newMessage(kindSuccess2, tid, headerSize) }
 
-// failure is AUTH_Failure1 or AUTH_Failure2.
+// failure makes AUTH_Failure1 or AUTH_Failure2.
 func failure(k kind, tid uint16, r Reason) []byte {
 	b := newMessage(k, tid, 8)
 	b[6], b[7] = failureCode, byte(r)
 	return b
 }
 
-// parseFailure reads the reason of an AUTH_Failure1 or AUTH_Failure2.
+// parseFailure parses the reason of an AUTH_Failure1 or AUTH_Failure2.
 func parseFailure(b []byte) Reason {
 	if len(b) < 8 {
 		return IncorrectPayload

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// exchange is what both sides know of one run of the protocol.
+// exchange is the state of one run of the protocol that both sides share.
 type exchange struct {
 	hostNQN, subNQN string
 	tid             uint16
@@ -17,7 +17,7 @@ type exchange struct {
 	session         []byte // KS, the hash of the common secret; nil with GroupNull
 }
 
-// wipe clears what is secret.
+// wipe clears the secrets.
 func (x *exchange) wipe() {
 	clear(x.exponent)
 	clear(x.session)
@@ -38,8 +38,8 @@ func (x *exchange) agree(public []byte) error {
 	return nil
 }
 
-// hostResponse is R1, to the challenge of the controller, and controllerResponse R2, to that of the
-// host (Base section 8.3.4.5).
+// hostResponse returns R1, the response to the challenge of the controller, and controllerResponse
+// R2, the response to that of the host (Base section 8.3.4.5).
 func (x *exchange) hostResponse(k *Key, challenge []byte, seq uint32) []byte {
 	return x.response(k.transformed(x.hostNQN), challenge, seq, "HostHost", x.hostNQN, x.subNQN)
 }
@@ -67,7 +67,7 @@ func (x *exchange) newChallenge() []byte {
 	return c
 }
 
-// lastSequence is the last sequence number of a challenge; the first one is random.
+// lastSequence is the last sequence number of a challenge. The first one is random.
 var lastSequence atomic.Uint32
 
 func init() {
@@ -76,7 +76,7 @@ func init() {
 	lastSequence.Store(binary.LittleEndian.Uint32(b[:]))
 }
 
-// nextSequence returns a sequence number, which is not 0.
+// nextSequence returns a sequence number that is not 0.
 func nextSequence() uint32 {
 	for {
 		if n := lastSequence.Add(1); n != 0 {

@@ -8,10 +8,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestTiming: how long it takes to compare keys and responses does not tell where they differ.
+// TestTiming: the time to compare keys and responses does not depend on the position of the first
+// difference.
 func TestTiming(t *testing.T) {
 	const samples = 100_000
-	// ends returns two that differ in the first byte and in the last one.
+	// ends returns two copies of of, one changed in the first byte and one in the last.
 	ends := func(size int, of []byte) (two [2][]byte) {
 		for i, at := range []int{0, size - 1} {
 			two[i] = slices.Clone(of)
@@ -22,7 +23,7 @@ func TestTiming(t *testing.T) {
 	key := testutil.Value(NewKey(64, NoHash))(t)
 	testutil.Secret(t, key.Reveal())
 	secrets := ends(64, key.secret)
-	// The other key is always at the same place, because it matters how memory is aligned.
+	// The other key is always at the same place, because memory alignment matters.
 	other := &Key{make([]byte, 64), NoHash}
 	equal := 0
 	t.Run("keys", func(t *testing.T) {

@@ -13,17 +13,17 @@ import (
 	"unicode/utf8"
 )
 
-// TLSKey is a configured PSK, from which the PSKs of TLS are derived (TCP section 3.6.1.3). It
-// does not change, and prints as "hidden key".
+// TLSKey is a configured PSK. The PSKs of TLS are derived from it (TCP section 3.6.1.3). It is
+// immutable, and prints as "hidden key".
 type TLSKey struct {
 	secret []byte
-	hash   Hash // with which the retained PSK is derived
+	hash   Hash // for deriving the retained PSK
 }
 
 const tlsKeyPrefix = "NVMeTLSkey-1:"
 
-// tlsHash is the hash of the cipher suite that a secret of this length is for, NoHash if there is
-// none: TLS_AES_128_GCM_SHA256 or TLS_AES_256_GCM_SHA384.
+// tlsHash returns the hash of the cipher suite for a secret of this length: SHA256 for
+// TLS_AES_128_GCM_SHA256, SHA384 for TLS_AES_256_GCM_SHA384, otherwise NoHash.
 func tlsHash(size int) Hash {
 	switch size {
 	case SHA256.Size():
@@ -34,12 +34,12 @@ func tlsHash(size int) Hash {
 	return NoHash
 }
 
-// IsTLSKey says that a text begins as keys of TLS do.
+// IsTLSKey reports whether text has the prefix of a key of TLS.
 func IsTLSKey(text string) bool { return strings.HasPrefix(text, tlsKeyPrefix) }
 
-// ParseTLSKey reads a key in the PSK interchange format (TCP section 3.6.1.5):
-// "NVMeTLSkey-1:hh:base64:", where hh is the hash with which the retained PSK is derived, 00 for
-// none, and the base64 has the secret and its CRC-32. An error does not repeat any of the text.
+// ParseTLSKey parses a key in the PSK interchange format (TCP section 3.6.1.5):
+// "NVMeTLSkey-1:hh:base64:", where hh is the hash for deriving the retained PSK, 00 for none, and
+// the base64 text contains the secret and its CRC-32. An error does not repeat any of the text.
 func ParseTLSKey(text string) (*TLSKey, error) {
 	hash, secret, err := parseInterchange(text, tlsKeyPrefix,
 		[]int{SHA256.Size(), SHA384.Size()}, []string{"00", "01", "02"})
@@ -79,40 +79,40 @@ func (k *TLSKey) Reveal() string { return interchange(tlsKeyPrefix, k.hash, k.se
 // Size is the length of the secret in bytes.
 func (k *TLSKey) Size() int { return len(k.secret) }
 
-// Hash is that with which the retained PSK is derived, or NoHash.
+// Hash returns the hash for deriving the retained PSK, or NoHash.
 func (k *TLSKey) Hash() Hash { return k.hash }
 
-// Equal reports whether two keys give the same PSKs, in constant time.
+// Equal reports whether two keys have the same PSKs, in constant time.
 func (k *TLSKey) Equal(o *TLSKey) bool {
 	return k.hash == o.hash && subtle.ConstantTimeCompare(k.secret, o.secret) == 1
 }
 
-// String does not tell the key.
+// String does not reveal the key.
 func (k TLSKey) String() string { return "hidden key" }
 
-// Format implements fmt.Formatter: no verb tells the key.
+// Format implements fmt.Formatter: no verb reveals the key.
 func (k TLSKey) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 
 // TLSPSK is a PSK ready for TLS. It prints as its identity.
 type TLSPSK struct {
 	Identity string
-	Hash     Hash    // that of the cipher suite: SHA256 or SHA384
+	Hash     Hash    // of the cipher suite: SHA256 or SHA384
 	Compat   bool    // derived with the labels of libnvme before 1.16, or of its functions for them
-	Secret   []byte  // Hash.Size() bytes, which the owner wipes
-	Key      *TLSKey // from which it was derived; nil if it was generated
+	Secret   []byte  // Hash.Size() bytes; the owner wipes them
+	Key      *TLSKey // it was derived from; nil if it was generated
 }
 
-// String does not tell the secret.
+// String does not reveal the secret.
 func (p TLSPSK) String() string { return p.Identity }
 
-// Format implements fmt.Formatter: no verb tells the secret.
+// Format implements fmt.Formatter: no verb reveals the secret.
 func (p TLSPSK) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(p.String())) }
 
-// PSKs derives what a host may present for a subsystem: identities of versions 1 and 0, each with
-// the labels as RFC 8446 has them (section 7.1) and as libnvme wrote them before, without the
-// lengths of label and context. Two PSKs with the same identity and different secrets are usual:
-// only the binder of the handshake tells which one the host has. Version 0 is missing where
-// identity and label do not fit into 255 bytes. The caller wipes the secrets.
+// PSKs derives the PSKs that a host may present for a subsystem: identities of versions 1 and 0,
+// each with the labels of RFC 8446 (section 7.1) and with the older labels of libnvme, which lack
+// the lengths of label and context. So two PSKs usually have the same identity and different
+// secrets. Only the binder of the handshake shows which of them the host has. Version 0 is missing
+// if identity and label do not fit into 255 bytes. The caller wipes the secrets.
 func (k *TLSKey) PSKs(hostNQN, subNQN string) ([]TLSPSK, error) {
 	if err := checkNQNs(hostNQN, subNQN); err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (k *TLSKey) PSKs(hostNQN, subNQN string) ([]TLSPSK, error) {
 	var psks []TLSPSK
 	for _, compat := range []bool{false, true} {
 		retained := expandLabel(cipher, k.secret, "HostNQN", hostNQN, compat)
-		if k.hash == NoHash { // which takes as long
+		if k.hash == NoHash { // takes the same time
 			copy(retained, k.secret)
 		}
 		digest := base64.StdEncoding.EncodeToString(cipher.hmac(retained,
@@ -139,10 +139,10 @@ func (k *TLSKey) PSKs(hostNQN, subNQN string) ([]TLSPSK, error) {
 	return psks, nil
 }
 
-// mostTLSKeys is how many keys of a host count at a time: with the old one.
+// mostTLSKeys is the most keys of a host that are valid at a time, including an old one.
 const mostTLSKeys = 2
 
-// dummyKeys stand for the keys that a host has not, by their hash.
+// dummyKeys stand for missing keys of a host, by their hash.
 var dummyKeys = [...]*TLSKey{SHA256: dummyKey(SHA256), SHA384: dummyKey(SHA384)}
 
 func dummyKey(h Hash) *TLSKey {
@@ -153,13 +153,13 @@ func dummyKey(h Hash) *TLSKey {
 	return k
 }
 
-// MostTLSPSKs is how many PSKs of a host have one identity: of each key with both kinds of labels.
+// MostTLSPSKs is the most PSKs of a host with one identity: each key with both kinds of labels.
 const MostTLSPSKs = 2 * mostTLSKeys
 
-// WithIdentity derives the PSKs with an identity from the keys of its host, of which there are at
-// most two; none if there are no such PSKs. As many are derived as from two keys, whatever keys
-// there are, so that the time does not tell. id is what ParseTLSIdentity has read. The caller wipes
-// the secrets.
+// WithIdentity derives the PSKs with an identity from the keys of its host, at most two of them. It
+// returns none if there are no such PSKs. It always derives as many as from two keys, so its time
+// reveals nothing about the keys. id is the result of ParseTLSIdentity. The caller wipes the
+// secrets.
 func WithIdentity(identity string, id TLSIdentity, keys []*TLSKey) (psks []TLSPSK) {
 	keys = slices.Clone(keys[:min(len(keys), mostTLSKeys)])
 	keys = slices.DeleteFunc(keys, func(k *TLSKey) bool { return tlsHash(k.Size()) != id.Hash })
@@ -168,7 +168,7 @@ func WithIdentity(identity string, id TLSIdentity, keys []*TLSKey) (psks []TLSPS
 		if i < len(keys) {
 			k = keys[i]
 		}
-		all, _ := k.PSKs(id.HostNQN, id.SubNQN) // only names that do not parse are errors
+		all, _ := k.PSKs(id.HostNQN, id.SubNQN) // fails only for names that do not parse
 		for _, p := range all {
 			if i < len(keys) && p.Identity == identity {
 				psks = append(psks, p)
@@ -180,14 +180,14 @@ func WithIdentity(identity string, id TLSIdentity, keys []*TLSKey) (psks []TLSPS
 	return psks
 }
 
-// maxContext is what the length of a context has room for (RFC 8446 section 7.1).
+// maxContext is the longest context that its length field can describe (RFC 8446 section 7.1).
 const maxContext = 255
 
-// expandLabel is HKDF-Extract with a salt of zeroes, and HKDF-Expand-Label for as many bytes as the
-// secret has (RFC 8446 section 7.1). compat is what libnvme made of it on little-endian machines.
+// expandLabel is HKDF-Extract with a salt of zeroes, and HKDF-Expand-Label to the length of the
+// secret (RFC 8446 section 7.1). compat selects the variant of libnvme on little-endian machines.
 func expandLabel(h Hash, secret []byte, label, context string, compat bool) []byte {
 	prk, err := hkdf.Extract(hashes[h].new, secret, nil)
-	if err != nil { // only where FIPS 140 refuses the secret, which is long enough
+	if err != nil { // only if FIPS 140 refuses the secret, which is long enough
 		panic(err)
 	}
 	defer clear(prk)
@@ -202,13 +202,13 @@ func expandLabel(h Hash, secret []byte, label, context string, compat bool) []by
 		info = append(append(info, byte(len(context))), context...)
 	}
 	out, err := hkdf.Expand(hashes[h].new, prk, string(info), len(secret))
-	if err != nil { // only beyond 255 hashes
+	if err != nil { // only for more than 255 hashes
 		panic(err)
 	}
 	return out
 }
 
-// TLSIdentity is what the identity of a PSK says (TCP section 3.6.1.3).
+// TLSIdentity is the content of a PSK identity (TCP section 3.6.1.3).
 type TLSIdentity struct {
 	Version         int // 0 or 1
 	Hash            Hash
@@ -219,11 +219,11 @@ type TLSIdentity struct {
 // maxNQN is the longest NQN in bytes (Base section 4.7).
 const maxNQN = 223
 
-// maxTLSIdentity is the longest identity in bytes, one of version 1: "NVMe1R02", three spaces, two
+// maxTLSIdentity is the longest identity in bytes. It has version 1: "NVMe1R02", three spaces, two
 // NQNs, and the digest of SHA-384, 48 bytes in base64.
 const maxTLSIdentity = 8 + 3 + 2*maxNQN + 64
 
-// ParseTLSIdentity reads the identity that a host presents, before anything is known of it.
+// ParseTLSIdentity parses the identity that a host presents. Nothing is known of the host yet.
 func ParseTLSIdentity(identity []byte) (id TLSIdentity, err error) {
 	if len(identity) > maxTLSIdentity {
 		return id, fmt.Errorf("a PSK identity of %d bytes is too long", len(identity))
@@ -254,7 +254,8 @@ func ParseTLSIdentity(identity []byte) (id TLSIdentity, err error) {
 	return id, nil
 }
 
-// checkNQNs reports whether names can stand in an identity, whose fields end with spaces.
+// checkNQNs returns an error if a name cannot be part of an identity. The fields of an identity end
+// with spaces.
 func checkNQNs(nqns ...string) error {
 	for _, nqn := range nqns {
 		if nqn == "" || len(nqn) > maxNQN {

@@ -64,8 +64,8 @@ func TestTLSIdentities(t *testing.T) {
 	}
 }
 
-// TestTLSPSK compares with the vectors of Linux (drivers/nvme/common/tests/auth_kunit.c), whose
-// PSKs are generated ones, which are used as retained PSKs are.
+// TestTLSPSK compares with the vectors of Linux (drivers/nvme/common/tests/auth_kunit.c). Their
+// generated PSKs are used like retained PSKs.
 func TestTLSPSK(t *testing.T) {
 	for _, v := range []struct{ psk, digest, secret string }{
 		{
@@ -139,7 +139,7 @@ func TestTLSKeys(t *testing.T) {
 	}
 }
 
-// TestHostileIdentities: what anybody may send before a handshake.
+// TestHostileIdentities parses identities that anyone may send before a handshake.
 func TestHostileIdentities(t *testing.T) {
 	digest := " iSbjiStwJ/1TrTvDlt2fjFmzvsytOJelidNnA+X5lEU="
 	long := strings.Repeat("n", maxNQN)
@@ -167,7 +167,7 @@ func TestHostileIdentities(t *testing.T) {
 			t.Errorf("%q: %+v, %v, not %q", text, id, err, want)
 		}
 	}
-	// Names as long as they may be fit into an identity of version 1 only.
+	// The longest names fit into an identity of version 1 only.
 	k := testutil.Value(NewTLSKey(SHA384))(t)
 	psks, err := k.PSKs(long, long)
 	if err != nil || len(psks) != 2 {
@@ -181,7 +181,7 @@ func TestHostileIdentities(t *testing.T) {
 	}
 }
 
-// FuzzTLSIdentity reads any identity; what is one is made of its fields.
+// FuzzTLSIdentity parses any identity. A valid one can be rebuilt from its fields.
 func FuzzTLSIdentity(f *testing.F) {
 	k := testutil.Value(NewTLSKey(SHA384))(f)
 	psks := testutil.Value(k.PSKs(pskHost, pskSub))(f)
@@ -209,7 +209,7 @@ func FuzzTLSIdentity(f *testing.F) {
 	})
 }
 
-// FuzzParseTLSKey reads any text; what is a key comes back.
+// FuzzParseTLSKey parses any text. A valid key is formatted unchanged.
 func FuzzParseTLSKey(f *testing.F) {
 	f.Add("NVMeTLSkey-1:00:" + psk32)
 	f.Add("NVMeTLSkey-1:02:" + psk48)
@@ -222,8 +222,8 @@ func FuzzParseTLSKey(f *testing.F) {
 	})
 }
 
-// TestTLSIdentityTime: who presents an identity makes the target compute the same, whichever keys
-// its host has, and whether it has any.
+// TestTLSIdentityTime: for any identity the target does the same computations, with any keys of the
+// host and without.
 func TestTLSIdentityTime(t *testing.T) {
 	for _, h := range []Hash{SHA256, SHA384} {
 		made, constructor := 0, hashes[h].new
@@ -255,7 +255,7 @@ func TestTLSIdentityTime(t *testing.T) {
 				{[]*TLSKey{keys[0], noHash}, 1},
 			} {
 				n := tc.n
-				if id.Version == 0 { // does not tell the key
+				if id.Version == 0 { // does not show which key it is
 					n = 2 * len(slices.DeleteFunc(slices.Clone(tc.keys),
 						func(k *TLSKey) bool { return k == other }))
 				}

@@ -7,12 +7,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestTransformation compares transformed keys with what Python makes of them, the secret being the
-// bytes from 0 on (Base section 8.3.4.5):
+// TestTransformation compares transformed keys with results of Python for a secret of the bytes
+// from 0 on (Base section 8.3.4.5):
 //
 //	hmac.new(bytes(range(SIZE)), (hostNQN + "NVMe-over-Fabrics").encode(), HASH).hexdigest()
 //
-// tool is what nvme-cli 2.3 writes for this secret: there the transformed key is the secret.
+// tool is the output of nvme-cli 2.3 for this secret. There the transformed key is the secret.
 //
 //	nvme gen-dhchap-key --hmac=1 --nqn=HOSTNQN --secret=0001..1f --key-length=32
 func TestTransformation(t *testing.T) {

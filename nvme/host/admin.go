@@ -201,16 +201,16 @@ func (a *admin) finish(done *Completion) {
 	}
 }
 
-// Admin sends an admin or Fabrics command and waits for its completion, whatever its status.
-// op.Data is copied in both directions, so it belongs to the caller again when Admin returns.
+// Admin sends an admin or Fabrics command and waits for its completion, with any status. op.Data is
+// copied in both directions, so it belongs to the caller again when Admin returns.
 func (c *Controller) Admin(ctx context.Context, op *Op) (nvme.CQE, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
 	return c.AdminAsync(ctx, op)()
 }
 
-// AdminAsync is Admin for commands that may take long: it returns at once, and the function it
-// returns waits for the completion.
+// AdminAsync is Admin for commands that may take long: it returns at once. The returned function
+// waits for the completion.
 func (c *Controller) AdminAsync(ctx context.Context, op *Op) func() (nvme.CQE, error) {
 	call := &adminCall{op: *op, done: make(chan struct{})}
 	call.op.Data = bytes.Clone(op.Data)
@@ -248,8 +248,8 @@ func (c *Controller) enableEvents(ctx context.Context) error {
 	return c.admin.requestEvent()
 }
 
-// requestEvent submits an Asynchronous Event Request, and another one whenever it completes. Any
-// goroutine may call it, the admin queue's own included.
+// requestEvent submits an Asynchronous Event Request, and another one on each completion. Any
+// goroutine may call it, including that of the admin queue.
 func (a *admin) requestEvent() error {
 	call := new(adminCall)
 	call.op.SQE.SetOpcode(nvme.AdminAsyncEventReq)

@@ -9,23 +9,23 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// ErrNoKey says that a controller requires authentication of a host without a key.
+// ErrNoKey is returned if a controller requires authentication of a host without a key.
 var ErrNoKey = errors.New("the controller requires authentication, and the host has no key")
 
 // Authenticate authenticates the admin queue, as Dial does if the controller requires it. An error
-// is often an auth.Refused, after which the controller ends the queue.
+// is often an auth.Refused. The controller then ends the queue.
 func (c *Controller) Authenticate(ctx context.Context) error {
 	return c.o.authenticate(func(op *Op) (nvme.CQE, error) { return c.Admin(ctx, op) })
 }
 
-// Authenticate authenticates an I/O queue of a controller that Connect or Dial has returned with
-// the same options, as OpenQueue does if the controller requires it. No other command may be
+// Authenticate authenticates an I/O queue as OpenQueue does if the controller requires it. o are
+// the options with which Connect or Dial has made the controller. No other command may be
 // outstanding.
 func (q *Queue) Authenticate(ctx context.Context, o *Options) error {
 	return o.authenticate(func(op *Op) (nvme.CQE, error) { return q.Do(ctx, op) })
 }
 
-// authenticate runs DH-HMAC-CHAP with the commands that do carries out.
+// authenticate runs DH-HMAC-CHAP; do carries out its commands.
 func (o *Options) authenticate(do func(*Op) (nvme.CQE, error)) error {
 	if o.Key == nil {
 		return ErrNoKey
@@ -56,7 +56,7 @@ func (o *Options) authenticate(do func(*Op) (nvme.CQE, error)) error {
 			return nil, err
 		}
 		m, err = then(m)
-		if err != nil && m != nil { // the controller learns of it
+		if err != nil && m != nil { // tells the controller
 			_, failed := run(nvme.FabricsAuthSend, m)
 			err = errors.Join(err, failed)
 		}
@@ -73,8 +73,8 @@ func (o *Options) authenticate(do func(*Op) (nvme.CQE, error)) error {
 	return err
 }
 
-// Concatenate authenticates on an admin queue without TLS, and returns the transport with the PSK
-// that this has generated (secure channel concatenation).
+// Concatenate authenticates on an admin queue without TLS, and returns the transport with the
+// generated PSK (secure channel concatenation).
 func Concatenate(ctx context.Context, t TCP, o Options) (TCP, error) {
 	o.concatenation = auth.NewPSK
 	c, err := Dial(ctx, t, o)
@@ -96,8 +96,8 @@ func (o *Options) Concatenate(ctx context.Context, q *Queue) error {
 	return on.authenticate(func(op *Op) (nvme.CQE, error) { return q.Do(ctx, op) })
 }
 
-// ReplacePSK authenticates once more, and returns the transport with another PSK, for the next
-// connections to the subsystem.
+// ReplacePSK authenticates again, and returns the transport with a new PSK for later connections to
+// the subsystem.
 func (c *Controller) ReplacePSK(ctx context.Context) (Transport, error) {
 	o := c.o
 	o.concatenation = auth.ReplacePSK

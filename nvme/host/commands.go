@@ -81,7 +81,7 @@ func (c *Controller) NamespaceIDs(ctx context.Context, nsid uint32) ([]nvme.Name
 	return nvme.ParseNamespaceIDs(b)
 }
 
-// SetFeature sets a feature whose value is CDW11 and returns DW0.
+// SetFeature sets a feature to the value of CDW11 and returns DW0.
 func (c *Controller) SetFeature(ctx context.Context, fid nvme.FID, value uint32) (uint32, error) {
 	var op Op
 	op.SQE.SetOpcode(nvme.AdminSetFeatures)
@@ -90,7 +90,7 @@ func (c *Controller) SetFeature(ctx context.Context, fid nvme.FID, value uint32)
 	return cqe.DW0(), err
 }
 
-// SetQueueCount requests n I/O queues and returns how many the controller grants, at most n.
+// SetQueueCount requests n I/O queues and returns the number that the controller grants, at most n.
 func (c *Controller) SetQueueCount(ctx context.Context, n int) (int, error) {
 	v, err := c.SetFeature(ctx, nvme.FeatureNumberOfQueues, uint32(nvme.MakeNumberOfQueues(n)))
 	granted := nvme.NumberOfQueues(v)

@@ -17,27 +17,28 @@ type Options struct {
 	HostID  [16]byte
 	// SubNQN is the subsystem; nvme.DiscoveryNQN for a discovery controller.
 	SubNQN string
-	// Key authenticates the host where the controller requires it, and with ControllerKey the
-	// controller has to authenticate itself, too. Hashes and Groups are offered; empty: all.
+	// Key authenticates the host if the controller requires it. With ControllerKey the controller
+	// has to authenticate itself, too. Hashes and Groups are offered; empty means all.
 	Key, ControllerKey *auth.Key
 	Hashes             []auth.Hash
 	Groups             []auth.Group
-	// concatenation is what authentication asks for, generated what that gave.
+	// concatenation is requested in authentication, generated is the resulting PSK.
 	concatenation auth.Concatenation
 	generated     *auth.TLSPSK
 	// KATO is the keep alive timeout, in whole milliseconds; 0 turns keep alive off. A Keep Alive
 	// is sent at half of it.
 	KATO time.Duration
-	// NoKeepAlive never sends a Keep Alive: for tests of expiry.
+	// NoKeepAlive suppresses Keep Alive commands, for tests of expiry.
 	NoKeepAlive bool
-	// NoFlowControl turns SQ flow control off, which lets a TCP controller use the success flag.
+	// NoFlowControl turns SQ flow control off. A TCP controller may then use the success flag.
 	NoFlowControl bool
 	// AdminSize is the number of entries of the admin queue, 32 if 0.
 	AdminSize int
 	// Events enables asynchronous events and keeps one request outstanding; see Controller.Events.
 	Events nvme.EventMask
-	// Tolerant accepts what the Linux host accepts, though it breaks the specification, and no
-	// memory of this host: values in reserved fields, any SQHD, the success flag with flow control.
+	// Tolerant accepts violations of the specification that the Linux host accepts and that do not
+	// endanger memory of this host: values in reserved fields, any SQHD, the success flag with flow
+	// control.
 	Tolerant bool
 	// Timeout bounds each admin command, 10 s if 0.
 	Timeout time.Duration
@@ -57,7 +58,7 @@ type Controller struct {
 	close  sync.Once
 }
 
-// Dial opens an admin queue and sends the Connect command. The controller is not enabled yet.
+// Dial opens an admin queue and sends the Connect command. The controller is not yet enabled.
 func Dial(ctx context.Context, t Transport, o Options) (*Controller, error) {
 	if o.AdminSize == 0 {
 		o.AdminSize = 32
@@ -190,7 +191,7 @@ func (c *Controller) waitStatus(ctx context.Context, what string, ok func(nvme.C
 	}
 }
 
-// Reset clears CC.EN and waits until the controller is not ready, which ends its I/O queues. Enable
+// Reset clears CC.EN and waits until the controller is not ready. That ends its I/O queues. Enable
 // starts it again.
 func (c *Controller) Reset(ctx context.Context) error {
 	if err := c.PropertySet(ctx, nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)); err != nil {
@@ -233,19 +234,19 @@ func (c *Controller) Err() error {
 	}
 }
 
-// CNTLID is the controller's identifier.
+// CNTLID returns the controller's identifier.
 func (c *Controller) CNTLID() uint16 { return c.cntlid }
 
-// CAP is the controller's capabilities, once enabled.
+// CAP returns the controller's capabilities, once enabled.
 func (c *Controller) CAP() nvme.CAP { return c.cap }
 
-// Version is the controller's version, once enabled.
+// Version returns the controller's version, once enabled.
 func (c *Controller) Version() nvme.Version { return c.vs }
 
-// Identity is the Identify Controller data read by Enable.
+// Identity returns the Identify Controller data read by Enable.
 func (c *Controller) Identity() *nvme.IdentifyController { return c.id }
 
-// MaxTransfer is the largest data transfer of a command in bytes (MDTS), 0 if unlimited.
+// MaxTransfer returns the largest data transfer of a command in bytes (MDTS), 0 if unlimited.
 func (c *Controller) MaxTransfer() int {
 	if c.id.MDTS == 0 {
 		return 0
@@ -260,7 +261,7 @@ func (c *Controller) params(qid uint16, size int, cntlid uint16) linkParams {
 	}
 }
 
-// OpenQueue connects an I/O queue of size entries, which the caller closes.
+// OpenQueue connects an I/O queue of size entries. The caller closes it.
 func (c *Controller) OpenQueue(ctx context.Context, qid uint16, size int) (*Queue, error) {
 	if size > MaxQueueSize {
 		return nil, fmt.Errorf("queue %d: %d entries, at most %d", qid, size, MaxQueueSize)

@@ -1,14 +1,14 @@
-// Package host is an NVMe over Fabrics initiator: that of "nvmf-target bench", and of tests. It
-// speaks NVMe/TCP and NVMe/RDMA and follows the command sequence of the Linux host. It validates
+// Package host is an NVMe over Fabrics initiator, for "nvmf-target bench" and for tests. It speaks
+// NVMe/TCP and NVMe/RDMA and follows the command sequence of the Linux host. It validates
 // everything that the controller sends: a response that breaks the protocol ends the queue with a
-// *Violation. Options.Tolerant is for controllers of others.
+// *Violation. Options.Tolerant is for controllers of other vendors.
 //
-// What a controller sends takes no more memory than a queue has from its start; lists that it sends
-// are bounded (commands.go). Each admin command has a deadline; those of I/O queues are the
-// caller's.
+// A controller cannot make the host use more memory than a queue has from its start; lists from the
+// controller are bounded (commands.go). Each admin command has a deadline; the caller sets the
+// deadlines of commands on I/O queues.
 //
 //	Connect ──> Controller ──OpenQueue──> Queue ──> link (TCP or RDMA)
-//	            (admin queue on a goroutine of its own: keep alive, events)
+//	            (admin queue on its own goroutine: keep alive, events)
 //
 // A Queue belongs to one goroutine at a time. Submit only builds the command; Poll sends all
 // commands built so far in one call and processes everything that has arrived. Neither allocates,

@@ -45,7 +45,7 @@ func (q *fakeQueue) cqe(cid uint16, result uint64, st nvme.Status) (cqe nvme.CQE
 	return cqe
 }
 
-// command executes a command whose data has arrived. A queue of 33 entries is an admin queue.
+// command executes a command after its data has arrived. A queue of 33 entries is an admin queue.
 func (f *fakeCore) command(io fakeIO, q *fakeQueue, sqe *nvme.SQE, data []byte) error {
 	cid := sqe.CID()
 	switch {

@@ -194,7 +194,7 @@ func (q *fakeRDMAQueue) post(i int) {
 	}
 }
 
-// next waits for a work completion; false: the connection has ended.
+// next waits for a work completion. It returns false if the connection has ended.
 func (q *fakeRDMAQueue) next() (verbs.WC, bool) {
 	for {
 		var wc [1]verbs.WC

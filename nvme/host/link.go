@@ -23,18 +23,18 @@ type linkParams struct {
 	mem    *memory
 	// see Options
 	tolerant bool
-	// The names of the Connect command, if there will be one.
+	// The names in the Connect command, if there is to be one.
 	hostNQN, subNQN string
 }
 
 // link is the connection of one queue. Only the queue's goroutine uses it, apart from close.
 type link interface {
-	// sqe returns the memory in which the command of slot i is built.
+	// sqe returns the memory for building the command of slot i.
 	sqe(i int) *nvme.SQE
 	// describe sets the SGL descriptor of the command in slot i. capsule is the in-capsule data
 	// size in bytes.
 	describe(s *slot, i, capsule int) error
-	// submit queues the command in slot i, which the next poll sends at the latest.
+	// submit queues the command in slot i. The next poll sends it at the latest.
 	submit(q *Queue, i int) error
 	// poll sends queued commands and data and passes responses to q.
 	poll(q *Queue) error

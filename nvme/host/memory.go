@@ -24,7 +24,7 @@ type memory struct {
 	freed   bool
 }
 
-// domain is a protection domain, which exists while a link uses it.
+// domain is a protection domain. It exists while a link uses it.
 type domain struct {
 	m     *memory
 	dev   verbs.Device
@@ -39,8 +39,8 @@ type regionKey struct {
 	lkey, rkey uint32
 }
 
-// Map allocates n bytes outside the Go heap for data, which are valid until Close. Over RDMA the
-// data of I/O commands must be in such memory; over TCP any memory will do.
+// Map allocates n bytes outside the Go heap for data, valid until Close. Over RDMA the data of I/O
+// commands must be in such memory; over TCP any memory will do.
 func (c *Controller) Map(n int) ([]byte, error) {
 	m := c.mem
 	m.mu.Lock()
@@ -58,7 +58,7 @@ func (c *Controller) Map(n int) ([]byte, error) {
 	return r.Bytes()[:n], nil
 }
 
-// domain returns the domain of a device for one more link, which calls release in the end.
+// domain returns the domain of a device for one more link, which calls release at its end.
 func (m *memory) domain(dev verbs.Device) (*domain, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

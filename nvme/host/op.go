@@ -12,10 +12,10 @@ type Op struct {
 	// Token is returned with the completion.
 	Token uint64
 	// Blocks is the number of keyed data blocks that describe Data over RDMA, in a list in the
-	// capsule: at most the controller's MSDBD. With 0 or 1 there is no list: one data block in the
-	// command, or in-capsule data. A list requires Data from Controller.Map.
+	// capsule: at most the controller's MSDBD. With 0 or 1 there is no list, but one data block in
+	// the command, or in-capsule data. A list requires Data from Controller.Map.
 	Blocks int
-	// Raw keeps flags and SGL of SQE as they are: for tests of controllers that must refuse them.
+	// Raw leaves flags and SGL of SQE unchanged, for tests of controllers that must refuse them.
 	Raw bool
 }
 

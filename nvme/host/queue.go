@@ -9,7 +9,8 @@ import (
 )
 
 // MaxQueueSize is the largest number of entries: the command identifier has the slot in its lower
-// 12 bits and a generation above, which identifies responses to earlier commands of the slot.
+// 12 bits and a generation above, by which responses to earlier commands of the slot are
+// recognized.
 const MaxQueueSize = 4096
 
 const slotBits = 12
@@ -26,7 +27,7 @@ type slot struct {
 	blocks   int    // see Op.Blocks
 	capsuled bool   // the data is in-capsule data
 	moved    uint32 // bytes of data received, or requested by R2Ts
-	key      uint32 // RDMA: the key that the response is to invalidate, 0 if none
+	key      uint32 // RDMA: the key that the response has to invalidate, 0 if none
 
 	// TCP: the data requested by an R2T and not sent yet.
 	r2tOff, r2tLeft uint32
@@ -34,8 +35,8 @@ type slot struct {
 	r2tNode         list.Node[slot]
 }
 
-// Queue is a submission and a completion queue over a connection of their own. One goroutine at a
-// time uses it, apart from Close.
+// Queue is a submission and a completion queue over their own connection. One goroutine at a time
+// uses it, apart from Close.
 type Queue struct {
 	link link
 	id   uint16
@@ -58,7 +59,7 @@ type Queue struct {
 }
 
 func newQueue(l link, id uint16, size, capsule int) *Queue {
-	n := max(size-1, 1) // one entry stays unused: a full queue is not an empty one
+	n := max(size-1, 1) // one entry stays unused: a full queue differs from an empty one
 	q := &Queue{
 		link: l, id: id, size: size, flow: true, slots: make([]slot, n),
 		free: make([]uint16, n), capsule: capsule,
@@ -84,7 +85,7 @@ func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) + len(q.do
 // Err is the reason why the queue ended, nil while it works.
 func (q *Queue) Err() error { return q.err }
 
-// Submit builds a command and returns its CID. The next Poll sends it at the latest. With ErrFull
+// Submit builds a command and returns its CID. The next Poll sends it at the latest. After ErrFull
 // the caller has to poll first. Submit does not allocate.
 func (q *Queue) Submit(op *Op) (uint16, error) {
 	if q.err != nil {
@@ -120,7 +121,7 @@ func (q *Queue) Submit(op *Op) (uint16, error) {
 	return s.cid, nil
 }
 
-// Poll sends the commands that Submit built, processes what has arrived, and fills done with
+// Poll sends the commands that Submit built, processes everything received, and fills done with
 // completed commands. It returns their number, or an error once the queue has ended and all earlier
 // completions have been returned. It neither blocks nor allocates.
 func (q *Queue) Poll(done []Completion) (int, error) {
@@ -210,7 +211,7 @@ func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 			s.sqe.Opcode(), st, cqe.Result())
 	case !st.OK() && isConnect(s.sqe) && !s.raw &&
 		(st.Code() == nvme.InvalidField || st&nvme.More != 0):
-		// Base section 6.3: Connect has status codes of its own, and creates no error log entry.
+		// Base section 6.3: Connect has its own status codes, and creates no error log entry.
 		return q.violation("CID %#x: Connect refused with %#x", s.cid, uint16(st))
 	}
 	switch {
@@ -254,7 +255,7 @@ func resultMask(qid uint16, s *nvme.SQE, st nvme.Status) uint64 {
 
 // checkSQHD validates the SQHD of a response when it arrives (Base section 3.3.2.6): it only moves
 // forward, stays within the queue, and never passes the submitted commands. The response to a
-// refused Connect has none.
+// refused Connect has no SQHD.
 func (q *Queue) checkSQHD(s *slot, cqe *nvme.CQE) error {
 	if q.tolerant || isConnect(s.sqe) && !cqe.Status().OK() {
 		return nil

@@ -22,10 +22,10 @@ type RDMA struct {
 	// Invalidate registers the data of each command separately and asks the controller to
 	// invalidate the key with the response, as Linux does; responses are checked for it. The device
 	// must support it: verbs/verbstest does, hardware in general does not for memory registered
-	// from user space. Without it one registration serves all commands.
+	// from user space. Without Invalidate one registration serves all commands.
 	Invalidate bool
 	// AlterRequest, if set, returns the private data to send with the connect request instead of
-	// private: for tests of controllers.
+	// private, for tests of controllers.
 	AlterRequest func(private []byte) []byte
 }
 
@@ -134,7 +134,7 @@ func (l *rdmaLink) openCM(p verbs.Provider) error {
 	return nil
 }
 
-// watch reads events until the channel is closed. Those of connection establishment go to expect;
+// watch reads events until the channel is closed. Events of connection establishment go to expect;
 // the end of the connection is recorded for poll.
 func (l *rdmaLink) watch() {
 	defer close(l.done)

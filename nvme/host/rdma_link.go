@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// Bounce buffer of each command for data that is not from Controller.Map, in bytes.
+	// The bounce buffer of each command, in bytes, for data that is not from Controller.Map.
 	rdmaAdminBounce = 64 << 10
 	rdmaBounce      = 4 << 10
 	rdmaRecvID      = 1 << 63 // set in WRIDs of receives; the other bits are the index
@@ -121,7 +121,7 @@ func (l *rdmaLink) describe(s *slot, i, capsule int) error {
 	st := &l.state[i]
 	*st = rdmaSlot{}
 	n := uint32(len(s.data))
-	s.moved = n // a host does not see what an RDMA controller transfers
+	s.moved = n // a host does not see the transfers of an RDMA controller
 	if s.dir == noData {
 		if !s.raw {
 			s.sqe.SGL1().SetKeyed(nvme.SGLSubtypeAddress, 0, 0, 0)
@@ -193,7 +193,7 @@ func (l *rdmaLink) locate(s *slot, i int) (addr uint64, lkey, rkey uint32, err e
 	return mem.Addr(b), l.mr.LKey(), l.mr.RKey(), nil
 }
 
-// memoryOf is the memory that the device reads or writes for the data of a command.
+// memoryOf returns the memory that the device reads or writes for the data of a command.
 func (l *rdmaLink) memoryOf(s *slot, i int) []byte {
 	if l.state[i].bounced {
 		return l.bounce[i*l.step:][:len(s.data)]
@@ -217,7 +217,7 @@ func (l *rdmaLink) submit(_ *Queue, i int) error {
 	return nil
 }
 
-// flush posts the SENDs collected.
+// flush posts the collected SENDs.
 func (l *rdmaLink) flush() error {
 	if len(l.wrs) == 0 {
 		return nil
@@ -307,8 +307,8 @@ func (l *rdmaLink) handle(q *Queue, wc *verbs.WC) error {
 		return q.violation("CID %#x: key %#x invalidated, the command's is %#x (0: none)", s.cid,
 			wc.InvalidatedRKey, s.key)
 	}
-	// Here, in the order of arrival: the command itself completes with its SEND, maybe after
-	// commands whose responses arrive later.
+	// SQHD is checked here, in order of arrival: the command itself completes with its SEND,
+	// possibly after commands that are answered later.
 	if err := q.checkSQHD(s, cqe); err != nil {
 		return err
 	}
@@ -359,7 +359,7 @@ func (l *rdmaLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 	return err
 }
 
-// close frees everything that was created.
+// close frees all resources of the link.
 func (l *rdmaLink) close() error {
 	if l.closed {
 		return nil

@@ -216,7 +216,7 @@ func TestRDMAZeroAllocation(t *testing.T) {
 	f := newFakeRDMA(t)
 	c, q := connectRDMA(t, f, false, 16)
 	buf := testutil.Value(c.Map(4096))(t)
-	// Without posting, which is the fake fabric's.
+	// Without posting, because the fake fabric allocates there.
 	var op Op
 	i := q.free[len(q.free)-1]
 	l := q.link.(*rdmaLink)
@@ -262,7 +262,7 @@ func TestRDMALateSendCompletion(t *testing.T) {
 	}
 }
 
-// TestRDMAList: a list describes all data, in order, in blocks of the same size and a rest; what
+// TestRDMAList: a list describes all data, in order, in blocks of equal size and a rest. Data that
 // cannot be described is not submitted.
 func TestRDMAList(t *testing.T) {
 	f := newFakeRDMA(t)

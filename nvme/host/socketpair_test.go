@@ -20,7 +20,7 @@ func socketPair(t testing.TB) (host, controller int) {
 	return fds[0], fds[1]
 }
 
-// pipeRoundTrip reads what the host has sent and sends answer.
+// pipeRoundTrip reads the bytes that the host has sent and sends answer.
 func pipeRoundTrip(t testing.TB, fd int, drain, answer []byte) {
 	if n, err := unix.Read(fd, drain); n <= 0 || err != nil {
 		t.Fatalf("nothing from the host: %v", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// DialQueue opens the connection of a queue without a Connect command: for tests of controllers.
+// DialQueue opens the connection of a queue without a Connect command, for tests of controllers.
 // size is the number of entries of the submission queue; cntlid is sent in the RDMA connect request
 // of an I/O queue.
 func DialQueue(ctx context.Context, t Transport, qid uint16, size int, cntlid uint16) (*Queue,
@@ -56,7 +56,7 @@ func (q *Queue) Do(ctx context.Context, op *Op) (nvme.CQE, error) {
 	return q.next(ctx, op)
 }
 
-// next waits for a completion. op is what it is expected of.
+// next waits for the completion of op.
 func (q *Queue) next(ctx context.Context, op *Op) (nvme.CQE, error) {
 	for {
 		var c [1]Completion
@@ -76,9 +76,9 @@ func (q *Queue) next(ctx context.Context, op *Op) (nvme.CQE, error) {
 	}
 }
 
-// waitSlice is how long to block before checking ctx again.
+// waitSlice returns the time to block before checking ctx again.
 func waitSlice(ctx context.Context) time.Duration {
-	d := 20 * time.Millisecond // the delay until a cancellation without deadline is seen
+	d := 20 * time.Millisecond // the delay until a cancellation without a deadline is noticed
 	if t, ok := ctx.Deadline(); ok {
 		d = min(d, max(time.Until(t), time.Millisecond))
 	}

@@ -21,7 +21,7 @@ type TCP struct {
 	// Addr is the controller's address and port.
 	Addr netip.AddrPort
 	// HeaderDigest and DataDigest request digests. A controller that does not enable them is
-	// refused, as by Linux.
+	// refused, as Linux does.
 	HeaderDigest, DataDigest bool
 	// HPDA is the requested alignment of C2HData: (HPDA+1)*4 bytes; 0 to 31.
 	HPDA uint8
@@ -30,11 +30,11 @@ type TCP struct {
 	// CongestionControl is the congestion control algorithm of the connection (TCP_CONGESTION in
 	// tcp(7)); "" is the system's default.
 	CongestionControl string
-	// Turn is the approximate number of bytes that one Poll sends at most, so that a goroutine that
-	// polls several queues serves all of them. 0 is 256 KiB.
+	// Turn is the approximate number of bytes that one Poll sends, so that a goroutine that polls
+	// several queues serves all of them. 0 means 256 KiB.
 	Turn int
-	// PSK makes the connections use TLS 1.3 with the PSK that it returns for the names of a
-	// controller, empty ones with DialQueue.
+	// PSK makes the connections use TLS 1.3. It returns the PSK for the names of a controller,
+	// which are empty with DialQueue.
 	PSK func(hostNQN, subNQN string) (*auth.TLSPSK, error)
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// wire is a TCP queue whose controller is the test itself, at the other end of a socket pair: there
-// is no other goroutine, and only the host can allocate.
+// wire is a TCP queue with the test itself as the controller, at the other end of a socket pair.
+// There is no other goroutine, so only the host can allocate.
 type wire struct {
 	tb     testing.TB
 	q      *Queue

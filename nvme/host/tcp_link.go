@@ -17,7 +17,7 @@ const (
 	tcpReceiveBuffer = 256 << 10
 	tcpDirectReceive = 16 << 10 // at least this much missing data is received without the buffer
 	tcpDataHeaders   = 64       // H2CData PDUs built at once
-	// Approximate limit in bytes of what one poll receives, and of what it sends without TCP.Turn.
+	// The approximate limit, in bytes, of one poll for receiving, and for sending without TCP.Turn.
 	tcpTurn    = 256 << 10
 	maxC2HData = 1 << 30 // limit of a C2HData before its command has been looked up
 )
@@ -34,12 +34,12 @@ type tcpLink struct {
 
 	capsules []tcpCapsule
 
-	// tx[txHead:txEnd] are the vectors that are not sent yet.
+	// tx[txHead:txEnd] are the vectors not yet sent.
 	tx            []sys.Iovec
 	txHead, txEnd int
 	data          [tcpDataHeaders]tcpDataHeader
 	dataUsed      int
-	r2ts          list.List[slot] // commands with an R2T that is not answered completely
+	r2ts          list.List[slot] // commands with an R2T that is not completely answered
 
 	rx  tcpReceiver
 	tls tcpTLS
@@ -88,8 +88,8 @@ func (l *tcpLink) describe(s *slot, _, capsule int) error {
 	return nil
 }
 
-// submit fails if the controller has completed commands that it has not been sent: only then do
-// more capsules wait than there are slots.
+// submit fails if the controller has completed commands that have not been sent: only then do more
+// capsules wait than there are slots.
 func (l *tcpLink) submit(q *Queue, i int) error {
 	if l.txEnd-l.txHead > len(l.tx)-3 {
 		return q.violation("completions of commands that have not been sent")
@@ -220,7 +220,7 @@ func (l *tcpLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 		{Fd: int32(l.fd), Events: unix.POLLIN},
 		{Fd: int32(wakeFD), Events: unix.POLLIN},
 	}
-	if l.txHead != l.txEnd || !l.r2ts.Empty() || l.tls.pending() { // flush may leave something
+	if l.txHead != l.txEnd || !l.r2ts.Empty() || l.tls.pending() { // flush may leave data
 		l.fds[0].Events |= unix.POLLOUT
 	}
 	return pollFor(l.fds[:], d)

@@ -10,9 +10,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// tcpReceiver is the receiving side of a link. Small data is copied out of buf; the missing part of
-// large data is received straight into the memory of its command, with buf behind it for what
-// follows.
+// tcpReceiver is the receiving side of a link. Small data is copied out of buf. The missing part of
+// large data is received straight into the memory of its command, with buf behind it for the bytes
+// that follow.
 type tcpReceiver struct {
 	buf  []byte
 	r, w int // buf[r:w] is not parsed yet
@@ -28,7 +28,7 @@ type tcpReceiver struct {
 	cqe nvme.CQE // the completion that a success flag stands for
 }
 
-// receive processes what the socket has, up to about tcpTurn bytes.
+// receive processes the data in the socket, up to about tcpTurn bytes.
 func (l *tcpLink) receive(q *Queue) error {
 	rx := &l.rx
 	for received := 0; received < tcpTurn; {
@@ -58,7 +58,8 @@ func (l *tcpLink) receive(q *Queue) error {
 	return nil
 }
 
-// recv makes one system call. It returns how many bytes arrived, and whether these were all.
+// recv makes one system call. It returns the number of bytes received. drained reports whether no
+// more were there.
 func (l *tcpLink) recv() (n int, drained bool, errno unix.Errno) {
 	rx := &l.rx
 	if len(rx.dest) < tcpDirectReceive || rx.r != rx.w {

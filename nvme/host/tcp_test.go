@@ -19,7 +19,7 @@ func testOptions() Options {
 	}
 }
 
-// connectQueue returns a controller and an I/O queue, which the caller closes.
+// connectQueue returns a controller and an I/O queue. The caller closes the queue.
 func connectQueue(t *testing.T, tr Transport, o Options, size int) (*Controller, *Queue) {
 	t.Helper()
 	ctx := testutil.Context(t)
@@ -244,7 +244,7 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// TestTCPTurn: a call passes about tcpTurn bytes to the kernel, however much there is to send, so
+// TestTCPTurn: a call passes about tcpTurn bytes to the kernel, even if there is more to send, so
 // that other queues of the same thread have their turn.
 func TestTCPTurn(t *testing.T) {
 	l := newTCPLink(-1, linkParams{qid: 1, size: 129})

@@ -20,10 +20,10 @@ type tcpTLS struct {
 	pins    runtime.Pinner
 }
 
-// tlsCopied is the size from which on what is sent is pinned and not copied, in bytes.
+// tlsCopied is the size in bytes from which data to send is pinned instead of copied.
 const tlsCopied = 512
 
-// secure makes a TLS connection of the link's.
+// secure makes the TLS connection of the link.
 func (l *tcpLink) secure(ctx context.Context, t TCP, p linkParams) (err error) {
 	psk, err := t.PSK(p.hostNQN, p.subNQN)
 	if err != nil {
@@ -96,7 +96,7 @@ func (l *tcpLink) sendmsg(iov []sys.Iovec) (n int, errno unix.Errno) {
 	return n, errno
 }
 
-// recvmsg reports whether what it receives is all that there is.
+// recvmsg receives into iov. drained reports whether no more bytes were there.
 func (l *tcpLink) recvmsg(iov []sys.Iovec) (n int, drained bool, errno unix.Errno) {
 	if l.tls.conn != nil {
 		return l.tls.conn.Recvmsg(l.fd, iov, l.tls.buffers)
@@ -113,7 +113,7 @@ func (t *tcpTLS) pending() bool { return t.conn != nil && t.conn.Pending() }
 
 func (t *tcpTLS) ready() bool { return t.conn != nil && t.conn.Ready() }
 
-// explain returns the error that an errno stands for.
+// explain returns the error for an errno.
 func (t *tcpTLS) explain(errno unix.Errno) error {
 	if errno == unix.EPROTO && t.conn != nil {
 		return t.conn.Err()

@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestCompletionsOfUnsentCommands completes commands, whose identifiers can be foreseen, without
-// reading any: they must not pile up in the link.
+// TestCompletionsOfUnsentCommands completes commands by guessing their identifiers, without reading
+// any. The commands must not pile up in the link.
 func TestCompletionsOfUnsentCommands(t *testing.T) {
 	fd, controller := socketPair(t)
 	l := newTCPLink(fd, linkParams{qid: 1, size: 4, tolerant: true})

@@ -18,12 +18,12 @@ func (v *Violation) Error() string {
 
 // Errors of queues. They are returned wrapped, with details.
 var (
-	// ErrClosed means that the connection has ended: closed by the controller, by Close, or by a
-	// network error.
+	// ErrClosed: the connection has ended. The controller or Close closed it, or the network
+	// failed.
 	ErrClosed = errors.New("connection closed")
-	// ErrFull means that every command of the queue is outstanding: Poll first.
+	// ErrFull: every command of the queue is outstanding; call Poll first.
 	ErrFull = errors.New("queue is full")
-	// ErrRefused means that the controller refused the connection before the Connect command (RDMA
-	// reject, no valid ICResp).
+	// ErrRefused: the controller refused the connection before the Connect command (RDMA reject, no
+	// valid ICResp).
 	ErrRefused = errors.New("connection refused")
 )

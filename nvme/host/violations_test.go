@@ -11,10 +11,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// fault is what a controller wrongly does with a command.
+// fault is the wrong reaction of a controller to a command.
 type fault func(c *fakeConn, sqe *nvme.SQE)
 
-// answer sends a completion that change has altered.
+// answer sends a completion altered by change.
 func answer(change func(c *fakeConn, sqe *nvme.SQE, cqe *nvme.CQE)) fault {
 	return func(c *fakeConn, sqe *nvme.SQE) {
 		var cqe nvme.CQE
@@ -30,7 +30,7 @@ func sendData(flags pdu.Flags, off uint32, n int) fault {
 	}
 }
 
-// alterData sends all data in a PDU that change has altered.
+// alterData sends all data in a PDU altered by change.
 func alterData(change func(c *fakeConn, b []byte)) fault {
 	return func(c *fakeConn, sqe *nvme.SQE) {
 		b := c.dataPDU(pdu.LastPDU, sqe.CID(), 0, make([]byte, size))
@@ -43,7 +43,7 @@ func requestData(off, n uint32) fault {
 	return func(c *fakeConn, sqe *nvme.SQE) { _ = c.write(c.r2tPDU(sqe.CID(), 1, off, n)) }
 }
 
-// Bytes of data of a command; big is more than fits into a capsule.
+// Bytes of data of a command; big does not fit into a capsule.
 const size, big = 1024, 65536
 
 var violations = []struct {
@@ -131,8 +131,8 @@ var violations = []struct {
 	},
 }
 
-// violate connects to a controller that violates the protocol, and returns the queue and what
-// becomes of the command.
+// violate connects to a controller that violates the protocol, and returns the queue and the result
+// of the command.
 func violate(t *testing.T, i int, o Options) (*Queue, error) {
 	tc := &violations[i]
 	override := func(c *fakeConn, sqe *nvme.SQE) bool {
@@ -170,7 +170,8 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// TestTolerant: what the Linux host accepts is no violation then, and all else still is.
+// TestTolerant: with Tolerant, faults that the Linux host accepts are no violations. All others
+// still are.
 func TestTolerant(t *testing.T) {
 	accepted := []string{
 		"phase tag", "SQID", "result of an I/O command", "SQHD ahead", "SQHD out of the queue",

@@ -1,4 +1,4 @@
-// Package hosttest has commands of a host that only tests of controllers send.
+// Package hosttest has host commands that only tests of controllers send.
 package hosttest
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// What a controller can make a test hold: of namespaces 4 MiB, of discovery entries 20 MiB.
+// The limits on lists of a controller in a test: 4 MiB of namespaces, 20 MiB of discovery entries.
 const (
 	maxNamespaces = 1 << 20
 	maxDiscovered = 1 << 14
@@ -40,8 +40,8 @@ func run(ctx context.Context, q *host.Queue, op *host.Op) error {
 	return err
 }
 
-// CompareAndWrite replaces blocks logical blocks that are equal to old by data, as a fused pair. It
-// returns the status of both commands, in the order in which they complete. No other command may be
+// CompareAndWrite sends a fused pair that replaces blocks logical blocks by data if they are equal
+// to old. It returns the statuses of both commands in order of completion. No other command may be
 // outstanding.
 func CompareAndWrite(ctx context.Context, q *host.Queue, nsid uint32, slba uint64, blocks uint32,
 	old, data []byte,
@@ -189,7 +189,7 @@ func KeepAlive(ctx context.Context, c *host.Controller) error {
 	return err
 }
 
-// Abort sends an Abort for one command; aborted is the controller's answer.
+// Abort sends an Abort for one command; aborted is the answer of the controller.
 func Abort(ctx context.Context, c *host.Controller, sqid, cid uint16) (aborted bool, err error) {
 	var op host.Op
 	op.SQE.SetOpcode(nvme.AdminAbort)
