@@ -8,9 +8,9 @@ import (
 // The path of a write without a copy:
 //
 //	StartZeroCopyWrite  takes frames from the channel's frame cache
-//	Submit              commits: puts each frame into its slot by one change of a word. A replaced
-//	                    frame goes to the frame cache, or is left to its readers. Ends of the range
-//	                    within a frame are copied
+//	Submit              commits: puts each frame into its slot by one change of a word. The
+//	                    replaced frame goes to the frame cache, or is left to its readers. Ends
+//	                    of the range within a frame are copied
 //	AbortZeroCopyWrite  or puts them back into the cache: the received data was never visible
 //
 // None of this waits: if there are no frames, or if another operation is blocked for lack of one,

@@ -147,7 +147,7 @@ func TestWildcards(t *testing.T) {
 	}
 }
 
-// A group says how many I/O queues it has, and a connection where its device is.
+// A group reports its number of I/O queues, and a connection the NUMA node of its device.
 func TestLoad(t *testing.T) {
 	b := newHarness(t, harnessOptions{setup: func(f *verbstest.Fabric) {
 		d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))

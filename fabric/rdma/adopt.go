@@ -75,7 +75,7 @@ func (g *group) endSetup() {
 	}
 }
 
-// newQueue makes everything that a queue has of the device.
+// newQueue makes all device resources of a queue.
 func (g *group) newQueue(c *conn) (*queue, error) {
 	if !c.counted.FromAllowed() {
 		g.strangersMu.Lock()
@@ -124,8 +124,8 @@ func (g *group) newQueue(c *conn) (*queue, error) {
 	return nil, err
 }
 
-// free undoes newQueue, but for the queue pair, which must have been destroyed, unless the queue is
-// quarantined. Not on a reactor.
+// free undoes newQueue, except for the queue pair, which must have been destroyed, unless the queue
+// is quarantined. Not on a reactor.
 func (q *queue) free() error {
 	q.g.countLoad(q.conn, -1)
 	if q.quarantined {
@@ -146,7 +146,7 @@ func (q *queue) free() error {
 	return err
 }
 
-// cqEntries is how many completions of its own work a queue can have at once.
+// cqEntries returns the most completions of its own work that a queue can have at once.
 func (q *queue) cqEntries() int {
 	if q.srq != nil {
 		return q.sqSize
@@ -154,8 +154,8 @@ func (q *queue) cqEntries() int {
 	return q.sqSize + q.conn.depth
 }
 
-// sendQueueSize has room for every response with one RDMA WRITE, and for as many RDMA READs as may
-// be in flight.
+// sendQueueSize has room for every response with one RDMA WRITE, and for the RDMA READs that may be
+// in flight.
 func sendQueueSize(c *conn, attr *verbs.DeviceAttr) int {
 	n := 2*c.credits + min(c.reads, c.depth)
 	if attr.MaxQPWR > 0 {
@@ -205,7 +205,7 @@ func (g *group) install(q *queue) error {
 	return <-result
 }
 
-// open adds the queue to the group. After an error nothing is left of it here. Reactor only.
+// open adds the queue to the group. After an error nothing of it is left here. Reactor only.
 func (g *group) open(q *queue) error {
 	if err := q.p.attach(q.cq); err != nil {
 		return err
@@ -218,7 +218,7 @@ func (g *group) open(q *queue) error {
 	for i := range q.reqs {
 		q.reqs[i].Session = session
 	}
-	// The queue has a session and an ID from here on: whatever goes wrong ends it like any other.
+	// The queue now has a session and an ID: any later error ends it like any other queue.
 	q.id = g.queues.add(q)
 	if q.srq != nil {
 		q.srq.attach(q)
@@ -253,7 +253,7 @@ func (q *queue) accept() error {
 	}
 	q.accepted = true
 	if q.srq != nil {
-		// After an error hosts wait longer, or the queue has failed already.
+		// After an error hosts wait longer, or the queue has already failed.
 		if err := q.qp.ShortenRNRTimer(); err != nil {
 			q.g.t.cfg.Log.Debug("RDMA queue pair keeps its RNR timer", "remote", q.conn.info.Remote,
 				"err", err)

@@ -20,7 +20,7 @@ func (q *queue) getBuffers(r *request) {
 	}
 	n := int(r.Length)
 	if n > pool.Max(r.Flow) {
-		q.refuse(r, nvme.InternalError) // so much memory will never be free
+		q.refuse(r, nvme.InternalError) // this amount is never free
 		return
 	}
 	r.memory.Segs = r.Segs[:0]
@@ -41,7 +41,7 @@ func (r *request) Granted() {
 	r.Queue.(*queue).haveBuffers(r)
 }
 
-// Expired implements mem.WaitOwner: hosts retry a command that was interrupted (Base figure 102).
+// Expired implements mem.WaitOwner. Hosts retry an interrupted command (Base figure 102).
 func (r *request) Expired() {
 	r.waited()
 	r.Queue.(*queue).refuse(r, nvme.CommandInterrupted)
@@ -55,7 +55,7 @@ func (q *queue) Resume(fr *fabric.Request) {
 	q.prepared(r)
 }
 
-// waited counts the time that the command has waited.
+// waited counts the waiting time of the command.
 func (r *request) waited() {
 	r.Spent(fabric.StageWait, r.Queue.(*queue).g.cfg.Loop.Clock())
 }
@@ -72,8 +72,8 @@ func (q *queue) haveBuffers(r *request) {
 	q.schedule()
 }
 
-// postRead posts RDMA READs of the data of the first request of q.toRead, as many as the device and
-// the host take now: needRead -> reading. False: none.
+// postRead posts RDMA READs for the data of the first request of q.toRead, as many as the device
+// and the host take now: needRead -> reading. It reports whether it posted any.
 func (q *queue) postRead(r *request) bool {
 	most := min(q.sqFree, q.maxChain, q.reads)
 	if most == 0 {
@@ -88,8 +88,8 @@ func (q *queue) postRead(r *request) bool {
 	return true
 }
 
-// readDone handles the completion of the last RDMA READ that was posted: reading -> executing, or
-// needRead for the rest of the data.
+// readDone handles the completion of the last posted RDMA READ: reading -> executing, or needRead
+// for the rest of the data.
 func (q *queue) readDone(r *request) {
 	if r.state != requestReading {
 		return
@@ -108,7 +108,7 @@ func (q *queue) readDone(r *request) {
 	q.execute(r)
 }
 
-// execute puts the request into the batch that goes to the handler: -> executing.
+// execute puts the request into the next batch for the handler: -> executing.
 func (q *queue) execute(r *request) {
 	r.state = requestExecuting
 	q.executing++
@@ -128,19 +128,19 @@ func (q *queue) HandOverBuffers(fr *fabric.Request) (free func()) {
 }
 
 // CanSendFrom implements fabric.Queue: every segment lies in memory that is registered with the
-// device. Those that are not will be.
+// device. Unregistered memory gets registered.
 func (q *queue) CanSendFrom(segs []mem.Segment) bool {
 	all := true
 	for i := range segs {
 		if _, ok := q.p.lkey(&segs[i]); !ok {
-			all = false // the others are looked up, too, so that they get registered
+			all = false // look up the others, too, so that they get registered
 		}
 	}
 	return all
 }
 
 // CanReceiveInto implements fabric.Queue. On iWARP data from the host is received into staging
-// memory: what receives it is open to remote writes.
+// memory, because its destination is open to remote writes.
 func (q *queue) CanReceiveInto(segs []mem.Segment) bool {
 	return q.p.staging.pool == nil && q.CanSendFrom(segs)
 }

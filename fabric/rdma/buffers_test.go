@@ -8,8 +8,8 @@ import (
 )
 
 // Buffers that were handed over belong to the handler: the command is answered, its slot serves
-// other commands, the queue ends, and all of that leaves the memory alone until it is freed. On
-// iWARP it is staging memory. A receive slot cannot be handed over.
+// other commands, the queue ends, and the memory stays unchanged until it is freed. On iWARP it is
+// staging memory. A receive slot cannot be handed over.
 func TestHandOverBuffers(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)

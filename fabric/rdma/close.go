@@ -8,10 +8,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 )
 
-// The end of a queue, whatever the reason:
+// The end of a queue, for any reason:
 //
-//	beginTeardown (reactor)    what is not executing is abandoned, Handler.Close is called; what
-//	                           the device has stays as it is
+//	beginTeardown (reactor)    requests that are not executing are abandoned, Handler.Close is
+//	                           called; requests that the device has stay as they are
 //	disconnect    (goroutine)  disconnect or reject, queue pair to the error state
 //	checkDrained  (reactor)    every receive and signaled send has completed, or the time is over
 //	destroy       (goroutine)  queue pair and identifier
@@ -57,7 +57,7 @@ func (q *queue) beginTeardown() {
 	go q.disconnect()
 }
 
-// logEnd logs why the queue ends. What hosts do in the ordinary course is no warning.
+// logEnd logs the reason for the end of the queue. Ordinary actions of hosts are not warnings.
 func (q *queue) logEnd() {
 	i := &q.conn.info
 	log := q.g.t.log.Peer(i.Remote)
@@ -74,8 +74,8 @@ func (q *queue) logEnd() {
 	log.Warn("RDMA queue ends", args...)
 }
 
-// notEstablishedHint is what to do about a peer that does not confirm its connection. The
-// connection manager repeats the answer, and tells if the peer rejects it.
+// notEstablishedHint returns the hint for a peer that does not confirm its connection. The
+// connection manager repeats the answer, and reports if the peer rejects it.
 func notEstablishedHint(i *fabric.QueueInfo) string {
 	return fmt.Sprintf("unless the peer has rejected it, packets are lost on the way back: here "+
 		"ip route get %v from %v, and firewalls (RoCE: UDP port 4791)", i.Remote.Addr(),
@@ -106,8 +106,8 @@ func (q *queue) disconnect() {
 	})
 }
 
-// lastWQEReached handles the event that the queue pair takes no more receives of the SRQ. What it
-// took before is in the completion queue.
+// lastWQEReached handles the event that the queue pair takes no more receives of the SRQ. Receives
+// taken before are in the completion queue.
 func (q *queue) lastWQEReached() {
 	if q.srq == nil {
 		return
@@ -151,7 +151,7 @@ func (q *queue) destroy() {
 	q.g.cfg.Loop.Post(q.destroyed)
 }
 
-// destroyed takes the requests back that the device had.
+// destroyed takes back the requests that the device had.
 func (q *queue) destroyed() {
 	q.state = queueDestroyed
 	if q.srq != nil {
@@ -169,7 +169,7 @@ func (q *queue) destroyed() {
 	q.finish()
 }
 
-// finish frees the rest once the handler has no request of the queue any more.
+// finish frees the rest when the handler has no request of the queue any more.
 func (q *queue) finish() {
 	if q.state != queueDestroyed || q.executing > 0 {
 		return
@@ -185,8 +185,7 @@ func (q *queue) finish() {
 	}()
 }
 
-// remove removes the queue from the group, and with the last queue the poller of a device that was
-// removed.
+// remove removes the queue from the group, and with the last queue the poller of a removed device.
 func (q *queue) remove() {
 	g := q.g
 	g.queues.remove(q.id)
@@ -199,8 +198,7 @@ func (q *queue) remove() {
 	g.checkShutdown()
 }
 
-// freePoller frees the poller of a device that was removed, once no queue uses it. Any goroutine
-// may call it.
+// freePoller frees the poller of a removed device when no queue uses it. Any goroutine may call it.
 func (g *group) freePoller(d *device) {
 	if !g.beginSetup() { // Close frees every poller
 		return

@@ -12,7 +12,7 @@ import (
 func (q *queue) received(slot uint16, size uint32) {
 	switch {
 	case q.state >= queueClosing:
-	// the rest of the slot holds bytes of an earlier capsule; an SRQ has room for more
+	// The rest of the slot holds bytes of an earlier capsule; an SRQ has room for more.
 	case int(size) < capsuleSize || int(size) > capsuleSize+q.icd:
 		q.fail(fmt.Errorf("capsule of %d bytes, a command has %d and at most %d of data", size,
 			capsuleSize, q.icd))
@@ -30,8 +30,8 @@ func (q *queue) received(slot uint16, size uint32) {
 	q.recv.free = append(q.recv.free, slot)
 }
 
-// beginNext begins the oldest capsules. What is beyond the queue's turn waits for the next poll,
-// what finds no request for the completion of a response.
+// beginNext begins the oldest capsules. Capsules beyond the queue's turn wait for the next poll,
+// and capsules without a request wait for the completion of a response.
 func (q *queue) beginNext() {
 	n := 0
 	for ; n < len(q.capsules) && len(q.idle) > 0 && q.hasTurn(); n++ {
@@ -43,7 +43,7 @@ func (q *queue) beginNext() {
 	}
 }
 
-// begin makes an idle request of the capsule in a slot: idle -> prepared.
+// begin makes an idle request for the capsule in a slot: idle -> prepared.
 func (q *queue) begin(slot uint16, size uint32) {
 	r := q.idle[len(q.idle)-1]
 	q.idle = q.idle[:len(q.idle)-1]
@@ -62,7 +62,7 @@ func (q *queue) begin(slot uint16, size uint32) {
 	q.g.prep = append(q.g.prep, &r.Request)
 }
 
-// freeSlot frees the receive slot of a request: nothing in it is needed any more.
+// freeSlot frees the receive slot of a request, which is no longer needed.
 func (q *queue) freeSlot(r *request) {
 	if r.hasSlot {
 		r.hasSlot = false
@@ -79,10 +79,10 @@ func msdbd(inCapsule int) int {
 	return max(min(maxBlocks, inCapsule/nvme.SGLDescriptorSize), 1)
 }
 
-// parseSGL reads the SGL descriptor of the command (RDMA section 3.3.1: a data block with an offset
-// into the capsule, a keyed data block, or a last segment with the offset of a list of keyed data
-// blocks in the capsule; everything else is refused). inCapsule is the number of bytes that came
-// behind the SQE.
+// parseSGL parses the SGL descriptor of the command (RDMA section 3.3.1: a data block with an
+// offset into the capsule, a keyed data block, or a last segment with the offset of a list of keyed
+// data blocks in the capsule; everything else is refused). inCapsule is the number of bytes
+// received after the SQE.
 func (q *queue) parseSGL(r *request, inCapsule uint32) {
 	d := r.SQE.SGL1()
 	r.invalidate, r.blocks = false, nil
@@ -118,9 +118,8 @@ func (q *queue) parseOffset(r *request, d *nvme.SGLDescriptor, inCapsule uint32)
 	return nvme.Success
 }
 
-// parseList checks a last segment and the descriptors that it refers to. They stay in the receive
-// slot, which is posted again only just before the response. The statuses are those of Base figure
-// 102.
+// parseList checks a last segment and its descriptors. They stay in the receive slot, which is
+// posted again only just before the response. The statuses follow Base figure 102.
 func (q *queue) parseList(r *request, d *nvme.SGLDescriptor, inCapsule uint32) nvme.Status {
 	off, n := d.Address(), d.Length()
 	switch {
@@ -138,7 +137,7 @@ func (q *queue) parseList(r *request, d *nvme.SGLDescriptor, inCapsule uint32) n
 		switch typ, sub := b.Type(), b.Subtype(); {
 		case typ == nvme.SGLKeyedDataBlock && sub == nvme.SGLSubtypeAddress:
 		case typ == nvme.SGLKeyedDataBlock && sub == nvme.SGLSubtypeInvalidate:
-			invalidate, stale = true, b.Key() // a response invalidates one key; hosts check which
+			invalidate, stale = true, b.Key() // a response invalidates one key; hosts check it
 		case typ == nvme.SGLSegment, typ == nvme.SGLLastSegment:
 			return nvme.InvalidSGLSegment | nvme.DNR
 		default:
@@ -155,7 +154,7 @@ func descriptor(b []byte) *nvme.SGLDescriptor {
 	return (*nvme.SGLDescriptor)(b[:nvme.SGLDescriptorSize])
 }
 
-// prepared decides, after Handler.Prepare, what the command needs before Execute.
+// prepared decides, after Handler.Prepare, which step the command needs before Execute.
 func (q *queue) prepared(r *request) {
 	if r.Deferred && !r.InCapsule {
 		r.state = requestNeedMemory
@@ -171,21 +170,21 @@ func (q *queue) prepared(r *request) {
 		q.refuse(r, nvme.InternalError)
 	case !r.InCapsule:
 		q.getBuffers(r)
-	case r.Dir == fabric.ControllerToHost: // there is no memory of the host to write to
+	case r.Dir == fabric.ControllerToHost: // the host has no memory to write to
 		q.refuse(r, nvme.InvalidField|nvme.DNR)
 	default:
 		q.useInCapsule(r)
 	}
 }
 
-// refuse sends the command to the handler with an error.
+// refuse passes the command to the handler with an error.
 func (q *queue) refuse(r *request, st nvme.Status) {
 	r.Status, r.Dir, r.Length = st, fabric.NoData, 0
 	q.execute(r)
 }
 
-// useInCapsule makes the in-capsule data the data of the command. Its start is page aligned, which
-// backends rely on: data at an offset is moved there. Then it executes or refuses the command.
+// useInCapsule makes the in-capsule data the data of the command, and executes or refuses it.
+// Backends rely on the page alignment of its start: data at an offset is moved there.
 func (q *queue) useInCapsule(r *request) {
 	s := q.recv.capsuleData(r.slot)
 	if off := int(r.addr); off != 0 {

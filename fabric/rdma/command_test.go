@@ -16,7 +16,7 @@ import (
 // piece is a part of the host's data buffer.
 type piece struct{ off, n int }
 
-// listed makes a command whose data is in pieces, and the list that goes into the capsule at off.
+// listed makes a command with its data in pieces, and the list for the capsule at off.
 func (q *hostQueue) listed(s nvme.SQE, off int, pieces []piece) (nvme.SQE, []byte) {
 	list := make([]byte, off)
 	for _, p := range pieces {
@@ -28,7 +28,7 @@ func (q *hostQueue) listed(s nvme.SQE, off int, pieces []piece) (nvme.SQE, []byt
 	return s, list
 }
 
-// scatter is pieces that leave gaps between them and come in no order.
+// scatter returns unordered pieces with gaps between them.
 func scatter(sizes ...int) (p []piece, total int) {
 	at := 6 << 20
 	for _, n := range sizes {
@@ -80,7 +80,8 @@ func TestLists(t *testing.T) {
 	})
 }
 
-// A send queue and READ depth smaller than the pieces of a command: they go out in parts.
+// With a send queue and READ depth smaller than the pieces of a command, the pieces go out in
+// parts.
 func TestListsInParts(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)
@@ -173,7 +174,7 @@ func TestListsOnTheAdminQueue(t *testing.T) {
 	}
 }
 
-// Of a list, the response invalidates one key that the host asked for.
+// The response to a list invalidates one key that the host asked for.
 func TestListInvalidate(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(8))
@@ -214,8 +215,8 @@ func TestMSDBD(t *testing.T) {
 	}
 }
 
-// FuzzParseSGL: whatever a capsule has, in-capsule data lies within what came, and nothing but
-// keyed data blocks leads to the host's memory.
+// FuzzParseSGL: for any capsule, in-capsule data lies within the received bytes, and only keyed
+// data blocks lead to the host's memory.
 func FuzzParseSGL(f *testing.F) {
 	var d nvme.SGLDescriptor
 	f.Add(d[:], []byte{})
@@ -277,8 +278,8 @@ func FuzzParseSGL(f *testing.F) {
 	})
 }
 
-// TestInCapsuleOffsets: data at offsets throughout the capsule is taken from there if it lies
-// within, and refused if it does not (CVE-2026-72129).
+// TestInCapsuleOffsets: data at an offset is used if it lies within the capsule, and refused
+// otherwise (CVE-2026-72129).
 func TestInCapsuleOffsets(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))

@@ -1,5 +1,5 @@
-// Package rdma is the NVMe/RDMA transport: queue pairs over fabric/rdma/verbs, owned by the reactor
-// their group belongs to.
+// Package rdma is the NVMe/RDMA transport: queue pairs over fabric/rdma/verbs. Each belongs to the
+// reactor of its group.
 //
 // The path of a command, file by file. Group.Poll (group.go) runs it in batches; nothing here takes
 // a lock or allocates:
@@ -22,8 +22,8 @@
 // wr.go makes and posts the work requests of buffers.go and send.go. Receives are posted first, so
 // that a host that answers a response at once finds one.
 //
-// What may block (creating, registering, accepting, destroying) runs on ordinary goroutines: making
-// a queue in adopt.go, ending it in close.go. Between its first receive and its last completion a
+// Blocking work (creating, registering, accepting, destroying) runs on ordinary goroutines:
+// adopt.go makes a queue, close.go ends it. Between its first receive and its last completion a
 // queue belongs to its reactor. "RDMA" in comments is the NVM Express RDMA Transport Specification
 // 1.0, "Base" the Base Specification 2.1.
 package rdma
@@ -37,12 +37,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Config is what New needs. A field that is zero has its default; defaults and limits are the
+// Config is the configuration of New. A zero field means its default; defaults and limits are the
 // constants below. The program keeps to the limits, which package config checks.
 type Config struct {
 	// Provider is the RDMA stack. Required.
 	Provider verbs.Provider
-	// Log receives what happens to connections, never I/O. Default: slog.Default().
+	// Log receives events of connections, never I/O. Default: slog.Default().
 	Log *slog.Logger
 	// MaxDepth is the largest number of commands on one I/O queue, 2 to DepthLimit.
 	MaxDepth int
@@ -50,41 +50,41 @@ type Config struct {
 	// multiple of 16 up to InCapsuleLimit; negative for none. More than the default has corrupted
 	// writes of Linux 5.4 to 5.12 hosts.
 	InCapsuleSize int
-	// StagingSize is the memory per reactor and iWARP device that hosts' data is read into, in
-	// bytes. iWARP requires that memory to be writable by any peer that has its key, so it is kept
-	// apart from everything else.
+	// StagingSize is the memory per reactor and iWARP device for reading data of hosts, in bytes.
+	// iWARP requires that memory to be writable by any peer that has its key, so it is kept apart
+	// from everything else.
 	StagingSize int
 	// MaxQueues and MaxQueuesPerHost limit the queues of the transport and of one source address,
-	// including those being connected. Both are at most QueuesLimit. Package admission says which
-	// part of them, and of QueueMemory, is for queues that are not yet those of allowed hosts.
+	// including queues being connected. Both are at most QueuesLimit. Package admission divides
+	// them, and QueueMemory, between queues of allowed hosts and others.
 	MaxQueues, MaxQueuesPerHost int
 	// QueueMemory limits the registered memory of all queues in bytes: capsules and in-capsule
-	// data, about 4.2 KiB for each command of a queue's depth by default. A queue that does not fit
+	// data, by default about 4.2 KiB for each command of a queue's depth. A queue that does not fit
 	// is refused.
 	QueueMemory int64
 	// SRQSize is the number of receives, up to SRQSizeLimit, that the queues of a reactor and
-	// device share through one shared receive queue, rounded up to a multiple of 128. 0: each queue
-	// has receives for its own depth. See srq.go.
+	// device share through one shared receive queue, rounded up to a multiple of 128. If it is 0,
+	// each queue has receives for its own depth. See srq.go.
 	SRQSize int
-	// TOS returns the type of service of the connections of the listener with a port ID; 0 leaves
-	// the system's. On RoCE the host's value counts. nil: always 0. It is called by Listen.
+	// TOS returns the type of service of connections of the listener with a port ID; 0 leaves the
+	// default of the system. On RoCE the host's value is used. nil: always 0. Listen calls it.
 	TOS func(portID uint16) uint8
-	// Lost is called by any goroutine when the listener with a port ID accepts nothing any more,
-	// because its device was removed or its address moved to another device. The listener has to
-	// be closed, not by Lost itself, and may be opened anew. nil: not called.
+	// Lost is called by any goroutine when the listener with a port ID stops accepting, because its
+	// device was removed or its address moved to another device. The listener has to be closed, but
+	// not by Lost itself, and may be opened again. nil: not called.
 	Lost func(portID uint16)
 
 	// ConnectTimeout is the longest time from accepting a connection to its establishment, and from
 	// there to a successful Connect command.
 	ConnectTimeout time.Duration
-	// SendTimeout is the longest time that the work requests that are posted at one time take, up
-	// to twice that for each.
+	// SendTimeout is the longest time that work requests posted together may take, up to twice that
+	// for each.
 	SendTimeout time.Duration
-	// MemoryTimeout is the longest time that a command waits for data buffers; then it fails with
-	// Command Interrupted, which hosts retry.
+	// MemoryTimeout is the longest time that a command waits for data buffers. Then it fails with
+	// Command Interrupted, and hosts retry it.
 	MemoryTimeout time.Duration
-	// LingerTimeout is the longest time that a queue which is being disconnected waits for its last
-	// responses to leave.
+	// LingerTimeout is the longest time that a disconnecting queue waits for its last responses to
+	// leave.
 	LingerTimeout time.Duration
 	// DrainTimeout is the longest time that an ended queue waits for the completions of its work
 	// requests before its queue pair is destroyed anyway.
@@ -114,7 +114,7 @@ const (
 )
 
 const (
-	maxQID        = 1024         // as many I/O queues as a host may have
+	maxQID        = 1024         // the most I/O queues of a host
 	maxReads      = 128          // RDMA READs in flight per queue; device and host may allow less
 	maxAdminDepth = 128          // Linux hosts ask for 32: drivers/nvme/host/rdma.c, NVME_AQ_DEPTH
 	capsuleSize   = nvme.SQESize // of commands, without data: RDMA section 3.3.1, figure 9
@@ -151,7 +151,7 @@ func setDefault[T comparable](v *T, def T) {
 	}
 }
 
-// limits are what connect requests are checked against.
+// limits returns the limits for checking connect requests.
 func (c *Config) limits() cmwire.Limits {
 	return cmwire.Limits{
 		MaxQID: maxQID, MaxAdminDepth: maxAdminDepth, MaxDepth: c.MaxDepth,
@@ -159,7 +159,7 @@ func (c *Config) limits() cmwire.Limits {
 	}
 }
 
-// tickInterval is how often a group with work in flight checks its progress.
+// tickInterval is the time between checks of the progress of a group with work in flight.
 func (c *Config) tickInterval() int64 {
 	return int64(min(max(min(c.SendTimeout, c.MemoryTimeout)/8, time.Millisecond), 5*time.Second))
 }

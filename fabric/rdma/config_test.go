@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// What is not given has its default, and settings that were given stay.
+// Missing settings get their defaults, and others stay unchanged.
 func TestDefaults(t *testing.T) {
 	c := Config{InCapsuleSize: -1, MaxQueues: 7}
 	c.SetDefaults()
@@ -29,7 +29,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// A connection that is closed instead of adopted is refused; adopting it afterwards fails.
+// A connection that is closed instead of adopted is refused. Adopting it afterwards fails.
 func TestConnClosed(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	result := make(chan error, 2)
@@ -53,8 +53,8 @@ func TestConnClosed(t *testing.T) {
 	b.idle()
 }
 
-// BenchmarkPoll: 32 reads of 4 KiB from capsule to response on the fake fabric, whose share of the
-// time is the larger one.
+// BenchmarkPoll makes 32 reads of 4 KiB, from capsule to response, on the fake fabric, which takes
+// the larger part of the time.
 func BenchmarkPoll(b *testing.B) {
 	for name, shared := range map[string]int{"own receives": 0, "shared receives": srqSlabSlots} {
 		b.Run(name, func(b *testing.B) {
@@ -95,7 +95,7 @@ func TestListenerTOS(t *testing.T) {
 	}
 }
 
-// Queues that the memory does not suffice for are refused; those that leave make room.
+// Queues that do not fit into the memory are refused. Queues that leave make room.
 func TestQueueMemory(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{QueueMemory: 1 << 20}})
 	two := ioParam(100) // 408 KiB each, and 24 with Connect

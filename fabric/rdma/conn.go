@@ -21,21 +21,21 @@ type conn struct {
 	id   verbs.ID
 	info fabric.QueueInfo
 	// depth is the number of commands that the host sends, credits the number of responses that it
-	// receives, reads the number of RDMA READs that it serves at once.
+	// can receive, and reads the number of RDMA READs that it serves at once.
 	depth, credits, reads int
-	// useSRQ: capsules come from a shared receive queue.
+	// useSRQ reports whether capsules come from a shared receive queue.
 	useSRQ bool
-	// counted has the registered memory of the queue, as slabSize says.
+	// counted counts the registered memory of the queue (slabSize).
 	counted *admission.Conn
 
 	mu      sync.Mutex
 	q       *queue // once adopted
 	claimed bool   // adopted or closed
-	ended   error  // why the connection ended before it was adopted
-	evicted error  // why it must end, if it was evicted
+	ended   error  // the reason if the connection ended before it was adopted
+	evicted error  // the reason why it must end, if it was evicted
 }
 
-// connectRequest accepts a connection request or rejects it. CM goroutine.
+// connectRequest accepts or rejects a connection request. CM goroutine.
 func (t *Transport) connectRequest(ev *verbs.Event) {
 	t.mu.Lock()
 	l := t.listening[ev.Listener]
@@ -73,7 +73,7 @@ func (t *Transport) connectRequest(ev *verbs.Event) {
 	l.wg.Go(func() { l.accept(c) })
 }
 
-// refuse rejects the request and says why: because of what it contains, or of an error.
+// refuse rejects the request and logs the reason: its content, or an error.
 func (c *conn) refuse(r cmwire.Refusal, why error) {
 	log := c.t.log.Peer(c.info.Remote)
 	args := []any{"local", c.info.Local, "status", r.Status}
@@ -96,7 +96,7 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// validate checks what the host sent (RDMA section 3.1.4) and takes its values over.
+// validate checks the host's request (RDMA section 3.1.4) and takes over its values.
 func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 	req, ok := cmwire.ParseReq(p.PrivateData)
 	if !ok {
@@ -107,14 +107,15 @@ func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 	}
 	next := c.t.next.Load()
 	limits := next.limits()
-	// A controller may have said more before an Update; the handler knows what it has said.
+	// Before an Update a controller may have announced more; the handler checks against its
+	// announcement.
 	limits.MaxDepth = int(c.t.deepest.Load())
 	if r := req.Check(&limits); r.Status != cmwire.Accepted {
 		return r
 	}
 	// InitiatorDepth, as seen from here, is the number of READs that the host serves at once:
-	// writes need at least one. How many it wants to issue does not matter, it gets none: RDMA
-	// section 3.1.4.
+	// writes need at least one. The number it wants to issue does not matter, since it gets none:
+	// RDMA section 3.1.4.
 	if p.InitiatorDepth == 0 {
 		return cmwire.Refusal{Status: cmwire.InvalidIRD, Expected: "at least 1", Received: "0"}
 	}
@@ -124,7 +125,7 @@ func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 	}
 	c.depth = int(req.HSQSize()) + 1
 	if c.info.MaxDepth = c.depth; req.QID() == 0 {
-		c.info.MaxDepth = next.MaxDepth // of the I/O queues that will follow: it becomes CAP.MQES
+		c.info.MaxDepth = next.MaxDepth // of later I/O queues: it becomes CAP.MQES
 	}
 	c.credits = min(int(req.HRQSize()), c.depth)
 	c.reads = min(int(p.InitiatorDepth), maxReads)
@@ -139,7 +140,7 @@ func (c *conn) inCapsule() int {
 	return c.info.InCapsuleSize
 }
 
-// slabSize is the registered memory that the queue has of its own, in bytes.
+// slabSize is the size of the registered memory of the queue alone, in bytes.
 func (c *conn) slabSize() int64 {
 	slots := c.depth
 	if c.useSRQ {
@@ -148,7 +149,7 @@ func (c *conn) slabSize() int64 {
 	return int64(slabSize(slots, c.inCapsule(), c.depth*responseSize))
 }
 
-// useOwnReceives gives the queue receives of its own instead of an SRQ, and charges their memory.
+// useOwnReceives gives the queue its own receives instead of an SRQ, and charges their memory.
 func (c *conn) useOwnReceives() error {
 	shared := c.slabSize()
 	c.useSRQ = false
@@ -161,8 +162,8 @@ func (c *conn) leave() {
 	c.counted.Leave()
 }
 
-// evict ends the connection, because another one takes its place. Any goroutine; the connection may
-// be anywhere between Admit and its end.
+// evict ends the connection, because another one takes its place. Any goroutine may call it, at any
+// time between Admit and the end of the connection.
 func (c *conn) evict(why error) {
 	c.mu.Lock()
 	c.evicted = why // for mustEnd and bind
@@ -195,7 +196,7 @@ func (c *conn) Close() error {
 
 var errClaimed = errors.New("the connection has been adopted or closed before")
 
-// claim lets one caller decide about the connection.
+// claim makes its first caller the one that decides about the connection.
 func (c *conn) claim() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,15 +207,16 @@ func (c *conn) claim() error {
 	return nil
 }
 
-// mustEnd says why the connection has ended, or must, before it was bound to a queue.
+// mustEnd returns the reason why the connection has ended, or must end, before it was bound to a
+// queue.
 func (c *conn) mustEnd() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return cmp.Or(c.ended, c.evicted)
 }
 
-// bind delivers the connection's events to q from now on. An error says that it has ended already,
-// or must.
+// bind delivers the events of the connection to q from now on. It fails if the connection has
+// already ended, or must end.
 func (c *conn) bind(q *queue) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

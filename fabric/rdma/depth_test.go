@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// Writes beyond the READ depth of the host wait, in order, however many work requests each takes;
-// none fails.
+// Writes beyond the READ depth of the host wait, in order, for any number of work requests per
+// write. None fails.
 func TestReadDepth(t *testing.T) {
 	for name, iwarp := range map[string]bool{"roce": false, "iwarp": true} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestReadDepth(t *testing.T) {
 	}
 }
 
-// A queue of the largest depth takes as many commands at once.
+// A queue of the largest depth takes that many commands at once.
 func TestDeepest(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{MaxDepth: DepthLimit}})
 	q := b.host.connect(b.addr(), ioParam(DepthLimit))
@@ -62,7 +62,7 @@ func TestDeepest(t *testing.T) {
 	for i := range DepthLimit {
 		s := command(opHold, uint16(i), 0, 0)
 		q.send(&s, nil)
-		if i%256 == 255 { // the SENDs give their places back
+		if i%256 == 255 { // the SENDs free their entries
 			if n, err := q.cq.Poll(make([]verbs.WC, 512)); n < 256 || err != nil {
 				t.Fatalf("%d SENDs complete: %v", n, err)
 			}

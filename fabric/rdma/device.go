@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// device is what all groups share of an RDMA device: its protection domain and the registrations of
-// namespaces' memory. It lives as long as a poller needs it.
+// device is the part of an RDMA device that all groups share: its protection domain and the
+// registrations of namespaces' memory. It lives as long as a poller needs it.
 type device struct {
 	dev  verbs.Device
 	attr verbs.DeviceAttr
@@ -17,17 +17,18 @@ type device struct {
 	mrs  *mrCache
 	stop func() // ends the calls of Transport.asyncEvent
 	refs int    // under Transport.mu
-	// quarantined: queue pairs exist that could not be destroyed. Under Transport.mu.
+	// quarantined reports whether there are queue pairs that could not be destroyed. Under
+	// Transport.mu.
 	quarantined bool
 
-	// How many were made on the device and have not been freed.
+	// The numbers of objects made on the device and not freed.
 	qps, cqs, mrCount atomic.Int64
 
-	// removed: the device was removed. When it returns it is another verbs.Device.
+	// removed reports whether the device was removed. If it returns, it is another verbs.Device.
 	removed atomic.Bool
-	// noInvalidate: the device does not support SEND_WITH_INV, which hosts must be prepared for
-	// (RDMA section 3.6.1). A post that fails shows it (postSend), or the first one that ends its
-	// queue (suspectInvalidate).
+	// noInvalidate reports whether the device lacks SEND_WITH_INV. Hosts must be prepared for that
+	// (RDMA section 3.6.1). It is found when a post fails (postSend), or when the first
+	// SEND_WITH_INV ends its queue (suspectInvalidate).
 	noInvalidate atomic.Bool
 }
 
@@ -58,11 +59,11 @@ func (t *Transport) acquireDevice(dev verbs.Device) (*device, error) {
 	return d, nil
 }
 
-// DeviceUsage is what the transport has made on a device.
+// DeviceUsage is the number of objects that the transport has made on a device.
 type DeviceUsage struct {
 	Name                                        string
 	QueuePairs, CompletionQueues, MemoryRegions int64
-	// The largest numbers of these that the device has for all programs, 0 if it does not say.
+	// The limits of the device for all programs, 0 if unknown.
 	MaxQueuePairs, MaxCompletionQueues, MaxMemoryRegions int64
 }
 
@@ -80,7 +81,7 @@ func (t *Transport) Devices() (list []DeviceUsage) {
 	return list
 }
 
-// registerMR registers memory; mrs that are deregistered are subtracted from mrCount.
+// registerMR registers memory. The caller subtracts deregistered memory from mrCount.
 func (d *device) registerMR(b []byte, access verbs.Access) (verbs.MR, error) {
 	mr, err := d.pd.RegMR(b, access)
 	if err != nil {
@@ -125,8 +126,8 @@ func (t *Transport) releaseDevice(d *device) error {
 	return err
 }
 
-// deviceRemoved frees what no queue uses of a device that was removed; the next connection on it
-// starts with a new entry. Any goroutine may call it.
+// deviceRemoved frees the resources of a removed device that no queue uses. The next connection on
+// it starts with a new entry. Any goroutine may call it.
 func (t *Transport) deviceRemoved(dev verbs.Device) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,8 +143,8 @@ func (t *Transport) deviceRemoved(dev verbs.Device) {
 	}
 }
 
-// suspectInvalidate disables SEND_WITH_INV if one is in flight on a queue that fails through no
-// fault of the host, and none has ever completed. The host connects again and is served without.
+// suspectInvalidate disables SEND_WITH_INV if one is in flight on a queue that fails without a
+// fault of the host, and none has ever completed. The host connects again and is served without it.
 // Reactor only.
 func (q *queue) suspectInvalidate() {
 	d := q.p.dev
@@ -166,8 +167,8 @@ var (
 	errSRQ         = errors.New("the device reports SRQ_ERR")
 )
 
-// asyncEvent hands an asynchronous event of a device to the groups. Goroutine of the binding; it
-// does not block.
+// asyncEvent passes an asynchronous event of a device to the groups. It runs on the goroutine of
+// the binding and does not block.
 func (t *Transport) asyncEvent(d *device, ev verbs.AsyncEvent) {
 	switch ev.Type {
 	case verbs.AsyncCQErr, verbs.AsyncSRQErr, verbs.AsyncQPFatal, verbs.AsyncQPReqErr,
@@ -181,7 +182,8 @@ func (t *Transport) asyncEvent(d *device, ev verbs.AsyncEvent) {
 	case verbs.AsyncPortActive:
 		t.cfg.Log.Info("RDMA port is active", "device", d.attr.Name)
 		return
-	// addresses and subnet management, or what a receive or the end of a queue pair shows as well
+	// Events of addresses and subnet management, and events that a receive or the end of a queue
+	// pair shows as well.
 	default:
 		t.cfg.Log.Debug("RDMA device event", "device", d.attr.Name, "event", ev.Type)
 		return
@@ -193,7 +195,7 @@ func (t *Transport) asyncEvent(d *device, ev verbs.AsyncEvent) {
 	}
 }
 
-// asyncEvent ends the queues that an event of a device concerns.
+// asyncEvent ends the queues affected by an event of a device.
 func (g *group) asyncEvent(d *device, ev verbs.AsyncEvent) {
 	switch ev.Type {
 	case verbs.AsyncCQErr:

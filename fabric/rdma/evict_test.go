@@ -10,13 +10,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// newEvictHarness is a harness in whose budgets 16 connections of an address fit.
+// newEvictHarness returns a harness with budgets for 16 connections of an address.
 func newEvictHarness(t *testing.T, o harnessOptions) *harness {
 	o.cfg.MaxQueues = 64
 	return newHarness(t, o)
 }
 
-// Established connections without a Connect command make room for newer ones; the queues of hosts
+// Established connections without a Connect command make room for newer ones. The queues of hosts
 // stay.
 func TestEvictEstablished(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
@@ -51,13 +51,13 @@ func TestEvictEstablished(t *testing.T) {
 	})
 }
 
-// A connection request that is evicted before its queue is made is rejected, and takes nothing of
-// the device.
+// A connection request that is evicted before its queue is made is rejected, and takes no resources
+// of the device.
 func TestEvictRequested(t *testing.T) {
 	b := newEvictHarness(t, harnessOptions{})
-	// Others are refused once one of them was evicted.
+	// The others are refused after one of them was evicted.
 	b.host.associate(b.addr(), ioParam(8))
-	made := b.host.connect(b.addr(), adminParam()) // and the poller
+	made := b.host.connect(b.addr(), adminParam()) // also makes the poller
 	b.g.setupMu.Lock()                             // the device is slow
 	var waiting []*hostQueue
 	for range 16 {
@@ -92,13 +92,13 @@ func TestEvictRequested(t *testing.T) {
 	made.free()
 }
 
-// While queues are made for strangers, those from addresses of hosts do not wait for them.
+// While queues are made for strangers, queues for addresses of hosts do not wait for them.
 func TestStrangersWait(t *testing.T) {
 	b := newHarness(t, harnessOptions{setup: func(f *verbstest.Fabric) {
 		f.AddHost("stranger", verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.77")))
 	}})
 	b.host.associate(b.addr(), ioParam(8))
-	b.g.strangersMu.Lock() // one is being made
+	b.g.strangersMu.Lock() // a queue is being made
 	stranger := newHost(t, b.f.Provider("stranger"))
 	q := stranger.dial(b.addr(), adminParam())
 	q.request(adminParam())

@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// What a host does wrong ends its queue and no other.
+// A fault of a host ends its queue and no other.
 func TestOffenders(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)
@@ -113,7 +113,7 @@ func TestCompletionQueueFails(t *testing.T) {
 	}
 }
 
-// The host posts no receives: only its queue is affected, and ends after a time.
+// If the host posts no receives, only its queue is affected, and ends after a time.
 func TestHostWithoutReceives(t *testing.T) {
 	for name, retry := range map[string]uint8{"few retries": 1, "unlimited retries": 7} {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestHostWithoutReceives(t *testing.T) {
 	}
 }
 
-// A host that vanishes without a word: the first response that is not acknowledged ends the queue.
+// A host vanishes silently: the first response that is not acknowledged ends the queue.
 func TestHostVanishes(t *testing.T) {
 	b := newHarness(t, harnessOptions{fabric: verbstest.Options{CMTimeout: time.Hour}})
 	q := b.host.connect(b.addr(), ioParam(8))
@@ -148,7 +148,7 @@ func TestHostVanishes(t *testing.T) {
 	b.idle()
 }
 
-// A device that goes away takes its queues and its listener along, which can be opened anew.
+// A removed device ends its queues and its listener, which can be opened again.
 func TestDeviceRemoval(t *testing.T) {
 	lost := make(chan uint16, 1)
 	b := newHarness(t, harnessOptions{cfg: Config{Lost: func(portID uint16) { lost <- portID }}})

@@ -30,7 +30,7 @@ type group struct {
 	reaped    int64  // when something last completed, by Loop.Clock
 	stopTicks func() // stops the timer of tick; nil if it does not run
 	ended     bool   // it has shut down
-	// quarantined are queues that are not in queues any more.
+	// quarantined are the quarantined queues that are no longer in queues.
 	quarantined []*queue
 
 	// The batches of a poll, reused.
@@ -48,11 +48,11 @@ type group struct {
 	// reactor.
 	setupMu  sync.Mutex
 	byDevice map[*device]*poller
-	// strangersMu is held before setupMu to make a queue for an address that no allowed host has
-	// connected from: the queues of others wait for one of those at most.
+	// strangersMu is held before setupMu to make a queue for an address from which no allowed host
+	// has connected. So other queues wait for at most one such queue.
 	strangersMu sync.Mutex
 
-	// mu guards what follows, for moments only.
+	// mu guards the fields below; it is held only briefly.
 	mu      sync.Mutex
 	setups  int // connections being adopted, and pollers being freed
 	closing bool
@@ -61,10 +61,10 @@ type group struct {
 
 const (
 	pollBatch = 64
-	// reapMost is how many completions a poll handles, about. Most are of commands that were sent,
-	// or wait for their turns.
+	// reapMost is about the number of completions that a poll handles. Most completions belong to
+	// commands that were sent, or that wait for their turns.
 	reapMost = 4 * pollBatch
-	// sendMost is how many work requests a poll posts, about.
+	// sendMost is about the number of work requests that a poll posts.
 	sendMost = 4 * pollBatch
 )
 
@@ -85,7 +85,7 @@ func (g *group) Poll(budget int) int {
 	g.mayBegin = budget
 	work := g.beginWaiting(budget)
 	left := reapMost
-	for i := range g.pollers { // each of them is the first in its turn
+	for i := range g.pollers { // each of them is first in its turn
 		p := g.pollers[(g.polls+uint64(i))%uint64(len(g.pollers))]
 		for _, c := range p.polled {
 			n := g.reap(c, left)
@@ -102,7 +102,7 @@ func (g *group) Poll(budget int) int {
 	return work + g.runScheduled(sendMost)
 }
 
-// reap handles completions, at most about most.
+// reap handles completions, about most at a time.
 func (g *group) reap(c *cq, most int) (work int) {
 	for work < most {
 		n, err := c.Poll(g.wcs)
@@ -173,8 +173,8 @@ func (g *group) srqReceived(wc *verbs.WC) *queue {
 	return q
 }
 
-// workFailed ends a queue whose work request has failed. One that was flushed is not the cause:
-// that may be the peer, or a later completion of this batch.
+// workFailed ends a queue with a failed work request. A flushed work request is not the cause: that
+// may be the peer, or a later completion of this batch.
 func (q *queue) workFailed(kind workKind, wc *verbs.WC) {
 	if wc.Status == verbs.WCWRFlushErr {
 		q.fail(errFlushed)
@@ -186,7 +186,7 @@ func (q *queue) workFailed(kind workKind, wc *verbs.WC) {
 	q.fail(fmt.Errorf("%v failed: %v (vendor error %#x)", kind, wc.Status, wc.VendorErr))
 }
 
-// dispatch gives the batches to the handler until they are empty.
+// dispatch passes the batches to the handler until they are empty.
 func (g *group) dispatch() {
 	for len(g.prep) > 0 || len(g.exec) > 0 {
 		if len(g.prep) > 0 {
@@ -204,8 +204,8 @@ func (g *group) dispatch() {
 	}
 }
 
-// runScheduled runs queues that are scheduled until these have posted most work requests. What is
-// scheduled meanwhile, and the others, run in the next poll.
+// runScheduled runs scheduled queues until they have posted most work requests. The others, and
+// queues scheduled in the meantime, run in the next poll.
 func (g *group) runScheduled(most int) (work int) {
 	last := g.scheduled.Last()
 	for q := g.scheduled.First(); q != nil && work < most; q = g.scheduled.First() {
@@ -253,7 +253,7 @@ func (g *group) busy() bool {
 	return false
 }
 
-// startTicks runs tick as long as something is in flight or waits. An idle group has no timer.
+// startTicks runs tick while something is in flight or waits. An idle group has no timer.
 func (g *group) startTicks() {
 	if g.stopTicks == nil && !g.ended {
 		g.stopTicks = g.cfg.Loop.After(g.t.cfg.tickInterval(), g.tick)
@@ -262,7 +262,7 @@ func (g *group) startTicks() {
 
 func (g *group) now() int64 { return g.cfg.Loop.Now() }
 
-// Load implements fabric.Group: the number of I/O queues, including those being made.
+// Load implements fabric.Group: the number of I/O queues, including queues being made.
 func (g *group) Load() int { return int(g.load.Load()) }
 
 // countLoad counts n queues for Load.
@@ -273,7 +273,7 @@ func (g *group) countLoad(c *conn, n int64) {
 }
 
 // bindToNode takes the pages of a new region from the NUMA node of the reactor's data memory. After
-// an error they come from any node; the maker of the data memory has logged the reason.
+// an error they come from any node; the creator of the data memory has logged the reason.
 func (g *group) bindToNode(r *mem.Region) { _ = r.Follow(g.cfg.Memory.Region()) }
 
 // callReactor runs fn on the reactor and waits for it. Not on a reactor.
@@ -297,7 +297,7 @@ func (g *group) Shutdown(done func()) {
 	}), g.checkShutdown)
 }
 
-// inPieces does many things, see list.Pieces.
+// inPieces runs list.Pieces on the reactor.
 func (g *group) inPieces(next func() int, done func()) {
 	list.Pieces(g.cfg.Loop.Post, g.steps, next, done)
 }

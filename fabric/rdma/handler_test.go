@@ -12,14 +12,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The commands of testHandler. Length is CDW12 bytes, the place CDW10 in bytes.
+// The commands of testHandler. Length is CDW12 in bytes, the place CDW10 in bytes.
 const (
 	opNothing       nvme.Opcode = 0x00
 	opWrite         nvme.Opcode = 0x01
 	opRead          nvme.Opcode = 0x02
-	opReadFail      nvme.Opcode = 0x10 // a read whose medium fails
+	opReadFail      nvme.Opcode = 0x10 // a read with a medium error
 	opRefused       nvme.Opcode = 0x11 // refused by Prepare
-	opHold          nvme.Opcode = 0x12 // does not complete until letGo
+	opHold          nvme.Opcode = 0x12 // completes on letGo
 	opZeroCopyRead  nvme.Opcode = 0x20
 	opZeroCopyWrite nvme.Opcode = 0x21
 	opLeave         nvme.Opcode = 0x30 // completes, then Disconnect
@@ -28,12 +28,11 @@ const (
 	opHoldRead      nvme.Opcode = 0x33
 )
 
-// testHandler is a controller with a piece of memory; it checks that every request
-// follows the contract.
+// testHandler is a controller with some memory. It checks that every request follows the contract.
 type testHandler struct {
 	t       testing.TB
 	store   *mem.Region
-	mu      sync.Mutex // for tests that look from outside
+	mu      sync.Mutex // for tests that read from outside
 	openErr error
 	onSent  func(*fabric.Request)
 	opened  int
@@ -43,9 +42,9 @@ type testHandler struct {
 	phase   map[*fabric.Request]string
 	counts  map[string]int
 	checks  bool
-	// discovery: queues are those of discovery controllers.
+	// discovery makes Connect create discovery controllers.
 	discovery bool
-	// unproven: hosts have only claimed their NQN.
+	// unproven makes hosts only claim their NQN.
 	unproven atomic.Bool
 	one      [1]*fabric.Request
 	regions  map[mem.RegionID]bool // where the data of writes came

@@ -118,7 +118,7 @@ func (b *harness) adopt(c fabric.Conn) {
 
 func (b *harness) addr() netip.AddrPort { return b.l.Addr().AddrPort }
 
-// close ends the target in order and looks for leaks.
+// close ends the target in order and checks for leaks.
 func (b *harness) close() {
 	if b.closed {
 		return
@@ -170,7 +170,7 @@ func (b *harness) idle() {
 	})
 }
 
-// letGo completes what the handler holds.
+// letGo completes the requests that the handler holds.
 func (b *harness) letGo() {
 	b.on(func() {
 		b.h.mu.Lock()
@@ -183,7 +183,7 @@ func (b *harness) letGo() {
 	})
 }
 
-// fragment takes every other page of the arena away; defragment gives them back.
+// fragment allocates every other page of the arena; defragment frees them.
 func (b *harness) fragment() {
 	var all []mem.Segment
 	for {
@@ -211,7 +211,7 @@ func netipWithPort(a netip.AddrPort, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr(), port)
 }
 
-// first is the queue of the group that was made first.
+// first returns the oldest queue of the group.
 func (g *group) first() *queue {
 	for q := range g.queues.all() {
 		return q

@@ -12,8 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// testHost is a machine that connects to the target with bare verbs, so that it can do everything
-// wrong.
+// testHost is a machine that connects to the target with bare verbs, so it can make any mistake.
 type testHost struct {
 	t      testing.TB
 	cm     verbs.CM
@@ -53,7 +52,7 @@ func (h *testHost) event(want verbs.EventType) verbs.Event {
 	h.t.Helper()
 	for {
 		ev := testutil.Receive(h.t, want.String(), h.events)
-		// it was read before the ID was freed
+		// It was read before the ID was freed.
 		if ev.Type != want && (ev.Type == verbs.EventTimewaitExit || h.freed[ev.ID]) {
 			continue
 		}
@@ -64,7 +63,7 @@ func (h *testHost) event(want verbs.EventType) verbs.Event {
 	}
 }
 
-// hostParam is what a host asks for.
+// hostParam is the request of a host.
 type hostParam struct {
 	qid, hrqsize, hsqsize, cntlid uint16
 	private                       []byte // instead of a proper record
@@ -107,7 +106,7 @@ const (
 	hostMemory    = 12 << 20
 )
 
-// dial resolves and makes a queue pair with receives posted.
+// dial resolves the address and makes a queue pair with receives posted.
 func (h *testHost) dial(dst netip.AddrPort, p hostParam) *hostQueue {
 	t := h.t
 	t.Helper()
@@ -186,13 +185,13 @@ func (h *testHost) connect(dst netip.AddrPort, p hostParam) *hostQueue {
 	if !ok || rep.RecFmt() != 0 || int(rep.CRQSize()) != int(p.hsqsize)+1 {
 		h.t.Fatalf("accept %x", ev.Param.PrivateData)
 	}
-	if ev.Param.InitiatorDepth != 0 { // what the target serves
+	if ev.Param.InitiatorDepth != 0 { // the READs that the target serves
 		h.t.Fatalf("the target serves %d RDMA READs", ev.Param.InitiatorDepth)
 	}
 	return q
 }
 
-// associate makes a queue on which Connect has succeeded, too.
+// associate makes a queue with a successful Connect command.
 func (h *testHost) associate(dst netip.AddrPort, p hostParam) *hostQueue {
 	h.t.Helper()
 	q := h.connect(dst, p)
@@ -288,7 +287,7 @@ func (q *hostQueue) completion() verbs.WC {
 	return q.wcs[0]
 }
 
-// soon is testutil.Until for what usually takes microseconds.
+// soon is testutil.Until for conditions that usually take microseconds.
 func soon(t testing.TB, what string, cond func() bool) {
 	for range 1000 {
 		if cond() {

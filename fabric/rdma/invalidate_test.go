@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// invalidated sends a read whose key may be invalidated, and reports whether it was. ok is false if
-// the queue failed.
+// invalidated sends a read with a key that may be invalidated, and reports whether it was. ok is
+// false if the queue failed.
 func (q *hostQueue) invalidated() (did, ok bool) {
 	t := q.t
 	t.Helper()
@@ -29,7 +29,7 @@ func (q *hostQueue) invalidated() (did, ok bool) {
 }
 
 // A device that takes SEND_WITH_INV and gets stuck on it, as soft iWARP does, or fails it: one
-// queue ends, the next ones work.
+// queue ends, and the next ones work.
 func TestInvalidateFoundOut(t *testing.T) {
 	for name, fault := range map[string]verbstest.Fault{
 		"stuck":  {Host: "target", Ops: verbstest.OpSend, Hold: true},
@@ -58,8 +58,8 @@ func TestInvalidateFoundOut(t *testing.T) {
 	}
 }
 
-// A device on which it has worked is not suspected, whatever becomes of a queue; nor is it for
-// responses without.
+// A device on which SEND_WITH_INV has worked is not suspected, in whichever way a queue ends; nor
+// is a device with responses without it.
 func TestInvalidateNotSuspected(t *testing.T) {
 	for name, proven := range map[string]bool{"proven": true, "not used": false} {
 		t.Run(name, func(t *testing.T) {

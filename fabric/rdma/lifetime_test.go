@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// A host may send as soon as it is connected, before its last message of the connection has come,
-// or if that is lost.
+// A host may send as soon as it is connected, even if its last message of connection establishment
+// comes late or is lost.
 func TestCapsuleBeforeEstablished(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.f.DropMessages("host", verbstest.MessageRTU, -1)
@@ -58,7 +58,7 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// Whatever state its commands are in, the end of a queue frees everything, once.
+// The end of a queue frees everything, once, with commands in every state.
 func TestDisconnectInEveryState(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		o.arena = 1<<20 + 64<<10
@@ -145,7 +145,7 @@ func TestShutdownAnswers(t *testing.T) {
 
 func TestManyConnections(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		o.cfg.DrainTimeout = 50 * time.Millisecond // soft iWARP forgets what comes too late
+		o.cfg.DrainTimeout = 50 * time.Millisecond // soft iWARP forgets late completions
 		b := newHarness(t, o)
 		for i := range 50 {
 			q := b.host.connect(b.addr(), ioParam(16))
@@ -168,7 +168,7 @@ func TestManyConnections(t *testing.T) {
 }
 
 // TestHostGivesUpWhileConnecting: a host that ends before its connection is established leaves
-// nothing behind, and disturbs no other (R10, R12).
+// nothing behind, and disturbs no other host (R10, R12).
 func TestHostGivesUpWhileConnecting(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)

@@ -25,12 +25,12 @@ type listener struct {
 	wg sync.WaitGroup
 
 	// Under t.mu.
-	id     verbs.ID // nil when the device has gone
+	id     verbs.ID // nil when the device is gone
 	closed bool
 }
 
 // Listen starts to accept connections at addr, which may be a wildcard; :: includes IPv4. accept is
-// called on a goroutine of its own for each connection request that may be served. It must adopt or
+// called on its own goroutine for each connection request that may be served. It must adopt or
 // close the connection; Close waits for it to return.
 func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	accept func(fabric.Conn),
@@ -52,8 +52,8 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	return l, nil
 }
 
-// listenHint says how to fix an error of Listen that is not about the communication manager: those
-// have hints of the binding.
+// listenHint returns the fix for an error of Listen, except errors of the communication manager:
+// they have hints of the binding.
 func listenHint(err error) string {
 	switch {
 	case errors.Is(err, verbs.ErrNoDevice), errors.Is(err, unix.ENODEV):
@@ -69,7 +69,7 @@ func listenHint(err error) string {
 }
 
 // open makes the identifier and listens. t.mu is held, so that no connection request is handled
-// before the listener is known.
+// before the listener is registered.
 func (l *listener) open() error {
 	id, err := l.t.cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS(l.portID))
 	if err != nil {
@@ -86,7 +86,7 @@ func (l *listener) open() error {
 // Addr is the address listened on.
 func (l *listener) Addr() fabric.Addr { return l.addr }
 
-// Close stops accepting and waits for accept callbacks; connections live on.
+// Close stops accepting and waits for accept callbacks. Connections stay open.
 func (l *listener) Close() error {
 	t := l.t
 	t.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// manualLoop is a reactor that the test turns by hand.
+// manualLoop is a reactor that the test drives.
 type manualLoop struct {
 	mu    sync.Mutex
 	posts []func()
@@ -187,7 +187,7 @@ func TestTransitions(t *testing.T) {
 	testutil.Equal(t, stages, [fabric.Stages]int64{fabric.StageResponse: 1000},
 		"a read whose response is late")
 
-	// A write whose memory, data and backend are late.
+	// A write with late memory, data and backend.
 	var memory mem.Allocation
 	m.g.cfg.Memory.AllocReserve(&memory, nil, m.g.cfg.Memory.Available())
 	reads := m.f.Inject(verbstest.Fault{
@@ -231,7 +231,7 @@ func TestTransitions(t *testing.T) {
 	m.turn()
 	m.turn()
 	step(requestIdle)
-	if stages != [fabric.Stages]int64{200, 30, 0, 4} { // the handler here does not say when
+	if stages != [fabric.Stages]int64{200, 30, 0, 4} { // this handler does not count its stage
 		t.Errorf("a write: %v", stages)
 	}
 	if m.q.sqFree != m.q.sqSize || m.q.reads != taken || m.q.sends != 8 || m.q.signaled != 0 ||
@@ -241,8 +241,8 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// Another group on the reactor serves the pool: what it grants or expires keeps the reactor awake,
-// and the next poll continues.
+// When another group on the reactor serves the pool, its grants and expiries keep the reactor
+// awake, and the next poll continues.
 func TestMemoryGrantedByAnotherGroup(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{}, ioParam(8))
 	pool := m.g.cfg.Memory
@@ -335,7 +335,7 @@ func TestCapsuleWaitsForRequest(t *testing.T) {
 	}
 }
 
-// refusingQP does not take SEND_WITH_INV, or nothing at all.
+// refusingQP refuses SEND_WITH_INV, or every work request.
 type refusingQP struct {
 	verbs.QP
 	all    bool

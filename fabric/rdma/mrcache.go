@@ -16,30 +16,30 @@ import (
 // registered by chunk, when it is first looked up: registering all of a sparse namespace would
 // populate it. The first requests of a chunk are copied, while an ordinary goroutine registers it;
 // later ones find its key. All groups on a device share the cache. A chunk stays registered until
-// its region is unmapped or the device released; both happen when no work request can use it any
+// its region is unmapped or the device released. Both happen when no work request can use it any
 // more, because every zero copy has ended or every queue pair was destroyed.
 type mrCache struct {
 	d   *device
 	log interface{ Warn(msg string, args ...any) }
-	// limit is how many chunks may be registered.
+	// limit is the most chunks that may be registered.
 	limit int
 
 	// regions is read by reactors. The map is never changed, only replaced, under mu.
 	regions atomic.Pointer[map[mem.RegionID]*cachedRegion]
 
-	mu      sync.Mutex // for moments
+	mu      sync.Mutex // held briefly
 	wanted  []wantedChunk
-	working bool // a goroutine registers what is wanted
+	working bool // a goroutine registers the wanted chunks
 	closed  bool
 
-	// regMu is held while something is registered or deregistered; never by a reactor. It guards
-	// what follows.
+	// regMu is held while a chunk is registered or deregistered, never by a reactor. It guards the
+	// fields below.
 	regMu sync.Mutex
 	count int  // chunks
 	full  bool // the limit was reached and logged
 }
 
-// cachedRegion is what a device has of one region.
+// cachedRegion is the registrations of one region with a device.
 type cachedRegion struct {
 	region *mem.Region
 	base   uint64
@@ -66,7 +66,8 @@ func newMRCache(d *device, log interface{ Warn(msg string, args ...any) }) *mrCa
 }
 
 // mrLimit leaves half of the device's memory regions, and of the memory that may be locked, to
-// queues and data memory: without them there is no connection, without zero copy there is a copy.
+// queues and data memory: they are needed for connections, while zero copy can be replaced by a
+// copy.
 func mrLimit(attr *verbs.DeviceAttr) int {
 	most := 1 << 30
 	if attr.MaxMR > 0 {
@@ -78,8 +79,8 @@ func mrLimit(attr *verbs.DeviceAttr) int {
 	return most
 }
 
-// lookup is the local key of a segment. If it has none yet its chunk will be registered. Reactor
-// only.
+// lookup returns the local key of a segment. If it has none yet its chunk will be registered.
+// Reactor only.
 func (c *mrCache) lookup(s *mem.Segment) (key uint32, ok bool) {
 	r := (*c.regions.Load())[s.Region]
 	if r == nil {
@@ -128,7 +129,7 @@ func (c *mrCache) add(id mem.RegionID) *cachedRegion {
 	return r
 }
 
-// want has a chunk registered.
+// want requests the registration of a chunk.
 func (c *mrCache) want(w wantedChunk) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +157,7 @@ func (c *mrCache) work() {
 	}
 }
 
-// register registers a chunk and publishes its key. After a failure the chunk is not wanted again.
+// register registers a chunk and publishes its key. After a failure the chunk is no longer wanted.
 func (c *mrCache) register(r *cachedRegion, chunk int) {
 	c.regMu.Lock()
 	defer c.regMu.Unlock()
@@ -169,7 +170,7 @@ func (c *mrCache) register(r *cachedRegion, chunk int) {
 	var mr verbs.MR
 	if c.count < c.limit {
 		// LOCAL_WRITE because RDMA READs write there, and because the kernel then makes the pages
-		// the region's own for good.
+		// private to the region for good.
 		mr, err = c.d.registerMR(b, verbs.AccessLocalWrite)
 	}
 	if err != nil {
@@ -200,7 +201,7 @@ func (c *mrCache) forget(r *cachedRegion) error {
 func (c *mrCache) deregister(r *cachedRegion) error {
 	var errs []error
 	for chunk, mr := range r.mrs {
-		if err := mr.Dereg(); err != nil && !c.d.removed.Load() { // a removed device has nothing
+		if err := mr.Dereg(); err != nil && !c.d.removed.Load() { // a removed device has none
 			errs = append(errs, fmt.Errorf("deregister memory with %s: %w", c.d.attr.Name, err))
 			continue
 		}

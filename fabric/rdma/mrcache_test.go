@@ -15,15 +15,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// mrs is the MR cache of the device that the last queue is on.
+// mrs returns the MR cache of the device of the last queue.
 func (b *harness) mrs() *mrCache {
 	var t *mrCache
 	b.on(func() { t = b.h.queue.(*queue).p.dev.mrs })
 	return t
 }
 
-// registered asks for a chunk of the store until it is registered, or nothing is being registered
-// any more.
+// registered asks for a chunk of the store until it is registered, or nothing is being registered.
 func (b *harness) registered(chunk int) (ok bool) {
 	b.t.Helper()
 	seg := []mem.Segment{{
@@ -55,8 +54,8 @@ func (b *harness) zeroCopyRead(q *hostQueue, chunk int) {
 	}
 }
 
-// TestRegisteredByChunk: a chunk is registered when it is first asked for and stays so; its pages
-// cannot be given back, others can. The region takes the registration with it.
+// TestRegisteredByChunk: a chunk is registered when it is first asked for and stays so. Its pages
+// cannot be given back, while others can. The region takes the registration with it.
 func TestRegisteredByChunk(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)
@@ -94,7 +93,8 @@ func TestRegisteredByChunk(t *testing.T) {
 	})
 }
 
-// TestRegistrationLimit: what cannot be registered is copied, as long as that lasts, and said once.
+// TestRegistrationLimit: memory that cannot be registered is copied, until it can be. That is
+// logged once.
 func TestRegistrationLimit(t *testing.T) {
 	for name, limit := range map[string]func(b *harness){
 		"limit": func(b *harness) { b.mrs().limit = 1 },
@@ -132,7 +132,7 @@ func TestRegistrationLimit(t *testing.T) {
 	}
 }
 
-// TestRegistrationLimitIsHalf: half of what a device and the system allow is left to others.
+// TestRegistrationLimitIsHalf: half of the limits of device and system is left to others.
 func TestRegistrationLimitIsHalf(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(32))
@@ -159,10 +159,10 @@ func TestRegisteredAfterRemoval(t *testing.T) {
 		func() bool { return b.h.store.Discard(0, mem.ChunkSize) == nil })
 }
 
-// TestZeroCopyDisconnect: however a host disconnects, every zero copy is ended once.
+// TestZeroCopyDisconnect: every zero copy is ended once, in any kind of disconnect.
 func TestZeroCopyDisconnect(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
-		o.cfg.DrainTimeout = 50 * time.Millisecond // soft iWARP forgets what comes too late
+		o.cfg.DrainTimeout = 50 * time.Millisecond // soft iWARP forgets late completions
 		b := newHarness(t, o)
 		for round := range 20 {
 			q := b.host.connect(b.addr(), ioParam(32))

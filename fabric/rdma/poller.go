@@ -13,38 +13,38 @@ import (
 )
 
 // poller is one group on one device: completion queues with their channel, and the registered
-// memory that data moves through. It is made with the first queue of the group on the device and
-// lives until the group is closed or the device removed.
+// memory for data. It is made with the first queue of the group on the device and lives until the
+// group is closed or the device removed.
 type poller struct {
 	g       *group
 	dev     *device
 	channel verbs.CompChannel
 
-	// data is the reactor's data memory, registered for LOCAL_WRITE only, so that no key of it is
-	// worth anything to a peer. staging exists on iWARP, where the sink of an RDMA READ must allow
-	// remote writes (RFC 5040, section 5.2): only incoming data of hosts lies there.
+	// data is the reactor's data memory, registered for LOCAL_WRITE only, so a peer cannot use its
+	// keys. staging exists on iWARP, where the sink of an RDMA READ must allow remote writes (RFC
+	// 5040, section 5.2): it holds only incoming data of hosts.
 	data, staging poolMR
 
 	// The largest number of elements of an RDMA READ, and of other sends.
 	readSGE, sendSGE int
-	// signalWrites: every RDMA WRITE is signaled. On iWARP a completion says only that TCP has the
-	// data, and soft iWARP gives TCP the memory itself unless the work request is signaled (Linux,
-	// siw_qp_tx.c, siw_qp_prepare_tx): a retransmission would carry whatever the memory holds by
-	// then.
+	// signalWrites makes every RDMA WRITE signaled. On iWARP a completion means only that TCP has
+	// the data, and soft iWARP gives TCP the memory itself unless the work request is signaled
+	// (Linux, siw_qp_tx.c, siw_qp_prepare_tx): a retransmission would carry the content of the
+	// memory at that time.
 	signalWrites bool
 
 	// Under g.setupMu.
 	cqs         []*cq // all
 	refs        int   // queues
 	srq         *srq  // for new queues, nil if there is none
-	quarantined bool  // one of the queues is
+	quarantined bool  // one of the queues is quarantined
 
 	// Reactor only.
 	invalidateWorks bool // a SEND_WITH_INV has completed, or the SEND in its place
 	attached        bool
-	polled          []*cq // those of cqs that are polled
+	polled          []*cq // the cqs that are polled
 	events          int   // events of the channel that have not been taken out
-	drainFailed     bool  // which was logged
+	drainFailed     bool  // and it was logged
 }
 
 // poolMR is the memory of a pool, registered with a device.
@@ -72,18 +72,18 @@ type cq struct {
 	p    *poller
 	size int
 
-	// Under g.setupMu: entries that are promised, and queues by their shared receive queue, which
-	// together take as many entries as that has slots.
+	// Under g.setupMu: promised entries, and queues by their shared receive queue, which together
+	// take as many entries as that has slots.
 	used  int
 	bySRQ map[*srq]int
-	// failed: no queue is added.
+	// failed keeps queues from being added.
 	failed atomic.Bool
 
 	// Reactor only.
 	polled, armed bool
 }
 
-// newPoller makes everything a poller has. g.setupMu is held; not on a reactor.
+// newPoller makes all resources of a poller. g.setupMu is held; not on a reactor.
 func (g *group) newPoller(d *device) (p *poller, err error) {
 	p = &poller{g: g, dev: d}
 	defer func() {
@@ -115,8 +115,8 @@ func (g *group) newPoller(d *device) (p *poller, err error) {
 	return p, err
 }
 
-// free frees everything that was made. No queue uses the poller; not on a reactor, or after that
-// has stopped.
+// free frees all resources. No queue uses the poller. Not on a reactor, or after the reactor has
+// stopped.
 func (p *poller) free() error {
 	if p.quarantined {
 		return p.keep()
@@ -145,7 +145,7 @@ func (p *poller) free() error {
 		if p.staging.mr != nil {
 			err = p.staging.mr.Dereg()
 		}
-		if err == nil { // the device may still use memory that is registered
+		if err == nil { // the device may still use registered memory
 			err = p.staging.pool.Close()
 		}
 		note("staging memory", err)
@@ -154,7 +154,8 @@ func (p *poller) free() error {
 }
 
 // acquireCQ finds or makes a completion queue with room for n completions and, if s is not nil, for
-// those of a shared receive queue; cq.release undoes that. g.setupMu is held; not on a reactor.
+// the completions of a shared receive queue; cq.release undoes that. g.setupMu is held; not on a
+// reactor.
 func (p *poller) acquireCQ(n int, s *srq) (*cq, error) {
 	for _, c := range p.cqs {
 		if !c.failed.Load() && c.size-c.used >= n+c.srqEntries(s) {
@@ -169,7 +170,8 @@ func (p *poller) acquireCQ(n int, s *srq) (*cq, error) {
 	return c, err
 }
 
-// srqEntries is how many entries a queue with a shared receive queue takes besides its own.
+// srqEntries is the number of entries that a queue with a shared receive queue takes besides its
+// own.
 func (c *cq) srqEntries(s *srq) int {
 	if s == nil || c.bySRQ[s] > 0 {
 		return 0
@@ -197,8 +199,8 @@ func (p *poller) newCQ(n int, s *srq) (*cq, error) {
 	if s != nil {
 		n += s.capacity
 	}
-	// Each is twice as large as the one before: a thousand queues need few, and every poll goes
-	// through all of them.
+	// Each is twice as large as the one before: a thousand queues need few, and every poll visits
+	// all of them.
 	size := max(cqEntries<<min(len(p.cqs), cqDoublings), n)
 	if most := p.dev.attr.MaxCQE; most > 0 {
 		size = min(size, most)
@@ -220,7 +222,7 @@ func (p *poller) newCQ(n int, s *srq) (*cq, error) {
 const (
 	cqEntries   = 8192 // of the first completion queue
 	cqDoublings = 6
-	maxEvents   = 64 // that may lie in the channel before they are taken out together
+	maxEvents   = 64 // that may be in the channel before they are taken out together
 )
 
 // attach makes the reactor poll c. Reactor only.
@@ -258,8 +260,8 @@ func (p *poller) detach() {
 	g.pools = slices.DeleteFunc(g.pools, func(x *mem.Pool) bool { return x == p.staging.pool })
 }
 
-// notified is called when the channel has a new event: a completion queue is no longer armed.
-// The next poll finds what completed.
+// notified is called when the channel has a new event: a completion queue is no longer armed. The
+// next poll finds the completions.
 func (p *poller) notified(uint32) {
 	for _, c := range p.polled {
 		c.armed = false
@@ -301,15 +303,15 @@ func (c *cq) fail(err error) {
 	}), func() {})
 }
 
-// lkey is the local key of the memory of a segment; ok is false if the device does not have it.
-// Reactor only.
+// lkey returns the local key of the memory of a segment; ok is false if the device does not have
+// it. Reactor only.
 func (p *poller) lkey(s *mem.Segment) (key uint32, ok bool) {
 	switch s.Region {
 	case mem.NoRegion:
 		return 0, false
 	case p.data.id:
 		return p.data.lkey, true
-	case p.staging.id: // NoRegion, which has been handled, if there is none
+	case p.staging.id: // NoRegion, which is handled above, if there is none
 		return p.staging.lkey, true
 	}
 	return p.dev.mrs.lookup(s)

@@ -7,13 +7,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// cqDevice is a device of which only completion queues are made.
+// cqDevice is a device with nothing but completion queues.
 type cqDevice struct{ verbs.Device }
 
 func (cqDevice) CreateCQ(int, verbs.CompChannel, int) (verbs.CQ, error) { return nil, nil }
 
-// A thousand queues of the usual depth share few completion queues; on a device that has only small
-// ones there are more.
+// A thousand queues of the usual depth share few completion queues. A device that has only small
+// ones needs more.
 func TestCompletionQueuesAreShared(t *testing.T) {
 	const queues, need = 1024, 3*128 + 16
 	for most, want := range map[int]int{1 << 20: 6, 32767: 14} { // 32767: soft RoCE

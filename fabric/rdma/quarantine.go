@@ -2,16 +2,16 @@ package rdma
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// A queue pair that cannot be destroyed may still read and write whatever it was given. Its queue
-// is quarantined: what it holds is neither used again nor freed until the process ends. That is
+// A queue pair that cannot be destroyed may still read and write all memory it was given. Its queue
+// is quarantined: its memory is neither used again nor freed until the process ends. That is
 //
-//   - the data memory of requests in requestFlushing, of the pool or of a namespace (destroyed);
-//   - the slab, its entries of the completion queue, its share of the SRQ with the slots that it
-//     took along, and thereby the poller (queue.free, poller.free).
+//  - the data memory of requests in requestFlushing, of the pool or of a namespace (destroyed);
+//  - the slab, its entries of the completion queue, its share of the SRQ with the slots that it
+//    took along, and thereby the poller (queue.free, poller.free).
 //
-// Everything stays charged, so that the limits hold for what is left. The queue leaves the group,
-// and a late completion matches nothing, so that the target can stop; memory that is unmapped then
-// stays mapped (mem.Region.Keep).
+// Everything stays charged, so that the limits hold for the remaining memory. The queue leaves the
+// group, and a late completion matches nothing, so the target can stop. Memory that is unmapped
+// then stays mapped (mem.Region.Keep).
 
 // destroyQP destroys the queue pair or quarantines the queue. It does not try twice: libraries may
 // have freed their part before the kernel refused (verbs.QP). Not on a reactor.
@@ -37,8 +37,8 @@ func (q *queue) quarantine(why error) {
 		"qid", q.conn.info.QID, "err", why)
 }
 
-// keepBuffers keeps the data memory of a request that the device may still touch. It is done with
-// the receive slot.
+// keepBuffers keeps the data memory of a request that the device may still touch. The device is
+// done with the receive slot.
 func (q *queue) keepBuffers(r *request) {
 	for i := range r.Segs {
 		if region := mem.Find(r.Segs[i].Region); region != nil {
@@ -49,7 +49,7 @@ func (q *queue) keepBuffers(r *request) {
 }
 
 // endQuarantines ends zero copies of quarantined queues when the group has no other queue and shuts
-// down, so that namespaces can be closed: no host reads or writes there any more. Reactor only.
+// down, so that namespaces can be closed: no host reads or writes them any more. Reactor only.
 func (g *group) endQuarantines() {
 	for _, q := range g.quarantined {
 		for i := range q.reqs {
@@ -61,7 +61,8 @@ func (g *group) endQuarantines() {
 	g.quarantined = nil
 }
 
-// keep keeps what quarantined queue pairs use of a poller: everything but the place in the group.
+// keep keeps the parts of a poller that quarantined queue pairs use: everything but its place in
+// the group.
 func (p *poller) keep() error {
 	for _, m := range []poolMR{p.data, p.staging} {
 		if m.pool != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// freeStuck frees what a quarantined queue has left after the target was closed.
+// freeStuck frees the remains of a quarantined queue after the target was closed.
 func (b *harness) freeStuck(q *queue) {
 	b.t.Helper()
 	b.f.FailCalls("target", verbstest.CallDestroyQP, 0, 0, nil)
@@ -39,14 +39,14 @@ func (b *harness) freeStuck(q *queue) {
 	testutil.Equal(b.t, b.f.Live("target"), (verbstest.Counts{}), "leaked")
 }
 
-// available is how much data memory is free.
+// available returns the amount of free data memory.
 func (b *harness) available() (n int) {
 	b.on(func() { n = b.arena.Available() })
 	return n
 }
 
-// A queue pair that cannot be destroyed may still use what it was given: none of that is used
-// again, not even after the target has stopped, which it does in order.
+// A queue pair that cannot be destroyed may still use its memory: none of it is used again, not
+// even after the target has stopped, which it does in order.
 func TestDestroyFails(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		o.stuck = true

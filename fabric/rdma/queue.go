@@ -28,16 +28,16 @@ type queue struct {
 	claim     fabric.Claim
 
 	// Receiving. capsules have arrived and wait for a request; taken is the number of commands
-	// without a response. With an SRQ, recv is that of the SRQ, and recvsEnded says that the queue
-	// pair takes no more receives of it (the event "last WQE reached").
+	// without a response. With an SRQ, recv is that of the SRQ. recvsEnded reports whether the
+	// queue pair takes no more receives of it (the event "last WQE reached").
 	slab       *slab
-	srq        *srq // nil: the queue has receives of its own
+	srq        *srq // nil: the queue has its own receives
 	recv       *recvQueue
 	own        recvQueue
 	icd        int // bytes of in-capsule data per capsule, 0 on the admin queue
 	capsules   []capsule
 	taken      int
-	slots      int // receive slots that capsules and requests hold
+	slots      int // receive slots held by capsules and requests
 	recvsEnded bool
 	turn       int              // bytes that may still begin in turnPoll; see turn.go
 	turnPoll   uint64           // a value of g.polls
@@ -46,8 +46,8 @@ type queue struct {
 	reqs []request
 	idle []*request // a stack: the one used last is in the cache
 
-	// Sending. sqSize is the size of the send queue, sqFree what is free of it; a chain takes at
-	// most maxChain. reads and sends are the RDMA READs and responses that may be posted now, of
+	// Sending. sqSize is the size of the send queue, sqFree its free part; a chain takes at most
+	// maxChain. reads and sends are the RDMA READs and responses that may be posted now, of
 	// maxReads and conn.credits.
 	sqSize, sqFree, maxChain int
 	reads, sends, maxReads   int
@@ -56,14 +56,14 @@ type queue struct {
 	executing                int // requests that the handler has
 
 	toSend    list.List[request] // completed requests
-	toRead    list.List[request] // requests whose data is to be read
+	toRead    list.List[request] // requests with data to be read
 	scheduled list.Node[queue]   // on g.scheduled
 
-	why       error  // why the queue ends, once it does
-	byHandler bool   // the handler has said so, and logs why
+	why       error  // the reason for the end of the queue, once it ends
+	byHandler bool   // the handler ended it, and logs the reason
 	failed    bool   // it must end now
 	flushed   bool   // the queue pair is in the error state
-	stop      func() // of the timer of the present state, nil if there is none
+	stop      func() // stops the timer of the present state, nil if there is none
 	progress  uint64 // signaled sends that have completed
 	mark      uint64 // progress that must be reached
 	stuckAt   int64  // before this, 0 if nothing is in flight
@@ -152,16 +152,16 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 	q.finish()
 }
 
-// schedule puts the queue on the list of those that run in this or the next poll.
+// schedule puts the queue on the list of queues that run in this or the next poll.
 func (q *queue) schedule() {
 	if !q.scheduled.Listed() {
 		q.g.scheduled.Push(q, &q.scheduled)
 	}
 }
 
-// run posts what the queue's credits and its turn allow, responses with their data first, because
-// they free what other requests wait for, then RDMA READs; or it ends the queue. It returns the
-// number of work requests.
+// run posts as many work requests as the queue's credits and its turn allow, or ends the queue.
+// Responses with their data come first, because they free resources that other requests wait for,
+// then RDMA READs. It returns the number of work requests.
 func (q *queue) run() (n int) {
 	if q.state >= queueDraining {
 		return 0
@@ -193,14 +193,14 @@ func (q *queue) run() (n int) {
 	return n
 }
 
-// finished reports whether a queue that is being disconnected has nothing left to send. Commands on
-// an admin queue may never complete (Asynchronous Event Requests), so they are not waited for.
+// finished reports whether a disconnecting queue has nothing left to send. Commands on an admin
+// queue may never complete (Asynchronous Event Requests), so it does not wait for them.
 func (q *queue) finished() bool {
 	return q.toSend.Empty() && q.toRead.Empty() && q.signaled == 0 &&
 		(q.executing == 0 || q.conn.info.QID == 0)
 }
 
-// SetDepth implements fabric.Queue. The queue was made as deep as the host announced to the
+// SetDepth implements fabric.Queue. The queue has the depth that the host announced to the
 // connection manager.
 func (q *queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	if depth < 1 || depth > q.conn.depth {
@@ -237,8 +237,8 @@ func (q *queue) Failure() error {
 	return q.why
 }
 
-// Disconnect implements fabric.Queue. The next poll continues, so that the handler, which may have
-// called this, is not called from here.
+// Disconnect implements fabric.Queue. The next poll continues, so the handler, which may be the
+// caller, is not called from here.
 func (q *queue) Disconnect(why error) {
 	if q.state >= queueClosing {
 		return
@@ -263,7 +263,7 @@ func (q *queue) fail(why error) {
 	q.schedule()
 }
 
-// Why queues end.
+// Reasons for the end of queues.
 var (
 	errFlushed        = errors.New("the queue pair went to the error state")
 	errHostLeft       = errors.New("the host disconnected")
@@ -297,7 +297,7 @@ func (q *queue) event(t verbs.EventType, status int) {
 	}
 }
 
-// setTimer sets the time limit of the present state, instead of the one before.
+// setTimer sets the time limit of the present state, and replaces the previous one.
 func (q *queue) setTimer(d time.Duration) {
 	q.stopTimer()
 	q.stop = q.g.cfg.Loop.After(d.Nanoseconds(), q.timerExpired)

@@ -55,8 +55,7 @@ func TestReadsAndWrites(t *testing.T) {
 	})
 }
 
-// What peers can reach: on iWARP alone, and there only memory that is nothing but a sink of RDMA
-// READs.
+// Memory that peers can reach exists on iWARP only, and is used only as a sink of RDMA READs.
 func TestWritesGoThroughStaging(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)
@@ -162,7 +161,7 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// A failed read sends no data: what lies in the buffer is not the host's.
+// A failed read sends no data: the content of the buffer is not the host's.
 func TestFailedReadSendsNoData(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))
@@ -205,8 +204,8 @@ func TestRemoteInvalidate(t *testing.T) {
 	})
 }
 
-// TestZeroCopy: data moves between the host and memory of the handler, before the device knows
-// that and afterwards. On iWARP nothing is received there.
+// TestZeroCopy: data moves between the host and memory of the handler, before and after the device
+// has registered it. On iWARP nothing is received there.
 func TestZeroCopy(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)

@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// slab is registered memory of a queue or of a shared receive queue: receive slots, that is their
-// capsules and, page by page, areas of in-capsule data; and, behind the capsules, the responses of
+// slab is registered memory of a queue or of a shared receive queue. It has receive slots: their
+// capsules and, page by page, areas of in-capsule data. Behind the capsules it has the responses of
 // a queue. Only the device writes there: it is registered for LOCAL_WRITE.
 type slab struct {
 	region    *mem.Region
@@ -22,8 +22,8 @@ type slab struct {
 	icd       int    // bytes of in-capsule data per capsule, 0 on the admin queue
 }
 
-// slabSize is the size of a slab with slots, so many bytes of in-capsule data for each, and room
-// for responses.
+// slabSize is the size of a slab with slots, icd bytes of in-capsule data for each, and room for
+// responses.
 func slabSize(slots, icd, responses int) int {
 	return roundUp(slots*capsuleSize+responses, pageSize) + slots*roundUp(icd, pageSize)
 }
@@ -52,8 +52,8 @@ func (p *poller) newSlab(slots, icd, responses int) (*slab, error) {
 	return s, nil
 }
 
-// free frees the memory. Memory that cannot be deregistered stays mapped: the device might still
-// use it. Not on a reactor.
+// free frees the memory. Memory that cannot be deregistered stays mapped, because the device might
+// still use it. Not on a reactor.
 func (s *slab) free() error {
 	if err := s.mr.Dereg(); err != nil {
 		return fmt.Errorf("free memory of capsules: %w", err)
@@ -61,13 +61,13 @@ func (s *slab) free() error {
 	return s.region.Unmap()
 }
 
-// sge is n bytes at an offset.
+// sge describes n bytes at an offset.
 func (s *slab) sge(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: s.base + uint64(off), Length: uint32(n), LKey: s.key}
 }
 
-// recvQueue is what capsules are received with: the receive queue of a queue pair, or a shared
-// receive queue. Slot i is in slabs[i>>shift]. Reactor only.
+// recvQueue receives capsules: the receive queue of a queue pair, or a shared receive queue. Slot i
+// is in slabs[i>>shift]. Reactor only.
 type recvQueue struct {
 	post interface { // a verbs.QP or a verbs.SRQ
 		PostRecv(wrs []verbs.RecvWR) (n int, err error)
@@ -75,29 +75,29 @@ type recvQueue struct {
 	wrid   uint64 // of slot 0
 	slabs  []*slab
 	shift  uint8
-	free   []uint16 // slots to be posted
+	free   []uint16 // slots to post
 	posted int
 }
 
-// at is the slab that a slot is in, and its index there.
+// at returns the slab of a slot, and its index there.
 func (r *recvQueue) at(slot uint16) (*slab, int) {
 	return r.slabs[slot>>r.shift], int(slot & (1<<r.shift - 1))
 }
 
-// capsule is the command capsule in a slot.
+// capsule returns the command capsule in a slot.
 func (r *recvQueue) capsule(slot uint16) []byte {
 	s, i := r.at(slot)
 	return s.region.Bytes()[i*capsuleSize : (i+1)*capsuleSize]
 }
 
-// capsuleData is the in-capsule data in a slot.
+// capsuleData returns the in-capsule data in a slot.
 func (r *recvQueue) capsuleData(slot uint16) mem.Segment {
 	s, i := r.at(slot)
 	off := s.inCapsule + i*s.stride
 	return mem.Segment{B: s.region.Bytes()[off : off+s.icd : off+s.icd], Region: s.region.ID()}
 }
 
-// refill posts the slots that are free. wrs is for the work requests.
+// refill posts the free slots. It builds the work requests in wrs.
 func (r *recvQueue) refill(wrs []verbs.RecvWR) error {
 	for len(r.free) > 0 {
 		batch := min(len(r.free), cap(wrs))

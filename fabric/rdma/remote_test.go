@@ -10,7 +10,7 @@ import (
 )
 
 // TestNothingIsRemote: a host that knows the keys and addresses of the target's memory can neither
-// read, write nor invalidate it; its queue ends, and the others continue (R14).
+// read, write nor invalidate it. Its queue ends, and the others continue (R14).
 func TestNothingIsRemote(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)
@@ -40,7 +40,7 @@ func TestNothingIsRemote(t *testing.T) {
 			if _, wc, ok := q.response(); ok {
 				t.Errorf("%s: %+v", name, wc)
 			}
-			if name != "read" { // which does not leave: the target serves none
+			if name != "read" { // it does not leave the host: the target serves none
 				b.host.event(verbs.EventDisconnected)
 			}
 			q.free()
@@ -49,7 +49,7 @@ func TestNothingIsRemote(t *testing.T) {
 			}
 		}
 		if !o.fabric.IWARP {
-			before = before[4096:] // where the data of the good queue went
+			before = before[4096:] // the data of the good queue went there
 			arena = arena[4096:]
 		}
 		if !bytes.Equal(arena, before) {

@@ -15,8 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Whatever the device refuses, the connection is rejected with "no resources", nothing is left
-// over, and the next one works.
+// If the device refuses any resource, the connection is rejected with "no resources", nothing is
+// left over, and the next one works.
 func TestNoResources(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		for _, call := range []verbstest.Call{
@@ -88,8 +88,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// More queues than one completion queue has room for get another one; a device without room for
-// more refuses.
+// Queues that do not fit into one completion queue get another one. A device without room for more
+// refuses.
 func TestCompletionQueuesFillUp(t *testing.T) {
 	o := harnessOptions{setup: func(f *verbstest.Fabric) {
 		d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))
@@ -123,7 +123,7 @@ func TestCompletionQueuesFillUp(t *testing.T) {
 		"a queue larger than any completion queue")
 }
 
-// With less memory than commands ask for they take turns.
+// With less memory than they need, commands take turns.
 func TestMemoryIsShort(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		o.arena, o.cfg.StagingSize = 1<<20, 1<<20
@@ -186,7 +186,7 @@ func TestNarrowDevice(t *testing.T) {
 	p := ioParam(8)
 	p.hrqsize = 2
 	q := b.host.connect(b.addr(), p)
-	// Every other page is taken, so that a transfer of 2 MiB has hundreds of segments.
+	// Every other page is allocated, so a transfer of 2 MiB has hundreds of segments.
 	b.on(func() { b.fragment() })
 	want := pattern(1<<20, 5)
 	copy(q.buf, want)

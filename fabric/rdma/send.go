@@ -6,8 +6,8 @@ import (
 )
 
 // sendResponse posts the response to the first request of q.toSend, after the data if it goes to
-// the host: needSend -> sending. If not all of the data fits into the send queue, part of it is
-// written first: needSend -> writing. False: nothing can be posted now.
+// the host: needSend -> sending. If the data does not all fit into the send queue, part of it is
+// written first: needSend -> writing. It returns false if nothing can be posted now.
 func (q *queue) sendResponse(r *request) bool {
 	most := min(q.sqFree, q.maxChain)
 	if most == 0 || q.sends == 0 {
@@ -93,8 +93,8 @@ func (q *queue) scheduleIfWaiting() {
 	}
 }
 
-// freeRequest makes a request idle that neither the handler nor the device uses any more, and gives
-// its memory back.
+// freeRequest makes a request idle when neither the handler nor the device uses it any more, and
+// gives its memory back.
 func (q *queue) freeRequest(r *request) {
 	r.memory.Free()
 	if r.ZeroCopy {

@@ -18,7 +18,7 @@ func inCapsuleWrite(op nvme.Opcode, cid uint16) nvme.SQE {
 	return s
 }
 
-// TestConnectionShares: a host that takes all connections that it can leaves another one its share,
+// TestConnectionShares: a host that takes all connections it can get leaves another one its share,
 // and admin queues the last ones.
 func TestConnectionShares(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{MaxQueues: 64, MaxQueuesPerHost: 64}})
@@ -48,8 +48,8 @@ func TestConnectionShares(t *testing.T) {
 	}
 }
 
-// One host with all its commands in a namespace that hangs, and no memory to copy their data to,
-// leaves receives for 31 others; and so do these when one command of each hangs.
+// One host with all its commands in a namespace that hangs, and without memory to copy their data,
+// leaves receives for 31 others, even if one command of each of them hangs.
 func TestSRQShares(t *testing.T) {
 	const others = 31
 	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
@@ -97,8 +97,8 @@ func TestSRQShares(t *testing.T) {
 	b.letGo()
 }
 
-// So do commands with lists of descriptors, which wait for memory in their slots, and capsules that
-// wait because their host takes no responses.
+// The same for commands with lists of descriptors, which wait for memory in their slots, and for
+// capsules that wait because their host takes no responses.
 func TestSRQSharesOfLists(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
 	var taken []mem.Segment

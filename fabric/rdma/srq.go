@@ -9,27 +9,27 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// srq is a shared receive queue: receives that the queues of a poller share. A slot is posted, a
-// capsule takes it (its queue is found by the number of the queue pair), and it is free again at
-// once if nothing but the SQE was in it, otherwise just before the response is posted.
+// srq is a shared receive queue: receives that the queues of a poller share. A slot is posted, and
+// a capsule takes it. The number of the queue pair leads to the queue. The slot is free again at
+// once if it holds only the SQE, otherwise just before the response is posted.
 //
-// There is a slot for each command of every queue, so that a host that keeps to its depth always
-// finds a receive, until the capacity is reached. Beyond that, when less than a quarter of the
-// slots is left, in-capsule data is copied away; without memory for that, a queue that holds more
-// than its share of a quarter has the command interrupted. So there are receives for every queue,
-// whatever becomes of the commands of others, unless hosts send faster than the reactor polls (RNR
-// NAK). iWARP ends the connection of a capsule that finds no receive (RFC 5041 section 7), so
-// queues there have receives of their own.
+// There is a slot for each command of every queue, up to the capacity, so a host that keeps to its
+// depth always finds a receive. Beyond the capacity, when less than a quarter of the slots is left,
+// in-capsule data is copied away. Without memory for that, a queue that holds more than its share
+// of a quarter has the command interrupted. So there are receives for every queue, regardless of
+// the commands of others, unless hosts send faster than the reactor polls (RNR NAK). iWARP ends the
+// connection of a capsule that finds no receive (RFC 5041 section 7), so queues there have their
+// own receives.
 type srq struct {
 	verbs.SRQ
 	p        *poller
-	capacity int // slots at most
+	capacity int // most slots
 
-	// Under g.setupMu: slots that exist, commands and number of the queues.
+	// Under g.setupMu: existing slots, and the commands and the number of the queues.
 	slots, depths, refs int
 
-	mu    sync.Mutex // for moments
-	slabs []*slab    // all, including those that the reactor does not use yet
+	mu    sync.Mutex // held briefly
+	slabs []*slab    // all, even if the reactor does not use them yet
 
 	// No queue is added when the SRQ has failed, or when left, the number of queues that have
 	// ended, is large: each may have taken a slot along.
@@ -49,8 +49,8 @@ const (
 	srqSlabSlots = 1 << srqSlabShift
 )
 
-// useSRQ reports whether queues on a device share receives, and logs why not if that was
-// configured. Any goroutine may call it.
+// useSRQ reports whether queues on a device share receives. It logs the reason if that was
+// configured but is not possible. Any goroutine may call it.
 func (t *Transport) useSRQ(dev verbs.Device) bool {
 	if t.cfg.SRQSize == 0 || dev == nil {
 		return false
@@ -72,7 +72,7 @@ func (t *Transport) useSRQ(dev verbs.Device) bool {
 	return !no
 }
 
-// disableSRQ gives new queues on a device receives of their own, and logs that once.
+// disableSRQ gives new queues on a device their own receives, and logs that once.
 func (t *Transport) disableSRQ(dev verbs.Device, why error) {
 	t.mu.Lock()
 	_, known := t.noSRQ[dev]
@@ -99,7 +99,7 @@ func (p *poller) acquireSRQ(depth int) (*srq, error) {
 	}
 	s.depths += depth
 	s.refs++
-	// A queue that has ended may have taken a slot along: it is replaced if there is memory.
+	// A queue that has ended may have taken a slot along. The slot is replaced if there is memory.
 	for need := min(s.depths, s.capacity); s.slots < min(need+int(s.left.Load()), s.capacity); {
 		if err := s.grow(); err == nil {
 			s.slots += srqSlabSlots
@@ -113,7 +113,7 @@ func (p *poller) acquireSRQ(depth int) (*srq, error) {
 }
 
 // releaseSRQ undoes acquireSRQ, and frees a shared receive queue that no queue uses: the next queue
-// starts with all slots, whatever happened to these. g.setupMu is held; not on a reactor.
+// starts with all slots. g.setupMu is held; not on a reactor.
 func (p *poller) releaseSRQ(s *srq, depth int) error {
 	s.depths -= depth
 	if s.refs--; s.refs > 0 {
@@ -157,8 +157,8 @@ func (p *poller) newSRQ() (*srq, error) {
 }
 
 // usable reports whether queues may be added. A queue that ends while a capsule arrives takes a
-// slot along where the device forgets it (rxe), so after an eighth as many ends as there are slots
-// a new SRQ is made.
+// slot along on devices that forget it (rxe). So a new SRQ is made after an eighth as many ends as
+// there are slots.
 func (s *srq) usable() bool { return !s.failed.Load() && s.left.Load() < int64(s.capacity/8) }
 
 func (s *srq) slabSize() int64 {
@@ -182,7 +182,7 @@ func (s *srq) grow() error {
 	return nil
 }
 
-// attach adds a queue and the slots that were made for it. Reactor only.
+// attach adds a queue and the slots made for it. Reactor only.
 func (s *srq) attach(q *queue) {
 	if !s.attached {
 		s.attached = true
@@ -200,7 +200,7 @@ func (s *srq) attach(q *queue) {
 	s.refill()
 }
 
-// leave removes a queue whose queue pair does not exist any more. Reactor only.
+// leave removes a queue after its queue pair was destroyed. Reactor only.
 func (s *srq) leave(q *queue) {
 	s.commands -= q.conn.depth
 	if s.queues[q.qp.Num()] == q { // the number may have been given to another
@@ -209,7 +209,7 @@ func (s *srq) leave(q *queue) {
 	s.left.Add(1)
 }
 
-// refill posts the slots that are free. Reactor only.
+// refill posts the free slots. Reactor only.
 func (s *srq) refill() {
 	if s.failed.Load() {
 		return
@@ -229,15 +229,15 @@ func (s *srq) fail(why error) {
 	}
 }
 
-// short reports whether copying in-capsule data to free its slot pays: hosts may send more than
-// there are slots, and few are left.
+// short reports whether to copy in-capsule data to free its slot: hosts may send more than there
+// are slots, and few are left.
 func (s *srq) short() bool {
 	slots := len(s.recv.slabs) * srqSlabSlots
 	return s.commands > slots && s.recv.posted+len(s.recv.free) < slots/4
 }
 
-// overShare reports whether a queue that holds so many slots must give one back: few are left, and
-// others may need them.
+// overShare reports whether a queue that holds slots must give one back: few are left, and others
+// may need them.
 func (q *queue) overShare(slots int) bool {
 	s := q.srq
 	return s != nil && s.short() && len(s.queues) > 1 &&

@@ -17,10 +17,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// testSRQSize is Config.SRQSize of tests that do not say.
+// testSRQSize is the default of Config.SRQSize in tests.
 var testSRQSize int
 
-// Everything holds as well when queues share receives.
+// Everything also holds when queues share receives.
 func TestSRQReceives(t *testing.T) {
 	testSRQSize = 4 * srqSlabSlots
 	defer func() { testSRQSize = 0 }()
@@ -57,7 +57,7 @@ func TestSRQReceives(t *testing.T) {
 	}
 }
 
-// one is the only shared receive queue of a group.
+// one returns the only shared receive queue of a group.
 func (g *group) one(t *testing.T) *srq {
 	t.Helper()
 	for s := range g.srqs.all() {
@@ -67,8 +67,8 @@ func (g *group) one(t *testing.T) *srq {
 	return nil
 }
 
-// Slots are made as queues come, up to the capacity, and all of them are posted when nothing is
-// going on.
+// Slots are made as queues come, up to the capacity, and all of them are posted when the queues are
+// idle.
 func TestSRQSlots(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: 2 * srqSlabSlots}})
 	look := func(slots, commands int) {
@@ -106,7 +106,7 @@ func TestSRQSlots(t *testing.T) {
 	look(2*srqSlabSlots, 32)
 }
 
-// A queue that ends gives the slots back that its lists of descriptors are in.
+// A queue that ends gives back the slots of its lists of descriptors.
 func TestSRQSlotsOfLists(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
 	b.host.connect(b.addr(), ioParam(8)) // the SRQ stays
@@ -155,8 +155,8 @@ func TestSRQDepthIsEnforced(t *testing.T) {
 	})
 }
 
-// When hosts may send more than there are slots and few are left, in-capsule data moves to memory
-// of its own; without such memory it stays.
+// When hosts may send more than there are slots and few are left, in-capsule data moves to other
+// memory. Without such memory it stays.
 func TestSRQShortage(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{SRQSize: srqSlabSlots, MaxDepth: 200},
 		ioParam(200))
@@ -197,7 +197,7 @@ func TestSRQShortage(t *testing.T) {
 	})
 }
 
-// A host whose capsules find no receive waits and is served.
+// A host with capsules that find no receive waits and is served.
 func TestSRQOvercommitted(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots, MaxDepth: 256}})
 	q := b.host.connect(b.addr(), ioParam(256))
@@ -213,7 +213,7 @@ func TestSRQOvercommitted(t *testing.T) {
 	}
 }
 
-// Devices that cannot, and iWARP, have receives of their own; the log says so once.
+// Devices without SRQ support, and iWARP, have receives per queue. The log reports that once.
 func TestSRQFallsBack(t *testing.T) {
 	for name, o := range map[string]harnessOptions{
 		"iwarp": {fabric: verbstest.Options{IWARP: true}},
@@ -265,8 +265,8 @@ func TestSRQMemoryIsBounded(t *testing.T) {
 	b.host.connect(b.addr(), ioParam(100))
 }
 
-// An error of the shared receive queue ends its queues; the next ones have another. So have those
-// after many ends of queues.
+// An error of the shared receive queue ends its queues; the next ones get another, also after many
+// queues have ended.
 func TestSRQIsReplaced(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
 	q := b.host.connect(b.addr(), ioParam(8))
@@ -302,8 +302,7 @@ func TestSRQIsReplaced(t *testing.T) {
 	testutil.Until(t, "SRQs are freed", func() bool { return b.f.Live("target").SRQs == 1 })
 }
 
-// A device that does not report the last receive delays a queue for no longer than the time
-// limit.
+// A device that does not report the last receive delays a queue only up to the time limit.
 func TestSRQWithoutLastEvent(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{SRQSize: srqSlabSlots}, ioParam(8))
 	m.g.asyncEvent(m.q.p.dev,

@@ -6,7 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// requestState is where a command is on its path:
+// requestState is the place of a command on its path:
 //
 //	idle -> prepared -> [needMemory ->] [needRead -> reading ->] executing ->
 //		needSend [-> writing -> needSend] -> sending -> idle
@@ -18,7 +18,7 @@ type requestState uint8
 const (
 	// requestIdle: no command.
 	requestIdle requestState = iota
-	// requestPrepared: in the batch that goes to Handler.Prepare.
+	// requestPrepared: in the next batch for Handler.Prepare.
 	requestPrepared
 	// requestNeedMemory: waits for data buffers of a pool, or is Deferred. Nothing is posted.
 	requestNeedMemory
@@ -27,7 +27,7 @@ const (
 	requestNeedRead
 	// requestReading: RDMA READs are in flight; the last of them is signaled.
 	requestReading
-	// requestExecuting: with the handler, or in the batch that goes to it.
+	// requestExecuting: with the handler, or in the next batch for it.
 	requestExecuting
 	// requestNeedSend: completed, on queue.toSend, for send queue slots and the host's receives.
 	requestNeedSend
@@ -54,28 +54,29 @@ type request struct {
 	fabric.Request
 	tag   uint16 // index in queue.reqs
 	state requestState
-	// slot is the receive slot of the capsule as long as hasSlot is set.
+	// slot is the receive slot of the capsule while hasSlot is set.
 	slot    uint16
 	hasSlot bool
-	// invalidate: the response is a SEND_WITH_INV of staleKey, one of the command's keys.
+	// invalidate makes the response a SEND_WITH_INV of staleKey, one of the command's keys.
 	invalidate bool
 	staleKey   uint32
 	// addr and rkey are the host's memory, from a keyed SGL descriptor; addr alone is the offset of
-	// in-capsule data. If blocks is not empty it is the list of keyed SGL descriptors in the
-	// receive slot that the host's memory is in instead.
+	// in-capsule data. If blocks is not empty, the host's memory is given instead by blocks, the
+	// list of keyed SGL descriptors in the receive slot.
 	addr   uint64
 	rkey   uint32
 	blocks []byte
-	// Progress of the transfer: data is at the first byte of Segs, moved bytes from the start, that
-	// no work request has been made for; blocks begins with the descriptor of that byte, whose
+	// Progress of the transfer. Work requests have been made for the first moved bytes; data is the
+	// cursor in Segs behind them. blocks begins with the descriptor of the next byte, of which the
 	// first blockUsed bytes are done.
 	data      mem.Cursor
 	moved     uint32
 	blockUsed uint32
-	// wrs is the number of send queue slots that what is in flight takes.
+	// wrs is the number of send queue slots in use by work requests in flight.
 	wrs   int
 	since int64 // when it began to wait for the host, see waitsForHost
-	// memory is of a pool, or the wait for it; Segs may be of the namespace, or the capsule
+	// memory is memory of a pool, or the wait for it. Segs may also be memory of the namespace, or
+	// the capsule.
 	memory mem.Allocation
 	node   list.Node[request]
 }

@@ -2,13 +2,13 @@ package rdma
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// A host can hold up what it is sent and what is read from it: it posts no receives, or its device
-// answers slowly or not at all. What is in flight at one time must complete within SendTimeout,
-// however much completes meanwhile of what came later. When memory is short, a queue whose requests
-// wait for the host with memory for too long (mem.Pool.HoldLimit) ends, so that those who wait for
-// memory get it before their commands fail.
+// A host can hold up the data it is sent and the data read from it: it posts no receives, or its
+// device answers slowly or not at all. Work requests in flight at one time must complete within
+// SendTimeout, even if many later ones complete. When memory is short, a queue with requests that
+// have waited for the host with memory for too long (mem.Pool.HoldLimit) ends, so that other
+// requests get memory before their commands fail.
 
-// tick ends or fails what has waited too long.
+// tick ends or fails the requests and queues that have waited too long.
 func (g *group) tick() {
 	g.stopTicks = nil
 	now, limit := g.now(), g.t.cfg.MemoryTimeout.Nanoseconds()
@@ -36,8 +36,8 @@ func (g *group) tick() {
 	}
 }
 
-// searchStuck looks for the queue whose request has waited longest for its host with memory of the
-// pool that is short, and ends it. See mem.Pool.SearchHolders.
+// searchStuck finds the queue with the request that has waited longest for its host with memory of
+// the short pool, and ends it. See mem.Pool.SearchHolders.
 func (g *group) searchStuck(p *mem.Pool, s mem.Shortage, now int64) (look func() int,
 	end func() bool,
 ) {
@@ -67,8 +67,8 @@ func (g *group) searchStuck(p *mem.Pool, s mem.Shortage, now int64) (look func()
 	}
 }
 
-// waitsForHost reports whether it depends on the host alone when the request gives its memory back,
-// or executes.
+// waitsForHost reports whether only the host determines when the request gives its memory back, or
+// executes.
 func (r *request) waitsForHost() bool {
 	switch r.state {
 	case requestNeedRead, requestReading, requestNeedSend, requestWriting, requestSending:
@@ -77,7 +77,7 @@ func (r *request) waitsForHost() bool {
 	return false
 }
 
-// checkProgress ends a queue whose sends do not complete. It reports whether any are in flight.
+// checkProgress ends a queue with sends that do not complete. It reports whether any are in flight.
 func (q *queue) checkProgress(now int64) bool {
 	if q.state >= queueDraining {
 		return false

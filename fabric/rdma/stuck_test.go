@@ -10,7 +10,7 @@ import (
 )
 
 // A host that holds all memory and takes no responses, or does not let its data be read, ends
-// before the command of another that waits for memory fails.
+// before a waiting command of another host fails.
 func TestHolderEnds(t *testing.T) {
 	for name, tt := range map[string]struct {
 		op   nvme.Opcode
@@ -53,8 +53,8 @@ func TestHolderEnds(t *testing.T) {
 	}
 }
 
-// A host that lets a response leave now and then does not keep the rest for ever, and one whose
-// responses leave in time is not ended.
+// A host that lets a response leave now and then cannot keep the rest in flight forever. A host
+// that takes its responses in time is not ended.
 func TestTrickleEnds(t *testing.T) {
 	const inFlight = 32
 	for name, tt := range map[string]struct {

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// TestTable: IDs are not used again when numbers are.
+// TestTable: IDs are not reused when numbers are.
 func TestTable(t *testing.T) {
 	var tab table[int]
 	vs := [3]int{}
@@ -22,7 +22,7 @@ func TestTable(t *testing.T) {
 	if uint16(c>>16) != uint16(a>>16) || tab.find(a) != nil || tab.find(c) != &vs[2] {
 		t.Errorf("IDs %#x and %#x of one number", a, c)
 	}
-	for v := range tab.all() { // what is there may be removed meanwhile
+	for v := range tab.all() { // elements may be removed in the loop
 		tab.remove(b)
 		if v == &vs[1] {
 			t.Error("yielded although it was removed")

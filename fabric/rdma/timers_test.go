@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// aheadLoop is a reactor whose clock may be ahead of the time.
+// aheadLoop is a reactor with a clock that may be ahead of real time.
 type aheadLoop struct {
 	*reactor.Reactor
 	ahead   int64 // reactor only, like pending
@@ -34,8 +34,8 @@ func (l *aheadLoop) After(d int64, fn func()) (stop func()) {
 	return end
 }
 
-// later moves the clock of the target on and runs the timers that are due then. A timer that they
-// set waits for the next call.
+// later advances the clock of the target and runs the timers due then. A timer that they set waits
+// for the next call.
 func (b *harness) later(d time.Duration) {
 	b.t.Helper()
 	b.on(func() {
@@ -58,7 +58,7 @@ func (b *harness) later(d time.Duration) {
 	})
 }
 
-// stick waits until something of the target is in flight and lets SendTimeout pass.
+// stick waits until the target has something in flight and lets SendTimeout pass.
 func (b *harness) stick() {
 	b.t.Helper()
 	testutil.Until(b.t, "something is in flight", func() (ok bool) {

@@ -19,7 +19,7 @@ type Transport struct {
 	cfg       Config
 	next      atomic.Pointer[Config] // of new connections, see Update
 	deepest   atomic.Int64           // the largest MaxDepth so far
-	log       *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
+	log       *ratelog.Logger        // for events that peers can cause; others go to cfg.Log
 	admission *admission.Counter
 	// quarantined counts queues; see quarantine.go.
 	quarantined atomic.Int64
@@ -32,7 +32,7 @@ type Transport struct {
 	listeners map[*listener]struct{}
 	devices   map[verbs.Device]*device
 	groups    map[*group]struct{}
-	// noSRQ has the devices that cannot have a shared receive queue although SRQSize is set.
+	// noSRQ has the devices without a shared receive queue although SRQSize is set.
 	noSRQ map[verbs.Device]struct{}
 }
 
@@ -56,9 +56,9 @@ func New(cfg Config) *Transport {
 	return t
 }
 
-// Update changes MaxDepth, MaxQueues, MaxQueuesPerHost and QueueMemory to those of a valid
-// configuration. Connections that exist keep what they have, and their controllers the depth that
-// they have told their hosts. One call at a time, on any goroutine.
+// Update changes MaxDepth, MaxQueues, MaxQueuesPerHost and QueueMemory to the values of a valid
+// configuration. Existing connections keep their resources, and their controllers the depth
+// announced to their hosts. One call at a time, on any goroutine.
 func (t *Transport) Update(cfg Config) {
 	cfg.SetDefaults()
 	t.deepest.Store(max(t.deepest.Load(), int64(cfg.MaxDepth)))
@@ -79,7 +79,7 @@ func (t *Transport) Type() nvme.TransportType { return nvme.TransportRDMA }
 // Shares implements fabric.Transport.
 func (t *Transport) Shares() []fabric.Share { return t.admission.Shares() }
 
-// Usage implements fabric.Transport. Connections that are being made or ended count.
+// Usage implements fabric.Transport. It includes connections that are being made or ended.
 func (t *Transport) Usage() fabric.Usage {
 	u := t.admission.Usage()
 	u.Quarantined = int(t.quarantined.Load())

@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// A queue with 128 commands delays the one command of another by a turn, not by all of them; each
-// poll serves a turn of it.
+// A queue with 128 commands delays the one command of another queue by a turn, not by all of them.
+// Each poll serves a turn of it.
 func TestTurns(t *testing.T) {
 	for name, tt := range map[string]struct {
 		op   nvme.Opcode
@@ -50,7 +50,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// What completes at once, after a disk has answered, is sent in turns as well.
+// Responses that complete at once, after a disk has answered, are also sent in turns.
 func TestTurnsOfResponses(t *testing.T) {
 	const depth, size = 16, 128 << 10
 	m := newManual(t, verbstest.Options{}, Config{}, ioParam(depth))

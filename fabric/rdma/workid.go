@@ -2,8 +2,9 @@ package rdma
 
 import "iter"
 
-// A work request ID says what completed: the kind in bits 63:56, then the ID that a table gave the
-// queue or shared receive queue, and the tag of a request or the number of a receive slot in 15:0.
+// A work request ID identifies a completion: the kind in bits 63:56, then the ID of the queue or
+// shared receive queue in its table, and in bits 15:0 the tag of a request or the number of a
+// receive slot.
 type workKind uint8
 
 const (
@@ -11,7 +12,7 @@ const (
 	workSRQRecv                        // a receive of a shared receive queue
 	workUnsignaled                     // completes only if it fails
 	workRead                           // the last RDMA READ of a chain
-	workWrite                          // the last RDMA WRITE of a chain that has no response
+	workWrite                          // the last RDMA WRITE of a chain without a response
 	workSend                           // a response
 	workData                           // an RDMA WRITE that is signaled for the device's sake
 )
@@ -29,9 +30,9 @@ func (k workKind) String() string {
 
 func workID(k workKind, id uint64, tag uint16) uint64 { return uint64(k)<<56 | id | uint64(tag) }
 
-// table gives IDs to what completions refer to: a generation in bits 55:32 and a number in 31:16.
-// Numbers are used again, with another generation: a late completion of what was removed matches
-// nothing.
+// table assigns IDs to the objects of completions: a generation in bits 55:32 and a number in
+// 31:16. Numbers are reused with another generation, so a late completion of a removed object
+// matches nothing.
 type table[T any] struct {
 	entries []entry[T]
 	free    []int // numbers of entries without an element
@@ -63,7 +64,7 @@ func (t *table[T]) remove(id uint64) {
 	t.free = append(t.free, n)
 }
 
-// find returns what a work request ID refers to, nil if that was removed.
+// find returns the object of a work request ID, nil if it was removed.
 func (t *table[T]) find(wrid uint64) *T {
 	if n := int(uint16(wrid >> 16)); n < len(t.entries) {
 		if e := &t.entries[n]; e.gen == uint32(wrid>>32)&genMask {
@@ -73,7 +74,7 @@ func (t *table[T]) find(wrid uint64) *T {
 	return nil
 }
 
-// all yields everything in the table. Elements may be added and removed meanwhile.
+// all yields everything in the table. Elements may be added and removed in the loop.
 func (t *table[T]) all() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for i := 0; i < len(t.entries); i++ {
@@ -84,8 +85,8 @@ func (t *table[T]) all() iter.Seq[*T] {
 	}
 }
 
-// walk returns what list.Pieces needs to visit everything in the table. visit returns how many
-// steps it took.
+// walk returns a function for list.Pieces that visits everything in the table. visit returns the
+// number of steps it took.
 func (t *table[T]) walk(visit func(*T) int) (next func() int) {
 	i := 0
 	return func() int {

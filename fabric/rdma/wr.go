@@ -9,7 +9,7 @@ import (
 )
 
 // Work requests are collected in the group, at most batchWRs, and posted when a chain might not
-// fit. A chain is what one request adds at a time, at most maxChain.
+// fit. A chain is the work requests that one request adds at a time, at most maxChain.
 const (
 	batchWRs = 256
 	maxChain = 64
@@ -20,8 +20,8 @@ func (r *request) rewind() {
 	r.data, r.moved, r.blockUsed = mem.NewCursor(r.Segs, 0), 0, 0
 }
 
-// remote is the host's memory for the next byte of data, and how many bytes, at least one if data
-// is left, one work request may move.
+// remote returns the host's memory for the next byte of data. room is the number of bytes that one
+// work request may move, at least one if data is left.
 func (r *request) remote() (addr uint64, key, room uint32) {
 	if r.blocks == nil {
 		return r.addr + uint64(r.moved), r.rkey, r.HostLength - r.moved
@@ -35,8 +35,8 @@ func (r *request) remote() (addr uint64, key, room uint32) {
 }
 
 // addWRs adds work requests that move the data of r, at most most of them with at most perWR
-// elements each, and returns how many. Each moves contiguous memory of the host. Unless the device
-// wants WRITEs signaled, none of them is: the caller signals the last one of the chain.
+// elements each, and returns their number. Each moves contiguous memory of the host. None is
+// signaled, unless the device needs signaled WRITEs: the caller signals the last one of the chain.
 func (q *queue) addWRs(r *request, op verbs.SendOpcode, perWR, most int) (n int) {
 	g := q.g
 	id, flags := workID(workUnsignaled, q.id, r.tag), verbs.SendFlags(0)
@@ -79,7 +79,7 @@ func (q *queue) postIfFull() int {
 	return q.post()
 }
 
-// post hands the collected work requests to the device: receives first, because a response invites
+// post passes the collected work requests to the device, receives first, because a response invites
 // the host's next capsule. It returns the number of sends.
 func (q *queue) post() int {
 	g := q.g
@@ -107,9 +107,9 @@ func (q *queue) postRecvs() {
 	}
 }
 
-// postSend posts and counts what was posted. A device that does not support SEND_WITH_INV refuses
-// the first one; from then on hosts invalidate their keys themselves, as they must be prepared to
-// (RDMA section 3.6.1).
+// postSend posts and counts work requests. A device without SEND_WITH_INV refuses the first one.
+// From then on hosts invalidate their keys themselves, as they must be prepared to (RDMA section
+// 3.6.1).
 func (q *queue) postSend(wrs []verbs.SendWR) error {
 	n, err := q.postCounted(wrs)
 	if err == nil || n >= len(wrs) || wrs[n].Opcode != verbs.WRSendWithInv {
@@ -122,7 +122,7 @@ func (q *queue) postSend(wrs []verbs.SendWR) error {
 		}
 	}
 	if _, again := q.postCounted(wrs); again != nil {
-		return err // that was not the reason
+		return err // the refusal had another reason
 	}
 	q.p.dev.noInvalidate.Store(true)
 	return nil

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Limits is what a controller takes.
+// Limits are the limits of a controller.
 type Limits struct {
 	// MaxQID is the largest queue ID.
 	MaxQID uint16
@@ -16,15 +16,14 @@ type Limits struct {
 	MaxCNTLID uint16
 }
 
-// Refusal is a status other than Accepted with what the field that it names must be, and what it
-// is, in words, for the log.
+// Refusal is a status other than Accepted. For the log it describes the required and the received
+// value of the wrong field.
 type Refusal struct {
 	Status             Status
 	Expected, Received string
 }
 
-// Check validates a request. The zero Refusal accepts it. The fields are checked in their order on
-// the wire.
+// Check validates a request. The zero Refusal accepts it. The fields are checked in wire order.
 func (r *Req) Check(l *Limits) Refusal {
 	depth, most := int(r.HSQSize())+1, l.MaxDepth
 	if r.QID() == 0 {

@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// RejSize is the size of the private data of a reject in bytes: what Linux hosts and targets
-// exchange (include/linux/nvme-rdma.h, struct nvme_rdma_cm_rej).
+// RejSize is the size of the private data of a reject in bytes, as exchanged by Linux hosts and
+// targets (include/linux/nvme-rdma.h, struct nvme_rdma_cm_rej).
 const RejSize = 4
 
 // Rej is the private data of a reject, controller to host (RDMA section 3.1.4, figure 7).
 type Rej [RejSize]byte
 
-// ParseRej copies a record out of the private data of a reject. It is false if that is too short,
-// which is so when the fabric and not the target refused.
+// ParseRej copies a record out of the private data of a reject. ok is false if that is too short:
+// then the fabric, not the target, has refused.
 func ParseRej(b []byte) (r Rej, ok bool) {
 	ok = copy(r[:], b) == RejSize
 	return r, ok
@@ -28,11 +28,11 @@ func (r *Rej) Set(s Status) {
 // RecFmt is the record format.
 func (r *Rej) RecFmt() uint16 { return binary.LittleEndian.Uint16(r[0:]) }
 
-// Status is why the request was refused.
+// Status is the reason for the refusal.
 func (r *Rej) Status() Status { return Status(binary.LittleEndian.Uint16(r[2:])) }
 
-// Status is STS of a reject (RDMA section 3.5.1, figure 11). Accepted, which is never sent, is its
-// zero value.
+// Status is STS of a reject (RDMA section 3.5.1, figure 11). Its zero value is Accepted, which is
+// never sent.
 type Status uint16
 
 // The statuses.

@@ -8,7 +8,7 @@ const RepSize = 32
 // Rep is the private data of an accept, controller to host (RDMA section 3.1.4, figure 6).
 type Rep [RepSize]byte
 
-// ParseRep copies a record out of the private data of an accept. It is false if that is too short.
+// ParseRep copies a record out of the private data of an accept. ok is false if that is too short.
 func ParseRep(b []byte) (r Rep, ok bool) {
 	ok = copy(r[:], b) == RepSize
 	return r, ok

@@ -2,7 +2,7 @@ package cmwire
 
 import "encoding/binary"
 
-// RecFmt is the record format of every record here; no other exists.
+// RecFmt is the only record format.
 const RecFmt = 0
 
 // ReqSize is the size of the private data of a connect request in bytes.
@@ -11,10 +11,10 @@ const ReqSize = 32
 // Req is the private data of a connect request, host to controller (RDMA section 3.1.4, figure 5).
 type Req [ReqSize]byte
 
-// ParseReq copies a record out of the private data of a connect request. It is false if that is too
-// short. RoCE delivers 56 bytes whatever the host sent (IBTA annex A11, RDMA IP CM service), so a
-// host that sent nothing shows as a record of zeroes, which is no legal record (HRQSIZE 0): it
-// counts as too short as well.
+// ParseReq copies a record out of the private data of a connect request. ok is false if that is too
+// short. RoCE always delivers 56 bytes (IBTA annex A11, RDMA IP CM service). So a host that sent
+// nothing shows as a record of zeroes. That is no legal record (HRQSIZE 0) and counts as too short
+// as well.
 func ParseReq(b []byte) (r Req, ok bool) {
 	ok = copy(r[:], b) == ReqSize && r != Req{}
 	return r, ok
@@ -44,5 +44,5 @@ func (r *Req) HRQSize() uint16 { return binary.LittleEndian.Uint16(r[4:]) }
 // HSQSize is the number of commands the host may have outstanding, 0-based.
 func (r *Req) HSQSize() uint16 { return binary.LittleEndian.Uint16(r[6:]) }
 
-// CNTLID is the controller an I/O queue is for. Hosts of before the field was defined leave it 0.
+// CNTLID is the controller of an I/O queue. Hosts older than the field leave it 0.
 func (r *Req) CNTLID() uint16 { return binary.LittleEndian.Uint16(r[8:]) }
