@@ -1,6 +1,7 @@
 package verbs
 
-// AsyncType is what a device reports outside of its queues, with the values of enum ibv_event_type.
+// AsyncType is the type of an asynchronous event of a device, with the values of enum
+// ibv_event_type.
 type AsyncType uint32
 
 // The events.
@@ -46,11 +47,11 @@ func (t AsyncType) String() string {
 // AsyncEvent is an asynchronous event (ibv_get_async_event).
 type AsyncEvent struct {
 	Type AsyncType
-	// CQ is the completion queue concerned, the same value that CreateCQ returned; nil for other
+	// CQ is the affected completion queue, the same value that CreateCQ returned; nil for other
 	// events.
 	CQ CQ
-	// SRQ is the shared receive queue concerned; nil for other events.
+	// SRQ is the affected shared receive queue; nil for other events.
 	SRQ SRQ
-	// QPNum is the queue pair concerned, for events of queue pairs.
+	// QPNum is the number of the affected queue pair, for events of queue pairs.
 	QPNum uint32
 }

@@ -9,8 +9,8 @@ import (
 type CM interface {
 	// Listen binds and listens: rdma_create_id, rdma_bind_addr, rdma_listen. The address may be a
 	// wildcard, IPv4 or IPv6; :: takes IPv4 as well. Port 0 chooses one. ErrNoDevice if no RDMA
-	// device has the address, EADDRINUSE if the port is in use. tos is the type of service of
-	// the connections if it is not 0: on RoCE the kernel takes that of the host's request instead.
+	// device has the address, EADDRINUSE if the port is in use. tos is the type of service of the
+	// connections if it is not 0: on RoCE the kernel uses that of the host's request instead.
 	Listen(addr netip.AddrPort, backlog int, tos uint8) (ID, error)
 	// NewID makes an ID for the active side: ResolveAddr, ResolveRoute, CreateQP, Connect, each
 	// answered by an event.
@@ -28,9 +28,9 @@ type ID interface {
 	// can arrive, or guard it.
 	SetContext(v any)
 	Context() any
-	// Device is the device the ID is bound to, nil for a wildcard listener.
+	// Device returns the device of the ID, nil for a wildcard listener.
 	Device() Device
-	// Local and Remote are the addresses of the connection or listener. On the passive side a
+	// Local and Remote return the addresses of the connection or listener. On the passive side a
 	// link-local address may lack its zone.
 	Local() netip.AddrPort
 	Remote() netip.AddrPort
@@ -49,7 +49,7 @@ type ID interface {
 	Reject(private []byte) error
 	// Disconnect ends the connection. This side's QP goes to the error state. On RoCE the peer's QP
 	// does not change until the peer, after EventDisconnected, calls Disconnect as well; on iWARP
-	// it fails at once. Harmless when repeated.
+	// it fails at once. Repeated calls are harmless.
 	Disconnect() error
 	// Destroy frees the ID; its QP must have been destroyed, or its destruction have failed for
 	// good. No event of it is delivered afterwards, except one that Next has already returned.
@@ -58,13 +58,13 @@ type ID interface {
 
 // ConnParam is struct rdma_conn_param.
 type ConnParam struct {
-	// PrivateData is on RoCE at most 56 bytes in a request, 196 in an accept, 148 in a rejection,
-	// and events show all of it, padded with zeroes. On iWARP it is at most 255 bytes, and events
-	// show what was sent.
+	// PrivateData has on RoCE at most 56 bytes in a request, 196 in an accept, 148 in a rejection,
+	// and events have all of it, padded with zeroes. On iWARP it has at most 255 bytes, and events
+	// have only the bytes sent.
 	PrivateData []byte
-	// ResponderResources is how many RDMA READs of the peer this side serves at once;
-	// InitiatorDepth how many it issues. In an event they are the peer's values seen from here, as
-	// rdma_get_cm_event(3) says.
+	// ResponderResources is the number of RDMA READs of the peer that this side serves at once;
+	// InitiatorDepth is the number that it issues. In an event they are the peer's values from this
+	// side's point of view, as in rdma_get_cm_event(3).
 	ResponderResources, InitiatorDepth uint8
 	RetryCount, RNRRetryCount          uint8 // RNRRetryCount 7 is unlimited
 	FlowControl                        bool
@@ -112,13 +112,14 @@ func (t EventType) String() string {
 // Event is a communication manager event. The private data is a copy.
 type Event struct {
 	Type EventType
-	// Status is the event's status: an errno (negative) or, for Rejected, the transport's reason.
+	// Status is the event's status: a negative errno or, for Rejected, the transport's reason.
 	Status int
-	// ID is the connection concerned, the same value its maker got; for ConnectRequest it is new.
+	// ID is the affected connection, the same value that its creator got; for ConnectRequest it is
+	// new.
 	ID ID
-	// Listener is where a ConnectRequest came in.
+	// Listener is the listener that received a ConnectRequest.
 	Listener ID
-	// Param holds what the peer sent with ConnectRequest, Established, ConnectResponse and
+	// Param is the data that the peer sent with ConnectRequest, Established, ConnectResponse and
 	// Rejected.
 	Param ConnParam
 }

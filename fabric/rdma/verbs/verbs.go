@@ -1,11 +1,11 @@
 // Package verbs is RDMA verbs and the RDMA communication manager as pure-Go types and batch
-// interfaces. verbs/ibv binds them to rdma-core, verbs/verbstest is an in-process fake with faults;
-// both pass the same conformance suite.
+// interfaces. verbs/ibv binds them to rdma-core; verbs/verbstest is an in-process fake with faults.
+// Both pass the same conformance suite.
 //
-// Names follow libibverbs and librdmacm: the manual page of the call with the name of a method
-// applies, unless the comment differs. Data-path calls (CQ.Poll, CQ.ReqNotify, QP.PostSend,
-// PostRecv) are made by one goroutine at a time per object and never block; everything else may
-// block and may be called by any goroutine.
+// Names follow libibverbs and librdmacm: the manual page of the call with a method's name applies,
+// unless the comment differs. One goroutine at a time per object makes data-path calls (CQ.Poll,
+// CQ.ReqNotify, QP.PostSend, PostRecv), and they never block. All other calls may block, and any
+// goroutine may make them.
 package verbs
 
 import "errors"
@@ -14,7 +14,7 @@ import "errors"
 var (
 	// ErrClosed is returned by CM.Next after CM.Close.
 	ErrClosed = errors.New("event channel closed")
-	// ErrNoDevice says that no RDMA device serves the address, or that none exists.
+	// ErrNoDevice: no RDMA device has the address, or there is none.
 	ErrNoDevice = errors.New("no RDMA device")
 	// ErrNotBuilt is returned by every call of a program built without cgo.
 	ErrNotBuilt = errors.New("built without RDMA support (CGO_ENABLED=0)")
@@ -29,16 +29,16 @@ type Provider interface {
 }
 
 // VendorSIW is the vendor ID of the kernel's software iWARP (SIW_VENDOR_ID in
-// drivers/infiniband/sw/siw/siw.h), which differs from the specifications in ways that show nowhere
-// else: it lets a peer read a region without the right to, and keeps the connection after a SEND
-// that could not invalidate its key.
+// drivers/infiniband/sw/siw/siw.h). It deviates from the specifications in undocumented ways: it
+// lets a peer read a region without the right to, and keeps the connection after a SEND that could
+// not invalidate its key.
 const VendorSIW = 0x626d74
 
 // DeviceAttr describes a device (ibv_query_device).
 type DeviceAttr struct {
 	Name string // rxe0, mlx5_0
-	// IWARP says that the transport is iWARP: the sink of an RDMA READ needs AccessRemoteWrite
-	// there.
+	// IWARP reports whether the transport is iWARP. There the sink of an RDMA READ needs
+	// AccessRemoteWrite.
 	IWARP                  bool
 	VendorID               uint32
 	MaxQP, MaxQPWR, MaxSGE int
@@ -57,10 +57,10 @@ type Device interface {
 	Attr() DeviceAttr
 	AllocPD() (PD, error)
 	CreateCompChannel() (CompChannel, error)
-	// CreateCQ makes a completion queue of at least entries; ch may be nil (polling only); vector
-	// is taken modulo NumCompVectors.
+	// CreateCQ makes a completion queue with at least the given entries; ch may be nil (polling
+	// only); vector is taken modulo NumCompVectors.
 	CreateCQ(entries int, ch CompChannel, vector int) (CQ, error)
-	// Watch calls fn with the asynchronous events of the device, acknowledged already and one after
+	// Watch calls fn with the asynchronous events of the device, already acknowledged and one after
 	// the other, until stop is called. fn must neither block nor call stop. A call may still run
 	// when stop returns.
 	Watch(fn func(AsyncEvent)) (stop func(), err error)
@@ -102,7 +102,7 @@ type CompChannel interface {
 
 // CQ is a completion queue.
 type CQ interface {
-	// Poll fills wc and returns how many it filled. An error means that the CQ has failed
+	// Poll fills wc and returns the number of completions. An error means that the CQ has failed
 	// (overrun).
 	Poll(wc []WC) (n int, err error)
 	// ReqNotify arms the CQ: its channel becomes readable at the next completion. Poll once more
@@ -115,8 +115,8 @@ type CQ interface {
 type SRQInit struct{ MaxWR, MaxSGE int }
 
 // SRQ is a shared receive queue. A queue pair that uses one and goes to the error state takes no
-// more of its receives: the device reports that with AsyncQPLastWQEReached, and what the queue pair
-// completed before is in its CQ by then. A receive whose message was arriving at that moment may be
+// more of its receives. The device reports that with AsyncQPLastWQEReached; earlier completions of
+// the queue pair are in its CQ by then. A receive with a message arriving at that moment may be
 // lost without a completion (rxe).
 type SRQ interface {
 	PostRecv(wrs []RecvWR) (n int, err error)
@@ -129,7 +129,8 @@ type QPInit struct {
 	SendCQ, RecvCQ                               CQ
 	SRQ                                          SRQ // nil: own receive queue
 	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE int
-	// MaxInline is what is asked for; a device that cannot is asked again with 0. See QP.MaxInline.
+	// MaxInline is the requested size. If the device refuses it, the request is repeated with 0.
+	// See QP.MaxInline.
 	MaxInline int
 }
 
@@ -140,7 +141,7 @@ type QP interface {
 	// MaxInline is the number of bytes SendInline may carry.
 	MaxInline() int
 	// PostSend posts wrs in order with one call; WR i uses sges[FirstSGE : FirstSGE+NumSGE]. It
-	// returns how many were posted; err is nil if all were. The arrays may be reused at once.
+	// returns the number posted; err is nil if all were. The arrays may be reused at once.
 	PostSend(wrs []SendWR, sges []SGE) (n int, err error)
 	// PostRecv posts receives; not for a QP with an SRQ.
 	PostRecv(wrs []RecvWR) (n int, err error)
@@ -149,13 +150,13 @@ type QP interface {
 	// on iWARP, which has no such timer.
 	ShortenRNRTimer() error
 	// ToError moves the QP to the error state: everything posted before completes with
-	// WCWRFlushErr. What is posted after a QP failed may be refused, flushed, or forgotten without
-	// a completion (rxe: receives, siw: all), and a QP that failed by itself may flush only after
-	// ToError (siw); when a CQ is empty after Destroy, nothing more comes.
+	// WCWRFlushErr. Work posted after a QP failed may be refused, flushed, or forgotten without a
+	// completion (rxe: receives, siw: all), and a QP that failed by itself may flush only after
+	// ToError (siw). When a CQ is empty after Destroy, nothing more comes.
 	ToError() error
 	// Destroy frees the QP; nothing of it appears in a CQ polled empty afterwards. After an error
-	// it may go on to use everything that it was given, and nothing may be called any more: libsiw
-	// has unmapped the queues by then.
+	// the device may continue to use all memory given to it, and nothing may be called any more,
+	// because libsiw has unmapped the queues by then.
 	Destroy() error
 }
 
@@ -208,7 +209,7 @@ type RecvWR struct {
 // WCStatus is the outcome of a work request, with the values of enum ibv_wc_status.
 type WCStatus uint32
 
-// The outcomes that matter here.
+// The outcomes in use.
 const (
 	WCSuccess        WCStatus = 0
 	WCLocLenErr      WCStatus = 1
@@ -224,11 +225,11 @@ const (
 	WCGeneralErr     WCStatus = 21
 )
 
-// WCOpcode is what completed, with the values of enum ibv_wc_opcode. It is valid only if Status is
-// WCSuccess.
+// WCOpcode is the completed operation, with the values of enum ibv_wc_opcode. It is valid only if
+// Status is WCSuccess.
 type WCOpcode uint32
 
-// The completions that matter here.
+// The completions in use.
 const (
 	WCSend      WCOpcode = 0
 	WCRDMAWrite WCOpcode = 1

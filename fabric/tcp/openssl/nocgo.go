@@ -1,7 +1,7 @@
 //go:build !cgo
 
 // Package openssl binds the handshake and the AEAD of TLS 1.3 to OpenSSL. This program is built
-// without cgo, so there is no TLS in it.
+// without cgo, so it has no TLS.
 package openssl
 
 import (
@@ -13,40 +13,40 @@ import (
 var errNotBuilt = errors.New("this program was built without cgo and has no TLS: build it with " +
 	"CGO_ENABLED=1 and the headers of OpenSSL (libssl-dev)")
 
-// Supported returns why there is no TLS in this program.
+// Supported returns the reason why this program has no TLS.
 func Supported() error { return errNotBuilt }
 
-// Handshake does not exist.
+// Handshake is not supported.
 type Handshake struct{}
 
-// NewHandshake returns why.
+// NewHandshake returns the error of Supported.
 func NewHandshake(_, _ bool, _, _ []byte) (*Handshake, error) { return nil, errNotBuilt }
 
-// Step returns why.
+// Step returns the error of Supported.
 func (*Handshake) Step([]byte) ([]byte, bool, error) { return nil, false, errNotBuilt }
 
-// Left has nothing.
+// Left returns nil.
 func (*Handshake) Left([]byte) []byte { return nil }
 
-// Secrets has none.
+// Secrets returns nil.
 func (*Handshake) Secrets() (client, server []byte) { return nil, nil }
 
-// MaxFragment is none.
+// MaxFragment returns 0.
 func (*Handshake) MaxFragment() int { return 0 }
 
 // Free does nothing.
 func (*Handshake) Free() {}
 
-// AEAD does not exist.
+// AEAD is not supported.
 type AEAD struct{}
 
-// NewAEAD returns why.
+// NewAEAD returns the error of Supported.
 func NewAEAD(bool, []byte, []byte) (*AEAD, error) { return nil, errNotBuilt }
 
 // Free does nothing.
 func (*AEAD) Free() {}
 
-// Vectors has none.
+// Vectors returns nil.
 func Vectors([]byte) []unix.Iovec { return nil }
 
 // Seal fails.

@@ -54,7 +54,7 @@ static void keylog(const SSL *ssl, const char *line)
 }
 
 // TLS 1.3 with a PSK and (EC)DHE only: psk_ke needs SSL_OP_ALLOW_NO_DHE_KEX, and there is no
-// certificate. The groups are those whose cost is small.
+// certificate. Only the cheap groups are offered.
 static SSL_CTX *new_ctx(int server)
 {
 	SSL_CTX *ctx;
@@ -136,7 +136,7 @@ fail:
 	return NULL;
 }
 
-// 1: complete, 0: more input is needed, -1: failed. There may be output in each case.
+// Returns 1 if complete, 0 if more input is needed, -1 on failure. Any result may have output.
 int hs_step(struct handshake *h, const unsigned char *in, size_t n)
 {
 	int r;
@@ -164,7 +164,7 @@ size_t hs_left(struct handshake *h, unsigned char *out, size_t room)
 	return n > 0 ? n : 0;
 }
 
-// The longest fragment that the peer takes (RFC 6066 section 4).
+// Returns the longest fragment that the peer accepts (RFC 6066 section 4).
 size_t hs_fragment(struct handshake *h)
 {
 	unsigned code = SSL_SESSION_get_max_fragment_length(SSL_get0_session(h->ssl));
@@ -213,7 +213,7 @@ static int start(EVP_CIPHER_CTX *c, const unsigned char *iv, uint64_t seq,
 }
 
 // Seals n bytes of v, without the first skip bytes, as records of at most most bytes (RFC 8446
-// section 5.2), of which there is at least one.
+// section 5.2), at least one.
 long aead_seal(EVP_CIPHER_CTX *c, const unsigned char *iv, uint64_t seq, const struct iovec *v,
 	       size_t skip, size_t n, size_t most, unsigned char type, unsigned char *out)
 {
@@ -258,7 +258,7 @@ long aead_seal(EVP_CIPHER_CTX *c, const unsigned char *iv, uint64_t seq, const s
 	return p - out;
 }
 
-// Opens a record whose inner plaintext has n bytes, at least 1: all but the last one to out.
+// Opens a record with n bytes of inner plaintext, at least 1: all but the last byte go to out.
 int aead_open(EVP_CIPHER_CTX *c, const unsigned char *iv, uint64_t seq, const unsigned char *record,
 	      size_t n, unsigned char *out, unsigned char *last)
 {

@@ -22,14 +22,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Supported returns why there is no TLS in this program, nil if there is.
+// Supported returns the reason why this program has no TLS, or nil if it has.
 func Supported() error { return nil }
 
-// Handshake is that of one connection, with an external PSK. One goroutine at a time may use it.
+// Handshake is the handshake of one connection, with an external PSK. One goroutine at a time may
+// use it.
 type Handshake struct{ c *C.struct_handshake }
 
-// NewHandshake makes a handshake with the cipher suite for SHA-256 or SHA-384. Without a PSK a
-// server's fails, with the alert that belongs to the ClientHello. Free must be called.
+// NewHandshake makes a handshake with the cipher suite for SHA-256 or SHA-384. Without a PSK the
+// handshake of a server fails, with the alert for the ClientHello. Free must be called.
 func NewHandshake(server, sha384 bool, identity, psk []byte) (*Handshake, error) {
 	c := C.hs_new(flag(server), flag(sha384), bytesOf(identity), C.size_t(len(identity)),
 		bytesOf(psk), C.size_t(len(psk)))
@@ -48,7 +49,7 @@ func flag(b bool) C.int {
 
 func bytesOf(b []byte) *C.uchar { return (*C.uchar)(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// Step goes on with what the peer has sent and returns what it must get, also after an error.
+// Step processes the peer's bytes and returns the bytes to send to it, also after an error.
 func (h *Handshake) Step(in []byte) (out []byte, done bool, err error) {
 	r := C.hs_step(h.c, bytesOf(in), C.size_t(len(in)))
 	if r < 0 {
@@ -64,7 +65,7 @@ func (h *Handshake) Step(in []byte) (out []byte, done bool, err error) {
 	}
 }
 
-// Left takes the input behind the handshake, once it is done.
+// Left returns the input behind the handshake, once it is done.
 func (h *Handshake) Left(room []byte) []byte {
 	return room[:C.hs_left(h.c, bytesOf(room), C.size_t(len(room)))]
 }
@@ -76,10 +77,10 @@ func (h *Handshake) Secrets() (client, server []byte) {
 		C.GoBytes(unsafe.Pointer(&h.c.secrets[1]), n)
 }
 
-// MaxFragment is the largest number of bytes in a record that the peer takes.
+// MaxFragment returns the most bytes in a record that the peer accepts.
 func (h *Handshake) MaxFragment() int { return int(C.hs_fragment(h.c)) }
 
-// Free wipes and frees what OpenSSL has.
+// Free wipes and frees OpenSSL's state.
 func (h *Handshake) Free() {
 	C.hs_free(h.c)
 	h.c = nil
@@ -114,7 +115,7 @@ func NewAEAD(seal bool, key, iv []byte) (*AEAD, error) {
 	return a, nil
 }
 
-// Free wipes and frees what OpenSSL has.
+// Free wipes and frees OpenSSL's state.
 func (a *AEAD) Free() {
 	if a != nil && a.c != nil {
 		C.EVP_CIPHER_CTX_free(a.c)
@@ -128,9 +129,9 @@ func Vectors(b []byte) []unix.Iovec {
 		len(b)/int(unsafe.Sizeof(unix.Iovec{})))
 }
 
-// Seal makes records of at most most bytes of content, from seq on, of the n bytes of v behind the
-// first skip bytes, and returns their length. out must have room. v, and everything that it refers
-// to, must be outside of the Go heap, or pinned.
+// Seal makes records of at most most bytes of content each, from sequence number seq on, from the n
+// bytes of v behind the first skip bytes, and returns their length. out must have room. v, and all
+// memory that it refers to, must be outside of the Go heap, or pinned.
 func (a *AEAD) Seal(out []byte, seq uint64, v []unix.Iovec, skip, n, most int, typ byte) (int,
 	bool,
 ) {
@@ -140,9 +141,9 @@ func (a *AEAD) Seal(out []byte, seq uint64, v []unix.Iovec, skip, n, most int, t
 	return int(size), size > 0
 }
 
-// Open opens a record whose header has been checked: all of its inner plaintext but the last byte,
-// which it returns, goes to out, which may be where it lies in record. false: the record is forged,
-// and what is in out means nothing.
+// Open opens a record with a checked header. It writes all of its inner plaintext but the last byte
+// to out, which may be the place of that plaintext in record, and returns the last byte. ok is
+// false if the record is forged; then the content of out is meaningless.
 func (a *AEAD) Open(out []byte, seq uint64, record []byte, n int) (last byte, ok bool) {
 	var b [1]byte
 	r := C.aead_open(a.c, bytesOf(a.iv[:]), C.uint64_t(seq), bytesOf(record), C.size_t(n),

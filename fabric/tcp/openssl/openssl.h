@@ -8,7 +8,7 @@
 #define MAX_IDENTITY (8 + 3 + 2 * 223 + 64)
 #define MAX_SECRET 48
 
-// A handshake with an external PSK. It is in C memory, because callbacks of OpenSSL get it.
+// A handshake with an external PSK. It is in C memory, because it is passed to callbacks of OpenSSL.
 struct handshake {
 	SSL *ssl;
 	BIO *in, *out;

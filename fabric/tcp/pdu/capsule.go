@@ -8,12 +8,12 @@ const CapsuleCmdSize = HeaderSize + nvme.SQESize
 // CapsuleCmd is the header of a command capsule (TCP section 3.6.2.6).
 type CapsuleCmd [CapsuleCmdSize]byte
 
-// OffSGL1 is the byte offset of the command's SGL descriptor within a CapsuleCmd, as a Fault's FEI
-// names it.
+// OffSGL1 is the byte offset of the command's SGL descriptor within a CapsuleCmd, for the FEI of a
+// Fault.
 const OffSGL1 = HeaderSize + 24
 
-// Set writes the header for a command with n bytes of in-capsule data and leaves the SQE alone. It
-// returns PDO, the number of bytes (header, header digest, padding) before the data or, without
+// Set writes the header for a command with n bytes of in-capsule data and does not change the SQE.
+// It returns PDO, the number of bytes (header, header digest, padding) before the data or, without
 // data, the length of the PDU.
 func (c *CapsuleCmd) Set(p *Params, n uint32) int {
 	if n == 0 {

@@ -1,11 +1,11 @@
 package pdu
 
-// CheckFromHost validates the common header of a PDU that a controller received. It looks at
-// nothing else, so it can run as soon as 8 bytes are there; whether the type is allowed now is the
-// caller's to know.
+// CheckFromHost validates the common header of a PDU that a controller received. It reads nothing
+// else, so it can run as soon as 8 bytes have arrived. It does not know whether the type is allowed
+// at this time; the caller has to check that.
 //
 // Type, then HLEN, flags, PLEN and PDO are checked in this order (TCP section 3.6.2; 3.5 on
-// errors), and a limit on data is FESLimit. A PDU that passes has header, padding, data and digest
+// errors). Data beyond a limit is FESLimit. A PDU that passes has header, padding, data and digest
 // inside PLEN.
 func (p *Params) CheckFromHost(h *Header) Fault {
 	switch t := h.Type(); t {
@@ -49,7 +49,7 @@ func checkPlain(h *Header, t Type) Fault {
 	return Fault{}
 }
 
-// check validates the types that obey the digests: hlen is what HLEN must be, most the largest
+// check validates the types that may have digests: hlen is the required HLEN, most the largest
 // number of data bytes.
 func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty bool) Fault {
 	if h.HLEN() != hlen {
@@ -63,7 +63,7 @@ func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty
 	if plen < uint64(first) {
 		return Fault{FESInvalidHeader, OffPLEN}
 	}
-	// no data: DDGSTF is then without meaning, except that it needs to have been agreed on
+	// Without data DDGSTF has no meaning, except that it needs to have been agreed on.
 	if plen == uint64(first) {
 		switch {
 		case f&DDGSTF != 0 && !p.DataDigest:
@@ -71,8 +71,8 @@ func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty
 		case !mayBeEmpty:
 			return Fault{FESInvalidHeader, OffPLEN}
 		case most != 0 && h.PDO() != 0 && (h.PDO() < hlen || h.PDO() > first):
-			// It is reserved in types that never have data. In a command without data it should
-			// be 0, but some hosts name the place where data would begin.
+			// It is reserved in types that never have data. In a command without data it should be
+			// 0, but some hosts set the place where data would begin.
 			return Fault{FESInvalidHeader, OffPDO}
 		}
 		return Fault{}
@@ -83,8 +83,8 @@ func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty
 	if most == 0 || plen <= uint64(first+p.DataDigestSize()) {
 		return Fault{FESInvalidHeader, OffPLEN}
 	}
-	// The most a legal PDU can measure: PDO is a byte, so this bound does not depend on PDO being
-	// sane.
+	// The length of the largest legal PDU. PDO is a byte, so this bound does not depend on a valid
+	// PDO.
 	if plen > uint64(most)+uint64(p.DataDigestSize())+255 {
 		return Fault{FESLimit, OffPLEN}
 	}
@@ -98,8 +98,8 @@ func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty
 	return Fault{}
 }
 
-// DataLength is the number of data bytes in a PDU whose common header passed its check. PLEN alone
-// tells that there are none: PDO may name a place nevertheless.
+// DataLength returns the number of data bytes in a PDU with a valid common header. PLEN alone shows
+// that there are none; PDO may still be set.
 func (p *Params) DataLength(h *Header) uint32 {
 	if h.PLEN() == uint32(h.HLEN()+p.HeaderDigestSize()) {
 		return 0

@@ -17,8 +17,8 @@ func header(t Type, f Flags, hlen, pdo int, plen uint32) (h Header) {
 	return h
 }
 
-// TestHeaders carries out testdata/sequences: "go test ./fabric/tcp/pdu -run TestHeaders -args
-// -rewrite" writes what Check says now.
+// TestHeaders runs testdata/sequences. "go test ./fabric/tcp/pdu -run TestHeaders -args -rewrite"
+// writes the present results of Check.
 func TestHeaders(t *testing.T) {
 	flags := map[string]Flags{
 		"-": 0, "header-digest": HDGSTF, "data-digest": DDGSTF, "last": LastPDU,
@@ -106,7 +106,7 @@ func TestCheckData(t *testing.T) {
 	}
 }
 
-// A header that passes has its parts inside PLEN and obeys every limit, whatever the bytes are.
+// FuzzCheck: a header that passes has its parts inside PLEN and obeys every limit, for any bytes.
 func FuzzCheck(f *testing.F) {
 	h := header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 76, 80+4096)
 	f.Add(h[:], true, true, uint8(0), uint32(8192))

@@ -9,7 +9,7 @@ const DataSize = 24
 // C2HData.
 type Data [DataSize]byte
 
-// Byte offsets of Data and R2T, as a Fault's FEI names them.
+// Byte offsets of Data and R2T, for the FEI of a Fault.
 const (
 	OffCCCID = 8
 	OffTTAG  = 10
@@ -45,10 +45,10 @@ func (d *Data) set(t Type, p *Params, align uint8, extra Flags, cid, ttag uint16
 // Header is the common header.
 func (d *Data) Header() *Header { return (*Header)(d[:HeaderSize]) }
 
-// CCCID is the identifier of the command the data belongs to.
+// CCCID is the identifier of the data's command.
 func (d *Data) CCCID() uint16 { return binary.LittleEndian.Uint16(d[OffCCCID:]) }
 
-// TTAG is the transfer tag of the R2T answered.
+// TTAG is the transfer tag of the R2T.
 func (d *Data) TTAG() uint16 { return binary.LittleEndian.Uint16(d[OffTTAG:]) }
 
 // DATAO is the offset of this data within the command's data.
@@ -57,8 +57,8 @@ func (d *Data) DATAO() uint32 { return binary.LittleEndian.Uint32(d[OffDATAO:]) 
 // DATAL is the number of data bytes in this PDU.
 func (d *Data) DATAL() uint32 { return binary.LittleEndian.Uint32(d[OffDATAL:]) }
 
-// Check compares DATAL with the length that the common header implies (which CheckFromHost or
-// CheckFromController has validated). A data PDU without data is refused.
+// Check compares DATAL with the length implied by the common header, which CheckFromHost or
+// CheckFromController has validated. It refuses a data PDU without data.
 func (d *Data) Check(p *Params) Fault {
 	if n := d.DATAL(); n == 0 || n != p.DataLength(d.Header()) {
 		return Fault{FESInvalidHeader, OffDATAL}

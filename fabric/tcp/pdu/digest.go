@@ -13,7 +13,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // CRC continues the CRC32C crc over b; start with 0. A data digest may be built piece by piece.
 func CRC(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) }
 
-// PutCRC writes a finished digest as it goes on the wire.
+// PutCRC writes a finished digest in wire format.
 func PutCRC(b []byte, crc uint32) { binary.LittleEndian.PutUint32(b, crc) }
 
 // GetCRC reads a digest from the wire.

@@ -9,7 +9,7 @@ const HeaderSize = 8
 // offset, length of the whole PDU.
 type Header [HeaderSize]byte
 
-// Byte offsets of the common header, as a Fault's FEI names them.
+// Byte offsets of the common header, for the FEI of a Fault.
 const (
 	OffType  = 0
 	OffFlags = 1
@@ -43,7 +43,7 @@ var typeNames = [...]string{
 	TypeR2T:     "R2T",
 }
 
-// String is the name the specification uses.
+// String returns the name in the specification.
 func (t Type) String() string {
 	if int(t) < len(typeNames) && typeNames[t] != "" {
 		return typeNames[t]

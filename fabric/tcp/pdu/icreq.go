@@ -9,7 +9,7 @@ const ICReqSize = 128
 // never carries digests.
 type ICReq [ICReqSize]byte
 
-// Byte offsets of ICReq and ICResp, as a Fault's FEI names them.
+// Byte offsets of ICReq and ICResp, for the FEI of a Fault.
 const (
 	OffPFV  = 8
 	OffHPDA = 10 // CPDA in ICResp
@@ -40,17 +40,17 @@ func (r *ICReq) PFV() uint16 { return binary.LittleEndian.Uint16(r[OffPFV:]) }
 // HPDA is the alignment of data the host wants, in dwords, 0-based.
 func (r *ICReq) HPDA() uint8 { return r[OffHPDA] }
 
-// HeaderDigest says that the host asks for header digests.
+// HeaderDigest reports whether the host requests header digests.
 func (r *ICReq) HeaderDigest() bool { return r[OffDGST]&dgstHeader != 0 }
 
-// DataDigest says that the host asks for data digests.
+// DataDigest reports whether the host requests data digests.
 func (r *ICReq) DataDigest() bool { return r[OffDGST]&dgstData != 0 }
 
 // MaxR2T is the largest number of R2Ts outstanding per command, counted from 1 (the field is
 // 0-based).
 func (r *ICReq) MaxR2T() uint64 { return uint64(binary.LittleEndian.Uint32(r[12:])) + 1 }
 
-// Check validates what follows the common header.
+// Check validates the fields after the common header.
 func (r *ICReq) Check() Fault {
 	if r.PFV() != 0 {
 		return Fault{FESInvalidHeader, OffPFV}

@@ -30,16 +30,16 @@ func (r *ICResp) PFV() uint16 { return binary.LittleEndian.Uint16(r[OffPFV:]) }
 // CPDA is the alignment of data the controller wants, in dwords, 0-based.
 func (r *ICResp) CPDA() uint8 { return r[OffHPDA] }
 
-// HeaderDigest says that header digests are on.
+// HeaderDigest reports whether header digests are on.
 func (r *ICResp) HeaderDigest() bool { return r[OffDGST]&dgstHeader != 0 }
 
-// DataDigest says that data digests are on.
+// DataDigest reports whether data digests are on.
 func (r *ICResp) DataDigest() bool { return r[OffDGST]&dgstData != 0 }
 
 // MaxH2CData is the largest number of data bytes in one H2CData PDU.
 func (r *ICResp) MaxH2CData() uint32 { return binary.LittleEndian.Uint32(r[12:]) }
 
-// Check validates what follows the common header.
+// Check validates the fields after the common header.
 func (r *ICResp) Check() Fault {
 	switch m := r.MaxH2CData(); {
 	case r.PFV() != 0:

@@ -1,19 +1,19 @@
 package pdu
 
-// Params is what ICReq and ICResp agreed on for one connection. The zero value holds before: no
-// digests, no alignment.
+// Params are the parameters of one connection, agreed on by ICReq and ICResp. The zero value
+// applies before that: no digests, no alignment.
 type Params struct {
-	// HeaderDigest and DataDigest say that every PDU after ICResp carries them (where its type has
-	// them).
+	// HeaderDigest and DataDigest report whether every PDU after ICResp carries them, if its type
+	// has them.
 	HeaderDigest, DataDigest bool
 	// HPDA is the host's alignment for C2HData, CPDA the controller's for CapsuleCmd and H2CData;
 	// in dwords, 0-based, 0 to 31.
 	HPDA, CPDA uint8
 	// MaxH2CData is the largest number of data bytes in one H2CData PDU (MAXH2CDATA of ICResp).
 	MaxH2CData uint32
-	// InCapsule is the largest number of data bytes in one CapsuleCmd. The controller knows a
-	// tighter bound when it has seen the command (AdminInCapsule for Fabrics and admin commands,
-	// IOCCSZ for I/O).
+	// InCapsule is the largest number of data bytes in one CapsuleCmd. The controller has a tighter
+	// bound when it has seen the command (AdminInCapsule for Fabrics and admin commands, IOCCSZ for
+	// I/O).
 	InCapsule uint32
 }
 

@@ -15,9 +15,9 @@ const (
 	MaxTermReq  = TermReqSize + MaxTermData
 )
 
-// TermReq is the header of H2CTermReq and C2HTermReq (TCP sections 3.6.2.4 and 3.6.2.5): a fatal
-// error, after which the connection ends. The header of the offending PDU follows. It never carries
-// digests.
+// TermReq is the header of H2CTermReq and C2HTermReq (TCP sections 3.6.2.4 and 3.6.2.5), which
+// report a fatal error. The connection ends afterwards. The header of the offending PDU follows. It
+// never carries digests.
 type TermReq [TermReqSize]byte
 
 // FES is the Fatal Error Status of a TermReq.
@@ -33,7 +33,7 @@ const (
 	FESUnsupported   FES = 6 // FEI: byte offset of the bad parameter
 )
 
-// String is the name the specification uses.
+// String returns the name in the specification.
 func (f FES) String() string {
 	switch f {
 	case FESInvalidHeader:
@@ -52,14 +52,13 @@ func (f FES) String() string {
 	return fmt.Sprintf("fatal error status %d", uint16(f))
 }
 
-// Fault is a fatal error found in a PDU: what to put into a TermReq. The zero value says that there
-// is none.
+// Fault is a fatal error found in a PDU, for a TermReq. The zero value means no error.
 type Fault struct {
 	FES FES
 	FEI uint32
 }
 
-// OK says that there is no fault.
+// OK reports whether there is no fault.
 func (f Fault) OK() bool { return f.FES == 0 }
 
 // Error describes the fault.

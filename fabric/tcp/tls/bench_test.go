@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// TestBatchFits checks that a batch fits in one buffer of TCP (see ADR 0034): with an MTU of 9000
-// those are seven segments of 8,948 bytes, with 1500 forty-five of 1,448, and one on the loopback.
+// TestBatchFits checks that a batch fits into one buffer of TCP (see ADR 0034): with an MTU of 9000
+// that is seven segments of 8,948 bytes, with 1500 forty-five of 1,448, and one on the loopback.
 func TestBatchFits(t *testing.T) {
 	p := newPair(t, auth.SHA256)
 	v := p.b.vectors[:1]
@@ -83,8 +83,8 @@ func BenchmarkHandshake(b *testing.B) {
 	}
 }
 
-// processorTime reports the processor time of an operation, and how fast n bytes are at that: what
-// else runs on the machine hardly counts.
+// processorTime reports the processor time of an operation, and the speed for n bytes in that time.
+// Other work on the machine hardly counts.
 func processorTime(b *testing.B, n int) (end func()) {
 	now := func() int64 {
 		var u unix.Rusage

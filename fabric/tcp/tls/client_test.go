@@ -35,7 +35,7 @@ const (
 	suiteSHA256, suiteSHA384     = 0x1301, 0x1302 // appendix B.4
 )
 
-// retryRandom is that of a HelloRetryRequest, the SHA-256 of its name (section 4.1.3).
+// retryRandom is the random value of a HelloRetryRequest, the SHA-256 of its name (section 4.1.3).
 var retryRandom = [32]byte{
 	0xCF, 0x21, 0xAD, 0x74, 0xE5, 0x9A, 0x61, 0x11, 0xBE, 0x1D, 0x8C, 0x02, 0x1E, 0x65, 0xB8, 0x91,
 	0xC2, 0xA2, 0x11, 0x16, 0x7A, 0xBB, 0x8C, 0x5E, 0x07, 0x9E, 0x09, 0xE2, 0xC8, 0xA8, 0x33, 0x9C,
@@ -64,7 +64,7 @@ func (k schedule) derive(secret []byte, label string, transcript []byte) []byte 
 	return k.expand(secret, label, h.Sum(nil), k().Size())
 }
 
-// extension is one of a ClientHello, share a public value in one.
+// extension is an extension of a ClientHello, and share a public value in one.
 type (
 	extension struct {
 		typ  uint16
@@ -76,7 +76,7 @@ type (
 	}
 )
 
-// hello is a ClientHello, right or wrong, whose binders are right.
+// hello is a ClientHello, right or wrong, with correct binders.
 type hello struct {
 	versions, suites, groups []uint16
 	modes                    []byte
@@ -100,7 +100,7 @@ func numbers(list []uint16) (b []byte) {
 	return b
 }
 
-// message makes the message; earlier is what the transcript has before it.
+// message makes the message. earlier is the transcript before it.
 func (h *hello) message(earlier []byte) []byte {
 	var ext []byte
 	add := func(typ uint16, data []byte) {
@@ -208,7 +208,7 @@ func (h *rawHalf) seal(typ byte, content []byte) []byte {
 	return h.aead.Seal(header, h.nonce(), append(bytes.Clone(content), typ), header)
 }
 
-// open returns nil if the record is not sealed with this key; then it is not the next one either.
+// open returns nil if the record is not sealed with this key. Then the next record is not either.
 func (h *rawHalf) open(record []byte) []byte {
 	b, err := h.aead.Open(nil, h.nonce(), record[recordHeader:], record[:recordHeader])
 	if err != nil {
@@ -222,7 +222,7 @@ func plainRecord(typ byte, content []byte) []byte {
 	return append([]byte{typ, 3, 3}, vector16(content)...)
 }
 
-// rawClient is a client that sends what a test wants, over a key schedule of its own.
+// rawClient is a client that sends any bytes of a test, with its own key schedule.
 type rawClient struct {
 	psk        auth.TLSPSK
 	k          schedule
@@ -233,7 +233,7 @@ type rawClient struct {
 	out        *rawHalf // handshake keys, once there is a ServerHello
 	in, inApp  *rawHalf
 	outApp     *rawHalf
-	finished   []byte // the right message
+	finished   []byte // the correct message
 	secret     []byte // of the handshake
 	client     []byte
 	alert      int // received, -1: none
@@ -251,7 +251,7 @@ func newRawClient(p auth.TLSPSK) *rawClient {
 	return &rawClient{psk: p, k: newSchedule(p.Hash), private: x, p256: y, alert: -1}
 }
 
-// hello is the ClientHello that a good client sends.
+// hello returns the ClientHello of a good client.
 func (c *rawClient) hello() *hello {
 	suite := uint16(suiteSHA256)
 	if c.psk.Hash == auth.SHA384 {
@@ -272,7 +272,7 @@ func (c *rawClient) send(h *hello) []byte {
 	return plainRecord(typeHandshake, m)
 }
 
-// receive reads the flight of a server: ServerHello or HelloRetryRequest, and what is sealed.
+// receive reads the flight of a server: ServerHello or HelloRetryRequest, and sealed records.
 func (c *rawClient) receive(b []byte) error {
 	for len(b) > 0 {
 		if len(b) < recordHeader || len(b) < recordHeader+int(binary.BigEndian.Uint16(b[3:])) {
@@ -373,8 +373,8 @@ func (c *rawClient) sealed(record []byte) error {
 	return nil
 }
 
-// start has a client and a server exchange hellos, a retry too if the server wants it, up to the
-// Finished of the client.
+// start exchanges hellos between a client and a server, with a retry if the server requests it, up
+// to the Finished of the client.
 func (c *rawClient) start(s *Server, first, second *hello) (err error) {
 	out, _, stepErr := s.Step(c.send(first))
 	if err := c.receive(out); err != nil {

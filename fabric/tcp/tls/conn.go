@@ -15,20 +15,20 @@ import (
 type Conn struct {
 	server  bool
 	in, out half
-	most    int    // bytes of content that the peer takes in a record
+	most    int    // bytes of content in a record that the peer accepts
 	message []byte // part of a handshake message
-	idle    int    // records without data since the last one with
+	idle    int    // records without data since the last one with data
 	answer  bool   // the peer has asked for a KeyUpdate
 	eof     bool   // close_notify was received
 	err     error
-	alert   byte // that belongs to err
+	alert   byte // for err
 
-	// kept was received and not delivered: plain bytes of plaintext, and records behind them. It is
-	// no more than a record.
+	// kept was received and not delivered: plain bytes of plaintext, and then records. It is at
+	// most one record long.
 	kept    []byte
 	plain   int
 	pending []byte // sealed, and not sent: at most a batch
-	sent    int    // bytes of it
+	sent    int    // bytes of pending
 }
 
 // half has the keys of one direction.
@@ -41,42 +41,43 @@ type half struct {
 }
 
 const (
-	// batch is how many bytes of data are sealed at once, and then sent with one call. With what
-	// the records add they fit in one buffer of TCP, which takes whole segments up to 64 KiB:
-	// 62,636 bytes with an MTU of 9000. With more, each call sends a small segment besides, see
-	// ADR 0034.
+	// batch is the number of data bytes sealed at once and sent with one call. With the overhead of
+	// the records they fit into one buffer of TCP, which takes whole segments up to 64 KiB: 62,636
+	// bytes with an MTU of 9000. With a larger batch each call would send an additional small
+	// segment, see ADR 0034.
 	batch = 60 << 10
-	// minFragment is the smallest record size that a peer may ask for (RFC 6066 section 4).
+	// minFragment is the smallest record size that a peer may request (RFC 6066 section 4).
 	minFragment = 512
 	maxSealed   = batch + (batch/minFragment+2)*(recordHeader+1+tagSize)
 	maxReceived = 144<<10 + maxRecord
 	controlSize = 64
-	// MaxVectors is how many vectors Sendmsg takes.
+	// MaxVectors is the most vectors that Sendmsg takes.
 	MaxVectors = 512
 )
 
-// Memory is what a connection takes at most, in bytes, apart from Buffers. A handshake takes less.
+// Memory is the most memory of a connection in bytes, apart from Buffers. A handshake takes less.
 const Memory = maxRecord + maxSealed
 
-// maxIdle is how many records in a row may carry no data; OpenSSL allows as many.
+// maxIdle is the most consecutive records without data; OpenSSL allows as many.
 const maxIdle = 32
 
-// rekeyAfter is how many records are sealed with one key, see ADR 0034. A variable for tests.
+// rekeyAfter is the number of records sealed with one key, see ADR 0034. It is a variable for
+// tests.
 var rekeyAfter uint64 = 1 << 36
 
-// Buffers is what the connections of one goroutine use one after the other. It is outside of the Go
-// heap, because OpenSSL gets vectors that refer to it.
+// Buffers are used by the connections of one goroutine, one after the other. They are outside of
+// the Go heap, because OpenSSL gets vectors that refer to them.
 type Buffers struct {
-	// Headers is for the caller: of what it sends, which must not be in the Go heap.
+	// Headers is for headers of the caller, which must not be in the Go heap.
 	Headers             []byte
 	in, sealed, control []byte
 	vectors             []sys.Iovec
 	region              *mem.Region
 }
 
-// NewBuffers makes buffers with so many bytes of Headers, a multiple of 16.
+// NewBuffers makes buffers with headers bytes of Headers, a multiple of 16.
 func NewBuffers(headers int) (*Buffers, error) {
-	const vectors = (MaxVectors + 1) * 16 // bytes; the last one is that of control
+	const vectors = (MaxVectors + 1) * 16 // bytes; the last one is for control
 	r, err := mem.Map("tls", headers+vectors+maxReceived+maxSealed+controlSize)
 	if err != nil {
 		return nil, fmt.Errorf("memory for TLS: %w", err)
@@ -95,7 +96,7 @@ func NewBuffers(headers int) (*Buffers, error) {
 // Close unmaps them.
 func (b *Buffers) Close() error { return b.region.Unmap() }
 
-// newConn begins where a complete handshake has ended.
+// newConn makes the connection after a complete handshake.
 func newConn(hs *openssl.Handshake, server bool, h auth.Hash) (*Conn, error) {
 	client, srv := hs.Secrets()
 	c := &Conn{server: server, most: min(max(hs.MaxFragment(), minFragment), maxContent)}
@@ -130,7 +131,7 @@ func (h *half) setKey(hash auth.Hash) (err error) {
 	return nil
 }
 
-// update goes on to the next traffic secret (section 7.2).
+// update switches to the next traffic secret (section 7.2).
 func (h *half) update() error {
 	next := h.k.expand(h.secret, "traffic upd", nil, len(h.secret))
 	clear(h.secret)
@@ -141,14 +142,14 @@ func (h *half) update() error {
 	return h.setKey(auth.SHA256)
 }
 
-// fail notes why the connection must end, and the alert that says so.
+// fail records the reason why the connection must end, and the alert for it.
 func (c *Conn) fail(alert byte, format string, args ...any) {
 	if c.err == nil {
 		c.alert, c.err = alert, fmt.Errorf("TLS: "+format, args...)
 	}
 }
 
-// Err is why the connection must end after EPROTO; io.EOF if the peer has said that it ends.
+// Err is the reason why the connection must end after EPROTO, or io.EOF if the peer has ended it.
 func (c *Conn) Err() error {
 	if c.err == nil && c.eof {
 		return io.EOF
@@ -156,7 +157,7 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
-// Pending says that sealed bytes wait for the socket.
+// Pending reports whether sealed bytes wait for the socket.
 func (c *Conn) Pending() bool { return len(c.pending) > 0 }
 
 // Close wipes the keys. Further calls do nothing.

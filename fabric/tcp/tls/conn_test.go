@@ -55,8 +55,8 @@ func lookup(psks []auth.TLSPSK) func([]byte) []auth.TLSPSK {
 	}
 }
 
-// shake runs a handshake with so many bytes of a flight at a time, and returns what both sides
-// have.
+// shake runs a handshake with size bytes of a flight at a time, and returns the connections of both
+// sides.
 func shake(c *Client, s *Server, size int) (client, server *Conn, err error) {
 	out, _, err := c.Step(nil)
 	for err == nil && (client == nil || server == nil) {
@@ -118,14 +118,14 @@ func newPair(t testing.TB, h auth.Hash) *pair {
 	return p
 }
 
-// send has the client seal data.
+// send seals data on the client and sends it.
 func (p *pair) send(data []byte) (int, syscall.Errno) {
 	var v [1]sys.Iovec
 	sys.SetIovec(&v[0], p.b.Headers[:copy(p.b.Headers, data)])
 	return p.client.Sendmsg(p.fds[0], v[:], p.b)
 }
 
-// raw sends bytes of the client as they are.
+// raw sends bytes of the client unchanged.
 func (p *pair) raw(b []byte) {
 	p.t.Helper()
 	if _, e := sys.Send(p.fds[0], b, 0); e != 0 {
@@ -157,7 +157,7 @@ func (p *pair) receive(n int) ([]byte, bool, syscall.Errno) {
 	return b[:n], drained, e
 }
 
-// TestHandshake: every PSK of a key, however the flights are split.
+// TestHandshake: handshakes with every PSK of a key complete, with flights split anywhere.
 func TestHandshake(t *testing.T) {
 	needTLS(t)
 	for _, h := range []auth.Hash{auth.SHA256, auth.SHA384} {
@@ -186,7 +186,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// TestNoPSK: a client whose key is wrong is told the same as one that is unknown.
+// TestNoPSK: a client with a wrong key and an unknown client get the same answer.
 func TestNoPSK(t *testing.T) {
 	needTLS(t)
 	psks, others := testPSKs(t, auth.SHA256), testPSKs(t, auth.SHA256)
@@ -217,7 +217,7 @@ func TestNoPSK(t *testing.T) {
 	}
 }
 
-// TestLongestIdentity: the longest names and the longest digest are a handshake like any other.
+// TestLongestIdentity: a handshake with the longest names and the longest digest works.
 func TestLongestIdentity(t *testing.T) {
 	needTLS(t)
 	k := testutil.Value(auth.NewTLSKey(auth.SHA384))(t)
@@ -241,8 +241,8 @@ func TestLongestIdentity(t *testing.T) {
 	}
 }
 
-// TestNoPSKTime: as many PSKs are tried whether the identity is known or not. Each takes the same
-// number of allocations.
+// TestNoPSKTime: the same number of PSKs is tried for known and unknown identities. Each takes the
+// same number of allocations.
 func TestNoPSKTime(t *testing.T) {
 	needTLS(t)
 	psks, others := testPSKs(t, auth.SHA256), testPSKs(t, auth.SHA256)
@@ -270,7 +270,7 @@ func TestNoPSKTime(t *testing.T) {
 	}
 }
 
-// TestRecords: what the other side may and may not send, and which alert it gets.
+// TestRecords: the records that the other side may and may not send, and the alerts it gets.
 func TestRecords(t *testing.T) {
 	update := []byte{messageKeyUpdate, 0, 0, 1, 0}
 	many := func(p *pair, n int) (b []byte) {
@@ -404,7 +404,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestEnd: close_notify ends the stream, and what was before it is delivered.
+// TestEnd: close_notify ends the stream, and earlier data is delivered.
 func TestEnd(t *testing.T) {
 	p := newPair(t, auth.SHA384)
 	p.send([]byte("last"))
@@ -417,7 +417,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestStream: data arrives as it was sent, however it is split, with KeyUpdates of both sides.
+// TestStream: data arrives unchanged, split anywhere, with KeyUpdates of both sides.
 func TestStream(t *testing.T) {
 	defer func(n uint64) { rekeyAfter = n }(rekeyAfter)
 	rekeyAfter = 5
@@ -452,7 +452,7 @@ func TestStream(t *testing.T) {
 				sys.SetIovec(&v[i], room[i])
 			}
 			if r.IntN(5) == 0 {
-				p.server.answer = true // sends a KeyUpdate, which the client must follow
+				p.server.answer = true // sends a KeyUpdate; the client must follow
 			}
 			n, drained, e := p.server.Recvmsg(p.fds[1], v[:], p.b)
 			switch {
@@ -472,7 +472,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// A record of which only a part has arrived is reported, so that its rest can be asked for.
+// TestPartial: a partly received record is reported, so that its rest can be requested.
 func TestPartial(t *testing.T) {
 	p := newPair(t, auth.SHA256)
 	record := p.seal(typeApplication, []byte("some data"))

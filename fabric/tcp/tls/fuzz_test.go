@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// FuzzHello: whatever a client begins with, in two pieces, the handshake of the server ends, with
-// an alert, or waits for more.
+// FuzzHello: for any beginning of a client, in two pieces, the handshake of the server ends with an
+// alert or waits for more.
 func FuzzHello(f *testing.F) {
 	needTLS(f)
 	psks := testPSKs(f, auth.SHA256)
@@ -40,9 +40,9 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// FuzzHandshake: whatever follows on the first flight of the server, or on its HelloRetryRequest,
-// only the Finished of the client completes the handshake. in is records to be sealed as the client
-// would, with retry and raw the bytes of the stream.
+// FuzzHandshake: after the first flight of the server, or its HelloRetryRequest, only the Finished
+// of the client completes the handshake. in is records to be sealed as the client would, or with
+// retry and raw the bytes of the stream.
 func FuzzHandshake(f *testing.F) {
 	needTLS(f)
 	psks := testPSKs(f, auth.SHA256)
@@ -90,12 +90,12 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// right stands for the right Finished in what flight reads.
+// right stands for the right Finished in the input of flight.
 const right = 0
 
-// flight seals records, each with its type, length and content before it. With the right Finished
-// at first the handshake must be complete; it may be with alerts before that, because those of
-// warnings are not the end (RFC 8446 section 6.1).
+// flight seals records, each preceded by its type, length and content. If it begins with the right
+// Finished the handshake must complete. It may complete if only alerts come before that, because
+// warnings do not end the handshake (RFC 8446 section 6.1).
 func (c *rawClient) flight(in []byte) (out []byte, must, may bool) {
 	must = len(in) > 0 && in[0] == right
 	for alerts := true; len(in) > 0 && len(out) < MaxInput/2; {
@@ -117,8 +117,8 @@ func (c *rawClient) flight(in []byte) (out []byte, must, may bool) {
 	return out, must, may
 }
 
-// FuzzRecords: whatever records with whatever content come, received with little and much room,
-// data is delivered as it was sealed, or the connection fails for good.
+// FuzzRecords: for any records, received with little and much room, data is delivered as it was
+// sealed, or the connection fails permanently.
 func FuzzRecords(f *testing.F) {
 	needTLS(f)
 	f.Add([]byte{typeApplication, 4, 1, 2, 3, 4, typeHandshake, 5, 24, 0, 0, 1, 1}, uint16(3),

@@ -47,10 +47,10 @@ const (
 // 1 KiB.
 const maxHello = 16 << 10
 
-// maxOffered is how many PSKs of a ClientHello are looked at. Linux hosts offer one.
+// maxOffered is the most PSKs of a ClientHello that are checked. Linux hosts offer one.
 const maxOffered = 4
 
-// clientHello is the message of a client, as far as it is known.
+// clientHello is the parsed part of the message of a client.
 type clientHello struct {
 	message []byte
 	psks    []offeredPSK
@@ -59,8 +59,8 @@ type clientHello struct {
 
 type offeredPSK struct{ identity, binder []byte }
 
-// IsTLS reports whether the first bytes of a connection are those of TLS, a handshake record; no
-// PDU of NVMe/TCP begins with them.
+// IsTLS reports whether a connection begins with TLS, a handshake record. No PDU of NVMe/TCP begins
+// with these bytes.
 func IsTLS(b []byte) bool { return len(b) > 1 && b[0] == typeHandshake && b[1] == 3 }
 
 var errIncomplete = errors.New("the ClientHello is not complete")
@@ -68,7 +68,7 @@ var errIncomplete = errors.New("the ClientHello is not complete")
 // errMalformed leaves the alert to OpenSSL.
 var errMalformed = errors.New("no ClientHello with a PSK")
 
-// errBinders: OpenSSL looks only at the binder of the PSK that it takes.
+// errBinders: OpenSSL checks only the binder of the PSK that it takes.
 var errBinders = errors.New("the ClientHello has not as many PSK identities as binders")
 
 // parseHello reads the ClientHello at the start of a stream of records.
@@ -97,7 +97,7 @@ func parseHello(stream []byte) (h clientHello, err error) {
 // size is the length of the message, with its header.
 func (h *clientHello) size() int { return 4 + int(binary.BigEndian.Uint32(h.message)&0xFFFFFF) }
 
-// parse finds the PSKs. errMalformed: there are none, or the message is malformed.
+// parse finds the PSKs. It returns errMalformed if there are none, or if the message is malformed.
 func (h *clientHello) parse() error {
 	m := fields(h.message[4:])
 	m.skip(2 + 32) // version, random
@@ -134,7 +134,7 @@ func (h *clientHello) parse() error {
 	return errMalformed
 }
 
-// fields reads vectors (section 3.4). What is too short reads as nothing.
+// fields reads vectors (section 3.4). Missing bytes read as nothing.
 type fields []byte
 
 func (f *fields) skip(n int) { *f = (*f)[min(n, len(*f)):] }
@@ -148,7 +148,7 @@ func (f *fields) number(n int) (v int) {
 	return v
 }
 
-// vector reads a vector whose length has n bytes.
+// vector reads a vector with a length of n bytes.
 func (f *fields) vector(n int) fields {
 	size := min(f.number(n), len(*f))
 	v := (*f)[:size:size]
@@ -156,13 +156,13 @@ func (f *fields) vector(n int) fields {
 	return v
 }
 
-// PSK is the one that a client has.
+// PSK is the PSK of a client.
 type PSK struct {
 	auth.TLSPSK
 	auth.TLSIdentity
 }
 
-// Cipher is the cipher suite that belongs to the PSK.
+// Cipher is the cipher suite for the PSK.
 func (p *PSK) Cipher() string {
 	if p.TLSPSK.Hash == auth.SHA384 {
 		return "TLS_AES_256_GCM_SHA384"
@@ -170,15 +170,15 @@ func (p *PSK) Cipher() string {
 	return "TLS_AES_128_GCM_SHA256"
 }
 
-// Why there is no PSK.
+// Reasons for a missing PSK.
 var (
 	ErrUnknown  = errors.New("no key of a host gives the PSK identity of the client")
 	ErrWrongKey = errors.New("the client has another key with the same PSK identity")
 )
 
-// choose finds a PSK whose binder is right. PSKs with the same identity may have different secrets:
-// the binder tells. As many are tried whatever psks returns, so that the time does not tell who has
-// a key; psks has to take as long for all identities, too.
+// choose finds a PSK with a correct binder. PSKs with the same identity may have different secrets:
+// the binder distinguishes them. For any result of psks the same number is tried, so the time does
+// not show which hosts have a key. psks has to take the same time for all identities, too.
 func (h *clientHello) choose(psks func(identity []byte) []auth.TLSPSK) (p PSK, err error) {
 	err = ErrUnknown
 	for _, o := range h.psks {
@@ -208,7 +208,7 @@ func (h *clientHello) choose(psks func(identity []byte) []auth.TLSPSK) (p PSK, e
 	return p, err
 }
 
-// noPSK is one that no client has.
+// noPSK returns a PSK that no client has.
 func noPSK(h auth.Hash) auth.TLSPSK {
 	p := auth.TLSPSK{Hash: h, Secret: make([]byte, h.Size())}
 	rand.Read(p.Secret) // never fails
@@ -244,13 +244,13 @@ func (k schedule) expand(secret []byte, label string, context []byte, n int) []b
 	info = append(append(info, byte(len("tls13 "+label))), "tls13 "+label...)
 	info = append(append(info, byte(len(context))), context...)
 	out, err := hkdf.Expand(k, secret, string(info), n)
-	if err != nil { // only beyond 255 hashes
+	if err != nil { // only for more than 255 hashes
 		panic(err)
 	}
 	return out
 }
 
-// finished is the verification of a transcript (section 4.4.4).
+// finished returns the verification of a transcript (section 4.4.4).
 func (k schedule) finished(base, transcript []byte) []byte {
 	key := k.expand(base, "finished", nil, k().Size())
 	defer clear(key)

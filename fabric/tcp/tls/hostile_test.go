@@ -20,18 +20,17 @@ const (
 	alertMissingExtension = 109
 
 	complete = -1 // no alert: the handshake is complete
-	waits    = -2 // nor is it complete, and goes on
+	waits    = -2 // not complete, and goes on
 	silent   = -3 // it fails without an alert
 
 	// olderIllegal is added to an alert for which OpenSSL 3.0 sends illegal_parameter.
 	olderIllegal = 1 << 8
 )
 
-// hostileHello is a handshake whose ClientHello is not that of a good client. Numbers of sections
-// are those of RFC 8446.
+// hostileHello is a handshake with a wrong ClientHello. Numbers are sections of RFC 8446.
 type hostileHello struct {
 	name          string
-	first, second func(h *hello) // second: behind a HelloRetryRequest
+	first, second func(h *hello) // second: after a HelloRetryRequest
 	alert         int
 }
 
@@ -53,8 +52,8 @@ func hostileHellos(t testing.TB) []hostileHello {
 		{"other first", func(h *hello) {
 			h.psks = append([]auth.TLSPSK{other}, h.psks...)
 		}, nil, complete},
-		// A PSK that must not be used leaves certificates, for which something is missing (9.2), or
-		// which the server does not have (4.1.1).
+		// Without a usable PSK only certificates are left. For them something is missing (9.2), or
+		// the server has none (4.1.1).
 		{"psk_ke", onlyPSK, nil, alertMissingExtension},
 		{"psk_ke, and certificates", func(h *hello) {
 			onlyPSK(h)
@@ -116,7 +115,7 @@ func hostileHellos(t testing.TB) []hostileHello {
 		{"one binder of six", func(h *hello) {
 			h.psks, h.binders = append(h.psks, other, other, other, other, other), 1
 		}, nil, alertIllegalParameter},
-		{"early_data", early, nil, complete}, // is refused (4.2.10)
+		{"early_data", early, nil, complete}, // it is refused (4.2.10)
 		{"early_data with content", func(h *hello) {
 			h.before = []extension{{extensionEarlyData, []byte{1}}}
 		}, nil, alertDecodeError},
@@ -140,7 +139,7 @@ func hostileHellos(t testing.TB) []hostileHello {
 	}
 }
 
-// hostileFlight is what a client sends instead of its Finished.
+// hostileFlight is the bytes that a client sends instead of its Finished.
 type hostileFlight struct {
 	name  string
 	send  func(c *rawClient) []byte
@@ -242,7 +241,7 @@ func hostileFlights() []hostileFlight {
 			return append(finished(c), plainRecord(ccs, []byte{1})...)
 		}, unexpected}, // 5
 
-		// Records that cannot be opened are early data that was refused (4.2.10).
+		// Records that cannot be opened are refused early data (4.2.10).
 		{earlyData, skipped(3, 1000), complete},
 		{earlyData + " without end", skipped(2, 12<<10), unexpected},
 	}
@@ -267,7 +266,7 @@ func ffdhe2048(t testing.TB) *big.Int {
 	return p
 }
 
-// outcome checks how a handshake has gone on, and that the peer is told no secret.
+// outcome checks the result of a handshake step, and that the peer learns no secret.
 func outcome(c *rawClient, s *Server, conn *Conn, failed error, out []byte, want int) error {
 	if err := c.receive(out); err != nil {
 		return err
@@ -299,7 +298,7 @@ func outcome(c *rawClient, s *Server, conn *Conn, failed error, out []byte, want
 	return nil
 }
 
-// runHello is a handshake of which the hellos are hostile.
+// runHello runs a handshake with hostile hellos.
 func runHello(psks []auth.TLSPSK, tc *hostileHello) error {
 	s, c := NewServer(lookup(psks)), newRawClient(psks[0])
 	defer s.Free()
@@ -320,7 +319,7 @@ func runHello(psks []auth.TLSPSK, tc *hostileHello) error {
 	})
 }
 
-// runFlight ends a handshake, and receives what comes behind it.
+// runFlight ends a handshake, and receives the bytes after it.
 func runFlight(c *rawClient, s *Server, tc *hostileFlight) error {
 	if c.finished == nil {
 		return fmt.Errorf("no Finished of the server, alert %d", c.alert)
@@ -344,7 +343,7 @@ func runFlight(c *rawClient, s *Server, tc *hostileFlight) error {
 	return outcome(c, s, conn, err, out, tc.alert)
 }
 
-// hostile runs all handshakes and returns their names and what is wrong with each.
+// hostile runs all handshakes and reports the name and the error of each.
 func hostile(t testing.TB, report func(name string, err error)) {
 	psks := testPSKs(t, auth.SHA256)
 	for _, tc := range hostileHellos(t) {
@@ -365,8 +364,8 @@ func hostile(t testing.TB, report func(name string, err error)) {
 	}
 }
 
-// TestHostileHandshakes: what a client does wrong ends its handshake with the alert of RFC 8446,
-// and what it does in other ways does not.
+// TestHostileHandshakes: wrong messages of a client end its handshake with the alert of RFC 8446;
+// unusual but valid ones do not.
 func TestHostileHandshakes(t *testing.T) {
 	needTLS(t)
 	hostile(t, func(name string, err error) {
@@ -378,13 +377,13 @@ func TestHostileHandshakes(t *testing.T) {
 	})
 }
 
-// TestHostileMemory: handshakes leave no memory and no goroutine, however they end.
+// TestHostileMemory: handshakes leave no memory and no goroutine, in any outcome.
 func TestHostileMemory(t *testing.T) {
 	needTLS(t)
 	const limit = 12 << 20
-	rounds := 15 // of about 80 handshakes, of which one has 58 KiB
+	rounds := 15 // of about 80 handshakes; one takes 58 KiB
 	if testutil.Soaking() {
-		rounds = 300 // so that one of a round is found
+		rounds = 300 // so that a leak of one per round is found
 	}
 	run := func(n int) {
 		for range n {
@@ -407,7 +406,7 @@ func TestHostileMemory(t *testing.T) {
 	}
 }
 
-// resident is the memory of this process.
+// resident returns the memory of this process.
 func resident(t *testing.T) int {
 	t.Helper()
 	b := testutil.Value(os.ReadFile("/proc/self/statm"))(t)

@@ -7,9 +7,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// Recvmsg receives into iov, which it changes, and returns the number of bytes. 0 with no error is
-// the end of the stream. drained says that nothing more can be had before the next event of the
-// socket. EPROTO: see Err. Memory behind the bytes may be written too.
+// Recvmsg receives into iov, which it changes, and returns the number of bytes. 0 without an error
+// is the end of the stream. drained reports whether there is nothing more before the next event of
+// the socket. After EPROTO see Err. It may also write to memory of iov behind the bytes.
 func (c *Conn) Recvmsg(fd int, iov []sys.Iovec, b *Buffers) (n int, drained bool, e syscall.Errno) {
 	room, buf, short := length(iov), b.in, false
 	at, end := c.plain, copy(buf, c.kept)
@@ -53,13 +53,13 @@ func (c *Conn) Recvmsg(fd int, iov []sys.Iovec, b *Buffers) (n int, drained bool
 	return n, short && len(plain) == 0 && c.record(buf[at:end]) == 0 && c.err == nil && !c.eof, 0
 }
 
-// Ready says that Recvmsg has something without the socket.
+// Ready reports whether Recvmsg has data without the socket.
 func (c *Conn) Ready() bool { return c.plain > 0 || c.record(c.kept) > 0 || c.err != nil || c.eof }
 
-// Partial reports whether a record has begun to arrive and its rest has not.
+// Partial reports whether a record has arrived in part.
 func (c *Conn) Partial() bool { return len(c.kept) > c.plain }
 
-// put copies to the front of iov, removes what is full, and returns the number of bytes.
+// put copies to the front of iov, removes the full vectors, and returns the number of bytes.
 func put(iov *[]sys.Iovec, b []byte) (n int) {
 	for n < len(b) && len(*iov) > 0 {
 		m := copy(sys.Bytes((*iov)[0]), b[n:])
@@ -69,7 +69,7 @@ func put(iov *[]sys.Iovec, b []byte) (n int) {
 	return n
 }
 
-// keep saves what was not delivered.
+// keep saves undelivered data.
 func (c *Conn) keep(plain, records []byte) {
 	if c.kept == nil && len(plain)+len(records) > 0 {
 		c.kept = make([]byte, 0, maxRecord) // once per connection
@@ -78,8 +78,7 @@ func (c *Conn) keep(plain, records []byte) {
 	c.plain = len(plain)
 }
 
-// record returns the length of the record at the start of b, 0 if it is not complete or cannot be
-// one.
+// record returns the length of the record at the start of b, 0 if it is incomplete or invalid.
 func (c *Conn) record(b []byte) int {
 	if len(b) < recordHeader {
 		return 0
@@ -99,8 +98,8 @@ func (c *Conn) record(b []byte) int {
 	return 0
 }
 
-// open opens a record. The data is in direct, n bytes, if all of it fits, otherwise in plain, which
-// is part of the record.
+// open opens a record. If all the data fits, it is in direct, n bytes. Otherwise it is in plain,
+// which is part of the record.
 func (c *Conn) open(record, direct []byte) (plain []byte, n int) {
 	size := len(record) - recordHeader - tagSize
 	out := record[recordHeader:]

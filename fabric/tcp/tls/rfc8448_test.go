@@ -41,7 +41,7 @@ const (
 	rfcFinished = "9b9b141d906337fbd2cbdce71df4deda4ab42c309572cb7fffee5454b78f0718"
 )
 
-// TestRFC8448 derives the secrets and keys of RFC 8448 section 3, from its messages and its common
+// TestRFC8448 derives the secrets and keys of RFC 8448 section 3 from its messages and its common
 // secret.
 func TestRFC8448(t *testing.T) {
 	k := newSchedule(auth.SHA256)
@@ -102,9 +102,9 @@ func TestRFC8448(t *testing.T) {
 	}
 }
 
-// TestRFC8448Binder has the ClientHello of RFC 8448 section 4, "Resumed 0-RTT Handshake", whose PSK
-// is that of a ticket. Its binder has another label than that of an external PSK (RFC 8446 section
-// 7.1).
+// TestRFC8448Binder uses the ClientHello of RFC 8448 section 4, "Resumed 0-RTT Handshake". Its PSK
+// comes from a ticket, so its binder has another label than that of an external PSK (RFC 8446
+// section 7.1).
 func TestRFC8448Binder(t *testing.T) {
 	message := unhex(t, "01"+
 		"0001fc03031bc3ceb6bbe39cff938355b5a50adb6db21b7a6af649d7b4bc419d7876487d9500000613"+

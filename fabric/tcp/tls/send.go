@@ -6,9 +6,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// Sendmsg seals what is in iov, as much as the socket takes and up to a batch more, which stays
-// Pending until a later call sends it. It returns the number of bytes that have been sealed and
-// need not be kept. The memory must not be in the Go heap, or must be pinned. EPROTO: see Err.
+// Sendmsg seals the data in iov, as much as the socket takes and up to a batch more. The additional
+// batch stays Pending until a later call sends it. It returns the number of sealed bytes, which
+// need not be kept. The memory must not be in the Go heap, or must be pinned. After EPROTO see Err.
 func (c *Conn) Sendmsg(fd int, iov []sys.Iovec, b *Buffers) (n int, e syscall.Errno) {
 	if e := c.flush(fd); e != 0 {
 		return 0, e
@@ -36,7 +36,7 @@ func (c *Conn) Sendmsg(fd int, iov []sys.Iovec, b *Buffers) (n int, e syscall.Er
 	return n, 0
 }
 
-// length is the number of bytes in iov.
+// length returns the number of bytes in iov.
 func length(iov []sys.Iovec) (n int) {
 	for i := range iov {
 		n += int(iov[i].Len)
@@ -44,7 +44,7 @@ func length(iov []sys.Iovec) (n int) {
 	return n
 }
 
-// flush sends what is pending. EAGAIN: not all of it.
+// flush sends the pending bytes. It returns EAGAIN if some remain.
 func (c *Conn) flush(fd int) syscall.Errno {
 	for c.Pending() {
 		n, e := sys.Send(fd, c.pending[c.sent:], 0)
@@ -58,7 +58,8 @@ func (c *Conn) flush(fd int) syscall.Errno {
 	return 0
 }
 
-// send sends sealed bytes while nothing is pending; what the socket does not take becomes pending.
+// send sends sealed bytes while nothing is pending. Bytes that the socket does not take become
+// pending.
 func (c *Conn) send(fd int, sealed []byte) syscall.Errno {
 	n, e := sys.Send(fd, sealed, 0)
 	if e != 0 && e != syscall.EAGAIN {
@@ -86,8 +87,8 @@ func (c *Conn) control(b *Buffers, typ byte, content ...byte) int {
 	return size
 }
 
-// updateKey seals a KeyUpdate that asks for none, and goes on with the next key (section 4.6.3). It
-// returns the length of the record, 0 after an error.
+// updateKey seals a KeyUpdate that does not request one, and switches to the next key (section
+// 4.6.3). It returns the length of the record, 0 after an error.
 func (c *Conn) updateKey(b *Buffers) int {
 	c.answer = false
 	n := c.control(b, typeHandshake, messageKeyUpdate, 0, 0, 1, 0)
@@ -98,8 +99,7 @@ func (c *Conn) updateKey(b *Buffers) int {
 	return n
 }
 
-// SendAlert tells the peer the reason of Err, or that the connection ends, as far as the socket
-// takes it.
+// SendAlert tells the peer the reason of Err, or that the connection ends, if the socket takes it.
 func (c *Conn) SendAlert(fd int, b *Buffers) {
 	level, alert := byte(levelFatal), c.alert
 	switch {

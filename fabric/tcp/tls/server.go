@@ -8,11 +8,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// maxHandshake is how many bytes a client may send until the handshake is complete: two
+// maxHandshake is the most bytes that a client may send until the handshake is complete: two
 // ClientHellos and a Finished.
 const maxHandshake = 3 * maxHello
 
-// MaxInput is how many bytes a step of a handshake takes at most.
+// MaxInput is the most bytes that a step of a handshake takes.
 const MaxInput = maxHello
 
 // Server is the handshake of one connection. One goroutine at a time may use it, never a reactor.
@@ -28,8 +28,8 @@ type Server struct {
 // must be called.
 func NewServer(psks func(identity []byte) []auth.TLSPSK) *Server { return &Server{psks: psks} }
 
-// Step goes on with what the client has sent, at most MaxInput bytes, and returns what it must get,
-// also after an error. Once the handshake is complete it returns the connection, which the caller
+// Step processes the client's bytes, at most MaxInput, and returns the bytes to send to it, also
+// after an error. Once the handshake is complete it returns the connection, which the caller
 // closes.
 func (s *Server) Step(in []byte) (out []byte, c *Conn, err error) {
 	if s.received += len(in); s.received > maxHandshake {
@@ -51,8 +51,8 @@ func (s *Server) Step(in []byte) (out []byte, c *Conn, err error) {
 	return out, c, err
 }
 
-// start begins the handshake once there is a ClientHello. The peer is not told whether the host is
-// known, or which key it has.
+// start begins the handshake once there is a ClientHello. The peer does not learn whether the host
+// is known, or which key it has.
 func (s *Server) start(in []byte) (all, out []byte, err error) {
 	s.hello = append(s.hello, in...)
 	h, err := parseHello(s.hello)
@@ -76,13 +76,13 @@ func (s *Server) start(in []byte) (all, out []byte, err error) {
 	return all, nil, nil
 }
 
-// Begun reports whether a ClientHello has shown a PSK, which its binder proves.
+// Begun reports whether a ClientHello has shown a PSK with a valid binder.
 func (s *Server) Begun() bool { return s.hs != nil && s.psk.Identity != "" }
 
-// PSK is the one that the client has proven to have, without its secret.
+// PSK returns the PSK that the client has proven to have, without its secret.
 func (s *Server) PSK() *PSK { return &s.psk }
 
-// Free wipes and frees what the handshake has.
+// Free wipes and frees the state of the handshake.
 func (s *Server) Free() {
 	if s.hs != nil {
 		s.hs.Free()
@@ -90,7 +90,7 @@ func (s *Server) Free() {
 	}
 }
 
-// plainAlert is an alert before there are keys (section 5.1).
+// plainAlert returns an alert before there are keys (section 5.1).
 func plainAlert(alert byte) []byte {
 	return []byte{typeAlert, 3, 3, 0, 2, levelFatal, alert}
 }
@@ -107,7 +107,7 @@ func NewClient(p *auth.TLSPSK) (*Client, error) {
 	return &Client{hs, p.Hash}, err
 }
 
-// Step is as that of a Server.
+// Step is Server.Step for a client.
 func (c *Client) Step(in []byte) (out []byte, _ *Conn, err error) {
 	out, done, err := c.hs.Step(in)
 	if err != nil || !done {
@@ -117,5 +117,5 @@ func (c *Client) Step(in []byte) (out []byte, _ *Conn, err error) {
 	return out, conn, err
 }
 
-// Free wipes and frees what the handshake has.
+// Free wipes and frees the state of the handshake.
 func (c *Client) Free() { c.hs.Free() }

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// TestTiming: how long it takes to check a binder does not tell where it differs.
+// TestTiming: the time to check a binder does not depend on the position of the difference.
 func TestTiming(t *testing.T) {
 	psk := testPSKs(t, auth.SHA384)[0]
 	c := newRawClient(psk)

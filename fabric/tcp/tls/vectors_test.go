@@ -18,7 +18,7 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// TestRecordVectors has records of the exchange that became the first one of RFC 8448
+// TestRecordVectors uses records of the exchange that became the first one of RFC 8448
 // (draft-ietf-tls-tls13-vectors-06, as in OpenSSL's test/tls13encryptiontest.c).
 func TestRecordVectors(t *testing.T) {
 	needTLS(t)

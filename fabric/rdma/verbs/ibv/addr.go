@@ -39,13 +39,13 @@ func toC(a netip.AddrPort) (c C.struct_vb_addr, err error) {
 	return c, nil
 }
 
-// bytesOf is the memory of a C array.
+// bytesOf returns the memory of a C array.
 func bytesOf[T any](array *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(array)), unsafe.Sizeof(*array))
 }
 
-// fromC converts an address. The zone is the name of the interface, or its number if there is no
-// such interface any more.
+// fromC converts an address. The zone is the name of the interface, or its number if the interface
+// no longer exists.
 func fromC(c *C.struct_vb_addr) netip.AddrPort {
 	if c.valid == 0 {
 		return netip.AddrPort{}

@@ -74,7 +74,7 @@ func (d *device) unwatch(entry *func(verbs.AsyncEvent)) {
 	}
 }
 
-// readAsync reads all pending events. False: no more will come.
+// readAsync reads all pending events. It returns false if no more will come.
 func (d *device) readAsync() bool {
 	w := &d.watchers
 	for {
@@ -102,8 +102,8 @@ func (d *device) readAsync() bool {
 	}
 }
 
-// add notes a completion queue or shared receive queue, by its C address, for events; remove undoes
-// that.
+// add registers a completion queue or shared receive queue for events, by its C address; remove
+// undoes that.
 func (w *watchers) add(c unsafe.Pointer, v any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

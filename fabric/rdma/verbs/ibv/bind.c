@@ -47,7 +47,7 @@ uint64_t vb_post_send(struct ibv_qp *qp, const struct vb_send_wr *wrs, uint32_t 
 	return posted(done, 0);
 }
 
-// Receives are alike on a queue pair and a shared queue but for the call.
+// Receives of a queue pair and of a shared queue differ only in the call.
 #define POST_RECV(call) \
 	struct ibv_recv_wr chain[CHAIN], *bad; \
 	uint32_t done = 0; \

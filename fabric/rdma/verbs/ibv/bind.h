@@ -1,5 +1,5 @@
 // The C half of the binding: flat arrays in and out, chains of work requests built here.
-// Functions return 0 or a positive errno unless they say otherwise.
+// Functions return 0 or a positive errno unless noted otherwise.
 #ifndef NVMF_IBV_BIND_H
 #define NVMF_IBV_BIND_H
 

@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// The constants and layouts of package verbs are those of the C headers: a difference does not
-// compile, because an index other than 0 is out of range.
+// Package verbs has the constants and layouts of the C headers. A difference does not compile,
+// because an index other than 0 is out of range.
 type same = [1]struct{}
 
 var (

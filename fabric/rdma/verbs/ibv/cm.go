@@ -65,7 +65,7 @@ func (c *cm) Close() error {
 	if was {
 		return nil
 	}
-	err := c.file.Close() // ends Next, and waits until it does not use the descriptor any more
+	err := c.file.Close() // ends Next, and waits until it no longer uses the descriptor
 	C.rdma_destroy_event_channel(c.ch)
 	return err
 }
@@ -99,8 +99,8 @@ func (c *cm) isClosed() bool {
 	return c.closed
 }
 
-// take reads and acknowledges one event. again says that there is none yet; ok that the event
-// concerns an ID that is alive.
+// take reads and acknowledges one event. again reports that there is none yet, and ok that the
+// event belongs to an existing ID.
 func (c *cm) take() (ev verbs.Event, ok, again bool, err error) {
 	c.inEvent.Lock()
 	defer c.inEvent.Unlock()
@@ -117,7 +117,7 @@ func (c *cm) take() (ev verbs.Event, ok, again bool, err error) {
 	default:
 		return ev, false, false, fail("rdma_get_cm_event", errno, "")
 	}
-	// The C IDs are not freed before the acknowledgement, so no other has their addresses.
+	// C IDs are not freed before the acknowledgement, so no other ID has the same address.
 	ev = verbs.Event{Type: verbs.EventType(e._type), Status: int(e.status), Param: param(&e.param)}
 	var unwanted *C.struct_rdma_cm_id
 	c.mu.Lock()

@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// addresses lists one address of each family for every RDMA device of this machine, by trying to
-// listen.
+// addresses lists one address of each family for every RDMA device of this machine. It finds them
+// by trying to listen.
 func addresses(t *testing.T) []netip.Addr {
 	t.Helper()
 	c, err := New().NewCM()
@@ -95,7 +95,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestNoDevice checks what a machine without RDMA says.
+// TestNoDevice checks the errors on a machine without RDMA.
 func TestNoDevice(t *testing.T) {
 	if _, err := os.Stat("/dev/infiniband/rdma_cm"); err == nil {
 		t.Skip("needs a machine without /dev/infiniband/rdma_cm")

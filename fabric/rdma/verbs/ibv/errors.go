@@ -39,7 +39,7 @@ func (e *callError) Unwrap() []error {
 	return []error{e.errno}
 }
 
-// fail makes the error of a call that returned errno; nil if that is 0.
+// fail makes the error of a call that returned errno; nil if errno is 0.
 func fail(call string, errno unix.Errno, format string, args ...any) error {
 	if errno == 0 {
 		return nil
@@ -59,8 +59,8 @@ func failErr(call string, err error, format string, args ...any) error {
 	return fail(call, errno, format, args...)
 }
 
-// noDevice marks an error of fail as verbs.ErrNoDevice if its errno says that there is no device or
-// no such address on one.
+// noDevice marks an error of fail as verbs.ErrNoDevice if its errno means that there is no device,
+// or no device with such an address.
 func noDevice(err error, errnos ...unix.Errno) error {
 	if e, ok := err.(*callError); ok {
 		for _, x := range errnos {
@@ -72,7 +72,7 @@ func noDevice(err error, errnos ...unix.Errno) error {
 	return err
 }
 
-// hint says how to fix what commonly goes wrong.
+// hint returns the fix for common errors.
 func hint(call string, errno unix.Errno) string {
 	switch {
 	case call == "ibv_reg_mr" &&

@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// total is what the stub's driver sums up.
+// total is the sum computed by the stub's driver.
 func total(wrs []verbs.SendWR, sges []verbs.SGE) (sum uint64) {
 	for _, w := range wrs {
 		sum += w.WRID + uint64(w.Opcode) + uint64(w.Flags) + w.RemoteAddr + uint64(w.RKey) +
@@ -64,7 +64,7 @@ func recvBatch(n int) []verbs.RecvWR {
 func TestPost(t *testing.T) {
 	s := newStub()
 	defer s.free()
-	// One chain, several chains, and queues that fill at every place of a chain.
+	// One chain, several chains, and queues that fill at every position of a chain.
 	for _, n := range []int{0, 1, 2, 63, 64, 65, 200} {
 		for _, room := range []int{0, 1, 63, 64, 65, 199, 1000} {
 			want := min(n, room)
@@ -101,7 +101,7 @@ func TestPost(t *testing.T) {
 	}
 }
 
-// TestPostBounds posts work requests that name elements beyond the array.
+// TestPostBounds posts work requests with elements beyond the array.
 func TestPostBounds(t *testing.T) {
 	s := newStub()
 	defer s.free()

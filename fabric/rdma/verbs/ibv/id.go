@@ -20,11 +20,11 @@ import (
 type id struct {
 	cm  *cm
 	c   *C.struct_rdma_cm_id
-	v4  *C.struct_rdma_cm_id // of a listener at ::, which listens for IPv4 besides
+	v4  *C.struct_rdma_cm_id // of a listener at ::, which also listens for IPv4
 	ctx any
 
-	// Copies of what librdmacm has, made under cm.mu when it changes, because they may be read
-	// after Destroy.
+	// Copies of librdmacm's data, made under cm.mu when it changes, because they may be read after
+	// Destroy.
 	dev           *device
 	local, remote netip.AddrPort
 }
@@ -181,9 +181,9 @@ func (i *id) Disconnect() error {
 	defer i.cm.inEvent.Unlock()
 	r, err := C.rdma_disconnect(i.c)
 	if i.c.qp != nil {
-		C.vb_to_error(i.c.qp) // iWARP closes the stream in order, which may wait for the peer
+		C.vb_to_error(i.c.qp) // iWARP closes the stream in order and may wait for the peer
 	}
-	// EINVAL and ENOTCONN: there is no connection any more.
+	// EINVAL and ENOTCONN: the connection no longer exists.
 	if r != 0 && err != unix.EINVAL && err != unix.ENOTCONN {
 		return failErr("rdma_disconnect", err, "from %v", i.Remote())
 	}
@@ -191,8 +191,8 @@ func (i *id) Disconnect() error {
 }
 
 func (i *id) Destroy() error {
-	// Remove it from the map first: no event may find it any more, and its address may be used
-	// again as soon as it is freed.
+	// Remove it from the map first: events must not find it any more, and its address may be reused
+	// as soon as it is freed.
 	c := i.cm
 	c.mu.Lock()
 	delete(c.ids, i.c)

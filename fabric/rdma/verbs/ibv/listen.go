@@ -17,7 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// portTries is how often a listener at :: looks for a port that is free for both families.
+// portTries is the number of attempts of a listener at :: to find a port that is free for both
+// families.
 const portTries = 8
 
 func (c *cm) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, error) {
@@ -33,20 +34,20 @@ func (c *cm) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, erro
 		if err = c.listen(i, addr, backlog, tos); err == nil {
 			return i, nil
 		}
-		_ = i.Destroy() // the error of listening says more
+		_ = i.Destroy() // the error of listening is more useful
 		if addr.Port() != 0 || !errors.Is(err, unix.EADDRINUSE) || try == portTries {
 			return nil, err
 		}
 	}
 }
 
-// listen lets a new ID listen. At :: a second C ID listens for IPv4: an iWARP device serves only
-// one family per listener.
+// listen makes a new ID listen. At :: a second C ID listens for IPv4, because an iWARP device
+// serves only one family per listener.
 func (c *cm) listen(i *id, addr netip.AddrPort, backlog int, tos uint8) error {
 	a := addr.Addr().Unmap()
 	if err := bindListen(i.c, netip.AddrPortFrom(a, addr.Port()), backlog, tos); err != nil {
 		if !a.IsUnspecified() && errors.Is(err, unix.EADDRNOTAVAIL) && c.has(a) {
-			// The kernel returns this, too, if there is a listener on the port at all addresses.
+			// The kernel also returns this if a listener on the port has all addresses.
 			return fail("rdma_bind_addr", unix.EADDRINUSE, "%v", addr)
 		}
 		return noDevice(err, unix.ENODEV, unix.EADDRNOTAVAIL)
@@ -58,13 +59,13 @@ func (c *cm) listen(i *id, addr netip.AddrPort, backlog int, tos uint8) error {
 	case a == netip.IPv6Unspecified():
 		return c.listenV4(i, backlog, tos)
 	case !a.IsUnspecified() && i.Device() == nil:
-		// The kernel lets a loopback address listen, but no host can connect to it.
+		// The kernel accepts a loopback address for listening, but no host can connect to it.
 		return noDevice(fail("rdma_bind_addr", unix.ENODEV, "%v", addr), unix.ENODEV)
 	}
 	return nil
 }
 
-// listenV4 lets a listener at :: listen for IPv4 on the same port.
+// listenV4 makes a listener at :: listen for IPv4 on the same port.
 func (c *cm) listenV4(i *id, backlog int, tos uint8) error {
 	v4, err := c.createC()
 	if err != nil {
@@ -78,8 +79,8 @@ func (c *cm) listenV4(i *id, backlog int, tos uint8) error {
 		tos)
 }
 
-// bindListen binds and listens. A port that is in use is EADDRINUSE; on a specific address it may
-// be EADDRNOTAVAIL.
+// bindListen binds and listens. The error for a port in use is EADDRINUSE; on a specific address it
+// may be EADDRNOTAVAIL.
 func bindListen(cid *C.struct_rdma_cm_id, addr netip.AddrPort, backlog int, tos uint8) error {
 	a, err := toC(addr)
 	if err != nil {

@@ -1,14 +1,13 @@
 //go:build !cgo
 
-// Package ibv binds verbs to rdma-core. This program is built without cgo, so there is no RDMA in
-// it.
+// Package ibv binds verbs to rdma-core. This program is built without cgo, so it has no RDMA.
 package ibv
 
 import "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 
 type provider struct{}
 
-// New returns a provider whose calls all fail with verbs.ErrNotBuilt.
+// New returns a provider. All of its calls fail with verbs.ErrNotBuilt.
 func New() verbs.Provider { return provider{} }
 
 func (provider) Devices() ([]verbs.DeviceAttr, error) { return nil, verbs.ErrNotBuilt }

@@ -25,14 +25,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// provider has the devices of IDs. librdmacm opens each device once and shares its
-// context among all IDs.
+// provider has the devices of IDs. librdmacm opens each device once and shares its context among
+// all IDs.
 type provider struct {
 	mu      sync.Mutex
 	devices map[*C.struct_ibv_context]*device
 }
 
-// New returns the RDMA stack of this machine. Nothing is opened yet.
+// New returns the RDMA stack of this machine. It opens nothing yet.
 func New() verbs.Provider {
 	return &provider{devices: map[*C.struct_ibv_context]*device{}}
 }

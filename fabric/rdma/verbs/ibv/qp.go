@@ -29,7 +29,7 @@ type qp struct {
 	inline int
 }
 
-// posted splits the result of a posting function: how many were posted, and the errno.
+// posted splits the result of a posting function into the number posted and the error.
 func posted(call string, r C.uint64_t) (int, error) {
 	if errno := unix.Errno(r >> 32); errno != 0 {
 		return int(uint32(r)), fail(call, errno, "")
@@ -65,8 +65,8 @@ func (q *qp) ShortenRNRTimer() error {
 func (q *qp) Destroy() error {
 	q.id.cm.inEvent.Lock() // librdmacm uses the queue pair while it takes events
 	defer q.id.cm.inEvent.Unlock()
-	// rdma_destroy_qp returns nothing. Besides this it only frees completion queues that librdmacm
-	// has made itself, of which there are none (rdma-core, librdmacm/cma.c, ucma_destroy_cqs).
+	// rdma_destroy_qp returns nothing. It also frees completion queues that librdmacm has made
+	// itself, but there are none here (rdma-core, librdmacm/cma.c, ucma_destroy_cqs).
 	if err := fail("ibv_destroy_qp", unix.Errno(C.ibv_destroy_qp(q.c)), ""); err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestRemoval takes the device named by NVMF_TEST_REMOVE away while a listener is on it. It is for
-// a lab that can lose a device.
+// TestRemoval removes the device named by NVMF_TEST_REMOVE while a listener is on it. It is for a
+// lab that can lose a device.
 func TestRemoval(t *testing.T) {
 	name := os.Getenv("NVMF_TEST_REMOVE")
 	if name == "" {

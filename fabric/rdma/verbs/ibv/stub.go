@@ -34,7 +34,7 @@ func (s *stub) seen() (posted int, sum uint64) {
 }
 
 // breakCommands makes the kernel refuse all commands for the device of a queue pair until restore
-// is called: for that time their descriptor is the read end of a pipe.
+// is called: the descriptor of commands is then the read end of a pipe.
 func breakCommands(vqp verbs.QP) (restore func()) {
 	var pipe [2]int
 	must := func(err error) {

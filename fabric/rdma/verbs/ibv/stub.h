@@ -1,4 +1,4 @@
-// A queue pair and a completion queue whose driver does nothing, for measuring the binding.
+// A queue pair and a completion queue with a driver that does nothing, to measure the binding.
 #ifndef NVMF_IBV_STUB_H
 #define NVMF_IBV_STUB_H
 

@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// What is written wakes the waiter; closing the duplicate ends the waiting and leaves the
+// TestWatchable: a write wakes the waiter. Closing the duplicate ends the waiting and leaves the
 // descriptor open.
 func TestWatchable(t *testing.T) {
 	r, w, err := os.Pipe()
@@ -21,7 +21,7 @@ func TestWatchable(t *testing.T) {
 	}
 	defer w.Close()
 	defer r.Close()
-	fd := int(r.Fd()) // blocking from here on
+	fd := int(r.Fd()) // blocking from now on
 	f, raw, err := watchable(fd, "test")
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// testAsync lets a completion queue overrun: every watcher of the device gets the event, until it
+// testAsync makes a completion queue overrun: every watcher of the device gets the event, until it
 // stops.
 func testAsync(t *testing.T, s *Setup) {
 	sp, sa, l := sides(t, s)

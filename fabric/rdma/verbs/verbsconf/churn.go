@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// churner is one machine of testChurn: an event goroutine that hands events to the goroutine of
+// churner is one machine of testChurn: an event goroutine that passes events to the goroutine of
 // their connection.
 type churner struct {
 	t   *testing.T
@@ -68,7 +68,7 @@ func (c *churner) check(err error, what string) {
 	}
 }
 
-// device makes what the connections of a machine share, once.
+// device makes the objects that the connections of a machine share, once.
 func (c *churner) device(d verbs.Device) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +136,7 @@ func (c *churner) active(to netip.AddrPort, rnd *rand.Rand) {
 	}
 }
 
-// passive treats a connection request at random.
+// passive handles a connection request in a random way.
 func (c *churner) passive(id verbs.ID, choice int) {
 	var qp verbs.QP
 	defer func() { c.free(id, qp) }()
@@ -167,7 +167,8 @@ func (c *churner) passive(id verbs.ID, choice int) {
 	_ = id.Disconnect()
 }
 
-// sync waits until the event goroutine has handled every event so far, by an event of its own.
+// sync waits until the event goroutine has handled every event so far. It uses an event of its own
+// for that.
 func (c *churner) sync() {
 	id, err := c.cm.NewID()
 	if err != nil {

@@ -150,7 +150,8 @@ func zoneless(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port())
 }
 
-// checkPrivate compares private data with what was sent: RoCE pads it with zeroes, iWARP does not.
+// checkPrivate compares private data with the bytes that were sent: RoCE pads it with zeroes, iWARP
+// does not.
 func checkPrivate(t *testing.T, what string, got, want []byte, size int, iwarp bool) {
 	t.Helper()
 	if iwarp {
@@ -193,17 +194,17 @@ func testReject(t *testing.T, s *Setup) {
 		t.Fatal("rejected without a reason")
 	}
 	checkPrivate(t, "rejection", ev.Param.PrivateData, []byte("\x00\x00\x06\x00"), 148, a.iwarp())
-	a.must(a.qp.ToError(), "ToError") // where the CM did not
+	a.must(a.qp.ToError(), "ToError") // if the CM did not do it
 	a.failure(5, verbs.WCWRFlushErr)
 }
 
-// siwTimeout is how long soft iWARP waits for the reply to a request (drivers/infiniband/sw/siw/
-// siw_cm.h, MPAREQ_TIMEOUT).
+// siwTimeout is the time that soft iWARP waits for the reply to a request
+// (drivers/infiniband/sw/siw/ siw_cm.h, MPAREQ_TIMEOUT).
 const siwTimeout = 10 * time.Second
 
-// testListenerClosed destroys the listener while a request waits that was not read. Linux ignores
-// an iWARP request that comes from the driver in the moment in which the listener is destroyed
-// (cm_conn_req_handler of drivers/infiniband/core/iwcm.c), so that its host waits for a reply.
+// testListenerClosed destroys the listener while an unread request waits. Linux ignores an iWARP
+// request that comes from the driver at the moment of the destruction (cm_conn_req_handler of
+// drivers/infiniband/core/iwcm.c), so its host waits for a reply.
 func testListenerClosed(t *testing.T, s *Setup) {
 	sa := newSide(t, s, s.B)
 	c, err := s.A.NewCM()
@@ -233,7 +234,7 @@ func testListenerClosed(t *testing.T, s *Setup) {
 	}
 }
 
-// testDestroyUnread destroys an ID whose events were never read.
+// testDestroyUnread destroys an ID with unread events.
 func testDestroyUnread(t *testing.T, s *Setup) {
 	sp := newSide(t, s, s.A)
 	l := sp.listen(s.addr())
@@ -277,8 +278,8 @@ func testDestroyConnected(t *testing.T, s *Setup) {
 	p.p.must(p.p.id.Disconnect(), "Disconnect of the other side")
 }
 
-// testDestroyFails: a queue pair that cannot be destroyed says so. It is destroyed in the end,
-// which libsiw cannot do after an error: it would unmap its queues again.
+// testDestroyFails: failure to destroy a queue pair is reported. The queue pair is destroyed at the
+// end, which libsiw cannot do after an error: it would unmap its queues again.
 func testDestroyFails(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	if p.p.dev.Attr().VendorID == verbs.VendorSIW {

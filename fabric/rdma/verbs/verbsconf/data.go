@@ -15,8 +15,8 @@ func testSendRecv(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	for _, dir := range [][2]*endpoint{{p.a, p.p}, {p.p, p.a}} {
 		from, to := dir[0], dir[1]
-		// A message of two elements into two elements cut elsewhere, one of no bytes, a large one:
-		// one call.
+		// A message of two elements into two elements cut at other positions, an empty one, and a
+		// large one, with one call.
 		wr := to.recvWR(1, 1000, 10)
 		wr.SGE[1], wr.NumSGE = to.sge(5000, 4000), 2
 		to.postRecv(wr, to.recvWR(2, 0, 1), to.recvWR(3, 1<<20, 1<<20))
@@ -51,7 +51,7 @@ func testInline(t *testing.T, s *Setup) {
 	p.p.postRecv(p.p.recvWR(1, 0, n))
 	fill(p.a.buf[:n], 3)
 	g := p.a.sge(0, n)
-	g.LKey = 0 // not looked at
+	g.LKey = 0 // ignored
 	p.a.postSend(verbs.SendWR{
 		WRID: 1, Opcode: verbs.WRSend, Flags: signaled | verbs.SendInline,
 		NumSGE: 1,
@@ -66,7 +66,7 @@ func testWrite(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	p.a.postRecv(p.a.recvWR(7, 0, 16))
 	fill(p.p.buf[:1<<20], 5)
-	// WRITE, then SEND, one call: when the message is there, so is the data.
+	// WRITE, then SEND, in one call: when the message has arrived, so has the data.
 	n, err := p.p.qp.PostSend([]verbs.SendWR{
 		{
 			WRID: 1, Opcode: verbs.WRRDMAWrite, NumSGE: 2, RemoteAddr: p.a.addr(1<<20 + 3),
@@ -150,7 +150,7 @@ func testUnsignalled(t *testing.T, s *Setup) {
 }
 
 // testLateReceive sends to a peer that has no receive yet. On iWARP that ends the connection, so it
-// is not tested.
+// is not tested there.
 func testLateReceive(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	if p.p.iwarp() {
@@ -197,17 +197,17 @@ func testSRQ(t *testing.T, s *Setup) {
 		fill(from.a.buf[:64], byte(i))
 		from.a.send(9, 0, 64)
 		from.a.success(9, verbs.WCSend)
-		from.p.success(uint64(1+i), verbs.WCRecv) // in the order in which they were posted
+		from.p.success(uint64(1+i), verbs.WCRecv) // in the order of posting
 		p.p.checkFill(64*i, 64, byte(i), "message through a shared receive queue")
 	}
 	lastWQE(t, sp, srq, p, q)
 }
 
 // lastWQE fails one queue pair of a shared receive queue: the device reports that it takes no more
-// receives, and those it has not taken are there for others.
+// receives, and receives it has not taken remain for others.
 func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 	if p.p.dev.Attr().IWARP {
-		// neither required of iWARP devices (RFC 5040 knows no such event) nor raised by soft iWARP
+		// iWARP devices need not have it (RFC 5040 knows no such event), and soft iWARP does not.
 		return
 	}
 	p.p.must(p.p.qp.ShortenRNRTimer(), "ShortenRNRTimer")
@@ -286,7 +286,7 @@ func testNotify(t *testing.T, s *Setup) {
 	if !readable(t, ch, int(s.Timeout.Milliseconds())) {
 		t.Fatal("no event for a completion after arming")
 	}
-	send(3) // armed once is one event
+	send(3) // arming once gives one event
 	p.p.success(1, verbs.WCRecv)
 	p.p.success(2, verbs.WCRecv)
 	drain(1)

@@ -53,7 +53,7 @@ func newSide(t testing.TB, s *Setup, p verbs.Provider) *side {
 	return x
 }
 
-// sides are both machines, with a listener at AddrA.
+// sides returns both machines, with a listener at AddrA.
 func sides(t testing.TB, s *Setup) (p, a *side, l verbs.ID) {
 	t.Helper()
 	p, a = newSide(t, s, s.A), newSide(t, s, s.B)
@@ -110,21 +110,21 @@ func (x *side) route(dst netip.AddrPort) verbs.ID {
 type sizes struct {
 	send, recv, cq int
 	inline         int
-	// the peer of this side repeats a SEND without a receive once, not without end
+	// The peer of this side repeats a SEND without a receive once, not without end.
 	rnrOnce bool
 	srq     verbs.SRQ
 	pd      verbs.PD // of the shared receive queue
 	ch      verbs.CompChannel
 }
 
-// endpoint is a connection's half with everything it needs: a PD, a CQ, a QP and a registered
+// endpoint is one half of a connection with everything it needs: a PD, a CQ, a QP and a registered
 // buffer.
 type endpoint struct {
 	*side
 	id  verbs.ID
 	dev verbs.Device
 	pd  verbs.PD
-	own bool // of the PD
+	own bool // the PD is its own
 	cq  verbs.CQ
 	qp  verbs.QP
 	reg *mem.Region
@@ -186,7 +186,7 @@ func (e *endpoint) free() {
 	e.must(e.reg.Unmap(), "unmap")
 }
 
-// params are connection parameters that every device takes.
+// params returns connection parameters that every device accepts.
 func params(private string) verbs.ConnParam {
 	return verbs.ConnParam{
 		PrivateData: []byte(private), ResponderResources: 4, InitiatorDepth: 4,
@@ -197,7 +197,7 @@ func params(private string) verbs.ConnParam {
 // pair is a connection: p is the passive half on A, a the active half on B.
 type pair struct{ p, a *endpoint }
 
-// connect makes a pair. The active side has sent one message, as the iWARP standard wants it (RFC
+// connect makes a pair. The active side has sent one message, as the iWARP standard requires (RFC
 // 5044, 7.1).
 func connect(t *testing.T, s *Setup, zp, za sizes) *pair {
 	t.Helper()
@@ -287,8 +287,8 @@ func (e *endpoint) next() verbs.WC {
 	return wc
 }
 
-// find waits for the completion of one work request. It leaves others, whose order is up to the
-// device, for later calls.
+// find waits for the completion of one work request. It keeps other completions for later calls,
+// since their order is up to the device.
 func (e *endpoint) find(id uint64) verbs.WC {
 	e.t.Helper()
 	var others []verbs.WC
@@ -323,7 +323,7 @@ func (e *endpoint) poll(limit time.Duration) (verbs.WC, bool) {
 	return wc, true
 }
 
-// idle checks that nothing completes that has not already.
+// idle checks that there are no further completions.
 func (e *endpoint) idle(what string) {
 	e.t.Helper()
 	if wc, ok := e.poll(5 * time.Millisecond); ok {

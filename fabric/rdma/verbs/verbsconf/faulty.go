@@ -18,9 +18,9 @@ func testToError(t *testing.T, s *Setup) {
 	for i := range 5 {
 		e.failure(uint64(i), verbs.WCWRFlushErr)
 	}
-	// Soft devices forget receives that are posted later, iWARP devices forget or refuse all.
+	// Soft devices forget receives posted later; iWARP devices forget or refuse all.
 	if !e.iwarp() {
-		// unsignalled
+		// Unsignalled work requests.
 		for i, op := range []verbs.SendOpcode{verbs.WRSend, verbs.WRRDMAWrite, verbs.WRRDMARead} {
 			e.postSend(verbs.SendWR{
 				WRID: uint64(7 + i), Opcode: op, NumSGE: 1,
@@ -35,7 +35,7 @@ func testToError(t *testing.T, s *Setup) {
 
 const guardID = 404
 
-// postGuard posts a receive whose flush shows that the queue pair is in the error state.
+// postGuard posts a receive. Its flush shows that the queue pair is in the error state.
 func (e *endpoint) postGuard() {
 	e.t.Helper()
 	e.postRecv(e.recvWR(guardID, 2<<20, 64))
@@ -54,8 +54,8 @@ func (e *endpoint) waitError() {
 	}
 }
 
-// testRemoteAccess tries what memory rights forbid. On iWARP, where nothing answers a WRITE, the
-// WRITE may succeed; but the connection ends.
+// testRemoteAccess tries accesses that memory rights forbid. On iWARP a WRITE has no answer and may
+// succeed, but the connection ends.
 func testRemoteAccess(t *testing.T, s *Setup) {
 	for _, c := range []struct {
 		name   string
@@ -63,7 +63,7 @@ func testRemoteAccess(t *testing.T, s *Setup) {
 		access verbs.Access
 		off    int
 		key    uint32
-		// unchecked by siw
+		// siw does not check this.
 		unchecked bool
 	}{
 		{"write to local", verbs.WRRDMAWrite, verbs.AccessLocalWrite, 0, 0, false},
@@ -120,7 +120,7 @@ func testRemoteAccess(t *testing.T, s *Setup) {
 	}
 }
 
-// testLocalAccess uses memory with keys that are no good on this side.
+// testLocalAccess uses memory with keys that are invalid on this side.
 func testLocalAccess(t *testing.T, s *Setup) {
 	for _, c := range []struct {
 		name string
@@ -178,8 +178,8 @@ func testShortReceive(t *testing.T, s *Setup) {
 	}
 }
 
-// testInvalidate sends with invalidate. A device may refuse to invalidate the key of a region that
-// was not made for it (ibv_reg_mr); then the connection ends. A wrong key always ends it.
+// testInvalidate sends with invalidate. A device may refuse to invalidate the key of an ordinary
+// region (ibv_reg_mr); then the connection ends. A wrong key always ends it.
 func testInvalidate(t *testing.T, s *Setup) {
 	for _, wrong := range []bool{false, true} {
 		p := connect(t, s, sizes{}, sizes{})
@@ -199,7 +199,7 @@ func testInvalidate(t *testing.T, s *Setup) {
 		wc := p.a.find(1)
 		switch {
 		case wc.Status != verbs.WCSuccess && p.a.dev.Attr().VendorID == verbs.VendorSIW:
-			continue // the receive fails, the connection lives on
+			continue // the receive fails, the connection stays
 		case wc.Status != verbs.WCSuccess:
 		case wrong || wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey != key ||
 			wc.ByteLen != 64:

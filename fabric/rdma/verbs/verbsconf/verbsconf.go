@@ -1,6 +1,6 @@
-// Package verbsconf is the conformance suite of verbs bindings: it tests on real connections what a
-// transport relies on. The fake passes it in ordinary tests, the binding to rdma-core where there
-// is a device.
+// Package verbsconf is the conformance suite of verbs bindings: it tests, on real connections, the
+// behavior that a transport relies on. The fake passes it in ordinary tests, the binding to
+// rdma-core on machines with a device.
 package verbsconf
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// Setup is where the suite runs.
+// Setup is the environment of the suite.
 type Setup struct {
 	// A listens at AddrA and B connects to it. They may be the same provider.
 	A, B  verbs.Provider
@@ -22,7 +22,7 @@ type Setup struct {
 	Timeout time.Duration
 }
 
-// addr is AddrA with a port to be chosen.
+// addr returns AddrA with port 0.
 func (s *Setup) addr() netip.AddrPort { return netip.AddrPortFrom(s.AddrA, 0) }
 
 // Run runs the suite.

@@ -21,8 +21,8 @@ type cm struct {
 	closed bool
 }
 
-// queued is an event that Next will return. take does what librdmacm does when the event is read;
-// false: drop the event after all.
+// queued is an event that Next will return. take does the work of librdmacm when the event is read.
+// If it returns false, the event is dropped.
 type queued struct {
 	ev   verbs.Event
 	id   *cmID
@@ -55,7 +55,7 @@ func (c *cm) Next() (verbs.Event, error) {
 			return verbs.Event{}, verbs.ErrClosed
 		}
 		if len(c.queue) == 0 {
-			if f.run != nil { // work that take made possible must not wait with us
+			if f.run != nil { // work made possible by take must not wait for Next
 				f.runAll()
 			}
 			c.cond.Wait()
@@ -111,11 +111,11 @@ type cmID struct {
 	ctx           any
 	qp            *qp
 	peer          *cmID
-	request       verbs.ConnParam // what this side sent in its REQ, or the peer's as seen from here
+	request       verbs.ConnParam // sent by this side in its REQ, or of the peer as seen from here
 	tos           uint8
 	freed         bool
-	expire        func() // what happens if nothing else does
-	gen           uint64 // distinguishes timers of a past state from that of the present one
+	expire        func() // called at the timeout of the state
+	gen           uint64 // distinguishes timers of past states from the present one
 
 	// of a listener
 	backlog, pending int
@@ -167,7 +167,7 @@ func (id *cmID) Remote() netip.AddrPort {
 	return id.remote
 }
 
-// TOS is the type of service that was set; tests find it with an assertion of their own.
+// TOS returns the configured type of service. Tests reach it by a type assertion.
 func (id *cmID) TOS() uint8 {
 	id.cm.host.f.lock()
 	defer id.cm.host.f.unlock()
@@ -186,7 +186,7 @@ func (id *cmID) postTake(ev verbs.Event, take func(*verbs.Event) bool) {
 	id.cm.cond.Signal()
 }
 
-// set changes the state; a timer of the state before has no effect.
+// set changes the state. Timers of the previous state have no effect.
 func (id *cmID) set(s idState) {
 	id.state = s
 	id.expire = nil
@@ -273,7 +273,7 @@ func (h *host) port() uint16 {
 	}
 }
 
-// listener finds the ID that listens at an address; a given address takes precedence over a
+// listener finds the ID that listens at an address. A specific address takes precedence over a
 // wildcard.
 func (h *host) listener(dst netip.AddrPort) (found *cmID) {
 	addr := dst.Addr().Unmap().WithZone("")
@@ -331,7 +331,7 @@ func (h *host) source(src, dst netip.Addr) *device {
 	if src.IsValid() && !src.IsUnspecified() {
 		return h.find(src)
 	}
-	// The device that can talk to the other end, then any of the family.
+	// Prefer the device that can reach the other end, then any of the family.
 	to := h.f.find(dst)
 	var any *device
 	for _, d := range h.devices {
@@ -346,7 +346,7 @@ func (h *host) source(src, dst netip.Addr) *device {
 	return any
 }
 
-// addr is the device's address of the family of dst.
+// addr returns the device's address in the family of dst.
 func (d *device) addr(dst netip.Addr) netip.Addr {
 	for _, a := range d.opt.Addrs {
 		if a == dst {

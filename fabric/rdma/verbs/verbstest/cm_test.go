@@ -17,7 +17,7 @@ func listenAt(f *verbstest.Fabric, host string) netip.AddrPort {
 	return netip.AddrPortFrom(f.Addrs(host)[len(f.Addrs(host))-1], 0)
 }
 
-// half makes the halves of a connection up to the request, which p has read.
+// half makes the halves of a connection up to the request. p has read it.
 func half(t *testing.T, f *verbstest.Fabric) (p, a *end) {
 	t.Helper()
 	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
@@ -38,7 +38,7 @@ func TestRequestLost(t *testing.T) {
 	next(t, c, verbs.EventUnreachable)
 }
 
-// TestNoAnswer: the request waits at the passive side until the active side gives up; a late
+// TestNoAnswer: the request waits at the passive side until the active side gives up. A late
 // acceptance is refused.
 func TestNoAnswer(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
@@ -49,7 +49,7 @@ func TestNoAnswer(t *testing.T) {
 	next(t, p.cm, verbs.EventRejected)
 }
 
-// TestNoRTU: the active side is connected, the passive side gets no message of that.
+// TestNoRTU: the active side is connected, but the passive side is not told.
 func TestNoRTU(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	f.DropMessages("a", verbstest.MessageRTU, 1)
@@ -62,8 +62,7 @@ func TestNoRTU(t *testing.T) {
 	}
 }
 
-// TestActiveGone: the active side destroys its ID while the request is considered, and after it was
-// accepted.
+// TestActiveGone: the active side destroys its ID before and after the request is accepted.
 func TestActiveGone(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	for _, accepted := range []bool{false, true} {
@@ -123,7 +122,7 @@ func TestBacklog(t *testing.T) {
 	}
 	must(t, next(t, cp, verbs.EventConnectRequest).ID.Destroy())
 	next(t, ca, verbs.EventRejected)
-	must(t, l.Destroy()) // and the request that was not read
+	must(t, l.Destroy()) // including the unread request
 	next(t, ca, verbs.EventRejected)
 }
 
@@ -152,7 +151,7 @@ func TestDisconnectLost(t *testing.T) {
 	must(t, a.id.Disconnect())
 	f.ExpireCM()
 	next(t, a.cm, verbs.EventDisconnected)
-	// it has got no message; the kernel of the peer answers its own
+	// It has no message; the kernel of the peer answers by itself.
 	must(t, p.id.Disconnect())
 	next(t, p.cm, verbs.EventDisconnected)
 }
@@ -182,7 +181,7 @@ func TestPrivateDataLimits(t *testing.T) {
 	}
 }
 
-// TestDepthTooLarge: the passive side claims more READs than the other device serves.
+// TestDepthTooLarge: the passive side announces more READs than the other device serves.
 func TestDepthTooLarge(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	small := verbstest.RoCE("small", netip.MustParseAddr("10.0.0.2"))

@@ -11,10 +11,10 @@ import (
 
 // A connection is made by REQ, REP and RTU, or refused by REJ, and ended by DREQ and DREP, as on
 // InfiniBand; iWARP does the same with fewer events. As in librdmacm the active side's queue pair
-// moves on when Next returns Established, not before.
+// changes state when Next returns Established, not before.
 
-// Sizes of private data on RoCE, where events always show all of it: InfiniBand specification 12.7,
-// less 36 bytes for the IP addressing annex in a REQ. On iWARP events show what was sent.
+// Sizes of private data on RoCE, where events always have all of it: InfiniBand specification 12.7,
+// less 36 bytes for the IP addressing annex in a REQ. On iWARP events have only the bytes sent.
 const (
 	reqPrivate = 56
 	repPrivate = 196
@@ -30,7 +30,7 @@ const (
 	rejConsumer       = 28
 )
 
-// private checks private data and returns what the peer's event shows.
+// private checks private data and returns the data for the peer's event.
 func (d *device) private(b []byte, size int) ([]byte, error) {
 	if d.opt.Attr.IWARP {
 		size = maxPrivate
@@ -56,8 +56,8 @@ func (d *device) params(p *verbs.ConnParam) error {
 	return nil
 }
 
-// send checks a Connect or Accept, which need the ID in a state, and waits in the next one for the
-// answer to its message. p becomes what the peer's event shows.
+// send checks a Connect or Accept, which needs the ID in state, and waits in state next for the
+// answer to its message. p becomes the parameters for the peer's event.
 func (id *cmID) send(c Call, p *verbs.ConnParam, size int, state, next idState) error {
 	f := id.cm.host.f
 	if err := id.cm.host.fault(c); err != nil {
@@ -99,7 +99,7 @@ func (id *cmID) Connect(p verbs.ConnParam) error {
 	return nil
 }
 
-// recvREQ is the arrival of a connection request.
+// recvREQ handles the arrival of a connection request.
 func (d *device) recvREQ(from *cmID) {
 	l := d.host.listener(from.remote)
 	switch {
@@ -126,7 +126,7 @@ func (d *device) recvREQ(from *cmID) {
 		})
 }
 
-// recvREJ is the arrival of a refusal. On iWARP the status is an errno.
+// recvREJ handles the arrival of a refusal. On iWARP the status is an errno.
 func (id *cmID) recvREJ(from *host, reason int, errno unix.Errno, private []byte) {
 	f := from.f
 	if !f.reaches(from, id.cm.host, MessageREJ) {
@@ -177,7 +177,7 @@ func (q *qp) connect(peer *qp, depth, rnrRetry uint8) {
 	q.dev.f.schedule(peer)
 }
 
-// recvREP is the arrival of the acceptance. The answer is sent when Next takes the event.
+// recvREP handles the arrival of the acceptance. The answer is sent when Next takes the event.
 func (id *cmID) recvREP(from *cmID, p verbs.ConnParam) {
 	if id.state != idReqSent || id.freed {
 		from.recvREJ(id.cm.host, rejInvalidCommID, unix.ECONNRESET, nil)
@@ -197,7 +197,7 @@ func (id *cmID) recvREP(from *cmID, p verbs.ConnParam) {
 		id.qp.connect(from.qp, ev.Param.InitiatorDepth, p.RNRRetryCount)
 		id.set(idConnected)
 		f := id.cm.host.f
-		if id.dev.opt.Attr.IWARP && from.state != idRepSent { // the stream has ended meanwhile
+		if id.dev.opt.Attr.IWARP && from.state != idRepSent { // the stream has ended
 			id.set(idDone)
 			id.qp.toError()
 			defer id.post(verbs.Event{Type: verbs.EventDisconnected})
@@ -210,7 +210,7 @@ func (id *cmID) recvREP(from *cmID, p verbs.ConnParam) {
 	})
 }
 
-// recvRTU is the arrival of the active side's confirmation.
+// recvRTU handles the arrival of the active side's confirmation.
 func (id *cmID) recvRTU(from *cmID) {
 	if !id.freed && id.state == idRepSent {
 		id.set(idConnected)
@@ -249,7 +249,7 @@ func (id *cmID) Disconnect() error {
 	}
 	switch {
 	case id.dev == nil || id.dev.opt.Attr.IWARP: // toError has ended the stream
-	case id.state == idConnected: // before that the InfiniBand CM has no DREQ
+	case id.state == idConnected: // before that the InfiniBand CM sends no DREQ
 		id.sendDREQ()
 	case id.state == idDreqRcvd:
 		id.sendDREP()
@@ -267,17 +267,17 @@ func (id *cmID) sendDREQ() {
 	}
 }
 
-// recvDREQ is the arrival of a disconnection. The queue pair stays as it is until this side
+// recvDREQ handles the arrival of a disconnection. The queue pair is unchanged until this side
 // disconnects.
 func (id *cmID) recvDREQ(from *cmID) {
 	switch id.state {
 	case idConnected, idRepSent:
 		id.set(idDreqRcvd)
 		id.post(verbs.Event{Type: verbs.EventDisconnected})
-	case idDreqSent: // both at once
+	case idDreqSent: // both sides at once
 		id.disconnected(0)
 		from.disconnected(0)
-	default: // it has no connection: the kernel answers
+	default: // without a connection the kernel answers
 		from.disconnected(0)
 	}
 }
@@ -335,7 +335,7 @@ func (id *cmID) Destroy() error {
 	return nil
 }
 
-// destroy frees an ID. The peer gets the message that the kernel sends.
+// destroy frees an ID. The peer gets the message that the kernel would send.
 func (id *cmID) destroy() {
 	h := id.cm.host
 	switch id.state {

@@ -14,7 +14,7 @@ import (
 
 var errOverrun = errors.New("completion queue overrun")
 
-// cqEntry is a completion and what polling it gives back: the slots of its queue up to seq.
+// cqEntry is a completion. Polling it frees the slots of its queue up to seq.
 type cqEntry struct {
 	wc   verbs.WC
 	send *qp
@@ -138,7 +138,7 @@ func (c *cq) push(e cqEntry) {
 	}
 }
 
-// fail makes the queue useless.
+// fail makes the queue unusable.
 func (c *cq) fail() {
 	if c.overrun {
 		return

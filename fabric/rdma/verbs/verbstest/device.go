@@ -27,12 +27,12 @@ type device struct {
 }
 
 // Keys are index<<8 | generation, as on common hardware. The remote key differs from the local one
-// in its top bit, so that a mix-up shows.
+// in its top bit, so a mix-up is detected.
 const rkeyBit = 1 << 31
 
 func (d *device) Attr() verbs.DeviceAttr { return d.opt.Attr }
 
-// call checks what every call on the device checks.
+// call makes the checks common to all calls on the device.
 func (d *device) call(c Call) error {
 	if d.removed {
 		return fmt.Errorf("%s: %s: %w", c, d.opt.Attr.Name, unix.EIO)
@@ -67,7 +67,7 @@ type mr struct {
 	addr   uint64
 	access verbs.Access
 	key    uint32 // the local one
-	// invalidated by a peer's SEND_WITH_INV: the remote key is not valid any more.
+	// invalidated reports that a peer's SEND_WITH_INV has invalidated the remote key.
 	invalidated bool
 }
 
@@ -110,7 +110,7 @@ func (p *pd) RegMR(b []byte, access verbs.Access) (verbs.MR, error) {
 	return m, nil
 }
 
-// remote is 1 if peers have a right to the memory.
+// remote returns 1 if peers have access to the memory.
 func (m *mr) remote() int {
 	if m.access&(verbs.AccessRemoteWrite|verbs.AccessRemoteRead) != 0 {
 		return 1
@@ -137,7 +137,7 @@ func (m *mr) Dereg() error {
 	return nil
 }
 
-// findMR returns the region of a key of either kind, or nil.
+// findMR returns the region of a local or remote key, or nil.
 func (d *device) findMR(key uint32, remote bool) *mr {
 	if (key&rkeyBit != 0) != remote {
 		return nil
@@ -151,8 +151,8 @@ func (d *device) findMR(key uint32, remote bool) *mr {
 	return nil
 }
 
-// bytes returns the memory that a key, an address and a length name, or false if they are not in
-// one region of the protection domain with these rights.
+// bytes returns the memory described by a key, an address and a length. It returns false unless the
+// memory is in one region of the protection domain with these rights.
 func (d *device) bytes(p *pd, key uint32, remote bool, addr uint64, n uint32,
 	need verbs.Access,
 ) ([]byte, bool) {

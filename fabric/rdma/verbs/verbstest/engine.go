@@ -12,7 +12,7 @@ import (
 //	        stop it
 //	finish  in order: READ data is fetched, completions are written
 
-// step does what can be done for the queue pair now.
+// step does all work that is possible for the queue pair now.
 func (q *qp) step() {
 	if q.freed {
 		return
@@ -47,7 +47,7 @@ func (q *qp) fail(e *sendEntry, status verbs.WCStatus) {
 	q.exec++
 }
 
-// execute does one work request; false says that it waits or failed.
+// execute executes one work request. It returns false if it waits or fails.
 func (q *qp) execute(e *sendEntry) bool {
 	f := q.dev.f
 	p := q.peer
@@ -55,7 +55,7 @@ func (q *qp) execute(e *sendEntry) bool {
 	case p == nil || p.freed || p.state == stateErr || f.isCut(q.dev.host, p.dev.host):
 		q.wait(stallDead, f.opt.RetryTimeout, verbs.WCRetryExcErr)
 		return false
-	// accepted, but the peer has not seen the reply yet: it retries until then
+	// The peer has accepted but not seen the reply yet; it retries until then.
 	case p.state == stateInit:
 		q.wait(stallSilent, 0, 0)
 		return false
@@ -83,7 +83,7 @@ func (q *qp) execute(e *sendEntry) bool {
 	}
 }
 
-// check adds up elements and looks whether all may be used.
+// check adds up the elements and checks that all may be used.
 func (q *qp) check(sges []verbs.SGE, need verbs.Access) (total uint32, ok bool) {
 	for _, s := range sges {
 		if s.Length == 0 {
@@ -144,7 +144,7 @@ func (q *qp) write(e *sendEntry, sges []verbs.SGE) bool {
 	return true
 }
 
-// gather copies the bytes of a SEND or WRITE, which were checked.
+// gather copies the checked bytes of a SEND or WRITE.
 func (q *qp) gather(e *sendEntry, sges []verbs.SGE, to []byte) {
 	if e.wr.Flags&verbs.SendInline != 0 {
 		copy(to, e.inline[:e.bytes])
@@ -178,8 +178,8 @@ func (q *qp) send(e *sendEntry, sges []verbs.SGE) bool {
 		wc.Status = verbs.WCLocLenErr
 	case e.wr.Opcode == verbs.WRSendWithInv:
 		m := p.dev.findMR(e.wr.InvalidateRKey, true)
-		// InfiniBand memory has an R_Key only with remote rights; soft iWARP looks at nothing but
-		// the protection domain.
+		// InfiniBand memory has an R_Key only with remote rights; soft iWARP checks only the
+		// protection domain.
 		if m == nil || m.pd != p.pd || m.remote() == 0 && !p.dev.opt.Attr.IWARP {
 			wc.Status = verbs.WCRemInvReqErr
 			break
@@ -218,9 +218,9 @@ func (q *qp) deliver(e *sendEntry, sges []verbs.SGE, wr *verbs.RecvWR) {
 	}
 }
 
-// noReceive is a SEND to a peer without receives. RoCE tries again; an iWARP peer, whose stream
-// cannot wait, ends the connection (RFC 5041, 7.1: "No buffer available"), and the sender's work
-// request has long been done.
+// noReceive handles a SEND to a peer without receives. RoCE tries again. An iWARP peer ends the
+// connection, because its stream cannot wait (RFC 5041, 7.1: "No buffer available"). The sender's
+// work request has already completed.
 func (q *qp) noReceive(e *sendEntry) bool {
 	if q.dev.opt.Attr.IWARP {
 		q.remoteError(e, verbs.WCRemOpErr)
@@ -236,19 +236,19 @@ func (q *qp) noReceive(e *sendEntry) bool {
 	return false
 }
 
-// remoteError is an error that the peer finds. Its queue pair goes to the error state. On RoCE the
-// peer's NAK fails the work request; on iWARP only a READ waits for an answer, what was sent before
-// the peer's Terminate message has completed well.
+// remoteError handles an error that the peer finds. Its queue pair goes to the error state. On RoCE
+// the peer's NAK fails the work request. On iWARP only a READ waits for an answer; work requests
+// sent before the peer's Terminate message have completed successfully.
 func (q *qp) remoteError(e *sendEntry, status verbs.WCStatus) {
 	if q.dev.opt.Attr.IWARP && e.wr.Opcode != verbs.WRRDMARead {
 		e.state = sendDone
 		q.exec++
 		q.finish()
-		q.peer.toError() // takes the connection and this queue pair with it
+		q.peer.toError() // ends the connection and this queue pair as well
 		return
 	}
 	q.fail(e, status)
-	q.finish() // READs before it have been answered
+	q.finish() // earlier READs have been answered
 	q.peer.toError()
 }
 
@@ -278,7 +278,7 @@ func (q *qp) finish() bool {
 	return q.comp != from
 }
 
-// fetch brings the data of an RDMA READ.
+// fetch copies the data of an RDMA READ.
 func (q *qp) fetch(e *sendEntry) verbs.WCStatus {
 	if e.bytes == 0 {
 		return verbs.WCSuccess
@@ -300,7 +300,7 @@ func (q *qp) fetch(e *sendEntry) verbs.WCStatus {
 	return verbs.WCSuccess
 }
 
-// scatter writes bytes over elements that were checked and are large enough.
+// scatter writes bytes to elements that were checked and are large enough.
 type scatter struct {
 	q    *qp
 	sges []verbs.SGE

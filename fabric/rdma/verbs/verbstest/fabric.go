@@ -6,11 +6,11 @@
 //	PostSend -> send queue -> step (under the fabric's lock) -> peer's memory and receive queue ->
 //		completion queues -> Poll
 //
-// Work is done at once by the goroutine that makes it possible, so tests are deterministic;
-// Options.Async hands it to a goroutine instead. Where hardware gives no order, the fake chooses
-// the worst: the data of an RDMA READ is fetched after the work requests behind it were executed.
-// Everything may be used by several goroutines, but data-path calls of one object must not overlap:
-// the race detector reports it.
+// The goroutine that makes work possible does it at once, so tests are deterministic; with
+// Options.Async another goroutine does it. Where hardware guarantees no order, the fake chooses the
+// worst one: the data of an RDMA READ is fetched after later work requests were executed. Several
+// goroutines may use everything, but data-path calls on one object must not overlap: the race
+// detector reports it.
 package verbstest
 
 import (
@@ -25,16 +25,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// Options are the properties of a Fabric. The zero value is good for most tests.
+// Options are the properties of a Fabric. The zero value is suitable for most tests.
 type Options struct {
-	// IWARP gives machines that AddHost did not describe an iWARP device instead of a RoCE device.
+	// IWARP gives machines without a call of AddHost an iWARP device instead of a RoCE device.
 	IWARP bool
-	// Async: a goroutine of the fabric does all work instead of the goroutine that posts. Close
+	// Async makes a goroutine of the fabric do all work instead of the goroutine that posts. Close
 	// ends it.
 	Async bool
-	// CMTimeout is how long the communication manager waits for an answer of the peer; 0: a minute.
+	// CMTimeout is the time that the communication manager waits for an answer of the peer; 0 means
+	// a minute.
 	CMTimeout time.Duration
-	// RetryTimeout is how long a send queue tries to reach a peer that does not answer; 0 is 20 ms.
+	// RetryTimeout is the time that a send queue tries to reach a peer that does not answer; 0
+	// means 20 ms.
 	RetryTimeout time.Duration
 }
 
@@ -51,7 +53,7 @@ type Fabric struct {
 	hosts  map[string]*host
 	run    []*qp // queue pairs with something to do
 	faults []*Injection
-	drops  map[messageDrop]int // how many to lose
+	drops  map[messageDrop]int // the number of messages to lose
 	cuts   map[[2]*host]bool
 	closed bool
 	wake   chan struct{}
@@ -94,7 +96,7 @@ func (f *Fabric) work() {
 	}
 }
 
-// lock and unlock bracket every call. unlock does the work that has become possible.
+// lock and unlock bracket every call. unlock does all work that has become possible.
 func (f *Fabric) lock() { f.mu.Lock() }
 
 func (f *Fabric) unlock() {
@@ -159,7 +161,8 @@ func RoCE(name string, addrs ...netip.Addr) DeviceOptions {
 	}}
 }
 
-// IWARP describes an iWARP device: one element per RDMA READ, whose sink needs AccessRemoteWrite.
+// IWARP describes an iWARP device: one element per RDMA READ, and a sink that needs
+// AccessRemoteWrite.
 func IWARP(name string, addrs ...netip.Addr) DeviceOptions {
 	d := RoCE(name, addrs...)
 	d.Attr.IWARP = true
@@ -172,7 +175,7 @@ type host struct {
 	name     string
 	index    int
 	devices  []*device
-	ids      []*cmID // all that live
+	ids      []*cmID // all existing ones
 	nextPort uint16
 	live     Counts
 
@@ -201,8 +204,8 @@ func (f *Fabric) newHost(name string) *host {
 	return h
 }
 
-// host returns the machine of this name; one that AddHost did not describe gets one device with an
-// IPv4 and an IPv6 address.
+// host returns the machine of this name. A machine without a call of AddHost gets one device with
+// an IPv4 and an IPv6 address.
 func (f *Fabric) host(name string) *host {
 	if h := f.hosts[name]; h != nil {
 		return h
@@ -232,10 +235,10 @@ func (f *Fabric) Provider(name string) verbs.Provider {
 	return &provider{f.host(name)}
 }
 
-// Addr is the first address of a machine; ports are free to choose.
+// Addr returns the first address of a machine. Any port may be used.
 func (f *Fabric) Addr(name string) netip.Addr { return f.Addrs(name)[0] }
 
-// Addrs are the addresses of a machine, device by device.
+// Addrs returns the addresses of a machine, device by device.
 func (f *Fabric) Addrs(name string) (list []netip.Addr) {
 	f.lock()
 	defer f.unlock()
@@ -245,7 +248,7 @@ func (f *Fabric) Addrs(name string) (list []netip.Addr) {
 	return list
 }
 
-// find returns the device that has the address.
+// find returns the device with the address.
 func (f *Fabric) find(a netip.Addr) *device {
 	for _, h := range f.hosts {
 		if d := h.find(a); d != nil {
@@ -266,8 +269,8 @@ func (h *host) find(a netip.Addr) *device {
 	return nil
 }
 
-// object is what objects of the verbs have in common: they can be freed once, and not while others
-// use them.
+// object is the common part of verbs objects: they can be freed once, and not while others use
+// them.
 type object struct {
 	freed bool
 	uses  int
@@ -279,7 +282,7 @@ func newObject(count *int) object {
 	return object{count: count}
 }
 
-// free frees the object of a machine. A second time it panics.
+// free frees an object of a machine. The second call panics.
 func (o *object) free(h *host, c Call) error {
 	if o.freed {
 		panic("verbstest: a second " + string(c))
@@ -302,7 +305,7 @@ func (o *object) use(call string) {
 	}
 }
 
-// Counts are the objects of a machine that are alive.
+// Counts are the numbers of existing objects of a machine.
 type Counts struct {
 	CMs, IDs, PDs, MRs, CQs, QPs, SRQs, CompChannels, Watchers int
 	MRBytes                                                    uint64

@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// Call names a call that FailCalls can make fail, by its C name.
+// Call names a call for FailCalls, by its C name.
 type Call string
 
 // The calls.
@@ -46,7 +46,7 @@ type callFault struct {
 }
 
 // FailCalls makes calls of a machine fail with err (nil: ENOMEM): after skip calls, times calls;
-// all from then on if times < 0, none any more if it is 0.
+// all from then on if times < 0, none if it is 0.
 func (f *Fabric) FailCalls(machine string, call Call, skip, times int, err error) {
 	f.lock()
 	defer f.unlock()
@@ -79,20 +79,20 @@ const (
 	OpRead                  // RDMA READ
 )
 
-// Fault is what happens to send work requests as they reach the head of their queue: one of Fail,
-// Drop and Hold.
+// Fault affects send work requests as they reach the head of their queue. It has one of Fail, Drop
+// and Hold.
 type Fault struct {
 	Host  string // the machine that posted; empty: any
 	Ops   Ops    // 0: all
-	Skip  int    // so many matching ones are not affected at first
-	Times int    // so many are affected; 0 is one, < 0 all from then on
+	Skip  int    // matching work requests that are not affected at first
+	Times int    // number affected; 0 is one, < 0 all from then on
 
 	// Fail completes the work request with this error, without effect.
 	Fail verbs.WCStatus
 	// Drop loses it on the network, with all its retries: WCRetryExcErr after Options.RetryTimeout.
 	Drop bool
-	// Hold keeps it, and what is behind it, from being executed until Release. A READ is executed,
-	// but its data is held.
+	// Hold keeps it, and the work requests behind it, from being executed until Release. A READ is
+	// executed, but its data is held.
 	Hold bool
 }
 
@@ -122,14 +122,14 @@ func (f *Fabric) Inject(fault Fault) *Injection {
 	return i
 }
 
-// Fired is how many work requests were affected.
+// Fired returns the number of affected work requests.
 func (i *Injection) Fired() int {
 	i.f.lock()
 	defer i.f.unlock()
 	return i.fired
 }
 
-// Release ends the fault; what it held continues.
+// Release ends the fault. Held work requests continue.
 func (i *Injection) Release() {
 	i.f.lock()
 	defer i.f.unlock()
@@ -140,7 +140,7 @@ func (i *Injection) Release() {
 	i.held = nil
 }
 
-// hold is whether faults hold a work request.
+// hold is the effect of Hold faults on a work request.
 type hold uint8
 
 const (
@@ -150,7 +150,7 @@ const (
 	holdData // a READ that is executed without its data
 )
 
-// release ends the hold of a work request that may have been flushed meanwhile.
+// release ends the hold of a work request, which may have been flushed in the meantime.
 func (q *qp) release(seq uint64) {
 	if q.freed || q.state != stateRTS || seq < q.comp {
 		return
@@ -212,8 +212,8 @@ func (q *qp) checkFaults(e *sendEntry) bool {
 	return true
 }
 
-// Cut loses everything between two machines until Restore: posted work fails after its retries,
-// connection management times out.
+// Cut loses all messages between two machines until Restore: posted work fails after its retries,
+// and connection management times out.
 func (f *Fabric) Cut(a, b string) { f.cut(a, b, true) }
 
 // Restore ends Cut.
@@ -235,8 +235,8 @@ func (f *Fabric) cut(a, b string, cut bool) {
 
 func (f *Fabric) isCut(a, b *host) bool { return len(f.cuts) > 0 && f.cuts[[2]*host{a, b}] }
 
-// FailQP moves a queue pair to the error state, as a device does after a fault. It
-// returns false if there is none with this number.
+// FailQP moves a queue pair to the error state, as a device does after a fault. It returns false if
+// there is none with this number.
 func (f *Fabric) FailQP(machine string, num uint32) bool {
 	f.lock()
 	defer f.unlock()
@@ -262,8 +262,8 @@ func (f *Fabric) FailCQs(machine string) {
 	}
 }
 
-// RemoveDevice takes a device away, as hot-unplug does: its queue pairs go to the error state, the
-// IDs on it get DeviceRemoval, and calls on it fail, except those that free.
+// RemoveDevice removes a device, as hot-unplug does: its queue pairs go to the error state, its IDs
+// get DeviceRemoval, and calls on it fail, except the ones that free.
 func (f *Fabric) RemoveDevice(machine, name string) bool {
 	f.lock()
 	defer f.unlock()
@@ -286,8 +286,8 @@ func (f *Fabric) RemoveDevice(machine, name string) bool {
 	return false
 }
 
-// ExpireCM ends the time that connection management waits for answers: every Options.CMTimeout and
-// timewait that is running is over.
+// ExpireCM ends all waits of connection management for answers: every running Options.CMTimeout and
+// timewait is over.
 func (f *Fabric) ExpireCM() {
 	f.lock()
 	defer f.unlock()

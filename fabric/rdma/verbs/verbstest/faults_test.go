@@ -53,8 +53,8 @@ func TestInjectHold(t *testing.T) {
 	p.want(ok(1), ok(2))
 	a.want(ok(9))
 
-	// Flushed while held: the release of a work request that is no more does nothing, also if its
-	// slot is used again.
+	// Flushed while held: the release of a work request that no longer exists does nothing, even if
+	// its slot is in use again.
 	i = f.Inject(verbstest.Fault{Hold: true})
 	must(t, p.post(8, p.wr(3, verbs.WRSend, 0, a)))
 	must(t, p.qp.ToError())
@@ -86,7 +86,7 @@ func TestCut(t *testing.T) {
 	must(t, a.recv(2, 0, 8))
 	must(t, p.post(8, p.wr(1, verbs.WRRDMAWrite, signaled, a)))
 	p.want(verbs.WC{WRID: 1, Status: verbs.WCRetryExcErr})
-	a.empty() // it has no event of that
+	a.empty() // it gets no event for that
 }
 
 func TestFailQP(t *testing.T) {

@@ -15,7 +15,7 @@ const (
 	rights   = verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 )
 
-// newFabric makes a network whose machines must be empty at the end of the test.
+// newFabric makes a network. Its machines must be empty at the end of the test.
 func newFabric(t testing.TB, opt verbstest.Options) *verbstest.Fabric {
 	f := verbstest.New(opt)
 	t.Cleanup(func() {
@@ -70,7 +70,7 @@ type end struct {
 type sizes struct {
 	send, recv, cq int
 	ch             verbs.CompChannel
-	param          verbs.ConnParam // depths 4, unlimited retries if it is zero
+	param          verbs.ConnParam // if zero: depths 4, unlimited retries
 }
 
 func newEnd(t testing.TB, c verbs.CM, id verbs.ID, z sizes) *end {
@@ -148,7 +148,7 @@ func (e *end) recv(id uint64, off, n int) error {
 	return err
 }
 
-// wr is a work request between the start of both buffers.
+// wr returns a work request between the starts of both buffers.
 func (e *end) wr(id uint64, op verbs.SendOpcode, flags verbs.SendFlags, peer *end) verbs.SendWR {
 	return verbs.SendWR{
 		WRID: id, Opcode: op, Flags: flags, NumSGE: 1,
@@ -186,8 +186,8 @@ func (e *end) wait() verbs.WC {
 	return wc[0]
 }
 
-// empty checks that there is no completion now: on a synchronous fabric everything that can happen
-// has happened.
+// empty checks that there is no completion now. On a synchronous fabric everything possible has
+// already happened.
 func (e *end) empty() {
 	e.t.Helper()
 	var wc [1]verbs.WC

@@ -11,7 +11,7 @@ import (
 )
 
 // qpState is the state of a queue pair. rdma_create_qp leaves it in init; the communication manager
-// moves it on.
+// changes it.
 type qpState uint8
 
 const (
@@ -25,8 +25,8 @@ type sendState uint8
 
 const (
 	sendPosted   sendState = iota // waits for its turn
-	sendInFlight                  // an RDMA READ whose data has not come
-	sendDone                      // has status; completes when those before it have
+	sendInFlight                  // an RDMA READ with data still missing
+	sendDone                      // has status; completes after earlier ones
 )
 
 type sendEntry struct {
@@ -38,7 +38,7 @@ type sendEntry struct {
 	inline []byte
 }
 
-// qp is a reliable-connected queue pair. Slots of the send queue go round:
+// qp is a reliable-connected queue pair. Slots of the send queue form a ring:
 //
 //	head     oldest slot not given back by polling a completion
 //	comp     oldest work request that has not completed
@@ -61,15 +61,15 @@ type qp struct {
 	head, comp, exec, tail uint64
 	rq                     recvQueue
 
-	rdAtomic int // RDMA READs issued at once: the initiator depth, which the peer's device serves
+	rdAtomic int // RDMA READs issued at once: the initiator depth
 	reads    int // in flight
 	rnrRetry uint8
 
 	failing   bool // a work request failed: nothing more is executed
 	stuck     bool // Destroy has failed: the ID may be freed without it
 	stall     stallReason
-	stallSeq  uint64 // the work request that waits
-	stallGen  uint64 // distinguishes timers of past stalls from that of the present one
+	stallSeq  uint64 // the waiting work request
+	stallGen  uint64 // distinguishes timers of past stalls from the present one
 	scheduled bool   // in Fabric.run
 
 	// posts is written without a lock: the race detector reports overlapping calls.
@@ -139,7 +139,7 @@ func (id *cmID) CreateQP(vpd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 func (q *qp) Num() uint32    { return q.num }
 func (q *qp) MaxInline() int { return q.init.MaxInline }
 
-// Errors of posting are made once: posting does not allocate.
+// Errors of posting are made once, because posting does not allocate.
 var (
 	errSendFull  = fmt.Errorf("ibv_post_send: the send queue is full: %w", unix.ENOMEM)
 	errSendState = fmt.Errorf("ibv_post_send: the queue pair is not connected: %w", unix.EINVAL)
@@ -210,7 +210,7 @@ func (q *qp) takeInline(e *sendEntry, sges []verbs.SGE) bool {
 		if int(e.bytes+s.Length) > q.init.MaxInline || int(s.Length) > q.init.MaxInline {
 			return false
 		}
-		// The fake can reach memory only by a registration.
+		// The fake can reach memory only through a registration.
 		b, ok := q.dev.anyBytes(s.Addr, s.Length)
 		if !ok {
 			return false
@@ -291,7 +291,7 @@ func (q *qp) Destroy() error {
 	return nil
 }
 
-// retire gives back the send slots up to seq: its completion was polled.
+// retire frees the send slots up to seq, because a completion of seq was polled.
 func (q *qp) retire(seq uint64) { q.head = max(q.head, seq+1) }
 
 // toError moves the queue pair to the error state and flushes it.
@@ -312,7 +312,7 @@ func (q *qp) toError() {
 	q.dev.f.schedule(q.peer)
 }
 
-// dropConnection ends the connection of an iWARP queue pair, which lives on a TCP stream: the peer
+// dropConnection ends the connection of an iWARP queue pair, which is a TCP stream: the peer
 // notices at once.
 func (q *qp) dropConnection() {
 	if q.dev.opt.Attr.IWARP {
@@ -335,7 +335,7 @@ func (q *qp) flushRecv() {
 	}
 }
 
-// badOpcode is in completions that failed, where the opcode has no meaning.
+// badOpcode is the opcode of failed completions, where it has no meaning.
 const badOpcode verbs.WCOpcode = 0xbad
 
 func (q *qp) completeSend(e *sendEntry, status verbs.WCStatus) {
@@ -356,7 +356,7 @@ func (q *qp) completeSend(e *sendEntry, status verbs.WCStatus) {
 	q.scq.push(cqEntry{wc: wc, send: q, seq: q.comp})
 }
 
-// completeRecv completes the receive that was taken last from rq.
+// completeRecv completes the receive last taken from rq.
 func (q *qp) completeRecv(rq *recvQueue, wr *verbs.RecvWR, wc verbs.WC) {
 	wc.WRID, wc.QPNum = wr.WRID, q.num
 	wc.Opcode = verbs.WCRecv
@@ -366,19 +366,19 @@ func (q *qp) completeRecv(rq *recvQueue, wr *verbs.RecvWR, wc verbs.WC) {
 	q.rcq.push(cqEntry{wc: wc, recv: rq, seq: rq.take - 1})
 }
 
-// stallReason is why the work request at exec waits.
+// stallReason is the reason why the work request at exec waits.
 type stallReason uint8
 
 const (
 	notStalled stallReason = iota
 	stallDead              // the peer does not answer: retries, then WCRetryExcErr
-	// the peer has no receive: retries, then WCRNRRetryExcErr, or without end
+	// The peer has no receive: retries, then WCRNRRetryExcErr, or without end.
 	stallRNR
 	stallFault  // an Injection delays or holds it
-	stallSilent // waits for something that schedules the queue pair
+	stallSilent // waits until something schedules the queue pair
 )
 
-// wait leaves the work request at exec where it is. After d, if d is not 0, it fails with status.
+// wait keeps the work request at exec waiting. After d, if d is not 0, it fails with status.
 func (q *qp) wait(reason stallReason, d time.Duration, status verbs.WCStatus) {
 	if q.stall == reason && q.stallSeq == q.exec {
 		return // the timer runs

@@ -19,8 +19,8 @@ func wantErr(t *testing.T, err, want error, what string) {
 	}
 }
 
-// TestSendSlots: a slot is given back when a completion of it or of a later one is polled, not when
-// the work is done.
+// TestSendSlots: a slot is given back when its completion or a later one is polled, not when the
+// work is done.
 func TestSendSlots(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 3, recv: 1, cq: 8})
@@ -38,7 +38,7 @@ func TestSendSlots(t *testing.T) {
 	must(t, write(5, 0))
 	wantErr(t, write(6, 0), unix.ENOMEM, "slots of unsignalled work requests")
 	a.empty()
-	// Without a signalled one the queue is lost; only errors complete now.
+	// Without a signalled work request the queue is lost; only errors complete now.
 	must(t, a.qp.ToError())
 	a.empty()
 	wantErr(t, write(6, 0), unix.ENOMEM, "a full queue in the error state")
@@ -70,7 +70,7 @@ func TestOverrun(t *testing.T) {
 	if n, err := a.cq.Poll(make([]verbs.WC, 4)); n != 0 || err == nil {
 		t.Fatalf("Poll of an overrun queue: %d, %v", n, err)
 	}
-	// The queue pair is dead: its peer cannot reach it any more.
+	// The queue pair is dead: its peer can no longer reach it.
 	must(t, p.recv(1, 0, 8))
 	must(t, p.post(8, p.wr(2, verbs.WRSend, signaled, a)))
 	p.want(verbs.WC{WRID: 2, Status: verbs.WCRetryExcErr}, flush(1))
@@ -86,7 +86,7 @@ func TestReceiverNotReady(t *testing.T) {
 			send: 4, recv: 1,
 			param: verbs.ConnParam{RNRRetryCount: retries, InitiatorDepth: 1},
 		})
-		// The passive side sends under the retry count of the request, too.
+		// The passive side uses the retry count of the request, too.
 		must(t, p.post(8, p.wr(1, verbs.WRSend, signaled, a)))
 		if want == verbs.WCSuccess {
 			p.empty()
@@ -112,24 +112,24 @@ func TestReadDepth(t *testing.T) {
 	p, a := connect(t, f,
 		sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 2, ResponderResources: 1}},
 		sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 4, ResponderResources: 1}})
-	// a may issue what p serves: one at a time.
+	// a may issue as many as p serves: one at a time.
 	hold := f.Inject(verbstest.Fault{Host: "a", Ops: verbstest.OpRead, Hold: true})
 	for i := range uint64(3) {
 		must(t, a.post(8, a.wr(i, verbs.WRRDMARead, signaled, p)))
 	}
-	// behind READs that wait: waits as well
+	// Behind waiting READs it waits as well.
 	must(t, a.post(8, a.wr(3, verbs.WRRDMAWrite, signaled, p)))
 	p.buf[0] = 0
 	a.buf[0] = 7
 	a.empty()
 	hold.Release()
 	a.want(ok(0), ok(1), ok(2), ok(3))
-	// p issues two at once, although a offered one: the passive side has the last word.
+	// p issues two at once, although a offered one: the passive side decides.
 	hold = f.Inject(verbstest.Fault{Host: "p", Ops: verbstest.OpRead, Hold: true, Times: -1})
 	for i := range uint64(3) {
 		must(t, p.post(8, p.wr(i, verbs.WRRDMARead, signaled, a)))
 	}
-	if n := hold.Fired(); n != 2+1 { // the third has been looked at
+	if n := hold.Fired(); n != 2+1 { // the third has been checked
 		t.Fatalf("%d READs were looked at, want 3", n)
 	}
 	hold.Release()
@@ -141,7 +141,7 @@ func TestReadDepth(t *testing.T) {
 	p.want(verbs.WC{WRID: 1, Status: verbs.WCLocQPOpErr})
 }
 
-// TestReadIsLate: what follows a READ does not wait for its data.
+// TestReadIsLate: work requests behind a READ do not wait for its data.
 func TestReadIsLate(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	p, a := connect(t, f, sizes{send: 8, recv: 4}, sizes{send: 8, recv: 4})
@@ -149,7 +149,7 @@ func TestReadIsLate(t *testing.T) {
 	must(t, a.recv(1, 64, 8))
 	a.buf[0] = 1
 	must(t, p.post(8, p.wr(2, verbs.WRRDMARead, 0, a), p.wr(3, verbs.WRSend, signaled, a)))
-	// the peer takes the message for the end of the command and uses its memory again
+	// The peer takes the message as the end of the command and reuses its memory.
 	a.want(ok(1))
 	a.buf[0] = 2
 	hold.Release()
@@ -175,7 +175,7 @@ func TestIWARPReadSink(t *testing.T) {
 	}
 }
 
-// TestForgotten: what is posted after the error.
+// TestForgotten: the effect of posting after the error.
 func TestForgotten(t *testing.T) {
 	for _, c := range []struct {
 		opt  verbstest.Options
@@ -258,7 +258,8 @@ func TestMisuse(t *testing.T) {
 	_ = m.Dereg()
 }
 
-// TestScatter sends a message of two elements into a receive of two that are cut elsewhere.
+// TestScatter sends a message of two elements into a receive of two elements cut at other
+// positions.
 func TestScatter(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})

@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// recvQueue is a ring of receives: [head, take) wait for their completion to be polled, [take,
-// tail) are free for messages.
+// recvQueue is a ring of receives: the receives in [head, take) wait for their completion to be
+// polled, and the receives in [take, tail) are free for messages.
 type recvQueue struct {
 	ring             []verbs.RecvWR
 	head, take, tail uint64
