@@ -24,8 +24,8 @@ func (h *manual) connect(p pdu.Params, depth int) *client {
 	return c
 }
 
-// roundTrips returns a function that makes the target serve depth commands in one batch, and what
-// it should answer in bytes.
+// roundTrips returns a function that makes the target serve depth commands in one batch, and the
+// size of the expected answer in bytes.
 func (h *manual) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule bool) (func(), int) {
 	var batch []byte
 	answer := pdu.CapsuleRespSize + c.p.HeaderDigestSize()
@@ -43,7 +43,7 @@ func (h *manual) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule b
 	if op == nvme.NVMRead || inCapsule {
 		return func() { h.send(batch) }, answer * depth
 	}
-	// Writes by R2T: the tags are in the R2Ts; answering them allocates nothing either.
+	// Writes by R2T take their tags from the R2Ts. Answering them allocates nothing either.
 	r2t := pdu.R2TSize + c.p.HeaderDigestSize()
 	tmpl := c.h2cData(pdu.LastPDU, 0, 0, 0, random(1, n))
 	return func() {
@@ -61,8 +61,8 @@ func (h *manual) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule b
 	}, answer * depth
 }
 
-// Nothing is allocated per command: reads with and without zero copy, writes with small and large
-// data in their capsules and by R2T, with and without digests.
+// TestNoAllocations: commands allocate nothing: reads with and without zero copy, writes with small
+// and large data in their capsules and by R2T, with and without digests.
 func TestNoAllocations(t *testing.T) {
 	for _, zeroCopy := range []bool{false, true} {
 		for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {

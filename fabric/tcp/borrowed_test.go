@@ -11,9 +11,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// In-capsule data that its device takes at once stays where it was received. A device that does
-// not, after all, has it for as long as it likes, whatever is received meanwhile; also if the list
-// of ready requests fills up in their midst.
+// In-capsule data that its device takes at once stays where it was received. A device that takes
+// longer after all may keep it, even while more is received, and even if the list of ready requests
+// fills up in the middle.
 func TestBorrowedData(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
 		for _, ready := range []int{1, 2, MaxQueueDepth} {
@@ -66,8 +66,8 @@ func testBorrowedData(t *testing.T, p pdu.Params, ready int) {
 	h.close()
 }
 
-// More in-capsule data than there is memory for, in one batch with reads that need some of it: each
-// gets its turn, and none the memory that was promised to another.
+// There is more in-capsule data than memory for it, in one batch with reads that need some of it.
+// Each gets its turn, and none gets memory promised to another.
 func TestPromisedMemory(t *testing.T) {
 	const ios = 150 // more than a batch
 	for _, size := range []int{512, 4096, 16384} {
@@ -100,8 +100,8 @@ func TestPromisedMemory(t *testing.T) {
 	}
 }
 
-// The handler may use memory of the pool while it executes the first part of a batch. If that was
-// promised to the rest the host tries those commands again.
+// The handler may use memory of the pool while it executes the first part of a batch. If that
+// memory was promised to the rest, the host retries the rest.
 func TestPromisedMemoryIsUsed(t *testing.T) {
 	h := newManual(t, options{hold: true, arena: 128 << 10})
 	h.g.ready = make([]*fabric.Request, 0, 1)

@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// What the memory does not suffice for is refused, a queue at its Connect and a connection at once;
-// those that exist live on, and those that end make room.
+// Queues that do not fit into the memory are refused, a queue at its Connect and a connection at
+// once. Existing ones continue, and ended ones make room.
 func TestQueueMemory(t *testing.T) {
 	var log testutil.Log
 	tg := serve(t, options{cfg: Config{QueueMemory: 291 << 10, Log: log.Logger()}})
@@ -21,7 +21,7 @@ func TestQueueMemory(t *testing.T) {
 	deep.icReq(pdu.Params{})
 	deep.send(deep.connectPDU(1, 100, 0))
 	deep.status(0, nvme.ConnectInvalidParameters|nvme.DNR) // of the test's handler
-	deep.send(deep.connectPDU(1, 2, 0))                    // this much is left
+	deep.send(deep.connectPDU(1, 2, 0))                    // this amount is left
 	deep.status(0, nvme.Success)
 	tg.dial(t).end()
 	const reason = "3 queues have 290 KiB of memory and this one wants 16, the limit is 291"
@@ -35,8 +35,8 @@ func TestQueueMemory(t *testing.T) {
 	tg.connect(t, pdu.Params{}, 100, 0).readBlocks(1, 0, 512)
 }
 
-// The memory that is counted for a command is more than what is made for it: beside the request
-// there are two pointers, the handler's state, and the lists of segments.
+// The memory counted for a command covers all memory made for it: besides the request two pointers,
+// the handler's state, and the lists of segments.
 func TestCommandBytes(t *testing.T) {
 	if n := reflect.TypeFor[request]().Size() + 400; n > commandBytes {
 		t.Errorf("%d bytes for each command, %d are counted", n, commandBytes)
@@ -47,8 +47,8 @@ func TestCommandBytes(t *testing.T) {
 	}
 }
 
-// Of the queues that wait for memory only the first saves all that it had received, and only as
-// long as it waits.
+// Of the queues that wait for memory only the first saves all received data, and only while it
+// waits.
 func TestStallsSaveLittle(t *testing.T) {
 	h := newManual(t, options{})
 	const writes = 7

@@ -7,18 +7,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Data memory comes from the reactor's pool. When that is empty, commands wait for it in the order
-// of their arrival, while further capsules are received: the data of R2Ts, whose arrival frees
-// memory again, may come behind them. In-capsule data blocks its stream while it waits. Therefore
-// small in-capsule data may use the reserve of the pool, and large in-capsule data may while an R2T
-// is outstanding on its connection. If the reserve is used up too, the queue is stalled: it is not
+// Data memory comes from the reactor's pool. When that is empty, commands wait for it in order of
+// arrival, while further capsules are received: the data of R2Ts may come behind them, and its
+// arrival frees memory again. In-capsule data blocks its stream while it waits. Therefore small
+// in-capsule data may use the reserve of the pool, and large in-capsule data may while an R2T is
+// outstanding on its connection. If the reserve is used up too, the queue is stalled: it is not
 // read until there is memory.
 //
 // Memory is promised to small in-capsule data that has been received, because it may turn out to
-// need it when its batch has been prepared. Whose it is shows then; until then it counts for the
-// host of the command before it.
+// need it when its batch has been prepared. Until its own host is known, it counts for the host of
+// the command before it.
 
-// fromCapsule executes a command whose in-capsule data is in the receive buffer. The data stays
+// fromCapsule executes a command with its in-capsule data in the receive buffer. The data stays
 // there if the device takes it during Execute. take is false if the command does not use the data.
 func (q *queue) fromCapsule(r *request, take bool) {
 	switch {
@@ -26,10 +26,10 @@ func (q *queue) fromCapsule(r *request, take bool) {
 	case r.CompletesInExecute:
 		r.Segs = append(r.Segs, mem.Segment{B: r.data[:r.Length:r.Length]})
 		q.g.markReady(r)
-		q.g.borrowed++ // after what was ready before has been executed, perhaps
+		q.g.borrowed++ // perhaps after the execution of requests ready before
 		return
 	default:
-		// The handler may have used what was promised, for other commands of the batch.
+		// The handler may have used the promised memory for other commands of the batch.
 		if !q.g.cfg.Memory.AllocPromised(&r.memory, r.Flow, int(r.Length)) {
 			r.Status = nvme.CommandInterrupted
 			break
@@ -42,7 +42,7 @@ func (q *queue) fromCapsule(r *request, take bool) {
 	q.g.markReady(r)
 }
 
-// wantMemory gives a prepared command memory for its data, now or later.
+// wantMemory gets memory for the data of a prepared command, now or later.
 func (q *queue) wantMemory(r *request) {
 	g, n := q.g, int(r.Length)
 	pool := g.cfg.Memory
@@ -70,14 +70,14 @@ func (q *queue) wantMemory(r *request) {
 	g.startTick()
 }
 
-// stalled says that the queue is not read because in-capsule data waits for memory.
+// stalled reports whether the queue is not read because in-capsule data waits for memory.
 func (q *queue) stalled() bool { return q.cur != nil && q.cur.state == requestWaiting }
 
 // start continues with a prepared command that needs no memory, or has it.
 func (q *queue) start(r *request) {
 	write := r.Status.OK() && r.Dir == fabric.HostToController && r.Length > 0
 	switch {
-	case r == q.cur: // its data follows; that of a refused command is discarded
+	case r == q.cur: // its data follows; data of a refused command is discarded
 		r.state = requestReceiving
 		if write {
 			q.dst = mem.NewCursor(r.Segs, 0)
@@ -89,14 +89,14 @@ func (q *queue) start(r *request) {
 	}
 }
 
-// Transfer tags: the request's tag in the low bits and a count of its uses above, never 0 or FFFFh,
-// so that a tag of the past is recognised.
+// A transfer tag has the request's tag in the low bits and a count of its uses above, and is never
+// 0 or FFFFh. So old tags are recognized.
 const (
 	ttagBits   = 10 // MaxQueueDepth = 1<<ttagBits
 	ttagRounds = 1<<(16-ttagBits) - 2
 )
 
-// grant asks for all the data of a command with one R2T. One is always within the host's MAXR2T,
+// grant requests all the data of a command with one R2T. One is always within the host's MAXR2T,
 // which counts from 1 (TCP section 3.6.2.2).
 func (q *queue) grant(r *request) {
 	r.round = r.round%ttagRounds + 1
@@ -127,7 +127,7 @@ func (g *Group) cancelWait(r *request) {
 	}
 }
 
-// resume continues with commands whose wait is over, and returns the number of steps made.
+// resume continues with commands that no longer wait, and returns the number of steps made.
 func (g *Group) resume() int {
 	work := 0
 	if g.cfg.Memory.CanServe() {
@@ -143,8 +143,8 @@ func (g *Group) resume() int {
 	return work + g.execute()
 }
 
-// resume continues with a command that the handler resumes, that has memory now, or that has waited
-// for it for too long.
+// resume continues with a command that the handler resumes, that now has memory, or that has waited
+// too long for it.
 func (q *queue) resume(r *request) int {
 	g, inCapsule := q.g, r == q.cur
 	now := g.loop.Clock()
@@ -165,11 +165,11 @@ func (q *queue) resume(r *request) int {
 	}
 	g.stalled--
 	g.activate(q)
-	g.arrived = now // its data, and what is behind it
+	g.arrived = now // its data, and the bytes behind it
 	return q.process(g.rx[:copy(g.rx, q.partial)])
 }
 
-// CanReceiveInto implements fabric.Queue: the kernel puts data wherever it belongs.
+// CanReceiveInto implements fabric.Queue: the kernel writes to any memory.
 func (q *queue) CanReceiveInto([]mem.Segment) bool { return true }
 
 // HandOverBuffers implements fabric.Queue.

@@ -42,7 +42,7 @@ func (c *client) icReq(p pdu.Params) {
 		c.tb.Fatalf("got %v, want ICResp", m)
 	}
 	resp := (*pdu.ICResp)(m.raw)
-	// Linux refuses an alignment of the controller, and digests other than those it asked for.
+	// Linux refuses an alignment requested by the controller, and digests it did not request.
 	if f := resp.Check(); !f.OK() || resp.HeaderDigest() != p.HeaderDigest ||
 		resp.DataDigest() != p.DataDigest || resp.CPDA() != 0 {
 		c.tb.Fatalf("ICResp %x", m.raw)
@@ -70,7 +70,8 @@ func (c *client) connectPDU(qid uint16, depth int, cattr nvme.CATTR) []byte {
 	return c.capsule(&sqe, make([]byte, nvme.ConnectDataSize))
 }
 
-// rw makes a read or write of n bytes at off; the SGL says transport data, or in-capsule if ic.
+// rw makes a read or write of n bytes at off. Its SGL is in-capsule if ic is set, otherwise
+// transport data.
 func rw(op nvme.Opcode, cid uint16, off, n int, ic bool) (sqe nvme.SQE) {
 	sqe.SetOpcode(op)
 	sqe.SetFlags(1 << 6)

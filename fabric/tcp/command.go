@@ -42,10 +42,9 @@ func (q *queue) termReq(r *pdu.TermReq) {
 	q.Disconnect(f)
 }
 
-// capsule makes a request of a command and puts it on the batch for Prepare. b is what was received
-// behind its header. Small data that is complete in b stays there; all other data is direct, and
-// the caller has the batch prepared before it continues. capsule returns the part of b that it has
-// not consumed.
+// capsule makes a request for a command and puts it on the batch for Prepare. b is the input behind
+// its header. Small data that is complete in b stays there. All other data is direct, and the
+// caller has the batch prepared before it continues. capsule returns the unconsumed part of b.
 func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 	n := q.params.DataLength(c.Header())
 	status, f := q.checkSGL(c, n)
@@ -91,12 +90,12 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 	return b[int(n)+digest:]
 }
 
-// checkSGL validates the descriptor of a command that carries n bytes of data. A Fault says that
-// the stream cannot be trusted any more, a status that the command is refused.
+// checkSGL validates the descriptor of a command with n bytes of data. With a Fault the stream
+// cannot be trusted any more; with a status the command is refused.
 func (q *queue) checkSGL(c *pdu.CapsuleCmd, n uint32) (nvme.Status, pdu.Fault) {
 	sqe, sgl := c.SQE(), c.SQE().SGL1()
-	// Only SGLs: PSDT is 01b (Base section 4.1.1), and Fabrics commands use SGLs whatever it says
-	// (Base section 4.1.2).
+	// Only SGLs: PSDT is 01b (Base section 4.1.1). Fabrics commands use SGLs with any PSDT (Base
+	// section 4.1.2).
 	psdt := sqe.PSDT() == 1 || sqe.Opcode() == nvme.FabricsOpcode
 	kind := uint8(sgl.Type())<<4 | sgl.Subtype()
 	inCapsule := psdt && kind == uint8(nvme.SGLDataBlock)<<4|nvme.SGLSubtypeOffset
@@ -107,7 +106,7 @@ func (q *queue) checkSGL(c *pdu.CapsuleCmd, n uint32) (nvme.Status, pdu.Fault) {
 		// The length of the PDU and the SGL disagree about in-capsule data (TCP section 3.3.2).
 		return 0, pdu.Fault{FES: pdu.FESInvalidHeader, FEI: pdu.OffPLEN}
 	case inCapsule && n > 0 && sgl.Address() != 0:
-		// ICDOFF is 0 (Base section 5.1.13.2.1)
+		// ICDOFF is 0 (Base section 5.1.13.2.1).
 		return 0, pdu.Fault{FES: pdu.FESUnsupported, FEI: pdu.OffSGL1}
 	case !psdt:
 		return nvme.InvalidField | nvme.DNR, pdu.Fault{}
@@ -132,8 +131,8 @@ func (q *queue) inCapsuleMax(sqe *nvme.SQE) uint32 {
 	return uint32(q.conn.info.InCapsuleSize)
 }
 
-// toHost tells from the opcode that data goes from the controller to the host only (Base section
-// 4.1.1; for Fabrics commands from FCTYPE, Base section 6).
+// toHost reports whether data goes from the controller to the host only, by the opcode (Base
+// section 4.1.1) or, for Fabrics commands, by FCTYPE (Base section 6).
 func toHost(sqe *nvme.SQE) bool {
 	if sqe.Opcode() == nvme.FabricsOpcode {
 		return sqe.FabricsType()&3 == 2
@@ -153,7 +152,7 @@ func (q *queue) h2cData(d *pdu.Data) {
 	q.dst = mem.NewCursor(r.Segs, int(r.recvd))
 }
 
-// findGrant finds the request whose R2T an H2CData answers.
+// findGrant finds the request with the R2T that an H2CData answers.
 func (q *queue) findGrant(d *pdu.Data) (*request, pdu.Fault) {
 	ttag := d.TTAG()
 	i := int(ttag & (1<<ttagBits - 1))
@@ -162,7 +161,7 @@ func (q *queue) findGrant(d *pdu.Data) (*request, pdu.Fault) {
 	}
 	r := q.reqs[i]
 	if r.state != requestReceiving || r.ttag != ttag || r.SQE.CID() != d.CCCID() {
-		return nil, pdu.Fault{FES: pdu.FESSequence} // no R2T asked for this
+		return nil, pdu.Fault{FES: pdu.FESSequence} // there was no such R2T
 	}
 	n, end := uint64(d.DATAL()), uint64(d.DATAO())+uint64(d.DATAL())
 	switch {
@@ -175,14 +174,14 @@ func (q *queue) findGrant(d *pdu.Data) (*request, pdu.Fault) {
 		return nil, f
 	}
 	if d.Header().Flags()&pdu.LastPDU != 0 && end < uint64(r.Length) {
-		// The rest would never come. A missing LAST_PDU does no harm.
+		// The rest would never come. A missing LAST_PDU is harmless.
 		return nil, pdu.Fault{FES: pdu.FESInvalidHeader, FEI: pdu.OffFlags}
 	}
 	return r, pdu.Fault{}
 }
 
-// prepareBatch has the handler prepare the commands of the batch, and gives those whose data is in
-// place to it for execution.
+// prepareBatch has the handler prepare the commands of the batch, and passes commands with complete
+// data to it for execution.
 func (g *Group) prepareBatch() int {
 	n := len(g.batch)
 	if n > 0 {

@@ -1,20 +1,20 @@
-// Package tcp is the NVMe/TCP transport: connections on non-blocking sockets, each owned by the
+// Package tcp is the NVMe/TCP transport: connections on non-blocking sockets. Each belongs to the
 // reactor of its group.
 //
 // The files, in the order in which a command passes them; receive.go draws the paths of the data:
 //
-//	listener.go  accepts connections and hands them to a group; kept.go keeps its socket
+//	listener.go  accepts connections and passes them to a group; kept.go keeps its socket
 //	group.go     finds the connections that have something to do
 //	queue.go     the life of a connection; request.go that of a command
 //	receive.go   takes bytes off a socket and cuts them into PDUs
 //	command.go   makes requests of capsules, and has the handler prepare them in batches
 //	buffers.go   memory for the data of a request
-//	execute.go   gives requests to the handler and takes them back
+//	execute.go   passes requests to the handler and takes them back
 //	send.go      sends responses, with the data of reads
-//	deadline.go  ends what takes too long
+//	deadline.go  ends requests and connections that take too long
 //	secure.go    TLS, see package tls
 //
-// What a peer does wrong ends its own connection only, with a C2HTermReq that names the error. In
+// A protocol error of a peer ends only its own connection, with a C2HTermReq for the error. In
 // comments "TCP" is the NVM Express TCP Transport Specification 1.1, "Base" the Base Specification
 // 2.1.
 package tcp
@@ -32,21 +32,21 @@ import (
 
 // The limits of a Config.
 const (
-	MinQueueDepth = 2 // as many requests as a queue has until Connect tells its size
+	MinQueueDepth = 2 // the requests of a queue until Connect gives its size
 	MaxQueueDepth = 1024
-	// InCapsuleUnit is what the size of in-capsule data is a multiple of, as IOCCSZ counts (Base
-	// section 5.1.13.2.1).
+	// InCapsuleUnit is the unit of the size of in-capsule data, as of IOCCSZ (Base section
+	// 5.1.13.2.1).
 	InCapsuleUnit    = 16
 	MinInCapsuleSize = 4 << 10
 	MaxInCapsuleSize = 1 << 20
 	MinMaxH2CData    = pdu.MinMaxH2CData
 	MaxMaxH2CData    = 1 << 30
 	MinQueueMemory   = 160 << 10 // a queue of the default depth
-	ConnectionsLimit = 1 << 16   // of MaxConnections and MaxConnectionsPerHost
-	// MaxEvicted is how many connections may be open beyond MaxConnections while they end.
+	ConnectionsLimit = 1 << 16   // for MaxConnections and MaxConnectionsPerHost
+	// MaxEvicted is the most ending connections that may be open beyond MaxConnections.
 	MaxEvicted = admission.MaxEvicted
-	// MaxLingerTimeout is the longest that a connection may stay open after a TermReq (TCP section
-	// 3.5).
+	// MaxLingerTimeout is the longest time that a connection may stay open after a TermReq (TCP
+	// section 3.5).
 	MaxLingerTimeout = 30 * time.Second
 )
 
@@ -66,9 +66,9 @@ const (
 	DefaultMaxConnectionsPerHost = 4096
 )
 
-// Config is what New needs. Zero values mean the defaults above.
+// Config is the configuration of New. Zero values mean the defaults above.
 type Config struct {
-	// Log takes what happens to connections, never I/O. Default: slog.Default().
+	// Log receives events of connections, never I/O. Default: slog.Default().
 	Log *slog.Logger
 	// MaxDepth is the largest number of commands on one queue, MinQueueDepth to MaxQueueDepth.
 	MaxDepth int
@@ -79,8 +79,8 @@ type Config struct {
 	// MaxH2CData is MAXH2CDATA: the largest number of data bytes in one H2CData PDU; a multiple of
 	// 4, MinMaxH2CData to MaxMaxH2CData.
 	MaxH2CData int
-	// NoHeaderDigest and NoDataDigest refuse digests that a host asks for. The ICResp says so, and
-	// hosts usually give up then.
+	// NoHeaderDigest and NoDataDigest refuse digests that a host requests. The ICResp reports that,
+	// and hosts usually give up then.
 	NoHeaderDigest, NoDataDigest bool
 	// ICReqTimeout is the longest time from accept to a complete ICReq.
 	ICReqTimeout time.Duration
@@ -89,43 +89,44 @@ type Config struct {
 	// DataTimeout is the longest time in which the host must send the data of an R2T, or the rest
 	// of a PDU it began.
 	DataTimeout time.Duration
-	// SendTimeout is the longest time that something ready to be sent waits for the host to read.
+	// SendTimeout is the longest time that data ready to be sent waits for the host to read.
 	SendTimeout time.Duration
-	// MemoryTimeout is the longest time that a command waits for data memory; then it fails with
-	// Command Interrupted, which hosts retry; in-capsule data is discarded. After a quarter of it,
-	// a host that keeps the memory and does not move on may lose its connection.
+	// MemoryTimeout is the longest time that a command waits for data memory. Then it fails with
+	// Command Interrupted, hosts retry it, and in-capsule data is discarded. After a quarter of it,
+	// a host that keeps the memory without progress may lose its connection.
 	MemoryTimeout time.Duration
 	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, up to
 	// MaxLingerTimeout. After an orderly end without fault it is at most one second.
 	LingerTimeout time.Duration
 	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 864 bytes for each
-	// command of its depth. A connection that does not fit is closed, a Connect command refused.
-	// Data memory (the reactors' pools) and what the kernel keeps for sockets come on top.
+	// command of its depth. A connection that does not fit is closed, and a Connect command
+	// refused. Data memory (the reactors' pools) and the kernel's memory for sockets are not
+	// included.
 	QueueMemory int64
-	// CongestionControl names the congestion control of the connections as seen from here (tcp(7),
-	// TCP_CONGESTION); one that the system restricts needs CAP_NET_ADMIN. Default "", the system's.
-	// It decides how fast reads leave; writes depend on the host's.
+	// CongestionControl is the congestion control of the target's side of connections (tcp(7),
+	// TCP_CONGESTION); one that the system restricts needs CAP_NET_ADMIN. The default "" is the
+	// system's. It affects the speed of reads; the host's affects writes.
 	CongestionControl string
 	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one
-	// source address. Package admission says which part of them, and of QueueMemory, is for
-	// connections that are not yet those of allowed hosts.
+	// source address. Package admission divides them, and QueueMemory, between connections of
+	// allowed hosts and others.
 	MaxConnections, MaxConnectionsPerHost int
-	// TLS reports whether new connections of a listener use TLS, nil that none does. PSKs returns
-	// those with an identity, none if it is unknown, which must take as long; it must be set if TLS
-	// is. Any goroutine calls them, and PSKs makes new secrets in each call.
+	// TLS returns the policy for new connections of a listener; nil means that none uses TLS. PSKs
+	// returns the PSKs with an identity, none if it is unknown, which must take the same time. It
+	// must be set if TLS is. Any goroutine calls them, and PSKs makes new secrets in each call.
 	TLS  func(portID uint16) fabric.TLSPolicy
 	PSKs func(identity []byte) []auth.TLSPSK
-	// KeyCounts reports whether a host still has the key of a PSK: Connect is refused otherwise,
-	// after the handshake; nil: it has. Any goroutine calls it.
+	// KeyCounts reports whether a host still has the key of a PSK. Otherwise Connect is refused
+	// after the handshake. nil means that it has. Any goroutine calls it.
 	KeyCounts func(hostNQN string, k *auth.TLSKey) bool
-	// KeysExpired says that a host has keys, of which none counts any more, for the log; nil: no.
-	// Reactors call it.
+	// KeysExpired reports, for the log, whether a host has keys that have all expired; nil means
+	// that it has not. Reactors call it.
 	KeysExpired func(hostNQN string) bool
 	// Sockets keeps listening sockets while the program is restarted; nil: they are closed.
 	Sockets Sockets
 }
 
-// Validate reports what cannot work.
+// Validate returns an error if the configuration cannot work.
 func (c *Config) Validate() error {
 	switch {
 	case c.MaxDepth != 0 && (c.MaxDepth < MinQueueDepth || c.MaxDepth > MaxQueueDepth):

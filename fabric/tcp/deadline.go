@@ -13,14 +13,14 @@ import (
 // orderlyLinger is the longest time that a connection stays open after an end without fault.
 const orderlyLinger = time.Second
 
-// deadlines of one queue, in nanoseconds of the reactor's clock, 0 for none. A tick of the group
-// checks them, as long as there are any. Nothing is timed per command.
+// deadlines are the deadlines of one queue, in nanoseconds of the reactor's clock, 0 for none. A
+// tick of the group checks them while there are any. Commands have no timers.
 type deadlines struct {
 	handshakeBy int64 // ICReq complete, then Connect successful
 	closeBy     int64 // the end of closing and lingering
-	partialBy   int64 // the PDU that has begun must be complete
+	partialBy   int64 // the PDU in progress must be complete
 	partialPDU  uint64
-	pdus        uint64 // complete headers so far: tells one incomplete PDU from the next
+	pdus        uint64 // complete headers so far: distinguishes incomplete PDUs
 	sendBy      int64  // the first sendMark bytes must have been sent
 	sendMark    uint64
 	queuedBytes uint64 // put on sendq so far
@@ -28,7 +28,7 @@ type deadlines struct {
 
 	receivedBytes uint64
 	owed          int   // data bytes of R2Ts that are not complete
-	progressAt    int64 // when sent and received bytes reached progressMark, as a tick saw
+	progressAt    int64 // when a tick saw sent and received bytes reach progressMark
 	progressMark  uint64
 }
 
@@ -41,7 +41,7 @@ func (c *Config) tickPeriod() int64 {
 
 func sinceNanos(t time.Time) int64 { return time.Since(t).Nanoseconds() }
 
-// startTick has the group check its deadlines.
+// startTick makes the group check its deadlines.
 func (g *Group) startTick() {
 	g.ticks = true
 	if !g.ticking {
@@ -50,7 +50,8 @@ func (g *Group) startTick() {
 	}
 }
 
-// checkDeadlines ends queues that have timed out, in pieces, and ticks on while others may.
+// checkDeadlines ends queues that have timed out, in pieces, and continues to tick while others
+// may.
 func (g *Group) checkDeadlines() {
 	g.ticks = false
 	now, pool, limit := g.loop.Now(), g.cfg.Memory, g.t.cfg.MemoryTimeout.Nanoseconds()
@@ -75,7 +76,7 @@ func (g *Group) checkDeadlines() {
 	})
 }
 
-// looked is how many steps a look at the queue and its requests takes.
+// looked returns the number of steps to check the queue and its requests.
 func (q *queue) looked() int { return 1 + len(q.reqs)/8 }
 
 // checkDeadlines kills the queue if it has timed out and reports whether it has deadlines.
@@ -108,12 +109,12 @@ func (q *queue) checkDeadlines(now int64) bool {
 	return false
 }
 
-// changeWait is how long a change of a namespace waits, roughly, for the data of a zero-copy write,
-// in nanoseconds, whether the host sends some of it meanwhile or not.
+// changeWait is about the time that a change of a namespace waits for the data of a zero-copy
+// write, in nanoseconds, even if the host sends some of it in that time.
 const changeWait = int64(10e9)
 
-// holdsUpChange reports whether a change of the namespace has waited for too long for a zero-copy
-// write whose R2T the host does not take, or whose data it does not send.
+// holdsUpChange reports whether a change of the namespace has waited too long for a zero-copy
+// write, because the host does not take the R2T or does not send its data.
 func (q *queue) holdsUpChange() bool {
 	for _, waiting := range [...]*list.List[request]{&q.grants, &q.sendq} {
 		for r := range waiting.All() {
@@ -129,10 +130,10 @@ func (q *queue) holdsUpChange() bool {
 	return false
 }
 
-// peerLog logs what the host of this connection has caused.
+// peerLog returns the log for events caused by the host of this connection.
 func (q *queue) peerLog() ratelog.Peer { return q.g.t.log.Peer(q.conn.info.Remote) }
 
-// timedOut ends the connection because something did not happen for as long as the format says.
+// timedOut ends the connection after limit; the format describes the missed event.
 func (q *queue) timedOut(format string, limit time.Duration) {
 	q.end(fmt.Errorf(format, limit))
 }
@@ -145,8 +146,8 @@ func (q *queue) end(why error) {
 	}
 }
 
-// grantBy is when more data must have come for the R2T that has waited longest for some, 0 if there
-// is none.
+// grantBy returns the deadline for more data of the R2T that has waited longest, 0 if there is
+// none.
 func (q *queue) grantBy() int64 {
 	if r := q.grants.First(); r != nil {
 		return r.dataBy
@@ -154,11 +155,11 @@ func (q *queue) grantBy() int64 {
 	return 0
 }
 
-// grantRate is the least rate of data for R2Ts, in bytes per second: as long as all that the host
-// was asked for takes at this rate is added to DataTimeout.
+// grantRate is the least rate of data for R2Ts, in bytes per second. The time for all requested
+// data at this rate is added to DataTimeout.
 const grantRate = 1 << 20
 
-// waitData puts r last among those that wait for the data of their R2T.
+// waitData puts r last among the requests that wait for the data of their R2T.
 func (q *queue) waitData(r *request) {
 	r.asked = q.now()
 	r.dataBy = r.asked + q.g.t.cfg.DataTimeout.Nanoseconds() +
@@ -167,8 +168,8 @@ func (q *queue) waitData(r *request) {
 	q.g.startTick()
 }
 
-// searchStuck looks for the connection that has waited longest for its host with memory of the pool
-// that is short, and ends it: otherwise commands that wait for memory would fail first. See
+// searchStuck finds the connection that has waited longest for its host with memory of the short
+// pool, and ends it: otherwise commands that wait for memory would fail first. See
 // mem.Pool.SearchHolders.
 func (g *Group) searchStuck(s mem.Shortage, now int64) (look func() int, end func() bool) {
 	var stuck *queue
@@ -193,8 +194,8 @@ func (g *Group) searchStuck(s mem.Shortage, now int64) (look func() int, end fun
 	}
 }
 
-// waitsSince is since when the queue has waited for the host to send the rest of a PDU or the data
-// of an R2T, or to read, and has made no progress; 0 if it does not.
+// waitsSince returns the time since when the queue has waited, without progress, for the host to
+// read, or to send the rest of a PDU or the data of an R2T; 0 if it does not wait.
 func (q *queue) waitsSince() (since int64) {
 	if q.state > queueLive {
 		return 0
@@ -215,8 +216,9 @@ func (q *queue) waitsSince() (since int64) {
 	return since
 }
 
-// noteProgress notes whether the host moves on: within a HoldPart of MemoryTimeout it must move as
-// large a part of the memory that its connection holds, for those that wait to get some in time.
+// noteProgress records whether the host makes progress. Within a HoldPart of MemoryTimeout it must
+// move the same part of the memory that its connection holds, so that waiting commands get memory
+// in time.
 func (q *queue) noteProgress(now int64) {
 	moved := q.sentBytes + q.receivedBytes
 	switch {
@@ -229,7 +231,7 @@ func (q *queue) noteProgress(now int64) {
 	q.progressMark = moved + uint64(max(q.held(mem.Shortage{})/mem.HoldPart, 1))
 }
 
-// held returns how many bytes of data memory the queue has that would end a shortage.
+// held returns the bytes of data memory of the queue that would end a shortage.
 func (q *queue) held(s mem.Shortage) (n int) {
 	for _, r := range q.reqs {
 		if s.Needs(r.Flow) {
@@ -251,7 +253,7 @@ func (q *queue) waitPartial() {
 	}
 }
 
-// waitSend sets, renews or clears the deadline for what is queued, after an attempt to send.
+// waitSend sets, renews or clears the deadline for queued data, after an attempt to send.
 func (q *queue) waitSend() {
 	switch {
 	case !q.blocked:

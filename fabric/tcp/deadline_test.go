@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The deadlines before and after ICReq count for the whole, not per byte; a connected queue has
+// The deadlines before and after ICReq apply to the whole, not per byte. A connected queue has
 // none.
 func TestHandshakeDeadlines(t *testing.T) {
 	var req pdu.ICReq
@@ -48,8 +48,8 @@ func TestHandshakeDeadlines(t *testing.T) {
 	h.close()
 }
 
-// A host that does not send the data it was asked for, or stops in the middle of a PDU, does not
-// keep memory for ever.
+// A host that does not send the requested data, or stops in the middle of a PDU, does not keep
+// memory forever.
 func TestDataDeadlines(t *testing.T) {
 	tg := serve(t, options{cfg: Config{DataTimeout: time.Minute}})
 	sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
@@ -71,7 +71,7 @@ func TestDataDeadlines(t *testing.T) {
 	testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
 }
 
-// A host that does not read is cut off, and costs no more memory than its commands.
+// A host that does not read is disconnected, and costs no more memory than its commands.
 func TestSendDeadline(t *testing.T) {
 	tg := serve(t, options{cfg: Config{SendTimeout: time.Minute}})
 	c := tg.connect(t, pdu.Params{}, 64, 0)
@@ -86,7 +86,7 @@ func TestSendDeadline(t *testing.T) {
 	testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
 }
 
-// A host that reads slowly but steadily gets every byte, whatever the sizes of the pieces.
+// A host that reads slowly but steadily gets every byte, in pieces of any size.
 func TestSlowReader(t *testing.T) {
 	tg := serve(t, options{zeroCopy: true})
 	variants(t, func(t *testing.T, p pdu.Params) {
@@ -112,8 +112,8 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// TestUnreadZeroCopy: what a host does not take of zero-copy reads is copied after two ticks. If
-// there is no memory, the connection ends soon, but only if a writer waits.
+// TestUnreadZeroCopy: data of zero-copy reads that the host does not take is copied after two
+// ticks. Without memory for that, the connection ends soon, but only if a writer waits.
 func TestUnreadZeroCopy(t *testing.T) {
 	for _, memory := range []bool{false, true} {
 		for _, waits := range []bool{false, true} {
@@ -152,8 +152,8 @@ func TestUnreadZeroCopy(t *testing.T) {
 	}
 }
 
-// TestUnsentZeroCopyWrite: a change of the namespace does not wait for long for a zero-copy write,
-// even if the host sends some of its data again and again, or does not take the R2T.
+// TestUnsentZeroCopyWrite: a change of the namespace does not wait long for a zero-copy write, even
+// if the host repeatedly sends some of its data, or does not take the R2T.
 func TestUnsentZeroCopyWrite(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		for _, reads := range []bool{false, true} {
@@ -192,7 +192,7 @@ func TestUnsentZeroCopyWrite(t *testing.T) {
 	}
 }
 
-// Each R2T has a deadline of its own: that a host answers one does not excuse the others.
+// Each R2T has its own deadline: answering one R2T does not extend the deadlines of others.
 func TestEachR2THasADeadline(t *testing.T) {
 	tg := serve(t, options{cfg: Config{DataTimeout: 10 * time.Minute}})
 	c := tg.connect(t, pdu.Params{}, 16, 0)
@@ -215,8 +215,8 @@ func TestEachR2THasADeadline(t *testing.T) {
 	c.end()
 }
 
-// A host whose other commands have waited for memory for a while loses the connection that makes no
-// progress, before they fail.
+// A host with other commands that have waited for memory for a while loses a connection without
+// progress before they fail.
 func TestStuckHolderEnds(t *testing.T) {
 	for name, stick := range map[string]func(c *client){
 		"R2T": func(c *client) {
@@ -248,7 +248,7 @@ func TestStuckHolderEnds(t *testing.T) {
 				tg.do(func() { short = tg.g.cfg.Memory.HasWaiters() })
 				return short
 			})
-			tg.do(func() { tg.g.checkDeadlines() }) // what has moved so far is no progress later
+			tg.do(func() { tg.g.checkDeadlines() }) // moves until now are no progress later
 			tg.later(11 * time.Minute)
 			if m := waits.recv(); m.t != pdu.TypeC2HData || len(m.data) != 4<<20 {
 				t.Errorf("got %v", m.t)
@@ -260,7 +260,7 @@ func TestStuckHolderEnds(t *testing.T) {
 	}
 }
 
-// A host that moves on keeps its connection, though all that it was asked for takes longer than
+// A host that makes progress keeps its connection, although all requested data takes longer than
 // DataTimeout, and others wait for the memory.
 func TestSlowHostThatMovesOn(t *testing.T) {
 	h := newManual(t, options{arena: 16 << 20, cfg: Config{

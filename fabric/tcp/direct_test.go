@@ -10,10 +10,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// However a host answers its R2Ts, in any order, in pieces of any size, with flushes in between,
-// and with the stream cut anywhere, data gets where it belongs, with and without zero copy. In most
-// streams there are commands, too, with large data in their capsules among others with small data,
-// and refused ones.
+// A host may answer its R2Ts in any order, in pieces of any size, with flushes in between, and with
+// the stream cut anywhere: data goes to the right place, with and without zero copy. Most streams
+// also have commands with large in-capsule data among others with small data, and refused ones.
 func TestDirectData(t *testing.T) {
 	for seed := range uint64(few(240)) {
 		rng := rand.New(rand.NewPCG(seed, 8))
@@ -68,8 +67,7 @@ func merged(streams [][]byte, rng *rand.Rand) (all []byte) {
 	return all
 }
 
-// While one large write follows another none of their data is received into the receive buffer, but
-// of the first.
+// While large writes follow each other, only data of the first is received into the receive buffer.
 func TestDirectDataIsNotCopied(t *testing.T) {
 	const n, writes = 128 << 10, 8
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
@@ -102,7 +100,7 @@ func TestDirectDataIsNotCopied(t *testing.T) {
 	}
 }
 
-// Data that was damaged on the way costs its command only, and its zero copy ends.
+// Damaged data costs only its command, and its zero copy ends.
 func TestDamagedDirectData(t *testing.T) {
 	const n = 64 << 10
 	for _, zeroCopy := range []bool{false, true} {
@@ -131,7 +129,7 @@ func TestDamagedDirectData(t *testing.T) {
 	}
 }
 
-// The connection ends in the midst of direct data, with zero copy or in memory of the pool.
+// The connection ends in the middle of direct data, with zero copy or in memory of the pool.
 func TestDirectDataEnds(t *testing.T) {
 	const n = 64 << 10
 	for _, zeroCopy := range []bool{false, true} {
@@ -153,8 +151,7 @@ func TestDirectDataEnds(t *testing.T) {
 	}
 }
 
-// Large in-capsule data leaves the reserve to small data and takes its turn with others that wait
-// for memory, in the order of their arrival.
+// Large in-capsule data leaves the reserve to small data and waits for memory in order of arrival.
 func TestMemoryOfDirectData(t *testing.T) {
 	const n = 256 << 10
 	h := newManual(t, options{cfg: Config{InCapsuleSize: n}, hold: true})
@@ -214,8 +211,8 @@ func TestMemoryOfDirectData(t *testing.T) {
 	h.close()
 }
 
-// Behind large in-capsule data may come data that was asked for and that has all the other memory:
-// it may have the reserve.
+// Large in-capsule data may be followed by requested data that has all the other memory. The
+// in-capsule data may then use the reserve.
 func TestReserveForDirectData(t *testing.T) {
 	const n = 256 << 10
 	h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
@@ -249,8 +246,8 @@ func TestReserveForDirectData(t *testing.T) {
 	h.close()
 }
 
-// The R2Ts that large in-capsule data blocks the answers to may leave after the data has begun to
-// wait: it may have the reserve then, too.
+// Large in-capsule data blocks the answers to R2Ts. They may leave after the data has begun to
+// wait; then it may use the reserve, too.
 func TestReserveAfterR2T(t *testing.T) {
 	const n = 256 << 10
 	for _, waiting := range []bool{false, true} {

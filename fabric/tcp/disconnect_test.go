@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The response of a command that is executed is waited for, but not for ever.
+// The queue waits for the response of an executing command, but not forever.
 func TestDisconnectWaitsForExecuting(t *testing.T) {
 	for _, completes := range []bool{true, false} {
 		h := newManual(t, options{hold: true})

@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// A connection may be evicted wherever it is on its way, and gives everything back.
+// A connection may be evicted at any stage, and gives everything back.
 func TestEvict(t *testing.T) {
 	reason := errors.New("test")
 	adopt := func(h *manual, c *conn) {
@@ -63,7 +63,7 @@ func TestEvict(t *testing.T) {
 			h.turn()
 			testutil.Equal(t, h.g.queues.Len(), 0, "connections are left")
 			if h.peer >= 0 {
-				for { // what was said before, and the end
+				for { // everything sent before, and the end
 					n, e := sys.Recv(h.peer, h.in, 0)
 					if n == 0 && e == 0 || e == unix.ECONNRESET {
 						break
@@ -80,7 +80,7 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// A flood of connections evicts the oldest ones and ends them, those of hosts excepted.
+// A flood of connections evicts the oldest ones, but no connections of hosts.
 func TestFloodEvicts(t *testing.T) {
 	tg := serve(t, options{cfg: Config{MaxConnections: 64}})
 	host := tg.connect(t, pdu.Params{}, 4, 0)

@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// markReady puts a request whose data is in place on the list for Execute.
+// markReady puts a request with complete data on the list for Execute.
 func (g *Group) markReady(r *request) {
 	if r.damaged && r.Status.OK() {
 		r.Status = nvme.TransientTransportError
@@ -20,7 +20,7 @@ func (g *Group) markReady(r *request) {
 	g.ready = append(g.ready, &r.Request)
 }
 
-// execute gives all ready requests to the handler.
+// execute passes all ready requests to the handler.
 func (g *Group) execute() int {
 	n := len(g.ready)
 	if n == 0 {
@@ -35,9 +35,8 @@ func (g *Group) execute() int {
 	return n
 }
 
-// replaceBuffer leaves the receive buffer to the executing requests that have their data in it, and
-// allocates another one. That is rare: Prepare promises completion in Execute only of a device that
-// is idle.
+// replaceBuffer leaves the receive buffer to the executing requests with data in it, and allocates
+// another one. That is rare: Prepare promises completion in Execute only for an idle device.
 func (g *Group) replaceBuffer() {
 	for _, fr := range g.ready {
 		fr.Owner.(*request).data = nil

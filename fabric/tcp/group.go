@@ -14,17 +14,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// Group is the part of the transport on one reactor: its connections and what they share.
+// Group is the part of the transport on one reactor: its connections and the state that they share.
 //
-// A connection with unread input is active; active connections are served in turn. A connection
-// whose socket has been read empty is parked: its next input is an event in the group's own epoll
-// set, so that one system call polls all parked connections. No edge is lost, because only a
-// connection that was read empty is parked. The reactor watches the set as one descriptor, so that
-// an event of any connection ends its sleep.
+// A connection with unread input is active; active connections are served in turn. A connection is
+// parked when its socket has been read empty: its next input is an event in the group's own epoll
+// set, so one system call polls all parked connections. No edge is lost, because only a connection
+// that was read empty is parked. The reactor watches the set as one descriptor, so an event of any
+// connection ends its sleep.
 //
 // A connection that is the only one with input stays active for a while, and each poll receives
 // from it directly: that finds its next command with one system call instead of two. The epoll set
-// is then polled only now and then.
+// is then polled only occasionally.
 type Group struct {
 	t    *Transport
 	cfg  fabric.GroupConfig
@@ -33,8 +33,8 @@ type Group struct {
 	steps     list.Steps
 	queues    list.Set[queue] // all that have not been removed
 	active    list.List[queue]
-	scheduled list.List[queue]   // those with something to send or to tear down
-	resumed   list.List[request] // those whose wait for memory is over
+	scheduled list.List[queue]   // with data to send or to be torn down
+	resumed   list.List[request] // no longer waiting for memory
 
 	// The epoll set, and the queues in it by descriptor.
 	epfd    int
@@ -44,17 +44,17 @@ type Group struct {
 
 	last        *queue // the last one that had input
 	activeUntil int64  // until then it stays active if it is the only one
-	turnsUntil  int64  // until then queues take turns: several have input
+	turnsUntil  int64  // until then queues take turns, because several have input
 	polls       int    // since the set was last polled
 	moved       int    // bytes sent and received since then
 	inTurn      int    // bytes sent and received in this poll
 
-	stalled  int // queues whose in-capsule data waits for memory
+	stalled  int // queues with in-capsule data that waits for memory
 	borrowed int // requests of ready with their data in rx
 
-	// What one Poll uses for one queue at a time.
-	input   int   // bytes that it may still receive in its turn, about
-	arrived int64 // when something was last received, by Loop.Clock
+	// The state of one Poll for one queue at a time.
+	input   int   // bytes that it may still receive in its turn, approximately
+	arrived int64 // when input was last received, by Loop.Clock
 	rx      []byte
 	iov     []sys.Iovec
 	heads   []byte
@@ -76,35 +76,35 @@ type Group struct {
 const (
 	// rxSize is the size of the receive buffer: 128 KiB of data and the headers around them.
 	rxSize = 130 << 10
-	// stalledBuffer is how much of it is used while a queue is stalled, because a stalled queue
-	// saves what was received behind its capsule.
+	// stalledBuffer is the part of it in use while a queue is stalled, because a stalled queue
+	// saves the data received behind its capsule.
 	stalledBuffer = 8 << 10
 	batchSize     = 64       // commands per Prepare
 	iovMax        = 256      // vectors per system call
 	headsSize     = 32 << 10 // headers per sendmsg
 	maxEvents     = 128      // of the epoll set, taken at once
 
-	// pollsPerEvents and bytesPerEvents are how often the set is polled while only one connection
-	// has input: after that many polls or bytes, whichever comes first.
+	// pollsPerEvents and bytesPerEvents control how often the set is polled while only one
+	// connection has input: after that many polls or bytes, whichever comes first.
 	pollsPerEvents = 64
 	bytesPerEvents = 64 << 10
-	// recent is for how long a connection that had input is expected to have some again: it stays
+	// recent is the time in which a connection that had input is expected to have more: it stays
 	// active if it is the only one, and takes turns with the others if it is not. The reactor's
 	// clock is not much finer.
 	recent = int64(2 * time.Millisecond)
 
-	// pollBytes is roughly how much a poll receives and sends, of all queues: about as much as
-	// one of them may in its turn. Half of it is for what was scheduled.
+	// pollBytes is about the number of bytes that a poll receives and sends for all queues: about
+	// as much as one of them may in its turn. Half of it is for scheduled queues.
 	pollBytes = turnInput
-	// resumeMost is how many commands go on in a poll whose wait is over.
+	// resumeMost is the most commands that a poll resumes after their wait.
 	resumeMost = 64
 
-	// turnInput is roughly how much a queue that takes turns with others receives in its turn: the
-	// data of two 128 KiB writes.
+	// turnInput is about the number of bytes that a queue receives in its turn: the data of two 128
+	// KiB writes.
 	turnInput  = 2 * rxSize
 	aloneInput = 1 << 30
-	// directReceives is the number of receives of direct data on a queue before anything is sent on
-	// it, so that the responses of several writes leave together.
+	// directReceives is the number of receives of direct data on a queue before it sends, so that
+	// the responses of several writes leave together.
 	directReceives = 4
 
 	// socketEvents are edge-triggered, once for the life of a connection.
@@ -197,7 +197,7 @@ func (g *Group) unregister(q *queue) {
 	_ = unix.EpollCtl(g.epfd, unix.EPOLL_CTL_DEL, q.fd, nil)
 }
 
-// Poll moves at most about budget commands along and returns how many steps it made.
+// Poll advances at most about budget commands and returns the number of steps made.
 func (g *Group) Poll(budget int) int {
 	g.polls++
 	g.inTurn = 0
@@ -206,7 +206,7 @@ func (g *Group) Poll(budget int) int {
 		g.pollEvents()
 	}
 	work := g.runScheduled(budget/2) + g.resume()
-	var first *queue // that stays active
+	var first *queue // the first that stays active
 	looked := 0
 	for q := g.active.First(); q != nil && q != first && work < budget && looked < budget &&
 		g.inTurn < pollBytes; q = g.active.First() {
@@ -225,7 +225,7 @@ func (g *Group) Poll(budget int) int {
 	return work
 }
 
-// serve receives and sends for one queue and returns how many steps it made.
+// serve receives and sends for one queue and returns the number of steps made.
 func (g *Group) serve(q *queue) int {
 	if g.input = aloneInput; g.takesTurns() {
 		g.input = turnInput
@@ -252,8 +252,8 @@ func (g *Group) serve(q *queue) int {
 	return steps
 }
 
-// runScheduled sends what was completed meanwhile, and tears down dead queues, of at most most
-// queues. The others are the first in the next poll.
+// runScheduled sends completed data, and tears down dead queues, for at most most queues. The
+// others come first in the next poll.
 func (g *Group) runScheduled(most int) (work int) {
 	var last *queue
 	ran := 0
@@ -270,10 +270,11 @@ func (g *Group) runScheduled(most int) (work int) {
 	return work
 }
 
-// takesTurns says that several connections have input, and each gets a limited turn.
+// takesTurns reports whether several connections have input. Each then gets a limited turn.
 func (g *Group) takesTurns() bool { return g.loop.Now() < g.turnsUntil }
 
-// staysActive says that a queue whose socket was read empty stays active, as the only one.
+// staysActive reports whether a queue stays active, as the only one, when its socket was read
+// empty.
 func (g *Group) staysActive() bool {
 	return g.active.Empty() && !g.takesTurns() && g.loop.Now() < g.activeUntil
 }
@@ -298,8 +299,7 @@ func (g *Group) activate(q *queue) {
 	}
 }
 
-// Arm prepares to sleep. Every socket has been read empty, so whatever arrives from now on is an
-// event.
+// Arm prepares to sleep. Every socket has been read empty, so any further input is an event.
 func (g *Group) Arm() bool {
 	if !g.scheduled.Empty() || !g.resumed.Empty() || g.cfg.Memory.CanServe() {
 		return false
@@ -314,7 +314,7 @@ func (g *Group) Arm() bool {
 	return true
 }
 
-// remove takes a dead queue that has no requests left out of the group.
+// remove removes a dead queue without requests from the group.
 func (g *Group) remove(q *queue) {
 	g.queues.Remove(&q.place)
 	if g.last == q {
@@ -339,7 +339,7 @@ func (g *Group) Shutdown(done func()) {
 	}), g.checkEmpty)
 }
 
-// inPieces does many things, see list.Pieces.
+// inPieces runs list.Pieces on the reactor.
 func (g *Group) inPieces(next func() int, done func()) {
 	list.Pieces(g.loop.Post, g.steps, next, done)
 }
@@ -354,8 +354,8 @@ func (g *Group) checkEmpty() {
 	}
 }
 
-// Close frees what the group owns. Every queue must have ended; see Shutdown. Reactor only, or
-// after it has stopped.
+// Close frees the resources of the group. Every queue must have ended; see Shutdown. Reactor only,
+// or after it has stopped.
 func (g *Group) Close() error {
 	g.refuse.Store(true)
 	if n := g.queues.Len(); n > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// actives are the queues that the next poll receives from.
+// actives returns the queues that the next poll receives from.
 func (h *manual) actives() (list []*queue) {
 	for q := range h.g.active.All() {
 		list = append(list, q)
@@ -19,8 +19,8 @@ func (h *manual) actives() (list []*queue) {
 	return list
 }
 
-// Of many connections only those with something to do are received from, and one that has is found:
-// within a few polls, or when the reactor says that the set is ready.
+// Of many connections, a poll receives only from connections with input. Each of them is found
+// within a few polls, or when the reactor reports that the set is ready.
 func TestManyConnections(t *testing.T) {
 	h := newManual(t, options{})
 	defer h.close()
@@ -67,8 +67,9 @@ func TestManyConnections(t *testing.T) {
 	}
 }
 
-// A connection that is alone in having input stays active until it has had none for a while. Of
-// those that have some in turns none does: the set is asked in each poll, which finds the next.
+// A connection that is alone in having input stays active until it has had none for a while. If
+// several connections have input in turns, none stays active: each poll checks the set and finds
+// the next one.
 func TestActive(t *testing.T) {
 	h := newManual(t, options{})
 	defer h.close()
@@ -133,7 +134,7 @@ func TestActive(t *testing.T) {
 	h.peer = peers[0]
 }
 
-// The end of a stream is noticed also if it comes in one event with the last data.
+// The end of a stream is noticed even if it comes in one event with the last data.
 func TestEndWithData(t *testing.T) {
 	for _, inTurns := range []bool{false, true} {
 		h := newManual(t, options{})
@@ -161,7 +162,7 @@ func TestEndWithData(t *testing.T) {
 	}
 }
 
-// An admin queue does not count as load, a dead connection neither.
+// An admin queue does not count as load, nor does a dead connection.
 func TestLoad(t *testing.T) {
 	h := newManual(t, options{})
 	defer h.close()

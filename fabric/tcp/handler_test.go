@@ -9,20 +9,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// disk is a fabric.Handler with one memory-backed namespace. It checks that the transport keeps the
-// contract, and panics if not. Everything but the atomics belongs to the reactor.
+// disk is a fabric.Handler with one namespace in memory. It panics if the transport breaks the
+// contract. Everything but the atomics belongs to the reactor.
 type disk struct {
 	data           *mem.Region
 	zeroCopyReads  bool // reads are zero copy, in pieces
-	piece          int  // bytes of these
-	zeroCopyWrites bool // writes are
+	piece          int  // bytes of a piece
+	zeroCopyWrites bool // writes are zero copy
 	hold           bool // commands with NSID 7 wait for release
-	optimistic     bool // Prepare says that they complete in Execute
+	optimistic     bool // Prepare sets CompletesInExecute
 	writerWaits    bool // for zero-copy reads
 	onExecute      func()
 	onSent         func(*fabric.Request)
 	refuse         error
-	discovery      bool        // queues are those of discovery controllers
+	discovery      bool        // Connect creates discovery controllers
 	unproven       atomic.Bool // hosts have only claimed their NQN
 
 	held      []*fabric.Request
@@ -198,7 +198,7 @@ func (d *disk) Execute(reqs []*fabric.Request) {
 	}
 }
 
-// release completes what was held.
+// release completes the held commands.
 func (d *disk) release() {
 	held := d.held
 	d.held = nil

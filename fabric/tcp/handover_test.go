@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Memory that was handed over is not the queue's any more: the command is answered, its request
+// Memory that was handed over no longer belongs to the queue: the command is answered, its request
 // serves others, the queue ends, and none of that touches the memory until the device frees it.
 func TestHandOverBuffers(t *testing.T) {
 	h := newManual(t, options{hold: true})

@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Fabrics commands use SGLs whatever their PSDT says (Base section 4.1.2).
+// Fabrics commands use SGLs with any PSDT (Base section 4.1.2).
 func TestFabricsPSDT(t *testing.T) {
 	tg := serve(t, options{})
 	for psdt := range byte(3) {
@@ -22,7 +22,7 @@ func TestFabricsPSDT(t *testing.T) {
 	}
 }
 
-// TestPDOWithoutData: a command without data may name the place where data would begin, as a
+// TestPDOWithoutData: a command without data may set the place where data would begin, as a
 // published Python client does.
 func TestPDOWithoutData(t *testing.T) {
 	tg := serve(t, options{})
@@ -45,7 +45,7 @@ func TestPDOWithoutData(t *testing.T) {
 	}
 }
 
-// The admin queue takes 8192 bytes in the capsule, whatever I/O queues may; more is too much.
+// The admin queue takes 8192 bytes in the capsule, independently of I/O queues, and no more.
 func TestInCapsuleOfAdmin(t *testing.T) {
 	tg := serve(t, options{cfg: Config{InCapsuleSize: 4096}})
 	connect := func(qid uint16) *client {
@@ -68,7 +68,7 @@ func TestInCapsuleOfAdmin(t *testing.T) {
 	c.term(limit)
 }
 
-// More commands than the queue has entries.
+// The host sends more commands than the queue has entries.
 func TestQueueOverrun(t *testing.T) {
 	recorder, o := newRecorder()
 	o.hold = true
@@ -108,8 +108,8 @@ func TestDuplicateCID(t *testing.T) {
 	testutil.Equal(t, responses, 1, "responses to the read")
 }
 
-// TestDamagedAndRefused: commands that are refused and whose data is damaged too are answered once
-// each, and nothing of them stays (CVE-2026-64534, CVE-2026-64535).
+// TestDamagedAndRefused: refused commands with damaged data are answered once each, and leave
+// nothing behind (CVE-2026-64534, CVE-2026-64535).
 func TestDamagedAndRefused(t *testing.T) {
 	tg := serve(t, options{})
 	c := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)

@@ -24,7 +24,7 @@ func TestHeaderDigestWrong(t *testing.T) {
 	testutil.Equal(t, tg.d.executed.Load(), before, "the command was executed")
 }
 
-// A wrong data digest costs the command, with nothing written, and neither the connection nor the
+// A wrong data digest fails the command, with nothing written, but neither the connection nor the
 // next command.
 func TestDataDigestWrong(t *testing.T) {
 	recorder, o := newRecorder()
@@ -39,7 +39,7 @@ func TestDataDigestWrong(t *testing.T) {
 	c.status(2, nvme.TransientTransportError)
 	explained(t, recorder)
 
-	sqe.SetOpcode(0x55) // and what is refused anyway
+	sqe.SetOpcode(0x55) // a command that is refused anyway
 	b = c.capsule(&sqe, random(5, 4096))
 	b[len(b)-1] ^= 0x80
 	c.send(b)
@@ -71,7 +71,7 @@ func (tg *target) free() (n int) {
 	return n
 }
 
-// After a write has completed its transfer tag is worth nothing; a missing LAST_PDU is forgiven.
+// After a write has completed its transfer tag is invalid. A missing LAST_PDU is forgiven.
 func TestTransferTagOfThePast(t *testing.T) {
 	tg := serve(t, options{})
 	c := tg.connect(t, pdu.Params{}, 4, 0)
@@ -84,7 +84,7 @@ func TestTransferTagOfThePast(t *testing.T) {
 	c.term(sequence)
 }
 
-// H2CData for a read, and for a command with in-capsule data, that is in the handler's hands.
+// H2CData for a read, and for an executing command with in-capsule data.
 func TestH2CDataForOtherCommands(t *testing.T) {
 	tg := serve(t, options{hold: true})
 	for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
@@ -103,7 +103,7 @@ func TestH2CDataForOtherCommands(t *testing.T) {
 	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }
 
-// TestH2CDataBeforeConnect: data right after ICResp, when no command can have asked for any
+// TestH2CDataBeforeConnect: data right after ICResp, when none can have been requested
 // (CVE-2026-22998).
 func TestH2CDataBeforeConnect(t *testing.T) {
 	tg := serve(t, options{})
@@ -119,8 +119,8 @@ func TestH2CDataBeforeConnect(t *testing.T) {
 	testutil.Equal(t, tg.d.executed.Load(), 0, "commands executed")
 }
 
-// TestH2CDataBeforeR2T: data for a write that waits for memory, and for one whose R2T has not left
-// yet, is not taken, even if the host guesses the transfer tag (CVE-2026-89968).
+// TestH2CDataBeforeR2T: data for a write that waits for memory, or with its R2T not yet sent, is
+// not accepted, even if the host guesses the transfer tag (CVE-2026-89968).
 func TestH2CDataBeforeR2T(t *testing.T) {
 	for name, tt := range map[string]struct {
 		o     options
@@ -148,7 +148,7 @@ func TestH2CDataBeforeR2T(t *testing.T) {
 				t.Fatal("no command is in the state that is to be tested")
 			}
 			ttag := early.ttag
-			if tt.state == requestWaiting { // the tag that it will have
+			if tt.state == requestWaiting { // its future tag
 				ttag = early.tag | (early.round%ttagRounds+1)<<ttagBits
 			}
 			h.send(c.h2cData(pdu.LastPDU, early.SQE.CID(), ttag, 0, random(0, 512)))

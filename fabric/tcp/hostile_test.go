@@ -38,7 +38,7 @@ func newRecorder() (*ratelog.Recorder, options) {
 	return r, options{cfg: Config{Log: slog.New(r)}}
 }
 
-// TestHostileLog: bad PDUs leave a few lines, whatever their number.
+// TestHostileLog: any number of bad PDUs leaves a few log lines.
 func TestHostileLog(t *testing.T) {
 	var log testutil.Log
 	tg := serve(t, options{cfg: Config{Log: log.Logger()}})
@@ -49,7 +49,7 @@ func TestHostileLog(t *testing.T) {
 	}
 	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	n := strings.Count(log.String(), "level=WARN")
-	if n == 0 || n > 40 { // ten in as many seconds, each time with how many were dropped
+	if n == 0 || n > 40 { // ten in as many seconds, each with a count of dropped lines
 		t.Errorf("%d lines", n)
 	}
 }

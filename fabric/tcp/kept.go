@@ -9,20 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sockets keeps listening sockets from the end of a program to the start of the next one: hosts
+// Sockets keeps listening sockets from the end of a program to the start of the next one. Hosts
 // that connect in between wait in the backlog instead of being refused. Any goroutine calls it.
 type Sockets interface {
-	// Take returns what was kept of a listener at this address, which is the caller's then, or nil.
+	// Take returns the kept socket of a listener at this address, or nil. It then belongs to the
+	// caller.
 	Take(at netip.AddrPort) *os.File
-	// Keep keeps a listening socket, of which the caller goes on to use the descriptor.
+	// Keep keeps a listening socket. The caller continues to use the descriptor.
 	Keep(at netip.AddrPort, fd int)
 	// Drop stops keeping a listening socket. The caller closes it afterwards.
 	Drop(at netip.AddrPort, fd int)
 }
 
-// socket returns a listening socket and the address it really has: one that was kept, or else a new
-// one, which is kept. One whose port the kernel has chosen is not kept, since the next process gets
-// another port.
+// socket returns a listening socket and its actual address: a kept one, or else a new one, which is
+// kept. A socket with a port chosen by the kernel is not kept, since the next process gets another
+// port.
 func (t *Transport) socket(addr netip.AddrPort) (fd int, bound netip.AddrPort, err error) {
 	s := t.cfg.Sockets
 	if s == nil || addr.Port() == 0 {
@@ -43,7 +44,7 @@ func (t *Transport) socket(addr netip.AddrPort) (fd int, bound netip.AddrPort, e
 	return fd, bound, err
 }
 
-// adopt gives a socket that was kept the options that listen gives a new one with today's
+// adopt sets the options of a kept socket as listen does for a new one with the present
 // configuration. If the socket does not fit, adopt shuts it down, and the caller closes f.
 func adopt(f *os.File, addr netip.AddrPort, c *Config) (fd int, err error) {
 	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
@@ -51,7 +52,7 @@ func adopt(f *os.File, addr netip.AddrPort, c *Config) (fd int, err error) {
 		return -1, fmt.Errorf("duplicate: %w", err)
 	}
 	if err = refit(fd, addr, c); err != nil {
-		_ = unix.Shutdown(fd, unix.SHUT_RDWR) // so that the address is free
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR) // frees the address
 		return -1, errors.Join(err, unix.Close(fd))
 	}
 	return fd, f.Close()
@@ -69,7 +70,7 @@ func refit(fd int, addr netip.AddrPort, c *Config) error {
 		{unix.SOL_SOCKET, unix.SO_PROTOCOL, unix.IPPROTO_TCP},
 		{unix.SOL_SOCKET, unix.SO_ACCEPTCONN, 1},
 	}
-	if addr.Addr().Is6() && addr.Addr().IsUnspecified() { // others are for IPv6 only, once bound
+	if addr.Addr().Is6() && addr.Addr().IsUnspecified() { // others are IPv6 only, once bound
 		want = append(want,
 			struct{ level, name, value int }{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0})
 	}

@@ -45,7 +45,7 @@ func (s *store) Drop(at netip.AddrPort, fd int) {
 }
 
 // TestKeptSockets: a host that connects after a transport has ended is served by the next one, with
-// the options of that. A listener that is closed while the program goes on is closed for good.
+// its options. A listener that is closed while the program continues is closed for good.
 func TestKeptSockets(t *testing.T) {
 	for _, ip := range []string{"127.0.0.1", "[::1]", "[::]"} {
 		s := &store{t, map[netip.AddrPort]*os.File{}, false}
@@ -94,8 +94,8 @@ func TestKeptSockets(t *testing.T) {
 	}
 }
 
-// TestKeptSocketUnfit: what cannot be the listener is replaced by a new socket, which is kept
-// instead.
+// TestKeptSocketUnfit: a kept socket that cannot be the listener is replaced by a new socket, which
+// is kept instead.
 func TestKeptSocketUnfit(t *testing.T) {
 	port := testutil.FreePort(t)
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)

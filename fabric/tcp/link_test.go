@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestLink: the kernel is asked about a connection while it ends, and its descriptor is closed once
-// nobody asks.
+// TestLink: the kernel is asked about a connection while it ends. Its descriptor is closed after
+// the last call.
 func TestLink(t *testing.T) {
 	transport := New(Config{Log: quiet})
 	accepted := make(chan *conn, 1)

@@ -43,8 +43,8 @@ const (
 	pauseMax = time.Second
 )
 
-// Listen opens a port. The address may be a wildcard; [::] accepts IPv4 as well, whatever
-// net.ipv6.bindv6only says. A link-local address needs its zone. accept must adopt or close each
+// Listen opens a port. The address may be a wildcard; [::] also accepts IPv4, with any
+// net.ipv6.bindv6only. A link-local address needs its zone. accept must adopt or close each
 // connection; Close waits for it to return.
 func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	accept func(fabric.Conn),
@@ -77,7 +77,7 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	return l, nil
 }
 
-// tlsPolicy is that of new connections of a listener.
+// tlsPolicy returns the policy for new connections of a listener.
 func (t *Transport) tlsPolicy(portID uint16) fabric.TLSPolicy {
 	if t.cfg.TLS == nil {
 		return fabric.TLSOff
@@ -86,8 +86,8 @@ func (t *Transport) tlsPolicy(portID uint16) fabric.TLSPolicy {
 }
 
 // inherited are the options that accepted sockets inherit from the listening one. TCP keep-alive
-// finds hosts that vanished and whose controller has no keep-alive timer. The sizes of the socket
-// buffers are left to the kernel, which tunes them.
+// detects vanished hosts with a controller without a keep-alive timer. The kernel tunes the sizes
+// of the socket buffers.
 var inherited = []struct {
 	level, name, value int
 	what               string
@@ -99,8 +99,8 @@ var inherited = []struct {
 	{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 6, "TCP_KEEPCNT"},
 }
 
-// Probe returns why Listen would fail at addr now, nil if it would not. For that it binds a socket
-// to the address and closes it again.
+// Probe returns the error with which Listen would fail at addr now, or nil. It binds a socket to
+// the address and closes it again.
 func Probe(addr netip.AddrPort, c *Config) error {
 	fd, err := bind(addr, c)
 	if err != nil {
@@ -109,7 +109,7 @@ func Probe(addr netip.AddrPort, c *Config) error {
 	return unix.Close(fd)
 }
 
-// listen makes a listening socket and returns the address it really has.
+// listen makes a listening socket and returns its actual address.
 func listen(addr netip.AddrPort, c *Config) (fd int, bound netip.AddrPort, err error) {
 	if fd, err = bind(addr, c); err != nil {
 		return -1, bound, err
@@ -172,7 +172,7 @@ func setInherited(fd int, c *Config) error {
 	return nil
 }
 
-// setCongestionControl chooses the congestion control of the connections; "" leaves the system's.
+// setCongestionControl sets the congestion control of the connections; "" leaves the system's.
 func setCongestionControl(fd int, name string) error {
 	if name == "" {
 		return nil
@@ -188,7 +188,7 @@ func setCongestionControl(fd int, name string) error {
 	return err
 }
 
-// explain adds a hint to the errors that are common.
+// explain adds a hint to common errors.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EMFILE):
@@ -230,8 +230,8 @@ func (l *listener) drop() {
 	}
 }
 
-// run accepts until Close. After an error that may pass (no descriptors, no memory) it pauses and
-// tries again; it logs that once a minute.
+// run accepts until Close. After a temporary error (no descriptors, no memory) it pauses and tries
+// again, and logs that once a minute.
 func (l *listener) run() {
 	defer close(l.done)
 	pause := pauseMin
@@ -283,7 +283,7 @@ func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
 	return fd, sa, err
 }
 
-// serve passes an accepted socket to the accept function if it is admitted.
+// serve passes an accepted and admitted socket to the accept function.
 func (l *listener) serve(fd int, peer unix.Sockaddr) {
 	c := &conn{t: l.t, fd: fd, accepted: time.Now(), info: fabric.QueueInfo{
 		Transport: nvme.TransportTCP, Remote: addrPort(peer), PortID: l.portID, QID: -1,
@@ -297,7 +297,7 @@ func (l *listener) serve(fd int, peer unix.Sockaddr) {
 		return
 	}
 	name, err := unix.Getsockname(fd)
-	if err != nil { // the peer has closed it already
+	if err != nil { // the peer has already closed it
 		_ = c.Close()
 		return
 	}
@@ -312,13 +312,13 @@ type conn struct {
 	accepted time.Time
 	info     fabric.QueueInfo
 	counted  *admission.Conn
-	tls      fabric.TLSPolicy // once TLS is not used: TLSOff
+	tls      fabric.TLSPolicy // TLSOff once TLS is known to be unused
 	closed   sync.Once
-	links    atomic.Int32 // calls of link that use fd; with linksClosed after Close
+	links    atomic.Int32 // calls of link that use fd; plus linksClosed after Close
 
-	group   atomic.Pointer[Group] // that adopts it
+	group   atomic.Pointer[Group] // the group that adopts it
 	evicted atomic.Bool
-	q       *queue // reactor only; once adopted, its queue gives the memory back
+	q       *queue // reactor only; once adopted, its queue frees the memory
 }
 
 // admit counts the connection, with the memory that every queue needs.
@@ -331,10 +331,10 @@ func (c *conn) admit() (err error) {
 	return err
 }
 
-// evict ends the connection, because another one takes its place. Any goroutine; the connection may
-// be anywhere between admit and its end.
+// evict ends the connection, because another one takes its place. Any goroutine may call it, at any
+// time between admit and the end of the connection.
 func (c *conn) evict(why error) {
-	c.evicted.Store(true) // Group.adopt looks at it after Adopt has set the group
+	c.evicted.Store(true) // Group.adopt checks it after Adopt has set the group
 	if g := c.group.Load(); g != nil {
 		g.loop.Post(func() {
 			if c.q != nil {
@@ -347,8 +347,8 @@ func (c *conn) evict(why error) {
 // Info describes the connection.
 func (c *conn) Info() *fabric.QueueInfo { return &c.info }
 
-// CPU is the processor on which the last packet of the connection came in, or -1 if that says
-// nothing: a host on this machine sends from wherever it runs.
+// CPU is the processor on which the last packet of the connection arrived, or -1 if that is
+// meaningless: a host on this machine sends from the CPU it runs on.
 func (c *conn) CPU() int {
 	if c.info.Local.Addr() == c.info.Remote.Addr() {
 		return -1
@@ -360,11 +360,12 @@ func (c *conn) CPU() int {
 	return cpu
 }
 
-// linksClosed is added to links by Close; there are never as many calls of link at once.
+// linksClosed is added to links by Close. There are always fewer calls of link.
 const linksClosed = 1 << 24
 
-// link asks the kernel about the connection. Any goroutine: a socket that is closed meanwhile stays
-// open until it has answered, so that its descriptor is not that of another connection.
+// link asks the kernel about the connection. Any goroutine may call it: a socket that is closed in
+// the meantime stays open until the kernel has answered, so the descriptor cannot belong to another
+// connection.
 func (c *conn) link() (l fabric.Link, ok bool) {
 	for n := c.links.Load(); ; n = c.links.Load() {
 		if n >= linksClosed {

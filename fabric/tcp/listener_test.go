@@ -55,8 +55,8 @@ func TestListenErrors(t *testing.T) {
 	}
 }
 
-// [::] also serves IPv4, and 0.0.0.0 cannot have the same port. A connection knows its real
-// addresses, as those of IPv4 are written.
+// [::] also serves IPv4, and 0.0.0.0 cannot have the same port. A connection has its real
+// addresses, in IPv4 form if they are IPv4.
 func TestWildcards(t *testing.T) {
 	tr := New(Config{Log: quiet})
 	infos := make(chan *fabric.QueueInfo, 2)
@@ -150,7 +150,7 @@ func TestNoDescriptors(t *testing.T) {
 	before := tg.connect(t, pdu.Params{}, 4, 0)
 	waiting := tg.dial(t) // has its descriptor already
 	testutil.Until(t, "both are accepted", func() bool { return tg.t.Usage().Connections == 2 })
-	// the host's end of the connection to come
+	// The host's end of the next connection.
 	fd := testutil.Value(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	var old unix.Rlimit
 	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
@@ -185,8 +185,8 @@ func TestNoDescriptors(t *testing.T) {
 	testutil.Until(t, "one has ended", func() bool { return tg.t.Usage().Connections == 2 })
 }
 
-// Hosts that come and go at once, with a reset or in the middle of ICReq, leave nothing behind, and
-// others are served meanwhile.
+// Hosts that connect and leave at once, with a reset or in the middle of ICReq, leave nothing
+// behind, and other hosts are served.
 func TestFloods(t *testing.T) {
 	tg := serve(t, options{})
 	good := tg.connect(t, pdu.Params{DataDigest: true}, 4, 0)
@@ -313,7 +313,7 @@ func TestSetDepth(t *testing.T) {
 	h.close()
 }
 
-// The CPU of a connection from elsewhere is what the kernel says.
+// The CPU of a connection from elsewhere is the kernel's value.
 func TestIncomingCPU(t *testing.T) {
 	tg := serve(t, options{})
 	tg.connect(t, pdu.Params{}, 4, 0)
@@ -328,8 +328,8 @@ func TestIncomingCPU(t *testing.T) {
 	})
 }
 
-// The congestion control of accepted sockets is the one asked for; what the kernel does not have is
-// an error that says so.
+// Accepted sockets have the configured congestion control. If the kernel does not have it, the
+// error says so.
 func TestCongestionControl(t *testing.T) {
 	tr := New(Config{Log: quiet, CongestionControl: "reno"}) // every kernel has it
 	got := make(chan string, 1)

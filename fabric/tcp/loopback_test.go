@@ -20,7 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// load is what a benchmark over loopback does: requests of req bytes answered by rsp bytes, depth
+// load describes a benchmark over loopback: requests of req bytes answered by rsp bytes, with depth
 // of them in flight.
 type load struct {
 	name     string
@@ -73,7 +73,7 @@ func (l load) params() pdu.Params {
 	}
 }
 
-// sizes are the bytes of a request and of its response.
+// sizes returns the bytes of a request and of its response.
 func (l load) sizes() (req, rsp int) {
 	p := l.params()
 	req, rsp = pdu.CapsuleCmdSize+p.HeaderDigestSize(), pdu.CapsuleRespSize+p.HeaderDigestSize()
@@ -186,7 +186,7 @@ func transportServer(b *testing.B, l load) (string, func() (int64, int64), func(
 	}
 }
 
-// bareServer answers without looking at what it gets: the best that sockets do.
+// bareServer answers without reading its input: the best that sockets can do.
 func bareServer(b *testing.B, l load) (string, func() (int64, int64), func()) {
 	ln := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(b)
 	var user, system atomic.Int64

@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// few returns how many of n random sequences a test tries: "make soak" tries all, "make test" a
-// quarter.
+// few returns the number of random sequences that a test tries: n in "make soak", a quarter in
+// "make test".
 func few(n int) int {
 	if testutil.Soaking() {
 		return n

@@ -13,10 +13,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// testPool makes a pool with the reserve that the program's have.
+// testPool makes a pool with the same reserve as in the program.
 func testPool(a *mem.Arena) *mem.Pool { return mem.NewPool(a, min(a.Available()/8, 4<<20)) }
 
-// manualLoop is a fabric.Loop that runs only when a test says so, with a clock that only the test
+// manualLoop is a fabric.Loop that runs only on request of a test, with a clock that only the test
 // moves.
 type manualLoop struct {
 	now    int64
@@ -44,7 +44,7 @@ func (l *manualLoop) After(d int64, fn func()) (stop func()) {
 	return func() {}
 }
 
-// advance moves the clock and runs what is due.
+// advance moves the clock and runs the timers that are due.
 func (l *manualLoop) advance(d time.Duration) {
 	l.now += d.Nanoseconds()
 	due := l.timers
@@ -58,7 +58,7 @@ func (l *manualLoop) advance(d time.Duration) {
 	}
 }
 
-// manual is a group that is polled only when a test says so, with one connection over a socket
+// manual is a group that is polled only on request of a test, with one connection over a socket
 // pair: everything happens on the goroutine of the test.
 type manual struct {
 	tb    testing.TB
@@ -91,7 +91,7 @@ func newManual(tb testing.TB, o options) *manual {
 	return h
 }
 
-// accepted is a connection as the listener makes it.
+// accepted returns a connection as the listener makes it.
 func (h *manual) accepted() *conn {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
 		0)
@@ -131,7 +131,7 @@ func (h *manual) turn() {
 	}
 }
 
-// send hands bytes to the target and lets it work.
+// send sends bytes to the target and lets it work.
 func (h *manual) send(b []byte) {
 	for len(b) > 0 && h.peer >= 0 {
 		n, e := sys.Send(h.peer, b, 0)
@@ -143,7 +143,7 @@ func (h *manual) send(b []byte) {
 	}
 }
 
-// recv takes what the target has said so far; the slice is valid until the next call.
+// recv returns the bytes that the target has sent so far; the slice is valid until the next call.
 func (h *manual) recv() []byte {
 	have := 0
 	for {

@@ -2,8 +2,8 @@ package tcp
 
 import "testing"
 
-// TestManyQueues: however many connections a group has, deadlines and a stop look at few of them in
-// a turn.
+// TestManyQueues: with any number of connections in a group, deadlines and a stop handle few of
+// them in a turn.
 func TestManyQueues(t *testing.T) {
 	for _, n := range []int{10, 10_000} {
 		h := newManual(t, options{})

@@ -6,8 +6,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 )
 
-// mismatch says what a PDU that starts with b should have had in the place of the fault, and what
-// it had, for the log.
+// mismatch describes, for the log, the expected and the received value of the wrong field of a PDU
+// that starts with b.
 func (q *queue) mismatch(f pdu.Fault, b []byte) (expected, received string) {
 	h := (*pdu.Header)(b[:pdu.HeaderSize])
 	switch t := h.Type(); f.FES {
@@ -34,7 +34,7 @@ func (q *queue) mismatch(f pdu.Fault, b []byte) (expected, received string) {
 	return q.validField(f.FEI, h, b)
 }
 
-// inSequence is what a host may send instead of a PDU that is out of sequence.
+// inSequence describes the PDUs that a host may send in the present state.
 func (q *queue) inSequence(t pdu.Type) string {
 	switch {
 	case q.state == queueConnecting:
@@ -47,7 +47,7 @@ func (q *queue) inSequence(t pdu.Type) string {
 	return "one ICReq only"
 }
 
-// validField is what the field of a header at an offset must be, and what it is.
+// validField describes the valid values of the header field at an offset, and its value.
 func (q *queue) validField(at uint32, h *pdu.Header, b []byte) (expected, received string) {
 	t := h.Type()
 	switch {

@@ -14,13 +14,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// What hosts of TestModel do: each has slots, which are CIDs and parts of the namespace of their
-// own.
+// The hosts of TestModel. Each has slots, which are CIDs with their own parts of the namespace.
 const (
 	modelHosts = 3
 	modelSlots = 8
 	slotSize   = 128 << 10
-	// modelInCapsule is no more than the reserve of the smallest pool.
+	// modelInCapsule does not exceed the reserve of the smallest pool.
 	modelInCapsule = 48 << 10
 )
 
@@ -28,14 +27,14 @@ const (
 type modelOp struct {
 	opcode  nvme.Opcode
 	off     int
-	data    []byte // to be written, or what a read has brought so far
+	data    []byte // to be written, or read so far
 	want    nvme.Status
 	damage  bool // of one of the data digests
 	started bool
 }
 
-// modelHost is a well-behaved host: it sends commands without waiting, answers R2Ts in their order,
-// and takes what comes.
+// modelHost is a well-behaved host: it sends commands without waiting, answers R2Ts in order, and
+// receives everything.
 type modelHost struct {
 	h      *manual
 	c      *client
@@ -43,13 +42,13 @@ type modelHost struct {
 	out    []byte // not sent yet
 	in     []byte // received, less than a PDU
 	ops    [modelSlots]modelOp
-	large  bool // large commands only, and as much as possible of the stream at once
+	large  bool // only large commands, and as much of the stream at once as possible
 	issued int
 	done   int
 	ended  bool
 }
 
-// bufferedConn is a connection from which a client reads what was received before.
+// bufferedConn is a connection from which a client reads earlier received bytes.
 type bufferedConn struct {
 	net.Conn
 	bytes.Buffer
@@ -59,7 +58,7 @@ func (b *bufferedConn) Read(p []byte) (int, error)  { return b.Buffer.Read(p) }
 func (b *bufferedConn) Write(p []byte) (int, error) { panic("not used") }
 
 // TestModel has several hosts send random valid streams of all kinds of commands, cut anywhere,
-// while memory is scarce and the device slow, and compares what they get with a model. Nothing may
+// while memory is scarce and the device slow, and compares the answers with a model. Nothing may
 // wait for a deadline, and in the end nothing is missing.
 func TestModel(t *testing.T) {
 	for seed := range uint64(few(200)) {
@@ -155,7 +154,7 @@ func testModel(t *testing.T, seed uint64) {
 	h.close()
 }
 
-// releaseSome completes some of what the device has.
+// releaseSome completes some of the commands that the device has.
 func (h *manual) releaseSome(rng *rand.Rand) {
 	held := h.d.held
 	rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
@@ -222,7 +221,7 @@ func (m *modelHost) issue(host int, rng *rand.Rand) bool {
 		sqe.SetOpcode(o.opcode | 0x80)
 		o.want, o.damage = nvme.InvalidOpcode|nvme.DNR, false
 		if !inCapsule {
-			o.data = nil // nothing is asked for
+			o.data = nil // no data is requested
 		}
 	}
 	b := m.c.capsule(&sqe, nil)
@@ -255,7 +254,7 @@ func (m *modelHost) send(rng *rand.Rand) bool {
 	return sent > 0
 }
 
-// receive takes what the target has sent and checks it.
+// receive receives the answers of the target and checks them.
 func (m *modelHost) receive(rng *rand.Rand, model []byte) bool {
 	b := m.h.recv()
 	m.in = append(m.in, b...)

@@ -24,15 +24,15 @@ type queue struct {
 	state     queueState
 	active    list.Node[queue] // on Group.active
 	scheduled list.Node[queue] // on Group.scheduled
-	drained   bool             // the socket was read empty: the next input is an event
-	hungUp    bool             // the peer has closed its side, so the stream is read to its end
+	drained   bool             // the socket was read empty, so the next input is an event
+	hungUp    bool             // the peer has closed its side; read the stream to its end
 	blocked   bool             // the socket takes no more for now
 
 	session   fabric.Session
 	open      bool // Handler.Open succeeded, Handler.Close has not been called
 	params    pdu.Params
 	flow      *mem.Flow // of the last command that was prepared
-	admin     bool      // QID 0, as the Connect command says
+	admin     bool      // QID 0 in the Connect command
 	connected bool      // a Connect command succeeded
 	claim     fabric.Claim
 
@@ -43,14 +43,14 @@ type queue struct {
 
 	// Receiving.
 	rx      receiveState
-	cur     *request   // whose data arrives
-	dst     mem.Cursor // where it goes
-	left    int        // data bytes of the current PDU still to come
+	cur     *request   // the request receiving data
+	dst     mem.Cursor // the destination of the data
+	left    int        // missing data bytes of the current PDU
 	crc     uint32     // digest of the data of the current PDU so far
 	partial []byte     // received and not consumed: less than a header, or more while stalled
-	large   bool       // the last command had large in-capsule data, so the next may have it too
+	large   bool       // the last command had large in-capsule data; the next may, too
 	grants  list.List[request]
-	// acknowledged is set by acknowledge, until something is sent.
+	// acknowledged is set by acknowledge, until the next send.
 	acknowledged bool
 
 	// Sending.
@@ -61,7 +61,7 @@ type queue struct {
 
 	executing int                // requests the handler has
 	dropped   list.List[request] // completed requests of a dead queue
-	why       error              // why it ends
+	why       error              // the reason for its end
 
 	deadlines
 }
@@ -71,8 +71,8 @@ type queue struct {
 //	connecting --ICReq--> live -+-Disconnect-> disconnecting --> closing -+--all sent--> lingering
 //	                            +--fault--------------------> terminating -+
 //
-// A lingering connection is dead at the end of its stream or at a deadline; one whose socket fails
-// is dead at once.
+// A lingering connection is dead at the end of its stream or at a deadline. A connection with a
+// failed socket is dead at once.
 type queueState uint8
 
 const (
@@ -80,16 +80,16 @@ const (
 	queueConnecting queueState = iota
 	// queueLive takes capsules.
 	queueLive
-	// queueDisconnecting takes nothing more. The next poll closes it.
+	// queueDisconnecting takes no more input. The next poll closes it.
 	queueDisconnecting
-	// queueClosing sends what is queued, and the responses of commands that are executed. Input is
+	// queueClosing sends queued responses, and the responses of executing commands. Input is
 	// discarded.
 	queueClosing
-	// queueTerminating sends what is queued, a C2HTermReq at the end, which nothing may follow.
+	// queueTerminating sends the queue, with a C2HTermReq at the end, which nothing may follow.
 	queueTerminating
 	// queueLingering has sent everything, has shut down its side of the connection, and discards
 	// input until the peer closes or a deadline: closing with unread input would send a reset and
-	// could destroy what the peer has not read yet. The session is closed.
+	// could destroy data that the peer has not read yet. The session is closed.
 	queueLingering
 	// queueDead has no socket. The queue stays in its group until the handler has given back every
 	// request.
@@ -109,9 +109,9 @@ func newQueue(g *Group, c *conn) *queue {
 
 func (q *queue) now() int64 { return q.g.loop.Now() }
 
-// setAdmin notes whether it is an admin queue, which does not count in the load of its group. An
-// I/O queue may be as deep as its controller has said, maybe before an Update: the handler checks
-// that.
+// setAdmin records whether it is an admin queue, which does not count in the load of its group. An
+// I/O queue may have any depth that its controller has announced, even before an Update; the
+// handler checks that.
 func (q *queue) setAdmin(admin bool) {
 	if !admin {
 		q.conn.info.MaxDepth = int(q.g.t.deepest.Load())
@@ -131,7 +131,7 @@ func (q *queue) event(events uint32) {
 	switch {
 	case q.state == queueDead:
 		return
-	case q.stalled() && events&ended != 0: // otherwise reading finds out
+	case q.stalled() && events&ended != 0: // otherwise reading detects it
 		q.kill(errPeerClosed)
 		return
 	}
@@ -223,7 +223,7 @@ func (q *queue) get() *request {
 	return r
 }
 
-// put takes a request back after its response, or at the end of the queue, with its memory.
+// put takes a request back after its response, or at the end of the queue, and frees its memory.
 func (q *queue) put(r *request) {
 	r.memory.Free()
 	if r.ZeroCopy {
@@ -240,8 +240,8 @@ func (q *queue) abandon(r *request) {
 	q.put(r)
 }
 
-// Disconnect starts the orderly end of the queue. The next poll continues with it, so that the
-// handler, which may have called this, is not called from here.
+// Disconnect starts the orderly end of the queue. The next poll continues with it, so the handler,
+// which may be the caller, is not called from here.
 func (q *queue) Disconnect(why error) {
 	if q.state >= queueDisconnecting {
 		return
@@ -250,10 +250,10 @@ func (q *queue) Disconnect(why error) {
 	q.schedule()
 }
 
-// fault ends the connection because of what the peer sent: a C2HTermReq with the offending header
-// is the last thing it gets (TCP section 3.5).
+// fault ends the connection because of a PDU of the peer: the last thing it gets is a C2HTermReq
+// with the offending header (TCP section 3.5).
 func (q *queue) fault(f pdu.Fault, offending []byte) {
-	q.g.prepareBatch() // what came before it is good
+	q.g.prepareBatch() // earlier commands are good
 	if q.state >= queueClosing {
 		return
 	}
@@ -302,15 +302,15 @@ func (q *queue) run() int {
 	return work
 }
 
-// finished reports whether a queue that ends has nothing left to send. Commands on an admin queue
-// may never complete (Asynchronous Event Requests), so they are not waited for.
+// finished reports whether an ending queue has nothing left to send. Commands on an admin queue may
+// never complete (Asynchronous Event Requests), so it does not wait for them.
 func (q *queue) finished() bool {
 	return q.sendq.Empty() && !q.pending() &&
 		(q.executing == 0 || q.admin || q.state == queueTerminating)
 }
 
-// close stops taking input, abandons what has not been executed, and lets what is queued be sent
-// for a while. The new state is closing or terminating.
+// close stops taking input, abandons commands that have not been executed, and gives queued data
+// some time to be sent. The new state is closing or terminating.
 func (q *queue) close(state queueState, why error, linger int64) {
 	q.state, q.why = state, why
 	q.closeBy = q.now() + linger
@@ -347,7 +347,7 @@ func (q *queue) linger() {
 		q.kill(q.why)
 		return
 	}
-	q.g.activate(q) // the peer may have closed its side before
+	q.g.activate(q) // the peer may already have closed its side
 }
 
 // closeSession tells the handler, once, that the queue has ended.
@@ -358,8 +358,8 @@ func (q *queue) closeSession() {
 	}
 }
 
-// kill closes the socket at once and frees everything but what the handler still executes. It must
-// not be called from within a call of the handler.
+// kill closes the socket at once and frees everything but requests that the handler still executes.
+// It must not be called from within a call of the handler.
 func (q *queue) kill(why error) {
 	if q.state == queueDead {
 		return

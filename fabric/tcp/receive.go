@@ -22,24 +22,24 @@ import (
 //	                 longer than Execute, copies it to memory of the pool
 //	4 markReady      puts the command on the list for Execute
 //
-// All other data is direct data, in a capsule or asked for with an R2T:
+// All other data is direct data, in a capsule or requested with an R2T:
 //
 //	1 capsule        puts the command on the batch for Prepare, at once if its data follows
 //	2 wantMemory     finds memory: that of the namespace, which Prepare attached (zero copy), or
 //	                 of the pool, perhaps later
 //	3 start          expects the data of the capsule, or sends an R2T;
-//	  h2cData        knows which request an H2CData belongs to
+//	  h2cData        finds the request of an H2CData
 //	4 receiveDirect  receives the data straight into that memory;
-//	  data           copies there what was received in one piece with the header before it
+//	  data           copies data there that was received together with the header before it
 //	5 markReady      puts the command on the list for Execute
 //
 // While direct data is expected, no more than the next header is received behind anything else, so
 // that there is nothing to copy.
 
-// directMin is the least in-capsule data that is worth a receive of its own.
+// directMin is the least in-capsule data that is worth a separate receive.
 const directMin = 32 << 10
 
-// receiveState says what the next input byte of a queue is.
+// receiveState is the kind of the next input byte of a queue.
 type receiveState uint8
 
 const (
@@ -51,8 +51,8 @@ const (
 	receiveDigest
 )
 
-// receive takes input once and handles it. It returns the number of steps made, 0 if there was
-// nothing.
+// receive takes input once and handles it. It returns the number of steps made, 0 if there was no
+// input.
 func (q *queue) receive() int {
 	switch {
 	case q.state > queueLive:
@@ -77,7 +77,7 @@ func (q *queue) receive() int {
 }
 
 // receiveDirect receives the rest of the data of a PDU straight into the memory of its request, as
-// far as it has some, and what follows into the receive buffer.
+// far as it has some, and the bytes after it into the receive buffer.
 func (q *queue) receiveDirect() int {
 	iov, dst, size := q.g.iov[:0], q.dst, 0
 	for most := min(q.left, q.g.input); size < most && len(iov) < iovMax-1; {
@@ -91,7 +91,7 @@ func (q *queue) receiveDirect() int {
 	}
 	buf := q.window()
 	if size < q.left && dst.Segment() != nil {
-		buf = buf[:0] // more of the same follows
+		buf = buf[:0] // more data of the request follows
 	}
 	iov = append(iov, sys.Iovec{})
 	sys.SetIovec(&iov[len(iov)-1], buf)
@@ -104,7 +104,7 @@ func (q *queue) receiveDirect() int {
 	return q.process(buf[:n-placed])
 }
 
-// recvmsg receives into iov, asked bytes at most, and clears it.
+// recvmsg receives into iov, at most asked bytes, and clears it.
 func (q *queue) recvmsg(iov []sys.Iovec, asked int) (n int, e syscall.Errno) {
 	drained := false
 	switch {
@@ -138,10 +138,10 @@ func (q *queue) window() []byte {
 	}
 	n := p.PDO(pdu.CapsuleCmdSize, p.CPDA)
 	if data := p.PDO(pdu.DataSize, p.CPDA); !q.grants.Empty() && len(q.partial) < data {
-		n = data // if it is that of a capsule, the next receive takes the rest
+		n = data // if it is in-capsule data, the next receive takes the rest
 	}
 	switch {
-	case q.rx != receiveHeader: // data that is discarded, and the digest
+	case q.rx != receiveHeader: // discarded data, and the digest
 		n += max(q.left-q.dst.Rest(), 0) + p.DataDigestSize()
 	case len(q.partial) >= n: // more padding than usual
 		return buf
@@ -149,10 +149,10 @@ func (q *queue) window() []byte {
 	return buf[:min(n, len(buf))]
 }
 
-// expectsDirect says that the next PDU probably carries direct data.
+// expectsDirect reports whether the next PDU probably carries direct data.
 func (q *queue) expectsDirect() bool { return q.large || !q.grants.Empty() }
 
-// received notes that n bytes were received, and whether these were all.
+// received records that n bytes were received. drained reports whether no more were there.
 func (q *queue) received(n int, drained bool) {
 	q.drained = drained && !q.hungUp // the end of the stream is no further event
 	q.g.moved, q.g.inTurn, q.g.input = q.g.moved+n, q.g.inTurn+n, q.g.input-n
@@ -168,7 +168,7 @@ func (q *queue) nothing(e syscall.Errno) int {
 		return 0
 	case syscall.EPROTO:
 		q.tlsFailed()
-	case 0: // a host that closes its side has ended: half-open connections have no use
+	case 0: // a host that closes its side has ended: there is no use for half-open connections
 		q.kill(errPeerClosed)
 	default:
 		q.broken("receive", e)
@@ -176,24 +176,23 @@ func (q *queue) nothing(e syscall.Errno) int {
 	return 1
 }
 
-// unfinished reports whether the beginning of a PDU, or of a record of TLS, has arrived without the
-// rest.
+// unfinished reports whether a PDU, or a record of TLS, has arrived in part.
 func (q *queue) unfinished() bool {
 	return q.state == queueLive && !q.stalled() &&
 		(q.rx != receiveHeader || len(q.partial) > 0 || q.tls != nil && q.tls.Partial())
 }
 
-// acknowledge makes the kernel acknowledge what has arrived, and what arrives until the next
-// response, at once. Otherwise it holds the acknowledgement back for 40 ms after a response, in the
-// hope of another. A host whose socket buffer is smaller than its PDU (that of SPDK holds 8 KiB
-// under TLS) sends nothing more until then.
+// acknowledge makes the kernel acknowledge at once all input until the next response. Otherwise the
+// kernel delays the acknowledgement by 40 ms after a response, in order to combine it with another.
+// A host with a socket buffer smaller than its PDU (that of SPDK holds 8 KiB under TLS) sends no
+// more until then.
 func (q *queue) acknowledge() {
 	q.acknowledged = true
-	// An error is one of the socket, and the next receive reports it.
+	// Errors belong to the socket, and the next receive reports them.
 	_ = unix.SetsockoptInt(q.fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 }
 
-// discard throws input away until the peer closes.
+// discard drops input until the peer closes.
 func (q *queue) discard() int {
 	if q.state == queueDead {
 		return 0
@@ -210,7 +209,7 @@ func (q *queue) discard() int {
 	return 0
 }
 
-// process consumes b, which lies in the receive buffer; what is left of it is saved.
+// process consumes b, which lies in the receive buffer. Unconsumed bytes are saved.
 func (q *queue) process(b []byte) int {
 	g, steps := q.g, 1
 	for more := true; more && q.state <= queueLive; {
@@ -222,8 +221,8 @@ func (q *queue) process(b []byte) int {
 		case receiveDigest:
 			b, more = q.digest(b)
 		}
-		// What follows a Connect may depend on it, however the stream is cut; direct data needs to
-		// know its place.
+		// Commands after a Connect may depend on it, wherever the stream is cut. Direct data needs
+		// to know its place.
 		if len(g.batch) == cap(g.batch) || !q.connected ||
 			q.cur != nil && q.cur.state == requestParsed {
 			steps += g.prepareBatch()
@@ -234,7 +233,7 @@ func (q *queue) process(b []byte) int {
 	return steps
 }
 
-// savePartial saves what was not consumed for the next receive.
+// savePartial saves unconsumed bytes for the next receive.
 func (q *queue) savePartial(b []byte) {
 	if q.state > queueLive {
 		b = nil
@@ -246,7 +245,8 @@ func (q *queue) savePartial(b []byte) {
 	q.waitPartial()
 }
 
-// header handles the PDU header at the start of b. It returns what follows and whether to continue.
+// header handles the PDU header at the start of b. It returns the bytes after it, and whether to
+// continue.
 func (q *queue) header(b []byte) (rest []byte, more bool) {
 	if len(b) < pdu.HeaderSize {
 		return b, false
@@ -299,7 +299,7 @@ func (q *queue) expect(r *request, n uint32) {
 }
 
 // data copies the direct data at the start of b to its place, or discards data of a refused
-// command. It returns what follows and whether to continue.
+// command. It returns the bytes after it, and whether to continue.
 func (q *queue) data(b []byte) (rest []byte, more bool) {
 	if q.stalled() {
 		return b, false
@@ -336,7 +336,7 @@ func (q *queue) advance(n int) {
 	}
 }
 
-// digest compares the data digest of a PDU, at the start of b. A mismatch costs the command, not
+// digest compares the data digest of a PDU, at the start of b. A mismatch fails the command, not
 // the connection (TCP section 3.5, Base section 4.2.3.1).
 func (q *queue) digest(b []byte) (rest []byte, more bool) {
 	if len(b) < pdu.DigestSize {
@@ -347,7 +347,7 @@ func (q *queue) digest(b []byte) (rest []byte, more bool) {
 	return b[pdu.DigestSize:], true
 }
 
-// checkDigest notes whether the data of a PDU for r has the digest that the host has sent.
+// checkDigest records whether the data of a PDU for r has the digest that the host has sent.
 func (q *queue) checkDigest(r *request, expected, received uint32) {
 	if expected == received {
 		return
@@ -358,7 +358,7 @@ func (q *queue) checkDigest(r *request, expected, received uint32) {
 		fmt.Sprintf("%08x", received), "hint", damagedHint)
 }
 
-// damagedHint is what a wrong digest means if the host makes no mistake.
+// damagedHint is the hint for a wrong digest of a correct host.
 const damagedHint = "a network adapter or a switch damages data"
 
 // dataComplete is called when all data of a PDU has been received.

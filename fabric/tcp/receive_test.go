@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// askForWrites sends commands, one for each of writes, which it fills in, and returns how many
-// bytes of responses will follow, including those to the flushes in answers.
+// askForWrites sends one command for each of writes, and fills writes in. It returns the number of
+// bytes of the later responses, including the responses to the flushes in answers.
 func (h *manual) askForWrites(c *client, writes [][]byte, rng *rand.Rand) int {
 	var all []byte
 	for i := range writes {
@@ -62,8 +62,8 @@ func (h *manual) cutUp(b []byte, rng *rand.Rand) {
 	}
 }
 
-// A queue that takes turns with others receives no more than its share of a large transfer in its
-// turn, and all there is when it is alone.
+// A queue that takes turns with others receives only its share of a large transfer in its turn. A
+// queue that is alone receives everything.
 func TestTurnOfInput(t *testing.T) {
 	const n = 1 << 20
 	h := newManual(t, options{})
@@ -103,8 +103,8 @@ func TestTurnOfInput(t *testing.T) {
 	h.close()
 }
 
-// A host whose socket buffer is smaller than its capsule sends the rest when the beginning is
-// acknowledged. After a response the kernel holds acknowledgements back, unless it is told not to.
+// A host with a socket buffer smaller than its capsule sends the rest when the beginning is
+// acknowledged. After a response the kernel delays acknowledgements unless it is told not to.
 func TestUnfinishedCapsule(t *testing.T) {
 	tg := serve(t, options{})
 	c := tg.connect(t, pdu.Params{}, 4, nvme.CATTRNoFlowControl)

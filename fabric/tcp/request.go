@@ -6,25 +6,25 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// request is one command and what the transport knows about it.
+// request is one command with the transport's state.
 type request struct {
 	fabric.Request
 	node   list.Node[request] // on sendq, grants, dropped or resumed
-	memory mem.Allocation     // its memory of the pool, or its wait for it
-	// data is in-capsule data in the group's receive buffer, until Execute returns, or what sendRaw
-	// sends.
+	memory mem.Allocation     // memory of the pool, or the wait for it
+	// data is in-capsule data in the group's receive buffer, until Execute returns, or the bytes
+	// for sendRaw.
 	data    []byte
-	asked   int64  // when its R2T left, or data of that last came
-	dataBy  int64  // when more of that must have come
-	wire    int    // bytes of what is to be sent
+	asked   int64  // when its R2T left, or the last data for it arrived
+	dataBy  int64  // deadline for more of that data
+	wire    int    // bytes to send
 	recvd   uint32 // data bytes of R2Ts received
 	crc     uint32 // data digest of the response
 	tag     uint16 // index in queue.reqs
 	ttag    uint16
-	round   uint16 // counts uses, makes stale transfer tags recognisable
-	unsent  uint16 // ticks that found it on sendq, or its data to be waited for
+	round   uint16 // counts uses, to recognize stale transfer tags
+	unsent  uint16 // ticks that found it on sendq, or waiting for data
 	state   requestState
-	send    sendKind // what to send, while it is on sendq
+	send    sendKind // the PDUs to send, while it is on sendq
 	damaged bool     // a data digest was wrong
 	crcDone bool
 }
@@ -45,10 +45,10 @@ const (
 	requestWaiting
 	// requestGranting is prepared, has memory, and its R2T is queued for sending.
 	requestGranting
-	// requestReceiving is prepared, has memory, and its data is arriving: that of its capsule, or
+	// requestReceiving is prepared, has memory, and its data is arriving, in its capsule or as
 	// H2CData.
 	requestReceiving
-	// requestExecuting belongs to the handler, or will in a moment.
+	// requestExecuting belongs to the handler, or soon will.
 	requestExecuting
 	// requestSending is completed; its response is queued for sending.
 	requestSending

@@ -13,17 +13,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/turns"
 )
 
-// This file is TLS of a queue, see ADR 0034. A handshake belongs to a connection that is
-// unassociated and has the time of its ICReq. The reactor moves its bytes; what they mean is
-// computed on a few goroutines. Afterwards the record layer stands between the queue and its
-// socket.
+// This file is the TLS of a queue, see ADR 0034. A connection in its handshake is unassociated and
+// has the time limit of its ICReq. The reactor moves its bytes; a few goroutines do the
+// computation. Afterwards the record layer is between the queue and its socket.
 
-// security is the TLS of one queue. It belongs to the queue's reactor, but for handshake while job
-// has it.
+// security is the TLS of one queue. It belongs to the queue's reactor, except for handshake while
+// job has it.
 type security struct {
 	handshake *tls.Server // until it is complete
 	job       *handshakeJob
-	tls       *tls.Conn // once it is
+	tls       *tls.Conn // once the handshake is complete
 	psk       *tls.PSK
 }
 
@@ -43,8 +42,8 @@ var (
 	plainHint  = "nvme connect with --tls, and a key of the host in its keyring"
 )
 
-// begin looks at the first bytes of a connection. It returns false if they begin the ICReq of one
-// that need not use TLS.
+// begin checks the first bytes of a connection. It returns false if they begin an ICReq and TLS is
+// not required.
 func (q *queue) begin(b []byte) (handled bool) {
 	policy := q.conn.tls
 	switch {
@@ -67,11 +66,12 @@ func (q *queue) begin(b []byte) (handled bool) {
 		return true
 	}
 	q.conn.tls = fabric.TLSOff
-	_ = q.conn.counted.Charge(-tls.Memory) // less always fits
+	_ = q.conn.counted.Charge(-tls.Memory) // a lower charge always fits
 	return false
 }
 
-// makeTLSBuffers makes what the queues of the group share for TLS, with the first that uses it.
+// makeTLSBuffers makes the TLS buffers shared by the queues of the group, for the first queue that
+// uses TLS.
 func (g *Group) makeTLSBuffers() (err error) {
 	if g.tls == nil {
 		if g.tls, err = tls.NewBuffers(headsSize); err == nil {
@@ -97,10 +97,10 @@ func (q *queue) receiveHandshake() int {
 	return 1
 }
 
-// step has input of the handshake processed, off the reactor.
+// step starts the processing of handshake input, off the reactor.
 func (q *queue) step(b []byte) {
 	j := &handshakeJob{handshake: q.handshake, in: slices.Clone(b)}
-	// What follows the ClientHello is of a peer that has shown a PSK.
+	// Bytes after the ClientHello come from a peer that has shown a PSK.
 	counted, begun := q.conn.counted, q.handshake.Begun()
 	j.From, j.Known = q.conn.info.Remote.Addr(), begun || counted.FromAllowed()
 	loop := q.g.loop
@@ -115,7 +115,7 @@ func (q *queue) step(b []byte) {
 	q.g.t.handshakes.Submit(&j.Job)
 }
 
-// stepped is called when input of the handshake has been processed.
+// stepped is called when handshake input has been processed.
 func (q *queue) stepped(j *handshakeJob) {
 	current := q.job == j
 	if current {
@@ -145,7 +145,7 @@ func (q *queue) stepped(j *handshakeJob) {
 			q.conn.info.TLS.Generated = q.psk.TLSPSK.Identity
 		}
 	}
-	// A socket that nothing was sent to has room for it.
+	// An unused socket has room for it.
 	if n, e := sys.Send(q.fd, j.out, 0); j.err == nil && n < len(j.out) {
 		q.broken("send", e)
 		return
@@ -157,7 +157,7 @@ func (q *queue) stepped(j *handshakeJob) {
 	q.g.activate(q)
 }
 
-// handshakeFailed ends the connection. The peer has its alert.
+// handshakeFailed ends the connection. The alert has been sent to the peer.
 func (q *queue) handshakeFailed(j *handshakeJob) {
 	p := j.handshake.PSK()
 	hint := "the host offers no TLS 1.3 with a PSK, psk_dhe_ke and a cipher suite of its hash"
@@ -182,21 +182,21 @@ func (q *queue) handshakeFailed(j *handshakeJob) {
 	q.kill(j.err)
 }
 
-// tlsFailed ends the connection because of a record.
+// tlsFailed ends the connection because of a bad record.
 func (q *queue) tlsFailed() {
 	q.tls.SendAlert(q.fd, q.g.tls)
 	q.finishStream()
 	q.end(q.tls.Err())
 }
 
-// finishStream ends this side of the stream. What was received is taken, because the socket would
-// send a reset otherwise, which could destroy an alert that the peer has not read.
+// finishStream ends this side of the stream. It takes received input, because the socket would
+// otherwise send a reset, which could destroy an alert that the peer has not read.
 func (q *queue) finishStream() {
 	_ = unix.Shutdown(q.fd, unix.SHUT_WR)
 	_, _ = sys.Recv(q.fd, q.g.rx, 0)
 }
 
-// noteTLS logs once per controller which PSK its host has.
+// noteTLS logs the PSK of the host, once per controller.
 func (q *queue) noteTLS() {
 	if q.tls == nil || !q.admin {
 		return
@@ -213,7 +213,7 @@ func (q *queue) noteTLS() {
 		q.psk.Version, "labels", labels)
 }
 
-// closeTLS wipes and frees keys, and ends a step that is being processed.
+// closeTLS wipes and frees keys, and ends a step in progress.
 func (q *queue) closeTLS() {
 	if q.handshake != nil {
 		q.g.t.failedHandshakes.Add(1)
@@ -229,5 +229,5 @@ func (q *queue) closeTLS() {
 	}
 }
 
-// pending says that sealed records wait for the socket.
+// pending reports whether sealed records wait for the socket.
 func (q *queue) pending() bool { return q.tls != nil && q.tls.Pending() }

@@ -17,7 +17,7 @@ import (
 )
 
 // conversation is a whole session of a host as one byte stream. It needs no answer of the target:
-// transfer tags are foreseeable as long as one command is outstanding at a time.
+// transfer tags are predictable while only one command is outstanding.
 func conversation(p pdu.Params) []byte {
 	c := &client{}
 	var r pdu.ICReq
@@ -36,8 +36,8 @@ func conversation(p pdu.Params) []byte {
 	return out
 }
 
-// largeCapsule is a write whose data comes behind its command in the same PDU, and goes straight to
-// its place.
+// largeCapsule is a write with its data behind the command in the same PDU. The data goes straight
+// to its place.
 func largeCapsule(p pdu.Params) []byte {
 	c := &client{p: p}
 	sqe := rw(nvme.NVMWrite, 3, 16384, directMin+512, true)
@@ -72,9 +72,9 @@ func TestTruncation(t *testing.T) {
 	testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
 }
 
-// FuzzStream feeds a stream to the target in one piece and in many, and compares what it says and
-// what it has done. The first byte chooses digests and much data in a capsule, the others damage a
-// good conversation and follow it.
+// FuzzStream feeds a stream to the target in one piece and in many, and compares its answers and
+// effects. The first byte chooses digests and much data in a capsule. The others damage a good
+// conversation and follow it.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte{0}, uint64(1))
 	f.Add([]byte{3, 10, 0, 255}, uint64(2))
@@ -102,8 +102,8 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// damage changes a byte of a conversation, but not of the Connect: if that fails, what follows
-// exceeds the depth of the queue or not depending on when responses have left.
+// damage changes a byte of a conversation, but not of the Connect: if that fails, whether later
+// commands exceed the depth of the queue depends on when responses have left.
 func damage(stream []byte, at int, by byte) {
 	const from, to = pdu.ICReqSize, pdu.ICReqSize + pdu.CapsuleCmdSize + nvme.ConnectDataSize +
 		2*pdu.DigestSize
@@ -113,10 +113,10 @@ func damage(stream []byte, at int, by byte) {
 	stream[at] ^= by
 }
 
-// compare runs a stream against the target twice, cut differently, after begin has opened a
+// compare runs a stream against the target twice, with different cuts, after begin has opened a
 // connection.
 func compare(t *testing.T, h *manual, begin func(), stream []byte, seed uint64) {
-	const disk = 64 << 10 // what conversations write to
+	const disk = 64 << 10 // the part that conversations write to
 	run := func(piece func() int) string {
 		fillPattern(h.d.data.Bytes()[:disk])
 		executed, written := h.d.executed.Load(), h.d.written.Load()
@@ -145,8 +145,8 @@ func compare(t *testing.T, h *manual, begin func(), stream []byte, seed uint64) 
 	}
 }
 
-// sorted lists the PDUs that the target said, in an order of its own and without what may depend on
-// the order of execution: commands of one batch may be executed in any.
+// sorted lists the PDUs of the target, sorted and without the fields that may depend on the order
+// of execution: commands of one batch may be executed in any order.
 func sorted(t *testing.T, b []byte) []byte {
 	var list []string
 	for len(b) > 0 {
@@ -162,7 +162,7 @@ func sorted(t *testing.T, b []byte) []byte {
 		case pdu.TypeC2HData:
 			list = append(list, string(m[:pdu.DataSize]))
 		case pdu.TypeR2T:
-			const ttag = 10 // names the request that happened to be free
+			const ttag = 10 // depends on the free request
 			list = append(list, string(m[:ttag]), string(m[ttag+2:]))
 		default:
 			list = append(list, string(m))
@@ -172,7 +172,7 @@ func sorted(t *testing.T, b []byte) []byte {
 	return []byte(strings.Join(list, ""))
 }
 
-// Damaged conversations, a few of what FuzzStream tries.
+// Damaged conversations, a sample of FuzzStream.
 func TestRandomStreams(t *testing.T) {
 	h := newManual(t, options{})
 	defer h.close()
@@ -191,7 +191,7 @@ func TestRandomStreams(t *testing.T) {
 	}
 }
 
-// grants connects and has three writes of 16 KiB asked for; tags are their transfer tags.
+// grants connects and sends three writes of 16 KiB; tags are the transfer tags of their R2Ts.
 func (h *manual) grants(p pdu.Params) (c *client, tags [3]uint16) {
 	c = h.connect(p, 8)
 	for i := range tags {
@@ -254,7 +254,7 @@ func data(t *testing.T, h *manual, b, sizes []byte, seed uint64) {
 	compare(t, h, func() { h.grants(p) }, stream, seed)
 }
 
-// Damaged data, a little of what FuzzData tries.
+// Damaged data, a sample of FuzzData.
 func TestRandomData(t *testing.T) {
 	h := newManual(t, options{})
 	defer h.close()

@@ -10,15 +10,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// What waits to be sent is a list of requests, not of bytes: headers are made when they are sent,
+// The data to be sent is a list of requests, not of bytes: headers are made when they are sent,
 // side by side in a buffer of the group, and data is sent from where it lies. After a partial send
 // the headers are made again (they are a function of the request) and the bytes that have left are
 // skipped. So a slow host costs no memory beyond its requests and their data.
 //
 // A zero-copy read ends before the host has taken its data in two cases: the host may be slow,
 // while a writer waits for the memory; and memory of a file may be missing, which the kernel
-// reports when it is to send it. Then the data is copied to memory of the pool. So that a command
-// can still fail at that time, data of files does not carry the success flag.
+// reports when it has to send it. Then the data is copied to memory of the pool. A command must
+// still be able to fail at that time, so data of files does not carry the success flag.
 
 const (
 	iovFull   = 128 // no further PDU is started beyond
@@ -27,13 +27,13 @@ const (
 	// capsule.
 	headMax  = 256
 	sendMost = 1 << 20 // bytes per sendmsg, and per turn
-	// turnVectors and turnBytes are roughly what a queue that takes turns with others sends in its
-	// turn: 32 small reads, or three of 128 KiB.
+	// turnVectors and turnBytes are about the most that a queue sends in its turn: 32 small reads,
+	// or three of 128 KiB.
 	turnVectors = 64
 	turnBytes   = 384 << 10
 )
 
-// sendKind is what a request on sendq stands for.
+// sendKind is the kind of PDUs that a request on sendq sends.
 type sendKind uint8
 
 const (
@@ -41,10 +41,10 @@ const (
 	sendR2T                      // R2T
 	sendResponse                 // CapsuleResp
 	sendData                     // C2HData, then CapsuleResp
-	sendDataOnly                 // C2HData with the success flag, which stands for the CapsuleResp
+	sendDataOnly                 // C2HData with the success flag instead of the CapsuleResp
 )
 
-// enqueue appends r to what is to be sent; wire is the number of its bytes.
+// enqueue appends r to sendq; wire is the number of its bytes.
 func (q *queue) enqueue(r *request, kind sendKind, wire int) {
 	r.send, r.wire = kind, wire
 	q.queuedBytes += uint64(wire)
@@ -68,7 +68,7 @@ func (q *queue) respond(r *request) {
 		return
 	}
 	data := p.PDO(pdu.DataSize, p.HPDA) + int(r.Length) + p.DataDigestSize()
-	// The success flag says: status 0, result 0, and no SQ head pointer, which must therefore be
+	// The success flag means status 0, result 0, and no SQ head pointer, which must therefore be
 	// disabled (TCP section 3.6.2.9; the handler then reports FFFFh).
 	if r.CQE.SQHD() == noFlowControl && r.CQE.Status() == nvme.Success && r.CQE.Result() == 0 {
 		q.enqueue(r, sendDataOnly, data)
@@ -80,8 +80,8 @@ func (q *queue) respond(r *request) {
 // noFlowControl is SQHD when submission queue flow control is disabled (Base section 3.3.2.6).
 const noFlowControl = 0xFFFF
 
-// flush sends as much as the socket takes, or what a turn allows, and returns the number of
-// requests whose bytes have all left.
+// flush sends as much as the socket takes, or a turn allows, and returns the number of completely
+// sent requests.
 func (q *queue) flush() int {
 	g, done := q.g, 0
 	inTurns := g.takesTurns()
@@ -112,8 +112,7 @@ func (q *queue) flush() int {
 	return done
 }
 
-// advanceSend counts n bytes that have left by now, and returns the number of requests that they
-// end.
+// advanceSend counts n sent bytes, and returns the number of requests that they complete.
 func (q *queue) advanceSend(n int, now int64) int {
 	done := 0
 	q.sentBytes += uint64(n)
@@ -127,7 +126,7 @@ func (q *queue) advanceSend(n int, now int64) int {
 	return done
 }
 
-// hasLeft continues with a request all of whose bytes the kernel has copied.
+// hasLeft continues with a request when the kernel has copied all of its bytes.
 func (q *queue) hasLeft(r *request, now int64) {
 	switch {
 	case r.send == sendRaw:
@@ -141,15 +140,14 @@ func (q *queue) hasLeft(r *request, now int64) {
 		r.state = requestReceiving
 		q.owed += int(r.Length)
 		q.waitData(r)
-		if q.stalled() { // the data of r will come behind that of the stalled command
+		if q.stalled() { // the data of r follows that of the stalled command
 			q.g.cfg.Memory.Promote(&q.cur.memory)
 		}
 	}
 }
 
-// gather fills Group.iov from the front of sendq, without the bytes that have left, and returns
-// their number. Headers that follow each other share a vector. It gathers less if the queue takes
-// turns with others.
+// gather fills Group.iov from the front of sendq, without the bytes already sent, and returns their
+// number. Adjacent headers share a vector. It gathers less if the queue takes turns with others.
 func (q *queue) gather(inTurns bool) int {
 	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent}
 	vectors, bytes := iovFull, sendMost
@@ -185,14 +183,14 @@ func (q *queue) gather(inTurns bool) int {
 	return s.total
 }
 
-// sender collects vectors. heads[run:] are headers that are not in a vector yet.
+// sender collects vectors. heads[run:] are headers not yet in a vector.
 type sender struct {
 	iov   []sys.Iovec
 	heads []byte
 	run   int
 	skip  int // bytes to leave out
 	total int
-	full  bool // no vector is left in the middle of a PDU
+	full  bool // out of vectors in the middle of a PDU
 	hd    bool // the last head has room for a digest
 }
 
@@ -209,7 +207,7 @@ func (s *sender) head(n int, digest bool) []byte {
 	return s.heads[at : at+n]
 }
 
-// digest writes the digest of the header that head returned.
+// digest writes the digest of the header returned by head.
 func (s *sender) digest(b []byte) {
 	if s.hd {
 		pdu.PutHeaderDigest(b[:len(b)+pdu.DigestSize], len(b))
@@ -223,8 +221,8 @@ func (s *sender) response(q *queue, r *request) {
 	s.digest(b)
 }
 
-// read adds a C2HData with all the data of a command. It returns false if the vectors did not
-// suffice.
+// read adds a C2HData with all the data of a command. It returns false if there are not enough
+// vectors.
 func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
 	b := s.head(pdu.DataSize, q.params.HeaderDigest)
 	pdo := (*pdu.Data)(b).SetC2H(&q.params, flags, r.SQE.CID(), 0, r.Length)
@@ -268,7 +266,7 @@ func (s *sender) close() {
 	}
 }
 
-// vector adds b without what is to be skipped. After the last vector nothing more may be added: the
+// vector adds b without the bytes to skip. After the last vector nothing more may be added: the
 // rest is sent next time.
 func (s *sender) vector(b []byte) {
 	if s.skip >= len(b) {
@@ -286,7 +284,7 @@ func (s *sender) vector(b []byte) {
 	s.total += len(b)
 }
 
-// CanSendFrom implements fabric.Queue: the kernel takes data from wherever it lies.
+// CanSendFrom implements fabric.Queue: the kernel reads from any memory.
 func (q *queue) CanSendFrom([]mem.Segment) bool { return true }
 
 // transmit sends Group.iov.
@@ -297,14 +295,14 @@ func (q *queue) transmit() (int, syscall.Errno) {
 	return sys.Sendmsg(q.fd, q.g.iov, 0)
 }
 
-// writerWait is how long a writer waits, roughly, for a zero-copy read whose data the host does
-// not take and for whose copy there is no memory, in nanoseconds.
+// writerWait is about the time, in nanoseconds, that a writer waits for a zero-copy read if the
+// host does not take its data and there is no memory for a copy.
 const writerWait = int64(2e9)
 
 // copyUnsent copies the data of zero-copy reads that the socket has not taken since the last tick:
-// a writer may wait for the memory, and this host may never read. Reads for which there is no
-// memory stay as they are, but if a writer does wait, not for long: then copyUnsent returns false,
-// and the connection must end.
+// a writer may wait for the memory, and this host may never read. Without memory for the copy a
+// read stays as it is. If a writer then waits too long, copyUnsent returns false, and the
+// connection must end.
 func (q *queue) copyUnsent() bool {
 	for r := range q.sendq.All() {
 		if !r.ZeroCopy || r.Dir == fabric.HostToController {

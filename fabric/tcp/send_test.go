@@ -13,8 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// A queue that takes turns with others sends no more than its share in its turn, and continues in
-// the next.
+// A queue that takes turns with others sends only its share in its turn, and continues in the next.
 func TestTurnOfOutput(t *testing.T) {
 	for _, reads := range []struct{ size, count, most int }{
 		{4 << 10, 127, turnVectors / 2},
@@ -60,8 +59,8 @@ func TestTurnOfOutput(t *testing.T) {
 	}
 }
 
-// TestEveryPartialSend: wherever the socket stops taking bytes, in a header, in data or in a
-// digest, the next send continues with the byte that follows.
+// TestEveryPartialSend: when the socket stops taking bytes anywhere, in a header, in data or in a
+// digest, the next send continues with the next byte.
 func TestEveryPartialSend(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true, HPDA: 5}} {
 		h := newManual(t, options{hold: true})
@@ -93,8 +92,8 @@ func TestEveryPartialSend(t *testing.T) {
 	}
 }
 
-// sendFrom sends what is queued as if left bytes of it had left already, and returns what arrives.
-// The queue still believes the old.
+// sendFrom sends the queued data as if left bytes of it had already left, and returns the bytes
+// that arrive. The queue keeps its old state.
 func (h *manual) sendFrom(q *queue, left int) []byte {
 	h.tb.Helper()
 	q.sent = left
@@ -111,8 +110,8 @@ func (h *manual) sendFrom(q *queue, left int) []byte {
 	return b
 }
 
-// TestEveryAlignment: every HPDA that a host may ask for works (P08); read checks where the data
-// begins.
+// TestEveryAlignment: every HPDA that a host may request works (P08). read checks the offset of the
+// data.
 func TestEveryAlignment(t *testing.T) {
 	tg := serve(t, options{})
 	for hpda := range uint8(32) {

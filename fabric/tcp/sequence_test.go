@@ -14,16 +14,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// attacker is a host whose PDUs testdata/sequences describes.
+// attacker is a host that sends the PDUs of testdata/sequences.
 type attacker struct {
 	*client
 	t       *testing.T
 	d       *datadriven.TestData
-	granted uint16 // transfer tag of the write that was asked for
+	granted uint16 // transfer tag of the write with an R2T
 }
 
-// TestSequences carries out testdata/sequences, which testdata/README.md explains. After a fault
-// nothing is executed, and in the end nothing is left.
+// TestSequences runs testdata/sequences, explained in testdata/README.md. After a fault nothing is
+// executed, and in the end nothing is left.
 func TestSequences(t *testing.T) {
 	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
 		recorder, o := newRecorder()
@@ -52,7 +52,7 @@ func TestSequences(t *testing.T) {
 					a.client = tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
 					refused(" (digests)", line, a)
 					executed += 2
-				case "granted": // a write of 16 KiB, whose data was asked for
+				case "granted": // a write of 16 KiB with an R2T
 					const n = 16384
 					a.client = tg.connect(t, pdu.Params{}, 4, 0)
 					sqe := rw(nvme.NVMWrite, 1, 0, n, false)
@@ -60,13 +60,13 @@ func TestSequences(t *testing.T) {
 					a.granted = a.r2t(1, n)
 					executed++
 					refused("", line, a)
-				case "commands": // which cost no connection
+				case "commands": // without effect on the connection
 					a.client = tg.connect(t, pdu.Params{}, 4, 0)
 					a.send(a.stream(line))
 					cqe := (*pdu.CapsuleResp)(a.recv().raw).CQE()
 					fmt.Fprintf(&out, "%s: %v\n", line, cqe.Status())
 					a.readBlocks(5, 0, 512)
-					executed += 3 // with Connect, and what is refused
+					executed += 3 // with Connect and the refused command
 					_ = a.Close()
 				default:
 					t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
@@ -87,7 +87,7 @@ func TestSequences(t *testing.T) {
 	})
 }
 
-// explained is what the log says of the last refusal: what was expected and received.
+// explained returns the expected and received values in the last logged refusal.
 func explained(t *testing.T, r *ratelog.Recorder) string {
 	t.Helper()
 	values := map[string]string{}

@@ -41,7 +41,7 @@ func sockaddr(a netip.AddrPort) (sa unix.Sockaddr, family int, err error) {
 }
 
 // addrPort converts back. Link-local addresses get the name of their interface as their zone, and
-// addresses of IPv4 on a socket of [::] are what they are elsewhere.
+// IPv4 addresses on a socket of [::] have their IPv4 form.
 func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	switch s := sa.(type) {
 	case *unix.SockaddrInet4:

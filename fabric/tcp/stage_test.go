@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestStages: time counts for what the command waits for. The handler here does not say when it has
-// completed one, so that counts for the response.
+// TestStages: time counts for the stage in which the command waits. This handler does not count its
+// stage, so its time counts for the response.
 func TestStages(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	read := func(h *manual, c *client, cid uint16, n int) {

@@ -28,7 +28,7 @@ type target struct {
 	stop  func()
 }
 
-// aheadLoop is a reactor whose clock may be ahead of the time.
+// aheadLoop is a reactor with a clock that may be ahead of real time.
 type aheadLoop struct {
 	*reactor.Reactor
 	ahead int64 // reactor only
@@ -38,7 +38,7 @@ func (l *aheadLoop) Now() int64 { return l.Reactor.Now() + l.ahead }
 
 func (l *aheadLoop) Clock() int64 { return l.Reactor.Clock() + l.ahead }
 
-// later moves the clock of the target on; what has timed out by then ends at the next tick.
+// later advances the clock of the target. Timeouts take effect at the next tick.
 func (tg *target) later(d time.Duration) { tg.do(func() { tg.clock.ahead += d.Nanoseconds() }) }
 
 type options struct {
@@ -97,7 +97,7 @@ func serve(tb testing.TB, o options) *target {
 		must(t.Close())
 		ended := make(chan struct{})
 		r.Post(func() { g.Shutdown(func() { close(ended) }) })
-		for open := true; open; { // what the handler holds comes back
+		for open := true; open; { // held commands come back
 			tg.do(d.release)
 			select {
 			case <-ended:

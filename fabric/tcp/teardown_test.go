@@ -15,8 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// moments are states that a queue can be in when it ends. Each leaves the commands it needs
-// outstanding.
+// moments are states of a queue at its end. Each leaves the commands it needs outstanding.
 var moments = map[string]func(h *manual, c *client){
 	"idle":   func(*manual, *client) {},
 	"header": func(h *manual, c *client) { h.send(c.connectPDU(1, 4, 0)[:50]) },
@@ -68,7 +67,7 @@ var moments = map[string]func(h *manual, c *client){
 	},
 }
 
-// ends are what makes a queue end.
+// ends are the ways to end a queue.
 var ends = map[string]func(h *manual, c *client){
 	"hang-up":    func(h *manual, _ *client) { h.hangUp() },
 	"disconnect": func(h *manual, _ *client) { h.queue().Disconnect(errors.New("test")); h.turn() },
@@ -115,8 +114,8 @@ func (h *manual) exhaust() {
 	h.taken = segs
 }
 
-// Whatever state a queue is in and however it ends: everything comes back once, also what the
-// handler still has, early or late.
+// In any state and for any kind of end everything comes back once, including requests that the
+// handler has, early or late.
 func TestTeardown(t *testing.T) {
 	for moment, reach := range moments {
 		for how, end := range ends {
@@ -137,8 +136,8 @@ func TestTeardown(t *testing.T) {
 	}
 }
 
-// A response that the handler gave before Disconnect still leaves; then the stream ends, and the
-// handler hears of it at once.
+// A response completed by the handler before Disconnect still leaves. Then the stream ends, and the
+// handler is told at once.
 func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 	h := newManual(t, options{hold: true})
 	c := h.connect(pdu.Params{}, 8)
@@ -160,7 +159,7 @@ func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 	h.close()
 }
 
-// A command whose R2T leaves when the queue has already ended is given up, once.
+// A command with an R2T that leaves when the queue has already ended is given up, once.
 func TestDisconnectBeforeR2T(t *testing.T) {
 	h := newManual(t, options{zeroCopy: true})
 	c := h.connect(pdu.Params{}, 8)
@@ -184,8 +183,8 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 	h.close()
 }
 
-// Zero copy of a host that has stopped to read ends within two ticks, since writers may wait for
-// the memory, and the host still gets what it asked for. Without memory to copy to it does not end.
+// A zero copy of a host that has stopped reading ends within two ticks, since writers may wait for
+// the memory, and the host still gets its data. Without memory to copy to it does not end.
 func TestCopyUnsent(t *testing.T) {
 	for _, exhausted := range []bool{false, true} {
 		h := newManual(t, options{zeroCopy: true, arena: 8 << 20})
@@ -227,7 +226,7 @@ func TestCopyUnsent(t *testing.T) {
 	}
 }
 
-// Nothing follows a C2HTermReq, and what follows the fault is not parsed.
+// Nothing follows a C2HTermReq, and bytes after the fault are not parsed.
 func TestNothingAfterTermReq(t *testing.T) {
 	h := newManual(t, options{hold: true})
 	c := h.connect(pdu.Params{}, 8)
@@ -248,8 +247,8 @@ func TestNothingAfterTermReq(t *testing.T) {
 	h.close()
 }
 
-// Commands wait for memory in order and continue when there is some; in-capsule data does not have
-// to wait for them.
+// Commands wait for memory in order and continue when there is some. In-capsule data need not wait
+// for them.
 func TestMemoryPressure(t *testing.T) {
 	h := newManual(t, options{arena: 4 << 20})
 	c := h.connect(pdu.Params{}, 16)
@@ -290,7 +289,7 @@ func TestMemoryPressure(t *testing.T) {
 	h.close()
 }
 
-// A connection whose in-capsule data finds no memory is read again when there is some.
+// A connection with in-capsule data that finds no memory is read again when there is some.
 func TestStall(t *testing.T) {
 	h := newManual(t, options{})
 	c := h.connect(pdu.Params{}, 16)
@@ -313,8 +312,8 @@ func TestStall(t *testing.T) {
 	h.close()
 }
 
-// Neither wait is for ever: the command fails so that the host retries; the data that a stalled
-// connection brings with it is discarded.
+// Neither wait lasts forever: the command fails so that the host retries, and the data of a stalled
+// connection is discarded.
 func TestMemoryDeadline(t *testing.T) {
 	h := newManual(t, options{cfg: Config{MemoryTimeout: time.Second}})
 	c := h.connect(pdu.Params{}, 16)
@@ -379,7 +378,7 @@ func TestAdoptAfterShutdown(t *testing.T) {
 	h.close()
 }
 
-// A peer that has got a C2HTermReq and does not close its side holds up Shutdown for no longer than
+// A peer that has received a C2HTermReq and does not close its side delays Shutdown no longer than
 // any other peer does.
 func TestShutdownAfterFault(t *testing.T) {
 	h := newManual(t, options{})

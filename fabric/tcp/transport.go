@@ -17,10 +17,10 @@ type Transport struct {
 	cfg        Config
 	next       atomic.Pointer[Config] // of new connections, see Update
 	deepest    atomic.Int64           // the largest MaxDepth so far
-	log        *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
+	log        *ratelog.Logger        // for events that peers can cause; others go to cfg.Log
 	admission  *admission.Counter
 	handshakes turns.Pool // of TLS
-	// see fabric.Usage
+	// See fabric.Usage.
 	encrypted, failedHandshakes atomic.Uint64
 
 	mu        sync.Mutex
@@ -28,7 +28,7 @@ type Transport struct {
 	listeners map[*listener]struct{}
 }
 
-// How many bytes are counted for a queue when it is accepted, and for each command that it may have
+// The bytes counted for a queue when it is accepted, and for each command that it may have
 // outstanding. A queue needs slightly less.
 const (
 	queueBytes   = 16 << 10 // mostly stalledBuffer
@@ -48,9 +48,8 @@ func New(cfg Config) *Transport {
 }
 
 // Update changes MaxDepth, NoHeaderDigest, NoDataDigest, MaxConnections, MaxConnectionsPerHost and
-// QueueMemory to those of a valid configuration. Connections that exist keep what they have, and
-// their controllers the depth that they have told their hosts. One call at a time, on any
-// goroutine.
+// QueueMemory to the values of a valid configuration. Existing connections keep their resources,
+// and their controllers the depth announced to their hosts. One call at a time, on any goroutine.
 func (t *Transport) Update(cfg Config) {
 	cfg.SetDefaults()
 	t.deepest.Store(max(t.deepest.Load(), int64(cfg.MaxDepth)))

@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// variants are the agreements that ICReq can make.
+// variants runs fn with each set of parameters that ICReq can negotiate.
 func variants(t *testing.T, fn func(t *testing.T, p pdu.Params)) {
 	for _, p := range []pdu.Params{
 		{},
@@ -24,8 +24,8 @@ func variants(t *testing.T, fn func(t *testing.T, p pdu.Params)) {
 	}
 }
 
-// Memory of the pool, and memory that the handler attached, also in more pieces than one system
-// call takes.
+// Memory of the pool, and memory attached by the handler, also in more pieces than one system call
+// takes.
 func TestReadWrite(t *testing.T) {
 	for _, piece := range []int{0, diskSize, 1536, 512} {
 		t.Run(fmt.Sprint("zero copy in pieces of ", piece), func(t *testing.T) {

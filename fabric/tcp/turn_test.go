@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// TestTurnIsKept: a connection whose ClientHello the target works on is not evicted by newer ones.
+// TestTurnIsKept: a connection is not evicted while the target works on its ClientHello.
 func TestTurnIsKept(t *testing.T) {
 	if err := openssl.Supported(); err != nil {
 		t.Skip(err)
@@ -28,7 +28,7 @@ func TestTurnIsKept(t *testing.T) {
 			return nil
 		},
 	}})
-	tg.connect(t, pdu.Params{}, 4, 0) // the address is one of an allowed host
+	tg.connect(t, pdu.Params{}, 4, 0) // makes the address that of an allowed host
 	first := tg.dial(t)
 	handshake := testutil.Value(tls.NewClient(&psks[0]))(t)
 	defer handshake.Free()
@@ -39,7 +39,7 @@ func TestTurnIsKept(t *testing.T) {
 	first.send(hello)
 	testutil.Receive(t, "the ClientHello has its turn", begun)
 	var idle []*client
-	for range 20 { // 16 have room
+	for range 20 { // there is room for 16
 		idle = append(idle, tg.dial(t))
 	}
 	for _, c := range idle[:5] {
