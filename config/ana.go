@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
 // anaStates is a mapping of ANA groups to the states that last.
@@ -33,7 +33,7 @@ func (v *anaStates) Type() string {
 func (v *anaStates) String() string { return "" }
 
 func (v *anaStates) decode(d *decoder, n *yaml.Node, path string) {
-	hint := fmt.Sprintf("Write {GROUP: STATE}, with groups from 1 to %d.", target.MaxANAGroups)
+	hint := fmt.Sprintf("Write {GROUP: STATE}, with groups from 1 to %d.", ana.MaxGroups)
 	if n.Kind != yaml.MappingNode {
 		d.add(path, "must be a mapping of ANA groups to states, not "+kindName(n), hint)
 		return
@@ -44,7 +44,7 @@ func (v *anaStates) decode(d *decoder, n *yaml.Node, path string) {
 		group, err := strconv.ParseUint(key.Value, 10, 32)
 		at := join(path, printable(key.Value))
 		switch {
-		case err != nil || group < 1 || group > target.MaxANAGroups:
+		case err != nil || group < 1 || group > ana.MaxGroups:
 			d.addAt(d.placeOf(key), at, "is no ANA group", hint)
 			continue
 		case states[uint32(group)] != 0:

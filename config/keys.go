@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
 // Key is one key of a mapping. As with a flag, what the variable behind Value holds before the file
@@ -357,7 +358,7 @@ func (n *Namespace) value() Value {
 				"ever. Not for `ram` and `\"null\"`, which always answer. Set it higher when the "+
 				"storage may be that slow; below the 30s of Linux hosts these keep their "+
 				"connections."),
-		NewKey("ana_group", Int(&n.ANAGroup, 1, target.MaxANAGroups),
+		NewKey("ana_group", Int(&n.ANAGroup, 1, ana.MaxGroups),
 			"ANA group, whose states `ana_states` of the listeners sets. Set it when the "+
 				"listeners are not equally good for all namespaces."),
 		limitsKey(&n.Limits, "All hosts together get no more than this; each that wants more gets "+

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
 // This file sets the ANA states of ports: those that the configuration gives the listeners, and in
@@ -65,10 +65,10 @@ func (s *Server) setANA(a control.ANASet) ([]control.ANA, error) {
 		}
 	}
 	switch {
-	case a.Group < 1 || a.Group > target.MaxANAGroups:
+	case a.Group < 1 || a.Group > ana.MaxGroups:
 		return nil, refuse(http.StatusBadRequest, "group",
 			fmt.Sprintf("there is no ANA group %d", a.Group),
-			fmt.Sprintf("Use 1 to %d.", target.MaxANAGroups))
+			fmt.Sprintf("Use 1 to %d.", ana.MaxGroups))
 	case state == 0 && a.State != asConfigured:
 		return nil, refuse(http.StatusBadRequest, "state",
 			fmt.Sprintf("there is no ANA state %q", a.State),

@@ -13,13 +13,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 // setDiscovery changes what the discovery service says, and where it is announced.
 func (s *Server) setDiscovery(c *config.Config) error {
 	d := target.DiscoveryConfig{NQN: c.Discovery.NQN, Security: c.Discovery.Security}
 	for _, r := range c.Discovery.Referrals {
-		d.Referrals = append(d.Referrals, target.Referral{
+		d.Referrals = append(d.Referrals, discovery.Referral{
 			Addr: fabric.Addr{
 				Transport: r.Transport, AddrPort: netip.AddrPortFrom(r.Address, r.Port),
 			},

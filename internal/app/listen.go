@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 // listeners keeps ports open at the addresses that the configured listeners have on this machine,
@@ -220,7 +220,7 @@ func (ls *listeners) publish(p *port) (err error) {
 	switch {
 	case open == p.known:
 	case open:
-		err = ls.s.target.AddPort(target.Port{
+		err = ls.s.target.AddPort(discovery.Port{
 			ID: p.id, Addr: p.addr, Listener: p.l.name, TLS: p.l.TLS,
 		})
 	default:

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 // TestListenersAtRandom: addresses, reloads that succeed and fail, and drains change at the same
@@ -104,7 +104,7 @@ func (l *live) agrees() {
 	inLog := l.s.target.Ports()
 	for _, p := range ls.ports {
 		ids, err := l.s.state.Ports([]string{p.name})
-		shown := slices.ContainsFunc(inLog, func(o target.Port) bool {
+		shown := slices.ContainsFunc(inLog, func(o discovery.Port) bool {
 			return o.ID == p.id && o.Addr == p.addr
 		})
 		if err != nil || !p.known || p.open == nil || !shown || ids[p.name] != p.id {

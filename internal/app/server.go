@@ -27,6 +27,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/web"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
 // Options are what a Server is made of.
@@ -154,7 +155,7 @@ func NewServer(opts Options) *Server {
 		s: s, wake: make(chan struct{}, 1), ports: map[string]*port{},
 		drained: map[string]bool{}, tos: map[uint16]uint8{},
 		ana:        map[string]map[uint32]*anaState{},
-		transition: cmp.Or(opts.ANATransition, target.ANATransitionTime*time.Second),
+		transition: cmp.Or(opts.ANATransition, ana.TransitionTime*time.Second),
 	}
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()

@@ -33,12 +33,12 @@ var allowed = map[string][]string{
 	},
 	"config": {
 		"backend/disk", "fabric", "fabric/rdma", "fabric/tcp", "internal/secret", "internal/sys",
-		"nvme", "nvme/auth",
-		"nvme/target",
+		"nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
 	},
 	"internal/app": {
 		"internal/inventory",
-		"config", "nvme", "nvme/auth", "nvme/target", "nvme/target/observe", "fabric", "fabric/tcp",
+		"config", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana", "nvme/target/discovery",
+		"nvme/target/observe", "fabric", "fabric/tcp",
 		"fabric/tcp/openssl", "fabric/rdma",
 		"fabric/rdma/verbs",
 		"fabric/rdma/verbs/ibv",
@@ -53,11 +53,14 @@ var allowed = map[string][]string{
 	"nvme":      {},
 	"nvme/auth": {},
 	"nvme/target": {
-		"nvme", "nvme/auth", "nvme/target/authn", "nvme/target/observe", "nvme/target/reservation",
+		"nvme", "nvme/auth", "nvme/target/ana", "nvme/target/authn", "nvme/target/discovery",
+		"nvme/target/observe", "nvme/target/reservation",
 		"fabric", "backend", "backend/marks", "internal/limit", "internal/list", "internal/mem",
 		"internal/ratelog", "internal/subnet", "internal/turns",
 	},
-	"nvme/target/authn": {"internal/turns"},
+	"nvme/target/ana":       {"nvme"},
+	"nvme/target/authn":     {"internal/turns"},
+	"nvme/target/discovery": {"fabric", "nvme"},
 	"nvme/target/observe": {
 		"fabric", "internal/histogram", "internal/list", "internal/subnet", "nvme",
 	},

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
 type states = map[uint32]nvme.ANAState
@@ -24,7 +25,8 @@ func anaCommand(lpo uint64, n int, rgo bool) *fabrictest.Command {
 // anaLog reads log 0Ch as Linux does, with room for all groups and namespaces.
 func (h *host) anaLog(rgo bool) (changes uint64, groups []nvme.ANAGroup) {
 	h.r.t.Helper()
-	l, groups, err := nvme.ParseANALog(h.r.ok(h.admin, anaCommand(0, anaLogSize, rgo)).Data)
+	c := anaCommand(0, int(ana.LogSize(MaxNSID)), rgo)
+	l, groups, err := nvme.ParseANALog(h.r.ok(h.admin, c).Data)
 	h.r.must(err)
 	return l.CHGC, groups
 }

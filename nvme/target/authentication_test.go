@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 const (
@@ -368,7 +369,7 @@ func TestAuthenticationKept(t *testing.T) {
 	sub.Security = SecurityAuth | SecurityTLS
 	r := newHarness(t, 1, sub)
 	r.target.SetHostPolicy(testHost, &auth.Policy{Keys: []*auth.Key{authKey(t, hostSecret)}})
-	r.must(r.target.AddPort(Port{
+	r.must(r.target.AddPort(discovery.Port{
 		ID: 1, Addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: testLocal},
 		TLS: fabric.TLSAllowed,
 	}))

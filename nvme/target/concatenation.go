@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 // This file is secure channel concatenation: a host authenticates on an admin queue without TLS,
@@ -206,8 +207,8 @@ func (s *session) concatenation() auth.Concatenation {
 			return auth.ReplacePSK
 		}
 	default:
-		ports := s.h.t.discoveryTable.Load().ports
-		i := slices.IndexFunc(ports, func(p Port) bool { return p.ID == s.info.PortID })
+		ports := s.h.t.discoveryTable.Load().Ports
+		i := slices.IndexFunc(ports, func(p discovery.Port) bool { return p.ID == s.info.PortID })
 		if i >= 0 && ports[i].TLS == fabric.TLSAllowed {
 			return auth.NewPSK
 		}

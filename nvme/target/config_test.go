@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 // odd is a device with an invalid description.
@@ -103,8 +104,8 @@ func TestNamespaceCalls(t *testing.T) {
 			NamespaceConfig{NSID: 2, Device: dev}),
 		"exists already": r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}),
 		"no device":      r.target.AddNamespace(testSub, NamespaceConfig{NSID: 2}),
-		"port 1 exists": firstError(r.target.AddPort(Port{ID: 1}),
-			r.target.AddPort(Port{ID: 1})),
+		"port 1 exists": firstError(r.target.AddPort(discovery.Port{ID: 1}),
+			r.target.AddPort(discovery.Port{ID: 1})),
 		"has no namespace": second(r.target.RemoveNamespace(testSub, 2)),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

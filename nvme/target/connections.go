@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 // ConnectionInfo describes a connection, which is a queue, at one moment.
@@ -191,7 +192,7 @@ func (c *controller) keepAliveInfo() keepAliveInfo {
 }
 
 // Ports lists the listeners that the discovery log shows.
-func (t *Target) Ports() []Port { return slices.Clone(t.discoveryTable.Load().ports) }
+func (t *Target) Ports() []discovery.Port { return slices.Clone(t.discoveryTable.Load().Ports) }
 
 // DisconnectHost ends the associations of a host with a subsystem, or with all if subNQN is "", and
 // returns how many there were. A host that is still allowed may connect again.

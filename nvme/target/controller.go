@@ -13,6 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -85,8 +87,9 @@ type controller struct {
 	reservationLog reservation.Log
 	selfTest       selfTest
 	telemetry      telemetry
-	ana            anaLog
-	discoveryLogs  [2]*discoveryLog // the last ones that were read: all of it, and of the port
+	ana            ana.Log
+	anaStale       bool // namespaces have changed since the log was made
+	discoveryLogs  discovery.Logs
 }
 
 // pending is what happens when the last I/O queue has ended.
@@ -362,7 +365,8 @@ func (c *controller) reset() {
 	c.pending &^= pendingShutdown
 	c.abortEvents()
 	c.events = events{}
-	c.changed, c.reservationLog, c.ana = changedNamespaces{}, reservation.Log{}, anaLog{}
+	c.changed, c.reservationLog = changedNamespaces{}, reservation.Log{}
+	c.ana, c.anaStale = ana.Log{}, false
 	c.selfTest.reset()
 	c.resetFeatures()
 	c.mu.Lock()

@@ -101,7 +101,7 @@ func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
 			}
 		}
 	}
-	if st := c.s.port.ana.Load().of(ch.ns).Status(); !st.OK() {
+	if st := c.s.port.ana.Load().Of(ch.ns.anaGroup()).Status(); !st.OK() {
 		return extent{}, st
 	}
 	if a := ch.access; a != nil && !a.Permits(c.s.ctrl.identity, groupRead) {

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
-	"slices"
-	"strings"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 // discoveryTransfer is MDTS of discovery controllers in bytes. It is small because anybody may have
@@ -17,16 +15,7 @@ import (
 // cannot read one of more than 15 entries.
 const discoveryTransfer = 16 << 10
 
-// discoveryTable is what the discovery logs of all hosts are made of, in one generation. It is
-// immutable.
-type discoveryTable struct {
-	DiscoveryConfig
-	generation uint64 // starts at 1 (Base section 5.1.12.3.1)
-	ports      []Port
-	subs       []discoverable // the discovery subsystem, and the others by NQN
-}
-
-// DiscoveryConfig is what the discovery service says besides subsystems and ports.
+// DiscoveryConfig is the configuration of the discovery service besides subsystems and ports.
 type DiscoveryConfig struct {
 	// NQN is a name of its own beside nvme.DiscoveryNQN, which all discovery services have; ""
 	// for none.
@@ -34,15 +23,7 @@ type DiscoveryConfig struct {
 	// Security is what hosts need to ask it.
 	Security Security
 	// Referrals are other discovery services.
-	Referrals []Referral
-}
-
-// Referral is an entry for another discovery service.
-type Referral struct {
-	Addr fabric.Addr
-	NQN  string
-	// Hosts are those that are told of it; empty: all.
-	Hosts []string
+	Referrals []discovery.Referral
 }
 
 // SetDiscovery changes what the discovery service says, and its NQN.
@@ -61,80 +42,63 @@ func (t *Target) SetDiscovery(cfg DiscoveryConfig) error {
 	return nil
 }
 
-// discoveryNQN is the name of the discovery service.
-func (t *Target) discoveryNQN() string {
-	return cmp.Or(t.discoveryTable.Load().NQN, nvme.DiscoveryNQN)
-}
-
-// discoverable is a subsystem and the indices of the ports that serve it, in order.
-type discoverable struct {
-	*settings
-	ports []int
-}
+// Generation is the present generation of the discovery log (GENCTR).
+func (t *Target) Generation() uint64 { return t.discoveryTable.Load().Generation }
 
 // discoveryChanged starts a new generation of the discovery log and notifies the persistent
 // discovery controllers that see another one. The caller holds t.mu.
 func (t *Target) discoveryChanged() {
-	t.discoveryTable.Store(t.newDiscoveryTable(t.Generation() + 1))
+	t.newDiscoveryTable(t.Generation() + 1)
 	t.discovery.each(func(c *controller) { c.h.post(c.discoveryChanged) })
 }
 
-// discoveryChanged raises the event, unless what the host has read last is still so: what others
-// are served does not concern it.
+// newDiscoveryTable makes the table of a generation. The caller holds t.mu.
+func (t *Target) newDiscoveryTable(generation uint64) {
+	table := &discovery.Table{
+		Generation: generation, NQN: cmp.Or(t.discoveryConfig.NQN, nvme.DiscoveryNQN),
+		Ports: t.ports, Referrals: t.discoveryConfig.Referrals,
+	}
+	var subs []discovery.Subsystem
+	for _, s := range *t.table.Load() {
+		subs = append(subs, s.settings.Load())
+	}
+	table.Fill(t.discovery.settings.Load(), subs, t.discoveryTable.Load())
+	t.discoveryTable.Store(table)
+}
+
+// Name implements discovery.Subsystem.
+func (s *settings) Name() string { return s.NQN }
+
+// ServedBy implements discovery.Subsystem.
+func (s *settings) ServedBy() map[string]bool { return s.listeners }
+
+// discoverer is the host of a discovery controller.
+func (c *controller) discoverer() *discovery.Host {
+	return &discovery.Host{
+		NQN: c.hostNQN, Port: c.info.PortID, Listener: *c.admin.port.listener.Load(),
+		Local: c.info.Local.Addr(),
+		MayUse: func(s discovery.Subsystem) bool {
+			return c.t.discoverableBy(s.(*settings), c.hostNQN)
+		},
+	}
+}
+
+// discoveryChanged raises the event, unless the host has read a log that has not changed.
 func (c *controller) discoveryChanged() {
-	if !c.reports(eventDiscovery) || c.events.waiting[eventDiscovery] {
-		return
-	}
-	same := false
-	for i, last := range c.discoveryLogs {
-		if last == nil {
-			continue
-		}
-		if same = c.discoveryLog(i).generation == last.generation; !same {
-			break
-		}
-	}
-	if !same {
+	if c.reports(eventDiscovery) && !c.events.waiting[eventDiscovery] &&
+		c.discoveryLogs.Changed(c.t.discoveryTable.Load(), c.discoverer()) {
 		c.raise(eventDiscovery)
 	}
 }
 
-// newDiscoveryTable makes a table of what there is. The caller holds t.mu.
-func (t *Target) newDiscoveryTable(generation uint64) *discoveryTable {
-	table := &discoveryTable{
-		DiscoveryConfig: t.discoveryConfig, generation: generation, ports: t.ports,
+// discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1).
+func discoveryPage(c *controller, sqe *nvme.SQE) reply {
+	log := sqe.GetLog()
+	l := c.discoveryLogs.Get(c.t.discoveryTable.Load(), c.discoverer(),
+		log.LSP()&nvme.DiscoveryLocal != 0)
+	data := l.Read(log.LPO(), log.Bytes())
+	if data == nil {
+		return reply{st: invalidField}
 	}
-	every, byListener := make([]int, len(t.ports)), map[string][]int{}
-	for i, p := range t.ports {
-		every[i] = i
-		byListener[p.Listener] = append(byListener[p.Listener], i)
-	}
-	known := map[*settings][]int{} // what the last table has, if the ports are the same
-	if last := t.discoveryTable.Load(); last != nil && len(t.ports) > 0 &&
-		len(last.ports) == len(t.ports) && &last.ports[0] == &t.ports[0] {
-		for _, s := range last.subs {
-			known[s.settings] = s.ports
-		}
-	}
-	for _, s := range *t.table.Load() {
-		sub := discoverable{s.settings.Load(), every}
-		if ports, ok := known[sub.settings]; ok {
-			sub.ports = ports
-		} else if sub.listeners != nil {
-			sub.ports = nil
-			for name := range sub.listeners {
-				sub.ports = append(sub.ports, byListener[name]...)
-			}
-			slices.Sort(sub.ports)
-		}
-		table.subs = append(table.subs, sub)
-	}
-	slices.SortFunc(table.subs, func(a, b discoverable) int {
-		return strings.Compare(a.NQN, b.NQN)
-	})
-	table.subs = slices.Insert(table.subs, 0, discoverable{t.discovery.settings.Load(), every})
-	return table
+	return reply{data: data}
 }
-
-// Generation is the present generation of the discovery log (GENCTR).
-func (t *Target) Generation() uint64 { return t.discoveryTable.Load().generation }

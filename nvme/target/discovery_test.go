@@ -8,10 +8,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
-func port(id uint16, tr nvme.TransportType, addr string) Port {
-	return Port{ID: id, Addr: fabric.Addr{Transport: tr, AddrPort: netip.MustParseAddrPort(addr)}}
+func port(id uint16, tr nvme.TransportType, addr string) discovery.Port {
+	return discovery.Port{
+		ID: id, Addr: fabric.Addr{Transport: tr, AddrPort: netip.MustParseAddrPort(addr)},
+	}
 }
 
 func (h *host) discoveryLog() (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry) {
@@ -88,24 +91,6 @@ func TestRemovePort(t *testing.T) {
 	r.dialInfo(0, second)
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	r.connectHost(1)
-}
-
-// TestDiscoveryTableIsContinued: a change of one subsystem costs nothing for the ports of others.
-func TestDiscoveryTableIsContinued(t *testing.T) {
-	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, Listeners: []string{"a"}})
-	p := port(1, nvme.TransportTCP, "192.0.2.1:4420")
-	p.Listener = "a"
-	r.must(r.target.AddPort(p))
-	ports := func() *int { return &r.target.discoveryTable.Load().subs[1].ports[0] }
-	before := ports()
-	r.must(r.target.AddSubsystem(SubsystemConfig{NQN: testSub + "2"}))
-	if ports() != before {
-		t.Error("the ports of a subsystem were looked up again")
-	}
-	r.target.SetPortListener(1, "b", fabric.TLSOff)
-	if n := len(r.target.discoveryTable.Load().subs[1].ports); n != 0 {
-		t.Errorf("%d ports after they have changed", n)
-	}
 }
 
 // names are the subsystems and port IDs of the discovery log, as "a1 a2 b2".

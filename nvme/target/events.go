@@ -145,8 +145,8 @@ func (l *changedNamespaces) add(nsid uint32) {
 func (c *controller) namespaceChanged(nsid uint32) {
 	c.changed.add(nsid)
 	c.raise(eventNamespace)
-	if c.ana.changes > 0 && !c.ana.stale {
-		c.ana.stale = true
+	if c.ana.Changes() > 0 && !c.anaStale {
+		c.anaStale = true
 		// Once for all that are added or removed together.
 		c.h.post(func() { c.gatherANA(c.namespacesChanged) })
 	}
@@ -154,7 +154,7 @@ func (c *controller) namespaceChanged(nsid uint32) {
 
 // namespacesChanged reports that log 0Ch is another one because of that.
 func (c *controller) namespacesChanged(now []nvme.ANAGroup) {
-	if c.ana.stale = false; c.ana.refresh(now) {
+	if c.anaStale = false; c.ana.Refresh(now) {
 		c.raise(eventANA)
 	}
 }

@@ -37,13 +37,13 @@ func TestANAEventOfManyNamespaces(t *testing.T) {
 	event := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	h.anaLog(false)
 	c := r.target.find(testSub).lookup(h.cntlid)
-	log := &c.ana.groups[0]
+	before := c.ana.Changes()
 	for nsid := range uint32(3) {
 		cfg := NamespaceConfig{NSID: 10 + nsid, Device: ramDevice(t, 1<<20, 512)}
 		r.must(r.target.AddNamespace(testSub, cfg))
 		c.namespaceChanged(cfg.NSID)
 	}
-	if &c.ana.groups[0] != log {
+	if c.ana.Changes() != before {
 		t.Error("the log is made anew for each namespace")
 	}
 	r.w.Settle()

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
 // version is what controllers comply with (VS and VER). 2.0 asks for CNS 07h and 08h, logs 00h, 05h
@@ -92,9 +93,9 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	if withProtection(c) {
 		id.NWPC = nvme.NWPCWriteProtect | nvme.NWPCUntilPowerCycle
 	}
-	id.ANATT, id.ANACAP = ANATransitionTime, nvme.ANACAPAll
+	id.ANATT, id.ANACAP = ana.TransitionTime, nvme.ANACAPAll
 	id.CQT = uint16(quiesceTime)
-	id.ANAGRPMAX, id.NANAGRPID = MaxANAGroups, MaxANAGroups
+	id.ANAGRPMAX, id.NANAGRPID = ana.MaxGroups, ana.MaxGroups
 	if c.rotational {
 		id.CTRATT |= nvme.CTRATTEnduranceGroups
 		id.ENDGIDMAX = MaxNSID
@@ -109,7 +110,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		id.SGLS |= nvme.SGLSTransportDataBlock
 	}
 	if c.sub.discovery {
-		nvme.PutNQN(&id.SUBNQN, c.t.discoveryNQN())
+		nvme.PutNQN(&id.SUBNQN, c.t.discoveryTable.Load().NQN)
 		// DCTYPE is not reported: libnvme registers with every discovery controller that does.
 		id.CNTRLTYPE = nvme.ControllerTypeDiscovery
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
@@ -147,7 +148,7 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 	}
 	setGranularity(id, g)
 	finish := func() reply {
-		if c.anaStates().hidesCapacity(ns) {
+		if c.anaStates().HidesCapacity(cfg.anaGroup) {
 			id.NUSE, id.NVMCAP = 0, nvme.MakeUint128(0)
 		}
 		return reply{data: nvme.Append(nil, id)}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
 // logPage is a log page (Base section 5.1.12.1).
@@ -49,7 +50,7 @@ func init() {
 		nvme.LogEnduranceGroup: {
 			scope: onRotational, page: enduranceGroupPage, size: nvme.EnduranceGroupLogSize,
 		},
-		nvme.LogANA:            {scope: onIO, page: anaPage, size: anaLogSize},
+		nvme.LogANA:            {scope: onIO, page: anaPage, size: ana.LogSize(MaxNSID)},
 		nvme.LogFeatureEffects: {page: featureEffectsPage, size: nvme.FeatureEffectsSize},
 		nvme.LogMIEffects:      {page: emptyPage, size: miEffectsSize},
 		nvme.LogRotationalMedia: {

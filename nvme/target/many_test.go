@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -59,7 +60,7 @@ func manyConnections(r *harness, n int) {
 		testutil.Equal(r.t, len(infos), n, "connections")
 		return err
 	})
-	r.must(r.target.AddPort(Port{ID: 7}))
+	r.must(r.target.AddPort(discovery.Port{ID: 7}))
 	r.must(r.target.RemovePort(7))
 	r.w.Settle()
 	for _, q := range r.queues {

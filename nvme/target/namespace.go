@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
@@ -41,7 +42,7 @@ type NamespaceConfig struct {
 	Timeout time.Duration
 	// Limits are those of all hosts together.
 	Limits Limits
-	// ANAGroup is 1 to MaxANAGroups, 1 if zero. See SetANAStates.
+	// ANAGroup is 1 to ana.MaxGroups, 1 if zero. See SetANAStates.
 	ANAGroup uint32
 }
 
@@ -147,8 +148,8 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	if cfg.NSID < 1 || cfg.NSID > MaxNSID {
 		return fail(fmt.Errorf("nsid must be 1 to %d", MaxNSID))
 	}
-	if cfg.ANAGroup > MaxANAGroups {
-		return fail(fmt.Errorf("ANA group %d: 1 to %d are allowed", cfg.ANAGroup, MaxANAGroups))
+	if cfg.ANAGroup > ana.MaxGroups {
+		return fail(fmt.Errorf("ANA group %d: 1 to %d are allowed", cfg.ANAGroup, ana.MaxGroups))
 	}
 	if cfg.Device == nil {
 		return fail(errors.New("no device"))

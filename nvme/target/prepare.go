@@ -82,7 +82,7 @@ func (s *session) prepare(c *cmd) nvme.Status {
 	}
 	c.op = o
 	if a := s.port.ana.Load(); a != nil && o.ana == anaNSID {
-		if st := a.refuses(c); !st.OK() {
+		if st := c.anaRefuses(a); !st.OK() {
 			return st
 		}
 	}

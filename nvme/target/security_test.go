@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 const (
@@ -307,7 +308,7 @@ func TestSecurityAndDiscovery(t *testing.T) {
 	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	want("1 s1")
 	changed = event()
-	cfg.Referrals = []Referral{{
+	cfg.Referrals = []discovery.Referral{{
 		Addr: port(0, nvme.TransportTCP, "192.0.2.7:8009").Addr, NQN: nvme.DiscoveryNQN,
 	}}
 	r.must(r.target.SetDiscovery(cfg))

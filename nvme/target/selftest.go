@@ -64,7 +64,7 @@ func prepareSelfTest(c *cmd) nvme.Status {
 		case ns == nil:
 			return noNamespace(nsid)
 		default:
-			if st := c.s.ctrl.anaStates().of(ns).Status(); !st.OK() {
+			if st := c.s.ctrl.anaStatus(ns); !st.OK() {
 				return st // it uses the NSID (Base section 8.1.1.10)
 			}
 		}
@@ -132,7 +132,7 @@ func (t *selfTest) advance() {
 			return
 		case ns == nil || t.c.h.loop.Now() >= t.ends:
 			continue
-		case t.c.anaStates().of(ns).Status().OK():
+		case t.c.anaStatus(ns).OK():
 		case t.removed: // all of the test would be left out
 			t.end(nvme.SelfTestResult{}, nvme.SelfTestAbortedOther)
 			return

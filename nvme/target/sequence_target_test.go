@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 // steps are the commands of sequences.
@@ -392,7 +393,7 @@ func (s *sequence) referrals(a *arguments) string {
 		tr := map[string]nvme.TransportType{
 			"tcp": nvme.TransportTCP, "rdma": nvme.TransportRDMA,
 		}[w[0]]
-		ref := Referral{Addr: port(0, tr, w[1]).Addr, NQN: nvme.DiscoveryNQN}
+		ref := discovery.Referral{Addr: port(0, tr, w[1]).Addr, NQN: nvme.DiscoveryNQN}
 		for _, h := range w[2:] {
 			ref.Hosts = append(ref.Hosts, hostNamed(h))
 		}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -51,9 +52,9 @@ const (
 	ModelSize   = 40 // as above
 	MinCNTLID   = 1
 	MaxIOQueues = 1024
-	// MinQueueSize is that of a Linux host's admin queue; ASQSZ is at least 32 (Base section
-	// 5.1.12.3.1). Discovery controllers, which anybody may create, have no more.
-	MinQueueSize = 32
+	// MinQueueSize is the least size of a queue. Discovery controllers, which anybody may create,
+	// have no more.
+	MinQueueSize = discovery.MinQueueSize
 	// MinTransfer is the least that MDTS may allow (Base section 5.1.13.2.1). No block is larger.
 	MinTransfer = 64 << 10
 	// MaxTransfer is the most that MDTS may allow.

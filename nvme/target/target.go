@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/marks"
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -54,7 +55,7 @@ type Target struct {
 	table     atomic.Pointer[map[string]*subsystem]
 	discovery *subsystem
 	// discoveryTable is what discovery logs are made of; readers take no lock.
-	discoveryTable atomic.Pointer[discoveryTable]
+	discoveryTable atomic.Pointer[discovery.Table]
 	// hosts has the limits of hosts, by NQN. It is immutable.
 	hosts atomic.Pointer[map[string]*limiter]
 	// networks are those that hosts are bound to, by NQN. It is immutable.
@@ -77,7 +78,7 @@ type Target struct {
 	latencies   observe.Reader
 
 	mu    sync.Mutex // guards what follows and writes to table
-	ports []Port
+	ports []discovery.Port
 	// discoveryConfig is that of the next generation of discoveryTable.
 	discoveryConfig DiscoveryConfig
 	handlers        []*Handler
@@ -92,19 +93,6 @@ type Target struct {
 	closeDeadline, drainDeadline time.Duration // tests wait less
 }
 
-// Port is a listener as the discovery log shows it.
-type Port struct {
-	// ID is the port identifier, as in fabric.QueueInfo.PortID.
-	ID uint16
-	// Addr is where the listener listens. For a wildcard, each host is shown the address that it
-	// connected to.
-	Addr fabric.Addr
-	// Listener is the name of the listener that has the port; see SubsystemConfig.Listeners.
-	Listener string
-	// TLS is what hosts are told of it; the transport sees to it.
-	TLS fabric.TLSPolicy
-}
-
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
 func New(o Options) *Target {
 	t := &Target{
@@ -117,10 +105,10 @@ func New(o Options) *Target {
 		t.log = slog.Default()
 	}
 	t.hostLog, t.strangerLog = ratelog.New(t.log), ratelog.New(t.log)
-	discovery := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
-	discovery.SetDefaults()
-	discovery.MaxTransfer = discoveryTransfer
-	t.discovery = newSubsystem(t, discovery)
+	service := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
+	service.SetDefaults()
+	service.MaxTransfer = discoveryTransfer
+	t.discovery = newSubsystem(t, service)
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.hosts.Store(&map[string]*limiter{})
@@ -129,13 +117,13 @@ func New(o Options) *Target {
 	t.auth = authn.NewPool()
 	t.generated.psks = map[string][]*generatedPSK{}
 	t.networks.Store(&map[string][]netip.Prefix{})
-	t.discoveryTable.Store(t.newDiscoveryTable(max(o.Generation, 1)))
+	t.newDiscoveryTable(max(o.Generation, 1))
 	return t
 }
 
 // find returns the subsystem with exactly this NQN, or nil.
 func (t *Target) find(nqn string) *subsystem {
-	if nqn == nvme.DiscoveryNQN || nqn == t.discoveryNQN() {
+	if nqn == nvme.DiscoveryNQN || nqn == t.discoveryTable.Load().NQN {
 		return t.discovery
 	}
 	return (*t.table.Load())[nqn]
@@ -240,17 +228,17 @@ func (t *Target) freeSlots(list []*namespace) {
 }
 
 // AddPort makes a listener part of the discovery log.
-func (t *Target) AddPort(p Port) error {
+func (t *Target) AddPort(p discovery.Port) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if slices.ContainsFunc(t.ports, func(o Port) bool { return o.ID == p.ID }) {
+	if slices.ContainsFunc(t.ports, func(o discovery.Port) bool { return o.ID == p.ID }) {
 		return fmt.Errorf("port %d exists already", p.ID)
 	}
 	state := t.portState(p.ID)
 	state.listener.Store(&p.Listener)
 	state.removed.Store(false)
 	t.ports = append(slices.Clone(t.ports), p)
-	slices.SortFunc(t.ports, func(a, b Port) int { return int(a.ID) - int(b.ID) })
+	slices.SortFunc(t.ports, func(a, b discovery.Port) int { return int(a.ID) - int(b.ID) })
 	t.discoveryChanged()
 	return nil
 }
@@ -263,7 +251,8 @@ func (t *Target) RemovePort(id uint16) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := len(t.ports)
-	t.ports = slices.DeleteFunc(slices.Clone(t.ports), func(o Port) bool { return o.ID == id })
+	t.ports = slices.DeleteFunc(slices.Clone(t.ports),
+		func(o discovery.Port) bool { return o.ID == id })
 	if len(t.ports) == n {
 		return fmt.Errorf("port %d does not exist", id)
 	}
@@ -282,8 +271,8 @@ func (t *Target) RemovePort(id uint16) error {
 type portState struct {
 	removed  atomic.Bool
 	sessions atomic.Int64
-	ana      atomic.Pointer[anaStates] // written with Target.mu held
-	listener atomic.Pointer[string]    // "" before it is added
+	ana      atomic.Pointer[ana.States] // written with Target.mu held
+	listener atomic.Pointer[string]     // "" before it is added
 }
 
 func (t *Target) portState(id uint16) *portState {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 // TestTLSNames: on a queue with TLS the names of Connect are those of the PSK identity, for
@@ -53,7 +54,7 @@ func TestTLSNames(t *testing.T) {
 // TestTLSDiscovery: hosts are told which ports have TLS, also after a change.
 func TestTLSDiscovery(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
-	r.must(r.target.AddPort(Port{
+	r.must(r.target.AddPort(discovery.Port{
 		ID: 1, Addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: testLocal},
 	}))
 	h := discoveryHost(r, testLocal.String())
@@ -78,7 +79,7 @@ func TestTLSDiscovery(t *testing.T) {
 			}
 		}
 	}
-	r.must(r.target.AddPort(Port{
+	r.must(r.target.AddPort(discovery.Port{
 		ID: 2, Addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: testLocal},
 		TLS: fabric.TLSRequired,
 	}))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
 // UpdateSubsystem changes everything of the subsystem cfg.NQN but its namespaces, which cfg does
@@ -75,9 +76,9 @@ func (t *Target) UpdateNamespace(nqn string, cfg NamespaceConfig,
 	swap func(old backend.Device) (backend.Device, error),
 ) error {
 	return t.changeNamespace(nqn, cfg.NSID, func(ns *namespace) error {
-		if cfg.ANAGroup > MaxANAGroups {
+		if cfg.ANAGroup > ana.MaxGroups {
 			return ns.fail(fmt.Errorf("ANA group %d: 1 to %d are allowed", cfg.ANAGroup,
-				MaxANAGroups))
+				ana.MaxGroups))
 		}
 		if swap == nil {
 			next := ns.sub.newAttributes(cfg, ns.cfg.Load().dev)

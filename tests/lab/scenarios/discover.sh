@@ -1,6 +1,6 @@
 # The discovery controller, on the same listener, lists the subsystem with the transport's fields.
 # variants: rxe rxe6 siw siw6 tcp tcp6
-# covers: nvme nvme/target fabric/tcp fabric/rdma
+# covers: nvme nvme/target nvme/target/discovery fabric/tcp fabric/rdma
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 lab_up; target_start
