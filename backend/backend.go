@@ -128,7 +128,7 @@ type Info struct {
 	// VolatileCache reports whether a power failure may lose completed writes that no flush has
 	// covered.
 	VolatileCache bool
-	// ReadOnly devices refuse writes.
+	// ReadOnly reports whether the device refuses writes.
 	ReadOnly bool
 	// Discard reports whether OpDiscard frees space, DiscardZeroes whether the range reads as
 	// zeroes afterwards.
@@ -138,7 +138,7 @@ type Info struct {
 	// Thin reports whether the storage allocates space when it is written, and may run out of it;
 	// see SpaceReporter.
 	Thin bool
-	// Rotational media seek.
+	// Rotational reports whether the media rotate, so that seeks take time.
 	Rotational bool
 	// Offline reports whether the storage is absent for the time being: IOs fail with ErrOffline.
 	// The other fields describe it as it was.

@@ -36,7 +36,7 @@ type Direction uint8
 const (
 	NoData           Direction = iota // the command carries no data, or was refused
 	HostToController                  // write: the transport fills Segs before Execute
-	// read: the transport sends Segs after Complete, if CQE is successful
+	// Read: the transport sends Segs after Complete, if CQE is successful.
 	ControllerToHost
 )
 
@@ -131,7 +131,7 @@ type Handler interface {
 	// Prepare validates commands and sets Dir, Length and Segs, or a Status. No data moves and
 	// nothing is changed.
 	Prepare(reqs []*Request)
-	// Execute starts commands. Their data is in place. Each is completed exactly once by
+	// Execute starts commands with their data in place. Each is completed exactly once by
 	// Queue.Complete, during this call or in a later poll of the same reactor.
 	Execute(reqs []*Request)
 	// Abandon tells the handler that a prepared request will never be executed, because its queue
@@ -187,7 +187,7 @@ type Queue interface {
 	HandOverBuffers(r *Request) (free func())
 	// Disconnect starts the orderly end of the queue: no further capsule is taken, outstanding
 	// requests are drained or dropped, then Handler.Close is called. Calling it again is harmless.
-	// The handler has already logged the reason if anyone needs it.
+	// The handler has already logged why if that is of interest.
 	Disconnect(why error)
 	// Info describes the connection; it never changes.
 	Info() *QueueInfo
@@ -202,7 +202,7 @@ type DigestReporter interface {
 // Linked is a Queue that can report on the network path of its connection.
 type Linked interface {
 	// Link asks the system, which takes some microseconds. It returns false if the connection has
-	// ended. Any goroutine may call it at any time, but no reactor.
+	// ended. Any goroutine may call it at any time, except a reactor.
 	Link() (Link, bool)
 }
 
@@ -303,11 +303,11 @@ type Transport interface {
 	// each connection that may be served; it hands the connection to the group of its choice
 	// (Group.Adopt) or closes it. portID is copied into QueueInfo.PortID.
 	Listen(addr Addr, portID uint16, accept func(Conn)) (Listener, error)
-	// NewGroup makes the group of one reactor. It is attached to the reactor by the caller.
+	// NewGroup makes the group of one reactor. The caller attaches it to the reactor.
 	NewGroup(cfg GroupConfig) (Group, error)
 	// Usage returns the current counts of connections and their memory.
 	Usage() Usage
-	// Shares lists the shares of hosts and networks in the limits, in no order.
+	// Shares lists the shares of hosts and networks in the limits, in no particular order.
 	Shares() []Share
 	// Close closes the listeners and frees the resources that groups share. The groups must be
 	// closed first.
@@ -392,7 +392,8 @@ type Group interface {
 	// has been closed.
 	Adopt(c Conn) error
 	// Load is the number of queues that are not known to be admin queues, including queues that are
-	// being accepted. A new connection goes to a reactor by this number. Any goroutine may call it.
+	// being accepted. It decides on which reactor a new connection is placed. Any goroutine may
+	// call it.
 	Load() int
 	// Shutdown disconnects every queue and calls done on the reactor when the last one has ended.
 	// Reactor only.

@@ -1,6 +1,6 @@
 package fabric
 
-// TLSPolicy is whether the connections of a listener use TLS (TCP section 3.6.1).
+// TLSPolicy specifies whether the connections of a listener use TLS (TCP section 3.6.1).
 type TLSPolicy uint8
 
 // The policies. TLSAllowed takes both, and tells them apart by the first bytes.

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// Options are the differences of a device from others.
+// Options describe how a device differs from others.
 type Options struct {
 	// Forgets: writes are not stored, and reads return zeroes.
 	Forgets bool
@@ -221,8 +221,8 @@ func (s *suite) misaligned(t *testing.T, dev backend.Device) {
 	}
 }
 
-// boundaries writes the first and the last block and around megabytes, and checks that neighbors
-// are unchanged.
+// boundaries writes the first and the last block, and blocks around multiples of a megabyte, and
+// checks that neighbors are unchanged.
 func (s *suite) boundaries(t *testing.T, dev backend.Device) {
 	info := dev.Info()
 	bs := int64(info.BlockSize)

@@ -171,7 +171,7 @@ func (s *suite) flush(t *testing.T, dev backend.Device) {
 			}
 			ios = append(ios, io)
 			if i%4 == 0 {
-				// both are ignored
+				// Both are ignored.
 				ios = append(ios, &backend.IO{Op: backend.OpFlush, Off: -1, Len: -1})
 			}
 		}

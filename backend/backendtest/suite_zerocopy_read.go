@@ -67,7 +67,7 @@ func uniform(b []byte, bs int) bool {
 	return true
 }
 
-// fillBlocks gives each block of b a byte of its own.
+// fillBlocks fills each block of b with a random byte.
 func fillBlocks(b []byte, bs int, rnd *rand.Rand) {
 	for ; len(b) > 0; b = b[bs:] {
 		copy(b[:bs], bytes.Repeat([]byte{byte(1 + rnd.IntN(255))}, bs))
@@ -284,7 +284,7 @@ func (s *suite) zeroCopyReadStarve(t *testing.T, dev backend.Device) {
 						have = append(have, segs)
 					}
 				}
-				// there is a newer one, or no other one was granted
+				// There is a newer read, or no other one was granted.
 				if len(have) > 1 || len(have) == 1 && !got {
 					l.EndZeroCopyRead(have[0], 0, int64(bs))
 					have = have[1:]

@@ -242,7 +242,7 @@ func writeAndRead(t *testing.T, dev backend.Device, i int) {
 		case 3:
 			c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: size})
 		default:
-			// received in part
+			// The data is received in part.
 			if segs, ok := r.StartZeroCopyWrite(nil, off, size); ok && rnd.IntN(3) == 0 {
 				for i := range segs {
 					fill(segs[i].B, rnd.Uint64())

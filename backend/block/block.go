@@ -1,5 +1,5 @@
 // Package block is storage on a whole disk or a partition. It opens the device exclusively and
-// describes it by the kernel's data; package disk does the rest.
+// takes its description from the kernel; package disk does the rest.
 package block
 
 import (
@@ -234,7 +234,7 @@ func identity(path string, dev sysfs) string {
 type sysfs string
 
 func (s sysfs) text(name string) string {
-	// not Join: ".." is the parent of the directory that a link leads to
+	// Not filepath.Join: ".." is the parent of the directory that the link points to.
 	text := sys.Attribute(string(s) + "/" + name)
 	if text == "" && strings.HasPrefix(name, "queue/") {
 		text = sys.Attribute(string(s) + "/../" + name)

@@ -124,7 +124,7 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestDescribed: the device is described as the kernel does.
+// TestDescribed: the description agrees with the kernel's.
 func TestDescribed(t *testing.T) {
 	device, _ := loop(t, 64<<20+1536, "--sector-size", "4096")
 	d := mustOpen(t, Config{Path: device})

@@ -81,7 +81,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 	return len(ios)
 }
 
-// begin makes an op of io and chooses its first step.
+// begin makes an op for io and chooses its first step.
 func (c *channel) begin(io *backend.IO) {
 	d := c.d
 	o := c.free.Pop()
@@ -120,8 +120,8 @@ func (c *channel) begin(io *backend.IO) {
 			o.step = stepBounced
 		}
 		// With O_DIRECT the write itself reports every error. Through the page cache RWF_DSYNC
-		// could consume the report of a failed write-back that a flush should get. So FUA is a
-		// flush there.
+		// could consume the report of a failed write-back that a flush should get. So there FUA is
+		// a flush.
 		if io.Op == backend.OpWrite && io.Flags&backend.FUA != 0 && d.cfg.Offset != 0 {
 			o.flags = unix.RWF_DSYNC
 		}

@@ -14,8 +14,8 @@
 //
 // Durability: a write is in the volatile cache of the device until a flush, except with FUA. When a
 // flush fails, the kernel drops the unwritten data and forgets about it: a second flush would
-// succeed although data is lost. So a failure stays: from then on every flush and every write fails
-// until the device is opened again.
+// succeed although data is lost. So a failure is permanent: from then on every flush and every
+// write fails until the device is opened again.
 package disk
 
 import (
@@ -72,7 +72,7 @@ type Config struct {
 	// in bytes, as for backend.SpaceReporter; nil if all space is allocated. Any goroutine calls
 	// it.
 	Space func(fd int) (allocated, free int64, err error)
-	// Reopen opens and describes a disk again that was offline, if it is there and the same. The
+	// Reopen opens and describes a disk that was offline, if it has come back and is the same. The
 	// Disk takes over the new FD. nil if the disk comes back by itself.
 	Reopen func() (Config, error)
 }
@@ -90,8 +90,8 @@ type Disk struct {
 	opened atomic.Uint32
 	watch  watcher
 
-	// noZeroRange and noCommand are set when the kernel turns out to lack FALLOC_FL_ZERO_RANGE or
-	// discards by io_uring for this file.
+	// noZeroRange and noCommand are set when FALLOC_FL_ZERO_RANGE or discards by io_uring turn out
+	// not to work for this file.
 	noZeroRange, noCommand atomic.Bool
 
 	// failed is the reason to refuse flushes and writes, nil if there is none.
@@ -101,7 +101,7 @@ type Disk struct {
 	dirty atomic.Bool
 
 	// maxWorkers limits the blocking system calls in progress per channel. Workers are started when
-	// needed; with io_uring little but unaligned data needs them.
+	// needed; with io_uring they are needed for unaligned data and little else.
 	maxWorkers int
 	// inject replaces results in tests. Any goroutine calls it.
 	inject func(s step, res int32) int32
@@ -112,7 +112,7 @@ var (
 	_ backend.SpaceReporter = (*Disk)(nil)
 )
 
-// New makes a Disk of an open descriptor. An error leaves FD open.
+// New makes a Disk of an open descriptor. On error FD stays open.
 func New(cfg Config) (*Disk, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -227,8 +227,8 @@ func (d *Disk) failure(op backend.Op, off int64, e syscall.Errno) error {
 	return fmt.Errorf("%s: %v at %d: %w: %w", d.cfg.Path, op, off, class, e)
 }
 
-// syncFailed makes the failure of a durable write stay, unless the write was refused, for example
-// for lack of space: then no accepted data is lost.
+// syncFailed makes the failure of a durable write permanent, unless the write was refused, for
+// example for lack of space: then no accepted data is lost.
 func (d *Disk) syncFailed(err error) {
 	if !errors.Is(err, backend.ErrIO) && !errors.Is(err, backend.ErrOffline) {
 		return

@@ -198,7 +198,7 @@ func TestFailedFUAStays(t *testing.T) {
 	})
 }
 
-// TestFUAIsDurable: through the page cache FUA flushes, and its failure stays.
+// TestFUAIsDurable: through the page cache FUA flushes, and its failure is permanent.
 func TestFUAIsDurable(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		var f failing

@@ -13,20 +13,20 @@ const (
 	minUnit = 4 << 10
 )
 
-// rangeLock keeps commands apart that touch the same blocks while one of them writes, so that none
-// sees a torn block (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block):
-// a buffered read may see half of a racing write, and a direct one depends on the disk. Readers
+// rangeLock serializes commands that touch the same blocks if one of them writes, so that none sees
+// a torn block (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block): a
+// buffered read may see half of a racing write, and a direct one depends on the disk. Readers
 // share. The unit is a page or a block, whichever is larger. The page cache zeroes parts of pages,
 // and so never touches a page that another command writes directly.
 //
 // An op locks its units one at a time, in ascending order, so ops never wait in a circle. A free
 // unit costs one atomic operation. An op that meets a locked unit keeps the units it has, and
 // queues for that one. Each unit has its own queue, so no op is overtaken there. The unlock of a
-// unit gives it to the first op in its queue. The channel of that op goes on with the next unit.
+// unit gives it to the first op in its queue. The channel of that op continues with the next unit.
 //
-// An op of many units could wait at each of them for ops that came later. So the first such op that
-// has to wait is the gate: ops that come later and overlap it follow it until it has all of its
-// units. An op follows once, and holds nothing while it does.
+// An op with many units could wait at each of them for ops that came later. So the first such op
+// that has to wait is the gate: ops that come later and overlap it follow it until it has all of
+// its units. An op follows once, and holds nothing while it does.
 //
 // No step depends on the number of ops that wait:
 //
@@ -121,13 +121,13 @@ func (r *rangeLock) follow(o *op) bool {
 	return true
 }
 
-// passed goes on with an op after its gate has passed. The result is as for lock.
+// passed continues an op after its gate has passed. The result is as for lock.
 func (r *rangeLock) passed(o *op) bool {
 	o.tell(passed)
 	return r.advance(o)
 }
 
-// granted goes on with an op that has been given the unit that it waited for. The result is as for
+// granted continues an op that has been given the unit that it waited for. The result is as for
 // lock.
 func (r *rangeLock) granted(o *op) bool {
 	if !o.write {

@@ -75,7 +75,7 @@ func (a *actor) granted(r *rangeLock) *op {
 	return nil
 }
 
-// next goes on with a delivered op.
+// next continues a delivered op.
 func (r *rangeLock) next(o *op) bool {
 	if o.event == passed {
 		return r.passed(o)
@@ -366,7 +366,7 @@ func TestRangeLockSteps(t *testing.T) {
 // costs are the most steps that one call took.
 type costs struct{ lock, next, unlock int }
 
-// measure lets n ops wait for a write of all units, and then lets all of them take their turn.
+// measure makes n ops wait for a write of all units, and then lets all of them take their turn.
 func measure(t *testing.T, kind backend.Op, size int64, n int) (most costs) {
 	var r rangeLock
 	r.init(minUnit)

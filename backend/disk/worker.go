@@ -92,8 +92,8 @@ func (w *worker) vectors(o *op, iov []sys.Iovec, off int64, flags int) int32 {
 	return int32(n)
 }
 
-// bounced moves a part of the rest through aligned memory. The part begins and ends at units of
-// O_DIRECT.
+// bounced moves a part of the remaining data through aligned memory. The part begins and ends at
+// units of O_DIRECT.
 func (w *worker) bounced(o *op) int32 {
 	buf, e := w.buffer()
 	if e != 0 {

@@ -103,9 +103,9 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// TestFullFileSystem: a write without room fails as such, earlier data stays, and writes succeed
-// once there is room again. A file on a read-only file system is not opened for writing. Probe
-// warns of the first and reports the second.
+// TestFullFileSystem: a write without space fails for that reason, earlier data stays, and writes
+// succeed once there is space again. A file on a read-only file system is not opened for writing.
+// Probe warns of the first and reports the second.
 func TestFullFileSystem(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {

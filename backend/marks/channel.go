@@ -18,20 +18,20 @@ type channel struct {
 	wake     func()
 	size     func() int64
 	volatile bool
-	held     map[*backend.IO]bool // that are not in the device
+	held     map[*backend.IO]bool // not in the device
 	stored   list.Inbox[backend.IO]
 	done     list.List[backend.IO]
 }
 
-// Marked reports whether one of n bytes from off on is marked.
+// Marked reports whether any of the n bytes at off is marked.
 func (u *Marks) Marked(off, n int64) bool {
 	_, marked := u.now.Load().find(off, off+n)
 	return marked
 }
 
-// Wrap makes a channel check for marks from now on, on its reactor, which wake wakes. IOs already
-// in the device are concurrent with the IO that marks, and may be ordered before it. size returns
-// the bytes of the device; volatile is backend.Info.Volatile.
+// Wrap returns a channel that checks for marks, in place of c, on the same reactor; wake wakes it.
+// IOs already in the device are concurrent with the IO that marks, and may be ordered before it.
+// size returns the bytes of the device; volatile is backend.Info.Volatile.
 func (u *Marks) Wrap(c backend.Channel, wake func(), size func() int64, volatile bool,
 ) backend.Channel {
 	return &channel{

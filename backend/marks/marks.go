@@ -124,7 +124,7 @@ type change struct {
 
 var everything = backend.Range{End: math.MaxInt64}
 
-// New makes the marks of a namespace, kept in store. Without a store (nil) nothing can be marked.
+// New makes the marks of a namespace, kept in store. If store is nil nothing can be marked.
 func New(store Store, nqn string, nsid uint32) *Marks {
 	return &Marks{store: store, nqn: nqn, nsid: nsid}
 }
@@ -210,7 +210,7 @@ func (m set) apply(changes []*change) (grown, next set) {
 	return grown, next
 }
 
-// errTooMuchMarked is Capacity Exceeded (Base section 4.2.3.1, 81h): no status is nearer.
+// errTooMuchMarked is Capacity Exceeded (Base section 4.2.3.1, 81h): the closest status.
 var errTooMuchMarked = fmt.Errorf("at most %d bytes of a namespace can be marked uncorrectable: %w",
 	Max, backend.ErrNoSpace)
 

@@ -61,7 +61,7 @@ func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) error 
 		drive: d, nsid: id.nsid, shift: id.ns.Format().LBADS, deac: id.deallocates(),
 		limits: l,
 	}
-	// Data may begin anywhere: the kernel copies data that the drive cannot reach.
+	// Data need not be aligned: the kernel copies data that the drive cannot access.
 	dc.Driver, dc.Block, dc.Offset, dc.Memory = drv, true, int(block), 0
 	return nil
 }

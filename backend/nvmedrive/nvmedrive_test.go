@@ -136,7 +136,7 @@ func TestCommands(t *testing.T) {
 	for _, deallocates := range []bool{true, false} {
 		fake := newDrive(12)
 		if !deallocates {
-			fake.Namespace.DLFEAT = nvme.DLFEATWriteZeroes // deallocated blocks read as anything
+			fake.Namespace.DLFEAT = nvme.DLFEATWriteZeroes // deallocated blocks are undefined
 		}
 		var seen []string
 		fake.Fault = func(_ uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno) {

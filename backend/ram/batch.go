@@ -7,9 +7,9 @@ import (
 )
 
 // Small writes of one Submit are made several at a time: all their slots are locked, then
-// everything is copied, then the slots are unlocked. An unlock waits until the stores before it
-// have left the processor for memory, most of which is in no cache. A batch pays for that once
-// instead of once per write (docs/adr/0012).
+// everything is copied, then the slots are unlocked. An unlock waits for all earlier stores, mostly
+// to memory that is in no cache. A batch pays for that once instead of once per write
+// (docs/adr/0012).
 
 // maxBatch is the most slots that a channel locks at a time. They stay locked for as many copies of
 // up to minFrame.

@@ -15,7 +15,7 @@ func (d *device) readBatch() int64 {
 	return min(64, d.frames.readLimit()/int64(4*d.blocked.Len()))
 }
 
-// takeReadable takes n of the frames that may be read. It returns false if there are not so many.
+// takeReadable takes n of the frames that may be read. It returns false if there are fewer.
 func (c *channel) takeReadable(n int64) bool {
 	if c.readable < n && !c.refillReadable(max(n, c.d.readBatch())) &&
 		!c.refillReadable(n-c.readable) {

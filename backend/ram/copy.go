@@ -10,7 +10,7 @@ type outcome uint8
 
 const (
 	finished outcome = iota
-	yielded          // there is more to do, after the turns of others
+	yielded          // there is more to do, but others come first
 	blocked          // zero-copy reads are outstanding, and no frame is free
 )
 

@@ -30,7 +30,7 @@ const (
 	maxEvicted = 128
 	// idleNetworks is the number of allowed networks without connections that are remembered.
 	idleNetworks = 1024
-	// fewConnections is the least a budget has, or a quarter of the limit if that is less.
+	// fewConnections is the minimum of a budget, or a quarter of the limit if that is less.
 	fewConnections = 16
 	// discoveryAge is the age below which the connection of a discovery controller is not evicted.
 	discoveryAge = 10 * time.Second
@@ -137,7 +137,7 @@ func (b *budget) full(connections int, total, memory int64) bool {
 	return b.connections >= connections || b.connections > 0 && b.memory+memory > total
 }
 
-// mostConnections and mostMemory return the limits of a budget that is one part in part.
+// mostConnections and mostMemory return the limits of a budget of 1/part.
 func (c *Counter) mostConnections(part int) int {
 	l := c.limits.Connections
 	return max(l/part, min(l/4, fewConnections), 1)

@@ -57,7 +57,7 @@ type owner struct {
 	used usage
 }
 
-// of describes n of a limit as text.
+// of describes the use of n out of limit.
 func (r resource) of(n, limit int64) string {
 	if r == resMemory {
 		return fmt.Sprintf("%d of %d KiB of queue memory", n>>10, limit>>10)
@@ -111,7 +111,7 @@ func (c *Counter) shares(e *Conn, claim *fabric.Claim, want usage) error {
 	return nil
 }
 
-// Shares lists the shares of hosts and networks, in no order.
+// Shares lists the shares of hosts and networks, in no particular order.
 func (c *Counter) Shares() (list []fabric.Share) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

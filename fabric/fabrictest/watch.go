@@ -44,7 +44,7 @@ type watched struct {
 	w        *watcher
 	requests map[*fabric.Request]stage
 	zeroCopy map[*fabric.Request]bool // not ended
-	// by direction: addresses that CanSendFrom or CanReceiveInto accepted
+	// Addresses that CanSendFrom or CanReceiveInto accepted, by direction.
 	accepted [3]map[uint64]bool
 	depth    bool
 	closed   bool

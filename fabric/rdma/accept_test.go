@@ -52,7 +52,7 @@ func TestRejects(t *testing.T) {
 				t.Errorf("%s: %s", tt.name, line)
 			}
 		}
-		if o.fabric.IWARP { // RoCE pads, so that the length does not show
+		if o.fabric.IWARP { // RoCE pads, which hides the length
 			short := with(func(p *hostParam) { p.private = []byte{0, 0, 1, 0, 32, 0, 31, 0, 1, 0} })
 			testutil.Equal(t, b.host.rejected(b.addr(), short), cmwire.InvalidLength, "10 bytes")
 		}

@@ -253,7 +253,7 @@ func (q *queue) accept() error {
 	}
 	q.accepted = true
 	if q.srq != nil {
-		// After an error hosts wait longer, or the queue has already failed.
+		// If this fails, hosts wait longer, or the queue has already failed.
 		if err := q.qp.ShortenRNRTimer(); err != nil {
 			q.g.t.cfg.Log.Debug("RDMA queue pair keeps its RNR timer", "remote", q.conn.info.Remote,
 				"err", err)

@@ -72,7 +72,7 @@ func TestAsyncDeviceFatal(t *testing.T) {
 	}
 }
 
-// Ports and addresses come and go without queues ending for it.
+// Ports and addresses come and go without effect on queues.
 func TestAsyncEventsOfPorts(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(8))

@@ -107,7 +107,7 @@ func (q *queue) disconnect() {
 }
 
 // lastWQEReached handles the event that the queue pair takes no more receives of the SRQ. Receives
-// taken before are in the completion queue.
+// taken earlier are in the completion queue.
 func (q *queue) lastWQEReached() {
 	if q.srq == nil {
 		return
@@ -169,7 +169,7 @@ func (q *queue) destroyed() {
 	q.finish()
 }
 
-// finish frees the rest when the handler has no request of the queue any more.
+// finish frees the rest when the handler no longer has a request of the queue.
 func (q *queue) finish() {
 	if q.state != queueDestroyed || q.executing > 0 {
 		return

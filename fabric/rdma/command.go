@@ -43,7 +43,7 @@ func (q *queue) beginNext() {
 	}
 }
 
-// begin makes an idle request for the capsule in a slot: idle -> prepared.
+// begin assigns an idle request to the capsule in a slot: idle -> prepared.
 func (q *queue) begin(slot uint16, size uint32) {
 	r := q.idle[len(q.idle)-1]
 	q.idle = q.idle[:len(q.idle)-1]
@@ -97,7 +97,7 @@ func (q *queue) parseSGL(r *request, inCapsule uint32) {
 	case typ == nvme.SGLLastSegment && sub == nvme.SGLSubtypeOffset:
 		r.Status = q.parseList(r, d, inCapsule)
 	case typ == nvme.SGLDataBlock && sub == nvme.SGLSubtypeAddress && d.Length() == 0:
-		// No data: some hosts leave the descriptor of such commands zero.
+		// There is no data: some hosts leave the descriptor of such commands zero.
 	default:
 		r.Status = nvme.SGLTypeInvalid | nvme.DNR
 	}
@@ -196,7 +196,7 @@ func (q *queue) useInCapsule(r *request) {
 		q.execute(r)
 		return
 	}
-	// Copy it, if there is memory, so that the slot is free for the next capsule.
+	// Copy the data, if there is memory, to free the slot for the next capsule.
 	switch {
 	case q.g.cfg.Memory.Alloc(&r.memory, r.Flow, int(r.Length)):
 		mem.CopySegments(r.memory.Segs, []mem.Segment{s})

@@ -47,8 +47,8 @@ type Config struct {
 	// MaxDepth is the largest number of commands on one I/O queue, 2 to DepthLimit.
 	MaxDepth int
 	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry, a
-	// multiple of 16 up to InCapsuleLimit; negative for none. More than the default has corrupted
-	// writes of Linux 5.4 to 5.12 hosts.
+	// multiple of 16 up to InCapsuleLimit; negative for none. Larger values than the default have
+	// corrupted writes of Linux 5.4 to 5.12 hosts.
 	InCapsuleSize int
 	// StagingSize is the memory per reactor and iWARP device for reading data of hosts, in bytes.
 	// iWARP requires that memory to be writable by any peer that has its key, so it is kept apart
@@ -56,7 +56,7 @@ type Config struct {
 	StagingSize int
 	// MaxQueues and MaxQueuesPerHost limit the queues of the transport and of one source address,
 	// including queues being connected. Both are at most QueuesLimit. Package admission divides
-	// them, and QueueMemory, between queues of allowed hosts and others.
+	// them and QueueMemory between the queues of allowed hosts and others.
 	MaxQueues, MaxQueuesPerHost int
 	// QueueMemory limits the registered memory of all queues in bytes: capsules and in-capsule
 	// data, by default about 4.2 KiB for each command of a queue's depth. A queue that does not fit

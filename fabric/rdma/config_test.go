@@ -54,7 +54,7 @@ func TestConnClosed(t *testing.T) {
 }
 
 // BenchmarkPoll makes 32 reads of 4 KiB, from capsule to response, on the fake fabric, which takes
-// the larger part of the time.
+// most of the time.
 func BenchmarkPoll(b *testing.B) {
 	for name, shared := range map[string]int{"own receives": 0, "shared receives": srqSlabSlots} {
 		b.Run(name, func(b *testing.B) {

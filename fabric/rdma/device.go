@@ -143,7 +143,7 @@ func (t *Transport) deviceRemoved(dev verbs.Device) {
 	}
 }
 
-// suspectInvalidate disables SEND_WITH_INV if one is in flight on a queue that fails without a
+// suspectInvalidate disables SEND_WITH_INV if one is in flight on a queue that fails through no
 // fault of the host, and none has ever completed. The host connects again and is served without it.
 // Reactor only.
 func (q *queue) suspectInvalidate() {
@@ -182,8 +182,8 @@ func (t *Transport) asyncEvent(d *device, ev verbs.AsyncEvent) {
 	case verbs.AsyncPortActive:
 		t.cfg.Log.Info("RDMA port is active", "device", d.attr.Name)
 		return
-	// Events of addresses and subnet management, and events that a receive or the end of a queue
-	// pair shows as well.
+	// Events of addresses and subnet management, and events that also show as a receive or as the
+	// end of a queue pair.
 	default:
 		t.cfg.Log.Debug("RDMA device event", "device", d.attr.Name, "event", ev.Type)
 		return

@@ -52,7 +52,7 @@ type group struct {
 	// has connected. So other queues wait for at most one such queue.
 	strangersMu sync.Mutex
 
-	// mu guards the fields below; it is held only briefly.
+	// mu guards the fields below and is held only briefly.
 	mu      sync.Mutex
 	setups  int // connections being adopted, and pollers being freed
 	closing bool

@@ -44,7 +44,7 @@ type testHandler struct {
 	checks  bool
 	// discovery makes Connect create discovery controllers.
 	discovery bool
-	// unproven makes hosts only claim their NQN.
+	// unproven: hosts only claim their NQN.
 	unproven atomic.Bool
 	one      [1]*fabric.Request
 	regions  map[mem.RegionID]bool // where the data of writes came

@@ -58,8 +58,8 @@ func TestInvalidateFoundOut(t *testing.T) {
 	}
 }
 
-// A device on which SEND_WITH_INV has worked is not suspected, in whichever way a queue ends; nor
-// is a device with responses without it.
+// A device on which SEND_WITH_INV has worked is not suspected when a queue ends. Nor is a device
+// that has sent responses without it.
 func TestInvalidateNotSuspected(t *testing.T) {
 	for name, proven := range map[string]bool{"proven": true, "not used": false} {
 		t.Run(name, func(t *testing.T) {

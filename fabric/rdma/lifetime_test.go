@@ -167,7 +167,7 @@ func TestManyConnections(t *testing.T) {
 	})
 }
 
-// TestHostGivesUpWhileConnecting: a host that ends before its connection is established leaves
+// TestHostGivesUpWhileConnecting: a host that gives up before its connection is established leaves
 // nothing behind, and disturbs no other host (R10, R12).
 func TestHostGivesUpWhileConnecting(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {

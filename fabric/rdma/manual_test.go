@@ -283,7 +283,7 @@ func TestMemoryGrantedByAnotherGroup(t *testing.T) {
 }
 
 // On iWARP every RDMA WRITE is signaled; elsewhere only the response is.
-func TestSignalledWrites(t *testing.T) {
+func TestSignaledWrites(t *testing.T) {
 	for iwarp, want := range map[bool]int{false: 1, true: 2} {
 		m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, ioParam(8))
 		writes := m.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpWrite, Hold: true})

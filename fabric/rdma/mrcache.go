@@ -16,8 +16,8 @@ import (
 // registered by chunk, when it is first looked up: registering all of a sparse namespace would
 // populate it. The first requests of a chunk are copied, while an ordinary goroutine registers it;
 // later ones find its key. All groups on a device share the cache. A chunk stays registered until
-// its region is unmapped or the device released. Both happen when no work request can use it any
-// more, because every zero copy has ended or every queue pair was destroyed.
+// its region is unmapped or the device released. Both happen only when no work request can use it,
+// because every zero copy has ended or every queue pair was destroyed.
 type mrCache struct {
 	d   *device
 	log interface{ Warn(msg string, args ...any) }
@@ -66,8 +66,7 @@ func newMRCache(d *device, log interface{ Warn(msg string, args ...any) }) *mrCa
 }
 
 // mrLimit leaves half of the device's memory regions, and of the memory that may be locked, to
-// queues and data memory: they are needed for connections, while zero copy can be replaced by a
-// copy.
+// queues and data memory: connections need these, while zero copy can be replaced by a copy.
 func mrLimit(attr *verbs.DeviceAttr) int {
 	most := 1 << 30
 	if attr.MaxMR > 0 {
@@ -169,8 +168,8 @@ func (c *mrCache) register(r *cachedRegion, chunk int) {
 	err := fmt.Errorf("%d MiB are registered, the limit", c.count*mem.ChunkSize>>20)
 	var mr verbs.MR
 	if c.count < c.limit {
-		// LOCAL_WRITE because RDMA READs write there, and because the kernel then makes the pages
-		// private to the region for good.
+		// LOCAL_WRITE is needed for RDMA READs, and makes the kernel give the region its own copy
+		// of the pages permanently.
 		mr, err = c.d.registerMR(b, verbs.AccessLocalWrite)
 	}
 	if err != nil {

@@ -115,8 +115,8 @@ func (g *group) newPoller(d *device) (p *poller, err error) {
 	return p, err
 }
 
-// free frees all resources. No queue uses the poller. Not on a reactor, or after the reactor has
-// stopped.
+// free frees all resources. No queue uses the poller. It runs on no reactor, or after the reactor
+// has stopped.
 func (p *poller) free() error {
 	if p.quarantined {
 		return p.keep()

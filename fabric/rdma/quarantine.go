@@ -5,9 +5,9 @@ import "github.com/nvmf-target/nvmf-target/internal/mem"
 // A queue pair that cannot be destroyed may still read and write all memory it was given. Its queue
 // is quarantined: its memory is neither used again nor freed until the process ends. That is
 //
-//  - the data memory of requests in requestFlushing, of the pool or of a namespace (destroyed);
-//  - the slab, its entries of the completion queue, its share of the SRQ with the slots that it
-//    took along, and thereby the poller (queue.free, poller.free).
+//   - the data memory of requests in requestFlushing, of the pool or of a namespace (destroyed);
+//   - the slab, its entries of the completion queue, its share of the SRQ with the slots that it
+//     lost, and thereby the poller (queue.free, poller.free).
 //
 // Everything stays charged, so that the limits hold for the remaining memory. The queue leaves the
 // group, and a late completion matches nothing, so the target can stop. Memory that is unmapped

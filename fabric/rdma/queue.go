@@ -44,7 +44,7 @@ type queue struct {
 	waits      list.Node[queue] // on g.waiting
 
 	reqs []request
-	idle []*request // a stack: the one used last is in the cache
+	idle []*request // a stack: the last one used is in the CPU cache
 
 	// Sending. sqSize is the size of the send queue, sqFree its free part; a chain takes at most
 	// maxChain. reads and sends are the RDMA READs and responses that may be posted now, of
@@ -251,7 +251,7 @@ func (q *queue) Disconnect(why error) {
 // Info implements fabric.Queue.
 func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 
-// fail ends the queue in the next poll, without waiting for responses. The first reason counts.
+// fail ends the queue in the next poll, without waiting for responses. The first reason is kept.
 func (q *queue) fail(why error) {
 	if q.state >= queueDraining || q.failed {
 		return

@@ -10,7 +10,7 @@ import (
 )
 
 // srq is a shared receive queue: receives that the queues of a poller share. A slot is posted, and
-// a capsule takes it. The number of the queue pair leads to the queue. The slot is free again at
+// a capsule takes it. Its queue is found by the number of the queue pair. The slot is free again at
 // once if it holds only the SQE, otherwise just before the response is posted.
 //
 // There is a slot for each command of every queue, up to the capacity, so a host that keeps to its
@@ -32,7 +32,7 @@ type srq struct {
 	slabs []*slab    // all, even if the reactor does not use them yet
 
 	// No queue is added when the SRQ has failed, or when left, the number of queues that have
-	// ended, is large: each may have taken a slot along.
+	// ended, is large: each may have lost a slot.
 	failed atomic.Bool
 	left   atomic.Int64
 
@@ -99,7 +99,7 @@ func (p *poller) acquireSRQ(depth int) (*srq, error) {
 	}
 	s.depths += depth
 	s.refs++
-	// A queue that has ended may have taken a slot along. The slot is replaced if there is memory.
+	// A queue that has ended may have lost a slot. It is replaced if there is memory.
 	for need := min(s.depths, s.capacity); s.slots < min(need+int(s.left.Load()), s.capacity); {
 		if err := s.grow(); err == nil {
 			s.slots += srqSlabSlots
@@ -156,8 +156,8 @@ func (p *poller) newSRQ() (*srq, error) {
 	return s, nil
 }
 
-// usable reports whether queues may be added. A queue that ends while a capsule arrives takes a
-// slot along on devices that forget it (rxe). So a new SRQ is made after an eighth as many ends as
+// usable reports whether queues may be added. A queue that ends while a capsule arrives loses a
+// slot on some devices (rxe). So a new SRQ is made when an eighth as many queues have ended as
 // there are slots.
 func (s *srq) usable() bool { return !s.failed.Load() && s.left.Load() < int64(s.capacity/8) }
 

@@ -41,7 +41,7 @@ func TestSRQReceives(t *testing.T) {
 		"MemoryNeverComes": TestMemoryNeverComes, "ManyConnections": TestManyConnections,
 		"InvalidateFoundOut": TestInvalidateFoundOut, "DestroyFails": TestDestroyFails,
 		"RegisteredByChunk": TestRegisteredByChunk, "ZeroCopyDisconnect": TestZeroCopyDisconnect,
-		"SignalledWrites":              TestSignalledWrites,
+		"SignaledWrites":               TestSignaledWrites,
 		"NothingIsAllocatedPerCommand": TestNothingIsAllocatedPerCommand,
 		"ReadsAndWrites":               TestReadsAndWrites,
 		"InCapsuleData":                TestInCapsuleData, "Descriptors": TestDescriptors,

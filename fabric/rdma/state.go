@@ -104,6 +104,6 @@ const (
 	queueDestroying
 	// queueDestroyed: the queue pair was destroyed; the handler may still have requests.
 	queueDestroyed
-	// queueFreed: nothing is left but the entry in the group.
+	// queueFreed: only the entry in the group is left.
 	queueFreed
 )

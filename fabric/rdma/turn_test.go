@@ -9,7 +9,7 @@ import (
 )
 
 // A queue with 128 commands delays the one command of another queue by a turn, not by all of them.
-// Each poll serves a turn of it.
+// Each poll serves one turn.
 func TestTurns(t *testing.T) {
 	for name, tt := range map[string]struct {
 		op   nvme.Opcode

@@ -47,7 +47,7 @@ func (q *queue) addWRs(r *request, op verbs.SendOpcode, perWR, most int) (n int)
 		addr, rkey, room := r.remote()
 		first := len(g.sges)
 		for s != nil && room > 0 && len(g.sges)-first < perWR {
-			lkey, _ := q.p.lkey(s) // known since CanSendFrom, or of a pool
+			lkey, _ := q.p.lkey(s) // CanSendFrom has found it, or it is that of a pool
 			b := r.data.Next(int(room))
 			g.sges = append(g.sges,
 				verbs.SGE{Addr: mem.Addr(b), Length: uint32(len(b)), LKey: lkey})

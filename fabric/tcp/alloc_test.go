@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// connect makes a queue ready for commands.
+// connect opens a connection and makes its queue ready for commands.
 func (h *manual) connect(p pdu.Params, depth int) *client {
 	h.tb.Helper()
 	c := &client{tb: h.tb, p: p}

@@ -11,7 +11,7 @@ import (
 )
 
 // Queues that do not fit into the memory are refused, a queue at its Connect and a connection at
-// once. Existing ones continue, and ended ones make room.
+// once. Existing queues continue, and ended ones make room.
 func TestQueueMemory(t *testing.T) {
 	var log testutil.Log
 	tg := serve(t, options{cfg: Config{QueueMemory: 291 << 10, Log: log.Logger()}})
@@ -20,7 +20,7 @@ func TestQueueMemory(t *testing.T) {
 	deep := tg.dial(t)
 	deep.icReq(pdu.Params{})
 	deep.send(deep.connectPDU(1, 100, 0))
-	deep.status(0, nvme.ConnectInvalidParameters|nvme.DNR) // of the test's handler
+	deep.status(0, nvme.ConnectInvalidParameters|nvme.DNR) // from the test's handler
 	deep.send(deep.connectPDU(1, 2, 0))                    // this amount is left
 	deep.status(0, nvme.Success)
 	tg.dial(t).end()

@@ -26,7 +26,7 @@ func (q *queue) fromCapsule(r *request, take bool) {
 	case r.CompletesInExecute:
 		r.Segs = append(r.Segs, mem.Segment{B: r.data[:r.Length:r.Length]})
 		q.g.markReady(r)
-		q.g.borrowed++ // perhaps after the execution of requests ready before
+		q.g.borrowed++ // after markReady, which may execute earlier ones
 		return
 	default:
 		// The handler may have used the promised memory for other commands of the batch.
@@ -165,7 +165,7 @@ func (q *queue) resume(r *request) int {
 	}
 	g.stalled--
 	g.activate(q)
-	g.arrived = now // its data, and the bytes behind it
+	g.arrived = now // for its data and the bytes behind it
 	return q.process(g.rx[:copy(g.rx, q.partial)])
 }
 

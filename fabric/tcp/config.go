@@ -34,7 +34,7 @@ import (
 const (
 	MinQueueDepth = 2 // the requests of a queue until Connect gives its size
 	MaxQueueDepth = 1024
-	// InCapsuleUnit is the unit of the size of in-capsule data, as of IOCCSZ (Base section
+	// InCapsuleUnit is the unit of the size of in-capsule data and of IOCCSZ (Base section
 	// 5.1.13.2.1).
 	InCapsuleUnit    = 16
 	MinInCapsuleSize = 4 << 10
@@ -43,7 +43,7 @@ const (
 	MaxMaxH2CData    = 1 << 30
 	MinQueueMemory   = 160 << 10 // a queue of the default depth
 	ConnectionsLimit = 1 << 16   // for MaxConnections and MaxConnectionsPerHost
-	// MaxEvicted is the most ending connections that may be open beyond MaxConnections.
+	// MaxEvicted is the number of evicted connections that may be open beyond MaxConnections.
 	MaxEvicted = admission.MaxEvicted
 	// MaxLingerTimeout is the longest time that a connection may stay open after a TermReq (TCP
 	// section 3.5).
@@ -108,11 +108,11 @@ type Config struct {
 	// system's. It affects the speed of reads; the host's affects writes.
 	CongestionControl string
 	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one
-	// source address. Package admission divides them, and QueueMemory, between connections of
+	// source address. Package admission divides them and QueueMemory between the connections of
 	// allowed hosts and others.
 	MaxConnections, MaxConnectionsPerHost int
 	// TLS returns the policy for new connections of a listener; nil means that none uses TLS. PSKs
-	// returns the PSKs with an identity, none if it is unknown, which must take the same time. It
+	// returns the PSKs with an identity, none if it is unknown; both must take the same time. It
 	// must be set if TLS is. Any goroutine calls them, and PSKs makes new secrets in each call.
 	TLS  func(portID uint16) fabric.TLSPolicy
 	PSKs func(identity []byte) []auth.TLSPSK

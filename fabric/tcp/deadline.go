@@ -76,7 +76,7 @@ func (g *Group) checkDeadlines() {
 	})
 }
 
-// looked returns the number of steps to check the queue and its requests.
+// looked returns the number of steps that checking the queue and its requests counts as.
 func (q *queue) looked() int { return 1 + len(q.reqs)/8 }
 
 // checkDeadlines kills the queue if it has timed out and reports whether it has deadlines.
@@ -169,7 +169,7 @@ func (q *queue) waitData(r *request) {
 }
 
 // searchStuck finds the connection that has waited longest for its host with memory of the short
-// pool, and ends it: otherwise commands that wait for memory would fail first. See
+// pool, and ends it: otherwise commands waiting for memory would fail first. See
 // mem.Pool.SearchHolders.
 func (g *Group) searchStuck(s mem.Shortage, now int64) (look func() int, end func() bool) {
 	var stuck *queue
@@ -216,9 +216,9 @@ func (q *queue) waitsSince() (since int64) {
 	return since
 }
 
-// noteProgress records whether the host makes progress. Within a HoldPart of MemoryTimeout it must
-// move the same part of the memory that its connection holds, so that waiting commands get memory
-// in time.
+// noteProgress records whether the host makes progress. Within 1/HoldPart of MemoryTimeout it must
+// move the same fraction of the memory that its connection holds, so that waiting commands get
+// memory in time.
 func (q *queue) noteProgress(now int64) {
 	moved := q.sentBytes + q.receivedBytes
 	switch {

@@ -204,7 +204,7 @@ func TestEachR2THasADeadline(t *testing.T) {
 	for cid := range uint16(8) {
 		ask(cid, 1<<20)
 	}
-	for range 4 { // one is finished each 3 minutes
+	for range 4 { // one is finished every 3 minutes
 		ttag := ask(9, 4096)
 		c.send(c.h2cData(0, 9, ttag, 0, random(0, 4096)))
 		c.status(9, nvme.Success)
@@ -248,7 +248,7 @@ func TestStuckHolderEnds(t *testing.T) {
 				tg.do(func() { short = tg.g.cfg.Memory.HasWaiters() })
 				return short
 			})
-			tg.do(func() { tg.g.checkDeadlines() }) // moves until now are no progress later
+			tg.do(func() { tg.g.checkDeadlines() }) // data moved so far is no progress later
 			tg.later(11 * time.Minute)
 			if m := waits.recv(); m.t != pdu.TypeC2HData || len(m.data) != 4<<20 {
 				t.Errorf("got %v", m.t)

@@ -18,9 +18,9 @@ import (
 //
 // A connection with unread input is active; active connections are served in turn. A connection is
 // parked when its socket has been read empty: its next input is an event in the group's own epoll
-// set, so one system call polls all parked connections. No edge is lost, because only a connection
-// that was read empty is parked. The reactor watches the set as one descriptor, so an event of any
-// connection ends its sleep.
+// set, so one system call polls all parked connections. No edge is lost, because a connection is
+// parked only after it was read empty. The reactor watches the set as one descriptor, so an event
+// of any connection ends its sleep.
 //
 // A connection that is the only one with input stays active for a while, and each poll receives
 // from it directly: that finds its next command with one system call instead of two. The epoll set
@@ -42,7 +42,7 @@ type Group struct {
 	events  [maxEvents]unix.EpollEvent
 	watched bool // by the reactor
 
-	last        *queue // the last one that had input
+	last        *queue // the last queue that had input
 	activeUntil int64  // until then it stays active if it is the only one
 	turnsUntil  int64  // until then queues take turns, because several have input
 	polls       int    // since the set was last polled
@@ -96,7 +96,7 @@ const (
 	// pollBytes is about the number of bytes that a poll receives and sends for all queues: about
 	// as much as one of them may in its turn. Half of it is for scheduled queues.
 	pollBytes = turnInput
-	// resumeMost is the most commands that a poll resumes after their wait.
+	// resumeMost limits the commands that a poll resumes after a wait.
 	resumeMost = 64
 
 	// turnInput is about the number of bytes that a queue receives in its turn: the data of two 128

@@ -33,7 +33,7 @@ func TestPDOWithoutData(t *testing.T) {
 			b := c.capsule(&sqe, nil)
 			b[pdu.OffPDO] = byte(pdo)
 			b = c.fixHeaderDigest(b, pdu.CapsuleCmdSize)
-			c.send(append(bytes.Clone(b), b[:10]...)) // the next one begins right behind
+			c.send(append(bytes.Clone(b), b[:10]...)) // the next one follows immediately
 			if m := c.recv(); len(m.data) != 512 {
 				t.Fatalf("PDO %d: %d bytes", pdo, len(m.data))
 			}

@@ -43,7 +43,7 @@ const (
 	pauseMax = time.Second
 )
 
-// Listen opens a port. The address may be a wildcard; [::] also accepts IPv4, with any
+// Listen opens a port. The address may be a wildcard; [::] also accepts IPv4, regardless of
 // net.ipv6.bindv6only. A link-local address needs its zone. accept must adopt or close each
 // connection; Close waits for it to return.
 func (t *Transport) Listen(addr fabric.Addr, portID uint16,
@@ -86,8 +86,8 @@ func (t *Transport) tlsPolicy(portID uint16) fabric.TLSPolicy {
 }
 
 // inherited are the options that accepted sockets inherit from the listening one. TCP keep-alive
-// detects vanished hosts with a controller without a keep-alive timer. The kernel tunes the sizes
-// of the socket buffers.
+// detects vanished hosts if their controller has no keep-alive timer. The kernel tunes the sizes of
+// the socket buffers.
 var inherited = []struct {
 	level, name, value int
 	what               string
@@ -360,7 +360,7 @@ func (c *conn) CPU() int {
 	return cpu
 }
 
-// linksClosed is added to links by Close. There are always fewer calls of link.
+// linksClosed is added to links by Close. It exceeds any number of concurrent calls of link.
 const linksClosed = 1 << 24
 
 // link asks the kernel about the connection. Any goroutine may call it: a socket that is closed in

@@ -131,7 +131,7 @@ func connectionLimits(t *testing.T, tg *target) {
 			c.end()
 			continue
 		}
-		// It might prove its NQN.
+		// It could still prove its NQN.
 		c.icReq(pdu.Params{})
 		c.send(c.connectPDU(1, 4, 0))
 		c.status(0, nvme.ConnectInvalidParameters|nvme.DNR)
@@ -313,7 +313,7 @@ func TestSetDepth(t *testing.T) {
 	h.close()
 }
 
-// The CPU of a connection from elsewhere is the kernel's value.
+// The CPU of a connection from another machine is the kernel's value.
 func TestIncomingCPU(t *testing.T) {
 	tg := serve(t, options{})
 	tg.connect(t, pdu.Params{}, 4, 0)

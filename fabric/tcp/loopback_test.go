@@ -38,7 +38,7 @@ var loads = []load{
 	{"read128K/qd16", nvme.NVMRead, 131072, 16, false},
 }
 
-// BenchmarkLoopback measures the transport beside its floor: bare sockets that exchange the same
+// BenchmarkLoopback compares the transport with a lower bound: bare sockets that exchange the same
 // bytes. One thread each, on CPU 0 (target) and 1 (load). It reports commands per second and the
 // target's CPU time per command.
 func BenchmarkLoopback(b *testing.B) {

@@ -82,8 +82,8 @@ const (
 	queueLive
 	// queueDisconnecting takes no more input. The next poll closes it.
 	queueDisconnecting
-	// queueClosing sends queued responses, and the responses of executing commands. Input is
-	// discarded.
+	// queueClosing sends queued responses, and the responses of executing commands. It discards
+	// input.
 	queueClosing
 	// queueTerminating sends the queue, with a C2HTermReq at the end, which nothing may follow.
 	queueTerminating
@@ -358,8 +358,8 @@ func (q *queue) closeSession() {
 	}
 }
 
-// kill closes the socket at once and frees everything but requests that the handler still executes.
-// It must not be called from within a call of the handler.
+// kill closes the socket at once and frees everything except the requests that the handler still
+// executes. It must not be called from within a call of the handler.
 func (q *queue) kill(why error) {
 	if q.state == queueDead {
 		return

@@ -138,7 +138,7 @@ func (q *queue) window() []byte {
 	}
 	n := p.PDO(pdu.CapsuleCmdSize, p.CPDA)
 	if data := p.PDO(pdu.DataSize, p.CPDA); !q.grants.Empty() && len(q.partial) < data {
-		n = data // if it is in-capsule data, the next receive takes the rest
+		n = data // the next receive takes the rest of in-capsule data
 	}
 	switch {
 	case q.rx != receiveHeader: // discarded data, and the digest
@@ -154,7 +154,7 @@ func (q *queue) expectsDirect() bool { return q.large || !q.grants.Empty() }
 
 // received records that n bytes were received. drained reports whether no more were there.
 func (q *queue) received(n int, drained bool) {
-	q.drained = drained && !q.hungUp // the end of the stream is no further event
+	q.drained = drained && !q.hungUp // the end of the stream causes no further event
 	q.g.moved, q.g.inTurn, q.g.input = q.g.moved+n, q.g.inTurn+n, q.g.input-n
 	q.receivedBytes += uint64(n)
 	q.g.arrived = q.g.loop.Clock()
@@ -298,8 +298,8 @@ func (q *queue) expect(r *request, n uint32) {
 	q.cur, q.left, q.crc, q.rx = r, int(n), 0, receiveData
 }
 
-// data copies the direct data at the start of b to its place, or discards data of a refused
-// command. It returns the bytes after it, and whether to continue.
+// data copies the direct data at the start of b to its place, or discards it if the command was
+// refused. It returns the bytes after it, and whether to continue.
 func (q *queue) data(b []byte) (rest []byte, more bool) {
 	if q.stalled() {
 		return b, false

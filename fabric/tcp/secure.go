@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/turns"
 )
 
-// This file is the TLS of a queue, see ADR 0034. A connection in its handshake is unassociated and
-// has the time limit of its ICReq. The reactor moves its bytes; a few goroutines do the
+// This file implements TLS for a queue, see ADR 0034. A connection in its handshake is unassociated
+// and has the time limit of its ICReq. The reactor moves its bytes; a few goroutines do the
 // computation. Afterwards the record layer is between the queue and its socket.
 
 // security is the TLS of one queue. It belongs to the queue's reactor, except for handshake while
@@ -66,7 +66,7 @@ func (q *queue) begin(b []byte) (handled bool) {
 		return true
 	}
 	q.conn.tls = fabric.TLSOff
-	_ = q.conn.counted.Charge(-tls.Memory) // a lower charge always fits
+	_ = q.conn.counted.Charge(-tls.Memory) // reducing the charge always succeeds
 	return false
 }
 
@@ -145,7 +145,7 @@ func (q *queue) stepped(j *handshakeJob) {
 			q.conn.info.TLS.Generated = q.psk.TLSPSK.Identity
 		}
 	}
-	// An unused socket has room for it.
+	// The socket's send buffer is empty, so there is room.
 	if n, e := sys.Send(q.fd, j.out, 0); j.err == nil && n < len(j.out) {
 		q.broken("send", e)
 		return

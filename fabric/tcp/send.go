@@ -21,7 +21,7 @@ import (
 // still be able to fail at that time, so data of files does not carry the success flag.
 
 const (
-	iovFull   = 128 // no further PDU is started beyond
+	iovFull   = 128 // beyond it no further PDU is started
 	headsFull = headsSize - headMax
 	// headMax is the most header bytes of one response: aligned C2HData header, digests, response
 	// capsule.

@@ -184,7 +184,7 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 }
 
 // A zero copy of a host that has stopped reading ends within two ticks, since writers may wait for
-// the memory, and the host still gets its data. Without memory to copy to it does not end.
+// the memory, and the host still gets its data. Without memory for a copy it does not end.
 func TestCopyUnsent(t *testing.T) {
 	for _, exhausted := range []bool{false, true} {
 		h := newManual(t, options{zeroCopy: true, arena: 8 << 20})

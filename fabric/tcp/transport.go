@@ -29,7 +29,7 @@ type Transport struct {
 }
 
 // The bytes counted for a queue when it is accepted, and for each command that it may have
-// outstanding. A queue needs slightly less.
+// outstanding. Actual use is slightly lower.
 const (
 	queueBytes   = 16 << 10 // mostly stalledBuffer
 	commandBytes = 864      // a request, the handler's state of it, and their lists of segments

@@ -312,8 +312,8 @@ func BenchmarkGroups(b *testing.B) {
 	}
 }
 
-// TestUntil: keys count until Until, and all but the first until OldUntil. The host is not told
-// that they have expired.
+// TestUntil: keys are valid until Until, and all but the first only until OldUntil. The host is not
+// told that they have expired.
 func TestUntil(t *testing.T) {
 	key, old, other := mustKey(t, countingKey), with(t, SHA256), with(t, SHA512)
 	past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Policy is a controller's requirements on a host. It is immutable.
+// Policy is a controller's requirements for a host. It is immutable.
 type Policy struct {
 	// Keys are the keys of the host. Any of them proves its identity. There are several while a key
 	// is being replaced.
@@ -68,7 +68,7 @@ type State uint8
 const (
 	Unfinished State = iota
 	Authenticated
-	Failed // AUTH_Failure1 is to be read, or has been, or the host has sent AUTH_Failure2
+	Failed // AUTH_Failure1 waits to be read, or was read, or the host has sent AUTH_Failure2
 )
 
 // step is the next message that a controller waits for.
@@ -85,7 +85,7 @@ const (
 )
 
 // Controller is the controller's side on one queue. It runs exchanges one after the other, until
-// one fails. Message and Read belong to Authentication Receive commands of the host.
+// one fails. Message and Read serve Authentication Receive commands of the host.
 type Controller struct {
 	// MustConcatenate makes exchanges without concatenation fail. It is set before the first one.
 	MustConcatenate bool
@@ -133,7 +133,7 @@ func (c *Controller) Ended() bool { return c.step == ended }
 func (c *Controller) Reason() Reason { return c.reason }
 
 // Expired reports whether the exchange has failed because the host's key has expired. The host is
-// not told so.
+// not told.
 func (c *Controller) Expired() bool { return c.expired }
 
 // Algorithms are the hash and the group of the exchange. bidirectional reports whether the
@@ -143,8 +143,8 @@ func (c *Controller) Algorithms() (h Hash, g Group, bidirectional bool) {
 }
 
 // Sent processes a message of the host, which then belongs to the controller. p applies from the
-// beginning of an exchange to its end; nil means that the host has no key. Sent computes for
-// milliseconds.
+// beginning of an exchange to its end; nil means that the host has no key. Sent takes milliseconds
+// of computation.
 func (c *Controller) Sent(m []byte, p *Policy) {
 	k, tid, ok := header(m)
 	switch {

@@ -12,7 +12,7 @@ import (
 // difference.
 func TestTiming(t *testing.T) {
 	const samples = 100_000
-	// ends returns two copies of of, one changed in the first byte and one in the last.
+	// ends returns two copies of a secret, one changed in the first byte and one in the last.
 	ends := func(size int, of []byte) (two [2][]byte) {
 		for i, at := range []int{0, size - 1} {
 			two[i] = slices.Clone(of)

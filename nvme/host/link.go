@@ -23,7 +23,7 @@ type linkParams struct {
 	mem    *memory
 	// see Options
 	tolerant bool
-	// The names in the Connect command, if there is to be one.
+	// The names in the Connect command, if it will be sent.
 	hostNQN, subNQN string
 }
 

@@ -12,9 +12,9 @@ const ReqSize = 32
 type Req [ReqSize]byte
 
 // ParseReq copies a record out of the private data of a connect request. ok is false if that is too
-// short. RoCE always delivers 56 bytes (IBTA annex A11, RDMA IP CM service). So a host that sent
-// nothing shows as a record of zeroes. That is no legal record (HRQSIZE 0) and counts as too short
-// as well.
+// short. RoCE always delivers 56 bytes (IBTA annex A11, RDMA IP CM service). So private data that
+// is all zeroes means that the host sent none. It is no legal record (HRQSIZE 0) and counts as too
+// short.
 func ParseReq(b []byte) (r Req, ok bool) {
 	ok = copy(r[:], b) == ReqSize && r != Req{}
 	return r, ok

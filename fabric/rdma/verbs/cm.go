@@ -51,8 +51,8 @@ type ID interface {
 	// does not change until the peer, after EventDisconnected, calls Disconnect as well; on iWARP
 	// it fails at once. Repeated calls are harmless.
 	Disconnect() error
-	// Destroy frees the ID; its QP must have been destroyed, or its destruction have failed for
-	// good. No event of it is delivered afterwards, except one that Next has already returned.
+	// Destroy frees the ID; its QP must have been destroyed, or have failed to be destroyed. No
+	// event of it is delivered afterwards, except one that Next has already returned.
 	Destroy() error
 }
 

@@ -123,7 +123,7 @@ type SRQ interface {
 	Destroy() error
 }
 
-// QPInit describes a reliable-connected QP (ibv_qp_init_attr). Completions are signalled per WR
+// QPInit describes a reliable-connected QP (ibv_qp_init_attr). Completions are signaled per WR
 // (sq_sig_all 0).
 type QPInit struct {
 	SendCQ, RecvCQ                               CQ
@@ -155,8 +155,8 @@ type QP interface {
 	// ToError (siw). When a CQ is empty after Destroy, nothing more comes.
 	ToError() error
 	// Destroy frees the QP; nothing of it appears in a CQ polled empty afterwards. After an error
-	// the device may continue to use all memory given to it, and nothing may be called any more,
-	// because libsiw has unmapped the queues by then.
+	// the device may continue to use all memory given to it, and no method may be called, because
+	// libsiw has unmapped the queues by then.
 	Destroy() error
 }
 

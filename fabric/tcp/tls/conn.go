@@ -42,7 +42,7 @@ type half struct {
 
 const (
 	// batch is the number of data bytes sealed at once and sent with one call. With the overhead of
-	// the records they fit into one buffer of TCP, which takes whole segments up to 64 KiB: 62,636
+	// the records they fit into one buffer of TCP, which holds whole segments up to 64 KiB: 62,636
 	// bytes with an MTU of 9000. With a larger batch each call would send an additional small
 	// segment, see ADR 0034.
 	batch = 60 << 10

@@ -117,7 +117,7 @@ func (c *rawClient) flight(in []byte) (out []byte, must, may bool) {
 	return out, must, may
 }
 
-// FuzzRecords: for any records, received with little and much room, data is delivered as it was
+// FuzzRecords: for any records, received into small and large buffers, data is delivered as it was
 // sealed, or the connection fails permanently.
 func FuzzRecords(f *testing.F) {
 	needTLS(f)

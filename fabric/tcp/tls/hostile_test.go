@@ -20,7 +20,7 @@ const (
 	alertMissingExtension = 109
 
 	complete = -1 // no alert: the handshake is complete
-	waits    = -2 // not complete, and goes on
+	waits    = -2 // not complete, but continues
 	silent   = -3 // it fails without an alert
 
 	// olderIllegal is added to an alert for which OpenSSL 3.0 sends illegal_parameter.

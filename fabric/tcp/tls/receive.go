@@ -78,7 +78,7 @@ func (c *Conn) keep(plain, records []byte) {
 	c.plain = len(plain)
 }
 
-// record returns the length of the record at the start of b, 0 if it is incomplete or invalid.
+// record returns the length of the record at the start of b, or 0 if it is incomplete or invalid.
 func (c *Conn) record(b []byte) int {
 	if len(b) < recordHeader {
 		return 0

@@ -191,8 +191,8 @@ func (i *id) Disconnect() error {
 }
 
 func (i *id) Destroy() error {
-	// Remove it from the map first: events must not find it any more, and its address may be reused
-	// as soon as it is freed.
+	// Remove it from the map first: events must no longer find it, and its address may be reused as
+	// soon as it is freed.
 	c := i.cm
 	c.mu.Lock()
 	delete(c.ids, i.c)

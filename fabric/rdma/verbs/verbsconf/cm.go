@@ -199,7 +199,7 @@ func testReject(t *testing.T, s *Setup) {
 }
 
 // siwTimeout is the time that soft iWARP waits for the reply to a request
-// (drivers/infiniband/sw/siw/ siw_cm.h, MPAREQ_TIMEOUT).
+// (drivers/infiniband/sw/siw/siw_cm.h, MPAREQ_TIMEOUT).
 const siwTimeout = 10 * time.Second
 
 // testListenerClosed destroys the listener while an unread request waits. Linux ignores an iWARP

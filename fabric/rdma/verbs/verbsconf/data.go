@@ -126,8 +126,8 @@ func testReadDepth(t *testing.T, s *Setup) {
 	p.p.checkFill(0, reads*4096, 1, "read data")
 }
 
-// testUnsignalled goes round the send queue several times with one signalled work request in eight.
-func testUnsignalled(t *testing.T, s *Setup) {
+// testUnsignaled goes round the send queue several times with one signaled work request in eight.
+func testUnsignaled(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{send: 8, recv: 16}, sizes{send: 16, recv: 16})
 	for round := range 10 {
 		for i := range 8 {
@@ -146,7 +146,7 @@ func testUnsignalled(t *testing.T, s *Setup) {
 			p.a.success(uint64(i), verbs.WCRecv)
 		}
 	}
-	p.p.idle("unsignalled work requests")
+	p.p.idle("unsignaled work requests")
 }
 
 // testLateReceive sends to a peer that has no receive yet. On iWARP that ends the connection, so it

@@ -110,7 +110,7 @@ func (x *side) route(dst netip.AddrPort) verbs.ID {
 type sizes struct {
 	send, recv, cq int
 	inline         int
-	// The peer of this side repeats a SEND without a receive once, not without end.
+	// The peer of this side repeats a SEND without a receive once, not endlessly.
 	rnrOnce bool
 	srq     verbs.SRQ
 	pd      verbs.PD // of the shared receive queue
@@ -315,7 +315,7 @@ func (e *endpoint) poll(limit time.Duration) (verbs.WC, bool) {
 			if time.Now().After(end) {
 				return verbs.WC{}, false
 			}
-			time.Sleep(20 * time.Microsecond) // the device works meanwhile
+			time.Sleep(20 * time.Microsecond) // the device works in that time
 		}
 	}
 	wc := e.wcs[0]

@@ -20,7 +20,7 @@ func testToError(t *testing.T, s *Setup) {
 	}
 	// Soft devices forget receives posted later; iWARP devices forget or refuse all.
 	if !e.iwarp() {
-		// Unsignalled work requests.
+		// Unsignaled work requests.
 		for i, op := range []verbs.SendOpcode{verbs.WRSend, verbs.WRRDMAWrite, verbs.WRRDMARead} {
 			e.postSend(verbs.SendWR{
 				WRID: uint64(7 + i), Opcode: op, NumSGE: 1,

@@ -54,7 +54,7 @@ func Run(t *testing.T, s Setup) {
 		{"Write", testWrite},
 		{"Read", testRead},
 		{"ReadDepth", testReadDepth},
-		{"Unsignalled", testUnsignalled},
+		{"Unsignaled", testUnsignaled},
 		{"LateReceive", testLateReceive},
 		{"SRQ", testSRQ},
 		{"Notify", testNotify},

@@ -99,7 +99,7 @@ func (q *qp) check(sges []verbs.SGE, need verbs.Access) (total uint32, ok bool) 
 	return total, true
 }
 
-// read puts an RDMA READ into flight.
+// read starts an RDMA READ.
 func (q *qp) read(e *sendEntry, sges []verbs.SGE) bool {
 	p := q.peer
 	if q.rdAtomic == 0 {

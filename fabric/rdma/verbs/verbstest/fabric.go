@@ -6,7 +6,7 @@
 //	PostSend -> send queue -> step (under the fabric's lock) -> peer's memory and receive queue ->
 //		completion queues -> Poll
 //
-// The goroutine that makes work possible does it at once, so tests are deterministic; with
+// Work is done at once by the goroutine that makes it possible, so tests are deterministic. With
 // Options.Async another goroutine does it. Where hardware guarantees no order, the fake chooses the
 // worst one: the data of an RDMA READ is fetched after later work requests were executed. Several
 // goroutines may use everything, but data-path calls on one object must not overlap: the race

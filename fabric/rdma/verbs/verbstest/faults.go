@@ -96,7 +96,7 @@ type Fault struct {
 	Hold bool
 }
 
-// Injection is a Fault in force.
+// Injection is an active Fault.
 type Injection struct {
 	f     *Fabric
 	fault Fault
@@ -110,7 +110,7 @@ type heldWR struct {
 	seq uint64
 }
 
-// Inject puts a fault into force.
+// Inject activates a fault.
 func (f *Fabric) Inject(fault Fault) *Injection {
 	f.lock()
 	defer f.unlock()
@@ -263,7 +263,7 @@ func (f *Fabric) FailCQs(machine string) {
 }
 
 // RemoveDevice removes a device, as hot-unplug does: its queue pairs go to the error state, its IDs
-// get DeviceRemoval, and calls on it fail, except the ones that free.
+// get DeviceRemoval, and calls on it fail, except calls that free objects.
 func (f *Fabric) RemoveDevice(machine, name string) bool {
 	f.lock()
 	defer f.unlock()

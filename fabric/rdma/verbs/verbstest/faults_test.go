@@ -53,8 +53,7 @@ func TestInjectHold(t *testing.T) {
 	p.want(ok(1), ok(2))
 	a.want(ok(9))
 
-	// Flushed while held: the release of a work request that no longer exists does nothing, even if
-	// its slot is in use again.
+	// A held work request is flushed: its release does nothing, even if its slot is in use again.
 	i = f.Inject(verbstest.Fault{Hold: true})
 	must(t, p.post(8, p.wr(3, verbs.WRSend, 0, a)))
 	must(t, p.qp.ToError())

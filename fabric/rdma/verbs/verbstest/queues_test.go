@@ -36,9 +36,9 @@ func TestSendSlots(t *testing.T) {
 	a.want(ok(2))
 	must(t, write(4, 0))
 	must(t, write(5, 0))
-	wantErr(t, write(6, 0), unix.ENOMEM, "slots of unsignalled work requests")
+	wantErr(t, write(6, 0), unix.ENOMEM, "slots of unsignaled work requests")
 	a.empty()
-	// Without a signalled work request the queue is lost; only errors complete now.
+	// Without a signaled work request the queue is lost; only errors complete now.
 	must(t, a.qp.ToError())
 	a.empty()
 	wantErr(t, write(6, 0), unix.ENOMEM, "a full queue in the error state")
@@ -175,7 +175,7 @@ func TestIWARPReadSink(t *testing.T) {
 	}
 }
 
-// TestForgotten: the effect of posting after the error.
+// TestForgotten: the effect of posting after an error.
 func TestForgotten(t *testing.T) {
 	for _, c := range []struct {
 		opt  verbstest.Options
