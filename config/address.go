@@ -11,22 +11,24 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// This file has the Values of IP addresses, and of what stands for several of them.
+// This file has the Values of IP addresses, networks and interfaces.
 
-// ListenAddress says which addresses of the machine a listener has. One field is set.
+// ListenAddress gives the addresses of the machine that a listener uses. Exactly one field is set.
 type ListenAddress struct {
-	// IP is one address; the unspecified one is all of them, with one socket.
+	// IP is a single address. The unspecified address means all addresses, on one socket.
 	IP netip.Addr
-	// Network has the addresses in it.
+	// Network means the addresses of the machine in this network.
 	Network netip.Prefix
-	// Device is a network interface or an RDMA device, and has the addresses of its interfaces.
+	// Device names a network interface, or an RDMA device, which means the addresses of its
+	// interfaces.
 	Device string
 }
 
-// Many says that the addresses are those that the machine has at present, each of them on its own.
+// Many reports whether a stands for the addresses that the machine has at present, each with a
+// socket of its own.
 func (a ListenAddress) Many() bool { return !a.IP.IsValid() }
 
-// String is the address as it is written in the file.
+// String returns the address as written in the file.
 func (a ListenAddress) String() string {
 	switch {
 	case a.IP.IsValid():
@@ -37,7 +39,7 @@ func (a ListenAddress) String() string {
 	return a.Device
 }
 
-// WithPort is the address with a port behind it, as in 10.0.0.1:4420 or eth0:4420.
+// WithPort returns the address followed by a port, as in 10.0.0.1:4420 or eth0:4420.
 func (a ListenAddress) WithPort(port uint16) string {
 	if a.Many() {
 		return fmt.Sprintf("%v:%d", a, port)
@@ -53,14 +55,14 @@ const (
 )
 
 var (
-	// digits is what is meant as an IP address, whether it is one or not.
+	// digits matches text meant as an IP address, valid or not.
 	digits = regexp.MustCompile(`^[0-9.]*$|:`)
-	// device is a name of an interface, maybe of a VLAN as in eth0.100. Linux permits more, but
-	// storage.example is rather the name of a host.
+	// device matches the name of an interface, perhaps of a VLAN as in eth0.100. Linux permits
+	// more, but storage.example is probably a host name.
 	device = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[0-9]+)*$`)
 )
 
-// UnmarshalText tells an IP address, a network in CIDR notation, and a name apart.
+// UnmarshalText parses an IP address, a network in CIDR notation, or the name of an interface.
 func (a *ListenAddress) UnmarshalText(b []byte) (err error) {
 	text := string(b)
 	switch {
@@ -77,7 +79,7 @@ func (a *ListenAddress) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// listenAddress is what a listener has as its address.
+// listenAddress is the Value of a listener's address.
 func listenAddress(p *ListenAddress) Value {
 	return unmarshaled(p, "IP address, network or interface",
 		"Write an IPv4 or IPv6 address, 0.0.0.0 or \"::\", a network as in 10.0.0.0/24, or the "+
@@ -116,7 +118,7 @@ func network(p *netip.Prefix) Value {
 	})
 }
 
-// portInside is a hint for an address that has a port behind it, "" for others.
+// portInside returns a hint if text is an address followed by a port, else "".
 func portInside(text string) string {
 	at := strings.LastIndexByte(text, ':')
 	if at < 0 {
@@ -131,7 +133,7 @@ func portInside(text string) string {
 	return fmt.Sprintf("Did you mean address: %s and port: %s?", printable(address), port)
 }
 
-// parseNetwork is a network as it is written, an IPv4-mapped one as a network of IPv4.
+// parseNetwork parses a network. It turns an IPv4-mapped one into a network of IPv4.
 func parseNetwork(text string) (netip.Prefix, error) {
 	n, err := netip.ParsePrefix(text)
 	if err == nil && n.Addr().Is4In6() {
@@ -143,7 +145,7 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return n, err
 }
 
-// socket is something that listens, and what it is called.
+// socket is a listening socket, with a name for messages.
 type socket struct {
 	name      string
 	transport nvme.TransportType
@@ -151,8 +153,7 @@ type socket struct {
 	port      uint16
 }
 
-// listens adds a problem at path if s cannot listen beside the sockets before it. With port 0 it
-// always can.
+// listens adds a problem at path if s conflicts with an earlier socket. Port 0 never conflicts.
 func (d *decoder) listens(s socket, path, hint string) {
 	if s.port == 0 || s.at == (ListenAddress{}) {
 		return
@@ -179,14 +180,14 @@ func (d *decoder) listens(s socket, path, hint string) {
 	d.sockets = append(d.sockets, s)
 }
 
-// serves is listens for the address of the key at path, which is no listener of NVMe.
+// serves is listens for the address of the key at path, which is not an NVMe listener.
 func (d *decoder) serves(path string, at netip.AddrPort) {
 	d.listens(socket{path, nvme.TransportTCP, ListenAddress{IP: at.Addr()}, at.Port()}, path,
 		"Choose another port for one of the two.")
 }
 
-// leavesNothing reports whether a is a wildcard that has all addresses of b. :: has those of IPv4,
-// too.
+// leavesNothing reports whether a is a wildcard that covers all addresses of b. The address ::
+// covers those of IPv4.
 func (a ListenAddress) leavesNothing(b ListenAddress) bool {
 	switch {
 	case a.Many() || !a.IP.IsUnspecified():
@@ -199,7 +200,7 @@ func (a ListenAddress) leavesNothing(b ListenAddress) bool {
 	return b.IP.Is4()
 }
 
-// addrPort is an IP address and a port that can be listened on; "" is none.
+// addrPort is an IP address and a port to listen on; "" means none.
 func addrPort(p *netip.AddrPort) Value {
 	return unmarshaled(p, "IP address and a port",
 		"Write for instance 127.0.0.1:9500 or \"[::1]:9500\"; host names are not resolved.",
@@ -209,7 +210,7 @@ func addrPort(p *netip.AddrPort) Value {
 		})
 }
 
-// local says why an address cannot be listened on anywhere.
+// local reports the problem with an address on which nothing can ever listen.
 func local(addr netip.Addr) (what, hint string) {
 	switch {
 	case addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":

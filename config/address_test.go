@@ -44,7 +44,7 @@ func TestListenersAtWildcards(t *testing.T) {
 	}
 }
 
-// TestMappedAddresses: an address of IPv4 that is written as one of IPv6 is the same as any other.
+// TestMappedAddresses: an IPv4 address written as one of IPv6 is the same address.
 func TestMappedAddresses(t *testing.T) {
 	const text = `
 listeners: [{transport: tcp, address: 10.0.0.1}]

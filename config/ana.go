@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
-// anaStates is a mapping of ANA groups to the states that last.
+// anaStates maps ANA groups to the states that last.
 type anaStates struct {
 	p *map[uint32]nvme.ANAState
 }

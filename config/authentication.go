@@ -12,25 +12,25 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// Authentication is how a host has to prove who it is. The zero value is: not at all.
+// Authentication is the proof of identity required of a host. The zero value requires none.
 type Authentication struct {
-	// Key is the host's and OldKey one that counts as well, ControllerKey that of the controller;
-	// nil if there is none.
+	// Key is the key of the host, OldKey an earlier one that is still valid, and ControllerKey the
+	// key of the controller. Each may be nil.
 	Key, OldKey, ControllerKey *auth.Key
-	// TLSKey is what the PSKs of TLS come from and OldTLSKey one that counts as well; nil if there
-	// is none.
+	// The PSKs of TLS are derived from TLSKey, and from OldTLSKey while it is still valid. Each may
+	// be nil.
 	TLSKey, OldTLSKey *auth.TLSKey
-	// OldUntil is when old keys cease to count, and Until when all of the host's do, zero: not by
-	// themselves.
+	// OldUntil is the time at which old keys expire, and Until the time at which all keys of the
+	// host expire. Zero means never.
 	OldUntil, Until time.Time
-	// Reauthenticate is how long an authentication is good for, 0: for ever.
+	// Reauthenticate is the lifetime of an authentication; 0 means unlimited.
 	Reauthenticate time.Duration
-	// Hashes and Groups are those that are allowed, empty for the defaults of auth.Policy.
+	// Hashes and Groups are the allowed ones; empty means the defaults of auth.Policy.
 	Hashes []auth.Hash
 	Groups []auth.Group
 }
 
-// Policy returns it as a target takes it, nil if the host has no key.
+// Policy returns the form that the target takes, nil if the host has no key.
 func (a *Authentication) Policy() *auth.Policy {
 	if a.Key == nil {
 		return nil
@@ -45,7 +45,7 @@ func (a *Authentication) Policy() *auth.Policy {
 	return p
 }
 
-// TLSKeys returns the keys that count at a time, nil if the host has none.
+// TLSKeys returns the TLS keys that are valid at the given time, nil if the host has none.
 func (a *Authentication) TLSKeys(now time.Time) (keys []*auth.TLSKey) {
 	if a.Expired(now) {
 		return nil
@@ -59,7 +59,7 @@ func (a *Authentication) TLSKeys(now time.Time) (keys []*auth.TLSKey) {
 	return keys
 }
 
-// Expired says that none of the host's keys counts any more.
+// Expired reports whether all keys of the host have expired.
 func (a *Authentication) Expired(now time.Time) bool {
 	return !a.Until.IsZero() && !now.Before(a.Until)
 }
@@ -117,13 +117,13 @@ func (a *Authentication) keys() []Key {
 	}
 }
 
-// The bounds of Reauthenticate: hosts have a minute to do so.
+// The bounds of Reauthenticate. Hosts have a minute to reauthenticate.
 const (
 	MinReauthenticate = 10 * time.Second
 	MaxReauthenticate = 365 * 24 * time.Hour
 )
 
-// moment is a time until which something counts. A date is the end of that day, in UTC.
+// moment is an expiry time. A date means the end of that day, in UTC.
 func moment(p *time.Time) Value {
 	return &scalar{
 		name: "a date or time", doc: "date or time", rules: schema{
@@ -151,14 +151,14 @@ func moment(p *time.Time) Value {
 	}
 }
 
-// hidingKey makes what is shown instead of secrets useless elsewhere.
+// hidingKey makes the placeholders of secrets useless outside this process.
 var hidingKey = func() []byte {
 	b := make([]byte, 32)
 	rand.Read(b) // never fails
 	return b
 }()
 
-// hidden is shown instead of a secret: it is another one if the secret is.
+// hidden returns the placeholder of a secret. Different secrets have different placeholders.
 func hidden(secret string) string {
 	h := hmac.New(sha256.New, hidingKey)
 	h.Write([]byte(secret))
@@ -173,8 +173,8 @@ func tlsKey(p **auth.TLSKey) Value {
 	return secretKey(p, "TLS key", "^NVMeTLSkey-1:0[0-2]:", "key gen --tls", auth.ParseTLSKey)
 }
 
-// secretKey is a key in an interchange format that begins with pattern, which nothing shows. gen is
-// the command that makes one.
+// secretKey is a key in an interchange format that begins with pattern. It is never shown. gen is
+// the command that generates one.
 func secretKey[K interface{ Reveal() string }](p *K, what, pattern, gen string,
 	parse func(string) (K, error),
 ) Value {
@@ -196,7 +196,7 @@ func secretKey[K interface{ Reveal() string }](p *K, what, pattern, gen string,
 	})
 }
 
-// authentication reports what is wrong with several keys of a host together.
+// authentication reports conflicts between the keys of a host.
 func (d *decoder) authentication(a *Authentication, path string) {
 	for key, given := range map[string]bool{
 		"dhchap_old_key": a.OldKey != nil, "dhchap_ctrl_key": a.ControllerKey != nil,

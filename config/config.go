@@ -1,11 +1,11 @@
 // Package config is the configuration file: its keys, a strict parser that reports every error with
-// its place and a hint, and the checks of what concerns several keys at once.
+// its place and a hint, and the checks across several keys.
 //
 // The sections are the Config types of the packages that they configure, which own the defaults and
-// the limits; keys.go says what each key is called and when to set it. Values come from the file
-// and from environment variables named NVMF_TARGET_ and the key's path in capitals
-// (NVMF_TARGET_LOG_LEVEL=debug), which override it. The value of a variable is YAML, so lists work
-// as well: NVMF_TARGET_REACTORS_CPUS='[2, 3]'. Only keys outside of lists have a variable.
+// the limits; keys.go has the name of each key and when to set it. Values come from the file and
+// from environment variables, which override it. A variable is named NVMF_TARGET_ and the path of
+// the key in capitals (NVMF_TARGET_LOG_LEVEL=debug). Its value is YAML, so lists work as well:
+// NVMF_TARGET_REACTORS_CPUS='[2, 3]'. Only keys outside lists have a variable.
 package config
 
 import (
@@ -23,15 +23,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// Config is a whole configuration. The zero value is not usable: Load or Parse makes one, defaults
-// included. A field without a comment is what its key says, see keys.go.
+// Config is a complete configuration. Load or Parse makes one, including the defaults; the zero
+// value is not usable. The keys in keys.go document the fields without a comment.
 type Config struct {
 	Log      Log
 	Reactors Reactors
-	// TCP and RDMA have what the file sets; the rest is for the program to fill in.
+	// TCP and RDMA hold the settings of the file; the program fills in the rest.
 	TCP  tcp.Config
 	RDMA rdma.Config
-	// Disks is how files and block devices are worked on.
+	// Disks is the I/O engine of files and block devices.
 	Disks           disk.Engine
 	Metrics, Web    Endpoint
 	WebTargets      []WebTarget // of web
@@ -42,7 +42,7 @@ type Config struct {
 	Hosts           []Host
 	Subsystems      []Subsystem
 	ShutdownTimeout time.Duration
-	// SecureOnly: nothing is served to hosts that have not shown who they are.
+	// SecureOnly: hosts that have not proven their identity are served nothing.
 	SecureOnly bool
 	// Managed is a directory, or "" for none.
 	Managed      string
@@ -51,30 +51,32 @@ type Config struct {
 	includes []string
 	src      *source
 	settings Settings
-	printed  map[string]string // by programs, with their arguments
+	printed  map[string]string // output of programs, by their arguments
 	warnings Problems
 }
 
-// Warnings are about the text alone, on whatever machine it is used.
+// Warnings returns warnings about the text, independent of the machine.
 func (c *Config) Warnings() Problems { return slices.Clone(c.warnings) }
 
-// Log says what is logged and how.
+// Log selects the lines to log and their format.
 type Log struct {
 	Level slog.Level
 	JSON  bool
-	// SlowIO is from when on a command is logged, 0 for never.
+	// SlowIO is the latency from which a command is logged; 0 means never.
 	SlowIO time.Duration
 }
 
 // Reactors sizes the polling loops that serve all I/O.
 type Reactors struct {
-	// Count is 0 for one reactor for each of CPUs or, without that list, for half of the machine's.
+	// Count is the number of reactors; 0 means one for each of CPUs or, without CPUs, one for every
+	// second processor of the machine.
 	Count int
-	// CPUs pins reactor i to CPUs[i]. Empty: the scheduler places them.
+	// CPUs pins reactor i to CPUs[i]. If empty, the scheduler places them.
 	CPUs []int
-	// Memory is in bytes.
+	// Memory is the data memory of each reactor, in bytes.
 	Memory int
-	// Spin is negative if the reactors choose; see reactor.DefaultSpin.
+	// Spin is the time for which an idle reactor polls before it sleeps. A negative value leaves it
+	// to the reactors; see reactor.DefaultSpin.
 	Spin time.Duration
 }
 
@@ -82,20 +84,20 @@ type Reactors struct {
 type Control struct {
 	// Socket is a path, AutoSocket, or "" for none.
 	Socket string
-	// Mode and Group are those of the socket; "" is the group of the process.
+	// Mode and Group belong to the socket; Group "" is the group of the process.
 	Mode  fs.FileMode
 	Group string
-	// Listen is invalid if nothing is served on TCP. Else the files are set.
+	// Listen is invalid if nothing is served on TCP. Otherwise the files are set.
 	Listen                     netip.AddrPort
 	Certificate, Key, ClientCA string
-	// Roles is empty if all may do everything.
+	// Roles may be empty, which gives everybody every role.
 	Roles []Role
 }
 
-// AutoSocket is the socket that the program chooses.
+// AutoSocket lets the program choose the socket.
 const AutoSocket = "auto"
 
-// MaxListeners is the largest number of listeners, and of their addresses altogether.
+// MaxListeners is the maximum number of listeners, and of all their addresses.
 const MaxListeners = 256
 
 // Listener is one NVMe port, or several at addresses that come and go.
@@ -103,7 +105,7 @@ type Listener struct {
 	// Name is "tcp 10.0.0.1:4420" or "tcp eth0:4420"; listeners after the first one with the same
 	// address and port 0 have " #2" and so on behind it. No two have the same name.
 	Name string
-	// Label is what the file calls it, "" for nothing.
+	// Label is the name given in the file, or "".
 	Label     string
 	Transport nvme.TransportType
 	Address   ListenAddress
@@ -112,19 +114,19 @@ type Listener struct {
 	TLS       fabric.TLSPolicy
 	// ANAStates has the ANA groups that are not optimized.
 	ANAStates map[uint32]nvme.ANAState
-	// Required: the target does not run without this listener. Otherwise it waits for it.
+	// Required: the target does not run without this listener. Otherwise the target waits for it.
 	Required bool
 }
 
-// Discovery is what the discovery service says, and how hosts find it.
+// Discovery configures the discovery service and its announcements.
 type Discovery struct {
-	// NQN is "" for none but the well-known one.
+	// NQN is "" if only the well-known one is used.
 	NQN       string
 	Referrals []Referral
-	// Security is what hosts need to ask it.
+	// Security is required of hosts that ask the discovery service.
 	Security target.Security
-	// MDNS: it is announced by multicast DNS, on Interfaces, or if there are none on all that
-	// listeners have addresses of.
+	// MDNS announces the service by multicast DNS on Interfaces or, if Interfaces is empty, on all
+	// interfaces with an address of a listener.
 	MDNS       bool
 	Interfaces []string
 }
@@ -135,28 +137,27 @@ type Referral struct {
 	Address   netip.Addr
 	Port      uint16
 	NQN       string
-	// Hosts are those that are told of it; empty: all.
+	// Hosts are the NQNs that receive the referral; empty means all.
 	Hosts []string
 }
 
-// Host is what applies to one host in all subsystems. It does not allow the host to connect.
+// Host has the settings of one host for all subsystems. It does not allow the host to connect.
 type Host struct {
 	NQN    string
 	Limits target.Limits
 	Authentication
-	// Networks are those that it may connect from; empty: any.
+	// Networks are the networks from which the host may connect; empty means any.
 	Networks []netip.Prefix
 }
 
-// Subsystem is one NVM subsystem. Namespaces are as in the file; the program sets those of the
-// embedded SubsystemConfig.
+// Subsystem is one NVM subsystem. Namespaces are as in the file. The program sets the namespaces of
+// the embedded SubsystemConfig.
 type Subsystem struct {
 	target.SubsystemConfig
 	Namespaces []Namespace
 }
 
-// Namespace is one namespace and where its blocks are. The program opens the storage and sets
-// Device.
+// Namespace is one namespace and its storage. The program opens the storage and sets Device.
 type Namespace struct {
 	target.NamespaceConfig
 	Storage

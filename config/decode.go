@@ -17,20 +17,20 @@ import (
 // cannot become a huge one.
 const maxValues = 100_000
 
-// decoder decodes YAML nodes into Values. It remembers the place of each value and reports
-// everything that is wrong.
+// decoder decodes YAML nodes into Values. It remembers the place of each value and reports every
+// error.
 type decoder struct {
 	*source
 	backends     []Backend
 	variable     string // the environment variable being read, "" for the file
 	values       int
 	used         map[string]string     // the paths of values that may appear only once
-	sockets      []socket              // what listens
+	sockets      []socket              // listening sockets
 	unusual      map[string]bool       // the NQNs that have been warned of
 	files        map[*yaml.Node]string // the files of all nodes of included files
 	edits        []Edit
 	environ      map[string]string
-	expanded     int // bytes of variables in the values
+	expanded     int // bytes that variables have added to the values
 	managed      string
 	printed      map[string]string // see Config; nil before the first program
 	known        map[string]string // see Printed
@@ -46,7 +46,8 @@ func (d *decoder) value(v Value, n *yaml.Node, path string) {
 	}
 }
 
-// enter notes where the value at path is, and returns its node unless there are too many values.
+// enter records the place of the value at path and returns its node, unless there are too many
+// values.
 func (d *decoder) enter(n *yaml.Node, path string) (*yaml.Node, bool) {
 	d.places[path] = d.placeOf(n)
 	d.values++
@@ -57,7 +58,7 @@ func (d *decoder) placeOf(n *yaml.Node) place {
 	return place{file: d.files[n], line: n.Line, column: n.Column, variable: d.variable}
 }
 
-// once reports a value that another key of the same kind already has.
+// once reports a value that is already used by another key of the same kind.
 func (d *decoder) once(kind, value, path, hint string) {
 	if value == "" {
 		return
@@ -77,7 +78,8 @@ type Mapping []Key
 // Type implements Value.
 func (m Mapping) Type() string { return "mapping" }
 
-// String implements Value: what is not the default, for entries of lists that have no name.
+// String implements Value: the keys that are not at their defaults, for entries of lists without a
+// name.
 func (m Mapping) String() string {
 	var o object
 	if m.flatten(&o, setting{}); len(o.settings) == 0 {
@@ -105,8 +107,8 @@ type entry struct {
 	path string
 }
 
-// entries returns the entries of a mapping whose keys are among keys. It reports all others: with
-// what foreign returns, or as unknown if foreign is nil or returns "".
+// entries returns the entries of a mapping that are among keys. It reports all others, with the
+// error that foreign returns for them, or as unknown if foreign is nil or returns "".
 func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 	foreign func(name string) (what, hint string),
 ) (given []entry) {
@@ -188,8 +190,8 @@ var removed = map[string]string{
 	"shared_receives": "It is called srq_size now.",
 }
 
-// some adds a problem if there are no entries of a list: only a target with a managed directory may
-// have none.
+// some adds a problem if a list has no entries. Only a target with a managed directory may have an
+// empty list.
 func (d *decoder) some(c *Config, list string, entries int) {
 	if entries > 0 || c.Managed != "" || d.bad[""] {
 		return
@@ -216,18 +218,18 @@ type list[T any] struct {
 	p           *[]T
 	least, most int
 	elem        func(*T) Value
-	// ordered: the order of the entries has a meaning.
+	// ordered: the order of the entries matters.
 	ordered bool
 	values  []Value
 }
 
-// List is a list whose order has no meaning, of mappings or Unique values; elem makes the Value of
-// an entry and sets the entry's defaults.
+// List is a list of mappings or Unique values in any order. elem makes the Value of an entry and
+// sets the defaults of the entry.
 func List[T any](p *[]T, least, most int, elem func(*T) Value) Value {
 	return &list[T]{p: p, least: least, most: most, elem: elem}
 }
 
-// Sequence is a List whose order has a meaning.
+// Sequence is a List in a meaningful order.
 func Sequence[T any](p *[]T, least, most int, elem func(*T) Value) Value {
 	return &list[T]{p: p, least: least, most: most, elem: elem, ordered: true}
 }
@@ -272,7 +274,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// kindName says what a node is, for "must be X, not Y".
+// kindName names the kind of a node, for "must be X, not Y".
 func kindName(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -294,9 +296,9 @@ func kindName(n *yaml.Node) string {
 	return "the number " + printable(n.Value)
 }
 
-// printable caps a value that a message repeats and makes control characters visible.
+// printable caps a value for a message and makes control characters visible.
 func printable(s string) string {
-	s = secret.Mask(s) // a key in a place where it is none
+	s = secret.Mask(s) // a key in the wrong place
 	if len(s) > 64 {
 		s = s[:64] + "..."
 	}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Op is what happens to an object.
+// Op is an operation on an object.
 type Op string
 
 // The operations.
@@ -17,23 +17,23 @@ const (
 	Modify Op = "modify"
 )
 
-// Change is what is different about one object.
+// Change describes the difference of one object.
 type Change struct {
 	Op Op
 	Object
-	// Keys are the keys that change, in the order of the schema; for Add those that are not at
-	// their defaults, for Remove none. The keys that name the object are not among them.
+	// Keys are the keys that change, in the order of the schema. For Add they are the keys that are
+	// not at their defaults; for Remove there are none. The keys that name the object are left out.
 	Keys []KeyChange
 	// Secrets: the object has secrets that are removed with it.
 	Secrets bool
 }
 
-// KeyChange is a key with another value, or an entry that one list has and the other has not.
+// KeyChange is a key with another value, or an entry that only one of two lists has.
 type KeyChange struct {
 	// Key is "reactors.count", "hosts" or "of.size": its path below the object.
 	Key string
-	// Old and New are the values as they would be written. Where there is none, they are the
-	// default, or "" if that cannot be written.
+	// Old and New are the values as written in a file. Without a value they are the default, or ""
+	// if the default cannot be written.
 	Old, New string
 	// Entry: New is added to the list, or Old is removed; the other one is "".
 	Entry bool
@@ -45,9 +45,9 @@ type KeyChange struct {
 	Secret bool
 }
 
-// Diff returns the changes that make wanted of running, in the order in which they can be applied:
-// what is removed comes before what may take its place, an object before those inside of it when
-// it is added, and after them when it is removed.
+// Diff returns the changes from running to wanted, in an order in which they can be applied. A
+// removed object comes before its replacement. An object is added before the objects inside it, and
+// removed after them.
 func Diff(running, wanted Settings) (changes []Change) {
 	was, is := running.byName(), wanted.byName()
 	for _, o := range running.objects {
@@ -77,17 +77,17 @@ func Diff(running, wanted Settings) (changes []Change) {
 	return changes
 }
 
-// Restart says that part of the change needs a restart.
+// Restart reports whether part of the change needs a restart.
 func (c Change) Restart() bool {
 	return slices.ContainsFunc(c.Keys, func(k KeyChange) bool { return k.Restart })
 }
 
-// ChangesSecret says that a secret is added, changed or removed.
+// ChangesSecret reports whether a secret is added, changed or removed.
 func (c Change) ChangesSecret() bool {
 	return c.Secrets || slices.ContainsFunc(c.Keys, func(k KeyChange) bool { return k.Secret })
 }
 
-// rank is the place of a change in the order; changes of the same rank are in the order of the
+// rank is the position of a change in the order. Changes of the same rank stay in the order of the
 // files.
 func (c *Change) rank(was map[Object]*object) int {
 	type step struct {
@@ -128,7 +128,7 @@ func (s Settings) byName() map[Object]*object {
 	return byName
 }
 
-// settingID says which settings of two objects are the same one.
+// settingID identifies the same setting in two objects.
 type settingID struct{ key, entry string }
 
 func (s *setting) id() settingID {
@@ -138,10 +138,10 @@ func (s *setting) id() settingID {
 	return settingID{key: s.key}
 }
 
-// needsRestart: a change of the setting of the object, which is running, needs a restart.
+// needsRestart reports whether a change of the setting of the running object needs a restart.
 func (o *object) needsRestart(s *setting) bool { return s.restart || s.storage && o.volatile }
 
-// changes returns the changes that make wanted of o, which is running.
+// changes returns the changes from the running object o to wanted.
 func (o *object) changes(wanted *object) (out []KeyChange) {
 	change := func(s *setting, from, to string) {
 		out = append(out, KeyChange{
@@ -173,8 +173,8 @@ func (o *object) changes(wanted *object) (out []KeyChange) {
 	return out
 }
 
-// Merge returns what a running target can have of the wanted configuration without a restart: keys
-// that need one keep their running values in objects that both have.
+// Merge returns the part of the wanted configuration that a running target can apply without a
+// restart: in objects of both, keys that need a restart keep their running values.
 func Merge(running, wanted Settings) (merged Settings) {
 	was := running.byName()
 	for _, o := range wanted.objects {
@@ -246,10 +246,10 @@ func (k KeyChange) String() string {
 	return text
 }
 
-// unset stands for a value that is not there.
+// unset stands for a missing value.
 const unset = "unset"
 
-// shown returns text with quotes if it would not be clear on a line without them.
+// shown returns text, in quotes if it would be unclear on a line without them.
 func shown(text string) string {
 	if quoted := strconv.Quote(text); quoted != `"`+text+`"` || text == "" {
 		return quoted

@@ -20,7 +20,7 @@ func settings(t *testing.T, text string) Settings {
 	return c.Settings()
 }
 
-// lines is a plan of the changes.
+// lines formats changes, one line each.
 func lines(changes []Change) string {
 	var b strings.Builder
 	for _, c := range changes {
@@ -60,7 +60,7 @@ func TestDiffMarksStorage(t *testing.T) {
 	}
 }
 
-// TestDiffOfRandomFiles: what holds for every pair of configurations.
+// TestDiffOfRandomFiles checks the invariants of Diff on pairs of random configurations.
 func TestDiffOfRandomFiles(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	a, changed := randomFile(r), 0
@@ -109,7 +109,7 @@ func flat(s Settings) map[Object]map[settingID]string {
 	return m
 }
 
-// applied carries out changes one by one, which must be possible in their order.
+// applied carries out changes one by one and checks that their order is possible.
 func applied(t *testing.T, running Settings, changes []Change) map[Object]map[settingID]string {
 	t.Helper()
 	m, unset := flat(running), map[Object]map[string]string{}
@@ -157,7 +157,7 @@ func applied(t *testing.T, running Settings, changes []Change) map[Object]map[se
 	return m
 }
 
-// sequence is a list whose order has a meaning.
+// sequence is a list whose order matters.
 type sequence []any
 
 // randomFile makes a valid configuration of mappings, lists and words.
@@ -178,7 +178,7 @@ func randomFile(r *rand.Rand) map[string]any {
 	var listeners, subsystems []any
 	for i := range 1 + r.IntN(4) {
 		l := map[string]any{"transport": "tcp", "address": "10.0.0.1", "port": i % 3 * 4420}
-		if i%3 > 0 { // port 0 is counted, so the order has a meaning
+		if i%3 > 0 { // port 0 is counted, so the order matters
 			some(l, "on_unavailable", "wait", "fail")
 		}
 		listeners = append(listeners, l)
@@ -230,7 +230,7 @@ func randomStorage(r *rand.Rand, path string) map[string]any {
 	}
 }
 
-// written is a random text of a file.
+// written returns v as text in a random style.
 func written(r *rand.Rand, v any) string {
 	var parts []string
 	switch v := v.(type) {

@@ -87,7 +87,7 @@ func address(p *netip.Addr) Value {
 		})
 }
 
-// discovery reports what is wrong with the discovery service and the rest together.
+// discovery reports conflicts of the discovery service with the rest of the configuration.
 func (d *decoder) discovery(c *Config) {
 	for i := range c.Subsystems {
 		if c.Discovery.NQN != "" && c.Subsystems[i].NQN == c.Discovery.NQN {

@@ -7,11 +7,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// quoteVariables writes text so that expand returns it as it is.
+// quoteVariables escapes text so that expand returns it unchanged.
 func quoteVariables(text string) string { return strings.ReplaceAll(text, "${", "$${") }
 
-// expand returns the value of a node, in which each ${NAME} is replaced by the environment variable
-// if it is text.
+// expand returns the value of a node. In text it replaces each ${NAME} by the environment variable.
 func (d *decoder) expand(n *yaml.Node) (text, what, hint string) {
 	s := n.Value
 	if n.Tag != "!!str" {

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// fileSuffix makes the name of the key that names a file with the value.
+	// fileSuffix is appended to the name of a key for the key that names a file with its value.
 	fileSuffix = "_file"
-	// maxValueFile is the largest such file in bytes.
+	// maxValueFile is the size limit of such a file, in bytes.
 	maxValueFile = 4 << 10
 )
 
@@ -33,19 +33,19 @@ func (k Key) OrSecretFile() Key {
 	return k
 }
 
-// fileKey returns the index of the key whose value the key called name takes from a file or from a
-// program, or -1.
+// fileKey returns the index of the key that can take its value from the file or program in the key
+// called name, or -1.
 func fileKey(keys []Key, name string) int {
 	return slices.IndexFunc(keys, func(k Key) bool {
 		return k.File && name == k.Name+fileSuffix || k.Secret && name == k.Name+commandSuffix
 	})
 }
 
-// HintUnreadable is the hint of a file that cannot be read and has a value.
+// HintUnreadable is the hint for a value file that cannot be read.
 const HintUnreadable = "Correct the path, or the file."
 
-// fromFile returns the content of the file that n names, less the end of its last line, in place of
-// n. What is wrong is reported at path. secret: not everybody may be able to read the file.
+// fromFile returns the content of the file that n names, less the final newline, in place of n. It
+// reports errors at path. If secret is set, others must not be able to read the file.
 func (d *decoder) fromFile(n *yaml.Node, path string, secret bool) *yaml.Node {
 	d.places[path] = d.placeOf(n)
 	name, what, hint := d.expand(resolved(n))
@@ -53,7 +53,7 @@ func (d *decoder) fromFile(n *yaml.Node, path string, secret bool) *yaml.Node {
 	case what != "":
 	case resolved(n).Tag != "!!str" || name == "":
 		what, hint = "must be the path of a file, not "+kindName(resolved(n)), "Write its path."
-	case secret && auth.IsKey(name): // an error of the file would repeat it
+	case secret && auth.IsKey(name): // the error of the file would repeat it
 		what, hint = "must be the path of a file, not a key", "Write the path of its file."
 	default:
 		var text []byte
@@ -84,14 +84,14 @@ func (d *decoder) literal(n *yaml.Node, text string) *yaml.Node {
 	return out
 }
 
-// public says that users other than the owner and the group can read a file.
+// public reports whether users other than the owner and the group can read a file.
 func public(name string) bool {
 	info, err := os.Stat(name)
 	return err != nil || info.Mode().Perm()&0o004 != 0
 }
 
-// beside returns the path of a file that the value n names: it begins at the directory of the file
-// that n is in.
+// beside returns the path of a file that the value n names. A relative path begins at the directory
+// of the file that contains n.
 func (d *decoder) beside(n *yaml.Node, name string) string {
 	if filepath.IsAbs(name) {
 		return name
@@ -99,7 +99,7 @@ func (d *decoder) beside(n *yaml.Node, name string) string {
 	return filepath.Join(filepath.Dir(d.fileOf(n)), name)
 }
 
-// fileOf returns the file that n is in.
+// fileOf returns the file that contains n.
 func (d *decoder) fileOf(n *yaml.Node) string {
 	file := cmp.Or(d.files[n], d.file)
 	if text, err := strconv.Unquote(file); err == nil {
@@ -108,7 +108,7 @@ func (d *decoder) fileOf(n *yaml.Node) string {
 	return file
 }
 
-// nameFromFile replaces the key nqn_file of an entry of subsystems, so that entries can be
+// nameFromFile resolves the key nqn_file of an entry of subsystems, so that entries can be
 // compared.
 func (d *decoder) nameFromFile(entry *yaml.Node) {
 	const name = "nqn"

@@ -19,8 +19,8 @@ func write(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// TestFileKeys: values come from files, which are named relative to the file that names them, and
-// are literal; entries of subsystems are the same whether their NQN is in a file or not.
+// TestFileKeys: values come from files and are literal. A path is relative to the file that names
+// it. Entries of subsystems are merged even if the NQN is in a file.
 func TestFileKeys(t *testing.T) {
 	const uuid = "11111111-1111-1111-1111-111111111111"
 	dir := write(t, map[string]string{
@@ -43,7 +43,7 @@ subsystems:
 	}
 }
 
-// TestFileKeyProblems: what is wrong is reported at the key that names the file.
+// TestFileKeyProblems: errors are reported at the key that names the file.
 func TestFileKeyProblems(t *testing.T) {
 	dir := write(t, map[string]string{
 		"large": strings.Repeat("x", maxValueFile+1), "uuid": "none\n",
@@ -75,7 +75,7 @@ subsystems:
 	}
 }
 
-// TestKeyAsFileName: a key in place of the name of its file is not repeated.
+// TestKeyAsFileName: a key in place of a file name is not repeated in the error.
 func TestKeyAsFileName(t *testing.T) {
 	const secret = "ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n"
 	dir := write(t, map[string]string{"nvmf.yaml": `

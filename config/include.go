@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// maxFiles is how many files may be included.
+	// maxFiles is the number of files that may be included.
 	maxFiles = 1024
-	// maxMerged is more than has to be copied for a configuration of maxValues.
+	// maxMerged is more than the nodes copied for a configuration of maxValues.
 	maxMerged = 4 * maxValues
 )
 
@@ -47,20 +47,20 @@ type merger struct {
 	*decoder
 	root *yaml.Node
 	keys []Key
-	// copies are the nodes that were made here: all others may have aliases.
+	// copies are the nodes made here. All other nodes may have aliases.
 	copies map[*yaml.Node]bool
 	// merged counts the nodes that were copied and added.
 	merged int
 	// described has the index of each NQN among the first entries of subsystems.
 	described map[string]int
 	entries   int
-	// seen has the files that were read, left how many bytes may follow.
+	// seen has the files that were read, left the number of bytes that may follow.
 	seen map[string]bool
 	left int
 }
 
-// include returns the file together with the files that it includes, of which at most left bytes
-// are read.
+// include returns the file merged with the files that it includes, of which it reads at most left
+// bytes.
 func (d *decoder) include(c *Config, keys []Key, root *yaml.Node, left int) *yaml.Node {
 	root = resolved(root)
 	for i, k := range keys {
@@ -99,7 +99,7 @@ func (d *decoder) include(c *Config, keys []Key, root *yaml.Node, left int) *yam
 	return m.root
 }
 
-// read reads a file that the key at path names, of at most some files, and adds it to the root.
+// read reads the file that the key at path names, up to a number of files, and adds it to the root.
 func (m *merger) read(path, name string, most int) {
 	if m.seen[name] || m.left < 0 {
 		return
@@ -122,7 +122,7 @@ func (m *merger) tooMuch(path string, most int) {
 		"Are these files of a configuration?")
 }
 
-// matches returns the files that a pattern stands for.
+// matches returns the files that match a pattern.
 func (d *decoder) matches(pattern, path string) []string {
 	if d.bad[path] {
 		return nil
@@ -133,7 +133,7 @@ func (d *decoder) matches(pattern, path string) []string {
 	if !strings.ContainsAny(pattern, "*?[") {
 		return []string{filepath.Clean(pattern)}
 	}
-	names, _ := filepath.Glob(pattern) // whose syntax has been checked
+	names, _ := filepath.Glob(pattern) // the syntax of pattern was checked
 	return slices.DeleteFunc(names, func(name string) bool {
 		return strings.HasPrefix(filepath.Base(name), ".") &&
 			!strings.HasPrefix(filepath.Base(pattern), ".")
@@ -142,7 +142,7 @@ func (d *decoder) matches(pattern, path string) []string {
 
 // readRegular reads up to most+1 bytes of a regular file.
 func readRegular(name string, most int) ([]byte, error) {
-	info, err := os.Stat(name) // before open, which may block or do harm to other files
+	info, err := os.Stat(name) // before open, which may block or harm a special file
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (m *merger) file(name string, data []byte) {
 	})
 }
 
-// belongs notes the file that nodes are from.
+// belongs records the file of a node and of the nodes below it.
 func (d *decoder) belongs(n *yaml.Node, file string) {
 	d.files[n] = file
 	for _, c := range n.Content {
@@ -212,8 +212,8 @@ func (d *decoder) belongs(n *yaml.Node, file string) {
 	}
 }
 
-// mapping adds the entries of from to those of into, which is a copy. Those that both have are
-// added by extend; if that returns false they come twice, which is reported when they are decoded.
+// mapping adds the entries of from to the copy into. extend merges an entry of both. If it returns
+// false, the key appears twice, which is reported when it is decoded.
 func (m *merger) mapping(into, from *yaml.Node,
 	extend func(key *yaml.Node, at **yaml.Node, value *yaml.Node) bool,
 ) {
@@ -226,7 +226,7 @@ func (m *merger) mapping(into, from *yaml.Node,
 	}
 }
 
-// extend appends the content of from to that of *at if both are of this kind.
+// extend appends the content of from to the content of *at if both are of this kind.
 func (m *merger) extend(at **yaml.Node, from *yaml.Node, kind yaml.Kind) bool {
 	if resolved(*at).Kind != kind || from.Kind != kind {
 		return false
@@ -238,7 +238,7 @@ func (m *merger) extend(at **yaml.Node, from *yaml.Node, kind yaml.Kind) bool {
 	return true
 }
 
-// own replaces a node by a copy whose content may be changed.
+// own replaces a node by a copy that may be changed.
 func (m *merger) own(at **yaml.Node) {
 	if m.copies[*at] {
 		return
@@ -251,7 +251,8 @@ func (m *merger) own(at **yaml.Node) {
 	*at = &n
 }
 
-// subsystems appends subsystems to the list at *at, or adds to those of earlier files.
+// subsystems appends subsystems to the list at *at, or merges them into subsystems of earlier
+// files.
 func (m *merger) subsystems(at **yaml.Node, from *yaml.Node) bool {
 	if resolved(*at).Kind != yaml.SequenceNode || from.Kind != yaml.SequenceNode {
 		return false
@@ -273,7 +274,7 @@ func (m *merger) subsystems(at **yaml.Node, from *yaml.Node) bool {
 	return true
 }
 
-// subsystem adds to the subsystem at *at, which is entry i of its list.
+// subsystem merges an entry into the subsystem at *at, entry i of its list.
 func (m *merger) subsystem(at **yaml.Node, from *yaml.Node, i int) {
 	first, second := description(resolved(*at)), description(from)
 	if first != nil && second != nil {
@@ -304,7 +305,8 @@ func (m *merger) nqn(entry *yaml.Node) string {
 	return ""
 }
 
-// description is the first key of a subsystem that only one entry can have, or nil.
+// description returns the first key of an entry that only one entry of a subsystem may have, or
+// nil.
 func description(entry *yaml.Node) *yaml.Node {
 	for i := 0; i+1 < len(entry.Content); i += 2 {
 		if !slices.Contains([]string{"nqn", "hosts", "namespaces"}, entry.Content[i].Value) {
@@ -314,7 +316,7 @@ func description(entry *yaml.Node) *yaml.Node {
 	return nil
 }
 
-// slot is where a mapping has the value of a key; nil: it does not have the key.
+// slot returns a pointer to the value of a key in a mapping, or nil.
 func slot(n *yaml.Node, key string) **yaml.Node {
 	if n.Kind != yaml.MappingNode {
 		return nil
@@ -327,7 +329,7 @@ func slot(n *yaml.Node, key string) **yaml.Node {
 	return nil
 }
 
-// resolved is the node that n stands for.
+// resolved follows an alias.
 func resolved(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias

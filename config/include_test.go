@@ -26,15 +26,15 @@ func load(t *testing.T, files string, environ ...string) (*Config, error) {
 	return Load("nvmf.yaml", environ, testBackends)
 }
 
-// TestPlaceInIncludedFile: a problem that is found later is at its place in an included file.
+// TestPlaceInIncludedFile: a problem found later is reported at its place in the included file.
 func TestPlaceInIncludedFile(t *testing.T) {
 	c := testutil.Value(load(t, "include: [a.yaml]"+minimal+"== a.yaml\nlog:\n  level: info\n"))(t)
 	testutil.Equal(t, c.Problem("log.level", "is odd", "").Error(),
 		"a.yaml:2:10: log.level: is odd", "")
 }
 
-// TestIncludeIsBounded: files cannot make the parser do more work together than one alone, and what
-// is no regular file is not opened.
+// TestIncludeIsBounded: several files cannot make the parser do more work than one file, and only
+// regular files are opened.
 func TestIncludeIsBounded(t *testing.T) {
 	var many strings.Builder
 	for i := range maxFiles + 1 {
@@ -66,7 +66,7 @@ func TestIncludeIsBounded(t *testing.T) {
 	}
 }
 
-// TestVariablesAreBounded: variables do not make a file larger than a file may be.
+// TestVariablesAreBounded: variables do not make the configuration larger than a file may be.
 func TestVariablesAreBounded(t *testing.T) {
 	big := "BIG=" + strings.Repeat("x", 100_000)
 	text := minimal + "tcp: {congestion_control: \"" + strings.Repeat("${BIG}", 100) + "\"}\n"

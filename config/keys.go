@@ -14,28 +14,28 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
-// Key is one key of a mapping. As with a flag, what the variable behind Value holds before the file
-// is read is the default.
+// Key is one key of a mapping. As with a flag, the default is the content of the variable behind
+// Value before the file is read.
 type Key struct {
 	Name  string
 	Value Value
-	// Doc is what the key means and when to set it.
+	// Doc gives the meaning of the key and when to set it.
 	Doc string
-	// Required is the hint of the error if the key is missing; "": it may be left out.
+	// Required is the hint of the error for a missing key; "" means the key is optional.
 	Required string
-	// Default says in the documentation what happens without the key, where the variable does not.
+	// Default describes the default in the documentation if the variable does not.
 	Default string
 	// Restart: a change of the key, or of any key of the section, needs a restart of the target.
-	// Changes of all others are live.
+	// All other changes are live.
 	Restart bool
 	// File: the key Name_file can name a file with the value instead.
 	File bool
-	// Secret: such a file must not be for everybody, and Name_command can name a program that
-	// prints the value.
+	// Secret: such a file must not be readable by everybody, and Name_command can name a program
+	// that prints the value.
 	Secret bool
 }
 
-// NewKey makes a key that may be left out.
+// NewKey makes an optional key.
 func NewKey(name string, v Value, doc string) Key { return Key{Name: name, Value: v, Doc: doc} }
 
 // Require returns the key with a hint for files without it.
@@ -44,7 +44,7 @@ func (k Key) Require(hint string) Key {
 	return k
 }
 
-// Without returns the key with what the documentation says is its default.
+// Without returns the key with a description of its default.
 func (k Key) Without(text string) Key {
 	k.Default = text
 	return k
@@ -140,7 +140,7 @@ func (r *Reactors) keys() []Key {
 	}
 }
 
-// queueDepth is the key of both transports.
+// queueDepth is a key of both transports.
 func queueDepth(depth *int, limit int) Key {
 	return NewKey("queue_depth", Int(depth, target.MinQueueSize, limit),
 		"The largest number of commands on one queue. Set it higher when hosts ask for deeper "+
@@ -148,7 +148,7 @@ func queueDepth(depth *int, limit int) Key {
 			"outstanding.")
 }
 
-// connectionLimits are the keys of both transports.
+// connectionLimits are keys of both transports.
 func connectionLimits(all, perHost *int, limit int) []Key {
 	return []Key{
 		NewKey("max_connections", Int(all, 1, limit),
@@ -236,7 +236,7 @@ func (h *Host) value() Value {
 	}, h.Authentication.keys()...)
 }
 
-// slowest is the smallest bandwidth that is not doubtful: a command of 1 MiB takes 16 s with it.
+// slowest is the smallest plausible bandwidth: at it a command of 1 MiB takes 16 s.
 const slowest = 64 << 10
 
 // limitsKey is the key of hosts, subsystems and namespaces.

@@ -11,7 +11,7 @@ import (
 
 // This file has the names of listeners, by which subsystems refer to them.
 
-// nameListeners names the listeners by what they listen on.
+// nameListeners names each listener after its address.
 func (c *Config) nameListeners() {
 	free := map[string]int{}
 	for i := range c.Listeners {
@@ -26,8 +26,8 @@ func (c *Config) nameListeners() {
 	}
 }
 
-// Is reports whether a user means the listener: by its key name, or by its address and port, with
-// or without the transport.
+// Is reports whether a name given by a user means the listener. The name is the label, or the
+// address and port, with or without the transport.
 func (l *Listener) Is(name string) bool {
 	if a, err := netip.ParseAddrPort(name); err == nil {
 		name = netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()
@@ -36,7 +36,7 @@ func (l *Listener) Is(name string) bool {
 		name == l.Address.WithPort(l.Port) && l.Port != 0
 }
 
-// resolveListeners replaces what subsystems call listeners by their names.
+// resolveListeners replaces the labels and addresses of listeners in subsystems by their names.
 func (d *decoder) resolveListeners(c *Config) {
 	for i := range c.Subsystems {
 		list, used := c.Subsystems[i].Listeners, map[string]bool{}

@@ -24,10 +24,10 @@ const maxFile = 4 << 20
 const keyDelimiter = "::"
 
 // Load reads and checks a configuration file. environ is os.Environ(), backends are the known kinds
-// of storage. The error is a Problems with everything found, or says why the file cannot be
+// of storage. The error is a Problems with every error found, or explains why the file cannot be
 // read.
 //
-// The options say what is different from what is there, and how long programs may run.
+// The options replace files by edits and bound the time of programs.
 func Load(file string, environ []string, backends []Backend, options ...Option) (*Config, error) {
 	data, err := read(file)
 	if err != nil {
@@ -58,7 +58,7 @@ func read(file string) ([]byte, error) {
 	return data, nil
 }
 
-// Faulty reports whether an error was found in the value at path, or in what is inside of it.
+// Faulty reports whether there is an error in the value at path or inside it.
 func (c *Config) Faulty(path string) bool {
 	return c.src != nil && slices.ContainsFunc(c.src.problems, func(p Problem) bool {
 		rest, inside := strings.CutPrefix(p.Path, path)
@@ -76,8 +76,8 @@ func Parse(file string, data []byte, environ []string, backends []Backend, optio
 	return c, nil
 }
 
-// ParseAll is Parse for callers that report all errors at once. With an error it also returns what
-// can be used of the configuration, nil if nothing can. Faulty reports what cannot.
+// ParseAll is Parse for callers that report all errors at once. With an error it also returns the
+// usable part of the configuration, nil if there is none. Faulty reports the unusable values.
 func ParseAll(file string, data []byte, environ []string, backends []Backend, options ...Option,
 ) (*Config, error) {
 	d := newDecoder(file, environ, backends)
@@ -138,7 +138,7 @@ func newDecoder(file string, environ []string, backends []Backend) *decoder {
 	return d
 }
 
-// document parses a file, "" is the main file; nil if it is not one YAML document.
+// document parses a file; "" is the main file. It returns nil unless the file is one YAML document.
 func (s *source) document(file string, data []byte) *yaml.Node {
 	if len(data) > maxFile {
 		s.add("", fmt.Sprintf("the file is larger than %v", Size(maxFile)),
@@ -149,7 +149,7 @@ func (s *source) document(file string, data []byte) *yaml.Node {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF) && file != "":
-		return nil // a file of comments
+		return nil // only comments
 	case errors.Is(err, io.EOF):
 		s.add("", "the file is empty", "A configuration needs listeners and subsystems.")
 		return nil
@@ -169,7 +169,8 @@ func (s *source) document(file string, data []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// tree returns a mapping as viper merges it: sections are maps, everything else is a node.
+// tree returns a mapping in the form that viper merges: sections are maps, all other values are
+// nodes.
 func (d *decoder) tree(keys []Key, n *yaml.Node, path string) map[string]any {
 	tree := map[string]any{}
 	n, ok := d.enter(n, path)
@@ -186,7 +187,7 @@ func (d *decoder) tree(keys []Key, n *yaml.Node, path string) map[string]any {
 	return tree
 }
 
-// given is a value of the file or, with its name, of an environment variable.
+// given is a value from the file or, with its name, from an environment variable.
 type given struct {
 	node     *yaml.Node
 	variable string
@@ -219,7 +220,7 @@ func (l leaf) variable() string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(l.path, ".", "_"))
 }
 
-// set decodes viper's value of a key; from is nil if nothing sets it.
+// set decodes the value that viper has for a key; from is nil if nothing sets it.
 func (d *decoder) set(l leaf, from any) {
 	if g, ok := from.(given); ok {
 		d.variable = g.variable

@@ -24,11 +24,11 @@ import (
 const (
 	// managedKey is read before all files are known, as includeKey is. It has no variable.
 	managedKey = "managed"
-	// maxManaged is how many files a managed directory may have.
+	// maxManaged is the number of files that a managed directory may have.
 	maxManaged = 16 << 10
-	// maxDepth is how deep the body of a request may be: its file is indented.
+	// maxDepth is the nesting depth of the body of a request. The file made from it is indented.
 	maxDepth = 32
-	// request is the place of what a client of the control interface has written.
+	// request is the place of values from a client of the control interface.
 	request = "request"
 )
 
@@ -52,27 +52,27 @@ func (c *Config) managedKeys() []Key {
 	}
 }
 
-// Managed names what the control interface keeps in a file of its own. The fields that are set say
-// what it is: a subsystem (NQN), a namespace of it (NQN, NSID), a host that may connect to it (NQN,
-// Host), what applies to a host in all subsystems (Host), one of the secrets of that (Host, Key), a
-// listener, or a referral.
+// Managed names an object that the control interface keeps in a file of its own. The fields that
+// are set give its kind: a subsystem (NQN), a namespace of it (NQN, NSID), a host that may connect
+// to it (NQN, Host), the settings of a host for all subsystems (Host), one of the secrets of a host
+// (Host, Key), a listener, or a referral.
 type Managed struct {
 	NQN  string
 	NSID uint32
 	Host string
 	// Key is the name of a key that is a secret, such as dhchap_key. It is in the file of the host.
 	Key string
-	// Listener is a name that the file gives a listener, or as in Listener.Name, with a port.
+	// Listener is the label of a listener, or a name as in Listener.Name, with a port.
 	Listener string
-	// Referral is as in Referral.Name.
+	// Referral is a name as in Referral.Name.
 	Referral string
 }
 
-// subsystem reports whether it is one.
+// subsystem reports whether m names a subsystem.
 func (m Managed) subsystem() bool { return m == Managed{NQN: m.NQN} }
 
-// Dir is where the files of the subsystem, or of all objects of the kind, are below the managed
-// directory. No NQN has a comma in the name of its directory.
+// Dir is the directory of the files of the subsystem, or of all objects of the kind, below the
+// managed directory. No directory of an NQN has a comma in its name.
 func (m Managed) Dir(directory string) string {
 	name := fileName(m.NQN)
 	switch {
@@ -100,7 +100,7 @@ func (m Managed) File(directory string) string {
 	return filepath.Join(m.Dir(directory), name+".yaml")
 }
 
-// fileName is an NQN as a part of the name of a file. No two have the same.
+// fileName returns an NQN as part of a file name. Different NQNs have different names.
 func fileName(nqn string) string {
 	const longest = 120
 	name := url.PathEscape(nqn)
@@ -114,11 +114,11 @@ func fileName(nqn string) string {
 	return name[:longest-32] + "-" + hex.EncodeToString(sum[:16])
 }
 
-// Touches reports whether a change of one configuration to the next concerns the object or
-// something inside it. A change that waits for a restart concerns none, and is allowed.
+// Touches reports whether a change from one configuration to the next concerns the object or
+// something inside it. A change that waits for a restart concerns no object and is allowed.
 func (m Managed) Touches(c Change, running, next *Config) bool {
 	was, is := m.Object(running), m.Object(next)
-	// only reports whether the live keys that change are entries of a list, which names the object.
+	// only reports whether all live keys that change are entries of a list of names.
 	only := func(list string, names ...string) bool {
 		return !slices.ContainsFunc(c.Keys, func(k KeyChange) bool {
 			return !k.Restart && (k.Key != list || !slices.Contains(names, cmp.Or(k.Old, k.New)))
@@ -131,15 +131,15 @@ func (m Managed) Touches(c Change, running, next *Config) bool {
 		return c.Object == is && only("hosts", m.Host)
 	case c.Object == was || c.Object == is:
 		return true
-	case m.Listener != "": // subsystems know it by its address, which may have changed
+	case m.Listener != "": // subsystems refer to it by its address, which may have changed
 		return c.Kind == KindSubsystem && c.Op == Modify &&
 			only("listeners", was.Listener, is.Listener)
 	}
 	return m.subsystem() && c.Kind == KindNamespace && c.NQN == m.NQN && c.Op != Modify
 }
 
-// Object is the object of a configuration that the managed one is, or is part of, whether the
-// configuration has it or not.
+// Object returns the object of a configuration that corresponds to m or contains it, even if the
+// configuration has no such object.
 func (m Managed) Object(c *Config) Object {
 	switch {
 	case m.Listener != "":
@@ -159,7 +159,7 @@ func (m Managed) Object(c *Config) Object {
 	return Object{Kind: KindSubsystem, NQN: m.NQN}
 }
 
-// Variable is the variable that replaces the list with the object, without EnvPrefix.
+// Variable is the environment variable, without EnvPrefix, that replaces the list with the object.
 func (m Managed) Variable() string {
 	lists, _ := m.entry()
 	if lists[0] == "referrals" {
@@ -168,8 +168,8 @@ func (m Managed) Variable() string {
 	return strings.ToUpper(lists[0])
 }
 
-// Edit is a change of a managed directory that has not been made yet: Path, a file, has Content;
-// nil: Path and what is below does not exist.
+// Edit is a pending change of a managed directory: the file Path gets Content. If Content is nil,
+// Path and everything below it is deleted.
 type Edit struct {
 	Path    string
 	Content []byte
@@ -181,10 +181,10 @@ func (e *Edit) covers(file string) bool {
 	return file == e.Path || strings.HasPrefix(file, e.Path+"/")
 }
 
-// Content makes the file of the object from what a client says of it: a JSON object with the keys
-// of the configuration file, less those that name the object. It checks only that; variables and
-// files are not read for clients. before is the file as it is, nil if there is none: secrets of a
-// host stay if the client says nothing of them, since nobody can read them back.
+// Content makes the file of the object from the JSON object of a client. The JSON has the keys of
+// the configuration file, without the keys that name the object. Content checks only these keys; it
+// does not read variables and files for clients. before is the current file, nil if there is none.
+// Secrets of a host that the client omits stay, since nobody can read them back.
 func (m Managed) Content(body, before []byte) ([]byte, error) {
 	given, err := parseBody(body)
 	if err != nil {
@@ -213,8 +213,8 @@ func (m Managed) Content(body, before []byte) ([]byte, error) {
 	return yaml.Marshal(entry)
 }
 
-// entry returns the keys that name the object, as an entry of the last one of some lists, each of
-// which is in the entry of the one before.
+// entry returns the keys that name the object, as an entry of the last of lists. Each list is
+// inside the entry of the one before.
 func (m Managed) entry() (lists []string, entry *yaml.Node) {
 	switch {
 	case m.Listener != "":
@@ -239,12 +239,12 @@ func (m Managed) entry() (lists []string, entry *yaml.Node) {
 func (m Managed) found(file []byte) *yaml.Node {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(file, &doc); err != nil {
-		doc = yaml.Node{} // it was changed by hand, which is reported when it is loaded
+		doc = yaml.Node{} // changed by hand, which is reported when the file is loaded
 	}
 	return m.within(&doc)
 }
 
-// within returns the object in a document, a mapping of nothing if that has no such object.
+// within returns the object in a document, an empty mapping if the document has no such object.
 func (m Managed) within(doc *yaml.Node) *yaml.Node {
 	none := &yaml.Node{Kind: yaml.MappingNode}
 	lists, _ := m.entry()
@@ -270,7 +270,7 @@ func (m Managed) within(doc *yaml.Node) *yaml.Node {
 	return n
 }
 
-// WithSize returns the file of a namespace with another size of its storage, in bytes. It reports
+// WithSize returns the file of a namespace with a new size of its storage, in bytes. It reports
 // whether the file has a size.
 func (m Managed) WithSize(file []byte, size int64) (changed []byte, ok bool, err error) {
 	var doc yaml.Node
@@ -295,7 +295,7 @@ func parseBody(body []byte) (*yaml.Node, error) {
 	if len(body) == 0 {
 		body = []byte("{}")
 	}
-	err := json.Unmarshal(body, new(json.RawMessage)) // which is one value without errors
+	err := json.Unmarshal(body, new(json.RawMessage)) // one value without errors
 	if err == nil && !utf8.Valid(body) {
 		err = errors.New("the text is not UTF-8")
 	}
@@ -312,7 +312,7 @@ func parseBody(body []byte) (*yaml.Node, error) {
 	return given, err
 }
 
-// literal reads a value as a node of a file, with a depth of at most left. The JSON is valid.
+// literal reads a JSON value as a YAML node, up to a depth of left. The JSON is valid.
 func literal(d *json.Decoder, left int) (*yaml.Node, error) {
 	token, err := d.Token()
 	if err != nil {
@@ -366,8 +366,8 @@ func literal(d *json.Decoder, left int) (*yaml.Node, error) {
 	return n, err
 }
 
-// only removes the keys that name the object, which must have the values that they have in named,
-// and reports keys that belong elsewhere.
+// only removes the keys that name the object, which must have the values in named. It reports keys
+// that belong elsewhere.
 func (m Managed) only(given, named *yaml.Node) error {
 	for i := 0; i+1 < len(given.Content); {
 		name, value := given.Content[i].Value, given.Content[i+1].Value
@@ -410,8 +410,8 @@ func mappingNode(key string, value *yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{textNode(key), value}}
 }
 
-// OfRequest returns problems for the client whose edit has led to them: those in its file are in
-// the request, with the key below the object.
+// OfRequest rewrites problems for the client of the edit: a problem in the file of the edit is
+// reported in the request, with the key below the object.
 func (e *Edit) OfRequest(ps Problems) Problems {
 	ps = slices.Clone(ps)
 	for i, p := range ps {
@@ -428,11 +428,11 @@ func (e *Edit) OfRequest(ps Problems) Problems {
 	return ps
 }
 
-// managedFiles lists the files of the managed directory as they are after the edits.
+// managedFiles lists the files that the managed directory has after the edits.
 func (d *decoder) managedFiles(directory string) (files []string) {
 	entries, err := os.ReadDir(directory)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // it is made when the target starts
+		err = nil // the target makes it when it starts
 	} else if err == nil {
 		err = private(directory)
 	}
@@ -470,7 +470,7 @@ func (d *decoder) managedFiles(directory string) (files []string) {
 	return files
 }
 
-// read returns the content of a file as it is after the edits.
+// read returns the content that a file has after the edits.
 func (d *decoder) read(name string, most int) ([]byte, error) {
 	for _, e := range d.edits {
 		if e.covers(name) {
@@ -480,8 +480,8 @@ func (d *decoder) read(name string, most int) ([]byte, error) {
 	return readRegular(name, most)
 }
 
-// private says what is wrong if others than root and this user can write to a directory. Root may
-// look at that of another user, for whom it checks the configuration.
+// private returns an error if users other than root and the current user can write to a directory.
+// Root may use the directory of another user, because root checks the configuration for that user.
 func private(directory string) error {
 	info, err := os.Stat(directory)
 	if err != nil {

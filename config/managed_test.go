@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestManagedNames: files of different objects have different names, which are safe.
+// TestManagedNames: different objects have different, safe file names.
 func TestManagedNames(t *testing.T) {
 	seen := map[string]Managed{}
 	long := "nqn.2026-11.io.nvmf-target:" + strings.Repeat("é", 90)
@@ -46,7 +46,7 @@ func TestManagedNames(t *testing.T) {
 	}
 }
 
-// TestManagedContent: what is not a JSON object is refused, and everything else is literal.
+// TestManagedContent: only a JSON object is accepted, and all its text is literal.
 func TestManagedContent(t *testing.T) {
 	m := Managed{NQN: "nqn.2026-11.a:${B}", NSID: 3}
 	for body, text := range map[string]string{
@@ -85,12 +85,12 @@ func TestManagedContent(t *testing.T) {
 	}
 }
 
-// nested is an object with some others in one another.
+// nested returns objects nested to a depth.
 func nested(depth int) string {
 	return strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth)
 }
 
-// TestManagedText: a file has the text that a client has sent, however that wrote its JSON.
+// TestManagedText: a file has the text that a client has sent, with any JSON escapes.
 func TestManagedText(t *testing.T) {
 	for sent, want := range map[string]string{
 		`"\/a\/b"`: "/a/b", `"\ud83d\ude00"`: "\U0001F600", `"😀\u0000"`: "😀\x00",
@@ -112,7 +112,7 @@ func TestManagedText(t *testing.T) {
 	}
 }
 
-// TestManagedTouches: a request for an object may make changes of it, and no others.
+// TestManagedTouches: a request for an object may change this object and no other.
 func TestManagedTouches(t *testing.T) {
 	const nqn = "nqn.2026-11.a:b"
 	was, is := new(Config), new(Config)
@@ -137,7 +137,7 @@ func TestManagedTouches(t *testing.T) {
 		{Managed{NQN: nqn}, Change{Op: Add, Object: Object{Kind: KindHost, NQN: nqn}}, false},
 		{Managed{NQN: nqn, NSID: 1}, Change{Op: Add, Object: ns}, true},
 		{Managed{NQN: nqn, NSID: 2}, Change{Op: Add, Object: ns}, false},
-		{Managed{NQN: nqn, NSID: 2}, Change{Op: Modify, Object: sub}, true}, // of nothing
+		{Managed{NQN: nqn, NSID: 2}, Change{Op: Modify, Object: sub}, true}, // no change
 		{
 			Managed{NQN: nqn, NSID: 1},
 			Change{Op: Modify, Object: sub, Keys: entry("model", "", false)},
@@ -196,7 +196,7 @@ func TestManagedTouches(t *testing.T) {
 	}
 }
 
-// TestManagedListenerNames: names that mean the same address are the same name.
+// TestManagedListenerNames: names of the same address are the same name.
 func TestManagedListenerNames(t *testing.T) {
 	for given, want := range map[string]Managed{
 		"tcp 10.0.0.1:4420":       {Listener: "tcp 10.0.0.1:4420"},
@@ -231,7 +231,7 @@ func TestManagedListenerNames(t *testing.T) {
 	}
 }
 
-// TestManagedKeys: a file that was changed by hand is no obstacle, and its secrets do not show.
+// TestManagedKeys: a file changed by hand still works, and its secrets are not shown.
 func TestManagedKeys(t *testing.T) {
 	m := Managed{Host: "h"}
 	for file, want := range map[string]string{
@@ -257,8 +257,8 @@ func TestManagedKeys(t *testing.T) {
 	}
 }
 
-// TestManagedKeyFiles: a key in a file counts as well after a rotation, and the time until which
-// old keys count stays as long as one of them is in a file.
+// TestManagedKeyFiles: after a rotation an old key in a file is still valid, and the expiry time of
+// old keys stays as long as one of them is in a file.
 func TestManagedKeyFiles(t *testing.T) {
 	m := Managed{Host: "h", Key: "dhchap_key"}
 	const first = "hosts: [{nqn: h, dhchap_key_file: a}]"

@@ -15,11 +15,11 @@ import (
 
 // This file has the names of managed listeners and referrals, and the secrets of managed hosts.
 
-// oldKeysUntil is the key of a host that its old keys need.
+// oldKeysUntil is the key of a host that must accompany its old keys.
 const oldKeysUntil = "old_keys_until"
 
-// Canonical returns the object with its name as the configuration writes it, or what is wrong with
-// the name.
+// Canonical returns the object with its name in the form of the configuration, or an error if the
+// name is invalid.
 func (m Managed) Canonical() (Managed, error) {
 	var err error
 	switch {
@@ -34,8 +34,7 @@ func (m Managed) Canonical() (Managed, error) {
 	return m, err
 }
 
-// listenerNames returns the keys that the name of a listener stands for. It makes the name
-// canonical.
+// listenerNames returns the keys given by the name of a listener. It makes the name canonical.
 func listenerNames(name *string) (*yaml.Node, error) {
 	if label.MatchString(*name) {
 		return mappingNode("name", textNode(*name)), nil
@@ -72,8 +71,7 @@ func (r *Referral) Name() string {
 	return name
 }
 
-// referralNames returns the keys that the name of a referral stands for. It makes the name
-// canonical.
+// referralNames returns the keys given by the name of a referral. It makes the name canonical.
 func referralNames(name *string) (*yaml.Node, error) {
 	transport, rest, _ := strings.Cut(*name, " ")
 	text, nqn, named := strings.Cut(rest, " ")
@@ -96,8 +94,8 @@ func referralNames(name *string) (*yaml.Node, error) {
 	return n, nil
 }
 
-// Keys returns what the file of an object says of it, as a client would send it, without secrets.
-// nil: the file was changed by hand, and JSON cannot say that.
+// Keys returns the keys in the file of an object as a client would send them, without secrets. It
+// returns nil if the file was changed by hand and JSON cannot express it.
 func (m Managed) Keys(file []byte) map[string]any {
 	n := m.found(file)
 	_, named := m.entry()
@@ -134,7 +132,7 @@ func (c *Config) SecretsOf(nqn string) (list []string) {
 	return list
 }
 
-// unquoted undoes quoteVariables in all texts of a value, in place but for a text itself.
+// unquoted undoes quoteVariables in all texts of a value. It changes maps and lists in place.
 func unquoted(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -166,7 +164,7 @@ func secretKeys() (list []string) {
 	return list
 }
 
-// keepKeys adds the secrets of a host as it is that are not given.
+// keepKeys adds the current secrets of a host that a request does not give.
 func keepKeys(given, host *yaml.Node) {
 	for i := 0; i+1 < len(host.Content); i += 2 {
 		name := strings.TrimSuffix(host.Content[i].Value, fileSuffix)
@@ -176,7 +174,7 @@ func keepKeys(given, host *yaml.Node) {
 	}
 }
 
-// oldKey is the key that has the value of a secret which counts as well, "" if there is none.
+// oldKey returns the key that holds the old, still valid value of a secret, "" if there is none.
 func oldKey(key string) string {
 	prefix, ok := strings.CutSuffix(key, "_key")
 	if old := prefix + "_old_key"; ok && slices.Contains(secretKeys(), old) {
@@ -185,8 +183,9 @@ func oldKey(key string) string {
 	return ""
 }
 
-// withKey returns the file of a host with another value of a secret. If the client says until when
-// old keys count, the value before becomes the old key. Repeated, the request changes nothing.
+// withKey returns the file of a host with a new value of a secret. If the client gives a time until
+// which old keys are valid, the previous value becomes the old key. Repeating the request changes
+// nothing.
 func (m Managed) withKey(given *yaml.Node, file []byte) ([]byte, error) {
 	key, until := slot(given, "key"), slot(given, oldKeysUntil)
 	for i := 0; i < len(given.Content); i += 2 {
@@ -218,8 +217,8 @@ func (m Managed) withKey(given *yaml.Node, file []byte) ([]byte, error) {
 	})
 }
 
-// WithoutKey returns the file of a host without the secret. With the last old key the time goes
-// until which old keys count.
+// WithoutKey returns the file of a host without the secret. The expiry time of old keys goes with
+// the last old key.
 func (m Managed) WithoutKey(file []byte) ([]byte, error) {
 	return m.changed(file, func(host *yaml.Node) {
 		unsetKey(host, m.Key)
@@ -234,7 +233,7 @@ func (m Managed) WithoutKey(file []byte) ([]byte, error) {
 	})
 }
 
-// changed returns the file with a change of the object.
+// changed returns the file after a change of the object.
 func (m Managed) changed(file []byte, change func(*yaml.Node)) ([]byte, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(file, &doc); err != nil {
@@ -244,7 +243,8 @@ func (m Managed) changed(file []byte, change func(*yaml.Node)) ([]byte, error) {
 	return yaml.Marshal(&doc)
 }
 
-// secretOf returns a secret of a host, or the file that has it, with the key of that; nil: none.
+// secretOf returns a secret of a host, or the name of its file, with the key of that value; nil if
+// there is none.
 func secretOf(host *yaml.Node, key string) (name string, value *yaml.Node) {
 	for _, name = range []string{key, key + fileSuffix} {
 		if at := slot(host, name); at != nil {

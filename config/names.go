@@ -16,12 +16,12 @@ import (
 
 // This file has the Values of names and identifiers of NVMe.
 
-// nqn is the NQN of a host or subsystem. check, if it is not nil, checks it as well. Names without
-// a form of the specification are warned of.
+// nqn is the NQN of a host or subsystem. check, if not nil, checks it further. A name in no form of
+// the specification causes a warning.
 func nqn(p *string, check func(string) error) Value {
 	rules := schema{"pattern": `^[^\x00-\x1F\x7F-\x9F]+$`, "maxLength": nvme.NQNMaxLength}
 	return named{checked(p, "NQN", rules, func(s string) (what, hint string) {
-		if secret.Mask(s) != s { // it would show wherever the name does
+		if secret.Mask(s) != s { // names are shown
 			return "a key, not an NQN", "Write it as dhchap_key or tls_key, and make another one."
 		}
 		err := nvme.ValidateNQN(s)
@@ -37,13 +37,13 @@ func nqn(p *string, check func(string) error) Value {
 
 const nqnForms = "nqn.YYYY-MM.REVERSED.DOMAIN:NAME or nqn.2014-08.org.nvmexpress:uuid:UUID."
 
-// named is an NQN that is warned of if it is unusual.
+// named is an NQN that causes a warning if it is unusual.
 type named struct{ Value }
 
 func (n named) decode(d *decoder, node *yaml.Node, path string) {
 	n.Value.decode(d, node, path)
 	if name := n.String(); !d.bad[path] && nvme.UnusualNQN(name) != "" && !d.unusual[name] {
-		d.unusual[name] = true // once, wherever else it stands
+		d.unusual[name] = true // once for all its uses
 		if len(d.unusual) == maxUnusual+1 {
 			d.warn(path, "more names are unusual", "The others are not listed.")
 		} else if len(d.unusual) <= maxUnusual {
@@ -53,7 +53,7 @@ func (n named) decode(d *decoder, node *yaml.Node, path string) {
 	}
 }
 
-// maxUnusual is how many unusual names are warned of.
+// maxUnusual is the maximum number of warnings of unusual names.
 const maxUnusual = 16
 
 func subsystemNQN(s string) error {
@@ -63,7 +63,7 @@ func subsystemNQN(s string) error {
 	return nil
 }
 
-// labelPattern is what a name of the file's own looks like; no address does.
+// labelPattern matches the labels of listeners. It matches no address.
 const labelPattern = `^[A-Za-z][A-Za-z0-9_-]{0,62}$`
 
 var label = regexp.MustCompile(labelPattern)
@@ -76,8 +76,8 @@ func listenerLabel(s string) (what, hint string) {
 	return "", ""
 }
 
-// ascii is one of the strings of Identify Controller, of printable ASCII characters (Base sections
-// 1.4.2 and 5.1.13.2.1).
+// ascii is a string of Identify Controller, of printable ASCII characters (Base sections 1.4.2 and
+// 5.1.13.2.1).
 func ascii(p *string, size int) Value {
 	rules := schema{"pattern": "^[ -~]*$", "maxLength": size}
 	doc := fmt.Sprintf("up to %d characters", size)

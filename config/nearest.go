@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// nearest returns the candidate closest to word if the difference is small enough for a
-// misspelling, else "".
+// nearest returns the candidate closest to word if the distance is small enough for a misspelling,
+// else "".
 func nearest(word string, candidates []string) string {
 	best, limit := "", max(1, len(word)/3)
 	for _, c := range candidates {
@@ -14,8 +14,8 @@ func nearest(word string, candidates []string) string {
 	return best
 }
 
-// distance is the number of letters to insert, delete, replace or swap with a neighbour to make a
-// into b.
+// distance returns the number of letters to insert, delete, replace or swap with a neighbour to
+// turn a into b.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)

@@ -14,9 +14,10 @@ import (
 
 // This file has the keys for operators and monitoring: roles, metrics, web, audit.
 
-// Role is a role on the control interface, and whose it is: one of the other fields is set.
+// Role grants a role on the control interface. One of the other fields is set and says to which
+// client.
 type Role struct {
-	// Subject is that of a certificate (RFC 2253). User and Group are names or numbers.
+	// Subject is the subject of a certificate (RFC 2253). User and Group are names or numbers.
 	Subject, User, Group string
 	// Role is read, operate or admin.
 	Role string
@@ -50,7 +51,7 @@ func (r *Role) value() Value {
 
 var attribute = regexp.MustCompile(`^[A-Za-z0-9.]+=`)
 
-// rolesKey is not under those of Control.keys that need a restart.
+// rolesKey is apart from Control.keys, which need a restart.
 func (c *Control) rolesKey() Key {
 	return NewKey("roles", List(&c.Roles, 0, 256, (*Role).value),
 		"What clients may do: each entry has one of `subject`, `user` and `group`; of several "+
@@ -78,24 +79,24 @@ func (d *decoder) roles(c *Control) {
 	}
 }
 
-// Endpoint says where people or programs see the state of the target, and how they prove who they
-// are: metrics and web.
+// Endpoint is a server that shows the state of the target, and the authentication of its clients:
+// metrics or web.
 type Endpoint struct {
 	// Listen is invalid if nothing is served.
 	Listen netip.AddrPort
 	// Certificate and Key are files, "" for no TLS.
 	Certificate, Key string
-	// Token is what clients must send.
+	// Token is required of clients.
 	Token Token
 }
 
-// Exposed says that other machines reach it.
+// Exposed reports whether other machines reach the endpoint.
 func (e *Endpoint) Exposed() bool {
 	return e.Listen.IsValid() && !e.Listen.Addr().Unmap().IsLoopback()
 }
 
-// Token is a secret text that nothing shows: a hash of it with a key of the process. The zero value
-// is none.
+// Token is a secret text that is never shown. It holds a hash of the text, keyed by a random key of
+// the process. The zero value means no token.
 type Token [sha256.Size]byte
 
 func newToken(text string) (t Token) {
@@ -104,13 +105,13 @@ func newToken(text string) (t Token) {
 	return Token(h.Sum(nil))
 }
 
-// Is compares it with a text, in a time that says nothing of either.
+// Is compares the token with a text, in constant time.
 func (t Token) Is(text string) bool {
 	other := newToken(text)
 	return hmac.Equal(t[:], other[:])
 }
 
-// String is another text if the secret is another one.
+// String returns a placeholder. Different tokens have different placeholders.
 func (t Token) String() string {
 	if t == (Token{}) {
 		return ""
@@ -118,10 +119,10 @@ func (t Token) String() string {
 	return fmt.Sprintf("hidden-%x", t[:8])
 }
 
-// token are the characters of bearer tokens (RFC 6750, section 2.1).
+// token matches bearer tokens (RFC 6750, section 2.1).
 var token = regexp.MustCompile(`^[A-Za-z0-9._~+/-]{16,512}=*$`)
 
-// tokenValue is the text of a token, of which get shows nothing. Errors repeat nothing of it.
+// tokenValue is the text of a token. Neither get nor an error shows any of it.
 func tokenValue(get func() string, set func(text string)) Value {
 	return &scalar{
 		name: "text", doc: "text", rules: textSchema(schema{"pattern": token.String()}), get: get,
@@ -140,10 +141,10 @@ func tokenValue(get func() string, set func(text string)) Value {
 type WebTarget struct {
 	// Name is its name on the page, URL the address of its own page.
 	Name, URL string
-	// Token returns what its page asks for; nil: nothing. It is a function so that no format shows
-	// the token.
+	// Token returns the token that the other page requires; nil means none. It is a function so
+	// that no format verb shows the token.
 	Token func() string
-	// CA is a file, "" for those of the machine.
+	// CA is a file, "" for the CAs of the machine.
 	CA string
 }
 
@@ -177,7 +178,7 @@ func (w *WebTarget) value() Value {
 }
 
 // pageURL returns a problem and a hint if s is not the address of a page. They do not repeat s,
-// which may have a password in it.
+// which may contain a password.
 func pageURL(s string) (what, hint string) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||
@@ -193,7 +194,7 @@ func pageURL(s string) (what, hint string) {
 	return "", ""
 }
 
-// plain reports whether others can read what the target is sent.
+// plain reports whether others on the network can read requests to the target.
 func (w *WebTarget) plain() bool {
 	u, _ := url.Parse(w.URL) // pageURL has seen it
 	ip, _ := netip.ParseAddr(u.Hostname())
@@ -217,7 +218,7 @@ func (d *decoder) webTargets(c *Config) {
 	}
 }
 
-// metricsKeys are those of metrics.
+// metricsKeys are the keys of metrics.
 func metricsKeys(m *Endpoint) []Key {
 	return m.keys("IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any "+
 		"free one, and the log says which. Set it when you monitor the target, to an address that "+
@@ -226,7 +227,7 @@ func metricsKeys(m *Endpoint) []Key {
 			"Set it with `certificate` when others reach the address.")
 }
 
-// webKeys are those of web.
+// webKeys are the keys of web.
 func (c *Config) webKeys() []Key {
 	keys := c.Web.keys("IP address and TCP port of a page that shows, and cannot change, what the "+
 		"target does; port 0 takes any free one, and the log says which. Set it to an address "+
@@ -240,7 +241,7 @@ func (c *Config) webKeys() []Key {
 			"page is open. Set it to see several targets in one place."))
 }
 
-// MaxWebTargets is how many other targets a page shows at most.
+// MaxWebTargets is the maximum number of other targets on a page.
 const MaxWebTargets = 8
 
 func (e *Endpoint) keys(listen, token string) []Key {
@@ -274,9 +275,9 @@ func (d *decoder) endpoint(name string, e *Endpoint) {
 	}
 }
 
-// Audit says where the records of the audit are kept, besides the log.
+// Audit configures the audit file, which has the records in addition to the log.
 type Audit struct {
-	// Path is "" for nowhere.
+	// Path is "" for no file.
 	Path string
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// parseWith parses a configuration with more keys at its end.
+// parseWith parses a configuration with text appended.
 func parseWith(text string) (*Config, error) {
 	return Parse("/etc/a.yaml", []byte(`
 listeners: [{transport: tcp, address: 10.0.0.1}]
@@ -31,8 +31,8 @@ func TestRolesNeedNoRestart(t *testing.T) {
 	}
 }
 
-// TestMetricsToken: a token is in no output, of which there are errors, changes and the
-// configuration itself.
+// TestMetricsToken: no output shows a token: no error, no change, and no format of the
+// configuration.
 func TestMetricsToken(t *testing.T) {
 	const secret, other = "AbCdEf0123456789._~+/-==", "0123456789012345678901234567890123456789"
 	dir := t.TempDir()
@@ -119,8 +119,8 @@ func TestChangesSecret(t *testing.T) {
 	}
 }
 
-// TestWebTargets: other targets of the page have addresses that can be asked. They change while the
-// target runs, as changes of secrets if they have tokens, which are in no output.
+// TestWebTargets: other targets need a valid URL. They change while the target runs. Targets with a
+// token count as changes of secrets, and no output shows the token.
 func TestWebTargets(t *testing.T) {
 	const secret = "AbCdEf0123456789._~+/-=="
 	shown := ""

@@ -9,12 +9,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
-// Problem is one error or warning about a configuration: where it is, what is wrong, and a hint how
-// to fix it.
+// Problem is one error or warning about a configuration, with its place and a hint how to fix it.
 type Problem struct {
 	// Warning: the configuration can be used.
 	Warning bool
-	// InUse: another process has what the configuration names, and may be ending.
+	// InUse: another process, which may be ending, uses a resource that the configuration names.
 	InUse bool
 
 	// Place is "FILE:LINE:COLUMN", "FILE" or "environment variable NAME".
@@ -27,7 +26,7 @@ type Problem struct {
 	place
 }
 
-// OfRequest says that the problem is in what a client has sent, see Edit.
+// OfRequest reports whether the problem is in the request of a client, see Edit.
 func (p Problem) OfRequest() bool { return p.Place == request }
 
 // Error is one line: "nvmf.yaml:12:9: subsystems[0].namespaces[1].sise: unknown key. Did you mean
@@ -59,7 +58,7 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Sort puts the problems into the order of the file, those of included files after it.
+// Sort sorts the problems in the order of the file, followed by problems of included files.
 func (ps Problems) Sort() {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line),
@@ -67,17 +66,16 @@ func (ps Problems) Sort() {
 	})
 }
 
-// Failed says that there is an error among the problems.
+// Failed reports whether any of the problems is an error.
 func (ps Problems) Failed() bool {
 	return slices.ContainsFunc(ps, func(p Problem) bool { return !p.Warning })
 }
 
-// source knows where each value of a configuration came from.
+// source knows the origin of each value of a configuration.
 type source struct {
 	file   string
 	places map[string]place
-	// bad holds the paths that have been reported already: later checks say nothing more about
-	// them.
+	// bad holds the paths that have been reported already. Later checks skip them.
 	bad                map[string]bool
 	problems, warnings Problems
 }
@@ -103,7 +101,7 @@ func (s *source) add(path, what, hint string) {
 	s.addAt(s.find(path), path, what, hint)
 }
 
-// warn records something that does not keep the configuration from being used.
+// warn records a problem with which the configuration can still be used.
 func (s *source) warn(path, what, hint string) {
 	p := s.problemAt(s.find(path), path, what, hint)
 	p.Warning = true
@@ -127,7 +125,7 @@ func (s *source) problemAt(at place, path, what, hint string) Problem {
 	return p
 }
 
-// where is "FILE:LINE", or "FILE" without a line.
+// where returns "FILE:LINE", or "FILE" without a line.
 func (s *source) where(at place) string {
 	file := cmp.Or(at.file, s.file)
 	if at.line == 0 {
@@ -136,7 +134,7 @@ func (s *source) where(at place) string {
 	return fmt.Sprintf("%s:%d", file, at.line)
 }
 
-// other is where another place is, for a message about the place at.
+// other formats another place for a message about the place at.
 func (s *source) other(other, at place) string {
 	if other.file == at.file {
 		return fmt.Sprintf("line %d", other.line)
@@ -144,7 +142,7 @@ func (s *source) other(other, at place) string {
 	return s.where(other)
 }
 
-// find is the place of path or of what encloses it.
+// find returns the place of path or of the nearest value around it.
 func (s *source) find(path string) place {
 	for {
 		if at, ok := s.places[path]; ok || path == "" {
@@ -164,7 +162,7 @@ func (s *source) err() error {
 }
 
 // Problem makes an error about the value at path ("subsystems[0].namespaces[1].path") that was
-// found outside of this package, with the value's place in the file.
+// found outside this package. It adds the place of the value in the file.
 func (c *Config) Problem(path, what, hint string) Problem {
 	s := newSource("configuration")
 	if c.src != nil {
@@ -174,7 +172,7 @@ func (c *Config) Problem(path, what, hint string) Problem {
 	return s.problems[0]
 }
 
-// Warning is a Problem that does not keep the configuration from being used.
+// Warning is Problem for a warning.
 func (c *Config) Warning(path, what, hint string) Problem {
 	p := c.Problem(path, what, hint)
 	p.Warning = true

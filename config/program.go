@@ -18,31 +18,32 @@ import (
 )
 
 const (
-	// commandSuffix makes the name of the key that names a program which prints the value.
+	// commandSuffix is appended to the name of a key for the key that names a program which prints
+	// its value.
 	commandSuffix = "_command"
-	// programsTime is how long all programs of a configuration may take.
+	// programsTime bounds the time of all programs of a configuration together.
 	programsTime = 30 * time.Second
-	// maxStderr is how many bytes of a program's standard error an error message repeats. Secrets
-	// are looked for in the first maxComplaint bytes, so that none is cut in two and missed.
+	// maxStderr is the number of bytes of standard error that an error message repeats. Secrets are
+	// masked in the first maxComplaint bytes, so that none is cut in two and missed.
 	maxStderr    = 256
 	maxComplaint = 16 << 10
 )
 
-// Option changes how Load reads a configuration: an Edit, or what Printed and Within return.
+// Option changes how Load reads a configuration. It is an Edit, or the result of Printed or Within.
 type Option interface{ apply(*decoder) }
 
 type option func(*decoder)
 
 func (o option) apply(d *decoder) { o(d) }
 
-// Printed is an option that takes what programs have printed for c instead of running them.
+// Printed is an option that reuses the output of the programs that ran for c.
 func (c *Config) Printed() Option { return option(func(d *decoder) { d.known = c.printed }) }
 
-// Within is an option that ends programs with ctx.
+// Within is an option that ends programs when ctx is done.
 func Within(ctx context.Context) Option { return option(func(d *decoder) { d.ctx = ctx }) }
 
-// fromProgram returns what the program prints that n names with its arguments, less the end of its
-// last line, in place of n. What is wrong is reported at path.
+// fromProgram runs the program and arguments in n and returns the output, less the final newline,
+// in place of n. It reports errors at path.
 func (d *decoder) fromProgram(n *yaml.Node, path string) *yaml.Node {
 	d.places[path] = d.placeOf(n)
 	args, what, hint := d.arguments(n)
@@ -58,9 +59,9 @@ func (d *decoder) fromProgram(n *yaml.Node, path string) *yaml.Node {
 	return d.literal(n, "")
 }
 
-// arguments are the program that n names and its arguments.
+// arguments returns the program that n names and its arguments.
 func (d *decoder) arguments(n *yaml.Node) (args []string, what, hint string) {
-	// Who can write there is not to run programs as the user who checks the configuration.
+	// A user who can write there must not run programs as the user who checks the configuration.
 	if rel, err := filepath.Rel(d.managed, d.fileOf(n)); d.managed != "" && err == nil &&
 		filepath.IsLocal(rel) {
 		return nil, "files of the managed directory cannot name a program",
@@ -81,7 +82,7 @@ func (d *decoder) arguments(n *yaml.Node) (args []string, what, hint string) {
 	return args, "", ""
 }
 
-// output is what a program prints.
+// output runs a program, or returns its output from an earlier run.
 func (d *decoder) output(args []string) (string, error) {
 	id := fmt.Sprintf("%q", args)
 	if d.printed == nil {
@@ -109,17 +110,17 @@ func (d *decoder) output(args []string) (string, error) {
 }
 
 // runProgram runs a program without privileges and returns its standard output. When it returns,
-// the program and its children have ended, unless a child has left the session. The error contains
-// nothing of the standard output. It repeats the standard error with possible secrets masked.
+// the program and its children have ended, except a child that has left the session. The error
+// contains no standard output. It repeats standard error with possible secrets masked.
 func runProgram(ctx context.Context, args, env []string) (string, error) {
 	out, complaint := limited{most: maxValueFile}, limited{most: maxComplaint, drop: true}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", env, &out, &complaint
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Cancel, cmd.WaitDelay = kill, time.Second // for what holds the pipe
+	cmd.Cancel, cmd.WaitDelay = kill, time.Second // for children that hold the pipe
 	var err error
-	_ = sys.CloseOnExec() // before Linux 5.11 what this process was started with is inherited
+	_ = sys.CloseOnExec() // before Linux 5.11 inherited descriptors stay open
 	if failed := sys.WithoutPrivileges(func() { err = cmd.Start() }); failed != nil || err != nil {
 		return "", errors.Join(failed, err)
 	}
@@ -142,8 +143,8 @@ func runProgram(ctx context.Context, args, env []string) (string, error) {
 	return strings.TrimSuffix(strings.TrimSuffix(string(out.text), "\n"), "\r"), nil
 }
 
-// limited keeps the beginning of what is written. The rest is dropped, or an error, which ends the
-// program.
+// limited keeps the beginning of the bytes written to it. It drops the rest, or returns an error,
+// which ends the program.
 type limited struct {
 	text       []byte
 	most       int

@@ -14,7 +14,7 @@ import (
 
 const testKey = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
 
-// programFile is a configuration in which a program prints the key of a host.
+// programFile is a configuration with a program that prints the key of a host.
 func programFile(command, more string) string {
 	return fmt.Sprintf(`
 listeners: [{transport: tcp, address: 127.0.0.1}]
@@ -28,7 +28,7 @@ func subsystemOf(host string) string {
 		"'], namespaces: [{nsid: 1, backend: ram, size: 1MiB}]}]\n"
 }
 
-// TestProgramKey: the key is what a program prints that has no privileges and a bare environment.
+// TestProgramKey: a program without privileges and with a bare environment prints the key.
 func TestProgramKey(t *testing.T) {
 	script := `grep -Eq '^NoNewPrivs:\s*1' /proc/self/status &&
 [ -z \"$(grep -E '^Cap(Inh|Prm|Eff|Amb)' /proc/self/status | grep -v 0000000000000000)\" ] &&
@@ -46,8 +46,8 @@ echo $1 | tee /dev/null`
 	}
 }
 
-// TestProgramProblems: what is wrong is said at the key, with what the program complains of, and
-// without what it has printed.
+// TestProgramProblems: errors are reported at the key. They have the standard error of the program,
+// without its standard output.
 func TestProgramProblems(t *testing.T) {
 	const form = "must be a list of the path of a program"
 	for command, want := range map[string]string{
@@ -80,7 +80,7 @@ func TestProgramProblems(t *testing.T) {
 	}
 }
 
-// expired is a context whose deadline passes when it is cancelled.
+// expired is a context with a deadline that passes when it is cancelled.
 type expired struct{ context.Context }
 
 func (o expired) Err() error {
@@ -90,7 +90,8 @@ func (o expired) Err() error {
 	return nil
 }
 
-// TestProgramThatHangs is ended, with what it has started and what keeps its output open.
+// TestProgramThatHangs: a program is ended, together with its children and other holders of its
+// output.
 func TestProgramThatHangs(t *testing.T) {
 	for _, script := range []string{"sleep 1000", "sleep 1000 & wait"} {
 		begun := filepath.Join(t.TempDir(), "begun")
@@ -118,8 +119,8 @@ func TestProgramThatHangs(t *testing.T) {
 	}
 }
 
-// TestProgramsAndEdits: programs run when the configuration is read as a whole, once each; an edit
-// takes what they have printed. Files that the control interface writes can name none.
+// TestProgramsAndEdits: a full load runs each program once, and an edit reuses the output. Files
+// that the control interface writes cannot name a program.
 func TestProgramsAndEdits(t *testing.T) {
 	const nqn = "nqn.2026-11.io.nvmf-target:host"
 	dir := write(t, map[string]string{"runs": ""})
@@ -163,8 +164,8 @@ func TestProgramsAndEdits(t *testing.T) {
 	}
 }
 
-// TestPrintedInUse: an edit takes what programs have printed for the configuration in use, whatever
-// one that is only looked at has got of them since, for instance by a plan.
+// TestPrintedInUse: an edit reuses the program output of the configuration in use, even if another
+// load, such as a plan, has got other output since.
 func TestPrintedInUse(t *testing.T) {
 	dir := write(t, map[string]string{"key": testKey})
 	file, key := filepath.Join(dir, "nvmf.yaml"), filepath.Join(dir, "key")

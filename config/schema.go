@@ -9,10 +9,10 @@ import (
 // schema is a JSON Schema, draft 2020-12.
 type schema map[string]any
 
-// Schema returns the JSON Schema of a file with these backends. It knows types, words and limits
-// of numbers; what it cannot know is what concerns several values, the limits of sizes and
-// durations with a unit, and what an environment variable or another file adds. "x-restart" stands
-// at keys whose changes need a restart.
+// Schema returns the JSON Schema of a file with these backends. It covers types, words and limits
+// of numbers. It does not cover checks across several values, the limits of sizes and durations
+// with a unit, and values from environment variables or other files. Keys with "x-restart" need a
+// restart when they change.
 func Schema(backends []Backend) ([]byte, error) {
 	s := Mapping(new(Config).keys()).schema(backends)
 	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -29,12 +29,12 @@ func Schema(backends []Backend) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// orVariable is a text that may contain variables instead of what rules say.
+// orVariable allows text with variables in addition to rules.
 func orVariable(rules schema) schema {
 	return schema{"anyOf": []schema{rules, {"$ref": "#/$defs/variable"}}}
 }
 
-// textSchema is a text with rules; nil: any text.
+// textSchema is text that follows rules; nil means any text.
 func textSchema(rules schema) schema {
 	text := schema{"type": "string"}
 	if rules == nil {
@@ -68,7 +68,7 @@ func (k *Key) schema(backends []Backend) schema {
 	return s
 }
 
-// schema implements Value. Lists of mappings are not required: they may be in another file.
+// schema implements Value. Lists of mappings are not required, since they may be in another file.
 func (m Mapping) schema(backends []Backend) schema {
 	properties, required, either := schema{}, []string{}, []schema{}
 	for _, k := range m {

@@ -4,13 +4,13 @@ package config
 type Section struct {
 	// Path is empty for the file, "tcp" or "subsystems[].namespaces[]".
 	Path, Doc string
-	// Keys are those that are not sections themselves.
+	// Keys are the keys that are not sections themselves.
 	Keys []Key
 	// Restart: changes of its keys need a restart.
 	Restart bool
 }
 
-// Sections lists the mappings of the file but for the keys of backends, in the order of the file.
+// Sections lists the mappings of the file except those of backends, in the order of the file.
 func Sections(backends []Backend) []Section {
 	return sections("", Key{Value: Mapping(new(Config).keys())}, backends)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// security is what a subsystem, or discovery, requires of hosts.
+// security is the protection that a subsystem, or discovery, requires of hosts.
 func security(p *target.Security) Value {
 	s := words(p, []target.Security{
 		0, target.SecurityAuth, target.SecurityTLS, target.SecurityAuth | target.SecurityTLS,
@@ -17,7 +17,7 @@ func security(p *target.Security) Value {
 	return s
 }
 
-// requireSecurity makes secure_only the default of all keys security, before values are compared.
+// requireSecurity makes secure_only the default of all security keys, before values are compared.
 func (d *decoder) requireSecurity(c *Config) {
 	if !c.SecureOnly {
 		return
@@ -36,8 +36,7 @@ func (d *decoder) requireSecurity(c *Config) {
 	}
 }
 
-// secureOnly reports what secure_only does not allow. What control.listen serves is never without
-// TLS.
+// secureOnly reports violations of secure_only. It skips control.listen, which always uses TLS.
 func (d *decoder) secureOnly(c *Config) {
 	if !c.SecureOnly {
 		return
@@ -61,9 +60,8 @@ func (d *decoder) secureOnly(c *Config) {
 	})
 }
 
-// WithoutKey calls report for each host of a subsystem that cannot use it, because it lacks a key
-// that security requires. A host with a dhchap_key can generate one for TLS where a listener allows
-// that.
+// WithoutKey calls report for each host of a subsystem that lacks a key required by security. A
+// host with a dhchap_key needs no tls_key where a listener allows generated PSKs.
 func (c *Config) WithoutKey(report func(path, host, key string)) {
 	hosts := map[string]*Host{}
 	for i := range c.Hosts {

@@ -8,8 +8,8 @@ import (
 )
 
 // TestSecurityIsNotIgnored: a configuration that asks for TLS or authentication where there is none
-// is refused instead of being served without (C08, A09). The errors name the keys, never
-// what would be a secret.
+// is refused instead of being served without (C08, A09). The errors name the keys, never the
+// secrets.
 func TestSecurityIsNotIgnored(t *testing.T) {
 	const secret = "DHHC-1:00:bm90IGEgc2VjcmV0LCBidXQgaXQgY291bGQgYmUgb25l:"
 	listener := strings.Replace(minimal, "address: 127.0.0.1", `address: 127.0.0.1, %s: "%s"`, 1)
@@ -48,7 +48,7 @@ func TestSecurityIsNotIgnored(t *testing.T) {
 	}
 }
 
-// TestDeepNesting: text that is nested without end is an error, not the end of the program (C01).
+// TestDeepNesting: endless nesting is an error and does not crash the program (C01).
 func TestDeepNesting(t *testing.T) {
 	const n = 10_500 // the parser stops at 10,000
 	for name, text := range map[string]string{

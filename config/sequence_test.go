@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestSequences carries out testdata/sequences, which its README explains.
+// TestSequences carries out testdata/sequences, described in its README.
 func TestSequences(t *testing.T) {
 	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
 		base := ""
@@ -49,8 +49,8 @@ func TestSequences(t *testing.T) {
 	})
 }
 
-// edited changes a file: "OLD => NEW" replaces a text, "$ NAME=VALUE" is a variable, and any other
-// line goes to the end of the file.
+// edited applies changes to a file: "OLD => NEW" replaces text, "$ NAME=VALUE" sets a variable, and
+// any other line is appended to the file.
 func edited(t *testing.T, text string, changes ...string) (_ string, environ []string) {
 	for _, line := range changes {
 		if variable, ok := strings.CutPrefix(line, "$ "); ok {
@@ -69,7 +69,7 @@ func edited(t *testing.T, text string, changes ...string) (_ string, environ []s
 	return text, environ
 }
 
-// outcome lists the problems of a file, or what it changes.
+// outcome lists the problems of a file, or its changes.
 func outcome(t *testing.T, base, text string, environ ...string) string {
 	c, err := parse(t, text, environ...)
 	return said(t, base, c, err)

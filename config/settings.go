@@ -6,7 +6,7 @@ import (
 )
 
 // Settings is a configuration as text, for Diff: its objects with the keys that are not at their
-// defaults. It does not change. The zero value is a configuration of nothing.
+// defaults. It is immutable. The zero value is an empty configuration.
 type Settings struct {
 	objects []object
 }
@@ -28,20 +28,20 @@ const (
 )
 
 // Object names a part of a configuration. Objects of two configurations with the same name are the
-// same object, wherever they stand in the files.
+// same object, wherever they are in the files.
 type Object struct {
 	Kind Kind
 	// Listener is the Name of a listener, else "".
 	Listener string
 	// Referral is the Name of a referral, else "".
 	Referral string
-	// NQN is that of a host, of a subsystem, or of the subsystem of a namespace, else "".
+	// NQN is the NQN of a host, of a subsystem, or of the subsystem of a namespace, else "".
 	NQN string
-	// NSID is that of a namespace, else 0.
+	// NSID is the NSID of a namespace, else 0.
 	NSID uint32
 }
 
-// object is an Object with its settings, which are in the order of the schema.
+// object is an Object with its settings, in the order of the schema.
 type object struct {
 	Object
 	settings []setting
@@ -49,11 +49,11 @@ type object struct {
 	volatile bool
 }
 
-// setting is a key whose value is not the default, or one entry of a list that has no order.
+// setting is a key that is not at its default, or one entry of an unordered list.
 type setting struct {
 	key, value string
-	// unset is what a KeyChange says if the other configuration does not have the setting: the
-	// default, or "".
+	// unset is the value in a KeyChange if the other configuration lacks the setting: the default,
+	// or "".
 	unset string
 	// written: the default can be written as a value.
 	written bool
@@ -89,7 +89,7 @@ func (c *Config) flatten(keys []Key) (s Settings) {
 	return s
 }
 
-// entriesOf returns the Values of the entries of a list among keys.
+// entriesOf returns the Values of the entries of the list called name.
 func entriesOf(keys []Key, name string) []Value {
 	i := slices.IndexFunc(keys, func(k Key) bool { return k.Name == name })
 	return keys[i].Value.(interface{ decoded() []Value }).decoded()
@@ -101,7 +101,7 @@ func section(keys []Key, name string) []Key {
 	return keys[i].Value.(Mapping)
 }
 
-// add adds an object with the settings of v, but for the keys that name it or are objects.
+// add adds an object with the settings of v, except the keys that name it or are objects.
 func (s *Settings) add(name Object, v Value, but ...string) {
 	o := object{Object: name}
 	v.flatten(&o, setting{})
@@ -161,7 +161,7 @@ func hasSecret(v Value) bool {
 
 func (v *storageValue) flatten(o *object, at setting) {
 	if v.backend != nil {
-		o.volatile = v.backend.Volatile // storage behind it comes later, and decides
+		o.volatile = v.backend.Volatile // the storage behind a wrapper comes later, and decides
 	}
 	for i, k := range v.keys {
 		at.storage = at.storage || i >= len(v.common)

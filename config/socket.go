@@ -78,7 +78,8 @@ func validateSocket(path string) (what, hint string) {
 	return "", ""
 }
 
-// fileMode is permissions of a file that its owner may use, in octal digits with quotes or without.
+// fileMode is a file mode that lets the owner read and write, in octal digits with or without
+// quotes.
 func fileMode(p *fs.FileMode) Value {
 	return &scalar{
 		name: "octal digits", doc: "octal digits, 0600 to 0666",

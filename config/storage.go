@@ -8,13 +8,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Backend is a kind of storage, as the program that assembles the backends describes it.
+// Backend describes a kind of storage. The program that assembles the backends provides it.
 type Backend struct {
-	// Name is what the key backend is set to, Doc what the storage is, for the documentation.
+	// Name is the value of the key backend. Doc describes the storage, for the documentation.
 	Name, Doc string
 	// Wrapper: storage of this kind passes everything on to other storage, under the key of.
 	Wrapper bool
-	// AlwaysAnswers: no command takes longer than it takes to copy its data.
+	// AlwaysAnswers: a command takes no longer than copying its data.
 	AlwaysAnswers bool
 	// Volatile: the content ends with the target.
 	Volatile bool
@@ -22,28 +22,28 @@ type Backend struct {
 	New func() Options
 }
 
-// Options are what one storage is configured with.
+// Options is the configuration of one storage.
 type Options interface {
 	// Keys are the keys besides backend and of.
 	Keys() []Key
-	// Check reports what is wrong with several keys together; key "" is the storage.
+	// Check reports conflicts between keys; key "" is the storage itself.
 	Check(report func(key, what, hint string))
 }
 
-// Storage is where the blocks of a namespace are.
+// Storage is the storage of a namespace.
 type Storage struct {
-	// Backend is the name of its kind, Options what that kind made.
+	// Backend is the name of its kind. Options is the result of New of that kind.
 	Backend string
 	Options Options
 	// Of is the storage behind a wrapper, else nil.
 	Of *Storage
 }
 
-// maxLayers is how many storages may stand behind each other.
+// maxLayers is the maximum number of storages behind each other.
 const maxLayers = 8
 
-// Layers returns the storage and those behind it, in this order, and their keys; path is the key of
-// the first.
+// Layers returns the storage and the storages behind it, outermost first, with their keys. path is
+// the key of the first.
 func (s *Storage) Layers(path string) (paths []string, layers []*Storage) {
 	for ; s != nil; s, path = s.Of, path+".of" {
 		paths, layers = append(paths, path), append(layers, s)
@@ -51,12 +51,13 @@ func (s *Storage) Layers(path string) (paths []string, layers []*Storage) {
 	return paths, layers
 }
 
-// storageValue decodes a storage, which it makes if *p is nil, and the keys of what it is part of.
+// storageValue decodes a storage, which it makes if *p is nil, and the keys of the mapping around
+// it.
 type storageValue struct {
 	p      **Storage
 	common []Key
 
-	// backend and keys are what was decoded; keys begin with common.
+	// backend and keys are set by decode. keys begins with common.
 	backend *Backend
 	keys    []Key
 }
@@ -121,7 +122,7 @@ func backendKey(name *string, backends []Backend) Key {
 	}
 }
 
-// elsewhere is the name of a backend. Its hints know the names that other targets have.
+// elsewhere is the name of a backend. Its hints know the names that other targets use.
 type elsewhere struct{ Value }
 
 func (v elsewhere) decode(d *decoder, n *yaml.Node, path string) {
@@ -134,7 +135,7 @@ func (v elsewhere) decode(d *decoder, n *yaml.Node, path string) {
 	v.Value.decode(d, n, path)
 }
 
-// others are backends of SPDK, nvmet, LIO and QEMU, and what one uses here.
+// others maps backends of SPDK, nvmet, LIO and QEMU to their counterparts here.
 var others = map[string]string{
 	"malloc": "ram", "memory": "ram", "brd": "ram", "ramdisk": "ram", "rd_mcp": "ram",
 	"aio":   "file, or block for a disk",
@@ -167,7 +168,7 @@ func backendHint(name string, backends []Backend) string {
 	return ""
 }
 
-// backendOf is the backend that a mapping names, or nil.
+// backendOf returns the backend named in a mapping, or nil.
 func (d *decoder) backendOf(n *yaml.Node) *Backend {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value != "backend" {
@@ -179,7 +180,7 @@ func (d *decoder) backendOf(n *yaml.Node) *Backend {
 	return nil
 }
 
-// backend is the backend with this name, or nil.
+// backend returns the backend with this name, or nil.
 func (d *decoder) backend(name string) *Backend {
 	i := slices.IndexFunc(d.backends, func(b Backend) bool { return b.Name == name })
 	if i < 0 {
@@ -200,11 +201,11 @@ func (b *Backend) keys() []string {
 	return names
 }
 
-// known is what foreignKey returns for a key that need not be reported.
+// known is the result of foreignKey for a key that need not be reported.
 const known = "known"
 
-// foreignKey returns the error of a key that belongs to backends other than b. what is "" if it
-// belongs to none, and known if b is nil, which has been reported.
+// foreignKey returns the error for a key that belongs to backends other than b. The text is "" if
+// it belongs to none, and known if b is nil, which has been reported.
 func (d *decoder) foreignKey(b *Backend, name string) (what, hint string) {
 	var others []string
 	for _, o := range d.backends {

@@ -13,13 +13,14 @@ import (
 
 var (
 	yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-	// parserError is what the parser says; the scanner below it says everything else. The number
-	// that go.yaml.in/yaml/v3 gives is that of the line where a construct begins: from 1 for the
-	// scanner, from 0 for the parser, and that of another line instead of the first one.
+	// parserError matches errors of the parser; all other errors are from the scanner below it. The
+	// line number of go.yaml.in/yaml/v3 is the line where a construct begins: it counts from 1 for
+	// the scanner and from 0 for the parser, and on the first line it is the number of another
+	// line.
 	parserError = regexp.MustCompile(`^did not find expected (<|node content|key|'-'|',')`)
 )
 
-// syntaxError reports that data is not YAML, where that shows.
+// syntaxError reports that data is not YAML, on the line where the error shows.
 func (s *source) syntaxError(file string, data []byte) {
 	// No construct begins on the first line.
 	data = append([]byte("\n"), bytes.TrimPrefix(data, []byte("\ufeff"))...)
@@ -37,10 +38,10 @@ func (s *source) syntaxError(file string, data []byte) {
 			"or text with ':' or '#' that needs quotes, such as \"::\".")
 }
 
-// parserLine returns the line of an error of the parser, where the first line is 0: the last of the
-// fewest lines that have this error, whatever might follow.
+// parserLine returns the line of an error of the parser, where the first line is 0. It is the last
+// of the fewest lines that have this error with any continuation.
 func parserLine(data []byte, text string) int {
-	valid := "" // what is no error on a line that is
+	valid := "" // text that makes a line without the error valid
 	switch {
 	case strings.Contains(text, "','"):
 		valid = ","

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSyntaxErrorsNameTheLine: the line with # is the one where an error is found, that with @ the
-// one where what is wrong begins.
+// TestSyntaxErrorsNameTheLine: # marks the line where the error is found, @ the line where the
+// faulty construct begins.
 func TestSyntaxErrorsNameTheLine(t *testing.T) {
 	for _, text := range []string{
 		"a:\n  - {nsid: 1, size: 1GiB @\n  - {nsid: 2, size: 1GiB} #\n",

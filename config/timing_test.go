@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestTokenTiming: how long it takes to compare a token does not tell where it differs.
+// TestTokenTiming: the time of a comparison does not tell where a token differs.
 func TestTokenTiming(t *testing.T) {
 	text := strings.Repeat("0123456789abcdef", 4)
 	token := newToken(text)

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Size is a number of bytes. In the file it is an integer or a text with a unit: 4096, 64KiB, 1GiB,
+// Size is a number of bytes. In the file it is an integer or text with a unit: 4096, 64KiB, 1GiB,
 // 500GB.
 type Size int64
 
@@ -55,7 +55,7 @@ func ParseSize(s string) (Size, error) {
 
 var almostSize = regexp.MustCompile(`^([0-9]+) *([KkMmGgTtPp])(i?[Bb])?$`)
 
-// unitHint says how to write a size whose unit is not written as it must be; "" if s is none.
+// unitHint returns a hint for a size with a misspelt unit; "" if s is no size.
 func unitHint(s string) string {
 	m := almostSize.FindStringSubmatch(s)
 	if m == nil {
@@ -65,7 +65,7 @@ func unitHint(s string) string {
 	return fmt.Sprintf("Write %siB (units of 1024) or %sB (of 1000).", unit, unit)
 }
 
-// String is the size in the unit that makes the shortest text: "64KiB", "500GB", "513B".
+// String formats the size in the unit that makes the shortest text: "64KiB", "500GB", "513B".
 func (s Size) String() string {
 	best := strconv.FormatInt(int64(s), 10) + "B"
 	for _, u := range units {

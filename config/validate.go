@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// validate reports what is wrong with several values together.
+// validate checks several values together and reports conflicts.
 func (d *decoder) validate(c *Config) {
 	if n := len(c.Reactors.CPUs); n > 0 && c.Reactors.Count != 0 && c.Reactors.Count != n {
 		d.add("reactors.count",

@@ -16,28 +16,29 @@ import (
 
 // Value decodes the value of a key into a variable and checks it.
 type Value interface {
-	// Type says what may be written, for the documentation: "number, 32 to 1024".
+	// Type describes the accepted text, for the documentation: "number, 32 to 1024".
 	Type() string
-	// String is what the variable holds, as it would be written.
+	// String formats the content of the variable as written in a file.
 	String() string
-	// decode reports what is wrong at path; the variable then keeps its default.
+	// decode sets the variable. It reports errors at path; the variable then keeps its default.
 	decode(d *decoder, n *yaml.Node, path string)
-	// flatten adds to o what has been decoded, if it is not the default; at is the key.
+	// flatten adds the decoded value to o if it is not the default; at is the key.
 	flatten(o *object, at setting)
-	// schema returns the JSON Schema of what may be written.
+	// schema returns the JSON Schema of the accepted text.
 	schema(backends []Backend) schema
 }
 
 // scalar is a Value of one word.
 type scalar struct {
-	// name is what must be written, with its article, and doc the same for the documentation.
+	// name describes the accepted text in an error, with its article; doc describes it in the
+	// documentation.
 	name, doc string
 	rules     schema
 	get       func() string
-	// set sets the variable, or says what is wrong: unfit if the word is of another type.
+	// set sets the variable or returns a problem: unfit if the word is of another type.
 	set func(n *yaml.Node) (what, hint string)
 
-	// decoded: there was a value instead of initial.
+	// decoded: a value was given; initial is the default.
 	decoded bool
 	initial string
 }
@@ -70,7 +71,7 @@ func (s *scalar) decode(d *decoder, n *yaml.Node, path string) {
 	}
 }
 
-// assign sets *p unless it is outside of its limits.
+// assign sets *p unless v is outside its limits.
 func assign[T any, V cmp.Ordered](p *T, v, least, most V, to func(V) T, format func(V) string,
 ) (what, hint string) {
 	switch {
@@ -125,9 +126,9 @@ func Int[T ~int | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](p *T, least, mo
 const (
 	// NoLimit is more bytes than any storage has.
 	NoLimit = math.MaxInt64
-	// AnySize is a unit of Bytes that every number is a multiple of.
+	// AnySize is a unit of Bytes for sizes that need no alignment.
 	AnySize = 1
-	// PowerOfTwo instead of a unit stands for powers of two.
+	// PowerOfTwo instead of a unit means that the size must be a power of two.
 	PowerOfTwo = 0
 )
 
@@ -170,7 +171,7 @@ func Bytes[T ~int | ~int64](p *T, least, most, unit Size) Value {
 	}
 }
 
-// Duration is a time.
+// Duration is a span of time.
 func Duration(p *time.Duration, least, most time.Duration) Value {
 	return &scalar{
 		name: "a duration", doc: "duration, " + duration(least) + " to " + duration(most),
@@ -193,7 +194,7 @@ func Duration(p *time.Duration, least, most time.Duration) Value {
 	}
 }
 
-// duration is d without the zeroes that time.Duration.String adds.
+// duration formats d without the zero units that time.Duration.String adds.
 func duration(d time.Duration) string {
 	s := strings.Replace(d.String(), "µ", "u", 1)
 	if strings.HasSuffix(s, "m0s") {
@@ -205,7 +206,8 @@ func duration(d time.Duration) string {
 	return s
 }
 
-// parsed is a text that set parses. doc is its Type, rules what a schema can say of it.
+// parsed is text that set parses. doc is its Type, rules the part of the checks that a schema can
+// express.
 func parsed(doc string, rules schema, get func() string,
 	set func(text string) (what, hint string),
 ) Value {
@@ -228,7 +230,7 @@ func Text(p *string) Value {
 	return checked(p, "text", nil, func(string) (what, hint string) { return "", "" })
 }
 
-// checked is a text with a check.
+// checked is text with a check.
 func checked(p *string, doc string, rules schema, check func(text string) (what, hint string),
 ) Value {
 	return parsed(doc, rules, func() string { return *p },
@@ -240,7 +242,7 @@ func checked(p *string, doc string, rules schema, check func(text string) (what,
 		})
 }
 
-// unmarshaled is a text for a type that parses it; check may reject the result.
+// unmarshaled is text for a type that parses it; check may reject the result.
 func unmarshaled[T any, P interface {
 	*T
 	encoding.TextUnmarshaler
@@ -261,13 +263,13 @@ func unmarshaled[T any, P interface {
 	})
 }
 
-// Choice is a word and what it means.
+// Choice is a word and its meaning.
 type Choice[T any] struct {
 	Word    string
 	Meaning T
 }
 
-// Choose is one of some words.
+// Choose is one of several words.
 func Choose[T comparable](p *T, choices ...Choice[T]) Value {
 	words := make([]string, len(choices))
 	for i, c := range choices {
@@ -294,7 +296,7 @@ func Choose[T comparable](p *T, choices ...Choice[T]) Value {
 	})
 }
 
-// OneOf is one of some words.
+// OneOf is one of several words.
 func OneOf(p *string, words ...string) Value {
 	choices := make([]Choice[string], len(words))
 	for i, w := range words {
@@ -303,7 +305,7 @@ func OneOf(p *string, words ...string) Value {
 	return Choose(p, choices...)
 }
 
-// words is one of some numbers with names.
+// words is one of several numbers with names.
 func words[T interface {
 	comparable
 	fmt.Stringer
@@ -320,8 +322,8 @@ func Either(p *bool, no, yes string) Value {
 	return Choose(p, Choice[bool]{no, false}, Choice[bool]{yes, true})
 }
 
-// Doubtful returns v with a warning about words that are valid and probably a mistake. why returns
-// the warning and a hint, or "" for a word that is not doubtful.
+// Doubtful returns v with a warning about words that are valid but probably a mistake. why returns
+// the warning and a hint, or "" for other words.
 func Doubtful(v Value, why func(word string) (what, hint string)) Value { return doubtful{v, why} }
 
 type doubtful struct {
@@ -352,10 +354,10 @@ func BareSize(word string) (what, hint string) {
 		fmt.Sprintf("Write %dMiB or %[1]dGiB if that is meant, or %[1]dB.", n)
 }
 
-// Unique is a Value that no other entry of its list may have under the same key.
+// Unique is a Value that no two entries of a list may share under the same key.
 func Unique(v Value, hint string) Value { return unique{v, "", hint} }
 
-// unique is a Value that no other key of the same kind may have; kind "" is that of Unique.
+// unique is a Value that no other key of the same kind may have; kind "" is the kind of Unique.
 type unique struct {
 	Value
 	kind, hint string
