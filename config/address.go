@@ -170,11 +170,11 @@ func (d *decoder) listens(s socket, path, hint string) {
 		}
 		too := ""
 		if wide.at.IP.Is6() && !other.at.IP.Is6() {
-			too = ", those of IPv4 too,"
+			too = ", including those of IPv4,"
 		}
 		d.add(path, fmt.Sprintf("%s and %s are about the same addresses", s.name, o.name),
 			fmt.Sprintf("Delete one of the two: %v has all addresses%s with one socket. "+
-				"A network, as in 0.0.0.0/0, leaves those to %v that it names.", wide.at, too,
+				"A network, as in 0.0.0.0/0, leaves %v to the other listener.", wide.at, too,
 				other.at))
 	}
 	d.sockets = append(d.sockets, s)

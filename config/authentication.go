@@ -69,11 +69,11 @@ func (a *Authentication) keys() []Key {
 		NewKey("dhchap_key", chapKey(&a.Key),
 			"Key with which the host has to authenticate (DH-HMAC-CHAP): `DHHC-1:...:`, as "+
 				"`nvmf-target key gen` makes it and `nvme connect --dhchap-secret` takes it; "+
-				"better in a file. Set it when an NQN is not proof enough of who a host is.").
+				"better in a file. Set it when the NQN is not proof enough of a host's identity.").
 			Without("none").OrSecretFile(),
 		NewKey("dhchap_old_key", chapKey(&a.OldKey),
-			"A key that counts as well. Set it to the one before while the host changes over to "+
-				"another `dhchap_key`.").Without("none").OrSecretFile(),
+			"A key that is valid as well. Set it to the previous key while the host changes over "+
+				"to another `dhchap_key`.").Without("none").OrSecretFile(),
 		NewKey("dhchap_ctrl_key", chapKey(&a.ControllerKey),
 			"Key with which the target authenticates itself to the host, if that asks for it "+
 				"(`nvme connect --dhchap-ctrl-secret`). Set it when the host must be sure that it "+
@@ -94,12 +94,12 @@ func (a *Authentication) keys() []Key {
 				"`NVMeTLSkey-1:...:`, as `nvmf-target key gen --tls` makes it and `nvme "+
 				"check-tls-key --insert` puts it into the keyring of the host; better in a file. "+
 				"The host can use TLS on listeners with `tls`, and where that is `required` no "+
-				"other host can claim its NQN. Set it when what hosts read and write must be "+
-				"encrypted.").
+				"other host can claim its NQN. Set it when the data of hosts must be encrypted on "+
+				"the network.").
 			Without("none").OrSecretFile(),
 		NewKey("tls_old_key", tlsKey(&a.OldTLSKey),
-			"A key that counts as well. Set it to the one before while the host changes over to "+
-				"another `tls_key`.").Without("none").OrSecretFile(),
+			"A key that is valid as well. Set it to the previous key while the host changes over "+
+				"to another `tls_key`.").Without("none").OrSecretFile(),
 		NewKey("old_keys_until", moment(&a.OldUntil),
 			"When `dhchap_old_key` and `tls_old_key` cease to count. Hosts that are connected "+
 				"stay. Set it so that nobody has to remember to delete them.").Without("never"),

@@ -15,20 +15,20 @@ const discoveryPort = 8009
 func (c *Discovery) keys() []Key {
 	return []Key{
 		NewKey("nqn", nqn(&c.NQN, discoveryNQN),
-			"A name of its own for the discovery service; hosts that ask by the well-known name "+
-				"are told it. Set it when hosts talk to several discovery services, which they "+
-				"tell apart by it.").Without("the well-known name only"),
+			"A unique name for the discovery service; hosts that use the well-known name learn "+
+				"it. Set it when hosts talk to several discovery services and have to tell them "+
+				"apart.").Without("the well-known name only"),
 		NewKey("security", security(&c.Security),
-			"What hosts need to ask it: `auth`, a `dhchap_key`, with which they authenticate "+
-				"(not with nvme-cli before 3.0); `tls`, TLS with a `tls_key`; `auth+tls`, both. "+
-				"To all others there is no such service. Set it "+
-				"when names of subsystems are not for everybody who claims the NQN of a host."),
+			"The security required of hosts: `auth`, authentication with a `dhchap_key` (not with "+
+				"nvme-cli before 3.0); `tls`, TLS with a `tls_key`; `auth+tls`, both. For all "+
+				"others the service does not exist. Set it when the names of subsystems must not "+
+				"show to a machine that merely claims the NQN of a host."),
 		NewKey("referrals", List(&c.Referrals, 0, 64, (*Referral).value),
 			"Other discovery services that hosts are told of."),
 		NewKey("mdns", Bool(&c.MDNS),
 			"The service is announced by multicast DNS on the networks of the listeners. Set it "+
-				"when hosts find it by themselves, with nvme-stas for instance. What listens on "+
-				"RDMA is announced as RoCE."),
+				"when hosts find it by themselves, with nvme-stas for instance. Listeners on "+
+				"RDMA are announced as RoCE."),
 		NewKey("mdns_interfaces", List(&c.Interfaces, 0, 64, func(i *string) Value {
 			return Unique(checked(i, "network interface", nil, networkInterface),
 				"Delete one of the two.")

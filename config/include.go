@@ -33,8 +33,8 @@ func (c *Config) includeKey() Key {
 		})
 	}), "More files, which are read as if they were part of this one. A pattern with `*`, `?` "+
 		"or `[a-z]` names the files that match, sorted; files that begin with a dot do not. Paths "+
-		"are relative to the directory of this file. Lists of listeners, hosts, referrals "+
-		"and subsystems continue those of the files before, and entries of several files with "+
+		"are relative to the directory of this file. Lists of listeners, hosts, referrals and "+
+		"subsystems are appended to the lists of earlier files. Entries of several files with "+
 		"the same `nqn` are one subsystem: one of them describes it, the others have only "+
 		"`nqn`, `hosts` and `namespaces`. No other key may be in two files, and included files "+
 		"include no others; no environment variable overrides this key. Set it when several "+

@@ -64,7 +64,7 @@ func (c *Config) keys() []Key {
 	c.RDMA.SetDefaults()
 	c.ShutdownTimeout = 10 * time.Second
 	return append([]Key{c.includeKey()}, append(c.managedKeys(), []Key{
-		NewKey("log", Mapping(c.Log.keys()), "What is written to stderr."),
+		NewKey("log", Mapping(c.Log.keys()), "The log, written to stderr."),
 		NewKey("reactors", Mapping(c.Reactors.keys()), "The polling threads that serve all I/O.").
 			NeedsRestart(),
 		NewKey("tcp", Mapping(tcpKeys(&c.TCP)),
@@ -73,27 +73,28 @@ func (c *Config) keys() []Key {
 			"The RDMA transport. Changes concern new connections."),
 		NewKey("disks", Mapping(diskKeys(&c.Disks)), "How files and disks are read and written.").
 			NeedsRestart(),
-		NewKey("metrics", Mapping(metricsKeys(&c.Metrics)), "What monitoring sees."),
+		NewKey("metrics", Mapping(metricsKeys(&c.Metrics)), "Metrics for monitoring."),
 		NewKey("web", Mapping(c.webKeys()), "The page that shows a browser the target."),
 		NewKey("control", Mapping(append(c.Control.keys(), c.Control.rolesKey())),
 			"Where `nvmf-target status` and others reach the running target."),
 		NewKey("audit", Mapping(c.Audit.keys()),
-			"The record of who has done what. The log always has it, as lines with `audit=`."),
+			"The record of security events and of administration. The log always has it, as "+
+				"lines with `audit=`."),
 		NewKey("discovery", Mapping(c.Discovery.keys()),
 			"How hosts find subsystems."),
 		NewKey("secure_only", Bool(&c.SecureOnly),
-			"All subsystems and the discovery service require `security`, `auth` if they do not "+
-				"say which; and a configuration is refused that has `allow_any_host`, hosts of a "+
-				"subsystem without a key, or metrics or a page that other machines reach without "+
-				"them. Set it when nothing must be served by mistake to hosts that have not "+
-				"shown who they are."),
+			"All subsystems and the discovery service require `security`, by default `auth`. A "+
+				"configuration is refused if it has `allow_any_host`, hosts of a subsystem "+
+				"without a key, or metrics or a page that other machines reach without a "+
+				"certificate and a token. Set it when no mistake may give access to hosts that "+
+				"have not proven their identity."),
 		NewKey("listeners", List(&c.Listeners, 0, MaxListeners, (*Listener).value),
 			"The addresses where hosts connect.").Without("required"),
 		NewKey("hosts", List(&c.Hosts, 0, 4096, (*Host).value),
-			"What applies to single hosts in all subsystems. A host needs no entry here, and "+
-				"`hosts` of its subsystems says that it may connect."),
+			"Settings of single hosts in all subsystems. A host needs no entry here; `hosts` of "+
+				"a subsystem allows it to connect."),
 		NewKey("subsystems", List(&c.Subsystems, 0, 1024, (*Subsystem).value),
-			"What hosts connect to.").Without("required"),
+			"The subsystems that hosts connect to.").Without("required"),
 		NewKey("shutdown_timeout", Duration(&c.ShutdownTimeout, time.Second, 10*time.Minute),
 			"How long a stop (SIGTERM) waits for connections to drain. Set it when the service "+
 				"manager or a failover allows less time, or slow disks need more."),
@@ -112,9 +113,9 @@ func (l *Log) keys() []Key {
 			"Form of the lines. Set it to `json` when a program reads the log.").
 			NeedsRestart(),
 		NewKey("slow_io", Duration(&l.SlowIO, 0, time.Hour),
-			"Commands for namespaces that take as long or longer are logged with the stages in "+
-				"which the time went, at most ten of one address in ten seconds; `0s` is none. "+
-				"Set it to find out what single commands wait for."),
+			"Commands for namespaces that take this long or longer are logged with the time in "+
+				"each stage, at most ten of one address in ten seconds; `0s` logs none. "+
+				"Set it to find out where single commands wait."),
 	}
 }
 
@@ -144,8 +145,8 @@ func (r *Reactors) keys() []Key {
 func queueDepth(depth *int, limit int) Key {
 	return NewKey("queue_depth", Int(depth, target.MinQueueSize, limit),
 		"The largest number of commands on one queue. Set it higher when hosts ask for deeper "+
-			"queues (`nvme connect --queue-size`), lower to bound what one host can have "+
-			"outstanding.")
+			"queues (`nvme connect --queue-size`), lower to bound the commands that one host can "+
+			"have outstanding.")
 }
 
 // connectionLimits are keys of both transports.
@@ -180,7 +181,7 @@ func tcpKeys(c *tcp.Config) []Key {
 			"Congestion control of the connections, one of `sysctl "+
 				"net.ipv4.tcp_available_congestion_control`. Set it when the network needs "+
 				"another algorithm than the rest of the machine, for instance `dctcp`; `bbr` "+
-				"paces what is sent, which slows fast networks.").Without("the system's").
+				"paces packets, which slows fast networks.").Without("the system's").
 			NeedsRestart(),
 		NewKey("header_digest", boolean(&c.NoHeaderDigest, false),
 			"Whether hosts may enable the CRC32C of headers. Set it to `false` when hosts ask "+
@@ -215,9 +216,9 @@ func diskKeys(e *disk.Engine) []Key {
 	e.Name = disk.Auto
 	return []Key{
 		NewKey("engine", OneOf(&e.Name, disk.Auto, disk.IOUring, disk.Threads),
-			"What makes the system calls: `threads` cost more CPU; `auto` uses them, with a "+
+			"The way to make system calls: `threads` cost more CPU; `auto` uses them, with a "+
 				"warning, only where io_uring is forbidden. Set it to `io_uring` when the target "+
-				"should not start rather than run slower."),
+				"should rather not start than run slower."),
 	}
 }
 
@@ -255,12 +256,12 @@ func limitsKey(l *target.Limits, doc string) Key {
 						Size(slowest)), "Commands will take many seconds, and hosts may give up. " +
 						"Write a unit, as in 100MiB, if that is meant."
 			}),
-			"Data of reads and writes, and what Write Zeroes zeroes, in bytes per second "+
-				"(`200MiB`). Set it when large commands "+
-				"take more of the storage or the network than is fair.").Without("no limit"),
+			"Data of reads, writes and Write Zeroes, in bytes per second (`200MiB`). Set it when "+
+				"large commands take more of the storage or the network than is fair.").
+			Without("no limit"),
 		NewKey("burst", Duration(&l.Burst, target.MinBurst, target.MaxBurst),
-			"What may come at once after a pause: as much as the limits allow in this time. Set "+
-				"it higher when hosts work in bursts that may go through undelayed."),
+			"The burst allowed after a pause: as much as the limits allow in this time. Set it "+
+				"higher when bursts of hosts should not be delayed."),
 	}, doc)
 }
 
@@ -279,15 +280,14 @@ func (s *Subsystem) value() Value {
 				"`allow_any_host` is set. An NQN is no proof of identity: any host that reaches "+
 				"the port can claim it, unless the host has a `dhchap_key`.").Without("none"),
 		NewKey("security", security(&s.Security),
-			"What hosts need besides being allowed: `auth`, a `dhchap_key`, with which they "+
-				"authenticate; `tls`, connections with TLS (TCP only), whose key is a `tls_key` "+
-				"or comes from secure channel concatenation; `auth+tls`, both. To all others the "+
-				"subsystem does not exist. With `none` those that have a key authenticate, and "+
-				"others connect without. Set it when an NQN is not enough; `allow_any_host` is "+
-				"every host with a key then."),
+			"The security required of allowed hosts: `auth`, authentication with a `dhchap_key`; "+
+				"`tls`, TLS (TCP only) with a `tls_key` or a key of secure channel concatenation; "+
+				"`auth+tls`, both. For all others the subsystem does not exist. With `none`, "+
+				"hosts with a key authenticate, and others connect without. Set it when an NQN is "+
+				"not enough; `allow_any_host` then allows every host with a key."),
 		NewKey("duplicate_hosts", Either(&s.RefuseDuplicateHosts, "allow", "refuse"),
-			"What to do when a host connects whose NQN is connected with another host "+
-				"identifier already, or the other way around, as copied machines do: `allow` it "+
+			"The treatment of a host with the NQN of a connected host but another host "+
+				"identifier, or the other way around, as with copied machines: `allow` it "+
 				"with a warning in the log, or `refuse` it. Set it to `refuse` when two machines "+
 				"that take each other's disks are worse than one that cannot connect.").
 			Without("allow"),
@@ -350,8 +350,8 @@ func (n *Namespace) value() Value {
 		NewKey("read_only", Bool(&n.ReadOnly),
 			"Writes are refused. Set it when hosts must not write."),
 		NewKey("hosts", hostList(&n.Hosts),
-			"The NQNs of those hosts of the subsystem that see the namespace. Set it when hosts "+
-				"share a subsystem and have disks of their own.").Without("all"),
+			"The NQNs of the hosts of the subsystem that see the namespace. Set it when hosts "+
+				"share a subsystem but not their disks.").Without("all"),
 		NewKey("io_timeout", Duration(&n.Timeout, 0, time.Hour),
 			"How long the storage may take for a command before it is given up and hosts try "+
 				"again; the namespace is not ready until the storage answers. `0s` waits for "+
@@ -359,9 +359,9 @@ func (n *Namespace) value() Value {
 				"storage may be that slow; below the 30s of Linux hosts these keep their "+
 				"connections."),
 		NewKey("ana_group", Int(&n.ANAGroup, 1, ana.MaxGroups),
-			"ANA group, whose states `ana_states` of the listeners sets. Set it when the "+
+			"ANA group; `ana_states` of the listeners sets its states. Set it when the "+
 				"listeners are not equally good for all namespaces."),
-		limitsKey(&n.Limits, "All hosts together get no more than this; each that wants more gets "+
-			"an equal part."),
+		limitsKey(&n.Limits, "All hosts together get no more than this; each host that wants more "+
+			"gets an equal part."),
 	}}
 }

@@ -75,7 +75,7 @@ func (l *Listener) value() Value {
 	return Mapping{
 		NewKey("name", Unique(checked(&l.Label, "name", schema{"pattern": labelPattern},
 			listenerLabel), "Give each listener its own name."),
-			"What `listeners` of subsystems call it. Set it when its address changes, or is long.").
+			"Its name in `listeners` of subsystems. Set it when its address changes, or is long.").
 			Without("none"),
 		NewKey("transport", transport(&l.Transport), "How hosts connect.").
 			Require("Use one of: rdma, tcp."),
@@ -83,9 +83,9 @@ func (l *Listener) value() Value {
 			"IPv4 or IPv6 address; `0.0.0.0` is every address of IPv4, and `\"::\"` every "+
 				"address of both. A link-local one needs its interface: `fe80::1%eth0`. A "+
 				"network (`10.0.0.0/24`), a network interface (`eth0`) or an RDMA device "+
-				"(`mlx5_0`) is each of its addresses that the machine has at the time, "+
-				"without those that a listener of the same transport and port names more "+
-				"closely.").Require("Add it."),
+				"(`mlx5_0`) stands for each of its addresses that the machine has at the time, "+
+				"except addresses that another listener of the same transport and port names "+
+				"more precisely.").Require("Add it."),
 		NewKey("port", Int(&l.Port, 0, 0xFFFF),
 			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
 				"share an address."),
@@ -96,9 +96,9 @@ func (l *Listener) value() Value {
 			fabric.TLSOff, fabric.TLSAllowed, fabric.TLSRequired,
 		}), "`tcp` only: whether hosts encrypt their connections with TLS 1.3 and a key of their "+
 			"own (`tls_key` of the host, `nvme connect --tls`). `allowed` serves both, and so "+
-			"also a machine that claims the NQN of a host without TLS; `required` only those "+
-			"with TLS. Changes concern new connections. Set it when others can read or change "+
-			"what is on the network."),
+			"also a machine that claims the NQN of a host without TLS; `required` serves only "+
+			"hosts with TLS. Changes concern new connections. Set it when others can read or "+
+			"change traffic on the network."),
 		NewKey("ana_states", &anaStates{&l.ANAStates},
 			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
 				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+
@@ -106,8 +106,8 @@ func (l *Listener) value() Value {
 				"not equally good, or not all to be used. `nvmf-target ana set` changes states by "+
 				"hand.").Without("optimized"),
 		NewKey("on_unavailable", Either(&l.Required, "wait", "fail"),
-			"What to do while the address or the RDMA device is missing: serve everything else "+
-				"and wait for it, or exit. Set it to `fail` when another instance takes over in "+
-				"that case."),
+			"The reaction to a missing address or RDMA device: serve everything else and wait "+
+				"for it, or exit. Set it to `fail` when another instance takes over in that "+
+				"case."),
 	}
 }

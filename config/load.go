@@ -255,7 +255,7 @@ func (s *source) environment(v *viper.Viper, keys []Key, environ []string) {
 		var n yaml.Node
 		if err := yaml.Unmarshal([]byte(value), &n); err != nil || len(n.Content) == 0 {
 			s.addAt(place{variable: name}, l.path, "the value is not valid YAML",
-				"Write what would stand behind the key in the file.")
+				"Write the value as it would follow the key in the file.")
 			continue
 		}
 		v.Set(l.viperKey(), given{n.Content[0], name})

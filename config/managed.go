@@ -37,17 +37,17 @@ func (c *Config) managedKeys() []Key {
 		NewKey(managedKey, absolutePath(&c.Managed),
 			"Directory where the control interface keeps the listeners, hosts, subsystems and "+
 				"other objects that programs create there, one file each, which are read after "+
-				"all others as if they were included. It is made if it is missing; nobody but "+
-				"its owner may write to it. With it there may be no `listeners`, no "+
-				"`subsystems`, and subsystems without hosts. "+
+				"all others as if they were included. It is created if it is missing; nobody but "+
+				"its owner may write to it. It allows a configuration without `listeners`, "+
+				"without `subsystems`, and with subsystems without hosts. "+
 				"No environment variable overrides this key. Set it for an orchestrator, for "+
 				"instance to `/var/lib/nvmf-target/managed`.").Without("none"),
 		NewKey("managed_paths", List(&c.ManagedPaths, 0, 256, func(p *string) Value {
 			return Unique(absolutePath(p), "Delete one of the two.")
-		}), "Directories, or single files and devices, to which the `path` of a namespace must "+
-			"lead that the control interface creates, also after symbolic links; those of udev "+
-			"may lead to devices elsewhere in `/dev`. What exists already stays. Set it to where "+
-			"the orchestrator keeps volumes, and only trusted users can write.").
+		}), "Directories, or single files and devices, for the `path` of namespaces that the "+
+			"control interface creates. Symbolic links must stay inside, except links of udev, "+
+			"which may lead to devices elsewhere in `/dev`. Existing namespaces stay. Set it to "+
+			"the place of the orchestrator's volumes, where only trusted users can write.").
 			Without("none: no paths"),
 	}
 }
@@ -307,7 +307,7 @@ func parseBody(body []byte) (*yaml.Node, error) {
 	given, err := literal(d, maxDepth)
 	if err == nil && given.Kind != yaml.MappingNode {
 		err = badRequest("", "must be a JSON object, not "+kindName(given),
-			"Its keys are those of the configuration file.")
+			"It has the keys of the configuration file.")
 	}
 	return given, err
 }
@@ -447,7 +447,7 @@ func (d *decoder) managedFiles(directory string) (files []string) {
 		}
 		inner, err := os.ReadDir(dir)
 		if err != nil {
-			d.add(managedKey, err.Error(), "Delete what is not a directory of the target.")
+			d.add(managedKey, err.Error(), "Delete it unless it is a directory of the target.")
 			return nil
 		}
 		for _, f := range inner {

@@ -34,7 +34,7 @@ func (r *Role) value() Value {
 				}
 				return "", ""
 			}), hint),
-			"Who shows a certificate with exactly this subject, as the log shows it with the key "+
+			"Clients with a certificate of exactly this subject, as logged with the key "+
 				"`certificate`. Set it to give a role to clients on TCP.").Without("none"),
 		NewKey("user", Unique(Text(&r.User), hint),
 			"Processes of this user, by name or number, at the socket. Set it to give a role to "+
@@ -54,10 +54,10 @@ var attribute = regexp.MustCompile(`^[A-Za-z0-9.]+=`)
 // rolesKey is apart from Control.keys, which need a restart.
 func (c *Control) rolesKey() Key {
 	return NewKey("roles", List(&c.Roles, 0, 256, (*Role).value),
-		"What clients may do: each entry has one of `subject`, `user` and `group`; of several "+
-			"entries the highest role counts. With entries, clients that none is for may do "+
-			"nothing, but for root and the user of the target at the socket. Without any, all "+
-			"that can connect may do everything. Set it when not all of them should.")
+		"The roles of clients: each entry has one of `subject`, `user` and `group`; of several "+
+			"entries for a client the highest role counts. With entries, other clients may do "+
+			"nothing, except root and the user of the target at the socket. Without entries, all "+
+			"clients that can connect may do everything. Set it when not all of them should.")
 }
 
 func (d *decoder) roles(c *Control) {
@@ -158,7 +158,7 @@ func (w *WebTarget) value() Value {
 				}
 				return "", ""
 			}), "Give each target its own."),
-			"What the page calls the target.").Require("Choose one."),
+			"Name of the target on the page.").Require("Choose one."),
 		NewKey("url", checked(&w.URL, "URL", schema{"pattern": "^https?://[^/?#@]+/?$"},
 			pageURL), "Address of its own page (its `web.listen`).").
 			Require("Write https://HOST:PORT, or http://IP:PORT."),
@@ -173,7 +173,7 @@ func (w *WebTarget) value() Value {
 		NewKey("ca", absolutePath(&w.CA),
 			"PEM file with the CAs that may have signed its certificate, read anew for each "+
 				"connection. Set it if the CA is one of your own.").
-			Without("those of the machine"),
+			Without("the CAs of the machine"),
 	}
 }
 
@@ -212,7 +212,7 @@ func (d *decoder) webTargets(c *Config) {
 			d.add(path+".ca", "has no effect without https in url", "Delete it, or use https.")
 		}
 		if w.Token != nil && w.plain() {
-			d.warn(path+".token", "who can listen on the network can read it",
+			d.warn(path+".token", "others on the network can read it",
 				"Use https in url.")
 		}
 	}
@@ -248,9 +248,9 @@ func (e *Endpoint) keys(listen, token string) []Key {
 	return []Key{
 		NewKey("listen", addrPort(&e.Listen), listen).Without("not served"),
 		NewKey("certificate", absolutePath(&e.Certificate),
-			"PEM file with a certificate, and those between it and its CA: it is served by "+
-				"HTTPS only (TLS 1.3). A reload reads it and its key anew. Set it when others can "+
-				"listen on the network.").Without("none"),
+			"PEM file with a certificate and its intermediate certificates, for HTTPS only (TLS "+
+				"1.3). A reload reads it and its key again. Set it when others can listen on the "+
+				"network.").Without("none"),
 		NewKey("key", absolutePath(&e.Key),
 			"PEM file with the private key of `certificate`. Set it with that.").Without("none"),
 		NewKey("token", tokenValue(func() string { return e.Token.String() },

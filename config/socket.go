@@ -15,29 +15,30 @@ func (c *Control) keys() []Key {
 	keys := []Key{
 		NewKey("socket", checked(&c.Socket, "absolute path, `auto` or `\"\"`",
 			schema{"pattern": "^(/.*|auto|)$", "maxLength": maxSocket}, validateSocket),
-			"Path of the socket; its directory is made if it is missing. `auto` is "+
+			"Path of the socket; its directory is created if it is missing. `auto` is "+
 				"`control.sock` in `$RUNTIME_DIRECTORY` if that is set, else in "+
 				"`/run/nvmf-target`, or of a user in `$XDG_RUNTIME_DIR/nvmf-target`; `\"\"` is "+
 				"no socket. Set it when several targets run on a machine."),
 		NewKey("mode", fileMode(&c.Mode),
-			"Permissions of the socket: who may open it, may do everything, unless `roles` says "+
-				"otherwise. Set it to `0660` together with `group`."),
+			"Permissions of the socket: users that may open it may do everything, unless `roles` "+
+				"says otherwise. Set it to `0660` together with `group`."),
 		NewKey("group", Text(&c.Group),
 			"Group of the socket, by name or number. Set it when others than root and the user "+
 				"of the target operate it.").Without("that of the process"),
 		NewKey("listen", addrPort(&c.Listen),
-			"IP address and TCP port for clients that prove who they are by a certificate (TLS "+
-				"1.3); they may do everything, unless `roles` says otherwise. Set it and the keys "+
-				"that follow when an orchestrator runs elsewhere.").Without("not served"),
+			"IP address and TCP port for clients that authenticate with a certificate (TLS 1.3); "+
+				"they may do everything, unless `roles` says otherwise. Set it and the keys that "+
+				"follow when an orchestrator runs elsewhere.").Without("not served"),
 		NewKey("certificate", absolutePath(&c.Certificate),
-			"PEM file with the certificate of the target, and those between it and its CA. A "+
-				"reload reads the three files anew. Set it with `listen`.").Without("none"),
+			"PEM file with the certificate of the target and its intermediate certificates. A "+
+				"reload reads the three files again. Set it with `listen`.").Without("none"),
 		NewKey("key", absolutePath(&c.Key),
 			"PEM file with the private key of `certificate`. Set it with `listen`.").
 			Without("none"),
 		NewKey("client_ca", absolutePath(&c.ClientCA),
-			"PEM file with the CAs of the certificates of clients: all that have one may connect. "+
-				"Set it with `listen`, to a CA that is used for nothing else.").Without("none"),
+			"PEM file with the CAs of client certificates: every client with a certificate of "+
+				"them may connect. Set it with `listen`, to a CA that is used for nothing else.").
+			Without("none"),
 	}
 	for i := range keys {
 		keys[i] = keys[i].NeedsRestart()
@@ -52,7 +53,7 @@ func (c *Control) validate(d *decoder) {
 	} {
 		switch path := "control." + f.key; {
 		case f.file == "" && c.Listen.IsValid():
-			d.add(path, "is missing", "control.listen needs it: clients must prove who they are.")
+			d.add(path, "is missing", "control.listen needs it: clients must authenticate.")
 		case f.file != "" && !c.Listen.IsValid() && !d.bad["control.listen"]:
 			d.add(path, "has no effect without control.listen", "Delete it, or set that.")
 		}

@@ -30,7 +30,7 @@ func (s *source) syntaxError(file string, data []byte) {
 	what := text[len(number[0]):]
 	if at.line = begin - 1; parserError.MatchString(what) {
 		if at.line = parserLine(data, text); begin < at.line {
-			what += fmt.Sprintf(" in what begins on line %d", begin)
+			what += fmt.Sprintf(" in the text that begins on line %d", begin)
 		}
 	}
 	s.addAt(at, "", "not valid YAML: "+what,

@@ -49,7 +49,7 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 		plain = strings.NewReplacer(" @\n", "\n", " #\n", "\n").Replace(plain)
 		_, err := Parse("F", []byte(plain), nil, nil)
 		want := fmt.Sprintf("F:%d: not valid YAML: ", stop)
-		within := fmt.Sprintf(" in what begins on line %d. ", begin)
+		within := fmt.Sprintf("in the text that begins on line %d. ", begin)
 		if err == nil || !strings.HasPrefix(err.Error(), want) ||
 			strings.Contains(err.Error(), "begins") != (begin > 0) ||
 			begin > 0 && !strings.Contains(err.Error(), within) {
