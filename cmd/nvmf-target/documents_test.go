@@ -34,7 +34,7 @@ func pages(t *testing.T, fn func(name, text string)) {
 var (
 	fences = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
 	spans  = regexp.MustCompile("`nvmf-target ([^`]+)`")
-	// ours is the program in a command, behind variables or what runs it elsewhere.
+	// ours matches a command line of the program, after variables or a launcher.
 	ours = regexp.MustCompile(`^(?:\w+=\S+ |sudo |systemd-run .* |podman exec \S+ |kubectl exec .* -- )*` +
 		`(?:\S*/)?nvmf-target(?: (.*)|$)`)
 	comment  = regexp.MustCompile(`(^|\s)#.*`)
@@ -44,8 +44,8 @@ var (
 	word     = regexp.MustCompile(`"[^"]*"|'[^']*'|\S+`)
 )
 
-// shellCommands are the commands in the lines of code of a page. Where a block has prompts, the
-// lines without one are output.
+// shellCommands returns the commands in the code blocks of a page. In a block with prompts, lines
+// without a prompt are output.
 func shellCommands(text string) (found []string) {
 	for _, m := range fences.FindAllStringSubmatch(text, -1) {
 		code := ""
@@ -69,7 +69,7 @@ func shellCommands(text string) (found []string) {
 	return found
 }
 
-// commands are the arguments of nvmf-target in the lines of code of a page.
+// commands returns the arguments of nvmf-target in the code blocks of a page.
 func commands(text string) (found []string) {
 	for _, c := range shellCommands(text) {
 		if m := ours.FindStringSubmatch(c); m != nil {
@@ -79,7 +79,7 @@ func commands(text string) (found []string) {
 	return found
 }
 
-// variants are the commands that a line with [OPTIONAL] and one|other stands for.
+// variants returns the commands for a line with [OPTIONAL] and one|other.
 func variants(line string) []string {
 	if o := optional.FindString(line); o != "" {
 		return append(variants(strings.Replace(line, o, "", 1)),
@@ -97,8 +97,8 @@ func variants(line string) []string {
 	return []string{line}
 }
 
-// parse says what is wrong with a command, without executing it. What is only named may lack its
-// arguments.
+// parse returns an error if a command is invalid, without executing it. If named is set, the
+// arguments may be missing.
 func parse(line string, named bool) error {
 	root := command()
 	root.InitDefaultHelpCmd()
@@ -112,7 +112,7 @@ func parse(line string, named bool) error {
 	if c == root && (len(args) == 0 || args[0] != "--version") {
 		return errors.New("no such command")
 	}
-	group := c.HasSubCommands() && !c.HasLocalFlags() // which only shows its commands
+	group := c.HasSubCommands() && !c.HasLocalFlags() // which only prints its commands
 	c.InitDefaultHelpFlag()
 	if err := c.ParseFlags(rest); err != nil {
 		return err
@@ -127,7 +127,7 @@ func parse(line string, named bool) error {
 	return errors.Join(c.ValidateArgs(rest), c.ValidateFlagGroups(), c.ValidateRequiredFlags())
 }
 
-// TestCommandsInDocuments: the program has each command and each flag that a document shows.
+// TestCommandsInDocuments: every command and flag shown in a document exists.
 func TestCommandsInDocuments(t *testing.T) {
 	n := 0
 	pages(t, func(name, text string) {
@@ -188,7 +188,7 @@ const (
 	aHost = "hosts:\n  - nqn: nqn.2026-11.io.nvmf-target:b\n"
 )
 
-// whole makes a configuration of what a document shows of one; of other YAML it says false.
+// whole completes an excerpt of a configuration. It returns false for other YAML.
 func whole(text string) (string, bool) {
 	text = strings.ReplaceAll(text, "uuid:…", "uuid:11111111-2222-3333-4444-555555555555")
 	text = regexp.MustCompile(`_command: \[.*\]`).ReplaceAllString(text, "_file: x")
@@ -214,7 +214,7 @@ func whole(text string) (string, bool) {
 	return text, true
 }
 
-// wrong is what check says of YAML in a document, but for files that are not there.
+// wrong returns the error of check for YAML in a document, ignoring missing files.
 func wrong(name, text string) error {
 	text, ok := whole(text)
 	if !ok {
@@ -233,7 +233,7 @@ func wrong(name, text string) error {
 	return err
 }
 
-// TestConfigurationsInDocuments: what the documents show of configurations is valid.
+// TestConfigurationsInDocuments: configurations shown in documents are valid.
 func TestConfigurationsInDocuments(t *testing.T) {
 	n := 0
 	pages(t, func(name, text string) {
@@ -268,7 +268,7 @@ func TestConfigurationsInDocuments(t *testing.T) {
 	}
 }
 
-// TestJobFiles: fio takes the job files of docs/fio.
+// TestJobFiles: fio accepts the job files of docs/fio.
 func TestJobFiles(t *testing.T) {
 	files, err := filepath.Glob("../../docs/fio/*.fio")
 	if err != nil || len(files) < 5 {

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// asProgram makes the test binary the program.
+// asProgram is a variable that makes the test binary run as the program.
 const asProgram = "NVMF_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -24,8 +24,8 @@ func TestMain(m *testing.M) {
 	testutil.Main(m)
 }
 
-// TestEarlyHangup sends SIGHUP again and again, from the time when the program ignores it, before
-// it gives up its privileges, until it serves. The program survives all of them.
+// TestEarlyHangup sends SIGHUP repeatedly while the program starts, from before it drops its
+// privileges until it serves. The program survives every signal.
 func TestEarlyHangup(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "a.yaml")
@@ -71,7 +71,7 @@ func ignores(pid int) bool {
 	return err != nil || mask&1 != 0 || strings.Contains(string(b), "State:\tZ")
 }
 
-// exited reports whether a child has ended. Nobody has waited for it.
+// exited reports whether a child that was not waited for has ended.
 func exited(child *exec.Cmd) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", child.Process.Pid))
 	return err != nil || strings.Contains(string(b), "State:\tZ")

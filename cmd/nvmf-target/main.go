@@ -17,7 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// version is set by the linker (scripts/build.sh); without it the build information of Go is used.
+// version is set by the linker (scripts/build.sh). Without it the version is from the build
+// information of Go.
 var version string
 
 func main() {
@@ -39,7 +40,7 @@ func main() {
 	}
 }
 
-// What "nvmf-target help" says.
+// The texts of "nvmf-target help".
 const (
 	about = `NVMe over Fabrics target: block storage for Linux hosts over RDMA and TCP.
 
@@ -77,7 +78,7 @@ func command() *cobra.Command {
 			"configuration file")
 		return c
 	}
-	// fileArgument makes FILE another way to write --config FILE.
+	// fileArgument adds FILE as an alternative to --config FILE.
 	fileArgument := func(c *cobra.Command) *cobra.Command {
 		c.Use += " [FILE]"
 		c.Args = cobra.MaximumNArgs(1)

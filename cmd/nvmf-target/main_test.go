@@ -20,7 +20,7 @@ func run(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// TestWhatUsersTry: --version, a configuration without --config, and help that has examples.
+// TestWhatUsersTry: --version, a configuration without --config, and help with examples.
 func TestWhatUsersTry(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	text := "listeners: [{transport: tcp, address: 127.0.0.1}]\nsubsystems:\n" +

@@ -21,13 +21,14 @@ var (
 	longNames = regexp.MustCompile(`(--[\w-]+|-\w)\b`)
 )
 
-// ofOthers are paths of trees and units of packages that are not ours.
+// ofOthers are paths of other trees and units of other packages.
 var ofOthers = []string{"scripts/setup.sh", "tlshd", "nvmf-autoconnect"}
 
-// laterOptions are those of nvme connect and discover in versions after 2.3, which Debian 12 has.
+// laterOptions are options of nvme connect and discover that are missing in version 2.3 of Debian
+// 12.
 var laterOptions = []string{"--tls", "--tls_key", "--tls-key", "--concat", "--keyring"}
 
-// references are the commands and paths of a page: in its lines of code, and in its text.
+// references returns the commands in the code of a page, and the commands and paths in its text.
 func references(text string) (commands []string) {
 	for _, m := range anySpan.FindAllStringSubmatch(fences.ReplaceAllString(text, ""), -1) {
 		commands = append(commands, strings.ReplaceAll(m[1], "\n", " "))
@@ -35,8 +36,8 @@ func references(text string) (commands []string) {
 	return append(commands, shellCommands(text)...)
 }
 
-// wrongReference says what a command names that does not exist: a target or variable of the
-// Makefile, a path of the tree, a unit, or an option that is not among those of a command of nvme.
+// wrongReference returns the references of a command that do not exist: a target or variable of the
+// Makefile, a path of the tree, a unit, or an option of a command of nvme.
 func wrongReference(command, makefile string, options func(string) []string) (wrong []string) {
 	for _, m := range treePath.FindAllStringSubmatch(command, -1) {
 		found, err := filepath.Glob("../../" + m[1])
@@ -72,8 +73,8 @@ func wrongReference(command, makefile string, options func(string) []string) (wr
 	return wrong
 }
 
-// wrongUnits are the units in the arguments of systemctl, or after -u of journalctl, that do not
-// exist.
+// wrongUnits returns units that do not exist among the arguments of systemctl, or after -u of
+// journalctl.
 func wrongUnits(command, arguments string) (wrong []string) {
 	var units []string
 	words := strings.Fields(arguments)
@@ -83,7 +84,7 @@ func wrongUnits(command, arguments string) (wrong []string) {
 		}
 	} else {
 		words = slices.DeleteFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") })
-		units = words[min(1, len(words)):] // behind the verb
+		units = words[min(1, len(words)):] // after the verb
 	}
 	for _, u := range units {
 		u = strings.TrimSuffix(u, ".service")
@@ -95,7 +96,7 @@ func wrongUnits(command, arguments string) (wrong []string) {
 	return wrong
 }
 
-// nvmeOptions returns the options that a command of the installed nvme has, nil without one.
+// nvmeOptions returns the options of a command of the installed nvme, nil if nvme is missing.
 func nvmeOptions(t *testing.T) func(command string) []string {
 	t.Helper()
 	nvme := testutil.Find(t, "nvme", "/usr/sbin/nvme")
@@ -106,7 +107,7 @@ func nvmeOptions(t *testing.T) func(command string) []string {
 	known := map[string][]string{}
 	return func(command string) []string {
 		if known[command] == nil {
-			help, _ := exec.Command(nvme, command, "--help").CombinedOutput() // its code is not 0
+			help, _ := exec.Command(nvme, command, "--help").CombinedOutput() // exits with an error
 			known[command] = longNames.FindAllString(string(help), -1)
 			if len(known[command]) < 5 {
 				t.Fatalf("nvme %s --help: %s", command, help)
@@ -116,8 +117,8 @@ func nvmeOptions(t *testing.T) func(command string) []string {
 	}
 }
 
-// TestOtherCommandsInDocuments: targets of make, options of nvme, units and paths of the tree that
-// documents name exist.
+// TestOtherCommandsInDocuments: targets of make, options of nvme, units and paths named in
+// documents exist.
 func TestOtherCommandsInDocuments(t *testing.T) {
 	makefile := testutil.Value(os.ReadFile("../../Makefile"))(t)
 	options := nvmeOptions(t)

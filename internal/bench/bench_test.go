@@ -46,8 +46,8 @@ func example(factor int64) *Report {
 	}
 }
 
-// TestGolden: reports as text, JSON and page, and their comparison. Those of the same figures have
-// no differences. What a target says of itself is quoted.
+// TestGolden: reports as text, JSON and page, and their comparison. Reports with the same figures
+// have no differences. Text from the target is quoted.
 func TestGolden(t *testing.T) {
 	a, b := example(1), example(2)
 	for name, write := range map[string]func(*bytes.Buffer) error{
@@ -76,12 +76,12 @@ func TestGolden(t *testing.T) {
 			t.Errorf("the page has %q", bad)
 		}
 	}
-	if list := differences(a, a); len(list) != 2 { // A and B are not complete
+	if list := differences(a, a); len(list) != 2 { // A and B are incomplete
 		t.Errorf("%q", list)
 	}
 }
 
-// TestReadReport: what was written is read again, and other files are refused.
+// TestReadReport: a written report is read back, and other files are refused.
 func TestReadReport(t *testing.T) {
 	r, err := ReadReport(filepath.Join("testdata", "report.json"))
 	if err != nil || r.Runs[0].Groups[0].Reads.P99 != example(1).Runs[0].Groups[0].Reads.P99 {
@@ -121,13 +121,13 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestCheck: what makes no sense is refused before anything is connected.
+// TestCheck: invalid settings are refused before anything is connected.
 func TestCheck(t *testing.T) {
 	good := Settings{RW: "randread", BlockSize: "4k", Depth: 1, Jobs: 1, Runtime: time.Second}
 	for want, change := range map[string]func(*Settings){
 		"":       func(s *Settings) { s.Rate = 1 },
 		"--rate": func(s *Settings) { s.Rate = math.NaN() },
-		// longer than a time.Duration from one I/O to the next would be no limit
+		// an interval longer than a time.Duration would be no limit
 		"--rate 1e-12": func(s *Settings) { s.Rate = 1e-12 },
 	} {
 		s := good
@@ -144,8 +144,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestProfilesFit: the parts of each profile have room in every namespace, and do not overlap where
-// they must not.
+// TestProfilesFit: the parts of each profile fit into every namespace and overlap only where
+// allowed.
 func TestProfilesFit(t *testing.T) {
 	for _, name := range Profiles() {
 		s := Settings{Profile: name, Runtime: time.Second}

@@ -10,7 +10,7 @@ import (
 )
 
 // Compare writes the figures of two reports beside each other, with the ratio of the second to the
-// first, after warnings of what else differs.
+// first. Warnings of other differences come first.
 func Compare(out io.Writer, a, b *Report) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, w := range differences(a, b) {
@@ -70,7 +70,7 @@ func ratio(a, b float64) string {
 	return fmt.Sprintf("%.2f", b/a)
 }
 
-// differences says what makes reports hard to compare. The target itself may be another one.
+// differences returns the differences that make reports hard to compare. The target may differ.
 func differences(a, b *Report) (list []string) {
 	add := func(what string, x, y any) {
 		x, y = known(x), known(y)
@@ -108,7 +108,7 @@ func known(v any) any {
 	return v
 }
 
-// fields are the settings by the names that they have in JSON.
+// fields returns the settings by their names in JSON.
 func fields(s Settings) map[string]any {
 	m := map[string]any{}
 	b, err := json.Marshal(s)
@@ -116,7 +116,7 @@ func fields(s Settings) map[string]any {
 		err = json.Unmarshal(b, &m)
 	}
 	if err != nil {
-		panic(err) // numbers and strings only
+		panic(err) // only numbers and strings
 	}
 	return m
 }

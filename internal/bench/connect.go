@@ -23,12 +23,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// Connection says what to connect to.
+// Connection names the namespace to measure.
 type Connection struct {
 	Transport, Address, Subsystem string
-	HostNQN                       string // "": that of this machine
+	HostNQN                       string // "": the NQN of this machine
 	NSID                          uint32
-	// Files with keys, as "nvmf-target key gen" prints them; "" for none.
+	// Key, ControllerKey and TLSKey are files with keys as printed by "nvmf-target key gen", or "".
 	Key, ControllerKey, TLSKey string
 	HeaderDigest, DataDigest   bool
 	Timeout                    time.Duration // of commands
@@ -36,10 +36,10 @@ type Connection struct {
 	Verbs func() verbs.Provider
 }
 
-// keepAlive is the timeout that Linux asks for by default.
+// keepAlive is the default keep alive timeout of Linux.
 const keepAlive = 5 * time.Second
 
-// options are those of nvme/host.
+// options returns options for nvme/host.
 func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 	o = load.Options{NSID: c.NSID, Timeout: c.Timeout, Host: host.Options{
 		SubNQN: c.Subsystem, KATO: keepAlive, Tolerant: true,
@@ -82,8 +82,9 @@ func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 	return o, err
 }
 
-// identify sets the names of the host: those of this machine, as nvme-cli does, or random ones. A
-// host identifier is not 0 over fabrics (Base section 5.1.25.1.28): then it is random, too.
+// identify sets the NQN and identifier of the host: those of this machine, as nvme-cli does, or
+// random ones. A host identifier must not be 0 over fabrics (Base section 5.1.25.1.28); a random
+// one replaces it.
 func (c *Connection) identify(o *host.Options) error {
 	own := func(name string) string {
 		b, _ := os.ReadFile(name)
@@ -115,7 +116,8 @@ func formatUUID(b []byte) string {
 
 const maxKeyFile = 4096
 
-// readKey reads a key; it returns the zero value without a name. Errors do not repeat any of it.
+// readKey reads a key from a file. Without a name it returns the zero value. Errors do not repeat
+// any of the key.
 func readKey[K any](name string, parse func(string) (K, error)) (k K, err error) {
 	if name == "" {
 		return k, nil
@@ -160,8 +162,9 @@ func (c *Connection) psk(version int) (func(hostNQN, subNQN string) (*auth.TLSPS
 	}, nil
 }
 
-// connect connects. Over TLS it offers the identity of version 1, which Linux prefers, and that of
-// version 0 if the target refuses it: SPDK 24.09 knows no other. o keeps what the target took.
+// connect connects. Over TLS it first offers an identity of version 1, which Linux prefers. If the
+// target refuses it, connect offers version 0, the only one that SPDK 24.09 knows. The accepted
+// version is kept in o.
 func (c *Connection) connect(ctx context.Context, o *load.Options) (*host.Controller, error) {
 	ctrl, err := host.Connect(ctx, o.Transport, o.Host)
 	t, ok := o.Transport.(host.TCP)
@@ -179,10 +182,10 @@ func (c *Connection) connect(ctx context.Context, o *load.Options) (*host.Contro
 	return ctrl, nil
 }
 
-// defaultPort is that of NVMe over RDMA and TCP (IANA).
+// defaultPort is the port of NVMe over RDMA and TCP (IANA).
 const defaultPort = "4420"
 
-// resolve looks an address up.
+// resolve looks up an address.
 func resolve(ctx context.Context, address string) (netip.AddrPort, error) {
 	name, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -202,7 +205,7 @@ func resolve(ctx context.Context, address string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(list[0].Unmap(), uint16(n)), nil
 }
 
-// Target is what was measured.
+// Target describes the measured namespace.
 type Target struct {
 	Transport string `json:"transport"`
 	Address   string `json:"address"`
@@ -265,7 +268,7 @@ func (c *Connection) probe(ctx context.Context, o *load.Options) (*Target, error
 	return t, ctrl.Shutdown(ctx)
 }
 
-// security says in words what protects the connections.
+// security describes the protection of the connections.
 func (c *Connection) security() string {
 	var list []string
 	if c.TLSKey != "" {
@@ -277,7 +280,7 @@ func (c *Connection) security() string {
 	return cmp.Or(strings.Join(list, ", "), "none")
 }
 
-// explain adds to an error of connecting what to do.
+// explain adds a hint to an error of connecting.
 func (c *Connection) explain(err error) error {
 	var hint string
 	var refused *host.ConnectError

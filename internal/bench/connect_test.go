@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestIdentify: the host identifier is the UUID of the host NQN, or random without one, and when it
-// is 0, which targets refuse.
+// TestIdentify: the host identifier is the UUID of the host NQN. It is random if there is no UUID
+// or if it is 0, which targets refuse.
 func TestIdentify(t *testing.T) {
 	const zero = "00000000-0000-0000-0000-000000000000"
 	identify := func(nqn string) [16]byte {
@@ -28,7 +28,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestNames: a subsystem and a host may have any name that a target takes.
+// TestNames: a subsystem and a host may have any name that a target accepts.
 func TestNames(t *testing.T) {
 	for name, ok := range map[string]bool{
 		"hostnqn": true, "nqn.io-1": true, "a b/c": true, "nqn.2008-04.org.example.lan.host1": true,

@@ -23,10 +23,10 @@ var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 	"cpu":   (*Run).cpu, "late": (*Group).late,
 }).Parse(page))
 
-// WriteHTML writes a report as a page that needs nothing else.
+// WriteHTML writes a report as a self-contained page.
 func (r *Report) WriteHTML(out io.Writer) error { return pageTemplate.Execute(out, r) }
 
-// named are figures with what they are of.
+// named are the figures of one kind of command.
 type named struct {
 	Kind string
 	*Figures
@@ -41,14 +41,14 @@ func (g *Group) named() (list []named) {
 	return list
 }
 
-// The area of a chart in its picture.
+// The plot area of a chart, in pixels.
 const (
 	chartWidth, chartHeight = 640, 240
 	left, right             = 64, 612
 	top, bottom             = 12, 206
 )
 
-// chart is a picture with lines. Coordinates are those of the picture.
+// chart is a picture with lines, in the coordinates of the picture.
 type chart struct {
 	Title  string
 	Lines  []chartLine
@@ -62,13 +62,13 @@ type mark struct {
 	Text string
 }
 
-// xy are the values of a line.
+// xy are the points of a line.
 type xy struct {
 	name string
 	x, y []float64
 }
 
-// charts are those of a run.
+// charts returns the charts of a run.
 func charts(r *Run) []chart {
 	most := 1e-3
 	lines := make([]xy, 6)
@@ -80,7 +80,7 @@ func charts(r *Run) []chart {
 		for i, v := range []float64{
 			p.IOPS, p.Read / (1 << 20), p.Write / (1 << 20), p.P50, p.P99, p.Max,
 		} {
-			if i < 3 || v > 0 { // without commands there is no latency
+			if i < 3 || v > 0 { // no latency without commands
 				lines[i].x, lines[i].y = append(lines[i].x, p.Second), append(lines[i].y, v)
 			}
 		}
@@ -95,14 +95,14 @@ func charts(r *Run) []chart {
 	}
 }
 
-// axis maps values to 0..1, and has marks.
+// axis maps values to 0..1 and has tick marks.
 type axis struct {
 	at    func(float64) float64
 	marks []float64
 	text  func(float64) string
 }
 
-// upTo is an axis from 0 to end, with marks up to most.
+// upTo is an axis from 0 to end with marks up to most.
 func upTo(most, end float64, text func(float64) string) axis {
 	step := math.Pow(10, math.Floor(math.Log10(most)))
 	for _, f := range []float64{5, 2} {
@@ -118,7 +118,7 @@ func upTo(most, end float64, text func(float64) string) axis {
 	return a
 }
 
-// linear is an axis from 0 to a little above all values.
+// linear is an axis from 0 to a little above the largest value.
 func linear(lines []xy, text func(float64) string) axis {
 	most := 1.0
 	for _, l := range lines {
@@ -129,7 +129,7 @@ func linear(lines []xy, text func(float64) string) axis {
 	return upTo(most, most*1.05, text)
 }
 
-// logarithmic is an axis of microseconds with the decades that the values need.
+// logarithmic is an axis of microseconds with the decades of the values.
 func logarithmic(lines []xy) axis {
 	low, high := math.Inf(1), 1.0
 	for _, l := range lines {
@@ -202,7 +202,7 @@ func nines() axis {
 	}
 }
 
-// percentiles is the latency that a share of the commands does not exceed.
+// percentiles charts the latency that a share of the commands does not exceed.
 func percentiles(r *Run) chart {
 	var lines []xy
 	r.each(func(name string, f *Figures) {
@@ -210,7 +210,7 @@ func percentiles(r *Run) chart {
 		for nines := 0.0; nines <= 5; nines += .05 {
 			q := 1 - math.Pow(10, -nines)
 			if float64(f.Commands)*(1-q) < 1 {
-				break // one command says nothing of a share
+				break // one command has no meaningful share
 			}
 			l.x, l.y = append(l.x, q), append(l.y, us(h.Quantile(q)))
 		}
@@ -219,7 +219,7 @@ func percentiles(r *Run) chart {
 	return newChart("Latency by percentile", lines, logarithmic(lines), nines())
 }
 
-// density is how many commands had which latency, in parts of powers of two.
+// density charts the number of commands by latency, in parts of powers of two.
 func density(r *Run) chart {
 	var lines []xy
 	low, high := math.Inf(1), 0.0
@@ -239,7 +239,7 @@ func density(r *Run) chart {
 
 type bucket struct{ us, share float64 }
 
-// group makes buckets of a quarter of a power of two.
+// group merges buckets into quarters of a power of two.
 func group(h *histogram.Histogram) (list []bucket, n uint64) {
 	n = h.Count()
 	last := math.MinInt

@@ -48,7 +48,7 @@ var profiles = []struct {
 	}},
 }
 
-// Profiles are the names of all.
+// Profiles returns the names of all profiles.
 func Profiles() (names []string) {
 	for _, p := range profiles {
 		names = append(names, p.name)
@@ -56,14 +56,14 @@ func Profiles() (names []string) {
 	return names
 }
 
-// part is a percentage of a size, where an I/O may begin.
+// part returns a percentage of a size, rounded down to a possible start of an I/O.
 func part(size, percent uint64) uint64 { return size / 100 * percent >> 20 << 20 }
 
 func alone(w load.Workload, d time.Duration) stage {
 	return stage{[]load.Workload{w}, []run{{name: w.Name, d: d}}}
 }
 
-// minProfile is the smallest namespace in which all parts of profiles have room, in bytes.
+// minProfile is the size of the smallest namespace with room for all parts of profiles, in bytes.
 const minProfile = 64 << 20
 
 func (s *Settings) profile(size uint64) ([]stage, error) {

@@ -19,10 +19,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/load"
 )
 
-// format is the version of the JSON of reports.
+// format is the version of the JSON format of reports.
 const format = 1
 
-// Report is what was measured, as JSON.
+// Report is the result of a measurement, as JSON.
 type Report struct {
 	Format   int       `json:"format"`
 	Version  string    `json:"version"`
@@ -31,11 +31,11 @@ type Report struct {
 	Target   *Target   `json:"target"`
 	Settings Settings  `json:"settings"`
 	Runs     []*Run    `json:"runs"`
-	// Error is why the report is not complete, "" if it is.
+	// Error is the reason for an incomplete report, else "".
 	Error string `json:"error,omitempty"`
 }
 
-// Machine is that of the initiator.
+// Machine describes the machine of the initiator.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	CPUs   int    `json:"cpus"`
@@ -46,33 +46,33 @@ type Machine struct {
 type Run struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	// User and System are the CPU time of this process, whose threads poll.
+	// User and System are the CPU time of this process, including its polling threads.
 	User   float64  `json:"user_seconds"`
 	System float64  `json:"system_seconds"`
 	Groups []*Group `json:"groups"`
 	Series []Point  `json:"series"`
 }
 
-// Group is the queues of a workload.
+// Group is a set of queues with the same workload.
 type Group struct {
 	Name   string   `json:"name"`
 	Queues int      `json:"queues"`
-	Depth  int      `json:"iodepth"` // of each
+	Depth  int      `json:"iodepth"` // of each queue
 	Reads  *Figures `json:"reads,omitempty"`
 	Writes *Figures `json:"writes,omitempty"`
 	Flush  *Figures `json:"flushes,omitempty"`
-	// Late is how many I/Os a rate had made due and were not begun before the end.
+	// Late is the number of I/Os that were due by the rate but had not begun by the end.
 	Late uint64 `json:"late,omitempty"`
 }
 
-// kinds are the figures by what they are called, nil if there are none.
+// kinds returns the figures by kind, nil for kinds without commands.
 func (g *Group) kinds() [load.Kinds]*Figures {
 	return [...]*Figures{load.Read: g.Reads, load.Write: g.Writes, load.Flush: g.Flush}
 }
 
 var kindNames = [load.Kinds]string{"reads", "writes", "flushes"}
 
-// Figures are those of commands of a kind. Latencies are microseconds.
+// Figures describe the commands of one kind. Latencies are in microseconds.
 type Figures struct {
 	Commands  uint64  `json:"commands"`
 	Bytes     uint64  `json:"bytes"`
@@ -85,7 +85,7 @@ type Figures struct {
 	P999      float64 `json:"p99.9_us"`
 	P9999     float64 `json:"p99.99_us"`
 	Max       float64 `json:"max_us"`
-	// Histogram has the middle of each bucket in nanoseconds and how many commands it has.
+	// Histogram has, for each bucket, its middle in nanoseconds and its number of commands.
 	Histogram [][2]uint64 `json:"histogram"`
 }
 
@@ -102,7 +102,7 @@ type Point struct {
 
 func us(ns int64) float64 { return float64(ns) / 1e3 }
 
-// figures are nil if there were no commands.
+// figures returns nil if there were no commands.
 func figures(c *load.Count, elapsed time.Duration) *Figures {
 	if c.Latency.Count() == 0 {
 		return nil
@@ -110,7 +110,8 @@ func figures(c *load.Count, elapsed time.Duration) *Figures {
 	return NewFigures(&c.Latency, c.Bytes, elapsed)
 }
 
-// NewFigures are those of commands with these latencies, which have moved so many bytes in elapsed.
+// NewFigures returns the figures of commands with these latencies that moved this many bytes in
+// elapsed.
 func NewFigures(h *histogram.Histogram, bytes uint64, elapsed time.Duration) *Figures {
 	n := h.Count()
 	f := &Figures{
@@ -129,7 +130,7 @@ func NewFigures(h *histogram.Histogram, bytes uint64, elapsed time.Duration) *Fi
 	return f
 }
 
-// points are what a series has until the end of a run.
+// points returns the points of a series up to the end of a run.
 func points(s *load.Series, elapsed time.Duration) (list []Point) {
 	for i := range s.Cells() {
 		c := &s.Cells()[i]
@@ -149,7 +150,7 @@ func points(s *load.Series, elapsed time.Duration) (list []Point) {
 	return list
 }
 
-// distribution is the histogram of figures again.
+// distribution restores the histogram of figures.
 func (f *Figures) distribution() *histogram.Histogram {
 	h := new(histogram.Histogram)
 	for _, b := range f.Histogram {
@@ -158,7 +159,8 @@ func (f *Figures) distribution() *histogram.Histogram {
 	return h
 }
 
-// ThisMachine describes this one: of the kernel only the version, without the name of the build.
+// ThisMachine describes this machine. Of the kernel it gives only the version, without the name of
+// the build.
 func ThisMachine() Machine {
 	m := Machine{CPU: "unknown", CPUs: runtime.NumCPU()}
 	b, _ := os.ReadFile("/proc/cpuinfo")
@@ -175,7 +177,7 @@ func ThisMachine() Machine {
 	return m
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes for people.
 func size(n float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
 		if n < 1024 {
@@ -186,7 +188,7 @@ func size(n float64) string {
 	return fmt.Sprintf("%.4g TiB", n)
 }
 
-// duration is one in microseconds for people.
+// duration formats microseconds for people.
 func duration(us float64) string {
 	switch {
 	case us < 1e3:
@@ -197,7 +199,7 @@ func duration(us float64) string {
 	return fmt.Sprintf("%.2f s", us/1e6)
 }
 
-// number is a rate for people.
+// number formats a rate for people.
 func number(n float64) string {
 	switch {
 	case n < 1e4:
@@ -245,7 +247,7 @@ func (g *Group) late() string {
 		g.Late)
 }
 
-// cpu is the CPU time of a run, in all and as a share of its time.
+// cpu formats the CPU time of a run, in total and as a share of its time.
 func (r *Run) cpu() string {
 	return fmt.Sprintf("%.1f s (%.0f %% of a CPU: %.0f user, %.0f system)", r.User+r.System,
 		(r.User+r.System)/r.Seconds*100, r.User/r.Seconds*100, r.System/r.Seconds*100)
@@ -258,10 +260,10 @@ func (r *Report) WriteJSON(out io.Writer) error {
 	return e.Encode(r)
 }
 
-// maxReport bounds a file with a report, in bytes.
+// maxReport is the size limit of a file with a report, in bytes.
 const maxReport = 64 << 20
 
-// ReadReport reads a report that WriteJSON has written.
+// ReadReport reads a report written by WriteJSON.
 func ReadReport(name string) (*Report, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -286,7 +288,7 @@ func ReadReport(name string) (*Report, error) {
 	return r, nil
 }
 
-// whole says that nothing is nil that cannot be in a report.
+// whole reports whether every pointer of a report that must be set is set.
 func (r *Report) whole() bool {
 	for _, run := range r.Runs {
 		if run == nil || slices.Contains(run.Groups, nil) {
@@ -296,7 +298,7 @@ func (r *Report) whole() bool {
 	return r.Target != nil
 }
 
-// Title is what a report is about.
+// Title describes the report in one line.
 func (r *Report) Title() string {
 	s := &r.Settings
 	return cmp.Or(s.Profile, fmt.Sprintf("%s bs=%s iodepth=%d numjobs=%d", s.RW, s.BlockSize,

@@ -16,15 +16,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/load"
 )
 
-// Progress is what a run has done so far.
+// Progress describes a run in progress.
 type Progress struct {
 	Name       string
 	Elapsed    time.Duration
-	Of         time.Duration // 0 if its end is not known
+	Of         time.Duration // 0 if the end is unknown
 	Ops, Bytes uint64
 }
 
-// every is the time between two calls for progress.
+// every is the time between two reports of progress.
 const every = 500 * time.Millisecond
 
 // errInterrupted is the error of a report after Ctrl-C.
@@ -40,9 +40,9 @@ type bench struct {
 	stop     atomic.Bool
 }
 
-// Measure connects, does what settings say, and disconnects. It calls progress, if that is set,
-// from another goroutine twice a second. When ctx ends, it stops early. The report is nil, or what
-// was reached until the error.
+// Measure connects, carries out the settings, and disconnects. It calls progress, if not nil, from
+// another goroutine twice a second. When ctx ends, it stops early. The report is nil, or has the
+// results until the error.
 func Measure(ctx context.Context, c Connection, s Settings, version string,
 	progress func(Progress),
 ) (*Report, error) {
@@ -52,7 +52,7 @@ func Measure(ctx context.Context, c Connection, s Settings, version string,
 	b := &bench{c: c, s: s, progress: progress}
 	if b.s.Seed == 0 {
 		b.s.Seed = 1
-		if s.Verify { // data of an earlier run is to be told apart
+		if s.Verify { // to tell it from data of an earlier run
 			b.s.Seed = rand.Uint64()>>32 | 1
 		}
 	}
@@ -88,10 +88,10 @@ func Measure(ctx context.Context, c Connection, s Settings, version string,
 	return b.report, err
 }
 
-// maxBlocks is the most that NLB can say (NVM section 3.2.4).
+// maxBlocks is the largest number of blocks in NLB (NVM section 3.2.4).
 const maxBlocks = 1 << 16
 
-// allowed says what a target or a user does not allow.
+// allowed returns an error if the target or the user does not allow a stage.
 func allowed(t *Target, stages []stage, destroy bool) error {
 	for i := range stages {
 		for _, w := range stages[i].workloads {
@@ -121,7 +121,7 @@ func allowed(t *Target, stages []stage, destroy bool) error {
 	return nil
 }
 
-// stage connects the queues of a stage and does its runs.
+// stage connects the queues of a stage and carries out its runs.
 func (b *bench) stage(ctx context.Context, st *stage) error {
 	connecting, cancel := context.WithTimeout(ctx, b.c.Timeout)
 	l, err := load.New(connecting, b.o, st.workloads...)
@@ -153,10 +153,10 @@ func (b *bench) stage(ctx context.Context, st *stage) error {
 	return err
 }
 
-// ramp is the run before the others that is not in the report.
+// ramp is the name of the first run, which is left out of the report.
 const ramp = "ramp"
 
-// run runs all threads and adds to the report what they did, also after an error.
+// run runs all threads and adds their results to the report, even after an error.
 func (b *bench) run(ctx context.Context, l *load.Load, st *stage, r run) error {
 	threads := l.Threads(b.s.Threads, &b.stop)
 	outcomes := make([][]load.Outcome, len(threads)) // by thread and workload
@@ -179,7 +179,7 @@ func (b *bench) run(ctx context.Context, l *load.Load, st *stage, r run) error {
 				panic("a stream of no workload")
 			})
 			if failed[i] != nil {
-				b.stop.Store(true) // the others, too
+				b.stop.Store(true) // stop the others
 			}
 		})
 	}
@@ -237,7 +237,7 @@ func (b *bench) add(st *stage, r run, threads []*load.Thread, outcomes [][]load.
 	return out
 }
 
-// watch calls progress until a run is done.
+// watch calls progress until a run ends.
 func (b *bench) watch(threads []*load.Thread, r run, start time.Time, done <-chan struct{}) {
 	if b.progress == nil {
 		return
@@ -259,7 +259,7 @@ func (b *bench) watch(threads []*load.Thread, r run, start time.Time, done <-cha
 	}
 }
 
-// cpuTime is the user and system time of this process in seconds.
+// cpuTime returns the user and system time of this process in seconds.
 func cpuTime() (user, system float64) {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {

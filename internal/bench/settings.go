@@ -16,7 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/load"
 )
 
-// Settings say what to do. Names and meanings of most are those of fio.
+// Settings describe a measurement. Most names and meanings are those of fio.
 type Settings struct {
 	Profile     string        `json:"profile,omitempty"`
 	RW          string        `json:"rw,omitempty"`
@@ -40,7 +40,7 @@ type Settings struct {
 // Patterns are the values of RW.
 var Patterns = []string{"read", "write", "randread", "randwrite", "rw", "randrw"}
 
-// reads is the percentage of reads of a pattern.
+// reads returns the percentage of reads of a pattern.
 func (s *Settings) reads() int {
 	switch strings.TrimPrefix(s.RW, "rand") {
 	case "read":
@@ -51,13 +51,13 @@ func (s *Settings) reads() int {
 	return s.MixRead
 }
 
-// stage is what one set of connections does.
+// stage is the work of one set of connections.
 type stage struct {
 	workloads []load.Workload
 	runs      []run
 }
 
-// run is a part of a stage with figures of its own.
+// run is a part of a stage with its own figures.
 type run struct {
 	name  string
 	d     time.Duration // 0: each place once
@@ -79,7 +79,7 @@ func (s *stage) writes() bool {
 	return false
 }
 
-// stages are what is to be done on a namespace of so many bytes.
+// stages returns the work for a namespace of this many bytes.
 func (s *Settings) stages(whole uint64) ([]stage, error) {
 	if s.Profile != "" {
 		return s.profile(whole)
@@ -122,7 +122,7 @@ func (s *Settings) stages(whole uint64) ([]stage, error) {
 	return []stage{st}, nil
 }
 
-// Check says what is wrong with settings, as far as that can be said without a target.
+// Check returns an error for invalid settings, as far as they can be checked without a target.
 func (s *Settings) Check() error {
 	switch {
 	case s.Profile != "" && !slices.Contains(Profiles(), s.Profile):
@@ -138,7 +138,7 @@ func (s *Settings) Check() error {
 		return fmt.Errorf("--numjobs %d: must be 1 to 1024", s.Jobs)
 	case s.Threads < 0:
 		return fmt.Errorf("--threads %d: must be at least 1, or 0 for half of the CPUs", s.Threads)
-	case s.Rate != 0 && !(s.Rate >= 1 && s.Rate <= 1e9): // nor NaN
+	case s.Rate != 0 && !(s.Rate >= 1 && s.Rate <= 1e9): // refuses NaN
 		return fmt.Errorf("--rate %v: must be 1 to 1e9 IOPS, or 0 for no limit", s.Rate)
 	case s.Flush < 0:
 		return fmt.Errorf("--fsync %d: must be 0 or more writes", s.Flush)
@@ -164,8 +164,8 @@ func (s *Settings) Check() error {
 	return nil
 }
 
-// parseSize reads a number of bytes as fio does: 4096, 4k, 4KiB, 1m, 10g, or 25% of whole. Nothing
-// is 0.
+// parseSize reads a number of bytes as fio does: 4096, 4k, 4KiB, 1m, 10g, or 25% of whole. Empty
+// text is 0.
 func parseSize(text string, whole uint64) (uint64, error) {
 	digits := strings.TrimRight(strings.ToLower(text), "kmgtib%")
 	unit := strings.ToLower(text[len(digits):])

@@ -32,7 +32,7 @@ const benchExamples = `  nvmf-target bench --address 10.0.0.1 --subsystem NQN --
   nvmf-target bench … --profile database --destroy-data --json a.json --html a.html
   nvmf-target bench compare a.json b.json`
 
-// Bench makes the command that generates load. stack is that for RDMA.
+// Bench makes the command that generates load. stack returns the RDMA stack.
 func Bench(version string, stack func() verbs.Provider) *cobra.Command {
 	c := bench.Connection{Verbs: stack}
 	var s bench.Settings
@@ -90,19 +90,19 @@ func Bench(version string, stack func() verbs.Provider) *cobra.Command {
 	f.StringVar(&jsonFile, "json", "", "write the report to this file, for programs and compare")
 	f.StringVar(&htmlFile, "html", "", "write the report to this file, as a page with charts")
 	for _, name := range []string{"address", "subsystem"} {
-		_ = cmd.MarkFlagRequired(name) // it exists
+		_ = cmd.MarkFlagRequired(name) // the flag exists
 	}
 	for name, values := range map[string][]string{
 		"transport": {"tcp", "rdma"}, "profile": bench.Profiles(), "rw": bench.Patterns,
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(name,
-			cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // it exists
+			cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	}
 	cmd.AddCommand(compareCommand())
 	return cmd
 }
 
-// patternFlags are those that a profile replaces.
+// patternFlags are the flags that a profile replaces.
 var patternFlags = []string{
 	"rw", "rwmixread", "bs", "iodepth", "numjobs", "rate", "fsync", "offset", "size", "verify",
 	"passes",
@@ -125,7 +125,7 @@ func measure(cmd *cobra.Command, c bench.Connection, s bench.Settings, version, 
 	return output(cmd.OutOrStdout(), r, jsonFile, htmlFile)
 }
 
-// output writes a report. Its error does not repeat the reason of an early end.
+// output writes a report. Its error does not repeat the reason for an early end.
 func output(out io.Writer, r *bench.Report, jsonFile, htmlFile string) (err error) {
 	if r.Error != "" {
 		err = errNotComplete
@@ -167,11 +167,11 @@ func compareCommand() *cobra.Command {
 	}
 }
 
-// live is the line of a measurement on a terminal. Without one it shows nothing.
+// live is the progress line of a measurement on a terminal. Without a terminal it shows nothing.
 type live struct {
 	out   *os.File
 	last  bench.Progress
-	rates []float64 // of the last times
+	rates []float64 // the most recent ones
 }
 
 func newLive(w io.Writer) *live {
@@ -185,7 +185,7 @@ func newLive(w io.Writer) *live {
 	return &live{out: f}
 }
 
-// show replaces the line.
+// show updates the line.
 func (l *live) show(p bench.Progress) {
 	if l.out == nil {
 		return

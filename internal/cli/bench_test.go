@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestEarlyEnd: the reason of an early end is printed once, and the exit code says so, too.
+// TestEarlyEnd: the reason for an early end is printed once and gives the exit code.
 func TestEarlyEnd(t *testing.T) {
 	var out bytes.Buffer
 	err := output(&out, &bench.Report{Target: &bench.Target{}, Error: "no answer"}, "", "")

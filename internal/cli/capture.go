@@ -17,12 +17,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// This file makes packets of recorded commands, for Wireshark: IP, TCP and NVMe/TCP, also for RDMA.
+// This file writes recorded commands as packets for Wireshark: IP, TCP and NVMe/TCP, even for RDMA.
 
-// capturePort is what Wireshark decodes as NVMe/TCP (its preference nvme-tcp.subsystem_ports).
+// capturePort is a port that Wireshark decodes as NVMe/TCP (its preference
+// nvme-tcp.subsystem_ports).
 const capturePort = 4420
 
-// flow is a connection in the file. seq counts the bytes from the host and from the target.
+// flow is a connection in the file. seq counts the bytes of the host and of the target.
 type flow struct {
 	host, target netip.AddrPort
 	seq          [2]uint32
@@ -35,7 +36,7 @@ type capture struct {
 	used  map[netip.AddrPort]bool // hosts of flows
 }
 
-// flowKey tells connections of one target apart.
+// flowKey identifies a connection of one target.
 type flowKey struct {
 	id            uint64
 	local, remote string
@@ -54,7 +55,7 @@ func newCapture(w io.Writer) (*capture, error) {
 	return c, ng.Flush()
 }
 
-// event is a capsule that came or left.
+// event is a capsule sent or received.
 type event struct {
 	at       time.Time
 	response bool
@@ -62,7 +63,7 @@ type event struct {
 	comment  string
 }
 
-// add writes what is recorded of a queue.
+// add writes the recorded commands of a queue.
 func (c *capture) add(q control.TraceQueue) error {
 	f, events, err := c.flow(&q)
 	if err != nil {
@@ -71,8 +72,8 @@ func (c *capture) add(q control.TraceQueue) error {
 	for i := range q.Commands {
 		events = append(events, capsules(&q.Commands[i])...)
 	}
-	// A response that has left with the arrival of the next command came first: it may have the
-	// same CID.
+	// A response at the same time as the next command comes first, because the command may reuse
+	// its CID.
 	slices.SortStableFunc(events, func(a, b event) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(order(a), order(b)))
 	})
@@ -91,8 +92,8 @@ func order(e event) int {
 	return 1
 }
 
-// flow returns the connection of a queue, and if it is new what names the queue: Wireshark decodes
-// the commands of admin queues and others after a Connect command.
+// flow returns the connection of a queue. For a new connection it also returns events that identify
+// the queue: Wireshark takes it for an admin queue unless it sees a Connect command.
 func (c *capture) flow(q *control.TraceQueue) (f *flow, events []event, err error) {
 	key := flowKey{q.ID, q.Local, q.Remote}
 	if f := c.flows[key]; f != nil {
@@ -106,7 +107,7 @@ func (c *capture) flow(q *control.TraceQueue) (f *flow, events []event, err erro
 		return nil, nil, err
 	}
 	f.target = netip.AddrPortFrom(f.target.Addr(), capturePort)
-	for c.used[f.host] { // of RDMA, or of connections that came one after the other
+	for c.used[f.host] { // of RDMA, or of successive connections
 		f.host = netip.AddrPortFrom(f.host.Addr(), max(f.host.Port()+1, 1024))
 	}
 	c.used[f.host], c.flows[key] = true, f
@@ -119,7 +120,7 @@ func (c *capture) flow(q *control.TraceQueue) (f *flow, events []event, err erro
 	return f, connect(q, at.Add(-2)), nil
 }
 
-// connect is the Connect command of a queue. What is not known of it is 0.
+// connect returns a Connect command for a queue. Unknown fields are 0.
 func connect(q *control.TraceQueue, at time.Time) []event {
 	comment := fmt.Sprintf("made up, so that Wireshark knows queue %d of controller %d; the "+
 		"connection is %s from %s to %s", q.QID, q.CNTLID, q.Transport, q.Remote, q.Local)
@@ -151,7 +152,8 @@ func response(cqe *nvme.CQE) []byte {
 	return resp[:]
 }
 
-// capsules are those of a command: one if it has no response. There is no Connect, see connect.
+// capsules returns the capsules of a command: one if it has no response. Connect commands are left
+// out, see connect.
 func capsules(c *control.TraceCommand) []event {
 	fabrics := nvme.Opcode(c.Opcode) == nvme.FabricsOpcode
 	if fabrics && nvme.FabricsType(c.FabricsType) == nvme.FabricsConnect {
@@ -196,7 +198,7 @@ func capsules(c *control.TraceCommand) []event {
 	return list
 }
 
-// write makes a packet of an event.
+// write writes an event as a packet.
 func (c *capture) write(f *flow, e *event) error {
 	from, to, way := f.host, f.target, 0
 	if e.response {

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// recorded are the queues of a host that has connected by RDMA and, from the same port, by TCP.
+// recorded are queues of a host that connected by RDMA and then, from the same port, by TCP.
 func recorded() []control.TraceQueue {
 	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	queue := func(qid uint16, transport, local, remote string, list ...control.TraceCommand,
@@ -47,8 +47,8 @@ func recorded() []control.TraceQueue {
 	}
 }
 
-// TestWireshark: what is written is what Wireshark reads: opcode, block, status, and queues that
-// are told apart although RDMA gave them one port.
+// TestWireshark: Wireshark reads the opcode, block and status, and tells the queues apart although
+// the RDMA queues share a port.
 func TestWireshark(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace.pcapng")
 	f := testutil.Value(os.Create(file))(t)
@@ -80,7 +80,7 @@ func TestWireshark(t *testing.T) {
 	}
 }
 
-// want is a line for each packet.
+// want has a line for each packet.
 const want = `
 NVMe/TCP|0|fd00::2||4420|0|nqn.2026-11.io.example:a|||||||||
 NVMe/TCP|0|fd00::1||50000|||||||||0x0000|0x0000|0x0000

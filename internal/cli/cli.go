@@ -1,5 +1,5 @@
-// Package cli has the commands that ask a running target through its control interface, and the one
-// that checks the machine, as text for people or JSON for programs.
+// Package cli has the commands that query a running target through its control interface, and the
+// command that checks the machine. They print text for people or JSON for programs.
 package cli
 
 import (
@@ -18,21 +18,21 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
-// Exit is an error that is not to be printed, because the command has printed what there is to say:
-// the exit code of the program.
+// Exit is the exit code of the program, as an error that is not printed because the command has
+// already reported it.
 type Exit int
 
 func (e Exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// ErrChanges is that of plan if a reload would change something, ErrWarnings and ErrErrors those of
-// doctor if it has found some.
+// ErrChanges is the error of plan if a reload would change something. ErrWarnings and ErrErrors are
+// the errors of doctor if it has found some.
 const (
 	ErrChanges  = Exit(3)
 	ErrWarnings = Exit(3)
 	ErrErrors   = Exit(1)
 )
 
-// readTimeout is how long a target may take to say what it does.
+// readTimeout bounds the wait for an answer of the target.
 const readTimeout = 15 * time.Second
 
 // Commands makes the commands.
@@ -62,8 +62,8 @@ func Commands() []*cobra.Command {
 	}
 }
 
-// Group makes a command that only has others. Without one of them it shows which there are; cobra
-// alone would do that, and succeed, for a mistyped one as well.
+// Group makes a command that only has subcommands. Without one it lists them. It fails for a
+// mistyped subcommand, which cobra by default does not.
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Args: cobra.NoArgs, DisableFlagsInUseLine: true,
@@ -73,7 +73,7 @@ func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// options are the flags that all commands have.
+// options are the flags of all commands.
 type options struct {
 	socket, output string
 	address        string
@@ -85,7 +85,7 @@ func (o *options) add(c *cobra.Command) {
 	o.addOutput(c)
 }
 
-// addTarget adds those that say which target is meant.
+// addTarget adds the flags that select a target.
 func (o *options) addTarget(c *cobra.Command) {
 	o.addSocket(c)
 	c.Flags().StringVar(&o.address, "address", "",
@@ -98,7 +98,7 @@ func (o *options) addTarget(c *cobra.Command) {
 	c.MarkFlagsMutuallyExclusive("address", "socket")
 }
 
-// addSocket adds the one that names a target on this machine.
+// addSocket adds the flag that selects a target on this machine.
 func (o *options) addSocket(c *cobra.Command) {
 	c.Flags().StringVar(&o.socket, "socket", "",
 		"control socket of the target (default: control.socket of an unchanged configuration)")
@@ -120,7 +120,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// client connects when it is used.
+// client returns a client that connects on first use.
 func (o *options) client() (*control.Client, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (o *options) client() (*control.Client, error) {
 	return control.NewClient(o.socket), nil
 }
 
-// read makes a command that shows something.
+// read makes a command that prints something.
 func read[T any](use, short string, ask func(*control.Client, context.Context) (T, error),
 	text func(*table, T),
 ) *cobra.Command {
@@ -146,7 +146,7 @@ func read[T any](use, short string, ask func(*control.Client, context.Context) (
 	return command(use, short, cobra.NoArgs, limited, text)
 }
 
-// command makes a command that asks for something and prints the answer.
+// command makes a command that sends a request and prints the answer.
 func command[T any](use, short string, args cobra.PositionalArgs,
 	ask func(context.Context, *control.Client, []string) (T, error), text func(*table, T),
 ) *cobra.Command {
@@ -181,7 +181,7 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// planCommand shows what a reload would change and says with its exit code whether it would.
+// planCommand prints the changes of a reload. The exit code tells whether there are any.
 func planCommand() *cobra.Command {
 	changes := false
 	cmd := command("plan", "Show what a reload would change", cobra.NoArgs,

@@ -34,7 +34,7 @@ const (
 
 var at = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// said is what the target of these tests says: testdata/source.json.
+// said are the answers of the target of these tests: testdata/source.json.
 type said struct {
 	Status      control.Status       `json:"status"`
 	Listeners   []control.Listener   `json:"listeners"`
@@ -114,7 +114,7 @@ func source() control.Source {
 	}
 }
 
-// serve returns the socket of a server.
+// serve starts a server and returns its socket.
 func serve(t *testing.T, src control.Source) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "c.sock")
@@ -124,7 +124,7 @@ func serve(t *testing.T, src control.Source) string {
 	return socket
 }
 
-// run is what a command line prints.
+// run executes a command line and returns its output.
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	root := &cobra.Command{Use: "nvmf-target", SilenceErrors: true, SilenceUsage: true}
@@ -137,7 +137,7 @@ func run(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// TestText: what people see of each command.
+// TestText: the text output of each command.
 func TestText(t *testing.T) {
 	socket := serve(t, source())
 	var b strings.Builder
@@ -168,7 +168,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// same reports whether a command prints as JSON what the source says.
+// same checks that a command prints the answer of the source as JSON.
 func same[T any](t *testing.T, socket, name string, want T) {
 	t.Helper()
 	out, err := run(t, name, "-o", "json", "--socket", socket)
@@ -181,7 +181,7 @@ func same[T any](t *testing.T, socket, name string, want T) {
 	}
 }
 
-// TestJSON: programs get all that the interface says.
+// TestJSON: the JSON output has everything from the interface.
 func TestJSON(t *testing.T) {
 	src := source()
 	socket := serve(t, src)
@@ -199,7 +199,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestPlanExitCode: nothing to do, changes, and an error are different.
+// TestPlanExitCode: no changes, changes, and errors have different exit codes.
 func TestPlanExitCode(t *testing.T) {
 	src := source()
 	if _, err := run(t, "plan", "--socket", serve(t, src)); !errors.Is(err, ErrChanges) {
@@ -233,7 +233,7 @@ func (w *stopWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// TestFollow: lines are printed as they come, until the user or the target ends it.
+// TestFollow: lines are printed as they arrive, until the user or the target ends it.
 func TestFollow(t *testing.T) {
 	socket := serve(t, source())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -250,7 +250,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestTargetStops: who follows is told why there is no more.
+// TestTargetStops: a follower is told that the target has stopped.
 func TestTargetStops(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "c.sock")
 	s := testutil.Value(control.Listen(control.Config{Socket: socket}, source(),
@@ -280,7 +280,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestDrain: it waits until no connection is left, and says how many there are; not for ever.
+// TestDrain: it waits until no connection is left and prints their number, but not forever.
 func TestDrain(t *testing.T) {
 	defer func(every time.Duration) { drainEvery = every }(drainEvery)
 	drainEvery = time.Millisecond
@@ -307,7 +307,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestMan: a page for each command.
+// TestMan: there is a page for each command.
 func TestMan(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man")
 	testutil.Value(run(t, "man", dir))(t)
@@ -319,7 +319,7 @@ func TestMan(t *testing.T) {
 	}
 }
 
-// TestNarrowTerminal: a table that is wider than the terminal has a line for each cell.
+// TestNarrowTerminal: a table wider than the terminal is printed as one line for each cell.
 func TestNarrowTerminal(t *testing.T) {
 	for width, want := range map[int]string{
 		0:  "A LIST\nNAME  STATE  REASON\na     up     -\nb     down   it is not there\n",
@@ -340,7 +340,7 @@ func TestNarrowTerminal(t *testing.T) {
 	}
 }
 
-// TestWideTitle: a row of one cell that is wider than the terminal leaves the others as they are.
+// TestWideTitle: a row of one cell wider than the terminal does not change the others.
 func TestWideTitle(t *testing.T) {
 	var out strings.Builder
 	tab := newTable(&out)
@@ -355,7 +355,7 @@ func TestWideTitle(t *testing.T) {
 	}
 }
 
-// TestOptionalColumns: they are left out one after the other, then lines are cut off.
+// TestOptionalColumns: optional columns are left out one by one, then lines are cut off.
 func TestOptionalColumns(t *testing.T) {
 	for width, want := range map[int]string{
 		0:  "title of a queue\nTIME  CID  NSID  STATUS\n12    7    1     Success\n",
@@ -378,8 +378,8 @@ func TestOptionalColumns(t *testing.T) {
 	}
 }
 
-// TestTraceText: a command is a line of at most 80 columns on a terminal that is as wide; who asks
-// for what is not there is told so.
+// TestTraceText: on a terminal of 80 columns a command takes one line. A selection without matches
+// has a message.
 func TestTraceText(t *testing.T) {
 	queue := control.TraceQueue{Host: testHost, Subsystem: testSub, CNTLID: 7, QID: 1}
 	for i := range 3 {

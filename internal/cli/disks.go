@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// Disks makes the command that lists the disks of this machine: as the running target sees them, or
-// if there is none, or a configuration file is named, as local does.
+// Disks makes the command that lists the disks of this machine. The running target lists them.
+// Without a target, or with a configuration file, local does.
 func Disks(local func(*cobra.Command) ([]control.Disk, error)) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
@@ -75,7 +75,7 @@ func disks(t *table, list []control.Disk) {
 	}
 }
 
-// isDrive reports whether a disk may be hardware that reports its health.
+// isDrive reports whether a disk may be hardware with health data.
 func isDrive(d control.Disk) bool {
 	return slices.Contains([]string{"nvme", "sata", "sas", "scsi"}, d.Bus)
 }
@@ -94,8 +94,8 @@ func export(d control.Disk) string {
 	return s
 }
 
-// health is the health in a few words: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors cannot
-// be read, ...".
+// health summarizes the health: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors cannot be read,
+// ...".
 func health(h control.DiskHealth) string {
 	notes := strings.Join(h.Notes, ", ")
 	if h.State == "unknown" {
@@ -117,7 +117,7 @@ func health(h control.DiskHealth) string {
 	return s
 }
 
-// reported is a text of a drive without what is not safe to print.
+// reported returns a text of a drive without characters that are unsafe to print.
 func reported(s string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < 0x20 || r > 0x7E {

@@ -37,7 +37,7 @@ var testDisks = []control.Disk{
 	},
 }
 
-// runDisks runs the command. It reports whether it looked itself.
+// runDisks runs the command. It reports whether local was called.
 func runDisks(t *testing.T, args ...string) (out string, local bool, err error) {
 	t.Helper()
 	cmd := Disks(func(*cobra.Command) ([]control.Disk, error) {
@@ -53,7 +53,8 @@ func runDisks(t *testing.T, args ...string) (out string, local bool, err error) 
 	return b.String(), local, err
 }
 
-// TestDisks: the running target answers, else the command looks itself, unless a target was named.
+// TestDisks: the running target answers. Without one the command calls local, unless a target was
+// named.
 func TestDisks(t *testing.T) {
 	src, none := source(), filepath.Join(t.TempDir(), "none")
 	src.Disks = func(context.Context) ([]control.Disk, error) { return testDisks, nil }

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// TestDistribution: quantiles are those of the commands between two looks, of all operations and
+// TestDistribution: quantiles are of the commands between two snapshots, of all operations and
 // hosts of a namespace.
 func TestDistribution(t *testing.T) {
 	latency := func(host string, fast, slow uint64) control.Latency {
@@ -40,13 +40,13 @@ func TestDistribution(t *testing.T) {
 		r.Stage != "" {
 		t.Errorf("without commands: %+v", r)
 	}
-	now.latency = distributions([]control.Latency{latency("a", 3, 0)}) // began anew
+	now.latency = distributions([]control.Latency{latency("a", 3, 0)}) // restarted
 	if r := between(&old, &now).Namespaces[0]; r.P99 != 0.0001 {
 		t.Errorf("counted anew: %+v", r)
 	}
 }
 
-// TestTopWidth: no line is longer than the terminal is wide.
+// TestTopWidth: no line is wider than the terminal.
 func TestTopWidth(t *testing.T) {
 	v := rate{
 		IOPS: 9_999_999, ReadBytes: 99e9, WrittenBytes: 99e9, P50: 0.0123, P99: 17.1,

@@ -6,8 +6,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 )
 
-// Doctor makes the command that shows what checks have found.
-// check is given the socket of the target, "" for that of the configuration.
+// Doctor makes the command that prints the findings of checks. check is given the socket of the
+// target, "" for the socket of the configuration.
 func Doctor(check func(c *cobra.Command, socket string) []doctor.Finding) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{

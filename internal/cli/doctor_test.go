@@ -43,7 +43,7 @@ func TestDoctor(t *testing.T) {
 			cmd.SilenceErrors, cmd.SilenceUsage = true, true
 			var out bytes.Buffer
 			cmd.SetOut(&out)
-			cmd.SetArgs(append([]string{}, args...)) // of nil it takes those of the process
+			cmd.SetArgs(append([]string{}, args...)) // for nil it would use os.Args
 			err := cmd.Execute()
 			return out.String(), err
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// drainEvery is how often drain asks how many connections are left.
+// drainEvery is the interval at which drain asks for the number of connections left.
 var drainEvery = 100 * time.Millisecond
 
 func drainCommand() *cobra.Command {
@@ -47,7 +47,7 @@ func undrainCommand() *cobra.Command {
 		})
 }
 
-// listenerCommand makes a command that does something to one listener, or to all.
+// listenerCommand makes a command that acts on one listener, or on all.
 func listenerCommand(verb, short string, do func(context.Context, *cobra.Command, *control.Client,
 	control.ListenerID) ([]control.Listener, error),
 ) *cobra.Command {
@@ -69,7 +69,7 @@ func listenerCommand(verb, short string, do func(context.Context, *cobra.Command
 	return cmd
 }
 
-// awaitDrained waits until no connection of the listeners is left, and says how many there are.
+// awaitDrained waits until no connection of the listeners is left. It prints their number.
 func awaitDrained(ctx context.Context, cmd *cobra.Command, c *control.Client,
 	list []control.Listener,
 ) ([]control.Listener, error) {

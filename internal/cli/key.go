@@ -13,10 +13,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// maxKeyFile is more than a key has, in bytes.
+// maxKeyFile is the read limit of key files, in bytes; keys are shorter.
 const maxKeyFile = 4 << 10
 
-// keyCommand makes and checks keys, as "nvme gen-dhchap-key" and "nvme check-dhchap-key" do.
+// keyCommand makes and checks keys, like "nvme gen-dhchap-key" and "nvme check-dhchap-key".
 func keyCommand() *cobra.Command {
 	var length, hash uint8
 	var tls bool
@@ -39,7 +39,7 @@ func keyCommand() *cobra.Command {
 					"--key-length")
 			default:
 				if !c.Flags().Changed("hmac") {
-					h = auth.SHA256 // as nvme gen-tls-key
+					h = auth.SHA256 // like nvme gen-tls-key
 				}
 				k, err = auth.NewTLSKey(h)
 			}
@@ -66,7 +66,7 @@ func keyCommand() *cobra.Command {
 		gen, check, identityCommand())
 }
 
-// identityCommand prints what a keyring must have, as "nvme gen-tls-key" puts it there.
+// identityCommand prints the entry of a keyring, as "nvme gen-tls-key" inserts it.
 func identityCommand() *cobra.Command {
 	var host, sub string
 	c := &cobra.Command{
@@ -101,12 +101,13 @@ func identityCommand() *cobra.Command {
 	c.Flags().StringVarP(&host, "hostnqn", "n", "", "NQN of the host (required)")
 	c.Flags().StringVarP(&sub, "subsysnqn", "c", "", "NQN of the subsystem (required)")
 	for _, flag := range []string{"hostnqn", "subsysnqn"} {
-		_ = c.MarkFlagRequired(flag) // it exists
+		_ = c.MarkFlagRequired(flag) // the flag exists
 	}
 	return c
 }
 
-// readKey returns what a file or standard input has, less the end of the line, and its name.
+// readKey returns the content of a file or of standard input, without the final newline, and its
+// name.
 func readKey(c *cobra.Command, args []string) (text, name string, err error) {
 	in, name := c.InOrStdin(), "standard input"
 	if len(args) > 0 {

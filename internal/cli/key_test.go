@@ -21,7 +21,7 @@ func runKey(t *testing.T, in string, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// TestKey: what gen prints is what check accepts, and no message repeats a key.
+// TestKey: check accepts the output of gen, and no message repeats a key.
 func TestKey(t *testing.T) {
 	for args, want := range map[string]string{
 		"gen":                      "valid: 32 bytes, no transformation\n",
@@ -59,8 +59,8 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// TestIdentity prints what nvme-cli makes of a key of libnvme (its test/psk.c), for both ways in
-// which it derives PSKs.
+// TestIdentity: for a key of libnvme (its test/psk.c), the output is that of nvme-cli, for both
+// ways to derive PSKs.
 func TestIdentity(t *testing.T) {
 	const (
 		key   = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:\n"

@@ -45,7 +45,7 @@ func latencies(t *table, list []control.Latency) {
 	}
 }
 
-// brief is a time with three digits: 12.3µs.
+// brief formats seconds with three digits: 12.3µs.
 func brief(seconds float64) string {
 	d := time.Duration(math.Round(seconds * 1e9))
 	unit := time.Duration(1)
@@ -55,7 +55,7 @@ func brief(seconds float64) string {
 	return d.Round(unit).String()
 }
 
-// duration is brief, or "-" for none.
+// duration is brief, or "-" for zero.
 func duration(seconds float64) string {
 	if seconds == 0 {
 		return "-"

@@ -63,7 +63,8 @@ func hostCommand() *cobra.Command {
 		deleteCommand("delete HOST_NQN", "Delete what applies to a host in all subsystems", hostOf))
 }
 
-// hostKeyCommand sets secrets. They are no arguments, which all users of a machine can see.
+// hostKeyCommand sets secrets. They are not arguments, because all users of a machine can see
+// arguments.
 func hostKeyCommand() *cobra.Command {
 	var file, until string
 	remove := false
@@ -106,13 +107,13 @@ func changeCommand(use, short string, args int,
 	return noted(cmd, ".")
 }
 
-// noted adds something to the description of a command that changes an object.
+// noted appends text to the description of a command that changes an object.
 func noted(cmd *cobra.Command, text string) *cobra.Command {
 	cmd.Long = cmd.Short + text + managedNote + asksFirst
 	return cmd
 }
 
-// createCommand makes a command that creates the object which its arguments name.
+// createCommand makes a command that creates the object named by its arguments.
 func createCommand(use, short string, named func([]string) (control.Object, error)) *cobra.Command {
 	var file string
 	var set []string
@@ -135,7 +136,7 @@ func createCommand(use, short string, named func([]string) (control.Object, erro
 	return cmd
 }
 
-// deleteCommand makes a command that deletes the object which its arguments name.
+// deleteCommand makes a command that deletes the object named by its arguments.
 func deleteCommand(use, short string, named func([]string) (control.Object, error)) *cobra.Command {
 	recursive := false
 	cmd := changeCommand(use, short, strings.Count(use, " "),
@@ -180,7 +181,7 @@ func parseNSID(text string) (uint32, error) {
 	return uint32(nsid), nil
 }
 
-// readFile reads a file; - is the standard input.
+// readFile reads a file; - means standard input.
 func readFile(name string) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(os.Stdin)
@@ -188,7 +189,7 @@ func readFile(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// keys makes the body of a request of a file and of KEY=VALUE.
+// keys makes the body of a request from a file and KEY=VALUE arguments.
 func keys(file string, set []string) (json.RawMessage, error) {
 	all := map[string]any{}
 	if file != "" {
@@ -221,7 +222,7 @@ func keys(file string, set []string) (json.RawMessage, error) {
 	return body, nil
 }
 
-// decode decodes YAML in which a date is text, as in a configuration: JSON has none.
+// decode decodes YAML. As in a configuration, a date is text, since JSON has no dates.
 func decode(text []byte, v any) error {
 	var n yaml.Node
 	if err := yaml.Unmarshal(text, &n); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestObjects: what each command asks for.
+// TestObjects: the request of each command.
 func TestObjects(t *testing.T) {
 	src, asked := source(), ""
 	src.Put = func(_ context.Context, o control.Object, body []byte, _ bool) (control.Plan,
@@ -108,7 +108,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// TestKeys: texts stay as they were written.
+// TestKeys: texts stay as written.
 func TestKeys(t *testing.T) {
 	null := filepath.Join(t.TempDir(), "null.yaml")
 	testutil.Must(t, os.WriteFile(null, []byte("null\n"), 0o600))

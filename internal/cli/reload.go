@@ -15,10 +15,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// This file has what changes do to hosts: plan and reload show it, and commands ask before
-// hosts lose something.
+// This file has the effects of changes on hosts. plan and reload print them, and commands ask for
+// confirmation before hosts lose something.
 
-// mostAffected is how many of the hosts that a change concerns in the same way are named.
+// mostAffected is the number of hosts that are named for each effect of a change.
 const mostAffected = 3
 
 var errNotConfirmed = errors.New("nothing was changed")
@@ -38,8 +38,8 @@ func reloadCommand() *cobra.Command {
 const asksFirst = " At a terminal, it asks first if hosts that are connected would be " +
 	"disconnected or lose a namespace."
 
-// confirmed makes a command that changes something. At a terminal it does so with DryRun first, and
-// asks if connected hosts would lose something.
+// confirmed makes a command that changes something. On a terminal it first sends DryRun, and asks
+// for confirmation if connected hosts would lose something.
 func confirmed(use, short string, args cobra.PositionalArgs,
 	do func(context.Context, *control.Client, []string) (control.Plan, error),
 ) *cobra.Command {
@@ -102,7 +102,7 @@ func confirm(in io.Reader, out io.Writer, p control.Plan) error {
 	return errors.Join(errNotConfirmed, err)
 }
 
-// affected returns lines with the hosts that a change concerns, one for each effect.
+// affected returns lines with the hosts affected by a change, one for each effect.
 func affected(list []control.Affected) (lines []string) {
 	for _, e := range []struct{ effect, text string }{
 		{control.Disconnects, "disconnected: "},

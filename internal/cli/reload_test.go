@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// At a terminal commands ask before hosts lose something, and only then.
+// TestReloadAsks: on a terminal commands ask before hosts lose something, and only then.
 func TestReloadAsks(t *testing.T) {
 	lost := control.Affected{Host: testHost, Effect: control.Disconnects, Controllers: 1}
 	waits := control.Affected{Host: testHost, Effect: control.Waits, Controllers: 1}

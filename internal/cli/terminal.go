@@ -17,33 +17,33 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// terminal is the screen of top, which close makes again what it was.
+// terminal is the screen of top. close restores it.
 type terminal struct {
 	in, out *os.File
 	before  unix.Termios
 	history map[string][]point // of the last minute, by table and name
-	key     byte               // that rows are sorted by
+	key     byte               // sort key
 }
 
-// point is a value of the past.
+// point is a value in the history.
 type point struct {
 	at   time.Time
 	iops float64
 }
 
 const (
-	// another screen than that of the shell, no cursor, no new line where text is too long
+	// alternate screen, no cursor, no line wrap
 	screenOn  = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	screenOff = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 	minute    = time.Minute
-	sparkline = 20 // columns for that
+	sparkline = 20 // columns
 )
 
 const interrupt = 3 // Ctrl-C
 
-// openTerminal makes the terminal give each key at once and print none. It fails if in or out is
-// none.
+// openTerminal makes the terminal pass on each key at once without echo. It fails if in or out is
+// not a terminal.
 func openTerminal(in, out *os.File) (*terminal, error) {
 	t := &terminal{in: in, out: out, history: map[string][]point{}, key: 'i'}
 	if _, err := unix.IoctlGetTermios(int(out.Fd()), unix.TCGETS); err != nil {
@@ -62,7 +62,7 @@ func openTerminal(in, out *os.File) (*terminal, error) {
 	return t, nil
 }
 
-// close makes the terminal what it was.
+// close restores the terminal.
 func (t *terminal) close() error {
 	_, err := t.out.WriteString(screenOff)
 	return errors.Join(err, unix.IoctlSetTermios(int(t.in.Fd()), unix.TCSETSW, &t.before))
@@ -118,7 +118,7 @@ func (t *terminal) show(ctx context.Context, c *control.Client,
 	}
 }
 
-// leave is err, unless the user has left.
+// leave returns err, or nil if the user has left.
 func leave(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -126,10 +126,10 @@ func leave(ctx context.Context, err error) error {
 	return err
 }
 
-// keyWait is how often it looks whether keys are still wanted, in milliseconds.
+// keyWait is the interval at which readKeys checks ctx, in milliseconds.
 const keyWait = 100
 
-// readKeys sends keys to sort by until the user leaves, the terminal is gone, or ctx ends.
+// readKeys sends sort keys until the user leaves, the terminal is gone, or ctx ends.
 func (t *terminal) readKeys(ctx context.Context, keys chan<- byte) {
 	fds := []unix.PollFd{{Fd: int32(t.in.Fd()), Events: unix.POLLIN}}
 	var b [16]byte
@@ -151,14 +151,14 @@ func (t *terminal) readKeys(ctx context.Context, keys chan<- byte) {
 			case strings.IndexByte("ibln", key) >= 0:
 				select {
 				case keys <- key:
-				default: // the target takes its time; a user who waits presses it again
+				default: // the target is slow; the user can press it again
 				}
 			}
 		}
 	}
 }
 
-// remember adds rates to the history, and forgets what is older than a minute.
+// remember adds rates to the history and drops rates older than a minute.
 func (t *terminal) remember(r *load) {
 	history := map[string][]point{}
 	r.tables(func(title string, rows []rate) {
@@ -173,7 +173,7 @@ func (t *terminal) remember(r *load) {
 	t.history = history
 }
 
-// line is the history as bars, the highest of which is the largest value.
+// line draws the history as bars, scaled to the largest value.
 func line(list []point, now time.Time) string {
 	sum, n := make([]float64, sparkline), [sparkline]float64{}
 	for _, p := range list {
@@ -186,7 +186,7 @@ func line(list []point, now time.Time) string {
 	return bars(sum)
 }
 
-// bars are values, which are not negative, as characters of that height.
+// bars draws values, which are not negative, as characters of that height.
 func bars(values []float64) string {
 	most := slices.Max(values)
 	bars := []rune(" ▁▂▃▄▅▆▇█")
@@ -237,7 +237,7 @@ var columns = [...]int{9, 12, 12, 10, 8, 8}
 
 const stageColumn = 11
 
-// row is a line of a table in which the name has what the cells leave of the width.
+// row formats a line of a table. The name gets the width that the cells leave.
 func row(width int, name string, cells []string) string {
 	room := width
 	for _, c := range columns {
@@ -253,7 +253,7 @@ func row(width int, name string, cells []string) string {
 		last = fmt.Sprintf("%*s", stageColumn, cells[len(columns)]) + last
 	}
 	room = max(room, 12)
-	if utf8.RuneCountInString(name) > room { // NQNs differ at their end
+	if utf8.RuneCountInString(name) > room { // NQNs differ at the end
 		r := []rune(name)
 		name = "…" + string(r[len(r)-room+1:])
 	}

@@ -18,16 +18,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// This file makes text for people of what the target says.
+// This file formats the answers of the target for people.
 
-// table writes rows with aligned columns: the first one has their names. On a terminal that is too
-// narrow, it writes a line for each cell instead, unless there are columns that it may leave out.
+// table writes rows with aligned columns; the first row is the header. If the terminal is too
+// narrow, it leaves out optional columns. Without optional columns it writes a line for each cell
+// instead.
 type table struct {
 	out   io.Writer
 	rows  [][]string
 	width int // of the terminal; 0: none
-	// optional are the names of columns that are left out where there is no room, the first ones
-	// first, after some of the space between columns; then lines are cut off.
+	// optional are the names of columns to leave out if there is no room, in this order, after
+	// reducing the space between columns. After that, lines are cut off.
 	optional []string
 }
 
@@ -41,7 +42,7 @@ func newTable(w io.Writer) *table {
 	return t
 }
 
-// row writes one row. An error is that of flush.
+// row adds a row. flush returns its error.
 func (t *table) row(cells ...any) {
 	text := make([]string, len(cells))
 	for i, c := range cells {
@@ -77,8 +78,8 @@ func (t *table) flush() error {
 	return err
 }
 
-// fits reports whether the terminal is wide enough for the lines of rows. What is the only cell of
-// a row goes on in the next line.
+// fits reports whether the terminal is wide enough for the lines of rows. A row of a single cell
+// may wrap.
 func (t *table) fits(lines []string) bool {
 	for i, l := range lines {
 		if t.width > 0 && len(t.rows[i]) > 1 && utf8.RuneCountInString(l)-1 > t.width {
@@ -97,7 +98,7 @@ func cut(line string, width int) string {
 	return string(r) + "\n"
 }
 
-// without leaves out the column with a name.
+// without returns rows without the column of this name.
 func without(rows [][]string, name string) (list [][]string) {
 	column := -1
 	for _, r := range rows {
@@ -112,8 +113,7 @@ func without(rows [][]string, name string) (list [][]string) {
 	return list
 }
 
-// aligned aligns the columns of rows, one line each. What is the only cell of a row belongs to
-// none.
+// aligned aligns the columns of rows, one line each. A row of a single cell is in no column.
 func aligned(rows [][]string, space int) []string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, space, ' ', 0)
@@ -129,7 +129,8 @@ func allUpper(words []string) bool {
 	return text == strings.ToUpper(text)
 }
 
-// records has a row for each cell, with the name of its column, as far as columns have names.
+// records turns each row into a row for each cell, with the name of its column, as far as columns
+// have names.
 func records(rows [][]string) (list [][]string) {
 	var names []string
 	for _, r := range rows {
@@ -148,7 +149,7 @@ func records(rows [][]string) (list [][]string) {
 	return list
 }
 
-// plain quotes what a terminal might not print as it is: names come from peers.
+// plain quotes text that a terminal might not print as it is, since names come from peers.
 func plain(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)
@@ -163,7 +164,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// size is a number of bytes in the largest unit of which there is one.
+// size formats a number of bytes in the largest unit that gives at least 1.
 func size[T int64 | uint64](n T) string {
 	const units = "KMGTPE"
 	v, unit := float64(n), -1
@@ -177,7 +178,7 @@ func size[T int64 | uint64](n T) string {
 		"iB"
 }
 
-// span is a time in seconds, with about three digits.
+// span formats a time in seconds with about three digits.
 func span(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	switch {
@@ -191,7 +192,7 @@ func span(seconds float64) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + "s"
 }
 
-// stamp is a time of this machine.
+// stamp formats a time in the time zone of this machine.
 func stamp(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
 
 func yes(b bool, text string) string {
@@ -201,10 +202,10 @@ func yes(b bool, text string) string {
 	return "-"
 }
 
-// or is what stands for nothing.
+// or returns text, or "-" if it is empty.
 func or(text string) string { return yes(text != "", text) }
 
-// attributes are keys and values as in the log, with something before the first.
+// attributes formats keys and values as in the log, with before in front of the first.
 func attributes(before string, list []control.Attribute) string {
 	var b strings.Builder
 	for _, a := range list {
@@ -239,7 +240,7 @@ func status(t *table, s control.Status) {
 	}
 }
 
-// share is "tcp, NQN, not proven: 9 of 400 connections, ..."
+// share formats a share: "tcp, NQN, not proven: 9 of 400 connections, ..."
 func share(s *control.Share) string {
 	who := s.Network
 	switch {
@@ -253,12 +254,12 @@ func share(s *control.Share) string {
 		size(s.MostQueueMemory), size(s.DataMemory), size(s.MostDataMemory))
 }
 
-// and is "2 up" or "2 up, 1 waiting".
+// and returns "2 up" or "2 up, 1 waiting".
 func and(n int, what string, more int, other string) string {
 	return fmt.Sprintf("%d %s", n, what) + also(more, other)
 }
 
-// also is ", 1 waiting", or nothing.
+// also returns ", 1 waiting", or "" for 0.
 func also(n int, what string) string {
 	if n == 0 {
 		return ""
@@ -356,7 +357,7 @@ func objects(t *table, list []control.Configured) {
 
 func reloaded(t *table, p control.Plan) { changes(t, p, "applied") }
 
-// changes are lines, warnings first, and how many there are.
+// changes prints the changes, warnings first, and their number.
 func changes(t *table, p control.Plan, done string) {
 	restart := 0
 	for _, w := range p.Warnings {

@@ -19,9 +19,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
-// The target counts; top asks for the counters again and again and shows by how much they grow.
+// The target counts. top reads the counters repeatedly and prints their growth.
 
-// snapshot is what the target has counted at one time.
+// snapshot has the counters of the target at one time.
 type snapshot struct {
 	at          time.Time
 	namespaces  []control.Namespace
@@ -48,13 +48,13 @@ func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
 	return s, err
 }
 
-// taken is how long commands took, and for how many seconds all together were in each stage.
+// taken is the latency of commands, and the seconds that they spent in each stage, all together.
 type taken struct {
 	control.Distribution
 	stages map[string]float64
 }
 
-// distributions adds up those of hosts and of namespaces, of all operations together.
+// distributions adds up the latencies of each host and of each namespace over all operations.
 func distributions(list []control.Latency) map[string]taken {
 	all := map[string]taken{}
 	for _, l := range list {
@@ -74,7 +74,7 @@ func distributions(list []control.Latency) map[string]taken {
 	return all
 }
 
-// mostIn is the stage in which most time was spent since old, "" if none was.
+// mostIn returns the stage that took most time since old, "" if none took any.
 func (t *taken) mostIn(old *taken) (stage string) {
 	most := 0.0
 	for _, name := range slices.Sorted(maps.Keys(t.stages)) {
@@ -94,28 +94,28 @@ type load struct {
 	Reactors   []rate    `json:"reactors"`
 }
 
-// rate is one row: what a host, a namespace or a reactor did in a second.
+// rate is one row: the work of a host, a namespace or a reactor per second.
 type rate struct {
 	// Name is the NQN of a host, "NQN NSID" of a namespace, the index of a reactor.
 	Name string `json:"name"`
-	// IOPS counts commands of hosts, and of namespaces the reads and writes that succeeded.
+	// IOPS counts all commands of hosts, and the successful reads and writes of namespaces.
 	IOPS         float64 `json:"iops"`
 	ReadBytes    float64 `json:"read_bytes_per_second"`
 	WrittenBytes float64 `json:"written_bytes_per_second"`
-	// InFlight is the number of commands that are executed; namespaces have none.
+	// InFlight is the number of commands being executed; namespaces have none.
 	InFlight int `json:"in_flight"`
-	// Busy is the part of the time with I/O outstanding, 1 for each reactor that had some; of a
-	// reactor that in which it did not sleep. Hosts have none.
+	// Busy is the fraction of the time with I/O outstanding, summed over reactors. For a reactor it
+	// is the fraction in which it did not sleep. Hosts have none.
 	Busy float64 `json:"busy"`
-	// P50 and P99 are how long half of the commands took at most that completed, and 99 % of them;
+	// P50 and P99 are the median and the 99th percentile of the latency of completed commands;
 	// reactors have none.
 	P50 float64 `json:"p50_seconds,omitempty"`
 	P99 float64 `json:"p99_seconds,omitempty"`
-	// Stage is the one in which these commands spent most of their time.
+	// Stage is the stage in which these commands spent most time.
 	Stage string `json:"stage,omitempty"`
 }
 
-// between computes the rates from one snapshot to the next. What was counted anew counts from zero.
+// between computes the rates from one snapshot to the next. Restarted counters count from zero.
 func between(old, now *snapshot) *load {
 	seconds := now.at.Sub(old.at).Seconds()
 	r := &load{Time: now.at, Seconds: seconds}
@@ -149,14 +149,14 @@ func between(old, now *snapshot) *load {
 	return r
 }
 
-// connections adds what connections did to their hosts and reactors. One that is new has counted
-// from zero since the last snapshot.
+// connections adds the work of connections to their hosts and reactors. A new connection has
+// counted from zero since the last snapshot.
 func (r *load) connections(old, now *snapshot, per func(now, old uint64) float64) {
 	hosts := map[string]*rate{}
 	connections := (*control.Connection).ID
 	rates.Each(old.connections, now.connections, connections, func(o, c *control.Connection) {
 		if o == nil && c.AgeSeconds > r.Seconds {
-			o = c // the target asks its reactors one after the other
+			o = c // the target asks its reactors one by one
 		}
 		o = cmp.Or(o, &control.Connection{})
 		add := func(v *rate) {
@@ -183,7 +183,7 @@ func (r *load) connections(old, now *snapshot, per func(now, old uint64) float64
 
 func namespaceName(n *control.Namespace) string { return fmt.Sprint(n.Subsystem, " ", n.NSID) }
 
-// sortBy sorts rows by a key that a user has pressed, the largest first; n is the name.
+// sortBy sorts rows by the key that the user pressed, largest first; n is the name.
 func (r *load) sortBy(key byte) {
 	value := func(v rate) float64 {
 		switch key {
@@ -270,7 +270,7 @@ func topCommand() *cobra.Command {
 	return cmd
 }
 
-// printRates prints n tables or objects, 0 is as many as there are.
+// printRates prints n tables or objects; 0 means no limit.
 func printRates(ctx context.Context, c *control.Client, w io.Writer, o *options, n int,
 	interval time.Duration,
 ) error {

@@ -21,7 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestRates: what is shown is by how much counters grow, also if they or the connections are new.
+// TestRates: rates are the growth of counters, even if the counters or the connections are new.
 func TestRates(t *testing.T) {
 	conn := func(remote string, age float64, n uint64) control.Connection {
 		return control.Connection{
@@ -59,14 +59,14 @@ func TestRates(t *testing.T) {
 	if fmt.Sprint(*got) != fmt.Sprint(want) {
 		t.Errorf("got  %v\nwant %v", *got, want)
 	}
-	now.connections[0].Commands, now.namespaces[0].Reads = 2, 4 // another process
+	now.connections[0].Commands, now.namespaces[0].Reads = 2, 4 // a restarted process
 	now.namespaces[0].Writes = 0
 	if got := between(&old, &now); got.Hosts[0].IOPS != 26 || got.Namespaces[0].IOPS != 2 {
 		t.Errorf("counters that began anew: %v", got)
 	}
 }
 
-// busySource is a target with two namespaces, the second of which has more to do.
+// busySource is a target with two namespaces; the second is busier.
 func busySource() control.Source {
 	src, calls := source(), new(atomic.Uint64)
 	src.Namespaces = func() []control.Namespace {
@@ -78,12 +78,12 @@ func busySource() control.Source {
 	return src
 }
 
-// pty makes a terminal.
+// pty opens a pseudoterminal.
 func pty(t *testing.T) (ours, tty *os.File) {
 	t.Helper()
 	ours = testutil.Value(os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { _ = ours.Close() })
-	conn, err := ours.SyscallConn() // not Fd, with which Close would not end a Read
+	conn, err := ours.SyscallConn() // not Fd, after which Close would not end a Read
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func resize(t *testing.T, tty *os.File, width, height uint16) {
 	testutil.Must(t, unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &size))
 }
 
-// screen is what a terminal shows: what was written since the cursor was last at its home.
+// screen is the content of a terminal: the output since the cursor was last at its home.
 type screen struct {
 	t    *testing.T
 	text chan string
@@ -164,7 +164,7 @@ func startTop(t *testing.T, tty *os.File, socket string) <-chan error {
 	return done
 }
 
-// TestTopScreen: rows appear, are sorted by the key that was pressed, and fit the terminal.
+// TestTopScreen: rows appear, are sorted by the pressed key, and fit the terminal.
 func TestTopScreen(t *testing.T) {
 	ours, tty := pty(t)
 	before := termios(t, tty)
@@ -200,7 +200,7 @@ func TestTopScreen(t *testing.T) {
 	testutil.Equal(t, termios(t, tty), before, "the terminal is not what it was")
 }
 
-// TestTopEnds: however it ends, the terminal is what it was.
+// TestTopEnds: however top ends, it restores the terminal.
 func TestTopEnds(t *testing.T) {
 	for name, end := range map[string]func(ours *os.File, stop func()){
 		"q":           func(ours *os.File, _ func()) { _, _ = ours.WriteString("q") },
@@ -227,7 +227,7 @@ func TestTopEnds(t *testing.T) {
 	}
 }
 
-// TestTopPanics: an error of the program leaves the terminal as it was, too.
+// TestTopPanics: a panic restores the terminal, too.
 func TestTopPanics(t *testing.T) {
 	_, tty := pty(t)
 	before := termios(t, tty)
@@ -243,7 +243,7 @@ func TestTopPanics(t *testing.T) {
 	testutil.Equal(t, termios(t, tty), before, "the terminal is not what it was")
 }
 
-// TestTopPrints: what is no terminal gets tables or objects, as many as were asked for.
+// TestTopPrints: without a terminal top prints the requested number of tables or objects.
 func TestTopPrints(t *testing.T) {
 	src := busySource()
 	src.Connections = func(context.Context) ([]control.Connection, error) {

@@ -86,7 +86,7 @@ func (o *traceOptions) run(cmd *cobra.Command) (err error) {
 	return err
 }
 
-// nothing says that nothing was recorded, or selected.
+// nothing describes an empty result: nothing recorded, or nothing selected.
 func (o *traceOptions) nothing() string {
 	text := "no host is connected"
 	if o.query.Dumps {
@@ -98,7 +98,7 @@ func (o *traceOptions) nothing() string {
 	return text
 }
 
-// each calls fn with what is selected.
+// each calls fn with each selected queue.
 func (o *traceOptions) each(ctx context.Context, fn func(control.TraceQueue) error) error {
 	c, err := o.client()
 	if err != nil {
@@ -117,7 +117,7 @@ func (o *traceOptions) each(ctx context.Context, fn func(control.TraceQueue) err
 	return err
 }
 
-// print shows a queue.
+// print prints a queue.
 func (o *traceOptions) print(w io.Writer, q *control.TraceQueue) error {
 	if o.output == "json" {
 		return json.NewEncoder(w).Encode(q) // one per line
@@ -158,7 +158,7 @@ func (o *traceOptions) table(w io.Writer, q *control.TraceQueue) *table {
 	return t
 }
 
-// traceName is the command with what makes it another one.
+// traceName returns the name of the command with its modifiers.
 func traceName(c *control.TraceCommand) string {
 	name := c.Command
 	if name == "" {

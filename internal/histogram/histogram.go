@@ -1,5 +1,5 @@
-// Package histogram counts durations in buckets, each of which is as wide as a sixteenth of its
-// values, or less. So a quantile is at most 1/32 from the exact one.
+// Package histogram counts durations in buckets. The width of a bucket is at most a sixteenth of
+// its values, so a quantile is within 1/32 of the exact one.
 package histogram
 
 import (
@@ -9,7 +9,7 @@ import (
 
 const (
 	subBits = 4
-	// maxBits bounds what is told apart: 2^36 ns is 69 s.
+	// maxBits bounds the resolution: 2^36 ns is 69 s.
 	maxBits = 36
 	buckets = (maxBits - subBits + 1) << subBits
 )
@@ -30,7 +30,7 @@ func bucketOf(ns int64) int {
 	return min((shift+1)<<subBits+int(n>>shift)&(1<<subBits-1), buckets-1)
 }
 
-// lowest is the smallest duration of a bucket.
+// lowest returns the smallest duration of a bucket.
 func lowest(bucket int) int64 {
 	if bucket < 1<<subBits {
 		return int64(bucket)
@@ -39,7 +39,7 @@ func lowest(bucket int) int64 {
 	return int64(1<<subBits+bucket&(1<<subBits-1)) << shift
 }
 
-// middle is that of the durations of a bucket.
+// middle returns the middle of a bucket.
 func middle(bucket int) int64 { return (lowest(bucket) + lowest(bucket+1)) / 2 }
 
 // Add counts a duration.
@@ -59,7 +59,7 @@ func (h *Histogram) AddN(ns int64, n uint64) {
 // AddZeros counts n durations of 0.
 func (h *Histogram) AddZeros(n uint64) { h.counts[0] += n }
 
-// Merge adds what o has counted.
+// Merge adds the durations counted by o.
 func (h *Histogram) Merge(o *Histogram) {
 	for i, n := range &o.counts {
 		h.counts[i] += n
@@ -68,7 +68,7 @@ func (h *Histogram) Merge(o *Histogram) {
 	h.max = max(h.max, o.max)
 }
 
-// Count is how many durations were added.
+// Count returns the number of durations.
 func (h *Histogram) Count() (n uint64) {
 	for _, c := range &h.counts {
 		n += c
@@ -76,13 +76,13 @@ func (h *Histogram) Count() (n uint64) {
 	return n
 }
 
-// Sum is that of all durations.
+// Sum returns the sum of all durations.
 func (h *Histogram) Sum() int64 { return h.sum }
 
-// Max is the longest duration.
+// Max returns the longest duration.
 func (h *Histogram) Max() int64 { return h.max }
 
-// Quantile is the duration that the fraction q did not exceed; the maximum for 1.
+// Quantile returns the duration that the fraction q did not exceed; for 1 it is the maximum.
 func (h *Histogram) Quantile(q float64) int64 {
 	if q >= 1 {
 		return h.max
@@ -97,8 +97,8 @@ func (h *Histogram) Quantile(q float64) int64 {
 	return h.max
 }
 
-// All are the buckets with something in them, in ascending order: the middle, and how many. Powers
-// of two are bounds of buckets.
+// All iterates over the nonempty buckets in ascending order, with the middle and the count of each.
+// Powers of two are bounds of buckets.
 func (h *Histogram) All() iter.Seq2[int64, uint64] {
 	return func(yield func(int64, uint64) bool) {
 		for b, n := range &h.counts {

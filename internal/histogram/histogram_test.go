@@ -25,7 +25,8 @@ func TestBucketsAreFine(t *testing.T) {
 	testutil.Equal(t, bucketOf(-1), 0, "a negative duration has no bucket")
 }
 
-// TestQuantiles: they are within 5 % of the exact ones, whatever is counted, also in parts.
+// TestQuantiles: they are within 5 % of the exact ones for several distributions, also merged from
+// parts.
 func TestQuantiles(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for name, draw := range map[string]func() int64{
@@ -78,7 +79,7 @@ func TestZeros(t *testing.T) {
 	}
 }
 
-// TestPowersOfTwo: they are bounds of buckets, which the classic buckets of metrics rely on.
+// TestPowersOfTwo: they are bounds of buckets; the classic buckets of metrics rely on that.
 func TestPowersOfTwo(t *testing.T) {
 	for bit := range 36 {
 		if p := int64(1) << bit; lowest(bucketOf(p)) != p {

@@ -9,18 +9,18 @@ import (
 	"os"
 )
 
-// maxPEM is the largest file that is read.
+// maxPEM is the size limit of a file.
 const maxPEM = 1 << 20
 
-// Certificates names the PEM files with which one side of a TLS connection proves who it is, and
-// checks the other one.
+// Certificates names the PEM files with which one side of a TLS connection authenticates itself and
+// its peer.
 type Certificates struct {
-	// Certificate is the chain of this side, Key its private key, CA those who may have signed the
-	// certificate of the other side.
+	// Certificate is the chain of this side and Key its private key. CA has the CAs accepted for
+	// the certificate of the peer.
 	Certificate, Key, CA string
 }
 
-// FileError says which of the Certificates cannot be used.
+// FileError reports one of the Certificates that cannot be used.
 type FileError struct {
 	// File is the name.
 	File string
@@ -47,7 +47,7 @@ func (c Certificates) pair() (own tls.Certificate, err error) {
 	if err != nil {
 		return own, err
 	}
-	// The key file has the blame only if the other one is a certificate.
+	// The key file is to blame only if the other file is a certificate.
 	if own, err = tls.X509KeyPair(certificate, key); err != nil {
 		if ca := x509.NewCertPool(); !ca.AppendCertsFromPEM(certificate) {
 			return own, &FileError{c.Certificate, errors.New("no PEM certificate")}
@@ -99,7 +99,7 @@ func readPEM(name string) ([]byte, error) {
 	return b, nil
 }
 
-// Server reads the files for a server that asks clients for certificates. The error is a
+// Server reads the files for a server that requires certificates of clients. The error is a
 // *FileError.
 func (c Certificates) Server() (*tls.Config, error) {
 	own, ca, err := c.load()
@@ -109,12 +109,12 @@ func (c Certificates) Server() (*tls.Config, error) {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, ClientCAs: ca,
 		ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"http/1.1"},
-		SessionTicketsDisabled: true, // each connection is checked against the CA of its time
+		SessionTicketsDisabled: true, // so that each connection is checked against the current CA
 	}, nil
 }
 
-// PublicServer returns what a server needs to know of the files now that asks clients for no
-// certificate; it needs no CA. The error is a *FileError.
+// PublicServer reads the files for a server that requires no certificates of clients and needs no
+// CA. The error is a *FileError.
 func (c Certificates) PublicServer() (*tls.Config, error) {
 	own, err := c.pair()
 	if err != nil {
@@ -126,8 +126,8 @@ func (c Certificates) PublicServer() (*tls.Config, error) {
 	}, nil
 }
 
-// PublicClient returns what a client needs to know of the files now that shows no certificate;
-// without a CA those of the machine count. The error is a *FileError.
+// PublicClient reads the files for a client without a certificate. Without a CA it uses the CAs of
+// the machine. The error is a *FileError.
 func (c Certificates) PublicClient() (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS13}
 	if c.CA == "" {

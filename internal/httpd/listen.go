@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Listen listens at a TCP address; port 0 means any free port, and [::] also serves IPv4. An error
+// Listen listens on a TCP address; port 0 means any free port, and [::] also serves IPv4. An error
 // says how to fix it.
 func Listen(at netip.AddrPort) (net.Listener, error) {
 	network := "tcp"
@@ -22,14 +22,14 @@ func Listen(at netip.AddrPort) (net.Listener, error) {
 	return l, nil
 }
 
-// Remote is the address of the peer of a connection of TCP, that of IPv4 also if the listener has
-// [::].
+// Remote returns the address of the peer of a TCP connection. An IPv4 peer has an IPv4 address even
+// if the listener is at [::].
 func Remote(c net.Conn) netip.AddrPort {
 	at := c.RemoteAddr().(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }
 
-// hint says how to fix an error of listen(2).
+// hint returns a fix for an error of listen(2).
 func hint(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestFamilies: [::] serves both families, and any other address its own. A peer with an address of
-// IPv4 is known by that.
+// TestFamilies: [::] serves both families, and any other address its own. A peer of IPv4 has an
+// address of IPv4.
 func TestFamilies(t *testing.T) {
 	for at, serves := range map[string]map[string]bool{
 		"[::]:0":               {"127.0.0.1": true, "::1": true},

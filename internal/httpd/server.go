@@ -1,6 +1,6 @@
-// Package httpd serves HTTP to clients that may be slow, silent or hostile: it bounds their
-// connections, headers and time, and the peers that have not finished a TLS handshake. The control
-// interface, metrics and the page are handlers of it.
+// Package httpd serves HTTP to clients that may be slow, silent or hostile. It bounds their
+// connections, headers and time, and the peers in a TLS handshake. The control interface, metrics
+// and the page are its handlers.
 package httpd
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// headerBytes is how large the headers of a request are at most.
+	// headerBytes is the size limit of the headers of a request.
 	headerBytes      = 8 << 10
 	handshakeTimeout = 5 * time.Second
 )
@@ -27,29 +27,29 @@ const (
 type Endpoint struct {
 	// Listen is the address; port 0 means any free port.
 	Listen netip.AddrPort
-	// TLS returns the configuration of connections that begin; nil: there is no TLS.
+	// TLS returns the configuration for the next connection; nil means no TLS.
 	TLS func() *tls.Config
-	// Admits reports whether clients with a token are served; nil: all are.
+	// Admits reports whether clients with a token are served; nil serves all.
 	Admits func(token string) bool
 	// Refused is called when a client is not served. Any goroutine may call it.
 	Refused func(remote netip.AddrPort, err error)
 }
 
-// Config says how a server treats its clients.
+// Config configures the limits of a server.
 type Config struct {
 	// Handler answers requests. A panic in it ends the connection.
 	Handler http.Handler
-	// Connections is how many there are at most at each listener. More wait in the kernel.
+	// Connections is the maximum number at each listener. More wait in the kernel.
 	Connections int
-	// Read is for how long a client may send a request, Write for how long it may take an answer,
-	// and Idle for how long it may do nothing in between.
+	// Read bounds the time in which a client sends a request, Write the time in which it takes the
+	// answer, and Idle the time between requests.
 	Read, Write, Idle time.Duration
-	// Handshake is the same for a TLS handshake; 0 is 5 s.
+	// Handshake bounds the time of a TLS handshake; 0 means 5 s.
 	Handshake time.Duration
-	// ConnContext and ConnState are as those of http.Server.
+	// ConnContext and ConnState are as in http.Server.
 	ConnContext func(context.Context, net.Conn) context.Context
 	ConnState   func(net.Conn, http.ConnState)
-	// Log gets the problems of the server itself. Ended is the message after one of a listener.
+	// Log gets the problems of the server itself. Ended is the message when a listener fails.
 	Log   *slog.Logger
 	Ended string
 }
@@ -65,7 +65,7 @@ type Server struct {
 	closed   bool         // under requests
 }
 
-// New returns a server that has no listener yet.
+// New returns a server without listeners.
 func New(c Config) *Server {
 	s := &Server{config: c}
 	s.http = http.Server{
@@ -90,7 +90,7 @@ func (s *Server) Listen(e *Endpoint) error {
 	return nil
 }
 
-// Serve serves the connections of a listener, which Close closes.
+// Serve serves the connections of a listener. Close closes it.
 func (s *Server) Serve(l net.Listener) {
 	l = limited(l, s.config.Connections)
 	s.serving.Go(func() {
@@ -100,7 +100,7 @@ func (s *Server) Serve(l net.Listener) {
 	})
 }
 
-// Addr is the address of Listen, with the real port; it is not valid before.
+// Addr returns the address of Listen with the actual port. Before Listen it is not valid.
 func (s *Server) Addr() netip.AddrPort { return s.addr }
 
 // handle makes Close wait for requests.
@@ -113,8 +113,8 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	s.config.Handler.ServeHTTP(w, r)
 }
 
-// Close closes all connections, even in the middle of an answer. The handler answers no request
-// when it returns.
+// Close closes all connections, even in the middle of an answer. When it returns, the handler is
+// not running.
 func (s *Server) Close() error {
 	err := s.http.Close()
 	s.serving.Wait()
@@ -124,7 +124,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Bearer is the token that a program has sent (RFC 6750), "" if there is none.
+// Bearer returns the token that a program has sent (RFC 6750), "" if there is none.
 func Bearer(r *http.Request) string {
 	given := r.Header["Authorization"]
 	if len(given) != 1 {
@@ -137,8 +137,8 @@ func Bearer(r *http.Request) string {
 	return token
 }
 
-// Refuse answers that a client is not served, and why. Its connection ends, which makes place for
-// others. challenge is that of StatusUnauthorized (RFC 9110, 11.6.1).
+// Refuse rejects a request with a reason and ends the connection, to make room for others.
+// challenge is the challenge of StatusUnauthorized (RFC 9110, 11.6.1).
 func Refuse(w http.ResponseWriter, status int, challenge string, why error) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", challenge)

@@ -14,13 +14,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
 )
 
-// MaxHandshakes is how many peers there are at most that have not finished the handshake, a quarter
-// of them of one address.
+// MaxHandshakes is the maximum number of peers in a handshake, a quarter of them from one address.
 const MaxHandshakes = 64
 
 var errEvicted = errors.New("evicted by a newer connection: too many show no certificate")
 
-// tlsListener accepts connections whose handshake is done. What others may hold is bounded.
+// tlsListener accepts connections after their handshake. The resources of other connections are
+// bounded.
 type tlsListener struct {
 	net.Listener // TCP
 	config       func() *tls.Config
@@ -34,13 +34,14 @@ type tlsListener struct {
 	cancel context.CancelFunc
 }
 
-// newTLSListener returns a listener for the connections of l (TCP) on which a TLS handshake has
-// succeeded with the configuration of its time. Others hold a bounded share each, and end soon.
+// newTLSListener returns a listener for connections of l (TCP) that have completed a TLS handshake
+// with the configuration at that time. Connections in a handshake have a bounded share each, and
+// end soon.
 func newTLSListener(l net.Listener, e *Endpoint, patience time.Duration) net.Listener {
 	t := &tlsListener{
 		Listener: l, config: e.TLS, refused: e.Refused, patience: patience,
 		ready: make(chan net.Conn),
-		// Unassociated connections, as all are here, have a quarter.
+		// All connections here are unassociated, which have a quarter.
 		handshakes: admission.New(admission.Limits{
 			Connections: 4 * MaxHandshakes, PerHost: 4 * MaxHandshakes,
 		}),
@@ -61,14 +62,14 @@ func (t *tlsListener) run() {
 			return
 		default:
 			select {
-			case <-time.After(100 * time.Millisecond): // too many open files, for instance
+			case <-time.After(100 * time.Millisecond): // such as too many open files
 			case <-t.ctx.Done():
 			}
 		}
 	}
 }
 
-// admit serves a connection, which may evict an older one.
+// admit serves a connection. It may evict an older one.
 func (t *tlsListener) admit(raw net.Conn) {
 	remote := Remote(raw)
 	ctx, cancel := context.WithCancelCause(t.ctx)
@@ -121,7 +122,7 @@ func (t *tlsListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. No handshake goes on when it returns.
+// Close implements net.Listener. When it returns, no handshake is in progress.
 func (t *tlsListener) Close() error {
 	t.cancel()
 	err := t.Listener.Close()

@@ -9,14 +9,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Drive is hardware that reports its health. Any goroutine may use it.
+// Drive is hardware with health data. Any goroutine may use it.
 type Drive struct {
 	m Machine
-	d *Disk // as DriveOf found it
+	d *Disk // as found by DriveOf
 }
 
 // DriveOf returns the drive of the block device with this number ("8:1"), a whole disk or a
-// partition; nil if it does not report its health.
+// partition. It returns nil if the device does not report its health.
 func (m Machine) DriveOf(number string) *Drive {
 	place, err := filepath.EvalSymlinks(filepath.Join(m.Sys, "dev/block", number))
 	if err != nil {
@@ -32,7 +32,7 @@ func (m Machine) DriveOf(number string) *Drive {
 	return &Drive{m, d}
 }
 
-// ID returns what identifies the drive: its model and serial number, if it has one.
+// ID identifies the drive by its model and serial number. It is "" without a serial number.
 func (d *Drive) ID() string {
 	if d.d.Serial == "" {
 		return d.d.Name
@@ -40,7 +40,7 @@ func (d *Drive) ID() string {
 	return strings.Join([]string{d.d.Bus, d.d.Model, d.d.Serial}, " ")
 }
 
-// Counts reports whether SMART has what was read and written.
+// Counts reports whether SMART has the amounts read and written.
 func (d *Drive) Counts() bool { return d.d.Bus == "nvme" }
 
 // SMART reads the health, in the form of the NVMe log page. It may block for some seconds.
@@ -53,8 +53,7 @@ func (d *Drive) SMART() (*nvme.SMARTLog, error) {
 	return log, err
 }
 
-// device returns the path at which the drive is now: one that was offline may be back under another
-// name.
+// device returns the current path of the drive, which may have another name after it was offline.
 func (d *Drive) device() (string, error) {
 	names := []string{d.d.Name}
 	entries, err := os.ReadDir(filepath.Join(d.m.Sys, "block"))
@@ -72,8 +71,8 @@ func (d *Drive) device() (string, error) {
 	return "", fmt.Errorf("%s: %w", d.ID(), os.ErrNotExist)
 }
 
-// smart returns the health as log page 02h (Base section 5.1.12.1.3). A drive that fails is no
-// longer reliable; an unknown spare is full.
+// smart returns the health as log page 02h (Base section 5.1.12.1.3). A failing drive counts as
+// unreliable, an unknown spare as full.
 func (h Health) smart() *nvme.SMARTLog {
 	l := &nvme.SMARTLog{AvailableSpare: 100}
 	if h.Celsius != 0 {

@@ -27,7 +27,7 @@ func TestDriveOf(t *testing.T) {
 			t.Errorf("%s: %q, counts %t", number, d.ID(), d.Counts())
 		}
 		was := *d.d
-		was.Name = "another" // it was offline and is back
+		was.Name = "another" // after it was offline
 		if path, err := (&Drive{m, &was}).device(); was.Serial != "" &&
 			(path != "/dev/"+d.d.Name || err != nil) {
 			t.Errorf("%s: is back at %q, %v", number, path, err)

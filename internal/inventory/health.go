@@ -19,7 +19,7 @@ import (
 // State summarizes a Health.
 type State uint8
 
-// The states, from good to bad; Unknown is that of disks that were not asked.
+// The states, from good to bad; Unknown is for disks that were not asked.
 const (
 	Unknown State = iota
 	Good
@@ -27,18 +27,18 @@ const (
 	Failing
 )
 
-// String is the state in one word.
+// String returns the state in one word.
 func (s State) String() string {
 	return [...]string{Unknown: "unknown", Good: "good", Warning: "warning", Failing: "failing"}[s]
 }
 
-// Health is what a drive reports of itself.
+// Health is the health that a drive reports.
 type Health struct {
 	State State
-	// Notes say what is wrong, or why the health is unknown.
+	// Notes describe problems, or the reason for an unknown health.
 	Notes []string
-	// Celsius is the temperature, 0 if unknown. Hours is the time under power, -1 if unknown. Used
-	// is the endurance that is used up in percent, -1 if unknown.
+	// Celsius is the temperature, 0 if unknown. Hours is the power-on time, -1 if unknown. Used is
+	// the used endurance in percent, -1 if unknown.
 	Celsius int
 	Hours   int64
 	Used    int
@@ -46,7 +46,7 @@ type Health struct {
 
 func unknown(why string) Health { return Health{Notes: []string{why}, Hours: -1, Used: -1} }
 
-// note adds a finding that makes the state no better than s.
+// note adds a finding and worsens the state to at least s.
 func (h *Health) note(s State, format string, args ...any) {
 	h.State = max(h.State, s)
 	h.Notes = append(h.Notes, fmt.Sprintf(format, args...))
@@ -86,8 +86,8 @@ func readHealth(bus, device string) (h Health, log *nvme.SMARTLog, err error) {
 	return h, h.smart(), nil
 }
 
-// readNVMe reads log page 02h by an ioctl, because the library prints it instead, and ignores the
-// status of the command.
+// readNVMe reads log page 02h by an ioctl. The library only prints it and ignores the status of the
+// command.
 func readNVMe(device string) (*nvme.SMARTLog, error) {
 	f, err := os.Open(device)
 	if err != nil {
@@ -131,11 +131,11 @@ func nvmeHealth(l *nvme.SMARTLog) Health {
 // askATA asks a SATA drive through the SCSI layer.
 func askATA(device string) (h Health, err error) {
 	defer func() {
-		if p := recover(); p != nil { // the library does not check the length of answers
+		if p := recover(); p != nil { // the library does not check lengths
 			h, err = Health{}, fmt.Errorf("SMART data makes no sense: %v", p)
 		}
 	}()
-	// Not OpenSCSIAutodetect, which leaves the device open if it fails; sysfs says that it is an
+	// Not OpenSCSIAutodetect, which leaks the descriptor if it fails. According to sysfs this is an
 	// ATA drive.
 	dev := scsi.SATDevice{SCSIDevice: scsi.SCSIDevice{Name: device}}
 	if err := dev.Open(); err != nil {
@@ -146,13 +146,13 @@ func askATA(device string) (h Health, err error) {
 	err = dev.PrintSMART(&drivedb.DriveDb{Drives: []drivedb.DriveModel{attributes}}, &out)
 	h, found := ataHealth(&out)
 	if found {
-		return h, nil // errors after the attributes do not matter
+		return h, nil // later errors do not matter
 	}
 	return Health{}, errors.Join(errors.New("no SMART attributes"), err)
 }
 
-// attributes makes the library print raw values as plain numbers, of the attributes that ataHealth
-// reads.
+// attributes makes the library print the raw values of the attributes of ataHealth as plain
+// numbers.
 var attributes = func() drivedb.DriveModel {
 	m := drivedb.DriveModel{Family: "DEFAULT", Presets: map[string]drivedb.AttrConv{}}
 	for _, id := range []string{"5", "9", "187", "190", "194", "197", "198"} {
@@ -161,9 +161,9 @@ var attributes = func() drivedb.DriveModel {
 	return m
 }()
 
-// ataHealth reads the table of attributes as the library prints it: ID NAME FLAG VALUE WORST
-// RESERVED TYPE UPDATED RAW. found reports whether there was one. The thresholds of the vendor are
-// not read; the counters of bad sectors, which all vendors share, decide.
+// ataHealth reads the table of attributes printed by the library: ID NAME FLAG VALUE WORST RESERVED
+// TYPE UPDATED RAW. found reports whether there was one. Thresholds of the vendor are ignored; the
+// counters of bad sectors, which all vendors share, decide.
 func ataHealth(r io.Reader) (h Health, found bool) {
 	h = Health{State: Good, Hours: -1, Used: -1}
 	text, err := io.ReadAll(r)
@@ -192,8 +192,8 @@ func ataHealth(r io.Reader) (h Health, found bool) {
 			if raw > 0 {
 				h.note(Warning, "%d uncorrectable errors", raw)
 			}
-		// airflow temperature, which not all drives have, and that of the drive; minimum and
-		// maximum are in the upper bytes
+		// Airflow temperature, which not all drives have, and temperature of the drive. The upper
+		// bytes have the minimum and maximum.
 		case 190, 194:
 			if t := int(int8(raw)); id == 194 || h.Celsius == 0 {
 				h.Celsius = t

@@ -28,8 +28,8 @@ func unhex(t *testing.T, file string) []byte {
 	return b
 }
 
-// TestATA passes a SATA drive's answer through the library's parser and printer, and then through
-// ataHealth.
+// TestATA passes the answer of a SATA drive through the parser and printer of the library, and then
+// through ataHealth.
 func TestATA(t *testing.T) {
 	for file, want := range map[string]Health{
 		"testdata/smart-good.hex": {State: Good, Celsius: 30, Hours: 21389, Used: -1},
@@ -90,7 +90,7 @@ func TestNVMe(t *testing.T) {
 	testutil.Equal(t, got, "{unknown [only root may ask] 0 -1 -1}", "unknown")
 }
 
-// TestAsk: what is not there is an error, and nothing panics.
+// TestAsk: missing devices are errors, and nothing panics.
 func TestAsk(t *testing.T) {
 	for _, d := range []Disk{
 		{Name: "none", Bus: "nvme"},

@@ -1,5 +1,5 @@
-// Package inventory lists the block devices of this machine with their health and their users, for
-// the operator who chooses what to export. It reads sysfs, and asks drives for their health.
+// Package inventory lists the block devices of this machine with their health and users, for an
+// operator who selects disks to export. It reads sysfs and the health data of drives.
 package inventory
 
 import (
@@ -15,7 +15,7 @@ import (
 
 // Disk is a whole block device.
 type Disk struct {
-	// Name is as in /dev, Path that below /dev/disk/by-id, "" if there is none.
+	// Name is the name in /dev. Path is the link below /dev/disk/by-id, "" if there is none.
 	Name, Path    string
 	Model, Serial string
 	// Size is in bytes, BlockSize the logical block size.
@@ -28,16 +28,16 @@ type Disk struct {
 	// Zoned is the zone model of a zoned device ("host-managed"), "" for others.
 	Zoned      string
 	Partitions []string
-	// Uses says who uses the disk or a partition of it: "mounted at / (vda1)", "swap", "dm-0",
-	// "namespace 2 of nqn...", "process 812 (qemu)".
+	// Uses lists the users of the disk and of its partitions: "mounted at / (vda1)", "swap",
+	// "dm-0", "namespace 2 of nqn...", "process 812 (qemu)".
 	Uses   []string
 	Health Health
 
 	numbers []string // "8:0" of the disk and its partitions
 }
 
-// Drive reports whether the disk may be hardware that reports its health. Drives behind some
-// adapters are "scsi", as are disks of virtual machines and arrays, which do not.
+// Drive reports whether the disk may be hardware with health data. Drives behind some adapters are
+// "scsi", as are disks of virtual machines and arrays, which have none.
 func (d *Disk) Drive() bool {
 	return d.Bus == "nvme" || d.Bus == "sata" || d.Bus == "sas" || d.Bus == "scsi"
 }
@@ -55,11 +55,11 @@ func (d *Disk) Exportable() string {
 	return ""
 }
 
-// Machine is where the facts come from.
+// Machine has the sources of the facts.
 type Machine struct {
 	// Sys and Proc are the mount points of sysfs and procfs.
 	Sys, Proc string
-	// ByID is the directory where udev links disks by what identifies them.
+	// ByID is the directory in which udev links disks by their identifiers.
 	ByID string
 	// Ask reads the health of a drive.
 	Ask func(d *Disk) Health
@@ -71,7 +71,7 @@ func Linux() Machine {
 }
 
 // List returns the disks in the order of their names. users are the namespaces of this target, by
-// the numbers ("8:1") of all devices that back them.
+// the numbers ("8:1") of all devices behind them.
 func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 	entries, err := os.ReadDir(filepath.Join(m.Sys, "block"))
 	if err != nil {
@@ -88,9 +88,9 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 		d := m.disk(e.Name())
 		d.Path = paths[d.Name]
 		if d.Size == 0 && d.Bus == "virtual" {
-			continue // unused loop devices and the like
+			continue // such as unused loop devices
 		}
-		ours := map[string]bool{} // users of a partition: what backs that is the disk
+		ours := map[string]bool{} // users of the disk through its partitions
 		for i, n := range slices.Backward(d.numbers) {
 			for _, who := range slices.Concat(mounts[n], processes[n]) {
 				d.use(who, i)
@@ -112,8 +112,8 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 	return list, nil
 }
 
-// paths returns the first link in ByID to each device, by its name: nvme-MODEL_SERIAL comes before
-// nvme-eui.NUMBER.
+// paths returns the first link in ByID to each device, by device name: nvme-MODEL_SERIAL comes
+// before nvme-eui.NUMBER.
 func (m Machine) paths() map[string]string {
 	paths := map[string]string{}
 	links, _ := os.ReadDir(m.ByID) // missing without udev
@@ -135,7 +135,7 @@ func (d *Disk) use(who string, part int) {
 	d.Uses = append(d.Uses, who)
 }
 
-// disk reads what sysfs has of a disk. What is missing stays zero.
+// disk reads the properties of a disk from sysfs. Missing ones stay zero.
 func (m Machine) disk(name string) *Disk {
 	dir := filepath.Join(m.Sys, "block", name)
 	text := func(file string) string { return sys.Attribute(filepath.Join(dir, file)) }
@@ -150,7 +150,7 @@ func (m Machine) disk(name string) *Disk {
 		Model: text("device/model"), Serial: text("device/serial"),
 		Health: Health{Hours: -1, Used: -1}, numbers: []string{text("dev")},
 	}
-	// SCSI: behind a header of four bytes
+	// after the header of four bytes
 	if vpd, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); err == nil && len(vpd) > 4 {
 		d.Serial = strings.TrimSpace(string(vpd[4:]))
 	}
@@ -160,7 +160,7 @@ func (m Machine) disk(name string) *Disk {
 	real, _ := filepath.EvalSymlinks(dir)
 	transport := text("device/transport")
 	paths, _ := filepath.Glob(filepath.Join(dir, "device/nvme[0-9]*/transport"))
-	if transport == "" && len(paths) > 0 { // behind native multipath
+	if transport == "" && len(paths) > 0 { // native multipath
 		transport = sys.Attribute(paths[0])
 	}
 	d.Bus = bus(name, real, text("device/vendor"), transport)
@@ -175,7 +175,7 @@ func (m Machine) disk(name string) *Disk {
 	return d
 }
 
-// holders adds device-mapper, RAID and bcache devices made of the disk or of a partition.
+// holders adds device-mapper, RAID and bcache devices that use the disk or a partition.
 func (d *Disk) holders(dir string, part int) {
 	list, _ := os.ReadDir(filepath.Join(dir, "holders"))
 	for _, h := range list {
@@ -183,7 +183,7 @@ func (d *Disk) holders(dir string, part int) {
 	}
 }
 
-// bus returns what a disk is attached to, from its place in the device tree.
+// bus returns the bus of a disk, derived from its place in the device tree.
 func bus(name, place, vendor, transport string) string {
 	switch {
 	case strings.Contains(place, "/devices/virtual/") && !strings.HasPrefix(name, "nvme"):
@@ -207,8 +207,8 @@ func bus(name, place, vendor, transport string) string {
 	return "scsi"
 }
 
-// compareNames puts sda before sdaa and nvme2n1 before nvme10n1: shorter first if what comes before
-// the numbers is the same.
+// compareNames sorts sda before sdaa and nvme2n1 before nvme10n1: after the same letters, the
+// shorter name comes first.
 func compareNames(a, b string) int {
 	letters := func(s string) string {
 		return s[:len(s)-len(strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz"))]

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// machine makes the files that a description names.
+// machine makes the files listed in a description.
 func machine(t *testing.T, file string) Machine {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -103,7 +103,7 @@ func TestList(t *testing.T) {
 	golden(t, "testdata/machine.golden", out.String())
 }
 
-// TestListProcesses: a process that has a disk open for writing uses it, so it cannot be exported.
+// TestListProcesses: a disk that a process has open for writing is in use and cannot be exported.
 func TestListProcesses(t *testing.T) {
 	m := machine(t, "testdata/machine.txt")
 	dir := filepath.Join(m.Proc, "812")
@@ -136,7 +136,7 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// TestThisMachine: whatever this machine has can be listed.
+// TestThisMachine: the disks of this machine can be listed.
 func TestThisMachine(t *testing.T) {
 	list, err := Linux().List(nil)
 	if errors.Is(err, fs.ErrNotExist) {

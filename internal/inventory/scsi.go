@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// dswarbrick/smart does not support the health of SCSI drives, so their log pages are read here
+// dswarbrick/smart does not support the health of SCSI drives, so this file reads their log pages
 // (SPC-4 sections 6.6 and 7.3).
 const (
 	scsiLogSense     = 0x4D
@@ -29,8 +29,7 @@ const (
 	senseAttention = 6 // UNIT ATTENTION
 )
 
-// errNoHealth is the error of disks that are not drives, such as those of virtual machines or
-// arrays.
+// errNoHealth is the error of disks other than drives, such as disks of virtual machines or arrays.
 var errNoHealth = errors.New("it does not report its health")
 
 // senseKey returns the sense key of sense data (SPC-4 sections 4.5.2 and 4.5.3), 0 if there is
@@ -40,18 +39,18 @@ func senseKey(sense []byte) uint8 {
 		return 0
 	}
 	switch sense[0] & 0x7F {
-	case 0x70, 0x71: // in fixed format
+	case 0x70, 0x71: // fixed format
 		return sense[2] & 0xF
-	case 0x72, 0x73: // in descriptor format
+	case 0x72, 0x73: // descriptor format
 		return sense[1] & 0xF
 	}
 	return 0
 }
 
-// scsiRead sends a SCSI command that reads; see sys.SCSIRead.
+// scsiRead sends a SCSI command that reads data; see sys.SCSIRead.
 type scsiRead func(cdb, data []byte) (sys.SCSIResult, error)
 
-// askSCSI asks a SAS drive, or any other SCSI disk.
+// askSCSI asks a SAS drive or any other SCSI disk.
 func askSCSI(device string) (Health, error) {
 	f, err := os.Open(device)
 	if err != nil {
@@ -67,8 +66,8 @@ func askSCSI(device string) (Health, error) {
 	})
 }
 
-// scsiHealth evaluates the informational exceptions, the temperature and the wear. A drive need not
-// have more than the first.
+// scsiHealth evaluates the informational exceptions, the temperature and the wear. Only the first
+// is required of a drive.
 func scsiHealth(read scsiRead) (Health, error) {
 	h := Health{State: Good, Hours: -1, Used: -1}
 	err := logParameters(read, pageExceptions, func(code uint16, v []byte) {
@@ -127,7 +126,7 @@ func logParameters(read scsiRead, page uint8, fn func(code uint16, value []byte)
 	r, err := read(cdb, b)
 	for tries := 3; err == nil && r.Status != 0 && senseKey(r.Sense) == senseAttention &&
 		tries > 0; tries-- {
-		// the first answer only said that something has changed, as by a reset
+		// the first answer only reported a change, such as a reset
 		r, err = read(cdb, b)
 	}
 	switch {

@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// answers plays a SAS drive: log pages by their number, anything else is an illegal request, as
-// drives answer.
+// answers simulates a SAS drive: it has log pages by number and rejects all else as an illegal
+// request.
 type answers map[uint8]string
 
 func (a answers) read(cdb, data []byte) (sys.SCSIResult, error) {
@@ -130,8 +130,8 @@ func TestSCSI(t *testing.T) {
 	}
 }
 
-// TestAttention: a drive with a unit attention, as after a reset, answers the next time; one that
-// always has another is not asked for ever.
+// TestAttention: a drive with a unit attention, as after a reset, is asked once more, but not
+// forever.
 func TestAttention(t *testing.T) {
 	for attentions, ok := range map[int]bool{0: true, 1: true, 3: true, 1000: false} {
 		left := attentions
@@ -147,7 +147,7 @@ func TestAttention(t *testing.T) {
 	}
 }
 
-// TestNotSCSI: files that take no SCSI commands say so.
+// TestNotSCSI: files that take no SCSI commands return an error.
 func TestNotSCSI(t *testing.T) {
 	if _, err := askSCSI("/dev/null"); err == nil ||
 		!strings.Contains(err.Error(), "log page 2Fh: inappropriate ioctl") {

@@ -13,13 +13,13 @@ const second = int64(time.Second)
 type flow struct {
 	leases []*Lease
 	cost   int64 // of a command, in each bucket
-	want   int   // commands that it has, -1: always more
-	every  int64 // a timer of the reactor comes this late, at most
+	want   int   // commands left, -1: unlimited
+	every  int64 // maximum delay of a timer of the reactor
 	due    int64
-	done   []int64 // when commands went
+	done   []int64 // the times of commands
 }
 
-// newFlow makes a flow whose commands cost the same in every bucket.
+// newFlow makes a flow of commands with the same cost in every bucket.
 func newFlow(host string, cost int64, want int, every int64, buckets ...*Bucket) *flow {
 	f := &flow{cost: cost, want: want, every: every}
 	for _, b := range buckets {
@@ -28,7 +28,7 @@ func newFlow(host string, cost int64, want int, every int64, buckets ...*Bucket)
 	return f
 }
 
-// step sends what the leases allow.
+// step sends commands as far as the leases allow.
 func (f *flow) step(now int64, r *rand.Rand) {
 	for f.want != 0 && now >= f.due {
 		for _, l := range f.leases {
@@ -60,11 +60,11 @@ func run(t int64, flows []*flow, each func(now int64)) {
 	}
 }
 
-// extremes returns the number of commands in the emptiest and the fullest window of 10 s, but for
+// extremes returns the number of commands in the emptiest and the fullest window of 10 s, without
 // the first second.
 func extremes(flows []*flow, t int64) (least, most int) {
 	const window = 10
-	var slots []int // of 100 ms
+	var slots []int // slots of 100 ms
 	for range t / (second / 10) {
 		slots = append(slots, 0)
 	}
@@ -91,8 +91,8 @@ func within(t *testing.T, what string, got, want, tolerance float64) {
 	}
 }
 
-// TestRates: over every window of 10 s the limit is held within 3 %, or one command, whatever the
-// rate, on one reactor and on several.
+// TestRates: in every window of 10 s the limit holds within 3 %, or one command, for every rate, on
+// one reactor and on several.
 func TestRates(t *testing.T) {
 	for _, rate := range []int64{1, 3, 10, 333, 1000, 25_000, 200_000} {
 		for _, reactors := range []int{1, 4, 16} {
@@ -112,7 +112,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestLargeCommands: what is larger than the burst passes, and the debt is waited for.
+// TestLargeCommands: a command larger than the burst passes, and later commands wait for the debt.
 func TestLargeCommands(t *testing.T) {
 	b := NewBucket(100<<10, 100*time.Millisecond, nil)
 	f := newFlow("h", 1<<20, -1, 1, b)
@@ -120,7 +120,7 @@ func TestLargeCommands(t *testing.T) {
 	within(t, "commands of 1 MiB in 60 s at 100 KiB/s", float64(len(f.done)), 60*100./1024, 1)
 }
 
-// TestBurst: after a pause, as much as comes in during the burst passes at once, and no more.
+// TestBurst: after a pause, the tokens of the burst pass at once, and no more.
 func TestBurst(t *testing.T) {
 	b := NewBucket(1000, 200*time.Millisecond, nil)
 	f := newFlow("h", 1, 0, 1, b)
@@ -134,7 +134,8 @@ func TestBurst(t *testing.T) {
 	within(t, "time of 1200, in ms", at(1199), 1000, 10)
 }
 
-// TestWorkConserving: what one host leaves the other gets, and one flow of many can have all.
+// TestWorkConserving: one host gets the tokens that another leaves, and one of many flows can get
+// all.
 func TestWorkConserving(t *testing.T) {
 	b := NewBucket(10_000, 100*time.Millisecond, nil)
 	small := newFlow("small", 1, 0, 3e6, b)
@@ -148,8 +149,8 @@ func TestWorkConserving(t *testing.T) {
 	within(t, "what the other got", float64(len(big.done)), 90_000, 3000)
 }
 
-// TestFair: hosts that want more get equal parts, whatever the number of their flows and reactors,
-// the size of their commands, and which of them is late.
+// TestFair: hosts that want more get equal parts, independent of the number of their flows and
+// reactors, the size of their commands, and late timers.
 func TestFair(t *testing.T) {
 	b := NewBucket(100<<20, 100*time.Millisecond, nil)
 	hosts := []struct {
@@ -180,7 +181,7 @@ func TestFair(t *testing.T) {
 	}
 }
 
-// TestSeveral: a flow that reaches one limit leaves others what it has not used of them.
+// TestSeveral: a flow that reaches one limit leaves the unused part of its other limits to others.
 func TestSeveral(t *testing.T) {
 	shared := NewBucket(1000, 100*time.Millisecond, nil)
 	own := NewBucket(10, 100*time.Millisecond, nil)
@@ -191,8 +192,7 @@ func TestSeveral(t *testing.T) {
 	within(t, "other host", float64(len(other.done)), 9900+100, 300)
 }
 
-// TestBelow: hosts that use less than the limit do not wait, however they use it: they hold nothing
-// that others need.
+// TestBelow: hosts that use less than the limit never wait, in bursts or evenly.
 func TestBelow(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, tc := range []struct {
@@ -200,7 +200,7 @@ func TestBelow(t *testing.T) {
 		rate         int64
 		hosts        int
 		burst, every time.Duration
-		commands     int // of one host, every so often
+		commands     int // of one host, in each interval
 	}{
 		{"many", 20_000, 256, 10 * time.Millisecond, 16 * time.Millisecond, 1},
 		{"pauses", 100_000, 10, 100 * time.Millisecond, 11 * time.Millisecond, 100},
@@ -230,8 +230,8 @@ func TestBelow(t *testing.T) {
 	}
 }
 
-// TestNoSavedTurns: a host that comes back after a pause gets its part, and not what it has left to
-// others meanwhile.
+// TestNoSavedTurns: a host that comes back after a pause gets its part, but not the part that it
+// left to others meanwhile.
 func TestNoSavedTurns(t *testing.T) {
 	b := NewBucket(1000, 100*time.Millisecond, nil)
 	steady, back := newFlow("steady", 1, -1, 1e6, b), newFlow("back", 1, 1, 1e6, b)
@@ -243,7 +243,7 @@ func TestNoSavedTurns(t *testing.T) {
 	within(t, "commands in 5 s, shared", float64(len(back.done)), 2500, 100)
 }
 
-// TestInherit: another rate takes over the debt, in tokens.
+// TestInherit: a bucket with another rate takes over the debt, in tokens.
 func TestInherit(t *testing.T) {
 	old := NewBucket(10, 100*time.Millisecond, nil)
 	l := old.Join("h", second)
@@ -256,7 +256,7 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// TestLeave: nothing is left of hosts without flows.
+// TestLeave: nothing remains of a host without flows.
 func TestLeave(t *testing.T) {
 	b := NewBucket(10, time.Second, nil)
 	one, two := b.Join("h", second), b.Join("h", second)
@@ -271,8 +271,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestRandom: random rates, bursts and flows with pauses; no window of 10 s has more than the rate
-// and 3 %.
+// TestRandom: random rates, bursts and flows with pauses; no window of 10 s exceeds the rate by
+// more than 3 %.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 5))

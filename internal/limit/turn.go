@@ -9,27 +9,27 @@ import (
 )
 
 const (
-	// lead is how far one may be ahead of the others that wait, as the time in which the bucket
-	// gets what it has used more: enough for reactors that look at their timers late.
+	// lead is the advantage that a member may have over the waiting ones, in nanoseconds of the
+	// rate. It is enough for reactors with late timers.
 	lead = int64(20 * time.Millisecond)
-	// grace is how much later than it said one that waits may ask again.
+	// grace is the delay allowed for a waiting member that asks again.
 	grace = int64(10 * time.Millisecond)
 )
 
-// turns shares a bucket out among those who use it, as start-time fair queueing does: who has used
-// least goes first. What counts as least is never below what one used that was not kept waiting, so
+// turns shares out a bucket among its members by start-time fair queueing: the member with the
+// least use goes first. A member that comes back starts at the use of the last one that went, so
 // nobody saves up turns.
 type turns struct {
 	list   atomic.Pointer[[]*turn] // immutable
-	passed atomic.Int64            // used, of the last one to go, before that
-	// least is the lowest used of those that wait, as it was at leastAt.
+	passed atomic.Int64            // use of the last member to go, before it went
+	// least is the lowest use of the waiting members at the time leastAt.
 	least, leastAt atomic.Int64
 }
 
-// turn is one of those who share.
+// turn is a member.
 type turn struct {
 	used  atomic.Int64 // nanoseconds of the rate
-	until atomic.Int64 // when it will ask again, at the latest, if it waits
+	until atomic.Int64 // time by which a waiting member asks again
 }
 
 func (t *turns) members() []*turn {
@@ -52,8 +52,8 @@ func (t *turns) remove(m *turn) {
 	t.leastAt.Store(0)
 }
 
-// lowest is the lowest used of those that wait, at most a slice old; there are many where many
-// hosts wait.
+// lowest returns the lowest use of the waiting members, at most a slice old, since there may be
+// many of them.
 func (t *turns) lowest(now int64) int64 {
 	if at := t.leastAt.Load(); at > 0 && now-at < sliceTime {
 		return t.least.Load()
@@ -69,21 +69,22 @@ func (t *turns) lowest(now int64) int64 {
 	return least
 }
 
-// enter is called when one asks: unless it waits already it comes in where the others are.
+// enter is called when a member asks. If it was not waiting, it joins at the current use of the
+// others.
 func (m *turn) enter(t *turns, now int64) {
 	if m.until.Load() <= now {
 		raise(&m.used, t.passed.Load())
 	}
 }
 
-// first reports whether it may go now, and not one that waits.
+// first reports whether the member may go now, before the waiting ones.
 func (m *turn) first(t *turns, now int64) bool { return m.used.Load()-lead <= t.lowest(now) }
 
-// wait notes that it asks again at a time.
+// wait records that the member asks again at a time.
 func (m *turn) wait(at int64) { m.until.Store(at + grace) }
 
-// use notes that it went, and what it used. If it has waited, it may have more that does: it keeps
-// its place for a moment.
+// use records that the member went, and its use. A member that had waited may have more commands,
+// so it counts as waiting a moment longer.
 func (m *turn) use(t *turns, n, now int64, waited bool) {
 	raise(&t.passed, m.used.Add(n)-n)
 	if waited {
@@ -91,7 +92,7 @@ func (m *turn) use(t *turns, n, now int64, waited bool) {
 	}
 }
 
-// raise sets a to v if it is below.
+// raise sets a to v if it is lower.
 func raise(a *atomic.Int64, v int64) {
 	for {
 		old := a.Load()
@@ -105,18 +106,18 @@ func raise(a *atomic.Int64, v int64) {
 type hosts struct {
 	turns
 	mu  sync.Mutex
-	all map[any]*host // by what Join was called with
+	all map[any]*host // by the key of Join
 }
 
-// host is one of them, with its flows on all reactors.
+// host has the flows of one host on all reactors.
 type host struct {
 	key   any
 	turn  turn
 	flows turns
 }
 
-// Join makes a Lease for a flow of a host, on the reactor of the flow, whose time is now. Hosts
-// with the same key, which is comparable, take turns as one.
+// Join makes a Lease for a flow of a host, on the reactor of the flow; now is the time of that
+// reactor. Flows with the same key, which is comparable, share one turn as a host.
 func (b *Bucket) Join(key any, now int64) *Lease {
 	b.hosts.mu.Lock()
 	defer b.hosts.mu.Unlock()
@@ -135,8 +136,8 @@ func (b *Bucket) Join(key any, now int64) *Lease {
 	return l
 }
 
-// Leave ends the use of the lease, what is left of it goes back. The host is forgotten with its
-// last one.
+// Leave ends the use of the lease and gives back its rest. The last lease of a host removes the
+// host.
 func (l *Lease) Leave(now int64) {
 	l.Return(now)
 	b := &l.b.hosts
@@ -148,7 +149,7 @@ func (l *Lease) Leave(now int64) {
 	}
 }
 
-// Users is the number of leases that have not been left.
+// Users returns the number of leases in use.
 func (b *Bucket) Users() (n int) {
 	b.hosts.mu.Lock()
 	defer b.hosts.mu.Unlock()

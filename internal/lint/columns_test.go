@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// maxColumns is where a line of Go ends; a tab has tabWidth columns.
+// maxColumns is the length limit of a line of Go; a tab has tabWidth columns.
 const (
 	maxColumns = 100
 	tabWidth   = 4
 )
 
-// longLines are the lines of a file that are too long, but for those of raw strings and directives.
+// longLines returns the lines of a file that are too long, except in raw strings and directives.
 func longLines(f *goFile) (long []int) {
 	raw := map[int]bool{}
 	ast.Inspect(f.ast, func(n ast.Node) bool {

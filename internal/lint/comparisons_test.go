@@ -8,27 +8,27 @@ import (
 )
 
 var (
-	// leaks are comparisons whose time depends on where the operands differ.
+	// leaks matches comparisons that take a time that depends on where the operands differ.
 	leaks = regexp.MustCompile(`bytes\.(Equal|Compare|HasPrefix)|slices\.(Equal|Compare)|` +
 		`reflect\.|[!=]= *string\(|string\([\w.]*\) *[!=]=|\bReveal\(\) *[!=]=|` +
 		`[!=]= *[\w.]+\.Reveal|\b([sS]ecret|[tT]oken) *[!=]= *[^\s]+`)
-	// none compares with no secret.
+	// none matches comparisons without a secret.
 	none = regexp.MustCompile(`[!=]= *(nil\b|""|\(?(config\.)?Token\{\})`)
 	// secretPackages compare secrets, and so does every file that imports nvme/auth.
 	secretPackages = []string{"nvme/auth/", "fabric/tcp/tls/", "internal/metrics/", "internal/web/"}
-	// public are comparisons of what everybody knows, by their files.
+	// public are comparisons of public data, by file.
 	public = map[string]string{
 		"fabric/tcp/tls/hello.go": "s.Identity == string(o.identity)",
 	}
 )
 
-// leaking returns the comparisons in a text that leak.
+// leaking returns the lines of a text that leak.
 func leaking(text string) []string {
 	return slices.DeleteFunc(leaks.FindAllString(text, -1), none.MatchString)
 }
 
-// TestComparisons: no file that has secrets compares anything in a time that depends on where it
-// differs.
+// TestComparisons: in files with secrets the time of a comparison does not depend on where the
+// operands differ.
 func TestComparisons(t *testing.T) {
 	files, used := 0, 0
 	goFiles(t, func(f *goFile) {
@@ -59,7 +59,7 @@ func TestComparisons(t *testing.T) {
 	}
 }
 
-// TestLeaks: what TestComparisons finds.
+// TestLeaks tests the search of TestComparisons.
 func TestLeaks(t *testing.T) {
 	for text, want := range map[string]bool{
 		"bytes.Equal(a.secret, b.secret)": true, "k.Reveal() == text": true,

@@ -25,7 +25,7 @@ func documents(t *testing.T, fn func(name, text string)) {
 	})
 }
 
-// tableCells are the quoted words in the first cells of the tables of a page.
+// tableCells returns the quoted words in the first cells of the tables of a page.
 func tableCells(text string) (cells []string) {
 	for line := range strings.Lines(text) {
 		row, ok := strings.CutPrefix(line, "| ")
@@ -40,7 +40,7 @@ func tableCells(text string) (cells []string) {
 	return cells
 }
 
-// metricNames are the names that a file gives to metrics, without their prefix.
+// metricNames returns the names of metrics in a file, without their prefix.
 func metricNames(f *goFile) (names []string) {
 	ast.Inspect(f.ast, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
@@ -54,8 +54,8 @@ func metricNames(f *goFile) (names []string) {
 	return names
 }
 
-// TestDocumentedMetrics: docs/metrics.md lists exactly the metrics that exist, and no page names
-// another.
+// TestDocumentedMetrics: docs/metrics.md lists exactly the existing metrics, and no page names
+// another one.
 func TestDocumentedMetrics(t *testing.T) {
 	var names []string
 	goFiles(t, func(f *goFile) {
@@ -103,7 +103,7 @@ func TestMetricsAreFound(t *testing.T) {
 	}
 }
 
-// unknownMessages are those of the messages which no text contains; … stands for anything.
+// unknownMessages returns the messages that are in none of the texts; … stands for any text.
 func unknownMessages(messages, texts []string) (unknown []string) {
 	for _, m := range messages {
 		for part := range strings.SplitSeq(m, "…") {
@@ -118,8 +118,8 @@ func unknownMessages(messages, texts []string) (unknown []string) {
 	return unknown
 }
 
-// TestDocumentedMessages: the messages in the tables of the documents are in the code or, if they
-// are put together there, in golden files.
+// TestDocumentedMessages: the messages in the tables of the documents are in the code or, if the
+// code composes them, in golden files.
 func TestDocumentedMessages(t *testing.T) {
 	var texts []string
 	goFiles(t, func(f *goFile) {
@@ -174,11 +174,11 @@ func TestUnknownMessagesAreFound(t *testing.T) {
 	}
 }
 
-// featureRow are the cells of a row of docs/features.md: the feature, this target, the two peers,
-// and the tests that show it.
+// featureRow has the cells of a row of docs/features.md: the feature, this target, the two peers,
+// and the tests.
 type featureRow [5]string
 
-// featureRows are the rows of the tables of a page, without those of headings.
+// featureRows returns the rows of the tables of a page, without headings.
 func featureRows(text string) (rows []featureRow) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -197,7 +197,7 @@ func featureRows(text string) (rows []featureRow) {
 
 var testLink = regexp.MustCompile(`\[([^\]]+)\]\(\.\./([^)]+)\)`)
 
-// wrong says what is wrong with a row: cells are missing, what is there has no test, or a test does
+// wrong returns a problem of a row: missing cells, a feature without a test, or a test that does
 // not exist. read returns a file of the module.
 func (r *featureRow) wrong(read func(name string) (string, error)) string {
 	if slices.Contains(r[:4], "") {
@@ -223,8 +223,7 @@ func (r *featureRow) wrong(read func(name string) (string, error)) string {
 	return ""
 }
 
-// TestFeatureTable: each row of docs/features.md that says that something is there has tests, and
-// they exist.
+// TestFeatureTable: each supported feature in docs/features.md names tests, and they exist.
 func TestFeatureTable(t *testing.T) {
 	read := func(name string) (string, error) {
 		b, err := os.ReadFile(filepath.Join(root, name))
@@ -266,8 +265,8 @@ func TestWrongFeaturesAreFound(t *testing.T) {
 	}
 }
 
-// decisionNumbers returns what is wrong with the number of a decision: a file NNNN-NAME.md begins
-// with "# NNNN: ", and no other file has that number. seen has the files so far.
+// decisionNumbers returns a problem with the number of a decision: a file NNNN-NAME.md begins with
+// "# NNNN: ", and no other file has that number. seen has the files so far.
 func decisionNumbers(name, text string, seen map[string]string) (wrong string) {
 	number, _, _ := strings.Cut(path.Base(name), "-")
 	other := seen[number]
@@ -281,14 +280,14 @@ func decisionNumbers(name, text string, seen map[string]string) (wrong string) {
 	return ""
 }
 
-// indexed reports whether the index of decisions has the line of one, with its title.
+// indexed reports whether the index of decisions has a line for the decision, with its title.
 func indexed(index, name, text string) bool {
 	title, _, _ := strings.Cut(text, "\n")
 	number, title, _ := strings.Cut(strings.TrimPrefix(title, "# "), ": ")
 	return strings.Contains(index, "- ["+number+"]("+path.Base(name)+") "+title+"\n")
 }
 
-// TestDecisionNumbers: each decision in docs/adr has a number of its own, and is in the index.
+// TestDecisionNumbers: each decision in docs/adr has a unique number and is in the index.
 func TestDecisionNumbers(t *testing.T) {
 	const index = "docs/adr/README.md"
 	seen, texts := map[string]string{}, map[string]string{}

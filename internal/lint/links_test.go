@@ -21,7 +21,7 @@ var (
 	linked  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
-// anchors are those that GitHub gives to the headings of a page.
+// anchors returns the anchors that GitHub gives to the headings of a page.
 func anchors(text string) (names []string) {
 	seen := map[string]int{}
 	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
@@ -43,7 +43,7 @@ func anchors(text string) (names []string) {
 	return names
 }
 
-// broken are the links of a page to files or headings that do not exist. read returns a file of
+// broken returns the links of a page to files or headings that do not exist. read returns a file of
 // the module, and an empty text for a directory.
 func broken(file, text string, read func(name string) (string, error)) (links int, bad []string) {
 	for _, m := range link.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
@@ -72,7 +72,7 @@ func readPage(name string) (string, error) {
 	return string(text), err
 }
 
-// TestLinks: pages link to files and headings that exist.
+// TestLinks: links of pages lead to existing files and headings.
 func TestLinks(t *testing.T) {
 	links := 0
 	documents(t, func(file, text string) {

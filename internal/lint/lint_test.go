@@ -19,13 +19,12 @@ import (
 const (
 	module = "github.com/nvmf-target/nvmf-target"
 	root   = "../.."
-	// maxLines is where a file stops; 400 is what it aims at.
+	// maxLines is the length limit of a file; the aim is 400.
 	maxLines = 1000
 )
 
-// allowed says which packages of this module each package may import outside of its tests. A
-// package that is not here may not exist. Packages below "tests" may import anything and are not
-// imported.
+// allowed lists the packages of this module that each package may import outside its tests. Every
+// package needs an entry. Packages below "tests" may import anything and are not imported.
 var allowed = map[string][]string{
 	"cmd/nvmf-target": {
 		"internal/app", "internal/cli", "internal/control", "internal/convert", "internal/doctor",
@@ -166,7 +165,7 @@ var allowed = map[string][]string{
 	},
 }
 
-// special says who may import the packages that need care.
+// special lists the importers of packages that need care.
 var special = map[string][]string{
 	"C": {"fabric/rdma/verbs/ibv", "fabric/tcp/openssl"},
 	"unsafe": {
@@ -197,7 +196,7 @@ func sourceFiles(t *testing.T, fn func(name string)) {
 	}))
 }
 
-// imports are the packages that a file imports, whatever build tags it has.
+// imports returns the packages that a file imports, ignoring build tags.
 func imports(t *testing.T, name string) []string {
 	t.Helper()
 	f := testutil.Value(parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil,
@@ -210,7 +209,7 @@ func imports(t *testing.T, name string) []string {
 	return out
 }
 
-// violations are the imports of one file that the tables forbid.
+// violations returns the imports of one file that the tables forbid.
 func violations(name string, imports []string) []string {
 	pkg := path.Dir(name)
 	if strings.HasPrefix(pkg, "tests/") {
@@ -270,7 +269,7 @@ func TestViolationsAreFound(t *testing.T) {
 	}
 }
 
-// The compiler finds cycles, this finds misspelt names.
+// TestTableNamesKnownPackages finds misspelt names; the compiler finds cycles.
 func TestTableNamesKnownPackages(t *testing.T) {
 	for pkg, list := range allowed {
 		for _, imp := range list {

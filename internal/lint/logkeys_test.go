@@ -23,7 +23,7 @@ func logKeys(f *goFile) (keys []logKey) {
 		for i := 0; i < len(args); i += 2 {
 			arg := args[i]
 			if call, ok := arg.(*ast.CallExpr); ok && isAttr(call) {
-				i-- // key and value in one
+				i-- // key and value in one argument
 				arg = call.Args[0]
 			}
 			key, ok := constant(arg)
@@ -42,7 +42,7 @@ func logKeys(f *goFile) (keys []logKey) {
 			case isCallOf(args[len(args)-1], "append"):
 				check(args[len(args)-1].(*ast.CallExpr).Args[1:])
 			}
-		case *ast.CompositeLit: // what is appended to
+		case *ast.CompositeLit: // elements of an appended list
 			if a, ok := n.Type.(*ast.ArrayType); ok && isNamed(a.Elt, "any") && len(n.Elts) > 1 {
 				if _, ok := constant(n.Elts[0]); ok {
 					check(n.Elts)
@@ -54,7 +54,7 @@ func logKeys(f *goFile) (keys []logKey) {
 	return keys
 }
 
-// wrongKeys are complaints about keys that are not known.
+// wrongKeys returns a complaint for each unknown key.
 func wrongKeys(keys []logKey, known []string) (wrong []string) {
 	for _, k := range keys {
 		if !k.constant {
@@ -67,13 +67,13 @@ func wrongKeys(keys []logKey, known []string) (wrong []string) {
 	return wrong
 }
 
-// logArgs are the keys and values of a call that logs.
+// logArgs returns the keys and values of a call that logs.
 func logArgs(call *ast.CallExpr) ([]ast.Expr, bool) {
 	sel, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || len(call.Args) == 0 {
 		return nil, false
 	}
-	if isNamed(sel.X, "t") || isNamed(sel.X, "tb") { // of a test
+	if isNamed(sel.X, "t") || isNamed(sel.X, "tb") { // testing.T
 		return nil, false
 	}
 	_, text := constant(call.Args[0])
@@ -92,7 +92,7 @@ func logArgs(call *ast.CallExpr) ([]ast.Expr, bool) {
 	return nil, false
 }
 
-// isAttr: the call makes a slog.Attr.
+// isAttr reports whether the call makes a slog.Attr.
 func isAttr(call *ast.CallExpr) bool {
 	sel, ok := call.Fun.(*ast.SelectorExpr)
 	return ok && isNamed(sel.X, "slog") && len(call.Args) > 0
@@ -103,7 +103,7 @@ func isCallOf(e ast.Expr, name string) bool {
 	return ok && isNamed(call.Fun, name)
 }
 
-// isNamed: the expression is a name, or a selector that ends with it.
+// isNamed reports whether the expression is the name, or a selector that ends with it.
 func isNamed(e ast.Expr, name string) bool {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -114,7 +114,7 @@ func isNamed(e ast.Expr, name string) bool {
 	return false
 }
 
-// constant is the value of a string literal, or of some that are added.
+// constant returns the value of a string literal or of a sum of literals.
 func constant(e ast.Expr) (string, bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -131,7 +131,8 @@ func constant(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// TestLogKeys: one key for one thing, from the table of the glossary, which has no other.
+// TestLogKeys: log lines use the keys in the table of the glossary, one for each thing, and all of
+// them.
 func TestLogKeys(t *testing.T) {
 	_, rows := glossary(t)
 	known := slices.Concat(rows...)

@@ -15,10 +15,10 @@ import (
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// codePaths returns what is wrong with the tables of ARCHITECTURE.md that list the functions which
-// a command passes, file by file: a file that does not exist or that is in one table twice, or a
-// name that is no function or method of its file. declared returns those of a file, nil if there
-// is no such file.
+// codePaths returns problems with the tables of ARCHITECTURE.md that list the functions on the path
+// of a command by file: a file that does not exist or is in one table twice, or a name that is no
+// function or method of its file. declared returns the functions of a file, nil if there is no such
+// file.
 func codePaths(text string, declared func(file string) []string) (tables int, wrong []string) {
 	var seen []string // files of the present table
 	in := false
@@ -58,7 +58,7 @@ func codePaths(text string, declared func(file string) []string) (tables int, wr
 	return tables, wrong
 }
 
-// functions are the names of the functions and methods that a file declares.
+// functions returns the names of the functions and methods declared in a file.
 func functions(f *goFile) (names []string) {
 	for _, d := range f.ast.Decls {
 		if fn, ok := d.(*ast.FuncDecl); ok {
@@ -74,7 +74,7 @@ func architecture(t *testing.T) string {
 	return string(text)
 }
 
-// TestCodePaths: the paths in ARCHITECTURE.md are those of the code.
+// TestCodePaths: the functions on the paths in ARCHITECTURE.md exist.
 func TestCodePaths(t *testing.T) {
 	tables, wrong := codePaths(architecture(t), func(file string) []string {
 		text, err := os.ReadFile(filepath.Join(root, file))

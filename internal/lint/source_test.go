@@ -24,7 +24,7 @@ type goFile struct {
 
 func (f *goFile) line(p token.Pos) int { return f.fset.Position(p).Line }
 
-// isTest: the file is part of tests.
+// isTest reports whether the file belongs to tests.
 func (f *goFile) isTest() bool {
 	return strings.HasSuffix(f.name, "_test.go") || strings.HasPrefix(f.name, "tests/")
 }
@@ -40,10 +40,10 @@ func parseGo(t *testing.T, name string, text []byte) *goFile {
 	return f
 }
 
-// parsed has the files of Go of the module once a test has asked for them.
+// parsed has the Go files of the module after a test has asked for them.
 var parsed []*goFile
 
-// goFiles calls fn with every file of Go of the module. fn must not change it.
+// goFiles calls fn with every Go file of the module. fn must not change it.
 func goFiles(t *testing.T, fn func(f *goFile)) {
 	t.Helper()
 	if parsed == nil {
@@ -60,8 +60,8 @@ func goFiles(t *testing.T, fn func(f *goFile)) {
 	}
 }
 
-// glossary returns the first cells of the tables of docs/glossary.md, each cut at its commas: those
-// of terms, and those of the keys of log lines.
+// glossary returns the first cells of the tables of docs/glossary.md, each cut at its commas: the
+// terms, and the keys of log lines.
 func glossary(t *testing.T) (terms, keys [][]string) {
 	t.Helper()
 	text := testutil.Value(os.ReadFile(filepath.Join(root, "docs/glossary.md")))(t)
@@ -89,7 +89,7 @@ func glossary(t *testing.T) (terms, keys [][]string) {
 	return terms, keys
 }
 
-// TestGlossaryListsEachTermOnce: a term has one meaning, and so has a key.
+// TestGlossaryListsEachTermOnce: every term and every key has one meaning.
 func TestGlossaryListsEachTermOnce(t *testing.T) {
 	terms, keys := glossary(t)
 	if len(terms) < 40 || len(keys) < 10 {
@@ -106,7 +106,7 @@ func TestGlossaryListsEachTermOnce(t *testing.T) {
 	}
 }
 
-// missingTerms are those of the terms that none of the files says, in an identifier or a comment.
+// missingTerms returns the terms that are in no identifier and no comment of the files.
 func missingTerms(terms []string, files []*goFile) []string {
 	missing := map[string]string{} // by their words
 	for _, t := range terms {
@@ -136,7 +136,7 @@ func missingTerms(terms []string, files []*goFile) []string {
 	return slices.Sorted(maps.Values(missing))
 }
 
-// TestGlossaryIsUsed: the code says each term.
+// TestGlossaryIsUsed: the code uses each term.
 func TestGlossaryIsUsed(t *testing.T) {
 	rows, _ := glossary(t)
 	var files []*goFile

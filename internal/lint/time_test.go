@@ -22,8 +22,8 @@ import (
 )
 
 // timed are the functions of tests that may look at the clock, by file and name, with the reason. A
-// test that a slow machine fails has no place here: it counts something instead, runs in virtual
-// time (testing/synctest), waits for an event (testutil.Until), or is left to make soak
+// test that fails on a slow machine does not belong here: it counts something instead, runs in
+// virtual time (testing/synctest), waits for an event (testutil.Until), or is left to make soak
 // (testutil.Soak).
 var timed = map[string]map[string]string{
 	"internal/load/load_test.go":      {"TestSeries": values},
@@ -60,8 +60,8 @@ const (
 	virtual  = "the time is virtual (fabrictest.World)"
 )
 
-// clock are the functions and methods of package time whose result depends on how fast the machine
-// is.
+// clock are the functions and methods of package time with a result that depends on the speed of
+// the machine.
 var clock = []string{
 	"time.Sleep", "time.Since", "time.Until", "(time.Time).Sub", "(time.Time).After",
 	"(time.Time).Before", "(time.Time).Compare",
@@ -70,7 +70,7 @@ var clock = []string{
 // noObjects: types resolves identifiers better than the parser.
 const noObjects = parser.SkipObjectResolution
 
-// measures are the packages below tests/ whose subject is time. They fail no test.
+// measures are the packages below tests/ that measure time. They fail no test.
 var measures = []string{"tests/bench"}
 
 // use is a place in a test that looks at the clock or orders durations.
@@ -82,8 +82,8 @@ type use struct {
 // compared is the use of a comparison.
 const compared = "a comparison of durations"
 
-// clockUses returns the uses of the clock in a file, other than those in benchmarks, in virtual
-// time, and in tests that are left to make soak.
+// clockUses returns the uses of the clock in a file, except in benchmarks, in virtual time, and in
+// tests left to make soak.
 func clockUses(fset *token.FileSet, f *ast.File, info *types.Info) (uses []use) {
 	for _, d := range f.Decls {
 		function, ok := d.(*ast.FuncDecl)
@@ -121,8 +121,8 @@ func clockUses(fset *token.FileSet, f *ast.File, info *types.Info) (uses []use) 
 	return uses
 }
 
-// leftToSoak reports whether a function skips its test unless make soak runs it: one of its own
-// statements is a call of testutil.Soak.
+// leftToSoak reports whether only make soak runs a test: one of its own statements is a call of
+// testutil.Soak.
 func leftToSoak(f *ast.FuncDecl) bool {
 	return f.Body != nil && slices.ContainsFunc(f.Body.List, func(s ast.Stmt) bool {
 		e, ok := s.(*ast.ExprStmt)
@@ -134,8 +134,7 @@ func leftToSoak(f *ast.FuncDecl) bool {
 	})
 }
 
-// calledName returns the full name of the function or method that a call names, "" if it names
-// none.
+// calledName returns the full name of the called function or method, "" if it has no name.
 func calledName(call *ast.CallExpr, info *types.Info) string {
 	var id *ast.Ident
 	switch fun := ast.Unparen(call.Fun).(type) {
@@ -158,7 +157,7 @@ func isDuration(e ast.Expr, info *types.Info) bool {
 	return t != nil && t.String() == "time.Duration"
 }
 
-// goPackage is a package as go list describes it.
+// goPackage is the description of a package by go list.
 type goPackage struct {
 	Dir, ImportPath, Export            string
 	GoFiles, CgoFiles                  []string
@@ -190,7 +189,7 @@ func listPackages(t *testing.T, args ...string) (list []*goPackage) {
 }
 
 // typeCheck returns the types of the files of a package. Errors do not matter here: the files have
-// been compiled, but for what cgo makes of them.
+// been compiled, except cgo output.
 func typeCheck(fset *token.FileSet, from types.Importer, name string,
 	files []*ast.File,
 ) (*types.Package, *types.Info) {
@@ -203,7 +202,8 @@ func typeCheck(fset *token.FileSet, from types.Importer, name string,
 	return p, info
 }
 
-// testedImporter imports a package with its tests from own, and all others from their export data.
+// testedImporter imports a package with its tests from own, and all other packages from their
+// export data.
 type testedImporter struct {
 	types.Importer
 	own *types.Package
@@ -216,7 +216,7 @@ func (i testedImporter) Import(name string) (*types.Package, error) {
 	return i.Importer.Import(name)
 }
 
-// exportData returns an importer of packages and of what they import.
+// exportData returns an importer of packages and their dependencies.
 func exportData(t *testing.T, fset *token.FileSet, packages ...string) types.Importer {
 	t.Helper()
 	files := map[string]string{}
@@ -231,7 +231,7 @@ func exportData(t *testing.T, fset *token.FileSet, packages ...string) types.Imp
 	})
 }
 
-// TestNoTimes: no test looks at the clock or compares durations, but for those in timed.
+// TestNoTimes: no test looks at the clock or compares durations, except the tests in timed.
 func TestNoTimes(t *testing.T) {
 	ours := listPackages(t, "./...")
 	needed := map[string]bool{}
@@ -306,7 +306,7 @@ func absoluteRoot(t *testing.T) string {
 	return dir
 }
 
-// TestTimesAreFound: what clockUses finds.
+// TestTimesAreFound tests clockUses.
 func TestTimesAreFound(t *testing.T) {
 	fset := token.NewFileSet()
 	library := exportData(t, fset, "testing", "testing/synctest", "time")

@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// replaced are words that this code once had for things of which its field has names, with what is
-// said instead. docs/glossary.md has the terms.
+// replaced are words of our own for things that have established names, with their replacement.
+// docs/glossary.md has the terms.
 var replaced = []struct {
 	words   string
 	instead string
@@ -42,7 +42,7 @@ var replaced = []struct {
 	{"whoever somebody", "the caller, the host, a user"},
 }
 
-// instead has what is said in place of each replaced word.
+// instead has the replacement of each replaced word.
 var instead = func() map[string]string {
 	m := map[string]string{}
 	for _, r := range replaced {
@@ -53,7 +53,8 @@ var instead = func() map[string]string {
 	return m
 }()
 
-// privateText returns where a text says one of the words; name and line are those of its start.
+// privateText returns the places of replaced words in a text; name and line are the place of its
+// start.
 func privateText(name string, line int, text string) (found []string) {
 	for s := range strings.Lines(text) {
 		for _, w := range wordsOf(s) {
@@ -66,7 +67,7 @@ func privateText(name string, line int, text string) (found []string) {
 	return found
 }
 
-// privateWords returns where the identifiers and the comments of a file say one of the words.
+// privateWords returns the places of replaced words in the identifiers and comments of a file.
 func privateWords(f *goFile) (found []string) {
 	ast.Inspect(f.ast, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok {
@@ -82,7 +83,7 @@ func privateWords(f *goFile) (found []string) {
 	return found
 }
 
-// wordsOf are the words of a text or an identifier, in small letters: "newLender" is new and
+// wordsOf returns the words of a text or an identifier in lower case: "newLender" is new and
 // lender.
 func wordsOf(text string) []string {
 	var b strings.Builder
@@ -100,7 +101,7 @@ func wordsOf(text string) []string {
 	return strings.Fields(b.String())
 }
 
-// TestWords: the words are in no comment and no identifier, in no document and in no script.
+// TestWords: no comment, identifier, document or script has a replaced word.
 func TestWords(t *testing.T) {
 	goFiles(t, func(f *goFile) {
 		if f.name == "internal/lint/words_test.go" {
@@ -111,7 +112,7 @@ func TestWords(t *testing.T) {
 		}
 	})
 	sourceFiles(t, func(name string) {
-		about := "docs/adr/0019-the-fields-language.md" // names what was replaced
+		about := "docs/adr/0019-the-fields-language.md" // names the replaced words
 		if name == about || !strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".sh") {
 			return
 		}

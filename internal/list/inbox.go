@@ -6,12 +6,12 @@ import (
 )
 
 // Inbox carries elements from other threads to their owner, usually a reactor: any goroutine
-// pushes, the owner takes them out. It takes no locks, and no operation depends on how many
-// elements there are. The zero Inbox is empty. Push does not wake the owner: the caller does,
+// pushes, and the owner takes them out. It takes no locks, and no operation depends on the number
+// of elements. The zero Inbox is empty. Push does not wake the owner; the caller does so
 // afterwards.
 type Inbox[T any] struct {
 	// last is the newest element, nil if there is none; the next Push adds its element behind it.
-	// first is what was pushed into the empty Inbox, until the owner has made it its head.
+	// first is the element pushed into the empty Inbox, until the owner has made it its head.
 	last, first atomic.Pointer[Node[T]]
 	head        *Node[T] // the owner's
 }
@@ -26,10 +26,10 @@ func (b *Inbox[T]) Push(v *T, n *Node[T]) {
 	b.first.Store(n)
 }
 
-// Empty reports whether nothing was pushed that has not been taken out. Any goroutine may call it.
+// Empty reports whether all pushed elements have been taken out. Any goroutine may call it.
 func (b *Inbox[T]) Empty() bool { return b.last.Load() == nil }
 
-// Newest returns the element that was pushed last, nil if there is none. Only the owner calls it.
+// Newest returns the element pushed last, nil if there is none. Only the owner calls it.
 func (b *Inbox[T]) Newest() *T {
 	if n := b.last.Load(); n != nil {
 		return n.value
@@ -37,14 +37,14 @@ func (b *Inbox[T]) Newest() *T {
 	return nil
 }
 
-// Pop removes and returns the oldest element, nil if there is none yet: Empty may know of a Push
-// that has not returned. Only the owner calls it.
+// Pop removes and returns the oldest element. It returns nil if there is none yet: Empty may
+// already count a Push that has not returned. Only the owner calls it.
 func (b *Inbox[T]) Pop() *T {
 	v, _ := b.pop()
 	return v
 }
 
-// pop is Pop with the node of the element.
+// pop is Pop and also returns the node of the element.
 func (b *Inbox[T]) pop() (v *T, h *Node[T]) {
 	if b.head == nil {
 		if b.head = b.first.Load(); b.head == nil {
@@ -65,10 +65,10 @@ func (b *Inbox[T]) pop() (v *T, h *Node[T]) {
 	return v, h
 }
 
-// link is where the node that comes next in an Inbox is stored.
+// link returns the address of the link to the next node in an Inbox.
 func (n *Node[T]) link() *unsafe.Pointer { return (*unsafe.Pointer)(unsafe.Pointer(&n.next)) }
 
-// Take moves all elements to the end of l, in the order in which they were pushed, one by one. Only
+// Take moves all elements to the end of l, one by one, in the order in which they were pushed. Only
 // the owner calls it.
 func (b *Inbox[T]) Take(l *List[T]) {
 	for v, n := b.pop(); v != nil; v, n = b.pop() {

@@ -1,16 +1,15 @@
-// Package list has the queues that the I/O path is made of: a first-in first-out list of elements
-// that carry their own links, so that adding one allocates nothing, and an inbox through which
-// other threads hand elements to the owner of such a list. It also has what a reactor does in
-// pieces, and counts the steps of its turns.
+// Package list has the queues of the I/O path: a first-in first-out list of elements that carry
+// their own links, so that adding one allocates nothing, and an inbox through which other threads
+// hand elements to the owner of such a list. It also splits the work of a reactor into pieces and
+// counts the steps of its turns.
 package list
 
 import "iter"
 
-// Node links an element into a List or an Inbox. The element has it as a field; it is in one of
-// them at a time.
+// Node links an element into a List or an Inbox, one at a time. It is a field of the element.
 type Node[T any] struct {
 	next, prev *Node[T]
-	value      *T // nil if it is on no list
+	value      *T // nil if on no list
 }
 
 // Listed reports whether the element is on a list or in an inbox.
@@ -39,7 +38,8 @@ func (l *List[T]) Last() *T {
 	return l.tail.value
 }
 
-// Next returns the element that was pushed after that of n, which is on the list; nil: none was.
+// Next returns the element pushed after the element of n, which is on the list; nil if there is
+// none.
 func (l *List[T]) Next(n *Node[T]) *T {
 	if n.next == nil {
 		return nil
@@ -85,7 +85,8 @@ func (l *List[T]) Pop() *T {
 	return v
 }
 
-// Fill moves the oldest elements into dst, as many as there are or as fit, and returns how many.
+// Fill moves the oldest elements into dst until dst is full or the list is empty, and returns their
+// number.
 func (l *List[T]) Fill(dst []*T) (n int) {
 	for ; n < len(dst) && l.head != nil; n++ {
 		dst[n] = l.Pop()

@@ -55,7 +55,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestRemoveWhileRanging: the element that All is at may go, and may be pushed again.
+// TestRemoveWhileRanging: the current element of All may be removed, and may be pushed again.
 func TestRemoveWhileRanging(t *testing.T) {
 	var l, other List[element]
 	e := elements(5)
@@ -73,7 +73,7 @@ func TestRemoveWhileRanging(t *testing.T) {
 	}
 }
 
-// TestInbox: elements of one goroutine come in its order, and none is lost.
+// TestInbox: elements of one goroutine arrive in order, and none is lost.
 func TestInbox(t *testing.T) {
 	const writers, each = 4, 2000
 	var b Inbox[element]
@@ -117,7 +117,7 @@ func TestInbox(t *testing.T) {
 	}
 }
 
-// TestFill: what fits moves, oldest first, and the rest stays.
+// TestFill: elements that fit are moved, oldest first, and the rest stays.
 func TestFill(t *testing.T) {
 	var l List[element]
 	testutil.MustEqual(t, l.Fill(make([]*element, 4)), 0, "an empty list has something")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// turns runs what is posted, one by one, and returns how many there were.
+// turns runs posted functions one by one and returns their number.
 type turns struct{ posted []func() }
 
 func (t *turns) post(fn func()) { t.posted = append(t.posted, fn) }
@@ -24,7 +24,7 @@ type placed struct {
 	id    int
 }
 
-// TestWalk: what is done in pieces takes turns, and visits all elements however they change.
+// TestWalk: a walk in pieces takes turns, and visits all elements however they change.
 func TestWalk(t *testing.T) {
 	const n = 10 * pieceSteps
 	var s Set[placed]

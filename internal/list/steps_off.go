@@ -18,5 +18,5 @@ func (Steps) Begin() {}
 // Add counts n steps of the turn. Reactor only.
 func (Steps) Add(int) {}
 
-// Most is the most steps of a turn since the last call of Most.
+// Most returns the largest number of steps in a turn since the last call of Most.
 func (Steps) Most() int { return 0 }

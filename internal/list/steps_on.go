@@ -12,7 +12,7 @@ type steps struct{ n, most int }
 // NewSteps makes the counter of a reactor.
 func NewSteps() Steps { return Steps{new(steps)} }
 
-// StepsOf returns the counter of a loop. Those of tests may have none: nothing is counted then.
+// StepsOf returns the counter of a loop. A loop of a test may have none, which counts nothing.
 func StepsOf(loop any) Steps {
 	if l, ok := loop.(interface{ Steps() Steps }); ok {
 		return l.Steps()
@@ -40,7 +40,7 @@ func (s Steps) Add(n int) {
 	}
 }
 
-// Most is the most steps of a turn since the last call of Most.
+// Most returns the largest number of steps in a turn since the last call of Most.
 func (s Steps) Most() int {
 	if s.of == nil {
 		return 0

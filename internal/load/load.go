@@ -1,6 +1,5 @@
-// Package load generates I/O with nvme/host and measures it: for tests/bench, and for
-// "nvmf-target bench". A loop of a thread polls queues, which it has for itself, and allocates
-// nothing.
+// Package load generates I/O with nvme/host and measures it, for tests/bench and for "nvmf-target
+// bench". Each thread runs a loop that polls its own queues and allocates nothing.
 package load
 
 import (
@@ -16,19 +15,21 @@ import (
 // queuesPerController is the default limit of the target.
 const queuesPerController = 128
 
-// Options say where to connect.
+// Options configure the connections.
 type Options struct {
 	Transport host.Transport
 	Host      host.Options
-	// NSID is the namespace; 0 is 1.
+	// NSID is the namespace; 0 means 1.
 	NSID uint32
-	// Retry tries to connect until that works or the context ends: for a target that starts.
+	// Retry repeats failed attempts to connect until the context ends, for a target that is
+	// starting.
 	Retry bool
-	// Timeout is how long a command may have no answer, without limit if 0.
+	// Timeout bounds the wait for an answer to a command; 0 means no limit.
 	Timeout time.Duration
 }
 
-// Load is workloads with their queues. One goroutine at a time uses it, apart from its threads.
+// Load is a set of workloads with their queues. One goroutine at a time uses it, apart from its
+// threads.
 type Load struct {
 	o           Options
 	controllers []*host.Controller
@@ -36,7 +37,7 @@ type Load struct {
 	idle        []*host.Queue
 }
 
-// aloneTurn is the turn of a load with only one queue: as much as the socket accepts.
+// aloneTurn is the turn of a load with a single queue: as much as the socket accepts.
 const aloneTurn = 16 << 20
 
 // New connects all queues of the workloads.
@@ -88,7 +89,7 @@ func (l *Load) add(ctx context.Context, w *Workload) error {
 	return nil
 }
 
-// open opens a queue that runs w, of which it is number index.
+// open opens queue number index of w.
 func (l *Load) open(ctx context.Context, c *host.Controller, qid uint16, w *Workload,
 	index int,
 ) error {
@@ -119,7 +120,8 @@ func (l *Load) open(ctx context.Context, c *host.Controller, qid uint16, w *Work
 	return s.init(ns.NSZE, index, memory)
 }
 
-// Usable says why no I/O to a namespace is possible: what a controller says of it must make sense.
+// Usable returns an error if no I/O to a namespace is possible because its description makes no
+// sense.
 func Usable(ns *nvme.IdentifyNamespace) error {
 	f := ns.Format()
 	switch {
@@ -150,7 +152,7 @@ func (l *Load) connect(ctx context.Context) (*host.Controller, error) {
 	}
 }
 
-// Close disconnects. Shutdown before it is what a host does that has time.
+// Close disconnects without a shutdown. A host with time calls Shutdown first.
 func (l *Load) Close() {
 	for _, s := range l.streams {
 		_ = s.queue.Close()
@@ -174,8 +176,8 @@ func (l *Load) Shutdown(ctx context.Context) (err error) {
 	return err
 }
 
-// Pass makes the next run of workloads with Verify write every place, or read and compare what was
-// written in this pass.
+// Pass makes the next run of workloads with Verify write every place, or read every place and
+// compare it with the data written in this pass.
 func (l *Load) Pass(pass int, write bool) {
 	for _, s := range l.streams {
 		if s.w.Verify {
@@ -184,15 +186,15 @@ func (l *Load) Pass(pass int, write bool) {
 	}
 }
 
-// Run keeps the queues full for d, and then waits for the I/Os in flight; without end if d is 0,
-// which is for workloads that have one. It counts completions of each stream in the outcome that
-// count returns for it.
+// Run keeps the queues full for d and then waits for the I/Os in flight. With d 0 it runs until the
+// workloads end, which then must be finite. It counts the completions of each stream in the outcome
+// that count returns for it.
 func (l *Load) Run(d time.Duration, count func(*Stream) *Outcome) error {
 	t := Thread{streams: l.streams}
 	return t.Run(d, count)
 }
 
-// Rotate does one I/O after another for d, each on the next queue.
+// Rotate does one I/O at a time for d, each on the next queue.
 func (l *Load) Rotate(d time.Duration, o *Outcome) (err error) {
 	start := time.Now()
 	now, deadline := start, start.Add(d)

@@ -51,7 +51,7 @@ func TestPermutation(t *testing.T) {
 	}
 }
 
-// TestVerify: whatever is wrong with a block is found and said.
+// TestVerify: every error in a block is found and reported.
 func TestVerify(t *testing.T) {
 	const size, seed, block, pass = 512, 7, 100, 2
 	good := make([]byte, 4*size)
@@ -93,8 +93,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestSeries: whatever the time between them is, no I/O is lost, and series of threads that have
-// run for different times merge.
+// TestSeries: for any time between I/Os none is lost, and series of threads with different run
+// times merge.
 func TestSeries(t *testing.T) {
 	start := time.Now()
 	var list [3]*Series
@@ -123,7 +123,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// TestUsable: what a controller may say of a namespace that would break this program.
+// TestUsable: descriptions of a namespace that would break this program.
 func TestUsable(t *testing.T) {
 	good := func() *nvme.IdentifyNamespace {
 		ns := &nvme.IdentifyNamespace{NSZE: 1000}

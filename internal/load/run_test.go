@@ -48,7 +48,7 @@ subsystems:
 
 func into(o *Outcome) func(*Stream) *Outcome { return func(*Stream) *Outcome { return o } }
 
-// TestPercentiles: those of a run are within 5 % of the exact ones of the same run.
+// TestPercentiles: percentiles of a run are within 5 % of the exact ones of the same run.
 func TestPercentiles(t *testing.T) {
 	l := start(t, Workload{Name: "mixed", Size: 4096, Depth: 8, Queues: 2, Reads: 70})
 	o := Outcome{exact: make([]int64, 0, 1<<20)}
@@ -71,8 +71,8 @@ func TestPercentiles(t *testing.T) {
 	t.Logf("%d I/Os, at most %.1f %% off", n, worst*100)
 }
 
-// TestRate: I/Os begin when they are due, and their latency counts from then: a target that stands
-// still for a moment is seen in all that were due meanwhile.
+// TestRate: I/Os begin when they are due, and their latency counts from then. If the target pauses
+// for a moment, all I/Os due meanwhile show it.
 func TestRate(t *testing.T) {
 	const due = 500 // one each millisecond
 	w := Workload{Name: "rate", Size: 4096, Depth: 1, Queues: 1, Reads: 100, Rate: 1000}
@@ -85,7 +85,7 @@ func TestRate(t *testing.T) {
 		now := began.Add(time.Duration(last) * time.Millisecond)
 		for before := ^uint64(0); before != s.begun; {
 			before = s.begun
-			s.ready = now // and not when the last I/O really ended
+			s.ready = now // instead of the time when the last I/O ended
 			testutil.Must(t, s.submit(now))
 			for s.outstanding > 0 {
 				testutil.Value(s.poll(now, nil))(t)
@@ -103,7 +103,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestNothingIsAllocated: neither by the load nor by the target, for an I/O.
+// TestNothingIsAllocated: neither the load nor the target allocates for an I/O.
 func TestNothingIsAllocated(t *testing.T) {
 	l := start(t,
 		Workload{
@@ -127,7 +127,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
-// TestOnce: each place has its turn once, whatever the order and the number of queues.
+// TestOnce: each place has its turn once, in any order and with any number of queues.
 func TestOnce(t *testing.T) {
 	for _, sequential := range []bool{true, false} {
 		l := start(t, Workload{
@@ -144,7 +144,7 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// TestNothingWritten: queues that have written nothing in a pass have nothing to be read.
+// TestNothingWritten: a queue that has written nothing in a pass reads nothing.
 func TestNothingWritten(t *testing.T) {
 	l := start(t, Workload{Name: "none", Size: 4096, Depth: 1, Queues: 2, Verify: true})
 	var stop atomic.Bool

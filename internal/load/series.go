@@ -12,14 +12,14 @@ const (
 	firstInterval = 100 * time.Millisecond
 )
 
-// Cell is what reads and writes did within an interval. The latency is that in nanoseconds.
+// Cell has the reads and writes of one interval. The latency is in nanoseconds.
 type Cell struct {
 	Bytes   [2]uint64 // by Kind
 	Latency histogram.Histogram
 }
 
-// Series is what was done over time, in a fixed number of cells: if a run takes longer, two
-// become one. It belongs to the thread that runs; Ops and Bytes may be read at any time.
+// Series has the I/O over time, in a fixed number of cells. If a run takes longer, pairs of cells
+// become one. It belongs to the thread of the run; Ops and Bytes may be read at any time.
 type Series struct {
 	Interval   time.Duration
 	Ops, Bytes atomic.Uint64
@@ -29,10 +29,10 @@ type Series struct {
 	end   time.Time
 }
 
-// NewSeries is one for a run.
+// NewSeries makes a Series for one run.
 func NewSeries() *Series { return &Series{Interval: firstInterval} }
 
-// Cells are those that time has reached.
+// Cells returns the cells reached so far.
 func (s *Series) Cells() []Cell { return s.cells[:s.n+1] }
 
 // at returns the cell of a time.
@@ -46,7 +46,7 @@ func (s *Series) at(now time.Time) *Cell {
 	return &s.cells[s.n]
 }
 
-// halve makes one of each two cells. The interval that begins now has twice the length.
+// halve merges pairs of cells and doubles the length of the interval.
 func (s *Series) halve() {
 	for i := range maxCells / 2 {
 		c := &s.cells[i]
@@ -78,7 +78,7 @@ func (s *Series) Merge(o *Series) {
 	s.n = max(s.n, o.n)
 }
 
-// double is halve at any time.
+// double is halve regardless of the cell in use.
 func (s *Series) double() {
 	n := s.n / 2
 	s.halve()

@@ -18,13 +18,13 @@ type Stream struct {
 	block       int    // bytes
 	unit        uint32 // blocks from one place to the next
 	start       uint64 // first block
-	places      uint64 // where an I/O may begin
+	places      uint64 // possible starts of an I/O
 	next        uint64 // place of the next sequential I/O
 	order       permutation
 	begun       uint64 // I/Os
 	limit       uint64 // of I/Os
 	pass        uint64
-	wrote       bool // a pass has written, and what it began is what the next one reads
+	wrote       bool // the pass has written; the next one reads the I/Os that it began
 	reads       int  // percent
 	left        int  // I/Os of the current burst still to be submitted
 	flushing    bool
@@ -34,7 +34,7 @@ type Stream struct {
 	idle        []int // slots
 	outstanding int
 	ready       time.Time     // of the next submission
-	interval    time.Duration // from one I/O that is due to the next; 0: none is
+	interval    time.Duration // between the times at which I/Os are due; 0: no rate
 	due         time.Time
 	done        []host.Completion
 	emptyPolls  uint // polls without a completion
@@ -100,7 +100,7 @@ func (s *Stream) init(nsze uint64, index int, memory []byte) error {
 	return nil
 }
 
-// Workload is that of a stream.
+// Workload returns the workload of the stream.
 func (s *Stream) Workload() *Workload { return s.w }
 
 // startPass begins to write or read each place; see Load.Pass.
@@ -116,23 +116,23 @@ func (s *Stream) startPass(pass uint64, write bool) {
 	s.pass, s.begun, s.next = pass, 0, 0
 }
 
-// begin prepares a run of which now is the start.
+// begin prepares a run that starts now.
 func (s *Stream) begin(now time.Time, o *Outcome) {
 	s.counted, s.progress = o, now
 	s.due = now.Add(s.interval * time.Duration(s.number%s.w.Queues) / time.Duration(s.w.Queues))
 }
 
-// end counts what was due in a run until then and has not begun.
+// end counts the I/Os that were due in a run until now and have not begun.
 func (s *Stream) end(now time.Time) {
 	if s.interval > 0 && s.due.Before(now) && !s.exhausted() {
 		s.counted.Late += uint64(now.Sub(s.due)/s.interval) + 1
 	}
 }
 
-// timed says that time passes with nothing to do.
+// timed reports whether the stream may have to wait without outstanding I/O.
 func (s *Stream) timed() bool { return s.interval > 0 || s.w.Think > 0 }
 
-// wake is when a stream has something to do if nothing is outstanding.
+// wake returns the time at which a stream without outstanding I/O has work again.
 func (s *Stream) wake() time.Time {
 	if s.interval > 0 && s.due.After(s.ready) {
 		return s.due
@@ -140,10 +140,10 @@ func (s *Stream) wake() time.Time {
 	return s.ready
 }
 
-// exhausted says that all I/Os have begun.
+// exhausted reports whether all I/Os have begun.
 func (s *Stream) exhausted() bool { return s.begun >= s.limit }
 
-// flushToken is the token of a flush; those of others are slots.
+// flushToken is the token of a flush; the tokens of other commands are slots.
 const flushToken = ^uint64(0)
 
 // submit fills the queue up to the depth of the workload. now is the start time of the I/Os.
@@ -189,7 +189,7 @@ func (s *Stream) submit(now time.Time) error {
 	return nil
 }
 
-// build makes the next command, in o.
+// build makes the next command in o.
 func (s *Stream) build(o *slot) {
 	o.size = s.size()
 	o.block = s.start + s.place()*uint64(s.unit)
@@ -197,7 +197,7 @@ func (s *Stream) build(o *slot) {
 	if s.reads == 100 || s.reads > 0 && s.rng.IntN(100) < s.reads {
 		o.kind = Read
 		if s.w.Verify {
-			clear(data) // a target that sends nothing must not find what was written
+			clear(data) // a target that sends nothing must not find the written data here
 		}
 		s.op.Read(s.nsid, o.block, blocks, data)
 		return
@@ -209,7 +209,7 @@ func (s *Stream) build(o *slot) {
 	s.op.Write(s.nsid, o.block, blocks, data, 0)
 }
 
-// size is that of the next I/O in bytes.
+// size returns the size of the next I/O in bytes.
 func (s *Stream) size() int {
 	if len(s.w.Sizes) == 0 {
 		return s.w.Size
@@ -223,7 +223,7 @@ func (s *Stream) size() int {
 	return s.w.Size
 }
 
-// place is that of the next I/O.
+// place returns the place of the next I/O.
 func (s *Stream) place() uint64 {
 	switch {
 	case s.w.Sequential:
@@ -241,8 +241,8 @@ func (s *Stream) place() uint64 {
 // clockEvery is the number of polls without a completion that share one reading of the clock.
 const clockEvery = 64
 
-// poll counts completions and returns the time, which is a few polls old if there are none. before
-// is the time that it returned last. over may be nil.
+// poll counts completions and returns the time. Without completions the time may be a few polls
+// old. before is the last result of poll. over may be nil.
 func (s *Stream) poll(before time.Time, over *Series) (now time.Time, err error) {
 	n, err := s.queue.Poll(s.done)
 	now = before
@@ -275,7 +275,7 @@ func (s *Stream) poll(before time.Time, over *Series) (now time.Time, err error)
 	return now, nil
 }
 
-// completed counts a completion of size bytes.
+// completed counts a completion and returns its size in bytes.
 func (s *Stream) completed(c *host.Completion, now time.Time, over *Series) (size int, err error) {
 	s.outstanding--
 	s.ready = now.Add(s.w.Think)

@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// Thread runs streams of a load in one loop. One goroutine at a time uses it.
+// Thread runs some streams of a load in one loop. One goroutine at a time uses it.
 type Thread struct {
 	// Stop, if set, ends a run early as if its time had passed.
 	Stop *atomic.Bool
-	// Series, if set, is to have what the next run does over time.
+	// Series, if set, records the next run over time.
 	Series *Series
 
 	streams []*Stream
 }
 
-// Threads are n loops for the streams of a load, which use no more goroutines than there are
-// streams.
+// Threads returns n loops for the streams of a load, but at most one for each stream.
 func (l *Load) Threads(n int, stop *atomic.Bool) []*Thread {
 	list := make([]*Thread, max(1, min(n, len(l.streams))))
 	for i := range list {
@@ -30,14 +29,13 @@ func (l *Load) Threads(n int, stop *atomic.Bool) []*Thread {
 }
 
 const (
-	// shortest is for how long a thread sleeps at least, and early how much it wakes up before
-	// something is due.
+	// shortest is the minimum sleep of a thread. It wakes up early before something is due.
 	shortest, early = 2 * time.Millisecond, time.Millisecond
-	// longest is how long it may take until a stop is noticed.
+	// longest bounds the time until a stop is noticed.
 	longest = 50 * time.Millisecond
 )
 
-// Run is Load.Run for the streams of a thread. After an error it has counted what was done before.
+// Run is Load.Run for the streams of a thread. After an error the I/Os before it are counted.
 func (t *Thread) Run(d time.Duration, count func(*Stream) *Outcome) error {
 	start := time.Now()
 	now, deadline := start, start.Add(d)
@@ -88,7 +86,7 @@ func (t *Thread) Run(d time.Duration, count func(*Stream) *Outcome) error {
 
 func (t *Thread) stopped() bool { return t.Stop != nil && t.Stop.Load() }
 
-// sleep waits as long as no stream has anything to do.
+// sleep waits until a stream has something to do.
 func (t *Thread) sleep() {
 	var wake time.Time
 	for i, s := range t.streams {

@@ -6,14 +6,14 @@ import (
 	"math/bits"
 )
 
-// A verified block begins with this, the seed, the number of the block in the namespace, and the
-// pass that wrote it; the rest follows from these.
+// A verified block begins with this text, the seed, the number of the block in the namespace, and
+// the pass that wrote it. The rest of the block follows from these.
 const (
 	verifyMagic  = 0x7274_6e65_6365_7462
 	verifyHeader = 32 // bytes
 )
 
-// Mismatch is a block that was read and is not what was written.
+// Mismatch is a block with other data than was written.
 type Mismatch struct {
 	Block uint64
 	What  string
@@ -22,7 +22,7 @@ type Mismatch struct {
 // Error describes the block.
 func (m *Mismatch) Error() string { return fmt.Sprintf("block %d %s", m.Block, m.What) }
 
-// word is the pattern after x (splitmix64).
+// word returns the next word of the pattern after x (splitmix64).
 func word(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9
@@ -33,7 +33,7 @@ func word(x uint64) uint64 {
 
 const wordStep = 0x9e3779b97f4a7c15
 
-// first is where the pattern of a block begins.
+// first returns the first word of the pattern of a block.
 func first(seed, block, pass uint64) uint64 { return word(seed ^ word(block^word(pass+wordStep))) }
 
 // fill writes the pattern of the blocks from block on into data.
@@ -53,7 +53,7 @@ func fill(data []byte, size int, seed, block, pass uint64) {
 	}
 }
 
-// compare returns a *Mismatch if data is not what fill writes.
+// compare returns a *Mismatch if data differs from the data of fill.
 func compare(data []byte, size int, seed, block, pass uint64) error {
 	le := binary.LittleEndian
 	for ; len(data) > 0; data, block = data[size:], block+1 {
@@ -75,7 +75,7 @@ func compare(data []byte, size int, seed, block, pass uint64) error {
 	return nil
 }
 
-// foreign says what is there instead of the header of a block.
+// foreign describes data that was found instead of the header of a block.
 func foreign(b []byte, seed, block, pass uint64) string {
 	le := binary.LittleEndian
 	zero := true
@@ -98,7 +98,7 @@ func foreign(b []byte, seed, block, pass uint64) string {
 		pass)
 }
 
-// permutation has each number below n once, in an order that looks random.
+// permutation is a pseudorandom permutation of the numbers below n.
 type permutation struct{ n, factor, shift uint64 }
 
 func newPermutation(n, seed uint64) permutation {

@@ -7,10 +7,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/histogram"
 )
 
-// Workload is the I/O of each of its queues.
+// Workload describes the I/O of each of its queues.
 type Workload struct {
 	Name string
-	// Size is the bytes of an I/O, and Sizes what is done instead in parts of the I/Os.
+	// Size is the size of an I/O in bytes. Sizes has other sizes for some of the I/Os.
 	Size      int
 	Sizes     []Share
 	Depth     int // I/Os in flight on each queue
@@ -21,17 +21,17 @@ type Workload struct {
 	// Sequential queues begin at evenly distributed places.
 	Sequential bool
 	Burst      int // I/Os between flushes, which run alone; 0 for no flushes
-	// Rate is the I/Os per second of all queues, each of which is due at its time: latency is
-	// counted from then, whether a slot was free or not. 0 is as fast as possible.
+	// Rate is the number of I/Os per second of all queues. Each I/O is due at its time, and its
+	// latency counts from then, whether or not a slot was free. 0 means as fast as possible.
 	Rate float64
-	// Offset and Length are the range of the namespace in bytes; Length 0 is its rest.
+	// Offset and Length are the range of the namespace in bytes; Length 0 means the rest.
 	Offset, Length uint64
-	// Parts makes the range one of each queue's own, of equal sizes.
+	// Parts divides the range into parts of equal size, one for each queue.
 	Parts bool
-	// Once ends a queue when each of its places has had its turn; it implies Parts.
+	// Once ends a queue after each of its places has had its turn; it implies Parts.
 	Once bool
-	// Verify fills what is written with a pattern, and compares what is read with it; it implies
-	// Once. Load.Pass says which of the two.
+	// Verify writes a pattern, and compares data read with it; it implies Once. Load.Pass selects
+	// writing or reading.
 	Verify bool
 	Seed   uint64 // of places, and of the pattern
 }
@@ -47,7 +47,7 @@ func (w *Workload) largest() int {
 	return n
 }
 
-// smallest is also the alignment of all of them.
+// smallest returns the smallest size, which is the alignment of all of them.
 func (w *Workload) smallest() int {
 	n := w.Size
 	for _, s := range w.Sizes {
@@ -58,7 +58,7 @@ func (w *Workload) smallest() int {
 
 func (w *Workload) once() bool { return w.Once || w.Verify }
 
-// Kind is what a command did.
+// Kind is the kind of a command.
 type Kind uint8
 
 // The kinds of commands.
@@ -69,7 +69,7 @@ const (
 	Kinds = iota
 )
 
-// Count is what commands of a kind did. The latency is that in nanoseconds.
+// Count counts the commands of one kind. The latency is in nanoseconds.
 type Count struct {
 	Bytes   uint64
 	Latency histogram.Histogram
@@ -79,25 +79,25 @@ type Count struct {
 type Outcome struct {
 	Elapsed time.Duration
 	Counts  [Kinds]Count
-	// Late is how many I/Os were due and were not begun before the end.
+	// Late is the number of I/Os that were due but had not begun by the end.
 	Late uint64
 
-	exact []int64 // latencies as they are, as long as there is room: for tests
+	exact []int64 // exact latencies while there is room, for tests
 }
 
-// Latency is that of reads and writes.
+// Latency returns the latency of reads and writes.
 func (o *Outcome) Latency() *histogram.Histogram {
 	h := o.Counts[Read].Latency
 	h.Merge(&o.Counts[Write].Latency)
 	return &h
 }
 
-// Ops is the number of reads and writes.
+// Ops returns the number of reads and writes.
 func (o *Outcome) Ops() uint64 {
 	return o.Counts[Read].Latency.Count() + o.Counts[Write].Latency.Count()
 }
 
-// Merge adds another outcome of the same time.
+// Merge adds another outcome of the same period.
 func (o *Outcome) Merge(p *Outcome) {
 	o.Elapsed = max(o.Elapsed, p.Elapsed)
 	o.Late += p.Late

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// addLink makes the interfaces v0, which has an address, and v1, which gets what v0 sends.
+// addLink makes the interfaces v0, with an address, and v1, which receives the packets of v0.
 func addLink(t *testing.T) {
 	t.Helper()
 	testutil.IP(t, "link add v0 type veth peer name v1")
@@ -31,7 +31,7 @@ func addLink(t *testing.T) {
 	carrier(t, true)
 }
 
-// carrier waits until v0 has a carrier, or has none.
+// carrier waits until v0 has a carrier or none.
 func carrier(t *testing.T, want bool) {
 	t.Helper()
 	testutil.Until(t, fmt.Sprintf("carrier: %v", want), func() bool {
@@ -40,8 +40,8 @@ func carrier(t *testing.T, want bool) {
 	})
 }
 
-// TestInterfaces: services are announced again on an interface that has a carrier again, and on one
-// that has replaced another one under its name.
+// TestInterfaces: services are announced again when an interface regains its carrier, and on an
+// interface that replaces another one of the same name.
 func TestInterfaces(t *testing.T) {
 	if !testutil.OwnNetwork(t) {
 		return
@@ -75,8 +75,7 @@ func TestInterfaces(t *testing.T) {
 	l.until(record)
 }
 
-// TestIPv6: a host that has nothing but IPv6 finds services at IPv6 addresses, also at one of the
-// link alone.
+// TestIPv6: a host with only IPv6 finds services at IPv6 addresses, including a link-local one.
 func TestIPv6(t *testing.T) {
 	if !testutil.OwnNetwork(t) {
 		return
@@ -100,7 +99,7 @@ func TestIPv6(t *testing.T) {
 	l.until("host-mdnstest2.local. AAAA fe80::1")
 }
 
-// TestTooMany: of more services than are announced, the first ones are, and the log says so once.
+// TestTooMany: the first services of too many are announced, and the log reports it once.
 func TestTooMany(t *testing.T) {
 	if !testutil.OwnNetwork(t) {
 		return

@@ -1,6 +1,6 @@
 // Package mdns announces services on networks by multicast DNS (RFC 6762) and DNS-based service
-// discovery (RFC 6763). It answers every query with all records of the interface that the query
-// came through, by multicast, at most once a second: what strangers ask costs no more than that,
+// discovery (RFC 6763). It answers every query by multicast with all records of the interface on
+// which the query arrived, at most once a second. So queries of strangers cost no more than that,
 // and nothing is sent to an address that a stranger claims to have.
 package mdns
 
@@ -18,23 +18,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The groups of RFC 6762, section 3.
+// The multicast groups (RFC 6762, section 3).
 var groups = map[string]*net.UDPAddr{
 	"udp4": {IP: net.IPv4(224, 0, 0, 251), Port: 5353},
 	"udp6": {IP: net.ParseIP("ff02::fb"), Port: 5353},
 }
 
 const (
-	// pause is the least time between two messages of the same records (RFC 6762, section 6).
+	// pause is the shortest time between two messages of the same records (RFC 6762, section 6).
 	pause = time.Second
-	// perSecond is how many packets of an interface are looked at in a second.
+	// perSecond is the number of packets per second that are processed for an interface.
 	perSecond = 100
 	maxPacket = 9000 // RFC 6762, section 17
-	// maxServices is how many services of an interface are announced.
+	// maxServices is the number of services that are announced on an interface.
 	maxServices = 64
-	// announcements is how many there are of a change (RFC 6762, section 8.3).
+	// announcements is the number of announcements of a change (RFC 6762, section 8.3).
 	announcements = 2
-	// writeLimit is how long a socket may take for what is sent at a time.
+	// writeLimit bounds the time of one round of writes to a socket.
 	writeLimit = 100 * time.Millisecond
 )
 
@@ -45,7 +45,7 @@ type Responder struct {
 
 	mu     sync.Mutex
 	links  map[string]*link  // by interface
-	failed map[string]string // interfaces where not all is announced, and why, as it was logged
+	failed map[string]string // by interface: the logged reason why services are not announced
 }
 
 // New makes a Responder that announces nothing yet.
@@ -55,9 +55,9 @@ func New(log *slog.Logger) *Responder {
 	}
 }
 
-// Set announces the services of interfaces, and withdraws those that it has announced before. Of
-// too many on an interface the first ones are announced. That is logged once, as is an interface
-// that cannot be used, which the next call tries again.
+// Set announces the services of interfaces and withdraws services announced before. Of too many
+// services on an interface it announces the first ones, and logs that once. It also logs an
+// interface that cannot be used; the next call tries it again.
 func (r *Responder) Set(wanted map[string][]Service) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +65,7 @@ func (r *Responder) Set(wanted map[string][]Service) {
 	if len(wanted) > 0 {
 		list, err := net.Interfaces()
 		if err != nil {
-			return // the next call may know
+			return // the next call tries again
 		}
 		for _, i := range list {
 			interfaces[i.Name] = i
@@ -113,18 +113,18 @@ func (r *Responder) Close() { r.Set(nil) }
 
 // link is one interface.
 type link struct {
-	index  int                           // of the interface: another one may get its name
+	index  int                           // of the interface; another may get its name
 	conns  map[*net.UDPConn]*net.UDPAddr // and the group of each
-	kick   chan struct{}                 // of one entry: there is something to send
+	kick   chan struct{}                 // with room for one: there is something to send
 	quit   chan struct{}
 	pause  time.Duration
 	ending sync.WaitGroup
 
-	mu       sync.Mutex // held while something is sent: what is gone is not announced again
+	mu       sync.Mutex // held while sending, so that withdrawn services are not announced again
 	services []Service
 	names    map[string]bool // see questions
-	announce int             // how often they are still announced without being asked for
-	down     bool            // the interface had no carrier when that was looked at last
+	announce int             // unsolicited announcements left
+	down     bool            // no carrier at the last look
 	err      error
 }
 
@@ -158,9 +158,9 @@ func open(index int, pause time.Duration) (*link, error) {
 	return l, nil
 }
 
-// listen makes a socket that sends to a group and receives what is sent to it, on one interface. It
-// is bound to the group: one for all addresses would take what is sent to this machine alone, from
-// any network, and take it away from other programs that have the port.
+// listen makes a socket that sends to a group and receives packets for the group, on one interface.
+// It is bound to the address of the group. If bound to all addresses, it would also receive packets
+// for this machine from any network, and take them away from other programs on the port.
 func listen(network string, index int) (*net.UDPConn, error) {
 	family, join := unix.AF_INET, join4
 	if network == "udp6" {
@@ -183,8 +183,8 @@ func listen(network string, index int) (*net.UDPConn, error) {
 	return conn.(*net.UDPConn), nil
 }
 
-// join4 joins the group of IPv4. Others can tell that what the socket sends comes from the link
-// (RFC 6762, section 11), and it gets nothing of groups that other sockets have joined.
+// join4 joins the group of IPv4. Receivers can tell from the TTL that packets come from the link
+// (RFC 6762, section 11). The socket receives nothing of groups that other sockets have joined.
 func join4(fd, index int) error {
 	at := &unix.SockaddrInet4{Port: groups["udp4"].Port}
 	copy(at.Addr[:], groups["udp4"].IP.To4())
@@ -213,7 +213,7 @@ func join6(fd, index int) error {
 		os.NewSyscallError("bind", unix.Bind(fd, at)))
 }
 
-// set changes the services. Those that are gone are withdrawn at once.
+// set changes the services and withdraws removed ones at once.
 func (l *link) set(services []Service) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -226,8 +226,8 @@ func (l *link) set(services []Service) {
 	l.wake()
 }
 
-// follow announces the services again when the interface has a carrier after it had none (RFC 6762,
-// section 8): hosts may have forgotten them, and may not ask for an hour.
+// follow announces the services again when the interface regains its carrier (RFC 6762, section 8):
+// hosts may have forgotten them, and may not ask for an hour.
 func (l *link) follow(running bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -259,8 +259,9 @@ func (l *link) wake() {
 	}
 }
 
-// write sends messages by all sockets. That a network is down is no error: what is sent when it is
-// up again is enough. Nobody waits for one that takes nothing.
+// write sends messages on all sockets. It ignores errors, such as a network that is down, because
+// services are announced again when it is up. It does not wait long for a socket that accepts
+// nothing.
 func (l *link) write(messages [][]byte) {
 	for conn, group := range l.conns {
 		_ = conn.SetWriteDeadline(time.Now().Add(writeLimit))
@@ -270,7 +271,7 @@ func (l *link) write(messages [][]byte) {
 	}
 }
 
-// receive looks at queries, and not at more than perSecond.
+// receive processes queries, at most perSecond in a second.
 func (l *link) receive(conn *net.UDPConn) {
 	b := make([]byte, maxPacket)
 	for {
@@ -296,7 +297,7 @@ func (l *link) receive(conn *net.UDPConn) {
 	}
 }
 
-// wait returns false if the link is closed meanwhile.
+// wait sleeps for d. It returns false if the link is closed meanwhile.
 func (l *link) wait(d time.Duration) bool {
 	select {
 	case <-l.quit:
@@ -306,8 +307,7 @@ func (l *link) wait(d time.Duration) bool {
 	}
 }
 
-// send sends all records when a host has asked, after a short while (RFC 6762, section 6), and
-// at most once in a pause.
+// send sends all records shortly after a query (RFC 6762, section 6), at most once in a pause.
 func (l *link) send() {
 	for {
 		select {
@@ -328,7 +328,7 @@ func (l *link) send() {
 	}
 }
 
-// tell sends all records, and reports whether it has to do so again.
+// tell sends all records, and reports whether it must do so again.
 func (l *link) tell() (again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -338,7 +338,7 @@ func (l *link) tell() (again bool) {
 	return again
 }
 
-// broken reports whether a socket can receive nothing any more.
+// broken reports whether a socket can no longer receive.
 func (l *link) broken() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

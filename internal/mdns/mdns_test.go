@@ -24,7 +24,7 @@ func service(name, addr string) Service {
 	}
 }
 
-// records are the answers of a message as text.
+// records formats the answers in a message.
 func records(t *testing.T, b []byte) (list []string) {
 	t.Helper()
 	var p dnsmessage.Parser
@@ -58,13 +58,13 @@ func records(t *testing.T, b []byte) (list []string) {
 	return list
 }
 
-// TestMessages: all records of every service are in messages that fit a frame.
+// TestMessages: messages contain all records of every service and fit a frame.
 func TestMessages(t *testing.T) {
 	var list []Service
 	for i := range 58 {
 		list = append(list, service(strings.Repeat("x", i+1), "[2001:db8::1]:4420"))
 	}
-	list = append(list, service(strings.Repeat("y", 70), "192.0.2.1:1")) // no label
+	list = append(list, service(strings.Repeat("y", 70), "192.0.2.1:1")) // an invalid label
 	n := 0
 	for _, m := range messages(list, ttl) {
 		if len(m) > maxMessage {
@@ -102,7 +102,7 @@ func query(t *testing.T, name string, typ dnsmessage.Type, left uint32, known ..
 	return b
 }
 
-// TestAsks: which packets are answered.
+// TestAsks: queries that are answered, and others.
 func TestAsks(t *testing.T) {
 	list := []Service{service("a", "192.0.2.1:4420"), service("b", "192.0.2.2:4420")}
 	const typ, ptr = "_nvme-disc._tcp.local.", dnsmessage.TypePTR
@@ -130,14 +130,14 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// FuzzAsks: no packet does harm.
+// FuzzAsks: no packet causes a panic.
 func FuzzAsks(f *testing.F) {
 	list := []Service{service("a", "192.0.2.1:4420")}
 	f.Add(messages(list, ttl)[0])
 	f.Fuzz(func(_ *testing.T, b []byte) { asks(b, list, questions(list)) })
 }
 
-// listener receives what is sent to a group on an interface.
+// listener receives the packets for a group on an interface.
 type listener struct {
 	t *testing.T
 	*net.UDPConn
@@ -156,7 +156,7 @@ func newListener(t *testing.T, network, name string) *listener {
 	return &listener{t, conn}
 }
 
-// until waits for a record, and returns how many messages with records of ours came before it.
+// until waits for a record and returns the number of our messages before it.
 func (l *listener) until(want string) (before int) {
 	l.t.Helper()
 	b := make([]byte, maxPacket)
@@ -180,8 +180,8 @@ func (l *listener) until(want string) (before int) {
 	}
 }
 
-// TestResponder: a host on the network is told of what there is, of what is gone, and gets an
-// answer when it asks.
+// TestResponder: a host on the network learns of services and of their withdrawal, and gets an
+// answer to a query.
 func TestResponder(t *testing.T) {
 	l := newListener(t, "udp4", "lo")
 	r := New(new(testutil.Log).Logger())
@@ -204,14 +204,14 @@ func TestResponder(t *testing.T) {
 	testutil.Equal(t, len(r.links), 0, "a link is left")
 }
 
-// ask asks for all services.
+// ask queries all services.
 func (l *listener) ask() {
 	l.t.Helper()
 	testutil.Value(l.WriteToUDP(query(l.t, "_nvme-disc._tcp.local.", dnsmessage.TypePTR, 0),
 		groups["udp4"]))(l.t)
 }
 
-// TestPause: however often a host asks, it gets no answer in the pause after an announcement.
+// TestPause: no query is answered in the pause after an announcement.
 func TestPause(t *testing.T) {
 	l := newListener(t, "udp4", "lo")
 	r := New(new(testutil.Log).Logger())
@@ -223,7 +223,7 @@ func TestPause(t *testing.T) {
 		t.Skip("multicast does not work on the loopback interface")
 	}
 	l.until("host-mdnsteste.local. A 127.0.0.1")
-	for range perSecond { // the listener gets them as well, and has room for some hundred
+	for range perSecond { // the listener gets them as well, and has room for a few hundred
 		l.ask()
 	}
 	testutil.Until(t, "a question", func() bool { return len(lo.kick) > 0 })
@@ -233,7 +233,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestWithdrawn: what has been withdrawn is not announced again by an answer that is on its way.
+// TestWithdrawn: an answer in progress does not announce a withdrawn service again.
 func TestWithdrawn(t *testing.T) {
 	l := newListener(t, "udp4", "lo")
 	r := New(new(testutil.Log).Logger())
@@ -281,7 +281,7 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
-// TestUnicast: packets that are not for the group stay with who had the port before.
+// TestUnicast: unicast packets go to the program that had the port first.
 func TestUnicast(t *testing.T) {
 	if !testutil.OwnNetwork(t) {
 		return
@@ -308,7 +308,7 @@ func TestUnicast(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := make([]byte, 100)
-	for string(b[:7]) != "unicast" { // else it is what the responder has sent to the group
+	for string(b[:7]) != "unicast" { // otherwise it is a message of the responder to the group
 		_ = other.SetReadDeadline(time.Now().Add(testutil.Patience))
 		if _, _, err := other.ReadFrom(b); err != nil {
 			t.Fatal(err)

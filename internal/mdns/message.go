@@ -9,15 +9,15 @@ import (
 
 // Service is one instance of a service at one address.
 type Service struct {
-	// Name is that of the instance, of at most 63 bytes; Type is as in "_nvme-disc._tcp".
+	// Name is the name of the instance, of at most 63 bytes. Type is as in "_nvme-disc._tcp".
 	Name, Type string
-	// Host is a name that nothing else on the network has, without a domain.
+	// Host is a name that is unique on the network, without a domain.
 	Host string
 	Addr netip.AddrPort
 	TXT  []string
 }
 
-// ttl is how long others may keep records, in seconds.
+// ttl is the time for which others may keep records, in seconds.
 const ttl = 120
 
 const (
@@ -27,14 +27,14 @@ const (
 	cacheFlush = 1 << 15
 )
 
-// maxMessage is what fits one frame with any header (RFC 6762, section 17).
+// maxMessage is the size that fits a frame with any header, in bytes (RFC 6762, section 17).
 const maxMessage = 1400
 
 func (s *Service) serviceName() string  { return s.Type + domain }
 func (s *Service) hostName() string     { return s.Host + domain }
 func (s *Service) instanceName() string { return s.Name + "." + s.serviceName() }
 
-// questions are the names that a question about services has, in lower case, and whether that is
+// questions returns the names in queries for the services, in lower case. The value is true for
 // their type.
 func questions(list []Service) map[string]bool {
 	names := map[string]bool{}
@@ -48,7 +48,7 @@ func questions(list []Service) map[string]bool {
 	return names
 }
 
-// messages are responses with all records of services; ttl 0 withdraws them.
+// messages returns responses with all records of services; ttl 0 withdraws them.
 func messages(list []Service, ttl uint32) (out [][]byte) {
 	for i := 0; i < len(list); {
 		b, n := message(list[i:], ttl)
@@ -59,8 +59,8 @@ func messages(list []Service, ttl uint32) (out [][]byte) {
 	return out
 }
 
-// message is a response with the records of the first services, as many as fit, and their number.
-// It is nil if those of the first one cannot be encoded.
+// message returns a response with the records of the first services, as many as fit, and their
+// number. It is nil if the first service cannot be encoded.
 func message(list []Service, ttl uint32) (b []byte, n int) {
 	for n = range list {
 		next, err := encode(list[:n+1], ttl)
@@ -102,7 +102,7 @@ func (s *Service) append(b *dnsmessage.Builder, ttl uint32) error {
 	header := func(name dnsmessage.Name, class dnsmessage.Class) dnsmessage.ResourceHeader {
 		return dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET | class, TTL: ttl}
 	}
-	if ttl > 0 { // there may be others of the type
+	if ttl > 0 { // there may be other services of the type
 		err := b.PTRResource(header(types, 0), dnsmessage.PTRResource{PTR: service})
 		if err != nil {
 			return err
@@ -117,7 +117,7 @@ func (s *Service) append(b *dnsmessage.Builder, ttl uint32) error {
 		err = b.TXTResource(header(instance, cacheFlush), dnsmessage.TXTResource{TXT: s.TXT})
 	}
 	switch ip := s.Addr.Addr(); {
-	case err != nil || ttl == 0: // there may be others at the address
+	case err != nil || ttl == 0: // there may be other services at the address
 	case ip.Is4():
 		err = b.AResource(header(host, cacheFlush), dnsmessage.AResource{A: ip.As4()})
 	default:
@@ -126,19 +126,19 @@ func (s *Service) append(b *dnsmessage.Builder, ttl uint32) error {
 	return err
 }
 
-// maxQuestions is how many questions and known answers of a query are looked at.
+// maxQuestions is the number of questions and known answers of a query that are read.
 const maxQuestions = 32
 
-// asks reports whether a packet is a query for one of the services that is not answered in it
-// already (RFC 6762, section 7.1). names are questions(list): anybody may send what is looked at
-// here.
+// asks reports whether a packet is a query for one of the services without that service among its
+// known answers (RFC 6762, section 7.1). names is questions(list). The packet may come from
+// anybody.
 func asks(packet []byte, list []Service, names map[string]bool) bool {
 	var p dnsmessage.Parser
 	h, err := p.Start(packet)
 	if err != nil || h.Response || h.OpCode != 0 || h.RCode != 0 {
 		return false
 	}
-	asked, others := false, false // for instances, and for anything else
+	asked, others := false, false // for instances, and for other names
 	for range maxQuestions {
 		q, err := p.Question()
 		if err != nil {

@@ -6,10 +6,10 @@ package mem
 //	        -> several smaller blocks
 //	Free    class cache -> buddy lists (merge with the free buddy, and again)
 //
-// An allocation is a run of pages. A run that is not a power of two is the front of a larger block
-// whose tail went back to the lists at once, so an allocation that fits a block is always one
-// segment and wastes less than a page. All bookkeeping is on the Go heap, in arrays indexed by page
-// number: blocks themselves are never accessed, so free memory stays unpopulated.
+// An allocation is a run of pages. A run that is not a power of two is the front of a larger block.
+// The tail of the block goes back to the lists at once, so an allocation that fits a block is
+// always one segment and wastes less than a page. All bookkeeping is on the Go heap, in arrays
+// indexed by page number: blocks themselves are never accessed, so free memory stays unpopulated.
 
 import (
 	"fmt"
@@ -90,8 +90,8 @@ func (a *Arena) Region() *Region { return a.region }
 // Available returns the number of bytes that are free.
 func (a *Arena) Available() int { return a.free << pageShift }
 
-// Close unmaps the memory. If a block has not been freed, nothing is unmapped, and the error says
-// how many bytes are still allocated. Memory with Region.Keep stays mapped, and is no error.
+// Close unmaps the memory. If a block is still allocated, nothing is unmapped, and the error gives
+// the number of bytes still allocated. Memory with Region.Keep stays mapped, which is not an error.
 func (a *Arena) Close() error {
 	if a.region.kept.Load() {
 		return nil
@@ -159,8 +159,8 @@ func (a *Arena) take(dst []Segment, p int32, pages, n int) []Segment {
 	return append(dst, Segment{B: a.base[off : off+n : off+pages<<pageShift], Region: a.region.id})
 }
 
-// Free frees segments that Alloc returned, of one or several calls, in any order. B of a segment
-// may have been shortened at its end, but must start where it did. Free panics if a segment is not
+// Free frees segments returned by one or several calls of Alloc, in any order. B of a segment may
+// have been shortened at its end, but must start where it did. Free panics if a segment is not
 // allocated.
 func (a *Arena) Free(segs []Segment) {
 	base := Addr(a.base)
@@ -212,7 +212,7 @@ func (a *Arena) get(o int) int32 {
 	return p
 }
 
-// put returns a block to the lists and merges it with its buddy as often as that is free.
+// put returns a block to the lists and merges it with its buddy as long as the buddy is free.
 func (a *Arena) put(p int32, o int) {
 	for o < maxOrder {
 		buddy := p ^ 1<<o

@@ -2,9 +2,9 @@ package mem
 
 import "sync/atomic"
 
-// Copy copies payload as the built-in copy does. Everything that copies the data of a command
-// within this process calls it, so that tests can check that zero-copy paths copy nothing. System
-// calls and devices do not count.
+// Copy copies payload as the built-in copy does. All code that copies the data of a command within
+// this process calls it, so that tests can check that zero-copy paths copy nothing. System calls
+// and devices do not count.
 func Copy(dst, src []byte) int {
 	n := copy(dst, src)
 	if invariants {
@@ -13,7 +13,7 @@ func Copy(dst, src []byte) int {
 	return n
 }
 
-// CopySegments copies src to dst by Copy, as many bytes as both have.
+// CopySegments copies src to dst by Copy, up to the length of the shorter one.
 func CopySegments(dst, src []Segment) {
 	to := NewCursor(dst, 0)
 	for i := range src {
@@ -25,6 +25,6 @@ func CopySegments(dst, src []Segment) {
 
 var copied atomic.Int64
 
-// Copied returns the number of bytes that Copy has copied so far. ok says that they are counted,
-// which the build tag invariants enables.
+// Copied returns the number of bytes copied by Copy so far. ok reports whether they are counted,
+// which needs the build tag invariants.
 func Copied() (n int64, ok bool) { return copied.Load(), invariants }

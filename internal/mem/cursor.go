@@ -3,8 +3,8 @@ package mem
 // Cursor walks through the bytes of segments in order. It refers to the segments and does not
 // change them. The zero Cursor is at the end. A copy continues from the same position.
 type Cursor struct {
-	segs []Segment // the current one, which is not empty, and those after it
-	off  int       // position in the current one
+	segs []Segment // the current segment, which is not empty, and the segments after it
+	off  int       // position in the current segment
 }
 
 // NewCursor returns a cursor at byte off of segs, or at the end if there are fewer bytes.
@@ -55,7 +55,7 @@ func (c *Cursor) Skip(n int) {
 	}
 }
 
-// CopyFrom copies b to the next bytes, by Copy, and returns how many there were.
+// CopyFrom copies b to the next bytes, by Copy, and returns the number of bytes copied.
 func (c *Cursor) CopyFrom(b []byte) (n int) {
 	for n < len(b) && len(c.segs) > 0 {
 		n += Copy(c.Next(len(b)-n), b[n:])
@@ -63,7 +63,7 @@ func (c *Cursor) CopyFrom(b []byte) (n int) {
 	return n
 }
 
-// CopyTo copies the next bytes to b, by Copy, and returns how many there were.
+// CopyTo copies the next bytes to b, by Copy, and returns the number of bytes copied.
 func (c *Cursor) CopyTo(b []byte) (n int) {
 	for n < len(b) && len(c.segs) > 0 {
 		n += Copy(b[n:], c.Next(len(b)-n))

@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// cut makes segments of b, with these lengths; the region of each is its index and one.
+// cut makes segments of b with these lengths; the region of each is its index plus one.
 func cut(b []byte, lengths ...int) (segs []Segment) {
 	for i, n := range lengths {
 		segs = append(segs, Segment{B: b[:n:n], Region: RegionID(i + 1)})

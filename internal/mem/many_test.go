@@ -6,7 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// expire ends waits, and returns how many.
+// expire ends waits and returns their number.
 func expire(p *Pool, before int64) int {
 	n := p.waiters
 	for next := p.Expire(before); next() > 0; {
@@ -14,8 +14,8 @@ func expire(p *Pool, before int64) int {
 	return n - p.waiters
 }
 
-// TestManyWait: however many flows wait, a look at them has its bound, all have their turn, and
-// those that wait keep others back meanwhile.
+// TestManyWait: however many flows wait, a look at them is bounded, all have their turn, and
+// waiting flows hold others back meanwhile.
 func TestManyWait(t *testing.T) {
 	for _, n := range []int{10, 10_000} {
 		p := newTestPool(t, 64*mebi, 0)
@@ -58,8 +58,8 @@ func TestManyWait(t *testing.T) {
 	}
 }
 
-// TestManyKept: what keeps the first of many flows waiting does not make a search longer than
-// others allow, and those behind it that can be served are.
+// TestManyKept: if the first of many flows have to wait, a search is still bounded, and flows
+// behind them that can be served are served.
 func TestManyKept(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 0)
 	var hung Share
@@ -69,7 +69,7 @@ func TestManyKept(t *testing.T) {
 	users := make([]*user, 1000)
 	for i := range users {
 		h := new(Share)
-		h.used[dataPool] = 1 // else it gets its first allocation
+		h.used[dataPool] = 1 // not its first allocation
 		users[i] = newUser("u", &log)
 		p.Wait(&users[i].w, &Flow{Host: h, Namespace: &hung}, 8*mebi, 1)
 	}
@@ -95,8 +95,8 @@ func TestManyKept(t *testing.T) {
 	freeAll(all)
 }
 
-// TestFreedInSearch: memory that is freed while a search is on its way is for those that it has
-// passed, too, without anything else that happens.
+// TestFreedInSearch: memory freed during a search also serves flows that the search has passed,
+// without another event.
 func TestFreedInSearch(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 0)
 	var all []*Allocation
@@ -106,7 +106,7 @@ func TestFreedInSearch(t *testing.T) {
 	var log []string
 	first := newUser("first", &log)
 	h := new(Share)
-	h.used[dataPool] = 1 // else it gets its first allocation
+	h.used[dataPool] = 1 // not its first allocation
 	p.Wait(&first.w, &Flow{Host: h}, mebi, 1)
 	users := make([]*user, 2*searchMost)
 	for i := range users {
@@ -117,7 +117,7 @@ func TestFreedInSearch(t *testing.T) {
 		testutil.MustEqual(t, p.Serve(), 0, "served while there is no memory")
 	}
 	p.changed = true
-	for i := 0; p.CanServe(); i++ { // as Arm of a transport asks
+	for i := 0; p.CanServe(); i++ { // as Arm of a transport does
 		if i == 0 {
 			freeAll(all)
 		}
@@ -132,7 +132,7 @@ func TestFreedInSearch(t *testing.T) {
 	first.w.Free()
 }
 
-// TestExpireAll: all waits of a flow that are too long end, in pieces.
+// TestExpireAll: all waits of a flow that took too long end, in pieces.
 func TestExpireAll(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 0)
 	var all []*Allocation

@@ -11,14 +11,13 @@ import (
 // segment of a zero-copy read or write lies within one chunk, counted from the start of its region.
 const ChunkSize = 2 << 20
 
-// ErrPinned says that pages cannot be freed, because a device has them registered.
+// ErrPinned is the error for pages that cannot be freed because a device has them registered.
 var ErrPinned = errors.New("a device has the memory registered")
 
 // live maps the RegionID of each mapped region to it.
 var live sync.Map
 
-// Find returns the region with this ID, nil if it is not mapped any more. Any goroutine may call
-// it.
+// Find returns the region with this ID, nil if it is no longer mapped. Any goroutine may call it.
 func Find(id RegionID) *Region {
 	if r, ok := live.Load(id); ok {
 		return r.(*Region)
@@ -26,7 +25,7 @@ func Find(id RegionID) *Region {
 	return nil
 }
 
-// pins is what devices have of a region.
+// pins are the registrations of a region with devices.
 type pins struct {
 	mu     sync.Mutex
 	ended  bool        // the region is being unmapped
@@ -59,9 +58,9 @@ func (r *Region) Unpin(chunk int) {
 	}
 }
 
-// BeforeUnmap makes Unmap call fn first, on its goroutine, to deregister the memory from a device;
-// an error keeps it mapped. It returns false if the region is being unmapped. cancel undoes it, but
-// does not stop a call that has begun. Any goroutine may call both.
+// BeforeUnmap makes Unmap call fn first, on its goroutine, to deregister the memory from a device.
+// An error of fn keeps the memory mapped. ok is false if the region is already being unmapped.
+// cancel undoes BeforeUnmap, but does not stop a call that has begun. Any goroutine may call both.
 func (r *Region) BeforeUnmap(fn func() error) (cancel func(), ok bool) {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()

@@ -49,8 +49,8 @@ func TestPinKeepsDiscardAway(t *testing.T) {
 	testutil.Must(t, r.Unmap())
 }
 
-// TestUnmapAsksFirst: devices that have the memory registered are called before it is unmapped, and
-// can keep it.
+// TestUnmapAsksFirst: devices with registered memory are called before it is unmapped, and can keep
+// it.
 func TestUnmapAsksFirst(t *testing.T) {
 	r := testutil.Value(Reserve("test unmap", ChunkSize))(t)
 	refuse, calls := errors.New("still in use"), 0

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where pages come from: NUMA nodes and huge pages. Neither is ever required.
+// The placement of pages: NUMA nodes and huge pages. Neither is ever required.
 
 const (
 	mpolPreferred = 1    // MPOL_PREFERRED of linux/mempolicy.h
@@ -26,7 +26,7 @@ func (r *Region) Prefer(node int) error {
 	}
 	var mask [maxNodes / 64]uint64
 	mask[node/64] = 1 << (node % 64)
-	// The kernel uses one bit less than the number it gets.
+	// The kernel uses one bit less than it is given.
 	_, _, e := syscall.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(r.b))),
 		uintptr(len(r.b)), mpolPreferred,
 		uintptr(unsafe.Pointer(&mask)), maxNodes+1, 0)
@@ -45,8 +45,8 @@ func (r *Region) Follow(other *Region) error {
 	return r.Prefer(int(other.node) - 1)
 }
 
-// mapPages maps size bytes: in huge pages if that many are free, which the kernel then reserves for
-// them, otherwise in ordinary ones. Huge pages are used only if size is a multiple of their size.
+// mapPages maps size bytes. It uses huge pages if enough are free, which the kernel then reserves,
+// and ordinary pages otherwise. Huge pages are used only if size is a multiple of their size.
 func mapPages(size int, huge bool) ([]byte, error) {
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_ANONYMOUS | unix.MAP_PRIVATE
 	if huge && size%hugeSize == 0 {

@@ -75,14 +75,14 @@ func pageSize(t *testing.T, addr uint64) int {
 	return 0
 }
 
-// freeHugePages returns how many huge pages are free.
+// freeHugePages returns the number of free huge pages.
 func freeHugePages(t *testing.T) int {
 	t.Helper()
 	count := map[string]int{}
 	for _, name := range []string{"free_hugepages", "resv_hugepages"} {
 		text, err := os.ReadFile("/sys/kernel/mm/hugepages/hugepages-2048kB/" + name)
 		if err != nil {
-			return 0 // a kernel without
+			return 0 // a kernel without huge pages
 		}
 		if count[name], err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func freeHugePages(t *testing.T) int {
 	return count["free_hugepages"] - count["resv_hugepages"]
 }
 
-// Arenas are in huge pages as long as some are free, and work without.
+// TestArenaPages: arenas use huge pages while some are free, and work without.
 func TestArenaPages(t *testing.T) {
 	for _, size := range []int{2 * hugeSize, 2*hugeSize + BlockMin} {
 		want := os.Getpagesize()
@@ -108,7 +108,7 @@ func TestArenaPages(t *testing.T) {
 		}
 		testutil.Check(t, a.Close())
 	}
-	// More than any machine has free: ordinary pages.
+	// More than any machine has free, so ordinary pages.
 	b := testutil.Value(mapPages(1<<40, true))(t)
 	if got := pageSize(t, Addr(b)); got != os.Getpagesize() {
 		t.Errorf("1 TiB in pages of %d bytes", got)

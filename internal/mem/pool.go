@@ -2,35 +2,35 @@ package mem
 
 import "github.com/nvmf-target/nvmf-target/internal/list"
 
-// Pool is an arena whose memory is shared out among hosts and namespaces, and waited for. The data
-// memory of a reactor is one Pool, shared by all groups of that reactor: memory that one frees may
-// serve a waiter of another. It takes no locks; only the reactor uses it.
+// Pool is an arena with memory shared out among hosts and namespaces, and a queue of waiters. The
+// data memory of a reactor is one Pool, shared by all groups of that reactor: memory freed by one
+// may serve a waiter of another. It takes no locks; only the reactor uses it.
 //
 // The last part of the arena is a reserve for data that must be received before anything else can
-// proceed, such as in-capsule data: it blocks the byte stream behind it, and in that stream may
-// come what frees the memory that others wait for.
+// proceed, such as in-capsule data. In-capsule data blocks the byte stream behind it, and that
+// stream may carry the event that frees the memory others wait for.
 type Pool struct {
 	arena    *Arena
 	kind     poolKind
-	most     int // bytes that Alloc and Wait may be asked for
+	most     int // limit of a request to Alloc and Wait
 	reserve  int
 	promised int
 	orphaned int
 	waiters  int
-	noFlow   Flow // of allocations that belong to no host
+	noFlow   Flow // of allocations without a host
 	waiting  list.List[flowQueue]
-	flows    list.Set[flowQueue] // the same
-	// scan counts the searches for a waiter that can be served. short is the last one in which a
-	// host that has nothing waited for more than is free. Only flows that have little go ahead of
-	// it, and of those that a share keeps waiting in the present one; see Share.keeps.
+	flows    list.Set[flowQueue] // the waiting flows, as a Set
+	// scan counts the searches for a waiter that can be served. short is the last search in which a
+	// host without memory waited for more than is free. Only flows with little memory go ahead of
+	// such a host, and of waiters that a share holds back in the current search; see Share.keeps.
 	scan, short uint64
-	// cursor is the flow that the present search comes to next, nil if there is none.
+	// cursor is the next flow of the current search, nil if there is none.
 	cursor *flowQueue
-	// changed: something has changed since that began. Otherwise nobody can be served after it, as
-	// long as this many bytes are available.
+	// changed: something has changed since the current search began. If nothing has, nobody can be
+	// served after it, as long as the number of available bytes stays searched.
 	changed  bool
 	searched int
-	shortage int // index in flows of the last shortage that was looked at
+	shortage int // index in flows of the last shortage looked at
 }
 
 // Allocation is memory of a Pool, or a place in its queue. Its owner embeds it and sets Owner
@@ -47,7 +47,7 @@ type Allocation struct {
 	urgent  bool
 	orphan  bool
 
-	list  *list.List[Allocation] // that it waits in
+	list  *list.List[Allocation] // the list in which it waits
 	node  list.Node[Allocation]
 	size  int
 	since int64
@@ -55,7 +55,7 @@ type Allocation struct {
 
 // WaitOwner waits for memory. Its methods may use the pool.
 type WaitOwner interface {
-	// Granted is called when Segs of the Allocation has the memory that was asked for.
+	// Granted is called when Segs of the Allocation has the requested memory.
 	Granted()
 	// Expired is called when the wait has taken too long. The Allocation has left the queue.
 	Expired()
@@ -68,8 +68,8 @@ func NewPool(a *Arena, reserve int) *Pool {
 	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve, scan: 2}
 }
 
-// NewStagingPool makes a pool for data on its way elsewhere. What hosts and namespaces have of it
-// is counted separately.
+// NewStagingPool makes a pool for data in transit. Its use by hosts and namespaces is counted
+// separately.
 func NewStagingPool(a *Arena) *Pool {
 	p := NewPool(a, 0)
 	p.kind = stagingPool
@@ -81,7 +81,7 @@ func roundUp(n int) int { return (n + BlockMin - 1) &^ (BlockMin - 1) }
 // Region returns the memory that the pool hands out, for registration.
 func (p *Pool) Region() *Region { return p.arena.Region() }
 
-// Max returns the most bytes that f may ever get at once: more is never free.
+// Max returns the limit in bytes of one allocation of f; more is never free.
 func (p *Pool) Max(f *Flow) int {
 	if f != nil && f.Host != nil && f.Host.Limit > 0 {
 		return min(f.Host.Limit, p.most)
@@ -89,22 +89,23 @@ func (p *Pool) Max(f *Flow) int {
 	return p.most
 }
 
-// Available returns how many bytes are free beyond the reserve, negative if part of that is used.
+// Available returns the number of free bytes beyond the reserve. It is negative if part of the
+// reserve is in use.
 func (p *Pool) Available() int { return p.arena.Available() - p.reserve }
 
-// Promised returns how many bytes are set aside at present.
+// Promised returns the number of bytes that are set aside at present.
 func (p *Pool) Promised() int { return p.promised }
 
-// PoolUsage is what a pool is used for at one moment, in bytes.
+// PoolUsage describes the use of a pool at one moment, in bytes.
 type PoolUsage struct {
 	Size, Used int
 	// Orphaned is the part of Used that was handed over and has not been freed since.
 	Orphaned int
-	// Waiters is the number of allocations that wait.
+	// Waiters is the number of waiting allocations.
 	Waiters int
 }
 
-// Usage returns what the pool is used for now.
+// Usage returns the current use of the pool.
 func (p *Pool) Usage() PoolUsage {
 	size := len(p.arena.base)
 	return PoolUsage{size, size - p.arena.Available(), p.orphaned, p.waiters}
@@ -113,7 +114,7 @@ func (p *Pool) Usage() PoolUsage {
 // HasWaiters reports whether an Allocation waits.
 func (p *Pool) HasWaiters() bool { return !p.waiting.Empty() }
 
-// free returns how many bytes may be allocated now.
+// free returns the number of bytes that may be allocated now.
 func (p *Pool) free(urgent bool) int {
 	n := p.arena.Available() - p.promised
 	if !urgent {
@@ -122,9 +123,9 @@ func (p *Pool) free(urgent bool) int {
 	return n
 }
 
-// Alloc allocates n bytes for a flow, in as few segments as possible: a.Segs, which is empty
-// before. It returns false if the shares of the flow do not allow that, if too little is free, or
-// if the flow or one with less memory waits: the caller then waits, too, or does without.
+// Alloc allocates n bytes for a flow in a.Segs, which is empty before, in as few segments as
+// possible. It returns false if the shares of the flow do not allow that, if too little is free, or
+// if the flow itself or one with less memory waits. The caller then waits, or does without.
 func (p *Pool) Alloc(a *Allocation, f *Flow, n int) bool {
 	q := p.queue(f)
 	if !q.empty() || p.yields(q, n, p.complete()) || p.free(false) < n || !p.within(q, n, false) {
@@ -144,8 +145,8 @@ func (p *Pool) AllocReserve(a *Allocation, f *Flow, n int) bool {
 	return true
 }
 
-// Promise sets memory aside for n bytes of a flow, or of one that is not known yet (nil). It
-// returns false if there is not enough.
+// Promise sets memory aside for n bytes of a flow, or of a flow not yet known (nil). It returns
+// false if there is not enough.
 func (p *Pool) Promise(f *Flow, n int) bool {
 	n = roundUp(n)
 	if p.free(true) < n || !p.within(p.queue(f), n, true) {
@@ -155,8 +156,8 @@ func (p *Pool) Promise(f *Flow, n int) bool {
 	return true
 }
 
-// AllocPromised is an Alloc of memory that was set aside. It returns false if it was used meanwhile
-// by another who did not ask.
+// AllocPromised is an Alloc of memory that was set aside. It returns false if another allocation
+// has used the memory meanwhile.
 func (p *Pool) AllocPromised(a *Allocation, f *Flow, n int) bool {
 	if p.arena.Available() < n {
 		return false
@@ -166,14 +167,14 @@ func (p *Pool) AllocPromised(a *Allocation, f *Flow, n int) bool {
 	return true
 }
 
-// EndPromises ends what is left of promises.
+// EndPromises cancels the remaining promises.
 func (p *Pool) EndPromises() {
 	if p.promised > 0 {
 		p.promised, p.changed = 0, true
 	}
 }
 
-// take allocates n bytes that are free.
+// take allocates n bytes, which are free.
 func (p *Pool) take(a *Allocation, q *flowQueue, n int, urgent bool) {
 	before := p.arena.Available()
 	a.Segs, _ = p.arena.Alloc(a.Segs, n)
@@ -203,7 +204,8 @@ func (a *Allocation) Free() {
 }
 
 // HandOver takes the memory away from the Allocation, because a device may use it after the command
-// has ended: free gives it back, once. Until then it counts for the namespace, not for the host.
+// has ended. free, which is called once, gives it back. Until then it counts for the namespace, not
+// for the host.
 func (a *Allocation) HandOver() (free func()) {
 	if len(a.Segs) == 0 {
 		return func() {}

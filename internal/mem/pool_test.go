@@ -24,7 +24,7 @@ func newUser(name string, log *[]string) *user {
 func (u *user) Granted() { *u.log = append(*u.log, fmt.Sprintf("%s %d", u.name, Length(u.w.Segs))) }
 func (u *user) Expired() { *u.log = append(*u.log, u.name+" expired") }
 
-// taken allocates for no flow.
+// taken allocates without a flow.
 func taken(alloc func(*Allocation, *Flow, int) bool, n int) (*Allocation, bool) {
 	a := new(Allocation)
 	return a, alloc(a, nil, n)
@@ -102,7 +102,7 @@ func TestPoolExpire(t *testing.T) {
 	b.w.Free()
 }
 
-// TestPoolReserve: those who may have the reserve get it, and go ahead of others, who do not.
+// TestPoolReserve: waiters that may use the reserve get memory ahead of others, which may not.
 func TestPoolReserve(t *testing.T) {
 	p := newTestPool(t, 64<<10, 16<<10)
 	rest, _ := taken(p.AllocReserve, 44<<10)
@@ -133,7 +133,7 @@ func TestPoolReserve(t *testing.T) {
 	c.w.Free()
 }
 
-// TestPoolPromote: one that may have the reserve after all gets it according to its age.
+// TestPoolPromote: a promoted waiter is served according to its age.
 func TestPoolPromote(t *testing.T) {
 	p := newTestPool(t, 64<<10, 16<<10)
 	all, _ := taken(p.AllocReserve, 64<<10)
@@ -149,7 +149,7 @@ func TestPoolPromote(t *testing.T) {
 	p.WaitReserve(&d.w, nil, 4096, 40)
 	p.WaitReserve(&e.w, nil, 4096, 50)
 	p.Promote(&c.w)
-	p.Promote(&d.w) // it has what it is promised
+	p.Promote(&d.w) // it has its promised memory
 	if expire(p, 11) != 1 || !slices.Equal(log, []string{"a expired"}) {
 		t.Fatalf("%v", log)
 	}

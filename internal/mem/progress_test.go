@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// In-capsule data finds memory whatever its host and namespace hold otherwise: that is freed by
-// what comes behind it on the connection.
+// TestInCapsuleDataAheadOfR2Ts: in-capsule data finds memory even if its host and namespace hold
+// much, because that memory may be freed only by data behind it on the connection.
 func TestInCapsuleDataAheadOfR2Ts(t *testing.T) {
 	t.Run("many hosts of one namespace", func(t *testing.T) {
 		p := newTestPool(t, 64*mebi, 4*mebi)
@@ -16,7 +16,7 @@ func TestInCapsuleDataAheadOfR2Ts(t *testing.T) {
 		for i := range flows {
 			flows[i] = &Flow{Host: new(Share), Namespace: &namespace}
 		}
-		for range 1000 { // R2Ts, whose data comes behind that of the capsules
+		for range 1000 { // R2Ts; their data comes behind the capsules
 			for _, f := range flows {
 				if a := new(Allocation); p.Alloc(a, f, 128<<10) {
 					all = append(all, a)
@@ -55,7 +55,7 @@ func TestInCapsuleDataAheadOfR2Ts(t *testing.T) {
 }
 
 // traffic is one host that always has as many commands of n bytes for a namespace as it may: some
-// have memory, one at least waits.
+// have memory, and at least one waits.
 type traffic struct {
 	p       *Pool
 	f       *Flow
@@ -77,7 +77,7 @@ func (c *traffic1) Granted() {
 
 func (c *traffic1) Expired() {}
 
-// fill asks for memory until it has to wait.
+// fill asks for memory until it must wait.
 func (t *traffic) fill() {
 	for t.waits == nil {
 		c := &traffic1{t: t}
@@ -91,7 +91,8 @@ func (t *traffic) fill() {
 	}
 }
 
-// Of hosts that always have more to do than memory, none starves, whatever sizes they use.
+// TestNoTrafficStarves: hosts that always want more memory do not starve each other, with any
+// sizes.
 func TestNoTrafficStarves(t *testing.T) {
 	shared, own := new(Share), new(Share)
 	one := new(Share)
@@ -165,7 +166,7 @@ func TestNoTrafficStarves(t *testing.T) {
 	}
 }
 
-// When a wait ends in any way, what it kept others from is over.
+// TestCanceledWaitKeepsNobodyBack: a wait that ends in any way no longer holds others back.
 func TestCanceledWaitKeepsNobodyBack(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 4*mebi)
 	var all []*Allocation
@@ -189,8 +190,8 @@ func TestCanceledWaitKeepsNobodyBack(t *testing.T) {
 	freeAll(append(all, a))
 }
 
-// All that wait get memory once those that have some give it back, whatever was held back for whom
-// meanwhile.
+// TestAllWaitersAreServed: all waiters get memory once its holders give it back, whichever flows
+// were held back meanwhile.
 func TestAllWaitersAreServed(t *testing.T) {
 	for seed := range uint64(50) {
 		rnd := rand.New(rand.NewPCG(seed, 5))
@@ -241,7 +242,8 @@ func TestAllWaitersAreServed(t *testing.T) {
 	}
 }
 
-// What one host may hold with all its namespaces and in-capsule data: others find memory.
+// TestMostOfOneHost: one host takes all it can, with all its namespaces and in-capsule data, and
+// others still find memory.
 func TestMostOfOneHost(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 4*mebi)
 	host := new(Share)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Region is anonymous memory outside the Go heap: page aligned, zeroed, populated by the kernel
-// when first accessed, and not inherited by child processes, so that a fork never moves a page that
-// a device uses.
+// Region is anonymous memory outside the Go heap. It is page aligned, zeroed, populated by the
+// kernel when first accessed, and not inherited by child processes, so that a fork never moves a
+// page that a device uses.
 //
 // The caller that mapped it unmaps it. Any goroutine may read and write its bytes.
 type Region struct {
@@ -32,12 +32,12 @@ type PurposeUsage struct {
 	Purpose string
 	// Regions is the number of mappings.
 	Regions int64
-	// Bytes is the memory charged: all of a mapped region, and what Charge added for a reserved
-	// one.
+	// Bytes is the memory charged: all of a mapped region, and for a reserved region the bytes
+	// added by Charge.
 	Bytes int64
 }
 
-// purpose counts the memory of one purpose; entries are made once and never removed.
+// purpose counts the memory of one purpose. Entries are made once and never removed.
 type purpose struct {
 	name           string
 	regions, bytes atomic.Int64
@@ -51,7 +51,7 @@ var (
 // Map maps size bytes, rounded up to whole pages, and charges them to purpose.
 func Map(purpose string, size int) (*Region, error) { return mapRegion(purpose, size, false) }
 
-// mapRegion is Map, in huge pages if that is asked for and possible; see mapPages.
+// mapRegion is Map, with huge pages if requested and possible; see mapPages.
 func mapRegion(purpose string, size int, huge bool) (*Region, error) {
 	r, err := reserve(purpose, size, huge)
 	if err != nil {
@@ -62,7 +62,7 @@ func mapRegion(purpose string, size int, huge bool) (*Region, error) {
 }
 
 // Reserve maps size bytes, rounded up to whole pages, without charging them. It is for large sparse
-// memory whose owner charges what it populates.
+// memory; the owner charges the bytes that it populates.
 func Reserve(purposeName string, size int) (*Region, error) {
 	return reserve(purposeName, size, false)
 }
@@ -100,7 +100,7 @@ func newRegion(purposeName string, b []byte) (*Region, error) {
 	return r, nil
 }
 
-// ID returns the region's number. Any goroutine may call it.
+// ID returns the number of the region. Any goroutine may call it.
 func (r *Region) ID() RegionID { return r.id }
 
 // Bytes returns all of the memory, nil after Unmap.
@@ -115,8 +115,9 @@ func (r *Region) Charge(n int64) {
 
 // Discard gives the pages of Bytes()[off:off+n] back to the kernel. They read as zeroes afterwards.
 // off and n are multiples of the page size. The caller makes sure that nothing writes there
-// meanwhile. Discard does not change what is charged. If a device has any of the range registered
-// (Pin), it does nothing and returns ErrPinned: the device would keep the old pages.
+// meanwhile. Discard does not change the charged bytes. If a device has part of the range
+// registered (Pin), it does nothing and returns ErrPinned, because the device would keep the old
+// pages.
 func (r *Region) Discard(off, n int) error {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
@@ -133,10 +134,10 @@ func (r *Region) Discard(off, n int) error {
 
 // Collapse asks the kernel to move the pages of Bytes()[off:off+n], all of them populated, into
 // huge ones (madvise(2), MADV_COLLAPSE, since Linux 6.1). The memory may be used meanwhile. If a
-// device has any of the region registered (Pin), Collapse does nothing and returns ErrPinned: such
-// pages cannot be moved, and all mappings of the process would wait for the attempt while a device
-// registers more. EINVAL says that the kernel cannot do so at all; after other errors there were no
-// huge pages.
+// device has part of the region registered (Pin), Collapse does nothing and returns ErrPinned: such
+// pages cannot be moved, and the attempt would delay all changes of mappings in the process while a
+// device registers more. EINVAL means that the kernel does not support it; after other errors there
+// were no huge pages.
 func (r *Region) Collapse(off, n int) error {
 	r.pins.mu.Lock()
 	pinned := len(r.pins.counts) > 0
@@ -147,13 +148,13 @@ func (r *Region) Collapse(off, n int) error {
 	return unix.Madvise(r.b[off:off+n], unix.MADV_COLLAPSE)
 }
 
-// Keep(true) makes Unmap do nothing: the memory stays mapped until the process ends, because a
-// device may use it that cannot be stopped. Any goroutine may call it.
+// Keep(true) makes Unmap do nothing. The memory then stays mapped until the process ends, because a
+// device that cannot be stopped may use it. Any goroutine may call it.
 func (r *Region) Keep(on bool) { r.kept.Store(on) }
 
-// Unmap unmaps the memory. Nothing may access it afterwards: no goroutine, and no device that it
-// was registered with, except by BeforeUnmap. After an error it may be called again. A second call
-// after success does nothing.
+// Unmap unmaps the memory. Nothing may access it afterwards: no goroutine, and no device with a
+// registration, except from BeforeUnmap. After an error it may be called again. A second call after
+// success does nothing.
 func (r *Region) Unmap() error {
 	if r.b == nil || r.kept.Load() {
 		return nil

@@ -60,7 +60,7 @@ func TestRegionDiscard(t *testing.T) {
 	testutil.Must(t, r.Unmap())
 }
 
-// A region that is kept stays mapped, and so does its arena with memory that was not freed.
+// TestRegionKeep: a kept region stays mapped, and so does its arena with allocated memory.
 func TestRegionKeep(t *testing.T) {
 	a := testutil.Value(NewArena("test keep", BlockMin))(t)
 	segs, _ := a.Alloc(nil, BlockMin)

@@ -1,19 +1,20 @@
-// Package mem has memory that devices may access: mapped outside the Go heap, tagged by purpose,
-// counted, and handed out in page-aligned blocks from arenas. It is the only package besides the
-// bindings in which an address becomes a number.
+// Package mem has memory that devices may access. It is mapped outside the Go heap, tagged by
+// purpose, counted, and handed out in page-aligned blocks from arenas. It is the only package
+// besides the bindings in which an address becomes a number.
 package mem
 
 // RegionID is the number of a Region within this process, from 1 on. Transports find their local
 // keys by it. A number is never used again.
 type RegionID int32
 
-// NoRegion is the RegionID of memory that lies in no Region, as on the Go heap. Such memory must
-// not be given to a device.
+// NoRegion is the RegionID of memory outside any Region, such as the Go heap. Such memory must not
+// be given to a device.
 const NoRegion RegionID = 0
 
-// Segment is one contiguous piece of a Region. A request's data is a list of segments in order.
+// Segment is one contiguous piece of a Region. The data of a request is a list of segments in
+// order.
 //
-// A Segment does not own memory: what it came from (a Pool, a zero-copy read) says how long B stays
+// A Segment does not own memory. Its source (a Pool, a zero-copy read) defines how long B stays
 // valid.
 type Segment struct {
 	// B is the memory itself.

@@ -5,48 +5,50 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
-// How the memory of a pool is shared out (docs/adr/0021): a host may have up to hostFactor times
-// as many bytes as stay free, and a namespace, of all hosts, up to namespaceFactor times. So
-// whatever one host or one device holds, and for however long, memory stays free: a host that is
-// alone may have two thirds, each of two hosts two fifths, and one namespace half. Twice as much is
-// allowed to a host for a flow that has little, one part in littlePart of what stays free; the
-// namespace may then have any: a host reaches a namespace of which others hold much, and one whose
-// commands all hang in one namespace reaches others. A host that has nothing gets its first
-// allocation whatever the namespace has, and however large it is.
+// The sharing rules of a pool (docs/adr/0021): a host may have up to hostFactor times the bytes
+// that stay free, and a namespace, counting all hosts, up to namespaceFactor times. So memory stays
+// free however much one host or device holds, and for however long: a host that is alone may have
+// two thirds, each of two hosts two fifths, and one namespace half. A flow is little if it has at
+// most one part in littlePart of the bytes that stay free. For a little flow the host may have
+// twice as much, and the namespace any amount: so a host reaches a namespace of which others hold
+// much, and a host with all commands stuck in one namespace reaches others. A host without memory
+// gets its first allocation regardless of the namespace and of its size.
 //
-// What AllocReserve gives out counts by itself, with half the factors: other memory of the host may
-// be freed only by what comes behind it, so that must not keep it from getting some.
+// Allocations of AllocReserve count separately, with half the factors. Other memory of the host may
+// depend on data that is received later, so it must not keep the host from getting some of the
+// reserve.
 const (
 	hostFactor      = 2
 	namespaceFactor = 1
 	littlePart      = 8
-	// largePart: what needs more of the pool is allowed to a host that has nothing.
+	// largePart: a host without memory may get a request of more than this part of the pool.
 	largePart = 4
 )
 
-// Share counts what a host, a network or a namespace has of the pools of one reactor. The zero
-// Share has nothing. Its reactor uses it.
+// Share counts the use of the pools of one reactor by a host, a network or a namespace. The zero
+// Share has no use. Only its reactor uses it.
 type Share struct {
-	// Limit is the most bytes that it may have of one pool, whatever is free. 0: as above.
+	// Limit is the maximum number of bytes of one pool, however much is free. 0 means the rules
+	// above.
 	Limit int
 	used  [poolKinds]int
-	// urgent is the part of used that AllocReserve gave out.
+	// urgent is the part of used that came from AllocReserve.
 	urgent [poolKinds]int
-	// keeps is the Pool.scan in which one waited that the share does not allow what it asks for.
+	// keeps is the last Pool.scan in which this share did not allow the request of a waiter.
 	keeps [poolKinds]uint64
 }
 
-// Used returns the bytes of data memory that it has.
+// Used returns the bytes of data memory in use.
 func (s *Share) Used() int { return s.used[dataPool] }
 
-// Most returns how many bytes of data memory it may have of the pool, as long as others have what
-// they have.
+// Most returns the number of bytes of data memory that the share may have of the pool, given the
+// current use by others.
 func (p *Pool) Most(s *Share) int { return subnet.Most(s.Used(), p.free(false)) }
 
-// Idle says that it has nothing of any pool.
+// Idle reports whether nothing of any pool is in use.
 func (s *Share) Idle() bool { return s.used == [poolKinds]int{} }
 
-// class returns the bytes that count for an allocation of a kind of pool.
+// class returns the bytes in use that count for an allocation of a kind of pool.
 func (s *Share) class(kind poolKind, urgent bool) int {
 	if urgent {
 		return s.urgent[kind]
@@ -54,22 +56,23 @@ func (s *Share) class(kind poolKind, urgent bool) int {
 	return s.used[kind]
 }
 
-// Flow is the traffic between a host and a namespace: memory is allocated for a flow, and flows
-// that wait for memory get it in turn. It must not move.
+// Flow is the traffic between a host and a namespace. Memory is allocated for a flow, and waiting
+// flows take turns. It must not move.
 type Flow struct {
-	// Host has a Share of what it uses with all namespaces.
+	// Host is the Share of the host, with all its namespaces.
 	Host *Share
-	// Network has the Share of what all hosts there use whose NQNs are not proven, nil: the NQN of
-	// this one is. It is bounded as that of a host is.
+	// Network is the Share of all hosts of the network with an unproven NQN, bounded like a host.
+	// It is nil if the NQN of this host is proven.
 	Network *Share
-	// Namespace has a Share of what all hosts use with it, nil: the commands concern no namespace.
+	// Namespace is the Share of the namespace, with all hosts, nil for commands without a
+	// namespace.
 	Namespace *Share
 
 	queues [poolKinds]flowQueue
 }
 
-// holder returns the share of the host or that of the network, the one that has more of a kind of
-// pool; nil if there is neither.
+// holder returns the share of the host or of the network, whichever uses more of a kind of pool;
+// nil if there is neither.
 func (f *Flow) holder(kind poolKind, urgent bool) *Share {
 	if f.Network != nil && f.Network.class(kind, urgent) > f.Host.class(kind, urgent) {
 		return f.Network
@@ -77,7 +80,7 @@ func (f *Flow) holder(kind poolKind, urgent bool) *Share {
 	return f.Host
 }
 
-// poolKind selects the counts and waiters of a Flow: memory of one kind is no substitute for the
+// poolKind selects the counts and waiters of a Flow. Memory of one kind is no substitute for the
 // other.
 type poolKind uint8
 
@@ -87,21 +90,21 @@ const (
 	poolKinds
 )
 
-// flowQueue is what a flow has of a pool and what it waits for, oldest first.
+// flowQueue has the use of a pool by a flow, and the waiting allocations, oldest first.
 type flowQueue struct {
 	flow    *Flow
 	pool    *Pool
-	next    *flowQueue // for another pool of the kind
+	next    *flowQueue // for another pool of the same kind
 	used    int
 	urgent  list.List[Allocation] // of WaitReserve
 	waiting list.List[Allocation]
-	node    list.Node[flowQueue] // in Pool.waiting, while one of them is not empty
+	node    list.Node[flowQueue] // in Pool.waiting while an allocation waits
 	place   list.Place           // in Pool.flows, likewise
 }
 
 func (q *flowQueue) empty() bool { return q.urgent.Empty() && q.waiting.Empty() }
 
-// queue returns the queue of f, of all that have no flow if f is nil.
+// queue returns the queue of f, or the queue of allocations without a flow if f is nil.
 func (p *Pool) queue(f *Flow) *flowQueue {
 	if f == nil {
 		f = &p.noFlow
@@ -110,7 +113,7 @@ func (p *Pool) queue(f *Flow) *flowQueue {
 	for q.pool != p {
 		if q.pool == nil {
 			q.pool, q.flow = p, f
-		} else if q.next == nil { // few have more than one, and only of staging memory
+		} else if q.next == nil { // rare, and only for staging memory
 			q.next = &flowQueue{pool: p, flow: f}
 			q = q.next
 		} else {
@@ -120,7 +123,7 @@ func (p *Pool) queue(f *Flow) *flowQueue {
 	return q
 }
 
-// within reports whether the shares allow n bytes more for a flow.
+// within reports whether the shares allow n more bytes for a flow.
 func (p *Pool) within(q *flowQueue, n int, urgent bool) bool {
 	return p.hostWithin(q, n, urgent) && p.namespaceWithin(q, n, urgent)
 }
@@ -151,7 +154,7 @@ func (p *Pool) namespaceWithin(q *flowQueue, n int, urgent bool) bool {
 	return used == 0 || used+n <= namespaceFactor*p.left(n, urgent)
 }
 
-// left is what stays free after an allocation of n bytes, half as much of the reserve.
+// left returns the bytes that stay free after an allocation of n bytes, halved for the reserve.
 func (p *Pool) left(n int, urgent bool) int {
 	left := max(p.free(urgent)-n, 0)
 	if urgent {
@@ -160,14 +163,14 @@ func (p *Pool) left(n int, urgent bool) int {
 	return left
 }
 
-// isLittle reports whether a flow has little even with n bytes more.
+// isLittle reports whether a flow has little memory even with n more bytes.
 func (p *Pool) isLittle(q *flowQueue, n int) bool {
 	return (q.used+n)*littlePart <= p.free(false)-n
 }
 
 func (p *Pool) isLarge(n int) bool { return n > p.most/largePart }
 
-// charge adds what an allocation has, times sign, to what its flow has.
+// charge adds the bytes of an allocation, times sign, to the use of its flow.
 func (p *Pool) charge(a *Allocation, sign int) {
 	a.chargeHost(sign)
 	if ns := a.queue.flow.Namespace; ns != nil {

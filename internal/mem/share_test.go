@@ -10,7 +10,8 @@ import (
 
 const mebi = 1 << 20
 
-// hog allocates n bytes at a time for a flow until it gets none, and returns how many it got.
+// hog allocates n bytes at a time for a flow until it gets none, and returns the number of
+// allocations.
 func hog(p *Pool, f *Flow, n int, all *[]*Allocation) (got int) {
 	for {
 		a := new(Allocation)
@@ -28,8 +29,8 @@ func freeAll(all []*Allocation) {
 	}
 }
 
-// What hosts and namespaces may have of 64 MiB, of which 4 are the reserve, when they take all they
-// get and keep it.
+// TestShares: the parts of 64 MiB, with a reserve of 4 MiB, for hosts and namespaces that take all
+// they can.
 func TestShares(t *testing.T) {
 	for name, tt := range map[string]struct {
 		hosts, namespaces int // each host works with each namespace
@@ -56,7 +57,7 @@ func TestShares(t *testing.T) {
 			t.Errorf("%s: the last one has %d KiB, want %d to %d MiB", name, last>>10, tt.least,
 				tt.most)
 		}
-		// The next one finds memory: another host, or the same with another namespace.
+		// Another host finds memory, or the same host with another namespace.
 		for range 16 {
 			a := new(Allocation)
 			if all = append(all, a); !p.Alloc(a, &Flow{Host: new(Share), Namespace: new(Share)},
@@ -72,7 +73,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// A host all of whose memory hangs in one namespace reaches another.
+// TestShareOfNamespace: a host with all its memory stuck in one namespace reaches another.
 func TestShareOfNamespace(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 4*mebi)
 	var host, hung, healthy, other Share
@@ -88,7 +89,7 @@ func TestShareOfNamespace(t *testing.T) {
 	if n := hog(p, &Flow{Host: &other, Namespace: &healthy}, mebi, &all); n < 4*mebi {
 		t.Errorf("%d bytes for the other host", n)
 	}
-	// What hangs is handed over, and does not count for the host any more.
+	// Stuck memory is handed over and no longer counts for the host.
 	before := host.Used()
 	free := all[0].HandOver()
 	if host.Used() != before-mebi || p.Usage().Orphaned != mebi || hung.Used() < 29*mebi {
@@ -106,7 +107,7 @@ func TestShareOfNamespace(t *testing.T) {
 	}
 }
 
-// A limit holds whatever is free.
+// TestShareLimit: a limit holds however much is free.
 func TestShareLimit(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 4*mebi)
 	limited := Share{Limit: 2 * mebi}
@@ -121,10 +122,10 @@ func TestShareLimit(t *testing.T) {
 	freeAll(all)
 }
 
-// Flows that wait take turns, and one that needs much is not starved by those that need less.
+// TestTurns: waiting flows take turns, and a large request is not starved by small ones.
 func TestTurns(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 4*mebi)
-	rest, _ := taken(p.Alloc, 59*mebi) // of no host
+	rest, _ := taken(p.Alloc, 59*mebi) // without a host
 	var log []string
 	var users [6]*user
 	var flows [3]*Flow
@@ -132,7 +133,7 @@ func TestTurns(t *testing.T) {
 		flows[i] = &Flow{Host: new(Share), Namespace: new(Share)}
 	}
 	var held []*Allocation
-	for range 4 { // much of what is left
+	for range 4 { // much of the rest
 		a := new(Allocation)
 		p.AllocReserve(a, flows[0], mebi/4)
 		held = append(held, a)
@@ -149,7 +150,7 @@ func TestTurns(t *testing.T) {
 	if p.Serve(); len(log) != 0 {
 		t.Fatalf("nothing is free, and %v", log)
 	}
-	held[0].Free() // d waits for more: only those that have little go ahead
+	held[0].Free() // d waits for more: only flows with little memory go ahead
 	p.Serve()
 	if !slices.Equal(log, []string{"e 4096", "f 4096"}) {
 		t.Fatalf("%v", log)
@@ -169,7 +170,7 @@ func TestTurns(t *testing.T) {
 	freeAll(held[1:])
 }
 
-// Shortages tell whose memory would help those that wait.
+// TestShortages: a shortage tells which holders of memory would help the waiters.
 func TestShortages(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 4*mebi)
 	var host, hung Share
@@ -212,7 +213,8 @@ func TestShortages(t *testing.T) {
 	freeAll(all)
 }
 
-// TestHoldLimit: those that have more lose it first, the same host late, and those with less never.
+// TestHoldLimit: holders with more memory than the waiter lose it first, the same host late, and
+// holders with less never.
 func TestHoldLimit(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 4*mebi)
 	var all []*Allocation
@@ -244,7 +246,8 @@ func TestHoldLimit(t *testing.T) {
 	freeAll(all)
 }
 
-// A flow may wait in several pools of a kind, each of which serves its own waiters.
+// TestFlowOfSeveralPools: a flow may wait in several pools of a kind. Each pool serves its own
+// waiters.
 func TestFlowOfSeveralPools(t *testing.T) {
 	var pools [2]*Pool
 	f := &Flow{Host: new(Share), Namespace: new(Share)}
@@ -270,7 +273,7 @@ func TestFlowOfSeveralPools(t *testing.T) {
 	}
 }
 
-// Whatever happens, the counts agree with what is allocated.
+// TestSharesRandomly: the counts always agree with the allocations.
 func TestSharesRandomly(t *testing.T) {
 	p := newTestPool(t, 8*mebi, mebi)
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -4,8 +4,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// Wait queues a, which has no memory and is not waiting, for n bytes of a flow. now is the time
-// that Expire compares with.
+// Wait queues a, which has no memory and is not waiting, for n bytes of a flow. now is the start of
+// the wait for Expire.
 func (p *Pool) Wait(a *Allocation, f *Flow, n int, now int64) {
 	q := p.queue(f)
 	p.wait(q, &q.waiting, a, n, now)
@@ -29,15 +29,15 @@ func (p *Pool) wait(q *flowQueue, l *list.List[Allocation], a *Allocation, n int
 	l.Push(a, &a.node)
 	p.waiters++
 	switch {
-	case !alone: // its turn may come before that of others that keep it back so far
+	case !alone: // it may be served before flows that it has held back so far
 		p.changed = p.changed || l.First() == a
-	case p.servable(q) != nil: // otherwise it keeps others back from now on
+	case p.servable(q) != nil: // otherwise it holds others back from now on
 		p.changed = true
 	}
 }
 
-// Promote changes a Wait of a into a WaitReserve, ordered by when it began. If a waits otherwise,
-// or not at all, it does nothing.
+// Promote changes a Wait of a into a WaitReserve, ordered by the start of the wait. If a is not in
+// a Wait, it does nothing.
 func (p *Pool) Promote(a *Allocation) {
 	q := a.queue
 	if !a.Waiting() || a.list == &q.urgent {
@@ -61,7 +61,7 @@ func (p *Pool) Promote(a *Allocation) {
 func (a *Allocation) Cancel() {
 	if a.Waiting() {
 		a.withdraw()
-		a.pool.scan += 2 // until it was searched again it keeps nobody back
+		a.pool.scan += 2 // holds nobody back until the next search
 	}
 }
 
@@ -77,7 +77,7 @@ func (a *Allocation) withdraw() {
 		p.flows.Remove(&q.place)
 	}
 	if p.waiting.Empty() {
-		p.scan += 2 // nobody is kept back
+		p.scan += 2 // nobody is held back
 	}
 }
 
@@ -85,19 +85,19 @@ func (a *Allocation) withdraw() {
 func (a *Allocation) Waiting() bool { return a.node.Listed() }
 
 const (
-	// searchMost is how many flows a search looks at before others have their turn, and serveMost
-	// how many waiters are served.
+	// searchMost is the number of flows that a search looks at before other work has its turn, and
+	// serveMost the number of waiters served.
 	searchMost = 128
 	serveMost  = 64
-	// shortagesMost is how many shortages SearchHolders looks at, and expireMost how many waiters
-	// Expire ends in a step.
+	// shortagesMost is the number of shortages that SearchHolders looks at, and expireMost the
+	// number of waits that Expire ends in a step.
 	shortagesMost = 8
 	expireMost    = 32
 )
 
-// search returns the next that can be served, nil if there is none, or if others have to be looked
-// at later: then cursor is not nil. Flows take turns: what one waits for is not given to those
-// behind it, unless they have little.
+// search returns the next waiter that can be served. It returns nil if there is none, or with a
+// non-nil cursor if it has to look at more flows later. Flows take turns: memory that one flow
+// waits for is not given to flows behind it, unless they have little.
 func (p *Pool) search() *Allocation {
 	if p.cursor == nil {
 		if !p.changed && p.searched == p.arena.Available() || p.waiting.Empty() {
@@ -124,7 +124,7 @@ func (p *Pool) pass(q *flowQueue) {
 	}
 }
 
-// complete is the last search that has looked at all flows: what it kept back is so still.
+// complete returns the last search that has looked at all flows. Its results are still valid.
 func (p *Pool) complete() uint64 {
 	if p.cursor != nil {
 		return p.scan - 1
@@ -132,7 +132,7 @@ func (p *Pool) complete() uint64 {
 	return p.scan
 }
 
-// servable returns what a flow waits for that it can get, nil if there is none.
+// servable returns the waiting allocation of a flow that can be served, nil if there is none.
 func (p *Pool) servable(q *flowQueue) *Allocation {
 	if a := q.urgent.First(); a != nil && p.free(true) >= a.size && p.within(q, a.size, true) {
 		return a
@@ -148,20 +148,20 @@ func (p *Pool) servable(q *flowQueue) *Allocation {
 	return nil
 }
 
-// keep notes what a flow that cannot be served lacks for n bytes.
+// keep records why a flow cannot be served with n bytes.
 func (p *Pool) keep(q *flowQueue, n int) {
 	switch h := q.flow.holder(p.kind, false); {
 	case h == nil, h.Limit == 0 && h.used[p.kind] == 0:
 		p.short = p.scan
-	case !p.namespaceWithin(q, n, false): // which may hang: the host may go on elsewhere
+	case !p.namespaceWithin(q, n, false): // it may be stuck, and the host can go on with others
 		q.flow.Namespace.keeps[p.kind] = p.scan
 	default:
 		h.keeps[p.kind] = p.scan
 	}
 }
 
-// yields reports whether a flow gets nothing because another waits, as a search has found since the
-// given one.
+// yields reports whether a flow gets nothing because another one waits, according to the searches
+// from since on.
 func (p *Pool) yields(q *flowQueue, n int, since uint64) bool {
 	f := q.flow
 	h, ns := f.holder(p.kind, false), f.Namespace
@@ -170,20 +170,19 @@ func (p *Pool) yields(q *flowQueue, n int, since uint64) bool {
 	return kept && !p.isLittle(q, n)
 }
 
-// keepsIn reports whether what has the share waits for some, as a search has found since the given
-// one.
+// keepsIn reports whether a search from since on found a waiter that this share holds back.
 func (s *Share) keepsIn(p *Pool, since uint64) bool {
 	return s != nil && s.keeps[p.kind] >= since
 }
 
-// CanServe reports whether Serve would grant something, or has to look at more flows. What changed
-// behind a search that has now ended is looked at again.
+// CanServe reports whether Serve would grant something or has to look at more flows. After a
+// complete search, flows that it passed are searched again if something has changed.
 func (p *Pool) CanServe() bool {
 	return p.search() != nil || p.cursor != nil || p.changed && !p.waiting.Empty()
 }
 
-// Serve grants memory to waiters while there is enough, at most to serveMost, and returns how many
-// got it.
+// Serve grants memory to waiters while there is enough, to at most serveMost of them, and returns
+// their number.
 func (p *Pool) Serve() (n int) {
 	for n < serveMost {
 		a := p.search()
@@ -193,7 +192,7 @@ func (p *Pool) Serve() (n int) {
 		q, urgent := a.queue, a.list == &a.queue.urgent
 		p.pass(q)
 		a.withdraw()
-		if !q.empty() { // the next turn is another's
+		if !q.empty() { // others have the next turn
 			p.waiting.Remove(&q.node)
 			p.waiting.Push(q, &q.node)
 		}
@@ -204,10 +203,10 @@ func (p *Pool) Serve() (n int) {
 	return n
 }
 
-// Expire returns what ends the waits since before a time, in pieces; see list.Pieces. It ends at
-// most expireMost of them in one step.
+// Expire returns a function that ends the waits that began before a time, in pieces; see
+// list.Pieces. A step ends at most expireMost of them.
 func (p *Pool) Expire(before int64) (next func() int) {
-	var rest *flowQueue // it may have others
+	var rest *flowQueue // the flow may have more of them
 	end := func(q *flowQueue) int {
 		n := 0
 		for _, l := range []*list.List[Allocation]{&q.urgent, &q.waiting} {
@@ -231,8 +230,9 @@ func (p *Pool) Expire(before int64) (next func() int) {
 	}
 }
 
-// Shortage is what a flow has waited for: memory of Namespace, if that has too much, and otherwise
-// any that Host, which may be a network, or one with more has.
+// Shortage describes memory that a flow waits for. If Namespace is set, the namespace has too much,
+// and only its memory helps. Otherwise memory of Host, which may be a network, or of a host with
+// more helps.
 type Shortage struct{ Host, Namespace *Share }
 
 // Needs reports whether memory of flow f would help.
@@ -240,11 +240,11 @@ func (s Shortage) Needs(f *Flow) bool {
 	return s.Namespace == nil || f != nil && f.Namespace == s.Namespace
 }
 
-// HoldPart is the part of the longest wait for memory after which those that hold some without
-// progress lose it, so that the wait ends in time.
+// HoldPart is a fraction of the longest wait for memory. Holders of memory without progress lose it
+// after this time, so that the wait can end in time.
 const HoldPart = 4
 
-// shortageOf is the memory that a flow has waited for since before a time; false: none.
+// shortageOf returns the shortage of a flow, and whether it has waited since before the given time.
 func (p *Pool) shortageOf(q *flowQueue, before int64) (s Shortage, waits bool) {
 	a, urgent := q.urgent.First(), true
 	if a == nil {
@@ -260,10 +260,11 @@ func (p *Pool) shortageOf(q *flowQueue, before int64) (s Shortage, waits bool) {
 	return s, a.since < before
 }
 
-// SearchHolders returns what looks, in pieces (see list.Pieces), at what flows have waited for
-// since before a time, shortagesMost of them at most: the next call goes on with others. For each
-// of them search returns what looks for holders of the memory, in pieces, and what ends one in the
-// end. If that returns true, the others may be served now, and are not looked at.
+// SearchHolders returns a function that examines, in pieces (see list.Pieces), flows that have
+// waited since before the given time. It examines at most shortagesMost flows; the next call goes
+// on with others. For each of them it calls search. The result look finds holders of the memory, in
+// pieces, and end finally makes one give it up. If end returns true, the other flows may be served
+// now and are skipped.
 func (p *Pool) SearchHolders(before int64,
 	search func(Shortage) (look func() int, end func() bool),
 ) (next func() int) {
@@ -292,10 +293,10 @@ func (p *Pool) SearchHolders(before int64,
 	}
 }
 
-// HoldLimit returns how long memory of flow f may be held without progress while s lasts, in the
-// unit of limit, the longest wait for memory: a HoldPart of it if its host has more than the one
-// that waits, and all but that if it is the same, whose network may be interrupted. 0: there is no
-// limit.
+// HoldLimit returns how long memory of flow f may be held without progress while the shortage s
+// lasts, in the unit of limit, the longest wait for memory. It is one HoldPart of limit if the host
+// of f has more than the waiter. It is all but one HoldPart if it is the waiter itself, since its
+// network may be interrupted. 0 means no limit.
 func (p *Pool) HoldLimit(f *Flow, s Shortage, limit int64) int64 {
 	switch {
 	case !s.Needs(f):

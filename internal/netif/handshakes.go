@@ -11,27 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handshake is a TCP connection that a peer has begun: this machine has answered its SYN, and the
+// Handshake is a TCP connection that a peer has begun: this machine has answered the SYN, and the
 // peer has not confirmed the answer.
 type Handshake struct {
 	Local, Remote netip.AddrPort
-	// Repeated is how often the answer was sent again: once after 1 s, twice after 3 s.
+	// Repeated is the number of times that the answer was sent again: once after 1 s, twice after 3
+	// s.
 	Repeated int
 }
 
 // Constants and structures of linux/inet_diag.h and net/tcp_states.h.
 const (
 	sockDiagByFamily = 20
-	synReceived      = 3 // TCP_SYN_RECV; it stands for TCP_NEW_SYN_RECV as well
+	synReceived      = 3 // TCP_SYN_RECV, which includes TCP_NEW_SYN_RECV
 	diagRequest      = 56
 	diagMessage      = 72
 )
 
-// mostHandshakes is how many handshakes Handshakes returns. Anybody can begin more.
+// mostHandshakes is the maximum result of Handshakes. Anybody can begin more.
 const mostHandshakes = 256
 
-// Handshakes lists the handshakes that this machine has answered and that are not complete, at most
-// 256 of them. Programs without privileges may call it.
+// Handshakes lists at most 256 handshakes that this machine has answered and that are not complete.
+// It needs no privileges.
 func (Machine) Handshakes() (list []Handshake, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, diagRequest) // struct inet_diag_req_v2
@@ -63,8 +64,8 @@ func handshake(b []byte) Handshake {
 	return Handshake{Local: at(4, 8), Remote: at(6, 24), Repeated: int(b[3])}
 }
 
-// Route returns the name of the interface through which packets from one address of this machine
-// to another leave, by all rules of routing. The error is that of the kernel: ENETUNREACH without a
+// Route returns the name of the interface through which packets from one address of this machine to
+// another leave, following all routing rules. The error is from the kernel: ENETUNREACH without a
 // route, EINVAL for a blackhole.
 func (Machine) Route(from, to netip.Addr) (string, error) {
 	from, to = from.Unmap().WithZone(""), to.Unmap().WithZone("")
@@ -100,10 +101,10 @@ func (Machine) Route(from, to netip.Addr) (string, error) {
 	return i.Name, nil
 }
 
-// askTimeout is how long the kernel may take to answer, in seconds.
+// askTimeout bounds the wait for an answer of the kernel, in seconds.
 const askTimeout = 5
 
-// ask sends a request to the kernel and calls answer for each message of its answer (netlink(7)).
+// ask sends a request to the kernel and calls answer for each message of the answer (netlink(7)).
 func ask(protocol int, typ, flags uint16, request []byte, answer func(*syscall.NetlinkMessage),
 ) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)

@@ -36,7 +36,8 @@ func syn(t *testing.T, from, to netip.AddrPort) {
 	testutil.Must(t, unix.Sendto(fd, b.Bytes(), 0, at))
 }
 
-// Answers to a SYN that reach nobody are listed, and the interface that they take is found.
+// TestHandshakes: SYN answers that reach nobody are listed, and the interface that they take is
+// found.
 func TestHandshakes(t *testing.T) {
 	if !testutil.OwnNetwork(t) {
 		return

@@ -1,5 +1,5 @@
-// Package netif knows the IP addresses of this machine, which network interfaces belong to its RDMA
-// devices, and when that changes.
+// Package netif reads the IP addresses of this machine and the network interfaces of its RDMA
+// devices, and watches them for changes.
 package netif
 
 import (
@@ -16,30 +16,30 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// State is what a machine has at a time.
+// State is the network state of a machine at one time.
 type State struct {
 	Addresses []Address
-	// RDMA has the network interfaces of the RDMA devices that Read was asked for.
+	// RDMA has the network interfaces of the RDMA devices requested from Read.
 	RDMA map[string][]string
 }
 
-// Address is an address of a network interface. A link-local one of IPv6 has the interface as its
-// zone. One of IPv6 that is still being checked for duplicates cannot be bound to.
+// Address is an address of a network interface. A link-local IPv6 address has the interface as its
+// zone. An IPv6 address that is still being checked for duplicates cannot be bound to.
 type Address struct {
 	netip.Addr
 	Interface string
-	// Up: the interface was not switched off. It may be without a carrier.
+	// Up: the interface is switched on. It may be without a carrier.
 	Up bool
 }
 
 // Machine is this machine, in the network namespace of the process.
 type Machine struct{ sysfs string }
 
-// Linux is the machine that this program runs on.
+// Linux returns the machine on which this program runs.
 func Linux() Machine { return Machine{"/sys"} }
 
-// Read returns what the machine has now. Of RDMA devices it has those with the given names, or all
-// with "*": each has many files, which are read one by one.
+// Read returns the current state. It includes the RDMA devices with the given names, or all with
+// "*". Each device has many files, which are read one by one.
 func (m Machine) Read(rdma ...string) (s State, err error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -52,8 +52,8 @@ func (m Machine) Read(rdma ...string) (s State, err error) {
 	return s, nil
 }
 
-// addresses reads the addresses of all interfaces at once (rtnetlink(7)): for each one alone the
-// kernel would list them all.
+// addresses reads the addresses of all interfaces at once (rtnetlink(7)). For a single interface
+// the kernel would list them all as well.
 func addresses(interfaces []net.Interface) (list []Address, err error) {
 	dump, err := syscall.NetlinkRIB(unix.RTM_GETADDR, unix.AF_UNSPEC)
 	if err != nil {
@@ -76,15 +76,15 @@ func addresses(interfaces []net.Interface) (list []Address, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if ip := own(attributes); i != nil && ip.IsValid() { // else it has come in the meantime
+		if ip := own(attributes); i != nil && ip.IsValid() { // otherwise the interface is new
 			list = append(list, address(ip, i))
 		}
 	}
 	return list, nil
 }
 
-// own returns the address that an interface has. IFA_ADDRESS is that of the other end of a
-// point-to-point link, which then has IFA_LOCAL, too.
+// own returns the address of an interface. On a point-to-point link IFA_ADDRESS is the address of
+// the other end, and IFA_LOCAL is the own address.
 func own(attributes []syscall.NetlinkRouteAttr) (ip netip.Addr) {
 	for _, a := range attributes {
 		if t := a.Attr.Type; t == unix.IFA_LOCAL || t == unix.IFA_ADDRESS && !ip.IsValid() {
@@ -101,9 +101,9 @@ func address(ip netip.Addr, i *net.Interface) Address {
 	return Address{Addr: ip, Interface: i.Name, Up: i.Flags&net.FlagUp != 0}
 }
 
-// rdma lists the network interfaces of the RDMA devices: those of their GIDs
-// (Documentation/ABI/stable/sysfs-class-infiniband), with older kernels for iWARP the ones of the
-// same PCI function.
+// rdma lists the network interfaces of the RDMA devices: the interfaces of their GIDs
+// (Documentation/ABI/stable/sysfs-class-infiniband) or, for iWARP on older kernels, the interfaces
+// of the same PCI function.
 func (m Machine) rdma(patterns []string) map[string][]string {
 	var devices []string
 	for _, p := range patterns {

@@ -38,7 +38,7 @@ func TestRDMA(t *testing.T) {
 	}
 }
 
-// TestWatch: addresses and links that come and go are noticed, and read.
+// TestWatch: changes of addresses and links are noticed, and the new state is read.
 func TestWatch(t *testing.T) {
 	if !testutil.OwnNetwork(t) {
 		return
@@ -63,7 +63,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestDroppedEvents: that the kernel had to drop events is an event.
+// TestDroppedEvents: events dropped by the kernel count as a change.
 func TestDroppedEvents(t *testing.T) {
 	if !testutil.OwnNetwork(t) {
 		return
@@ -73,7 +73,7 @@ func TestDroppedEvents(t *testing.T) {
 	raw, err := f.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // the least
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // the minimum
 		})
 	}
 	if err != nil {
@@ -89,7 +89,7 @@ func TestDroppedEvents(t *testing.T) {
 	testutil.Receive(t, "a change", changed)
 }
 
-// until waits for a change after which br0 has these addresses, but for link-local ones.
+// until waits for a change after which br0 has these addresses, apart from link-local ones.
 func until(t *testing.T, changed <-chan struct{}, want string) {
 	t.Helper()
 	for {
@@ -111,7 +111,8 @@ func until(t *testing.T, changed <-chan struct{}, want string) {
 	}
 }
 
-// TestManyInterfaces: the addresses of many interfaces are read at once, and each has its own.
+// TestManyInterfaces: the addresses of many interfaces are read at once and assigned to their
+// interfaces.
 func TestManyInterfaces(t *testing.T) {
 	if !testutil.OwnNetwork(t) {
 		return

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelEvents is the group of NETLINK_KOBJECT_UEVENT that the kernel sends to
+// kernelEvents is the group of NETLINK_KOBJECT_UEVENT for events of the kernel
 // (lib/kobject_uevent.c).
 const kernelEvents = 1
 
-// rdmaDevice is in the event of an RDMA device that comes or goes.
+// rdmaDevice is part of the event for an RDMA device that is added or removed.
 var rdmaDevice = []byte("SUBSYSTEM=infiniband\x00")
 
-// sources are the sockets that say that something has changed. What it is does not matter: the
-// state is read as a whole, also when the kernel had to drop events.
+// sources are the sockets that report changes. The content of a report does not matter: the state
+// is always read as a whole, even if the kernel had to drop events.
 var sources = []struct {
 	protocol int
 	groups   uint32

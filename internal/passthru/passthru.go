@@ -1,4 +1,5 @@
-// Package passthru sends NVMe commands to the drives of this machine through the kernel's driver.
+// Package passthru sends NVMe commands to the drives of this machine through the driver of the
+// kernel.
 package passthru
 
 import (
@@ -11,10 +12,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// timeoutMillis is how long a drive may take for an admin command.
+// timeoutMillis is the timeout of an admin command.
 const timeoutMillis = 10_000
 
-// Encode returns sqe as the driver takes it, without data.
+// Encode returns sqe in the form that the driver takes, without data.
 func Encode(sqe *nvme.SQE) (c sys.NVMeCommand) {
 	c.Opcode, c.NSID, c.CDW2, c.CDW3 = uint8(sqe.Opcode()), sqe.NSID(), sqe.CDW(2), sqe.CDW(3)
 	for i := range c.CDW10 {
@@ -23,8 +24,8 @@ func Encode(sqe *nvme.SQE) (c sys.NVMeCommand) {
 	return c
 }
 
-// Drive takes commands: the character or block device of a drive or of a namespace of it. Tests
-// replace it.
+// Drive executes commands. It is the character or block device of a drive or of one of its
+// namespaces. Tests replace it.
 type Drive interface {
 	// Ioctl sends c; see sys.NVMeIoctl.
 	Ioctl(request uintptr, c *sys.NVMeCommand) (status uint16, e syscall.Errno)
@@ -38,9 +39,8 @@ func (fd FD) Ioctl(request uintptr, c *sys.NVMeCommand) (uint16, syscall.Errno) 
 	return sys.NVMeIoctl(int(fd), request, c)
 }
 
-// admin sends an admin command that reads len(data) bytes, and returns its result. An error is a
-// syscall.Errno of the kernel or an nvme.Status of the drive. It may block, for ten seconds at
-// most.
+// admin sends an admin command that reads len(data) bytes and returns its result. An error is a
+// syscall.Errno of the kernel or an nvme.Status of the drive. It may block for up to ten seconds.
 func admin(d Drive, sqe *nvme.SQE, data []byte) (result uint64, err error) {
 	c := Encode(sqe)
 	c.TimeoutMillis = timeoutMillis
@@ -60,7 +60,7 @@ func admin(d Drive, sqe *nvme.SQE, data []byte) (result uint64, err error) {
 }
 
 // Feature returns the current value of the feature fid of a namespace, or of the drive if nsid is
-// 0. Errors wrap those of the kernel or the drive.
+// 0. Errors wrap errors of the kernel or the drive.
 func Feature(d Drive, nsid uint32, fid uint8) (uint32, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminGetFeatures)

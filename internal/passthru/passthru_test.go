@@ -61,7 +61,7 @@ func TestFeature(t *testing.T) {
 	}
 }
 
-// TestElsewhere is an open file that is no drive.
+// TestElsewhere: commands to an open file that is no drive fail.
 func TestElsewhere(t *testing.T) {
 	f := testutil.Value(os.Open(os.DevNull))(t)
 	defer f.Close()

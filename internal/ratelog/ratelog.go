@@ -1,6 +1,6 @@
-// Package ratelog limits the log lines that peers can cause at will, so that they neither fill the
-// disk nor hide the lines about others. Lines about this machine do not pass through here: nothing
-// that a peer does may cost an operator one of them. A Recorder remembers what peers were refused.
+// Package ratelog limits log lines that peers can cause at will, so that they neither fill the disk
+// nor hide lines about others. Lines about this machine are not limited, so no peer can suppress
+// them. A Recorder remembers refusals of peers.
 package ratelog
 
 import (
@@ -13,13 +13,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
-// Logger passes lines on to another logger as long as there are few. Lines with the same message
-// are of one kind. Each kind has a budget, and each network, an address or an IPv6 /64, has a
-// smaller one within it. Lines above are counted, and one line for each kind says so at the end of
-// the period. Any goroutine may use a Logger, but not for each I/O: it takes a lock.
+// Logger passes a limited number of lines on to another logger. Lines with the same message are of
+// one kind. Each kind has a budget, and within it each network, an IPv4 address or an IPv6 /64, has
+// a smaller one. Lines beyond the budget are counted, and one line for each kind reports them at
+// the end of the period. Any goroutine may use a Logger, but not for each I/O, because it takes a
+// lock.
 type Logger struct {
 	log     *slog.Logger
-	records *records // nil: what peers are refused is not remembered
+	records *records // nil: refusals are not remembered
 
 	mu  sync.Mutex
 	now *period // nil before the first line
@@ -27,30 +28,30 @@ type Logger struct {
 
 const (
 	periodLength = 10 * time.Second
-	// kindLines is how many lines of a kind are passed on in a period, and peerLines how many of
-	// them because of one network. So no more than kindLines networks are remembered.
+	// kindLines is the number of lines of a kind that are passed on in a period, and peerLines the
+	// number of lines because of one network. So at most kindLines networks are remembered.
 	kindLines = 100
 	peerLines = 10
 )
 
-// period is what there was in one period.
+// period has the lines of one period.
 type period struct {
 	end    time.Time
 	kinds  map[string]*kind
 	report *time.Timer // runs once a line was dropped
 }
 
-// kind is what there was of one kind.
+// kind has the lines of one kind.
 type kind struct {
 	lines, dropped int
 	peers          map[netip.Addr]*share // by network
 }
 
-// share is the part of one network in it.
+// share has the lines because of one network.
 type share struct{ lines, dropped int }
 
-// New makes a Logger in front of log. If the handler of log is a Recorder, it remembers what peers
-// were refused, also the lines that are not passed on.
+// New makes a Logger in front of log. If the handler of log is a Recorder, it remembers refusals,
+// including lines that are not passed on.
 func New(log *slog.Logger) *Logger {
 	l := &Logger{log: log}
 	if r, ok := log.Handler().(*Recorder); ok {
@@ -59,17 +60,16 @@ func New(log *slog.Logger) *Logger {
 	return l
 }
 
-// Peer logs what one peer has caused. Its lines have the key remote first. Their messages are
-// constants.
+// Peer logs lines caused by one peer. They have the key remote first. Their messages are constants.
 type Peer struct {
 	l      *Logger
 	remote netip.AddrPort
 }
 
-// Peer returns what logs for the peer at remote.
+// Peer returns the Peer at remote.
 func (l *Logger) Peer(remote netip.AddrPort) Peer { return Peer{l, remote} }
 
-// Warn logs at the level of warnings what the peer was refused, or why its connection has ended.
+// Warn logs at the level of warnings a refusal, or the reason for the end of a connection.
 func (p Peer) Warn(msg string, args ...any) {
 	if p.l.records != nil {
 		p.l.records.refused(p.remote, msg, args)
@@ -77,7 +77,7 @@ func (p Peer) Warn(msg string, args ...any) {
 	p.print(slog.LevelWarn, msg, args)
 }
 
-// Trouble logs at the level of warnings what is no refusal: the target, or its storage, has it.
+// Trouble logs at the level of warnings a problem of the target or its storage, not a refusal.
 func (p Peer) Trouble(msg string, args ...any) { p.print(slog.LevelWarn, msg, args) }
 
 // Info logs at the level of information.
@@ -92,7 +92,7 @@ func (l *Logger) DebugEnabled() bool { return l.log.Enabled(context.Background()
 func (p Peer) print(level slog.Level, msg string, args []any) {
 	ctx := context.Background()
 	if p.l.log.Enabled(ctx, level) && p.l.take(msg, subnet.Of(p.remote.Addr())) {
-		if p.remote.IsValid() { // else it is on this machine
+		if p.remote.IsValid() { // otherwise it is on this machine
 			args = append([]any{"remote", p.remote}, args...)
 		}
 		p.l.log.Log(ctx, level, msg, args...)
@@ -134,7 +134,7 @@ func (l *Logger) take(msg string, network netip.Addr) bool {
 	return false
 }
 
-// report says what was dropped in a period that is over.
+// report logs the number of lines dropped in a period that has ended.
 func (l *Logger) report(t *period) {
 	l.mu.Lock()
 	if l.now == t {
@@ -153,7 +153,7 @@ func (l *Logger) report(t *period) {
 	}
 }
 
-// worst returns the network of which most lines were dropped, if one had more than its share.
+// worst returns the network with the most dropped lines, if one exceeded its share.
 func (k *kind) worst() (network netip.Addr, ok bool) {
 	most := 0
 	for of, p := range k.peers {

@@ -18,7 +18,7 @@ func addr(n int) netip.AddrPort {
 		uint16(n))
 }
 
-// lines counts those of a log that have all of these texts.
+// lines counts the lines of a log that contain all of these texts.
 func lines(log *testutil.Log, texts ...string) (n int) {
 	for line := range strings.Lines(log.String()) {
 		all := true
@@ -32,7 +32,7 @@ func lines(log *testutil.Log, texts ...string) (n int) {
 	return n
 }
 
-// TestAttack: of 10,000 lines a second few are left, all others are counted, and the lines of other
+// TestAttack: of 10,000 lines a second few are passed on and all others are counted. Lines of other
 // addresses and of other kinds appear.
 func TestAttack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestAttack(t *testing.T) {
 	})
 }
 
-// TestManyAddresses: the lines and the memory are bounded whatever number of addresses there is.
+// TestManyAddresses: lines and memory are bounded for any number of addresses.
 func TestManyAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(testutil.Log)
@@ -108,7 +108,7 @@ func TestManyAddresses(t *testing.T) {
 	})
 }
 
-// TestNetworks: all addresses of an IPv6 /64 have the lines and the refusals of one.
+// TestNetworks: all addresses of an IPv6 /64 share the lines and refusals of one network.
 func TestNetworks(t *testing.T) {
 	log := new(testutil.Log)
 	r := NewRecorder(log.Logger().Handler())

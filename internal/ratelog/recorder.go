@@ -15,10 +15,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
-// Recorder is the handler of a log that remembers the last lines: what peers were refused, before
-// it is limited, and the lines of the log itself from the level of information. All Loggers in
-// front of it share it. Any goroutine may use it; a line takes a lock, and its cost and the memory
-// of all are bounded.
+// Recorder is the handler of a log that remembers the most recent lines: refusals of peers, before
+// they are limited, and the lines of the log from the level of information on. All Loggers in front
+// of it share it. Any goroutine may use it. A line takes a lock, and the cost of a line and the
+// total memory are bounded.
 type Recorder struct {
 	slog.Handler
 	*records
@@ -26,34 +26,35 @@ type Recorder struct {
 
 type records struct {
 	mu       sync.Mutex
-	text     []byte                    // what the attributes of a line are written to
-	refusals list.List                 // of *refusal, the one that happened last at the end
+	text     []byte                    // buffer for the attributes of a line
+	refusals list.List                 // of *refusal, most recent at the end
 	peers    map[netip.Addr][]*refusal // the same by network, in no order
-	kinds    map[string]uint64         // how many there were, by message
+	kinds    map[string]uint64         // counts by message
 	events   []Event                   // in their order
 	last     uint64                    // ID of the last event
 	changed  chan struct{}
 }
 
 const (
-	// maxRefusals is how many different refusals are remembered, and peerRefusals how many of them
-	// of one network. Of these, and then of all, the one that happened least recently is replaced.
+	// maxRefusals is the number of different refusals that are remembered, and peerRefusals the
+	// number of one network. The least recent one of the network, or of all, is replaced.
 	maxRefusals  = 512
 	peerRefusals = 16
 	maxEvents    = 512
-	// maxDetails bounds a value, in bytes; of a line that has more, no further ones are kept.
+	// maxDetails bounds a value, in bytes. After a line has reached it, further values are left
+	// out.
 	maxDetails = 512
 )
 
 // Attribute is a key of a line and its value.
 type Attribute struct{ Key, Value string }
 
-// Refusal is what a peer was refused, or why its connection was ended.
+// Refusal is a refused peer, or the reason for ending its connection.
 type Refusal struct {
 	First, Last time.Time
-	// Count is how often it was the same: the address, the message and the attributes.
+	// Count is the number of equal refusals, with the same address, message and attributes.
 	Count uint64
-	// Remote is the peer at the last time; its port may have been another one before.
+	// Remote is the peer of the last one; earlier ones may have had other ports.
 	Remote     netip.AddrPort
 	Message    string
 	Attributes []Attribute
@@ -69,7 +70,7 @@ type Event struct {
 	Attributes []Attribute
 }
 
-// refusal is a Refusal whose attributes are those in details.
+// refusal is a Refusal with its attributes encoded in details.
 type refusal struct {
 	Refusal
 	addr    netip.Addr
@@ -117,11 +118,11 @@ func (r *Recorder) WithGroup(name string) slog.Handler {
 	return &Recorder{r.Handler.WithGroup(name), r.records}
 }
 
-// bounded is what is remembered of a text.
+// bounded returns the remembered part of a text.
 func bounded(s string) string { return secret.Mask(s[:min(len(s), maxDetails)]) }
 
 // masked returns a line without secrets, which a peer may have sent as its name, for instance. It
-// is the same if it has none.
+// returns the same line if it has none.
 func masked(line slog.Record) slog.Record {
 	found := secret.Mask(line.Message) != line.Message
 	var attrs []slog.Attr
@@ -153,7 +154,7 @@ func (r *records) record(e Event) {
 	r.changed = make(chan struct{})
 }
 
-// Events returns the remembered events with an ID above since. changed is closed at the next one.
+// Events returns the remembered events with an ID above since. changed is closed at the next event.
 func (r *records) Events(since uint64) (list []Event, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,7 +165,7 @@ func (r *records) Events(since uint64) (list []Event, changed <-chan struct{}) {
 	return slices.Clone(r.events[i:]), r.changed
 }
 
-// refused remembers a line about a peer. It keeps none of args.
+// refused remembers a line about a peer. It does not keep args.
 func (r *records) refused(remote netip.AddrPort, msg string, args []any) {
 	now, addr := time.Now(), remote.Addr().Unmap()
 	r.mu.Lock()
@@ -178,8 +179,8 @@ func (r *records) refused(remote netip.AddrPort, msg string, args []any) {
 	e.Last, e.Remote = now, remote
 }
 
-// find returns the refusal that is the same, or a new one. It takes no longer if many are
-// remembered: peers cause refusals as fast as they can, and reactors wait for the lock.
+// find returns the equal refusal, or a new one. Its cost does not grow with the number remembered:
+// peers cause refusals as fast as they can, and reactors wait for the lock.
 func (r *records) find(addr netip.Addr, msg string, details []byte) *refusal {
 	network := subnet.Of(addr)
 	same := r.peers[network]
@@ -210,14 +211,14 @@ func (r *records) forget(e *refusal) {
 	}
 }
 
-// Kinds returns how often each kind of refusal happened, by its message.
+// Kinds returns the number of refusals of each kind, by message.
 func (r *records) Kinds() map[string]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.kinds)
 }
 
-// Refusals returns what is remembered, the last one first.
+// Refusals returns the remembered refusals, most recent first.
 func (r *records) Refusals() []Refusal {
 	r.mu.Lock()
 	all := make([]refusal, 0, r.refusals.Len())
@@ -233,8 +234,8 @@ func (r *records) Refusals() []Refusal {
 	return list
 }
 
-// About returns what is remembered of the host with this name at this address, if the handler of
-// the log is a Recorder: lines whose keys remote and host say so. Nothing of it is about others.
+// About returns the remembered lines about the host with this name at this address, as given by the
+// keys remote and host. It returns nothing if the handler of the log is not a Recorder.
 func (l *Logger) About(addr netip.Addr, host string) (events []Event, refusals []Refusal) {
 	if l.records == nil {
 		return nil, nil
@@ -254,8 +255,8 @@ func (l *Logger) About(addr netip.Addr, host string) (events []Event, refusals [
 	return events, refusals
 }
 
-// appendDetails appends keys and values, each with its length before it, up to maxDetails bytes.
-// What no printing is needed for costs no allocation.
+// appendDetails appends keys and values, each preceded by its length, up to maxDetails bytes.
+// Values that need no formatting cause no allocation.
 func appendDetails(b []byte, args []any) []byte {
 	for i := 0; i+1 < len(args) && len(b) < maxDetails; i += 2 {
 		b = appendText(b, args[i])
@@ -282,7 +283,7 @@ func appendText(b []byte, v any) []byte {
 	return b[:at+2+n]
 }
 
-// details are the attributes that appendDetails has written.
+// details decodes the attributes that appendDetails has encoded.
 func details(s string) (list []Attribute) {
 	next := func() string {
 		n := int(s[0])<<8 | int(s[1])

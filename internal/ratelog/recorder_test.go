@@ -21,8 +21,8 @@ func recorded(t *testing.T, level slog.Level) (*Recorder, *slog.Logger, *testuti
 	return r, slog.New(r), out
 }
 
-// TestRefusals: the same refusal is counted, another one is remembered beside it, whether the log
-// has the lines or not.
+// TestRefusals: an equal refusal is counted and another one is remembered separately, even if the
+// log does not have the lines.
 func TestRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, log, out := recorded(t, slog.LevelError)
@@ -55,7 +55,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestRefusalsAreBounded: an address replaces its own refusals, and all of them are bounded.
+// TestRefusalsAreBounded: an address replaces its own refusals, and the total is bounded.
 func TestRefusalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, log, _ := recorded(t, slog.LevelError)
@@ -84,7 +84,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	})
 }
 
-// TestEvents: lines have consecutive IDs and wake those who wait for them.
+// TestEvents: lines have consecutive IDs and wake waiting readers.
 func TestEvents(t *testing.T) {
 	r, log, out := recorded(t, slog.LevelWarn)
 	_, changed := r.Events(0)
@@ -126,7 +126,7 @@ func TestEventAttributes(t *testing.T) {
 	}
 }
 
-// TestRecordingAllocatesNothingMore: what a peer repeats costs no memory.
+// TestRecordingAllocatesNothingMore: repeated refusals cost no memory.
 func TestRecordingAllocatesNothingMore(t *testing.T) {
 	r, _, _ := recorded(t, slog.LevelError)
 	args := []any{"qid", "1", "local", addr(3), "err", errors.New("no such host")}
@@ -134,8 +134,8 @@ func TestRecordingAllocatesNothingMore(t *testing.T) {
 		"allocations")
 }
 
-// BenchmarkRefused is a line of a peer that is dropped, with and without a Recorder full of the
-// refusals of others: it is the same again, or the first of an address that is not remembered.
+// BenchmarkRefused measures a dropped line of a peer, without and with a Recorder full of refusals
+// of others. The refusal is a repeated one, or the first one of a new address.
 func BenchmarkRefused(b *testing.B) {
 	discard := slog.NewTextHandler(new(testutil.Log), &slog.HandlerOptions{Level: slog.LevelWarn})
 	for name, handler := range map[string]slog.Handler{
@@ -156,7 +156,7 @@ func BenchmarkRefused(b *testing.B) {
 	}
 }
 
-// TestAbout: only what is remembered of this host at this address, from whatever port.
+// TestAbout: only lines about this host at this address, from any port.
 func TestAbout(t *testing.T) {
 	_, log, _ := recorded(t, slog.LevelError)
 	l := New(log)

@@ -1,10 +1,10 @@
-// Package rates computes what was counted between two looks at counters. A counter only rises,
-// unless what it belongs to began anew: then it counts from zero.
+// Package rates computes the growth of counters between two readings. A counter only rises, unless
+// its owner has restarted: then it counts from zero.
 package rates
 
 import "maps"
 
-// Growth is the increase of a counter since old.
+// Growth returns the increase of a counter since old.
 func Growth(old, now uint64) uint64 {
 	if now < old {
 		return now
@@ -12,11 +12,12 @@ func Growth(old, now uint64) uint64 {
 	return now - old
 }
 
-// Rise is the same for reports of faults: nothing of a counter that is less is sure, so it is 0.
+// Rise is Growth for counters of faults. If the counter has fallen, no increase is certain, so it
+// is 0.
 func Rise(old, now uint64) uint64 { return now - min(old, now) }
 
-// Since is what several counters have counted since old. They began anew together: if one of them
-// is less than before, or missing, all count from zero. The result may be now itself.
+// Since returns the growth of several counters since old. They restart together: if one of them has
+// fallen or is missing, all count from zero. The result may be now itself.
 func Since[M ~map[K]uint64, K comparable](old, now M) M {
 	out := maps.Clone(now)
 	for k, n := range old {
@@ -28,8 +29,7 @@ func Since[M ~map[K]uint64, K comparable](old, now M) M {
 	return out
 }
 
-// Per is how often something happened in a second if it happened n times in some; 0 if no time has
-// passed.
+// Per returns the rate of n events in some seconds; 0 if no time has passed.
 func Per(n uint64, seconds float64) float64 {
 	if seconds <= 0 {
 		return 0
@@ -37,8 +37,7 @@ func Per(n uint64, seconds float64) float64 {
 	return float64(n) / seconds
 }
 
-// Each calls fn for each object of now with the one of old that has the same key, nil if there is
-// none.
+// Each calls fn for each object of now, with the object of old that has the same key, or nil.
 func Each[T any, K comparable](old, now []T, key func(*T) K, fn func(old, now *T)) {
 	before := make(map[K]*T, len(old))
 	for i := range old {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestGrowth: counters that begin anew count from zero, those of one object together; no time is
-// no rate, not an infinite one.
+// TestGrowth: restarted counters count from zero, and all counters of an object together. If no
+// time has passed, the rate is zero, not infinite.
 func TestGrowth(t *testing.T) {
 	type counts = map[string]uint64
 	five := counts{"a": 5, "b": 1}
@@ -38,7 +38,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// TestEach: an object is compared with itself, wherever it stands, and a new one with nothing.
+// TestEach: an object is compared with itself at any position, and a new one with nil.
 func TestEach(t *testing.T) {
 	type object struct {
 		name string

@@ -23,12 +23,12 @@ func pin(cpu int) (unpin func(), err error) {
 	return func() { _ = unix.SchedSetaffinity(0, &old) }, nil
 }
 
-// singleCPU says that the machine has one CPU. It does not matter how many of them this process may
-// use: what the loop waits for happens on any of them.
+// singleCPU reports whether the machine has one CPU. The number of CPUs of this process does not
+// matter, because events for the loop happen on any of them.
 func singleCPU() bool { return listsOneCPU("/sys/devices/system/cpu/online") }
 
-// listsOneCPU says that the list of CPUs in a file, such as "0-3,5", has one entry. Without such a
-// file it says that the process has one CPU.
+// listsOneCPU reports whether the list of CPUs in a file, such as "0-3,5", has one entry. Without
+// such a file it reports whether the process has one CPU.
 func listsOneCPU(name string) bool {
 	online, err := os.ReadFile(name)
 	if err != nil {
@@ -38,10 +38,10 @@ func listsOneCPU(name string) bool {
 }
 
 // yield lets other threads of the machine run, if any waits for a CPU. The system call does not
-// block, so the runtime's scheduler need not know.
+// block, so the scheduler of the Go runtime need not know.
 func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// cpuList is "CPUs 0 1 5".
+// cpuList formats a set: "CPUs 0 1 5".
 func cpuList(set *unix.CPUSet) string {
 	s := "CPUs"
 	for cpu := range len(set) * 64 {

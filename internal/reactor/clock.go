@@ -2,9 +2,9 @@ package reactor
 
 import "time"
 
-// clock is the monotonic clock, read once in some hundred steps of work, because under user-mode
-// Linux a reading is a system call. It also sets the pace of all else that a busy loop does only
-// now and then.
+// clock is the monotonic clock. It is read once in a few hundred steps of work, because under
+// user-mode Linux a reading is a system call. It also sets the pace of everything else that a busy
+// loop does only occasionally.
 type clock struct {
 	now   int64 // the last reading
 	ticks int   // steps of work since then
@@ -40,13 +40,13 @@ func (c *clock) tick(n int) bool {
 	return c.ticks >= c.every
 }
 
-// adapt reads the clock and aims the next reading at less than a millisecond from now.
+// adapt reads the clock and schedules the next reading less than a millisecond from now.
 func (c *clock) adapt() {
 	before := c.now
 	c.every = pace(c.every, c.read()-before)
 }
 
-// pace is how many steps to make until the next reading, if every of them took d nanoseconds.
+// pace returns the number of steps until the next reading, if each step took d nanoseconds.
 func pace(every int, d int64) int {
 	switch {
 	case d > clockCoarse:
@@ -57,9 +57,9 @@ func pace(every int, d int64) int {
 	return every
 }
 
-// Now is the monotonic clock in nanoseconds since some moment of the process, at most about a
-// millisecond old.
+// Now returns the monotonic clock in nanoseconds since a fixed time in the life of the process. It
+// is at most about a millisecond old.
 func (r *Reactor) Now() int64 { return r.clock.now }
 
-// Clock reads that clock. Any goroutine may call it.
+// Clock reads the same clock. Any goroutine may call it.
 func (r *Reactor) Clock() int64 { return sinceEpoch() }

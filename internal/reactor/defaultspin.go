@@ -11,18 +11,18 @@ import (
 const (
 	leastSpin = 200 * time.Microsecond
 	mostSpin  = time.Millisecond
-	// singleCPUSpin is for a machine with one CPU, where the loop yields after each poll without
+	// singleCPUSpin is for a machine with one CPU, on which the loop yields after each poll without
 	// work.
 	singleCPUSpin = 100 * time.Microsecond
-	// spinWakes is the length of a spin in wake-ups. What comes later than that is worth a sleep.
+	// spinWakes is the length of a spin in wake-ups. For work that comes later, a sleep is cheaper.
 	spinWakes = 8
 
 	wakeSamples = 15
-	wakePause   = 300 * time.Microsecond // until a thread is asleep
+	wakePause   = 300 * time.Microsecond // time for a thread to fall asleep
 )
 
-// DefaultSpin is the longest spin (Config.Spin) that suits this machine: as long as some wake-ups
-// of a thread take, but at least 200 µs and at most 1 ms; 100 µs if there is one CPU. The first
+// DefaultSpin returns the longest spin (Config.Spin) that suits this machine: the time of some
+// wake-ups of a thread, but at least 200 µs and at most 1 ms; 100 µs if there is one CPU. The first
 // call measures for about 10 ms. Any goroutine may call it.
 func DefaultSpin() time.Duration {
 	if singleCPU() {
@@ -31,12 +31,12 @@ func DefaultSpin() time.Duration {
 	return spinFor(wakeTime())
 }
 
-// spinFor is the longest spin on a machine where it takes w to wake a thread.
+// spinFor returns the longest spin on a machine on which waking a thread takes w.
 func spinFor(w time.Duration) time.Duration { return min(max(leastSpin, spinWakes*w), mostSpin) }
 
-// wakeTime is how long it takes on this machine until a thread that sleeps in epoll_wait continues
-// after another one has woken it: 10 to 30 µs mostly, but more than 100 where processors are
-// emulated. It is measured once, in about 10 ms, and is 0 if that fails.
+// wakeTime returns the time on this machine until a thread that sleeps in epoll_wait continues
+// after another thread has woken it. It is usually 10 to 30 µs, but more than 100 µs on emulated
+// processors. It is measured once, for about 10 ms, and is 0 if that fails.
 var wakeTime = sync.OnceValue(func() time.Duration {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// The default follows what it takes to wake a thread, within bounds.
+// TestDefaultSpin: the default follows the time to wake a thread, within bounds.
 func TestDefaultSpin(t *testing.T) {
 	for w, want := range map[time.Duration]time.Duration{
 		0: leastSpin, 10 * time.Microsecond: leastSpin,

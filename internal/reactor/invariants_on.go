@@ -15,15 +15,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// stepMost is how much processor time one step of a reactor may take.
+// stepMost is the limit of the processor time of one step of a reactor.
 const stepMost = 100 * time.Microsecond
 
-// measuring: the environment has NVMF_TURNS, so the time of each step is measured, and those that
-// exceed stepMost are listed on standard error when the reactor stops. It is the processor time of
-// the thread, so other processes do not count, but collections of garbage do.
+// measuring: the environment has NVMF_TURNS, so the time of each step is measured, and steps beyond
+// stepMost are listed on standard error when the reactor stops. The time is the processor time of
+// the thread, so other processes do not count, but garbage collection does.
 var measuring = os.Getenv("NVMF_TURNS") != ""
 
-// stepTimes has the steps of a reactor that took too long, by the function that the reactor called.
+// stepTimes has the steps of a reactor that took too long, by the function called.
 type stepTimes struct {
 	count  list.Steps
 	began  time.Duration
@@ -31,7 +31,7 @@ type stepTimes struct {
 	over   map[string]*overrun
 }
 
-// overrun is how often a function took too long, and the longest time.
+// overrun is the number of times that a function took too long, and its longest time.
 type overrun struct {
 	count   int
 	longest time.Duration
@@ -51,7 +51,7 @@ func (t *stepTimes) end(step any) {
 		return
 	}
 	took := cpuTime() - t.began
-	if took <= stepMost || t.thread != unix.Gettid() { // it has changed meanwhile
+	if took <= stepMost || t.thread != unix.Gettid() { // the thread has changed
 		return
 	}
 	name := fmt.Sprintf("%T.Poll", step)
@@ -83,7 +83,7 @@ func (t *stepTimes) report(reactor int) {
 	}
 }
 
-// cpuTime is the processor time of the calling thread.
+// cpuTime returns the processor time of the calling thread.
 func cpuTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {

@@ -1,9 +1,9 @@
 // Package reactor is the loop that owns a share of the target: queues, backend channels, timers and
 // descriptors.
 //
-// A Reactor is one goroutine, on one OS thread that is pinned to a CPU if the configuration says
-// so. It polls while there is work and for a short, adaptive time after, then arms its pollers and
-// sleeps in epoll_wait, so that an idle reactor takes no CPU time:
+// A Reactor is one goroutine on one OS thread, pinned to a CPU if configured. It polls while there
+// is work and for a short, adaptive time afterwards. Then it arms its pollers and sleeps in
+// epoll_wait, so that an idle reactor takes no CPU time:
 //
 //	Run:  mailbox -> pollers -> (now and then: timers, descriptors) -> again
 //	      no work for the spin time -> Arm all -> sleep until Wake, descriptor or timer -> again
@@ -29,15 +29,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// Poller is a source of work that the loop polls: a transport's group or the controller's handler
-// of this reactor.
+// Poller is a source of work that the loop polls: the group of a transport or the handler of the
+// controller on this reactor.
 type Poller interface {
-	// Poll moves at most about budget commands along and returns how many steps it made; 0 means
-	// nothing to do.
+	// Poll advances at most about budget commands and returns the number of steps made; 0 means
+	// that there was nothing to do.
 	Poll(budget int) int
-	// Arm prepares to sleep: from now on whatever needs a Poll wakes the reactor. It returns false
-	// if there is work already. It may be called again, with or without a Poll in between, after
-	// another poller has refused or the reactor has slept.
+	// Arm prepares to sleep: from now on, every event that needs a Poll wakes the reactor. It
+	// returns false if there is work already. It may be called again, with or without a Poll in
+	// between, after another poller has refused or the reactor has slept.
 	Arm() bool
 }
 
@@ -45,24 +45,25 @@ type Poller interface {
 type Config struct {
 	// Index numbers the reactors of a process, for logs.
 	Index int
-	// CPU is the processor that Run pins its thread to, -1 for none.
+	// CPU is the processor to which Run pins its thread, -1 for none.
 	CPU int
-	// Spin is the longest time without work before a sleep; the loop learns how much of it pays.
-	// 0: sleep at once.
+	// Spin is the longest time without work before a sleep; the loop learns how much of it pays. 0
+	// means to sleep at once.
 	Spin time.Duration
 }
 
 const (
-	// budget is the most steps one poller makes before the next one's turn.
+	// budget is the number of steps that one poller makes before the next one's turn.
 	budget = 64
-	// idleTicks is what an iteration without work counts as, in steps of work; see clock.every.
+	// idleTicks is the cost of an iteration without work, in steps of work; see clock.every.
 	idleTicks = 8
 
 	maxEvents = 128
-	// postsMost is how many posted functions an iteration runs, and timersMost how many timers.
+	// postsMost is the number of posted functions that an iteration runs, and timersMost the number
+	// of timers.
 	postsMost  = 64
 	timersMost = 64
-	// pollFDsEvery is how many times a busy loop reads the clock for each time that it polls
+	// pollFDsEvery is the number of times that a busy loop reads the clock for each poll of
 	// descriptors. Pollers that need events sooner poll for themselves.
 	pollFDsEvery = 4
 )
@@ -81,7 +82,7 @@ type Reactor struct {
 	epfd int
 	evfd int
 
-	// The only fields other goroutines touch.
+	// The only fields that other goroutines access.
 	state   atomic.Uint32
 	mailbox list.Inbox[post]
 	_       [64]byte
@@ -89,13 +90,13 @@ type Reactor struct {
 	pollers []Poller
 	stopped bool
 	starved bool // there are no more Ps than reactors
-	// yield gives the CPU to other threads between polls without work; nil if they have others.
+	// yield gives the CPU to other threads between polls without work; nil if they have other CPUs.
 	yield func()
 
 	clock clock
 	spin  spin
-	began int64 // when Run was called
-	// yielded is when the reactor last called Gosched because its time slice was over.
+	began int64 // time of the call of Run
+	// yielded is the time of the last call of Gosched because the time slice was over.
 	yielded int64
 
 	timers     timerHeap
@@ -104,20 +105,22 @@ type Reactor struct {
 	events     [maxEvents]unix.EpollEvent
 
 	stats Stats
-	steps stepTimes // how long steps take, and how much they do, with the build tag invariants
+	steps stepTimes // time and work of steps, with the build tag invariants
 }
 
 // Stats are counters since the start of Run, for tests and metrics. Reactor only.
 type Stats struct {
-	// Iterations of the loop, and how many of them found no work.
+	// Iterations is the number of iterations of the loop, and Empty the number of those without
+	// work.
 	Iterations, Empty uint64
-	// Sleeps in epoll_wait, and how long they were in total. The rest of the time it polled.
+	// Sleeps is the number of sleeps in epoll_wait, and Asleep their total time. The rest of the
+	// time it polled.
 	Sleeps uint64
 	Asleep time.Duration
-	// Up is how long it has run, Vain for how long of it it polled without finding work, but for
-	// pauses too short to tell.
+	// Up is the time since the start. Vain is the part of it in which the loop polled without
+	// finding work, apart from pauses too short to tell.
 	Up, Vain time.Duration
-	// Steps is the work that each poller did, in the order of Attach.
+	// Steps is the work of each poller, in the order of Attach.
 	Steps []uint64
 }
 
@@ -127,10 +130,10 @@ type post struct {
 	node list.Node[post]
 }
 
-// running counts reactors in Run, to tell whether processors are short.
+// running counts reactors in Run, to tell whether processors are scarce.
 var running atomic.Int32
 
-// New makes a reactor; Close frees it.
+// New makes a reactor. Close frees it.
 func New(cfg Config) (*Reactor, error) {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -141,7 +144,7 @@ func New(cfg Config) (*Reactor, error) {
 		_ = unix.Close(epfd)
 		return nil, fmt.Errorf("reactor %d: eventfd: %w", cfg.Index, err)
 	}
-	// Edge-triggered: each write is one event, and the counter never has to be read.
+	// Edge-triggered: each write is one event, and the counter need not be read.
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(evfd)}
 	if err := unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, evfd, &ev); err != nil {
 		_, _ = unix.Close(evfd), unix.Close(epfd)
@@ -157,16 +160,16 @@ func New(cfg Config) (*Reactor, error) {
 }
 
 // Close frees the descriptors. Run must have returned or never been called, and Post and Wake must
-// not be called any more.
+// no longer be called.
 func (r *Reactor) Close() error {
 	return errors.Join(unix.Close(r.evfd), unix.Close(r.epfd))
 }
 
-// Index is the reactor's number. Any goroutine may call it.
+// Index returns the number of the reactor. Any goroutine may call it.
 func (r *Reactor) Index() int { return r.cfg.Index }
 
-// EventFD is the eventfd that ends the reactor's sleep when something is added to it. Any goroutine
-// may call it, until Close.
+// EventFD returns the eventfd that ends the sleep of the reactor when something is added to it. Any
+// goroutine may call it, until Close.
 func (r *Reactor) EventFD() int { return r.evfd }
 
 // Stats returns the counters.
@@ -181,16 +184,17 @@ func (r *Reactor) Stats() Stats {
 	return s
 }
 
-// Attach adds p to the pollers; the loop polls it from the next iteration on at the latest.
+// Attach adds p to the pollers. The loop polls it from the next iteration on at the latest.
 func (r *Reactor) Attach(p Poller) {
 	r.pollers, r.stats.Steps = append(r.pollers, p), append(r.stats.Steps, 0)
 }
 
-// Steps counts what the functions and pollers do that the reactor calls. Any goroutine may call it.
+// Steps returns the counter of steps made by functions and pollers that the reactor calls. Any
+// goroutine may call it.
 func (r *Reactor) Steps() list.Steps { return r.steps.count }
 
-// Post runs fn on the reactor soon, after what the same goroutine has posted before. Any goroutine
-// may call it, also before Run. What is posted after Run has returned never runs.
+// Post runs fn on the reactor soon, after functions that the same goroutine has posted before. Any
+// goroutine may call it, even before Run. A function posted after Run has returned never runs.
 func (r *Reactor) Post(fn func()) {
 	p := &post{fn: fn}
 	r.mailbox.Push(p, &p.node)
@@ -198,7 +202,7 @@ func (r *Reactor) Post(fn func()) {
 }
 
 // Wake makes the reactor poll everything at least once more before it sleeps, and ends its sleep.
-// Any goroutine may call it, the reactor's as well. It costs one atomic load while the reactor is
+// Any goroutine may call it, including the reactor. It costs one atomic load if the reactor is
 // awake and has been woken already.
 func (r *Reactor) Wake() {
 	for {
@@ -218,12 +222,12 @@ func (r *Reactor) Wake() {
 	}
 }
 
-// eventOne is the number 1 as eventfd(2) takes it. The counter is never read: it has room for 2^64
-// of them.
+// eventOne is the number 1 in the form of eventfd(2). The counter is never read: it has room for
+// 2^64 writes.
 var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
 
-// Run is the loop. If Config.CPU is given it locks the goroutine to its thread and pins that;
-// otherwise code that needs to stay on one thread locks the goroutine itself. Run returns when ctx
+// Run is the loop. With Config.CPU it locks the goroutine to its thread and pins the thread.
+// Otherwise code that needs to stay on one thread locks the goroutine itself. Run returns when ctx
 // is done, or with an error if the thread cannot be pinned or epoll fails. It may be called once.
 func (r *Reactor) Run(ctx context.Context) error {
 	if r.cfg.CPU >= 0 {
@@ -291,8 +295,8 @@ func (r *Reactor) iterate() bool {
 	return true
 }
 
-// housekeep reads the clock, runs timers that are due and, every few calls, takes the events of
-// descriptors. It returns the number of callbacks that it ran.
+// housekeep reads the clock, runs due timers and, every few calls, takes the events of descriptors.
+// It returns the number of callbacks that it ran.
 func (r *Reactor) housekeep() int {
 	r.clock.adapt()
 	n := r.runTimers()
@@ -308,7 +312,7 @@ func (r *Reactor) housekeep() int {
 func (r *Reactor) spinOrSleep() error {
 	if !r.spin.done(r.clock.now) {
 		if r.yield != nil {
-			r.yield() // what the loop waits for cannot happen while it has the only CPU
+			r.yield() // the awaited event cannot happen while the loop has the only CPU
 		}
 		if r.starved && r.spin.empty%spinYield == 0 {
 			runtime.Gosched()
@@ -324,8 +328,8 @@ func (r *Reactor) spinOrSleep() error {
 			return nil
 		}
 	}
-	// Wake is called after something was published. Before this swap it makes the swap fail; after
-	// the swap it writes to the eventfd.
+	// Wake is called after the caller has published work. Before this swap it makes the swap fail;
+	// after the swap it writes to the eventfd.
 	if !r.state.CompareAndSwap(awake, asleep) {
 		return nil
 	}
@@ -353,8 +357,8 @@ func (r *Reactor) sleep() error {
 	return nil
 }
 
-// runPosts runs what the mailbox holds, oldest first, at most postsMost functions. What these post
-// runs after the pollers, so that work in pieces does not keep them waiting.
+// runPosts runs the functions in the mailbox, oldest first, at most postsMost of them. Functions
+// that they post run after the pollers, so that work in pieces does not keep the pollers waiting.
 func (r *Reactor) runPosts() (n int) {
 	newest := r.mailbox.Newest()
 	for n < postsMost {

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// spins are the configurations that matter: sleep at once, and spin first.
+// spins are the relevant configurations: sleep at once, and spin first.
 var spins = map[string]time.Duration{"no spin": 0, "spin": 50 * time.Microsecond, "default": -1}
 
 func TestPostOrder(t *testing.T) {
@@ -93,7 +93,7 @@ func TestNoLostPost(t *testing.T) {
 	}
 }
 
-// TestNoLostWake publishes work for a poller that knows it only from memory, and wakes the reactor.
+// TestNoLostWake publishes work that a poller finds only in memory, and wakes the reactor.
 func TestNoLostWake(t *testing.T) {
 	for name, spin := range spins {
 		t.Run(name, func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestNoLostWake(t *testing.T) {
 	}
 }
 
-// TestWakeBeforeSleep: what is published in the last moment, after the poll that would have found
-// it, is not slept over.
+// TestWakeBeforeSleep: work published at the last moment, after the poll that would have found it,
+// still keeps the reactor awake.
 func TestWakeBeforeSleep(t *testing.T) {
 	for name, spin := range spins {
 		for _, when := range []string{"poll", "arm"} {
@@ -157,7 +157,7 @@ func TestWakeBeforeSleep(t *testing.T) {
 						r.Wake()
 					}
 				}
-				producer := &poller{ // comes after the consumer
+				producer := &poller{ // runs after the consumer
 					poll: func(int) int { publish("poll"); return 0 },
 					arm:  func() bool { publish("arm"); return true },
 				}
@@ -211,7 +211,7 @@ func TestIdle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, Config{CPU: -1, Spin: spin}, &poller{})
 			do(t, r, func() {
-				runtime.LockOSThread() // whose time is taken
+				runtime.LockOSThread() // the measured thread
 				r.After(int64(time.Hour), func() {})
 			})
 			idle, rounds := 100*time.Millisecond, 3
@@ -237,7 +237,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// timeOf is the CPU time of the reactor's thread, and how often it went to sleep, while d passes.
+// timeOf returns the CPU time of the thread of the reactor and its number of sleeps while d passes.
 func timeOf(t *testing.T, r *Reactor, d time.Duration) (used time.Duration, sleeps uint64) {
 	done := make(chan struct{})
 	do(t, r, func() {

@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestWait: a wait that keeps its P at first ends when another one would.
+// TestWait: a wait that keeps its P at first ends like any other wait.
 func TestWait(t *testing.T) {
 	for _, short := range []bool{false, true} {
 		r := testutil.Value(New(Config{CPU: -1}))(t)
@@ -41,7 +41,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestAsleep: the time of sleeps is counted, and no other.
+// TestAsleep: only the time of sleeps is counted.
 func TestAsleep(t *testing.T) {
 	r := testutil.Value(New(Config{CPU: -1}))(t)
 	r.Attach(&poller{poll: func(int) int { return 1 }})
@@ -52,7 +52,7 @@ func TestAsleep(t *testing.T) {
 		r.spin.empty, r.spin.since, r.spin.vain = 2, r.clock.read(), 0
 		due, before, n := r.timers[0].at, r.stats.Asleep, fired
 		testutil.Must(t, r.sleep())
-		began := r.spin.since + r.spin.vain // until it slept it polled in vain
+		began := r.spin.since + r.spin.vain // it polled in vain until it slept
 		asleep := int64(r.stats.Asleep - before)
 		if passed := r.clock.read() - began; fired > n && asleep < due-began || asleep > passed {
 			t.Errorf("%d ns asleep of %d, due after %d", asleep, passed, due-began)
@@ -65,7 +65,7 @@ func TestAsleep(t *testing.T) {
 	testutil.Check(t, r.Close())
 }
 
-// TestShortSleepsAreLearned: only sleeps that were short are expected to be so again.
+// TestShortSleepsAreLearned: only after a short sleep is the next one expected to be short.
 func TestShortSleepsAreLearned(t *testing.T) {
 	var s spin
 	s.init(0)
@@ -78,7 +78,7 @@ func TestShortSleepsAreLearned(t *testing.T) {
 	}
 }
 
-// TestYieldBeforeSleep: only a reactor that hardly sleeps yields, and not each time.
+// TestYieldBeforeSleep: only a reactor that hardly sleeps yields, and not every time.
 func TestYieldBeforeSleep(t *testing.T) {
 	r := &Reactor{}
 	for _, tc := range []struct {

@@ -1,16 +1,16 @@
 package reactor
 
-// spin decides for how long a loop without work continues to poll. It follows the halt polling of
-// KVM: a sleep that turned out shorter than the longest spin says that spinning would have paid, so
-// spin longer; a longer one says that it was wasted, so spin less. At low rates the loop soon does
-// not spin at all.
+// spin decides how long a loop without work continues to poll. It follows the halt polling of KVM:
+// after a sleep shorter than the longest spin, spinning would have paid, so spin longer; after a
+// longer sleep, the spin was wasted, so spin less. At low rates the loop soon does not spin at all.
 type spin struct {
 	max, cur int64 // nanoseconds
 	// empty counts iterations since the last work. last is the reading of the clock at the first of
-	// them, since the first other one, or 0.
+	// empty counts iterations since the last work. last is the reading of the clock at the first of
+	// them, and since the first different reading, or 0.
 	empty       int
 	last, since int64
-	vain        int64 // how long the loop has polled without finding work
+	vain        int64 // total time polled without finding work
 	short       bool  // the last sleep was shorter than shortSleep
 }
 
@@ -22,7 +22,7 @@ const (
 
 func (s *spin) init(longest int64) { s.max, s.cur, s.short = longest, longest, true }
 
-// busy notes that there was work, or that the loop is about to sleep. now is the last reading of
+// busy records that there was work, or that the loop is about to sleep. now is the last reading of
 // the clock.
 func (s *spin) busy(now int64) {
 	if s.empty > 1 && s.since != 0 {
@@ -31,8 +31,8 @@ func (s *spin) busy(now int64) {
 	s.empty = 0
 }
 
-// done says, after an iteration without work, that it is time to sleep. now is the last reading of
-// the clock, which the loop renews every few iterations.
+// done reports, after an iteration without work, whether it is time to sleep. now is the last
+// reading of the clock, which the loop renews every few iterations.
 func (s *spin) done(now int64) bool {
 	if s.cur == 0 {
 		return true

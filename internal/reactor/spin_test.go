@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestSpinLearns: work that comes rarely makes the loop stop spinning.
+// TestSpinLearns: rare work makes the loop stop spinning.
 func TestSpinLearns(t *testing.T) {
 	const longest = int64(50 * time.Microsecond)
 	var s spin
@@ -23,7 +23,7 @@ func TestSpinLearns(t *testing.T) {
 		t.Errorf("after short sleeps the loop spins for %d ns", s.cur)
 	}
 	now := int64(1000)
-	for i := 0; i < 100; i++ { // the clock stands still: nothing is known about the time
+	for i := 0; i < 100; i++ { // the clock stands still, so no time is known
 		if s.done(now) {
 			t.Fatal("slept without knowing the time")
 		}

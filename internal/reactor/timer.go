@@ -9,11 +9,11 @@ import (
 type timer struct {
 	at    int64
 	fn    func()
-	index int // in the heap, -1 when out of it
+	index int // in the heap, -1 if not in it
 }
 
 // After runs fn on the reactor once, d nanoseconds from now or up to a few milliseconds later. stop
-// drops it; it is idempotent, and does nothing after fn has run. Both are for the reactor only.
+// cancels it; it is idempotent, and does nothing after fn has run. Both are for the reactor only.
 func (r *Reactor) After(d int64, fn func()) (stop func()) {
 	t := &timer{at: math.MaxInt64, fn: fn}
 	if now := r.clock.read(); d < math.MaxInt64-now {
@@ -28,11 +28,11 @@ func (r *Reactor) After(d int64, fn func()) (stop func()) {
 	}
 }
 
-// Timers returns how many timers have neither run nor been stopped. Reactor only.
+// Timers returns the number of timers that have neither run nor been stopped. Reactor only.
 func (r *Reactor) Timers() int { return len(r.timers) }
 
 // runTimers runs the timers that are due by the last reading of the clock, at most timersMost, and
-// returns how many. Timers that they start run in the next call at the earliest.
+// returns their number. Timers that they start run in the next call at the earliest.
 func (r *Reactor) runTimers() int {
 	if len(r.timers) == 0 {
 		return 0
@@ -54,8 +54,8 @@ func (r *Reactor) runTimers() int {
 // timerHeap is a heap by deadline.
 type timerHeap []*timer
 
-// timeout is how long epoll_wait may sleep, in milliseconds rounded up; -1 without timers, 0 if one
-// is due.
+// timeout returns how long epoll_wait may sleep, in milliseconds rounded up; -1 without timers, 0
+// if one is due.
 func (h timerHeap) timeout(now int64) int {
 	if len(h) == 0 {
 		return -1

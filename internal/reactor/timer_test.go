@@ -11,7 +11,7 @@ import (
 
 func TestTimersInOrder(t *testing.T) {
 	r := start(t, Config{CPU: -1})
-	type firing struct{ least, most, got int64 } // it is due between the first two
+	type firing struct{ least, most, got int64 } // due between least and most
 	var fired []firing
 	done := make(chan struct{})
 	const n = 50
@@ -69,7 +69,7 @@ func TestTimerStop(t *testing.T) {
 	})
 }
 
-// TestTimerWhileBusy: timers fire although there is always work, and one that starts another at
+// TestTimerWhileBusy: timers fire although there is always work, and a timer that starts another at
 // once does not block the loop.
 func TestTimerWhileBusy(t *testing.T) {
 	r := start(t, Config{CPU: -1}, &poller{poll: func(int) int { return 1 }})
@@ -87,8 +87,8 @@ func TestTimerWhileBusy(t *testing.T) {
 	testutil.Receive(t, "the hundredth timer", done)
 }
 
-// TestPace: the clock is read about every half millisecond whatever a step of work takes, and not
-// more often than needed.
+// TestPace: the clock is read about every half millisecond for any length of a step, and not more
+// often than needed.
 func TestPace(t *testing.T) {
 	for _, tc := range []struct {
 		step, least, worst int64 // nanoseconds

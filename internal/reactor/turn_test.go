@@ -6,8 +6,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestManyPostsAndTimers: however many functions are posted and timers are due, pollers have their
-// turns between them.
+// TestManyPostsAndTimers: pollers have their turns between any number of posted functions and due
+// timers.
 func TestManyPostsAndTimers(t *testing.T) {
 	const n = 1000
 	posts, timers := 0, 0 // since the last poll

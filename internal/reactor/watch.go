@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch is a watched descriptor. An event carries the generation of its watch, so that it is
-// dropped if the descriptor was unwatched and closed and its number used again within the same
-// batch.
+// watch is a watched descriptor. An event carries the generation of its watch. It is dropped if the
+// descriptor was unwatched and closed and its number reused within the same batch.
 type watch struct {
 	fn  func(events uint32)
 	gen int32
@@ -21,7 +20,7 @@ type watches struct {
 }
 
 // Watch calls fn on the reactor whenever fd has one of the epoll events (EPOLLIN, ...; EPOLLERR and
-// EPOLLHUP always), with those that it has. It is level-triggered unless events has EPOLLET. The
+// EPOLLHUP always), with the events present. It is level-triggered unless events has EPOLLET. The
 // caller unwatches fd before closing it. A busy reactor takes events once in a few milliseconds.
 func (r *Reactor) Watch(fd int, events uint32, fn func(events uint32)) error {
 	w := &r.watches
@@ -42,8 +41,8 @@ func (r *Reactor) Watch(fd int, events uint32, fn func(events uint32)) error {
 }
 
 // Unwatch ends a Watch: its function is not called again, not even for events that are already
-// known. An error says that the descriptor was not watched or has been closed; nothing is left of
-// the watch in any case.
+// known. An error means that the descriptor was not watched or has been closed; the watch is
+// removed in any case.
 func (r *Reactor) Unwatch(fd int) error {
 	if !r.watches.has(fd) {
 		return fmt.Errorf("reactor %d: unwatch descriptor %d: %w", r.cfg.Index, fd, unix.ENOENT)
@@ -72,8 +71,9 @@ func (r *Reactor) pollEvents() int {
 	return r.dispatch(n)
 }
 
-// dispatch runs the callbacks of the first n events and returns how many it ran. The eventfd has
-// none, and counts: pollers that arm in several steps have to look before they go on with that.
+// dispatch runs the callbacks of the first n events and returns the number of events. The eventfd
+// has no callback but counts, so that pollers that arm in several steps look again before they go
+// on.
 func (r *Reactor) dispatch(n int) int {
 	ran := 0
 	for i := 0; i < n; i++ {

@@ -55,9 +55,9 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestUnwatchWithinBatch: two descriptors are ready, whichever comes first unwatches the other,
-// closes it and watches a new one that gets the same number; neither the old nor the new function
-// may be called for the old event.
+// TestUnwatchWithinBatch: two descriptors are ready. The first callback unwatches the other
+// descriptor, closes it, and watches a new one with the same number. Neither the old nor the new
+// function may be called for the old event.
 func TestUnwatchWithinBatch(t *testing.T) {
 	r := start(t, Config{CPU: -1})
 	var rd, wr [2]int
@@ -118,7 +118,7 @@ func TestWatchErrors(t *testing.T) {
 	})
 }
 
-// TestEventFDIsWork: what the kernel adds to the eventfd while the reactor is awake makes it poll
+// TestEventFDIsWork: a write of the kernel to the eventfd while the reactor is awake makes it poll
 // again before it asks pollers whether it may sleep.
 func TestEventFDIsWork(t *testing.T) {
 	r, err := New(Config{CPU: -1})

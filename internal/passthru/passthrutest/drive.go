@@ -1,6 +1,6 @@
 // Package passthrutest has an NVMe drive in memory, for tests of packages that send commands to
-// drives. Of a command it sees what the kernel would see: the bytes of the ioctl, and what they
-// point to.
+// drives. It sees a command as the kernel would: the bytes of the ioctl and the memory to which
+// they point.
 package passthrutest
 
 import (
@@ -23,9 +23,11 @@ type Drive struct {
 	Namespace  nvme.IdentifyNamespace
 	SMART      nvme.SMARTLog
 	Features   map[uint8]uint32
-	// Limit is the most bytes that the kernel passes on in one transfer, 0 for any number.
+	// Limit is the maximum number of bytes that the kernel passes on in one transfer, 0 for no
+	// limit.
 	Limit int
-	// Fault is called before each command. What it returns is the outcome unless both are zero.
+	// Fault is called before each command. Its results are the outcome of the command unless both
+	// are zero.
 	Fault func(request uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno)
 
 	mu     sync.Mutex
@@ -33,7 +35,7 @@ type Drive struct {
 	counts map[nvme.Opcode]int
 	sqe    nvme.SQE
 	data   vectors
-	list   []byte // the vectors of a command, as they are in memory
+	list   []byte // the vectors of a command as stored in memory
 }
 
 // NSID is the identifier of the namespace.
@@ -51,7 +53,7 @@ func New(blocks uint64, lbads uint8) *Drive {
 	return d
 }
 
-// Count returns how many commands with this opcode the drive has seen.
+// Count returns the number of commands with this opcode seen by the drive.
 func (d *Drive) Count(op nvme.Opcode) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,7 +84,7 @@ func (d *Drive) Ioctl(request uintptr, c *sys.NVMeCommand) (uint16, syscall.Errn
 	}
 	d.counts[sqe.Opcode()]++
 	if c.NSID != NSID || d.Limit > 0 && data.size() > d.Limit {
-		return 0, unix.EINVAL // as the driver of Linux
+		return 0, unix.EINVAL // like the Linux driver
 	}
 	return uint16(d.io(sqe, data)), 0
 }
@@ -151,7 +153,7 @@ func (d *Drive) io(sqe *nvme.SQE, data vectors) nvme.Status {
 	return 0
 }
 
-// vectors are pieces of this process's memory, known by their addresses.
+// vectors are pieces of memory of this process, given by address.
 type vectors []unix.RemoteIovec
 
 // memory finds the data of a command (struct nvme_passthru_cmd64 of linux/nvme_ioctl.h: addr, and
@@ -191,7 +193,7 @@ func (v vectors) size() (n int) {
 	return n
 }
 
-// read fills b with what is there.
+// read fills b from the memory.
 func (v vectors) read(b []byte) {
 	var local [1]unix.Iovec
 	sys.SetIovec(&local[0], b)
@@ -199,7 +201,7 @@ func (v vectors) read(b []byte) {
 	done(b, n, err)
 }
 
-// write stores b there.
+// write stores b in the memory.
 func (v vectors) write(b []byte) {
 	var local [1]unix.Iovec
 	sys.SetIovec(&local[0], b)
