@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// bdev is a block device of SPDK that we have as well, or that stands on one.
+// bdev is a block device of SPDK that has a counterpart here, or passes everything on to one.
 type bdev struct {
 	storage
-	// file is the path of a file or device, which has no backend before it is looked at.
+	// file is the path of a file or device; its backend is chosen after a look at it.
 	file string
 	at   *value
-	// pci is the address of an NVMe drive, whose namespaces are the bdevs NAMEn1, NAMEn2 and so on.
+	// pci is the address of an NVMe drive. Its namespaces are the bdevs NAMEn1, NAMEn2 and so on.
 	pci string
-	// base is the bdev that everything is passed on to.
+	// base is the bdev to which everything is passed on.
 	base string
 }
 
-// maxBases is how many bdevs may stand on each other.
+// maxBases is the maximum number of bdevs on top of each other.
 const maxBases = 8
 
 var bdevMethods = map[string]method{
@@ -33,7 +33,8 @@ var bdevMethods = map[string]method{
 	"bdev_set_qos_limit":          (*spdk).bdevLimits,
 }
 
-// isBdev says that an RPC makes a bdev that has no counterpart, and remembers nothing of it.
+// isBdev reports whether an RPC makes a bdev without a counterpart. It forgets the limits of that
+// bdev.
 func (s *spdk) isBdev(method string, rpc *value) bool {
 	return strings.HasPrefix(method, "bdev_") && strings.HasSuffix(method, "_create") &&
 		s.object(rpc, "params", "").member("name") != nil
@@ -82,7 +83,7 @@ func (s *spdk) bdevMemory(p *value, path, backend string) {
 		st.comment = "its content is not taken over"
 	}
 	s.add(p, path, &bdev{storage: st})
-	p.ignore() // sizes for tuning, and what concerns metadata
+	p.ignore() // sizes for tuning, and metadata settings
 }
 
 // bdevNVMe attaches a drive, or a namespace of another target (module/bdev/nvme).
@@ -92,7 +93,7 @@ func (s *spdk) bdevNVMe(p *value, path string) {
 		b.pci = s.required(p, "traddr", path)
 	}
 	s.add(p, path, b)
-	p.ignore() // how to reach it
+	p.ignore() // the transport address
 }
 
 func (s *spdk) bdevPassthru(p *value, path string) {
@@ -115,17 +116,17 @@ func (s *spdk) bdevLimits(p *value, path string) {
 	}
 }
 
-// ofDrive is the name of a bdev of an NVMe drive: that of the controller, n and the NSID.
+// ofDrive matches the name of a bdev of an NVMe drive: the name of the controller, n and the NSID.
 var ofDrive = regexp.MustCompile(`^(.+)n([0-9]+)$`)
 
-// storage is where the blocks of a bdev are, or why we have no such storage.
+// storage returns the storage of a bdev, or why there is no counterpart.
 func (s *spdk) storage(v *value, name string) (st storage, why string) {
 	var iops, bandwidth uint64
 	uuid, readOnly := "", false
 	for depth := range maxBases {
 		b := s.bdevs[name]
 		if b != nil && depth == 0 {
-			uuid = b.uuid // that of the bdev on top
+			uuid = b.uuid // of the bdev on top
 		}
 		readOnly = readOnly || b != nil && b.readOnly
 		if b != nil && b.iops > 0 {

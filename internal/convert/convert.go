@@ -1,8 +1,8 @@
-// Package convert makes configurations of this target from those that other targets save: nvmetcli
-// for the target of the Linux kernel (nvmet), and SPDK.
+// Package convert makes configurations of this target from files saved by other targets: by
+// nvmetcli for the target of the Linux kernel (nvmet), and by SPDK.
 //
-// What makes a difference to who gets at the data is never loosened: what needs authentication or
-// TLS is not converted without.
+// Access to data is never loosened: a subsystem or host that needs authentication or TLS is not
+// converted without it.
 package convert
 
 import (
@@ -14,32 +14,32 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 )
 
-// Options say what is known besides the text.
+// Options give the context of a text.
 type Options struct {
-	// Machine knows the storage that the text names; nil: nothing does.
+	// Machine has the storage that the text names; nil means none is known.
 	Machine Machine
-	// Check returns what is wrong with a configuration: config.Problems, another error, or nil.
+	// Check validates a configuration. It returns config.Problems, another error, or nil.
 	Check func(yaml []byte) error
-	// Live: the text is of a running target, and no file has it.
+	// Live: the text was read from a running target, not from a file.
 	Live bool
 }
 
-// Result is a configuration.
+// Result is a converted configuration.
 type Result struct {
 	// YAML has the notes as comments at its beginning.
 	YAML []byte
-	// Notes are what has no counterpart, in the order of the file.
+	// Notes are about items without a counterpart, in the order of the file.
 	Notes []Note
 }
 
-// NVMet converts what nvmetcli saves; file is the name of text for messages. What cannot be used is
-// left out, item by item, and notes say what and why. The error is a config.Problems if nothing is
-// left; with it the result has only notes, and may be nil.
+// NVMet converts a file saved by nvmetcli; file is the name of text for messages. Items that cannot
+// be used are left out one by one, with a note and the reason. The error is a config.Problems if
+// nothing is left; the result then has only notes, or is nil.
 func NVMet(file string, text []byte, o Options) (*Result, error) {
 	return convert("nvmet", file, text, o, (*reader).nvmet)
 }
 
-// SPDK converts what SPDK's rpc.py save_config writes. See NVMet.
+// SPDK converts the output of rpc.py save_config of SPDK. See NVMet.
 func SPDK(file string, text []byte, o Options) (*Result, error) {
 	return convert("SPDK", file, text, o, (*reader).spdk)
 }
@@ -79,11 +79,11 @@ func (r *reader) sortNotes() {
 	slices.SortStableFunc(r.notes, func(a, b Note) int { return cmp.Compare(a.offset, b.offset) })
 }
 
-// maxRounds is how often a configuration is checked: what is left out may be what something else
-// needs.
+// maxRounds is the number of times that a configuration is checked, since other items may depend on
+// an item that is left out.
 const maxRounds = 8
 
-// write makes the configuration of what can be used of it here.
+// write makes the configuration of the usable items.
 func (r *reader) write(kind string) (yaml string, err error) {
 	for round := 1; ; round++ {
 		r.finish()

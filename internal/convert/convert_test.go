@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// from converts a file of testdata by the first part of its name.
+// from returns the conversion for a file of testdata by the first part of its name.
 func from(name string) func(string, []byte, Options) (*Result, error) {
 	if strings.HasPrefix(filepath.Base(name), "spdk") {
 		return SPDK
@@ -69,9 +69,9 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestBroken carries out testdata/broken: nothing in its files can be converted. Each line is a
-// file, or an RPC in one of SPDK, and what is said of it follows. "go test ./internal/convert
-// -run TestBroken -args -rewrite" writes what is said now.
+// TestBroken carries out testdata/broken, with files that cannot be converted. Each line is a file,
+// or an RPC in a file of SPDK, followed by the resulting messages. "go test ./internal/convert -run
+// TestBroken -args -rewrite" writes the current messages.
 func TestBroken(t *testing.T) {
 	datadriven.Walk(t, "testdata/broken", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -105,7 +105,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// broken converts what has nothing to convert, and returns the errors and the notes. Each error has
+// broken converts a text without any usable item, and returns the errors and notes. Each error has
 // a hint.
 func broken(t *testing.T, convert func(string, []byte, Options) (*Result, error), text string,
 ) string {
@@ -129,7 +129,7 @@ func broken(t *testing.T, convert func(string, []byte, Options) (*Result, error)
 	return all
 }
 
-// TestBounds: what a message or the result quotes and lists is bounded.
+// TestBounds: the text quoted in messages and results, and their number, is bounded.
 func TestBounds(t *testing.T) {
 	text := `{"ports": [], "x": "` + strings.Repeat("y", 1<<16) + `"`
 	for i := range 3 * maxNotes {
@@ -156,7 +156,7 @@ func problemsOf(n int) config.Problems {
 	return problems
 }
 
-// TestDamaged: whatever a sample becomes, it is converted into YAML or refused.
+// TestDamaged: a damaged sample is converted into YAML or refused.
 func TestDamaged(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	converted := 0
@@ -194,7 +194,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestText: whatever a text of the file has, it is the same text in YAML and nothing else.
+// TestText: any text of the file is the same text in the YAML, and nothing else.
 func TestText(t *testing.T) {
 	for _, text := range []string{
 		"plain", "/dev/sdb", "null", "true", "123", "1e3", "12:30:45", "10.0.0.1", "a: b", "a #b",

@@ -11,35 +11,35 @@ import (
 )
 
 const (
-	// MaxFile is the largest file that is converted, in bytes: that of 10,000 namespaces.
+	// MaxFile is the size limit of a file, in bytes: the size for 10,000 namespaces.
 	MaxFile = 16 << 20
-	// maxDepth is how deep values may lie in each other; both formats have seven levels.
+	// maxDepth bounds the nesting of values; both formats have seven levels.
 	maxDepth = 16
-	// maxValues is the largest number of values of a file.
+	// maxValues bounds the number of values in a file.
 	maxValues = 1 << 20
 )
 
-// value is a value of a JSON text and the offset of its beginning.
+// value is a value of a JSON text, with the offset of its beginning.
 type value struct {
 	offset int
 	// scalar is nil, or a bool, a string or a json.Number.
 	scalar any
 	items  []*value
-	// names are those of items, if this is an object.
+	// names are the names of items in an object.
 	names []string
 	kind  byte // '{', '[' or 0
-	// used are the members of an object that have been asked for.
+	// used has the members of an object that were asked for.
 	used map[string]bool
 }
 
-// parser makes values of a JSON text, each name of an object once.
+// parser makes values from a JSON text, and allows each name of an object once.
 type parser struct {
 	text  []byte
 	d     *json.Decoder
 	count int
 }
 
-// parse reads a whole text. The offset is that of an error.
+// parse reads a complete text. The offset is the place of an error.
 func parse(text []byte) (*value, int, error) {
 	p := parser{text: text, d: json.NewDecoder(bytes.NewReader(text))}
 	p.d.UseNumber()
@@ -55,7 +55,7 @@ func parse(text []byte) (*value, int, error) {
 	return v, p.next(), err
 }
 
-// next is the offset of the next token.
+// next returns the offset of the next token.
 func (p *parser) next() int {
 	offset := int(p.d.InputOffset())
 	return offset + len(p.text[offset:]) - len(bytes.TrimLeft(p.text[offset:], " \t\r\n,:"))
@@ -98,7 +98,7 @@ func (p *parser) item(v *value, depth int) error {
 		if err != nil {
 			return err
 		}
-		name, _ := t.(string) // the decoder takes nothing else
+		name, _ := t.(string) // always a string here
 		if _, twice := v.used[name]; twice {
 			return fmt.Errorf("%q is there twice", short(name))
 		}
@@ -110,7 +110,7 @@ func (p *parser) item(v *value, depth int) error {
 	return err
 }
 
-// member is nil if an object has none of this name, or one that is null.
+// member returns a member of an object, nil if it is missing or null.
 func (v *value) member(name string) *value {
 	if _, ok := v.used[name]; !ok {
 		return nil
@@ -124,7 +124,7 @@ func (v *value) member(name string) *value {
 	return nil
 }
 
-// text is a member for messages, "" if there is none.
+// text returns a member for messages, "" if it is missing.
 func (v *value) text(name string) string {
 	m := v.member(name)
 	if m == nil || m.kind != 0 {
@@ -133,14 +133,14 @@ func (v *value) text(name string) string {
 	return short(fmt.Sprint(m.scalar))
 }
 
-// ignore takes all members as read.
+// ignore marks all members as used.
 func (v *value) ignore() {
 	for _, n := range v.names {
 		v.used[n] = true
 	}
 }
 
-// what says what a value is, for errors.
+// what describes the kind of a value, for errors.
 func (v *value) what() string {
 	switch {
 	case v.kind == '{':
@@ -153,7 +153,7 @@ func (v *value) what() string {
 	return `"` + short(fmt.Sprint(v.scalar)) + `"`
 }
 
-// short bounds what a message quotes of a file, and makes it one line.
+// short bounds text quoted in a message, and makes it one line.
 func short(s string) string {
 	const most = 100 // an NQN with a UUID has 68
 	end := ""
@@ -168,7 +168,8 @@ func short(s string) string {
 	}, s) + end
 }
 
-// blankComments replaces a byte order mark, and the comments that SPDK takes, by as many blanks.
+// blankComments replaces a byte order mark, and the comments that SPDK accepts, by blanks of the
+// same length.
 func blankComments(text []byte) []byte {
 	text = bytes.Clone(text)
 	blank := func(from, to int) int {

@@ -10,20 +10,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 )
 
-// This file leaves out of a configuration what cannot be used here, each with a note.
+// This file removes unusable items from a configuration, with a note for each.
 
-// item is what a path of a problem names: "subsystems[0].namespaces[1].nsid". Each index that the
-// path has is followed by what comes behind it.
+// item matches the path of a problem: "subsystems[0].namespaces[1].nsid". Every group for a list is
+// followed by the group for its index.
 var item = regexp.MustCompile(`^(listeners|discovery\.referrals|hosts|subsystems)\[(\d+)\]` +
 	`(?:\.(namespaces)\[(\d+)\])?\.?([a-z0-9_]*)(?:\[(\d+)\])?`)
 
-// leaveOut takes the items that problems are about out of the configuration, and reports whether
-// there were such items.
+// leaveOut removes the items that problems are about from the configuration, and reports whether
+// there were any.
 func (r *reader) leaveOut(problems config.Problems) (changed bool) {
 	listeners, referrals := slices.Clone(r.out.listeners), slices.Clone(r.out.referrals)
 	hosts, subsystems := slices.Clone(r.out.hosts), slices.Clone(r.out.subsystems)
 	namespaces := map[*subsystem][]*namespace{}
-	names := map[*[]string][]string{} // the lists of hosts
+	names := map[*[]string][]string{} // lists of hosts
 	for _, s := range subsystems {
 		namespaces[s], names[&s.hosts] = slices.Clone(s.namespaces), slices.Clone(s.hosts)
 		for _, n := range s.namespaces {
@@ -62,7 +62,7 @@ func (r *reader) leaveOut(problems config.Problems) (changed bool) {
 			switch {
 			case m[3] != "" && key == "hosts" && listed == nil:
 				n := namespaces[s][j]
-				n.hidden = true // not visible to all if that was the last one
+				n.hidden = true // not visible to all if this was the last host
 				deny(&n.hosts, n.at, fmt.Sprintf("namespace %d of %s", n.nsid, short(s.nqn)), k,
 					why)
 			case m[3] != "":
@@ -84,7 +84,8 @@ func (r *reader) leaveOut(problems config.Problems) (changed bool) {
 	return changed
 }
 
-// dropKey leaves out a key of a subsystem that may have its default, and reports whether it is one.
+// dropKey removes a key of a subsystem that can fall back to its default, and reports whether it is
+// such a key.
 func (s *subsystem) dropKey(key string) bool {
 	switch key {
 	case "serial":
@@ -109,7 +110,8 @@ func (r *reader) dropListener(l *listener, why string) {
 	}
 }
 
-// dropHost leaves out a host whose keys cannot be used: without them it may connect nowhere.
+// dropHost removes a host with unusable keys from everywhere, since it must not connect without
+// them.
 func (r *reader) dropHost(h *host, why string) {
 	r.note(h.at, "left out: host %s: %s", short(h.nqn), why)
 	r.out.hosts = remove(r.out.hosts, h)

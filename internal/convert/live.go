@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// The places where Linux and SPDK have a running target by default.
+// The default places of a running target of Linux and of SPDK.
 const (
 	NVMetTree  = "/sys/kernel/config/nvmet"
 	SPDKSocket = "/var/tmp/spdk.sock"
@@ -27,7 +27,7 @@ var groups = []string{
 	"addr", "ana", "attr", "device", "dhchap", "discovery", "param", "resv",
 }
 
-// ReadNVMet reads the configuration of the nvmet that runs, below dir in configfs, in the form that
+// ReadNVMet reads the configuration of the running nvmet, below dir in configfs, in the form that
 // nvmetcli saves. It changes nothing.
 func ReadNVMet(dir string) ([]byte, error) {
 	tree, err := nvmetObject(dir)
@@ -41,13 +41,13 @@ func ReadNVMet(dir string) ([]byte, error) {
 	return json.MarshalIndent(tree, "", "  ")
 }
 
-// identifies has the member with the name of an object, by the directory that the object is in.
+// identifies has the member for the name of an object, by the directory of the object.
 var identifies = map[string]string{
 	"hosts": "nqn", "subsystems": "nqn", "namespaces": "nsid", "ports": "portid",
 	"ana_groups": "grpid", "referrals": "name",
 }
 
-// nvmetObject is an object of configfs: its attributes, and the objects that it has.
+// nvmetObject reads an object of configfs: its attributes and the objects inside it.
 func nvmetObject(dir string) (map[string]any, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -56,7 +56,7 @@ func nvmetObject(dir string) (map[string]any, error) {
 	out := map[string]any{}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if e.Type().IsRegular() { // in a copy of a tree there may be anything else
+		if e.Type().IsRegular() { // a copy of a tree may have other files
 			if err := nvmetAttribute(out, path); err != nil {
 				return nil, err
 			}
@@ -81,7 +81,7 @@ func nvmetObject(dir string) (map[string]any, error) {
 	return out, nil
 }
 
-// nvmetList has the objects of a directory, or the names that links have.
+// nvmetList reads the objects in a directory, or the names of links.
 func nvmetList(dir string) (list []any, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -123,11 +123,10 @@ func cmpNumbers(a, b string) int {
 	return x - y
 }
 
-// maxAttribute is how large attributes of configfs can be, in bytes.
+// maxAttribute is the maximum size of an attribute of configfs, in bytes.
 const maxAttribute = 4096
 
-// nvmetAttribute adds an attribute to an object, unless it cannot be read, as those that are only
-// for writing.
+// nvmetAttribute adds an attribute to an object, unless it is write-only.
 func nvmetAttribute(out map[string]any, path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 {
@@ -156,11 +155,11 @@ func nvmetAttribute(out map[string]any, path string) error {
 	return nil
 }
 
-// spdkTime is how long a running SPDK may take for all requests together.
+// spdkTime bounds the time of all requests to a running SPDK.
 const spdkTime = 30 * time.Second
 
-// ReadSPDK asks an SPDK that runs, by its RPC socket, for its configuration, in the form that
-// rpc.py save_config writes, and with the ANA states, which that leaves out. It changes nothing.
+// ReadSPDK asks a running SPDK by its RPC socket for its configuration. The result has the form
+// that rpc.py save_config writes, plus the ANA states, which save_config omits. It changes nothing.
 func ReadSPDK(ctx context.Context, socket string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, spdkTime)
 	defer cancel()
@@ -205,14 +204,14 @@ func ReadSPDK(ctx context.Context, socket string) ([]byte, error) {
 	return json.MarshalIndent(out, "", "  ")
 }
 
-// spdkClient makes calls of JSON-RPC 2.0, one after the other.
+// spdkClient makes calls of JSON-RPC 2.0, one at a time.
 type spdkClient struct {
 	conn    net.Conn
 	replies *json.Decoder
 	id      int
 }
 
-// noMethod is what SPDK says of a method that it does not have (JSON-RPC 2.0 section 5.1).
+// noMethod is the error code for an unknown method (JSON-RPC 2.0 section 5.1).
 const noMethod = -32601
 
 var errNoMethod = errors.New("there is no such method")
@@ -251,7 +250,7 @@ func (c *spdkClient) call(method string, params map[string]any, result any) erro
 	return nil
 }
 
-// states returns RPCs that set the ANA states that are not optimized.
+// states returns RPCs that set the ANA states other than optimized.
 func (c *spdkClient) states() (rpcs []json.RawMessage, err error) {
 	var subsystems []struct {
 		NQN, Subtype string
@@ -265,7 +264,7 @@ func (c *spdkClient) states() (rpcs []json.RawMessage, err error) {
 		}
 		var listeners []struct {
 			Address map[string]any `json:"address"`
-			State   string         `json:"ana_state"` // of older versions, of all groups
+			State   string         `json:"ana_state"` // of older versions, for all groups
 			States  []struct {
 				Group uint64 `json:"ana_group"`
 				State string `json:"ana_state"`
@@ -273,7 +272,7 @@ func (c *spdkClient) states() (rpcs []json.RawMessage, err error) {
 		}
 		params := map[string]any{"nqn": s.NQN}
 		err := c.call("nvmf_subsystem_get_listeners", params, &listeners)
-		if err != nil && !errors.Is(err, errNoMethod) { // before 20.10, which had no ANA
+		if err != nil && !errors.Is(err, errNoMethod) { // before 20.10 there was no ANA
 			return nil, err
 		}
 		for _, l := range listeners {

@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// tree makes a tree of files, directories (DIR/) and links (NAME -> TARGET), one a line; the
-// content of a file is behind a blank.
+// tree makes a tree of files, directories (DIR/) and links (NAME -> TARGET), one a line. The
+// content of a file follows a blank.
 func tree(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,7 +39,7 @@ func tree(t *testing.T, text string) string {
 	return dir
 }
 
-// TestReadNVMet: the tree of configfs becomes what nvmetcli would save of it.
+// TestReadNVMet: the result for a tree of configfs is the one that nvmetcli would save.
 func TestReadNVMet(t *testing.T) {
 	dir := tree(t, `
 discovery_nqn nqn.2026-11.com.example:discovery
@@ -120,7 +120,7 @@ subsystems:
 	}
 }
 
-// spdkAnswers are those of an SPDK that runs, by method and the name or NQN that it is asked for.
+// spdkAnswers are the answers of a running SPDK, by method and by the name or NQN in the request.
 var spdkAnswers = map[string]string{
 	"framework_get_subsystems": `[{"subsystem": "bdev"}, {"subsystem": "nbd"}, {"subsystem": "nvmf"}]`,
 	"framework_get_config bdev": `[{"method": "bdev_malloc_create", "params": {"name": "M",
@@ -141,7 +141,7 @@ var spdkAnswers = map[string]string{
 			{"ana_group": 2, "ana_state": "non_optimized"}]}]`,
 }
 
-// fakeSPDK answers at a socket, as SPDK does, and returns where.
+// fakeSPDK answers at a socket as SPDK does, and returns its path.
 func fakeSPDK(t *testing.T, answers map[string]string) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "spdk.sock")
@@ -178,7 +178,7 @@ func fakeSPDK(t *testing.T, answers map[string]string) string {
 	return socket
 }
 
-// TestReadSPDK: an SPDK that runs is asked for its configuration and for its ANA states.
+// TestReadSPDK: a running SPDK is asked for its configuration and its ANA states.
 func TestReadSPDK(t *testing.T) {
 	text := testutil.Value(ReadSPDK(t.Context(), fakeSPDK(t, spdkAnswers)))(t)
 	r := testutil.Value(SPDK("spdk.sock", text, Options{Live: true}))(t)
@@ -213,7 +213,7 @@ subsystems:
 	}
 }
 
-// TestLocal: what this machine says of a file, and that it knows nothing of what is not there.
+// TestLocal: the properties of a file on this machine are found, and a missing file is unknown.
 func TestLocal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	testutil.Must(t, os.WriteFile(file, nil, 0o600))

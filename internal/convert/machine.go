@@ -7,19 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine knows storage.
+// Machine gives access to storage.
 type Machine interface {
-	// Storage returns what is at a path; ok is false if that is not known.
+	// Storage returns the storage at a path; ok is false if it is unknown.
 	Storage(path string) (s Storage, ok bool)
 }
 
-// Storage is a block device or a file.
+// Storage describes a block device or a file.
 type Storage struct {
-	// Device: it is a block device, which has blocks of BlockSize bytes.
+	// Device: it is a block device with blocks of BlockSize bytes.
 	Device bool
-	// BlockSize of a file is what stat(2) says. It is 0 if that is not known.
+	// BlockSize of a file is the result of stat(2), 0 if unknown.
 	BlockSize uint64
-	// FileSystem is the size of the blocks of the file system of a file (FIGETBSZ).
+	// FileSystem is the block size of the file system of a file (FIGETBSZ).
 	FileSystem uint64
 }
 
@@ -61,7 +61,7 @@ func (Local) Storage(path string) (s Storage, ok bool) {
 	return s, true
 }
 
-// at returns what is at a path. If that is not known, it tells a device by the name.
+// at returns the storage at a path. If it is unknown, at recognizes a device by its name.
 func (r *reader) at(path string) (s Storage, known bool) {
 	if r.Machine != nil {
 		if s, known = r.Machine.Storage(path); known {
@@ -73,22 +73,23 @@ func (r *reader) at(path string) (s Storage, known bool) {
 	return s, false
 }
 
-// assumed is the comment on a block size that nothing has confirmed.
+// assumed is the comment on an unconfirmed block size.
 const assumed = "assumed: compare it with lsblk -o NAME,LOG-SEC at a host"
 
-// assume returns the storage of a file that is not here, with the usual block size of file systems.
+// assume returns storage for a file that is not on this machine, with the usual block size of file
+// systems.
 func (r *reader) assume(v *value, path string) storage {
 	r.note(v, "%s is not on this machine, so its block size, that of its file system, is assumed "+
 		"to be 4 KiB. Convert where it is, or look at a host: lsblk -o NAME,LOG-SEC", short(path))
 	return storage{backend: "file", path: path, blockSize: 4096, blockComment: assumed}
 }
 
-// nvmetFileBlock is the largest block of files at nvmet (nvmet_file_ns_enable in
-// drivers/nvme/target/io-cmd-file.c): theirs are those of the inode, which stat(2) and the file
-// system need not agree about.
+// nvmetFileBlock is the largest block size of files in nvmet (nvmet_file_ns_enable in
+// drivers/nvme/target/io-cmd-file.c). nvmet uses the block size of the inode, about which stat(2)
+// and the file system may disagree.
 const nvmetFileBlock = 4096
 
-// nvmetStorage returns the storage of a namespace of nvmet, or why that cannot be used.
+// nvmetStorage returns the storage of a namespace of nvmet, or why it cannot be used.
 func (r *reader) nvmetStorage(v *value, path string) (st storage, why string) {
 	s, known := r.at(path)
 	of, stat := min(s.FileSystem, nvmetFileBlock), min(s.BlockSize, nvmetFileBlock)
@@ -104,10 +105,10 @@ func (r *reader) nvmetStorage(v *value, path string) (st storage, why string) {
 	return storage{backend: "file", path: path, blockSize: of}, ""
 }
 
-// spdkStorage is the same for bdev_aio_create and bdev_uring_create of SPDK. blockSize is that of
-// the bdev; 0 means the block size of the device, or that of stat(2) for a file.
+// spdkStorage is nvmetStorage for bdev_aio_create and bdev_uring_create of SPDK. blockSize is the
+// block size of the bdev; 0 means the block size of the device, or of stat(2) for a file.
 func (r *reader) spdkStorage(v *value, path string, blockSize uint64) (st storage, why string) {
-	const minimum = 512 // less is no block size of SPDK
+	const minimum = 512 // SPDK has no smaller blocks
 	s, known := r.at(path)
 	switch {
 	case !s.Device && blockSize != 0:

@@ -6,17 +6,18 @@ import (
 	"strings"
 )
 
-// nvmetTuning has what nvmet uses by itself: -1 until a port is enabled, then that of tcp or rdma.
+// nvmetTuning has the defaults of nvmet: -1 until a port is enabled, then the default of tcp or
+// rdma.
 var nvmetTuning = map[string][]string{
 	"inline_data_size": {"-1", "4096", "16384"},
 	"max_queue_size":   {"-1", "128", "1024"},
 	"mdts":             {"0"},
 }
 
-// noPath is what the kernel shows of a device that has not been set.
+// noPath is shown by the kernel for a device that has not been set.
 const noPath = "(null)"
 
-// nvmet reads what nvmetcli saves: the tree of nvmet in configfs, of which every writable attribute
+// nvmet reads a file of nvmetcli: the tree of nvmet in configfs. Every writable attribute
 // GROUP_NAME is the member NAME of an object GROUP (nvmet/nvme.py). Numbers are often text.
 func (r *reader) nvmet(root *value) {
 	if root.member("ports") == nil && root.member("subsystems") == nil {
@@ -39,7 +40,7 @@ func (r *reader) nvmet(root *value) {
 	for _, p := range r.objects(root, "ports", "") {
 		r.try("port "+p.text("portid"), func() { r.nvmetPort(p) })
 	}
-	r.nvmetHosts(root) // of which some may leave the subsystems again
+	r.nvmetHosts(root) // may remove hosts from subsystems
 	if slices.ContainsFunc(r.out.hosts, func(h *host) bool { return h.key != "" }) {
 		r.note(r.out.hosts[0].at,
 			"there are keys in the result: nobody else may read it (chmod 600)")
@@ -47,7 +48,7 @@ func (r *reader) nvmet(root *value) {
 	r.rest(root, "")
 }
 
-// nvmetHosts reads the hosts, of which those with a key have to authenticate.
+// nvmetHosts reads the hosts. A host with a key must authenticate.
 func (r *reader) nvmetHosts(root *value) {
 	for _, h := range r.objects(root, "hosts", "") {
 		out := &host{at: h, keyIn: "dhchap_key", ctrlKeyIn: "dhchap_ctrl_key"}
@@ -126,15 +127,15 @@ func (r *reader) nvmetNamespace(s *subsystem, v *value) {
 	name := r.str(device, "path", path+"device.")
 	enabled := r.flag(v, "enable", path, true)
 	n.anaGroup = r.number(v, "ana_grpid", path, 1)
-	r.object(v, "ana", path).member("grpid") // the same
+	r.object(v, "ana", path).member("grpid") // the same value
 	r.rest(device, path+"device.")
-	// Reservations are always there; the others are tuning.
+	// Reservations are always supported; the others are tuning.
 	r.rest(v, path, "ana", "resv", "buffered_io", "p2pmem", "revalidate_size")
 	if n.nsid == 0 {
 		r.problem(v, path+"nsid", "is missing or 0", "")
 	}
 	switch {
-	case len(r.problems) > 0: // try says why
+	case len(r.problems) > 0: // try reports them
 		return
 	case !enabled:
 		r.note(v, "left out: namespace %d of %s, which is not enabled", n.nsid, short(s.nqn))
@@ -151,12 +152,12 @@ func (r *reader) nvmetNamespace(s *subsystem, v *value) {
 	s.namespaces = append(s.namespaces, n)
 }
 
-// plainHex are the digits of an identifier, "" if it is none.
+// plainHex returns the digits of an identifier, "" if s is no identifier.
 func plainHex(s string) string {
 	return strings.ToLower(strings.ReplaceAll(identifier(s), "-", ""))
 }
 
-// identifier is "" if s is all zeroes, which is none.
+// identifier returns s, or "" if it is all zeroes.
 func identifier(s string) string {
 	if strings.Trim(s, "0-") == "" {
 		return ""
@@ -208,8 +209,8 @@ func (r *reader) nvmetPort(v *value) {
 	r.nvmetServes(v, id, subsystems, ana, l, lost)
 }
 
-// nvmetServes lets subsystems use a listener of a port, and gives it the ANA states of the port.
-// lost is the listener if its address is the name of a host.
+// nvmetServes lets subsystems use a listener of a port, with the ANA states of the port. If the
+// address is a host name, lost is the listener.
 func (r *reader) nvmetServes(v *value, id uint64, subsystems []string, ana map[uint64]string,
 	l, lost *listener,
 ) {
@@ -242,7 +243,7 @@ func (r *reader) nvmetServes(v *value, id uint64, subsystems []string, ana map[u
 	}
 }
 
-// nvmetStates are the states of the ANA groups that a port lists.
+// nvmetStates returns the states of the ANA groups that a port lists.
 func (r *reader) nvmetStates(v *value, id uint64) map[uint64]string {
 	const path = "ports.ana_groups."
 	ana := map[uint64]string{}
@@ -264,7 +265,7 @@ func (r *reader) nvmetStates(v *value, id uint64) map[uint64]string {
 	return ana
 }
 
-// nvmetParam notes how a port is tuned.
+// nvmetParam notes the tuning of a port.
 func (r *reader) nvmetParam(v *value, id uint64) {
 	param := r.object(v, "param", "ports.")
 	param.member("pi_enable")

@@ -11,13 +11,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
-// maxProblems and maxNotes are how many errors and notes a file can have; more are not reported.
+// maxProblems and maxNotes bound the errors and notes of a file; further ones are not reported.
 const (
 	maxProblems = 50
 	maxNotes    = 1000
 )
 
-// Note is something of a file that has no counterpart, or something to be done by hand.
+// Note is about an item without a counterpart, or something to be done by hand.
 type Note struct {
 	// Place is FILE:LINE:COLUMN.
 	Place string
@@ -28,23 +28,23 @@ type Note struct {
 
 func (n Note) String() string { return n.Place + ": " + n.Text }
 
-// reader reads the values of one file, whose errors it collects.
+// reader reads the values of one file and collects its errors.
 type reader struct {
 	file     string
-	lines    []int // where they begin
+	lines    []int // their starts
 	problems []problem
 	notes    []Note
 	out      target
 	Options
 }
 
-// problem is something that is wrong with a value.
+// problem is an error of a value.
 type problem struct {
 	offset           int
 	path, what, hint string
 }
 
-// configProblems are the problems for the caller.
+// configProblems converts the problems for the caller.
 func (r *reader) configProblems() (ps config.Problems) {
 	for _, p := range r.problems {
 		ps = append(ps, config.Problem{
@@ -54,8 +54,8 @@ func (r *reader) configProblems() (ps config.Problems) {
 	return ps
 }
 
-// try reads an item, and reports whether nothing was wrong with it. Otherwise notes say what was,
-// and the caller leaves the item out.
+// try reads an item and reports whether it has no errors. Otherwise the errors become notes, and
+// the caller leaves the item out.
 func (r *reader) try(what string, read func()) bool {
 	before := r.problems
 	r.problems = nil
@@ -80,7 +80,7 @@ func newReader(file string, text []byte, o Options) *reader {
 	return r
 }
 
-// place is FILE:LINE:COLUMN of an offset, or what is converted if that is no file.
+// place returns FILE:LINE:COLUMN of an offset, or the name of a running target.
 func (r *reader) place(offset int) string {
 	if r.Live {
 		return r.file
@@ -105,7 +105,7 @@ func (r *reader) note(v *value, format string, args ...any) {
 	}
 }
 
-// list is nil if there is none.
+// list returns a member that is a list, nil if it is missing.
 func (r *reader) list(v *value, name, path string) []*value {
 	m := v.member(name)
 	if m == nil {
@@ -118,7 +118,7 @@ func (r *reader) list(v *value, name, path string) []*value {
 	return m.items
 }
 
-// objects are the objects of a list.
+// objects returns the objects of a list.
 func (r *reader) objects(v *value, name, path string) []*value {
 	list := slices.Clone(r.list(v, name, path))
 	return slices.DeleteFunc(list, func(o *value) bool {
@@ -130,7 +130,7 @@ func (r *reader) objects(v *value, name, path string) []*value {
 	})
 }
 
-// object is empty if there is none.
+// object returns a member that is an object, an empty one if it is missing.
 func (r *reader) object(v *value, name, path string) *value {
 	m := v.member(name)
 	if m != nil && m.kind != '{' {
@@ -143,7 +143,7 @@ func (r *reader) object(v *value, name, path string) *value {
 	return m
 }
 
-// str is "" if there is none. A number is one, too.
+// str returns a member that is text or a number, "" if it is missing.
 func (r *reader) str(v *value, name, path string) string {
 	m := v.member(name)
 	if m == nil {
@@ -159,7 +159,7 @@ func (r *reader) str(v *value, name, path string) string {
 	return ""
 }
 
-// required is a text that must be there.
+// required returns a text and reports an error if it is missing.
 func (r *reader) required(v *value, name, path string) string {
 	s := r.str(v, name, path)
 	if s == "" {
@@ -168,7 +168,7 @@ func (r *reader) required(v *value, name, path string) string {
 	return s
 }
 
-// strs are the texts of a list.
+// strs returns the texts of a list.
 func (r *reader) strs(v *value, name, path string) (list []string) {
 	for _, m := range r.list(v, name, path) {
 		switch s := m.scalar.(type) {
@@ -183,7 +183,8 @@ func (r *reader) strs(v *value, name, path string) (list []string) {
 	return list
 }
 
-// number is missing if there is none. Text with digits is one, too.
+// number returns a member that is a number, or text with digits. If there is none it returns
+// missing.
 func (r *reader) number(v *value, name, path string, missing uint64) uint64 {
 	m := v.member(name)
 	if m == nil {
@@ -197,7 +198,7 @@ func (r *reader) number(v *value, name, path string, missing uint64) uint64 {
 	return n
 }
 
-// flag is true, 1 or "1", false, 0 or "0".
+// flag returns true for true, 1 or "1", and false for false, 0 or "0".
 func (r *reader) flag(v *value, name, path string, missing bool) bool {
 	m := v.member(name)
 	if m == nil {
@@ -213,8 +214,7 @@ func (r *reader) flag(v *value, name, path string, missing bool) bool {
 	return missing
 }
 
-// rest notes the members of an object that nothing asked for, but for those in silent, which need
-// no counterpart.
+// rest notes the unused members of an object, except the ones in silent, which need no counterpart.
 func (r *reader) rest(v *value, path string, silent ...string) {
 	for i, name := range v.names {
 		if v.used[name] || slices.Contains(silent, name) {

@@ -81,12 +81,12 @@ func (h *host) render(b *strings.Builder) {
 	if h.hash != "" {
 		key(b, indent, "dhchap_hash", "["+quote(h.hash)+"]")
 	}
-	if h.group != "" && h.group != "null" { // which protects less: that of the default
+	if h.group != "" && h.group != "null" { // the default DH group, which protects less
 		key(b, indent, "dhchap_dhgroup", "["+quote(h.group)+"]")
 	}
 }
 
-// list has texts, one a line.
+// list writes texts, one a line.
 func list(b *strings.Builder, indent, name string, texts []string) {
 	fmt.Fprintf(b, "%s%s:\n", indent, name)
 	for _, t := range texts {
@@ -94,7 +94,7 @@ func list(b *strings.Builder, indent, name string, texts []string) {
 	}
 }
 
-// render writes all but the namespaces; there are so many listeners.
+// render writes everything but the namespaces. listeners is the number of listeners.
 func (s *subsystem) render(b *strings.Builder, listeners int) {
 	fmt.Fprintf(b, "  - nqn: %s\n", quote(s.nqn))
 	const indent = "    "
@@ -165,19 +165,20 @@ func key(b *strings.Builder, indent, name, text string) {
 	}
 }
 
-// plain is text that YAML reads as text and that needs no quotes.
+// plain matches text that YAML reads as text without quotes.
 var plain = regexp.MustCompile(`^(/|nqn\.|[0-9]+\.[0-9]+\.)[A-Za-z0-9._:/@+-]*[A-Za-z0-9]$`)
 
-// quote makes a value of text; "" stays so. Environment variables are not meant.
+// quote returns text as a YAML value; "" stays empty. Text that looks like an environment variable
+// stays text.
 func quote(s string) string {
 	if s == "" || plain.MatchString(s) && !strings.Contains(s, "${") {
 		return s
 	}
-	// Go's escapes of what is valid UTF-8 are YAML's, too (YAML 1.2 section 5.7).
+	// In valid UTF-8, Go's escapes are also YAML's (YAML 1.2 section 5.7).
 	return strconv.QuoteToGraphic(strings.ReplaceAll(s, "${", "$${"))
 }
 
-// unless is "" for the default.
+// unless formats n, "" for the default.
 func unless(n, usual uint64) string {
 	if n == usual {
 		return ""
@@ -185,7 +186,7 @@ func unless(n, usual uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// size has the largest unit that leaves a whole number.
+// size formats n in the largest unit that gives a whole number.
 func size(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	i := 0

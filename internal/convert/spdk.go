@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// spdk reads what rpc.py save_config writes: for each subsystem of SPDK the RPCs that make its
+// spdk reads the output of rpc.py save_config: for each subsystem of SPDK the RPCs that restore its
 // state, in order (spdk_subsystem_config_json and the write_config functions of its modules).
 func (r *reader) spdk(root *value) {
 	parts := r.objects(root, "subsystems", "")
@@ -29,7 +29,7 @@ func (r *reader) spdk(root *value) {
 		}
 		r.rest(p, "subsystems.")
 	}
-	// First the bdevs: what refers to one may stand before it.
+	// The bdevs come first, because references to them may precede them.
 	for _, rpc := range rpcs {
 		s.call(rpc, bdevMethods)
 	}
@@ -53,13 +53,13 @@ type spdk struct {
 	*reader
 	bdevs map[string]*bdev
 	keys  map[string]string // files by the name of the key
-	// memory has the bdevs in memory that namespaces are on.
+	// memory has the memory bdevs of namespaces.
 	memory map[string]bool
-	// states are those of ANA groups that are not optimized, by subsystem and listener.
+	// states are the ANA states other than optimized, by subsystem and listener.
 	states map[*subsystem]map[*listener]anaStates
 }
 
-// flatten appends RPCs. Newer versions put those of one kind into a list.
+// flatten appends RPCs. Newer versions group RPCs of one kind in a list.
 func (s *spdk) flatten(rpcs []*value, v *value) []*value {
 	if v.kind == '[' {
 		for _, item := range v.items {
@@ -83,13 +83,13 @@ func (s *spdk) call(rpc *value, methods map[string]method) {
 		s.try(name, func() {
 			params := s.object(rpc, "params", name+".")
 			do(s, params, name+".")
-			// Members that need no counterpart are read by the method.
+			// The method has marked the members that need no counterpart.
 			s.rest(params, name+".")
 		})
 	}
 }
 
-// others notes the methods that have no counterpart, tuning in one line.
+// others notes the methods without a counterpart, tuning in one line.
 func (s *spdk) others(rpcs []*value) {
 	var tuning []string
 	var first *value
@@ -106,7 +106,7 @@ func (s *spdk) others(rpcs []*value) {
 			if !slices.Contains(tuning, name) && len(tuning) < 32 {
 				tuning = append(tuning, short(name))
 			}
-		case s.isBdev(name, rpc): // what uses it says so
+		case s.isBdev(name, rpc): // its users report it
 		default:
 			s.note(rpc, "%s has no counterpart", short(name))
 		}
@@ -116,7 +116,7 @@ func (s *spdk) others(rpcs []*value) {
 	}
 }
 
-// isTuning says that an RPC sets how SPDK itself works.
+// isTuning reports whether an RPC configures SPDK itself.
 func isTuning(method string) bool {
 	return strings.HasSuffix(method, "_set_options") ||
 		strings.HasSuffix(method, "_set_default_impl") ||
@@ -135,13 +135,13 @@ var nvmfMethods = map[string]method{
 	"nvmf_discovery_add_referral": (*spdk).addReferral,
 }
 
-// stateMethods come after all namespaces and listeners.
+// stateMethods run after all namespaces and listeners are known.
 var stateMethods = map[string]method{
 	"nvmf_subsystem_listener_set_ana_state": (*spdk).setListenerState,
 	"nvmf_subsystem_set_ns_ana_group":       (*spdk).setGroup,
 }
 
-// memberMethods come after all subsystems.
+// memberMethods run after all subsystems are known.
 var memberMethods = map[string]method{
 	"nvmf_subsystem_add_host":       (*spdk).addHost,
 	"nvmf_subsystem_allow_any_host": (*spdk).allowAnyHost,
@@ -164,7 +164,7 @@ func (s *spdk) addReferral(p *value, path string) {
 	s.referral(address, path+"address.", nqn)
 }
 
-// showNamespace lets a host see a namespace, unless that is left out.
+// showNamespace lets a host see a namespace, unless that namespace is left out.
 func (s *spdk) showNamespace(p *value, path string) {
 	n, nsid, host := s.of(p, path), s.number(p, "nsid", path, 0), s.required(p, "host", path)
 	if n == nil {
@@ -191,7 +191,7 @@ func (s *spdk) createSubsystem(p *value, path string) {
 	if s.flag(p, "passthrough", path, false) {
 		s.note(p, "passthrough of %s has no counterpart", short(n.nqn))
 	}
-	// Limits and features of its own.
+	// Its own limits and features.
 	for _, name := range []string{
 		"ana_reporting", "max_namespaces", "dmrsl", "wzsl", "enable_nssr", "max_discard_size_kib",
 		"max_write_zeroes_size_kib",
@@ -203,7 +203,7 @@ func (s *spdk) createSubsystem(p *value, path string) {
 	}
 }
 
-// of finds the subsystem that an RPC is about, or reports that there is none.
+// of returns the subsystem that an RPC is about, or reports that there is none.
 func (s *spdk) of(p *value, path string) *subsystem {
 	nqn := s.required(p, "nqn", path)
 	n := s.subsystem(nqn)
@@ -229,7 +229,7 @@ func (s *spdk) addHost(p *value, path string) {
 	if key+psk != "" && !s.addKeys(p, path, nqn, key, psk) {
 		s.note(p, "left out: host %s of %s: here a host has the same keys at all subsystems, in "+
 			"files", short(nqn), short(n.nqn))
-		if n.allowAnyHost { // it must not connect without
+		if n.allowAnyHost { // it must not connect without keys
 			s.note(p, "left out: subsystem %s, where every host may connect", short(n.nqn))
 			s.out.subsystems = remove(s.out.subsystems, n)
 		}
@@ -241,7 +241,8 @@ func (s *spdk) addHost(p *value, path string) {
 	n.hosts = append(n.hosts, nqn)
 }
 
-// addKeys gives a host its keys; false if it has others or they are not in files.
+// addKeys gives a host its keys. It returns false if the host has other keys or the keys are not in
+// files.
 func (s *spdk) addKeys(p *value, path, nqn, key, psk string) bool {
 	h := &host{
 		at: p, nqn: nqn, keyIn: "dhchap_key_file", key: s.keys[key],
@@ -318,11 +319,11 @@ func (s *spdk) addNamespace(p *value, path string) {
 		anaGroup: s.number(v, "anagrpid", path, 0),
 	}
 	name := s.required(v, "bdev_name", path)
-	v.member("ptpl_file") // reservations outlive a power loss if hosts ask for it
+	v.member("ptpl_file") // reservations survive a power loss if hosts ask for it
 	n.hidden = s.flag(v, "no_auto_visible", path, false)
 	s.rest(v, path)
 	if len(s.problems) > 0 {
-		return // call says why
+		return // call reports it
 	}
 	sub.number(n)
 	st, why := s.storage(v, name)
@@ -332,7 +333,8 @@ func (s *spdk) addNamespace(p *value, path string) {
 		}
 		s.memory[name] = true
 	}
-	// What hosts know a bdev by (spdk_nvmf_subsystem_add_ns_ext in lib/nvmf/subsystem.c).
+	// The identifiers by which hosts know a bdev (spdk_nvmf_subsystem_add_ns_ext in
+	// lib/nvmf/subsystem.c).
 	n.uuid = cmp.Or(n.uuid, st.uuid)
 	n.nguid = cmp.Or(n.nguid, plainHex(st.uuid))
 	if why == "" && st.backend == "nvme" && n.uuid == "" {

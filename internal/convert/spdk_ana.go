@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// This file reads the ANA states of SPDK, where a listener has them for each subsystem. Here it has
-// them for all.
+// This file reads the ANA states of SPDK. There a listener has states for each subsystem; here it
+// has states for all subsystems.
 
-// anaStates has the states of ANA groups, 0 that of all others; "" is optimized.
+// anaStates has the states of ANA groups; group 0 stands for all others, and "" means optimized.
 type anaStates map[uint64]string
 
-// anaState is the state that an RPC names, "" for optimized.
+// anaState returns the state that an RPC names, "" for optimized.
 func (s *spdk) anaState(p *value, path string) string {
 	state := strings.ReplaceAll(s.str(p, "ana_state", path), "_", "-")
 	if state == "optimized" {
@@ -50,7 +50,7 @@ func (s *spdk) setListenerState(p *value, path string) {
 func (s *spdk) setGroup(p *value, path string) {
 	n := s.of(p, path)
 	nsid, group := s.number(p, "nsid", path, 0), s.number(p, "anagrpid", path, 0)
-	p.member("transit_anagrpid") // a step on the way
+	p.member("transit_anagrpid") // an intermediate step
 	if n == nil {
 		return
 	}
@@ -61,7 +61,8 @@ func (s *spdk) setGroup(p *value, path string) {
 	}
 }
 
-// group is the ANA group of a namespace at SPDK: that of its NSID, unless it is given.
+// group returns the ANA group of a namespace in SPDK, by default the one with the number of its
+// NSID.
 func (n *namespace) group() uint64 {
 	if n.anaGroup != 0 {
 		return n.anaGroup
@@ -81,7 +82,7 @@ func (s *spdk) applyStates() {
 			}
 		}
 	}
-	has := map[*listener]anaStates{} // also the optimized ones, which are ""
+	has := map[*listener]anaStates{} // including optimized ones, which are ""
 	for _, n := range s.out.subsystems {
 		for _, l := range slices.Clone(n.listeners) {
 			if has[l] == nil {
@@ -116,7 +117,7 @@ func (s *spdk) applyStates() {
 	}
 }
 
-// any reports whether a state is not optimized.
+// any reports whether any state is not optimized.
 func (a anaStates) any() bool {
 	for _, state := range a {
 		if state != "" {
@@ -126,7 +127,7 @@ func (a anaStates) any() bool {
 	return false
 }
 
-// of is the state of a namespace.
+// of returns the state of a namespace.
 func (a anaStates) of(n *namespace) string {
 	if state, ok := a[n.group()]; ok {
 		return state

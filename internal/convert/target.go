@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// target is what a file describes, in our terms.
+// target is the content of a file in terms of this target.
 type target struct {
 	listeners    []*listener
-	discoveryNQN string // "": the usual one only
+	discoveryNQN string // "": the well-known one only
 	referrals    []*listener
 	hosts        []*host
 	subsystems   []*subsystem
 }
 
-// host is one that has to authenticate. Its keys are text, or paths of files.
+// host is a host that must authenticate. Its keys are text, or paths of files.
 type host struct {
 	at                *value
 	nqn, key, ctrlKey string
-	keyIn, ctrlKeyIn  string // the names of the keys of the configuration
+	keyIn, ctrlKeyIn  string // the names of the configuration keys
 	hash, group       string
 	tlsKey            string // a path
 }
@@ -31,14 +31,14 @@ type listener struct {
 	at                 *value
 	transport, address string
 	port               uint64
-	nqn                string            // of a referral, "" for the usual one
-	ana                map[uint64]string // states of groups that are not optimized
+	nqn                string            // of a referral, "" for the well-known one
+	ana                map[uint64]string // states other than optimized
 	tls                string            // "": off
-	// insteadOf is the name of a host that this address of loopback stands for.
+	// insteadOf is the host name that this loopback address stands for.
 	insteadOf string
 }
 
-// name is what subsystems call it.
+// name is the name of the listener in subsystems.
 func (l *listener) name() string {
 	address := l.address
 	if ip, err := netip.ParseAddr(address); err == nil {
@@ -52,14 +52,14 @@ type subsystem struct {
 	nqn, serial, model   string
 	allowAnyHost         bool
 	hosts                []string
-	pskHosts             []string // those of hosts that connect there with TLS
+	pskHosts             []string // hosts that connect there with TLS
 	cntlidMin, cntlidMax uint64
 	maxIOQueues          uint64
 	namespaces           []*namespace
 	listeners            []*listener
-	// taken has the NSIDs of all namespaces, those that were left out included.
+	// taken has the NSIDs of all namespaces, including the ones left out.
 	taken map[uint64]bool
-	// lost are listeners that were left out because their addresses are names of hosts.
+	// lost are listeners that were left out because their addresses are host names.
 	lost []*listener
 }
 
@@ -67,21 +67,21 @@ type namespace struct {
 	at                 *value
 	nsid               uint64
 	uuid, nguid, eui64 string
-	anaGroup           uint64 // 0: the usual one
-	// hidden says that only hosts see it.
+	anaGroup           uint64 // 0: the default
+	// hidden: only hosts in the list see it.
 	hidden bool
 	hosts  []string
 	storage
 }
 
-// storage is where the blocks are. Keys are set that the backend has.
+// storage has the keys of the storage, as far as the backend has them.
 type storage struct {
 	backend, path   string
-	uuid            string // of a bdev; that of the namespace is another one
+	uuid            string // of a bdev, different from the UUID of the namespace
 	size, blockSize uint64 // bytes; 0: none
 	readOnly        bool
 	iops, bandwidth uint64 // 0: no limit
-	// comment is for the line of backend, blockComment for that of block_size.
+	// comment is for the line of backend, blockComment for the line of block_size.
 	comment, blockComment string
 }
 
@@ -93,8 +93,8 @@ func (r *reader) subsystem(nqn string) *subsystem {
 	return r.out.subsystems[i]
 }
 
-// address reads the address of a listener. It returns nil, after saying why, if we cannot listen
-// there; lost is not nil if that is because the address is the name of a host.
+// address reads the address of a listener. It returns nil and reports why if this target cannot
+// listen there. If the address is a host name, lost is the listener.
 func (r *reader) address(v *value, path string) (l, lost *listener) {
 	l = r.endpoint(v, path, "listener")
 	switch {
@@ -108,13 +108,13 @@ func (r *reader) address(v *value, path string) (l, lost *listener) {
 	return r.addListener(l), nil
 }
 
-// isName reports whether the address is no IP address.
+// isName reports whether the address is not an IP address.
 func (l *listener) isName() bool {
 	_, err := netip.ParseAddr(l.address)
 	return err != nil && l.address != ""
 }
 
-// addListener returns the listener, or one that is the same.
+// addListener returns the listener, or an equal one that already exists.
 func (r *reader) addListener(l *listener) *listener {
 	for _, other := range r.out.listeners {
 		if other.name() == l.name() {
@@ -125,7 +125,7 @@ func (r *reader) addListener(l *listener) *listener {
 	return l
 }
 
-// plainOnly notes that a listener with TLS is left out because it is one of RDMA, which has none.
+// plainOnly notes that a listener with TLS is left out if it uses RDMA, which has no TLS.
 func (r *reader) plainOnly(v *value, path string) bool {
 	if strings.ToLower(r.str(v, "trtype", path)) != "rdma" {
 		return false
@@ -153,7 +153,7 @@ func (r *reader) referral(v *value, path, nqn string) {
 	r.out.referrals = append(r.out.referrals, l)
 }
 
-// endpoint reads the members of an address, which both formats have.
+// endpoint reads the members of an address, which are the same in both formats.
 func (r *reader) endpoint(v *value, path, what string) *listener {
 	l := &listener{at: v, transport: strings.ToLower(r.required(v, "trtype", path))}
 	family := strings.ToLower(r.str(v, "adrfam", path))
@@ -174,7 +174,7 @@ func (r *reader) endpoint(v *value, path, what string) *listener {
 	return l
 }
 
-// requireTLS leaves out hosts with a key for TLS where they could connect without.
+// requireTLS removes hosts with a TLS key from subsystems where they could connect without TLS.
 func (r *reader) requireTLS(s *subsystem) {
 	i := slices.IndexFunc(s.listeners, func(l *listener) bool { return l.tls == "" })
 	if i < 0 {
@@ -190,7 +190,7 @@ func (r *reader) requireTLS(s *subsystem) {
 	}
 }
 
-// finish leaves out what could not be served or what nobody could reach.
+// finish removes items that cannot be served or reached.
 func (r *reader) finish() {
 	for _, s := range r.out.subsystems {
 		r.requireTLS(s)
@@ -243,8 +243,9 @@ func (r *reader) finish() {
 	}
 }
 
-// standIn gives a subsystem, all of whose listeners have names of hosts, listeners that only this
-// machine reaches, so that it is not left out, and not served by those of others either.
+// standIn is for a subsystem of which all listeners have host names. It gives the subsystem
+// listeners that only this machine reaches. So the subsystem is not left out, and is not served by
+// listeners of other subsystems either.
 func (r *reader) standIn(s *subsystem) {
 	for _, l := range s.lost {
 		local := *l
@@ -257,7 +258,7 @@ func (r *reader) standIn(s *subsystem) {
 }
 
 // number gives a namespace without an NSID the lowest free one. Namespaces that were left out keep
-// theirs.
+// their NSIDs.
 func (s *subsystem) number(n *namespace) {
 	for next := uint64(1); n.nsid == 0; next++ {
 		if !s.taken[next] {
@@ -270,7 +271,7 @@ func (s *subsystem) number(n *namespace) {
 	s.taken[n.nsid] = true
 }
 
-// unstable is a comment on the names of devices that may change.
+// unstable returns a comment for the name of a device that may change.
 func unstable(path string) string {
 	for _, dir := range []string{"/dev/disk/", "/dev/mapper/"} {
 		if strings.HasPrefix(path, dir) {
@@ -283,7 +284,7 @@ func unstable(path string) string {
 	return "better its name below /dev/disk/by-id, which stays the same"
 }
 
-// limitsText is the flow mapping of limits, "" without.
+// limitsText formats the limits as a flow mapping, "" without limits.
 func (s *storage) limitsText() string {
 	var list []string
 	if s.iops > 0 {

@@ -1,5 +1,5 @@
-// Package secret hides secrets in texts for people: messages, lines of the log, answers. It finds
-// them by their form, at the places where texts leave the process.
+// Package secret hides secrets in texts for people: messages, log lines, answers. It recognizes
+// them by their form, where texts leave the process.
 package secret
 
 import (
@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Hidden stands in place of a secret.
+// Hidden replaces a secret.
 const Hidden = "(hidden)"
 
-// The beginnings of what Mask hides: keys of DH-HMAC-CHAP and of TLS in their interchange formats
+// The first characters of secrets: keys of DH-HMAC-CHAP and of TLS in their interchange formats
 // (Base section 8.3.4.5, TCP section 3.6.1.5), and private keys (RFC 7468). Few texts have one, so
 // Mask looks for these first.
 const (
@@ -20,8 +20,7 @@ const (
 	privateKey = "PRIVATE KEY-----"
 )
 
-// secrets matches them with what may follow, be it the whole secret or a part of it, also in a URL,
-// where % stands for some characters.
+// secrets matches all or part of a secret, even in a URL, where % stands for some characters.
 var secrets = regexp.MustCompile(chapKey + `[A-Za-z0-9][A-Za-z0-9+/=:%]*` + `|` + tlsKey +
 	`[A-Za-z0-9][A-Za-z0-9+/=:%]*` + `|-----BEGIN [A-Z ]*` + privateKey +
 	`[A-Za-z0-9+/=\s\\]*(-----END [A-Z ]*` + privateKey + `)?`)
@@ -36,20 +35,19 @@ func Mask(text string) string {
 	return secrets.ReplaceAllString(text, Hidden)
 }
 
-// randomWord is the least length of what MaskAll takes for a secret.
+// randomWord is the minimum length of a word that MaskAll takes for a secret.
 const randomWord = 16
 
-// words matches what may be one secret, in base64, hexadecimal, or as a token.
+// words matches a possible secret, in base64, hexadecimal, or as a token.
 var words = regexp.MustCompile(`[A-Za-z0-9+/=_~-]+`)
 
-// knownWord is the least length of a word of output that MaskAll looks for.
+// knownWord is the minimum length of a word of output that MaskAll looks for.
 const knownWord = 8
 
-// MaskAll returns the text that a program which prints a secret has written to its standard error,
-// without anything that may be secret: what Mask hides, what the program has printed and the words
-// of that, and words of at least 16 characters with a digit. Each part of a path is a word. cut
-// means that the end of the text is missing: the last word may be a part of a secret, and is left
-// out.
+// MaskAll masks the standard error of a program that prints a secret. It hides everything that may
+// be secret: secrets found by Mask, the output of the program and its words, and words of at least
+// 16 characters with a digit. Each part of a path is a word. cut means that the end of the text is
+// missing. The last word may then be part of a secret, and is left out.
 func MaskAll(text, printed string, cut bool) string {
 	if cut {
 		last := words.FindAllStringIndex(text, -1)
@@ -58,7 +56,7 @@ func MaskAll(text, printed string, cut bool) string {
 		}
 	}
 	known := append(strings.Fields(printed), strings.TrimSpace(printed))
-	// the longest first: one may be a part of another
+	// longest first, since one may be part of another
 	slices.SortFunc(known, func(a, b string) int { return len(b) - len(a) })
 	for _, k := range known {
 		if len(k) >= knownWord {
@@ -67,7 +65,7 @@ func MaskAll(text, printed string, cut bool) string {
 	}
 	return words.ReplaceAllStringFunc(Mask(text), func(word string) string {
 		parts := []string{word}
-		if strings.HasPrefix(word, "/") { // or a secret in base64, of which parts are as long
+		if strings.HasPrefix(word, "/") { // or a base64 secret, with parts of this length
 			parts = strings.Split(word, "/")
 		}
 		for i, p := range parts {

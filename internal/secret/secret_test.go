@@ -17,7 +17,7 @@ const (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// TestMask: keys do not show, whole or cut, wherever they stand, and all else stays.
+// TestMask: keys are hidden, whole or cut, anywhere in a text, and all else stays.
 func TestMask(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "a line": "a line", "it begins with DHHC-1:": "it begins with DHHC-1:",
@@ -37,7 +37,8 @@ func TestMask(t *testing.T) {
 	}
 }
 
-// TestMaskAll: only what cannot be secret is left of what a program says that prints a secret.
+// TestMaskAll: only text that cannot be secret is left of the standard error of a program that
+// prints a secret.
 func TestMaskAll(t *testing.T) {
 	for text, want := range map[string]string{
 		"no such secret\n":                          "no such secret\n",

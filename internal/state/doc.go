@@ -1,14 +1,14 @@
-// Package state keeps what the target promises its hosts and no configuration says: port IDs, the
-// generation of the discovery log, write protection, reservations and uncorrectable blocks. It
-// keeps them in a directory, which one target at a time has locked:
+// Package state keeps promises to hosts that no configuration has: port IDs, the generation of the
+// discovery log, write protection, reservations and uncorrectable blocks. It keeps them in a
+// directory, which one target at a time has locked:
 //
 //	state                          port IDs, the generation, and the managed directory
 //	protected/NAMESPACE.json       that hosts have write protected a namespace
 //	reservations/NAMESPACE.json    the reservations of one that persist
 //	uncorrectable/NAMESPACE.json   its blocks that are marked uncorrectable
 //
-// What cannot be read is never taken for what was never written: a fault of the directory or of the
-// file "state" is an error of Open, and a fault of the file of a namespace is an error of Check, so
-// that this namespace is not served. A change has succeeded when it is durable. After a crash a
-// file has its content before a change or after it. See docs/adr/0044-persistent-promises.md.
+// Content that cannot be read is never treated as missing. A fault of the directory or of the file
+// "state" is an error of Open. A fault of the file of a namespace is an error of Check, and the
+// namespace is not served. A change has succeeded when it is durable. After a crash a file has its
+// content from before or after a change. See docs/adr/0044-persistent-promises.md.
 package state

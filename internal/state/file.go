@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Step carries out one operation on a file. Tests let it fail, or end there.
+// Step carries out one operation on a file. Tests make it fail, or end there.
 type Step func(what string, fn func() error) error
 
-// Direct is the Step that only carries out operations.
+// Direct is the Step that just carries out the operation.
 func Direct(_ string, fn func() error) error { return fn() }
 
 // WriteFile writes a file that only its owner can read. When it returns nil the content is durable,
-// and the name is not yet: see SyncDir. After an error there is no such file.
+// but not yet the name: see SyncDir. After an error there is no such file.
 func WriteFile(path string, content []byte) error {
 	err := create(content, Direct, func() (*os.File, error) {
 		return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -28,7 +28,7 @@ func WriteFile(path string, content []byte) error {
 	return nil
 }
 
-// create creates a file with a durable content.
+// create creates a file with durable content.
 func create(content []byte, step Step, open func() (*os.File, error)) error {
 	var f *os.File
 	err := step("create", func() (err error) {
@@ -48,7 +48,7 @@ func create(content []byte, step Step, open func() (*os.File, error)) error {
 	return errors.Join(err, f.Close())
 }
 
-// unlessMissing returns err, or nil if it says that a file does not exist.
+// unlessMissing returns err, or nil if err means that a file does not exist.
 func unlessMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -86,7 +86,7 @@ func makeDir(dir string) error {
 
 // readAll reads a regular file of at most limit bytes.
 func readAll(root *os.Root, name string, limit int64) ([]byte, error) {
-	info, err := root.Stat(name) // opening something else may block
+	info, err := root.Stat(name) // opening another kind of file may block
 	switch {
 	case err != nil:
 		return nil, err

@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Versions of the format: the first one had neither a kind nor a checksum.
+// Versions of the format. The first one had neither a kind nor a checksum.
 const (
 	firstVersion = 1
 	version      = 2
 )
 
-// envelope is what a file consists of.
+// envelope is the structure of a file.
 type envelope struct {
 	Version int `json:"version"`
-	// Kind is what Data is.
+	// Kind is the kind of Data.
 	Kind string `json:"kind"`
 	// CRC32C is the checksum of Kind and Data, in hexadecimal.
 	CRC32C string          `json:"crc32c"`
@@ -32,7 +32,7 @@ func checksum(kind string, data []byte) string {
 	return fmt.Sprintf("%08x", crc32.Update(sum, castagnoli, data))
 }
 
-// encode returns the content of a file. Every value has exactly one.
+// encode returns the content of a file. The encoding of a value is unique.
 func encode(kind string, v any) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -42,10 +42,10 @@ func encode(kind string, v any) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// decode reads the content of a file into v, which is zero. It takes what encode returns, byte by
-// byte, and nothing else: so no key is unknown, missing, of another type or there twice, and
-// nothing follows. first: it is of the first version, which is taken if nothing but its white space
-// differs from what the target wrote.
+// decode reads the content of a file into v, which is zero. It accepts exactly the results of
+// encode, byte by byte. So no key is unknown, missing, of another type or present twice, and
+// nothing follows. first reports whether the file is of the first version, which is accepted if it
+// differs only in white space from the output of the target.
 func decode(kind string, text []byte, v any) (first bool, err error) {
 	var e envelope
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -73,7 +73,7 @@ func decode(kind string, text []byte, v any) (first bool, err error) {
 
 var errDamaged = errors.New("it is damaged: its checksum or its form is wrong")
 
-// decodeFirst reads a file of the first version, which had the version beside the data.
+// decodeFirst reads a file of the first version, which had the version among the data.
 func decodeFirst(text []byte, v any) error {
 	var got bytes.Buffer
 	err := json.Unmarshal(text, v)

@@ -18,7 +18,7 @@ import (
 
 const testNQN = "nqn.2026-11.io.nvmf-target:<a>é"
 
-// full is a directory with a file of each kind, which are for namespace 1 of testNQN.
+// full makes a directory with a file of each kind, for namespace 1 of testNQN.
 func full(t *testing.T) *Store {
 	t.Helper()
 	s := opened(t, t.TempDir())
@@ -32,7 +32,7 @@ func full(t *testing.T) *Store {
 	return s
 }
 
-// decoder decodes a file of one kind. It also makes a namespace forget its promise.
+// decoder decodes a file of one kind, and makes a namespace forget the promise.
 type decoder struct {
 	kind, file string
 	decode     func(text []byte) (any, error)
@@ -78,8 +78,8 @@ func (s *Store) content(t *testing.T, file string) []byte {
 	return text
 }
 
-// TestDamage flips every bit of a file of each kind, and cuts it at every byte: none is taken for
-// something else, however it came about.
+// TestDamage flips every bit of a file of each kind, and cuts it at every byte. No damaged file is
+// accepted.
 func TestDamage(t *testing.T) {
 	s := full(t)
 	for _, d := range s.decoders() {
@@ -128,9 +128,9 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestDamagedFiles damages the files in a directory here and there. That of the target is an error
-// of Open, and one of a namespace costs this namespace alone. What is damaged is neither changed
-// nor removed, and once it is moved away or restored all is well.
+// TestDamagedFiles damages the files in a directory. A damaged file of the target is an error of
+// Open, and a damaged file of a namespace costs only this namespace. It is neither changed nor
+// removed, and all is well after it is moved away or restored.
 func TestDamagedFiles(t *testing.T) {
 	s := full(t)
 	rnd := rand.New(rand.NewPCG(2, 2))
@@ -183,8 +183,8 @@ func TestDamagedFiles(t *testing.T) {
 	must(t, s.Close())
 }
 
-// TestAstray: a file that has another one's place costs both namespaces, unless the other one has
-// its file.
+// TestAstray: a file in the place of another one costs both namespaces, unless the other namespace
+// has its file.
 func TestAstray(t *testing.T) {
 	s := full(t)
 	r := s.Reservations.kind
@@ -216,7 +216,7 @@ func TestAstray(t *testing.T) {
 	must(t, s.Close())
 }
 
-// first is the content of a file as the first version of the format had it.
+// first returns the content of a file in the first version of the format.
 func first(t *testing.T, text []byte, more string) []byte {
 	t.Helper()
 	var e envelope
@@ -227,8 +227,8 @@ func first(t *testing.T, text []byte, more string) []byte {
 	return append(b.Bytes(), '\n')
 }
 
-// TestFirstVersion: files without checksums are read and written anew, whatever a crash has left of
-// that, and nothing is lost. Other content than the target's own is refused.
+// TestFirstVersion: files without checksums are read and rewritten, from any state that a crash in
+// between may leave, and nothing is lost. Content not written by the target is refused.
 func TestFirstVersion(t *testing.T) {
 	s := full(t)
 	want := map[string]any{}
@@ -246,7 +246,7 @@ func TestFirstVersion(t *testing.T) {
 	}
 	protected := s.decoders()[1].file
 	delete(old, protected)
-	for _, written := range []int{4, 1, 2, 3} { // that the crash has left as they were
+	for _, written := range []int{4, 1, 2, 3} { // files not yet rewritten before the crash
 		i := 0
 		for file, text := range old {
 			if i++; i <= written {
@@ -276,7 +276,7 @@ func TestFirstVersion(t *testing.T) {
 				t.Errorf("%s: %d bytes of %d are taken", d.file, n, len(text))
 			}
 		}
-		// A flipped bit in a value cannot be found out. In a key it would lose what that says.
+		// A flipped bit in a value cannot be detected. In a key it would lose the value.
 		for key := range strings.FieldsSeq(string(text)) {
 			if !strings.HasSuffix(key, `":`) {
 				continue

@@ -16,11 +16,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-// ownMounts is set in a process that has mounts of its own.
+// ownMounts is set in a process with its own mounts.
 const ownMounts = "NVMF_TEST_OWN_MOUNTS"
 
-// withMounts reports whether this process has mounts of its own. If not it runs the test in one
-// that has, and the test has to return.
+// withMounts reports whether this process has its own mounts. If not, it runs the test in a process
+// that has, and the caller must return.
 func withMounts(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(ownMounts) != "" {
@@ -39,9 +39,8 @@ func withMounts(t *testing.T) bool {
 	return false
 }
 
-// TestFileSystem: on a file system that is full, that becomes read-only, or that something is
-// mounted over, changes fail and what was promised stays. A start fails there as well, and says
-// why.
+// TestFileSystem: on a file system that is full, becomes read-only, or is hidden by another mount,
+// changes fail and earlier promises stay. A start fails as well and reports why.
 func TestFileSystem(t *testing.T) {
 	if !withMounts(t) {
 		return
@@ -87,7 +86,7 @@ func TestFileSystem(t *testing.T) {
 	}
 	promise()
 	filler := filepath.Join(top, "filler")
-	_ = os.WriteFile(filler, make([]byte, 1<<20), 0o600) // as much as there is room for
+	_ = os.WriteFile(filler, make([]byte, 1<<20), 0o600) // as much as fits
 	if _, err := s.Ports([]string{"b"}); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("full: %v", err)
 	}

@@ -15,46 +15,47 @@ import (
 )
 
 const (
-	// suffix ends the names of the files of namespaces.
+	// suffix is the suffix of the files of namespaces.
 	suffix = ".json"
-	// mostKept is larger than any of them, in bytes.
+	// mostKept is the size limit of these files, in bytes.
 	mostKept = 1 << 20
-	// writersAtOnce is how many files of a kind are written at a time, and in writerPause: each
-	// takes a thread and wears the disk, and hosts decide how many they ask for. File systems make
-	// many durable as fast as one.
+	// writersAtOnce is the number of files of a kind written at a time, and per writerPause. Each
+	// write takes a thread and wears the disk, and hosts decide how many they cause. File systems
+	// make many files durable as fast as one.
 	writersAtOnce = 64
 	writerPause   = 100 * time.Millisecond
 )
 
-// Name names a namespace.
+// Name identifies a namespace.
 type Name struct {
 	NQN  string `json:"subsystem"`
 	NSID uint32 `json:"nsid"`
 }
 
-// content is the content of a file: its namespace, and the value V, or an error if that is invalid.
+// content is the content of a file: its namespace, and the value V, or an error if the value is
+// invalid.
 type content[V any] interface {
 	named() Name
 	value() (*V, error)
 }
 
-// kind is a kind of promise: a directory with a file for each namespace that has one.
+// kind is a kind of promise: a directory with a file for each namespace that has such a promise.
 type kind[V any, D content[V]] struct {
 	s *Store
 	// dir is the name of the directory.
 	dir string
-	// without says what becomes of a promise whose file is moved away.
+	// without describes the effect on a promise of moving its file away.
 	without string
-	writers chan struct{} // has writersAtOnce places
-	failed  atomic.Bool   // the last change has
+	writers chan struct{} // has room for writersAtOnce
+	failed  atomic.Bool   // the last change failed
 
 	mu   sync.Mutex
 	kept map[Name]*V // as in the files
-	// bad has what is wrong with files, by their names. Nothing replaces these.
+	// bad has the errors of files, by name. These files are not replaced.
 	bad map[string]error
-	// astray has, by the name of a missing file, the name of another one that has its content.
+	// astray maps the name of a missing file to the name of a file that has its content.
 	astray map[string]string
-	// unsure are the namespaces whose last change has failed: their files may have it.
+	// unsure has the namespaces of which the last change failed: their files may have it.
 	unsure map[Name]bool
 }
 
@@ -66,14 +67,14 @@ func newKind[V any, D content[V]](s *Store, dir, without string) *kind[V, D] {
 	}
 }
 
-// file is the name of the file of a namespace.
+// file returns the name of the file of a namespace.
 func (k *kind[V, D]) file(n Name) string {
 	sum := sha256.Sum256([]byte(n.NQN))
 	return path.Join(k.dir, fmt.Sprintf("%x-%d%s", sum[:8], n.NSID, suffix))
 }
 
 // load reads all files. A crash may have left incomplete files, with other suffixes, and names that
-// are not durable, which load makes durable first.
+// are not durable. load first makes the names durable.
 func (k *kind[V, D]) load() error {
 	dir, err := k.s.root.OpenFile(k.dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +98,7 @@ func (k *kind[V, D]) load() error {
 	return nil
 }
 
-// read reads one file. It remembers what is wrong with that; an error is one of the directory.
+// read reads one file and remembers its error. The returned error is about the directory.
 func (k *kind[V, D]) read(file string) error {
 	text, err := readAll(k.s.root, file, mostKept)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,7 +145,7 @@ func (k *kind[V, D]) read(file string) error {
 	return nil
 }
 
-// noteAstray notes that the file from has what belongs into the file to, unless that exists, too.
+// noteAstray records that the file from has the content of the file to, unless to exists.
 func (k *kind[V, D]) noteAstray(to, from string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -155,7 +156,7 @@ func (k *kind[V, D]) noteAstray(to, from string) {
 	}
 }
 
-// check returns what is wrong with the file of a namespace. If something was, it is read again.
+// check returns the error of the file of a namespace. It first reads a bad file again.
 func (k *kind[V, D]) check(n Name) error {
 	file := k.file(n)
 	k.mu.Lock()
@@ -182,8 +183,8 @@ func (k *kind[V, D]) wrong(file string) error {
 	return k.bad[file]
 }
 
-// get returns what is kept of a namespace, nil if there is nothing. sure is true if its file is
-// known to have the same.
+// get returns the value kept for a namespace, nil if there is none. sure reports whether the file
+// is known to have the same value.
 func (k *kind[V, D]) get(n Name) (v *V, sure bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -191,7 +192,7 @@ func (k *kind[V, D]) get(n Name) (v *V, sure bool) {
 }
 
 // set replaces the file of a namespace durably. d is the content for v; if v is nil, the file is
-// removed. After an error the file may have its old content or the new one, and get returns the old
+// removed. After an error the file may have its old or its new content, and get returns the old
 // value.
 func (k *kind[V, D]) set(n Name, v *V, d D) (err error) {
 	k.writers <- struct{}{}
@@ -224,8 +225,7 @@ func (k *kind[V, D]) set(n Name, v *V, d D) (err error) {
 	return nil
 }
 
-// each calls kept for every namespace that something is kept of, and bad for every file that cannot
-// be used.
+// each calls kept for every namespace with a kept value, and bad for every unusable file.
 func (k *kind[V, D]) each(kept func(n Name, file string), bad func(error)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

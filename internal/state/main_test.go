@@ -10,13 +10,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// unprivileged is set in a process that asNobody has started, to the directory for it.
+// unprivileged is set in a process started by asNobody, to its directory.
 const unprivileged = "NVMF_TEST_UNPRIVILEGED"
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
 // asNobody runs the test again as a user who owns nothing, with a directory that others may reach,
-// and returns "": the test has to return. In that process it returns the directory.
+// and returns "": the caller must return. In the new process it returns the directory.
 func asNobody(t *testing.T, prepare func(dir string)) (dir string) {
 	t.Helper()
 	if dir := os.Getenv(unprivileged); dir != "" {

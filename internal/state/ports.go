@@ -8,27 +8,28 @@ import (
 )
 
 const (
-	// stateFile has what concerns all of the target, and is of the kind stateKind.
+	// stateFile has the promises of the whole target, and is of the kind stateKind.
 	stateFile = "state"
 	stateKind = "target"
-	// mostState is larger than the file, in bytes.
+	// mostState is the size limit of the file, in bytes.
 	mostState = 16 << 20
-	// mostPorts is how many port IDs are remembered, those of listeners included that are no longer
-	// configured and may come back.
+	// mostPorts is the number of port IDs that are remembered, including listeners that are no
+	// longer configured and may come back.
 	mostPorts = 1024
-	// generations is how many generations of the discovery log a state file leaves room for: the
-	// log changes more often than the file is written, also while the program is being killed.
+	// generations is the number of generations of the discovery log reserved by one write of the
+	// state file. The log changes more often than the file is written, even while the program is
+	// being killed.
 	generations = 1 << 20
 )
 
 type stateData struct {
-	// Generation is one that no discovery log has had.
+	// Generation is a generation that no discovery log has had.
 	Generation uint64 `json:"generation"`
-	// Ports has the port IDs of listeners, the ones used last at the end.
+	// Ports has the port IDs of listeners, most recently used last.
 	Ports []statePort `json:"ports"`
-	// Protected are the namespaces that hosts have write protected, in files of the first version.
+	// Protected has the namespaces write protected by hosts, in files of the first version.
 	Protected []Name `json:"protected,omitempty"`
-	// Managed is the managed directory if it has objects.
+	// Managed is the managed directory, if it has objects.
 	Managed string `json:"managed,omitempty"`
 }
 
@@ -77,7 +78,7 @@ func (s *Store) read() error {
 	return nil
 }
 
-// protectedToo is what else is lost with a state file of the first version.
+// protectedToo describes the other promises that are lost with a state file of the first version.
 func (s *Store) protectedToo() string {
 	if _, err := s.root.Stat(protectedDir); err == nil {
 		return ""
@@ -85,8 +86,8 @@ func (s *Store) protectedToo() string {
 	return ", and can write again to namespaces that they have write protected"
 }
 
-// moveProtected moves what a state file of the first version has of namespaces into files of their
-// own. A crash in between leaves it in both, which does no harm.
+// moveProtected moves the namespaces in a state file of the first version into their own files. A
+// crash in between leaves them in both, which does no harm.
 func (s *Store) moveProtected() error {
 	for _, n := range s.data.Protected {
 		if err := s.Protection.SetProtected(n.NQN, n.NSID, true); err != nil {
@@ -101,7 +102,8 @@ func (s *Store) moveProtected() error {
 	return s.write(d)
 }
 
-// write replaces the state and its file, or neither. s.mu is held, or nobody else has s.
+// write replaces both the state and its file, or neither. The caller holds s.mu, or nobody else has
+// s.
 func (s *Store) write(d stateData) error {
 	if s.path != "" {
 		text, err := encode(stateKind, d)
@@ -116,8 +118,8 @@ func (s *Store) write(d stateData) error {
 	return nil
 }
 
-// Ports returns the port IDs of listeners: those that they had before, or new ones. They are
-// durable when it returns.
+// Ports returns the port IDs of listeners: their earlier ones, or new ones. They are durable when
+// it returns.
 func (s *Store) Ports(names []string) (map[string]uint16, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +149,7 @@ func (s *Store) Ports(names []string) (map[string]uint16, error) {
 	return ids, nil
 }
 
-// free returns the lowest port ID that is not used. 0 is none of ours.
+// free returns the lowest unused port ID, which is not 0.
 func (d *stateData) free() uint16 {
 	used := make(map[uint16]bool, len(d.Ports))
 	for _, p := range d.Ports {
@@ -160,8 +162,8 @@ func (d *stateData) free() uint16 {
 	return id
 }
 
-// NextGeneration returns a generation for the discovery log that it has never had, and leaves room
-// for those that follow. So every start writes the state file.
+// NextGeneration returns a generation that the discovery log has never had, and reserves the
+// following ones. So every start writes the state file.
 func (s *Store) NextGeneration() (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,14 +175,14 @@ func (s *Store) NextGeneration() (uint64, error) {
 	return next, nil
 }
 
-// Managed returns the managed directory that has objects, "" for none.
+// Managed returns the managed directory that has objects, "" if there is none.
 func (s *Store) Managed() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.data.Managed
 }
 
-// SetManaged remembers that a managed directory has objects, or that there is none, durably.
+// SetManaged records durably that a managed directory has objects, or that there is none.
 func (s *Store) SetManaged(dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-// This file has what is kept of namespaces.
+// This file has the promises of namespaces.
 
 // The directories, which are also the kinds of the files in them.
 const (
@@ -22,7 +22,7 @@ const (
 	uncorrectableDir = "uncorrectable"
 )
 
-// protectedData is the content of a file of a namespace that hosts have write protected.
+// protectedData is the content of the file of a write-protected namespace.
 type protectedData struct {
 	Name
 }
@@ -60,7 +60,7 @@ func (p *Protection) SetProtected(nqn string, nsid uint32, protected bool) error
 	return p.set(n, &d, d)
 }
 
-// reservationsData is the content of a file. Host identifiers are hexadecimal.
+// reservationsData is the content of a file of reservations. Host identifiers are hexadecimal.
 type reservationsData struct {
 	Name
 	Generation  uint32               `json:"generation"`
@@ -137,12 +137,12 @@ func (r *Reservations) Save(nqn string, nsid uint32, now *reservation.State) err
 	return r.set(n, now, reservationsOf(n, now))
 }
 
-// uncorrectableData is the content of a file.
+// uncorrectableData is the content of a file of uncorrectable blocks.
 type uncorrectableData struct {
 	Name
-	// Identity is that of the storage.
+	// Identity identifies the storage.
 	Identity string `json:"identity"`
-	// Ranges are in bytes: where each begins, and where it ends.
+	// Ranges are in bytes, each with its begin and end.
 	Ranges [][2]int64 `json:"ranges"`
 }
 

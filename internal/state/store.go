@@ -15,9 +15,9 @@ import (
 
 // Store is the state of one target. Any goroutine may use it between Open and Close.
 type Store struct {
-	path string   // of the directory; "": nothing outlives the process
+	path string   // of the directory; "": nothing survives the process
 	root *os.Root // the directory
-	lock *os.File // the same, locked
+	lock *os.File // the locked directory
 	step Step
 
 	// The promises of namespaces. They implement the stores of package target.
@@ -27,17 +27,16 @@ type Store struct {
 
 	making sync.Mutex // held while directories are made
 
-	mu     sync.Mutex // guards what follows, and the file "state"
+	mu     sync.Mutex // guards the fields below, and the file "state"
 	data   stateData
-	failed bool // the last change
+	failed bool // the last change failed
 }
 
-// ErrInUse is the error of Open if another process has the directory.
+// ErrInUse is the error of Open if another process uses the directory.
 var ErrInUse = errors.New("another target uses it")
 
-// Open reads the state in a directory, which is made if it is missing, and keeps others from using
-// it until Close. dir "" is none: then nothing outlives the process, and the stores of promises are
-// nil.
+// Open reads the state in a directory, which it creates if it is missing, and locks it until Close.
+// With dir "" nothing survives the process, and the stores of promises are nil.
 func Open(dir string) (*Store, error) {
 	s := &Store{path: dir, step: Direct, data: stateData{Generation: 1}}
 	if dir == "" {
@@ -86,7 +85,7 @@ func (s *Store) open() error {
 	return nil
 }
 
-// fault is an error that concerns all that is kept, with what to do about it.
+// fault wraps an error about all promises, with a hint.
 func (s *Store) fault(err error) error {
 	do := "Repair it"
 	switch {
@@ -105,12 +104,12 @@ func (s *Store) fault(err error) error {
 		"are those in there", s.path, err, do)
 }
 
-// forbidden reports whether an error says that this user may not do something.
+// forbidden reports whether an error means that this user lacks a permission.
 func forbidden(err error) bool {
 	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
 
-// restore is what to do about a file that cannot be used.
+// restore returns a hint for an unusable file.
 func restore(err error) string {
 	if forbidden(err) {
 		return fmt.Sprintf("Let the user of the target (ID %d) read it", os.Geteuid())
@@ -118,7 +117,7 @@ func restore(err error) string {
 	return "Restore it"
 }
 
-// Close leaves the directory to others. It must be called once.
+// Close unlocks the directory. It must be called once.
 func (s *Store) Close() error {
 	var errs []error
 	if s.root != nil {
@@ -130,14 +129,14 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// Dir is the directory, "" if there is none.
+// Dir returns the directory, "" if there is none.
 func (s *Store) Dir() string { return s.path }
 
-// at is the path of a file.
+// at returns the path of a file.
 func (s *Store) at(file string) string { return filepath.Join(s.path, file) }
 
-// Check returns why a namespace must not be served: a promise that was made of it cannot be read.
-// It looks again at each call.
+// Check returns an error if a namespace must not be served because a promise about it cannot be
+// read. Each call reads an unusable file again.
 func (s *Store) Check(n Name) error {
 	if s.path == "" {
 		return nil
@@ -145,8 +144,8 @@ func (s *Store) Check(n Name) error {
 	return cmp.Or(s.Protection.check(n), s.Reservations.check(n), s.Uncorrectable.check(n))
 }
 
-// Each calls kept for every namespace that reservations are kept of, and bad with what is wrong
-// with files of namespaces.
+// Each calls kept for every namespace with reservations, and bad with the errors of files of
+// namespaces.
 func (s *Store) Each(kept func(n Name, file string), bad func(error)) {
 	if s.path == "" {
 		return
@@ -156,7 +155,7 @@ func (s *Store) Each(kept func(n Name, file string), bad func(error)) {
 	s.Uncorrectable.each(func(Name, string) {}, bad)
 }
 
-// Failed reports whether something could not be written when it was last changed.
+// Failed reports whether the most recent write of something failed.
 func (s *Store) Failed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +167,7 @@ func (s *Store) Failed() bool {
 func (s *Store) usable() error {
 	here, err := s.root.Stat(".")
 	if err != nil {
-		return err // it is closed
+		return err // closed
 	}
 	if there, err := os.Stat(s.path); err != nil || !os.SameFile(here, there) {
 		return errors.New("the state directory is no longer the one that the target has opened: " +
@@ -180,7 +179,7 @@ func (s *Store) usable() error {
 
 // replace writes a file so that after a crash it has its old content or the new one.
 func (s *Store) replace(file string, content []byte) error {
-	dir, next := path.Dir(file), file+".new" // one that a crash has left is replaced
+	dir, next := path.Dir(file), file+".new" // replaces one left by a crash
 	err := s.usable()
 	if err == nil {
 		err = s.makeSub(dir)
@@ -203,14 +202,14 @@ func (s *Store) replace(file string, content []byte) error {
 	return nil
 }
 
-// remove removes a file, which need not exist, so that it does not come back after a crash.
+// remove removes a file, if it exists, so that it does not come back after a crash.
 func (s *Store) remove(file string) error {
 	err := s.usable()
 	if err == nil {
 		err = unlessMissing(s.step("remove", func() error { return s.root.Remove(file) }))
 	}
 	if err == nil {
-		err = unlessMissing(s.sync(path.Dir(file))) // there may be no directory either
+		err = unlessMissing(s.sync(path.Dir(file))) // the directory may be missing, too
 	}
 	if err != nil {
 		return fmt.Errorf("%s cannot be removed: %w", s.at(file), err)
@@ -229,9 +228,9 @@ func (s *Store) sync(dir string) error {
 	})
 }
 
-// makeSub makes a directory below that of the state, durably.
+// makeSub makes a directory below the state directory, durably.
 func (s *Store) makeSub(dir string) error {
-	s.making.Lock() // nobody uses it before it is durable
+	s.making.Lock() // so that nobody uses it before it is durable
 	defer s.making.Unlock()
 	if _, err := s.root.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err

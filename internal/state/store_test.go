@@ -26,7 +26,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-// someHosts has reservations of n hosts.
+// someHosts returns reservations of n hosts.
 func someHosts(n int, rnd *rand.Rand) *reservation.State {
 	r := &reservation.State{Generation: rnd.Uint32(), PTPL: true}
 	for i := range n {
@@ -45,7 +45,7 @@ func someHosts(n int, rnd *rand.Rand) *reservation.State {
 	return r
 }
 
-// TestPorts: listeners keep their port IDs, and the discovery log never has a generation again.
+// TestPorts: listeners keep their port IDs, and the discovery log never repeats a generation.
 func TestPorts(t *testing.T) {
 	s := opened(t, filepath.Join(t.TempDir(), "a", "new", "one"))
 	ports := func(want map[string]uint16) {
@@ -79,7 +79,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestManyPorts: listeners that come and go do not make the file grow without end.
+// TestManyPorts: listeners that come and go do not make the file grow without bound.
 func TestManyPorts(t *testing.T) {
 	s := opened(t, "")
 	for i := range 2 * mostPorts {
@@ -104,7 +104,7 @@ func TestManyPorts(t *testing.T) {
 	}
 }
 
-// TestProtection: which namespaces are write protected outlives a restart.
+// TestProtection: write protection survives a restart.
 func TestProtection(t *testing.T) {
 	s := opened(t, t.TempDir())
 	set := func(nqn string, nsid uint32, protected bool) {
@@ -130,7 +130,7 @@ func TestProtection(t *testing.T) {
 	must(t, s.Close())
 }
 
-// TestRepeated: a change that failed half-way is made again, although nothing seems to change.
+// TestRepeated: a change that failed halfway is repeated, even though the value stays the same.
 func TestRepeated(t *testing.T) {
 	s := opened(t, t.TempDir())
 	must(t, s.Protection.SetProtected("a", 1, true))
@@ -155,12 +155,12 @@ func TestRepeated(t *testing.T) {
 	must(t, s.Close())
 }
 
-// crash ends a change before one of its operations, as the end of the process would.
+// crash ends a change before one of its operations, like the end of the process.
 type crash struct{}
 
-// TestCrash ends changes of all kinds before each of their operations, and loses what was not made
-// durable until then: afterwards there is what was before or what should be, and the latter if the
-// change had succeeded. Nothing else is touched.
+// TestCrash ends changes of all kinds before each of their operations, and loses everything not yet
+// durable. Afterwards a file has its old content or the new one, and the new one if the change had
+// succeeded. Other files are untouched.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 1))
@@ -189,7 +189,7 @@ func TestCrash(t *testing.T) {
 			(saved || !reflect.DeepEqual(l, old)) {
 			t.Fatalf("round %d: %+v, want %+v (saved %v) or %+v", round, l, now, saved, old)
 		}
-		// What the crash has left is no obstacle.
+		// The leftovers of the crash do no harm.
 		must(t, s.Reservations.Save(testNQN, 1, now))
 		crashedPorts(t, s, rnd)
 		s = reopened(t, s)
@@ -203,7 +203,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// crashedPorts does the same with port IDs: hosts see the IDs again that they have seen.
+// crashedPorts does the same with port IDs: hosts never see a port ID change.
 func crashedPorts(t *testing.T, s *Store, rnd *rand.Rand) {
 	t.Helper()
 	testutil.Value(s.Ports([]string{"a"}))(t)
@@ -218,12 +218,12 @@ func crashedPorts(t *testing.T, s *Store, rnd *rand.Rand) {
 		saved && (after["b"] != ids["b"] || after["c"] != ids["c"]) {
 		t.Fatalf("%v, before the crash %v; %v", after, ids, err)
 	}
-	*s = Store{path: s.path} // it is closed
+	*s = Store{path: s.path} // closed
 	must(t, again.Close())
 }
 
 // crashIn makes a change and ends before a random operation, or never. It reports whether the
-// change has succeeded. Content that was not synced is lost, and so are names that were not.
+// change has succeeded. Content and names that were not synced are lost.
 func (s *Store) crashIn(t *testing.T, rnd *rand.Rand, file string, change func() error,
 ) (saved bool) {
 	t.Helper()
@@ -257,7 +257,7 @@ func (s *Store) crashIn(t *testing.T, rnd *rand.Rand, file string, change func()
 		if lose(file + ".new"); renamed && !synced {
 			lose(file)
 		}
-		if !durable && rnd.IntN(2) == 0 { // the old name is still in the directory
+		if !durable && rnd.IntN(2) == 0 { // the directory still has the old name
 			if _ = os.Remove(file); readErr == nil {
 				_ = os.WriteFile(file, before, 0o644)
 			}
@@ -270,8 +270,8 @@ func (s *Store) crashIn(t *testing.T, rnd *rand.Rand, file string, change func()
 	return true
 }
 
-// TestErrors: an error of each operation is that of the change, the file keeps its content until
-// the rename, and nothing is left over.
+// TestErrors: an error of any operation fails the change, the file keeps its content until the
+// rename, and nothing is left over.
 func TestErrors(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(2, 2))
 	for _, what := range []string{"create", "write", "sync", "rename", "sync directory", "remove"} {
@@ -310,7 +310,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestContents: files with a good checksum that say what cannot be are refused.
+// TestContents: files with a valid checksum and impossible content are refused.
 func TestContents(t *testing.T) {
 	s := opened(t, t.TempDir())
 	n := Name{testNQN, 1}
@@ -355,7 +355,7 @@ func refused[V any, D content[V]](t *testing.T, s *Store, what string, k *kind[V
 	}
 }
 
-// TestUncorrectable: marks outlive a restart, as many as there can be.
+// TestUncorrectable: the maximum number of marks survives a restart.
 func TestUncorrectable(t *testing.T) {
 	s := opened(t, t.TempDir())
 	many := &marks.Kept{Identity: "disk"}
@@ -378,8 +378,8 @@ func TestUncorrectable(t *testing.T) {
 	must(t, s.Close())
 }
 
-// TestManyAtOnce: however many namespaces hosts change, threads that write files are few, and so
-// are files that are written in a second.
+// TestManyAtOnce: however many namespaces hosts change, few threads write files, and few files are
+// written per second.
 func TestManyAtOnce(t *testing.T) {
 	s := opened(t, t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
@@ -418,7 +418,7 @@ func TestManyAtOnce(t *testing.T) {
 	must(t, s.Close())
 }
 
-// TestDirectories: a directory that cannot be used is an error that says what to do.
+// TestDirectories: an unusable directory is an error with a hint.
 func TestDirectories(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -459,7 +459,7 @@ func TestDirectories(t *testing.T) {
 	must(t, first.Close())
 }
 
-// TestOddFiles: what is not a regular file costs its namespace, and nobody waits for it.
+// TestOddFiles: something other than a regular file costs its namespace and does not block.
 func TestOddFiles(t *testing.T) {
 	s := opened(t, t.TempDir())
 	must(t, s.makeSub(reservationsDir))
@@ -486,8 +486,8 @@ func TestOddFiles(t *testing.T) {
 	must(t, s.Close())
 }
 
-// TestForeignDirectories: a user does not get around a directory of another one, and a file of
-// another one costs its namespace.
+// TestForeignDirectories: a user does not get around a directory of another user, and a file of
+// another user costs its namespace.
 func TestForeignDirectories(t *testing.T) {
 	var file string
 	dir := asNobody(t, func(dir string) {
@@ -528,12 +528,12 @@ func TestForeignDirectories(t *testing.T) {
 	must(t, s.Close())
 }
 
-// TestDirectoryMoves: a change fails if the next start would not look for it where it is written.
+// TestDirectoryMoves: a change fails if the next start would look for it elsewhere.
 func TestDirectoryMoves(t *testing.T) {
 	s := opened(t, filepath.Join(t.TempDir(), "state"))
 	must(t, s.Protection.SetProtected("a", 1, true))
 	must(t, os.Rename(s.path, s.path+".old"))
-	for range 2 { // nothing is there; something is
+	for range 2 { // first nothing is there, then something
 		if err := s.Protection.SetProtected("a", 2, true); err == nil ||
 			!strings.Contains(err.Error(), "no longer the one") || !s.Failed() {
 			t.Error(err)

@@ -12,9 +12,9 @@ import (
 // mount is a line of the table of mounts (proc(5), mountinfo).
 type mount struct{ number, point string }
 
-// mountTable returns what is mounted, each with the number of its block device. File systems on
-// several devices have an anonymous number in the table; for them the source of the mount counts,
-// and anonymous maps their number to that of the source.
+// mountTable returns the mounts, each with the number of its block device. The table has an
+// anonymous number for a file system on several devices. For such a mount its source is used, and
+// anonymous maps the anonymous number to that of the source.
 func (m Machine) mountTable() (mounts []mount, anonymous map[string]string, err error) {
 	info, err := os.ReadFile(filepath.Join(m.Proc, "self/mountinfo"))
 	if err != nil {
@@ -40,7 +40,7 @@ func (m Machine) mountTable() (mounts []mount, anonymous map[string]string, err 
 	return mounts, anonymous, nil
 }
 
-// Mounts returns what the kernel uses block devices for: by the number of the device ("8:1")
+// Mounts returns the uses of block devices by the kernel, by the number of the device ("8:1"):
 // "mounted at /", once for each device, and "swap".
 func (m Machine) Mounts() (map[string][]string, error) {
 	mounts, _, err := m.mountTable()
@@ -61,7 +61,7 @@ func (m Machine) Mounts() (map[string][]string, error) {
 	return used, nil
 }
 
-// swaps returns the paths of the devices and files that are swap.
+// swaps returns the paths of the swap devices and files.
 func (m Machine) swaps() (list []string) {
 	table, _ := os.ReadFile(filepath.Join(m.Proc, "swaps")) // missing in kernels without swap
 	for line := range strings.Lines(string(table)) {
@@ -84,7 +84,7 @@ func (m Machine) numberOf(device string) string {
 	return sys.Attribute(filepath.Join(m.Sys, "class/block", filepath.Base(name), "dev"))
 }
 
-// unescape undoes the kernel's escapes in mount points.
+// unescape undoes the escapes of the kernel in mount points.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace(s)
 }

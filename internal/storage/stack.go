@@ -1,5 +1,5 @@
-// Package storage finds out what storage backs a path, whether two paths share storage, and who
-// uses it. It reads sysfs and procfs and opens nothing.
+// Package storage finds the storage behind a path, whether two paths share storage, and the users
+// of it. It reads sysfs and procfs and opens nothing.
 package storage
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// Machine is where the facts come from.
+// Machine has the sources of the facts.
 type Machine struct {
 	// Sys and Proc are the mount points of sysfs and procfs.
 	Sys, Proc string
@@ -25,7 +25,7 @@ type Machine struct {
 // Linux returns this machine.
 func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc"} }
 
-// Stack is what backs a path: the file or block device itself, and everything below it.
+// Stack is the storage behind a path: the file or block device itself, and everything below it.
 //
 //	file          -> the block device that its file system is on
 //	loop device   -> the file behind it
@@ -41,15 +41,15 @@ type layer struct {
 	name string // for people: "sda1", "/srv/disk.img"
 	from int64  // in bytes
 	to   int64  // end of the range, math.MaxInt64 for all
-	// shared says that the layer above is somewhere within the range, where a file system or the
-	// device mapper has placed it, beside others.
+	// shared: the layer above is somewhere within the range, beside others, where a file system or
+	// the device mapper has placed it.
 	shared bool
 }
 
-// maxDepth is the most layers of a stack, which might otherwise be a loop.
+// maxDepth bounds the layers of a stack, in case of a loop.
 const maxDepth = 32
 
-// StackOf returns what backs the file or block device at path. A file that does not exist yet is
+// StackOf returns the stack of the file or block device at path. A file that does not exist yet is
 // identified by its directory and its name.
 func (m Machine) StackOf(path string) (*Stack, error) {
 	if path == "" {
@@ -63,8 +63,7 @@ func (m Machine) StackOf(path string) (*Stack, error) {
 	return s, nil
 }
 
-// addPath adds the file or block device at path, and what backs it. part is the range of it that
-// counts.
+// addPath adds the file or block device at path and everything below it. part is the range in use.
 func (m Machine) addPath(s *Stack, path string, part layer) error {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
@@ -91,8 +90,8 @@ func (m Machine) addPath(s *Stack, path string, part layer) error {
 	return fmt.Errorf("%s is not a regular file or a block device", path)
 }
 
-// fileSystem returns the number of the block device that a file system with this number is on, ""
-// if there is none.
+// fileSystem returns the number of the block device below the file system with this number, "" if
+// there is none.
 func (m Machine) fileSystem(number string) string {
 	if !strings.HasPrefix(number, "0:") {
 		return number
@@ -104,8 +103,8 @@ func (m Machine) fileSystem(number string) string {
 	return anonymous[number]
 }
 
-// addDevice adds the block device with this number, and what backs it. part is the range of it that
-// counts.
+// addDevice adds the block device with this number and everything below it. part is the range in
+// use.
 func (m Machine) addDevice(s *Stack, number string, part layer) {
 	if number == "" || len(s.layers) >= maxDepth {
 		return
@@ -133,7 +132,7 @@ func (m Machine) addDevice(s *Stack, number string, part layer) {
 		if size == 0 {
 			size = math.MaxInt64 - off
 		}
-		_ = m.addPath(s, file, part.within(off, size)) // it may have been deleted
+		_ = m.addPath(s, file, part.within(off, size)) // the file may have been deleted
 	}
 	slaves, _ := os.ReadDir(filepath.Join(dir, "slaves"))
 	for _, slave := range slaves {
@@ -145,21 +144,21 @@ func (m Machine) addDevice(s *Stack, number string, part layer) {
 // device reports whether the layer is a block device.
 func (l layer) device() bool { return !strings.Contains(l.id, " ") }
 
-// within returns the range in the layer below, where this one is n bytes from off on.
+// within returns the range in the layer below, in which this layer has n bytes at off.
 func (l layer) within(off, n int64) layer {
 	l.from = min(l.from, n) + off
 	l.to = min(l.to, n) + off
 	return l
 }
 
-// overlaps reports whether two ranges have bytes in common that are not shared out.
+// overlaps reports whether two ranges share bytes that are not divided among their users.
 func (l layer) overlaps(o layer) bool {
 	return l.id == o.id && l.from < o.to && o.from < l.to && !(l.shared && o.shared)
 }
 
-// Overlaps reports whether two paths are backed by the same bytes, and returns the name of the file
-// or block device where they meet. Both may be on one device without that: in files of one file
-// system, in partitions, or in volumes of the device mapper.
+// Overlaps reports whether two paths have the same bytes behind them, and returns the name of the
+// file or block device where they meet. Both may share a device without that: as files of one file
+// system, partitions, or volumes of the device mapper.
 func (s *Stack) Overlaps(o *Stack) (where string, ok bool) {
 	for _, a := range s.layers {
 		for _, b := range o.layers {
@@ -179,7 +178,7 @@ func (s *Stack) Name() string {
 	return s.layers[0].name
 }
 
-// Devices returns the numbers of the block devices among the layers ("8:1"), the upper ones first.
+// Devices returns the numbers of the block devices among the layers ("8:1"), top to bottom.
 func (s *Stack) Devices() (numbers []string) {
 	for _, l := range s.layers {
 		if l.device() {
@@ -194,7 +193,7 @@ func exists(dir, name string) bool {
 	return err == nil
 }
 
-// sectors reads a number of sectors of 512 bytes, and returns bytes.
+// sectors reads a number of sectors of 512 bytes and returns bytes.
 func sectors(dir, name string) (int64, error) {
 	n, err := sys.Number(filepath.Join(dir, name))
 	return n << 9, err

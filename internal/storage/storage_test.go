@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// fake is a machine whose sysfs and procfs are files in a directory.
+// fake is a machine with sysfs and procfs as files in a directory.
 type fake struct {
 	Machine
 	t    *testing.T
@@ -134,7 +134,7 @@ func TestOverlaps(t *testing.T) {
 		{"missing", "image", ""},
 		{"loop0", "image", "image"},
 		{"loop0", "other", ""},
-		{"loop0", "loop1", "image"}, // all of the file, and its beginning
+		{"loop0", "loop1", "image"}, // the whole file, and its beginning
 		{"loop1", "loop2", ""},      // two parts of it
 		{"loop1p1", "loop1p2", ""},
 		{"loop1p2", "loop1", "loop1"},
@@ -163,7 +163,7 @@ func TestStackOf(t *testing.T) {
 			t.Errorf("%q: %v, want %v", path, err, want)
 		}
 	}
-	// a file system on several devices has a number of its own
+	// a file system on several devices has its own number
 	f.write("proc/self/mountinfo",
 		"30 1 0:40 / /srv rw - btrfs /dev/sda1 rw\n31 1 0:41 / /tmp rw - tmpfs tmpfs rw\n")
 	for number, want := range map[string]string{
@@ -172,7 +172,7 @@ func TestStackOf(t *testing.T) {
 	} {
 		testutil.Equal(t, f.fileSystem(number), want, "%s", number)
 	}
-	// something that stands on itself ends
+	// a device below itself does not loop
 	f.disk("virtual/dm-7", "252:7", map[string]string{"slaves/dm-7/dev": "252:7"})
 	testutil.Equal(t, len(f.at("dm-7").layers), maxDepth, "layers")
 }
@@ -232,7 +232,7 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// TestProcesses: block devices that are open, by number.
+// TestProcesses: open block devices, by number.
 func TestProcesses(t *testing.T) {
 	f := newFake(t)
 	node := filepath.Join(f.root, "node")
@@ -253,7 +253,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestLoopDevice does it with a loop device and a process of this machine.
+// TestLoopDevice tests a loop device and a process of this machine.
 func TestLoopDevice(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "backing")
 	testutil.Must(t, os.WriteFile(file, make([]byte, 1<<20), 0o600))

@@ -14,26 +14,26 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// User is one that uses storage.
+// User is a user of storage.
 type User struct {
 	// Name identifies the user and, in parentheses, the device that it uses if that is another
 	// layer than the one asked about: "mounted at / (sda1)", "swap", "dm-0 (sda2)", "loop0",
 	// "process 812 (qemu)".
 	Name string
-	// Program is the name of the program if it is a process, otherwise "".
+	// Program is the name of the program of a process, otherwise "".
 	Program string
 }
 
-// use is a user and what it uses.
+// use is a user and the storage in use.
 type use struct {
 	User
-	by string // the number of the block device that is the user, if it is one
+	by string // the number of the block device that is the user, if any
 	on *Stack
 }
 
-// Users returns the users of s and of what backs it: file systems, swap, other block devices, and
-// processes that have it open for writing, except this one. The layers of s itself do not count:
-// the loop device of a stack does not use its file.
+// Users returns the users of s and of the layers below: file systems, swap, other block devices,
+// and processes that have it open for writing, except this one. The layers of s itself do not
+// count: the loop device of a stack does not use its file.
 func (m Machine) Users(s *Stack) ([]User, error) {
 	all, err := m.uses()
 	if err != nil {
@@ -55,8 +55,8 @@ func (m Machine) Users(s *Stack) ([]User, error) {
 	return users, nil
 }
 
-// usedBy reports whether u uses a part of s, and of which device. Layers that a file system or the
-// device mapper shares out do not count.
+// usedBy reports whether u uses a part of s, and on which device. Layers divided by a file system
+// or the device mapper do not count.
 func (s *Stack) usedBy(u use) (where string, ok bool) {
 	if slices.ContainsFunc(s.layers, func(l layer) bool { return l.id == u.by }) {
 		return "", false
@@ -74,7 +74,7 @@ func (s *Stack) usedBy(u use) (where string, ok bool) {
 	return "", false
 }
 
-// uses returns everything that is in use on this machine.
+// uses returns all uses on this machine.
 func (m Machine) uses() ([]use, error) {
 	mounts, err := m.Mounts()
 	if err != nil {
@@ -140,7 +140,7 @@ func (m Machine) Processes() map[string][]string {
 }
 
 // opened calls fn with every block device and regular file that another process has open for
-// writing, as far as this process may see that.
+// writing, as far as visible to this process.
 func (m Machine) opened(fn func(User, layer)) {
 	processes, _ := os.ReadDir(m.Proc)
 	for _, p := range processes {
@@ -173,7 +173,8 @@ func (m Machine) opened(fn func(User, layer)) {
 	}
 }
 
-// forWriting reports whether a file is open for writing (proc(5), fdinfo, which has no O_EXCL).
+// forWriting reports whether a file is open for writing (proc(5), fdinfo, which does not show
+// O_EXCL).
 func forWriting(fdinfo string) bool {
 	for line := range strings.Lines(sys.Attribute(fdinfo)) {
 		if v, ok := strings.CutPrefix(line, "flags:"); ok {

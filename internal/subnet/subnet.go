@@ -1,14 +1,14 @@
-// Package subnet says which addresses count as one where peers have shares or take turns.
+// Package subnet groups addresses that count as one when peers have shares or take turns.
 package subnet
 
 import "net/netip"
 
-// bits is the length of the prefix of an IPv6 address that counts. A network of hosts has a /64
-// (RFC 4291 section 2.5.1), in which a machine can take any number of addresses.
+// bits is the length of the significant prefix of an IPv6 address. A network of hosts has a /64
+// (RFC 4291 section 2.5.1), in which a machine can use any number of addresses.
 const bits = 64
 
-// Of returns what stands for the network of an address: for IPv6 the first address of the /64, in
-// the same zone, for IPv4, and for what is mapped into IPv6, the address itself.
+// Of returns the network of an address. For IPv6 it is the first address of the /64, in the same
+// zone. For IPv4, also mapped into IPv6, it is the IPv4 address itself.
 func Of(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap()
 	if !addr.Is6() {
@@ -17,7 +17,7 @@ func Of(addr netip.Addr) netip.Addr {
 	return netip.PrefixFrom(addr.WithZone(""), bits).Masked().Addr().WithZone(addr.Zone())
 }
 
-// Text names the network that Of has returned, "2001:db8::/64" or "192.0.2.1".
+// Text formats a network returned by Of, "2001:db8::/64" or "192.0.2.1".
 func Text(network netip.Addr) string {
 	if network.Is6() {
 		return network.String() + "/64"
@@ -25,8 +25,8 @@ func Text(network netip.Addr) string {
 	return network.String()
 }
 
-// Owner is what a share counts for: a host that has proven its NQN, all peers that only claim one,
-// or those of a network that only claim theirs.
+// Owner has a share: a host with a proven NQN, all peers that claim an NQN without proof, or all
+// such peers of a network.
 type Owner struct {
 	// NQN is empty for a network.
 	NQN    string
@@ -35,10 +35,9 @@ type Owner struct {
 	Network netip.Addr
 }
 
-// Owners returns the owners of what a host at an address has. A host that has proven its NQN is
-// one, wherever it connects from, and network is its zero value. Otherwise it counts for the NQN
-// and for its network: a peer takes nothing from a host by claiming its NQN, and gets no more by
-// making up many.
+// Owners returns the owners for a host at an address. A host with a proven NQN is one owner, from
+// any address, and network is the zero value. Otherwise both the NQN and the network are owners: a
+// peer takes nothing from a host by claiming its NQN, and gets no more by inventing many NQNs.
 func Owners(nqn string, proven bool, addr netip.Addr) (host, network Owner) {
 	if !proven {
 		network.Network = Of(addr)
@@ -46,8 +45,8 @@ func Owners(nqn string, proven bool, addr netip.Addr) (host, network Owner) {
 	return Owner{NQN: nqn, Proven: proven}, network
 }
 
-// Turns returns the one of two Owners that turns are taken by, whose share bounds those of all
-// NQNs that a peer makes up.
+// Turns returns the one of two Owners that takes turns. Its share bounds all NQNs that a peer
+// invents.
 func Turns(host, network Owner) Owner {
 	if host.Proven {
 		return host
@@ -55,14 +54,15 @@ func Turns(host, network Owner) Owner {
 	return network
 }
 
-// shareFactor: an owner may have so many times as much as stays free.
+// shareFactor bounds an owner to this multiple of the free rest.
 const shareFactor = 2
 
-// Most is what an owner that has used of something may have in all, if free is what nobody has.
+// Most returns the amount that an owner may have in all, if it already has used and free is the
+// unused rest.
 func Most[N int | int64](used, free N) N {
 	return max(used, shareFactor*(used+max(free, 0))/(shareFactor+1))
 }
 
-// Exceeds reports whether an owner that has used of something may not have n more, because of its
-// share, if left stays free then. An owner that has nothing gets the first whatever it is.
+// Exceeds reports whether an owner that has used may not have n more because of its share, if left
+// would then be free. An owner that has nothing may have any first amount.
 func Exceeds[N int | int64](used, n, left N) bool { return used > 0 && used+n > shareFactor*left }

@@ -20,7 +20,7 @@ func Pwritev2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
 }
 
 func positioned(trap uintptr, fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
-	// The offset is passed in two words; where one word holds all of it only the lower counts.
+	// The offset is passed in two words. If one word holds all of it, only the lower one is used.
 	high := uintptr(uint64(off) >> (unix.SizeofLong*8 - 1) >> 1)
 	for {
 		n, _, e := syscall.Syscall6(trap, uintptr(fd),

@@ -2,9 +2,9 @@ package sys
 
 import "golang.org/x/sys/unix"
 
-// MemlockLimit is how many bytes this process may lock in memory and register with devices
-// (RLIMIT_MEMLOCK, see getrlimit(2)). limited is false if there is no limit, or if it does not
-// apply (CAP_IPC_LOCK, see capabilities(7)).
+// MemlockLimit returns the number of bytes that this process may lock in memory and register with
+// devices (RLIMIT_MEMLOCK, see getrlimit(2)). limited is false if there is no limit, or if it does
+// not apply (CAP_IPC_LOCK, see capabilities(7)).
 func MemlockLimit() (bytes uint64, limited bool) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil ||

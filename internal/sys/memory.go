@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// AvailableMemory returns how many bytes this process may still use without swapping: MemAvailable
-// (proc(5), meminfo), or what the memory limits of its control groups leave (version 2), if that is
-// less.
+// AvailableMemory returns the number of bytes that this process may still use without swapping:
+// MemAvailable (proc(5), meminfo), or the rest within the memory limits of its control groups
+// (version 2), if less.
 func AvailableMemory() (int64, error) { return availableMemory("/") }
 
 func availableMemory(root string) (int64, error) {
@@ -27,7 +27,7 @@ func availableMemory(root string) (int64, error) {
 	groups := filepath.Join(root, "sys/fs/cgroup")
 	for dir := filepath.Join(groups,
 		ownGroup(root)); len(dir) > len(groups); dir = filepath.Dir(dir) {
-		limit, err1 := Number(dir + "/memory.max") // "max": none
+		limit, err1 := Number(dir + "/memory.max") // "max": no limit
 		used, err2 := Number(dir + "/memory.current")
 		if err1 == nil && err2 == nil {
 			n = min(n, max(limit-used, 0))

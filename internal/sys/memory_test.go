@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestAvailableMemory: the limits of control groups count, of outer ones too.
+// TestAvailableMemory: the limits of control groups apply, including outer groups.
 func TestAvailableMemory(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) {

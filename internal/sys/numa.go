@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// NoNode is the node of memory and devices that are local to no NUMA node in particular.
+// NoNode is the node of memory and devices that are not local to any NUMA node.
 const NoNode = -1
 
-// NodeOfCPU returns the NUMA node of a processor, NoNode if it is unknown, and on machines with one
-// node.
+// NodeOfCPU returns the NUMA node of a processor. It returns NoNode if the node is unknown or the
+// machine has a single node.
 func NodeOfCPU(cpu int) int { return nodeOfCPU("/sys/devices/system", cpu) }
 
 func nodeOfCPU(root string, cpu int) int {

@@ -9,7 +9,7 @@ import (
 
 // NVMeCommand is struct nvme_passthru_cmd64 of linux/nvme_ioctl.h: a command for an NVMe drive. The
 // names are those of the submission queue entry (NVM Express Base Specification 2.0, section
-// 3.3.3.1). The caller keeps alive what SetData and SetVectors refer to.
+// 3.3.3.1). The caller keeps the memory given to SetData and SetVectors alive.
 type NVMeCommand struct {
 	Opcode, flags        uint8
 	_                    uint16
@@ -17,21 +17,21 @@ type NVMeCommand struct {
 	CDW2, CDW3           uint32
 	metadata, addr       uint64
 	metadataLen, dataLen uint32
-	CDW10                [6]uint32 // and those that follow, to 15
-	TimeoutMillis, _     uint32    // 0: the driver's own
+	CDW10                [6]uint32 // CDW10 to CDW15
+	TimeoutMillis, _     uint32    // 0: the default of the driver
 	Result               uint64    // dwords 0 and 1 of the completion, after NVMeIoctl
 }
 
 // nvmeUringSize is the size of struct nvme_uring_cmd, which is NVMeCommand without the result.
 const nvmeUringSize = 72
 
-// The kernel's sizes; a difference does not compile.
+// The sizes of the kernel. A difference does not compile.
 var (
 	_ [80]byte            = [unsafe.Sizeof(NVMeCommand{})]byte{}
 	_ [nvmeUringSize]byte = [unsafe.Offsetof(NVMeCommand{}.Result)]byte{}
 )
 
-// The ioctls of linux/nvme_ioctl.h for NVMeIoctl, and the numbers of commands for io_uring.
+// The ioctls of linux/nvme_ioctl.h for NVMeIoctl, and the command numbers for io_uring.
 const (
 	NVMeID = 'N'<<8 | 0x40
 	// NVME_IOCTL_ADMIN64_CMD
@@ -52,20 +52,20 @@ func (c *NVMeCommand) SetData(b []byte) {
 	c.addr, c.dataLen = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), uint32(len(b))
 }
 
-// SetVectors makes what iov refers to the data of a command of NVMeIOVec or NVMeUringVec.
+// SetVectors makes the memory of iov the data of a command of NVMeIOVec or NVMeUringVec.
 func (c *NVMeCommand) SetVectors(iov []Iovec) {
 	c.addr, c.dataLen = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(iov)))), uint32(len(iov))
 }
 
-// Uring returns the memory of the command as io_uring takes it.
+// Uring returns the command in the form that io_uring takes.
 func (c *NVMeCommand) Uring() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(c)),
 		nvmeUringSize)
 }
 
-// NVMeIoctl sends c to the drive that the character or block device fd belongs to. status is that
-// of the command, without phase tag; 0 is success. It may block, as long as the timeout of the
-// command, and the scheduler knows.
+// NVMeIoctl sends c to the drive of the character or block device fd. status is the status of the
+// command without phase tag; 0 means success. It may block for the timeout of the command, and the
+// scheduler knows.
 func NVMeIoctl(fd int, request uintptr, c *NVMeCommand) (status uint16, e syscall.Errno) {
 	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(c)))
 	if e != 0 {

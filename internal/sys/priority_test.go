@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestLowerPriority: a thread gets a low priority, and keeps one that is lower.
+// TestLowerPriority: a thread gets a low priority, and keeps an even lower one.
 func TestLowerPriority(t *testing.T) {
 	for _, nice := range []int{lowNice - 1, lowNice, 19} {
 		got, done := 0, make(chan error)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// needed are the capabilities that a target may need later, if it has them: what a reload names is
-// not known at the start. See docs/adr/0036-process.md.
+// needed are the capabilities that a target may need later, if it has them. The needs of a reload
+// are not known at the start. See docs/adr/0036-process.md.
 var needed = capabilities(
 	unix.CAP_CHOWN, unix.CAP_FOWNER, // the control socket
 	unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, // files and devices of others
@@ -20,11 +20,11 @@ var needed = capabilities(
 	unix.CAP_NET_ADMIN,        // tcp.congestion
 	unix.CAP_NET_BIND_SERVICE, // ports below 1024
 	unix.CAP_SYS_ADMIN,        // commands to NVMe drives, io_uring where it is restricted
-	unix.CAP_SYS_PTRACE,       // who has a file open: /proc/PID/fd
+	unix.CAP_SYS_PTRACE,       // open files of other processes: /proc/PID/fd
 	unix.CAP_SYS_RAWIO,        // health of SATA drives
 )
 
-// capabilitySet has the first 32 capabilities and the others, as capset(2) takes them.
+// capabilitySet has the first 32 capabilities and the others, in the form of capset(2).
 type capabilitySet [2]uint32
 
 func capabilities(list ...int) (s capabilitySet) {
@@ -34,18 +34,19 @@ func capabilities(list ...int) (s capabilitySet) {
 	return s
 }
 
-// DropPrivileges makes a process of which every thread has no_new_privs, see prctl(2), and none but
-// the needed capabilities; neither it nor what it executes gets more. These are attributes of
-// threads, which Go cannot change in all of them beside C code. So, unless the process is like that
-// already, one thread changes its own and executes the program anew, with the same arguments and
-// process ID. Call it before there is anything to lose.
+// DropPrivileges sets no_new_privs, see prctl(2), on every thread and drops all but the needed
+// capabilities. Neither the process nor programs that it executes can regain them. These are
+// attributes of threads, and Go cannot change them in all threads of a program with C code. So,
+// unless the process is in this state already, one thread changes its own attributes and executes
+// the program again, with the same arguments and process ID. Call it before there is anything to
+// lose.
 func DropPrivileges() error {
 	const again = "_NVMF_TARGET_EXECUTED_ANEW"
 	before := os.Getenv(again)
 	if err := os.Unsetenv(again); err != nil {
 		return err
 	}
-	runtime.LockOSThread() // for good if this fails: the thread is another one then
+	runtime.LockOSThread() // if this fails, for good: this thread has changed
 	dropped, err := limitThread(needed)
 	if err != nil {
 		return err
@@ -61,20 +62,21 @@ func DropPrivileges() error {
 	if self, err := os.Executable(); err == nil {
 		_ = syscall.Exec(self, os.Args, env)
 	}
-	// By the path the process keeps its name, but its directory may be closed to this user, who was
-	// another one when it was first executed, or the file may have gone.
+	// With the path the process keeps its name. But the directory may be closed to this user, who
+	// differs from the one that first executed the program, or the file may be gone.
 	err = syscall.Exec("/proc/self/exe", os.Args, env)
 	return fmt.Errorf("cannot execute this program anew to drop privileges: %w. Mount /proc", err)
 }
 
-// WithoutPrivileges runs fn on a thread of its own that has no capabilities, nor do the processes
-// that fn starts. It returns when fn has.
+// WithoutPrivileges runs fn on a thread without capabilities, and so are the processes that fn
+// starts. It returns when fn has returned.
 func WithoutPrivileges(fn func()) error {
 	ended := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if unix.Gettid() == unix.Getpid() {
-			// The main thread does not. While it is locked, another one runs other goroutines.
+			// The main thread does not end. While it is locked, another thread runs other
+			// goroutines.
 			ended <- WithoutPrivileges(fn)
 			runtime.UnlockOSThread()
 			return
@@ -88,9 +90,10 @@ func WithoutPrivileges(fn func()) error {
 	return <-ended
 }
 
-// limitThread takes all other capabilities from the calling thread, and lets it gain none by
-// executing a program. The kernel removes those from the ambient set, too, that are not inheritable
-// any more; the bounding set bounds only what could be gained. dropped: something has changed.
+// limitThread drops all capabilities of the calling thread except keep, and prevents it from
+// gaining any by executing a program. The kernel also removes capabilities from the ambient set
+// that are no longer inheritable; the bounding set matters only for gaining capabilities. dropped
+// reports whether anything has changed.
 func limitThread(keep capabilitySet) (dropped bool, err error) {
 	set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
 	if err == nil && set == 0 {
@@ -109,7 +112,7 @@ func limitThread(keep capabilitySet) (dropped bool, err error) {
 		}
 		lowered = lowered || data[i] != d
 	}
-	if err == nil && lowered { // filters of containers may refuse it
+	if err == nil && lowered { // seccomp filters of containers may refuse it
 		err = unix.Capset(&head, &data[0])
 	}
 	if err != nil {
@@ -118,8 +121,8 @@ func limitThread(keep capabilitySet) (dropped bool, err error) {
 	return dropped || lowered, err
 }
 
-// CloseOnExec keeps programs that are executed from inheriting any descriptor but the first three,
-// also those that this process was started with.
+// CloseOnExec keeps executed programs from inheriting descriptors other than the first three,
+// including ones that this process has inherited.
 func CloseOnExec() error {
 	return unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 }

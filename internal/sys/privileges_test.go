@@ -16,8 +16,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// dropped makes the test binary a process that drops its privileges, see TestDropPrivileges.
-// Another value than 1 is a file that it removes before.
+// dropped makes the test binary a process that drops its privileges, see TestDropPrivileges. A
+// value other than 1 names a file that it removes first.
 const dropped = "NVMF_TEST_DROP_PRIVILEGES"
 
 func TestMain(m *testing.M) {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		_ = os.Remove(file)
 	}
 	var wg sync.WaitGroup
-	for range 8 { // threads, which the Go runtime keeps
+	for range 8 { // threads kept by the Go runtime
 		wg.Go(func() { _, _ = os.ReadFile("/proc/self/status") })
 	}
 	wg.Wait()
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	fmt.Println("process", os.Getpid())
 	before, _ := os.ReadFile("/proc/self/status")
 	printStatus()
-	// Whatever it executes has no more, with the user ID 0 either.
+	// Programs that it executes have no more, even with user ID 0.
 	out, err := exec.Command("cat", "/proc/self/status").CombinedOutput()
 	fmt.Printf("%s%v\n", out, err)
 	err = WithoutPrivileges(func() {
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 		fmt.Printf("%s%v\n", out, err)
 	})
 	fmt.Println(err)
-	for range 100 { // goroutines, some of which the main thread gets
+	for range 100 { // goroutines, some of them on the main thread
 		_ = WithoutPrivileges(func() {})
 	}
 	after, _ := os.ReadFile("/proc/self/status")
@@ -66,7 +66,7 @@ func printStatus() {
 	}
 }
 
-// TestDropPrivileges reads the status of every thread, and of processes that it executes.
+// TestDropPrivileges reads the status of every thread, and of executed processes.
 func TestDropPrivileges(t *testing.T) {
 	child := exec.Command(os.Args[0], "-test.v")
 	child.Env = append(os.Environ(), dropped+"=1")
@@ -105,8 +105,8 @@ func TestDropPrivileges(t *testing.T) {
 	}
 }
 
-// TestDropPrivilegesWithoutPath: the program cannot be executed by its path, as where another user
-// has started it from a directory that is closed to this one.
+// TestDropPrivilegesWithoutPath: the program cannot be executed by its path, as if another user has
+// started it from a directory that is closed to this user.
 func TestDropPrivilegesWithoutPath(t *testing.T) {
 	text := testutil.Value(os.ReadFile(os.Args[0]))(t)
 	file := filepath.Join(t.TempDir(), "program")

@@ -34,17 +34,17 @@ const (
 
 // SCSIResult is the outcome of a SCSI command.
 type SCSIResult struct {
-	// Status is that of the drive, Transport that of adapter and driver; 0 for success.
+	// Status is the status of the drive, Transport that of the adapter and driver; 0 means success.
 	Status    uint8
 	Transport uint32
-	// N is how many bytes were read.
+	// N is the number of bytes read.
 	N int
-	// Sense is the drive's sense data about an error.
+	// Sense is the sense data of the drive about an error.
 	Sense []byte
 }
 
 // SCSIRead sends a command to the SCSI or ATA drive with the block device fd and reads the answer
-// into data. It may block, for ten seconds at most, and the scheduler knows.
+// into data. It may block for up to ten seconds, and the scheduler knows.
 func SCSIRead(fd int, cdb, data []byte) (SCSIResult, syscall.Errno) {
 	sense := make([]byte, scsiSenseBytes)
 	var pin runtime.Pinner

@@ -14,13 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Iovec is one piece of a vectored transfer, as the kernel reads it (readv(2)).
-//
+// Iovec is one piece of a vectored transfer in the form of the kernel (readv(2)).
 // Arrays of Iovec belong to the caller and are reused. The garbage collector sees the pointers in
-// them, so what they refer to stays alive until they are overwritten or cleared.
+// them, so the memory stays alive until they are overwritten or cleared.
 type Iovec = unix.Iovec
 
-// MaxIovecs is the most vectors one call may carry (UIO_MAXIOV of linux/uio.h).
+// MaxIovecs is the maximum number of vectors in one call (UIO_MAXIOV of linux/uio.h).
 const MaxIovecs = 1024
 
 // SetIovec makes v refer to b.
@@ -29,8 +28,8 @@ func SetIovec(v *Iovec, b []byte) {
 	v.SetLen(len(b))
 }
 
-// Advance removes n transferred bytes from the front of iov, in place, and returns what is left:
-// vectors that are done are dropped, the first of the rest is shortened. n is at most the sum of
+// Advance removes n transferred bytes from the front of iov, in place, and returns the rest.
+// Completed vectors are dropped, and the first remaining one is shortened. n is at most the sum of
 // the lengths.
 func Advance(iov []Iovec, n int) []Iovec {
 	for len(iov) > 0 {
@@ -88,8 +87,8 @@ func Recvmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	return message(unix.SYS_RECVMSG, fd, iov, flags)
 }
 
-// Bytes returns what v refers to. A single vector needs no message, whose fetch is half of what a
-// call that transfers nothing costs.
+// Bytes returns the memory of v. A single vector needs no message; fetching one is half of the cost
+// of a call that transfers nothing.
 func Bytes(v Iovec) []byte { return unsafe.Slice(v.Base, v.Len) }
 
 func message(trap uintptr, fd int, iov []Iovec, flags int) (int, syscall.Errno) {

@@ -77,8 +77,8 @@ func TestSendRecv(t *testing.T) {
 	}
 }
 
-// TestBlockingSocket shows that the socket calls return at once even without O_NONBLOCK, and that a
-// broken connection is an error and not a signal.
+// TestBlockingSocket: the socket calls return at once even without O_NONBLOCK, and a broken
+// connection is an error and not a signal.
 func TestBlockingSocket(t *testing.T) {
 	a, b := socketPair(t)
 	testutil.Must(t, unix.SetNonblock(a, false))
@@ -134,7 +134,7 @@ func TestPositioned(t *testing.T) {
 	f := testutil.Value(os.CreateTemp(t.TempDir(), ""))(t)
 	defer func() { _ = f.Close() }()
 	fd := int(f.Fd())
-	const off = 5<<32 + 7 // both halves of the offset count
+	const off = 5<<32 + 7 // both halves of the offset matter
 	if n, e := Pwritev2(fd, vectors([]byte("hello"), []byte("world")), off,
 		unix.RWF_DSYNC); n != 10 || e != 0 {
 		t.Fatalf("write: %d, %v", n, e)

@@ -27,7 +27,7 @@ func TestAllocsPerRun(t *testing.T) {
 	}
 }
 
-// after allocates as long as n is less than limit.
+// after allocates if n is less than limit.
 func after(n, limit int) *int {
 	if n < limit {
 		return new(int)

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// HeadersAgree fails the test unless each C expression has its value. names are those of headers,
-// as in #include without the brackets. Without a C compiler, which builds with cgo have, the test
-// is skipped.
+// HeadersAgree fails the test unless each C expression has its value. names are header files, as in
+// #include without the brackets. The test is skipped without a C compiler; builds with cgo always
+// have one.
 func HeadersAgree[V ~int | ~uint32 | ~uintptr](t *testing.T, names []string, want map[string]V) {
 	t.Helper()
 	cc, err := exec.LookPath("cc")

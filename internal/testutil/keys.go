@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// keysFile is the environment variable with the file that scripts/test.sh gives to all tests.
+// keysFile is the environment variable with the file that scripts/test.sh passes to all tests.
 const keysFile = "NVMF_TEST_KEYS"
 
-// Secret notes a key that no output may have, in the interchange format (DHHC-1, NVMeTLSkey-1):
-// scripts/leaked-keys.sh looks for it in those of all tests. t is the test that uses it, nil for
-// several. Tests that make keys, or print what is made of keys, call it.
+// Secret records a key, in the interchange format (DHHC-1, NVMeTLSkey-1), that no output may
+// contain. scripts/leaked-keys.sh searches the output of all tests for it. t is the test that uses
+// the key, nil for several tests. Tests that make keys, or print data derived from keys, call it.
 func Secret(t testing.TB, text string) {
 	middle := strings.Split(text, ":")
 	if len(middle) != 4 {
@@ -27,17 +27,17 @@ func Secret(t testing.TB, text string) {
 	note(t, append(forms(raw), middle[2][:secretText]))
 }
 
-// SecretBytes notes what is derived from a key.
+// SecretBytes records a secret derived from a key.
 func SecretBytes(t testing.TB, secret []byte) {
 	note(t, append(forms(secret), base64.StdEncoding.EncodeToString(secret)[:secretText]))
 }
 
 const (
-	secretText  = 24 // characters of base64 that are looked for
+	secretText  = 24 // characters of base64 to look for
 	secretBytes = 8  // bytes in another form
 )
 
-// forms are what a careless format makes of a secret.
+// forms returns a secret in the forms of careless formatting.
 func forms(secret []byte) []string {
 	b := secret[:secretBytes]
 	list := strings.Trim(fmt.Sprint(b), "[]")

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestLeakedKeys: scripts/leaked-keys.sh finds a key in every form, names who has printed it, and
-// does not print it again.
+// TestLeakedKeys: scripts/leaked-keys.sh finds a key in every form, names the test that printed it,
+// and does not print it again.
 func TestLeakedKeys(t *testing.T) {
 	dir := t.TempDir()
 	keys, log := filepath.Join(dir, "keys"), filepath.Join(dir, "step.log")

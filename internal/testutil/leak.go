@@ -1,5 +1,5 @@
-// Package testutil has functions that tests of several packages need: errors that end a test, waits
-// for events, a check for leaked goroutines and descriptors, counts of allocations, a comparison of
+// Package testutil has helpers for tests of several packages: errors that end a test, waits for
+// events, a check for leaked goroutines and descriptors, counts of allocations, a comparison of
 // constants with C headers, and the choice between "make test" and "make soak".
 package testutil
 
@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of m, fails if goroutines or descriptors leak or one of more returns an
-// error, and exits. TestMain calls it.
+// Main runs the tests of m and exits. It fails if goroutines or descriptors leak or one of more
+// returns an error. TestMain calls it.
 func Main(m *testing.M, more ...func() error) {
 	before := openFiles()
 	code := m.Run()
@@ -29,7 +29,7 @@ func Main(m *testing.M, more ...func() error) {
 		if err == nil {
 			break
 		}
-		if code != 0 || time.Now().After(end) { // a failed test may leave things for good
+		if code != 0 || time.Now().After(end) { // a failed test may leak permanently
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 			break
@@ -38,7 +38,7 @@ func Main(m *testing.M, more ...func() error) {
 	os.Exit(code)
 }
 
-// timeout is how long goroutines may take to end; goleak waits less than a second.
+// timeout is the time allowed for goroutines to end; goleak waits less than a second.
 const timeout = 30 * time.Second
 
 func descriptors(before int) error {
@@ -50,7 +50,7 @@ func descriptors(before int) error {
 
 // openFiles returns the number of open descriptors.
 func openFiles() int {
-	// The first use of a pipe or a timer opens the runtime's own poller for good.
+	// The first use of a pipe or a timer permanently opens the poller of the runtime.
 	if r, w, err := os.Pipe(); err == nil {
 		_, _ = r.Close(), w.Close()
 	}

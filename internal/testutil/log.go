@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// Log is a log that a test reads while it is written. The zero Log is empty; any goroutine may use
-// it.
+// Log is a log that a test can read while it is written. The zero Log is empty. Any goroutine may
+// use it.
 type Log struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
 	most int
 }
 
-// Limit lets the log forget its first half when it has more than n bytes.
+// Limit makes the log forget its first half when it exceeds n bytes.
 func (l *Log) Limit(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,7 +36,7 @@ func (l *Log) Write(b []byte) (int, error) {
 	return l.b.Write(b)
 }
 
-// String returns all of the log.
+// String returns the whole log.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

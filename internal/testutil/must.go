@@ -6,15 +6,15 @@ import (
 	"testing"
 )
 
-// Must fails the test, which ends, if err is not nil.
+// Must fails and ends the test if err is not nil.
 func Must(t testing.TB, err error) {
-	if err != nil { // what is measured calls nothing else
+	if err != nil { // so that measured code calls nothing else
 		t.Helper()
 		t.Fatal(err)
 	}
 }
 
-// Check fails the test, which goes on, if err is not nil.
+// Check fails the test, without ending it, if err is not nil.
 func Check(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()
@@ -22,8 +22,9 @@ func Check(t testing.TB, err error) {
 	}
 }
 
-// Value is for calls that return a value and an error: Value(os.ReadFile(name))(t) is the value. It
-// fails the test, which ends, if there is an error. A call whose value no test needs ignores it.
+// Value is for calls that return a value and an error: Value(os.ReadFile(name))(t) returns the
+// value. It fails and ends the test if there is an error. Do not use it if the test ignores the
+// value.
 func Value[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -32,8 +33,8 @@ func Value[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// Equal fails the test, which goes on, if got is not want, and then says both. The format and its
-// arguments, which may be empty, say what is compared.
+// Equal fails the test, without ending it, if got is not want, and reports both. The format and its
+// arguments, which may be empty, describe the compared value.
 func Equal[T comparable](t testing.TB, got, want T, format string, args ...any) {
 	if got != want {
 		t.Helper()
@@ -41,7 +42,7 @@ func Equal[T comparable](t testing.TB, got, want T, format string, args ...any) 
 	}
 }
 
-// MustEqual is Equal for a test that ends.
+// MustEqual is Equal, but ends the test.
 func MustEqual[T comparable](t testing.TB, got, want T, format string, args ...any) {
 	if got != want {
 		t.Helper()
@@ -49,7 +50,7 @@ func MustEqual[T comparable](t testing.TB, got, want T, format string, args ...a
 	}
 }
 
-// Fails fails the test, which goes on, if err is nil or its text does not have want.
+// Fails fails the test, without ending it, if err is nil or its text does not contain want.
 func Fails(t testing.TB, err error, want, format string, args ...any) {
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Helper()

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// ownNetwork is set in a process that OwnNetwork has started.
+// ownNetwork is set in a process started by OwnNetwork.
 const ownNetwork = "NVMF_TEST_OWN_NETWORK"
 
-// OwnNetwork reports whether this process has a network namespace of its own, with the interface
-// br0 and root's rights. If not it runs the test in one that has, and the test has to return.
+// OwnNetwork reports whether this process has its own network namespace, with the interface br0 and
+// the rights of root. If not, it runs the test in a process that has, and the caller must return.
 func OwnNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(ownNetwork) != "" {
@@ -38,7 +38,7 @@ func OwnNetwork(t *testing.T) bool {
 	return false
 }
 
-// IP has the program ip carry out commands, as in "link set br0 up".
+// IP makes the program ip carry out commands such as "link set br0 up".
 func IP(t *testing.T, commands ...string) {
 	t.Helper()
 	cmd := exec.Command("ip", "-batch", "-")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FreePort returns a TCP port that nothing listens on at any address. It is below the ephemeral
+// FreePort returns a TCP port on which nothing listens at any address. It is below the ephemeral
 // ports, so that no connection of another process gets it by chance.
 func FreePort(t testing.TB) uint16 {
 	t.Helper()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Program returns the path of the first of names that Find finds. The test is skipped if there is
-// none; hint is how to install the program.
+// Program returns the path of the first of names found by Find. If there is none, it skips the
+// test; hint tells how to install the program.
 func Program(t testing.TB, hint string, names ...string) string {
 	t.Helper()
 	file := Find(t, names...)
@@ -18,8 +18,8 @@ func Program(t testing.TB, hint string, names ...string) string {
 	return file
 }
 
-// Find returns the path of the first of names that PATH has, "" if there is none. The version of
-// such a program depends on the day on which it was installed: a test that fails logs it.
+// Find returns the path of the first of names found in PATH, "" if there is none. The version of
+// such a program depends on the day on which it was installed, so a test that fails logs it.
 func Find(t testing.TB, names ...string) string {
 	t.Helper()
 	for _, name := range names {
@@ -37,7 +37,7 @@ func Find(t testing.TB, names ...string) string {
 	return ""
 }
 
-// version returns the first line that a program prints about its version.
+// version returns the first line of the version output of a program.
 func version(file string) string {
 	for _, argument := range []string{"--version", "version"} {
 		if out, err := exec.Command(file, argument).CombinedOutput(); err == nil {

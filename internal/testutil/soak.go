@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// soak is the environment variable that "make soak" sets.
+// soak is the environment variable set by "make soak".
 const soak = "NVMF_TEST_SOAK"
 
 // Soaking reports whether "make soak" runs the tests.

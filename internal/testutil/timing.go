@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// leak is how far a test has to be from no difference: |t| of Welch's test, as in dudect.
+// leak is the threshold of a difference: |t| of Welch's test, as in dudect.
 const leak = 10
 
-// SameTime fails the test if the time of what prepare returns tells which of two classes prepare
-// got, in so many samples. The test is left to "make soak".
+// SameTime fails the test if the time of run, which prepare returns for one of two classes, reveals
+// the class within this many samples. The test is left to "make soak".
 func SameTime(t *testing.T, samples int, prepare func(class int) (run func())) {
 	t.Helper()
 	Soak(t, "it measures time")
@@ -23,7 +23,8 @@ func SameTime(t *testing.T, samples int, prepare func(class int) (run func())) {
 	}
 }
 
-// DifferentTime fails the test if the time does not tell the class: then SameTime finds nothing.
+// DifferentTime fails the test if the time does not reveal the class, in which case SameTime would
+// prove nothing.
 func DifferentTime(t *testing.T, samples int, prepare func(class int) (run func())) {
 	t.Helper()
 	Soak(t, "it measures time")
@@ -34,8 +35,8 @@ func DifferentTime(t *testing.T, samples int, prepare func(class int) (run func(
 	}
 }
 
-// difference compares the times of both classes by Welch's t-test. The longest twentieth is what
-// interrupted the test.
+// difference compares the times of both classes by Welch's t-test. It drops the longest twentieth,
+// in which the test was interrupted.
 func difference(samples int, prepare func(class int) (run func())) float64 {
 	var times [2][]float64
 	for range samples {

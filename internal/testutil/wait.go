@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Patience is how long a test waits for an event. Only a hang takes longer, also on a machine that
-// does much else.
+// Patience is the time that a test waits for an event. Only a hang takes longer, even on a busy
+// machine.
 const Patience = 2 * time.Minute
 
-// Until waits until cond returns true. It fails the test when that takes longer than Patience; what
-// names the event. cond runs on the goroutine of the caller, about once a millisecond.
+// Until waits until cond returns true. It fails the test if that takes longer than Patience; the
+// text names the event. cond runs on the goroutine of the caller, about once a millisecond.
 func Until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !cond(); time.Sleep(time.Millisecond) {
@@ -22,7 +22,7 @@ func Until(t testing.TB, what string, cond func() bool) {
 }
 
 // Receive returns the next value of a channel, or its zero value once it is closed. It fails the
-// test when that takes longer than Patience; what names the event.
+// test if that takes longer than Patience; the text names the event.
 func Receive[T any](t testing.TB, what string, from <-chan T) T {
 	t.Helper()
 	select {

@@ -1,5 +1,5 @@
-// Package turns does what peers cause, and takes milliseconds, on a few goroutines, so that no
-// network keeps the others waiting.
+// Package turns does work caused by peers that takes milliseconds, on a few goroutines, so that no
+// network keeps others waiting.
 package turns
 
 import (
@@ -14,54 +14,56 @@ import (
 )
 
 // Pool does jobs on a quarter of the processors, on goroutines that exist while there is work. A
-// connection has one job at a time here, until it ends, so that admission bounds how many there
-// are. Networks (package subnet) take turns, and known ones come first: a flood from elsewhere
-// hardly delays them. Of the others the oldest comes first, unless it has waited for mostFair: then
-// there are more than can be processed, and the newest comes first. Admission evicts the oldest, so
-// that a host would never have its turn otherwise. Threads that serve I/O come before them, unless
-// a job has waited for too long. Any goroutine may use it; its zero value has no jobs.
+// connection has one job at a time here, until it ends, so admission bounds the number of jobs.
+// Networks (package subnet) take turns, and known networks come first: a flood from elsewhere
+// hardly delays them. Of the others the oldest comes first, unless it has waited for longer than
+// mostFair. Then there are more than can be processed, and the newest comes first: admission evicts
+// the oldest, so otherwise a host would never have its turn. Threads that serve I/O have priority
+// over jobs, unless a job has waited for too long. Any goroutine may use it; its zero value has no
+// jobs.
 type Pool struct {
 	mu      sync.Mutex
 	workers int
 	waiting map[netip.Addr]*network
 	turns   [2]list.List[network] // of known networks, and of others
 	taken   int                   // jobs
-	since   time.Time             // jobs have waited all the time
+	since   time.Time             // jobs have waited without interruption since then
 }
 
-// othersTurn: so many jobs of known networks are followed by one of others, which a host that does
-// not stop to send jobs would keep out otherwise.
+// othersTurn is the number of jobs of known networks that are followed by one of others. Otherwise
+// a host that never stops sending jobs would keep them out.
 const othersTurn = 8
 
-// patience is how long a job may wait, and jobs at all, before they no longer give way to I/O.
-// Peers have ten seconds for some jobs in a row.
+// patience is the time for which a job, or any jobs at all, may wait before they no longer give way
+// to I/O. Peers have ten seconds for some jobs in a row.
 const patience = 2 * time.Second
 
-// mostFair is how long the oldest job of the networks that are not known may have waited for it to
-// be the next one.
+// mostFair is the longest wait with which the oldest job of an unknown network is still the next
+// one.
 const mostFair = patience / 2
 
-// Job is something to do for a peer.
+// Job is work for a peer.
 type Job struct {
 	From  netip.Addr
-	Known bool   // a host that proved who it is has been there, or the peer has proven who it is
+	Known bool   // a host has proven its identity from this network, or the peer has
 	Run   func() // does it
 	Done  func() // is called afterwards
 	since time.Time
 	node  list.Node[Job]
 }
 
-// network has the jobs from one network, in their order.
+// network has the jobs from one network, in order.
 type network struct {
 	jobs list.List[Job]
-	turn *list.List[network] // that node is in
+	turn *list.List[network] // list that node is in
 	node list.Node[network]
 }
 
-// MaxWorkers is how many jobs are done at a time. It leaves the reactors most of the processors.
+// MaxWorkers returns the maximum number of concurrent jobs. It leaves most processors to the
+// reactors.
 func MaxWorkers() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
 
-// Submit has a job done.
+// Submit queues a job.
 func (p *Pool) Submit(j *Job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +88,7 @@ func (p *Pool) Submit(j *Job) {
 	}
 }
 
-// turnOf is the list for the network of a job.
+// turnOf returns the list for the network of a job.
 func (p *Pool) turnOf(j *Job) *list.List[network] {
 	if j.Known {
 		return &p.turns[0]
@@ -94,7 +96,7 @@ func (p *Pool) turnOf(j *Job) *list.List[network] {
 	return &p.turns[1]
 }
 
-// Cancel removes a job, which is not called then. It returns false if that has begun.
+// Cancel removes a job, which is then not called. It returns false if the job has begun.
 func (p *Pool) Cancel(j *Job) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,11 +112,11 @@ func (p *Pool) Cancel(j *Job) bool {
 	return true
 }
 
-// work does jobs, beginning with j, on a thread of low or usual priority, as they need.
+// work does jobs, beginning with j, on a thread of low or normal priority, as the jobs require.
 func (p *Pool) work(j *Job, low bool) {
 	if low {
-		runtime.LockOSThread()  // with the goroutine the thread ends, whose priority stays low
-		_ = sys.LowerPriority() // where it may not be, jobs are done all the same
+		runtime.LockOSThread()  // the thread, with its low priority, ends with the goroutine
+		_ = sys.LowerPriority() // if it fails, the jobs are still done
 	}
 	for ; j != nil; j = p.next() {
 		if late := p.isLate(j); late == low {
@@ -126,8 +128,8 @@ func (p *Pool) work(j *Job, low bool) {
 	}
 }
 
-// isLate reports whether a job does not give way to I/O: it has waited for too long, or more come
-// than are done, and most of them end before they are as old.
+// isLate reports whether a job no longer gives way to I/O. Either it has waited for too long, or
+// jobs have been waiting without interruption for that long, because more arrive than are done.
 func (p *Pool) isLate(j *Job) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +140,7 @@ func (p *Pool) isLate(j *Job) bool {
 	return time.Since(since) > patience
 }
 
-// next returns the next job, or nil, with which the worker ends.
+// next returns the next job, or nil to end the worker.
 func (p *Pool) next() *Job {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +166,7 @@ func (p *Pool) next() *Job {
 	return j
 }
 
-// take takes the network out of a list whose turn it is, nil if there is none.
+// take removes and returns the network whose turn it is in a list, nil if there is none.
 func (p *Pool) take(from *list.List[network]) *network {
 	a := from.First()
 	if a != nil && from == &p.turns[1] && time.Since(a.jobs.First().since) > mostFair {

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queue is a pool whose jobs the test begins.
+// queue is a pool with jobs that the test begins.
 type queue struct {
 	Pool
 	pending sync.WaitGroup
 	order   []byte // of jobs done
-	nice    []int  // of their threads
+	nice    []int  // of the threads of jobs
 }
 
 func (q *queue) add(who byte, known bool) *Job {
@@ -35,7 +35,7 @@ func (q *queue) add(who byte, known bool) *Job {
 	return j
 }
 
-// run does all jobs with one worker, and returns when that has ended.
+// run does all jobs with one worker, and returns when it has ended.
 func (q *queue) run() []byte {
 	q.order, q.nice = nil, nil
 	go q.work(q.next(), true)
@@ -85,7 +85,7 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// TestNetworks: addresses of a /64 take turns with others as one.
+// TestNetworks: addresses of a /64 take turns with others as one network.
 func TestNetworks(t *testing.T) {
 	var q queue
 	for i := range byte(4) {
@@ -109,7 +109,7 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestOthersTurn: a known host that does not stop to send jobs keeps nobody out.
+// TestOthersTurn: a known host that never stops sending jobs keeps nobody out.
 func TestOthersTurn(t *testing.T) {
 	var q queue
 	for range 3 * othersTurn {
@@ -122,7 +122,7 @@ func TestOthersTurn(t *testing.T) {
 	}
 }
 
-// nice is the nice value of the calling thread, which the system call has from 1 to 40.
+// nice returns the nice value of the calling thread, which the system call encodes as 1 to 40.
 func nice() int {
 	p, _ := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	return 20 - p
@@ -141,7 +141,7 @@ func TestPriority(t *testing.T) {
 	if low := max(usual, 10); !slices.Equal(q.nice, []int{low, usual, low, usual}) {
 		t.Errorf("nice values %v", q.nice)
 	}
-	// Jobs have waited all the time, although none of these has.
+	// Jobs have waited without interruption, although each of these is new.
 	for range 3 {
 		q.add(1, false)
 	}

@@ -21,7 +21,7 @@ type sqe struct {
 	_        uint64
 }
 
-// commandRoom is how many bytes of a command fit into an entry of 128 bytes, from addr3 on.
+// commandRoom is the number of bytes of a command in an entry of 128 bytes, from addr3 on.
 const commandRoom = 80
 
 // cqe is struct io_uring_cqe, the form with 16 bytes.
@@ -62,7 +62,7 @@ type filesRegister struct {
 	data, tags uint64
 }
 
-// The kernel's sizes; a difference does not compile.
+// The sizes of the kernel. A difference does not compile.
 var (
 	_ [64]byte  = [unsafe.Sizeof(sqe{})]byte{}
 	_ [16]byte  = [unsafe.Sizeof(cqe{})]byte{}
@@ -72,7 +72,7 @@ var (
 )
 
 const (
-	// IORING_OFF_SQ_RING; with IORING_FEAT_SINGLE_MMAP that of completions as well
+	// IORING_OFF_SQ_RING; with IORING_FEAT_SINGLE_MMAP also the completion queue
 	offRing = 0
 	offSQEs = 0x10000000 // IORING_OFF_SQES
 

@@ -28,7 +28,7 @@ func (c *result) Complete(res int32) {
 	}
 }
 
-// harness is a ring on the test's own thread, with an eventfd and memory outside the heap.
+// harness is a ring on the thread of the test, with an eventfd and memory outside the heap.
 type harness struct {
 	*Ring
 	t       testing.TB
@@ -106,7 +106,7 @@ func (g *harness) do(op Op) int32 {
 	return c.res
 }
 
-// each runs fn with every mode that the kernel has, and with its own thread.
+// each runs fn on its own thread with every mode that the kernel supports.
 func each(t *testing.T, fn func(t *testing.T, cfg Config)) {
 	all := modes
 	defer func() { modes = all }()

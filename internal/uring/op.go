@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Op is one operation on a file. The memory that it refers to belongs to the kernel from Start
-// until the operation has completed. The zero Op does nothing.
+// Op is one operation on a file. Its memory belongs to the kernel from Start until the operation
+// has completed. The zero Op does nothing.
 type Op struct{ e sqe }
 
-// Read reads at off into b, which lies outside of the Go heap.
+// Read reads at off into b, which lies outside the Go heap.
 func Read(b []byte, off int64) Op { return transfer(opRead, b, off, 0) }
 
-// Write writes b, which lies outside of the Go heap, at off. flags are those of pwritev2(2).
+// Write writes b, which lies outside the Go heap, at off. flags are the flags of pwritev2(2).
 func Write(b []byte, off int64, flags uint32) Op { return transfer(opWrite, b, off, flags) }
 
 func transfer(opcode uint8, b []byte, off int64, flags uint32) Op {
@@ -23,11 +23,11 @@ func transfer(opcode uint8, b []byte, off int64, flags uint32) Op {
 	}}
 }
 
-// Readv reads at off into what iov refers to, outside of the Go heap. iov itself is part of a heap
+// Readv reads at off into the memory of iov, outside the Go heap. iov itself is part of a heap
 // object that the caller keeps alive: it must not be on a stack.
 func Readv(iov []unix.Iovec, off int64) Op { return vectored(opReadv, iov, off, 0) }
 
-// Writev writes what iov refers to; see Readv and Write.
+// Writev writes the memory of iov; see Readv and Write.
 func Writev(iov []unix.Iovec, off int64, flags uint32) Op {
 	return vectored(opWritev, iov, off, flags)
 }

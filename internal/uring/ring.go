@@ -1,17 +1,18 @@
-// Package uring is the binding to io_uring(7): one ring per reactor, shared by everything there
-// that works on files.
+// Package uring is the binding to io_uring(7): one ring per reactor, shared by all users of files
+// there.
 //
 //	Start   fills a submission entry (registered file, registered memory), which waits in the
 //	        queue; while the devices may be idle, the first are submitted at once
-//	Poll    submits all that wait by one io_uring_enter, calls the Completers of what completed
-//	Arm     makes completions write to the reactor's eventfd from now on; until then
+//	Poll    submits all waiting entries by one io_uring_enter and calls the Completers of
+//	        completed operations
+//	Arm     makes completions write to the eventfd of the reactor from now on; until then
 //	        nothing disturbs a reactor that polls
 //
 // Shared memory: the kernel and the ring are the only two parties, and each index has one writer.
-// It is stored with release and loaded with acquire semantics, which sync/atomic provides.
+// An index is stored with release and loaded with acquire semantics, which sync/atomic provides.
 // Everything else belongs to the reactor.
 //
-// A Ring has fewer slots than its completion queue has entries, so that queue does not overflow. If
+// A Ring has fewer slots than its completion queue has entries, so the queue does not overflow. If
 // it does, the kernel keeps the rest (IORING_FEAT_NODROP) until the next Poll.
 package uring
 
@@ -26,7 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// taskBatch is how many operations the kernel finishes in one call at most
+// taskBatch is the maximum number of operations that the kernel finishes in one call
 // (IO_LOCAL_TW_DEFAULT_MAX of its io_uring.c).
 const taskBatch = 20
 
@@ -37,20 +38,21 @@ const (
 	batchGrowth = 4
 	atPoll      = math.MaxUint32
 
-	// submitMost is how many operations one call submits, each of which takes the kernel about a
-	// microsecond, and reapMost how many completions a Poll takes from the queue at a time.
+	// submitMost is the number of operations that one call submits, each of which takes the kernel
+	// about a microsecond, and reapMost the number of completions that a Poll takes from the queue
+	// at a time.
 	submitMost = 64
 	reapMost   = 128
 )
 
 // Completer is the owner of an Op.
 type Completer interface {
-	// Complete is called within Poll when the Op has completed. res is a number of bytes, or what
-	// else the Op returns, or a negative errno. Complete may call Start.
+	// Complete is called within Poll when the Op has completed. res is the result of the Op,
+	// usually a number of bytes, or a negative errno. Complete may call Start.
 	Complete(res int32)
 }
 
-// Ring is one io_uring. After create only one thread uses it: the one that made the first call.
+// Ring is one io_uring. After create only one thread uses it: the thread of the first call.
 type Ring struct {
 	cfg   Config
 	fd    int
@@ -62,7 +64,7 @@ type Ring struct {
 	armed   bool
 	more    bool   // the kernel may have left finished operations for the next call
 	pending uint32 // entries that have not been submitted
-	batch   uint32 // so many are submitted without waiting for a Poll
+	batch   uint32 // entries submitted without waiting for a Poll
 
 	wide uint8 // 1 if entries take two places in sqes and cqes, otherwise 0
 
@@ -75,21 +77,21 @@ type Ring struct {
 	cqMask                  uint32
 	cqes                    []cqe
 
-	// slots are the Completers of operations; the user data of an entry is its slot. free are those
-	// not in use.
+	// slots are the Completers of operations; the user data of an entry is its slot. free are the
+	// unused slots.
 	slots []Completer
 	free  []int32
-	last  int // the slot that was taken last
+	last  int // the slot taken last
 
-	// base and size are the registered memory, in pieces of bufferMax; refused is why there is
-	// none.
+	// base and size are the registered memory, in pieces of bufferMax; refused is the reason if it
+	// is not registered.
 	base, size uint64
 	refused    error
 	files      []int32 // descriptors by slot of registered files, -1 for free ones
 	update     int32   // a descriptor for the kernel to read, which must not be on a stack
 }
 
-// File is a descriptor that a Ring works on.
+// File is a descriptor used with a Ring.
 type File struct {
 	fd    int32
 	fixed bool
@@ -113,8 +115,8 @@ func (r *Ring) Start(f File, op *Op, c Completer) bool {
 }
 
 // StartCommand queues the command with this number, which the driver of f defines
-// (IORING_OP_URING_CMD). payload, at most 80 bytes, is copied. data is the memory that it refers to
-// if that is in one piece and outside of the Go heap, otherwise nil. Config.Commands is set.
+// (IORING_OP_URING_CMD). payload, at most 80 bytes, is copied. data is the memory of the command if
+// it is contiguous and outside the Go heap, otherwise nil. Config.Commands is set.
 func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Completer) bool {
 	if !r.room() {
 		return false
@@ -131,18 +133,19 @@ func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Compl
 	return true
 }
 
-// Last returns the slot of the operation that was started last. Cancel takes it.
+// Last returns the slot of the operation started last, for Cancel.
 func (r *Ring) Last() int { return r.last }
 
-// Cancel asks the kernel to cancel what c has started in a slot. That completes as usual, soon and
-// with ECANCELED if the kernel could cancel it. It cannot take back a transfer that a device has.
-// Cancel returns false if c has nothing in that slot of this ring, or if the ring is full.
+// Cancel asks the kernel to cancel the operation of c in a slot. The operation then completes as
+// usual, soon and with ECANCELED if the kernel could cancel it. The kernel cannot take back a
+// transfer from a device. Cancel returns false if c has no operation in that slot of this ring, or
+// if the ring is full.
 func (r *Ring) Cancel(c Completer, slot int) bool {
 	return slot < len(r.slots) && r.slots[slot] == c &&
 		r.Start(File{}, &Op{sqe{opcode: opCancel, addr: uint64(slot)}}, ignored{})
 }
 
-// ignored ignores the outcome.
+// ignored ignores the result.
 type ignored struct{}
 
 func (ignored) Complete(int32) {}
@@ -186,8 +189,8 @@ func (r *Ring) registered(addr uint64, n uint32) (uint16, bool) {
 	return uint16(at / bufferMax), true
 }
 
-// Poll submits what waits, at most submitMost operations, and calls the Completers of those that
-// have finished, at most 2*reapMost. It returns how many.
+// Poll submits waiting operations, at most submitMost, and calls the Completers of finished ones,
+// at most 2*reapMost. It returns their number.
 func (r *Ring) Poll() int {
 	if r.armed {
 		r.armed = false
@@ -208,14 +211,14 @@ func (r *Ring) Poll() int {
 }
 
 // idle reports whether the devices may have nothing to do: everything has completed, or the rest
-// may have finished as well and is left for the next call. Then they work on the first operations
-// while further ones are prepared. While they are busy, one large batch costs less.
+// may have finished as well and is left for the next call. If so, they work on the first operations
+// while further ones are prepared. If they are busy, one large batch costs less.
 func (r *Ring) idle() bool {
 	left := r.Outstanding()
 	return left == 0 || r.more && left <= taskBatch
 }
 
-// mustEnter reports whether the kernel has to be entered: to submit, to finish operations, or to
+// mustEnter reports whether the kernel must be entered: to submit, to finish operations, or to
 // fetch completions.
 func (r *Ring) mustEnter() bool {
 	return r.more || r.pending > 0 || atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0
@@ -223,7 +226,7 @@ func (r *Ring) mustEnter() bool {
 
 // reap calls the Completers of the completions in the queue.
 func (r *Ring) reap() int {
-	head := *r.cqHead // written here only
+	head := *r.cqHead // written only here
 	tail := atomic.LoadUint32(r.cqTail)
 	if head == tail {
 		return 0
@@ -241,8 +244,8 @@ func (r *Ring) reap() int {
 	return n
 }
 
-// Arm prepares for the reactor's sleep: from now on a completion writes to the eventfd. It returns
-// false if there is something to Poll for.
+// Arm prepares for the sleep of the reactor: from now on a completion writes to the eventfd. It
+// returns false if there is something to Poll for.
 func (r *Ring) Arm() bool {
 	if r.more || r.pending > 0 {
 		return false
@@ -252,10 +255,10 @@ func (r *Ring) Arm() bool {
 	}
 	r.armed = true
 	atomic.StoreUint32(r.cqFlags, 0)
-	// What finished before the store has not written to the eventfd. Entering makes the kernel
-	// check, in the order of its own barriers: on a weakly ordered machine the flags in shared
-	// memory could still be old. Once is not enough if so much waits that the kernel leaves some
-	// of it, for which it does not set the flag again.
+	// Operations that finished before the store have not written to the eventfd. Entering makes the
+	// kernel check, in the order of its own barriers: on a weakly ordered machine the flags in
+	// shared memory could still be old. Once is not enough if the kernel leaves some of many
+	// waiting operations, for which it does not set the flag again.
 	for left := r.Outstanding(); left > 0 && r.quiet(); left -= taskBatch {
 		r.enter(enterGetEvents)
 	}
@@ -272,8 +275,8 @@ func (r *Ring) quiet() bool {
 func (r *Ring) Outstanding() int { return len(r.slots) - len(r.free) }
 
 // enter is io_uring_enter(2), without waiting. It is a raw call although it takes as long as the
-// submissions in it (about a microsecond each): it does not sleep for them, because the kernel
-// hands those that would block to workers of its own.
+// submissions in it (about a microsecond each). It does not sleep for them, because the kernel
+// hands operations that would block to its own workers.
 func (r *Ring) enter(flags uintptr) {
 	if !r.enabled {
 		r.enable()
@@ -285,7 +288,7 @@ func (r *Ring) enter(flags uintptr) {
 	case 0:
 		r.pending -= min(uint32(n), r.pending)
 	case unix.EAGAIN, unix.EBUSY, unix.EINTR:
-		// no memory, completions first, a signal: the next Poll tries again
+		// no memory, too many completions, a signal: the next Poll tries again
 	default:
 		// EEXIST means another thread than before. There is no way to continue, and operations
 		// would be lost.
@@ -305,8 +308,8 @@ func (r *Ring) enable() {
 	}
 }
 
-// AddFile adds fd to the ring, registered if there is a free place, which saves the kernel a lookup
-// per operation. The caller removes it before it closes fd.
+// AddFile adds fd to the ring. If there is a free place, fd is registered, which saves the kernel a
+// lookup per operation. The caller removes it before closing fd.
 func (r *Ring) AddFile(fd int) File {
 	if !r.enabled {
 		r.enable()
@@ -322,7 +325,7 @@ func (r *Ring) AddFile(fd int) File {
 	return File{fd: int32(fd)}
 }
 
-// RemoveFile removes f, on which nothing is outstanding.
+// RemoveFile removes f, which has no outstanding operations.
 func (r *Ring) RemoveFile(f File) error {
 	if !f.fixed {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestCancel: an operation that waits in the kernel completes as canceled, its neighbour does not,
-// and the ring is not affected otherwise.
+// TestCancel: an operation waiting in the kernel completes as canceled, its neighbour does not, and
+// the ring is otherwise unaffected.
 func TestCancel(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		g := newHarness(t, cfg)
@@ -89,8 +89,8 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-// TestCommands mixes commands, which /dev/null takes from Linux 6.4 on and regular files refuse,
-// with transfers.
+// TestCommands mixes transfers with commands, which /dev/null accepts from Linux 6.4 on and regular
+// files refuse.
 func TestCommands(t *testing.T) {
 	g := newSmall(t, Config{Commands: true}, 4, 16)
 	null := testutil.Value(os.Open(os.DevNull))(t)
@@ -100,7 +100,7 @@ func TestCommands(t *testing.T) {
 	copy(g.b, "what is written")
 	var refused, taken, other result
 	other.res = -1
-	for range 20 { // around the queue more than once
+	for range 20 { // more than once around the queue
 		clear(g.b[4096:4608])
 		for _, start := range []func() bool{
 			func() bool { return g.Start(g.f, &write, &other) },
@@ -128,7 +128,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestCommandEntry checks the entry that the kernel would see.
+// TestCommandEntry checks the entry as seen by the kernel.
 func TestCommandEntry(t *testing.T) {
 	g := newHarness(t, Config{Commands: true})
 	payload := make([]byte, commandRoom)
@@ -152,8 +152,8 @@ func TestCommandEntry(t *testing.T) {
 	}
 }
 
-// TestFull: what does not fit into the submission queue is submitted at once, what there is no slot
-// for is refused, and Completers start the rest.
+// TestFull: operations beyond the submission queue are submitted at once, operations beyond the
+// slots are refused, and Completers start the rest.
 func TestFull(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		const slots, total = 64, 1000
@@ -184,7 +184,7 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// TestOverflow: the kernel keeps completions for which there is no room until the next polls.
+// TestOverflow: the kernel keeps completions that do not fit until the next polls.
 func TestOverflow(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		g := newSmall(t, cfg, 8, 8) // 16 completions

@@ -13,11 +13,11 @@ import (
 
 // Config describes a Ring.
 type Config struct {
-	// EventFD is written to by the kernel when an armed ring has something to Poll for.
+	// EventFD is written by the kernel when an armed ring has something to Poll for.
 	EventFD int
-	// Memory is registered once, so that the kernel need not pin the pages of each transfer in it;
-	// may be nil. It stays mapped until Close. Without the right to lock that much (RLIMIT_MEMLOCK)
-	// it is used unregistered.
+	// Memory is registered once, so that the kernel need not pin its pages for each transfer; it
+	// may be nil. It stays mapped until Close. If the process may not lock that much
+	// (RLIMIT_MEMLOCK), it is used unregistered.
 	Memory []byte
 	// Commands allows StartCommand (Linux 5.19).
 	Commands bool
@@ -27,19 +27,19 @@ const (
 	entries   = 512
 	slots     = 2048
 	files     = 1024
-	bufferMax = 1 << 30 // the most bytes of one registered buffer
+	bufferMax = 1 << 30 // the size limit of a registered buffer
 )
 
-// modes are how the kernel finishes operations, the best one first, for kernels from 6.1, 5.19 and
-// 5.10 on. With the first it does so when it is entered, and never interrupts. All rings start
-// disabled, since the thread that makes a ring is not the one that uses it.
+// modes are the ways in which the kernel finishes operations, best first, for kernels from 6.1,
+// 5.19 and 5.10 on. With the first one it does so when it is entered, and never interrupts. All
+// rings start disabled, because another thread than the one that makes a ring uses it.
 var modes = []uint32{
 	setupDisabled | setupSubmitAll | setupSingleIssuer | setupDeferTaskrun | setupTaskrunFlag,
 	setupDisabled | setupSubmitAll | setupCoopTaskrun | setupTaskrunFlag,
 	setupDisabled,
 }
 
-// create makes a ring; any goroutine may call it, and it may take milliseconds.
+// create makes a ring. Any goroutine may call it, and it may take milliseconds.
 func create(cfg Config, entries, slots int) (*Ring, error) {
 	var p params
 	fd, err := setup(cfg, entries, 2*slots, &p)
@@ -53,7 +53,7 @@ func create(cfg Config, entries, slots int) (*Ring, error) {
 	return r, nil
 }
 
-// setup is io_uring_setup(2) in the best mode that the kernel has.
+// setup is io_uring_setup(2) in the best mode that the kernel supports.
 func setup(cfg Config, entries, completions int, p *params) (int, error) {
 	for _, mode := range modes {
 		if cfg.Commands {
@@ -65,7 +65,7 @@ func setup(cfg Config, entries, completions int, p *params) (int, error) {
 		switch e {
 		case 0:
 			return int(fd), nil
-		case unix.EINVAL: // a flag that this kernel does not have
+		case unix.EINVAL: // a flag unknown to this kernel
 		default:
 			return -1, refusal(e)
 		}
@@ -73,7 +73,7 @@ func setup(cfg Config, entries, completions int, p *params) (int, error) {
 	return -1, refusal(unix.EINVAL)
 }
 
-// refusal returns why there is no io_uring, with a hint.
+// refusal returns the reason why there is no io_uring, with a hint.
 func refusal(e syscall.Errno) error {
 	hint := ""
 	switch e {
@@ -120,7 +120,7 @@ func (r *Ring) initialise(p *params, nslots int) (err error) {
 	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.table[0])), nsqes)
 	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.ring[p.cq.cqes])), ncqes)
 	for i := range p.sqEntries {
-		*word(p.sq.array + i*4) = i // entries are used in the order of the table
+		*word(p.sq.array + i*4) = i // entries are used in table order
 	}
 	r.slots, r.free = make([]Completer, nslots), make([]int32, nslots)
 	for i := range r.free {
@@ -161,7 +161,7 @@ func (r *Ring) registerMemory() {
 	}
 }
 
-// Refused returns why Config.Memory could not be registered, nil if it is, or if there is none.
+// Refused returns the reason why Config.Memory is not registered, nil if it is registered or empty.
 func (r *Ring) Refused() error { return r.refused }
 
 // register is io_uring_register(2).
@@ -189,7 +189,7 @@ func (r *Ring) Close() error {
 	return errors.Join(append(errs, unix.Close(r.fd))...)
 }
 
-// Available returns why rings cannot be made here, with a hint; nil if they can.
+// Available returns the reason why rings cannot be made here, with a hint; nil if they can.
 func Available() error {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {

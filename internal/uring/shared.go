@@ -2,7 +2,7 @@ package uring
 
 import "sync"
 
-// shared are the rings in use, by their eventfd and kind, that is, one of each kind per reactor.
+// shared are the rings in use, by eventfd and kind: one of each kind per reactor.
 var shared = struct {
 	sync.Mutex
 	rings map[key]*entry
@@ -20,8 +20,8 @@ type entry struct {
 	err   error
 }
 
-// Acquire returns the ring of the reactor that cfg.EventFD belongs to. The first caller makes it.
-// Any goroutine may call it. Each success is followed by one Release.
+// Acquire returns the ring of the reactor with cfg.EventFD. The first caller makes it. Any
+// goroutine may call it. Each success is followed by one Release.
 func Acquire(cfg Config) (*Ring, error) {
 	k := cfg.key()
 	shared.Lock()
@@ -40,7 +40,8 @@ func Acquire(cfg Config) (*Ring, error) {
 	return e.ring, nil
 }
 
-// Release undoes one Acquire; the last one closes the ring. The thread that used the ring calls it.
+// Release undoes one Acquire; the last one closes the ring. It is called on the thread that used
+// the ring.
 func (r *Ring) Release() error {
 	k := r.cfg.key()
 	shared.Lock()

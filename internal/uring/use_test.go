@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestArm: completions of an armed ring write to the eventfd, those of one that polls do not.
+// TestArm: completions of an armed ring write to the eventfd, completions of a polling ring do not.
 func TestArm(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		g := newHarness(t, cfg)
@@ -29,8 +29,8 @@ func TestArm(t *testing.T) {
 			_, err := unix.Read(g.eventFD, b[:])
 			return err == nil
 		}
-		// The kernel stores a completion first and then looks whether it is to write to the
-		// eventfd. On a busy machine the ring may have been armed again in between.
+		// The kernel stores a completion first and then checks whether to write to the eventfd. On
+		// a busy machine the ring may have been armed again in between.
 		const rounds, mostLate = 50, 5
 		late := 0
 		for round := range rounds {
@@ -56,7 +56,7 @@ func TestArm(t *testing.T) {
 				}
 				count()
 			}
-			for c.n == round { // without a pause: see mostLate
+			for c.n == round { // without a pause, see mostLate
 				g.Poll()
 			}
 			if count() {
@@ -113,7 +113,7 @@ func TestCloseRefusesOutstanding(t *testing.T) {
 	g.drain()
 }
 
-// TestAnotherThread: the use of a ring by a second thread panics, so that no operation is lost.
+// TestAnotherThread: using a ring from a second thread panics, so that no operation is lost.
 func TestAnotherThread(t *testing.T) {
 	g := newHarness(t, Config{})
 	if g.flags&setupSingleIssuer == 0 {
@@ -189,7 +189,7 @@ func TestNoAlloc(t *testing.T) {
 }
 
 // TestIdle: while nothing is outstanding, the first operation is submitted at once and further ones
-// in growing batches; while something is, all wait for the Poll.
+// in growing batches. Otherwise all wait for the Poll.
 func TestIdle(t *testing.T) {
 	g := newHarness(t, Config{})
 	var p [2]int

@@ -20,8 +20,8 @@
 //
 // At the end of the test the queues and the controllers are closed, in this order, and then the
 // server is stopped. The test fails if a reactor has failed, or if memory, sessions, controllers or
-// RDMA objects are left; a failed test shows the log of the server. What a test registers with
-// t.Cleanup before Start runs after that, and what it registers after Start runs before.
+// RDMA objects are left; a failed test shows the log of the server. Cleanups that a test registers
+// with t.Cleanup before Start run after that, and cleanups registered after Start run before.
 package harness
 
 import (
@@ -59,18 +59,18 @@ var (
 // Options of a Harness. Only Config is required.
 type Options struct {
 	Config string               // the text of the configuration file
-	Change func(*config.Config) // sets what has no key
-	// Devices replace the storage that the configuration names, by NSID. The server closes them.
-	// Without any it opens the storage of the configuration.
+	Change func(*config.Config) // changes settings without a key
+	// Devices replace the storage of the configuration, by NSID. The server closes them. If there
+	// are none, it opens the storage of the configuration.
 	Devices map[uint32]backend.Device
 	IWARP   bool              // the RDMA devices are iWARP, not RoCE
 	Verbs   verbstest.Options // of the fabric
-	// Fabric and Machine are where the target is, in place of a fabric of its own. Its machines are
-	// made and closed by the test.
+	// Fabric and Machine place the target in a fabric of the test, which makes and closes the
+	// machines.
 	Fabric  *verbstest.Fabric
 	Machine string
-	// App has the other options of the server: the socket, the file of the state, and so on. Those
-	// above replace what it has of them.
+	// App has the other options of the server: the socket, the state file, and so on. The fields
+	// above override it.
 	App app.Options
 }
 
@@ -81,7 +81,7 @@ type Harness struct {
 	Target *target.Target
 	Fabric *verbstest.Fabric
 	Log    *testutil.Log
-	// Stop stops the server and checks what is left. Further calls do nothing.
+	// Stop stops the server and checks for leaks. Further calls do nothing.
 	Stop func()
 
 	devices []backend.Device // of RAM
@@ -151,7 +151,7 @@ func (h *Harness) closeFabric() {
 func (h *Harness) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
 	defer cancel()
-	// The arenas report memory that was not freed.
+	// The arenas report leaked memory.
 	if err := h.Server.Stop(ctx); err != nil {
 		h.T.Errorf("stop: %v", err)
 	}
@@ -181,7 +181,7 @@ func (h *Harness) Must(err error) {
 	}
 }
 
-// Until waits until cond returns true; what is the event.
+// Until waits until cond returns true; the text names the event.
 func (h *Harness) Until(what string, cond func() bool) {
 	h.T.Helper()
 	testutil.Until(h.T, what, cond)

@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// rounds is how many rounds TestAllCulprits has on each transport with soak, of about 75 s:
-// NVMF_ISOLATION_SECONDS in all, or two rounds.
+// rounds returns the number of rounds of TestAllCulprits on each transport: two, or with soak as
+// many rounds of about 75 s as fit NVMF_ISOLATION_SECONDS.
 func rounds(t *testing.T) int {
 	s := os.Getenv("NVMF_ISOLATION_SECONDS")
 	if s == "" {
@@ -26,11 +26,11 @@ func rounds(t *testing.T) int {
 }
 
 // TestAllCulprits: beside all culprits, which come and go at random, two victims keep their service
-// and their data. NVMF_ISOLATION_SEED repeats a run as far as that can be.
+// and their data. NVMF_ISOLATION_SEED repeats a run as far as possible.
 //
-// The culprits also take CPU time that the victims' own loops need, since all of it is one process.
-// Therefore the latencies are compared with those while the same culprits attack another target,
-// with soak.
+// The culprits also take CPU time that the loops of the victims need, since everything is one
+// process. Therefore, with soak, the latencies are compared with a run in which the same culprits
+// attack another target.
 func TestAllCulprits(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("NVMF_ISOLATION_SEED"); s != "" {
@@ -53,7 +53,7 @@ func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 		each, n = window{length: 30 * time.Second}, rounds(t)
 	}
 	for _, target := range targets {
-		target.log.Limit(1 << 20) // it must not look like what culprits leave
+		target.log.Limit(1 << 20) // it must not look like a leak of culprits
 	}
 	victims := []*victim{newVictim(e, 0), newVictim(e, 1)}
 	together(victims, few)
@@ -116,7 +116,7 @@ func together(victims []*victim, w window) (took latencies, all outcome) {
 	return took, all
 }
 
-// longestTurn is how long a culprit works, or pauses, at most.
+// longestTurn returns the maximum time for which a culprit works, or pauses.
 func longestTurn() time.Duration {
 	if testutil.Soaking() {
 		return 20 * time.Second
@@ -124,8 +124,8 @@ func longestTurn() time.Duration {
 	return 300 * time.Millisecond
 }
 
-// startAll starts every culprit on the victims' transport, each at random times for random times.
-// stop waits for them, after the end of ctx, and returns how often each of them took something.
+// startAll starts every culprit on the transport of the victims, at random times for random times.
+// stop waits for them after the end of ctx, and returns how often each of them took something.
 func (e *env) startAll(ctx context.Context, seed uint64) (stop func() map[string]int) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -142,7 +142,7 @@ func (e *env) startAll(ctx context.Context, seed uint64) (stop func() map[string
 			for sleep(ctx, random()) {
 				turn, cancel := context.WithTimeout(ctx, random())
 				a := &attack{env: e, ready: make(chan struct{})}
-				_ = r.run(turn, a) // beside others it may not get what it wants
+				_ = r.run(turn, a) // beside others it may fail
 				if a.took.Load() > 0 {
 					mu.Lock()
 					turns[r.name]++

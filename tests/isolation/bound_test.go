@@ -8,25 +8,26 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// The promise: whatever one other host, any number of strangers or any one device does, no command
-// of an ordinary host fails, no connection of it ends, and its p99 is within twice that without
-// them. Afterwards all that they took is given back.
+// The promise: beside any other host, any number of strangers or any one device, no command of an
+// ordinary host fails, none of its connections ends, and its p99 is at most twice its p99 without
+// them. Afterwards all resources that they took are given back.
 //
-// "make test" checks all of that but the p99: the victim makes a number of commands while the
-// culprit holds what it attacks. For the p99 ("make soak") the victim is measured alone and beside
-// the culprit in alternating windows of one run; the percentile is that of all windows of a kind.
-// The victim makes about a thousand commands a second, one after another, and culprits hold what
-// they attack instead of burning CPU time, or are limited in rate: target, victim and culprit are
-// one process, whose CPUs are not what this is about (e2e's TestFairness and tests/bench are).
+// "make test" checks everything but the p99: the victim makes a number of commands while the
+// culprit holds the resource that it attacks. For the p99 ("make soak") the victim is measured
+// alone and beside the culprit in alternating windows of one run; the percentile is over all
+// windows of a kind. The victim makes about a thousand commands a second, one after another.
+// Culprits hold their resource instead of burning CPU time, or are limited in rate, because target,
+// victim and culprit share the CPUs of one process. CPU time is the subject of TestFairness in e2e
+// and of tests/bench.
 const (
 	factor = 2
-	// tolerance is how much longer than alone the p99 may be beside culprits that cannot but take
-	// CPU time, but not in TestAllCulprits. The best of attempts counts.
+	// tolerance is added to the bound of the p99 beside culprits that inevitably take CPU time, but
+	// not in TestAllCulprits. The best of several attempts counts.
 	tolerance = 20 * time.Millisecond
 	attempts  = 3
 )
 
-// window is how long a victim works: until it has made a number of commands and a time is over.
+// window is the work of a victim: at least a number of commands, and at least a time.
 type window struct {
 	commands int
 	length   time.Duration
@@ -35,7 +36,7 @@ type window struct {
 // few is a window for all kinds of commands.
 var few = window{commands: 8}
 
-// plan returns how many windows of each kind there are, and how long each is.
+// plan returns the number of windows of each kind, and the window.
 func plan() (windows int, each window) {
 	if testutil.Soaking() {
 		return 5, window{length: 2 * time.Second}
@@ -43,7 +44,7 @@ func plan() (windows int, each window) {
 	return 1, window{commands: 50}
 }
 
-// outcome is what a victim has seen.
+// outcome is the experience of a victim.
 type outcome struct {
 	alone, beside latencies // of reads and writes
 	keepAlives    latencies // beside the culprit
@@ -75,7 +76,7 @@ func (o *outcome) unbroken() error {
 	return nil
 }
 
-// quick returns an error unless the p99 is within the bound, which for a busy culprit has the
+// quick returns an error unless the p99 is within the bound, to which a busy culprit adds the
 // tolerance. Without soak there is no bound.
 func (o *outcome) quick(busy bool) error {
 	alone, beside := o.alone.p99(), o.beside.p99()

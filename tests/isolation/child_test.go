@@ -20,8 +20,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// childMode in the environment makes a process of this test something else: a target, or a host
-// that reads from the address which the value is. Both say a line when they are ready.
+// childMode in the environment turns a process of this test into a target, or into a host that
+// reads from the address in the value. Both print a line when they are ready.
 const (
 	childMode = "NVMF_ISOLATION_CHILD"
 	asTarget  = "target"
@@ -72,7 +72,7 @@ func readForever(addr string) error {
 	}
 }
 
-// serve is a target on TCP, which says its address and ends with its input.
+// serve is a target on TCP. It prints its address and ends with its input.
 func serve() error {
 	text := strings.Replace(configuration,
 		"  - {transport: rdma, address: 10.0.0.1, on_unavailable: fail}\n", "", 1)
@@ -94,7 +94,7 @@ func serve() error {
 	return errors.Join(err, s.Stop(context.Background()))
 }
 
-// startChild starts such a process and returns what it says first. It is killed when ctx ends.
+// startChild starts such a process and returns its first line. The process is killed when ctx ends.
 func startChild(ctx context.Context, mode string) (cmd *exec.Cmd, says string, err error) {
 	cmd = exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), childMode+"="+mode)

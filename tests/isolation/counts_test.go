@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// counts is what the process and the target have in use.
+// counts has the resources in use by the process and the target.
 type counts struct {
 	goroutines, descriptors int
 	heap                    uint64 // bytes in use, after a collection
@@ -23,7 +23,7 @@ type counts struct {
 	controllers int
 }
 
-// Slack of what fluctuates by itself.
+// Allowances for counts that fluctuate by themselves.
 const (
 	slackGoroutines  = 4
 	slackDescriptors = 4
@@ -31,7 +31,7 @@ const (
 	slackHeap        = 16 << 20
 )
 
-// process counts what the process has.
+// process counts the resources of the process.
 func (e *env) process() counts {
 	list, err := os.ReadDir("/proc/self/fd")
 	e.must(err)
@@ -43,7 +43,7 @@ func (e *env) process() counts {
 	}
 }
 
-// count also counts what the target has.
+// count also counts the resources of the target.
 func (e *env) count() counts {
 	c := e.process()
 	c.dataMemory, c.timers = e.reactors()
@@ -69,7 +69,7 @@ func (e *env) reactors() (memory, timers int) {
 	return memory, timers
 }
 
-// above returns an error that names what is more than in the baseline, nil if nothing is.
+// above returns an error that names the counts above the baseline, nil if there are none.
 func (c counts) above(base counts) error {
 	var errs []error
 	for _, v := range []struct {

@@ -10,10 +10,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// culpritAddress is where culprits connect from over TCP; strangers use those that follow.
+// culpritAddress is the first address of culprits over TCP; strangers use the following ones.
 const culpritAddress = 100
 
-// from is the address of a culprit.
+// from returns the address of a culprit.
 func (a *attack) from(n int) (addr netip.Addr) {
 	if a.link == nvme.TransportTCP {
 		addr = address(culpritAddress + n%100)
@@ -44,7 +44,7 @@ func (a *attack) join(ctx context.Context, queues int) (*party, error) {
 	return a.joinFrom(ctx, "culprit", queues, victimKATO)
 }
 
-// joinFrom is join with a machine and a keep alive timeout of its own.
+// joinFrom is join with its own machine and keep alive timeout.
 func (a *attack) joinFrom(ctx context.Context, machine string, queues int, kato time.Duration,
 ) (*party, error) {
 	o := hostOptions(culpritNQN)
@@ -69,7 +69,7 @@ func (a *attack) joinFrom(ctx context.Context, machine string, queues int, kato 
 	return p, nil
 }
 
-// rawQueue connects one more I/O queue, over a connection that nobody reads.
+// rawQueue connects one more I/O queue on a connection that nobody reads.
 func (a *attack) rawQueue(ctx context.Context, p *party) (*raw, error) {
 	r, err := a.dial(ctx, a.from(0))
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *attack) rawQueue(ctx context.Context, p *party) (*raw, error) {
 	return r, nil
 }
 
-// send connects one more I/O queue and writes b to it, whose responses nobody reads.
+// send connects one more I/O queue and writes b to it. Nobody reads the responses.
 func (a *attack) send(ctx context.Context, p *party, b []byte) (*raw, error) {
 	r, err := a.rawQueue(ctx, p)
 	if err != nil {
@@ -110,7 +110,7 @@ func (p *party) submit(q *host.Queue, n int, write bool, nsid uint32, size int) 
 	return err
 }
 
-// sends are n reads or writes of size bytes at a block, without data, for a raw queue.
+// sends returns n reads or writes of size bytes at a block, without data, for a raw queue.
 func sends(n int, write bool, nsid uint32, block uint64, size int) (b []byte) {
 	for i := range n {
 		var op host.Op

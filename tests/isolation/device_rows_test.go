@@ -61,8 +61,8 @@ var deviceRows = []row{
 	},
 }
 
-// giveUpSoon shortens how long a command waits for nsHung and for data memory. The victim waits for
-// neither.
+// giveUpSoon shortens the time that a command waits for nsHung and for data memory. The victim
+// waits for neither.
 func giveUpSoon(c *config.Config) {
 	c.Subsystems[0].Namespaces[nsHung-1].Timeout = 300 * time.Millisecond
 	c.TCP.MemoryTimeout, c.RDMA.MemoryTimeout = 300*time.Millisecond, 300*time.Millisecond
@@ -71,7 +71,7 @@ func giveUpSoon(c *config.Config) {
 // bigCommands is more than the data memory holds.
 const bigCommands = 100
 
-// hungDevice has a host with 100 commands of 1 MiB at a namespace that hangs.
+// hungDevice has 100 commands of 1 MiB for a namespace that hangs.
 func hungDevice(ctx context.Context, a *attack, write bool) error {
 	defer a.hangs.begin()()
 	p, err := a.join(ctx, 1)
@@ -82,7 +82,7 @@ func hungDevice(ctx context.Context, a *attack, write bool) error {
 	if err := p.submit(p.queues[0], bigCommands, write, nsHung, mdts); err != nil {
 		return err
 	}
-	// The data of writes is on its way as long as the host answers R2Ts.
+	// The data of writes is in transit as long as the host answers R2Ts.
 	err = a.holdsMemory(ctx, func() error {
 		_, err := p.queues[0].Poll(nil)
 		return err
@@ -94,8 +94,7 @@ func hungDevice(ctx context.Context, a *attack, write bool) error {
 	return nil
 }
 
-// givenUp is hungDevice after io_timeout, when nobody waits for the commands any more but the
-// device.
+// givenUp is hungDevice after io_timeout, when only the device still has the commands.
 func givenUp(ctx context.Context, a *attack) error {
 	defer a.hangs.begin()()
 	p, err := a.join(ctx, 1)
@@ -125,8 +124,8 @@ func givenUp(ctx context.Context, a *attack) error {
 	return nil
 }
 
-// hungReconnects has a host that ends its queue and connects again while the device hangs: what the
-// ended queues had is still with the device.
+// hungReconnects is a host that ends its queue and connects again while the device hangs. The
+// device still has the commands of ended queues.
 func hungReconnects(ctx context.Context, a *attack) error {
 	const each, rounds = 16, 8 // 128 MiB in all
 	defer a.hangs.begin()()
@@ -158,7 +157,8 @@ func hungReconnects(ctx context.Context, a *attack) error {
 	return a.repeat(ctx, 100*time.Millisecond, again)
 }
 
-// fullDevice has a host whose commands wait for a device that takes no more, with one in progress.
+// fullDevice is a host with commands that wait for a device which accepts no more, and one command
+// in progress.
 func fullDevice(ctx context.Context, a *attack) error {
 	defer a.hangs.begin()()
 	p, err := a.join(ctx, 1)
@@ -183,8 +183,8 @@ func fullDevice(ctx context.Context, a *attack) error {
 	return nil
 }
 
-// queries has a host ask what hangs, as often as it can, on one controller after another. Answers
-// that were cached before come at once.
+// queries repeats a query that hangs as fast as possible, on one controller after another. Answers
+// that are still cached come at once.
 func queries(ctx context.Context, a *attack, op func() *host.Op) error {
 	const controllers, each, tries = 20, 30, 1000
 	stuck := 0
@@ -201,7 +201,7 @@ func queries(ctx context.Context, a *attack, op func() *host.Op) error {
 		}
 		for _, answer := range answers {
 			if _, err := answer(); err != nil {
-				a.takes(1) // it is stuck
+				a.takes(1) // stuck
 			}
 		}
 		cancel()

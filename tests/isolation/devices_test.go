@@ -7,15 +7,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// fault is something that several culprits may turn on: it ends when the last one has ended it. Any
-// goroutine may use it.
+// fault is a condition that several culprits may turn on. It ends when the last of them has ended
+// it. Any goroutine may use it.
 type fault struct {
 	mu      sync.Mutex
 	users   int
 	on, off func()
 }
 
-// begin turns the fault on; the function it returns ends that.
+// begin turns the fault on; end turns it off.
 func (f *fault) begin() (end func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -31,7 +31,7 @@ func (f *fault) begin() (end func()) {
 	})
 }
 
-// stall is a fault by which calls hang.
+// stall is a fault that makes calls hang.
 type stall struct {
 	fault
 	stalled sync.RWMutex
@@ -39,14 +39,13 @@ type stall struct {
 
 func (s *stall) init() { s.on, s.off = s.stalled.Lock, s.stalled.Unlock }
 
-// pass returns when nobody has turned it on.
+// pass returns when nobody has turned the fault on.
 func (s *stall) pass() {
 	s.stalled.RLock()
 	defer s.stalled.RUnlock()
 }
 
-// thinDevice is a thin device that may hang when it is asked for its space, as a network file
-// system does.
+// thinDevice is a thin device that may hang when asked for its space, like a network file system.
 type thinDevice struct {
 	backend.Device
 	stall
@@ -65,7 +64,7 @@ func (d *thinDevice) Space() (allocated, free int64, err error) {
 	return blockSize, -1, nil
 }
 
-// drive is a target.Drive that may hang when it is asked for its health.
+// drive is a target.Drive that may hang when asked for its health.
 type drive struct{ stall }
 
 // ID implements target.Drive.

@@ -33,21 +33,21 @@ const (
 	mdts          = 1 << 20
 )
 
-// The namespaces: all but the last with RAM behind them, but only the first is zero copy, so the
-// others need data memory.
+// The namespaces. All but the last use RAM, but only the first is zero copy, so the others need
+// data memory.
 const (
 	nsRAM  = 1
 	nsPool = 2
 	nsHung = 3 // does not answer while a test holds it
-	nsThin = 4 // may hang when it is asked for its space
-	// nsDrive may hang when it is asked for its health. It is added to the running target, since
-	// the configuration has drives of real devices only.
+	nsThin = 4 // may hang when asked for its space
+	// nsDrive may hang when asked for its health. It is added to the running target, since the
+	// configuration has only drives of real devices.
 	nsDrive = 5
 	nsFile  = 6 // a file
 )
 
-// configuration is the default one, which has one reactor with 64 MiB, but that it does not pin
-// threads, which share their CPUs with the hosts of the test.
+// configuration is the default, with one reactor and 64 MiB, except that it does not pin threads,
+// because they share their CPUs with the hosts of the test.
 const configuration = `
 listeners:
   - {transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}
@@ -64,12 +64,12 @@ subsystems:
       - {nsid: 6, backend: ram, size: 1MiB}
 `
 
-// cmTimeout is how long the fake fabric waits for an answer to a connect request. For as long it
-// keeps memory after its end, which close waits for.
+// cmTimeout is the time for which the fake fabric waits for an answer to a connect request. It
+// keeps memory for the same time after its end; close waits for that.
 const cmTimeout = time.Second
 
-// shorten makes the time limits of the target a tenth of the defaults, so that the long runs of
-// "make soak" see what happens after them. No victim keeps them on a machine that stands still.
+// shorten reduces the time limits of the target to a tenth of the defaults, so that the long runs
+// of "make soak" reach them. On a machine that stalls no victim could meet them.
 func shorten(c *config.Config) {
 	c.TCP.ICReqTimeout = time.Second
 	c.TCP.ConnectTimeout = 3 * time.Second
@@ -94,11 +94,11 @@ type env struct {
 	addrs  map[nvme.TransportType]netip.AddrPort
 	log    *testutil.Log
 	hung   *backendtest.Faulty // nsHung
-	hangs  fault               // of nsHung: it keeps what it gets
-	full   fault               // of nsHung: it takes nothing
+	hangs  fault               // of nsHung: it keeps its commands
+	full   fault               // of nsHung: it accepts nothing
 	thin   *thinDevice
 	drive  *drive // of nsDrive
-	before counts // what there was before the target started
+	before counts // counts before the target started
 }
 
 func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) *env {
@@ -158,7 +158,7 @@ func (e *env) must(err error) {
 	}
 }
 
-// settled checks, after the end of the target, that nothing is left.
+// settled checks for leaks after the end of the target.
 func (e *env) settled() {
 	testutil.Check(e.t, e.settles("the process is as before the start", func() error {
 		return e.process().above(e.before)
@@ -185,8 +185,8 @@ func (e *env) transport(from netip.Addr, machine string) host.Transport {
 	return e.transportOver(e.link, from, machine)
 }
 
-// transportOver connects a host: over TCP from an address, the zero Addr is any, over RDMA from a
-// machine.
+// transportOver connects a host: over TCP from an address, where the zero Addr means any, and over
+// RDMA from a machine.
 func (e *env) transportOver(link nvme.TransportType, from netip.Addr, machine string,
 ) host.Transport {
 	if link == nvme.TransportRDMA {
@@ -200,7 +200,7 @@ func (e *env) transportOver(link nvme.TransportType, from netip.Addr, machine st
 // address is a local address for hosts over TCP: 127.0.1.1 and following.
 func address(n int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 1, byte(n + 1)}) }
 
-// hostOptions are those of an allowed host or a stranger.
+// hostOptions are the options of an allowed host or a stranger.
 func hostOptions(nqn string) host.Options {
 	o := host.Options{HostNQN: nqn, SubNQN: subNQN, Timeout: testutil.Patience}
 	copy(o.HostID[:], nqn[len(nqn)-8:])

@@ -102,7 +102,7 @@ func unanswered(ctx context.Context, a *attack) error {
 		var op host.Op
 		op.Write(nsPool, 1024, half/blockSize, make([]byte, half), 0)
 		if _, err := a.send(ctx, p, capsule(&op)[:half/2]); err != nil {
-			break // a limit of its own
+			break // its own limit
 		}
 	}
 	if err := a.holdsMemory(ctx, nil); err != nil {
@@ -116,7 +116,7 @@ func unanswered(ctx context.Context, a *attack) error {
 const trickleTimeout = 300 * time.Millisecond
 
 // trickle leaves 50 R2Ts of 1 MiB unanswered, and answers one of 4 KiB before each deadline. That
-// must not renew the deadline of the others for ever.
+// must not renew the deadline of the others forever.
 func trickle(ctx context.Context, a *attack) error {
 	const grants, small, answers = 50, 100, 100
 	p, err := a.join(ctx, 0)
@@ -130,7 +130,7 @@ func trickle(ctx context.Context, a *attack) error {
 	}
 	a.takes(1)
 	for cid := uint16(small); cid < small+answers; cid++ {
-		if err := r.answerOne(cid); err != nil { // the target has ended it
+		if err := r.answerOne(cid); err != nil { // the target has ended the connection
 			a.hold(ctx)
 			return nil
 		}
@@ -139,7 +139,7 @@ func trickle(ctx context.Context, a *attack) error {
 	return fmt.Errorf("R2Ts are still open after %d times half their deadline", answers)
 }
 
-// answerOne writes a block with an R2T.
+// answerOne writes a block and answers its R2T.
 func (r *raw) answerOne(cid uint16) error {
 	var op host.Op
 	op.Write(nsPool, 2048, 1, nil, 0)
@@ -171,7 +171,7 @@ func (r *raw) answerOne(cid uint16) error {
 	}
 }
 
-// unread reads 128 MiB on four queues and takes nothing of it, or a byte every so often.
+// unread reads 128 MiB on four queues and receives nothing of it, or a byte from time to time.
 func unread(ctx context.Context, a *attack, every time.Duration) error {
 	const queues, each = 4, 32
 	p, err := a.join(ctx, 0)
@@ -195,14 +195,14 @@ func unread(ctx context.Context, a *attack, every time.Duration) error {
 	return a.repeat(ctx, every, func() error {
 		for _, r := range p.raw {
 			_ = r.SetReadDeadline(time.Now().Add(time.Millisecond))
-			_, _ = r.Read(make([]byte, 1)) // the target may end it
+			_, _ = r.Read(make([]byte, 1)) // the target may end the connection
 		}
 		return nil
 	})
 }
 
-// unreadZeroCopy reads the blocks of the victim, which stay with the transport until they
-// are sent, and takes nothing. short takes the memory for copies of them first.
+// unreadZeroCopy reads the blocks of the victim, which stay with the transport until they are sent,
+// and receives nothing. With short it first takes the memory for copies of them.
 func unreadZeroCopy(ctx context.Context, a *attack, short bool) error {
 	const reads, size = 100, rangeBlocks * blockSize
 	p, err := a.join(ctx, 0)
@@ -227,7 +227,7 @@ func unreadZeroCopy(ctx context.Context, a *attack, short bool) error {
 	return nil
 }
 
-// stopped is a host whose process is stopped with a full queue of reads (SIGSTOP).
+// stopped is a stopped process (SIGSTOP) with a full queue of reads.
 func stopped(ctx context.Context, a *attack) error {
 	cmd, _, err := startChild(ctx, a.addrs[a.link].String())
 	if err != nil {
@@ -238,12 +238,12 @@ func stopped(ctx context.Context, a *attack) error {
 		return err
 	}
 	a.hold(ctx)
-	_ = cmd.Wait() // it was killed
+	_ = cmd.Wait() // killed
 	return nil
 }
 
-// abortedWrites aborts writes that wait for a device, 100 in all. A device that refuses what it
-// gets while it has nothing is polled without a pause.
+// abortedWrites aborts writes that wait for a device, 100 in all. A device that refuses I/O while
+// it has none in progress is polled without a pause.
 func abortedWrites(ctx context.Context, a *attack) error {
 	const writes = 100
 	defer a.full.begin()()
@@ -309,7 +309,7 @@ func bursts(ctx context.Context, a *attack) error {
 }
 
 // overlapping keeps eight queues full of discards and Write Zeroes of nearly the whole file, so
-// that each of them keeps the others waiting.
+// that they keep each other waiting.
 func overlapping(ctx context.Context, a *attack) error {
 	const queues, blocks, ranges = 8, namespaceSize / blockSize, 16
 	p, err := a.join(ctx, queues)
@@ -345,7 +345,7 @@ func overlapping(ctx context.Context, a *attack) error {
 	})
 }
 
-// churn connects, reads and disconnects again and again.
+// churn repeatedly connects, reads and disconnects.
 func churn(ctx context.Context, a *attack) error {
 	a.inPlace()
 	return a.repeat(ctx, 20*time.Millisecond, func() error {
@@ -362,7 +362,7 @@ func churn(ctx context.Context, a *attack) error {
 	})
 }
 
-// brokenPDUs has a host violate the protocol on one queue after another.
+// brokenPDUs violates the protocol on one queue after another.
 func brokenPDUs(ctx context.Context, a *attack) error {
 	p, err := a.join(ctx, 0)
 	if err != nil {
@@ -392,7 +392,7 @@ func unplugged(ctx context.Context, a *attack) error {
 	return a.repeat(ctx, 50*time.Millisecond, func() error {
 		p, err := a.joinFrom(ctx, "unplugged", 1, time.Second)
 		if err != nil {
-			return nil // the end of the last one may still be under way
+			return nil // the last connection may not have ended yet
 		}
 		defer p.close()
 		a.takes(1)

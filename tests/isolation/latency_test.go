@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// latencies counts latencies in buckets that are at most a 32nd wide, so that a run of any length
-// needs the same memory. nil counts nothing yet.
+// latencies counts latencies in buckets that are at most a 32nd of their values wide, so that a run
+// of any length needs the same memory. nil is empty.
 type latencies []uint32
 
-// bucketBits is how many bits below its highest one a latency is told apart by.
+// bucketBits is the number of bits below the highest one that distinguish buckets.
 const bucketBits = 5
 
 func (l *latencies) note(d time.Duration) {
@@ -26,7 +26,7 @@ func bucket(d time.Duration) int {
 	return exponent<<bucketBits + int(v>>exponent)
 }
 
-// upper is the longest latency of a bucket.
+// upper returns the longest latency of a bucket.
 func upper(i int) time.Duration {
 	exponent := i>>bucketBits - 1
 	return time.Duration((i&(1<<bucketBits-1)|1<<bucketBits)+1)<<exponent - 1
@@ -48,10 +48,10 @@ func (l latencies) count() (n int) {
 	return n
 }
 
-// p99 is the 99th percentile.
+// p99 returns the 99th percentile.
 func (l latencies) p99() time.Duration { return l.percentile(99) }
 
-// percentile is the longest latency of the shortest p percent.
+// percentile returns the longest of the shortest p percent of latencies.
 func (l latencies) percentile(p int) time.Duration {
 	for i, left := 0, l.count()*p/100; i < len(l); i++ {
 		if left -= int(l[i]); left < 0 {
@@ -61,7 +61,7 @@ func (l latencies) percentile(p int) time.Duration {
 	return 0
 }
 
-// worst is the longest.
+// worst returns the longest latency.
 func (l latencies) worst() (d time.Duration) {
 	for i, n := range l {
 		if n > 0 {

@@ -28,18 +28,18 @@ var limitRows = []row{{
 	},
 }}
 
-// filler is a host that keeps four queues full: one with small writes, whose data is in the
-// capsule, the others with reads and writes of a size.
+// filler is a host that keeps four queues full: one with small writes with in-capsule data, the
+// others with reads and writes of a given size.
 type filler struct {
 	*party
 	size int
 	done [128]host.Completion
 }
 
-// step submits what there is room for if more is set, takes what has completed, and returns how
-// many commands are outstanding.
+// step submits as many commands as fit if more is set, takes completions, and returns the number of
+// outstanding commands.
 func (f *filler) step(more bool) (outstanding int, err error) {
-	const elsewhere = 1024 // a block that is not the victim's
+	const elsewhere = 1024 // a block outside the range of the victim
 	for i, q := range f.queues {
 		for more && q.Free() > 0 {
 			var op host.Op
@@ -91,10 +91,10 @@ func (e *env) limitCulprit(iops int64) {
 	e.server.Target().SetHostLimits(culpritNQN, target.Limits{IOPS: iops})
 }
 
-// TestBesideLimit measures what a host at its limit costs another: the ratio of the p99 of the
-// victim beside it to that while the same host is connected and idle. A round has short windows of
-// both in turns, so that what else the machine does concerns both. The median of the ratios of 20
-// rounds of 8 s is at most 1.1.
+// TestBesideLimit measures the cost of a host at its limit for another host: the ratio of the p99
+// of the victim beside it to the p99 while the same host is connected and idle. A round alternates
+// short windows of both, so that other load on the machine affects both. The median of the ratios
+// of 20 rounds of 8 s is at most 1.1.
 func TestBesideLimit(t *testing.T) {
 	testutil.Soak(t, "it measures the p99 of reads and writes")
 	const rounds, windows, most = 20, 20, 1.1
@@ -102,7 +102,7 @@ func TestBesideLimit(t *testing.T) {
 		t.Run(link.String(), func(t *testing.T) {
 			var ratios []float64
 			for round := range rounds {
-				t.Run(fmt.Sprint(round), func(t *testing.T) { // which ends with its target
+				t.Run(fmt.Sprint(round), func(t *testing.T) { // ends with its target
 					alone, beside := besideLimit(t, link, windows)
 					ratios = append(ratios, float64(beside)/float64(alone))
 					t.Logf("p99 alone %v, beside %v", alone, beside)

@@ -10,7 +10,7 @@ import (
 )
 
 // TestMain fails if a goroutine, a file descriptor or off-heap memory is left after all tests. In a
-// process that a test has started it does what childMode says.
+// process started by a test it does the work selected by childMode.
 func TestMain(m *testing.M) {
 	if mode := os.Getenv(childMode); mode != "" {
 		os.Exit(childMain(mode))

@@ -18,21 +18,22 @@ import (
 // row is one way to starve others.
 type row struct {
 	name    string
-	culprit string // "host" (an allowed one), "stranger" or "device"
+	culprit string // "host" (allowed), "stranger" or "device"
 	attacks string // the resource
 	links   []nvme.TransportType
-	// run takes what it attacks, calls hold, and gives everything back when that returns. Its error
-	// says that it could not do what it should, or that the target did not do what it must.
+	// run takes the attacked resource, calls hold, and gives everything back when hold returns. Its
+	// error means that run could not do its work, or that the target misbehaved.
 	run func(ctx context.Context, a *attack) error
-	// bounds checks what the culprit has made the target take; nil for what all rows check.
+	// bounds checks the resources that the culprit has made the target use; nil for the common
+	// checks.
 	bounds func(a *attack, now, base counts) error
 	change func(*config.Config)
-	// busy: it also takes CPU time that the victim needs.
+	// busy: the culprit also takes CPU time that the victim needs.
 	busy bool
 	// crossed: there is also a victim on RDMA beside the culprit on TCP, since the transports share
-	// what is attacked.
+	// the attacked resource.
 	crossed bool
-	// alone: the row needs a configuration of its own, or stands in the way of the others.
+	// alone: the row needs its own configuration, or would disturb the others.
 	alone bool
 }
 
@@ -47,19 +48,19 @@ func rows() []row {
 	return slices.Concat(deviceRows, hostRows, workRows, limitRows, strangerRows)
 }
 
-// attack is what a culprit does during one window.
+// attack is the work of a culprit during one window.
 type attack struct {
 	*env
 	ready chan struct{} // closed when the attack is in place
 	once  sync.Once
-	took  atomic.Int64 // pieces of what is attacked
+	took  atomic.Int64 // pieces of the attacked resource
 }
 
-// takes counts a piece of what is attacked. A culprit that takes nothing tests nothing.
+// takes counts pieces of the attacked resource. A culprit that takes nothing tests nothing.
 func (a *attack) takes(n int) { a.took.Add(int64(n)) }
 
-// holdsMemory waits until the target has allocated data memory, for the culprit since the victim
-// has little, and counts it. Meanwhile it calls work, if that is not nil.
+// holdsMemory waits until the target has allocated data memory, which is for the culprit since the
+// victim has little, and counts it. Meanwhile it calls work, if not nil.
 func (a *attack) holdsMemory(ctx context.Context, work func() error) error {
 	const least = 8 * mdts
 	n := 0
@@ -78,16 +79,16 @@ func (a *attack) holdsMemory(ctx context.Context, work func() error) error {
 	return err
 }
 
-// inPlace says that the attack is in place.
+// inPlace records that the attack is in place.
 func (a *attack) inPlace() { a.once.Do(func() { close(a.ready) }) }
 
-// hold is inPlace, and waits for the end.
+// hold calls inPlace and waits for the end.
 func (a *attack) hold(ctx context.Context) {
 	a.inPlace()
 	<-ctx.Done()
 }
 
-// repeat calls fn every so often until ctx ends, as part of an attack in place.
+// repeat calls fn at intervals until ctx ends, as part of an attack in place.
 func (a *attack) repeat(ctx context.Context, every time.Duration, fn func() error) error {
 	for {
 		if err := fn(); err != nil {
@@ -99,7 +100,7 @@ func (a *attack) repeat(ctx context.Context, every time.Duration, fn func() erro
 	}
 }
 
-// sleep returns false if ctx ended before.
+// sleep returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -110,7 +111,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // TestMatrix: beside every culprit the victim keeps its service. Rows that do not change the
-// configuration share a target: each of them checks that it gives everything back.
+// configuration share a target, and each of them checks that everything is given back.
 func TestMatrix(t *testing.T) {
 	for _, link := range onBoth {
 		t.Run(fmt.Sprint(link), func(t *testing.T) {
@@ -158,7 +159,7 @@ func (r *row) test(t *testing.T, e *env, v *victim) {
 	e.t.Errorf("in each of %d attempts, the last: %v", attempts, slow)
 }
 
-// measure has the victim work alone and beside the culprit in turns.
+// measure runs the victim alone and beside the culprit in turns.
 func (r *row) measure(e *env, v *victim) (all outcome, err error) {
 	_, o := v.run(few)
 	all.add(o)
@@ -181,8 +182,8 @@ func (r *row) measure(e *env, v *victim) (all outcome, err error) {
 	return all, nil
 }
 
-// beside has the victim work while the attack is mounted, which does not count for its latencies,
-// and beside it.
+// beside runs the victim while the attack is being mounted, without counting its latencies, and
+// then beside the attack.
 func (r *row) beside(e *env, v *victim, w window, base counts, all *outcome) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -224,8 +225,8 @@ func (r *row) beside(e *env, v *victim, w window, base counts, all *outcome) err
 	return err
 }
 
-// The most that a culprit may make the process take, its own part in it included. A connection, of
-// which there is a limit, may have two timers.
+// The maximum that a culprit may make the process use, including its own part in the process. A
+// connection, of which there is a limited number, may have two timers.
 const (
 	mostGoroutines = 256
 	mostTimers     = 64

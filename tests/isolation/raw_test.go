@@ -17,13 +17,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// raw is a TCP connection on which a culprit sends its own bytes.
+// raw is a TCP connection on which a culprit sends arbitrary bytes.
 type raw struct {
 	*net.TCPConn
 }
 
-// dial connects from an address. The receive buffer is small, so that what is not read stays with
-// the target.
+// dial connects from an address. The receive buffer is small, so that unread data stays with the
+// target.
 func (e *env) dial(ctx context.Context, from netip.Addr) (*raw, error) {
 	d := net.Dialer{
 		LocalAddr: &net.TCPAddr{IP: from.AsSlice()}, Timeout: testutil.Patience,
@@ -40,7 +40,7 @@ func (e *env) dial(ctx context.Context, from netip.Addr) (*raw, error) {
 	return &raw{c.(*net.TCPConn)}, nil
 }
 
-// greet sends an ICReq without digests, and takes the response.
+// greet sends an ICReq without digests and receives the response.
 func (r *raw) greet() error {
 	var req pdu.ICReq
 	req.Set(&pdu.Params{}, 1)
@@ -67,14 +67,14 @@ func (r *raw) take() ([]byte, error) {
 	return b, err
 }
 
-// capsule is a command with in-capsule data, of which an SGL tells.
+// capsule returns a command with in-capsule data, described by an SGL.
 func capsule(op *host.Op) []byte {
 	op.SQE.SetFlags(1 << 6)
 	op.SQE.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, uint32(len(op.Data)))
 	return encode(op, op.Data)
 }
 
-// bare is a command whose n bytes of data are not in the capsule.
+// bare returns a command with n bytes of data outside the capsule.
 func bare(op *host.Op, n int) []byte {
 	op.SQE.SetFlags(1 << 6)
 	op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, uint32(n))
@@ -88,7 +88,7 @@ func encode(op *host.Op, data []byte) []byte {
 	return append(c[:], data...)
 }
 
-// do sends a command and takes its response.
+// do sends a command and receives its response.
 func (r *raw) do(b []byte) (nvme.CQE, error) {
 	if _, err := r.Write(b); err != nil {
 		return nvme.CQE{}, err
@@ -107,7 +107,7 @@ func (r *raw) do(b []byte) (nvme.CQE, error) {
 	return cqe, nil
 }
 
-// associate makes the connection queue qid of a controller, an admin queue with qid 0.
+// associate makes the connection queue qid of a controller; qid 0 is an admin queue.
 func (r *raw) associate(qid uint16, size int, o host.Options, cntlid uint16) (nvme.CQE, error) {
 	if err := r.greet(); err != nil {
 		return nvme.CQE{}, err
@@ -115,7 +115,7 @@ func (r *raw) associate(qid uint16, size int, o host.Options, cntlid uint16) (nv
 	return r.do(capsule(host.ConnectCommand(qid, size, &o, cntlid)))
 }
 
-// setCC sets the controller configuration.
+// setCC returns a command that sets the controller configuration.
 func setCC(cc nvme.CC) []byte {
 	var op host.Op
 	op.SQE.Property().Set(nvme.FabricsPropertySet, nvme.PropertyCC, uint64(cc))

@@ -15,9 +15,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestStoppedTarget: a target whose process stands still for longer than the keep alive timeout of
-// its hosts (SIGSTOP) does not blame them for it. When it continues, no command has failed, no
-// connection ends, and what hosts read is what they wrote.
+// TestStoppedTarget: a target process that is stopped (SIGSTOP) for longer than the keep alive
+// timeout of its hosts does not blame them for it. When it continues, no command has failed, no
+// connection ends, and hosts read the data that they wrote.
 func TestStoppedTarget(t *testing.T) {
 	const kato, pause = 2 * time.Second, 2500 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
@@ -27,7 +27,7 @@ func TestStoppedTarget(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		cancel()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // killed
 	})
 	e := &env{t: t, link: nvme.TransportTCP, addrs: map[nvme.TransportType]netip.AddrPort{
 		nvme.TransportTCP: netip.MustParseAddrPort(addr),
@@ -43,7 +43,7 @@ func TestStoppedTarget(t *testing.T) {
 		}
 		resumed <- errors.Join(err, cmd.Process.Signal(syscall.SIGCONT))
 	})
-	_, o := v.run(window{length: pause + kato/2}) // the target looks twice per kato
+	_, o := v.run(window{length: pause + kato/2}) // the target checks twice per kato
 	all.add(o)
 	e.must(<-resumed)
 	if len(all.failed)+len(all.ended) > 0 {

@@ -11,16 +11,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// linesPerSecond is how many lines of the log all peers together may cause.
+// linesPerSecond is the number of log lines that all peers together may cause.
 const linesPerSecond = 40
 
-// lines counts what the log has at its usual level.
+// lines counts the lines of the log at its usual level.
 func (a *attack) lines() int {
 	log := a.log.String()
 	return strings.Count(log, "\n") - strings.Count(log, " level=DEBUG ")
 }
 
-// quiet returns a function that returns an error if the log has grown fast since. Time makes that
+// quiet returns a function that returns an error if the log has grown fast since. Time makes the
 // bound larger, never smaller, so a slow machine cannot break it.
 func (a *attack) quiet() func() error {
 	before, began := a.lines(), time.Now()
@@ -33,8 +33,8 @@ func (a *attack) quiet() func() error {
 	}
 }
 
-// refused connects where it is not allowed, again and again, while a device stops to answer: the
-// log must say so.
+// refused repeatedly connects where it is not allowed, while a device stops answering: the log must
+// report that device.
 func refused(ctx context.Context, a *attack) error {
 	const line = "device does not answer"
 	defer a.hangs.begin()()
@@ -65,8 +65,8 @@ func refused(ctx context.Context, a *attack) error {
 	return errors.Join(err, quiet())
 }
 
-// firstCome connects with a known host's NQN before it, and stays without enabling the controller.
-// The known host must get its turn.
+// firstCome connects with the NQN of a known host before that host, and stays without enabling the
+// controller. The known host must get its turn.
 func firstCome(ctx context.Context, a *attack) error {
 	o := hostOptions(victimNQN2)
 	o.HostID = [16]byte{0xBA, 0xD}
@@ -83,7 +83,7 @@ func firstCome(ctx context.Context, a *attack) error {
 	return nil
 }
 
-// guessQueue connects I/O queues to controllers that it guesses, with a known host's NQN.
+// guessQueue connects I/O queues to guessed controllers with the NQN of a known host.
 func guessQueue(ctx context.Context, a *attack) error {
 	o := hostOptions(victimNQN)
 	own := o.HostID

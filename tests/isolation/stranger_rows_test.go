@@ -98,7 +98,7 @@ func (r *raw) discovery() error {
 	return err
 }
 
-// unreadLogs asks for the discovery log on several controllers and does not read it, besides half
+// unreadLogs asks for the discovery log on several controllers and does not read it, beside half
 // capsules on as many connections.
 func unreadLogs(ctx context.Context, a *attack, halves int) error {
 	const controllers, logs = 8, 30
@@ -109,7 +109,7 @@ func unreadLogs(ctx context.Context, a *attack, halves int) error {
 		}
 		defer r.Close()
 		if err := r.discovery(); err != nil {
-			continue // a limit of its own
+			continue // its own limit
 		}
 		size, err := r.largestLog()
 		if err != nil {
@@ -139,7 +139,7 @@ func getLog(size int) []byte {
 	return bare(&op, size)
 }
 
-// largestLog finds the most data that a controller gives at once.
+// largestLog returns the size limit of the data that a controller returns at once.
 func (r *raw) largestLog() (int, error) {
 	for size := mdts; size >= 4096; size /= 2 {
 		if _, err := r.Write(getLog(size)); err != nil {
@@ -157,7 +157,7 @@ func (r *raw) largestLog() (int, error) {
 			got += len(b) - pdu.DataSize
 		}
 		if got == size {
-			_, err := r.take() // its CapsuleResp
+			_, err := r.take() // CapsuleResp
 			return size, err
 		}
 	}
@@ -188,7 +188,7 @@ func halfConnects(ctx context.Context, a *attack, n int) error {
 	return nil
 }
 
-// toggleShutdown requests a shutdown and takes it back, again and again, on a discovery controller.
+// toggleShutdown repeatedly requests a shutdown and cancels it, on a discovery controller.
 func toggleShutdown(ctx context.Context, a *attack) error {
 	r, err := a.dial(ctx, a.from(1))
 	if err != nil {
@@ -212,12 +212,12 @@ func toggleShutdown(ctx context.Context, a *attack) error {
 	})
 }
 
-// fewConnections makes a flood of some hundred connections a flood.
+// fewConnections lowers the limits so that a few hundred connections are a flood.
 func fewConnections(c *config.Config) {
 	c.TCP.MaxConnections, c.TCP.MaxConnectionsPerHost = 256, 128
 }
 
-// flood opens connections from several addresses, up to the limit and again as soon as one ends.
+// flood opens connections from several addresses, up to the limit, and replaces each one that ends.
 // Meanwhile a known host must be able to connect.
 func flood(ctx context.Context, a *attack, fn func(*raw) error) error {
 	const addresses, each = 8, 64
@@ -244,10 +244,10 @@ func flood(ctx context.Context, a *attack, fn func(*raw) error) error {
 	return a.besideVisits(ctx, more)
 }
 
-// besideVisits opens more connections again and again, beside a known host that must be able to
+// besideVisits repeatedly opens more connections beside a known host, which must be able to
 // connect.
 func (a *attack) besideVisits(ctx context.Context, more func()) error {
-	if err := a.visit(); err != nil { // makes it a known one
+	if err := a.visit(); err != nil { // makes the host known
 		return err
 	}
 	more()
@@ -297,7 +297,7 @@ func idleQueuePairs(ctx context.Context, a *attack) error {
 	more := func() {
 		queues = slices.DeleteFunc(queues, func(q *host.Queue) bool {
 			_, err := q.Poll(nil)
-			if err != nil { // the target has ended it
+			if err != nil { // the target has ended the connection
 				_ = q.Close()
 			}
 			return err != nil

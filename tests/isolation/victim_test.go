@@ -14,18 +14,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// victim is an ordinary host: it reads and writes blocks of 4 KiB of healthy namespaces, one at a
-// time, checks what it reads, and sends keep-alives. One goroutine uses it.
+// victim is an ordinary host. It reads and writes blocks of 4 KiB of healthy namespaces, one at a
+// time, checks the data that it reads, and sends keep-alives. One goroutine uses it.
 type victim struct {
 	e       *env
 	link    nvme.TransportType
 	options host.Options
 	from    netip.Addr
-	first   uint64 // block of its own range, which has rangeBlocks
+	first   uint64 // first block of its own range of rangeBlocks
 	c       *host.Controller
 	q       *host.Queue
 	buf     []byte
-	// generation of each of its blocks, by namespace; 0: never written.
+	// generation of each of its blocks, by namespace; 0 means never written.
 	generation map[uint32][]uint32
 	step       int
 }
@@ -88,7 +88,7 @@ func (v *victim) disconnect() {
 	v.q, v.c = nil, nil
 }
 
-// stamp fills the buffer with the content of a block: its number, its generation and where it is.
+// stamp fills the buffer with the content of a block: its number, generation and namespace.
 func (v *victim) stamp(nsid uint32, block uint64, generation uint32) {
 	for i := 0; i < len(v.buf); i += 16 {
 		binary.LittleEndian.PutUint64(v.buf[i:], (v.first+block)<<16|uint64(i))
@@ -108,7 +108,7 @@ func (v *victim) write(nsid uint32, block uint64) error {
 	return err
 }
 
-// errData is wrong content, which is never just slow.
+// errData means wrong content, which is never just slow.
 var errData = errors.New("wrong data")
 
 func (v *victim) read(nsid uint32, block uint64) error {
@@ -130,7 +130,7 @@ func (v *victim) read(nsid uint32, block uint64) error {
 	return nil
 }
 
-// sweep checks all of its blocks.
+// sweep checks all blocks of the victim.
 func (v *victim) sweep() error {
 	for nsid := range v.generation {
 		for block := range uint64(rangeBlocks) {
@@ -155,7 +155,7 @@ func (v *victim) next() error {
 	return v.read(nsid, block)
 }
 
-// run makes commands for a window and returns their latencies. After the end of a connection it
+// run makes commands for a window and returns their latencies. After a connection has ended it
 // connects again.
 func (v *victim) run(w window) (took latencies, o outcome) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.length)

@@ -16,7 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
-// work is a kind of command with which a host makes the target work.
+// work is a kind of command that makes the target work.
 type work struct {
 	name string
 	op   func(op *host.Op, w *worker) // nil: a device self-test
@@ -24,14 +24,14 @@ type work struct {
 
 const (
 	workDepth = 100       // commands of a culprit
-	workSize  = 4 << 20   // bytes of a command that has no data of its host
-	workData  = 128 << 10 // bytes of one that has
-	// Commands use workSpan bytes of the namespace from there on, and Copy writes to those behind.
+	workSize  = 4 << 20   // bytes of a command without data of its host
+	workData  = 128 << 10 // bytes of a command with data
+	// Commands use workSpan bytes of the namespace from there on. Copy writes to the bytes behind.
 	workSpan = 16 << 20
 	workFrom = workSpan
 )
 
-// reads are what the others are compared with.
+// reads is the name of the kind for comparison.
 const reads = "128K reads"
 
 var works = []work{
@@ -86,7 +86,7 @@ var workRows = func() (list []row) {
 		list = append(list, row{
 			name: "100 commands of " + k.name, culprit: "host", attacks: "turns of the reactor",
 			links: onBoth, busy: true,
-			alone: true, // they take all the CPU time that the others leave
+			alone: true, // they take all remaining CPU time
 			run: func(ctx context.Context, a *attack) error {
 				p, err := a.join(ctx, 1)
 				if err != nil {
@@ -110,16 +110,16 @@ type worker struct {
 	q    *host.Queue
 	nsid uint32
 	buf  []byte
-	n    uint64 // counts what it has begun
+	n    uint64 // counts bytes of begun commands
 }
 
-// next is the first of the next n bytes, as a block.
+// next returns the first block of the next n bytes.
 func (w *worker) next(n uint64) uint64 {
 	w.n++
 	return (workFrom + w.n%(workSpan/n)*n) / blockSize
 }
 
-// run works until ctx ends, and then waits for what is outstanding. It calls done with the number
+// run works until ctx ends, and then waits for outstanding commands. It calls done with the number
 // of commands that have completed.
 func (w *worker) run(ctx context.Context, k *work, done func(int)) error {
 	if k.op == nil {
@@ -190,9 +190,9 @@ subsystems:
       - {nsid: 2, size: 64MiB, block_size: 4096, DEVICE2}
 `
 
-// TestBesideWork measures reads of 4 KiB of one host, one at a time, beside another one that makes
-// the target work with 100 commands, on another namespace of the same kind. What these add to the
-// median and the p99 is at most twice what 100 reads of 128 KiB add. Three rounds, medians.
+// TestBesideWork measures reads of 4 KiB of one host, one at a time, beside a host that makes the
+// target work with 100 commands on another namespace of the same kind. The work adds at most twice
+// as much to the median and the p99 as 100 reads of 128 KiB add. Three rounds, medians.
 func TestBesideWork(t *testing.T) {
 	testutil.Soak(t, "it measures latencies")
 	for _, v := range []struct{ name, device string }{
@@ -277,8 +277,8 @@ func besideWork(t *testing.T, device string) {
 	testutil.Check(t, errors.Join(errs...))
 }
 
-// tooSlow reports whether a latency is further above that without a culprit than twice that beside
-// reads is, and more than what a busy machine makes of it.
+// tooSlow reports whether a latency exceeds the one without a culprit by more than twice the excess
+// beside reads, and by more than the tolerance for a busy machine.
 func tooSlow(d, alone, besideReads time.Duration) bool {
 	const tolerance = time.Millisecond
 	return d > alone+2*max(besideReads-alone, 0)+tolerance
