@@ -15,6 +15,7 @@ import (
 )
 
 // Iovec is one piece of a vectored transfer in the form of the kernel (readv(2)).
+//
 // Arrays of Iovec belong to the caller and are reused. The garbage collector sees the pointers in
 // them, so the memory stays alive until they are overwritten or cleared.
 type Iovec = unix.Iovec

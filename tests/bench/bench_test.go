@@ -14,7 +14,7 @@ func TestSpread(t *testing.T) {
 	testutil.Equal(t, spreadOf([]float64{3, 1}), (spread{2, 1, 3}), "")
 }
 
-// TestFloorServesEveryShape: the floor answers every request, whatever its shape.
+// TestFloorServesEveryShape: the floor answers requests of every shape.
 func TestFloorServesEveryShape(t *testing.T) {
 	for _, w := range []workload{
 		{Workload: load.Workload{Size: 4096, Depth: 4, Queues: 1, Reads: 100}, timed: true},
@@ -65,7 +65,7 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// TestNoWorkload: the error names those that there are.
+// TestNoWorkload: the error lists the existing workloads.
 func TestNoWorkload(t *testing.T) {
 	b := bench{options: options{filter: "4K read QD 32"}}
 	_, err := b.steps()

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// This is the table of all claims about performance, natively and in the lab. Both reports take
-// their checks and the column of bounds from it. docs/benchmarks/README.md says where the bounds
-// come from.
+// This is the table of all claims about performance, native and in the lab. Both reports take their
+// checks and the column of bounds from it. docs/benchmarks/README.md has the origin of the bounds.
 
 // bound is one claim: a value computed from records, and the bound of its median.
 type bound struct {
@@ -16,13 +15,13 @@ type bound struct {
 	limit   float64 // the maximum, or the minimum if atLeast is set
 	atLeast bool
 	peer    string // the value of other targets
-	// row is the workload whose ratio, target over reference, has the bound ratio; "" if the claim
-	// is not about one row.
+	// row is the workload to which ratio, the bound of target over reference, applies; "" if the
+	// claim is not about one row.
 	row   string
 	ratio float64
 	// value returns the value of each round, none if it was not measured.
 	value func(m measured) []float64
-	// detail describes how the value came about, nil if the table shows that.
+	// detail describes the origin of the value, nil if the table shows it.
 	detail func(m measured) string
 }
 
@@ -37,7 +36,7 @@ func (m measured) of(workload, who, figure string) []float64 {
 	return series(m.records, m.group, workload, who, figure)
 }
 
-// median is the median of one figure, 0 if it was not measured.
+// median returns the median of one figure, 0 if it was not measured.
 func (m measured) median(workload, who, figure string) float64 {
 	if v := m.of(workload, who, figure); len(v) > 0 {
 		return spreadOf(v).Median
@@ -45,7 +44,7 @@ func (m measured) median(workload, who, figure string) float64 {
 	return 0
 }
 
-// share is the IOPS of the target over those of the reference.
+// share is the IOPS of the target relative to the reference.
 func share(group, row, of string, least float64, peer string) bound {
 	return bound{
 		group: group, claim: row + ": IOPS over " + of, limit: least, atLeast: true, peer: peer,
@@ -56,7 +55,7 @@ func share(group, row, of string, least float64, peer string) bound {
 	}
 }
 
-// compared is one figure of the target over the same of the reference.
+// compared is one figure of the target relative to the reference.
 func compared(group, row, figure, what string, most float64, peer string) bound {
 	return bound{
 		group: group, claim: row + ": " + what, limit: most, peer: peer,
@@ -66,7 +65,7 @@ func compared(group, row, figure, what string, most float64, peer string) bound 
 	}
 }
 
-// beside is the IOPS of the target in one row over those in another row.
+// beside is the IOPS of the target in one row relative to another row.
 func beside(claim, row, base string, least float64, peer string) bound {
 	return bound{
 		group: nativeGroup, claim: claim, limit: least, atLeast: true, peer: peer,
@@ -84,7 +83,7 @@ func plain(claim, row, figure string, most float64) bound {
 	}
 }
 
-// nothing is the bound of bytes per I/O where the I/O path allocates none: the occasional
+// nothing is the bound of bytes per I/O if the I/O path does not allocate: the occasional
 // allocations of the process amount to less than a byte per I/O.
 const nothing = 0.5
 
@@ -156,9 +155,9 @@ func nativeBounds() []bound {
 	return append(list, fairnessBounds()...)
 }
 
-// connectionBounds are two claims for each number of connections: the IOPS of the target over those
-// on one connection, and this ratio over the same ratio of the floor. With one command in flight on
-// each connection there is nothing to batch, for bare sockets neither.
+// connectionBounds are two claims for each number of connections: the IOPS of the target relative
+// to its IOPS on one connection, and this ratio relative to the same ratio of the floor. With one
+// command in flight on each connection there is nothing to batch, even for bare sockets.
 func connectionBounds() []bound {
 	var list []bound
 	one := connectionsName(1)
@@ -249,7 +248,7 @@ func labBounds() []bound {
 	return list
 }
 
-// labLimits are the programs of perftest that transfer data in the same way: the target uses RDMA
+// labLimits are the perftest programs that transfer data in the same way: the target uses RDMA
 // WRITE for reads and RDMA READ for writes.
 var labLimits = []struct{ workload, limit string }{
 	{"128K read QD 16", "ib_write_bw 128K"},
@@ -259,7 +258,7 @@ var labLimits = []struct{ workload, limit string }{
 	{"128K write QD 16", "ib_read_bw 128K QD 16"},
 }
 
-// ofLimit is the throughput of the target over that of perftest.
+// ofLimit is the throughput of the target relative to perftest.
 func ofLimit(group, workload, limit string) bound {
 	b := bound{group: group, claim: workload + ": MiB/s over " + limit, limit: 0.9, atLeast: true}
 	b.value = func(m measured) []float64 {
@@ -290,7 +289,7 @@ type check struct {
 	// Bound is the maximum of the median, or the minimum if AtLeast is set.
 	Bound   float64 `json:"bound"`
 	AtLeast bool    `json:"at_least,omitempty"`
-	// Peer is the value of other targets, Detail describes how the value came about.
+	// Peer is the value of other targets. Detail describes the origin of the value.
 	Peer   string `json:"peer,omitempty"`
 	Detail string `json:"detail,omitempty"`
 }
@@ -321,8 +320,7 @@ func (b bound) evaluate(records []record) check {
 	return c
 }
 
-// evaluateAll checks all bounds. It includes those that were not measured only if everything was to
-// be measured.
+// evaluateAll checks all bounds. It includes unmeasured ones only if everything was to be measured.
 func evaluateAll(bounds []bound, records []record, everything bool) []check {
 	var list []check
 	for _, b := range bounds {

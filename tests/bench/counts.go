@@ -20,15 +20,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// Some claims cannot be checked from outside of nvmf-target: forced garbage collections, bytes
+// Some claims cannot be checked from outside nvmf-target: forced garbage collections, bytes
 // allocated, bytes copied. For these the subcommand own-target of this program is the target.
 
 // variant selects a target.
 type variant struct {
-	// spin is reactors.spin: "" for the default, which adapts.
+	// spin is reactors.spin; "" is the default, which adapts.
 	spin string
-	// own is a target in this program: "collecting" runs the garbage collector every second,
-	// "counting" counts allocated bytes, "copying" is built to count copied bytes. "" is
+	// own selects a target in this program: "collecting" runs the garbage collector every second,
+	// "counting" counts allocated bytes, "copying" is built to count copied bytes. "" means
 	// nvmf-target.
 	own string
 }
@@ -50,8 +50,8 @@ func ownTarget(cpu int, dir string, v variant) (*server, error) {
 	return startTarget(cpu, dir, v.spin, self, "own-target", v.own)
 }
 
-// ownTargetMain is that process. It does the same as "nvmf-target serve --config FILE"; at SIGUSR1
-// it writes its counters beside the file.
+// ownTargetMain is the main function of that process. It does the same as "nvmf-target serve
+// --config FILE". At SIGUSR1 it writes its counters beside the file.
 func ownTargetMain(args []string) error {
 	if len(args) != 4 {
 		return errors.New("own-target takes: VARIANT serve --config FILE")
@@ -82,8 +82,8 @@ func ownTargetMain(args []string) error {
 
 const countersSuffix = ".counters"
 
-// writeCounters writes the bytes allocated and the bytes of payload copied so far to a file, which
-// is complete when it appears.
+// writeCounters writes the bytes allocated and the bytes of payload copied so far to a file. The
+// file is complete when it appears.
 func writeCounters(name string) {
 	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(samples)
@@ -113,7 +113,7 @@ func (s *server) counters() (allocated, copied float64, err error) {
 	}
 }
 
-// countedWorkloads are the rows for which allocated and copied bytes are counted.
+// countedWorkloads are the rows with counts of allocated and copied bytes.
 func countedWorkloads() []workload {
 	return []workload{
 		random4K("counted: 4K random read QD 32", 32),
@@ -197,8 +197,8 @@ func (b *bench) idleRound() error {
 	return nil
 }
 
-// runTime is the CPU time of all threads of the process, with a finer resolution than cpuTime (the
-// first field of schedstat, in nanoseconds).
+// runTime returns the CPU time of all threads of the process, with a finer resolution than cpuTime
+// (the first field of schedstat, in nanoseconds).
 func (s *server) runTime() (time.Duration, error) {
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", s.cmd.Process.Pid))
 	if err != nil || len(names) == 0 {

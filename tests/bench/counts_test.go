@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestMain makes a process that a test has started a target.
+// TestMain makes a process started by a test a target.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "own-target" {
 		exit(ownTargetMain(os.Args[2:]))
@@ -47,7 +47,7 @@ func TestOwnTargetCounts(t *testing.T) {
 	}
 }
 
-// ownCPU is a CPU that this process may use.
+// ownCPU returns a CPU that this process may use.
 func ownCPU(t *testing.T) int {
 	t.Helper()
 	var set unix.CPUSet

@@ -71,8 +71,8 @@ func (b *bench) fairnessRound(f fairness, round int) error {
 	return nil
 }
 
-// mixedRound runs the workloads together and returns the outcome of the light queues and that of
-// the deep queue.
+// mixedRound runs the workloads together and returns the outcomes of the light queues and of the
+// deep queue.
 func (b *bench) mixedRound(list ...load.Workload) (light, deep load.Outcome, err error) {
 	s, err := b.server(variant{})
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// The floor measures what loopback TCP allows for messages of the sizes of NVMe/TCP, without NVMe:
-// a client keeps a number of small requests in flight on each connection, and a server answers each
-// with one response gathered from a large memory area. Both sides poll. testdata/tcpfloor.c is its
-// definition; "bench -check-floor" compares the two.
+// The floor measures the limits of loopback TCP for messages of the sizes of NVMe/TCP, without
+// NVMe: a client keeps a number of small requests in flight on each connection, and a server
+// answers each with one response gathered from a large memory area. Both sides poll.
+// testdata/tcpfloor.c is its definition; "bench -check-floor" compares the two.
 
 const (
-	floorArea    = 256 << 20 // memory of the server that it sends from
+	floorArea    = 256 << 20 // memory from which the server sends
 	floorHeader  = 24        // a C2HData header
 	floorRequest = 72        // a CapsuleCmd
 	floorBatch   = 64        // responses in one sendmsg
@@ -37,7 +37,7 @@ func readFloor(size int) floorShape { return floorShape{floorRequest, floorHeade
 // CapsuleResp.
 func writeFloor(size int) floorShape { return floorShape{floorRequest + size, floorHeader} }
 
-// after is the index of the shape behind i, computed without a division.
+// after returns the index of the shape behind i, computed without a division.
 func after(i int, pattern []floorShape) int {
 	if i++; i == len(pattern) {
 		return 0
@@ -50,12 +50,12 @@ func after(i int, pattern []floorShape) int {
 type floorTraffic struct {
 	Pattern []floorShape
 	Conns   int
-	// Cold has the server receive into consecutive places of its memory instead of one buffer.
+	// Cold makes the server receive into consecutive places of its memory instead of one buffer.
 	Cold bool
-	// Events has the server ask an epoll set which connections have requests.
+	// Events makes the server ask an epoll set for connections with requests.
 	Events bool
 	depth  int // requests in flight on each connection
-	// latency is that of the client's first connection, nil if it is not measured.
+	// latency measures the first connection of the client, nil if it is not measured.
 	latency *floorLatency
 }
 
@@ -113,8 +113,8 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 	}
 }
 
-// floorEvents returns a function that asks for the servers with events. The epoll set is closed
-// when the process ends.
+// floorEvents returns a function that returns the servers with events. The epoll set is closed when
+// the process ends.
 func floorEvents(servers []*floorServer) (func() []*floorServer, error) {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -274,8 +274,8 @@ func (c *floorClient) poll() error {
 	return nil
 }
 
-// loadFloor runs the traffic for d, but at least until the first response, and returns the requests
-// answered per second.
+// loadFloor runs the traffic for d, but at least until the first response, and returns the number
+// of requests answered per second.
 func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) {
 	if err := pin(cpu); err != nil {
 		return 0, err

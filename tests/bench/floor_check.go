@@ -12,8 +12,8 @@ import (
 )
 
 // floorDefinition is the program that defines the floor: "server CPU PORT REQUEST RESPONSE" serves
-// one connection, "client CPU PORT REQUEST RESPONSE DEPTH SECONDS" prints the requests answered per
-// second.
+// one connection, "client CPU PORT REQUEST RESPONSE DEPTH SECONDS" prints the number of requests
+// answered per second.
 //
 //go:embed testdata/tcpfloor.c
 var floorDefinition []byte

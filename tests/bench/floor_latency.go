@@ -6,8 +6,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/histogram"
 )
 
-// floorLatency measures how long the requests of a floor take. Only workloads with timed set have
-// one, because it slows the client down.
+// floorLatency measures the latency of requests of a floor. Only workloads with timed set have one,
+// because it slows the client down.
 type floorLatency struct {
 	began []time.Time // of the requests in flight, a ring: they are answered in order
 	next  int         // the oldest
@@ -25,7 +25,7 @@ func (l *floorLatency) begin() {
 	}
 }
 
-// answered counts the n oldest requests, which as many new ones replace.
+// answered counts the n oldest requests, which are replaced by as many new ones.
 func (l *floorLatency) answered(n int) {
 	if n == 0 {
 		return

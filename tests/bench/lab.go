@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// reportLab makes table, report and plot of the records in a file. Lines that begin with # are
+// reportLab makes the table, report and plot of the records in a file. Lines that begin with # are
 // notes; "#rounds N SECONDS" and "#load L" describe the run.
 func reportLab(o options, file string) error {
 	b, err := os.ReadFile(file)

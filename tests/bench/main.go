@@ -77,7 +77,7 @@ func main() {
 	}
 }
 
-// environment is the number in an environment variable, or otherwise if it is not set.
+// environment returns the number in an environment variable, or otherwise if it is not set.
 func environment(name string, otherwise float64) float64 {
 	text := os.Getenv(name)
 	if text == "" {

@@ -53,7 +53,7 @@ type server struct {
 	cmd    *exec.Cmd
 	log    bytes.Buffer
 	port   int
-	config string // the file, of a target
+	config string // the configuration file of a target
 }
 
 // start runs a command with all threads on cpu.
@@ -88,7 +88,8 @@ func startFloor(cpu int, t floorTraffic) (*server, error) {
 		string(text))
 }
 
-// floorServerMain is that process. Its arguments are port, CPU and the traffic.
+// floorServerMain is the main function of that process. Its arguments are the port, the CPU and the
+// traffic.
 func floorServerMain(args []string) error {
 	if len(args) != 3 {
 		return errors.New("floor-server takes: PORT CPU TRAFFIC")
@@ -110,7 +111,7 @@ const (
 )
 
 // startTarget starts a target that serves a RAM namespace with all threads on cpu. command is a
-// program, and arguments that precede those of nvmf-target. spin is reactors.spin, "" for the
+// program and the arguments before the ones of nvmf-target. spin is reactors.spin, "" for the
 // default.
 func startTarget(cpu int, dir, spin string, command ...string) (*server, error) {
 	port, err := freePort()
@@ -133,7 +134,7 @@ subsystems:
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	program := append([]string{"STATE_DIRECTORY=" + dir}, command...) // not that of the machine
+	program := append([]string{"STATE_DIRECTORY=" + dir}, command...) // a private one
 	s, err := start(cpu, port, "env", append(program, "serve", "--config", config)...)
 	if err != nil {
 		return nil, err
@@ -189,8 +190,8 @@ func (s *server) stop() error {
 	return nil
 }
 
-// cpuTime is the user and system time of the process in seconds (proc(5), stat fields 14 and 15, in
-// ticks of 10 ms).
+// cpuTime returns the user and system time of the process in seconds (proc(5), stat fields 14 and
+// 15, in ticks of 10 ms).
 func (s *server) cpuTime() (user, system float64, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
 	if err != nil {

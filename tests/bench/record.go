@@ -10,7 +10,8 @@ import (
 
 // figures are the results of one measurement, by name: iops, mib_s, mean_us, p50_us, p99_us,
 // p99.9_us, max_us; CPU time per I/O of the target process as user_us and system_us, of the whole
-// machine as machine_us; and those of counts.go and fairness.go. Unknown ones are left out.
+// machine as machine_us; and the figures of counts.go and fairness.go. Unknown figures are left
+// out.
 type figures map[string]float64
 
 // record is one measurement, made here or in the lab, which writes one per line as JSON.
@@ -18,10 +19,10 @@ type record struct {
 	// Group is the transport or link, Workload the row of the table.
 	Group    string `json:"group"`
 	Workload string `json:"workload"`
-	// Size is the bytes of an I/O.
+	// Size is the size of an I/O in bytes.
 	Size int `json:"size"`
-	// Who was measured: "target", "reference" (what the target is compared with), or "limit" (the
-	// fabric without NVMe).
+	// Who is the measured party: "target", "reference" for the comparison, or "limit" for the
+	// fabric without NVMe.
 	Who     string  `json:"who"`
 	Figures figures `json:"figures"`
 }
@@ -71,7 +72,7 @@ func over(a, b []float64) []float64 {
 	return q
 }
 
-// series are the values of one figure of the records that match, in their order.
+// series returns the values of one figure in the matching records, in order.
 func series(list []record, group, workload, who, figure string) []float64 {
 	var values []float64
 	for _, r := range list {
@@ -83,13 +84,13 @@ func series(list []record, group, workload, who, figure string) []float64 {
 	return values
 }
 
-// row summarises all rounds of one workload.
+// row summarizes all rounds of one workload.
 type row struct {
 	Group    string `json:"group"`
 	Workload string `json:"workload"`
 	Size     int    `json:"size"`
-	// Target, Reference and Limit are spreads by the names of figures; those without records are
-	// empty.
+	// Target, Reference and Limit are spreads by the names of figures. They are empty without
+	// records.
 	Target    map[string]spread `json:"target,omitempty"`
 	Reference map[string]spread `json:"reference,omitempty"`
 	Limit     map[string]spread `json:"limit,omitempty"`
@@ -121,7 +122,7 @@ func rowsOf(list []record) []row {
 	return rows
 }
 
-// spreads are the figures of who in the row of r.
+// spreads returns the figures of who in the row of r.
 func spreads(list []record, r record, who string) map[string]spread {
 	m := map[string]spread{}
 	for _, other := range list {

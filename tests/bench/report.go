@@ -18,7 +18,7 @@ import (
 // report is printed as a table and written as JSON and SVG.
 type report struct {
 	Title string `json:"title"`
-	// Reference is what the target is compared with.
+	// Reference is the name of the comparison.
 	Reference string   `json:"reference"`
 	Machine   machine  `json:"machine"`
 	Date      string   `json:"date"`
@@ -57,7 +57,7 @@ func thisMachine(loads []float64) machine {
 	return m
 }
 
-// newReport is a report on records, without checks.
+// newReport makes a report on records, without checks.
 func newReport(title, reference string, list []record, loads []float64) *report {
 	return &report{
 		Title: title, Reference: reference, Machine: thisMachine(loads),
@@ -77,7 +77,7 @@ func (p *report) evaluate(bounds []bound, records []record, everything bool) {
 	}
 }
 
-// column is a column of the table; cell returns "" if a row has no value for it.
+// column is a column of the table. cell returns "" for a row without a value.
 type column struct {
 	head string
 	cell func(r row) string

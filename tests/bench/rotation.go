@@ -10,11 +10,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/load"
 )
 
-// A host with a queue for each of its CPUs and an application that waits for each I/O before the
-// next has one I/O in flight, now on this connection and now on that. What the target spends on the
-// others is seen in its IOPS, beside those on one connection. Host and kernel lose some as well,
-// because more connections take more of the caches: bare sockets that go round in the same way,
-// with an epoll set for the server, show how much.
+// A host with a queue for each of its CPUs, and an application that waits for each I/O before the
+// next, has one I/O in flight, on alternating connections. The IOPS compared with one connection
+// show the time that the target spends on the others. Host and kernel lose some as well, because
+// more connections take more of the caches. Bare sockets with the same rotation, and an epoll set
+// for the server, show how much.
 
 var rotations = []int{1, 4, 16, 100}
 
@@ -65,7 +65,7 @@ func (b *bench) rotationFloor(w workload) (figures, error) {
 }
 
 // rotateFloor sends one request after another for d, each on the next connection, and returns the
-// requests answered per second.
+// number of requests answered per second.
 func rotateFloor(port int, t floorTraffic, d time.Duration) (float64, error) {
 	shape := t.Pattern[0]
 	clients := make([]*floorClient, t.Conns)
@@ -94,7 +94,7 @@ func rotateFloor(port int, t floorTraffic, d time.Duration) (float64, error) {
 	}
 }
 
-// rotationBounds are one for each number of connections.
+// rotationBounds are one bound for each number of connections.
 func rotationBounds() []bound {
 	var list []bound
 	for _, n := range rotations[1:] {

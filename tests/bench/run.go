@@ -23,7 +23,7 @@ const nativeGroup = ""
 type bench struct {
 	options
 	dir      string
-	servers  map[variant]*server // running ones; each is started when it is first needed
+	servers  map[variant]*server // running servers; each is started on first use
 	records  []record
 	loads    []float64
 	repeated int // measurements repeated because the latency of the machine had changed
@@ -90,7 +90,7 @@ func (b *bench) steps() ([]step, error) {
 		steps = append(steps,
 			step{w.Name, func(round int) error { return b.workloadRound(w, round) }})
 	}
-	re := regexp.MustCompile(b.filter) // workloads has compiled it
+	re := regexp.MustCompile(b.filter) // valid, since workloads has compiled it
 	var names []string
 	add := func(name string, measure func(round int) error) {
 		names = append(names, name)
@@ -114,7 +114,7 @@ func (b *bench) steps() ([]step, error) {
 	return steps, nil
 }
 
-// noMatch is the error if no workload is to be measured. more are names besides those of workloads.
+// noMatch is the error if no workload is selected. more are names besides the workloads.
 func noMatch(filter string, more []string) error {
 	all, _ := workloads("", true)
 	var names []string
@@ -178,7 +178,7 @@ const (
 
 // latencyRound measures one I/O at a time. The hypervisor may move the CPUs of a virtual machine
 // closer together or apart at any time, which changes the latency more than anything measured here.
-// So the target is measured between two halves of the floor, again if these differ.
+// So the target is measured between two halves of the floor, and measured again if they differ.
 func (b *bench) latencyRound(w workload) error {
 	half := b.options
 	half.duration /= 2
@@ -237,7 +237,7 @@ func iops(o *load.Outcome) float64 { return float64(o.Ops()) / o.Elapsed.Seconds
 
 func figuresOf(o *load.Outcome) figures { return figuresOfLatency(o.Latency(), o.Elapsed) }
 
-// figuresOfLatency are those of a report of "nvmf-target bench", by the same names.
+// figuresOfLatency returns the figures of "nvmf-target bench" under the same names.
 func figuresOfLatency(h *histogram.Histogram, elapsed time.Duration) figures {
 	f := measure.NewFigures(h, 0, elapsed)
 	return figures{
@@ -245,7 +245,7 @@ func figuresOfLatency(h *histogram.Histogram, elapsed time.Duration) figures {
 	}
 }
 
-// server returns the target of a variant, and starts it if it does not run yet.
+// server returns the target of a variant, and starts it if it is not running.
 func (b *bench) server(v variant) (*server, error) {
 	if s := b.servers[v]; s != nil {
 		return s, nil
@@ -294,7 +294,7 @@ func (b *bench) measureTarget(w workload) (figures, error) {
 	return f, nil
 }
 
-// loadAverage is the load average of the machine over the last minute.
+// loadAverage returns the load average of the machine over the last minute.
 func loadAverage() float64 {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

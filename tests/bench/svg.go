@@ -42,7 +42,7 @@ func svgX(ratio float64) int { return svgLeft + int(svgUnit*math.Min(ratio, svgM
 
 func (p *report) writeSVG(w io.Writer) error {
 	const top = 84
-	// Rows without IOPS have figures in the checks only.
+	// Rows without IOPS only have figures in the checks.
 	rows := slices.DeleteFunc(slices.Clone(p.Rows), func(r row) bool {
 		_, ok := r.Target["iops"]
 		return !ok && len(r.Limit) == 0

@@ -11,7 +11,7 @@ import (
 type workload struct {
 	load.Workload
 	digests bool
-	// The floor receives into a large area, as the target does, instead of one buffer that stays in
+	// The floor receives into a large area, like the target, instead of one buffer that stays in
 	// the cache.
 	cold  bool
 	timed bool    // the latency of the floor is measured, too
@@ -19,7 +19,7 @@ type workload struct {
 	extra bool    // only with -all
 }
 
-// pattern is the same traffic for the floor.
+// pattern returns the same traffic for the floor.
 func (w workload) pattern() []floorShape {
 	if w.Reads%100 != 0 {
 		n := w.Reads / 10
@@ -56,15 +56,15 @@ const (
 	coldName    = "128K write QD 16, floor receives into a large area"
 )
 
-// alone says that there is only one I/O at a time: the row measures latency.
+// alone reports whether there is only one I/O at a time, so that the row measures latency.
 func (w workload) alone() bool { return w.Depth == 1 && w.Queues == 1 }
 
 func connectionsName(queues int) string {
 	return fmt.Sprintf("4K random read, %d in flight on %d connections", inFlight, queues)
 }
 
-// workloads are the rows whose name matches filter; without a filter, those that need -all are
-// left out unless all is set.
+// workloads returns the rows with names that match filter. Without a filter, rows that need -all
+// are left out unless all is set.
 func workloads(filter string, all bool) ([]workload, error) {
 	re, err := regexp.Compile(filter)
 	if err != nil {

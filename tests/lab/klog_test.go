@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestKernelLogCheck feeds lines of a kernel's log to klog_check of lib-check.sh. Complaints of
-// the kernel about time are the machine's, everything else fails a scenario.
+// TestKernelLogCheck feeds lines of a kernel log to klog_check of lib-check.sh. Complaints of the
+// kernel about time come from the machine, all others fail a scenario.
 func TestKernelLogCheck(t *testing.T) {
 	for _, tc := range []struct {
 		line  string

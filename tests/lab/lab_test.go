@@ -4,10 +4,10 @@
 //
 //	go test -v -tags lab -timeout 60m ./tests/lab
 //
-// That is the smoke set, and a sample of the rest that a seed chooses: NVMF_LAB_SEED=N repeats it.
-// NVMF_TEST_SOAK=1 runs everything in full, and so does -run TestScenarios/NAME/TRANSPORT for what
-// it names. NVMF_LAB_TARGET=nvmet runs the kernel's own target instead, which tells whether a
-// failure is the target's.
+// This runs the smoke set and a sample of the rest, chosen by a seed; NVMF_LAB_SEED=N repeats it.
+// NVMF_TEST_SOAK=1 runs everything in full, and -run TestScenarios/NAME/TRANSPORT runs the named
+// scenarios in full. NVMF_LAB_TARGET=nvmet runs the target of the kernel instead, to tell whether a
+// failure is specific to this target.
 package lab
 
 import (
@@ -38,7 +38,7 @@ var lab struct {
 	seed     uint64 // of the sample
 	smoke    []job
 	sample   []job
-	full     []job // in soak, or what -run names
+	full     []job // in soak, or named by -run
 	progress *progress
 }
 
@@ -89,7 +89,7 @@ func run(m *testing.M) (int, error) {
 	return code, lab.progress.expected.save(file)
 }
 
-// plan chooses what runs.
+// plan chooses the jobs.
 func plan() ([]job, error) {
 	all, err := scenarios()
 	if err != nil {
@@ -144,7 +144,7 @@ func prepare(script string, args ...string) error {
 
 func referenceTarget() bool { return os.Getenv("NVMF_LAB_TARGET") == "nvmet" }
 
-// sampleSeed is the seed of this run.
+// sampleSeed returns the seed of this run.
 func sampleSeed() (uint64, error) {
 	text := cmp.Or(os.Getenv("NVMF_LAB_SEED"), strconv.Itoa(1+rand.IntN(1000)))
 	seed, err := strconv.ParseUint(text, 10, 64)
@@ -154,9 +154,9 @@ func sampleSeed() (uint64, error) {
 	return seed, nil
 }
 
-// changes are the directories and scenarios that differ from NVMF_LAB_BASE, or from where this
-// branch left origin/main, or from the state a day ago; none where git does not know. base is what
-// a repetition needs.
+// changes returns the directories and scenarios that differ from NVMF_LAB_BASE, or from the fork
+// point of this branch from origin/main, or from the state a day ago. It returns none if git does
+// not know. base is the value for repeating the run.
 func changes() (base string, changed map[string]bool) {
 	commit := os.Getenv("NVMF_LAB_BASE")
 	for _, args := range []string{
@@ -178,7 +178,7 @@ func changes() (base string, changed map[string]bool) {
 	return " NVMF_LAB_BASE=" + commit[:min(len(commit), 12)], changed
 }
 
-// git are the lines that a command of git prints in the root directory, none if it fails.
+// git returns the lines that a command of git prints in the root directory, none if it fails.
 func git(args string) []string {
 	cmd := exec.Command("git", strings.Fields(args)...)
 	cmd.Dir = "../.."
@@ -189,7 +189,8 @@ func git(args string) []string {
 	return strings.Fields(string(out))
 }
 
-// durationsFile keeps the durations of earlier runs, beside the kernels (common.sh).
+// durationsFile returns the file with the durations of earlier runs, beside the kernels
+// (common.sh).
 func durationsFile() string {
 	dir := os.Getenv("NVMF_LAB_CACHE")
 	if dir == "" {
@@ -199,7 +200,7 @@ func durationsFile() string {
 	return filepath.Join(dir, "durations")
 }
 
-// TestSmoke runs what always has to work, in its shortest form.
+// TestSmoke runs the smoke set in its shortest form.
 func TestSmoke(t *testing.T) {
 	if testutil.Soaking() {
 		t.Skip("TestScenarios runs all of it in full")
@@ -207,7 +208,7 @@ func TestSmoke(t *testing.T) {
 	runJobs(t, lab.smoke, lab.progress.parallel)
 }
 
-// TestSample runs a sample of everything else, without measuring.
+// TestSample runs a sample of everything else, without measurements.
 func TestSample(t *testing.T) {
 	if testutil.Soaking() {
 		t.Skip("TestScenarios runs everything in full")
@@ -215,7 +216,7 @@ func TestSample(t *testing.T) {
 	runJobs(t, lab.sample, lab.progress.parallel)
 }
 
-// TestScenarios runs everything in full, as many kernels at once as -parallel says.
+// TestScenarios runs everything in full, on as many kernels at once as -parallel allows.
 func TestScenarios(t *testing.T) { runFull(t, false, lab.progress.parallel) }
 
 // TestAlone runs the scenarios that measure.
@@ -267,8 +268,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// runBoot runs jobs, one after another, and shows the log of each that fails, and a summary of the
-// others with -v if they run in full.
+// runBoot runs jobs one after another and shows the log of each failed job. For full runs it also
+// shows a summary of the others with -v.
 func runBoot(t *testing.T, boot []job) {
 	if why := boot[0].notNvmet; why != "" && referenceTarget() {
 		report(t, boot[0], exitSkipped, 0, "SKIP: not with the kernel's target, "+why)
@@ -321,10 +322,10 @@ func runBoot(t *testing.T, boot []job) {
 	}
 }
 
-// timed runs a command and ends as a scenario of a list does.
+// timed runs a command and reports its end like a scenario of a list.
 const timed = `"$@" && rc=0 || rc=$?; echo "lab: end of $0, exit code $rc, $SECONDS s"`
 
-// report is the subtest of a job that has run.
+// report is the subtest of a finished job.
 func report(t *testing.T, j job, code int, seconds float64, log string) {
 	result, counted := fmt.Sprintf("passed in %.0f s", seconds), seconds
 	if code != 0 {
@@ -353,13 +354,13 @@ func report(t *testing.T, j job, code int, seconds float64, log string) {
 	})
 }
 
-// end is what a failure usually is told in.
+// end returns the part of a log that usually explains a failure.
 func end(log string) string {
 	lines := strings.Split(log, "\n")
 	return strings.Join(lines[max(0, len(lines)-60):], "\n")
 }
 
-// summary is the scenario's own output, without the kernel's boot messages.
+// summary returns the output of the scenario itself, without boot messages of the kernel.
 func summary(log string) string {
 	var lines []string
 	for line := range strings.SplitSeq(log, "\n") {

@@ -25,16 +25,16 @@ import (
 // scenario is a file of scenarios/ or qemu/scenarios/, with the values of its head.
 type scenario struct {
 	name      string
-	script    string   // that runs it
+	script    string   // to run it
 	variants  []string // transports
-	smoke     []string // those of them that are in the smoke set
-	covers    []string // directories of the tree that it is about
+	smoke     []string // variants in the smoke set
+	covers    []string // directories of the tree under test
 	cpus      string
 	parameter string  // of the kernel
 	own       bool    // nothing else runs in its kernel
 	alone     bool    // in full, nothing else may run beside it
 	limit     float64 // seconds
-	notNvmet  string  // why the kernel's target cannot run it
+	notNvmet  string  // why the target of the kernel cannot run it
 }
 
 const (
@@ -52,12 +52,12 @@ type job struct {
 
 func (j job) name() string { return j.scenario.name + "/" + j.variant }
 
-// id is the name of a job among durations.
+// id returns the name of a job among durations.
 func (j job) id() string { return j.mode + j.name() }
 
 const smoke, sampled, full = "smoke:", "sample:", ""
 
-// settings are the arguments that scenarios take their size from.
+// settings returns the arguments that set the size of scenarios.
 func (j job) settings(seed uint64) []string {
 	n := "SAMPLE=" + strconv.FormatUint(seed, 10)
 	switch j.mode {
@@ -95,7 +95,7 @@ func scenarios() ([]scenario, error) {
 			if err != nil {
 				return nil, err
 			}
-			// The others of qemu/ belong to bench.sh and demo.sh.
+			// The other scripts of qemu/ belong to bench.sh and demo.sh.
 			if s.script == labScript || len(s.covers) > 0 {
 				all = append(all, s)
 			}
@@ -127,7 +127,7 @@ func readScenario(file string) (scenario, error) {
 	return s, nil
 }
 
-// headValue is the value of a key in a script's head; those of several lines are one list.
+// headValue returns the value of a key in the head of a script. Several lines form one list.
 func headValue(script []byte, key string) string {
 	var values []string
 	for _, m := range regexp.MustCompile(`(?m)^# `+key+`:[ \t]*(.*)$`).FindAllSubmatch(script, -1) {
@@ -136,7 +136,7 @@ func headValue(script []byte, key string) string {
 	return strings.Join(values, " ")
 }
 
-// everything are all jobs in full.
+// everything returns all jobs in full.
 func everything(all []scenario) []job {
 	var jobs []job
 	for i := range all {
@@ -147,7 +147,7 @@ func everything(all []scenario) []job {
 	return jobs
 }
 
-// matching are the jobs that the pattern of -run names.
+// matching returns the jobs named by the pattern of -run.
 func matching(jobs []job, pattern string) []job {
 	patterns := strings.Split(pattern, "/")[1:]
 	return slices.DeleteFunc(jobs, func(j job) bool {
@@ -170,12 +170,12 @@ func smokeSet(all []scenario) []job {
 	return jobs
 }
 
-// A sample has about four minutes, of as many kernels at once as a small machine has CPUs. What
-// runs at the same time rarely ends at the same time.
+// A sample takes about four minutes, in as many kernels at once as a small machine has CPUs. Jobs
+// that run at the same time rarely end at the same time.
 const sampleSeconds, sampleBoots = 200, 2
 
-// sample chooses jobs that take at most seconds, by the durations that are expected. Each scenario
-// is chosen for one variant, and with five times the weight if it covers what has changed.
+// sample chooses jobs that take at most seconds, by their expected durations. Each scenario is
+// chosen for one variant, with five times the weight if it covers a change.
 func sample(all []scenario, seed uint64, seconds float64, expected durations,
 	changed map[string]bool,
 ) []job {
@@ -193,7 +193,7 @@ func sample(all []scenario, seed uint64, seconds float64, expected durations,
 				weight = 5
 			}
 		}
-		// In the order of these keys, each one is drawn by weight from those that are left.
+		// In the order of these keys, each scenario is drawn by weight from the remaining ones.
 		key := math.Pow(random.Float64(), 1/weight)
 		variant := s.variants[random.IntN(len(s.variants))]
 		list = append(list, candidate{newJob(s, variant, sampled), key})
@@ -209,7 +209,7 @@ func sample(all []scenario, seed uint64, seconds float64, expected durations,
 	return jobs
 }
 
-// file is the script of a scenario, in the tree.
+// file returns the script of a scenario, as a path in the tree.
 func (s *scenario) file() string {
 	if name, ok := strings.CutPrefix(s.name, "qemu-"); ok {
 		return "tests/lab/qemu/scenarios/" + name + ".sh"
@@ -217,12 +217,12 @@ func (s *scenario) file() string {
 	return "tests/lab/scenarios/" + s.name + ".sh"
 }
 
-// A boot has jobs of so many seconds: many scenarios follow each other, and the boots that run at
-// the same time are balanced.
+// bootSeconds is the duration of the jobs in a boot: many scenarios follow each other, and boots
+// that run at the same time are balanced.
 const bootSeconds = 60
 
-// group puts jobs that need the same kernel and settings into boots, in random order, the longest
-// boots first.
+// group puts jobs with the same kernel and settings into boots, in random order, longest boots
+// first.
 func group(jobs []job, seed uint64, expected durations) [][]job {
 	jobs = slices.Clone(jobs)
 	rand.New(rand.NewPCG(seed, 2)).Shuffle(len(jobs), func(i, j int) {
@@ -235,7 +235,7 @@ func group(jobs []job, seed uint64, expected durations) [][]job {
 		}
 		return sum
 	}
-	open := map[string]int{} // by what they need, the boot that takes more
+	open := map[string]int{} // by their needs, the boot with room
 	for _, j := range jobs {
 		cpus := j.cpus
 		if strings.HasPrefix(j.variant, "siw") {
@@ -256,7 +256,8 @@ func group(jobs []job, seed uint64, expected durations) [][]job {
 	return boots
 }
 
-// durations are seconds by the name of a run, as in connect/rxe, sample:fio/tcp or smoke:fio/tcp.
+// durations are in seconds, by the name of a run, as in connect/rxe, sample:fio/tcp or
+// smoke:fio/tcp.
 type durations map[string]float64
 
 // usualDurations were measured on two quiet CPUs.
@@ -264,8 +265,8 @@ type durations map[string]float64
 //go:embed durations
 var usualDurations string
 
-// loadDurations reads what earlier runs on this machine have recorded in file, and has the usual
-// durations of what they did not run.
+// loadDurations reads the durations that earlier runs on this machine have recorded in file, with
+// the usual durations for everything else.
 func loadDurations(file string) (durations, error) {
 	d := durations{}
 	recorded, err := os.ReadFile(file)
@@ -294,7 +295,7 @@ func (d durations) save(file string) error {
 	return os.Rename(file+".new", file)
 }
 
-// of is the expected duration of a job. Limits are six times what a quiet machine takes.
+// of returns the expected duration of a job. Limits are six times the duration on a quiet machine.
 func (d durations) of(j job) float64 {
 	if s, ok := d[j.id()]; ok {
 		return s
@@ -305,7 +306,7 @@ func (d durations) of(j job) float64 {
 	return j.limit / 6
 }
 
-// progress prints how far a run is. Its methods may be called by any goroutine.
+// progress prints the progress of a run. Any goroutine may call its methods.
 type progress struct {
 	expected durations
 	parallel int // kernels that run at once
@@ -323,8 +324,8 @@ func newProgress(jobs []job, expected durations, parallel int) *progress {
 	return p
 }
 
-// end records that a job has ended and returns a line about it. seconds is negative if it was
-// skipped or has failed, which says nothing about its duration.
+// end records that a job has ended and returns a line about it. seconds is negative if the job was
+// skipped or has failed, in which case its duration is meaningless.
 func (p *progress) end(id, result string, seconds float64) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -421,11 +422,10 @@ func TestMatching(t *testing.T) {
 	}
 }
 
-// notCovered are packages of the target that no scenario is about, and why.
+// notCovered are packages of the target without a scenario, with the reason.
 var notCovered = map[string]string{}
 
-// TestCovers: every package of the target is covered by a scenario, and what scenarios cover is in
-// the tree.
+// TestCovers: a scenario covers every package of the target, and the covered directories exist.
 func TestCovers(t *testing.T) {
 	all := testutil.Value(scenarios())(t)
 	covered := map[string]bool{}

@@ -12,7 +12,7 @@ import (
 )
 
 // TestLogTexts: every text that a scenario expects in the log of the target is in the source. This
-// matters most for texts that have to be absent, which would pass for ever after a change.
+// matters most for texts that must be absent, since such a check would pass forever after a change.
 func TestLogTexts(t *testing.T) {
 	var source strings.Builder
 	collect := func(dir, suffix string, add func(name string, text []byte)) {
@@ -32,7 +32,7 @@ func TestLogTexts(t *testing.T) {
 			}
 		})
 	}
-	// Literals that are broken into lines are one text.
+	// Literals broken into several lines are one text.
 	code := regexp.MustCompile(`" \+\s*"`).ReplaceAllString(source.String(), "")
 	expectation := regexp.MustCompile(`\blog_(?:has|count) "([^"$]+)"`)
 	found := 0

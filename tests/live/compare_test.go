@@ -16,7 +16,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// compare starts a target with the configuration that runs, and compares what hosts see of both.
+// compare starts a target with the current configuration, and compares the views of hosts of both
+// targets.
 func (e *env) compare(i int, runs *model) {
 	e.t.Helper()
 	state := testutil.Value(os.ReadFile(e.live.stateFile()))(e.t)
@@ -46,13 +47,13 @@ func line(list []string, i int) string {
 	return "nothing"
 }
 
-// like replaces the addresses of the other target by those of p.
+// like replaces the addresses of the other target by the addresses of p.
 func (p *place) like(b []byte) []byte {
 	b = bytes.ReplaceAll(b, []byte(p.live.tcp), []byte(p.tcp))
 	return bytes.ReplaceAll(b, []byte(p.live.rdma), []byte(p.rdma))
 }
 
-// seenBy is what a host sees of a target, and the limits, without what differs from start to start.
+// seenBy returns the view of a host and the limits, without values that differ between starts.
 func (p *place) seenBy(h int, m *model) string {
 	var b strings.Builder
 	o := host.Options{
@@ -104,7 +105,7 @@ func (p *place) seenBy(h int, m *model) string {
 	return b.String()
 }
 
-// ana is the ANA log of the anchor at a listener.
+// ana returns the ANA log of the anchor at a listener.
 func (p *place) ana(ctx context.Context, name string, o host.Options) string {
 	o.SubNQN = anchorNQN
 	c := testutil.Value(host.Connect(ctx, p.transport(name), o))(p.t)
@@ -119,7 +120,7 @@ func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Option
 	c, err := host.Connect(ctx, p.transport("tcp 1"), o)
 	var refused *host.ConnectError
 	if errors.As(err, &refused) {
-		// The target that was started does not know which subsystems were removed for good.
+		// The freshly started target does not know the subsystems that were removed for good.
 		if refused.Status.Code() == nvme.ConnectInvalidParameters {
 			refused.Status &^= nvme.DNR
 		}
@@ -152,7 +153,7 @@ func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Option
 		ids := testutil.Value(c.Identify(ctx, nvme.CNSDescriptors, nsid, 0))(p.t)
 		clear(buf)
 		var read error
-		if o.SubNQN != anchorNQN { // that is written all the time
+		if o.SubNQN != anchorNQN { // that one is written all the time
 			read = q.Read(ctx, nsid, 0, 1, buf[:512])
 		}
 		fmt.Fprintf(b, "  %d: %x %x, first block %q, %v\n", nsid, bytes.TrimRight(ns, "\x00"),

@@ -10,11 +10,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// keysNQN is a host whose key is replaced again and again.
+// keysNQN is a host with keys that are repeatedly replaced.
 const keysNQN = "nqn.2026-11.io.nvmf-target:host-keys"
 
-// keysText is the host after so many changes: each second one replaces its key, keeping the old one
-// that the change after it drops.
+// keysText returns the host after a number of changes. Every second change replaces its key and
+// keeps the old one, and the next change drops the old one.
 func keysText(changes int) string {
 	now, old := keysAfter(changes)
 	text := "  - {nqn: " + keysNQN + ", " + keyText(now)
@@ -33,11 +33,11 @@ func keysAfter(changes int) (now, old int) {
 	return now, old
 }
 
-// rotated is a connection of the host, which outlives all changes of its keys.
+// rotated is a connection of the host that outlives all changes of its keys.
 type rotated struct {
 	p *place
 	c *host.Controller
-	// key is the one that it was made with, refused how often another one was.
+	// key is the key with which it was made, refused the number of refusals of other keys.
 	key, refused int
 }
 
@@ -55,8 +55,8 @@ func startRotated(p *place) *rotated {
 	return &rotated{p: p, c: c, key: 1}
 }
 
-// check connects with each key: those of the model count, others do not. The connection stays, and
-// authenticates once more while its key counts.
+// check connects with each key: only keys of the model are valid. The connection stays, and
+// authenticates once more while its key is valid.
 func (r *rotated) check(m *model) {
 	r.p.t.Helper()
 	ctx := testutil.Context(r.p.t)

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// env is two targets: one that is changed while it runs, and one that is started anew with each
+// env has two targets: one that is changed while it runs, and one that is restarted with each
 // configuration. They differ in their addresses and the directory of their files.
 type env struct {
 	t      *testing.T
@@ -35,16 +35,16 @@ type env struct {
 	fresh  *place
 }
 
-// place is where a target is.
+// place is the environment of a target.
 type place struct {
 	*env
 	name, tcp, rdma, dir string
-	managed              int // how many configurations were made
+	managed              int // number of configurations made
 	machine              *machine
-	*harness.Harness     // of the target, once it runs
+	*harness.Harness     // set once the target runs
 }
 
-// machine is what a target finds in place of the interfaces of the real machine.
+// machine stands in for the interfaces of the real machine.
 type machine struct {
 	mu      sync.Mutex
 	state   netif.State
@@ -68,7 +68,7 @@ func (*machine) Handshakes() ([]netif.Handshake, error) { return nil, nil }
 
 func (*machine) Route(_, _ netip.Addr) (string, error) { return "", nil }
 
-// has gives the machine the addresses of a model, and waits until a target that runs has noticed.
+// has gives the machine the addresses of a model, and waits until a running target has noticed.
 func (p *place) has(m *model) {
 	p.t.Helper()
 	p.machine.mu.Lock()
@@ -153,7 +153,7 @@ func (p *place) transport(name string) host.Transport {
 	return host.TCP{Addr: netip.AddrPortFrom(netip.MustParseAddr(p.tcp+last), uint16(p.port))}
 }
 
-// count returns how many configurations TestChain applies: NVMF_LIVE_CONFIGS, or 20.
+// count returns the number of configurations that TestChain applies: NVMF_LIVE_CONFIGS, or 20.
 func count(t *testing.T) int {
 	s := os.Getenv("NVMF_LIVE_CONFIGS")
 	if s == "" {
@@ -163,9 +163,9 @@ func count(t *testing.T) int {
 	return n
 }
 
-// TestChain applies random configurations one after another, and compares what hosts see with what
-// they see of a target that was started with the same configuration. Beside it a host works on a
-// namespace that no change touches, and another one stays connected while its keys are replaced.
+// TestChain applies random configurations one after another. It compares the view of hosts with
+// their view of a target started with the same configuration. Meanwhile a host works on a namespace
+// that no change touches, and another host stays connected while its keys are replaced.
 // NVMF_LIVE_SEED repeats a run.
 func TestChain(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -196,7 +196,7 @@ func TestChain(t *testing.T) {
 		case 0:
 			e.live.refuses(next, e.live.badStorage(next, rng))
 			continue
-		case 1, 2: // the last change fails: all others are undone
+		case 1, 2: // the last change fails, and all others are undone
 			e.live.refuses(next, e.live.badListener(next))
 			e.compare(i, runs)
 			w.check()
@@ -220,7 +220,7 @@ func TestChain(t *testing.T) {
 		w.commands.Load(), runs.keyChanges, keys.refused)
 }
 
-// badStorage is the configuration of m with storage that cannot be used.
+// badStorage is the configuration of m with unusable storage.
 func (p *place) badStorage(m *model, rng *rand.Rand) string {
 	path := pick(rng, "/dev/null", "/proc/self/mem", p.dir, filepath.Join(p.dir, "f0", "below"))
 	return strings.Replace(string(p.text(m)), anchorNQN+"\n", anchorNQN+"2\n"+
@@ -228,7 +228,7 @@ func (p *place) badStorage(m *model, rng *rand.Rand) string {
 		", size: 1MiB}]\n  - nqn: "+anchorNQN+"\n", 1)
 }
 
-// badListener is the configuration of m with a listener at a port that is in use.
+// badListener is the configuration of m with a listener at a port in use.
 func (p *place) badListener(m *model) string {
 	taken := testutil.Value(net.Listen("tcp", p.tcp+"9:0"))(p.t)
 	p.t.Cleanup(func() { _ = taken.Close() })
@@ -237,7 +237,7 @@ func (p *place) badListener(m *model) string {
 		"address: "+p.tcp+"9, port: "+port+", on_unavailable: fail}\n", 1)
 }
 
-// refuses applies bad, m with something that cannot be applied, after which nothing has changed.
+// refuses applies bad, a version of m that cannot be applied, and checks that nothing has changed.
 func (p *place) refuses(m *model, bad string) {
 	p.t.Helper()
 	plan := func() string {

@@ -10,15 +10,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// manage moves namespaces of a configuration file to the managed directory, each time other ones:
-// where they are described is no difference to the target.
+// manage moves random namespaces of a configuration file to the managed directory. The place of
+// their description makes no difference to the target.
 func (p *place) manage(text []byte) []byte {
 	p.t.Helper()
 	p.managed++
 	dir := filepath.Join(p.dir, "managed")
 	p.must(os.RemoveAll(dir))
 	p.must(os.Mkdir(dir, 0o700))
-	p.must(os.WriteFile(filepath.Join(dir, ".nvmf-target"), nil, 0o600)) // it is not another one
+	p.must(os.WriteFile(filepath.Join(dir, ".nvmf-target"), nil, 0o600)) // marks it as ours
 	var file map[string]any
 	p.must(yaml.Unmarshal(text, &file))
 	file["managed"] = dir

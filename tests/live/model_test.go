@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// model is a configuration that changes at random. Everything in it has a name that stays.
+// model is a configuration that changes at random. The names in it never change.
 type model struct {
 	listeners  map[string]string // by "transport address", its other keys
-	label      string            // the name of the listener that is always there
+	label      string            // the name of the permanent listener
 	machine    []string          // the addresses of the interface eth0, as the end of "tcp 4"
 	subsystems map[string]*subsystem
 	limits     map[string]string // of hosts, by NQN
@@ -26,7 +26,7 @@ type model struct {
 type subsystem struct {
 	anyHost    bool
 	hosts      []string // sorted
-	through    []string // listeners that serve it, if there are any of these
+	through    []string // listeners that serve it, if any of these exists
 	keys       string   // further keys
 	limits     string
 	namespaces map[int]namespace
@@ -42,8 +42,8 @@ type namespace struct {
 // volatile reports whether the content ends with the target, so the storage stays until then.
 func (n namespace) volatile() bool { return strings.Contains(n.storage, "backend: ram") }
 
-// protected reports whether writes are refused. Storage that is still open for writing, from before
-// that, may show a cache, and what it can deallocate. Storage that was opened for reading does not.
+// protected reports whether writes are refused. Storage opened for writing before that may report a
+// cache and deallocation; storage opened for reading does not.
 func (n namespace) protected() bool { return strings.Contains(n.keys, "read_only") }
 
 func (s *subsystem) anyProtected() bool {
@@ -69,7 +69,7 @@ const (
 
 func hostNQN(i int) string { return fmt.Sprintf("nqn.2026-11.io.nvmf-target:host-%d", i) }
 
-// anchorText is what no change touches.
+// anchorText is the part that no change touches.
 const anchorText = `  - nqn: ` + anchorNQN + `
     allow_any_host: true
     namespaces: [{nsid: 1, backend: file, path: %DIR%/anchor, size: 1MiB, preallocate: full}]
@@ -98,15 +98,15 @@ func (m *model) clone() *model {
 	return c
 }
 
-// after returns what runs when m has been applied to a target that runs old: storage whose content
-// would be lost waits for a restart.
+// after returns the running configuration when m has been applied to a target that runs old:
+// storage with content that would be lost waits for a restart.
 func (m *model) after(old *model) *model {
 	m = m.clone()
 	for nqn, s := range m.subsystems {
 		for nsid, n := range s.namespaces {
 			if was := old.subsystems[nqn]; was != nil && was.namespaces[nsid].volatile() {
 				n.storage = was.namespaces[nsid].storage
-				n.keys = strings.ReplaceAll(n.keys, "io_timeout: 5s", "") // it never waits
+				n.keys = strings.ReplaceAll(n.keys, "io_timeout: 5s", "") // RAM never waits
 				s.namespaces[nsid] = n
 			}
 		}
@@ -114,7 +114,7 @@ func (m *model) after(old *model) *model {
 	return m
 }
 
-// change makes some random changes.
+// change makes random changes.
 func (m *model) change(rng *rand.Rand) {
 	m.keyChanges += rng.IntN(2)
 	for range 1 + rng.IntN(4) {
@@ -199,19 +199,19 @@ func (m *model) changeSubsystems(rng *rand.Rand) {
 	m.changeNamespaces(rng, s)
 }
 
-// limits are those of a host, a subsystem or a namespace.
+// limits returns random limits of a host, a subsystem or a namespace.
 func limits(rng *rand.Rand) string {
 	return pick(rng, "", "limits: {iops: 5000}", "limits: {bandwidth: 50MiB, burst: 20ms}",
 		"limits: {iops: 100000, bandwidth: 1GiB}")
 }
 
-// hostKeys are the keys that hosts may have; the first one is none.
+// hostKeys are the possible keys of hosts; the first one means none.
 var hostKeys = []string{
 	"", "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:",
 	"DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
 }
 
-// keyText is how the configuration names a key, which a host has to authenticate with.
+// keyText returns the configuration of a key with which a host must authenticate.
 func keyText(i int) string {
 	if i == 0 {
 		return ""
@@ -275,7 +275,7 @@ func (m *model) changeNamespaces(rng *rand.Rand, s *subsystem) {
 	s.namespaces[nsid] = n
 }
 
-// storage is storage that no namespace has. A file may come from one that loses it.
+// storage returns storage that no namespace uses. A file may come from a namespace that loses it.
 func (m *model) storage(rng *rand.Rand) string {
 	switch rng.IntN(4) {
 	case 0:
@@ -300,7 +300,7 @@ func (m *model) storage(rng *rand.Rand) string {
 	}
 }
 
-// text is the configuration file. Addresses begin with tcp or rdma.
+// text returns the configuration file. Addresses begin with tcp or rdma.
 func (m *model) text(dir, tcp, rdma string, port int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB, spin: 0s}\n%s%s", m.level,
@@ -360,7 +360,7 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 	return strings.ReplaceAll(b.String(), "%DIR%", dir)
 }
 
-// list is a key with a list, "" for an empty one.
+// list formats a key with a list, "" for an empty one.
 func list(key string, entries []string) string {
 	if len(entries) == 0 {
 		return ""

@@ -54,7 +54,7 @@ func (w *worker) run(out, in []byte) error {
 	return nil
 }
 
-// check fails if the worker has seen an error.
+// check fails the test if the worker has seen an error.
 func (w *worker) check() {
 	w.p.t.Helper()
 	select {

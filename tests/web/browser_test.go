@@ -1,4 +1,4 @@
-// Package web has the tests of the page (internal/web) in Chromium, against a target with load.
+// Package web tests the page (internal/web) in Chromium, against a target with load.
 package web
 
 import (
@@ -24,7 +24,7 @@ type browser struct {
 	ctx context.Context
 
 	mu       sync.Mutex
-	problems []string // what the console has shown: errors, warnings, violations of the policy
+	problems []string // shown by the console: errors, warnings, violations of the policy
 }
 
 func newBrowser(t *testing.T) *browser {
@@ -41,7 +41,7 @@ func newBrowser(t *testing.T) *browser {
 		cancel()
 	})
 	b := &browser{t: t, ctx: ctx}
-	// The browser starts, and ends with the context of its first action.
+	// The browser starts here, and ends with the context of its first action.
 	testutil.Value(chromedp.Run(ctx, chromedp.Navigate("about:blank")))(t)
 	testutil.Must(t, chromedp.Listen(ctx, func(ev any) {
 		switch e := ev.(type) {
@@ -63,7 +63,7 @@ func (b *browser) note(problem string) {
 	b.problems = append(b.problems, problem)
 }
 
-// clean fails if the console shows something, but for what is expected.
+// clean fails the test if the console shows anything unexpected.
 func (b *browser) clean(expected ...string) {
 	b.t.Helper()
 	b.mu.Lock()
@@ -76,7 +76,7 @@ func (b *browser) clean(expected ...string) {
 	b.problems = nil
 }
 
-// run returns what an action does.
+// run returns the result of an action.
 func run[T any](b *browser, action chromedp.Action[T]) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, testutil.Patience)
@@ -121,7 +121,7 @@ func (b *browser) until(expression string) {
 			return true
 		}
 		shown = eval[string](b, "document.body.innerText")
-		run(b, chromedp.Sleep(20*time.Millisecond)) // it needs the processor
+		run(b, chromedp.Sleep(20*time.Millisecond)) // the browser needs the processor
 		return false
 	})
 }

@@ -24,7 +24,7 @@ import (
 
 const (
 	database = "nqn.2026-11.io.example:database"
-	// hostile is what a host may call itself.
+	// hostile is a possible name of a host.
 	hostile = `nqn.2026-11.io.example:<img src=x onerror="document.title='hostile'">`
 	client  = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555"
 )
@@ -102,7 +102,7 @@ func (w *world) connect(ctx context.Context, nqn string) (*host.Controller, erro
 	})
 }
 
-// load reads and writes until the function that it returns is called, and is refused once.
+// load reads and writes until the returned function is called, and is refused once.
 func (w *world) load() (stop func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -145,8 +145,8 @@ func (w *world) load() (stop func()) {
 	})
 }
 
-// TestPage: the page shows what a target with load does, live, and again after a restart; what
-// peers call themselves is text; it fits a phone, has both themes, and no error is in the console.
+// TestPage: the page shows the work of a target live, even after a restart. Names chosen by peers
+// are shown as text. The page fits a phone, has both themes, and causes no error in the console.
 func TestPage(t *testing.T) {
 	b, w := newBrowser(t), newWorld(t)
 	stop := w.load()
@@ -163,13 +163,13 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page does not say %q", text)
 		}
 	}
-	for _, nqn := range []string{database, client} { // which have short names
+	for _, nqn := range []string{database, client} { // with short names
 		if !eval[bool](b, fmt.Sprintf(`document.querySelector('td[title=%q]') !== null`, nqn)) {
 			t.Errorf("%s is no name of a cell", nqn)
 		}
 	}
 	b.until(`document.getElementById('plan').textContent.includes('runs what the')`)
-	// a path has its queues, round-trip time and what is left of keep alive
+	// a path has its queues, round-trip time and remaining keep alive time
 	b.until(`/3.32 entries.*[0-9] (µs|ms).*[0-9]+ of [0-9]+ s/s.test(
 		document.getElementById('hosts').innerText.replace(/\u00a0/g, ' '))`)
 	if n := eval[int](b, `document.querySelectorAll('main img').length`); n != 0 ||
@@ -238,7 +238,7 @@ func TestPage(t *testing.T) {
 		"net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE")
 }
 
-// secondBrowser: a page that is opened, or loaded again, has what was counted before in its charts.
+// secondBrowser: a page that is opened or loaded again has the earlier values in its charts.
 func secondBrowser(t *testing.T, b *browser, w *world) {
 	const seen = `past.filter(p => p.counts && p.reads > 0).length`
 	b.until(seen + " >= 3")
@@ -262,9 +262,9 @@ func secondBrowser(t *testing.T, b *browser, w *world) {
 	other.clean()
 }
 
-// TestTargets: a page shows two targets, each of them live, with its history. One that is stopped
-// is away, with the time of its last state, while the other one goes on, and is shown again when it
-// is back. A reload takes it from the page. Its token is never in the page.
+// TestTargets: a page shows two targets live, each with its history. A stopped target is shown as
+// away, with the time of its last state, while the other one goes on, and is shown again when it is
+// back. A reload removes it from the page. Its token is never in the page.
 func TestTargets(t *testing.T) {
 	const token = "0123456789abcdefABCDEF"
 	b := newBrowser(t)
@@ -329,7 +329,7 @@ func (w *world) open(b *browser) {
 	b.until(`document.getElementById('live').dataset.state === 'live'`)
 }
 
-// emulate gives the browser a size and a preference of the system.
+// emulate gives the browser a size and the color scheme of the system.
 func emulate(b *browser, width, height int64, theme string) {
 	b.t.Helper()
 	command(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
@@ -341,14 +341,14 @@ func emulate(b *browser, width, height int64, theme string) {
 	b.until(fmt.Sprintf("innerWidth === %d", width))
 }
 
-// screenshot keeps how the page looks, if NVMF_WEB_SCREENSHOTS is a directory.
+// screenshot saves an image of the page, if NVMF_WEB_SCREENSHOTS is a directory.
 func screenshot(b *browser, name string) {
 	b.t.Helper()
 	dir := os.Getenv("NVMF_WEB_SCREENSHOTS")
 	if dir == "" {
 		return
 	}
-	run(b, chromedp.Sleep(200*time.Millisecond)) // it is drawn
+	run(b, chromedp.Sleep(200*time.Millisecond)) // until it is drawn
 	image := run(b, chromedp.CaptureScreenshot())
 	testutil.Must(b.t, os.WriteFile(filepath.Join(dir, name+".png"), image, 0o600))
 }

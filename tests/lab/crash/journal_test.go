@@ -7,20 +7,20 @@ import (
 	"math/rand/v2"
 )
 
-// BlockSize is the unit of Writers in bytes, which the disks of the lab write atomically.
+// BlockSize is the unit of Writers in bytes. The disks of the lab write it atomically.
 const BlockSize = 4096
 
-// Journal records what a Writer did to the blocks of a namespace. Each write or zeroing of a block
-// is its next generation, from 1.
+// Journal records the operations of a Writer on the blocks of a namespace. Each write or zeroing of
+// a block is its next generation, starting from 1.
 type Journal struct {
 	Seed uint64
-	// Zero says which generations of each block are zeroes: for generation g, Zero[block][g-1].
+	// Zero tells which generations of each block are zeroes: for generation g, Zero[block][g-1].
 	Zero  [][]bool
 	Marks []Mark
 }
 
-// Mark records what has changed since the previous mark in the log. A mark is in the log before the
-// next one is created.
+// Mark records the changes since the previous mark in the log. A mark is in the log before the next
+// one is created.
 type Mark struct {
 	Durable []Gen // acknowledged as durable: these or later ones are there after any crash
 	Begun   []Gen // the last ones that were begun
@@ -29,7 +29,7 @@ type Mark struct {
 // Gen is a generation of a block.
 type Gen struct{ Block, Gen uint32 }
 
-// errLost says that data acknowledged as durable is not there.
+// errLost means that data acknowledged as durable is missing.
 var errLost = errors.New("acknowledged as durable, and lost")
 
 // stamp fills b with the content of this generation of this block.
@@ -42,8 +42,8 @@ func (j *Journal) stamp(b []byte, block, gen uint32) {
 	}
 }
 
-// check reports whether b may be the content of block after a crash, if want is the last generation
-// acknowledged as durable, 0 if none was, and limit the last one that was begun.
+// check returns an error if b cannot be the content of block after a crash. want is the last
+// generation acknowledged as durable, 0 if none was, and limit the last one that was begun.
 func (j *Journal) check(b []byte, block, want, limit uint32) error {
 	zero := j.Zero[block][:limit]
 	if allZero(b) {

@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// env is an environment variable set by the scenario that runs the test.
+// env returns an environment variable set by the scenario that runs the test.
 func env(t *testing.T, name string) string {
 	t.Helper()
 	if os.Getenv("CRASH_JOURNAL") == "" {
@@ -32,8 +32,8 @@ func envInt(t *testing.T, name string) int {
 	return n
 }
 
-// TestWrite runs a Writer on the namespace CRASH_DEV, whose disk is the device CRASH_DM of
-// dm-log-writes, and writes the file CRASH_JOURNAL.
+// TestWrite runs a Writer on the namespace CRASH_DEV. Its disk is the device CRASH_DM of
+// dm-log-writes. The test writes the file CRASH_JOURNAL.
 func TestWrite(t *testing.T) {
 	dev := env(t, "CRASH_DEV")
 	mark, done, err := Marker(env(t, "CRASH_DM"))

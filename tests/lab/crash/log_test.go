@@ -10,8 +10,9 @@ import (
 
 // The log of dm-log-writes: Linux, Documentation/admin-guide/device-mapper/log-writes.rst. It has a
 // superblock, then entries of one sector each, followed by their data. A write is logged when a
-// flush that began after its completion completes, one with FUA when it completes itself; so
-// everything before the entry of a flush or of a write with FUA was durable at that time.
+// flush that began after its completion completes; a write with FUA is logged when it completes
+// itself. So everything before the entry of a flush or of a write with FUA was durable at that
+// time.
 const (
 	logMagic   = 0x6a736677736872
 	logVersion = 1

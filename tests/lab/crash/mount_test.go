@@ -10,8 +10,8 @@ import (
 
 const piece = 1 << 20 // bytes copied at once
 
-// Mounted is a Reader of namespaces that are files: it writes the image to the device scratch,
-// mounts the file system, which recovers as after a crash, and reads the file name.
+// Mounted is a Reader of a namespace in a file. It writes the image to the device scratch, mounts
+// the file system, which recovers as after a crash, and reads the file name.
 func Mounted(fs, scratch, dir, name string) Reader {
 	return func(image []byte) (content []byte, err error) {
 		if err := put(scratch, image); err != nil {

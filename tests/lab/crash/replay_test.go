@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// cut is a power failure. The entries before durable are on the disk. Those from there to cached
-// are in its volatile cache: any of their blocks may be on the disk, too, in any order.
+// cut is a power failure. The entries before durable are on the disk. The entries from durable to
+// cached are in its volatile cache: any of their blocks may be on the disk, too, in any order.
 type cut struct{ durable, cached int }
 
-// cuts are the places in the log where a power failure makes a difference, from the first mark on:
-// behind each flush, mark and write with FUA, without anything that follows; and before each flush,
-// with parts of what it makes durable. Between two flushes the log first has the entries that were
-// durable at once, then those that were cached.
+// cuts returns the places in the log where a power failure makes a difference, from the first mark
+// on: behind each flush, mark and write with FUA, without later entries; and before each flush,
+// with parts of the entries that it makes durable. Between two flushes the log first has the
+// entries that were durable at once, then the cached ones.
 func cuts(log []entry) (all []cut) {
 	begun, end := false, 0 // end is behind the last entry that was not cached
 	for i := range log {
@@ -35,7 +35,7 @@ func cuts(log []entry) (all []cut) {
 	return all
 }
 
-// choose returns n cuts, in order: half of them with data in the cache, if there are any. Cuts may
+// choose returns n cuts, in order. Half of them have data in the cache, if there are any. Cuts may
 // be repeated.
 func choose(all []cut, n int, r *rand.Rand) []cut {
 	var plain, cached []cut
@@ -102,11 +102,11 @@ func Replay(log []entry, j *Journal, image []byte, read Reader, n int, seed uint
 	return rep, nil
 }
 
-// knowledge is what the journal says about the blocks after a crash.
+// knowledge is the state of the blocks after a crash according to the journal.
 type knowledge struct {
 	j      *Journal
 	places []int // of the marks in the log
-	// want is the generation of each block that is durable, limit the last one that may be there.
+	// want has the durable generation of each block, limit the last one that may be on the disk.
 	want, limit    []uint32
 	durable, begun int // marks that are included in want and limit
 }
@@ -121,8 +121,8 @@ func newKnowledge(log []entry, j *Journal) *knowledge {
 	return k
 }
 
-// at advances to a cut; it is called with cuts in order. What was begun is known from the second
-// mark after the cut, because the first one may have been created before it.
+// at advances to a cut; it is called with cuts in order. A begun generation is known from the
+// second mark after the cut, because the first mark may have been created before the cut.
 func (k *knowledge) at(c cut) {
 	for ; k.durable < len(k.places) && k.places[k.durable] < c.durable; k.durable++ {
 		raise(k.want, k.j.Marks[k.durable].Durable)
@@ -150,7 +150,7 @@ func (rep *Report) crash(cached []entry, image []byte, r *rand.Rand) ([]byte, er
 		return image, nil
 	}
 	after := slices.Clone(image)
-	chance := r.Float64() // of a block to be on the disk
+	chance := r.Float64() // of a block being on the disk
 	for i := range cached {
 		err := apply(after, &cached[i], func() bool {
 			keep := r.Float64() < chance
@@ -168,7 +168,7 @@ func (rep *Report) crash(cached []entry, image []byte, r *rand.Rand) ([]byte, er
 	return after, nil
 }
 
-// apply applies e to image, to each block for which keep returns true, or to all if keep is nil.
+// apply applies e to image: to the blocks for which keep returns true, or to all if keep is nil.
 func apply(image []byte, e *entry, keep func() bool) error {
 	if e.flags&flagMark != 0 {
 		return nil

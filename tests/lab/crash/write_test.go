@@ -31,8 +31,8 @@ type Writer struct {
 	mu    sync.Mutex
 	j     Journal
 	acked []uint32 // completed generation of each block
-	safe  []uint32 // generation of each block that was acknowledged as durable
-	begun []uint32 // generation of each block that was begun at the last mark
+	safe  []uint32 // generation of each block acknowledged as durable
+	begun []uint32 // generation of each block begun at the last mark
 
 	marking sync.Mutex // held from the creation of a mark until it is in the log
 }
@@ -74,8 +74,8 @@ func (w *Writer) work(id, ops int) error {
 	}
 	defer func() { _ = unix.Munmap(buf) }()
 	r := rand.New(rand.NewPCG(w.j.Seed, uint64(id)))
-	// The last quarter of the thread's blocks is only for writes with FUA: dm-log-writes logs these
-	// at once, before earlier writes to the same blocks that were not flushed yet.
+	// The last quarter of the blocks of a thread is only for writes with FUA: dm-log-writes logs
+	// these at once, before earlier unflushed writes to the same blocks.
 	region := len(w.acked) / workers
 	plain := region * 3 / 4
 	place := func(from, size, most int) (first, n int) {
@@ -156,7 +156,7 @@ type userIO struct {
 	application, applicationTag uint16
 }
 
-// writeFUA sends only a Write with FUA. O_DSYNC on a block device would add a Flush.
+// writeFUA sends a single Write with FUA. O_DSYNC on a block device would add a Flush.
 func (w *Writer) writeFUA(buf []byte, first int) error {
 	io := userIO{
 		// buf is mapped memory, which does not move.
@@ -174,7 +174,7 @@ func (w *Writer) writeFUA(buf []byte, first int) error {
 	return nil
 }
 
-// zero overwrites the blocks with zeroes; punch permits to deallocate them.
+// zero overwrites the blocks with zeroes; punch allows deallocating them.
 func (w *Writer) zero(first, n int, punch bool) error {
 	gens := w.begin(first, n, true)
 	mode := uint32(unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE)
@@ -203,7 +203,7 @@ func (w *Writer) flush() error {
 	})
 }
 
-// promise records what is durable from now on, and marks the place in the log.
+// promise records the generations that are durable from now on, and marks the place in the log.
 func (w *Writer) promise(each func(promise func(block int, gen uint32))) error {
 	w.marking.Lock()
 	defer w.marking.Unlock()

@@ -13,8 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// TestCompareAndWrite increments a block from several queues at a time: none of the increments is
-// lost.
+// TestCompareAndWrite increments a block concurrently on several queues. No increment is lost.
 func TestCompareAndWrite(t *testing.T) {
 	const queues, rounds = 4, 250
 	tr, o := testTarget(t)
@@ -44,7 +43,7 @@ func TestCompareAndWrite(t *testing.T) {
 	}
 }
 
-// increments increments block 0 as often as asked.
+// increments increments block 0 rounds times.
 func increments(ctx context.Context, q *host.Queue, buf []byte, rounds int) error {
 	now, next := buf[:block], buf[block:2*block]
 	for range rounds {

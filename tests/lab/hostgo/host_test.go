@@ -1,4 +1,4 @@
-// Package hostgo tests nvme/host over rdma-core with a target that runs elsewhere, in the lab.
+// Package hostgo tests nvme/host over rdma-core with a target elsewhere in the lab.
 package hostgo
 
 import (
@@ -28,8 +28,9 @@ const (
 
 const hostNQN = "nqn.2014-08.org.nvmexpress:uuid:12345678-0000-4000-8000-00000000000b"
 
-// testTarget returns how to connect: NVMF_TEST_TARGET is ADDRESS:PORT and NVMF_TEST_NQN a subsystem
-// whose namespace 1 has blocks of 512 bytes, at least 16 MiB, which are overwritten.
+// testTarget returns the parameters of the connection: NVMF_TEST_TARGET is ADDRESS:PORT, and
+// NVMF_TEST_NQN a subsystem. Its namespace 1 has blocks of 512 bytes and at least 16 MiB, which are
+// overwritten.
 func testTarget(t *testing.T) (transport host.RDMA, o host.Options) {
 	t.Helper()
 	text, nqn := os.Getenv("NVMF_TEST_TARGET"), os.Getenv("NVMF_TEST_NQN")
@@ -121,7 +122,7 @@ func (l *lane) intact() bool {
 	return true
 }
 
-// next prepares the lane's next command: a write of a new version, or a read of the last one.
+// next prepares the next command of the lane: a write of a new version, or a read of the last one.
 func (l *lane) next(op *host.Op, token int, random *rand.Rand) {
 	l.reading = l.size > 0 && random.IntN(2) == 0
 	if l.reading {
@@ -136,7 +137,7 @@ func (l *lane) next(op *host.Op, token int, random *rand.Rand) {
 	op.Token = uint64(token)
 }
 
-// TestDepth runs many commands concurrently, reads and writes of all sizes, and checks each read;
+// TestDepth runs many commands concurrently, reads and writes of all sizes, and checks each read,
 // at the depth of Linux hosts and at the maximum.
 func TestDepth(t *testing.T) {
 	for name, size := range map[string]int{"128": 128, "1024": 1024} {
@@ -163,10 +164,10 @@ func newLanes(memory []byte) []lane {
 	return lanes
 }
 
-// idle is how many waits of a second in a row may pass without a completion.
+// idle is the number of consecutive waits of a second that may pass without a completion.
 const idle = 120
 
-// churn runs commands on all lanes, total in all. Any goroutine may call it.
+// churn runs total commands on all lanes. Any goroutine may call it.
 func churn(q *host.Queue, lanes []lane, total int) error {
 	random := rand.New(rand.NewPCG(1, uint64(len(lanes))))
 	var op host.Op

@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestLists describes data by lists of all numbers of data blocks that the target supports, for
-// reads and writes, and by one more than that.
+// TestLists describes data by lists with each number of data blocks that the target supports, for
+// reads and writes, and with one more.
 func TestLists(t *testing.T) {
 	tr, o := testTarget(t)
 	c := connect(t, tr, o, 4)

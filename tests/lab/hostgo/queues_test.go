@@ -8,7 +8,7 @@ import (
 )
 
 // TestManyQueues keeps more I/O queues busy than a Linux host opens on few processors, each with
-// regions of its own.
+// its own regions.
 func TestManyQueues(t *testing.T) {
 	const queues, depth = 16, 128
 	each := regions / queues
