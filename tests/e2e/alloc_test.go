@@ -54,7 +54,7 @@ func TestZeroAllocation(t *testing.T) {
 				}
 				run() // buffers, free lists and tables grow
 				run()
-				// One run per sample: timers allocate occasionally.
+				// One run per sample, since timers allocate occasionally.
 				testutil.Equal(t, testutil.AllocsPerRun(1, run), 0,
 					"%d bytes, write %t allocations in %d commands", size, write, ios)
 			}

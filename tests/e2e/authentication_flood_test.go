@@ -16,8 +16,7 @@ import (
 
 // TestAuthenticationFlood: peers from many addresses begin to authenticate, with the most expensive
 // of the default groups, and go no further. Meanwhile a host that has authenticated before
-// connects, and afterwards one from an address that nobody knows does, with make soak within two
-// seconds.
+// connects, and afterwards a host from an unknown address, with make soak within two seconds.
 func TestAuthenticationFlood(t *testing.T) {
 	n, limit := 200, 256
 	if testutil.Soaking() {

@@ -31,8 +31,8 @@ const (
 
 func manyHostNQN(i int) string { return fmt.Sprint(hostNQN, i) }
 
-// authenticatingHosts connects hosts at once, in a process of lower priority: they would be other
-// machines, whose computing takes nothing from the target.
+// authenticatingHosts connects hosts at once, in a process of lower priority: they stand for other
+// machines, whose work would take nothing from the target.
 func authenticatingHosts(text string) int {
 	key, err := auth.ParseKey(text)
 	addr, err2 := netip.ParseAddrPort(os.Getenv(hostsAddr))
@@ -66,7 +66,7 @@ func authenticatingHosts(text string) int {
 	return 0
 }
 
-// capped is the beginning and the end of what many hosts say.
+// capped returns the beginning and the end of the output of many hosts.
 func capped(s string) string {
 	const most = 2 << 10
 	if len(s) <= 2*most {
@@ -75,12 +75,12 @@ func capped(s string) string {
 	return fmt.Sprintf("%s\n... %d bytes ...\n%s", s[:most], len(s)-2*most, s[len(s)-most:])
 }
 
-// targetKey makes a process of TestManyAuthenticate a target: it prints its address, and runs until
+// targetKey makes a process of TestManyAuthenticate a target. It prints its address and runs until
 // its input ends.
 const targetKey = "NVMF_E2E_TARGET_KEY"
 
-// startTarget starts a target for n hosts, which have this key, in its own process, and returns
-// its address.
+// startTarget starts a target for n hosts with this key in its own process, and returns its
+// address.
 func startTarget(t *testing.T, key *auth.Key, n int) string {
 	c := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 	c.Env = append(os.Environ(), targetKey+"="+key.Reveal(), fmt.Sprintf("%s=%d", hostsCount, n))
@@ -99,14 +99,14 @@ func startTarget(t *testing.T, key *auth.Key, n int) string {
 	return addr
 }
 
-// runTarget is such a target.
+// runTarget is the main function of such a process.
 func runTarget(t *testing.T, text string) {
 	key, err := auth.ParseKey(text)
 	var n int
 	_, err2 := fmt.Sscan(os.Getenv(hostsCount), &n)
 	testutil.Must(t, errors.Join(err, err2))
 	h := newEnv(t, options{reactors: 1})
-	h.Log.Limit(16 << 10) // it is printed when the test fails
+	h.Log.Limit(16 << 10) // printed when the test fails
 	for i := range n {
 		h.Target.SetHostPolicy(manyHostNQN(i), &auth.Policy{Keys: []*auth.Key{key}})
 	}
@@ -133,7 +133,7 @@ func connectVictim(t *testing.T, addr string) *victim {
 	return &victim{t: t, q: q}
 }
 
-// reads takes the times of reads until enough says so.
+// reads measures the times of reads until enough returns true.
 func (v *victim) reads(enough func(reads int) bool) (took []time.Duration) {
 	for !enough(len(took)) {
 		start := time.Now()
@@ -143,7 +143,7 @@ func (v *victim) reads(enough func(reads int) bool) (took []time.Duration) {
 	return took
 }
 
-// beside takes the times of reads while n hosts connect to the target at addr.
+// beside measures the times of reads while n hosts connect to the target at addr.
 func (v *victim) beside(addr, key string, n int) (took []time.Duration) {
 	var out bytes.Buffer
 	child := exec.Command(os.Args[0])
@@ -176,10 +176,10 @@ func percentile99(took []time.Duration) time.Duration {
 }
 
 // TestManyAuthenticate: many hosts authenticate at once while another one reads. With make soak the
-// 99th percentile of what its commands take is at most twice that beside as many hosts which
-// connect without authentication. It is shown beside those that authenticate to another target too:
-// they compute on the same processors. Hosts and targets are processes: what a runtime schedules
-// for one of them delays no other.
+// 99th percentile of its commands is at most twice the one beside as many hosts that connect
+// without authentication. For comparison it is also measured beside hosts that authenticate to
+// another target on the same processors. Hosts and targets are processes, so the scheduling of one
+// runtime does not delay another.
 func TestManyAuthenticate(t *testing.T) {
 	if text := os.Getenv(targetKey); text != "" {
 		runTarget(t, text)
@@ -195,7 +195,7 @@ func TestManyAuthenticate(t *testing.T) {
 		return
 	}
 	other := startTarget(t, key, hosts)
-	connectVictim(t, other) // an address from which nobody has connected has a smaller budget
+	connectVictim(t, other) // an unknown address has a smaller budget
 	var quiet, elsewhere, open, busy []time.Duration
 	for range 7 {
 		quiet = append(quiet, v.reads(func(n int) bool { return n >= quietReads })...)

@@ -20,8 +20,8 @@ func newKey(t *testing.T, size int, h auth.Hash) *auth.Key {
 	return k
 }
 
-// TestAuthentication: a host with a key connects, with all of its queues, and reads and writes;
-// with every hash, in one direction and in both; the groups are nvme/auth's.
+// TestAuthentication: a host with a key connects with all of its queues, and reads and writes, with
+// every hash, in one direction and in both. The groups are tested in nvme/auth.
 func TestAuthentication(t *testing.T) {
 	eachTransport(t, func(o *options) { o.reactors = 2 },
 		func(t *testing.T, h *env, v variant) {
@@ -62,7 +62,7 @@ func TestAuthentication(t *testing.T) {
 }
 
 // use connects with two I/O queues, writes and reads, authenticates once more meanwhile, and
-// leaves.
+// disconnects.
 func (h *env) use(v variant, o host.Options) {
 	h.T.Helper()
 	ctx := testutil.Context(h.T)
@@ -84,7 +84,8 @@ func (h *env) use(v variant, o host.Options) {
 	h.Ping(c)
 }
 
-// TestAuthenticationRefused: hosts that cannot authenticate read why, and nobody else notices them.
+// TestAuthenticationRefused: hosts that cannot authenticate learn the reason, and other hosts are
+// unaffected.
 func TestAuthenticationRefused(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		other := h.connect(v, func(o *host.Options) { o.HostNQN = hostNQN2 })

@@ -16,7 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
-// gated runs fn on a harness whose namespace 1 (512-byte blocks) has a gate.
+// gated runs fn on a harness with a gate in front of namespace 1 (512-byte blocks).
 func gated(t *testing.T, fn func(t *testing.T, h *env, v variant, g *gate)) {
 	for _, v := range plain {
 		t.Run(v.name, func(t *testing.T) {
@@ -83,8 +83,8 @@ func TestEndedQueueWithBusyDevice(t *testing.T) {
 				}
 				h.Ping(other)
 				g.set(false, nil)
-				// The device now writes the data of the ended queue: its memory must not have been
-				// used for anything else. The harness checks that all of it is freed.
+				// The device now writes the data of the ended queue, so its memory must not have
+				// been reused. The harness checks that all of it is freed.
 				for slba := uint64(0); slba < uint64(q.Depth()*8); slba += 128 {
 					if err := oq.Read(testutil.Context(t), 1, slba, 128, noise); err != nil {
 						t.Fatalf("the namespace afterwards: %v", err)
@@ -186,8 +186,8 @@ func TestAbortWaiting(t *testing.T) {
 	})
 }
 
-// TestDeviceErrors: commands that fail return no data, and their connection works on. Package
-// target tests the status of each error.
+// TestDeviceErrors: failed commands return no data, and their connection works on. Package target
+// tests the status of each error.
 func TestDeviceErrors(t *testing.T) {
 	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
 		c := h.connect(v)

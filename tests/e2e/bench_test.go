@@ -21,7 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
-// connection is what "nvmf-target bench" is told of namespace 2.
+// connection returns the settings of "nvmf-target bench" for namespace 2.
 func (h *env) connection(transport string) bench.Connection {
 	kind := map[string]nvme.TransportType{"tcp": nvme.TransportTCP, "rdma": nvme.TransportRDMA}
 	return bench.Connection{
@@ -48,8 +48,8 @@ func eachBench(t *testing.T, fn func(t *testing.T, h *env, c bench.Connection)) 
 	}
 }
 
-// TestBench: each pattern and each profile does what it is to do, and disconnects. A run that was
-// too short for this machine is repeated.
+// TestBench: each pattern and each profile does its I/O and disconnects. A run that was too short
+// for this machine is repeated.
 func TestBench(t *testing.T) {
 	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
 		measure := func(s bench.Settings, missing func(*bench.Report) string) {
@@ -97,7 +97,7 @@ func TestBench(t *testing.T) {
 	})
 }
 
-// TestBenchRefusals: what is refused before anything is written, and what is said.
+// TestBenchRefusals: refusals before anything is written, and their messages.
 func TestBenchRefusals(t *testing.T) {
 	h := newEnv(t, options{})
 	type con = bench.Connection
@@ -122,12 +122,12 @@ func TestBenchRefusals(t *testing.T) {
 	}
 }
 
-// redirected is storage that takes what is at one place to another.
+// redirected is storage that moves data from one place to another.
 type redirected struct {
 	backend.Device
 	op       backend.Op
 	from, to int64
-	skip     *int // so many times before that
+	skip     *int // number of times to skip first
 }
 
 type redirectedChannel struct {
@@ -151,8 +151,8 @@ func (c *redirectedChannel) Submit(ios []*backend.IO) int {
 	return c.Channel.Submit(ios)
 }
 
-// TestBenchVerify: data that is lost, old or misplaced is found; good data is not, neither by the
-// run that has written it nor by one afterwards.
+// TestBenchVerify: lost, old or misplaced data is found. Good data is accepted, by the run that has
+// written it and by a later one.
 func TestBenchVerify(t *testing.T) {
 	const block, elsewhere = 100, 8000
 	for want, d := range map[string]*redirected{
@@ -188,7 +188,7 @@ func TestBenchVerify(t *testing.T) {
 	}
 }
 
-// TestBenchEnds: whatever ends a run early, its report has what was done before.
+// TestBenchEnds: however a run ends early, its report has the work done until then.
 func TestBenchEnds(t *testing.T) {
 	t.Parallel() // it mostly waits
 	eachBench(t, func(t *testing.T, h *env, c bench.Connection) {
@@ -206,7 +206,7 @@ func TestBenchEnds(t *testing.T) {
 				}
 			})
 			cancel()
-			// A command that comes between the end of the controller and that of its queue fails.
+			// A command between the end of the controller and the end of its queue fails.
 			failed := want != "interrupted" && err != nil &&
 				strings.Contains(err.Error(), nvme.CommandSequenceError.String())
 			if err == nil || !failed && !strings.Contains(err.Error(), want) || r.Error == "" ||
@@ -217,7 +217,7 @@ func TestBenchEnds(t *testing.T) {
 	})
 }
 
-// TestBenchHungTarget: a target that completes nothing any more ends a run.
+// TestBenchHungTarget: a target that stops completing commands ends a run.
 func TestBenchHungTarget(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := &gate{Device: harness.OpenRAM(t, 64<<20, 4096)}
@@ -235,7 +235,7 @@ func TestBenchHungTarget(t *testing.T) {
 	}
 }
 
-// TestBenchKeys: keys come from files, and no output has them.
+// TestBenchKeys: keys come from files, and no output contains them.
 func TestBenchKeys(t *testing.T) {
 	needTLS(t)
 	h := newEnv(t, options{tcp: requireTLS})
@@ -280,7 +280,8 @@ func TestBenchKeys(t *testing.T) {
 	}
 }
 
-// TestBenchIdentities: over TLS, bench measures a target that knows one version of PSK identities.
+// TestBenchIdentities: over TLS, bench measures a target that supports only one version of PSK
+// identities.
 func TestBenchIdentities(t *testing.T) {
 	needTLS(t)
 	for version := range 2 {

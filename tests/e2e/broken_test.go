@@ -49,7 +49,7 @@ func TestBrokenWrites(t *testing.T) {
 				for at := 0; at < size; at += block {
 					copy(b[at:], bytes.Repeat([]byte{byte(round*31 + i*17 + at/block)}, block))
 				}
-				// aligned to frames, and not
+				// aligned to frames, and unaligned
 				first := (round*5 + i*96) % (window/block - size/block)
 				op.Write(1, uint64(first), size/block, b, 0)
 				testutil.Value(q.Submit(&op))(t)

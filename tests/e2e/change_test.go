@@ -12,13 +12,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// reopened is a device whose storage is closed and opened again.
+// reopened is a device with storage that can be closed and opened again.
 type reopened struct {
 	backend.Device
 	open func() (backend.Device, error)
 }
 
-// swap opens the device of namespace 1 again, if it can be, while the namespace does not use it.
+// swap opens the device of namespace 1 again, if possible, while the namespace does not use it.
 func (h *env) swap() error {
 	return h.Target.UpdateNamespace(subNQN, target.NamespaceConfig{NSID: 1},
 		func(old backend.Device) (backend.Device, error) {
@@ -35,14 +35,14 @@ func (h *env) swap() error {
 		})
 }
 
-// TestSwapUnderLoad: no command fails and no data is lost while the device of a namespace in memory
-// is exchanged again and again.
+// TestSwapUnderLoad: no command fails and no data is lost while the device of a RAM namespace is
+// repeatedly exchanged.
 func TestSwapUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 }, swapUnderLoad)
 }
 
-// TestSwapFileUnderLoad: the same of a file that is closed and opened again.
+// TestSwapFileUnderLoad: the same for a file that is closed and opened again.
 func TestSwapFileUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(o *options) {
@@ -91,8 +91,8 @@ func swapUnderLoad(t *testing.T, h *env, v variant) {
 	}
 }
 
-// TestSwapDespiteSlowReader: a host that does not take what it reads of a namespace in memory does
-// not keep its device from being exchanged, nor others from using it meanwhile.
+// TestSwapDespiteSlowReader: a host that does not receive the data of its reads of a RAM namespace
+// prevents neither the exchange of the device nor its use by others meanwhile.
 func TestSwapDespiteSlowReader(t *testing.T) {
 	t.Parallel() // it mostly waits
 	h := newEnv(t, options{memory: 16})
@@ -106,8 +106,8 @@ func TestSwapDespiteSlowReader(t *testing.T) {
 	h.Must(<-swapped)
 }
 
-// TestRemovePort: connections end with their listener, those of the other stay, and none is
-// accepted any more.
+// TestRemovePort: connections end with their listener, connections of the other listener stay, and
+// no new one is accepted.
 func TestRemovePort(t *testing.T) {
 	h := newEnv(t, options{reactors: 2})
 	var queues []*host.Queue

@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// TestConcatenation: a host authenticates, connects again over TLS with the PSK of that, and
-// replaces it. The PSK ends with the last controller that was created with it.
+// TestConcatenation: a host authenticates, connects again over TLS with the generated PSK, and
+// replaces the PSK. The PSK ends with the last controller that was created with it.
 func TestConcatenation(t *testing.T) {
 	h := newEnv(t, options{tls: "allowed", reactors: 2})
 	ctx := testutil.Context(t)
@@ -47,7 +47,7 @@ func TestConcatenation(t *testing.T) {
 
 	replaced := testutil.Value(c.ReplacePSK(ctx))(h.T)
 	other := testutil.Value(c.ReplacePSK(ctx))(h.T)
-	o.Key = nil // TLS proves who the host is
+	o.Key = nil // TLS proves the identity of the host
 	second := testutil.Value(host.Connect(ctx, other, o))(h.T)
 	refused := func(t host.Transport) func() bool {
 		return func() bool {
@@ -100,8 +100,8 @@ func TestConcatenation(t *testing.T) {
 	}
 }
 
-// TestConcatenationRequired: where security requires TLS, a host without a key for that gets one by
-// concatenation, and nothing else without it.
+// TestConcatenationRequired: where security requires TLS, a host without a TLS key gets one by
+// concatenation, and has access to nothing else without it.
 func TestConcatenationRequired(t *testing.T) {
 	h := newEnv(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
 	ctx := testutil.Context(t)
@@ -125,7 +125,7 @@ func TestConcatenationRequired(t *testing.T) {
 	b := h.Buffer(c, 512)
 	h.Must(q.Read(ctx, 1, 0, 1, b))
 
-	// An exchange with concatenation serves nothing on the connection without TLS.
+	// An exchange with concatenation gives no access on the connection without TLS.
 	wire := testutil.Value(host.DialQueue(ctx, plain, 0, 32, nvme.CNTLIDDynamic))(h.T)
 	defer wire.Close()
 	cqe := testutil.Value(wire.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)))(h.T)
@@ -140,7 +140,7 @@ func TestConcatenationRequired(t *testing.T) {
 	if err != nil || cqe.Status().Code() != nvme.AuthenticationRequired {
 		t.Errorf("Identify without TLS: %v, %v", cqe.Status(), err)
 	}
-	// Nor does an I/O queue of the controller whose admin queue has TLS.
+	// The same holds for an I/O queue of the controller with TLS on its admin queue.
 	wire = testutil.Value(host.DialQueue(ctx, plain, 2, 9, c.CNTLID()))(h.T)
 	defer wire.Close()
 	cqe, err = wire.Do(ctx, host.ConnectCommand(2, 9, &o, c.CNTLID()))
@@ -149,8 +149,8 @@ func TestConcatenationRequired(t *testing.T) {
 	}
 }
 
-// TestConcatenationKeyRemoved: once the key of a host is removed or replaced, nothing new is had
-// with a PSK that was generated with it, whatever still uses it.
+// TestConcatenationKeyRemoved: after the key of a host is removed or replaced, a PSK that was
+// generated with it gives no new access, even if it is still in use.
 func TestConcatenationKeyRemoved(t *testing.T) {
 	h := newEnv(t, options{tls: "allowed", security: "tls", hosts: []string{hostNQN}})
 	ctx := testutil.Context(t)

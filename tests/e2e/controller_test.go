@@ -85,7 +85,7 @@ func expectEvent(t *testing.T, c *host.Controller, want nvme.AsyncEvent) {
 	}
 }
 
-// TestScan reads what a Linux host reads after Connect, and checks what it requires.
+// TestScan reads the data that a Linux host reads after Connect, and checks its requirements.
 func TestScan(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
@@ -227,7 +227,7 @@ func TestKeepAliveExpiry(t *testing.T) {
 		c := h.connect(v,
 			func(o *host.Options) { o.KATO, o.NoKeepAlive = 2001*time.Millisecond, true })
 		q := h.Open(c, 1, 32)
-		// With 3 s a machine that stands still ends it, too.
+		// With 3 s, a stalled machine would end it, too.
 		alive := h.connect(v, func(o *host.Options) {
 			o.KATO = time.Duration(rounds(60, 3)) * time.Second
 		})

@@ -10,9 +10,9 @@ import (
 )
 
 // TestCopiedBytes counts the bytes that the target copies for commands on RAM namespaces: none for
-// reads, also of blocks never written, none for writes of whole frames by R2T or RDMA READ, and the
-// partial frames of others (docs/adr/0008). Data over iWARP, in-capsule data over RDMA and small
-// in-capsule data over TCP is copied once.
+// reads, even of blocks never written, none for writes of whole frames by R2T or RDMA READ, and the
+// partial frames of other writes (docs/adr/0008). Data over iWARP, in-capsule data over RDMA and
+// small in-capsule data over TCP is copied once.
 func TestCopiedBytes(t *testing.T) {
 	if _, counted := mem.Copied(); !counted {
 		t.Skip("needs a build with the tag invariants, which counts copies")
@@ -20,7 +20,7 @@ func TestCopiedBytes(t *testing.T) {
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
 		q := h.Open(c, 1, 33)
-		small := 16 << 10 // in-capsule data that is received with its command
+		small := 16 << 10 // in-capsule data received with its command
 		if v.smallPDUs {
 			small = smallPDU
 		}
@@ -58,7 +58,7 @@ func TestCopiedBytes(t *testing.T) {
 			bound := int64(ios * size)
 			switch {
 			case !v.isRDMA && size <= small:
-				// A capsule that arrives in two parts is copied out of the receive buffer first.
+				// A capsule that arrives in two parts is first copied out of the receive buffer.
 				h.Until(fmt.Sprintf("%d writes of %d bytes copy %d", ios, size, bound),
 					func() bool { return run(true, 0) == bound })
 				continue

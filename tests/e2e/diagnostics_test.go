@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// TestDiagnostics: a self-test reads, and can be aborted; telemetry has the queues of the
+// TestDiagnostics: a self-test reads, and can be aborted. Telemetry has the queues of the
 // association, which are on several reactors.
 func TestDiagnostics(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {

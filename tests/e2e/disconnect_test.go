@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// repeat calls fn until it returns false or stop is called; stop waits for the last call.
+// repeat calls fn until it returns false or stop is called. stop waits for the last call.
 func repeat(fn func() bool) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -26,9 +26,9 @@ func repeat(fn func() bool) (stop func()) {
 	return func() { close(end); <-ended }
 }
 
-// TestDisconnectDuringIO repeatedly drops connections with full queues: the target must free
-// everything (the harness checks arenas, sessions and RDMA objects), and another host must not be
-// affected.
+// TestDisconnectDuringIO repeatedly drops connections with full queues. The target must free
+// everything (the harness checks arenas, sessions and RDMA objects), and another host must be
+// unaffected.
 func TestDisconnectDuringIO(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(o *options) { o.reactors = 2; o.memory = 16 },

@@ -11,9 +11,9 @@ import (
 )
 
 // TestFairness: 31 queues with one 4 KiB read in flight each run beside a queue with 128 reads, on
-// TCP of 128 KiB. Their p99 is at most twice that without it; if the target served a TCP queue for
-// as long as it has work, the factor would be 20. The initiators share the process, and other
-// processes the machine, so it suffices that one of twenty rounds meets the bound; tests/bench
+// TCP of 128 KiB. Their p99 is at most twice the p99 without it. If the target served a TCP queue
+// for as long as it has work, the factor would be 20. The initiators share the process, and other
+// processes the machine, so it suffices that one of twenty rounds meets the bound. tests/bench
 // measures it on a quiet machine, and packages tcp and rdma test single turns.
 func TestFairness(t *testing.T) {
 	testutil.Soak(t, "it measures latencies")
@@ -38,7 +38,7 @@ func testFairness(t *testing.T, v variant) {
 	const lightSize, depth = 4 << 10, 128
 	deepSize := 128 << 10
 	if v.isRDMA {
-		deepSize = lightSize // the fake moves data on the reactor, a device moves it beside
+		deepSize = lightSize // the fake moves data on the reactor, unlike a device
 	}
 	var light []*pump
 	for qid := uint16(1); qid <= 31; qid++ {
@@ -108,8 +108,8 @@ func (p *pump) step(t *testing.T, more bool) {
 	}
 }
 
-// p99 runs the pumps for a while, all on this goroutine, and returns the 99th percentile of the
-// latencies of those in of.
+// p99 runs the pumps in run for a while, all on this goroutine, and returns the 99th percentile of
+// the latencies of the pumps in of.
 func p99(t *testing.T, run, of []*pump) time.Duration {
 	for _, p := range run {
 		p.latencies = p.latencies[:0]

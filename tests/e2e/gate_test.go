@@ -6,7 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// gate is a device in front of another one that can hold IOs, fail them, and refuse to accept any.
+// gate is a device in front of another one. It can hold IOs, fail them, and refuse to accept any.
 type gate struct {
 	backend.Device
 	mu       sync.Mutex
@@ -37,8 +37,8 @@ func (g *gate) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	return ch, nil
 }
 
-// set opens or shuts the gate. If fail is not nil, all IOs that pass fail with it, those held so
-// far included.
+// set opens or shuts the gate. If fail is not nil, all IOs that pass fail with it, including the
+// ones held so far.
 func (g *gate) set(shut bool, fail error) {
 	g.mu.Lock()
 	g.shut, g.fail = shut, fail
@@ -49,7 +49,7 @@ func (g *gate) set(shut bool, fail error) {
 	}
 }
 
-// setFull makes the device accept no IO, or accept them again.
+// setFull makes the device refuse all IOs, or accept them again.
 func (g *gate) setFull(full bool) {
 	g.mu.Lock()
 	g.full = full
@@ -60,7 +60,7 @@ func (g *gate) setFull(full bool) {
 	}
 }
 
-// holds is the number of IOs that are held.
+// holds returns the number of IOs held.
 func (g *gate) holds() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

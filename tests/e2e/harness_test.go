@@ -36,7 +36,7 @@ type options struct {
 	iwarp      bool
 	hosts      []string          // allowed; nil: any
 	queueDepth int               // 128 if 0
-	tcp        func(*tcp.Config) // sets what has no key
+	tcp        func(*tcp.Config) // changes settings without a key
 	rdma       func(*rdma.Config)
 	devices    []backend.Device // instead of the RAM namespaces; the server closes them
 	stateDir   string
@@ -64,7 +64,7 @@ subsystems:
 {{- end}}
 `))
 
-// text is the configuration file.
+// text returns the configuration file.
 func (o *options) text() string {
 	var devices []int
 	for i := range o.devices {
@@ -91,7 +91,7 @@ func (o *options) change(c *config.Config) {
 	}
 }
 
-// or is n, or otherwise if that is 0.
+// or returns n, or otherwise if n is 0.
 func or(n, otherwise int) int {
 	if n == 0 {
 		return otherwise
@@ -124,7 +124,7 @@ func newEnv(t *testing.T, o options) *env {
 	})}
 }
 
-// gone waits until nothing uses what was removed any more.
+// gone waits until nothing uses the removed object any more.
 func (h *env) gone(gone <-chan struct{}, err error) {
 	h.T.Helper()
 	h.Must(err)
@@ -174,7 +174,7 @@ func differ(a, b []byte) string {
 	return ""
 }
 
-// rounds is how often a test repeats something: so often with "make test", and more with "make
+// rounds returns the number of repetitions in a test: test with "make test", and soak with "make
 // soak".
 func rounds(test, soak int) int {
 	if testutil.Soaking() {

@@ -24,7 +24,7 @@ var (
 
 type setSGL func(*nvme.SQE, *nvme.SGLDescriptor)
 
-// raw is a read or write of 8 blocks (4096 bytes) with a descriptor that set alters.
+// raw is a read or write of 8 blocks (4096 bytes) with a descriptor altered by set.
 func raw(code nvme.Opcode, set setSGL) func(*attacker, *host.Op) {
 	return func(a *attacker, op *host.Op) {
 		op.Read(1, 0, 8, nil)
@@ -65,7 +65,7 @@ func keyed(n, key uint32) setSGL {
 
 func oddSubtype(_ *nvme.SQE, d *nvme.SGLDescriptor) { d[15] = d[15]&0xF0 | 7 }
 
-// sglAttacks are reads and writes with wrong descriptors, and the only transport of some.
+// sglAttacks are reads and writes with wrong descriptors, some for a single transport.
 func sglAttacks() (list []attack) {
 	const (
 		r, w      = nvme.NVMRead, nvme.NVMWrite
@@ -129,8 +129,8 @@ func sglAttacks() (list []attack) {
 // hostileBlocks is the size of namespace 1.
 const hostileBlocks = 64 << 20 / 512
 
-// lengthAttacks have more or less data than their command takes, or data of a command that is
-// refused: a transport must be in step afterwards.
+// lengthAttacks have more or less data than their command takes, or belong to a refused command.
+// The transport must be in step afterwards.
 var lengthAttacks = []attack{
 	{name: "I01 write across the end", op: func(a *attacker, op *host.Op) {
 		op.Write(1, hostileBlocks-1, 2, a.buf[:1024], 0)
@@ -179,8 +179,8 @@ var lengthAttacks = []attack{
 }
 
 // TestHostile sends commands that must be refused, and some that are unusual but legal, to each
-// kind of listener: the connection continues or ends as it should, and another host notices
-// nothing. Package target tests the status of each refused command.
+// kind of listener. The connection must continue or end as expected, and another host must be
+// unaffected. Package target tests the status of each refused command.
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {

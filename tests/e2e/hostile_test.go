@@ -45,8 +45,8 @@ type attack struct {
 	admin bool
 }
 
-// attacker is a host that sends hostile commands, with another host beside it that must not be
-// affected.
+// attacker is a host that sends hostile commands, with another host beside it that must be
+// unaffected.
 type attacker struct {
 	h          *env
 	v          variant
@@ -76,7 +76,7 @@ func (a *attacker) reconnect() {
 	a.buf = a.h.Buffer(a.c, mdts+65536)
 }
 
-// checkBystander checks that the other host reads what it has written.
+// checkBystander checks that the other host reads the data that it has written.
 func (a *attacker) checkBystander(t *testing.T) {
 	t.Helper()
 	back := a.data[4096:]
@@ -120,7 +120,7 @@ func (a *attacker) run(t *testing.T, attacks []attack) {
 }
 
 // TestHostileConnect: a refused Connect leaves the connection, which works on, no controller, and a
-// line in the log that quotes what the peer has sent. Package target tests the status of each.
+// log line that quotes the input of the peer. Package target tests the status of each.
 func TestHostileConnect(t *testing.T) {
 	eachVariant(t, func(o *options) { o.hosts = []string{hostNQN, hostNQN2} },
 		func(t *testing.T, h *env, v variant) {

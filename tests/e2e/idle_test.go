@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestIdle: with 16 connected queues and keep alives, this process, initiators included, uses less
+// TestIdle: with 16 connected queues and keep alives, this process, including initiators, uses less
 // than 1 % of a CPU. CPU time is not wall time, so a busy machine does not matter.
 func TestIdle(t *testing.T) {
 	testutil.Soak(t, "it measures processor time")
@@ -50,10 +50,10 @@ func TestIdleMany(t *testing.T) {
 }
 
 // wantIdle fails if this process uses more than a share of a CPU in each of several rounds. The
-// first may include leftovers of connecting, such as a garbage collection; on a busy machine, with
-// cold caches, the same work sometimes takes two or three times as long. Where a wake-up is
-// expensive, as in some virtual machines, it may use 2.5 times what bare sockets do: hosts, which
-// wait in system calls as well, are in it.
+// first round may include leftovers of connecting, such as a garbage collection. On a busy machine
+// with cold caches the same work sometimes takes two or three times as long. Where a wake-up is
+// expensive, as in some virtual machines, the process may use 2.5 times as much as bare sockets,
+// since it includes the hosts, which wait in system calls as well.
 func wantIdle(t *testing.T, window time.Duration, share float64, bare time.Duration) {
 	t.Helper()
 	const rounds = 8
@@ -72,9 +72,8 @@ func wantIdle(t *testing.T, window time.Duration, share float64, bare time.Durat
 	}
 }
 
-// bareSockets returns the CPU time that messages over sockets take which arrive as keep alives do:
-// so many within the window, evenly. As in the target one thread waits for all of them, in a system
-// call.
+// bareSockets returns the CPU time of messages over sockets that arrive like keep alives, evenly
+// spread over the window. As in the target, one thread waits for all of them in a system call.
 func bareSockets(t *testing.T, messages int, window time.Duration) time.Duration {
 	t.Helper()
 	pair := testutil.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
@@ -111,7 +110,7 @@ func bareSockets(t *testing.T, messages int, window time.Duration) time.Duration
 	return cpuTime(t) - before
 }
 
-// cpuTime is the user and system time this process has used.
+// cpuTime returns the user and system time of this process.
 func cpuTime(t *testing.T) time.Duration {
 	var u unix.Rusage
 	testutil.Must(t, unix.Getrusage(unix.RUSAGE_SELF, &u))

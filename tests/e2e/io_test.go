@@ -15,7 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// TestReadWrite writes and reads back all kinds of sizes: one block, around the in-capsule data
+// TestReadWrite writes and reads back data of many sizes: one block, around the in-capsule data
 // size, around pages and the blocks of the arena, up to MDTS.
 func TestReadWrite(t *testing.T) {
 	t.Parallel()
@@ -85,7 +85,7 @@ func TestOtherCommands(t *testing.T) {
 	})
 }
 
-// TestManyQueues verifies data on many queues concurrently: each goroutine has its own queue and
+// TestManyQueues verifies data on many queues concurrently. Each goroutine has its own queue and
 // part of the namespace.
 func TestManyQueues(t *testing.T) {
 	t.Parallel()

@@ -9,9 +9,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestLatencyOfSlowDevice: on both transports, the time that a device takes is that of the stage
-// backend, no command takes longer than all of them, and the stages add up. A slow machine makes no
-// difference, except to the share of the device, which make soak looks at.
+// TestLatencyOfSlowDevice: on both transports, the time of a device counts for the stage backend,
+// no command takes longer than all of them, and the stages add up. A slow machine makes no
+// difference, except to the share of the device, which make soak checks.
 func TestLatencyOfSlowDevice(t *testing.T) {
 	gated(t, func(t *testing.T, h *env, v variant, g *gate) {
 		const hold = 20 * time.Millisecond

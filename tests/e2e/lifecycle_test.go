@@ -86,7 +86,8 @@ func keepBusy(q *host.Queue, nsid uint32, buf []byte, count *atomic.Int64) error
 	}
 }
 
-// underLoad runs fn while a queue is busy with namespace nsid, and returns the error that ended it.
+// underLoad runs fn while a queue is busy with namespace nsid, and returns the error that ended the
+// queue.
 func underLoad(t *testing.T, h *env, v variant, nsid uint32,
 	fn func(c *host.Controller),
 ) error {

@@ -16,13 +16,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
-// limitsTime is how long TestLimits measures each limit.
+// limitsTime is the time for which TestLimits measures each limit.
 const limitsTime, limitsTolerance = 10 * time.Second, 0.03
 
-// limitsTries is how often a rate is measured that is too low or not shared equally.
+// limitsTries is the number of attempts for a rate that is too low or not shared equally.
 const limitsTries = 5
 
-// limitsOf are the limits of the namespace and of the subsystem of a test, and of its third host.
+// limitsOf has the limits of the namespace, the subsystem and the third host of a test.
 type limitsOf struct{ namespace, subsystem, host target.Limits }
 
 func (h *env) setLimits(l limitsOf) {
@@ -34,9 +34,9 @@ func (h *env) setLimits(l limitsOf) {
 	h.Target.SetHostLimits(fmt.Sprint(hostNQN, 2), l.host)
 }
 
-// TestLimits: limits that change under load hold, whatever they are limits of, on one reactor and
-// on four, and hosts get equal parts of what they share. Hosts 0 and 1 use namespace 1, host 0 with
-// three queues, and host 2 uses namespace 2.
+// TestLimits: limits of any object that change under load hold, on one reactor and on four, and
+// hosts share them equally. Hosts 0 and 1 use namespace 1, host 0 with three queues, and host 2
+// uses namespace 2.
 func TestLimits(t *testing.T) {
 	testutil.Soak(t, "it measures rates")
 	if raceEnabled {
@@ -89,7 +89,7 @@ func testLimits(t *testing.T, v variant, reactors int) {
 		wanted := step.want[0] + step.want[1] + step.want[2]
 		for try := 1; ; try++ {
 			got, took := runFor(t, pumps, limitsTime)
-			total, off := 0.0, 0.0 // off: how far the host is from its rate whose is farthest
+			total, off := 0.0, 0.0 // off: the largest deviation of a host from its rate
 			for i := range got {
 				got[i] /= took.Seconds()
 				total += got[i]
@@ -99,7 +99,7 @@ func testLimits(t *testing.T, v variant, reactors int) {
 			if total > wanted*(1+tolerance) {
 				t.Errorf("%s: %.1f commands per second in all, want %.1f", step.name, total, wanted)
 			} else if total < wanted*(1-tolerance) || off > 2*tolerance {
-				// Hosts that others on the machine keep from running do not reach their rates.
+				// Hosts that do not get enough CPU time do not reach their rates.
 				if try < limitsTries {
 					continue
 				}
@@ -128,7 +128,8 @@ func stepAll(t *testing.T, pumps [][]*pump, more bool) {
 	time.Sleep(200 * time.Microsecond) // for other processes
 }
 
-// runFor keeps the pumps busy for a while and returns how many commands of each host completed.
+// runFor keeps the pumps busy for a while and returns the number of completed commands of each
+// host.
 func runFor(t *testing.T, pumps [][]*pump, d time.Duration) (done []float64, took time.Duration) {
 	done = make([]float64, len(pumps))
 	count := func(sign int) {
@@ -148,8 +149,8 @@ func runFor(t *testing.T, pumps [][]*pump, d time.Duration) (done []float64, too
 	return done, took
 }
 
-// TestDataAtLimit: what is written and read at a limit is intact, whatever way its data comes:
-// in capsules, asked for, or from memory of the namespace.
+// TestDataAtLimit: data written and read at a limit is intact on every path: in capsules, by R2T,
+// or from memory of the namespace.
 func TestDataAtLimit(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
@@ -189,7 +190,7 @@ func TestDataAtLimit(t *testing.T) {
 }
 
 // TestAbortAndDisconnectAtLimit: commands that wait at a limit are aborted, and end with their
-// queue. The harness looks for memory that is left.
+// queue. The harness checks for leaked memory.
 func TestAbortAndDisconnectAtLimit(t *testing.T) {
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		h.setLimits(limitsOf{namespace: target.Limits{IOPS: 1}})
@@ -216,7 +217,7 @@ func TestAbortAndDisconnectAtLimit(t *testing.T) {
 		for _, cid := range cids[16:24] {
 			ok := testutil.Value(hosttest.Abort(testutil.Context(t), c, 1, cid))(h.T)
 			if !ok {
-				continue // its data has not come yet
+				continue // its data has not arrived yet
 			}
 			aborted++
 			h.Until("the aborted command completes", func() bool {
@@ -232,7 +233,8 @@ func TestAbortAndDisconnectAtLimit(t *testing.T) {
 	})
 }
 
-// TestNoAllocationsAtLimit: I/O below a limit allocates nothing, and what waits only for the timer.
+// TestNoAllocationsAtLimit: I/O below a limit allocates nothing, and waiting commands only allocate
+// timers.
 func TestNoAllocationsAtLimit(t *testing.T) {
 	const commands = 4000
 	for _, tc := range []struct {

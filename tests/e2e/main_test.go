@@ -10,7 +10,7 @@ import (
 )
 
 // TestMain fails if a goroutine, a file descriptor or off-heap memory is left after all tests. In a
-// process that TestManyAuthenticate has started it is the hosts of that.
+// process started by TestManyAuthenticate it runs the hosts of that test.
 func TestMain(m *testing.M) {
 	if key := os.Getenv(hostsKey); key != "" {
 		os.Exit(authenticatingHosts(key))

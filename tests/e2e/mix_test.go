@@ -19,15 +19,15 @@ import (
 
 const (
 	mixBlock  = 16384
-	mixBlocks = 4   // that all commands meet in
-	mixAll    = 256 // that some of them cover
+	mixBlocks = 4   // shared by all commands
+	mixAll    = 256 // covered by some commands
 	mixSlots  = 4   // commands in flight of a queue
 	mixSlot   = mixBlocks * mixBlock
 )
 
 // TestMixOnFewBlocks mixes all I/O commands at random on the same few blocks, on 128 queues of
-// eight hosts over both transports, on each backend: every command completes, and each block is as
-// one write has left it.
+// eight hosts over both transports, on each backend. Every command completes, and each block has
+// the content of a single write.
 func TestMixOnFewBlocks(t *testing.T) {
 	const hosts, queues = 8, 16
 	each := rounds(1600, 100000) / hosts
@@ -137,7 +137,7 @@ func (m *mixer) outstanding() (n int) {
 	return n
 }
 
-// slotBuf is the memory of a slot of queue i.
+// slotBuf returns the memory of a slot of queue i.
 func (m *mixer) slotBuf(i, slot int) []byte {
 	return m.buf[(i*mixSlots+slot)*mixSlot:][:mixSlot]
 }
@@ -188,7 +188,7 @@ func (m *mixer) submit(i, slot int) error {
 		fill(buf[:2*mixBlock])
 		op.Compare(1, at, 1, buf[:mixBlock])
 		op.Fuse(1)
-		op.Token = mixSlots // the second one ends the pair
+		op.Token = mixSlots // the second command ends the pair
 		if _, err := q.Submit(&op); err != nil {
 			return err
 		}

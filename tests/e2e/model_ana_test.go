@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// modelPorts are the listeners of the ports: that of the TCP controllers, and that of the others.
+// modelPorts are the listeners of the ports: one for the TCP controllers, one for the others.
 var modelPorts = [...]string{"tcp 127.0.0.1:0", "rdma 10.0.0.1:4420"}
 
 const modelGroups = 3 // from 1 on
@@ -23,7 +23,7 @@ var modelPathStatus = map[nvme.ANAState]nvme.Status{
 	nvme.ANAStateChange:         nvme.ANATransition,
 }
 
-// modelANALog is log 0Ch as a controller counts its changes.
+// modelANALog is log 0Ch with the change count of a controller.
 type modelANALog struct {
 	changes uint64
 	groups  []nvme.ANAGroup
@@ -36,20 +36,20 @@ func modelPort(c int) int {
 	return 0
 }
 
-// state is that of a group for a controller.
+// state returns the state of a group for a controller.
 func (m *model) state(c int, group uint32) nvme.ANAState {
 	return cmp.Or(m.states[modelPort(c)][group], nvme.ANAStateOptimized)
 }
 
-// path is the status of an I/O command because of the path on which it comes, whatever it is.
+// path returns the status that the path of an I/O command causes, independent of the command.
 func (m *model) path(c int, ns *modelNamespace) nvme.Status {
 	if ns.hidden[m.hosts[c]] {
-		return nvme.InvalidField | dnr // it is inactive
+		return nvme.InvalidField | dnr // inactive
 	}
 	return modelPathStatus[m.state(c, ns.group)]
 }
 
-// anyPath is path of a command for all namespaces.
+// anyPath is path for a command to all namespaces.
 func (m *model) anyPath(c int) (st nvme.Status) {
 	for _, ns := range m.namespaces {
 		if !ns.hidden[m.hosts[c]] {
@@ -59,8 +59,8 @@ func (m *model) anyPath(c int) (st nvme.Status) {
 	return st
 }
 
-// feature is path of Get Features and Set Features (Base section 8.1.1.10): reservations are
-// features of what is accessible.
+// feature is path for Get Features and Set Features (Base section 8.1.1.10). Reservations are
+// features of accessible namespaces.
 func (m *model) feature(c int, ns *modelNamespace, fid nvme.FID, set bool) nvme.Status {
 	st := m.path(c, ns)
 	if fid == nvme.FeatureWriteProtect && !ns.hidden[m.hosts[c]] &&
@@ -70,7 +70,7 @@ func (m *model) feature(c int, ns *modelNamespace, fid nvme.FID, set bool) nvme.
 	return st
 }
 
-// groups are those of the namespaces that a controller has, ascending, with their NSIDs.
+// groups returns the groups of the namespaces that a controller has, ascending, with their NSIDs.
 func (m *model) groups(c int) (groups []nvme.ANAGroup) {
 	for group := uint32(1); group <= modelGroups; group++ {
 		var g nvme.ANAGroup
@@ -86,7 +86,7 @@ func (m *model) groups(c int) (groups []nvme.ANAGroup) {
 	return groups
 }
 
-// update counts a change if there is one (Base section 5.1.12.1.13).
+// update counts a change, if there is one (Base section 5.1.12.1.13).
 func (l *modelANALog) update(now []nvme.ANAGroup) {
 	changed := l.changes == 0 || len(now) != len(l.groups)
 	for i := range now {
@@ -117,7 +117,7 @@ func (x *modelRun) ana() {
 	x.setANA(1+x.rnd.Uint32N(modelGroups), states[x.rnd.IntN(len(states))], ports)
 }
 
-// accessible makes everything accessible, for what compares it.
+// accessible makes all namespaces accessible, for a comparison.
 func (x *modelRun) accessible() {
 	x.T.Helper()
 	for i, ns := range x.m.namespaces {
@@ -130,8 +130,8 @@ func (x *modelRun) accessible() {
 	}
 }
 
-// setANA sets a state as `nvmf-target ana set` does, at one port or at all. Controllers that see
-// the end of a persistent loss end (Base section 8.1.1.7).
+// setANA sets a state like `nvmf-target ana set`, at one port or at all. Controllers that see the
+// end of a persistent loss end (Base section 8.1.1.7).
 func (x *modelRun) setANA(group uint32, state nvme.ANAState, ports []int) {
 	x.T.Helper()
 	set := control.ANASet{Group: group, State: state.String()}
@@ -176,7 +176,7 @@ func (x *modelRun) setANA(group uint32, state nvme.ANAState, ports []int) {
 }
 
 // anaLogs compares log 0Ch of all controllers after a change. ended is the group of a transition
-// that has ended, so that they may have seen two changes, or 0.
+// that has ended, after which they may have seen two changes, or 0.
 func (x *modelRun) anaLogs(ended uint32) {
 	x.T.Helper()
 	for i := range x.hosts {
@@ -187,8 +187,8 @@ func (x *modelRun) anaLogs(ended uint32) {
 	}
 }
 
-// anaLog compares log 0Ch of a controller, which has counted at most changes if a transition has
-// ended.
+// anaLog compares log 0Ch of a controller, which has counted at most most changes if a transition
+// has ended.
 func (x *modelRun) anaLog(i int, ended uint32, most uint64) {
 	x.T.Helper()
 	const size = 256
@@ -214,7 +214,7 @@ func (x *modelRun) anaLog(i int, ended uint32, most uint64) {
 	}
 }
 
-// identify compares what depends on the state of a namespace, and on its configuration.
+// identify compares the data that depends on the state and the configuration of a namespace.
 func (x *modelRun) identify(c *modelCommand) func() {
 	ns := x.m.namespaces[x.rnd.IntN(len(x.m.namespaces))]
 	c.state(ns, false)

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// modelCommand is a command, or a fused pair, and what the model expects of it.
+// modelCommand is a command, or a fused pair, with the results that the model expects.
 type modelCommand struct {
 	name  string
 	c     int // controller
@@ -17,16 +17,16 @@ type modelCommand struct {
 	uses  []modelUse
 	ops   []host.Op
 	want  [2]nvme.Status
-	check func() // is called when the command has succeeded, before data is compared
-	data  []byte // what the command returns
+	check func() // called after success, before data is compared
+	data  []byte // the data that the command returns
 	got   []nvme.CQE
 	ended [2]bool
 	// reversed: the second command of the pair has completed first.
 	reversed bool
 }
 
-// modelUse is what a command looks at, or changes: blocks of a namespace, or the state that decides
-// who may use it, or something that is of no namespace.
+// modelUse is an object that a command reads or changes: blocks of a namespace, its access rights,
+// or state outside any namespace.
 type modelUse struct {
 	nsid     uint32 // 0: the notifications; from the highest down: the controllers
 	state    bool
@@ -34,7 +34,7 @@ type modelUse struct {
 	write    bool
 }
 
-// conflicts reports whether the result of one of two commands depends on which of them is first.
+// conflicts reports whether the result of one of two commands depends on their order.
 func (c *modelCommand) conflicts(o *modelCommand) bool {
 	for _, a := range c.uses {
 		for _, b := range o.uses {
@@ -61,8 +61,9 @@ func (c *modelCommand) notifications() {
 	c.uses = append(c.uses, modelUse{0, true, 0, 1, true})
 }
 
-// modelKind is a kind of command with its weight. plan fills in what a command uses, and returns
-// what makes it, and changes the model, once that is known not to be used by others.
+// modelKind is a kind of command with its weight. plan fills in the uses of a command. It returns a
+// function that builds the command and changes the model, which is called if no other command has
+// these uses.
 type modelKind struct {
 	name   string
 	weight int
@@ -93,7 +94,7 @@ var modelReservationKinds = []modelKind{
 	{"Reservation Report", 2, false, (*modelRun).report},
 }
 
-// somewhere are blocks of a namespace, often those that others use as well, now and then some
+// somewhere returns random blocks of a namespace, often ones that others use as well, sometimes
 // beyond its end.
 func (x *modelRun) somewhere() (ns *modelNamespace, slba uint64, n uint32) {
 	ns = x.m.namespaces[x.rnd.IntN(len(x.m.namespaces))]
@@ -102,7 +103,7 @@ func (x *modelRun) somewhere() (ns *modelNamespace, slba uint64, n uint32) {
 		n = 1 + x.rnd.Uint32N(uint32(modelTransfer/ns.blockSize))
 	}
 	switch x.rnd.IntN(16) {
-	case 0, 1: // the last blocks, and a bit more
+	case 0, 1: // the last blocks, and a few more
 		slba = ns.blocks - uint64(n) + x.rnd.Uint64N(3)
 	case 2:
 		slba = x.rnd.Uint64() >> x.rnd.IntN(64)
@@ -159,7 +160,7 @@ func (x *modelRun) write(c *modelCommand) func() {
 	}
 }
 
-// writeUncorrectable marks some blocks, unless that would be more than can be marked.
+// writeUncorrectable marks some blocks, unless that would exceed the maximum number of marks.
 func (x *modelRun) writeUncorrectable(c *modelCommand) func() {
 	ns, slba, n := x.somewhere()
 	c.blocks(ns, slba, n, true)
@@ -189,7 +190,7 @@ func (x *modelRun) writeZeroes(c *modelCommand) func() {
 	}
 }
 
-// deallocate: the namespaces say that deallocated blocks read as zeroes (DLFEAT).
+// deallocate relies on DLFEAT: deallocated blocks read as zeroes.
 func (x *modelRun) deallocate(c *modelCommand) func() {
 	var ranges []modelCopyRange
 	ns, slba, n := x.somewhere()
@@ -231,7 +232,8 @@ func (x *modelRun) deallocate(c *modelCommand) func() {
 	}
 }
 
-// expected fills memory with what is in some blocks, or with something else; it says which.
+// expected fills memory with the content of some blocks, or with something else. It reports whether
+// the content is equal.
 func (x *modelRun) expected(buf []byte, ns *modelNamespace, slba uint64, n uint32) (equal bool) {
 	if !ns.within(slba, n).OK() {
 		return true
@@ -251,7 +253,7 @@ func (x *modelRun) compare(c *modelCommand) func() {
 		buf := x.memory(c, int(n)*ns.blockSize)
 		equal := x.expected(buf, ns, slba, n)
 		if ns.Marked(slba, n) && ns.within(slba, n).OK() {
-			copy(buf, ns.at(slba, n)) // which difference is found first is open
+			copy(buf, ns.at(slba, n)) // so that the order of checks does not matter
 		}
 		c.add().Compare(ns.nsid, slba, n, buf)
 		if c.want[0] = x.m.reads(c.c, ns, slba, n); c.want[0].OK() && !equal {
@@ -326,7 +328,7 @@ func (x *modelRun) copy(c *modelCommand) func() {
 			for !r.ns.Marked(r.slba, 1) {
 				r.slba++
 			}
-			r.n = 1 // else some may be copied before
+			r.n = 1 // otherwise some may be copied before the error
 			from, total = []modelCopyRange{r}, 1
 			break
 		}
@@ -411,7 +413,7 @@ func (c *modelCommand) add() *host.Op {
 	return &c.ops[len(c.ops)-1]
 }
 
-// differs says what is wrong with a completed command besides its status.
+// differs describes a wrong result of a completed command other than its status.
 func (c *modelCommand) differs() string {
 	if st := c.status(0); c.reversed && (st.OK() || st == nvme.CompareFailure|dnr) {
 		return "the Write of the pair has completed before the Compare"

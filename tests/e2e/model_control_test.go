@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// key is one that registrants have, their own more often than another, or none.
+// key returns the key of a registrant, mostly its own, or no key.
 func (x *modelRun) key(ns *modelNamespace, h int) uint64 {
 	if own := ns.Keys[h]; own != 0 && x.rnd.IntN(8) > 0 {
 		return own
@@ -18,7 +18,7 @@ func (x *modelRun) key(ns *modelNamespace, h int) uint64 {
 	return x.rnd.Uint64N(4)
 }
 
-// anyKey is that of a registrant, or any.
+// anyKey returns the key of a registrant, or a random key.
 func (x *modelRun) anyKey(ns *modelNamespace) uint64 {
 	if key := ns.Keys[x.rnd.IntN(len(x.m.hosts))]; key != 0 {
 		return key
@@ -26,7 +26,7 @@ func (x *modelRun) anyKey(ns *modelNamespace) uint64 {
 	return x.rnd.Uint64N(4)
 }
 
-// reserve begins a reservation command, most often of a registrant.
+// reserve begins a reservation command, mostly of a registrant.
 func (x *modelRun) reserve(c *modelCommand) (ns *modelNamespace, h int) {
 	ns = x.m.namespaces[x.rnd.IntN(len(x.m.namespaces))]
 	for i := 0; i < 4 && ns.Keys[x.m.hosts[c.c]] == 0; i++ {
@@ -185,7 +185,7 @@ func (x *modelRun) setFeature(c *modelCommand) func() {
 	fid := modelFeatures[x.rnd.IntN(len(modelFeatures))]
 	list, nsid := []*modelNamespace{ns}, ns.nsid
 	switch {
-	case fid == nvme.FeatureWriteProtect: // for a controller one at a time
+	case fid == nvme.FeatureWriteProtect: // for one controller at a time
 		c.uses = append(c.uses, modelUse{^uint32(c.c), true, 0, 1, true})
 	case x.rnd.IntN(2) == 0:
 		list, nsid = x.m.namespaces, nvme.NSIDAll
@@ -199,7 +199,7 @@ func (x *modelRun) setFeature(c *modelCommand) func() {
 		case nvme.FeatureWriteProtect:
 			v = x.protection()
 		case nvme.FeatureReservationMask:
-			v = x.rnd.Uint32N(8) << 1 * (x.rnd.Uint32N(4) / 3) // most often nothing
+			v = x.rnd.Uint32N(8) << 1 * (x.rnd.Uint32N(4) / 3) // mostly nothing
 		case nvme.FeatureReservationPersist:
 			v = x.rnd.Uint32N(4) / 3
 		}
@@ -222,7 +222,8 @@ func (x *modelRun) setFeature(c *modelCommand) func() {
 	}
 }
 
-// protection is most often none, and seldom one that a restart of the target ends.
+// protection returns a random state, mostly no protection, and rarely one that ends with a restart
+// of the target.
 func (x *modelRun) protection() uint32 {
 	switch n := x.rnd.IntN(200); {
 	case n == 0:
@@ -235,11 +236,11 @@ func (x *modelRun) protection() uint32 {
 	return uint32(nvme.NoWriteProtect)
 }
 
-// log reads n notifications of a controller, empty ones after the last.
+// log reads n notifications of a controller, followed by empty ones.
 func (x *modelRun) log(i, n int) {
 	x.T.Helper()
 	c := x.hosts[i].c
-	x.Ping(c) // a notification comes before the command that follows it
+	x.Ping(c) // a notification precedes later commands
 	for range n {
 		b, err := hosttest.GetLog(x.ctx, c, nvme.LogReservation, nvme.NSIDAll, 0,
 			nvme.ReservationLogSize, 0, false)
@@ -251,8 +252,8 @@ func (x *modelRun) log(i, n int) {
 	}
 }
 
-// change changes the configuration of a namespace: whether it is read-only, its ANA group, which
-// hosts may use it, how large it is, or whether it is there at all.
+// change changes the configuration of a namespace: whether it is read-only, its ANA group, its
+// hosts, its size, or its existence.
 func (x *modelRun) change() {
 	x.T.Helper()
 	i := x.rnd.IntN(len(x.m.namespaces))
@@ -282,7 +283,7 @@ func (x *modelRun) change() {
 	x.anaLogs(0)
 }
 
-// add adds a namespace that was removed. It is as it was.
+// add adds a removed namespace again, unchanged.
 func (x *modelRun) add(i int) {
 	x.T.Helper()
 	x.m.namespaces[i].hidden = nil
@@ -293,7 +294,7 @@ func (x *modelRun) add(i int) {
 	x.anaLogs(0)
 }
 
-// resize exchanges the storage of a namespace for the same with another size.
+// resize exchanges the storage of a namespace for the same storage with another size.
 func (x *modelRun) resize(i int) {
 	x.T.Helper()
 	ns := x.m.namespaces[i]

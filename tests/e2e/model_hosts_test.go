@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/targettest"
 )
 
-// modelControllers are the controllers: their hosts, and their transports.
+// modelControllers are the controllers with their hosts and transports.
 var modelControllers = []struct {
 	host    int
 	variant variant
@@ -26,14 +26,14 @@ const (
 	modelQueues = 2
 	modelHosts  = 4
 	modelBatch  = 16 // commands
-	// modelTransfer is the most that a command transfers, which Compare, Verify and Copy do in two
-	// steps. Each has memory for a bit more.
+	// modelTransfer is the maximum transfer of a command; Compare, Verify and Copy need two steps
+	// for it. Each command has memory for a little more.
 	modelTransfer = 160 << 10
 	modelMemory   = modelTransfer + 4096
 	modelInactive = 77 // an NSID
 )
 
-// modelHost is a controller as its host sees it.
+// modelHost is a controller as seen by its host.
 type modelHost struct {
 	c       *host.Controller
 	queues  [modelQueues]*host.Queue
@@ -82,8 +82,8 @@ func (x *modelRun) openQueues(i int) {
 	}
 }
 
-// reconnect ends the association of a host with a controller, or resets that, while it has reads,
-// and connects again. Reservations stay as they are.
+// reconnect ends the association of a host with a controller, or resets it, while reads are
+// outstanding, and connects again. Reservations stay as they are.
 func (x *modelRun) reconnect(i int) {
 	x.T.Helper()
 	h := &x.hosts[i]
@@ -118,12 +118,12 @@ func (x *modelRun) reconnect(i int) {
 	x.connectModel(i)
 }
 
-// memory is n bytes for the next command that is added to c.
+// memory returns n bytes for the next command that is added to c.
 func (x *modelRun) memory(c *modelCommand, n int) []byte {
 	return x.hosts[c.c].mem[(2*c.slot+len(c.ops))*modelMemory:][:n]
 }
 
-// send sends commands all at once and waits for their completions, but checks nothing.
+// send sends commands all at once and waits for their completions, without checks.
 func (x *modelRun) send(batch []*modelCommand) {
 	x.T.Helper()
 	var admin []func()
@@ -150,7 +150,7 @@ func (x *modelRun) send(batch []*modelCommand) {
 	}
 }
 
-// collect takes completions of I/O commands, and returns false when there are no more to come.
+// collect takes completions of I/O commands, and returns false when all have completed.
 func (x *modelRun) collect(batch []*modelCommand) bool {
 	x.T.Helper()
 	var idle *host.Queue

@@ -7,10 +7,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// race sends fused pairs that replace the same blocks, from several controllers at once, and with
-// them a command that changes some of these blocks whatever is there, and reads. Which pair comes
-// first is open, but not what follows from it: at most one of them succeeds, and before the other
-// command.
+// race sends fused pairs that replace the same blocks, from several controllers at once. With them
+// it sends reads, and a command that changes some of these blocks unconditionally. The winning pair
+// is undetermined, but at most one pair succeeds, and before the other command.
 func (x *modelRun) race() {
 	x.T.Helper()
 	ns, slba, n := x.somewhere()
@@ -57,8 +56,8 @@ func (x *modelRun) race() {
 	x.raceResult(batch, pairs, change, ns, slba, n)
 }
 
-// raceChange adds a command that changes some of the blocks. It returns how that changes them, nil
-// if there is none.
+// raceChange adds a command that changes some of the blocks. It returns a function that makes the
+// same change, nil if there is none.
 func (x *modelRun) raceChange(add func(string) *modelCommand, ns *modelNamespace, slba uint64,
 	n uint32,
 ) (change func(content []byte)) {
@@ -90,7 +89,7 @@ func (x *modelRun) raceChange(add func(string) *modelCommand, ns *modelNamespace
 	return func(content []byte) { copy(part(content), buf) }
 }
 
-// raceResult checks what has come of a race, and changes the model accordingly.
+// raceResult checks the result of a race, and changes the model accordingly.
 func (x *modelRun) raceResult(batch, pairs []*modelCommand, change func([]byte),
 	ns *modelNamespace, slba uint64, n uint32,
 ) {
@@ -132,7 +131,7 @@ func (x *modelRun) raceResult(batch, pairs []*modelCommand, change func([]byte),
 	x.check([]*modelCommand{c})
 }
 
-// untorn checks that each block that was read is as it was at some time.
+// untorn checks that each block that was read has a content that it had at some time.
 func (x *modelRun) untorn(c *modelCommand, possible [][]byte, blockSize int) {
 	x.T.Helper()
 	got := c.ops[0].Data

@@ -7,13 +7,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/targettest"
 )
 
-// model is a subsystem with its namespaces as the specifications describe them, without a line of
-// the code that it tests. Hosts see it through controllers, which have numbers.
+// model is a subsystem with its namespaces, written from the specifications, without a line of the
+// code under test. Hosts see it through controllers, which have numbers.
 type model struct {
 	namespaces []*modelNamespace
-	hosts      []int                      // by controller: its host
+	hosts      []int                      // the host of each controller
 	logs       []targettest.Notifications // by controller
-	// states are the ANA states by port and group; 0: optimized. ana are the logs by controller.
+	// states are the ANA states by port and group; 0 means optimized. ana are the logs by
+	// controller.
 	states [len(modelPorts)][modelGroups + 1]nvme.ANAState
 	ana    []modelANALog
 }
@@ -22,12 +23,12 @@ type model struct {
 type modelNamespace struct {
 	targettest.Reservations
 	targettest.Uncorrectable
-	volatile   bool // what hosts have marked uncorrectable ends with the target
+	volatile   bool // uncorrectable marks end with the target
 	nsid       uint32
 	blockSize  int
 	blocks     uint64
-	atomic     uint32 // blocks that a fused pair may have at most
-	content    []byte // also of blocks beyond the end, which a larger size shows again
+	atomic     uint32 // maximum number of blocks of a fused pair
+	content    []byte // includes blocks beyond the end, which a larger size shows again
 	readOnly   bool   // by the configuration
 	protection nvme.WriteProtection
 	group      uint32
@@ -36,13 +37,13 @@ type modelNamespace struct {
 
 const dnr = nvme.DNR
 
-// refusal is why a command of a controller does not reach a namespace at all: what depends on who
-// sends it, and on which path.
+// refusal returns the status of a command that does not reach a namespace because of its controller
+// or its path.
 func (m *model) refusal(c int, ns *modelNamespace, write bool) nvme.Status {
 	return cmp.Or(m.path(c, ns), ns.Conflict(m.hosts[c], write))
 }
 
-// io is the status of a command that reads or writes some blocks.
+// io returns the status of a command that reads or writes some blocks.
 func (m *model) io(c int, ns *modelNamespace, slba uint64, n uint32, write bool) nvme.Status {
 	st := m.refusal(c, ns, write)
 	if write {
@@ -51,7 +52,7 @@ func (m *model) io(c int, ns *modelNamespace, slba uint64, n uint32, write bool)
 	return cmp.Or(st, ns.within(slba, n))
 }
 
-// reads is the status of a command that reads some blocks.
+// reads returns the status of a command that reads some blocks.
 func (m *model) reads(c int, ns *modelNamespace, slba uint64, n uint32) nvme.Status {
 	st := m.io(c, ns, slba, n, false)
 	if st.OK() && ns.Marked(slba, n) {
@@ -75,12 +76,12 @@ func (ns *modelNamespace) writable() nvme.Status {
 	return nvme.Success
 }
 
-// at are the bytes of some blocks, which exist.
+// at returns the bytes of some existing blocks.
 func (ns *modelNamespace) at(slba uint64, n uint32) []byte {
 	return ns.content[int(slba)*ns.blockSize:][:int(n)*ns.blockSize]
 }
 
-// reopened says that the storage was opened, maybe with another size.
+// reopened records that the storage was opened, perhaps with another size.
 func (ns *modelNamespace) reopened() {
 	if ns.volatile {
 		ns.Lose()
@@ -88,7 +89,7 @@ func (ns *modelNamespace) reopened() {
 	ns.Resize(ns.blocks)
 }
 
-// overwrite are the bytes of some blocks, to be written.
+// overwrite returns the bytes of some blocks, to be written.
 func (ns *modelNamespace) overwrite(slba uint64, n uint32) []byte {
 	ns.Written(slba, n)
 	return ns.at(slba, n)
@@ -107,7 +108,7 @@ func (ns *modelNamespace) protect(to nvme.WriteProtection) nvme.Status {
 	return nvme.Success
 }
 
-// protected is what Get Features says.
+// protected returns the result of Get Features.
 func (ns *modelNamespace) protected() nvme.WriteProtection {
 	if ns.protection == nvme.NoWriteProtect && ns.readOnly {
 		return nvme.WriteProtect
@@ -122,8 +123,8 @@ type modelCopyRange struct {
 	n    uint32
 }
 
-// copyStatus is the status of a Copy command (NVM section 3.3.2); between says that the format of
-// its ranges names namespaces, allowed that the host has enabled that.
+// copyStatus returns the status of a Copy command (NVM section 3.3.2). between means that the
+// format of its ranges names namespaces, and allowed that the host has enabled that.
 func (m *model) copyStatus(c int, to *modelNamespace, sdlba uint64, from []modelCopyRange,
 	between, allowed bool,
 ) nvme.Status {
@@ -160,8 +161,8 @@ func (m *model) copyStatus(c int, to *modelNamespace, sdlba uint64, from []model
 	return nvme.Success
 }
 
-// pairStatus are the statuses of a fused Compare and Write of blocks that the compare names, which
-// are equal to what is there or not (Base section 3.4.2).
+// pairStatus returns the statuses of a fused Compare and Write (Base section 3.4.2). equal means
+// that the data of the Compare equals the content of its blocks.
 func (m *model) pairStatus(c int, cmp, write modelCopyRange, equal bool) [2]nvme.Status {
 	one := m.half(c, cmp, false)
 	two := m.half(c, write, true)
@@ -183,7 +184,7 @@ func (m *model) pairStatus(c int, cmp, write modelCopyRange, equal bool) [2]nvme
 	return [2]nvme.Status{}
 }
 
-// half is the status of one command of a pair on its own.
+// half returns the status of one command of a pair by itself.
 func (m *model) half(c int, r modelCopyRange, write bool) nvme.Status {
 	st := m.io(c, r.ns, r.slba, r.n, write)
 	if st.OK() && r.n > r.ns.atomic {
@@ -192,7 +193,7 @@ func (m *model) half(c int, r modelCopyRange, write bool) nvme.Status {
 	return st
 }
 
-// tell is a notification to all controllers of a host.
+// tell adds a notification for all controllers of a host.
 func (m *model) tell(ns *modelNamespace, h int, typ nvme.ReservationNotification) {
 	for c, of := range m.hosts {
 		if of == h && !ns.hidden[h] {
@@ -201,7 +202,7 @@ func (m *model) tell(ns *modelNamespace, h int, typ nvme.ReservationNotification
 	}
 }
 
-// restart is a power cycle with the configuration as it was at first, but for sizes.
+// restart is a power cycle. The configuration is the initial one, except for sizes.
 func (m *model) restart() {
 	for c := range m.logs {
 		m.logs[c] = targettest.Notifications{}

@@ -31,29 +31,29 @@ type modelRun struct {
 	storage []backend.Device // by NSID - 1
 	hosts   []modelHost      // by controller
 	control *control.Client
-	// transition is how long the ANA state change lasts.
+	// transition is the duration of the ANA Change state.
 	transition time.Duration
 	done       [2 * modelBatch]host.Completion
 
-	commands int // that were sent
+	commands int // sent so far
 	recent   []*modelCommand
-	// How many commands of each name.
+	// The number of commands by name.
 	succeeded, refused map[string]int
 }
 
 const (
 	waitModel = time.Second
-	// modelLife is how many commands there are between restarts of the target.
+	// modelLife is the number of commands between restarts of the target.
 	modelLife = 2000
 )
 
 // TestModel sends random commands of several hosts with several controllers, over both transports:
-// one after the other to the same blocks, and many at once to others. Every status, everything read
-// and all that is left in the end is what the model says. In between, hosts leave and come back,
+// one at a time to the same blocks, and many at once to different blocks. Every status, all data
+// read and the final content must agree with the model. In between, hosts leave and come back,
 // namespaces and the ANA states of the ports change, and the target restarts.
 //
-// NVMF_MODEL_COMMANDS is how many commands are sent, NVMF_MODEL_SEED the seed, which is logged. The
-// state of the target and a file are in TMPDIR: with a million commands, better in memory.
+// NVMF_MODEL_COMMANDS is the number of commands, and NVMF_MODEL_SEED the seed, which is logged. The
+// state of the target and a file are in TMPDIR; for a million commands it should be in memory.
 func TestModel(t *testing.T) {
 	commands := 8000
 	if s := os.Getenv("NVMF_MODEL_COMMANDS"); s != "" {
@@ -93,7 +93,7 @@ func modelNumber(t *testing.T, s string) uint64 {
 	return n
 }
 
-// keptDevice is storage that outlives the target, with a size of its own.
+// keptDevice is storage that outlives the target, with a variable size.
 type keptDevice struct {
 	backend.Device
 	size   int64
@@ -144,7 +144,7 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 	return x
 }
 
-// device is the storage of a namespace with its present size.
+// device returns the storage of a namespace with its current size.
 func (x *modelRun) device(i int) backend.Device {
 	ns := x.m.namespaces[i]
 	return &keptDevice{x.storage[i], int64(ns.blocks) * int64(ns.blockSize), 4096}
@@ -208,7 +208,7 @@ func (x *modelRun) step() {
 	}
 }
 
-// batch makes commands whose results do not depend on their order.
+// batch makes commands with results that do not depend on their order.
 func (x *modelRun) batch(n int) (batch []*modelCommand) {
 	for len(batch) < n {
 		c := x.command(batch, modelKinds)
@@ -251,7 +251,7 @@ next:
 	return nil
 }
 
-// scatter describes the data of a command by several data blocks, where that is possible.
+// scatter describes the data of a command by several data blocks, where possible.
 func (x *modelRun) scatter(c *modelCommand) {
 	if c.queue == 0 || !modelControllers[c.c].variant.isRDMA || x.rnd.IntN(8) > 0 {
 		return
@@ -314,7 +314,7 @@ func (x *modelRun) compareAll() {
 	}
 }
 
-// trace keeps the last commands for the message of a difference.
+// trace keeps the last commands for the message about a difference.
 func (x *modelRun) trace(batch []*modelCommand) {
 	for _, c := range batch {
 		x.commands += len(c.ops)
@@ -334,7 +334,7 @@ func (c *modelCommand) String() string {
 	return text
 }
 
-// fatal ends the test. c is nil if the difference is not in one command.
+// fatal ends the test. c is nil if the difference is not in a single command.
 func (x *modelRun) fatal(c *modelCommand, format string, a ...any) {
 	x.T.Helper()
 	text := fmt.Sprintf(format, a...)

@@ -17,8 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// supply is the power supply of a machine. It fails after a number of steps of commands; from then
-// on nothing succeeds and nothing changes.
+// supply is the power supply of a machine. It fails after a number of steps of commands; after that
+// nothing succeeds and nothing changes.
 type supply struct {
 	mu     sync.Mutex // also of the disks
 	rng    *rand.Rand
@@ -26,7 +26,7 @@ type supply struct {
 	failed chan struct{} // closed when left is used up
 }
 
-// step counts a step and reports whether there is still power. It requires mu.
+// step counts a step and reports whether there is still power. The caller holds mu.
 func (s *supply) step() bool {
 	switch {
 	case s.left == 0:
@@ -38,7 +38,7 @@ func (s *supply) step() bool {
 	return s.left > 0
 }
 
-// cut lets the power fail now, if it has not failed.
+// cut makes the power fail now, if it has not failed.
 func (s *supply) cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,10 +52,10 @@ func (s *supply) cut() {
 type faults struct{ flush, fua, failure, tear bool }
 
 // volatileDisk is a disk with a volatile cache, below backend/disk, whose commands it executes. A
-// write enters the cache when it begins; a flush moves to the medium the writes that had completed
+// write enters the cache when it begins. A flush moves to the medium the writes that had completed
 // when it began, and nothing else. When the power fails, each block has the content of the medium
-// or of any one of the later writes to it, independent of other blocks: a disk that promises atomic
-// blocks may lose and reorder that much.
+// or of any one of the later writes to it, independent of other blocks. A disk that only promises
+// atomic blocks may lose and reorder that much.
 type volatileDisk struct {
 	block, limit int64 // bytes of an atomic block, and of the longest command
 	engine       string
@@ -66,7 +66,7 @@ type volatileDisk struct {
 	power   *supply
 	fd      int // the content that reads return, a file in memory
 	medium  []byte
-	written map[int64][]*version // by block, oldest first: what is not on the medium
+	written map[int64][]*version // by block, oldest first: content not yet on the medium
 	clock   uint64               // of completions
 }
 
@@ -76,7 +76,7 @@ type version struct {
 	done uint64
 }
 
-// open starts the disk again with the content that survived.
+// open starts the disk again with the surviving content.
 func (d *volatileDisk) open(s *supply) (backend.Device, error) {
 	fd, err := unix.MemfdCreate("volatile disk", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -209,7 +209,7 @@ func (f *inFlight) end() int32 {
 	return 0
 }
 
-// flush moves completed writes to the medium. A flush that fails moves a part of them, and the disk
+// flush moves completed writes to the medium. A failing flush moves a part of them, and the disk
 // forgets the rest.
 func (d *volatileDisk) flush(since uint64) int32 {
 	if d.faults.flush {
@@ -257,5 +257,5 @@ func (d *volatileDisk) lose() {
 	}
 }
 
-// at is the content of a block that survived.
+// at returns the surviving content of a block.
 func (d *volatileDisk) at(b int64) []byte { return d.medium[b*d.block:][:d.block] }

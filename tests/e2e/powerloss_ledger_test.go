@@ -18,15 +18,15 @@ type place struct {
 	lba  uint64
 }
 
-// blockWrite is a write to one block as seen by the host. Times increase with everything that the
-// host sends and receives.
+// blockWrite is a write to one block as seen by the host. Times increase with every message that
+// the host sends or receives.
 type blockWrite struct {
 	id          uint64 // 0: zeroes
 	sent, acked uint64 // acked is 0 if it was not acknowledged
 	durable     bool   // acknowledged with FUA, or before an acknowledged flush was sent
 }
 
-// ledger records what was acknowledged to hosts.
+// ledger records the writes acknowledged to hosts.
 type ledger struct {
 	mu     sync.Mutex
 	clock  uint64
@@ -108,8 +108,8 @@ func comparePlaces(a, b place) int {
 	return cmp.Or(cmp.Compare(a.nsid, b.nsid), cmp.Compare(a.lba, b.lba))
 }
 
-// checkBlock checks whether a block may contain the write with this id. It may not if a write that
-// was sent after its acknowledgement is durable.
+// checkBlock returns an error if a block cannot contain the write with this id, because a durable
+// write was sent after its acknowledgement.
 func checkBlock(writes []*blockWrite, id uint64) error {
 	err := fmt.Errorf("its content, write %d, was never written there", id)
 	for _, d := range writes {
@@ -126,7 +126,7 @@ func checkBlock(writes []*blockWrite, id uint64) error {
 	return err
 }
 
-// recordSize is the size of a stamp, which fills a block repeatedly, in bytes.
+// recordSize is the size of a stamp in bytes. Copies of the stamp fill a block.
 const recordSize = 32
 
 // stampBlock fills a block with its place and the write.
@@ -140,7 +140,7 @@ func stampBlock(b []byte, p place, id uint64) {
 	}
 }
 
-// identify returns the write whose content a block has.
+// identify returns the write that has filled a block.
 func identify(b []byte, p place) (id uint64, err error) {
 	id = binary.LittleEndian.Uint64(b)
 	want := make([]byte, len(b))

@@ -21,9 +21,9 @@ const (
 	crashes     = 200
 	loadQueues  = 3
 	loadDepth   = 16
-	loadOps     = 128 // of each queue at most
-	loadBlocks  = 8   // of a write at most
-	loadSpan    = 64  // blocks that are written
+	loadOps     = 128 // maximum of each queue
+	loadBlocks  = 8   // maximum of a write
+	loadSpan    = 64  // blocks to write
 	loadStep    = 2 * loadQueues * loadOps
 	loadMemory  = loadBlocks * 4096
 	loadDevices = 2
@@ -46,9 +46,9 @@ func newMachine(l faults) *machine {
 	return m
 }
 
-// TestPowerLoss repeatedly serves two disks with volatile caches over TCP and lets the power fail
-// in the middle of writes, flushes and writes with FUA: what was acknowledged as durable survives,
-// and no block is torn.
+// TestPowerLoss repeatedly serves two disks with volatile caches over TCP and makes the power fail
+// in the middle of writes, flushes and writes with FUA. Data acknowledged as durable survives, and
+// no block is torn.
 func TestPowerLoss(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{disk.Threads, disk.Auto} {
@@ -88,8 +88,8 @@ func TestPowerLossOfFaultyDisks(t *testing.T) {
 	}
 }
 
-// crash starts the target on the surviving content, lets the power fail at some time and returns
-// the errors found in what survives.
+// crash starts the target on the surviving content, makes the power fail at some time and returns
+// the errors found in the surviving content.
 func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 	t.Run(fmt.Sprintf("crash %d", i), func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(*seedFlag, uint64(i)))
@@ -109,7 +109,7 @@ func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 		h := newEnv(t, o)
 		c := h.connect(plain[0])
 		through := rng.IntN(8) == 0
-		if through { // every write is treated as with FUA
+		if through { // every write counts as a write with FUA
 			_, err := c.SetFeature(testutil.Context(t), nvme.FeatureVolatileWriteCache, 0)
 			h.Must(err)
 		}
@@ -244,7 +244,7 @@ func (w *workload) data(token int) []byte {
 	return w.buf[token*loadMemory:][:int64(s.blocks)*w.m.disks[s.nsid-1].block]
 }
 
-// finish records what the completion of a command promises, and checks that no block read is torn.
+// finish records the promise of a completed command, and checks that no block read is torn.
 func (w *workload) finish(t *testing.T, token int, ok bool) {
 	s := &w.sent[token]
 	w.free = append(w.free, token)

@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestQueueMemory opens queues until their memory is used up: the next one is refused, the log says
-// why, the others continue, and closing one makes room.
+// TestQueueMemory opens queues until their memory is used up. The next one is refused, the log
+// gives the reason, the others continue, and closing one makes room.
 func TestQueueMemory(t *testing.T) {
 	limit := func(o *options) {
 		o.tcp = func(c *tcp.Config) { c.QueueMemory = 1 << 20 }
@@ -32,7 +32,7 @@ func TestQueueMemory(t *testing.T) {
 		if len(open) < 2 {
 			t.Fatalf("%d queues", len(open))
 		}
-		h.Until("the log says why", func() bool { // it is written asynchronously
+		h.Until("the log says why", func() bool { // written asynchronously
 			return strings.Contains(h.Log.String(), "KiB of queue memory, their share")
 		})
 		for _, q := range open {

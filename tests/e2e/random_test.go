@@ -10,9 +10,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestRandomCommands changes some bytes of valid commands. Whatever happens, the target must
-// continue, another host must not be affected, and responses must follow the protocol (nvme/host
-// checks them). The seed is fixed, so that a failure can be repeated.
+// TestRandomCommands changes some bytes of valid commands. The target must continue, another host
+// must be unaffected, and responses must follow the protocol (nvme/host checks them). The seed is
+// fixed, so that a failure can be repeated.
 func TestRandomCommands(t *testing.T) {
 	t.Parallel()
 	const rounds = 1500
@@ -134,8 +134,8 @@ func randomAdmin(rng *rand.Rand, a *attacker) *host.Op {
 	return op
 }
 
-// mutate changes up to four bytes of a command, and sometimes its descriptor, too, which the host
-// sets otherwise.
+// mutate changes up to four bytes of a command, and sometimes its descriptor, which is otherwise
+// set by the host.
 func mutate(rng *rand.Rand, op *host.Op) {
 	for range rng.IntN(5) {
 		at := rng.IntN(nvme.SQESize)

@@ -13,14 +13,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// authenticationRequired says that a command was refused so that the host authenticates again.
+// authenticationRequired reports whether a command was refused so that the host authenticates
+// again.
 func authenticationRequired(err error) bool {
 	var st nvme.Status
 	return errors.As(err, &st) && st&^nvme.More == nvme.AuthenticationRequired
 }
 
 // TestReauthenticate: a host reads and writes, and authenticates whenever a command is refused for
-// that, one at a time. Nothing else fails.
+// that reason, one at a time. Nothing else fails.
 func TestReauthenticate(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(o *options) { o.reactors = 2 },
@@ -70,7 +71,8 @@ func TestReauthenticate(t *testing.T) {
 		})
 }
 
-// TestReauthenticateNot: a host that does not is disconnected after a minute, and others stay.
+// TestReauthenticateNot: a host that does not authenticate again is disconnected after a minute,
+// and others stay.
 func TestReauthenticateNot(t *testing.T) {
 	testutil.Soak(t, "it takes a minute")
 	eachTransport(t, nil, func(t *testing.T, h *env, v variant) {

@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestMassReconnect: hundreds of hosts that come at once, as after a restart of the target, are
-// connected at their first attempt, each with an I/O queue.
+// TestMassReconnect: hundreds of hosts that connect at once, as after a restart of the target,
+// succeed at their first attempt, each with an I/O queue.
 func TestMassReconnect(t *testing.T) {
 	t.Parallel()
 	h := newEnv(t, options{})

@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// ioWire connects I/O queue qid of a controller, on which a test sends its own bytes.
+// ioWire connects I/O queue qid of a controller, on which a test sends arbitrary bytes.
 func (h *env) ioWire(c *host.Controller, qid uint16, size int) *wire {
 	h.T.Helper()
 	w := h.wire()
@@ -30,7 +30,8 @@ func (h *env) ioWire(c *host.Controller, qid uint16, size int) *wire {
 	return w
 }
 
-// readAndWait sends reads of 1 MiB of namespace 1, one after the other, and takes none of the data.
+// readAndWait sends reads of 1 MiB of namespace 1, one after another, and receives none of the
+// data.
 func (w *wire) readAndWait(from, n int) {
 	w.t.Helper()
 	var all []byte
@@ -48,10 +49,10 @@ func (w *wire) readAndWait(from, n int) {
 	w.write(all)
 }
 
-// slowSize is the size of the namespace that is read and written.
+// slowSize is the size of the namespace in use.
 const slowSize = 64 << 20
 
-// TestSlowReaders: hosts that do not take what they read of a namespace in memory do not stop the
+// TestSlowReaders: hosts that do not receive the data of their reads of a RAM namespace do not stop
 // writes of another host to the same blocks, although there is no memory to copy the data to.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
@@ -76,7 +77,7 @@ func TestSlowReaders(t *testing.T) {
 	}
 }
 
-// unreadTCP reads all of the namespace and takes none of it from its sockets.
+// unreadTCP reads the whole namespace and receives none of it from its sockets.
 func unreadTCP(h *env) {
 	c := h.connect(plain[0])
 	for i := range 4 {
@@ -85,7 +86,7 @@ func unreadTCP(h *env) {
 	h.Ping(c)
 }
 
-// unreadRDMA does so with RDMA WRITEs that are not acknowledged before the end of the test.
+// unreadRDMA does the same with RDMA WRITEs that are not acknowledged before the end of the test.
 func unreadRDMA(h *env) {
 	c := h.connect(plain[1])
 	q := h.Open(c, 1, 128)
@@ -108,7 +109,7 @@ func unreadRDMA(h *env) {
 		held.Release()
 		h.finish(q, slowSize>>20)
 	})
-	_, err := q.Poll(make([]host.Completion, 1)) // sends what was submitted
+	_, err := q.Poll(make([]host.Completion, 1)) // sends the submitted commands
 	h.Must(err)
 	h.Ping(c)
 	h.Until("the WRITEs are held", func() bool { return held.Fired() > 0 })

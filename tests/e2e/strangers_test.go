@@ -18,7 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// strangers are peers that are not allowed anywhere and take what connections they get.
+// strangers are peers that are not allowed anywhere and take all the connections that they get.
 type strangers struct {
 	h    *env
 	v    variant
@@ -28,7 +28,7 @@ type strangers struct {
 	close []func()
 }
 
-// strangersFrom says where strangers connect from: the address of the victim, or others.
+// strangersFrom makes strangers with the address of the victim, or with other addresses.
 func (h *env) strangersFrom(v variant, others bool) *strangers {
 	s := &strangers{h: h, v: v}
 	switch {
@@ -71,7 +71,7 @@ func (s *strangers) transport(i int) host.Transport {
 	panic("another transport")
 }
 
-// keep has fn called by leave.
+// keep makes leave call fn.
 func (s *strangers) keep(fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *strangers) idle(i int) error {
 	return err
 }
 
-// halfOpen connects, as far as the transport is concerned, and sends no Connect command.
+// halfOpen connects on the transport level and sends no Connect command.
 func (s *strangers) halfOpen(i int) error {
 	q, err := host.DialQueue(testutil.Context(s.h.T), s.transport(i), uint16(i%2), 32, 1)
 	if err == nil {
@@ -130,7 +130,7 @@ func (s *strangers) discovery(i int) error {
 	return err
 }
 
-// flood has n strangers do it and returns how many succeeded.
+// flood calls what for n strangers and returns the number of successes.
 func (s *strangers) flood(n int, what func(i int) error) (taken int) {
 	for i := range n {
 		if what(i) == nil {
@@ -140,13 +140,13 @@ func (s *strangers) flood(n int, what func(i int) error) (taken int) {
 	return taken
 }
 
-// usage is what the transport of the variant counts.
+// usage returns the counts of the transport of the variant.
 func (h *env) usage(v variant) fabric.Usage {
 	return h.Server.Transport(h.transport(v).Type()).Usage()
 }
 
-// eachFlood runs fn on a harness with few connections for each transport, kind of stranger, and
-// whether the strangers connect from other addresses than the victim.
+// eachFlood runs fn on a harness with few connections for each transport, each kind of stranger,
+// and with strangers at the address of the victim or at others.
 func eachFlood(t *testing.T, fn func(t *testing.T, s *strangers, what func(i int) error)) {
 	kinds := []struct {
 		name    string
@@ -180,14 +180,14 @@ func eachFlood(t *testing.T, fn func(t *testing.T, s *strangers, what func(i int
 	}
 }
 
-// TestStrangersFill: strangers take all the connections that they get and keep them. A host that is
-// connected notices nothing, and another one connects with eight queues, at once, each time, before
-// and after more strangers have come.
+// TestStrangersFill: strangers take all the connections that they get and keep them. A connected
+// host is unaffected, and another host repeatedly connects with eight queues at once, before and
+// after more strangers have come.
 func TestStrangersFill(t *testing.T) {
 	t.Parallel()
 	eachFlood(t, func(t *testing.T, s *strangers, what func(i int) error) {
 		h := s.h
-		a := newAttacker(h, s.v) // of which only the bystander is of interest
+		a := newAttacker(h, s.v) // only its bystander is of interest
 		a.c.Close()
 		if n := s.flood(100, what); n < 16 {
 			t.Fatalf("%d strangers have connected: nothing is tested", n)
@@ -224,9 +224,9 @@ func TestStrangersFill(t *testing.T) {
 	})
 }
 
-// TestStrangersKeepComing: a host that has been connected before connects again and again while
-// strangers flood the target without a pause: at the first attempt if they have other addresses,
-// and at a later one if they have its own, where a flood may be faster than a handshake.
+// TestStrangersKeepComing: a known host repeatedly connects while strangers flood the target
+// without a pause. It succeeds at the first attempt if they have other addresses. If they have its
+// own address, it may need more, since a flood may be faster than a handshake.
 func TestStrangersKeepComing(t *testing.T) {
 	t.Parallel()
 	eachFlood(t, func(t *testing.T, s *strangers, what func(i int) error) {

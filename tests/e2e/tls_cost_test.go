@@ -18,13 +18,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// costRounds is how often TestTLSCost measures.
+// costRounds is the number of rounds of TestTLSCost.
 const costRounds = 5
 
-// TestTLSCost measures reads with and without TLS by turns, on one reactor, and AES-GCM alone
-// beside them: IOPS, and processor time of the target. Plain reads and AES-GCM together are the
-// least time that reads with TLS can take. It tells ratios: the least, the median and the largest
-// of the rounds, and fails if the median is too far from that bound.
+// TestTLSCost measures reads with and without TLS in turns, on one reactor, and AES-GCM alone
+// beside them: IOPS, and processor time of the target. Plain reads plus AES-GCM are the minimum
+// time of reads with TLS. It reports the least, the median and the largest ratio of the rounds, and
+// fails if the median is too far from that minimum.
 func TestTLSCost(t *testing.T) {
 	testutil.Soak(t, "it measures rates and processor time")
 	needTLS(t)
@@ -46,7 +46,7 @@ func TestTLSCost(t *testing.T) {
 			n /= 4
 		}
 		seal, want := newSealer(t, size), 0.75
-		if size == 4<<10 { // what a command takes differs more from run to run
+		if size == 4<<10 { // the cost of a command differs more from run to run
 			want = 0.6
 		}
 		var iops, cpu, share ratios
@@ -63,7 +63,7 @@ func TestTLSCost(t *testing.T) {
 			aead := seal(n)
 			t.Logf("%d bytes: plain %.0f/s, %.2f us of the target; TLS %.0f/s, %.2f us; "+
 				"AES-GCM alone %.2f us", size, 1e6/took[0], used[0], 1e6/took[1], used[1], aead)
-			if round > 0 { // the first one warms up
+			if round > 0 { // the first one is a warm-up
 				iops, cpu = append(iops, took[0]/took[1]), append(cpu, used[1]/used[0])
 				share = append(share, (used[0]+aead)/used[1])
 			}
@@ -80,14 +80,14 @@ func TestTLSCost(t *testing.T) {
 // ratios of rounds.
 type ratios []float64
 
-// sorted sorts them and tells the least, the median and the largest.
+// sorted sorts the ratios and formats the least, the median and the largest.
 func (r ratios) sorted() string {
 	slices.Sort(r)
 	return fmt.Sprintf("%.2f %.2f %.2f", r[0], r[len(r)/2], r[len(r)-1])
 }
 
 // newSealer returns a function that seals size bytes n times with AES-GCM, as full records, and
-// returns the processor time of one time, in us.
+// returns the processor time of one time, in µs.
 func newSealer(t *testing.T, size int) func(n int) float64 {
 	t.Helper()
 	r := testutil.Value(mem.Map("AES-GCM alone", 4096+2*size+1024))(t)
@@ -107,7 +107,7 @@ func newSealer(t *testing.T, size int) func(n int) float64 {
 	}
 }
 
-// targetTime is the processor time of all threads but this one, in seconds.
+// targetTime returns the processor time of all threads but this one, in seconds.
 func targetTime(t *testing.T) float64 {
 	t.Helper()
 	return processorTime(t, unix.RUSAGE_SELF) - processorTime(t, unix.RUSAGE_THREAD)

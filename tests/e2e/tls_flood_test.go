@@ -19,12 +19,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// floodKey in the environment makes a process of this test a flood: its value is the port, the
+// floodKey in the environment makes a process of this test a flood. Its value has the port, the
 // number of addresses and the ClientHello.
 const floodKey = "NVMF_E2E_FLOOD"
 
-// floodHellos connects from one address of 127/8 after the other and sends a ClientHello, or
-// nothing if that is empty, until its input ends. It keeps some hundred connections open.
+// floodHellos connects from one address of 127/8 after another and sends a ClientHello, or nothing
+// if it is empty, until its input ends. It keeps a few hundred connections open.
 func floodHellos(arg string) int {
 	var port, addresses int
 	var text string
@@ -54,15 +54,15 @@ func floodHellos(arg string) int {
 		_ = unix.Bind(fd, &unix.SockaddrInet4{Addr: from})
 		_ = unix.Connect(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: port})
 		ring[n%len(ring)] = fd
-		// Those of some time ago are connected, unless the backlog is full.
+		// Older ones are connected by now, unless the backlog is full.
 		if before := ring[(n+len(ring)-8)%len(ring)]; before != 0 && len(hello) > 0 {
 			_, _ = unix.Write(before, hello)
 		}
 	}
 }
 
-// TestHelloFlood: beside a flood of ClientHellos with wrong keys from many addresses, hosts connect
-// that are new.
+// TestHelloFlood: beside a flood of ClientHellos with wrong keys from many addresses, new hosts can
+// connect.
 func TestHelloFlood(t *testing.T) {
 	testutil.Soak(t, "it depends on how fast the machine is")
 	needTLS(t)

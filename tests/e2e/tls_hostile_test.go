@@ -47,8 +47,8 @@ func shake(c net.Conn) error {
 	}
 }
 
-// TestTLSHostile: what a peer does wrong ends its own connection, the log says why, and a host that
-// is connected notices nothing.
+// TestTLSHostile: an error of a peer ends its own connection, the log gives the reason, and a
+// connected host is unaffected.
 func TestTLSHostile(t *testing.T) {
 	needTLS(t)
 	h := newEnv(t, options{tcp: func(c *tcp.Config) {
@@ -71,7 +71,7 @@ func TestTLSHostile(t *testing.T) {
 		name string
 		do   func(c net.Conn)
 		log  string
-		last []byte // that the peer gets; nil: anything
+		last []byte // the last bytes for the peer; nil: any
 	}{
 		{
 			"a ClientHello that is changed", send(append(bytes.Clone(hello[:20]),
@@ -112,7 +112,7 @@ func TestTLSHostile(t *testing.T) {
 	}
 }
 
-// untilEnd returns what comes until the target ends the connection.
+// untilEnd returns the bytes received until the target ends the connection.
 func untilEnd(t *testing.T, c net.Conn) []byte {
 	t.Helper()
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
@@ -123,7 +123,7 @@ func untilEnd(t *testing.T, c net.Conn) []byte {
 	return got
 }
 
-// TestTLSUnfinished: what a peer leaves unfinished ends in time.
+// TestTLSUnfinished: an unfinished handshake or connection ends in time.
 func TestTLSUnfinished(t *testing.T) {
 	needTLS(t)
 	const limit = time.Second

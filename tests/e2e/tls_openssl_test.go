@@ -19,7 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// opensslPeer is a command of OpenSSL with a connection whose plain text is that of its pipes.
+// opensslPeer is a command of OpenSSL with a connection. Its pipes carry the plain text.
 type opensslPeer struct {
 	in     io.WriteCloser
 	out    io.Reader
@@ -27,7 +27,7 @@ type opensslPeer struct {
 	end    func()
 }
 
-// startOpenSSL runs s_client or s_server with a PSK. They take one for SHA-256 only.
+// startOpenSSL runs s_client or s_server with a PSK. They only support one for SHA-256.
 func startOpenSSL(t *testing.T, psk *auth.TLSPSK, args ...string) *opensslPeer {
 	t.Helper()
 	c := exec.CommandContext(testutil.Context(t), "openssl", append(args, "-psk",
@@ -47,7 +47,7 @@ func startOpenSSL(t *testing.T, psk *auth.TLSPSK, args ...string) *opensslPeer {
 	return p
 }
 
-// read takes what the other side has sent.
+// read receives data from the other side.
 func (p *opensslPeer) read(t *testing.T, b []byte) {
 	t.Helper()
 	if n, err := io.ReadFull(p.out, b); err != nil {
@@ -95,7 +95,7 @@ func TestTLSOpenSSLClient(t *testing.T) {
 }
 
 // TestTLSOpenSSLServer: our host connects to the server of OpenSSL, which reads its ICReq, and
-// takes the answer.
+// receives the answer.
 func TestTLSOpenSSLServer(t *testing.T) {
 	_, psk := needOpenSSL(t)
 	h := newEnv(t, options{})

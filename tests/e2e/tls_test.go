@@ -40,8 +40,8 @@ func newTLSKey(h auth.Hash) *auth.TLSKey {
 	return k
 }
 
-// tlsPSK returns the first PSK of a key for a host and a subsystem; without names for those of the
-// tests.
+// tlsPSK returns the first PSK of a key for a host and a subsystem, by default the host and the
+// subsystem of the tests.
 func tlsPSK(k *auth.TLSKey) func(host, sub string) (*auth.TLSPSK, error) {
 	return func(host, sub string) (*auth.TLSPSK, error) {
 		if host == "" {
@@ -78,7 +78,7 @@ func policyTLS(p fabric.TLSPolicy) func(*tcp.Config) {
 	}
 }
 
-// TestTLSKeyRemoved: a handshake is of no use once the key it was made with does not count.
+// TestTLSKeyRemoved: a handshake is useless once its key is no longer valid.
 func TestTLSKeyRemoved(t *testing.T) {
 	needTLS(t)
 	h := newEnv(t, options{tcp: func(c *tcp.Config) {
@@ -101,7 +101,7 @@ func TestTLSKeyRemoved(t *testing.T) {
 	}
 }
 
-// TestTLSPolicies: who may connect, and what the log says of others.
+// TestTLSPolicies: the hosts that may connect, and the log lines about others.
 func TestTLSPolicies(t *testing.T) {
 	needTLS(t)
 	type psk = func(host, sub string) (*auth.TLSPSK, error)
@@ -170,7 +170,7 @@ func TestTLSPolicies(t *testing.T) {
 
 // TestTLSFlood: peers from many addresses begin handshakes, with a ClientHello of a known host and
 // nothing behind it, or with less. Meanwhile a host that has connected before connects, and
-// afterwards one from an address that nobody knows does, with make soak within two seconds.
+// afterwards a host from an unknown address, with make soak within two seconds.
 func TestTLSFlood(t *testing.T) {
 	needTLS(t)
 	n, limit := 400, 256

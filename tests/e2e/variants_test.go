@@ -35,7 +35,7 @@ var variants = []variant{
 	{name: "iwarp", isRDMA: true, options: options{iwarp: true}},
 	{name: "tcp tls", tcp: host.TCP{PSK: tlsPSK(tlsKey)}, options: options{tcp: requireTLS}},
 	{
-		name: "tcp tls digests", noFlowControl: true, // TLS_AES_256_GCM_SHA384, too
+		name: "tcp tls digests", noFlowControl: true, // also TLS_AES_256_GCM_SHA384
 		tcp:     host.TCP{PSK: tlsPSK(tlsKey384), HeaderDigest: true, DataDigest: true},
 		options: options{tcp: requireTLS},
 	},

@@ -19,7 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// wire is a TCP connection to the target on which a test sends its own bytes.
+// wire is a TCP connection to the target on which a test sends arbitrary bytes.
 type wire struct {
 	*net.TCPConn
 	t *testing.T
@@ -60,8 +60,8 @@ func greeting() []byte {
 	return req[:]
 }
 
-// connectCapsule is the Connect command of an admin queue, with in-capsule data or with data for an
-// R2T.
+// connectCapsule returns the Connect command of an admin queue, with in-capsule data or with data
+// for an R2T.
 func connectCapsule(inCapsule bool) (capsule, data []byte) {
 	o := variant{}.hostOptions()
 	op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
@@ -204,8 +204,8 @@ func heapInUse() uint64 {
 	return m.HeapInuse
 }
 
-// submitHuge fills a queue of 128 entries with reads and writes of 8 blocks whose descriptors have
-// the largest possible length.
+// submitHuge fills a queue of 128 entries with reads and writes of 8 blocks with descriptors of the
+// largest possible length.
 func submitHuge(t *testing.T, q *host.Queue, v variant) {
 	for i := range 127 {
 		op := new(host.Op)
