@@ -34,7 +34,7 @@ fmt: ## format the Go code
 demo: ## boot a Linux host that connects over RDMA and runs fio: 1 to 3 minutes
 	scripts/deps.sh demo
 	scripts/with-go.sh tests/lab/demo.sh
-# ALL=1, RUN=REGEXP, ROUNDS=5 and SECONDS_EACH=1 change what is measured; see docs/benchmarks.
+# ALL=1, RUN=REGEXP, ROUNDS=5 and SECONDS_EACH=1 select the measurements; see docs/benchmarks.
 bench: build ## measure over loopback TCP and compare with bare sockets
 	scripts/with-go.sh go run ./tests/bench -run "$(RUN)" -out "$(if $(RUN),,docs/benchmarks)"
 bench-lab: ## compare with the kernel's target in one boot of the lab; also LINKS=siw, VMS=qemu

@@ -1,5 +1,5 @@
-# apt.sh: for scripts that source it. apt_install PACKAGE... installs what is missing of some Debian
-# packages, as root or through sudo, and shows how far it is.
+# apt.sh: for scripts that source it. apt_install PACKAGE... installs the missing ones of some
+# Debian packages, as root or through sudo, and shows the progress.
 # shellcheck shell=bash
 apt_install() {
   local p missing=() as_root=()
@@ -30,7 +30,7 @@ apt_install() {
   )
 }
 
-# apt_progress says how much is fetched and installed, every 20 packages.
+# apt_progress prints the progress, every 20 packages.
 apt_progress() {
   awk '
     / newly installed,/ { all = $1 + $3 }

@@ -1,8 +1,9 @@
 #!/bin/bash
-# container-test.sh ROOT PROGRAM: runs PROGRAM in a container as the image does, as root or through
-# sudo: runc, the seccomp profile, user 65532 without capabilities, and in the directory ROOT what
-# scripts/image-root.sh makes, which stays read-only. The libraries of all RDMA devices load, and a
-# host reads over TCP and TLS. Building the image itself takes a registry of images.
+# container-test.sh ROOT PROGRAM: runs PROGRAM in a container like the image, as root or through
+# sudo: runc, the seccomp profile, user 65532 without capabilities, and the output of
+# scripts/image-root.sh in the directory ROOT, which stays read-only. The libraries of all RDMA
+# devices load, and a host reads over TCP and TLS. Building the image itself would need a registry
+# of images.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -36,7 +37,7 @@ tcp: {max_connections: 64}
 EOF
 "${as_root[@]}" install -m 755 "$program" "$root/usr/bin/nvmf-target"
 
-# What compose.yaml and the Containerfile say, for runc.
+# The settings of compose.yaml and the Containerfile, for runc.
 runc spec --bundle "$work"
 jq --arg root "$root" --arg work "$work" --slurpfile seccomp packaging/container/seccomp.json '
   .root = {path: $root, readonly: true}
@@ -91,6 +92,6 @@ container kill "$name" TERM
 wait "$runner" || fail "it does not stop with code 0"
 runner=""
 [ -e "$work/data/disk0.img" ] || fail "there is no file"
-# The limit of locked memory is that of this machine.
+# The limit of locked memory is the one of this machine.
 ! grep -E 'level=(WARN|ERROR)' "$work/log" | grep -v "registered with io_uring" ||
   die "warnings: see above"

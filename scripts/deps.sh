@@ -1,7 +1,8 @@
 #!/bin/bash
-# deps.sh [build|package|unit|demo|test]: installs what building, making packages, testing without
-# the lab, the demo, or everything needs on Debian 12 or 13: packages with apt, as root or through
-# sudo, and a Go into ~/.cache/nvmf-target if the machine has none. Does nothing if all is installed.
+# deps.sh [build|package|unit|demo|test]: installs the dependencies for building, making packages,
+# testing without the lab, the demo, or everything, on Debian 12 or 13: packages with apt, as root
+# or through sudo, and a Go into ~/.cache/nvmf-target if the machine has none. Does nothing if all
+# are installed.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -29,8 +30,8 @@ fetch_go() {
 }
 
 # shellcheck disable=SC2031  # fetch_go changes it in a subshell
-# promtool, which tests the alerts, is a package of its own since Debian 13. Debian 12 has it in
-# prometheus, whose server is not installed.
+# promtool, which tests the alerts, has its own package since Debian 13. In Debian 12 it is part of
+# prometheus; the server is not installed.
 fetch_promtool() {
   local dir=$cache/promtool.new package
   ! command -v promtool >/dev/null && [ ! -x "$cache/promtool" ] || return 0

@@ -1,7 +1,7 @@
 #!/bin/bash
 # image-root.sh DIR: makes in DIR the root file system of the image without the program: glibc,
-# OpenSSL and rdma-core with its providers out of the packages of Debian 12, and nothing else, so no
-# shell and no package manager. As root the files are root's. The Containerfile and
+# OpenSSL and rdma-core with its providers from the packages of Debian 12, and nothing else, so no
+# shell and no package manager. Run by root, the files belong to root. The Containerfile and
 # scripts/package-test.sh call it.
 set -euo pipefail
 root=$(readlink -f "$1")

@@ -1,6 +1,6 @@
 #!/bin/bash
-# leaked-keys.sh KEYS LOG...: fails if a log has a key that tests have noted in KEYS
-# (testutil.Secret), and names the log, the test that ran, and the test of the key, but not the key.
+# leaked-keys.sh KEYS LOG...: fails if a log has a key that tests have recorded in KEYS
+# (testutil.Secret). It names the log, the running test, and the test of the key, but not the key.
 set -euo pipefail
 keys=$1; shift
 [ -s "$keys" ] || { echo "no test has noted a key in $keys"; exit 1; }

@@ -1,9 +1,9 @@
 #!/bin/bash
-# package-test.sh [install|all]: builds the packages and checks what is in them. With "install" it
+# package-test.sh [install|all]: builds the packages and checks their content. With "install" it
 # also installs, upgrades and removes the .deb in a clean Debian 12, as root or through sudo. With
-# "all" it does the same with the .rpm, runs the program in a container, and builds the packages
-# again in another directory, with nothing cached, and compares the bytes. The Debian is made once
-# (half a minute to five) and cached.
+# "all" it does the same with the .rpm, runs the program in a container, builds the packages again
+# in another directory, with nothing cached, and compares the bytes. The Debian is made once (half a
+# minute to five) and cached.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -42,7 +42,7 @@ version=$(dpkg-deb -f "$deb" Version)
 "$work/files/usr/bin/nvmf-target" version | grep -F "$version" ||
   die "the program does not say $version"
 "$work/files/usr/bin/nvmf-target" check -c "$work/files/etc/nvmf-target/nvmf-target.yaml"
-# Links of the documents lead to files of the package, or to the source.
+# Links in the documents lead to files of the package, or to the source.
 documents=$work/files/usr/share/doc/nvmf-target links=0
 while IFS=: read -r page to; do
   links=$((links + 1))
@@ -50,8 +50,8 @@ while IFS=: read -r page to; do
 done < <(grep -HoE '\]\([^) ]+\)' "$documents"/*.md | sed 's/\](\([^#)]*\).*/\1/' |
   grep -v -e :// -e ':$' | sort -u)
 [ $links -ge 50 ] || die "$deb has only $links links in its documents"
-# What the program needs of the libraries is what the packages ask for. Debian 13 has renamed those
-# whose interface has times; the new packages provide the old names.
+# The packages require the libraries that the program needs. Debian 13 has renamed libraries with
+# times in their interface; the new packages provide the old names.
 mkdir -p "$work/shlibs/debian" && printf 'Source: x\n\nPackage: x\nArchitecture: any\n' >"$work/shlibs/debian/control"
 needs=$(cd "$work/shlibs" && dpkg-shlibdeps -O "-e$work/files/usr/bin/nvmf-target" 2>/dev/null |
   sed 's/t64 / /g')
@@ -89,7 +89,7 @@ inside() {
 fail() { "${as_root[@]}" cat "$root/systemctl" >&2 || true; die "$*"; }
 C=/etc/nvmf-target/nvmf-target.yaml D=/var/lib/nvmf-target
 
-# An older version, whose configuration differs.
+# An older version with another configuration.
 dpkg-deb -R "$deb" "$work/old"
 sed -i 's/^Version: .*/Version: 0.0.1/' "$work/old/DEBIAN/control"
 sed -i 's/64MiB/32MiB/' "$work/old$C"
@@ -111,7 +111,7 @@ inside systemd-analyze security --offline=true --no-pager --threshold=20 nvmf-ta
 inside dpkg -i /host.deb >/dev/null
 inside sh -c "echo data >$D/disk0.img; echo {} >$D/state; mkdir $D/managed"
 
-# systemd does not run here: a systemctl that writes down what it is told.
+# systemd does not run here; this systemctl records its arguments.
 fake_systemctl() {
   inside sh -c 'mkdir -p /run/systemd/system
     printf "#!/bin/sh\necho \"\$@\" >>/systemctl\n" >/usr/bin/systemctl.new

@@ -1,7 +1,7 @@
 #!/bin/bash
-# package.sh: builds the packages of targets and hosts, .deb and .rpm, and the SBOM of the target into
-# bin/package. The same commit gives the same bytes, wherever it lies. The version is that of the
-# first heading of CHANGELOG.md, and of a snapshot before it unless HEAD has its tag.
+# package.sh: builds the packages for targets and hosts, .deb and .rpm, and the SBOM of the target
+# into bin/package. The same commit gives the same bytes in any directory. The version is the one in
+# the first heading of CHANGELOG.md, or of a snapshot before it unless HEAD has its tag.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -35,7 +35,8 @@ gzip -9n $stage/man/*
 for shell in bash fish zsh; do $target completion $shell >$stage/completion.$shell; done
 go version -m -json $target | jq --arg version "$version" -f scripts/sbom.jq >$stage/sbom.json
 
-# The documents without decisions and measurements. Links to what is not shipped lead to the source.
+# The documents without decisions and measurements. Links to files that are not shipped lead to the
+# source.
 mkdir -p $stage/doc/fio
 cp docs/fio/* $stage/doc/fio/
 cp docs/*.png docs/*.svg $stage/doc/

@@ -1,7 +1,8 @@
 #!/bin/bash
-# release.sh: builds what a release has into bin/release: the packages and SBOM of scripts/package.sh,
-# an archive of the image for "podman load" and "docker load", and SHA256SUMS. HEAD must have the
-# tag of the first heading of CHANGELOG.md, such as v0.1.0; SNAPSHOT=1 builds without it.
+# release.sh: builds the files of a release into bin/release: the packages and SBOM of
+# scripts/package.sh, an archive of the image for "podman load" and "docker load", and SHA256SUMS.
+# HEAD must have the tag of the first heading of CHANGELOG.md, such as v0.1.0; SNAPSHOT=1 builds
+# without it.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"

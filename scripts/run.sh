@@ -1,7 +1,7 @@
 #!/bin/bash
-# run.sh: serves a RAM namespace of SIZE (1GiB) on TCP port PORT (4420) of ADDRESS (0.0.0.0, which is
-# all), and on RDMA if there is a device, with the binary of scripts/build.sh. For trying out: every
-# host may connect.
+# run.sh: serves a RAM namespace of SIZE (1GiB) on TCP port PORT (4420) of ADDRESS (0.0.0.0, which
+# means all), and on RDMA if there is a device, with the binary of scripts/build.sh. For trying out:
+# every host may connect.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"

@@ -1,4 +1,4 @@
-# Makes a CycloneDX 1.6 SBOM of what "go version -m -json" says about a program of this module.
+# Makes a CycloneDX 1.6 SBOM from the output of "go version -m -json" for a program of this module.
 def purl: "pkg:golang/" + .Path + "@" + .Version;
 def component: {
   type: "library", "bom-ref": purl, name: .Path, version: .Version, purl: purl, scope: "required"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# show-broken.sh: prints what "nvmf-target check" says about every broken configuration of the
+# show-broken.sh: prints the output of "nvmf-target check" for every broken configuration of the
 # tests.
 set -euo pipefail
 # shellcheck source=scripts/env.sh

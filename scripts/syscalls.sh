@@ -1,7 +1,7 @@
 #!/bin/bash
 # syscalls.sh PACKAGE...: prints the system calls that the tests of packages make, under strace, and
-# packaging/container/seccomp.json does not allow; for instance ./internal/app ./fabric/tcp. Some are
-# those of the tests themselves.
+# packaging/container/seccomp.json does not allow; for instance ./internal/app ./fabric/tcp. Some
+# are made by the tests themselves.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"

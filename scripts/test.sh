@@ -1,12 +1,12 @@
 #!/bin/bash
-# test.sh [all|unit|soak]: runs every check, those that fail soonest first and the lab last. "unit"
-# leaves the lab out, and of the packages the installation. "soak" runs what "all" leaves to it:
-# tests that measure time or take long, longer fuzzing, tests/isolation for half an hour,
-# tests/live with 2000 configurations, all of scripts/package-test.sh, and every scenario of the lab
-# in full (tests/lab/README.md). Every step runs, whatever failed before. At the end come the skipped
-# tests with their reasons, what is left to "make soak", the last lines of failed tests with the
+# test.sh [all|unit|soak]: runs every check, fast failures first and the lab last. "unit" leaves out
+# the lab and the installation of packages. "soak" runs the rest of the tests: tests that measure
+# time or take long, longer fuzzing, tests/isolation for half an hour, tests/live with 2000
+# configurations, all of scripts/package-test.sh, and every scenario of the lab in full
+# (tests/lab/README.md). Every step runs, even after a failure. At the end it prints the skipped
+# tests with their reasons, the tests left to "make soak", the last lines of failed tests with the
 # versions of the programs around them, and the number of tests. NVMF_TEST_LOG keeps the output of
-# every step in a directory; otherwise only that of failures is shown.
+# every step in a directory; otherwise only the output of failures is shown.
 set -uo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -28,13 +28,13 @@ fuzz_cache=$cache/fuzz
 logs=${NVMF_TEST_LOG:-$(mktemp -d)}
 [ -n "${NVMF_TEST_LOG:-}" ] || trap 'rm -rf "$logs"' EXIT
 mkdir -p "$logs"
-# Tests note here the keys that they make (testutil.Secret), after those that are written in them.
-# No log may have one.
+# Tests record the keys that they make (testutil.Secret) here, after the keys in their sources. No
+# log may have one.
 NVMF_TEST_KEYS=$(readlink -f "$logs")/keys; export NVMF_TEST_KEYS
 grep -rnoE --include='*_test.go' '(DHHC|NVMeTLSkey)-1:0[0-3]:[A-Za-z0-9+/]{24}' . |
   awk -F: '{printf "%s\t%s\n", $NF, $1}' >"$NVMF_TEST_KEYS"
 
-# A binary without cgo serves TCP and says that it has no RDMA.
+# A binary without cgo serves TCP and reports that it has no RDMA.
 without_cgo() {
   CGO_ENABLED=0 go build -o "$logs/nvmf-target-tcp" ./cmd/nvmf-target
   "$logs/nvmf-target-tcp" version | tee /dev/stderr | grep -q 'no rdma' ||
@@ -82,14 +82,15 @@ run_suite() {
   # shellcheck disable=SC2046  # a list of packages
   go test -v -timeout 20m -race -tags invariants -shuffle=on -count=1 $(suite)
 }
-# What only one processor reveals, goroutines and reactors that wait for each other; and what the race
-# detector and the invariants tag hide: allocations over RDMA, and memory that nothing has touched.
+# Problems that show only on one processor, with goroutines and reactors that wait for each other,
+# and problems hidden by the race detector and the invariants tag: allocations over RDMA, and memory
+# that was never touched.
 one_processor() {
   GOMAXPROCS=1 go test -v -p 2 -timeout 20m -shuffle=on -count=1 -run "^($alone)\$" \
     ./backend/... ./fabric/... ./nvme/... ./internal/mem ./internal/reactor ./internal/turns \
     ./internal/uring ./tests/e2e
 }
-# What measures, on its own: one package after another, without the race detector.
+# The measurements by themselves: one package after another, without the race detector.
 measurements() {
   # shellcheck disable=SC2046  # a list of packages
   go test -v -p 1 -timeout 2h -count=1 $(suite | grep -Ev '/tests/(isolation|live|lab)$')
@@ -130,7 +131,7 @@ record() { # NAME SECONDS
   mv "$recorded.new" "$recorded"
 }
 
-# run NAME COMMAND: shows how far the step is, and all of its output if it fails.
+# run NAME COMMAND: shows the progress of the step, and all of its output if it fails.
 passed=0 failed=0 steps_failed=()
 run() {
   local name=$1 log rc begin=$SECONDS
@@ -151,16 +152,16 @@ run() {
   skips "$name" "$log" >>"$logs/skipped"
   echo "    $([ "$rc" = 0 ] && echo passed || echo FAILED) in $((SECONDS - begin)) s"
 }
-# skips STEP LOG: prints TEST|REASON|STEP for every skipped test. The reason is what the test logged
-# last.
+# skips STEP LOG: prints TEST|REASON|STEP for every skipped test. The reason is the last message of
+# the test.
 skips() {
   awk -v step="$1" '
     /^=== (RUN|NAME|CONT)/ { test = $3 }
     /^ +[a-z0-9_]+\.go:[0-9]+: / { reason[test] = $0; sub(/^ +[^ ]+ /, "", reason[test]) }
     /^ *--- SKIP: / { print $3 "|" reason[$3] "|" step; reason[$3] = "" }' "$2"
 }
-# failures LOG: prints what every failed test has said last, and of a scenario what it has failed
-# at; without failed tests the end of the log.
+# failures LOG: prints the last messages of every failed test, and the failed check of a scenario.
+# Without failed tests it prints the end of the log.
 failures() {
   awk '
     { line = substr($0, 1, 160) }
@@ -180,7 +181,7 @@ failures() {
     }' "$1" | sed '/^ *$/d; s/^/    /'
 }
 
-# versions: prints those of what no file of this module pins.
+# versions: prints the versions of programs that no file of this module pins.
 versions() {
   local program
   echo "    $(uname -sr), $(. /etc/os-release && echo "$PRETTY_NAME"), $(go env GOVERSION)"

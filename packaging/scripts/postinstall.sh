@@ -6,8 +6,8 @@ systemd-sysusers nvmf-target.conf
 systemd-tmpfiles --create nvmf-target.conf || true # a chroot without /proc; a boot does it
 [ -d /run/systemd/system ] || exit 0 # a chroot or a container
 systemctl daemon-reload
-# The first installation starts nothing: nothing is configured. An upgrade restarts what runs, unless
-# the new version refuses the configuration: then the old one goes on.
+# The first installation starts nothing, because nothing is configured. An upgrade restarts the
+# running target, unless the new version refuses the configuration; then the old one goes on.
 systemctl -q is-active nvmf-target || exit 0
 # The configuration may name credentials, which systemd keeps there while the unit runs.
 export CREDENTIALS_DIRECTORY=/run/credentials/nvmf-target.service

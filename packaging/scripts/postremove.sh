@@ -1,7 +1,7 @@
 #!/bin/sh
-# After files are removed. A purge removes the state file and nothing else below /var/lib/nvmf-target:
-# what is left are data, what hosts were promised of them, and the objects that orchestrators have
-# created. The user stays as their owner.
+# After files are removed. A purge removes the state file and nothing else below
+# /var/lib/nvmf-target. The rest is data, promises to hosts about it, and objects created by
+# orchestrators. The user stays as their owner.
 set -e
 [ ! -d /run/systemd/system ] || systemctl daemon-reload
 [ "$1" = purge ] || exit 0

@@ -11,7 +11,7 @@ trap 'rm -f "$bench"' EXIT
 name=${workload#^}
 name=${name%$}
 
-# iops prints what one round of a build does; a result that is not as wanted does not matter.
+# iops prints the result of one round of a build. A missed expectation does not matter.
 iops() {
 	{ "$bench" -target "$1" -rounds 1 -run "$workload" 2>/dev/null || true; } |
 		sed -n "s/^ *$name  *[0-9.]*  *\([0-9.]*\) .*/\1/p" | head -1

@@ -1,16 +1,16 @@
 #!/bin/bash
-# on-off.sh [OPTION...] [IN_FLIGHT...]: what measuring latency by stage and the flight recorder cost
-# (docs/adr/0038-latency-by-stage.md). It compares this tree with a build that counts and records
-# nothing and reads no clock for it, in pairs, whose order alternates: 4 KiB random reads of memory
-# over TCP with "nvmf-target bench". IN_FLIGHT is a queue depth, or QUEUESxDEPTH; by default
-# 1 32 128 1024x1. Printed are ratios of on to off: medians, and the 95 % interval of the median.
+# on-off.sh [OPTION...] [IN_FLIGHT...]: measures the cost of latency by stage and of the flight
+# recorder (docs/adr/0038-latency-by-stage.md). It compares this tree with a build that counts and
+# records nothing and reads no clock for it, in pairs of alternating order: 4 KiB random reads of
+# memory over TCP with "nvmf-target bench". IN_FLIGHT is a queue depth, or QUEUESxDEPTH; by default
+# 1 32 128 1024x1. It prints ratios of on to off: medians, and the 95 % interval of the median.
 #
 #	-p PAIRS    of each (20); fewer than 6 give the least and the highest instead of an interval
 #	-t SECONDS  of each measurement (0.3; a second with more than 64 queues)
 #	-c T,B      the CPUs of target and bench (0,1)
 #	-o          "on" is also watched: a scrape of the metrics each second, an open page, slow_io and
 #	            "trace -f", on the CPU of the bench
-#	-r FILE     what was measured: IN_FLIGHT, ARM, IOPS, CPU ns of an I/O, ns of an I/O
+#	-r FILE     raw results: IN_FLIGHT, ARM, IOPS, CPU ns of an I/O, ns of an I/O
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/../../scripts/env.sh"
@@ -28,7 +28,7 @@ while getopts p:t:c:or: option; do
 done
 shift $((OPTIND - 1))
 [ $# -gt 0 ] || set -- 1 32 128 1024x1
-restart=20 # pairs after which targets start anew: where memory lies makes a difference
+restart=20 # pairs after which targets restart, since the placement of memory makes a difference
 work=$(mktemp -d)
 declare -A target port # by arm
 watchers=()
@@ -97,9 +97,9 @@ start() {
 	[ -n "$line" ] || die "$(cat "$work/$arm/log")"
 	port[$arm]=$line
 }
-# url WHAT: prints where the target that is on serves something.
+# url WHAT: prints the address of something that the measured target serves.
 url() { sed -n "s|.*msg=\"$1\".* url=\(http://[^ ]*\).*|\1|p" "$work/on/log"; }
-# watch starts what watches that target.
+# watch starts the observers of that target.
 watch() {
 	local metrics page
 	metrics=$(url "metrics are served") page=$(url "the page is served")
@@ -138,7 +138,7 @@ load() {
 	jq -r --argjson cpu $((after - before)) \
 		'.runs[0].groups[0].reads | "\(.commands) \($cpu) \(.mean_us * 1000) \(.iops)"' "$work/report"
 }
-# measure ARM IN_FLIGHT: adds a line to the raw results. What connecting costs, which is that of a
+# measure ARM IN_FLIGHT: adds a line to the raw results. The cost of connecting, taken from a
 # measurement of a millisecond, is subtracted from the CPU time.
 declare -A connecting
 measure() {

@@ -99,7 +99,7 @@ target_start
 
 declare -A DEVICE
 ours_nqn=$NQN
-# select_target WHO LINK: selects one of the targets and a link for host_connect.
+# select_target TARGET LINK: selects one of the targets and a link for host_connect.
 select_target() {
   case $1 in
     target) NQN=$ours_nqn; IFS=/ read -r TRTYPE ADDR PORT <<<"$(listener "$2" 0)" ;;
@@ -115,7 +115,7 @@ connect() { # WHO LINK
     DEVICE[$1-$backend]=$(namespace_device "$nsid")
   done
 }
-# widen WHO LINK QUEUES: makes that many queues in all, used in turn.
+# widen TARGET LINK QUEUES: makes that many queues in all, used in turn.
 widen() {
   local p
   select_target "$1" "$2"
@@ -155,10 +155,10 @@ measure() { # WHO LINK NAME BYTES BACKEND FIO-OPTIONS...: prints a record
     } else {} end)}'
 }
 
-# perftest PROGRAM LINK BYTES OPTIONS...: prints how many operations it made in a second. Both ends
-# are here. Its own rates and latencies depend on a clock that it measures, often wrongly, in this
-# kernel; the number of operations does not. It counts over both of the two seconds: the margin at
-# either end is a quarter of them, in whole seconds.
+# perftest PROGRAM LINK BYTES OPTIONS...: prints the number of operations per second. Both ends are
+# here. The rates and latencies of perftest depend on a clock that it measures, often wrongly, in
+# this kernel; the number of operations does not. It counts over both of the two seconds: the margin
+# at either end is a quarter of them, in whole seconds.
 perftest() {
   local program=$1 bytes=$3 at server
   local options=(-d "${2}0" -R -F -s "$3" -D 2 "${@:4}")
@@ -182,7 +182,7 @@ limit() { # LINK NAME BYTES FIGURE VALUE: prints a record
     --argjson value "$5" \
     '{group: $link, workload: $name, size: $size, who: "limit", figures: {($figure): $value}}'
 }
-throughput() { # LINK PROGRAM SIZE NAME OPTIONS...: that of a program of perftest
+throughput() { # LINK PROGRAM SIZE NAME OPTIONS...: of a program of perftest
   local bytes n
   bytes=$(numfmt --from=iec "$3")
   n=$(perftest "$2" "$1" "$bytes" "${@:5}")

@@ -4,8 +4,8 @@
 # QEMU, where host and target have a CPU each, with the target's defaults and with one that spins
 # for up to 1 ms. Prints a table and which bounds were met. Without TARGET_BIN the target is built
 # from this tree. Takes about half an hour; with ALL=1 three hours.
-#   ALL=1             every workload, also those with several queues
-#   RUN="QD 32"       the workloads whose name matches this regular expression, also those of ALL=1
+#   ALL=1             every workload, including several queues
+#   RUN="QD 32"       the workloads that match this regular expression, including workloads of ALL=1
 #   OUT=DIR           writes report (lab.json) and plot (lab.svg) there
 #   VMS="uml qemu spinning"  LINKS="rxe siw tcp"  ROUNDS=5  SECONDS_EACH=1 (ALL: 3)  CPUS=1
 #   RECORDS=FILE      keeps the measurements
@@ -22,9 +22,9 @@ links=${LINKS:-rxe siw tcp} run=${RUN:-} all=${ALL:-0} each=1 limit=7200
 if [ "$all" = 1 ]; then each=3 limit=36000; fi
 settings=(ROUNDS="${ROUNDS:-5}" SECONDS_EACH="${SECONDS_EACH:-$each}")
 # Settings of a kernel have no blanks; "." matches them.
-# One CPU inside is one CPU of this machine: the kernel and each process inside are processes here,
-# and if they may spread, the cost of a system call depends on how far apart two CPUs are and on who
-# else uses them.
+# One CPU inside is one CPU of this machine. The kernel and each process inside are processes here.
+# If they may spread, the cost of a system call depends on the distance between two CPUs and on
+# other users of the CPUs.
 uml() {
   local on=()
   [ "${CPUS:-1}" != 1 ] || on=(taskset -c "$(taskset -cp $$ | sed 's/.*[^0-9]//')")

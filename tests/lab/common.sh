@@ -23,8 +23,8 @@ target_binary() {
   readlink -f "$bin"
 }
 
-# progress WHAT LINES: reads lines, about LINES of them, and shows what share has come and how long
-# the rest will take: on a terminal in place, elsewhere one line for every tenth.
+# progress WHAT LINES: reads lines, about LINES of them, and shows the share that has arrived and
+# the remaining time: on a terminal in place, elsewhere one line for every tenth.
 progress() {
   local what=$1 lines=$2 n=0 percent shown=0 begin=$SECONDS every=10 end='\n'
   [ ! -t 2 ] || every=1 end='   \r'
@@ -42,7 +42,7 @@ duration() {
   if [ "$1" -lt 100 ]; then echo "about $1 s"; else echo "about $((($1 + 30) / 60)) min"; fi
 }
 
-# digest FILE... -- STRING...: prints a short hash of what a cached file is made from.
+# digest FILE... -- STRING...: prints a short hash of the inputs of a cached file.
 digest() {
   local files=()
   while [ $# -gt 0 ] && [ "$1" != -- ]; do files+=("$1"); shift; done

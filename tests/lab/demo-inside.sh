@@ -1,4 +1,4 @@
-# Inside a kernel of the lab: what a user would type, and the output.
+# Inside a kernel of the lab: the commands that a user would type, and their output.
 . "$LAB_DIR/lib.sh"
 disk_up
 NAMESPACES=(1:ram:1GiB 2:file:1GiB:/run/disk/disk0.img:4096)

@@ -54,8 +54,9 @@ run() {
   [ $rc = 0 ] || [ $rc = 77 ] || failed
   took=$((SECONDS - begin))
 }
-# watch NAME LIMIT: shortly before the time limit it shows what runs, the target's goroutines and
-# log, and the kernel's log. At the time limit the scenario has failed, if others are to follow.
+# watch NAME LIMIT: shortly before the time limit it shows the processes, the goroutines and the log
+# of the target, and the kernel's log. At the time limit the scenario has failed, if others are to
+# follow.
 watch() {
   sleep $(($2 > 20 ? $2 - 8 : $2 / 2))
   echo "lab: of $2 s not more than 8 are left; these processes run:"
@@ -73,18 +74,18 @@ watch() {
   ended "$1" 124 "$2"
   off
 }
-# failed shows what a failure may come from, and the versions of what is not this tree's.
+# failed shows possible causes of a failure, and the versions of programs outside this tree.
 failed() {
   echo "lab: the last lines of the kernel's log since the set-up:"
   dmesg | sed '0,/lab: mark/d' | tail -n 40
   echo "lab: versions: Linux $(uname -r); $(versions "")" \
     "${debian:+in the root directory of Debian 13: $(versions "$debian")}"
 }
-versions() { # ROOT: of packages; those of the machine, or of another root directory
+versions() { # ROOT: of packages of the machine or of another root directory
   dpkg-query --admindir="$1/var/lib/dpkg" -Wf '${Package} ${Version}; ' nvme-cli fio rdma-core \
     'libssl3*' openssl ktls-utils 2>/dev/null
 }
-# unchanged: the kernel has what it had before the scenario, and has reported no fault.
+# unchanged: the kernel is in the same state as before the scenario, and has reported no fault.
 unchanged() {
   local text
   text=$(state_none differs) && text=$(faults) && [ -z "$text" ] && return

@@ -1,6 +1,6 @@
 #!/bin/bash
 # install.sh [demo]: installs the packages of the lab (Debian 12) with apt, as root or through sudo;
-# with "demo" only those that make demo needs under QEMU. Does nothing if all are installed.
+# with "demo" only the packages that make demo needs under QEMU. Does nothing if all are installed.
 set -eu
 # shellcheck source=scripts/apt.sh
 . "$(dirname "$(readlink -f "$0")")/../../scripts/apt.sh"

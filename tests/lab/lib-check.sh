@@ -1,8 +1,8 @@
 # Checks that many scenarios share.
 
 # Lines of the kernel's log that do not fail a scenario. All others do, known or not.
-# The parts of the kernel whose only subject is time complain whenever an emulated or busy CPU is
-# late, whatever the target does...
+# The parts of the kernel that deal only with time complain whenever an emulated or busy CPU is
+# late, with any target...
 KLOG_TIME='hrtimer: |clocksource: |tsc: |TSC found unstable|perf: interrupt took too long'
 KLOG_TIME+='|sched: (DL replenish|RT throttling)|workqueue: .* hogged CPU'
 # ... unless they report a fault.
@@ -14,12 +14,12 @@ KLOG_ALLOWED='iwpm_register_pid|long keepalive RTT \((1[0-9]|2[0-4])[0-9]{2} ms\
 # Under emulation anything can take seconds, most often the kernel's clearing of memory that is
 # registered: up to 7 s for 64 MiB.
 [ "$LAB_VM-${SAMPLE:-}" = uml- ] || KLOG_ALLOWED+='|long keepalive RTT'
-# The kernel's rate limits also count what earlier scenarios of the same boot have caused.
+# The kernel's rate limits also count messages of earlier scenarios in the same boot.
 [ -z "${LAB_STATE:-}" ] || KLOG_ALLOWED+='|callbacks suppressed'
 
 klog_mark() { KLOG_MARK="lab: mark $(date +%s%N)"; echo "<4>$KLOG_MARK" >/dev/kmsg; }
 # klog_check [REGEX]: fails if the kernel has logged a warning or worse since the mark, apart from
-# the lines above and those that match REGEX.
+# the lines above and lines that match REGEX.
 klog_check() {
   local bad
   bad=$(dmesg --level=emerg,alert,crit,err,warn | sed "0,/$KLOG_MARK/d" |

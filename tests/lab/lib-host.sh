@@ -65,8 +65,8 @@ nvme_io() {
     --block-count=$((4096 / bs - 1)) --data-size=4096 --data=/tmp/block 2>&1 || true
 }
 nvme_flush() { nvme flush "$(namespace_device "$1")" --namespace-id="$1" 2>&1 || true; }
-# io_works, io_fails REGEX: nvme_io succeeds, or fails with a status that matches, whatever its DNR
-# and more bits. flush_works, flush_fails: the same for nvme_flush.
+# io_works, io_fails REGEX: nvme_io succeeds, or fails with a status that matches, with any DNR and
+# more bits. flush_works, flush_fails: the same for nvme_flush.
 io_works() { local s; s=$(nvme_io "$@"); ! grep -qi status <<<"$s" || fail "$*: $s"; }
 io_fails() {
   local want=$1 s; shift

@@ -1,6 +1,6 @@
 # Sourced by the scenarios that change the configuration of a running target. It changes at random:
-# listeners, the subsystems live-1 and live-2, which hosts may connect to them, and their
-# namespaces. Nothing changes subsystem $NQN. The Linux host connects to all that it may connect to.
+# listeners, the subsystems live-1 and live-2, the hosts that may connect to them, and their
+# namespaces. Nothing changes subsystem $NQN. The Linux host connects to everything that it may.
 : "${SEED:=${SAMPLE:-$(date +%s)}}"
 RANDOM=$SEED
 HOSTID2=12345678-0000-4000-8000-00000000000b
@@ -9,7 +9,7 @@ LIVE=nqn.2026-11.io.nvmf-target:live-
 declare -A ALLOWS=() # by subsystem, 1 or 2: the hosts that may connect, or any
 declare -A SPACES=() # by subsystem:NSID: "MIB PATH READ_ONLY", the path - if it has none
 declare -A CONNECTED=() DEVICE=() # by subsystem; by subsystem:NSID
-declare -A PORT_ID=()   # by "TRANSPORT PORT", whatever the host has seen so far
+declare -A PORT_ID=()   # by "TRANSPORT PORT", of all that the host has ever seen
 GENERATION=0 SEEN_LOG='' FILES=0 SEEN='' VISIBLE_AT=0
 
 copy_function target_config plain_config
@@ -35,7 +35,7 @@ target_config() {
   done
 }
 
-# change: changes the configuration at random, until it is another one than the target has.
+# change: changes the configuration at random, until it differs from the one of the target.
 change() {
   local n
   for ((n = RANDOM % 3; n >= 0; n--)); do change_something; done
@@ -93,7 +93,7 @@ add_namespace() { # SUBSYSTEM:NSID; a file begins with its name
 
 may_connect() { [[ ${ALLOWS[$1]:-} = any || ${ALLOWS[$1]:-} = *$HOSTNQN* ]]; } # SUBSYSTEM
 
-# visible: the host sees the configuration: the namespaces of what it is connected to, no controller
+# visible: the host sees the configuration: the namespaces of connected subsystems, no controller
 # where it may not connect, and listeners and subsystems in the discovery log. VISIBLE_AT is the
 # time in us before nvme-cli reads the log, which can take half a second.
 visible() {
@@ -165,7 +165,7 @@ look() {
   done)
 }
 
-# await_visible SECONDS: like wait_for; shows what is missing.
+# await_visible SECONDS: like wait_for; shows the missing items.
 await_visible() {
   local end=$((${EPOCHREALTIME/./} + 4000000 * $1))
   until visible; do
@@ -177,13 +177,13 @@ await_visible() {
     sleep 0.02
   done
 }
-# settle: disconnects from what the host may no longer connect to, connects to the rest, and reads
-# the files.
+# settle: disconnects from subsystems to which the host may no longer connect, connects to the rest,
+# and reads the files.
 settle() {
   local sub
   for sub in "${!CONNECTED[@]}"; do
     may_connect $sub && continue
-    # A host that is no longer allowed gives up by itself, one whose subsystem is gone waits for it.
+    # A host that is no longer allowed gives up by itself, but a host waits for a missing subsystem.
     [ -n "${ALLOWS[$sub]:-}" ] || nvme disconnect -n $LIVE$sub >/dev/null || fail "nvme disconnect"
     wait_for 20 gone $sub
     unset "CONNECTED[$sub]"
@@ -198,7 +198,7 @@ settle() {
   done
   check_files
 }
-# disconnect_all: from all subsystems, also those that are gone.
+# disconnect_all: from all subsystems, including removed ones.
 disconnect_all() {
   nvme disconnect-all >/dev/null || fail "nvme disconnect-all: exit code $?"
   wait_for 20 eval '[ -z "$(ls /sys/class/nvme)" ]'

@@ -1,6 +1,6 @@
-# Sourced by init.sh and by lib.sh: what scenarios that share a boot may not leave behind.
+# Sourced by init.sh and by lib.sh: the state that scenarios in the same boot must not leave behind.
 
-# state_kernel: prints what exists in the kernel, one thing a line.
+# state_kernel: prints the objects in the kernel, one a line.
 state_kernel() {
   local d
   for d in /sys/class/nvme/nvme*; do
@@ -26,7 +26,7 @@ state_network() {
   tc qdisc show | sed -nE '/ noqueue /!s/^qdisc ([a-z_]+) .* dev ([a-z0-9]+).*/qdisc \1 of \2/p'
   nft list tables 2>/dev/null | sed 's/^/nftables /'
 }
-# state_processes [PID...]: processes other than those of the kernel, of init.sh, and these.
+# state_processes [PID...]: processes other than kernel threads, init.sh, and these.
 state_processes() {
   local mine p=$BASHPID pid parent line
   mine=" 1 2 $* $(cat "$LAB_PIDS") "
@@ -43,7 +43,7 @@ state_processes() {
     [ -z "$line" ] || echo "process $line"
   done
 }
-# state_rdma: what programs and the NVMe host and target hold of RDMA devices.
+# state_rdma: the RDMA objects of programs and of the NVMe host and target.
 state_rdma() {
   local kind
   for kind in qp cm_id mr pd; do
@@ -52,7 +52,7 @@ state_rdma() {
   done
 }
 # state_none COMMAND...: waits until COMMAND prints nothing, for half a minute at most, because the
-# kernel removes some things later. Then it fails, and prints what COMMAND still prints.
+# kernel removes some things later. Then it fails, and prints the remaining output of COMMAND.
 state_none() {
   local end=$((SECONDS + 30)) out
   while out=$("$@") && [ -n "$out" ]; do
@@ -61,7 +61,7 @@ state_none() {
   done
 }
 
-# lab_down removes what lab_up, target_start, disk_up and the functions for disks have made, and
+# lab_down removes everything made by lab_up, target_start, disk_up and the functions for disks. It
 # fails if the scenario has left something else, or something that is still in use.
 lab_down() {
   local left='' part d

@@ -1,5 +1,5 @@
-# The target as a unit of systemd, whose user instance runs in the lab's kernel: it restarts the
-# target and keeps its descriptors as the system's systemd does with the unit of packaging/.
+# The target as a unit of systemd. A user instance of systemd in the kernel of the lab restarts the
+# target and keeps its descriptors, as the system instance does with the unit of packaging/.
 # systemd_up comes before target_start; systemd_down, before the end of the scenario.
 PACKAGING=$LAB_DIR/../../packaging
 SYSTEMD_PIDS=()
@@ -11,7 +11,7 @@ systemd_up() {
   mkdir -p /run/systemd/system "$UNITS"
   mount -t cgroup2 cgroup2 /sys/fs/cgroup
   printf '[Unit]\n' >"$UNITS/basic.target"
-  # What confines the unit needs the system's instance: qemu/scenarios/systemd.sh has that.
+  # Confining the unit needs the system instance: see qemu/scenarios/systemd.sh.
   s='Type|Restart|RestartSec|WatchdogSec|TimeoutStopSec|FileDescriptorStoreMax|StartLimit[A-Za-z]*'
   {
     grep -E '^StartLimit|^\[Unit\]' $PACKAGING/systemd/nvmf-target.service

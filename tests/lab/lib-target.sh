@@ -141,7 +141,7 @@ nvmet_restart() {
 nvmet_kill() { rm /sys/kernel/config/nvmet/ports/*/subsystems/"$NQN"; }
 nvmet_stop() { nvmet_kill; }
 
-# What the target holds, as far as it is visible.
+# The objects that the target holds, as far as visible.
 target_fds() { [ "$TARGET" = nvmet ] || find "/proc/$TPID/fd" -mindepth 1 | wc -l; }
 target_rss() { [ "$TARGET" = nvmet ] || awk '/^VmRSS/{print $2}' "/proc/$TPID/status"; }
 target_threads() { [ "$TARGET" = nvmet ] || awk '/^Threads/{print $2}' "/proc/$TPID/status"; }

@@ -51,7 +51,7 @@ sample() {
       sort | head -n "$n" | cut -f 2
   fi
 }
-# sized SMOKE SAMPLE FULL: prints the size of what runs.
+# sized SMOKE SAMPLE FULL: prints the size for this kind of run.
 sized() { if measuring; then echo "$3"; elif [ -z "$SMOKE" ]; then echo "$2"; else echo "$1"; fi; }
 # measuring reports whether durations and rates count: in full only, where nothing else runs.
 measuring() { [ -z "$SAMPLE$SMOKE" ]; }
@@ -133,8 +133,8 @@ dm() {
 dm_table() { dmsetup suspend --noflush "$1"; dmsetup load "$1" --table "$2"; dmsetup resume "$1"; }
 dm_block() { dmsetup info -c --noheadings -o blkdevname "$1"; } # NAME: prints dm-N
 
-# lab_teardown runs at the end of every scenario, whatever its result. Where others follow in the
-# same kernel, nothing of this one may be left.
+# lab_teardown runs at the end of every scenario, with any result. If others follow in the same
+# kernel, nothing of this one may be left.
 lab_teardown() {
   local rc=$?
   trap - EXIT

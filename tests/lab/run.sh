@@ -2,13 +2,13 @@
 # run.sh SCENARIO [VARIANT] [NAME=VALUE...]: runs one scenario of scenarios/ in the user-mode
 # kernel.
 # run.sh SCENARIO/VARIANT... [NAME=VALUE...]: several, one after another in the same kernel, which
-# has to be the same state after each; after one that fails the rest run in a new kernel. They need
+# must be in the same state after each. After one that fails the rest run in a new kernel. They need
 # the same CPUs and parameter. The head of a scenario has:
 #   # variants: rxe tcp ...   its transports; the first one is the default
-#   # smoke: rxe tcp ...      those that "make test" always runs, in their shortest form
-#   # covers: DIR ...         packages of the target that it is about
+#   # smoke: rxe tcp ...      variants that "make test" always runs, in their shortest form
+#   # covers: DIR ...         packages of the target under test
 #   # cpus: 1                 CPUs of the kernel
-#   # limit: 300              seconds, 240 by default: six times what a quiet machine takes
+#   # limit: 300              seconds, 240 by default: six times the time on a quiet machine
 #   # go-test: ./package      its test binary is built and given to the scenario as $TEST_BIN
 #   # cc: DIR                 a program of its C files, given to the scenario as $CULPRIT_BIN
 #   # kernel: NAME=VALUE      a parameter of the kernel

@@ -1,7 +1,7 @@
 #!/bin/bash
-# unpack.sh PACKAGE...: unpacks packages of Debian testing, without what they depend on, into a
-# directory and prints its path. It is for programs that no stable Debian has and that run with what
-# the machine has, as those in Python do. The directory is cached outside the tree.
+# unpack.sh PACKAGE...: unpacks packages of Debian testing, without their dependencies, into a
+# directory and prints its path. It is for programs that no stable Debian has and that run with the
+# programs of the machine, such as programs in Python. The directory is cached outside the tree.
 set -eu
 self=$(readlink -f "$0")
 . "$(dirname "$self")/common.sh"

@@ -1,7 +1,7 @@
-// culprit CASE SECONDS TARGET PORT SOURCE NQN HOSTNQN [KEY:ADDRESS...]: does one thing to a target
-// for so many seconds, over and over, prints "began" as soon as the target feels it, and in the end
-// what came of it. The exit code is 1 if the target let it do what it must not. KEYs and ADDRESSes,
-// in hex, are what remote access tries first.
+// culprit CASE SECONDS TARGET PORT SOURCE NQN HOSTNQN [KEY:ADDRESS...]: attacks a target in one way
+// for so many seconds, over and over. It prints "began" as soon as the target is affected, and a
+// summary at the end. The exit code is 1 if the target allowed something forbidden. remote access
+// first tries the KEYs and ADDRESSes, in hex.
 #include "culprit.h"
 
 #include <stdio.h>
@@ -49,7 +49,7 @@ static void began(void)
 	}
 }
 
-// until_end waits until the queue ends or the time is over, and counts what happens.
+// until_end waits until the queue ends or the time is over, and counts events.
 static enum event until_end(struct queue *q, double end)
 {
 	struct ibv_wc wc;
@@ -117,8 +117,8 @@ static void capsules(void)
 	}
 }
 
-// allow_reads has a connected queue pair issue READs and atomics although the target's reply says
-// that it serves none.
+// allow_reads lets a connected queue pair issue READs and atomics although the reply of the target
+// offers none.
 static void allow_reads(struct queue *q)
 {
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RESET };
@@ -136,7 +136,7 @@ static void allow_reads(struct queue *q)
 	}
 }
 
-// remote accesses the target's memory with the keys given, then with guesses.
+// remote accesses the memory of the target with the given keys, then with guesses.
 static void remote(enum ibv_wr_opcode opcode)
 {
 	static int tries;
@@ -186,8 +186,8 @@ static void remote_atomic(void) { remote(IBV_WR_ATOMIC_FETCH_AND_ADD); }
 
 #define QUEUES 8
 
-// many has Reads (2) or Writes (1) of DATA bytes in flight on all of its queues, and what comes of
-// them. With receives, responses are taken; without, the target can send none.
+// many has Reads (2) or Writes (1) of DATA bytes in flight on all of its queues, and counts their
+// results. With receives, responses are received; without, the target can send none.
 static void many(int opcode, int receives)
 {
 	static struct queue admin, io[QUEUES];
@@ -212,7 +212,7 @@ static void no_receives(void) { many(2, 0); }
 // The scenario drops large packets: commands leave, the data for the target's READs does not.
 static void stop_serving(void) { many(1, 100); }
 
-// Writes whose memory is deregistered while the target reads it.
+// Writes of memory that is deregistered while the target reads it.
 static void dead_keys(void)
 {
 	struct queue admin, io;
@@ -275,7 +275,7 @@ static void bad_private(void)
 	}
 }
 
-// Connect requests whose answer nobody waits for.
+// Connect requests with nobody waiting for the answer.
 static void cm_flood(void)
 {
 	static struct queue q[64];

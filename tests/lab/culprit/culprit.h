@@ -1,5 +1,5 @@
-// A host that behaves badly over verbs: what nvme/host, which keeps to the rules, cannot send.
-// queue.c has queues and commands, culprit.c what is done with them.
+// A host that misbehaves over verbs, for requests that nvme/host cannot send because it keeps to
+// the rules. queue.c has queues and commands, culprit.c their use.
 #ifndef CULPRIT_H
 #define CULPRIT_H
 
@@ -25,7 +25,7 @@ struct queue {
 	uint16_t cid;
 };
 
-// What a queue gets.
+// Events of a queue.
 enum event { NOTHING, RESPONSE, SENDS, FAILED, ENDED };
 
 extern const char *target, *port, *source, *nqn, *hostnqn;
@@ -33,9 +33,9 @@ extern const char *target, *port, *source, *nqn, *hostnqn;
 void die(const char *what, ...) __attribute__((format(printf, 1, 2), noreturn));
 double now(void);
 
-// dial starts a queue: the address is resolved and the queue pair made. open_queue connects one,
-// with the private data of a host unless another is given. Both return 0 or -1. free_queue frees
-// whatever of it exists.
+// dial starts a queue: it resolves the address and makes the queue pair. open_queue connects a
+// queue, with the private data of a host unless another is given. Both return 0 or -1. free_queue
+// frees a queue in any state.
 int dial(struct queue *q, struct rdma_event_channel *channel);
 int open_queue(struct queue *q, int qid, int cntlid, const void *private, int len);
 void free_queue(struct queue *q);
@@ -45,11 +45,11 @@ void free_queue(struct queue *q);
 enum event wait_queue(struct queue *q, int ms, struct ibv_wc *wc);
 // receive posts n receives.
 void receive(struct queue *q, int n);
-// send posts a work request whose local memory is n bytes at p. It returns an errno.
+// send posts a work request for n bytes of local memory at p. It returns an errno.
 int post(struct queue *q, struct ibv_send_wr *wr, void *p, int n);
 
 // command builds the next command, with a keyed data block of n bytes with a key. send_command
-// sends it; run waits for its status, too, and is -1 if the queue ends instead.
+// sends it; run also waits for its status, and returns -1 if the queue ends first.
 uint8_t *command(struct queue *q, int opcode, uint32_t n, uint64_t addr, uint32_t key);
 int send_command(struct queue *q, uint8_t *sqe);
 int run(struct queue *q, uint8_t *sqe);

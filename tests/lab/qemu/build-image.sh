@@ -23,7 +23,7 @@ make_image() {
   trap '$as_root rm -rf "$work"' EXIT
   cat >"$work/init" <<'INIT'
 #!/bin/bash
-# Starts the lab's init.sh from the shared directory: as the first process, or as a service of
+# Starts init.sh of the lab from the shared directory: as the first process, or as a service of
 # systemd, which does not pass on the settings of the kernel's command line.
 [ $$ != 1 ] || mount -t proc proc /proc
 for s in $(cat /proc/cmdline); do case $s in [A-Z]*=*) export "$s" ;; esac; done

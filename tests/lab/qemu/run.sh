@@ -5,8 +5,8 @@
 #   # nvmet: REASON           why the kernel's target cannot run it, for lab_test.go
 #   # init: systemd           the first process is systemd
 #   # drives: yes             an NVMe, a SATA and a SCSI drive, which read as zeroes
-#   # nvme: yes               NVMe drives that store what is written
-#   # virtio: 256M            a virtio disk of this size that stores what is written
+#   # nvme: yes               NVMe drives that keep written data
+#   # virtio: 256M            a virtio disk of this size that keeps written data
 #   # packages: yes           old.deb and new.deb in /run/out/packages, see packages.sh
 #   # numa: yes               two NUMA nodes, with a CPU and half of the memory each
 set -eu
@@ -27,7 +27,8 @@ if [ -z "$out" ]; then out=$(mktemp -d); tmp=$out; fi
 trap 'rm -f "$out"/*.img "$out/go.test"; [ -z "$tmp" ] || rm -rf "$tmp"' EXIT
 mkdir -p "$out"; out=$(readlink -f "$out"); rm -f "$out/rc"
 cp -r "$lab/../../packaging" "$out/"
-# APPARMOR=1: the profile as the kernel takes it, and what the keys of the scenario need besides.
+# APPARMOR=1: the profile in the form of the kernel, with the additions for the keys of the
+# scenario.
 if [ -n "${APPARMOR:-}" ]; then
   mkdir -p "$out/apparmor/local"
   echo '/{usr/,}bin/{sh,dash,sed,cat} mrix,' >"$out/apparmor/local/nvmf-target"
@@ -54,7 +55,8 @@ if [ -n "$(head_value drives)" ]; then
   device ahci,id=ahci ide-hd,drive=sata,bus=ahci.0,serial=lab-sata
   device virtio-scsi-pci,id=scsi scsi-hd,drive=scsi,bus=scsi.0,serial=lab-scsi
 fi
-# nvme_drive NAME SIZE CONTROLLER-OPTIONS NAMESPACE-OPTIONS: where it frees space, its file does.
+# nvme_drive NAME SIZE CONTROLLER-OPTIONS NAMESPACE-OPTIONS: space freed in the drive is freed in
+# its file.
 nvme_drive() {
   truncate -s "$2" "$out/$1.img"
   local file="file.driver=file,file.filename=$out/$1.img"

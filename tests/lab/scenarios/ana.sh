@@ -11,7 +11,7 @@ NAMESPACES=(1:ram:64MiB)
 SECOND=10.0.0.3 STATES=''
 TARGET_LISTENERS=tcp/$SECOND/$PORT
 copy_function target_config plain_config
-target_config() { # STATES are those of the second listener
+target_config() { # STATES of the second listener
   plain_config | sed "/address: \"$SECOND\"/s/}$/, ana_states: {$STATES}}/"
 }
 connect_second() { # OPTIONS: the second path, B
@@ -24,7 +24,7 @@ live() { [ "$(<"/sys/class/nvme/$1/state")" = live ]; }
 path_of() { echo /sys/class/nvme/$1/nvme*c*n1; } # CTRL
 ana_state() { [ "$(cat $(path_of $1)/ana_state 2>/dev/null)" = "$2" ]; }
 states() { wait_for 10 eval "ana_state $A $1 && ana_state $B $2"; } # OF-A OF-B
-# used A|B|both: only these paths have I/O, apart from what was under way.
+# used A|B|both: only these paths have I/O, apart from I/O already in flight.
 used() {
   local a b least
   case $1 in A) least='200 0' ;; B) least='0 200' ;; both) least='50 50' ;; esac

@@ -29,7 +29,7 @@ again() { # KEY: the host authenticates again, while it reads and writes
   echo "$1" >"/sys/class/nvme/$CTRL/dhchap_secret"
   wait_for 10 log_has "host has authenticated" $((before + 1))
 }
-use() { # HASH GROUP [both]: the target accepts these, and can prove who it is
+use() { # HASH GROUP [both]: the target accepts these, and authenticates itself with both
   local cfg=/sys/kernel/config/nvmet/hosts/$HOSTNQN
   if [ "$TARGET" = ours ]; then
     set_keys ", dhchap_key: \"$host\", dhchap_hash: [$1], dhchap_dhgroup: [\"$2\"]${3:+,
@@ -37,7 +37,7 @@ use() { # HASH GROUP [both]: the target accepts these, and can prove who it is
     return
   fi
   echo "$host" >"$cfg/dhchap_key"
-  [ -z "${3:-}" ] || echo "$ctrl" >"$cfg/dhchap_ctrl_key" # which cannot be removed
+  [ -z "${3:-}" ] || echo "$ctrl" >"$cfg/dhchap_ctrl_key" # this key cannot be removed
   echo "hmac($1)" >"$cfg/dhchap_hash"; echo "$2" >"$cfg/dhchap_dhgroup"
 }
 refused() { # WHAT MESSAGE OPTIONS...: MESSAGE, a pattern, is in the log of the host's kernel
@@ -135,7 +135,7 @@ reads() { # until the host has authenticated twice
 reads || fail "the host does not authenticate while it reads ahead, or reads something else"
 ctrl_live || fail "the controller did not stay"
 log_has "did not authenticate again" && fail "the host did not authenticate again"
-# what reads ahead is not repeated
+# failed reads ahead are not repeated
 klog_check "I/O error, dev nvme.* op 0x0:\(READ\)|Read\(0x2\).* sc 0x91\)"
 fi
 

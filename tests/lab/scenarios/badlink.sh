@@ -1,7 +1,7 @@
 # A bad network: packets are lost, duplicated, reordered, delayed and corrupted, then the link is
-# down for six seconds, while fio writes and verifies. No I/O error, no wrong data. With TCP digests
-# are on, so that damage which its checksums do not detect would show, too. While packets are lost,
-# doctor and the page say so, and no more when none are.
+# down for six seconds, while fio writes and verifies. No I/O error, no wrong data. With TCP,
+# digests are on, so that damage not detected by its checksums would show. While packets are lost,
+# doctor and the page report it, and stop when none are.
 # variants: tcp rxe
 # covers: fabric/tcp fabric/rdma nvme/target/observe internal/doctor internal/rates internal/web internal/metrics
 # cpus: 2
@@ -21,9 +21,9 @@ case $TRANSPORT in
   *) # an adapter waits for a timeout, or sends everything again, for each packet out of order
     digests=() found='packets were lost or sent again'
     faults=("loss 1%" "duplicate 1%" "delay 5ms")
-    # Writes that fit into their commands: when soft RoCE sends again what waits in a queue, it also
+    # Writes that fit into their commands. When soft RoCE resends waiting work requests, it also
     # registers memory again, which fails (rxe_reg_fast_mr: it is not free) and ends the connection.
-    # With reads, or larger writes, that is each second, and little is sent in between.
+    # With reads, or larger writes, that happens every second, and little is sent in between.
     kind=(--do_verify=0)
     ;;
 esac
@@ -36,8 +36,8 @@ for fault in "${faults[@]}"; do
     --io_size=2M
   NETEM=(); both tc qdisc del
 done
-# look: what doctor and the page say of what happens meanwhile. A state of the page takes some seconds
-# here, and the first one is compared with nothing.
+# look: the reports of doctor and the page meanwhile. A state of the page takes some seconds here,
+# and the first one is not compared with anything.
 look() {
   { on_target curl -sNm 15 http://127.0.0.1:9600/events || true; } >/run/page.log & # it goes on and on
   on_target "$TARGET_BIN" doctor >/run/doctor.log || true # it may warn of the machine
@@ -69,6 +69,6 @@ wait_for 30 ctrl_live
 host_disconnect
 NETEM=(); both tc qdisc del
 expected='error recovery|for CQE|keepalive RTT|keep_alive_end_io|I\/O|no usable path|callbacks suppressed'
-# What the host sets up after it has reconnected fails, whatever it is, if the connection ends again.
+# Requests of the host after it has reconnected may all fail if the connection ends again.
 [ "$TRANSPORT" = tcp ] || expected+='|nvme nvme[0-9]+: .*([Ff]ailed|Could not set queue count)'
 klog_check "$expected"

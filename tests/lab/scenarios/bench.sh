@@ -1,5 +1,5 @@
-# nvmf-target bench against our target and against the kernel's: verifies what it has written, reads
-# and writes at random, and finds that a target has gone.
+# nvmf-target bench against our target and against the kernel's: it verifies the data that it has
+# written, reads and writes at random, and notices that a target has gone.
 # variants: rxe siw tcp
 # covers: nvme/host internal/bench internal/load internal/histogram internal/cli
 # limit: 240

@@ -1,5 +1,5 @@
 # Namespaces on block devices: a loop device, device-mapper on brd, and files on ext4 and xfs beside
-# them. fio verifies all. What the host discards or zeroes arrives at the backing store, and a file
+# them. fio verifies all. Discards and zeroes of the host arrive at the backing store, and a file
 # gives its space back. A mounted device is refused by name.
 # variants: rxe tcp
 # covers: backend backend/block backend/file backend/disk internal/uring internal/storage
@@ -85,7 +85,7 @@ vwc=$(nvme id-ctrl "/dev/$CTRL" -o json | jq .vwc)
 [ $((vwc & 1)) = 1 ] || fail "a loop device and a file have volatile caches, but VWC is $vwc"
 host_disconnect
 target_stop
-mount $loop /tmp/mounted 2>/dev/null && umount /tmp/mounted # unused again, whatever is on it
+mount $loop /tmp/mounted 2>/dev/null && umount /tmp/mounted # unused again, with any content
 dmsetup remove lab || fail "the target still uses $dm"
 losetup -d $loop
 klog_check "$loop: Can't open blockdev" # the refused mount

@@ -1,5 +1,5 @@
 # Compare, Verify, Copy, Write Zeroes, Write Uncorrectable and Dataset Management from nvme-cli:
-# contents, the status of what is refused, and what of it is left after the target was killed.
+# contents, the status of refusals, and the state left after the target was killed.
 # variants: rxe siw tcp
 # covers: nvme nvme/target backend/marks backend/ram backend/file
 . "$LAB_DIR/lib.sh"
@@ -10,7 +10,7 @@ one=$DEV two=$(namespace_device 2)
 dd if=/dev/urandom of=/tmp/a bs=64K count=4 status=none
 dd if=/dev/urandom of=/tmp/b bs=64K count=4 status=none
 
-# nvme_says REGEX ARGS: what nvme-cli answers; refused REGEX ARGS: with an error
+# nvme_says REGEX ARGS: the output of nvme-cli; refused REGEX ARGS: with an error
 nvme_says() { local want=$1; shift; nvme "$@" >/tmp/out 2>&1 || { cat /tmp/out; fail "nvme $*"; }
   grep -Eq "$want" /tmp/out || { cat /tmp/out; fail "nvme $*: not $want"; }; }
 refused() { local want=$1; shift; nvme "$@" >/tmp/out 2>&1 && fail "nvme $* succeeds"
@@ -60,7 +60,7 @@ done
 nvme smart-log "/dev/$CTRL" | grep -Eq "^media_errors[[:space:]]*: 0$" || fail "media errors"
 
 klog_check
-# the marks of the file outlive the target, those of the memory do not
+# the marks of the file outlive the target, the marks of the memory do not
 target_kill
 wait_for 30 ctrl_lost
 target_restart

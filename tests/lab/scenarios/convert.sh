@@ -1,7 +1,7 @@
-# What nvmetcli saves of nvmet is converted, and our target takes the place of nvmet: the same host,
-# with the same command line, finds the same namespaces with the same data. Then back to nvmet, by
-# its file, and over once more, while the host stays connected, has a file system mounted, and fio
-# writes and verifies. TARGET=nvmet restores the file each time.
+# A file that nvmetcli saves of nvmet is converted, and our target takes the place of nvmet: the
+# same host, with the same command line, finds the same namespaces with the same data. Then back to
+# nvmet, by its file, and over once more, while the host stays connected, has a file system mounted,
+# and fio writes and verifies. TARGET=nvmet restores the file each time.
 # variants: tcp rxe
 # covers: internal/convert config nvme/target
 # cpus: 2
@@ -47,7 +47,7 @@ echo non-optimized >$port/ana_groups/2/ana_state
 nvmet_restart
 nvmetcli save /run/nvmet.json
 
-# What the host sees that has to stay, what its namespaces have, and the rest.
+# The state seen by the host that must stay, the content of its namespaces, and the rest.
 seen() {
   local n d
   nvme id-ctrl "/dev/$CTRL" -o json | jq -c '{subnqn, sn, mn}'
@@ -67,7 +67,7 @@ data() { # NSID...
   for nsid; do sha256sum <"$(namespace_device "$nsid")"; done
 }
 rest() { nvme id-ctrl "/dev/$CTRL" -o json | jq -c 'del(.psds, .subnqn, .sn, .mn)'; }
-same() { # FILE COMMAND...: the command prints what is in FILE
+same() { # FILE COMMAND...: the output of the command equals FILE
   local file=$1; shift
   "$@" >/run/now
   diff "$file" /run/now || fail "the host sees other things than at nvmet: $*"

@@ -1,6 +1,6 @@
 # Sparse files on a file system that fills up: the write that finds no space gets Capacity Exceeded,
-# and the host ENOSPC; what was written before verifies, flushes succeed, a namespace with allocated
-# space is not affected, and a discard frees space again.
+# and the host ENOSPC. Earlier data verifies, flushes succeed, a namespace with allocated space is
+# not affected, and a discard frees space again.
 # variants: tcp rxe
 # covers: backend/file backend/disk internal/storage
 . "$LAB_DIR/lib.sh"

@@ -1,6 +1,6 @@
 # One of two paths is drained while fio writes and verifies: the host goes on over the other one and
-# sees no error, discovery shows what is left, a reload changes nothing, and the path returns by
-# itself after undrain.
+# sees no error, discovery shows the remaining path, a reload changes nothing, and the path returns
+# by itself after undrain.
 # variants: tcp rxe
 # covers: nvme/target internal/app internal/control internal/cli
 # limit: 360

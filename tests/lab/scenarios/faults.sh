@@ -1,5 +1,5 @@
-# The fault-injecting backends as a host sees them: a slow namespace, a limited one, one with a bad
-# spot, and one whose flush fails for good.
+# The fault-injecting backends as seen by a host: a slow namespace, a limited one, one with a bad
+# spot, and one with a flush that fails for good.
 # variants: tcp rxe
 # covers: backend/wrap internal/limit
 # cpus: 2

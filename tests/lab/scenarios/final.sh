@@ -1,6 +1,7 @@
-# What is removed on purpose is final: the kernel ends a controller whose subsystem or host was
-# removed, at its next attempt to reconnect, and the block device of a namespace that was. What is
-# only missing is not: the target is killed and comes back, or a configuration is not applied.
+# A deliberate removal is final: the kernel ends a controller when its subsystem or host was
+# removed, at its next attempt to reconnect, and the block device of a removed namespace. A
+# temporary absence is not final: the target is killed and comes back, or a configuration is not
+# applied.
 # variants: tcp rxe
 # covers: nvme/target internal/app
 . "$LAB_DIR/lib.sh"

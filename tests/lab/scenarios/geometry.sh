@@ -1,4 +1,5 @@
-# What the host's block layer learns of a disk: its physical blocks, which are written whole, that it rotates, and whether it discards.
+# The properties of a disk in the block layer of the host: its physical blocks, which are written
+# whole, its rotation, and discard support.
 # variants: tcp
 # covers: backend/block nvme/target
 . "$LAB_DIR/lib.sh"

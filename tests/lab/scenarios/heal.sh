@@ -1,5 +1,6 @@
 # An address, a link, an RDMA device and a disk go and return under fio: each heals without a
-# command, the discovery log shows what there is, with the same port IDs, and fio sees no error.
+# command, the discovery log shows the present listeners, with the same port IDs, and fio sees no
+# error.
 # variants: rxe siw tcp
 # covers: internal/netif internal/app fabric backend/disk
 # limit: 560
@@ -9,7 +10,7 @@ safe=$(null_disk safe size=64 memory_backed=1 blocksize=512)
 NAMESPACES=("1:block::$safe" 2:ram:32MiB)
 DEVICE=veth0; [ $TRTYPE = tcp ] || DEVICE=target0
 # The host connects to the address. The listeners beside it name it by its network and its device,
-# and one is reached whatever happens to it.
+# and one is always reached.
 copy_function target_config plain_config
 target_config() {
   plain_config | sed "s|^listeners:|&\n  - {transport: tcp, address: 127.0.0.1, port: 4499}\n\
@@ -54,8 +55,8 @@ say "another address comes and goes"
 wait_for 10 eval '[ "$(entries | grep -c 10.0.0.3)" = 2 ]'
 on_target ip addr del 10.0.0.3/24 dev veth0; back
 
-# Soft RoCE of Linux 7.3 drops all connection requests once its link was down, whatever the target
-# does: there only the discovery log is looked at, in the end.
+# Soft RoCE of Linux 7.3 drops all connection requests once its link was down, with any target.
+# There only the discovery log is checked, at the end.
 link_down() {
   on_target ip link set veth0 down
   away "the link of the target is down" "$NONE"

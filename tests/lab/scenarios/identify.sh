@@ -1,4 +1,5 @@
-# What nvme-cli shows of a connected controller. The kernel does not warn about anything of it.
+# The output of nvme-cli about a connected controller. The kernel does not warn about anything in
+# it.
 # variants: rxe siw tcp
 # covers: nvme nvme/target
 . "$LAB_DIR/lib.sh"

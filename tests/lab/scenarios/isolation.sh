@@ -1,7 +1,7 @@
-# A peer that behaves badly over verbs (culprit/) beside a Linux host that writes, reads and sends
-# Keep Alives: no command of the host fails, its connection lives, and the target holds afterwards
-# what it held before. In full no command stalls, and the 99th percentile of the latency stays close
-# to what it is alone.
+# A peer that misbehaves over verbs (culprit/) beside a Linux host that writes, reads and sends Keep
+# Alives: no command of the host fails, its connection lives, and the target then holds the same
+# objects as before. In full no command stalls, and the 99th percentile of the latency stays close
+# to its value alone.
 # variants: rxe siw
 # covers: fabric/rdma fabric/rdma/verbs fabric/admission internal/httpd internal/limit
 # covers: internal/turns internal/metrics internal/subnet
@@ -35,9 +35,9 @@ held() {
   metrics | grep -E '^nvmf_target_(connections|controllers|controller_queues|queue_memory_bytes){'
 }
 
-# victim NAME: the host's work. Both jobs verify what they read, and the writes do not fit into
-# capsules. It sets P99 to the larger of the percentiles of reads and writes and MAX to the longest
-# latency, in milliseconds.
+# victim NAME: the work of the host. Both jobs verify the data that they read, and the writes do not
+# fit into capsules. It sets P99 to the larger of the percentiles of reads and writes and MAX to the
+# longest latency, in milliseconds.
 WORK=(--size=8M --iodepth=4 --rate_iops=500 --time_based --runtime=3)
 victim() {
   rm -f /tmp/$1-{reads,writes}.json
@@ -54,8 +54,8 @@ culprit() { # CASE SECONDS [KEY:ADDRESS...]
   local case=$1 time=$2; shift 2
   "$CULPRIT_BIN" $case $time $ADDR $PORT $CULPRIT_ADDR $NQN $CULPRIT_NQN "$@"
 }
-# The target's keys, each with the start of every mapping that it can write, which no peer can know.
-# Not on siw, where they open the memory (docs/adr/0005).
+# The keys of the target, each with the start of every mapping that it can write, which no peer can
+# know. Not on siw, where they open the memory (docs/adr/0005).
 keys() {
   local key
   [ "$LINK" = rxe ] || return 0
@@ -65,7 +65,7 @@ keys() {
     done
 }
 culprit_began() { grep -q began /run/culprit.log || ! kill -0 $culprit 2>/dev/null; }
-# beside CASE: the host's work while the culprit is at its own; fails if it is too slow.
+# beside CASE: the work of the host while the culprit is at its own; fails if it is too slow.
 beside() {
   local more=''
   case $1 in
@@ -91,9 +91,9 @@ fio_verify layout --bs=4k --size=8M
 culprit half-open 1; victim first
 leak_mark; GOROUTINES=$(goroutines)
 victim alone; alone=$P99
-# The kernel and all processes of all sides share one CPU, and that with the rest of the machine: on
-# a busy one, three rounds in four stay below alone + 50 ms, and one in thirty exceeds alone + 250.
-# Who waits for the culprit waits for seconds, each time.
+# The kernel and all processes of all sides share one CPU, and that with the rest of the machine. On
+# a busy machine, three rounds in four stay below alone + 50 ms, and one in thirty exceeds alone +
+# 250. A host that had to wait for the culprit would wait for seconds each time.
 limit=$((2 * alone > alone + 250 ? 2 * alone : alone + 250))
 longest=$((MAX + 1000))
 say "alone: p99 $alone ms, at most $MAX ms; the target has $GOROUTINES goroutines"
@@ -116,7 +116,8 @@ if [ -z "$SAMPLE" ]; then
 fi
 [ "$(cat "/sys/class/nvme/$CTRL/state")" = live ] || fail "the host has lost its connection"
 host_disconnect
-# What software devices log about the culprit's queue pairs. Reconnects of the host would show.
+# Messages of software devices about the queue pairs of the culprit. Reconnects of the host would
+# show.
 nft delete table ip lab
 klog_check 'siw: got TERMINATE|make_send_cqe|do_complete'
 target_stop

@@ -1,5 +1,5 @@
-# What happens to the target's machine, not to its network: its clock is set, other programs take
-# its CPU time, it stands still, and it is away for longer than the host waits.
+# Events on the machine of the target, not on its network: its clock is set, other programs take its
+# CPU time, it stands still, and it is away for longer than the host waits.
 # variants: rxe siw tcp
 # covers: nvme/target internal/reactor internal/doctor
 # limit: 450

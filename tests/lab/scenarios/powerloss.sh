@@ -1,8 +1,8 @@
 # Crash consistency by replay: the disks below three namespaces, a block device and files on ext4
 # and on xfs, are logged by dm-log-writes while the host writes, zeroes and flushes. Each log gives
 # 200 power failures (in a sample 50), at every flush and write with FUA, with any part of the data
-# that the disk had in its cache: what was acknowledged as durable is there. Then the disks ignore
-# flushes and FUA: the same check must fail.
+# in the cache of the disk. Data acknowledged as durable is there. Then the disks ignore flushes and
+# FUA: the same check must fail.
 # variants: tcp rxe
 # covers: backend/file backend/block backend/disk internal/uring
 # go-test: ./tests/lab/crash

@@ -1,5 +1,5 @@
-# A host whose NQN is not allowed is refused with Connect Invalid Host, and its discovery log does
-# not list the subsystem.
+# A host with an NQN that is not allowed is refused with Connect Invalid Host, and its discovery log
+# does not list the subsystem.
 # variants: rxe siw tcp
 # covers: nvme/target config
 . "$LAB_DIR/lib.sh"

@@ -1,5 +1,5 @@
 # The target is killed at random points of reloads, while fio writes and verifies, and started
-# again: it serves what its file says, ports have the IDs that they had, and the generation of the
+# again. It serves the configuration in its file, ports keep their IDs, and the generation of the
 # discovery log never goes back. The host recovers by itself.
 # variants: rxe siw tcp
 # covers: internal/app config internal/control nvme/target

@@ -1,7 +1,7 @@
 # The configuration changes at random and is reloaded while two hosts write, read and verify: each
-# change becomes visible on the host. The namespaces that no change touches see no error. Files with
-# errors change nothing. In full each change is visible within 2 s, and the 99.9th percentile of the
-# latency of other namespaces stays within twice what it is without reloads.
+# change becomes visible on the host. Untouched namespaces see no error. Files with errors change
+# nothing. In full each change is visible within 2 s, and the 99.9th percentile of the latency of
+# other namespaces is at most twice its value without reloads.
 # variants: rxe siw tcp
 # smoke: rxe siw tcp
 # covers: internal/app config nvme/target
@@ -43,8 +43,8 @@ beside() {
   wait $work || { cat /run/work.log; fail "the hosts' work: exit code $?"; }
   P999=$(latency 'percentile."99.900000"') MAX=$(latency max)
   both_live || fail "an untouched controller is not live"
-  # The kernel has nothing to say about these two but how long a Keep Alive took; of the others, it
-  # says that they may no longer connect.
+  # For these two hosts the kernel logs at most slow Keep Alives. For the others it logs that they
+  # may no longer connect.
   if klog_has 'nvme nvme[01]: ([^l]|l[^o])'; then
     dmesg | grep -E 'nvme nvme[01]: ' | tail; fail "an untouched controller is not left alone"
   fi
@@ -58,7 +58,7 @@ latency() { # FIELD: the larger of that of reads and that of writes
 median() { printf '%s\n' "$@" | sort -n | sed -n "$((($# + 1) / 2))p"; }
 
 reloads=0 late=0 slowest=0
-# watch takes about as much CPU time as what a reload is followed by.
+# watch takes about as much CPU time as the work after a reload.
 watch() { visible || fail "the configuration is no longer visible"; check_files; }
 reload_once() {
   local begin took
@@ -100,13 +100,13 @@ reload_with_error() { # WHICH
 target_config >/run/target.yaml; await_visible 10; klog_mark
 alone='' with='' windows=0
 # p999_high: p99.9 with reloads is too high. All sides share the CPUs, with the rest of the machine
-# and with what the host does about changes: the same allowance as in isolation.sh.
+# and with the reactions of the host to changes: the same allowance as in isolation.sh.
 p999_high() {
   local a; a=$(median $alone)
   [ "$(median $with)" -gt $((2 * a > a + 250 ? 2 * a : a + 250)) ]
 }
 while [ $reloads -lt $RELOADS ]; do
-  # Without reloads, too, now and then: the machine is not always equally fast.
+  # Without reloads, too, now and then: the speed of the machine varies.
   if measuring && [ $((windows % 4)) = 0 ]; then
     beside watch; alone+=" $P999"
     say "without reloads: p99.9 $P999 ms, at most $MAX ms"

@@ -1,7 +1,7 @@
 # A disk is pulled out under load and put back: meanwhile the namespace is not ready and the host
 # waits, fio on another namespace is not affected, and the data verifies without a restart. A disk
-# with a volatile cache has lost what was not flushed, which is not forgotten. Another disk in the
-# same place is not used. A deleted file is still served, with a warning.
+# with a volatile cache has lost unflushed data, and the target does not forget that. Another disk
+# in the same place is not used. A deleted file is still served, with a warning.
 # variants: tcp rxe
 # covers: backend/disk backend/block internal/storage internal/inventory
 # limit: 400

@@ -1,5 +1,5 @@
 # Two hosts and one namespace: reservations by nvme-cli and through the block layer (pr_ops); the
-# write of a host that was preempted fails; the target is killed and keeps what was to persist.
+# write of a preempted host fails; the target is killed and keeps persistent reservations.
 # variants: rxe siw tcp
 # covers: nvme nvme/target nvme/target/reservation internal/state
 # kernel: nvme_core.multipath=N
@@ -139,7 +139,8 @@ pr() { # CTRL NUMBER TEMPLATE VALUE...
     my $r = ioctl($f, 1 << 30 | length($b) << 16 | ord("p") << 8 | $nr, $b);
     defined($r) or die "$!\n"; exit($r > 0)' "$dev" "$nr" "$@"
 }
-# pr_read CTRL "KEY...; KEY TYPE": who is registered, and who holds the reservation, from Linux 7 on.
+# pr_read CTRL "KEY...; KEY TYPE": the registrants, and the holder of the reservation, from Linux 7
+# on.
 pr_read() {
   local out
   case $(uname -r) in [1-6].*) return ;; esac

@@ -13,7 +13,7 @@ SECOND=10.0.0.3 OTHER=''
 # The two targets share a disk, each through a device of its own.
 for d in first second; do dm $d "0 $((64 << 11)) linear /dev/ram1 0"; done
 NAMESPACES=(1:block::/dev/mapper/first)
-second_path() { # another target, which stays; what connects to it has chosen its own values
+second_path() { # another target, which stays; its connections use their own values
   on_target ip addr add $SECOND/$PREFIX dev veth0
   target_config | sed -e "s|address: \"$ADDR\"|address: $SECOND|" -e 's|mapper/first|mapper/second|' \
     -e 's|allow_any_host: true|&\n    cntlid_min: 1000|' >/run/second.yaml
@@ -34,7 +34,7 @@ settings() {
 value() { [ "$(cat /sys/class/nvme/$1/$2)" = "$3" ]; }
 all_live() { ! cat /sys/class/nvme/nvme*/state | grep -qvx live; }
 target_drain() { "$TARGET_BIN" drain $ADDR:$PORT >/run/drained || fail "drain: exit code $?"; }
-# stall restart|kill|drain BOUND: how long the longest write takes meanwhile, in ms.
+# stall restart|kill|drain BOUND: prints the longest write meanwhile, which may take BOUND ms.
 stall() {
   local ms fio
   fio --name=stall --filename=$DEV --direct=1 --ioengine=io_uring --rw=randwrite --bs=4k \

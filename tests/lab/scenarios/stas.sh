@@ -52,6 +52,6 @@ reload ''; await $NQN-other no
 wait_for 10 eval 'NQN=$NQN-other no_controllers'
 [ -n "$(controllers)" ] || fail "the controller of $NQN is gone"
 ! grep -i "registration error\|failed to register" /run/stafd.log || fail "stafd registers"
-# Of the subsystem that is gone, whose disk udev may still be reading.
+# For the removed subsystem; udev may still be reading its disk.
 klog_check 'nvme nvme2: |block nvme2n1: |Buffer I/O error on dev nvme2n1,'
 target_stop

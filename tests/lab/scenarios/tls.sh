@@ -1,6 +1,7 @@
-# Linux uses TLS 1.3: tlshd of Debian 13 shakes hands, with keys made by nvme-cli and by the target,
-# every identity and hash. Keys change under I/O. A wrong key is refused, and without TLS a host is
-# where it is required; where it is allowed both are served. Discovery, and with DH-HMAC-CHAP.
+# Linux uses TLS 1.3: tlshd of Debian 13 does handshakes, with keys made by nvme-cli and by the
+# target, every identity and hash. Keys change under I/O. A wrong key is refused, and so is a host
+# without TLS where it is required; where it is allowed both are served. Discovery, and with
+# DH-HMAC-CHAP.
 # variants: tcp
 # covers: fabric/tcp/tls fabric/tcp/openssl fabric/tcp nvme/auth
 # cpus: 2

@@ -1,4 +1,4 @@
-# What bench-inside.sh measures, on Debian's kernel and two CPUs, for ../../bench.sh.
+# The measurements of bench-inside.sh on Debian's kernel and two CPUs, for ../../bench.sh.
 # variants: rxe
 # cpus: 2
 # limit: 3600

@@ -1,4 +1,4 @@
-# What ../../demo.sh shows, on Debian's kernel.
+# The demo of ../../demo.sh on Debian's kernel.
 # variants: rxe
 # cpus: 2
 # limit: 600

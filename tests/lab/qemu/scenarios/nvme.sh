@@ -1,6 +1,6 @@
 # Namespaces on NVMe drives, by NVMe commands (backend nvme): the conformance suite on a drive, fio
-# with checksums over soft RoCE and TCP, discards and zeroes arrive at the drive's backing store;
-# what cannot be exported is refused; hosts read the drives' own health.
+# with checksums over soft RoCE and TCP; discards and zeroes arrive at the backing store of the
+# drive; unsuitable drives are refused; hosts read the health of the drives.
 # variants: rxe
 # covers: backend/nvmedrive internal/passthru
 # nvmet: which sends other commands to drives
@@ -100,8 +100,8 @@ smart() {
     sed -E 's/,//g; s/[[:space:]]*:[[:space:]]*([0-9a-fx]+).*/\t\1/' >"$f"
   [ "$(wc -l <"$f")" -ge 15 ] || fail "smart-log of $d is short"
 }
-# same NAME NAMESPACE: each value that a host reads of a namespace lies between those of the drive
-# before and after; those that did not change are equal.
+# same NAME NAMESPACE: each value that a host reads of a namespace lies between the values of the
+# drive before and after. Values that did not change are equal.
 same() {
   sleep 1.2 # the target queries at most once a second
   smart "/dev/$(controller "$1")" /tmp/before

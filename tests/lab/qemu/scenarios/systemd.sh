@@ -1,8 +1,8 @@
 # packaging/ under Debian's systemd: the unit is ready when it serves, without root; it reloads,
-# restarts after a crash and when it hangs, and says why it does not start. What it confines does not
-# keep the target from RDMA, disks, NVMe drives, io_uring, CPUs, multicast DNS, credentials and
-# programs that print keys; nor does the AppArmor profile (APPARMOR=1). The udev rule of hosts.
-# The log of the kernel is not checked, since crashes and hangs cause warnings.
+# restarts after a crash and when it hangs, and reports why it does not start. Its confinement does
+# not keep the target from RDMA, disks, NVMe drives, io_uring, CPUs, multicast DNS, credentials and
+# programs that print keys; nor does the AppArmor profile (APPARMOR=1). The udev rule of hosts. The
+# log of the kernel is not checked, since crashes and hangs cause warnings.
 # variants: rxe
 # covers: cmd/nvmf-target packaging internal/app internal/httpd internal/sys
 # nvmet: which has no unit file
@@ -57,7 +57,7 @@ cat >/run/systemd/system/nvmf-target.service.d/lab.conf <<'EOF'
 SupplementaryGroups=disk
 LoadCredential=key:/etc/nvmf-target/key
 LoadCredential=old:/etc/nvmf-target/old
-# A port below 1024, and what the target drops.
+# A port below 1024, and the privileges that the target drops.
 AmbientCapabilities=CAP_NET_BIND_SERVICE CAP_KILL
 CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_KILL
 EOF

@@ -11,7 +11,7 @@
 . "$LAB_DIR/lib.sh"
 C=/etc/nvmf-target/nvmf-target.yaml D=/var/lib/nvmf-target
 property() { systemctl show --value -p "$1" nvmf-target; }
-# version: that of the process that serves, not of the program on disk.
+# version: of the serving process, not of the program on disk.
 version() { nvmf-target status -o json | jq -r .version; }
 new=$(dpkg-deb -f /run/out/packages/new.deb Version)
 lab_up
@@ -44,7 +44,7 @@ for c in "$RDMA" "$TCP"; do
 done
 for p in /sys/class/nvme-subsystem/*/iopolicy; do echo round-robin >"$p"; done
 live() { local c; for c in "$RDMA" "$TCP"; do CTRL=$c ctrl_live || return 1; done; }
-# disks: the number of each, which the kernel does not give twice.
+# disks: the number of each, which the kernel does not reuse.
 disks() {
   local n
   for n in 1 2; do cat "/sys/class/block/$(basename "$(namespace_device $n)")/diskseq"; done
@@ -63,7 +63,7 @@ io_mark
 wait_for 20 io_moved 100
 
 say "upgrade to $new"
-# The package has another configuration than the one before: keep the edited one.
+# The package has a new configuration: keep the edited one.
 dpkg -i /run/out/packages/new.deb <<<N || fail "dpkg -i"
 systemctl status nvmf-target --no-pager -n 0 || fail "it does not run"
 [ "$(property MainPID)" != "$pid" ] || fail "it was not restarted"
