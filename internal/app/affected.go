@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -141,7 +142,7 @@ func (im *impact) effect(c config.Change, conn *target.ConnectionInfo) string {
 }
 
 func (im *impact) onNamespace(c config.Change, conn *target.ConnectionInfo) string {
-	was, is := find(im.before, c.Object), find(im.next, c.Object)
+	was, is := volumes.Find(im.before, c.Object), volumes.Find(im.next, c.Object)
 	switch {
 	case was == nil || !isShown(was, conn.HostNQN), !admits(im.next, conn): // it is disconnected
 		return ""
@@ -179,7 +180,7 @@ func (im *impact) movesFirst(conn *target.ConnectionInfo) bool {
 }
 
 // isShown reports whether a host of the subsystem may use a namespace.
-func isShown(n *namespace, host string) bool {
+func isShown(n *volumes.Namespace, host string) bool {
 	return len(n.Hosts) == 0 || slices.Contains(n.Hosts, host)
 }
 

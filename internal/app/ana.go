@@ -52,11 +52,6 @@ func (ls *listeners) applyANA() error {
 // setANA sets a state by hand, or ends that, and returns what there is then. It does not wait for a
 // change that is under way: that may wait for the storage that hosts are to be led away from.
 func (s *Server) setANA(a control.ANASet) ([]control.ANA, error) {
-	refuse := func(status int, place, what, hint string) error {
-		p := control.NewProblem(status, what, hint)
-		p.Place = place
-		return p
-	}
 	var state nvme.ANAState
 	var words []string
 	for _, s := range nvme.ANAStates {
@@ -66,19 +61,19 @@ func (s *Server) setANA(a control.ANASet) ([]control.ANA, error) {
 	}
 	switch {
 	case a.Group < 1 || a.Group > ana.MaxGroups:
-		return nil, refuse(http.StatusBadRequest, "group",
+		return nil, control.NewProblem(http.StatusBadRequest,
 			fmt.Sprintf("there is no ANA group %d", a.Group),
-			fmt.Sprintf("Use 1 to %d.", ana.MaxGroups))
+			fmt.Sprintf("Use 1 to %d.", ana.MaxGroups)).At("group")
 	case state == 0 && a.State != asConfigured:
-		return nil, refuse(http.StatusBadRequest, "state",
+		return nil, control.NewProblem(http.StatusBadRequest,
 			fmt.Sprintf("there is no ANA state %q", a.State),
-			"Use one of: "+strings.Join(append(words, asConfigured), ", ")+".")
+			"Use one of: "+strings.Join(append(words, asConfigured), ", ")+".").At("state")
 	}
 	found, err := s.listeners.setANA(a.Listener, a.Group, state)
 	if !found {
-		return nil, refuse(http.StatusNotFound, "listener",
+		return nil, control.NewProblem(http.StatusNotFound,
 			fmt.Sprintf("there is no listener %q", a.Listener),
-			"`nvmf-target ana` lists them by name.")
+			"`nvmf-target ana` lists them by name.").At("listener")
 	}
 	return s.anaStates(), err
 }

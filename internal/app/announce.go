@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -25,11 +26,11 @@ const maxNamespaces = 32
 type announcement struct {
 	version    string
 	subsystems []config.Subsystem
-	namespaces []*namespace // not pending
+	namespaces []*volumes.Namespace // not pending
 	up         []fabric.Addr
 	encrypted  map[fabric.Addr]bool // those of up where hosts need TLS
 	waiting    []string             // listeners
-	pending    []*namespace
+	pending    []*volumes.Namespace
 }
 
 // summary is one line.
@@ -55,12 +56,12 @@ func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 			text += fmt.Sprintf("  and %s more\n", count(len(a.namespaces)-i, "namespace"))
 			break
 		}
-		text += fmt.Sprintf("  namespace %d of %s: %s\n", n.NSID, n.nqn,
-			strings.TrimSpace(n.Backend+" "+n.path()))
+		text += fmt.Sprintf("  namespace %d of %s: %s\n", n.NSID, n.NQN,
+			strings.TrimSpace(n.Backend+" "+n.Path()))
 	}
 	for _, n := range a.pending {
-		text += fmt.Sprintf("  pending: namespace %d of %s, until %s is there\n", n.NSID, n.nqn,
-			n.path())
+		text += fmt.Sprintf("  pending: namespace %d of %s, until %s is there\n", n.NSID, n.NQN,
+			n.Path())
 	}
 	for _, addr := range a.up {
 		text += connectCommands(addr, a.encrypted[addr], a.subsystems, reachable)
@@ -153,12 +154,12 @@ func reachable(addr fabric.Addr) []netip.Addr {
 func (s *Server) announcement() announcement {
 	c := s.current()
 	a := announcement{
-		version: s.opts.Version, subsystems: c.Subsystems, pending: s.namespaces.waiting(),
+		version: s.opts.Version, subsystems: c.Subsystems, pending: s.volumes.Pending(),
 		encrypted: map[fabric.Addr]bool{},
 	}
-	a.namespaces = slices.DeleteFunc(all(c), func(n *namespace) bool {
+	a.namespaces = slices.DeleteFunc(volumes.All(c), func(n *volumes.Namespace) bool {
 		return slices.ContainsFunc(a.pending,
-			func(p *namespace) bool { return p.name() == n.name() })
+			func(p *volumes.Namespace) bool { return p.Name() == n.Name() })
 	})
 	a.up, a.waiting = s.listeners.addrs()
 	for _, addr := range a.up {

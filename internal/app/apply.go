@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -19,21 +19,9 @@ type transition struct {
 	s       *Server
 	next    *config.Config
 	changes []config.Change
-	// opened is the storage that was opened before the first change, nil for what is pending.
-	opened  map[config.Object]backend.Device
-	removed []*removed
+	volumes *volumes.Change
 	undo    []func() error
 	commit  []func()
-}
-
-// removed is storage that namespaces have lost. It stays open until the transition has succeeded,
-// unless another namespace needs it.
-type removed struct {
-	*served
-	dev    backend.Device
-	gone   <-chan struct{} // closed when nothing uses dev
-	closed bool
-	ended  chan struct{} // after the transition: closed when dev is closed, or the target stops
 }
 
 var errStopped = errors.New("the target is stopping")
@@ -55,9 +43,7 @@ func (s *Server) apply(c *config.Config) ([]config.Change, error) {
 	}
 	wanted := c.Settings()
 	changes := config.Diff(s.settings, wanted)
-	tr := &transition{
-		s: s, next: c, changes: changes, opened: map[config.Object]backend.Device{},
-	}
+	tr := &transition{s: s, next: c, changes: changes, volumes: s.volumes.Begin(c)}
 	tr.moveStorage()
 	if err := tr.run(); err != nil {
 		return nil, err
@@ -164,6 +150,7 @@ func (tr *transition) run() error {
 		for _, fn := range tr.commit {
 			fn()
 		}
+		tr.volumes.Commit()
 		tr.s.target.EnforceKeys() // last: what is required may have changed as well
 		tr.settle()
 		return nil
@@ -176,12 +163,7 @@ func (tr *transition) run() error {
 	for _, fn := range slices.Backward(tr.undo) {
 		errs = append(errs, fn())
 	}
-	for _, dev := range tr.opened {
-		if dev != nil {
-			errs = append(errs, dev.Close())
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, tr.volumes.Abort())...)
 }
 
 // settle waits until no device gets anything more of hosts that have lost access.
@@ -249,8 +231,8 @@ func keyOf(c *config.Config, o config.Object) string {
 		i = slices.IndexFunc(c.Subsystems,
 			func(s config.Subsystem) bool { return s.NQN == o.NQN })
 	case config.KindNamespace:
-		if n := find(c, o); n != nil {
-			return n.key
+		if n := volumes.Find(c, o); n != nil {
+			return n.Key
 		}
 	}
 	if i < 0 {
@@ -259,14 +241,13 @@ func keyOf(c *config.Config, o config.Object) string {
 	return fmt.Sprintf("%s[%d]", list, i)
 }
 
-// namespace returns a namespace of the new configuration, nil if it has none of this name.
-func (tr *transition) namespace(o config.Object) *namespace { return find(tr.next, o) }
-
 // change makes one change.
 func (tr *transition) change(c config.Change) error {
 	switch c.Kind {
 	case config.KindHost:
 		return tr.changeHost(c)
+	case config.KindNamespace:
+		return tr.changeNamespace(c)
 	case config.KindReferral:
 		return tr.setFileKey(c.Object.String(), discoveryKeys.set)
 	}
@@ -287,12 +268,6 @@ func (tr *transition) change(c config.Change) error {
 		return tr.removeSubsystem(c)
 	case kind{config.KindSubsystem, config.Modify}:
 		return tr.modifySubsystem(c)
-	case kind{config.KindNamespace, config.Add}:
-		return tr.addNamespace(c)
-	case kind{config.KindNamespace, config.Remove}:
-		return tr.removeNamespace(c)
-	case kind{config.KindNamespace, config.Modify}:
-		return tr.modifyNamespace(c)
 	}
 	return tr.modifyFile(c)
 }

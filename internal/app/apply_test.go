@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
@@ -246,7 +247,7 @@ func TestPendingChanges(t *testing.T) {
 	l := newLive(t, listenAny, sub("allow_any_host: true", ram, absent("")))
 	pending := func(want int) {
 		t.Helper()
-		testutil.Equal(t, len(l.s.namespaces.waiting()), want, "namespaces are pending")
+		testutil.Equal(t, len(l.s.volumes.Pending()), want, "namespaces are pending")
 	}
 	pending(1)
 	l.apply(listenAny, sub("allow_any_host: true", ram, absent("2, read_only: true")))
@@ -286,7 +287,7 @@ func TestApplyAtOnce(t *testing.T) {
 
 // TestFileKeys: each key outside of lists that needs no restart can be changed.
 func TestFileKeys(t *testing.T) {
-	for _, s := range config.Sections(backends) {
+	for _, s := range config.Sections(volumes.Backends) {
 		if strings.Contains(s.Path, "[]") || s.Restart {
 			continue
 		}

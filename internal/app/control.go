@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -74,7 +75,7 @@ func (s *Server) controlSource() control.Source {
 	return control.Source{
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
-		Latency: s.latencyStates, Reactors: s.reactorStates, Disks: s.disks.list,
+		Latency: s.latencyStates, Reactors: s.reactorStates, Disks: s.disks.List,
 		Refusals: s.refusals, Events: s.events, Trace: s.trace,
 		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
 		Reload: func(ctx context.Context) (control.Plan, error) {
@@ -187,10 +188,21 @@ func (s *Server) status() control.Status {
 		UptimeSeconds: time.Since(s.started).Seconds(), Listeners: len(up),
 		WaitingListeners: len(waiting), DrainedListeners: s.listeners.countDrained(),
 		Subsystems: len(c.Subsystems),
-		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.namespaces.waiting()),
-		Pending: s.namespaces.pending(), Controllers: len(s.target.Controllers()),
+		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.volumes.Pending()),
+		Pending: s.pending(), Controllers: len(s.target.Controllers()),
 		Connections: s.target.Sessions(), Shares: s.shares(),
 	}
+}
+
+// pending describes the first of the pending namespaces.
+func (s *Server) pending() (list []control.PendingNamespace) {
+	pending := s.volumes.Pending()
+	for _, n := range pending[:min(len(pending), mostLogged)] {
+		list = append(list, control.PendingNamespace{
+			Subsystem: n.NQN, NSID: n.NSID, Reason: s.volumes.Reason(n.Name()),
+		})
+	}
+	return list
 }
 
 // taken is how much of a share is taken, of what most is taken of.
@@ -282,8 +294,8 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 	for _, n := range s.target.Stats() {
 		served[n.SubNQN]++
 	}
-	for _, n := range s.namespaces.waiting() {
-		pending[n.nqn]++
+	for _, n := range s.volumes.Pending() {
+		pending[n.NQN]++
 	}
 	for _, c := range s.target.Controllers() {
 		hosts[c.SubNQN]++
@@ -313,20 +325,17 @@ func (s *Server) namespaceStates() (list []control.Namespace) {
 		served[name{n.SubNQN, n.NSID}] = n
 	}
 	limits := s.limits()
-	for _, n := range all(s.current()) {
-		if v := s.namespaces.get(n.name()); v != nil {
-			n = v.namespace // whose storage may wait for a restart
+	for _, n := range volumes.All(s.current()) {
+		if now := s.volumes.Get(n.Name()); now != nil {
+			n = now // whose storage may wait for a restart
 		}
 		out := control.Namespace{
-			Subsystem: n.nqn, NSID: n.NSID, State: "pending", Backend: n.Backend, Path: n.path(),
+			Subsystem: n.NQN, NSID: n.NSID, State: "pending", Backend: n.Backend, Path: n.Path(),
 		}
-		out.Reason = s.namespaces.reason(n.name())
-		if st, _ := n.backing(); st.least != nil {
-			out.ConfiguredBytes = st.least()
-		}
-		if st, ok := served[name{n.nqn, n.NSID}]; ok {
+		out.Reason, out.ConfiguredBytes = s.volumes.Reason(n.Name()), n.ConfiguredSize()
+		if st, ok := served[name{n.NQN, n.NSID}]; ok {
 			describe(&out, &st)
-			out.Limits = limits[target.LimitedObject{SubNQN: n.nqn, NSID: n.NSID}]
+			out.Limits = limits[target.LimitedObject{SubNQN: n.NQN, NSID: n.NSID}]
 		}
 		list = append(list, out)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/convert"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // Converter is another target whose configurations are converted.
@@ -87,7 +88,7 @@ func (k Converter) read(ctx context.Context, path string) (text []byte, running 
 // parses returns what is wrong with a configuration on any machine. The files of keys may be on
 // another one.
 func parses(yaml []byte) error {
-	_, err := config.Parse("the result", yaml, nil, backends)
+	_, err := config.Parse("the result", yaml, nil, volumes.Backends)
 	if problems, ok := errors.AsType[config.Problems](err); ok {
 		problems = slices.DeleteFunc(problems, func(p config.Problem) bool {
 			return p.Warning || p.Hint == config.HintUnreadable

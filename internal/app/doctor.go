@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -28,7 +29,7 @@ func Doctor(file string, required bool, socket string, environ []string) []docto
 func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool, socket string,
 	environ []string,
 ) []doctor.Finding {
-	c, err := config.Load(file, environ, backends)
+	c, err := config.Load(file, environ, volumes.Backends)
 	if err != nil {
 		t := doctor.Target{Sockets: sockets(config.AutoSocket), StateDir: stateDir(os.Getenv)}
 		return append(notLoaded(required, err), examine(m, t, socket)...)
@@ -142,10 +143,10 @@ func demands(c *config.Config, m *netif.State) doctor.Target {
 				doctor.Listener{Name: at.String(), Address: at.AddrPort})
 		}
 	}
-	for _, n := range all(c) {
-		if path := blockPath(n); path != "" {
+	for _, n := range volumes.All(c) {
+		if path := n.BlockPath(); path != "" {
 			t.Storage = append(t.Storage, doctor.Storage{
-				Path: path, User: fmt.Sprintf("namespace %d of %s", n.NSID, n.nqn),
+				Path: path, User: fmt.Sprintf("namespace %d of %s", n.NSID, n.NQN),
 			})
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 //go:generate go test -run TestDocumentation|TestBrokenFiles -update .
@@ -79,7 +80,7 @@ needs a restart.
 func TestDocumentation(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(documentationHead)
-	for _, s := range config.Sections(backends) {
+	for _, s := range config.Sections(volumes.Backends) {
 		title := "The file"
 		if s.Path != "" {
 			title = "`" + s.Path + "`"
@@ -90,7 +91,7 @@ func TestDocumentation(t *testing.T) {
 		writeSection(&b, "## "+title, s.Doc, s.Keys)
 	}
 	b.WriteString(backendsHead)
-	for _, k := range backends {
+	for _, k := range volumes.Backends {
 		writeSection(&b, "### `"+k.Name+"`", k.Doc, k.New().Keys())
 	}
 	golden(t, "../../docs/configuration.md", b.String())
@@ -131,8 +132,8 @@ func writeSection(b *strings.Builder, title, doc string, keys []config.Key) {
 
 // Every key says what it means, and those that may be left out when to set them.
 func TestEveryKeyIsExplained(t *testing.T) {
-	all := config.Sections(backends)
-	for _, b := range backends {
+	all := config.Sections(volumes.Backends)
+	for _, b := range volumes.Backends {
 		all = append(all, config.Section{Path: "backend " + b.Name, Keys: b.New().Keys()})
 	}
 	for _, s := range all {

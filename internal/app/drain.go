@@ -23,11 +23,10 @@ func (s *Server) drain(which control.ListenerID, drain bool) ([]control.Listener
 	}
 	meant, err := s.listeners.drain(which, drain)
 	if len(meant) == 0 {
-		p := control.NewProblem(http.StatusNotFound,
+		return nil, control.NewProblem(http.StatusNotFound,
 			fmt.Sprintf("there is no listener %q", which.Listener),
-			"`nvmf-target listeners` lists them: give an address, a port ID or a name.")
-		p.Place = "listener"
-		return nil, p
+			"`nvmf-target listeners` lists them: give an address, a port ID or a name.").
+			At("listener")
 	}
 	return slices.DeleteFunc(s.listenerStates(), func(l control.Listener) bool {
 		return !meant[listed{l.Name, l.PortID}]

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // faults makes an operation fail, or all from that one on.
@@ -84,7 +85,7 @@ func TestEveryFault(t *testing.T) {
 			if fail.now() {
 				return nil, errOpen
 			}
-			return openStorage(&n.Storage, l.s.env(n))
+			return volumes.Open(n, l.s.atStart.Disks, l.s.log)
 		},
 	})
 	testutil.Must(t, l.s.Start())

@@ -1,31 +1,10 @@
 package app
 
-import (
-	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/nvmf-target/nvmf-target/internal/inventory"
-	"github.com/nvmf-target/nvmf-target/internal/sys"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
-)
+import "time"
 
 // healthEvery is how often drives are asked for warnings, and the space of sparse files is
 // measured.
 const healthEvery = time.Minute
-
-// driveOf returns the drive that is, or has as a partition, the storage of a namespace. It is nil
-// for all other storage, such as files on a drive.
-func driveOf(n *namespace) target.Drive {
-	var st unix.Stat_t
-	if err := unix.Stat(blockPath(n), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return nil
-	}
-	if d := inventory.Linux().DriveOf(sys.DeviceNumber(st.Rdev)); d != nil {
-		return d
-	}
-	return nil
-}
 
 // watch calls fn at intervals, on a goroutine of its own, until stop is called. stop waits for the
 // call in progress.

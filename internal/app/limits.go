@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -35,10 +36,8 @@ func probeCPUs(c *config.Config) (ps config.Problems) {
 // probeLimits warns of memory and descriptors that may not be enough.
 func probeLimits(c *config.Config) (ps config.Problems) {
 	var ram, largest int64
-	for _, n := range all(c) {
-		if s, _ := n.backing(); s.memory != nil {
-			ram, largest = ram+*s.memory, max(largest, *s.memory)
-		}
+	for _, n := range volumes.All(c) {
+		ram, largest = ram+n.Memory(), max(largest, n.Memory())
 	}
 	reactors := int64(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
 	// A single namespace that is too large is reported by its own probe.
@@ -52,7 +51,7 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 		return ps
 	}
 	var limit unix.Rlimit // Go has raised the soft limit to the hard one
-	files := uint64(c.TCP.MaxConnections + tcp.MaxEvicted + otherFiles*(1+len(all(c))))
+	files := uint64(c.TCP.MaxConnections + tcp.MaxEvicted + otherFiles*(1+len(volumes.All(c))))
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < files {
 		ps = append(ps, c.Warning("tcp.max_connections", fmt.Sprintf("%d connections and the rest "+
 			"need %d open files, and the limit is %d", c.TCP.MaxConnections, files, limit.Cur),

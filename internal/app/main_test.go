@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // serveFile makes the test binary a target, see startServe.
@@ -70,7 +71,7 @@ func parsed(t *testing.T, text string) *config.Config {
 // loader loads a file, as Serve does.
 func loader(file string) func(...config.Option) (*config.Config, error) {
 	return func(options ...config.Option) (*config.Config, error) {
-		return config.Load(file, nil, backends, options...)
+		return config.Load(file, nil, volumes.Backends, options...)
 	}
 }
 

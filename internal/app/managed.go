@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -68,16 +69,15 @@ func (s *Server) create(by []any, nqn string, body []byte) (control.NamespaceID,
 	id := control.NamespaceID{Subsystem: nqn}
 	var given struct{ UUID uuid.UUID }
 	if err := json.Unmarshal(body, &given); err != nil || given.UUID == uuid.Nil {
-		p := control.NewProblem(http.StatusUnprocessableEntity, "uuid: is missing, or no UUID",
-			"The request can be repeated because of it. Write the output of uuidgen.")
-		p.Place = "request"
-		return id, p
+		return id, control.NewProblem(http.StatusUnprocessableEntity,
+			"uuid: is missing, or no UUID",
+			"The request can be repeated because of it. Write the output of uuidgen.").At("request")
 	}
 	s.applying.Lock()
 	defer s.applying.Unlock()
 	used := map[uint32]bool{}
-	for _, n := range all(s.current()) {
-		if n.nqn != nqn {
+	for _, n := range volumes.All(s.current()) {
+		if n.NQN != nqn {
 			continue
 		}
 		if used[n.NSID] = true; n.UUID == given.UUID {
@@ -318,25 +318,24 @@ func (s *Server) permitted(c, next *config.Config, m config.Managed) error {
 			return changed(change.String())
 		}
 	}
-	n := find(next, m.Object(next))
-	if n == nil || n.path() == "" {
+	n := volumes.Find(next, m.Object(next))
+	if n == nil || n.Path() == "" {
 		return nil
 	}
-	if old := find(c, m.Object(c)); old != nil && old.path() == n.path() {
+	if old := volumes.Find(c, m.Object(c)); old != nil && old.Path() == n.Path() {
 		return nil
 	}
 	what := ""
 	switch {
-	case !leadsTo(n.path(), c.ManagedPaths):
+	case !leadsTo(n.Path(), c.ManagedPaths):
 		what = " is outside of managed_paths"
-	case leadsTo(n.path(), []string{c.Managed}): // hosts would write the configuration
+	case leadsTo(n.Path(), []string{c.Managed}): // hosts would write the configuration
 		what = " is in the managed directory"
 	}
 	if what != "" {
-		p := control.NewProblem(http.StatusForbidden, n.path()+what,
-			"Use a path below one of those in the configuration file, or add it there.")
-		p.Place = "request"
-		return p
+		return control.NewProblem(http.StatusForbidden, n.Path()+what,
+			"Use a path below one of those in the configuration file, or add it there.").
+			At("request")
 	}
 	return nil
 }

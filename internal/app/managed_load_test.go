@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // TestManagedTogether: many clients, each of which creates a subsystem of its own, and all of which
@@ -198,7 +199,7 @@ func TestManagedAndEnvironment(t *testing.T) {
 		"NVMF_TARGET_LISTENERS=[" + anyPort + "]", "NVMF_TARGET_DISCOVERY_REFERRALS=[]",
 	}
 	load := func(options ...config.Option) (*config.Config, error) {
-		return config.Load(o.file, environ, backends, options...)
+		return config.Load(o.file, environ, volumes.Backends, options...)
 	}
 	c := testutil.Value(load())(o.t)
 	s := newServer(t, Options{Config: c, Load: load})

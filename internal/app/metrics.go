@@ -5,6 +5,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // setMetrics serves /metrics where and how a configuration says, or not at all.
@@ -14,7 +15,7 @@ func (s *Server) setMetrics(c *config.Config) error {
 		Limits:     s.target.Limits,
 		Transports: map[string]func() fabric.Usage{},
 		Refusals:   s.recorder.Kinds, AuditLost: s.audit.lost.Load,
-		Pending: func() int { return len(s.namespaces.waiting()) },
+		Pending: func() int { return len(s.volumes.Pending()) },
 		Storage: s.storageMetrics, Listeners: s.listenerMetrics,
 	}
 	for name, t := range s.transports {
@@ -34,9 +35,9 @@ func (s *Server) setMetrics(c *config.Config) error {
 }
 
 func (s *Server) storageMetrics() (list []metrics.Storage) {
-	for _, n := range all(s.current()) {
+	for _, n := range volumes.All(s.current()) {
 		list = append(list, metrics.Storage{
-			SubNQN: n.nqn, NSID: n.NSID, Backend: n.Backend, Path: n.path(),
+			SubNQN: n.NQN, NSID: n.NSID, Backend: n.Backend, Path: n.Path(),
 		})
 	}
 	return list

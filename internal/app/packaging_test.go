@@ -15,6 +15,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // TestPackagedConfigurations: those of the packages, the image and the manifest are valid.
@@ -50,7 +51,7 @@ func TestPackagedConfigurations(t *testing.T) {
 		}
 	}
 	for name, text := range files {
-		if _, err := config.Parse(name, text, nil, backends); err != nil {
+		if _, err := config.Parse(name, text, nil, volumes.Backends); err != nil {
 			t.Error(err)
 		}
 	}

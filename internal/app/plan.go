@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -13,7 +14,7 @@ import (
 
 // Parse checks the text of a configuration file; file is its name for messages. See config.Parse.
 func Parse(file string, data []byte, environ []string) (*config.Config, error) {
-	return config.Parse(file, data, environ, backends)
+	return config.Parse(file, data, environ, volumes.Backends)
 }
 
 // reactorCPUs is the CPU of each reactor, -1 for a reactor that is not pinned.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // This file has what is done before the first change of an Apply.
@@ -19,7 +20,7 @@ func (tr *transition) moveStorage() {
 		move := c.Op == config.Modify && c.Kind == config.KindNamespace &&
 			slices.ContainsFunc(c.Keys, func(k config.KeyChange) bool {
 				return k.Storage && !k.Restart
-			}) && tr.takesOver(tr.namespace(c.Object))
+			}) && tr.takesOver(volumes.Find(tr.next, c.Object))
 		if move {
 			moved = append(moved, c)
 		}
@@ -66,9 +67,9 @@ func (tr *transition) check() (ps config.Problems) {
 			})...)
 		}
 	}
-	for _, n := range all(tr.next) {
-		if tr.adds(n.name()) && !tr.takesOver(n) {
-			ps = append(ps, probeAgain(tr.next, n)...)
+	for _, n := range volumes.All(tr.next) {
+		if tr.adds(n.Name()) && !tr.takesOver(n) {
+			ps = append(ps, volumes.ProbeOne(tr.next, n)...)
 		}
 	}
 	return ps
@@ -79,32 +80,20 @@ func (tr *transition) prepare() error {
 	if err := tr.s.makeManaged(tr.next); err != nil {
 		return err
 	}
-	var adds []*namespace
-	var ps config.Problems
-	for _, n := range all(tr.next) {
-		if !tr.adds(n.name()) || tr.takesOver(n) {
-			continue
-		}
-		adds = append(adds, n)
-		if err := tr.s.namespaces.awaitRetired(n); err != nil {
-			ps = append(ps, tr.next.Problem(n.key, err.Error(), ""))
+	var adds []*volumes.Namespace
+	for _, n := range volumes.All(tr.next) {
+		if tr.adds(n.Name()) && !tr.takesOver(n) {
+			adds = append(adds, n)
 		}
 	}
-	if ps = append(ps, tr.check()...); ps.Failed() {
+	ps := append(tr.volumes.Await(adds), tr.check()...)
+	if ps.Failed() {
 		return ps
 	}
 	for _, p := range ps {
 		tr.s.log.Warn(p.Error())
 	}
-	for _, n := range adds {
-		dev, err := tr.s.namespaces.open(n)
-		if err != nil {
-			ps = append(ps, tr.next.Problem(n.key, err.Error(), ""))
-			continue
-		}
-		tr.opened[n.name()] = dev
-	}
-	if ps.Failed() {
+	if ps := tr.volumes.Open(adds); ps.Failed() {
 		return ps
 	}
 	return tr.s.listeners.prepare(tr.next.Listeners)
@@ -118,9 +107,9 @@ func (tr *transition) adds(o config.Object) bool {
 }
 
 // takesOver reports whether a namespace is to have storage that another one has now and will lose.
-func (tr *transition) takesOver(n *namespace) bool {
+func (tr *transition) takesOver(n *volumes.Namespace) bool {
 	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
-		return c.Kind == config.KindNamespace && c.Op != config.Add && c.Object != n.name() &&
-			n.overlaps(tr.s.namespaces.get(c.Object).namespace)
+		return c.Kind == config.KindNamespace && c.Op != config.Add && c.Object != n.Name() &&
+			n.Overlaps(tr.s.volumes.Get(c.Object))
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -263,16 +262,4 @@ func TestFewDescriptors(t *testing.T) {
 	_ = child.Process.Signal(syscall.SIGTERM)
 	_, _ = io.Copy(io.Discard, stderr)
 	testutil.Check(t, child.Wait())
-}
-
-// TestSizesInWholeBlocks: the sizes that a hint proposes can be used.
-func TestSizesInWholeBlocks(t *testing.T) {
-	for size, want := range map[int64]string{
-		1024: "", 1000: "Use 512 or 1024.", 7: "Use 512.",
-		math.MaxInt64: "Use 9223372036854775296.",
-	} {
-		got, block := "", 512
-		wholeBlocks(&size, &block)(func(_, _, hint string) { got = hint })
-		testutil.Equal(t, got, want, "%d", size)
-	}
 }

@@ -4,11 +4,12 @@ import (
 	"io"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // Schema writes the JSON Schema of the configuration file.
 func Schema(w io.Writer) error {
-	text, err := config.Schema(backends)
+	text, err := config.Schema(volumes.Backends)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package app assembles a configuration into reactors, backends, a target, transports and
+// Package app assembles a configuration into reactors, volumes, a target, transports and
 // listeners, and runs the result as a program: start, readiness, signals, orderly stop.
 package app
 
@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // Serve runs the target until SIGTERM or SIGINT. It writes what is served and how to connect to
@@ -30,7 +31,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	defer endHangups()
 	inherited := activation.Files(true) // first, so that no program for a key inherits them
 	load := func(options ...config.Option) (*config.Config, error) {
-		return config.Load(file, os.Environ(), backends, options...)
+		return config.Load(file, os.Environ(), volumes.Backends, options...)
 	}
 	c, err := load()
 	if err != nil {

@@ -19,11 +19,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -57,7 +56,8 @@ func TestAnnouncement(t *testing.T) {
 			subsystem("nqn.2026-11.io.nvmf-target:key", target.SecurityAuth),
 			subsystem("nqn.2026-11.io.nvmf-target:tls", target.SecurityTLS),
 		},
-		namespaces: slices.Repeat(all(parse(t, "{transport: tcp, address: 127.0.0.1}")), 34),
+		namespaces: slices.Repeat(
+			volumes.All(parse(t, "{transport: tcp, address: 127.0.0.1}")), 34),
 		up: []fabric.Addr{
 			addr(nvme.TransportTCP, "0.0.0.0:4420"),
 			addr(nvme.TransportTCP, "192.0.2.1:4422"),
@@ -306,29 +306,4 @@ func TestServeReportsProblems(t *testing.T) {
 		strings.Replace(validFile, "port: 0",
 			fmt.Sprintf("port: %d, on_unavailable: fail", taken.AddrPort().Port()), 1))
 	testutil.Fails(t, Serve(file, "test", io.Discard, io.Discard), "(on_unavailable: fail)", "")
-}
-
-func TestWrappedStorage(t *testing.T) {
-	c, err := config.Load(writeConfig(t, strings.Replace(validFile, "namespaces: [{nsid: 1, backend: ram, size: 16MiB}]", `namespaces:
-      - nsid: 1
-        backend: delay
-        latency: 1ms
-        of: {backend: limit, iops: 1000, of: {backend: error, error: offline, operations: [flush], of: {backend: ram, size: 16MiB, block_size: 4096}}}`, 1)), nil, backends)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev := testutil.Value(openStorage(&c.Subsystems[0].Namespaces[0].Storage, env{}))(t)
-	client := backendtest.NewClient(t, dev, 1<<20)
-	client.Do(client.Write(0, client.Memory(0, 4096)))
-	flush := &backend.IO{Op: backend.OpFlush}
-	client.Submit(flush)
-	client.Wait(1)
-	if !errors.Is(flush.Err, backend.ErrOffline) {
-		t.Errorf("flush: %v, want %v", flush.Err, backend.ErrOffline)
-	}
-	if i := dev.Info(); i.Size != 16<<20 || i.BlockSize != 4096 {
-		t.Errorf("got %+v", i)
-	}
-	client.Close()
-	testutil.Check(t, dev.Close())
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/internal/web"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -94,7 +95,7 @@ type Server struct {
 	peers      *ratelog.Logger // for what peers can cause at will
 	started    time.Time
 	state      *state.Store
-	namespaces namespaces
+	volumes    *volumes.Volumes // nil before Start
 	target     *target.Target
 	transports map[nvme.TransportType]fabric.Transport
 	workers    []*worker
@@ -107,7 +108,7 @@ type Server struct {
 	listeners  listeners
 	mdns       *mdns.Responder
 	discovery  atomic.Pointer[config.Discovery] // as applied; nil: the default
-	disks      diskLooks
+	disks      volumes.Disks
 	hostTotals hostTotals
 	ports      portLook
 	tlsKeys    sync.Map // *config.Authentication by the NQN of the host
@@ -160,11 +161,7 @@ func NewServer(opts Options) *Server {
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()
 	}
-	s.namespaces = namespaces{
-		s: s, list: map[config.Object]*served{}, retired: map[*removed]struct{}{},
-		stopped: make(chan struct{}),
-	}
-	s.disks.look = func() ([]control.Disk, error) { return listDisks(s.current()) }
+	s.disks.Look = func() ([]control.Disk, error) { return volumes.ListDisks(s.current()) }
 	if opts.Load == nil {
 		s.opts.Load = func(...config.Option) (*config.Config, error) { return nil, errNoFile }
 	}
@@ -178,17 +175,7 @@ func NewServer(opts Options) *Server {
 		s.opts.Failed = func(error) {}
 	}
 	s.external = opts.OpenDevice != nil
-	if !s.external {
-		s.opts.OpenDevice = func(n *config.Namespace) (backend.Device, error) {
-			return openStorage(&n.Storage, s.env(n))
-		}
-	}
 	return s
-}
-
-// env is what the storage of a namespace is opened in.
-func (s *Server) env(n *config.Namespace) env {
-	return env{readOnly: n.ReadOnly, engine: s.atStart.Disks, log: s.log}
 }
 
 // Start opens everything and begins to serve. After an error the caller still has to call Stop.
@@ -212,6 +199,11 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.target = target.New(options)
+	s.volumes = volumes.New(volumes.Config{
+		Target: s.target, State: s.state, Log: s.log, Disks: s.atStart.Disks,
+		Open: s.opts.OpenDevice, Current: s.current, Patiently: s.patiently, Await: s.await,
+		Up: s.opts.NamespaceUp, Retry: s.opts.Retry,
+	})
 	if err := s.startWorkers(); err != nil {
 		return err
 	}
@@ -238,7 +230,7 @@ func (s *Server) targetOptions() (o target.Options, err error) {
 		return o, err
 	}
 	s.state.Each(func(n state.Name, file string) {
-		if find(s.atStart, config.Object{NQN: n.NQN, NSID: n.NSID}) == nil {
+		if volumes.Find(s.atStart, config.Object{NQN: n.NQN, NSID: n.NSID}) == nil {
 			s.log.Warn("reservations are kept for a namespace that is not configured", "subsystem",
 				n.NQN, "nsid", n.NSID, "path", file)
 		}
@@ -366,7 +358,9 @@ func (s *Server) stop() error {
 		s.opts.Sockets.end()
 	}
 	errs = append(errs, s.listeners.close())
-	s.namespaces.stop()
+	if s.volumes != nil {
+		s.volumes.Stop()
+	}
 	s.askForResets()
 	var drained []<-chan struct{}
 	for _, w := range s.workers {
@@ -391,7 +385,9 @@ func (s *Server) stop() error {
 	for _, t := range s.transports {
 		errs = append(errs, t.Close())
 	}
-	errs = append(errs, s.namespaces.close())
+	if s.volumes != nil {
+		errs = append(errs, s.volumes.Close())
+	}
 	if s.state != nil {
 		errs = append(errs, s.state.Close())
 	}

@@ -43,7 +43,7 @@ func TestUndonePending(t *testing.T) {
 		err.Error(), "undone") {
 		t.Error(err)
 	}
-	testutil.Equal(t, len(l.s.namespaces.waiting()), 1, "namespaces are pending")
+	testutil.Equal(t, len(l.s.volumes.Pending()), 1, "namespaces are pending")
 	l.apply(listenAny, sub(anyHosts, inRAM, inMount, onFile(3, "x"))) // nothing holds it
 	l.mkdir("mount")
 	l.wantUp(up)
@@ -82,12 +82,12 @@ func TestLostStorage(t *testing.T) {
 		if !errors.Is(err, errOpen) {
 			t.Error(err)
 		}
-		if list := l.s.namespaces.waiting(); len(list) != 1 || list[0].NSID != 2 {
+		if list := l.s.volumes.Pending(); len(list) != 1 || list[0].NSID != 2 {
 			t.Errorf("%s: pending: %v", x, list)
 		}
 		l.open.Store(works)
 		l.apply(listenAny, sub(anyHosts, inRAM, wanted))
-		if list := l.s.namespaces.waiting(); len(list) != 0 {
+		if list := l.s.volumes.Pending(); len(list) != 0 {
 			t.Errorf("%s: pending: %v", x, list)
 		}
 	}

@@ -20,7 +20,7 @@ func (s *Server) setWeb(c *config.Config) error {
 		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.hosts,
 		Reactors: s.reactorStates,
 		Ports:    func() []doctor.PortCounter { return doctorPorts(&s.ports, s.usageTimeout) },
-		Disks:    s.disks.list, Plan: s.planOfPage,
+		Disks:    s.disks.List, Plan: s.planOfPage,
 	}
 	url, err := s.web.set(s, c, "web", &c.Web, "page request refused",
 		func(at httpd.Endpoint) (*web.Server, error) {

@@ -29,6 +29,12 @@ func NewProblem(status int, detail, hint string) *Problem {
 	return &Problem{Title: http.StatusText(status), Status: status, Detail: detail, Hint: hint}
 }
 
+// At returns the problem with its place, such as a key of the request.
+func (p *Problem) At(place string) *Problem {
+	p.Place = place
+	return p
+}
+
 // The media types besides JSON.
 const (
 	problemType = "application/problem+json"

@@ -35,18 +35,16 @@ var allowed = map[string][]string{
 		"nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
 	},
 	"internal/app": {
-		"internal/inventory",
 		"config", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana", "nvme/target/discovery",
 		"nvme/target/observe", "fabric", "fabric/tcp",
 		"fabric/tcp/openssl", "fabric/rdma",
 		"fabric/rdma/verbs",
 		"fabric/rdma/verbs/ibv",
-		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
-		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
+		"backend", "internal/mem", "internal/reactor",
 		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
 		"internal/histogram", "internal/httpd", "internal/metrics",
 		"internal/netif", "internal/ratelog", "internal/rates",
-		"internal/state", "internal/storage", "internal/subnet", "internal/sys", "internal/web",
+		"internal/state", "internal/subnet", "internal/sys", "internal/volumes", "internal/web",
 	},
 
 	"nvme":      {},
@@ -159,6 +157,11 @@ var allowed = map[string][]string{
 	"internal/testutil": {},
 	"internal/turns":    {"internal/list", "internal/subnet", "internal/sys"},
 	"internal/uring":    {},
+	"internal/volumes": {
+		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
+		"backend/nvmedrive", "backend/ram", "backend/wrap", "config", "internal/control",
+		"internal/inventory", "internal/state", "internal/storage", "internal/sys", "nvme/target",
+	},
 	"internal/web": {
 		"internal/control", "internal/doctor", "internal/httpd", "internal/rates",
 		"internal/secret",

@@ -1,33 +1,20 @@
-package app
+package volumes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"sync"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend/nvmedrive"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
 )
 
-// Disks lists the disks of this machine. The configuration, which says which of them the target
-// uses, may be missing unless it is required.
-func Disks(file string, required bool, environ []string) ([]control.Disk, error) {
-	c, err := config.Load(file, environ, backends)
-	if err != nil && (required || !errors.Is(err, os.ErrNotExist)) {
-		return nil, err
-	}
-	return listDisks(c)
-}
-
-// listDisks looks at the disks and asks them for their health, which may take long. There may be no
-// configuration.
-func listDisks(c *config.Config) ([]control.Disk, error) {
+// ListDisks returns the disks of this machine with their health, which may take long. It returns
+// the namespaces on them, too, unless c is nil.
+func ListDisks(c *config.Config) ([]control.Disk, error) {
 	var users map[string][]string
 	if c != nil {
 		users = diskUsers(c)
@@ -53,12 +40,13 @@ func listDisks(c *config.Config) ([]control.Disk, error) {
 	return list, nil
 }
 
-// diskAge is how old a list of disks may be.
+// diskAge is the age at which a list of disks is renewed.
 const diskAge = 5 * time.Second
 
-// diskLooks looks at the disks for clients: one look at a time for all of them.
-type diskLooks struct {
-	look func() ([]control.Disk, error)
+// Disks lists the disks for clients. It looks once for all of them.
+type Disks struct {
+	// Look lists the disks anew, on a goroutine of its own.
+	Look func() ([]control.Disk, error)
 
 	mu      sync.Mutex
 	running chan struct{} // closed when the look ends; nil: none is in progress
@@ -67,8 +55,9 @@ type diskLooks struct {
 	err     error
 }
 
-// list returns what a look has found that is not older than diskAge.
-func (l *diskLooks) list(ctx context.Context) ([]control.Disk, error) {
+// List returns a list that is not older than diskAge. Any goroutine may call it. It waits for a
+// look until ctx ends.
+func (l *Disks) List(ctx context.Context) ([]control.Disk, error) {
 	if running := l.begin(); running != nil {
 		select {
 		case <-running:
@@ -82,8 +71,9 @@ func (l *diskLooks) list(ctx context.Context) ([]control.Disk, error) {
 	return l.found, l.err
 }
 
-// begin begins a look if one is needed. It returns what is closed when the present one ends.
-func (l *diskLooks) begin() (running chan struct{}) {
+// begin begins a look if one is needed. It returns a channel that is closed when the present look
+// ends, nil if there is none.
+func (l *Disks) begin() (running chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.running != nil || time.Since(l.ended) < diskAge {
@@ -91,7 +81,7 @@ func (l *diskLooks) begin() (running chan struct{}) {
 	}
 	l.running = make(chan struct{})
 	go func() {
-		found, err := l.look()
+		found, err := l.Look()
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		close(l.running)
@@ -100,26 +90,17 @@ func (l *diskLooks) begin() (running chan struct{}) {
 	return l.running
 }
 
-// blockPath returns the path of a namespace's storage, for an NVMe drive that of its block device;
-// "" if it has none.
-func blockPath(n *namespace) string {
-	if ns, err := nvmedrive.Find(n.path()); err == nil {
-		return ns.Block
-	}
-	return n.path()
-}
-
-// diskUsers returns the namespaces on each block device, by its number ("8:1"), whatever layers are
-// between.
+// diskUsers returns the namespaces on each block device, directly or through other layers, by the
+// number of the device ("8:1").
 func diskUsers(c *config.Config) map[string][]string {
 	users := map[string][]string{}
-	for _, n := range all(c) {
+	for _, n := range All(c) {
 		s, ok := stackOf(n)
 		if !ok {
 			continue
 		}
 		for _, at := range s.Devices() {
-			users[at] = append(users[at], fmt.Sprintf("namespace %d of %s", n.NSID, n.nqn))
+			users[at] = append(users[at], fmt.Sprintf("namespace %d of %s", n.NSID, n.NQN))
 		}
 	}
 	return users

@@ -1,4 +1,4 @@
-package app
+package volumes
 
 import (
 	"fmt"
@@ -19,8 +19,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 )
 
-// backends is the table of the kinds of storage. A new one is a package and a row.
-var backends = []config.Backend{
+// Backends is the table of the kinds of storage. A new kind is a package and a row.
+var Backends = []config.Backend{
 	{
 		Name: "ram", Doc: "Memory of this machine; its content ends with the target.",
 		AlwaysAnswers: true, Volatile: true, New: newRAM,
@@ -54,23 +54,24 @@ var backends = []config.Backend{
 	},
 }
 
-// store is the options of one storage and what can be done with them.
+// store has the options of one storage and the functions that work on it.
 type store struct {
 	keys []config.Key
-	// check reports what is wrong with several keys together; nil: nothing can be.
+	// check reports problems of several keys together; nil if there can be none.
 	check func(report)
-	// path is where the storage is; nil if it has no path.
+	// path is the place of the storage; nil if it has no path.
 	path *string
-	// creates reports whether open creates what is missing at the path; nil: never.
+	// creates reports whether open creates a missing file; nil: never.
 	creates func(env) bool
 	// device reports whether the path leads to a device of this kind, even if the hardware behind
-	// it is missing; nil: the backend works on none.
+	// it is missing; nil: the backend works on no devices.
 	device func(path string) bool
-	// memory is how much memory the storage may take; nil: next to none.
+	// memory is the amount of memory that the storage may take, in bytes; nil: next to none.
 	memory *int64
-	// probe returns what open would fail with, without changing anything; nil of a wrapper.
+	// probe reports the problems that open would have, and changes nothing; nil of a wrapper.
 	probe func(env) backend.Report
-	// resize changes the size of closed storage, which has least bytes at least; nil: it cannot be.
+	// resize changes the size of closed storage; nil if its size is fixed. The configuration asks
+	// for least bytes at least.
 	resize func(at env, size int64) error
 	least  func() int64
 	// open opens the storage; of is the storage behind a wrapper.
@@ -80,7 +81,7 @@ type store struct {
 // report reports a problem with a key.
 type report = func(key, what, hint string)
 
-// env is what storage depends on besides its keys.
+// env has what storage depends on besides its keys.
 type env struct {
 	readOnly bool
 	engine   disk.Engine
@@ -184,7 +185,7 @@ func newNVMe() config.Options {
 		isNVMe, nvmedrive.Probe, nvmedrive.Open)
 }
 
-// newDevice is storage on hardware, which is never created.
+// newDevice returns storage on hardware, which is never created.
 func newDevice(what, doc string, device func(path string) bool,
 	probe func(block.Config) backend.Report, open func(block.Config) (backend.Device, error),
 ) *store {
@@ -268,12 +269,12 @@ func newLimit() config.Options {
 	}
 }
 
-// pathKey is the key for the path of storage.
+// pathKey returns the key for the path of storage.
 func pathKey(p *string, what, doc string) config.Key {
 	return config.NewKey("path", config.Path(p), doc).Require("Write the path of a " + what + ".")
 }
 
-// The block sizes that every Linux host takes; larger than a page are not among them.
+// The block sizes that every Linux host takes. None is larger than a page.
 const defaultBlock, maxBlock = 512, 4096
 
 func blockSizeKey(p *int) config.Key {
@@ -283,7 +284,7 @@ func blockSizeKey(p *int) config.Key {
 			"partitions that were made with another block size are lost to hosts.")
 }
 
-// sized are the keys of storage in memory.
+// sized returns the keys of storage in memory.
 func sized(size *int64, blockSize *int) []config.Key {
 	return []config.Key{
 		config.NewKey("size", config.Doubtful(
@@ -311,7 +312,7 @@ func wholeBlocks(size *int64, blockSize *int) func(report) {
 	}
 }
 
-// operationsKey is the key for the operations that a wrapper concerns.
+// operationsKey returns the key for the operations that a wrapper concerns.
 func operationsKey(p *[]backend.Op) config.Key {
 	choices := []config.Choice[backend.Op]{
 		{Word: "read", Meaning: backend.OpRead},
@@ -334,7 +335,7 @@ func seedKey(p *uint64) config.Key {
 			"the same outcomes.")
 }
 
-// outcomes are what operations of backend error fail with.
+// outcomes are the errors of backend error, by their words in the configuration.
 var outcomes = []config.Choice[error]{
 	{Word: "io", Meaning: backend.ErrIO},
 	{Word: "no_space", Meaning: backend.ErrNoSpace},

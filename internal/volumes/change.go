@@ -1,0 +1,313 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// Change is a change of namespaces to those of another configuration. Its methods are called by the
+// goroutine that makes the change: Await and Open before the first change, then Add, Remove and
+// Modify, and Commit or Abort at the end. What each of the three has done can be undone until then.
+type Change struct {
+	vs   *Volumes
+	next *config.Config
+	// opened is the storage that was opened before the first change, nil for what is pending.
+	opened  map[config.Object]backend.Device
+	removed []*removed
+}
+
+// removed is a namespace that its hosts have lost. Its storage stays open until the change has
+// succeeded, unless another namespace needs it.
+type removed struct {
+	*volume                 // has no storage if it was pending
+	gone    <-chan struct{} // closed when nothing uses the storage
+	closed  bool
+	ended   chan struct{} // after the change: closed when the storage is closed
+}
+
+// Begin begins a change to the namespaces of another configuration.
+func (vs *Volumes) Begin(next *config.Config) *Change {
+	return &Change{vs: vs, next: next, opened: map[config.Object]backend.Device{}}
+}
+
+// Await waits until storage that namespaces are to have is closed by those that had it before.
+func (c *Change) Await(list []*Namespace) (ps config.Problems) {
+	for _, n := range list {
+		if err := c.vs.awaitRetired(n); err != nil {
+			ps = append(ps, c.next.Problem(n.Key, err.Error(), ""))
+		}
+	}
+	return ps
+}
+
+// Open opens the storage of namespaces that Add is called for.
+func (c *Change) Open(list []*Namespace) (ps config.Problems) {
+	for _, n := range list {
+		dev, err := c.vs.open(n)
+		if err != nil {
+			ps = append(ps, c.next.Problem(n.Key, err.Error(), ""))
+			continue
+		}
+		c.opened[n.Name()] = dev
+	}
+	return ps
+}
+
+// Add adds a namespace. Its storage may be that of a namespace that Remove was called for.
+func (c *Change) Add(name config.Object) (undo func() error, err error) {
+	n := Find(c.next, name)
+	dev, opened := c.opened[name]
+	delete(c.opened, name)
+	if !opened {
+		if err = c.release(n); err == nil {
+			dev, err = c.vs.open(n)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err = c.vs.add(n, dev); err != nil {
+		return nil, err
+	}
+	return func() error { return c.vs.drop(name) }, nil
+}
+
+// release closes the storage that a namespace is to have and others have lost.
+func (c *Change) release(n *Namespace) error {
+	for _, r := range c.removed {
+		if r.dev == nil || r.closed || !n.Overlaps(r.Namespace) {
+			continue
+		}
+		err := c.vs.Await(r.gone)
+		if err == nil {
+			err = r.dev.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("the storage of namespace %d of %s, which it takes over: %w",
+				r.NSID, r.NQN, err)
+		}
+		r.closed = true
+	}
+	return nil
+}
+
+// Remove takes a namespace from its hosts.
+func (c *Change) Remove(name config.Object) (undo func() error, err error) {
+	r, err := c.vs.remove(name)
+	if err != nil {
+		return nil, err
+	}
+	c.removed = append(c.removed, r)
+	return func() error { return c.vs.restore(r) }, nil
+}
+
+// Modify changes a namespace whose keys differ. Its storage is opened anew if that has changed, or
+// is to be written from now on; hosts see no error meanwhile. Otherwise it stays open, and with it
+// what is known of lost writes. An error may come with a function that undoes the change.
+func (c *Change) Modify(name config.Object, keys []config.KeyChange) (undo func() error,
+	err error,
+) {
+	vs, v, n := c.vs, c.vs.get(name), Find(c.next, name)
+	anew := false
+	for _, k := range keys {
+		if k.Storage && k.Restart { // the content of memory would be lost
+			kept := *n.Namespace
+			kept.Storage = v.Storage
+			n = &Namespace{&kept, n.NQN, n.Key}
+		}
+		anew = anew || k.Storage && !k.Restart ||
+			k.Key == "read_only" && !n.ReadOnly && v.Memory() == 0
+	}
+	if err := vs.awaitRetired(n); err != nil {
+		return nil, err
+	}
+	if vs.probes && anew && !n.Overlaps(v.Namespace) {
+		if ps := ProbeOne(c.next, n); ps.Failed() {
+			return nil, ps
+		}
+	}
+	if v.endAttempts(); v.dev == nil { // its next storage may be there
+		dev, err := vs.open(n)
+		if err == nil {
+			err = vs.add(n, dev)
+		}
+		return func() error { return errors.Join(vs.drop(name), vs.add(v.Namespace, nil)) }, err
+	}
+	before, had := v.Namespace, v.dev.Info().Size
+	return func() error {
+		err := vs.modify(name, before, anew)
+		// A file that has grown is not cut off again: hosts may have written there.
+		now := vs.served(name)
+		if err == nil && anew && before.Overlaps(n) && now != nil && now.dev.Info().Size > had {
+			err = fmt.Errorf("its file has %d bytes now", now.dev.Info().Size)
+		}
+		return err
+	}, vs.modify(name, n, anew)
+}
+
+// Commit ends a change that has succeeded. Hosts are promised nothing more of namespaces that were
+// removed, and their storage is closed as soon as nothing uses it.
+func (c *Change) Commit() {
+	for _, r := range c.removed {
+		c.vs.Target.ForgetNamespace(r.NQN, r.NSID)
+		c.vs.retire(r)
+	}
+}
+
+// Abort ends a change that was undone.
+func (c *Change) Abort() error {
+	var errs []error
+	for _, dev := range c.opened {
+		if dev != nil {
+			errs = append(errs, dev.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (vs *Volumes) remove(name config.Object) (*removed, error) {
+	v := vs.get(name)
+	v.endAttempts()
+	vs.mu.Lock()
+	delete(vs.list, name)
+	vs.mu.Unlock()
+	r := &removed{volume: v}
+	if v.dev == nil {
+		return r, nil
+	}
+	var err error
+	r.gone, err = vs.Target.RemoveNamespace(v.NQN, v.NSID)
+	return r, err
+}
+
+// retire closes storage when nothing uses it any more.
+func (vs *Volumes) retire(r *removed) {
+	if r.dev == nil || r.closed {
+		return
+	}
+	r.ended = make(chan struct{})
+	vs.mu.Lock()
+	vs.retired[r] = struct{}{}
+	vs.mu.Unlock()
+	vs.closing.Go(func() {
+		defer close(r.ended)
+		select {
+		case <-r.gone:
+		case <-vs.stopped:
+			return // Close closes it
+		}
+		if err := r.dev.Close(); err != nil {
+			vs.Log.Warn("storage of a removed namespace cannot be closed",
+				append(r.attrs(), "err", err)...)
+		}
+		vs.mu.Lock()
+		defer vs.mu.Unlock()
+		delete(vs.retired, r)
+	})
+}
+
+// restore adds a namespace that was removed. If its storage cannot be used again it is pending.
+func (vs *Volumes) restore(r *removed) (err error) {
+	dev := r.dev
+	switch {
+	case dev == nil:
+	case r.closed:
+		dev, err = vs.open(r.Namespace)
+	default:
+		_ = vs.Await(r.gone) // what works on it still ends its notifications
+	}
+	if err == nil {
+		err = vs.add(r.Namespace, dev)
+	}
+	if err != nil {
+		err = errors.Join(err, vs.add(r.Namespace, nil))
+	}
+	return err
+}
+
+// drop removes a namespace and closes its storage.
+func (vs *Volumes) drop(name config.Object) error {
+	r, err := vs.remove(name)
+	if err != nil || r.dev == nil {
+		return err
+	}
+	vs.retire(r)
+	return vs.awaitRetired(r.Namespace)
+}
+
+// modify changes a namespace to n. With anew its storage is opened anew.
+func (vs *Volumes) modify(name config.Object, n *Namespace, anew bool) error {
+	v := vs.get(name)
+	if v.Namespace == n {
+		return nil
+	}
+	var swap func(backend.Device) (backend.Device, error)
+	if anew {
+		swap = func(old backend.Device) (backend.Device, error) {
+			return vs.reopen(old, v.Namespace, n)
+		}
+	}
+	return vs.exchange(v, n, swap)
+}
+
+// exchange changes a namespace to n. swap, if it is not nil, exchanges its storage, as for
+// target.UpdateNamespace.
+func (vs *Volumes) exchange(v *volume, n *Namespace,
+	swap func(backend.Device) (backend.Device, error),
+) error {
+	dev, is := v.dev, v.Namespace
+	swapped := swap
+	if swap != nil {
+		swapped = func(old backend.Device) (_ backend.Device, err error) {
+			if dev, err = swap(old); err == nil {
+				is = n
+			}
+			return dev, err
+		}
+	}
+	nc := n.NamespaceConfig
+	nc.Drive = n.drive()
+	err := vs.Target.UpdateNamespace(v.NQN, nc, swapped)
+	if err == nil {
+		is = n
+	}
+	if dev == nil { // it has neither the new storage nor the old one
+		if _, removed := vs.Target.RemoveNamespace(v.NQN, v.NSID); removed != nil {
+			return errors.Join(err, removed)
+		}
+		return errors.Join(err, vs.add(is, nil))
+	}
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	vs.list[v.Name()] = &volume{Namespace: is, dev: dev}
+	return err
+}
+
+// reopen closes the storage of a namespace and opens that of another configuration of it. The same
+// file grows to the size of that configuration; it does not shrink. After a failure reopen opens
+// the old storage again.
+func (vs *Volumes) reopen(dev backend.Device, old, n *Namespace) (backend.Device, error) {
+	has := dev.Info().Size
+	if err := dev.Close(); err != nil {
+		return dev, err
+	}
+	var next backend.Device
+	var err error
+	if st, _ := n.backing(); n.ConfiguredSize() > has && !n.ReadOnly && n.Overlaps(old) {
+		err = st.resize(vs.env(n), n.ConfiguredSize())
+	}
+	if err == nil {
+		next, err = vs.Open(n.Namespace)
+	}
+	if err == nil {
+		return next, nil
+	}
+	dev, again := vs.Open(old.Namespace)
+	if again != nil {
+		return nil, errors.Join(err, fmt.Errorf("and the storage before: %w", again))
+	}
+	return dev, err
+}

@@ -1,0 +1,177 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/storage"
+)
+
+// Probe reports problems with the storage of a configuration on this machine. It changes nothing.
+func Probe(c *config.Config) (ps config.Problems) {
+	var known []stack
+	taken := map[uint64]*growth{}
+	for _, n := range All(c) {
+		found, space := probe(c, n)
+		ps = append(append(ps, found...), probeSpace(c, n, space, taken)...)
+		if s, ok := stackOf(n); ok {
+			ps = append(ps, s.overlaps(c, known)...)
+			known = append(known, s)
+		}
+	}
+	return ps
+}
+
+// ProbeOne reports problems with the storage of one namespace while the others are served.
+func ProbeOne(c *config.Config, n *Namespace) config.Problems {
+	ps, _ := probe(c, n)
+	var known []stack
+	for _, o := range All(c) {
+		if s, ok := stackOf(o); ok && o.Name() != n.Name() {
+			known = append(known, s)
+		}
+	}
+	if s, ok := stackOf(n); ok {
+		ps = append(ps, s.overlaps(c, known)...)
+	}
+	return ps
+}
+
+// probe looks at the storage of a namespace. Absent storage is a warning, because the namespace is
+// pending then.
+func probe(c *config.Config, n *Namespace) (ps config.Problems, space backend.Space) {
+	s, key := n.backing()
+	at := env{readOnly: n.ReadOnly, engine: c.Disks, log: slog.New(slog.DiscardHandler)}
+	name, path := "it", n.Path()
+	if path != "" {
+		name, key = strconv.Quote(path), key+".path"
+	}
+	r := s.probe(at)
+	pending := len(r.Errors) > 0 && absent(n, at)
+	for _, p := range r.Errors {
+		if pending {
+			ps = append(ps, c.Warning(key,
+				name+" "+p.What+"; the namespace is pending until it is there", p.Hint))
+		} else {
+			problem := c.Problem(key, name+" "+p.What, p.Hint)
+			problem.InUse = p.InUse
+			ps = append(ps, problem)
+		}
+	}
+	for _, p := range r.Warnings {
+		ps = append(ps, c.Warning(key, name+" "+p.What, p.Hint))
+	}
+	return ps, r.Space
+}
+
+// growth is the space of a file system that namespaces may take, in bytes: at once, and sooner or
+// later.
+type growth struct{ atOnce, all int64 }
+
+// probeSpace adds a namespace to the others on the same file system, and reports the first one that
+// no longer fits. A namespace that does not fit alone has been reported.
+func probeSpace(c *config.Config, n *Namespace, s backend.Space,
+	taken map[uint64]*growth,
+) config.Problems {
+	if s.Growth == 0 || s.Growth > s.Free {
+		return nil
+	}
+	g := taken[s.FileSystem]
+	if g == nil {
+		g = &growth{}
+		taken[s.FileSystem] = g
+	}
+	before := *g
+	g.all += s.Growth
+	if s.AtOnce {
+		g.atOnce += s.Growth
+	}
+	_, key := n.backing()
+	key += ".path"
+	what := func(verb string, bytes int64) string {
+		return fmt.Sprintf("%q and the files before it on its file system %s %d more bytes, and "+
+			"that has %d free", n.Path(), verb, bytes, s.Free)
+	}
+	switch {
+	case before.atOnce <= s.Free && g.atOnce > s.Free:
+		return config.Problems{c.Problem(key, what("need", g.atOnce),
+			"Make room, or make them smaller, or use preallocate: sparse.")}
+	case before.all <= s.Free && g.all > s.Free:
+		return config.Problems{c.Warning(key, what("may take", g.all),
+			"Make room, or make them smaller: writes fail when the file system is full.")}
+	}
+	return nil
+}
+
+// stack has the layers of storage that back a namespace.
+type stack struct {
+	*storage.Stack
+	n *Namespace
+}
+
+// stackOf finds the storage that backs a namespace; false if it has no path, or nothing is there.
+func stackOf(n *Namespace) (stack, bool) {
+	s, err := storage.Linux().StackOf(n.BlockPath())
+	return stack{s, n}, err == nil
+}
+
+// overlaps reports the namespaces among others that are on the same storage.
+func (s stack) overlaps(c *config.Config, others []stack) (ps config.Problems) {
+	_, key := s.n.backing()
+	for _, o := range others {
+		if where, ok := s.Overlaps(o.Stack); ok {
+			ps = append(ps, c.Problem(key+".path", fmt.Sprintf(
+				"namespace %d of %s is on the same storage as namespace %d of %s: %s", s.n.NSID,
+				s.n.NQN, o.n.NSID, o.n.NQN, where), "Give each namespace storage of its own."))
+		}
+	}
+	return ps
+}
+
+// absent reports whether the storage of a namespace is missing rather than wrong: nothing is at its
+// path and nothing will be created there, or the device at its path is empty or cannot be opened
+// because its hardware is missing or does not answer.
+func absent(n *Namespace, at env) bool {
+	s, _ := n.backing()
+	path := n.Path()
+	if path == "" {
+		return false
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && s.creates != nil && s.creates(at):
+		if _, err := os.Lstat(path); err == nil {
+			return true // a link to nothing, where no file is created
+		}
+		_, err = os.Stat(filepath.Dir(path))
+		return errors.Is(err, fs.ErrNotExist)
+	case err != nil || info.Mode()&fs.ModeDevice == 0:
+		return errors.Is(err, fs.ErrNotExist)
+	case s.device == nil || !s.device(path):
+		return false
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return offline(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	size, err := unix.Seek(fd, 0, unix.SEEK_END) // 0: a loop device that has no file, for instance
+	return err == nil && size == 0 && info.Mode()&fs.ModeCharDevice == 0
+}
+
+// offline reports whether err, of opening storage, means that the device is missing or does not
+// answer.
+func offline(err error) bool {
+	return slices.ContainsFunc([]error{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO},
+		func(e error) bool { return errors.Is(err, e) })
+}

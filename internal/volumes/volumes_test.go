@@ -1,0 +1,108 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+// TestDisks: one look answers all clients, and those for some time after it. A client does not wait
+// longer than it wants.
+func TestDisks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks, end := 0, make(chan error)
+		l := Disks{Look: func() ([]control.Disk, error) {
+			looks++
+			return []control.Disk{{Name: "sda"}}, <-end
+		}}
+		asked := make(chan error)
+		for range 3 {
+			go func() {
+				_, err := l.List(t.Context())
+				asked <- err
+			}()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.List(ctx); err == nil {
+			t.Error("an answer before the look has ended")
+		}
+		want := errors.New("no sysfs")
+		end <- want
+		for range 3 {
+			if err := <-asked; !errors.Is(err, want) {
+				t.Error(err)
+			}
+		}
+		time.Sleep(diskAge - 1)
+		if _, err := l.List(t.Context()); !errors.Is(err, want) || looks != 1 {
+			t.Errorf("%v, %d looks", err, looks)
+		}
+		time.Sleep(time.Nanosecond)
+		go func() { end <- nil }()
+		if list, err := l.List(t.Context()); err != nil || len(list) != 1 || looks != 2 {
+			t.Errorf("%v, %v, %d looks", list, err, looks)
+		}
+	})
+}
+
+// TestWrappedStorage: operations go through all wrappers to the storage behind them.
+func TestWrappedStorage(t *testing.T) {
+	c := testutil.Value(config.Parse("test.yaml", []byte(`
+listeners: [{transport: tcp, address: 127.0.0.1}]
+subsystems:
+  - nqn: nqn.2026-11.io.nvmf-target:test
+    allow_any_host: true
+    namespaces:
+      - nsid: 1
+        backend: delay
+        latency: 1ms
+        of:
+          backend: limit
+          iops: 1000
+          of:
+            backend: error
+            error: offline
+            operations: [flush]
+            of: {backend: ram, size: 16MiB, block_size: 4096}
+`), nil, Backends))(t)
+	n := All(c)[0]
+	dev := testutil.Value(Open(n.Namespace, c.Disks, slog.New(slog.DiscardHandler)))(t)
+	client := backendtest.NewClient(t, dev, 1<<20)
+	client.Do(client.Write(0, client.Memory(0, 4096)))
+	flush := &backend.IO{Op: backend.OpFlush}
+	client.Submit(flush)
+	client.Wait(1)
+	if !errors.Is(flush.Err, backend.ErrOffline) {
+		t.Errorf("flush: %v, want %v", flush.Err, backend.ErrOffline)
+	}
+	if i := dev.Info(); i.Size != 16<<20 || i.BlockSize != 4096 {
+		t.Errorf("got %+v", i)
+	}
+	client.Close()
+	testutil.Check(t, dev.Close())
+}
+
+// TestSizesInWholeBlocks: the sizes that a hint proposes can be used.
+func TestSizesInWholeBlocks(t *testing.T) {
+	for size, want := range map[int64]string{
+		1024: "", 1000: "Use 512 or 1024.", 7: "Use 512.",
+		math.MaxInt64: "Use 9223372036854775296.",
+	} {
+		got, block := "", 512
+		wholeBlocks(&size, &block)(func(_, _, hint string) { got = hint })
+		testutil.Equal(t, got, want, "%d", size)
+	}
+}
