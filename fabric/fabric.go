@@ -188,7 +188,7 @@ type Queue interface {
 	// Disconnect starts the orderly end of the queue: no further capsule is taken, outstanding
 	// requests are drained or dropped, then Handler.Close is called. Calling it again is harmless.
 	// The handler has already logged why if that is of interest.
-	Disconnect(why error)
+	Disconnect(reason error)
 	// Info describes the connection; it never changes.
 	Info() *QueueInfo
 }

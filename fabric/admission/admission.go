@@ -85,7 +85,7 @@ type Conn struct {
 	c       *Counter
 	network *network
 	owner   *owner // set when the queue counts for an allowed host
-	evict   func(why error)
+	evict   func(reason error)
 	memory  int64
 	class   class
 	held    bool
@@ -118,7 +118,7 @@ func (c *Counter) SetLimits(l Limits) {
 //
 // evict is called at most once, when the connection is evicted. It must not block, and the
 // connection must then end soon. It may be called before Admit has returned, and after Leave.
-func (c *Counter) Admit(addr netip.Addr, memory int64, evict func(why error)) (*Conn, error) {
+func (c *Counter) Admit(addr netip.Addr, memory int64, evict func(reason error)) (*Conn, error) {
 	c.mu.Lock()
 	defer c.unlock()
 	addr = subnet.Of(addr)

@@ -124,9 +124,9 @@ func (h *handler) Held() int {
 }
 
 // Disconnect ends every queue.
-func (h *handler) Disconnect(why error) {
+func (h *handler) Disconnect(reason error) {
 	for s := range h.sessions {
-		s.q.Disconnect(why)
+		s.q.Disconnect(reason)
 	}
 }
 

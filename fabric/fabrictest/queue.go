@@ -276,9 +276,9 @@ func (q *Queue) HandOverBuffers(r *fabric.Request) (free func()) {
 }
 
 // Disconnect implements fabric.Queue: the queue closes at the next step, unless it lingers.
-func (q *Queue) Disconnect(why error) {
+func (q *Queue) Disconnect(reason error) {
 	if q.Reason == nil {
-		q.Reason = why
+		q.Reason = reason
 		if !q.Lingers {
 			q.loop.Post(q.HangUp)
 		}

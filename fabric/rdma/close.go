@@ -61,14 +61,14 @@ func (q *queue) beginTeardown() {
 func (q *queue) logEnd() {
 	i := &q.conn.info
 	log := q.g.t.log.Peer(i.Remote)
-	args := []any{"local", i.Local, "qid", i.QID, "reason", q.why}
+	args := []any{"local", i.Local, "qid", i.QID, "reason", q.reason}
 	if q.Failure() == nil {
 		log.Debug("RDMA queue ends", args...)
 		return
 	}
-	if errors.Is(q.why, errNotEstablished) {
+	if errors.Is(q.reason, errNotEstablished) {
 		log.Warn("RDMA handshake not completed", "local", i.Local, "device", q.p.dev.attr.Name,
-			"err", q.why, "hint", notEstablishedHint(i))
+			"err", q.reason, "hint", notEstablishedHint(i))
 		return
 	}
 	log.Warn("RDMA queue ends", args...)

@@ -74,12 +74,12 @@ func (t *Transport) connectRequest(ev *verbs.Event) {
 }
 
 // refuse rejects the request and logs the reason: its content, or an error.
-func (c *conn) refuse(r cmwire.Refusal, why error) {
+func (c *conn) refuse(r cmwire.Refusal, reason error) {
 	log := c.t.log.Peer(c.info.Remote)
 	args := []any{"local", c.info.Local, "status", r.Status}
 	switch {
-	case why != nil:
-		args = append(args, "err", why)
+	case reason != nil:
+		args = append(args, "err", reason)
 	case r.Status == cmwire.InvalidHSQSize:
 		args = append(args, "expected", r.Expected, "received", r.Received, "hint",
 			"queue_depth is the limit; nvme connect --queue-size asks for less")
@@ -164,13 +164,13 @@ func (c *conn) leave() {
 
 // evict ends the connection, because another one takes its place. Any goroutine may call it, at any
 // time between Admit and the end of the connection.
-func (c *conn) evict(why error) {
+func (c *conn) evict(reason error) {
 	c.mu.Lock()
-	c.evicted = why // for mustEnd and bind
+	c.evicted = reason // for mustEnd and bind
 	q := c.q
 	c.mu.Unlock()
 	if q != nil {
-		q.g.cfg.Loop.Post(func() { q.fail(why) })
+		q.g.cfg.Loop.Post(func() { q.fail(reason) })
 	}
 }
 

@@ -27,14 +27,14 @@ func (q *queue) destroyQP() {
 }
 
 // quarantine is called before the reactor learns that the queue pair was destroyed.
-func (q *queue) quarantine(why error) {
+func (q *queue) quarantine(reason error) {
 	q.quarantined = true
 	q.g.t.quarantined.Add(1)
 	q.g.t.cfg.Log.Error("RDMA queue pair cannot be destroyed: the memory that it may still use "+
 		"is kept, and a namespace it belongs to cannot be removed, until the target is restarted; "+
 		"the kernel log may say what is wrong with the device",
 		"device", q.p.dev.attr.Name, "remote", q.conn.info.Remote,
-		"qid", q.conn.info.QID, "err", why)
+		"qid", q.conn.info.QID, "err", reason)
 }
 
 // keepBuffers keeps the data memory of a request that the device may still touch. The device is

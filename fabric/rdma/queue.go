@@ -59,7 +59,7 @@ type queue struct {
 	toRead    list.List[request] // requests with data to be read
 	scheduled list.Node[queue]   // on g.scheduled
 
-	why       error  // the reason for the end of the queue, once it ends
+	reason    error  // the reason for the end of the queue, once it ends
 	byHandler bool   // the handler ended it, and logs the reason
 	failed    bool   // it must end now
 	flushed   bool   // the queue pair is in the error state
@@ -230,20 +230,20 @@ func (q *queue) Hold(on bool) { q.conn.counted.Hold(on) }
 // Failure implements fabric.FailureReporter. On iWARP the queue pair may fail before the event of
 // the connection.
 func (q *queue) Failure() error {
-	if q.byHandler || errors.Is(q.why, errHostLeft) || errors.Is(q.why, errShutdown) ||
-		errors.Is(q.why, errFlushed) && q.p.dev.attr.IWARP {
+	if q.byHandler || errors.Is(q.reason, errHostLeft) || errors.Is(q.reason, errShutdown) ||
+		errors.Is(q.reason, errFlushed) && q.p.dev.attr.IWARP {
 		return nil
 	}
-	return q.why
+	return q.reason
 }
 
 // Disconnect implements fabric.Queue. The next poll continues, so the handler, which may be the
 // caller, is not called from here.
-func (q *queue) Disconnect(why error) {
+func (q *queue) Disconnect(reason error) {
 	if q.state >= queueClosing {
 		return
 	}
-	q.state, q.why, q.byHandler = queueClosing, why, true
+	q.state, q.reason, q.byHandler = queueClosing, reason, true
 	q.setTimer(q.g.t.cfg.LingerTimeout)
 	q.schedule()
 }
@@ -252,13 +252,13 @@ func (q *queue) Disconnect(why error) {
 func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 
 // fail ends the queue in the next poll, without waiting for responses. The first reason is kept.
-func (q *queue) fail(why error) {
+func (q *queue) fail(reason error) {
 	if q.state >= queueDraining || q.failed {
 		return
 	}
 	q.failed = true
-	if q.why == nil {
-		q.why = why
+	if q.reason == nil {
+		q.reason = reason
 	}
 	q.schedule()
 }

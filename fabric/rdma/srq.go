@@ -73,14 +73,14 @@ func (t *Transport) useSRQ(dev verbs.Device) bool {
 }
 
 // disableSRQ gives new queues on a device their own receives, and logs that once.
-func (t *Transport) disableSRQ(dev verbs.Device, why error) {
+func (t *Transport) disableSRQ(dev verbs.Device, reason error) {
 	t.mu.Lock()
 	_, known := t.noSRQ[dev]
 	t.noSRQ[dev] = struct{}{}
 	t.mu.Unlock()
 	if !known {
 		t.cfg.Log.Warn("RDMA: queues on this device do not share receives, each has its own",
-			"device", dev.Attr().Name, "reason", why)
+			"device", dev.Attr().Name, "reason", reason)
 	}
 }
 
@@ -220,12 +220,12 @@ func (s *srq) refill() {
 }
 
 // fail ends all queues. Reactor only.
-func (s *srq) fail(why error) {
+func (s *srq) fail(reason error) {
 	if s.failed.Swap(true) {
 		return
 	}
 	for _, q := range s.queues {
-		q.fail(why)
+		q.fail(reason)
 	}
 }
 

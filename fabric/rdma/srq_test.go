@@ -317,8 +317,8 @@ func TestSRQWithoutLastEvent(t *testing.T) {
 	m.q.state, m.q.flushed = queueLive, false
 	m.g.asyncEvent(m.q.p.dev,
 		verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num()})
-	if !m.q.recvsEnded || !errors.Is(m.q.why, errFlushed) {
-		t.Errorf("the event did not end the queue: %v", m.q.why)
+	if !m.q.recvsEnded || !errors.Is(m.q.reason, errFlushed) {
+		t.Errorf("the event did not end the queue: %v", m.q.reason)
 	}
 }
 

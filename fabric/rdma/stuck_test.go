@@ -40,8 +40,8 @@ func TestHolderEnds(t *testing.T) {
 				m.loop.clock += m.g.t.cfg.tickInterval()
 				m.g.tick()
 			}
-			if !errors.Is(m.q.why, errHolds) {
-				t.Errorf("the queue ends because %v", m.q.why)
+			if !errors.Is(m.q.reason, errHolds) {
+				t.Errorf("the queue ends because %v", m.q.reason)
 			}
 			m.until(t, func() bool { return m.q.state >= queueDestroyed })
 			m.until(t, func() bool { return !m.g.cfg.Memory.HasWaiters() })
@@ -58,8 +58,8 @@ func TestHolderEnds(t *testing.T) {
 func TestTrickleEnds(t *testing.T) {
 	const inFlight = 32
 	for name, tt := range map[string]struct {
-		free int // responses that leave from one tick to the next
-		why  error
+		free   int // responses that leave from one tick to the next
+		reason error
 	}{
 		"one at a time": {1, errStuck}, "all": {inFlight, nil},
 	} {
@@ -91,8 +91,8 @@ func TestTrickleEnds(t *testing.T) {
 					send()
 				}
 			}
-			if !errors.Is(m.q.why, tt.why) {
-				t.Errorf("the queue ends because %v, want %v", m.q.why, tt.why)
+			if !errors.Is(m.q.reason, tt.reason) {
+				t.Errorf("the queue ends because %v, want %v", m.q.reason, tt.reason)
 			}
 			for _, i := range held {
 				i.Release()

@@ -85,7 +85,7 @@ func (q *queue) checkDeadlines(now int64) bool {
 	passed := func(by int64) bool { return by != 0 && now >= by }
 	switch {
 	case passed(q.closeBy):
-		q.kill(q.why)
+		q.kill(q.reason)
 	case passed(q.handshakeBy) && q.state == queueConnecting:
 		q.timedOut("no complete ICReq within %v", c.ICReqTimeout)
 	case passed(q.handshakeBy):
@@ -139,10 +139,10 @@ func (q *queue) timedOut(format string, limit time.Duration) {
 }
 
 // end ends the connection at once, with a line in the log. Not from within a call of the handler.
-func (q *queue) end(why error) {
+func (q *queue) end(reason error) {
 	if q.state != queueDead {
-		q.peerLog().Warn("connection ended", "local", q.conn.info.Local, "err", why)
-		q.kill(why)
+		q.peerLog().Warn("connection ended", "local", q.conn.info.Local, "err", reason)
+		q.kill(reason)
 	}
 }
 

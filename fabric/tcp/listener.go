@@ -333,12 +333,12 @@ func (c *conn) admit() (err error) {
 
 // evict ends the connection, because another one takes its place. Any goroutine may call it, at any
 // time between admit and the end of the connection.
-func (c *conn) evict(why error) {
+func (c *conn) evict(reason error) {
 	c.evicted.Store(true) // Group.adopt checks it after Adopt has set the group
 	if g := c.group.Load(); g != nil {
 		g.loop.Post(func() {
 			if c.q != nil {
-				c.q.end(why)
+				c.q.end(reason)
 			}
 		})
 	}

@@ -61,7 +61,7 @@ type queue struct {
 
 	executing int                // requests the handler has
 	dropped   list.List[request] // completed requests of a dead queue
-	why       error              // the reason for its end
+	reason    error              // the reason for its end
 
 	deadlines
 }
@@ -189,10 +189,10 @@ func (q *queue) Hold(on bool) { q.conn.counted.Hold(on) }
 
 // Failure implements fabric.FailureReporter.
 func (q *queue) Failure() error {
-	if errors.Is(q.why, errPeerClosed) || errors.Is(q.why, errShutdown) {
+	if errors.Is(q.reason, errPeerClosed) || errors.Is(q.reason, errShutdown) {
 		return nil
 	}
-	return q.why
+	return q.reason
 }
 
 // allocate makes requests until there are n.
@@ -242,11 +242,11 @@ func (q *queue) abandon(r *request) {
 
 // Disconnect starts the orderly end of the queue. The next poll continues with it, so the handler,
 // which may be the caller, is not called from here.
-func (q *queue) Disconnect(why error) {
+func (q *queue) Disconnect(reason error) {
 	if q.state >= queueDisconnecting {
 		return
 	}
-	q.state, q.why = queueDisconnecting, why
+	q.state, q.reason = queueDisconnecting, reason
 	q.schedule()
 }
 
@@ -281,7 +281,7 @@ func (q *queue) run() int {
 		work++
 	}
 	if q.state == queueDisconnecting {
-		q.close(queueClosing, q.why,
+		q.close(queueClosing, q.reason,
 			min(orderlyLinger, q.g.t.cfg.LingerTimeout).Nanoseconds())
 		work++
 	}
@@ -311,8 +311,8 @@ func (q *queue) finished() bool {
 
 // close stops taking input, abandons commands that have not been executed, and gives queued data
 // some time to be sent. The new state is closing or terminating.
-func (q *queue) close(state queueState, why error, linger int64) {
-	q.state, q.why = state, why
+func (q *queue) close(state queueState, reason error, linger int64) {
+	q.state, q.reason = state, reason
 	q.closeBy = q.now() + linger
 	q.handshakeBy, q.partialBy = 0, 0
 	q.g.startTick()
@@ -344,7 +344,7 @@ func (q *queue) linger() {
 		q.tls.SendAlert(q.fd, q.g.tls)
 	}
 	if err := unix.Shutdown(q.fd, unix.SHUT_WR); err != nil {
-		q.kill(q.why)
+		q.kill(q.reason)
 		return
 	}
 	q.g.activate(q) // the peer may already have closed its side
@@ -360,16 +360,16 @@ func (q *queue) closeSession() {
 
 // kill closes the socket at once and frees everything except the requests that the handler still
 // executes. It must not be called from within a call of the handler.
-func (q *queue) kill(why error) {
+func (q *queue) kill(reason error) {
 	if q.state == queueDead {
 		return
 	}
 	if q.state < queueClosing {
-		q.close(queueClosing, why, 0)
+		q.close(queueClosing, reason, 0)
 	}
 	q.state = queueDead
 	q.g.t.cfg.Log.Debug("connection closed", "remote", q.conn.info.Remote, "local",
-		q.conn.info.Local, "reason", why)
+		q.conn.info.Local, "reason", reason)
 	q.g.unregister(q)
 	if q.active.Listed() {
 		q.g.active.Remove(&q.active)

@@ -204,7 +204,7 @@ func (q *queue) discard() int {
 		return 1
 	case e == syscall.EAGAIN:
 	case e != 0, q.state == queueLingering:
-		q.kill(q.why)
+		q.kill(q.reason)
 	}
 	return 0
 }
