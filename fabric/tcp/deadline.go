@@ -27,7 +27,7 @@ type deadlines struct {
 	sentBytes   uint64
 
 	receivedBytes uint64
-	owed          int   // data bytes of R2Ts that are not complete
+	requested     int   // data bytes of R2Ts that are not complete
 	progressAt    int64 // when a tick saw sent and received bytes reach progressMark
 	progressMark  uint64
 }
@@ -59,7 +59,7 @@ func (g *Group) checkDeadlines() {
 		if q.state != queueDead && q.checkDeadlines(now) {
 			g.ticks = true
 		}
-		return q.looked()
+		return q.checkSteps()
 	}), func() {
 		g.inPieces(pool.SearchHolders(now-limit/mem.HoldPart, func(s mem.Shortage) (
 			func() int, func() bool,
@@ -76,8 +76,8 @@ func (g *Group) checkDeadlines() {
 	})
 }
 
-// looked returns the number of steps that checking the queue and its requests counts as.
-func (q *queue) looked() int { return 1 + len(q.reqs)/8 }
+// checkSteps returns the number of steps that checking the queue and its requests counts as.
+func (q *queue) checkSteps() int { return 1 + len(q.reqs)/8 }
 
 // checkDeadlines kills the queue if it has timed out and reports whether it has deadlines.
 func (q *queue) checkDeadlines(now int64) bool {
@@ -103,7 +103,7 @@ func (q *queue) checkDeadlines(now int64) bool {
 		q.timedOut("the host did not send within %v what a change of the namespace waits for",
 			time.Duration(changeWait))
 	default:
-		q.noteProgress(now)
+		q.recordProgress(now)
 		return q.closeBy|q.handshakeBy|q.partialBy|q.grantBy()|q.sendBy != 0
 	}
 	return false
@@ -163,7 +163,7 @@ const grantRate = 1 << 20
 func (q *queue) waitData(r *request) {
 	r.asked = q.now()
 	r.dataBy = r.asked + q.g.t.cfg.DataTimeout.Nanoseconds() +
-		int64(q.owed)*int64(time.Second)/grantRate
+		int64(q.requested)*int64(time.Second)/grantRate
 	q.grants.Push(r, &r.node)
 	q.g.startTick()
 }
@@ -177,13 +177,13 @@ func (g *Group) searchStuck(s mem.Shortage, now int64) (look func() int, end fun
 	look = g.queues.Walk(func(q *queue) int {
 		since := q.waitsSince()
 		if since == 0 || now-since <= longest || q.held(s) == 0 {
-			return q.looked()
+			return q.checkSteps()
 		}
 		most := g.cfg.Memory.HoldLimit(q.flow, s, g.t.cfg.MemoryTimeout.Nanoseconds())
 		if most > 0 && now-since > most {
 			stuck, longest = q, now-since
 		}
-		return q.looked()
+		return q.checkSteps()
 	})
 	return look, func() bool {
 		if stuck != nil {
@@ -216,10 +216,10 @@ func (q *queue) waitsSince() (since int64) {
 	return since
 }
 
-// noteProgress records whether the host makes progress. Within 1/HoldPart of MemoryTimeout it must
+// recordProgress records whether the host makes progress. Within 1/HoldPart of MemoryTimeout it must
 // move the same fraction of the memory that its connection holds, so that waiting commands get
 // memory in time.
-func (q *queue) noteProgress(now int64) {
+func (q *queue) recordProgress(now int64) {
 	moved := q.sentBytes + q.receivedBytes
 	switch {
 	case q.progressMark == 0:

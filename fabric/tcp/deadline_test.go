@@ -299,5 +299,5 @@ func TestSlowHostThatMovesOn(t *testing.T) {
 			t.Fatalf("the connection was ended after %d s", cid+1)
 		}
 	}
-	testutil.Equal(t, h.g.queues.At(0).owed, 0, "bytes are still owed")
+	testutil.Equal(t, h.g.queues.At(0).requested, 0, "bytes are still requested")
 }

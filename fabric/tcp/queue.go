@@ -173,7 +173,7 @@ func (q *queue) SetDepth(depth int, p fabric.Peer, c fabric.Claim) error {
 	q.depth, q.claim = depth, c
 	q.connected = true
 	q.handshakeBy = 0
-	q.noteTLS()
+	q.logTLS()
 	q.allocate(depth)
 	return nil
 }
@@ -322,7 +322,7 @@ func (q *queue) close(state queueState, reason error, linger int64) {
 	q.cur, q.dst, q.left, q.partial = nil, mem.Cursor{}, 0, q.partial[:0]
 	for q.grants.Pop() != nil {
 	}
-	q.owed = 0
+	q.requested = 0
 	for _, r := range q.reqs {
 		switch r.state {
 		case requestWaiting:

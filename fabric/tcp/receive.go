@@ -71,7 +71,7 @@ func (q *queue) receive() int {
 	sys.SetIovec(&iov[0], buf[have:])
 	n, e := q.recvmsg(iov, len(buf)-have)
 	if n == 0 {
-		return q.nothing(e)
+		return q.noData(e)
 	}
 	return q.process(buf[:have+n])
 }
@@ -97,7 +97,7 @@ func (q *queue) receiveDirect() int {
 	sys.SetIovec(&iov[len(iov)-1], buf)
 	n, e := q.recvmsg(iov, size+len(buf))
 	if n == 0 {
-		return q.nothing(e)
+		return q.noData(e)
 	}
 	placed := min(n, size)
 	q.advance(placed)
@@ -160,8 +160,8 @@ func (q *queue) received(n int, drained bool) {
 	q.g.arrived = q.g.loop.Clock()
 }
 
-// nothing handles a receive without data. It returns the number of steps made.
-func (q *queue) nothing(e syscall.Errno) int {
+// noData handles a receive without data. It returns the number of steps made.
+func (q *queue) noData(e syscall.Errno) int {
 	q.drained = true
 	switch e {
 	case syscall.EAGAIN:
@@ -372,7 +372,7 @@ func (q *queue) dataComplete() {
 			q.waitData(r)
 			return
 		}
-		q.owed -= int(r.Length)
+		q.requested -= int(r.Length)
 	}
 	q.g.markReady(r)
 }

@@ -90,7 +90,7 @@ func (q *queue) receiveHandshake() int {
 	b := q.g.rx[:tls.MaxInput]
 	n, e := sys.Recv(q.fd, b, 0)
 	if n == 0 {
-		return q.nothing(e)
+		return q.noData(e)
 	}
 	q.received(n, n < len(b))
 	q.step(b[:n])
@@ -196,8 +196,8 @@ func (q *queue) finishStream() {
 	_, _ = sys.Recv(q.fd, q.g.rx, 0)
 }
 
-// noteTLS logs the PSK of the host, once per controller.
-func (q *queue) noteTLS() {
+// logTLS logs the PSK of the host, once per controller.
+func (q *queue) logTLS() {
 	if q.tls == nil || !q.admin {
 		return
 	}

@@ -120,14 +120,14 @@ func (q *queue) advanceSend(n int, now int64) int {
 	for r := q.sendq.First(); r != nil && q.sent >= r.wire; r = q.sendq.First() {
 		q.sent -= r.wire
 		q.sendq.Remove(&r.node)
-		q.hasLeft(r, now)
+		q.finishSend(r, now)
 		done++
 	}
 	return done
 }
 
-// hasLeft continues with a request when the kernel has copied all of its bytes.
-func (q *queue) hasLeft(r *request, now int64) {
+// finishSend continues with a request when the kernel has copied all of its bytes.
+func (q *queue) finishSend(r *request, now int64) {
 	switch {
 	case r.send == sendRaw:
 	case r.send != sendR2T:
@@ -138,7 +138,7 @@ func (q *queue) hasLeft(r *request, now int64) {
 		q.abandon(r)
 	default:
 		r.state = requestReceiving
-		q.owed += int(r.Length)
+		q.requested += int(r.Length)
 		q.waitData(r)
 		if q.stalled() { // the data of r follows that of the stalled command
 			q.g.cfg.Memory.Promote(&q.cur.memory)
