@@ -307,7 +307,7 @@ func (e *Conn) Leave() {
 		c.evicted[e.evictedFrom]--
 		return
 	}
-	e.noteFailed()
+	e.recordFailure()
 	e.quit()
 	e.uncount()
 	if e.owner != nil {

@@ -170,8 +170,8 @@ func (c *Counter) hasTurn(n *network) bool {
 	return oldest != nil && now.Sub(oldest.since) >= turnLength && c.evictOldest(b)
 }
 
-// noteFailed records that the connection ends without a successful Connect command.
-func (e *Conn) noteFailed() {
+// recordFailure records that the connection ends without a successful Connect command.
+func (e *Conn) recordFailure() {
 	if e.c.limits.Turns && e.class == unassociated && !e.network.allowed {
 		e.c.failed.add(e.network.addr, e.c.now())
 	}
@@ -216,7 +216,7 @@ func (c *Counter) evictOldest(b *budget) bool {
 	c.evicted[kind]++
 	c.evicts++
 	e.isEvicted, e.evictedFrom = true, kind
-	e.noteFailed()
+	e.recordFailure()
 	e.quit()
 	e.uncount()
 	c.victims = append(c.victims, e)

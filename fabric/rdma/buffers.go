@@ -36,14 +36,14 @@ func (q *queue) getBuffers(r *request) {
 
 // Granted implements mem.WaitOwner. It may be called while another group on the reactor polls.
 func (r *request) Granted() {
-	r.waited()
+	r.countWait()
 	r.Segs = r.memory.Segs
 	r.Queue.(*queue).haveBuffers(r)
 }
 
 // Expired implements mem.WaitOwner. Hosts retry an interrupted command (Base figure 102).
 func (r *request) Expired() {
-	r.waited()
+	r.countWait()
 	r.Queue.(*queue).refuse(r, nvme.CommandInterrupted)
 }
 
@@ -51,12 +51,12 @@ func (r *request) Expired() {
 func (q *queue) Resume(fr *fabric.Request) {
 	fr.Deferred = false
 	r := fr.Owner.(*request)
-	r.waited()
+	r.countWait()
 	q.prepared(r)
 }
 
-// waited counts the waiting time of the command.
-func (r *request) waited() {
+// countWait counts the waiting time of the command.
+func (r *request) countWait() {
 	r.Spent(fabric.StageWait, r.Queue.(*queue).g.cfg.Loop.Clock())
 }
 

@@ -59,14 +59,14 @@ type queue struct {
 	toRead    list.List[request] // requests with data to be read
 	scheduled list.Node[queue]   // on g.scheduled
 
-	reason    error  // the reason for the end of the queue, once it ends
-	byHandler bool   // the handler ended it, and logs the reason
-	failed    bool   // it must end now
-	flushed   bool   // the queue pair is in the error state
-	stop      func() // stops the timer of the present state, nil if there is none
-	progress  uint64 // signaled sends that have completed
-	mark      uint64 // progress that must be reached
-	stuckAt   int64  // before this, 0 if nothing is in flight
+	reason       error  // the reason for the end of the queue, once it ends
+	byHandler    bool   // the handler ended it, and logs the reason
+	failed       bool   // it must end now
+	flushed      bool   // the queue pair is in the error state
+	stop         func() // stops the timer of the present state, nil if there is none
+	progress     uint64 // signaled sends that have completed
+	progressMark uint64 // progress that must be reached
+	stuckAt      int64  // before this, 0 if nothing is in flight
 
 	quarantined bool // the queue pair could not be destroyed: set before queueDestroyed
 

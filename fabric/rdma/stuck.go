@@ -85,8 +85,8 @@ func (q *queue) checkProgress(now int64) bool {
 	switch {
 	case q.signaled == 0:
 		q.stuckAt = 0
-	case q.stuckAt == 0 || q.progress >= q.mark:
-		q.mark = q.progress + uint64(q.signaled)
+	case q.stuckAt == 0 || q.progress >= q.progressMark:
+		q.progressMark = q.progress + uint64(q.signaled)
 		q.stuckAt = now + q.g.t.cfg.SendTimeout.Nanoseconds()
 	case now >= q.stuckAt:
 		q.suspectInvalidate()
