@@ -271,7 +271,7 @@ func (c *channel) stepped(o *op, res int32) {
 		c.synced(o, res)
 		return
 	case res >= 0:
-	case c.again(o, e):
+	case c.retryStep(o, e):
 		c.ready.Push(o, &o.node)
 		return
 	default:
@@ -309,8 +309,8 @@ func (c *channel) stepped(o *op, res int32) {
 	c.end(o, nil)
 }
 
-// again reports whether to repeat the step of o after this error. It may choose a different step.
-func (c *channel) again(o *op, e syscall.Errno) bool {
+// retryStep reports whether to repeat the step of o after this error. It may choose a different step.
+func (c *channel) retryStep(o *op, e syscall.Errno) bool {
 	unknown := e == unix.EOPNOTSUPP || e == unix.ENOSYS || e == unix.EINVAL || e == unix.ENOTTY
 	switch {
 	case e == unix.EINTR || e == unix.EAGAIN:

@@ -58,7 +58,7 @@ func (o *op) command() bool {
 	if o.step != stepTransfer {
 		return true
 	}
-	if b := o.one(); b != nil {
+	if b := o.contiguous(); b != nil {
 		c.Data = b[:c.Len]
 		return true
 	}

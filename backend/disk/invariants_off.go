@@ -2,5 +2,5 @@
 
 package disk
 
-// most returns the most bytes that the next transfer of the op may move.
-func (o *op) most() int { return maxTransfer }
+// transferLimit returns the most bytes that the next transfer of the op may move.
+func (o *op) transferLimit() int { return maxTransfer }

@@ -90,7 +90,7 @@ func (o *op) tell(e event) {
 func (o *op) vectors() []sys.Iovec {
 	o.iov = o.iov[:0]
 	c := mem.NewCursor(o.io.Segs, int(o.done))
-	for left := o.most(); len(o.iov) < sys.MaxIovecs && left > 0; {
+	for left := o.transferLimit(); len(o.iov) < sys.MaxIovecs && left > 0; {
 		b := c.Next(left)
 		if b == nil {
 			break
@@ -109,13 +109,13 @@ func (o *op) whole(b []byte) []sys.Iovec {
 	return o.iov
 }
 
-// one returns the data left to transfer if it is in one piece, otherwise nil.
-func (o *op) one() []byte {
+// contiguous returns the data left to transfer if it is in one piece, otherwise nil.
+func (o *op) contiguous() []byte {
 	if len(o.io.Segs) != 1 {
 		return nil
 	}
 	b := o.io.Segs[0].B[o.done:]
-	return b[:min(len(b), o.most())]
+	return b[:min(len(b), o.transferLimit())]
 }
 
 // aligned reports whether O_DIRECT takes these segments as they are, or is not used.

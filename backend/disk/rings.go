@@ -32,7 +32,7 @@ func (c *channel) startRing(o *op) bool {
 	var u uring.Op
 	switch o.step {
 	case stepTransfer:
-		b := o.one()
+		b := o.contiguous()
 		switch {
 		case io.Op == backend.OpRead && b != nil:
 			u = uring.Read(b, off)
