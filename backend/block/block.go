@@ -125,10 +125,10 @@ func explain(err error, readOnly bool) error {
 	switch err {
 	case unix.EBUSY:
 		err = fmt.Errorf("%w: %w", backend.ErrInUse, err)
-		hint = "\"nvmf-target disks\" shows by whom; unmount it, or stop what uses it."
+		hint = "\"nvmf-target disks\" shows its users; unmount it, or stop them."
 	case unix.EACCES, unix.EPERM:
 		err = fmt.Errorf("cannot be opened: %w", err)
-		hint = "Give the user that runs the target the right to it, for instance by the group disk"
+		hint = "Give the user that runs the target access to it, for instance by the group disk"
 		if !readOnly {
 			hint += ", or make the namespace read_only"
 		}

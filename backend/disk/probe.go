@@ -12,7 +12,7 @@ import (
 )
 
 // ErrMissing is the error for a device that does not exist. It is an fs.ErrNotExist.
-var ErrMissing = backend.WithHint(missing{}, "\"nvmf-target disks\" lists those that are there.")
+var ErrMissing = backend.WithHint(missing{}, "\"nvmf-target disks\" lists the available devices.")
 
 type missing struct{}
 
@@ -86,8 +86,8 @@ func ProbeUsers(path string, held error, r *backend.Report) {
 	}
 	switch {
 	case len(names) > 0:
-		r.Errorf("Unmount it, or stop what uses it, or choose another one; "+
-			"\"nvmf-target disks\" lists disks and who uses them.", "is in use: %s",
+		r.Errorf("Unmount it, stop its users, or choose another one; "+
+			"\"nvmf-target disks\" lists disks and their users.", "is in use: %s",
 			strings.Join(names, ", "))
 	case !explained:
 		r.Add(held)

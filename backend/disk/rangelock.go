@@ -16,8 +16,8 @@ const (
 // rangeLock serializes commands that touch the same blocks if one of them writes, so that none sees
 // a torn block (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block): a
 // buffered read may see half of a racing write, and a direct one depends on the disk. Readers
-// share. The unit is a page or a block, whichever is larger. The page cache zeroes parts of pages,
-// and so never touches a page that another command writes directly.
+// share. The unit is a page or a block, whichever is larger. So the page cache, when it zeroes
+// parts of pages, never touches a page that another command writes directly.
 //
 // An op locks its units one at a time, in ascending order, so ops never wait in a circle. A free
 // unit costs one atomic operation. An op that meets a locked unit keeps the units it has, and

@@ -165,7 +165,7 @@ func lock(fd int, shared bool) error {
 
 var errInUse = backend.WithHint(
 	fmt.Errorf("%w by another namespace or process (flock)", backend.ErrInUse),
-	"Stop what uses it, or give each namespace its own file.")
+	"Stop its user, or give each namespace its own file.")
 
 // prepare gives a file its size and its space, and returns the size of the device.
 func prepare(fd int, cfg *Config, created bool) (int64, error) {

@@ -39,8 +39,8 @@ func (u *Kept) Validate() error {
 	end := int64(-1)
 	for _, r := range u.Ranges {
 		if r.Off <= end || r.End <= r.Off || (r.Off|r.End)%backend.MinBlockSize != 0 {
-			return fmt.Errorf("range %d to %d: ranges are ascending, apart, and of blocks", r.Off,
-				r.End)
+			return fmt.Errorf("range %d to %d: ranges must be ascending, separate, and of whole "+
+				"blocks", r.Off, r.End)
 		}
 		end = r.End
 	}
@@ -280,7 +280,7 @@ func (u *Marks) commit(changes []*change) error {
 			err = u.store.Save(u.nqn, u.nsid, kept)
 		}
 		if err != nil {
-			err = fmt.Errorf("which blocks are uncorrectable cannot be stored: %w", err)
+			err = fmt.Errorf("the marks of uncorrectable blocks cannot be stored: %w", err)
 			next = grown
 		}
 		if u.now.CompareAndSwap(before, &next) {

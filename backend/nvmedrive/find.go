@@ -63,7 +63,7 @@ func named(place, kind string) (Namespace, error) {
 			"is %s, not a namespace of an NVMe drive; use backend: block", name)
 	case m == nil:
 		return Namespace{}, fmt.Errorf(
-			"is %s, not a namespace of an NVMe drive, which is called ng0n1 or the like", name)
+			"is %s, not a namespace of an NVMe drive, such as ng0n1", name)
 	case m[3] != "":
 		return Namespace{}, fmt.Errorf("is a partition: commands go to whole namespaces; "+
 			"name %s, or use backend: block", strings.TrimSuffix(name, m[3]))
@@ -86,7 +86,7 @@ func named(place, kind string) (Namespace, error) {
 	switch {
 	case n.Char == "":
 		return n, errors.New("has no character device: the kernel has no commands for single " +
-			"namespaces (Linux 5.13 has); use backend: block")
+			"namespaces (Linux 5.13 and later have); use backend: block")
 	case n.Block == "":
 		return n, errors.New(
 			"has no block device: its command set or its format is not one for blocks")

@@ -124,7 +124,7 @@ func TestNamed(t *testing.T) {
 		{
 			"nvme7/nvme7n1", "block",
 			"has no character device: the kernel has no commands for single namespaces " +
-				"(Linux 5.13 has); use backend: block",
+				"(Linux 5.13 and later have); use backend: block",
 		},
 		{
 			"nvme8/ng8n1", "char",
@@ -133,7 +133,7 @@ func TestNamed(t *testing.T) {
 		{"sda", "block", "is sda, not a namespace of an NVMe drive; use backend: block"},
 		{
 			"nvme0", "char",
-			"is nvme0, not a namespace of an NVMe drive, which is called ng0n1 or the like",
+			"is nvme0, not a namespace of an NVMe drive, such as ng0n1",
 		},
 	} {
 		n, err := named(filepath.Join(dir, tc.place), tc.kind)

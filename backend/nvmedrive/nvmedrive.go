@@ -170,11 +170,12 @@ func explain(path string, err error) error {
 	switch err {
 	case unix.ENOENT:
 		return backend.WithHint(fmt.Errorf("%s is missing: the kernel has no commands for single "+
-			"namespaces (Linux 5.13 has), or they are hidden here", path), "Use backend: block.")
+			"namespaces (Linux 5.13 and later have), or they are hidden here", path),
+			"Use backend: block.")
 	case unix.ENXIO, unix.ENODEV:
 		return fmt.Errorf("there is no drive behind %s: %w", path, err)
 	case unix.EACCES, unix.EPERM:
-		hint = "Give the user that runs the target the right to it, for instance by a udev rule " +
+		hint = "Give the user that runs the target access to it, for instance by a udev rule " +
 			"for the subsystem nvme-generic; or use backend: block."
 	}
 	return backend.WithHint(fmt.Errorf("%s cannot be opened: %w", path, err), hint)

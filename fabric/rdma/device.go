@@ -154,7 +154,7 @@ func (q *queue) suspectInvalidate() {
 	for i := range q.reqs {
 		if r := &q.reqs[i]; r.state == requestSending && r.invalidate {
 			d.noInvalidate.Store(true)
-			q.g.t.cfg.Log.Warn("RDMA device does not invalidate keys, going on without", "device",
+			q.g.t.cfg.Log.Warn("RDMA device does not invalidate keys, continuing without", "device",
 				d.attr.Name)
 			return
 		}

@@ -32,7 +32,7 @@ func (q *queue) quarantine(reason error) {
 	q.g.t.quarantined.Add(1)
 	q.g.t.cfg.Log.Error("RDMA queue pair cannot be destroyed: the memory that it may still use "+
 		"is kept, and a namespace it belongs to cannot be removed, until the target is restarted; "+
-		"the kernel log may say what is wrong with the device",
+		"the kernel log may show a fault of the device",
 		"device", q.p.dev.attr.Name, "remote", q.conn.info.Remote,
 		"qid", q.conn.info.QID, "err", reason)
 }

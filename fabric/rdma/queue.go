@@ -272,7 +272,7 @@ var (
 	errNotEstablished = errors.New("the host has not confirmed that it is connected")
 	errNoConnect      = errors.New("no Connect command came in time")
 	errShare          = errors.New("the host takes no responses, and receives are short")
-	errStuck          = errors.New("the device did not finish what it was given in time")
+	errStuck          = errors.New("the device did not finish its work requests in time")
 	errHolds          = errors.New("memory is short, and the host does not move its data")
 )
 

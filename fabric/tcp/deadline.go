@@ -97,11 +97,11 @@ func (q *queue) checkDeadlines(now int64) bool {
 	case passed(q.sendBy):
 		q.timedOut("the host did not read within %v", c.SendTimeout)
 	case q.blocked && !q.copyUnsent():
-		q.timedOut("the host did not read within %v what a writer waits for",
+		q.timedOut("the host did not read within %v the data that a writer waits for",
 			time.Duration(writerWait))
 	case q.holdsUpChange():
-		q.timedOut("the host did not send within %v what a change of the namespace waits for",
-			time.Duration(changeWait))
+		q.timedOut("the host did not send within %v the data that a change of the namespace "+
+			"waits for", time.Duration(changeWait))
 	default:
 		q.recordProgress(now)
 		return q.closeBy|q.handshakeBy|q.partialBy|q.grantBy()|q.sendBy != 0
@@ -216,8 +216,8 @@ func (q *queue) waitsSince() (since int64) {
 	return since
 }
 
-// recordProgress records whether the host makes progress. Within 1/HoldPart of MemoryTimeout it must
-// move the same fraction of the memory that its connection holds, so that waiting commands get
+// recordProgress records whether the host makes progress. Within 1/HoldPart of MemoryTimeout it
+// must move the same fraction of the memory that its connection holds, so that waiting commands get
 // memory in time.
 func (q *queue) recordProgress(now int64) {
 	moved := q.sentBytes + q.receivedBytes

@@ -166,12 +166,12 @@ func (q *queue) handshakeFailed(j *handshakeJob) {
 	case errors.Is(j.err, tls.ErrUnknown) && expired != nil && expired(p.HostNQN):
 		hint = "the keys of the host have expired: keys_until"
 	case errors.Is(j.err, tls.ErrUnknown) && p.Generated:
-		hint = "the PSK that the host has generated has ended; the host has to make another one"
+		hint = "the PSK that the host has generated has ended; the host has to generate another one"
 	case errors.Is(j.err, tls.ErrUnknown):
-		hint = "set tls_key of the host, the same on both sides: compare what nvmf-target key " +
-			"psk-identity says"
+		hint = "set tls_key of the host, the same on both sides: compare the output of " +
+			"nvmf-target key psk-identity"
 	case errors.Is(j.err, tls.ErrWrongKey) && p.Generated:
-		hint = "the host presents another PSK than the one that it has generated: it has to make " +
+		hint = "the host presents a PSK other than the one it has generated: it has to generate " +
 			"a new one"
 	case errors.Is(j.err, tls.ErrWrongKey):
 		hint = "set the same tls_key on both sides: nvmf-target key check"

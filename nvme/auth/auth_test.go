@@ -119,7 +119,7 @@ func TestKeys(t *testing.T) {
 		"DHHC-1:00:" + body[1:] + ":":    "base64",
 		"DHHC-1:00:" + body + "!:":       "base64",
 		"DHHC-1:00:" + body + "\n:":      "base64",
-		"DHHC-1:00:" + body[:44] + ":":   "none of 32 48 64",
+		"DHHC-1:00:" + body[:44] + ":":   "one of 32 48 64",
 		"DHHC-1:00::":                    "has 0 bytes",
 		"DHHC-1:00:j" + body[1:] + ":":   "checksum",
 		strings.ToLower(exampleKey):      "begins with",

@@ -124,7 +124,7 @@ func (h *Host) Succeeded(b []byte) (send []byte, err error) {
 	}
 	want := h.x.controllerResponse(h.ControllerKey, h.value, h.seq)
 	if !hmac.Equal(want, response) {
-		return h.refuse(fmt.Errorf("the controller has not proven who it is: %w",
+		return h.refuse(fmt.Errorf("the controller has not proven its identity: %w",
 			AuthenticationFailed))
 	}
 	return success2(h.x.tid), nil

@@ -57,9 +57,9 @@ func parseInterchange(text, prefix string, sizes []int, tts []string) (Hash, []b
 	raw, err := decodeBase64(encoded)
 	switch size := len(raw) - crcSize; {
 	case err != nil:
-		return 0, nil, errors.New("the middle of the key is no base64")
+		return 0, nil, errors.New("the middle of the key is not base64")
 	case !slices.Contains(sizes, size):
-		return 0, nil, fmt.Errorf("the secret has %d bytes, which is none of %s", max(size, 0),
+		return 0, nil, fmt.Errorf("the secret has %d bytes, must be one of %s", max(size, 0),
 			strings.Trim(fmt.Sprint(sizes), "[]"))
 	case binary.LittleEndian.Uint32(raw[size:]) != crc32.ChecksumIEEE(raw[:size]):
 		return 0, nil, errors.New("the checksum of the key is wrong: it was not copied correctly")

@@ -247,7 +247,7 @@ func ParseTLSIdentity(identity []byte) (id TLSIdentity, err error) {
 	if id.Version == 1 {
 		raw, err := decodeBase64(fields[3])
 		if err != nil || len(raw) != id.Hash.Size() {
-			return id, fmt.Errorf("the digest of the PSK identity is no base64 of %d bytes",
+			return id, fmt.Errorf("the digest of the PSK identity is not base64 of %d bytes",
 				id.Hash.Size())
 		}
 	}
@@ -263,7 +263,7 @@ func checkNQNs(nqns ...string) error {
 		}
 		bad := func(r rune) bool { return r <= ' ' || r == 0x7f || r == utf8.RuneError }
 		if strings.ContainsFunc(nqn, bad) {
-			return errors.New("an NQN has a space, a control character or no UTF-8")
+			return errors.New("an NQN has a space or a control character, or is not UTF-8")
 		}
 	}
 	return nil

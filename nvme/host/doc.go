@@ -1,7 +1,7 @@
 // Package host is an NVMe over Fabrics initiator, for "nvmf-target bench" and for tests. It speaks
 // NVMe/TCP and NVMe/RDMA and follows the command sequence of the Linux host. It validates
 // everything that the controller sends: a response that breaks the protocol ends the queue with a
-// *Violation. Options.Tolerant is for controllers of other vendors.
+// *Violation. Options.Tolerant is for other controllers.
 //
 // A controller cannot make the host use more memory than a queue has from its start; lists from the
 // controller are bounded (commands.go). Each admin command has a deadline; the caller sets the

@@ -69,7 +69,7 @@ var errIncomplete = errors.New("the ClientHello is not complete")
 var errMalformed = errors.New("no ClientHello with a PSK")
 
 // errBinders: OpenSSL checks only the binder of the PSK that it takes.
-var errBinders = errors.New("the ClientHello has not as many PSK identities as binders")
+var errBinders = errors.New("the ClientHello has different numbers of PSK identities and binders")
 
 // parseHello reads the ClientHello at the start of a stream of records.
 func parseHello(stream []byte) (h clientHello, err error) {
@@ -172,7 +172,7 @@ func (p *PSK) Cipher() string {
 
 // Reasons for a missing PSK.
 var (
-	ErrUnknown  = errors.New("no key of a host gives the PSK identity of the client")
+	ErrUnknown  = errors.New("no host has a key with the PSK identity of the client")
 	ErrWrongKey = errors.New("the client has another key with the same PSK identity")
 )
 
