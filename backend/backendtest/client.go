@@ -210,7 +210,6 @@ var random = sync.OnceValue(func() []byte {
 	return b
 })
 
-// fill fills b with random bytes.
 func fill(b []byte, seed uint64) {
 	at := seed * 0x9e3779b97f4a7c15 >> 44 // below 1 MiB
 	for len(b) > 0 {

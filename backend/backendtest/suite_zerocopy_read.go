@@ -299,7 +299,6 @@ func (s *suite) zeroCopyReadStarve(t *testing.T, dev backend.Device) {
 	wg.Wait()
 }
 
-// zeroCopyReadNoAlloc: zero-copy reads allocate nothing.
 func (s *suite) zeroCopyReadNoAlloc(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.ZeroCopyReader](t, dev, 1<<20)
 	defer c.Close()

@@ -218,7 +218,6 @@ func (c *channel) receive() {
 	}
 }
 
-// pump starts the ready steps.
 func (c *channel) pump() {
 	for o := c.ready.Pop(); o != nil; o = c.ready.Pop() {
 		if !c.start(o) {

@@ -187,7 +187,6 @@ func (r *rangeLock) take(o *op) bool {
 	}
 }
 
-// unlock unlocks the range of o.
 func (r *rangeLock) unlock(o *op) {
 	r.free(o, o.span.a, o.span.b)
 	r.free(o, o.span.c, o.span.d)

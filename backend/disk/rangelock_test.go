@@ -128,7 +128,6 @@ func (p *places) enter(t *testing.T, o *op, from, to int) {
 	}
 }
 
-// leave ends the use.
 func (p *places) leave(o *op, from, to int) {
 	for i := from; i < to; i++ {
 		if o.write {

@@ -77,7 +77,6 @@ func (d *driver) Limit(op backend.Op) int64 {
 	return d.limits.transfer
 }
 
-// encode returns the NVMe command of c.
 func (d *driver) encode(c *disk.Command) *sys.NVMeCommand {
 	s, _ := c.Scratch.(*scratch)
 	if s == nil {

@@ -17,7 +17,6 @@ type identity struct {
 	ns   *nvme.IdentifyNamespace
 }
 
-// identify reads the identity.
 func identify(d passthru.Drive, nsid uint32) (*identity, error) {
 	id := &identity{nsid: nsid}
 	b, err := passthru.Identify(d, nvme.CNSController, 0, 0)

@@ -48,7 +48,6 @@ func (c *channel) step(io *backend.IO) (how outcome) {
 	return how
 }
 
-// retryBlocked tries all blocked changes again.
 func (c *channel) retryBlocked() {
 	ios := c.blocked
 	c.blocked = list.List[backend.IO]{}

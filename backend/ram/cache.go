@@ -62,7 +62,6 @@ func (c *frameCache) trim() {
 	c.evict(n)
 }
 
-// evict frees the n oldest runs.
 func (c *frameCache) evict(n int) {
 	for _, r := range c.runs[:n] {
 		c.f.each(r.first, r.n, c.f.free)

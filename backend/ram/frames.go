@@ -57,7 +57,6 @@ func (f *frames) each(first, n int64, fn func(first, n int64)) {
 	}
 }
 
-// memory returns the bytes of n frames.
 func (f *frames) memory(first, n int64) []byte {
 	return f.region.Bytes()[first<<f.shift : (first+n)<<f.shift]
 }

@@ -81,7 +81,6 @@ func (m *model) left() int64 {
 	return 1<<20 - m.given(func(*modelConn) bool { return true })[resMemory]
 }
 
-// fail records that a connection has failed.
 func (m *model) fail(e *modelConn) {
 	if e.class == unassociated && !m.allowed[e.host] {
 		m.failed.add(addr(e.host), time.Unix(0, m.clock))

@@ -152,7 +152,6 @@ func (b *harness) close() {
 	b.f.Close()
 }
 
-// on runs fn on the reactor.
 func (b *harness) on(fn func()) {
 	b.t.Helper()
 	done := make(chan struct{})

@@ -160,7 +160,6 @@ func (q *hostQueue) postRecv(i int) {
 	testutil.Value(q.qp.PostRecv(q.rwrs[:]))(q.t)
 }
 
-// request sends the connection request.
 func (q *hostQueue) request(p hostParam) {
 	q.t.Helper()
 	private := p.private
@@ -277,7 +276,6 @@ func (q *hostQueue) sendBytes(sqe, data []byte) {
 	testutil.Value(q.qp.PostSend(q.swrs[:], q.sges[:1]))(q.t)
 }
 
-// completion waits for the next completion.
 func (q *hostQueue) completion() verbs.WC {
 	polled := func() bool {
 		n := testutil.Value(q.cq.Poll(q.wcs[:1]))(q.t)

@@ -108,7 +108,6 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 	return m
 }
 
-// connect connects a queue.
 func (m *manual) connect(t testing.TB, p hostParam) *hostQueue {
 	t.Helper()
 	host := m.machine.dial(m.addr, p)

@@ -276,7 +276,6 @@ var (
 	errHolds          = errors.New("memory is short, and the host does not move its data")
 )
 
-// event handles an event of the connection.
 func (q *queue) event(t verbs.EventType, status int) {
 	switch {
 	case t == verbs.EventEstablished:

@@ -121,7 +121,6 @@ func (r *recvQueue) refill(wrs []verbs.RecvWR) error {
 	return nil
 }
 
-// addSlots adds the slots of a slab.
 func (r *recvQueue) addSlots(s *slab, n int) {
 	first := len(r.slabs) << r.shift
 	r.slabs = append(r.slabs, s)

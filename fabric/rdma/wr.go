@@ -64,7 +64,6 @@ func (q *queue) addWRs(r *request, op verbs.SendOpcode, perWR, most int) (n int)
 	return n
 }
 
-// signalLast makes the last work request signaled.
 func (q *queue) signalLast(k workKind, r *request) {
 	wr := &q.g.wrs[len(q.g.wrs)-1]
 	wr.WRID = workID(k, q.id, r.tag)
@@ -98,7 +97,6 @@ func (q *queue) post() int {
 	return n
 }
 
-// postRecvs posts the free receive slots.
 func (q *queue) postRecvs() {
 	if q.srq != nil {
 		q.srq.refill()

@@ -52,7 +52,6 @@ func TestDirectData(t *testing.T) {
 	}
 }
 
-// merged mixes two streams, PDU by PDU.
 func merged(streams [][]byte, rng *rand.Rand) (all []byte) {
 	all = make([]byte, 0, len(streams[0])+len(streams[1]))
 	for len(streams[0])+len(streams[1]) > 0 {

@@ -198,7 +198,6 @@ func (d *disk) Execute(reqs []*fabric.Request) {
 	}
 }
 
-// release completes the held commands.
 func (d *disk) release() {
 	held := d.held
 	d.held = nil

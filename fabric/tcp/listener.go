@@ -159,7 +159,6 @@ func bind(addr netip.AddrPort, c *Config) (fd int, err error) {
 	return fd, nil
 }
 
-// setInherited sets the options that connections inherit.
 func setInherited(fd int, c *Config) error {
 	for _, o := range inherited {
 		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
@@ -271,7 +270,6 @@ func (l *listener) isClosed() bool {
 	}
 }
 
-// next waits for the next connection.
 func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
 	waitErr := l.raw.Read(func(lfd uintptr) bool {
 		fd, sa, err = unix.Accept4(int(lfd), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)

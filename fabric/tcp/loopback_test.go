@@ -83,7 +83,6 @@ func (l load) sizes() (req, rsp int) {
 	return req + l.n + p.DataDigestSize(), rsp
 }
 
-// loopback runs b.N commands.
 func loopback(b *testing.B, l load, srv server) {
 	addr, cpu, stop := srv(b, l)
 	defer stop()

@@ -22,7 +22,6 @@ func few(n int) int {
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// countingLog counts lines.
 func countingLog(n *atomic.Int64) *slog.Logger {
 	return slog.New(slog.NewTextHandler(writerFunc(func(b []byte) (int, error) {
 		n.Add(1)

@@ -166,7 +166,6 @@ func (h *manual) releaseSome(rng *rand.Rand) {
 	h.turn()
 }
 
-// end closes the connection.
 func (m *modelHost) end() {
 	if !m.ended {
 		_ = unix.Close(m.peer)

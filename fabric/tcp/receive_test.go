@@ -53,7 +53,6 @@ func (h *manual) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []b
 	return stream
 }
 
-// cutUp sends b in pieces.
 func (h *manual) cutUp(b []byte, rng *rand.Rand) {
 	for len(b) > 0 {
 		n := min(len(b), 1+rng.IntN(1<<rng.IntN(19)))

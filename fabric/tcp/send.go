@@ -214,7 +214,6 @@ func (s *sender) digest(b []byte) {
 	}
 }
 
-// response adds a CapsuleResp.
 func (s *sender) response(q *queue, r *request) {
 	b := s.head(pdu.CapsuleRespSize, q.params.HeaderDigest)
 	(*pdu.CapsuleResp)(b).Set(&q.params, &r.CQE)
@@ -287,7 +286,6 @@ func (s *sender) vector(b []byte) {
 // CanSendFrom implements fabric.Queue: the kernel reads from any memory.
 func (q *queue) CanSendFrom([]mem.Segment) bool { return true }
 
-// transmit sends Group.iov.
 func (q *queue) transmit() (int, syscall.Errno) {
 	if q.tls != nil {
 		return q.tls.Sendmsg(q.fd, q.g.iov, q.g.tls)

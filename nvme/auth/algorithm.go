@@ -50,7 +50,6 @@ func (h Hash) String() string {
 	return hashes[h].name
 }
 
-// sum returns the hash of data.
 func (h Hash) sum(data []byte) []byte {
 	f := hashes[h].new()
 	f.Write(data)

@@ -57,7 +57,6 @@ func modulus(b uint, x int64) func() *bigmod.Modulus {
 // valueSize is the length of a public value in bytes, 0 for GroupNull.
 func (g Group) valueSize() int { return groups[g].bits / 8 }
 
-// newExponent makes a private exponent.
 func (g Group) newExponent() []byte {
 	x := make([]byte, groups[g].exponent)
 	rand.Read(x) // never fails

@@ -126,7 +126,6 @@ func parseNegotiate(b []byte) (m negotiate, r Reason) {
 	return m, ProtocolNotUsable
 }
 
-// challenge is DH-HMAC-CHAP_Challenge.
 type challenge struct {
 	tid    uint16
 	hash   Hash
@@ -165,7 +164,6 @@ func parseChallenge(b []byte) (m challenge, r Reason) {
 	return m, 0
 }
 
-// reply is DH-HMAC-CHAP_Reply.
 type reply struct {
 	tid      uint16
 	response []byte // R1
@@ -233,7 +231,6 @@ func parseSuccess1(b []byte, hash Hash) (response []byte, r Reason) {
 	return nil, 0
 }
 
-// success2 makes DH-HMAC-CHAP_Success2.
 func success2(tid uint16) []byte { return newMessage(kindSuccess2, tid, headerSize) }
 
 // failure makes AUTH_Failure1 or AUTH_Failure2.

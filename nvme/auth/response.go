@@ -60,7 +60,6 @@ func (x *exchange) response(key, challenge []byte, seq uint32, role, own, other 
 	return x.hash.hmac(key, challenge, text)
 }
 
-// newChallenge makes a random challenge.
 func (x *exchange) newChallenge() []byte {
 	c := make([]byte, x.hash.Size())
 	rand.Read(c) // never fails

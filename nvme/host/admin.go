@@ -57,7 +57,6 @@ func startAdmin(q *Queue) (*admin, error) {
 	return a, nil
 }
 
-// enqueue passes a call to the goroutine.
 func (a *admin) enqueue(c *adminCall) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

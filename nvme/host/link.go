@@ -40,6 +40,5 @@ type link interface {
 	poll(q *Queue) error
 	// wait blocks until poll may have work, wakeFD (if not negative) is readable, or d has passed.
 	wait(q *Queue, wakeFD int, d time.Duration) error
-	// close ends the connection.
 	close() error
 }

@@ -217,7 +217,6 @@ func (l *rdmaLink) submit(_ *Queue, i int) error {
 	return nil
 }
 
-// flush posts the collected SENDs.
 func (l *rdmaLink) flush() error {
 	if len(l.wrs) == 0 {
 		return nil
@@ -278,7 +277,6 @@ func (l *rdmaLink) poll(q *Queue) error {
 	return nil
 }
 
-// handle processes one work completion.
 func (l *rdmaLink) handle(q *Queue, wc *verbs.WC) error {
 	if wc.Status != verbs.WCSuccess {
 		what := "command"

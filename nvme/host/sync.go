@@ -56,7 +56,6 @@ func (q *Queue) Do(ctx context.Context, op *Op) (nvme.CQE, error) {
 	return q.next(ctx, op)
 }
 
-// next waits for the completion of op.
 func (q *Queue) next(ctx context.Context, op *Op) (nvme.CQE, error) {
 	for {
 		var c [1]Completion

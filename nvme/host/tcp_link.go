@@ -112,7 +112,6 @@ func (l *tcpLink) submit(q *Queue, i int) error {
 	return nil
 }
 
-// push appends a vector to tx.
 func (l *tcpLink) push(b []byte) {
 	if l.txEnd == len(l.tx) {
 		n := copy(l.tx, l.tx[l.txHead:])
@@ -159,7 +158,6 @@ func (l *tcpLink) batch(n int) []sys.Iovec {
 	return l.tx[l.txHead:end]
 }
 
-// advance removes n sent bytes from tx.
 func (l *tcpLink) advance(n int) {
 	batch := l.tx[l.txHead:l.txEnd]
 	l.txHead = l.txEnd - len(sys.Advance(batch, n))

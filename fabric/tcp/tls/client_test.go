@@ -201,7 +201,6 @@ func (h *rawHalf) nonce() []byte {
 	return n
 }
 
-// seal makes a record (section 5.2).
 func (h *rawHalf) seal(typ byte, content []byte) []byte {
 	n := len(content) + 1 + tagSize
 	header := []byte{typeApplication, 3, 3, byte(n >> 8), byte(n)}

@@ -139,7 +139,6 @@ type fields []byte
 
 func (f *fields) skip(n int) { *f = (*f)[min(n, len(*f)):] }
 
-// number reads a number of n bytes.
 func (f *fields) number(n int) (v int) {
 	for _, b := range (*f)[:min(n, len(*f))] {
 		v = v<<8 | int(b)

@@ -298,7 +298,6 @@ func outcome(c *rawClient, s *Server, conn *Conn, failed error, out []byte, want
 	return nil
 }
 
-// runHello runs a handshake with hostile hellos.
 func runHello(psks []auth.TLSPSK, tc *hostileHello) error {
 	s, c := NewServer(lookup(psks)), newRawClient(psks[0])
 	defer s.Free()

@@ -69,7 +69,6 @@ func CompareAndWrite(ctx context.Context, q *host.Queue, nsid uint32, slba uint6
 	return st, nil
 }
 
-// next waits for a completion.
 func next(ctx context.Context, q *host.Queue) (nvme.CQE, error) {
 	var done [1]host.Completion
 	for {

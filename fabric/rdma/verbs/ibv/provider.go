@@ -62,7 +62,6 @@ func (p *provider) Devices() ([]verbs.DeviceAttr, error) {
 	return attrs, nil
 }
 
-// query returns the attributes of a device.
 func query(ctx *C.struct_ibv_context) (verbs.DeviceAttr, error) {
 	name := C.GoString(C.ibv_get_device_name(ctx.device))
 	var a C.struct_vb_device_attr
@@ -83,7 +82,6 @@ func query(ctx *C.struct_ibv_context) (verbs.DeviceAttr, error) {
 	}, nil
 }
 
-// device returns the Device of a context.
 func (p *provider) device(ctx *C.struct_ibv_context) (*device, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -106,7 +106,6 @@ func (x *side) route(dst netip.AddrPort) verbs.ID {
 	return id
 }
 
-// sizes are the sizes of an endpoint.
 type sizes struct {
 	send, recv, cq int
 	inline         int
@@ -277,7 +276,6 @@ func (e *endpoint) rdma(id uint64, op verbs.SendOpcode, off, n int, addr uint64,
 	}, e.sge(off, n))
 }
 
-// next waits for a completion.
 func (e *endpoint) next() verbs.WC {
 	e.t.Helper()
 	wc, ok := e.poll(e.s.Timeout)

@@ -99,7 +99,6 @@ func (q *qp) check(sges []verbs.SGE, need verbs.Access) (total uint32, ok bool) 
 	return total, true
 }
 
-// read starts an RDMA READ.
 func (q *qp) read(e *sendEntry, sges []verbs.SGE) bool {
 	p := q.peer
 	if q.rdAtomic == 0 {
@@ -128,7 +127,6 @@ func (q *qp) read(e *sendEntry, sges []verbs.SGE) bool {
 	return true
 }
 
-// write does an RDMA WRITE.
 func (q *qp) write(e *sendEntry, sges []verbs.SGE) bool {
 	p := q.peer
 	if e.bytes > 0 {
