@@ -308,7 +308,8 @@ func (c *channel) stepped(o *op, res int32) {
 	c.end(o, nil)
 }
 
-// retryStep reports whether to repeat the step of o after this error. It may choose a different step.
+// retryStep reports whether to repeat the step of o after this error. It may choose a different
+// step.
 func (c *channel) retryStep(o *op, e syscall.Errno) bool {
 	unknown := e == unix.EOPNOTSUPP || e == unix.ENOSYS || e == unix.EINVAL || e == unix.ENOTTY
 	switch {

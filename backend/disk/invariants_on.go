@@ -2,8 +2,8 @@
 
 package disk
 
-// transferLimit returns the most bytes that the next transfer of the op may move. An op makes two transfers,
-// so that other operations come between them unless the range lock prevents it.
+// transferLimit returns the most bytes that the next transfer of the op may move. An op makes two
+// transfers, so that other operations come between them unless the range lock prevents it.
 func (o *op) transferLimit() int {
 	const page = 4096
 	if n := o.io.Len / 2 &^ (page - 1); o.done == 0 && n > 0 {
