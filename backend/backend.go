@@ -74,10 +74,10 @@ type IO struct {
 	Segs []mem.Segment
 	// Err is the outcome: nil, or an error that wraps one of the sentinels below.
 	Err error
-	// Owner, Place and Waits belong to the submitter. Devices ignore them.
+	// Owner, Place and On belong to the submitter. Devices ignore them.
 	Owner any
-	Place list.Node[IO] // on a list of the submitter
-	Waits bool          // on the list of IOs not yet submitted to a device
+	Place list.Node[IO]  // on a list of the submitter
+	On    *list.List[IO] // that list; nil: none
 	// Node and Scratch belong to the device while it has the IO. Node is on no list when the IO is
 	// submitted or returned.
 	Node    list.Node[IO]

@@ -43,9 +43,10 @@ type channel struct {
 	writer   backend.ZeroCopyWriter
 	marked   bool // dev looks for marks
 	state    channelState
-	pending  list.List[backend.IO] // not yet accepted by the device, in order, and not in blocked
-	sent     list.List[backend.IO] // in the device, inflight of them
-	inflight int
+	pending  list.List[backend.IO] // that the device may get, in order
+	waiting  int                   // IOs that the device does not have: pending, or held
+	inflight int                   // IOs in the device: those of sent and unseen
+	sent     *list.List[backend.IO]
 	// zeroCopies is the number of zero-copy reads and writes that have not ended.
 	zeroCopies int
 	// The channel is on the list of Handler of the same name.
@@ -62,23 +63,23 @@ type channel struct {
 	retryAt   int64
 	onClosed  func() // set when the namespace is retired
 
-	access   *reservation.Access // who may use the namespace; see fence.go
-	fences   []*fence            // nil but for short times, as excluded
-	excluded map[*backend.IO]excluded
-	orphans  int // IOs in the device whose commands were given up
+	access  *reservation.Access // who may use the namespace; see fence.go
+	fences  []*fence            // nil but for short times
+	orphans int                 // IOs in the device whose commands were given up
 
 	quiesce    quiesce
 	onQuiesced func() // called when that is reached
 	changed    bool   // the namespace has changed once: pending IOs may be from before
 
-	lock      *rangeLock           // keeps writes to some blocks in pending; nil if there is none
-	lockWaits map[*backend.IO]bool // such writes that the device still has; nil: it has answered
+	lock     *hold                              // of the range lock; nil if there is none
+	avoids   map[reservation.HostHandle][]*hold // of late writes, of all reactors
+	released []*list.List[backend.IO]           // of holds that have ended, not yet pending
+	awaited  map[*backend.IO]*awaited           // nil if nothing is
 
-	late   map[*backend.IO]*lateWrites // in the device, of this reactor
-	avoids []*lateWrites               // of all reactors
-	// IOs that wait for the lock, or for late writes, and by what they wait for; nil: the lock.
-	blocked  map[*backend.IO]*blockedIO
-	blockers map[*lateWrites]*list.List[blockedIO]
+	// searching is what a search is for, nil if there is none, and unseen what it has not seen.
+	searching *await
+	finds     func(*backend.IO) bool
+	unseen    *list.List[backend.IO]
 }
 
 // Poll takes back what devices have completed and passes it on, goes on with what its limits let go
@@ -106,6 +107,7 @@ func (h *Handler) Poll(budget int) int {
 		h.active.Remove(&ch.active)
 		n += ch.reap()
 		n += ch.push()
+		n += ch.goOn()
 		if ch.polled() {
 			h.active.Push(ch, &ch.active)
 		} else {
@@ -133,7 +135,8 @@ func (h *Handler) Arm() bool {
 		switch {
 		case ch == nil, ch.armed == h.armRound:
 			return true
-		case ch.inflight == 0 && !ch.pending.Empty(), ch.inflight > 0 && !ch.dev.Arm():
+		case ch.isUnfinished(), ch.inflight == 0 && !ch.pending.Empty(),
+			ch.inflight > 0 && !ch.dev.Arm():
 			return false
 		}
 		ch.armed = h.armRound
@@ -147,6 +150,9 @@ func (h *Handler) Arm() bool {
 // push submits pending IOs to the device, and completes those that must not reach it any more. It
 // looks at batchSize of them. It returns how many the device accepted or that completed.
 func (ch *channel) push() int {
+	if ch.released != nil {
+		ch.release()
+	}
 	if ch.quiesce == quiesceIO || ch.state <= channelOpening || ch.pending.Empty() {
 		return 0
 	}
@@ -159,11 +165,12 @@ func (ch *channel) push() int {
 	}
 	n := ch.dev.Submit(batch)
 	for _, io := range batch[:n] {
-		ch.sent.Push(io, &io.Place)
+		ch.add(io, ch.sent)
 	}
 	for i := len(batch) - 1; i >= n; i-- { // the device is full
-		batch[i].Waits = true
 		ch.pending.PushFirst(batch[i], &batch[i].Place)
+		batch[i].On = &ch.pending
+		ch.waiting++
 	}
 	clear(batch)
 	ch.submitted(n)
@@ -199,17 +206,24 @@ func (ch *channel) batch() (batch []*backend.IO, refused int) {
 	return batch, refused
 }
 
-// putIn makes an IO the last pending one.
-func (ch *channel) putIn(io *backend.IO) {
-	io.Waits = true
-	ch.pending.Push(io, &io.Place)
+// add makes an IO the last one on a list.
+func (ch *channel) add(io *backend.IO, to *list.List[backend.IO]) {
+	to.Push(io, &io.Place)
+	io.On = to
+	if to != ch.sent {
+		ch.waiting++
+	}
 }
 
-// takeOut takes an IO out of pending.
+// takeOut takes an IO that the device does not have out of its list.
 func (ch *channel) takeOut(io *backend.IO) {
-	io.Waits = false
-	ch.pending.Remove(&io.Place)
+	io.On.Remove(&io.Place)
+	io.On = nil
+	ch.waiting--
 }
+
+// has reports whether the device has an IO.
+func (ch *channel) has(io *backend.IO) bool { return io.On == ch.sent || io.On == ch.unseen }
 
 // submitted counts n IOs that the device has taken.
 func (ch *channel) submitted(n int) {
@@ -231,18 +245,12 @@ func (ch *channel) reap() int {
 	ios := ch.h.reaped[:n]
 	ch.inflight -= n
 	for _, io := range ios {
-		ch.sent.Remove(&io.Place)
+		io.On.Remove(&io.Place)
+		io.On = nil
 	}
-	if ch.fences != nil {
-		ch.fenced(ios)
-	}
-	if len(ch.late) > 0 {
-		ch.lateReturned(ios)
-	}
-	if ch.lockWaits != nil {
-		for _, io := range ios {
-			delete(ch.lockWaits, io)
-		}
+	var ended []*await
+	if ch.awaited != nil {
+		ended = ch.returned(ios)
 	}
 	for i, io := range ios {
 		ios[i] = nil
@@ -252,11 +260,8 @@ func (ch *channel) reap() int {
 		ch.stats.own[statBusy] += uint64(ch.h.loop.Now() - ch.busySince)
 	}
 	ch.stats.publish()
-	if ch.fences != nil {
-		ch.endFences()
-	}
-	if ch.lockWaits != nil {
-		ch.checkLock()
+	for _, a := range ended {
+		a.done()
 	}
 	return n
 }
@@ -273,7 +278,7 @@ func (ch *channel) done(io *backend.IO) {
 	case *cmd:
 		switch {
 		case o.req == nil:
-			ch.returned(o)
+			ch.takeBack(o)
 		case st == notReady:
 			ch.h.finishLater(o)
 		default:
@@ -293,14 +298,15 @@ func (ch *channel) count(op backend.Op, n int64) {
 }
 
 // busy says that IOs wait for the device or are in it.
-func (ch *channel) busy() bool {
-	return ch.inflight > 0 || !ch.pending.Empty() || len(ch.blocked) > 0
-}
+func (ch *channel) busy() bool { return ch.inflight > 0 || ch.waiting > 0 || ch.isUnfinished() }
+
+// isUnfinished reports whether the next poll goes on with something.
+func (ch *channel) isUnfinished() bool { return ch.released != nil || ch.searching != nil }
 
 // polled says that the device has IOs or could take some.
 func (ch *channel) polled() bool {
-	return ch.inflight > 0 || !ch.pending.Empty() && ch.state > channelOpening &&
-		ch.quiesce != quiesceIO
+	return ch.inflight > 0 || ch.isUnfinished() || !ch.pending.Empty() &&
+		ch.state > channelOpening && ch.quiesce != quiesceIO
 }
 
 // pollOrSettle lets Poll visit a channel while that is of use.
@@ -328,9 +334,15 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 		h.channels = append(h.channels, make([]*channel, more)...)
 	}
 	ch := &channel{
-		h: h, ns: ns, stats: stats, quiesce: u.quiesce, changed: u.changed, lock: u.lock,
-		avoids: u.late,
-		access: ns.reservations.Access(),
+		h: h, ns: ns, stats: stats, quiesce: u.quiesce, changed: u.changed,
+		sent: new(list.List[backend.IO]), unseen: new(list.List[backend.IO]),
+		access: ns.reservations.Access(), avoids: map[reservation.HostHandle][]*hold{},
+	}
+	if u.lock != nil {
+		ch.lock = &hold{by: u.lock}
+	}
+	for w := range u.late {
+		ch.avoid(w)
 	}
 	h.channels[ns.slot] = ch
 	h.opened++
@@ -381,14 +393,11 @@ func ownerSession(io *backend.IO) *session {
 
 // withdraw takes back an IO that the device has not seen. It returns false if the device has it.
 func (ch *channel) withdraw(io *backend.IO) bool {
-	if ch.unkeep(io) {
-		return true
+	if io.On == nil || ch.has(io) {
+		return false
 	}
-	waits := io.Waits
-	if waits {
-		ch.takeOut(io)
-	}
-	return waits
+	ch.takeOut(io)
+	return true
 }
 
 // cancel asks the device to give an IO back that is no longer wanted.

@@ -54,7 +54,7 @@ func TestChannelSteps(t *testing.T) {
 	for i := range waiting {
 		io := &backend.IO{Op: backend.OpRead, Off: int64(i) * 512, Len: 512}
 		ios = append(ios, io)
-		ch.putIn(io)
+		ch.add(io, &ch.pending)
 	}
 	for n := ch.push(); n > 0; n = ch.push() {
 		if n > batchSize {

@@ -285,8 +285,7 @@ func (m *compound) fill(h *Handler, o *compoundIO) *channel {
 func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	switch {
 	case m.cmd == nil:
-		o.ch.orphans--
-		o.ch.ns.returned(h.t.log)
+		o.ch.orphanBack()
 	case m.move != nil && st.OK() && m.status.OK() && o.Op == backend.OpRead &&
 		m.move.then != thenNothing:
 		if m.flow != nil {

@@ -101,7 +101,7 @@ func (h *Handler) submit(ch *channel, io *backend.IO) bool {
 		ch.open()
 	}
 	io.Err = nil
-	ch.putIn(io)
+	ch.add(io, &ch.pending)
 	h.schedule(ch)
 	if h.stopTimeouts == nil {
 		h.startTimeouts()

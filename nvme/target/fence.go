@@ -25,16 +25,11 @@ var errPreempted = errors.New("the host was preempted")
 
 // fence waits on one reactor until its device has no IO of hosts that lost access.
 type fence struct {
+	await
 	// aborted are hosts whose commands are aborted, whatever they may still do.
 	aborted map[reservation.Host]bool
 	change  *reservation.Change
-	ios     int // that the device has, without those of earlier fences
-}
-
-// excluded is an IO that the device has of a host that lost access, or is aborted.
-type excluded struct {
-	fence   *fence // the first one that waits for it
-	aborted bool
+	drained func()
 }
 
 // permits reports whether an IO that waits for the device may reach it. What admin commands lead to
@@ -51,38 +46,29 @@ func (ch *channel) permits(io *backend.IO) bool {
 	return s == nil || s.qid == 0 || ch.access.Permits(s.ctrl.identity, g)
 }
 
-// setAccess adopts who may use ns. The fence is done when the device has nothing of the others.
-func (h *Handler) setAccess(ns *namespace, a *reservation.Access, f *fence) {
-	ch := h.channel(ns)
-	if ch == nil { // it was closed because the namespace is retired
-		f.change.Excluded()
-		return
-	}
+// setAccess adopts who may use the namespace. The fence ends when the device has nothing of the
+// others.
+func (ch *channel) setAccess(a *reservation.Access, f *fence) {
 	ch.access = a
 	if a == nil && len(f.aborted) == 0 {
-		f.change.Excluded() // nobody is excluded
+		f.drained() // nobody is excluded
 		return
 	}
+	f.done = ch.endFences
 	ch.preempt(f)
 	if len(f.aborted) > 0 {
-		h.abortHosts(ch, f.aborted)
+		ch.h.abortHosts(ch, f.aborted)
 	}
 	ch.addFence(f)
 	if ch.inflight > 0 {
 		ch.findExcluded(f)
 	}
 	ch.endFences()
-	h.schedule(ch)
+	ch.h.schedule(ch)
 }
 
 // preempt completes IOs of hosts that lost access or are aborted, unless the device has them.
 func (ch *channel) preempt(f *fence) {
-	for io := range ch.blocked {
-		if ch.lost(io, f) {
-			ch.unkeep(io)
-			ch.putIn(io)
-		}
-	}
 	var lost list.List[backend.IO]
 	for io := range ch.pending.All() {
 		if ch.lost(io, f) {
@@ -105,12 +91,9 @@ func (ch *channel) lost(io *backend.IO, f *fence) bool {
 // addFence makes f the last fence. Those that nobody waits for any more go before there is need for
 // more memory, except those that have IOs, of which there are not more than IOs.
 func (ch *channel) addFence(f *fence) {
-	if ch.excluded == nil {
-		ch.excluded = map[*backend.IO]excluded{}
-	}
 	if len(ch.fences) == cap(ch.fences) {
 		ch.fences = slices.DeleteFunc(ch.fences, func(o *fence) bool {
-			return o.ios == 0 && o.change.Ended()
+			return o.left == 0 && o.change.Ended()
 		})
 	}
 	ch.fences = append(ch.fences, f)
@@ -169,50 +152,37 @@ func (m *compound) refuse(h *Handler, st nvme.Status) {
 // it to give those back that are aborted.
 func (ch *channel) findExcluded(f *fence) {
 	var cancel []*backend.IO
-	ch.each(func(s *session, io *backend.IO) {
+	for _, io := range slices.AppendSeq(slices.Collect(ch.sent.All()), ch.unseen.All()) {
+		s := ownerSession(io)
+		if s == nil {
+			continue
+		}
 		aborted := f.aborted[s.ctrl.identity.Value()]
 		if !aborted && ch.permits(io) {
-			return
+			continue
 		}
-		x, known := ch.excluded[io]
-		if !known {
-			x.fence = f
-			f.ios++
+		x := ch.awaits(io)
+		if x.by[byFence] == nil {
+			x.await(byFence, &f.await)
 		}
 		if x.aborted = x.aborted || aborted; aborted {
 			cancel = append(cancel, io)
 		}
-		ch.excluded[io] = x
-	})
+	}
 	for _, io := range cancel {
 		ch.cancel(io)
-	}
-}
-
-// fenced notes that the device has given IOs back.
-func (ch *channel) fenced(ios []*backend.IO) {
-	for _, io := range ios {
-		x, waited := ch.excluded[io]
-		if !waited {
-			continue
-		}
-		if x.aborted && errors.Is(io.Err, backend.ErrAborted) {
-			io.Err = errPreempted
-		}
-		delete(ch.excluded, io)
-		x.fence.ios--
 	}
 }
 
 // endFences ends the fences that wait for nothing any more, in their order: what one waits for the
 // later ones wait for as well. IOs that were given up are waited for whatever host they were of.
 func (ch *channel) endFences() {
-	for len(ch.fences) > 0 && ch.fences[0].ios == 0 && ch.orphans == 0 {
-		ch.fences[0].change.Excluded()
+	for len(ch.fences) > 0 && ch.fences[0].left == 0 && ch.orphans == 0 {
+		ch.fences[0].drained()
 		ch.fences = ch.fences[1:]
 	}
 	if len(ch.fences) == 0 {
-		ch.fences, ch.excluded = nil, nil
+		ch.fences = nil
 	}
 }
 

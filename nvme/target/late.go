@@ -17,7 +17,7 @@ import (
 //	holdLate       what is not back yet becomes late writes
 //	checkTimeouts  so do writes that take long, in case their host is cut off and nobody knows yet
 //	block          keeps writes of other queues of the host to the same blocks from the device
-//	lateReturned   the device has given the last one back, also if the command was given up
+//	returned       the device has given the last one back, also if the command was given up
 //
 // Only what a device has is late, so these waits have an end that depends on nothing else.
 
@@ -31,13 +31,11 @@ const (
 	quiesceTime = (closeGrace + 2*timeoutInterval) / 1e6
 )
 
-// lateWrites are writes of one queue to a namespace that its device has. They do not change, but
-// for left.
+// lateWrites are writes of one queue to a namespace that its device has. They do not change.
 type lateWrites struct {
 	s      *session
 	host   reservation.HostHandle
 	ranges []backend.Range // ascending, and apart
-	left   int             // not back yet; reactor of the queue
 }
 
 // stop ends what the queue does at devices, because its host is lost: what it may still send is not
@@ -69,7 +67,7 @@ func (h *Handler) endIO(s *session) {
 // holdLate makes what devices have of a queue late writes.
 func (h *Handler) holdLate(s *session) {
 	if s.outstanding > 0 {
-		search := lateSearch{before: h.loop.Now(), over: true}
+		search := lateSearch{before: h.loop.Now()}
 		search.add(s)
 		search.announce()
 		h.run()
@@ -79,7 +77,6 @@ func (h *Handler) holdLate(s *session) {
 // lateSearch finds writes that become late: those that devices have since a time or before.
 type lateSearch struct {
 	before int64
-	over   bool // the queue is over: nothing of it is pending
 	found  []foundWrites
 }
 
@@ -98,8 +95,7 @@ func (f *lateSearch) add(s *session) {
 	}
 	first := len(f.found)
 	add := func(ch *channel, io *backend.IO, since int64) {
-		if !changesBlocks(io) ||
-			ch.late[io] == nil && (since > f.before || !f.over && ch.waits(io)) {
+		if !changesBlocks(io) || !ch.has(io) || since > f.before && !ch.isLate(io) {
 			return
 		}
 		list := f.found[first:]
@@ -129,93 +125,79 @@ func (f *lateSearch) add(s *session) {
 // becomes pending, and is not in the device.
 func (f *lateSearch) announce() {
 	for _, w := range f.found {
-		if slices.ContainsFunc(w.ios, func(io *backend.IO) bool { return w.ch.late[io] == nil }) {
+		if slices.ContainsFunc(w.ios, func(io *backend.IO) bool { return !w.ch.isLate(io) }) {
 			w.ch.announceLate(w.s, w.ios)
 		}
 	}
 }
 
-// waits reports whether the device does not have an IO of the channel yet.
-func (ch *channel) waits(io *backend.IO) bool { return io.Waits || ch.blocked[io] != nil }
-
 // announceLate makes IOs of a queue late writes. They take the place of those that have some of
 // them already.
 func (ch *channel) announceLate(s *session, ios []*backend.IO) {
-	if ch.late == nil {
-		ch.late = map[*backend.IO]*lateWrites{}
-	}
-	w := &lateWrites{s: s, host: s.ctrl.identity, left: len(ios)}
-	var gone []*lateWrites
+	w := &lateWrites{s: s, host: s.ctrl.identity}
+	a := &await{done: func() { ch.tellLate(w, false) }}
+	var gone []*await
 	for _, io := range ios {
-		if old := ch.late[io]; old != nil && old.isLast() {
+		x := ch.awaits(io)
+		if old := x.by[byLate]; old != nil && old.less() {
 			gone = append(gone, old)
 		}
-		ch.late[io] = w
+		x.await(byLate, a)
 		w.ranges = append(w.ranges, backend.Range{Off: io.Off, End: io.Off + io.Len})
 	}
 	w.ranges = union(w.ranges)
-	ch.tellLate(w, gone)
+	ch.tellLate(w, true)
+	for _, old := range gone { // afterwards: what they keep away may have to wait for w
+		old.done()
+	}
 }
 
-// lateReturned notes that the device has given IOs back.
-func (ch *channel) lateReturned(ios []*backend.IO) {
-	var gone []*lateWrites
-	for _, io := range ios {
-		w := ch.late[io]
-		if w == nil {
-			continue
+// isLate reports whether an IO that the device has is a late write.
+func (ch *channel) isLate(io *backend.IO) bool {
+	x := ch.awaited[io]
+	return x != nil && x.by[byLate] != nil
+}
+
+// tellLate tells all reactors that there are late writes, or no longer.
+func (ch *channel) tellLate(w *lateWrites, there bool) {
+	ch.ns.barrier(ch.h, func(f *freshChannel) {
+		if f.late == nil {
+			f.late = map[*lateWrites]bool{}
 		}
-		delete(ch.late, io)
-		if w.isLast() {
-			gone = append(gone, w)
+		if f.late[w] = true; !there {
+			delete(f.late, w)
 		}
-	}
-	if gone != nil {
-		ch.tellLate(nil, gone)
-	}
-}
-
-// isLast counts down what is left, and reports whether that was the last one.
-func (w *lateWrites) isLast() bool {
-	w.left--
-	return w.left == 0
-}
-
-// tellLate tells all reactors of late writes, unless w is nil, and of those that are gone. Those
-// that open a channel later begin with what there is.
-func (ch *channel) tellLate(w *lateWrites, gone []*lateWrites) {
-	ns := ch.ns
-	for _, h := range ns.users.setLate(w, gone) {
-		if h == ch.h {
-			ch.setLate(w, gone)
-			continue
+	}, func(ch *channel, drained func()) {
+		if there {
+			ch.avoid(w)
+		} else {
+			ch.unavoid(w)
 		}
-		h.post(func() {
-			if ch := h.channel(ns); ch != nil {
-				ch.setLate(w, gone)
-			}
-		})
+		drained()
+	}, func() {})
+}
+
+// avoid keeps other writes of the host from the device.
+func (ch *channel) avoid(w *lateWrites) {
+	ch.avoids[w.host] = append(ch.avoids[w.host], &hold{by: w})
+}
+
+// unavoid ends that. It looks at the late writes of the host, of which each of its queues has one.
+func (ch *channel) unavoid(w *lateWrites) {
+	list := ch.avoids[w.host]
+	i := slices.IndexFunc(list, func(o *hold) bool { return o.by == w })
+	if i < 0 {
+		return
+	}
+	ch.unhold(list[i])
+	if list = slices.Delete(list, i, i+1); len(list) == 0 {
+		delete(ch.avoids, w.host)
+	} else {
+		ch.avoids[w.host] = list
 	}
 }
 
-// setLate adopts that. What has waited for those that are gone goes on, or waits for w.
-func (ch *channel) setLate(w *lateWrites, gone []*lateWrites) {
-	ch.avoids = exchangeLate(ch.avoids, w, gone)
-	for _, o := range gone {
-		ch.unblock(o, w)
-	}
-}
-
-// exchangeLate adds w to a list, unless it is nil, and removes those that are gone.
-func exchangeLate(list []*lateWrites, w *lateWrites, gone []*lateWrites) []*lateWrites {
-	list = slices.DeleteFunc(list, func(o *lateWrites) bool { return slices.Contains(gone, o) })
-	if w != nil {
-		list = append(list, w)
-	}
-	return list
-}
-
-// blocks reports whether an IO has to wait for the late writes.
+// blocks implements blocker: it reports whether an IO has to wait for the late writes.
 func (w *lateWrites) blocks(io *backend.IO) bool {
 	s := ownerSession(io)
 	if s == nil || s == w.s || s.ctrl.identity != w.host || !changesBlocks(io) {

@@ -32,6 +32,15 @@ func newTwoPaths(t *testing.T, kato uint32) *twoPaths {
 	return p
 }
 
+// held is the number of IOs that wait, and are not pending.
+func (ch *channel) held() int {
+	n := ch.waiting
+	for range ch.pending.All() {
+		n--
+	}
+	return n
+}
+
 func filled(b byte) []byte { return bytes.Repeat([]byte{b}, 512) }
 
 func write(slba uint64, b byte) *fabrictest.Command {
@@ -79,9 +88,9 @@ func (p *twoPaths) retries(what string) {
 	p.w.Settle()
 	for i, h := range p.raw {
 		for _, ch := range h.channels {
-			if ch != nil && len(ch.late)+len(ch.avoids)+len(ch.blocked)+len(ch.blockers) > 0 {
-				p.t.Errorf("%s: reactor %d knows of %d, avoids %d and blocks %d", what, i,
-					len(ch.late), len(ch.avoids), len(ch.blocked))
+			if ch != nil && len(ch.awaited)+len(ch.avoids)+ch.held() > 0 {
+				p.t.Errorf("%s: reactor %d awaits %d, avoids %d and holds %d", what, i,
+					len(ch.awaited), len(ch.avoids), ch.held())
 			}
 		}
 	}
@@ -178,9 +187,14 @@ func TestManyLateWrites(t *testing.T) {
 	}
 	p.w.Settle()
 	ch := p.raw[2].channels[0]
-	if !ch.pending.Empty() || len(ch.blocked) != 100 || len(ch.avoids) != 1 {
-		t.Errorf("some are pending: %t, %d are blocked by %d", !ch.pending.Empty(),
-			len(ch.blocked), len(ch.avoids))
+	if !ch.pending.Empty() || ch.held() != 100 || len(ch.avoids) != 1 {
+		t.Errorf("some are pending: %t, %d are held by %d", !ch.pending.Empty(), ch.held(),
+			len(ch.avoids))
+	}
+	for _, list := range ch.avoids {
+		if len(list) != 1 {
+			t.Errorf("there are %d holds", len(list))
+		}
 	}
 	p.ok(p.b.io[0], write(8, 'b'))
 	if c := p.ok(p.b.admin, abortCommand(1, waiting[99].SQE.CID())); c.CQE.DW0() != 0 {
@@ -200,7 +214,7 @@ func TestManyLateWrites(t *testing.T) {
 		}
 	}
 	for i, h := range p.raw[1:] {
-		if ch := h.channels[0]; len(ch.late)+len(ch.avoids)+len(ch.blocked)+len(ch.blockers) > 0 {
+		if ch := h.channels[0]; len(ch.awaited)+len(ch.avoids)+ch.held() > 0 {
 			t.Errorf("reactor %d still knows of late writes", i+1)
 		}
 	}
@@ -216,7 +230,7 @@ func TestBlockedWritesOfEndedQueue(t *testing.T) {
 	p.send(p.b.io[0], write(0, 'b'))
 	p.send(p.b.io[0], dsm(1, true, [2]uint64{0, 1}, [2]uint64{5, 1}))
 	p.w.Settle()
-	if n := len(p.raw[2].channels[0].blocked); n != 2 {
+	if n := p.raw[2].channels[0].held(); n != 2 {
 		t.Errorf("%d IOs wait", n)
 	}
 	p.b.hangUp()

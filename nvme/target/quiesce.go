@@ -24,32 +24,29 @@ const (
 // setQuiesce tells every reactor and waits until what it asks for is reached: no zero copy is left,
 // or no channel to the device. It returns false if that takes longer than wait.
 func (ns *namespace) setQuiesce(l quiesce, wait time.Duration) bool {
-	handlers := ns.users.setQuiesce(l)
-	done := make(chan struct{}, len(handlers))
-	for _, h := range handlers {
-		h.post(func() { h.setQuiesce(ns, l, func() { done <- struct{}{} }) })
-	}
+	done := make(chan struct{})
+	ns.barrier(nil, func(f *freshChannel) {
+		f.quiesce, f.changed = l, f.changed || l == quiesceNothing
+	}, func(ch *channel, drained func()) { ch.setQuiesce(l, drained) }, func() { close(done) })
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
-	for range handlers {
-		select {
-		case <-done:
-		case <-timeout.C:
-			return false
-		}
+	select {
+	case <-done:
+		return true
+	case <-timeout.C:
 	}
-	return true
+	select {
+	case <-done: // both, for instance if no reactor has a channel
+		return true
+	default:
+		return false
+	}
 }
 
-// setQuiesce tells the channel of ns on this reactor, and calls done when that is reached.
-func (h *Handler) setQuiesce(ns *namespace, l quiesce, done func()) {
-	ch := h.channel(ns)
-	if ch == nil { // it was closed because the namespace is retired
-		done()
-		return
-	}
+// setQuiesce adopts l, and calls done when that is reached.
+func (ch *channel) setQuiesce(l quiesce, done func()) {
 	ch.quiesce, ch.onQuiesced = l, done
-	h.schedule(ch)
+	ch.h.schedule(ch)
 	if l > quiesceNothing {
 		return
 	}

@@ -2,7 +2,6 @@ package target
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
@@ -12,23 +11,22 @@ import (
 // rangeLock keeps writes to some blocks of a namespace from its device, on every reactor, while a
 // fused Compare and Write is carried out there:
 //
-//	acquire    waits for the locks before it, and then asks every reactor that has a channel
-//	lockRange  from now on writes to the blocks wait in pending; when the device has none of them
-//	           any more, the reactor answers
-//	held       every reactor has answered: nobody else changes the blocks
-//	release    the writes go on, and the next lock is acquired
+//	acquire  waits for the locks before it, and is then set on every reactor that has a channel
+//	setLock  from now on writes to the blocks are held; when the device has none of them any more,
+//	         the reactor has drained
+//	held     every reactor has: nobody else changes the blocks
+//	release  the writes go on, and the next lock is set
 //
 // Reads need no lock: what the pair writes is no larger than what a racing read sees untorn. Nor
 // does a flush. If a device does not answer, the lock is not held: the pair times out as any other
 // command, and the namespace is not ready until the writes are back.
 type rangeLock struct {
-	h       *Handler // of the pair
-	ns      *namespace
-	owner   *compound    // whose writes pass
-	off     int64        // bytes
-	len     int64        // bytes
-	waiting atomic.Int32 // reactors that have not answered
-	onHeld  func()
+	h      *Handler // of the pair
+	ns     *namespace
+	owner  *compound // whose writes pass
+	off    int64     // bytes
+	len    int64     // bytes
+	onHeld func()
 	// acquired, held and released belong to the reactor of h. A lock may be released before it is
 	// held.
 	acquired, held, released bool
@@ -98,51 +96,44 @@ func (l *rangeLock) acquire() {
 	}
 	l.acquired = true
 	if l.ns.locks.push(l, l.owner.cmd.s.host.payer.key) {
-		l.ask()
+		l.ns.setLock(l)
 	}
 }
 
-// ask asks every reactor that has a channel. Those that open one later begin with the lock.
-func (l *rangeLock) ask() {
-	handlers := l.ns.users.setLock(l)
-	l.waiting.Store(int32(len(handlers)))
-	for _, h := range handlers {
-		h.post(func() { h.lockRange(l) })
-	}
+// setLock makes l, nil for none, the lock of the namespace, in place of the one before.
+func (ns *namespace) setLock(l *rangeLock) {
+	ns.barrier(nil, func(f *freshChannel) { f.lock = l },
+		func(ch *channel, drained func()) { ch.setLock(l, drained) },
+		func() {
+			if l != nil {
+				l.h.post(l.nowHeld)
+			}
+		})
 }
 
-// lockRange keeps writes from the channel of this reactor, and answers when the device has none.
-func (h *Handler) lockRange(l *rangeLock) {
-	ch := h.channel(l.ns)
-	if ch == nil { // it was closed because the namespace is retired
-		l.answer()
+// setLock keeps writes to the blocks of l from the device, instead of those of the lock before.
+func (ch *channel) setLock(l *rangeLock, drained func()) {
+	if ch.lock != nil {
+		ch.unhold(ch.lock)
+		ch.lock = nil
+	}
+	if l == nil {
+		drained()
 		return
 	}
-	ch.lock, ch.lockWaits = l, ch.writesWithin(l)
-	ch.checkLock()
-}
-
-// checkLock answers once the device has no write to the blocks.
-func (ch *channel) checkLock() {
-	if len(ch.lockWaits) == 0 {
-		ch.lockWaits = nil
-		ch.lock.answer()
-	}
-}
-
-// answer counts the answer of a reactor. Any reactor.
-func (l *rangeLock) answer() {
-	if l.waiting.Add(-1) > 0 {
-		return
-	}
-	l.h.post(func() {
-		l.held = true
-		if l.released {
-			l.unlock()
-			return
-		}
-		l.onHeld()
+	ch.lock = &hold{by: l}
+	ch.search(&await{done: drained}, func(io *backend.IO) bool {
+		return l.covers(io) && ownerSession(io) != nil // see orphaned
 	})
+}
+
+func (l *rangeLock) nowHeld() {
+	l.held = true
+	if l.released {
+		l.unlock()
+		return
+	}
+	l.onHeld()
 }
 
 // release ends the lock, now or as soon as it is held. Reactor of the lock.
@@ -153,18 +144,11 @@ func (l *rangeLock) release() {
 	}
 }
 
-// unlock lets the writes go on and acquires the next lock.
+// unlock lets the writes go on and sets the next lock.
 func (l *rangeLock) unlock() {
-	for _, h := range l.ns.users.setLock(nil) {
-		h.post(func() {
-			if ch := h.channel(l.ns); ch != nil && ch.lock == l {
-				ch.lock = nil
-				ch.unblock(nil, nil)
-			}
-		})
-	}
+	l.ns.setLock(nil) // first: after pop others may set theirs
 	if next := l.ns.locks.pop(); next != nil {
-		next.ask()
+		l.ns.setLock(next)
 	}
 }
 
@@ -174,33 +158,10 @@ func (l *rangeLock) covers(io *backend.IO) bool {
 		io.Off < l.off+l.len && l.off < io.Off+io.Len
 }
 
-// blocks reports whether the lock keeps an IO from the device.
+// blocks implements blocker.
 func (l *rangeLock) blocks(io *backend.IO) bool {
 	if o, ok := io.Owner.(*compoundIO); ok && o.c == l.owner {
 		return false
 	}
 	return l.covers(io)
-}
-
-// writesWithin finds the IOs of this channel that the device has and that change blocks of the
-// lock. Those of commands that were given up do not count: the namespace is not ready while there
-// are any.
-func (ch *channel) writesWithin(l *rangeLock) map[*backend.IO]bool {
-	found := map[*backend.IO]bool{}
-	ch.each(func(_ *session, io *backend.IO) {
-		if l.covers(io) {
-			found[io] = true
-		}
-	})
-	return found
-}
-
-// each calls fn with the IOs that the device has, at most as many as it takes, and their queues,
-// but for those of commands that were given up.
-func (ch *channel) each(fn func(*session, *backend.IO)) {
-	for io := range ch.sent.All() {
-		if s := ownerSession(io); s != nil {
-			fn(s, io)
-		}
-	}
 }

@@ -135,10 +135,10 @@ func reservationPage(c *controller, _ *nvme.SQE) reply {
 func (ns *namespace) Adopt(a *reservation.Access, aborted map[reservation.Host]bool,
 	c *reservation.Change,
 ) {
-	for _, h := range ns.users.list() {
-		c.Exclude()
-		h.post(func() { h.setAccess(ns, a, &fence{aborted: aborted, change: c}) })
-	}
+	c.Exclude()
+	ns.barrier(nil, func(*freshChannel) {}, func(ch *channel, drained func()) {
+		ch.setAccess(a, &fence{aborted: aborted, change: c, drained: drained})
+	}, c.Excluded)
 }
 
 // Notify implements reservation.User.

@@ -56,8 +56,8 @@ func TestManyFences(t *testing.T) {
 			r.ok(a.io[0], release(1, nvme.WriteExclusive))
 		}
 		r.w.Settle()
-		if len(ch.excluded) != writes || len(ch.fences) > 4*rounds {
-			t.Fatalf("%d IOs, %d fences", len(ch.excluded), len(ch.fences))
+		if len(ch.awaited) != writes || len(ch.fences) > 4*rounds {
+			t.Fatalf("%d IOs, %d fences", len(ch.awaited), len(ch.fences))
 		}
 		r.w.Advance(drainDeadline + time.Second)
 		if !last.Done || last.CQE.Status().OK() {
@@ -67,8 +67,8 @@ func TestManyFences(t *testing.T) {
 	last = r.send(a.io[0], acquire(1, nvme.WriteExclusive))
 	dev.Release()
 	r.until("the device is back", func() bool { return last.Done })
-	if st := last.CQE.Status(); !st.OK() || ch.fences != nil || ch.excluded != nil {
-		t.Errorf("%v, %d fences, %d IOs", st, len(ch.fences), len(ch.excluded))
+	if st := last.CQE.Status(); !st.OK() || ch.fences != nil || ch.awaited != nil {
+		t.Errorf("%v, %d fences, %d IOs", st, len(ch.fences), len(ch.awaited))
 	}
 }
 

@@ -1,7 +1,7 @@
 package target
 
 import (
-	"slices"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -58,7 +58,7 @@ type freshChannel struct {
 	quiesce quiesce
 	changed bool
 	lock    *rangeLock
-	late    []*lateWrites
+	late    map[*lateWrites]bool
 }
 
 // join makes h a user. It returns nil if the namespace is retired.
@@ -71,41 +71,20 @@ func (u *users) join(h *Handler) (*ioStats, freshChannel) {
 	s := new(ioStats)
 	u.handlers, u.stats = append(u.handlers, h), append(u.stats, s)
 	f := u.fresh
-	f.late = slices.Clone(f.late)
+	f.late = maps.Clone(f.late)
 	return s, f
 }
 
+// set changes what those begin with that will join, and returns those that have.
+func (u *users) set(change func(*freshChannel)) []*Handler {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	change(&u.fresh)
+	return u.handlers
+}
+
 // list returns those that have joined.
-func (u *users) list() []*Handler {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return slices.Clone(u.handlers)
-}
-
-// setQuiesce sets what applies to those that will join and returns those that have.
-func (u *users) setQuiesce(l quiesce) []*Handler {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.fresh.quiesce = l
-	u.fresh.changed = u.fresh.changed || l == quiesceNothing
-	return slices.Clone(u.handlers)
-}
-
-// setLock does the same for a lock, or for none.
-func (u *users) setLock(l *rangeLock) []*Handler {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.fresh.lock = l
-	return slices.Clone(u.handlers)
-}
-
-// setLate does the same for late writes, see tellLate.
-func (u *users) setLate(w *lateWrites, gone []*lateWrites) []*Handler {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.fresh.late = exchangeLate(u.fresh.late, w, gone)
-	return slices.Clone(u.handlers)
-}
+func (u *users) list() []*Handler { return u.set(func(*freshChannel) {}) }
 
 // isRetired reports whether the namespace is.
 func (u *users) isRetired() bool {

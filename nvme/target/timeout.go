@@ -143,20 +143,33 @@ func (h *Handler) giveUp(c *cmd) {
 	ch.cancel(&c.io)
 }
 
-// orphaned notes that the device has an IO whose command is given up.
+// orphaned notes that the device has an IO whose command is given up. No lock waits for it: the
+// namespace is not ready until it is back.
 func (ch *channel) orphaned(io *backend.IO) {
-	delete(ch.lockWaits, io)
+	if x := ch.awaited[io]; x != nil && x.by[byLock] != nil {
+		a := x.by[byLock]
+		x.by[byLock] = nil
+		if a.less() {
+			a.done()
+		}
+	}
 	ch.orphans++
 	ch.ns.orphaned(ch.h)
 }
 
-// returned takes back an IO whose command was given up.
-func (ch *channel) returned(c *cmd) {
+// orphanBack notes that the device has given such an IO back.
+func (ch *channel) orphanBack() {
+	ch.orphans--
+	ch.ns.returned(ch.h.t.log)
+	ch.endFences()
+}
+
+// takeBack takes an IO back whose command was given up.
+func (ch *channel) takeBack(c *cmd) {
 	c.freeSegs(ch.h)
 	if c.free != nil {
 		c.free()
 		c.free = nil
 	}
-	ch.orphans--
-	ch.ns.returned(ch.h.t.log)
+	ch.orphanBack()
 }
