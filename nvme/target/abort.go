@@ -3,7 +3,6 @@ package target
 import (
 	"slices"
 
-	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -34,12 +33,31 @@ func abort(h *Handler, cm *cmd) {
 	}
 	c.aborts++
 	s.h.post(func() {
-		done := s.abort(cid)
-		h.post(func() {
-			c.aborts--
-			h.finish(cm, abortResult(done), nvme.Success)
+		s.find(cid, 0, func(found *cmd) {
+			done := found != nil && s.abort(found)
+			h.post(func() {
+				c.aborts--
+				h.finish(cm, abortResult(done), nvme.Success)
+			})
 		})
 	})
+}
+
+// find calls fn with the command of this queue that has an identifier, nil if there is none. It
+// looks at stepLooks commands at a time.
+func (s *session) find(cid uint16, from int, fn func(*cmd)) {
+	end := min(from+stepLooks, s.used)
+	for _, c := range s.cmds[from:end] {
+		if (c.executing || c.parked()) && c.req.SQE.CID() == cid {
+			fn(c)
+			return
+		}
+	}
+	if end < s.used {
+		s.h.post(func() { s.find(cid, end, fn) })
+	} else {
+		fn(nil)
+	}
 }
 
 func abortResult(done bool) uint64 {
@@ -61,58 +79,10 @@ func (c *controller) abortEvent(cid uint16) bool {
 	return true
 }
 
-// abortPending aborts the IOs of this queue, which has ended, that devices have not seen: the host
-// may retry them elsewhere, and a late write must not follow.
-func (s *session) abortPending() {
-	for _, c := range s.cmds {
-		switch m := c.compound; {
-		case !c.executing || c.since == 0:
-		case m != nil:
-			for i := range m.ios {
-				if o := &m.ios[i]; o.ch != nil {
-					o.ch.abortPending(&o.IO)
-				}
-			}
-		default:
-			c.ch.abortPending(&c.io)
-		}
-	}
-}
-
-// abortPending completes an IO that the device has not seen.
-func (ch *channel) abortPending(io *backend.IO) {
-	if ch.withdraw(io) {
-		io.Err = backend.ErrAborted
-		ch.done(io)
-	}
-}
-
-// cancelAll asks devices to give back the IOs of this queue, which has ended: the host may retry
-// them elsewhere, and a late write must not follow. What a device cannot give back has closeGrace.
-func (s *session) cancelAll() {
-	for _, c := range s.cmds {
-		switch {
-		case !c.executing:
-		case c.compound != nil:
-			c.compound.cancel()
-		case c.since == 0:
-		default:
-			c.ch.cancel(&c.io)
-		}
-	}
-}
-
 // abort aborts a command of this queue, and delivers its completion before that of the Abort
-// command. It returns false if there is no such command or its device still has it. Reactor of the
-// session.
-func (s *session) abort(cid uint16) bool {
-	i := slices.IndexFunc(s.cmds,
-		func(c *cmd) bool { return (c.executing || c.parked()) && c.req.SQE.CID() == cid })
-	if i < 0 {
-		return false
-	}
-	c, h := s.cmds[i], s.h
-	r := c.req
+// command. It returns false if its device still has it. Reactor of the session.
+func (s *session) abort(c *cmd) bool {
+	h, r := s.h, c.req
 	switch {
 	case c.changing != nil:
 		return false // it may be made already
@@ -125,6 +95,7 @@ func (s *session) abort(cid uint16) bool {
 	case c.delayed.Listed():
 		h.finishDelayed(c, nvme.AbortRequested)
 	case c.compound != nil:
+		c.compound.status = nvme.AbortRequested
 		c.compound.abort(h)
 	case c.ch == nil:
 		return false // no device is involved

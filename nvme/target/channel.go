@@ -63,9 +63,11 @@ type channel struct {
 	retryAt   int64
 	onClosed  func() // set when the namespace is retired
 
-	access  *reservation.Access // who may use the namespace; see fence.go
-	fences  []*fence            // nil but for short times
-	orphans int                 // IOs in the device whose commands were given up
+	access   *reservation.Access // who may use the namespace; see fence.go
+	fences   []*fence            // nil but for short times
+	round    *fenceRound
+	aborting map[reservation.Host]int // hosts that rounds of fences abort, and how many of them do
+	orphans  int                      // IOs in the device whose commands were given up
 
 	quiesce    quiesce
 	onQuiesced func() // called when that is reached
@@ -92,6 +94,11 @@ func (h *Handler) Poll(budget int) int {
 		n = h.admitDue(h.loop.Now())
 	}
 	n += h.takeTurns()
+	if !h.ending.Empty() || !h.rounds.Empty() {
+		h.steps.Add(h.walk())
+		h.run()
+		n++
+	}
 	most := pollMost
 	if h.arming { // Poll would disarm them
 		most, h.arming = 0, false
@@ -127,7 +134,7 @@ func (h *Handler) Poll(budget int) int {
 // idle one that refused an IO must be offered it again. It arms at most pollMost channels: if
 // others are left it returns false, and goes on unless something happens before.
 func (h *Handler) Arm() bool {
-	if h.admitsMore || !h.turns.Empty() {
+	if h.admitsMore || !h.turns.Empty() || !h.ending.Empty() || !h.rounds.Empty() {
 		return false
 	}
 	for range pollMost {
@@ -165,7 +172,8 @@ func (ch *channel) push() int {
 	}
 	n := ch.dev.Submit(batch)
 	for _, io := range batch[:n] {
-		ch.add(io, ch.sent)
+		ch.sent.Push(io, &io.Place)
+		io.On = ch.sent
 	}
 	for i := len(batch) - 1; i >= n; i-- { // the device is full
 		ch.pending.PushFirst(batch[i], &batch[i].Place)
@@ -182,16 +190,18 @@ func (ch *channel) push() int {
 func (ch *channel) batch() (batch []*backend.IO, refused int) {
 	batch = ch.h.batch[:0]
 	g, a := ch.ns.geo.Load(), ch.ns.cfg.Load()
+	checked := ch.changed || ch.access != nil || ch.round != nil || !ch.h.ending.Empty()
 	for range batchSize {
-		io := ch.pending.First()
+		io := ch.pending.Pop()
 		if io == nil {
 			break
 		}
-		ch.takeOut(io)
+		io.On = nil
+		ch.waiting--
 		switch {
 		case ch.state == channelFailed:
 			io.Err = fmt.Errorf("%w: %w", backend.ErrOffline, ch.err)
-		case ch.changed || ch.access != nil: // its command may have been prepared before
+		case checked:
 			io.Err = ch.check(g, a, io)
 		}
 		switch {
@@ -337,6 +347,7 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 		h: h, ns: ns, stats: stats, quiesce: u.quiesce, changed: u.changed,
 		sent: new(list.List[backend.IO]), unseen: new(list.List[backend.IO]),
 		access: ns.reservations.Access(), avoids: map[reservation.HostHandle][]*hold{},
+		aborting: map[reservation.Host]int{},
 	}
 	if u.lock != nil {
 		ch.lock = &hold{by: u.lock}

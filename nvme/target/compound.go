@@ -307,26 +307,15 @@ func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	m.advance(h)
 }
 
-// cancel asks devices to give back what they have. The queue has ended.
-func (m *compound) cancel() {
-	m.withdrawReads()
-	for i := range m.ios {
-		if o := &m.ios[i]; o.ch != nil {
-			o.ch.cancel(&o.IO)
-		}
-	}
-	m.advance(m.cmd.s.h)
-}
-
 // abort withdraws what devices have not seen and cancels the rest. The command completes when
 // everything is back.
 func (m *compound) abort(h *Handler) {
-	m.status = nvme.AbortRequested
 	m.withdrawReads()
 	for i := range m.ios {
 		switch o := &m.ios[i]; {
 		case o.ch == nil:
 		case o.ch.withdraw(&o.IO):
+			m.status = nvme.AbortRequested
 			m.putIdle(o)
 		default:
 			o.ch.cancel(&o.IO)

@@ -58,15 +58,6 @@ func (l *delayList) remove(c *cmd) {
 	}
 }
 
-// endDelays ends the delays of the commands of a queue that has ended.
-func (s *session) endDelays() {
-	for _, c := range s.cmds {
-		if c.delays != nil {
-			c.delays.end(c)
-		}
-	}
-}
-
 // finishLater completes a command with notReady, after a delay unless its queue has ended.
 func (h *Handler) finishLater(c *cmd) {
 	c.since = 0

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -46,8 +45,15 @@ func (ch *channel) permits(io *backend.IO) bool {
 	return s == nil || s.qid == 0 || ch.access.Permits(s.ctrl.identity, g)
 }
 
+// fenceRound has fences of a channel that wait for a round of the reactor.
+type fenceRound struct {
+	round
+	ch     *channel
+	fences []*fence // the first one counts IOs and waits for the round, the others wait for it
+}
+
 // setAccess adopts who may use the namespace. The fence ends when the device has nothing of the
-// others.
+// others. Until the round ends, nothing of hosts that are aborted reaches the device.
 func (ch *channel) setAccess(a *reservation.Access, f *fence) {
 	ch.access = a
 	if a == nil && len(f.aborted) == 0 {
@@ -55,37 +61,127 @@ func (ch *channel) setAccess(a *reservation.Access, f *fence) {
 		return
 	}
 	f.done = ch.endFences
-	ch.preempt(f)
-	if len(f.aborted) > 0 {
-		ch.h.abortHosts(ch, f.aborted)
-	}
 	ch.addFence(f)
-	if ch.inflight > 0 {
-		ch.findExcluded(f)
+	for id := range f.aborted { // bound: registrants
+		ch.aborting[id]++
 	}
-	ch.endFences()
+	if r := ch.round; r != nil && r.next == nil {
+		r.fences = append(r.fences, f)
+		return
+	}
+	f.left++
+	r := &fenceRound{ch: ch, fences: []*fence{f}}
+	r.visit, r.done = r.visitQueue, r.end
+	ch.round = r
+	ch.h.start(&r.round)
 	ch.h.schedule(ch)
 }
 
-// preempt completes IOs of hosts that lost access or are aborted, unless the device has them.
-func (ch *channel) preempt(f *fence) {
-	var lost list.List[backend.IO]
-	for io := range ch.pending.All() {
-		if ch.lost(io, f) {
-			ch.takeOut(io)
-			lost.Push(io, &io.Place)
+// end ends the round.
+func (r *fenceRound) end() {
+	ch := r.ch
+	for _, f := range r.fences {
+		for id := range f.aborted {
+			if ch.aborting[id]--; ch.aborting[id] == 0 {
+				delete(ch.aborting, id)
+			}
 		}
 	}
-	for io := lost.Pop(); io != nil; io = lost.Pop() { // completing one may add others
-		io.Err = errPreempted
-		ch.done(io)
+	if ch.round == r {
+		ch.round = nil
 	}
+	r.fences[0].left--
+	ch.endFences()
 }
 
-// lost reports whether the host of an IO has lost access or is aborted.
-func (ch *channel) lost(io *backend.IO, f *fence) bool {
-	s := ownerSession(io)
-	return !ch.permits(io) || s != nil && f.aborted[s.ctrl.identity.Value()]
+// aborts reports whether the host of a queue is being aborted.
+func (ch *channel) aborts(s *session) bool {
+	return len(ch.aborting) > 0 && ch.aborting[s.ctrl.identity.Value()] > 0
+}
+
+// visitQueue ends what the commands of a queue do in the namespace, if its host lost access or is
+// aborted.
+func (r *fenceRound) visitQueue(s *session, at *int) {
+	ch := r.ch
+	if s.ctrl == nil || s.ctrl.sub != ch.ns.sub || !ch.aborts(s) &&
+		(ch.access == nil || ch.access.Permits(s.ctrl.identity, groupWrite)) {
+		*at = s.used
+		return
+	}
+	s.each(at, func(c *cmd) bool { return r.exclude(c) })
+}
+
+// exclude ends what a command does in the namespace: what the device does not have is completed,
+// what it has is waited for. It reports whether there was anything.
+func (r *fenceRound) exclude(c *cmd) bool {
+	ch, m, aborted := r.ch, c.compound, r.ch.aborts(c.s)
+	if c.req == nil {
+		return false
+	}
+	if aborted && r.abort(c) {
+		return true
+	}
+	if m == nil {
+		return c.ch == ch && c.executing && r.excludeIO(&c.io, aborted)
+	}
+	found := false
+	for i := range m.ios {
+		if o := &m.ios[i]; o.ch == ch && r.excludeIO(&o.IO, aborted) {
+			found = true
+		}
+	}
+	if aborted && c.compound == m && m.uses(ch) {
+		m.refuse(ch.h, nvme.AbortedPreempt)
+		found = true
+	}
+	return found
+}
+
+// excludeIO completes an IO, or makes the first fence wait for it.
+func (r *fenceRound) excludeIO(io *backend.IO, aborted bool) bool {
+	ch := r.ch
+	switch {
+	case !aborted && ch.permits(io):
+		return false
+	case ch.withdraw(io):
+		io.Err = errPreempted
+		ch.done(io)
+	case ch.has(io):
+		x := ch.awaits(io)
+		if x.by[byFence] == nil {
+			x.await(byFence, &r.fences[0].await)
+		}
+		if aborted && !x.aborted {
+			x.aborted = true
+			ch.cancel(io)
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// abort aborts a command that has not given everything to the device yet: it waits at a limit or
+// for the other half of a pair, or its data is on its way. It returns false if its IOs are left.
+func (r *fenceRound) abort(c *cmd) bool {
+	h, m := r.ch.h, c.compound
+	switch {
+	case m != nil && !m.uses(r.ch), m == nil && c.ch != r.ch:
+		return false
+	case c.waiting.Listed():
+		h.abortWaiting(c, nvme.AbortedPreempt)
+	case m != nil:
+		return false
+	case c.executing && c.pair != nil:
+		h.failPair(c, nvme.AbortedPreempt)
+	case c.executing:
+		return false
+	case c.pair != nil:
+		c.pair.lost = nvme.AbortedPreempt
+	default:
+		c.op = &preemptedOp
+	}
+	return true
 }
 
 // addFence makes f the last fence. Those that nobody waits for any more go before there is need for
@@ -97,33 +193,6 @@ func (ch *channel) addFence(f *fence) {
 		})
 	}
 	ch.fences = append(ch.fences, f)
-}
-
-// abortHosts aborts what commands of hosts have not given to the device yet: those that wait at a
-// limit or for the other half of a pair, and the rest of compounds. Those whose data is on its way
-// end when that is here.
-func (h *Handler) abortHosts(ch *channel, hosts map[reservation.Host]bool) {
-	for s := range h.sessions.All() {
-		if s.ctrl == nil || !hosts[s.ctrl.identity.Value()] || s.ctrl.sub != ch.ns.sub {
-			continue
-		}
-		for _, c := range s.cmds[:s.used] {
-			switch m := c.compound; {
-			case m != nil && !m.uses(ch), m == nil && c.ch != ch:
-			case c.waiting.Listed():
-				h.abortWaiting(c, nvme.AbortedPreempt)
-			case m != nil:
-				m.refuse(h, nvme.AbortedPreempt)
-			case c.executing && c.pair != nil:
-				h.failPair(c, nvme.AbortedPreempt)
-			case c.executing:
-			case c.pair != nil:
-				c.pair.lost = nvme.AbortedPreempt
-			default:
-				c.op = &preemptedOp
-			}
-		}
-	}
 }
 
 // preemptedOp takes the place of the op of a command that has not begun.
@@ -145,32 +214,6 @@ func (m *compound) refuse(h *Handler, st nvme.Status) {
 	}
 	if m.outstanding == 0 {
 		m.advance(h)
-	}
-}
-
-// findExcluded finds the IOs that the device has of hosts that lost access or are aborted, and asks
-// it to give those back that are aborted.
-func (ch *channel) findExcluded(f *fence) {
-	var cancel []*backend.IO
-	for _, io := range slices.AppendSeq(slices.Collect(ch.sent.All()), ch.unseen.All()) {
-		s := ownerSession(io)
-		if s == nil {
-			continue
-		}
-		aborted := f.aborted[s.ctrl.identity.Value()]
-		if !aborted && ch.permits(io) {
-			continue
-		}
-		x := ch.awaits(io)
-		if x.by[byFence] == nil {
-			x.await(byFence, &f.await)
-		}
-		if x.aborted = x.aborted || aborted; aborted {
-			cancel = append(cancel, io)
-		}
-	}
-	for _, io := range cancel {
-		ch.cancel(io)
 	}
 }
 

@@ -78,11 +78,18 @@ type Handler struct {
 	armRound uint64 // of the channels that are armed, see Arm
 	arming   bool   // some are, and Arm goes on after the next Poll
 
+	// See walk.
+	ending  list.List[session]
+	rounds  list.List[round]
+	looks   int  // left of a step
+	walking bool // it takes a step
+
 	delayed      delayList // completed after notReadyDelay
 	awaiting     delayList // wait for the answers of queries, for answerWait
 	halves       delayList // fused commands that wait for the other one, for pairWait
 	changing     delayList // wait for changes of reservations, for drainDeadline
 	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
+	timeoutsLeft bool      // devices have commands; set by the round that looks for timeouts
 }
 
 var _ fabric.Handler = (*Handler)(nil)
@@ -165,11 +172,11 @@ func (h *Handler) Close(fs fabric.Session) {
 	if c := s.ctrl; c != nil && s.qid == 0 {
 		c.adminClosed()
 	}
-	h.endIO(s)
+	h.end(s)
+	h.walk()
 	if s.auth != nil {
 		s.auth.close()
 	}
-	s.endDelays()
 	h.run()
 	h.holdLate(s)
 	s.endIfIdle()

@@ -48,7 +48,8 @@ func (s *session) stop() {
 	if s.qid == 0 {
 		s.ctrl.selfTest.close()
 	}
-	s.h.endIO(s)
+	s.h.end(s)
+	s.h.walk()
 	s.h.run()
 	s.h.holdLate(s)
 }
@@ -56,69 +57,58 @@ func (s *session) stop() {
 // isOver says that the queue gives nothing more to devices.
 func (s *session) isOver() bool { return s.closed || s.stopped }
 
-// endIO takes back what the queue has at devices, or waits to give them. The caller runs the
-// handler afterwards.
-func (h *Handler) endIO(s *session) {
-	s.abortPending()
-	h.endWaiting(s)
-	s.cancelAll()
-}
-
 // holdLate makes what devices have of a queue late writes.
 func (h *Handler) holdLate(s *session) {
 	if s.outstanding > 0 {
-		search := lateSearch{before: h.loop.Now()}
-		search.add(s)
+		search := lateSearch{before: h.loop.Now(), s: s}
+		for _, c := range s.cmds[:s.used] { // bound: the depth of the queue
+			search.add(c)
+		}
 		search.announce()
 		h.run()
 	}
 }
 
-// lateSearch finds writes that become late: those that devices have since a time or before.
+// lateSearch finds writes of a queue that become late: those that devices have since a time or
+// before. Some may be late already, so that a queue has only one lateWrites for each namespace,
+// however often it has new ones.
 type lateSearch struct {
+	s      *session
 	before int64
 	found  []foundWrites
 }
 
-// foundWrites are the writes of one queue that a device has. Some of them may be late already, so
-// that a queue has only one lateWrites for each namespace, however often it has new ones.
+// foundWrites are those to one namespace.
 type foundWrites struct {
-	s   *session
 	ch  *channel
 	ios []*backend.IO
 }
 
-// add searches a queue.
-func (f *lateSearch) add(s *session) {
-	if s.ctrl == nil {
-		return
-	}
-	first := len(f.found)
-	add := func(ch *channel, io *backend.IO, since int64) {
-		if !changesBlocks(io) || !ch.has(io) || since > f.before && !ch.isLate(io) {
-			return
-		}
-		list := f.found[first:]
-		i := slices.IndexFunc(list, func(w foundWrites) bool { return w.ch == ch })
-		if i < 0 {
-			f.found = append(f.found, foundWrites{s, ch, []*backend.IO{io}})
-			return
-		}
-		list[i].ios = append(list[i].ios, io)
-	}
-	for _, c := range s.cmds {
-		switch {
-		case !c.executing || c.since == 0:
-		case c.compound == nil:
-			add(c.ch, &c.io, c.since)
-		default:
-			for i := range c.compound.ios {
-				if o := &c.compound.ios[i]; o.ch != nil {
-					add(o.ch, &o.IO, o.since)
-				}
+// add searches a command.
+func (f *lateSearch) add(c *cmd) {
+	switch {
+	case !c.executing || c.since == 0:
+	case c.compound == nil:
+		f.addIO(c.ch, &c.io, c.since)
+	default:
+		for i := range c.compound.ios {
+			if o := &c.compound.ios[i]; o.ch != nil {
+				f.addIO(o.ch, &o.IO, o.since)
 			}
 		}
 	}
+}
+
+func (f *lateSearch) addIO(ch *channel, io *backend.IO, since int64) {
+	if !changesBlocks(io) || !ch.has(io) || since > f.before && !ch.isLate(io) {
+		return
+	}
+	i := slices.IndexFunc(f.found, func(w foundWrites) bool { return w.ch == ch })
+	if i < 0 {
+		i = len(f.found)
+		f.found = append(f.found, foundWrites{ch: ch})
+	}
+	f.found[i].ios = append(f.found[i].ios, io)
 }
 
 // announce makes late writes of what was found. It comes after the whole search: what goes on then
@@ -126,7 +116,7 @@ func (f *lateSearch) add(s *session) {
 func (f *lateSearch) announce() {
 	for _, w := range f.found {
 		if slices.ContainsFunc(w.ios, func(io *backend.IO) bool { return !w.ch.isLate(io) }) {
-			w.ch.announceLate(w.s, w.ios)
+			w.ch.announceLate(f.s, w.ios)
 		}
 	}
 }

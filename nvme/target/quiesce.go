@@ -25,9 +25,7 @@ const (
 // or no channel to the device. It returns false if that takes longer than wait.
 func (ns *namespace) setQuiesce(l quiesce, wait time.Duration) bool {
 	done := make(chan struct{})
-	ns.barrier(nil, func(f *freshChannel) {
-		f.quiesce, f.changed = l, f.changed || l == quiesceNothing
-	}, func(ch *channel, drained func()) { ch.setQuiesce(l, drained) }, func() { close(done) })
+	ns.startQuiesce(l, func() { close(done) })
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	select {
@@ -41,6 +39,13 @@ func (ns *namespace) setQuiesce(l quiesce, wait time.Duration) bool {
 	default:
 		return false
 	}
+}
+
+// startQuiesce tells every reactor, and calls done once that is reached.
+func (ns *namespace) startQuiesce(l quiesce, done func()) {
+	ns.barrier(nil, func(f *freshChannel) {
+		f.quiesce, f.changed = l, f.changed || l == quiesceNothing
+	}, func(ch *channel, drained func()) { ch.setQuiesce(l, drained) }, done)
 }
 
 // setQuiesce adopts l, and calls done when that is reached.
@@ -77,8 +82,11 @@ func (ch *channel) checkQuiesced() {
 // check checks a pending IO against what the namespace is now: its command may have been prepared
 // before it changed.
 func (ch *channel) check(g *geometry, a *attributes, io *backend.IO) error {
-	if !ch.permits(io) {
+	switch s := ownerSession(io); {
+	case !ch.permits(io), s != nil && ch.aborts(s):
 		return errPreempted
+	case s != nil && s.isOver():
+		return backend.ErrAborted
 	}
 	return cmp.Or(a.check(io), g.check(io))
 }

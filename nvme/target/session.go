@@ -61,6 +61,9 @@ type session struct {
 	done, spare []*fabric.Request
 	completed   list.Node[session] // in Handler.completed while done has requests
 
+	ends  list.Node[session] // in Handler.ending
+	endAt int                // the next command that is to end
+
 	closed   bool  // by the transport
 	stopped  bool  // see stop
 	closedAt int64 // when the first of the two came
@@ -186,7 +189,7 @@ func (s *session) disconnect(why error) {
 			s.h.t.strangerLog.Peer(s.info.Remote).Info("disconnecting", "reason", why)
 		}
 	}
-	s.h.endWaiting(s)
+	s.h.end(s)
 	s.q.Disconnect(why)
 }
 
@@ -213,7 +216,7 @@ func (s *session) finishDisconnect() {
 // endIfIdle ends a closed session whose last command is back: only now may its memory be freed and
 // its queue ID be used again.
 func (s *session) endIfIdle() {
-	if !s.closed || s.outstanding > 0 || s.completed.Listed() || s.ended {
+	if !s.closed || s.outstanding > 0 || s.completed.Listed() || s.ends.Listed() || s.ended {
 		return
 	}
 	s.ended = true

@@ -16,8 +16,6 @@ import "github.com/nvmf-target/nvmf-target/backend"
 const (
 	// timeoutInterval is how often commands that have timed out are looked for, in nanoseconds.
 	timeoutInterval = int64(500e6)
-	// lookMost is how many commands one step looks at, without those of its last queue.
-	lookMost = 512
 	// rangeFactor multiplies the timeout of discards and zeroes, each of which may cover the whole
 	// disk.
 	rangeFactor = 10
@@ -29,61 +27,57 @@ const (
 // startTimeouts starts the timer that looks for commands that have timed out.
 func (h *Handler) startTimeouts() {
 	h.stopTimeouts = h.after(timeoutInterval, func() {
-		h.checkTimeouts(int(h.sessionCount.Load()), false)
+		h.stopTimeouts = nil
+		h.checkTimeouts()
 	})
 }
 
 // stopTimeoutsIfIdle stops the timer if no channel is left.
 func (h *Handler) stopTimeoutsIfIdle() {
-	if h.moves == 0 && h.opened == 0 && h.stopTimeouts != nil {
+	if h.moves > 0 || h.opened > 0 {
+		return
+	}
+	h.timeoutsLeft = false
+	if h.stopTimeouts != nil {
 		h.stopTimeouts()
 		h.stopTimeouts = nil
 	}
 }
 
-// checkTimeouts gives up commands of the first n queues of h.sessions that have timed out, and
-// looks again later if devices have others, or left is set. It looks at the commands of queues,
-// from the n-th on, until these were lookMost, and goes on with those before them soon.
-func (h *Handler) checkTimeouts(n int, left bool) {
-	h.stopTimeouts = nil
+// checkTimeouts gives up commands that have timed out, and looks again later if devices have
+// others.
+func (h *Handler) checkTimeouts() {
+	h.timeoutsLeft = false
+	h.start(&round{visit: h.visitTimeouts, done: func() {
+		if h.timeoutsLeft && h.stopTimeouts == nil {
+			h.startTimeouts()
+		}
+	}})
+}
+
+func (h *Handler) visitTimeouts(s *session, at *int) {
+	if s.outstanding == 0 {
+		*at = s.used
+		return
+	}
 	now := h.loop.Now()
-	slow := lateSearch{before: now - slowWrite}
-	looked := 0
-	for n = min(n, h.sessions.Len()); n > 0 && looked < lookMost; n = min(n, h.sessions.Len()) {
-		n--
-		s := h.sessions.At(n)
-		looked++
-		if s.outstanding == 0 {
-			continue
+	slow := lateSearch{before: now - slowWrite, s: s}
+	expired := s.isOver() && now-s.closedAt >= closeGrace
+	s.each(at, func(c *cmd) (acted bool) {
+		if !c.executing || c.since == 0 {
+			return false
 		}
-		looked += len(s.cmds)
-		slow.add(s)
-		expired := s.isOver() && now-s.closedAt >= closeGrace
-		for i, c := range s.cmds {
-			if !c.executing || c.since == 0 {
-				continue
-			}
-			if now-c.since >= watchdogAfter {
-				s.watchdog(now - c.since)
-			}
-			if expired || c.timedOut(now) {
-				h.giveUp(c)
-			}
-			left = left || s.cmds[i].since != 0
+		slow.add(c)
+		if now-c.since >= watchdogAfter {
+			s.watchdog(now - c.since)
 		}
-	}
+		if acted = expired || c.timedOut(now); acted {
+			h.giveUp(c)
+		}
+		h.timeoutsLeft = h.timeoutsLeft || s.cmds[c.i].since != 0
+		return acted
+	})
 	slow.announce()
-	h.steps.Add(looked)
-	switch {
-	case n > 0: // what begins until then may be of the first ones
-		if h.stopTimeouts != nil { // started meanwhile
-			h.stopTimeouts()
-		}
-		h.stopTimeouts = h.after(0, func() { h.checkTimeouts(n, true) })
-	case h.stopTimeouts != nil:
-	case left:
-		h.startTimeouts()
-	}
 }
 
 // timedOut reports whether a device has taken too long for the command, or for a part of it.

@@ -479,7 +479,7 @@ func TestTurnsTakeTime(t *testing.T) {
 	}
 	loop.more = int64(time.Minute)
 	h.stopTimeouts()
-	h.checkTimeouts(10, false)
+	h.checkTimeouts()
 	h.run()
 	for _, c := range all {
 		r.until("a command completes", func() bool { return c.Done })
@@ -513,9 +513,10 @@ func TestRefusedInTurns(t *testing.T) {
 			if n, _ := d.take(); n == 0 || r.raw[0].turns.Empty() {
 				t.Fatalf("the device has %d pieces", n)
 			}
-			h := r.raw[0]
 			aborted := reservation.Host{HostID: testHostID, NQN: testHost}
-			h.abortHosts(h.channels[0], map[reservation.Host]bool{aborted: true})
+			r.raw[0].channels[0].setAccess(nil, &fence{
+				aborted: map[reservation.Host]bool{aborted: true}, drained: func() {},
+			})
 			r.w.Settle()
 			if n, _ := d.take(); n > 0 {
 				t.Errorf("%d pieces begin", n)
@@ -559,7 +560,7 @@ func TestTimeoutsOfOthers(t *testing.T) {
 		f = backendtest.NewFaulty(dev)
 		return f
 	}, func(dev backend.Device) backend.Device { return dev }))
-	b, a := r.connectOther(), r.connectHost(lookMost/128)
+	b, a := r.connectOther(), r.connectHost(stepLooks/128)
 	for nsid := range uint32(2) { // opens the channels
 		r.ok(a.io[0], rw(nvme.NVMVerify, nsid+1, 0, 1, nil))
 	}

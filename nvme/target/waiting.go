@@ -200,6 +200,7 @@ func (h *Handler) admit(c *cmd) {
 	h.stopWaiting(c)
 	c.waited(h)
 	switch {
+	case parked && c.s.ends.Listed(): // the transport abandons it
 	case parked:
 		r := c.req
 		r.Dir, r.Length = 0, 0
@@ -281,18 +282,6 @@ func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 		return
 	}
 	h.endWaiter(c, st)
-}
-
-// endWaiting ends the waits of a queue that ends. Its transport abandons what is parked.
-func (h *Handler) endWaiting(s *session) {
-	for _, c := range s.cmds {
-		if c.waiting.Listed() {
-			h.stopWaiting(c)
-			if c.executing {
-				h.endWaiter(c, nvme.AbortedSQDeletion)
-			}
-		}
-	}
 }
 
 // linkSteps is how many steps a flow takes to leave its limits, or to use others, and a command

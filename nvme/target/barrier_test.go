@@ -1,0 +1,344 @@
+package target
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/subnet"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// barrierTest has a host b with queues on all three reactors, of which two have a channel, and a
+// host a. What matters are writes of b to block 8.
+type barrierTest struct {
+	*harness
+	dev     *backendtest.Faulty
+	ns      *namespace
+	a, b    *host
+	reached []*session // the queues of the writes to block 8 that the device got; nil: not b's
+	all     []*fabrictest.Command
+	user    *barrierUser
+	lost    map[*fabrictest.Command]bool // their queue ends
+	done    bool                         // the barrier has drained
+	end     func()                       // ends it
+	undo    func()                       // has the IO go on that was there before
+}
+
+// barrierUser is one that needs a barrier.
+type barrierUser struct {
+	name    string
+	prepare func(*barrierTest)
+	start   func(*barrierTest)
+	waits   []string // for which IOs it waits
+}
+
+func newBarrierTest(t *testing.T) *barrierTest {
+	sub, dev := hangingSubsystem(t)
+	p := &barrierTest{harness: newHarness(t, 3, sub), dev: dev, end: func() {}, undo: func() {}}
+	p.ns, _ = p.target.namespace(testSub, 1)
+	p.a, p.b = p.numbered(0, 1), p.numbered(1, 3)
+	p.ok(p.a.io[0], register(1))
+	p.ok(p.b.io[0], register(2))
+	for _, q := range p.b.io[:2] {
+		p.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	}
+	dev.Fail(func(io *backend.IO) error {
+		if changesBlocks(io) && io.Off == 8*512 {
+			p.reached = append(p.reached, ownerSession(io))
+		}
+		return nil
+	})
+	return p
+}
+
+// write sends a write to block 8 on a queue of b.
+func (p *barrierTest) write(i int) *fabrictest.Command {
+	c := p.send(p.b.io[i], write(8, 'b'))
+	p.all = append(p.all, c)
+	return c
+}
+
+// hold has the device hold the next write to block 8, or a part of it.
+func (p *barrierTest) hold(c *fabrictest.Command) {
+	p.t.Helper()
+	held := p.dev.Held()
+	p.dev.Hold(func(io *backend.IO) bool {
+		return changesBlocks(io) && io.Off == 8*512 && p.dev.Held() == held
+	})
+	p.all = append(p.all, p.send(p.b.io[0], c))
+	p.until("the device has the IO", func() bool { return p.dev.Held() == held+1 })
+}
+
+// lock locks block 8.
+func (p *barrierTest) lock(onHeld func()) *rangeLock {
+	l := &rangeLock{h: p.raw[0], ns: p.ns, owner: new(compound), off: 8 * 512, len: 512}
+	l.onHeld = onHeld
+	p.ns.locks.push(l, subnet.Owner{})
+	p.ns.setLock(l)
+	return l
+}
+
+// quiesce quiesces the namespace, before what the end of the barrier waits for has come, and ends
+// that afterwards.
+func (p *barrierTest) quiesce(done *bool) {
+	p.ns.startQuiesce(quiesceIO, func() { *done = true })
+	end := p.end
+	p.end = func() {
+		end()
+		p.until("it is quiet", func() bool { return *done })
+		p.ns.startQuiesce(quiesceNothing, func() {})
+	}
+}
+
+// stick has the device hold a write of the queue of b on reactor 2. It becomes late when that queue
+// ends.
+func (p *barrierTest) stick() {
+	held := p.dev.Held()
+	p.dev.Hold(opIs(backend.OpWrite))
+	p.lost = map[*fabrictest.Command]bool{p.write(1): true}
+	p.until("the device has the late write", func() bool { return p.dev.Held() == held+1 })
+}
+
+func (p *barrierTest) preempt(action nvme.ReservationAction) {
+	c := p.send(p.a.io[0], preempt(action, 1, 2, nvme.WriteExclusive))
+	p.until("the state changes", func() bool { _, list := p.a.report(); return len(list) == 1 })
+	p.end = func() {
+		p.until("the preempt completes", func() bool { return c.Done })
+		if st := c.CQE.Status(); !st.OK() {
+			p.t.Error(st)
+		}
+		p.done = true
+	}
+	p.w.Settle()
+	p.done = c.Done
+}
+
+var barrierUsers = []barrierUser{
+	{
+		name: "quiesce", waits: []string{"device", "orphan", "compound", "zero copy"},
+		start: func(p *barrierTest) {
+			p.quiesce(&p.done)
+		},
+	},
+	{
+		name: "lock", waits: []string{"device", "compound"},
+		start: func(p *barrierTest) {
+			l := p.lock(func() { p.done = true })
+			p.end = func() {
+				p.until("the lock is held", func() bool { return p.done })
+				l.release()
+			}
+		},
+	},
+	{
+		name: "preempt", waits: []string{"device", "orphan", "compound"},
+		prepare: func(p *barrierTest) { p.ok(p.b.io[0], acquire(2, nvme.WriteExclusive)) },
+		start:   func(p *barrierTest) { p.preempt(nvme.ReservationPreempt) },
+	},
+	{
+		name: "abort", waits: []string{"device", "orphan", "compound"},
+		prepare: func(p *barrierTest) { p.ok(p.b.io[0], acquire(2, nvme.WriteExclusive)) },
+		start:   func(p *barrierTest) { p.preempt(nvme.ReservationPreemptAndAbort) },
+	},
+	{
+		name:    "late write",
+		prepare: func(p *barrierTest) { p.stick() },
+		start: func(p *barrierTest) {
+			p.b.io[1].HangUp()
+			p.end = p.dev.Release
+		},
+	},
+}
+
+// barrierIOs are writes of b that there are when a barrier begins.
+var barrierIOs = []struct {
+	name  string
+	begin func(*barrierTest)
+}{
+	{"none", func(*barrierTest) {}},
+	{"pending", func(p *barrierTest) {
+		p.dev.Full(true)
+		p.write(0)
+		p.w.Step()
+		p.undo = func() { p.dev.Full(false) }
+	}},
+	{"held", func(p *barrierTest) {
+		if p.user.name == "late write" {
+			p.undo = p.lock(func() {}).release
+		} else {
+			p.stick()
+			p.b.io[1].HangUp()
+			p.undo = p.dev.Release
+		}
+		p.w.Settle()
+		p.write(0)
+		p.w.Settle()
+	}},
+	{"device", func(p *barrierTest) { p.hold(write(8, 'b')); p.undo = p.dev.Release }},
+	{"orphan", func(p *barrierTest) {
+		p.hold(write(8, 'b'))
+		p.w.Advance(5 * time.Second)
+		p.undo = p.dev.Release
+	}},
+	{"compound", func(p *barrierTest) {
+		p.hold(dsm(1, true, [2]uint64{8, 1}, [2]uint64{20, 1}))
+		p.undo = p.dev.Release
+	}},
+	{"zero copy", func(p *barrierTest) {
+		ch := p.raw[1].channels[0]
+		ch.zeroCopies++
+		p.undo = func() {
+			ch.zeroCopies--
+			ch.settle()
+		}
+	}},
+}
+
+// barrierEvents are what happens while a barrier is there, or about to be.
+var barrierEvents = []struct {
+	name   string
+	happen func(*barrierTest)
+}{
+	{"nothing", func(*barrierTest) {}},
+	{"second barrier", func(p *barrierTest) {
+		if p.user.name != "quiesce" {
+			p.quiesce(new(bool))
+			return
+		}
+		end, l := p.end, p.lock(func() {})
+		p.end = func() {
+			end()
+			p.until("the lock is held", func() bool { return l.held })
+			l.release()
+		}
+	}},
+	{"new channel", func(p *barrierTest) {
+		p.write(2)
+		p.until("the channel is open", func() bool {
+			ch := p.raw[0].channel(p.ns) // none is made while orphans are out
+			return ch == nil || ch.state == channelOpen || ch.quiesce == quiesceIO
+		})
+	}},
+	{"removed", func(p *barrierTest) {
+		gone, err := p.target.RemoveNamespace(testSub, 1)
+		p.must(err)
+		end := p.end
+		p.end = func() {
+			end()
+			p.during(func() error { <-gone; return nil })
+		}
+	}},
+}
+
+// TestBarriers: whatever is there when a barrier begins, and whatever happens meanwhile, it waits
+// for what it has to, nothing reaches the device that must not, and all of it ends.
+func TestBarriers(t *testing.T) {
+	for i := range barrierUsers {
+		user := &barrierUsers[i]
+		for _, io := range barrierIOs {
+			for _, event := range barrierEvents {
+				t.Run(user.name+"/"+io.name+"/"+event.name, func(t *testing.T) {
+					p := newBarrierTest(t)
+					p.user = user
+					if user.prepare != nil {
+						user.prepare(p)
+					}
+					io.begin(p)
+					user.start(p)
+					p.w.Settle()
+					before := len(p.reached)
+					event.happen(p)
+					p.w.Settle()
+					waits := slices.Contains(user.waits, io.name) || user.name == "late write"
+					if p.done && waits {
+						t.Error("it does not wait for the IO")
+					}
+					if event.name != "removed" {
+						p.write(0) // arrives
+					}
+					p.w.Settle()
+					n := len(p.reached)
+					p.undo()
+					p.w.Settle()
+					if user.name != "late write" || p.dev.Held() > 0 { // it is there still
+						n = len(p.reached)
+					}
+					if n != before {
+						t.Errorf("%d writes reach the device", n-before)
+					}
+					p.end()
+					p.w.Settle()
+					p.w.Advance(2 * time.Second) // refusals are delayed
+					for _, c := range p.all {
+						p.until("a command ends", func() bool { return c.Done || p.lost[c] })
+					}
+					p.w.Settle()
+					p.nothingLeft()
+				})
+			}
+		}
+	}
+}
+
+// nothingLeft looks for what barriers leave.
+func (p *barrierTest) nothingLeft() {
+	p.t.Helper()
+	for i, h := range p.raw {
+		ch := h.channel(p.ns)
+		if ch != nil && (ch.lock != nil || ch.released != nil || ch.awaited != nil ||
+			ch.searching != nil || ch.fences != nil || ch.round != nil || ch.waiting > 0 ||
+			len(ch.avoids)+len(ch.aborting)+ch.orphans+ch.inflight > 0) {
+			p.t.Errorf("reactor %d: %+v", i, ch)
+		}
+		if !h.ending.Empty() || !h.rounds.Empty() {
+			p.t.Errorf("reactor %d has a walk", i)
+		}
+	}
+}
+
+// TestLockOfGivenUp: a lock waits no longer for an IO whose command is given up meanwhile.
+func TestLockOfGivenUp(t *testing.T) {
+	for _, c := range []*fabrictest.Command{
+		write(8, 'b'), dsm(1, true, [2]uint64{8, 1}, [2]uint64{20, 1}),
+	} {
+		p := newBarrierTest(t)
+		p.hold(c)
+		l := p.lock(func() { p.done = true })
+		p.w.Settle()
+		if p.done {
+			t.Error("the lock does not wait for the IO")
+		}
+		p.w.Advance(50 * time.Second) // discards have more time
+		if !p.done {
+			t.Error("the lock waits for what was given up")
+		}
+		p.dev.Release()
+		l.release()
+		p.w.Settle()
+		p.nothingLeft()
+	}
+}
+
+// TestFenceOfManyIOs: a preempt waits for all that the device has of a queue, also if a step does
+// not get to the end of the queue.
+func TestFenceOfManyIOs(t *testing.T) {
+	p := newBarrierTest(t)
+	p.ok(p.b.io[0], acquire(2, nvme.WriteExclusive))
+	p.dev.Hold(opIs(backend.OpWrite))
+	for range 2 * stepMost * 3 / 4 {
+		p.write(0)
+	}
+	p.until("the device has them", func() bool { return p.dev.Held() == len(p.all) })
+	p.preempt(nvme.ReservationPreempt)
+	if n := len(p.raw[1].channels[0].awaited); n != len(p.all) {
+		t.Errorf("it waits for %d IOs of %d", n, len(p.all))
+	}
+	p.dev.Release()
+	p.end()
+	p.allDone(p.all, nvme.Success)
+	p.nothingLeft()
+}

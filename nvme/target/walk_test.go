@@ -1,0 +1,175 @@
+package target
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// stepMost is how many commands a walk completes at most. A message and a poll have one each, and
+// then submit a batch.
+const stepMost = stepLooks/actLooks + 1
+
+// TestHoldSteps: however many IOs a lock or late writes have held, and however many the device has,
+// a channel goes on with batchSize of them at a time.
+func TestHoldSteps(t *testing.T) {
+	for _, n := range []int{10, 10000} {
+		r := newHarness(t, 1, ramSubsystem(t, 1))
+		r.ok(r.connectHost(1).io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		ch := r.raw[0].channels[0]
+		slow, dev := &slowChannel{room: n}, ch.dev
+		ch.dev = slow
+		var holds [2]hold
+		for i := range n {
+			io := &backend.IO{Op: backend.OpWrite, Off: int64(i) * 512, Len: 512}
+			ch.add(io, &holds[i%2].ios)
+		}
+		ch.unhold(&holds[0])
+		ch.unhold(&holds[1])
+		steps := 0
+		for ; ch.inflight < n; steps++ {
+			before := ch.inflight
+			ch.push()
+			if ch.inflight > before+batchSize || ch.inflight == before {
+				t.Fatalf("a step gives the device %d", ch.inflight-before)
+			}
+		}
+		looked, ended := 0, false
+		l := &await{done: func() { ended = true }}
+		ch.search(l, func(*backend.IO) bool { looked++; return false })
+		for ; !ended; steps++ {
+			if looked = 0; ch.goOn() > batchSize || looked > batchSize {
+				t.Fatalf("a search looks at %d at a time", looked)
+			}
+		}
+		if want := n / batchSize; steps < want {
+			t.Errorf("%d IOs take %d steps, want at least %d", n, steps, want)
+		}
+		*ch.sent, ch.inflight, ch.dev = list.List[backend.IO]{}, 0, dev
+	}
+}
+
+// newSteps has a host with many writes, which the device does not take yet.
+func newSteps(t *testing.T, holds bool) (p *barrierTest, all []*fabrictest.Command) {
+	p = newBarrierTest(t)
+	for range 8 { // besides three
+		p.b.connectIO(1)
+	}
+	if holds {
+		p.ok(p.b.io[0], acquire(2, nvme.WriteExclusive))
+	}
+	p.dev.Full(true)
+	for i := range 8 {
+		for range 100 {
+			all = append(all, p.write(3+i))
+		}
+		p.w.Step()
+	}
+	return p, all
+}
+
+func doneOf(all []*fabrictest.Command) (n int) {
+	for _, c := range all {
+		if c.Done {
+			n++
+		}
+	}
+	return n
+}
+
+// TestPreemptSteps: a preempt completes the commands of a host some at a time, and meanwhile
+// nothing of them reaches the device.
+func TestPreemptSteps(t *testing.T) {
+	for _, preemption := range preemptions {
+		p, all := newSteps(t, !preemption.shared)
+		action := nvme.ReservationPreempt
+		if preemption.abort {
+			action = nvme.ReservationPreemptAndAbort
+		}
+		c := p.send(p.a.io[0], preempt(action, 1, 2, nvme.WriteExclusive))
+		p.until("the round begins", func() bool {
+			before := doneOf(all)
+			p.w.Step()
+			if n := doneOf(all) - before; n > 4*stepMost {
+				t.Fatalf("%s: a poll completes %d", preemption.name, n)
+			}
+			return doneOf(all) > 0
+		})
+		if n := doneOf(all); n == len(all) {
+			t.Fatalf("%s: all at once", preemption.name)
+		}
+		p.dev.Full(false)
+		p.allDone(all, nvme.AbortedPreempt)
+		p.allDone([]*fabrictest.Command{c}, nvme.Success)
+		if len(p.reached) > 0 {
+			t.Errorf("%s: %d writes reach the device", preemption.name, len(p.reached))
+		}
+		p.nothingLeft()
+	}
+}
+
+// TestPreemptManyWhilePaused: what waits for a pause to end is refused at once, however much it is.
+func TestPreemptManyWhilePaused(t *testing.T) {
+	for _, preemption := range preemptions {
+		r := newHarness(t, 2, ramSubsystem(t, 1))
+		a, b := preemption.hosts(r)
+		r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		r.during(func() error { return r.target.PauseNamespace(testSub, 1) })
+		var all []*fabrictest.Command
+		for range 2 * stepMost * 3 / 4 {
+			all = append(all, r.send(b.io[0], write(8, 'b')))
+		}
+		r.w.Settle()
+		c := preemption.start(r, a)
+		r.allDone(all, nvme.AbortedPreempt)
+		r.allDone([]*fabrictest.Command{c}, nvme.Success)
+		r.during(func() error { return r.target.ResumeNamespace(testSub, 1) })
+	}
+}
+
+// TestEndSteps: the commands of queues that end are completed some at a time, and meanwhile nothing
+// of them reaches the device.
+func TestEndSteps(t *testing.T) {
+	p, _ := newSteps(t, false)
+	p.b.hangUp()
+	h := p.raw[1]
+	left := h.channels[0].waiting
+	if left == 0 || h.ending.Empty() {
+		t.Fatal("all at once")
+	}
+	p.dev.Full(false)
+	p.until("the queues end", func() bool {
+		before := h.channels[0].waiting
+		p.w.Step()
+		if n := before - h.channels[0].waiting; n > 4*stepMost {
+			t.Fatalf("a poll completes %d", n)
+		}
+		return p.target.Sessions() == 2
+	})
+	if len(p.reached) > 0 {
+		t.Errorf("%d writes reach the device", len(p.reached))
+	}
+	p.nothingLeft()
+}
+
+// TestFindSteps: Abort looks at stepLooks commands at a time.
+func TestFindSteps(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	r.connectHost(1)
+	s := r.raw[0].sessions.At(0)
+	s.grow(10 * stepLooks)
+	s.used = len(s.cmds)
+	found := false
+	s.find(1, 0, func(*cmd) { found = true })
+	steps := 0
+	for ; !found; steps++ {
+		r.w.Step()
+	}
+	if steps < 9 {
+		t.Errorf("%d steps", steps)
+	}
+	s.used = 0
+}
