@@ -105,7 +105,7 @@ func (p *barrierTest) stick() {
 
 func (p *barrierTest) preempt(action nvme.ReservationAction) {
 	c := p.send(p.a.io[0], preempt(action, 1, 2, nvme.WriteExclusive))
-	p.until("the state changes", func() bool { _, list := p.a.report(); return len(list) == 1 })
+	p.a.untilChanged(hasOneRegistrant)
 	p.end = func() {
 		p.until("the preempt completes", func() bool { return c.Done })
 		if st := c.CQE.Status(); !st.OK() {
@@ -113,7 +113,6 @@ func (p *barrierTest) preempt(action nvme.ReservationAction) {
 		}
 		p.done = true
 	}
-	p.w.Settle()
 	p.done = c.Done
 }
 

@@ -40,8 +40,7 @@ func (p *preemption) start(r *harness, a *host) *fabrictest.Command {
 		action = nvme.ReservationPreemptAndAbort
 	}
 	c := r.send(a.io[0], preempt(action, 1, 2, nvme.WriteExclusive))
-	r.until("the state changes", func() bool { _, list := a.report(); return len(list) == 1 })
-	r.w.Settle()
+	a.untilChanged(hasOneRegistrant)
 	return c
 }
 

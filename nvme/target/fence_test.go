@@ -182,8 +182,7 @@ func TestPreemptWithOrphans(t *testing.T) {
 	r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
 	c := r.send(a.io[0], acquire(1, nvme.WriteExclusive))
 	r.w.Settle()
-	r.until("the state changes", func() bool { s, _ := a.report(); return s.RTYPE != 0 })
-	r.w.Settle()
+	a.untilChanged(isReserved)
 	if c.Done {
 		t.Error("acquired while the device may still write")
 	}
@@ -209,7 +208,7 @@ func TestPreemptWithOrphans(t *testing.T) {
 	}
 	r.ok(a.io[0], release(1, nvme.WriteExclusive))
 	c = r.send(a.io[0], acquire(1, nvme.WriteExclusive))
-	r.until("the state changes", func() bool { s, _ := a.report(); return s.RTYPE != 0 })
+	a.untilChanged(isReserved)
 	dev.Release()
 	r.until("the device is back", func() bool { return c.Done })
 	if st := c.CQE.Status(); !st.OK() {

@@ -52,7 +52,7 @@ func TestManyFences(t *testing.T) {
 	for range rounds {
 		for range rounds {
 			last = r.send(a.io[0], acquire(1, nvme.WriteExclusive))
-			r.until("the state changes", func() bool { s, _ := a.report(); return s.RTYPE != 0 })
+			a.untilChanged(isReserved)
 			r.ok(a.io[0], release(1, nvme.WriteExclusive))
 		}
 		r.w.Settle()

@@ -130,6 +130,20 @@ func (r *harness) numbered(i, nio int) *host {
 	})
 }
 
+// untilChanged waits until the reservation of namespace 1 is as cond wants, and reactors know.
+func (h *host) untilChanged(cond func(*nvme.ReservationStatus) bool) {
+	h.r.t.Helper()
+	h.r.until("the state changes", func() bool { s, _ := h.report(); return cond(s) })
+	ns, err := h.r.target.namespace(testSub, 1)
+	h.r.must(err)
+	ns.reservations.Detach(nil) // waits for the goroutine that makes the change
+	h.r.w.Settle()
+}
+
+func isReserved(s *nvme.ReservationStatus) bool { return s.RTYPE != 0 }
+
+func hasOneRegistrant(s *nvme.ReservationStatus) bool { return s.REGCTL == 1 }
+
 // report reads the whole status of namespace 1.
 func (h *host) report() (*nvme.ReservationStatus, []*nvme.RegisteredController) {
 	h.r.t.Helper()
