@@ -23,6 +23,7 @@ func TestKernelLogCheck(t *testing.T) {
 		{"workqueue: nvme_tcp_io_work [nvme_tcp] hogged CPU for >10000us 4 times", false},
 		{"iwpm_register_pid: Unable to send a nlmsg (client = 2)", false},
 		{"nvme nvme0: long keepalive RTT (1998 ms)", false},
+		{"block device autoloading is deprecated and will be removed.", false},
 
 		{"WARNING: CPU: 0 PID: 12 at drivers/nvme/host/core.c:1 nvme_x+0x1/0x2", true},
 		{"BUG: kernel NULL pointer dereference, address: 0000000000000008", true},

@@ -14,6 +14,8 @@ KLOG_ALLOWED='iwpm_register_pid|long keepalive RTT \((1[0-9]|2[0-4])[0-9]{2} ms\
 # Under emulation anything can take seconds, most often the kernel's clearing of memory that is
 # registered: up to 7 s for 64 MiB.
 [ "$LAB_VM-${SAMPLE:-}" = uml- ] || KLOG_ALLOWED+='|long keepalive RTT'
+# A node may exist for a moment before its disk, or longer.
+KLOG_ALLOWED+='|block device autoloading is deprecated'
 # The kernel's rate limits also count messages of earlier scenarios in the same boot.
 [ -z "${LAB_STATE:-}" ] || KLOG_ALLOWED+='|callbacks suppressed'
 
@@ -44,13 +46,15 @@ leak_mark() {
   HELD_RSS=$(target_rss)
   say "the target holds: $(tr '\n' ' ' <<<"$HELD") RSS $HELD_RSS KiB"
 }
-# held_same: nothing has changed for half a second. A host that disconnects does not wait until the
-# target has closed its end, too.
+# held_same: nothing has changed for two seconds. A host that disconnects does not wait until the
+# target has closed its end, too, which a busy machine delays.
+HELD_TIMES=0
 held_same() {
   local now
   now=$(held)
-  [ "$now" != "$HELD" ] || return 0
+  if [ "$now" = "$HELD" ]; then HELD_TIMES=$((HELD_TIMES + 1)); else HELD_TIMES=0; fi
   HELD=$now
+  [ $HELD_TIMES -lt 4 ] || return 0
   sleep 0.5
   return 1
 }

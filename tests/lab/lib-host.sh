@@ -40,9 +40,12 @@ controllers() {
 no_controllers() { [ -z "$(controllers)" ]; }
 ctrl_live() { [ "$(cat "/sys/class/nvme/$CTRL/state" 2>/dev/null)" = live ]; }
 ctrl_lost() { ! ctrl_live; }
-all_namespaces() {
-  local n
-  for n in "${NAMESPACES[@]}"; do [ -n "$(namespace_device "${n%%:*}")" ] || return 1; done
+all_namespaces() { # their devices exist, and can be opened, which comes later
+  local n d
+  for n in "${NAMESPACES[@]}"; do
+    d=$(namespace_device "${n%%:*}")
+    [ -n "$d" ] && { : <"$d"; } 2>/dev/null || return 1
+  done
 }
 namespace_device() { # NSID: the block device, once it can be read
   local d name

@@ -13,7 +13,8 @@
 #   # cc: DIR                 a program of its C files, given to the scenario as $CULPRIT_BIN
 #   # kernel: NAME=VALUE      a parameter of the kernel
 #   # debian: PACKAGE...       of Debian 13, in a root directory that is $DEBIAN_ROOT
-#   # unpack: PACKAGE...       of Debian testing, unpacked into a directory that is $UNPACKED
+#   # unpack: PACKAGE...       of Debian testing, unpacked into a directory that is $UNPACKED;
+#                             empty if they cannot be had
 #   # alone: REASON           in full, nothing else may run beside it
 # TARGET_BIN=FILE names the target's binary; TARGET=nvmet runs the kernel's target instead. SAMPLE=N
 # has scenarios with long matrices run a sample of them, chosen by the seed N, and compare no
@@ -63,7 +64,8 @@ for run in "${runs[@]}"; do
   fi
   if [ -n "$unpack" ]; then
     # shellcheck disable=SC2086  # a list of names
-    settings+=" UNPACKED=/run/host$("$lab/unpack.sh" $unpack)"
+    dir=$("$lab/unpack.sh" $unpack) || dir='' # Debian testing changes
+    settings+=" UNPACKED=${dir:+/run/host$dir}"
   fi
   # siw's transmit thread can crash a kernel of several CPUs when a user-space queue pair fills its
   # socket.

@@ -24,9 +24,10 @@ for TARGET in ours nvmet; do
 done
 "$TARGET_BIN" bench compare /run/ours.json /run/nvmet.json >/run/bench.log || fail "compare"
 grep -E 'IOPS|p99 ' /run/bench.log
-bench --rw randread --runtime 60s >/run/bench.log 2>&1 &
-pid=$!
-sleep 2
+# Time enough for a busy machine: the target goes once bench reads.
+bench --rw randread --runtime 600s >/run/bench.log 2>&1 &
+pid=$! DEV=$(null_node lab-ram1)
+io_mark; wait_for 20 io_moved 100
 target_kill
 wait $pid && fail "does not notice that the target has gone"
 grep -q 'NOT COMPLETE' /run/bench.log && grep -q '^randread reads' /run/bench.log ||

@@ -106,7 +106,7 @@ done
 if [ -z "$SAMPLE" ]; then
   say "the target ends what makes no progress, although the culprit stays"
   culprit half-open 25
-  log_has "no successful Connect command in time" || fail "half-open connections stay"
+  logged "no successful Connect command in time"
   # On iWARP a message without a receive ends the connection at once.
   if [ "$LINK" = rxe ]; then
     culprit no-receives 60 | tee /run/culprit.log

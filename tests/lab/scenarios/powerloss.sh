@@ -67,7 +67,7 @@ replay() { # NAME: the result is in /tmp/NAME.replay
 
 NAMESPACES=(1:block::/dev/mapper/disk-block 2:file:8MiB:/run/ext4/1.img:4096
   3:file:8MiB:/run/xfs/1.img:4096)
-SEED=$((0x$(head -c 4 /dev/urandom | xxd -p) % 1000000))
+SEED=${SAMPLE:-$((0x$(head -c 4 /dev/urandom | xxd -p) % 1000000))}
 say "seed $SEED"
 disks_up; lab_up; target_start; host_connect
 write_all 150

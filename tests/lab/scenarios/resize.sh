@@ -23,7 +23,7 @@ resize() { # NSID MIB
 is() { [ "$(blockdev --getsize64 "$(namespace_device "$1")")" = $(($2 << 20)) ]; }
 for nsid in 1 2 3; do
   fio_on $nsid "ns$nsid" --iodepth=16 --bs=4k --size=4M --time_based --runtime=9 & load=$!
-  sleep 1
+  DEV=$(namespace_device $nsid); io_mark; wait_for 10 io_moved 100
   for size in 128 32 96 64; do
     resize $nsid $size
     wait_for 15 is $nsid $size

@@ -48,10 +48,11 @@ wait_for 10 all_namespaces
 dd if="$(namespace_device 1)" of=/dev/null bs=1M count=4 iflag=direct status=none
 reload yes; await $NQN-other yes
 wait_for 10 eval '[ -n "$(NQN=$NQN-other controllers)" ]'
+other=$(NQN=$NQN-other controllers)
 reload ''; await $NQN-other no
 wait_for 10 eval 'NQN=$NQN-other no_controllers'
 [ -n "$(controllers)" ] || fail "the controller of $NQN is gone"
 ! grep -i "registration error\|failed to register" /run/stafd.log || fail "stafd registers"
 # For the removed subsystem; udev may still be reading its disk.
-klog_check 'nvme nvme2: |block nvme2n1: |Buffer I/O error on dev nvme2n1,'
+klog_check "nvme $other: |block ${other}n1: |Buffer I/O error on dev ${other}n1,"
 target_stop

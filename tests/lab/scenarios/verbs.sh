@@ -16,7 +16,7 @@ say "$(grep -c '^ *--- PASS' $log) tests passed at $ADDR"
 case $LINK-$(uname -r) in
   rxe-[1-6].* | siw-*) ;;
   *)
-    NVMF_TEST_REMOVE=target0 "$TEST_BIN" -test.v -test.run TestRemoval -test.timeout 30s \
+    NVMF_TEST_REMOVE=target0 "$TEST_BIN" -test.v -test.run TestRemoval -test.timeout 120s \
       >$log 2>&1 ||
       { cat $log; fail "the device cannot be removed"; }
     say "the device was removed under a listener" ;;

@@ -82,7 +82,7 @@ upgraded() {
 }
 wait_for 70 upgraded
 : >/tmp/upgraded
-dmesg | sed "1,/$KLOG_MARK/d" | grep 'nvme nvme'
+dmesg | sed "1,/$KLOG_MARK/d" | grep 'nvme nvme' || true
 wait "$FILE_PID" || fail "fio ended with exit code $?"
 wait "$BLOCK_PID" || fail "fio ended with exit code $?"
 fio_run after --rw=randread --verify=crc32c --verify_fatal=1 --verify_only --norandommap=0 \
