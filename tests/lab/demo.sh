@@ -35,7 +35,7 @@ case $LAB in
   uml)
     "$lab/install.sh"
     kernel=$("$lab/build-kernel.sh")
-    "$lab/boot.sh" -k "$kernel" -t 120 "$lab/demo-inside.sh" TRANSPORT="$transport" \
+    "$lab/boot.sh" -k "$kernel" -t 240 "$lab/demo-inside.sh" TRANSPORT="$transport" \
       "${settings[@]}" 2>&1 | filter ;;
   qemu)
     "$lab/install.sh" demo

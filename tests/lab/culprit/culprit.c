@@ -80,7 +80,7 @@ static void send_imm(void)
 			count("cannot be posted", -1);
 			break;
 		}
-		while ((e = wait_queue(&io, 5000, &wc)) == SENDS)
+		while ((e = wait_queue(&io, PATIENCE, &wc)) == SENDS)
 			;
 		count_event(e, &wc);
 		began();
@@ -109,7 +109,7 @@ static void capsules(void)
 		if (post(q, &wr, q->data, lengths[i]))
 			die("post");
 		began();
-		if (until_end(q, now() + 5) == NOTHING)
+		if (until_end(q, now() + PATIENCE / 1e3) == NOTHING)
 			die("a capsule of %d bytes does not end the queue", lengths[i]);
 		if (i >= 5)
 			free_queue(&io);
@@ -167,11 +167,11 @@ static void remote(enum ibv_wr_opcode opcode)
 	if (post(&q, &wr, q.data, 8)) {
 		count("cannot be posted", -1);
 	} else {
-		enum event e = wait_queue(&q, 2000, &wc);
+		enum event e = wait_queue(&q, opcode == IBV_WR_RDMA_WRITE ? PATIENCE : 2000, &wc);
 		if (e == SENDS && opcode != IBV_WR_RDMA_WRITE)
 			die("access to %#lx with key %#x succeeds", addr, key);
 		if (e == SENDS) // iWARP: the WRITE has left; the target refuses it by ending the stream
-			e = wait_queue(&q, 5000, &wc);
+			e = wait_queue(&q, PATIENCE, &wc);
 		count_event(e, &wc);
 		if (e == NOTHING && opcode == IBV_WR_RDMA_WRITE)
 			die("a WRITE to %#lx with key %#x does not end the queue", addr, key);

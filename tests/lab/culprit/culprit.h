@@ -10,6 +10,7 @@
 #define DEPTH 128              // commands on a queue
 #define DATA (128 << 10)       // bytes of data that a queue has
 #define ICD 4096               // in-capsule data of I/O queues, the target's default
+#define PATIENCE 60000         // ms: only a hang takes longer
 
 // Work requests: receives have their slot, sends 1 << 32.
 #define SENT (1ull << 32)

@@ -185,7 +185,7 @@ int run(struct queue *q, uint8_t *sqe)
 	if (send_command(q, sqe))
 		return -1;
 	for (;;) {
-		enum event e = wait_queue(q, 10000, &wc);
+		enum event e = wait_queue(q, PATIENCE, &wc);
 		if (e == SENDS)
 			continue;
 		if (e != RESPONSE)
