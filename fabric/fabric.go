@@ -338,7 +338,7 @@ type Usage struct {
 	Handshakes, FailedHandshakes uint64
 }
 
-// Share is the part of the limits of a transport that a host or a network takes, and the most it
+// Share is the part of the limits of a transport that a host or a network takes, and the maximum it
 // may take while others take no more than they do now.
 type Share struct {
 	subnet.Owner

@@ -34,7 +34,7 @@ const (
 // Bit is the bit of the format in CDFS and CDFE.
 func (f CopyFormat) Bit() uint16 { return 1 << f }
 
-// CopyRangeSize is the size of a range; MaxCopyRanges the most a command may carry.
+// CopyRangeSize is the size of a range; MaxCopyRanges is the maximum number of ranges in a command.
 const (
 	CopyRangeSize = 32
 	MaxCopyRanges = 256

@@ -22,7 +22,7 @@ func (s *DSMSQE) Set(ranges int, deallocate bool) {
 	}
 }
 
-// DSMRangeSize is the size of a range; MaxDSMRanges the most a command may carry.
+// DSMRangeSize is the size of a range; MaxDSMRanges is the maximum number of ranges in a command.
 const (
 	DSMRangeSize = 16
 	MaxDSMRanges = 256

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxOutstanding is the most IOs that a channel takes.
+	// maxOutstanding is the maximum number of IOs that a channel takes.
 	maxOutstanding = 1024
 
 	// turnSteps is the number of steps a channel makes from one poll to the next. Locking or

@@ -15,8 +15,8 @@ import (
 // Driver accesses a disk by its own commands instead of the system calls for files. Any goroutine
 // may call the methods, with a Command that nothing else uses at that time.
 type Driver interface {
-	// Limit returns the most bytes of one command, a multiple of the block size; 0 or less if there
-	// is no such command.
+	// Limit returns the maximum length of one command in bytes, a multiple of the block size; 0 or
+	// less if there is no such command.
 	Limit(op backend.Op) int64
 	// Start queues a command. Its result is a status: 0 for success, a positive number that Failure
 	// explains, or a negative errno. It returns false if the ring is full.

@@ -2,5 +2,5 @@
 
 package disk
 
-// transferLimit returns the most bytes that the next transfer of the op may move.
+// transferLimit returns the maximum length of the next transfer of the op in bytes.
 func (o *op) transferLimit() int { return maxTransfer }

@@ -2,7 +2,7 @@
 
 package disk
 
-// transferLimit returns the most bytes that the next transfer of the op may move. An op makes two
+// transferLimit returns the maximum length of the next transfer of the op in bytes. An op makes two
 // transfers, so that other operations come between them unless the range lock prevents it.
 func (o *op) transferLimit() int {
 	const page = 4096

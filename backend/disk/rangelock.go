@@ -61,7 +61,7 @@ const (
 	// grants is the number of ops that a unit is given to at once, and grantSteps the cost of each.
 	grants     = 2
 	grantSteps = 8
-	// wide is the least number of units of a gate.
+	// wide is the minimum number of units of a gate.
 	wide = 32
 )
 

@@ -362,7 +362,7 @@ func TestRangeLockSteps(t *testing.T) {
 	}
 }
 
-// costs are the most steps that one call took.
+// costs are the maximum steps of one call.
 type costs struct{ lock, next, unlock int }
 
 // measure makes n ops wait for a write of all units, and then lets all of them take their turn.

@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// Max is the most bytes of a namespace that can be marked. More fails with backend.ErrNoSpace.
-// Writes need no room, even if they divide marked ranges.
+// Max is the maximum number of bytes of a namespace that can be marked. More fails with
+// backend.ErrNoSpace. Writes need no room, even if they divide marked ranges.
 const Max = 2 << 20
 
 // Kept is the marked blocks of a namespace in a Store. It is immutable.

@@ -111,8 +111,8 @@ func (id *identity) deallocates() bool {
 	return id.ns.DLFEAT&7 == nvme.DLFEATReadsZeroes && id.ns.DLFEAT&nvme.DLFEATWriteZeroes != 0
 }
 
-// mdts returns the most bytes of one transfer, 0 if there is no limit. MDTS counts pages; 4 KiB is
-// the smallest page a drive may use.
+// mdts returns the maximum length of one transfer in bytes, 0 if there is no limit. MDTS counts
+// pages; 4 KiB is the smallest page a drive may use.
 func (id *identity) mdts() int64 {
 	if id.ctrl.MDTS == 0 || id.ctrl.MDTS > 18 {
 		return 0

@@ -19,8 +19,8 @@ import (
 // stay as they are: a huge page would take memory that no host asked for. Discarded parts of a huge
 // page return to the kernel when it needs memory.
 //
-// A pass over the areas runs on its own goroutine, some time after frames have been populated. None
-// runs if the machine is set to have no huge pages, or if an RDMA device has some of the memory
+// A pass over the areas runs on its own goroutine, some time after frames have been populated. No
+// pass runs if huge pages are disabled on the machine, or if an RDMA device has some of the memory
 // registered.
 type huge struct {
 	timer   *time.Timer

@@ -169,12 +169,12 @@ type channel struct {
 	readable      int64 // see budget.go
 }
 
-// longStep is the most bytes of a long discard that a Poll skips: chunks without frames cost almost
-// nothing.
+// longStep is the maximum number of bytes of a long discard that a Poll skips: chunks without
+// frames cost almost nothing.
 const longStep = 1024 * chunk
 
-// zeroStep is the most bytes that a step frees: the kernel needs tens of microseconds to take the
-// pages back.
+// zeroStep is the maximum number of bytes that a step frees: the kernel needs tens of microseconds
+// to take the pages back.
 const zeroStep = 1 << 20
 
 // Submit implements backend.Channel.

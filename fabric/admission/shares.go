@@ -126,7 +126,7 @@ func (c *Counter) Shares() (list []fabric.Share) {
 	return list
 }
 
-// share describes the resources of an owner and the most that an I/O queue may still take.
+// share describes the resources of an owner and the maximum that an I/O queue may still take.
 func (c *Counter) share(o subnet.Owner, used usage) fabric.Share {
 	var most usage
 	for r := range resources {

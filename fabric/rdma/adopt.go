@@ -146,7 +146,7 @@ func (q *queue) free() error {
 	return err
 }
 
-// cqEntries returns the most completions of its own work that a queue can have at once.
+// cqEntries returns the maximum number of completions that the work of a queue can have at once.
 func (q *queue) cqEntries() int {
 	if q.srq != nil {
 		return q.sqSize

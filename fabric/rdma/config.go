@@ -114,7 +114,7 @@ const (
 )
 
 const (
-	maxQID        = 1024         // the most I/O queues of a host
+	maxQID        = 1024         // the maximum number of I/O queues of a host
 	maxReads      = 128          // RDMA READs in flight per queue; device and host may allow less
 	maxAdminDepth = 128          // Linux hosts ask for 32: drivers/nvme/host/rdma.c, NVME_AQ_DEPTH
 	capsuleSize   = nvme.SQESize // of commands, without data: RDMA section 3.3.1, figure 9

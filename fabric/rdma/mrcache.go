@@ -21,7 +21,7 @@ import (
 type mrCache struct {
 	d   *device
 	log interface{ Warn(msg string, args ...any) }
-	// limit is the most chunks that may be registered.
+	// limit is the maximum number of registered chunks.
 	limit int
 
 	// regions is read by reactors. The map is never changed, only replaced, under mu.
@@ -44,7 +44,7 @@ type cachedRegion struct {
 	region *mem.Region
 	base   uint64
 	cancel func()
-	// keys by chunk: 0 unknown, keyWanted, or keyValid and the key.
+	// keys has the state of each chunk: 0 (unknown), keyWanted, or keyValid and the key.
 	keys []atomic.Uint64
 	mrs  map[int]verbs.MR // by chunk, under regMu
 }
@@ -78,7 +78,7 @@ func mrLimit(attr *verbs.DeviceAttr) int {
 	return most
 }
 
-// lookup returns the local key of a segment. If it has none yet its chunk will be registered.
+// lookup returns the local key of a segment. If it has none yet, its chunk will be registered.
 // Reactor only.
 func (c *mrCache) lookup(s *mem.Segment) (key uint32, ok bool) {
 	r := (*c.regions.Load())[s.Region]

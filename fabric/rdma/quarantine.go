@@ -49,7 +49,7 @@ func (q *queue) keepBuffers(r *request) {
 }
 
 // endQuarantines ends zero copies of quarantined queues when the group has no other queue and shuts
-// down, so that namespaces can be closed: no host reads or writes them any more. Reactor only.
+// down, so that namespaces can be closed: no host can read or write them any longer. Reactor only.
 func (g *group) endQuarantines() {
 	for _, q := range g.quarantined {
 		for i := range q.reqs {

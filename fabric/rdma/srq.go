@@ -23,7 +23,7 @@ import (
 type srq struct {
 	verbs.SRQ
 	p        *poller
-	capacity int // most slots
+	capacity int // maximum number of slots
 
 	// Under g.setupMu: existing slots, and the commands and the number of the queues.
 	slots, depths, refs int

@@ -22,14 +22,15 @@ const (
 	requestPrepared
 	// requestNeedMemory: waits for data buffers of a pool, or is Deferred. Nothing is posted.
 	requestNeedMemory
-	// requestNeedRead: on queue.toRead, for send queue slots and READ depth. Part of the data may
-	// have been read already.
+	// requestNeedRead: waits on queue.toRead for send queue slots and READ depth. Part of the data
+	// may have been read already.
 	requestNeedRead
 	// requestReading: RDMA READs are in flight; the last of them is signaled.
 	requestReading
 	// requestExecuting: with the handler, or in the next batch for it.
 	requestExecuting
-	// requestNeedSend: completed, on queue.toSend, for send queue slots and the host's receives.
+	// requestNeedSend: completed; waits on queue.toSend for send queue slots and the host's
+	// receives.
 	requestNeedSend
 	// requestWriting: part of the data is being written, because not all of it fits into the send
 	// queue at once.

@@ -155,7 +155,7 @@ func (q *queue) grantBy() int64 {
 	return 0
 }
 
-// grantRate is the least rate of data for R2Ts, in bytes per second. The time for all requested
+// grantRate is the minimum rate of data for R2Ts, in bytes per second. The time for all requested
 // data at this rate is added to DataTimeout.
 const grantRate = 1 << 20
 

@@ -96,7 +96,7 @@ const (
 	queueDead
 )
 
-// partialSize is the most bytes of an incomplete header, with its padding: PDO is a byte.
+// partialSize is the maximum size of an incomplete header with its padding: PDO is a byte.
 const partialSize = 256
 
 func newQueue(g *Group, c *conn) *queue {

@@ -36,7 +36,7 @@ import (
 // While direct data is expected, no more than the next header is received behind anything else, so
 // that there is nothing to copy.
 
-// directMin is the least in-capsule data that is worth a separate receive.
+// directMin is the minimum size of in-capsule data that is worth a separate receive.
 const directMin = 32 << 10
 
 // receiveState is the kind of the next input byte of a queue.

@@ -23,12 +23,12 @@ import (
 const (
 	iovFull   = 128 // beyond it no further PDU is started
 	headsFull = headsSize - headMax
-	// headMax is the most header bytes of one response: aligned C2HData header, digests, response
-	// capsule.
+	// headMax is the maximum number of header bytes of one response: aligned C2HData header,
+	// digests, response capsule.
 	headMax  = 256
 	sendMost = 1 << 20 // bytes per sendmsg, and per turn
-	// turnVectors and turnBytes are about the most that a queue sends in its turn: 32 small reads,
-	// or three of 128 KiB.
+	// turnVectors and turnBytes are the approximate limits of a turn of sending: 32 small
+	// reads, or three of 128 KiB.
 	turnVectors = 64
 	turnBytes   = 384 << 10
 )

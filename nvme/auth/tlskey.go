@@ -97,7 +97,7 @@ func (k TLSKey) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String()))
 type TLSPSK struct {
 	Identity string
 	Hash     Hash    // of the cipher suite: SHA256 or SHA384
-	Compat   bool    // derived with the labels of libnvme before 1.16, or of its functions for them
+	Compat   bool    // derived with the labels of libnvme before 1.16 (libnvme's compat functions)
 	Secret   []byte  // Hash.Size() bytes; the owner wipes them
 	Key      *TLSKey // it was derived from; nil if it was generated
 }
@@ -139,7 +139,8 @@ func (k *TLSKey) PSKs(hostNQN, subNQN string) ([]TLSPSK, error) {
 	return psks, nil
 }
 
-// mostTLSKeys is the most keys of a host that are valid at a time, including an old one.
+// mostTLSKeys is the maximum number of keys of a host that are valid at a time, including an old
+// one.
 const mostTLSKeys = 2
 
 // dummyKeys stand for missing keys of a host, by their hash.
@@ -153,7 +154,8 @@ func dummyKey(h Hash) *TLSKey {
 	return k
 }
 
-// MostTLSPSKs is the most PSKs of a host with one identity: each key with both kinds of labels.
+// MostTLSPSKs is the maximum number of PSKs of a host with one identity: each key with both kinds
+// of labels.
 const MostTLSPSKs = 2 * mostTLSKeys
 
 // WithIdentity derives the PSKs with an identity from the keys of its host, at most two of them. It

@@ -77,7 +77,7 @@ func (h *Handshake) Secrets() (client, server []byte) {
 		C.GoBytes(unsafe.Pointer(&h.c.secrets[1]), n)
 }
 
-// MaxFragment returns the most bytes in a record that the peer accepts.
+// MaxFragment returns the maximum size of a record that the peer accepts, in bytes.
 func (h *Handshake) MaxFragment() int { return int(C.hs_fragment(h.c)) }
 
 // Free wipes and frees OpenSSL's state.

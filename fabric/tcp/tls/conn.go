@@ -51,14 +51,15 @@ const (
 	maxSealed   = batch + (batch/minFragment+2)*(recordHeader+1+tagSize)
 	maxReceived = 144<<10 + maxRecord
 	controlSize = 64
-	// MaxVectors is the most vectors that Sendmsg takes.
+	// MaxVectors is the maximum number of vectors that Sendmsg takes.
 	MaxVectors = 512
 )
 
-// Memory is the most memory of a connection in bytes, apart from Buffers. A handshake takes less.
+// Memory is the maximum memory of a connection in bytes, apart from Buffers. A handshake takes
+// less.
 const Memory = maxRecord + maxSealed
 
-// maxIdle is the most consecutive records without data; OpenSSL allows as many.
+// maxIdle is the maximum number of consecutive records without data, as in OpenSSL.
 const maxIdle = 32
 
 // rekeyAfter is the number of records sealed with one key, see ADR 0034. It is a variable for

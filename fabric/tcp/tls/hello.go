@@ -47,7 +47,8 @@ const (
 // 1 KiB.
 const maxHello = 16 << 10
 
-// maxOffered is the most PSKs of a ClientHello that are checked. Linux hosts offer one.
+// maxOffered is the maximum number of PSKs of a ClientHello that are checked. Linux hosts offer
+// one.
 const maxOffered = 4
 
 // clientHello is the parsed part of the message of a client.

@@ -8,11 +8,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// maxHandshake is the most bytes that a client may send until the handshake is complete: two
-// ClientHellos and a Finished.
+// maxHandshake is the maximum number of bytes that a client may send until the handshake is
+// complete: two ClientHellos and a Finished.
 const maxHandshake = 3 * maxHello
 
-// MaxInput is the most bytes that a step of a handshake takes.
+// MaxInput is the maximum number of bytes that a step of a handshake takes.
 const MaxInput = maxHello
 
 // Server is the handshake of one connection. One goroutine at a time may use it, never a reactor.
