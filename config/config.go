@@ -75,8 +75,8 @@ type Reactors struct {
 	CPUs []int
 	// Memory is the data memory of each reactor, in bytes.
 	Memory int
-	// Spin is the time for which an idle reactor polls before it sleeps. A negative value leaves it
-	// to the reactors; see reactor.DefaultSpin.
+	// Spin is the longest time for which an idle reactor polls before it sleeps. A negative value
+	// leaves it to the reactors; see reactor.DefaultSpin.
 	Spin time.Duration
 }
 

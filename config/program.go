@@ -61,7 +61,7 @@ func (d *decoder) fromProgram(n *yaml.Node, path string) *yaml.Node {
 
 // arguments returns the program that n names and its arguments.
 func (d *decoder) arguments(n *yaml.Node) (args []string, what, hint string) {
-	// A user who can write there must not run programs as the user who checks the configuration.
+	// Such users must not run programs with the rights of the user that checks the configuration.
 	if rel, err := filepath.Rel(d.managed, d.fileOf(n)); d.managed != "" && err == nil &&
 		filepath.IsLocal(rel) {
 		return nil, "files of the managed directory cannot name a program",

@@ -10,7 +10,7 @@ type Section struct {
 	Restart bool
 }
 
-// Sections lists the mappings of the file except those of backends, in the order of the file.
+// Sections lists the mappings of the file in its order, without the mappings of backends.
 func Sections(backends []Backend) []Section {
 	return sections("", Key{Value: Mapping(new(Config).keys())}, backends)
 }

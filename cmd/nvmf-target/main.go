@@ -44,20 +44,20 @@ func main() {
 const (
 	about = `NVMe over Fabrics target: block storage for Linux hosts over RDMA and TCP.
 
-The configuration is /etc/nvmf-target/nvmf-target.yaml, or what --config names.
+The configuration is /etc/nvmf-target/nvmf-target.yaml, or the file given with --config.
 
 Environment:
-  NVMF_TARGET_KEY     instead of a key of the configuration outside of lists, with "_" for ".":
+  NVMF_TARGET_KEY     overrides a key of the configuration outside lists, with "_" for ".":
                       NVMF_TARGET_LOG_LEVEL=debug
   NAME                in the configuration, "${NAME}" is its value
   RUNTIME_DIRECTORY, XDG_RUNTIME_DIR
-                      where the control socket is, if not in /run/nvmf-target (root)
+                      directory of the control socket, instead of /run/nvmf-target (root)
   STATE_DIRECTORY, XDG_STATE_HOME
-                      where state is kept, if not in /var/lib/nvmf-target (root)`
+                      directory of the state, instead of /var/lib/nvmf-target (root)`
 
-	examples = `  nvmf-target check FILE             # what is wrong with a configuration
+	examples = `  nvmf-target check FILE             # show the errors of a configuration
   nvmf-target serve FILE             # serve it until Ctrl-C
-  nvmf-target disks                  # what could be exported
+  nvmf-target disks                  # show the disks that could be exported
   nvmf-target status; nvmf-target refusals
   nvmf-target plan && nvmf-target reload
   nvmf-target help serve`
@@ -95,7 +95,7 @@ func command() *cobra.Command {
 	root.AddCommand(
 		fileArgument(&cobra.Command{
 			Use:   sys.Serve,
-			Short: "Serve what the configuration describes until SIGTERM or SIGINT",
+			Short: "Serve the configured subsystems until SIGTERM or SIGINT",
 			Example: `  nvmf-target serve nvmf-target.yaml
   NVMF_TARGET_LOG_LEVEL=debug nvmf-target serve   # why does a host not connect?`,
 			RunE: func(c *cobra.Command, _ []string) error {
@@ -133,7 +133,7 @@ func command() *cobra.Command {
 		cli.Bench(app.Version(version), app.Verbs),
 		&cobra.Command{
 			Use:   "version",
-			Short: "Print the version and what is built in",
+			Short: "Print the version and the built-in features",
 			Args:  cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				_, err := fmt.Fprintln(c.OutOrStdout(), app.Describe(app.Version(version)))
@@ -150,7 +150,7 @@ func convertCommand() *cobra.Command {
 		k := app.Converters[name]
 		return &cobra.Command{
 			Use: name + " [" + use + "]", Short: short, Args: cobra.MaximumNArgs(1),
-			Long: short + ". Without an argument it reads the one that runs, at " + k.Default +
+			Long: short + ". Without an argument it reads the running target at " + k.Default +
 				". Nothing is changed.",
 			RunE: func(c *cobra.Command, args []string) error {
 				path := k.Default
@@ -162,12 +162,12 @@ func convertCommand() *cobra.Command {
 		}
 	}
 	c := cli.Group("convert", "Make a configuration from the one of another target",
-		from("nvmet", "FILE|DIR", "Convert what nvmetcli has saved (nvmetcli save FILE), or nvmet "+
-			"in configfs"),
-		from("spdk", "FILE|SOCKET", "Convert what SPDK has saved (rpc.py save_config >FILE), or "+
+		from("nvmet", "FILE|DIR", "Convert a file saved by nvmetcli (nvmetcli save FILE), or "+
+			"nvmet in configfs"),
+		from("spdk", "FILE|SOCKET", "Convert a file saved by SPDK (rpc.py save_config >FILE), or "+
 			"the SPDK behind an RPC socket"))
-	c.Long = "Make a configuration from the one of another target, on standard output. What has " +
-		"no counterpart is listed at its beginning and on standard error. Nobody reaches " +
-		"more data than before, except where the list says so."
+	c.Long = "Make a configuration from the one of another target, on standard output. Items " +
+		"without a counterpart are listed at its beginning and on standard error. No host " +
+		"reaches more data than before, except where the list says so."
 	return c
 }

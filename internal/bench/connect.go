@@ -82,9 +82,9 @@ func (c *Connection) options(ctx context.Context) (o load.Options, err error) {
 	return o, err
 }
 
-// identify sets the NQN and identifier of the host: those of this machine, as nvme-cli does, or
-// random ones. A host identifier must not be 0 over fabrics (Base section 5.1.25.1.28); a random
-// one replaces it.
+// identify sets the NQN and identifier of the host. It uses the ones of this machine, as nvme-cli
+// does, or random ones. A host identifier must not be 0 over fabrics (Base section 5.1.25.1.28); a
+// random one replaces it.
 func (c *Connection) identify(o *host.Options) error {
 	own := func(name string) string {
 		b, _ := os.ReadFile(name)

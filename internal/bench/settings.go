@@ -16,7 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/load"
 )
 
-// Settings describe a measurement. Most names and meanings are those of fio.
+// Settings describe a measurement. Most names and meanings follow fio.
 type Settings struct {
 	Profile     string        `json:"profile,omitempty"`
 	RW          string        `json:"rw,omitempty"`
@@ -145,15 +145,15 @@ func (s *Settings) Check() error {
 	case s.Runtime < 0 || s.Ramp < 0:
 		return errors.New("--runtime and --ramp-time: must not be negative")
 	case s.Runtime == 0 && !s.Verify:
-		return errors.New("--runtime 0: only --verify has an end of its own")
+		return errors.New("--runtime 0: only --verify ends by itself")
 	case s.Verify && s.reads() != 0 && s.reads() != 100:
 		return errors.New("--verify: goes with --rw write or randwrite, which write each block " +
-			"once and read it back, and with read and randread, which check what such a run " +
-			"has left")
+			"once and read it back, and with read and randread, which check the data of such a " +
+			"run")
 	case s.Verify && (s.Passes < 1 || s.Passes > 1000):
 		return fmt.Errorf("--passes %d: must be 1 to 1000", s.Passes)
 	case s.Verify && s.reads() == 100 && s.Seed == 0:
-		return errors.New("--verify of what an earlier run has written: give its --seed " +
+		return errors.New("--verify of data from an earlier run: give its --seed " +
 			"(it is in its report), and the same --size, --offset, --bs, --numjobs, --passes")
 	}
 	for i, v := range []string{s.BlockSize, s.Offset, s.Size} {

@@ -18,11 +18,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/bench"
 )
 
-const benchLong = `Measure a namespace of any NVMe over Fabrics target: an initiator of its own connects
-over TCP or RDMA, reads or writes in patterns like those of fio, and reports IOPS,
+const benchLong = `Measure a namespace of any NVMe over Fabrics target: a built-in initiator connects
+over TCP or RDMA, reads or writes in the patterns of fio, and reports IOPS,
 throughput and latency. It needs neither root nor the NVMe driver of the kernel.
 
-Patterns that write need --destroy-data, for they overwrite what the namespace has.
+Patterns that write need --destroy-data, because they overwrite the namespace.
 Each job is an I/O queue; their threads poll, so they keep CPUs busy.`
 
 const benchExamples = `  nvmf-target bench --address 10.0.0.1 --subsystem NQN --rw randread --iodepth 32
@@ -63,10 +63,10 @@ func Bench(version string, stack func() verbs.Provider) *cobra.Command {
 	f.Uint32Var(&c.NSID, "namespace", 1, "namespace ID")
 	f.StringVar(&c.Key, "dhchap-key-file", "", "file with the key of this host for DH-HMAC-CHAP")
 	f.StringVar(&c.ControllerKey, "dhchap-ctrl-key-file", "", "file with the key of the controller")
-	f.StringVar(&c.TLSKey, "tls-key-file", "", "file with the key for TLS, which is then used")
+	f.StringVar(&c.TLSKey, "tls-key-file", "", "file with a key, which enables TLS")
 	f.BoolVar(&c.HeaderDigest, "hdr-digest", false, "header digests, with tcp")
 	f.BoolVar(&c.DataDigest, "data-digest", false, "data digests, with tcp")
-	f.DurationVar(&c.Timeout, "timeout", 30*time.Second, "how long the target may not answer")
+	f.DurationVar(&c.Timeout, "timeout", 30*time.Second, "longest wait for an answer of the target")
 	f.StringVar(&s.Profile, "profile", "", "instead of a pattern: "+
 		strings.Join(bench.Profiles(), ", "))
 	f.StringVar(&s.RW, "rw", "randread", strings.Join(bench.Patterns, ", "))
@@ -79,14 +79,14 @@ func Bench(version string, stack func() verbs.Provider) *cobra.Command {
 		"IOPS of all jobs; latency then counts from when an I/O was due")
 	f.IntVar(&s.Flush, "fsync", 0, "flush each job after so many I/Os, when they have completed")
 	f.DurationVar(&s.Runtime, "runtime", 10*time.Second, "length of each measurement")
-	f.DurationVar(&s.Ramp, "ramp-time", 0, "do the same before, unmeasured")
-	f.StringVar(&s.Offset, "offset", "", "where the range in use begins: bytes, or 25%")
+	f.DurationVar(&s.Ramp, "ramp-time", 0, "length of an unmeasured run before")
+	f.StringVar(&s.Offset, "offset", "", "start of the range in use: bytes, or 25%")
 	f.StringVar(&s.Size, "size", "", "size of the range (default: the rest of the namespace)")
 	f.BoolVar(&s.Verify, "verify", false, "write each block of the range once, then read and "+
 		"compare; with read or randread, only compare")
-	f.IntVar(&s.Passes, "passes", 1, "with --verify: how often")
-	f.Uint64Var(&s.Seed, "seed", 0, "of random places, and of what is verified")
-	f.BoolVar(&s.DestroyData, "destroy-data", false, "allow what overwrites the namespace")
+	f.IntVar(&s.Passes, "passes", 1, "with --verify: number of passes")
+	f.Uint64Var(&s.Seed, "seed", 0, "of random places, and of the data for --verify")
+	f.BoolVar(&s.DestroyData, "destroy-data", false, "allow overwriting the namespace")
 	f.StringVar(&jsonFile, "json", "", "write the report to this file, for programs and compare")
 	f.StringVar(&htmlFile, "html", "", "write the report to this file, as a page with charts")
 	for _, name := range []string{"address", "subsystem"} {

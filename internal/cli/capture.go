@@ -45,8 +45,8 @@ type flowKey struct {
 func newCapture(w io.Writer) (*capture, error) {
 	i := pcapgo.DefaultNgInterface
 	i.LinkType = layers.LinkTypeRaw
-	i.Comment = "made of what the flight recorder of nvmf-target had: without data, with headers " +
-		"that were not on the network"
+	i.Comment = "made from the flight recorder of nvmf-target: without data, with headers that " +
+		"were not on the network"
 	ng, err := pcapgo.NewNgWriterInterface(w, i, pcapgo.DefaultNgWriterOptions)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func order(e event) int {
 }
 
 // flow returns the connection of a queue. For a new connection it also returns events that identify
-// the queue: Wireshark takes it for an admin queue unless it sees a Connect command.
+// the queue, since Wireshark decodes commands only after a Connect command.
 func (c *capture) flow(q *control.TraceQueue) (f *flow, events []event, err error) {
 	key := flowKey{q.ID, q.Local, q.Remote}
 	if f := c.flows[key]; f != nil {

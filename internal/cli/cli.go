@@ -38,24 +38,24 @@ const readTimeout = 15 * time.Second
 // Commands makes the commands.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
-		read("status", "Show what the target does", (*control.Client).Status, status),
+		read("status", "Show the status of the target", (*control.Client).Status, status),
 		read("listeners", "List the addresses where hosts connect, and why one does not listen",
 			(*control.Client).Listeners, listeners),
-		read("subsystems", "List the subsystems and who may connect",
+		read("subsystems", "List the subsystems and their allowed hosts",
 			(*control.Client).Subsystems, subsystems),
-		read("namespaces", "List the namespaces, their state and what they did",
+		read("namespaces", "List the namespaces, their state and their counters",
 			(*control.Client).Namespaces, namespaces),
-		read("hosts", "List the hosts that are connected", (*control.Client).Hosts, hosts),
-		read("connections", "List the connections (queues) and what they do at present",
+		read("hosts", "List the connected hosts", (*control.Client).Hosts, hosts),
+		read("connections", "List the connections (queues) and their current state",
 			(*control.Client).Connections, connections),
 		latencyCommand(), traceCommand(), profileCommand(),
-		read("refusals", "List what peers were refused lately, and why",
+		read("refusals", "List recent refusals of peers, and the reasons",
 			(*control.Client).Refusals, refusals),
 		topCommand(), eventsCommand(),
 		planCommand(),
 		reloadCommand(), disconnectCommand(), subsystemCommand(), namespaceCommand(), hostCommand(),
 		listenerObjectCommand(), referralCommand(),
-		read("objects", "List what is configured, with the paths of requests and its place",
+		read("objects", "List the configured objects, with the paths of requests and their files",
 			(*control.Client).Objects, objects),
 		drainCommand(), undrainCommand(), anaCommand(),
 		keyCommand(), manCommand(),
@@ -184,15 +184,15 @@ func printJSON(w io.Writer, v any) error {
 // planCommand prints the changes of a reload. The exit code tells whether there are any.
 func planCommand() *cobra.Command {
 	changes := false
-	cmd := command("plan", "Show what a reload would change", cobra.NoArgs,
+	cmd := command("plan", "Show the changes of a reload without making them", cobra.NoArgs,
 		func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
 			p, err := c.Plan(ctx)
 			changes = len(p.Changes) > 0
 			return p, err
 		}, planned)
-	cmd.Long = "Show what a reload would change, and which connected hosts it would disconnect " +
-		"or make wait. The exit code is 0 if there is nothing to do, 3 if there are changes, " +
-		"and 1 after an error."
+	cmd.Long = "Show the changes that a reload would make, and the connected hosts that it would " +
+		"disconnect or make wait. The exit code is 0 if there is nothing to do, 3 if there are " +
+		"changes, and 1 after an error."
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := run(cmd, args); err != nil || !changes {
@@ -225,8 +225,8 @@ func namespaceCommand() *cobra.Command {
 	pause := namespaceChange("pause", "Make the commands for a namespace wait",
 		(*control.Client).Pause)
 	pause.Long = "Make the commands for a namespace wait, for instance while its storage is " +
-		"copied: it has nothing to do when this command returns. What waits longer than " +
-		"io_timeout is given up, and hosts try it again."
+		"copied. When this command returns, the storage is idle. Commands that wait longer than " +
+		"io_timeout are given up, and hosts try them again."
 	return Group("namespace", "Create, delete, resize, pause and resume a namespace",
 		pause, resizeCommand(),
 		namespaceChange("resume", "End a pause", (*control.Client).Resume),
@@ -258,12 +258,12 @@ func resizeCommand() *cobra.Command {
 	cmd.Long = "Change the size of a namespace in a file: a sparse file stays sparse, and one " +
 		"with preallocate: full gets its space at once. Hosts are notified; their commands " +
 		"wait for a moment. A namespace that was created by a request has the new size in its " +
-		"file, too; in a configuration file of yours, change size as well. Disks, volumes and " +
+		"file, too; in your own configuration file, change size as well. Disks, volumes and " +
 		"files that others resize need no command: the target notices within a second. With " +
-		"--shrink, WHAT IS BEYOND THE NEW SIZE IS LOST: shrink file systems and partitions " +
+		"--shrink, THE DATA BEYOND THE NEW SIZE IS LOST: shrink file systems and partitions " +
 		"first, on a host."
 	cmd.Flags().BoolVar(&shrink, "shrink", false,
-		"allow a smaller size; what is beyond it is lost")
+		"allow a smaller size; the data beyond it is lost")
 	return cmd
 }
 

@@ -18,9 +18,9 @@ func Disks(local func(*cobra.Command) ([]control.Disk, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "disks",
 		Short: "List the disks of this machine, their health, and whether they can be exported",
-		Long: "List the disks of this machine, their health, who uses them, and whether they can " +
-			"be exported. The running target is asked, which may see more than this user. " +
-			"Without one, or with --config, the command looks itself.",
+		Long: "List the disks of this machine, their health, their users, and whether they can " +
+			"be exported. The answer comes from the running target, which may see more than this " +
+			"user. Without one, or with --config, the command looks itself.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.client()
@@ -55,7 +55,7 @@ func Disks(local func(*cobra.Command) ([]control.Disk, error)) *cobra.Command {
 
 func disks(t *table, list []control.Disk) {
 	if !slices.ContainsFunc(list, isDrive) {
-		text := "This machine has no NVMe, SATA or SAS drive whose health could be read."
+		text := "This machine has no NVMe, SATA or SAS drive with readable health data."
 		if len(list) == 0 {
 			t.line(text + " It has no other block device either.")
 			return

@@ -23,8 +23,8 @@ func keyCommand() *cobra.Command {
 	gen := &cobra.Command{
 		Use:   "gen",
 		Short: "Make a random key and print it",
-		Long: "Make a random key and print it, in the format that dhchap_key_file and " +
-			"\"nvme connect --dhchap-secret\" take, or with --tls that of tls_key_file and " +
+		Long: "Make a random key and print it, in the format of dhchap_key_file and " +
+			"\"nvme connect --dhchap-secret\", or with --tls in the format of tls_key_file and " +
 			"\"nvme check-tls-key\". Redirect it to a file that nobody else can read (umask 077).",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -50,19 +50,19 @@ func keyCommand() *cobra.Command {
 		},
 	}
 	gen.Flags().Uint8VarP(&length, "key-length", "l", 0,
-		"length of the secret in bytes: 32, 48 or 64 (default: that of the hash)")
+		"length of the secret in bytes: 32, 48 or 64 (default: the length of the hash)")
 	gen.Flags().Uint8VarP(&hash, "hmac", "m", 0,
 		"hash of the transformation: 0 none, 1 SHA-256, 2 SHA-384, 3 SHA-512 (not with --tls)")
 	gen.Flags().BoolVar(&tls, "tls", false, "make a key for TLS, by default with SHA-256")
 	check := &cobra.Command{
 		Use:     "check [FILE]",
 		Aliases: []string{"show"},
-		Short:   "Check the key in a file, or on standard input, and say what it is",
+		Short:   "Check the key in a file, or on standard input, and describe it",
 		Args:    cobra.MaximumNArgs(1),
 		RunE:    checkKey,
 	}
 	return Group("key",
-		"Make or check a key with which hosts authenticate (DH-HMAC-CHAP), or use TLS",
+		"Make or check a key for authentication (DH-HMAC-CHAP) or TLS",
 		gen, check, identityCommand())
 }
 
@@ -73,8 +73,8 @@ func identityCommand() *cobra.Command {
 		Use:   "psk-identity [FILE]",
 		Short: "Print the PSK identities of a key for TLS",
 		Long: "Print the identities of the PSKs that are derived from the key for TLS in a file, " +
-			"or on standard input, for a host and a subsystem: what \"keyctl show\" lists on a " +
-			"host with this key. They are not secret. \"compat\" stands for nvme gen-tls-key " +
+			"or on standard input, for a host and a subsystem, as \"keyctl show\" lists them on " +
+			"a host with this key. They are not secret. \"compat\" stands for nvme gen-tls-key " +
 			"--compat, and libnvme before 1.16.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

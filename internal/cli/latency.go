@@ -14,10 +14,10 @@ func latencyCommand() *cobra.Command {
 	cmd := read("latency", "Show how long commands took, and where", (*control.Client).Latency,
 		latencies)
 	cmd.Long = "Show how long the commands of each host for each namespace took, from their " +
-		"arrival until the response had left, since the host first used the namespace, and in " +
-		"which stage: wait (for memory or at a limit), host_data (the data of writes comes from " +
-		"the host), backend (the storage), response (it leaves, with the data of reads). " +
-		"The last column is the one command that took longest."
+		"arrival until the response had left, since the host first used the namespace, and how " +
+		"long they were in each stage: wait (for memory or at a limit), host_data (transfer of " +
+		"the data of writes), backend (the storage), response (transfer of the response and the " +
+		"data of reads). The last column is the slowest command."
 	return cmd
 }
 

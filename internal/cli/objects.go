@@ -19,8 +19,8 @@ import (
 
 // This file has the commands that create and delete objects in the managed directory of a target.
 
-const managedNote = " It is kept in the directory that `managed` of the configuration names; " +
-	"what stands in the configuration file itself is changed there."
+const managedNote = " It is kept in the directory named by `managed` in the configuration. " +
+	"Objects in the configuration file itself are changed there."
 
 func subsystemCommand() *cobra.Command {
 	return Group("subsystem", "Create and delete a subsystem",
@@ -31,7 +31,7 @@ func subsystemCommand() *cobra.Command {
 const deleteSubsystem = "delete SUBSYSTEM_NQN"
 
 func listenerObjectCommand() *cobra.Command {
-	const named = ". NAME is one of your own, or the transport, the address and the port, as in " +
+	const named = ". NAME is your own name, or the transport, the address and the port, as in " +
 		`"tcp 10.0.0.1:4420".`
 	return Group("listener", "Create and delete a listener",
 		noted(createCommand("create NAME", "Create or change a listener", listenerOf), named),
@@ -39,9 +39,9 @@ func listenerObjectCommand() *cobra.Command {
 }
 
 func referralCommand() *cobra.Command {
-	const named = `. NAME is as in "tcp 10.0.0.9:8009", with the NQN behind it if the discovery ` +
-		"service has one of its own."
-	return Group("referral", "Tell hosts of another discovery service, and end that",
+	const named = `. NAME is as in "tcp 10.0.0.9:8009", followed by the NQN if the discovery ` +
+		"service has its own NQN."
+	return Group("referral", "Create and delete a referral to another discovery service",
 		noted(createCommand("create NAME", "Create or change a referral", referralOf), named),
 		noted(deleteCommand("delete NAME", "Delete a referral", referralOf), named))
 }
@@ -56,11 +56,11 @@ func hostCommand() *cobra.Command {
 		func(ctx context.Context, c *control.Client, args []string) (control.Plan, error) {
 			return c.Delete(ctx, control.Object{Subsystem: args[0], Host: args[1]}, false)
 		})
-	return Group("host", "Allow a host to connect, and create, delete and give keys to one", allow,
+	return Group("host", "Allow a host to connect, and manage its settings and keys", allow,
 		deny, hostKeyCommand(),
 		createCommand("create HOST_NQN",
-			"Create or change what applies to a host in all subsystems", hostOf),
-		deleteCommand("delete HOST_NQN", "Delete what applies to a host in all subsystems", hostOf))
+			"Create or change the settings of a host for all subsystems", hostOf),
+		deleteCommand("delete HOST_NQN", "Delete the settings of a host", hostOf))
 }
 
 // hostKeyCommand sets secrets. They are not arguments, because all users of a machine can see

@@ -87,7 +87,7 @@ func confirm(in io.Reader, out io.Writer, p control.Plan) error {
 	if err := t.flush(); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(out, "%s would lose what is shown above. Apply? [y/N] ",
+	if _, err := fmt.Fprintf(out, "%s would lose access as shown above. Apply? [y/N] ",
 		count(len(hosts), "connected host")); err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func TestReloadAsks(t *testing.T) {
 				if reloaded != row.reloads || (err == nil) != row.reloads {
 					t.Errorf("reloaded %v, %v, want %v", reloaded, err, row.reloads)
 				}
-				const question = "1 connected host would lose what is shown above. Apply? [y/N] "
+				const question = "1 connected host would lose access as shown above. Apply? [y/N] "
 				if strings.Contains(out.String(), question) != row.asks {
 					t.Errorf("asks %v, printed %q", !row.asks, out.String())
 				}

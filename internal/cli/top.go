@@ -234,15 +234,15 @@ func topCommand() *cobra.Command {
 	var o options
 	n, interval := 0, time.Second
 	cmd := &cobra.Command{
-		Use: "top", Short: "Show what hosts, namespaces and reactors do, again and again",
-		Long: "Show what hosts, namespaces and reactors do: I/O per second, bandwidth, and load, " +
-			"which is the commands in flight of hosts, the time with I/O outstanding of " +
-			"namespaces (100% for each reactor), and the time that reactors do not sleep; and " +
-			"how long half and 99% of the commands of the interval took at most, and in which " +
-			"stage most of the time went (see nvmf-target latency), where the terminal has 132 " +
-			"columns. There the keys i, b, l and n sort by IOPS, bandwidth, load or name, and q " +
-			"leaves. Elsewhere, and with -n or -o json, it prints a table, or an object in one " +
-			"line, for each interval. The first one comes after one interval.",
+		Use: "top", Short: "Show the load of hosts, namespaces and reactors continuously",
+		Long: "Show the load of hosts, namespaces and reactors: I/O per second, bandwidth, and " +
+			"load, which is the commands in flight of hosts, the time with I/O outstanding of " +
+			"namespaces (100% for each reactor), and the time in which reactors do not sleep. If " +
+			"the terminal has 132 columns, also the latency that 50% and 99% of the commands of " +
+			"the interval did not exceed, and the stage that took most of the time (see " +
+			"nvmf-target latency). On a terminal the keys i, b, l and n sort by IOPS, bandwidth, " +
+			"load or name, and q quits. Elsewhere, and with -n or -o json, it prints a table, or " +
+			"an object in one line, for each interval. The first one comes after one interval.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond || interval > time.Hour {

@@ -33,8 +33,7 @@ var bdevMethods = map[string]method{
 	"bdev_set_qos_limit":          (*spdk).bdevLimits,
 }
 
-// isBdev reports whether an RPC makes a bdev without a counterpart. It forgets the limits of that
-// bdev.
+// isBdev reports whether an RPC makes a bdev without a counterpart. It records nothing about it.
 func (s *spdk) isBdev(method string, rpc *value) bool {
 	return strings.HasPrefix(method, "bdev_") && strings.HasSuffix(method, "_create") &&
 		s.object(rpc, "params", "").member("name") != nil

@@ -118,8 +118,8 @@ func (r *reader) spdkStorage(v *value, path string, blockSize uint64) (st storag
 	case !s.Device:
 		return storage{backend: "file", path: path, blockSize: s.BlockSize}, ""
 	case s.BlockSize == 0 && blockSize > minimum:
-		return st, fmt.Sprintf("it has blocks of %d bytes, and those of the device are not known, "+
-			"because it is not here. Convert on the machine that has it", blockSize)
+		return st, fmt.Sprintf("it has blocks of %d bytes, and the block size of the device is "+
+			"unknown, because it is not here. Convert on the machine that has it", blockSize)
 	case s.BlockSize != 0 && blockSize != 0 && s.BlockSize != blockSize:
 		return st, fmt.Sprintf("it has blocks of %d bytes, and the device of %d. With losetup "+
 			"--sector-size %[1]d a loop device on it has them, too: add that with backend: block",

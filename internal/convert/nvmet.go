@@ -194,7 +194,7 @@ func (r *reader) nvmetPort(v *value) {
 		if treq == "not required" { // nvmet_port_secure_channel_required
 			l.tls = "allowed"
 		}
-		r.note(addr, "port %d has TLS, whose keys nvmet has in the keyring of the kernel: give "+
+		r.note(addr, "port %d has TLS, with keys in the keyring of the kernel: give "+
 			"each host its key as tls_key_file", id)
 	}
 	r.rest(addr, path+"addr.")

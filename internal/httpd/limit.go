@@ -14,7 +14,7 @@ type listener struct {
 }
 
 // limited returns a listener that accepts a connection of l only while fewer than n are open. Its
-// connections have a method NetConn, like those of crypto/tls, which returns the connection of l.
+// connections have a method NetConn, as in crypto/tls, which returns the connection of l.
 func limited(l net.Listener, n int) net.Listener {
 	return &listener{Listener: l, slots: make(chan struct{}, n), closed: make(chan struct{})}
 }

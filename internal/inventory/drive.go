@@ -32,7 +32,8 @@ func (m Machine) DriveOf(number string) *Drive {
 	return &Drive{m, d}
 }
 
-// ID identifies the drive by its model and serial number. It is "" without a serial number.
+// ID identifies the drive by its bus, model and serial number, or by its name if it has no serial
+// number.
 func (d *Drive) ID() string {
 	if d.d.Serial == "" {
 		return d.d.Name

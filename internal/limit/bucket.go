@@ -2,8 +2,8 @@
 // about as much as it uses within a millisecond, and spends its lease locally. Only a new lease is
 // an atomic operation on shared memory, and only Join and Leave take a lock.
 //
-// Hosts that wait for the same limit share it equally, on whatever reactors they are. The rest is
-// free for everybody.
+// Hosts that wait for the same limit share it equally, on any reactors. The rest is free for
+// everybody.
 package limit
 
 import (

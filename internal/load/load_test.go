@@ -62,7 +62,7 @@ func TestVerify(t *testing.T) {
 		return second(func(b []byte) { fill(b, size, seed, block, pass) })
 	}
 	for want, change := range map[string]func([]byte){
-		"is all zeroes: what was written is lost":      second(func(b []byte) { clear(b) }),
+		"is all zeroes: the written data is lost":      second(func(b []byte) { clear(b) }),
 		"has the data of block 300, written in pass 2": other(seed, 300, pass),
 		"has the data of pass 1, not of pass 2":        other(seed, 101, 1),
 		"has data of another run, with seed 8":         other(8, 101, pass),

@@ -84,7 +84,7 @@ func foreign(b []byte, seed, block, pass uint64) string {
 	}
 	switch {
 	case zero:
-		return "is all zeroes: what was written is lost"
+		return "is all zeroes: the written data is lost"
 	case le.Uint64(b) != verifyMagic:
 		return fmt.Sprintf("has other data: it begins with % x", b[:16])
 	case le.Uint64(b[8:]) != seed:

@@ -240,8 +240,8 @@ func (s Shortage) Needs(f *Flow) bool {
 	return s.Namespace == nil || f != nil && f.Namespace == s.Namespace
 }
 
-// HoldPart is a fraction of the longest wait for memory. Holders of memory without progress lose it
-// after this time, so that the wait can end in time.
+// HoldPart divides the longest wait for memory. Holders of memory without progress lose it after
+// one HoldPart of that time, so that the wait can end in time.
 const HoldPart = 4
 
 // shortageOf returns the shortage of a flow, and whether it has waited since before the given time.

@@ -71,9 +71,9 @@ func (r *Reactor) pollEvents() int {
 	return r.dispatch(n)
 }
 
-// dispatch runs the callbacks of the first n events and returns the number of events. The eventfd
-// has no callback but counts, so that pollers that arm in several steps look again before they go
-// on.
+// dispatch runs the callbacks of the first n events and returns the number of callbacks. The
+// eventfd has none but counts as one, so that pollers that arm in several steps look again before
+// they go on.
 func (r *Reactor) dispatch(n int) int {
 	ran := 0
 	for i := 0; i < n; i++ {

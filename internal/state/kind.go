@@ -151,7 +151,7 @@ func (k *kind[V, D]) noteAstray(to, from string) {
 	defer k.mu.Unlock()
 	if _, err := k.s.root.Lstat(to); errors.Is(err, fs.ErrNotExist) {
 		k.astray[to] = from
-		k.bad[to] = fmt.Errorf("%s is missing, and %s has what belongs there. Rename that one, or "+
+		k.bad[to] = fmt.Errorf("%s is missing, and %s has its content. Rename that one, or "+
 			"move it away: then %s", k.s.at(to), k.s.at(from), k.without)
 	}
 }

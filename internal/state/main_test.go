@@ -15,8 +15,8 @@ const unprivileged = "NVMF_TEST_UNPRIVILEGED"
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// asNobody runs the test again as a user who owns nothing, with a directory that others may reach,
-// and returns "": the caller must return. In the new process it returns the directory.
+// asNobody runs the test again as a user without files, with a directory that others may reach, and
+// returns "": the caller must return. In the new process it returns the directory.
 func asNobody(t *testing.T, prepare func(dir string)) (dir string) {
 	t.Helper()
 	if dir := os.Getenv(unprivileged); dir != "" {

@@ -161,7 +161,7 @@ type Uncorrectable struct {
 
 func newUncorrectable(s *Store) *Uncorrectable {
 	return &Uncorrectable{newKind[marks.Kept, uncorrectableData](s, uncorrectableDir,
-		"blocks can be read again that hosts have marked uncorrectable, with what is in them")}
+		"blocks that hosts have marked uncorrectable can be read again, with old data")}
 }
 
 // Load implements marks.Store.

@@ -90,18 +90,18 @@ func (s *Store) fault(err error) error {
 	do := "Repair it"
 	switch {
 	case forbidden(err):
-		do = fmt.Sprintf("Let the user of the target (ID %d) read and write it and what is in it",
+		do = fmt.Sprintf("Let the user of the target (ID %d) read and write it and its files",
 			os.Geteuid())
 	case errors.Is(err, unix.EROFS):
 		do = "Make its file system writable"
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		do = "Make room on its file system"
 	case errors.Is(err, unix.ENOTDIR):
-		do = "Move away what is there instead of a directory"
+		do = "Move away the file in its place"
 	}
 	return fmt.Errorf("state directory %s cannot be used: %w. %s, or name another directory in "+
-		"STATE_DIRECTORY: then port IDs, write protection, reservations and uncorrectable blocks "+
-		"are those in there", s.path, err, do)
+		"STATE_DIRECTORY: then the port IDs, write protection, reservations and uncorrectable "+
+		"blocks in that one apply", s.path, err, do)
 }
 
 // forbidden reports whether an error means that this user lacks a permission.

@@ -431,7 +431,7 @@ func TestDirectories(t *testing.T) {
 	}
 	first := opened(t, filepath.Join(dir, "used"))
 	for what, test := range map[string]struct{ dir, err string }{
-		"a file":    {file, "not a directory. Move away what is there instead of a directory"},
+		"a file":    {file, "not a directory. Move away the file in its place"},
 		"below one": {filepath.Join(file, "new"), "not a directory"},
 		"in use":    {first.path, "another target uses it. Stop that one"},
 		"relative":  {"state", "Name an absolute path"},

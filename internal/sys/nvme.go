@@ -8,8 +8,8 @@ import (
 )
 
 // NVMeCommand is struct nvme_passthru_cmd64 of linux/nvme_ioctl.h: a command for an NVMe drive. The
-// names are those of the submission queue entry (NVM Express Base Specification 2.0, section
-// 3.3.3.1). The caller keeps the memory given to SetData and SetVectors alive.
+// names are from the submission queue entry (NVM Express Base Specification 2.0, section 3.3.3.1).
+// The caller keeps the memory given to SetData and SetVectors alive.
 type NVMeCommand struct {
 	Opcode, flags        uint8
 	_                    uint16

@@ -23,8 +23,8 @@ func Check(t testing.TB, err error) {
 }
 
 // Value is for calls that return a value and an error: Value(os.ReadFile(name))(t) returns the
-// value. It fails and ends the test if there is an error. Do not use it if the test ignores the
-// value.
+// value. It fails and ends the test if there is an error. A test that only needs the check ignores
+// the value.
 func Value[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()

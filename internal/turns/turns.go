@@ -166,7 +166,7 @@ func (p *Pool) next() *Job {
 	return j
 }
 
-// take removes and returns the network whose turn it is in a list, nil if there is none.
+// take removes and returns the next network of a list, nil if there is none.
 func (p *Pool) take(from *list.List[network]) *network {
 	a := from.First()
 	if a != nil && from == &p.turns[1] && time.Since(a.jobs.First().since) > mostFair {

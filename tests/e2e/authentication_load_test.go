@@ -32,7 +32,7 @@ const (
 func manyHostNQN(i int) string { return fmt.Sprint(hostNQN, i) }
 
 // authenticatingHosts connects hosts at once, in a process of lower priority: they stand for other
-// machines, whose work would take nothing from the target.
+// machines, which would not share the CPUs of the target.
 func authenticatingHosts(text string) int {
 	key, err := auth.ParseKey(text)
 	addr, err2 := netip.ParseAddrPort(os.Getenv(hostsAddr))

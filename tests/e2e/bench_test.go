@@ -157,7 +157,7 @@ func TestBenchVerify(t *testing.T) {
 	const block, elsewhere = 100, 8000
 	for want, d := range map[string]*redirected{
 		"": {from: -1, skip: new(int)},
-		"block 100 is all zeroes: what was written is lost": {
+		"block 100 is all zeroes: the written data is lost": {
 			op: backend.OpWrite, from: block * 4096, to: elsewhere * 4096, skip: new(int),
 		},
 		"block 100 has the data of pass 1, not of pass 2: a lost write": {

@@ -51,11 +51,11 @@ func (s *supply) cut() {
 // half a block.
 type faults struct{ flush, fua, failure, tear bool }
 
-// volatileDisk is a disk with a volatile cache, below backend/disk, whose commands it executes. A
-// write enters the cache when it begins. A flush moves to the medium the writes that had completed
-// when it began, and nothing else. When the power fails, each block has the content of the medium
-// or of any one of the later writes to it, independent of other blocks. A disk that only promises
-// atomic blocks may lose and reorder that much.
+// volatileDisk is a disk with a volatile cache, below backend/disk. It executes the commands of
+// backend/disk. A write enters the cache when it begins. A flush moves to the medium the writes
+// that had completed when it began, and nothing else. When the power fails, each block has the
+// content of the medium or of any one of the later writes to it, independent of other blocks. A
+// disk that only promises atomic blocks may lose and reorder that much.
 type volatileDisk struct {
 	block, limit int64 // bytes of an atomic block, and of the longest command
 	engine       string

@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// rounds returns the number of rounds of TestAllCulprits on each transport: two, or with soak as
-// many rounds of about 75 s as fit NVMF_ISOLATION_SECONDS.
+// rounds returns the number of rounds of TestAllCulprits on each transport: as many rounds of about
+// 75 s as fit NVMF_ISOLATION_SECONDS, or two if it is not set.
 func rounds(t *testing.T) int {
 	s := os.Getenv("NVMF_ISOLATION_SECONDS")
 	if s == "" {
