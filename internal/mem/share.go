@@ -26,7 +26,7 @@ const (
 )
 
 // Share counts the use of the pools of one reactor by a host, a network or a namespace. The zero
-// Share has no use. Only its reactor uses it.
+// Share counts nothing. Only its reactor uses it.
 type Share struct {
 	// Limit is the maximum number of bytes of one pool, however much is free. 0 means the rules
 	// above.

@@ -240,8 +240,8 @@ func (s Shortage) Needs(f *Flow) bool {
 	return s.Namespace == nil || f != nil && f.Namespace == s.Namespace
 }
 
-// HoldPart divides the longest wait for memory. Holders of memory without progress lose it after
-// one HoldPart of that time, so that the wait can end in time.
+// HoldPart is the divisor of the longest wait for memory that gives the time after which holders of
+// memory without progress lose it, so that the wait can end.
 const HoldPart = 4
 
 // shortageOf returns the shortage of a flow, and whether it has waited since before the given time.
@@ -294,8 +294,8 @@ func (p *Pool) SearchHolders(before int64,
 }
 
 // HoldLimit returns how long memory of flow f may be held without progress while the shortage s
-// lasts, in the unit of limit, the longest wait for memory. It is one HoldPart of limit if the host
-// of f has more than the waiter. It is all but one HoldPart if it is the waiter itself, since its
+// lasts, in the unit of limit, the longest wait for memory. It is limit/HoldPart if the host of f
+// has more than the waiter. It is the rest of limit if the host is the waiter itself, since its
 // network may be interrupted. 0 means no limit.
 func (p *Pool) HoldLimit(f *Flow, s Shortage, limit int64) int64 {
 	switch {

@@ -55,7 +55,7 @@ type kind[V any, D content[V]] struct {
 	bad map[string]error
 	// astray maps the name of a missing file to the name of a file that has its content.
 	astray map[string]string
-	// unsure has the namespaces of which the last change failed: their files may have it.
+	// unsure has the namespaces with a failed last change: their files may contain it.
 	unsure map[Name]bool
 }
 
