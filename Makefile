@@ -24,7 +24,7 @@ test: ## run everything but what it leaves to soak, which it lists: about 15 min
 	scripts/test.sh all
 unit: ## run everything except the lab: about 10 minutes
 	scripts/test.sh unit
-soak: ## run what measures time or takes long, and the lab in full: about four hours
+soak: ## run what measures time or takes long, and the lab in full: about 80 minutes
 	scripts/test.sh soak
 lint: ## run go vet, golangci-lint and shellcheck
 	scripts/deps.sh unit

@@ -1,8 +1,8 @@
 #!/bin/bash
 # test.sh [all|unit|soak]: runs every check, fast failures first and the lab last. "unit" leaves out
 # the lab and the installation of packages. "soak" runs the rest of the tests: tests that measure
-# time or take long, longer fuzzing, tests/isolation for half an hour, tests/live with 2000
-# configurations, all of scripts/package-test.sh, and every scenario of the lab in full
+# time or take long, longer fuzzing, all of tests/isolation, tests/live with 400 configurations,
+# 500,000 random commands, all of scripts/package-test.sh, and every scenario of the lab in full
 # (tests/lab/README.md). Every step runs, even after a failure. At the end it prints the skipped
 # tests with their reasons, the tests left to "make soak", the last lines of failed tests with the
 # versions of the programs around them, and the number of tests. NVMF_TEST_LOG keeps the output of
@@ -90,10 +90,13 @@ one_processor() {
     ./backend/... ./fabric/... ./nvme/... ./internal/mem ./internal/reactor ./internal/turns \
     ./internal/uring ./tests/e2e
 }
-# The measurements by themselves: one package after another, without the race detector.
+# The measurements by themselves: one package after another, without the race detector. Packages
+# without them are left to "all".
 measurements() {
   # shellcheck disable=SC2046  # a list of packages
-  go test -v -p 1 -timeout 2h -count=1 $(suite | grep -Ev '/tests/(isolation|live|lab)$')
+  go test -v -p 1 -timeout 2h -count=1 $(
+    grep -rlE --include='*_test.go' 'testutil\.Soak|backendtest\.' . | xargs -n1 dirname | sort -u |
+      grep -Ev '/(internal/lint|tests/(isolation|live|lab))$')
 }
 steps=(
   "38|build|go build ./..."
@@ -106,20 +109,19 @@ steps=(
   "30|tests on one processor|one_processor"
 )
 lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
-isolation="env NVMF_ISOLATION_SECONDS=1800 go test -v -count=1 -timeout 3h ./tests/isolation"
-live="env NVMF_LIVE_CONFIGS=2000 go test -v -count=1 -timeout 3h ./tests/live"
-model="env NVMF_MODEL_COMMANDS=1000000 TMPDIR=/dev/shm \
-go test -v -count=1 -timeout 3h -run TestModel$ ./tests/e2e"
+isolation="env NVMF_ISOLATION_SECONDS=300 go test -v -count=1 -timeout 3h ./tests/isolation"
+# Two packages at once: neither measures.
+random="env NVMF_LIVE_CONFIGS=400 NVMF_MODEL_COMMANDS=500000 TMPDIR=/dev/shm \
+go test -v -count=1 -timeout 3h -run ^(TestChain|TestModel)$ ./tests/live ./tests/e2e"
 case $what in
   all) steps+=("480|lab|$lab 60m") ;;
   soak) steps=(
-    "900|tests that measure or take long|measurements"
-    "600|fuzzing|fuzz_all 100000x"
-    "3600|isolation, all culprits at once for half an hour|$isolation"
-    "1200|2000 changes of the configuration|$live"
-    "600|a million random commands|$model"
+    "700|tests that measure or take long|measurements"
+    "120|fuzzing|fuzz_all 20000x"
+    "1100|isolation|$isolation"
+    "230|random configurations and commands|$random"
     "300|packages, built twice and installed|scripts/package-test.sh all"
-    "2000|lab in full|$lab 5h"
+    "2300|lab in full|$lab 5h"
   ) ;;
 esac
 expected() { # STEP: prints its duration in seconds

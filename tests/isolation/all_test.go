@@ -116,10 +116,11 @@ func together(victims []*victim, w window) (took latencies, all outcome) {
 	return took, all
 }
 
-// longestTurn returns the maximum time for which a culprit works, or pauses.
+// longestTurn returns the maximum time for which a culprit works, or pauses. With soak it exceeds
+// the time limits of shorten, and a round has about seven turns.
 func longestTurn() time.Duration {
 	if testutil.Soaking() {
-		return 20 * time.Second
+		return 4 * time.Second
 	}
 	return 300 * time.Millisecond
 }

@@ -53,7 +53,7 @@ HOOK
   chmod 755 "$work/before" "$work/after"
   echo "making the Debian 12 image: once, a minute or two" >&2
   $as_root mmdebstrap --verbose --variant=minbase --format=directory --include="$packages" \
-    --aptopt='APT::Install-Recommends "false"' \
+    --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' \
     --dpkgopt='path-exclude=/usr/share/{doc,man,locale}/*' \
     --essential-hook="$work/before" --customize-hook="$work/after" \
     bookworm "$work/root" "${sources[@]}" 2>&1 | tee "$work/log" |

@@ -4,11 +4,11 @@
 # variants: rxe siw tcp
 # covers: internal/app config internal/control nvme/target
 # cpus: 2
-# limit: 1200
+# limit: 600
 . "$LAB_DIR/lib.sh"
 . "$LAB_DIR/lib-reload.sh"
 [ "$TARGET" = ours ] || skip "the kernel's target has no configuration file"
-: "${KILLS:=$(sized 4 4 50)}"
+: "${KILLS:=$(sized 4 4 20)}"
 disk_up
 NAMESPACES=(1:file:64MiB:/run/disk/1.img:4096)
 lab_up; target_start; host_connect --reconnect-delay=1

@@ -7,11 +7,11 @@
 # covers: internal/app config nvme/target
 # cpus: 2
 # alone: it measures
-# limit: 3000
+# limit: 900
 . "$LAB_DIR/lib.sh"
 . "$LAB_DIR/lib-reload.sh"
 [ "$TARGET" = ours ] || skip "the kernel's target has no configuration file"
-: "${RELOADS:=$(sized 3 12 300)}"
+: "${RELOADS:=$(sized 3 12 60)}"
 disk_up
 NAMESPACES=(1:file:64MiB:/run/disk/1.img:4096 2:file:64MiB:/run/disk/2.img)
 ALLOWED="$HOSTNQN $HOSTNQN2"

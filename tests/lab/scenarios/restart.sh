@@ -8,7 +8,7 @@
 . "$LAB_DIR/lib.sh"
 . "$LAB_DIR/lib-systemd.sh"
 [ "$TARGET" = ours ] || skip "the kernel's target does not restart"
-: "${ROUNDS:=$(sized 1 1 3)}" "${RULE:=yes}"
+: "${ROUNDS:=$(sized 1 1 2)}" "${RULE:=yes}"
 SECOND=10.0.0.3 OTHER=''
 # The two targets share a disk, each through a device of its own.
 for d in first second; do dm $d "0 $((64 << 11)) linear /dev/ram1 0"; done
@@ -60,8 +60,8 @@ found_listener() {
   klog_has "$CTRL: resetting controller due to persistent internal error" &&
     ! klog_has "$CTRL: (Reconnecting|failed to connect|starting error recovery)"
 }
-# restarted BOUND: stalls until the host has reset by itself. The target waits for a second, in which
-# a host on a busy machine may not begin to.
+# restarted BOUND: stalls until the host has reset by itself. The target waits for a second, in
+# which a host on a busy machine may not begin to.
 restarted() {
   stall restart $1 || stall restart $1 || stall restart $1 ||
     fail "three times the host has not reset by itself, or did not find a listener"
