@@ -2,8 +2,8 @@ package control
 
 import "time"
 
-// This file and api_observe.go are the interface: what requests and answers say. openapi.json is
-// made of their comments.
+// This file and api_observe.go are the interface: the content of requests and answers. openapi.json
+// is generated from their comments.
 
 // Status is the target as a whole.
 type Status struct {
@@ -11,18 +11,19 @@ type Status struct {
 	Version string `json:"version"`
 	// PID is the process ID.
 	PID int `json:"pid"`
-	// Started is when the target was started.
+	// Started is the time at which the target was started.
 	Started time.Time `json:"started"`
-	// UptimeSeconds is how long ago that was.
+	// UptimeSeconds is the time since then.
 	UptimeSeconds float64 `json:"uptime_seconds"`
-	// Listeners is how many accept connections, WaitingListeners how many cannot yet,
-	// DrainedListeners how many shall not.
+	// Listeners is the number of listeners that accept connections, WaitingListeners the number
+	// that cannot yet, DrainedListeners the number that must not.
 	Listeners        int `json:"listeners"`
 	WaitingListeners int `json:"waiting_listeners"`
 	DrainedListeners int `json:"drained_listeners"`
-	// Subsystems is how many are configured.
+	// Subsystems is the number of configured subsystems.
 	Subsystems int `json:"subsystems"`
-	// Namespaces is how many are served, PendingNamespaces how many wait for their storage.
+	// Namespaces is the number of namespaces in service, PendingNamespaces the number that wait for
+	// their storage.
 	Namespaces        int `json:"namespaces"`
 	PendingNamespaces int `json:"pending_namespaces"`
 	// Pending are the first pending namespaces, with their reasons.
@@ -31,68 +32,68 @@ type Status struct {
 	Controllers int `json:"controllers"`
 	// Connections is the number of queues.
 	Connections int `json:"connections"`
-	// Shares are what hosts and networks have of what is shared out, those first that are nearest
-	// to their share: at most 16 of each transport. A host that has not proven its NQN counts for
-	// the NQN and for its network.
+	// Shares are the uses of shared resources by hosts and networks, nearest to their limit first:
+	// at most 16 of each transport. A host that has not proven its NQN counts for the NQN and for
+	// its network.
 	Shares []Share `json:"shares,omitempty"`
 }
 
-// Share is how much a host or a network has, and may have while others keep theirs.
+// Share is the amount that a host or a network uses, and may use while others keep theirs.
 type Share struct {
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
 	// Host is an NQN, empty for a network.
 	Host string `json:"host,omitempty"`
-	// Proven says that the host has proven its NQN, by TLS or authentication.
+	// Proven: the host has proven its NQN, by TLS or authentication.
 	Proven bool `json:"proven,omitempty"`
 	// Network is an IPv4 address or an IPv6 /64.
 	Network string `json:"network,omitempty"`
 	// Connections is the number of queues, of MostConnections.
 	Connections     int64 `json:"connections"`
 	MostConnections int64 `json:"most_connections"`
-	// QueueMemory is that of the queues in bytes, of MostQueueMemory.
+	// QueueMemory is the memory of the queues in bytes, of MostQueueMemory.
 	QueueMemory     int64 `json:"queue_memory"`
 	MostQueueMemory int64 `json:"most_queue_memory"`
-	// DataMemory is that of commands of both transports, on all reactors, in bytes, of
+	// DataMemory is the memory of commands of both transports, on all reactors, in bytes, of
 	// MostDataMemory.
 	DataMemory     int64 `json:"data_memory"`
 	MostDataMemory int64 `json:"most_data_memory"`
 }
 
-// PendingNamespace is a namespace that is not served yet.
+// PendingNamespace is a namespace that is not in service yet.
 type PendingNamespace struct {
 	// Subsystem is the NQN of its subsystem.
 	Subsystem string `json:"subsystem"`
 	// NSID identifies it there.
 	NSID uint32 `json:"nsid"`
-	// Reason is why it is not served.
+	// Reason is the reason why it is not in service.
 	Reason string `json:"reason"`
 }
 
-// Listener is an address where hosts connect, or what one is missing for.
+// Listener is an address where hosts connect, or a configured listener without an address.
 type Listener struct {
-	// Name is that of the configured listener, which may have many addresses.
+	// Name is the name of the configured listener, which may have many addresses.
 	Name string `json:"name"`
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
-	// Address is the IP address and the port; without a port ID it is what is configured.
+	// Address is the IP address and the port; without a port ID it is the configured address.
 	Address string `json:"address"`
 	// PortID is the NVMe port ID.
 	PortID uint16 `json:"port_id,omitempty"`
 	// State is up, waiting (the target tries again), failed (it cannot), draining (its connections
 	// end) or drained (none is left).
 	State string `json:"state"`
-	// Reason is why it is not up.
+	// Reason is the reason why it is not up.
 	Reason string `json:"reason,omitempty"`
-	// Connections is the number of queues that came through it.
+	// Connections is the number of queues that were connected through it.
 	Connections int `json:"connections"`
 }
 
-// ListenerID says which listeners are meant.
+// ListenerID selects listeners.
 type ListenerID struct {
-	// Listener is an address, as in Listener or with the transport before it, or a port ID.
+	// Listener is an address, as in Listener or preceded by the transport, or a port ID.
 	Listener string `json:"listener,omitempty"`
-	// All are meant, without Listener.
+	// All selects all, without Listener.
 	All bool `json:"all,omitempty"`
 }
 
@@ -104,25 +105,26 @@ type ANA struct {
 	Listener string `json:"listener"`
 	// State is optimized, non-optimized, inaccessible, persistent-loss or change.
 	State string `json:"state"`
-	// Configured is the state in the configuration, in place of which State was set if they differ.
+	// Configured is the state in the configuration. It differs from State if a request has set
+	// another one.
 	Configured string `json:"configured"`
-	// Namespaces are those in the group.
+	// Namespaces are the namespaces in the group.
 	Namespaces []NamespaceID `json:"namespaces"`
 }
 
-// ANASet says which state is to be set.
+// ANASet is a state to set.
 type ANASet struct {
 	// Group is the ANA group.
 	Group uint32 `json:"group"`
-	// State is one of those of ANA, or configured: that of the configuration.
+	// State is a state as in ANA, or configured for the state in the configuration.
 	State string `json:"state"`
-	// Listener is its name, with or without the transport; without it all are meant.
+	// Listener is its name, with or without the transport; without it all listeners are meant.
 	Listener string `json:"listener,omitempty"`
 }
 
-// ANAState is the state that a group is to have.
+// ANAState is the new state of a group.
 type ANAState struct {
-	// State is one of those of ANA, or configured: that of the configuration.
+	// State is a state as in ANA, or configured for the state in the configuration.
 	State string `json:"state"`
 }
 
@@ -130,35 +132,37 @@ type ANAState struct {
 type Subsystem struct {
 	// NQN is its name.
 	NQN string `json:"nqn"`
-	// AllowAnyHost says that every host may connect, else those of Hosts.
+	// AllowAnyHost: every host may connect. Otherwise only Hosts may.
 	AllowAnyHost bool     `json:"allow_any_host"`
 	Hosts        []string `json:"hosts"`
-	// Security is what hosts need besides: none or auth.
+	// Security is required of allowed hosts: none, auth, tls or auth+tls.
 	Security string `json:"security"`
 	// Serial number.
 	Serial string `json:"serial"`
 	// Model number.
 	Model string `json:"model"`
-	// Namespaces is how many are served, PendingNamespaces how many wait for their storage.
+	// Namespaces is the number of namespaces in service, PendingNamespaces the number that wait for
+	// their storage.
 	Namespaces        int `json:"namespaces"`
 	PendingNamespaces int `json:"pending_namespaces"`
 	// Controllers is the number of associations with hosts.
 	Controllers int `json:"controllers"`
-	// Limits are those of all hosts together.
+	// Limits are the limits of all hosts together.
 	Limits *Limits `json:"limits,omitempty"`
 	// Configured is missing in lists.
 	Configured *Configured `json:"configured,omitempty"`
 }
 
-// Limits bound what hosts may do.
+// Limits bound the I/O of hosts.
 type Limits struct {
-	// IOPS is commands per second that read or change blocks, 0 for no limit.
+	// IOPS is the limit of commands per second that read or change blocks, 0 for no limit.
 	IOPS int64 `json:"iops,omitempty"`
-	// Bandwidth is bytes per second of reads and writes, 0 for no limit.
+	// Bandwidth is the limit of bytes per second of reads and writes, 0 for no limit.
 	Bandwidth int64 `json:"bandwidth,omitempty"`
-	// BurstSeconds is the time whose part of the limits may come at once after a pause.
+	// BurstSeconds is the burst allowed after a pause, as a time at the limits.
 	BurstSeconds float64 `json:"burst_seconds"`
-	// Waits is how many commands have waited at these limits, WaitSeconds how long in all.
+	// Waits is the number of commands that have waited at these limits, WaitSeconds their total
+	// wait.
 	Waits       uint64  `json:"waits"`
 	WaitSeconds float64 `json:"wait_seconds"`
 }
@@ -170,55 +174,56 @@ type Namespace struct {
 	// NSID identifies it there.
 	NSID uint32 `json:"nsid"`
 	// State is ready, not ready (its storage does not answer), degraded (accepted writes may be
-	// lost), paused (commands wait) or pending (its storage is not there, or what
-	// hosts were promised of it cannot be read).
+	// lost), paused (commands wait) or pending (its storage is missing, or promises to hosts about
+	// it cannot be read).
 	State string `json:"state"`
-	// Reason is why it is pending.
+	// Reason is the reason why it is pending.
 	Reason string `json:"reason,omitempty"`
-	// Backend is the kind of its storage, Path where that is.
+	// Backend is the kind of its storage, Path the place of the storage.
 	Backend string `json:"backend"`
 	Path    string `json:"path,omitempty"`
-	// ConfiguredBytes is the least size that the configuration asks for, 0 if it asks for none.
+	// ConfiguredBytes is the minimum size in the configuration, 0 if there is none.
 	ConfiguredBytes int64 `json:"configured_bytes,omitempty"`
-	// SizeBytes is 0 while it is pending, and so is everything that follows.
+	// SizeBytes and all following fields are 0 while it is pending.
 	SizeBytes      int64 `json:"size_bytes"`
 	BlockSizeBytes int64 `json:"block_size_bytes"`
-	// WriteProtected says that writes are refused.
+	// WriteProtected: writes are refused.
 	WriteProtected bool `json:"write_protected"`
-	// Reads is the number of reads that succeeded since it was added, Writes that of writes.
+	// Reads is the number of successful reads since it was added, Writes the number of successful
+	// writes.
 	Reads  uint64 `json:"reads"`
 	Writes uint64 `json:"writes"`
-	// ReadBytes is what they read, WrittenBytes what they wrote.
+	// ReadBytes is the data of these reads, WrittenBytes of these writes.
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
 	// BusySeconds is the time with I/O outstanding, summed over reactors.
 	BusySeconds float64 `json:"busy_seconds"`
-	// Errors is the number of operations that failed, by reason.
+	// Errors is the number of failed operations by reason.
 	Errors map[string]uint64 `json:"errors,omitempty"`
 	// Timeouts is the number of commands that were given up.
 	Timeouts uint64 `json:"timeouts"`
-	// Limits are those of all hosts together.
+	// Limits are the limits of all hosts together.
 	Limits *Limits `json:"limits,omitempty"`
 	// Configured is missing in lists.
 	Configured *Configured `json:"configured,omitempty"`
 }
 
-// Configured is where an object of the configuration comes from.
+// Configured is the origin of an object of the configuration.
 type Configured struct {
-	// Path is that of requests for the object.
+	// Path is the path of requests for the object.
 	Path string `json:"path"`
-	// Managed says that a request has created it, so that requests can change and delete it.
+	// Managed: a request has created it, so that requests can change and delete it.
 	Managed bool `json:"managed"`
-	// Place is where it stands: its file if Managed is true, else a line of the configuration.
+	// Place is its file if Managed is true, else its line of the configuration.
 	Place string `json:"place"`
-	// Keys are those that the last PUT has given, without secrets. They are missing in lists and if
+	// Keys are the keys given by the last PUT, without secrets. They are missing in lists and if
 	// Managed is false.
 	Keys Keys `json:"keys,omitempty"`
-	// Secrets are the names of the secrets that a host has. They are missing in lists.
+	// Secrets are the names of the secrets of a host. They are missing in lists.
 	Secrets []string `json:"secrets,omitempty"`
 }
 
-// HostEntry is a host as the configuration names it, in one subsystem or in all.
+// HostEntry is a host named in the configuration, in one subsystem or in all.
 type HostEntry struct {
 	// NQN of the host.
 	NQN string `json:"nqn"`
@@ -226,7 +231,7 @@ type HostEntry struct {
 	Subsystems []string `json:"subsystems"`
 	// Controllers are its associations.
 	Controllers []Host `json:"controllers"`
-	// Configured is where the entry comes from.
+	// Configured is the origin of the entry.
 	Configured *Configured `json:"configured,omitempty"`
 }
 
@@ -234,25 +239,25 @@ type HostEntry struct {
 type HostKey struct {
 	// Key is the secret, in its interchange format.
 	Key string `json:"key"`
-	// OldKeysUntil makes the secret before the old one, which counts as well until this date or
-	// time. Without it the secret before ends at once. Repeated, the request changes nothing.
+	// OldKeysUntil makes the previous secret the old one, which stays valid until this date or
+	// time. Without it the previous secret ends at once. Repeating the request changes nothing.
 	OldKeysUntil string `json:"old_keys_until,omitempty"`
 }
 
-// ListenerEntry is a listener as the configuration names it.
+// ListenerEntry is a listener named in the configuration.
 type ListenerEntry struct {
 	// Name is as in Listener.
 	Name string `json:"name"`
-	// Addresses are the addresses that it has, or lacks, with the reason.
+	// Addresses are its addresses, including missing ones, with the reason.
 	Addresses []Listener `json:"addresses"`
-	// Configured is where it comes from.
+	// Configured is the origin of the listener.
 	Configured *Configured `json:"configured,omitempty"`
 }
 
-// Referral is another discovery service that hosts are told of.
+// Referral is another discovery service named to hosts.
 type Referral struct {
-	// Name is the transport and the address with the port, and the NQN if it is not the well-known
-	// one.
+	// Name is the transport and the address with the port, followed by the NQN if it is not the
+	// well-known one.
 	Name string `json:"name"`
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
@@ -260,7 +265,7 @@ type Referral struct {
 	Address string `json:"address"`
 	// NQN of the discovery service.
 	NQN string `json:"nqn"`
-	// Hosts are the hosts that are told of it; none: all.
+	// Hosts are the hosts that receive it; none means all.
 	Hosts []string `json:"hosts"`
 	// Configured is missing in lists.
 	Configured *Configured `json:"configured,omitempty"`
@@ -282,11 +287,11 @@ type Host struct {
 	Remote string `json:"remote"`
 	// Queues is the number of its connections, the admin queue included.
 	Queues int `json:"queues"`
-	// Ready says that the host has enabled the controller.
+	// Ready: the host has enabled the controller.
 	Ready bool `json:"ready"`
-	// Discovery says that it is a discovery controller.
+	// Discovery: it is a discovery controller.
 	Discovery bool `json:"discovery"`
-	// Limits are those of the host, in all subsystems together.
+	// Limits are the limits of the host, in all subsystems together.
 	Limits *Limits `json:"limits,omitempty"`
 }
 
@@ -302,39 +307,39 @@ type Connection struct {
 	QID uint16 `json:"qid"`
 	// Depth is the number of entries.
 	Depth int `json:"depth"`
-	// InFlight is the number of commands that are executed.
+	// InFlight is the number of commands being executed.
 	InFlight int `json:"in_flight"`
 	// Reactor is the index of the reactor that serves it.
 	Reactor int `json:"reactor"`
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
-	// Local is the address of the target, Remote that of the host.
+	// Local is the address of the target, Remote the address of the host.
 	Local  string `json:"local"`
 	Remote string `json:"remote"`
-	// PortID is that of the listener.
+	// PortID is the port ID of the listener.
 	PortID uint16 `json:"port_id"`
-	// AgeSeconds is how long the connection exists.
+	// AgeSeconds is the age of the connection.
 	AgeSeconds float64 `json:"age_seconds"`
-	// KeepAliveTimeoutSeconds is that of the controller, 0 for none, KeepAliveLeftSeconds what is
-	// left of it if the host sends nothing more.
+	// KeepAliveTimeoutSeconds is the timeout of the controller, 0 for none, KeepAliveLeftSeconds
+	// the time left if the host sends nothing more.
 	KeepAliveTimeoutSeconds float64 `json:"keep_alive_timeout_seconds"`
 	KeepAliveLeftSeconds    float64 `json:"keep_alive_left_seconds"`
-	// KeepAliveMarginSeconds is the least that was left of it in the last one or two minutes.
+	// KeepAliveMarginSeconds is the least time left in the last one or two minutes.
 	KeepAliveMarginSeconds float64 `json:"keep_alive_margin_seconds"`
-	// RTTSeconds is the round-trip time of late, Retransmits how many packets the target has sent
-	// again, both of TCP; 0 for rdma.
+	// RTTSeconds is the recent round-trip time, Retransmits the number of packets that the target
+	// has sent again, both of TCP; 0 for rdma.
 	RTTSeconds  float64 `json:"rtt_seconds"`
 	Retransmits uint64  `json:"retransmits"`
 	// TLS is the cipher suite, empty if the connection is not encrypted.
 	TLS string `json:"tls"`
-	// HeaderDigest and DataDigest say that the connection has them.
+	// HeaderDigest and DataDigest: the connection uses these digests.
 	HeaderDigest bool `json:"header_digest"`
 	DataDigest   bool `json:"data_digest"`
-	// Commands is the number of commands that were received.
+	// Commands is the number of commands received.
 	Commands uint64 `json:"commands"`
-	// NearlyFull is how many of them found at least three quarters of Depth in use.
+	// NearlyFull is the number of them that found at least three quarters of Depth in use.
 	NearlyFull uint64 `json:"nearly_full"`
-	// ReadBytes is the data that commands read which succeeded, WrittenBytes what they wrote.
+	// ReadBytes is the data of successful reads, WrittenBytes of successful writes.
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
 }
@@ -343,14 +348,16 @@ type Connection struct {
 type Reactor struct {
 	// Index is the number of the reactor.
 	Index int `json:"index"`
-	// CPU is where it runs, -1 for any.
+	// CPU is the CPU on which it runs, -1 for any.
 	CPU int `json:"cpu"`
-	// AsleepSeconds is how long it has slept since its start; it polls for the rest of the time.
+	// AsleepSeconds is the time that it has slept since its start; it polls for the rest of the
+	// time.
 	AsleepSeconds float64 `json:"asleep_seconds"`
-	// Polls is how often it has looked for work, EmptyPolls how often there was none.
+	// Polls is the number of times that it has looked for work, EmptyPolls the number of times
+	// without work.
 	Polls      uint64 `json:"polls"`
 	EmptyPolls uint64 `json:"empty_polls"`
-	// MemoryBytes is its data memory, MemoryUsedBytes what is in use.
+	// MemoryBytes is its data memory, MemoryUsedBytes the part in use.
 	MemoryBytes     int64 `json:"memory_bytes"`
 	MemoryUsedBytes int64 `json:"memory_used_bytes"`
 	// WaitingCommands is the number of commands that wait for data memory.
@@ -359,64 +366,62 @@ type Reactor struct {
 
 // Disk is a block device of the machine.
 type Disk struct {
-	// Name is as in /dev.
+	// Name is the name in /dev.
 	Name string `json:"name"`
-	// Path is that below /dev/disk/by-id which stays the same, for the configuration; "" if there
-	// is none.
+	// Path is the stable path below /dev/disk/by-id, for the configuration; "" if there is none.
 	Path string `json:"path,omitempty"`
-	// Bus is what it is attached to: nvme, sata, sas, scsi, usb, virtio, mmc or virtual.
+	// Bus is the bus that it is attached to: nvme, sata, sas, scsi, usb, virtio, mmc or virtual.
 	Bus string `json:"bus"`
-	// Model and Serial are what it reports.
+	// Model and Serial are as reported by the disk.
 	Model  string `json:"model"`
 	Serial string `json:"serial"`
-	// SizeBytes is its size, BlockSizeBytes that of a logical block.
+	// SizeBytes is its size, BlockSizeBytes the size of a logical block.
 	SizeBytes      int64 `json:"size_bytes"`
 	BlockSizeBytes int   `json:"block_size_bytes"`
-	// Rotational says that it is a hard disk.
+	// Rotational: it is a hard disk.
 	Rotational bool `json:"rotational"`
-	// ReadOnly says that it cannot be written.
+	// ReadOnly: it cannot be written.
 	ReadOnly bool `json:"read_only"`
 	// Partitions are their names.
 	Partitions []string `json:"partitions"`
-	// Uses says who uses the disk or a partition: mounts, other devices, processes, and namespaces
-	// of the target ("namespace 1 of NQN").
+	// Uses lists the users of the disk or of its partitions: mounts, other devices, processes, and
+	// namespaces of the target ("namespace 1 of NQN").
 	Uses []string `json:"uses"`
-	// NotExportable is why it cannot be exported as a whole.
+	// NotExportable is the reason why it cannot be exported as a whole.
 	NotExportable string `json:"not_exportable,omitempty"`
-	// Health is what the drive reports of itself.
+	// Health is the health that the drive reports.
 	Health DiskHealth `json:"health"`
 }
 
-// DiskHealth is what a drive reports of itself.
+// DiskHealth is the health that a drive reports.
 type DiskHealth struct {
 	// State is good, warning, failing or unknown.
 	State string `json:"state"`
-	// Notes say what is wrong, or why the health is unknown.
+	// Notes describe problems, or the reason for an unknown health.
 	Notes []string `json:"notes"`
 	// Celsius is the temperature, 0 if unknown.
 	Celsius int `json:"celsius"`
-	// PowerOnHours is the time under power, UsedPercent the endurance that is used up; -1 is
-	// unknown.
+	// PowerOnHours is the power-on time, UsedPercent the used endurance; -1 means unknown.
 	PowerOnHours int64 `json:"power_on_hours"`
 	UsedPercent  int   `json:"used_percent"`
 }
 
-// Plan is what separates the running target from its configuration file.
+// Plan is the difference between the running target and its configuration file.
 type Plan struct {
 	// Changes are in the order in which they are carried out.
 	Changes []Change `json:"changes"`
-	// Warnings are those about the configuration and this machine.
+	// Warnings are about the configuration and this machine.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Change is one step.
 type Change struct {
-	// Text says what changes.
+	// Text describes the change.
 	Text string `json:"text"`
-	// NeedsRestart says that a reload does not do it.
+	// NeedsRestart: a reload does not make the change.
 	NeedsRestart bool `json:"needs_restart"`
-	// Affected are the connected hosts that it concerns, in the order of their NQNs. Only the
-	// answers to plan and reload have them.
+	// Affected are the connected hosts affected by it, in the order of their NQNs. Only answers to
+	// plan and reload have them.
 	Affected []Affected `json:"affected,omitempty"`
 }
 
@@ -430,33 +435,33 @@ const (
 	Waits = "waits"
 )
 
-// Affected is a host that a change concerns.
+// Affected is a host affected by a change.
 type Affected struct {
 	// Host is its NQN.
 	Host string `json:"host"`
 	// Effect is disconnects, loses or waits.
 	Effect string `json:"effect"`
-	// Controllers is how many of its associations are concerned, and InFlight how many commands
-	// were executed on them when the target looked.
+	// Controllers is the number of its associations affected, and InFlight the number of commands
+	// in progress on them.
 	Controllers int `json:"controllers"`
 	InFlight    int `json:"in_flight"`
 }
 
-// Disconnect says whose associations end.
+// Disconnect selects associations to end.
 type Disconnect struct {
 	// Host is the NQN of the host.
 	Host string `json:"host"`
-	// Subsystem is the NQN of the subsystem; without it all are meant.
+	// Subsystem is the NQN of the subsystem; without it all subsystems are meant.
 	Subsystem string `json:"subsystem,omitempty"`
 }
 
-// Disconnected is what was done.
+// Disconnected is the result of Disconnect.
 type Disconnected struct {
-	// Controllers is the number of associations that were ended.
+	// Controllers is the number of associations ended.
 	Controllers int `json:"controllers"`
 }
 
-// NamespaceID says which namespace is meant.
+// NamespaceID identifies a namespace.
 type NamespaceID struct {
 	// Subsystem is the NQN of its subsystem.
 	Subsystem string `json:"subsystem"`
@@ -464,31 +469,31 @@ type NamespaceID struct {
 	NSID uint32 `json:"nsid"`
 }
 
-// Keys are those of the object in the configuration file (docs/configuration.md), less its name.
-// The object then has these and defaults: what it had before is not kept, but for the secrets of a
-// host. A host of a subsystem has none.
+// Keys are the keys of the object in the configuration file (docs/configuration.md), without its
+// name. The object then has these and defaults. Earlier keys are not kept, except the secrets of a
+// host. A host of a subsystem has no keys.
 type Keys map[string]any
 
-// Object is what a request creates, changes, shows or deletes: a subsystem, with NSID a namespace
-// of it and with Host a host that may connect to it; a host in all subsystems, with Key a secret of
-// it; a listener; or a referral. It stands in the path of the request.
+// Object identifies the object of a request to create, change, show or delete it: a subsystem, with
+// NSID a namespace of it and with Host a host that may connect to it; a host in all subsystems,
+// with Key a secret of it; a listener; or a referral. The path of the request names it.
 type Object struct {
 	// Subsystem is the NQN of the subsystem.
 	Subsystem string `json:"subsystem,omitempty"`
-	// NSID is that of a namespace of it.
+	// NSID is the NSID of a namespace of it.
 	NSID uint32 `json:"nsid,omitempty"`
 	// Host is the NQN of a host.
 	Host string `json:"host,omitempty"`
-	// Key is that of a secret of the host in the configuration file: dhchap_key.
+	// Key is the key of a secret of the host in the configuration file: dhchap_key.
 	Key string `json:"key,omitempty"`
 	// Listener is its name in the configuration file, or transport, address and port as in
 	// "tcp 10.0.0.1:4420" or "rdma [fd00::1]:4420".
 	Listener string `json:"listener,omitempty"`
-	// Referral is as in Referral.Name.
+	// Referral is a name as in Referral.Name.
 	Referral string `json:"referral,omitempty"`
 }
 
-// Resize says what size a namespace shall have.
+// Resize is the new size of a namespace.
 type Resize struct {
 	// Subsystem is the NQN of its subsystem.
 	Subsystem string `json:"subsystem"`
@@ -496,7 +501,7 @@ type Resize struct {
 	NSID uint32 `json:"nsid"`
 	// Size is a number of bytes, or has a unit: 20GiB.
 	Size string `json:"size"`
-	// Shrink allows a smaller size than at present: what is beyond is lost.
+	// Shrink allows a smaller size than the current one; the data beyond it is lost.
 	Shrink bool `json:"shrink,omitempty"`
 }
 
@@ -504,14 +509,15 @@ type Resize struct {
 type Problem struct {
 	// Title is the meaning of Status.
 	Title string `json:"title"`
-	// Status is that of the HTTP response.
+	// Status is the status of the HTTP response.
 	Status int `json:"status"`
-	// Detail is what is wrong.
+	// Detail describes the problem.
 	Detail string `json:"detail"`
-	// Place is where: a file with its line and column, a key, or a part of the request.
+	// Place is the place of the problem: a file with its line and column, a key, or a part of the
+	// request.
 	Place string `json:"place,omitempty"`
 	// Hint says how to fix it.
 	Hint string `json:"hint,omitempty"`
-	// More problems that were found.
+	// More has further problems.
 	More []Problem `json:"more,omitempty"`
 }

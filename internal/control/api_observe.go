@@ -2,66 +2,67 @@ package control
 
 import "time"
 
-// This file is the part of the interface that says what hosts and the target have done; see api.go.
+// This file is the part of the interface about the activity of hosts and the target; see api.go.
 
-// Latency is how long the commands of a host for a namespace took, since the host first used it.
+// Latency is the latency of the commands of a host for a namespace, since the host first used it.
 type Latency struct {
-	// Host is the NQN of the host; it is empty for hosts that are not counted apart.
+	// Host is the NQN of the host; it is empty for hosts that are not counted separately.
 	Host string `json:"host"`
 	// Subsystem is the NQN of the subsystem, NSID identifies the namespace there.
 	Subsystem string `json:"subsystem"`
 	NSID      uint32 `json:"nsid"`
 	// Operation is read, write or other.
 	Operation string `json:"operation"`
-	// IOs is the number of commands, Errors that of those which failed, Bytes the data of the
-	// others.
+	// IOs is the number of commands, Errors the number of failed ones, Bytes the data of the
+	// successful ones.
 	IOs    uint64 `json:"ios"`
 	Errors uint64 `json:"errors"`
 	Bytes  uint64 `json:"bytes"`
-	// Dominant is the stage in which most of the time was spent.
+	// Dominant is the stage that took most of the time.
 	Dominant string `json:"dominant"`
 	// Total is the time from the arrival of a command until its response has left, Stages its
 	// parts.
 	Total  LatencyStage   `json:"total"`
 	Stages []LatencyStage `json:"stages"`
-	// Buckets is the histogram of Total, without empty buckets: differences of two answers have the
-	// quantiles of the time between.
+	// Buckets is the histogram of Total, without empty buckets. The difference of two answers gives
+	// the quantiles of the time between them.
 	Buckets []LatencyBucket `json:"buckets"`
 }
 
-// LatencyBucket is how many commands took about as long.
+// LatencyBucket is the number of commands with about the same latency.
 type LatencyBucket struct {
 	// NS is the middle of the bucket in nanoseconds, at most 3.2 % off.
 	NS int64 `json:"ns"`
-	// Count is how many commands.
+	// Count is the number of commands.
 	Count uint64 `json:"n"`
 }
 
-// LatencyStage is how long commands were in a stage.
+// LatencyStage is the time of commands in a stage.
 type LatencyStage struct {
-	// Stage is wait (for memory or at a limit), host_data (the data of writes comes from the host),
-	// backend, response (it leaves, with the data of reads) or total.
+	// Stage is wait (for memory or at a limit), host_data (transfer of the data of writes),
+	// backend, response (transfer of the response and the data of reads) or total.
 	Stage string `json:"stage"`
 	// Share is the part of the total time, 0 to 1.
 	Share float64 `json:"share"`
-	// MeanSeconds is the mean; P50Seconds is what half of the commands did not exceed, and so on.
+	// MeanSeconds is the mean; P50Seconds is the time that half of the commands did not exceed, and
+	// so on.
 	MeanSeconds  float64 `json:"mean_seconds"`
 	P50Seconds   float64 `json:"p50_seconds"`
 	P99Seconds   float64 `json:"p99_seconds"`
 	P999Seconds  float64 `json:"p99.9_seconds"`
 	P9999Seconds float64 `json:"p99.99_seconds"`
 	MaxSeconds   float64 `json:"max_seconds"`
-	// SlowestSeconds is what the command that took longest spent in this stage.
+	// SlowestSeconds is the time that the slowest command spent in this stage.
 	SlowestSeconds float64 `json:"slowest_seconds"`
 }
 
-// TraceQueue is what the flight recorder has of a queue: a line of the answer to GET /v1/trace.
+// TraceQueue is the flight recorder of a queue: a line of the answer to GET /v1/trace.
 type TraceQueue struct {
-	// Time is when this was copied.
+	// Time is the time of this copy.
 	Time time.Time `json:"time"`
-	// Reason is why it was kept: what has failed. It is missing if it is no dump.
+	// Reason is the failure that caused a dump. It is missing if this is no dump.
 	Reason string `json:"reason,omitempty"`
-	// ID is that of the connection, unique until the target ends.
+	// ID identifies the connection until the target ends.
 	ID uint64 `json:"id"`
 	// Host and Subsystem are NQNs.
 	Host      string `json:"host"`
@@ -74,23 +75,23 @@ type TraceQueue struct {
 	Reactor int `json:"reactor"`
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
-	// Local is the address of the target, Remote that of the host.
+	// Local is the address of the target, Remote the address of the host.
 	Local  string `json:"local"`
 	Remote string `json:"remote"`
-	// Missed is how many completed commands before these are not known any more.
+	// Missed is the number of earlier completed commands that are no longer known.
 	Missed uint64 `json:"missed"`
-	// Commands are the last ones that were completed, and those that are not.
+	// Commands are the last completed commands, and the commands in progress.
 	Commands []TraceCommand `json:"commands"`
 }
 
-// TraceCommand is a command, without its data. Of Fabrics commands nothing but the type is known.
+// TraceCommand is a command, without its data. Of Fabrics commands only the type is known.
 type TraceCommand struct {
 	// Number counts the completed commands of the queue; it is missing for others.
 	Number uint64 `json:"number,omitempty"`
 	// State is waiting (for memory, at a limit or for data from the host), executing, responding
-	// (it is completed, and the response has not left), done, or abandoned (the queue ended first).
+	// (it is completed, but the response has not left), done, or abandoned (the queue ended first).
 	State string `json:"state"`
-	// Start is when it arrived.
+	// Start is the time of its arrival.
 	Start time.Time `json:"start"`
 	// Command is its name, Opcode its opcode, FabricsType the type of a Fabrics command.
 	Command     string `json:"command"`
@@ -100,13 +101,13 @@ type TraceCommand struct {
 	CID uint16 `json:"cid"`
 	// NSID is the namespace.
 	NSID uint32 `json:"nsid,omitempty"`
-	// LBA is the first of the blocks of a command that has Blocks of them, FUA force unit access.
+	// LBA is the first block of a command on Blocks blocks, FUA force unit access.
 	LBA    uint64 `json:"lba,omitempty"`
 	Blocks int    `json:"blocks,omitempty"`
 	FUA    bool   `json:"fua,omitempty"`
 	// Fused is 1 for the first and 2 for the second command of a fused operation.
 	Fused uint16 `json:"fused,omitempty"`
-	// CDW10, CDW11 and CDW12 (its lower half) are of commands without Blocks.
+	// CDW10, CDW11 and CDW12 (its lower half) are for commands without Blocks.
 	CDW10 uint32 `json:"cdw10,omitempty"`
 	CDW11 uint32 `json:"cdw11,omitempty"`
 	CDW12 uint16 `json:"cdw12,omitempty"`
@@ -116,28 +117,28 @@ type TraceCommand struct {
 	// SC.
 	Status     string `json:"status,omitempty"`
 	StatusCode uint16 `json:"status_code"`
-	// WaitSeconds, HostDataSeconds, BackendSeconds and ResponseSeconds are how long it was in each
-	// stage, as in Latency: what is known so far, all of it in the state done.
+	// WaitSeconds, HostDataSeconds, BackendSeconds and ResponseSeconds are the times in each stage,
+	// as in Latency. Until the state is done, they are the times known so far.
 	WaitSeconds     float64 `json:"wait_seconds"`
 	HostDataSeconds float64 `json:"host_data_seconds"`
 	BackendSeconds  float64 `json:"backend_seconds"`
 	ResponseSeconds float64 `json:"response_seconds"`
 }
 
-// Refusal is what a peer was refused, or why its connection was ended.
+// Refusal is a refused peer, or the reason for ending its connection.
 type Refusal struct {
-	// First and Last are when it happened, Count how often.
+	// First and Last are the times of the first and the last one, Count their number.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 	Count uint64    `json:"count"`
-	// Remote is the address of the peer, with the port of the last time.
+	// Remote is the address of the peer, with the port of the last one.
 	Remote string `json:"remote"`
-	// Message is what happened.
+	// Message describes the event.
 	Message string `json:"message"`
-	// Expected is what a field must be, Received what the peer has sent.
+	// Expected is the required value of a field, Received the value that the peer has sent.
 	Expected string `json:"expected,omitempty"`
 	Received string `json:"received,omitempty"`
-	// Hint says what an operator can do.
+	// Hint is a fix for an operator.
 	Hint string `json:"hint,omitempty"`
 	// Attributes are the other details, as in the log.
 	Attributes []Attribute `json:"attributes"`
@@ -145,7 +146,7 @@ type Refusal struct {
 
 // Attribute is a detail of a line of the log.
 type Attribute struct {
-	// Key is one of those in docs/glossary.md.
+	// Key is a key as in docs/glossary.md.
 	Key string `json:"key"`
 	// Value as text.
 	Value string `json:"value"`
@@ -155,11 +156,11 @@ type Attribute struct {
 type Event struct {
 	// ID counts the events since the start; a gap says that events are no longer known.
 	ID uint64 `json:"id"`
-	// Time is when it happened.
+	// Time is the time of the event.
 	Time time.Time `json:"time"`
 	// Level is INFO, WARN or ERROR.
 	Level string `json:"level"`
-	// Message is what happened.
+	// Message describes the event.
 	Message string `json:"message"`
 	// Attributes are the details, as in the log.
 	Attributes []Attribute `json:"attributes"`

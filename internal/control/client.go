@@ -17,16 +17,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
-// Client asks a target.
+// Client sends requests to a target.
 type Client struct {
-	// DryRun: Put and Delete return what they would change, with the hosts that it concerns, and
-	// change nothing.
+	// DryRun: Put and Delete change nothing and return the changes that they would make, with the
+	// affected hosts.
 	DryRun   bool
 	at, base string
 	http     http.Client
 }
 
-// NewClient makes a client of the target at a socket. It connects when it is used.
+// NewClient makes a client of the target at a socket. It connects on first use.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -36,7 +36,7 @@ func NewClient(socket string) *Client {
 	}}
 }
 
-// NewTLSClient makes a client of the target at an address, HOST:PORT. It connects when it is used.
+// NewTLSClient makes a client of the target at an address, HOST:PORT. It connects on first use.
 func NewTLSClient(address string, c httpd.Certificates) (*Client, error) {
 	config, err := c.Client()
 	if err != nil {
@@ -47,65 +47,65 @@ func NewTLSClient(address string, c httpd.Certificates) (*Client, error) {
 	}}, nil
 }
 
-// Close closes the connections that are idle.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Status asks for the target as a whole.
+// Status returns the status of the target.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, "GET /v1/status", nil)
 }
 
-// Listeners asks for the listeners.
+// Listeners returns the listeners.
 func (c *Client) Listeners(ctx context.Context) ([]Listener, error) {
 	return call[[]Listener](ctx, c, "GET /v1/listeners", nil)
 }
 
-// Subsystems asks for the subsystems.
+// Subsystems returns the subsystems.
 func (c *Client) Subsystems(ctx context.Context) ([]Subsystem, error) {
 	return call[[]Subsystem](ctx, c, "GET /v1/subsystems", nil)
 }
 
-// Namespaces asks for the namespaces.
+// Namespaces returns the namespaces.
 func (c *Client) Namespaces(ctx context.Context) ([]Namespace, error) {
 	return call[[]Namespace](ctx, c, "GET /v1/namespaces", nil)
 }
 
-// Hosts asks for the associations with hosts.
+// Hosts returns the associations with hosts.
 func (c *Client) Hosts(ctx context.Context) ([]Host, error) {
 	return call[[]Host](ctx, c, "GET /v1/hosts", nil)
 }
 
-// Connections asks for the connections.
+// Connections returns the connections.
 func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 	return call[[]Connection](ctx, c, "GET /v1/connections", nil)
 }
 
-// Latency asks how long commands took.
+// Latency returns the latency of commands.
 func (c *Client) Latency(ctx context.Context) ([]Latency, error) {
 	return call[[]Latency](ctx, c, "GET /v1/latency", nil)
 }
 
-// Reactors asks for the reactors.
+// Reactors returns the reactors.
 func (c *Client) Reactors(ctx context.Context) ([]Reactor, error) {
 	return call[[]Reactor](ctx, c, "GET /v1/reactors", nil)
 }
 
-// Disks asks for the disks of the target's machine.
+// Disks returns the disks of the target's machine.
 func (c *Client) Disks(ctx context.Context) ([]Disk, error) {
 	return call[[]Disk](ctx, c, "GET /v1/disks", nil)
 }
 
-// Refusals asks for what peers were refused.
+// Refusals returns the refusals of peers.
 func (c *Client) Refusals(ctx context.Context) ([]Refusal, error) {
 	return call[[]Refusal](ctx, c, "GET /v1/refusals", nil)
 }
 
-// Plan asks what a reload would change.
+// Plan returns the changes that a reload would make.
 func (c *Client) Plan(ctx context.Context) (Plan, error) {
 	return call[Plan](ctx, c, "GET /v1/plan", nil)
 }
 
-// Reload applies the configuration file and returns what was changed.
+// Reload applies the configuration file and returns the changes made.
 func (c *Client) Reload(ctx context.Context) (Plan, error) {
 	return call[Plan](ctx, c, "POST /v1/reload", nil)
 }
@@ -118,19 +118,19 @@ func (c *Client) Put(ctx context.Context, o Object, keys json.RawMessage) (Plan,
 	return call[Plan](ctx, c, "PUT "+o.Path()+c.query(false), keys)
 }
 
-// Create is Put of the namespace of a subsystem that has the uuid among keys; it may choose an
-// NSID.
+// Create is Put for the namespace of a subsystem that has the uuid in keys. If there is none,
+// Create may choose the NSID.
 func (c *Client) Create(ctx context.Context, nqn string, keys json.RawMessage,
 ) (NamespaceID, error) {
 	return call[NamespaceID](ctx, c, "POST "+Object{Subsystem: nqn}.Path()+"/namespaces", keys)
 }
 
-// Delete deletes an object; recursive: with all that is in it.
+// Delete deletes an object; recursive also deletes everything inside it.
 func (c *Client) Delete(ctx context.Context, o Object, recursive bool) (Plan, error) {
 	return call[Plan](ctx, c, "DELETE "+o.Path()+c.query(recursive), nil)
 }
 
-// query has the parameters of a request for an object.
+// query returns the parameters of a request for an object.
 func (c *Client) query(recursive bool) string {
 	v := url.Values{}
 	if recursive {
@@ -145,7 +145,7 @@ func (c *Client) query(recursive bool) string {
 	return "?" + v.Encode()
 }
 
-// Path is that of requests for the object.
+// Path returns the path of requests for the object.
 func (o Object) Path() string {
 	path := "/v1"
 	for _, part := range []struct{ list, name string }{
@@ -165,7 +165,7 @@ func (o Object) Path() string {
 	return path
 }
 
-// escape makes a name a segment of a path. Those of dots would mean others.
+// escape makes a name a segment of a path. A segment of dots would be removed from the path.
 func escape(name string) string {
 	if name == "." || name == ".." {
 		return strings.ReplaceAll(name, ".", "%2E")
@@ -173,7 +173,7 @@ func escape(name string) string {
 	return url.PathEscape(name)
 }
 
-// Objects asks for the objects of the configuration.
+// Objects returns the objects of the configuration.
 func (c *Client) Objects(ctx context.Context) ([]Configured, error) {
 	return call[[]Configured](ctx, c, "GET /v1/objects", nil)
 }
@@ -193,12 +193,12 @@ func (c *Client) Undrain(ctx context.Context, which ListenerID) ([]Listener, err
 	return call[[]Listener](ctx, c, "POST /v1/listeners/undrain", which)
 }
 
-// ANA asks for the asymmetric namespace access states.
+// ANA returns the asymmetric namespace access states.
 func (c *Client) ANA(ctx context.Context) ([]ANA, error) {
 	return call[[]ANA](ctx, c, "GET /v1/ana", nil)
 }
 
-// SetANA sets some of them and returns all.
+// SetANA sets some of the states and returns all.
 func (c *Client) SetANA(ctx context.Context, set ANASet) ([]ANA, error) {
 	return call[[]ANA](ctx, c, "POST /v1/ana/set", set)
 }
@@ -218,13 +218,13 @@ func (c *Client) Resize(ctx context.Context, r Resize) (Namespace, error) {
 	return call[Namespace](ctx, c, "POST /v1/namespaces/resize", r)
 }
 
-// Events asks for the events that are known.
+// Events returns the known events.
 func (c *Client) Events(ctx context.Context) ([]Event, error) {
 	return call[[]Event](ctx, c, "GET /v1/events", nil)
 }
 
-// Follow calls fn with the events that are known and with those that follow, until ctx ends, fn
-// returns an error, or the target stops, which is io.ErrUnexpectedEOF.
+// Follow calls fn with the known events and with new ones, until ctx ends, fn returns an error, or
+// the target stops, which is io.ErrUnexpectedEOF.
 func (c *Client) Follow(ctx context.Context, fn func(Event) error) error {
 	body, err := c.do(ctx, "GET /v1/events?follow=true", nil)
 	if err != nil {
@@ -287,12 +287,12 @@ func (c *Client) do(ctx context.Context, operation string, v any) (io.ReadCloser
 	return nil, p
 }
 
-// NoTargetError says that there is no target at the socket, or none for this user.
+// NoTargetError means that there is no target at the socket, or none for this user.
 type NoTargetError struct{ text string }
 
 func (e *NoTargetError) Error() string { return e.text }
 
-// explain says what an error of the connection means.
+// explain replaces an error of the connection by an explanation.
 func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):

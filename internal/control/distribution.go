@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Distribution is how many commands took how many nanoseconds.
+// Distribution maps durations in nanoseconds to numbers of commands.
 type Distribution map[int64]uint64
 
 // Add adds the commands of a histogram.
@@ -15,8 +15,8 @@ func (d Distribution) Add(list []LatencyBucket) {
 	}
 }
 
-// Quantile is the time in seconds that the part q of the commands did not exceed, 0 if there are
-// none.
+// Quantile returns the time in seconds that the fraction q of the commands did not exceed, 0 if
+// there are no commands.
 func (d Distribution) Quantile(q float64) float64 {
 	total := uint64(0)
 	for _, n := range d {
@@ -32,8 +32,8 @@ func (d Distribution) Quantile(q float64) float64 {
 	return 0
 }
 
-// ConnectionID tells connections apart, as long as ports are not reused.
+// ConnectionID identifies a connection, as long as ports are not reused.
 type ConnectionID struct{ transport, local, remote string }
 
-// ID is that of the connection.
+// ID returns the identification of the connection.
 func (c *Connection) ID() ConnectionID { return ConnectionID{c.Transport, c.Local, c.Remote} }

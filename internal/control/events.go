@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// events sends the events that are known, as a list, or with ?follow=true as one object per line,
-// and then those that follow, until the client goes.
+// events sends the known events as a list. With ?follow=true it sends one object per line, followed
+// by new events until the client leaves.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	var since uint64
@@ -38,7 +38,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) follow(w http.ResponseWriter, r *http.Request, since uint64) {
 	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Time{}) // reads only find out that the client has gone
+	_ = c.SetReadDeadline(time.Time{}) // reads only detect that the client has gone
 	w.Header().Set("Content-Type", eventsType)
 	for {
 		list, changed := s.src.Events(since)

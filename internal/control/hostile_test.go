@@ -18,7 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// dial connects without asking for anything.
+// dial connects without sending a request.
 func dial(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	c, err := net.Dial("unix", s.socket)
@@ -30,7 +30,7 @@ func dial(t *testing.T, s *Server) net.Conn {
 	return c
 }
 
-// talk sends a text and returns the status of the answer and its body.
+// talk sends a text and returns the status and the body of the answer.
 func talk(t *testing.T, s *Server, text string) (int, string) {
 	t.Helper()
 	c := dial(t, s)
@@ -60,7 +60,7 @@ func typed(mediaType, body string) string {
 	return strings.Replace(post(body), "\r\n", "\r\nContent-Type: "+mediaType+"\r\n", 1)
 }
 
-// TestGarbage: everything that is no request is refused, and the next client is served.
+// TestGarbage: everything that is not a request is refused, and the next client is served.
 func TestGarbage(t *testing.T) {
 	s := serve(t, testSource(new(feed)), quiet)
 	const get = " HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -109,8 +109,8 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestDryRunIsLogged: the log, and so the audit, tells a request that changes nothing from one that
-// does, and has one that was refused.
+// TestDryRunIsLogged: the log, and so the audit, distinguishes a request that changes nothing from
+// one that does, and has refused requests.
 func TestDryRunIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	s := serve(t, testSource(new(feed)), slog.New(slog.NewTextHandler(&log, nil)))
@@ -128,7 +128,7 @@ func TestDryRunIsLogged(t *testing.T) {
 	}
 }
 
-// TestSlowClients: who sends nothing, or not all of a header or a body, is cut off.
+// TestSlowClients: a client that sends nothing, or only part of a header or body, is cut off.
 func TestSlowClients(t *testing.T) {
 	set(t, &readTimeout, 200*time.Millisecond)
 	s := serve(t, testSource(new(feed)), quiet)
@@ -175,8 +175,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestFollowersAreBounded: who follows events leaves connections for others, and one that does not
-// read is cut off, at the latest by Close.
+// TestFollowersAreBounded: clients that follow events leave connections for others. A client that
+// does not read is cut off, at the latest by Close.
 func TestFollowersAreBounded(t *testing.T) {
 	f := new(feed)
 	s := serve(t, testSource(f), quiet)
@@ -202,8 +202,8 @@ func TestFollowersAreBounded(t *testing.T) {
 	}
 }
 
-// TestReloadOutlivesItsClient: a client that goes away in the middle of a reload does not end it;
-// the end of the server does.
+// TestReloadOutlivesItsClient: a client that leaves in the middle of a reload does not end it; the
+// end of the server does.
 func TestReloadOutlivesItsClient(t *testing.T) {
 	src, started, ended := testSource(new(feed)), make(chan struct{}), make(chan error, 1)
 	src.Reload = func(ctx context.Context) (Plan, error) {
@@ -231,7 +231,7 @@ func TestReloadOutlivesItsClient(t *testing.T) {
 	<-ended
 }
 
-// TestSlowReload: clients that ask for a reload again and again, while one takes its time, leave
+// TestSlowReload: clients that repeatedly ask for a reload, while one is in progress, leave
 // connections for others.
 func TestSlowReload(t *testing.T) {
 	src, asked := testSource(new(feed)), make(chan struct{}, 1)

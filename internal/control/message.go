@@ -15,7 +15,7 @@ import (
 
 // This file reads requests and writes answers.
 
-// statusWriter is a response of which only the header and the status are of use.
+// statusWriter is a response that keeps only the header and the status.
 type statusWriter struct {
 	header http.Header
 	status int
@@ -42,7 +42,7 @@ func answer(w http.ResponseWriter, v any, err error) {
 	write(w, status, mediaType, body)
 }
 
-// write sends a response within writeTimeout from now, whatever time its making took.
+// write sends a response within writeTimeout from now, however long it took to make.
 func write(w http.ResponseWriter, status int, mediaType string, body []byte) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.Header().Set("Content-Type", mediaType)
@@ -51,7 +51,7 @@ func write(w http.ResponseWriter, status int, mediaType string, body []byte) {
 	_, _ = w.Write(body)
 }
 
-// readBody reads a body of JSON. Without a type of its own curl calls it a form.
+// readBody reads a body of JSON. curl labels a body as a form unless it is given a type.
 func readBody(r *http.Request) ([]byte, error) {
 	given := r.Header.Get("Content-Type")
 	kind, _, err := mime.ParseMediaType(given)

@@ -65,7 +65,7 @@ func (s *Server) kinds() []kind {
 
 type kind struct {
 	path, name, create string
-	body, answer       any // as in route; nil: they cannot be looked at
+	body, answer       any // as in route; nil if they cannot be looked at
 	look               func(*http.Request) (any, error)
 }
 
@@ -107,7 +107,7 @@ func (s *Server) objectRoutes() (all []route) {
 	}...)
 }
 
-// one makes the handler of a request that looks at an object of the configuration.
+// one makes the handler of a request that returns an object of the configuration.
 func one[T any](s *Server, look func(Object, *Configured) (T, bool)) func(*http.Request) (any,
 	error,
 ) {
@@ -123,11 +123,12 @@ func one[T any](s *Server, look func(Object, *Configured) (T, bool)) func(*http.
 		if v, ok := look(o, &c); ok {
 			return v, nil
 		}
-		return nil, NotThere(r.URL.Path, "/v1/objects") // it was deleted since
+		return nil, NotThere(r.URL.Path, "/v1/objects") // it was deleted meanwhile
 	}
 }
 
-// NotThere is the problem of a request for what does not exist. list is the path of those that do.
+// NotThere is the problem of a request for something that does not exist. list is the path of the
+// existing ones.
 func NotThere(what, list string) *Problem {
 	return NewProblem(http.StatusNotFound, "there is no "+what, "GET "+list+" lists what there is.")
 }
@@ -174,7 +175,7 @@ func (id NamespaceID) is(n *Namespace) bool {
 	return n.Subsystem == id.Subsystem && n.NSID == id.NSID
 }
 
-// host is a host with its associations, with all subsystems or with one.
+// host returns a host with its associations, with all subsystems or with one.
 func (s *Server) host(o Object, c *Configured) (HostEntry, bool) {
 	meant := func(subsystem string) bool { return o.Subsystem == "" || o.Subsystem == subsystem }
 	v := HostEntry{NQN: o.Host, Subsystems: []string{}, Configured: c}
@@ -229,7 +230,7 @@ func number(r *http.Request, name string, bits int) (uint64, error) {
 	return n, nil
 }
 
-// target returns what the path of a request names.
+// target returns the object named by the path of a request.
 func target(r *http.Request) (o Object, err error) {
 	o = Object{
 		Subsystem: r.PathValue("nqn"), Host: r.PathValue("host"), Key: r.PathValue("key"),
@@ -281,7 +282,7 @@ func (s *Server) remove(r *http.Request) (any, error) {
 // The parameters of requests for objects.
 const dryRun, recursively = "dry_run", "recursive"
 
-// isTrue reports whether a parameter is true; it may be false, or not be given.
+// isTrue reports whether a parameter is true; it may be false or missing.
 func isTrue(r *http.Request, name string) (bool, error) {
 	given := r.URL.Query()
 	switch given.Get(name) {
@@ -298,7 +299,7 @@ func isTrue(r *http.Request, name string) (bool, error) {
 }
 
 // checkQuery returns an error if a request has other parameters than these, or one of them twice.
-// One that is ignored could be a dry_run that is misspelled.
+// Ignoring an unknown parameter could ignore a misspelled dry_run.
 func checkQuery(r *http.Request, known []string) error {
 	given, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -322,13 +323,13 @@ func wrongParameter(name, what, hint string) error {
 	return p
 }
 
-// listed is a plan whose changes are a list in JSON, too, if there are none.
+// listed makes the changes of a plan a list in JSON even if there are none.
 func listed(p Plan, err error) (Plan, error) {
 	p.Changes = append([]Change{}, p.Changes...)
 	return p, err
 }
 
-// inTurn makes a change when it is its turn. dry: it is only planned.
+// inTurn makes a change when it is its turn. With dry it only plans the change.
 func inTurn[T any](s *Server, r *http.Request, change func(o Object, dry bool) (T, error)) (any,
 	error,
 ) {

@@ -27,7 +27,8 @@ var update = flag.Bool("update", false, "write openapi.json")
 
 type object = map[string]any
 
-// schemas are those of the types of api.go and api_observe.go, made of their fields and comments.
+// schemas returns the schemas of the types of api.go and api_observe.go, made from their fields and
+// comments.
 func schemas(t *testing.T) object {
 	t.Helper()
 	all, decls := object{}, []ast.Decl{}
@@ -71,7 +72,7 @@ func schemas(t *testing.T) object {
 
 func comment(g *ast.CommentGroup) string { return strings.Join(strings.Fields(g.Text()), " ") }
 
-// schema is that of a Go type.
+// schema returns the schema of a Go type.
 func schema(e ast.Expr) object {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -97,7 +98,7 @@ func schema(e ast.Expr) object {
 	}
 }
 
-// content is what a request or an answer consists of.
+// content describes the content of a request or an answer.
 func content(mediaType string, v any) object {
 	t := reflect.TypeOf(v)
 	s := object{"$ref": "#/components/schemas/" + t.Name()}
@@ -108,7 +109,7 @@ func content(mediaType string, v any) object {
 	return object{mediaType: object{"schema": s}}
 }
 
-// eventParameters are those of GET /v1/events.
+// eventParameters are the parameters of GET /v1/events.
 var eventParameters = []object{
 	{
 		"name": "since", "in": "query", "schema": object{"type": "integer"},
@@ -120,7 +121,7 @@ var eventParameters = []object{
 	},
 }
 
-// traceParameters are those of GET /v1/trace.
+// traceParameters are the parameters of GET /v1/trace.
 var traceParameters = []object{
 	{
 		"name": "host", "in": "query", "schema": object{"type": "string"},
@@ -145,7 +146,7 @@ var traceParameters = []object{
 	},
 }
 
-// profileParameters are those of GET /v1/debug/pprof/{profile}.
+// profileParameters are the parameters of GET /v1/debug/pprof/{profile}.
 var profileParameters = []object{
 	{
 		"name": "profile", "in": "path", "required": true,
@@ -159,7 +160,7 @@ var profileParameters = []object{
 	},
 }
 
-// operationID is the path, less what stands for names, and the method if that is not obvious.
+// operationID returns the path without placeholders, with the method if it is not obvious.
 func operationID(method, path string) string {
 	var words []string
 	for part := range strings.SplitSeq(strings.TrimPrefix(path, "/v1/"), "/") {
@@ -174,7 +175,7 @@ func operationID(method, path string) string {
 	return strings.Join(words, "_")
 }
 
-// pathParameters are those of an operation on an object.
+// pathParameters returns the parameters of an operation on an object.
 func pathParameters(method, path string) (list []object) {
 	for _, p := range []struct{ name, kind, text string }{
 		{"nqn", "string", "The NQN of the subsystem."},
@@ -287,7 +288,7 @@ func document(t *testing.T) []byte {
 	return append(b, '\n')
 }
 
-// TestOpenAPI: the document is what the code says, and a valid one.
+// TestOpenAPI: the document is valid and agrees with the code.
 func TestOpenAPI(t *testing.T) {
 	got := document(t)
 	if *update {
@@ -318,8 +319,8 @@ func load(t *testing.T) routers.Router {
 	return r
 }
 
-// TestAnswersAreAsDescribed: every operation accepts and answers what the document says, and there
-// is no other operation.
+// TestAnswersAreAsDescribed: every operation accepts and answers the documented content, and there
+// is no undocumented operation.
 func TestAnswersAreAsDescribed(t *testing.T) {
 	f := new(feed)
 	f.add(filled[Event]())

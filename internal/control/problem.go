@@ -41,13 +41,13 @@ const (
 	eventsType  = "application/x-ndjson"
 )
 
-// encode makes the text of a request.
+// encode returns the text of a request.
 func encode(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	return append(b, '\n'), err
 }
 
-// encodeAnswer makes the text of an answer, in which no secrets show.
+// encodeAnswer returns the text of an answer, with secrets masked.
 func encodeAnswer(v any) ([]byte, error) {
 	b, err := encode(v)
 	return []byte(secret.Mask(string(b))), err

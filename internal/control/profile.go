@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// MaxProfile is the longest time that a profile takes, in seconds.
+// MaxProfile is the maximum duration of a profile, in seconds.
 const MaxProfile = 60
 
-// Profiles are the names of the profiles: that of the CPU, an execution trace, and others of
+// Profiles are the names of the profiles: the CPU profile, an execution trace, and others of
 // package runtime/pprof.
 var Profiles = []string{
 	"profile", "trace", "heap", "allocs", "goroutine", "threadcreate", "block", "mutex",
 }
 
 // profile serves the profiles of package net/http/pprof, one at a time, because they cost time.
-// They consist of functions, sizes and times: no keys, and nothing of hosts or their data.
+// They have functions, sizes and times, but no keys, and nothing about hosts or their data.
 func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 	err := checkProfile(r)
 	if err == nil {
@@ -40,7 +40,7 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Time{}) // reads only find out that the client has gone
+	_ = c.SetReadDeadline(time.Time{}) // reads only detect that the client has gone
 	_ = c.SetWriteDeadline(time.Now().Add(MaxProfile*time.Second + writeTimeout))
 	switch name := r.PathValue("profile"); name {
 	case "profile":
@@ -69,8 +69,8 @@ func checkProfile(r *http.Request) error {
 	return nil
 }
 
-// Profile takes a profile for some seconds, 0 for as long as it takes by default, and writes it to
-// w, in the format that go tool pprof, or go tool trace, reads.
+// Profile takes a profile for some seconds, 0 for the default, and writes it to w, in the format of
+// go tool pprof or go tool trace.
 func (c *Client) Profile(ctx context.Context, name string, seconds int, w io.Writer) error {
 	path := "GET /v1/debug/pprof/" + url.PathEscape(name)
 	if seconds > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestProfile: one profile at a time, within bounds; a client that goes ends its profile.
+// TestProfile: one profile at a time, within bounds; a client that leaves ends its profile.
 func TestProfile(t *testing.T) {
 	s := serve(t, testSource(new(feed)), quiet)
 	c := newTestClient(t, s)
@@ -41,7 +41,7 @@ func TestProfile(t *testing.T) {
 	})
 }
 
-// TestTraceReaders: few clients read the flight recorder at once, and one that goes makes room.
+// TestTraceReaders: few clients read the flight recorder at once, and one that leaves makes room.
 func TestTraceReaders(t *testing.T) {
 	s := serve(t, testSource(new(feed)), quiet)
 	c := newTestClient(t, s)

@@ -20,7 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
-// Role is what a client may do; each may do what those before it may.
+// Role is the permission of a client. Each role includes the roles before it.
 type Role uint8
 
 // The roles.
@@ -29,7 +29,7 @@ const (
 	NoRole Role = iota
 	// Read may ask.
 	Read
-	// Operate may change what is running, but not what the configuration says.
+	// Operate may change the running target, but not the configuration.
 	Operate
 	// Admin may create and delete objects, and content.
 	Admin
@@ -37,21 +37,21 @@ const (
 
 var roleNames = []string{"no role", "read", "operate", "admin"}
 
-// String is the name of the role, as the configuration has it.
+// String returns the name of the role, as in the configuration.
 func (r Role) String() string { return roleNames[r] }
 
 // ParseRole returns the role with a name, NoRole if there is none.
 func ParseRole(name string) Role { return Role(max(0, slices.Index(roleNames, name))) }
 
-// Roles are the roles of clients, those of certificates by subject, those of the unix socket by
-// user and group ID. It does not change. With nil all are Admin. Otherwise a client that is not in
-// it has NoRole, but for root and the user of this process at the socket, which are Admin.
+// Roles are the roles of clients: by subject for certificates, and by user and group ID for the
+// unix socket. It does not change. A nil Roles makes everybody Admin. Otherwise a client that is
+// not in it has NoRole, except root and the user of this process at the socket, which are Admin.
 type Roles struct {
 	Subjects      map[string]Role
 	Users, Groups map[uint32]Role
 }
 
-// of is the highest role that a client has.
+// of returns the highest role of a client.
 func (r *Roles) of(c *client) Role {
 	switch {
 	case r == nil:
@@ -68,7 +68,7 @@ func (r *Roles) of(c *client) Role {
 	return role
 }
 
-// roles are those of now.
+// roles returns the current roles.
 func (s *Server) roles() *Roles {
 	if s.config.Roles == nil {
 		return nil
@@ -76,11 +76,11 @@ func (s *Server) roles() *Roles {
 	return s.config.Roles()
 }
 
-// client is who has sent a request.
+// client is the sender of a request.
 type client struct {
-	name         []any               // as log lines say it
+	name         []any               // as in log lines
 	remote       netip.AddrPort      // of certificates
-	certificates []*x509.Certificate // nil: the following are those of a process
+	certificates []*x509.Certificate // nil: a process, described by the fields below
 	subject      string              // of certificates[0]
 	uid          uint32
 	groups       []uint32
@@ -90,7 +90,7 @@ type clientKey struct{}
 
 func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*client) }
 
-// By says who has sent the request that a context is of, as keys and values of log lines.
+// By returns the sender of the request of a context, as keys and values of log lines.
 func By(ctx context.Context) []any {
 	who := clientOf(ctx)
 	if who.certificates != nil {
@@ -105,14 +105,14 @@ func (s *Server) on(r *http.Request) context.Context {
 }
 
 const (
-	// maxName is how many bytes of a subject or of a path a log line has.
+	// maxName is the number of bytes of a subject or of a path in a log line.
 	maxName = 512
-	// maxOthers is how many of the connections clients may have that are not Admin.
+	// maxOthers is the number of connections of clients that are not Admin.
 	maxOthers = maxConnections / 3 * 2
 )
 
-// enter notes who a client is. It closes the connection if those that are not Admin have too many,
-// so that there are always some for others.
+// enter identifies the client of a connection. It closes the connection if clients that are not
+// Admin have too many, so that some are always left for others.
 func (s *Server) enter(ctx context.Context, c net.Conn) context.Context {
 	who := newClient(c)
 	if s.roles().of(who) != Admin {
@@ -159,8 +159,8 @@ func newClient(c net.Conn) *client {
 	}
 }
 
-// subject is that of a certificate, as RFC 2253 writes it: with all attributes, in their order.
-// Subject.String has them in another order, and only one common name.
+// subject returns the subject of a certificate as written by RFC 2253, with all attributes, in
+// order. Subject.String has them in another order, and only one common name.
 func subject(c *x509.Certificate) string {
 	var s pkix.RDNSequence
 	if _, err := asn1.Unmarshal(c.RawSubject, &s); err != nil {
@@ -171,7 +171,7 @@ func subject(c *x509.Certificate) string {
 
 func capped(text string) string { return text[:min(len(text), maxName)] }
 
-// forbids says why a client may not make a request that needs a role, and tells the log.
+// forbids returns an error if a client may not make a request that needs a role, and logs it.
 func (s *Server) forbids(r *http.Request, needed Role) error {
 	who, needed := clientOf(r.Context()), cmp.Or(needed, Admin)
 	has := s.roles().of(who)
@@ -185,14 +185,14 @@ func (s *Server) forbids(r *http.Request, needed Role) error {
 	return p
 }
 
-// refused tells the log that a client is refused.
+// refused logs that a client is refused.
 func (s *Server) refused(message string, remote netip.AddrPort, args ...any) {
 	if s.config.Refused != nil {
 		s.config.Refused(message, remote, args)
 	}
 }
 
-// String is the client as problems name it.
+// String returns the client as named in problems.
 func (c *client) String() string {
 	if c.certificates != nil {
 		return fmt.Sprintf("the certificate %q", capped(c.subject))
@@ -200,8 +200,8 @@ func (c *client) String() string {
 	return fmt.Sprintf("the user %d", c.uid)
 }
 
-// trusts says why a client that came with a certificate would not be let in now: since then it may
-// have expired, or its CA may have been replaced.
+// trusts returns an error if a client with a certificate would no longer be accepted: the
+// certificate may have expired, or its CA may have been replaced.
 func (s *Server) trusts(r *http.Request) error {
 	chain := clientOf(r.Context()).certificates
 	if chain == nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// all are operations, each with the role that it needs, in words of ADR 0035.
+// needs has the role needed for each operation, as in ADR 0035.
 var needs = map[string]Role{
 	"GET /v1/status": Read, "GET /v1/listeners": Read, "GET /v1/subsystems": Read,
 	"GET /v1/namespaces": Read, "GET /v1/hosts": Read, "GET /v1/connections": Read,
@@ -75,8 +75,8 @@ var needs = map[string]Role{
 	"DELETE /v1/ana/{group}/listeners/{listener}":   Operate,
 }
 
-// TestRoles: each operation is for the clients whose role it needs, and for no others, whatever
-// their headers say; a refusal says which role is needed and which one the client has.
+// TestRoles: each operation is for clients with its role, and for no others, with any headers. A
+// refusal names the needed role and the role of the client.
 func TestRoles(t *testing.T) {
 	a := newAuthority(t)
 	a.issue("server", &x509.Certificate{})
@@ -152,7 +152,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestRoleEndsFollowing: who loses its role while it follows events gets no more of them.
+// TestRoleEndsFollowing: a client that loses its role while it follows events gets no more of them.
 func TestRoleEndsFollowing(t *testing.T) {
 	a, f := newAuthority(t), new(feed)
 	s, _ := serveTLS(t, a, f, quiet)
@@ -174,8 +174,7 @@ func TestRoleEndsFollowing(t *testing.T) {
 	}
 }
 
-// TestSubject: a subject is compared with all that it has, and no part of it can pretend to be
-// another one.
+// TestSubject: a subject is compared as a whole, and no part of it can pretend to be another one.
 func TestSubject(t *testing.T) {
 	for want, name := range map[string]pkix.RDNSequence{
 		"CN=admin,O=a": {
@@ -260,8 +259,8 @@ func asksAt(t *testing.T, c net.Conn, op string) (int, string) {
 	return r.StatusCode, string(b)
 }
 
-// TestSocketRoles: at the socket users and groups count, also supplementary ones, and root is
-// always an admin.
+// TestSocketRoles: at the socket, users and groups have roles, including supplementary groups, and
+// root is always an admin.
 func TestSocketRoles(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to connect as others")
@@ -325,7 +324,8 @@ func serveRoles(t *testing.T, roles func() *Roles) (*Server, *refusals) {
 	return s, r
 }
 
-// TestOthersLeaveConnections: clients that are no admins keep no admin out, whatever they hold.
+// TestOthersLeaveConnections: clients that are not admins keep no admin out, whatever connections
+// they hold.
 func TestOthersLeaveConnections(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to connect as others")

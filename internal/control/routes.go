@@ -122,7 +122,7 @@ func (s *Server) routes() []route {
 		},
 		{
 			"POST /v1/namespaces/resize", "Change the size of a namespace in a file",
-			Admin, // what is beyond a smaller one is lost
+			Admin, // the data beyond a smaller size is lost
 			Resize{},
 			Namespace{},
 			posted(s.resize),
@@ -151,7 +151,8 @@ func ask[T any](get func(context.Context) (T, error)) func(*http.Request) (any, 
 	}
 }
 
-// change calls fn without a limit of time: a reload waits for hosts and storage, and others for it.
+// change calls fn without a time limit: a reload waits for hosts and storage, and other changes
+// wait for it.
 func (s *Server) change(fn func() (any, error)) (any, error) {
 	return s.within(s.changing, fn)
 }

@@ -1,8 +1,8 @@
 // Package control is the control interface: HTTP and JSON over a unix socket or TLS, by which
-// operators and programs ask a running target, tell it to reload its configuration, and create
-// and delete parts of that. It has the server, the client, and what both say to each other.  What
-// clients may hold is bounded: none of them, however slow, silent or talkative, harms the target
-// or keeps others away for long.
+// operators and programs query a running target, make it reload its configuration, and create and
+// delete parts of the configuration. It has the server, the client, and the types of requests and
+// answers. The resources of clients are bounded: no client, however slow, silent or talkative,
+// harms the target or keeps others away for long.
 package control
 
 import (
@@ -24,25 +24,25 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
-// Config is where the interface is served.
+// Config says where the interface is served.
 type Config struct {
-	// Socket is the path of the unix socket, "" for none. Its directory is made if it is missing.
+	// Socket is the path of the unix socket, "" for none. Its directory is created if it is
+	// missing.
 	Socket string
-	// Mode is that of the socket, 0600 if zero.
+	// Mode is the mode of the socket, 0600 if zero.
 	Mode fs.FileMode
-	// Group is the name or the number of the group that owns the socket; "" leaves it.
+	// Group is the name or the number of the group that owns the socket; "" leaves it unchanged.
 	Group string
 	// TLS is the interface on TCP.
 	TLS TLS
-	// Roles returns the roles of clients, which may change; nil: all are Admin.
+	// Roles returns the roles of clients, which may change; nil makes everybody Admin.
 	Roles func() *Roles
-	// Refused is called when a peer has shown no certificate, and when a client has not the role
-	// for a request. args are keys and values for the log. Any goroutine may call it; nil is not
-	// called.
+	// Refused is called when a peer has shown no certificate, and when a client lacks the role for
+	// a request. args are keys and values for the log. Any goroutine may call it. It may be nil.
 	Refused func(message string, remote netip.AddrPort, args []any)
 }
 
-// TLS is where the interface is served to clients that show a certificate.
+// TLS is the interface for clients that show a certificate.
 type TLS struct {
 	// Listen is the address; if it is not valid, the interface is not served on TCP.
 	Listen netip.AddrPort
@@ -50,8 +50,8 @@ type TLS struct {
 	Certificates httpd.Certificates
 }
 
-// Source is what the interface serves. Several goroutines may call its functions at once. Those
-// without a context return soon. Errors may be a *Problem, which the client then gets.
+// Source is the state served by the interface. Several goroutines may call its functions at once.
+// Functions without a context return soon. An error may be a *Problem, which the client then gets.
 type Source struct {
 	Status      func() Status
 	Listeners   func() []Listener
@@ -63,48 +63,49 @@ type Source struct {
 	Latency     func(context.Context) ([]Latency, error)
 	Reactors    func(context.Context) ([]Reactor, error)
 	Disks       func(context.Context) ([]Disk, error)
-	// Events returns the events with an ID above since that are still known. changed is closed at
-	// the next one.
+	// Events returns the known events with an ID above since. changed is closed at the next event.
 	Events func(since uint64) (list []Event, changed <-chan struct{})
-	// Trace calls fn with what the flight recorder has, and to follow it until ctx or fn end it.
+	// Trace calls fn with the content of the flight recorder, and to follow it until ctx or fn end
+	// it.
 	Trace func(ctx context.Context, q TraceQuery, fn func(TraceQueue) error) error
-	// Plan returns what Reload would change, Reload what it has changed. Their context ends with
-	// the server, not with the client; By says who that is.
+	// Plan returns the changes that Reload would make, and Reload the changes that it has made.
+	// Their context ends with the server, not with the client; By identifies the client.
 	Plan, Reload func(context.Context) (Plan, error)
-	// Objects are those of the configuration, without their keys.
+	// Objects returns the objects of the configuration, without their keys.
 	Objects func() []Configured
 	// Configured returns an object of the configuration, named as in the lists.
 	Configured func(Object) (Object, Configured, error)
 	Referrals  func() []Referral
-	// Put creates or changes an object that requests manage; body is what they say of it. Delete
-	// deletes one; recursive: with all that is in it. They return what was changed, once it is
-	// durable; dry: what would be changed. Their context is as that of Plan.
+	// Put creates or changes an object managed by requests; body is its description. Delete deletes
+	// an object; recursive also deletes everything inside it. They return the changes once they are
+	// durable; with dry, the changes that would be made. Their context is as for Plan.
 	Put    func(ctx context.Context, o Object, body []byte, dry bool) (Plan, error)
 	Delete func(ctx context.Context, o Object, recursive, dry bool) (Plan, error)
-	// Create is Put of the namespace of a subsystem that has the uuid in body; it may choose an
-	// NSID.
+	// Create is Put for the namespace of a subsystem that has the uuid in body. If there is none,
+	// Create may choose the NSID.
 	Create func(ctx context.Context, subsystem string, body []byte) (NamespaceID, error)
-	// Disconnect returns how many associations of the host it has ended; subsystem "" is all.
+	// Disconnect returns the number of associations of the host that it has ended; subsystem ""
+	// means all.
 	Disconnect func(host, subsystem string) int
-	// Drain takes listeners out of service, or ends that, and returns them.
+	// Drain takes listeners out of service, or into service again, and returns them.
 	Drain func(which ListenerID, drain bool) ([]Listener, error)
-	// ANA returns the asymmetric namespace access states, SetANA sets some and returns all.
+	// ANA returns the asymmetric namespace access states. SetANA sets some and returns all.
 	ANA    func() []ANA
 	SetANA func(ANASet) ([]ANA, error)
 	// Resize changes the size of a namespace.
 	Resize func(Resize) error
-	// Pause makes the commands for a namespace wait, or ends that.
+	// Pause makes the commands for a namespace wait, or resumes them.
 	Pause func(id NamespaceID, pause bool) error
 }
 
-// The limits for clients: more is cut off, refused, or waits.
+// The limits for clients. Anything more is cut off, refused, or waits.
 const (
 	maxConnections = 24
 	maxFollowers   = 8 // connections that wait for events
 	maxTracing     = 2 // connections that read the flight recorder
-	// connections that wait for a change, also of clients that are gone, and for a plan
+	// connections that wait for a change, even if the client is gone, and for a plan
 	maxChanging, maxPlanning = 4, 4
-	// the same of requests that create or delete objects, which are carried out one by one
+	// the same for requests that create or delete objects, which are carried out one by one
 	maxWriting = 8
 	bodyBytes  = 64 << 10
 	askTimeout = 5 * time.Second // for the answers of reactors
@@ -132,8 +133,8 @@ type Server struct {
 	planning  chan struct{}
 	writing   chan struct{}
 	tracing   chan struct{}
-	profiling chan struct{} // of one entry
-	others    chan struct{} // of the clients that are not Admin
+	profiling chan struct{} // with room for one
+	others    chan struct{} // of clients that are not Admin
 	held      sync.Map      // their connections
 	files     httpd.Certificates
 	tls       atomic.Pointer[tls.Config]
@@ -142,7 +143,7 @@ type Server struct {
 	cancel context.CancelFunc
 }
 
-// Listen serves src. Writes, and problems of the server itself, go to log.
+// Listen serves src. It logs changes by clients and problems of the server itself to log.
 func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 	if c.Mode == 0 {
 		c.Mode = privateMode
@@ -194,11 +195,11 @@ func (s *Server) listen(c Config) error {
 	return nil
 }
 
-// Addr is where the interface is served on TCP; not valid: nowhere.
+// Addr returns the address on TCP. It is not valid if the interface is not served on TCP.
 func (s *Server) Addr() netip.AddrPort { return s.http.Addr() }
 
-// Renew reads the certificates anew, for connections that follow. After an error, which is
-// an *httpd.FileError, the previous ones stay.
+// Renew reads the certificates again, for new connections. After an error, which is an
+// *httpd.FileError, the previous ones stay.
 func (s *Server) Renew() error {
 	if s.files == (httpd.Certificates{}) {
 		return nil
@@ -210,7 +211,7 @@ func (s *Server) Renew() error {
 	return err
 }
 
-// CertificateEnds is when the certificate ends; the zero time: there is none.
+// CertificateEnds returns the time at which the certificate ends, the zero time if there is none.
 func (s *Server) CertificateEnds() time.Time {
 	if c := s.tls.Load(); c != nil {
 		return c.Certificates[0].Leaf.NotAfter
@@ -218,7 +219,7 @@ func (s *Server) CertificateEnds() time.Time {
 	return time.Time{}
 }
 
-// Close closes all connections and removes the socket. Nothing uses the Source when it returns.
+// Close closes all connections and removes the socket. When it returns, nothing uses the Source.
 func (s *Server) Close() error {
 	s.cancel()
 	if now, err := os.Lstat(s.socket); err == nil && s.file != nil && os.SameFile(now, s.file) {
@@ -230,8 +231,8 @@ func (s *Server) Close() error {
 // route is one operation. openapi.json describes it.
 type route struct {
 	pattern, summary string
-	role             Role // that it needs
-	// body and answer are of the types that are sent; nil is nothing, Keys any of them.
+	role             Role // required role
+	// body and answer have the types of the content; nil means none, and Keys any keys.
 	body, answer any
 	handle       func(r *http.Request) (any, error)
 }
@@ -249,7 +250,7 @@ func (s *Server) handler() http.Handler {
 	}
 	parameters := map[string][]string{
 		eventsRoute:  {"since", "follow"},
-		profileRoute: {"seconds", "debug", "gc"}, // the others are those of net/http/pprof
+		profileRoute: {"seconds", "debug", "gc"}, // the others are from net/http/pprof
 		traceRoute:   {"host", "subsystem", "queue", "follow", "dumps"},
 	}
 	for _, op := range s.objectRoutes() {
@@ -310,7 +311,7 @@ func (s *Server) handler() http.Handler {
 	})
 }
 
-// logWrite says who changed something, or tried to.
+// logWrite logs a change, or an attempt, with its sender.
 func (s *Server) logWrite(r *http.Request, err error) {
 	args := append([]any{"request", operation(r)}, By(r.Context())...)
 	if err != nil {
@@ -320,12 +321,12 @@ func (s *Server) logWrite(r *http.Request, err error) {
 	s.log.Info("control request", args...)
 }
 
-// untrusted tells the log that the certificate of a client does not count, or is missing.
+// untrusted logs that the certificate of a client is invalid or missing.
 func (s *Server) untrusted(remote netip.AddrPort, err error) {
 	s.refused("control connection refused", remote, "err", err)
 }
 
-// operation is a request as log lines name it, with its parameters: a dry_run changes
+// operation returns a request as named in log lines, with its parameters, since a dry_run changes
 // nothing.
 func operation(r *http.Request) string {
 	text := r.Method + " " + r.URL.Path

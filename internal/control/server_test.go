@@ -20,7 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestMain gives clients so much time that only tests which set less notice the end of it.
+// TestMain gives clients so much time that only tests with shorter limits reach them.
 func TestMain(m *testing.M) {
 	for _, limit := range []*time.Duration{
 		&readTimeout, &writeTimeout, &idleTimeout, &handshakeTimeout,
@@ -96,7 +96,7 @@ func fill(v reflect.Value, depth int) {
 	}
 }
 
-// testObject is named as what testSource lists.
+// testObject returns the object with the name used by testSource.
 func testObject(o Object) Object {
 	for _, name := range []*string{&o.Subsystem, &o.Host, &o.Listener, &o.Referral} {
 		if *name != "" {
@@ -178,7 +178,7 @@ func newTestClient(t *testing.T, s *Server) *Client {
 	return c
 }
 
-// equal compares what the client got with what the source said.
+// equal compares the answer for the client with the value of the source.
 func equal[T any](t *testing.T, ask func(context.Context) (T, error)) {
 	t.Helper()
 	got, err := ask(t.Context())
@@ -187,7 +187,7 @@ func equal[T any](t *testing.T, ask func(context.Context) (T, error)) {
 	}
 }
 
-// TestClient: the client gets what the source says.
+// TestClient: the client gets the values of the source.
 func TestClient(t *testing.T) {
 	f, log := new(feed), new(testutil.Log)
 	s := serve(t, testSource(f), log.Logger())
@@ -218,7 +218,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestProblems: errors say what, where, and how to fix it.
+// TestProblems: errors describe the problem, its place, and a fix.
 func TestProblems(t *testing.T) {
 	src, log := testSource(new(feed)), new(testutil.Log)
 	src.Plan = func(context.Context) (Plan, error) {
@@ -294,7 +294,7 @@ func TestClientErrors(t *testing.T) {
 	}
 }
 
-// TestSocket: its mode whatever the umask is, a stale one, and one of another process.
+// TestSocket: its mode with any umask, a stale socket, and the socket of another process.
 func TestSocket(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
@@ -356,7 +356,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// TestSocketUmask: no umask takes permissions from those that are configured.
+// TestSocketUmask: no umask removes configured permissions.
 func TestSocketUmask(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c.sock")
 	defer syscall.Umask(syscall.Umask(0o777))
@@ -382,7 +382,7 @@ func TestDefaultSocket(t *testing.T) {
 	if got := DefaultSocket(); got != socket {
 		t.Error(got)
 	}
-	// the directory may be that of another service: a client uses it if the socket is there
+	// the directory may belong to another service: a client uses it if the socket is there
 	t.Setenv("XDG_RUNTIME_DIR", "")
 	if got := ClientSocket(); got != systemSocket {
 		t.Error("without a socket:", got)

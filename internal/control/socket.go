@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// systemSocket is that of a target which root or the service manager starts.
+	// systemSocket is the socket of a target started by root or the service manager.
 	systemSocket = "/run/nvmf-target/control.sock"
-	// privateMode is the mode with which a socket is made, before it is shared.
+	// privateMode is the mode with which a socket is created, before it is shared.
 	privateMode = 0o600
-	// probeTimeout is how long a process at the socket may take to accept a connection.
+	// probeTimeout bounds the time in which a process at the socket must accept a connection.
 	probeTimeout = time.Second
 )
 
-// DefaultSocket is where a target of this user serves the control interface: in the directory that
-// the service manager has made for it, or in that of the user. It is "" if there is none.
+// DefaultSocket returns the control socket of a target of this user: in the directory that the
+// service manager has created for it, or in the directory of the user. It is "" if there is none.
 func DefaultSocket() string {
 	if s := serviceSocket(); s != "" {
 		return s
@@ -39,8 +39,9 @@ func DefaultSocket() string {
 	return userSocket()
 }
 
-// ClientSocket is where a client of this user looks for the target: at the first of these places
-// that has a socket. RUNTIME_DIRECTORY may be that of another service, which runs the client.
+// ClientSocket returns the place where a client of this user looks for the target: the first of
+// these places that has a socket. RUNTIME_DIRECTORY may belong to another service, which runs the
+// client.
 func ClientSocket() string {
 	list := []string{serviceSocket()}
 	if os.Geteuid() != 0 {
@@ -68,12 +69,12 @@ func userSocket() string {
 	return ""
 }
 
-// ErrInUse is that of Listen if a process listens at the socket.
+// ErrInUse is the error of Listen if a process listens at the socket.
 var ErrInUse = errors.New("listens")
 
-// listen listens at a socket that nobody but this user, and later the group, could ever open. One
-// that a dead process has left is replaced. Of two targets that start with the same socket at the
-// same moment, the last one keeps it.
+// listen listens at a socket that nobody but this user, and later the group, could ever open. It
+// replaces a socket left by a dead process. If two targets start with the same socket at the same
+// moment, the last one keeps it.
 func listen(c Config) (*net.UnixListener, error) {
 	gid, err := -1, error(nil)
 	if c.Group != "" {
@@ -88,7 +89,7 @@ func listen(c Config) (*net.UnixListener, error) {
 	if err := removeStale(c.Socket); err != nil {
 		return nil, err
 	}
-	// The mode of the descriptor is that of the file which bind(2) makes, less the umask.
+	// The file created by bind(2) has the mode of the descriptor, less the umask.
 	private := func(_, _ string, raw syscall.RawConn) error {
 		var err error
 		failed := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), privateMode) })
@@ -99,7 +100,7 @@ func listen(c Config) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("cannot listen at %s: %w", c.Socket, err)
 	}
 	u := l.(*net.UnixListener)
-	u.SetUnlinkOnClose(false) // it may be another process's by then
+	u.SetUnlinkOnClose(false) // it may belong to another process by then
 	err = os.Lchown(c.Socket, -1, gid)
 	if err == nil {
 		err = os.Chmod(c.Socket, c.Mode)
@@ -111,7 +112,7 @@ func listen(c Config) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// LookupGroup returns the ID of a group that is given by its name or ID.
+// LookupGroup returns the ID of a group, given by name or ID.
 func LookupGroup(name string) (int, error) {
 	return lookup(name, func() (string, error) {
 		g, err := user.LookupGroup(name)
@@ -122,7 +123,7 @@ func LookupGroup(name string) (int, error) {
 	})
 }
 
-// LookupUser returns the ID of a user who is given by name or ID.
+// LookupUser returns the ID of a user, given by name or ID.
 func LookupUser(name string) (int, error) {
 	return lookup(name, func() (string, error) {
 		u, err := user.Lookup(name)
@@ -170,8 +171,8 @@ func removeStale(path string) error {
 		path)
 }
 
-// credentials are those of the process at the other end of a unix socket (unix(7)), with its
-// supplementary groups.
+// credentials returns the credentials of the process at the other end of a unix socket (unix(7)),
+// with its supplementary groups.
 func credentials(c net.Conn) (cred *unix.Ucred, groups []uint32, err error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

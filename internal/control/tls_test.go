@@ -26,7 +26,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// authority is a CA with files of its own.
+// authority is a CA with its own files.
 type authority struct {
 	t    *testing.T
 	dir  string
@@ -77,7 +77,7 @@ func (a *authority) write(name string, text []byte) {
 	a.must(os.WriteFile(filepath.Join(a.dir, name), text, 0o600))
 }
 
-// files are those of a holder of a certificate, which trusts the CA.
+// files returns the files of a holder of a certificate, which trusts the CA.
 func (a *authority) files(name string) httpd.Certificates {
 	return httpd.Certificates{
 		Certificate: filepath.Join(a.dir, name+".crt"), Key: filepath.Join(a.dir, name+".key"),
@@ -85,7 +85,7 @@ func (a *authority) files(name string) httpd.Certificates {
 	}
 }
 
-// refusals are what a server has refused.
+// refusals records the refusals of a server.
 type refusals struct {
 	mu   sync.Mutex
 	errs []error
@@ -137,7 +137,7 @@ func asks(t *testing.T, s *Server, c httpd.Certificates) error {
 	return err
 }
 
-// TestTLS: who has a certificate of the CA is served, and named in the log; others are not.
+// TestTLS: clients with a certificate of the CA are served, and named in the log; others are not.
 // Certificates can be exchanged.
 func TestTLS(t *testing.T) {
 	a, other, log := newAuthority(t), newAuthority(t), new(testutil.Log)
@@ -180,7 +180,7 @@ func TestTLS(t *testing.T) {
 	a.must(err)
 	a.write("ca.crt", text)
 	a.must(s.Renew())
-	if err := asks(t, s, foreign); err == nil { // whose CA file is the new one, unlike the server's
+	if err := asks(t, s, foreign); err == nil { // unlike the server, it trusts the new CA
 		t.Error("the client trusts a target of another CA")
 	}
 	foreign.CA = filepath.Join(other.dir, "server-ca.crt")
@@ -190,7 +190,7 @@ func TestTLS(t *testing.T) {
 	a.must(asks(t, s, foreign))
 }
 
-// TestTLSTrustEnds: who is connected when the CA is replaced is not served any longer.
+// TestTLSTrustEnds: a client connected while the CA is replaced is no longer served.
 func TestTLSTrustEnds(t *testing.T) {
 	a, other, f := newAuthority(t), newAuthority(t), new(feed)
 	s, r := serveTLS(t, a, f, quiet)
@@ -207,7 +207,7 @@ func TestTLSTrustEnds(t *testing.T) {
 		if events++; events > 1 {
 			return errors.New("an event after it")
 		}
-		_, err = client.Status(t.Context()) // on a connection that is idle then
+		_, err = client.Status(t.Context()) // on a connection that is then idle
 		a.must(err)
 		a.write("ca.crt", text)
 		a.must(s.Renew())
@@ -224,7 +224,7 @@ func TestTLSTrustEnds(t *testing.T) {
 	r.await(t, "control connection refused: [err x509: ")
 }
 
-// TestTLSFiles: files that cannot be used are named, and those that are in use stay.
+// TestTLSFiles: unusable files are named, and the files in use stay.
 func TestTLSFiles(t *testing.T) {
 	a := newAuthority(t)
 	s, _ := serveTLS(t, a, new(feed), quiet)
@@ -243,7 +243,7 @@ func TestTLSFiles(t *testing.T) {
 			if e, ok := errors.AsType[*httpd.FileError](err); !ok || e.File != name {
 				t.Errorf("%s: %v", name, err)
 			}
-			if name != files.CA { // which the client needs as well
+			if name != files.CA { // the client needs it as well
 				a.must(asks(t, s, a.files("client")))
 			}
 		}
@@ -268,7 +268,7 @@ func (a *authority) stranger(s *Server, from string) net.Conn {
 	return c
 }
 
-// little is what strangers send that never finish a handshake.
+// little is the input of strangers that never finish a handshake.
 var little = []string{"", "\x16\x03\x01"}
 
 // TestTLSSilent: peers that send nothing or little stay for the time of a handshake.
@@ -286,14 +286,14 @@ func TestTLSSilent(t *testing.T) {
 	r.await(t, "no certificate within")
 }
 
-// TestTLSStrangers: peers that send nothing, little or garbage hold their share only, however long
-// they stay; the client is served meanwhile, and its megabytes are refused.
+// TestTLSStrangers: peers that send nothing, little or garbage never hold more than their share.
+// The client is served meanwhile, and their megabytes are refused.
 func TestTLSStrangers(t *testing.T) {
 	a := newAuthority(t)
 	s, r := serveTLS(t, a, new(feed), quiet)
 	a.issue("client", &x509.Certificate{})
 	var silent []net.Conn
-	for i := range 2 * httpd.MaxHandshakes { // of other addresses than the client
+	for i := range 2 * httpd.MaxHandshakes { // from other addresses than the client
 		silent = append(silent, a.stranger(s, fmt.Sprintf("127.0.1.%d", i%4+1)))
 		_, _ = io.WriteString(silent[i], little[i%2])
 	}
@@ -316,7 +316,7 @@ func TestTLSStrangers(t *testing.T) {
 	if err == nil {
 		t.Error("4 MiB are accepted")
 	}
-	for i := 0; i < 2*httpd.MaxHandshakes; i++ { // wait in the queue of the kernel
+	for i := 0; i < 2*httpd.MaxHandshakes; i++ { // waiting in the queue of the kernel
 		a.stranger(s, fmt.Sprintf("127.0.2.%d", i/8+1))
 	}
 	testutil.Until(t, "the client to be served while strangers come", func() bool {
@@ -324,7 +324,7 @@ func TestTLSStrangers(t *testing.T) {
 	})
 }
 
-// TestTLSFamilies: at [::] clients from IPv4 are served, and refused by their address.
+// TestTLSFamilies: at [::], clients from IPv4 are served, and refused by their address.
 func TestTLSFamilies(t *testing.T) {
 	a := newAuthority(t)
 	a.issue("server", &x509.Certificate{})

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// TraceQuery says which queues are meant.
+// TraceQuery selects queues.
 type TraceQuery struct {
-	// Host and Subsystem are NQNs, "" is all; Queue is a queue ID, negative is all.
+	// Host and Subsystem are NQNs, "" means all; Queue is a queue ID, negative means all.
 	Host, Subsystem string
 	Queue           int
-	// Follow asks for commands as they complete, Dumps for what was kept of queues that failed or
-	// had commands that took too long.
+	// Follow asks for commands as they complete, and Dumps for the commands kept of queues that
+	// failed or had commands that took too long.
 	Follow, Dumps bool
 }
 
@@ -53,8 +53,8 @@ func (q *TraceQuery) values() url.Values {
 	return v
 }
 
-// trace sends what the flight recorder has, one TraceQueue per line. Hosts, and what they read and
-// write, are nobody else's business: the log says who has asked.
+// trace sends the content of the flight recorder, one TraceQueue per line. The access of hosts to
+// data is confidential, so the log has the sender of the request.
 func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 	q, err := parseTraceQuery(r.URL.Query())
 	if err == nil {
@@ -72,7 +72,7 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Time{}) // reads only find out that the client has gone
+	_ = c.SetReadDeadline(time.Time{}) // reads only detect that the client has gone
 	w.Header().Set("Content-Type", eventsType)
 	send := func(q TraceQueue) error {
 		if s.trusts(r) != nil || s.roles().of(clientOf(r.Context())) < Operate {
@@ -91,12 +91,12 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_ = c.Flush() // so that the client knows that it is served
 	if err := s.src.Trace(r.Context(), q, send); err != nil {
-		panic(http.ErrAbortHandler) // the client sees that the answer is not complete
+		panic(http.ErrAbortHandler) // the client sees that the answer is incomplete
 	}
 }
 
-// Trace calls fn with what the flight recorder has of each queue, or to follow it until ctx ends,
-// fn returns an error, or the target stops, which is io.ErrUnexpectedEOF.
+// Trace calls fn with the flight recorder of each queue, or to follow it until ctx ends, fn returns
+// an error, or the target stops, which is io.ErrUnexpectedEOF.
 func (c *Client) Trace(ctx context.Context, q TraceQuery, fn func(TraceQueue) error) error {
 	body, err := c.do(ctx, "GET /v1/trace?"+q.values().Encode(), nil)
 	if err != nil {

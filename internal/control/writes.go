@@ -43,7 +43,7 @@ func (s *Server) ana(r *http.Request) (any, error) {
 	return s.anaOf(set, s.src.ANA())
 }
 
-// putANA sets the state of a group, and deleteANA ends that.
+// putANA sets the state of a group, and deleteANA restores the configured one.
 func (s *Server) putANA(r *http.Request) (any, error) {
 	set, err := anaSet(r)
 	var body ANAState
@@ -64,7 +64,7 @@ func (s *Server) deleteANA(r *http.Request) (any, error) {
 	return s.changeANA(set)
 }
 
-// anaSet is the group and the listener that the path of a request names.
+// anaSet returns the group and the listener named by the path of a request.
 func anaSet(r *http.Request) (ANASet, error) {
 	group, err := number(r, "group", 32)
 	return ANASet{Group: uint32(group), Listener: r.PathValue("listener")}, err
@@ -117,7 +117,7 @@ func (s *Server) resize(to Resize) (any, error) {
 	})
 }
 
-// changeNamespace does something to a namespace and answers what it is then.
+// changeNamespace changes a namespace and answers its new state.
 func (s *Server) changeNamespace(id NamespaceID, do func() error) (any, error) {
 	if _, ok := find(s.src.Namespaces(), id.is); !ok {
 		p := NotThere(fmt.Sprintf("namespace %d of %q", id.NSID, id.Subsystem), "/v1/namespaces")
@@ -131,7 +131,7 @@ func (s *Server) changeNamespace(id NamespaceID, do func() error) (any, error) {
 		return nil, NewProblem(http.StatusConflict, err.Error(), "")
 	}
 	n, ok := find(s.src.Namespaces(), id.is)
-	if !ok { // it was removed since
+	if !ok { // it was removed meanwhile
 		n = Namespace{Subsystem: id.Subsystem, NSID: id.NSID}
 	}
 	return n, nil

@@ -14,7 +14,7 @@ const (
 	nodeDir     = "sys/devices/system/node"
 )
 
-// pinned are the CPUs that reactors are pinned to.
+// pinned returns the CPUs of pinned reactors.
 func (t Target) pinned() []int {
 	return slices.DeleteFunc(slices.Clone(t.Reactors), func(cpu int) bool { return cpu < 0 })
 }

@@ -1,7 +1,7 @@
-// Package doctor checks whether a machine suits the target, and the target's configuration the
-// machine. It only reads (sysfs, procfs, files below /etc and the rights of this process), needs no
-// running target and no root, and says how to fix what it finds. Load looks at what a target that
-// runs has counted.
+// Package doctor checks whether a machine suits the target, and the configuration of the target the
+// machine. It only reads (sysfs, procfs, files below /etc and the rights of this process), needs
+// neither a running target nor root, and gives a fix for each problem. Load evaluates the counters
+// of a running target.
 package doctor
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// Severity is how bad a finding is.
+// Severity is the severity of a finding.
 type Severity string
 
 const (
-	// OK says that there is nothing to do.
+	// OK means that there is nothing to do.
 	OK Severity = "ok"
-	// Note is a fact that costs performance or is to be known; it may be intended.
+	// Note is a fact that costs performance or is good to know; it may be intended.
 	Note Severity = "note"
 	// Warning is something that works badly, or not for every user or host.
 	Warning Severity = "warning"
@@ -35,15 +35,15 @@ const (
 
 var severities = []Severity{OK, Note, Warning, Error}
 
-// Finding is what one check found.
+// Finding is the result of one check.
 type Finding struct {
 	// Check is the name of the check: "clock".
 	Check    string   `json:"check"`
 	Severity Severity `json:"severity"`
-	// Found is what was found, with its value.
+	// Found describes the fact, with its value.
 	Found string `json:"found"`
-	// Why is why it matters, in one sentence, and Fix the command or the key that helps. Both are
-	// "" if the severity is OK.
+	// Why is the reason why it matters, in one sentence, and Fix the command or the key that helps.
+	// Both are "" if the severity is OK.
 	Why string `json:"why,omitempty"`
 	Fix string `json:"fix,omitempty"`
 }
@@ -61,34 +61,36 @@ func ok(check, format string, args ...any) Finding {
 	return Finding{Check: check, Severity: OK, Found: fmt.Sprintf(format, args...)}
 }
 
-// Target is what the configuration asks of the machine. The zero value is no configuration.
+// Target has the requirements of the configuration on the machine. The zero value is no
+// configuration.
 type Target struct {
 	// Reactors has the CPU of each reactor, -1 for one that is not pinned.
 	Reactors []int
-	// Memory is how much memory RDMA registers for all reactors, in bytes.
+	// Memory is the memory that RDMA registers for all reactors, in bytes.
 	Memory int64
 	// RDMA: there are listeners for RDMA.
 	RDMA bool
-	// Listeners are those for TCP.
+	// Listeners are the listeners for TCP.
 	Listeners []Listener
 	Storage   []Storage
-	// Sockets are the control sockets to look at, the one first that a target of this user would
-	// make.
+	// Sockets are the control sockets to look at, beginning with the one that a target of this user
+	// would create.
 	Sockets []string
 	// StateDir is the state directory, "" for none.
 	StateDir string
 }
 
-// Storage is a file or block device and what it is for: "namespace 1 of nqn...".
+// Storage is a file or block device and its purpose: "namespace 1 of nqn...".
 type Storage struct{ Path, User string }
 
-// Machine is where the facts come from.
+// Machine has the sources of the facts.
 type Machine struct {
-	// Root is the directory that has the machine's /sys, /proc, /dev and /etc.
+	// Root is the directory with /sys, /proc, /dev and /etc of the machine.
 	Root string
 	// Access is access(2) with the effective rights of this process.
 	Access func(path string, mode uint32) error
-	// Memlock is how many bytes this process may lock in memory, see sys.MemlockLimit.
+	// Memlock returns the number of bytes that this process may lock in memory, see
+	// sys.MemlockLimit.
 	Memlock func() (bytes uint64, limited bool)
 	// IOUring makes and closes a small io_uring.
 	IOUring func() error
@@ -119,15 +121,15 @@ func (m Machine) Run(t Target) (list []Finding) {
 	return list
 }
 
-// path is where a file of the machine is.
+// path returns the path of a file of the machine.
 func (m Machine) path(name ...string) string {
 	return filepath.Join(append([]string{m.Root}, name...)...)
 }
 
-// read returns the content of a file without the white space around it, "" if it cannot be read.
+// read returns the content of a file without surrounding white space, "" if it cannot be read.
 func (m Machine) read(name ...string) string { return sys.Attribute(m.path(name...)) }
 
-// list returns the names in a directory, in order; none if it cannot be read.
+// list returns the names in a directory, sorted; none if it cannot be read.
 func (m Machine) list(dir ...string) (names []string) {
 	entries, _ := os.ReadDir(m.path(dir...))
 	for _, e := range entries {
@@ -145,7 +147,7 @@ func (m Machine) storage() storage.Machine {
 	return storage.Machine{Sys: m.path("sys"), Proc: m.path("proc")}
 }
 
-// holder names the process that has a socket open, "" if that cannot be seen.
+// holder names the process that has a socket open, "" if it cannot be seen.
 func (m Machine) holder(inode string) (name, program string) {
 	for _, pid := range m.list("proc") {
 		if _, err := strconv.Atoi(pid); err != nil {
@@ -162,7 +164,7 @@ func (m Machine) holder(inode string) (name, program string) {
 	return "", ""
 }
 
-// parseCPUs reads a list of CPUs as the kernel writes it: "0-3,8".
+// parseCPUs parses a list of CPUs in the format of the kernel: "0-3,8".
 func parseCPUs(text string) (cpus []int) {
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(part, "-")
@@ -178,7 +180,7 @@ func parseCPUs(text string) (cpus []int) {
 	return cpus
 }
 
-// cpuNames writes CPUs for people: "2, 3".
+// cpuNames formats CPUs for people: "2, 3".
 func cpuNames(cpus []int) string {
 	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(cpus)), ", "), "[]")
 }

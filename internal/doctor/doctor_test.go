@@ -52,7 +52,7 @@ func machine(t *testing.T, list files) Machine {
 	}
 }
 
-// expect compares findings with "severity: part of what was found", one for each. What is not OK
+// expect compares findings with "severity: part of Found", one for each. A finding that is not OK
 // has a reason and a fix, which contains the part behind " | ".
 func expect(t *testing.T, got []Finding, want ...string) {
 	t.Helper()
@@ -88,14 +88,14 @@ func (c check) test(t *testing.T) {
 	})
 }
 
-// with returns files with further ones.
+// with returns files with additional ones.
 func with(list, more files) files {
 	list = maps.Clone(list)
 	maps.Copy(list, more)
 	return list
 }
 
-// TestRun: this machine can be checked, and a machine without anything.
+// TestRun: this machine can be checked, and a machine without any files.
 func TestRun(t *testing.T) {
 	at := Target{
 		Reactors: []int{0}, RDMA: true, Sockets: []string{"/run/c.sock"}, StateDir: "/var",

@@ -12,28 +12,28 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
-// This file says in words what is wrong with a target that runs, from what it has counted between
-// two looks: where slow commands spend their time, which network loses packets, and which queues
-// are too small.
+// This file describes problems of a running target, from counters of two samples: the stages of
+// slow commands, networks that lose packets, and queues that are too small.
 
 const (
 	// slowSeconds is the 99th percentile from which commands are reported if there are at least
-	// leastCommands, verySlowSeconds the one from which fewer are, since storage as slow as that
-	// completes few. mostSlow is how many kinds of them are reported.
+	// leastCommands. verySlowSeconds is the limit for fewer commands, since very slow storage
+	// completes few. mostSlow is the number of kinds of commands that are reported.
 	slowSeconds, verySlowSeconds = 0.010, 1
 	leastCommands                = 100
 	mostSlow                     = 10
-	// A network that loses a packet of lossyPackets is reported once leastRetransmits were lost.
+	// A network that loses one of lossyPackets packets is reported if at least leastRetransmits
+	// were lost.
 	lossyPackets, leastRetransmits = 1000, 5
-	// A queue is too small if one of fullCommands finds it nearly full.
+	// A queue is too small if one of fullCommands commands finds it nearly full.
 	fullCommands = 10
 	packetSize   = 1448 // TCP data in a packet of Ethernet's MTU, 1,500 bytes
 )
 
-// Sample is what a target has counted until one time.
+// Sample has the counters of a target at one time.
 type Sample struct {
 	Time time.Time
-	// Of Latencies the number of commands, the buckets, and the means of the stages are needed.
+	// Of Latencies, the number of commands, the buckets, and the means of the stages are used.
 	Latencies   []control.Latency
 	Connections []control.Connection
 	// These have limits, and commands that wait for memory.
@@ -41,11 +41,11 @@ type Sample struct {
 	Subsystems []control.Subsystem
 	Namespaces []control.Namespace
 	Reactors   []control.Reactor
-	// Ports are those of the machine.
+	// Ports are the ports of the machine.
 	Ports []PortCounter
 }
 
-// stageAdvice is what the stages mean (ADR 0038). What commands wait for is said by period.waits.
+// stageAdvice explains the stages (ADR 0038). For waiting commands see period.waits.
 var stageAdvice = map[string]advice{
 	"wait": {},
 	"host_data": {
@@ -64,19 +64,19 @@ var stageAdvice = map[string]advice{
 
 type advice struct{ why, fix string }
 
-// Load says what was wrong with a target from one look at it to the next, nil if nothing was.
+// Load returns the problems of a target between two samples, nil if there are none.
 func Load(before, now *Sample) []Finding {
 	p := period{before, now}
 	list := append(p.slowCommands(), p.stalled()...)
 	return append(append(list, p.hostFindings()...), p.ports()...)
 }
 
-// period is what happened between two samples.
+// period is the time between two samples.
 type period struct{ before, now *Sample }
 
 func (p *period) seconds() float64 { return p.now.Time.Sub(p.before.Time).Seconds() }
 
-// within is "in the last 5 s". A time that grows with each look is told in steps.
+// within returns "in the last 5 s". A time that grows with each look is rounded.
 func (p *period) within() string {
 	s := max(int(p.seconds()+0.5), 1)
 	if s >= 10 {
@@ -85,7 +85,7 @@ func (p *period) within() string {
 	return fmt.Sprintf("in the last %d s", s)
 }
 
-// slowCommands names the stage in which most of their time was spent, the slowest first.
+// slowCommands reports slow commands with the stage that took most of their time, slowest first.
 func (p *period) slowCommands() (list []Finding) {
 	type slow struct {
 		of    kind
@@ -124,8 +124,8 @@ func (p *period) slowCommands() (list []Finding) {
 	return list
 }
 
-// waits says what commands have waited for, in all for so long: for their limits, or for memory,
-// since there is nothing else. The time at a limit is known, of all commands that wait there.
+// waits explains the given total wait of commands, either at their limits or otherwise for memory.
+// The wait at a limit is known only for all commands together.
 func (p *period) waits(of kind, seconds float64) advice {
 	before := limits(p.before)
 	var most limited
@@ -155,7 +155,7 @@ func (p *period) waits(of kind, seconds float64) advice {
 	return advice{why, "a larger reactors.memory"}
 }
 
-// limited is what has limits: a host, a subsystem, or a namespace.
+// limited is an object with limits: a host, a subsystem, or a namespace.
 type limited struct {
 	host, subsystem string
 	nsid            uint32
@@ -193,7 +193,7 @@ func limits(s *Sample) map[limited]control.Limits {
 	return all
 }
 
-// connections calls fn with each, and what it had counted before: nothing, if it is new.
+// connections calls fn with each connection and its earlier counters, which are zero for a new one.
 func (p *period) connections(fn func(old, now *control.Connection)) {
 	rates.Each(p.before.Connections, p.now.Connections, (*control.Connection).ID,
 		func(old, c *control.Connection) {
@@ -204,8 +204,8 @@ func (p *period) connections(fn func(old, now *control.Connection)) {
 		})
 }
 
-// stalled tells of hosts whose commands do not complete: a queue has some, and has received none
-// since the last look. What does not complete is not counted among the latencies.
+// stalled reports hosts with commands that do not complete: a queue has some, and has received none
+// since the last look. Such commands are not yet counted among the latencies.
 func (p *period) stalled() (list []Finding) {
 	hosts := map[string]int{}
 	p.connections(func(old, now *control.Connection) {
@@ -225,7 +225,7 @@ func (p *period) stalled() (list []Finding) {
 	return list
 }
 
-// hostFindings tells of hosts whose network loses packets, and whose queues are too small.
+// hostFindings reports hosts with networks that lose packets, and with queues that are too small.
 func (p *period) hostFindings() (list []Finding) {
 	hosts := map[string]*control.Connection{}
 	p.connections(func(old, now *control.Connection) {
@@ -270,8 +270,8 @@ func (p *period) hostFindings() (list []Finding) {
 	return list
 }
 
-// hostName is what a host calls itself, quoted unless it is a word, so that it is no part of a
-// sentence.
+// hostName returns the NQN of a host, quoted unless it is a word, so that it does not read as part
+// of a sentence.
 func hostName(nqn string) string {
 	if nqn == "" {
 		return "other hosts"

@@ -10,7 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
-// kind is which commands are counted together. The host is "" for those that are not counted apart.
+// kind is a set of commands that are counted together. The host is "" for hosts that are not
+// counted separately.
 type kind struct {
 	host, subsystem string
 	nsid            uint32
@@ -22,7 +23,7 @@ func (k kind) compare(o kind) int {
 		strings.Compare(k.operation, o.operation), strings.Compare(k.host, o.host))
 }
 
-// at reports whether limits hold for commands of the kind.
+// at reports whether limits apply to commands of the kind.
 func (k kind) at(l limited) bool {
 	if l.host != "" {
 		return k.host == "" || k.host == l.host
@@ -30,14 +31,14 @@ func (k kind) at(l limited) bool {
 	return k.subsystem == l.subsystem && (l.nsid == 0 || l.nsid == k.nsid)
 }
 
-// spent is what commands of a kind have taken.
+// spent has the times of commands of a kind.
 type spent struct {
 	commands uint64
 	took     control.Distribution
 	stages   map[string]float64 // seconds, of all commands
 }
 
-// most is the stage in which most of the time was spent, how much, and which part.
+// most returns the stage that took most of the time, its seconds, and its share.
 func (s *spent) most() (stage string, seconds, share float64) {
 	sum := 0.0
 	for _, name := range sorted(s.stages) {
@@ -60,7 +61,7 @@ func (s *spent) add(o *spent) {
 }
 
 func (s *spent) since(old *spent) *spent {
-	if old == nil || old.commands > s.commands { // it was counted anew
+	if old == nil || old.commands > s.commands { // restarted
 		return s
 	}
 	out := &spent{s.commands - old.commands, rates.Since(old.took, s.took), map[string]float64{}}
@@ -91,8 +92,8 @@ func spendings(list []control.Latency, idle map[kind]bool) spending {
 	return all
 }
 
-// idleKinds are those of which there were no commands between two looks: most, where there are
-// many.
+// idleKinds returns the kinds without commands between two samples. If there are many kinds, most
+// are idle.
 func idleKinds(before, now []control.Latency) map[kind]bool {
 	idle := map[kind]bool{}
 	rates.Each(before, now, kindOf, func(old, now *control.Latency) {
@@ -103,7 +104,7 @@ func idleKinds(before, now []control.Latency) map[kind]bool {
 	return idle
 }
 
-// toOthers counts a host among those that are not counted apart.
+// toOthers adds a host to the hosts that are not counted separately.
 func (s spending) toOthers(of kind) {
 	moved := s[of]
 	if moved == nil {
@@ -117,9 +118,9 @@ func (s spending) toOthers(of kind) {
 	s[of].add(moved)
 }
 
-// difference is what was counted between two looks. What was counted for a host that has left may
-// be counted among other hosts since, on one reactor or on all (observe.LatencyEntries): so it is
-// compared with theirs.
+// difference returns the growth between two samples. After a host has left, its counters may be
+// added to the other hosts, on one reactor or on all (observe.LatencyEntries); such a host is
+// compared together with the other hosts.
 func difference(before, now []control.Latency) spending {
 	idle := idleKinds(before, now)
 	old, all := spendings(before, idle), spendings(now, idle)

@@ -10,13 +10,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// looks are two samples, 5 s apart, which a test fills.
+// looks returns two samples, 5 s apart, for a test to fill.
 func looks() (before, now *Sample) {
 	at := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 	return &Sample{Time: at}, &Sample{Time: at.Add(5 * time.Second)}
 }
 
-// counted is what commands of a host have taken that spent three quarters of it in a stage.
+// counted returns the latency of commands of a host that spent three quarters of it in a stage.
 func counted(host string, nsid uint32, stage string, took map[float64]uint64) control.Latency {
 	l := control.Latency{Host: host, Subsystem: "nqn.sub", NSID: nsid, Operation: "read"}
 	sum := 0.0
@@ -37,8 +37,8 @@ func counted(host string, nsid uint32, stage string, took map[float64]uint64) co
 	return l
 }
 
-// TestSlowCommands: of the slowest kinds of commands is told, and of none that are fast; of few
-// commands if they are very slow; of nothing that is over.
+// TestSlowCommands: the slowest kinds of commands are reported, and no fast ones; a few commands
+// only if they are very slow; and nothing from before the samples.
 func TestSlowCommands(t *testing.T) {
 	before, now := looks()
 	add := func(list *[]control.Latency, nsid uint32, n uint64, seconds float64) {
@@ -72,8 +72,8 @@ func TestSlowCommands(t *testing.T) {
 	}
 }
 
-// TestCountedAmongOthers: what was counted of a host before is not told again when it is counted
-// among other hosts since, nor is what they counted; what all count anew is.
+// TestCountedAmongOthers: earlier counts of a host, or of the other hosts, are not reported again
+// when the host is now counted among the others. Counters that restart together are.
 func TestCountedAmongOthers(t *testing.T) {
 	slow := func(host string, n uint64) control.Latency {
 		return counted(host, 1, "backend", map[float64]uint64{2: n})
@@ -113,8 +113,8 @@ func TestCountedAmongOthers(t *testing.T) {
 	}
 }
 
-// TestWaits: commands that wait are told of the limits at which they do, of those that hold for
-// them, or of memory.
+// TestWaits: waiting commands are explained by the limits at which they wait, as far as these apply
+// to them, or by memory.
 func TestWaits(t *testing.T) {
 	at := func(seconds float64) *control.Limits { return &control.Limits{WaitSeconds: seconds} }
 	for name, tc := range map[string]struct {
@@ -176,8 +176,8 @@ func TestStalled(t *testing.T) {
 		"note: 5 commands of stuck have not been completed in the last 5 s | nvmf-target trace")
 }
 
-// TestHostFindings: packets that were sent again count by their share, and over all queues of a
-// host, and only those since the last look; what a host calls itself is no part of a sentence.
+// TestHostFindings: retransmitted packets count by their share, over all queues of a host, since
+// the last look. The name of a host does not read as part of a sentence.
 func TestHostFindings(t *testing.T) {
 	before, now := looks()
 	before.Connections = []control.Connection{
@@ -204,7 +204,7 @@ func TestHostFindings(t *testing.T) {
 	}
 }
 
-// TestPorts: counters of lost and marked packets are told of while they rise.
+// TestPorts: counters of lost and marked packets are reported while they rise.
 func TestPorts(t *testing.T) {
 	port := func(lost, timeouts, marked, reads uint64) []PortCounter {
 		return []PortCounter{
@@ -233,7 +233,7 @@ func TestPorts(t *testing.T) {
 		before.Ports, now.Ports = tc.before, tc.now
 		expect(t, Load(before, now), tc.want...)
 	}
-	// few are told of only while connections end
+	// a few are reported only while connections end
 	hosts := []control.Host{
 		{NQN: "a", CNTLID: 1, Transport: "rdma"},
 		{NQN: "a", CNTLID: 2, Transport: "tcp"},
@@ -251,7 +251,7 @@ func TestPorts(t *testing.T) {
 		"rdma statistic show")
 	now.Ports = before.Ports
 	expect(t, Load(before, now))
-	for _, name := range congestion { // what is told of before it rises
+	for _, name := range congestion { // not reported before it rises
 		name = name[strings.Index(name, "/")+1:]
 		if !strings.Contains(fmt.Sprint(lostPackets, markedPackets, "port_xmit_wait"), name) {
 			t.Errorf("%s may rise, and nothing is said of it", name)
@@ -259,7 +259,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestWithin: the time is told in steps.
+// TestWithin: the time is rounded.
 func TestWithin(t *testing.T) {
 	for seconds, want := range map[float64]int{0.2: 1, 2: 2, 9.9: 10, 59.9: 60, 38: 30} {
 		before, now := looks()

@@ -14,7 +14,7 @@ import (
 const infiniband = "sys/class/infiniband" // Documentation/ABI/stable/sysfs-class-infiniband
 
 // congestion are counters of a port, below its directory, that rise when packets are lost, marked
-// or have to be sent again: the ones that all drivers have, those of mlx5, and those of rxe.
+// or sent again: counters of all drivers, of mlx5, and of rxe.
 var congestion = []string{
 	"counters/port_xmit_discards", "counters/port_xmit_wait",
 	"hw_counters/np_ecn_marked_roce_packets", "hw_counters/np_cnp_sent",
@@ -53,7 +53,7 @@ func (m Machine) memlock(t Target) []Finding {
 	return []Finding{f}
 }
 
-// rdmaFiles looks at the device files through which programs use RDMA.
+// rdmaFiles checks the device files through which programs use RDMA.
 func (m Machine) rdmaFiles(t Target) (list []Finding) {
 	const why = "Without it there is no RDMA; the target waits, and serves TCP meanwhile."
 	if len(m.list(infiniband)) == 0 {
@@ -103,7 +103,7 @@ func (m Machine) rdmaPorts(Target) (list []Finding) {
 		for _, port := range m.list(infiniband, dev, "ports") {
 			p := rdmaPort{m, []string{infiniband, dev, "ports", port}, dev + " port " + port}
 			list = append(list, p.state())
-			// iWARP (node type RNIC) has neither types of GIDs nor an MTU of its own
+			// iWARP (node type RNIC) has no types of GIDs and no MTU of its own
 			if p.read("link_layer") == "Ethernet" && strings.HasSuffix(m.read(infiniband, dev,
 				"node_type"), ": CA") {
 				list = append(append(list, p.gids()), p.mtu()...)
@@ -122,8 +122,8 @@ type rdmaPort struct {
 
 func (p rdmaPort) read(name string) string { return p.m.read(append(p.dir, name)...) }
 
-// values are the contents of the files in a directory, without those that cannot be read, as is
-// the case for the empty places of a table of GIDs.
+// values returns the contents of the files in a directory, without unreadable ones, such as the
+// empty entries of a table of GIDs.
 func (p rdmaPort) values(dir string) (list []string) {
 	for _, name := range p.m.list(append(p.dir, dir)...) {
 		if v := p.read(dir + "/" + name); v != "" && !slices.Contains(list, v) {
@@ -167,8 +167,8 @@ func (p rdmaPort) gids() Finding {
 	return ok("rdma gid", "%s: %s", p.name, strings.Join(types, ", "))
 }
 
-// roceHeaders is what the kernel takes off the MTU of an interface for the headers of RoCE
-// (iboe_get_mtu in include/rdma/ib_addr.h): GRH, UDP, BTH, XRC and AtomicETH headers and ICRC.
+// roceHeaders is the part of the MTU of an interface that the kernel reserves for the headers of
+// RoCE (iboe_get_mtu in include/rdma/ib_addr.h): GRH, UDP, BTH, XRC and AtomicETH headers and ICRC.
 const roceHeaders = 40 + 8 + 12 + 4 + 28 + 4
 
 func (p rdmaPort) mtu() (list []Finding) {
@@ -221,21 +221,21 @@ func (p rdmaPort) congestion() []Finding {
 	}}
 }
 
-// PortCounter is a counter that a driver has of a port of an RDMA device.
+// PortCounter is a counter of a driver for a port of an RDMA device.
 type PortCounter struct {
 	Device, Port, Counter string
 	Value                 uint64
 }
 
 const (
-	// leastLost is how many packets a port must have lost to be reported if no connection has ended
-	// meanwhile, mostMarked how many packets per second may be marked, as happens on busy networks
-	// that lose none.
+	// leastLost is the number of lost packets from which a port is reported if no connection has
+	// ended meanwhile. mostMarked is the number of packets per second that may be marked, as
+	// happens on busy networks without loss.
 	leastLost, mostMarked = 10, 100
 )
 
-// Counters of ports: those of packets that were lost or repeated, and of those that were marked
-// (ECN), or slowed senders down (CNP), as mlx5, bnxt_re, irdma and rxe call them.
+// Counters of ports, as named by mlx5, bnxt_re, irdma and rxe: packets that were lost or repeated,
+// and packets that were marked (ECN) or slowed senders down (CNP).
 var (
 	lostPackets = []string{
 		"out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err",
@@ -251,14 +251,14 @@ var (
 	}
 )
 
-// ports tells of ports of RDMA devices whose counters of lost and of marked packets rise.
+// ports reports ports of RDMA devices with rising counters of lost and of marked packets.
 func (p *period) ports() (list []Finding) {
 	type port struct{ lost, marked risen }
 	ports := map[string]*port{}
 	which := func(c *PortCounter) PortCounter { return PortCounter{c.Device, c.Port, c.Counter, 0} }
 	rates.Each(p.before.Ports, p.now.Ports, which, func(old, c *PortCounter) {
 		if old == nil {
-			return // the device has appeared, with what it counted before
+			return // a new device, with earlier counts
 		}
 		name := "port " + c.Port + " of " + c.Device
 		if ports[name] == nil {
@@ -301,8 +301,8 @@ func (p *period) ports() (list []Finding) {
 	return list
 }
 
-// ended is how many controllers over RDMA there are no more: Linux ends all connections of one
-// together when one of them fails.
+// ended returns the number of controllers over RDMA that have gone: Linux ends all connections of a
+// controller together when one of them fails.
 func (p *period) ended() (n int) {
 	type controller struct {
 		host, subsystem string
@@ -321,7 +321,7 @@ func (p *period) ended() (n int) {
 	return n
 }
 
-// risen are counters of a port, and by how much.
+// risen has the counters of a port that have risen, with their increase.
 type risen struct {
 	sum  uint64
 	text []string

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestAlertCountsTheSame: the alert for lost packets counts what doctor counts.
+// TestAlertCountsTheSame: the alert for lost packets uses the counters of doctor.
 func TestAlertCountsTheSame(t *testing.T) {
 	rules := testutil.Value(os.ReadFile("../../packaging/prometheus/nvmf-target.rules.yml"))(t)
 	if want := `{counter=~"` + strings.Join(lostPackets, "|") + `"}`; strings.Count(

@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// checks are those that sequences name.
+// checks are the checks named in sequences.
 var checks = map[string]func(Machine, Target) []Finding{
 	"clock": Machine.clock, "governor": Machine.governor, "isolation": Machine.isolation,
 	"cores": Machine.cores, "numa": Machine.numa, "memlock": Machine.memlock,
@@ -23,7 +23,7 @@ var checks = map[string]func(Machine, Target) []Finding{
 	"multipath": Machine.multipath, "host-names": Machine.hostNames, "udev": Machine.udev,
 }
 
-// TestSequences carries out testdata/sequences, which testdata/README.md explains.
+// TestSequences carries out testdata/sequences, described in testdata/README.md.
 func TestSequences(t *testing.T) {
 	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
 		var base files
@@ -89,7 +89,7 @@ func TestSequences(t *testing.T) {
 	})
 }
 
-// changed is files with changes: "NAME = CONTENT", "NAME -> TARGET" for a symbolic link, or
+// changed returns files with changes: "NAME = CONTENT", "NAME -> TARGET" for a symbolic link, or
 // "no NAME".
 func changed(t *testing.T, list files, changes string) files {
 	list = maps.Clone(list)

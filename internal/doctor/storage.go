@@ -11,14 +11,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// disks looks at the block devices below the namespaces, each once
+// disks checks the block devices below the namespaces, each once
 // (Documentation/ABI/stable/sysfs-block).
 func (m Machine) disks(t Target) (list []Finding) {
 	var seen []string
 	for _, s := range t.Storage {
 		stack, err := m.storage().StackOf(s.Path)
 		if err != nil {
-			continue // which the configuration's own check reports
+			continue // the check of the configuration reports it
 		}
 		for _, number := range stack.Devices() {
 			if !slices.Contains(seen, number) {
@@ -77,14 +77,14 @@ func (m Machine) disk(number, user string) (list []Finding) {
 	return list
 }
 
-// active is the scheduler in brackets: "none [mq-deadline] bfq".
+// active returns the scheduler in brackets: "none [mq-deadline] bfq".
 func active(text string) string {
 	_, rest, _ := strings.Cut(text, "[")
 	name, _, _ := strings.Cut(rest, "]")
 	return name
 }
 
-// fileSystems looks at the mount options below files (Documentation/admin-guide/ext4.rst).
+// fileSystems checks the mount options below files (Documentation/admin-guide/ext4.rst).
 func (m Machine) fileSystems(t Target) (list []Finding) {
 	var seen []string
 	for _, s := range t.Storage {
@@ -121,8 +121,8 @@ func (m Machine) fileSystems(t Target) (list []Finding) {
 	return list
 }
 
-// mountOptions returns where the file system with this number is mounted and its options (proc(5),
-// mountinfo).
+// mountOptions returns the mount point of the file system with this number and its options
+// (proc(5), mountinfo).
 func (m Machine) mountOptions(number string) (point string, options []string) {
 	for line := range strings.Lines(m.read("proc/self/mountinfo")) {
 		// 36 35 98:0 /root /mountpoint options fields - type source options

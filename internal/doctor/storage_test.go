@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestDisks: a file on a partition of a disk, which are those of this machine by their number only.
+// TestDisks: a file on a partition of a disk. Only the device numbers are real.
 func TestDisks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "image")
 	testutil.Must(t, os.WriteFile(path, nil, 0o600))

@@ -71,8 +71,8 @@ func (m Machine) InUse(at netip.AddrPort) (inode string, ok bool) {
 	return "", false
 }
 
-// parseAddress reads an address as /proc/net/tcp has it: "0100007F:1144", words in the machine's
-// byte order.
+// parseAddress parses an address in the format of /proc/net/tcp: "0100007F:1144", words in the byte
+// order of the machine.
 func parseAddress(text string) (netip.AddrPort, bool) {
 	addr, port, _ := strings.Cut(text, ":")
 	b, err1 := hex.DecodeString(addr)
@@ -113,8 +113,8 @@ func (m Machine) listeners(t Target) (list []Finding) {
 // acceptsConnections is __SO_ACCEPTCON (linux/net.h), a flag in /proc/net/unix.
 const acceptsConnections = 1 << 16
 
-// Running returns the name of the process that listens at one of the control sockets, which is
-// "a process of another user" if it cannot be seen, and the socket.
+// Running returns the name of the process that listens at one of the control sockets, and the
+// socket. The name is "a process of another user" if the process cannot be seen.
 func (m Machine) Running(sockets []string) (name, socket string, ok bool) {
 	for line := range strings.Lines(m.read("proc/net/unix")) {
 		// Num RefCount Protocol Flags Type St Inode Path
@@ -169,7 +169,7 @@ func (m Machine) state(t Target) []Finding {
 	return []Finding{ok("state directory", "this user may write %s", t.StateDir)}
 }
 
-// writable reports whether files can be made in a directory, or the directory itself if it is
+// writable reports whether files can be created in a directory, or the directory itself if it is
 // missing.
 func (m Machine) writable(dir string) error {
 	for {

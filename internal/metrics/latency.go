@@ -20,7 +20,7 @@ var (
 		"The part of this time that was spent in a stage.", "op", "stage")
 )
 
-// latencies exports the histograms of namespaces, of all hosts together: hosts choose their NQNs.
+// latencies exports the histograms of namespaces, over all hosts, because hosts choose their NQNs.
 func (c collector) latencies(s sink) {
 	type key struct {
 		sub  string
@@ -50,8 +50,8 @@ const firstBound, lastBound = 12, 34
 // nativeSchema makes native buckets 2^(1/8) wide.
 const nativeSchema = 3
 
-// histogram adds one as a classic and as a native histogram; Prometheus chooses. Without buckets
-// the classic one is just a sum and a count: series cost Prometheus memory.
+// histogram adds a classic and a native histogram; Prometheus chooses one. Without buckets the
+// classic one is just a sum and a count, because series cost Prometheus memory.
 func (s sink) histogram(d *prometheus.Desc, buckets bool, h *histogram.Histogram,
 	labels ...string,
 ) {

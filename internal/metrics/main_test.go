@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestMain gives scrapers so much time that nothing depends on its end.
+// TestMain gives scrapers so much time that no test depends on the limit.
 func TestMain(m *testing.M) {
 	readTimeout, writeTimeout, idleTimeout = time.Hour, time.Hour, time.Hour
 	testutil.Main(m)

@@ -1,5 +1,5 @@
-// Package metrics exports snapshots of a running target to Prometheus, taken at each scrape. None
-// of it runs on a reactor, and no scrape waits for a drive.
+// Package metrics exports snapshots of a running target to Prometheus, taken at each scrape.
+// Nothing here runs on a reactor, and no scrape waits for a drive.
 package metrics
 
 import (
@@ -15,39 +15,42 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
-// Source is what is exported. Several goroutines may call its functions at once; they may wait for
-// a reactor for a moment, but for nothing else.
+// Source has the exported values. Several goroutines may call its functions at once. They may
+// briefly wait for a reactor, but for nothing else.
 type Source struct {
 	Version     string
 	Namespaces  func() []target.NamespaceStats
 	Controllers func() []target.ControllerInfo
 	Limits      func() []target.LimitInfo
-	// Transports is the connections of each transport, and the memory of their queues, by its name.
+	// Transports has the connections of each transport, and the memory of their queues, by its
+	// name.
 	Transports map[string]func() fabric.Usage
-	// Pending is the number of configured namespaces whose storage has not been found yet.
+	// Pending returns the number of configured namespaces with missing storage.
 	Pending func() int
-	// Storage is what namespaces are configured with, Listeners whether addresses are listened on.
+	// Storage returns the configured storage of namespaces, Listeners the state of the configured
+	// addresses.
 	Storage   func() []Storage
 	Listeners func() []Listener
-	// Refusals is how often peers were refused something, by what happened.
+	// Refusals returns the number of refusals of peers, by kind.
 	Refusals func() map[string]uint64
-	// Latencies is how long commands took, nil if a reactor does not answer.
+	// Latencies returns the latencies of commands, nil if a reactor does not answer.
 	Latencies func() []observe.LatencyInfo
-	// AuditLost is how many records of the audit are not in its file.
+	// AuditLost returns the number of records that are missing in the audit file.
 	AuditLost func() uint64
-	// Reactors are in the order of their index, nil if one does not answer.
+	// Reactors returns the reactors in the order of their index, nil if one does not answer.
 	Reactors func() []Reactor
-	// Hosts are those that the configuration names, and one for all others, and Secured what
-	// connections have, nil if a reactor does not answer.
+	// Hosts returns the hosts named in the configuration, and one entry for all others, and Secured
+	// the security of connections. They are nil if a reactor does not answer.
 	Hosts func() ([]Host, Secured)
-	// Authentications is how many have succeeded and failed.
+	// Authentications returns the numbers of successes and failures.
 	Authentications func() (succeeded, failed uint64)
-	// Devices are the RDMA devices in use, PortCounters those that drivers have, of all devices.
+	// Devices returns the RDMA devices in use, PortCounters the counters of drivers for all
+	// devices.
 	Devices      func() []Device
 	PortCounters func() []PortCounter
-	// Unsaved reports whether port IDs or promises to hosts could not be written the last time.
+	// Unsaved reports whether the last write of port IDs or promises to hosts failed.
 	Unsaved func() bool
-	// Expiries are certificates and keys that end.
+	// Expiries returns certificates and keys that end.
 	Expiries func() []Expiry
 }
 
@@ -64,14 +67,15 @@ type Listener struct {
 	Up                 bool
 }
 
-// prefix begins every name. Names and labels do not change: alerts and dashboards depend on them.
+// prefix begins every name. Names and labels do not change, because alerts and dashboards depend on
+// them.
 const prefix = "nvmf_target_"
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prefix+name, help, labels, nil)
 }
 
-// ofNamespace is a Desc with the labels that all metrics of namespaces have.
+// ofNamespace makes a Desc with the labels of all metrics of namespaces.
 func ofNamespace(name, help string, more ...string) *prometheus.Desc {
 	return desc(name, help, append([]string{"subsystem", "nsid"}, more...)...)
 }
@@ -193,7 +197,7 @@ var (
 	unsafeOff = ofNamespace("health_unsafe_shutdowns_total", "Losses of power without notice.")
 )
 
-// otherWarnings are the bits for persistent memory regions and those of later versions.
+// otherWarnings are the bits for persistent memory regions and bits of later versions.
 const otherWarnings = ^uint8(nvme.SMARTSpareLow | nvme.SMARTTemperature | nvme.SMARTReliability |
 	nvme.SMARTReadOnly | nvme.SMARTVolatileMemory)
 
@@ -213,7 +217,7 @@ var warnings = []struct {
 // collector makes metrics of a Source at each scrape.
 type collector struct{ src Source }
 
-// Describe sends nothing: which metrics exist depends on the configuration and the drives.
+// Describe sends nothing, because the metrics depend on the configuration and the drives.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends all metrics. The registry turns a panic into an error of the scrape.
@@ -285,8 +289,8 @@ func (c collector) controllers(s sink) {
 	}
 }
 
-// limits exports what has waited at the limits of an object. Hosts that have limits are named by
-// the configuration.
+// limits exports the waits at the limits of an object. Hosts with limits are named in the
+// configuration.
 func limits(s sink, l *target.LimitInfo) {
 	n, t, labels := hostWaits, hostWaited, []string{l.HostNQN}
 	switch {
@@ -330,8 +334,8 @@ func namespace(s sink, ns *target.NamespaceStats) {
 	health(s, ns.Health, ns.Drive)
 }
 
-// health exports what is known of log 02h: without a drive, or before it has answered, that is
-// little.
+// health exports log 02h as far as it is known. Without a drive, or before its first answer, that
+// is little.
 func health(s sink, l *nvme.SMARTLog, d *target.DriveState) {
 	for _, w := range warnings {
 		s.gauge(warning, boolean(l.CriticalWarning&w.bits != 0), w.name)
@@ -351,7 +355,7 @@ func health(s sink, l *nvme.SMARTLog, d *target.DriveState) {
 	if hours := number(l.PowerOnHours); d.Counts || hours != 0 {
 		s.counter(powerOn, hours*time.Hour.Seconds())
 	}
-	// Not before the drive has answered: what it counted in its life is no increase.
+	// Not before the first answer of the drive: its lifetime counters are no increase.
 	s.counter(mediaErrors, number(l.MediaErrors))
 	if !d.Counts { // it does not report the rest either
 		return

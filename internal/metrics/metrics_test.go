@@ -27,8 +27,8 @@ var update = flag.Bool("update", false, "write the golden file")
 
 const testNQN = "nqn.2026-11.io.nvmf-target:a \"quoted\" \\ name"
 
-// source has a degraded namespace on an NVMe drive, one on a SATA drive, one whose drive does not
-// answer, and one in memory.
+// source has a degraded namespace on an NVMe drive, one on a SATA drive, one on a drive that does
+// not answer, and one in memory.
 func source() Source {
 	u := nvme.MakeUint128
 	smart := &nvme.SMARTLog{
@@ -168,7 +168,7 @@ func source() Source {
 	}
 }
 
-// exposition is what a scrape of src gets, but for the metrics of the process.
+// exposition returns the result of a scrape of src, without the metrics of the process.
 func exposition(t *testing.T, src Source) string {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
@@ -183,7 +183,7 @@ func exposition(t *testing.T, src Source) string {
 	return version.ReplaceAllString(w.Body.String(), `goversion="GO"`)
 }
 
-// TestExposition: names, labels and units are an interface. What is not known is not exported.
+// TestExposition: names, labels and units are an interface. Unknown values are not exported.
 func TestExposition(t *testing.T) {
 	got := exposition(t, source())
 	const file = "testdata/metrics.golden"
@@ -200,7 +200,8 @@ func TestExposition(t *testing.T) {
 	}
 }
 
-// TestNativeHistograms: who asks for protobuf gets native histograms with the classic ones.
+// TestNativeHistograms: a scraper that asks for protobuf gets native histograms with the classic
+// ones.
 func TestNativeHistograms(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(collector{source()})

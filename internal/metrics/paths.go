@@ -10,57 +10,57 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// Host is what one host does on all its paths. Its counters never get less.
+// Host has the activity of one host on all its paths. Its counters never decrease.
 type Host struct {
-	// NQN is that of a host which the configuration names; "" is all others.
+	// NQN is the NQN of a host named in the configuration; "" stands for all others.
 	NQN         string
 	Controllers int
-	// Commands were received on I/O queues; NearlyFull of them found at least three quarters of
-	// their queue in use.
+	// Commands is the number of commands received on I/O queues, and NearlyFull the number of them
+	// that found at least three quarters of their queue in use.
 	Commands, NearlyFull uint64
-	// Retransmits is how many packets were sent again over TCP, RTT the longest round-trip time of
+	// Retransmits is the number of packets sent again over TCP, RTT the longest round-trip time of
 	// a connection, 0 if there is none.
 	Retransmits uint64
 	RTT         time.Duration
-	// Margin is the smallest part of a keep-alive timeout that was left of late, 0 to 1; negative:
-	// no controller has such a timeout.
+	// Margin is the smallest recently remaining part of a keep-alive timeout, 0 to 1. It is
+	// negative if no controller has such a timeout.
 	Margin float64
 }
 
-// Kind is what connections have in common: the name of the transport and what they have of
+// Kind is a property of connections: the name of the transport and the value of
 // target.ConnectionInfo.Security.
 type Kind struct {
 	Transport string
 	Security  target.Security
 }
 
-// Secured counts connections; those of other kinds are 0.
+// Secured counts connections by kind. Missing kinds are 0.
 type Secured map[Kind]int
 
-// Reactor is what a reactor has done since its start.
+// Reactor has the work of a reactor since its start.
 type Reactor struct {
 	Memory             mem.PoolUsage
 	Busy, Vain, Asleep time.Duration
 	Polls, EmptyPolls  uint64
-	// Steps is the work that it found, by where: a transport or storage.
+	// Steps is the work that it found, by place: a transport or storage.
 	Steps map[string]uint64
 }
 
-// Device is what the target has made on an RDMA device.
+// Device has the objects of the target on an RDMA device.
 type Device struct {
 	Name                                        string
 	QueuePairs, CompletionQueues, MemoryRegions int64
-	// The largest numbers of these that the device has for all programs, 0 if it does not say.
+	// The maximum numbers of these on the device for all programs, 0 if unknown.
 	MaxQueuePairs, MaxCompletionQueues, MaxMemoryRegions int64
 }
 
-// PortCounter is a counter that a driver has of a port of an RDMA device.
+// PortCounter is a counter of a driver for a port of an RDMA device.
 type PortCounter struct {
 	Device, Port, Counter string
 	Value                 uint64
 }
 
-// Expiry is when something ends that clients or hosts need.
+// Expiry is the end of something that clients or hosts need.
 type Expiry struct {
 	Name string
 	At   time.Time
@@ -107,7 +107,7 @@ var (
 		"When a certificate or keys of hosts end, in Unix time.", "of")
 )
 
-// paths exports what is between the target and its hosts.
+// paths exports metrics of the paths between the target and its hosts.
 func (c collector) paths(s sink) {
 	hosts, secured := c.src.Hosts()
 	for name := range c.src.Transports {

@@ -14,14 +14,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
-// The bounds of docs/metrics.md: series of a namespace in the text format, and bytes of each on the
-// average.
+// The bounds of docs/metrics.md: series of a namespace in the text format, and the average bytes of
+// each.
 const (
 	seriesOfNamespace = 125
 	bytesOfSeries     = 170
 )
 
-// many has n namespaces on NVMe drives, all of them used for all operations by several hosts.
+// many returns n namespaces on NVMe drives, all of them used for all operations by several hosts.
 func many(n int) Source {
 	src := source()
 	stats, latency := src.Namespaces()[0], src.Latencies()[0]
@@ -67,8 +67,7 @@ func many(n int) Source {
 	return src
 }
 
-// TestSeries: the size of a scrape is bounded by the number of namespaces, however many hosts there
-// are.
+// TestSeries: the size of a scrape is bounded by the number of namespaces, for any number of hosts.
 func TestSeries(t *testing.T) {
 	series := func(n int) (series, size int) {
 		text := exposition(t, many(n))
@@ -91,7 +90,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// BenchmarkScrape is a scrape of 1,000 namespaces that were used for all operations.
+// BenchmarkScrape is a scrape of 1,000 namespaces with all operations in use.
 func BenchmarkScrape(b *testing.B) {
 	const protobuf = "application/vnd.google.protobuf;" +
 		"proto=io.prometheus.client.MetricFamily;encoding=delimited"

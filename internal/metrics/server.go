@@ -18,7 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
-// The limits for scrapers: more is cut off or refused.
+// The limits for scrapers. Anything more is cut off or refused.
 const (
 	maxConnections = 32
 	maxScrapes     = 4
@@ -67,8 +67,8 @@ func authorize(at *httpd.Endpoint, next http.Handler) http.Handler {
 }
 
 // handler answers with the metrics of src and of the process, in the text format of Prometheus or
-// OpenMetrics. A scrape that fails is answered with status 500, so that up is 0 in Prometheus: part
-// of the metrics could be taken for all.
+// OpenMetrics. A failed scrape is answered with status 500, so that up is 0 in Prometheus:
+// otherwise part of the metrics could be taken for all.
 func handler(src Source, log *slog.Logger) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collector{src}, collectors.NewGoCollector(),
@@ -80,7 +80,7 @@ func handler(src Source, log *slog.Logger) http.Handler {
 	})
 }
 
-// scrapeLog logs what is wrong with scrapes, but not that scrapers leave, which they can at will.
+// scrapeLog logs errors of scrapes, but not scrapers that leave, which they can do at will.
 type scrapeLog struct{ *slog.Logger }
 
 // Println implements promhttp.Logger.

@@ -35,7 +35,7 @@ func serve(t *testing.T, src Source, log *slog.Logger) *httpd.Server {
 	return s
 }
 
-// get asks for a path with a header of Accept.
+// get requests a path with an Accept header.
 func get(t *testing.T, s *httpd.Server, method, path, accept string) (status int, contentType,
 	body string,
 ) {
@@ -110,7 +110,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// dial connects without asking for anything.
+// dial connects without sending a request.
 func dial(t *testing.T, s *httpd.Server) net.Conn {
 	t.Helper()
 	c := testutil.Value(net.Dial("tcp", s.Addr().String()))(t)
@@ -121,7 +121,7 @@ func dial(t *testing.T, s *httpd.Server) net.Conn {
 
 const request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
 
-// large is namespaces whose metrics take more than the buffers of sockets.
+// large returns namespaces with metrics larger than the buffers of sockets.
 func large() []target.NamespaceStats {
 	list := make([]target.NamespaceStats, 200)
 	for i := range list {
@@ -200,7 +200,7 @@ func TestListenHints(t *testing.T) {
 	}
 }
 
-// TestScraperThatLeaves: who ends a connection within the answer causes no line of the log.
+// TestScraperThatLeaves: a scraper that ends its connection during the answer causes no log line.
 func TestScraperThatLeaves(t *testing.T) {
 	src := source()
 	src.Namespaces = large

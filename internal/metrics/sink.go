@@ -9,13 +9,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// sink receives the metrics of one scrape, with the values of the labels that they have in common.
+// sink receives the metrics of one scrape, with the values of their common labels.
 type sink struct {
 	out    chan<- prometheus.Metric
 	labels []string
 }
 
-// of returns a sink for metrics whose first labels have these values.
+// of returns a sink for metrics with these values of their first labels.
 func (s sink) of(labels ...string) sink { return sink{s.out, labels} }
 
 func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {

@@ -16,8 +16,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestToken: who does not send the token, and nothing but that, is refused, whatever else it sends
-// and asks for, and its connection ends.
+// TestToken: a client that does not send exactly the token is refused, whatever else it sends and
+// asks for, and its connection ends.
 func TestToken(t *testing.T) {
 	const token = "0123456789abcdef"
 	var refused atomic.Int64
@@ -80,8 +80,8 @@ func TestToken(t *testing.T) {
 	testutil.Equal(t, refused.Load(), int64(4*len(forged)), "refusals")
 }
 
-// TestRefusedMakePlace: as many connections as there can be that are refused, or silent, do not
-// keep a scraper waiting until the silent ones are cut off, which takes an hour here.
+// TestRefusedMakePlace: the maximum number of refused or silent connections does not keep a scraper
+// waiting until the silent ones are cut off, which takes an hour here.
 func TestRefusedMakePlace(t *testing.T) {
 	s := testutil.Value(Listen(httpd.Endpoint{
 		Listen: loopback, Admits: func(text string) bool { return text == "good" },

@@ -9,8 +9,8 @@ import (
 // summary is the line of a target in the overview.
 type summary struct {
 	Name string `json:"name"` // "": the target that serves the page
-	// Error says why there is no newer state, Time when the last one came, by the clock of the
-	// target that serves the page; it is zero if there was none.
+	// Error is the reason why there is no newer state. Time is the time of the last state, by the
+	// clock of the target that serves the page; it is zero if there was none.
 	Error      string    `json:"error"`
 	Time       time.Time `json:"time"`
 	Ready      int       `json:"ready"` // namespaces
@@ -23,21 +23,21 @@ type summary struct {
 
 // feed has the newest state of a target while pages are open. Any goroutine may use it.
 type feed struct {
-	opened chan struct{} // gets one when a page is opened and no states are made
+	opened chan struct{} // gets one when a page is opened and no states are being made
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	pages   int
-	running bool   // states are made
+	running bool   // states are being made
 	state   []byte // JSON; nil: not yet
 	about   summary
-	changed chan struct{} // closed when there is another state
+	changed chan struct{} // closed at the next state
 }
 
 func newFeed() feed {
 	return feed{opened: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
-// join begins to make states, unless that is done already.
+// join starts making states, unless that is already in progress.
 func (f *feed) join() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,8 +54,8 @@ func (f *feed) leave() {
 	f.pages--
 }
 
-// goesOn reports whether more states are to be made. If not, it forgets the last one, unless the
-// target cannot be reached: a page that goes from one target to another leaves before it joins.
+// goesOn reports whether to make more states. If not, it forgets the last one, unless the target is
+// unreachable: a page that changes from one target to another leaves before it joins.
 func (f *feed) goesOn(ctx context.Context) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +72,7 @@ func (f *feed) get() (state []byte, changed <-chan struct{}) {
 	return f.state, f.changed
 }
 
-// summary is that of the last state; name is what the page calls the target.
+// summary returns the summary of the last state; name is the name of the target on the page.
 func (f *feed) summary(name string) summary {
 	f.mu.Lock()
 	defer f.mu.Unlock()

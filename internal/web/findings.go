@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// finding is something that a person should know, in words.
+// finding is a fact that a person should know, in words.
 type finding struct {
 	Severity string `json:"severity"` // error, warning or note
 	Text     string `json:"text"`
 }
 
 const (
-	// recently is how long refusals and errors of the log count as findings.
+	// recently is the time for which refusals and errors of the log count as findings.
 	recently = 10 * time.Minute
-	// maxFindings is how many there are at most; one more says how many were left out.
+	// maxFindings is the maximum number of findings; one more tells the number left out.
 	maxFindings = 20
-	// maxAlike is how many namespaces that are not ready are findings of their own, and how many
-	// findings there are of each check of doctor.Load.
+	// maxAlike is the number of namespaces that are not ready with their own findings, and the
+	// number of findings of each check of doctor.Load.
 	maxAlike = 5
 )
 
 var severities = []string{"error", "warning", "note"}
 
-// findings says what is wrong, the worst first.
+// findings describes problems, worst first.
 func findings(s *state) (list []finding) {
 	add := func(severity, format string, args ...any) {
 		list = append(list, finding{severity, fmt.Sprintf(format, args...)})
@@ -53,7 +53,7 @@ func findings(s *state) (list []finding) {
 			count(len(s.Plan.Changes)+s.More["changes"], "change"))
 	}
 	s.logFindings(add)
-	for _, what := range slices.Sorted(maps.Keys(s.Errors)) { // in an order that stays
+	for _, what := range slices.Sorted(maps.Keys(s.Errors)) { // in a stable order
 		add("warning", "The page does not know all (%s): %s.", what,
 			strings.TrimSuffix(s.Errors[what], "."))
 	}
@@ -98,7 +98,7 @@ func (s *state) storageFindings(add func(severity, format string, args ...any)) 
 		}
 	}
 	bad = len(s.Namespaces) + s.More["namespaces"] - s.Traffic.Ready
-	if more := bad - maxAlike; more > 0 { // they leave place for other findings
+	if more := bad - maxAlike; more > 0 { // to leave room for other findings
 		add("error", "Namespaces that are not ready besides: %d.", more)
 	}
 	for _, d := range s.Disks {
@@ -137,7 +137,7 @@ func (s *state) logFindings(add func(severity, format string, args ...any)) {
 	}
 }
 
-// loadFindings says what doctor says, and returns how many it has left out.
+// loadFindings adds the findings of doctor, and returns the number left out.
 func (s *state) loadFindings(add func(severity, format string, args ...any)) (more int) {
 	alike := map[string]int{}
 	for _, f := range s.load {
@@ -151,7 +151,7 @@ func (s *state) loadFindings(add func(severity, format string, args ...any)) (mo
 	return more
 }
 
-// count is a number of things.
+// count formats a number of things.
 func count[T int | uint64](n T, thing string) string {
 	if n == 1 {
 		return "1 " + thing

@@ -13,24 +13,27 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
-// The bounds of the points: 3 MB, whatever the target has. Besides them there are the last counters
-// of each namespace, 3 KB at most.
+// The bounds of the points: 3 MB for any target. In addition there are the last counters of each
+// namespace, 3 KB at most.
 const (
-	// rarely is the time between two looks while no page is open, and that of a point of the hour.
+	// rarely is the time between two looks while no page is open, and the length of a point of the
+	// hour.
 	rarely = 10 * time.Second
-	// paused is the time after which what happened is not known: the target did not run.
+	// paused is the time after which the history has a gap, because the target did not run.
 	paused = 3 * rarely
-	// recentPoints are those of the last minutes, one for each look; hourPoints are of rarely each.
+	// recentPoints is the number of points of the last minutes, one for each look; hourPoints is
+	// the number of points of length rarely.
 	recentPoints, hourPoints = 150, 360
-	// maxSeries is how many there are: that of all namespaces, and those of the busiest ones.
+	// maxSeries is the number of series: one for all namespaces, and one for each of the busiest.
 	maxSeries = 12
-	// Buckets of durations are kept from 1 µs to 17 s. Shorter and longer ones count there.
+	// Buckets of durations are kept from 1 µs to 17 s. Shorter and longer durations count in the
+	// first and the last one.
 	firstBucket, buckets = 40, 96
 )
 
 var stageNames = [...]string{"wait", "host_data", "backend", "response"}
 
-// counters are those of a namespace, or the sums of all, since the start.
+// counters are the counters of a namespace, or their sums over all, since the start.
 type counters struct {
 	reads, writes, read, written uint64
 }
@@ -46,7 +49,7 @@ func (c *counters) add(o *counters) {
 type point struct {
 	end      float64 // in seconds since the sampler began
 	seconds  float32
-	notKnown bool // what was counted
+	notKnown bool // a gap
 	counters
 	counts [buckets]uint32
 	stages [len(stageNames)]uint64 // nanoseconds
@@ -101,13 +104,13 @@ func (r *ring) push(p *point, most int) {
 	r.next = (r.next + 1) % most
 }
 
-// list are the points in their order.
+// list returns the points in order.
 func (r *ring) list() []point { return slices.Concat(r.points[r.next:], r.points[:r.next]) }
 
 // series is the history of a namespace, or of all.
 type series struct {
 	recent, hour ring
-	sum          point // of those that make the next one of hour
+	sum          point // of the points that make up the next one of hour
 }
 
 func (s *series) push(p *point) {
@@ -121,7 +124,8 @@ func (s *series) push(p *point) {
 	}
 }
 
-// list has the points of the hour that are older than the recent ones, and those.
+// list returns the points of the hour that are older than the recent ones, followed by the recent
+// ones.
 func (s *series) list() []point {
 	recent := s.recent.list()
 	var list []point
@@ -133,7 +137,7 @@ func (s *series) list() []point {
 	return append(list, recent...)
 }
 
-// commands is how many there were in the hour.
+// commands returns the number of commands in the hour.
 func (s *series) commands() uint64 {
 	n := s.sum.reads + s.sum.writes
 	for i := range s.hour.points {
@@ -142,24 +146,25 @@ func (s *series) commands() uint64 {
 	return n
 }
 
-// history is what the busiest namespaces, and all together, did in the last hour. Any goroutine may
-// use it.
+// history has the load of the busiest namespaces, and of all together, in the last hour. Any
+// goroutine may use it.
 type history struct {
 	mu     sync.Mutex
-	series map[string]*series // by name; that of all is ""
+	series map[string]*series // by name; "" for all
 	at     time.Duration      // of the last look
 	before []control.Namespace
-	// latencies are the last ones that were known.
+	// latencies are the last known ones.
 	latencies map[string]Latency
 }
 
-// nameOf is how the page names a namespace.
+// nameOf returns the name of a namespace on the page.
 func nameOf(subsystem string, nsid uint32) string {
 	return fmt.Sprintf("%d of %s", nsid, subsystem)
 }
 
-// look adds what was counted since the last look, and returns it for each namespace; "" is all of
-// them. at only rises, also if the clock is set back. known reports whether latencies are.
+// look adds the growth of the counters since the last look, and returns it for each namespace; ""
+// stands for all of them. at only rises, even if the clock is set back. known reports whether
+// latencies are known.
 func (h *history) look(at time.Duration, list []control.Namespace, latencies []Latency,
 	known bool,
 ) map[string]*point {
@@ -200,7 +205,7 @@ func (h *history) look(at time.Duration, list []control.Namespace, latencies []L
 	return points
 }
 
-// addLatencies adds what latencies have counted since they were last known.
+// addLatencies adds the growth of latencies since they were last known.
 func (h *history) addLatencies(points map[string]*point, latencies []Latency) {
 	now := make(map[string]Latency, len(latencies))
 	for _, l := range latencies {
@@ -224,7 +229,7 @@ func (h *history) addLatencies(points map[string]*point, latencies []Latency) {
 	h.latencies = now
 }
 
-// keep adds points to the series that there are. A namespace without one takes a free place, or the
+// keep adds points to the existing series. A namespace without a series takes a free place, or the
 // place of a namespace that did less in the hour than this one did now.
 func (h *history) keep(points map[string]*point) {
 	var others []string
@@ -259,7 +264,7 @@ func (h *history) keep(points map[string]*point) {
 	}
 }
 
-// evict forgets the namespace with the fewest commands in the hour if they are fewer than n.
+// evict drops the namespace with the fewest commands in the hour if they are fewer than n.
 func (h *history) evict(n uint64) bool {
 	least := ""
 	for name, s := range h.series {
@@ -273,7 +278,7 @@ func (h *history) evict(n uint64) bool {
 	return least != ""
 }
 
-// of are the points of a namespace, "" is all; none if its history is not kept.
+// of returns the points of a namespace, "" for all; none if its history is not kept.
 func (h *history) of(name string) []point {
 	h.mu.Lock()
 	defer h.mu.Unlock()

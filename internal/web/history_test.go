@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// counted are n namespaces that have counted so much each, and their latencies.
+// counted returns n namespaces with the given count each, and their latencies.
 func counted(n int, commands uint64) (list []control.Namespace, latencies []Latency) {
 	for i := range n {
 		list = append(list, control.Namespace{
@@ -28,7 +28,7 @@ func counted(n int, commands uint64) (list []control.Namespace, latencies []Late
 	return list, latencies
 }
 
-// TestHistoryIsBounded: hours of many namespaces take 3 MB, which show the last hour, and each look
+// TestHistoryIsBounded: hours of many namespaces take 3 MB, and show the last hour, and each look
 // of the last minutes.
 func TestHistoryIsBounded(t *testing.T) {
 	var h history
@@ -77,8 +77,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestHistoryGaps: what was not counted is a gap: the first look, a pause of the target, a new
-// namespace. One that begins anew counts from zero. The clock of the machine plays no part.
+// TestHistoryGaps: missing counts are a gap: the first look, a pause of the target, a new
+// namespace. A restarted counter counts from zero. The clock of the machine does not matter.
 func TestHistoryGaps(t *testing.T) {
 	var h history
 	at := time.Duration(0)
@@ -118,8 +118,8 @@ func TestHistoryGaps(t *testing.T) {
 }
 
 // TestHistoryOfTheBusiest: a namespace that does more takes the place of one that did less in the
-// hour, and those that do the same leave each other alone. Latencies that are not known for a while
-// are counted when they are.
+// hour, and equally busy ones keep their places. Latencies that are unknown for a while are counted
+// later.
 func TestHistoryOfTheBusiest(t *testing.T) {
 	var h history
 	at := time.Duration(0)

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// every is the time between two states, slowly that between two looks at disks and at the
-	// configuration file, patience how long reactors and disks may take to answer.
+	// every is the time between two states, slowly the time between two looks at disks and at the
+	// configuration file, and patience the longest wait for an answer of reactors and disks.
 	every, slowly = 2 * time.Second, time.Minute
-	// compared is the longest time between two looks at the load that are compared; it is half of
-	// that at least, once as much is known.
+	// compared is the longest time between two compared looks at the load. The shortest is half of
+	// it, once there are enough looks.
 	compared = time.Minute
 	patience = 3 * time.Second
 )
 
-// Source is what the page shows. One goroutine at a time calls Disks and Plan, another one the
-// others, which return soon, or with their context.
+// Source has the state for the page. One goroutine at a time calls Disks and Plan, another one the
+// other functions, which return soon, or with their context.
 type Source struct {
 	Status      func() control.Status
 	Listeners   func() []control.Listener
@@ -37,31 +37,31 @@ type Source struct {
 	Refusals    func() []control.Refusal
 	Events      func(since uint64) (list []control.Event, changed <-chan struct{})
 	Connections func(context.Context) ([]control.Connection, error)
-	// Latency returns what was counted of each namespace, and what doctor.Load needs.
+	// Latency returns the counters of each namespace, and the latencies for doctor.Load.
 	Latency func(context.Context) ([]Latency, []control.Latency, error)
 	// Hosts, Reactors and Ports are for doctor.Load.
 	Hosts    func() []control.Host
 	Reactors func(context.Context) ([]control.Reactor, error)
 	Ports    func() []doctor.PortCounter
 	Disks    func(context.Context) ([]control.Disk, error)
-	// Plan returns what a reload would change, and ErrBusy while it cannot be known.
+	// Plan returns the changes that a reload would make, and ErrBusy while they cannot be known.
 	Plan func(context.Context) (control.Plan, error)
 }
 
-// ErrBusy is that of Source.Plan while the configuration is being changed.
+// ErrBusy is the error of Source.Plan while the configuration is being changed.
 var ErrBusy = errors.New("the configuration is being changed")
 
-// Latency is how long the commands for a namespace took since it was added, of all hosts.
+// Latency is the latency of the commands for a namespace since it was added, over all hosts.
 type Latency struct {
 	Subsystem string
 	NSID      uint32
-	// Counts has, by Bucket, how many commands there were.
+	// Counts has the number of commands by Bucket.
 	Counts map[int]uint64
-	// Stages has, by the name of a stage, how many nanoseconds commands have spent in it.
+	// Stages has the nanoseconds that commands have spent, by the name of the stage.
 	Stages map[string]uint64
 }
 
-// Bucket is the number of a range of durations: four of them for each power of two.
+// Bucket returns the number of a range of durations: there are four for each power of two.
 func Bucket(ns int64) int {
 	if ns < 4 {
 		return 0
@@ -75,32 +75,32 @@ type sampler struct {
 	feed // mu guards slow, looking, looked and turn as well
 	src  Source
 	log  *slog.Logger
-	// mistaken is done when a panic is in the log.
+	// mistaken is done when a panic has been logged.
 	mistaken sync.Once
 	ctx      context.Context // ends with close
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
-	// now is the clock, elapsed the time since the start, which no clock that is set changes, and
-	// turn returns a channel that ends a wait.
+	// now is the clock. elapsed returns the time since the start, unaffected by changes of the
+	// clock. turn returns a channel that ends a wait.
 	now     func() time.Time
 	elapsed func() time.Duration
 	turn    func(time.Duration) <-chan time.Time
 	history history
 
 	slow    slow
-	looking bool // for another slow
+	looking bool // for a new value of slow
 	looked  time.Time
 }
 
-// past are two earlier looks at the load, the newer one at most half of compared ago.
+// past has two earlier looks at the load, the newer one at most half of compared ago.
 type past struct {
 	now          func() time.Time
 	older, newer *doctor.Sample
-	ports        []doctor.PortCounter // as they were last known
+	ports        []doctor.PortCounter // last known
 }
 
-// before returns what now is compared with, nil if it is the first look. Ports that did not answer
-// in time are taken to be as they were, or else as they are when they first answer.
+// before returns the look to compare now with, nil at the first look. If ports did not answer in
+// time, their last known counters are used, or the first ones that are known.
 func (p *past) before(now *doctor.Sample) *doctor.Sample {
 	if now.Ports == nil {
 		now.Ports = p.ports
@@ -118,7 +118,7 @@ func (p *past) before(now *doctor.Sample) *doctor.Sample {
 	return before
 }
 
-// slow is what takes long to find out.
+// slow has the facts that take long to find.
 type slow struct {
 	disks    []control.Disk
 	diskErr  string
@@ -164,7 +164,7 @@ func (s *sampler) glance() {
 	s.history.look(s.elapsed(), s.src.Namespaces(), latencies, err == nil)
 }
 
-// show makes states until no page is open. It ends a turn later, so that pages which come and go
+// show makes states until no page is open. It ends a turn later, so that pages that come and go
 // cost no more than one that stays.
 func (s *sampler) show() {
 	load := past{now: s.now}
@@ -183,7 +183,7 @@ func (s *sampler) show() {
 	}
 }
 
-// look finds out anew what takes long, in the background.
+// look finds the facts in slow again, in the background.
 func (s *sampler) look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *sampler) look() {
 	})
 }
 
-// find finds out what takes long. It notes when it did unless it should be tried again soon.
+// find finds the facts in slow. It records the time unless it should be repeated soon.
 func (s *sampler) find(found *slow, looked *time.Time) {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
@@ -214,13 +214,13 @@ func (s *sampler) find(found *slow, looked *time.Time) {
 	}
 }
 
-// safely keeps a mistake in what is only shown from ending the target, as net/http and Prometheus
-// do in their goroutines.
+// safely keeps a panic in code that only displays from ending the target, as net/http and
+// Prometheus do in their goroutines.
 func (s *sampler) safely(fn func()) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			err := fmt.Errorf("%v\n%s", p, debug.Stack())
-			s.mistaken.Do(func() { // not each two seconds
+			s.mistaken.Do(func() { // not every two seconds
 				s.log.Error("the page cannot show the state: a mistake in this program", "err", err)
 			})
 		}

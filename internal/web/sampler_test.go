@@ -24,7 +24,7 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// TestSlowPorts: ports that do not answer a look in time are compared with another.
+// TestSlowPorts: ports that do not answer in time are compared at a later look.
 func TestSlowPorts(t *testing.T) {
 	at := func(n uint64) []doctor.PortCounter {
 		return []doctor.PortCounter{{Device: "rxe0", Port: "1", Counter: "rcvd_seq_err", Value: n}}

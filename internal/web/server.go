@@ -1,7 +1,7 @@
-// Package web is a page that shows a browser what the target does, and is wrong with it. It can
-// change nothing. Its files are in the program; what changes comes as server-sent events, of which
-// each has the state as a whole. What browsers may hold is bounded. While no page is open only the
-// history of namespaces goes on.
+// Package web is a page that shows the activity of the target, and its problems, in a browser. It
+// can change nothing. Its files are built into the program. Server-sent events carry the changing
+// data; each has the complete state. The resources of browsers are bounded. While no page is open
+// only the history of namespaces is kept.
 package web
 
 import (
@@ -26,15 +26,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
-// The limits for browsers: more is cut off or refused.
+// The limits for browsers. Anything more is cut off or refused.
 const (
 	readTimeout    = 5 * time.Second
 	writeTimeout   = 10 * time.Second // for each write
 	idleTimeout    = time.Minute
 	maxConnections = 32
-	maxStreams     = 12 // pages that are open
-	// streamTime is how long a page is served at once. It comes back by itself, so the place of one
-	// that is gone without a word is free then at the latest.
+	maxStreams     = 12 // open pages
+	// streamTime is the time for which a page is served at once. The page reconnects by itself, so
+	// the place of a page that has silently gone becomes free by then.
 	streamTime = 10 * time.Minute
 )
 
@@ -50,7 +50,7 @@ type table struct {
 	Columns     []string
 }
 
-// columns are the ID, the caption and the headings of a table.
+// columns parses the ID, the caption and the headings of a table.
 func columns(text string) table {
 	list := strings.Split(text, "|")
 	return table{list[0], list[1], list[2:]}
@@ -64,10 +64,10 @@ type Server struct {
 	sampler *sampler
 	others  atomic.Pointer[others]
 	streams chan struct{}
-	patient atomic.Int64 // for each write of a stream that begins, a duration
+	patient atomic.Int64 // for each write of a new stream, a duration
 }
 
-// Listen serves src, and shows targets as well. Problems of the server itself go to log.
+// Listen serves src, and also shows targets. Problems of the server itself go to log.
 func Listen(at httpd.Endpoint, src Source, targets []Target, log *slog.Logger) (*Server, error) {
 	s, err := newServer(at, src, targets, log)
 	if err != nil {
@@ -80,7 +80,7 @@ func Listen(at httpd.Endpoint, src Source, targets []Target, log *slog.Logger) (
 	return s, nil
 }
 
-// newServer returns a server that has no listener yet.
+// newServer returns a server without listeners.
 func newServer(at httpd.Endpoint, src Source, targets []Target, log *slog.Logger,
 ) (*Server, error) {
 	host, _ := os.Hostname()
@@ -101,12 +101,12 @@ func newServer(at httpd.Endpoint, src Source, targets []Target, log *slog.Logger
 	return s, nil
 }
 
-// SetTargets replaces the other targets that the page shows.
+// SetTargets replaces the other targets on the page.
 func (s *Server) SetTargets(targets []Target) {
 	s.others.Swap(newOthers(targets, s.sampler.safely)).close()
 }
 
-// Close closes all connections. Nothing uses the Source when it returns.
+// Close closes all connections. When it returns, nothing uses the Source.
 func (s *Server) Close() error {
 	err := s.Server.Close()
 	s.sampler.close()
@@ -140,8 +140,8 @@ func (s *Server) handler() http.Handler {
 	})
 }
 
-// protect lets the page load what is in this program and nothing else, run no script that is text
-// of a document, and be part of no other page.
+// protect lets the page load only content of this program, run no inline scripts, and be part of no
+// other page.
 func protect(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; "+
 		"img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "+
@@ -155,9 +155,10 @@ func protect(h http.Header) {
 
 var errPassword = errors.New("no password, or not the right one")
 
-// refuses says why a request is not served. Without TLS, which a name must have a certificate for,
-// a page elsewhere could make its own name mean this address, and so read the answers: only
-// addresses are served then. A page elsewhere cannot read other answers, but it could take streams.
+// refuses returns an error if a request is not served. With TLS, a name must have a certificate.
+// Without TLS, a page elsewhere could make its own name mean this address and so read the answers;
+// therefore only addresses are served. A page elsewhere cannot read other answers, but it could
+// take streams.
 func (s *Server) refuses(r *http.Request) (status int, err error) {
 	if s.at.TLS == nil && !isAddress(r.Host) {
 		return http.StatusMisdirectedRequest, fmt.Errorf("%q is no address: open http://%v/ "+
@@ -170,7 +171,7 @@ func (s *Server) refuses(r *http.Request) (status int, err error) {
 	}
 	if s.at.Admits != nil && !s.at.Admits(password(r)) {
 		remote, _ := netip.ParseAddrPort(r.RemoteAddr)
-		if r.Header.Get("Authorization") != "" { // browsers ask once without
+		if r.Header.Get("Authorization") != "" { // browsers first ask without it
 			s.at.Refused(remote, errPassword)
 		}
 		return http.StatusUnauthorized, errPassword
@@ -186,7 +187,8 @@ func isAddress(host string) bool {
 	return err == nil || strings.EqualFold(host, "localhost")
 }
 
-// password is what a browser (Basic, RFC 7617) or a program (Bearer, RFC 6750) has sent.
+// password returns the password that a browser (Basic, RFC 7617) or a program (Bearer, RFC 6750)
+// has sent.
 func password(r *http.Request) string {
 	if _, p, ok := r.BasicAuth(); ok {
 		return p
@@ -216,10 +218,10 @@ func (s *Server) history(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// events sends the state now and whenever there is a new one. A browser that reads slowly gets the
-// newest one next, and none that is older. With the parameter target they are those of that target,
-// "" for this one, each with an overview of all. Other targets ask without it: those that show each
-// other would keep their connections for ever.
+// events sends the current state and each new one. A browser that reads slowly gets the newest
+// state next, and no older one. With the parameter target it sends the states of that target, ""
+// for this one, each with an overview of all targets. Other targets ask without it; otherwise
+// targets that show each other would keep their connections forever.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.streams <- struct{}{}:
@@ -242,13 +244,13 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		if o := others.find(target[0]); o != nil {
 			shown = &o.feed
 		} else if target[0] != "" {
-			shown = nil // the overview says so
+			shown = nil // the overview reports it
 		}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), streamTime)
 	defer cancel()
 	c, patient := http.NewResponseController(w), time.Duration(s.patient.Load())
-	_ = c.SetReadDeadline(time.Time{}) // reads only find out that the browser has gone
+	_ = c.SetReadDeadline(time.Time{}) // reads only detect that the browser has gone
 	w.Header().Set("Content-Type", "text/event-stream")
 	text := net.Buffers{[]byte("retry: 2000\n\n")}
 	var sent <-chan struct{}

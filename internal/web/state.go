@@ -12,13 +12,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
-// maxRows is how many rows of a table a browser gets, those with problems first.
+// maxRows is the number of rows of a table for a browser, rows with problems first.
 const maxRows = 100
 
 // state is the answer to a browser.
 type state struct {
 	Time time.Time `json:"time"`
-	// Elapsed is the time in seconds by which points tell when they are.
+	// Elapsed is the time in seconds on the clock used by points.
 	Elapsed    float64            `json:"elapsed"`
 	Summary    summary            `json:"summary"`
 	Status     control.Status     `json:"status"`
@@ -33,24 +33,25 @@ type state struct {
 	Refusals   []control.Refusal  `json:"refusals"`
 	Events     []control.Event    `json:"events"`
 	Plan       configuration      `json:"plan"`
-	More       map[string]int     `json:"more"` // rows that were left out, by table
+	More       map[string]int     `json:"more"` // number of rows left out, by table
 	Errors     map[string]string  `json:"errors"`
 
 	load []doctor.Finding
 }
 
-// traffic is what all namespaces have counted.
+// traffic has the counters of all namespaces.
 type traffic struct {
 	Reads        uint64 `json:"reads"`
 	Writes       uint64 `json:"writes"`
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
 	Ready        int    `json:"ready"` // namespaces
-	// Hosts is how many are connected. One may have several controllers, on several paths.
+	// Hosts is the number of connected hosts. A host may have several controllers, on several
+	// paths.
 	Hosts int `json:"hosts"`
 }
 
-// subsystem has the first of its Hosts only.
+// subsystem has only the first of its Hosts.
 type subsystem struct {
 	control.Subsystem
 	HostCount int `json:"host_count"`
@@ -58,7 +59,7 @@ type subsystem struct {
 
 type namespace struct {
 	control.Namespace
-	Point *point `json:"point"` // what was counted since the last state
+	Point *point `json:"point"` // the growth since the last state
 }
 
 // association is a host at a subsystem on one path.
@@ -72,17 +73,17 @@ type association struct {
 	Queues    int     `json:"queues"`
 	Depth     int     `json:"depth"` // of the largest I/O queue
 	InFlight  int     `json:"in_flight"`
-	RTT       float64 `json:"rtt_seconds"` // the longest of a queue; 0: not known
+	RTT       float64 `json:"rtt_seconds"` // the longest of a queue; 0: unknown
 	Resent    uint64  `json:"retransmits"`
 	TLS       string  `json:"tls"`
 	Age       float64 `json:"age_seconds"`
 	KeepAlive float64 `json:"keep_alive_left_seconds"`
-	Timeout   float64 `json:"keep_alive_timeout_seconds"` // 0: has none
+	Timeout   float64 `json:"keep_alive_timeout_seconds"` // 0: none
 	Read      uint64  `json:"read_bytes"`
 	Written   uint64  `json:"written_bytes"`
 }
 
-// configuration is what the configuration file would change.
+// configuration has the changes in the configuration file.
 type configuration struct {
 	Known bool      `json:"known"`
 	Time  time.Time `json:"time"`
@@ -90,7 +91,7 @@ type configuration struct {
 	control.Plan
 }
 
-// newState asks src. What cannot be found out is missing, and Errors says why.
+// newState asks src. Facts that cannot be found are missing, and Errors has the reason.
 func newState(ctx context.Context, of *sampler, found *slow, load *past) *state {
 	src, elapsed := &of.src, of.elapsed()
 	s := &state{
@@ -144,8 +145,7 @@ func (s *state) summarize() {
 	}
 }
 
-// compare compares what was counted until now with an earlier look. What is not known is compared
-// with nothing.
+// compare compares the counters with an earlier look. Unknown values are not compared.
 func (s *state) compare(ctx context.Context, src *Source, now *doctor.Sample, load *past) {
 	reactors, err := src.Reactors(ctx)
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *state) compare(ctx context.Context, src *Source, now *doctor.Sample, lo
 	}
 }
 
-// first are the rows that a browser gets.
+// first returns the rows that a browser gets.
 func first[T any](s *state, table string, rows []T, bad func(*T) bool) []T {
 	if len(rows) <= maxRows {
 		return append([]T{}, rows...)
@@ -187,7 +187,7 @@ func isBad(d *control.Disk) bool {
 	return d.Health.State == "warning" || d.Health.State == "failing"
 }
 
-// namespaces adds their load to namespaces.
+// namespaces adds the load to namespaces.
 func (s *state) namespaces(ctx context.Context, of *sampler, elapsed time.Duration,
 	now *doctor.Sample,
 ) {
@@ -218,8 +218,8 @@ func (s *state) namespaces(ctx context.Context, of *sampler, elapsed time.Durati
 	}
 }
 
-// hosts puts the queues of each controller together. Connections without a Connect command that
-// succeeded are one row, however many there are, so that they take no places of hosts.
+// hosts groups the queues of each controller. All connections without a successful Connect command
+// are one row, so that they take no rows from hosts.
 func (s *state) hosts(ctx context.Context, src *Source, now *doctor.Sample) {
 	type name struct {
 		host, nqn string
@@ -258,7 +258,7 @@ func (s *state) hosts(ctx context.Context, src *Source, now *doctor.Sample) {
 		rows = append(rows, *a)
 		hosts[a.Host] = true
 	}
-	delete(hosts, "") // that of connections without a controller
+	delete(hosts, "") // the one for connections without a controller
 	s.Traffic.Hosts = len(hosts)
 	slices.SortFunc(rows, func(a, b association) int {
 		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Subsystem, b.Subsystem),
@@ -267,7 +267,7 @@ func (s *state) hosts(ctx context.Context, src *Source, now *doctor.Sample) {
 	s.Hosts = first(s, "hosts", rows, nil)
 }
 
-// address is that of a host, whose queues have a port each.
+// address returns the address of a host without the port, which differs between its queues.
 func address(remote string) string {
 	if a, err := netip.ParseAddrPort(remote); err == nil {
 		return a.Addr().Unmap().String()

@@ -25,12 +25,12 @@ import (
 
 // The limits for other targets.
 const (
-	// maxAnswer is the largest state, or history, in bytes.
+	// maxAnswer is the size limit of a state, or history, in bytes.
 	maxAnswer = 4 << 20
-	maxReason = 200 // bytes of an answer that is an error
-	// silence is how long another target may take until its next state.
+	maxReason = 200 // bytes of the error text of an answer
+	// silence is the longest wait for the next state of another target.
 	silence = 10 * time.Second
-	// The time until a target that cannot be reached is asked again doubles from soon to late.
+	// The time until an unreachable target is asked again doubles from soon to late.
 	soon, late = time.Second, 16 * time.Second
 )
 
@@ -42,16 +42,16 @@ var (
 	errEnded   = errors.New("it has closed the connection")
 )
 
-// Target is another target that the page shows.
+// Target is another target on the page.
 type Target struct {
 	// Name is its name on the page, URL the address of its own page, and CA a PEM file, "" for
 	// the CAs of the machine.
 	Name, URL, CA string
-	// Token returns the token that its page asks for; nil: none. Any goroutine may call it.
+	// Token returns the token that its page requires; nil means none. Any goroutine may call it.
 	Token func() string
 }
 
-// others are the other targets that the page shows.
+// others are the other targets on the page.
 type others struct {
 	list   []*other
 	ctx    context.Context // ends with close
@@ -59,7 +59,7 @@ type others struct {
 	wg     sync.WaitGroup
 }
 
-// newOthers returns targets that are asked while pages are open. safely is that of a sampler.
+// newOthers returns targets that are asked while pages are open. safely is the method of a sampler.
 func newOthers(targets []Target, safely func(func()) bool) *others {
 	o := &others{}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
@@ -88,7 +88,7 @@ func (o *others) find(name string) *other {
 	return o.list[i]
 }
 
-// overview are the summaries of own and of all others.
+// overview returns the summaries of own and of all others.
 func (o *others) overview(own *feed) []byte {
 	list := []summary{own.summary("")}
 	for _, t := range o.list {
@@ -98,12 +98,12 @@ func (o *others) overview(own *feed) []byte {
 	return text
 }
 
-// other is one of them. It has one connection for states, whatever pages are open, and none if none
-// is.
+// other is another target. It has one connection for states for any number of open pages, and none
+// if no page is open.
 type other struct {
 	Target
 	feed
-	asking sync.Mutex // held while a history is asked for: one at a time
+	asking sync.Mutex // held while a history is fetched: one at a time
 	safely func(func()) bool
 	dial   func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -118,7 +118,7 @@ func (o *other) run(ctx context.Context) {
 	}
 }
 
-// follow takes states until no page is open.
+// follow receives states until no page is open.
 func (o *other) follow(ctx context.Context) {
 	for wait := soon; o.goesOn(ctx); wait = min(2*wait, late) {
 		states, err := 0, errMistake
@@ -126,7 +126,7 @@ func (o *other) follow(ctx context.Context) {
 		if states > 0 {
 			wait = soon
 		}
-		if states == 0 || !errors.Is(err, errEnded) { // else it has ended after streamTime
+		if states == 0 || !errors.Is(err, errEnded) { // otherwise it has ended after streamTime
 			o.fail(err)
 		}
 		pause(ctx, wait)
@@ -140,7 +140,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// stream takes states from a connection until it ends, and returns how many.
+// stream receives states from a connection until it ends, and returns their number.
 func (o *other) stream(ctx context.Context) (states int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -168,7 +168,7 @@ func (o *other) stream(ctx context.Context) (states int, err error) {
 			return states, errEnded
 		}
 		watchdog.Stop()
-		pause(ctx, every/2) // states come slower
+		pause(ctx, every/2) // do not receive states faster
 		watchdog.Reset(silence)
 		limit.N = maxAnswer
 	}
@@ -187,7 +187,7 @@ func (o *other) take(text []byte) error {
 	if err := json.Unmarshal(text, &got); err != nil || got.Summary == nil {
 		return errors.New("it sends no states: does url name a page of a target of this version?")
 	}
-	// A browser takes a CR for the end of a line; JSON has it between values only.
+	// A browser takes a CR for the end of a line; JSON has it only between values.
 	state := strings.ReplaceAll(o.hide(string(text)), "\r", "")
 	got.Summary.Error, got.Summary.Time = "", time.Now()
 	o.publish([]byte(state), got.Summary)
@@ -200,7 +200,7 @@ func (o *other) idle() bool {
 	return o.pages == 0
 }
 
-// fail notes why there is no newer state. The last one stays.
+// fail records why there is no newer state. The last one stays.
 func (o *other) fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -208,7 +208,7 @@ func (o *other) fail(err error) {
 	o.about.Error = text[:min(len(text), 2*maxReason)]
 }
 
-// hide masks secrets in a text of another target, also the token that it was sent.
+// hide masks secrets in a text of another target, including the token that it was sent.
 func (o *other) hide(text string) string {
 	if text = secret.Mask(text); o.Token != nil {
 		text = strings.ReplaceAll(text, o.Token(), secret.Hidden)
@@ -234,8 +234,8 @@ func (o *other) history(ctx context.Context, of string) ([]byte, error) {
 	return []byte(o.hide(string(text))), err
 }
 
-// ask asks the page of the target, of which it follows no redirect, and no proxy: the token is for
-// the target alone. The body is to be closed.
+// ask asks the page of the target. It follows no redirect and uses no proxy, because the token is
+// only for the target. The caller closes the body.
 func (o *other) ask(ctx context.Context, path string) (io.ReadCloser, error) {
 	trusted, err := httpd.Certificates{CA: o.CA}.PublicClient()
 	if err != nil {
@@ -280,7 +280,7 @@ func (o *other) ask(ctx context.Context, path string) (io.ReadCloser, error) {
 	return nil, fmt.Errorf("it answers %s: %s", a.Status, first)
 }
 
-// hintOf says how to fix an error of a connection.
+// hintOf returns a fix for an error of a connection.
 func hintOf(err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return " (set its ca in web.targets)"

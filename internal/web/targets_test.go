@@ -22,11 +22,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// network has targets by their addresses, in a bubble of synctest.
+// network has targets by address, in a bubble of synctest.
 type network struct {
 	mu    sync.Mutex
 	at    map[string]chan net.Conn
-	dials map[string]int // how often each address was dialed
+	dials map[string]int // number of dials by address
 	open  map[string]int // connections of each address
 }
 
@@ -78,7 +78,7 @@ func (c *pipe) Close() error {
 	return c.Conn.Close()
 }
 
-// listener is one of a network.
+// listener is a listener of a network.
 type listener struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -111,7 +111,7 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) Close() error   { l.once(); return nil }
 func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// serve serves handler at an address until the function that it returns is called.
+// serve serves handler at an address until the returned function is called.
 func (n *network) serve(address string, handler http.HandlerFunc) (stop func()) {
 	s := &http.Server{Handler: handler, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	l, done := n.listen(address), make(chan struct{})
@@ -136,7 +136,7 @@ func (n *network) page(t *testing.T, address string, src Source, targets ...Targ
 	return s
 }
 
-// get sends a request of a browser.
+// get sends a request like a browser.
 func (n *network) get(t *testing.T, url string) *http.Response {
 	client := http.Client{Transport: &http.Transport{
 		DialContext: n.dial, DisableKeepAlives: true,
@@ -150,7 +150,7 @@ const (
 	addressB = "10.0.0.2:80"
 )
 
-// aState breaks a line for browsers, and has the token.
+// aState has a CR and the token.
 var aState = `data: {"summary":{"ready":3,"namespaces":4,"hosts":5,"read":1.5},` + "\r" +
 	`"events":["` + token + strings.Repeat("x", 64<<10) + `"]}` + "\n\n"
 
@@ -162,9 +162,10 @@ func one(n *network) (*others, *other) {
 	return o, o.list[0]
 }
 
-// TestOtherTargetIsBounded: a target that sends too much, too slowly, or nothing, sends on to
-// another, or is none, costs a bounded amount of memory, time and connections while a page is open,
-// and the overview says why it is not shown. Its token goes to no other, and is not shown.
+// TestOtherTargetIsBounded: a target that sends too much, too slowly, or nothing, redirects to
+// another, or is no target, costs a bounded amount of memory, time and connections while a page is
+// open, and the overview gives the reason why it is not shown. Its token goes to no other target,
+// and is not shown.
 func TestOtherTargetIsBounded(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://10.0.0.9:3128")
 	var sent atomic.Int64
@@ -268,9 +269,9 @@ func TestOtherTargetIsBounded(t *testing.T) {
 	}
 }
 
-// TestOtherTarget: pages share a connection, which ends with the last of them. States that come too
-// fast are taken slowly. A target that has gone keeps its last state and when that was, and is
-// shown again when it is back; the end of a stream in good order is no failure.
+// TestOtherTarget: pages share a connection, which ends with the last of them. States that arrive
+// too fast are received slowly. A target that has gone keeps its last state with its time, and is
+// shown again when it is back. The normal end of a stream is no failure.
 func TestOtherTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -345,7 +346,8 @@ func TestOtherTarget(t *testing.T) {
 	})
 }
 
-// TestOtherHistory: a history that is too large is refused, and one that is not has no token.
+// TestOtherHistory: a history that is too large is refused, and other histories do not show the
+// token.
 func TestOtherHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -367,8 +369,8 @@ func TestOtherHistory(t *testing.T) {
 	})
 }
 
-// TestTargetsOfEachOther: two targets that show each other hold no stream of each other, but while
-// a page is open at one, which then has the states and the history of the other one.
+// TestTargetsOfEachOther: two targets that show each other keep no streams between them, except
+// while a page is open at one of them, which then has the states and the history of the other one.
 func TestTargetsOfEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -437,7 +439,7 @@ func TestTargetsOfEachOther(t *testing.T) {
 	})
 }
 
-// TestSetTargets: targets come and go while the page is open, which connects anew.
+// TestSetTargets: targets come and go while the page is open, which reconnects.
 func TestSetTargets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -461,8 +463,8 @@ func TestSetTargets(t *testing.T) {
 	})
 }
 
-// TestLastStateStays: a target that cannot be reached has its last state for the next page. One
-// that can be reached makes another.
+// TestLastStateStays: an unreachable target has its last state for the next page. A reachable
+// target makes a new one.
 func TestLastStateStays(t *testing.T) {
 	for _, away := range []string{"", "it is away"} {
 		f := newFeed()

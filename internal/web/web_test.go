@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m, func() error { return nil }) }
 
-// source has nothing, but for what a test sets, and counts how often it is asked.
+// source is empty except for values set by a test, and counts how often it is asked.
 func source(asked *atomic.Int64) Source {
 	return Source{
 		Status: func() control.Status {
@@ -63,7 +63,7 @@ func serve(t *testing.T, c httpd.Endpoint, src Source) *Server {
 	return s
 }
 
-// ask sends a request, whose body must be closed.
+// ask sends a request. The caller closes the body.
 func ask(t *testing.T, s *Server, method, path string, header map[string]string) *http.Response {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
@@ -87,8 +87,8 @@ func ask(t *testing.T, s *Server, method, path string, header map[string]string)
 	return a
 }
 
-// TestRequests: only what belongs to the page is served, by GET, to those who ask for this address
-// and know the password; every answer has the policy.
+// TestRequests: only content of the page is served, by GET, to clients that ask for this address
+// and know the password. Every answer has the policy.
 func TestRequests(t *testing.T) {
 	var asked, refused atomic.Int64
 	open := serve(t, httpd.Endpoint{}, source(&asked))
@@ -151,7 +151,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// turns lets the sampler make a state each time that a test sends to the channel.
+// turns makes the sampler make a state each time that a test sends to the channel.
 func turns(s *Server) chan<- time.Time {
 	turn := make(chan time.Time)
 	s.sampler.mu.Lock()
@@ -177,8 +177,8 @@ func next(t *testing.T, r *bufio.Reader) (s state) {
 	}
 }
 
-// TestStreams: pages share one sampler, which ends with the last of them; too many are refused, and
-// have place again when others have gone.
+// TestStreams: pages share one sampler, which ends with the last of them. Too many are refused, and
+// get a place when others have gone.
 func TestStreams(t *testing.T) {
 	var asked atomic.Int64
 	s := serve(t, httpd.Endpoint{}, source(&asked))
@@ -214,8 +214,8 @@ func TestStreams(t *testing.T) {
 	})
 }
 
-// TestStalledReader: who reads nothing loses its connection, and keeps neither others from their
-// states nor the server from its end. A target that is busy, or whose lists are long, is shown as
+// TestStalledReader: a client that reads nothing loses its connection, and delays neither the
+// states of others nor the end of the server. A target that is busy, or has long lists, is shown as
 // far as it is known.
 func TestStalledReader(t *testing.T) {
 	var asked atomic.Int64
@@ -298,7 +298,7 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// TestPanic: a mistake in what is only shown ends neither the target nor the page.
+// TestPanic: a panic in code that only displays ends neither the target nor the page.
 func TestPanic(t *testing.T) {
 	var asked atomic.Int64
 	src := source(&asked)
@@ -313,7 +313,7 @@ func TestPanic(t *testing.T) {
 	s := serve(t, httpd.Endpoint{}, src)
 	turn := turns(s)
 	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
-	turn <- time.Time{} // there is no state to see in the first one
+	turn <- time.Time{} // there is no state to see in the first turn
 	got := next(t, r)
 	if got.Status.Version != "1" {
 		t.Errorf("%+v", got.Status)
@@ -323,7 +323,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestClosePlan: a program that prints keys does not hold up the end.
+// TestClosePlan: a program that prints keys does not delay Close.
 func TestClosePlan(t *testing.T) {
 	var asked atomic.Int64
 	src, begun := source(&asked), make(chan struct{})
@@ -340,9 +340,8 @@ func TestClosePlan(t *testing.T) {
 	}
 }
 
-// TestLoadFindings: what has happened since an earlier state is told, not what was before. Of each
-// check only some findings are shown, and how many there are besides; the worse ones of other kinds
-// stay.
+// TestLoadFindings: events since an earlier state are reported, not earlier ones. Of each check
+// only some findings are shown, with the number of the others. Worse findings of other kinds stay.
 func TestLoadFindings(t *testing.T) {
 	var asked atomic.Int64
 	src := source(&asked)
@@ -390,7 +389,8 @@ func TestLoadFindings(t *testing.T) {
 	}
 }
 
-// TestErrorsInOrder: what is not known has its place, so that it is not read aloud again and again.
+// TestErrorsInOrder: unknown facts have a fixed place, so that they are not read aloud again and
+// again.
 func TestErrorsInOrder(t *testing.T) {
 	s := &state{Errors: map[string]string{}}
 	for _, what := range []string{"reactors", "latency", "hosts", "disks", "a", "b", "c", "d"} {

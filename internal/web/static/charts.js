@@ -1,4 +1,4 @@
-// The charts of the page. page.js has what it uses.
+// The charts of the page. It uses functions of page.js.
 'use strict';
 
 const color = where => getComputedStyle(document.querySelector(where)).color;

@@ -1,9 +1,9 @@
-// The page shows what the server sends, as text: nothing of it is ever parsed as HTML.
+// The page shows the data from the server as text; none of it is ever parsed as HTML.
 'use strict';
 
-const kept = 150;         // how many points the charts show
-const lostAfter = 12000;  // ms without a state after which the connection is opened anew
-const hiddenFor = 300000; // ms after which a page that nobody sees lets go
+const kept = 150;         // points in the charts
+const lostAfter = 12000;  // ms without a state before reconnecting
+const hiddenFor = 300000; // ms after which a hidden page disconnects
 
 const $ = id => document.getElementById(id);
 const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
@@ -34,7 +34,7 @@ const lasting = s => s >= 172800 ? `${Math.floor(s / 86400)} days` : s >= 7200 ?
   `${Math.floor(s / 3600)} hours` : s >= 120 ? `${Math.floor(s / 60)} minutes` :
     `${Math.floor(s)} seconds`;
 
-// What follows the naming authority of an NQN, unless that is the same in two of them.
+// The part of an NQN after its naming authority, unless two NQNs share it.
 let names = new Map();
 function shorten(all) {
   const part = nqn => nqn.slice(nqn.indexOf(':') + 1);
@@ -80,13 +80,13 @@ function fill(id, rows, cells, key) {
 
 const difference = (now, before) => now >= before ? now - before : 0;
 let before = null; // the last state
-// The target that is shown; '' is the one that serves the page.
+// The shown target; '' is the one that serves the page.
 let target = new URLSearchParams(location.search).get('target') || '';
 const server = $('host').textContent;
 
-// A point is what was counted in s seconds: {t, s, reads, writes, read, written, counts, stages}; t
-// is its end, in seconds by the clock of states. One without counts is a gap. past has those of the
-// last hour of what is chosen, which the target knows.
+// A point has the counts of s seconds: {t, s, reads, writes, read, written, counts, stages}; t is its
+// end, in seconds by the clock of states. A point without counts is a gap. past has the points of the
+// last hour of the chosen namespace, which the target keeps.
 let past = [], asked = 0;
 const per = (p, field) => p[field] / p.s;
 function sum(a, b) {
@@ -106,7 +106,7 @@ function remember(s) {
   while (past.length && past[0].t < s.elapsed - 3600) past.shift();
 }
 
-// recall asks for what was before.
+// recall fetches the earlier points.
 function recall() {
   const mine = ++asked;
   past = [];
@@ -115,11 +115,11 @@ function recall() {
     const last = list.length ? list[list.length - 1].t : 0;
     past = [...list, ...past.filter(p => p.t > last)];
     draw();
-  }).catch(() => {}); // the connection is lost, and opened anew
+  }).catch(() => {}); // the connection is lost, and is reopened
   draw();
 }
 
-// columns puts the points of the time that is shown together, as many as there is place for.
+// columns merges the points of the shown time into as many as fit.
 const span = () => Number($('span').value);
 function columns() {
   if (!before) return [];
@@ -190,7 +190,7 @@ function overview(s, total) {
     'Nothing is broken; there is something to know.' : 'Everything is in order.' : wrong.length === 1 ?
     'One thing needs attention.' : `${wrong.length} things need attention.`);
   const list = $('findings');
-  s.findings.forEach((f, i) => { // what stays is left alone: changes are read aloud
+  s.findings.forEach((f, i) => { // unchanged ones stay, since changes are read aloud
     const li = list.children[i] || list.appendChild(make('li'));
     if (li.childElementCount === 0) li.append(make('span'), make('span'));
     li.firstChild.className = 'tag ' + f.severity;
@@ -342,7 +342,7 @@ function connect() {
   };
 }
 
-// targets shows the overview of all targets, and says so if the one that is shown is away.
+// targets shows the overview of all targets, and a notice if the shown one is away.
 const away = t => t.error + (t.time.startsWith('0001') ? '' : `. Its last state is of ${clock(t.time)}`);
 function targets(list) {
   const box = $('targets-list');
@@ -401,7 +401,7 @@ function theme(name) {
   if (name === 'system') delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
   put($('theme'), 'Theme: ' + name);
-  try { localStorage.setItem('theme', name); } catch { /* it is not remembered then */ }
+  try { localStorage.setItem('theme', name); } catch { /* then it is not remembered */ }
   draw();
 }
 
