@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -21,11 +22,8 @@ type impact struct {
 	before      *config.Config
 	next        *config.Config
 	connections []target.ConnectionInfo
-	ports       map[uint16]owners // those that are open, by port ID
+	ports       map[uint16]listeners.Owners // those that are open, by port ID
 }
-
-// owners are the listeners that have a port before changes and after them; "": they close it.
-type owners struct{ now, then string }
 
 // connected returns the connections of hosts, none if a reactor does not answer.
 func (s *Server) connected() []target.ConnectionInfo {
@@ -44,7 +42,7 @@ func (s *Server) affected(next *config.Config, changes []config.Change,
 ) [][]control.Affected {
 	im := &impact{
 		s: s, before: s.config.Load(), next: next, connections: connections,
-		ports: s.listeners.owners(next.Listeners),
+		ports: s.listeners.Owners(next.Listeners),
 	}
 	list := make([][]control.Affected, len(changes))
 	if im.before != nil {
@@ -53,31 +51,6 @@ func (s *Server) affected(next *config.Config, changes []config.Change,
 		}
 	}
 	return list
-}
-
-// owners returns the listeners of the open ports, now and when these are the next ones.
-func (ls *listeners) owners(next []config.Listener) map[uint16]owners {
-	list := make([]*listener, len(next))
-	for i, c := range next {
-		list[i] = &listener{name: c.Name, Listener: c}
-	}
-	slices.SortFunc(list, bySpecificity)
-	ls.changing.Lock()
-	defer ls.changing.Unlock()
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	ports := map[uint16]owners{}
-	for _, p := range ls.ports {
-		if p.open != nil {
-			ports[p.id] = owners{now: p.l.name}
-		}
-	}
-	for _, w := range ls.wanted(list) {
-		if p := ls.ports[w.name]; p != nil && p.open != nil {
-			ports[p.id] = owners{p.l.name, w.l.name}
-		}
-	}
-	return ports
 }
 
 // of returns the hosts that a change concerns, in the order of their NQNs.
@@ -127,9 +100,9 @@ func (im *impact) effect(c config.Change, conn *target.ConnectionInfo) string {
 		}
 	case c.NQN != conn.SubNQN, c.Op == config.Add:
 	case c.Kind == config.KindSubsystem:
-		port := im.ports[conn.PortID].now
+		port := im.ports[conn.PortID].Now
 		if im.movesFirst(conn) {
-			port = im.ports[conn.PortID].then
+			port = im.ports[conn.PortID].Then
 		}
 		if c.Op == config.Remove || !admits(im.next, conn) && admits(im.before, conn) ||
 			!servedAt(im.next, conn, port) && servedAt(im.before, conn, port) {
@@ -162,21 +135,21 @@ func (im *impact) onNamespace(c config.Change, conn *target.ConnectionInfo) stri
 func (im *impact) takesPort(c config.Change, conn *target.ConnectionInfo) bool {
 	port := im.ports[conn.PortID]
 	switch {
-	case port.then == "":
-		return c.Op != config.Add && c.Listener == port.now
-	case port.now == port.then:
+	case port.Then == "":
+		return c.Op != config.Add && c.Listener == port.Now
+	case port.Now == port.Then:
 		return false
 	case im.movesFirst(conn):
-		return c.Listener == port.now && !servedAt(im.before, conn, port.then)
+		return c.Listener == port.Now && !servedAt(im.before, conn, port.Then)
 	}
-	return c.Listener == port.then && !servedAt(im.next, conn, port.then)
+	return c.Listener == port.Then && !servedAt(im.next, conn, port.Then)
 }
 
 // movesFirst reports whether a listener that there is already gets the port of a connection, since
 // another one is removed: that comes before changes of subsystems, and new listeners come after.
 func (im *impact) movesFirst(conn *target.ConnectionInfo) bool {
 	return slices.ContainsFunc(im.before.Listeners,
-		func(l config.Listener) bool { return l.Name == im.ports[conn.PortID].then })
+		func(l config.Listener) bool { return l.Name == im.ports[conn.PortID].Then })
 }
 
 // isShown reports whether a host of the subsystem may use a namespace.

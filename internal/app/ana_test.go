@@ -50,7 +50,7 @@ func TestANA(t *testing.T) {
 	set := func(state, listener string) []control.ANA {
 		t.Helper()
 		list := testutil.Value(
-			l.s.setANA(control.ANASet{Group: 1, State: state, Listener: listener}))(t)
+			l.s.listeners.SetANA(control.ANASet{Group: 1, State: state, Listener: listener}))(t)
 		return list
 	}
 	want("at the start", "1 non-optimized", "1 optimized")
@@ -80,7 +80,7 @@ func TestANA(t *testing.T) {
 		{Group: 1, State: "good"},
 		{Group: 1, State: "optimized", Listener: "10.0.0.1:1"},
 	} {
-		if _, err := l.s.setANA(bad); err == nil || err.(*control.Problem).Hint == "" {
+		if _, err := l.s.listeners.SetANA(bad); err == nil || err.(*control.Problem).Hint == "" {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
@@ -93,7 +93,7 @@ func TestANAWhileApplying(t *testing.T) {
 	defer l.s.applying.Unlock()
 	done := make(chan error, 1)
 	go func() {
-		_, err := l.s.setANA(control.ANASet{Group: 1, State: "inaccessible"})
+		_, err := l.s.listeners.SetANA(control.ANASet{Group: 1, State: "inaccessible"})
 		done <- err
 	}()
 	testutil.Check(t, testutil.Receive(t, "a state is set during the change", done))
@@ -106,7 +106,7 @@ func TestANAOfRemovedListener(t *testing.T) {
 	l := newLive(t, both, subsystems)
 	set := func(state, listener string) {
 		t.Helper()
-		testutil.Value(l.s.setANA(control.ANASet{
+		testutil.Value(l.s.listeners.SetANA(control.ANASet{
 			Group: 1, State: state, Listener: listener,
 		}))(t)
 	}
@@ -114,7 +114,7 @@ func TestANAOfRemovedListener(t *testing.T) {
 	l.apply(listenAny, subsystems)
 	set("configured", "")
 	l.apply(both, subsystems)
-	list := l.s.anaStates()
+	list := l.s.listeners.ANA()
 	if len(list) != 2 || list[1].State != "optimized" {
 		t.Errorf("%+v", list)
 	}
@@ -122,20 +122,24 @@ func TestANAOfRemovedListener(t *testing.T) {
 
 // TestANATransition: a transition ends after the time that hosts have been told.
 func TestANATransition(t *testing.T) {
-	l := newLive(t, listenAny, sub(anyHosts, inRAM))
-	c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
-	l.s.listeners.transition = time.Hour
-	set := func(state string) {
-		t.Helper()
-		testutil.Value(l.s.setANA(control.ANASet{Group: 1, State: state}))(t)
-	}
-	if set("change"); l.ana(c) != "1 change" {
-		t.Errorf("%s", l.ana(c))
-	}
-	l.s.listeners.transition = time.Millisecond
-	set("change")
-	testutil.Until(t, "the transition ends", func() bool { return l.ana(c) == "1 inaccessible" })
-	if set("configured"); l.ana(c) != "1 optimized" {
-		t.Errorf("%s", l.ana(c))
+	for limit, ends := range map[time.Duration]bool{time.Hour: false, time.Millisecond: true} {
+		l := &live{t: t, dir: t.TempDir()}
+		l.s = started(t, Options{
+			Config: l.parse(listenAny, sub(anyHosts, inRAM)), ANATransition: limit,
+		})
+		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
+		set := func(state string) {
+			t.Helper()
+			testutil.Value(l.s.listeners.SetANA(control.ANASet{Group: 1, State: state}))(t)
+		}
+		set("change")
+		if !ends {
+			testutil.Equal(t, l.ana(c), "1 change", "the state")
+		} else {
+			testutil.Until(t, "the transition ends",
+				func() bool { return l.ana(c) == "1 inaccessible" })
+		}
+		set("configured")
+		testutil.Equal(t, l.ana(c), "1 optimized", "the state")
 	}
 }

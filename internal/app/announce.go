@@ -161,9 +161,9 @@ func (s *Server) announcement() announcement {
 		return slices.ContainsFunc(a.pending,
 			func(p *volumes.Namespace) bool { return p.Name() == n.Name() })
 	})
-	a.up, a.waiting = s.listeners.addrs()
+	a.up, a.waiting = s.listeners.Addrs()
 	for _, addr := range a.up {
-		a.encrypted[addr] = s.listeners.encrypted(addr)
+		a.encrypted[addr] = s.listeners.Encrypted(addr)
 	}
 	return a
 }

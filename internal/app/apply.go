@@ -135,7 +135,7 @@ func (s *Server) plan(c *config.Config) ([]config.Change, config.Problems) {
 
 func (tr *transition) run() error {
 	defer tr.s.target.Changing()()
-	defer tr.s.listeners.expect(nil)
+	defer tr.s.listeners.Expect(nil)
 	guardSecrets(tr.next)
 	err := tr.prepare()
 	for _, c := range tr.changes {
@@ -156,9 +156,9 @@ func (tr *transition) run() error {
 		return nil
 	}
 	errs := []error{err}
-	tr.s.listeners.expect(nil)
+	tr.s.listeners.Expect(nil)
 	if before := tr.s.config.Load(); before != nil { // at the start there is none
-		tr.s.listeners.expect(before.Listeners)
+		tr.s.listeners.Expect(before.Listeners)
 	}
 	for _, fn := range slices.Backward(tr.undo) {
 		errs = append(errs, fn())
@@ -246,6 +246,8 @@ func (tr *transition) change(c config.Change) error {
 	switch c.Kind {
 	case config.KindHost:
 		return tr.changeHost(c)
+	case config.KindListener:
+		return tr.changeListener(c)
 	case config.KindNamespace:
 		return tr.changeNamespace(c)
 	case config.KindReferral:
@@ -256,12 +258,6 @@ func (tr *transition) change(c config.Change) error {
 		config.Op
 	}
 	switch (kind{c.Kind, c.Op}) {
-	case kind{config.KindListener, config.Add}:
-		return tr.addListener(c)
-	case kind{config.KindListener, config.Remove}:
-		return tr.removeListener(c)
-	case kind{config.KindListener, config.Modify}:
-		return tr.modifyListener(c)
 	case kind{config.KindSubsystem, config.Add}:
 		return tr.addSubsystem(c)
 	case kind{config.KindSubsystem, config.Remove}:
@@ -272,40 +268,22 @@ func (tr *transition) change(c config.Change) error {
 	return tr.modifyFile(c)
 }
 
-func (tr *transition) listener(name string) config.Listener {
-	i := slices.IndexFunc(tr.next.Listeners,
-		func(l config.Listener) bool { return l.Name == name })
-	return tr.next.Listeners[i]
-}
-
-func (tr *transition) addListener(c config.Change) error {
-	l := &listener{name: c.Listener, Listener: tr.listener(c.Listener)}
-	tr.done(c.Object.String(), func() error { return tr.s.listeners.remove(c.Listener) })
-	if err := tr.s.listeners.add(l); err != nil && l.Required {
-		return fmt.Errorf("%w (on_unavailable: fail)", err)
-	}
-	return nil
-}
-
-func (tr *transition) removeListener(c config.Change) error {
-	before := tr.s.listeners.get(c.Listener)
-	waited := tr.s.listeners.reason(before) != nil
-	tr.done(c.Object.String(), func() error {
-		err := tr.s.listeners.restore(&listener{name: c.Listener, Listener: before.Listener})
-		if waited {
-			return nil
+// changeListener adds, removes or modifies a listener.
+func (tr *transition) changeListener(c config.Change) (err error) {
+	var undo func() error
+	if c.Op == config.Remove {
+		undo, err = tr.s.listeners.Remove(c.Listener)
+	} else {
+		i := slices.IndexFunc(tr.next.Listeners,
+			func(l config.Listener) bool { return l.Name == c.Listener })
+		change := tr.s.listeners.Add
+		if c.Op == config.Modify {
+			change = tr.s.listeners.Modify
 		}
-		return err
-	})
-	return tr.s.listeners.remove(c.Listener)
-}
-
-func (tr *transition) modifyListener(c config.Change) error {
-	before := tr.s.listeners.get(c.Listener).Listener
-	err := tr.s.listeners.modify(c.Listener, tr.listener(c.Listener))
-	if err == nil {
-		tr.done(c.Object.String(),
-			func() error { return tr.s.listeners.modify(c.Listener, before) })
+		undo, err = change(tr.next.Listeners[i])
+	}
+	if undo != nil {
+		tr.done(c.Object.String(), undo)
 	}
 	return err
 }

@@ -45,7 +45,9 @@ type fileSetter struct {
 }
 
 var (
-	discoveryKeys = &fileSetter{(*Server).setDiscovery}
+	discoveryKeys = &fileSetter{func(s *Server, c *config.Config) error {
+		return s.listeners.SetDiscovery(c)
+	}}
 	metricsKeys   = &fileSetter{(*Server).setMetrics}
 	webKeys       = &fileSetter{(*Server).setWeb}
 	tcpKeys       = &fileSetter{updateTCP}

@@ -161,7 +161,8 @@ func TestAudit(t *testing.T) {
 func TestAuditedMessages(t *testing.T) {
 	var code strings.Builder
 	for _, dir := range []string{
-		".", "../control", "../../nvme/target", "../../fabric/tcp", "../../fabric/rdma",
+		".", "../control", "../listeners", "../../nvme/target", "../../fabric/tcp",
+		"../../fabric/rdma",
 	} {
 		files := testutil.Value(filepath.Glob(filepath.Join(dir, "*.go")))(t)
 		for _, name := range files {

@@ -73,7 +73,7 @@ func (s *Server) startControl() error {
 
 func (s *Server) controlSource() control.Source {
 	return control.Source{
-		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
+		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
 		Latency: s.latencyStates, Reactors: s.reactorStates, Disks: s.disks.List,
 		Refusals: s.refusals, Events: s.events, Trace: s.trace,
@@ -97,8 +97,8 @@ func (s *Server) controlSource() control.Source {
 			id, err := s.create(control.By(ctx), nqn, body)
 			return id, controlProblem(err)
 		},
-		Disconnect: s.target.DisconnectHost, Drain: s.drain, ANA: s.anaStates,
-		SetANA: s.setANA, Resize: s.resize,
+		Disconnect: s.target.DisconnectHost, Drain: s.drain, ANA: s.listeners.ANA,
+		SetANA: s.listeners.SetANA, Resize: s.resize,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {
 				return s.target.PauseNamespace(id.Subsystem, id.NSID)
@@ -106,6 +106,16 @@ func (s *Server) controlSource() control.Source {
 			return s.target.ResumeNamespace(id.Subsystem, id.NSID)
 		},
 	}
+}
+
+// drain takes ports out of service, or ends that; see listeners.Drain.
+func (s *Server) drain(which control.ListenerID, drain bool) ([]control.Listener, error) {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	if s.stopping {
+		return nil, errStopped
+	}
+	return s.listeners.Drain(which, drain)
 }
 
 // planOfReload is what Reload would change.
@@ -182,11 +192,11 @@ func problemsOf(err error) (list config.Problems) {
 
 func (s *Server) status() control.Status {
 	c, up := s.current(), s.target.Ports()
-	_, waiting := s.listeners.addrs()
+	_, waiting := s.listeners.Addrs()
 	return control.Status{
 		Version: s.opts.Version, PID: os.Getpid(), Started: s.started,
 		UptimeSeconds: time.Since(s.started).Seconds(), Listeners: len(up),
-		WaitingListeners: len(waiting), DrainedListeners: s.listeners.countDrained(),
+		WaitingListeners: len(waiting), DrainedListeners: s.listeners.CountDrained(),
 		Subsystems: len(c.Subsystems),
 		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.volumes.Pending()),
 		Pending: s.pending(), Controllers: len(s.target.Controllers()),
@@ -194,10 +204,13 @@ func (s *Server) status() control.Status {
 	}
 }
 
+// mostPending is how many pending namespaces the status has.
+const mostPending = 16
+
 // pending describes the first of the pending namespaces.
 func (s *Server) pending() (list []control.PendingNamespace) {
 	pending := s.volumes.Pending()
-	for _, n := range pending[:min(len(pending), mostLogged)] {
+	for _, n := range pending[:min(len(pending), mostPending)] {
 		list = append(list, control.PendingNamespace{
 			Subsystem: n.NQN, NSID: n.NSID, Reason: s.volumes.Reason(n.Name()),
 		})
@@ -244,48 +257,6 @@ func (s *Server) shares() (list []control.Share) {
 	slices.SortStableFunc(list, func(a, b control.Share) int {
 		return strings.Compare(a.Transport, b.Transport)
 	})
-	return list
-}
-
-// listenerStates lists the ports by port ID, and then what listeners lack.
-func (s *Server) listenerStates() (list []control.Listener) {
-	ls := &s.listeners
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	for _, p := range ls.byID() {
-		out := control.Listener{
-			Name: p.l.name, Transport: p.addr.Transport.String(),
-			Address: p.addr.AddrPort.String(), PortID: p.id, State: "up",
-			Connections: s.target.PortSessions(p.id),
-		}
-		switch {
-		case ls.isDrained(p):
-			if out.State = "drained"; out.Connections > 0 {
-				out.State = "draining"
-			}
-		case p.open != nil:
-		case p.err == nil: // it has just been undrained
-			out.State, out.Reason = "waiting", errOpening.Error()
-		case never(p.err):
-			out.State, out.Reason = "failed", p.err.Error()
-		default:
-			out.State, out.Reason = "waiting", p.err.Error()
-		}
-		list = append(list, out)
-	}
-	for _, l := range ls.list {
-		if l.err == nil {
-			continue
-		}
-		out := control.Listener{
-			Name: l.name, Transport: l.Transport.String(),
-			Address: l.Address.WithPort(l.Port), State: "waiting", Reason: l.err.Error(),
-		}
-		if ls.drained[l.name] {
-			out.State = "drained"
-		}
-		list = append(list, out)
-	}
 	return list
 }
 

@@ -2,17 +2,11 @@ package app
 
 import (
 	"net"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
-
-	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // TestMDNS: open ports are announced while that is configured, with the name of the service, and
@@ -73,32 +67,6 @@ func TestMDNS(t *testing.T) {
 
 // TestAnnouncedOn: where which ports are announced, with IPv6 and with link-local addresses, which
 // several interfaces can have.
-func TestAnnouncedOn(t *testing.T) {
-	n := &fakeNetwork{}
-	n.set("lo ::1", "eth0 192.0.2.1", "eth0 2001:db8::1", "eth0 2001:db8::2", "eth0 fe80::1%eth0",
-		"eth1 fe80::1%eth1", "eth2 2001:db8::9 down")
-	m := testutil.Value(n.Read())(t)
-	for at, want := range map[string]string{
-		"[::]:1":              "eth0 192.0.2.1:1, eth0 [2001:db8::1]:1",
-		"0.0.0.0:1":           "eth0 192.0.2.1:1",
-		"[2001:db8::2]:1":     "eth0 [2001:db8::2]:1",
-		"[fe80::1%eth1]:1":    "eth1 [fe80::1]:1",
-		"[::ffff:c000:201]:1": "eth0 192.0.2.1:1",
-		"[2001:db8::9]:1":     "",
-	} {
-		up := []fabric.Addr{{
-			Transport: nvme.TransportTCP, AddrPort: netip.MustParseAddrPort(at),
-		}}
-		var got []string
-		for name, services := range announcedOn(&config.Discovery{}, up, &m) {
-			for _, s := range services {
-				got = append(got, name+" "+s.Addr.String())
-			}
-		}
-		testutil.Equal(t, strings.Join(got, ", "), want, "%s", at)
-	}
-}
-
 // TestHostsOfNamespaces: a host that has a namespace but not the subsystem is warned of.
 func TestHostsOfNamespaces(t *testing.T) {
 	l := &live{t: t}

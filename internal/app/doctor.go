@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -35,7 +36,8 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 		return append(notLoaded(required, err), examine(m, t, socket)...)
 	}
 	ps := probe(c)
-	here, _ := netif.Linux().Read(devices(c.Listeners)...) // without it addresses are only tried
+	// Without it addresses are only tried.
+	here, _ := netif.Linux().Read(listeners.Devices(c.Listeners)...)
 	for i := range c.Listeners {
 		ps = append(ps, probeListener(c, i, &here, func(at fabric.Addr) error {
 			if at.Transport == nvme.TransportTCP {
@@ -62,7 +64,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 			Check: configuration, Severity: doctor.OK, Found: file + " is valid",
 		}}
 	}
-	list = append(list, handshakeFindings(netif.Linux(), t.Listeners)...)
+	list = append(list, listeners.Findings(netif.Linux(), t.Listeners)...)
 	return append(list, examine(m, t, socket)...)
 }
 
@@ -135,10 +137,8 @@ func demands(c *config.Config, m *netif.State) doctor.Target {
 		if l.Transport != nvme.TransportTCP {
 			continue
 		}
-		listener := listener{name: l.Name, Listener: l}
-		ips, _ := listener.addresses(m)
-		for _, ip := range ips {
-			at := listener.at(ip)
+		addrs, _ := listeners.Addresses(l, m)
+		for _, at := range addrs {
 			t.Listeners = append(t.Listeners,
 				doctor.Listener{Name: at.String(), Address: at.AddrPort})
 		}

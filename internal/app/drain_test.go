@@ -18,7 +18,7 @@ import (
 // states are those of the listeners, by port ID.
 func (l *live) states() string {
 	var list []string
-	for _, s := range l.s.listenerStates() {
+	for _, s := range l.s.listeners.States() {
 		list = append(list, s.State)
 	}
 	return strings.Join(list, " ")

@@ -93,7 +93,7 @@ func TestEveryFault(t *testing.T) {
 		t.Helper()
 		c := testutil.Value(l.connect(testNQN, hostA, 0))(t)
 		defer c.Close()
-		listeners := l.s.listenerStates()
+		listeners := l.s.listeners.States()
 		for i := range listeners {
 			listeners[i].Connections = 0 // the last one may still be closing
 		}

@@ -7,21 +7,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
-	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // fakeNetwork is what a machine has, as a test says. Its addresses are of 127.0.0.0/8, which Linux
@@ -32,25 +27,11 @@ type fakeNetwork struct {
 	reads   int
 	err     error
 	changed func()
-
-	handshakes []netif.Handshake
-	looks      int // at them
 }
 
-func (n *fakeNetwork) Handshakes() ([]netif.Handshake, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.looks++
-	return n.handshakes, nil
-}
+func (n *fakeNetwork) Handshakes() ([]netif.Handshake, error) { return nil, nil }
 
-// Route is by eth0, but for one address.
-func (n *fakeNetwork) Route(_, to netip.Addr) (string, error) {
-	if to == netip.MustParseAddr("10.0.0.3") {
-		return "", unix.ENETUNREACH
-	}
-	return "eth0", nil
-}
+func (n *fakeNetwork) Route(_, to netip.Addr) (string, error) { return "eth0", nil }
 
 func (n *fakeNetwork) Read(...string) (netif.State, error) {
 	n.mu.Lock()
@@ -110,7 +91,7 @@ func healing(t *testing.T, listeners string, addresses ...string) (*live, *fakeN
 // ports are the listeners as "name: address state", in the order of their port IDs.
 func ports(s *Server) string {
 	var list []string
-	for _, l := range s.listenerStates() {
+	for _, l := range s.listeners.States() {
 		list = append(list, fmt.Sprintf("%d %s: %s %s", l.PortID, l.Name, l.Address, l.State))
 	}
 	return strings.Join(list, "\n")
@@ -195,7 +176,8 @@ func TestAddressHeals(t *testing.T) {
 	wantPorts(t, l.s, up)
 	n.set("eth1 127.0.9.2")
 	wantPorts(t, l.s, waits)
-	if r := l.s.listenerStates()[0].Reason; !strings.Contains(r, "no network interface has such") {
+	r := l.s.listeners.States()[0].Reason
+	if !strings.Contains(r, "no network interface has such") {
 		t.Errorf("reason %q", r)
 	}
 	n.set("eth1 127.0.9.1")
@@ -260,7 +242,7 @@ func TestTooManyAddresses(t *testing.T) {
 	testutil.Until(t, "as many ports are open as there may be", func() bool {
 		return len(l.s.Addrs()) == config.MaxListeners
 	})
-	states := l.s.listenerStates()
+	states := l.s.listeners.States()
 	if last := states[len(states)-1]; states[0].Address != fmt.Sprintf("127.0.9.9:%d",
 		port) || !strings.Contains(last.Reason, "has 1000 addresses, and there are at most 256") {
 		t.Errorf("%d ports, first %+v, last %+v", len(l.s.Addrs()), states[0], last)
@@ -287,52 +269,6 @@ func TestAddressStorm(t *testing.T) {
 	if lines := strings.Count(log.String(), "127.0.9."); lines > 3*n.reads {
 		t.Errorf("%d updates, %d lines", n.reads, lines)
 	}
-}
-
-// TestUpdatesOfStorm: while addresses change each millisecond, the pauses between two updates grow,
-// and afterwards they are short again.
-func TestUpdatesOfStorm(t *testing.T) {
-	n := &fakeNetwork{}
-	c := parse(t, listenAny)
-	synctest.Test(t, func(t *testing.T) {
-		s := NewServer(Options{Config: c, Log: quiet(), Network: n, Retry: time.Hour})
-		var err error
-		if s.state, err = state.Open(""); err != nil {
-			t.Fatal(err)
-		}
-		s.target = target.New(target.Options{Log: quiet()})
-		s.listeners.start()
-		reads := 0
-		updates := func(wait time.Duration) int {
-			time.Sleep(wait)
-			synctest.Wait()
-			was := reads
-			reads = n.count()
-			return reads - was
-		}
-		time.Sleep(2 * handshakePause)
-		synctest.Wait()
-		if n.looks != 2 {
-			t.Errorf("%d looks at handshakes, want 2", n.looks)
-		}
-		for range 10_000 {
-			n.set("eth0 127.0.9.1")
-			time.Sleep(time.Millisecond)
-		}
-		if got := updates(settleMax); got < 10 || got > 12 {
-			t.Errorf("%d updates during 10,000 changes", got)
-		}
-		if updates(4*settleMax) > 0 {
-			t.Error("updates without a change")
-		}
-		for range 2 {
-			n.set("eth0 127.0.9.2")
-			testutil.Equal(t, updates(settleFirst), 1, "updates after a change")
-			updates(time.Minute)
-		}
-		s.listeners.stop()
-		testutil.Check(t, s.target.Close())
-	})
 }
 
 // TestRDMADeviceHeals: a device that is removed takes its ports along, whichever way its address is

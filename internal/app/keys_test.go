@@ -336,7 +336,7 @@ func TestTLSKeys(t *testing.T) {
 				}
 			}
 		}
-		if got := s.listeners.tlsOf(port); got != policy || s.target.Ports()[0].TLS != policy {
+		if got := s.listeners.TLSOf(port); got != policy || s.target.Ports()[0].TLS != policy {
 			t.Errorf("TLS is %v, and in the log %v, not %v", got, s.target.Ports()[0].TLS, policy)
 		}
 	}

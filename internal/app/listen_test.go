@@ -114,7 +114,7 @@ func TestTypeOfService(t *testing.T) {
 	if _, err := s.Apply(parse(t, onRDMA("tos: 64"))); !errors.Is(err, errListen) {
 		t.Fatalf("applied: %v", err)
 	}
-	s.listenerStates()
+	s.listeners.States()
 	waitUp(t, up)
 	stack.wantTOS(t, 104, 32, 32, 32)
 	works()
@@ -194,7 +194,7 @@ func TestWildcardListener(t *testing.T) {
 func TestNoRDMAStack(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
 	l.apply(listenAny+", "+onRDMA("tos: 4"), sub(anyHosts, inRAM))
-	if list := l.s.listenerStates(); len(list) != 2 || list[1].State != "failed" {
+	if list := l.s.listeners.States(); len(list) != 2 || list[1].State != "failed" {
 		t.Errorf("%+v", list)
 	}
 	err := l.refuse(listenAny+", "+onRDMA("port: 4421, on_unavailable: fail"),

@@ -44,7 +44,7 @@ func (s *Server) storageMetrics() (list []metrics.Storage) {
 }
 
 func (s *Server) listenerMetrics() (list []metrics.Listener) {
-	for _, l := range s.listenerStates() {
+	for _, l := range s.listeners.States() {
 		list = append(list, metrics.Listener{
 			Transport: l.Transport, Address: l.Address, Up: l.State == "up",
 		})

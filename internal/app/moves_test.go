@@ -1,15 +1,10 @@
 package app
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"testing"
-	"time"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // TestListenerMoves: a port that a listener loses and another one gets in the same change stays
@@ -33,53 +28,4 @@ func TestListenerMoves(t *testing.T) {
 			t.Fatalf("%s: ports %s, connection %v", next, ports(l.s), c.Err())
 		}
 	}
-}
-
-// losing is a transport whose next listeners are lost before Listen returns.
-type losing struct {
-	fabric.Transport
-	lost func(portID uint16)
-	n    int
-}
-
-func (t *losing) Listen(at fabric.Addr, id uint16, accept func(fabric.Conn)) (fabric.Listener,
-	error,
-) {
-	l, err := t.Transport.Listen(at, id, accept)
-	if t.n--; t.n >= 0 {
-		t.lost(id)
-	}
-	return l, err
-}
-
-// TestLostAtOnce: a listener whose device goes while it is being opened is opened again.
-func TestLostAtOnce(t *testing.T) {
-	l := newLive(t, listenAny, sub(anyHosts, inRAM))
-	tcp := &losing{l.s.transports[nvme.TransportTCP], l.s.listeners.lost, 1}
-	l.s.listeners.changing.Lock()
-	l.s.transports[nvme.TransportTCP] = tcp
-	l.s.listeners.changing.Unlock()
-	l.apply(listenAny+", "+listenAny, sub(anyHosts, inRAM))
-	testutil.Until(t, "the listener accepts", func() bool {
-		l.s.listeners.changing.Lock()
-		defer l.s.listeners.changing.Unlock()
-		return tcp.n < 0
-	})
-}
-
-// TestUnreadableAddresses: if the addresses cannot be read, ports stay, and one line says so.
-func TestUnreadableAddresses(t *testing.T) {
-	var out testutil.Log
-	n := &fakeNetwork{err: errors.New("not permitted")}
-	l := &live{t: t, dir: t.TempDir()}
-	l.s = started(t, Options{
-		Config: l.parse(listenAny, sub(anyHosts, inRAM)), Network: n, Retry: time.Millisecond,
-		Log: out.Logger(),
-	})
-	l.wantStates("up")
-	for range 10 {
-		l.s.listeners.look()
-	}
-	l.wantStates("up")
-	testutil.Equal(t, strings.Count(out.String(), "not permitted"), 1, "lines")
 }

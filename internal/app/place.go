@@ -1,9 +1,27 @@
 package app
 
 import (
+	"fmt"
+
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
+
+// listen listens at an address for the connections of a port.
+func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) {
+	t := s.transports[at.Transport]
+	switch {
+	case t == nil:
+		return nil, fmt.Errorf("listen at %v: %w", at, verbs.ErrNotBuilt)
+	case at.Transport == nvme.TransportRDMA && !s.external: // tests have no real device
+		if err := checkMemlock(len(s.workers), s.atStart.Reactors.Memory); err != nil {
+			return nil, fmt.Errorf("listen at %v: %w", at, err)
+		}
+	}
+	return t.Listen(at, portID, s.place)
+}
 
 // place gives a new connection to the reactor with the least load. Of reactors with the same load
 // it takes one that is near, on the CPU where the connection's packets arrive or on the NUMA node

@@ -37,6 +37,6 @@ func uses(listeners []config.Listener, t nvme.TransportType) bool {
 func (s *Server) rdmaConfig() rdma.Config {
 	c := s.atStart.RDMA
 	c.Log, c.Provider = s.log, s.opts.Verbs
-	c.TOS, c.Lost = s.listeners.tosOf, s.listeners.lost
+	c.TOS, c.Lost = s.listeners.TOSOf, s.listeners.Lost
 	return c
 }

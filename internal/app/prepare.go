@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
@@ -55,12 +56,12 @@ func (tr *transition) check() (ps config.Problems) {
 	ps = append(append(append(ps, tr.next.Warnings()...), probeHosts(tr.next)...),
 		probeKeys(tr.next)...)
 	// Without it addresses are only tried.
-	machine, _ := tr.s.opts.Network.Read(devices(tr.next.Listeners)...)
+	machine, _ := tr.s.opts.Network.Read(listeners.Devices(tr.next.Listeners)...)
 	probe := addressProbe(tr.next, tr.s.opts.Verbs)
 	for i, l := range tr.next.Listeners {
 		if tr.adds(config.Object{Kind: config.KindListener, Listener: l.Name}) {
 			ps = append(ps, probeListener(tr.next, i, &machine, func(at fabric.Addr) error {
-				if tr.s.listeners.occupy(at) {
+				if tr.s.listeners.Occupy(at) {
 					return nil // it is taken over, or closed before
 				}
 				return probe(at)
@@ -96,7 +97,7 @@ func (tr *transition) prepare() error {
 	if ps := tr.volumes.Open(adds); ps.Failed() {
 		return ps
 	}
-	return tr.s.listeners.prepare(tr.next.Listeners)
+	return tr.s.listeners.Prepare(tr.next.Listeners)
 }
 
 // adds reports whether the transition adds an object.

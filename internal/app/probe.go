@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -88,10 +89,36 @@ func probe(c *config.Config) config.Problems {
 	return ps
 }
 
+// probeHosts warns of hosts that have namespaces of a subsystem which does not allow them. It is no
+// error: a host must be easy to remove.
+func probeHosts(c *config.Config) (ps config.Problems) {
+	for i, s := range c.Subsystems {
+		if s.AllowAnyHost {
+			continue
+		}
+		allowed := map[string]bool{}
+		for _, h := range s.Hosts {
+			allowed[h] = true
+		}
+		for j, n := range s.Namespaces {
+			for k, h := range n.Hosts {
+				if !allowed[h] {
+					ps = append(ps, c.Warning(
+						fmt.Sprintf("subsystems[%d].namespaces[%d].hosts[%d]", i, j, k),
+						h+" is not among the hosts of the subsystem",
+						"Add it there, or delete it here."))
+				}
+			}
+		}
+	}
+	return ps
+}
+
 // probeListeners reports the listeners that could not be opened now. "serve" does not need it: it
 // logs those that it cannot open and waits for them.
 func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
-	m, _ := netif.Linux().Read(devices(c.Listeners)...) // without it addresses are only tried
+	// Without it addresses are only tried.
+	m, _ := netif.Linux().Read(listeners.Devices(c.Listeners)...)
 	for i := range c.Listeners {
 		if !c.Faulty(fmt.Sprintf("listeners[%d]", i)) {
 			ps = append(ps, probeListener(c, i, &m, addressProbe(c, rdma))...)
@@ -104,11 +131,9 @@ func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) 
 func probeListener(c *config.Config, i int, m *netif.State,
 	probe func(fabric.Addr) error,
 ) config.Problems {
-	l := listener{name: c.Listeners[i].Name, Listener: c.Listeners[i]}
-	ips, err := l.addresses(m)
+	addrs, err := listeners.Addresses(c.Listeners[i], m)
 	usable := 0
-	for _, ip := range ips {
-		at := l.at(ip)
+	for _, at := range addrs {
 		if e := probe(at); e == nil {
 			usable++
 		} else if err == nil {
@@ -120,7 +145,7 @@ func probeListener(c *config.Config, i int, m *netif.State,
 	}
 	key := fmt.Sprintf("listeners[%d]", i)
 	// A port may be in use by an instance that ends before.
-	if l.Required && usable == 0 && !errors.Is(err, unix.EADDRINUSE) {
+	if c.Listeners[i].Required && usable == 0 && !errors.Is(err, unix.EADDRINUSE) {
 		return config.Problems{c.Problem(key, err.Error(),
 			"With on_unavailable: wait the target starts without it.")}
 	}

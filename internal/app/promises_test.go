@@ -286,7 +286,7 @@ func TestPortWaitsForID(t *testing.T) {
 	testutil.Must(t, os.Rename(dir, dir+".moved"))
 	n.set("eth0 127.0.9.1", "eth0 127.0.9.2")
 	testutil.Until(t, "it says why it waits", func() bool {
-		return strings.Contains(fmt.Sprint(l.s.listenerStates()), "port IDs cannot be stored")
+		return strings.Contains(fmt.Sprint(l.s.listeners.States()), "port IDs cannot be stored")
 	})
 	if len(l.s.Addrs()) != 1 {
 		t.Errorf("%v", l.s.Addrs())

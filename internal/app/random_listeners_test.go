@@ -69,7 +69,7 @@ func TestListenersAtRandom(t *testing.T) {
 		}
 		_, _ = l.s.drain(which, rand.IntN(2) == 0)
 	})
-	loop(10*rounds, func() { l.s.listenerStates(); l.s.status() })
+	loop(10*rounds, func() { l.s.listeners.States(); l.s.status() })
 	for range rounds {
 		n.set(append(pick(machine), "lo 127.0.8.1")...)
 		was := n.count()
@@ -96,22 +96,18 @@ func TestListenersAtRandom(t *testing.T) {
 // agrees checks that ports, discovery log and state file have the same.
 func (l *live) agrees() {
 	l.t.Helper()
-	ls := &l.s.listeners
-	ls.changing.Lock()
-	defer ls.changing.Unlock()
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	inLog := l.s.target.Ports()
-	for _, p := range ls.ports {
-		ids, err := l.s.state.Ports([]string{p.name})
+	states, inLog := l.s.listeners.States(), l.s.target.Ports()
+	for _, p := range states {
+		name := p.Transport + " " + p.Address
+		ids, err := l.s.state.Ports([]string{name})
 		shown := slices.ContainsFunc(inLog, func(o discovery.Port) bool {
-			return o.ID == p.id && o.Addr == p.addr
+			return o.ID == p.PortID && o.Addr.String() == name
 		})
-		if err != nil || !p.known || p.open == nil || !shown || ids[p.name] != p.id {
+		if err != nil || p.State != "up" || !shown || ids[name] != p.PortID {
 			l.t.Errorf("port %+v, discovery log %v, stored IDs %v, %v", p, inLog, ids, err)
 		}
 	}
-	if n := len(ls.ports); len(inLog) != n || len(ls.tos) != n || len(ls.drained) != 0 {
-		l.t.Errorf("discovery log %v, types of service %v, drained %v", inLog, ls.tos, ls.drained)
+	if n := l.s.listeners.CountDrained(); len(inLog) != len(states) || n != 0 {
+		l.t.Errorf("discovery log %v, %d ports are drained", inLog, n)
 	}
 }

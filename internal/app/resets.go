@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -29,7 +28,7 @@ func (s *Server) askForResets() {
 		return
 	}
 	began := time.Now()
-	ports := s.listeners.keptPorts()
+	ports := s.listeners.KeptPorts()
 	if len(ports) == 0 {
 		return
 	}
@@ -74,17 +73,4 @@ func awaitResets(list []*target.ResetRequest, limit time.Duration) []*target.Res
 		}
 	}
 	return nil
-}
-
-// keptPorts are the ports whose listening sockets are kept.
-func (ls *listeners) keptPorts() map[uint16]bool {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	kept := map[uint16]bool{}
-	for _, p := range ls.ports {
-		if p.open != nil && p.addr.Transport == nvme.TransportTCP {
-			kept[p.id] = true
-		}
-	}
-	return kept
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
@@ -63,9 +64,9 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	s = NewServer(Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
 		StateDir: stateDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
-		Sockets: systemdSockets(log, inherited),
+		Sockets: listeners.SystemdSockets(log, inherited),
 		ListenerUp: func(a fabric.Addr) {
-			commands := connectCommands(a, s.listeners.encrypted(a), s.current().Subsystems,
+			commands := connectCommands(a, s.listeners.Encrypted(a), s.current().Subsystems,
 				reachable)
 			say(fmt.Sprintf("now on %s as well:\n%s", a, commands))
 		},

@@ -19,7 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
-	"github.com/nvmf-target/nvmf-target/internal/mdns"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
@@ -48,9 +48,9 @@ type Options struct {
 	// Verbs is the RDMA stack to use; nil if no listener needs one.
 	Verbs verbs.Provider
 	// Network is what the machine has of addresses; nil is what it really has.
-	Network Network
+	Network listeners.Network
 	// Sockets are the listening sockets that outlive the program; nil: none.
-	Sockets *Sockets
+	Sockets *listeners.Sockets
 	// OpenDevice opens the storage of a namespace, which is the server's from then on; nil opens
 	// what the configuration describes.
 	OpenDevice func(*config.Namespace) (backend.Device, error)
@@ -105,9 +105,7 @@ type Server struct {
 	roles      atomic.Pointer[control.Roles]
 	control    *control.Server                // nil: not wanted
 	certified  atomic.Pointer[control.Server] // the same, for metrics
-	listeners  listeners
-	mdns       *mdns.Responder
-	discovery  atomic.Pointer[config.Discovery] // as applied; nil: the default
+	listeners  *listeners.Listeners           // nil before Start
 	disks      volumes.Disks
 	hostTotals hostTotals
 	ports      portLook
@@ -151,13 +149,6 @@ func NewServer(opts Options) *Server {
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.pause = pauses(s.ending)
-	s.mdns = mdns.New(log)
-	s.listeners = listeners{
-		s: s, wake: make(chan struct{}, 1), ports: map[string]*port{},
-		drained: map[string]bool{}, tos: map[uint16]uint8{},
-		ana:        map[string]map[uint32]*anaState{},
-		transition: cmp.Or(opts.ANATransition, ana.TransitionTime*time.Second),
-	}
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()
 	}
@@ -204,6 +195,12 @@ func (s *Server) Start() error {
 		Open: s.opts.OpenDevice, Current: s.current, Patiently: s.patiently, Await: s.await,
 		Up: s.opts.NamespaceUp, Retry: s.opts.Retry,
 	})
+	s.listeners = listeners.New(listeners.Config{
+		Target: s.target, State: s.state, Log: s.log, Peers: s.peers, Network: s.opts.Network,
+		Sockets: s.opts.Sockets, Listen: s.listen, Patiently: s.patiently,
+		Up: s.opts.ListenerUp, Retry: s.opts.Retry, Settle: s.opts.Settle,
+		Transition: cmp.Or(s.opts.ANATransition, ana.TransitionTime*time.Second),
+	})
 	if err := s.startWorkers(); err != nil {
 		return err
 	}
@@ -212,12 +209,12 @@ func (s *Server) Start() error {
 		s.target.CheckHealth()
 		keys.check(s, time.Now())
 	})
-	s.listeners.start()
+	s.listeners.Start()
 	if _, err = s.Apply(s.atStart); err != nil {
 		return err
 	}
 	if s.opts.Sockets != nil {
-		s.opts.Sockets.dropOthers(nil)
+		s.opts.Sockets.DropOthers(nil)
 	}
 	return s.startControl()
 }
@@ -276,7 +273,7 @@ func (s *Server) startWorkers() error {
 		tc.Sockets = s.opts.Sockets
 	}
 	if tc.TLS == nil {
-		tc.TLS, tc.PSKs, tc.KeyCounts = s.listeners.tlsOf, s.tlsPSKs, s.tlsKeyCounts
+		tc.TLS, tc.PSKs, tc.KeyCounts = s.listeners.TLSOf, s.tlsPSKs, s.tlsKeyCounts
 		tc.KeysExpired = s.tlsKeysExpired
 	}
 	list := []fabric.Transport{tcp.New(tc)}
@@ -322,7 +319,10 @@ func (s *Server) current() *config.Config {
 
 // Addrs returns the addresses of the open listeners, with real port numbers.
 func (s *Server) Addrs() []fabric.Addr {
-	up, _ := s.listeners.addrs()
+	if s.listeners == nil { // Start has failed early
+		return nil
+	}
+	up, _ := s.listeners.Addrs()
 	return up
 }
 
@@ -354,11 +354,8 @@ func (s *Server) stop() error {
 	s.stopping = true
 	s.applying.Unlock()
 	errs = append(errs, s.web.close())
-	if s.opts.Sockets != nil {
-		s.opts.Sockets.end()
-	}
-	errs = append(errs, s.listeners.close())
-	if s.volumes != nil {
+	if s.target != nil {
+		errs = append(errs, s.listeners.Close())
 		s.volumes.Stop()
 	}
 	s.askForResets()
@@ -385,7 +382,7 @@ func (s *Server) stop() error {
 	for _, t := range s.transports {
 		errs = append(errs, t.Close())
 	}
-	if s.volumes != nil {
+	if s.target != nil {
 		errs = append(errs, s.volumes.Close())
 	}
 	if s.state != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -63,7 +64,7 @@ func (m *manager) notify(state string, fds ...int) error {
 }
 
 // sockets are what the next program starts with.
-func (m *manager) sockets() *Sockets {
+func (m *manager) sockets() *listeners.Sockets {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var files []*os.File
@@ -71,7 +72,7 @@ func (m *manager) sockets() *Sockets {
 		d := testutil.Value(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(m.t)
 		files = append(files, os.NewFile(uintptr(d), name))
 	}
-	return newSockets(slog.Default(), files, m.notify)
+	return listeners.NewSockets(slog.Default(), files, m.notify)
 }
 
 func (m *manager) wantKept(n int) {
@@ -166,15 +167,6 @@ func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.
 	m.wantKept(1)
 }
 
-// TestSocketsInherited: other descriptors of the service manager are closed.
-func TestSocketsInherited(t *testing.T) {
-	null := testutil.Value(os.Open(os.DevNull))(t)
-	s := newSockets(slog.Default(), []*os.File{null}, nil)
-	if len(s.before) != 0 || null.Close() == nil {
-		t.Error("a file was taken for a socket, or is still open")
-	}
-}
-
 // TestRestartOfProcess is TestRestart with two processes, as systemd starts them.
 func TestRestartOfProcess(t *testing.T) {
 	notified, socket := notifySocket(t)
@@ -259,7 +251,7 @@ func TestSocketsThatDoNotListen(t *testing.T) {
 		files = append(files, os.NewFile(uintptr(d), "kept"))
 	}
 	started(t, Options{
-		Config: parse(t, listener), Sockets: newSockets(slog.Default(), files, m.notify),
+		Config: parse(t, listener), Sockets: listeners.NewSockets(slog.Default(), files, m.notify),
 	})
 	m.wantKept(1)
 }

@@ -30,7 +30,7 @@ func TestWatchedChanges(t *testing.T) {
 	defer wg.Wait()
 	defer end.Store(true)
 	for _, ask := range []func() string{
-		func() string { return fmt.Sprint(l.s.listenerStates()) },
+		func() string { return fmt.Sprint(l.s.listeners.States()) },
 		func() string { return fmt.Sprint(l.s.namespaceStates(), l.s.subsystemStates()) },
 		func() string { return fmt.Sprint(l.s.status(), l.s.hosts()) },
 		func() string { return l.s.announcement().text(reachable) },

@@ -15,7 +15,7 @@ import (
 // setWeb serves the page where and how a configuration says, or not at all.
 func (s *Server) setWeb(c *config.Config) error {
 	src := web.Source{
-		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
+		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Refusals: s.refusals, Events: s.events,
 		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.hosts,
 		Reactors: s.reactorStates,

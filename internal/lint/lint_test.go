@@ -35,13 +35,13 @@ var allowed = map[string][]string{
 		"nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
 	},
 	"internal/app": {
-		"config", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana", "nvme/target/discovery",
+		"config", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
 		"nvme/target/observe", "fabric", "fabric/tcp",
 		"fabric/tcp/openssl", "fabric/rdma",
 		"fabric/rdma/verbs",
 		"fabric/rdma/verbs/ibv",
 		"backend", "internal/mem", "internal/reactor",
-		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
+		"internal/control", "internal/convert", "internal/doctor", "internal/listeners",
 		"internal/histogram", "internal/httpd", "internal/metrics",
 		"internal/netif", "internal/ratelog", "internal/rates",
 		"internal/state", "internal/subnet", "internal/sys", "internal/volumes", "internal/web",
@@ -135,6 +135,11 @@ var allowed = map[string][]string{
 	"internal/limit":     {},
 	"internal/lint":      {},
 	"internal/list":      {},
+	"internal/listeners": {
+		"config", "fabric", "fabric/rdma/verbs", "internal/control", "internal/doctor",
+		"internal/mdns", "internal/netif", "internal/ratelog", "internal/state", "nvme",
+		"nvme/target", "nvme/target/ana", "nvme/target/discovery",
+	},
 	"internal/mdns":      {},
 	"internal/mem":       {"internal/list", "internal/subnet"},
 	"internal/metrics": {

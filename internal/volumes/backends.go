@@ -98,7 +98,7 @@ func (s *store) Check(report func(key, what, hint string)) {
 	}
 }
 
-// openStorage opens a storage and what is behind it.
+// openStorage opens a storage and the storage behind it.
 func openStorage(s *config.Storage, at env) (of backend.Device, err error) {
 	if s.Of != nil {
 		if of, err = openStorage(s.Of, at); err != nil {

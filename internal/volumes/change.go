@@ -14,7 +14,7 @@ import (
 type Change struct {
 	vs   *Volumes
 	next *config.Config
-	// opened is the storage that was opened before the first change, nil for what is pending.
+	// opened is the storage that was opened before the first change, nil if it is pending.
 	opened  map[config.Object]backend.Device
 	removed []*removed
 }
@@ -105,8 +105,8 @@ func (c *Change) Remove(name config.Object) (undo func() error, err error) {
 }
 
 // Modify changes a namespace whose keys differ. Its storage is opened anew if that has changed, or
-// is to be written from now on; hosts see no error meanwhile. Otherwise it stays open, and with it
-// what is known of lost writes. An error may come with a function that undoes the change.
+// is to be written from now on; hosts see no error meanwhile. Otherwise it stays open, and lost
+// writes are not forgotten. An error may come with a function that undoes the change.
 func (c *Change) Modify(name config.Object, keys []config.KeyChange) (undo func() error,
 	err error,
 ) {
@@ -217,7 +217,7 @@ func (vs *Volumes) restore(r *removed) (err error) {
 	case r.closed:
 		dev, err = vs.open(r.Namespace)
 	default:
-		_ = vs.Await(r.gone) // what works on it still ends its notifications
+		_ = vs.Await(r.gone) // its notifications end with its last command
 	}
 	if err == nil {
 		err = vs.add(r.Namespace, dev)

@@ -97,8 +97,7 @@ func (vs *Volumes) env(n *Namespace) env {
 	return env{readOnly: n.ReadOnly, engine: vs.Disks, log: vs.Log}
 }
 
-// checkPromises returns an error if the target does not know what it has promised hosts of a
-// namespace.
+// checkPromises returns an error if the promises that hosts were given of a namespace are unknown.
 func (vs *Volumes) checkPromises(n *Namespace) error {
 	return vs.State.Check(state.Name{NQN: n.NQN, NSID: n.NSID})
 }

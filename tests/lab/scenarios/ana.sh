@@ -3,7 +3,7 @@
 # cut. The host sees no error.
 # variants: tcp rxe siw
 # smoke: tcp rxe siw
-# covers: nvme/target nvme/target/ana internal/app internal/control internal/cli
+# covers: internal/listeners nvme/target nvme/target/ana internal/app internal/control internal/cli
 # limit: 420
 . "$LAB_DIR/lib.sh"
 [ "$TARGET" = ours ] || skip "the states are set by our commands"

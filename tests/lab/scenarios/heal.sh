@@ -2,7 +2,7 @@
 # command, the discovery log shows the present listeners, with the same port IDs, and fio sees no
 # error.
 # variants: rxe siw tcp
-# covers: internal/netif internal/app internal/volumes fabric backend/disk
+# covers: internal/netif internal/app internal/listeners internal/volumes fabric backend/disk
 # limit: 560
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" = two ] || skip "needs a network between host and target"

@@ -3,7 +3,7 @@
 # reset before a planned restart, and connect while there is no target. Printed: the longest write of
 # fio, which is how long the host stalls. RULE=no: without the rule.
 # variants: tcp rxe siw
-# covers: fabric/tcp fabric/rdma nvme/target internal/app packaging
+# covers: fabric/tcp fabric/rdma nvme/target internal/app internal/listeners packaging
 # limit: 400
 . "$LAB_DIR/lib.sh"
 . "$LAB_DIR/lib-systemd.sh"

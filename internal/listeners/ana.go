@@ -1,4 +1,4 @@
-package app
+package listeners
 
 import (
 	"cmp"
@@ -15,21 +15,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
-// This file sets the ANA states of ports: those that the configuration gives the listeners, and in
-// place of them those that were set by hand. These are no configuration: a reload does not change
-// them, and a restart ends them.
+// This file sets the ANA states of ports. A state that was set by hand replaces that of the
+// configuration. A reload does not change it, and a restart ends it.
 
 // anaState is a state that was set by hand.
 type anaState struct {
 	nvme.ANAState
-	stop func() // the timer of a transition, which takes ANATransitionTime at most
+	stop func() // ends the timer of a transition
 }
 
 // asConfigured stands for the state that the configuration gives.
 const asConfigured = "configured"
 
 // anaOf returns the states of the groups of a listener that are not optimized. ls.mu is held.
-func (ls *listeners) anaOf(l *listener) map[uint32]nvme.ANAState {
+func (ls *Listeners) anaOf(l *listener) map[uint32]nvme.ANAState {
 	states := maps.Clone(l.ANAStates)
 	for group, s := range ls.ana[l.name] {
 		if states == nil {
@@ -41,17 +40,17 @@ func (ls *listeners) anaOf(l *listener) map[uint32]nvme.ANAState {
 }
 
 // applyANA gives the ports the states of their listeners. ls.mu is held.
-func (ls *listeners) applyANA() error {
+func (ls *Listeners) applyANA() error {
 	var errs []error
 	for _, p := range ls.ports {
-		errs = append(errs, ls.s.target.SetANAStates(p.id, ls.anaOf(p.l)))
+		errs = append(errs, ls.Target.SetANAStates(p.id, ls.anaOf(p.l)))
 	}
 	return errors.Join(errs...)
 }
 
-// setANA sets a state by hand, or ends that, and returns what there is then. It does not wait for a
-// change that is under way: that may wait for the storage that hosts are to be led away from.
-func (s *Server) setANA(a control.ANASet) ([]control.ANA, error) {
+// SetANA sets a state by hand, or ends that, and returns the states. It does not wait for a change
+// that is under way, which may wait for the storage that hosts are to be led away from.
+func (ls *Listeners) SetANA(a control.ANASet) ([]control.ANA, error) {
 	var state nvme.ANAState
 	var words []string
 	for _, s := range nvme.ANAStates {
@@ -69,24 +68,24 @@ func (s *Server) setANA(a control.ANASet) ([]control.ANA, error) {
 			fmt.Sprintf("there is no ANA state %q", a.State),
 			"Use one of: "+strings.Join(append(words, asConfigured), ", ")+".").At("state")
 	}
-	found, err := s.listeners.setANA(a.Listener, a.Group, state)
+	found, err := ls.setANA(a.Listener, a.Group, state)
 	if !found {
 		return nil, control.NewProblem(http.StatusNotFound,
 			fmt.Sprintf("there is no listener %q", a.Listener),
 			"`nvmf-target ana` lists them by name.").At("listener")
 	}
-	return s.anaStates(), err
+	return ls.ANA(), err
 }
 
 // setANA sets the state of a group at a listener, or at all; 0: the one of the configuration. At
 // all also ends what was set at listeners that were removed, and may come back.
-func (ls *listeners) setANA(name string, group uint32, state nvme.ANAState) (found bool,
+func (ls *Listeners) setANA(name string, group uint32, state nvme.ANAState) (found bool,
 	err error,
 ) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if ls.ana == nil {
-		return true, errStopped
+		return true, errors.New("the target is stopping")
 	}
 	unset := func(groups map[uint32]*anaState) {
 		if old := groups[group]; old != nil {
@@ -112,17 +111,17 @@ func (ls *listeners) setANA(name string, group uint32, state nvme.ANAState) (fou
 			}
 			ls.ana[l.name][group], word = ls.newANA(state), state.String()
 		}
-		ls.s.log.Info("ANA state is set", "listener", l.name, "ana_group", group, "ana_state", word)
+		ls.Log.Info("ANA state is set", "listener", l.name, "ana_group", group, "ana_state", word)
 	}
 	return found, ls.applyANA()
 }
 
 // newANA makes a state. A transition that nobody ends becomes inaccessible: hosts have been told
 // how long one may take.
-func (ls *listeners) newANA(state nvme.ANAState) *anaState {
+func (ls *Listeners) newANA(state nvme.ANAState) *anaState {
 	a := &anaState{state, func() {}}
 	if state == nvme.ANAStateChange {
-		t := time.AfterFunc(ls.transition, func() {
+		t := time.AfterFunc(ls.Transition, func() {
 			ls.mu.Lock()
 			defer ls.mu.Unlock()
 			if a.ANAState = nvme.ANAStateInaccessible; ls.ana != nil {
@@ -135,7 +134,7 @@ func (ls *listeners) newANA(state nvme.ANAState) *anaState {
 }
 
 // stopANA ends the timers of transitions, and no state is set any more. ls.mu is held.
-func (ls *listeners) stopANA() {
+func (ls *Listeners) stopANA() {
 	for _, groups := range ls.ana {
 		for _, a := range groups {
 			a.stop()
@@ -144,14 +143,13 @@ func (ls *listeners) stopANA() {
 	ls.ana = nil
 }
 
-// anaStates lists the states of the groups that have namespaces, or that are named somewhere.
-func (s *Server) anaStates() (list []control.ANA) {
+// ANA lists the states of the groups that have namespaces, or that a listener names.
+func (ls *Listeners) ANA() (list []control.ANA) {
 	namespaces := map[uint32][]control.NamespaceID{}
-	for _, n := range s.target.Stats() {
+	for _, n := range ls.Target.Stats() {
 		namespaces[n.ANAGroup] = append(namespaces[n.ANAGroup],
 			control.NamespaceID{Subsystem: n.SubNQN, NSID: n.NSID})
 	}
-	ls := &s.listeners
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range ls.list {

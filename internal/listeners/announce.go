@@ -1,4 +1,4 @@
-package app
+package listeners
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
-// setDiscovery changes what the discovery service says, and where it is announced.
-func (s *Server) setDiscovery(c *config.Config) error {
+// SetDiscovery changes the answers of the discovery service, and where it is announced.
+func (ls *Listeners) SetDiscovery(c *config.Config) error {
 	d := target.DiscoveryConfig{NQN: c.Discovery.NQN, Security: c.Discovery.Security}
 	for _, r := range c.Discovery.Referrals {
 		d.Referrals = append(d.Referrals, discovery.Referral{
@@ -27,51 +27,26 @@ func (s *Server) setDiscovery(c *config.Config) error {
 			NQN: r.NQN, Hosts: r.Hosts,
 		})
 	}
-	err := s.target.SetDiscovery(d)
+	err := ls.Target.SetDiscovery(d)
 	if err == nil {
-		s.discovery.Store(&c.Discovery)
-		s.listeners.try()
+		ls.discovery.Store(&c.Discovery)
+		ls.try()
 	}
 	return err
 }
 
-// probeHosts warns of hosts that have namespaces of a subsystem which does not allow them. It is no
-// error: a host must be easy to remove.
-func probeHosts(c *config.Config) (ps config.Problems) {
-	for i, s := range c.Subsystems {
-		if s.AllowAnyHost {
-			continue
-		}
-		allowed := map[string]bool{}
-		for _, h := range s.Hosts {
-			allowed[h] = true
-		}
-		for j, n := range s.Namespaces {
-			for k, h := range n.Hosts {
-				if !allowed[h] {
-					ps = append(ps, c.Warning(
-						fmt.Sprintf("subsystems[%d].namespaces[%d].hosts[%d]", i, j, k),
-						h+" is not among the hosts of the subsystem",
-						"Add it there, or delete it here."))
-				}
-			}
-		}
-	}
-	return ps
-}
-
 // announce announces the open ports by multicast DNS.
-func (s *Server) announce(up []fabric.Addr, m *netif.State) {
-	d := s.discovery.Load()
+func (ls *Listeners) announce(up []fabric.Addr, m *netif.State) {
+	d := ls.discovery.Load()
 	if d == nil || !d.MDNS {
-		s.mdns.Close()
+		ls.mdns.Close()
 		return
 	}
-	s.mdns.Set(announcedOn(d, up, m))
+	ls.mdns.Set(announcedOn(d, up, m))
 }
 
-// announcedOn has the services of interfaces: each port on the one that has its address; a wildcard
-// on every interface, with the first address of each family.
+// announcedOn returns the services of interfaces: each port on the one that has its address; a
+// wildcard on every interface, with the first address of each family.
 func announcedOn(d *config.Discovery, up []fabric.Addr, m *netif.State) map[string][]mdns.Service {
 	host, _ := os.Hostname()
 	host, _, _ = strings.Cut(host, ".")
@@ -98,7 +73,7 @@ func announcedOn(d *config.Discovery, up []fabric.Addr, m *netif.State) map[stri
 	return services
 }
 
-// announced is the discovery service at a port, as TP 8009 has it.
+// announced returns the discovery service at a port (TP 8009).
 func announced(host string, at fabric.Addr, addr netip.AddrPort, nqn string) mdns.Service {
 	if nqn == "" {
 		nqn = nvme.DiscoveryNQN

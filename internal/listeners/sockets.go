@@ -1,4 +1,4 @@
-package app
+package listeners
 
 import (
 	"errors"
@@ -19,24 +19,25 @@ type Sockets struct {
 	log    *slog.Logger
 	notify func(state string, fds ...int) error
 
-	mu sync.Mutex // guards what follows; held while the service manager is notified
+	mu sync.Mutex // guards the rest; held while the service manager is notified
 	// before has the sockets that were kept since the previous process and are not taken yet.
 	before map[netip.AddrPort]*os.File
 	ending bool
 }
 
-// systemdSockets returns the Sockets of systemd. files are the sockets that it has kept since the
+// SystemdSockets returns the Sockets of systemd. files are the sockets that it has kept since the
 // previous process. It returns nil without systemd: other service managers that take notifications,
 // such as container engines, keep no descriptors.
-func systemdSockets(log *slog.Logger, files []*os.File) *Sockets {
+func SystemdSockets(log *slog.Logger, files []*os.File) *Sockets {
 	if os.Getenv("NOTIFY_SOCKET") == "" || os.Getenv("INVOCATION_ID") == "" { // systemd.exec(5)
 		return nil
 	}
-	return newSockets(log, files, notifyWith)
+	return NewSockets(log, files, notifyWith)
 }
 
-// newSockets owns the files.
-func newSockets(log *slog.Logger, files []*os.File,
+// NewSockets returns Sockets that were kept in files, which it owns. notify sends a state to the
+// service manager.
+func NewSockets(log *slog.Logger, files []*os.File,
 	notify func(state string, fds ...int) error,
 ) *Sockets {
 	s := &Sockets{log: log, notify: notify, before: map[netip.AddrPort]*os.File{}}
@@ -92,7 +93,7 @@ func (s *Sockets) Keep(at netip.AddrPort, fd int) {
 }
 
 // Drop implements tcp.Sockets. After end it does nothing. The socket is shut down, so that nobody
-// can connect to it, whatever the service manager does.
+// can connect to it even if the service manager keeps it.
 func (s *Sockets) Drop(at netip.AddrPort, fd int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,9 +104,9 @@ func (s *Sockets) Drop(at netip.AddrPort, fd int) {
 	s.tell("FDSTOREREMOVE=1\nFDNAME=" + storedName(at))
 }
 
-// dropOthers drops the kept sockets that no listener has taken, because the configuration has
+// DropOthers drops the kept sockets that no listener has taken, because the configuration has
 // changed since, except at the addresses in keep.
-func (s *Sockets) dropOthers(keep map[netip.AddrPort]bool) {
+func (s *Sockets) DropOthers(keep map[netip.AddrPort]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for at, f := range s.before {

@@ -1,4 +1,4 @@
-package app
+package listeners
 
 import (
 	"cmp"
@@ -46,6 +46,17 @@ func (l *listener) portName(ip netip.Addr) string {
 		return l.name + " " + ip.String()
 	}
 	return l.at(ip).String()
+}
+
+// Addresses returns the addresses that a listener has on a machine at present, in order, or why it
+// has none.
+func Addresses(c config.Listener, m *netif.State) (addrs []fabric.Addr, err error) {
+	l := listener{name: c.Name, Listener: c}
+	ips, err := l.addresses(m)
+	for _, ip := range ips {
+		addrs = append(addrs, l.at(ip))
+	}
+	return addrs, err
 }
 
 // addresses returns the addresses that a listener has on a machine at present, in order, or why it
@@ -104,12 +115,13 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 	return nil, fmt.Errorf("%s: no network interface has such an address (ip address)", l.name)
 }
 
-// prepare reads what the machine has, and gives listeners port IDs that are made durable together.
-func (ls *listeners) prepare(next []config.Listener) error {
+// Prepare comes before changes to the next listeners. It reads the addresses of the machine, and
+// gives ports IDs that are made durable together.
+func (ls *Listeners) Prepare(next []config.Listener) error {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
 	ls.read(next)
-	ls.expect(next)
+	ls.Expect(next)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ports := ls.wanted(ls.coming)
@@ -122,18 +134,18 @@ func (ls *listeners) prepare(next []config.Listener) error {
 	if err := ls.identify(ports); err != nil {
 		return err
 	}
-	if s := ls.s.opts.Sockets; s != nil { // what is to be opened may need their addresses
+	if s := ls.Sockets; s != nil { // new ports may need their addresses
 		keep := map[netip.AddrPort]bool{}
 		for _, p := range ports {
 			keep[p.addr.AddrPort] = true
 		}
-		s.dropOthers(keep)
+		s.DropOthers(keep)
 	}
 	return nil
 }
 
-// expect says which listeners there will be after the changes that follow; nil: there are none.
-func (ls *listeners) expect(next []config.Listener) {
+// Expect says which listeners there will be after the changes that follow; nil: no changes follow.
+func (ls *Listeners) Expect(next []config.Listener) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.coming = nil
@@ -146,7 +158,7 @@ func (ls *listeners) expect(next []config.Listener) {
 // identify sees to it that all ports have an ID. Those that are open keep theirs: they are used
 // again, so they are not the ones that are forgotten. After an error new ports have none. ls.mu is
 // held.
-func (ls *listeners) identify(wanted []*port) error {
+func (ls *Listeners) identify(wanted []*port) error {
 	var names []string
 	missing := false
 	for _, p := range wanted {
@@ -161,7 +173,7 @@ func (ls *listeners) identify(wanted []*port) error {
 			names = append(names, p.name)
 		}
 	}
-	ids, err := ls.s.state.Ports(names)
+	ids, err := ls.State.Ports(names)
 	if err == nil {
 		ls.ids = ids
 	}
@@ -170,7 +182,7 @@ func (ls *listeners) identify(wanted []*port) error {
 
 // wanted returns the ports that listeners should have, which are in the order of bySpecificity, and
 // sets their errors. ls.mu is held.
-func (ls *listeners) wanted(list []*listener) (ports []*port) {
+func (ls *Listeners) wanted(list []*listener) (ports []*port) {
 	taken := map[fabric.Addr]bool{}
 	for _, l := range list {
 		var ips []netip.Addr
@@ -198,8 +210,8 @@ func (ls *listeners) wanted(list []*listener) (ports []*port) {
 	return ports
 }
 
-// openFirst returns addresses so that those come first that have ports.
-func (ls *listeners) openFirst(l *listener, ips []netip.Addr) []netip.Addr {
+// openFirst returns addresses, the ones that have ports first.
+func (ls *Listeners) openFirst(l *listener, ips []netip.Addr) []netip.Addr {
 	var open, others []netip.Addr
 	for _, ip := range ips {
 		if ls.ports[l.portName(ip)] != nil {
@@ -211,13 +223,13 @@ func (ls *listeners) openFirst(l *listener, ips []netip.Addr) []netip.Addr {
 	return append(open, others...)
 }
 
-// update makes the ports those of the listeners on this machine. It returns the addresses of the
-// ones that it has opened and closed, and what went wrong with the latter. ls.changing is held.
-func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
+// update opens and closes ports until they are those of the listeners on this machine. It returns
+// the addresses that it has opened and closed, and the errors of closing. ls.changing is held.
+func (ls *Listeners) update() (up, gone []fabric.Addr, err error) {
 	ls.mu.Lock()
 	wanted := ls.wanted(ls.list)
 	unknown := ls.identify(wanted)
-	var open, unwanted, moved []*port // to be opened, closed, and told who has them
+	var open, unwanted, moved []*port // to be opened, closed, and given to another listener
 	keep := map[string]bool{}
 	for _, w := range wanted {
 		p := ls.ports[w.name]
@@ -249,13 +261,12 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 		if !keep[p.name] {
 			unwanted = append(unwanted, p)
 			delete(ls.ports, p.name)
-			delete(ls.tos, p.id)
 		}
 	}
 	errs := []error{ls.applyANA()}
 	ls.mu.Unlock()
 	for _, p := range moved {
-		ls.s.target.SetPortListener(p.id, p.l.name, p.l.TLS)
+		ls.Target.SetPortListener(p.id, p.l.name, p.l.TLS)
 	}
 	for _, p := range unwanted {
 		if p.known {
@@ -273,7 +284,7 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 }
 
 // closePort closes a port that is open, and ends its connections.
-func (ls *listeners) closePort(p *port) error {
+func (ls *Listeners) closePort(p *port) error {
 	err := p.open.Close()
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -282,7 +293,7 @@ func (ls *listeners) closePort(p *port) error {
 }
 
 // openPort opens a port, and reports whether it is open now and was not before.
-func (ls *listeners) openPort(p *port) (up bool) {
+func (ls *Listeners) openPort(p *port) (up bool) {
 	err := ls.listen(p)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -292,7 +303,7 @@ func (ls *listeners) openPort(p *port) (up bool) {
 }
 
 // complain logs why ports and listeners wait, whenever that is something else than before.
-func (ls *listeners) complain() {
+func (ls *Listeners) complain() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	logged := 0
@@ -308,9 +319,9 @@ func (ls *listeners) complain() {
 		switch {
 		case err == nil || logged == mostLogged:
 		case never(err):
-			ls.s.log.Error("listener cannot start and never will", "err", err)
+			ls.Log.Error("listener cannot start and never will", "err", err)
 		default:
-			ls.s.log.Warn("listener cannot start yet, waiting for it", "err", err)
+			ls.Log.Warn("listener cannot start yet, waiting for it", "err", err)
 		}
 		if err != nil && logged < mostLogged {
 			logged++
@@ -322,4 +333,45 @@ func (ls *listeners) complain() {
 	for _, p := range ls.byID() {
 		log(p.l, p.err, &p.logged)
 	}
+}
+
+// Owners are the listeners that have a port before changes and after them; "": they close it.
+type Owners struct{ Now, Then string }
+
+// Owners returns the listeners of the open ports, by port ID, now and when these are the next ones.
+func (ls *Listeners) Owners(next []config.Listener) map[uint16]Owners {
+	list := make([]*listener, len(next))
+	for i, c := range next {
+		list[i] = &listener{name: c.Name, Listener: c}
+	}
+	slices.SortFunc(list, bySpecificity)
+	ls.changing.Lock()
+	defer ls.changing.Unlock()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ports := map[uint16]Owners{}
+	for _, p := range ls.ports {
+		if p.open != nil {
+			ports[p.id] = Owners{Now: p.l.name}
+		}
+	}
+	for _, w := range ls.wanted(list) {
+		if p := ls.ports[w.name]; p != nil && p.open != nil {
+			ports[p.id] = Owners{p.l.name, w.l.name}
+		}
+	}
+	return ports
+}
+
+// KeptPorts returns the IDs of the ports whose listening sockets are kept.
+func (ls *Listeners) KeptPorts() map[uint16]bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	kept := map[uint16]bool{}
+	for _, p := range ls.ports {
+		if p.open != nil && p.addr.Transport == nvme.TransportTCP {
+			kept[p.id] = true
+		}
+	}
+	return kept
 }

@@ -1,4 +1,4 @@
-package app
+package listeners
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ const (
 
 const handshakeProblem = "the peer begins a connection and does not get the answer"
 
-// handshakeHint is what to do about one, and route the interface that the answer takes.
+// handshakeHint returns advice for a handshake, and the interface that the answer takes.
 func handshakeHint(n Network, h netif.Handshake) (route, hint string) {
 	route = "no route"
 	if name, err := n.Route(h.Local.Addr(), h.Remote.Addr()); err == nil {
@@ -35,7 +35,7 @@ func handshakeHint(n Network, h netif.Handshake) (route, hint string) {
 }
 
 // watchHandshakes reports peers until quit is closed.
-func (ls *listeners) watchHandshakes(quit <-chan struct{}) {
+func (ls *Listeners) watchHandshakes(quit <-chan struct{}) {
 	ticker := time.NewTicker(handshakePause)
 	defer ticker.Stop()
 	var reported map[netip.AddrPort]bool
@@ -47,7 +47,7 @@ func (ls *listeners) watchHandshakes(quit <-chan struct{}) {
 		}
 		var err error
 		if reported, err = ls.reportHandshakes(reported); err != nil {
-			ls.s.log.Info("handshakes of TCP that are not completed are not reported", "err", err)
+			ls.Log.Info("handshakes of TCP that are not completed are not reported", "err", err)
 			return
 		}
 	}
@@ -55,18 +55,18 @@ func (ls *listeners) watchHandshakes(quit <-chan struct{}) {
 
 // reportHandshakes reports the handshakes that are not in reported, mostLogged of them at most:
 // anybody can begin some in the name of others. It returns the peers that were reported and
-// whose handshakes go on.
-func (ls *listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[netip.AddrPort]bool,
+// have not ended their handshakes.
+func (ls *Listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[netip.AddrPort]bool,
 	error,
 ) {
 	ports, now, left := map[uint16]bool{}, map[netip.AddrPort]bool{}, mostLogged
-	open, _ := ls.addrs()
+	open, _ := ls.Addrs()
 	for _, addr := range open {
 		if addr.Transport == nvme.TransportTCP {
 			ports[addr.AddrPort.Port()] = true
 		}
 	}
-	list, err := ls.s.opts.Network.Handshakes()
+	list, err := ls.Network.Handshakes()
 	for _, h := range list {
 		switch {
 		case h.Repeated < answersLost || !ports[h.Local.Port()]:
@@ -75,16 +75,16 @@ func (ls *listeners) reportHandshakes(reported map[netip.AddrPort]bool) (map[net
 		case left > 0:
 			left--
 			now[h.Remote] = true
-			route, hint := handshakeHint(ls.s.opts.Network, h)
-			ls.s.peers.Peer(h.Remote).Warn("TCP handshake not completed", "local", h.Local,
+			route, hint := handshakeHint(ls.Network, h)
+			ls.Peers.Peer(h.Remote).Warn("TCP handshake not completed", "local", h.Local,
 				"interface", route, "err", handshakeProblem, "hint", hint)
 		}
 	}
 	return now, err
 }
 
-// handshakeFindings are the peers that do not get an answer at present, mostLogged of them at most.
-func handshakeFindings(n Network, at []doctor.Listener) (findings []doctor.Finding) {
+// Findings returns the peers that do not get an answer at present, mostLogged of them at most.
+func Findings(n Network, at []doctor.Listener) (findings []doctor.Finding) {
 	ports := map[uint16]bool{}
 	for _, l := range at {
 		ports[l.Address.Port()] = true

@@ -1,55 +1,92 @@
-package app
+// Package listeners keeps ports open at the addresses of the configured listeners while addresses,
+// interfaces and devices come and go, and announces them. Transports listen for it; it knows
+// nothing about connections.
+package listeners
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/mdns"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
-	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
-// listeners keeps ports open at the addresses that the configured listeners have on this machine,
-// see ADR 0025.
-type listeners struct {
-	s *Server
+// Config has the surroundings of Listeners.
+type Config struct {
+	Target  *target.Target
+	State   *state.Store // keeps the port IDs
+	Log     *slog.Logger
+	Peers   *ratelog.Logger // for lines that peers can cause at will
+	Network Network
+	Sockets *Sockets // nil: no listening socket outlives the program
+	// Listen listens at an address for the connections of a port.
+	Listen func(at fabric.Addr, portID uint16) (fabric.Listener, error)
+	// Patiently calls a function, and calls it again while another process has something and may be
+	// about to end.
+	Patiently func(func() error) error
+	// Up is called when a port is open that was not available before, by any goroutine.
+	Up func(fabric.Addr)
+	// Retry is the first pause before a port is tried again, and Settle the first one between an
+	// event of the network and the reaction; 0 is the usual one.
+	Retry, Settle time.Duration
+	// Transition is how long nvme.ANAStateChange lasts.
+	Transition time.Duration
+}
+
+// Listeners keeps ports open at the addresses that the configured listeners have on this machine,
+// see ADR 0025. Any goroutine may call a method; changes of the configuration exclude each other by
+// a lock of the caller.
+type Listeners struct {
+	Config
+	mdns      *mdns.Responder
+	discovery atomic.Pointer[config.Discovery] // as applied; nil: the default
 	// wake, of one entry, ends a pause of heal.
 	wake chan struct{}
 	stop func() // ends heal; nil before Start
 
-	changing sync.Mutex // held while something changes; guards what follows
+	changing sync.Mutex // held during a change; guards the fields up to mu
 	stopped  bool
 	machine  netif.State
 	unread   bool              // the addresses could not be read last time
 	ids      map[string]uint16 // port IDs, by name
 
-	mu sync.Mutex // guards what follows, for those who only look
+	mu sync.Mutex // guards the rest; readers hold only mu
 	// drained has the names of the ports that are to stay closed, and of listeners with all ports.
 	drained map[string]bool
 	// ana has the states that were set by hand, by listener and group; nil after close.
 	ana map[string]map[uint32]*anaState
-	// transition is how long nvme.ANAStateChange lasts; tests wait less.
-	transition time.Duration
 
 	list []*listener // the most specific first
 	// coming are the listeners that there will be after an Apply that is under way, in the same
 	// order. Ports that they have stay open.
 	coming []*listener
 	ports  map[string]*port
-	// tos is the type of service of each listener, by port ID: transports ask for it while they
-	// open one.
-	tos map[uint16]uint8
 }
 
-// listener is a configured listener. It is guarded by listeners.mu.
+// New returns Listeners without a port. The caller ends them by Close.
+func New(c Config) *Listeners {
+	return &Listeners{
+		Config: c, mdns: mdns.New(c.Log), wake: make(chan struct{}, 1),
+		ports: map[string]*port{}, drained: map[string]bool{},
+		ana: map[string]map[uint32]*anaState{},
+	}
+}
+
+// listener is a configured listener. It is guarded by Listeners.mu.
 type listener struct {
 	name string
 	config.Listener
@@ -58,11 +95,11 @@ type listener struct {
 	logged string
 	// seen: an interface has had its address, if that is a single one.
 	seen bool
-	// starting: it is being added; what fails is returned and not logged.
+	// starting: it is being added; a failure is returned and not logged.
 	starting bool
 }
 
-// port is an address of a listener. It is guarded by listeners.mu.
+// port is an address of a listener. It is guarded by Listeners.mu.
 type port struct {
 	name   string // that of the listener, with this address
 	id     uint16 // that of the discovery log
@@ -75,9 +112,50 @@ type port struct {
 	lost   bool            // it is open, but accepts nothing any more
 }
 
-// add opens the ports of a listener. Those that are not available wait; the error is that of a
-// listener that has none.
-func (ls *listeners) add(l *listener) error {
+// Add opens the ports of a listener. Ports that are not available wait, unless the listener has no
+// other and is required. undo removes it again.
+func (ls *Listeners) Add(c config.Listener) (undo func() error, err error) {
+	l := &listener{name: c.Name, Listener: c}
+	if err = ls.add(l); err != nil {
+		err = fmt.Errorf("%w (on_unavailable: fail)", err)
+	}
+	if !l.Required {
+		err = nil
+	}
+	return func() error { return ls.remove(c.Name) }, err
+}
+
+// Remove closes the ports of a listener that no other one has, and ends their connections. undo
+// adds it again; an address that it no longer has is no error.
+func (ls *Listeners) Remove(name string) (undo func() error, err error) {
+	before := ls.get(name)
+	ls.mu.Lock()
+	waited := ls.waits(before) != nil
+	ls.mu.Unlock()
+	return func() error {
+		l := &listener{name: name, Listener: before.Listener}
+		err := ls.add(l)
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		if waited || l.err != nil {
+			return nil
+		}
+		return err
+	}, ls.remove(name)
+}
+
+// Modify changes the settings of a listener other than its addresses. After an error it is as
+// before, or waits, and undo is nil.
+func (ls *Listeners) Modify(c config.Listener) (undo func() error, err error) {
+	before := ls.get(c.Name).Listener
+	if err = ls.modify(c); err != nil {
+		return nil, err
+	}
+	return func() error { return ls.modify(before) }, nil
+}
+
+// add returns the error of a listener that has no open port.
+func (ls *Listeners) add(l *listener) error {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
 	ls.mu.Lock()
@@ -94,7 +172,7 @@ func (ls *listeners) add(l *listener) error {
 }
 
 // waits returns why a listener has no open port, nil if it has one. ls.mu is held.
-func (ls *listeners) waits(l *listener) error {
+func (ls *Listeners) waits(l *listener) error {
 	err := l.err
 	for _, p := range ls.byID() {
 		switch {
@@ -108,26 +186,7 @@ func (ls *listeners) waits(l *listener) error {
 	return err
 }
 
-// restore adds a listener again. That it has no address now is no error.
-func (ls *listeners) restore(l *listener) error {
-	err := ls.add(l)
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if l.err != nil {
-		return nil
-	}
-	return err
-}
-
-// reason is waits for those who do not hold ls.mu.
-func (ls *listeners) reason(l *listener) error {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	return ls.waits(l)
-}
-
-// remove closes the ports of a listener that no other one has, and ends their connections.
-func (ls *listeners) remove(name string) error {
+func (ls *Listeners) remove(name string) error {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
 	ls.mu.Lock()
@@ -138,12 +197,10 @@ func (ls *listeners) remove(name string) error {
 	return err
 }
 
-// modify changes what a listener does besides listening at its addresses. After an error it is as
-// before, or waits.
-func (ls *listeners) modify(name string, c config.Listener) error {
+func (ls *Listeners) modify(c config.Listener) error {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
-	l := ls.get(name)
+	l := ls.get(c.Name)
 	before := l.Listener
 	err := ls.set(l, c)
 	if err != nil {
@@ -162,7 +219,7 @@ func (ls *listeners) modify(name string, c config.Listener) error {
 
 // set gives a listener other settings. Its open ports are opened again if they need to; their
 // connections keep their type of service.
-func (ls *listeners) set(l *listener, c config.Listener) error {
+func (ls *Listeners) set(l *listener, c config.Listener) error {
 	ls.mu.Lock()
 	again, tls := l.TOS != c.TOS, l.TLS != c.TLS
 	l.Listener = c
@@ -174,17 +231,16 @@ func (ls *listeners) set(l *listener, c config.Listener) error {
 			errs = append(errs, ls.listen(p))
 		}
 		if tls && p.l == l && p.known {
-			ls.s.target.SetPortListener(p.id, l.name, c.TLS)
+			ls.Target.SetPortListener(p.id, l.name, c.TLS)
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // listen opens a port, or closes it and opens it again at the same address.
-func (ls *listeners) listen(p *port) error {
+func (ls *Listeners) listen(p *port) error {
 	ls.mu.Lock()
 	before, addr, required := p.open, p.addr, p.l.Required
-	ls.tos[p.id] = p.l.TOS
 	ls.mu.Unlock()
 	var err error
 	if before != nil {
@@ -195,13 +251,13 @@ func (ls *listeners) listen(p *port) error {
 	ls.mu.Unlock()
 	var open fabric.Listener
 	try := func() (err error) {
-		open, err = ls.s.listen(addr, p.id)
+		open, err = ls.Listen(addr, p.id)
 		return err
 	}
 	switch {
 	case err != nil:
 	case required:
-		err = ls.s.patiently(try)
+		err = ls.Patiently(try)
 	default:
 		err = try() // heal tries again
 	}
@@ -215,37 +271,23 @@ func (ls *listeners) listen(p *port) error {
 }
 
 // publish tells the target whether a port is open. If it is not, its connections end.
-func (ls *listeners) publish(p *port) (err error) {
+func (ls *Listeners) publish(p *port) (err error) {
 	open := p.open != nil
 	switch {
 	case open == p.known:
 	case open:
-		err = ls.s.target.AddPort(discovery.Port{
+		err = ls.Target.AddPort(discovery.Port{
 			ID: p.id, Addr: p.addr, Listener: p.l.name, TLS: p.l.TLS,
 		})
 	default:
-		err = ls.s.target.RemovePort(p.id)
+		err = ls.Target.RemovePort(p.id)
 	}
 	p.known = open && err == nil
 	return err
 }
 
-// listen opens a listener.
-func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) {
-	t := s.transports[at.Transport]
-	switch {
-	case t == nil:
-		return nil, fmt.Errorf("listen at %v: %w", at, verbs.ErrNotBuilt)
-	case at.Transport == nvme.TransportRDMA && !s.external: // tests have no real device
-		if err := checkMemlock(len(s.workers), s.atStart.Reactors.Memory); err != nil {
-			return nil, fmt.Errorf("listen at %v: %w", at, err)
-		}
-	}
-	return t.Listen(at, portID, s.place)
-}
-
-// lost is called by a transport whose listener accepts nothing any more.
-func (ls *listeners) lost(portID uint16) {
+// Lost is called by a transport when the listener of a port accepts nothing any more.
+func (ls *Listeners) Lost(portID uint16) {
 	ls.mu.Lock()
 	for _, p := range ls.ports {
 		p.lost = p.lost || p.id == portID
@@ -254,34 +296,44 @@ func (ls *listeners) lost(portID uint16) {
 	ls.try()
 }
 
-// tosOf returns the type of service of the connections of a port.
-func (ls *listeners) tosOf(portID uint16) uint8 {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	return ls.tos[portID]
+// TOSOf returns the type of service of the connections of a port.
+func (ls *Listeners) TOSOf(portID uint16) uint8 {
+	if c := ls.settings(portID); c != nil {
+		return c.TOS
+	}
+	return 0 // it is being closed
 }
 
-// tlsOf returns whether new connections of a port use TLS.
-func (ls *listeners) tlsOf(portID uint16) fabric.TLSPolicy {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	for _, p := range ls.ports {
-		if p.id == portID {
-			return p.l.TLS
-		}
+// TLSOf reports whether new connections of a port use TLS.
+func (ls *Listeners) TLSOf(portID uint16) fabric.TLSPolicy {
+	if c := ls.settings(portID); c != nil {
+		return c.TLS
 	}
 	return fabric.TLSOff // it is being closed
 }
 
+// settings returns a copy of the settings of the listener that has a port, nil if none has it.
+func (ls *Listeners) settings(portID uint16) *config.Listener {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.ports {
+		if p.id == portID {
+			c := p.l.Listener
+			return &c
+		}
+	}
+	return nil
+}
+
 // get returns the listener with this name, which exists.
-func (ls *listeners) get(name string) *listener {
+func (ls *Listeners) get(name string) *listener {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return ls.list[slices.IndexFunc(ls.list, func(l *listener) bool { return l.name == name })]
 }
 
-// occupy reports whether an open port has an address, or all addresses if that is one of them.
-func (ls *listeners) occupy(at fabric.Addr) bool {
+// Occupy reports whether an open port has an address, or all addresses if that is one of them.
+func (ls *Listeners) Occupy(at fabric.Addr) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, p := range ls.ports {
@@ -295,14 +347,14 @@ func (ls *listeners) occupy(at fabric.Addr) bool {
 }
 
 // byID lists the ports. ls.mu is held.
-func (ls *listeners) byID() []*port {
+func (ls *Listeners) byID() []*port {
 	return slices.SortedFunc(maps.Values(ls.ports),
 		func(a, b *port) int { return cmp.Compare(a.id, b.id) })
 }
 
-// addrs returns the addresses of the open ports with real port numbers, and the names of what
-// waits: ports, and listeners without any.
-func (ls *listeners) addrs() (up []fabric.Addr, waiting []string) {
+// Addrs returns the addresses of the open ports with real port numbers, and the names of ports and
+// of listeners without ports that wait.
+func (ls *Listeners) Addrs() (up []fabric.Addr, waiting []string) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, p := range ls.byID() {
@@ -322,8 +374,8 @@ func (ls *listeners) addrs() (up []fabric.Addr, waiting []string) {
 	return up, waiting
 }
 
-// encrypted reports whether hosts need TLS at an address of addrs.
-func (ls *listeners) encrypted(addr fabric.Addr) bool {
+// Encrypted reports whether hosts need TLS at an address of Addrs.
+func (ls *Listeners) Encrypted(addr fabric.Addr) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, p := range ls.ports {
@@ -334,18 +386,21 @@ func (ls *listeners) encrypted(addr fabric.Addr) bool {
 	return false
 }
 
-// never says that a listener will not start, however long it is waited for.
+// never reports whether a listener will not start, however long it is waited for.
 func never(err error) bool { return errors.Is(err, verbs.ErrNotBuilt) }
 
-// close closes the ports; connections stay.
-func (ls *listeners) close() error {
+// Close closes the ports; connections stay. Sockets that are kept stay open for the next program.
+func (ls *Listeners) Close() error {
+	if ls.Sockets != nil {
+		ls.Sockets.end()
+	}
 	if ls.stop != nil {
 		ls.stop()
 	}
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
 	ls.stopped = true
-	ls.s.mdns.Close()
+	ls.mdns.Close()
 	ls.mu.Lock()
 	ls.stopANA()
 	ports := ls.byID()

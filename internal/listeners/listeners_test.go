@@ -1,0 +1,359 @@
+package listeners
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/state"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/volumes"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+// fakeNetwork is what a machine has, as a test says. Its addresses are of 127.0.0.0/8, which Linux
+// has altogether.
+type fakeNetwork struct {
+	mu      sync.Mutex
+	state   netif.State
+	reads   int
+	err     error
+	changed func()
+
+	handshakes []netif.Handshake
+	looks      int // at them
+}
+
+func (n *fakeNetwork) Handshakes() ([]netif.Handshake, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.looks++
+	return n.handshakes, nil
+}
+
+// Route is by eth0, but for one address.
+func (n *fakeNetwork) Route(_, to netip.Addr) (string, error) {
+	if to == netip.MustParseAddr("10.0.0.3") {
+		return "", unix.ENETUNREACH
+	}
+	return "eth0", nil
+}
+
+func (n *fakeNetwork) Read(...string) (netif.State, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.reads++
+	return n.state, n.err
+}
+
+// count is how often it was read.
+func (n *fakeNetwork) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reads
+}
+
+func (n *fakeNetwork) Watch(changed func()) (stop func(), err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.changed = changed
+	return func() {}, nil
+}
+
+// set gives the machine these addresses, as in "eth0 127.0.9.1", with a third word if the interface
+// is switched off.
+func (n *fakeNetwork) set(list ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.state.Addresses = addressList(list...)
+	if n.changed != nil {
+		n.changed()
+	}
+}
+
+func addressList(list ...string) (out []netif.Address) {
+	for _, a := range list {
+		words := strings.Fields(a)
+		out = append(out, netif.Address{
+			Addr: netip.MustParseAddr(words[1]), Interface: words[0], Up: len(words) == 2,
+		})
+	}
+	return out
+}
+
+// fakeListener is a port that nothing connects to.
+type fakeListener struct{ at fabric.Addr }
+
+func (l fakeListener) Addr() fabric.Addr { return l.at }
+func (fakeListener) Close() error        { return nil }
+
+// opened returns listeners of a target without transports, which end with the test.
+func opened(t *testing.T, n *fakeNetwork, c Config, list ...config.Listener) *Listeners {
+	t.Helper()
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	c.Network, c.Up = n, func(fabric.Addr) {}
+	c.State = testutil.Value(state.Open(""))(t)
+	c.Target = target.New(target.Options{Log: c.Log})
+	c.Patiently = func(fn func() error) error { return fn() }
+	if c.Listen == nil {
+		c.Listen = func(at fabric.Addr, _ uint16) (fabric.Listener, error) {
+			return fakeListener{at}, nil
+		}
+	}
+	ls := New(c)
+	t.Cleanup(func() { testutil.Check(t, errors.Join(ls.Close(), c.Target.Close())) })
+	testutil.Must(t, ls.Prepare(list))
+	for _, l := range list {
+		testutil.Value(ls.Add(l))(t)
+	}
+	return ls
+}
+
+// tcpAt returns a listener on TCP at an address of the machine, or at those of an interface.
+func tcpAt(address string) config.Listener {
+	l := config.Listener{Name: "tcp " + address, Transport: nvme.TransportTCP, Port: 4420}
+	if ip, err := netip.ParseAddr(address); err == nil {
+		l.Address.IP = ip
+	} else {
+		l.Address.Device = address
+	}
+	return l
+}
+
+// TestUpdatesOfStorm: while addresses change each millisecond, the pauses between two updates grow,
+// and afterwards they are short again.
+func TestUpdatesOfStorm(t *testing.T) {
+	n := &fakeNetwork{}
+	synctest.Test(t, func(t *testing.T) {
+		ls := opened(t, n, Config{Retry: time.Hour})
+		ls.Start()
+		reads := n.count()
+		updates := func(wait time.Duration) int {
+			time.Sleep(wait)
+			synctest.Wait()
+			was := reads
+			reads = n.count()
+			return reads - was
+		}
+		time.Sleep(2 * handshakePause)
+		synctest.Wait()
+		if n.looks != 2 {
+			t.Errorf("%d looks at handshakes, want 2", n.looks)
+		}
+		for range 10_000 {
+			n.set("eth0 127.0.9.1")
+			time.Sleep(time.Millisecond)
+		}
+		if got := updates(settleMax); got < 10 || got > 12 {
+			t.Errorf("%d updates during 10,000 changes", got)
+		}
+		if updates(4*settleMax) > 0 {
+			t.Error("updates without a change")
+		}
+		for range 2 {
+			n.set("eth0 127.0.9.2")
+			testutil.Equal(t, updates(settleFirst), 1, "updates after a change")
+			updates(time.Minute)
+		}
+	})
+}
+
+// Peers that do not get the answers to their SYNs are refusals, once each while that lasts, and few
+// of many at a time.
+func TestHandshakes(t *testing.T) {
+	n := &fakeNetwork{}
+	n.set("eth0 127.0.9.1")
+	recorder := ratelog.NewRecorder(slog.DiscardHandler)
+	ls := opened(t, n, Config{Peers: ratelog.New(slog.New(recorder))}, tcpAt("eth0"))
+	open, _ := ls.Addrs()
+	local := open[0].AddrPort
+	from := func(remote string, repeated int) netif.Handshake {
+		return netif.Handshake{
+			Local: local, Remote: netip.MustParseAddrPort(remote), Repeated: repeated,
+		}
+	}
+	elsewhere := from("10.0.0.4:1", answersLost)
+	elsewhere.Local = netip.AddrPortFrom(local.Addr(), local.Port()+1)
+	lost, unroutable := from("10.0.0.2:1", answersLost), from("10.0.0.3:1", answersLost)
+
+	var reported map[netip.AddrPort]bool
+	look := func(list ...netif.Handshake) (lines []string) {
+		t.Helper()
+		n.handshakes = list
+		before := len(recorder.Refusals())
+		var err error
+		if reported, err = ls.reportHandshakes(reported); err != nil {
+			t.Error(err)
+		}
+		for _, r := range recorder.Refusals() {
+			lines = append(lines, fmt.Sprint(r.Message, " ", r.Remote, " ", r.Attributes))
+		}
+		return lines[:len(lines)-before]
+	}
+	if got := look(from("10.0.0.2:1", answersLost-1), elsewhere); len(got) > 0 {
+		t.Errorf("reported: %q", got)
+	}
+	got := look(lost, unroutable)
+	for i, want := range []string{
+		"10.0.0.3:1 [{local " + local.String() + "} {interface no route}",
+		"10.0.0.2:1 [{local " + local.String() + "} {interface eth0}",
+	} {
+		if len(got) != 2 || !strings.HasPrefix(got[i], "TCP handshake not completed "+want) {
+			t.Errorf("reported: %q, want %s", got, want)
+		}
+	}
+	findings := Findings(n, []doctor.Listener{{Address: local}})
+	if len(findings) != 2 || findings[0].Severity != doctor.Warning ||
+		!strings.Contains(findings[0].Found, "10.0.0.2:1 at "+local.String()) ||
+		!strings.Contains(findings[1].Found, "no route") {
+		t.Errorf("findings: %+v", findings)
+	}
+	if got := look(lost, unroutable); len(got) > 0 || len(reported) != 2 {
+		t.Errorf("reported again: %q", got)
+	}
+	var many []netif.Handshake
+	for i := range 3 * mostLogged {
+		many = append(many, from(fmt.Sprintf("10.0.1.%d:1", i), answersLost))
+	}
+	for range 3 {
+		if got := look(many...); len(got) != mostLogged {
+			t.Errorf("%d of many are reported, want %d", len(got), mostLogged)
+		}
+	}
+	if got := look(many...); len(got) > 0 {
+		t.Errorf("reported again: %q", got)
+	}
+	if look(); len(reported) > 0 {
+		t.Errorf("%d are remembered after their end", len(reported))
+	}
+}
+
+// TestLostAtOnce: a listener whose device goes while it is being opened is opened again.
+func TestLostAtOnce(t *testing.T) {
+	n := &fakeNetwork{}
+	n.set("eth0 127.0.9.1")
+	var ls *Listeners
+	opens := make(chan bool, 8)
+	ls = opened(t, n, Config{
+		Retry: time.Hour, Settle: time.Millisecond,
+		Listen: func(at fabric.Addr, id uint16) (fabric.Listener, error) {
+			if len(opens) == 0 {
+				ls.Lost(id)
+			}
+			opens <- true
+			return fakeListener{at}, nil
+		},
+	})
+	ls.Start()
+	testutil.Value(ls.Add(tcpAt("eth0")))(t)
+	for range 2 {
+		testutil.Receive(t, "the port is opened", opens)
+	}
+}
+
+// TestUnreadableAddresses: if the addresses cannot be read, ports stay, and one line says so.
+func TestUnreadableAddresses(t *testing.T) {
+	var out testutil.Log
+	n := &fakeNetwork{err: errors.New("not permitted")}
+	ls := opened(t, n, Config{Log: out.Logger()}, tcpAt("127.0.0.1"))
+	for range 10 {
+		ls.look()
+		testutil.Equal(t, len(ls.States()), 1, "ports")
+		testutil.Equal(t, ls.States()[0].State, "up", "the port is")
+	}
+	testutil.Equal(t, strings.Count(out.String(), "not permitted"), 1, "lines")
+}
+
+func TestAnnouncedOn(t *testing.T) {
+	n := &fakeNetwork{}
+	n.set("lo ::1", "eth0 192.0.2.1", "eth0 2001:db8::1", "eth0 2001:db8::2", "eth0 fe80::1%eth0",
+		"eth1 fe80::1%eth1", "eth2 2001:db8::9 down")
+	m := testutil.Value(n.Read())(t)
+	for at, want := range map[string]string{
+		"[::]:1":              "eth0 192.0.2.1:1, eth0 [2001:db8::1]:1",
+		"0.0.0.0:1":           "eth0 192.0.2.1:1",
+		"[2001:db8::2]:1":     "eth0 [2001:db8::2]:1",
+		"[fe80::1%eth1]:1":    "eth1 [fe80::1]:1",
+		"[::ffff:c000:201]:1": "eth0 192.0.2.1:1",
+		"[2001:db8::9]:1":     "",
+	} {
+		up := []fabric.Addr{{
+			Transport: nvme.TransportTCP, AddrPort: netip.MustParseAddrPort(at),
+		}}
+		var got []string
+		for name, services := range announcedOn(&config.Discovery{}, up, &m) {
+			for _, s := range services {
+				got = append(got, name+" "+s.Addr.String())
+			}
+		}
+		testutil.Equal(t, strings.Join(got, ", "), want, "%s", at)
+	}
+}
+
+// TestSocketsInherited: other descriptors of the service manager are closed.
+func TestSocketsInherited(t *testing.T) {
+	null := testutil.Value(os.Open(os.DevNull))(t)
+	s := NewSockets(slog.Default(), []*os.File{null}, nil)
+	if len(s.before) != 0 || null.Close() == nil {
+		t.Error("a file was taken for a socket, or is still open")
+	}
+}
+
+// TestAddresses: a listener has the addresses that its network, interface or device has.
+func TestAddresses(t *testing.T) {
+	m := netif.State{
+		Addresses: addressList("lo 127.0.0.1", "lo ::1", "eth0 10.0.0.1", "eth0 fd00::1",
+			"eth0 fe80::1%eth0", "eth1 10.0.1.1", "eth1 10.0.0.1", "eth2 10.0.0.3 down"),
+		RDMA: map[string][]string{"mlx5_0": {"eth0", "eth1"}, "eth9": {"eth1"}},
+	}
+	for _, tc := range []struct{ listener, want string }{
+		{"tcp, address: 10.0.0.0/24", "[10.0.0.1]"},
+		{"tcp, address: 0.0.0.0/0", "[10.0.0.1 10.0.1.1]"},
+		{"tcp, address: '::/0'", "[fd00::1]"},
+		{"tcp, address: 127.0.0.0/8", "[127.0.0.1]"},
+		{"tcp, address: 10.9.0.0/16", "no network interface has such an address"},
+		{"tcp, address: eth0", "[10.0.0.1 fd00::1 fe80::1%eth0]"},
+		{"rdma, address: eth0", "[10.0.0.1 fd00::1 fe80::1%eth0]"},
+		{"rdma, address: mlx5_0", "[10.0.0.1 10.0.1.1 fd00::1 fe80::1%eth0]"},
+		{"tcp, address: mlx5_0", "no network interface called mlx5_0"},
+		{"rdma, address: mlx5_1", "no network interface or RDMA device called mlx5_1"},
+		{"tcp, address: eth2", "eth2 is switched off"},
+		{"tcp, address: 10.0.0.3", "eth2 is switched off"},
+		{"tcp, address: 10.0.0.1", "[10.0.0.1]"},
+		{"tcp, address: 10.7.7.7", "[10.7.7.7]"},
+		{"tcp, address: 'fe80::1%eth0'", "[fe80::1%eth0]"},
+		{"tcp, address: 0.0.0.0", "[0.0.0.0]"},
+	} {
+		c := testutil.Value(config.Parse("test.yaml", []byte("listeners: [{transport: "+tc.listener+
+			"}]\nsubsystems:\n  - {nqn: nqn.2026-11.io.nvmf-target:test, allow_any_host: true, "+
+			"namespaces: [{nsid: 1, backend: ram, size: 1MiB}]}\n"), nil, volumes.Backends))(t)
+		addrs, err := Addresses(c.Listeners[0], &m)
+		var ips []netip.Addr
+		for _, at := range addrs {
+			ips = append(ips, at.Addr())
+		}
+		if got := fmt.Sprint(ips); err == nil && got != tc.want ||
+			err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %s, %v", tc.listener, got, err)
+		}
+	}
+}
