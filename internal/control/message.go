@@ -82,7 +82,7 @@ func read(r *http.Request, v any) error {
 		err = errors.New("more than one value")
 	}
 	if err != nil {
-		p := NewProblem(http.StatusBadRequest, "the body is not what is expected: "+err.Error(),
+		p := NewProblem(http.StatusBadRequest, "the body is not as expected: "+err.Error(),
 			"GET /v1/openapi.json describes it.")
 		p.Place = fmt.Sprintf("byte %d of the body", d.InputOffset())
 		return p

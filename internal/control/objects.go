@@ -36,7 +36,7 @@ func (s *Server) kinds() []kind {
 			one(s, s.host),
 		},
 		{
-			"/v1/hosts/{host}", "a host", "Create or change what applies to a host in all " +
+			"/v1/hosts/{host}", "a host", "Create or change the settings of a host for all " +
 				"subsystems; secrets that are not given stay",
 			Keys{},
 			HostEntry{},
@@ -102,7 +102,7 @@ func (s *Server) objectRoutes() (all []route) {
 			Listener{},
 			s.port,
 		},
-		{"GET /v1/objects", "What is configured", Read, nil, []Configured{}, list(s.src.Objects)},
+		{"GET /v1/objects", "The configuration", Read, nil, []Configured{}, list(s.src.Objects)},
 		{"GET /v1/referrals", "The referrals", Read, nil, []Referral{}, list(s.src.Referrals)},
 	}...)
 }
@@ -130,7 +130,7 @@ func one[T any](s *Server, look func(Object, *Configured) (T, bool)) func(*http.
 // NotThere is the problem of a request for something that does not exist. list is the path of the
 // existing ones.
 func NotThere(what, list string) *Problem {
-	return NewProblem(http.StatusNotFound, "there is no "+what, "GET "+list+" lists what there is.")
+	return NewProblem(http.StatusNotFound, "there is no "+what, "GET "+list+" lists all.")
 }
 
 // find returns the first entry of a list for which is returns true.

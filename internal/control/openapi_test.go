@@ -142,7 +142,7 @@ var traceParameters = []object{
 	},
 	{
 		"name": "dumps", "in": "query", "schema": object{"type": "boolean"},
-		"description": "What was kept of queues that failed, or had commands that took too long.",
+		"description": "Commands kept of queues that failed, or had commands that took too long.",
 	},
 }
 

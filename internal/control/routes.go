@@ -25,19 +25,19 @@ func (s *Server) routes() []route {
 			ask(src.Connections),
 		},
 		{
-			"GET /v1/latency", "How long commands took, and where", Read, nil,
+			"GET /v1/latency", "The latency of commands, by stage", Read, nil,
 			[]Latency{},
 			ask(src.Latency),
 		},
 		{"GET /v1/reactors", "The reactors", Read, nil, []Reactor{}, ask(src.Reactors)},
 		{"GET /v1/disks", "The disks of the machine", Read, nil, []Disk{}, ask(src.Disks)},
 		{
-			"GET /v1/refusals", "What peers were refused lately", Read, nil,
+			"GET /v1/refusals", "Recent refusals of peers", Read, nil,
 			[]Refusal{},
 			list(src.Refusals),
 		},
 		{
-			"GET /v1/plan", "What a reload would change", Read, nil,
+			"GET /v1/plan", "The changes that a reload would make", Read, nil,
 			Plan{},
 			s.changes(s.planning, src.Plan),
 		},

@@ -108,7 +108,7 @@ func (m Machine) fileSystems(t Target) (list []Finding) {
 		if slices.Contains(options, "discard") {
 			list = append(list, Finding{
 				"file system", Note, point + " is mounted with discard",
-				"What hosts discard in files is discarded on the disk at once, which makes some " +
+				"Discards of hosts in files reach the disk at once, which makes some " +
 					"drives slow.",
 				"nodiscard for " + point + " in /etc/fstab, and systemctl enable --now " +
 					"fstrim.timer",

@@ -103,7 +103,7 @@ func (m Machine) listeners(t Target) (list []Finding) {
 			list = append(list, Finding{
 				"listener", Warning, fmt.Sprintf("%s is in use by %s", l.Name, name),
 				"The target waits until the address is free.",
-				"stop what listens there, or set another port of the listener",
+				"stop the program that listens there, or set another port of the listener",
 			})
 		}
 	}

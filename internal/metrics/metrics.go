@@ -85,16 +85,16 @@ var (
 		"version", "goversion")
 
 	pending = desc("namespaces_pending",
-		"Configured namespaces whose storage has not been found yet.")
+		"Configured namespaces with missing storage.")
 	connections = desc("connections", "Connections (queues) that are open, by transport.",
 		"transport")
 	unassociated = desc("connections_unassociated",
-		"Connections on which no Connect command has succeeded yet, or whose hosts have yet to "+
+		"Connections without a successful Connect command, or with a host that has yet to "+
 			"authenticate, by transport.", "transport")
 	discovery = desc("connections_discovery",
 		"Connections of discovery controllers, by transport.", "transport")
 	bySecurity = desc("connections_by_security",
-		"Connections by what they have: none, auth, tls, or auth+tls.", "transport", "security")
+		"Connections by security: none, auth, tls, or auth+tls.", "transport", "security")
 	authentications = desc("authentications_total",
 		"Authentications of queues by DH-HMAC-CHAP, by outcome.", "outcome")
 	handshakes = desc("tls_handshakes_total", "TLS handshakes of hosts, by outcome.", "outcome")
@@ -102,7 +102,7 @@ var (
 		"Connections and Connect commands that would have exceeded a limit, by transport.",
 		"transport")
 	refusals = desc("refusals_total",
-		"What peers were refused, and connections that ended because of them, by what happened.",
+		"Refusals of peers, and connections ended because of peers, by message.",
 		"message")
 	connectsRefused = desc("connects_refused_total",
 		"Connect commands that were refused; the log says why.")
@@ -123,7 +123,7 @@ var (
 	queueLimit = desc("queue_memory_limit_bytes", "The configured limit of queue_memory_bytes.",
 		"transport")
 	quarantined = desc("quarantined_queues_total",
-		"Queues that could not be destroyed and whose memory is kept, by transport.", "transport")
+		"Queues that could not be destroyed; their memory is kept, by transport.", "transport")
 	reactorMemory   = desc("reactor_memory_bytes", "Data memory of a reactor.", "reactor")
 	reactorUsed     = desc("reactor_memory_used_bytes", "Data memory that is in use.", "reactor")
 	reactorOrphaned = desc("reactor_memory_orphaned_bytes",

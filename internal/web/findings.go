@@ -49,7 +49,7 @@ func findings(s *state) (list []finding) {
 		add("warning", "The configuration file cannot be applied as it is now; see "+
 			"Configuration below.")
 	case len(s.Plan.Changes) > 0:
-		add("note", "The configuration file differs from what is running: %s.",
+		add("note", "The configuration file differs from the running configuration: %s.",
 			count(len(s.Plan.Changes)+s.More["changes"], "change"))
 	}
 	s.logFindings(add)
@@ -99,7 +99,7 @@ func (s *state) storageFindings(add func(severity, format string, args ...any)) 
 	}
 	bad = len(s.Namespaces) + s.More["namespaces"] - s.Traffic.Ready
 	if more := bad - maxAlike; more > 0 { // to leave room for other findings
-		add("error", "Namespaces that are not ready besides: %d.", more)
+		add("error", "More namespaces that are not ready: %d.", more)
 	}
 	for _, d := range s.Disks {
 		if isBad(&d) {

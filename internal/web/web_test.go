@@ -278,7 +278,7 @@ func TestStalledReader(t *testing.T) {
 	}
 	texts := fmt.Sprint(got.Findings)
 	for _, want := range []string{
-		"is degraded", "besides: 995", "cannot be applied", "too busy",
+		"is degraded", "not ready: 995", "cannot be applied", "too busy",
 	} {
 		if !strings.Contains(texts, want) {
 			t.Errorf("no finding %q: %.500s", want, texts)

@@ -276,10 +276,10 @@ function configuration(plan, more) {
   const list = $('changes'), changes = plan.error ? [] : plan.changes || [];
   $('plan').dataset.state = !plan.known ? '' : plan.error || changes.length ? 'warning' : 'good';
   put($('plan'), !plan.known ? 'Not compared yet.' : (plan.error ?
-    `The configuration file cannot be applied; what is running stays:\n${plan.error}\n` :
+    `The configuration file cannot be applied; the running configuration stays:\n${plan.error}\n` :
     changes.length ? 'The configuration file differs. A reload would make these changes' +
       (more ? `, and ${amount(more)} more.\n` : '.\n') :
-      'The target runs what the configuration file says.\n') + `Compared at ${clock(plan.time)}.`);
+      'The target runs the configuration of the file.\n') + `Compared at ${clock(plan.time)}.`);
   changes.forEach((c, i) => put(list.children[i] || list.appendChild(make('li')), c.text +
     (c.needs_restart ? ' (needs a restart)' : '')));
   while (list.children.length > changes.length) list.lastChild.remove();
