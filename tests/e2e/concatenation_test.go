@@ -68,7 +68,7 @@ func TestConcatenation(t *testing.T) {
 		t.Error("a wrong PSK counts")
 	}
 	h.Until("the log says that it is wrong", func() bool {
-		return strings.Contains(h.Log.String(), "presents another PSK")
+		return strings.Contains(h.Log.String(), "presents a PSK other than")
 	})
 	if strings.Contains(h.Log.String(), "tls_key") {
 		t.Error("the log speaks of a tls_key, and the host has none")

@@ -125,7 +125,7 @@ func TestTLSPolicies(t *testing.T) {
 		{"TLS, allowed", allowed, tlsPSK(tlsKey), ""},
 		{"TLS, required", required, tlsPSK(tlsKey), ""},
 		{"SHA-384", required, tlsPSK(tlsKey384), ""},
-		{"another key", required, tlsPSK(newTLSKey(auth.SHA256)), "no key of a host gives the PSK"},
+		{"another key", required, tlsPSK(newTLSKey(auth.SHA256)), "no host has a key with the PSK"},
 		{"another key, identity 0", required, all(func(psks []auth.TLSPSK) *auth.TLSPSK {
 			psks[1].Secret = psks[0].Secret
 			return &psks[1]
