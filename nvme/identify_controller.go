@@ -171,7 +171,7 @@ const (
 // OACS is Optional Admin Command Support (bytes 256 and 257).
 type OACS uint16
 
-// OACSSelfTest: Device Self-test is supported.
+// OACSSelfTest reports that Device Self-test is supported.
 const OACSSelfTest OACS = 1 << 4
 
 // ONCS is Optional NVM Command Support (bytes 520 and 521).
@@ -193,7 +193,7 @@ const (
 // FUSES is Fused Operation Support (bytes 522 and 523).
 type FUSES uint16
 
-// FUSESCompareWrite: Compare and Write can be fused.
+// FUSESCompareWrite reports that Compare and Write can be fused.
 const FUSESCompareWrite FUSES = 1 << 0
 
 // VWC is Volatile Write Cache (byte 525).

@@ -70,7 +70,7 @@ const (
 // NMIC is Namespace Multi-path I/O and Namespace Sharing Capabilities (byte 30).
 type NMIC uint8
 
-// NMICShared: several controllers may have the namespace attached.
+// NMICShared reports that several controllers may have the namespace attached.
 const NMICShared NMIC = 1 << 0
 
 // DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 are the value that deallocated
@@ -86,7 +86,7 @@ const (
 // NSATTR is Namespace Attributes (byte 99).
 type NSATTR uint8
 
-// NSATTRWriteProtected: the namespace cannot be written.
+// NSATTRWriteProtected reports that the namespace cannot be written.
 const NSATTRWriteProtected NSATTR = 1 << 0
 
 // IdentifyNamespaceIndependent is the I/O Command Set Independent Identify Namespace data

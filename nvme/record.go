@@ -9,10 +9,10 @@ import (
 	"slices"
 )
 
-// ErrTruncated: there are fewer bytes than the record has.
+// ErrTruncated is returned if there are fewer bytes than the record has.
 var ErrTruncated = errors.New("record is truncated")
 
-// ErrReserved: a field that must be zero is not.
+// ErrReserved is returned if a field that must be zero is not.
 var ErrReserved = errors.New("reserved field is not zero")
 
 // Record is a data structure of the control path: a struct with the order and the widths of the
