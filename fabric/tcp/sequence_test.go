@@ -90,15 +90,11 @@ func TestSequences(t *testing.T) {
 // explained returns the expected and received values in the last logged refusal.
 func explained(t *testing.T, r *ratelog.Recorder) string {
 	t.Helper()
-	values := map[string]string{}
-	for _, a := range r.Refusals()[0].Attributes {
-		values[a.Key] = a.Value
+	last := r.Refusals()[0]
+	if last.Expected == "" || last.Received == "" || last.Expected == last.Received {
+		t.Errorf("the last refusal is %+v", last)
 	}
-	if values["expected"] == "" || values["received"] == "" ||
-		values["expected"] == values["received"] {
-		t.Errorf("the last refusal is %q", values)
-	}
-	return fmt.Sprintf("expected %s, received %s", values["expected"], values["received"])
+	return fmt.Sprintf("expected %s, received %s", last.Expected, last.Received)
 }
 
 // stream builds the PDUs of a line.

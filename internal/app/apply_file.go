@@ -48,10 +48,10 @@ var (
 	discoveryKeys = &fileSetter{func(s *Server, c *config.Config) error {
 		return s.listeners.SetDiscovery(c)
 	}}
-	metricsKeys   = &fileSetter{(*Server).setMetrics}
-	webKeys       = &fileSetter{(*Server).setWeb}
-	tcpKeys       = &fileSetter{updateTCP}
-	rdmaKeys      = &fileSetter{updateRDMA}
+	metricsKeys = &fileSetter{(*Server).setMetrics}
+	webKeys     = &fileSetter{(*Server).setWeb}
+	tcpKeys     = &fileSetter{updateTCP}
+	rdmaKeys    = &fileSetter{updateRDMA}
 	// Only the files themselves, requests and a stop look at these.
 	otherKeys = &fileSetter{func(*Server, *config.Config) error { return nil }}
 )

@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -76,7 +77,7 @@ func (s *Server) controlSource() control.Source {
 		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
 		Latency: s.latencyStates, Reactors: s.reactorStates, Disks: s.disks.List,
-		Refusals: s.refusals, Events: s.events, Trace: s.trace,
+		Refusals: s.recorder.Refusals, Events: s.recorder.Events, Trace: s.target.Trace,
 		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
 		Reload: func(ctx context.Context) (control.Plan, error) {
 			changes, affected, err := s.reload(s.connected(), control.By(ctx)...)
@@ -286,7 +287,7 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 }
 
 // namespaceStates lists the namespaces in the order of the configuration.
-func (s *Server) namespaceStates() (list []control.Namespace) {
+func (s *Server) namespaceStates() (list []observed.Namespace) {
 	type name struct {
 		nqn  string
 		nsid uint32
@@ -300,7 +301,7 @@ func (s *Server) namespaceStates() (list []control.Namespace) {
 		if now := s.volumes.Get(n.Name()); now != nil {
 			n = now // whose storage may wait for a restart
 		}
-		out := control.Namespace{
+		out := observed.Namespace{
 			Subsystem: n.NQN, NSID: n.NSID, State: "pending", Backend: n.Backend, Path: n.Path(),
 		}
 		out.Reason, out.ConfiguredBytes = s.volumes.Reason(n.Name()), n.ConfiguredSize()
@@ -314,7 +315,7 @@ func (s *Server) namespaceStates() (list []control.Namespace) {
 }
 
 // describe fills in what is known of a namespace that is served.
-func describe(out *control.Namespace, st *target.NamespaceStats) {
+func describe(out *observed.Namespace, st *target.NamespaceStats) {
 	switch {
 	case st.Paused:
 		out.State = "paused"
@@ -338,10 +339,10 @@ func describe(out *control.Namespace, st *target.NamespaceStats) {
 }
 
 // limits has the limits that there are.
-func (s *Server) limits() map[target.LimitedObject]*control.Limits {
-	out := map[target.LimitedObject]*control.Limits{}
+func (s *Server) limits() map[target.LimitedObject]*observed.Limits {
+	out := map[target.LimitedObject]*observed.Limits{}
 	for _, l := range s.target.Limits() {
-		out[l.LimitedObject] = &control.Limits{
+		out[l.LimitedObject] = &observed.Limits{
 			IOPS: l.IOPS, Bandwidth: l.Bandwidth, BurstSeconds: l.Burst.Seconds(), Waits: l.Waits,
 			WaitSeconds: l.WaitTime.Seconds(),
 		}
@@ -349,10 +350,10 @@ func (s *Server) limits() map[target.LimitedObject]*control.Limits {
 	return out
 }
 
-func (s *Server) hosts() (list []control.Host) {
+func (s *Server) hosts() (list []observed.Host) {
 	limits := s.limits()
 	for _, c := range s.target.Controllers() {
-		list = append(list, control.Host{
+		list = append(list, observed.Host{
 			NQN: c.HostNQN, ID: hex.EncodeToString(c.HostID[:]), Subsystem: c.SubNQN,
 			CNTLID: c.CNTLID, Transport: c.Transport.String(), Remote: c.Remote, Queues: c.Queues,
 			Ready: c.Ready, Discovery: c.Discovery,
@@ -362,14 +363,14 @@ func (s *Server) hosts() (list []control.Host) {
 	return list
 }
 
-func (s *Server) connections(ctx context.Context) ([]control.Connection, error) {
+func (s *Server) connections(ctx context.Context) ([]observed.Connection, error) {
 	all, err := s.target.Connections(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("a reactor does not answer: %w", err)
 	}
-	list := make([]control.Connection, len(all))
+	list := make([]observed.Connection, len(all))
 	for i, c := range all {
-		list[i] = control.Connection{
+		list[i] = observed.Connection{
 			Host: c.HostNQN, Subsystem: c.SubNQN, CNTLID: c.CNTLID, QID: c.QID, Depth: c.Depth,
 			InFlight: c.InFlight, Reactor: c.Reactor, Transport: c.Transport.String(),
 			Local: c.Local.String(), Remote: c.Remote.String(), PortID: c.PortID,
@@ -389,14 +390,14 @@ func (s *Server) connections(ctx context.Context) ([]control.Connection, error) 
 	return list, nil
 }
 
-func (s *Server) reactorStates(ctx context.Context) ([]control.Reactor, error) {
+func (s *Server) reactorStates(ctx context.Context) ([]observed.Reactor, error) {
 	usage, err := s.Reactors(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("a reactor does not answer: %w", err)
 	}
-	list := make([]control.Reactor, len(usage))
+	list := make([]observed.Reactor, len(usage))
 	for i, u := range usage {
-		list[i] = control.Reactor{
+		list[i] = observed.Reactor{
 			Index: i, CPU: s.workers[i].cpu, AsleepSeconds: u.Loop.Asleep.Seconds(),
 			Polls: u.Loop.Iterations, EmptyPolls: u.Loop.Empty,
 			MemoryBytes: int64(u.Memory.Size), MemoryUsedBytes: int64(u.Memory.Used),

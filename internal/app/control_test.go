@@ -23,6 +23,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -129,18 +130,18 @@ func TestControl(t *testing.T) {
 func checkRefusal(t *testing.T, c *control.Client) {
 	t.Helper()
 	refusals, err := c.Refusals(t.Context())
-	i := slices.IndexFunc(refusals, func(r control.Refusal) bool {
+	i := slices.IndexFunc(refusals, func(r observed.Refusal) bool {
 		return r.Message == "connect refused"
 	})
 	if i >= 0 && (refusals[i].Received != testNQN+"0" || refusals[i].Hint == "") {
 		t.Errorf("%+v", refusals[i])
 	}
 	if err != nil || i < 0 || !slices.Contains(refusals[i].Attributes,
-		control.Attribute{Key: "subsystem", Value: testNQN + "0"}) {
+		observed.Attribute{Key: "subsystem", Value: testNQN + "0"}) {
 		t.Errorf("refusals %+v, %v", refusals, err)
 	}
 	events, err := c.Events(t.Context())
-	if err != nil || !slices.ContainsFunc(events, func(e control.Event) bool {
+	if err != nil || !slices.ContainsFunc(events, func(e observed.Event) bool {
 		return e.Message == "controller created"
 	}) {
 		t.Errorf("events %+v, %v", events, err)

@@ -22,7 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -70,7 +70,7 @@ func readControl(t *testing.T, socket string) string {
 	}
 	testutil.Must(t, json.Unmarshal(get("/v1/openapi.json"), &api))
 	var all strings.Builder
-	var objects []control.Configured
+	var objects []observed.Configured
 	if err := json.Unmarshal(get("/v1/objects"), &objects); err != nil {
 		t.Fatal(err)
 	}

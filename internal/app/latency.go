@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/histogram"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
@@ -23,19 +23,19 @@ func (s *Server) latencies() []observe.LatencyInfo {
 	return list
 }
 
-func (s *Server) latencyStates(ctx context.Context) ([]control.Latency, error) {
+func (s *Server) latencyStates(ctx context.Context) ([]observed.Latency, error) {
 	all, err := s.target.Latencies(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("a reactor does not answer: %w", err)
 	}
-	list := make([]control.Latency, len(all))
+	list := make([]observed.Latency, len(all))
 	for i, l := range all {
 		list[i] = latencyState(&l)
 	}
 	return list, nil
 }
 
-func latencyState(l *observe.LatencyInfo) control.Latency {
+func latencyState(l *observe.LatencyInfo) observed.Latency {
 	out, slowest := latencySummary(l), int64(0)
 	most := int64(-1)
 	for i := range l.Stages {
@@ -50,18 +50,18 @@ func latencyState(l *observe.LatencyInfo) control.Latency {
 }
 
 // latencySummary is what doctor.Load needs, without quantiles.
-func latencySummary(l *observe.LatencyInfo) control.Latency {
-	out := control.Latency{
+func latencySummary(l *observe.LatencyInfo) observed.Latency {
+	out := observed.Latency{
 		Host: l.HostNQN, Subsystem: l.SubNQN, NSID: l.NSID, Operation: l.Operation.String(),
-		IOs: l.IOs, Errors: l.Errors, Bytes: l.Bytes, Buckets: []control.LatencyBucket{},
+		IOs: l.IOs, Errors: l.Errors, Bytes: l.Bytes, Buckets: []observed.LatencyBucket{},
 	}
 	for i := range l.Stages {
-		out.Stages = append(out.Stages, control.LatencyStage{
+		out.Stages = append(out.Stages, observed.LatencyStage{
 			Stage: fabric.Stage(i).String(), MeanSeconds: mean(&l.Stages[i]),
 		})
 	}
 	for middle, n := range l.Total.All() {
-		out.Buckets = append(out.Buckets, control.LatencyBucket{NS: middle, Count: n})
+		out.Buckets = append(out.Buckets, observed.LatencyBucket{NS: middle, Count: n})
 	}
 	return out
 }
@@ -74,8 +74,8 @@ func seconds(ns int64) float64 { return float64(ns) / 1e9 }
 
 func share(ns, of int64) float64 { return float64(ns) / float64(max(of, 1)) }
 
-func latencyStage(name string, h *histogram.Histogram, of, slowest int64) control.LatencyStage {
-	return control.LatencyStage{
+func latencyStage(name string, h *histogram.Histogram, of, slowest int64) observed.LatencyStage {
+	return observed.LatencyStage{
 		Stage: name, Share: share(h.Sum(), of),
 		MeanSeconds: mean(h),
 		P50Seconds:  seconds(h.Quantile(0.5)), P99Seconds: seconds(h.Quantile(0.99)),

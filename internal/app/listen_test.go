@@ -256,12 +256,12 @@ func TestBothFamilies(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range l.s.refusals() {
+	for _, r := range l.s.recorder.Refusals() {
 		if strings.Contains(fmt.Sprint(r), "::ffff:") {
 			t.Errorf("%+v", r)
 		}
 	}
-	if n := len(l.s.refusals()); n < 4 {
+	if n := len(l.s.recorder.Refusals()); n < 4 {
 		t.Errorf("%d refusals", n)
 	}
 	name := fmt.Sprintf("[::]:%d", at.Port())

@@ -8,12 +8,13 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // This file shows clients the objects of the configuration.
 
 // objects lists them, those of a subsystem after it.
-func (s *Server) objects() (list []control.Configured) {
+func (s *Server) objects() (list []observed.Configured) {
 	c := s.current()
 	add := func(o control.Object, format string, args ...any) {
 		list = append(list, origin(c, managed(o), fmt.Sprintf(format, args...)))
@@ -43,7 +44,7 @@ func (s *Server) objects() (list []control.Configured) {
 }
 
 // configuredObject returns an object of the configuration, named as in the lists.
-func (s *Server) configuredObject(o control.Object) (control.Object, control.Configured, error) {
+func (s *Server) configuredObject(o control.Object) (control.Object, observed.Configured, error) {
 	c := s.current()
 	m, err := managed(o).Canonical()
 	var meant []*config.Listener
@@ -57,13 +58,13 @@ func (s *Server) configuredObject(o control.Object) (control.Object, control.Con
 		m, err = listenerObject(c, meant[0]), nil
 		o.Listener = meant[0].Name
 	case len(meant) > 1:
-		return o, control.Configured{}, control.NewProblem(http.StatusConflict,
+		return o, observed.Configured{}, control.NewProblem(http.StatusConflict,
 			fmt.Sprintf("%q may be %s or %s", o.Listener, meant[0].Name, meant[1].Name),
 			"Use one of these names.")
 	}
 	key := configured(c, m)
 	if err != nil || key == "" {
-		return o, control.Configured{}, control.NotThere(o.Path(), "/v1/objects")
+		return o, observed.Configured{}, control.NotThere(o.Path(), "/v1/objects")
 	}
 	if o.Referral != "" {
 		o.Referral = m.Referral
@@ -90,8 +91,8 @@ func listenerObject(c *config.Config, l *config.Listener) config.Managed {
 }
 
 // origin is where an object comes from, which has this key in the configuration.
-func origin(c *config.Config, m config.Managed, key string) control.Configured {
-	v := control.Configured{
+func origin(c *config.Config, m config.Managed, key string) observed.Configured {
+	v := observed.Configured{
 		Path: control.Object{
 			Subsystem: m.NQN, NSID: m.NSID, Host: m.Host, Listener: m.Listener,
 			Referral: m.Referral,

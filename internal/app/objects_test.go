@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -203,7 +203,7 @@ func TestObjectLives(t *testing.T) {
 	o.stop()
 	o.start()
 	_, _, text := o.request("GET /v1/objects", "")
-	var objects []control.Configured
+	var objects []observed.Configured
 	o.must(json.Unmarshal([]byte(text), &objects))
 	if len(objects) != len(kinds) {
 		t.Errorf("%d objects: %s", len(objects), text)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -18,12 +18,12 @@ func TestTraceOfTarget(t *testing.T) {
 	defer cancel()
 	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 	data := testutil.Value(h.Map(4096))(t)
-	followed := make(chan control.TraceCommand, 100)
+	followed := make(chan observed.TraceCommand, 100)
 	following, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- client.Trace(following, control.TraceQuery{Queue: 1, Follow: true},
-			func(q control.TraceQueue) error {
+		ended <- client.Trace(following, observed.TraceQuery{Queue: 1, Follow: true},
+			func(q observed.TraceQueue) error {
 				for _, c := range q.Commands {
 					followed <- c
 				}
@@ -47,12 +47,12 @@ func TestTraceOfTarget(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	var all []control.TraceQueue
-	keep := func(q control.TraceQueue) error {
+	var all []observed.TraceQueue
+	keep := func(q observed.TraceQueue) error {
 		all = append(all, q)
 		return nil
 	}
-	if err := client.Trace(ctx, control.TraceQuery{Queue: -1}, keep); err != nil || len(all) != 2 {
+	if err := client.Trace(ctx, observed.TraceQuery{Queue: -1}, keep); err != nil || len(all) != 2 {
 		t.Fatalf("%d queues, %v", len(all), err)
 	}
 	last := all[0].Commands

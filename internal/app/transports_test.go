@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -42,7 +42,7 @@ func TestTransportKeys(t *testing.T) {
 		t.Error("a header digest")
 	}
 	list, err := s.connections(ctx)
-	if err != nil || !slices.ContainsFunc(list, func(c control.Connection) bool {
+	if err != nil || !slices.ContainsFunc(list, func(c observed.Connection) bool {
 		return c.HeaderDigest && c.Host != ""
 	}) {
 		t.Errorf("the first connection has lost its digest: %+v, %v", list, err)

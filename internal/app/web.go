@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/web"
 )
 
@@ -16,7 +17,7 @@ import (
 func (s *Server) setWeb(c *config.Config) error {
 	src := web.Source{
 		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
-		Namespaces: s.namespaceStates, Refusals: s.refusals, Events: s.events,
+		Namespaces: s.namespaceStates, Refusals: s.recorder.Refusals, Events: s.recorder.Events,
 		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.hosts,
 		Reactors: s.reactorStates,
 		Ports:    func() []doctor.PortCounter { return doctorPorts(&s.ports, s.usageTimeout) },
@@ -67,7 +68,7 @@ func (s *Server) planOfPage(ctx context.Context) (control.Plan, error) {
 
 // pageLatencies adds up what hosts and operations have counted of each namespace, and has what
 // doctor.Load needs of each of them.
-func (s *Server) pageLatencies(ctx context.Context) (list []web.Latency, each []control.Latency,
+func (s *Server) pageLatencies(ctx context.Context) (list []web.Latency, each []observed.Latency,
 	err error,
 ) {
 	all, err := s.target.Latencies(ctx)

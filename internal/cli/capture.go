@@ -13,7 +13,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -39,7 +39,7 @@ type capture struct {
 // flowKey identifies a connection of one target.
 type flowKey struct {
 	id            uint64
-	local, remote string
+	local, remote netip.AddrPort
 }
 
 func newCapture(w io.Writer) (*capture, error) {
@@ -64,11 +64,8 @@ type event struct {
 }
 
 // add writes the recorded commands of a queue.
-func (c *capture) add(q control.TraceQueue) error {
-	f, events, err := c.flow(&q)
-	if err != nil {
-		return err
-	}
+func (c *capture) add(q observed.TraceQueue) error {
+	f, events := c.flow(&q)
 	for i := range q.Commands {
 		events = append(events, capsules(&q.Commands[i])...)
 	}
@@ -94,19 +91,12 @@ func order(e event) int {
 
 // flow returns the connection of a queue. For a new connection it also returns events that identify
 // the queue, since Wireshark decodes commands only after a Connect command.
-func (c *capture) flow(q *control.TraceQueue) (f *flow, events []event, err error) {
+func (c *capture) flow(q *observed.TraceQueue) (f *flow, events []event) {
 	key := flowKey{q.ID, q.Local, q.Remote}
 	if f := c.flows[key]; f != nil {
-		return f, nil, nil
+		return f, nil
 	}
-	f = new(flow)
-	if f.target, err = netip.ParseAddrPort(q.Local); err != nil {
-		return nil, nil, err
-	}
-	if f.host, err = netip.ParseAddrPort(q.Remote); err != nil {
-		return nil, nil, err
-	}
-	f.target = netip.AddrPortFrom(f.target.Addr(), capturePort)
+	f = &flow{host: q.Remote, target: netip.AddrPortFrom(q.Local.Addr(), capturePort)}
 	for c.used[f.host] { // of RDMA, or of successive connections
 		f.host = netip.AddrPortFrom(f.host.Addr(), max(f.host.Port()+1, 1024))
 	}
@@ -117,11 +107,11 @@ func (c *capture) flow(q *control.TraceQueue) (f *flow, events []event, err erro
 			at = s
 		}
 	}
-	return f, connect(q, at.Add(-2)), nil
+	return f, connect(q, at.Add(-2))
 }
 
 // connect returns a Connect command for a queue. Unknown fields are 0.
-func connect(q *control.TraceQueue, at time.Time) []event {
+func connect(q *observed.TraceQueue, at time.Time) []event {
 	comment := fmt.Sprintf("made up, so that Wireshark knows queue %d of controller %d; the "+
 		"connection is %s from %s to %s", q.QID, q.CNTLID, q.Transport, q.Remote, q.Local)
 	if q.Reason != "" {
@@ -154,7 +144,7 @@ func response(cqe *nvme.CQE) []byte {
 
 // capsules returns the capsules of a command: one if it has no response. Connect commands are left
 // out, see connect.
-func capsules(c *control.TraceCommand) []event {
+func capsules(c *observed.TraceCommand) []event {
 	fabrics := nvme.Opcode(c.Opcode) == nvme.FabricsOpcode
 	if fabrics && nvme.FabricsType(c.FabricsType) == nvme.FabricsConnect {
 		return nil

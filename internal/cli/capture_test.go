@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,40 +9,41 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // recorded are queues of a host that connected by RDMA and then, from the same port, by TCP.
-func recorded() []control.TraceQueue {
+func recorded() []observed.TraceQueue {
 	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
-	queue := func(qid uint16, transport, local, remote string, list ...control.TraceCommand,
-	) control.TraceQueue {
+	queue := func(qid uint16, transport, local, remote string, list ...observed.TraceCommand,
+	) observed.TraceQueue {
 		for i := range list {
 			list[i].State, list[i].Start = "done", at.Add(time.Duration(i)*time.Millisecond)
 			list[i].BackendSeconds, list[i].Number = 0.001, uint64(i+1)
 		}
-		return control.TraceQueue{
+		return observed.TraceQueue{
 			Time: at, ID: uint64(qid), Host: "nqn.2014-08.org.nvmexpress:uuid:1", CNTLID: 3,
 			Subsystem: "nqn.2026-11.io.example:a", QID: qid, Transport: transport,
-			Local: local, Remote: remote, Commands: list,
+			Local: netip.MustParseAddrPort(local), Remote: netip.MustParseAddrPort(remote),
+			Commands: list,
 		}
 	}
-	read := control.TraceCommand{
+	read := observed.TraceCommand{
 		Command: "Read", Opcode: 2, CID: 7, NSID: 1, LBA: 1<<32 + 8, Blocks: 8, Length: 4096,
 	}
-	write := control.TraceCommand{
+	write := observed.TraceCommand{
 		Command: "Write", Opcode: 1, CID: 7, NSID: 1, LBA: 4096, Blocks: 256, FUA: true,
 		Status: "LBA Out of Range", StatusCode: uint16(nvme.LBAOutOfRange | nvme.DNR),
 	}
-	late := control.TraceCommand{Command: "Read", Opcode: 2, CID: 8, NSID: 2, Blocks: 1}
+	late := observed.TraceCommand{Command: "Read", Opcode: 2, CID: 8, NSID: 2, Blocks: 1}
 	io := queue(1, "rdma", "[fd00::1]:9500", "[fd00::2]:50000", read, write, late)
 	io.Commands[2].State = "executing"
-	return []control.TraceQueue{
+	return []observed.TraceQueue{
 		queue(0, "rdma", "[fd00::1]:9500", "[fd00::2]:50000",
-			control.TraceCommand{Command: "Connect", Opcode: 0x7F, FabricsType: 1, CID: 1},
-			control.TraceCommand{Command: "Identify", Opcode: 6, CID: 2, CDW10: 1, Length: 4096}),
+			observed.TraceCommand{Command: "Connect", Opcode: 0x7F, FabricsType: 1, CID: 1},
+			observed.TraceCommand{Command: "Identify", Opcode: 6, CID: 2, CDW10: 1, Length: 4096}),
 		io,
 		queue(2, "tcp", "10.0.0.1:4420", "10.0.0.2:50000", read),
 	}

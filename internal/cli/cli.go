@@ -16,6 +16,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // Exit is the exit code of the program, as an error that is not printed because the command has
@@ -238,16 +239,16 @@ func resizeCommand() *cobra.Command {
 	shrink := false
 	cmd := command("resize SUBSYSTEM_NQN NSID SIZE", "Change the size of a namespace in a file",
 		cobra.ExactArgs(3),
-		func(ctx context.Context, c *control.Client, args []string) (control.Namespace, error) {
+		func(ctx context.Context, c *control.Client, args []string) (observed.Namespace, error) {
 			id, err := namespaceID(args)
 			if err != nil {
-				return control.Namespace{}, err
+				return observed.Namespace{}, err
 			}
 			return c.Resize(ctx, control.Resize{
 				Subsystem: id.Subsystem, NSID: id.NSID, Size: args[2], Shrink: shrink,
 			})
 		},
-		func(t *table, n control.Namespace) {
+		func(t *table, n observed.Namespace) {
 			t.line(fmt.Sprintf("namespace %d of %s has %d bytes (%s)", n.NSID, n.Subsystem,
 				n.SizeBytes, size(n.SizeBytes)))
 			if n.ConfiguredBytes != 0 && n.ConfiguredBytes != n.SizeBytes {
@@ -273,17 +274,17 @@ func namespaceID(args []string) (control.NamespaceID, error) {
 }
 
 func namespaceChange(verb, short string,
-	do func(*control.Client, context.Context, control.NamespaceID) (control.Namespace, error),
+	do func(*control.Client, context.Context, control.NamespaceID) (observed.Namespace, error),
 ) *cobra.Command {
 	return command(verb+" SUBSYSTEM_NQN NSID", short, cobra.ExactArgs(2),
-		func(ctx context.Context, c *control.Client, args []string) (control.Namespace, error) {
+		func(ctx context.Context, c *control.Client, args []string) (observed.Namespace, error) {
 			id, err := namespaceID(args)
 			if err != nil {
-				return control.Namespace{}, err
+				return observed.Namespace{}, err
 			}
 			return do(c, ctx, id)
 		},
-		func(t *table, n control.Namespace) {
+		func(t *table, n observed.Namespace) {
 			t.line(fmt.Sprintf("namespace %d of %s is %s", n.NSID, n.Subsystem, n.State))
 		})
 }
@@ -299,7 +300,7 @@ func eventsCommand() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			printed := func(e control.Event) error { return printEvent(cmd.OutOrStdout(), &o, e) }
+			printed := func(e observed.Event) error { return printEvent(cmd.OutOrStdout(), &o, e) }
 			if follow {
 				err = c.Follow(cmd.Context(), printed)
 				if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -323,7 +324,7 @@ func eventsCommand() *cobra.Command {
 	return cmd
 }
 
-func printEvent(w io.Writer, o *options, e control.Event) error {
+func printEvent(w io.Writer, o *options, e observed.Event) error {
 	if o.output == "json" {
 		return json.NewEncoder(w).Encode(e) // one per line
 	}

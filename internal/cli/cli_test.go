@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -36,18 +37,18 @@ var at = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 // said are the answers of the target of these tests: testdata/source.json.
 type said struct {
-	Status      control.Status       `json:"status"`
-	Listeners   []control.Listener   `json:"listeners"`
-	Subsystems  []control.Subsystem  `json:"subsystems"`
-	Namespaces  []control.Namespace  `json:"namespaces"`
-	Hosts       []control.Host       `json:"hosts"`
-	Connections []control.Connection `json:"connections"`
-	Latency     []control.Latency    `json:"latency"`
-	Reactors    []control.Reactor    `json:"reactors"`
-	Refusals    []control.Refusal    `json:"refusals"`
-	Events      []control.Event      `json:"events"`
-	Plan        control.Plan         `json:"plan"`
-	ANA         []control.ANA        `json:"ana"`
+	Status      control.Status        `json:"status"`
+	Listeners   []control.Listener    `json:"listeners"`
+	Subsystems  []control.Subsystem   `json:"subsystems"`
+	Namespaces  []observed.Namespace  `json:"namespaces"`
+	Hosts       []observed.Host       `json:"hosts"`
+	Connections []observed.Connection `json:"connections"`
+	Latency     []observed.Latency    `json:"latency"`
+	Reactors    []observed.Reactor    `json:"reactors"`
+	Refusals    []observed.Refusal    `json:"refusals"`
+	Events      []observed.Event      `json:"events"`
+	Plan        control.Plan          `json:"plan"`
+	ANA         []control.ANA         `json:"ana"`
 }
 
 func source() control.Source {
@@ -65,16 +66,16 @@ func source() control.Source {
 		Status:     func() control.Status { return s.Status },
 		Listeners:  func() []control.Listener { return s.Listeners },
 		Subsystems: func() []control.Subsystem { return s.Subsystems },
-		Namespaces: func() []control.Namespace { return s.Namespaces },
-		Hosts:      func() []control.Host { return s.Hosts },
-		Refusals:   func() []control.Refusal { return s.Refusals },
+		Namespaces: func() []observed.Namespace { return s.Namespaces },
+		Hosts:      func() []observed.Host { return s.Hosts },
+		Refusals:   func() []observed.Refusal { return s.Refusals },
 		ANA:        func() []control.ANA { return s.ANA },
-		Connections: func(context.Context) ([]control.Connection, error) {
+		Connections: func(context.Context) ([]observed.Connection, error) {
 			return s.Connections, nil
 		},
-		Latency:  func(context.Context) ([]control.Latency, error) { return s.Latency, nil },
-		Reactors: func(context.Context) ([]control.Reactor, error) { return s.Reactors, nil },
-		Events: func(since uint64) ([]control.Event, <-chan struct{}) {
+		Latency:  func(context.Context) ([]observed.Latency, error) { return s.Latency, nil },
+		Reactors: func(context.Context) ([]observed.Reactor, error) { return s.Reactors, nil },
+		Events: func(since uint64) ([]observed.Event, <-chan struct{}) {
 			return s.Events[since:], make(chan struct{})
 		},
 		Plan: func(context.Context) (control.Plan, error) { return s.Plan, nil },
@@ -381,9 +382,9 @@ func TestOptionalColumns(t *testing.T) {
 // TestTraceText: on a terminal of 80 columns a command takes one line. A selection without matches
 // has a message.
 func TestTraceText(t *testing.T) {
-	queue := control.TraceQueue{Host: testHost, Subsystem: testSub, CNTLID: 7, QID: 1}
+	queue := observed.TraceQueue{Host: testHost, Subsystem: testSub, CNTLID: 7, QID: 1}
 	for i := range 3 {
-		queue.Commands = append(queue.Commands, control.TraceCommand{
+		queue.Commands = append(queue.Commands, observed.TraceCommand{
 			State: "done", Start: at, Command: "Write", CID: uint16(60000 + i), NSID: 17,
 			LBA: 1 << 34, Blocks: 256, Length: 131072, Status: "Success", WaitSeconds: 12.3e-6,
 			HostDataSeconds: 123e-6, BackendSeconds: 1.23e-3, ResponseSeconds: 45.6e-6,
@@ -400,8 +401,8 @@ func TestTraceText(t *testing.T) {
 		t.Errorf("%d lines:\n%s", len(lines), out.String())
 	}
 	src := source()
-	src.Trace = func(context.Context, control.TraceQuery,
-		func(control.TraceQueue) error,
+	src.Trace = func(context.Context, observed.TraceQuery,
+		func(observed.TraceQueue) error,
 	) error {
 		return nil
 	}

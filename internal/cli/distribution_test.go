@@ -5,30 +5,30 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // TestDistribution: quantiles are of the commands between two snapshots, of all operations and
 // hosts of a namespace.
 func TestDistribution(t *testing.T) {
-	latency := func(host string, fast, slow uint64) control.Latency {
-		return control.Latency{
+	latency := func(host string, fast, slow uint64) observed.Latency {
+		return observed.Latency{
 			Host: host, Subsystem: "s", NSID: 1,
-			Buckets: []control.LatencyBucket{
+			Buckets: []observed.LatencyBucket{
 				{NS: 100_000, Count: fast}, {NS: 9_000_000, Count: slow},
 			},
-			IOs: fast + slow, Stages: []control.LatencyStage{
+			IOs: fast + slow, Stages: []observed.LatencyStage{
 				{Stage: "wait", MeanSeconds: 1e-6 * float64(fast)},
 				{Stage: "backend", MeanSeconds: 1e-6 * float64(slow)},
 			},
 		}
 	}
-	old := snapshot{at: at, latency: distributions([]control.Latency{
+	old := snapshot{at: at, latency: distributions([]observed.Latency{
 		latency("a", 1_000_000, 0), latency("b", 0, 1_000_000),
 	})}
 	now := snapshot{
-		at: at.Add(1), namespaces: []control.Namespace{{Subsystem: "s", NSID: 1}},
-		latency: distributions([]control.Latency{
+		at: at.Add(1), namespaces: []observed.Namespace{{Subsystem: "s", NSID: 1}},
+		latency: distributions([]observed.Latency{
 			latency("a", 1_000_090, 0), latency("b", 0, 1_000_010),
 		}),
 	}
@@ -40,7 +40,7 @@ func TestDistribution(t *testing.T) {
 		r.Stage != "" {
 		t.Errorf("without commands: %+v", r)
 	}
-	now.latency = distributions([]control.Latency{latency("a", 3, 0)}) // restarted
+	now.latency = distributions([]observed.Latency{latency("a", 3, 0)}) // restarted
 	if r := between(&old, &now).Namespaces[0]; r.P99 != 0.0001 {
 		t.Errorf("counted anew: %+v", r)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 func latencyCommand() *cobra.Command {
@@ -21,7 +22,7 @@ func latencyCommand() *cobra.Command {
 	return cmd
 }
 
-func latencies(t *table, list []control.Latency) {
+func latencies(t *table, list []observed.Latency) {
 	if len(list) == 0 {
 		t.line("no commands yet")
 	}

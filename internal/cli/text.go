@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // This file formats the answers of the target for people.
@@ -206,7 +207,7 @@ func yes(b bool, text string) string {
 func or(text string) string { return yes(text != "", text) }
 
 // attributes formats keys and values as in the log, with before in front of the first.
-func attributes(before string, list []control.Attribute) string {
+func attributes(before string, list []observed.Attribute) string {
 	var b strings.Builder
 	for _, a := range list {
 		value := plain(a.Value)
@@ -291,7 +292,7 @@ func subsystems(t *table, list []control.Subsystem) {
 	}
 }
 
-func namespaces(t *table, list []control.Namespace) {
+func namespaces(t *table, list []observed.Namespace) {
 	t.row("SUBSYSTEM", "NSID", "STATE", "SIZE", "BLOCK", "BACKEND", "PATH", "READS", "READ",
 		"WRITES", "WRITTEN", "ERRORS", "REASON")
 	for _, n := range list {
@@ -309,14 +310,14 @@ func namespaces(t *table, list []control.Namespace) {
 	}
 }
 
-func hosts(t *table, list []control.Host) {
+func hosts(t *table, list []observed.Host) {
 	t.row("HOST", "SUBSYSTEM", "CNTLID", "TRANSPORT", "REMOTE", "QUEUES", "READY")
 	for _, h := range list {
 		t.row(h.NQN, h.Subsystem, h.CNTLID, h.Transport, h.Remote, h.Queues, yes(h.Ready, "yes"))
 	}
 }
 
-func connections(t *table, list []control.Connection) {
+func connections(t *table, list []observed.Connection) {
 	t.row("HOST", "SUBSYSTEM", "CNTLID", "QID", "TRANSPORT", "REMOTE", "LOCAL", "REACTOR", "DEPTH",
 		"IN FLIGHT", "AGE", "KEEP ALIVE LEFT", "RTT", "RESENT", "DIGESTS", "TLS")
 	for _, c := range list {
@@ -338,7 +339,7 @@ func connections(t *table, list []control.Connection) {
 	}
 }
 
-func refusals(t *table, list []control.Refusal) {
+func refusals(t *table, list []observed.Refusal) {
 	t.row("LAST", "TIMES", "REMOTE", "WHAT", "EXPECTED", "RECEIVED", "HINT", "DETAILS")
 	for _, r := range list {
 		t.row(stamp(r.Last), r.Count, r.Remote, r.Message, or(r.Expected), or(r.Received),
@@ -348,7 +349,7 @@ func refusals(t *table, list []control.Refusal) {
 
 func planned(t *table, p control.Plan) { changes(t, p, "to apply") }
 
-func objects(t *table, list []control.Configured) {
+func objects(t *table, list []observed.Configured) {
 	t.row("PATH", "MANAGED", "PLACE")
 	for _, o := range list {
 		t.row(o.Path, yes(o.Managed, "yes"), o.Place)

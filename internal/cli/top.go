@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
@@ -24,9 +25,9 @@ import (
 // snapshot has the counters of the target at one time.
 type snapshot struct {
 	at          time.Time
-	namespaces  []control.Namespace
-	connections []control.Connection
-	reactors    []control.Reactor
+	namespaces  []observed.Namespace
+	connections []observed.Connection
+	reactors    []observed.Reactor
 	latency     map[string]taken // by title and name of the row
 }
 
@@ -50,20 +51,20 @@ func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
 
 // taken is the latency of commands, and the seconds that they spent in each stage, all together.
 type taken struct {
-	control.Distribution
+	observed.Distribution
 	stages map[string]float64
 }
 
 // distributions adds up the latencies of each host and of each namespace over all operations.
-func distributions(list []control.Latency) map[string]taken {
+func distributions(list []observed.Latency) map[string]taken {
 	all := map[string]taken{}
 	for _, l := range list {
 		for _, row := range []string{
 			"HOST" + l.Host,
-			"NAMESPACE" + namespaceName(&control.Namespace{Subsystem: l.Subsystem, NSID: l.NSID}),
+			"NAMESPACE" + namespaceName(&observed.Namespace{Subsystem: l.Subsystem, NSID: l.NSID}),
 		} {
 			if all[row].stages == nil {
-				all[row] = taken{control.Distribution{}, map[string]float64{}}
+				all[row] = taken{observed.Distribution{}, map[string]float64{}}
 			}
 			all[row].Add(l.Buckets)
 			for _, s := range l.Stages {
@@ -120,7 +121,7 @@ func between(old, now *snapshot) *load {
 	seconds := now.at.Sub(old.at).Seconds()
 	r := &load{Time: now.at, Seconds: seconds}
 	per := func(now, old uint64) float64 { return rates.Per(rates.Growth(old, now), seconds) }
-	rates.Each(old.namespaces, now.namespaces, namespaceName, func(o, n *control.Namespace) {
+	rates.Each(old.namespaces, now.namespaces, namespaceName, func(o, n *observed.Namespace) {
 		o = cmp.Or(o, n)
 		r.Namespaces = append(r.Namespaces, rate{
 			Name: namespaceName(n), IOPS: per(n.Reads+n.Writes, o.Reads+o.Writes),
@@ -153,12 +154,12 @@ func between(old, now *snapshot) *load {
 // counted from zero since the last snapshot.
 func (r *load) connections(old, now *snapshot, per func(now, old uint64) float64) {
 	hosts := map[string]*rate{}
-	connections := (*control.Connection).ID
-	rates.Each(old.connections, now.connections, connections, func(o, c *control.Connection) {
+	connections := (*observed.Connection).ID
+	rates.Each(old.connections, now.connections, connections, func(o, c *observed.Connection) {
 		if o == nil && c.AgeSeconds > r.Seconds {
 			o = c // the target asks its reactors one by one
 		}
-		o = cmp.Or(o, &control.Connection{})
+		o = cmp.Or(o, &observed.Connection{})
 		add := func(v *rate) {
 			v.IOPS += per(c.Commands, o.Commands)
 			v.ReadBytes += per(c.ReadBytes, o.ReadBytes)
@@ -181,7 +182,7 @@ func (r *load) connections(old, now *snapshot, per func(now, old uint64) float64
 	}
 }
 
-func namespaceName(n *control.Namespace) string { return fmt.Sprint(n.Subsystem, " ", n.NSID) }
+func namespaceName(n *observed.Namespace) string { return fmt.Sprint(n.Subsystem, " ", n.NSID) }
 
 // sortBy sorts rows by the key that the user pressed, largest first; n is the name.
 func (r *load) sortBy(key byte) {

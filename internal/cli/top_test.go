@@ -18,34 +18,35 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestRates: rates are the growth of counters, even if the counters or the connections are new.
 func TestRates(t *testing.T) {
-	conn := func(remote string, age float64, n uint64) control.Connection {
-		return control.Connection{
+	conn := func(remote string, age float64, n uint64) observed.Connection {
+		return observed.Connection{
 			Host: testHost, Remote: remote, Reactor: 1, AgeSeconds: age, Commands: n,
 			ReadBytes: 10 * n, WrittenBytes: 20 * n, InFlight: 1,
 		}
 	}
 	old := snapshot{
 		at:          at,
-		namespaces:  []control.Namespace{{Subsystem: "s", NSID: 1, Reads: 100, BusySeconds: 1}},
-		connections: []control.Connection{conn("a", 9, 100), conn("gone", 9, 1000)},
-		reactors:    []control.Reactor{{}, {Index: 1, AsleepSeconds: 10}},
+		namespaces:  []observed.Namespace{{Subsystem: "s", NSID: 1, Reads: 100, BusySeconds: 1}},
+		connections: []observed.Connection{conn("a", 9, 100), conn("gone", 9, 1000)},
+		reactors:    []observed.Reactor{{}, {Index: 1, AsleepSeconds: 10}},
 	}
 	now := snapshot{
 		at: at.Add(2 * time.Second),
-		namespaces: []control.Namespace{
+		namespaces: []observed.Namespace{
 			{Subsystem: "s", NSID: 1, Reads: 300, Writes: 100, ReadBytes: 8192, BusySeconds: 2},
 			{Subsystem: "s", NSID: 2, Reads: 300},
 		},
-		connections: []control.Connection{
+		connections: []observed.Connection{
 			conn("a", 11, 300), conn("new", 1, 50), conn("unseen", 60, 5000),
 			{Remote: "stranger", AgeSeconds: 1, Reactor: 1, Commands: 2},
 		},
-		reactors: []control.Reactor{{AsleepSeconds: 2}, {Index: 1, AsleepSeconds: 10.5}},
+		reactors: []observed.Reactor{{AsleepSeconds: 2}, {Index: 1, AsleepSeconds: 10.5}},
 	}
 	got := between(&old, &now)
 	want := load{
@@ -69,9 +70,9 @@ func TestRates(t *testing.T) {
 // busySource is a target with two namespaces; the second is busier.
 func busySource() control.Source {
 	src, calls := source(), new(atomic.Uint64)
-	src.Namespaces = func() []control.Namespace {
+	src.Namespaces = func() []observed.Namespace {
 		n := calls.Add(1)
-		return []control.Namespace{
+		return []observed.Namespace{
 			{Subsystem: testSub, NSID: 1, Reads: n}, {Subsystem: testSub, NSID: 2, Reads: 9 * n},
 		}
 	}
@@ -246,8 +247,8 @@ func TestTopPanics(t *testing.T) {
 // TestTopPrints: without a terminal top prints the requested number of tables or objects.
 func TestTopPrints(t *testing.T) {
 	src := busySource()
-	src.Connections = func(context.Context) ([]control.Connection, error) {
-		return []control.Connection{{Host: "a\x1b[31m", Commands: 7}}, nil
+	src.Connections = func(context.Context) ([]observed.Connection, error) {
+		return []observed.Connection{{Host: "a\x1b[31m", Commands: 7}}, nil
 	}
 	socket := serve(t, src)
 	out, err := run(t, "top", "-n", "2", "-i", "100ms", "--socket", socket)

@@ -11,13 +11,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // traceOptions are the flags of trace.
 type traceOptions struct {
 	options
-	query control.TraceQuery
+	query observed.TraceQuery
 	write string
 }
 
@@ -61,7 +61,7 @@ func (o *traceOptions) run(cmd *cobra.Command) (err error) {
 	if o.query.Queue > 0xFFFF || o.query.Queue < 0 && cmd.Flags().Changed("queue") {
 		return fmt.Errorf("--queue %d: a queue ID is 0 to 65535", o.query.Queue)
 	}
-	printed := func(q control.TraceQueue) error { return o.print(cmd.OutOrStdout(), &q) }
+	printed := func(q observed.TraceQueue) error { return o.print(cmd.OutOrStdout(), &q) }
 	if o.write != "" {
 		f, err := os.OpenFile(o.write, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		if err != nil {
@@ -75,7 +75,7 @@ func (o *traceOptions) run(cmd *cobra.Command) (err error) {
 		printed = c.add
 	}
 	found := false
-	err = o.each(cmd.Context(), func(q control.TraceQueue) error {
+	err = o.each(cmd.Context(), func(q observed.TraceQueue) error {
 		found = true
 		return printed(q)
 	})
@@ -99,7 +99,7 @@ func (o *traceOptions) nothing() string {
 }
 
 // each calls fn with each selected queue.
-func (o *traceOptions) each(ctx context.Context, fn func(control.TraceQueue) error) error {
+func (o *traceOptions) each(ctx context.Context, fn func(observed.TraceQueue) error) error {
 	c, err := o.client()
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (o *traceOptions) each(ctx context.Context, fn func(control.TraceQueue) err
 }
 
 // print prints a queue.
-func (o *traceOptions) print(w io.Writer, q *control.TraceQueue) error {
+func (o *traceOptions) print(w io.Writer, q *observed.TraceQueue) error {
 	if o.output == "json" {
 		return json.NewEncoder(w).Encode(q) // one per line
 	}
@@ -126,7 +126,7 @@ func (o *traceOptions) print(w io.Writer, q *control.TraceQueue) error {
 }
 
 // table has a line for each command.
-func (o *traceOptions) table(w io.Writer, q *control.TraceQueue) *table {
+func (o *traceOptions) table(w io.Writer, q *observed.TraceQueue) *table {
 	t := newTable(w)
 	t.optional = []string{"CID", "BYTES", "NSID", "BLOCKS"} // then the status is cut
 	title := fmt.Sprintf("%s to %s, controller %d, queue %d, %s from %s", q.Host, q.Subsystem,
@@ -159,7 +159,7 @@ func (o *traceOptions) table(w io.Writer, q *control.TraceQueue) *table {
 }
 
 // traceName returns the name of the command with its modifiers.
-func traceName(c *control.TraceCommand) string {
+func traceName(c *observed.TraceCommand) string {
 	name := c.Command
 	if name == "" {
 		name = fmt.Sprintf("%02xh", c.Opcode)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // Client sends requests to a target.
@@ -66,28 +67,28 @@ func (c *Client) Subsystems(ctx context.Context) ([]Subsystem, error) {
 }
 
 // Namespaces returns the namespaces.
-func (c *Client) Namespaces(ctx context.Context) ([]Namespace, error) {
-	return call[[]Namespace](ctx, c, "GET /v1/namespaces", nil)
+func (c *Client) Namespaces(ctx context.Context) ([]observed.Namespace, error) {
+	return call[[]observed.Namespace](ctx, c, "GET /v1/namespaces", nil)
 }
 
 // Hosts returns the associations with hosts.
-func (c *Client) Hosts(ctx context.Context) ([]Host, error) {
-	return call[[]Host](ctx, c, "GET /v1/hosts", nil)
+func (c *Client) Hosts(ctx context.Context) ([]observed.Host, error) {
+	return call[[]observed.Host](ctx, c, "GET /v1/hosts", nil)
 }
 
 // Connections returns the connections.
-func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
-	return call[[]Connection](ctx, c, "GET /v1/connections", nil)
+func (c *Client) Connections(ctx context.Context) ([]observed.Connection, error) {
+	return call[[]observed.Connection](ctx, c, "GET /v1/connections", nil)
 }
 
 // Latency returns the latency of commands.
-func (c *Client) Latency(ctx context.Context) ([]Latency, error) {
-	return call[[]Latency](ctx, c, "GET /v1/latency", nil)
+func (c *Client) Latency(ctx context.Context) ([]observed.Latency, error) {
+	return call[[]observed.Latency](ctx, c, "GET /v1/latency", nil)
 }
 
 // Reactors returns the reactors.
-func (c *Client) Reactors(ctx context.Context) ([]Reactor, error) {
-	return call[[]Reactor](ctx, c, "GET /v1/reactors", nil)
+func (c *Client) Reactors(ctx context.Context) ([]observed.Reactor, error) {
+	return call[[]observed.Reactor](ctx, c, "GET /v1/reactors", nil)
 }
 
 // Disks returns the disks of the target's machine.
@@ -96,8 +97,8 @@ func (c *Client) Disks(ctx context.Context) ([]Disk, error) {
 }
 
 // Refusals returns the refusals of peers.
-func (c *Client) Refusals(ctx context.Context) ([]Refusal, error) {
-	return call[[]Refusal](ctx, c, "GET /v1/refusals", nil)
+func (c *Client) Refusals(ctx context.Context) ([]observed.Refusal, error) {
+	return call[[]observed.Refusal](ctx, c, "GET /v1/refusals", nil)
 }
 
 // Plan returns the changes that a reload would make.
@@ -174,8 +175,8 @@ func escape(name string) string {
 }
 
 // Objects returns the objects of the configuration.
-func (c *Client) Objects(ctx context.Context) ([]Configured, error) {
-	return call[[]Configured](ctx, c, "GET /v1/objects", nil)
+func (c *Client) Objects(ctx context.Context) ([]observed.Configured, error) {
+	return call[[]observed.Configured](ctx, c, "GET /v1/objects", nil)
 }
 
 // Disconnect ends the associations of a host.
@@ -204,35 +205,35 @@ func (c *Client) SetANA(ctx context.Context, set ANASet) ([]ANA, error) {
 }
 
 // Pause makes the commands for a namespace wait until Resume.
-func (c *Client) Pause(ctx context.Context, id NamespaceID) (Namespace, error) {
-	return call[Namespace](ctx, c, "POST /v1/namespaces/pause", id)
+func (c *Client) Pause(ctx context.Context, id NamespaceID) (observed.Namespace, error) {
+	return call[observed.Namespace](ctx, c, "POST /v1/namespaces/pause", id)
 }
 
 // Resume ends a pause.
-func (c *Client) Resume(ctx context.Context, id NamespaceID) (Namespace, error) {
-	return call[Namespace](ctx, c, "POST /v1/namespaces/resume", id)
+func (c *Client) Resume(ctx context.Context, id NamespaceID) (observed.Namespace, error) {
+	return call[observed.Namespace](ctx, c, "POST /v1/namespaces/resume", id)
 }
 
 // Resize changes the size of a namespace.
-func (c *Client) Resize(ctx context.Context, r Resize) (Namespace, error) {
-	return call[Namespace](ctx, c, "POST /v1/namespaces/resize", r)
+func (c *Client) Resize(ctx context.Context, r Resize) (observed.Namespace, error) {
+	return call[observed.Namespace](ctx, c, "POST /v1/namespaces/resize", r)
 }
 
 // Events returns the known events.
-func (c *Client) Events(ctx context.Context) ([]Event, error) {
-	return call[[]Event](ctx, c, "GET /v1/events", nil)
+func (c *Client) Events(ctx context.Context) ([]observed.Event, error) {
+	return call[[]observed.Event](ctx, c, "GET /v1/events", nil)
 }
 
 // Follow calls fn with the known events and with new ones, until ctx ends, fn returns an error, or
 // the target stops, which is io.ErrUnexpectedEOF.
-func (c *Client) Follow(ctx context.Context, fn func(Event) error) error {
+func (c *Client) Follow(ctx context.Context, fn func(observed.Event) error) error {
 	body, err := c.do(ctx, "GET /v1/events?follow=true", nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = body.Close() }()
 	for d := json.NewDecoder(body); ; {
-		var e Event
+		var e observed.Event
 		if err := d.Decode(&e); err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)

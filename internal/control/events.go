@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // events sends the known events as a list. With ?follow=true it sends one object per line, followed
@@ -23,7 +25,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 	if query.Get("follow") != "true" {
 		list, _ := s.src.Events(since)
-		answer(w, append([]Event{}, list...), nil)
+		answer(w, append([]observed.Event{}, list...), nil)
 		return
 	}
 	select {

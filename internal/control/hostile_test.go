@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -192,7 +193,7 @@ func TestFollowersAreBounded(t *testing.T) {
 		t.Errorf("one more: %d %s", status, body)
 	}
 	for range 100 { // 100 MB, which no socket holds
-		f.add(Event{Message: strings.Repeat("x", 1<<20)})
+		f.add(observed.Event{Message: strings.Repeat("x", 1<<20)})
 	}
 	if status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n"); status != 200 {
 		t.Errorf("status %d beside followers", status)

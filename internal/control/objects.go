@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // This file has the requests for single objects. PUT and DELETE can be repeated.
@@ -17,28 +19,28 @@ func (s *Server) kinds() []kind {
 	return []kind{
 		{
 			"/v1/subsystems/{nqn}", "a subsystem", "Create or change a subsystem",
-			Keys{},
+			observed.Keys{},
 			Subsystem{},
 			one(s, s.subsystem),
 		},
 		{
 			"/v1/subsystems/{nqn}/namespaces/{nsid}", "a namespace",
 			"Create or change a namespace",
-			Keys{},
-			Namespace{},
+			observed.Keys{},
+			observed.Namespace{},
 			one(s, s.namespace),
 		},
 		{
 			"/v1/subsystems/{nqn}/hosts/{host}", "a host of a subsystem",
 			"Let a host connect to a subsystem",
-			Keys{},
+			observed.Keys{},
 			HostEntry{},
 			one(s, s.host),
 		},
 		{
 			"/v1/hosts/{host}", "a host", "Create or change the settings of a host for all " +
 				"subsystems; secrets that are not given stay",
-			Keys{},
+			observed.Keys{},
 			HostEntry{},
 			one(s, s.host),
 		},
@@ -50,13 +52,13 @@ func (s *Server) kinds() []kind {
 		},
 		{
 			"/v1/listeners/{listener}", "a listener", "Create or change a listener",
-			Keys{},
+			observed.Keys{},
 			ListenerEntry{},
 			one(s, s.listener),
 		},
 		{
 			"/v1/referrals/{referral}", "a referral", "Create or change a referral",
-			Keys{},
+			observed.Keys{},
 			Referral{},
 			one(s, s.referral),
 		},
@@ -83,18 +85,18 @@ func (s *Server) objectRoutes() (all []route) {
 		{
 			"POST /v1/subsystems/{nqn}/namespaces",
 			"Create a namespace with an NSID that is free, or change the one with this uuid", Admin,
-			Keys{},
+			observed.Keys{},
 			NamespaceID{},
 			s.create,
 		},
 		{
 			"GET /v1/subsystems/{nqn}/namespaces", "The namespaces of a subsystem", Read, nil,
-			[]Namespace{},
+			[]observed.Namespace{},
 			one(s, s.namespaces),
 		},
 		{
 			"GET /v1/subsystems/{nqn}/controllers/{cntlid}", "Look at an association", Read, nil,
-			Host{},
+			observed.Host{},
 			s.controller,
 		},
 		{
@@ -102,15 +104,14 @@ func (s *Server) objectRoutes() (all []route) {
 			Listener{},
 			s.port,
 		},
-		{"GET /v1/objects", "The configuration", Read, nil, []Configured{}, list(s.src.Objects)},
-		{"GET /v1/referrals", "The referrals", Read, nil, []Referral{}, list(s.src.Referrals)},
+		lists("/v1/objects", "The configuration", s.src.Objects),
+		lists("/v1/referrals", "The referrals", s.src.Referrals),
 	}...)
 }
 
 // one makes the handler of a request that returns an object of the configuration.
-func one[T any](s *Server, look func(Object, *Configured) (T, bool)) func(*http.Request) (any,
-	error,
-) {
+func one[T any](s *Server, look func(Object, *observed.Configured) (T, bool),
+) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
 		o, err := target(r)
 		if err != nil {
@@ -154,29 +155,29 @@ func those[T any](list []T, are func(*T) bool) []T {
 	return some
 }
 
-func (s *Server) subsystem(o Object, c *Configured) (Subsystem, bool) {
+func (s *Server) subsystem(o Object, c *observed.Configured) (Subsystem, bool) {
 	v, ok := find(s.src.Subsystems(), func(v *Subsystem) bool { return v.NQN == o.Subsystem })
 	v.Configured = c
 	return v, ok
 }
 
-func (s *Server) namespaces(o Object, _ *Configured) ([]Namespace, bool) {
+func (s *Server) namespaces(o Object, _ *observed.Configured) ([]observed.Namespace, bool) {
 	return those(s.src.Namespaces(),
-		func(n *Namespace) bool { return n.Subsystem == o.Subsystem }), true
+		func(n *observed.Namespace) bool { return n.Subsystem == o.Subsystem }), true
 }
 
-func (s *Server) namespace(o Object, c *Configured) (Namespace, bool) {
+func (s *Server) namespace(o Object, c *observed.Configured) (observed.Namespace, bool) {
 	v, ok := find(s.src.Namespaces(), NamespaceID{o.Subsystem, o.NSID}.is)
 	v.Configured = c
 	return v, ok
 }
 
-func (id NamespaceID) is(n *Namespace) bool {
+func (id NamespaceID) is(n *observed.Namespace) bool {
 	return n.Subsystem == id.Subsystem && n.NSID == id.NSID
 }
 
 // host returns a host with its associations, with all subsystems or with one.
-func (s *Server) host(o Object, c *Configured) (HostEntry, bool) {
+func (s *Server) host(o Object, c *observed.Configured) (HostEntry, bool) {
 	meant := func(subsystem string) bool { return o.Subsystem == "" || o.Subsystem == subsystem }
 	v := HostEntry{NQN: o.Host, Subsystems: []string{}, Configured: c}
 	for _, sub := range s.src.Subsystems() {
@@ -185,16 +186,16 @@ func (s *Server) host(o Object, c *Configured) (HostEntry, bool) {
 		}
 	}
 	v.Controllers = those(s.src.Hosts(),
-		func(h *Host) bool { return h.NQN == o.Host && meant(h.Subsystem) })
+		func(h *observed.Host) bool { return h.NQN == o.Host && meant(h.Subsystem) })
 	return v, true
 }
 
-func (s *Server) listener(o Object, c *Configured) (ListenerEntry, bool) {
+func (s *Server) listener(o Object, c *observed.Configured) (ListenerEntry, bool) {
 	return ListenerEntry{o.Listener, those(s.src.Listeners(),
 		func(l *Listener) bool { return l.Name == o.Listener }), c}, true
 }
 
-func (s *Server) referral(o Object, c *Configured) (Referral, bool) {
+func (s *Server) referral(o Object, c *observed.Configured) (Referral, bool) {
 	v, ok := find(s.src.Referrals(), func(v *Referral) bool { return v.Name == o.Referral })
 	v.Configured = c
 	return v, ok
@@ -202,7 +203,7 @@ func (s *Server) referral(o Object, c *Configured) (Referral, bool) {
 
 func (s *Server) controller(r *http.Request) (any, error) {
 	id, err := number(r, "cntlid", 16)
-	v, ok := find(s.src.Hosts(), func(h *Host) bool {
+	v, ok := find(s.src.Hosts(), func(h *observed.Host) bool {
 		return h.Subsystem == r.PathValue("nqn") && uint64(h.CNTLID) == id
 	})
 	if err == nil && !ok {

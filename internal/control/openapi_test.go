@@ -19,6 +19,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 //go:generate go test -run TestOpenAPI -update .
@@ -27,12 +28,12 @@ var update = flag.Bool("update", false, "write openapi.json")
 
 type object = map[string]any
 
-// schemas returns the schemas of the types of api.go and api_observe.go, made from their fields and
-// comments.
+// schemas returns the schemas of the types of api.go and package observed, made from their fields
+// and comments.
 func schemas(t *testing.T) object {
 	t.Helper()
 	all, decls := object{}, []ast.Decl{}
-	for _, name := range []string{"api.go", "api_observe.go"} {
+	for _, name := range []string{"api.go", "../observed/state.go", "../observed/activity.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -53,6 +54,9 @@ func schemas(t *testing.T) object {
 		for _, field := range spec.Type.(*ast.StructType).Fields.List {
 			tag := reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("json")
 			name, omitted, _ := strings.Cut(tag, ",")
+			if name == "-" {
+				continue
+			}
 			property := schema(field.Type)
 			if text := comment(field.Doc); text != "" {
 				property["description"] = text
@@ -81,8 +85,14 @@ func schema(e ast.Expr) object {
 		return object{"type": "array", "items": schema(e.Elt)}
 	case *ast.MapType:
 		return object{"type": "object", "additionalProperties": schema(e.Value)}
-	case *ast.SelectorExpr: // time.Time
-		return object{"type": "string", "format": "date-time"}
+	case *ast.SelectorExpr:
+		switch e.Sel.Name {
+		case "Time":
+			return object{"type": "string", "format": "date-time"}
+		case "AddrPort":
+			return object{"type": "string"}
+		}
+		return schema(e.Sel)
 	}
 	switch name := e.(*ast.Ident).Name; name {
 	case "string":
@@ -223,9 +233,11 @@ func document(t *testing.T) []byte {
 	s := &Server{src: testSource(new(feed))}
 	paths := object{}
 	operations := append(s.routes(),
-		route{eventsRoute, "The last lines of the log", Read, nil, []Event{}, nil},
+		route{eventsRoute, "The last lines of the log", Read, nil, []observed.Event{}, nil},
 		route{
-			traceRoute, "The last commands of each queue", Operate, nil, []TraceQueue{}, nil,
+			traceRoute, "The last commands of each queue", Operate, nil,
+			[]observed.TraceQueue{},
+			nil,
 		},
 		route{profileRoute, "A profile of the target", Admin, nil, []byte{}, nil})
 	for _, r := range operations {
@@ -323,7 +335,7 @@ func load(t *testing.T) routers.Router {
 // is no undocumented operation.
 func TestAnswersAreAsDescribed(t *testing.T) {
 	f := new(feed)
-	f.add(filled[Event]())
+	f.add(filled[observed.Event]())
 	s := serve(t, testSource(f), quiet)
 	c := newTestClient(t, s)
 	router := load(t)

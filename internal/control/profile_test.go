@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -45,16 +46,16 @@ func TestProfile(t *testing.T) {
 func TestTraceReaders(t *testing.T) {
 	s := serve(t, testSource(new(feed)), quiet)
 	c := newTestClient(t, s)
-	seen := make(chan TraceQueue, 2*maxTracing)
-	follow := TraceQuery{Queue: -1, Follow: true}
-	keep := func(q TraceQueue) error { seen <- q; return nil }
+	seen := make(chan observed.TraceQueue, 2*maxTracing)
+	follow := observed.TraceQuery{Queue: -1, Follow: true}
+	keep := func(q observed.TraceQueue) error { seen <- q; return nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, maxTracing)
 	for range maxTracing {
 		go func() { ended <- c.Trace(ctx, follow, keep) }()
 		<-seen
 	}
-	err := c.Trace(ctx, TraceQuery{Queue: -1}, keep)
+	err := c.Trace(ctx, observed.TraceQuery{Queue: -1}, keep)
 	if p, ok := errors.AsType[*Problem](err); !ok || p.Status != http.StatusServiceUnavailable {
 		t.Error(err)
 	}
@@ -65,7 +66,7 @@ func TestTraceReaders(t *testing.T) {
 		}
 	}
 	testutil.Until(t, "places of clients that are gone", func() bool { return len(s.tracing) == 0 })
-	if err := c.Trace(t.Context(), TraceQuery{Queue: 7}, keep); err != nil {
+	if err := c.Trace(t.Context(), observed.TraceQuery{Queue: 7}, keep); err != nil {
 		t.Error(err)
 	}
 }

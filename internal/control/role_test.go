@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -161,12 +162,12 @@ func TestRoleEndsFollowing(t *testing.T) {
 	client, err := NewTLSClient(s.Addr().String(), a.files("client"))
 	a.must(err)
 	defer client.Close()
-	f.add(Event{})
+	f.add(observed.Event{})
 	n := 0
-	_ = client.Follow(t.Context(), func(Event) error {
+	_ = client.Follow(t.Context(), func(observed.Event) error {
 		n++
 		roles.Store(&Roles{})
-		f.add(Event{})
+		f.add(observed.Event{})
 		return nil
 	})
 	if n != 1 {

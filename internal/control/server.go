@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // Config says where the interface is served.
@@ -56,25 +57,26 @@ type Source struct {
 	Status      func() Status
 	Listeners   func() []Listener
 	Subsystems  func() []Subsystem
-	Namespaces  func() []Namespace
-	Hosts       func() []Host
-	Refusals    func() []Refusal
-	Connections func(context.Context) ([]Connection, error)
-	Latency     func(context.Context) ([]Latency, error)
-	Reactors    func(context.Context) ([]Reactor, error)
+	Namespaces  func() []observed.Namespace
+	Hosts       func() []observed.Host
+	Refusals    func() []observed.Refusal
+	Connections func(context.Context) ([]observed.Connection, error)
+	Latency     func(context.Context) ([]observed.Latency, error)
+	Reactors    func(context.Context) ([]observed.Reactor, error)
 	Disks       func(context.Context) ([]Disk, error)
 	// Events returns the known events with an ID above since. changed is closed at the next event.
-	Events func(since uint64) (list []Event, changed <-chan struct{})
+	Events func(since uint64) (list []observed.Event, changed <-chan struct{})
 	// Trace calls fn with the content of the flight recorder, and to follow it until ctx or fn end
 	// it.
-	Trace func(ctx context.Context, q TraceQuery, fn func(TraceQueue) error) error
+	Trace func(ctx context.Context, q observed.TraceQuery,
+		fn func(observed.TraceQueue) error) error
 	// Plan returns the changes that Reload would make, and Reload the changes that it has made.
 	// Their context ends with the server, not with the client; By identifies the client.
 	Plan, Reload func(context.Context) (Plan, error)
 	// Objects returns the objects of the configuration, without their keys.
-	Objects func() []Configured
+	Objects func() []observed.Configured
 	// Configured returns an object of the configuration, named as in the lists.
-	Configured func(Object) (Object, Configured, error)
+	Configured func(Object) (Object, observed.Configured, error)
 	Referrals  func() []Referral
 	// Put creates or changes an object managed by requests; body is its description. Delete deletes
 	// an object; recursive also deletes everything inside it. They return the changes once they are

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -38,11 +40,11 @@ var (
 // feed is a source of events.
 type feed struct {
 	mu      sync.Mutex
-	list    []Event
+	list    []observed.Event
 	changed chan struct{}
 }
 
-func (f *feed) add(e Event) {
+func (f *feed) add(e observed.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e.ID = uint64(len(f.list) + 1)
@@ -53,7 +55,7 @@ func (f *feed) add(e Event) {
 	f.changed = make(chan struct{})
 }
 
-func (f *feed) events(since uint64) ([]Event, <-chan struct{}) {
+func (f *feed) events(since uint64) ([]observed.Event, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.changed == nil {
@@ -72,6 +74,10 @@ func fill(v reflect.Value, depth int) {
 	switch {
 	case v.Type() == reflect.TypeFor[time.Time]():
 		v.Set(reflect.ValueOf(began))
+	case v.Type() == reflect.TypeFor[netip.AddrPort]():
+		v.Set(reflect.ValueOf(netip.MustParseAddrPort("[fd00::1]:4420")))
+	case v.Type() == reflect.TypeFor[netip.AddrPort]():
+		v.Set(reflect.ValueOf(netip.MustParseAddrPort("[fd00::1]:4420")))
 	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
 			fill(v.Field(i), depth+1)
@@ -79,8 +85,8 @@ func fill(v reflect.Value, depth int) {
 	case v.Kind() == reflect.Slice && depth < 4:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		fill(v.Index(0), depth+1)
-	case v.Type() == reflect.TypeFor[Keys]():
-		v.Set(reflect.ValueOf(Keys{"backend": "ram"}))
+	case v.Type() == reflect.TypeFor[observed.Keys]():
+		v.Set(reflect.ValueOf(observed.Keys{"backend": "ram"}))
 	case v.Kind() == reflect.Map:
 		v.Set(reflect.ValueOf(map[string]uint64{"io": 1}))
 	case v.Kind() == reflect.String:
@@ -114,18 +120,24 @@ func testSource(f *feed) Source {
 		Status:     filled[Status],
 		Listeners:  filled[[]Listener],
 		Subsystems: filled[[]Subsystem],
-		Namespaces: filled[[]Namespace],
-		Hosts:      filled[[]Host],
-		Refusals:   filled[[]Refusal],
-		Connections: func(context.Context) ([]Connection, error) {
-			return filled[[]Connection](), nil
+		Namespaces: filled[[]observed.Namespace],
+		Hosts:      filled[[]observed.Host],
+		Refusals:   filled[[]observed.Refusal],
+		Connections: func(context.Context) ([]observed.Connection, error) {
+			return filled[[]observed.Connection](), nil
 		},
-		Latency:  func(context.Context) ([]Latency, error) { return filled[[]Latency](), nil },
-		Disks:    func(context.Context) ([]Disk, error) { return filled[[]Disk](), nil },
-		Reactors: func(context.Context) ([]Reactor, error) { return filled[[]Reactor](), nil },
-		Events:   f.events,
-		Trace: func(ctx context.Context, q TraceQuery, fn func(TraceQueue) error) error {
-			err := fn(filled[TraceQueue]())
+		Latency: func(context.Context) ([]observed.Latency, error) {
+			return filled[[]observed.Latency](), nil
+		},
+		Disks: func(context.Context) ([]Disk, error) { return filled[[]Disk](), nil },
+		Reactors: func(context.Context) ([]observed.Reactor, error) {
+			return filled[[]observed.Reactor](), nil
+		},
+		Events: f.events,
+		Trace: func(ctx context.Context, q observed.TraceQuery,
+			fn func(observed.TraceQueue) error,
+		) error {
+			err := fn(filled[observed.TraceQueue]())
 			if q.Follow {
 				<-ctx.Done()
 			}
@@ -133,10 +145,10 @@ func testSource(f *feed) Source {
 		},
 		Plan:      func(context.Context) (Plan, error) { return filled[Plan](), nil },
 		Reload:    func(context.Context) (Plan, error) { return Plan{}, nil },
-		Objects:   filled[[]Configured],
+		Objects:   filled[[]observed.Configured],
 		Referrals: filled[[]Referral],
-		Configured: func(o Object) (Object, Configured, error) {
-			return testObject(o), filled[Configured](), nil
+		Configured: func(o Object) (Object, observed.Configured, error) {
+			return testObject(o), filled[observed.Configured](), nil
 		},
 		Put: func(_ context.Context, o Object, body []byte, _ bool) (Plan, error) {
 			if o.Key != "" && !bytes.Contains(body, []byte(`"key"`)) {
@@ -228,7 +240,7 @@ func TestProblems(t *testing.T) {
 		return Plan{}, p
 	}
 	src.Reload = func(context.Context) (Plan, error) { return Plan{}, errors.New("broken") }
-	src.Connections = func(ctx context.Context) ([]Connection, error) {
+	src.Connections = func(ctx context.Context) ([]observed.Connection, error) {
 		return nil, context.DeadlineExceeded
 	}
 	c := newTestClient(t, serve(t, src, log.Logger()))
@@ -255,17 +267,17 @@ func TestProblems(t *testing.T) {
 // TestFollow: events come as they happen, and the end of the target is an error.
 func TestFollow(t *testing.T) {
 	f := new(feed)
-	f.add(Event{Message: "first"})
+	f.add(observed.Event{Message: "first"})
 	s := serve(t, testSource(f), quiet)
 	c := newTestClient(t, s)
 	if list, err := c.Events(t.Context()); err != nil || len(list) != 1 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	var got []uint64
-	err := c.Follow(t.Context(), func(e Event) error {
+	err := c.Follow(t.Context(), func(e observed.Event) error {
 		got = append(got, e.ID)
 		if e.ID < 3 {
-			f.add(Event{Message: "next"})
+			f.add(observed.Event{Message: "next"})
 			return nil
 		}
 		go func() { _ = s.Close() }()

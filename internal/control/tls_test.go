@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -194,7 +195,7 @@ func TestTLS(t *testing.T) {
 func TestTLSTrustEnds(t *testing.T) {
 	a, other, f := newAuthority(t), newAuthority(t), new(feed)
 	s, r := serveTLS(t, a, f, quiet)
-	f.add(Event{})
+	f.add(observed.Event{})
 	client, err := NewTLSClient(s.Addr().String(), a.files("client"))
 	a.must(err)
 	defer client.Close()
@@ -203,7 +204,7 @@ func TestTLSTrustEnds(t *testing.T) {
 	text, err := os.ReadFile(other.files("").CA)
 	a.must(err)
 	events := 0
-	err = client.Follow(t.Context(), func(Event) error {
+	err = client.Follow(t.Context(), func(observed.Event) error {
 		if events++; events > 1 {
 			return errors.New("an event after it")
 		}
@@ -211,7 +212,7 @@ func TestTLSTrustEnds(t *testing.T) {
 		a.must(err)
 		a.write("ca.crt", text)
 		a.must(s.Renew())
-		f.add(Event{})
+		f.add(observed.Event{})
 		return nil
 	})
 	if events != 1 || !errors.Is(err, io.ErrUnexpectedEOF) {

@@ -9,20 +9,12 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
-// TraceQuery selects queues.
-type TraceQuery struct {
-	// Host and Subsystem are NQNs, "" means all; Queue is a queue ID, negative means all.
-	Host, Subsystem string
-	Queue           int
-	// Follow asks for commands as they complete, and Dumps for the commands kept of queues that
-	// failed or had commands that took too long.
-	Follow, Dumps bool
-}
-
-func parseTraceQuery(v url.Values) (q TraceQuery, err error) {
-	q = TraceQuery{
+func parseTraceQuery(v url.Values) (q observed.TraceQuery, err error) {
+	q = observed.TraceQuery{
 		Host: v.Get("host"), Subsystem: v.Get("subsystem"), Queue: -1,
 		Follow: v.Get("follow") == "true", Dumps: v.Get("dumps") == "true",
 	}
@@ -38,7 +30,7 @@ func parseTraceQuery(v url.Values) (q TraceQuery, err error) {
 	return q, nil
 }
 
-func (q *TraceQuery) values() url.Values {
+func traceValues(q *observed.TraceQuery) url.Values {
 	v := url.Values{}
 	set := func(key, value string, given bool) {
 		if given {
@@ -74,7 +66,7 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 	c := http.NewResponseController(w)
 	_ = c.SetReadDeadline(time.Time{}) // reads only detect that the client has gone
 	w.Header().Set("Content-Type", eventsType)
-	send := func(q TraceQueue) error {
+	send := func(q observed.TraceQueue) error {
 		if s.trusts(r) != nil || s.roles().of(clientOf(r.Context())) < Operate {
 			return errors.New("the client has lost its role")
 		}
@@ -97,14 +89,16 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 
 // Trace calls fn with the flight recorder of each queue, or to follow it until ctx ends, fn returns
 // an error, or the target stops, which is io.ErrUnexpectedEOF.
-func (c *Client) Trace(ctx context.Context, q TraceQuery, fn func(TraceQueue) error) error {
-	body, err := c.do(ctx, "GET /v1/trace?"+q.values().Encode(), nil)
+func (c *Client) Trace(ctx context.Context, q observed.TraceQuery,
+	fn func(observed.TraceQueue) error,
+) error {
+	body, err := c.do(ctx, "GET /v1/trace?"+traceValues(&q).Encode(), nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = body.Close() }()
 	for d := json.NewDecoder(body); err == nil; {
-		var q TraceQueue
+		var q observed.TraceQueue
 		if err = d.Decode(&q); err == nil {
 			err = fn(q)
 		}

@@ -4,20 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // This file has the requests that change listeners and namespaces.
-
-// posted makes the handler of requests with a body of this type.
-func posted[T any](do func(T) (any, error)) func(*http.Request) (any, error) {
-	return func(r *http.Request) (any, error) {
-		var body T
-		if err := read(r, &body); err != nil {
-			return nil, err
-		}
-		return do(body)
-	}
-}
 
 func (s *Server) drain(drain bool) func(ListenerID) (any, error) {
 	return func(which ListenerID) (any, error) {
@@ -132,7 +123,7 @@ func (s *Server) changeNamespace(id NamespaceID, do func() error) (any, error) {
 	}
 	n, ok := find(s.src.Namespaces(), id.is)
 	if !ok { // it was removed meanwhile
-		n = Namespace{Subsystem: id.Subsystem, NSID: id.NSID}
+		n = observed.Namespace{Subsystem: id.Subsystem, NSID: id.NSID}
 	}
 	return n, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
@@ -34,13 +35,13 @@ const (
 type Sample struct {
 	Time time.Time
 	// Of Latencies, the number of commands, the buckets, and the means of the stages are used.
-	Latencies   []control.Latency
-	Connections []control.Connection
+	Latencies   []observed.Latency
+	Connections []observed.Connection
 	// These have limits, and commands that wait for memory.
-	Hosts      []control.Host
+	Hosts      []observed.Host
 	Subsystems []control.Subsystem
-	Namespaces []control.Namespace
-	Reactors   []control.Reactor
+	Namespaces []observed.Namespace
+	Reactors   []observed.Reactor
 	// Ports are the ports of the machine.
 	Ports []PortCounter
 }
@@ -173,9 +174,9 @@ func (l limited) String() string {
 
 func (l limited) compare(o limited) int { return strings.Compare(l.String(), o.String()) }
 
-func limits(s *Sample) map[limited]control.Limits {
-	all := map[limited]control.Limits{}
-	add := func(name limited, l *control.Limits) {
+func limits(s *Sample) map[limited]observed.Limits {
+	all := map[limited]observed.Limits{}
+	add := func(name limited, l *observed.Limits) {
 		if l != nil {
 			all[name] = *l
 		}
@@ -194,11 +195,11 @@ func limits(s *Sample) map[limited]control.Limits {
 }
 
 // connections calls fn with each connection and its earlier counters, which are zero for a new one.
-func (p *period) connections(fn func(old, now *control.Connection)) {
-	rates.Each(p.before.Connections, p.now.Connections, (*control.Connection).ID,
-		func(old, c *control.Connection) {
+func (p *period) connections(fn func(old, now *observed.Connection)) {
+	rates.Each(p.before.Connections, p.now.Connections, (*observed.Connection).ID,
+		func(old, c *observed.Connection) {
 			if old == nil || old.Commands > c.Commands || old.Host != c.Host {
-				old = &control.Connection{}
+				old = &observed.Connection{}
 			}
 			fn(old, c)
 		})
@@ -208,7 +209,7 @@ func (p *period) connections(fn func(old, now *control.Connection)) {
 // since the last look. Such commands are not yet counted among the latencies.
 func (p *period) stalled() (list []Finding) {
 	hosts := map[string]int{}
-	p.connections(func(old, now *control.Connection) {
+	p.connections(func(old, now *observed.Connection) {
 		if now.QID != 0 && old.Commands == now.Commands && now.InFlight > 0 {
 			hosts[now.Host] += now.InFlight
 		}
@@ -227,11 +228,11 @@ func (p *period) stalled() (list []Finding) {
 
 // hostFindings reports hosts with networks that lose packets, and with queues that are too small.
 func (p *period) hostFindings() (list []Finding) {
-	hosts := map[string]*control.Connection{}
-	p.connections(func(old, now *control.Connection) {
+	hosts := map[string]*observed.Connection{}
+	p.connections(func(old, now *observed.Connection) {
 		h := hosts[now.Host]
 		if h == nil {
-			h = &control.Connection{}
+			h = &observed.Connection{}
 			hosts[now.Host] = h
 		}
 		h.Retransmits += rates.Rise(old.Retransmits, now.Retransmits)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
@@ -34,7 +34,7 @@ func (k kind) at(l limited) bool {
 // spent has the times of commands of a kind.
 type spent struct {
 	commands uint64
-	took     control.Distribution
+	took     observed.Distribution
 	stages   map[string]float64 // seconds, of all commands
 }
 
@@ -73,16 +73,16 @@ func (s *spent) since(old *spent) *spent {
 
 type spending map[kind]*spent
 
-func kindOf(l *control.Latency) kind { return kind{l.Host, l.Subsystem, l.NSID, l.Operation} }
+func kindOf(l *observed.Latency) kind { return kind{l.Host, l.Subsystem, l.NSID, l.Operation} }
 
-func spendings(list []control.Latency, idle map[kind]bool) spending {
+func spendings(list []observed.Latency, idle map[kind]bool) spending {
 	all := spending{}
 	for i := range list {
 		l := &list[i]
 		if idle[kindOf(l)] {
 			continue
 		}
-		s := &spent{l.IOs, control.Distribution{}, map[string]float64{}}
+		s := &spent{l.IOs, observed.Distribution{}, map[string]float64{}}
 		s.took.Add(l.Buckets)
 		for _, stage := range l.Stages {
 			s.stages[stage.Stage] += stage.MeanSeconds * float64(l.IOs)
@@ -94,9 +94,9 @@ func spendings(list []control.Latency, idle map[kind]bool) spending {
 
 // idleKinds returns the kinds without commands between two samples. If there are many kinds, most
 // are idle.
-func idleKinds(before, now []control.Latency) map[kind]bool {
+func idleKinds(before, now []observed.Latency) map[kind]bool {
 	idle := map[kind]bool{}
-	rates.Each(before, now, kindOf, func(old, now *control.Latency) {
+	rates.Each(before, now, kindOf, func(old, now *observed.Latency) {
 		if old != nil && old.IOs == now.IOs {
 			idle[kindOf(now)] = true
 		}
@@ -113,7 +113,7 @@ func (s spending) toOthers(of kind) {
 	delete(s, of)
 	of.host = ""
 	if s[of] == nil {
-		s[of] = &spent{0, control.Distribution{}, map[string]float64{}}
+		s[of] = &spent{0, observed.Distribution{}, map[string]float64{}}
 	}
 	s[of].add(moved)
 }
@@ -121,7 +121,7 @@ func (s spending) toOthers(of kind) {
 // difference returns the growth between two samples. After a host has left, its counters may be
 // added to the other hosts, on one reactor or on all (observe.LatencyEntries); such a host is
 // compared together with the other hosts.
-func difference(before, now []control.Latency) spending {
+func difference(before, now []observed.Latency) spending {
 	idle := idleKinds(before, now)
 	old, all := spendings(before, idle), spendings(now, idle)
 	for of, s := range maps.Clone(old) {

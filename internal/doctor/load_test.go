@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // looks returns two samples, 5 s apart, for a test to fill.
@@ -17,20 +18,20 @@ func looks() (before, now *Sample) {
 }
 
 // counted returns the latency of commands of a host that spent three quarters of it in a stage.
-func counted(host string, nsid uint32, stage string, took map[float64]uint64) control.Latency {
-	l := control.Latency{Host: host, Subsystem: "nqn.sub", NSID: nsid, Operation: "read"}
+func counted(host string, nsid uint32, stage string, took map[float64]uint64) observed.Latency {
+	l := observed.Latency{Host: host, Subsystem: "nqn.sub", NSID: nsid, Operation: "read"}
 	sum := 0.0
 	for seconds, n := range took {
 		l.IOs += n
 		sum += seconds * float64(n)
-		l.Buckets = append(l.Buckets, control.LatencyBucket{NS: int64(seconds * 1e9), Count: n})
+		l.Buckets = append(l.Buckets, observed.LatencyBucket{NS: int64(seconds * 1e9), Count: n})
 	}
 	for s := range fabric.Stages {
 		share := 0.25 / (float64(fabric.Stages) - 1)
 		if s.String() == stage {
 			share = 0.75
 		}
-		l.Stages = append(l.Stages, control.LatencyStage{
+		l.Stages = append(l.Stages, observed.LatencyStage{
 			Stage: s.String(), MeanSeconds: share * sum / max(float64(l.IOs), 1),
 		})
 	}
@@ -41,7 +42,7 @@ func counted(host string, nsid uint32, stage string, took map[float64]uint64) co
 // only if they are very slow; and nothing from before the samples.
 func TestSlowCommands(t *testing.T) {
 	before, now := looks()
-	add := func(list *[]control.Latency, nsid uint32, n uint64, seconds float64) {
+	add := func(list *[]observed.Latency, nsid uint32, n uint64, seconds float64) {
 		*list = append(*list, counted("nqn.host", nsid, "backend", map[float64]uint64{seconds: n}))
 	}
 	add(&now.Latencies, 1, 99, verySlowSeconds*0.99)
@@ -75,31 +76,31 @@ func TestSlowCommands(t *testing.T) {
 // TestCountedAmongOthers: earlier counts of a host, or of the other hosts, are not reported again
 // when the host is now counted among the others. Counters that restart together are.
 func TestCountedAmongOthers(t *testing.T) {
-	slow := func(host string, n uint64) control.Latency {
+	slow := func(host string, n uint64) observed.Latency {
 		return counted(host, 1, "backend", map[float64]uint64{2: n})
 	}
 	for name, tc := range map[string]struct {
-		before, now []control.Latency
+		before, now []observed.Latency
 		want        string
 	}{
 		"all of it": {
-			[]control.Latency{slow("a", 1000), slow("", 500)},
-			[]control.Latency{slow("", 1500)},
+			[]observed.Latency{slow("a", 1000), slow("", 500)},
+			[]observed.Latency{slow("", 1500)},
 			"",
 		},
 		"that of one reactor": {
-			[]control.Latency{slow("a", 1000), slow("", 500)},
-			[]control.Latency{slow("a", 400), slow("", 1100)},
+			[]observed.Latency{slow("a", 1000), slow("", 500)},
+			[]observed.Latency{slow("a", 400), slow("", 1100)},
 			"",
 		},
 		"and more": {
-			[]control.Latency{slow("a", 1000)},
-			[]control.Latency{slow("a", 400), slow("", 607)},
+			[]observed.Latency{slow("a", 1000)},
+			[]observed.Latency{slow("a", 400), slow("", 607)},
 			"7 commands (read) of other hosts",
 		},
 		"anew": {
-			[]control.Latency{slow("", 1000)},
-			[]control.Latency{slow("", 3)},
+			[]observed.Latency{slow("", 1000)},
+			[]observed.Latency{slow("", 3)},
 			"3 commands (read) of other hosts",
 		},
 	} {
@@ -116,7 +117,7 @@ func TestCountedAmongOthers(t *testing.T) {
 // TestWaits: waiting commands are explained by the limits at which they wait, as far as these apply
 // to them, or by memory.
 func TestWaits(t *testing.T) {
-	at := func(seconds float64) *control.Limits { return &control.Limits{WaitSeconds: seconds} }
+	at := func(seconds float64) *observed.Limits { return &observed.Limits{WaitSeconds: seconds} }
 	for name, tc := range map[string]struct {
 		host, subsystem, namespace, elsewhere float64 // waits at their limits
 		memory                                int
@@ -133,16 +134,16 @@ func TestWaits(t *testing.T) {
 	} {
 		before, now := looks()
 		for s, part := range map[*Sample]float64{before: 1, now: 2} {
-			s.Hosts = []control.Host{{NQN: "nqn.host", Limits: at(tc.host * part)}, {NQN: "none"}}
+			s.Hosts = []observed.Host{{NQN: "nqn.host", Limits: at(tc.host * part)}, {NQN: "none"}}
 			s.Subsystems = []control.Subsystem{{NQN: "nqn.sub", Limits: at(tc.subsystem * part)}}
-			s.Namespaces = []control.Namespace{
+			s.Namespaces = []observed.Namespace{
 				{Subsystem: "nqn.sub", NSID: 1, Limits: at(tc.namespace * part)},
 				{Subsystem: "nqn.sub", NSID: 2, Limits: at(tc.elsewhere * part)},
 			}
-			s.Reactors = []control.Reactor{{}, {WaitingCommands: tc.memory}}
+			s.Reactors = []observed.Reactor{{}, {WaitingCommands: tc.memory}}
 		}
 		// 200 s, of which 150 s in stage wait
-		now.Latencies = []control.Latency{
+		now.Latencies = []observed.Latency{
 			counted("nqn.host", 1, "wait", map[float64]uint64{0.2: 1000}),
 		}
 		list := Load(before, now)
@@ -157,14 +158,14 @@ func TestWaits(t *testing.T) {
 // TestStalled: commands that do not complete are in no histogram.
 func TestStalled(t *testing.T) {
 	before, now := looks()
-	before.Connections = []control.Connection{
+	before.Connections = []observed.Connection{
 		{Host: "admin", Remote: "1", Commands: 7, InFlight: 1},
 		{Host: "stuck", Remote: "2", QID: 1, Commands: 7, InFlight: 5},
 		{Host: "stuck", Remote: "3", QID: 2, Commands: 7, InFlight: 1},
 		{Host: "busy", Remote: "4", QID: 1, Commands: 7, InFlight: 4},
 		{Host: "idle", Remote: "5", QID: 1, Commands: 7},
 	}
-	now.Connections = []control.Connection{
+	now.Connections = []observed.Connection{
 		{Host: "admin", Remote: "1", Commands: 7, InFlight: 1},
 		{Host: "stuck", Remote: "2", QID: 1, Commands: 7, InFlight: 4},
 		{Host: "stuck", Remote: "3", QID: 2, Commands: 7, InFlight: 1},
@@ -180,11 +181,11 @@ func TestStalled(t *testing.T) {
 // the last look. The name of a host does not read as part of a sentence.
 func TestHostFindings(t *testing.T) {
 	before, now := looks()
-	before.Connections = []control.Connection{
+	before.Connections = []observed.Connection{
 		{Host: "over", QID: 1, Remote: "1", Retransmits: 100, ReadBytes: 1000 * packetSize},
 		{Host: "over", QID: 2, Remote: "2", Commands: 200, NearlyFull: 200, Retransmits: 50},
 	}
-	now.Connections = []control.Connection{
+	now.Connections = []observed.Connection{
 		{Host: "over", QID: 1, Remote: "1", Retransmits: 100, ReadBytes: 1000 * packetSize},
 		{Host: "over", QID: 2, Remote: "2", Commands: 400, NearlyFull: 200, Retransmits: 50},
 		{Host: "lossy", QID: 1, Remote: "3", Retransmits: 6, ReadBytes: 5000 * packetSize},
@@ -234,7 +235,7 @@ func TestPorts(t *testing.T) {
 		expect(t, Load(before, now), tc.want...)
 	}
 	// a few are reported only while connections end
-	hosts := []control.Host{
+	hosts := []observed.Host{
 		{NQN: "a", CNTLID: 1, Transport: "rdma"},
 		{NQN: "a", CNTLID: 2, Transport: "tcp"},
 		{NQN: "a", CNTLID: 3, Transport: "rdma", Discovery: true},

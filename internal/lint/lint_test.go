@@ -43,7 +43,7 @@ var allowed = map[string][]string{
 		"backend", "internal/mem", "internal/reactor",
 		"internal/control", "internal/convert", "internal/doctor", "internal/listeners",
 		"internal/histogram", "internal/httpd", "internal/metrics",
-		"internal/netif", "internal/ratelog", "internal/rates",
+		"internal/netif", "internal/observed", "internal/ratelog", "internal/rates",
 		"internal/state", "internal/subnet", "internal/sys", "internal/volumes", "internal/web",
 	},
 
@@ -53,7 +53,7 @@ var allowed = map[string][]string{
 		"nvme", "nvme/auth", "nvme/target/ana", "nvme/target/authn", "nvme/target/discovery",
 		"nvme/target/observe", "nvme/target/reservation",
 		"fabric", "backend", "backend/marks", "internal/limit", "internal/list", "internal/mem",
-		"internal/ratelog", "internal/subnet", "internal/turns",
+		"internal/observed", "internal/ratelog", "internal/subnet", "internal/turns",
 	},
 	"nvme/target/ana":       {"nvme"},
 	"nvme/target/authn":     {"internal/turns"},
@@ -116,15 +116,16 @@ var allowed = map[string][]string{
 	},
 	"internal/cli": {
 		"fabric/rdma/verbs", "fabric/tcp/pdu", "internal/bench", "internal/control",
-		"internal/doctor", "internal/httpd", "internal/rates", "nvme", "nvme/auth",
+		"internal/doctor", "internal/httpd", "internal/observed", "internal/rates", "nvme",
+		"nvme/auth",
 	},
 	"internal/control": {
-		"internal/httpd", "internal/secret", "internal/sys",
+		"internal/httpd", "internal/observed", "internal/secret", "internal/sys",
 	},
 	"internal/convert": {"config", "internal/secret"},
 	"internal/doctor": {
-		"internal/control", "internal/rates", "internal/storage", "internal/sys",
-		"internal/uring", "nvme",
+		"internal/control", "internal/observed", "internal/rates", "internal/storage",
+		"internal/sys", "internal/uring", "nvme",
 	},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
@@ -147,9 +148,10 @@ var allowed = map[string][]string{
 		"nvme/target/observe",
 	},
 	"internal/netif":                 {"internal/sys"},
+	"internal/observed":              {},
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
-	"internal/ratelog":               {"internal/secret", "internal/subnet"},
+	"internal/ratelog":               {"internal/observed", "internal/secret", "internal/subnet"},
 	"internal/rates":                 {},
 	"internal/reactor":               {"internal/list", "internal/sys"},
 	"internal/secret":                {},
@@ -168,8 +170,8 @@ var allowed = map[string][]string{
 		"internal/inventory", "internal/state", "internal/storage", "internal/sys", "nvme/target",
 	},
 	"internal/web": {
-		"internal/control", "internal/doctor", "internal/httpd", "internal/rates",
-		"internal/secret",
+		"internal/control", "internal/doctor", "internal/httpd", "internal/observed",
+		"internal/rates", "internal/secret",
 	},
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
@@ -30,7 +31,7 @@ type records struct {
 	refusals list.List                 // of *refusal, most recent at the end
 	peers    map[netip.Addr][]*refusal // the same by network, in no order
 	kinds    map[string]uint64         // counts by message
-	events   []Event                   // in their order
+	events   []observed.Event          // in their order
 	last     uint64                    // ID of the last event
 	changed  chan struct{}
 }
@@ -46,34 +47,11 @@ const (
 	maxDetails = 512
 )
 
-// Attribute is a key of a line and its value.
-type Attribute struct{ Key, Value string }
-
-// Refusal is a refused peer, or the reason for ending its connection.
-type Refusal struct {
-	First, Last time.Time
-	// Count is the number of equal refusals, with the same address, message and attributes.
-	Count uint64
-	// Remote is the peer of the last one; earlier ones may have had other ports.
-	Remote     netip.AddrPort
-	Message    string
-	Attributes []Attribute
-}
-
-// Event is a line of the log.
-type Event struct {
-	// ID counts the lines from 1.
-	ID         uint64
-	Time       time.Time
-	Level      slog.Level
-	Message    string
-	Attributes []Attribute
-}
-
-// refusal is a Refusal with its attributes encoded in details.
+// refusal is a Refusal with its attributes encoded in details, and the address remote.
 type refusal struct {
-	Refusal
+	observed.Refusal
 	addr    netip.Addr
+	remote  netip.AddrPort
 	details string
 	element *list.Element // in records.refusals
 }
@@ -95,9 +73,13 @@ func (r *Recorder) Enabled(ctx context.Context, level slog.Level) bool {
 func (r *Recorder) Handle(ctx context.Context, line slog.Record) error {
 	line = masked(line)
 	if line.Level >= slog.LevelInfo {
-		e := Event{Time: line.Time, Level: line.Level, Message: line.Message}
+		e := observed.Event{
+			Time: line.Time, Level: line.Level.String(), Message: line.Message,
+			Attributes: []observed.Attribute{}, // not null in JSON
+		}
 		line.Attrs(func(a slog.Attr) bool {
-			e.Attributes = append(e.Attributes, Attribute{a.Key, bounded(a.Value.String())})
+			e.Attributes = append(e.Attributes,
+				observed.Attribute{Key: a.Key, Value: bounded(a.Value.String())})
 			return true
 		})
 		r.record(e)
@@ -141,7 +123,7 @@ func masked(line slog.Record) slog.Record {
 	return clean
 }
 
-func (r *records) record(e Event) {
+func (r *records) record(e observed.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last++
@@ -155,7 +137,7 @@ func (r *records) record(e Event) {
 }
 
 // Events returns the remembered events with an ID above since. changed is closed at the next event.
-func (r *records) Events(since uint64) (list []Event, changed <-chan struct{}) {
+func (r *records) Events(since uint64) (list []observed.Event, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := len(r.events)
@@ -176,7 +158,7 @@ func (r *records) refused(remote netip.AddrPort, msg string, args []any) {
 	if e.Count++; e.Count == 1 {
 		e.First, e.Message, e.details = now, msg, string(r.text)
 	}
-	e.Last, e.Remote = now, remote
+	e.Last, e.remote = now, remote
 }
 
 // find returns the equal refusal, or a new one. Its cost does not grow with the number remembered:
@@ -219,38 +201,65 @@ func (r *records) Kinds() map[string]uint64 {
 }
 
 // Refusals returns the remembered refusals, most recent first.
-func (r *records) Refusals() []Refusal {
+func (r *records) Refusals() []observed.Refusal {
 	r.mu.Lock()
 	all := make([]refusal, 0, r.refusals.Len())
 	for at := r.refusals.Back(); at != nil; at = at.Prev() {
 		all = append(all, *at.Value.(*refusal))
 	}
 	r.mu.Unlock()
-	list := make([]Refusal, len(all))
+	list := make([]observed.Refusal, len(all))
 	for i, e := range all {
-		list[i] = e.Refusal
-		list[i].Attributes = details(e.details)
+		list[i] = e.report()
 	}
 	return list
 }
 
+// report returns the refusal with its attributes.
+func (e *refusal) report() observed.Refusal {
+	r := e.Refusal
+	if e.remote.IsValid() {
+		r.Remote = e.remote.String()
+	}
+	r.Attributes = []observed.Attribute{} // not null in JSON
+	for _, a := range details(e.details) {
+		switch a.Key {
+		case "expected":
+			r.Expected = a.Value
+		case "received":
+			r.Received = a.Value
+		case "hint":
+			r.Hint = a.Value
+		default:
+			r.Attributes = append(r.Attributes, a)
+		}
+	}
+	return r
+}
+
 // About returns the remembered lines about the host with this name at this address, as given by the
 // keys remote and host. It returns nothing if the handler of the log is not a Recorder.
-func (l *Logger) About(addr netip.Addr, host string) (events []Event, refusals []Refusal) {
+func (l *Logger) About(addr netip.Addr, host string) (events []observed.Event,
+	refusals []observed.Refusal,
+) {
 	if l.records == nil {
 		return nil, nil
 	}
 	addr = addr.Unmap()
-	is := func(list []Attribute) bool { return slices.Contains(list, Attribute{"host", host}) }
+	at := func(text string) bool {
+		remote, err := netip.ParseAddrPort(text)
+		return err == nil && remote.Addr().Unmap() == addr
+	}
+	is := func(list []observed.Attribute) bool {
+		return slices.Contains(list, observed.Attribute{Key: "host", Value: host})
+	}
 	events, _ = l.records.Events(0)
-	events = slices.DeleteFunc(events, func(e Event) bool {
-		return !is(e.Attributes) || !slices.ContainsFunc(e.Attributes, func(a Attribute) bool {
-			remote, err := netip.ParseAddrPort(a.Value)
-			return a.Key == "remote" && err == nil && remote.Addr().Unmap() == addr
-		})
+	events = slices.DeleteFunc(events, func(e observed.Event) bool {
+		return !is(e.Attributes) || !slices.ContainsFunc(e.Attributes,
+			func(a observed.Attribute) bool { return a.Key == "remote" && at(a.Value) })
 	})
-	refusals = slices.DeleteFunc(l.records.Refusals(), func(r Refusal) bool {
-		return r.Remote.Addr().Unmap() != addr || !is(r.Attributes)
+	refusals = slices.DeleteFunc(l.records.Refusals(), func(r observed.Refusal) bool {
+		return !at(r.Remote) || !is(r.Attributes)
 	})
 	return events, refusals
 }
@@ -284,7 +293,7 @@ func appendText(b []byte, v any) []byte {
 }
 
 // details decodes the attributes that appendDetails has encoded.
-func details(s string) (list []Attribute) {
+func details(s string) (list []observed.Attribute) {
 	next := func() string {
 		n := int(s[0])<<8 | int(s[1])
 		text := s[2 : 2+n]
@@ -292,7 +301,7 @@ func details(s string) (list []Attribute) {
 		return text
 	}
 	for len(s) > 0 {
-		list = append(list, Attribute{next(), next()})
+		list = append(list, observed.Attribute{Key: next(), Value: next()})
 	}
 	return list
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -44,10 +45,10 @@ func TestRefusals(t *testing.T) {
 		}
 		got := list[1]
 		if !got.First.Equal(begin) || !got.Last.Equal(begin.Add(999*time.Second)) ||
-			got.Remote.Port() != 999 || got.Message != "refused" {
+			!strings.HasSuffix(got.Remote, ":999") || got.Message != "refused" {
 			t.Errorf("got %+v", got)
 		}
-		want := []Attribute{{"qid", "0"}, {"err", "no such host"}}
+		want := []observed.Attribute{{Key: "qid", Value: "0"}, {Key: "err", Value: "no such host"}}
 		if !slices.Equal(got.Attributes, want) {
 			t.Errorf("got %q, want %q", got.Attributes, want)
 		}
@@ -67,7 +68,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 				strings.Repeat("x", 1<<16))
 		}
 		list := r.Refusals()
-		if len(list) != 1+peerRefusals || list[len(list)-1].Remote != addr(1) ||
+		if len(list) != 1+peerRefusals || list[len(list)-1].Remote != addr(1).String() ||
 			list[0].Attributes[0].Value != "9999" {
 			t.Errorf("%d refusals, the first is %+v", len(list), list[0].Attributes[0])
 		}
@@ -78,7 +79,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			l.Peer(addr(i)).Warn("refused")
 		}
-		if list = r.Refusals(); len(list) != maxRefusals || list[0].Remote != addr(9999) {
+		if list = r.Refusals(); len(list) != maxRefusals || list[0].Remote != addr(9999).String() {
 			t.Errorf("%d refusals, the first is of %v", len(list), list[0].Remote)
 		}
 	})
@@ -102,7 +103,7 @@ func TestEvents(t *testing.T) {
 		t.Errorf("the log has %d lines", n)
 	}
 	list, changed := r.Events(3 * maxEvents)
-	if len(list) != 1 || list[0].ID != 3*maxEvents+1 || list[0].Level != slog.LevelWarn {
+	if len(list) != 1 || list[0].ID != 3*maxEvents+1 || list[0].Level != "WARN" {
 		t.Errorf("got %+v", list)
 	}
 	if all, _ := r.Events(0); len(all) > maxEvents || len(all) < maxEvents/2 ||
@@ -120,7 +121,7 @@ func TestEventAttributes(t *testing.T) {
 	r, log, _ := recorded(t, slog.LevelInfo)
 	log.Info("size changed", "size", 4096, "err", errors.New("no"))
 	list, _ := r.Events(0)
-	want := []Attribute{{"size", "4096"}, {"err", "no"}}
+	want := []observed.Attribute{{Key: "size", Value: "4096"}, {Key: "err", Value: "no"}}
 	if len(list) != 1 || !slices.Equal(list[0].Attributes, want) {
 		t.Errorf("got %+v, want %q", list, want)
 	}
@@ -172,10 +173,11 @@ func TestAbout(t *testing.T) {
 	mapped := netip.AddrFrom16(addr(1).Addr().As16())
 	events, refusals := l.About(mapped, "a")
 	if len(events) != 2 || events[0].Message != "refused" || events[1].Message != "created" ||
-		!slices.Contains(events[1].Attributes, Attribute{"qid", "1"}) {
+		!slices.Contains(events[1].Attributes, observed.Attribute{Key: "qid", Value: "1"}) {
 		t.Errorf("events %+v", events)
 	}
-	if len(refusals) != 1 || refusals[0].Remote.Port() != 1001 || refusals[0].Message != "refused" {
+	if len(refusals) != 1 || !strings.HasSuffix(refusals[0].Remote, ":1001") ||
+		refusals[0].Message != "refused" {
 		t.Errorf("refusals %+v", refusals)
 	}
 	if e, f := New(slog.New(slog.DiscardHandler)).About(mapped, "a"); e != nil || f != nil {

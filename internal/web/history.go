@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
@@ -152,7 +152,7 @@ type history struct {
 	mu     sync.Mutex
 	series map[string]*series // by name; "" for all
 	at     time.Duration      // of the last look
-	before []control.Namespace
+	before []observed.Namespace
 	// latencies are the last known ones.
 	latencies map[string]Latency
 }
@@ -165,7 +165,7 @@ func nameOf(subsystem string, nsid uint32) string {
 // look adds the growth of the counters since the last look, and returns it for each namespace; ""
 // stands for all of them. at only rises, even if the clock is set back. known reports whether
 // latencies are known.
-func (h *history) look(at time.Duration, list []control.Namespace, latencies []Latency,
+func (h *history) look(at time.Duration, list []observed.Namespace, latencies []Latency,
 	known bool,
 ) map[string]*point {
 	h.mu.Lock()
@@ -183,8 +183,8 @@ func (h *history) look(at time.Duration, list []control.Namespace, latencies []L
 	blank.notKnown = first || at-h.at > paused
 	total := blank
 	points := map[string]*point{"": &total}
-	name := func(n *control.Namespace) string { return nameOf(n.Subsystem, n.NSID) }
-	rates.Each(h.before, list, name, func(old, n *control.Namespace) {
+	name := func(n *observed.Namespace) string { return nameOf(n.Subsystem, n.NSID) }
+	rates.Each(h.before, list, name, func(old, n *observed.Namespace) {
 		p := blank
 		points[name(n)] = &p
 		if p.notKnown = p.notKnown || old == nil; p.notKnown {

@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // counted returns n namespaces with the given count each, and their latencies.
-func counted(n int, commands uint64) (list []control.Namespace, latencies []Latency) {
+func counted(n int, commands uint64) (list []observed.Namespace, latencies []Latency) {
 	for i := range n {
-		list = append(list, control.Namespace{
+		list = append(list, observed.Namespace{
 			Subsystem: "nqn", NSID: uint32(i + 1), Reads: commands, ReadBytes: 4096 * commands,
 		})
 		latencies = append(latencies, Latency{

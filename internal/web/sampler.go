@@ -14,6 +14,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
@@ -33,15 +34,15 @@ type Source struct {
 	Status      func() control.Status
 	Listeners   func() []control.Listener
 	Subsystems  func() []control.Subsystem
-	Namespaces  func() []control.Namespace
-	Refusals    func() []control.Refusal
-	Events      func(since uint64) (list []control.Event, changed <-chan struct{})
-	Connections func(context.Context) ([]control.Connection, error)
+	Namespaces  func() []observed.Namespace
+	Refusals    func() []observed.Refusal
+	Events      func(since uint64) (list []observed.Event, changed <-chan struct{})
+	Connections func(context.Context) ([]observed.Connection, error)
 	// Latency returns the counters of each namespace, and the latencies for doctor.Load.
-	Latency func(context.Context) ([]Latency, []control.Latency, error)
+	Latency func(context.Context) ([]Latency, []observed.Latency, error)
 	// Hosts, Reactors and Ports are for doctor.Load.
-	Hosts    func() []control.Host
-	Reactors func(context.Context) ([]control.Reactor, error)
+	Hosts    func() []observed.Host
+	Reactors func(context.Context) ([]observed.Reactor, error)
 	Ports    func() []doctor.PortCounter
 	Disks    func(context.Context) ([]control.Disk, error)
 	// Plan returns the changes that a reload would make, and ErrBusy while they cannot be known.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 )
 
@@ -30,8 +31,8 @@ type state struct {
 	Traffic    traffic            `json:"traffic"`
 	Hosts      []association      `json:"hosts"`
 	Disks      []control.Disk     `json:"disks"`
-	Refusals   []control.Refusal  `json:"refusals"`
-	Events     []control.Event    `json:"events"`
+	Refusals   []observed.Refusal `json:"refusals"`
+	Events     []observed.Event   `json:"events"`
 	Plan       configuration      `json:"plan"`
 	More       map[string]int     `json:"more"` // number of rows left out, by table
 	Errors     map[string]string  `json:"errors"`
@@ -58,7 +59,7 @@ type subsystem struct {
 }
 
 type namespace struct {
-	control.Namespace
+	observed.Namespace
 	Point *point `json:"point"` // the growth since the last state
 }
 
@@ -210,7 +211,7 @@ func (s *state) namespaces(ctx context.Context, of *sampler, elapsed time.Durati
 			s.Traffic.Ready++
 		}
 	}
-	list = first(s, "namespaces", list, func(n *control.Namespace) bool {
+	list = first(s, "namespaces", list, func(n *observed.Namespace) bool {
 		return n.State != "ready"
 	})
 	for _, n := range list {

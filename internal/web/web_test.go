@@ -19,6 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -33,15 +34,15 @@ func source(asked *atomic.Int64) Source {
 		},
 		Listeners:   func() []control.Listener { return nil },
 		Subsystems:  func() []control.Subsystem { return nil },
-		Namespaces:  func() []control.Namespace { return nil },
-		Refusals:    func() []control.Refusal { return nil },
-		Events:      func(uint64) ([]control.Event, <-chan struct{}) { return nil, nil },
-		Connections: func(context.Context) ([]control.Connection, error) { return nil, nil },
-		Latency: func(context.Context) ([]Latency, []control.Latency, error) {
+		Namespaces:  func() []observed.Namespace { return nil },
+		Refusals:    func() []observed.Refusal { return nil },
+		Events:      func(uint64) ([]observed.Event, <-chan struct{}) { return nil, nil },
+		Connections: func(context.Context) ([]observed.Connection, error) { return nil, nil },
+		Latency: func(context.Context) ([]Latency, []observed.Latency, error) {
 			return nil, nil, nil
 		},
-		Hosts:    func() []control.Host { return nil },
-		Reactors: func(context.Context) ([]control.Reactor, error) { return nil, nil },
+		Hosts:    func() []observed.Host { return nil },
+		Reactors: func(context.Context) ([]observed.Reactor, error) { return nil, nil },
 		Ports:    func() []doctor.PortCounter { return nil },
 		Disks:    func(context.Context) ([]control.Disk, error) { return nil, nil },
 		Plan:     func(context.Context) (control.Plan, error) { return control.Plan{}, nil },
@@ -221,10 +222,10 @@ func TestStalledReader(t *testing.T) {
 	var asked atomic.Int64
 	src := source(&asked)
 	long := strings.Repeat("<b>", 1000)
-	src.Namespaces = func() []control.Namespace {
-		list := make([]control.Namespace, 5000)
+	src.Namespaces = func() []observed.Namespace {
+		list := make([]observed.Namespace, 5000)
 		for i := range list {
-			list[i] = control.Namespace{
+			list[i] = observed.Namespace{
 				Subsystem: long, NSID: uint32(i + 1), State: "ready", Reads: 1,
 			}
 			if i >= 4000 {
@@ -233,7 +234,7 @@ func TestStalledReader(t *testing.T) {
 		}
 		return list
 	}
-	src.Latency = func(context.Context) ([]Latency, []control.Latency, error) {
+	src.Latency = func(context.Context) ([]Latency, []observed.Latency, error) {
 		return nil, nil, errors.New("too busy")
 	}
 	src.Plan = func(context.Context) (control.Plan, error) {
@@ -345,18 +346,18 @@ func TestClosePlan(t *testing.T) {
 func TestLoadFindings(t *testing.T) {
 	var asked atomic.Int64
 	src := source(&asked)
-	src.Latency = func(context.Context) ([]Latency, []control.Latency, error) {
+	src.Latency = func(context.Context) ([]Latency, []observed.Latency, error) {
 		n := 1000 * uint64(asked.Load())
-		return nil, []control.Latency{{
+		return nil, []observed.Latency{{
 			Host: "<b>", Subsystem: "nqn", NSID: 7, IOs: n, Operation: "read",
-			Stages:  []control.LatencyStage{{Stage: "backend", MeanSeconds: 0.5}},
-			Buckets: []control.LatencyBucket{{NS: 5e8, Count: n}},
+			Stages:  []observed.LatencyStage{{Stage: "backend", MeanSeconds: 0.5}},
+			Buckets: []observed.LatencyBucket{{NS: 5e8, Count: n}},
 		}}, nil
 	}
-	src.Connections = func(context.Context) (list []control.Connection, err error) {
+	src.Connections = func(context.Context) (list []observed.Connection, err error) {
 		n := uint64(asked.Load())
 		for i := range 2 * maxAlike {
-			list = append(list, control.Connection{
+			list = append(list, observed.Connection{
 				Host: fmt.Sprint("host", i), Remote: fmt.Sprint(i), QID: 1, Retransmits: 50 * n,
 				Commands: 1000 * n,
 			})

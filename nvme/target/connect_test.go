@@ -1,9 +1,6 @@
 package target
 
 import (
-	"slices"
-
-	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -16,11 +13,11 @@ func (r *harness) wantRefusal() {
 		r.t.Errorf("%d refusals are recorded, want %d", n, r.refusals)
 		r.refusals = n
 	}
-	for _, key := range []string{"expected", "received", "hint"} {
-		if !slices.ContainsFunc(last.Attributes, func(a ratelog.Attribute) bool {
-			return a.Key == key && a.Value != "" && a.Value != "<nil>"
-		}) {
-			r.t.Errorf("%q without %s: %q", last.Message, key, last.Attributes)
+	for key, value := range map[string]string{
+		"expected": last.Expected, "received": last.Received, "hint": last.Hint,
+	} {
+		if value == "" || value == "<nil>" {
+			r.t.Errorf("%q without %s: %+v", last.Message, key, last)
 		}
 	}
 }

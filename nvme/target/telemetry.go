@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -201,8 +201,8 @@ func (v *capture) halve() {
 	v.Events = v.Events[len(v.Events)-len(v.Events)/2:]
 }
 
-func (v *capture) addLines(events []ratelog.Event, refusals []ratelog.Refusal) {
-	attributes := func(list []ratelog.Attribute) map[string]string {
+func (v *capture) addLines(events []observed.Event, refusals []observed.Refusal) {
+	attributes := func(list []observed.Attribute) map[string]string {
 		m := map[string]string{}
 		for _, a := range list {
 			if slices.Contains(telemetryKeys, a.Key) {
@@ -213,7 +213,7 @@ func (v *capture) addLines(events []ratelog.Event, refusals []ratelog.Refusal) {
 	}
 	for _, e := range events {
 		v.Events = append(v.Events, capturedLine{
-			Time: e.Time, Level: e.Level.String(), Message: e.Message,
+			Time: e.Time, Level: e.Level, Message: e.Message,
 			Attributes: attributes(e.Attributes),
 		})
 	}

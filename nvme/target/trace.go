@@ -3,11 +3,11 @@ package target
 import (
 	"context"
 	"math"
-	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
@@ -89,77 +89,12 @@ func (c *cmd) recordSent(r *fabric.Request) {
 	e.setStages(r)
 }
 
-// TraceState is how far a command has come.
-type TraceState uint8
-
-// The states.
-const (
-	TraceWaiting    TraceState = iota // for memory, at a limit, or for data from the host
-	TraceExecuting                    // by the handler, or its device
-	TraceResponding                   // it is completed, and the response has not left
-	TraceDone                         // the response has left
-	TraceAbandoned                    // the queue ended before it was executed
-)
-
-// String is as the control interface has it.
-func (s TraceState) String() string {
-	return [...]string{"waiting", "executing", "responding", "done", "abandoned"}[s]
-}
-
-// TraceCommand is a recorded command.
-type TraceCommand struct {
-	// Number counts those of the queue from 1, in the order of their completion; 0: it is not
-	// completed.
-	Number uint64
-	State  TraceState
-	// Name is that of the command, "" if the target does not have it.
-	Name   string
-	Opcode nvme.Opcode
-	// FabricsType is that of Fabrics commands, which have nothing of what follows but CID, Status
-	// and times.
-	FabricsType nvme.FabricsType
-	CID         uint16
-	NSID        uint32
-	// CDW10 has CDW11 in its upper half: SLBA of commands with Blocks.
-	CDW10  uint64
-	CDW12  uint16 // bits 15:0
-	Blocks int    // 0: the command does not name any by SLBA and NLB
-	FUA    bool
-	FUSE   uint8
-	Length uint32 // bytes of data
-	// Status counts once the command is completed.
-	Status nvme.Status
-	// Start is when the capsule arrived. The response has left after the sum of Stages, in the
-	// state TraceDone.
-	Start  time.Time
-	Stages [fabric.Stages]time.Duration
-}
-
-// TraceQueue is what is recorded of a queue.
-type TraceQueue struct {
-	// ID is that of the connection, unique until the target ends.
-	ID              uint64
-	HostNQN, SubNQN string
-	CNTLID, QID     uint16
-	Reactor         int
-	Transport       nvme.TransportType
-	Local, Remote   netip.AddrPort
-	// Time is when this was copied, Reason why, if nobody has asked for it.
-	Time   time.Time
-	Reason string
-	// Missed is how many completed commands before these are no longer known, or were not when they
-	// could have been read.
-	Missed uint64
-	// Commands are completed, in the order of Number, or are not, in that of Start.
-	Commands []TraceCommand
-}
-
 // traceCopy is what a reactor copies of a queue in a turn.
 type traceCopy struct {
 	ring   [TraceDepth]record
 	traced uint64   // session.traced
 	open   []record // commands that are not completed
-	states []TraceState
+	states []string // observed.TraceWaiting or TraceExecuting
 	clock  int64
 	time   time.Time
 }
@@ -177,9 +112,9 @@ func (s *session) copyTrace(to *traceCopy) {
 		e.fill(r)
 		e.setStages(r)
 		to.open = append(to.open, e)
-		st := TraceWaiting
+		st := observed.TraceWaiting
 		if c.executing && !c.waiting.Listed() {
-			st = TraceExecuting
+			st = observed.TraceExecuting
 		}
 		to.states = append(to.states, st)
 	}
@@ -188,11 +123,12 @@ func (s *session) copyTrace(to *traceCopy) {
 // queue describes the queue with the commands after a number; onlyDone: up to the first one whose
 // response has not left. It returns the number of the last one. Any goroutine may call it after
 // Connect.
-func (s *session) queue(from *traceCopy, after uint64, onlyDone bool) (*TraceQueue, uint64) {
-	q := &TraceQueue{
-		ID: s.id, HostNQN: s.ctrl.hostNQN, SubNQN: s.ctrl.sub.nqn, CNTLID: s.ctrl.cntlid,
-		QID: s.qid, Reactor: s.h.index, Transport: s.info.Transport, Local: s.info.Local,
-		Remote: s.info.Remote, Time: from.time,
+func (s *session) queue(from *traceCopy, after uint64, onlyDone bool,
+) (q observed.TraceQueue, last uint64) {
+	q = observed.TraceQueue{
+		ID: s.id, Host: s.ctrl.hostNQN, Subsystem: s.ctrl.sub.nqn, CNTLID: s.ctrl.cntlid,
+		QID: s.qid, Reactor: s.h.index, Transport: s.info.Transport.String(), Local: s.info.Local,
+		Remote: s.info.Remote, Time: from.time, Commands: []observed.TraceCommand{},
 	}
 	first := after
 	if from.traced > TraceDepth {
@@ -201,7 +137,7 @@ func (s *session) queue(from *traceCopy, after uint64, onlyDone bool) (*TraceQue
 	q.Missed = first - after
 	for after = first; after < from.traced; after++ {
 		c := from.command(s.qid, &from.ring[after%TraceDepth])
-		if onlyDone && c.State == TraceResponding {
+		if onlyDone && c.State == observed.TraceResponding {
 			break
 		}
 		c.Number = after + 1
@@ -213,76 +149,103 @@ func (s *session) queue(from *traceCopy, after uint64, onlyDone bool) (*TraceQue
 	open := len(q.Commands)
 	for i := range from.open {
 		c := from.command(s.qid, &from.open[i])
-		c.State, c.Status = from.states[i], 0
+		c.State, c.Status, c.StatusCode = from.states[i], "", 0
 		q.Commands = append(q.Commands, c)
 	}
 	slices.SortFunc(q.Commands[open:],
-		func(a, b TraceCommand) int { return a.Start.Compare(b.Start) })
+		func(a, b observed.TraceCommand) int { return a.Start.Compare(b.Start) })
 	return q, after
 }
 
 // command is a record as others see it.
-func (t *traceCopy) command(qid uint16, e *record) TraceCommand {
-	c := TraceCommand{
-		State: TraceResponding, Opcode: nvme.Opcode(e.opcode), CID: e.cid, Length: e.length,
-		Status: nvme.Status(e.status &^ hasLeft),
-		Start:  t.time.Add(time.Duration(e.start - t.clock)),
+func (t *traceCopy) command(qid uint16, e *record) observed.TraceCommand {
+	took := func(s fabric.Stage) float64 {
+		return (time.Duration(e.stages[s]) << traceUnit).Seconds()
 	}
-	switch {
-	case e.status&hasLeft != 0:
-		c.State = TraceDone
-	case e.status == noStatus:
-		c.State, c.Status = TraceAbandoned, 0
+	c := observed.TraceCommand{
+		State: observed.TraceResponding, Opcode: uint16(e.opcode), CID: e.cid, Length: e.length,
+		Start:       t.time.Add(time.Duration(e.start - t.clock)),
+		WaitSeconds: took(fabric.StageWait), HostDataSeconds: took(fabric.StageHostData),
+		BackendSeconds: took(fabric.StageBackend), ResponseSeconds: took(fabric.StageResponse),
 	}
-	for i, units := range e.stages {
-		c.Stages[i] = time.Duration(units) << traceUnit
+	if e.status&hasLeft != 0 {
+		c.State = observed.TraceDone
 	}
-	if c.Opcode == nvme.FabricsOpcode {
-		c.FabricsType = nvme.FabricsType(e.nsid)
-		c.Name = fabricsOps[c.FabricsType].name
+	if st := nvme.Status(e.status &^ hasLeft); e.status == noStatus {
+		c.State = observed.TraceAbandoned
+	} else if c.Status, c.StatusCode = "success", uint16(st); !st.OK() {
+		c.Status = st.String()
+	}
+	if nvme.Opcode(e.opcode) == nvme.FabricsOpcode {
+		c.FabricsType = uint16(e.nsid)
+		c.Command = fabricsOps[nvme.FabricsType(e.nsid)].name
 		return c
 	}
 	o := &adminOps[e.opcode]
 	if qid != 0 {
 		o = &ioOps[e.opcode]
 	}
-	c.Name, c.NSID, c.CDW10, c.CDW12 = o.name, e.nsid, e.cdw10, e.cdw12
-	c.FUSE = e.bits & 3
+	c.Command, c.NSID, c.Fused = o.name, e.nsid, uint16(e.bits&3)
 	if o.flags&opBlocks != 0 {
-		c.Blocks, c.FUA = int(e.cdw12)+1, e.bits&fuaBit != 0
+		c.LBA, c.Blocks, c.FUA = e.cdw10, int(e.cdw12)+1, e.bits&fuaBit != 0
+	} else {
+		c.CDW10, c.CDW11, c.CDW12 = uint32(e.cdw10), uint32(e.cdw10>>32), e.cdw12
 	}
 	return c
 }
 
-// TraceFilter selects queues.
-type TraceFilter struct {
-	HostNQN, SubNQN string // "" is all
-	QID             int    // negative is all
+// selected reports whether a TraceQuery asks for a queue.
+func selected(q *observed.TraceQuery, host, subsystem string, qid uint16) bool {
+	return (q.Host == "" || q.Host == host) && (q.Subsystem == "" || q.Subsystem == subsystem) &&
+		(q.Queue < 0 || q.Queue == int(qid))
 }
 
-func (f *TraceFilter) selects(hostNQN, subNQN string, qid uint16) bool {
-	return (f.HostNQN == "" || f.HostNQN == hostNQN) && (f.SubNQN == "" || f.SubNQN == subNQN) &&
-		(f.QID < 0 || f.QID == int(qid))
+// traceEvery is how often reactors are asked for commands that a client follows.
+const traceEvery = 100 * time.Millisecond
+
+// Trace calls fn with what is recorded, and to follow it until ctx ends. An error is that of fn, or
+// of ctx.
+func (t *Target) Trace(ctx context.Context, q observed.TraceQuery,
+	fn func(observed.TraceQueue) error,
+) error {
+	if q.Dumps {
+		for _, d := range t.TraceDumps(q) {
+			if err := fn(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	tracer := t.NewTracer(q)
+	for {
+		if err := tracer.Read(ctx, fn); err != nil || !q.Follow {
+			return err
+		}
+		select {
+		case <-time.After(traceEvery):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // Tracer reads what is recorded, for one goroutine at a time.
 type Tracer struct {
-	t      *Target
-	filter TraceFilter
-	follow bool
-	read   map[uint64]uint64 // the last number, by session.id
+	t     *Target
+	query observed.TraceQuery
+	read  map[uint64]uint64 // the last number, by session.id
 }
 
-// NewTracer makes a Tracer. With follow, Read returns each command once, when its response has
+// NewTracer makes a Tracer. With q.Follow, Read returns each command once, when its response has
 // left.
-func (t *Target) NewTracer(f TraceFilter, follow bool) *Tracer {
-	return &Tracer{t: t, filter: f, follow: follow, read: map[uint64]uint64{}}
+func (t *Target) NewTracer(q observed.TraceQuery) *Tracer {
+	return &Tracer{t: t, query: q, read: map[uint64]uint64{}}
 }
 
 // Read calls fn with what there is of each queue whose host is allowed, when following only if
 // there is something new. A reactor copies a queue in a turn, which takes some 2 µs. An error is
 // that of fn, or of ctx.
-func (t *Tracer) Read(ctx context.Context, fn func(*TraceQueue) error) error {
+func (t *Tracer) Read(ctx context.Context, fn func(observed.TraceQueue) error) error {
 	t.t.mu.Lock()
 	handlers := slices.Clone(t.t.handlers)
 	t.t.mu.Unlock()
@@ -292,8 +255,8 @@ func (t *Tracer) Read(ctx context.Context, fn func(*TraceQueue) error) error {
 		look := func(s *session) int {
 			switch {
 			case s.trace == nil || s.unproven() ||
-				!t.filter.selects(s.ctrl.hostNQN, s.ctrl.sub.nqn, s.qid):
-			case t.follow && s.traced == before[s.id]: // no message for idle queues
+				!selected(&t.query, s.ctrl.hostNQN, s.ctrl.sub.nqn, s.qid):
+			case t.query.Follow && s.traced == before[s.id]: // no message for idle queues
 				read[s.id] = s.traced
 			default:
 				sessions = append(sessions, s)
@@ -316,15 +279,15 @@ func (t *Tracer) Read(ctx context.Context, fn func(*TraceQueue) error) error {
 	return nil
 }
 
-func (t *Tracer) readQueue(ctx context.Context, s *session, fn func(*TraceQueue) error,
+func (t *Tracer) readQueue(ctx context.Context, s *session, fn func(observed.TraceQueue) error,
 ) (uint64, error) {
 	from := new(traceCopy) // the reactor may use it after an error
 	after := t.read[s.id]
 	if err := observe.Do(ctx, s.h.loop, func() { s.copyTrace(from) }); err != nil {
 		return 0, err
 	}
-	q, last := s.queue(from, after, t.follow)
-	if t.follow && last == after {
+	q, last := s.queue(from, after, t.query.Follow)
+	if t.query.Follow && last == after {
 		return last, nil
 	}
 	return last, fn(q)

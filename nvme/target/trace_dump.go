@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
@@ -37,7 +38,7 @@ func (f *failure) Error() string { return f.text }
 // traceDumps are the dumps of all reactors.
 type traceDumps struct {
 	mu   sync.Mutex
-	list []*TraceQueue // oldest first
+	list []observed.TraceQueue // oldest first
 }
 
 // allows reports whether a queue of a peer may be kept now.
@@ -65,11 +66,11 @@ func (d *traceDumps) of(peer netip.Addr) (oldest, n int) {
 // expire drops what is too old. The caller holds d.mu.
 func (d *traceDumps) expire(now time.Time) {
 	d.list = slices.DeleteFunc(d.list,
-		func(q *TraceQueue) bool { return now.Sub(q.Time) >= dumpsFor })
+		func(q observed.TraceQueue) bool { return now.Sub(q.Time) >= dumpsFor })
 }
 
 // add keeps a queue in place of older ones. Other reactors may have added some since allows.
-func (d *traceDumps) add(q *TraceQueue) {
+func (d *traceDumps) add(q observed.TraceQueue) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if oldest, n := d.of(q.Remote.Addr()); n >= maxDumpsOfPeer {
@@ -82,12 +83,14 @@ func (d *traceDumps) add(q *TraceQueue) {
 
 // TraceDumps returns what was kept of queues that have failed, or had commands that took too long,
 // oldest first. It is not to be changed.
-func (t *Target) TraceDumps(f TraceFilter) []*TraceQueue {
+func (t *Target) TraceDumps(of observed.TraceQuery) []observed.TraceQueue {
 	t.dumps.mu.Lock()
 	defer t.dumps.mu.Unlock()
 	t.dumps.expire(time.Now())
 	return slices.DeleteFunc(slices.Clone(t.dumps.list),
-		func(q *TraceQueue) bool { return !f.selects(q.HostNQN, q.SubNQN, q.QID) })
+		func(q observed.TraceQueue) bool {
+			return !selected(&of, q.Host, q.Subsystem, q.QID)
+		})
 }
 
 // dumpFailed keeps the queue if its end is an error. Reactor only, from Handler.Close.
@@ -136,7 +139,7 @@ func (s *session) dump(reason string) bool {
 }
 
 // snapshot describes everything that is recorded. Reactor only.
-func (s *session) snapshot(reason string) *TraceQueue {
+func (s *session) snapshot(reason string) observed.TraceQueue {
 	from := new(traceCopy)
 	s.copyTrace(from)
 	q, _ := s.queue(from, 0, false)

@@ -10,16 +10,17 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-var allQueues = TraceFilter{QID: -1}
+var allQueues = observed.TraceQuery{Queue: -1}
 
 // trace reads what a Tracer has.
-func (r *harness) trace(t *Tracer) (list []*TraceQueue) {
+func (r *harness) trace(t *Tracer) (list []observed.TraceQueue) {
 	r.t.Helper()
 	r.during(func() error {
-		return t.Read(r.t.Context(), func(q *TraceQueue) error {
+		return t.Read(r.t.Context(), func(q observed.TraceQueue) error {
 			list = append(list, q)
 			return nil
 		})
@@ -28,9 +29,11 @@ func (r *harness) trace(t *Tracer) (list []*TraceQueue) {
 }
 
 // traceIO is what is recorded of the only I/O queue.
-func (r *harness) traceIO() *TraceQueue {
+func (r *harness) traceIO() observed.TraceQueue {
 	r.t.Helper()
-	list := r.trace(r.target.NewTracer(TraceFilter{testHost, testSub, 1}, false))
+	list := r.trace(r.target.NewTracer(observed.TraceQuery{
+		Host: testHost, Subsystem: testSub, Queue: 1,
+	}))
 	if len(list) != 1 {
 		r.t.Fatalf("%d queues", len(list))
 	}
@@ -60,24 +63,25 @@ func TestTrace(t *testing.T) {
 	r.w.Advance(time.Second)
 	q := r.traceIO()
 	if len(q.Commands) != 4 || q.Missed != 0 || q.Reason != "" || q.QID != 1 ||
-		q.HostNQN != testHost || q.SubNQN != testSub {
+		q.Host != testHost || q.Subsystem != testSub {
 		t.Fatalf("%+v", q)
 	}
-	for i, want := range []TraceCommand{
+	for i, want := range []observed.TraceCommand{
 		{
-			Number: 1, State: TraceDone, Name: "Connect", Opcode: nvme.FabricsOpcode,
-			FabricsType: nvme.FabricsConnect,
+			Number: 1, State: "done", Command: "Connect", Opcode: uint16(nvme.FabricsOpcode),
+			FabricsType: uint16(nvme.FabricsConnect), Status: "success",
 		},
 		{
-			Number: 2, State: TraceDone, Name: "Write", Opcode: nvme.NVMWrite, NSID: 1, CDW10: 3,
-			Blocks: 1, FUA: true, Length: 512,
+			Number: 2, State: "done", Command: "Write", Opcode: uint16(nvme.NVMWrite), NSID: 1,
+			LBA: 3, Blocks: 1, FUA: true, Length: 512, Status: "success",
 		},
 		{
-			Number: 3, State: TraceDone, Name: "Read", Opcode: nvme.NVMRead, NSID: 1,
-			CDW10: 1 << 40, CDW12: 1, Blocks: 2, Status: outOfRange | nvme.More,
+			Number: 3, State: "done", Command: "Read", Opcode: uint16(nvme.NVMRead), NSID: 1,
+			LBA: 1 << 40, Blocks: 2, Status: (outOfRange | nvme.More).String(),
+			StatusCode: uint16(outOfRange | nvme.More),
 		},
 		{
-			State: TraceExecuting, Name: "Read", Opcode: nvme.NVMRead, NSID: 1, CDW10: 4,
+			State: "executing", Command: "Read", Opcode: uint16(nvme.NVMRead), NSID: 1, LBA: 4,
 			Blocks: 1, Length: 512,
 		},
 	} {
@@ -88,7 +92,8 @@ func TestTrace(t *testing.T) {
 		if age := q.Time.Sub(got.Start); age < time.Second || age > time.Minute {
 			t.Errorf("%v old", age)
 		}
-		got.Start, got.Stages, got.CID = time.Time{}, want.Stages, 0
+		got.Start, got.CID = time.Time{}, 0
+		got.WaitSeconds, got.HostDataSeconds, got.BackendSeconds, got.ResponseSeconds = 0, 0, 0, 0
 		if got != want {
 			t.Errorf("%+v, want %+v", got, want)
 		}
@@ -96,11 +101,11 @@ func TestTrace(t *testing.T) {
 	dev.Release()
 	r.until("it completes", func() bool { return held.Done })
 	last := r.traceIO().Commands[3]
-	if last.State != TraceDone || last.Stages[fabric.StageBackend] < time.Second {
+	if last.State != "done" || last.BackendSeconds < 1 {
 		t.Errorf("%+v", last)
 	}
 	r.dial(0) // nothing is known of its peer
-	if n := len(r.trace(r.target.NewTracer(allQueues, false))); n != 2 {
+	if n := len(r.trace(r.target.NewTracer(allQueues))); n != 2 {
 		t.Errorf("%d queues", n)
 	}
 }
@@ -109,7 +114,7 @@ func TestTrace(t *testing.T) {
 func TestFollowTrace(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
-	tr := r.target.NewTracer(TraceFilter{QID: 1}, true)
+	tr := r.target.NewTracer(observed.TraceQuery{Queue: 1, Follow: true})
 	want := uint64(1) // Connect
 	for _, n := range []int{0, 5, TraceDepth, TraceDepth + 7} {
 		for i := range n {
@@ -201,8 +206,8 @@ func TestTraceDumps(t *testing.T) {
 					t.Errorf("kept: %q, %d commands", q.Reason, len(q.Commands))
 				}
 				last := q.Commands[len(q.Commands)-1]
-				if q.QID == 1 && q.Reason != "" && (last.Opcode == nvme.NVMRead) !=
-					(last.State == TraceExecuting) {
+				if q.QID == 1 && q.Reason != "" && (last.Command == "Read") !=
+					(last.State == "executing") {
 					t.Errorf("%+v", last)
 				}
 			}
@@ -229,7 +234,7 @@ func TestManyDumps(t *testing.T) {
 		i.Remote = testAddr(remote)
 		ok := d.allows(i.Remote.Addr(), now)
 		if ok {
-			d.add(&TraceQueue{Remote: i.Remote, Time: now})
+			d.add(observed.TraceQueue{Remote: i.Remote, Time: now})
 		}
 		return ok
 	}
@@ -259,7 +264,7 @@ func TestManyDumps(t *testing.T) {
 		t.Errorf("%d are kept", n)
 	}
 	for i := range 2 * maxDumps { // of reactors that were all allowed to
-		d.add(&TraceQueue{Remote: testAddr(i % 6), Time: now})
+		d.add(observed.TraceQueue{Remote: testAddr(i % 6), Time: now})
 	}
 	if n, of1 := len(r.target.TraceDumps(allQueues)), count(1); n > maxDumps ||
 		of1 > maxDumpsOfPeer {

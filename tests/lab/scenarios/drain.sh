@@ -2,7 +2,7 @@
 # sees no error, discovery shows the remaining path, a reload changes nothing, and the path returns
 # by itself after undrain.
 # variants: tcp rxe
-# covers: internal/listeners nvme/target internal/app internal/control internal/cli
+# covers: internal/listeners nvme/target internal/app internal/control internal/cli internal/observed
 # limit: 360
 . "$LAB_DIR/lib.sh"
 [ "$TARGET" = ours ] || skip "the kernel's target cannot drain a port"

@@ -1,8 +1,11 @@
-package control
+package observed
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
-// This file is the part of the interface about the activity of hosts and the target; see api.go.
+// This file has the activity of hosts and of the target.
 
 // Latency is the latency of the commands of a host for a namespace, since the host first used it.
 type Latency struct {
@@ -56,6 +59,15 @@ type LatencyStage struct {
 	SlowestSeconds float64 `json:"slowest_seconds"`
 }
 
+// The states of a TraceCommand.
+const (
+	TraceWaiting    = "waiting"    // for memory, at a limit, or for data from the host
+	TraceExecuting  = "executing"  // by the target, or its device
+	TraceResponding = "responding" // it is completed, and the response has not left
+	TraceDone       = "done"       // the response has left
+	TraceAbandoned  = "abandoned"  // the queue ended before it was executed
+)
+
 // TraceQueue is the flight recorder of a queue: a line of the answer to GET /v1/trace.
 type TraceQueue struct {
 	// Time is the time of this copy.
@@ -76,8 +88,8 @@ type TraceQueue struct {
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
 	// Local is the address of the target, Remote the address of the host.
-	Local  string `json:"local"`
-	Remote string `json:"remote"`
+	Local  netip.AddrPort `json:"local"`
+	Remote netip.AddrPort `json:"remote"`
 	// Missed is the number of earlier completed commands that are no longer known.
 	Missed uint64 `json:"missed"`
 	// Commands are the last completed commands, and the commands in progress.

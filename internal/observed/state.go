@@ -1,0 +1,169 @@
+package observed
+
+// Namespace is a namespace of a subsystem.
+type Namespace struct {
+	// Subsystem is the NQN of its subsystem.
+	Subsystem string `json:"subsystem"`
+	// NSID identifies it there.
+	NSID uint32 `json:"nsid"`
+	// State is ready, not ready (its storage does not answer), degraded (accepted writes may be
+	// lost), paused (commands wait) or pending (its storage is missing, or promises to hosts about
+	// it cannot be read).
+	State string `json:"state"`
+	// Reason is the reason why it is pending.
+	Reason string `json:"reason,omitempty"`
+	// Backend is the kind of its storage, Path the place of the storage.
+	Backend string `json:"backend"`
+	Path    string `json:"path,omitempty"`
+	// ConfiguredBytes is the minimum size in the configuration, 0 if there is none.
+	ConfiguredBytes int64 `json:"configured_bytes,omitempty"`
+	// SizeBytes and all following fields are 0 while it is pending.
+	SizeBytes      int64 `json:"size_bytes"`
+	BlockSizeBytes int64 `json:"block_size_bytes"`
+	// WriteProtected: writes are refused.
+	WriteProtected bool `json:"write_protected"`
+	// Reads is the number of successful reads since it was added, Writes the number of successful
+	// writes.
+	Reads  uint64 `json:"reads"`
+	Writes uint64 `json:"writes"`
+	// ReadBytes is the data of these reads, WrittenBytes of these writes.
+	ReadBytes    uint64 `json:"read_bytes"`
+	WrittenBytes uint64 `json:"written_bytes"`
+	// BusySeconds is the time with I/O outstanding, summed over reactors.
+	BusySeconds float64 `json:"busy_seconds"`
+	// Errors is the number of failed operations by reason.
+	Errors map[string]uint64 `json:"errors,omitempty"`
+	// Timeouts is the number of commands that were given up.
+	Timeouts uint64 `json:"timeouts"`
+	// Limits are the limits of all hosts together.
+	Limits *Limits `json:"limits,omitempty"`
+	// Configured is missing in lists.
+	Configured *Configured `json:"configured,omitempty"`
+}
+
+// Limits bound the I/O of hosts.
+type Limits struct {
+	// IOPS is the limit of commands per second that read or change blocks, 0 for no limit.
+	IOPS int64 `json:"iops,omitempty"`
+	// Bandwidth is the limit of bytes per second of reads and writes, 0 for no limit.
+	Bandwidth int64 `json:"bandwidth,omitempty"`
+	// BurstSeconds is the burst allowed after a pause, as a time at the limits.
+	BurstSeconds float64 `json:"burst_seconds"`
+	// Waits is the number of commands that have waited at these limits, WaitSeconds their total
+	// wait.
+	Waits       uint64  `json:"waits"`
+	WaitSeconds float64 `json:"wait_seconds"`
+}
+
+// Host is one association of a host with a subsystem: a controller.
+type Host struct {
+	// NQN of the host.
+	NQN string `json:"nqn"`
+	// ID is the host identifier.
+	ID string `json:"id"`
+	// Subsystem is the NQN of the subsystem.
+	Subsystem string `json:"subsystem"`
+	// CNTLID is the controller ID.
+	CNTLID uint16 `json:"cntlid"`
+	// Transport is tcp or rdma.
+	Transport string `json:"transport"`
+	// Remote is the address of the host.
+	Remote string `json:"remote"`
+	// Queues is the number of its connections, the admin queue included.
+	Queues int `json:"queues"`
+	// Ready: the host has enabled the controller.
+	Ready bool `json:"ready"`
+	// Discovery: it is a discovery controller.
+	Discovery bool `json:"discovery"`
+	// Limits are the limits of the host, in all subsystems together.
+	Limits *Limits `json:"limits,omitempty"`
+}
+
+// Connection is a queue.
+type Connection struct {
+	// Host and Subsystem are NQNs, empty before a successful Connect command, and so are CNTLID,
+	// QID and Depth.
+	Host      string `json:"host"`
+	Subsystem string `json:"subsystem"`
+	// CNTLID is the controller ID.
+	CNTLID uint16 `json:"cntlid"`
+	// QID is the queue ID, 0 for the admin queue.
+	QID uint16 `json:"qid"`
+	// Depth is the number of entries.
+	Depth int `json:"depth"`
+	// InFlight is the number of commands being executed.
+	InFlight int `json:"in_flight"`
+	// Reactor is the index of the reactor that serves it.
+	Reactor int `json:"reactor"`
+	// Transport is tcp or rdma.
+	Transport string `json:"transport"`
+	// Local is the address of the target, Remote the address of the host.
+	Local  string `json:"local"`
+	Remote string `json:"remote"`
+	// PortID is the port ID of the listener.
+	PortID uint16 `json:"port_id"`
+	// AgeSeconds is the age of the connection.
+	AgeSeconds float64 `json:"age_seconds"`
+	// KeepAliveTimeoutSeconds is the timeout of the controller, 0 for none, KeepAliveLeftSeconds
+	// the time left if the host sends nothing more.
+	KeepAliveTimeoutSeconds float64 `json:"keep_alive_timeout_seconds"`
+	KeepAliveLeftSeconds    float64 `json:"keep_alive_left_seconds"`
+	// KeepAliveMarginSeconds is the least time left in the last one or two minutes.
+	KeepAliveMarginSeconds float64 `json:"keep_alive_margin_seconds"`
+	// RTTSeconds is the recent round-trip time, Retransmits the number of packets that the target
+	// has sent again, both of TCP; 0 for rdma.
+	RTTSeconds  float64 `json:"rtt_seconds"`
+	Retransmits uint64  `json:"retransmits"`
+	// TLS is the cipher suite, empty if the connection is not encrypted.
+	TLS string `json:"tls"`
+	// HeaderDigest and DataDigest: the connection uses these digests.
+	HeaderDigest bool `json:"header_digest"`
+	DataDigest   bool `json:"data_digest"`
+	// Commands is the number of commands received.
+	Commands uint64 `json:"commands"`
+	// NearlyFull is the number of them that found at least three quarters of Depth in use.
+	NearlyFull uint64 `json:"nearly_full"`
+	// ReadBytes is the data of successful reads, WrittenBytes of successful writes.
+	ReadBytes    uint64 `json:"read_bytes"`
+	WrittenBytes uint64 `json:"written_bytes"`
+}
+
+// Reactor is a thread that serves connections.
+type Reactor struct {
+	// Index is the number of the reactor.
+	Index int `json:"index"`
+	// CPU is the CPU on which it runs, -1 for any.
+	CPU int `json:"cpu"`
+	// AsleepSeconds is the time that it has slept since its start; it polls for the rest of the
+	// time.
+	AsleepSeconds float64 `json:"asleep_seconds"`
+	// Polls is the number of times that it has looked for work, EmptyPolls the number of times
+	// without work.
+	Polls      uint64 `json:"polls"`
+	EmptyPolls uint64 `json:"empty_polls"`
+	// MemoryBytes is its data memory, MemoryUsedBytes the part in use.
+	MemoryBytes     int64 `json:"memory_bytes"`
+	MemoryUsedBytes int64 `json:"memory_used_bytes"`
+	// WaitingCommands is the number of commands that wait for data memory.
+	WaitingCommands int `json:"waiting_commands"`
+}
+
+// Configured is the origin of an object of the configuration.
+type Configured struct {
+	// Path is the path of requests for the object.
+	Path string `json:"path"`
+	// Managed: a request has created it, so that requests can change and delete it.
+	Managed bool `json:"managed"`
+	// Place is its file if Managed is true, else its line of the configuration.
+	Place string `json:"place"`
+	// Keys are the keys given by the last PUT, without secrets. They are missing in lists and if
+	// Managed is false.
+	Keys Keys `json:"keys,omitempty"`
+	// Secrets are the names of the secrets of a host. They are missing in lists.
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+// Keys are the keys of the object in the configuration file (docs/configuration.md), without its
+// name. The object then has these and defaults. Earlier keys are not kept, except the secrets of a
+// host. A host of a subsystem has no keys.
+type Keys map[string]any
