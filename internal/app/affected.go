@@ -15,14 +15,14 @@ import (
 
 // This file finds the hosts that a change of the configuration concerns.
 
-// impact says what changes do to hosts that are connected. It looks at the target as it is before
-// the changes.
+// impact finds the effects of changes on connected hosts. It looks at the target before the
+// changes.
 type impact struct {
 	s           *Server
 	before      *config.Config
 	next        *config.Config
 	connections []target.ConnectionInfo
-	ports       map[uint16]listeners.Owners // those that are open, by port ID
+	ports       map[uint16]listeners.Owners // the open ones, by port ID
 }
 
 // connected returns the connections of hosts, none if a reactor does not answer.
@@ -35,8 +35,8 @@ func (s *Server) connected() []target.ConnectionInfo {
 	})
 }
 
-// affected returns the hosts that each of the changes concerns. The caller holds s.applying and has
-// not made the changes; connections are those of connected.
+// affected returns the hosts affected by each of the changes. The caller holds s.applying and has
+// not made the changes; connections is the result of connected.
 func (s *Server) affected(next *config.Config, changes []config.Change,
 	connections []target.ConnectionInfo,
 ) [][]control.Affected {
@@ -53,7 +53,7 @@ func (s *Server) affected(next *config.Config, changes []config.Change,
 	return list
 }
 
-// of returns the hosts that a change concerns, in the order of their NQNs.
+// of returns the hosts affected by a change, in the order of their NQNs.
 func (im *impact) of(c config.Change) []control.Affected {
 	type controller struct {
 		nqn string
@@ -84,7 +84,7 @@ func (im *impact) of(c config.Change) []control.Affected {
 	return list
 }
 
-// effect is what a change does to a connection, "" for nothing.
+// effect returns the effect of a change on a connection, "" for none.
 func (im *impact) effect(c config.Change, conn *target.ConnectionInfo) string {
 	switch {
 	case c.Kind == config.KindListener:
@@ -157,7 +157,7 @@ func isShown(n *volumes.Namespace, host string) bool {
 	return len(n.Hosts) == 0 || slices.Contains(n.Hosts, host)
 }
 
-// reaches reports whether a host may connect from the address that it is connected from.
+// reaches reports whether a host may connect from its current address.
 func reaches(c *config.Config, conn *target.ConnectionInfo) bool {
 	i := slices.IndexFunc(c.Hosts, func(h config.Host) bool { return h.NQN == conn.HostNQN })
 	if i < 0 || len(c.Hosts[i].Networks) == 0 {
@@ -193,7 +193,7 @@ func servedAt(c *config.Config, conn *target.ConnectionInfo, listener string) bo
 	return s != nil && (len(s.Listeners) == 0 || slices.Contains(s.Listeners, listener))
 }
 
-// subsystemOf is the subsystem of a connection in a configuration, nil if that has none.
+// subsystemOf returns the subsystem of a connection in a configuration, nil if it has none.
 func subsystemOf(c *config.Config, conn *target.ConnectionInfo) *config.Subsystem {
 	i := slices.IndexFunc(c.Subsystems,
 		func(s config.Subsystem) bool { return s.NQN == conn.SubNQN })

@@ -103,7 +103,7 @@ func TestAffected(t *testing.T) {
 	}
 }
 
-// TestAffectedByKeys: a host that loses a key that it needs is one of them, and others are not.
+// TestAffectedByKeys: a host that loses a key that it needs is affected, and others are not.
 func TestAffectedByKeys(t *testing.T) {
 	const (
 		key  = "{nqn: %s, dhchap_key: \"" + testSecret + "\"}"
@@ -158,8 +158,8 @@ func TestAffectedByKeys(t *testing.T) {
 	}
 }
 
-// TestAffectedByNewListener: a new listener at an address takes it from one that has it as part of
-// a network, and with it the hosts of subsystems that name only that one.
+// TestAffectedByNewListener: a new listener at an address takes it from a listener that has it as
+// part of a network, and with it the hosts of subsystems that name only the latter.
 func TestAffectedByNewListener(t *testing.T) {
 	port := testutil.FreePort(t)
 	network := fmt.Sprintf("{name: net, transport: tcp, address: 127.0.0.0/8, port: %d}", port)

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// ana is what a host sees of the only group of a subsystem.
+// ana returns the state of the only group of a subsystem as seen by a host.
 func (l *live) ana(c *host.Controller) string {
 	l.t.Helper()
 	ctx := testutil.Context(l.t)
@@ -25,8 +25,8 @@ func (l *live) ana(c *host.Controller) string {
 	return fmt.Sprintf("%d %v", groups[0].AGID, groups[0].ANAS)
 }
 
-// TestANA: states change with the configuration and by hand, which no configuration changes, and
-// nothing is disconnected.
+// TestANA: states change with the configuration and by hand. No change of the configuration changes
+// states set by hand, and nothing is disconnected.
 func TestANA(t *testing.T) {
 	listeners := func(states string) string {
 		return strings.Replace(listenAny, "}", ", ana_states: "+states+"}", 1) + ", " + listenAny
@@ -99,8 +99,7 @@ func TestANAWhileApplying(t *testing.T) {
 	testutil.Check(t, testutil.Receive(t, "a state is set during the change", done))
 }
 
-// TestANAOfRemovedListener: a state that was set by hand can be taken back while its listener is
-// not there.
+// TestANAOfRemovedListener: a state set by hand can be taken back while its listener is missing.
 func TestANAOfRemovedListener(t *testing.T) {
 	both, subsystems := listenAny+", "+listenAny, sub(anyHosts, inRAM)
 	l := newLive(t, both, subsystems)
@@ -120,7 +119,7 @@ func TestANAOfRemovedListener(t *testing.T) {
 	}
 }
 
-// TestANATransition: a transition ends after the time that hosts have been told.
+// TestANATransition: a transition ends after the time that hosts know.
 func TestANATransition(t *testing.T) {
 	for limit, ends := range map[time.Duration]bool{time.Hour: false, time.Millisecond: true} {
 		l := &live{t: t, dir: t.TempDir()}

@@ -15,25 +15,25 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// maxReachable bounds the addresses that a wildcard listener is announced with.
+// maxReachable bounds the addresses with which a wildcard listener is announced.
 const maxReachable = 8
 
 // maxNamespaces bounds the namespaces that are announced one by one.
 const maxNamespaces = 32
 
-// announcement is what is printed first: what is served where, what is waited for, and how to
-// connect.
+// announcement is the text printed first: the subsystems and addresses in service, the missing
+// ones, and how to connect.
 type announcement struct {
 	version    string
 	subsystems []config.Subsystem
 	namespaces []*volumes.Namespace // not pending
 	up         []fabric.Addr
-	encrypted  map[fabric.Addr]bool // those of up where hosts need TLS
+	encrypted  map[fabric.Addr]bool // addresses of up that need TLS
 	waiting    []string             // listeners
 	pending    []*volumes.Namespace
 }
 
-// summary is one line.
+// summary returns one line.
 func (a announcement) summary() string {
 	line := fmt.Sprintf("nvmf-target %s serves %s with %s on %s", a.version,
 		count(len(a.subsystems), "subsystem"),
@@ -47,7 +47,7 @@ func (a announcement) summary() string {
 	return line
 }
 
-// text is the summary and then one command per address and subsystem. reachable gives the real
+// text returns the summary and then one command per address and subsystem. reachable gives the real
 // addresses of a wildcard.
 func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 	text := a.summary() + "\n"
@@ -80,8 +80,8 @@ func addrs(list []fabric.Addr) string {
 	return strings.Join(names, ", ")
 }
 
-// connectCommands are the nvme-cli commands that connect to every subsystem through addr, with the
-// options that all hosts need there. Over RDMA nobody reaches a subsystem that requires TLS.
+// connectCommands returns the nvme-cli commands that connect to every subsystem through addr, with
+// the options that all hosts need there. Over RDMA nobody reaches a subsystem that requires TLS.
 func connectCommands(addr fabric.Addr, encrypted bool, subsystems []config.Subsystem,
 	reachable func(fabric.Addr) []netip.Addr,
 ) string {
@@ -110,7 +110,7 @@ func connectCommands(addr fabric.Addr, encrypted bool, subsystems []config.Subsy
 	return b.String()
 }
 
-// shellQuote quotes what a shell would not take as one plain word.
+// shellQuote quotes text that a shell would not take as one plain word.
 func shellQuote(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
@@ -122,8 +122,9 @@ func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// reachable is the addresses of this machine that a wildcard listener answers on: of the RDMA
-// devices' interfaces for RDMA. Loopback addresses are named only if there is nothing else.
+// reachable returns the addresses of this machine at which a wildcard listener answers; for RDMA,
+// the addresses of the interfaces of RDMA devices. Loopback addresses are returned only if there
+// are no others.
 func reachable(addr fabric.Addr) []netip.Addr {
 	m, err := netif.Linux().Read("*")
 	if err != nil {
@@ -150,7 +151,7 @@ func reachable(addr fabric.Addr) []netip.Addr {
 	return out[:min(len(out), maxReachable)]
 }
 
-// announcement describes what is served at present.
+// announcement describes the current state.
 func (s *Server) announcement() announcement {
 	c := s.current()
 	a := announcement{

@@ -22,7 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// live is a server whose configuration changes.
+// live is a server with a configuration that changes.
 type live struct {
 	t   *testing.T
 	s   *Server
@@ -152,7 +152,7 @@ func TestMovedStorage(t *testing.T) {
 	set("z")
 }
 
-// TestUndo: a change that fails undoes those before it, the storage that moved included.
+// TestUndo: a failing change undoes the changes before it, including moved storage.
 func TestUndo(t *testing.T) {
 	l := newLive(t, listenAny, sub("hosts: ["+hostA+"]", onFile(1, "x"), onFile(2, "y")))
 	for _, name := range []string{"x", "y"} { // both exist and are empty
@@ -197,7 +197,7 @@ func TestUndo(t *testing.T) {
 	l.apply(listenAny, sub("hosts: ["+hostB+"]", onFile(1, "y"), onFile(3, "x")))
 }
 
-// TestRemovedListener: its connections end, and when it returns it has the port ID that it had.
+// TestRemovedListener: its connections end, and when it returns it has its former port ID.
 func TestRemovedListener(t *testing.T) {
 	l := newLive(t, listenAny, sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}"))
 	second := listen(t, "127.0.0.1:0")
@@ -262,7 +262,7 @@ func TestPendingChanges(t *testing.T) {
 	pending(0)
 }
 
-// TestApplyAtOnce: changes at the same time, and a stop, wait for each other.
+// TestApplyAtOnce: concurrent changes, and a stop, wait for each other.
 func TestApplyAtOnce(t *testing.T) {
 	l := newLive(t, listenAny, sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}"))
 	var wg sync.WaitGroup
@@ -285,7 +285,7 @@ func TestApplyAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// TestFileKeys: each key outside of lists that needs no restart can be changed.
+// TestFileKeys: each key outside lists that needs no restart can be changed.
 func TestFileKeys(t *testing.T) {
 	for _, s := range config.Sections(volumes.Backends) {
 		if strings.Contains(s.Path, "[]") || s.Restart {

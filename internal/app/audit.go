@@ -19,10 +19,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/state"
 )
 
-// This file has the audit: lines of the log that say who was admitted or refused, and who has
-// changed something, get a mark, and go to a file as well. See ADR 0035.
+// This file has the audit. Log lines about admissions, refusals and changes by clients get a mark,
+// and go to a file as well. See ADR 0035.
 
-// auditMark says what a record is about and how it ended.
+// auditMark has the subject of a record and its outcome.
 type auditMark struct{ kind, outcome string }
 
 // audited has the messages of the lines that are records, up to the first ": ". Lines that peers
@@ -58,7 +58,8 @@ var audited = map[string]auditMark{
 
 const (
 	lostMessage = "audit records were lost"
-	// droppedMessage is that of package ratelog; the key message says of which lines it is.
+	// droppedMessage is the message of package ratelog; its key message has the message of the
+	// dropped lines.
 	droppedMessage = "log lines were dropped"
 )
 
@@ -78,19 +79,19 @@ func markOf(line *slog.Record) (auditMark, bool) {
 	return mark, ok
 }
 
-// auditor is the handler of a log that marks the records and writes them to a file, too, whatever
-// the level of the log is.
+// auditor is the handler of a log. It marks the records and also writes them to a file, at any
+// level of the log.
 type auditor struct {
 	slog.Handler
 	*audit
 }
 
-// audit is what auditors share. Any goroutine may use it.
+// audit is the state shared by auditors. Any goroutine may use it.
 type audit struct {
 	lost atomic.Uint64 // records that are not in the file
 
-	mu   sync.RWMutex // never held while something is written
-	file *auditFile   // nil: none
+	mu   sync.RWMutex // never held while writing
+	file *auditFile   // nil: no file
 }
 
 // Enabled implements slog.Handler.
@@ -125,7 +126,7 @@ func (a *auditor) WithGroup(name string) slog.Handler {
 	return &auditor{a.Handler.WithGroup(name), a.audit}
 }
 
-// reopen makes the next record open the file anew, which may have been renamed.
+// reopen makes the next record open the file again, since it may have been renamed.
 func (a *audit) reopen() {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -134,7 +135,7 @@ func (a *audit) reopen() {
 	}
 }
 
-// use writes records to another file, nil for none, and closes the one before.
+// use writes records to another file, nil for none, and closes the previous one.
 func (a *audit) use(file *auditFile) {
 	a.mu.Lock()
 	old := a.file
@@ -167,8 +168,8 @@ func (s *Server) setAudit(c *config.Config) error {
 	return nil
 }
 
-// auditFile is an open file of records. Whatever becomes of it, nobody waits: records for which
-// there is no room in the sink, or on the disk, are counted, and a record says how many.
+// auditFile is an open file of records. Nobody waits for it: records for which there is no room in
+// the sink, or on the disk, are counted, and a record has their number.
 type auditFile struct {
 	path    string
 	log     *slog.Logger
@@ -190,7 +191,7 @@ func (a *auditFile) Write(records []byte) (int, error) {
 	switch {
 	case err != nil:
 		if a.f != nil {
-			_ = a.f.Close() // what has become of the records is not known
+			_ = a.f.Close() // the state of the records is unknown
 			a.f = nil
 		}
 		if !a.bad {
@@ -235,7 +236,7 @@ func (a *auditFile) append(records []byte) (err error) {
 	return a.f.Sync()
 }
 
-// close writes what is left. A file that does not take it in time stays open.
+// close writes the remaining records. If the file does not take them in time, it stays open.
 func (a *auditFile) close() {
 	a.sink.close(outputPatience)
 	select {
@@ -247,8 +248,8 @@ func (a *auditFile) close() {
 	}
 }
 
-// openAudit opens a file of records, which is made if it is missing. A record that was cut off by a
-// full disk or a crash gets an end.
+// openAudit opens a file of records, and creates it if it is missing. It terminates a record that
+// was cut off by a full disk or a crash.
 func openAudit(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK,
 		0o600)

@@ -26,7 +26,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// records are those of a file, each of which must be a line of JSON.
+// records returns the records of a file. Each line must be JSON.
 func records(t *testing.T, path string) (list []map[string]any) {
 	t.Helper()
 	b := testutil.Value(os.ReadFile(path))(t)
@@ -40,8 +40,8 @@ func records(t *testing.T, path string) (list []map[string]any) {
 	return list
 }
 
-// TestAudit: each thing that the audit is about is one record, in the file and in the log, which
-// says who it was, from where, what, and how it ended. No record has a key.
+// TestAudit: each audited event is one record, in the file and in the log, with the client, its
+// address, the event, and the outcome. No record has a key.
 func TestAudit(t *testing.T) {
 	key, err := auth.NewKey(32, auth.SHA256)
 	wrong, err2 := auth.NewKey(32, auth.SHA256)
@@ -156,8 +156,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestAuditedMessages: the messages that the audit knows are those of lines in the code, and those
-// of peers that are refused are all among them.
+// TestAuditedMessages: the audited messages exist in the code, and include all messages about
+// refused peers.
 func TestAuditedMessages(t *testing.T) {
 	var code strings.Builder
 	for _, dir := range []string{
@@ -201,8 +201,8 @@ func auditing(t *testing.T, path string) (*audit, *testutil.Log, *slog.Logger) {
 	return a, out, log
 }
 
-// TestAuditFlood: of 100,000 refusals in a second the file gets few, of one address fewer, it says
-// how many are missing, and all others are there.
+// TestAuditFlood: of 100,000 refusals in a second the file gets few, and fewer of one address. It
+// has the number of the missing ones, and all other records.
 func TestAuditFlood(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit")
 	synctest.Test(t, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestAuditFlood(t *testing.T) {
 			peers.Peer(netip.AddrPortFrom(from, 1)).Warn("connect refused", "host", name)
 		}
 		log.Info("control request", "request", "POST /v1/reload")
-		time.Sleep(time.Minute) // of the bubble
+		time.Sleep(time.Minute) // in the bubble
 		a.use(nil)
 		written, one, lost, others := 0, 0, 0.0, 0
 		for _, r := range records(t, path) {
@@ -243,13 +243,13 @@ func TestAuditFlood(t *testing.T) {
 	})
 }
 
-// TestAuditSlowDisk: while the disk takes nothing, nobody waits, what is held back is bounded, and
-// every record is written or counted.
+// TestAuditSlowDisk: while the disk takes nothing, nobody waits, the pending records are bounded,
+// and every record is written or counted.
 func TestAuditSlowDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit")
 	a, out, log := auditing(t, path)
 	file := a.file
-	r, w, err := os.Pipe() // which takes nothing when it has 64 KiB
+	r, w, err := os.Pipe() // it blocks after 64 KiB
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,8 +297,8 @@ func TestAuditSlowDisk(t *testing.T) {
 		"lines say that the disk fails")
 }
 
-// TestAuditFullDisk: a full disk is said once, nothing waits, and when there is space again,
-// records are whole lines and say how many are missing.
+// TestAuditFullDisk: a full disk is reported once and nothing waits. When there is space again,
+// records are whole lines and have the number of missing ones.
 func TestAuditFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
@@ -348,8 +348,8 @@ func TestAuditFullDisk(t *testing.T) {
 	}
 }
 
-// TestAuditRotation: after a file was renamed, records go on to it until a reload, and then to a
-// new one. A record that a crash has cut off does not take the next one with it.
+// TestAuditRotation: after a file was renamed, records go to it until a reload, and then to a new
+// one. A record cut off by a crash does not damage the next one.
 func TestAuditRotation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit")
 	testutil.Must(t, os.WriteFile(path, []byte(`{"msg":"cut o`), 0o600))
@@ -376,7 +376,7 @@ func TestAuditRotation(t *testing.T) {
 	}
 }
 
-// TestAuditPath: what is no file that the target can write to is an error with its place.
+// TestAuditPath: a path that the target cannot write as a file is an error with its place.
 func TestAuditPath(t *testing.T) {
 	dir := t.TempDir()
 	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")

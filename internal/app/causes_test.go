@@ -29,7 +29,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// cause is a row of docs/troubleshooting.md: what slows commands down, and how that shows.
+// cause is a row of docs/troubleshooting.md: a cause of slow commands, and its symptoms.
 type cause struct{ name, page, query, doctor string }
 
 // causes are the rows of the table, by name.
@@ -50,7 +50,7 @@ func causes(t *testing.T) map[string]cause {
 	return rows
 }
 
-// says: a text has all that a cell quotes, in this order; … stands for anything.
+// says reports whether a text has all quotes of a cell, in order; … stands for any text.
 func says(text, cell string) bool {
 	pattern := "(?s)"
 	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cell, -1) {
@@ -62,8 +62,8 @@ func says(text, cell string) bool {
 var quotient = regexp.MustCompile(
 	"`rate\\((\\w+)(?:\\{(.+)\\})?\\[5m\\]\\) / rate\\((\\w+)(?:\\{.+\\})?\\[5m\\]\\) > (.+)`")
 
-// holds: a query of the table, a quotient of rates that is above a bound, is true of a target whose
-// counters began at 0.
+// holds reports whether a query of the table, a quotient of rates above a bound, holds for a target
+// with counters that began at 0.
 func holds(t *testing.T, query string, metrics map[string]float64) bool {
 	t.Helper()
 	m := quotient.FindStringSubmatch(query)
@@ -116,8 +116,8 @@ func overview(t *testing.T, s *Server, cell string) (texts []string) {
 	return nil
 }
 
-// lossy is the address of a relay to a target. Its sockets drop one of ten segments that the target
-// sends, so the target sends them again.
+// lossy returns the address of a relay to a target. Its sockets drop one of ten segments sent by
+// the target, so the target sends them again.
 func lossy(t *testing.T, to netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -126,7 +126,7 @@ func lossy(t *testing.T, to netip.AddrPort) netip.AddrPort {
 	t.Cleanup(func() { _ = l.Close() })
 	relay := func(a net.Conn) {
 		defer a.Close()
-		// As small as those of Ethernet: a segment that Linux splits late counts as many.
+		// As small as on Ethernet: a segment that Linux splits late counts as many.
 		d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 			return setsockopt(c, func(fd int) error {
 				return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, 1448)
@@ -160,13 +160,13 @@ func lossy(t *testing.T, to netip.AddrPort) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// forward copies without splice(2), whose pipes the Go library keeps.
+// forward copies without splice(2), because the Go library keeps its pipes.
 func forward(to io.Writer, from io.Reader) {
 	_, _ = io.Copy(struct{ io.Writer }{to}, struct{ io.Reader }{from})
 }
 
-// dropSome makes a socket drop one of ten segments before TCP sees them: what a filter of packets
-// returns is how many bytes are kept.
+// dropSome makes a socket drop one of ten segments before TCP sees them. The result of a packet
+// filter is the number of bytes to keep.
 func dropSome(c *net.TCPConn) error {
 	const random = 0xfffff000 + 56 // SKF_AD_OFF + SKF_AD_RANDOM of linux/filter.h
 	filter := []unix.SockFilter{
@@ -216,7 +216,7 @@ func readMany(ctx context.Context, h *host.Controller, q *host.Queue, atOnce int
 	return nil
 }
 
-// underLoad is what doctor finds between two looks.
+// underLoad returns the findings of doctor between two samples.
 func underLoad(socket string) []doctor.Finding {
 	return newLoadDoctor(socket, "/none").findings(time.Millisecond)
 }
@@ -225,11 +225,11 @@ func underLoad(socket string) []doctor.Finding {
 type bottleneck struct {
 	name, cause     string
 	namespace, host string // keys of the configuration
-	entries, atOnce int    // of the queue, and how many commands use it
+	entries, atOnce int    // of the queue, and commands that use it
 	lossy           bool
 }
 
-// start starts the target, and reads until the function that it returns is called.
+// start starts the target, and reads until the returned function is called.
 func (b *bottleneck) start(t *testing.T) (s *Server, socket string, stop func()) {
 	t.Helper()
 	socket = t.TempDir() + "/control.sock"
@@ -269,13 +269,13 @@ web: {listen: "127.0.0.1:0"}
 	return s, socket, stop
 }
 
-// test waits until doctor, the page and a metric say the cause, and checks that none of them says
+// test waits until doctor, the page and a metric show the cause, and checks that none of them shows
 // another one.
 func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
 	s, socket, stop := b.start(t)
 	row := rows[b.cause]
-	// Where a machine does much else, commands are slow, and TCP sends packets again that were not
-	// acknowledged in time, for this reason, too.
+	// On a busy machine commands are slow, and TCP resends packets that were not acknowledged in
+	// time, for this reason, too.
 	others := slices.DeleteFunc(slices.Collect(maps.Values(rows)), func(r cause) bool {
 		return r == row || !testutil.Soaking() && !strings.Contains(r.query, "nearly_full")
 	})
@@ -323,9 +323,9 @@ func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
 	})
 }
 
-// TestCauses: a slow disk, a limit, a link that loses packets, and a queue that is too small: for
-// each, the page, a metric and doctor say what docs/troubleshooting.md quotes, and none of them
-// says another cause: a queue that is too small, and on a quiet machine any other.
+// TestCauses: a slow disk, a limit, a lossy link, and a queue that is too small. For each, the
+// page, a metric and doctor show the quotes of docs/troubleshooting.md, and none of them shows
+// another cause: never a queue that is too small, and on a quiet machine no other either.
 func TestCauses(t *testing.T) {
 	if !testutil.Soaking() {
 		t.Parallel()

@@ -10,17 +10,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
-// renewBefore is when a certificate is warned of that ends soon.
+// renewBefore is the time before the end of a certificate at which a warning is given.
 const renewBefore = 14 * 24 * time.Hour
 
-// certificates are those of the control interface.
+// certificates returns the certificates of the control interface.
 func certificates(c *config.Config) httpd.Certificates {
 	return httpd.Certificates{
 		Certificate: c.Control.Certificate, Key: c.Control.Key, CA: c.Control.ClientCA,
 	}
 }
 
-// certificatesOf are those of metrics or the page, "" if there are none.
+// certificatesOf returns the certificates of metrics or the page, "" if there are none.
 func certificatesOf(e *config.Endpoint) httpd.Certificates {
 	return httpd.Certificates{Certificate: e.Certificate, Key: e.Key}
 }
@@ -46,8 +46,8 @@ func certificateProblem(c, running *config.Config, err *httpd.FileError) config.
 	return c.Problem(key, err.Error(), "It must be a PEM file that the target may read.")
 }
 
-// probeCertificates looks at the certificates of the control interface, of metrics and of the page,
-// and at what is served without.
+// probeCertificates checks the certificates of the control interface, of metrics and of the page,
+// and warns of endpoints without them.
 func probeCertificates(c *config.Config) (ps config.Problems) {
 	look := func(key string, used bool, read func() (*tls.Config, error)) {
 		if !used {
@@ -87,7 +87,7 @@ func probeCertificates(c *config.Config) (ps config.Problems) {
 }
 
 // renewCertificates reads the certificates of the control interface, of metrics and of the page
-// anew. If they cannot be used, those that it has stay.
+// again. If the new ones are unusable, the current ones stay.
 func (s *Server) renewCertificates(c *config.Config) error {
 	if s.control != nil {
 		err := s.control.Renew()
@@ -98,7 +98,7 @@ func (s *Server) renewCertificates(c *config.Config) error {
 			return err
 		}
 	}
-	// setMetrics and setWeb read those of addresses that change.
+	// setMetrics and setWeb read the certificates of addresses that change.
 	var err error
 	if c.Metrics == s.current().Metrics {
 		err = s.metrics.renew(c, &c.Metrics)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestCheckAllStages: errors in the text hide none that the machine has, but for those of values
-// that cannot be used.
+// TestCheckAllStages: errors in the text do not hide errors of the machine, except about unusable
+// values.
 func TestCheckAllStages(t *testing.T) {
 	dir := t.TempDir()
 	file := writeConfig(t, fmt.Sprintf(`

@@ -119,7 +119,7 @@ func (s *Server) drain(which control.ListenerID, drain bool) ([]control.Listener
 	return s.listeners.Drain(which, drain)
 }
 
-// planOfReload is what Reload would change.
+// planOfReload returns the changes that Reload would make.
 func (s *Server) planOfReload() (control.Plan, error) {
 	connections := s.connected()
 	c, err := s.lockAndLoad()
@@ -138,8 +138,8 @@ func (s *Server) planOfReload() (control.Plan, error) {
 	return p, err
 }
 
-// plan is a list of changes as clients see it, with the hosts that each of them concerns unless
-// affected is nil.
+// plan returns changes as clients see them, with the hosts affected by each of them unless affected
+// is nil.
 func plan(changes []config.Change, affected [][]control.Affected, err error) (control.Plan, error) {
 	p := control.Plan{Changes: make([]control.Change, len(changes))}
 	for i, c := range changes {
@@ -171,7 +171,7 @@ func controlProblem(err error) error {
 	return first
 }
 
-// problemsOf lists the errors that were joined to err. Those that have no place are only text.
+// problemsOf lists the errors that were joined to err. An error without a place is only text.
 func problemsOf(err error) (list config.Problems) {
 	if err == nil {
 		return nil
@@ -219,21 +219,21 @@ func (s *Server) pending() (list []control.PendingNamespace) {
 	return list
 }
 
-// taken is how much of a share is taken, of what most is taken of.
+// taken returns the fraction of a share in use, of the resource that is used most.
 func taken(s *control.Share) float64 {
 	part := func(n, most int64) float64 { return float64(n) / float64(max(most, 1)) }
 	return max(part(s.Connections, s.MostConnections), part(s.QueueMemory, s.MostQueueMemory),
 		part(s.DataMemory, s.MostDataMemory))
 }
 
-// mostShares is how many shares of each transport the status has.
+// mostShares is the number of shares of each transport in the status.
 const mostShares = 16
 
 // shares lists hosts and networks, nearest to their share first.
 func (s *Server) shares() (list []control.Share) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.usageTimeout)
 	defer cancel()
-	data, _ := s.target.DataShares(ctx) // without it, if a reactor does not answer
+	data, _ := s.target.DataShares(ctx) // left out if a reactor does not answer
 	for name, t := range s.transports {
 		var of []control.Share
 		for _, u := range t.Shares() {
@@ -299,7 +299,7 @@ func (s *Server) namespaceStates() (list []observed.Namespace) {
 	limits := s.limits()
 	for _, n := range volumes.All(s.current()) {
 		if now := s.volumes.Get(n.Name()); now != nil {
-			n = now // whose storage may wait for a restart
+			n = now // its storage may wait for a restart
 		}
 		out := observed.Namespace{
 			Subsystem: n.NQN, NSID: n.NSID, State: "pending", Backend: n.Backend, Path: n.Path(),
@@ -314,7 +314,7 @@ func (s *Server) namespaceStates() (list []observed.Namespace) {
 	return list
 }
 
-// describe fills in what is known of a namespace that is served.
+// describe fills in the known state of a served namespace.
 func describe(out *observed.Namespace, st *target.NamespaceStats) {
 	switch {
 	case st.Paused:
@@ -338,7 +338,7 @@ func describe(out *observed.Namespace, st *target.NamespaceStats) {
 	}
 }
 
-// limits has the limits that there are.
+// limits returns the limits in use.
 func (s *Server) limits() map[target.LimitedObject]*observed.Limits {
 	out := map[target.LimitedObject]*observed.Limits{}
 	for _, l := range s.target.Limits() {

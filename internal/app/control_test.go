@@ -41,7 +41,7 @@ func controlled(t *testing.T, o Options, listeners string, more ...string) (*Ser
 	return s, c
 }
 
-// TestControl: what a client sees of a host, of one that is refused, and of what waits.
+// TestControl: a client sees a host, a refused host, and waiting objects.
 func TestControl(t *testing.T) {
 	waiting := "{transport: tcp, address: 192.0.2.1, port: 4420}"
 	failed := "{transport: rdma, address: 127.0.0.1}"
@@ -65,7 +65,7 @@ func TestControl(t *testing.T) {
 	if err != nil || len(connections) == 0 {
 		t.Fatalf("%+v, %v", connections, err)
 	}
-	admin := connections[len(connections)-1] // a refused one may still be there
+	admin := connections[len(connections)-1] // a refused connection may still be there
 	if admin.Subsystem != testNQN || admin.Host != hostOptions("").HostNQN ||
 		!admin.HeaderDigest || admin.DataDigest || admin.Transport != "tcp" ||
 		admin.Local != listeners[0].Address || admin.Depth == 0 {
@@ -148,7 +148,7 @@ func checkRefusal(t *testing.T, c *control.Client) {
 	}
 }
 
-// TestControlCertificates: files that cannot be used stop the start, with their place.
+// TestControlCertificates: unusable files stop the start, with their place.
 func TestControlCertificates(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "garbage")
@@ -227,7 +227,7 @@ func TestControlRenewal(t *testing.T) {
 	}
 }
 
-// TestControlPending: a namespace whose storage is missing.
+// TestControlPending: a namespace with missing storage.
 func TestControlPending(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "absent")
 	more := "- {nsid: 1, backend: file, path: " + path + "}"

@@ -14,12 +14,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
-// Converter is another target whose configurations are converted.
+// Converter converts the configurations of another target.
 type Converter struct {
-	// Default is where one that runs is found.
+	// Default is the place of a running one.
 	Default string
 	convert func(file string, text []byte, o convert.Options) (*convert.Result, error)
-	// running reads the configuration of a target that runs. The path of one has the type at.
+	// running reads the configuration of a running target. The file at path has the type at.
 	running func(ctx context.Context, path string) ([]byte, error)
 	at      fs.FileMode
 }
@@ -38,9 +38,9 @@ var Converters = map[string]Converter{
 	},
 }
 
-// Convert writes the configuration that does what the one of another target does to out, and what
-// has no counterpart to notes, too. Path is a file, or where the other target runs. Each
-// configuration that it writes passes Check but for what this machine lacks.
+// Convert converts the configuration of another target. It writes the result to out, and items
+// without a counterpart also to notes. Path is a file, or the place of the running target. Each
+// result passes Check, apart from missing parts of this machine.
 func (k Converter) Convert(ctx context.Context, path string, out, notes io.Writer) error {
 	text, running, err := k.read(ctx, path)
 	if err != nil {
@@ -63,7 +63,7 @@ func (k Converter) Convert(ctx context.Context, path string, out, notes io.Write
 	return err
 }
 
-// read returns the text of a file, or that of a target that runs.
+// read returns the text of a file, or of a running target.
 func (k Converter) read(ctx context.Context, path string) (text []byte, running bool, err error) {
 	info, err := os.Stat(path)
 	switch {
@@ -85,8 +85,8 @@ func (k Converter) read(ctx context.Context, path string) (text []byte, running 
 	return text, false, err
 }
 
-// parses returns what is wrong with a configuration on any machine. The files of keys may be on
-// another one.
+// parses returns problems that a configuration has on any machine. Key files may be on another
+// machine.
 func parses(yaml []byte) error {
 	_, err := config.Parse("the result", yaml, nil, volumes.Backends)
 	if problems, ok := errors.AsType[config.Problems](err); ok {

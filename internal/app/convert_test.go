@@ -16,8 +16,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// TestConvert: what is converted passes check, and what would not is reported with its place in the
-// other target's file.
+// TestConvert: converted configurations pass check, and unsuitable items are reported with their
+// place in the file of the other target.
 func TestConvert(t *testing.T) {
 	needTLS(t)
 	psk := testutil.Value(auth.NewTLSKey(auth.SHA256))(t)
@@ -50,8 +50,8 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// fakeMachine has block sizes by path: one number for a device, two for a file, that of stat(2) and
-// that of its file system.
+// fakeMachine has block sizes by path: one number for a device, two for a file, from stat(2) and of
+// its file system.
 type fakeMachine map[string][]uint64
 
 func (m fakeMachine) Storage(path string) (s convert.Storage, ok bool) {
@@ -65,8 +65,8 @@ func (m fakeMachine) Storage(path string) (s convert.Storage, ok bool) {
 	return s, ok
 }
 
-// TestConvertForms: the forms that configurations of real targets have, and what becomes of each on
-// a machine with the storage that the test says. -rewrite writes the results anew.
+// TestConvertForms: the forms of configurations of real targets, and their results on a machine
+// with the storage given in the test. -rewrite writes the current results.
 func TestConvertForms(t *testing.T) {
 	forms := 0
 	datadriven.Walk(t, "../convert/testdata/forms", func(t *testing.T, path string) {

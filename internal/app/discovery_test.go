@@ -65,8 +65,8 @@ func TestMDNS(t *testing.T) {
 	until(false)
 }
 
-// TestAnnouncedOn: where which ports are announced, with IPv6 and with link-local addresses, which
-// several interfaces can have.
+// TestAnnouncedOn: the interfaces on which ports are announced, with IPv6 and with link-local
+// addresses, which several interfaces can have.
 // TestHostsOfNamespaces: a host that has a namespace but not the subsystem is warned of.
 func TestHostsOfNamespaces(t *testing.T) {
 	l := &live{t: t}

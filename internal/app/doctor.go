@@ -20,9 +20,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Doctor checks this machine, and the configuration if it can be read: it may be missing unless it
-// is required. The target that runs, if there is one, is asked for what is slow: the one at the
-// socket, or, if that is "", at those that the configuration says. It changes nothing.
+// Doctor checks this machine, and the configuration if it can be read; it may be missing unless it
+// is required. A running target is asked for slow operations: at the socket or, if it is "", at the
+// sockets of the configuration. Doctor changes nothing.
 func Doctor(file string, required bool, socket string, environ []string) []doctor.Finding {
 	return diagnose(doctor.Linux(), ibv.New(), file, required, socket, environ)
 }
@@ -42,7 +42,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 		ps = append(ps, probeListener(c, i, &here, func(at fabric.Addr) error {
 			if at.Transport == nvme.TransportTCP {
 				if _, used := m.InUse(at.AddrPort); used {
-					return nil // the machine's check says by what
+					return nil // the check of the machine reports the user
 				}
 			}
 			return addressProbe(c, rdma)(at)
@@ -52,7 +52,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 	if socket != "" {
 		t.Sockets = []string{socket}
 	}
-	if name, _, ok := m.Running(t.Sockets); ok { // which uses its own storage
+	if name, _, ok := m.Running(t.Sockets); ok { // it uses its own storage
 		ps = slices.DeleteFunc(ps, func(p config.Problem) bool {
 			return p.Warning && strings.HasSuffix(p.What, " is in use by "+name)
 		})
@@ -68,8 +68,8 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 	return append(list, examine(m, t, socket)...)
 }
 
-// examine looks at the machine, and at the target that runs there, if there is one: at the socket
-// that was given, unless that is "".
+// examine checks the machine, and the target running there, if any: at the given socket, unless it
+// is "".
 func examine(m doctor.Machine, t doctor.Target, given string) []doctor.Finding {
 	if given != "" {
 		t.Sockets = []string{given}
@@ -90,7 +90,7 @@ func examine(m doctor.Machine, t doctor.Target, given string) []doctor.Finding {
 
 const configuration = "configuration"
 
-// notLoaded is what is wrong with a configuration that cannot be used.
+// notLoaded returns the findings about an unusable configuration.
 func notLoaded(required bool, err error) []doctor.Finding {
 	var ps config.Problems
 	if errors.As(err, &ps) {
@@ -107,7 +107,7 @@ func notLoaded(required bool, err error) []doctor.Finding {
 	return []doctor.Finding{f}
 }
 
-// problems are the findings of the checks that "check" makes.
+// problems returns the findings of the checks made by "check".
 func problems(ps config.Problems) (list []doctor.Finding) {
 	for _, p := range ps {
 		f := doctor.Finding{
@@ -126,7 +126,7 @@ func problems(ps config.Problems) (list []doctor.Finding) {
 	return list
 }
 
-// demands is what a configuration asks of a machine.
+// demands returns the requirements of a configuration on a machine.
 func demands(c *config.Config, m *netif.State) doctor.Target {
 	t := doctor.Target{
 		Reactors: reactorCPUs(c.Reactors), RDMA: uses(c.Listeners, nvme.TransportRDMA),
@@ -153,7 +153,7 @@ func demands(c *config.Config, m *netif.State) doctor.Target {
 	return t
 }
 
-// sockets are where a target may have its control socket.
+// sockets returns the possible control sockets of a target.
 func sockets(configured string) []string {
 	list := []string{configured}
 	if configured == config.AutoSocket {

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// askTimeout is how long the target that runs may take to say what it has counted.
+	// askTimeout bounds the wait for the counters of the running target.
 	askTimeout = 15 * time.Second
-	// doctorLooks is the time between the two looks of doctor at the target.
+	// doctorLooks is the time between the two samples that doctor takes of the target.
 	doctorLooks = 5 * time.Second
 )
 
-// loadDoctor looks at a target that runs, twice.
+// loadDoctor takes two samples of a running target.
 type loadDoctor struct {
 	client *control.Client
 	ports  portLook
@@ -25,7 +25,8 @@ type loadDoctor struct {
 	err    error
 }
 
-// newLoadDoctor looks at the target at a control socket, and at the ports in a directory.
+// newLoadDoctor takes the first sample of the target at a control socket, and of the ports in a
+// directory.
 func newLoadDoctor(socket, ports string) *loadDoctor {
 	d := &loadDoctor{client: control.NewClient(socket), ports: portLook{dir: ports}}
 	d.first, d.err = d.look()
@@ -53,7 +54,7 @@ func (d *loadDoctor) look() (s doctor.Sample, err error) {
 	return s, nil
 }
 
-// findings looks again, apart from the first look at least.
+// findings takes another sample, at least apart after the first one.
 func (d *loadDoctor) findings(apart time.Duration) []doctor.Finding {
 	defer d.client.Close()
 	var second doctor.Sample

@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestUnderLoad: there is always an answer, also without load, or without a target, and counters of
-// RDMA ports are looked at; TestCauses has the others.
+// TestUnderLoad: there is always an answer, even without load, or without a target, and counters of
+// RDMA ports are read. TestCauses has the other findings.
 func TestUnderLoad(t *testing.T) {
 	socket := t.TempDir() + "/control.sock"
 	c := parsed(t, validFile+"control: {socket: "+socket+"}\n")

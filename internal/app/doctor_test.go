@@ -17,8 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestDoctor: what the configuration's own checks find is in the list, each with its severity, and
-// the machine is checked whatever is wrong with the configuration.
+// TestDoctor: the list has the results of the checks of the configuration, each with its severity,
+// and the machine is checked even if the configuration is wrong.
 func TestDoctor(t *testing.T) {
 	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
@@ -88,8 +88,8 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// TestDoctorOfRunningTarget: that the running target uses its storage is no problem, that another
-// process does is one.
+// TestDoctorOfRunningTarget: storage in use by the running target is no problem, storage in use by
+// another process is one.
 func TestDoctorOfRunningTarget(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) string {
@@ -125,7 +125,7 @@ func TestDoctorOfRunningTarget(t *testing.T) {
 	}
 }
 
-// TestDoctorSocket: a target that was named and does not answer is an error, and no other is asked.
+// TestDoctorSocket: a named target that does not answer is an error, and no other target is asked.
 func TestDoctorSocket(t *testing.T) {
 	m := doctor.Linux()
 	for _, socket := range []string{"", filepath.Join(t.TempDir(), "control.sock")} {

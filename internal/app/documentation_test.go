@@ -130,7 +130,7 @@ func writeSection(b *strings.Builder, title, doc string, keys []config.Key) {
 	}
 }
 
-// Every key says what it means, and those that may be left out when to set them.
+// TestEveryKeyIsExplained: every key has its meaning, and every optional key says when to set it.
 func TestEveryKeyIsExplained(t *testing.T) {
 	all := config.Sections(volumes.Backends)
 	for _, b := range volumes.Backends {

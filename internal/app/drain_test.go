@@ -15,7 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// states are those of the listeners, by port ID.
+// states returns the states of the listeners, by port ID.
 func (l *live) states() string {
 	var list []string
 	for _, s := range l.s.listeners.States() {
@@ -47,8 +47,8 @@ func (l *live) discovered(at int) (ports []uint16) {
 	return ports
 }
 
-// TestDrain: hosts of a drained listener leave, and only these; no change of the configuration puts
-// it into service again, but undrain does, at the address that it had.
+// TestDrain: hosts of a drained listener leave, and only these. No change of the configuration puts
+// it into service again, but undrain does, at its former address.
 func TestDrain(t *testing.T) {
 	two, subsystems := listenAny+", "+listenAny, sub(anyHosts, inRAM)
 	l := newLive(t, two, subsystems)
@@ -132,7 +132,7 @@ func TestDrainWaiting(t *testing.T) {
 	}
 }
 
-// TestDrainNetwork: a drained listener is drained with the addresses that it will have, also if it
+// TestDrainNetwork: a listener is drained together with the addresses that it will have, even if it
 // has none yet, until it or one of them is undrained.
 func TestDrainNetwork(t *testing.T) {
 	port := testutil.FreePort(t)

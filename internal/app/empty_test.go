@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// TestNoNamespaces: a subsystem may begin without namespaces, get some, and lose the last one. A
-// host that is connected meanwhile sees what there is, and stays connected. The control interface,
+// TestNoNamespaces: a subsystem may begin without namespaces, gain some, and lose the last one. A
+// host connected meanwhile sees the current namespaces and stays connected. The control interface,
 // metrics and the page have the subsystem as well.
 func TestNoNamespaces(t *testing.T) {
 	with := func(namespaces string) string {

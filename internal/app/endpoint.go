@@ -32,8 +32,8 @@ func (e *endpoint[T]) close() (err error) {
 	return err
 }
 
-// set serves where and how the key of c says, which is to, or not at all, and returns the URL. The
-// log has the message refused of each client that is not served.
+// set serves the endpoint to, which has the given key in c, or stops serving, and returns the URL.
+// The log has the message refused for each client that is not served.
 func (e *endpoint[T]) set(s *Server, c *config.Config, key string, to *config.Endpoint,
 	refused string, listen func(httpd.Endpoint) (T, error),
 ) (url string, err error) {

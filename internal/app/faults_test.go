@@ -15,7 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
-// faults makes an operation fail, or all from that one on.
+// faults makes an operation fail, or all operations from one on.
 type faults struct {
 	mu     sync.Mutex
 	at, n  int // 0: none fails
@@ -42,9 +42,9 @@ func (f *faults) reached() bool {
 	return f.n >= f.at
 }
 
-// TestEveryFault changes all kinds of objects at once, over and over: each time another operation
-// fails, until none is left. After each failure everything is as before, and the change can be
-// made, and taken back; that is so even if nothing can be opened any more, to undo it.
+// TestEveryFault changes all kinds of objects at once, repeatedly. Each time another operation
+// fails, until none is left. After each failure everything is as before, and the change can be made
+// and taken back, even if nothing can be opened any more to undo it.
 func TestEveryFault(t *testing.T) {
 	network := verbstest.New(verbstest.Options{Async: true})
 	t.Cleanup(network.Close)

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// faultyLive is a server with namespaces in memory, and what opens their storage.
+// faultyLive is a server with namespaces in memory, and a function that opens their storage.
 type faultyLive struct {
 	*live
 	open atomic.Pointer[func(n *config.Namespace) (backend.Device, error)]

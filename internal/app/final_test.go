@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestAddedInVain: a subsystem that a failed reload has added and removed is not gone for good, the
-// file has it; nor is one that was removed before.
+// TestAddedInVain: a subsystem that a failed reload has added and removed is not gone for good,
+// because the file has it. Nor is one that was removed before.
 func TestAddedInVain(t *testing.T) {
 	one := sub(anyHosts, inRAM)
 	both := one + strings.Replace(one, testNQN, testNQN+"-more", 1)
@@ -33,7 +33,7 @@ func TestAddedInVain(t *testing.T) {
 }
 
 // TestRemovedForGood: after a reload that removes a subsystem hosts are told that it is gone for
-// good, and not after one that fails, or when it is back.
+// good, but not after one that fails, or when it is back.
 func TestRemovedForGood(t *testing.T) {
 	const stays = `
   - nqn: ` + testNQN + `-stays
@@ -67,7 +67,7 @@ reactors:`
 	if why := connect(); !strings.Contains(why, "DNR") {
 		t.Errorf("removed: %q", why)
 	}
-	done := s.target.Changing() // as while something is applied
+	done := s.target.Changing() // as during a change
 	if why := connect(); why == "" || strings.Contains(why, "DNR") {
 		t.Errorf("while a configuration is applied: %q", why)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// fakeNetwork is what a machine has, as a test says. Its addresses are of 127.0.0.0/8, which Linux
-// has altogether.
+// fakeNetwork has the addresses of a machine, set by a test. They are in 127.0.0.0/8, all of which
+// Linux has.
 type fakeNetwork struct {
 	mu      sync.Mutex
 	state   netif.State
@@ -40,7 +40,7 @@ func (n *fakeNetwork) Read(...string) (netif.State, error) {
 	return n.state, n.err
 }
 
-// count is how often it was read.
+// count returns the number of reads.
 func (n *fakeNetwork) count() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -88,7 +88,7 @@ func healing(t *testing.T, listeners string, addresses ...string) (*live, *fakeN
 	return l, n
 }
 
-// ports are the listeners as "name: address state", in the order of their port IDs.
+// ports returns the listeners as "name: address state", in the order of their port IDs.
 func ports(s *Server) string {
 	var list []string
 	for _, l := range s.listeners.States() {
@@ -107,7 +107,7 @@ func at(address string, port uint16) string {
 	return fmt.Sprintf("{transport: tcp, address: %s, port: %d}", address, port)
 }
 
-// discovered are the addresses in the discovery log that a host reads at one of them.
+// discovered returns the addresses in the discovery log that a host reads at one of them.
 func discovered(t *testing.T, addr netip.AddrPort) (addrs []string, generation uint64) {
 	t.Helper()
 	ctx := testutil.Context(t)
@@ -125,8 +125,8 @@ func discovered(t *testing.T, addr netip.AddrPort) (addrs []string, generation u
 	return addrs, header.GENCTR
 }
 
-// TestNetworkHeals: an address that goes and returns takes its port along, with its ID. Another
-// one does not notice.
+// TestNetworkHeals: an address that goes and returns takes its port along, with its ID. Other ports
+// are unaffected.
 func TestNetworkHeals(t *testing.T) {
 	port := testutil.FreePort(t)
 	l, n := healing(t, at("127.0.9.0/24", port), "eth0 127.0.9.1", "eth1 127.0.9.2",
@@ -163,7 +163,7 @@ func TestNetworkHeals(t *testing.T) {
 }
 
 // TestAddressHeals: an address that an interface had and lost, or that is switched off, is waited
-// for. One that no interface ever had is tried.
+// for. An address that no interface ever had is tried.
 func TestAddressHeals(t *testing.T) {
 	port := testutil.FreePort(t)
 	l, n := healing(t, at("127.0.9.1", port))
@@ -207,7 +207,8 @@ func TestListenersShareAddresses(t *testing.T) {
 	}
 }
 
-// TestRequiredNetwork: with on_unavailable: fail there has to be an address, and no more.
+// TestRequiredNetwork: with on_unavailable: fail there must be an address at the start, but not
+// later.
 func TestRequiredNetwork(t *testing.T) {
 	port := testutil.FreePort(t)
 	required := fmt.Sprintf("{transport: tcp, address: eth0, port: %d, on_unavailable: fail}", port)
@@ -224,7 +225,7 @@ func TestRequiredNetwork(t *testing.T) {
 		t.Errorf("ports %s", got)
 	}
 	_ = taken.Close()
-	n.set() // the target goes on without
+	n.set() // the target goes on without it
 	n.set("eth0 127.0.9.1")
 	wantPorts(t, l.s, fmt.Sprintf("1 tcp 127.0.0.1:0: %v up", l.s.Addrs()[0].AddrPort),
 		fmt.Sprintf("2 tcp eth0:%d: 127.0.9.1:%[1]d up", port))
@@ -249,8 +250,8 @@ func TestTooManyAddresses(t *testing.T) {
 	}
 }
 
-// TestAddressStorm: many changes are few updates, each of a few log lines, and the last one is not
-// lost.
+// TestAddressStorm: many changes cause few updates, each of a few log lines, and the last one is
+// not lost.
 func TestAddressStorm(t *testing.T) {
 	port := testutil.FreePort(t)
 	l := &live{t: t, dir: t.TempDir()}
@@ -271,8 +272,8 @@ func TestAddressStorm(t *testing.T) {
 	}
 }
 
-// TestRDMADeviceHeals: a device that is removed takes its ports along, whichever way its address is
-// configured, and brings them back.
+// TestRDMADeviceHeals: a removed device takes its ports along, however its address is configured,
+// and brings them back.
 func TestRDMADeviceHeals(t *testing.T) {
 	for _, address := range []string{"rxe0", "eth0", "127.0.9.1", "127.0.9.0/24"} {
 		network := verbstest.New(verbstest.Options{Async: true})

@@ -2,8 +2,8 @@ package app
 
 import "time"
 
-// healthEvery is how often drives are asked for warnings, and the space of sparse files is
-// measured.
+// healthEvery is the interval at which drives are asked for warnings, and the space of sparse files
+// is measured.
 const healthEvery = time.Minute
 
 // watch calls fn at intervals, on a goroutine of its own, until stop is called. stop waits for the

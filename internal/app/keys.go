@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// tlsPSKs returns the PSKs with this identity, none if its host has no key, which takes
-// as long. See tcp.Config.
+// tlsPSKs returns the PSKs with this identity. If the host has no key it returns none, after the
+// same time. See tcp.Config.
 func (s *Server) tlsPSKs(identity []byte) (psks []auth.TLSPSK) {
 	id, err := auth.ParseTLSIdentity(identity)
 	if err != nil {
@@ -30,7 +30,7 @@ func (s *Server) tlsPSKs(identity []byte) (psks []auth.TLSPSK) {
 	return auth.WithIdentity(string(identity), id, s.hostTLSKeys(id.HostNQN))
 }
 
-// hostTLSKeys are the keys of a host that count now.
+// hostTLSKeys returns the valid keys of a host.
 func (s *Server) hostTLSKeys(nqn string) []*auth.TLSKey {
 	host, known := s.tlsKeys.Load(nqn)
 	if !known {
@@ -44,20 +44,20 @@ func (s *Server) tlsKeyCounts(nqn string, k *auth.TLSKey) bool {
 	return slices.ContainsFunc(s.hostTLSKeys(nqn), k.Equal)
 }
 
-// tlsKeysExpired says that a host has keys, of which none counts any more. See tcp.Config.
+// tlsKeysExpired reports whether a host has keys, but no valid one. See tcp.Config.
 func (s *Server) tlsKeysExpired(nqn string) bool {
 	host, known := s.tlsKeys.Load(nqn)
 	return known && host.(*config.Authentication).Expired(time.Now())
 }
 
 const (
-	// replaceBefore is when keys are warned of that expire.
+	// replaceBefore is the time before the expiry of a key at which a warning is given.
 	replaceBefore = 30 * 24 * time.Hour
-	// warnEvery is how often, while the target runs.
+	// warnEvery is the interval of warnings while the target runs.
 	warnEvery = 24 * time.Hour
 )
 
-// expiringKeys warns of hosts whose keys have expired, or will soon.
+// expiringKeys warns of hosts with keys that have expired, or will soon.
 func expiringKeys(c *config.Config, now time.Time) (ps config.Problems) {
 	for i := range c.Hosts {
 		h := &c.Hosts[i]
@@ -76,7 +76,7 @@ func expiringKeys(c *config.Config, now time.Time) (ps config.Problems) {
 	return ps
 }
 
-// keyWatch logs what expiringKeys says once a day, and when keys have expired. Loading a
+// keyWatch logs the warnings of expiringKeys once a day, and when keys have expired. Loading a
 // configuration has warned already.
 type keyWatch struct{ warned, checked time.Time }
 
@@ -110,8 +110,9 @@ func guardSecrets(c *config.Config) {
 	}
 }
 
-// probeKeys warns of keys that prove nothing, because any other name will do, or are not used, and
-// of hosts that cannot connect without one. It is no error: security must be easy to require.
+// probeKeys warns of keys that are unused, or prove nothing because any other name has access, and
+// of hosts that cannot connect without a key. It is not an error, because security must be easy to
+// require.
 func probeKeys(c *config.Config) (ps config.Problems) {
 	var chap, tls bool
 	for _, h := range c.Hosts {
@@ -140,8 +141,8 @@ func probeKeys(c *config.Config) (ps config.Problems) {
 // spaceInNQN: a PSK identity has spaces between its fields (TCP section 3.6.1.3).
 const spaceInNQN = "a name with a space cannot be that of a connection with TLS"
 
-// probeTLS reports TLS that this program does not have, and warns of keys for it without listeners
-// and the other way around.
+// probeTLS reports TLS that this program does not have. It warns of TLS keys without listeners for
+// them and the other way around.
 func probeTLS(c *config.Config, keys bool) (ps config.Problems) {
 	used := false
 	for i, l := range c.Listeners {

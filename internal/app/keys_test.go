@@ -29,7 +29,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// shows reports whether a text has a part of a key, in any of the ways in which Go prints one.
+// shows reports whether a text has a part of a key, in any of the forms in which Go prints it.
 func shows(t *testing.T, text string, k interface{ Reveal() string }) bool {
 	t.Helper()
 	encoded := strings.Split(k.Reveal(), ":")[2]
@@ -46,7 +46,7 @@ func shows(t *testing.T, text string, k interface{ Reveal() string }) bool {
 	return false
 }
 
-// readControl reads everything that the control interface has.
+// readControl reads everything from the control interface.
 func readControl(t *testing.T, socket string) string {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{
@@ -130,9 +130,9 @@ func readServed(t *testing.T, s *Server) string {
 	return metrics + state
 }
 
-// TestKeys: keys change while a host is connected, which stays so; the old one counts until it is
-// removed. Nothing that is printed has any of them, neither the log, errors, warnings and changes
-// nor the control interface.
+// TestKeys: keys change while a host is connected, which stays connected; the old key is valid
+// until it is removed. No output has any of them: no log line, error, warning or change, and no
+// answer of the control interface.
 func TestKeys(t *testing.T) {
 	var keys []*auth.Key
 	for range 3 {
@@ -193,7 +193,7 @@ func TestKeys(t *testing.T) {
 	defer first.Close()
 	works(nil, nil, false)
 	works(keys[1], nil, false)
-	for _, change := range []func(o *host.Options){ // a secret in the place of a name
+	for _, change := range []func(o *host.Options){ // a secret in place of a name
 		func(o *host.Options) { o.HostNQN = keys[1].Reveal() },
 		func(o *host.Options) { o.SubNQN = keys[1].Reveal() },
 	} {
@@ -250,8 +250,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestProbeKeys: a subsystem for any host is worth a warning where hosts have keys, unless they all
-// need one, and so are keys without listeners for them and the other way around.
+// TestProbeKeys: a subsystem for any host causes a warning if hosts have keys, unless they all need
+// one. So do keys without listeners for them and the other way around.
 func TestProbeKeys(t *testing.T) {
 	needTLS(t)
 	const tls = "hosts: [{nqn: \"nqn.2026-11.io.nvmf-target:host\", tls_key: " +
@@ -285,9 +285,9 @@ func needTLS(t *testing.T) {
 	}
 }
 
-// TestTLSKeys: keys for TLS change without a new start, the old one counts until it is removed, and
-// nothing that is printed has any of them. Changes of a listener are told to hosts. No change
-// disconnects anybody.
+// TestTLSKeys: keys for TLS change without a restart, the old one is valid until it is removed, and
+// no output has any of them. Hosts are told of changes of a listener. No change disconnects
+// anybody.
 func TestTLSKeys(t *testing.T) {
 	needTLS(t)
 	const nqn = "nqn.2026-11.io.nvmf-target:host"
@@ -318,7 +318,7 @@ func TestTLSKeys(t *testing.T) {
 	}
 	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 	port := s.target.Ports()[0].ID
-	// has says which PSKs the host may present.
+	// has checks the PSKs that the host may present.
 	has := func(policy fabric.TLSPolicy, want ...*auth.TLSKey) {
 		t.Helper()
 		for _, k := range keys {
@@ -346,7 +346,7 @@ func TestTLSKeys(t *testing.T) {
 		if k != nil {
 			tr.PSK = func(host, sub string) (*auth.TLSPSK, error) {
 				psks, err := k.PSKs(nqn, testNQN)
-				return &psks[len(psks)-1], err // one whose identity does not tell the key
+				return &psks[len(psks)-1], err // with an identity that does not reveal the key
 			}
 		}
 		return host.Connect(ctx, tr, hostOptions(testNQN))
@@ -491,8 +491,8 @@ func TestGuardSecrets(t *testing.T) {
 	}
 }
 
-// TestExpiringKeys: keys are warned of for 30 days and afterwards, while the target runs once a day
-// and when they expire.
+// TestExpiringKeys: there are warnings of keys for 30 days before they expire and afterwards. While
+// the target runs, they come once a day and when keys expire.
 func TestExpiringKeys(t *testing.T) {
 	key := testutil.Value(auth.NewKey(32, auth.NoHash))(t)
 	start := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -11,11 +11,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
-// latencyTimeout is how long reactors may take to say what they have counted: a turn for each pair
-// of a host and a namespace. Prometheus gives up after 10 s by default.
+// latencyTimeout bounds the wait for the counters of reactors, which take a turn for each pair of a
+// host and a namespace. Prometheus gives up after 10 s by default.
 const latencyTimeout = 3 * time.Second
 
-// latencies returns what was counted, nil if a reactor does not answer.
+// latencies returns the latencies counted, nil if a reactor does not answer.
 func (s *Server) latencies() []observe.LatencyInfo {
 	ctx, cancel := context.WithTimeout(context.Background(), s.latencyTimeout)
 	defer cancel()
@@ -49,7 +49,7 @@ func latencyState(l *observe.LatencyInfo) observed.Latency {
 	return out
 }
 
-// latencySummary is what doctor.Load needs, without quantiles.
+// latencySummary returns the part needed by doctor.Load, without quantiles.
 func latencySummary(l *observe.LatencyInfo) observed.Latency {
 	out := observed.Latency{
 		Host: l.HostNQN, Subsystem: l.SubNQN, NSID: l.NSID, Operation: l.Operation.String(),

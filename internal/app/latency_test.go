@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestLatency: a client sees which stage a slow disk and a limit make slow, and the metrics count
-// the same. That it is the slowest stage shows on a quiet machine only.
+// TestLatency: a client sees the stage that a slow disk and a limit make slow, and the metrics have
+// the same counts. Only on a quiet machine is it sure to be the slowest stage.
 func TestLatency(t *testing.T) {
 	for what, dominant := range map[string]string{
 		"backend: delay, latency: 5ms, of: {backend: ram, size: 16MiB}": "backend",

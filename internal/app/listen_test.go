@@ -21,7 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// listenStack is an RDMA stack whose Listen can fail. It keeps the types of service.
+// listenStack is an RDMA stack with a Listen that can fail. It records the types of service.
 type listenStack struct {
 	verbs.Provider
 
@@ -80,8 +80,8 @@ func onRDMA(keys string) string {
 	return fmt.Sprintf("{transport: rdma, address: 127.0.0.1, %s}", keys)
 }
 
-// TestTypeOfService: a listener has its type of service from the beginning, and when that changes.
-// If it cannot be opened again it is as before, or waits.
+// TestTypeOfService: a listener has its type of service from the beginning, and after a change. If
+// it cannot be opened again it is as before, or waits.
 func TestTypeOfService(t *testing.T) {
 	network := verbstest.New(verbstest.Options{Async: true})
 	t.Cleanup(network.Close)
@@ -124,7 +124,7 @@ func TestTypeOfService(t *testing.T) {
 }
 
 // TestRestoredListener: a removed listener that cannot be opened again when the removal is undone
-// waits, whatever on_unavailable says, and is there for the next change.
+// waits, with any on_unavailable, and is there for the next change.
 func TestRestoredListener(t *testing.T) {
 	network := verbstest.New(verbstest.Options{Async: true})
 	t.Cleanup(network.Close)
@@ -171,8 +171,8 @@ func TestWaitingListenerChanges(t *testing.T) {
 	testutil.Equal(t, stack.tos[len(stack.tos)-1], 80, "type of service")
 }
 
-// TestWildcardListener: a listener at one address takes the port of one at all addresses, and the
-// other way round, while hosts are connected.
+// TestWildcardListener: a listener at one address takes the port of a listener at all addresses,
+// and the other way round, while hosts are connected.
 func TestWildcardListener(t *testing.T) {
 	port := testutil.FreePort(t)
 	at := func(address string) string {
@@ -204,8 +204,8 @@ func TestNoRDMAStack(t *testing.T) {
 	}
 }
 
-// TestBothFamilies: a listener at [::] serves hosts with addresses of IPv4. These are written as
-// everywhere else, and are in networks of IPv4.
+// TestBothFamilies: a listener at [::] serves hosts with IPv4 addresses. Their addresses have the
+// form of IPv4, and match networks of IPv4.
 func TestBothFamilies(t *testing.T) {
 	l := newLive(t, "{transport: tcp, address: '::', port: 0}", sub(anyHosts, inRAM)+
 		"hosts:\n"+

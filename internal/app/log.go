@@ -14,10 +14,10 @@ import (
 	"github.com/coreos/go-systemd/v22/journal"
 )
 
-// outputPatience is how long the end of the program may wait for what reads its output.
+// outputPatience bounds the time that the end of the program waits for the reader of its output.
 var outputPatience = 2 * time.Second // tests change it
 
-// openLog makes a log that never waits for w; end writes what is left.
+// openLog makes a log that never waits for w. end writes the remaining lines.
 func openLog(json bool, level slog.Leveler, w io.Writer) (log *slog.Logger, end func()) {
 	newHandler := newHandler
 	if journal, _ := journal.StderrIsJournalStream(); journal && w == io.Writer(os.Stderr) {
@@ -39,7 +39,7 @@ func newHandler(json bool, level slog.Leveler, w io.Writer) slog.Handler {
 	return slog.NewTextHandler(w, opts)
 }
 
-// inWords makes JSON say what text says: "tcp" instead of 3, [] instead of null.
+// inWords makes JSON values agree with the text form: "tcp" instead of 3, [] instead of null.
 func inWords(_ []string, a slog.Attr) slog.Attr {
 	if v, ok := a.Value.Any().(fmt.Stringer); ok && a.Value.Kind() != slog.KindTime {
 		a.Value = slog.StringValue(fmt.Sprint(v))
@@ -50,10 +50,10 @@ func inWords(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// priorities passes lines of each level to a handler of its own, from slog.LevelDebug.
+// priorities passes lines of each level to its own handler, from slog.LevelDebug.
 type priorities [4]slog.Handler
 
-// newJournal makes a handler whose lines begin with their priority (sd-daemon(3)).
+// newJournal makes a handler of lines that begin with their priority (sd-daemon(3)).
 func newJournal(json bool, level slog.Leveler, w io.Writer) slog.Handler {
 	var p priorities
 	for i, prefix := range []string{"<7>", "<6>", "<4>", "<3>"} {
@@ -96,7 +96,7 @@ func (p prefixed) Write(line []byte) (int, error) {
 	return len(line), err
 }
 
-// lines logs text, for those who read JSON and nothing else.
+// lines logs text, for readers that only take JSON.
 type lines struct{ log *slog.Logger }
 
 func (l lines) Write(text []byte) (int, error) {
@@ -106,12 +106,12 @@ func (l lines) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// sinkSize is how many bytes a sink holds back before it drops lines.
+// sinkSize is the number of bytes that a sink holds before it drops lines.
 const sinkSize = 1 << 20
 
-// sink is a Writer that never waits for the one behind it, so that a full pipe does not stall a
-// reactor that logs. A goroutine writes the lines that were collected; those for which there is no
-// room are dropped and counted. Any goroutine may write, one line at a time.
+// sink is a Writer that never waits for the Writer behind it, so that a full pipe does not stall a
+// reactor that logs. A goroutine writes the collected lines. Lines without room are dropped and
+// counted. Any goroutine may write, one line at a time.
 type sink struct {
 	out io.Writer
 	// dropped is called on the writing goroutine when lines were dropped and there is room again.
@@ -177,8 +177,8 @@ func (s *sink) run() {
 	}
 }
 
-// close writes what is pending and waits for that, but not longer than patience. Lines written
-// later are lost.
+// close writes pending lines and waits for that, but not longer than patience. Lines written later
+// are lost.
 func (s *sink) close(patience time.Duration) {
 	s.mu.Lock()
 	s.closed = true

@@ -42,8 +42,8 @@ func (g *gate) Write(b []byte) (int, error) {
 	return g.b.Write(b)
 }
 
-// TestSink: writing never waits, what there is room for is written in order, and what was dropped
-// is counted when there is room again.
+// TestSink: writing never waits, lines that fit are written in order, and dropped lines are counted
+// when there is room again.
 func TestSink(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
 	dropped := 0
@@ -69,7 +69,7 @@ func TestSink(t *testing.T) {
 	}
 }
 
-// TestSinkCloseHasADeadline: a writer that never gets on does not keep the program from its end.
+// TestSinkCloseHasADeadline: a writer that never continues does not keep the program from ending.
 func TestSinkCloseHasADeadline(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
 	s := newSink(g, func(int) {})
@@ -125,14 +125,14 @@ func TestLogWhoseReaderEnded(t *testing.T) {
 	testutil.Check(t, child.Wait())
 }
 
-// fullPipe is a pipe in which there is no room.
+// fullPipe returns a pipe without room.
 func fullPipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd := int(w.Fd()) // which makes it block
+	fd := int(w.Fd()) // this makes it block
 	testutil.Value(unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, 4096))(t)
 	testutil.Must(t, unix.SetNonblock(fd, true))
 	for err == nil {
@@ -145,7 +145,7 @@ func fullPipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// TestJournal: to the journal each line has its priority first, if that is what standard error is.
+// TestJournal: each line begins with its priority if standard error is the journal.
 func TestJournal(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(newJournal(false, slog.LevelDebug, &out)).With("a", 1).WithGroup("g")
@@ -187,7 +187,7 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestJSON: values are what they are in text, and what is printed at the start is JSON, too.
+// TestJSON: values agree with the text form, and the announcement is JSON, too.
 func TestJSON(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(newHandler(true, slog.LevelInfo, &out))

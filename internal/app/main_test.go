@@ -19,11 +19,11 @@ import (
 // serveFile makes the test binary a target, see startServe.
 const serveFile = "NVMF_TEST_SERVE_FILE"
 
-// hastyEnd keeps such a target from waiting for what reads its output.
+// hastyEnd keeps such a target from waiting for the reader of its output.
 const hastyEnd = "NVMF_TEST_HASTY_END"
 
 func TestMain(m *testing.M) {
-	// Programs with the race detector wait for a second when they exit; here that is children.
+	// Programs with the race detector wait for a second when they exit; here these are children.
 	_ = os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	if file := os.Getenv(serveFile); file != "" {
 		if os.Getenv("STATE_DIRECTORY") == "" {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Parallel tests wait for time limits of the product, whatever the number of processors.
+	// Parallel tests wait for time limits of the product, with any number of processors.
 	_ = flag.Set("test.parallel", "16")
 	testutil.Main(m)
 }
@@ -77,8 +77,8 @@ func loader(file string) func(...config.Option) (*config.Config, error) {
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// newServer makes a server that is stopped at the end of the test. Its configuration is what Load
-// loads unless there is another one.
+// newServer makes a server that is stopped at the end of the test. Its configuration is loaded by
+// Load unless there is another one.
 func newServer(t *testing.T, o Options) *Server {
 	t.Helper()
 	if o.Log == nil {

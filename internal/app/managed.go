@@ -20,20 +20,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// This file has the requests that create and delete objects. Each object has a file of its own in
-// the managed directory, see ADR 0024.
+// This file has the requests that create and delete objects. Each object has its own file in the
+// managed directory, see ADR 0024.
 
-// request is a change of an object that a client asks for.
+// request is a change of an object requested by a client.
 type request struct {
 	by []any // as keys and values of log lines
 	config.Managed
-	// dry: the change is only planned, with the hosts that it concerns.
+	// dry: the change is only planned, with the affected hosts.
 	dry bool
-	// connections are those of connected if dry is set.
+	// connections is the result of connected if dry is set.
 	connections []target.ConnectionInfo
 }
 
-// requested makes a request and returns with s.applying held, whatever the error.
+// requested makes a request and returns with s.applying held, even after an error.
 func (s *Server) requested(by []any, o control.Object, dry bool) (request, error) {
 	r := request{by: by, dry: dry}
 	if dry {
@@ -45,7 +45,7 @@ func (s *Server) requested(by []any, o control.Object, dry bool) (request, error
 	return r, err
 }
 
-// managed is the object that a request names.
+// managed returns the object named by a request.
 func managed(o control.Object) config.Managed {
 	return config.Managed{
 		NQN: o.Subsystem, NSID: o.NSID, Host: o.Host, Key: o.Key, Listener: o.Listener,
@@ -64,7 +64,7 @@ func (s *Server) put(by []any, o control.Object, body []byte, dry bool) (control
 }
 
 // create creates or changes the namespace of a subsystem that has the uuid in body. A new one gets
-// the lowest NSID that is free.
+// the lowest free NSID.
 func (s *Server) create(by []any, nqn string, body []byte) (control.NamespaceID, error) {
 	id := control.NamespaceID{Subsystem: nqn}
 	var given struct{ UUID uuid.UUID }
@@ -117,8 +117,8 @@ func (s *Server) putLocked(r request, body []byte) (control.Plan, error) {
 	})
 }
 
-// remove deletes an object; that it does not exist is no error. A subsystem in which others have
-// been created is deleted together with these if recursive is set, and not otherwise.
+// remove deletes an object. It is no error if the object does not exist. A subsystem with other
+// objects created in it is deleted together with these only if recursive is set.
 func (s *Server) remove(by []any, o control.Object, recursive, dry bool) (control.Plan, error) {
 	r, err := s.requested(by, o, dry)
 	defer s.applying.Unlock()
@@ -128,7 +128,7 @@ func (s *Server) remove(by []any, o control.Object, recursive, dry bool) (contro
 	return s.manage(r, func(c *config.Config, exists bool) (*config.Edit, error) {
 		m, edit := r.Managed, &config.Edit{Path: r.File(c.Managed)}
 		if !exists {
-			err := state.SyncDir(c.Managed) // a request before this one may have failed to do so
+			err := state.SyncDir(c.Managed) // an earlier request may have failed to do so
 			if errors.Is(err, fs.ErrNotExist) {
 				err = nil
 			}
@@ -161,8 +161,8 @@ func (s *Server) remove(by []any, o control.Object, recursive, dry bool) (contro
 	})
 }
 
-// manage makes the change of an object that decide returns; nil: there is nothing to do. The caller
-// holds s.applying.
+// manage makes the change of an object that decide returns; nil means that there is nothing to do.
+// The caller holds s.applying.
 func (s *Server) manage(r request,
 	decide func(c *config.Config, exists bool) (*config.Edit, error),
 ) (control.Plan, error) {
@@ -193,7 +193,7 @@ func (s *Server) edit(r request,
 		inside := strings.HasPrefix(strings.Trim(p.Place, `"`), m.Dir(c.Managed)+"/")
 		switch {
 		case inside && m == config.Managed{NQN: m.NQN}:
-			exists = true // it consists of what was created in it
+			exists = true // it consists of the objects created in it
 		case inside:
 			p.Detail, p.Hint = "this object was created with another name",
 				"Use that: GET /v1/objects lists them."
@@ -209,7 +209,7 @@ func (s *Server) edit(r request,
 	return s.applyEdit(c, r, edit)
 }
 
-// configured returns the key of an object in a configuration, "" if that does not have it.
+// configured returns the key of an object in a configuration, "" if it is missing.
 func configured(c *config.Config, m config.Managed) string {
 	key := keyOf(c, m.Object(c))
 	if m.Host == "" || m.NQN == "" || key == "" {
@@ -224,8 +224,7 @@ func configured(c *config.Config, m config.Managed) string {
 }
 
 // applyEdit applies the configuration as it is after the edit, and then makes the edit. Whenever
-// the program ends, the directory is as it was before or as it is afterwards. The caller holds
-// s.applying.
+// the program ends, the directory is as before or after the edit. The caller holds s.applying.
 func (s *Server) applyEdit(c *config.Config, r request, edit *config.Edit,
 ) ([]config.Change, [][]control.Affected, error) {
 	if r.dry {
@@ -291,8 +290,8 @@ func (s *Server) makeEdit(c *config.Config, m config.Managed, edit *config.Edit,
 	return changes, nil
 }
 
-// ofRequest is what a client gets of an error: the problems, with those in what it has sent marked
-// as such.
+// ofRequest returns the error for a client: the problems, with problems in its request marked as
+// such.
 func ofRequest(edit *config.Edit, err error) error {
 	list := edit.OfRequest(problemsOf(err))
 	err = controlProblem(list)
@@ -303,7 +302,7 @@ func ofRequest(edit *config.Edit, err error) error {
 	return err
 }
 
-// permitted says why a request may not apply the next configuration.
+// permitted returns an error if a request may not apply the next configuration.
 func (s *Server) permitted(c, next *config.Config, m config.Managed) error {
 	changed := func(what string) error {
 		return control.NewProblem(http.StatusConflict,
@@ -340,8 +339,8 @@ func (s *Server) permitted(c, next *config.Config, m config.Managed) error {
 	return nil
 }
 
-// leadsTo reports whether a path leads to one of some files, or into one of some directories. What
-// .. means depends on links, so paths with it do not.
+// leadsTo reports whether a path leads to one of some files, or into one of some directories. The
+// meaning of .. depends on links, so paths with it do not.
 func leadsTo(path string, list []string) bool {
 	end, err := follow(path)
 	if err != nil || path != filepath.Clean(path) {
@@ -354,7 +353,7 @@ func leadsTo(path string, list []string) bool {
 		if real, err := follow(top); err == nil && below(end, real) {
 			return true
 		}
-		info, err := os.Stat(end) // of udev's links in /dev
+		info, err := os.Stat(end) // of links of udev in /dev
 		return below(top, "/dev") && below(end, "/dev") && err == nil &&
 			info.Mode()&fs.ModeDevice != 0
 	})

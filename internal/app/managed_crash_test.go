@@ -16,9 +16,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestManagedCrash ends an operation before each of its steps, as a crash does: what the directory
-// has then is the configuration before the operation or after it. If the step fails instead, all
-// is as before, on disk and in the target.
+// TestManagedCrash ends an operation before each of its steps, like a crash. The directory then has
+// the configuration before the operation or after it. If the step fails instead, all is as before,
+// on disk and in the target.
 func TestManagedCrash(t *testing.T) {
 	t.Parallel()
 	o := newOrchestrated(t)
@@ -74,7 +74,7 @@ func TestManagedCrash(t *testing.T) {
 	}
 }
 
-// fail lets a step of an operation fail.
+// fail makes a step of an operation fail.
 func (o *orchestrated) fail(step string, op func() error, before config.Settings) {
 	o.t.Helper()
 	o.onStep(func(name string) error {
@@ -105,15 +105,15 @@ func (o *orchestrated) onStep(fn func(string) error) {
 	}
 }
 
-// load is what a target that starts now would serve.
+// load returns the settings that a target started now would have.
 func (o *orchestrated) load() config.Settings {
 	o.t.Helper()
 	c := testutil.Value(loader(o.file)())(o.t)
 	return c.Settings()
 }
 
-// TestManagedKill kills a target while a client makes one request after another. What the directory
-// has then is what the client was told, or that and the request that was not answered.
+// TestManagedKill kills a target while a client makes one request after another. The directory then
+// has the objects acknowledged to the client, perhaps with the unanswered request.
 func TestManagedKill(t *testing.T) {
 	t.Parallel()
 	o := newOrchestrated(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
-// TestManagedTogether: many clients, each of which creates a subsystem of its own, and all of which
-// create the same one.
+// TestManagedTogether: many clients each create their own subsystem, and all of them create the
+// same one.
 func TestManagedTogether(t *testing.T) {
 	t.Parallel()
 	o := newOrchestrated(t)
@@ -63,8 +63,8 @@ func TestManagedTogether(t *testing.T) {
 	o.same()
 }
 
-// TestManagedModel makes random operations and compares what is served with a model, now and then
-// after a restart. NVMF_MANAGED_OPERATIONS says how many.
+// TestManagedModel makes random operations and compares the target with a model, sometimes after a
+// restart. NVMF_MANAGED_OPERATIONS is their number.
 func TestManagedModel(t *testing.T) {
 	t.Parallel()
 	o := newOrchestrated(t)
@@ -138,7 +138,7 @@ func (o *orchestrated) operate(r *rand.Rand, model map[control.Object]string,
 	}
 }
 
-// compare compares what is served with the model.
+// compare compares the target with the model.
 func (o *orchestrated) compare(model map[control.Object]string) {
 	o.t.Helper()
 	found := map[control.Object]string{}
@@ -190,7 +190,7 @@ func BenchmarkManaged(b *testing.B) {
 	b.ReportMetric(started.Seconds(), "s/start")
 }
 
-// TestManagedAndEnvironment: a request whose object no configuration would have is refused.
+// TestManagedAndEnvironment: a request for an object that no configuration would have is refused.
 func TestManagedAndEnvironment(t *testing.T) {
 	o := newOrchestrated(t)
 	o.stop()
@@ -229,8 +229,8 @@ func TestManagedAndEnvironment(t *testing.T) {
 	}
 }
 
-// TestFilesAreReadInTurn: no request changes the files, or what is served, while they are read for
-// a plan or a reload, but for the first time of these, which is for programs that print keys.
+// TestFilesAreReadInTurn: no request changes the files, or the target, while they are read for a
+// plan or a reload, except during the first reading, which is for programs that print keys.
 func TestFilesAreReadInTurn(t *testing.T) {
 	o := newOrchestrated(t)
 	load, reads := o.server.opts.Load, 0

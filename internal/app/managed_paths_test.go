@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestLinksOfDevices: below /dev a link leads to devices elsewhere there, and to nothing else.
+// TestLinksOfDevices: a link below /dev may lead to devices elsewhere there, and to nothing else.
 func TestLinksOfDevices(t *testing.T) {
 	dir := testutil.Value(os.MkdirTemp("/dev/shm", "nvmf-target-"))(t)
 	defer os.RemoveAll(dir)
@@ -30,7 +30,8 @@ func TestLinksOfDevices(t *testing.T) {
 	}
 }
 
-// TestManagedIsNoVolume: no host can be given what the target reads its configuration from.
+// TestManagedIsNoVolume: no host can be given the files from which the target reads its
+// configuration.
 func TestManagedIsNoVolume(t *testing.T) {
 	o := newOrchestrated(t)
 	o.managed = filepath.Join(o.volumes, "managed")

@@ -23,7 +23,7 @@ const (
 	guestNQN  = "nqn.2014-08.org.nvmexpress:uuid:11111111-1111-1111-1111-111111111111"
 )
 
-// orchestrated is a target whose configuration file has a managed directory.
+// orchestrated is a target with a managed directory in its configuration.
 type orchestrated struct {
 	t                      *testing.T
 	file, managed, volumes string
@@ -112,7 +112,7 @@ func (o *orchestrated) volume(name string) string {
 	return path
 }
 
-// settings are those of the running target and of one that would start now.
+// same checks that the running target and a target started now have the same settings.
 func (o *orchestrated) same() {
 	o.t.Helper()
 	c := testutil.Value(loader(o.file)())(o.t)
@@ -130,7 +130,7 @@ func (o *orchestrated) connect(nqn string) error {
 	return err
 }
 
-// TestManaged is the life of a volume, as a CSI driver goes through it, across a restart.
+// TestManaged is the life of a volume, as driven by a CSI driver, across a restart.
 func TestManaged(t *testing.T) {
 	o := newOrchestrated(t)
 	if info, err := os.Stat(o.managed); err != nil || info.Mode().Perm() != 0o700 {
@@ -183,8 +183,8 @@ func TestManaged(t *testing.T) {
 	}
 }
 
-// A namespace that is resized has the new size in its file: a restart changes nothing, and a volume
-// that is made again has it.
+// TestManagedResize: a resized namespace has the new size in its file. A restart changes nothing,
+// and a volume that is created again has the new size.
 func TestManagedResize(t *testing.T) {
 	o := newOrchestrated(t)
 	ns := control.Object{Subsystem: volumeNQN, NSID: 7}
@@ -243,7 +243,7 @@ func TestManagedCreate(t *testing.T) {
 	o.same()
 }
 
-// TestManagedRefusals: each says what is wrong and where, and nothing changes.
+// TestManagedRefusals: each refusal has the problem and its place, and nothing changes.
 func TestManagedRefusals(t *testing.T) {
 	o := newOrchestrated(t)
 	mainNQN, spare := testNQN, o.volume("spare")
@@ -322,11 +322,11 @@ func TestManagedRefusals(t *testing.T) {
 			t.Errorf("delete %v: %v", object, err)
 		}
 	}
-	// In a subsystem of the file, requests manage what is not in the file.
+	// In a subsystem of the file, requests manage objects that are not in the file.
 	if c := o.put(control.Object{Subsystem: mainNQN, NSID: 2}, path(spare)); len(c) != 1 {
 		t.Errorf("%q", c)
 	}
-	o.write("") // without that subsystem: what was created in it stays
+	o.write("") // without that subsystem: objects created in it stay
 	testutil.Value(o.client.Reload(t.Context()))(o.t)
 	o.same()
 	left := control.Object{Subsystem: mainNQN}
@@ -344,7 +344,7 @@ func TestManagedRefusals(t *testing.T) {
 	}
 }
 
-// files are those of the managed directory, with their content.
+// files returns the files in the managed directory, with their content.
 func (o *orchestrated) files() (list []string) {
 	o.must(filepath.WalkDir(o.managed, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -357,7 +357,8 @@ func (o *orchestrated) files() (list []string) {
 	return list
 }
 
-// TestManagedLive: the directory can be named, and left, while the target runs.
+// TestManagedLive: the directory can be configured, and removed from the configuration, while the
+// target runs.
 func TestManagedLive(t *testing.T) {
 	o := newOrchestrated(t)
 	sub := control.Object{Subsystem: volumeNQN}
@@ -387,8 +388,8 @@ func TestManagedLive(t *testing.T) {
 	o.same()
 }
 
-// TestManagedDirectory: who else may write to it, and what else is in it, keeps the target from
-// starting.
+// TestManagedDirectory: the target does not start if others may write to the directory, or if it
+// has other content.
 func TestManagedDirectory(t *testing.T) {
 	o := newOrchestrated(t)
 	load := loader(o.file)
@@ -424,8 +425,8 @@ func TestManagedDirectory(t *testing.T) {
 }
 
 // TestManagedLost: if the managed directory is gone, or an empty one is in its place, no start and
-// no reload takes that for objects that were deleted: hosts have their namespaces and what they
-// were promised of them. An operator can say that it is meant.
+// no reload treats its objects as deleted: hosts keep their namespaces and the promises about them.
+// An operator can confirm that it is meant.
 func TestManagedLost(t *testing.T) {
 	o := newOrchestrated(t)
 	o.must(os.RemoveAll(o.managed)) // without objects nothing is lost

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/state"
 )
 
-// edited is an edit of a managed directory before it is made.
+// edited is a prepared edit of a managed directory.
 type edited struct {
 	s *Server
 	// from is renamed to to, and then dir is made durable.
@@ -23,11 +23,11 @@ type edited struct {
 	parent   string // deleted if it is empty; "": none
 }
 
-// managedMark is a file in a managed directory that has objects. If the file is missing, another
-// directory is in that place, such as the mount point of a file system that is not mounted.
+// managedMark is a file in a managed directory that has objects. If it is missing, another
+// directory is in that place, such as the mount point of an unmounted file system.
 const managedMark = ".nvmf-target"
 
-// makeManaged makes the managed directory if it is missing, and marks it if it has objects.
+// makeManaged creates the managed directory if it is missing, and marks it if it has objects.
 func (s *Server) makeManaged(c *config.Config) error {
 	if c.Managed == "" {
 		return nil
@@ -76,15 +76,15 @@ func (s *Server) setMark(dir string) error {
 	return err
 }
 
-// managedLost returns an error if the managed directory had objects and is not there. Without it
-// the objects would be removed, and what hosts were promised of them.
+// managedLost returns an error if the managed directory had objects and is missing. Without the
+// error the objects would be removed, together with the promises to hosts about them.
 func (s *Server) managedLost(c *config.Config) error {
 	if c.Managed == "" || s.state.Managed() != c.Managed {
 		return nil
 	}
 	mark := filepath.Join(c.Managed, managedMark)
 	if _, err := os.Lstat(mark); !errors.Is(err, fs.ErrNotExist) {
-		return nil // other errors are those of the directory
+		return nil // other errors are about the directory
 	}
 	return c.Problem("managed", fmt.Sprintf("the directory %q, with the objects that requests "+
 		"have created, is missing or has been replaced", c.Managed),
@@ -93,8 +93,8 @@ func (s *Server) managedLost(c *config.Config) error {
 			"were promised of them.", managedMark))
 }
 
-// prepareEdit writes what can be written before the edit is known to be possible. What a crash
-// leaves of it begins with a dot, and is replaced by the next edit.
+// prepareEdit writes the files that can be written before the edit is known to be possible.
+// Leftovers after a crash begin with a dot, and are replaced by the next edit.
 func (s *Server) prepareEdit(directory string, edit *config.Edit) (*edited, error) {
 	dir := filepath.Dir(edit.Path)
 	if edit.Content == nil {
@@ -129,12 +129,12 @@ func (e *edited) sync() error {
 	return e.s.onFileStep("sync", func() error { return state.SyncDir(e.dir) })
 }
 
-// discard deletes what is not needed, in any case.
+// discard deletes leftovers, in any case.
 func (e *edited) discard() {
 	_ = e.s.onFileStep("discard", func() error {
 		_ = os.RemoveAll(e.leftover)
 		if e.parent != "" {
-			_ = os.Remove(e.parent) // which fails if it is not empty
+			_ = os.Remove(e.parent) // fails if it is not empty
 		}
 		return nil
 	})

@@ -20,7 +20,7 @@ import (
 
 const containerDir = "../../packaging/container"
 
-// image is what the Containerfile says of the image.
+// image has the settings of the image in the Containerfile.
 type image struct {
 	state, runtime, volume, user, port string
 }
@@ -49,7 +49,8 @@ func containerfile(t *testing.T) (i image) {
 	return i
 }
 
-// TestCompose: the example mounts what the image uses, and gives it no more than it needs.
+// TestCompose: the example mounts the directories of the image, and gives it no more rights than it
+// needs.
 func TestCompose(t *testing.T) {
 	i := containerfile(t)
 	var file struct {
@@ -101,7 +102,7 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// manifest has what the test needs of objects of Kubernetes.
+// manifest has the parts of Kubernetes objects that the test needs.
 type manifest struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
-// setMetrics serves /metrics where and how a configuration says, or not at all.
+// setMetrics serves /metrics as configured, or not at all.
 func (s *Server) setMetrics(c *config.Config) error {
 	src := metrics.Source{
 		Version: s.opts.Version, Namespaces: s.target.Stats, Controllers: s.target.Controllers,

@@ -17,9 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestMetricsSecurity: metrics are for those that know the token, over TLS only; a reload takes
-// over another token and another certificate, and refuses one that cannot be used. Nothing shows a
-// token.
+// TestMetricsSecurity: metrics are for clients that know the token, over TLS only. A reload takes
+// over another token and another certificate, and refuses unusable ones. No output has a token.
 func TestMetricsSecurity(t *testing.T) {
 	dir, log := t.TempDir(), new(testutil.Log)
 	files := issue(t, dir, 1000*time.Hour)
@@ -139,8 +138,8 @@ func TestMetricsSecurity(t *testing.T) {
 	}
 }
 
-// TestControlRoles: roles come from the configuration, change by a reload, and names that do not
-// exist are warned of.
+// TestControlRoles: roles come from the configuration and change by a reload. Unknown names cause
+// warnings.
 func TestControlRoles(t *testing.T) {
 	r, ps := roles(parse(t, anyPort, "control: {roles: [{user: root, role: read}, {user: '7', "+
 		"role: operate}, {group: no such group, role: admin}, {group: '8', role: admin}]}"))

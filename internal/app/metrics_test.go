@@ -28,7 +28,7 @@ import (
 
 const anyPort = "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}"
 
-// scrape is what a scrape finds, values by name and labels.
+// scrape returns the result of a scrape, values by name and labels.
 func scrape(t *testing.T, s *Server) map[string]float64 {
 	t.Helper()
 	var err error
@@ -64,14 +64,14 @@ func expect(t *testing.T, got, want map[string]float64) {
 	}
 }
 
-// ofNS is the name of a namespace's metric.
+// ofNS returns the name of a metric of a namespace.
 func ofNS(name, nsid string, more ...string) string {
 	labels := append([]string{`nsid="` + nsid + `"`, `subsystem="` + testNQN + `"`}, more...)
 	slices.Sort(labels)
 	return "nvmf_target_" + name + "{" + strings.Join(labels, ",") + "}"
 }
 
-// TestMetrics: a scrape shows what a host has just done, and a namespace that is degraded.
+// TestMetrics: a scrape has the recent activity of a host, and a degraded namespace.
 func TestMetrics(t *testing.T) {
 	c := parsed(t, `
 listeners: [`+anyPort+`]
@@ -200,8 +200,8 @@ func TestMetricsWhileDraining(t *testing.T) {
 	}
 }
 
-// TestMetricsOfRDMA: its connections are counted, and an operation above its io_timeout that comes
-// back late.
+// TestMetricsOfRDMA: RDMA connections are counted, and an operation that completes late, after its
+// io_timeout.
 func TestMetricsOfRDMA(t *testing.T) {
 	network := verbstest.New(verbstest.Options{Async: true})
 	t.Cleanup(network.Close) // after the server has stopped, which needs it

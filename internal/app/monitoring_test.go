@@ -30,7 +30,7 @@ type alertRule struct {
 	Annotations struct{ Summary string }
 }
 
-// alertRules are those of the packages.
+// alertRules returns the rules in the packages.
 func alertRules(t *testing.T) []alertRule {
 	t.Helper()
 	var f struct {
@@ -46,7 +46,7 @@ func alertRules(t *testing.T) []alertRule {
 	return f.Groups[0].Rules
 }
 
-// dashboardQueries are those of the panels, by title, and of the variables.
+// dashboardQueries returns the queries of the panels, by title, and of the variables.
 func dashboardQueries(t *testing.T) map[string]string {
 	t.Helper()
 	var d struct {
@@ -82,7 +82,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 // seriesLine is a line of a scrape: name, labels, value.
 var seriesLine = regexp.MustCompile(`(?m)^(nvmf_target_\w+)(?:\{(.*)\})? (\S+)$`)
 
-// metricsOf are the labels of each metric in the text of a scrape.
+// metricsOf returns the labels of each metric in the text of a scrape.
 func metricsOf(text string) map[string]map[string]bool {
 	all := map[string]map[string]bool{}
 	for _, m := range seriesLine.FindAllStringSubmatch(text, -1) {
@@ -96,7 +96,7 @@ func metricsOf(text string) map[string]map[string]bool {
 	return all
 }
 
-// checkQuery returns what a query asks for that metrics do not have.
+// checkQuery returns the metrics and labels of a query that do not exist.
 func checkQuery(query string, metrics map[string]map[string]bool) (missing []string) {
 	any := map[string]bool{}
 	selector := regexp.MustCompile(`(nvmf_target_\w+)(?:\{(.*?[^$])\})?`)
@@ -124,7 +124,8 @@ func checkQuery(query string, metrics map[string]map[string]bool) (missing []str
 	return missing
 }
 
-// monitored is a target with a host that has read, and been refused, and returns what reads more.
+// monitored returns a target with a host that has read, and been refused, and a function that reads
+// more.
 func monitored(t *testing.T) (s *Server, read func()) {
 	t.Helper()
 	c := parsed(t, `
@@ -160,8 +161,8 @@ metrics: {listen: "127.0.0.1:0"}
 	return s, read
 }
 
-// TestMonitoringQueries: every metric and label that the dashboard and the alerts ask for is in a
-// scrape of a running target; what needs a drive, RDMA or a minute, in the golden file of
+// TestMonitoringQueries: every metric and label in the dashboard and the alerts is in a scrape of a
+// running target. Metrics that need a drive, RDMA or a minute are in the golden file of
 // internal/metrics.
 func TestMonitoringQueries(t *testing.T) {
 	s, _ := monitored(t)
@@ -210,7 +211,7 @@ func TestAlertDocumentation(t *testing.T) {
 	}
 }
 
-// promtool returns a function that runs it.
+// promtool returns a function that runs promtool.
 func promtool(t *testing.T) (run func(args ...string)) {
 	t.Helper()
 	cache, _ := os.UserCacheDir()

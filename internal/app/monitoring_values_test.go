@@ -15,8 +15,9 @@ import (
 )
 
 // TestMonitoringValues: Prometheus evaluates every query of the dashboard and of the alerts over
-// three scrapes of a running target that does I/O, and finds something if the target has such
-// metrics; and over the golden file of internal/metrics, which has those of drives and RDMA.
+// three scrapes of a running target with I/O, and finds something if the target has the metrics. It
+// also evaluates them over the golden file of internal/metrics, which has the metrics of drives and
+// RDMA.
 func TestMonitoringValues(t *testing.T) {
 	run := promtool(t)
 	s, read := monitored(t)
@@ -39,8 +40,8 @@ func TestMonitoringValues(t *testing.T) {
 
 const scrapeInterval = "15s"
 
-// evaluate lets promtool evaluate the queries over scrapes. Those whose metrics are all in the
-// scrapes must find something; for the others it only matters that they can be evaluated.
+// evaluate makes promtool evaluate the queries over scrapes. A query with all its metrics in the
+// scrapes must find something. The others must only be valid.
 func evaluate(t *testing.T, run func(args ...string), scrapes []string) (asked, found int) {
 	t.Helper()
 	values := map[string]string{`up{instance="i",job="nvmf-target"}`: "1 1 1"}
@@ -59,7 +60,7 @@ func evaluate(t *testing.T, run func(args ...string), scrapes []string) (asked, 
 				labels = m[2] + "," + labels
 			}
 			name := m[1] + "{" + labels + "}"
-			for strings.Count(values[name], " ") < i { // it was not in those before
+			for strings.Count(values[name], " ") < i { // it was missing in earlier scrapes
 				values[name] += "_ "
 			}
 			values[name] += strconv.FormatFloat(v, 'f', -1, 64) + " "
@@ -83,7 +84,7 @@ func evaluate(t *testing.T, run func(args ...string), scrapes []string) (asked, 
 	var tests []expression
 	for _, query := range monitoringQueries(t) {
 		asked++
-		// Of a comparison it matters that there is something to compare.
+		// For a comparison it matters that there is something to compare.
 		query = regexp.MustCompile(` (==|!=|[<>]=?) `).ReplaceAllString(query, " $1 bool ")
 		least := "0"
 		for _, name := range regexp.MustCompile(`nvmf_target_\w+`).FindAllString(query, -1) {
@@ -111,7 +112,7 @@ func evaluate(t *testing.T, run func(args ...string), scrapes []string) (asked, 
 	return asked, found
 }
 
-// monitoringQueries are those of the dashboard, as Grafana sends them, and of the alerts.
+// monitoringQueries returns the queries of the dashboard, as sent by Grafana, and of the alerts.
 func monitoringQueries(t *testing.T) (queries []string) {
 	t.Helper()
 	variables := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*", "$subsystem",

@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestListenerMoves: a port that a listener loses and another one gets in the same change stays
-// open, with its connections, also when the change fails.
+// TestListenerMoves: a port that moves from one listener to another in the same change stays open,
+// with its connections, even if the change fails.
 func TestListenerMoves(t *testing.T) {
 	port := testutil.FreePort(t)
 	network, one, eth0 := at("127.0.9.0/24", port), at("127.0.9.2", port), at("eth0", port)

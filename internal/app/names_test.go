@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// oddNames are NQNs that are valid and have to be escaped somewhere: in paths, in names of files,
-// in YAML and JSON, in labels of metrics or at a shell.
+// oddNames are valid NQNs that need escaping somewhere: in paths, in file names, in YAML and JSON,
+// in labels of metrics or in a shell.
 var oddNames = []string{
 	"hostnqn", "nqn.io-1", "nqn.2008-04.org.example.lan.host1", ".", "..", "a/../b", "//",
 	"a b", " a ", "%2F", "%", "a?b#c", "a&b=c", `"quoted"`, `back\slash`, "<img src=x>", "${HOME}",
@@ -76,7 +76,7 @@ func TestOddNames(t *testing.T) {
 	}
 }
 
-// TestNamesWithSpaces: a PSK identity cannot have spaces, so names with spaces are warned of.
+// TestNamesWithSpaces: a PSK identity cannot have spaces, so names with spaces cause warnings.
 func TestNamesWithSpaces(t *testing.T) {
 	c := parsed(t, `
 listeners: [{transport: tcp, address: 127.0.0.1, tls: required}]
@@ -97,7 +97,7 @@ subsystems:
 	testutil.Equal(t, strings.Join(places, " "), "subsystems[0].nqn hosts[0].nqn", "warned of")
 }
 
-// TestUnusualNames: each is warned of once, and of many only the first.
+// TestUnusualNames: each causes one warning, and of many only the first do.
 func TestUnusualNames(t *testing.T) {
 	warned := func(hosts string) map[string]int {
 		text := `

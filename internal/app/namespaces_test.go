@@ -38,8 +38,8 @@ metrics: {listen: "127.0.0.1:0"}
 	return c
 }
 
-// TestMissingStorage: the namespace whose storage is missing is pending and all others are served;
-// hosts are told when it is there.
+// TestMissingStorage: a namespace with missing storage is pending and all others are served. Hosts
+// are told when it appears.
 func TestMissingStorage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mount")
 	var log testutil.Log
@@ -83,15 +83,15 @@ func TestMissingStorage(t *testing.T) {
 	}
 }
 
-// TestEmptyDevice: a block device without a medium, such as a loop device that has no file yet, is
-// not there.
+// TestEmptyDevice: a block device without a medium, such as a loop device without a file, counts as
+// missing.
 func TestEmptyDevice(t *testing.T) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		t.Skipf("no loop device: %v", err)
 	}
 	t.Cleanup(func() { _ = control.Close() })
-	n := 1000 + os.Getpid()%100000 // which losetup --find does not choose
+	n := 1000 + os.Getpid()%100000 // losetup --find does not choose it
 	if err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, n); err != nil {
 		t.Skipf("no loop device: %v", err)
 	}
@@ -119,8 +119,8 @@ func TestEmptyDevice(t *testing.T) {
 	testutil.Receive(t, "the namespace is up", up)
 }
 
-// TestWrongStorageAppears: what is wrong is said once, and the namespace stays pending until it is
-// not wrong any more.
+// TestWrongStorageAppears: a problem is reported once, and the namespace stays pending until it is
+// fixed.
 func TestWrongStorageAppears(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mount")
 	path := filepath.Join(dir, "disk")

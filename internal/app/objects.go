@@ -13,7 +13,7 @@ import (
 
 // This file shows clients the objects of the configuration.
 
-// objects lists them, those of a subsystem after it.
+// objects lists the objects, with the objects of a subsystem after it.
 func (s *Server) objects() (list []observed.Configured) {
 	c := s.current()
 	add := func(o control.Object, format string, args ...any) {
@@ -81,7 +81,7 @@ func (s *Server) configuredObject(o control.Object) (control.Object, observed.Co
 	return o, v, nil
 }
 
-// listenerObject is a listener by the name with which it was created.
+// listenerObject returns a listener under the name with which it was created.
 func listenerObject(c *config.Config, l *config.Listener) config.Managed {
 	m := config.Managed{Listener: l.Label}
 	if _, err := os.Lstat(m.File(c.Managed)); l.Label == "" || err != nil {
@@ -90,7 +90,7 @@ func listenerObject(c *config.Config, l *config.Listener) config.Managed {
 	return m
 }
 
-// origin is where an object comes from, which has this key in the configuration.
+// origin returns the origin of an object with this key in the configuration.
 func origin(c *config.Config, m config.Managed, key string) observed.Configured {
 	v := observed.Configured{
 		Path: control.Object{

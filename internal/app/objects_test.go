@@ -24,7 +24,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// newEmpty is a target without listeners, hosts and subsystems.
+// newEmpty makes a target without listeners, hosts and subsystems.
 func newEmpty(t *testing.T) *orchestrated {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,8 +70,8 @@ func (o *orchestrated) asks(op, body string, status int, want string) {
 	}
 }
 
-// TestFromNothing: an orchestrator makes a subsystem with a listener and an authenticated host
-// without any file, rotates the key and removes it. Nothing shows a key.
+// TestFromNothing: an orchestrator creates a subsystem with a listener and an authenticated host
+// without any file, rotates the key and removes it. No output has a key.
 func TestFromNothing(t *testing.T) {
 	o := newEmpty(t)
 	keys := make([]*auth.Key, 3)
@@ -129,7 +129,7 @@ func TestFromNothing(t *testing.T) {
 	o.asks("GET "+guest+"/keys/dhchap_key", "", 405, "there is no GET of")
 	o.asks("DELETE "+guest+"/keys/dhchap_key", "", 200, "hidden")
 	works(false, false, false)
-	for _, k := range keys { // where none belongs
+	for _, k := range keys { // misplaced
 		cut := k.Reveal()[:40]
 		o.asks("PUT "+guest+"/keys/dhchap_key", `{"key": "`+cut+`"}`, 422, "dhchap_key: ")
 		o.asks("PUT "+guest+"/keys/"+url.PathEscape(cut), `{"key": "x"}`, 422, "no secret")
@@ -229,7 +229,7 @@ func TestObjectLives(t *testing.T) {
 	}
 }
 
-// TestDryRun: what would be changed is answered with the hosts that it concerns.
+// TestDryRun: the answer has the changes that would be made, with the affected hosts.
 func TestDryRun(t *testing.T) {
 	o := newOrchestrated(t)
 	o.asks("PUT /v1/subsystems/s", `{"allow_any_host": true}`, 200, "")
@@ -249,7 +249,7 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestObjectRefusals: a request that cannot be carried out says why, and changes nothing.
+// TestObjectRefusals: a refused request has a reason, and changes nothing.
 func TestObjectRefusals(t *testing.T) {
 	o := newOrchestrated(t)
 	o.write(`hosts: [{nqn: ` + guestNQN + `}]

@@ -18,7 +18,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
-// TestPackagedConfigurations: those of the packages, the image and the manifest are valid.
+// TestPackagedConfigurations: the configurations of the packages, the image and the manifest are
+// valid.
 func TestPackagedConfigurations(t *testing.T) {
 	read := func(name string) []byte {
 		text := testutil.Value(os.ReadFile("../../packaging/" + name))(t)

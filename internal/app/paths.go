@@ -19,9 +19,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// This file has what metrics say of the way between the target and its hosts.
+// This file has the metrics of the paths between the target and its hosts.
 
-// usageTimeout is how long a reactor may take to say what it has in use.
+// usageTimeout bounds the wait for the usage of a reactor.
 const usageTimeout = time.Second
 
 // reactorMetrics returns nil if a reactor does not answer.
@@ -45,15 +45,15 @@ func (s *Server) reactorMetrics() (list []metrics.Reactor) {
 	return list
 }
 
-// hostTotals adds up what the connections of hosts have counted. What a connection counts between
-// the last look at it and its end is lost.
+// hostTotals adds up the counters of the connections of hosts. The growth between the last look at
+// a connection and its end is lost.
 type hostTotals struct {
 	mu     sync.Mutex
 	last   map[connectionKey]connectionCounts
 	totals map[string]connectionCounts
 }
 
-// connectionKey tells connections apart, as long as ports are not reused.
+// connectionKey identifies a connection, as long as ports are not reused.
 type connectionKey struct {
 	transport     nvme.TransportType
 	local, remote netip.AddrPort
@@ -61,7 +61,7 @@ type connectionKey struct {
 
 type connectionCounts struct{ commands, nearlyFull, retransmits uint64 }
 
-// add adds what a connection has counted since old; a port may be that of another one by now.
+// add adds the growth of a connection since old. The port may belong to another connection by now.
 func (c *connectionCounts) add(old, now connectionCounts) {
 	if now.commands < old.commands {
 		old = connectionCounts{}
@@ -71,8 +71,9 @@ func (c *connectionCounts) add(old, now connectionCounts) {
 	c.retransmits += rates.Growth(old.retransmits, now.retransmits)
 }
 
-// update counts what connections did since the last call, and adds to hosts what they are now.
-// mu is held since before list was made: an older one would count all anew.
+// update counts the growth of connections since the last call, and adds their current state to
+// hosts. mu must be held since before list was made, because an older list would count everything
+// again.
 func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metrics.Host) {
 	if t.totals == nil {
 		t.totals = map[string]connectionCounts{}
@@ -106,7 +107,7 @@ func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metr
 			now.commands, now.nearlyFull = c.Commands, c.NearlyFull
 		}
 		key := connectionKey{c.Transport, c.Local, c.Remote}
-		if !c.HasLink { // it ends just now, or never had one
+		if !c.HasLink { // it is just ending, or never had one
 			now.retransmits = t.last[key].retransmits
 		}
 		last[key] = now
@@ -126,8 +127,9 @@ func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metr
 	}
 }
 
-// hostMetrics has the hosts that the configuration names, since others choose their names, and
-// those together, and the security of connections. It returns nil if a reactor does not answer.
+// hostMetrics returns the hosts named in the configuration, since others choose their names, an
+// entry for the others together, and the security of connections. It returns nil if a reactor does
+// not answer.
 func (s *Server) hostMetrics() (list []metrics.Host, secured metrics.Secured) {
 	s.hostTotals.mu.Lock()
 	defer s.hostTotals.mu.Unlock()
@@ -171,9 +173,9 @@ func (s *Server) deviceMetrics() (list []metrics.Device) {
 }
 
 // portLook reads the counters of the ports of RDMA devices. Some drivers ask the firmware, which
-// may not answer: one goroutine at a time waits for it.
+// may not answer, so one goroutine at a time waits for it.
 type portLook struct {
-	dir string // "": that of the kernel
+	dir string // "": the directory of the kernel
 
 	mu      sync.Mutex
 	running chan struct{} // closed when the look ends; nil: there is none
@@ -211,14 +213,14 @@ func (l *portLook) begin() (running chan struct{}) {
 	return running
 }
 
-// readPortCounters: drivers have others than the specification; CNP, ECN and packets out of
-// sequence are in hw_counters.
+// readPortCounters reads the counters that drivers have in addition to the specification: CNP, ECN
+// and packets out of sequence are in hw_counters.
 func readPortCounters(dir string) (list []metrics.PortCounter) {
 	names, _ := filepath.Glob(filepath.Join(dir, "*/ports/*/*counters/*"))
 	for _, name := range names {
 		counter := filepath.Base(name)
 		n, err := strconv.ParseUint(sys.Attribute(name), 10, 64)
-		if err != nil || counter == "lifespan" { // which is for how long values are kept
+		if err != nil || counter == "lifespan" { // the time for which values are kept
 			continue
 		}
 		of := filepath.Dir(name)
@@ -243,7 +245,7 @@ func fileExists(name string) bool {
 	return err == nil
 }
 
-// expiries are the ends of certificates and of keys of hosts, the soonest of each.
+// expiries returns the ends of certificates and of keys of hosts, the soonest of each.
 func (s *Server) expiries() (list []metrics.Expiry) {
 	c := s.current()
 	if t := s.metrics.tls.Load(); t != nil && c.Metrics.Certificate != "" {

@@ -22,8 +22,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// TestHostMetrics: what a named host did stays counted when it leaves, and what others call
-// themselves is no label. A queue that is too small shows.
+// TestHostMetrics: the activity of a named host stays counted after it leaves, and the names of
+// others are no labels. A queue that is too small shows.
 func TestHostMetrics(t *testing.T) {
 	me := hostOptions(testNQN).HostNQN
 	c := parsed(t, `
@@ -93,7 +93,7 @@ metrics: {listen: "127.0.0.1:0"}
 	}
 }
 
-// TestPortCounters: counters in both directories, and nothing else that is there.
+// TestPortCounters: counters in both directories are read, and no other files.
 func TestPortCounters(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -119,7 +119,8 @@ func TestPortCounters(t *testing.T) {
 	}
 }
 
-// TestHungPort: firmware that does not answer costs a scrape its timeout, and one goroutine in all.
+// TestHungPort: firmware that does not answer costs a scrape its timeout, and one goroutine in
+// total.
 func TestHungPort(t *testing.T) {
 	l := &portLook{dir: t.TempDir()}
 	name := filepath.Join(l.dir, "mlx5_0/ports/1/hw_counters/np_cnp_sent")
@@ -137,7 +138,7 @@ func TestHungPort(t *testing.T) {
 		})
 	}
 	scrapes.Wait()
-	testutil.Until(t, "one goroutine waits", func() bool { // those of scrapes return
+	testutil.Until(t, "one goroutine waits", func() bool { // the goroutines of scrapes return
 		return runtime.NumGoroutine() <= before+1
 	})
 	running := l.begin()
@@ -145,8 +146,8 @@ func TestHungPort(t *testing.T) {
 	<-running
 }
 
-// TestEndingConnection: what a connection has counted is not counted again when the kernel does not
-// know it any more, and a discovery controller is no path.
+// TestEndingConnection: the counters of a connection are not counted again after the kernel has
+// forgotten it, and a discovery controller is no path.
 func TestEndingConnection(t *testing.T) {
 	var totals hostTotals
 	c := target.ConnectionInfo{

@@ -14,12 +14,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/state"
 )
 
-// A start may be the successor of a process that was just killed. The kernel takes away what that
-// one had (locks, devices, addresses) some tens of milliseconds after it is gone for its parent.
+// A start may follow a process that was just killed. The kernel releases the resources of that
+// process (locks, devices, addresses) some tens of milliseconds after its parent has seen it end.
 const (
-	// patience is how long a start waits for that, altogether.
+	// patience is the total time that a start waits for that.
 	patience = time.Second
-	// patiencePause is between two attempts.
+	// patiencePause is the time between two attempts.
 	patiencePause = 10 * time.Millisecond
 )
 
@@ -40,9 +40,9 @@ func pauses(ending context.Context) func() bool {
 	}
 }
 
-// patiently calls fn, and calls it again while it fails because another process has something: that
-// process may be ending. It gives up after patience, which a start has only once; what comes later
-// fails at once.
+// patiently calls fn, and repeats it while it fails because another process, which may be ending,
+// uses a resource. It gives up after patience, which a start has only once; later calls fail at
+// once.
 func (s *Server) patiently(fn func() error) error {
 	for {
 		err := fn()
@@ -52,7 +52,7 @@ func (s *Server) patiently(fn func() error) error {
 	}
 }
 
-// inUse reports whether err says that another process has something, and nothing else.
+// inUse reports whether err only means that another process uses a resource.
 func inUse(err error) bool {
 	if ps, ok := errors.AsType[config.Problems](err); ok {
 		return !slices.ContainsFunc(ps, func(p config.Problem) bool {

@@ -20,7 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestPauses: a start waits for a second altogether, and not once the target is to end.
+// TestPauses: a start waits for a second in total, and not after the target was asked to end.
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -43,15 +43,14 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// holder is what another process has: each lock, socket and address that a start needs.
+// holder is a resource of another process: each lock, socket and address that a start needs.
 type holder struct {
-	name, what string // what a start says of it
+	name, what string // what the start reports
 	hold       func(t *testing.T) (release func() error)
 }
 
-// TestPredecessor: a start whose predecessor is still ending waits for each thing that this one
-// has, and begins as soon as it is free. If it does not become free the start fails and says what
-// it is.
+// TestPredecessor: a start with a predecessor that is still ending waits for each of its resources,
+// and begins as soon as it is free. If it does not become free, the start fails and names it.
 func TestPredecessor(t *testing.T) {
 	dir := t.TempDir()
 	disk, stateAt := filepath.Join(dir, "disk"), filepath.Join(dir, "state")
@@ -144,7 +143,7 @@ func stopped(t *testing.T, s *Server) {
 	testutil.Check(t, s.Stop(ctx))
 }
 
-// TestInUse: what a start waits for, and what it does not.
+// TestInUse: the errors for which a start waits, and others.
 func TestInUse(t *testing.T) {
 	busy, warning := config.Problem{InUse: true}, config.Problem{Warning: true}
 	for _, tc := range []struct {

@@ -17,7 +17,7 @@ const (
 	anyHosts = "allow_any_host: true"
 )
 
-// pendingLive is a server with a namespace whose storage is in a directory that does not exist.
+// pendingLive is a server with a namespace on storage in a directory that does not exist.
 func pendingLive(t *testing.T) (l *live, up <-chan uint32) {
 	t.Helper()
 	l = &live{t: t, dir: t.TempDir()}
@@ -39,8 +39,8 @@ func (l *live) wantUp(up <-chan uint32) {
 	testutil.Receive(l.t, "the namespace is served", up)
 }
 
-// TestPendingMoves: a pending namespace that has another place in the file since is served when
-// its storage appears.
+// TestPendingMoves: a pending namespace that has moved in the file is served when its storage
+// appears.
 func TestPendingMoves(t *testing.T) {
 	l, up := pendingLive(t)
 	l.apply(listenAny, sub(anyHosts, inMount, inRAM))
@@ -66,8 +66,8 @@ func TestAppearsAtStart(t *testing.T) {
 	})
 }
 
-// TestBlockedCallback: a program that is told of a namespace only after a change, or a stop, holds
-// up neither.
+// TestBlockedCallback: a program that handles the callback only after a change, or a stop, delays
+// neither.
 func TestBlockedCallback(t *testing.T) {
 	l := &live{t: t, dir: t.TempDir()}
 	called, told, end := make(chan bool, 2), make(chan struct{}), make(chan bool)

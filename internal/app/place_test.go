@@ -56,8 +56,8 @@ func TestRefusedConnections(t *testing.T) {
 	}
 }
 
-// Hosts with one I/O queue each spread over the reactors, although every second connection is an
-// admin queue.
+// TestPlace: hosts with one I/O queue each spread over the reactors, although every second
+// connection is an admin queue.
 func TestPlace(t *testing.T) {
 	s := &Server{}
 	var groups []*placedGroup
@@ -85,8 +85,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Of reactors with the same load a connection gets the one where its packets come in; the load
-// counts more.
+// TestPlaceNear: of reactors with the same load a connection gets the one where its packets arrive;
+// the load counts more.
 func TestPlaceNear(t *testing.T) {
 	s := &Server{}
 	var groups []*placedGroup
@@ -110,7 +110,7 @@ func TestPlaceNear(t *testing.T) {
 	put(6, 1, 0, 1, 1)
 	put(4, 1, 1, 1, 1) // the only one without any
 	put(2, 1, 2, 1, 1)
-	s.place(nearConn{placedConn{qid: -1}, 3}) // no reactor is there: wherever the load is least
+	s.place(nearConn{placedConn{qid: -1}, 3}) // no reactor is there, so the least load decides
 	testutil.Equal(t, groups[1].got, 2, "a connection went where there are more than elsewhere")
 }
 
@@ -121,8 +121,8 @@ type nodeConn struct {
 
 func (c nodeConn) Node() int { return c.node }
 
-// Of reactors with the same load a connection gets one on the NUMA node of its device; the load
-// counts more.
+// TestPlaceOnNode: of reactors with the same load a connection gets one on the NUMA node of its
+// device; the load counts more.
 func TestPlaceOnNode(t *testing.T) {
 	s := &Server{}
 	var groups []*placedGroup

@@ -23,10 +23,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Check reads a configuration file and reports everything that is wrong with it, on this machine
-// too: files, disks, CPUs and addresses. If there are errors in the text, it says only what else is
-// an error. It changes nothing. A nil error means that "serve" can use
-// the file; what it would warn of is written to out.
+// Check reads a configuration file and reports every error, including errors on this machine:
+// files, disks, CPUs and addresses. If there are errors in the text, it reports only other errors.
+// It changes nothing. A nil error means that "serve" can use the file; the warnings are written to
+// out.
 func Check(file string, environ []string, out io.Writer) error {
 	c, err := config.LoadAll(file, environ, volumes.Backends)
 	ps, ok := errors.AsType[config.Problems](err)
@@ -34,9 +34,9 @@ func Check(file string, environ []string, out io.Writer) error {
 		return err
 	}
 	machine := append(probe(c), probeListeners(c, ibv.New())...)
-	if err != nil { // what the machine lacks comes second
+	if err != nil { // problems of the machine come second
 		machine = slices.DeleteFunc(machine, func(p config.Problem) bool {
-			list, _, _ := strings.Cut(p.Path, "[") // whose other entries may be why
+			list, _, _ := strings.Cut(p.Path, "[") // other entries of the list may be the reason
 			if strings.HasSuffix(p.Path, "]") && strings.Count(p.Path, "[") == 1 {
 				return p.Warning || c.Faulty(list)
 			}
@@ -78,7 +78,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// probe looks at what the configuration names on this machine: storage, CPUs, memory and limits.
+// probe checks the configured storage, CPUs, memory and limits on this machine.
 func probe(c *config.Config) config.Problems {
 	ps := append(append(c.Warnings(), probeCPUs(c)...), probeLimits(c)...)
 	ps = append(append(append(ps, probeCertificates(c)...), probeKeys(c)...), probeHosts(c)...)
@@ -89,8 +89,8 @@ func probe(c *config.Config) config.Problems {
 	return ps
 }
 
-// probeHosts warns of hosts that have namespaces of a subsystem which does not allow them. It is no
-// error: a host must be easy to remove.
+// probeHosts warns of hosts that have namespaces of a subsystem which does not allow them. It is
+// not an error, because a host must be easy to remove.
 func probeHosts(c *config.Config) (ps config.Problems) {
 	for i, s := range c.Subsystems {
 		if s.AllowAnyHost {
@@ -115,7 +115,7 @@ func probeHosts(c *config.Config) (ps config.Problems) {
 }
 
 // probeListeners reports the listeners that could not be opened now. "serve" does not need it: it
-// logs those that it cannot open and waits for them.
+// logs such listeners and waits for them.
 func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
 	// Without it addresses are only tried.
 	m, _ := netif.Linux().Read(listeners.Devices(c.Listeners)...)
@@ -127,7 +127,8 @@ func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) 
 	return ps
 }
 
-// probeListener reports a listener with no address on a machine, or with some where probe fails.
+// probeListener reports a listener without an address on a machine, or with addresses for which
+// probe fails.
 func probeListener(c *config.Config, i int, m *netif.State,
 	probe func(fabric.Addr) error,
 ) config.Problems {
@@ -152,7 +153,7 @@ func probeListener(c *config.Config, i int, m *netif.State,
 	return config.Problems{c.Warning(key, err.Error(), "")}
 }
 
-// addressProbe returns a function that says why nothing could listen at an address.
+// addressProbe returns a function that returns an error if nothing could listen at an address.
 func addressProbe(c *config.Config, rdma verbs.Provider) func(fabric.Addr) error {
 	return func(at fabric.Addr) error {
 		switch {
@@ -164,7 +165,7 @@ func addressProbe(c *config.Config, rdma verbs.Provider) func(fabric.Addr) error
 		if _, err := rdma.Devices(); err != nil {
 			return err
 		}
-		// Its ports are not those of TCP, but its addresses are those of the machine.
+		// It has other ports than TCP, but the addresses of the machine.
 		return tcp.Probe(netip.AddrPortFrom(at.Addr(), 0), &c.TCP)
 	}
 }

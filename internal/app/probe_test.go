@@ -22,7 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// warnings are what check warns of, and an error if it finds one.
+// warnings returns the warnings of check, and an error if it finds one.
 func warnings(t *testing.T, text string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -30,8 +30,8 @@ func warnings(t *testing.T, text string) (string, error) {
 	return out.String(), err
 }
 
-// TestCheckWarns: what can be used although it looks doubtful is a warning, and the number of
-// warnings is in the last line.
+// TestCheckWarns: a doubtful but usable value is a warning, and the number of warnings is in the
+// last line.
 func TestCheckWarns(t *testing.T) {
 	available := testutil.Value(sys.AvailableMemory())(t)
 	dir := t.TempDir()
@@ -90,8 +90,8 @@ func TestCheckWarns(t *testing.T) {
 	testutil.Fails(t, err, want, "")
 }
 
-// TestCheckLooksAtListeners: what keeps a listener from starting now is a warning, or an error if
-// the target does not start without it.
+// TestCheckLooksAtListeners: an obstacle to a listener is a warning, or an error if the target does
+// not start without the listener.
 func TestCheckLooksAtListeners(t *testing.T) {
 	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
@@ -141,8 +141,8 @@ func TestCheckLooksAtListeners(t *testing.T) {
 	}
 }
 
-// TestCheckAndServeAgree: what check passes is served, and what it refuses is not, for the same
-// reason.
+// TestCheckAndServeAgree: a configuration that passes check is served, and one that it refuses is
+// not, for the same reason.
 func TestCheckAndServeAgree(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string, size int64) string {
@@ -202,7 +202,7 @@ func TestCheckAndServeAgree(t *testing.T) {
 	}
 }
 
-// TestStorageThatDoesNotAnswer: a device whose driver refuses to open it is not there.
+// TestStorageThatDoesNotAnswer: a device with a driver that refuses to open it counts as missing.
 func TestStorageThatDoesNotAnswer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
 	const demo = 42 << 8 // major numbers that no driver has
@@ -240,8 +240,8 @@ func TestTheSameStorageTwice(t *testing.T) {
 	}
 }
 
-// TestFewDescriptors: with fewer of them than connections the target warns when it starts, and says
-// what to do when a connection cannot be accepted.
+// TestFewDescriptors: with fewer descriptors than connections the target warns at the start, and
+// gives a fix when a connection cannot be accepted.
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
 	child := exec.Command("sh", "-c", "ulimit -n 64; exec \"$0\"", os.Args[0])

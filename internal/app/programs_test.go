@@ -55,8 +55,8 @@ func TestProgramsHoldNothingUp(t *testing.T) {
 	}
 }
 
-// TestHangupDuringStart: a SIGHUP that comes while the configuration is read for the first time is
-// carried out once the target has started.
+// TestHangupDuringStart: a SIGHUP during the first reading of the configuration is carried out once
+// the target has started.
 func TestHangupDuringStart(t *testing.T) {
 	key := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
 	testutil.Secret(t, key.Reveal())
@@ -74,7 +74,7 @@ func TestHangupDuringStart(t *testing.T) {
 }
 
 // TestProgramsInheritNothing: a program that prints a key has its three descriptors, and none of
-// those that the running target has.
+// the running target.
 func TestProgramsInheritNothing(t *testing.T) {
 	key := testutil.Value(auth.NewKey(32, auth.SHA256))(t)
 	testutil.Secret(t, key.Reveal())

@@ -19,7 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-// promised makes a state directory where reservations of namespaces of testNQN persist.
+// promised makes a state directory with persistent reservations of namespaces of testNQN.
 func promised(t *testing.T, dir string, nsids ...uint32) {
 	t.Helper()
 	s, err := state.Open(dir)
@@ -36,7 +36,7 @@ func promised(t *testing.T, dir string, nsids ...uint32) {
 	}
 }
 
-// onlyFile is the file that a directory of the state has.
+// onlyFile returns the only file in a directory of the state.
 func onlyFile(t *testing.T, dir, kind string) string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(dir, kind, "*.json"))
@@ -46,7 +46,7 @@ func onlyFile(t *testing.T, dir, kind string) string {
 	return list[0]
 }
 
-// TestStateMissing: a target that cannot know what it has promised hosts does not start.
+// TestStateMissing: a target that cannot know its promises to hosts does not start.
 func TestStateMissing(t *testing.T) {
 	dir := t.TempDir()
 	used := started(t, Options{Config: parse(t, anyPort), StateDir: filepath.Join(dir, "used")})
@@ -69,8 +69,8 @@ func TestStateMissing(t *testing.T) {
 	}
 }
 
-// TestStateOfOthers: a program that may not read what its predecessor has promised ends with an
-// error that says what to do. A program without a predecessor starts.
+// TestStateOfOthers: a program that may not read the promises of its predecessor ends with an error
+// and a hint. A program without a predecessor starts.
 func TestStateOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to be somebody else")
@@ -112,7 +112,7 @@ func TestStateOfOthers(t *testing.T) {
 	}
 }
 
-// serves starts a target, waits until it says something, and ends it.
+// serves starts a target, waits for a line of output, and ends it.
 func serves(t *testing.T, child *exec.Cmd, says string) {
 	t.Helper()
 	log := new(testutil.Log)
@@ -130,8 +130,8 @@ func serves(t *testing.T, child *exec.Cmd, says string) {
 	}
 }
 
-// TestDamagedPromise: a namespace whose reservations cannot be read is not served, and status says
-// why. Others are, whatever is applied. It is served as soon as its file is moved away.
+// TestDamagedPromise: a namespace with unreadable reservations is not served, and status has the
+// reason. Others are, after any change. It is served as soon as its file is moved away.
 func TestDamagedPromise(t *testing.T) {
 	dir := t.TempDir()
 	promised(t, dir, 1)
@@ -179,14 +179,14 @@ func TestDamagedPromise(t *testing.T) {
 	if st := l.s.status(); len(st.Pending) > 0 || l.s.namespaceStates()[0].Reason != "" {
 		t.Errorf("%+v", st)
 	}
-	// What happens to the file of a namespace that is served does not concern it.
+	// Later changes of the file of a served namespace do not affect it.
 	testutil.Must(t, os.Rename(file+".damaged", file))
 	l.apply(listenAny, sub(anyHosts, inRAM, second, third))
 	served("[1 2 3]")
 }
 
-// TestPromiseNotKept: whatever a host is promised while the state cannot be written fails, and does
-// not hold. Once it can be written again all is well.
+// TestPromiseNotKept: a promise fails while the state cannot be written, and does not hold. Once it
+// can be written again all is well.
 func TestPromiseNotKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	l := &live{t: t, dir: t.TempDir()}
@@ -273,7 +273,7 @@ func TestPromiseNotKept(t *testing.T) {
 }
 
 // TestPortWaitsForID: an address that appears while the state cannot be written waits for its port
-// ID, and says so. Others go on.
+// ID, and has the reason. Others go on.
 func TestPortWaitsForID(t *testing.T) {
 	n := &fakeNetwork{}
 	n.set("eth0 127.0.9.1")
@@ -295,8 +295,7 @@ func TestPortWaitsForID(t *testing.T) {
 	testutil.Until(t, "two ports", func() bool { return len(l.s.Addrs()) == 2 })
 }
 
-// TestKeptForOthers: the log names namespaces that are not configured and whose reservations are
-// kept.
+// TestKeptForOthers: the log names namespaces with kept reservations that are not configured.
 func TestKeptForOthers(t *testing.T) {
 	dir := t.TempDir()
 	promised(t, dir, 1, 9)

@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
-// TestListenersAtRandom: addresses, reloads that succeed and fail, and drains change at the same
-// time. In the end the ports are what they should be, and everything that shows them agrees.
+// TestListenersAtRandom: addresses, reloads that succeed and fail, and drains change concurrently.
+// In the end the ports are in the intended state, and everything that shows them agrees.
 func TestListenersAtRandom(t *testing.T) {
 	port := testutil.FreePort(t)
 	taken := listen(t, "127.0.0.1:0").AddrPort().Port()

@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestHangup: SIGHUP applies the file. If that is broken (C11) nothing changes and the log says
-// why; in any case hosts that are connected stay so.
+// TestHangup: SIGHUP applies the file. If it is broken (C11), nothing changes and the log has the
+// reason. In any case connected hosts stay connected.
 func TestHangup(t *testing.T) {
 	file := writeConfig(t, validFile)
 	log := new(testutil.Log)
@@ -57,8 +57,8 @@ reactors:`, 1), "the configuration was applied")
 	}
 }
 
-// TestReloadsTakeTurns: a reload reads the file when no other one applies what it has read before,
-// so that the last one to end has read the file last.
+// TestReloadsTakeTurns: a reload reads the file while no other one applies an earlier reading, so
+// that the last one to end has read the file last.
 func TestReloadsTakeTurns(t *testing.T) {
 	var s *Server
 	c := parse(t, anyPort)

@@ -8,15 +8,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// This file has hosts disconnect by themselves before the target stops, so that they connect again
-// at once, see ADR 0047.
+// This file makes hosts disconnect by themselves before the target stops, so that they connect
+// again at once, see ADR 0047.
 
 const (
-	// pauseWait is how long devices may take to complete their commands before hosts are asked.
+	// pauseWait bounds the time in which devices complete their commands before hosts are asked.
 	pauseWait = time.Second
-	// resetBegins is how long hosts may take to begin the reset that they are asked for.
+	// resetBegins bounds the time in which hosts begin the requested reset.
 	resetBegins = time.Second
-	// resetEnds is how long they may take for the part of the reset that needs this target.
+	// resetEnds bounds the time for the part of the reset that needs this target.
 	resetEnds = 5 * time.Second
 )
 
@@ -32,8 +32,8 @@ func (s *Server) askForResets() {
 	if len(ports) == 0 {
 		return
 	}
-	// A host gives up all commands when it resets, and sends them again over another path at once,
-	// which may be another target: no device may have one of them then.
+	// A host that resets gives up all commands and at once sends them again over another path,
+	// perhaps to another target. So no device may still have one of them.
 	release, err := s.target.PauseAll(pauseWait)
 	if err != nil {
 		s.log.Info("hosts are not asked to reset their controllers", "err", err)
@@ -47,11 +47,11 @@ func (s *Server) askForResets() {
 		s.log.Warn("not all hosts were asked to reset their controllers", "err", err)
 	}
 	left := awaitResets(asked, resetBegins)
-	// Let hosts end the resets that they have begun: without an answer of this target a host may
+	// Let hosts finish the resets that they have begun: without an answer of this target a host may
 	// wait for a minute.
 	begun := slices.DeleteFunc(left, func(r *target.ResetRequest) bool { return !r.Begun() })
 	left = awaitResets(begun, resetEnds)
-	if len(left) > 0 { // one stands for all
+	if len(left) > 0 { // one line stands for all
 		s.log.Warn("a host has not ended the reset that it was asked for in time", "host",
 			left[0].HostNQN())
 	}
@@ -61,7 +61,7 @@ func (s *Server) askForResets() {
 	}
 }
 
-// awaitResets waits until the associations have ended, and returns those that have not in time.
+// awaitResets waits until the associations have ended, and returns the remaining ones after limit.
 func awaitResets(list []*target.ResetRequest, limit time.Duration) []*target.ResetRequest {
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()

@@ -37,7 +37,7 @@ func (s *Server) resize(r control.Resize) error {
 	if err := s.volumes.MayResize(name, int64(size), r.Shrink, edit != nil); err != nil {
 		return err
 	}
-	if edit != nil { // which makes it larger, too
+	if edit != nil { // it makes it larger, too
 		if _, err := s.makeEdit(c, m, edit); err != nil {
 			return err
 		}
@@ -48,8 +48,8 @@ func (s *Server) resize(r control.Resize) error {
 	return s.volumes.Resize(name, int64(size))
 }
 
-// resizedFile is the edit that gives a namespace another size in its file in the managed directory.
-// It is nil if there is no such file, or no size in it.
+// resizedFile returns the edit that sets another size for a namespace in its file in the managed
+// directory. It is nil if there is no such file, or no size in it.
 func resizedFile(c *config.Config, m config.Managed, file string, size int64) (*config.Edit,
 	error,
 ) {

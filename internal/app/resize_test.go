@@ -15,8 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
-// TestResize: hosts get an event and see the new size and the old content; nothing is cut off
-// unless that is asked for.
+// TestResize: hosts get an event and see the new size and the old content. Nothing is cut off
+// unless requested.
 func TestResize(t *testing.T) {
 	sparse := "{nsid: 2, backend: delay, latency: 1us, of: {backend: file, path: %DIR%/y, " +
 		"size: 32KiB}}"
@@ -81,8 +81,8 @@ func TestResize(t *testing.T) {
 	l.apply(listenAny, sub(anyHosts, sparse)) // it is served like others
 }
 
-// A larger size in the configuration makes the file larger when it is applied. A smaller one
-// changes nothing, and neither does a configuration that is refused.
+// TestGrowingReload: a larger size in the configuration makes the file larger when it is applied. A
+// smaller one changes nothing, and neither does a refused configuration.
 func TestGrowingReload(t *testing.T) {
 	file := func(size string) string {
 		return "{nsid: 1, backend: delay, latency: 1us, of: {backend: file, path: %DIR%/x, size: " +

@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// roles are those of a configuration, nil for none. Names that this machine does not know are
-// warned of, and get no role: the target runs without them.
+// roles returns the roles of a configuration, nil for none. Names unknown to this machine cause
+// warnings and get no role; the target runs without them.
 func roles(c *config.Config) (r *control.Roles, ps config.Problems) {
 	if len(c.Control.Roles) == 0 {
 		return nil, nil
@@ -45,13 +45,13 @@ func roles(c *config.Config) (r *control.Roles, ps config.Problems) {
 	return r, ps
 }
 
-// lookupTime is how long all users and groups of a configuration may take to be looked up: starts
-// and reloads wait for it.
+// lookupTime bounds the time to look up all users and groups of a configuration, because starts and
+// reloads wait for it.
 const lookupTime = 5 * time.Second
 
 var errLookup = fmt.Errorf("users and groups are not looked up within %v", lookupTime)
 
-// within returns what find does, unless ctx ends before that. Then find goes on by itself.
+// within returns the result of find, unless ctx ends first. In that case find continues by itself.
 func within(ctx context.Context, find func() (int, error)) (int, error) {
 	if ctx.Err() != nil {
 		return 0, errLookup

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// TestLookupTime: a directory service that does not answer delays nothing for ever, and is not
-// asked again in the same time.
+// TestLookupTime: a directory service that does not answer does not delay anything forever, and is
+// not asked again in the same time.
 func TestLookupTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), lookupTime)

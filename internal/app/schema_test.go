@@ -73,7 +73,7 @@ subsystems:
 	}
 }
 
-// beyond are parts of the parser's errors that a schema cannot find, and why.
+// beyond has parts of errors of the parser that a schema cannot find, with the reason.
 var beyond = map[string]string{
 	"is used already by":        "two values are compared",
 	"would have no effect":      "two keys are compared",
@@ -117,8 +117,8 @@ var beyond = map[string]string{
 	`"1G" is not a size`:        "the backend is wrong, too, so its keys are not known",
 }
 
-// schemaFinds checks that the schema finds each problem of a file, unless it is one of those beyond
-// a schema, which are deleted from unused.
+// schemaFinds checks that the schema finds each problem of a file, except problems in beyond, which
+// are deleted from unused.
 func schemaFinds(t *testing.T, s *jsonschema.Schema, file string, problems config.Problems,
 	unused map[string]string,
 ) {
@@ -149,7 +149,7 @@ func schemaFinds(t *testing.T, s *jsonschema.Schema, file string, problems confi
 	}
 }
 
-// invalidPaths adds the paths of the values that are invalid, as config.Problem has them.
+// invalidPaths adds the paths of invalid values, in the form of config.Problem.
 func invalidPaths(e *jsonschema.ValidationError, found map[string]bool) {
 	path := ""
 	for _, part := range e.InstanceLocation {

@@ -32,8 +32,9 @@ func (l *live) connectKey(nqn, hostNQN string) (*host.Controller, error) {
 	return c, err
 }
 
-// TestSecurityReload: who does not meet what a new configuration requires is disconnected, and
-// finds nothing any more; others stay, also when less is required and keys are removed with that.
+// TestSecurityReload: a host that does not meet the requirements of a new configuration is
+// disconnected, and finds nothing any more. Others stay, also when less is required and keys are
+// removed together with that.
 func TestSecurityReload(t *testing.T) {
 	const (
 		ram  = "{nsid: 1, backend: ram, size: 1MiB}"
@@ -115,7 +116,7 @@ func TestSecurityReload(t *testing.T) {
 	nothing(testNQN, hostA)
 }
 
-// TestSecureOnly: security: auth is the default then, which changes show, also with a variable.
+// TestSecureOnly: security: auth becomes the default, which changes show, also with a variable.
 func TestSecureOnly(t *testing.T) {
 	text := strings.Replace(validFile, "allow_any_host: true", "hosts: ["+hostA+"]", 1) +
 		"hosts: [{nqn: " + hostA + `, dhchap_key: "` + testSecret + "\"}]\n" +

@@ -25,8 +25,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
-// Serve runs the target until SIGTERM or SIGINT. It writes what is served and how to connect to
-// stdout, and the log to stderr.
+// Serve runs the target until SIGTERM or SIGINT. It writes the announcement to stdout, and the log
+// to stderr.
 func Serve(file, version string, stdout, stderr io.Writer) error {
 	hangups, endHangups := catchHangups() // before the configuration is read
 	defer endHangups()
@@ -44,7 +44,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	defer closeLog()
 	announced := newSink(stdout, func(lines int) { log.Warn("output was dropped", "lines", lines) })
 	defer announced.close(outputPatience)
-	// Writing to a closed pipe is an error of the log, not the end of the program.
+	// Writing to a closed pipe is an error of the log and does not end the program.
 	signal.Ignore(syscall.SIGPIPE)
 	// Before anything is started, so that an early signal ends in an orderly stop, too.
 	signals := make(chan os.Signal, 4)
@@ -52,7 +52,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	defer signal.Stop(signals)
 
 	failed := make(chan error, 1)
-	up := make(chan string) // what is served since the start
+	up := make(chan string) // served since the start
 	ended := make(chan struct{})
 	say := func(text string) {
 		select {
@@ -92,17 +92,17 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	return errors.Join(err, stop(s, s.current().ShutdownTimeout, signals, log))
 }
 
-// catchHangups returns the SIGHUPs that come from now on. One that waits stands for all, and those
-// that come while the target starts are carried out once it has started.
+// catchHangups returns the SIGHUPs received from now on. A pending one stands for several, and
+// SIGHUPs during the start are carried out once the target has started.
 func catchHangups() (hangups <-chan os.Signal, end func()) {
 	h := make(chan os.Signal, 1)
 	signal.Notify(h, syscall.SIGHUP)
 	return h, func() { signal.Stop(h) }
 }
 
-// stateDir returns where the state of the program is kept: where the service manager says
-// (systemd.exec(5), StateDirectory; the first of several), or in the directory that Linux has for
-// it, for users the one of the XDG base directory specification.
+// stateDir returns the directory of the state of the program: the one given by the service manager
+// (systemd.exec(5), StateDirectory; the first of several), or the standard directory of Linux, for
+// users of the XDG base directory specification.
 func stateDir(env func(string) string) string {
 	dir, _, _ := strings.Cut(env("STATE_DIRECTORY"), ":")
 	switch {
@@ -162,7 +162,7 @@ func (d *program) reloads(hangups <-chan os.Signal, ended <-chan struct{}) {
 			return
 		}
 		notify(d.log, fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
-		_, _ = d.server.Reload("signal", syscall.SIGHUP.String()) // which logs what comes of it
+		_, _ = d.server.Reload("signal", syscall.SIGHUP.String()) // it logs the result
 		select {
 		case <-ended: // the state is STOPPING now
 			return

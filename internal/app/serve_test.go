@@ -72,7 +72,7 @@ func TestAnnouncement(t *testing.T) {
 	golden(t, "testdata/announcement.golden", got)
 }
 
-// What a wildcard is announced with are addresses of this machine.
+// TestReachable: a wildcard is announced with addresses of this machine.
 func TestReachable(t *testing.T) {
 	list := reachable(fabric.Addr{
 		Transport: nvme.TransportTCP,
@@ -91,8 +91,8 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// Every broken configuration is refused with the messages in the file beside it. The schema finds
-// each error that a schema can express.
+// TestBrokenFiles: every broken configuration is refused with the messages in the file beside it.
+// The schema finds each error that a schema can express.
 func TestBrokenFiles(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../config/testdata/broken/*.yaml")
@@ -212,8 +212,8 @@ func TestCheckLooksAtCPUs(t *testing.T) {
 	}
 }
 
-// startServe starts a process, which main_test.go makes one that serves validFile, and returns the
-// lines that it prints. child.Env is added to this process's environment. It is killed after
+// startServe starts a process that serves validFile, see main_test.go, and returns the lines that
+// it prints. child.Env is added to the environment of this process. The child is killed after
 // testTimeout.
 func startServe(t *testing.T, child *exec.Cmd) *bufio.Scanner {
 	t.Helper()
@@ -236,8 +236,8 @@ func address(t *testing.T, lines *bufio.Scanner) string {
 	return addr
 }
 
-// A real process: it says when it is ready, survives SIGHUP, and exits with code 0 after SIGTERM or
-// SIGINT.
+// TestSignals: a real process reports when it is ready, survives SIGHUP, and exits with code 0
+// after SIGTERM or SIGINT.
 func TestSignals(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -281,8 +281,8 @@ func notifySocket(t *testing.T) (*net.UnixConn, string) {
 	return c, name
 }
 
-// expectNotification waits for a notification, of which want is all or, up to a "=", the beginning;
-// signs of life in between are passed over.
+// expectNotification waits for a notification. want is all of it or, up to a "=", its beginning.
+// Signs of life in between are skipped.
 func expectNotification(t *testing.T, c *net.UnixConn, want string) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(testTimeout))

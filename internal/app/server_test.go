@@ -80,7 +80,7 @@ func TestDiscoveryNamesTheSubsystem(t *testing.T) {
 	t.Errorf("%s is not among the %d entries", testNQN, len(entries))
 }
 
-// A host that stays connected does not keep the target from stopping.
+// TestStopDisconnectsHosts: a host that stays connected does not keep the target from stopping.
 func TestStopDisconnectsHosts(t *testing.T) {
 	s := started(t,
 		Options{Config: parse(t,

@@ -24,11 +24,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// manager keeps descriptors as systemd does.
+// manager keeps descriptors like systemd.
 type manager struct {
 	t  *testing.T
 	mu sync.Mutex
-	// kept has them by name.
+	// kept has the descriptors by name.
 	kept map[string]int
 }
 
@@ -63,7 +63,7 @@ func (m *manager) notify(state string, fds ...int) error {
 	return nil
 }
 
-// sockets are what the next program starts with.
+// sockets returns the sockets with which the next program starts.
 func (m *manager) sockets() *listeners.Sockets {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,8 +83,8 @@ func (m *manager) wantKept(n int) {
 }
 
 // TestRestart: before the target stops, hosts are asked to reset their controllers. A host that
-// connects while there is no target is served by the next one, also with TLS or authentication.
-// Where a listener is gone, no host can connect.
+// connects while there is no target is served by the next one, also with TLS or authentication. If
+// a listener is gone, no host can connect.
 func TestRestart(t *testing.T) {
 	t.Run("no key", func(t *testing.T) { testRestart(t, "", "", host.TCP{}, nil) })
 	hosts := func(key, text string) string {
@@ -106,7 +106,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// testRestart has more in the configuration of each listener, and of hosts.
+// testRestart adds to the configuration of each listener, and of hosts.
 func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.Key) {
 	m := newManager(t)
 	port := testutil.FreePort(t)
@@ -167,7 +167,7 @@ func testRestart(t *testing.T, ofListener, hosts string, tr host.TCP, key *auth.
 	m.wantKept(1)
 }
 
-// TestRestartOfProcess is TestRestart with two processes, as systemd starts them.
+// TestRestartOfProcess is TestRestart with two processes, started like by systemd.
 func TestRestartOfProcess(t *testing.T) {
 	notified, socket := notifySocket(t)
 	port := testutil.FreePort(t)
@@ -191,7 +191,7 @@ func TestRestartOfProcess(t *testing.T) {
 	next.Env = append(env, "LISTEN_FDS=1", "LISTEN_FDNAMES="+filepath.Base(kept.Name()))
 	next.ExtraFiles = []*os.File{kept}
 	address(t, startServe(t, next))
-	// An ICReq of which the PDU header is wrong is answered by a C2HTermReq.
+	// An ICReq with an invalid PDU header is answered by a C2HTermReq.
 	if _, err := c.Write(make([]byte, 128)); err != nil {
 		t.Error(err)
 	}
@@ -229,7 +229,8 @@ func receiveDescriptor(t *testing.T, c *net.UnixConn, want string) *os.File {
 	}
 }
 
-// TestSocketsThatDoNotListen: one at the same address does not take the place of one that listens.
+// TestSocketsThatDoNotListen: such a socket does not take the place of a listening one at the same
+// address.
 func TestSocketsThatDoNotListen(t *testing.T) {
 	m, port := newManager(t), testutil.FreePort(t)
 	listener := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d, "+
@@ -256,8 +257,8 @@ func TestSocketsThatDoNotListen(t *testing.T) {
 	m.wantKept(1)
 }
 
-// TestRestartElsewhere: a socket that was kept does not hold the address that something else has in
-// the next configuration, which a start may need at once.
+// TestRestartElsewhere: a kept socket does not hold an address that something else has in the next
+// configuration, which a start may need at once.
 func TestRestartElsewhere(t *testing.T) {
 	const needed = "{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}"
 	for _, row := range []struct{ name, before, listener, more string }{

@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestSubsystemListeners: a reload takes a listener from a subsystem and gives it another one; a
+// TestSubsystemListeners: a reload takes a listener from a subsystem and gives it another one. A
 // new name of a listener changes nothing.
 func TestSubsystemListeners(t *testing.T) {
 	ram := "{nsid: 1, backend: ram, size: 1MiB}"

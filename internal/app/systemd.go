@@ -16,7 +16,8 @@ func notify(log *slog.Logger, state string) {
 	}
 }
 
-// watchdog ticks twice in each interval of the service manager's watchdog; never if that is off.
+// watchdog ticks twice in each interval of the watchdog of the service manager, and never if it is
+// off.
 func watchdog(log *slog.Logger) (tick <-chan time.Time, end func()) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -29,7 +30,7 @@ func watchdog(log *slog.Logger) (tick <-chan time.Time, end func()) {
 	return t.C, t.Stop
 }
 
-// monotonic returns the time since an unspecified moment, as the service manager measures it.
+// monotonic returns the time since an unspecified moment, on the clock of the service manager.
 func monotonic() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // it exists (clock_gettime(2))

@@ -11,7 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestTraceOfTarget: a client sees what a host has done, and follows it; the log says who looks.
+// TestTraceOfTarget: a client sees the commands of a host, and follows them. The log names the
+// client.
 func TestTraceOfTarget(t *testing.T) {
 	s, client := controlled(t, Options{}, anyPort)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)

@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestTransportKeys: limits and digests of new connections change; those that exist stay as they
-// are, and after a change that fails everything is as before.
+// TestTransportKeys: limits and digests of new connections change. Existing connections stay, and
+// after a failed change everything is as before.
 func TestTransportKeys(t *testing.T) {
 	s := started(t, Options{Config: parse(t, anyPort)})
 	ctx := testutil.Context(t)
@@ -59,8 +59,8 @@ func TestTransportKeys(t *testing.T) {
 	}
 }
 
-// TestDepthOfController: the queues of a controller may be as deep as it has said, also when new
-// controllers say less.
+// TestDepthOfController: the queues of a controller may be as deep as it has announced, even if new
+// controllers announce less.
 func TestDepthOfController(t *testing.T) {
 	network := verbstest.New(verbstest.Options{Async: true})
 	t.Cleanup(network.Close)

@@ -35,7 +35,8 @@ func (l *live) refuse(listeners, subsystems string) error {
 	return err
 }
 
-// TestUndonePending: a pending namespace is pending again after a change that gave it storage.
+// TestUndonePending: a pending namespace is pending again after a change that gave it storage is
+// undone.
 func TestUndonePending(t *testing.T) {
 	l, up := pendingLive(t)
 	l.file("x")
@@ -50,7 +51,7 @@ func TestUndonePending(t *testing.T) {
 }
 
 // TestRefusedPending: a namespace that waits because something else is at its path goes on waiting
-// after a change of it that fails for this reason.
+// after a change of it that fails for the same reason.
 func TestRefusedPending(t *testing.T) {
 	l, up := pendingLive(t)
 	made := filepath.Join(l.dir, "made")
@@ -65,10 +66,10 @@ func TestRefusedPending(t *testing.T) {
 	l.wantUp(up)
 }
 
-// TestLostStorage: storage that can be opened neither as it is to be nor as it was makes the
-// namespace pending, and the next change of it is possible.
+// TestLostStorage: if neither the new nor the old storage can be opened, the namespace becomes
+// pending, and its next change is possible.
 func TestLostStorage(t *testing.T) {
-	for _, x := range []string{"x", "y"} { // is removed with its storage moved, or modified
+	for _, x := range []string{"x", "y"} { // removed with its storage moved, or modified
 		l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
 		l.file("x")
 		l.file("y")
@@ -123,14 +124,14 @@ func (l *live) queue() (*host.Queue, []byte) {
 	return q, b
 }
 
-// wantHeld waits for an operation that is held.
+// wantHeld waits for a held operation.
 func (d *counted) wantHeld(t *testing.T) {
 	t.Helper()
 	testutil.Until(t, "an operation reaches the storage", func() bool { return d.Held() > 0 })
 }
 
 // TestRemovedHung: the removal of a subsystem does not wait for storage that does not finish. Until
-// that has, nobody else can have it.
+// it has finished, nobody else can have the storage.
 func TestRemovedHung(t *testing.T) {
 	t.Parallel()
 	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
@@ -163,7 +164,7 @@ func TestRemovedHung(t *testing.T) {
 	}
 }
 
-// TestHungStorage: storage that still works on a command cannot move to another namespace. That
+// TestHungStorage: storage that still works on a command cannot move to another namespace. Such a
 // change fails, and ends at once if the target stops.
 func TestHungStorage(t *testing.T) {
 	t.Parallel()
@@ -216,7 +217,7 @@ func TestHungStorage(t *testing.T) {
 	}
 }
 
-// TestProblemsOfChanges: clients get the places of what cannot be changed, and all that went wrong.
+// TestProblemsOfChanges: clients get the places of failed changes, and all errors.
 func TestProblemsOfChanges(t *testing.T) {
 	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
 	l.file("x")
@@ -247,7 +248,7 @@ func TestProblemsOfChanges(t *testing.T) {
 	}
 }
 
-// TestStateOfKeptStorage: storage in memory that would be lost is what clients are told of.
+// TestStateOfKeptStorage: clients are told of storage in memory that would be lost.
 func TestStateOfKeptStorage(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
 	l.file("x")
@@ -257,8 +258,8 @@ func TestStateOfKeptStorage(t *testing.T) {
 	}
 }
 
-// TestRefusedBlockSize: a block size cannot change. Neither the host, which stays, nor its content
-// notices the attempt.
+// TestRefusedBlockSize: a block size cannot change. The attempt affects neither the host, which
+// stays connected, nor its content.
 func TestRefusedBlockSize(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
 	l.file("x")
@@ -283,7 +284,8 @@ func TestRefusedBlockSize(t *testing.T) {
 	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "y"), onFile(3, "x")))
 }
 
-// TestRefusedMetrics: metrics are served where they were when they cannot be served elsewhere.
+// TestRefusedMetrics: metrics are served at their former address if they cannot be served at a new
+// one.
 func TestRefusedMetrics(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
 	free := fmt.Sprintf("127.0.0.1:%d", testutil.FreePort(t))
@@ -301,8 +303,8 @@ func TestRefusedMetrics(t *testing.T) {
 	}
 }
 
-// TestWriteProtection: storage is not opened anew to refuse writes from now on, because what is
-// known of lost writes would be forgotten. It is to take them again.
+// TestWriteProtection: storage is not reopened to refuse writes, because knowledge of lost writes
+// would be forgotten. It is reopened to accept them again.
 func TestWriteProtection(t *testing.T) {
 	onFile := func(more string) string {
 		return sub(anyHosts, "{nsid: 1, backend: file, path: /none, size: 1MiB"+more+"}")
@@ -328,7 +330,7 @@ func TestWriteProtection(t *testing.T) {
 	}
 }
 
-// TestUndoneMemory: storage in memory that came with a change goes with it.
+// TestUndoneMemory: storage in memory that came with a change goes when it is undone.
 func TestUndoneMemory(t *testing.T) {
 	for _, before := range []string{
 		`backend: "null", size: 1MiB`, "backend: file, path: %DIR%/x, size: 1MiB",
@@ -341,8 +343,8 @@ func TestUndoneMemory(t *testing.T) {
 	}
 }
 
-// TestHostsComeLast: a host that a subsystem gets is not there while a namespace that it must not
-// use is changed to be one of others.
+// TestHostsComeLast: a host that a subsystem gains is added only after a namespace that it must not
+// use has been restricted to others.
 func TestHostsComeLast(t *testing.T) {
 	l := newFaultyLive(t, listenAny, sub("hosts: ["+hostA+"]", onFile(1, "x")))
 	l.file("y")

@@ -7,15 +7,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
 )
 
-// ReactorUsage is what a reactor has in use.
+// ReactorUsage has the resources in use by a reactor.
 type ReactorUsage struct {
 	Memory mem.PoolUsage // its data memory
-	Timers int           // that have neither run nor been stopped
+	Timers int           // neither run nor stopped
 	Loop   reactor.Stats
 }
 
-// Reactors returns what each reactor has in use. Any goroutine may call it between Start and Stop;
-// the error is that of ctx, which ended before a reactor answered.
+// Reactors returns the resources in use by each reactor. Any goroutine may call it between Start
+// and Stop. The error is the error of ctx, if it ended before a reactor answered.
 func (s *Server) Reactors(ctx context.Context) ([]ReactorUsage, error) {
 	list, answers := make([]ReactorUsage, len(s.workers)), make(chan struct{}, len(s.workers))
 	for i, w := range s.workers {

@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 )
 
-// Version is the linked version, or else what Go recorded of the source: a tag or a commit. Without
-// either ("go build -buildvcs=false") it is "devel".
+// Version returns the linked version, or else the version that Go recorded of the source: a tag or
+// a commit. Without either ("go build -buildvcs=false") it is "devel".
 func Version(linked string) string {
 	info, _ := debug.ReadBuildInfo()
 	return versionOf(linked, info)
@@ -41,11 +41,11 @@ func versionOf(linked string, info *debug.BuildInfo) string {
 	return version + suffix
 }
 
-// Verbs is the RDMA stack of this machine.
+// Verbs returns the RDMA stack of this machine.
 func Verbs() verbs.Provider { return ibv.New() }
 
-// Describe is the version, the toolchain, and whether RDMA is built in and how many devices there
-// are.
+// Describe returns the version, the toolchain, and whether RDMA is built in and the number of
+// devices.
 func Describe(version string) string {
 	return fmt.Sprintf("nvmf-target %s (%s, %s/%s)\ntransports: tcp, %s", version,
 		runtime.Version(), runtime.GOOS, runtime.GOARCH,

@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestWatchedChanges: what clients, scrapers and the service manager ask for can be asked for in
-// the middle of changes.
+// TestWatchedChanges: clients, scrapers and the service manager get answers in the middle of
+// changes.
 func TestWatchedChanges(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
 	l.file("x")

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/web"
 )
 
-// setWeb serves the page where and how a configuration says, or not at all.
+// setWeb serves the page as configured, or not at all.
 func (s *Server) setWeb(c *config.Config) error {
 	src := web.Source{
 		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
@@ -33,7 +33,7 @@ func (s *Server) setWeb(c *config.Config) error {
 	return err
 }
 
-// setWebTargets makes the page show other targets as a configuration says.
+// setWebTargets sets the other targets on the page as configured.
 func (s *Server) setWebTargets(c *config.Config) error {
 	if s.web.server != nil {
 		s.web.server.SetTargets(webTargets(c))
@@ -48,8 +48,8 @@ func webTargets(c *config.Config) (list []web.Target) {
 	return list
 }
 
-// planOfPage is what Reload would change. It keeps no change waiting, not even the one that closes
-// the page, which waits for it. Programs that print keys end with ctx.
+// planOfPage returns the changes that Reload would make. It delays no change, not even one that
+// closes the page, which waits for it. Programs that print keys end with ctx.
 func (s *Server) planOfPage(ctx context.Context) (control.Plan, error) {
 	c, err := s.opts.Load(config.Within(ctx))
 	if err != nil {
@@ -66,8 +66,8 @@ func (s *Server) planOfPage(ctx context.Context) (control.Plan, error) {
 	return plan(changes, nil, nil)
 }
 
-// pageLatencies adds up what hosts and operations have counted of each namespace, and has what
-// doctor.Load needs of each of them.
+// pageLatencies adds up the latencies of each namespace over hosts and operations, and returns the
+// latencies for doctor.Load.
 func (s *Server) pageLatencies(ctx context.Context) (list []web.Latency, each []observed.Latency,
 	err error,
 ) {

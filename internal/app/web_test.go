@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestWeb: reloads move the page, lock it and take it away, also while it is open; it shows what a
-// reload would change. A token is refused in the audit and never shown.
+// TestWeb: reloads move the page, lock it and remove it, even while it is open. It shows the
+// changes that a reload would make. A refused token is in the audit and never shown.
 func TestWeb(t *testing.T) {
 	t.Parallel()
 	dir, log := t.TempDir(), new(testutil.Log)
@@ -81,9 +81,9 @@ func TestWeb(t *testing.T) {
 	}
 }
 
-// TestWebTargets: the page shows another target, over TLS and with its token, once the file of
-// its CA can be used. Reloads add and remove it, and keep the page, its history and its port. The
-// token is never shown.
+// TestWebTargets: the page shows another target, over TLS and with its token, once the file of its
+// CA can be used. Reloads add and remove it, and keep the page, its history and its port. The token
+// is never shown.
 func TestWebTargets(t *testing.T) {
 	t.Parallel()
 	dir, log := t.TempDir(), new(testutil.Log)
@@ -154,7 +154,7 @@ func TestWebTargets(t *testing.T) {
 	}
 }
 
-// TestExposed: a page, and metrics, that others reach are warned of, unless they have TLS and a
+// TestExposed: a page, and metrics, that others reach cause a warning, unless they have TLS and a
 // token.
 func TestExposed(t *testing.T) {
 	for text, want := range map[string]string{

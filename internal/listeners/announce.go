@@ -61,7 +61,7 @@ func announcedOn(d *config.Discovery, up []fabric.Addr, m *netif.State) map[stri
 			case len(d.Interfaces) > 0 && !slices.Contains(d.Interfaces, a.Interface):
 			case len(d.Interfaces) == 0 && a.IsLoopback():
 			case !every && at.Addr().Unmap().WithZone("") != ip:
-			case zone != "" && zone != a.Interface: // which may have the same link-local address
+			case zone != "" && zone != a.Interface: // it may have the same link-local address
 			case every && (done[family] || at.Addr().Is4() && !a.Is4() || ip.IsLinkLocalUnicast()):
 			default:
 				done[family] = true

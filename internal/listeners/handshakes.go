@@ -11,13 +11,13 @@ import (
 )
 
 // This file reports peers that begin TCP connections to listeners and do not get the answers. Such
-// a connection is not accepted, and has no socket: only the kernel knows of it.
+// a connection is not accepted, and has no socket: only the kernel knows it.
 
 const (
 	// handshakePause is the time between two looks at the handshakes of TCP.
 	handshakePause = 10 * time.Second
-	// answersLost is how often the answer to a SYN is repeated, in 7 s, before the peer is
-	// reported.
+	// answersLost is the number of times that the answer to a SYN is repeated, in 7 s, before the
+	// peer is reported.
 	answersLost = 3
 )
 

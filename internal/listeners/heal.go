@@ -31,7 +31,7 @@ const (
 	retryMax    = 30 * time.Second
 )
 
-// mostLogged is the number of ports that are logged of those that change together.
+// mostLogged limits the ports that are logged when many change together.
 const mostLogged = 16
 
 // Start begins to follow the addresses of the machine.
@@ -51,11 +51,11 @@ func (ls *Listeners) Start() {
 	}
 }
 
-// try has heal look at everything soon.
+// try makes heal look at everything soon.
 func (ls *Listeners) try() {
 	select {
 	case ls.wake <- struct{}{}:
-	default: // it will
+	default: // already pending
 	}
 }
 
@@ -71,7 +71,7 @@ func (ls *Listeners) heal(quit <-chan struct{}) {
 		case <-time.After(pause):
 			pause = min(2*pause, retryMax)
 		case <-ls.wake:
-			// Events come in groups. When they do not end, there is less and less hurry.
+			// Events come in groups. If they do not end, the pauses grow.
 			if pause = first; time.Since(last) > 4*settle {
 				settle = calm
 			}
@@ -115,7 +115,7 @@ func (ls *Listeners) look() []fabric.Addr {
 	return up[:min(len(up), mostLogged)]
 }
 
-// report logs what has happened to ports, mostLogged of them at most.
+// report logs a message for each port, mostLogged of them at most.
 func (ls *Listeners) report(message string, addrs []fabric.Addr) {
 	for i, addr := range addrs {
 		if i == mostLogged {
@@ -126,8 +126,8 @@ func (ls *Listeners) report(message string, addrs []fabric.Addr) {
 	}
 }
 
-// read reads the addresses of the machine for the listeners and the next ones. After an error those
-// of the last time remain.
+// read reads the addresses of the machine for the listeners and the next ones. After an error the
+// last addresses remain.
 func (ls *Listeners) read(next []config.Listener) {
 	list := slices.Clone(next)
 	ls.mu.Lock()

@@ -28,8 +28,7 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// fakeNetwork is what a machine has, as a test says. Its addresses are of 127.0.0.0/8, which Linux
-// has altogether.
+// fakeNetwork has the addresses that a test sets. They are in 127.0.0.0/8: Linux has all of these.
 type fakeNetwork struct {
 	mu      sync.Mutex
 	state   netif.State
@@ -48,7 +47,7 @@ func (n *fakeNetwork) Handshakes() ([]netif.Handshake, error) {
 	return n.handshakes, nil
 }
 
-// Route is by eth0, but for one address.
+// Route returns eth0, except for one address.
 func (n *fakeNetwork) Route(_, to netip.Addr) (string, error) {
 	if to == netip.MustParseAddr("10.0.0.3") {
 		return "", unix.ENETUNREACH
@@ -128,7 +127,7 @@ func opened(t *testing.T, n *fakeNetwork, c Config, list ...config.Listener) *Li
 	return ls
 }
 
-// tcpAt returns a listener on TCP at an address of the machine, or at those of an interface.
+// tcpAt returns a listener on TCP at an address of the machine or the addresses of an interface.
 func tcpAt(address string) config.Listener {
 	l := config.Listener{Name: "tcp " + address, Transport: nvme.TransportTCP, Port: 4420}
 	if ip, err := netip.ParseAddr(address); err == nil {
@@ -139,8 +138,8 @@ func tcpAt(address string) config.Listener {
 	return l
 }
 
-// TestUpdatesOfStorm: while addresses change each millisecond, the pauses between two updates grow,
-// and afterwards they are short again.
+// TestUpdatesOfStorm: while addresses change every millisecond, the pauses between two updates
+// grow, and afterwards they are short again.
 func TestUpdatesOfStorm(t *testing.T) {
 	n := &fakeNetwork{}
 	synctest.Test(t, func(t *testing.T) {
@@ -177,8 +176,8 @@ func TestUpdatesOfStorm(t *testing.T) {
 	})
 }
 
-// Peers that do not get the answers to their SYNs are refusals, once each while that lasts, and few
-// of many at a time.
+// TestHandshakes: peers that do not get the answers to their SYNs are refusals, once each while
+// that lasts, and few of many at a time.
 func TestHandshakes(t *testing.T) {
 	n := &fakeNetwork{}
 	n.set("eth0 127.0.9.1")
@@ -247,7 +246,7 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
-// TestLostAtOnce: a listener whose device goes while it is being opened is opened again.
+// TestLostAtOnce: a listener that loses its device while it is being opened is opened again.
 func TestLostAtOnce(t *testing.T) {
 	n := &fakeNetwork{}
 	n.set("eth0 127.0.9.1")
@@ -270,7 +269,7 @@ func TestLostAtOnce(t *testing.T) {
 	}
 }
 
-// TestUnreadableAddresses: if the addresses cannot be read, ports stay, and one line says so.
+// TestUnreadableAddresses: if the addresses cannot be read, ports stay, and one line reports it.
 func TestUnreadableAddresses(t *testing.T) {
 	var out testutil.Log
 	n := &fakeNetwork{err: errors.New("not permitted")}

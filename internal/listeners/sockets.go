@@ -20,7 +20,7 @@ type Sockets struct {
 	notify func(state string, fds ...int) error
 
 	mu sync.Mutex // guards the rest; held while the service manager is notified
-	// before has the sockets that were kept since the previous process and are not taken yet.
+	// before has the sockets kept since the previous process and not taken yet.
 	before map[netip.AddrPort]*os.File
 	ending bool
 }
@@ -135,7 +135,8 @@ func (s *Sockets) tell(state string, fds ...int) {
 	}
 }
 
-// storedName is the name of a socket in the store, which has no colon (sd_pid_notify_with_fds(3)).
+// storedName returns the name of a socket in the store, which has no colon
+// (sd_pid_notify_with_fds(3)).
 func storedName(at netip.AddrPort) string {
 	return "tcp-" + strings.ReplaceAll(at.String(), ":", "_")
 }

@@ -81,7 +81,7 @@ type store struct {
 // report reports a problem with a key.
 type report = func(key, what, hint string)
 
-// env has what storage depends on besides its keys.
+// env has the surroundings of storage besides its keys.
 type env struct {
 	readOnly bool
 	engine   disk.Engine

@@ -34,15 +34,15 @@ type Config struct {
 	Log    *slog.Logger
 	// Disks is how files and block devices are worked on.
 	Disks disk.Engine
-	// Open opens the storage of a namespace; nil opens what the configuration describes, and looks
-	// for problems with it before.
+	// Open opens the storage of a namespace; nil opens the configured storage, after a look for
+	// problems.
 	Open func(*config.Namespace) (backend.Device, error)
 	// Current returns the configuration that is served.
 	Current func() *config.Config
 	// Patiently calls a function, and calls it again while another process has something and may be
 	// about to end.
 	Patiently func(func() error) error
-	// Await waits for the channel to be closed, but not for ever.
+	// Await waits for the channel to be closed, but not forever.
 	Await func(<-chan struct{}) error
 	// Up is called when a namespace that was pending is served, by any goroutine.
 	Up func(nqn string, nsid uint32)
@@ -50,7 +50,7 @@ type Config struct {
 	Retry time.Duration
 }
 
-// Volumes has the storage of all namespaces. A namespace whose storage is absent is pending: it is
+// Volumes has the storage of all namespaces. A namespace with absent storage is pending: it is
 // added to its subsystem when the storage appears. Any goroutine may call a method; changes exclude
 // each other by a lock of the caller.
 type Volumes struct {

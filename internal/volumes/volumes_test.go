@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// TestDisks: one look answers all clients, and those for some time after it. A client does not wait
-// longer than it wants.
+// TestDisks: one look answers all clients for some time. A client does not wait longer than it
+// wants.
 func TestDisks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks, end := 0, make(chan error)
