@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -23,6 +26,9 @@ type transition struct {
 	undo    []func() error
 	commit  []func()
 }
+
+// releaseLimit is how long storage that changes its owner may take to finish its commands.
+const releaseLimit = 30 * time.Second
 
 var errStopped = errors.New("the target is stopping")
 
@@ -250,68 +256,124 @@ func (tr *transition) change(c config.Change) error {
 		return tr.changeListener(c)
 	case config.KindNamespace:
 		return tr.changeNamespace(c)
+	case config.KindSubsystem:
+		return tr.changeSubsystem(c)
 	case config.KindReferral:
 		return tr.setFileKey(c.Object.String(), discoveryKeys.set)
-	}
-	type kind struct {
-		config.Kind
-		config.Op
-	}
-	switch (kind{c.Kind, c.Op}) {
-	case kind{config.KindSubsystem, config.Add}:
-		return tr.addSubsystem(c)
-	case kind{config.KindSubsystem, config.Remove}:
-		return tr.removeSubsystem(c)
-	case kind{config.KindSubsystem, config.Modify}:
-		return tr.modifySubsystem(c)
 	}
 	return tr.modifyFile(c)
 }
 
-// changeListener adds, removes or modifies a listener.
-func (tr *transition) changeListener(c config.Change) (err error) {
-	var undo func() error
-	if c.Op == config.Remove {
-		undo, err = tr.s.listeners.Remove(c.Listener)
-	} else {
-		i := slices.IndexFunc(tr.next.Listeners,
-			func(l config.Listener) bool { return l.Name == c.Listener })
-		change := tr.s.listeners.Add
-		if c.Op == config.Modify {
-			change = tr.s.listeners.Modify
-		}
-		undo, err = change(tr.next.Listeners[i])
+// await waits for storage to be released, but not for ever.
+func (s *Server) await(released <-chan struct{}) error {
+	select {
+	case <-released:
+		return nil
+	case <-s.ending.Done():
+		return errStopped
+	case <-time.After(s.releaseLimit):
+		return fmt.Errorf("it still works on commands after %v", s.releaseLimit)
 	}
-	if undo != nil {
-		tr.done(c.Object.String(), undo)
-	}
-	return err
 }
 
-// changeHost adds, removes or modifies a host.
-func (tr *transition) changeHost(c config.Change) error {
-	set := func(to *config.Config) error {
-		var host config.Host
-		known := false
-		if to != nil { // at the start there is nothing before
-			for _, h := range to.Hosts {
-				if h.NQN == c.NQN {
-					host, known = h, true
-				}
-			}
+// moveStorage replaces the changes of namespaces that are to have storage which others have now:
+// these must lose it first, and may want theirs in turn. Such a namespace is removed and added.
+func (tr *transition) moveStorage() {
+	var moved []config.Change
+	rest := slices.DeleteFunc(slices.Clone(tr.changes), func(c config.Change) bool {
+		move := c.Op == config.Modify && c.Kind == config.KindNamespace &&
+			slices.ContainsFunc(c.Keys, func(k config.KeyChange) bool {
+				return k.Storage && !k.Restart
+			}) && tr.takesOver(volumes.Find(tr.next, c.Object))
+		if move {
+			moved = append(moved, c)
 		}
-		tr.s.target.SetHostKnown(c.NQN, known)
-		tr.s.target.SetHostLimits(c.NQN, host.Limits)
-		if host.TLSKey == nil && host.OldTLSKey == nil {
-			tr.s.tlsKeys.Delete(c.NQN)
-		} else {
-			tr.s.tlsKeys.Store(c.NQN, &host.Authentication)
-		}
-		tr.s.target.SetHostPolicy(c.NQN, host.Policy())
-		tr.s.target.SetHostNetworks(c.NQN, host.Networks)
-		return nil
+		return move
+	})
+	tr.changes = nil
+	for _, c := range moved {
+		tr.changes = append(tr.changes, config.Change{Op: config.Remove, Object: c.Object})
 	}
-	before := tr.s.config.Load()
-	tr.done(c.Object.String(), func() error { return set(before) })
-	return set(tr.next)
+	tr.changes = append(tr.changes, rest...)
+	for _, c := range moved {
+		tr.changes = append(tr.changes, config.Change{Op: config.Add, Object: c.Object})
+	}
+}
+
+// check looks for what would fail, and changes nothing. Start has looked at all of the machine.
+func (tr *transition) check() (ps config.Problems) {
+	for i, sub := range tr.next.Subsystems {
+		if memory := tr.s.atStart.Reactors.Memory; memory < 4*sub.MaxTransfer {
+			ps = append(ps, tr.next.Problem(fmt.Sprintf("subsystems[%d].max_transfer", i),
+				fmt.Sprintf("%v is more than a quarter of reactors.memory, which is still %v",
+					config.Size(sub.MaxTransfer), config.Size(memory)),
+				"Reduce it, or restart the target."))
+		}
+	}
+	if p, ok := errors.AsType[config.Problem](tr.s.managedLost(tr.next)); ok {
+		ps = append(ps, p)
+	}
+	if tr.s.external || tr.s.config.Load() == nil {
+		return ps
+	}
+	ps = append(append(append(ps, tr.next.Warnings()...), probeHosts(tr.next)...),
+		probeKeys(tr.next)...)
+	// Without it addresses are only tried.
+	machine, _ := tr.s.opts.Network.Read(listeners.Devices(tr.next.Listeners)...)
+	probe := addressProbe(tr.next, tr.s.opts.Verbs)
+	for i, l := range tr.next.Listeners {
+		if tr.adds(config.Object{Kind: config.KindListener, Listener: l.Name}) {
+			ps = append(ps, probeListener(tr.next, i, &machine, func(at fabric.Addr) error {
+				if tr.s.listeners.Occupy(at) {
+					return nil // it is taken over, or closed before
+				}
+				return probe(at)
+			})...)
+		}
+	}
+	for _, n := range volumes.All(tr.next) {
+		if tr.adds(n.Name()) && !tr.takesOver(n) {
+			ps = append(ps, volumes.ProbeOne(tr.next, n)...)
+		}
+	}
+	return ps
+}
+
+// prepare does what can fail and can be done before the first change.
+func (tr *transition) prepare() error {
+	if err := tr.s.makeManaged(tr.next); err != nil {
+		return err
+	}
+	var adds []*volumes.Namespace
+	for _, n := range volumes.All(tr.next) {
+		if tr.adds(n.Name()) && !tr.takesOver(n) {
+			adds = append(adds, n)
+		}
+	}
+	ps := append(tr.volumes.Await(adds), tr.check()...)
+	if ps.Failed() {
+		return ps
+	}
+	for _, p := range ps {
+		tr.s.log.Warn(p.Error())
+	}
+	if ps := tr.volumes.Open(adds); ps.Failed() {
+		return ps
+	}
+	return tr.s.listeners.Prepare(tr.next.Listeners)
+}
+
+// adds reports whether the transition adds an object.
+func (tr *transition) adds(o config.Object) bool {
+	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
+		return c.Op == config.Add && c.Object == o
+	})
+}
+
+// takesOver reports whether a namespace is to have storage that another one has now and will lose.
+func (tr *transition) takesOver(n *volumes.Namespace) bool {
+	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
+		return c.Kind == config.KindNamespace && c.Op != config.Add && c.Object != n.Name() &&
+			n.Overlaps(tr.s.volumes.Get(c.Object))
+	})
 }

@@ -303,6 +303,13 @@ func (s *Server) startWorkers() error {
 	return nil
 }
 
+func (s *Server) rdmaConfig() rdma.Config {
+	c := s.atStart.RDMA
+	c.Log, c.Provider = s.log, s.opts.Verbs
+	c.TOS, c.Lost = s.listeners.TOSOf, s.listeners.Lost
+	return c
+}
+
 // Target returns the target, nil before Start.
 func (s *Server) Target() *target.Target { return s.target }
 

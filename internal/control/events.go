@@ -17,9 +17,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	if text := query.Get("since"); text != "" {
 		var err error
 		if since, err = strconv.ParseUint(text, 10, 64); err != nil {
-			p := NewProblem(http.StatusBadRequest, strconv.Quote(text)+" is no event ID", "")
-			p.Place = "parameter since"
-			answer(w, nil, p)
+			answer(w, nil, NewProblem(http.StatusBadRequest,
+				strconv.Quote(text)+" is no event ID", "").At("parameter since"))
 			return
 		}
 	}

@@ -57,10 +57,9 @@ func readBody(r *http.Request) ([]byte, error) {
 	kind, _, err := mime.ParseMediaType(given)
 	if given != "" && (err != nil || kind != "application/json" &&
 		kind != "application/x-www-form-urlencoded" && !strings.HasSuffix(kind, "+json")) {
-		p := NewProblem(http.StatusUnsupportedMediaType, fmt.Sprintf("the body is %q, not JSON",
-			capped(given)), "Send JSON, with Content-Type: application/json.")
-		p.Place = "Content-Type"
-		return nil, p
+		return nil, NewProblem(http.StatusUnsupportedMediaType,
+			fmt.Sprintf("the body is %q, not JSON", capped(given)),
+			"Send JSON, with Content-Type: application/json.").At("Content-Type")
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, bodyBytes))
 	if err != nil {

@@ -319,9 +319,7 @@ func checkQuery(r *http.Request, known []string) error {
 }
 
 func wrongParameter(name, what, hint string) error {
-	p := NewProblem(http.StatusBadRequest, name+" "+what, hint)
-	p.Place = name
-	return p
+	return NewProblem(http.StatusBadRequest, name+" "+what, hint).At(name)
 }
 
 // listed makes the changes of a plan a list in JSON even if there are none.

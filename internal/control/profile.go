@@ -61,10 +61,8 @@ func checkProfile(r *http.Request) error {
 	text := r.URL.Query().Get("seconds")
 	n, err := strconv.Atoi(text)
 	if text != "" && (err != nil || n < 1 || n > MaxProfile) {
-		p := NewProblem(http.StatusBadRequest, strconv.Quote(text)+" is no number of seconds",
-			fmt.Sprintf("1 to %d.", MaxProfile))
-		p.Place = "parameter seconds"
-		return p
+		return NewProblem(http.StatusBadRequest, strconv.Quote(text)+" is no number of seconds",
+			fmt.Sprintf("1 to %d.", MaxProfile)).At("parameter seconds")
 	}
 	return nil
 }

@@ -340,9 +340,8 @@ func operation(r *http.Request) string {
 
 func (s *Server) disconnect(d Disconnect) (any, error) {
 	if d.Host == "" {
-		p := NewProblem(http.StatusBadRequest, "no host is given", "GET /v1/hosts lists them.")
-		p.Place = "host"
-		return nil, p
+		return nil, NewProblem(http.StatusBadRequest, "no host is given",
+			"GET /v1/hosts lists them.").At("host")
 	}
 	return Disconnected{s.src.Disconnect(d.Host, d.Subsystem)}, nil
 }

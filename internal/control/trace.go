@@ -21,9 +21,8 @@ func parseTraceQuery(v url.Values) (q observed.TraceQuery, err error) {
 	if text := v.Get("queue"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
-			p := NewProblem(http.StatusBadRequest, strconv.Quote(text)+" is no queue ID", "")
-			p.Place = "parameter queue"
-			return q, p
+			return q, NewProblem(http.StatusBadRequest,
+				strconv.Quote(text)+" is no queue ID", "").At("parameter queue")
 		}
 		q.Queue = int(n)
 	}

@@ -13,10 +13,9 @@ import (
 func (s *Server) drain(drain bool) func(ListenerID) (any, error) {
 	return func(which ListenerID) (any, error) {
 		if (which.Listener != "") == which.All {
-			p := NewProblem(http.StatusBadRequest, "either a listener or all must be given",
-				"GET /v1/listeners lists them.")
-			p.Place = "listener"
-			return nil, p
+			return nil, NewProblem(http.StatusBadRequest,
+				"either a listener or all must be given", "GET /v1/listeners lists them.").
+				At("listener")
 		}
 		return s.change(func() (any, error) {
 			list, err := s.src.Drain(which, drain)

@@ -30,7 +30,7 @@ const asConfigured = "configured"
 // anaOf returns the states of the groups of a listener that are not optimized. ls.mu is held.
 func (ls *Listeners) anaOf(l *listener) map[uint32]nvme.ANAState {
 	states := maps.Clone(l.ANAStates)
-	for group, s := range ls.ana[l.name] {
+	for group, s := range ls.ana[l.Name] {
 		if states == nil {
 			states = map[uint32]nvme.ANAState{}
 		}
@@ -103,15 +103,15 @@ func (ls *Listeners) setANA(name string, group uint32, state nvme.ANAState) (fou
 			continue
 		}
 		found = true
-		unset(ls.ana[l.name])
+		unset(ls.ana[l.Name])
 		word := asConfigured
 		if state != 0 {
-			if ls.ana[l.name] == nil {
-				ls.ana[l.name] = map[uint32]*anaState{}
+			if ls.ana[l.Name] == nil {
+				ls.ana[l.Name] = map[uint32]*anaState{}
 			}
-			ls.ana[l.name][group], word = ls.newANA(state), state.String()
+			ls.ana[l.Name][group], word = ls.newANA(state), state.String()
 		}
-		ls.Log.Info("ANA state is set", "listener", l.name, "ana_group", group, "ana_state", word)
+		ls.Log.Info("ANA state is set", "listener", l.Name, "ana_group", group, "ana_state", word)
 	}
 	return found, ls.applyANA()
 }
@@ -160,7 +160,7 @@ func (ls *Listeners) ANA() (list []control.ANA) {
 	for _, group := range slices.Sorted(maps.Keys(namespaces)) {
 		for _, l := range ls.list {
 			list = append(list, control.ANA{
-				Group: group, Listener: l.name, State: stateOf(ls.anaOf(l), group),
+				Group: group, Listener: l.Name, State: stateOf(ls.anaOf(l), group),
 				Configured: stateOf(l.ANAStates, group), Namespaces: namespaces[group],
 			})
 		}

@@ -62,8 +62,8 @@ func (ls *Listeners) drain(which control.ListenerID, drain bool) (meant map[list
 	}
 	for _, l := range ls.list {
 		if which.All || l.Is(which.Listener) {
-			mark(l.name)
-			meant[listed{l.name, 0}] = true
+			mark(l.Name)
+			meant[listed{l.Name, 0}] = true
 		}
 	}
 	for _, p := range ls.byID() {
@@ -72,7 +72,7 @@ func (ls *Listeners) drain(which control.ListenerID, drain bool) (meant map[list
 				ls.drainEach(p.l)
 			}
 			mark(p.name)
-			meant[listed{p.l.name, p.id}] = true
+			meant[listed{p.l.Name, p.id}] = true
 		}
 	}
 	ls.mu.Unlock()
@@ -86,10 +86,10 @@ func (ls *Listeners) drain(which control.ListenerID, drain bool) (meant map[list
 // drainEach drains each port of a drained listener on its own, instead of the listener. ls.mu is
 // held.
 func (ls *Listeners) drainEach(l *listener) {
-	if !ls.drained[l.name] {
+	if !ls.drained[l.Name] {
 		return
 	}
-	delete(ls.drained, l.name)
+	delete(ls.drained, l.Name)
 	for _, p := range ls.ports {
 		if p.l == l {
 			ls.drained[p.name] = true
@@ -98,7 +98,7 @@ func (ls *Listeners) drainEach(l *listener) {
 }
 
 // isDrained reports whether a port is to stay closed. ls.mu is held.
-func (ls *Listeners) isDrained(p *port) bool { return ls.drained[p.name] || ls.drained[p.l.name] }
+func (ls *Listeners) isDrained(p *port) bool { return ls.drained[p.name] || ls.drained[p.l.Name] }
 
 // States lists the ports by port ID, and then the listeners that lack ports.
 func (ls *Listeners) States() (list []control.Listener) {
@@ -106,7 +106,7 @@ func (ls *Listeners) States() (list []control.Listener) {
 	defer ls.mu.Unlock()
 	for _, p := range ls.byID() {
 		out := control.Listener{
-			Name: p.l.name, Transport: p.addr.Transport.String(),
+			Name: p.l.Name, Transport: p.addr.Transport.String(),
 			Address: p.addr.AddrPort.String(), PortID: p.id, State: "up",
 			Connections: ls.Target.PortSessions(p.id),
 		}
@@ -130,10 +130,10 @@ func (ls *Listeners) States() (list []control.Listener) {
 			continue
 		}
 		out := control.Listener{
-			Name: l.name, Transport: l.Transport.String(),
+			Name: l.Name, Transport: l.Transport.String(),
 			Address: l.Address.WithPort(l.Port), State: "waiting", Reason: l.err.Error(),
 		}
-		if ls.drained[l.name] {
+		if ls.drained[l.Name] {
 			out.State = "drained"
 		}
 		list = append(list, out)
@@ -151,7 +151,7 @@ func (ls *Listeners) CountDrained() (n int) {
 		}
 	}
 	for _, l := range ls.list {
-		if l.err != nil && ls.drained[l.name] {
+		if l.err != nil && ls.drained[l.Name] {
 			n++
 		}
 	}

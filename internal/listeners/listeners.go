@@ -88,7 +88,6 @@ func New(c Config) *Listeners {
 
 // listener is a configured listener. It is guarded by Listeners.mu.
 type listener struct {
-	name string
 	config.Listener
 	err error // why it has no port, or not all
 	// logged is the text of the error that was logged last, "" for none.
@@ -115,7 +114,7 @@ type port struct {
 // Add opens the ports of a listener. Ports that are not available wait, unless the listener has no
 // other and is required. undo removes it again.
 func (ls *Listeners) Add(c config.Listener) (undo func() error, err error) {
-	l := &listener{name: c.Name, Listener: c}
+	l := &listener{Listener: c}
 	if err = ls.add(l); err != nil {
 		err = fmt.Errorf("%w (on_unavailable: fail)", err)
 	}
@@ -133,7 +132,7 @@ func (ls *Listeners) Remove(name string) (undo func() error, err error) {
 	waited := ls.waits(before) != nil
 	ls.mu.Unlock()
 	return func() error {
-		l := &listener{name: name, Listener: before.Listener}
+		l := &listener{Listener: before.Listener}
 		err := ls.add(l)
 		ls.mu.Lock()
 		defer ls.mu.Unlock()
@@ -190,7 +189,7 @@ func (ls *Listeners) remove(name string) error {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
 	ls.mu.Lock()
-	ls.list = slices.DeleteFunc(ls.list, func(l *listener) bool { return l.name == name })
+	ls.list = slices.DeleteFunc(ls.list, func(l *listener) bool { return l.Name == name })
 	ls.mu.Unlock()
 	_, _, err := ls.update()
 	ls.try()
@@ -231,7 +230,7 @@ func (ls *Listeners) set(l *listener, c config.Listener) error {
 			errs = append(errs, ls.listen(p))
 		}
 		if tls && p.l == l && p.known {
-			ls.Target.SetPortListener(p.id, l.name, c.TLS)
+			ls.Target.SetPortListener(p.id, l.Name, c.TLS)
 		}
 	}
 	return errors.Join(errs...)
@@ -277,7 +276,7 @@ func (ls *Listeners) publish(p *port) (err error) {
 	case open == p.known:
 	case open:
 		err = ls.Target.AddPort(discovery.Port{
-			ID: p.id, Addr: p.addr, Listener: p.l.name, TLS: p.l.TLS,
+			ID: p.id, Addr: p.addr, Listener: p.l.Name, TLS: p.l.TLS,
 		})
 	default:
 		err = ls.Target.RemovePort(p.id)
@@ -329,7 +328,7 @@ func (ls *Listeners) settings(portID uint16) *config.Listener {
 func (ls *Listeners) get(name string) *listener {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return ls.list[slices.IndexFunc(ls.list, func(l *listener) bool { return l.name == name })]
+	return ls.list[slices.IndexFunc(ls.list, func(l *listener) bool { return l.Name == name })]
 }
 
 // Occupy reports whether an open port has an address, or all addresses if that is one of them.
@@ -367,8 +366,8 @@ func (ls *Listeners) Addrs() (up []fabric.Addr, waiting []string) {
 		}
 	}
 	for _, l := range ls.list {
-		if l.err != nil && !ls.drained[l.name] {
-			waiting = append(waiting, l.name)
+		if l.err != nil && !ls.drained[l.Name] {
+			waiting = append(waiting, l.Name)
 		}
 	}
 	return up, waiting

@@ -29,7 +29,7 @@ func bySpecificity(a, b *listener) int {
 		}
 		return 1000
 	}
-	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.name, b.name))
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Name, b.Name))
 }
 
 // at is the port of a listener at one of its addresses.
@@ -41,9 +41,9 @@ func (l *listener) at(ip netip.Addr) fabric.Addr {
 func (l *listener) portName(ip netip.Addr) string {
 	switch {
 	case !l.Address.Many():
-		return l.name
+		return l.Name
 	case l.Port == 0:
-		return l.name + " " + ip.String()
+		return l.Name + " " + ip.String()
 	}
 	return l.at(ip).String()
 }
@@ -51,7 +51,7 @@ func (l *listener) portName(ip netip.Addr) string {
 // Addresses returns the addresses that a listener has on a machine at present, in order, or why it
 // has none.
 func Addresses(c config.Listener, m *netif.State) (addrs []fabric.Addr, err error) {
-	l := listener{name: c.Name, Listener: c}
+	l := listener{Listener: c}
 	ips, err := l.addresses(m)
 	for _, ip := range ips {
 		addrs = append(addrs, l.at(ip))
@@ -100,19 +100,19 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 	case down != "":
 		l.seen = true
 		return nil, fmt.Errorf("%s: the network interface %s is switched off (ip link set %s up)",
-			l.name, down, down)
+			l.Name, down, down)
 	case at.Device != "":
 		kind := "network interface"
 		if l.Transport == nvme.TransportRDMA {
 			kind += " or RDMA device"
 		}
 		return nil, fmt.Errorf("%s: no %s called %s has an address (ip address); host names are "+
-			"not resolved", l.name, kind, at.Device)
+			"not resolved", l.Name, kind, at.Device)
 	case !at.Many() && !l.seen:
 		// Linux also has addresses that no interface has, all of 127.0.0.0/8 for instance.
 		return []netip.Addr{at.IP}, nil
 	}
-	return nil, fmt.Errorf("%s: no network interface has such an address (ip address)", l.name)
+	return nil, fmt.Errorf("%s: no network interface has such an address (ip address)", l.Name)
 }
 
 // Prepare comes before changes to the next listeners. It reads the addresses of the machine, and
@@ -126,7 +126,7 @@ func (ls *Listeners) Prepare(next []config.Listener) error {
 	defer ls.mu.Unlock()
 	ports := ls.wanted(ls.coming)
 	place := func(p *port) int {
-		return slices.IndexFunc(next, func(c config.Listener) bool { return c.Name == p.l.name })
+		return slices.IndexFunc(next, func(c config.Listener) bool { return c.Name == p.l.Name })
 	}
 	slices.SortStableFunc(ports, func(a, b *port) int { // new IDs are in the order of the file
 		return cmp.Compare(place(a), place(b))
@@ -150,7 +150,7 @@ func (ls *Listeners) Expect(next []config.Listener) {
 	defer ls.mu.Unlock()
 	ls.coming = nil
 	for _, c := range next {
-		ls.coming = append(ls.coming, &listener{name: c.Name, Listener: c})
+		ls.coming = append(ls.coming, &listener{Listener: c})
 	}
 	slices.SortFunc(ls.coming, bySpecificity)
 }
@@ -195,7 +195,7 @@ func (ls *Listeners) wanted(list []*listener) (ports []*port) {
 			}
 			if len(ports) == config.MaxListeners {
 				l.err = fmt.Errorf("%s has %d addresses, and there are at most %d ports in all: "+
-					"name a smaller network, or an interface with fewer addresses", l.name,
+					"name a smaller network, or an interface with fewer addresses", l.Name,
 					len(ips), config.MaxListeners)
 				break
 			}
@@ -204,7 +204,7 @@ func (ls *Listeners) wanted(list []*listener) (ports []*port) {
 			mine++
 		}
 		if mine == 0 && l.err == nil {
-			l.err = fmt.Errorf("%s: other listeners have all its addresses", l.name)
+			l.err = fmt.Errorf("%s: other listeners have all its addresses", l.Name)
 		}
 	}
 	return ports
@@ -248,7 +248,7 @@ func (ls *Listeners) update() (up, gone []fabric.Addr, err error) {
 		case p.open == nil || p.lost || p.l.TOS != w.l.TOS:
 			open = append(open, p)
 		}
-		if p.known && (p.l.name != w.l.name || p.l.TLS != w.l.TLS) {
+		if p.known && (p.l.Name != w.l.Name || p.l.TLS != w.l.TLS) {
 			moved = append(moved, p)
 		}
 		p.l = w.l // it may have been one of another listener
@@ -266,7 +266,7 @@ func (ls *Listeners) update() (up, gone []fabric.Addr, err error) {
 	errs := []error{ls.applyANA()}
 	ls.mu.Unlock()
 	for _, p := range moved {
-		ls.Target.SetPortListener(p.id, p.l.name, p.l.TLS)
+		ls.Target.SetPortListener(p.id, p.l.Name, p.l.TLS)
 	}
 	for _, p := range unwanted {
 		if p.known {
@@ -342,7 +342,7 @@ type Owners struct{ Now, Then string }
 func (ls *Listeners) Owners(next []config.Listener) map[uint16]Owners {
 	list := make([]*listener, len(next))
 	for i, c := range next {
-		list[i] = &listener{name: c.Name, Listener: c}
+		list[i] = &listener{Listener: c}
 	}
 	slices.SortFunc(list, bySpecificity)
 	ls.changing.Lock()
@@ -352,12 +352,12 @@ func (ls *Listeners) Owners(next []config.Listener) map[uint16]Owners {
 	ports := map[uint16]Owners{}
 	for _, p := range ls.ports {
 		if p.open != nil {
-			ports[p.id] = Owners{Now: p.l.name}
+			ports[p.id] = Owners{Now: p.l.Name}
 		}
 	}
 	for _, w := range ls.wanted(list) {
 		if p := ls.ports[w.name]; p != nil && p.open != nil {
-			ports[p.id] = Owners{p.l.name, w.l.name}
+			ports[p.id] = Owners{p.l.Name, w.l.Name}
 		}
 	}
 	return ports

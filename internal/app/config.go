@@ -1,16 +1,14 @@
 package app
 
 import (
+	"io"
 	"runtime"
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
-
-// This file translates the configuration for the packages below. It opens nothing.
 
 // Parse checks the text of a configuration file; file is its name for messages. See config.Parse.
 func Parse(file string, data []byte, environ []string) (*config.Config, error) {
@@ -34,9 +32,12 @@ func uses(listeners []config.Listener, t nvme.TransportType) bool {
 	return slices.ContainsFunc(listeners, func(l config.Listener) bool { return l.Transport == t })
 }
 
-func (s *Server) rdmaConfig() rdma.Config {
-	c := s.atStart.RDMA
-	c.Log, c.Provider = s.log, s.opts.Verbs
-	c.TOS, c.Lost = s.listeners.TOSOf, s.listeners.Lost
-	return c
+// Schema writes the JSON Schema of the configuration file.
+func Schema(w io.Writer) error {
+	text, err := config.Schema(volumes.Backends)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text)
+	return err
 }
