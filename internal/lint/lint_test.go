@@ -141,8 +141,8 @@ var allowed = map[string][]string{
 		"internal/mdns", "internal/netif", "internal/ratelog", "internal/state", "nvme",
 		"nvme/target", "nvme/target/ana", "nvme/target/discovery",
 	},
-	"internal/mdns":      {},
-	"internal/mem":       {"internal/list", "internal/subnet"},
+	"internal/mdns": {},
+	"internal/mem":  {"internal/list", "internal/subnet"},
 	"internal/metrics": {
 		"fabric", "internal/histogram", "internal/httpd", "internal/mem", "nvme", "nvme/target",
 		"nvme/target/observe",
