@@ -14,10 +14,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// This file changes what is served to what a configuration describes, see ADR 0023.
+// This file changes the running target to match a configuration, see ADR 0023.
 
-// transition is the work of one Apply. Changes are made in the order of config.Diff; what undoes
-// them is kept until all of them have succeeded.
+// transition is the work of one Apply. Changes are made in the order of config.Diff. The functions
+// that undo them are kept until all changes have succeeded.
 type transition struct {
 	s       *Server
 	next    *config.Config
@@ -27,13 +27,13 @@ type transition struct {
 	commit  []func()
 }
 
-// releaseLimit is how long storage that changes its owner may take to finish its commands.
+// releaseLimit bounds the time in which storage that changes its owner must finish its commands.
 const releaseLimit = 30 * time.Second
 
 var errStopped = errors.New("the target is stopping")
 
-// Apply changes what is served to what c describes, and returns the changes. What no change touches
-// goes on. Keys that need a restart keep their values until then. After an error everything is as
+// Apply changes the running target to match c, and returns the changes. Everything unchanged goes
+// on. Keys that need a restart keep their values until then. After an error everything is as
 // before, unless the error says otherwise. Any goroutine may call it between Start and Stop; one
 // call waits for another.
 func (s *Server) Apply(c *config.Config) ([]config.Change, error) {
@@ -42,7 +42,7 @@ func (s *Server) Apply(c *config.Config) ([]config.Change, error) {
 	return s.apply(c)
 }
 
-// apply does what Apply says. The caller holds s.applying.
+// apply is Apply for a caller that holds s.applying.
 func (s *Server) apply(c *config.Config) ([]config.Change, error) {
 	if s.stopping {
 		return nil, errStopped
@@ -62,9 +62,10 @@ func (s *Server) apply(c *config.Config) ([]config.Change, error) {
 // errNoFile is the error of a server that cannot load its configuration.
 var errNoFile = errors.New("the target was not started from a file")
 
-// lockAndLoad loads the configuration anew, and returns with s.applying held, whatever the error.
-// Programs that print keys have run before, so that nothing else waits for them. The file is read
-// again then: who waits for another one to end has it as it is afterwards.
+// lockAndLoad loads the configuration again, and returns with s.applying held, even after an error.
+// Programs that print keys run before the lock is taken, so that nothing else waits for them. The
+// file is read again under the lock, so that a caller that has waited for another change sees the
+// file as it is afterwards.
 func (s *Server) lockAndLoad() (*config.Config, error) {
 	before := s.config.Load()
 	c, err := s.opts.Load(config.Within(s.ending))
@@ -72,21 +73,21 @@ func (s *Server) lockAndLoad() (*config.Config, error) {
 	switch {
 	case err == nil:
 		return s.opts.Load(config.Within(s.ending), c.Printed())
-	case s.config.Load() != before: // what was read may have been neither the old nor the new
+	case s.config.Load() != before: // the first reading may be outdated
 		return s.opts.Load(config.Within(s.ending))
 	}
 	return nil, err
 }
 
-// Reload loads the configuration anew and applies it; see Apply. by says who wants it, as keys and
-// values of log lines.
+// Reload loads the configuration again and applies it; see Apply. by identifies the sender, as keys
+// and values of log lines.
 func (s *Server) Reload(by ...any) ([]config.Change, error) {
 	changes, _, err := s.reload(nil, by...)
 	return changes, err
 }
 
-// reload does what Reload says, and returns the hosts that each change has concerned, which had
-// connections before.
+// reload is Reload, and also returns the hosts affected by each change, given the earlier
+// connections.
 func (s *Server) reload(connections []target.ConnectionInfo, by ...any) ([]config.Change,
 	[][]control.Affected, error,
 ) {
@@ -124,15 +125,14 @@ func (s *Server) logChanges(changes []config.Change, by []any) {
 	}
 }
 
-// Plan returns the changes that Apply would make, and what is wrong or odd with them on this
-// machine.
+// Plan returns the changes that Apply would make, and problems with them on this machine.
 func (s *Server) Plan(c *config.Config) ([]config.Change, config.Problems) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
 	return s.plan(c)
 }
 
-// plan does what Plan says. The caller holds s.applying.
+// plan is Plan for a caller that holds s.applying.
 func (s *Server) plan(c *config.Config) ([]config.Change, config.Problems) {
 	changes := config.Diff(s.settings, c.Settings())
 	tr := &transition{s: s, next: c, changes: changes}
@@ -157,7 +157,7 @@ func (tr *transition) run() error {
 			fn()
 		}
 		tr.volumes.Commit()
-		tr.s.target.EnforceKeys() // last: what is required may have changed as well
+		tr.s.target.EnforceKeys() // last, because the required keys may have changed as well
 		tr.settle()
 		return nil
 	}
@@ -172,14 +172,14 @@ func (tr *transition) run() error {
 	return errors.Join(append(errs, tr.volumes.Abort())...)
 }
 
-// settle waits until no device gets anything more of hosts that have lost access.
+// settle waits until no device receives commands of hosts that have lost access.
 func (tr *transition) settle() {
 	if err := tr.s.await(tr.s.target.Settled()); err != nil {
 		tr.s.log.Warn("hosts that have lost access may still reach devices", "err", err)
 	}
 }
 
-// done notes how to undo what has just been done to an object or a key.
+// done records how to undo a change of an object or a key.
 func (tr *transition) done(what string, undo func() error) {
 	tr.undo = append(tr.undo, func() error {
 		if err := undo(); err != nil {
@@ -189,7 +189,7 @@ func (tr *transition) done(what string, undo func() error) {
 	})
 }
 
-// problem is err with the place of what could not be changed.
+// problem returns err with the place of the failed change.
 func (tr *transition) problem(c config.Change, err error) error {
 	if _, ok := errors.AsType[config.Problems](err); ok {
 		return err
@@ -217,7 +217,7 @@ func (e *located) As(target any) bool {
 	return ok
 }
 
-// keyOf returns the key of an object in a configuration, "" if that does not have it.
+// keyOf returns the key of an object in a configuration, "" if it is missing.
 func keyOf(c *config.Config, o config.Object) string {
 	list, i := "", -1
 	switch o.Kind {
@@ -264,7 +264,7 @@ func (tr *transition) change(c config.Change) error {
 	return tr.modifyFile(c)
 }
 
-// await waits for storage to be released, but not for ever.
+// await waits for storage to be released, but not forever.
 func (s *Server) await(released <-chan struct{}) error {
 	select {
 	case <-released:
@@ -276,8 +276,8 @@ func (s *Server) await(released <-chan struct{}) error {
 	}
 }
 
-// moveStorage replaces the changes of namespaces that are to have storage which others have now:
-// these must lose it first, and may want theirs in turn. Such a namespace is removed and added.
+// moveStorage replaces the changes of namespaces that take over storage from others: these must
+// lose it first, and may want other storage in turn. Such a namespace is removed and added.
 func (tr *transition) moveStorage() {
 	var moved []config.Change
 	rest := slices.DeleteFunc(slices.Clone(tr.changes), func(c config.Change) bool {
@@ -300,7 +300,8 @@ func (tr *transition) moveStorage() {
 	}
 }
 
-// check looks for what would fail, and changes nothing. Start has looked at all of the machine.
+// check looks for changes that would fail, and changes nothing. Start has checked the whole
+// machine.
 func (tr *transition) check() (ps config.Problems) {
 	for i, sub := range tr.next.Subsystems {
 		if memory := tr.s.atStart.Reactors.Memory; memory < 4*sub.MaxTransfer {
@@ -339,7 +340,7 @@ func (tr *transition) check() (ps config.Problems) {
 	return ps
 }
 
-// prepare does what can fail and can be done before the first change.
+// prepare does everything that can fail and can be done before the first change.
 func (tr *transition) prepare() error {
 	if err := tr.s.makeManaged(tr.next); err != nil {
 		return err
@@ -370,7 +371,7 @@ func (tr *transition) adds(o config.Object) bool {
 	})
 }
 
-// takesOver reports whether a namespace is to have storage that another one has now and will lose.
+// takesOver reports whether a namespace takes over storage that another one has and will lose.
 func (tr *transition) takesOver(n *volumes.Namespace) bool {
 	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
 		return c.Kind == config.KindNamespace && c.Op != config.Add && c.Object != n.Name() &&

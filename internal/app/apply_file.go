@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// modifyFile makes a change of a key outside of lists.
+// modifyFile changes a key outside lists.
 func (tr *transition) modifyFile(c config.Change) error {
 	done := map[*fileSetter]bool{}
 	for _, k := range c.Keys {
@@ -31,7 +31,7 @@ func (tr *transition) modifyFile(c config.Change) error {
 	return nil
 }
 
-// setFileKey makes the server do what the next configuration says of a key or an object.
+// setFileKey makes the server follow a key or an object of the next configuration.
 func (tr *transition) setFileKey(what string, set func(*Server, *config.Config) error) error {
 	if before := tr.s.config.Load(); before != nil { // at the start there is none
 		tr.done(what, func() error { return set(tr.s, before) })
@@ -39,7 +39,7 @@ func (tr *transition) setFileKey(what string, set func(*Server, *config.Config) 
 	return set(tr.s, tr.next)
 }
 
-// fileSetter makes the server do what a configuration says of some keys.
+// fileSetter makes the server follow some keys of a configuration.
 type fileSetter struct {
 	set func(*Server, *config.Config) error
 }
@@ -56,8 +56,8 @@ var (
 	otherKeys = &fileSetter{func(*Server, *config.Config) error { return nil }}
 )
 
-// fileKeys has what changes the keys outside of lists that need no restart. A setter is called
-// once, however many of its keys change: what it opens is opened once.
+// fileKeys has the setters of the keys outside lists that need no restart. A setter is called once
+// even if several of its keys change, so it opens everything once.
 var fileKeys = map[string]*fileSetter{
 	"log.level": {func(s *Server, c *config.Config) error {
 		if s.opts.Level != nil {

@@ -63,7 +63,7 @@ func (tr *transition) changeHost(c config.Change) error {
 func (s *Server) subsystem(c *config.Config, nqn string) target.SubsystemConfig {
 	i := slices.IndexFunc(c.Subsystems, func(sub config.Subsystem) bool { return sub.NQN == nqn })
 	tc := c.Subsystems[i].SubsystemConfig
-	tc.MaxQueueSize = max(tcp.MaxQueueDepth, rdma.DepthLimit) // transports know their own
+	tc.MaxQueueSize = max(tcp.MaxQueueDepth, rdma.DepthLimit) // transports have their own limits
 	return tc
 }
 
@@ -90,8 +90,8 @@ func (tr *transition) changeSubsystem(c config.Change) (err error) {
 	return err
 }
 
-// modifySubsystem changes a subsystem. Hosts that it gets, also because it requires less security,
-// come last: namespaces that they must not use may still be there for all.
+// modifySubsystem changes a subsystem. Hosts that it gains, also by requiring less security, come
+// last, because namespaces that they must not use may still be there for all.
 func (tr *transition) modifySubsystem(c config.Change) error {
 	before, after := tr.s.subsystem(tr.s.config.Load(), c.NQN), tr.s.subsystem(tr.next, c.NQN)
 	update := func(to target.SubsystemConfig) error {

@@ -15,7 +15,7 @@ func Parse(file string, data []byte, environ []string) (*config.Config, error) {
 	return config.Parse(file, data, environ, volumes.Backends)
 }
 
-// reactorCPUs is the CPU of each reactor, -1 for a reactor that is not pinned.
+// reactorCPUs returns the CPU of each reactor, -1 for a reactor that is not pinned.
 func reactorCPUs(c config.Reactors) []int {
 	if len(c.CPUs) > 0 {
 		return c.CPUs
@@ -27,7 +27,7 @@ func reactorCPUs(c config.Reactors) []int {
 	return slices.Repeat([]int{-1}, n)
 }
 
-// uses reports whether any listener is of the transport.
+// uses reports whether any listener uses the transport.
 func uses(listeners []config.Listener, t nvme.TransportType) bool {
 	return slices.ContainsFunc(listeners, func(l config.Listener) bool { return l.Transport == t })
 }

@@ -31,50 +31,50 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
-// Options are what a Server is made of.
+// Options are the parts of a Server.
 type Options struct {
-	// Config may have settings that no file has: those of the transports that have no key.
+	// Config may have settings that no file has: settings of the transports without a key.
 	Config *config.Config
 	Log    *slog.Logger
-	// Level is that of Log, to change it; nil if it does not change.
+	// Level is the level of Log, to change it; nil if it does not change.
 	Level *slog.LevelVar
-	// Load reads Config anew, for Reload.
+	// Load reads Config again, for Reload.
 	Load func(...config.Option) (*config.Config, error)
-	// StateDir is the directory of what hosts were promised and no configuration says; "": that
-	// ends with the server.
+	// StateDir is the directory of promises to hosts that no configuration has; "" means that they
+	// end with the server.
 	StateDir string
 	// Version is shown to hosts as the firmware revision and in the announcement.
 	Version string
 	// Verbs is the RDMA stack to use; nil if no listener needs one.
 	Verbs verbs.Provider
-	// Network is what the machine has of addresses; nil is what it really has.
+	// Network has the addresses of the machine; nil means the real ones.
 	Network listeners.Network
-	// Sockets are the listening sockets that outlive the program; nil: none.
+	// Sockets are the listening sockets that outlive the program; nil means none.
 	Sockets *listeners.Sockets
-	// OpenDevice opens the storage of a namespace, which is the server's from then on; nil opens
-	// what the configuration describes.
+	// OpenDevice opens the storage of a namespace, which then belongs to the server; nil opens the
+	// configured storage.
 	OpenDevice func(*config.Namespace) (backend.Device, error)
 
-	// ControlSocket is where the control interface is served if the configuration leaves that to
-	// the program; "" is nowhere.
+	// ControlSocket is the place of the control interface if the configuration leaves it to the
+	// program; "" means none.
 	ControlSocket string
 
-	// The following are called by any goroutine; nil is not called.
+	// Any goroutine may call the following functions. They may be nil.
 
 	// ListenerUp: there is a listener at an address that was not available before.
 	ListenerUp func(fabric.Addr)
-	// NamespaceUp: a namespace that was pending is served now.
+	// NamespaceUp: a pending namespace is now served.
 	NamespaceUp func(nqn string, nsid uint32)
 	// Failed: a reactor has ended with an error; the server must be stopped.
 	Failed func(error)
 
-	// Retry is the first pause before a listener or a pending namespace is tried again; 0 is the
-	// usual one.
+	// Retry is the first pause before a listener or a pending namespace is tried again; 0 means the
+	// default.
 	Retry time.Duration
-	// Settle is the first pause between an event of the network and what is done about it; 0 is the
-	// usual one.
+	// Settle is the first pause between an event of the network and the reaction; 0 means the
+	// default.
 	Settle time.Duration
-	// ANATransition is how long the ANA state change lasts; 0 is what hosts are told.
+	// ANATransition is the duration of the ANA Change state; 0 means the time that hosts are told.
 	ANATransition time.Duration
 }
 
@@ -86,13 +86,13 @@ type Options struct {
 //	Stop   control interface -> page -> listeners -> hosts reset -> connections drained -> metrics
 //	       -> target -> workers -> transports -> devices
 //
-// Stop closes what Start opened, also after a Start that failed half-way.
+// Stop closes everything opened by Start, even after a failed Start.
 type Server struct {
 	opts       Options
 	log        *slog.Logger
 	audit      *audit
 	recorder   *ratelog.Recorder
-	peers      *ratelog.Logger // for what peers can cause at will
+	peers      *ratelog.Logger // for lines that peers can cause at will
 	started    time.Time
 	state      *state.Store
 	volumes    *volumes.Volumes // nil before Start
@@ -111,20 +111,20 @@ type Server struct {
 	ports      portLook
 	tlsKeys    sync.Map // *config.Authentication by the NQN of the host
 	next       atomic.Uint64
-	external   bool // storage is opened by Options.OpenDevice
+	external   bool // Options.OpenDevice opens the storage
 
-	// atStart is the configuration that keys come from that need a restart, config the last one
-	// that was applied; nil before.
+	// atStart has the keys that need a restart, config is the last applied configuration; nil
+	// before.
 	atStart  *config.Config
 	config   atomic.Pointer[config.Config]
-	applying sync.Mutex // guards what follows
+	applying sync.Mutex // guards the fields below
 	settings config.Settings
 	stopping bool
 	ending   context.Context // ends first, so that a change in progress ends soon
 	end      context.CancelFunc
 
-	// pause waits a little, and reports whether to try again what another process has; see
-	// patiently.
+	// pause waits briefly, and reports whether to try again to get a resource of another process;
+	// see patiently.
 	pause func() bool
 
 	releaseLimit, usageTimeout, latencyTimeout time.Duration
@@ -219,8 +219,8 @@ func (s *Server) Start() error {
 	return s.startControl()
 }
 
-// targetOptions are those of the target. Without a state directory it promises hosts nothing that
-// outlives it.
+// targetOptions returns the options of the target. Without a state directory its promises to hosts
+// end with it.
 func (s *Server) targetOptions() (o target.Options, err error) {
 	o = target.Options{Log: s.log, Firmware: s.opts.Version}
 	if o.Generation, err = s.state.NextGeneration(); err != nil || s.state.Dir() == "" {
@@ -316,7 +316,7 @@ func (s *Server) Target() *target.Target { return s.target }
 // Transport returns the transport of this type, nil before Start or if there is none.
 func (s *Server) Transport(t nvme.TransportType) fabric.Transport { return s.transports[t] }
 
-// current returns the configuration that was applied last, or is to be applied first.
+// current returns the last applied configuration, or the first one before it is applied.
 func (s *Server) current() *config.Config {
 	if c := s.config.Load(); c != nil {
 		return c

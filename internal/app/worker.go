@@ -16,23 +16,22 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// worker is one reactor with what lives on it: data memory, a handler, and a group of each
-// transport.
+// worker is one reactor with its data memory, a handler, and a group of each transport.
 type worker struct {
-	cpu     int // the reactor is pinned to, or -1
+	cpu     int // the reactor is pinned to it, or -1
 	node    int // of that CPU's memory, sys.NoNode if there is no choice
 	loop    *reactor.Reactor
 	memory  *mem.Pool
 	handler *target.Handler
 	groups  map[nvme.TransportType]fabric.Group
-	pollers []string // what the loop polls, in its order
+	pollers []string // names of the pollers, in order
 
 	cancel context.CancelFunc // nil until run
 	ended  chan error
 }
 
 // mostReserve is the largest reserve for in-capsule data in the data memory of a reactor, in bytes;
-// see mem.Pool. Of small memories it is an eighth.
+// see mem.Pool. In small memories the reserve is an eighth.
 const mostReserve = 4 << 20
 
 type workerConfig struct {
@@ -96,7 +95,7 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	return w, nil
 }
 
-// run starts the reactor. failed is called if it ends with an error, on its goroutine.
+// run starts the reactor. failed is called on its goroutine if it ends with an error.
 func (w *worker) run(failed func(error)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
@@ -138,7 +137,7 @@ func (w *worker) stop() error {
 	return <-w.ended
 }
 
-// close frees what a stopped worker holds.
+// close frees the resources of a stopped worker.
 func (w *worker) close() error {
 	var errs []error
 	for _, g := range w.groups {
@@ -168,9 +167,9 @@ func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) 
 }
 
 // place gives a new connection to the reactor with the least load. Of reactors with the same load
-// it takes one that is near, on the CPU where the connection's packets arrive or on the NUMA node
-// of its device, else the next in turn. An admin queue is no load worth spreading: RDMA recognizes
-// it here and it goes to the first reactor, TCP only later and does not count it from then on.
+// it takes a near one, on the CPU where the packets of the connection arrive or on the NUMA node of
+// its device, else the next in turn. An admin queue is no load worth spreading: RDMA recognizes it
+// here and it goes to the first reactor, TCP only later and does not count it from then on.
 func (s *Server) place(conn fabric.Conn) {
 	info := conn.Info()
 	w := s.workers[0]
@@ -191,7 +190,7 @@ func (s *Server) place(conn fabric.Conn) {
 }
 
 // nearness returns a function that reports whether a reactor is near to a connection, as far as
-// that is known.
+// known.
 func nearness(conn fabric.Conn) func(w *worker) bool {
 	cpu, node := -1, sys.NoNode
 	if c, ok := conn.(fabric.CPUConn); ok {

@@ -18,16 +18,16 @@ import (
 // This file sets the ANA states of ports. A state that was set by hand replaces that of the
 // configuration. A reload does not change it, and a restart ends it.
 
-// anaState is a state that was set by hand.
+// anaState is a state set by hand.
 type anaState struct {
 	nvme.ANAState
 	stop func() // ends the timer of a transition
 }
 
-// asConfigured stands for the state that the configuration gives.
+// asConfigured stands for the configured state.
 const asConfigured = "configured"
 
-// anaOf returns the states of the groups of a listener that are not optimized. ls.mu is held.
+// anaOf returns the states other than optimized of the groups of a listener. ls.mu is held.
 func (ls *Listeners) anaOf(l *listener) map[uint32]nvme.ANAState {
 	states := maps.Clone(l.ANAStates)
 	for group, s := range ls.ana[l.Name] {
@@ -77,8 +77,8 @@ func (ls *Listeners) SetANA(a control.ANASet) ([]control.ANA, error) {
 	return ls.ANA(), err
 }
 
-// setANA sets the state of a group at a listener, or at all; 0: the one of the configuration. At
-// all also ends what was set at listeners that were removed, and may come back.
+// setANA sets the state of a group at a listener, or at all; 0 means the configured state. At all
+// it also ends states set at listeners that were removed and may come back.
 func (ls *Listeners) setANA(name string, group uint32, state nvme.ANAState) (found bool,
 	err error,
 ) {
@@ -116,8 +116,8 @@ func (ls *Listeners) setANA(name string, group uint32, state nvme.ANAState) (fou
 	return found, ls.applyANA()
 }
 
-// newANA makes a state. A transition that nobody ends becomes inaccessible: hosts have been told
-// how long one may take.
+// newANA makes a state. A transition that nobody ends becomes inaccessible, since hosts know how
+// long one may take.
 func (ls *Listeners) newANA(state nvme.ANAState) *anaState {
 	a := &anaState{state, func() {}}
 	if state == nvme.ANAStateChange {
@@ -133,7 +133,7 @@ func (ls *Listeners) newANA(state nvme.ANAState) *anaState {
 	return a
 }
 
-// stopANA ends the timers of transitions, and no state is set any more. ls.mu is held.
+// stopANA ends the timers of transitions. After that, no state can be set. ls.mu is held.
 func (ls *Listeners) stopANA() {
 	for _, groups := range ls.ana {
 		for _, a := range groups {

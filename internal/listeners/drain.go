@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// This file takes ports out of service for maintenance. That is no configuration: a reload does not
-// change it, and a restart ends it.
+// This file takes ports out of service for maintenance. This is not configuration: a reload does
+// not change it, and a restart ends it.
 
 // Drain takes ports out of service, each connection when its commands are completed, or ends that.
 // It returns the ports that were meant.
@@ -34,8 +34,8 @@ type listed struct {
 	portID   uint16
 }
 
-// is reports whether a user means p: by its address, with or without the transport, its port ID, or
-// its listener.
+// is reports whether a name given by a user means p: its address, with or without the transport,
+// its port ID, or its listener.
 func (p *port) is(name string) bool {
 	if a, err := netip.ParseAddrPort(name); err == nil {
 		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) == p.addr.AddrPort
@@ -52,7 +52,7 @@ func (ls *Listeners) drain(which control.ListenerID, drain bool) (meant map[list
 	defer ls.changing.Unlock()
 	ls.mu.Lock()
 	if which.All && !drain {
-		clear(ls.drained) // also those of ports that are gone
+		clear(ls.drained) // including ports that are gone
 	}
 	meant = map[listed]bool{}
 	mark := func(name string) {
@@ -97,7 +97,7 @@ func (ls *Listeners) drainEach(l *listener) {
 	}
 }
 
-// isDrained reports whether a port is to stay closed. ls.mu is held.
+// isDrained reports whether a port must stay closed. ls.mu is held.
 func (ls *Listeners) isDrained(p *port) bool { return ls.drained[p.name] || ls.drained[p.l.Name] }
 
 // States lists the ports by port ID, and then the listeners that lack ports.

@@ -54,7 +54,7 @@ type Listeners struct {
 	Config
 	mdns      *mdns.Responder
 	discovery atomic.Pointer[config.Discovery] // as applied; nil: the default
-	// wake, of one entry, ends a pause of heal.
+	// wake, with room for one, ends a pause of heal.
 	wake chan struct{}
 	stop func() // ends heal; nil before Start
 
@@ -65,14 +65,14 @@ type Listeners struct {
 	ids      map[string]uint16 // port IDs, by name
 
 	mu sync.Mutex // guards the rest; readers hold only mu
-	// drained has the names of the ports that are to stay closed, and of listeners with all ports.
+	// drained has the names of the ports that must stay closed, and of listeners with all ports.
 	drained map[string]bool
-	// ana has the states that were set by hand, by listener and group; nil after close.
+	// ana has the states set by hand, by listener and group; nil after close.
 	ana map[string]map[uint32]*anaState
 
 	list []*listener // the most specific first
-	// coming are the listeners that there will be after an Apply that is under way, in the same
-	// order. Ports that they have stay open.
+	// coming are the listeners after an Apply in progress, in the same order. Their ports stay
+	// open.
 	coming []*listener
 	ports  map[string]*port
 }
@@ -100,8 +100,8 @@ type listener struct {
 
 // port is an address of a listener. It is guarded by Listeners.mu.
 type port struct {
-	name   string // that of the listener, with this address
-	id     uint16 // that of the discovery log
+	name   string // the name of the listener, with this address
+	id     uint16 // in the discovery log
 	l      *listener
 	addr   fabric.Addr     // with the real port number once it was open
 	open   fabric.Listener // nil while it waits
@@ -162,7 +162,7 @@ func (ls *Listeners) add(l *listener) error {
 	slices.SortFunc(ls.list, bySpecificity)
 	l.starting = l.Required
 	ls.mu.Unlock()
-	_, _, _ = ls.update() // an error would be that of another port, which is closed
+	_, _, _ = ls.update() // an error would be about another port, which is closed
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l.starting = false
@@ -216,8 +216,8 @@ func (ls *Listeners) modify(c config.Listener) error {
 	return err
 }
 
-// set gives a listener other settings. Its open ports are opened again if they need to; their
-// connections keep their type of service.
+// set gives a listener other settings. Its open ports are reopened if necessary; their connections
+// keep their type of service.
 func (ls *Listeners) set(l *listener, c config.Listener) error {
 	ls.mu.Lock()
 	again, tls := l.TOS != c.TOS, l.TLS != c.TLS

@@ -62,7 +62,7 @@ func (n *fakeNetwork) Read(...string) (netif.State, error) {
 	return n.state, n.err
 }
 
-// count is how often it was read.
+// count returns the number of reads.
 func (n *fakeNetwork) count() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -15,10 +15,10 @@ import (
 
 // This file finds the ports that the configured listeners should have, and opens and closes them.
 
-// errOpening is why a port waits that is new.
+// errOpening is the reason why a new port waits.
 var errOpening = errors.New("it is being opened")
 
-// bySpecificity orders listeners: of several that have the same address the first one gets it.
+// bySpecificity orders listeners: of several with the same address the first one gets it.
 func bySpecificity(a, b *listener) int {
 	rank := func(l *listener) int {
 		switch at := l.Address; {
@@ -32,12 +32,12 @@ func bySpecificity(a, b *listener) int {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Name, b.Name))
 }
 
-// at is the port of a listener at one of its addresses.
+// at returns the port of a listener at one of its addresses.
 func (l *listener) at(ip netip.Addr) fabric.Addr {
 	return fabric.Addr{Transport: l.Transport, AddrPort: netip.AddrPortFrom(ip, l.Port)}
 }
 
-// portName is the name under which the port ID is kept.
+// portName returns the name under which the port ID is kept.
 func (l *listener) portName(ip netip.Addr) string {
 	switch {
 	case !l.Address.Many():
@@ -59,8 +59,7 @@ func Addresses(c config.Listener, m *netif.State) (addrs []fabric.Addr, err erro
 	return addrs, err
 }
 
-// addresses returns the addresses that a listener has on a machine at present, in order, or why it
-// has none.
+// addresses returns the current addresses of a listener on a machine, in order, or why it has none.
 func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 	at, down := l.Address, ""
 	add := func(a netif.Address) {
@@ -109,7 +108,7 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 		return nil, fmt.Errorf("%s: no %s called %s has an address (ip address); host names are "+
 			"not resolved", l.Name, kind, at.Device)
 	case !at.Many() && !l.seen:
-		// Linux also has addresses that no interface has, all of 127.0.0.0/8 for instance.
+		// Linux also has addresses without an interface, such as all of 127.0.0.0/8.
 		return []netip.Addr{at.IP}, nil
 	}
 	return nil, fmt.Errorf("%s: no network interface has such an address (ip address)", l.Name)
@@ -155,9 +154,8 @@ func (ls *Listeners) Expect(next []config.Listener) {
 	slices.SortFunc(ls.coming, bySpecificity)
 }
 
-// identify sees to it that all ports have an ID. Those that are open keep theirs: they are used
-// again, so they are not the ones that are forgotten. After an error new ports have none. ls.mu is
-// held.
+// identify gives all ports an ID. Open ports keep their IDs: they are used again, so they are not
+// forgotten. After an error new ports have none. ls.mu is held.
 func (ls *Listeners) identify(wanted []*port) error {
 	var names []string
 	missing := false
@@ -191,7 +189,7 @@ func (ls *Listeners) wanted(list []*listener) (ports []*port) {
 		for _, ip := range ls.openFirst(l, ips) {
 			at := l.at(ip)
 			if taken[at] {
-				continue // by one that is more specific
+				continue // by a more specific one
 			}
 			if len(ports) == config.MaxListeners {
 				l.err = fmt.Errorf("%s has %d addresses, and there are at most %d ports in all: "+
@@ -223,8 +221,8 @@ func (ls *Listeners) openFirst(l *listener, ips []netip.Addr) []netip.Addr {
 	return append(open, others...)
 }
 
-// update opens and closes ports until they are those of the listeners on this machine. It returns
-// the addresses that it has opened and closed, and the errors of closing. ls.changing is held.
+// update opens and closes ports until they match the listeners on this machine. It returns the
+// addresses that it has opened and closed, and the errors of closing. ls.changing is held.
 func (ls *Listeners) update() (up, gone []fabric.Addr, err error) {
 	ls.mu.Lock()
 	wanted := ls.wanted(ls.list)
@@ -251,7 +249,7 @@ func (ls *Listeners) update() (up, gone []fabric.Addr, err error) {
 		if p.known && (p.l.Name != w.l.Name || p.l.TLS != w.l.TLS) {
 			moved = append(moved, p)
 		}
-		p.l = w.l // it may have been one of another listener
+		p.l = w.l // it may have belonged to another listener
 		keep[w.name] = true
 	}
 	for _, p := range ls.wanted(ls.coming) {
@@ -283,7 +281,7 @@ func (ls *Listeners) update() (up, gone []fabric.Addr, err error) {
 	return up, gone, errors.Join(errs...)
 }
 
-// closePort closes a port that is open, and ends its connections.
+// closePort closes an open port, and ends its connections.
 func (ls *Listeners) closePort(p *port) error {
 	err := p.open.Close()
 	ls.mu.Lock()
@@ -292,7 +290,7 @@ func (ls *Listeners) closePort(p *port) error {
 	return errors.Join(err, ls.publish(p))
 }
 
-// openPort opens a port, and reports whether it is open now and was not before.
+// openPort opens a port, and reports whether it has become open.
 func (ls *Listeners) openPort(p *port) (up bool) {
 	err := ls.listen(p)
 	ls.mu.Lock()
@@ -302,7 +300,7 @@ func (ls *Listeners) openPort(p *port) (up bool) {
 	return p.open != nil && !was
 }
 
-// complain logs why ports and listeners wait, whenever that is something else than before.
+// complain logs why ports and listeners wait, whenever the reason changes.
 func (ls *Listeners) complain() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

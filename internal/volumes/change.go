@@ -10,9 +10,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// Change is a change of namespaces to those of another configuration. Its methods are called by the
-// goroutine that makes the change: Await and Open before the first change, then Add, Remove and
-// Modify, and Commit or Abort at the end. What each of the three has done can be undone until then.
+// Change is a change of namespaces to the ones of another configuration. Its methods are called by
+// the goroutine that makes the change: Await and Open before the first change, then Add, Remove and
+// Modify, and Commit or Abort at the end. Each of these three can be undone until then.
 type Change struct {
 	vs   *Volumes
 	next *config.Config
@@ -35,7 +35,7 @@ func (vs *Volumes) Begin(next *config.Config) *Change {
 	return &Change{vs: vs, next: next, opened: map[config.Object]backend.Device{}}
 }
 
-// Await waits until storage that namespaces are to have is closed by those that had it before.
+// Await waits until the storage of namespaces is closed by the namespaces that had it before.
 func (c *Change) Await(list []*Namespace) (ps config.Problems) {
 	for _, n := range list {
 		if err := c.vs.awaitRetired(n); err != nil {
@@ -106,9 +106,9 @@ func (c *Change) Remove(name config.Object) (undo func() error, err error) {
 	return func() error { return c.vs.restore(r) }, nil
 }
 
-// Modify changes a namespace whose keys differ. Its storage is opened anew if that has changed, or
-// is to be written from now on; hosts see no error meanwhile. Otherwise it stays open, and lost
-// writes are not forgotten. An error may come with a function that undoes the change.
+// Modify changes keys of a namespace. If its storage is another one, or becomes writable, it is
+// opened anew without an error for hosts. Otherwise it stays open, and lost writes are not
+// forgotten. An error may come with a function that undoes the change.
 func (c *Change) Modify(name config.Object, keys []config.KeyChange) (undo func() error,
 	err error,
 ) {
