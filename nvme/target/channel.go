@@ -155,7 +155,7 @@ func (h *Handler) Arm() bool {
 }
 
 // push submits pending IOs to the device, and completes those that must not reach it any more. It
-// looks at batchSize of them. It returns how many the device accepted or that completed.
+// looks at batchSize of them. It returns how many the device accepted, or that completed or are held.
 func (ch *channel) push() int {
 	if ch.released != nil {
 		ch.release()
@@ -166,9 +166,9 @@ func (ch *channel) push() int {
 	if !ch.marked && ch.state == channelOpen && ch.ns.marks.Begun() {
 		ch.mark()
 	}
-	batch, refused := ch.batch()
+	batch, looked := ch.batch()
 	if len(batch) == 0 {
-		return refused
+		return looked
 	}
 	n := ch.dev.Submit(batch)
 	for _, io := range batch[:n] {
@@ -182,12 +182,12 @@ func (ch *channel) push() int {
 	}
 	clear(batch)
 	ch.submitted(n)
-	return refused + n
+	return looked + n
 }
 
-// batch takes out of pending what the device may get, at most batchSize, and completes what is
-// refused, of which it returns the number.
-func (ch *channel) batch() (batch []*backend.IO, refused int) {
+// batch takes IOs out of pending, at most batchSize, and returns those that the device may get. It
+// completes or holds the others, of which it returns the number.
+func (ch *channel) batch() (batch []*backend.IO, looked int) {
 	batch = ch.h.batch[:0]
 	g, a := ch.ns.geo.Load(), ch.ns.cfg.Load()
 	checked := ch.changed || ch.access != nil || ch.round != nil || !ch.h.ending.Empty()
@@ -207,13 +207,14 @@ func (ch *channel) batch() (batch []*backend.IO, refused int) {
 		switch {
 		case io.Err != nil:
 			ch.done(io) // which may add others
-			refused++
+			looked++
 		case (ch.lock != nil || len(ch.avoids) > 0) && ch.block(io):
+			looked++
 		default:
 			batch = append(batch, io)
 		}
 	}
-	return batch, refused
+	return batch, looked
 }
 
 // add makes an IO the last one on a list.

@@ -173,3 +173,23 @@ func TestFindSteps(t *testing.T) {
 	}
 	s.used = 0
 }
+
+// TestPollPastHeld: IOs that are held do not keep those behind them from the device.
+func TestPollPastHeld(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	r.ok(r.connectHost(1).io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	ch := r.raw[0].channels[0]
+	dev := ch.dev
+	ch.dev = &slowChannel{room: 1000}
+	ch.lock = &hold{by: &rangeLock{len: 512}}
+	for range 3 * batchSize {
+		ch.add(&backend.IO{Op: backend.OpWrite, Len: 512}, &ch.pending)
+	}
+	ch.pollOrSettle()
+	for ch.h.Poll(64) > 0 {
+	}
+	if !ch.pending.Empty() {
+		t.Error("some are still pending")
+	}
+	ch.lock, ch.waiting, ch.dev = nil, 0, dev
+}
