@@ -126,7 +126,7 @@ func (r *fenceRound) exclude(c *cmd) bool {
 	}
 	found := false
 	for i := range m.ios {
-		if o := &m.ios[i]; o.ch == ch && r.excludeIO(&o.IO, aborted) {
+		if o := &m.ios[i]; c.compound == m && o.ch == ch && r.excludeIO(&o.IO, aborted) {
 			found = true
 		}
 	}

@@ -193,3 +193,30 @@ func TestPollPastHeld(t *testing.T) {
 	}
 	ch.lock, ch.waiting, ch.dev = nil, 0, dev
 }
+
+// TestPreemptLeavesOthers: the compound of a command that is aborted may carry out one of another
+// host at once, which is not aborted.
+func TestPreemptLeavesOthers(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	a, b, other := r.numbered(0, 1), r.numbered(1, 5), r.numbered(2, 1)
+	r.ok(a.io[0], register(1))
+	r.ok(b.io[0], register(2))
+	r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	dev.Full(true)
+	h := r.raw[0]
+	payer := h.sessions.At(h.sessions.Len() - 1).host.payer
+	var all []*fabrictest.Command
+	for h.mayHave(payer) {
+		all = append(all, r.send(b.io[len(all)/100], dsm(1, true, [2]uint64{0, 1}, [2]uint64{5, 1})))
+	}
+	flush := r.send(other.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
+	if payer.postponed.Empty() {
+		t.Fatal("nothing is postponed")
+	}
+	c := r.send(a.io[0], preempt(nvme.ReservationPreemptAndAbort, 1, 2, nvme.WriteExclusive))
+	r.until("the preempt completes", func() bool { return c.Done })
+	dev.Full(false)
+	r.allDone(all, nvme.AbortedPreempt)
+	r.allDone([]*fabrictest.Command{c, flush}, nvme.Success)
+}
