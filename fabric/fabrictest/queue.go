@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -285,10 +286,11 @@ func (q *Queue) Disconnect(reason error) {
 	}
 }
 
-// HangUp ends the queue suddenly.
+// HangUp ends the queue suddenly, in a turn of its own.
 func (q *Queue) HangUp() {
 	if !q.closed {
 		q.closed = true
+		list.StepsOf(q.loop).Begin()
 		for i := range q.slots {
 			if s := &q.slots[i]; s.waits {
 				s.waits = false

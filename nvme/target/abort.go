@@ -33,31 +33,12 @@ func abort(h *Handler, cm *cmd) {
 	}
 	c.aborts++
 	s.h.post(func() {
-		s.find(cid, 0, func(found *cmd) {
-			done := found != nil && s.abort(found)
-			h.post(func() {
-				c.aborts--
-				h.finish(cm, abortResult(done), nvme.Success)
-			})
+		done := s.abort(cid)
+		h.post(func() {
+			c.aborts--
+			h.finish(cm, abortResult(done), nvme.Success)
 		})
 	})
-}
-
-// find calls fn with the command of this queue that has an identifier, nil if there is none. It
-// looks at stepLooks commands at a time.
-func (s *session) find(cid uint16, from int, fn func(*cmd)) {
-	end := min(from+stepLooks, s.used)
-	for _, c := range s.cmds[from:end] {
-		if (c.executing || c.parked()) && c.req.SQE.CID() == cid {
-			fn(c)
-			return
-		}
-	}
-	if end < s.used {
-		s.h.post(func() { s.find(cid, end, fn) })
-	} else {
-		fn(nil)
-	}
 }
 
 func abortResult(done bool) uint64 {
@@ -80,9 +61,17 @@ func (c *controller) abortEvent(cid uint16) bool {
 }
 
 // abort aborts a command of this queue, and delivers its completion before that of the Abort
-// command. It returns false if its device still has it. Reactor of the session.
-func (s *session) abort(c *cmd) bool {
-	h, r := s.h, c.req
+// command. It returns false if there is no such command or its device still has it. Reactor of the
+// session.
+func (s *session) abort(cid uint16) bool {
+	i := slices.IndexFunc(s.cmds[:s.used], func(c *cmd) bool { // bound: the depth of the queue
+		return (c.executing || c.parked()) && c.req.SQE.CID() == cid
+	})
+	if i < 0 {
+		return false
+	}
+	c, h := s.cmds[i], s.h
+	r := c.req
 	switch {
 	case c.changing != nil:
 		return false // it may be made already

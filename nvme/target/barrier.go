@@ -24,7 +24,7 @@ import (
 //
 //	barrier  tells every reactor that has a channel; those that open one later begin with it
 //	hold     has the IOs that are kept from the device of one channel
-//	search   finds IOs that the device has, batchSize in a poll
+//	search   finds IOs that the device has
 //	await    counts IOs until the device has given them back
 //	drained  is called by each reactor; done is called after the last one
 
@@ -88,28 +88,18 @@ func (ch *channel) block(io *backend.IO) bool {
 	return i >= 0
 }
 
-// unhold ends a hold. Its IOs become pending again, batchSize with each push.
+// unhold ends a hold. Its IOs become pending again, in pieces.
 func (ch *channel) unhold(o *hold) {
-	if !o.ios.Empty() {
-		ch.released = append(ch.released, &o.ios)
-		ch.h.schedule(ch)
-	}
-}
-
-// release makes IOs pending whose hold has ended, at most batchSize.
-func (ch *channel) release() {
-	for range batchSize {
-		if len(ch.released) == 0 {
-			ch.released = nil
-			return
+	ch.h.inPieces(func() int {
+		io := o.ios.First()
+		if io == nil {
+			return 0
 		}
-		if io := ch.released[0].First(); io == nil {
-			ch.released = ch.released[1:]
-		} else {
-			ch.takeOut(io)
-			ch.add(io, &ch.pending)
-		}
-	}
+		ch.takeOut(io)
+		ch.add(io, &ch.pending)
+		ch.pollOrSettle()
+		return 1
+	}, func() {})
 }
 
 // await waits until the device has given IOs back.
@@ -181,35 +171,23 @@ func (ch *channel) returned(ios []*backend.IO) (ended []*await) {
 	return ended
 }
 
-// search makes the lock wait for those IOs of the device that finds accepts. It looks at batchSize
-// of them now and in each poll. A namespace has a lock at a time, so a channel has one search.
+// search makes the lock wait for the IOs of the device that finds accepts. A namespace has one lock
+// at a time, so a channel has one search.
 func (ch *channel) search(a *await, finds func(*backend.IO) bool) {
 	a.left++
-	ch.searching, ch.finds = a, finds
 	ch.sent, ch.unseen = ch.unseen, ch.sent
-	ch.goOn()
-	ch.h.schedule(ch)
-}
-
-// goOn takes the next step of a search. It returns at how many IOs it has looked.
-func (ch *channel) goOn() int {
-	if ch.searching == nil {
-		return 0
-	}
-	for n := range batchSize {
+	ch.h.inPieces(func() int {
 		io := ch.unseen.Pop()
 		if io == nil {
-			a := ch.searching
-			ch.searching, ch.finds = nil, nil
-			if a.less() {
-				a.done()
-			}
-			return n
+			return 0
 		}
-		ch.add(io, ch.sent)
-		if ch.finds(io) {
-			ch.awaits(io).await(byLock, ch.searching)
+		if ch.add(io, ch.sent); finds(io) {
+			ch.awaits(io).await(byLock, a)
 		}
-	}
-	return batchSize
+		return 1
+	}, func() {
+		if a.less() {
+			a.done()
+		}
+	})
 }

@@ -288,12 +288,12 @@ func (p *barrierTest) nothingLeft() {
 	p.t.Helper()
 	for i, h := range p.raw {
 		ch := h.channel(p.ns)
-		if ch != nil && (ch.lock != nil || ch.released != nil || ch.awaited != nil ||
-			ch.searching != nil || ch.fences != nil || ch.round != nil || ch.waiting > 0 ||
+		if ch != nil && (ch.lock != nil || ch.awaited != nil ||
+			!ch.unseen.Empty() || ch.fences != nil || ch.round != nil || ch.waiting > 0 ||
 			len(ch.avoids)+len(ch.aborting)+ch.orphans+ch.inflight > 0) {
 			p.t.Errorf("reactor %d: %+v", i, ch)
 		}
-		if !h.ending.Empty() || !h.rounds.Empty() {
+		if h.walking || !h.walks.Empty() {
 			p.t.Errorf("reactor %d has a walk", i)
 		}
 	}

@@ -47,6 +47,7 @@ type channel struct {
 	waiting  int                   // IOs that the device does not have: pending, or held
 	inflight int                   // IOs in the device: those of sent and unseen
 	sent     *list.List[backend.IO]
+	unseen   *list.List[backend.IO] // by a search
 	// zeroCopies is the number of zero-copy reads and writes that have not ended.
 	zeroCopies int
 	// The channel is on the list of Handler of the same name.
@@ -73,15 +74,9 @@ type channel struct {
 	onQuiesced func() // called when that is reached
 	changed    bool   // the namespace has changed once: pending IOs may be from before
 
-	lock     *hold                              // of the range lock; nil if there is none
-	avoids   map[reservation.HostHandle][]*hold // of late writes, of all reactors
-	released []*list.List[backend.IO]           // of holds that have ended, not yet pending
-	awaited  map[*backend.IO]*awaited           // nil if nothing is
-
-	// searching is what a search is for, nil if there is none, and unseen what it has not seen.
-	searching *await
-	finds     func(*backend.IO) bool
-	unseen    *list.List[backend.IO]
+	lock    *hold                              // of the range lock; nil if there is none
+	avoids  map[reservation.HostHandle][]*hold // of late writes, of all reactors
+	awaited map[*backend.IO]*awaited           // nil if nothing is
 }
 
 // Poll takes back what devices have completed and passes it on, goes on with what its limits let go
@@ -94,11 +89,6 @@ func (h *Handler) Poll(budget int) int {
 		n = h.admitDue(h.loop.Now())
 	}
 	n += h.takeTurns()
-	if !h.ending.Empty() || !h.rounds.Empty() {
-		h.steps.Add(h.walk())
-		h.run()
-		n++
-	}
 	most := pollMost
 	if h.arming { // Poll would disarm them
 		most, h.arming = 0, false
@@ -114,7 +104,6 @@ func (h *Handler) Poll(budget int) int {
 		h.active.Remove(&ch.active)
 		n += ch.reap()
 		n += ch.push()
-		n += ch.goOn()
 		if ch.polled() {
 			h.active.Push(ch, &ch.active)
 		} else {
@@ -134,7 +123,7 @@ func (h *Handler) Poll(budget int) int {
 // idle one that refused an IO must be offered it again. It arms at most pollMost channels: if
 // others are left it returns false, and goes on unless something happens before.
 func (h *Handler) Arm() bool {
-	if h.admitsMore || !h.turns.Empty() || !h.ending.Empty() || !h.rounds.Empty() {
+	if h.admitsMore || !h.turns.Empty() {
 		return false
 	}
 	for range pollMost {
@@ -142,7 +131,7 @@ func (h *Handler) Arm() bool {
 		switch {
 		case ch == nil, ch.armed == h.armRound:
 			return true
-		case ch.isUnfinished(), ch.inflight == 0 && !ch.pending.Empty(),
+		case ch.inflight == 0 && !ch.pending.Empty(),
 			ch.inflight > 0 && !ch.dev.Arm():
 			return false
 		}
@@ -155,11 +144,9 @@ func (h *Handler) Arm() bool {
 }
 
 // push submits pending IOs to the device, and completes those that must not reach it any more. It
-// looks at batchSize of them. It returns how many the device accepted, or that completed or are held.
+// looks at batchSize of them. It returns how many the device accepted, and how many completed or
+// are held.
 func (ch *channel) push() int {
-	if ch.released != nil {
-		ch.release()
-	}
 	if ch.quiesce == quiesceIO || ch.state <= channelOpening || ch.pending.Empty() {
 		return 0
 	}
@@ -190,7 +177,7 @@ func (ch *channel) push() int {
 func (ch *channel) batch() (batch []*backend.IO, looked int) {
 	batch = ch.h.batch[:0]
 	g, a := ch.ns.geo.Load(), ch.ns.cfg.Load()
-	checked := ch.changed || ch.access != nil || ch.round != nil || !ch.h.ending.Empty()
+	checked := ch.changed || ch.access != nil || ch.h.walking
 	for range batchSize {
 		io := ch.pending.Pop()
 		if io == nil {
@@ -309,14 +296,11 @@ func (ch *channel) count(op backend.Op, n int64) {
 }
 
 // busy says that IOs wait for the device or are in it.
-func (ch *channel) busy() bool { return ch.inflight > 0 || ch.waiting > 0 || ch.isUnfinished() }
-
-// isUnfinished reports whether the next poll goes on with something.
-func (ch *channel) isUnfinished() bool { return ch.released != nil || ch.searching != nil }
+func (ch *channel) busy() bool { return ch.inflight > 0 || ch.waiting > 0 }
 
 // polled says that the device has IOs or could take some.
 func (ch *channel) polled() bool {
-	return ch.inflight > 0 || ch.isUnfinished() || !ch.pending.Empty() &&
+	return ch.inflight > 0 || !ch.pending.Empty() &&
 		ch.state > channelOpening && ch.quiesce != quiesceIO
 }
 

@@ -103,9 +103,7 @@ func (h *Handler) submit(ch *channel, io *backend.IO) bool {
 	io.Err = nil
 	ch.add(io, &ch.pending)
 	h.schedule(ch)
-	if h.stopTimeouts == nil {
-		h.startTimeouts()
-	}
+	h.startTimeouts()
 	return true
 }
 

@@ -47,7 +47,7 @@ func (ch *channel) permits(io *backend.IO) bool {
 
 // fenceRound has fences of a channel that wait for a round of the reactor.
 type fenceRound struct {
-	round
+	walk
 	ch     *channel
 	fences []*fence // the first one counts IOs and waits for the round, the others wait for it
 }
@@ -65,15 +65,15 @@ func (ch *channel) setAccess(a *reservation.Access, f *fence) {
 	for id := range f.aborted { // bound: registrants
 		ch.aborting[id]++
 	}
-	if r := ch.round; r != nil && r.next == nil {
+	if r := ch.round; r != nil && ch.h.walks.First() != &r.walk { // it has not begun
 		r.fences = append(r.fences, f)
 		return
 	}
 	f.left++
 	r := &fenceRound{ch: ch, fences: []*fence{f}}
-	r.visit, r.done = r.visitQueue, r.end
+	r.next, r.done = ch.h.visitAll(r.skips, r.exclude), r.end
 	ch.round = r
-	ch.h.start(&r.round)
+	ch.h.start(&r.walk)
 	ch.h.schedule(ch)
 }
 
@@ -99,16 +99,11 @@ func (ch *channel) aborts(s *session) bool {
 	return len(ch.aborting) > 0 && ch.aborting[s.ctrl.identity.Value()] > 0
 }
 
-// visitQueue ends what the commands of a queue do in the namespace, if its host lost access or is
-// aborted.
-func (r *fenceRound) visitQueue(s *session, at *int) {
+// skips reports whether the host of a queue has access and is not aborted.
+func (r *fenceRound) skips(s *session) bool {
 	ch := r.ch
-	if s.ctrl == nil || s.ctrl.sub != ch.ns.sub || !ch.aborts(s) &&
-		(ch.access == nil || ch.access.Permits(s.ctrl.identity, groupWrite)) {
-		*at = s.used
-		return
-	}
-	s.each(at, func(c *cmd) bool { return r.exclude(c) })
+	return s.ctrl == nil || s.ctrl.sub != ch.ns.sub || !ch.aborts(s) &&
+		(ch.access == nil || ch.access.Permits(s.ctrl.identity, groupWrite))
 }
 
 // exclude ends what a command does in the namespace: what the device does not have is completed,

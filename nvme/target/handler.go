@@ -78,18 +78,16 @@ type Handler struct {
 	armRound uint64 // of the channels that are armed, see Arm
 	arming   bool   // some are, and Arm goes on after the next Poll
 
-	// See walk.
-	ending  list.List[session]
-	rounds  list.List[round]
-	looks   int  // left of a step
-	walking bool // it takes a step
+	walks   list.List[walk]
+	walking bool // there are walks, which go on in pieces
 
 	delayed      delayList // completed after notReadyDelay
 	awaiting     delayList // wait for the answers of queries, for answerWait
 	halves       delayList // fused commands that wait for the other one, for pairWait
 	changing     delayList // wait for changes of reservations, for drainDeadline
 	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
-	timeoutsLeft bool      // devices have commands; set by the round that looks for timeouts
+	timeouts     walk      // looks for timeouts
+	timeoutsLeft bool      // devices may have commands that it has not seen, or that are left
 }
 
 var _ fabric.Handler = (*Handler)(nil)
@@ -173,12 +171,12 @@ func (h *Handler) Close(fs fabric.Session) {
 		c.adminClosed()
 	}
 	h.end(s)
-	h.walk()
 	if s.auth != nil {
 		s.auth.close()
 	}
 	h.run()
-	h.holdLate(s)
+	h.holdLate(s, h.loop.Now())
+	h.run()
 	s.endIfIdle()
 }
 

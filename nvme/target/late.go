@@ -49,74 +49,51 @@ func (s *session) stop() {
 		s.ctrl.selfTest.close()
 	}
 	s.h.end(s)
-	s.h.walk()
 	s.h.run()
-	s.h.holdLate(s)
+	s.h.holdLate(s, s.h.loop.Now())
+	s.h.run()
 }
 
 // isOver says that the queue gives nothing more to devices.
 func (s *session) isOver() bool { return s.closed || s.stopped }
 
-// holdLate makes what devices have of a queue late writes.
-func (h *Handler) holdLate(s *session) {
-	if s.outstanding > 0 {
-		search := lateSearch{before: h.loop.Now(), s: s}
-		for _, c := range s.cmds[:s.used] { // bound: the depth of the queue
-			search.add(c)
+// holdLate makes late writes of the writes of a queue that devices have since a time or before, and
+// of those that are late already: a queue has one lateWrites for each namespace, however often it
+// has new ones. The caller runs the handler afterwards.
+func (h *Handler) holdLate(s *session, before int64) {
+	if s.outstanding == 0 {
+		return
+	}
+	found := map[*channel][]*backend.IO{}
+	for _, c := range s.cmds[:s.used] { // bound: the depth of the queue
+		c.lateWrites(before, func(ch *channel, io *backend.IO) {
+			found[ch] = append(found[ch], io)
+		})
+	}
+	for ch, ios := range found {
+		if slices.ContainsFunc(ios, func(io *backend.IO) bool { return !ch.isLate(io) }) {
+			ch.announceLate(s, ios)
 		}
-		search.announce()
-		h.run()
 	}
 }
 
-// lateSearch finds writes of a queue that become late: those that devices have since a time or
-// before. Some may be late already, so that a queue has only one lateWrites for each namespace,
-// however often it has new ones.
-type lateSearch struct {
-	s      *session
-	before int64
-	found  []foundWrites
-}
-
-// foundWrites are those to one namespace.
-type foundWrites struct {
-	ch  *channel
-	ios []*backend.IO
-}
-
-// add searches a command.
-func (f *lateSearch) add(c *cmd) {
+// lateWrites calls fn with the writes of a command that devices have since a time or before, or
+// that are late.
+func (c *cmd) lateWrites(before int64, fn func(*channel, *backend.IO)) {
+	find := func(ch *channel, io *backend.IO, since int64) {
+		if changesBlocks(io) && ch.has(io) && (since <= before || ch.isLate(io)) {
+			fn(ch, io)
+		}
+	}
 	switch {
 	case !c.executing || c.since == 0:
 	case c.compound == nil:
-		f.addIO(c.ch, &c.io, c.since)
+		find(c.ch, &c.io, c.since)
 	default:
 		for i := range c.compound.ios {
 			if o := &c.compound.ios[i]; o.ch != nil {
-				f.addIO(o.ch, &o.IO, o.since)
+				find(o.ch, &o.IO, o.since)
 			}
-		}
-	}
-}
-
-func (f *lateSearch) addIO(ch *channel, io *backend.IO, since int64) {
-	if !changesBlocks(io) || !ch.has(io) || since > f.before && !ch.isLate(io) {
-		return
-	}
-	i := slices.IndexFunc(f.found, func(w foundWrites) bool { return w.ch == ch })
-	if i < 0 {
-		i = len(f.found)
-		f.found = append(f.found, foundWrites{ch: ch})
-	}
-	f.found[i].ios = append(f.found[i].ios, io)
-}
-
-// announce makes late writes of what was found. It comes after the whole search: what goes on then
-// becomes pending, and is not in the device.
-func (f *lateSearch) announce() {
-	for _, w := range f.found {
-		if slices.ContainsFunc(w.ios, func(io *backend.IO) bool { return !w.ch.isLate(io) }) {
-			w.ch.announceLate(f.s, w.ios)
 		}
 	}
 }

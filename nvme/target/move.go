@@ -63,9 +63,7 @@ func (h *Handler) startMove(c *cmd, v *move) *compound {
 	}
 	c.since = h.loop.Now()
 	h.moves++
-	if h.stopTimeouts == nil {
-		h.startTimeouts()
-	}
+	h.startTimeouts()
 	return m
 }
 

@@ -61,8 +61,8 @@ type session struct {
 	done, spare []*fabric.Request
 	completed   list.Node[session] // in Handler.completed while done has requests
 
-	ends  list.Node[session] // in Handler.ending
-	endAt int                // the next command that is to end
+	ends  walk // see Handler.end
+	endAt int  // the next command that is to end
 
 	closed   bool  // by the transport
 	stopped  bool  // see stop
@@ -216,7 +216,7 @@ func (s *session) finishDisconnect() {
 // endIfIdle ends a closed session whose last command is back: only now may its memory be freed and
 // its queue ID be used again.
 func (s *session) endIfIdle() {
-	if !s.closed || s.outstanding > 0 || s.completed.Listed() || s.ends.Listed() || s.ended {
+	if !s.closed || s.outstanding > 0 || s.completed.Listed() || s.ends.node.Listed() || s.ended {
 		return
 	}
 	s.ended = true

@@ -24,60 +24,61 @@ const (
 	closeGrace = int64(5e9)
 )
 
-// startTimeouts starts the timer that looks for commands that have timed out.
+// startTimeouts starts the timer that looks for commands that have timed out, unless it runs or
+// such a look goes on.
 func (h *Handler) startTimeouts() {
-	h.stopTimeouts = h.after(timeoutInterval, func() {
-		h.stopTimeouts = nil
-		h.checkTimeouts()
-	})
+	h.timeoutsLeft = true
+	if h.stopTimeouts == nil {
+		h.stopTimeouts = h.after(timeoutInterval, h.checkTimeouts)
+	}
 }
 
 // stopTimeoutsIfIdle stops the timer if no channel is left.
 func (h *Handler) stopTimeoutsIfIdle() {
-	if h.moves > 0 || h.opened > 0 {
+	if h.moves > 0 || h.opened > 0 || h.stopTimeouts == nil {
 		return
 	}
-	h.timeoutsLeft = false
-	if h.stopTimeouts != nil {
+	if h.timeoutsLeft = false; !h.timeouts.node.Listed() {
 		h.stopTimeouts()
 		h.stopTimeouts = nil
 	}
 }
 
 // checkTimeouts gives up commands that have timed out, and looks again later if devices have
-// others.
+// others. The timer does not run meanwhile, so a reactor has one look at a time.
 func (h *Handler) checkTimeouts() {
 	h.timeoutsLeft = false
-	h.start(&round{visit: h.visitTimeouts, done: func() {
-		if h.timeoutsLeft && h.stopTimeouts == nil {
+	idle := func(s *session) bool { return s.outstanding == 0 }
+	h.timeouts = walk{next: h.visitAll(idle, h.checkTimeout), done: func() {
+		if h.stopTimeouts = nil; h.timeoutsLeft {
 			h.startTimeouts()
 		}
-	}})
+	}}
+	h.start(&h.timeouts)
 }
 
-func (h *Handler) visitTimeouts(s *session, at *int) {
-	if s.outstanding == 0 {
-		*at = s.used
-		return
+// checkTimeout gives a command up if it has timed out, and reports whether it has. A write that is
+// slow becomes a late write.
+func (h *Handler) checkTimeout(c *cmd) bool {
+	if !c.executing || c.since == 0 {
+		return false
 	}
-	now := h.loop.Now()
-	slow := lateSearch{before: now - slowWrite, s: s}
-	expired := s.isOver() && now-s.closedAt >= closeGrace
-	s.each(at, func(c *cmd) (acted bool) {
-		if !c.executing || c.since == 0 {
-			return false
-		}
-		slow.add(c)
-		if now-c.since >= watchdogAfter {
-			s.watchdog(now - c.since)
-		}
-		if acted = expired || c.timedOut(now); acted {
-			h.giveUp(c)
-		}
-		h.timeoutsLeft = h.timeoutsLeft || s.cmds[c.i].since != 0
-		return acted
+	s, now, slow := c.s, h.loop.Now(), false
+	c.lateWrites(now-slowWrite, func(ch *channel, io *backend.IO) {
+		slow = slow || !ch.isLate(io)
 	})
-	slow.announce()
+	if slow {
+		h.holdLate(s, now-slowWrite)
+	}
+	if now-c.since >= watchdogAfter {
+		s.watchdog(now - c.since)
+	}
+	expired := s.isOver() && now-s.closedAt >= closeGrace || c.timedOut(now)
+	if expired {
+		h.giveUp(c)
+	}
+	h.timeoutsLeft = h.timeoutsLeft || s.cmds[c.i].since != 0
+	return slow || expired
 }
 
 // timedOut reports whether a device has taken too long for the command, or for a part of it.

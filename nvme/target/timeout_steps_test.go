@@ -37,7 +37,7 @@ func TestManyTimeouts(t *testing.T) {
 	}
 	h.checkTimeouts()
 	h.run()
-	if n := done(); n == 0 || n > stepLooks/actLooks+1 {
+	if n := done(); n == 0 || n > stepMost {
 		t.Fatalf("one step gives up %d of %d commands", n, len(list))
 	}
 	r.until("all are given up", func() bool {

@@ -560,7 +560,7 @@ func TestTimeoutsOfOthers(t *testing.T) {
 		f = backendtest.NewFaulty(dev)
 		return f
 	}, func(dev backend.Device) backend.Device { return dev }))
-	b, a := r.connectOther(), r.connectHost(stepLooks/128)
+	b, a := r.connectOther(), r.connectHost(4)
 	for nsid := range uint32(2) { // opens the channels
 		r.ok(a.io[0], rw(nvme.NVMVerify, nsid+1, 0, 1, nil))
 	}

@@ -200,7 +200,7 @@ func (h *Handler) admit(c *cmd) {
 	h.stopWaiting(c)
 	c.waited(h)
 	switch {
-	case parked && c.s.ends.Listed(): // the transport abandons it
+	case parked && c.s.ends.node.Listed(): // the transport abandons it
 	case parked:
 		r := c.req
 		r.Dir, r.Length = 0, 0

@@ -6,95 +6,93 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The commands of many queues are visited in steps, one in each poll: those of queues that end, and
-// in rounds, one after the other, those of all queues of the reactor, for timeouts and fences. A
-// round need not visit commands that come meanwhile. So what must not happen between two steps is
-// refused where devices get IOs; see channel.check.
+// The commands of many queues are visited in pieces: those of queues that end, and in rounds those
+// of all queues of the reactor, for timeouts and fences. A round does not visit commands that come
+// meanwhile. What must not happen between two pieces is refused where devices get IOs; see
+// channel.check.
 
-const (
-	// stepLooks is how many commands a step looks at. One that it completes or cancels counts as
-	// actLooks.
-	stepLooks = 512
-	actLooks  = 8
-)
-
-// round visits the commands of all queues that there are when it begins.
-type round struct {
-	visit func(s *session, at *int) // visits commands of a queue from at on, see session.each
-	done  func()
-	next  func() int // begins the next queue; nil before the first one
-	s     *session   // the queue that it is at
-	at    int        // its next command
-	node  list.Node[round]
+// walk is a visit of commands. A reactor makes one after the other, in one chain of pieces: however
+// many there are, it does a piece between two polls.
+type walk struct {
+	next func() int // as of list.Pieces
+	done func()
+	node list.Node[walk] // in Handler.walks
 }
 
-// start begins a round, after those before it.
-func (h *Handler) start(r *round) {
-	h.rounds.Push(r, &r.node)
-	h.steps.Add(h.walk())
-}
+// lookMost is how many commands a step of a walk looks at. One that it completes or cancels is a
+// step of its own.
+const lookMost = 8
 
-// walk takes a step, and returns at how many commands it has looked. The caller runs the handler
-// afterwards.
-func (h *Handler) walk() int {
+// start begins a walk, after those before it. The caller runs the handler afterwards.
+func (h *Handler) start(w *walk) {
+	h.walks.Push(w, &w.node)
 	if h.walking {
-		return 0
+		return
 	}
 	h.walking = true
-	for h.looks = stepLooks; h.looks > 0; h.looks-- {
-		if s := h.ending.First(); s != nil {
-			s.endStep()
-		} else if r := h.rounds.First(); r != nil {
-			h.advance(r)
-		} else {
+	h.inPieces(h.walkOn, func() { h.walking = false })
+}
+
+// walkOn takes a step of the first walk.
+func (h *Handler) walkOn() int {
+	w := h.walks.First()
+	if w == nil {
+		return 0
+	}
+	if n := w.next(); n > 0 {
+		return n
+	}
+	h.walks.Remove(&w.node)
+	w.done()
+	return 1
+}
+
+// visitAll returns the next of a walk that calls fn with the commands of the queues that there are
+// when it begins, except those of queues that skips selects.
+func (h *Handler) visitAll(skips func(*session) bool, fn func(*cmd) bool) (next func() int) {
+	var queues func() int
+	var s *session
+	at := 0
+	return func() int {
+		if queues == nil {
+			queues = h.sessions.Walk(func(o *session) int { s, at = o, 0; return 1 })
+		}
+		if s != nil && !skips(s) && s.look(&at, fn) {
+			return 1
+		}
+		return queues()
+	}
+}
+
+// look calls fn with a few commands of a queue from at on, until it returns true: it has completed
+// the command, or canceled something. look returns false if there are none.
+func (s *session) look(at *int, fn func(c *cmd) bool) bool {
+	for n := range lookMost {
+		if *at >= s.used {
+			return n > 0
+		}
+		*at++
+		if fn(s.cmds[*at-1]) {
 			break
 		}
 	}
-	h.walking = false
-	return stepLooks - h.looks
-}
-
-// advance goes on with a round, up to the end of a queue.
-func (h *Handler) advance(r *round) {
-	switch {
-	case r.next == nil:
-		r.next = h.sessions.Walk(func(s *session) int { r.s, r.at = s, 0; return 1 })
-	case r.s != nil && r.s.place.Listed() && r.at < r.s.used:
-		r.visit(r.s, &r.at)
-	case r.next() == 0:
-		h.rounds.Remove(&r.node)
-		r.done()
-	}
-}
-
-// each calls fn with the commands of a queue from at on, as far as the step goes. fn reports
-// whether it has completed the command or canceled something.
-func (s *session) each(at *int, fn func(c *cmd) bool) {
-	for h := s.h; *at < s.used && h.looks > 0; h.looks-- {
-		c := s.cmds[*at]
-		*at++
-		if fn(c) {
-			h.looks -= actLooks - 1
-		}
-	}
+	return true
 }
 
 // end begins to end what a queue that is over, or about to be disconnected, has at devices and at
-// limits.
+// limits. The caller runs the handler afterwards.
 func (h *Handler) end(s *session) {
 	s.endAt = 0
-	if !s.ends.Listed() {
-		h.ending.Push(s, &s.ends)
+	if s.ends.node.Listed() {
+		return
 	}
-}
-
-// endStep goes on with that.
-func (s *session) endStep() {
-	s.each(&s.endAt, func(c *cmd) bool { return s.h.endCommand(c) })
-	if s.endAt == s.used {
-		s.h.ending.Remove(&s.ends)
-		s.endIfIdle()
-	}
+	s.ends = walk{done: s.endIfIdle, next: func() int {
+		if s.look(&s.endAt, h.endCommand) {
+			return 1
+		}
+		return 0
+	}}
+	h.start(&s.ends)
 }
 
 // endCommand ends what a command waits for, and has its devices give its IOs back if the queue is
@@ -102,7 +100,7 @@ func (s *session) endStep() {
 // give back has closeGrace.
 func (h *Handler) endCommand(c *cmd) bool {
 	s, m := c.s, c.compound
-	if c.waiting.Listed() { // what is parked the transport abandons
+	if c.waiting.Listed() { // the transport abandons parked commands
 		h.stopWaiting(c)
 		if c.executing {
 			h.endWaiter(c, nvme.AbortedSQDeletion)

@@ -2,6 +2,7 @@ package target
 
 import (
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
@@ -9,9 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// stepMost is how many commands a walk completes at most. A message and a poll have one each, and
-// then submit a batch.
-const stepMost = stepLooks/actLooks + 1
+// stepMost is how many commands a piece of a walk completes at most.
+const stepMost = 65
 
 // TestHoldSteps: however many IOs a lock or late writes have held, and however many the device has,
 // a channel goes on with batchSize of them at a time.
@@ -32,7 +32,7 @@ func TestHoldSteps(t *testing.T) {
 		steps := 0
 		for ; ch.inflight < n; steps++ {
 			before := ch.inflight
-			ch.push()
+			r.w.Step()
 			if ch.inflight > before+batchSize || ch.inflight == before {
 				t.Fatalf("a step gives the device %d", ch.inflight-before)
 			}
@@ -40,10 +40,15 @@ func TestHoldSteps(t *testing.T) {
 		looked, ended := 0, false
 		l := &await{done: func() { ended = true }}
 		ch.search(l, func(*backend.IO) bool { looked++; return false })
+		if io := ch.unseen.First(); io == nil != (n <= batchSize) || io != nil && ch.withdraw(io) {
+			t.Error("an IO that the device has is withdrawn, or none is left for the next turn")
+		}
 		for ; !ended; steps++ {
-			if looked = 0; ch.goOn() > batchSize || looked > batchSize {
+			if looked > batchSize {
 				t.Fatalf("a search looks at %d at a time", looked)
 			}
+			looked = 0
+			r.w.Step()
 		}
 		if want := n / batchSize; steps < want {
 			t.Errorf("%d IOs take %d steps, want at least %d", n, steps, want)
@@ -137,7 +142,7 @@ func TestEndSteps(t *testing.T) {
 	p.b.hangUp()
 	h := p.raw[1]
 	left := h.channels[0].waiting
-	if left == 0 || h.ending.Empty() {
+	if left == 0 || !h.walking {
 		t.Fatal("all at once")
 	}
 	p.dev.Full(false)
@@ -153,25 +158,6 @@ func TestEndSteps(t *testing.T) {
 		t.Errorf("%d writes reach the device", len(p.reached))
 	}
 	p.nothingLeft()
-}
-
-// TestFindSteps: Abort looks at stepLooks commands at a time.
-func TestFindSteps(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	r.connectHost(1)
-	s := r.raw[0].sessions.At(0)
-	s.grow(10 * stepLooks)
-	s.used = len(s.cmds)
-	found := false
-	s.find(1, 0, func(*cmd) { found = true })
-	steps := 0
-	for ; !found; steps++ {
-		r.w.Step()
-	}
-	if steps < 9 {
-		t.Errorf("%d steps", steps)
-	}
-	s.used = 0
 }
 
 // TestPollPastHeld: IOs that are held do not keep those behind them from the device.
@@ -194,6 +180,37 @@ func TestPollPastHeld(t *testing.T) {
 	ch.lock, ch.waiting, ch.dev = nil, 0, dev
 }
 
+// TestOneLookForTimeouts: a look for timeouts that takes long is the only one.
+func TestOneLookForTimeouts(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	dev.Hold(nil)
+	h := r.raw[0]
+	h.walking = true // it has to wait for something else
+	var all []*fabrictest.Command
+	for range 5 {
+		all = append(all, r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))))
+		r.w.Advance(time.Duration(timeoutInterval))
+	}
+	n := 0
+	for range h.walks.All() {
+		n++
+	}
+	if n != 1 {
+		t.Errorf("%d looks wait", n)
+	}
+	h.inPieces(h.walkOn, func() { h.walking = false })
+	r.w.Advance(time.Minute)
+	for _, c := range all {
+		if !c.Done {
+			t.Error("a command is not given up")
+		}
+	}
+	dev.Release()
+	r.w.Settle()
+}
+
 // TestPreemptLeavesOthers: the compound of a command that is aborted may carry out one of another
 // host at once, which is not aborted.
 func TestPreemptLeavesOthers(t *testing.T) {
@@ -208,7 +225,8 @@ func TestPreemptLeavesOthers(t *testing.T) {
 	payer := h.sessions.At(h.sessions.Len() - 1).host.payer
 	var all []*fabrictest.Command
 	for h.mayHave(payer) {
-		all = append(all, r.send(b.io[len(all)/100], dsm(1, true, [2]uint64{0, 1}, [2]uint64{5, 1})))
+		c := dsm(1, true, [2]uint64{0, 1}, [2]uint64{5, 1})
+		all = append(all, r.send(b.io[len(all)/100], c))
 	}
 	flush := r.send(other.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
 	if payer.postponed.Empty() {
