@@ -1,7 +1,9 @@
 package testutil
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -49,6 +51,42 @@ func MustEqual[T comparable](t testing.TB, got, want T, format string, args ...a
 		t.Fatalf("%sgot %v, want %v", label(format, args), got, want)
 	}
 }
+
+// EqualSlices is Equal for slices.
+func EqualSlices[T comparable](t testing.TB, got, want []T, format string, args ...any) {
+	if !slices.Equal(got, want) {
+		t.Helper()
+		t.Errorf("%sgot %v, want %v", label(format, args), got, want)
+	}
+}
+
+// True fails the test, without ending it, if ok is false. The format and its arguments report the
+// failure. They are evaluated in any case, and allocate: measured code uses an if instead.
+func True(t testing.TB, ok bool, format string, args ...any) {
+	if !ok {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// MustTrue is True, but ends the test.
+func MustTrue(t testing.TB, ok bool, format string, args ...any) {
+	if !ok {
+		t.Helper()
+		t.Fatalf(format, args...)
+	}
+}
+
+// Is fails the test, without ending it, if err is not want.
+func Is(t testing.TB, err, want error, format string, args ...any) {
+	if !errors.Is(err, want) {
+		t.Helper()
+		t.Errorf("%sgot the error %v, want %v", label(format, args), err, want)
+	}
+}
+
+// Err returns the error of a call that also returns a value.
+func Err[T any](_ T, err error) error { return err }
 
 // Fails fails the test, without ending it, if err is nil or its text does not contain want.
 func Fails(t testing.TB, err error, want, format string, args ...any) {
