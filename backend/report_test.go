@@ -33,7 +33,5 @@ func TestReport(t *testing.T) {
 			"is in use by a (stop it)" {
 		t.Error(got)
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		t.Error("the error behind a hint is lost")
-	}
+	testutil.True(t, errors.Is(err, fs.ErrNotExist), "the error behind a hint is lost")
 }

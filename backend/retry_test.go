@@ -3,6 +3,8 @@ package backend
 import (
 	"sync"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestRetry(t *testing.T) {
@@ -24,9 +26,7 @@ func TestRetry(t *testing.T) {
 	if woken != [3]int{1, 0, 0} || !members[0].Due() || members[1].Due() || members[2].Due() {
 		t.Errorf("woken: %v", woken)
 	}
-	if !members[0].Take() || members[0].Take() {
-		t.Error("a retry is not taken once")
-	}
+	testutil.True(t, members[0].Take() && !members[0].Take(), "a retry is not taken once")
 	if members[1].Set(); !members[1].Take() {
 		t.Error("a retry is not due although it was set")
 	}

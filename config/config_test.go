@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -113,31 +112,23 @@ func TestMinimalFile(t *testing.T) {
 		want.Subsystems[0].Namespaces[i].ANAGroup = 1
 	}
 	want.Subsystems[0].Serial = "" // made when the NQN is known for good
-	if !reflect.DeepEqual(c, want) {
-		t.Errorf("got  %+v\nwant %+v", c, want)
-	}
+	testutil.True(t, reflect.DeepEqual(c, want), "got  %+v\nwant %+v", c, want)
 }
 
 func TestProblemFoundLaterHasItsPlace(t *testing.T) {
 	c := testutil.Value(parse(t, minimal))(t)
 	const path = "subsystems[0].namespaces[0].path"
 	got := c.Problem(path, "is a directory", "Name a file.").Error()
-	if want := "test.yaml:6:18: " + path + ": is a directory. Name a file."; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	testutil.Equal(t, got, "test.yaml:6:18: "+path+": is a directory. Name a file.", "")
 }
 
 func TestMissingFile(t *testing.T) {
-	if _, err := Load("testdata/none.yaml", nil, testBackends); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
+	testutil.Is(t, testutil.Err(Load("testdata/none.yaml", nil, testBackends)), os.ErrNotExist, "")
 }
 
 func TestFileTooLarge(t *testing.T) {
-	if _, err := Parse("x", make([]byte, maxFile+1), nil, testBackends); err == nil ||
-		!strings.Contains(err.Error(), "larger than 4MiB") {
-		t.Errorf("got %v", err)
-	}
+	testutil.Fails(t, testutil.Err(Parse("x", make([]byte, maxFile+1), nil, testBackends)),
+		"larger than 4MiB", "")
 }
 
 func TestSizes(t *testing.T) {
@@ -147,9 +138,7 @@ func TestSizes(t *testing.T) {
 		"1KB": 1000, "1kB": 1000, "2MB": 2e6, "500GB": 500e9, "1TB": 1e12, "1PB": 1e15,
 		"9223372036854775807": 1<<63 - 1,
 	} {
-		if got, err := ParseSize(text); err != nil || got != want {
-			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
-		}
+		testutil.Equal(t, testutil.Value(ParseSize(text))(t), want, "%q", text)
 	}
 	for _, text := range []string{
 		"", "GiB", "1G", "-1", "1.5GiB", "0x10", "1e3", "8192PiB",
@@ -163,9 +152,7 @@ func TestSizes(t *testing.T) {
 		0: "0B", 513: "513B", 65536: "64KiB", 1 << 40: "1TiB",
 		500e9: "500GB", 1536: "1536B",
 	} {
-		if got := size.String(); got != want {
-			t.Errorf("%d: got %q, want %q", int64(size), got, want)
-		}
+		testutil.Equal(t, size.String(), want, "%d", int64(size))
 	}
 }
 
@@ -198,9 +185,7 @@ func TestDefaultsMayBeWritten(t *testing.T) {
 			continue
 		}
 		_, err := parse(t, minimal, l.variable()+"="+l.Value.String())
-		if err != nil {
-			t.Errorf("%s: %v", l.path, err)
-		}
+		testutil.Equal(t, err, nil, "%s", l.path)
 	}
 }
 
@@ -215,11 +200,7 @@ func FuzzParse(f *testing.F) {
 		}
 		c, err := Parse("fuzz.yaml", data, nil, testBackends)
 		var ps Problems
-		if err != nil && !errors.As(err, &ps) {
-			t.Errorf("not Problems: %v", err)
-		}
-		if (c == nil) != (err != nil) {
-			t.Errorf("configuration %v with error %v", c, err)
-		}
+		testutil.True(t, err == nil || errors.As(err, &ps), "not Problems: %v", err)
+		testutil.True(t, (c == nil) == (err != nil), "configuration %v with error %v", c, err)
 	})
 }

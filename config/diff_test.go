@@ -8,15 +8,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // settings parses a file.
 func settings(t *testing.T, text string) Settings {
 	t.Helper()
 	c, err := parse(t, text)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, text)
-	}
+	testutil.MustTrue(t, err == nil, "%v\n%s", err, text)
 	return c.Settings()
 }
 
@@ -55,9 +55,8 @@ func TestDiffMarksStorage(t *testing.T) {
 		{Key: "read_only", Old: "false", New: "true"},
 		{Key: "of.of.path", Old: "/a3", New: "/a4", Storage: true},
 	}
-	if len(got) != 1 || !slices.Equal(got[0].Keys, want) {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	testutil.True(t, len(got) == 1 && slices.Equal(got[0].Keys, want), "got %+v, want %+v", got,
+		want)
 }
 
 // TestDiffOfRandomFiles checks the invariants of Diff on pairs of random configurations.
@@ -78,23 +77,18 @@ func TestDiffOfRandomFiles(t *testing.T) {
 		merged := Merge(from, to)
 		for _, c := range Diff(from, merged) {
 			for _, k := range c.Keys {
-				if k.Restart {
-					t.Fatalf("a merge needs a restart: %v", c)
-				}
+				testutil.MustTrue(t, !k.Restart, "a merge needs a restart: %v", c)
 			}
 		}
 		for _, c := range Diff(merged, to) {
 			for _, k := range c.Keys {
-				if c.Op != Modify || !k.Restart {
-					t.Fatalf("a merge is without a live change: %v", c)
-				}
+				testutil.MustTrue(t, c.Op == Modify && k.Restart,
+					"a merge is without a live change: %v", c)
 			}
 		}
 		a = b
 	}
-	if changed < 1000 {
-		t.Errorf("only %d changes", changed)
-	}
+	testutil.True(t, changed >= 1000, "only %d changes", changed)
 }
 
 // flat returns settings as a map.
@@ -121,9 +115,7 @@ func applied(t *testing.T, running Settings, changes []Change) map[Object]map[se
 	}
 	for _, c := range changes {
 		keys, exists := m[c.Object]
-		if exists != (c.Op != Add) {
-			t.Fatalf("not possible: %v", c)
-		}
+		testutil.MustTrue(t, exists == (c.Op != Add), "not possible: %v", c)
 		switch c.Op {
 		case Add:
 			if _, ok := m[Object{Kind: KindSubsystem, NQN: c.NQN}]; !ok && c.Kind == KindNamespace {
@@ -134,9 +126,8 @@ func applied(t *testing.T, running Settings, changes []Change) map[Object]map[se
 		case Remove:
 			delete(m, c.Object)
 			for o := range m {
-				if c.Kind == KindSubsystem && o.NQN == c.NQN {
-					t.Fatalf("it still has namespaces: %v", c)
-				}
+				testutil.MustTrue(t, c.Kind != KindSubsystem || o.NQN != c.NQN,
+					"it still has namespaces: %v", c)
 			}
 		}
 		for _, k := range c.Keys {

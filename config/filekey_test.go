@@ -68,10 +68,8 @@ subsystems:
   - {nqn: nqn.2026-11.io.nvmf-target:a, allow_any_host: true, `+keys+`,
      namespaces: [{nsid: 1, backend: ram, size: 1MiB}]}
 `), nil, testBackends)
-		if err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(),
-			"nvmf.yaml:4:") {
-			t.Errorf("%s: %v", keys, err)
-		}
+		testutil.True(t, err != nil && strings.Contains(err.Error(), text) &&
+			strings.Contains(err.Error(), "nvmf.yaml:4:"), "%s: %v", keys, err)
 	}
 }
 
@@ -85,8 +83,6 @@ hosts:
     dhchap_key_file: "DHHC-1:00:` + secret + `:"
 `})
 	_, err := Load(filepath.Join(dir, "nvmf.yaml"), nil, testBackends)
-	if err == nil || !strings.Contains(err.Error(), "path of a file, not a key") ||
-		strings.Contains(err.Error(), secret[:8]) {
-		t.Error(err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "path of a file, not a key") &&
+		!strings.Contains(err.Error(), secret[:8]), "%v", err)
 }

@@ -61,9 +61,7 @@ func TestManagedContent(t *testing.T) {
 		nested(9_000):                "more than 32",
 	} {
 		_, err := m.Content([]byte(body), nil)
-		if err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("%.40s: %v", body, err)
-		}
+		testutil.Fails(t, err, text, "%.40s", body)
 	}
 	if got, err := m.Content([]byte(nested(maxDepth)), nil); err != nil || len(got) > 1<<20 {
 		t.Errorf("%d bytes of a deep value, %v", len(got), err)
@@ -80,9 +78,7 @@ func TestManagedContent(t *testing.T) {
                 - "2"
           '*f': null
 `
-	if string(got) != want || err != nil {
-		t.Errorf("%s%v", got, err)
-	}
+	testutil.True(t, string(got) == want && err == nil, "%s%v", got, err)
 }
 
 // nested returns objects nested to a depth.
@@ -106,9 +102,8 @@ func TestManagedText(t *testing.T) {
 		if err == nil {
 			err = yaml.Unmarshal(content, &file)
 		}
-		if err != nil || file.Subsystems[0].A != want {
-			t.Errorf("%s: %q, %v", sent, content, err)
-		}
+		testutil.True(t, err == nil && file.Subsystems[0].A == want, "%s: %q, %v", sent, content,
+			err)
 	}
 }
 
@@ -190,9 +185,8 @@ func TestManagedTouches(t *testing.T) {
 			false,
 		},
 	} {
-		if got := test.Touches(test.Change, was, is); got != test.want {
-			t.Errorf("%+v touches %v: %t", test.Managed, test.Change, got)
-		}
+		testutil.Equal(t, test.Touches(test.Change, was, is), test.want, "%+v touches %v",
+			test.Managed, test.Change)
 	}
 }
 
@@ -213,9 +207,8 @@ func TestManagedListenerNames(t *testing.T) {
 		"tcp 10.0.0.1": {}, "tcp 10.0.0.1:0": {}, "tcp a b:1": {}, "tcp 10.0.0.256:1": {}, ":": {},
 	} {
 		got, err := Managed{Listener: given}.Canonical()
-		if (err != nil) != (want == Managed{}) || err == nil && got != want {
-			t.Errorf("%q: %+v, %v", given, got, err)
-		}
+		testutil.True(t, (err != nil) == (want == Managed{}) && (err != nil || got == want),
+			"%q: %+v, %v", given, got, err)
 	}
 	for given, want := range map[string]Managed{
 		"tcp 10.0.0.9:8009":                      {Referral: "tcp 10.0.0.9:8009"},
@@ -225,9 +218,8 @@ func TestManagedListenerNames(t *testing.T) {
 		"a": {},
 	} {
 		got, err := Managed{Referral: given}.Canonical()
-		if (err != nil) != (want == Managed{}) || err == nil && got != want {
-			t.Errorf("%q: %+v, %v", given, got, err)
-		}
+		testutil.True(t, (err != nil) == (want == Managed{}) && (err != nil || got == want),
+			"%q: %+v, %v", given, got, err)
 	}
 }
 
@@ -242,9 +234,7 @@ func TestManagedKeys(t *testing.T) {
 		"hosts: [{nqn: h, a: '$${B}'}]":                           "map[a:${B}]",
 		"hosts: [{nqn: h, a: [['$${B}']]}]":                       "map[a:[[${B}]]]",
 	} {
-		if got := fmt.Sprint(m.Keys([]byte(file))); got != want {
-			t.Errorf("%q: %s, want %s", file, got, want)
-		}
+		testutil.Equal(t, fmt.Sprint(m.Keys([]byte(file))), want, "%q", file)
 	}
 	const file = "hosts: [{nqn: h, dhchap_key_file: a, tls_key: b}]"
 	for body, want := range map[string]string{

@@ -49,22 +49,18 @@ func TestMetricsToken(t *testing.T) {
 	}
 	good := file("good", secret+"\n", 0o600)
 	c, err := show(`{listen: "10.0.0.1:1", token_file: ` + good + `}`)
-	if err != nil || !c.Metrics.Token.Is(secret) || c.Metrics.Token == (Token{}) {
-		t.Fatal(err)
-	}
+	testutil.MustTrue(t, err == nil && c.Metrics.Token.Is(secret) && c.Metrics.Token != (Token{}),
+		"%v", err)
 	for _, wrong := range []string{
 		"", " ", secret[1:], secret + "=", secret + "\n", other, strings.Repeat("a", 1<<20),
 	} {
-		if c.Metrics.Token.Is(wrong) {
-			t.Errorf("%.30q is taken for the token", wrong)
-		}
+		testutil.True(t, !c.Metrics.Token.Is(wrong), "%.30q is taken for the token", wrong)
 	}
 	changed := testutil.Value(show(`{listen: "10.0.0.1:1", token: "` + other + `"}`))(t)
 	changes := Diff(c.Settings(), changed.Settings())
 	shown = append(shown, fmt.Sprint(changes))
-	if len(changes) != 1 || !changes[0].ChangesSecret() {
-		t.Errorf("the change of a token is %v", changes)
-	}
+	testutil.True(t, len(changes) == 1 && changes[0].ChangesSecret(), "the change of a token is %v",
+		changes)
 	for text, want := range map[string]string{
 		`{listen: "10.0.0.1:1", token: ` + other + `}`:                                 "must be 16 to",
 		`{listen: "10.0.0.1:1", token: [` + secret + `]}`:                              "a list",
@@ -77,14 +73,11 @@ func TestMetricsToken(t *testing.T) {
 		`{listen: "10.0.0.1:1", certificate: /c}`:                                      "certificate and key",
 		`{listen: "10.0.0.1:4420"}`:                                                    "is used already",
 	} {
-		if _, err := show(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", text, err, want)
-		}
+		testutil.Fails(t, testutil.Err(show(text)), want, "%s", text)
 	}
 	for _, text := range shown {
-		if strings.Contains(text, secret[:8]) || strings.Contains(text, other[:12]) {
-			t.Errorf("the token is shown: %s", text)
-		}
+		testutil.True(t, !strings.Contains(text, secret[:8]) && !strings.Contains(text, other[:12]),
+			"the token is shown: %s", text)
 	}
 }
 
@@ -112,9 +105,8 @@ func TestChangesSecret(t *testing.T) {
 		{limited, none, false},
 	} {
 		for _, c := range Diff(test.from.Settings(), test.to.Settings()) {
-			if c.ChangesSecret() != test.want {
-				t.Errorf("%v: %v, want %v", c, !test.want, test.want)
-			}
+			testutil.True(t, c.ChangesSecret() == test.want, "%v: %v, want %v", c, !test.want,
+				test.want)
 		}
 	}
 }
@@ -139,10 +131,8 @@ func TestWebTargets(t *testing.T) {
 	for _, pair := range [][2]*Config{{none, c}, {c, renamed}, {c, none}} {
 		changes := Diff(pair[0].Settings(), pair[1].Settings())
 		shown += fmt.Sprint(changes)
-		if len(changes) != 1 || changes[0].Restart() || !changes[0].ChangesSecret() ||
-			changes[0].Keys[0].Key != "web.targets" {
-			t.Errorf("the change is %v", changes)
-		}
+		testutil.True(t, len(changes) == 1 && !changes[0].Restart() && changes[0].ChangesSecret() &&
+			changes[0].Keys[0].Key == "web.targets", "the change is %v", changes)
 	}
 	const exposed = `{name: b, url: "http://10.0.0.2:9600", token: "` + secret + `"}`
 	c = testutil.Value(parse(exposed))(t)
@@ -162,15 +152,9 @@ func TestWebTargets(t *testing.T) {
 		`{name: b, url: "http://[::1]", token: "` + secret + `!"}`:           "must be 16 to",
 		strings.Repeat(`{name: b, url: "http://[::1]"},`, 1+MaxWebTargets):   "At most 8.",
 	} {
-		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", text, err, want)
-		}
+		testutil.Fails(t, testutil.Err(parse(text)), want, "%s", text)
 	}
-	if _, err := parseWith("web: {targets: [" + good + "]}"); err == nil ||
-		!strings.Contains(err.Error(), "without web.listen") {
-		t.Errorf("without listen: %v", err)
-	}
-	if strings.Contains(shown, secret[1:9]) {
-		t.Errorf("the token is shown: %s", shown)
-	}
+	testutil.Fails(t, testutil.Err(parseWith("web: {targets: ["+good+"]}")),
+		"without web.listen", "without listen")
+	testutil.True(t, !strings.Contains(shown, secret[1:9]), "the token is shown: %s", shown)
 }

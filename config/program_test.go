@@ -108,15 +108,12 @@ func TestProgramThatHangs(t *testing.T) {
 		})
 		cancel()
 		err := testutil.Receive(t, "the program is ended", ended)
-		if err == nil || !strings.Contains(err.Error(), "took too long together") {
-			t.Error(err)
-		}
+		testutil.Fails(t, err, "took too long together", "")
 	}
 	d := newDecoder("test.yaml", nil, nil)
 	d.programsTime = 0
-	if _, err := d.output([]string{"/bin/true"}); err == nil {
-		t.Error("a program ran without time")
-	}
+	testutil.True(t, testutil.Err(d.output([]string{"/bin/true"})) != nil,
+		"a program ran without time")
 }
 
 // TestProgramsAndEdits: a full load runs each program once, and an edit reuses the output. Files
@@ -135,9 +132,7 @@ func TestProgramsAndEdits(t *testing.T) {
 	}
 	m := Managed{NQN: "nqn.2026-11.io.nvmf-target:a"}
 	content, err := m.Content(nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	edit := Edit{Path: m.File(managedDir), Content: content}
 	var c *Config
 	for i, want := range []string{"x\n", "x\n", "x\nx\n", "x\nx\n"} {
@@ -146,22 +141,16 @@ func TestProgramsAndEdits(t *testing.T) {
 		} else {
 			c, err = load(edit, c.Printed())
 		}
-		if err != nil || c.Hosts[1].Key.Reveal() != testKey {
-			t.Fatal(err)
-		}
+		testutil.MustTrue(t, err == nil && c.Hosts[1].Key.Reveal() == testKey, "%v", err)
 		if got, _ := os.ReadFile(runs); string(got) != want {
 			t.Errorf("load %d: %q", i, got)
 		}
 	}
 	_, err = m.Content([]byte(`{"serial_command": ["/bin/true"]}`), nil)
-	if err == nil || !strings.Contains(err.Error(), "or a program") {
-		t.Error(err)
-	}
+	testutil.Fails(t, err, "or a program", "")
 	edit.Content = []byte("hosts: [{nqn: " + nqn + "3, dhchap_key_command: [/bin/true]}]")
 	_, err = load(edit)
-	if err == nil || !strings.Contains(err.Error(), "managed directory cannot name a program") {
-		t.Error(err)
-	}
+	testutil.Fails(t, err, "managed directory cannot name a program", "")
 }
 
 // TestPrintedInUse: an edit reuses the program output of the configuration in use, even if another
@@ -178,9 +167,8 @@ func TestPrintedInUse(t *testing.T) {
 	load := func(want string, options ...Option) *Config {
 		t.Helper()
 		c, err := Load(file, nil, testBackends, options...)
-		if err != nil || c.Hosts[0].Key.Reveal() != want {
-			t.Fatalf("%v, or another key", err)
-		}
+		testutil.MustTrue(t, err == nil && c.Hosts[0].Key.Reveal() == want, "%v, or another key",
+			err)
 		return c
 	}
 	inUse := load(testKey)
@@ -192,9 +180,7 @@ func TestPrintedInUse(t *testing.T) {
 	inUse = load(testKey, edit, inUse.Printed())
 	load(testKey, edit, inUse.Printed())
 	testutil.Must(t, os.Remove(key))
-	if _, err := Load(file, nil, testBackends); err == nil {
-		t.Error("no error of the program")
-	}
+	testutil.True(t, testutil.Err(Load(file, nil, testBackends)) != nil, "no error of the program")
 	load(testKey, edit, inUse.Printed())
 	load(other, edit, looked.Printed())
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestSecurityIsNotIgnored: a configuration that asks for TLS or authentication where there is none
@@ -33,12 +35,10 @@ func TestSecurityIsNotIgnored(t *testing.T) {
 				continue
 			}
 			known := place == "hosts" || place == "listener" && key == "tls"
-			if !known && !strings.Contains(err.Error(), key+": unknown key") {
-				t.Errorf("%s in %s: the error does not name it: %v", key, place, err)
-			}
-			if strings.Contains(err.Error(), secret[:20]) {
-				t.Errorf("%s in %s: the error repeats the secret: %v", key, place, err)
-			}
+			testutil.True(t, known || strings.Contains(err.Error(), key+": unknown key"),
+				"%s in %s: the error does not name it: %v", key, place, err)
+			testutil.True(t, !strings.Contains(err.Error(), secret[:20]),
+				"%s in %s: the error repeats the secret: %v", key, place, err)
 		}
 		name := "NVMF_TARGET_" + strings.ToUpper(key)
 		if _, err := parse(t, minimal, name+"="+secret); err == nil ||

@@ -58,9 +58,8 @@ func edited(t *testing.T, text string, changes ...string) (_ string, environ []s
 		} else if before, after, ok := strings.Cut(line, " => "); ok {
 			lines := strings.NewReplacer(`\n`, "\n")
 			before, after = lines.Replace(before), lines.Replace(after)
-			if !strings.Contains(text, before) {
-				t.Fatalf("the file does not have %q", before)
-			}
+			testutil.MustTrue(t, strings.Contains(text, before), "the file does not have %q",
+				before)
 			text = strings.Replace(text, before, after, 1)
 		} else {
 			text += line + "\n"

@@ -12,15 +12,11 @@ func TestTokenTiming(t *testing.T) {
 	text := strings.Repeat("0123456789abcdef", 4)
 	token := newToken(text)
 	others := [2]string{"x" + text[1:], text[:len(text)-1] + "x"}
-	if !token.Is(text) {
-		t.Fatal("the right token is refused")
-	}
+	testutil.MustTrue(t, token.Is(text), "the right token is refused")
 	testutil.SameTime(t, 100_000, func(class int) func() {
 		return func() {
 			for range 10 {
-				if token.Is(others[class]) {
-					t.Error("a wrong token is taken")
-				}
+				testutil.True(t, !token.Is(others[class]), "a wrong token is taken")
 			}
 		}
 	})

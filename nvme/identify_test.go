@@ -2,7 +2,6 @@ package nvme
 
 import (
 	"bytes"
-	"errors"
 	"slices"
 	"testing"
 
@@ -25,9 +24,7 @@ func TestNamespaceList(t *testing.T) {
 			t.Errorf("%d ids: %v", len(got), err)
 		}
 	}
-	if _, err := ParseNamespaceList(make([]byte, 4095)); !errors.Is(err, ErrTruncated) {
-		t.Errorf("short: %v", err)
-	}
+	testutil.Is(t, testutil.Err(ParseNamespaceList(make([]byte, 4095))), ErrTruncated, "short")
 }
 
 func TestNamespaceIDs(t *testing.T) {
@@ -40,17 +37,13 @@ func TestNamespaceIDs(t *testing.T) {
 		t.Fatalf("% x", b[:48])
 	}
 	ids, err := ParseNamespaceIDs(b)
-	if err != nil || len(ids) != 3 || ids[0].Type != IDTypeUUID || !bytes.Equal(ids[0].ID, uuid) ||
-		ids[2].Type != IDTypeCSI {
-		t.Fatalf("%v, %v", ids, err)
-	}
+	testutil.MustTrue(t, err == nil && len(ids) == 3 && ids[0].Type == IDTypeUUID &&
+		bytes.Equal(ids[0].ID, uuid) && ids[2].Type == IDTypeCSI, "%v, %v", ids, err)
 	for name, bad := range map[string][]byte{
 		"length of a UUID": {3, 15, 0, 0, 1}, "reserved": {4, 1, 1, 0, 0},
 		"cut": {2, 16, 0, 0, 1, 2},
 	} {
-		if _, err := ParseNamespaceIDs(bad); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
+		testutil.True(t, testutil.Err(ParseNamespaceIDs(bad)) != nil, "%s: accepted", name)
 	}
 }
 
@@ -62,9 +55,7 @@ func FuzzNamespaceIDs(f *testing.F) {
 		for _, id := range ids {
 			n += 4 + len(id.ID)
 		}
-		if n > len(b) {
-			t.Fatalf("%d bytes of descriptors in %d", n, len(b))
-		}
+		testutil.MustTrue(t, n <= len(b), "%d bytes of descriptors in %d", n, len(b))
 	})
 }
 

@@ -11,10 +11,8 @@ func TestSupportedPages(t *testing.T) {
 	var p SupportedPages
 	p.Add(LogSMART, LogDiscovery)
 	b := Append(nil, &p)
-	if !bytes.Equal(b, hexBytes(t, SupportedPagesSize, "8:01 448:01")) || !p.Has(LogSMART) ||
-		p.Has(LogANA) {
-		t.Error("bits")
-	}
+	testutil.True(t, bytes.Equal(b, hexBytes(t, SupportedPagesSize, "8:01 448:01")) &&
+		p.Has(LogSMART) && !p.Has(LogANA), "bits")
 }
 
 func TestFeatureEffects(t *testing.T) {
@@ -30,12 +28,8 @@ func TestFeatureEffects(t *testing.T) {
 func TestUint128Sum(t *testing.T) {
 	low, high := Uint128{0: 0xFF, 1: 0xFF, 2: 0xFF, 3: 0xFF, 4: 0xFF, 5: 0xFF, 6: 0xFF, 7: 0xFF},
 		Uint128{8: 1}
-	if got := low.Add(MakeUint128(1)); got != high {
-		t.Errorf("carry: %x", got)
-	}
-	if got := low.Add(MakeUint128(2)).Add(high); got != (Uint128{0: 1, 8: 2}) {
-		t.Errorf("%x", got)
-	}
+	testutil.Equal(t, low.Add(MakeUint128(1)), high, "carry")
+	testutil.Equal(t, low.Add(MakeUint128(2)).Add(high), (Uint128{0: 1, 8: 2}), "")
 	for _, pair := range [][2]Uint128{
 		{low, high},
 		{MakeUint128(5), MakeUint128(256)},
@@ -74,9 +68,7 @@ func TestDiscovery(t *testing.T) {
 		"0:01010206 4:0100ffff 8:2000 10:0200 256:6e716e2e78 768:010401 776:ffff")
 	PutText(want[32:64], "4420")
 	PutText(want[512:768], "10.0.0.1")
-	if !bytes.Equal(b, want) {
-		t.Errorf("got % x", b)
-	}
+	testutil.True(t, bytes.Equal(b, want), "got % x", b)
 	testutil.Equal(t, e.RDMAProvider(), RDMAProviderRoCEv2, "provider")
 	if e.SetTCP(TCPTLS13); e.TCPSecurity() != TCPTLS13 || e.TSAS[8] != 0 {
 		t.Error("TCP")
@@ -95,13 +87,10 @@ func TestANALog(t *testing.T) {
 	b := AppendANALog(nil, 3, groups)
 	want := hexBytes(t, 16+32+8+32,
 		"0:03 8:02 16:01 20:02 24:02 32:02 48:03 52:05 56:80 64:03 72:0f")
-	if !bytes.Equal(b, want) {
-		t.Errorf("%x", b)
-	}
+	testutil.True(t, bytes.Equal(b, want), "%x", b)
 	h, again, err := ParseANALog(append(b, 0xFF))
-	if err != nil || h.CHGC != 3 || !bytes.Equal(AppendANALog(nil, h.CHGC, again), b) {
-		t.Errorf("%+v %+v %v", h, again, err)
-	}
+	testutil.True(t, err == nil && h.CHGC == 3 && bytes.Equal(AppendANALog(nil, h.CHGC, again), b),
+		"%+v %+v %v", h, again, err)
 	for n := range b {
 		if _, _, err := ParseANALog(b[:n:n]); err == nil {
 			t.Errorf("%d bytes are a log", n)

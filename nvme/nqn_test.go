@@ -21,9 +21,7 @@ func TestNQNs(t *testing.T) {
 		"nqn.2026-11.io.nvmf-target:süß",
 		"nqn.2026-11.io.x:" + strings.Repeat("a", NQNMaxLength-17),
 	} {
-		if err := ValidateNQN(usual); err != nil {
-			t.Errorf("%s: %v", usual, err)
-		}
+		testutil.Equal(t, ValidateNQN(usual), nil, "%s", usual)
 		testutil.Equal(t, UnusualNQN(usual), "", "%s is unusual", usual)
 	}
 	for unusual, why := range map[string]string{
@@ -50,9 +48,7 @@ func TestNQNs(t *testing.T) {
 		strings.Repeat("ü", NQNMaxLength/2):     "does not start",
 		strings.Repeat("a", NQNMaxLength):       "does not start",
 	} {
-		if err := ValidateNQN(unusual); err != nil {
-			t.Errorf("%s: %v", unusual, err)
-		}
+		testutil.Equal(t, ValidateNQN(unusual), nil, "%s", unusual)
 		if got := UnusualNQN(unusual); (got == "") != (why == "") || !strings.Contains(got, why) {
 			t.Errorf("%q: %q, want %q", unusual, got, why)
 		}
@@ -79,9 +75,7 @@ func TestParseNQN(t *testing.T) {
 		return &f
 	}
 	for _, good := range []string{"x", DiscoveryNQN, strings.Repeat("a", 223)} {
-		if got, err := ParseNQN(field(good + "\x00garbage")); err != nil || got != good {
-			t.Errorf("%q: %q, %v", good, got, err)
-		}
+		testutil.Equal(t, testutil.Value(ParseNQN(field(good+"\x00garbage")))(t), good, "")
 		var f [NQNFieldSize]byte
 		if PutNQN(&f, good); f != *field(good) {
 			t.Errorf("put %q", good)
@@ -91,9 +85,7 @@ func TestParseNQN(t *testing.T) {
 		"", strings.Repeat("a", 224), strings.Repeat("a", 256),
 		"\xff\xfe",
 	} {
-		if got, err := ParseNQN(field(bad)); !errors.Is(err, ErrNQN) {
-			t.Errorf("%q: %q, %v", bad, got, err)
-		}
+		testutil.Is(t, testutil.Err(ParseNQN(field(bad))), ErrNQN, "%q", bad)
 	}
 	f := field(strings.Repeat("b", 256))
 	if PutNQN(f, strings.Repeat("a", 300)); f[255] != 0 {
@@ -108,17 +100,13 @@ func FuzzNQN(f *testing.F) {
 		var field [NQNFieldSize]byte
 		copy(field[:], b)
 		s, err := ParseNQN(&field)
-		if err == nil &&
-			(s == "" || len(s) > NQNMaxLength || !utf8.ValidString(s) ||
-				strings.ContainsRune(s, 0)) {
-			t.Fatalf("accepted %q", s)
-		}
+		testutil.MustTrue(t, err != nil || s != "" && len(s) <= NQNMaxLength &&
+			utf8.ValidString(s) && !strings.ContainsRune(s, 0), "accepted %q", s)
 		// Every name that an operator may write can be sent by a host.
 		if name := string(b); ValidateNQN(name) == nil {
 			PutNQN(&field, name)
-			if got, err := ParseNQN(&field); got != name || err != nil {
-				t.Fatalf("valid: %q, sent as %q, %v", b, got, err)
-			}
+			testutil.MustEqual(t, testutil.Value(ParseNQN(&field))(t), name, "valid: %q, sent as",
+				b)
 			_ = UnusualNQN(name)
 		}
 	})

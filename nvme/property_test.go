@@ -17,16 +17,10 @@ func TestProperties(t *testing.T) {
 	if c = 1 << 48; c.MPSMin() != 8192 {
 		t.Errorf("smallest page size %d", c.MPSMin())
 	}
-	if PropertyCAP.Size() != 8 || PropertyCC.Size() != 4 {
-		t.Error("sizes")
-	}
-	if Version21 != 0x20100 || Version21.String() != "2.1.0" {
-		t.Errorf("version %s", Version21)
-	}
-	if CCLinux != 0x460001 || !CCLinux.EN() || CCLinux.IOSQES() != 6 || CCLinux.IOCQES() != 4 ||
-		CCLinux.Reserved() != 0 {
-		t.Errorf("CC %#x", uint32(CCLinux))
-	}
+	testutil.True(t, PropertyCAP.Size() == 8 && PropertyCC.Size() == 4, "sizes")
+	testutil.True(t, Version21 == 0x20100 && Version21.String() == "2.1.0", "version %s", Version21)
+	testutil.True(t, CCLinux == 0x460001 && CCLinux.EN() && CCLinux.IOSQES() == 6 &&
+		CCLinux.IOCQES() == 4 && CCLinux.Reserved() == 0, "CC %#x", uint32(CCLinux))
 	if cc := CC(0xFF<<24 | 3<<14 | 5<<11 | 9<<7 | 6<<4 | 0xE); cc.EN() || cc.SHN() != 3 ||
 		cc.AMS() != 5 || cc.MPS() != 9 ||
 		cc.CSS() != CSSAllIO || !cc.CRIME() || cc.Reserved() != 0xFE00000E {
@@ -43,9 +37,7 @@ func TestProperties(t *testing.T) {
 
 func TestConnectResult(t *testing.T) {
 	r := MakeConnectResult(7)
-	if r != 7 || r.CNTLID() != 7 {
-		t.Errorf("%#x", uint32(r))
-	}
+	testutil.True(t, r == 7 && r.CNTLID() == 7, "%#x", uint32(r))
 	if p := InvalidInData(ConnectDataOffsetSUBNQN); p != 0x10100 || p.IPO() != 256 ||
 		!p.InData() || p.String() != "byte 256 of the data" {
 		t.Errorf("%#x: %v", uint32(p), p)
@@ -55,10 +47,8 @@ func TestConnectResult(t *testing.T) {
 		t.Errorf("%#x: %v", uint32(p), p)
 	}
 	// The offsets in struct nvmf_connect_command.
-	if ConnectOffsetRECFMT != 40 || ConnectOffsetQID != 42 || ConnectOffsetSQSIZE != 44 ||
-		ConnectOffsetCATTR != 46 || ConnectOffsetKATO != 48 {
-		t.Error("offsets")
-	}
+	testutil.True(t, ConnectOffsetRECFMT == 40 && ConnectOffsetQID == 42 &&
+		ConnectOffsetSQSIZE == 44 && ConnectOffsetCATTR == 46 && ConnectOffsetKATO == 48, "offsets")
 }
 
 func TestFeatureValues(t *testing.T) {
@@ -82,9 +72,8 @@ func TestAsyncEvents(t *testing.T) {
 		{AsyncDiscoveryChanged, 0x70F002},
 		{AsyncPersistentError, 0x010300},
 	} {
-		if uint32(tc.e) != tc.want || uint32(tc.e.LID()) != tc.want>>16 {
-			t.Errorf("%#x, want %#x", uint32(tc.e), tc.want)
-		}
+		testutil.True(t, uint32(tc.e) == tc.want && uint32(tc.e.LID()) == tc.want>>16,
+			"%#x, want %#x", uint32(tc.e), tc.want)
 	}
 	testutil.Equal(t, EventNamespaceChanged|EventANAChanged|EventDiscoveryChanged, 0x80000900,
 		"mask")

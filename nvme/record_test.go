@@ -74,9 +74,8 @@ func TestEveryRecordIsTested(t *testing.T) {
 		}
 		return true
 	})
-	if members != len(records) {
-		t.Errorf("Record has %d members, the table of this test %d", members, len(records))
-	}
+	testutil.True(t, members == len(records), "Record has %d members, the table of this test %d",
+		members, len(records))
 }
 
 func TestRecordSizes(t *testing.T) {
@@ -85,14 +84,12 @@ func TestRecordSizes(t *testing.T) {
 		if _, err := r.again(make([]byte, r.size)); err != nil {
 			t.Errorf("%s: zeroes: %v", r.name, err)
 		}
-		if _, err := r.again(make([]byte, r.size-1)); !errors.Is(err, ErrTruncated) {
-			t.Errorf("%s: one byte short: %v", r.name, err)
-		}
+		testutil.Is(t, testutil.Err(r.again(make([]byte, r.size-1))), ErrTruncated,
+			"%s: one byte short", r.name)
 	}
 	for size, want := range map[int]error{17: ErrTruncated, 18: nil} { // the rest may be missing
-		if _, err := ParseDiscoveryHeader(make([]byte, size)); !errors.Is(err, want) {
-			t.Errorf("discovery header of %d bytes: %v", size, err)
-		}
+		testutil.Is(t, testutil.Err(ParseDiscoveryHeader(make([]byte, size))), want,
+			"discovery header of %d bytes", size)
 	}
 	if b := Append([]byte{1, 2}, new(SMARTLog)); len(b) != 2+SMARTLogSize || b[1] != 2 {
 		t.Errorf("%d bytes after 2", len(b)-2)

@@ -19,9 +19,7 @@ func hexBytes(t testing.TB, n int, pieces string) []byte {
 			off = off*10 + int(c-'0')
 		}
 		v, err := hex.DecodeString(digits)
-		if err != nil || off+len(v) > n {
-			t.Fatalf("%q: %v", p, err)
-		}
+		testutil.MustTrue(t, err == nil && off+len(v) <= n, "%q: %v", p, err)
 		copy(b[off:], v)
 	}
 	return b
@@ -137,9 +135,7 @@ func TestCommandFields(t *testing.T) {
 		t.Errorf("rw: %d %d %#x", s.SLBA(), s.NLB(), s.RW().Flags())
 	}
 	s.DSM().Set(256, true)
-	if s.DSM().Ranges() != 256 || !s.DSM().Deallocate() {
-		t.Error("dsm")
-	}
+	testutil.True(t, s.DSM().Ranges() == 256 && s.DSM().Deallocate(), "dsm")
 	s = SQE{}
 	s.SetCDW(11, 4)
 	s.Identify().Set(CNSController, 0xABCD, 2)
@@ -164,9 +160,7 @@ func TestCommandFields(t *testing.T) {
 		t.Error("features")
 	}
 	s.Abort().Set(7, 9)
-	if s.Abort().SQID() != 7 || s.Abort().CID() != 9 {
-		t.Error("abort")
-	}
+	testutil.True(t, s.Abort().SQID() == 7 && s.Abort().CID() == 9, "abort")
 	s.Connect().Set(1, 2, 3, 4)
 	if c := s.Connect(); s.FabricsType() != FabricsConnect || c.QID() != 1 || c.SQSIZE() != 2 ||
 		c.CATTR() != 3 || c.KATO() != 4 || c.RECFMT() != 0 {
@@ -205,24 +199,18 @@ func FuzzCommand(f *testing.F) {
 func TestSGLFields(t *testing.T) {
 	var d SGLDescriptor
 	d.SetKeyed(SGLSubtypeInvalidate, 5, 0xFFFFFF, 0x89ABCDEF)
-	if d.Type() != SGLKeyedDataBlock || d.Subtype() != SGLSubtypeInvalidate || d.Address() != 5 ||
-		d.KeyedLength() != 0xFFFFFF || d.Key() != 0x89ABCDEF {
-		t.Errorf("keyed: % x", d)
-	}
+	testutil.True(t, d.Type() == SGLKeyedDataBlock && d.Subtype() == SGLSubtypeInvalidate &&
+		d.Address() == 5 && d.KeyedLength() == 0xFFFFFF && d.Key() == 0x89ABCDEF, "keyed: % x", d)
 	d.SetData(SGLLastSegment, SGLSubtypeOffset, 64, 0xFFFFFFFF)
-	if d.Type() != SGLLastSegment || d.Subtype() != SGLSubtypeOffset || d.Address() != 64 ||
-		d.Length() != 0xFFFFFFFF {
-		t.Errorf("plain: % x", d)
-	}
+	testutil.True(t, d.Type() == SGLLastSegment && d.Subtype() == SGLSubtypeOffset &&
+		d.Address() == 64 && d.Length() == 0xFFFFFFFF, "plain: % x", d)
 }
 
 func TestCQE(t *testing.T) {
 	var c CQE
 	c.Fill(0x1122334455667788, 0x0102, 0x0304, ConnectInvalidParameters|DNR)
-	if c.ReservedSet() || !(&CQE{10: 1}).ReservedSet() || !(&CQE{11: 1}).ReservedSet() ||
-		!(&CQE{14: 1}).ReservedSet() {
-		t.Error("reserved bits")
-	}
+	testutil.True(t, !c.ReservedSet() && (&CQE{10: 1}).ReservedSet() &&
+		(&CQE{11: 1}).ReservedSet() && (&CQE{14: 1}).ReservedSet(), "reserved bits")
 	if want := CQE(hexBytes(t, CQESize, "0:8877665544332211 8:0201 12:0403 14:0483")); c != want {
 		t.Errorf("got % x, want % x", c, want)
 	}
@@ -237,14 +225,10 @@ func TestReservationFields(t *testing.T) {
 	var s SQE
 	r := s.Reservation()
 	r.Set(ReservationReplace, true, ExclusiveAccessAllRegistrants, ClearPTPL)
-	if r.Action() != ReservationReplace || !r.IEKEY() || r.CPTPL() != ClearPTPL ||
-		r.Type() != ExclusiveAccessAllRegistrants || r.Bytes() != 4*(0x8000060A+1) {
-		t.Errorf("%x", s)
-	}
+	testutil.True(t, r.Action() == ReservationReplace && r.IEKEY() && r.CPTPL() == ClearPTPL &&
+		r.Type() == ExclusiveAccessAllRegistrants && r.Bytes() == 4*(0x8000060A+1), "%x", s)
 	r.SetReport(64, true)
-	if !r.EDS() || r.Bytes() != 64 {
-		t.Errorf("%x", s)
-	}
+	testutil.True(t, r.EDS() && r.Bytes() == 64, "%x", s)
 	var k ReservationKeys
 	k.Set(0x1122334455667788, 2)
 	if k[0] != 0x88 || k[8] != 2 || k.Current() != 0x1122334455667788 || k.Other() != 2 {
@@ -261,9 +245,8 @@ func TestReservationFields(t *testing.T) {
 func TestDSMRange(t *testing.T) {
 	var r DSMRange
 	r.Set(0x0102030405060708, 0x11223344)
-	if want := DSMRange(hexBytes(t, DSMRangeSize, "4:44332211 8:0807060504030201")); r != want {
-		t.Errorf("got % x", r)
-	}
+	testutil.True(t, r == DSMRange(hexBytes(t, DSMRangeSize, "4:44332211 8:0807060504030201")),
+		"got % x", r)
 	if r.SLBA() != 0x0102030405060708 || r.Blocks() != 0x11223344 || r.Attributes() != 0 {
 		t.Error("fields")
 	}
@@ -282,13 +265,9 @@ func TestCopyFields(t *testing.T) {
 	var r CopyRange
 	r.Set(0x11223344, 0x0102030405060708, 65536)
 	want := CopyRange(hexBytes(t, CopyRangeSize, "0:44332211 8:0807060504030201 16:ffff"))
-	if r != want {
-		t.Errorf("range % x, want % x", r, want)
-	}
-	if r.SNSID() != 0x11223344 || r.SLBA() != 0x0102030405060708 || r.Blocks() != 65536 ||
-		r.FastOnly() {
-		t.Error("range")
-	}
+	testutil.True(t, r == want, "range % x, want % x", r, want)
+	testutil.True(t, r.SNSID() == 0x11223344 && r.SLBA() == 0x0102030405060708 &&
+		r.Blocks() == 65536 && !r.FastOnly(), "range")
 	if r[23] = 0x80; !r.FastOnly() {
 		t.Error("FCO")
 	}

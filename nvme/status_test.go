@@ -50,9 +50,7 @@ func TestEveryStatusHasAName(t *testing.T) {
 		ControllerPathingError,
 		HostPathingError, CommandAbortedByHost,
 	} {
-		if statusNames[s] == "" {
-			t.Errorf("%#x has no name", uint16(s))
-		}
+		testutil.True(t, statusNames[s] != "", "%#x has no name", uint16(s))
 	}
 }
 

@@ -1,7 +1,6 @@
 package backendtest
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -63,9 +62,7 @@ func TestFaulty(t *testing.T) {
 		}
 		return nil
 	})
-	if err := c.Do(write()); !errors.Is(err, backend.ErrNoSpace) {
-		t.Errorf("write: %v", err)
-	}
+	testutil.Is(t, c.Do(write()), backend.ErrNoSpace, "write")
 	c.MustDo(read())
 	f.Fail(nil)
 	c.MustDo(write())
@@ -81,9 +78,7 @@ func TestFaulty(t *testing.T) {
 	if got := c.Wait(1); len(got) != 1 || got[0] != w || f.Held() != 10 {
 		t.Errorf("while reads are held: %v came back, %d held", got, f.Held())
 	}
-	if err := c.Channel.Close(); err == nil {
-		t.Error("closed with IOs held")
-	}
+	testutil.True(t, c.Channel.Close() != nil, "closed with IOs held")
 	f.Release()
 	if got := c.Wait(10); len(got) != 10 || f.Held() != 0 {
 		t.Errorf("after the release %d came back, %d held", len(got), f.Held())

@@ -129,10 +129,8 @@ func TestDescribed(t *testing.T) {
 	device, _ := loop(t, 64<<20+1536, "--sector-size", "4096")
 	d := mustOpen(t, Config{Path: device})
 	i := d.Info()
-	if i.Size != 64<<20 || i.BlockSize != 4096 || i.PhysicalBlockSize < 4096 || i.ReadOnly ||
-		!i.VolatileCache || i.Identity == "" {
-		t.Errorf("%+v", i)
-	}
+	testutil.True(t, i.Size == 64<<20 && i.BlockSize == 4096 && i.PhysicalBlockSize >= 4096 &&
+		!i.ReadOnly && i.VolatileCache && i.Identity != "", "%+v", i)
 	mustClose(t, d)
 	d = mustOpen(t, Config{Path: device, ReadOnly: true})
 	c := backendtest.NewClient(t, d, 4096)
@@ -232,9 +230,8 @@ func TestProbe(t *testing.T) {
 	r := Probe(Config{Path: device})
 	testutil.Check(t, errors.Join(in.Close(), holder.Wait(), f.Close()))
 	want := fmt.Sprintf("is in use by process %d (sh) (%s)", holder.Process.Pid, file)
-	if len(r.Errors) != 0 || len(r.Warnings) != 1 || r.Warnings[0].What != want {
-		t.Errorf("%+v, want %q", r, want)
-	}
+	testutil.True(t, len(r.Errors) == 0 && len(r.Warnings) == 1 && r.Warnings[0].What == want,
+		"%+v, want %q", r, want)
 	other, _ := loop(t, 1<<20)
 	if out, err := exec.Command("losetup", "-f", "--show", device).CombinedOutput(); err == nil {
 		upper := strings.TrimSpace(string(out))
@@ -268,9 +265,8 @@ func TestSysfs(t *testing.T) {
 		testutil.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	for _, s := range []sysfs{sysfs(dir + "/sda"), sysfs(dir + "/sda/sda1")} {
-		if s.number("queue/rotational") != 1 || s.text("queue/nothing") != "" {
-			t.Errorf("%s: rotational %d", s, s.number("queue/rotational"))
-		}
+		testutil.True(t, s.number("queue/rotational") == 1 && s.text("queue/nothing") == "",
+			"%s: rotational %d", s, s.number("queue/rotational"))
 		testutil.Fails(t, describe(&disk.Config{FD: -1}, s), "zones", "zones")
 		testutil.Equal(t, memoryAlignment(s, 512), 4, "alignment of addresses")
 	}

@@ -34,9 +34,7 @@ func TestCancel(t *testing.T) {
 		}
 		c.Wait(2)
 		for _, io := range []*backend.IO{read, write} {
-			if !errors.Is(io.Err, backend.ErrAborted) {
-				t.Errorf("%v: %v", io.Op, io.Err)
-			}
+			testutil.True(t, errors.Is(io.Err, backend.ErrAborted), "%v: %v", io.Op, io.Err)
 		}
 		testutil.Value(unix.Write(p[1], make([]byte, 4096)))(t)
 		c.MustDo(c.Read(0, c.Memory(0, 4096))) // the op can be used again

@@ -39,9 +39,7 @@ func newDisk(t testing.TB, size int64, direct bool, e Engine) *Disk {
 	if cfg.FD, err = unix.Open(cfg.Path, flags, 0o600); err == nil {
 		err = unix.Ftruncate(cfg.FD, size)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	d := testutil.Value(New(cfg))(t)
 	return d
 }
@@ -160,9 +158,8 @@ func TestFailedFlushStays(t *testing.T) {
 		expect(t, c, &backend.IO{Op: backend.OpDiscard, Len: 4096}, backend.ErrIO)
 		testutil.Fails(t, c.Do(flush), "until the namespace is opened again", "unclear")
 		expect(t, c, c.Read(0, b), nil)
-		if strings.Count(log.String(), "takes no more writes") != 1 {
-			t.Errorf("log: %q", log.String())
-		}
+		testutil.True(t, strings.Count(log.String(), "takes no more writes") == 1, "log: %q",
+			log.String())
 		c.Close()
 		mustClose(t, d)
 	})
@@ -232,9 +229,8 @@ func TestFlushesShare(t *testing.T) {
 		d.inject = func(s step, res int32) int32 {
 			d.sync.mu.Lock()
 			defer d.sync.mu.Unlock()
-			if s == stepSync && !d.sync.busy {
-				t.Error("a flush could have begun beside another")
-			}
+			testutil.True(t, s != stepSync || d.sync.busy,
+				"a flush could have begun beside another")
 			return f.inject(s, res)
 		}
 		c := backendtest.NewClient(t, d, 4096)
@@ -260,9 +256,8 @@ func TestFlushesShare(t *testing.T) {
 		f.fail.Store(true)
 		finished := c.Submit(flushes...)
 		for _, io := range append(finished, c.Wait(len(flushes)-len(finished))...) {
-			if !errors.Is(io.Err, backend.ErrIO) {
-				t.Errorf("a flush that shares a failed one: %v", io.Err)
-			}
+			testutil.True(t, errors.Is(io.Err, backend.ErrIO),
+				"a flush that shares a failed one: %v", io.Err)
 		}
 		c.Close()
 		mustClose(t, d)
@@ -279,10 +274,8 @@ func TestErrno(t *testing.T) {
 		unix.EOPNOTSUPP: backend.ErrUnsupported, unix.EINVAL: backend.ErrIO,
 	} {
 		err := d.failure(backend.OpWrite, 8192, errno)
-		if !errors.Is(err, want) || !errors.Is(err, errno) ||
-			!strings.Contains(err.Error(), "/some/disk.img: write at 8192: ") {
-			t.Errorf("%v: %v", errno, err)
-		}
+		testutil.True(t, errors.Is(err, want) && errors.Is(err, errno) &&
+			strings.Contains(err.Error(), "/some/disk.img: write at 8192: "), "%v: %v", errno, err)
 	}
 }
 
@@ -334,13 +327,9 @@ func TestFaultOffset(t *testing.T) {
 		io := c.Read(16384, c.Memory(0, 16384))
 		expect(t, c, io, backend.ErrIO)
 		var at *backend.Fault
-		if !errors.As(io.Err, &at) || at.Off != 16384+8192 {
-			t.Errorf("%v, %+v", io.Err, at)
-		}
+		testutil.True(t, errors.As(io.Err, &at) && at.Off == 16384+8192, "%v, %+v", io.Err, at)
 		expect(t, c, io, backend.ErrIO)
-		if errors.As(io.Err, &at) {
-			t.Errorf("nothing was read, and yet: %+v", at)
-		}
+		testutil.True(t, !errors.As(io.Err, &at), "nothing was read, and yet: %+v", at)
 		c.Close()
 		testutil.Check(t, d.Close())
 	})

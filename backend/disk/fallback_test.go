@@ -2,7 +2,6 @@ package disk
 
 import (
 	"bytes"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -31,15 +30,10 @@ func TestFallsBack(t *testing.T) {
 			FD: int(f.Fd()), Info: backend.Info{BlockSize: 512},
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
-		if err != nil || d.uring {
-			t.Errorf("%v, io_uring %v", err, d.uring)
-		}
+		testutil.True(t, err == nil && !d.uring, "%v, io_uring %v", err, d.uring)
 		e := Engine{Name: IOUring}
-		if _, err := New(Config{
-			Info: backend.Info{BlockSize: 512}, Engine: e,
-		}); !errors.Is(err, unix.EPERM) {
-			t.Errorf("engine io_uring where that is forbidden: %v", err)
-		}
+		testutil.Is(t, testutil.Err(New(Config{Info: backend.Info{BlockSize: 512}, Engine: e})),
+			unix.EPERM, "engine io_uring where that is forbidden")
 		var r backend.Report
 		(&Engine{}).Probe(&r)
 		if e.Probe(&r); len(r.Errors) != 1 || !strings.Contains(r.Errors[0].What, "io_uring") {

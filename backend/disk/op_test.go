@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestTell: each of many followers is told once, and no call tells more than tellBatch.
@@ -25,9 +26,7 @@ func TestTell(t *testing.T) {
 		n := 0
 		o = nil
 		for f := a.c.arrived.Pop(); f != nil; f = a.c.arrived.Pop() {
-			if f.event != shared || f.err != err {
-				t.Fatalf("event %d, %v", f.event, f.err)
-			}
+			testutil.MustTrue(t, f.event == shared && f.err == err, "event %d, %v", f.event, f.err)
 			n++
 			o = f // the last one has the others
 		}
@@ -35,7 +34,5 @@ func TestTell(t *testing.T) {
 			t.Fatalf("one call tells %d", n)
 		}
 	}
-	if told != followers {
-		t.Errorf("%d of %d were told", told, followers)
-	}
+	testutil.True(t, told == followers, "%d of %d were told", told, followers)
 }

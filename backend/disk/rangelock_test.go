@@ -141,16 +141,11 @@ func (p *places) leave(o *op, from, to int) {
 // mustBeFree checks that nothing is locked, and that nothing waits.
 func (r *rangeLock) mustBeFree(t *testing.T) {
 	t.Helper()
-	if r.gate.Load() != nil {
-		t.Fatal("an op is the gate")
-	}
+	testutil.MustTrue(t, r.gate.Load() == nil, "an op is the gate")
 	for i := range r.units {
-		if n := r.units[i].Load(); n != 0 {
-			t.Fatalf("unit %d: %#x", i, n)
-		}
-		if r.queues != nil && !r.queues[i].Empty() {
-			t.Fatalf("unit %d: an op still waits", i)
-		}
+		testutil.MustEqual(t, r.units[i].Load(), 0, "unit %d", i)
+		testutil.MustTrue(t, r.queues == nil || r.queues[i].Empty(), "unit %d: an op still waits",
+			i)
 	}
 }
 
@@ -219,19 +214,12 @@ func TestRangeLockIsFair(t *testing.T) {
 	a := newActor()
 	r1, w := a.op(backend.OpRead, 0, 2*minUnit), a.op(backend.OpWrite, minUnit, minUnit)
 	r2, elsewhere := a.op(backend.OpRead, minUnit, 2*minUnit), a.op(backend.OpRead, 0, minUnit)
-	if !r.lock(r1) || r.lock(w) || r.lock(r2) {
-		t.Fatal("a reader passes a writer that waits, or a writer a reader")
-	}
-	if a.granted(&r) != nil {
-		t.Fatal("granted too early")
-	}
-	if !r.lock(elsewhere) {
-		t.Fatal("a reader of another block has to wait")
-	}
+	testutil.MustTrue(t, r.lock(r1) && !r.lock(w) && !r.lock(r2),
+		"a reader passes a writer that waits, or a writer a reader")
+	testutil.MustTrue(t, a.granted(&r) == nil, "granted too early")
+	testutil.MustTrue(t, r.lock(elsewhere), "a reader of another block has to wait")
 	r.unlock(r1)
-	if a.granted(&r) != w || a.granted(&r) != nil {
-		t.Fatal("the writer is not the next")
-	}
+	testutil.MustTrue(t, a.granted(&r) == w && a.granted(&r) == nil, "the writer is not the next")
 	r.unlock(w)
 	testutil.MustEqual(t, a.granted(&r), r2, "the reader does not follow")
 	r.unlock(r2)
@@ -268,20 +256,15 @@ func TestRangeLockIsNotOvertaken(t *testing.T) {
 				all = a.op(backend.OpWrite, 0, small*minUnit)
 				begin(all)
 			}
-			if o := a.op(backend.OpWrite, small*minUnit, minUnit); !r.lock(o) {
-				t.Error("a write of other blocks has to wait")
-			}
+			testutil.True(t, r.lock(a.op(backend.OpWrite, small*minUnit, minUnit)),
+				"a write of other blocks has to wait")
 			for n := 0; ; n++ {
 				o := has.Pop()
-				if o == nil {
-					t.Fatal("nothing goes on")
-				}
+				testutil.MustTrue(t, o != nil, "nothing goes on")
 				if o == all {
 					return
 				}
-				if n > tc.most {
-					t.Fatalf("%d ops have passed one that waits", n)
-				}
+				testutil.MustTrue(t, n <= tc.most, "%d ops have passed one that waits", n)
 				r.unlock(o)
 				// The host sends the next one at once.
 				begin(a.op(backend.OpWrite, o.io.Off, o.io.Len))
@@ -312,9 +295,8 @@ func TestReadersFollowTogether(t *testing.T) {
 	have, turns := 0, 0
 	for have < len(readers) {
 		a.c.inbox.Take(&a.c.arrived)
-		if a.c.arrived.Empty() {
-			t.Fatalf("%d of %d readers have the unit, and nothing goes on", have, len(readers))
-		}
+		testutil.MustTrue(t, !a.c.arrived.Empty(),
+			"%d of %d readers have the unit, and nothing goes on", have, len(readers))
 		for o := a.c.arrived.Pop(); o != nil; o = a.c.arrived.Pop() {
 			if r.granted(o) {
 				have++
@@ -322,13 +304,10 @@ func TestReadersFollowTogether(t *testing.T) {
 		}
 		turns++
 	}
-	if turns > 10 {
-		t.Errorf("%d readers took %d turns", len(readers), turns)
-	}
+	testutil.True(t, turns <= 10, "%d readers took %d turns", len(readers), turns)
 	for i, o := range readers {
-		if a.granted(&r) != nil {
-			t.Fatalf("the writer is granted with %d readers left", len(readers)-i)
-		}
+		testutil.MustTrue(t, a.granted(&r) == nil, "the writer is granted with %d readers left",
+			len(readers)-i)
 		r.unlock(o)
 	}
 	testutil.MustEqual(t, a.granted(&r), last, "the writer does not follow")
@@ -390,9 +369,7 @@ func measure(t *testing.T, kind backend.Op, size int64, n int) (most costs) {
 		all := false
 		for !all {
 			o := a.take()
-			if o == nil {
-				t.Fatal("nothing is granted")
-			}
+			testutil.MustTrue(t, o != nil, "nothing is granted")
 			if all = steps(&most.next, func() bool { return r.next(o) }); all {
 				unlock(o)
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestTurn: a call of Submit or Poll handles a bounded number of ops, even if many have come and
@@ -18,9 +19,7 @@ func TestTurn(t *testing.T) {
 		ch := c.Channel.(*channel)
 		elsewhere := newActor()
 		all := elsewhere.op(backend.OpWrite, 0, nUnits*minUnit)
-		if !d.ranges.lock(all) {
-			t.Fatal("the range is not free")
-		}
+		testutil.MustTrue(t, d.ranges.lock(all), "the range is not free")
 		ios := make([]*backend.IO, maxOutstanding)
 		for i := range ios {
 			ios[i] = &backend.IO{
@@ -42,14 +41,11 @@ func TestTurn(t *testing.T) {
 		done := 0
 		poll := func(what string) (turns int) {
 			for left := waiting(); left > 0; turns++ {
-				if ch.Arm() {
-					t.Fatalf("%s: the reactor may sleep with %d ops to handle", what, left)
-				}
+				testutil.MustTrue(t, !ch.Arm(), "%s: the reactor may sleep with %d ops to handle",
+					what, left)
 				done += ch.Poll(buf)
 				now := waiting()
-				if left-now > most {
-					t.Fatalf("%s: a poll handles %d ops", what, left-now)
-				}
+				testutil.MustTrue(t, left-now <= most, "%s: a poll handles %d ops", what, left-now)
 				left = now
 			}
 			return turns
@@ -89,9 +85,7 @@ func cancelWaiting(t *testing.T, e Engine, canceled func(i int) bool) {
 	c := backendtest.NewClient(t, d, 4096)
 	elsewhere := newActor()
 	all := elsewhere.op(backend.OpWrite, 0, nUnits*minUnit)
-	if !d.ranges.lock(all) {
-		t.Fatal("the range is not free")
-	}
+	testutil.MustTrue(t, d.ranges.lock(all), "the range is not free")
 	ios := []*backend.IO{{Op: backend.OpWriteZeroes, Len: nUnits * minUnit}} // the gate
 	for i := range 8 * tellBatch {
 		ios = append(ios, &backend.IO{
@@ -108,9 +102,8 @@ func cancelWaiting(t *testing.T, e Engine, canceled func(i int) bool) {
 	for range d.ranges.gate.Load().followers.All() {
 		followers++
 	}
-	if events[begun] <= tellBatch || followers <= tellBatch {
-		t.Fatalf("%d are to begin, %d follow", events[begun], followers)
-	}
+	testutil.MustTrue(t, events[begun] > tellBatch && followers > tellBatch,
+		"%d are to begin, %d follow", events[begun], followers)
 	for i, io := range ios {
 		if canceled(i) {
 			ch.Cancel(io)
@@ -119,9 +112,8 @@ func cancelWaiting(t *testing.T, e Engine, canceled func(i int) bool) {
 	d.ranges.unlock(all)
 	_ = c.Do()
 	for i, io := range ios {
-		if errors.Is(io.Err, backend.ErrAborted) != canceled(i) {
-			t.Fatalf("IO %d: %v", i, io.Err)
-		}
+		testutil.MustTrue(t, errors.Is(io.Err, backend.ErrAborted) == canceled(i), "IO %d: %v", i,
+			io.Err)
 	}
 	d.ranges.mustBeFree(t)
 	c.Close()

@@ -51,9 +51,7 @@ func load(tb testing.TB, d backend.Device, op backend.Op, depth int,
 			}
 		}
 		for _, io := range free[:n] {
-			if io.Err != nil {
-				tb.Fatal(io.Err)
-			}
+			testutil.MustTrue(tb, io.Err == nil, "%v", io.Err)
 		}
 		ready = free[:n]
 		out, done = out-n, done+n
@@ -147,9 +145,7 @@ func fioIOPS(b *testing.B, fio, path string, duration time.Duration) float64 {
 		"--direct=1", "--fixedbufs=1", "--registerfiles=1", "--time_based",
 		fmt.Sprintf("--runtime=%d", int(duration.Seconds())),
 		"--output-format=json").Output()
-	if err != nil {
-		b.Fatal(err)
-	}
+	testutil.Must(b, err)
 	var result struct {
 		Jobs []struct{ Read struct{ IOPS float64 } }
 	}

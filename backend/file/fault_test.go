@@ -97,9 +97,7 @@ func TestResize(t *testing.T) {
 		d.(backend.Changer).Notify(nil)
 		c.Close()
 		mustClose(t, d)
-		if len(notified) > 0 {
-			t.Errorf("notified too often: %+v", <-notified)
-		}
+		testutil.True(t, len(notified) == 0, "notified too often: %+v", <-notified)
 	})
 }
 

@@ -2,7 +2,6 @@ package file
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -211,10 +210,8 @@ func TestReopenKeepsData(t *testing.T) {
 		t.Errorf("read %q", r[:16])
 	}
 	for _, op := range []backend.Op{backend.OpWrite, backend.OpWriteZeroes, backend.OpDiscard} {
-		if err := c.Do(&backend.IO{Op: op, Len: 4096, Segs: c.Segs(r)}); !errors.Is(err,
-			backend.ErrReadOnly) {
-			t.Errorf("%v: %v", op, err)
-		}
+		testutil.Is(t, c.Do(&backend.IO{Op: op, Len: 4096, Segs: c.Segs(r)}), backend.ErrReadOnly,
+			"%v", op)
 	}
 	c.Close()
 	mustClose(t, d)
@@ -315,13 +312,11 @@ func TestGrown(t *testing.T) {
 		want := fmt.Sprintf("has %d bytes, more than the 1048576 that are configured: "+
 			"2097152 are served", size)
 		r := Probe(cfg)
-		if len(r.Errors) != 0 || len(r.Warnings) != 1 || r.Warnings[0].What != want {
-			t.Errorf("%+v", r)
-		}
+		testutil.True(t, len(r.Errors) == 0 && len(r.Warnings) == 1 && r.Warnings[0].What == want,
+			"%+v", r)
 		d := mustOpen(t, cfg)
-		if d.Info().Size != 2<<20 || strings.Count(log.String(), want) != 1 {
-			t.Errorf("%d bytes; log: %s", d.Info().Size, &log)
-		}
+		testutil.True(t, d.Info().Size == 2<<20 && strings.Count(log.String(), want) == 1,
+			"%d bytes; log: %s", d.Info().Size, &log)
 		c := backendtest.NewClient(t, d, 4096)
 		c.MustDo(c.Write(2<<20-4096, c.Memory(0, 4096)))
 		c.Close()

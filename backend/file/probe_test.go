@@ -75,9 +75,8 @@ func TestProbe(t *testing.T) {
 			t.Fatalf("%+v: the probe has created the file", tc.cfg)
 		}
 		d, err := Open(tc.cfg)
-		if (err == nil) != (tc.want == "") {
-			t.Errorf("%+v: probed as %q, opened: %v", tc.cfg, tc.want, err)
-		}
+		testutil.True(t, (err == nil) == (tc.want == ""), "%+v: probed as %q, opened: %v", tc.cfg,
+			tc.want, err)
 		if err == nil {
 			mustClose(t, d)
 		}
@@ -95,9 +94,8 @@ func TestProbeHuge(t *testing.T) {
 		if err == nil {
 			mustClose(t, d)
 		}
-		if len(r.Errors)+len(r.Warnings) != 1 || (err == nil) != (len(r.Errors) == 0) {
-			t.Errorf("%s: %+v, opened: %v", dir, r, err)
-		}
+		testutil.True(t, len(r.Errors)+len(r.Warnings) == 1 && (err == nil) == (len(r.Errors) == 0),
+			"%s: %+v, opened: %v", dir, r, err)
 	}
 }
 
@@ -126,9 +124,7 @@ func TestProbeHeld(t *testing.T) {
 			`exec 3<>"$0"; `+tc.lock+`; echo ready; read line; true`, path)
 		in, err1 := holder.StdinPipe()
 		out, err2 := holder.StdoutPipe()
-		if err1 != nil || err2 != nil {
-			t.Fatal(err1, err2)
-		}
+		testutil.MustTrue(t, err1 == nil && err2 == nil, "%v %v", err1, err2)
 		testutil.Must(t, holder.Start())
 		if _, err := out.Read(make([]byte, 6)); err != nil {
 			t.Error(err)
@@ -146,9 +142,8 @@ func TestProbeHeld(t *testing.T) {
 			return fmt.Sprintf(s, holder.Process.Pid)
 		}
 		r := Probe(Config{Path: path, BlockSize: 512})
-		if text(r.Errors) != want(tc.errors) || text(r.Warnings) != want(tc.warnings) {
-			t.Errorf("%+v: %+v", tc, r)
-		}
+		testutil.True(t, text(r.Errors) == want(tc.errors) && text(r.Warnings) == want(tc.warnings),
+			"%+v: %+v", tc, r)
 		_ = in.Close()
 		testutil.Check(t, holder.Wait())
 	}

@@ -28,17 +28,13 @@ func TestResizeFile(t *testing.T) {
 			}
 		}
 		for _, size := range []int64{0, 1000, 1 << 62} {
-			if err := Resize(cfg, size); err == nil {
-				t.Errorf("resized to %d", size)
-			}
+			testutil.True(t, Resize(cfg, size) != nil, "resized to %d", size)
 		}
 		if info, err := os.Stat(path); err != nil || info.Size() != 1<<20 {
 			t.Errorf("%v, a failure left %d bytes", err, info.Size())
 		}
 		d := testutil.Value(Open(cfg))(t)
-		if err := Resize(cfg, 2<<20); !errors.Is(err, errInUse) {
-			t.Errorf("a file that is open: %v", err)
-		}
+		testutil.Is(t, Resize(cfg, 2<<20), errInUse, "a file that is open")
 		testutil.Check(t, d.Close())
 	}
 	if err := Resize(Config{Path: t.TempDir() + "/none", BlockSize: 512, Size: 512},
@@ -58,9 +54,7 @@ func TestShrinkWithoutSpace(t *testing.T) {
 	testutil.Must(t, errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 2<<20)))
 	cfg := Config{Path: path, BlockSize: 512, Preallocate: true}
 	testutil.Check(t, Resize(cfg, 1<<20))
-	if err := Resize(cfg, 3<<20); !errors.Is(err, unix.ENOSPC) {
-		t.Error(err)
-	}
+	testutil.Is(t, Resize(cfg, 3<<20), unix.ENOSPC, "")
 	if info, err := os.Stat(path); err != nil || info.Size() != 1<<20 {
 		t.Errorf("%v, %v", info, err)
 	}

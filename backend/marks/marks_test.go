@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestChangesKeepOrder: changes that are stored together are applied in order.
@@ -13,15 +14,11 @@ func TestChangesKeepOrder(t *testing.T) {
 	_, next := set(nil).apply([]*change{
 		{Range: everything}, {Range: block, add: true},
 	})
-	if next.size() != 512 {
-		t.Errorf("%v", next)
-	}
+	testutil.True(t, next.size() == 512, "%v", next)
 	grown, next := set(nil).apply([]*change{
 		{Range: block, add: true}, {Range: everything},
 	})
-	if grown.size() != 512 || next != nil {
-		t.Errorf("%v, %v", grown, next)
-	}
+	testutil.True(t, grown.size() == 512 && next == nil, "%v, %v", grown, next)
 }
 
 // TestMarks compares marks with one bit per block.
@@ -43,9 +40,8 @@ func TestMarks(t *testing.T) {
 			n := int64(0)
 			for i, want := range bits {
 				at, found := m.find(int64(i)*512, int64(i+1)*512)
-				if found != want || found && at != int64(i)*512 {
-					t.Fatalf("block %d of %v: %v at %d, want %v", i, m, found, at, want)
-				}
+				testutil.MustTrue(t, found == want && (!found || at == int64(i)*512),
+					"block %d of %v: %v at %d, want %v", i, m, found, at, want)
 				if want {
 					n += 512
 				}
@@ -64,8 +60,6 @@ func TestMarks(t *testing.T) {
 		{{Off: 1024, End: 2048}, {Off: 0, End: 512}},
 		{{Off: 0, End: Max + 512}},
 	} {
-		if (&Kept{Ranges: bad}).Validate() == nil {
-			t.Errorf("%v are valid", bad)
-		}
+		testutil.True(t, (&Kept{Ranges: bad}).Validate() != nil, "%v are valid", bad)
 	}
 }

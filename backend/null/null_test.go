@@ -26,9 +26,7 @@ func TestBadConfig(t *testing.T) {
 		{Size: 4097, BlockSize: 512},
 		{Size: -4096, BlockSize: 4096},
 	} {
-		if _, err := Open(cfg); err == nil {
-			t.Errorf("%+v: no error", cfg)
-		}
+		testutil.True(t, testutil.Err(Open(cfg)) != nil, "%+v: no error", cfg)
 		if r := Probe(cfg); len(r.Errors) != 1 {
 			t.Errorf("%+v: %+v", cfg, r)
 		}

@@ -242,9 +242,7 @@ func TestFlushFails(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := c.Do(c.Write(0, b)); !errors.Is(err, backend.ErrDegraded) {
-		t.Errorf("a write after that: %v", err)
-	}
+	testutil.Is(t, c.Do(c.Write(0, b)), backend.ErrDegraded, "a write after that")
 	c.Close()
 	testutil.Check(t, d.Close())
 }

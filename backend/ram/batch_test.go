@@ -19,9 +19,7 @@ func TestBatches(t *testing.T) {
 	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 	ch := c.Channel.(*channel)
 	reading, ok := ch.StartZeroCopyRead(nil, 4*frame, frame)
-	if !ok {
-		t.Fatal("the zero-copy read is refused")
-	}
+	testutil.MustTrue(t, ok, "the zero-copy read is refused")
 	was := bytes.Clone(reading[0].B)
 	want := make([]byte, 2<<20)
 	var ios []*backend.IO
@@ -55,24 +53,17 @@ func TestBatches(t *testing.T) {
 		t.Fatalf("%d of %d are done", k, len(ios))
 	}
 	for _, io := range done {
-		if io.Err != nil {
-			t.Error(io.Err)
-		}
+		testutil.True(t, io.Err == nil, "%v", io.Err)
 	}
-	if seen[0] != before {
-		t.Errorf("a read sees %d, %d was written before it", seen[0], before)
-	}
-	if !bytes.Equal(reading[0].B, was) {
-		t.Error("a frame was changed while it was being read")
-	}
+	testutil.True(t, seen[0] == before, "a read sees %d, %d was written before it", seen[0], before)
+	testutil.True(t, bytes.Equal(reading[0].B, was), "a frame was changed while it was being read")
 	ch.EndZeroCopyRead(reading, 4*frame, frame)
 	for off := int64(0); off < int64(len(want)); off += frame {
 		got := c.Memory(0, frame)
 		c.MustDo(c.Read(off, got))
 		if off < 10*frame || off >= 1<<20 && off < 1<<20+11*frame {
-			if !bytes.Equal(got, want[off:off+frame]) {
-				t.Errorf("frame %d is not what was written last", off/frame)
-			}
+			testutil.True(t, bytes.Equal(got, want[off:off+frame]),
+				"frame %d is not what was written last", off/frame)
 		}
 	}
 	c.Close()

@@ -29,9 +29,7 @@ func (d *device) audit(t *testing.T) {
 	t.Helper()
 	f := &d.frames
 	testutil.Equal(t, f.spare.Load(), f.maxSpare, "frames are spare")
-	if d.blocked.Waiting() {
-		t.Error("a channel waits")
-	}
+	testutil.True(t, !d.blocked.Waiting(), "a channel waits")
 	owned := map[int64]bool{}
 	for c := range d.mapped {
 		n := int32(0)
@@ -41,14 +39,11 @@ func (d *device) audit(t *testing.T) {
 		for off := int64(c) << chunkShift; off < min(int64(c+1)<<chunkShift,
 			d.info.Size); off += d.frame {
 			p := d.slotOf(off).load()
-			if p.readers() != 0 || p&locked != 0 {
-				t.Errorf("the slot at %d is left as %#x", off, uint64(p))
-			}
+			testutil.True(t, p.readers() == 0 && p&locked == 0, "the slot at %d is left as %#x",
+				off, uint64(p))
 			if frame := p.frame(); frame >= 0 {
 				n++
-				if owned[frame] {
-					t.Errorf("frame %d is in two slots", frame)
-				}
+				testutil.True(t, !owned[frame], "frame %d is in two slots", frame)
 				owned[frame] = true
 			}
 		}
@@ -72,9 +67,8 @@ func (d *device) audit(t *testing.T) {
 	if last := d.slotOf(d.info.Size - 1).load().frame(); last >= 0 && !owned[last] {
 		owned[last] = true // of a very large device
 	}
-	if inUse != len(owned) {
-		t.Errorf("%d frames are in use, %d are in slots", inUse, len(owned))
-	}
+	testutil.True(t, inUse == len(owned), "%d frames are in use, %d are in slots", inUse,
+		len(owned))
 	testutil.Equal(t, used(), int64(dirty)*d.frame,
 		"bytes are charged, %d frames are populated", dirty)
 }
@@ -114,9 +108,7 @@ func TestReplaceWhileRead(t *testing.T) {
 	var reads [][]mem.Segment
 	for v := byte(1); v < 5; v++ {
 		segs, ok := l.StartZeroCopyRead(nil, 0, n)
-		if !ok {
-			t.Fatal("the zero-copy read is refused")
-		}
+		testutil.MustTrue(t, ok, "the zero-copy read is refused")
 		reads = append(reads, segs)
 		switch v {
 		case 1: // frame by frame
@@ -129,9 +121,7 @@ func TestReplaceWhileRead(t *testing.T) {
 			fill(c, 0, 512, v+1)
 			fill(c, n-512, 512, v+1)
 			segs, ok := r.StartZeroCopyWrite(nil, 512, n-1024)
-			if !ok {
-				t.Fatal("the zero-copy write is refused")
-			}
+			testutil.MustTrue(t, ok, "the zero-copy write is refused")
 			for _, s := range segs {
 				copy(s.B, bytes.Repeat([]byte{v + 1}, len(s.B)))
 			}
@@ -177,9 +167,8 @@ func TestExhausted(t *testing.T) {
 	for stuck == nil {
 		fill(c, 0, minFrame, byte(len(reads)))
 		segs, ok := l.StartZeroCopyRead(nil, 0, minFrame)
-		if !ok || len(reads) > minSpare/minFrame {
-			t.Fatalf("%d reads of one frame: %v", len(reads), ok)
-		}
+		testutil.MustTrue(t, ok && len(reads) <= minSpare/minFrame, "%d reads of one frame: %v",
+			len(reads), ok)
 		reads = append(reads, segs)
 		b := c.Memory(0, minFrame)
 		copy(b, bytes.Repeat([]byte{byte(len(reads))}, minFrame))
@@ -193,15 +182,11 @@ func TestExhausted(t *testing.T) {
 	// A block in a slot with its own frame, which is not being read.
 	fill2 := c.Write(1<<20, c.Memory(512<<10, minFrame))
 	c.Submit(fill2)
-	if got := c.Wait(1); got[0] != fill2 {
-		t.Error("a write that needs no spare frame did not overtake")
-	}
+	testutil.True(t, c.Wait(1)[0] == fill2, "a write that needs no spare frame did not overtake")
 	if _, ok := r.StartZeroCopyWrite(nil, 4<<20, 1<<20); ok {
 		t.Error("a zero-copy write started while a write is blocked")
 	}
-	if !l.WriterWaits() {
-		t.Error("no writer waits, although a write is blocked")
-	}
+	testutil.True(t, l.WriterWaits(), "no writer waits, although a write is blocked")
 	if _, ok := l.StartZeroCopyRead(nil, 4<<20, minFrame); ok {
 		t.Error("a zero-copy read started while a write is blocked")
 	}
@@ -232,9 +217,8 @@ func TestReuse(t *testing.T) {
 	for round := range 4 {
 		for off := int64(0); off < size; off += 128 << 10 {
 			segs, ok := r.StartZeroCopyWrite(nil, off, 128<<10)
-			if !ok || len(segs) != 1 {
-				t.Fatalf("round %d, %d: %v, %d segments", round, off, ok, len(segs))
-			}
+			testutil.MustTrue(t, ok && len(segs) == 1, "round %d, %d: %v, %d segments", round, off,
+				ok, len(segs))
 			c.MustDo(&backend.IO{
 				Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: off,
 				Len: 128 << 10, Segs: segs,

@@ -64,9 +64,7 @@ func TestHugePages(t *testing.T) {
 		pattern(off)
 		c.MustDo(c.Write(off, data))
 	}
-	if asked == 0 {
-		t.Error("no pass was asked for")
-	}
+	testutil.True(t, asked != 0, "no pass was asked for")
 	d.collapse()
 	able := !d.huge.pending.Load() // otherwise the kernel has refused for good
 	if n := d.huge.count(); able && n < size>>chunkShift-2 {
@@ -104,9 +102,7 @@ func TestHugePagesOfDevices(t *testing.T) {
 	for off := int64(0); off < size; off += 1 << 20 {
 		c.MustDo(c.Write(off, c.Memory(0, 1<<20)))
 	}
-	if !d.frames.region.Pin(0) {
-		t.Fatal("the region is being unmapped")
-	}
+	testutil.MustTrue(t, d.frames.region.Pin(0), "the region is being unmapped")
 	d.collapse()
 	if n := d.huge.count(); n > 1 || !d.huge.pending.Load() {
 		t.Errorf("%d areas were dealt with, no more passes: %v", n, d.huge.pending.Load())
@@ -118,17 +114,13 @@ func TestHugePagesOfDevices(t *testing.T) {
 
 func TestNever(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "enabled")
-	if disabled(name) {
-		t.Error("a kernel that has no such setting")
-	}
+	testutil.True(t, !disabled(name), "a kernel that has no such setting")
 	for text, want := range map[string]bool{
 		"always madvise [never]\n": true,
 		"always [madvise] never\n": false, "[always] madvise never\n": false,
 	} {
 		testutil.Must(t, os.WriteFile(name, []byte(text), 0o600))
-		if disabled(name) != want {
-			t.Errorf("%q: %v", text, !want)
-		}
+		testutil.True(t, disabled(name) == want, "%q: %v", text, !want)
 	}
 }
 

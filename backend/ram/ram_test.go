@@ -42,9 +42,7 @@ func TestBadConfig(t *testing.T) {
 		{Size: 4097, BlockSize: 512},
 		{Size: 1 << 62, BlockSize: 4096},
 	} {
-		if _, err := Open(cfg); err == nil {
-			t.Errorf("%+v: no error", cfg)
-		}
+		testutil.True(t, testutil.Err(Open(cfg)) != nil, "%+v: no error", cfg)
 	}
 }
 

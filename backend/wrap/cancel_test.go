@@ -20,14 +20,11 @@ func canceled(t *testing.T, c *backendtest.Client, ios ...*backend.IO) {
 	for _, io := range ios {
 		c.Channel.(backend.Canceler).Cancel(io)
 	}
-	if c.Channel.Arm() {
-		t.Error("sleeps with operations that are done")
-	}
+	testutil.True(t, !c.Channel.Arm(), "sleeps with operations that are done")
 	c.Wait(len(ios))
 	for i, io := range ios {
-		if !errors.Is(io.Err, backend.ErrAborted) {
-			t.Errorf("operation %d: %v, want %v", i, io.Err, backend.ErrAborted)
-		}
+		testutil.True(t, errors.Is(io.Err, backend.ErrAborted), "operation %d: %v, want %v", i,
+			io.Err, backend.ErrAborted)
 	}
 }
 
@@ -68,9 +65,8 @@ func TestCancelDelayed(t *testing.T) {
 			defer direct.Close()
 			got := direct.Memory(0, 100<<9)
 			direct.MustDo(direct.Read(0, got))
-			if !bytes.Equal(got, make([]byte, len(got))) {
-				t.Error("a write that was canceled has reached the device")
-			}
+			testutil.True(t, bytes.Equal(got, make([]byte, len(got))),
+				"a write that was canceled has reached the device")
 		})
 	}
 }
@@ -113,13 +109,9 @@ func TestDelayed(t *testing.T) {
 			heap.Remove(&d, slices.Index(d, &ios[i]))
 		}
 	}
-	if len(d) != 334 || slices.Contains(d, &ios[1]) {
-		t.Errorf("%d are left", len(d))
-	}
+	testutil.True(t, len(d) == 334 && !slices.Contains(d, &ios[1]), "%d are left", len(d))
 	for last := uint64(0); len(d) > 0; heap.Pop(&d) {
-		if d[0].Scratch < last {
-			t.Fatalf("%d after %d", d[0].Scratch, last)
-		}
+		testutil.MustTrue(t, d[0].Scratch >= last, "%d after %d", d[0].Scratch, last)
 		last = d[0].Scratch
 	}
 }

@@ -1,7 +1,6 @@
 package wrap
 
 import (
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -75,10 +74,8 @@ func TestDelay(t *testing.T) {
 	began := clock()
 	c.Submit(ios...)
 	for i, io := range ios {
-		if io.Scratch != ios[0].Scratch || io.Scratch < uint64(began+int64(latency)) {
-			t.Errorf("at %d: read %d is due at %d, the first at %d", began, i, io.Scratch,
-				ios[0].Scratch)
-		}
+		testutil.True(t, io.Scratch == ios[0].Scratch && io.Scratch >= uint64(began+int64(latency)),
+			"at %d: read %d is due at %d, the first at %d", began, i, io.Scratch, ios[0].Scratch)
 	}
 	c.Wait(len(ios))
 	if d := clock() - began; d < int64(latency) {
@@ -92,22 +89,16 @@ func TestJitter(t *testing.T) {
 		out := make([]int64, 200)
 		for i := range out {
 			out[i], _ = p.admit(&backend.IO{}, 100)
-			if out[i] < 110 || out[i] > 115 {
-				t.Fatalf("due at %d, want 110 to 115", out[i])
-			}
+			testutil.MustTrue(t, out[i] >= 110 && out[i] <= 115, "due at %d, want 110 to 115",
+				out[i])
 		}
 		return out
 	}
 	first := times(1, 0)
-	if slices.Min(first) != 110 || slices.Max(first) != 115 {
-		t.Error("not all of 110 to 115")
-	}
-	if !slices.Equal(first, times(1, 0)) {
-		t.Error("not repeatable")
-	}
-	if slices.Equal(first, times(2, 0)) || slices.Equal(first, times(1, 1)) {
-		t.Error("other seeds and channels are alike")
-	}
+	testutil.True(t, slices.Min(first) == 110 && slices.Max(first) == 115, "not all of 110 to 115")
+	testutil.True(t, slices.Equal(first, times(1, 0)), "not repeatable")
+	testutil.True(t, !slices.Equal(first, times(2, 0)) && !slices.Equal(first, times(1, 1)),
+		"other seeds and channels are alike")
 }
 
 func TestError(t *testing.T) {
@@ -131,16 +122,11 @@ func TestError(t *testing.T) {
 		{4608, 512, backend.ErrNoSpace},
 		{5120, 512, nil},
 	} {
-		if err := try(c.Write(int64(tc.off), c.Memory(0, tc.n))); !errors.Is(err, tc.want) {
-			t.Errorf("write of %d bytes at %d: %v, want %v", tc.n, tc.off, err, tc.want)
-		}
+		testutil.Is(t, try(c.Write(int64(tc.off), c.Memory(0, tc.n))), tc.want,
+			"write of %d bytes at %d", tc.n, tc.off)
 	}
-	if err := try(c.Read(4096, c.Memory(0, 512))); err != nil {
-		t.Errorf("read: %v", err)
-	}
-	if err := try(&backend.IO{Op: backend.OpFlush}); !errors.Is(err, backend.ErrNoSpace) {
-		t.Errorf("flush: %v", err)
-	}
+	testutil.Equal(t, try(c.Read(4096, c.Memory(0, 512))), nil, "read")
+	testutil.Is(t, try(&backend.IO{Op: backend.OpFlush}), backend.ErrNoSpace, "flush")
 }
 
 func TestErrorRate(t *testing.T) {
@@ -154,9 +140,7 @@ func TestErrorRate(t *testing.T) {
 		return n
 	}
 	n := count(1)
-	if n < 800 || n > 1200 {
-		t.Errorf("%d of 100000 failed, want about 1000", n)
-	}
+	testutil.True(t, n >= 800 && n <= 1200, "%d of 100000 failed, want about 1000", n)
 	testutil.Equal(t, count(1), n, "not repeatable")
 }
 
@@ -194,9 +178,7 @@ func TestFullDevice(t *testing.T) {
 		ios[i] = c.Write(int64(i)<<9, c.Memory(i<<9, 512))
 	}
 	c.Submit(ios...)
-	if c.Channel.Arm() {
-		t.Error("sleeps although the full device has nothing to complete")
-	}
+	testutil.True(t, !c.Channel.Arm(), "sleeps although the full device has nothing to complete")
 	f.Full(false)
 	c.Wait(len(ios))
 }
@@ -205,9 +187,7 @@ func TestCloseWithDelayed(t *testing.T) {
 	dev := Delay(openRAM(t), DelayConfig{Latency: 20 * time.Millisecond})
 	c := use(t, dev)
 	c.Submit(c.Read(0, c.Memory(0, 512)))
-	if err := c.Channel.Close(); err == nil {
-		t.Error("closed with a delayed operation")
-	}
+	testutil.True(t, c.Channel.Close() != nil, "closed with a delayed operation")
 	c.Wait(1)
 }
 

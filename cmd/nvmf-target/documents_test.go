@@ -22,9 +22,7 @@ import (
 func pages(t *testing.T, fn func(name, text string)) {
 	t.Helper()
 	names, err := filepath.Glob("../../docs/*.md")
-	if err != nil || len(names) < 10 {
-		t.Fatal("no documents: ", names, err)
-	}
+	testutil.MustTrue(t, err == nil && len(names) >= 10, "no documents:  %v %v", names, err)
 	for _, name := range append(names, "../../README.md", "../../SECURITY.md") {
 		text := testutil.Value(os.ReadFile(name))(t)
 		fn(strings.TrimPrefix(name, "../../"), string(text))
@@ -134,23 +132,17 @@ func TestCommandsInDocuments(t *testing.T) {
 		for _, line := range commands(text) {
 			for _, v := range variants(line) {
 				n++
-				if err := parse(v, false); err != nil {
-					t.Errorf("%s: nvmf-target %s: %v", name, v, err)
-				}
+				testutil.Equal(t, parse(v, false), nil, "%s: nvmf-target %s", name, v)
 			}
 		}
 		for _, m := range spans.FindAllStringSubmatch(text, -1) {
 			for _, v := range variants(strings.ReplaceAll(m[1], "\n", " ")) {
 				n++
-				if err := parse(v, true); err != nil {
-					t.Errorf("%s: `nvmf-target %s`: %v", name, v, err)
-				}
+				testutil.Equal(t, parse(v, true), nil, "%s: `nvmf-target %s`", name, v)
 			}
 		}
 	})
-	if n < 100 {
-		t.Errorf("only %d commands found", n)
-	}
+	testutil.True(t, n >= 100, "only %d commands found", n)
 }
 
 func TestWrongCommandsAreFound(t *testing.T) {
@@ -160,9 +152,7 @@ func TestWrongCommandsAreFound(t *testing.T) {
 		"```\nkubectl exec deploy/nvmf-target -- nvmf-target status\n```\n" +
 		"```yaml\nnvmf-target no\n```\ntext nvmf-target no\n"
 	want := []string{"check", "events -f", "plan", "status"}
-	if got := commands(page); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
+	testutil.EqualSlices(t, commands(page), want, "")
 	for line, right := range map[string]bool{
 		"status": true, "status -o json": true, "satus": false, "status --no": false,
 		"status now": false, "namespace": false, "namespace stop NQN 1": false,
@@ -175,9 +165,7 @@ func TestWrongCommandsAreFound(t *testing.T) {
 		for _, v := range variants(line) {
 			err = errors.Join(err, parse(v, false))
 		}
-		if (err == nil) != right {
-			t.Errorf("%q: %v", line, err)
-		}
+		testutil.True(t, (err == nil) == right, "%q: %v", line, err)
 	}
 }
 
@@ -247,9 +235,7 @@ func TestConfigurationsInDocuments(t *testing.T) {
 			}
 		}
 	})
-	if n < 15 {
-		t.Errorf("only %d found", n)
-	}
+	testutil.True(t, n >= 15, "only %d found", n)
 	for text, right := range map[string]bool{
 		"log: {level: info}\n":                        true,
 		"log: {level: loud}\n":                        false,
@@ -271,9 +257,7 @@ func TestConfigurationsInDocuments(t *testing.T) {
 // TestJobFiles: fio accepts the job files of docs/fio.
 func TestJobFiles(t *testing.T) {
 	files, err := filepath.Glob("../../docs/fio/*.fio")
-	if err != nil || len(files) < 5 {
-		t.Fatal("no job files: ", files, err)
-	}
+	testutil.MustTrue(t, err == nil && len(files) >= 5, "no job files:  %v %v", files, err)
 	fio := testutil.Program(t, "scripts/deps.sh test installs it", "fio")
 	for _, file := range files {
 		c := exec.Command(fio, "--parse-only", file)

@@ -48,8 +48,6 @@ func TestWhatUsersTry(t *testing.T) {
 		if err != nil {
 			out += err.Error()
 		}
-		if !strings.Contains(out, want) {
-			t.Errorf("%s: %s, want %q", args, out, want)
-		}
+		testutil.True(t, strings.Contains(out, want), "%s: %s, want %q", args, out, want)
 	}
 }

@@ -109,9 +109,7 @@ func nvmeOptions(t *testing.T) func(command string) []string {
 		if known[command] == nil {
 			help, _ := exec.Command(nvme, command, "--help").CombinedOutput() // exits with an error
 			known[command] = longNames.FindAllString(string(help), -1)
-			if len(known[command]) < 5 {
-				t.Fatalf("nvme %s --help: %s", command, help)
-			}
+			testutil.MustTrue(t, len(known[command]) >= 5, "nvme %s --help: %s", command, help)
 		}
 		return slices.Clone(known[command])
 	}
@@ -140,9 +138,7 @@ func TestOtherCommandsInDocuments(t *testing.T) {
 		}
 	})
 	for r, n := range kinds {
-		if n < 5 {
-			t.Errorf("only %d of %v", n, r)
-		}
+		testutil.True(t, n >= 5, "only %d of %v", n, r)
 	}
 }
 

@@ -51,9 +51,7 @@ func newCounter(t *testing.T, l Limits) *counter {
 func (c *counter) admit(name string, a netip.Addr, memory int64) *Conn {
 	c.t.Helper()
 	e, err := c.Admit(a, memory, func(error) { c.evicted[name] = true })
-	if err != nil {
-		c.t.Fatalf("%s: %v", name, err)
-	}
+	testutil.MustEqual(c.t, err, nil, "%s", name)
 	return e
 }
 
@@ -77,9 +75,7 @@ func (c *counter) discovery(name string, a netip.Addr) *Conn {
 func (c *counter) expect(names ...string) {
 	c.t.Helper()
 	for _, n := range names {
-		if !c.evicted[n] {
-			c.t.Errorf("%s was not evicted", n)
-		}
+		testutil.True(c.t, c.evicted[n], "%s was not evicted", n)
 		delete(c.evicted, n)
 	}
 	for n := range c.evicted {
@@ -96,13 +92,10 @@ func (c *counter) empty() {
 		MemoryLimit: c.limits.Memory, Refused: u.Refused, Evicted: u.Evicted,
 		OverShare: u.OverShare, OutOfTurn: u.OutOfTurn,
 	}
-	if len(c.Counter.hosts) > 0 || c.given != (usage{}) || u != want {
-		c.t.Errorf("%+v is left", u)
-	}
+	testutil.True(c.t, len(c.Counter.hosts) == 0 && c.given == (usage{}) && u == want,
+		"%+v is left", u)
 	for a, h := range c.networks {
-		if !h.allowed || h.total != 0 || !h.node.Listed() {
-			c.t.Errorf("%v is left: %+v", a, h)
-		}
+		testutil.True(c.t, h.allowed && h.total == 0 && h.node.Listed(), "%v is left: %+v", a, h)
 	}
 	for _, budgets := range c.budgets {
 		for cl := range budgets {
@@ -207,9 +200,8 @@ func TestBudgetOfMemory(t *testing.T) {
 	c.admit("b", addr(9), 0)
 	c.expect("1", "2", "3", "a")
 	refused(t, c.admit("c", addr(10), 0).Associate(fabric.Allowed, claim, 300), "")
-	if e.Associate(fabric.Allowed, claim, 0) == nil {
-		t.Error("a Connect succeeds on an evicted connection")
-	}
+	testutil.True(t, e.Associate(fabric.Allowed, claim, 0) != nil,
+		"a Connect succeeds on an evicted connection")
 }
 
 // Strangers that hold everything they can get neither reach the connections of hosts nor keep a
@@ -311,18 +303,12 @@ func TestUnproven(t *testing.T) {
 func TestAllowedAddress(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
 	before := []*Conn{c.admit("before", two, 1), c.discovery("of the host", two)}
-	if before[0].FromAllowed() {
-		t.Error("allowed before a Connect")
-	}
+	testutil.True(t, !before[0].FromAllowed(), "allowed before a Connect")
 	e := c.allowed("host", two)
 	for i := range 130 {
-		if c.admit("stranger", addr(i), 1).FromAllowed() {
-			t.Error("a stranger is allowed")
-		}
+		testutil.True(t, !c.admit("stranger", addr(i), 1).FromAllowed(), "a stranger is allowed")
 	}
-	if !before[0].FromAllowed() {
-		t.Error("not allowed after a Connect")
-	}
+	testutil.True(t, before[0].FromAllowed(), "not allowed after a Connect")
 	c.expect("stranger")
 	if s := &c.budgets[1][unassociated]; s.connections != 1 || s.memory != 1 {
 		t.Errorf("%d connections in the budget of allowed addresses", s.connections)
@@ -348,8 +334,7 @@ func TestForgotten(t *testing.T) {
 		e.Uncharge()
 	}
 	testutil.Equal(t, len(c.networks), idleNetworks, "addresses are remembered")
-	if c.networks[addr(9)] != nil || c.networks[addr(10)] == nil {
-		t.Error("not the oldest were forgotten")
-	}
+	testutil.True(t, c.networks[addr(9)] == nil && c.networks[addr(10)] != nil,
+		"not the oldest were forgotten")
 	c.empty()
 }

@@ -273,9 +273,7 @@ func TestModel(t *testing.T) {
 	// told checks that exactly the connections evicted in the model were evicted.
 	told := func(op int) {
 		for _, e := range m.evicted {
-			if !e.told {
-				t.Fatalf("operation %d: not evicted: %+v", op, e)
-			}
+			testutil.MustTrue(t, e.told, "operation %d: not evicted: %+v", op, e)
 		}
 		m.evicted = m.evicted[:0]
 	}
@@ -315,9 +313,8 @@ func TestModel(t *testing.T) {
 			m.next++
 			var err error
 			e.e, err = c.Admit(addr(host), memory, func(error) { e.told = true })
-			if (err == nil) != want {
-				t.Fatalf("operation %d: %v, admitted by the model: %v", op, err, want)
-			}
+			testutil.MustTrue(t, (err == nil) == want,
+				"operation %d: %v, admitted by the model: %v", op, err, want)
 			if err == nil {
 				m.conns = append(m.conns, e)
 			}

@@ -70,9 +70,7 @@ func TestShares(t *testing.T) {
 			n, err := c.fill(tc.from, fabric.Claim{Host: "a", Proven: tc.proven}, tc.memory)
 			refused(t, err, tc.text)
 			t.Logf("%d: %v", n, err)
-			if n < 100 {
-				t.Errorf("a host that is alone has only %d queues", n)
-			}
+			testutil.True(t, n >= 100, "a host that is alone has only %d queues", n)
 			for _, proven := range []bool{false, true} {
 				b := fabric.Claim{Host: "b", Proven: proven, Admin: true}
 				for range 4 {
@@ -229,9 +227,8 @@ func TestTurns(t *testing.T) {
 			break
 		}
 	}
-	if served != tries {
-		t.Errorf("%d of %d newcomers had their turn; %d refusals", served, tries, refusals)
-	}
+	testutil.True(t, served == tries, "%d of %d newcomers had their turn; %d refusals", served,
+		tries, refusals)
 	_, err := c.Admit(addr(1), 0, nil)
 	refused(t, err, "connections from 10.0.0.1 have ended without a Connect command, and others "+
 		"wait for their turn")
@@ -323,9 +320,8 @@ func TestSharesListed(t *testing.T) {
 				t.Errorf("%d connections: %+v", n, s)
 			}
 		}
-		if want := map[bool]int{true: 1, false: 2}[proven]; listed != want || n < 50 {
-			t.Errorf("%d shares of %d connections", listed, n)
-		}
+		testutil.True(t, listed == map[bool]int{true: 1, false: 2}[proven] && n >= 50,
+			"%d shares of %d connections", listed, n)
 	}
 }
 
@@ -357,9 +353,7 @@ func TestShown(t *testing.T) {
 func TestRecent(t *testing.T) {
 	var r recent
 	now := time.Unix(1, 0)
-	if r.has(one, now) {
-		t.Error("nothing has failed")
-	}
+	testutil.True(t, !r.has(one, now), "nothing has failed")
 	for i := range 2 * mostRecent {
 		r.add(ip6(i, 0), now)
 	}
@@ -369,24 +363,17 @@ func TestRecent(t *testing.T) {
 			confused++
 		}
 	}
-	if confused > 200 {
-		t.Errorf("%d of 10000 networks are confused with others", confused)
-	}
+	testutil.True(t, confused <= 200, "%d of 10000 networks are confused with others", confused)
 	for i := mostRecent; i < 2*mostRecent; i++ {
-		if !r.has(ip6(i, 0), now) {
-			t.Fatalf("network %d is forgotten", i)
-		}
+		testutil.MustTrue(t, r.has(ip6(i, 0), now), "network %d is forgotten", i)
 	}
 	r = recent{}
 	r.add(one, now)
 	r.add(two, now.Add(recentPeriod)) // starts another filter
-	if !r.has(one, now.Add(2*recentPeriod-1)) || !r.has(two, now.Add(2*recentPeriod)) {
-		t.Error("forgotten within a period")
-	}
+	testutil.True(t, r.has(one, now.Add(2*recentPeriod-1)) && r.has(two, now.Add(2*recentPeriod)),
+		"forgotten within a period")
 	r.add(addr(1), now.Add(2*recentPeriod))
-	if r.has(one, now.Add(2*recentPeriod)) {
-		t.Error("remembered for more than two periods")
-	}
+	testutil.True(t, !r.has(one, now.Add(2*recentPeriod)), "remembered for more than two periods")
 	if later := now.Add(10 * recentPeriod); r.has(two, later) {
 		t.Error("remembered for ever")
 	} else if r.add(one, later); r.has(two, later) || !r.has(one, later) {
@@ -400,8 +387,6 @@ func TestExample(t *testing.T) {
 	for _, step := range []struct{ base, want int }{{0, 4778}, {10, 1593}} {
 		n, err := c.fill(func(i int) netip.Addr { return addr(step.base + i%3) },
 			fabric.Claim{Host: fmt.Sprint(step.base)}, 0)
-		if n != step.want {
-			t.Errorf("%d connections, want %d: %v", n, step.want, err)
-		}
+		testutil.True(t, n == step.want, "%d connections, want %d: %v", n, step.want, err)
 	}
 }

@@ -88,9 +88,8 @@ func TestWatchReports(t *testing.T) {
 			r.SQE.SetCID(7)
 			tc.run(env{f, w, s, r})
 			all := strings.Join(got, "; ")
-			if (tc.want == "") != (all == "") || !strings.Contains(all, tc.want) {
-				t.Errorf("reported %q, want %q", all, tc.want)
-			}
+			testutil.True(t, (tc.want == "") == (all == "") && strings.Contains(all, tc.want),
+				"reported %q, want %q", all, tc.want)
 		})
 	}
 }
@@ -143,9 +142,7 @@ func TestHandlerOverLoop(t *testing.T) {
 		t.Errorf("refused %v, write done %v, %+v", refused.CQE.Status(), write.Done, h)
 	}
 	h.Finish()
-	if !write.Done || h.Held() != 0 {
-		t.Error("Finish did not complete the write")
-	}
+	testutil.True(t, write.Done && h.Held() == 0, "Finish did not complete the write")
 	held := cmd(nvme.NVMWrite, []byte("more"))
 	testutil.Must(t, q.Send(held))
 	h.Disconnect(errors.New("enough"))
@@ -154,8 +151,7 @@ func TestHandlerOverLoop(t *testing.T) {
 		t.Errorf("done %v, closed %v, %d outstanding", held.Done, q.Closed(), q.Outstanding())
 	}
 	h.RefuseOpen = true
-	if _, err := Dial(w.Reactors[0], h, fabric.QueueInfo{MaxDepth: 8}); err == nil {
-		t.Error("Open was not refused")
-	}
+	testutil.True(t, testutil.Err(Dial(w.Reactors[0], h, fabric.QueueInfo{MaxDepth: 8})) != nil,
+		"Open was not refused")
 	testutil.Check(t, errors.Join(w.Close(), region.Unmap()))
 }

@@ -46,9 +46,7 @@ func TestUntil(t *testing.T) {
 	done := false
 	go w.Reactors[0].Post(func() { done = true })
 	testutil.Check(t, w.Until(func() bool { return done }))
-	if w.Step() {
-		t.Error("there was more to do")
-	}
+	testutil.True(t, !w.Step(), "there was more to do")
 }
 
 type counter struct{ polls, work int }
@@ -69,10 +67,7 @@ func TestSettle(t *testing.T) {
 	c := &counter{work: 5}
 	w.Reactors[0].Attach(c)
 	w.Settle()
-	if c.work != 0 || c.polls != 6 {
-		t.Errorf("%d polls, %d left", c.polls, c.work)
-	}
-	if w.Reactors[0].Watch(0, 0, nil) == nil {
-		t.Error("a virtual reactor watches a descriptor")
-	}
+	testutil.True(t, c.work == 0 && c.polls == 6, "%d polls, %d left", c.polls, c.work)
+	testutil.True(t, w.Reactors[0].Watch(0, 0, nil) != nil,
+		"a virtual reactor watches a descriptor")
 }

@@ -57,14 +57,11 @@ func TestRejects(t *testing.T) {
 			testutil.Equal(t, b.host.rejected(b.addr(), short), cmwire.InvalidLength, "10 bytes")
 		}
 		n := strings.Count(b.log.String(), "RDMA connection rejected")
-		if n != min(len(tests), 10) && !o.fabric.IWARP {
-			t.Errorf("%d rejections were logged:\n%s", n, b.log)
-		}
+		testutil.True(t, n == min(len(tests), 10) || o.fabric.IWARP,
+			"%d rejections were logged:\n%s", n, b.log)
 		b.idle()
 		q := b.host.connect(b.addr(), ioParam(128))
-		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-			t.Error(st)
-		}
+		testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 	})
 }
 
@@ -97,23 +94,19 @@ func TestListenErrors(t *testing.T) {
 		!strings.Contains(err.Error(), "rdma link") {
 		t.Errorf("no device: %v", err)
 	}
-	if _, err := b.tr.Listen(b.l.Addr(), 1, b.adopt); err == nil ||
-		!strings.Contains(err.Error(), "another program") {
-		t.Errorf("port in use: %v", err)
-	}
+	testutil.Fails(t, testutil.Err(b.tr.Listen(b.l.Addr(), 1, b.adopt)), "another program",
+		"port in use")
 	if _, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: b.addr()}, 1,
 		b.adopt); err == nil {
 		t.Error("listened for TCP")
 	}
 	b.f.FailCalls("other", verbstest.CallCreateCM, 0, 1, nil)
 	other := New(Config{Provider: b.f.Provider("other")})
-	if _, err := other.Listen(rdma("0.0.0.0:4420"), 1, b.adopt); err == nil {
-		t.Error("listened without a communication manager")
-	}
+	testutil.True(t, testutil.Err(other.Listen(rdma("0.0.0.0:4420"), 1, b.adopt)) != nil,
+		"listened without a communication manager")
 	testutil.Check(t, other.Close())
-	if _, err := other.Listen(rdma("0.0.0.0:4420"), 1, b.adopt); err == nil {
-		t.Error("listened after Close")
-	}
+	testutil.True(t, testutil.Err(other.Listen(rdma("0.0.0.0:4420"), 1, b.adopt)) != nil,
+		"listened after Close")
 }
 
 func TestWildcards(t *testing.T) {
@@ -123,20 +116,14 @@ func TestWildcards(t *testing.T) {
 			addr := netip.AddrPortFrom(netip.MustParseAddr(listen), 0)
 			l, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: addr}, 2,
 				b.adopt)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if l.Addr().Port() == 0 {
-				t.Error("no port was chosen")
-			}
+			testutil.Must(t, err)
+			testutil.True(t, l.Addr().Port() != 0, "no port was chosen")
 			for _, a := range b.f.Addrs("target") {
 				if a.Is6() && listen != "::" {
 					continue
 				}
 				q := b.host.connect(netip.AddrPortFrom(a, l.Addr().Port()), ioParam(4))
-				if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-					t.Error(st)
-				}
+				testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 				b.h.mu.Lock()
 				local := b.h.queue.Info().Local
 				b.h.mu.Unlock()

@@ -31,14 +31,11 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 		num := b.qpNum()
 		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncCommEst, QPNum: num})
 		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num + 1})
-		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-			t.Fatal(st)
-		}
+		testutil.MustEqual(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num})
 		b.idle()
-		if !strings.Contains(b.log.String(), "the device reports "+ev.String()) {
-			t.Errorf("log without the reason:\n%s", b.log)
-		}
+		testutil.True(t, strings.Contains(b.log.String(), "the device reports "+ev.String()),
+			"log without the reason:\n%s", b.log)
 	}
 }
 
@@ -48,9 +45,8 @@ func TestAsyncEventOfCompletionQueue(t *testing.T) {
 	b.host.connect(b.addr(), ioParam(8))
 	b.f.FailCQs("target")
 	b.idle()
-	if !strings.Contains(b.log.String(), "completion queue: ") {
-		t.Errorf("log without the reason:\n%s", b.log)
-	}
+	testutil.True(t, strings.Contains(b.log.String(), "completion queue: "),
+		"log without the reason:\n%s", b.log)
 }
 
 // A failed device ends its queues at once and is given up; the next connection starts afresh.
@@ -61,15 +57,12 @@ func TestAsyncDeviceFatal(t *testing.T) {
 	b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncDeviceFatal})
 	b.idle()
 	testutil.Until(t, "retired", func() bool { return b.f.Live("target").PDs == 0 })
-	if !strings.Contains(b.log.String(), errDeviceFatal.Error()) {
-		t.Errorf("log without the reason:\n%s", b.log)
-	}
+	testutil.True(t, strings.Contains(b.log.String(), errDeviceFatal.Error()),
+		"log without the reason:\n%s", b.log)
 	b.host.event(verbs.EventDisconnected)
 	b.host.event(verbs.EventDisconnected)
 	q := b.host.connect(b.addr(), ioParam(8))
-	if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 }
 
 // Ports and addresses come and go without effect on queues.
@@ -82,9 +75,7 @@ func TestAsyncEventsOfPorts(t *testing.T) {
 	} {
 		b.f.Raise("target", verbs.AsyncEvent{Type: ev})
 	}
-	if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 	testutil.Until(t, "log", func() bool {
 		return strings.Count(b.log.String(), "PORT_ERR") == 1 &&
 			strings.Contains(b.log.String(), "RDMA port is active")
@@ -94,11 +85,7 @@ func TestAsyncEventsOfPorts(t *testing.T) {
 func TestAsyncCannotBeWatched(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.f.FailCalls("target", verbstest.CallWatch, 0, 1, nil)
-	if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
-		t.Error(st)
-	}
+	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(8)), cmwire.NoResources, "")
 	q := b.host.connect(b.addr(), ioParam(8))
-	if st := q.do(command(opNothing, 1, 0, 0), nil); st != nvme.Success {
-		t.Error(st)
-	}
+	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 }

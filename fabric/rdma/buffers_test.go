@@ -35,9 +35,8 @@ func TestHandOverBuffers(t *testing.T) {
 			t.Errorf("response %v %v", cqe.Status(), ok)
 		}
 		for i := range uint16(20) {
-			if st := q.do(q.keyed(command(opWrite, 2+i, 0, 8192), 0, 8192), nil); !st.OK() {
-				t.Error(st)
-			}
+			testutil.Equal(t, q.do(q.keyed(command(opWrite, 2+i, 0, 8192), 0, 8192), nil),
+				nvme.Success, "")
 		}
 		slot := command(opHoldWrite, 50, 0, 512)
 		slot.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 512)

@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -24,9 +23,7 @@ func TestDefaults(t *testing.T) {
 	}
 	c = Config{SRQSize: 129}
 	c.SetDefaults()
-	if c.SRQSize != 2*srqSlabSlots || c.InCapsuleSize != DefaultInCapsule {
-		t.Errorf("%+v", c)
-	}
+	testutil.True(t, c.SRQSize == 2*srqSlabSlots && c.InCapsuleSize == DefaultInCapsule, "%+v", c)
 }
 
 // A connection that is closed instead of adopted is refused. Adopting it afterwards fails.
@@ -41,15 +38,9 @@ func TestConnClosed(t *testing.T) {
 		result <- c.Close()
 		result <- b.g.Adopt(c)
 	}))(t)
-	if st := b.host.rejected(l.Addr().AddrPort, ioParam(8)); st != cmwire.NoResources {
-		t.Error(st)
-	}
-	if err := <-result; err != nil {
-		t.Error(err)
-	}
-	if err := <-result; !errors.Is(err, errClaimed) {
-		t.Errorf("adopted after Close: %v", err)
-	}
+	testutil.Equal(t, b.host.rejected(l.Addr().AddrPort, ioParam(8)), cmwire.NoResources, "")
+	testutil.Check(t, <-result)
+	testutil.Is(t, <-result, errClaimed, "adopted after Close")
 	b.idle()
 }
 
@@ -101,9 +92,7 @@ func TestQueueMemory(t *testing.T) {
 	two := ioParam(100) // 408 KiB each, and 24 with Connect
 	q := b.host.associate(b.addr(), two)
 	b.host.associate(b.addr(), two)
-	if st := b.host.rejected(b.addr(), two); st != cmwire.NoResources {
-		t.Error(st)
-	}
+	testutil.Equal(t, b.host.rejected(b.addr(), two), cmwire.NoResources, "")
 	if !strings.Contains(b.log.String(),
 		"2 queues have 864 KiB of memory and this one wants 408, the limit is 1024") {
 		t.Errorf("log:\n%s", b.log)
@@ -112,7 +101,6 @@ func TestQueueMemory(t *testing.T) {
 	q.disconnect()
 	b.host.event(verbs.EventDisconnected)
 	testutil.Until(t, "two connections", func() bool { return b.tr.Usage().Connections == 2 })
-	if st := b.host.connect(b.addr(), two).do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, b.host.connect(b.addr(), two).do(command(opNothing, 1, 0, 0), nil),
+		nvme.Success, "")
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // Writes beyond the READ depth of the host wait, in order, for any number of work requests per
@@ -29,15 +30,12 @@ func TestReadDepth(t *testing.T) {
 			look := func() {
 				inFlight := m.q.maxReads - m.q.reads
 				most = max(most, inFlight)
-				if m.q.maxReads != 3 || inFlight < 0 || inFlight > 3 {
-					t.Fatalf("%d of %d READs in flight", inFlight, m.q.maxReads)
-				}
+				testutil.MustTrue(t, m.q.maxReads == 3 && inFlight >= 0 && inFlight <= 3,
+					"%d of %d READs in flight", inFlight, m.q.maxReads)
 			}
 			m.turn()
 			look()
-			if m.q.toRead.Empty() {
-				t.Error("no write waits")
-			}
+			testutil.True(t, !m.q.toRead.Empty(), "no write waits")
 			reads.Release()
 			m.until(t, func() bool { look(); return m.h.counts["complete"] == n })
 			for range n {
@@ -45,9 +43,7 @@ func TestReadDepth(t *testing.T) {
 					t.Fatalf("%v, %+v", cqe.Status(), m.host.bad)
 				}
 			}
-			if most != 3 {
-				t.Errorf("at most %d READs were in flight", most)
-			}
+			testutil.True(t, most == 3, "at most %d READs were in flight", most)
 		})
 	}
 }
@@ -56,9 +52,7 @@ func TestReadDepth(t *testing.T) {
 func TestDeepest(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{MaxDepth: DepthLimit}})
 	q := b.host.connect(b.addr(), ioParam(DepthLimit))
-	if st := q.do(command(opConnect, 1, DepthLimit, 0), nil); !st.OK() {
-		t.Fatal(st)
-	}
+	testutil.MustEqual(t, q.do(command(opConnect, 1, DepthLimit, 0), nil), nvme.Success, "")
 	for i := range DepthLimit {
 		s := command(opHold, uint16(i), 0, 0)
 		q.send(&s, nil)
@@ -73,9 +67,7 @@ func TestDeepest(t *testing.T) {
 	seen := make(map[uint16]bool)
 	for range DepthLimit {
 		cqe, _, ok := q.response()
-		if !ok {
-			t.Fatalf("%+v", q.bad)
-		}
+		testutil.MustTrue(t, ok, "%+v", q.bad)
 		seen[cqe.CID()] = true
 	}
 	testutil.Equal(t, len(seen), DepthLimit, "different responses")

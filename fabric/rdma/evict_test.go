@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // newEvictHarness returns a harness with budgets for 16 connections of an address.
@@ -40,9 +41,7 @@ func TestEvictEstablished(t *testing.T) {
 			}
 		}
 		for _, q := range []*hostQueue{host, newer} {
-			if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-				t.Error(st)
-			}
+			testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 		}
 		testutil.Until(t, "it has left", func() bool {
 			u := b.tr.Usage()
@@ -78,9 +77,8 @@ func TestEvictRequested(t *testing.T) {
 			established++
 		case verbs.EventRejected:
 			rej, ok := cmwire.ParseRej(ev.Param.PrivateData)
-			if ev.ID != waiting[0].id || !ok || rej.Status() != cmwire.NoResources {
-				t.Errorf("rejected: %x", ev.Param.PrivateData)
-			}
+			testutil.True(t, ev.ID == waiting[0].id && ok && rej.Status() == cmwire.NoResources,
+				"rejected: %x", ev.Param.PrivateData)
 		default:
 			t.Fatalf("event %v", ev.Type)
 		}

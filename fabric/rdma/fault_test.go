@@ -38,13 +38,11 @@ func TestOffenders(t *testing.T) {
 			executed := b.h.count("execute")
 			offend(q)
 			b.host.event(verbs.EventDisconnected)
-			if b.h.count("execute") != executed && name != "address of a read" {
-				t.Errorf("%s: the handler got something", name)
-			}
+			testutil.True(t, b.h.count("execute") == executed || name == "address of a read",
+				"%s: the handler got something", name)
 			q.free()
-			if st := good.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-				t.Errorf("after %s: %v", name, st)
-			}
+			testutil.Equal(t, good.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "after %s",
+				name)
 		}
 	})
 }
@@ -59,13 +57,10 @@ func TestQueuePairFails(t *testing.T) {
 		testutil.Until(t, "reading", func() bool { return hold.Fired() == 1 })
 		var num uint32
 		b.on(func() { num = b.g.first().qp.Num() })
-		if !b.f.FailQP("target", num) {
-			t.Fatal("no such queue pair")
-		}
+		testutil.MustTrue(t, b.f.FailQP("target", num), "no such queue pair")
 		b.idle()
-		if b.h.count("abandon") != 1 || b.h.count("execute") != 0 {
-			t.Error("a write whose data did not come was not abandoned")
-		}
+		testutil.True(t, b.h.count("abandon") == 1 && b.h.count("execute") == 0,
+			"a write whose data did not come was not abandoned")
 	})
 }
 
@@ -86,9 +81,8 @@ func TestFailedWork(t *testing.T) {
 				q.send(&s, nil)
 			}
 			b.idle()
-			if !strings.Contains(b.log.String(), "failed: ") {
-				t.Errorf("no reason in the log:\n%s", b.log)
-			}
+			testutil.True(t, strings.Contains(b.log.String(), "failed: "),
+				"no reason in the log:\n%s", b.log)
 		})
 	}
 }
@@ -108,9 +102,7 @@ func TestCompletionQueueFails(t *testing.T) {
 	b.host.event(verbs.EventDisconnected)
 	b.host.event(verbs.EventDisconnected)
 	q = b.host.connect(b.addr(), ioParam(8))
-	if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 }
 
 // If the host posts no receives, only its queue is affected, and ends after a time.
@@ -128,9 +120,7 @@ func TestHostWithoutReceives(t *testing.T) {
 				b.stick()
 			}
 			b.host.event(verbs.EventDisconnected)
-			if st := good.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-				t.Error(st)
-			}
+			testutil.Equal(t, good.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 		})
 	}
 }
@@ -157,9 +147,7 @@ func TestDeviceRemoval(t *testing.T) {
 	q.send(&s, nil)
 	testutil.Until(t, "held", func() bool { return b.h.count("held") == 1 })
 	addrs := b.f.Addrs("target")
-	if !b.f.RemoveDevice("target", "roce0") {
-		t.Fatal("no device")
-	}
+	testutil.MustTrue(t, b.f.RemoveDevice("target", "roce0"), "no device")
 	testutil.Until(t, "closed", func() bool { return b.h.count("closed") == 1 })
 	b.letGo()
 	b.idle()
@@ -178,9 +166,7 @@ func TestDeviceRemoval(t *testing.T) {
 	q.free()
 	b.host.event(verbs.EventDisconnected)
 	q = b.host.connect(b.addr(), ioParam(8))
-	if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 }
 
 func TestListenerClosedWhileDeviceIsAway(t *testing.T) {

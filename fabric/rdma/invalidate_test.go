@@ -51,9 +51,8 @@ func TestInvalidateFoundOut(t *testing.T) {
 			if did, ok := q.invalidated(); did || !ok {
 				t.Errorf("afterwards: invalidated %v, answered %v", did, ok)
 			}
-			if !strings.Contains(b.log.String(), "does not invalidate") {
-				t.Errorf("log:\n%s", b.log)
-			}
+			testutil.True(t, strings.Contains(b.log.String(), "does not invalidate"), "log:\n%s",
+				b.log)
 		})
 	}
 }

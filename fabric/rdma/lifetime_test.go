@@ -18,13 +18,9 @@ func TestCapsuleBeforeEstablished(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.f.DropMessages("host", verbstest.MessageRTU, -1)
 	q := b.host.connect(b.addr(), ioParam(8))
-	if st := q.do(command(opConnect, 1, 8, 0), nil); !st.OK() {
-		t.Fatal(st)
-	}
+	testutil.MustEqual(t, q.do(command(opConnect, 1, 8, 0), nil), nvme.Success, "")
 	b.later(time.Hour) // but not the deadline, which a Connect command lifts
-	if st := q.do(command(opNothing, 2, 0, 0), nil); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, q.do(command(opNothing, 2, 0, 0), nil), nvme.Success, "")
 }
 
 func TestDeadlines(t *testing.T) {
@@ -46,9 +42,8 @@ func TestDeadlines(t *testing.T) {
 			})
 			b.later(time.Hour)
 			b.idle()
-			if !strings.Contains(b.log.String(), want.Error()) {
-				t.Errorf("log without %q:\n%s", want, b.log)
-			}
+			testutil.True(t, strings.Contains(b.log.String(), want.Error()), "log without %q:\n%s",
+				want, b.log)
 			const line = `msg="RDMA handshake not completed" remote=`
 			if log := b.log.String(); strings.Contains(log, line) != drop || drop &&
 				!(strings.Contains(log, " local=") && strings.Contains(log, " device=")) {
@@ -73,9 +68,7 @@ func TestDisconnectInEveryState(t *testing.T) {
 			Hold: true, Times: -1,
 		})
 		q := b.host.connect(b.addr(), ioParam(32))
-		if st := q.do(command(opNothing, 0, 0, 0), nil); !st.OK() {
-			t.Fatal(st)
-		}
+		testutil.MustEqual(t, q.do(command(opNothing, 0, 0, 0), nil), nvme.Success, "")
 		for i, s := range []nvme.SQE{
 			q.keyed(command(opHoldRead, 1, 0, 4096), 0, 4096),
 			q.keyed(command(opWrite, 2, 0, 512<<10), 0, 512<<10),
@@ -103,9 +96,7 @@ func TestDisconnectInEveryState(t *testing.T) {
 		})
 		b.letGo()
 		b.idle()
-		if n := b.h.count("abandon"); n != 4 {
-			t.Errorf("%d requests were abandoned, want 4", n)
-		}
+		testutil.Equal(t, b.h.count("abandon"), 4, "requests were abandoned")
 	})
 }
 
@@ -161,9 +152,8 @@ func TestManyConnections(t *testing.T) {
 		}
 		b.idle()
 		live := b.f.Live("target")
-		if live.QPs != 0 || live.IDs != 1 || live.CQs != 1 {
-			t.Errorf("after 50 connections: %+v", live)
-		}
+		testutil.True(t, live.QPs == 0 && live.IDs == 1 && live.CQs == 1,
+			"after 50 connections: %+v", live)
 	})
 }
 
@@ -173,9 +163,7 @@ func TestHostGivesUpWhileConnecting(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)
 		good := b.host.connect(b.addr(), ioParam(8))
-		if st := good.do(command(opConnect, 1, 8, 0), nil); !st.OK() {
-			t.Fatal(st)
-		}
+		testutil.MustEqual(t, good.do(command(opConnect, 1, 8, 0), nil), nvme.Success, "")
 		one := b.f.Live("target")
 		for range 10 {
 			b.f.DropMessages("target", verbstest.MessageREP, 1)
@@ -192,11 +180,8 @@ func TestHostGivesUpWhileConnecting(t *testing.T) {
 		}
 		testutil.Until(t, "everything of theirs is free",
 			func() bool { return b.f.Live("target") == one })
-		if st := good.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-			t.Errorf("another host: %v", st)
-		}
-		if n := b.h.count("execute"); n != 2 {
-			t.Errorf("%d commands were executed, want the two of the other host", n)
-		}
+		testutil.Equal(t, good.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "another host")
+		testutil.Equal(t, b.h.count("execute"), 2,
+			"commands were executed, want the two of the other host")
 	})
 }

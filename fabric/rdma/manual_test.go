@@ -66,9 +66,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	m := &manual{f: verbstest.New(o), loop: &manualLoop{}, h: newHandler(t)}
 	arena, err := mem.NewArena("test arena", 4<<20)
@@ -98,9 +96,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 		m.g.Shutdown(func() { done = true })
 		m.until(t, func() bool { return done })
 		for _, err := range []error{m.g.Close(), tr.Close(), arena.Close(), m.h.store.Unmap()} {
-			if err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, err)
 		}
 		testutil.Equal(t, m.f.Live("target"), (verbstest.Counts{}), "leaked")
 		m.f.Close()
@@ -195,14 +191,10 @@ func TestTransitions(t *testing.T) {
 	})
 	one(q.keyed(command(opHoldWrite, 2, 0, 4096), 0, 4096))
 	step(requestNeedMemory)
-	if !m.g.Arm() {
-		t.Error("waiting for memory that is not there keeps the reactor awake")
-	}
+	testutil.True(t, m.g.Arm(), "waiting for memory that is not there keeps the reactor awake")
 	memory.Free()
 	m.loop.clock += 200
-	if m.g.Arm() {
-		t.Error("the reactor may sleep although memory has come back")
-	}
+	testutil.True(t, !m.g.Arm(), "the reactor may sleep although memory has come back")
 	taken := m.q.reads
 	m.q.reads = 0
 	m.turn()
@@ -211,9 +203,8 @@ func TestTransitions(t *testing.T) {
 	m.q.schedule()
 	m.turn()
 	step(requestReading)
-	if m.q.reads != taken-1 || m.q.signaled != 1 {
-		t.Errorf("%d reads, %d signaled", m.q.reads, m.q.signaled)
-	}
+	testutil.True(t, m.q.reads == taken-1 && m.q.signaled == 1, "%d reads, %d signaled", m.q.reads,
+		m.q.signaled)
 	m.loop.clock += 30
 	reads.Release()
 	m.turn()
@@ -260,9 +251,8 @@ func TestMemoryGrantedByAnotherGroup(t *testing.T) {
 		s := m.host.keyed(command(tt.op, uint16(i), 0, 4096), 0, 4096)
 		m.host.send(&s, nil)
 		m.turn()
-		if m.state(t) != requestNeedMemory || !m.g.Arm() {
-			t.Fatalf("%d: state %v, or the reactor stays awake for nothing", i, m.state(t))
-		}
+		testutil.MustTrue(t, m.state(t) == requestNeedMemory && m.g.Arm(),
+			"%d: state %v, or the reactor stays awake for nothing", i, m.state(t))
 		if tt.grant {
 			all.Free()
 			pool.Serve()
@@ -271,9 +261,8 @@ func TestMemoryGrantedByAnotherGroup(t *testing.T) {
 			}
 			all.Free()
 		}
-		if m.state(t) != tt.state || m.g.Arm() {
-			t.Fatalf("%d: state %v, want %v, or the reactor may sleep", i, m.state(t), tt.state)
-		}
+		testutil.MustTrue(t, m.state(t) == tt.state && !m.g.Arm(),
+			"%d: state %v, want %v, or the reactor may sleep", i, m.state(t), tt.state)
 		m.until(t, func() bool { return m.state(t) == requestIdle })
 		if cqe, _, ok := m.host.response(); !ok || cqe.Status() != tt.want {
 			t.Errorf("%d: %v, want %v", i, cqe.Status(), tt.want)
@@ -289,15 +278,12 @@ func TestSignaledWrites(t *testing.T) {
 		s := m.host.keyed(command(opRead, 1, 0, 4096), 0, 4096)
 		m.host.send(&s, nil)
 		m.turn()
-		if m.q.signaled != want {
-			t.Errorf("iWARP %v: %d of a WRITE and a SEND are signaled, want %d", iwarp,
-				m.q.signaled, want)
-		}
+		testutil.True(t, m.q.signaled == want,
+			"iWARP %v: %d of a WRITE and a SEND are signaled, want %d", iwarp, m.q.signaled, want)
 		writes.Release()
 		m.turn()
-		if m.q.signaled != 0 || m.state(t) != requestIdle {
-			t.Errorf("iWARP %v: %d signaled at rest", iwarp, m.q.signaled)
-		}
+		testutil.True(t, m.q.signaled == 0 && m.state(t) == requestIdle,
+			"iWARP %v: %d signaled at rest", iwarp, m.q.signaled)
 	}
 }
 
@@ -381,7 +367,5 @@ func TestStaleCompletions(t *testing.T) {
 	} {
 		m.g.completed(&verbs.WC{WRID: id, Status: verbs.WCGeneralErr})
 	}
-	if m.q.failed || m.q.recv.posted != 8 {
-		t.Error("a completion of another queue was taken")
-	}
+	testutil.True(t, !m.q.failed && m.q.recv.posted == 8, "a completion of another queue was taken")
 }

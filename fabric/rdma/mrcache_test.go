@@ -49,9 +49,7 @@ func (b *harness) zeroCopyRead(q *hostQueue, chunk int) {
 		nil); !st.OK() {
 		b.t.Fatal(st)
 	}
-	if !bytes.Equal(q.buf[:n], pattern(n, chunk)) {
-		b.t.Error("other data came back")
-	}
+	testutil.True(b.t, bytes.Equal(q.buf[:n], pattern(n, chunk)), "other data came back")
 }
 
 // TestRegisteredByChunk: a chunk is registered when it is first asked for and stays so. Its pages
@@ -62,18 +60,15 @@ func TestRegisteredByChunk(t *testing.T) {
 		q := b.host.connect(b.addr(), ioParam(32))
 		before := b.f.Live("target").MRs
 		b.zeroCopyRead(q, 1)
-		if !b.registered(1) {
-			t.Fatalf("not registered:\n%s", b.log)
-		}
+		testutil.MustTrue(t, b.registered(1), "not registered:\n%s", b.log)
 		for range 3 {
 			b.zeroCopyRead(q, 1)
 		}
 		if n := b.f.Live("target").MRs; n != before+1 {
 			t.Errorf("%d memory regions for one chunk", n-before)
 		}
-		if err := b.h.store.Discard(mem.ChunkSize, mem.ChunkSize); !errors.Is(err, mem.ErrPinned) {
-			t.Errorf("the pages of a registered chunk are given back: %v", err)
-		}
+		testutil.Is(t, b.h.store.Discard(mem.ChunkSize, mem.ChunkSize), mem.ErrPinned,
+			"the pages of a registered chunk are given back")
 		testutil.Check(t, b.h.store.Discard(0, mem.ChunkSize))
 		b.on(func() {
 			across := mem.Segment{
@@ -108,9 +103,7 @@ func TestRegistrationLimit(t *testing.T) {
 			other := testutil.Value(mem.Map("test store", mem.ChunkSize))(t)
 			q := b.host.connect(b.addr(), ioParam(32))
 			limit(b)
-			if !b.registered(0) || b.registered(1) {
-				t.Error("the limit does not hold")
-			}
+			testutil.True(t, b.registered(0) && !b.registered(1), "the limit does not hold")
 			seg := []mem.Segment{{B: other.Bytes(), Region: other.ID()}}
 			b.on(func() { b.h.queue.CanSendFrom(seg) })
 			testutil.Until(b.t, "the other region is asked for", func() bool {
@@ -148,12 +141,8 @@ func TestRegisteredAfterRemoval(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))
 	b.zeroCopyRead(q, 0)
-	if !b.registered(0) {
-		t.Fatal("not registered")
-	}
-	if !b.f.RemoveDevice("target", "roce0") {
-		t.Fatal("no such device")
-	}
+	testutil.MustTrue(t, b.registered(0), "not registered")
+	testutil.MustTrue(t, b.f.RemoveDevice("target", "roce0"), "no such device")
 	b.idle()
 	testutil.Until(b.t, "the memory is free",
 		func() bool { return b.h.store.Discard(0, mem.ChunkSize) == nil })

@@ -26,13 +26,11 @@ func TestCompletionQueuesAreShared(t *testing.T) {
 		}
 		promised := 0
 		for _, c := range p.cqs {
-			if c.used > c.size || c.size > most {
-				t.Errorf("%d of %d entries are promised", c.used, c.size)
-			}
+			testutil.True(t, c.used <= c.size && c.size <= most, "%d of %d entries are promised",
+				c.used, c.size)
 			promised += c.used
 		}
-		if promised != queues*need || len(p.cqs) != want {
-			t.Errorf("%d completion queues for %d entries, want %d", len(p.cqs), promised, want)
-		}
+		testutil.True(t, promised == queues*need && len(p.cqs) == want,
+			"%d completion queues for %d entries, want %d", len(p.cqs), promised, want)
 	}
 }

@@ -53,9 +53,7 @@ func TestDestroyFails(t *testing.T) {
 		b := newHarness(t, o)
 		hq := b.host.connect(b.addr(), ioParam(8))
 		b.zeroCopyRead(hq, 0)
-		if !b.registered(0) {
-			t.Fatal("there is no zero copy")
-		}
+		testutil.MustTrue(t, b.registered(0), "there is no zero copy")
 		var q *queue
 		b.on(func() { q = b.g.first() })
 		completed, ended := b.h.count("complete"), b.h.count("end zero copy")
@@ -69,9 +67,7 @@ func TestDestroyFails(t *testing.T) {
 		}
 		testutil.Until(t, "in flight", func() bool { return b.h.count("complete") == completed+2 })
 		inFlight := b.available()
-		if inFlight == free {
-			t.Fatal("the device has no data memory")
-		}
+		testutil.MustTrue(t, inFlight != free, "the device has no data memory")
 		b.f.FailCalls("target", verbstest.CallDestroyQP, 0, -1, unix.EBUSY)
 		hq.disconnect()
 		testutil.Until(t, "the queue ends", func() (ok bool) {
@@ -88,10 +84,8 @@ func TestDestroyFails(t *testing.T) {
 			t.Errorf("said %d times:\n%s", n, b.log)
 		}
 		b.close()
-		if b.arena.Region().Bytes() == nil || b.h.store.Bytes() == nil ||
-			q.slab.region.Bytes() == nil {
-			t.Error("memory that the device may use was unmapped")
-		}
+		testutil.True(t, b.arena.Region().Bytes() != nil && b.h.store.Bytes() != nil &&
+			q.slab.region.Bytes() != nil, "memory that the device may use was unmapped")
 		testutil.Equal(t, b.h.count("end zero copy"), ended+1,
 			"the target has stopped without the end of the zero copy")
 		b.freeStuck(q)

@@ -45,13 +45,10 @@ func TestReadsAndWrites(t *testing.T) {
 				nil); !st.OK() {
 				t.Fatalf("read of %d bytes: %v", n, st)
 			}
-			if !bytes.Equal(q.buf[4096:4096+n], want) {
-				t.Fatalf("%d bytes do not read back", n)
-			}
+			testutil.MustTrue(t, bytes.Equal(q.buf[4096:4096+n], want), "%d bytes do not read back",
+				n)
 		}
-		if st := q.do(command(opNothing, 3, 0, 0), nil); !st.OK() {
-			t.Fatalf("no data: %v", st)
-		}
+		testutil.MustEqual(t, q.do(command(opNothing, 3, 0, 0), nil), nvme.Success, "no data")
 	})
 }
 
@@ -60,9 +57,8 @@ func TestWritesGoThroughStaging(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(32))
-		if st := q.do(q.keyed(command(opWrite, 1, 0, 4096), 0, 4096), nil); !st.OK() {
-			t.Fatal(st)
-		}
+		testutil.MustEqual(t, q.do(q.keyed(command(opWrite, 1, 0, 4096), 0, 4096), nil),
+			nvme.Success, "")
 		ordinary := b.h.regions[b.arena.Region().ID()]
 		if ordinary == o.fabric.IWARP || len(b.h.regions) != 1 {
 			t.Errorf("data of a write came to regions %v, the arena is %d", b.h.regions,
@@ -122,9 +118,8 @@ func TestInCapsuleData(t *testing.T) {
 		}
 		for _, tt := range tests {
 			testutil.Equal(t, q.do(tt.sqe, tt.data), tt.want, "%s", tt.name)
-			if got := b.h.store.Bytes()[:len(tt.read)]; !bytes.Equal(got, tt.read) {
-				t.Errorf("%s: other data arrived", tt.name)
-			}
+			testutil.True(t, bytes.Equal(b.h.store.Bytes()[:len(tt.read)], tt.read),
+				"%s: other data arrived", tt.name)
 		}
 	})
 }
@@ -142,9 +137,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	keyed0 := command(opNothing, 4, 0, 0)
 	keyed0.SGL1().SetKeyed(nvme.SGLSubtypeInvalidate, 0, 0, 0x1234)
-	if st := q.do(keyed0, nil); !st.OK() {
-		t.Errorf("keyed block of length 0: %v", st)
-	}
+	testutil.Equal(t, q.do(keyed0, nil), nvme.Success, "keyed block of length 0")
 	for typ := uint8(0); typ < 16; typ++ {
 		for sub := uint8(0); sub < 16; sub++ {
 			if typ == 4 && (sub == 0 || sub == 0xF) || typ == 0 && sub == 1 || typ == 3 &&
@@ -172,9 +165,7 @@ func TestFailedReadSendsNoData(t *testing.T) {
 	} {
 		testutil.Equal(t, q.do(q.keyed(command(op, 1, 0, 512), 0, 512), nil), want, "status")
 	}
-	if !bytes.HasPrefix(q.buf, []byte("untouched")) {
-		t.Error("data was sent")
-	}
+	testutil.True(t, bytes.HasPrefix(q.buf, []byte("untouched")), "data was sent")
 }
 
 func TestRemoteInvalidate(t *testing.T) {
@@ -190,9 +181,7 @@ func TestRemoteInvalidate(t *testing.T) {
 				s.SGL1().SetKeyed(sub, mem.Addr(r.Bytes()), 512, mr.RKey())
 				q.send(&s, nil)
 				_, wc, ok := q.response()
-				if !ok {
-					t.Fatalf("opcode %#x: %+v", op, q.bad)
-				}
+				testutil.MustTrue(t, ok, "opcode %#x: %+v", op, q.bad)
 				asked, did := sub == nvme.SGLSubtypeInvalidate, wc.Flags&verbs.WCWithInv != 0
 				if asked != did || did && wc.InvalidatedRKey != mr.RKey() {
 					t.Errorf("opcode %#x: asked %v, flags %#x, key %#x of %#x", op, asked, wc.Flags,
@@ -223,9 +212,7 @@ func TestZeroCopy(t *testing.T) {
 				nil); !st.OK() {
 				t.Fatal(st)
 			}
-			if !bytes.Equal(q.buf[1<<20:1<<20+12345], want) {
-				t.Error("other data came back")
-			}
+			testutil.True(t, bytes.Equal(q.buf[1<<20:1<<20+12345], want), "other data came back")
 			s := command(opZeroCopyWrite, 1, 0, 100)
 			s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 100)
 			if st := q.do(s, want[:100]); !st.OK() ||
@@ -234,9 +221,7 @@ func TestZeroCopy(t *testing.T) {
 			}
 		}
 		move()
-		if !b.registered(0) {
-			t.Fatalf("not registered:\n%s", b.log)
-		}
+		testutil.MustTrue(t, b.registered(0), "not registered:\n%s", b.log)
 		before, more := b.h.count("end zero copy"), 2
 		if o.fabric.IWARP {
 			more = 1
@@ -253,7 +238,5 @@ func TestSetDepth(t *testing.T) {
 	q := b.host.connect(b.addr(), adminParam())
 	testutil.Equal(t, q.do(command(opConnect, 1, 33, 0), nil), nvme.ConnectInvalidParameters,
 		"33 commands on a queue made for 32")
-	if st := q.do(command(opConnect, 1, 32, 0), nil); !st.OK() {
-		t.Errorf("32 commands: %v", st)
-	}
+	testutil.Equal(t, q.do(command(opConnect, 1, 32, 0), nil), nvme.Success, "32 commands")
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // TestNothingIsRemote: a host that knows the keys and addresses of the target's memory can neither
@@ -44,16 +45,13 @@ func TestNothingIsRemote(t *testing.T) {
 				b.host.event(verbs.EventDisconnected)
 			}
 			q.free()
-			if st := good.do(good.keyed(command(opWrite, 1, 0, 512), 0, 512), nil); !st.OK() {
-				t.Errorf("another queue after %s: %v", name, st)
-			}
+			testutil.Equal(t, good.do(good.keyed(command(opWrite, 1, 0, 512), 0, 512), nil),
+				nvme.Success, "another queue after %s", name)
 		}
 		if !o.fabric.IWARP {
 			before = before[4096:] // the data of the good queue went there
 			arena = arena[4096:]
 		}
-		if !bytes.Equal(arena, before) {
-			t.Error("the memory has changed")
-		}
+		testutil.True(t, bytes.Equal(arena, before), "the memory has changed")
 	})
 }

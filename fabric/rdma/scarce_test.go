@@ -37,9 +37,8 @@ func TestNoResources(t *testing.T) {
 				}
 				b.idle()
 				q := b.host.connect(b.addr(), ioParam(8))
-				if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-					t.Errorf("after %s failed: %v", call, st)
-				}
+				testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success,
+					"after %s failed", call)
 				b.close()
 			}
 		}
@@ -51,9 +50,7 @@ func TestHandlerRefuses(t *testing.T) {
 	b.h.mu.Lock()
 	b.h.openErr = errors.New("no room for hosts")
 	b.h.mu.Unlock()
-	if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
-		t.Error(st)
-	}
+	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(8)), cmwire.NoResources, "")
 	testutil.Until(t, "the reason is reported",
 		func() bool { return strings.Contains(b.log.String(), "no room for hosts") })
 	b.idle()
@@ -72,9 +69,7 @@ func TestLimits(t *testing.T) {
 			if cfg.MaxQueuesPerHost > 0 { // it might prove its NQN
 				over := b.host.connect(b.addr(), ioParam(8))
 				st := over.do(command(opConnect, 1, 8, 0), nil)
-				if st != nvme.ConnectInvalidParameters {
-					t.Error(st)
-				}
+				testutil.Equal(t, st, nvme.ConnectInvalidParameters, "")
 				over.disconnect()
 				b.host.event(verbs.EventDisconnected)
 			} else if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
@@ -107,17 +102,13 @@ func TestCompletionQueuesFillUp(t *testing.T) {
 		d[0].MaxCompletionQueues != 2 || d[0].MaxQueuePairs < 4 {
 		t.Errorf("%+v", d)
 	}
-	if st := b.host.rejected(b.addr(), p); st != cmwire.NoResources {
-		t.Error(st)
-	}
+	testutil.Equal(t, b.host.rejected(b.addr(), p), cmwire.NoResources, "")
 	qs[0].disconnect()
 	b.host.event(verbs.EventDisconnected)
 	testutil.Until(t, "room", func() bool { return b.tr.Usage().Connections == 3 })
 	qs = append(qs[1:], b.host.connect(b.addr(), p))
 	for _, q := range qs {
-		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-			t.Error(st)
-		}
+		testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 	}
 	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(100)), cmwire.NoResources,
 		"a queue larger than any completion queue")
@@ -206,8 +197,6 @@ func TestNarrowDevice(t *testing.T) {
 			}
 		}
 	}
-	if !bytes.Equal(q.buf[2<<20:3<<20], want) {
-		t.Error("other data came back")
-	}
+	testutil.True(t, bytes.Equal(q.buf[2<<20:3<<20], want), "other data came back")
 	b.on(b.defragment)
 }

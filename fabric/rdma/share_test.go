@@ -29,9 +29,7 @@ func TestConnectionShares(t *testing.T) {
 			if st == nvme.ConnectInvalidParameters {
 				return n
 			}
-			if !st.OK() || n > 64 {
-				t.Fatalf("connection %d: %v", n, st)
-			}
+			testutil.MustTrue(t, st.OK() && n <= 64, "connection %d: %v", n, st)
 			n++
 		}
 	}
@@ -43,9 +41,7 @@ func TestConnectionShares(t *testing.T) {
 		t.Errorf("%d refused because of a share", u.OverShare)
 	}
 	q := b.host.connect(b.addr(), ioParam(8))
-	if st := q.do(command(opConnect, 1, 8, 0), nil); !st.OK() {
-		t.Errorf("an admin queue: %v", st)
-	}
+	testutil.Equal(t, q.do(command(opConnect, 1, 8, 0), nil), nvme.Success, "an admin queue")
 }
 
 // One host with all its commands in a namespace that hangs, and without memory to copy their data,
@@ -75,9 +71,7 @@ func TestSRQShares(t *testing.T) {
 		t.Fatalf("%d commands hang, and %d receives are left for others", held, n)
 	}
 	for i, q := range qs {
-		if st := q.do(inCapsuleWrite(opWrite, 1), data); !st.OK() {
-			t.Errorf("host %d: %v", i, st)
-		}
+		testutil.Equal(t, q.do(inCapsuleWrite(opWrite, 1), data), nvme.Success, "host %d", i)
 		held := b.h.count("held")
 		s := inCapsuleWrite(opHoldWrite, 2)
 		q.send(&s, data)
@@ -86,13 +80,10 @@ func TestSRQShares(t *testing.T) {
 	for i, q := range qs {
 		testutil.Equal(t, q.do(inCapsuleWrite(opHoldWrite, 3), data), nvme.CommandInterrupted,
 			"host %d, beyond its share", i)
-		if st := q.do(q.keyed(command(opNothing, 4, 0, 0), 0, 0), nil); !st.OK() {
-			t.Errorf("host %d, which needs no slot: %v", i, st)
-		}
+		testutil.Equal(t, q.do(q.keyed(command(opNothing, 4, 0, 0), 0, 0), nil), nvme.Success,
+			"host %d, which needs no slot", i)
 	}
-	if posted() == 0 {
-		t.Error("no receive is left")
-	}
+	testutil.True(t, posted() != 0, "no receive is left")
 	b.on(func() { b.arena.Free(taken) })
 	b.letGo()
 }
@@ -115,9 +106,8 @@ func TestSRQSharesOfLists(t *testing.T) {
 			t.Fatalf("%v, %v", cqe.Status(), ok)
 		}
 	}
-	if st := other.do(inCapsuleWrite(opWrite, 1), make([]byte, 512)); !st.OK() {
-		t.Errorf("another host: %v", st)
-	}
+	testutil.Equal(t, other.do(inCapsuleWrite(opWrite, 1), make([]byte, 512)), nvme.Success,
+		"another host")
 	b.on(func() { b.arena.Free(taken) })
 }
 
@@ -136,10 +126,7 @@ func TestSRQShareOfHostWithoutReceives(t *testing.T) {
 	}
 	b.host.event(verbs.EventDisconnected)
 	hold.Release()
-	if !strings.Contains(b.log.String(), errShare.Error()) {
-		t.Errorf("the log has no reason:\n%s", b.log)
-	}
-	if st := other.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-		t.Errorf("another host: %v", st)
-	}
+	testutil.True(t, strings.Contains(b.log.String(), errShare.Error()),
+		"the log has no reason:\n%s", b.log)
+	testutil.Equal(t, other.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "another host")
 }

@@ -92,9 +92,7 @@ func TestSRQSlots(t *testing.T) {
 	}
 	for cid := range uint16(96) {
 		for _, q := range qs {
-			if st := q.do(command(opNothing, cid, 0, 0), nil); !st.OK() {
-				t.Fatal(st)
-			}
+			testutil.MustEqual(t, q.do(command(opNothing, cid, 0, 0), nil), nvme.Success, "")
 		}
 	}
 	look(2*srqSlabSlots, 32+3*96)
@@ -143,9 +141,7 @@ func TestSRQDepthIsEnforced(t *testing.T) {
 			return strings.Contains(b.log.String(), "more commands than the queue's depth, 4")
 		})
 	testutil.Until(t, "the handler has its requests", func() bool { return b.h.count("held") == 4 })
-	if st := good.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, good.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 	b.letGo()
 	testutil.Until(t, "one queue", func() bool { return b.tr.Usage().Connections == 1 })
 	b.on(func() {
@@ -177,15 +173,13 @@ func TestSRQShortage(t *testing.T) {
 			s.recv.posted)
 	}
 	write(100, opWrite, 4096)
-	if !bytes.Equal(m.h.store.Bytes()[4096:4096+512], data) {
-		t.Error("data that moved away is wrong")
-	}
+	testutil.True(t, bytes.Equal(m.h.store.Bytes()[4096:4096+512], data),
+		"data that moved away is wrong")
 	var memory mem.Allocation
 	m.g.cfg.Memory.AllocReserve(&memory, nil, m.g.cfg.Memory.Available())
 	write(101, opWrite, 8192)
-	if !bytes.Equal(m.h.store.Bytes()[8192:8192+512], data) {
-		t.Error("data that stayed is wrong")
-	}
+	testutil.True(t, bytes.Equal(m.h.store.Bytes()[8192:8192+512], data),
+		"data that stayed is wrong")
 	memory.Free()
 	for _, r := range m.h.held {
 		m.h.complete(r, nvme.Success)
@@ -232,9 +226,7 @@ func TestSRQFallsBack(t *testing.T) {
 			b := newHarness(t, o)
 			for range 2 {
 				q := b.host.connect(b.addr(), ioParam(8))
-				if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-					t.Error(st)
-				}
+				testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 			}
 			testutil.Equal(t, b.f.Live("target").SRQs, 0, "shared receive queues")
 			if n := strings.Count(b.log.String(), "do not share receives"); n != 1 {
@@ -255,9 +247,7 @@ func TestSRQMemoryIsBounded(t *testing.T) {
 			QueueMemory: int64(slabSize(srqSlabSlots, 4096, 0)) + 64<<10,
 		}})
 	q := b.host.connect(b.addr(), ioParam(100))
-	if st := b.host.rejected(b.addr(), ioParam(100)); st != cmwire.NoResources {
-		t.Error(st)
-	}
+	testutil.Equal(t, b.host.rejected(b.addr(), ioParam(100)), cmwire.NoResources, "")
 	b.host.connect(b.addr(), ioParam(28)) // its slots are there
 	q.disconnect()
 	b.host.event(verbs.EventDisconnected)
@@ -274,9 +264,8 @@ func TestSRQIsReplaced(t *testing.T) {
 		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncSRQErr, SRQ: b.g.one(t).SRQ})
 	})
 	b.host.event(verbs.EventDisconnected)
-	if !strings.Contains(b.log.String(), errSRQ.Error()) {
-		t.Errorf("the log has no reason:\n%s", b.log)
-	}
+	testutil.True(t, strings.Contains(b.log.String(), errSRQ.Error()), "the log has no reason:\n%s",
+		b.log)
 	q.free()
 	b.idle()
 	stays := b.host.connect(b.addr(), ioParam(8))
@@ -288,17 +277,13 @@ func TestSRQIsReplaced(t *testing.T) {
 		q := b.host.connect(b.addr(), ioParam(8))
 		testutil.MustEqual(t, b.f.Live("target").SRQs, want,
 			"shared receive queues after %d ends", i)
-		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-			t.Error(st)
-		}
+		testutil.Equal(t, q.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 		q.disconnect()
 		b.host.event(verbs.EventDisconnected)
 		testutil.Until(t, "the queue ends", func() bool { return b.tr.Usage().Connections == 1 })
 		q.free()
 	}
-	if st := stays.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, stays.do(command(opNothing, 1, 0, 0), nil), nvme.Success, "")
 	testutil.Until(t, "SRQs are freed", func() bool { return b.f.Live("target").SRQs == 1 })
 }
 
@@ -307,9 +292,7 @@ func TestSRQWithoutLastEvent(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{SRQSize: srqSlabSlots}, ioParam(8))
 	m.g.asyncEvent(m.q.p.dev,
 		verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num() + 1})
-	if m.q.recvsEnded || m.q.failed {
-		t.Error("an event of another queue pair was taken")
-	}
+	testutil.True(t, !m.q.recvsEnded && !m.q.failed, "an event of another queue pair was taken")
 	m.q.state, m.q.flushed = queueDraining, true
 	if m.q.checkDrained(); m.q.state != queueDraining {
 		t.Error("the queue pair is destroyed although it may take receives")
@@ -317,9 +300,8 @@ func TestSRQWithoutLastEvent(t *testing.T) {
 	m.q.state, m.q.flushed = queueLive, false
 	m.g.asyncEvent(m.q.p.dev,
 		verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num()})
-	if !m.q.recvsEnded || !errors.Is(m.q.reason, errFlushed) {
-		t.Errorf("the event did not end the queue: %v", m.q.reason)
-	}
+	testutil.True(t, m.q.recvsEnded && errors.Is(m.q.reason, errFlushed),
+		"the event did not end the queue: %v", m.q.reason)
 }
 
 func TestSRQStaleCompletions(t *testing.T) {
@@ -330,7 +312,6 @@ func TestSRQStaleCompletions(t *testing.T) {
 	} {
 		m.g.completed(&verbs.WC{WRID: id, QPNum: m.q.qp.Num(), Status: verbs.WCGeneralErr})
 	}
-	if m.q.failed || s.recv.posted != srqSlabSlots {
-		t.Error("a completion of other receives was taken")
-	}
+	testutil.True(t, !m.q.failed && s.recv.posted == srqSlabSlots,
+		"a completion of other receives was taken")
 }

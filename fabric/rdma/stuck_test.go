@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -34,15 +35,13 @@ func TestHolderEnds(t *testing.T) {
 			victim.send(&s, nil)
 			m.until(t, m.g.cfg.Memory.HasWaiters)
 			for waited := int64(0); !m.q.failed; waited += m.g.t.cfg.tickInterval() {
-				if waited > DefaultMemoryTimeout.Nanoseconds()/2 {
-					t.Fatal("the host keeps the memory")
-				}
+				testutil.MustTrue(t, waited <= DefaultMemoryTimeout.Nanoseconds()/2,
+					"the host keeps the memory")
 				m.loop.clock += m.g.t.cfg.tickInterval()
 				m.g.tick()
 			}
-			if !errors.Is(m.q.reason, errHolds) {
-				t.Errorf("the queue ends because %v", m.q.reason)
-			}
+			testutil.True(t, errors.Is(m.q.reason, errHolds), "the queue ends because %v",
+				m.q.reason)
 			m.until(t, func() bool { return m.q.state >= queueDestroyed })
 			m.until(t, func() bool { return !m.g.cfg.Memory.HasWaiters() })
 			m.turn()
@@ -91,9 +90,8 @@ func TestTrickleEnds(t *testing.T) {
 					send()
 				}
 			}
-			if !errors.Is(m.q.reason, tt.reason) {
-				t.Errorf("the queue ends because %v, want %v", m.q.reason, tt.reason)
-			}
+			testutil.True(t, errors.Is(m.q.reason, tt.reason), "the queue ends because %v, want %v",
+				m.q.reason, tt.reason)
 			for _, i := range held {
 				i.Release()
 			}

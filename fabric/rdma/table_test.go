@@ -2,6 +2,8 @@ package rdma
 
 import (
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestTable: IDs are not reused when numbers are.
@@ -15,18 +17,13 @@ func TestTable(t *testing.T) {
 		}
 	}
 	tab.remove(a)
-	if tab.find(a) != nil || tab.len() != 1 {
-		t.Error("found although it was removed")
-	}
+	testutil.True(t, tab.find(a) == nil && tab.len() == 1, "found although it was removed")
 	c := tab.add(&vs[2])
-	if uint16(c>>16) != uint16(a>>16) || tab.find(a) != nil || tab.find(c) != &vs[2] {
-		t.Errorf("IDs %#x and %#x of one number", a, c)
-	}
+	testutil.True(t, uint16(c>>16) == uint16(a>>16) && tab.find(a) == nil && tab.find(c) == &vs[2],
+		"IDs %#x and %#x of one number", a, c)
 	for v := range tab.all() { // elements may be removed in the loop
 		tab.remove(b)
-		if v == &vs[1] {
-			t.Error("yielded although it was removed")
-		}
+		testutil.True(t, v != &vs[1], "yielded although it was removed")
 	}
 	tab.remove(c)
 	tab.entries[0].gen = genMask // the generation wraps

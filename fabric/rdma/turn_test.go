@@ -35,9 +35,7 @@ func TestTurns(t *testing.T) {
 				if n := m.h.counts["prepare"]; n != tt.turn+1 {
 					t.Errorf("%d commands have begun, want %d and the other", n, tt.turn)
 				}
-				if m.g.Arm() {
-					t.Error("the reactor may sleep although commands wait")
-				}
+				testutil.True(t, !m.g.Arm(), "the reactor may sleep although commands wait")
 				if cqe, _, ok := other.response(); !ok || !cqe.Status().OK() || cqe.CID() != 7 {
 					t.Errorf("the other: %v, %v", cqe.Status(), ok)
 				}

@@ -45,9 +45,7 @@ func testBorrowedData(t *testing.T, p pdu.Params, ready int) {
 	}
 	handed := h.d.held[1].Segs[0].B
 	free := h.queue().HandOverBuffers(h.d.held[1])
-	if free == nil {
-		t.Fatal("the data cannot be handed over")
-	}
+	testutil.MustTrue(t, free != nil, "the data cannot be handed over")
 	h.d.held[1].Status = nvme.InternalPathError
 	h.d.release()
 	h.turn()
@@ -55,13 +53,11 @@ func testBorrowedData(t *testing.T, p pdu.Params, ready int) {
 		t.Errorf("%d bytes of responses, want %d", n, want)
 	}
 	for i := range 11 {
-		if want := random(i, 4096); i != 2 && !bytes.Equal(h.d.data.Bytes()[i*4096:][:4096], want) {
-			t.Errorf("write %d did not arrive", i)
-		}
+		testutil.True(t, i == 2 || bytes.Equal(h.d.data.Bytes()[i*4096:][:4096], random(i, 4096)),
+			"write %d did not arrive", i)
 	}
-	if !bytes.Equal(handed, random(2, 4096)) {
-		t.Error("data that was handed over has been overwritten")
-	}
+	testutil.True(t, bytes.Equal(handed, random(2, 4096)),
+		"data that was handed over has been overwritten")
 	free()
 	h.close()
 }
@@ -91,9 +87,8 @@ func TestPromisedMemory(t *testing.T) {
 			t.Errorf("%d bytes of answers, want %d", got, want)
 		}
 		for i := range ios {
-			if !bytes.Equal(h.d.data.Bytes()[i*16384:][:size], random(i, size)) {
-				t.Errorf("write %d of %d bytes did not arrive", i, size)
-			}
+			testutil.True(t, bytes.Equal(h.d.data.Bytes()[i*16384:][:size], random(i, size)),
+				"write %d of %d bytes did not arrive", i, size)
 		}
 		testutil.Equal(t, h.g.cfg.Memory.Promised(), 0, "bytes are still promised")
 		h.close()
@@ -126,9 +121,8 @@ func TestPromisedMemoryIsUsed(t *testing.T) {
 	} {
 		for b := got; len(b) > 0; b = b[pdu.CapsuleRespSize:] {
 			cqe := (*pdu.CapsuleResp)(b).CQE()
-			if int(cqe.CID()) == i && cqe.Status() != want {
-				t.Errorf("command %d: %v, want %v", i, cqe.Status(), want)
-			}
+			testutil.True(t, int(cqe.CID()) != i || cqe.Status() == want, "command %d: %v, want %v",
+				i, cqe.Status(), want)
 		}
 	}
 	testutil.Equal(t, h.d.written.Load(), 2, "writes")

@@ -38,15 +38,11 @@ func (c *client) icReq(p pdu.Params) {
 	r.Set(&p, 1)
 	c.send(r[:])
 	m := c.recv()
-	if m.t != pdu.TypeICResp {
-		c.tb.Fatalf("got %v, want ICResp", m)
-	}
+	testutil.MustTrue(c.tb, m.t == pdu.TypeICResp, "got %v, want ICResp", m)
 	resp := (*pdu.ICResp)(m.raw)
 	// Linux refuses an alignment requested by the controller, and digests it did not request.
-	if f := resp.Check(); !f.OK() || resp.HeaderDigest() != p.HeaderDigest ||
-		resp.DataDigest() != p.DataDigest || resp.CPDA() != 0 {
-		c.tb.Fatalf("ICResp %x", m.raw)
-	}
+	testutil.MustTrue(c.tb, resp.Check().OK() && resp.HeaderDigest() == p.HeaderDigest &&
+		resp.DataDigest() == p.DataDigest && resp.CPDA() == 0, "ICResp %x", m.raw)
 	c.p = p
 	c.p.CPDA, c.p.MaxH2CData = resp.CPDA(), resp.MaxH2CData()
 	c.p.InCapsule = 8192
@@ -182,9 +178,7 @@ func (c *client) read() (m message, err error) {
 func (c *client) recv() message {
 	c.tb.Helper()
 	m, err := c.read()
-	if err != nil {
-		c.tb.Fatalf("receive: %v (type %v)", err, m.t)
-	}
+	testutil.MustTrue(c.tb, err == nil, "receive: %v (type %v)", err, m.t)
 	return m
 }
 
@@ -192,13 +186,10 @@ func (c *client) recv() message {
 func (c *client) status(cid uint16, want nvme.Status) {
 	c.tb.Helper()
 	m := c.recv()
-	if m.t != pdu.TypeCapsuleResp {
-		c.tb.Fatalf("got %v %x, want CapsuleResp", m.t, m.raw)
-	}
+	testutil.MustTrue(c.tb, m.t == pdu.TypeCapsuleResp, "got %v %x, want CapsuleResp", m.t, m.raw)
 	cqe := (*pdu.CapsuleResp)(m.raw).CQE()
-	if cqe.CID() != cid || cqe.Status() != want {
-		c.tb.Fatalf("CID %d: %v, want CID %d: %v", cqe.CID(), cqe.Status(), cid, want)
-	}
+	testutil.MustTrue(c.tb, cqe.CID() == cid && cqe.Status() == want, "CID %d: %v, want CID %d: %v",
+		cqe.CID(), cqe.Status(), cid, want)
 }
 
 // term reads PDUs until a C2HTermReq, compares it, and expects the end of the stream.
@@ -235,18 +226,16 @@ func (c *client) readBlocks(cid uint16, off, n int) []byte {
 		switch m.t {
 		case pdu.TypeC2HData:
 			d := (*pdu.Data)(m.raw)
-			if d.CCCID() != cid || int(d.DATAO()) != len(data) {
-				c.tb.Fatalf("C2HData %x", m.raw)
-			}
+			testutil.MustTrue(c.tb, d.CCCID() == cid && int(d.DATAO()) == len(data), "C2HData %x",
+				m.raw)
 			data = append(data, m.data...)
 			if f := d.Header().Flags(); f&pdu.Success != 0 {
 				return data
 			}
 		case pdu.TypeCapsuleResp:
 			cqe := (*pdu.CapsuleResp)(m.raw).CQE()
-			if cqe.CID() != cid || !cqe.Status().OK() {
-				c.tb.Fatalf("read: CID %d, %v", cqe.CID(), cqe.Status())
-			}
+			testutil.MustTrue(c.tb, cqe.CID() == cid && cqe.Status().OK(), "read: CID %d, %v",
+				cqe.CID(), cqe.Status())
 			return data
 		default:
 			c.tb.Fatalf("got %v %x", m.t, m.raw)
@@ -258,13 +247,10 @@ func (c *client) readBlocks(cid uint16, off, n int) []byte {
 func (c *client) r2t(cid uint16, n int) (ttag uint16) {
 	c.tb.Helper()
 	m := c.recv()
-	if m.t != pdu.TypeR2T {
-		c.tb.Fatalf("got %v %x, want R2T", m.t, m.raw)
-	}
+	testutil.MustTrue(c.tb, m.t == pdu.TypeR2T, "got %v %x, want R2T", m.t, m.raw)
 	r := (*pdu.R2T)(m.raw)
-	if r.CCCID() != cid || r.R2TO() != 0 || int(r.R2TL()) != n {
-		c.tb.Fatalf("R2T %x", m.raw)
-	}
+	testutil.MustTrue(c.tb, r.CCCID() == cid && r.R2TO() == 0 && int(r.R2TL()) == n, "R2T %x",
+		m.raw)
 	return r.TTAG()
 }
 

@@ -31,9 +31,7 @@ func TestHandshakeDeadlines(t *testing.T) {
 			h.loop.advance(time.Second)
 			h.turn()
 		}
-		if n < 59 || n > 62 {
-			t.Errorf("%s: ended after %d seconds, the limit is 60", name, n)
-		}
+		testutil.True(t, n >= 59 && n <= 62, "%s: ended after %d seconds, the limit is 60", name, n)
 		h.close()
 	}
 	h := newManual(t,
@@ -99,10 +97,8 @@ func TestSlowReader(t *testing.T) {
 		for i := range 16 {
 			m := c.recv()
 			d := (*pdu.Data)(m.raw)
-			if m.t != pdu.TypeC2HData || d.CCCID() != uint16(i) || len(m.data) != n ||
-				d.Header().Flags()&pdu.Success == 0 {
-				t.Fatalf("got %v %x", m.t, m.raw)
-			}
+			testutil.MustTrue(t, m.t == pdu.TypeC2HData && d.CCCID() == uint16(i) &&
+				len(m.data) == n && d.Header().Flags()&pdu.Success != 0, "got %v %x", m.t, m.raw)
 			for j := 0; j < n; j += 509 {
 				testutil.MustEqual(t, m.data[j], pattern(i*4096+j),
 					"command %d, byte %d is wrong", i, j)
@@ -141,9 +137,7 @@ func TestUnreadZeroCopy(t *testing.T) {
 				"memory %v, writer %v: the connection ended at once", memory, waits)
 			advance(2)
 			ended := h.t.Usage().Connections == 0
-			if want := waits && !memory; ended != want {
-				t.Errorf("memory %v, writer %v: ended %v", memory, waits, ended)
-			}
+			testutil.Equal(t, ended, waits && !memory, "memory %v, writer %v: ended", memory, waits)
 			if got := h.d.ended.Load() == 3; got != (memory || ended) {
 				t.Errorf("memory %v, writer %v: %d reads ended", memory, waits, h.d.ended.Load())
 			}
@@ -176,17 +170,15 @@ func TestUnsentZeroCopyWrite(t *testing.T) {
 			h.d.writerWaits = waits
 			ticks := int(changeWait / h.g.tick)
 			for i := range ticks + 1 {
-				if n := h.t.Usage().Connections; i == ticks-1 && n != 1 {
-					t.Errorf("waits %v, reads %v: the connection ended at once", waits, reads)
-				}
+				testutil.True(t, i != ticks-1 || h.t.Usage().Connections == 1,
+					"waits %v, reads %v: the connection ended at once", waits, reads)
 				h.loop.advance(time.Duration(h.g.tick))
 				if h.turn(); reads && h.t.Usage().Connections == 1 {
 					h.send(c.h2cData(0, 7, ttag, i*4, make([]byte, 4)))
 				}
 			}
-			if ended := h.t.Usage().Connections == 0; ended != waits {
-				t.Errorf("waits %v, reads %v: ended %v", waits, reads, ended)
-			}
+			testutil.Equal(t, h.t.Usage().Connections == 0, waits, "waits %v, reads %v: ended",
+				waits, reads)
 			h.close()
 		}
 	}
@@ -281,9 +273,7 @@ func TestSlowHostThatMovesOn(t *testing.T) {
 	for b := h.recv(); len(b) >= pdu.R2TSize; b = b[pdu.R2TSize:] {
 		ttags = append(ttags, (*pdu.R2T)(b).TTAG())
 	}
-	if len(ttags) != 14 || !h.g.cfg.Memory.HasWaiters() {
-		t.Fatalf("%d R2Ts", len(ttags))
-	}
+	testutil.MustTrue(t, len(ttags) == 14 && h.g.cfg.Memory.HasWaiters(), "%d R2Ts", len(ttags))
 	const part = 1 << 18
 	data := random(0, part)
 	for i := range 4 * len(ttags) { // 1 MiB/s
@@ -295,9 +285,7 @@ func TestSlowHostThatMovesOn(t *testing.T) {
 		}
 		h.send(c.h2cData(flags, uint16(cid), ttags[cid], i%4*part, data))
 		h.drain()
-		if h.g.queues.Len() == 0 {
-			t.Fatalf("the connection was ended after %d s", cid+1)
-		}
+		testutil.MustTrue(t, h.g.queues.Len() != 0, "the connection was ended after %d s", cid+1)
 	}
 	testutil.Equal(t, h.g.queues.At(0).requested, 0, "bytes are still requested")
 }

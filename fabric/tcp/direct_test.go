@@ -91,9 +91,8 @@ func TestDirectDataIsNotCopied(t *testing.T) {
 		}
 		testutil.Equal(t, h.d.written.Load(), writes, "writes")
 		for i := range writes {
-			if !bytes.Equal(h.d.data.Bytes()[i*n:][:n], random(i, n)) {
-				t.Errorf("write %d did not arrive", i)
-			}
+			testutil.True(t, bytes.Equal(h.d.data.Bytes()[i*n:][:n], random(i, n)),
+				"write %d did not arrive", i)
 		}
 		h.close()
 	}
@@ -186,16 +185,12 @@ func TestMemoryOfDirectData(t *testing.T) {
 		h.turn()
 	}
 	releaseOne()
-	if q.stalled() || len(h.d.held) != fit {
-		t.Errorf("the write that came before the read has no memory; %d are executing",
-			len(h.d.held))
-	}
+	testutil.True(t, !q.stalled() && len(h.d.held) == fit,
+		"the write that came before the read has no memory; %d are executing", len(h.d.held))
 	h.peer = large
 	h.send(write(fit+1, holdNSID, n))
 	releaseOne() // enough for the write, but not for the read
-	if !q.stalled() {
-		t.Error("the write went before the read")
-	}
+	testutil.True(t, q.stalled(), "the write went before the read")
 	h.peer = small
 	h.d.release()
 	h.turn()
@@ -226,15 +221,13 @@ func TestReserveForDirectData(t *testing.T) {
 	asked := h.peer
 	h.connect(pdu.Params{}, 8)
 	h.send(c.capsule(&sqe, random(1, n)))
-	if !h.g.queues.At(1).stalled() {
-		t.Error("large data has the reserve although nothing was asked for on its connection")
-	}
+	testutil.True(t, h.g.queues.At(1).stalled(),
+		"large data has the reserve although nothing was asked for on its connection")
 	h.hangUp()
 	h.peer = asked
 	h.send(c.capsule(&sqe, random(100, n)))
-	if h.d.written.Load() != 1 || h.g.stalled != 0 {
-		t.Fatalf("%d writes, %d queues are stalled", h.d.written.Load(), h.g.stalled)
-	}
+	testutil.MustTrue(t, h.d.written.Load() == 1 && h.g.stalled == 0,
+		"%d writes, %d queues are stalled", h.d.written.Load(), h.g.stalled)
 	for ; len(r2ts) > 0; r2ts = r2ts[pdu.R2TSize:] {
 		r := (*pdu.R2T)(r2ts)
 		h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))

@@ -20,9 +20,7 @@ func TestDisconnectWaitsForExecuting(t *testing.T) {
 		h.send(c.capsule(&sqe, nil))
 		h.queue().Disconnect(errors.New("test"))
 		h.turn()
-		if h.d.closed.Load() != 0 || len(h.recv()) != 0 {
-			t.Error("the end did not wait")
-		}
+		testutil.True(t, h.d.closed.Load() == 0 && len(h.recv()) == 0, "the end did not wait")
 		if completes {
 			h.d.release()
 			h.turn()

@@ -55,9 +55,7 @@ func TestManyConnections(t *testing.T) {
 		h.g.Poll(64)
 	}
 	say(peers[5])
-	if !h.g.Arm() {
-		t.Error("the group does not let the reactor sleep")
-	}
+	testutil.True(t, h.g.Arm(), "the group does not let the reactor sleep")
 	h.loop.fns[h.g.epfd](unix.EPOLLIN)
 	if h.g.Poll(64); !answered(peers[5]) {
 		t.Error("not answered after the wake-up")
@@ -145,9 +143,7 @@ func TestEndWithData(t *testing.T) {
 			h.loop.now += 2 * recent
 		}
 		h.turn()
-		if !h.g.Arm() {
-			t.Fatal("the group does not let the reactor sleep")
-		}
+		testutil.MustTrue(t, h.g.Arm(), "the group does not let the reactor sleep")
 		sqe := rw(nvme.NVMFlush, 1, 0, 0, false)
 		if _, e := sys.Send(h.peer, c.capsule(&sqe, nil), 0); e != 0 {
 			t.Fatal(e)

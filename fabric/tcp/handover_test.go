@@ -30,16 +30,13 @@ func TestHandOverBuffers(t *testing.T) {
 		}
 		handed = append(handed, b)
 		frees = append(frees, h.queue().HandOverBuffers(r))
-		if len(r.Segs) != 0 || frees[i] == nil {
-			t.Fatal("the memory is still the request's")
-		}
+		testutil.MustTrue(t, len(r.Segs) == 0 && frees[i] != nil,
+			"the memory is still the request's")
 		r.Status = nvme.InternalPathError
 	}
 	h.d.release()
 	h.turn()
-	if n := len(h.recv()); n != 2*pdu.CapsuleRespSize {
-		t.Errorf("%d bytes arrived, want two responses", n)
-	}
+	testutil.Equal(t, len(h.recv()), 2*pdu.CapsuleRespSize, "bytes arrived, want two responses")
 	for i := range 20 { // on the same requests
 		sqe := rw(nvme.NVMRead, uint16(i), 0, 4096, false)
 		h.send(c.capsule(&sqe, nil))
@@ -47,16 +44,11 @@ func TestHandOverBuffers(t *testing.T) {
 	}
 	h.hangUp()
 	h.turn()
-	if h.g.queues.Len() > 0 {
-		t.Error("the queue waits for the device")
-	}
-	if n := total - h.arena.Available(); n != 8192 {
-		t.Errorf("%d bytes are still in use, want 8192", n)
-	}
+	testutil.True(t, h.g.queues.Len() <= 0, "the queue waits for the device")
+	testutil.Equal(t, total-h.arena.Available(), 8192, "bytes are still in use")
 	for i, b := range handed {
-		if b[0] != byte(100+i) || b[4095] != byte(100+i) {
-			t.Errorf("memory %d was used although the device has it", i)
-		}
+		testutil.True(t, b[0] == byte(100+i) && b[4095] == byte(100+i),
+			"memory %d was used although the device has it", i)
 		frees[i]()
 	}
 	testutil.Equal(t, h.arena.Available(), total, "memory is lost")

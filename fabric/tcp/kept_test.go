@@ -28,9 +28,7 @@ func (s *store) Take(at netip.AddrPort) *os.File {
 
 func (s *store) Keep(at netip.AddrPort, fd int) {
 	d, err := unix.Dup(fd)
-	if err != nil || s.kept[at] != nil {
-		s.t.Errorf("%v is kept twice, or %v", at, err)
-	}
+	testutil.True(s.t, err == nil && s.kept[at] == nil, "%v is kept twice, or %v", at, err)
 	s.kept[at] = os.NewFile(uintptr(d), at.String())
 }
 
@@ -58,17 +56,13 @@ func TestKeptSockets(t *testing.T) {
 		s.done = true
 		testutil.Must(t, before.Close())
 		c, err := net.Dial("tcp", at.AddrPort.String())
-		if err != nil {
-			t.Fatalf("%s: refused while nobody accepts: %v", ip, err)
-		}
+		testutil.MustEqual(t, err, nil, "%s: refused while nobody accepts", ip)
 		defer c.Close()
 
 		s.done = false
 		f := s.kept[at.AddrPort]
 		d, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0) // the service manager has it, too
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		defer unix.Close(d)
 		testutil.Must(t, unix.SetsockoptInt(d, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0))
 		accepted := make(chan netip.AddrPort, 1)
@@ -78,18 +72,15 @@ func TestKeptSockets(t *testing.T) {
 			_ = c.Close()
 		}))(t)
 		a := testutil.Receive(t, "the connection", accepted)
-		if a.String() != c.LocalAddr().String() {
-			t.Errorf("accepted %v, want %v", a, c.LocalAddr())
-		}
+		testutil.True(t, a.String() == c.LocalAddr().String(), "accepted %v, want %v", a,
+			c.LocalAddr())
 		for _, o := range inherited {
-			if v, err := unix.GetsockoptInt(d, o.level, o.name); err != nil || v != o.value {
-				t.Errorf("%s is %d, %v", o.what, v, err)
-			}
+			testutil.Equal(t, testutil.Value(unix.GetsockoptInt(d, o.level, o.name))(t), o.value,
+				"%s", o.what)
 		}
 		testutil.Check(t, l.Close())
-		if _, err := net.Dial("tcp", at.AddrPort.String()); err == nil {
-			t.Errorf("%s: a closed listener accepts", ip)
-		}
+		testutil.True(t, testutil.Err(net.Dial("tcp", at.AddrPort.String())) != nil,
+			"%s: a closed listener accepts", ip)
 		testutil.Check(t, tr.Close())
 	}
 }
@@ -100,9 +91,7 @@ func TestKeptSocketUnfit(t *testing.T) {
 	port := testutil.FreePort(t)
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
 	elsewhere, _, err := listen(netip.MustParseAddrPort("127.0.0.1:0"), &Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	packets := testutil.Value(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	defer packets.Close()
 	fd := testutil.Value(bind(at, &Config{}))(t)
@@ -125,9 +114,8 @@ func TestKeptSocketUnfit(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 			continue
 		}
-		if s.kept[at] == nil || s.kept[at] == f {
-			t.Errorf("%s: the new socket is not kept", what)
-		}
+		testutil.True(t, s.kept[at] != nil && s.kept[at] != f, "%s: the new socket is not kept",
+			what)
 		testutil.Check(t, l.Close())
 	}
 }

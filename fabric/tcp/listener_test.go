@@ -43,16 +43,13 @@ func TestListenErrors(t *testing.T) {
 		{fabric.Addr{}, nil, "no address"},
 	} {
 		_, err := tr.Listen(tt.addr, 1, refuse)
-		if err == nil || tt.is != nil && !errors.Is(err, tt.is) ||
-			!strings.Contains(err.Error(), tt.text) {
-			t.Errorf("%v: %v", tt.addr, err)
-		}
+		testutil.True(t, err != nil && (tt.is == nil || errors.Is(err, tt.is)) &&
+			strings.Contains(err.Error(), tt.text), "%v: %v", tt.addr, err)
 	}
 	testutil.Check(t, tr.Close())
 	testutil.Check(t, l.Close())
-	if _, err := tr.Listen(listenAddr("127.0.0.1:0"), 1, refuse); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("listen after Close: %v", err)
-	}
+	testutil.Is(t, testutil.Err(tr.Listen(listenAddr("127.0.0.1:0"), 1, refuse)), net.ErrClosed,
+		"listen after Close")
 }
 
 // [::] also serves IPv4, and 0.0.0.0 cannot have the same port. A connection has its real
@@ -91,21 +88,16 @@ func TestWildcards(t *testing.T) {
 				continue
 			}
 			i := testutil.Receive(t, "a connection", infos)
-			if i.Local.Addr().String() != ip || i.Local.Port() != port || i.PortID != 7 ||
-				i.Remote.String() != c.LocalAddr().String() {
-				t.Errorf("%+v", *i)
-			}
-			if i.QID != -1 || i.CNTLID != 0xFFFF || i.MaxDepth != 128 ||
-				i.InCapsuleSize != 128<<10 || i.MSDBD != 1 {
-				t.Errorf("%+v", *i)
-			}
+			testutil.True(t, i.Local.Addr().String() == ip && i.Local.Port() == port &&
+				i.PortID == 7 && i.Remote.String() == c.LocalAddr().String(), "%+v", *i)
+			testutil.True(t, i.QID == -1 && i.CNTLID == 0xFFFF && i.MaxDepth == 128 &&
+				i.InCapsuleSize == 128<<10 && i.MSDBD == 1, "%+v", *i)
 			_ = c.Close()
 		}
 		if any == "[::]" {
 			at := listenAddr(fmt.Sprintf("0.0.0.0:%d", port))
-			if _, err := tr.Listen(at, 8, accept); !errors.Is(err, unix.EADDRINUSE) {
-				t.Errorf("listen at %v besides [::]: %v", at, err)
-			}
+			testutil.Is(t, testutil.Err(tr.Listen(at, 8, accept)), unix.EADDRINUSE,
+				"listen at %v besides [::]", at)
 		}
 		testutil.Check(t, l.Close())
 	}
@@ -225,9 +217,7 @@ func TestFloods(t *testing.T) {
 		good.readBlocks(uint16(i), 0, 4096)
 	}
 	wg.Wait()
-	if failed.Load() > 0 {
-		t.Errorf("%d connections failed", failed.Load())
-	}
+	testutil.True(t, failed.Load() <= 0, "%d connections failed", failed.Load())
 	testutil.Until(t, "the good one is left", func() bool { return tg.t.Usage().Connections == 1 })
 	good.readBlocks(1, 0, 512)
 }
@@ -275,9 +265,7 @@ func TestConfig(t *testing.T) {
 		{MaxConnections: -1},
 		{InCapsuleSize: -16},
 	} {
-		if c.Validate() == nil {
-			t.Errorf("%+v is valid", c)
-		}
+		testutil.True(t, c.Validate() != nil, "%+v is valid", c)
 	}
 	var defaults Config
 	defaults.SetDefaults()
@@ -306,9 +294,8 @@ func TestSetDepth(t *testing.T) {
 	h.connect(pdu.Params{}, 8)
 	q := h.queue()
 	for _, n := range []int{-1, 0, 129} {
-		if q.SetDepth(n, fabric.Allowed, fabric.Claim{}) == nil {
-			t.Errorf("depth %d was accepted", n)
-		}
+		testutil.True(t, q.SetDepth(n, fabric.Allowed, fabric.Claim{}) != nil,
+			"depth %d was accepted", n)
 	}
 	h.close()
 }
@@ -335,9 +322,7 @@ func TestCongestionControl(t *testing.T) {
 	got := make(chan string, 1)
 	l := testutil.Value(tr.Listen(listenAddr("127.0.0.1:0"), 1, func(c fabric.Conn) {
 		name, err := unix.GetsockoptString(c.(*conn).fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-		if err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, err)
 		got <- name
 		_ = c.Close()
 	}))(t)

@@ -95,9 +95,7 @@ func newManual(tb testing.TB, o options) *manual {
 func (h *manual) accepted() *conn {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
 		0)
-	if err != nil {
-		h.tb.Fatal(err)
-	}
+	testutil.Must(h.tb, err)
 	for _, fd := range fds {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<20)
 	}

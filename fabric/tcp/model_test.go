@@ -63,9 +63,7 @@ func (b *bufferedConn) Write(p []byte) (int, error) { panic("not used") }
 func TestModel(t *testing.T) {
 	for seed := range uint64(few(200)) {
 		testModel(t, seed)
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
+		testutil.MustTrue(t, !t.Failed(), "seed %d", seed)
 	}
 }
 
@@ -245,9 +243,7 @@ func (m *modelHost) send(rng *rand.Rand) bool {
 		return false
 	}
 	sent, e := sys.Send(m.peer, m.out[:n], 0)
-	if e != 0 && e != unix.EAGAIN {
-		m.h.tb.Errorf("send: %v", e)
-	}
+	testutil.True(m.h.tb, e == 0 || e == unix.EAGAIN, "send: %v", e)
 	m.out = m.out[sent:]
 	m.h.turn()
 	return sent > 0
@@ -275,10 +271,8 @@ func (m *modelHost) handle(msg message, rng *rand.Rand, model []byte) {
 	case pdu.TypeR2T:
 		r := (*pdu.R2T)(msg.raw)
 		o := &m.ops[r.CCCID()]
-		if !o.started || o.opcode != nvme.NVMWrite || r.R2TO() != 0 ||
-			int(r.R2TL()) != len(o.data) {
-			tb.Fatalf("R2T %x", msg.raw)
-		}
+		testutil.MustTrue(tb, o.started && o.opcode == nvme.NVMWrite && r.R2TO() == 0 &&
+			int(r.R2TL()) == len(o.data), "R2T %x", msg.raw)
 		for at := 0; at < len(o.data); {
 			n := min(len(o.data)-at, int(m.c.p.MaxH2CData))
 			if rng.IntN(2) == 0 {
@@ -297,12 +291,10 @@ func (m *modelHost) handle(msg message, rng *rand.Rand, model []byte) {
 	case pdu.TypeC2HData:
 		d := (*pdu.Data)(msg.raw)
 		o := &m.ops[d.CCCID()]
-		if !o.started || o.opcode != nvme.NVMRead || int(d.DATAO()) != 0 {
-			tb.Fatalf("C2HData %x", msg.raw)
-		}
-		if !bytes.Equal(msg.data, model[o.off:o.off+len(msg.data)]) {
-			tb.Fatal("a read brought other data than the model has")
-		}
+		testutil.MustTrue(tb, o.started && o.opcode == nvme.NVMRead && int(d.DATAO()) == 0,
+			"C2HData %x", msg.raw)
+		testutil.MustTrue(tb, bytes.Equal(msg.data, model[o.off:o.off+len(msg.data)]),
+			"a read brought other data than the model has")
 	case pdu.TypeCapsuleResp:
 		cqe := (*pdu.CapsuleResp)(msg.raw).CQE()
 		o := &m.ops[cqe.CID()]

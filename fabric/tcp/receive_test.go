@@ -30,9 +30,8 @@ func (h *manual) askForWrites(c *client, writes [][]byte, rng *rand.Rand) int {
 func (h *manual) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []byte) {
 	size := pdu.R2TSize + c.p.HeaderDigestSize()
 	r2ts := bytes.Clone(h.recv())
-	if len(r2ts) != size*len(writes) {
-		h.tb.Fatalf("%d bytes of R2Ts, want %d of %d", len(r2ts), len(writes), size)
-	}
+	testutil.MustTrue(h.tb, len(r2ts) == size*len(writes), "%d bytes of R2Ts, want %d of %d",
+		len(r2ts), len(writes), size)
 	sent := make([]int, len(writes))
 	for left := rng.Perm(len(writes)); len(left) > 0; {
 		k := rng.IntN(min(len(left), 1+rng.IntN(2)))
@@ -71,9 +70,7 @@ func TestTurnOfInput(t *testing.T) {
 	sqe := rw(nvme.NVMWrite, 1, 0, n, false)
 	h.send(c.capsule(&sqe, nil))
 	r2t := h.recv()
-	if len(r2t) != pdu.R2TSize {
-		t.Fatalf("got %x, want an R2T", r2t)
-	}
+	testutil.MustTrue(t, len(r2t) == pdu.R2TSize, "got %x, want an R2T", r2t)
 	tag := (*pdu.R2T)(r2t).TTAG()
 	h.connect(pdu.Params{}, 4)
 	q := h.g.queues.At(0)
@@ -87,9 +84,8 @@ func TestTurnOfInput(t *testing.T) {
 	}
 	h.g.Poll(64)
 	inTurns := int(r.recvd)
-	if inTurns < turnInput-2*pdu.DataSize || inTurns > turnInput {
-		t.Errorf("%d bytes in a turn beside another queue, want about %d", inTurns, turnInput)
-	}
+	testutil.True(t, inTurns >= turnInput-2*pdu.DataSize && inTurns <= turnInput,
+		"%d bytes in a turn beside another queue, want about %d", inTurns, turnInput)
 	more, _ := sys.Send(busy, all[sent:], 0)
 	h.loop.now += 2 * recent
 	h.g.Poll(64)

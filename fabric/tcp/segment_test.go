@@ -140,9 +140,7 @@ func compare(t *testing.T, h *manual, begin func(), stream []byte, seed uint64) 
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	whole := run(func() int { return len(stream) })
 	cut := run(func() int { return 1 + rnd.IntN(1<<rnd.IntN(12)) })
-	if whole != cut {
-		t.Errorf("in one piece: %s\nin many:      %s", whole, cut)
-	}
+	testutil.True(t, whole == cut, "in one piece: %s\nin many:      %s", whole, cut)
 }
 
 // sorted lists the PDUs of the target, sorted and without the fields that may depend on the order
@@ -150,9 +148,8 @@ func compare(t *testing.T, h *manual, begin func(), stream []byte, seed uint64) 
 func sorted(t *testing.T, b []byte) []byte {
 	var list []string
 	for len(b) > 0 {
-		if len(b) < pdu.HeaderSize || len(b) < int((*pdu.Header)(b).PLEN()) {
-			t.Fatalf("the target said half a PDU: %x", b)
-		}
+		testutil.MustTrue(t, len(b) >= pdu.HeaderSize && len(b) >= int((*pdu.Header)(b).PLEN()),
+			"the target said half a PDU: %x", b)
 		m := b[:(*pdu.Header)(b).PLEN()]
 		b = b[len(m):]
 		switch (*pdu.Header)(m).Type() {
@@ -282,9 +279,8 @@ func TestTruncatedData(t *testing.T) {
 				h.grants(p)
 				h.send(b[:n])
 				h.hangUp()
-				if free := h.arena.Available(); free != len(h.arena.Region().Bytes()) {
-					t.Fatalf("%d of %d bytes: %d bytes of the arena are free", n, len(b), free)
-				}
+				testutil.MustEqual(t, h.arena.Available(), len(h.arena.Region().Bytes()),
+					"%d of %d bytes: bytes of the arena are free", n, len(b))
 			}
 		}
 		testutil.Equal(t, h.d.written.Load(), 0, "an incomplete write was executed")

@@ -85,9 +85,8 @@ func TestEveryPartialSend(t *testing.T) {
 		}
 		q.sent = 0
 		h.turn()
-		if got := h.recv(); !bytes.Equal(got, whole) {
-			t.Errorf("digests %v: another stream in the end", p.DataDigest)
-		}
+		testutil.True(t, bytes.Equal(h.recv(), whole), "digests %v: another stream in the end",
+			p.DataDigest)
 		h.close()
 	}
 }
@@ -100,9 +99,7 @@ func (h *manual) sendFrom(q *queue, left int) []byte {
 	want := q.gather(false)
 	n, e := q.transmit()
 	clear(h.g.iov)
-	if n != want || e != 0 {
-		h.tb.Fatalf("%d of %d bytes were sent, %v", n, want, e)
-	}
+	testutil.MustTrue(h.tb, n == want && e == 0, "%d of %d bytes were sent, %v", n, want, e)
 	b := make([]byte, n)
 	if m, e := sys.Recv(h.peer, b, 0); m != n || e != 0 {
 		h.tb.Fatalf("%d of %d bytes arrived, %v", m, n, e)
@@ -122,10 +119,7 @@ func TestEveryAlignment(t *testing.T) {
 				for i, n := range []int{512, 4096} {
 					got := c.readBlocks(uint16(i), 1024, n)
 					for j := range got {
-						if got[j] != pattern(1024+j) {
-							t.Fatalf("byte %d of %d is %#x, want %#x", j, n, got[j],
-								pattern(1024+j))
-						}
+						testutil.MustEqual(t, got[j], pattern(1024+j), "byte %d of %d", j, n)
 					}
 				}
 			})

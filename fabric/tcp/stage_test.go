@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -75,9 +76,8 @@ func TestStages(t *testing.T) {
 		for i := range tc.want {
 			tc.want[i] *= ms
 		}
-		if len(sent) != 1 || sent[0] != tc.want {
-			t.Errorf("%s: got %v, want %v", name, sent, tc.want)
-		}
+		testutil.True(t, len(sent) == 1 && sent[0] == tc.want, "%s: got %v, want %v", name, sent,
+			tc.want)
 		h.close()
 	}
 }

@@ -64,9 +64,7 @@ func serve(tb testing.TB, o options) *target {
 	testutil.Must(tb, o.cfg.Validate())
 	must := func(err error) {
 		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		testutil.Must(tb, err)
 	}
 	spin := reactor.Config{CPU: -1}
 	if o.spin {

@@ -108,9 +108,7 @@ func (h *manual) drain() (all []byte) {
 // exhaust takes all memory of the arena until the end of the test.
 func (h *manual) exhaust() {
 	segs, ok := h.arena.Alloc(nil, h.arena.Available())
-	if !ok {
-		h.tb.Fatal("the arena does not give all it has")
-	}
+	testutil.MustTrue(h.tb, ok, "the arena does not give all it has")
 	h.taken = segs
 }
 
@@ -166,9 +164,8 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 	moments["R2T blocked"](h, c)
 	h.queue().Disconnect(errors.New("test"))
 	h.turn()
-	if h.d.abandoned.Load() != 0 || h.d.closed.Load() != 0 {
-		t.Fatal("the socket took more than it should")
-	}
+	testutil.MustTrue(t, h.d.abandoned.Load() == 0 && h.d.closed.Load() == 0,
+		"the socket took more than it should")
 	total := 0
 	for h.d.closed.Load() == 0 {
 		total += len(h.recv())
@@ -218,9 +215,8 @@ func TestCopyUnsent(t *testing.T) {
 			t.Fatalf("%d bytes arrived, want %d", total, want)
 		}
 		for i := range 1 << 20 {
-			if got := first[total-pdu.CapsuleRespSize-1<<20+i]; got != pattern(i) {
-				t.Fatalf("byte %d of the last command is %#x, want %#x", i, got, pattern(i))
-			}
+			testutil.MustEqual(t, first[total-pdu.CapsuleRespSize-1<<20+i], pattern(i),
+				"byte %d of the last command", i)
 		}
 		h.close()
 	}
@@ -239,10 +235,8 @@ func TestNothingAfterTermReq(t *testing.T) {
 	h.d.release()
 	h.turn()
 	got := h.recv()
-	if len(got) != pdu.TermReqSize+pdu.HeaderSize ||
-		(*pdu.Header)(got).Type() != pdu.TypeC2HTermReq {
-		t.Errorf("got %x", got)
-	}
+	testutil.True(t, len(got) == pdu.TermReqSize+pdu.HeaderSize &&
+		(*pdu.Header)(got).Type() == pdu.TypeC2HTermReq, "got %x", got)
 	testutil.Equal(t, h.d.executed.Load(), executed, "a command behind the fault was executed")
 	h.close()
 }
@@ -262,9 +256,8 @@ func TestMemoryPressure(t *testing.T) {
 		for b := h.recv(); len(b) > 0; b = b[(*pdu.Header)(b).PLEN():] {
 			if (*pdu.Header)(b).Type() == pdu.TypeR2T {
 				r := (*pdu.R2T)(b)
-				if int(r.CCCID()) != len(tags) {
-					t.Errorf("R2T %d is for command %d", len(tags), r.CCCID())
-				}
+				testutil.True(t, int(r.CCCID()) == len(tags), "R2T %d is for command %d", len(tags),
+					r.CCCID())
 				tags = append(tags, r.TTAG())
 			}
 		}
@@ -277,9 +270,7 @@ func TestMemoryPressure(t *testing.T) {
 	h.send(c.capsule(&sqe, random(9, 16384)))
 	testutil.Equal(t, h.d.written.Load(), 1, "in-capsule data had to wait")
 	for i := 0; i < 8; i++ {
-		if i >= len(tags) {
-			t.Fatalf("no R2T for command %d", i)
-		}
+		testutil.MustTrue(t, i < len(tags), "no R2T for command %d", i)
 		for off := 0; off < n; off += 65536 {
 			h.send(c.h2cData(0, uint16(i), tags[i], off, random(off, 65536)))
 		}
@@ -300,12 +291,8 @@ func TestStall(t *testing.T) {
 		all = append(all, c.capsule(&sqe, random(i, 8192))...)
 	}
 	h.send(all)
-	if h.d.written.Load() != 0 || !h.queue().stalled() {
-		t.Fatal("the queue is not stalled")
-	}
-	if !h.g.Arm() {
-		t.Error("a stalled queue keeps the reactor awake")
-	}
+	testutil.MustTrue(t, h.d.written.Load() == 0 && h.queue().stalled(), "the queue is not stalled")
+	testutil.True(t, h.g.Arm(), "a stalled queue keeps the reactor awake")
 	h.giveBack()
 	h.turn()
 	testutil.Equal(t, h.d.written.Load(), 8, "writes")
@@ -325,23 +312,18 @@ func TestMemoryDeadline(t *testing.T) {
 		h.loop.advance(2 * time.Second)
 		h.turn()
 		b := h.recv()
-		if len(b) != pdu.CapsuleRespSize ||
-			(*pdu.CapsuleResp)(b).CQE().Status() != nvme.CommandInterrupted {
-			t.Errorf("got %x", b)
-		}
+		testutil.True(t, len(b) == pdu.CapsuleRespSize &&
+			(*pdu.CapsuleResp)(b).CQE().Status() == nvme.CommandInterrupted, "got %x", b)
 	}
 	expire()
 	for range 2 {
 		sqe = rw(nvme.NVMWrite, 1, 0, 4096, true)
 		h.send(c.capsule(&sqe, random(0, 4096)))
-		if !h.queue().stalled() {
-			t.Error("the queue is not stalled")
-		}
+		testutil.True(t, h.queue().stalled(), "the queue is not stalled")
 		expire()
 	}
-	if h.t.Usage().Connections != 1 || h.d.written.Load() != 0 || h.g.stalled != 0 {
-		t.Error("the connection has ended, or data was written without memory")
-	}
+	testutil.True(t, h.t.Usage().Connections == 1 && h.d.written.Load() == 0 && h.g.stalled == 0,
+		"the connection has ended, or data was written without memory")
 	h.close()
 }
 
@@ -367,14 +349,10 @@ func TestAdoptAfterShutdown(t *testing.T) {
 	h.g.Shutdown(func() { done = true })
 	h.turn()
 	h.hangUp()
-	if !done {
-		t.Error("Shutdown did not report")
-	}
+	testutil.True(t, done, "Shutdown did not report")
 	c := &conn{t: h.t, fd: -1}
 	testutil.Must(t, c.admit())
-	if err := h.g.Adopt(fabric.Conn(c)); err == nil {
-		t.Error("adopted")
-	}
+	testutil.True(t, h.g.Adopt(fabric.Conn(c)) != nil, "adopted")
 	h.close()
 }
 
@@ -391,13 +369,9 @@ func TestShutdownAfterFault(t *testing.T) {
 	done := false
 	h.g.Shutdown(func() { done = true })
 	h.turn()
-	if done {
-		t.Fatal("the connection does not linger")
-	}
+	testutil.MustTrue(t, !done, "the connection does not linger")
 	h.loop.advance(orderlyLinger + time.Duration(h.g.tick))
 	h.turn()
-	if !done {
-		t.Error("Shutdown waits for the peer")
-	}
+	testutil.True(t, done, "Shutdown waits for the peer")
 	h.close()
 }

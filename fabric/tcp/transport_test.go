@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -51,9 +52,8 @@ func readWrite(t *testing.T, c *client) {
 		sqe := rw(nvme.NVMWrite, uint16(i), off, n, true)
 		c.send(c.capsule(&sqe, want))
 		c.status(uint16(i), nvme.Success)
-		if got := c.readBlocks(9, off, n); !bytes.Equal(got, want) {
-			t.Errorf("%d bytes in the capsule: read back something else", n)
-		}
+		testutil.True(t, bytes.Equal(c.readBlocks(9, off, n), want),
+			"%d bytes in the capsule: read back something else", n)
 	}
 	for i, n := range []int{512, 4096, 131072, 1 << 20} { // by R2T
 		off := 2 << 20
@@ -71,8 +71,7 @@ func readWrite(t *testing.T, c *client) {
 			at += m
 		}
 		c.status(5, nvme.Success)
-		if got := c.readBlocks(6, off, n); !bytes.Equal(got, want) {
-			t.Errorf("%d bytes by R2T: read back something else", n)
-		}
+		testutil.True(t, bytes.Equal(c.readBlocks(6, off, n), want),
+			"%d bytes by R2T: read back something else", n)
 	}
 }

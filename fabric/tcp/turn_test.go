@@ -33,9 +33,7 @@ func TestTurnIsKept(t *testing.T) {
 	handshake := testutil.Value(tls.NewClient(&psks[0]))(t)
 	defer handshake.Free()
 	hello, _, err := handshake.Step(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	first.send(hello)
 	testutil.Receive(t, "the ClientHello has its turn", begun)
 	var idle []*client

@@ -65,16 +65,13 @@ func TestGolden(t *testing.T) {
 		if err != nil || got.String() != string(want) {
 			t.Errorf("%s (-update): %v\n%s", file, err, got.String())
 		}
-		if bytes.ContainsRune(got.Bytes(), 0x1b) {
-			t.Errorf("%s: control characters of the target", name)
-		}
+		testutil.True(t, !bytes.ContainsRune(got.Bytes(), 0x1b),
+			"%s: control characters of the target", name)
 	}
 	var page bytes.Buffer
 	testutil.Must(t, a.WriteHTML(&page))
 	for _, bad := range []string{"<b>", "NaN", "Inf", "http://", "https://", "\x1b", "ZgotmplZ"} {
-		if strings.Contains(page.String(), bad) {
-			t.Errorf("the page has %q", bad)
-		}
+		testutil.True(t, !strings.Contains(page.String(), bad), "the page has %q", bad)
 	}
 	if list := differences(a, a); len(list) != 2 { // A and B are incomplete
 		t.Errorf("%q", list)
@@ -97,9 +94,7 @@ func TestReadReport(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "a.json")
 		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
-		if r, err := ReadReport(file); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is read as %+v, %v", text, r, err)
-		}
+		testutil.Fails(t, testutil.Err(ReadReport(file)), want, "%q is read as", text)
 	}
 }
 
@@ -108,9 +103,7 @@ func TestSizes(t *testing.T) {
 		"": 0, "0": 0, "4096": 4096, "4k": 4096, "4K": 4096, "4KiB": 4096, "4kb": 4096,
 		"10g": 10 << 30, "1t": 1 << 40, "25%": 250, "100%": 1000, "7b": 7,
 	} {
-		if got, err := parseSize(text, 1000); err != nil || got != want {
-			t.Errorf("%s: %d, %v", text, got, err)
-		}
+		testutil.Equal(t, testutil.Value(parseSize(text, 1000))(t), want, "%s", text)
 	}
 	for _, text := range []string{
 		"k", "4x", "-1", "4.5k", "101%", "4kk", "4ki%", "9999999t", "18446744073709551616", "1e3",
@@ -139,9 +132,8 @@ func TestCheck(t *testing.T) {
 	}
 	w := load.Workload{Size: 64 << 20, Reads: 100}
 	st := []stage{{workloads: []load.Workload{w}}}
-	if err := allowed(&Target{BlockSize: 512}, st, false); err == nil {
-		t.Error("an I/O of more than 65536 blocks is allowed")
-	}
+	testutil.True(t, allowed(&Target{BlockSize: 512}, st, false) != nil,
+		"an I/O of more than 65536 blocks is allowed")
 }
 
 // TestProfilesFit: the parts of each profile fit into every namespace and overlap only where
@@ -162,12 +154,9 @@ func TestProfilesFit(t *testing.T) {
 				}
 			}
 		}
-		if _, err := s.stages(minProfile - 1); err == nil {
-			t.Error("a tiny namespace is accepted")
-		}
+		testutil.True(t, testutil.Err(s.stages(minProfile-1)) != nil,
+			"a tiny namespace is accepted")
 	}
 	s := Settings{Profile: "none"}
-	if err := s.Check(); err == nil || !strings.Contains(err.Error(), "database") {
-		t.Error(err)
-	}
+	testutil.Fails(t, s.Check(), "database", "")
 }

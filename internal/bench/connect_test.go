@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -18,9 +19,8 @@ func TestIdentify(t *testing.T) {
 		}
 		return o.HostID
 	}
-	if id := identify(nvmeUUID + strings.Replace(zero, "0", "1", 1)); id != [16]byte{0x10} {
-		t.Errorf("of a UUID: %x", id)
-	}
+	testutil.Equal(t, identify(nvmeUUID+strings.Replace(zero, "0", "1", 1)), [16]byte{0x10},
+		"of a UUID")
 	for _, nqn := range []string{nvmeUUID + zero, "nqn.2026-11.io.example:host"} {
 		if a, b := identify(nqn), identify(nqn); a == [16]byte{} || a == b {
 			t.Errorf("of %s: %x, %x", nqn, a, b)

@@ -13,8 +13,7 @@ import (
 func TestEarlyEnd(t *testing.T) {
 	var out bytes.Buffer
 	err := output(&out, &bench.Report{Target: &bench.Target{}, Error: "no answer"}, "", "")
-	if err == nil || strings.Count(out.String()+err.Error(), "no answer") != 1 {
-		t.Errorf("%s%v", &out, err)
-	}
+	testutil.True(t, err != nil && strings.Count(out.String()+err.Error(), "no answer") == 1,
+		"%s%v", &out, err)
 	testutil.Check(t, output(&out, &bench.Report{Target: &bench.Target{}}, "", ""))
 }

@@ -70,13 +70,9 @@ func TestDisks(t *testing.T) {
 		"yes, read-only, but it has partitions: 1  -\n",
 	}
 	for _, w := range want {
-		if !strings.Contains(out, w) {
-			t.Errorf("%q is missing in\n%s", w, out)
-		}
+		testutil.True(t, strings.Contains(out, w), "%q is missing in\n%s", w, out)
 	}
-	if err != nil || local {
-		t.Errorf("%v, local %v", err, local)
-	}
+	testutil.True(t, err == nil && !local, "%v, local %v", err, local)
 	out, _, err = runDisks(t, "--socket", socket, "-o", "json")
 	var list []control.Disk
 	if err := errors.Join(err, json.Unmarshal([]byte(out), &list)); err != nil ||
@@ -88,9 +84,8 @@ func TestDisks(t *testing.T) {
 		t.Error("a target that was named is not there")
 	}
 	out, local, err = runDisks(t, "--config", "x")
-	if err != nil || !local || !strings.Contains(out, "no other block device") {
-		t.Errorf("%s, %v, local %v", out, err, local)
-	}
+	testutil.True(t, err == nil && local && strings.Contains(out, "no other block device"),
+		"%s, %v, local %v", out, err, local)
 	src.Disks = func(context.Context) ([]control.Disk, error) {
 		return nil, control.NewProblem(503, "a disk takes long", "")
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestDoctor(t *testing.T) {
@@ -48,15 +49,12 @@ func TestDoctor(t *testing.T) {
 			return out.String(), err
 		}
 		text, err := run()
-		if tc.text != "" && text != tc.text || err != tc.err {
-			t.Errorf("got %q, %v, want %q, %v", text, err, tc.text, tc.err)
-		}
+		testutil.True(t, (tc.text == "" || text == tc.text) && err == tc.err,
+			"got %q, %v, want %q, %v", text, err, tc.text, tc.err)
 		text, err = run("-o", "json")
 		var list []doctor.Finding
-		if json.Unmarshal([]byte(text), &list) != nil || !slices.Equal(list, tc.list) ||
-			err != tc.err {
-			t.Errorf("as JSON: %s, %v", text, err)
-		}
+		testutil.True(t, json.Unmarshal([]byte(text), &list) == nil &&
+			slices.Equal(list, tc.list) && err == tc.err, "as JSON: %s, %v", text, err)
 		if text, err := run("-o", "xml"); err == nil || err == tc.err || text != "" {
 			t.Errorf("as XML: %q, %v", text, err)
 		}

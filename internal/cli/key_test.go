@@ -32,9 +32,7 @@ func TestKey(t *testing.T) {
 		"gen --tls -m 0":           "valid for TLS: 32 bytes, no hash\n",
 	} {
 		key := testutil.Value(runKey(t, "", strings.Fields(args)...))(t)
-		if got, err := runKey(t, key, "check"); err != nil || got != want {
-			t.Errorf("%s: %q, %v, not %q", args, got, err, want)
-		}
+		testutil.Equal(t, testutil.Value(runKey(t, key, "check"))(t), want, "%s", args)
 		bad := key[:20] + "x" + key[21:]
 		if bad == key {
 			bad = key[:20] + "y" + key[21:]
@@ -72,9 +70,7 @@ func TestIdentity(t *testing.T) {
 	)
 	nqns := []string{"-n", "nqn.psk-test-host", "-c", "nqn.psk-test-subsys"}
 	got, err := runKey(t, key, append([]string{"psk-identity"}, nqns...)...)
-	if err != nil || got != want {
-		t.Errorf("%q, %v", got, err)
-	}
+	testutil.True(t, err == nil && got == want, "%q, %v", got, err)
 	for _, bad := range []string{"", key[:30] + key[31:], strings.Replace(key, "01", "02", 1)} {
 		if out, err := runKey(t, bad, append([]string{"psk-identity"}, nqns...)...); err == nil ||
 			strings.Contains(out+err.Error(), key[20:30]) {

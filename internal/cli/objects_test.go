@@ -102,9 +102,8 @@ func TestObjects(t *testing.T) {
 		} else if !strings.HasSuffix(out, "1 change applied\n") && out != "nothing to do\n" {
 			t.Errorf("%s: %q", line, out)
 		}
-		if !strings.Contains(asked, test.want) {
-			t.Errorf("%s: %q, want %q", line, asked, test.want)
-		}
+		testutil.True(t, strings.Contains(asked, test.want), "%s: %q, want %q", line, asked,
+			test.want)
 	}
 }
 
@@ -117,7 +116,5 @@ func TestKeys(t *testing.T) {
 	})
 	const want = `{"model":"2026-01-01 10:00:00","of":{"uuid":["2026-01-01"]},` +
 		`"serial":"2026-01-01","size":null}`
-	if string(got) != want || err != nil {
-		t.Errorf("%s, %v", got, err)
-	}
+	testutil.True(t, string(got) == want && err == nil, "%s, %v", got, err)
 }

@@ -71,13 +71,11 @@ func TestReloadAsks(t *testing.T) {
 				root.SetArgs(append(append(strings.Fields(command), "--socket", serve(t, src)),
 					strings.Fields(row.args)...))
 				err := root.ExecuteContext(t.Context())
-				if reloaded != row.reloads || (err == nil) != row.reloads {
-					t.Errorf("reloaded %v, %v, want %v", reloaded, err, row.reloads)
-				}
+				testutil.True(t, reloaded == row.reloads && (err == nil) == row.reloads,
+					"reloaded %v, %v, want %v", reloaded, err, row.reloads)
 				const question = "1 connected host would lose access as shown above. Apply? [y/N] "
-				if strings.Contains(out.String(), question) != row.asks {
-					t.Errorf("asks %v, printed %q", !row.asks, out.String())
-				}
+				testutil.True(t, strings.Contains(out.String(), question) == row.asks,
+					"asks %v, printed %q", !row.asks, out.String())
 			})
 		}
 	}

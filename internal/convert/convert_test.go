@@ -39,9 +39,7 @@ func (usual) Storage(path string) (Storage, bool) {
 func samples(t *testing.T) []string {
 	t.Helper()
 	names, err := filepath.Glob("testdata/*.json")
-	if err != nil || len(names) < 3 {
-		t.Fatal("no samples: ", names, err)
-	}
+	testutil.MustTrue(t, err == nil && len(names) >= 3, "no samples:  %v %v", names, err)
 	return names
 }
 
@@ -58,13 +56,10 @@ func TestGolden(t *testing.T) {
 			testutil.Must(t, os.WriteFile(golden, got.YAML, 0o644))
 		}
 		want := testutil.Value(os.ReadFile(golden))(t)
-		if !bytes.Equal(got.YAML, want) {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got.YAML, want)
-		}
+		testutil.True(t, bytes.Equal(got.YAML, want), "%s: got\n%s\nwant\n%s", name, got.YAML, want)
 		for _, n := range got.Notes {
-			if !strings.Contains(string(got.YAML), "#   "+n.Place) {
-				t.Errorf("%s: no comment for %v", name, n)
-			}
+			testutil.True(t, strings.Contains(string(got.YAML), "#   "+n.Place),
+				"%s: no comment for %v", name, n)
 		}
 	}
 }
@@ -112,13 +107,9 @@ func broken(t *testing.T, convert func(string, []byte, Options) (*Result, error)
 	t.Helper()
 	r, err := convert("f", []byte(text), Options{})
 	var problems config.Problems
-	if !errors.As(err, &problems) {
-		t.Errorf("%.80s: %v", text, err)
-	}
+	testutil.True(t, errors.As(err, &problems), "%.80s: %v", text, err)
 	for _, p := range problems {
-		if p.Hint == "" {
-			t.Errorf("%.80s: no hint in %v", text, p)
-		}
+		testutil.True(t, p.Hint != "", "%.80s: no hint in %v", text, p)
 	}
 	all := fmt.Sprint(err)
 	if r != nil {
@@ -136,14 +127,10 @@ func TestBounds(t *testing.T) {
 		text += fmt.Sprintf(`, "k%d": 1`, i)
 	}
 	r, err := NVMet("f", []byte(text+"}"), Options{})
-	if err == nil {
-		t.Fatal("it was converted")
-	}
+	testutil.MustTrue(t, err != nil, "it was converted")
 	testutil.Equal(t, len(r.Notes), maxNotes+1, "notes")
 	for _, n := range r.Notes {
-		if len(n.Text) > 400 {
-			t.Fatalf("a note of %d bytes", len(n.Text))
-		}
+		testutil.MustTrue(t, len(n.Text) <= 400, "a note of %d bytes", len(n.Text))
 	}
 	many := problemsOf(2 * maxProblems)
 	testutil.Equal(t, len(many), maxProblems, "problems")
@@ -189,9 +176,7 @@ func TestDamaged(t *testing.T) {
 			}
 		}
 	}
-	if converted == 0 {
-		t.Error("none was converted")
-	}
+	testutil.True(t, converted != 0, "none was converted")
 }
 
 // TestText: any text of the file is the same text in the YAML, and nothing else.
@@ -217,8 +202,7 @@ func TestText(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		if want := strings.ReplaceAll(text, "${", "$${"); got.Subsystems[0].Model != want {
-			t.Errorf("%q became %#v", text, got.Subsystems[0].Model)
-		}
+		testutil.True(t, got.Subsystems[0].Model == strings.ReplaceAll(text, "${", "$${"),
+			"%q became %#v", text, got.Subsystems[0].Model)
 	}
 }

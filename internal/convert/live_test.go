@@ -32,9 +32,7 @@ func tree(t *testing.T, text string) string {
 		default:
 			err = os.WriteFile(path, []byte(content+"\n"), 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	return dir
 }
@@ -115,9 +113,7 @@ subsystems:
         ana_group: 2
 `
 	testutil.Equal(t, string(r.YAML), want, "%s", r.YAML)
-	if _, err := ReadNVMet(t.TempDir()); err == nil || !strings.Contains(err.Error(), NVMetTree) {
-		t.Errorf("another directory: %v", err)
-	}
+	testutil.Fails(t, testutil.Err(ReadNVMet(t.TempDir())), NVMetTree, "another directory")
 }
 
 // spdkAnswers are the answers of a running SPDK, by method and by the name or NQN in the request.
@@ -208,9 +204,7 @@ subsystems:
 		_, err := ReadSPDK(t.Context(), fakeSPDK(t, some))
 		testutil.Fails(t, err, want, "%s", answers)
 	}
-	if _, err := ReadSPDK(t.Context(), "/nowhere"); err == nil {
-		t.Error("no socket, no error")
-	}
+	testutil.True(t, testutil.Err(ReadSPDK(t.Context(), "/nowhere")) != nil, "no socket, no error")
 }
 
 // TestLocal: the properties of a file on this machine are found, and a missing file is unknown.
@@ -218,9 +212,7 @@ func TestLocal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	testutil.Must(t, os.WriteFile(file, nil, 0o600))
 	s, ok := Local{}.Storage(file)
-	if !ok || s.Device || s.BlockSize < 512 || s.FileSystem < 512 {
-		t.Errorf("%+v, %v", s, ok)
-	}
+	testutil.True(t, ok && !s.Device && s.BlockSize >= 512 && s.FileSystem >= 512, "%+v, %v", s, ok)
 	for _, path := range []string{file + "x", filepath.Dir(file)} {
 		if s, ok := (Local{}).Storage(path); ok {
 			t.Errorf("%s: %+v", path, s)

@@ -33,9 +33,7 @@ func machine(t *testing.T, list files) Machine {
 		} else {
 			err = errors.Join(err, os.WriteFile(path, []byte(text+"\n"), 0o600))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	return Machine{
 		Root: root, Memlock: func() (uint64, bool) { return 0, false },
@@ -101,9 +99,8 @@ func TestRun(t *testing.T) {
 		Reactors: []int{0}, RDMA: true, Sockets: []string{"/run/c.sock"}, StateDir: "/var",
 	}
 	for _, f := range Linux().Run(at) {
-		if f.Check == "" || f.Found == "" || (f.Fix == "") != (f.Severity == OK) {
-			t.Errorf("%+v", f)
-		}
+		testutil.True(t, f.Check != "" && f.Found != "" && (f.Fix == "") == (f.Severity == OK),
+			"%+v", f)
 	}
 	if list := machine(t, nil).Run(Target{}); Worst(list) != OK || len(list) == 0 {
 		t.Errorf("an empty machine: %+v", list)

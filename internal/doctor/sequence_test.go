@@ -71,9 +71,8 @@ func TestSequences(t *testing.T) {
 			var out strings.Builder
 			for _, f := range run(m, at) {
 				bad := f.Severity != OK
-				if f.Check == "" || (f.Why != "") != bad || (f.Fix != "") != bad {
-					t.Errorf("%s: incomplete: %+v", d.Pos, f)
-				}
+				testutil.True(t, f.Check != "" && (f.Why != "") == bad && (f.Fix != "") == bad,
+					"%s: incomplete: %+v", d.Pos, f)
 				text := fmt.Sprintf("%s: %s: %s\n", f.Severity, f.Check, f.Found)
 				for _, more := range []string{f.Why, f.Fix} {
 					if more != "" {

@@ -15,9 +15,8 @@ func TestBucketsAreFine(t *testing.T) {
 	} {
 		b := bucketOf(ns)
 		low, next := lowest(b), lowest(b+1)
-		if low > ns || next <= ns || next-low > max(ns/(1<<subBits), 1) {
-			t.Errorf("%d falls into the bucket from %d to %d", ns, low, next)
-		}
+		testutil.True(t, low <= ns && next > ns && next-low <= max(ns/(1<<subBits), 1),
+			"%d falls into the bucket from %d to %d", ns, low, next)
 	}
 	for _, ns := range []int64{1 << 36, math.MaxInt64} {
 		testutil.Equal(t, bucketOf(ns), buckets-1, "%d is not in the last bucket", ns)
@@ -52,9 +51,8 @@ func TestQuantiles(t *testing.T) {
 		slices.Sort(values)
 		for _, q := range []float64{0.01, 0.5, 0.9, 0.99, 0.999, 0.9999} {
 			want, got := float64(values[int(q*float64(len(values)))]), float64(h.Quantile(q))
-			if math.Abs(got-want) > 0.05*want {
-				t.Errorf("%s: quantile %v is %v, want about %v", name, q, got, want)
-			}
+			testutil.True(t, math.Abs(got-want) <= 0.05*want,
+				"%s: quantile %v is %v, want about %v", name, q, got, want)
 		}
 		sum, total := int64(0), uint64(0)
 		for _, v := range values {

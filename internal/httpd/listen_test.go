@@ -30,9 +30,8 @@ func TestFamilies(t *testing.T) {
 			to := netip.AddrPortFrom(netip.MustParseAddr(ip),
 				l.Addr().(*net.TCPAddr).AddrPort().Port())
 			c, err := net.Dial("tcp", to.String())
-			if (err == nil) != want {
-				t.Errorf("%s is reached at %s: %v, want %v", at, ip, err, want)
-			}
+			testutil.True(t, (err == nil) == want, "%s is reached at %s: %v, want %v", at, ip, err,
+				want)
 			if err != nil {
 				continue
 			}

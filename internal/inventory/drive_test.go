@@ -1,10 +1,10 @@
 package inventory
 
 import (
-	"errors"
 	"os"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -33,9 +33,8 @@ func TestDriveOf(t *testing.T) {
 			t.Errorf("%s: is back at %q, %v", number, path, err)
 		}
 		was.Serial = "none"
-		if _, err := (&Drive{m, &was}).SMART(); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: the health of a drive that is not there: %v", number, err)
-		}
+		testutil.Is(t, testutil.Err((&Drive{m, &was}).SMART()), os.ErrNotExist,
+			"%s: the health of a drive that is not there", number)
 	}
 	if d := m.DriveOf("7:0"); d != nil {
 		t.Errorf("a loop device is on %+v", d)

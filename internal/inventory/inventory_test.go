@@ -24,9 +24,7 @@ var update = flag.Bool("update", false, "write the golden files")
 func machine(t *testing.T, file string) Machine {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	root := t.TempDir()
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSuffix(line, "\n")
@@ -48,9 +46,7 @@ func machine(t *testing.T, file string) Machine {
 				_ = f.Close()
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	return Machine{
 		Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc"),
@@ -84,9 +80,7 @@ func TestList(t *testing.T) {
 		"sda": true, "sdb": true, "sdaa": true, "nvme0n1": true,
 		"nvme1n1": true, "nvme2n1": false, "loop0": false, "sdc": false,
 	} {
-		if asked[name] != want {
-			t.Errorf("%s: asked for its health: %t, want %t", name, asked[name], want)
-		}
+		testutil.Equal(t, asked[name], want, "%s: asked for its health", name)
 	}
 	for _, d := range list {
 		path := ""
@@ -131,9 +125,7 @@ func golden(t *testing.T, file, got string) {
 		testutil.Must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil || got != string(want) {
-		t.Errorf("%v\ngot:\n%s\nwant:\n%s", err, got, want)
-	}
+	testutil.True(t, err == nil && got == string(want), "%v\ngot:\n%s\nwant:\n%s", err, got, want)
 }
 
 // TestThisMachine: the disks of this machine can be listed.
@@ -145,9 +137,7 @@ func TestThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range list {
-		if d.Name == "" || d.Size == 0 && d.Bus == "virtual" {
-			t.Errorf("%+v", d)
-		}
+		testutil.True(t, d.Name != "" && (d.Size != 0 || d.Bus != "virtual"), "%+v", d)
 	}
 	if _, err := (Machine{Sys: "/does/not/exist", Proc: "/proc"}).List(nil); err == nil {
 		t.Error("no error without sysfs")

@@ -141,21 +141,16 @@ func TestAttention(t *testing.T) {
 			}
 			return answers{0x2F: "2f00 0008 0000 03 04 0000 1fff"}.read(cdb, data)
 		})
-		if (err == nil) != ok || ok && h.State != Good || !ok && left < 900 {
-			t.Errorf("%d attentions: %+v, %v, asked %d times", attentions, h, err, attentions-left)
-		}
+		testutil.True(t, (err == nil) == ok && (!ok || h.State == Good) && (ok || left >= 900),
+			"%d attentions: %+v, %v, asked %d times", attentions, h, err, attentions-left)
 	}
 }
 
 // TestNotSCSI: files that take no SCSI commands return an error.
 func TestNotSCSI(t *testing.T) {
-	if _, err := askSCSI("/dev/null"); err == nil ||
-		!strings.Contains(err.Error(), "log page 2Fh: inappropriate ioctl") {
-		t.Error(err)
-	}
-	if _, err := askSCSI("/dev/no-such-disk"); err == nil {
-		t.Error("asked a disk that is not there")
-	}
+	testutil.Fails(t, testutil.Err(askSCSI("/dev/null")), "log page 2Fh: inappropriate ioctl", "")
+	testutil.True(t, testutil.Err(askSCSI("/dev/no-such-disk")) != nil,
+		"asked a disk that is not there")
 }
 
 func FuzzSCSI(f *testing.F) {

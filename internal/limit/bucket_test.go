@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 const second = int64(time.Second)
@@ -86,9 +88,8 @@ func extremes(flows []*flow, t int64) (least, most int) {
 
 func within(t *testing.T, what string, got, want, tolerance float64) {
 	t.Helper()
-	if got < want-tolerance || got > want+tolerance {
-		t.Errorf("%s: %.0f, want %.0f within %.1f", what, got, want, tolerance)
-	}
+	testutil.True(t, got >= want-tolerance && got <= want+tolerance,
+		"%s: %.0f, want %.0f within %.1f", what, got, want, tolerance)
 }
 
 // TestRates: in every window of 10 s the limit holds within 3 %, or one command, for every rate, on
@@ -223,9 +224,7 @@ func TestBelow(t *testing.T) {
 					}
 				}
 			})
-			if waited > 0 {
-				t.Errorf("commands waited below the limit: %d", waited)
-			}
+			testutil.True(t, waited <= 0, "commands waited below the limit: %d", waited)
 		})
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 var (
@@ -43,9 +45,7 @@ func TestComparisons(t *testing.T) {
 		files++
 		text := string(f.text)
 		if known := public[f.name]; known != "" {
-			if !strings.Contains(text, known) {
-				t.Errorf("%s has no longer %q", f.name, known)
-			}
+			testutil.True(t, strings.Contains(text, known), "%s has no longer %q", f.name, known)
 			text = strings.ReplaceAll(text, known, "")
 			used++
 		}
@@ -53,10 +53,8 @@ func TestComparisons(t *testing.T) {
 			t.Errorf("%s: %s instead of hmac.Equal or subtle.ConstantTimeCompare", f.name, found)
 		}
 	})
-	if files < 25 || used != len(public) {
-		t.Errorf("only %d files, and %d of %d exceptions, have been looked at", files, used,
-			len(public))
-	}
+	testutil.True(t, files >= 25 && used == len(public),
+		"only %d files, and %d of %d exceptions, have been looked at", files, used, len(public))
 }
 
 // TestLeaks tests the search of TestComparisons.
@@ -68,8 +66,6 @@ func TestLeaks(t *testing.T) {
 		"token != given": true, "p.Secret == nil": false, "e.Token == Token{}": false,
 		"c.Web.Token != (config.Token{})": false, "hmac.Equal(a, b)": false,
 	} {
-		if got := len(leaking(text)) > 0; got != want {
-			t.Errorf("%s: %v", text, got)
-		}
+		testutil.Equal(t, len(leaking(text)) > 0, want, "%s", text)
 	}
 }

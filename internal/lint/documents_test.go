@@ -63,9 +63,7 @@ func TestDocumentedMetrics(t *testing.T) {
 			names = append(names, metricNames(f)...)
 		}
 	})
-	if len(names) < 30 {
-		t.Fatalf("only %d metrics found", len(names))
-	}
+	testutil.MustTrue(t, len(names) >= 30, "only %d metrics found", len(names))
 	full := regexp.MustCompile(`nvmf_target_([a-z][a-z_]*[a-z])`)
 	ofHistogram := regexp.MustCompile(`(latency_seconds)_(bucket|sum|count)$`)
 	documents(t, func(file, text string) {
@@ -79,14 +77,11 @@ func TestDocumentedMetrics(t *testing.T) {
 		}
 		listed := tableCells(text)
 		for _, m := range listed {
-			if !slices.Contains(names, m) {
-				t.Errorf("%s lists the metric %s, which does not exist", file, m)
-			}
+			testutil.True(t, slices.Contains(names, m),
+				"%s lists the metric %s, which does not exist", file, m)
 		}
 		for _, n := range names {
-			if !slices.Contains(listed, n) {
-				t.Errorf("%s does not list the metric %s", file, n)
-			}
+			testutil.True(t, slices.Contains(listed, n), "%s does not list the metric %s", file, n)
 		}
 	})
 }
@@ -94,13 +89,9 @@ func TestDocumentedMetrics(t *testing.T) {
 func TestMetricsAreFound(t *testing.T) {
 	f := parseGo(t, "a.go", []byte("package a\n\nvar (\n\tb = desc(\"c\"+\"_d\", \"help\")\n"+
 		"\te = ofNamespace(\"f\", \"help\", \"label\")\n\tg = other(\"h\")\n)\n"))
-	if got := metricNames(f); !slices.Equal(got, []string{"c_d", "f"}) {
-		t.Errorf("%q", got)
-	}
+	testutil.EqualSlices(t, metricNames(f), []string{"c_d", "f"}, "")
 	page := "| name | meaning |\n|---|---|\n| `c_d`, `x` | by `op` |\ntext `y`\n"
-	if got := tableCells(page); !slices.Equal(got, []string{"c_d", "x"}) {
-		t.Errorf("%q", got)
-	}
+	testutil.EqualSlices(t, tableCells(page), []string{"c_d", "x"}, "")
 }
 
 // unknownMessages returns the messages that are in none of the texts; … stands for any text.
@@ -140,9 +131,7 @@ func TestDocumentedMessages(t *testing.T) {
 		"internal/convert/testdata/forms/*.txt",
 	} {
 		golden, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil || len(golden) == 0 {
-			t.Fatal("no golden files: ", err)
-		}
+		testutil.MustTrue(t, err == nil && len(golden) != 0, "no golden files:  %v", err)
 		for _, name := range golden {
 			b := testutil.Value(os.ReadFile(name))(t)
 			texts = append(texts, string(b))
@@ -156,9 +145,7 @@ func TestDocumentedMessages(t *testing.T) {
 		_, ours, _ := strings.Cut(text, heading)
 		ours, _, _ = strings.Cut(ours, "\n## ")
 		messages := tableCells(ours)
-		if len(messages) < 10 {
-			t.Fatalf("%s: only %d messages found", page, len(messages))
-		}
+		testutil.MustTrue(t, len(messages) >= 10, "%s: only %d messages found", page, len(messages))
 		for _, m := range unknownMessages(messages, texts) {
 			t.Errorf("%s quotes %q, which the target does not say", page, m)
 		}
@@ -169,9 +156,7 @@ func TestUnknownMessagesAreFound(t *testing.T) {
 	texts := []string{"%d queues have %d KiB", "no host may connect"}
 	got := unknownMessages([]string{"no host", "… queues have … KiB", "no disk", "queues … MiB"},
 		texts)
-	if !slices.Equal(got, []string{"no disk", "queues … MiB"}) {
-		t.Errorf("%q", got)
-	}
+	testutil.True(t, slices.Equal(got, []string{"no disk", "queues … MiB"}), "%q", got)
 }
 
 // featureRow has the cells of a row of docs/features.md: the feature, this target, the two peers,
@@ -231,13 +216,9 @@ func TestFeatureTable(t *testing.T) {
 	}
 	text := testutil.Value(read("docs/features.md"))(t)
 	rows := featureRows(text)
-	if len(rows) < 150 {
-		t.Errorf("only %d rows found", len(rows))
-	}
+	testutil.True(t, len(rows) >= 150, "only %d rows found", len(rows))
 	for _, r := range rows {
-		if w := r.wrong(read); w != "" {
-			t.Errorf("docs/features.md, %q: %s", r[0], w)
-		}
+		testutil.Equal(t, r.wrong(read), "", "docs/features.md, %q", r[0])
 	}
 }
 
@@ -259,9 +240,8 @@ func TestWrongFeaturesAreFound(t *testing.T) {
 		"| a | yes | no | no | [a](../c/b.sh) |":                        false,
 	} {
 		rows := featureRows("| x | nvmf-target | y | z | shown by |\n|---|---|---|---|---|\n" + row)
-		if len(rows) != 1 || (rows[0].wrong(read) == "") != right {
-			t.Errorf("%s: %q", row, rows)
-		}
+		testutil.True(t, len(rows) == 1 && (rows[0].wrong(read) == "") == right, "%s: %q", row,
+			rows)
 	}
 }
 
@@ -299,18 +279,14 @@ func TestDecisionNumbers(t *testing.T) {
 		if name == index {
 			return
 		}
-		if wrong := decisionNumbers(name, text, seen); wrong != "" {
-			t.Error(wrong)
-		}
+		testutil.Equal(t, decisionNumbers(name, text, seen), "", "")
 	})
 	for _, name := range seen {
 		if name != "docs/adr/0000-template.md" && !indexed(texts[index], name, texts[name]) {
 			t.Errorf("%s: %s and its title are missing", index, name)
 		}
 	}
-	if len(seen) < 40 {
-		t.Errorf("only %d decisions found", len(seen))
-	}
+	testutil.True(t, len(seen) >= 40, "only %d decisions found", len(seen))
 	const same, other = "docs/adr/0001-x.md", "docs/adr/0001-y.md"
 	seen = map[string]string{}
 	if decisionNumbers(same, "# 0001: X\n", seen) != "" ||

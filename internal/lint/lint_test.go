@@ -253,9 +253,7 @@ func TestImports(t *testing.T) {
 			t.Errorf("%s: %s (see internal/lint)", name, v)
 		}
 	})
-	if files < 10 {
-		t.Errorf("only %d Go files found below %s", files, root)
-	}
+	testutil.True(t, files >= 10, "only %d Go files found below %s", files, root)
 }
 
 func TestViolationsAreFound(t *testing.T) {

@@ -150,9 +150,7 @@ func TestLogKeys(t *testing.T) {
 		}
 	})
 	for _, k := range known {
-		if !used[k] {
-			t.Errorf("no log line has the key %q of docs/glossary.md", k)
-		}
+		testutil.True(t, used[k], "no log line has the key %q of docs/glossary.md", k)
 	}
 }
 

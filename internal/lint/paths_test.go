@@ -83,9 +83,8 @@ func TestCodePaths(t *testing.T) {
 		}
 		return functions(parseGo(t, file, text))
 	})
-	if tables != 2 {
-		t.Errorf("ARCHITECTURE.md has %d tables of functions, want one per transport", tables)
-	}
+	testutil.True(t, tables == 2,
+		"ARCHITECTURE.md has %d tables of functions, want one per transport", tables)
 	for _, w := range wrong {
 		t.Errorf("ARCHITECTURE.md: %s", w)
 	}
@@ -127,9 +126,7 @@ func TestPictureHasEveryPackage(t *testing.T) {
 	for pkg := range allowed {
 		name := strings.ReplaceAll(path.Base(pkg), "-", " ")
 		for _, w := range strings.Fields(name) {
-			if !slices.Contains(words, w) {
-				t.Errorf("ARCHITECTURE.md does not mention %s", pkg)
-			}
+			testutil.True(t, slices.Contains(words, w), "ARCHITECTURE.md does not mention %s", pkg)
 		}
 	}
 }

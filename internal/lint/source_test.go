@@ -92,16 +92,13 @@ func glossary(t *testing.T) (terms, keys [][]string) {
 // TestGlossaryListsEachTermOnce: every term and every key has one meaning.
 func TestGlossaryListsEachTermOnce(t *testing.T) {
 	terms, keys := glossary(t)
-	if len(terms) < 40 || len(keys) < 10 {
-		t.Fatalf("docs/glossary.md has %d rows of terms and %d of keys", len(terms), len(keys))
-	}
+	testutil.MustTrue(t, len(terms) >= 40 && len(keys) >= 10,
+		"docs/glossary.md has %d rows of terms and %d of keys", len(terms), len(keys))
 	for _, rows := range [][][]string{terms, keys} {
 		all := slices.Concat(rows...)
 		slices.Sort(all)
 		for i := 1; i < len(all); i++ {
-			if all[i] == all[i-1] {
-				t.Errorf("docs/glossary.md lists %q twice", all[i])
-			}
+			testutil.True(t, all[i] != all[i-1], "docs/glossary.md lists %q twice", all[i])
 		}
 	}
 }
@@ -155,7 +152,5 @@ func TestMissingTermsAreFound(t *testing.T) {
 		"func frameCaches() {}\n"))
 	got := missingTerms([]string{"zero-copy read", "frame cache", "zero-copy write", "cached"},
 		[]*goFile{f})
-	if want := []string{"cached", "zero-copy write"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	testutil.EqualSlices(t, got, []string{"cached", "zero-copy write"}, "")
 }

@@ -174,9 +174,7 @@ func listPackages(t *testing.T, args ...string) (list []*goPackage) {
 	var problems bytes.Buffer
 	c.Stderr = &problems
 	out, err := c.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, &problems)
-	}
+	testutil.MustTrue(t, err == nil, "%v: %s", err, &problems)
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		p := &goPackage{}
 		if err := d.Decode(p); errors.Is(err, io.EOF) {
@@ -287,14 +285,11 @@ func TestNoTimes(t *testing.T) {
 			check(files, info)
 		}
 	}
-	if tests < 300 {
-		t.Errorf("only %d files have been looked at", tests)
-	}
+	testutil.True(t, tests >= 300, "only %d files have been looked at", tests)
 	for file, functions := range timed {
 		for function := range functions {
-			if !used[file+" "+function] {
-				t.Errorf("timed has %s of %s, which does not look at the clock", function, file)
-			}
+			testutil.True(t, used[file+" "+function],
+				"timed has %s of %s, which does not look at the clock", function, file)
 		}
 	}
 }

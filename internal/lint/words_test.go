@@ -131,12 +131,8 @@ func TestPrivateWordsAreFound(t *testing.T) {
 		`a.go:4: "lender"; say zero-copy read`, `a.go:4: "rig"; say harness`,
 		`a.go:3: "lend"; say zero-copy read`, `a.go:3: "lending"; say zero-copy read`,
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	testutil.True(t, slices.Equal(got, want), "got %q, want %q", got, want)
 	got = privateText("a.md", 1, "A rig.\n\nA harness;\nno prey.\n")
 	want = []string{`a.md:1: "rig"; say harness`, `a.md:4: "prey"; say target process`}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	testutil.True(t, slices.Equal(got, want), "got %q, want %q", got, want)
 }

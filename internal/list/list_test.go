@@ -30,28 +30,22 @@ func elements(n int) []element {
 
 func TestList(t *testing.T) {
 	var l List[element]
-	if !l.Empty() || l.First() != nil || l.Pop() != nil || ids(&l) != nil {
-		t.Fatal("an empty list has something")
-	}
+	testutil.MustTrue(t, l.Empty() && l.First() == nil && l.Pop() == nil && ids(&l) == nil,
+		"an empty list has something")
 	e := elements(6)
 	for round := range 3 {
 		for i := range 5 {
 			l.Push(&e[i], &e[i].node)
 		}
 		l.PushFirst(&e[5], &e[5].node)
-		if got := ids(&l); !slices.Equal(got, []int{5, 0, 1, 2, 3, 4}) {
-			t.Fatalf("round %d: %v", round, got)
-		}
+		testutil.EqualSlices(t, ids(&l), []int{5, 0, 1, 2, 3, 4}, "round %d", round)
 		l.Remove(&e[2].node) // in the middle
 		l.Remove(&e[4].node) // the newest
 		l.Remove(&e[5].node) // the oldest
-		if e[2].node.Listed() || !e[3].node.Listed() || l.First() != &e[0] {
-			t.Fatalf("round %d: an element is wrong about being listed", round)
-		}
-		if l.Pop() != &e[0] || l.Pop() != &e[1] || l.Pop() != &e[3] || l.Pop() != nil ||
-			!l.Empty() {
-			t.Fatalf("round %d: the order is wrong", round)
-		}
+		testutil.MustTrue(t, !e[2].node.Listed() && e[3].node.Listed() && l.First() == &e[0],
+			"round %d: an element is wrong about being listed", round)
+		testutil.MustTrue(t, l.Pop() == &e[0] && l.Pop() == &e[1] && l.Pop() == &e[3] &&
+			l.Pop() == nil && l.Empty(), "round %d: the order is wrong", round)
 	}
 }
 
@@ -112,9 +106,8 @@ func TestInbox(t *testing.T) {
 		take()
 	}
 	take()
-	if got != writers*each || !b.Empty() {
-		t.Fatalf("%d of %d elements came", got, writers*each)
-	}
+	testutil.MustTrue(t, got == writers*each && b.Empty(), "%d of %d elements came", got,
+		writers*each)
 }
 
 // TestFill: elements that fit are moved, oldest first, and the rest stays.
@@ -129,18 +122,12 @@ func TestFill(t *testing.T) {
 	for _, want := range [][]int{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9}, nil} {
 		var got []int
 		for _, v := range dst[:l.Fill(dst)] {
-			if v.node.Listed() {
-				t.Errorf("%d is still listed", v.id)
-			}
+			testutil.True(t, !v.node.Listed(), "%d is still listed", v.id)
 			got = append(got, v.id)
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%v, want %v", got, want)
-		}
+		testutil.True(t, slices.Equal(got, want), "%v, want %v", got, want)
 	}
-	if !l.Empty() || l.Fill(nil) != 0 {
-		t.Error("something is left")
-	}
+	testutil.True(t, l.Empty() && l.Fill(nil) == 0, "something is left")
 }
 
 func TestNoAllocation(t *testing.T) {

@@ -3,6 +3,8 @@ package list
 import (
 	"slices"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // turns runs posted functions one by one and returns their number.
@@ -53,9 +55,7 @@ func TestWalk(t *testing.T) {
 	})
 	counted := func(fn func()) {
 		ts.post(func() {
-			if inTurn > pieceSteps {
-				t.Errorf("%d elements in a turn", inTurn)
-			}
+			testutil.True(t, inTurn <= pieceSteps, "%d elements in a turn", inTurn)
 			inTurn = 0
 			fn()
 		})
@@ -71,14 +71,10 @@ func TestWalk(t *testing.T) {
 			t.Errorf("element %d was visited: %t", i, found)
 		}
 	}
-	if s.Len() != n-2 {
-		t.Errorf("%d elements are left", s.Len())
-	}
+	testutil.Equal(t, s.Len(), n-2, "elements are left")
 	for i := range s.Len() {
 		s.Remove(&s.At(0).place)
-		if s.Len() != n-3-i {
-			t.Fatalf("%d elements are left", s.Len())
-		}
+		testutil.MustEqual(t, s.Len(), n-3-i, "elements are left")
 	}
 	s.Remove(&late.place) // again
 }

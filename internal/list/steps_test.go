@@ -2,7 +2,11 @@
 
 package list
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
 
 // TestSteps: a turn with too many steps panics.
 func TestSteps(t *testing.T) {
@@ -15,9 +19,7 @@ func TestSteps(t *testing.T) {
 		t.Errorf("%d steps at most", n)
 	}
 	defer func() {
-		if recover() == nil {
-			t.Error("nothing has noticed one step too many")
-		}
+		testutil.True(t, recover() != nil, "nothing has noticed one step too many")
 	}()
 	s.Add(1)
 }

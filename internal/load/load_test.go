@@ -46,9 +46,7 @@ func TestPermutation(t *testing.T) {
 	if high, _ := bits.Mul64(p.n-1, p.factor); high == 0 {
 		t.Error("the factor of a large number is small")
 	}
-	if p.at(p.n-1) >= p.n {
-		t.Error("beyond the end")
-	}
+	testutil.True(t, p.at(p.n-1) < p.n, "beyond the end")
 }
 
 // TestVerify: every error in a block is found and reported.
@@ -115,9 +113,7 @@ func TestSeries(t *testing.T) {
 	for _, c := range list[0].Cells() {
 		ops, bytes = ops+c.Latency.Count(), bytes+c.Bytes[Read]
 	}
-	if ops != 3000 || bytes != 3000 {
-		t.Errorf("%d and %d I/Os in cells, want 3000", ops, bytes)
-	}
+	testutil.True(t, ops == 3000 && bytes == 3000, "%d and %d I/Os in cells, want 3000", ops, bytes)
 	if d := list[0].Interval * maxCells; d < 1610*time.Second || d > 2*1610*time.Second {
 		t.Errorf("cells for %v, want at least those for 1610 s", d)
 	}
@@ -141,8 +137,6 @@ func TestUsable(t *testing.T) {
 	} {
 		ns := good()
 		change(ns)
-		if Usable(ns) == nil {
-			t.Errorf("%s are accepted", what)
-		}
+		testutil.True(t, Usable(ns) != nil, "%s are accepted", what)
 	}
 }

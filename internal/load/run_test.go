@@ -56,17 +56,13 @@ func TestPercentiles(t *testing.T) {
 		testutil.Must(t, l.Run(50*time.Millisecond, into(&o)))
 	}
 	n := len(o.exact)
-	if uint64(n) != min(o.Ops(), 1<<20) {
-		t.Fatalf("%d latencies of %d I/Os", n, o.Ops())
-	}
+	testutil.MustTrue(t, uint64(n) == min(o.Ops(), 1<<20), "%d latencies of %d I/Os", n, o.Ops())
 	slices.Sort(o.exact)
 	worst := 0.0
 	for _, q := range []float64{.5, .9, .99, .999, .9999} {
 		exact, got := float64(o.exact[int(q*float64(n))]), float64(o.Latency().Quantile(q))
 		worst = max(worst, math.Abs(got/exact-1))
-		if math.Abs(got/exact-1) > .05 {
-			t.Errorf("p%v: %v ns, exactly %v", q*100, got, exact)
-		}
+		testutil.True(t, math.Abs(got/exact-1) <= .05, "p%v: %v ns, exactly %v", q*100, got, exact)
 	}
 	t.Logf("%d I/Os, at most %.1f %% off", n, worst*100)
 }
@@ -94,9 +90,8 @@ func TestRate(t *testing.T) {
 		testutil.Equal(t, s.begun, last+1, "I/Os have begun after %d ms", last)
 	}
 	s.end(began.Add((due+10)*time.Millisecond - 1))
-	if o.Ops() != due || o.Late != 10 {
-		t.Errorf("%d I/Os and %d late, want %d and 10", o.Ops(), o.Late, due)
-	}
+	testutil.True(t, o.Ops() == due && o.Late == 10, "%d I/Os and %d late, want %d and 10", o.Ops(),
+		o.Late, due)
 	// The latency of I/O k is due-k ms or more.
 	if half := o.Latency().Quantile(.5); half < int64(due/2*time.Millisecond)*95/100 {
 		t.Errorf("half of the I/Os took %v or less", time.Duration(half))

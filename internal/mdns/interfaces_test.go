@@ -120,7 +120,5 @@ func TestTooMany(t *testing.T) {
 	}
 	testutil.Equal(t, len(r.links["v0"].services), maxServices, "services")
 	r.Set(map[string][]Service{"v0": list[1:]})
-	if len(r.failed) > 0 {
-		t.Errorf("%v", r.failed)
-	}
+	testutil.True(t, len(r.failed) == 0, "%v", r.failed)
 }

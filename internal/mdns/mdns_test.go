@@ -29,9 +29,8 @@ func records(t *testing.T, b []byte) (list []string) {
 	t.Helper()
 	var p dnsmessage.Parser
 	h, err := p.Start(b)
-	if err != nil || !h.Response || !h.Authoritative || p.SkipAllQuestions() != nil {
-		t.Fatalf("%+v, %v", h, err)
-	}
+	testutil.MustTrue(t, err == nil && h.Response && h.Authoritative && p.SkipAllQuestions() == nil,
+		"%+v, %v", h, err)
 	all := testutil.Value(p.AllAnswers())(t)
 	for _, a := range all {
 		text := a.Header.Name.String() + " "
@@ -67,9 +66,7 @@ func TestMessages(t *testing.T) {
 	list = append(list, service(strings.Repeat("y", 70), "192.0.2.1:1")) // an invalid label
 	n := 0
 	for _, m := range messages(list, ttl) {
-		if len(m) > maxMessage {
-			t.Errorf("%d bytes", len(m))
-		}
+		testutil.True(t, len(m) <= maxMessage, "%d bytes", len(m))
 		n += len(records(t, m))
 	}
 	testutil.Equal(t, n, 58*5, "records")
@@ -124,9 +121,7 @@ func TestAsks(t *testing.T) {
 		{nil, false},
 		{query(t, typ, ptr, 0)[:20], false},
 	} {
-		if got := asks(test.packet, list, questions(list)); got != test.want {
-			t.Errorf("%d: %v", i, got)
-		}
+		testutil.Equal(t, asks(test.packet, list, questions(list)), test.want, "%d", i)
 	}
 }
 
@@ -163,9 +158,7 @@ func (l *listener) until(want string) (before int) {
 	_ = l.SetReadDeadline(time.Now().Add(testutil.Patience))
 	for {
 		n, _, err := l.ReadFromUDPAddrPort(b)
-		if err != nil {
-			l.t.Fatalf("%q has not come: %v", want, err)
-		}
+		testutil.MustEqual(l.t, err, nil, "%q has not come", want)
 		var p dnsmessage.Parser
 		if h, err := p.Start(b[:n]); err != nil || !h.Response {
 			continue
@@ -258,9 +251,7 @@ func TestWithdrawn(t *testing.T) {
 		both.Wait()
 		for last != old.Host {
 			n, _, err := l.ReadFromUDPAddrPort(b)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			var p dnsmessage.Parser
 			if h, err := p.Start(b[:n]); err != nil || !h.Response {
 				continue
@@ -297,16 +288,12 @@ func TestUnicast(t *testing.T) {
 	r := New(new(testutil.Log).Logger())
 	r.Set(map[string][]Service{"lo": {service("mdnstestf", "127.0.0.1:4420")}})
 	defer r.Close()
-	if len(r.links) == 0 {
-		t.Fatal("no link")
-	}
+	testutil.MustTrue(t, len(r.links) != 0, "no link")
 	c, err := net.Dial("udp4", "127.0.0.1:5353")
 	if err == nil {
 		_, err = c.Write([]byte("unicast"))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	b := make([]byte, 100)
 	for string(b[:7]) != "unicast" { // otherwise it is a message of the responder to the group
 		_ = other.SetReadDeadline(time.Now().Add(testutil.Patience))

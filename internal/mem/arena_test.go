@@ -25,9 +25,7 @@ func (a *Arena) check(tb testing.TB) {
 	owner := make([]string, len(a.run))
 	claim := func(p int32, n int, who string) {
 		for i := int(p); i < int(p)+n; i++ {
-			if owner[i] != "" {
-				tb.Fatalf("page %d is both %s and %s", i, owner[i], who)
-			}
+			testutil.MustTrue(tb, owner[i] == "", "page %d is both %s and %s", i, owner[i], who)
 			owner[i] = who
 		}
 	}
@@ -42,14 +40,12 @@ func (a *Arena) check(tb testing.TB) {
 		for _, p := range a.cache[o] {
 			claim(p, 1<<o, "cached")
 		}
-		if (a.head[o] != none) != (a.avail>>o&1 == 1) {
-			tb.Fatalf("avail %b disagrees with list %d", a.avail, o)
-		}
+		testutil.MustTrue(tb, (a.head[o] != none) == (a.avail>>o&1 == 1),
+			"avail %b disagrees with list %d", a.avail, o)
 		prev := int32(none)
 		for p := a.head[o]; p != none; p = a.next[p] {
-			if a.prev[p] != prev || a.block[p] != uint8(o+1) || p&(1<<o-1) != 0 {
-				tb.Fatalf("list %d is broken at page %d", o, p)
-			}
+			testutil.MustTrue(tb, a.prev[p] == prev && a.block[p] == uint8(o+1) && p&(1<<o-1) == 0,
+				"list %d is broken at page %d", o, p)
 			if b := p ^ 1<<o; o < maxOrder && int(b) < len(a.block) && a.block[b] == uint8(o+1) {
 				tb.Fatalf("buddies %d and %d of order %d are both free", p, b, o)
 			}
@@ -58,13 +54,10 @@ func (a *Arena) check(tb testing.TB) {
 		}
 	}
 	for p, who := range owner {
-		if who == "" {
-			tb.Fatalf("page %d is lost", p)
-		}
+		testutil.MustTrue(tb, who != "", "page %d is lost", p)
 	}
-	if a.free != len(a.run)-used {
-		tb.Fatalf("free is %d pages, want %d", a.free, len(a.run)-used)
-	}
+	testutil.MustTrue(tb, a.free == len(a.run)-used, "free is %d pages, want %d", a.free,
+		len(a.run)-used)
 }
 
 // fill marks every page, first and last byte, so that an overlap destroys another allocation's
@@ -102,9 +95,8 @@ func run(tb testing.TB, a *Arena, ops []uint16) {
 	for i, op := range ops {
 		if op&3 == 0 && len(live) > 0 {
 			k := int(op>>2) % len(live)
-			if !intact(live[k].segs, live[k].mark) {
-				tb.Fatalf("step %d: an allocation was overwritten", i)
-			}
+			testutil.MustTrue(tb, intact(live[k].segs, live[k].mark),
+				"step %d: an allocation was overwritten", i)
 			for j := range live[k].segs {
 				live[k].segs[j].B = live[k].segs[j].B[:1] // shortened at its end
 			}
@@ -116,13 +108,11 @@ func run(tb testing.TB, a *Arena, ops []uint16) {
 			before := a.Available()
 			segs, ok := a.Alloc(nil, n)
 			need := (n + BlockMin - 1) &^ (BlockMin - 1)
-			if ok != (need <= before) {
-				tb.Fatalf("step %d: Alloc(%d) is %v with %d available", i, n, ok, before)
-			}
+			testutil.MustTrue(tb, ok == (need <= before),
+				"step %d: Alloc(%d) is %v with %d available", i, n, ok, before)
 			if !ok {
-				if len(segs) != 0 || a.Available() != before {
-					tb.Fatalf("step %d: a refused Alloc took something", i)
-				}
+				testutil.MustTrue(tb, len(segs) == 0 && a.Available() == before,
+					"step %d: a refused Alloc took something", i)
 				continue
 			}
 			if Length(segs) != n || a.Available() != before-need {
@@ -140,16 +130,13 @@ func run(tb testing.TB, a *Arena, ops []uint16) {
 		a.check(tb)
 	}
 	for _, l := range live {
-		if !intact(l.segs, l.mark) {
-			tb.Fatal("an allocation was overwritten")
-		}
+		testutil.MustTrue(tb, intact(l.segs, l.mark), "an allocation was overwritten")
 		a.Free(l.segs)
 	}
 	a.merge()
 	a.check(tb)
-	if a.Available() != len(a.base) {
-		tb.Fatalf("%d of %d bytes came back", a.Available(), len(a.base))
-	}
+	testutil.MustTrue(tb, a.Available() == len(a.base), "%d of %d bytes came back", a.Available(),
+		len(a.base))
 }
 
 func TestArenaRandom(t *testing.T) {
@@ -193,9 +180,8 @@ func TestArenaSegments(t *testing.T) {
 	} {
 		a := newArena(t, 8*BlockMax)
 		segs, ok := a.Alloc(nil, tc.n)
-		if !ok || len(segs) != tc.segs {
-			t.Errorf("Alloc(%d): %v, %d segments, want %d", tc.n, ok, len(segs), tc.segs)
-		}
+		testutil.True(t, ok && len(segs) == tc.segs, "Alloc(%d): %v, %d segments, want %d", tc.n,
+			ok, len(segs), tc.segs)
 		a.Free(segs)
 	}
 }
@@ -204,9 +190,7 @@ func TestArenaLowAddressesFirst(t *testing.T) {
 	a := newArena(t, 8*BlockMax)
 	for i := range 3 {
 		segs, _ := a.Alloc(nil, 10*BlockMin)
-		if off := Addr(segs[0].B) - Addr(a.base); off != 0 {
-			t.Errorf("round %d: offset %#x, want 0", i, off)
-		}
+		testutil.Equal(t, Addr(segs[0].B)-Addr(a.base), 0, "round %d: offset", i)
 		a.Free(segs)
 	}
 }
@@ -277,19 +261,13 @@ func TestArenaFragmented(t *testing.T) {
 }
 
 func TestArenaMisuse(t *testing.T) {
-	if _, err := NewArena("test arena", 0); err == nil {
-		t.Error("an arena of 0 bytes")
-	}
+	testutil.True(t, testutil.Err(NewArena("test arena", 0)) != nil, "an arena of 0 bytes")
 	a := newArena(t, BlockMax)
 	segs, _ := a.Alloc(nil, 3*BlockMin)
-	if err := a.Close(); err == nil {
-		t.Fatal("closed with memory out")
-	}
+	testutil.MustTrue(t, a.Close() != nil, "closed with memory out")
 	mustPanic := func(what string, segs []Segment) {
 		defer func() {
-			if recover() == nil {
-				t.Errorf("%s: no panic", what)
-			}
+			testutil.True(t, recover() != nil, "%s: no panic", what)
 		}()
 		a.Free(segs)
 	}

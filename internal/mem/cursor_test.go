@@ -36,16 +36,12 @@ func TestCursor(t *testing.T) {
 			for step := 1; step < 12; step++ {
 				b := count(10)
 				c := NewCursor(cut(b, lengths...), off)
-				if got, want := c.Rest(), max(10-off, 0); got != want {
-					t.Fatalf("%v at %d: rest %d, want %d", lengths, off, got, want)
-				}
+				testutil.MustEqual(t, c.Rest(), max(10-off, 0), "%v at %d: rest", lengths, off)
 				var got []byte
 				for s := c.Segment(); s != nil; s = c.Segment() {
 					n := c.Next(step)
-					if len(n) == 0 || len(n) > step || &n[0] != &b[off+len(got)] {
-						t.Fatalf("%v at %d by %d: %d bytes after %d", lengths, off, step, len(n),
-							len(got))
-					}
+					testutil.MustTrue(t, len(n) != 0 && len(n) <= step && &n[0] == &b[off+len(got)],
+						"%v at %d by %d: %d bytes after %d", lengths, off, step, len(n), len(got))
 					got = append(got, n...)
 				}
 				if !bytes.Equal(got, b[min(off, 10):]) || c.Next(step) != nil || c.Rest() != 0 {
@@ -66,9 +62,8 @@ func TestCursorCopies(t *testing.T) {
 			moved := copy(want[min(off, 10):], src)
 			testutil.MustEqual(t, c.CopyFrom(src), moved, "%d bytes at %d were filled", n, off)
 			all, c := make([]byte, 10), NewCursor(segs, 0)
-			if c.CopyTo(all) != 10 || !bytes.Equal(all, want) {
-				t.Fatalf("%d bytes at %d: %v, want %v", n, off, all, want)
-			}
+			testutil.MustTrue(t, c.CopyTo(all) == 10 && bytes.Equal(all, want),
+				"%d bytes at %d: %v, want %v", n, off, all, want)
 			clear(want[min(off, 10):min(off+n, 10)])
 			c = NewCursor(segs, off)
 			c.Clear(n)
@@ -89,13 +84,10 @@ func TestCursorIsAValue(t *testing.T) {
 	if b := d.Next(9); len(b) != 1 || b[0] != 3 || d.Segment().Region != 2 {
 		t.Error("a copy moved with its original")
 	}
-	if len(segs[0].B) != 4 || len(segs[1].B) != 6 {
-		t.Error("the segments changed")
-	}
+	testutil.True(t, len(segs[0].B) == 4 && len(segs[1].B) == 6, "the segments changed")
 	var zero Cursor
-	if zero.Segment() != nil || zero.Next(1) != nil || zero.CopyFrom([]byte{1}) != 0 {
-		t.Error("the zero cursor has something")
-	}
+	testutil.True(t, zero.Segment() == nil && zero.Next(1) == nil && zero.CopyFrom([]byte{1}) == 0,
+		"the zero cursor has something")
 }
 
 func BenchmarkCursorNext(b *testing.B) {

@@ -38,13 +38,11 @@ func TestManyWait(t *testing.T) {
 				all[0].Free()
 				all = all[1:]
 			}
-			if p.Alloc(new(Allocation), late, BlockMax/2) {
-				t.Fatal("one that comes late overtakes those that wait")
-			}
+			testutil.MustTrue(t, !p.Alloc(new(Allocation), late, BlockMax/2),
+				"one that comes late overtakes those that wait")
 			granted := p.Serve()
-			if granted > serveMost || granted == 0 && p.cursor == nil {
-				t.Fatalf("%d of %d were served, and then %d", served, n, granted)
-			}
+			testutil.MustTrue(t, granted <= serveMost && (granted != 0 || p.cursor != nil),
+				"%d of %d were served, and then %d", served, n, granted)
 			served += granted
 			calls++
 		}
@@ -82,15 +80,12 @@ func TestManyKept(t *testing.T) {
 		}
 		calls++
 	}
-	if calls < len(users)/searchMost {
-		t.Errorf("%d flows were looked at in %d turns", len(users), calls)
-	}
+	testutil.True(t, calls >= len(users)/searchMost, "%d flows were looked at in %d turns",
+		len(users), calls)
 	for p.CanServe() {
 		p.Serve()
 	}
-	if n := expire(p, 2); n != len(users) {
-		t.Errorf("%d waits were ended", n)
-	}
+	testutil.Equal(t, expire(p, 2), len(users), "waits were ended")
 	last.w.Free()
 	freeAll(all)
 }
@@ -125,9 +120,7 @@ func TestFreedInSearch(t *testing.T) {
 			p.Serve()
 		}
 	}
-	if first.w.Waiting() {
-		t.Error("memory was freed, and the first one does not get any")
-	}
+	testutil.True(t, !first.w.Waiting(), "memory was freed, and the first one does not get any")
 	expire(p, 2)
 	first.w.Free()
 }
@@ -155,9 +148,8 @@ func TestExpireAll(t *testing.T) {
 			t.Fatalf("%d waits end in a piece", ended)
 		}
 	}
-	if p.waiters != 1 || n > 1000/expireMost+2 {
-		t.Errorf("%d wait after %d pieces, want 1", p.waiters, n)
-	}
+	testutil.True(t, p.waiters == 1 && n <= 1000/expireMost+2, "%d wait after %d pieces, want 1",
+		p.waiters, n)
 	late.w.Cancel()
 	freeAll(all)
 }

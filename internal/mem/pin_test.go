@@ -11,9 +11,7 @@ func TestFind(t *testing.T) {
 	r := testutil.Value(Reserve("test find", ChunkSize))(t)
 	testutil.Equal(t, Find(r.ID()), r, "a mapped region is not found")
 	testutil.Must(t, r.Unmap())
-	if Find(r.ID()) != nil {
-		t.Error("a region is found that is not mapped any more")
-	}
+	testutil.True(t, Find(r.ID()) == nil, "a region is found that is not mapped any more")
 }
 
 func TestPinKeepsDiscardAway(t *testing.T) {
@@ -31,17 +29,11 @@ func TestPinKeepsDiscardAway(t *testing.T) {
 		{2*ChunkSize - 4096, 8192, ErrPinned},
 		{ChunkSize - 4096, 8192, ErrPinned},
 	} {
-		if err := r.Discard(tc.off, tc.n); !errors.Is(err, tc.want) {
-			t.Errorf("Discard(%d, %d): %v, want %v", tc.off, tc.n, err, tc.want)
-		}
+		testutil.Is(t, r.Discard(tc.off, tc.n), tc.want, "Discard(%d, %d)", tc.off, tc.n)
 	}
-	if err := r.Collapse(0, ChunkSize); !errors.Is(err, ErrPinned) {
-		t.Errorf("Collapse beside a pinned chunk: %v", err)
-	}
+	testutil.Is(t, r.Collapse(0, ChunkSize), ErrPinned, "Collapse beside a pinned chunk")
 	r.Unpin(1)
-	if err := r.Discard(ChunkSize, ChunkSize); !errors.Is(err, ErrPinned) {
-		t.Errorf("pinned once more: %v", err)
-	}
+	testutil.Is(t, r.Discard(ChunkSize, ChunkSize), ErrPinned, "pinned once more")
 	r.Unpin(1)
 	if err := r.Discard(ChunkSize, ChunkSize); err != nil || r.Bytes()[ChunkSize] != 0 {
 		t.Errorf("unpinned: %v, the memory holds %d", err, r.Bytes()[ChunkSize])
@@ -62,9 +54,7 @@ func TestUnmapAsksFirst(t *testing.T) {
 		return nil
 	})
 	cancel, ok2 := r.BeforeUnmap(func() error { t.Error("called after cancel"); return nil })
-	if !ok || !ok2 || !r.Pin(0) {
-		t.Fatal("a mapped region is not to be had")
-	}
+	testutil.MustTrue(t, ok && ok2 && r.Pin(0), "a mapped region is not to be had")
 	cancel()
 	if err := r.Unmap(); !errors.Is(err, refuse) || r.Bytes() == nil {
 		t.Fatalf("first Unmap: %v", err)

@@ -42,17 +42,13 @@ func TestPrefer(t *testing.T) {
 		b := regions[i].Bytes()
 		for _, at := range []int{0, len(b) - 1} {
 			mode, mask := policy(t, Addr(b[at:]))
-			if mode != want || want != 0 && mask != [maxNodes / 64]uint64{1} {
-				t.Errorf("region %d, byte %d: mode %d, nodes %x; want mode %d", i, at, mode,
-					mask[0], want)
-			}
+			testutil.True(t, mode == want && (want == 0 || mask == [maxNodes / 64]uint64{1}),
+				"region %d, byte %d: mode %d, nodes %x; want mode %d", i, at, mode, mask[0], want)
 		}
 		b[0] = 1
 	}
 	for _, node := range []int{-1, maxNodes - 1, maxNodes} {
-		if err := regions[2].Prefer(node); err == nil {
-			t.Errorf("node %d is taken", node)
-		}
+		testutil.True(t, regions[2].Prefer(node) != nil, "node %d is taken", node)
 	}
 }
 

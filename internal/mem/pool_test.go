@@ -46,39 +46,31 @@ func TestPool(t *testing.T) {
 		t.Fatalf("most %d, available %d", p.Max(nil), p.Available())
 	}
 	all, ok := taken(p.Alloc, 48<<10)
-	if !ok {
-		t.Fatal("an empty pool has no memory")
-	}
+	testutil.MustTrue(t, ok, "an empty pool has no memory")
 	if _, ok := taken(p.Alloc, 1); ok {
 		t.Fatal("Alloc hands out the reserve")
 	}
 	urgent, ok := taken(p.AllocReserve, 16<<10)
-	if !ok || p.Available() != -16<<10 {
-		t.Fatal("AllocReserve does not hand out the reserve")
-	}
+	testutil.MustTrue(t, ok && p.Available() == -16<<10,
+		"AllocReserve does not hand out the reserve")
 
 	var log []string
 	a, b, c := newUser("a", &log), newUser("b", &log), newUser("c", &log)
 	p.Wait(&a.w, nil, 40<<10, 10)
 	p.Wait(&b.w, nil, 4<<10, 20)
 	p.Wait(&c.w, nil, 4<<10, 30)
-	if p.CanServe() || p.Serve() != 0 || !b.w.Waiting() {
-		t.Fatal("memory was granted that is not there")
-	}
+	testutil.MustTrue(t, !p.CanServe() && p.Serve() == 0 && b.w.Waiting(),
+		"memory was granted that is not there")
 	urgent.Free()
-	if p.CanServe() {
-		t.Fatal("the reserve is granted")
-	}
+	testutil.MustTrue(t, !p.CanServe(), "the reserve is granted")
 	b.w.Cancel()
 	b.w.Cancel()
 	all.Free()
 	if _, ok := taken(p.Alloc, 4096); ok {
 		t.Fatal("Alloc went ahead of those who wait")
 	}
-	if !p.CanServe() || p.Serve() != 2 || !slices.Equal(log, []string{"a 40960", "c 4096"}) ||
-		p.HasWaiters() {
-		t.Fatalf("served: %v", log)
-	}
+	testutil.MustTrue(t, p.CanServe() && p.Serve() == 2 &&
+		slices.Equal(log, []string{"a 40960", "c 4096"}) && !p.HasWaiters(), "served: %v", log)
 	a.w.Free()
 	c.w.Free()
 }
@@ -95,9 +87,8 @@ func TestPoolExpire(t *testing.T) {
 	}
 	p.Wait(&a.w, nil, 8192, 30)
 	all.Free()
-	if p.Serve() != 2 || !slices.Equal(log, []string{"a expired", "b 4096", "a 8192"}) {
-		t.Fatalf("%v", log)
-	}
+	testutil.MustTrue(t,
+		p.Serve() == 2 && slices.Equal(log, []string{"a expired", "b 4096", "a 8192"}), "%v", log)
 	a.w.Free()
 	b.w.Free()
 }
@@ -112,23 +103,16 @@ func TestPoolReserve(t *testing.T) {
 	p.Wait(&a.w, nil, 4<<10, 10)
 	p.WaitReserve(&b.w, nil, 16<<10, 20)
 	p.WaitReserve(&c.w, nil, 4<<10, 30)
-	if !p.HasWaiters() || p.CanServe() {
-		t.Fatal("memory is granted that is not there")
-	}
+	testutil.MustTrue(t, p.HasWaiters() && !p.CanServe(), "memory is granted that is not there")
 	some.Free()
-	if p.Serve() != 2 || !slices.Equal(log, []string{"b 16384", "c 4096"}) {
-		t.Fatalf("%v", log)
-	}
+	testutil.MustTrue(t, p.Serve() == 2 && slices.Equal(log, []string{"b 16384", "c 4096"}), "%v",
+		log)
 	b.w.Free()
 	p.WaitReserve(&b.w, nil, 32<<10, 20)
 	b.w.Cancel()
-	if expire(p, 15) != 1 || p.HasWaiters() || len(a.w.Segs) != 0 {
-		t.Fatalf("%v", log)
-	}
+	testutil.MustTrue(t, expire(p, 15) == 1 && !p.HasWaiters() && len(a.w.Segs) == 0, "%v", log)
 	p.WaitReserve(&b.w, nil, 32<<10, 20)
-	if expire(p, 21) != 1 || p.HasWaiters() || len(b.w.Segs) != 0 {
-		t.Fatalf("%v", log)
-	}
+	testutil.MustTrue(t, expire(p, 21) == 1 && !p.HasWaiters() && len(b.w.Segs) == 0, "%v", log)
 	rest.Free()
 	c.w.Free()
 }
@@ -150,15 +134,11 @@ func TestPoolPromote(t *testing.T) {
 	p.WaitReserve(&e.w, nil, 4096, 50)
 	p.Promote(&c.w)
 	p.Promote(&d.w) // it has its promised memory
-	if expire(p, 11) != 1 || !slices.Equal(log, []string{"a expired"}) {
-		t.Fatalf("%v", log)
-	}
+	testutil.MustTrue(t, expire(p, 11) == 1 && slices.Equal(log, []string{"a expired"}), "%v", log)
 	p.Promote(&a.w) // it does not wait
 	all.Free()
-	if p.Serve() != 4 ||
-		!slices.Equal(log[1:], []string{"c 4096", "d 4096", "e 4096", "b 4096"}) {
-		t.Fatalf("%v", log)
-	}
+	testutil.MustTrue(t, p.Serve() == 4 &&
+		slices.Equal(log[1:], []string{"c 4096", "d 4096", "e 4096", "b 4096"}), "%v", log)
 	for _, u := range users[1:] {
 		u.w.Free()
 	}

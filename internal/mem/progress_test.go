@@ -3,6 +3,8 @@ package mem
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestInCapsuleDataAheadOfR2Ts: in-capsule data finds memory even if its host and namespace hold
@@ -151,10 +153,8 @@ func TestNoTrafficStarves(t *testing.T) {
 				}
 			}
 			for i, x := range tt.all {
-				if x.granted < 3 {
-					t.Errorf("%d: %d transfers of %d KiB, waits %v", i, x.granted, x.n>>10,
-						x.waits != nil)
-				}
+				testutil.True(t, x.granted >= 3, "%d: %d transfers of %d KiB, waits %v", i,
+					x.granted, x.n>>10, x.waits != nil)
 			}
 			for _, x := range tt.all {
 				x.waits.w.Cancel()
@@ -184,9 +184,7 @@ func TestCanceledWaitKeepsNobodyBack(t *testing.T) {
 	}
 	expire(p, 20)
 	a := new(Allocation)
-	if !p.Alloc(a, f, n) {
-		t.Error("nobody waits, and nothing is given out")
-	}
+	testutil.True(t, p.Alloc(a, f, n), "nobody waits, and nothing is given out")
 	freeAll(append(all, a))
 }
 

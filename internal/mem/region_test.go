@@ -23,9 +23,7 @@ func TestRegionUsage(t *testing.T) {
 	page := os.Getpagesize()
 	a := testutil.Value(Map(purpose, page+1))(t)
 	b := testutil.Value(Reserve(purpose, 1<<30))(t)
-	if a.ID() == b.ID() {
-		t.Error("two regions share an ID")
-	}
+	testutil.True(t, a.ID() != b.ID(), "two regions share an ID")
 	if len(a.Bytes()) != 2*page || Addr(a.Bytes())%uint64(page) != 0 {
 		t.Errorf("%d bytes at %#x", len(a.Bytes()), Addr(a.Bytes()))
 	}
@@ -53,9 +51,7 @@ func TestRegionDiscard(t *testing.T) {
 	}
 	testutil.Must(t, r.Discard(page, page))
 	for i, b := range r.Bytes() {
-		if want := byte(1); (i/page == 1) == (b == want) {
-			t.Fatalf("byte %d is %d", i, b)
-		}
+		testutil.MustTrue(t, (i/page == 1) != (b == byte(1)), "byte %d is %d", i, b)
 	}
 	testutil.Must(t, r.Unmap())
 }
@@ -92,17 +88,12 @@ func TestRegionIsNotInherited(t *testing.T) {
 			found = strings.Contains(line, " dc") && strings.Contains(line, " nr")
 		}
 	}
-	if !found {
-		t.Error("the mapping is not marked dc and nr")
-	}
+	testutil.True(t, found, "the mapping is not marked dc and nr")
 }
 
 func TestMapRefuses(t *testing.T) {
 	for _, size := range []int{0, -1, 1 << 62} {
-		if _, err := Map("test refuses", size); err == nil ||
-			!strings.Contains(err.Error(), "test refuses") {
-			t.Errorf("Map(%d): %v", size, err)
-		}
+		testutil.Fails(t, testutil.Err(Map("test refuses", size)), "test refuses", "Map(%d)", size)
 	}
 }
 
@@ -111,8 +102,6 @@ func parseRange(t *testing.T, s string) (lo, hi uint64) {
 	a, b, _ := strings.Cut(s, "-")
 	lo, err1 := strconv.ParseUint(a, 16, 64)
 	hi, err2 := strconv.ParseUint(b, 16, 64)
-	if err1 != nil || err2 != nil {
-		t.Fatalf("%q is not an address range", s)
-	}
+	testutil.MustTrue(t, err1 == nil && err2 == nil, "%q is not an address range", s)
 	return lo, hi
 }

@@ -53,10 +53,8 @@ func TestShares(t *testing.T) {
 				last += hog(p, &Flow{Host: host, Namespace: &shares[i]}, mebi, &all)
 			}
 		}
-		if last < tt.least*mebi || last > tt.most*mebi {
-			t.Errorf("%s: the last one has %d KiB, want %d to %d MiB", name, last>>10, tt.least,
-				tt.most)
-		}
+		testutil.True(t, last >= tt.least*mebi && last <= tt.most*mebi,
+			"%s: the last one has %d KiB, want %d to %d MiB", name, last>>10, tt.least, tt.most)
 		// Another host finds memory, or the same host with another namespace.
 		for range 16 {
 			a := new(Allocation)
@@ -80,9 +78,7 @@ func TestShareOfNamespace(t *testing.T) {
 	var all []*Allocation
 	toHung := &Flow{Host: &host, Namespace: &hung}
 	hog(p, toHung, mebi, &all)
-	if hung.Used() < 29*mebi || hung.Used() > 31*mebi {
-		t.Errorf("%d bytes hang", hung.Used())
-	}
+	testutil.True(t, hung.Used() >= 29*mebi && hung.Used() <= 31*mebi, "%d bytes hang", hung.Used())
 	if n := hog(p, &Flow{Host: &host, Namespace: &healthy}, mebi, &all); n < 8*mebi {
 		t.Errorf("%d bytes for the healthy namespace", n)
 	}
@@ -102,9 +98,8 @@ func TestShareOfNamespace(t *testing.T) {
 			hung.Used())
 	}
 	freeAll(all)
-	if host.Used() != 0 || hung.Used() != 0 || healthy.Used() != 0 {
-		t.Error("bytes stay counted")
-	}
+	testutil.True(t, host.Used() == 0 && hung.Used() == 0 && healthy.Used() == 0,
+		"bytes stay counted")
 }
 
 // TestShareLimit: a limit holds however much is free.
@@ -116,9 +111,8 @@ func TestShareLimit(t *testing.T) {
 	if n := hog(p, f, 8192, &all); n != 2*mebi || p.Max(f) != n {
 		t.Errorf("%d bytes, at most %d", n, p.Max(f))
 	}
-	if a := new(Allocation); p.AllocReserve(a, f, 4096) || p.Promise(f, 4096) {
-		t.Error("the reserve is beyond the limit")
-	}
+	testutil.True(t, !p.AllocReserve(new(Allocation), f, 4096) && !p.Promise(f, 4096),
+		"the reserve is beyond the limit")
 	freeAll(all)
 }
 
@@ -152,18 +146,13 @@ func TestTurns(t *testing.T) {
 	}
 	held[0].Free() // d waits for more: only flows with little memory go ahead
 	p.Serve()
-	if !slices.Equal(log, []string{"e 4096", "f 4096"}) {
-		t.Fatalf("%v", log)
-	}
-	if a := new(Allocation); p.Alloc(a, &Flow{Host: flows[0].Host}, mebi/16) {
-		t.Error("memory for one that has much, while d waits")
-	}
+	testutil.EqualSlices(t, log, []string{"e 4096", "f 4096"}, "")
+	testutil.True(t, !p.Alloc(new(Allocation), &Flow{Host: flows[0].Host}, mebi/16),
+		"memory for one that has much, while d waits")
 	rest.Free()
 	p.Serve()
 	want := []string{"a 4096", "d 3145728", "b 4096", "c 4096"}
-	if !slices.Equal(log[2:], want) || p.HasWaiters() {
-		t.Errorf("%v", log)
-	}
+	testutil.True(t, slices.Equal(log[2:], want) && !p.HasWaiters(), "%v", log)
 	for _, u := range users {
 		u.w.Free()
 	}
@@ -189,18 +178,14 @@ func TestShortages(t *testing.T) {
 	var log []string
 	u, v := newUser("u", &log), newUser("v", &log)
 	p.Wait(&u.w, toHung, mebi, 10)
-	if !slices.Equal(since(20), []Shortage{{&host, &hung}}) {
-		t.Error("the namespace has too much")
-	}
+	testutil.True(t, slices.Equal(since(20), []Shortage{{&host, &hung}}),
+		"the namespace has too much")
 	fresh := &Flow{Host: &host, Namespace: new(Share)}
 	hog(p, fresh, mebi, &all)
 	p.Wait(&v.w, fresh, 2*mebi, 15)
-	if !slices.Equal(since(20), []Shortage{{&host, nil}, {&host, nil}}) {
-		t.Error("the host has too much")
-	}
-	if len(since(15)) != 1 || len(since(10)) != 0 {
-		t.Error("nobody has waited so long")
-	}
+	testutil.True(t, slices.Equal(since(20), []Shortage{{&host, nil}, {&host, nil}}),
+		"the host has too much")
+	testutil.True(t, len(since(15)) == 1 && len(since(10)) == 0, "nobody has waited so long")
 	u.w.Cancel()
 	v.w.Cancel()
 	rest, _ := taken(p.Alloc, p.Available())
@@ -262,10 +247,8 @@ func TestFlowOfSeveralPools(t *testing.T) {
 	}
 	for i, p := range pools {
 		rest[i].Free()
-		if p.Serve() != 1 || p.HasWaiters() || p.Usage().Used != 4096 ||
-			users[i].w.Segs[0].Region != p.Region().ID() {
-			t.Errorf("pool %d: %v", i, log)
-		}
+		testutil.True(t, p.Serve() == 1 && !p.HasWaiters() && p.Usage().Used == 4096 &&
+			users[i].w.Segs[0].Region == p.Region().ID(), "pool %d: %v", i, log)
 	}
 	for i, u := range users {
 		u.w.Free()
@@ -306,9 +289,8 @@ func TestSharesRandomly(t *testing.T) {
 			u.w.Free()
 			p.Serve()
 		case rnd.IntN(3) == 0:
-			if p.Promise(f, n) && !p.AllocPromised(&u.w, f, n) {
-				t.Fatal("what was promised is not there")
-			}
+			testutil.MustTrue(t, !p.Promise(f, n) || p.AllocPromised(&u.w, f, n),
+				"what was promised is not there")
 			p.EndPromises()
 		case rnd.IntN(2) == 0:
 			if !p.Alloc(&u.w, f, n) {
@@ -355,9 +337,7 @@ func TestSharesRandomly(t *testing.T) {
 		}
 	}
 	for _, f := range flows {
-		if f.queues[dataPool].used != 0 || !f.queues[dataPool].empty() || p.HasWaiters() ||
-			p.Usage() != (PoolUsage{Size: 8 * mebi}) {
-			t.Error("a flow is not at rest")
-		}
+		testutil.True(t, f.queues[dataPool].used == 0 && f.queues[dataPool].empty() &&
+			!p.HasWaiters() && p.Usage() == (PoolUsage{Size: 8 * mebi}), "a flow is not at rest")
 	}
 }

@@ -176,9 +176,7 @@ func exposition(t *testing.T, src Source) string {
 	w := httptest.NewRecorder()
 	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w,
 		httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	if w.Code != http.StatusOK {
-		t.Fatal(w.Code, w.Body)
-	}
+	testutil.MustTrue(t, w.Code == http.StatusOK, "%v %v", w.Code, w.Body)
 	version := regexp.MustCompile(`goversion="[^"]*"`)
 	return version.ReplaceAllString(w.Body.String(), `goversion="GO"`)
 }
@@ -191,13 +189,10 @@ func TestExposition(t *testing.T) {
 		testutil.Must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want := testutil.Value(os.ReadFile(file))(t)
-	if got != string(want) {
-		t.Errorf("got:\n%s\nwant (%s, -update writes it):\n%s", got, file, want)
-	}
+	testutil.True(t, got == string(want), "got:\n%s\nwant (%s, -update writes it):\n%s", got, file,
+		want)
 	problems, err := promlint.New(strings.NewReader(got)).Lint()
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
-	}
+	testutil.True(t, err == nil && len(problems) == 0, "%v, %v", problems, err)
 }
 
 // TestNativeHistograms: a scraper that asks for protobuf gets native histograms with the classic

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
@@ -85,9 +86,8 @@ func TestSeries(t *testing.T) {
 	if each := (all - others) / n; each > seriesOfNamespace {
 		t.Errorf("a namespace has %d series, more than %d", each, seriesOfNamespace)
 	}
-	if size > bytesOfSeries*all {
-		t.Errorf("%d series have %d bytes, more than %d each", all, size, bytesOfSeries)
-	}
+	testutil.True(t, size <= bytesOfSeries*all, "%d series have %d bytes, more than %d each", all,
+		size, bytesOfSeries)
 }
 
 // BenchmarkScrape is a scrape of 1,000 namespaces with all operations in use.

@@ -3,7 +3,6 @@ package metrics
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -56,17 +55,13 @@ func TestServe(t *testing.T) {
 	for _, accept := range []string{"", "application/openmetrics-text"} {
 		status, contentType, body := get(t, s, http.MethodGet, "/metrics", accept)
 		open := strings.HasPrefix(contentType, "application/openmetrics-text")
-		if status != http.StatusOK || open != (accept != "") ||
-			open != strings.HasSuffix(body, "# EOF\n") {
-			t.Errorf("%q: %d, %s", accept, status, contentType)
-		}
+		testutil.True(t, status == http.StatusOK && open == (accept != "") &&
+			open == strings.HasSuffix(body, "# EOF\n"), "%q: %d, %s", accept, status, contentType)
 		for _, want := range []string{
 			`nvmf_target_namespace_ready{nsid="1",subsystem="b"} 1`, "\ngo_goroutines ",
 			"\nprocess_open_fds ",
 		} {
-			if !strings.Contains(body, want) {
-				t.Errorf("%q: no %s in:\n%s", accept, want, body)
-			}
+			testutil.True(t, strings.Contains(body, want), "%q: no %s in:\n%s", accept, want, body)
 		}
 	}
 	for _, test := range []struct {
@@ -105,9 +100,8 @@ func TestPanic(t *testing.T) {
 		t.Error(status)
 	}
 	_ = s.Close()
-	if !strings.Contains(log.String(), "injected") {
-		t.Errorf("the log does not say why:\n%s", log.String())
-	}
+	testutil.True(t, strings.Contains(log.String(), "injected"), "the log does not say why:\n%s",
+		log.String())
 }
 
 // dial connects without sending a request.
@@ -151,12 +145,10 @@ func TestCloseWaitsForNoSlowScraper(t *testing.T) {
 	if err := s.Close(); err != nil { // in an hour, if it waits for a write
 		t.Error(err)
 	}
-	if _, err := silent.Read(make([]byte, 1)); err == nil {
-		t.Error("a silent connection is still open")
-	}
-	if _, err := net.Dial("tcp", s.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("it listens still: %v", err)
-	}
+	testutil.True(t, testutil.Err(silent.Read(make([]byte, 1))) != nil,
+		"a silent connection is still open")
+	testutil.Is(t, testutil.Err(net.Dial("tcp", s.Addr().String())), syscall.ECONNREFUSED,
+		"it listens still")
 }
 
 // TestConnectionsAreBounded: a connection beyond the limit waits until another one is closed.
@@ -165,9 +157,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	answered := func(c net.Conn) {
 		t.Helper()
 		line, err := bufio.NewReader(c).ReadString('\n')
-		if err != nil || line != "HTTP/1.1 200 OK\r\n" {
-			t.Errorf("%q, %v", line, err)
-		}
+		testutil.True(t, err == nil && line == "HTTP/1.1 200 OK\r\n", "%q, %v", line, err)
 	}
 	var all []net.Conn
 	for range maxConnections {
@@ -193,10 +183,8 @@ func TestListenHints(t *testing.T) {
 		taken.Addr(): "another process listens there",
 		netip.MustParseAddrPort("192.0.2.1:9500"): "no interface has this address",
 	} {
-		if s, err := Listen(httpd.Endpoint{Listen: addr}, source(), quiet); err == nil ||
-			!strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, %v", addr, s, err)
-		}
+		testutil.Fails(t, testutil.Err(Listen(httpd.Endpoint{Listen: addr}, source(), quiet)), want,
+			"%v", addr)
 	}
 }
 
@@ -218,7 +206,5 @@ func TestScraperThatLeaves(t *testing.T) {
 	if err := s.Close(); err != nil { // after all scrapes
 		t.Fatal(err)
 	}
-	if log.Len() > 0 {
-		t.Errorf("%.300s", log.String())
-	}
+	testutil.True(t, log.Len() <= 0, "%.300s", log.String())
 }

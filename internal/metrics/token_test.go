@@ -24,9 +24,8 @@ func TestToken(t *testing.T) {
 	s := testutil.Value(Listen(httpd.Endpoint{
 		Listen: loopback, Admits: func(text string) bool { return text == token },
 		Refused: func(remote netip.AddrPort, err error) {
-			if !remote.IsValid() || strings.Contains(err.Error(), token[:8]) {
-				t.Errorf("%v: %v", remote, err)
-			}
+			testutil.True(t, remote.IsValid() && !strings.Contains(err.Error(), token[:8]),
+				"%v: %v", remote, err)
 			refused.Add(1)
 		},
 	}, source(), quiet))(t)
@@ -101,7 +100,5 @@ func TestRefusedMakePlace(t *testing.T) {
 	_, _ = io.WriteString(c, strings.Replace(request, "Host",
 		"Authorization: Bearer good\r\nHost", 1))
 	line, err := bufio.NewReader(c).ReadString('\n')
-	if err != nil || line != "HTTP/1.1 200 OK\r\n" {
-		t.Errorf("%q, %v", line, err)
-	}
+	testutil.True(t, err == nil && line == "HTTP/1.1 200 OK\r\n", "%q, %v", line, err)
 }

@@ -56,9 +56,7 @@ func TestHandshakes(t *testing.T) {
 			list, err := Linux().Handshakes()
 			return err == nil && slices.Contains(list, Handshake{Local: local, Remote: remote})
 		}
-		if listed() {
-			t.Errorf("%s: listed before it began", address)
-		}
+		testutil.True(t, !listed(), "%s: listed before it began", address)
 		syn(t, remote, local)
 		testutil.Until(t, "a handshake", listed)
 		testutil.Check(t, l.Close())
@@ -75,9 +73,7 @@ func TestHandshakes(t *testing.T) {
 		{"10.9.8.1", "10.9.7.1", "", unix.ENETUNREACH},
 	} {
 		name, err := Linux().Route(netip.MustParseAddr(row.from), netip.MustParseAddr(row.to))
-		if name != row.name || !errors.Is(err, row.err) {
-			t.Errorf("from %s to %s: %q, %v, want %q, %v", row.from, row.to, name, err, row.name,
-				row.err)
-		}
+		testutil.True(t, name == row.name && errors.Is(err, row.err),
+			"from %s to %s: %q, %v, want %q, %v", row.from, row.to, name, err, row.name, row.err)
 	}
 }

@@ -76,9 +76,7 @@ func TestDroppedEvents(t *testing.T) {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // the minimum
 		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var commands []string
 	for i := range 50 {
 		commands = append(commands, fmt.Sprintf("addr add 10.9.8.%d/32 dev br0", i+1))

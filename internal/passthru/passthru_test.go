@@ -31,9 +31,7 @@ func TestSMART(t *testing.T) {
 		return 0, 0
 	}
 	for _, refusal = range []error{nvme.InvalidLogPage, unix.EACCES} {
-		if _, err := passthru.SMART(d); !errors.Is(err, refusal) {
-			t.Errorf("%v instead of %v", err, refusal)
-		}
+		testutil.Is(t, testutil.Err(passthru.SMART(d)), refusal, "")
 	}
 }
 
@@ -53,19 +51,14 @@ func TestIdentify(t *testing.T) {
 func TestFeature(t *testing.T) {
 	d := passthrutest.New(8, 12)
 	d.Features = map[uint8]uint32{5: 1 << 16}
-	if v, err := passthru.Feature(d, passthrutest.NSID, 5); v != 1<<16 || err != nil {
-		t.Errorf("%x, %v", v, err)
-	}
-	if _, err := passthru.Feature(d, passthrutest.NSID, 6); !errors.Is(err, nvme.InvalidField) {
-		t.Errorf("a feature that the drive does not have: %v", err)
-	}
+	testutil.Equal(t, testutil.Value(passthru.Feature(d, passthrutest.NSID, 5))(t), 1<<16, "")
+	testutil.Is(t, testutil.Err(passthru.Feature(d, passthrutest.NSID, 6)), nvme.InvalidField,
+		"a feature that the drive does not have")
 }
 
 // TestElsewhere: commands to an open file that is no drive fail.
 func TestElsewhere(t *testing.T) {
 	f := testutil.Value(os.Open(os.DevNull))(t)
 	defer f.Close()
-	if _, err := passthru.SMART(passthru.FD(f.Fd())); !errors.Is(err, unix.ENOTTY) {
-		t.Error(err)
-	}
+	testutil.Is(t, testutil.Err(passthru.SMART(passthru.FD(f.Fd()))), unix.ENOTTY, "")
 }

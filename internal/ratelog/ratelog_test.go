@@ -50,9 +50,8 @@ func TestAttack(t *testing.T) {
 		time.Sleep(periodLength)
 		synctest.Wait()
 		passed := lines(log, "refused", "attack")
-		if passed < peerLines || passed > (seconds/10+1)*peerLines {
-			t.Errorf("%d lines of the attack", passed)
-		}
+		testutil.True(t, passed >= peerLines && passed <= (seconds/10+1)*peerLines,
+			"%d lines of the attack", passed)
 		if n := lines(log, "second"); n != seconds {
 			t.Errorf("%d of %d lines of another address", n, seconds)
 		}
@@ -64,18 +63,14 @@ func TestAttack(t *testing.T) {
 			if _, rest, ok := strings.Cut(line, `msg="log lines were dropped" lines=`); ok {
 				var n int
 				_, err := fmt.Sscanf(rest, "%d message=refused remote=10.0.0.1", &n)
-				if err != nil {
-					t.Errorf("%q: %v", rest, err)
-				}
+				testutil.Equal(t, err, nil, "%q", rest)
 				dropped += n
 				reports++
 			}
 		}
 		testutil.Equal(t, dropped+passed, seconds*10_000,
 			"%d lines appear and %d are said to be dropped, of", passed, dropped)
-		if reports > seconds/10+1 {
-			t.Errorf("%d reports", reports)
-		}
+		testutil.True(t, reports <= seconds/10+1, "%d reports", reports)
 	})
 }
 
@@ -99,9 +94,7 @@ func TestManyAddresses(t *testing.T) {
 			t.Errorf("the log does not say how many were dropped: %s",
 				log.String()[len(log.String())-200:])
 		}
-		if l.now != nil {
-			t.Error("something is left after the period")
-		}
+		testutil.True(t, l.now == nil, "something is left after the period")
 		l.Peer(addr(1)).Warn("refused")
 		testutil.Equal(t, lines(log, "msg=refused"), kindLines+1,
 			"a line of the next period is missing")
@@ -124,9 +117,7 @@ func TestNetworks(t *testing.T) {
 	}
 	l.Peer(addr(1)).Warn("refused", "err", "other")
 	testutil.Equal(t, lines(log, "refused", "attack"), peerLines, "lines of the attack")
-	if n := lines(log, "refused", "other"); n != 2 {
-		t.Errorf("%d of 2 lines of another address", n)
-	}
+	testutil.Equal(t, lines(log, "refused", "other"), 2, "of 2 lines of another address")
 	testutil.Equal(t, len(r.Refusals()), peerRefusals+1, "refusals are remembered")
 }
 

@@ -3,6 +3,8 @@ package rates
 import (
 	"maps"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestGrowth: restarted counters count from zero, and all counters of an object together. If no
@@ -32,9 +34,7 @@ func TestGrowth(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct{ seconds, want float64 }{{2, 5}, {0.5, 20}, {0, 0}, {-1, 0}} {
-		if got := Per(10, tc.seconds); got != tc.want {
-			t.Errorf("10 in %v s: %v, want %v", tc.seconds, got, tc.want)
-		}
+		testutil.Equal(t, Per(10, tc.seconds), tc.want, "10 in %v s", tc.seconds)
 	}
 }
 
@@ -48,8 +48,6 @@ func TestEach(t *testing.T) {
 	old := []object{{"gone", 1}, {"a", 2}, {"b", 3}}
 	Each(old, []object{{"b", 4}, {"new", 5}, {"a", 6}}, func(o *object) string { return o.name },
 		func(old, now *object) { got[*now] = old })
-	if len(got) != 3 || got[object{"new", 5}] != nil || got[object{"a", 6}] != &old[1] ||
-		got[object{"b", 4}] != &old[2] {
-		t.Errorf("%v", got)
-	}
+	testutil.True(t, len(got) == 3 && got[object{"new", 5}] == nil &&
+		got[object{"a", 6}] == &old[1] && got[object{"b", 4}] == &old[2], "%v", got)
 }

@@ -26,13 +26,9 @@ func TestPostOrder(t *testing.T) {
 	})
 	do(t, r, func() {})
 	for i, v := range got {
-		if v != i {
-			t.Fatalf("position %d has %d", i, v)
-		}
+		testutil.MustEqual(t, v, i, "position %d", i)
 	}
-	if len(got) != 100 {
-		t.Fatalf("%d of 100 ran", len(got))
-	}
+	testutil.MustEqual(t, len(got), 100, "of 100 ran")
 }
 
 // TestPostsLeavePollersTheirTurn: a function that posts itself again runs once between two polls.
@@ -43,9 +39,7 @@ func TestPostsLeavePollersTheirTurn(t *testing.T) {
 	left, last := 100, -1
 	var piece func()
 	piece = func() {
-		if polls == last {
-			t.Error("it runs twice between two polls")
-		}
+		testutil.True(t, polls != last, "it runs twice between two polls")
 		if last, left = polls, left-1; left > 0 {
 			r.Post(piece)
 		} else {
@@ -221,9 +215,7 @@ func TestIdle(t *testing.T) {
 			least := int64(idle)
 			for range rounds {
 				used, sleeps := timeOf(t, r, idle)
-				if sleeps > 3 {
-					t.Errorf("%d sleeps without work, want one or two", sleeps)
-				}
+				testutil.True(t, sleeps <= 3, "%d sleeps without work, want one or two", sleeps)
 				least = min(least, int64(used))
 				testutil.Until(t, "the reactor sleeps", func() bool {
 					return r.state.Load() == asleep
@@ -327,9 +319,8 @@ func TestYield(t *testing.T) {
 			if polls++; polls <= 100 {
 				return 1
 			}
-			if polls == 101 && yields != 0 {
-				t.Errorf("the loop yielded %d times while there was work", yields)
-			}
+			testutil.True(t, polls != 101 || yields == 0,
+				"the loop yielded %d times while there was work", yields)
 			return 0
 		},
 		arm: func() bool { cancel(); return true },

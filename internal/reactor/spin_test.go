@@ -3,6 +3,8 @@ package reactor
 import (
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestSpinLearns: rare work makes the loop stop spinning.
@@ -13,20 +15,15 @@ func TestSpinLearns(t *testing.T) {
 	for range 10 {
 		s.slept(longest * 20)
 	}
-	if s.cur != 0 || !s.done(0) {
-		t.Errorf("after long sleeps the loop still spins for %d ns", s.cur)
-	}
+	testutil.True(t, s.cur == 0 && s.done(0), "after long sleeps the loop still spins for %d ns",
+		s.cur)
 	for range 10 {
 		s.slept(longest / 2)
 	}
-	if s.cur != longest {
-		t.Errorf("after short sleeps the loop spins for %d ns", s.cur)
-	}
+	testutil.True(t, s.cur == longest, "after short sleeps the loop spins for %d ns", s.cur)
 	now := int64(1000)
 	for i := 0; i < 100; i++ { // the clock stands still, so no time is known
-		if s.done(now) {
-			t.Fatal("slept without knowing the time")
-		}
+		testutil.MustTrue(t, !s.done(now), "slept without knowing the time")
 	}
 	if now += 10 * longest; s.done(now) {
 		t.Fatal("the first reading is where the spin begins")
@@ -38,7 +35,5 @@ func TestSpinLearns(t *testing.T) {
 		t.Fatal("too late")
 	}
 	s.busy(0)
-	if s.done(now) {
-		t.Fatal("work did not start the spin again")
-	}
+	testutil.MustTrue(t, !s.done(now), "work did not start the spin again")
 }

@@ -39,9 +39,7 @@ func TestWatch(t *testing.T) {
 			})
 			for range 20 {
 				put(t, wr)
-				if ev := testutil.Receive(t, "the event", got); ev != unix.EPOLLIN {
-					t.Fatalf("event %#x", ev)
-				}
+				testutil.MustEqual(t, testutil.Receive(t, "the event", got), unix.EPOLLIN, "event")
 			}
 			do(t, r, func() {
 				testutil.Check(t, r.Unwatch(rd))
@@ -81,18 +79,14 @@ func TestUnwatchWithinBatch(t *testing.T) {
 					}))
 			}))
 		}
-		if n := r.pollEvents(); n != 1 {
-			t.Errorf("%d functions were called, want 1", n)
-		}
+		testutil.Equal(t, r.pollEvents(), 1, "functions were called")
 	})
 	testutil.Equal(t, len(calls), 1, "calls: %v", calls)
 }
 
 func mustEventfd(t *testing.T) int {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return fd
 }
@@ -110,9 +104,8 @@ func TestWatchErrors(t *testing.T) {
 			"unwatch unwatched": {r.Unwatch(rd + 1), unix.ENOENT},
 			"unwatch -1":        {r.Unwatch(-1), unix.ENOENT},
 		} {
-			if !errors.Is(got.err, got.want) {
-				t.Errorf("%s: %v, want %v", what, got.err, got.want)
-			}
+			testutil.True(t, errors.Is(got.err, got.want), "%s: %v, want %v", what, got.err,
+				got.want)
 		}
 		testutil.Check(t, r.Unwatch(rd))
 	})

@@ -95,9 +95,8 @@ func TestDamage(t *testing.T) {
 			}
 		}
 		for n := range good {
-			if _, err := d.decode(good[:n]); err == nil {
-				t.Errorf("%s: %d bytes of %d are taken", d.kind, n, len(good))
-			}
+			testutil.True(t, testutil.Err(d.decode(good[:n])) != nil,
+				"%s: %d bytes of %d are taken", d.kind, n, len(good))
 			if _, err := d.decode(append(good[:n:n], make([]byte, len(good)-n)...)); err == nil {
 				t.Errorf("%s: zeroes from byte %d on are taken", d.kind, n)
 			}
@@ -145,9 +144,8 @@ func TestDamagedFiles(t *testing.T) {
 			must(t, s.Close())
 			again, err := Open(s.path)
 			if i == 0 {
-				if err == nil || !strings.Contains(err.Error(), file) {
-					t.Fatalf("%s: %v", d.kind, err)
-				}
+				testutil.MustTrue(t, err != nil && strings.Contains(err.Error(), file), "%s: %v",
+					d.kind, err)
 				must(t, os.WriteFile(file, good, 0o600))
 				s = opened(t, s.path)
 				continue
@@ -161,9 +159,8 @@ func TestDamagedFiles(t *testing.T) {
 			}
 			must(t, s.Check(Name{testNQN, 2}))
 			forget := s.decoders()[i].forget
-			if forget(1) == nil || !bytes.Equal(s.content(t, d.file), bad) {
-				t.Fatalf("%s: a damaged file was replaced", d.kind)
-			}
+			testutil.MustTrue(t, forget(1) != nil && bytes.Equal(s.content(t, d.file), bad),
+				"%s: a damaged file was replaced", d.kind)
 			must(t, forget(2))
 			if rnd.IntN(2) == 0 {
 				must(t, os.Remove(file))
@@ -204,9 +201,7 @@ func TestAstray(t *testing.T) {
 	must(t, os.Link(one, two))
 	s = reopened(t, s)
 	must(t, s.Check(Name{testNQN, 1}))
-	if s.Check(Name{testNQN, 2}) == nil {
-		t.Error("a copy is taken for another namespace's")
-	}
+	testutil.True(t, s.Check(Name{testNQN, 2}) != nil, "a copy is taken for another namespace's")
 	must(t, os.Remove(two))
 	must(t, s.Check(Name{testNQN, 2}))
 	must(t, os.Rename(one, two))
@@ -260,21 +255,17 @@ func TestFirstVersion(t *testing.T) {
 		must(t, s.Check(Name{testNQN, 1}))
 		for _, d := range s.decoders() {
 			got, err := d.decode(s.content(t, d.file))
-			if err != nil || !reflect.DeepEqual(got, want[d.file]) {
-				t.Errorf("%s: %+v, want %+v; %v", d.file, got, want[d.file], err)
-			}
+			testutil.True(t, err == nil && reflect.DeepEqual(got, want[d.file]),
+				"%s: %+v, want %+v; %v", d.file, got, want[d.file], err)
 		}
-		if !s.Protection.Protected(testNQN, 1) || !s.Protection.Protected("b", 7) ||
-			s.Protection.Protected("b", 1) {
-			t.Error("write protection was lost")
-		}
+		testutil.True(t, s.Protection.Protected(testNQN, 1) && s.Protection.Protected("b", 7) &&
+			!s.Protection.Protected("b", 1), "write protection was lost")
 	}
 	for _, d := range s.decoders() {
 		text := old[d.file]
 		for n := range text[:max(0, len(text)-1)] {
-			if _, err := d.decode(text[:n]); err == nil {
-				t.Errorf("%s: %d bytes of %d are taken", d.file, n, len(text))
-			}
+			testutil.True(t, testutil.Err(d.decode(text[:n])) != nil,
+				"%s: %d bytes of %d are taken", d.file, n, len(text))
 		}
 		// A flipped bit in a value cannot be detected. In a key it would lose the value.
 		for key := range strings.FieldsSeq(string(text)) {
@@ -300,9 +291,8 @@ func TestLaterState(t *testing.T) {
 	d.Protected = []Name{{testNQN, 1}}
 	must(t, s.write(d))
 	must(t, s.Close())
-	if _, err := Open(s.path); err == nil {
-		t.Error("this version has no write protection there")
-	}
+	testutil.True(t, testutil.Err(Open(s.path)) != nil,
+		"this version has no write protection there")
 	must(t, os.Remove(filepath.Join(s.path, stateFile)))
 	must(t, opened(t, s.path).Close())
 }

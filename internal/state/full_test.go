@@ -69,9 +69,8 @@ func TestFileSystem(t *testing.T) {
 			err, s.Protection.SetProtected("a", 2, true), s.Reservations.Save("a", 1, nil),
 			s.Uncorrectable.Save("a", 1, &marks.Kept{Identity: "disk"}),
 		} {
-			if err == nil || want != nil && !errors.Is(err, want) {
-				t.Errorf("got %v, want %v", err, want)
-			}
+			testutil.True(t, err != nil && (want == nil || errors.Is(err, want)), "got %v, want %v",
+				err, want)
 		}
 	}
 	starts := func(want string) {
@@ -87,9 +86,7 @@ func TestFileSystem(t *testing.T) {
 	promise()
 	filler := filepath.Join(top, "filler")
 	_ = os.WriteFile(filler, make([]byte, 1<<20), 0o600) // as much as fits
-	if _, err := s.Ports([]string{"b"}); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("full: %v", err)
-	}
+	testutil.Is(t, testutil.Err(s.Ports([]string{"b"})), unix.ENOSPC, "full")
 	if err := s.Protection.SetProtected("a", 2, true); !errors.Is(err, unix.ENOSPC) ||
 		s.Protection.Protected("a", 2) {
 		t.Errorf("full: %v", err)
@@ -104,10 +101,8 @@ func TestFileSystem(t *testing.T) {
 	starts("Make its file system writable")
 	mount(unix.MS_REMOUNT, "")
 	s = opened(t, s.path)
-	if !s.Protection.Protected("a", 1) || s.Protection.Protected("a", 2) ||
-		s.Reservations.Load("a", 1) == nil {
-		t.Error("a promise was lost")
-	}
+	testutil.True(t, s.Protection.Protected("a", 1) && !s.Protection.Protected("a", 2) &&
+		s.Reservations.Load("a", 1) != nil, "a promise was lost")
 
 	must(t, unix.Mount("tmpfs", s.path, "tmpfs", 0, "size=64k"))
 	refuse(nil)

@@ -55,7 +55,5 @@ func reopened(t *testing.T, s *Store) *Store {
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }

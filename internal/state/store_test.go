@@ -56,9 +56,8 @@ func TestPorts(t *testing.T) {
 		}
 		slices.Sort(names)
 		got, err := s.Ports(names)
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%v, want %v; %v", got, want, err)
-		}
+		testutil.True(t, err == nil && reflect.DeepEqual(got, want), "%v, want %v; %v", got, want,
+			err)
 	}
 	ports(map[string]uint16{"a": 1, "b": 2, "c": 3})
 	ports(map[string]uint16{"c": 3})
@@ -70,9 +69,7 @@ func TestPorts(t *testing.T) {
 		t.Errorf("first generation %d, %d after a restart; %v", first, next, err)
 	}
 	list, err := os.ReadDir(s.path)
-	if err != nil || len(list) != 1 {
-		t.Errorf("files: %v, %v", list, err)
-	}
+	testutil.True(t, err == nil && len(list) == 1, "files: %v, %v", list, err)
 	must(t, s.Close())
 	if _, err := s.Ports([]string{"e"}); err == nil || !s.Failed() {
 		t.Error("written after the end")
@@ -88,9 +85,8 @@ func TestManyPorts(t *testing.T) {
 	if ids, _ := s.Ports([]string{"kept"}); ids["kept"] != 1 || len(s.data.Ports) > mostPorts {
 		t.Errorf("%d ports, the one that was kept is %d", len(s.data.Ports), ids["kept"])
 	}
-	if s.Failed() || s.Check(Name{"a", 1}) != nil {
-		t.Error("nothing is to be kept, and an alert would say so for ever")
-	}
+	testutil.True(t, !s.Failed() && s.Check(Name{"a", 1}) == nil,
+		"nothing is to be kept, and an alert would say so for ever")
 	for _, d := range []stateData{
 		{Generation: 0},
 		{Generation: 1, Ports: []statePort{{"a", 0}}},
@@ -98,9 +94,7 @@ func TestManyPorts(t *testing.T) {
 		{Generation: 1, Ports: []statePort{{"a", 1}, {"b", 1}}},
 		{Generation: 1, Ports: make([]statePort, mostPorts+1)},
 	} {
-		if d.validate() == nil {
-			t.Errorf("%.100v is taken", d)
-		}
+		testutil.True(t, d.validate() != nil, "%.100v is taken", d)
 	}
 }
 
@@ -140,18 +134,12 @@ func TestRepeated(t *testing.T) {
 		}
 		return unix.EIO
 	}
-	if err := s.Protection.SetProtected("a", 1, false); !errors.Is(err, unix.EIO) {
-		t.Fatal(err)
-	}
+	testutil.Is(t, s.Protection.SetProtected("a", 1, false), unix.EIO, "")
 	s.step = Direct
-	if !s.Protection.Protected("a", 1) {
-		t.Error("the change has failed, and holds")
-	}
+	testutil.True(t, s.Protection.Protected("a", 1), "the change has failed, and holds")
 	must(t, s.Protection.SetProtected("a", 1, true))
 	s = reopened(t, s)
-	if !s.Protection.Protected("a", 1) {
-		t.Error("what was acknowledged was lost")
-	}
+	testutil.True(t, s.Protection.Protected("a", 1), "what was acknowledged was lost")
 	must(t, s.Close())
 }
 
@@ -262,9 +250,7 @@ func (s *Store) crashIn(t *testing.T, rnd *rand.Rand, file string, change func()
 				_ = os.WriteFile(file, before, 0o644)
 			}
 		}
-		if !durable && saved {
-			t.Error("saved, but not durable")
-		}
+		testutil.True(t, durable || !saved, "saved, but not durable")
 	}()
 	must(t, change())
 	return true
@@ -303,9 +289,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 		list, err := os.ReadDir(s.at(reservationsDir))
-		if err != nil || len(list) != 1 {
-			t.Errorf("%s: files left: %v, %v", what, list, err)
-		}
+		testutil.True(t, err == nil && len(list) == 1, "%s: files left: %v, %v", what, list, err)
 		must(t, s.Close())
 	}
 }
@@ -350,9 +334,7 @@ func refused[V any, D content[V]](t *testing.T, s *Store, what string, k *kind[V
 	text := testutil.Value(encode(k.dir, d))(t)
 	must(t, s.replace(k.file(n), text))
 	must(t, k.read(k.file(n)))
-	if k.wrong(k.file(n)) == nil {
-		t.Errorf("%s: taken", what)
-	}
+	testutil.True(t, k.wrong(k.file(n)) != nil, "%s: taken", what)
 }
 
 // TestUncorrectable: the maximum number of marks survives a restart.
@@ -408,12 +390,10 @@ func TestManyAtOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if most.Load() > writersAtOnce || saves.Load() != 2*writersAtOnce {
-			t.Errorf("%d at once, %d in all", most.Load(), saves.Load())
-		}
-		if !time.Now().Equal(begin.Add(writerPause)) {
-			t.Errorf("from %v to %v, not after %v", begin, time.Now(), writerPause)
-		}
+		testutil.True(t, most.Load() <= writersAtOnce && saves.Load() == 2*writersAtOnce,
+			"%d at once, %d in all", most.Load(), saves.Load())
+		testutil.True(t, time.Now().Equal(begin.Add(writerPause)), "from %v to %v, not after %v",
+			begin, time.Now(), writerPause)
 	})
 	must(t, s.Close())
 }
@@ -445,17 +425,13 @@ func TestDirectories(t *testing.T) {
 		},
 	} {
 		s, err := Open(test.dir)
-		if err == nil || !strings.Contains(err.Error(), test.err) ||
-			!strings.Contains(err.Error(), "STATE_DIRECTORY") {
-			t.Errorf("%s: %v", what, err)
-		}
+		testutil.True(t, err != nil && strings.Contains(err.Error(), test.err) &&
+			strings.Contains(err.Error(), "STATE_DIRECTORY"), "%s: %v", what, err)
 		if s != nil {
 			_ = s.Close()
 		}
 	}
-	if _, err := Open(first.path); !errors.Is(err, ErrInUse) {
-		t.Error(err)
-	}
+	testutil.Is(t, testutil.Err(Open(first.path)), ErrInUse, "")
 	must(t, first.Close())
 }
 
@@ -476,9 +452,8 @@ func TestOddFiles(t *testing.T) {
 	must(t, os.WriteFile(s.at(reservationsDir+"/0-1.json.new"), nil, 0o600))
 	s = reopened(t, s)
 	for i := range uint32(6) {
-		if s.Check(Name{"a", i}) == nil || s.Reservations.Save("a", i, nil) == nil {
-			t.Errorf("file %d is taken", i)
-		}
+		testutil.True(t, s.Check(Name{"a", i}) != nil && s.Reservations.Save("a", i, nil) != nil,
+			"file %d is taken", i)
 	}
 	bad := 0
 	s.Each(func(Name, string) { t.Error("there are no reservations") }, func(error) { bad++ })
@@ -544,8 +519,7 @@ func TestDirectoryMoves(t *testing.T) {
 	must(t, os.Rename(s.path+".old", s.path))
 	must(t, s.Protection.SetProtected("a", 2, true))
 	s = reopened(t, s)
-	if !s.Protection.Protected("a", 1) || !s.Protection.Protected("a", 2) {
-		t.Error("a protection was lost")
-	}
+	testutil.True(t, s.Protection.Protected("a", 1) && s.Protection.Protected("a", 2),
+		"a protection was lost")
 	must(t, s.Close())
 }

@@ -144,9 +144,8 @@ func TestOverlaps(t *testing.T) {
 		{"loop9", "image", ""},
 	} {
 		where, ok := f.at(tc.a).Overlaps(f.at(tc.b))
-		if ok != (tc.where != "") || ok && filepath.Base(where) != tc.where {
-			t.Errorf("%s and %s: %q, %v, want %q", tc.a, tc.b, where, ok, tc.where)
-		}
+		testutil.True(t, ok == (tc.where != "") && (!ok || filepath.Base(where) == tc.where),
+			"%s and %s: %q, %v, want %q", tc.a, tc.b, where, ok, tc.where)
 		if _, other := f.at(tc.b).Overlaps(f.at(tc.a)); other != ok {
 			t.Errorf("%s and %s: %v, the other way round %v", tc.a, tc.b, ok, other)
 		}
@@ -218,18 +217,14 @@ func TestUsers(t *testing.T) {
 		var got []string
 		for _, u := range users {
 			got = append(got, strings.ReplaceAll(u.Name, f.root+"/", ""))
-			if (u.Program == "qemu") != (name == "other") {
-				t.Errorf("%s: %+v", name, u)
-			}
+			testutil.True(t, (u.Program == "qemu") == (name == "other"), "%s: %+v", name, u)
 		}
 		if text := strings.Join(got, ", "); text != want {
 			t.Errorf("%s:\n%s, want\n%s", name, text, want)
 		}
 	}
 	f.Proc = "/does/not/exist"
-	if _, err := f.Users(f.at("sda")); err == nil {
-		t.Error("no error without procfs")
-	}
+	testutil.True(t, testutil.Err(f.Users(f.at("sda"))) != nil, "no error without procfs")
 }
 
 // TestProcesses: open block devices, by number.

@@ -23,13 +23,9 @@ func TestAvailableMemory(t *testing.T) {
 			t.Errorf("%s: %d, %v, want %d", what, n, err, want)
 		}
 	}
-	if _, err := availableMemory(root); err == nil {
-		t.Error("no error without /proc/meminfo")
-	}
+	testutil.True(t, testutil.Err(availableMemory(root)) != nil, "no error without /proc/meminfo")
 	write("proc/meminfo", "MemTotal:       10 kB\n")
-	if _, err := availableMemory(root); err == nil {
-		t.Error("no error without MemAvailable")
-	}
+	testutil.True(t, testutil.Err(availableMemory(root)) != nil, "no error without MemAvailable")
 	write("proc/meminfo", "MemTotal:       10 kB\nMemFree:         1 kB\nMemAvailable:    8 kB\n")
 	expect("no control groups", 8192)
 	write("proc/self/cgroup", "1:name=systemd:/x\n0::/system.slice/target.service\n")

@@ -75,12 +75,10 @@ func TestDropPrivileges(t *testing.T) {
 	if err := child.Run(); err != nil {
 		t.Fatal(err, b.String())
 	}
-	if !strings.Contains(b.String(), fmt.Sprintf("process %d\n", child.Process.Pid)) {
-		t.Error("it has become another process")
-	}
-	if !strings.Contains(b.String(), "main thread: true") {
-		t.Error("the main thread has lost what it had")
-	}
+	testutil.True(t, strings.Contains(b.String(), fmt.Sprintf("process %d\n", child.Process.Pid)),
+		"it has become another process")
+	testutil.True(t, strings.Contains(b.String(), "main thread: true"),
+		"the main thread has lost what it had")
 	line := regexp.MustCompile(`(?m)^(child:)?(NoNewPrivs|Cap...):\s*([0-9a-f]+)$`)
 	allowed := uint64(needed[0]) | uint64(needed[1])<<32
 	threads := 0
@@ -97,9 +95,7 @@ func TestDropPrivileges(t *testing.T) {
 			t.Error(m[0])
 		}
 	}
-	if threads < 6 {
-		t.Errorf("only %d threads and processes:\n%s", threads, b.String())
-	}
+	testutil.True(t, threads >= 6, "only %d threads and processes:\n%s", threads, b.String())
 	if os.Geteuid() == 0 && !strings.Contains(b.String(), fmt.Sprintf("CapEff:\t%016x", allowed)) {
 		t.Log("this process did not have all of them")
 	}
@@ -115,7 +111,5 @@ func TestDropPrivilegesWithoutPath(t *testing.T) {
 	child.Env = append(os.Environ(), dropped+"="+file)
 	out, err := child.CombinedOutput()
 	same := fmt.Sprintf("process %d\n", child.Process.Pid)
-	if err != nil || !strings.Contains(string(out), same) {
-		t.Errorf("%v: %s", err, out)
-	}
+	testutil.True(t, err == nil && strings.Contains(string(out), same), "%v: %s", err, out)
 }

@@ -1,7 +1,6 @@
 package sys
 
 import (
-	"bytes"
 	"os"
 	"syscall"
 	"testing"
@@ -15,9 +14,7 @@ func socketPair(tb testing.TB) (a, b int) {
 	tb.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
 		0)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testutil.Must(tb, err)
 	tb.Cleanup(func() { _, _ = unix.Close(fds[0]), unix.Close(fds[1]) })
 	return fds[0], fds[1]
 }
@@ -124,9 +121,7 @@ func TestAdvance(t *testing.T) {
 		}
 		buf := make([]byte, 16)
 		m, _ := Recv(b, buf, 0)
-		if want := []byte("abcdefghi")[n:]; !bytes.Equal(buf[:m], want) {
-			t.Errorf("n = %d: %q, want %q", n, buf[:m], want)
-		}
+		testutil.EqualSlices(t, buf[:m], []byte("abcdefghi")[n:], "n = %d", n)
 	}
 }
 

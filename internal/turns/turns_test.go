@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // queue is a pool with jobs that the test begins.
@@ -59,17 +61,11 @@ func TestPool(t *testing.T) {
 	q.add(3, true)
 	for _, from := range []byte{2, 4} {
 		canceled := q.add(from, false)
-		if !q.Cancel(canceled) || q.Cancel(canceled) {
-			t.Error("a job is not canceled once")
-		}
+		testutil.True(t, q.Cancel(canceled) && !q.Cancel(canceled), "a job is not canceled once")
 		q.pending.Done()
 	}
-	if order, want := q.run(), []byte{3, 1, 2, 1, 2, 1}; !bytes.Equal(order, want) {
-		t.Errorf("%v instead of %v", order, want)
-	}
-	if len(q.waiting) > 0 {
-		t.Error("addresses are left")
-	}
+	testutil.EqualSlices(t, q.run(), []byte{3, 1, 2, 1, 2, 1}, "")
+	testutil.True(t, len(q.waiting) == 0, "addresses are left")
 }
 
 // TestOverload: once the oldest has waited for too long, the newest has its turn.
@@ -80,9 +76,7 @@ func TestOverload(t *testing.T) {
 			j.since = time.Now().Add(-2 * mostFair)
 		}
 	}
-	if order, want := q.run(), []byte{5, 4, 3, 2, 1, 0}; !bytes.Equal(order, want) {
-		t.Errorf("%v instead of %v", order, want)
-	}
+	testutil.EqualSlices(t, q.run(), []byte{5, 4, 3, 2, 1, 0}, "")
 }
 
 // TestNetworks: addresses of a /64 take turns with others as one network.
@@ -117,9 +111,8 @@ func TestOthersTurn(t *testing.T) {
 	}
 	q.add(1, false)
 	order := q.run()
-	if n := bytes.IndexByte(order, 1); n != othersTurn || len(order) != 3*othersTurn+1 {
-		t.Errorf("a host that does not stop keeps others out: %v", order)
-	}
+	testutil.True(t, bytes.IndexByte(order, 1) == othersTurn && len(order) == 3*othersTurn+1,
+		"a host that does not stop keeps others out: %v", order)
 }
 
 // nice returns the nice value of the calling thread, which the system call encodes as 1 to 40.
@@ -147,7 +140,6 @@ func TestPriority(t *testing.T) {
 	}
 	q.since = time.Now().Add(-2 * patience)
 	q.run()
-	if low := max(usual, 10); !slices.Equal(q.nice, []int{usual, usual, low}) {
-		t.Errorf("nice values %v of a pool that is behind", q.nice)
-	}
+	testutil.True(t, slices.Equal(q.nice, []int{usual, usual, max(usual, 10)}),
+		"nice values %v of a pool that is behind", q.nice)
 }

@@ -98,9 +98,7 @@ func (g *harness) drain() {
 func (g *harness) do(op Op) int32 {
 	g.t.Helper()
 	var c result
-	if !g.Start(g.f, &op, &c) {
-		g.t.Fatal("the ring is full")
-	}
+	testutil.MustTrue(g.t, g.Start(g.f, &op, &c), "the ring is full")
 	g.drain()
 	testutil.MustEqual(g.t, c.n, 1, "completions")
 	return c.res

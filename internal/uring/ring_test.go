@@ -24,15 +24,13 @@ func TestCancel(t *testing.T) {
 		testutil.Must(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
 		var first, second, none result
 		for i, c := range []*result{&first, &second} {
-			if op := Read(g.b[i*4096:][:16], 0); !g.Start(File{fd: int32(p[0])}, &op, c) {
-				t.Fatal("the ring is full")
-			}
+			op := Read(g.b[i*4096:][:16], 0)
+			testutil.MustTrue(t, g.Start(File{fd: int32(p[0])}, &op, c), "the ring is full")
 		}
 		slot := g.Last()
 		g.Poll()
-		if g.Cancel(&none, slot) || !g.Cancel(&second, slot) {
-			t.Error("an operation that is not there was canceled, or one that is was not")
-		}
+		testutil.True(t, !g.Cancel(&none, slot) && g.Cancel(&second, slot),
+			"an operation that is not there was canceled, or one that is was not")
 		testutil.Until(t, "a completion", func() bool { g.Poll(); return second.n > 0 })
 		if second.res != -int32(unix.ECANCELED) || first.n != 0 {
 			t.Errorf("canceled: %d after %d completions; the other one: %d completions", second.res,
@@ -40,9 +38,7 @@ func TestCancel(t *testing.T) {
 		}
 		testutil.Value(unix.Write(p[1], []byte("hello")))(t)
 		g.drain()
-		if first.n != 1 || first.res != 5 || second.n != 1 {
-			t.Errorf("%+v, %+v", first, second)
-		}
+		testutil.True(t, first.n == 1 && first.res == 5 && second.n == 1, "%+v, %+v", first, second)
 		testutil.Check(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
 	})
 }
@@ -107,25 +103,20 @@ func TestCommands(t *testing.T) {
 			func() bool { return g.StartCommand(g.f, 7, fill, g.b[:512], &refused) },
 			func() bool { return g.StartCommand(File{fd: int32(null.Fd())}, 7, fill, nil, &taken) },
 		} {
-			if !start() {
-				t.Fatal("full")
-			}
+			testutil.MustTrue(t, start(), "full")
 		}
 		g.drain()
 		if refused.res != -int32(unix.EOPNOTSUPP) || taken.res != 0 &&
 			taken.res != -int32(unix.EOPNOTSUPP) || other.res != 512 {
 			t.Fatalf("a file: %d, /dev/null: %d, a write: %d", refused.res, taken.res, other.res)
 		}
-		if !g.Start(g.f, &read, &other) {
-			t.Fatal("full")
-		}
+		testutil.MustTrue(t, g.Start(g.f, &read, &other), "full")
 		if g.drain(); other.res != 512 || !bytes.Equal(g.b[:512], g.b[4096:4608]) {
 			t.Fatalf("a read: %d", other.res)
 		}
 	}
-	if refused.n != 20 || taken.n != 20 || other.n != 40 {
-		t.Errorf("%d, %d and %d completions", refused.n, taken.n, other.n)
-	}
+	testutil.True(t, refused.n == 20 && taken.n == 20 && other.n == 40, "%d, %d and %d completions",
+		refused.n, taken.n, other.n)
 }
 
 // TestCommandEntry checks the entry as seen by the kernel.
@@ -139,9 +130,7 @@ func TestCommandEntry(t *testing.T) {
 	for _, data := range [][]byte{nil, g.b[8192:12288], g.b[600<<10:][:4096]} {
 		var c result
 		g.sqes[2*g.tail+1] = sqe{opcode: 0xFF}
-		if !g.StartCommand(g.f, 0xC0484E80, payload, data, &c) {
-			t.Fatal("full")
-		}
+		testutil.MustTrue(t, g.StartCommand(g.f, 0xC0484E80, payload, data, &c), "full")
 		e := unsafe.Slice((*byte)(unsafe.Pointer(&g.sqes[2*(g.tail-1)])), 128)
 		fixed := len(data) > 0 && &data[0] == &g.b[8192]
 		if e[0] != opCommand || binary.LittleEndian.Uint32(e[8:]) != 0xC0484E80 ||
@@ -172,9 +161,8 @@ func TestFull(t *testing.T) {
 			for started < total && g.Start(g.f, &idle, &c) {
 				started++
 			}
-			if before == 0 && started != slots {
-				t.Fatalf("%d taken, %d slots", started, slots)
-			}
+			testutil.MustTrue(t, before != 0 || started == slots, "%d taken, %d slots", started,
+				slots)
 			g.Poll()
 		}
 		g.drain()
@@ -206,8 +194,6 @@ func TestOverflow(t *testing.T) {
 			}
 		}
 		g.drain()
-		if c.n != total {
-			t.Errorf("%d of %d completions", c.n, total)
-		}
+		testutil.True(t, c.n == total, "%d of %d completions", c.n, total)
 	})
 }

@@ -34,14 +34,10 @@ func TestArm(t *testing.T) {
 		const rounds, mostLate = 50, 5
 		late := 0
 		for round := range rounds {
-			if !g.Start(f, &read, &c) {
-				t.Fatal("full")
-			}
+			testutil.MustTrue(t, g.Start(f, &read, &c), "full")
 			g.Poll()
 			if armed := round%2 == 0; armed {
-				if !g.Arm() {
-					t.Fatal("there is nothing to poll for")
-				}
+				testutil.MustTrue(t, g.Arm(), "there is nothing to poll for")
 			}
 			testutil.Value(unix.Write(pipe[1], []byte{1}))(t)
 			if round%2 == 0 {
@@ -63,9 +59,8 @@ func TestArm(t *testing.T) {
 				late++
 			}
 		}
-		if late > mostLate {
-			t.Errorf("the eventfd was written to while polling in %d of %d rounds", late, rounds)
-		}
+		testutil.True(t, late <= mostLate,
+			"the eventfd was written to while polling in %d of %d rounds", late, rounds)
 		testutil.Check(t, g.RemoveFile(f))
 	})
 }
@@ -97,9 +92,7 @@ func TestRandom(t *testing.T) {
 				}
 			}
 			g.drain()
-			if !bytes.Equal(g.b[:len(want)], want) {
-				t.Fatal("data differ")
-			}
+			testutil.MustTrue(t, bytes.Equal(g.b[:len(want)], want), "data differ")
 		}
 	})
 }
@@ -127,9 +120,7 @@ func TestAnotherThread(t *testing.T) {
 		defer func() { ended <- recover() }()
 		g.enter(enterGetEvents)
 	}()
-	if got := <-ended; got == nil {
-		t.Error("no panic")
-	}
+	testutil.True(t, <-ended != nil, "no panic")
 }
 
 func TestShared(t *testing.T) {
@@ -146,16 +137,14 @@ func TestShared(t *testing.T) {
 		r := testutil.Value(Acquire(cfg))(t)
 		rings = append(rings, r)
 	}
-	if rings[0] != rings[1] || rings[0] == rings[2] || rings[0] == rings[3] {
-		t.Error("rings are not shared by reactor and kind")
-	}
+	testutil.True(t, rings[0] == rings[1] && rings[0] != rings[2] && rings[0] != rings[3],
+		"rings are not shared by reactor and kind")
 	for _, r := range rings {
 		testutil.Check(t, r.Release())
 	}
 	testutil.Equal(t, len(shared.rings), 0, "rings are left")
-	if _, err := Acquire(Config{EventFD: 1 << 20}); err == nil {
-		t.Error("a ring with a bad eventfd")
-	}
+	testutil.True(t, testutil.Err(Acquire(Config{EventFD: 1 << 20})) != nil,
+		"a ring with a bad eventfd")
 	testutil.Equal(t, len(shared.rings), 0, "rings are left after a failure")
 }
 
@@ -198,9 +187,7 @@ func TestIdle(t *testing.T) {
 	start := func(f File, op Op, pending ...uint32) {
 		t.Helper()
 		for i, want := range pending {
-			if !g.Start(f, &op, &c) {
-				t.Fatal("the ring is full")
-			}
+			testutil.MustTrue(t, g.Start(f, &op, &c), "the ring is full")
 			testutil.MustEqual(t, g.pending, want, "wait after operation %d", i)
 		}
 	}

@@ -36,15 +36,11 @@ func TestDisks(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := l.List(ctx); err == nil {
-			t.Error("an answer before the look has ended")
-		}
+		testutil.True(t, testutil.Err(l.List(ctx)) != nil, "an answer before the look has ended")
 		want := errors.New("no sysfs")
 		end <- want
 		for range 3 {
-			if err := <-asked; !errors.Is(err, want) {
-				t.Error(err)
-			}
+			testutil.Is(t, <-asked, want, "")
 		}
 		time.Sleep(diskAge - 1)
 		if _, err := l.List(t.Context()); !errors.Is(err, want) || looks != 1 {
@@ -85,9 +81,8 @@ subsystems:
 	flush := &backend.IO{Op: backend.OpFlush}
 	client.Submit(flush)
 	client.Wait(1)
-	if !errors.Is(flush.Err, backend.ErrOffline) {
-		t.Errorf("flush: %v, want %v", flush.Err, backend.ErrOffline)
-	}
+	testutil.True(t, errors.Is(flush.Err, backend.ErrOffline), "flush: %v, want %v", flush.Err,
+		backend.ErrOffline)
 	if i := dev.Info(); i.Size != 16<<20 || i.BlockSize != 4096 {
 		t.Errorf("got %+v", i)
 	}

@@ -6,15 +6,14 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestPast: a state is compared with one that is 30 to 60 s older, as soon as there is one.
 func TestPast(t *testing.T) {
 	var p past
 	start := time.Now()
-	if p.before(&doctor.Sample{Time: start}) != nil {
-		t.Error("the first state has a past")
-	}
+	testutil.True(t, p.before(&doctor.Sample{Time: start}) == nil, "the first state has a past")
 	for at := every; at != 10*compared; at += every {
 		old := p.before(&doctor.Sample{Time: start.Add(at)})
 		since := old.Time.UnixNano() - start.UnixNano()
@@ -41,9 +40,7 @@ func TestSlowPorts(t *testing.T) {
 	} {
 		now := &doctor.Sample{Time: start.Add(time.Duration(i) * every), Ports: tc.found}
 		before := p.before(now)
-		if before != nil && !slices.Equal(before.Ports, tc.before) ||
-			!slices.Equal(now.Ports, tc.now) {
-			t.Errorf("look %d: %+v, %+v", i, before, now)
-		}
+		testutil.True(t, (before == nil || slices.Equal(before.Ports, tc.before)) &&
+			slices.Equal(now.Ports, tc.now), "look %d: %+v, %+v", i, before, now)
 	}
 }

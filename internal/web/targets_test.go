@@ -249,9 +249,7 @@ func TestOtherTargetIsBounded(t *testing.T) {
 				}
 				time.Sleep(109 * time.Second)
 				dials, _ := n.counts(addressB)
-				if dials < 5 || dials > 12 {
-					t.Errorf("%d connections in two minutes", dials)
-				}
+				testutil.True(t, dials >= 5 && dials <= 12, "%d connections in two minutes", dials)
 				b.leave()
 				time.Sleep(silence + late + time.Second)
 				before, _ := n.counts(addressB)
@@ -314,9 +312,8 @@ func TestOtherTarget(t *testing.T) {
 				t.Fatalf("%+v, %.200s", s, state)
 			}
 		}
-		if states < 140 || states > 151 || requests.Load() != 2 {
-			t.Errorf("%d states of %d connections", states, requests.Load())
-		}
+		testutil.True(t, states >= 140 && states <= 151 && requests.Load() == 2,
+			"%d states of %d connections", states, requests.Load())
 		if _, open := n.counts(addressB); open != 1 {
 			t.Errorf("%d connections for %d pages", open, maxStreams)
 		}
@@ -395,9 +392,7 @@ func TestTargetsOfEachOther(t *testing.T) {
 			t.Helper()
 			for lines := 0; ; lines++ {
 				line, err := r.ReadString('\n')
-				if err != nil || lines == 100 {
-					t.Fatalf("no %q, %v", parts, err)
-				}
+				testutil.MustTrue(t, err == nil && lines != 100, "no %q, %v", parts, err)
 				if !slices.ContainsFunc(parts, func(p string) bool {
 					return !strings.Contains(line, p)
 				}) {
@@ -429,9 +424,7 @@ func TestTargetsOfEachOther(t *testing.T) {
 		for i := range asked {
 			before := asked[i].Load()
 			time.Sleep(time.Hour)
-			if asked[i].Load() != before {
-				t.Errorf("target %d still makes states", i)
-			}
+			testutil.True(t, asked[i].Load() == before, "target %d still makes states", i)
 		}
 		if _, open := n.counts(addressB); open != 0 {
 			t.Errorf("%d connections without a page", open)
@@ -471,9 +464,7 @@ func TestLastStateStays(t *testing.T) {
 		f.join()
 		f.publish([]byte("{}"), &summary{Error: away})
 		f.leave()
-		if f.goesOn(t.Context()) {
-			t.Error("it goes on without a page")
-		}
+		testutil.True(t, !f.goesOn(t.Context()), "it goes on without a page")
 		if state, _ := f.get(); (state != nil) != (away != "") {
 			t.Errorf("error %q: state %q", away, state)
 		}

@@ -55,9 +55,8 @@ func TestPrimes(t *testing.T) {
 			continue // takes seconds
 		}
 		n := new(big.Int).SetBytes(p)
-		if q := new(big.Int).Rsh(n, 1); !n.ProbablyPrime(0) || !q.ProbablyPrime(0) {
-			t.Errorf("%v: p or (p-1)/2 is no prime", g)
-		}
+		testutil.True(t, n.ProbablyPrime(0) && new(big.Int).Rsh(n, 1).ProbablyPrime(0),
+			"%v: p or (p-1)/2 is no prime", g)
 	}
 }
 
@@ -70,9 +69,8 @@ func TestAgreement(t *testing.T) {
 		a, b := g.public(x), g.public(y)
 		s := testutil.Value(g.secret(x, b))(t)
 		o, err := g.secret(y, a)
-		if err != nil || !bytes.Equal(s, o) || len(s) != g.valueSize() {
-			t.Errorf("%v: the secrets differ (%v)", g, err)
-		}
+		testutil.True(t, err == nil && bytes.Equal(s, o) && len(s) == g.valueSize(),
+			"%v: the secrets differ (%v)", g, err)
 		e := new(big.Int).Mul(new(big.Int).SetBytes(x), new(big.Int).SetBytes(y))
 		want := new(big.Int).Exp(big.NewInt(2), e, p)
 		testutil.Equal(t, want.Cmp(new(big.Int).SetBytes(s)), 0, "%v: the secret is not 2^(xy)", g)
@@ -89,12 +87,10 @@ func TestAgreement(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	k := mustKey(t, exampleKey)
-	if k.Size() != 32 || k.Transformation() != NoHash || k.Reveal() != exampleKey {
-		t.Error("the example of the specification does not come back")
-	}
-	if k.Equal(mustKey(t, countingKey)) || !k.Equal(with(t, SHA512)) {
-		t.Error("keys are compared incorrectly")
-	}
+	testutil.True(t, k.Size() == 32 && k.Transformation() == NoHash && k.Reveal() == exampleKey,
+		"the example of the specification does not come back")
+	testutil.True(t, !k.Equal(mustKey(t, countingKey)) && k.Equal(with(t, SHA512)),
+		"keys are compared incorrectly")
 	for _, size := range keySizes {
 		for h := range SHA512 + 1 {
 			n := testutil.Value(NewKey(size, h))(t)
@@ -104,9 +100,7 @@ func TestKeys(t *testing.T) {
 			}
 		}
 	}
-	if _, err := NewKey(33, NoHash); err == nil {
-		t.Error("33 bytes are taken")
-	}
+	testutil.True(t, testutil.Err(NewKey(33, NoHash)) != nil, "33 bytes are taken")
 	body := strings.TrimSuffix(strings.TrimPrefix(exampleKey, "DHHC-1:00:"), ":")
 	for text, want := range map[string]string{
 		"":                               "begins with",
@@ -141,9 +135,8 @@ func TestHidden(t *testing.T) {
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%X"} {
 		for _, v := range []any{k, *k, struct{ K Key }{*k}, []*Key{k}} {
 			out := strings.ToLower(fmt.Sprintf(verb, v))
-			if strings.Contains(out, secret) || strings.Contains(out, "137") {
-				t.Errorf("%s: %s", verb, out)
-			}
+			testutil.True(t, !strings.Contains(out, secret) && !strings.Contains(out, "137"),
+				"%s: %s", verb, out)
 		}
 	}
 }
@@ -190,9 +183,8 @@ func TestExchanges(t *testing.T) {
 				if a, b, d := c.Algorithms(); a != hash || b != group || d != both {
 					t.Errorf("%v %v %t instead of %v %v %t", a, b, d, hash, group, both)
 				}
-				if c.x.exponent != nil || c.x.session != nil || h.x.session != nil {
-					t.Error("secrets are left")
-				}
+				testutil.True(t, c.x.exponent == nil && c.x.session == nil && h.x.session == nil,
+					"secrets are left")
 			}
 		}
 	}
@@ -339,8 +331,7 @@ func TestUntil(t *testing.T) {
 		if c.State() != tc.want || c.Expired() != tc.expired {
 			t.Errorf("%d: %v, expired %v", i, c.State(), c.Expired())
 		}
-		if tc.want == Failed && err != error(Refused{AuthenticationFailed}) {
-			t.Errorf("%d: the host is told %v", i, err)
-		}
+		testutil.True(t, tc.want != Failed || err == error(Refused{AuthenticationFailed}),
+			"%d: the host is told %v", i, err)
 	}
 }

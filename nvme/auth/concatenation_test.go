@@ -43,9 +43,7 @@ func TestGenerate(t *testing.T) {
 			!strings.HasPrefix(p.Identity, "NVMe1G0") || p.Hash != tc.hash {
 			t.Errorf("%v: identity %q", tc.hash, p.Identity)
 		}
-		if got := hex.EncodeToString(p.Secret); got != tc.secret {
-			t.Errorf("%v: %s instead of %s", tc.hash, got, tc.secret)
-		}
+		testutil.Equal(t, hex.EncodeToString(p.Secret), tc.secret, "%v", tc.hash)
 	}
 }
 
@@ -101,9 +99,8 @@ func TestConcatenation(t *testing.T) {
 				t.Fatal(err, c.State())
 			}
 			if tc.asked == NoConcatenation {
-				if psk != nil || h.Generated != nil {
-					t.Fatal("a PSK that nobody asked for")
-				}
+				testutil.MustTrue(t, psk == nil && h.Generated == nil,
+					"a PSK that nobody asked for")
 				return
 			}
 			if psk == nil || psk.Identity != h.Generated.Identity || psk.Hash != SHA384 ||

@@ -65,9 +65,7 @@ func TestHostileChallenge(t *testing.T) {
 			if len(send) != 8 || kind(send) != kindFailure2 || Reason(send[7]) != tc.want {
 				t.Errorf("the controller gets %x", send)
 			}
-			if h.x.exponent != nil || h.x.session != nil {
-				t.Error("secrets are left")
-			}
+			testutil.True(t, h.x.exponent == nil && h.x.session == nil, "secrets are left")
 			c.Read()
 			if c.Sent(send, p); c.State() != Failed || c.Reason() != tc.want {
 				t.Errorf("the controller: %v, %v", c.State(), c.Reason())
@@ -86,14 +84,10 @@ func TestNoSequence(t *testing.T) {
 	clear(m[12:16])
 	c.Sent(m, p)
 	answer := slices.Clone(c.Message())
-	if kind(answer) != kindSuccess1 || answer[8] != 0 {
-		t.Errorf("the host reads %x", answer)
-	}
+	testutil.True(t, kind(answer) == kindSuccess1 && answer[8] == 0, "the host reads %x", answer)
 	c.Read()
 	if _, _, both := c.Algorithms(); c.State() != Authenticated || both {
 		t.Errorf("%v, in both directions: %v", c.State(), both)
 	}
-	if _, err := h.Succeeded(answer); !errors.Is(err, AuthenticationFailed) {
-		t.Errorf("a host that wants R2: %v", err)
-	}
+	testutil.Is(t, testutil.Err(h.Succeeded(answer)), AuthenticationFailed, "a host that wants R2")
 }

@@ -6,6 +6,8 @@ import (
 	"math/big"
 	"slices"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // pair returns a host and a controller that use group g.
@@ -29,9 +31,7 @@ func upTo(t testing.TB, n int, h *Host, c *Controller, p *Policy) []byte {
 			m, err = h.Succeeded(c.Message())
 		}
 		c.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	return slices.Clone(m)
 }
@@ -57,9 +57,7 @@ func TestGolden(t *testing.T) {
 		failure1:                                    failure(kindFailure1, 0x0102, 7),
 		failure2:                                    failure(kindFailure2, 0x0102, 1),
 	} {
-		if got := hex.EncodeToString(m); got != want {
-			t.Errorf("%s instead of %s", got, want)
-		}
+		testutil.Equal(t, hex.EncodeToString(m), want, "")
 	}
 	if n := len(n.bytes()); n != 72 {
 		t.Errorf("AUTH_Negotiate has %d bytes", n)
@@ -145,12 +143,10 @@ func TestHostileMessages(t *testing.T) {
 			t.Errorf("%s as message %d: the host reads %x", tc.name, tc.step, f)
 		}
 		c.Read()
-		if err := exchangeAll(h, c, p); err == nil || c.State() != Failed {
-			t.Errorf("%s as message %d: an exchange succeeds after it", tc.name, tc.step)
-		}
-		if c.x.exponent != nil || c.x.session != nil {
-			t.Errorf("%s as message %d: secrets are left", tc.name, tc.step)
-		}
+		testutil.True(t, exchangeAll(h, c, p) != nil && c.State() == Failed,
+			"%s as message %d: an exchange succeeds after it", tc.name, tc.step)
+		testutil.True(t, c.x.exponent == nil && c.x.session == nil,
+			"%s as message %d: secrets are left", tc.name, tc.step)
 	}
 }
 
@@ -246,9 +242,8 @@ func TestHostileController(t *testing.T) {
 	}
 	h, c, p = pair(t, GroupNull)
 	upTo(t, 1, h, c, p)
-	if _, err := h.Succeeded(success1(0x0102, 32, nil)); err == nil {
-		t.Error("a controller without a response is taken for the right one")
-	}
+	testutil.True(t, testutil.Err(h.Succeeded(success1(0x0102, 32, nil))) != nil,
+		"a controller without a response is taken for the right one")
 	h, _, _ = pair(t, GroupNull)
 	h.Negotiate(0x0102)
 	if _, err := h.Succeeded(success1(0x0102, 0, nil)); err != IncorrectMessage {
@@ -306,12 +301,8 @@ func FuzzMessages(f *testing.F) {
 		c.Message()
 		c.Read()
 		psk, _ := c.TakePSK()
-		if c.State() == Authenticated && !right {
-			t.Errorf("authenticated by %x", m)
-		}
-		if psk != nil && (!right || n&fuzzConcat == 0) {
-			t.Errorf("a PSK is made of %x", m)
-		}
+		testutil.True(t, c.State() != Authenticated || right, "authenticated by %x", m)
+		testutil.True(t, psk == nil || right && n&fuzzConcat != 0, "a PSK is made of %x", m)
 		if c.State() == Failed && (c.psk != nil || c.x.session != nil || c.x.exponent != nil) {
 			t.Errorf("secrets are left of %x", m)
 		}

@@ -78,7 +78,5 @@ func TestTiming(t *testing.T) {
 			}
 		})
 	})
-	if equal > 0 {
-		t.Error("keys that differ are equal")
-	}
+	testutil.True(t, equal <= 0, "keys that differ are equal")
 }

@@ -39,9 +39,7 @@ func TestTLSIdentities(t *testing.T) {
 	} {
 		k := mustTLSKey(t, text)
 		psks, err := k.PSKs(pskHost, pskSub)
-		if err != nil || len(psks) != 4 {
-			t.Fatalf("%d PSKs: %v", len(psks), err)
-		}
+		testutil.MustTrue(t, err == nil && len(psks) == 4, "%d PSKs: %v", len(psks), err)
 		names := fmt.Sprintf("R%s %s %s", text[13:15], pskHost, pskSub)
 		for i, want := range []string{
 			"NVMe1" + names + " " + want[0], "NVMe0" + names,
@@ -58,9 +56,8 @@ func TestTLSIdentities(t *testing.T) {
 				t.Errorf("%v is read as %+v, %v", p, id, err)
 			}
 		}
-		if slices.Equal(psks[1].Secret, psks[3].Secret) {
-			t.Error("both encodings of version 0 give one secret")
-		}
+		testutil.True(t, !slices.Equal(psks[1].Secret, psks[3].Secret),
+			"both encodings of version 0 give one secret")
 	}
 }
 
@@ -92,18 +89,14 @@ func TestTLSPSK(t *testing.T) {
 
 func TestTLSKeys(t *testing.T) {
 	none, with := mustTLSKey(t, "NVMeTLSkey-1:00:"+psk32), mustTLSKey(t, "NVMeTLSkey-1:01:"+psk32)
-	if none.Equal(with) || !none.Equal(mustTLSKey(t, none.Reveal())) {
-		t.Error("keys are compared incorrectly")
-	}
+	testutil.True(t, !none.Equal(with) && none.Equal(mustTLSKey(t, none.Reveal())),
+		"keys are compared incorrectly")
 	for hash, size := range map[Hash]int{NoHash: 32, SHA256: 32, SHA384: 48} {
 		k, err := NewTLSKey(hash)
-		if err != nil || k.Size() != size || !mustTLSKey(t, k.Reveal()).Equal(k) {
-			t.Errorf("%v: a new key does not come back: %v", hash, err)
-		}
+		testutil.True(t, err == nil && k.Size() == size && mustTLSKey(t, k.Reveal()).Equal(k),
+			"%v: a new key does not come back: %v", hash, err)
 	}
-	if _, err := NewTLSKey(SHA512); err == nil {
-		t.Error("a key of 64 bytes is made")
-	}
+	testutil.True(t, testutil.Err(NewTLSKey(SHA512)) != nil, "a key of 64 bytes is made")
 	for text, want := range map[string]string{
 		"":                                 "begins with NVMeTLSkey-1:",
 		exampleKey:                         "begins with NVMeTLSkey-1:",
@@ -162,23 +155,16 @@ func TestHostileIdentities(t *testing.T) {
 		"NVMe0R01 " + long + "n s":       "NQN of 224 bytes",
 		"NVMe0R01 " + long + long + long: "too long",
 	} {
-		if id, err := ParseTLSIdentity([]byte(text)); err == nil ||
-			!strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %+v, %v, not %q", text, id, err, want)
-		}
+		testutil.Fails(t, testutil.Err(ParseTLSIdentity([]byte(text))), want, "%q", text)
 	}
 	// The longest names fit into an identity of version 1 only.
 	k := testutil.Value(NewTLSKey(SHA384))(t)
 	psks, err := k.PSKs(long, long)
-	if err != nil || len(psks) != 2 {
-		t.Fatalf("%v: %v", psks, err)
-	}
+	testutil.MustTrue(t, err == nil && len(psks) == 2, "%v: %v", psks, err)
 	if _, err := ParseTLSIdentity([]byte(psks[0].Identity)); err != nil {
 		t.Error(err)
 	}
-	if _, err := k.PSKs("a name", pskSub); err == nil {
-		t.Error("a name with a space is taken")
-	}
+	testutil.True(t, testutil.Err(k.PSKs("a name", pskSub)) != nil, "a name with a space is taken")
 }
 
 // FuzzTLSIdentity parses any identity. A valid one can be rebuilt from its fields.
@@ -266,9 +252,8 @@ func TestTLSIdentityTime(t *testing.T) {
 				if want == 0 {
 					want = made
 				}
-				if made != want {
-					t.Errorf("%v: %d hashes with %d keys, not %d", p, made, len(tc.keys), want)
-				}
+				testutil.True(t, made == want, "%v: %d hashes with %d keys, not %d", p, made,
+					len(tc.keys), want)
 			}
 		}
 	}

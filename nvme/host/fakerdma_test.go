@@ -145,9 +145,7 @@ func (f *fakeRDMA) accept(ev verbs.Event) {
 }
 
 func (q *fakeRDMAQueue) must(err error) {
-	if err != nil {
-		q.f.t.Error(err)
-	}
+	testutil.Check(q.f.t, err)
 }
 
 func (q *fakeRDMAQueue) create() (err error) {

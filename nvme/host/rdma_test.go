@@ -39,13 +39,10 @@ func TestRDMAReadWrite(t *testing.T) {
 				}
 				testutil.Must(t, q.Write(ctx, 1, 5, uint32(n/512), w, 0))
 				testutil.Must(t, q.Read(ctx, 1, 5, uint32(n/512), r))
-				if !bytes.Equal(w, r) {
-					t.Fatalf("%d bytes differ", n)
-				}
+				testutil.MustTrue(t, bytes.Equal(w, r), "%d bytes differ", n)
 			}
-			if err := q.Read(ctx, 1, 0, 32, make([]byte, 16384)); err == nil {
-				t.Fatal("read into memory that is not registered")
-			}
+			testutil.MustTrue(t, q.Read(ctx, 1, 0, 32, make([]byte, 16384)) != nil,
+				"read into memory that is not registered")
 			small := make([]byte, 512)
 			if err := q.Read(ctx, 1, 5, 1, small); err != nil || !bytes.Equal(small, buf[:512]) {
 				t.Fatalf("bounced read: %v", err)
@@ -71,9 +68,7 @@ func TestRDMAPipeline(t *testing.T) {
 		for q.Outstanding() > 0 {
 			n := testutil.Value(q.Poll(done))(t)
 			for i := range done[:n] {
-				if !done[i].Status().OK() {
-					t.Fatal(done[i].Status())
-				}
+				testutil.MustTrue(t, done[i].Status().OK(), "%v", done[i].Status())
 			}
 			if n == 0 {
 				testutil.Must(t, q.Wait(time.Second))
@@ -99,9 +94,7 @@ func TestFree(t *testing.T) {
 	var done [4]Completion
 	for q.Outstanding() > 0 {
 		n := testutil.Value(q.Poll(done[:]))(t)
-		if q.Free() < n {
-			t.Errorf("%d free after %d completions", q.Free(), n)
-		}
+		testutil.True(t, q.Free() >= n, "%d free after %d completions", q.Free(), n)
 	}
 }
 
@@ -158,9 +151,7 @@ func TestRDMAViolations(t *testing.T) {
 			})
 			c, q := connectRDMA(t, f, tc.invalidate, 16)
 			buf, err := c.Map(4096)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			var op Op
 			if tc.op == nvme.NVMRead || tc.invalidate {
 				op.Read(1, 0, 8, buf)
@@ -175,9 +166,7 @@ func TestRDMAViolations(t *testing.T) {
 				_, err = q.Poll(nil)
 			}
 			var v *Violation
-			if !errors.As(err, &v) {
-				t.Fatalf("got %v, want a violation", err)
-			}
+			testutil.MustTrue(t, errors.As(err, &v), "got %v, want a violation", err)
 		})
 	}
 }
@@ -207,9 +196,7 @@ func TestRDMADisconnect(t *testing.T) {
 		}
 	})
 	_, q := connectRDMA(t, f, false, 16)
-	if err := q.Flush(testutil.Context(t), 1); !errors.Is(err, ErrClosed) {
-		t.Fatalf("got %v", err)
-	}
+	testutil.Is(t, q.Flush(testutil.Context(t), 1), ErrClosed, "")
 }
 
 func TestRDMAZeroAllocation(t *testing.T) {
@@ -288,9 +275,7 @@ func TestRDMAList(t *testing.T) {
 			}
 			at += uint64(b.KeyedLength())
 		}
-		if at != mem.Addr(buf)+100<<10 {
-			t.Errorf("%d blocks end at %#x", n, at)
-		}
+		testutil.Equal(t, at, mem.Addr(buf)+100<<10, "%d blocks end at", n)
 	}
 	for name, op := range map[string]Op{
 		"bounced data":           {Data: make([]byte, 512), Blocks: 2},
@@ -298,8 +283,6 @@ func TestRDMAList(t *testing.T) {
 		"more than fits":         {Data: buf[:1<<20], Blocks: 4096},
 	} {
 		op.SQE.SetOpcode(nvme.NVMRead)
-		if _, err := q.Submit(&op); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
+		testutil.True(t, testutil.Err(q.Submit(&op)) != nil, "%s: accepted", name)
 	}
 }

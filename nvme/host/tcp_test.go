@@ -71,23 +71,16 @@ func TestTCPReadWrite(t *testing.T) {
 				for i := range want {
 					want[i] = byte(rand.Uint32())
 				}
-				if err := q.Write(ctx, 1, 3, uint32(n/512), want, 0); err != nil {
-					t.Fatalf("write %d: %v", n, err)
-				}
+				testutil.MustEqual(t, q.Write(ctx, 1, 3, uint32(n/512), want, 0), nil, "write %d",
+					n)
 				got := make([]byte, n)
-				if err := q.Read(ctx, 1, 3, uint32(n/512), got); err != nil {
-					t.Fatalf("read %d: %v", n, err)
-				}
-				if !bytes.Equal(got, want) {
-					t.Fatalf("%d bytes differ", n)
-				}
+				testutil.MustEqual(t, q.Read(ctx, 1, 3, uint32(n/512), got), nil, "read %d", n)
+				testutil.MustTrue(t, bytes.Equal(got, want), "%d bytes differ", n)
 			}
 			testutil.Must(t, q.Flush(ctx, 1))
 			var unknown Op
 			unknown.WriteZeroes(1, 0, 1, 0)
-			if err := q.run(ctx, &unknown); !errors.Is(err, nvme.InvalidOpcode|nvme.DNR) {
-				t.Fatalf("write zeroes: %v", err)
-			}
+			testutil.Is(t, q.run(ctx, &unknown), nvme.InvalidOpcode|nvme.DNR, "write zeroes")
 		})
 	}
 }
@@ -110,16 +103,13 @@ func TestTCPPipeline(t *testing.T) {
 			op.Token = uint64(i)
 			testutil.Value(q.Submit(&op))(t)
 		}
-		if _, err := q.Submit(&op); !errors.Is(err, ErrFull) {
-			t.Fatalf("submit to a full queue: %v", err)
-		}
+		testutil.Is(t, testutil.Err(q.Submit(&op)), ErrFull, "submit to a full queue")
 		seen := map[uint64]bool{}
 		for q.Outstanding() > 0 {
 			k := testutil.Value(q.Poll(done))(t)
 			for _, c := range done[:k] {
-				if !c.Status().OK() || seen[c.Token] {
-					t.Fatalf("token %d: %v, twice %t", c.Token, c.Status(), seen[c.Token])
-				}
+				testutil.MustTrue(t, c.Status().OK() && !seen[c.Token], "token %d: %v, twice %t",
+					c.Token, c.Status(), seen[c.Token])
 				seen[c.Token] = true
 			}
 			if k > 0 {
@@ -141,9 +131,8 @@ func TestTCPPipeline(t *testing.T) {
 		})
 		for i, b := range bufs {
 			for j := range b {
-				if b[j] != byte(i*7+gen+j>>9) {
-					t.Fatalf("generation %d, buffer %d, byte %d: %#x", gen, i, j, b[j])
-				}
+				testutil.MustEqual(t, b[j], byte(i*7+gen+j>>9), "generation %d, buffer %d, byte %d",
+					gen, i, j)
 			}
 		}
 	}
@@ -162,10 +151,8 @@ func TestTermReq(t *testing.T) {
 	_, q := connectTCP(t, f, TCP{HeaderDigest: true}, testOptions(), 16)
 	err := q.Flush(testutil.Context(t), 1)
 	var fault pdu.Fault
-	if !errors.Is(err, ErrClosed) || !errors.As(err, &fault) || fault.FES != pdu.FESLimit ||
-		fault.FEI != 3 {
-		t.Fatalf("got %v", err)
-	}
+	testutil.MustTrue(t, errors.Is(err, ErrClosed) && errors.As(err, &fault) &&
+		fault.FES == pdu.FESLimit && fault.FEI == 3, "got %v", err)
 }
 
 func TestConnectRefused(t *testing.T) {
@@ -180,9 +167,7 @@ func TestConnectRefused(t *testing.T) {
 	}
 	f = newFakeTCP(t, func(f *fakeTCP) { f.cpda = 1 })
 	_, err = Connect(testutil.Context(t), TCP{Addr: f.addr}, testOptions())
-	if !errors.Is(err, ErrRefused) {
-		t.Fatalf("CPDA: got %v", err)
-	}
+	testutil.MustTrue(t, errors.Is(err, ErrRefused), "CPDA: got %v", err)
 	f.ln.Close()
 	if _, err = Connect(testutil.Context(t), TCP{Addr: f.addr}, testOptions()); err == nil {
 		t.Fatal("connected to a closed port")
@@ -213,15 +198,12 @@ func TestAdmin(t *testing.T) {
 	f := newFakeTCP(t, func(f *fakeTCP) { f.override = override })
 	c, q := connectTCP(t, f, TCP{}, o, 16)
 	ctx := testutil.Context(t)
-	if n, err := c.SetQueueCount(ctx, 8); n != 3 || err != nil {
-		t.Fatalf("queues: %d %v", n, err)
-	}
+	testutil.MustEqual(t, testutil.Value(c.SetQueueCount(ctx, 8))(t), 3, "queues")
 	if c.MaxTransfer() != 1<<20 || c.CNTLID() != 7 || c.Version() != nvme.Version14 {
 		t.Fatalf("identity: %d %d %s", c.MaxTransfer(), c.CNTLID(), c.Version())
 	}
-	if _, err := c.IdentifyNamespace(ctx, 9); !errors.Is(err, nvme.InvalidField|nvme.DNR) {
-		t.Fatalf("identify: %v", err)
-	}
+	testutil.Is(t, testutil.Err(c.IdentifyNamespace(ctx, 9)), nvme.InvalidField|nvme.DNR,
+		"identify")
 	if ev := <-c.Events(); ev != nvme.AsyncNamespaceChanged ||
 		ev.LID() != nvme.LogChangedNamespaces {
 		t.Fatalf("event %#x", uint32(ev))
@@ -233,12 +215,9 @@ func TestAdmin(t *testing.T) {
 	f.cons[0].Close()
 	f.mu.Unlock()
 	<-c.Done()
-	if !errors.Is(c.Err(), ErrClosed) {
-		t.Fatalf("ended because of %v", c.Err())
-	}
-	if _, err := c.SetQueueCount(ctx, 1); !errors.Is(err, ErrClosed) {
-		t.Fatalf("command to a controller that has ended: %v", err)
-	}
+	testutil.MustTrue(t, errors.Is(c.Err(), ErrClosed), "ended because of %v", c.Err())
+	testutil.Is(t, testutil.Err(c.SetQueueCount(ctx, 1)), ErrClosed,
+		"command to a controller that has ended")
 	if _, open := <-c.Events(); open {
 		t.Fatal("events of a controller that has ended")
 	}

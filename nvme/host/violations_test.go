@@ -160,9 +160,7 @@ func TestViolations(t *testing.T) {
 				_, err = q.Poll(nil)
 			}
 			var v *Violation
-			if !errors.As(err, &v) || v.QID != 1 {
-				t.Fatalf("got %v, want a violation", err)
-			}
+			testutil.MustTrue(t, errors.As(err, &v) && v.QID == 1, "got %v, want a violation", err)
 			if _, err := q.Submit(new(Op)); !errors.As(err, &v) {
 				t.Fatalf("submit to a ended queue: %v", err)
 			}
@@ -191,9 +189,8 @@ func TestTolerant(t *testing.T) {
 				_, err = q.Poll(nil)
 			}
 			var v *Violation
-			if ok && err != nil || !ok && !errors.As(err, &v) {
-				t.Errorf("accepted %t: %v", ok, err)
-			}
+			testutil.True(t, (!ok || err == nil) && (ok || errors.As(err, &v)), "accepted %t: %v",
+				ok, err)
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -33,9 +34,7 @@ func TestLostAccess(t *testing.T) {
 	r.send(q, late)
 	r.target.SetHostNetworks(testHost, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
 	settled := r.target.Settled()
-	if closed(settled) {
-		t.Error("no reactor was waited for")
-	}
+	testutil.True(t, !closed(settled), "no reactor was waited for")
 	r.until("the reactors answer", func() bool { return closed(settled) })
 	dev.Fail(func(io *backend.IO) error {
 		t.Errorf("the device gets %v", io.Op)
@@ -44,15 +43,11 @@ func TestLostAccess(t *testing.T) {
 	r.w.Advance(100 * time.Millisecond)
 	q.Arrive(late)
 	r.until("the write is refused", func() bool { return late.Done })
-	if st := late.CQE.Status() &^ nvme.More; st != nvme.CommandSequenceError {
-		t.Errorf("%v", st)
-	}
+	testutil.Equal(t, late.CQE.Status()&^nvme.More, nvme.CommandSequenceError, "")
 	if q.Reason == nil || q.Closed() {
 		t.Errorf("disconnected with %v, closed %v", q.Reason, q.Closed())
 	}
-	if strings.Contains(r.log.String(), "self-test") {
-		t.Error("the self-test has a result")
-	}
+	testutil.True(t, !strings.Contains(r.log.String(), "self-test"), "the self-test has a result")
 }
 
 // TestDuplicateHostsWithKey: who cannot authenticate does not lock a host out, and of two that can
@@ -68,9 +63,8 @@ func TestDuplicateHostsWithKey(t *testing.T) {
 	r.ok(q, propertyGetCommand(nvme.PropertyCAP))
 	r.must(r.authenticate(stranger, testHostSide(t)))
 	r.until("the second host is refused", stranger.Closed)
-	if !strings.Contains(fmt.Sprint(stranger.Reason), "the host is connected as") {
-		t.Error(stranger.Reason)
-	}
+	testutil.True(t, strings.Contains(fmt.Sprint(stranger.Reason), "the host is connected as"),
+		"%v", stranger.Reason)
 	r.status(r.dial(0), other.command(), nvme.ConnectInvalidHost)
 	r.must(r.authenticate(q, testHostSide(t))) // again
 	q.HangUp()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -44,9 +45,8 @@ func TestAskForResets(t *testing.T) {
 
 	asked := r.askForResets(func(id uint16) bool { return id != 7 })
 	r.w.Settle()
-	if len(asked) != 1 || asked[0].Begun() || isGone(asked[0]) {
-		t.Fatalf("%d controllers were asked", len(asked))
-	}
+	testutil.MustTrue(t, len(asked) == 1 && !asked[0].Begun() && !isGone(asked[0]),
+		"%d controllers were asked", len(asked))
 	for i, c := range others {
 		if c.Done {
 			t.Errorf("event %#x of another controller, %d", c.CQE.DW0(), i)
@@ -57,9 +57,7 @@ func TestAskForResets(t *testing.T) {
 	if !event.Done || nvme.AsyncEvent(event.CQE.DW0()) != nvme.AsyncPersistentError {
 		t.Fatalf("event %v %#x", event.Done, event.CQE.DW0())
 	}
-	if again := aer(h); again.Done {
-		t.Error("the event came again")
-	}
+	testutil.True(t, !aer(h).Done, "the event came again")
 	r.ok(h.io[0], readAt(0)) // the host decides when
 
 	h.io[0].HangUp()
@@ -100,9 +98,7 @@ func TestPauseAll(t *testing.T) {
 	r.until("the command completes", func() bool { return read.Done })
 
 	release, err := pauseAll(time.Hour)
-	if err != nil || !r.infos()[0].Paused {
-		t.Fatal(err)
-	}
+	testutil.MustTrue(t, err == nil && r.infos()[0].Paused, "%v", err)
 	lost, waits := r.send(h.io[0], readAt(0)), r.send(stays.io[0], readAt(0))
 	r.w.Settle()
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))

@@ -26,9 +26,7 @@ const (
 func authKey(t testing.TB, text string) *auth.Key {
 	t.Helper()
 	k, err := auth.ParseKey(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	testutil.Secret(t, text)
 	return k
 }
@@ -88,9 +86,7 @@ func (r *harness) connectUnproven(reactor int, a connectArgs) (*fabrictest.Queue
 	r.t.Helper()
 	q := r.dial(reactor)
 	res := nvme.ConnectResult(r.ok(q, a.command()).CQE.DW0())
-	if res&nvme.ConnectATR == 0 {
-		r.t.Fatal("Connect requires no authentication")
-	}
+	testutil.MustTrue(r.t, res&nvme.ConnectATR != 0, "Connect requires no authentication")
 	return q, res.CNTLID()
 }
 
@@ -108,22 +104,18 @@ func TestAuthentication(t *testing.T) {
 		want := authenticationRequired
 		r.status(admin, c, want)
 	}
-	if admin.Peer != fabric.Unproven {
-		t.Error("the queue of a host that has not authenticated is an allowed host's")
-	}
+	testutil.True(t, admin.Peer == fabric.Unproven,
+		"the queue of a host that has not authenticated is an allowed host's")
 	if c := r.connections()[0]; c.Security != 0 {
 		t.Errorf("before authentication: %v", c.Security)
 	}
-	if strings.Contains(r.log.String(), "controller created") {
-		t.Error("a host that has not authenticated appears in the log as connected")
-	}
+	testutil.True(t, !strings.Contains(r.log.String(), "controller created"),
+		"a host that has not authenticated appears in the log as connected")
 	r.must(r.authenticate(admin, testHostSide(t)))
-	if admin.Peer != fabric.Allowed || !admin.Claim.Proven {
-		t.Error("the queue stays in the budget of strangers")
-	}
-	if admin.Holds.Load() == 0 || admin.Held.Load() {
-		t.Error("the queue could be evicted while a message was processed, or never can be")
-	}
+	testutil.True(t, admin.Peer == fabric.Allowed && admin.Claim.Proven,
+		"the queue stays in the budget of strangers")
+	testutil.True(t, admin.Holds.Load() != 0 && !admin.Held.Load(),
+		"the queue could be evicted while a message was processed, or never can be")
 	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	r.ok(admin, identifyCommand(nvme.CNSController, 0))
 
@@ -139,9 +131,7 @@ func TestAuthentication(t *testing.T) {
 		r.must(r.authenticate(q, testHostSide(t)))
 	}
 	for _, c := range r.connections() {
-		if c.Security != SecurityAuth {
-			t.Errorf("queue %d: %v", c.QID, c.Security)
-		}
+		testutil.Equal(t, c.Security, SecurityAuth, "queue %d", c.QID)
 	}
 	if n, failed := r.target.Authentications(); n != 4 || failed != 0 {
 		t.Errorf("%d authentications, %d failed", n, failed)
@@ -163,9 +153,8 @@ func TestAuthenticationKeys(t *testing.T) {
 	q := r.connectHost(0, other)
 	r.status(q.admin, authCommand(nvme.FabricsAuthSend, make([]byte, 72)), invalidOpcode)
 	d := r.dial(0)
-	if res := r.ok(d, adminArgs(nvme.DiscoveryNQN).command()).CQE.DW0(); res>>16 != 0 {
-		t.Error("discovery requires authentication")
-	}
+	testutil.True(t, r.ok(d, adminArgs(nvme.DiscoveryNQN).command()).CQE.DW0()>>16 == 0,
+		"discovery requires authentication")
 
 	changed := *p
 	changed.Keys = append([]*auth.Key{authKey(t, controllerSecret)}, p.Keys...)
@@ -175,9 +164,8 @@ func TestAuthenticationKeys(t *testing.T) {
 	changed.Keys = changed.Keys[:1]
 	r.target.SetHostPolicy(testHost, &changed)
 	r.ok(admin, propertyGetCommand(nvme.PropertyCAP)) // the host stays
-	if err := r.authenticate(admin, testHostSide(t)); err == nil {
-		t.Error("the host authenticates with a key that was removed")
-	}
+	testutil.True(t, r.authenticate(admin, testHostSide(t)) != nil,
+		"the host authenticates with a key that was removed")
 	r.until("the controller ends", func() bool { return admin.Reason != nil })
 
 	r.target.SetHostPolicy(testHost, p)
@@ -222,21 +210,17 @@ func TestAuthenticationFails(t *testing.T) {
 
 	mute := testHostSide(t)
 	p.ControllerKey = p.Keys[0]
-	if err := r.authenticate(admin, mute); err == nil {
-		t.Error("the host accepts a controller with another key")
-	}
+	testutil.True(t, r.authenticate(admin, mute) != nil,
+		"the host accepts a controller with another key")
 	r.until("the queue ends after AUTH_Failure2", func() bool { return admin.Reason != nil })
 	if n, failed := r.target.Authentications(); n != 2 || failed != mostFailures+1 {
 		t.Errorf("%d authentications, %d failed", n, failed)
 	}
 	for _, secret := range []string{hostSecret, controllerSecret} {
-		if strings.Contains(r.log.String(), secret[10:40]) {
-			t.Error("a key is in the log")
-		}
+		testutil.True(t, !strings.Contains(r.log.String(), secret[10:40]), "a key is in the log")
 	}
-	if !strings.Contains(r.log.String(), "authentication failed") {
-		t.Error("failures are not logged")
-	}
+	testutil.True(t, strings.Contains(r.log.String(), "authentication failed"),
+		"failures are not logged")
 }
 
 // TestAuthenticationLate: a message that waits ends with its queue, and a deadline that passes
@@ -249,14 +233,10 @@ func TestAuthenticationLate(t *testing.T) {
 		late, _ := r.connectUnproven(0, adminArgs(testSub))
 		r.send(late, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)))
 		job := r.sessionOf(late).auth.job
-		if job == nil {
-			t.Fatal("no message waits: nothing is tested")
-		}
+		testutil.MustTrue(t, job != nil, "no message waits: nothing is tested")
 		r.w.Advance(time.Duration(connectDeadline) + time.Second)
 		r.until("the queue ends", func() bool { return late.Closed() })
-		if p.Cancel(&job.Job) {
-			t.Error("the message of a queue that has ended is kept")
-		}
+		testutil.True(t, !p.Cancel(&job.Job), "the message of a queue that has ended is kept")
 	}
 	if _, failed := p.Counts(); failed > 0 {
 		t.Error("the target is late, and the host has failed")
@@ -275,10 +255,8 @@ func TestAuthenticationMemory(t *testing.T) {
 	h := r.raw[0]
 	var held mem.Allocation
 	for s := range h.sessions.All() {
-		if s.info.Remote == elsewhere.Remote &&
-			!h.memory.Alloc(&held, s.flow, s.flow.Host.Limit) {
-			t.Fatal("no memory")
-		}
+		testutil.MustTrue(t, s.info.Remote != elsewhere.Remote ||
+			h.memory.Alloc(&held, s.flow, s.flow.Host.Limit), "no memory")
 	}
 	defer held.Free()
 	admin, _ = r.connectUnproven(0, adminArgs(testSub))
@@ -306,15 +284,12 @@ func TestAuthenticationUnfinished(t *testing.T) {
 			}
 		}
 		r.w.Advance(time.Duration(connectDeadline) - time.Second)
-		if admin.Reason != nil {
-			t.Errorf("step %d: disconnected early: %v", step, admin.Reason)
-		}
+		testutil.True(t, admin.Reason == nil, "step %d: disconnected early: %v", step, admin.Reason)
 		r.w.Advance(2 * time.Second)
 		r.until("the queue ends", func() bool { return admin.Reason != nil })
 	}
-	if n := strings.Count(r.log.String(), "authentication not finished"); n != 5 {
-		t.Errorf("%d of 5 exchanges that were not finished have a line", n)
-	}
+	testutil.Equal(t, strings.Count(r.log.String(), "authentication not finished"), 5,
+		"of 5 exchanges that were not finished have a line")
 	q, _ := r.connectUnproven(0, adminArgs(testSub))
 	r.send(q, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)))
 	q.HangUp() // while the message is processed, maybe
@@ -389,13 +364,10 @@ func TestAuthenticationKept(t *testing.T) {
 		}
 		r.w.Advance(time.Duration(connectDeadline) + time.Second)
 		r.until("the queue ends", func() bool { return q.Closed() })
-		if q.Reason != want {
-			t.Errorf("pending %v: %v", pending, q.Reason)
-		}
+		testutil.True(t, q.Reason == want, "pending %v: %v", pending, q.Reason)
 	}
-	if n := strings.Count(r.log.String(), "host has authenticated"); n != 2 {
-		t.Errorf("%d of 2 exchanges have a line", n)
-	}
+	testutil.Equal(t, strings.Count(r.log.String(), "host has authenticated"), 2,
+		"of 2 exchanges have a line")
 }
 
 // occupy keeps all that process messages busy until end is called.

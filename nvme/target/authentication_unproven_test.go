@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
@@ -22,9 +23,8 @@ func TestUnprovenQueue(t *testing.T) {
 		if len(list) == 0 && queues == 0 {
 			return
 		}
-		if len(list) != 1 || list[0].Queues != queues {
-			t.Errorf("%+v, want a controller with %d queues", list, queues)
-		}
+		testutil.True(t, len(list) == 1 && list[0].Queues == queues,
+			"%+v, want a controller with %d queues", list, queues)
 	}
 	names := func() (n int) {
 		for _, c := range r.connections() {
@@ -56,14 +56,11 @@ func TestUnprovenQueue(t *testing.T) {
 	data := make([]byte, 512)
 	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, data))
 	r.status(r.dial(1), a.command(), nvme.CommandSequenceError)
-	if n := names(); n != 2 {
-		t.Errorf("%d connections have the name of the host", n)
-	}
+	testutil.Equal(t, names(), 2, "connections have the name of the host")
 	r.must(r.authenticate(stranger, testHostSide(t))) // it was the host's, and comes too late
 	r.until("the second queue ends", func() bool { return stranger.Closed() })
-	if !errors.Is(stranger.Reason, errNotAttached) {
-		t.Errorf("the second queue ends: %v", stranger.Reason)
-	}
+	testutil.True(t, errors.Is(stranger.Reason, errNotAttached), "the second queue ends: %v",
+		stranger.Reason)
 	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, data))
 	listed(2)
 
@@ -91,10 +88,8 @@ func TestReauthenticationFails(t *testing.T) {
 	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, data)) // nothing is decided yet
 	r.authSend(io, m)
 	r.status(io, rw(nvme.NVMRead, 1, 0, 1, data), authenticationRequired)
-	if _, err := wrong.Succeeded(r.authReceive(io)); !errors.Is(err,
-		auth.Refused{Reason: auth.AuthenticationFailed}) {
-		t.Errorf("the host reads %v", err)
-	}
+	testutil.Is(t, testutil.Err(wrong.Succeeded(r.authReceive(io))),
+		auth.Refused{Reason: auth.AuthenticationFailed}, "the host reads")
 	r.until("the queue ends", func() bool { return io.Closed() })
 	r.ok(admin, identifyCommand(nvme.CNSController, 0))
 	r.connectUnproven(0, (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(1))
@@ -118,10 +113,7 @@ func TestAuthenticationRecordShares(t *testing.T) {
 	wrong := testHostSide(t)
 	wrong.Key = authKey(t, controllerSecret)
 	admin, _ := r.connectUnproven(0, adminArgs(testSub))
-	if err := r.authenticate(admin, wrong); err == nil {
-		t.Fatal("a wrong key counts")
-	}
-	if !strings.Contains(r.log.String(), `msg="authentication failed"`) {
-		t.Error("a wrong key has no record")
-	}
+	testutil.MustTrue(t, r.authenticate(admin, wrong) != nil, "a wrong key counts")
+	testutil.True(t, strings.Contains(r.log.String(), `msg="authentication failed"`),
+		"a wrong key has no record")
 }

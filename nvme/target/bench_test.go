@@ -65,9 +65,7 @@ type bare struct {
 func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	tb.Helper()
 	w, err := fabrictest.NewWorld(1)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testutil.Must(tb, err)
 	t := New(Options{Log: slog.New(slog.DiscardHandler)}) // lines would be between the results
 	if err := t.AddSubsystem(SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
@@ -76,9 +74,7 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 		tb.Fatal(err)
 	}
 	h, err := t.NewHandler(HandlerConfig{Loop: clockLoop{w.Reactors[0]}})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testutil.Must(tb, err)
 	w.Reactors[0].Attach(h)
 	b := &bare{w: w, h: h, q: &stubQueue{info: info(nvme.TransportTCP)}}
 	admin, _ := h.Open(b.q)
@@ -93,12 +89,8 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 			&fabric.Request{Session: b.io, Queue: b.q, Segs: make([]mem.Segment, 0, 1)})
 	}
 	b.control(b.io, command(nvme.NVMFlush, 1, nil))
-	if err := w.Until(func() bool { return b.q.done == 4 }); err != nil {
-		tb.Fatal(err)
-	}
-	if b.q.bad > 0 {
-		tb.Fatal("cannot connect")
-	}
+	testutil.Must(tb, w.Until(func() bool { return b.q.done == 4 }))
+	testutil.MustTrue(tb, b.q.bad <= 0, "cannot connect")
 	tb.Cleanup(func() {
 		h.Close(admin)
 		h.Close(b.io)
@@ -110,9 +102,7 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 		if err := w.Until(func() bool { return len(done) > 0 }); err != nil || <-done != nil {
 			tb.Error("close:", err)
 		}
-		if err := w.Close(); err != nil {
-			tb.Error(err)
-		}
+		testutil.Check(tb, w.Close())
 	})
 	return b
 }
@@ -164,9 +154,7 @@ func (b *bare) run(op nvme.Opcode, batch int, data []byte) {
 
 func devices(tb testing.TB) map[string]NamespaceConfig {
 	n, err := null.Open(null.Config{Size: 1 << 30, BlockSize: 512})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testutil.Must(tb, err)
 	closeLast(tb, n)
 	return map[string]NamespaceConfig{
 		"null": {NSID: 1, Device: n}, "ram": {NSID: 1, Device: ramDevice(tb, 64<<20, 512)},

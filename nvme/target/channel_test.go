@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -57,39 +58,28 @@ func TestChannelSteps(t *testing.T) {
 		ch.add(io, &ch.pending)
 	}
 	for n := ch.push(); n > 0; n = ch.push() {
-		if n > batchSize {
-			t.Fatalf("a step submits %d", n)
-		}
+		testutil.MustTrue(t, n <= batchSize, "a step submits %d", n)
 	}
-	if ch.inflight != room {
-		t.Fatalf("the device has %d", ch.inflight)
-	}
+	testutil.MustEqual(t, ch.inflight, room, "the device")
 	visited := 0
 	for range ch.sent.All() {
 		visited++
 	}
-	if visited != room {
-		t.Errorf("%d IOs are looked at, the device has %d", visited, room)
-	}
-	if ch.withdraw(ios[0]) || !ch.withdraw(ios[room]) || ch.withdraw(ios[room]) {
-		t.Error("an IO of the device was withdrawn, or one that waits was not")
-	}
+	testutil.True(t, visited == room, "%d IOs are looked at, the device has %d", visited, room)
+	testutil.True(t, !ch.withdraw(ios[0]) && ch.withdraw(ios[room]) && !ch.withdraw(ios[room]),
+		"an IO of the device was withdrawn, or one that waits was not")
 	next := 0
 	for next < waiting {
 		for io := slow.has.Pop(); io != nil; io = slow.has.Pop() {
 			if next == room {
 				next++
 			}
-			if io != ios[next] {
-				t.Fatalf("IO %d is not the next", next)
-			}
+			testutil.MustTrue(t, io == ios[next], "IO %d is not the next", next)
 			next++
 			slow.due.Push(io, &io.Node)
 		}
 		for n := ch.reap(); n > 0; n = ch.reap() {
-			if n > batchSize {
-				t.Fatalf("a step takes %d back", n)
-			}
+			testutil.MustTrue(t, n <= batchSize, "a step takes %d back", n)
 		}
 		for ch.push() > 0 {
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -62,9 +63,7 @@ func TestGeneratedPSKs(t *testing.T) {
 		g := &x.generated
 		first := x.leave("a", 0)
 		used, other := x.with("a", 0), x.with("a", 0)
-		if !g.use(used) || !g.use(other) {
-			t.Fatal("a PSK that counts is refused")
-		}
+		testutil.MustTrue(t, g.use(used) && g.use(other), "a PSK that counts is refused")
 		second := x.leave("a", 1)
 		x.leave("b", 0)
 		time.Sleep(generatedConnects)
@@ -74,24 +73,18 @@ func TestGeneratedPSKs(t *testing.T) {
 		if !x.has("a", 0) || x.has("a", 1) || !x.has("a", 2) || !x.has("b", 0) || x.has("b", 1) {
 			t.Error("not only the oldest one that waits has gone")
 		}
-		if first[0] != 1 || second[0] != 0 {
-			t.Error("a PSK is wiped that is in use, or one is not that has gone")
-		}
+		testutil.True(t, first[0] == 1 && second[0] == 0,
+			"a PSK is wiped that is in use, or one is not that has gone")
 		x.GeneratedPSK("a", "a0").Secret[0] = 9
-		if first[0] != 1 {
-			t.Error("the secret that is given out is not a copy")
-		}
+		testutil.True(t, first[0] == 1, "the secret that is given out is not a copy")
 		time.Sleep(generatedTimeout + time.Second)
 		synctest.Wait()
-		if !x.has("a", 0) || x.has("a", 2) || x.has("b", 0) || len(g.psks) != 1 {
-			t.Error("what nobody uses is left after its time")
-		}
+		testutil.True(t, x.has("a", 0) && !x.has("a", 2) && !x.has("b", 0) && len(g.psks) == 1,
+			"what nobody uses is left after its time")
 		g.release(used)
 		refused := x.with("a", 0)
 		x.SetHostPolicy("a", nil)
-		if g.use(refused) {
-			t.Error("a PSK is used whose key does not count")
-		}
+		testutil.True(t, !g.use(refused), "a PSK is used whose key does not count")
 		if g.release(refused); len(g.psks) != 1 || first[0] == 0 {
 			t.Error("a PSK has gone that a controller has")
 		}
@@ -115,9 +108,8 @@ func TestGeneratedPSKsAtOnce(t *testing.T) {
 			x.make(c, 1000+i)
 			connected = append(connected, c)
 		}
-		if !x.has("a", 0) {
-			t.Fatal("connected hosts evict a PSK that one is connecting with")
-		}
+		testutil.MustTrue(t, x.has("a", 0),
+			"connected hosts evict a PSK that one is connecting with")
 		replaced := x.make(connected[0], 2000)
 		x.make(connected[0], 2001)
 		if replaced[0] != 0 || x.has("a", 2000) || !x.has("a", 2001) || !x.has("a", 1001) {
@@ -129,12 +121,9 @@ func TestGeneratedPSKsAtOnce(t *testing.T) {
 		if n := len(g.psks["a"]); n != maxGenerated+len(connected) {
 			t.Errorf("%d PSKs", n)
 		}
-		if !x.has("a", 0) || !x.has("a", maxGenerated-1) || x.has("a", maxGenerated) {
-			t.Error("PSKs go before a host can have connected with them")
-		}
-		if !g.use(x.with("a", 1)) {
-			t.Fatal("the PSK does not count")
-		}
+		testutil.True(t, x.has("a", 0) && x.has("a", maxGenerated-1) && !x.has("a", maxGenerated),
+			"PSKs go before a host can have connected with them")
+		testutil.MustTrue(t, g.use(x.with("a", 1)), "the PSK does not count")
 		if x.leave("a", 3000); !x.has("a", 3000) {
 			t.Error("one that is used keeps the place of one that waits")
 		}
@@ -185,9 +174,7 @@ func TestGeneratedPSKsExpire(t *testing.T) {
 			if g.use(with()) || g.counts(target, tls) || target.GeneratedPSK("a", "a0") != nil {
 				t.Errorf("%s: the PSK counts after it", what)
 			}
-			if psk.Secret[0] == 0 {
-				t.Errorf("%s: the PSK has gone that a controller has", what)
-			}
+			testutil.True(t, psk.Secret[0] != 0, "%s: the PSK has gone that a controller has", what)
 			g.release(used)
 		}
 	})

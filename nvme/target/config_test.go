@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
@@ -74,22 +75,14 @@ func TestSubsystemConfig(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			target := New(Options{})
-			if err := target.AddSubsystem(SubsystemConfig{NQN: testSub + ".taken"}); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, target.AddSubsystem(SubsystemConfig{NQN: testSub + ".taken"}))
 			c := SubsystemConfig{NQN: testSub}
 			change(&c)
 			err := target.AddSubsystem(c)
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v, want %q", err, want)
-			}
-			if n := len(*target.table.Load()); n != 1 {
-				t.Errorf("%d subsystems", n)
-			}
+			testutil.Fails(t, err, want, "")
+			testutil.Equal(t, len(*target.table.Load()), 1, "subsystems")
 			for _, used := range target.slots {
-				if used != nil {
-					t.Error("a namespace slot leaked")
-				}
+				testutil.True(t, used == nil, "a namespace slot leaked")
 			}
 		})
 	}
@@ -108,9 +101,7 @@ func TestNamespaceCalls(t *testing.T) {
 			r.target.AddPort(discovery.Port{ID: 1})),
 		"has no namespace": second(r.target.RemoveNamespace(testSub, 2)),
 	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
+		testutil.Fails(t, err, want, "")
 	}
 }
 
@@ -131,42 +122,27 @@ func TestClosedTarget(t *testing.T) {
 	h, idle := r.connectHost(1), r.dial(0)
 	r.during(r.target.Close)
 	r.w.Settle()
-	if !h.admin.Closed() || !h.io[0].Closed() || !idle.Closed() {
-		t.Error("queues are still open")
-	}
+	testutil.True(t, h.admin.Closed() && h.io[0].Closed() && idle.Closed(), "queues are still open")
 	if _, err := fabrictest.Dial(r.w.Reactors[0], r.raw[0], info(nvme.TransportTCP)); err == nil {
 		t.Error("a queue was opened")
 	}
-	if r.target.AddSubsystem(SubsystemConfig{NQN: testSub}) == nil {
-		t.Error("a subsystem was added")
-	}
-	if _, err := r.target.NewHandler(HandlerConfig{Loop: r.w.Reactors[0]}); err == nil {
-		t.Error("a handler was made")
-	}
-	if _, err := r.target.NewHandler(HandlerConfig{}); err == nil {
-		t.Error("a handler without a loop was made")
-	}
+	testutil.True(t, r.target.AddSubsystem(SubsystemConfig{NQN: testSub}) != nil,
+		"a subsystem was added")
+	testutil.True(t, testutil.Err(r.target.NewHandler(HandlerConfig{Loop: r.w.Reactors[0]})) != nil,
+		"a handler was made")
+	testutil.True(t, testutil.Err(r.target.NewHandler(HandlerConfig{})) != nil,
+		"a handler without a loop was made")
 }
 
 // TestCloseWithoutReactors: a target whose reactors never ran closes at once.
 func TestCloseWithoutReactors(t *testing.T) {
 	w, err := fabrictest.NewWorld(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	target := New(Options{})
-	if err := target.AddSubsystem(ramSubsystem(t, 3)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := target.NewHandler(HandlerConfig{Loop: w.Reactors[0]}); err != nil {
-		t.Fatal(err)
-	}
-	if err := target.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(t, target.AddSubsystem(ramSubsystem(t, 3)))
+	testutil.Value(target.NewHandler(HandlerConfig{Loop: w.Reactors[0]}))(t)
+	testutil.Check(t, target.Close())
+	testutil.Check(t, w.Close())
 }
 
 // TestSubsystemName: a name of another form is served.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -34,9 +35,7 @@ func TestConnections(t *testing.T) {
 	r.w.Settle()
 
 	list := r.connections()
-	if len(list) != 4 {
-		t.Fatalf("%+v", list)
-	}
+	testutil.MustTrue(t, len(list) == 4, "%+v", list)
 	if got, want := list[0], (ConnectionInfo{
 		Transport: nvme.TransportRDMA, Local: testLocal, Remote: testPeer, PortID: 7, Reactor: 1,
 	}); got != want {
@@ -59,24 +58,18 @@ func TestConnections(t *testing.T) {
 		if i == 2 {
 			want.Commands, want.WrittenBytes = 1, 1024
 		}
-		if got != want {
-			t.Errorf("queue %d: %+v, want %+v", i, got, want)
-		}
+		testutil.Equal(t, got, want, "queue %d", i)
 	}
 
 	r.w.Advance(4 * time.Second) // the check after 2.5 s has seen the last command
 	for _, c := range r.connections()[1:] {
-		if c.KeepAliveLeft > 4*time.Second || c.KeepAliveLeft < time.Second {
-			t.Errorf("queue %d: %v left", c.QID, c.KeepAliveLeft)
-		}
+		testutil.True(t, c.KeepAliveLeft <= 4*time.Second && c.KeepAliveLeft >= time.Second,
+			"queue %d: %v left", c.QID, c.KeepAliveLeft)
 	}
-	if off := r.connectHost(0); off.cntlid == h.cntlid {
-		t.Fatal("one CNTLID for two controllers")
-	}
+	testutil.MustTrue(t, r.connectHost(0).cntlid != h.cntlid, "one CNTLID for two controllers")
 	for _, c := range r.connections() {
-		if c.SubNQN != "" && c.CNTLID != h.cntlid && c.KeepAliveTimeout != 0 {
-			t.Errorf("without keep alive: %+v", c)
-		}
+		testutil.True(t, c.SubNQN == "" || c.CNTLID == h.cntlid || c.KeepAliveTimeout == 0,
+			"without keep alive: %+v", c)
 	}
 }
 
@@ -87,9 +80,7 @@ func TestConnectionsTimeout(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	why := errors.New("enough")
 	cancel(why)
-	if _, err := r.target.Connections(ctx); !errors.Is(err, why) {
-		t.Errorf("%v, want %v", err, why)
-	}
+	testutil.Is(t, testutil.Err(r.target.Connections(ctx)), why, "")
 }
 
 // TestDisconnectHost: one host, from one subsystem or from all; it may return.
@@ -99,22 +90,14 @@ func TestDisconnectHost(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1), other)
 	a, b := r.connectHost(1), r.connectHost(1, func(c *connectArgs) { c.sub = other.NQN })
 	stays := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
-	if n := r.target.DisconnectHost(testHost, testSub); n != 1 {
-		t.Errorf("%d associations", n)
-	}
+	testutil.Equal(t, r.target.DisconnectHost(testHost, testSub), 1, "associations")
 	r.w.Settle()
-	if !a.admin.Closed() || !a.io[0].Closed() || b.admin.Closed() {
-		t.Error("not those of the subsystem alone were ended")
-	}
-	if n := r.target.DisconnectHost(testHost, testSub); n != 0 {
-		t.Errorf("%d associations are left", n)
-	}
-	if n := r.target.DisconnectHost(testHost, ""); n != 1 {
-		t.Errorf("%d associations", n)
-	}
+	testutil.True(t, a.admin.Closed() && a.io[0].Closed() && !b.admin.Closed(),
+		"not those of the subsystem alone were ended")
+	testutil.Equal(t, r.target.DisconnectHost(testHost, testSub), 0, "associations are left")
+	testutil.Equal(t, r.target.DisconnectHost(testHost, ""), 1, "associations")
 	r.w.Settle()
-	if !b.admin.Closed() || stays.admin.Closed() {
-		t.Error("not those of the host alone were ended")
-	}
+	testutil.True(t, b.admin.Closed() && !stays.admin.Closed(),
+		"not those of the host alone were ended")
 	r.connectHost(1)
 }

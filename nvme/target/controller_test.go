@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -32,25 +33,17 @@ func TestReset(t *testing.T) {
 	off := uint64(nvme.CCLinux &^ nvme.CCEnable)
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, off))
 	r.until("the AER is aborted", func() bool { return aer.Done })
-	if st := aer.CQE.Status(); st != nvme.AbortRequested {
-		t.Errorf("AER: %v", st)
-	}
+	testutil.Equal(t, aer.CQE.Status(), nvme.AbortRequested, "AER")
 	r.w.Settle()
 	for i, q := range h.io {
-		if !q.Closed() {
-			t.Errorf("I/O queue %d is still open", i+1)
-		}
+		testutil.True(t, q.Closed(), "I/O queue %d is still open", i+1)
 	}
-	if !h.csts().RDY() {
-		t.Error("RDY is 0 while the device still has I/O of the controller")
-	}
+	testutil.True(t, h.csts().RDY(), "RDY is 0 while the device still has I/O of the controller")
 	r.status(h.admin, identifyCommand(nvme.CNSController, 0), sequenceError)
 	r.status(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)), sequenceError)
 	dev.Release()
 	r.until("RDY is 0", func() bool { return !h.csts().RDY() })
-	if c.Done {
-		t.Error("a command of an ended queue completed")
-	}
+	testutil.True(t, !c.Done, "a command of an ended queue completed")
 
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	h.io = nil
@@ -78,9 +71,8 @@ func TestShutdownOnce(t *testing.T) {
 				t.Errorf("CSTS %#x", st)
 			}
 			r.w.Advance(21e9)
-			if !h.admin.Closed() || len(r.target.Controllers()) != 0 {
-				t.Error("the association has not ended")
-			}
+			testutil.True(t, h.admin.Closed() && len(r.target.Controllers()) == 0,
+				"the association has not ended")
 		})
 	}
 }
@@ -99,9 +91,7 @@ func TestResetAfterQueuesEnded(t *testing.T) {
 	r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 	r.w.Settle()
-	if !h.csts().RDY() {
-		t.Error("RDY is 0 while a queue's command is outstanding")
-	}
+	testutil.True(t, h.csts().RDY(), "RDY is 0 while a queue's command is outstanding")
 	dev.Release()
 	r.until("RDY is 0", func() bool { return !h.csts().RDY() })
 }
@@ -171,16 +161,10 @@ func TestAdminQueueEnds(t *testing.T) {
 	h.admin.HangUp()
 	r.w.Settle()
 	for i, q := range h.io {
-		if !q.Closed() {
-			t.Errorf("I/O queue %d is still open", i+1)
-		}
+		testutil.True(t, q.Closed(), "I/O queue %d is still open", i+1)
 	}
-	if n := h.admin.Outstanding(); n != 0 {
-		t.Errorf("%d commands of the admin queue did not come back", n)
-	}
-	if n := len(r.target.Controllers()); n != 1 {
-		t.Errorf("%d controllers, want 1", n)
-	}
+	testutil.Equal(t, h.admin.Outstanding(), 0, "commands of the admin queue did not come back")
+	testutil.Equal(t, len(r.target.Controllers()), 1, "controllers")
 	r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 }
 
@@ -197,9 +181,7 @@ func TestDisconnectCommand(t *testing.T) {
 	bye := r.send(h.io[0], &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)})
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
 	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), sequenceError)
-	if bye.Done {
-		t.Error("Disconnect completed before the read")
-	}
+	testutil.True(t, !bye.Done, "Disconnect completed before the read")
 	dev.Release()
 	r.until("Disconnect completes", func() bool { return bye.Done })
 	r.w.Settle()

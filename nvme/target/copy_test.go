@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -81,9 +82,8 @@ func TestCopyFails(t *testing.T) {
 		})
 		r.ok(q, rw(nvme.NVMWriteZeroes, 1, 110, 4, nil))
 		c := r.status(q, copyTo(110, nvme.CopyNamespaces, from...), tc.want)
-		if c.CQE.DW0() > tc.dw0 {
-			t.Errorf("%v at %d: DW0 is %d, range %d failed", tc.op, tc.off, c.CQE.DW0(), tc.dw0)
-		}
+		testutil.True(t, c.CQE.DW0() <= tc.dw0, "%v at %d: DW0 is %d, range %d failed", tc.op,
+			tc.off, c.CQE.DW0(), tc.dw0)
 		for i := range c.CQE.DW0() {
 			b := r.ok(q, rw(nvme.NVMRead, 1, 110+uint64(i), 1, make([]byte, 512)))
 			if !bytes.Equal(b.Data, marker) {
@@ -119,9 +119,8 @@ func TestCopyFails(t *testing.T) {
 	r.w.Settle()
 	dev.Release()
 	r.until("the copy ends", func() bool { return c.Done })
-	if st := c.CQE.Status().Code(); st == nvme.Success {
-		t.Error("a copy from a namespace that was removed succeeds")
-	}
+	testutil.True(t, c.CQE.Status().Code() != nvme.Success,
+		"a copy from a namespace that was removed succeeds")
 }
 
 // TestMoveMemory: commands that find no memory wait for it, end when they are aborted, and go on
@@ -136,21 +135,15 @@ func TestMoveMemory(t *testing.T) {
 	r.send(q, first)
 	r.send(q, second)
 	r.w.Settle()
-	if first.Done || !pool.HasWaiters() {
-		t.Fatalf("without memory: done %v", first.Done)
-	}
+	testutil.MustTrue(t, !first.Done && pool.HasWaiters(), "without memory: done %v", first.Done)
 	a := command(nvme.AdminAbort, 0, nil)
 	a.SQE.Abort().Set(1, first.SQE.CID())
 	r.ok(h.admin, a)
-	if st := first.CQE.Status().Code(); st != nvme.AbortRequested {
-		t.Errorf("aborted: %v", st)
-	}
+	testutil.Equal(t, first.CQE.Status().Code(), nvme.AbortRequested, "aborted")
 	free()
 	pool.Serve()
 	r.until("the other goes on", func() bool { return second.Done })
-	if st := second.CQE.Status(); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, second.CQE.Status(), nvme.Success, "")
 	free = r.exhaust(pool)
 	second.Reset()
 	r.send(q, second)
@@ -158,17 +151,13 @@ func TestMoveMemory(t *testing.T) {
 	for next := pool.Expire(1 << 62); next() > 0; {
 	}
 	r.until("the wait is over", func() bool { return second.Done })
-	if st := second.CQE.Status().Code(); st != nvme.CommandInterrupted {
-		t.Errorf("after the wait: %v", st)
-	}
+	testutil.Equal(t, second.CQE.Status().Code(), nvme.CommandInterrupted, "after the wait")
 	free()
 }
 
 // exhaust takes all memory of a pool until free.
 func (r *harness) exhaust(pool *mem.Pool) (free func()) {
 	var a mem.Allocation
-	if !pool.Alloc(&a, nil, pool.Available()) {
-		r.t.Fatal("the memory is not free")
-	}
+	testutil.MustTrue(r.t, pool.Alloc(&a, nil, pool.Available()), "the memory is not free")
 	return a.Free
 }

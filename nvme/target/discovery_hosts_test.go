@@ -5,6 +5,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -52,14 +53,11 @@ func TestDiscoveryLogIsExact(t *testing.T) {
 		for _, s := range subs {
 			for p := uint16(1); p <= ports; p++ {
 				want := connects(asked, s.NQN) && connects(p, s.NQN)
-				if shown[fmt.Sprint(s.NQN, p)] != want {
-					t.Errorf("asked through %d, %s at %d is shown: %v", asked, s.NQN, p, !want)
-				}
+				testutil.True(t, shown[fmt.Sprint(s.NQN, p)] == want,
+					"asked through %d, %s at %d is shown: %v", asked, s.NQN, p, !want)
 			}
 		}
-		if !maps.Equal(self, found) {
-			t.Errorf("asked through %d, the service is shown at %v, and others at %v", asked, self,
-				found)
-		}
+		testutil.True(t, maps.Equal(self, found),
+			"asked through %d, the service is shown at %v, and others at %v", asked, self, found)
 	}
 }

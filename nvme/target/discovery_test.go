@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
@@ -42,14 +43,10 @@ func discoveryHost(r *harness, local string) *host {
 
 // TestGeneration: the generations of a target go on from a given one.
 func TestGeneration(t *testing.T) {
-	if n := New(Options{}).Generation(); n != 1 {
-		t.Errorf("the first generation is %d", n)
-	}
+	testutil.Equal(t, New(Options{}).Generation(), 1, "the first generation")
 	target := New(Options{Generation: 41})
 	before := target.Generation()
-	if err := target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	if after := target.Generation(); before != 41 || after != 42 {
 		t.Errorf("generation %d, then %d", before, after)
 	}
@@ -68,23 +65,16 @@ func TestRemovePort(t *testing.T) {
 		r.connectHostInfo(2, second)
 	idle := r.dial(1)
 	r.must(r.target.RemovePort(1))
-	if err := r.target.RemovePort(1); err == nil {
-		t.Error("the port was removed twice")
-	}
-	if _, err := fabrictest.Dial(r.w.Reactors[1], r.handlers[1], h.info); err == nil {
-		t.Error("a connection of the removed listener is accepted")
-	}
+	testutil.True(t, r.target.RemovePort(1) != nil, "the port was removed twice")
+	testutil.True(t, testutil.Err(fabrictest.Dial(r.w.Reactors[1], r.handlers[1], h.info)) != nil,
+		"a connection of the removed listener is accepted")
 	r.until("the controllers end", func() bool { return len(r.target.Controllers()) == 1 })
 	r.w.Settle()
 	for i, q := range []*fabrictest.Queue{h.admin, h.io[0], h.io[1], d.admin, idle} {
-		if !q.Closed() {
-			t.Errorf("queue %d is not closed", i)
-		}
+		testutil.True(t, q.Closed(), "queue %d is not closed", i)
 	}
 	for _, q := range append(other.io, other.admin) {
-		if q.Closed() {
-			t.Error("a queue of another listener is closed")
-		}
+		testutil.True(t, !q.Closed(), "a queue of another listener is closed")
 	}
 	r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	second.PortID = 3 // of a listener that is opened just before AddPort
@@ -119,7 +109,5 @@ func TestDiscoveryLogsAreKept(t *testing.T) {
 		r.ok(h.admin, local)
 		return r.target.discovery.lookup(h.cntlid).discoveryLogs
 	}
-	if before := logs(); logs() != before {
-		t.Error("the logs were made anew")
-	}
+	testutil.True(t, logs() == logs(), "the logs were made anew")
 }

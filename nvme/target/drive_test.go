@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -53,9 +54,7 @@ func (r *harness) smart(h *host, nsid uint32) nvme.SMARTLog {
 	c := logCommand(nvme.LogSMART, 512, 0)
 	c.SQE.SetNSID(nsid)
 	l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin, c).Data)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, err)
 	return *l
 }
 

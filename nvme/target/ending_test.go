@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/wrap"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -65,9 +66,7 @@ func TestConnectToEndingController(t *testing.T) {
 			r, h, release := ending(t)
 			end(r, h)
 			c := r.do(r.dial(1), h.ioArgs(2).command())
-			if st := c.CQE.Status(); st != nvme.ConnectInvalidParameters {
-				t.Errorf("I/O Connect: %v, want %v", st, nvme.ConnectInvalidParameters)
-			}
+			testutil.Equal(t, c.CQE.Status(), nvme.ConnectInvalidParameters, "I/O Connect")
 			release()
 			r.w.Settle()
 			if name != "reset" && name != "shutdown" {
@@ -107,12 +106,8 @@ func TestIOToEndingController(t *testing.T) {
 				}
 			}
 			r.w.Settle()
-			if n := dev.Held(); n != 0 {
-				t.Errorf("%d commands reached the device", n)
-			}
-			if !h.io[0].Closed() {
-				t.Error("the I/O queue is still open")
-			}
+			testutil.Equal(t, dev.Held(), 0, "commands reached the device")
+			testutil.True(t, h.io[0].Closed(), "the I/O queue is still open")
 		})
 	}
 }
@@ -136,13 +131,10 @@ func TestEventRequestsAtTheEnd(t *testing.T) {
 				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 				r.w.Settle()
 			}
-			if n := h.admin.Outstanding(); n != 0 {
-				t.Errorf("%d requests did not come back", n)
-			}
+			testutil.Equal(t, h.admin.Outstanding(), 0, "requests did not come back")
 			for i, c := range requests {
-				if c.Done && c.CQE.Status() != nvme.AbortRequested {
-					t.Errorf("request %d: %v, want %v", i, c.CQE.Status(), nvme.AbortRequested)
-				}
+				testutil.True(t, !c.Done || c.CQE.Status() == nvme.AbortRequested,
+					"request %d: %v, want %v", i, c.CQE.Status(), nvme.AbortRequested)
 			}
 		})
 	}
@@ -157,31 +149,24 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	b.reqs = b.reqs[1:2]
 	slow[0].SQE, slow[0].HostLength = rw(nvme.NVMWrite, 1, 0, 8, nil).SQE, 4096
 	b.h.Prepare(slow)
-	if slow[0].Length != 4096 {
-		t.Fatalf("prepared %d bytes, %v", slow[0].Length, slow[0].Status)
-	}
+	testutil.MustTrue(t, slow[0].Length == 4096, "prepared %d bytes, %v", slow[0].Length,
+		slow[0].Status)
 	gone, err := b.h.t.RemoveNamespace(testSub, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if err := errors.Join(untilGone(b.w, gone),
 		b.h.t.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next})); err != nil {
 		t.Fatal(err)
 	}
 	b.run(nvme.NVMRead, 1, data) // opens the channel of the new namespace
 	completed := b.q.done
-	if err := b.w.Until(func() bool { return b.q.done > completed }); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, b.w.Until(func() bool { return b.q.done > completed }))
 	slow[0].Segs = append(slow[0].Segs, mem.Segment{B: data})
 	b.h.Execute(slow)
 	if st := slow[0].CQE.Status() &^ nvme.More; st != inactiveNamespace || b.q.bad != 1 {
 		t.Errorf("%v, %d refused", st, b.q.bad)
 	}
 	for _, io := range next.take() {
-		if io.Op == backend.OpWrite {
-			t.Error("the new namespace was written")
-		}
+		testutil.True(t, io.Op != backend.OpWrite, "the new namespace was written")
 	}
 }
 
@@ -198,17 +183,12 @@ func TestQueueEndsUnderIO(t *testing.T) {
 	r.until("the device has the IOs", func() bool { return dev.Held() == 16 })
 	h.io[0].HangUp()
 	r.w.Settle()
-	if n := h.io[0].Outstanding(); n != 16 {
-		t.Errorf("%d outstanding, want 16: the device still uses their memory", n)
-	}
-	if n := r.target.Sessions(); n != 2 {
-		t.Errorf("%d sessions, want 2", n)
-	}
+	testutil.Equal(t, h.io[0].Outstanding(), 16,
+		"outstanding, want 16: the device still uses their memory")
+	testutil.Equal(t, r.target.Sessions(), 2, "sessions")
 	dev.Release()
 	r.until("the session ends", func() bool { return r.target.Sessions() == 1 })
-	if n := h.io[0].Outstanding(); n != 0 {
-		t.Errorf("%d did not come back", n)
-	}
+	testutil.Equal(t, h.io[0].Outstanding(), 0, "did not come back")
 }
 
 // TestQueueEndsBeforeSubmit: commands that the device has not seen when their queue ends are never
@@ -227,15 +207,12 @@ func TestQueueEndsBeforeSubmit(t *testing.T) {
 	stays := r.send(h.io[1], rw(nvme.NVMWrite, 1, 1, 1, ones))
 	h.io[0].HangUp()
 	r.w.Step()
-	if n := h.io[0].Outstanding(); n != 0 {
-		t.Errorf("%d commands did not come back", n)
-	}
+	testutil.Equal(t, h.io[0].Outstanding(), 0, "commands did not come back")
 	dev.Full(false)
 	r.until("the other queue's write completes", func() bool { return stays.Done })
 	got := r.ok(h.io[1], rw(nvme.NVMRead, 1, 0, 2, make([]byte, 1024)))
-	if !bytes.Equal(got.Data, append(make([]byte, 512), ones...)) {
-		t.Error("a write of the ended queue was carried out, or the other one was not")
-	}
+	testutil.True(t, bytes.Equal(got.Data, append(make([]byte, 512), ones...)),
+		"a write of the ended queue was carried out, or the other one was not")
 }
 
 // delayedWrites is a subsystem whose writes take some time before the storage sees them.
@@ -259,15 +236,12 @@ func TestNoLateWrites(t *testing.T) {
 	r.send(h.io[0], rw(nvme.NVMWrite, 1, 8, 1, ones))
 	h.io[0].HangUp()
 	r.w.Step()
-	if n := h.io[0].Outstanding(); n != 0 {
-		t.Errorf("%d commands did not come back", n)
-	}
+	testutil.Equal(t, h.io[0].Outstanding(), 0, "commands did not come back")
 	r.ok(h.io[1], rw(nvme.NVMWriteZeroes, 1, 8, 1, nil))
 	r.ok(h.io[1], rw(nvme.NVMWrite, 1, 0, 1, ones)) // until all that waited before is due
 	got := r.ok(h.io[1], rw(nvme.NVMRead, 1, 8, 1, make([]byte, 512)))
-	if !bytes.Equal(got.Data, make([]byte, 512)) {
-		t.Error("a write of a queue that had ended replaced a later one")
-	}
+	testutil.True(t, bytes.Equal(got.Data, make([]byte, 512)),
+		"a write of a queue that had ended replaced a later one")
 }
 
 // TestAbortDelayed: a command that waits before its storage is aborted by Abort and by its timeout.
@@ -294,7 +268,6 @@ func TestAbortDelayed(t *testing.T) {
 	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 1 {
 		t.Errorf("%+v", l[0])
 	}
-	if strings.Contains(r.log.String(), "answer") {
-		t.Error("the log says that the storage does not answer, which has not seen the command")
-	}
+	testutil.True(t, !strings.Contains(r.log.String(), "answer"),
+		"the log says that the storage does not answer, which has not seen the command")
 }

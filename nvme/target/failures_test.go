@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -45,9 +46,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatalf("%d lines: %v", len(l), l)
 	}
 	for _, want := range []string{"subsystem=" + testSub, "nsid=1", "device=ram", "command=write"} {
-		if !strings.Contains(lines()[0], want) {
-			t.Errorf("%s is not in %s", want, lines()[0])
-		}
+		testutil.True(t, strings.Contains(lines()[0], want), "%s is not in %s", want, lines()[0])
 	}
 	r.w.Advance(time.Duration(failureLogInterval))
 	writes(1)
@@ -63,13 +62,10 @@ func TestDiskFull(t *testing.T) {
 	got := r.target.Stats()[0].Errors
 	maps.DeleteFunc(got, func(_ string, n uint64) bool { return n == 0 })
 	want := map[string]uint64{"no_space": 147, "io": 1, "read_only": 1, "offline": 1}
-	if !maps.Equal(got, want) {
-		t.Errorf("counted %v, want %v", got, want)
-	}
+	testutil.True(t, maps.Equal(got, want), "counted %v, want %v", got, want)
 	names := slices.Sorted(maps.Keys(r.target.Stats()[0].Errors))
-	if len(names) != len(ioErrors) {
-		t.Errorf("reasons that have not occurred are missing: %v", names)
-	}
+	testutil.True(t, len(names) == len(ioErrors), "reasons that have not occurred are missing: %v",
+		names)
 }
 
 // sparse is a thin device that knows what is left for it.
@@ -94,12 +90,10 @@ func TestSpace(t *testing.T) {
 	check := func(when string, allocated, free int64) {
 		t.Helper()
 		s := r.target.Stats()
-		if s[0].Allocated != allocated || s[0].Free != free {
-			t.Errorf("%s: %d bytes allocated, %d free", when, s[0].Allocated, s[0].Free)
-		}
-		if s[1].Allocated != -1 || s[1].Free != -1 {
-			t.Errorf("%s: a namespace that is not thin: %d, %d", when, s[1].Allocated, s[1].Free)
-		}
+		testutil.True(t, s[0].Allocated == allocated && s[0].Free == free,
+			"%s: %d bytes allocated, %d free", when, s[0].Allocated, s[0].Free)
+		testutil.True(t, s[1].Allocated == -1 && s[1].Free == -1,
+			"%s: a namespace that is not thin: %d, %d", when, s[1].Allocated, s[1].Free)
 	}
 	check("before", -1, -1)
 	r.target.CheckHealth()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -75,9 +76,7 @@ func TestPreemptDuringCopy(t *testing.T) {
 				r.until("the device has its part", func() bool { return dev.Held() == moveWidth })
 				done := p.start(r, a)
 				if p.abort || op == backend.OpWrite {
-					if done.Done {
-						t.Error("the preempt is done")
-					}
+					testutil.True(t, !done.Done, "the preempt is done")
 				} else { // another goroutine makes the change
 					r.until("the preempt is done", func() bool { return done.Done })
 				}
@@ -89,9 +88,7 @@ func TestPreemptDuringCopy(t *testing.T) {
 					first = moveWidth
 				}
 				rest := r.blocks(a.io[0], uint64(200+first), uint32(len(from)-first))
-				if !bytes.Equal(rest, make([]byte, len(rest))) {
-					t.Error("the copy went on")
-				}
+				testutil.True(t, bytes.Equal(rest, make([]byte, len(rest))), "the copy went on")
 			})
 		}
 	}
@@ -114,16 +111,13 @@ func TestPreemptPiece(t *testing.T) {
 				c := r.send(b.io[0], kind.make(1, 0))
 				r.w.Advance(time.Second)
 				f := r.raw[1].waiting.First()
-				if f == nil || f.waiting.First().compound == nil {
-					t.Fatal("it does not wait at the limit")
-				}
+				testutil.MustTrue(t, f != nil && f.waiting.First().compound != nil,
+					"it does not wait at the limit")
 				done := p.start(r, a)
 				r.w.Advance(time.Second)
 				r.allDone([]*fabrictest.Command{done}, nvme.Success)
 				r.allDone([]*fabrictest.Command{c}, nvme.AbortedPreempt)
-				if !f.waiting.Empty() {
-					t.Error("it waits at the limit still")
-				}
+				testutil.True(t, f.waiting.Empty(), "it waits at the limit still")
 			})
 		}
 	}
@@ -153,9 +147,7 @@ func TestPreemptDuringPair(t *testing.T) {
 				r.allDone([]*fabrictest.Command{done}, nvme.Success)
 				r.allDone(pair, nvme.AbortedPreempt)
 				r.until("all end", func() bool { return len(early) == 0 || early[0].Done })
-				if r.blocks(a.io[0], 8, 1)[0] != 3 {
-					t.Error("the pair has written")
-				}
+				testutil.True(t, r.blocks(a.io[0], 8, 1)[0] == 3, "the pair has written")
 			})
 		}
 	}
@@ -181,13 +173,9 @@ func TestPreemptHalf(t *testing.T) {
 				want[1] = nvme.AbortedFailedFused
 			}
 			for i, c := range pair {
-				if st := c.CQE.Status() &^ nvme.More; st != want[i] {
-					t.Errorf("%d: %v, want %v", i, st, want[i])
-				}
+				testutil.Equal(t, c.CQE.Status()&^nvme.More, want[i], "%d", i)
 			}
-			if r.blocks(a.io[0], 8, 1)[0] != 0 {
-				t.Error("the pair has written")
-			}
+			testutil.True(t, r.blocks(a.io[0], 8, 1)[0] == 0, "the pair has written")
 		})
 	}
 }
@@ -286,9 +274,7 @@ func TestCopyOfReserved(t *testing.T) {
 		r.ok(a.io[0], rw(nvme.NVMWrite, 1, 0, 1, fill(5, 512)))
 		r.status(b.io[0], copyTo(8, nvme.CopyNamespaces, source{1, 0, 1}, source{2, 0, 1}), want[0])
 		copied := r.blocks(a.io[0], 8, 1)[0] != 0
-		if copied != want[0].OK() {
-			t.Errorf("%v: copied %v", typ, copied)
-		}
+		testutil.Equal(t, copied, want[0].OK(), "%v: copied", typ)
 		r.status(b.io[0], on2(copyTo(8, nvme.CopyNamespaces, source{1, 0, 1})), want[1])
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -26,9 +27,8 @@ func TestStoreFails(t *testing.T) {
 	if s, _ := b.report(); s.RTYPE != 0 || s.PTPLS != 1 {
 		t.Errorf("%+v", s)
 	}
-	if !strings.Contains(r.log.String(), "reservations cannot be stored") {
-		t.Error("it is not logged")
-	}
+	testutil.True(t, strings.Contains(r.log.String(), "reservations cannot be stored"),
+		"it is not logged")
 	entered, free := store.hold()
 	c := r.send(a.io[0], acquire(1, nvme.ExclusiveAccess))
 	d := r.send(b.io[0], register(2))
@@ -37,9 +37,7 @@ func TestStoreFails(t *testing.T) {
 	for range 100 {
 		r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // nobody is locked out yet
 	}
-	if c.Done || d.Done {
-		t.Error("a command has completed that is not durable")
-	}
+	testutil.True(t, !c.Done && !d.Done, "a command has completed that is not durable")
 	free()
 	r.until("both complete", func() bool { return c.Done && d.Done })
 	r.status(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), reservationConflict)
@@ -65,9 +63,7 @@ func TestStoreFails(t *testing.T) {
 		s, list := a.report()
 		return s.RTYPE == 0 && len(list) == 2
 	})
-	if store.saves != saves+1 {
-		t.Errorf("%d changes were stored", store.saves-saves)
-	}
+	testutil.True(t, store.saves == saves+1, "%d changes were stored", store.saves-saves)
 }
 
 // TestPreemptWaits: a preempt completes when the storage has no write of the preempted host any
@@ -103,21 +99,15 @@ func TestPreemptWaits(t *testing.T) {
 		r.w.Step()
 		c := r.send(a.io[1], preempt(action, 1, 2, nvme.WriteExclusive))
 		r.until("what waits is refused", func() bool { return waiting.Done })
-		if st := waiting.CQE.Status() &^ nvme.More; st != nvme.AbortedPreempt {
-			t.Error(st)
-		}
+		testutil.Equal(t, waiting.CQE.Status()&^nvme.More, nvme.AbortedPreempt, "")
 		dev.Full(false)
 		r.w.Step()
 		if action == nvme.ReservationPreempt {
-			if c.Done {
-				t.Error("the preempt has completed while the storage has writes")
-			}
+			testutil.True(t, !c.Done, "the preempt has completed while the storage has writes")
 			dev.Release()
 		}
 		r.until("the preempt completes", func() bool { return c.Done })
-		if st := c.CQE.Status(); !st.OK() {
-			t.Errorf("preempt: %v", st)
-		}
+		testutil.Equal(t, c.CQE.Status(), nvme.Success, "preempt")
 		for _, c := range list {
 			read := c.SQE.Opcode() == nvme.NVMRead
 			if !c.Done && (action == nvme.ReservationPreemptAndAbort || !read) {
@@ -130,9 +120,7 @@ func TestPreemptWaits(t *testing.T) {
 		}
 		dev.Release()
 		r.until("the other host's read", func() bool { return other.Done })
-		if st := other.CQE.Status(); !st.OK() {
-			t.Errorf("another host: %v", st)
-		}
+		testutil.Equal(t, other.CQE.Status(), nvme.Success, "another host")
 		r.status(b.io[1], rw(nvme.NVMWrite, 1, 5, 1, make([]byte, 512)), reservationConflict)
 		r.ok(b.io[1], rw(nvme.NVMRead, 1, 5, 1, make([]byte, 512)))
 	}
@@ -149,15 +137,11 @@ func TestPreemptWhilePaused(t *testing.T) {
 	w := r.send(b.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 	w2 := r.send(b.io[1], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 	r.w.Settle()
-	if w.Done {
-		t.Fatal("the namespace is not paused")
-	}
+	testutil.MustTrue(t, !w.Done, "the namespace is not paused")
 	r.ok(a.io[0], acquire(1, nvme.WriteExclusive))
 	r.until("both are refused", func() bool { return w.Done && w2.Done })
 	for _, c := range []*fabrictest.Command{w, w2} {
-		if st := c.CQE.Status() &^ nvme.More; st != nvme.AbortedPreempt {
-			t.Errorf("%v", st)
-		}
+		testutil.Equal(t, c.CQE.Status()&^nvme.More, nvme.AbortedPreempt, "")
 	}
 	r.during(func() error { return r.target.ResumeNamespace(testSub, 1) })
 	r.ok(a.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
@@ -175,17 +159,13 @@ func TestPreemptWithOrphans(t *testing.T) {
 	dev.Hold(nil)
 	w := r.send(b.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 	r.w.Advance(time.Minute)
-	if st := w.CQE.Status() &^ nvme.More; st != notReady {
-		t.Fatalf("%v", st)
-	}
+	testutil.MustEqual(t, w.CQE.Status()&^nvme.More, notReady, "")
 	// Without a reservation a preempt takes no access away.
 	r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
 	c := r.send(a.io[0], acquire(1, nvme.WriteExclusive))
 	r.w.Settle()
 	a.untilChanged(isReserved)
-	if c.Done {
-		t.Error("acquired while the device may still write")
-	}
+	testutil.True(t, !c.Done, "acquired while the device may still write")
 	r.w.Advance(drainDeadline)
 	if st := c.CQE.Status() &^ nvme.More; !c.Done || st != nvme.InternalError {
 		t.Errorf("done %v, %v", c.Done, st)
@@ -198,9 +178,8 @@ func TestPreemptWithOrphans(t *testing.T) {
 		r.send(a.io[0], again)
 		r.ok(a.io[0], register(1)) // after it
 		r.w.Settle()
-		if again.Done {
-			t.Errorf("done with %v while the device may still write", again.CQE.Status())
-		}
+		testutil.True(t, !again.Done, "done with %v while the device may still write",
+			again.CQE.Status())
 		r.w.Advance(drainDeadline)
 		if st := again.CQE.Status() &^ nvme.More; !again.Done || st != nvme.InternalError {
 			t.Errorf("again: done %v, %v", again.Done, st)
@@ -211,9 +190,7 @@ func TestPreemptWithOrphans(t *testing.T) {
 	a.untilChanged(isReserved)
 	dev.Release()
 	r.until("the device is back", func() bool { return c.Done })
-	if st := c.CQE.Status(); !st.OK() {
-		t.Errorf("%v", st)
-	}
+	testutil.Equal(t, c.CQE.Status(), nvme.Success, "")
 }
 
 // TestReservationsOutlive: reservations survive that the namespace is away for a time, disconnected
@@ -259,12 +236,9 @@ func TestReservationsOutlive(t *testing.T) {
 	r.must(again.Close())
 	remove()
 	r.during(func() error { r.target.ForgetNamespace(testSub, 1); return nil })
-	if !strings.Contains(r.log.String(), "a reservation has ended with its namespace") {
-		t.Error("its end is not logged")
-	}
+	testutil.True(t, strings.Contains(r.log.String(), "a reservation has ended with its namespace"),
+		"its end is not logged")
 	r.must(r.target.AddNamespace(testSub, nc))
 	r.ok(b.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
-	if len(store.kept) != 0 {
-		t.Errorf("still stored: %+v", store.kept)
-	}
+	testutil.True(t, len(store.kept) == 0, "still stored: %+v", store.kept)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
@@ -66,9 +67,7 @@ func TestMadeUpNQNs(t *testing.T) {
 		seen[e] = true
 	}
 	elsewhere, other := claim(made[0].nqn, from(2)), claim(testHost, from(3))
-	if seen[other.flows[0].latency] {
-		t.Error("another network has no entry of its own")
-	}
+	testutil.True(t, !seen[other.flows[0].latency], "another network has no entry of its own")
 	all := 0
 	for _, s := range made {
 		all += fill(s)
@@ -77,15 +76,12 @@ func TestMadeUpNQNs(t *testing.T) {
 	if free := h.memory.Usage().Size - all; all > 4*free {
 		t.Errorf("NQNs of a network have %d bytes, and %d stay free", all, free)
 	}
-	if elsewhere.share != made[0].share || elsewhere.payer == made[0].payer {
-		t.Error("an NQN that is claimed in two networks does not count for both and for itself")
-	}
+	testutil.True(t, elsewhere.share == made[0].share && elsewhere.payer != made[0].payer,
+		"an NQN that is claimed in two networks does not count for both and for itself")
 	if n := fill(other); n < 1<<20 {
 		t.Errorf("another network finds %d bytes", n)
 	}
-	if len(h.owners) != observe.LatencyEntries+1+3 {
-		t.Errorf("%d owners", len(h.owners))
-	}
+	testutil.Equal(t, len(h.owners), observe.LatencyEntries+1+3, "owners")
 	qi := from(1)
 	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub}
 	if s := claim(testHost, qi); s.payer == other.payer || s.share == other.share ||
@@ -105,28 +101,22 @@ func TestHosts(t *testing.T) {
 	a, b := r.connectHost(2), r.connectHost(1)
 	other := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
 	discovery := discoveryHost(r, "192.0.2.1:4420")
-	if len(h.hosts) != 2 || h.hosts[testKey].sessions != 5 {
-		t.Errorf("%d hosts", len(h.hosts))
-	}
+	testutil.True(t, len(h.hosts) == 2 && h.hosts[testKey].sessions == 5, "%d hosts", len(h.hosts))
 	limited := 0
 	for s := range h.sessions.All() {
 		if s.flow.Host == &h.strangers[1] {
 			limited++
 		}
 	}
-	if limited != 1 || h.strangers[1].Limit != h.memory.Max(nil)/strangersPart {
-		t.Errorf("%d queues of hosts that are not known", limited)
-	}
+	testutil.True(t, limited == 1 && h.strangers[1].Limit == h.memory.Max(nil)/strangersPart,
+		"%d queues of hosts that are not known", limited)
 	a.hangUp()
 	other.hangUp()
 	discovery.hangUp()
-	if len(h.hosts) != 1 || h.hosts[testKey].sessions != 2 {
-		t.Errorf("%d hosts are left", len(h.hosts))
-	}
+	testutil.True(t, len(h.hosts) == 1 && h.hosts[testKey].sessions == 2, "%d hosts are left",
+		len(h.hosts))
 	b.hangUp()
-	if len(h.hosts) != 0 {
-		t.Errorf("%d hosts are left", len(h.hosts))
-	}
+	testutil.Equal(t, len(h.hosts), 0, "hosts are left")
 }
 
 // TestHostConnectsAnew: what the transport has not given back yet counts for the host when it
@@ -137,9 +127,7 @@ func TestHostConnectsAnew(t *testing.T) {
 	a := r.connectHost(1)
 	host := h.hosts[testKey]
 	var left mem.Allocation
-	if !h.memory.Alloc(&left, &host.admin, 4096) {
-		t.Fatal("no memory")
-	}
+	testutil.MustTrue(t, h.memory.Alloc(&left, &host.admin, 4096), "no memory")
 	a.hangUp()
 	b := r.connectHost(1)
 	if h.hosts[testKey].payer != host.payer || host.payer.Used() != 4096 ||
@@ -149,9 +137,8 @@ func TestHostConnectsAnew(t *testing.T) {
 	b.hangUp()
 	left.Free()
 	other := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
-	if len(h.owners) != 2 || h.owners[host.share.key] != nil {
-		t.Errorf("%d owners are known", len(h.owners))
-	}
+	testutil.True(t, len(h.owners) == 2 && h.owners[host.share.key] == nil, "%d owners are known",
+		len(h.owners))
 	other.hangUp()
 }
 
@@ -190,7 +177,6 @@ func TestFlowOfNamespace(t *testing.T) {
 	r.removeNamespace(1)
 	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next}))
 	r.ok(a.io[0], read())
-	if f := host.flows[0]; h.channels[0] == ch || f.Namespace != &h.channels[0].share {
-		t.Error("the flow is that of the removed namespace")
-	}
+	testutil.True(t, h.channels[0] != ch && host.flows[0].Namespace == &h.channels[0].share,
+		"the flow is that of the removed namespace")
 }

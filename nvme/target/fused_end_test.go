@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -46,9 +47,7 @@ func TestFusedNamespaceGoes(t *testing.T) {
 	for _, c := range append(p, early) {
 		r.until("all complete", func() bool { return c.Done })
 	}
-	if st := early.CQE.Status(); !st.OK() {
-		t.Errorf("a write before the removal: %v", st)
-	}
+	testutil.Equal(t, early.CQE.Status(), nvme.Success, "a write before the removal")
 }
 
 // TestFusedAborted: an Abort of either command, and the end of the queue, end a pair that waits for
@@ -85,9 +84,7 @@ func TestFusedAborted(t *testing.T) {
 		dev.Release()
 		for _, c := range append(next, early) {
 			r.until("the rest completes", func() bool { return c.Done })
-			if !c.CQE.Status().OK() {
-				t.Errorf("%v", c.CQE.Status())
-			}
+			testutil.True(t, c.CQE.Status().OK(), "%v", c.CQE.Status())
 		}
 	}
 }
@@ -116,13 +113,10 @@ func TestFusedHangs(t *testing.T) {
 	if n := r.w.Reactors[1].Memory().Available(); n != free {
 		t.Errorf("%d bytes have not come back", free-n)
 	}
-	if got := r.ok(q, rw(nvme.NVMRead, 1, 8, 1, make([]byte, 512))).Data; !bytes.Equal(got, zero) {
-		t.Error("it has written after all")
-	}
+	testutil.True(t, bytes.Equal(r.ok(q, rw(nvme.NVMRead, 1, 8, 1, make([]byte, 512))).Data, zero),
+		"it has written after all")
 	p = pairOf(8, zero, one)
 	r.must(q.Send(p...))
 	r.until("the next pair completes", func() bool { return p[1].Done })
-	if !p[1].CQE.Status().OK() {
-		t.Errorf("%v", p[1].CQE.Status())
-	}
+	testutil.True(t, p[1].CQE.Status().OK(), "%v", p[1].CQE.Status())
 }

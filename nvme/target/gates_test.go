@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
@@ -348,9 +349,7 @@ func TestGatesOfAdminCommands(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i, st := range run(t, shut) {
-				if st != want[i] {
-					t.Errorf("sample %d: %v, want %v", i, st, want[i])
-				}
+				testutil.Equal(t, st, want[i], "sample %d", i)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -43,22 +44,19 @@ func TestInCapsuleDataIsCopied(t *testing.T) {
 	dev.Hold(nil)
 	send()
 	b.w.Advance(3 * time.Second)
-	if b.q.done != done+2 || b.q.bad != 1 {
-		t.Fatalf("%d done, %d failed", b.q.done-done, b.q.bad)
-	}
+	testutil.MustTrue(t, b.q.done == done+2 && b.q.bad == 1, "%d done, %d failed", b.q.done-done,
+		b.q.bad)
 	clear(slot) // the next capsule
 	dev.Release()
 	b.w.Settle()
-	if arena.Available() != free {
-		t.Errorf("%d bytes have not come back", free-arena.Available())
-	}
+	testutil.True(t, arena.Available() == free, "%d bytes have not come back",
+		free-arena.Available())
 	c := backendtest.NewClient(t, dev, 4096)
 	defer c.Close()
 	got := c.Memory(0, 4096)
 	c.MustDo(c.Read(0, got))
-	if !bytes.Equal(got, bytes.Repeat([]byte{1}, 4096)) {
-		t.Error("the device wrote the data of a later capsule")
-	}
+	testutil.True(t, bytes.Equal(got, bytes.Repeat([]byte{1}, 4096)),
+		"the device wrote the data of a later capsule")
 }
 
 // TestCancelWithoutHandOver: a command that cannot be given up, because there is no memory for a

@@ -47,17 +47,13 @@ type harness struct {
 func newHarness(t *testing.T, n int, subs ...SubsystemConfig) *harness {
 	t.Helper()
 	w, err := fabrictest.NewWorld(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	r := &harness{t: t, w: w, log: new(testutil.Log)}
 	r.recorder = ratelog.NewRecorder(r.log.Logger().Handler())
 	r.target = New(Options{Log: slog.New(r.recorder), Firmware: testFW})
 	for i, re := range w.Reactors {
 		h, err := r.target.NewHandler(HandlerConfig{Loop: re, Index: i, Memory: re.Memory()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		re.Attach(h)
 		r.raw = append(r.raw, h)
 		r.handlers = append(r.handlers,
@@ -82,9 +78,7 @@ func (r *harness) run(name string, fn func(t *testing.T)) {
 
 func (r *harness) must(err error) {
 	r.t.Helper()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, err)
 }
 
 // close ends everything and looks for leaks.
@@ -108,9 +102,7 @@ func (r *harness) close() {
 			r.t.Errorf("reactor %d: %d timers left", i, n)
 		}
 	}
-	if err := r.w.Close(); err != nil {
-		r.t.Error(err)
-	}
+	testutil.Check(r.t, r.w.Close())
 }
 
 // during runs fn, which waits for reactors, on a goroutine while the reactors run.
@@ -153,18 +145,14 @@ func ramDevice(t testing.TB, size int64, bs int) backend.Device {
 func ramDeviceOpen(t testing.TB, size int64, bs int) backend.Device {
 	t.Helper()
 	d, err := ram.Open(ram.Config{Size: size, BlockSize: bs})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return d
 }
 
 // closeLast closes a device after everything that was registered later, the harness for instance.
 func closeLast(t testing.TB, d backend.Device) {
 	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, d.Close())
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -30,18 +31,15 @@ func TestOtherHostID(t *testing.T) {
 		t.Errorf("logged %d times:\n%s", n, r.log)
 	}
 	r.connectHost(0, func(a *connectArgs) { a.host, a.hostID[0] = a.host+"-2", a.hostID[0]+1 })
-	if !strings.Contains(r.log.String(), "another host has the same host identifier") {
-		t.Errorf("a clone is not logged:\n%s", r.log)
-	}
+	testutil.True(t, strings.Contains(r.log.String(), "another host has the same host identifier"),
+		"a clone is not logged:\n%s", r.log)
 	for range 2 { // tools make one up
 		r.connectHost(0, func(a *connectArgs) {
 			a.sub = nvme.DiscoveryNQN
 			a.hostID[0] += byte(r.target.Sessions())
 		})
 	}
-	if n := strings.Count(r.log.String(), line); n != 2 {
-		t.Errorf("logged for discovery:\n%s", r.log)
-	}
+	testutil.True(t, strings.Count(r.log.String(), line) == 2, "logged for discovery:\n%s", r.log)
 }
 
 // TestOtherAddress: a queue from another address than that of the admin queue does not join its
@@ -66,9 +64,8 @@ func TestOtherAddress(t *testing.T) {
 				}
 				want := regexp.MustCompile(" remote=" + regexp.QuoteMeta(remote) +
 					" .* other_remote=" + regexp.QuoteMeta(testPeer.String()))
-				if !want.MatchString(r.log.String()) {
-					t.Errorf("%v is not in the log:\n%s", want, r.log)
-				}
+				testutil.True(t, want.MatchString(r.log.String()), "%v is not in the log:\n%s",
+					want, r.log)
 			}
 			h.info.Remote = netip.AddrPortFrom(testPeer.Addr(), testPeer.Port()+1)
 			r.ok(h.connectIO(1), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -101,13 +98,11 @@ func TestForeignController(t *testing.T) {
 	for _, h := range victims {
 		for i := range 2 * 2 * 3 * 3 * 2 {
 			there, free := try(h, h.cntlid, i), try(h, h.cntlid+7, i)
-			if there != free {
-				t.Errorf("%d from another address: %s, and %s for none", i, there, free)
-			}
+			testutil.True(t, there == free, "%d from another address: %s, and %s for none", i,
+				there, free)
 			there, free = try(h, h.cntlid, i, asOther), try(h, h.cntlid+7, i, asOther)
-			if there != free {
-				t.Errorf("%d with another name: %s, and %s for none", i, there, free)
-			}
+			testutil.True(t, there == free, "%d with another name: %s, and %s for none", i, there,
+				free)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/backend/null"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -44,9 +45,7 @@ func TestTransportErrors(t *testing.T) {
 	c = rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
 	c.Lost = true
 	r.send(q, c)
-	if q.Outstanding() != 0 || c.Done {
-		t.Error("an abandoned command is outstanding or done")
-	}
+	testutil.True(t, q.Outstanding() == 0 && !c.Done, "an abandoned command is outstanding or done")
 }
 
 // recorder records the IOs that a device gets.
@@ -113,17 +112,13 @@ func TestBackends(t *testing.T) {
 		"ram": func(t *testing.T, bs int) backend.Device { return ramDevice(t, size, bs) },
 		"file": func(t *testing.T, bs int) backend.Device {
 			d, err := file.Open(file.Config{Path: t.TempDir() + "/disk", Size: size, BlockSize: bs})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			closeLast(t, d)
 			return d
 		},
 		"null": func(t *testing.T, bs int) backend.Device {
 			d, err := null.Open(null.Config{Size: size, BlockSize: bs})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			closeLast(t, d)
 			return d
 		},

@@ -2,6 +2,8 @@ package target
 
 import (
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestKeepAliveAfterStall: when this process stood still, commands may wait unread, so the first
@@ -13,11 +15,7 @@ func TestKeepAliveAfterStall(t *testing.T) {
 	// thirty seconds passed without a check
 	k.lastCheck, k.lastSeen = k.lastCheck-30e9, k.lastSeen-30e9
 	r.w.Advance(1.3e9)
-	if h.admin.Closed() {
-		t.Fatal("expired because this process stood still")
-	}
+	testutil.MustTrue(t, !h.admin.Closed(), "expired because this process stood still")
 	r.w.Advance(7.5e9)
-	if !h.admin.Closed() {
-		t.Error("did not expire afterwards")
-	}
+	testutil.True(t, h.admin.Closed(), "did not expire afterwards")
 }

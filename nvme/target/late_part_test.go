@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -78,9 +79,8 @@ func TestLatePart(t *testing.T) {
 		p.goOn()
 		retry := p.send(p.other, rw(nvme.NVMWriteZeroes, 1, 0, 2, nil))
 		p.ok(p.other, rw(nvme.NVMWriteZeroes, 1, 2, 1, nil))
-		if retry.Done || c.Done {
-			t.Errorf("%s: retry %v, command %v", name, retry.Done, c.Done)
-		}
+		testutil.True(t, !retry.Done && !c.Done, "%s: retry %v, command %v", name, retry.Done,
+			c.Done)
 		p.stuck.Release()
 		p.until(name, func() bool { return retry.Done && c.Done })
 	}
@@ -97,9 +97,7 @@ func TestTimeoutOfPart(t *testing.T) {
 		for !c.Done && time.Duration(p.now()-p.begun) < 3*limit {
 			p.step(limit * 3 / 5)
 		}
-		if st := c.CQE.Status() &^ nvme.More; st != notReady {
-			t.Errorf("%s: done %v, %v", name, c.Done, st)
-		}
+		testutil.Equal(t, c.CQE.Status()&^nvme.More, notReady, "%s: done %v", name, c.Done)
 		p.goOn()
 		p.stuck.Release()
 		p.w.Settle()

@@ -2,13 +2,13 @@ package target
 
 import (
 	"bytes"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -68,16 +68,12 @@ func (p *twoPaths) retries(what string) {
 	p.ok(claims.io[0], write(0, 'o'))
 	p.w.Settle()
 	for _, c := range waiting {
-		if c.Done {
-			p.t.Errorf("%s: a retry has overtaken the first write", what)
-		}
+		testutil.True(p.t, !c.Done, "%s: a retry has overtaken the first write", what)
 	}
 	p.dev.Release()
 	for _, c := range waiting {
 		p.until(what+": the retry completes", func() bool { return c.Done })
-		if st := c.CQE.Status(); !st.OK() {
-			p.t.Errorf("%s: %v", what, st)
-		}
+		testutil.Equal(p.t, c.CQE.Status(), nvme.Success, "%s", what)
 	}
 	want := append(append(filled('b'), filled(0)...), filled('b')...)
 	got := p.ok(q, rw(nvme.NVMRead, 1, 0, 3, make([]byte, 3*512))).Data
@@ -127,9 +123,7 @@ func TestLateWriteWithoutChannel(t *testing.T) {
 	p.hold()
 	p.a.hangUp()
 	p.w.Settle()
-	if p.raw[2].channels != nil {
-		t.Fatal("the reactor has a channel")
-	}
+	testutil.MustTrue(t, p.raw[2].channels == nil, "the reactor has a channel")
 	p.retries("new channel")
 }
 
@@ -143,9 +137,7 @@ func TestLateWriteOfStalledPath(t *testing.T) {
 		p.w.Advance(2 * time.Duration(timeoutInterval))
 		if s := p.raw[1].sessions.At(0); expires {
 			p.w.Advance(6 * time.Second)
-			if !s.stopped {
-				t.Error("the queue goes on")
-			}
+			testutil.True(t, s.stopped, "the queue goes on")
 			if len(p.target.Controllers()) != 2 { // it lasts until its writes are back
 				t.Errorf("%+v", p.target.Controllers())
 			}
@@ -192,14 +184,11 @@ func TestManyLateWrites(t *testing.T) {
 			len(ch.avoids))
 	}
 	for _, list := range ch.avoids {
-		if len(list) != 1 {
-			t.Errorf("there are %d holds", len(list))
-		}
+		testutil.True(t, len(list) == 1, "there are %d holds", len(list))
 	}
 	p.ok(p.b.io[0], write(8, 'b'))
-	if c := p.ok(p.b.admin, abortCommand(1, waiting[99].SQE.CID())); c.CQE.DW0() != 0 {
-		t.Error("a write that waits is not aborted")
-	}
+	testutil.True(t, p.ok(p.b.admin, abortCommand(1, waiting[99].SQE.CID())).CQE.DW0() == 0,
+		"a write that waits is not aborted")
 	p.dev.Release()
 	for i, c := range waiting {
 		p.until("a write completes", func() bool { return c.Done })
@@ -252,9 +241,7 @@ func TestUnion(t *testing.T) {
 		return list
 	}
 	got := union(ranges(30, 40, 0, 10, 5, 8, 9, 12, 40, 50, 60, 70))
-	if want := ranges(0, 12, 30, 50, 60, 70); !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	testutil.EqualSlices(t, got, ranges(0, 12, 30, 50, 60, 70), "")
 }
 
 // TestLateWriteGivenUp: the device keeps a write for longer than it may. The namespace is not ready
@@ -288,9 +275,7 @@ func TestNothingAfterKeepAlive(t *testing.T) {
 	s.stop()
 	p.dev.Full(false)
 	p.until("the write is aborted", func() bool { return waits.Done })
-	if st := waits.CQE.Status(); st != nvme.AbortRequested {
-		t.Errorf("a write that waits for the device: %v", st)
-	}
+	testutil.Equal(t, waits.CQE.Status(), nvme.AbortRequested, "a write that waits for the device")
 	p.status(p.a.io[0], write(0, 'a'), nvme.CommandSequenceError)
 	if got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data; got[0] != 'x' {
 		t.Errorf("block 0 begins with %q", got[0])

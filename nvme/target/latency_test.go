@@ -32,10 +32,8 @@ func (r *harness) latencies() (list []observe.LatencyInfo) {
 				r.t.Errorf("%d of %d commands in %v", n, l.IOs, fabric.Stage(i))
 			}
 		}
-		if sum != l.Total.Sum() || l.Total.Count() != l.IOs {
-			r.t.Errorf("the stages have %d ns, the total %d ns of %d commands", sum, l.Total.Sum(),
-				l.IOs)
-		}
+		testutil.True(r.t, sum == l.Total.Sum() && l.Total.Count() == l.IOs,
+			"the stages have %d ns, the total %d ns of %d commands", sum, l.Total.Sum(), l.IOs)
 	}
 	return list
 }
@@ -44,10 +42,8 @@ func (r *harness) latencies() (list []observe.LatencyInfo) {
 func (r *harness) only(o observe.Operation) *observe.Latency {
 	r.t.Helper()
 	list := r.latencies()
-	if len(list) != 1 || list[0].Operation != o || list[0].HostNQN != testHost ||
-		list[0].SubNQN != testSub || list[0].NSID != 1 {
-		r.t.Fatalf("%+v", list)
-	}
+	testutil.MustTrue(r.t, len(list) == 1 && list[0].Operation == o &&
+		list[0].HostNQN == testHost && list[0].SubNQN == testSub && list[0].NSID == 1, "%+v", list)
 	return list[0].Latency
 }
 
@@ -118,9 +114,7 @@ func TestStages(t *testing.T) {
 				l.Total.Sum()) {
 				t.Errorf("%v of %v in %v", got, time.Duration(l.Total.Sum()), tc.stage)
 			}
-			if l.Slowest[tc.stage] != l.Total.Max() {
-				t.Errorf("the slowest: %v", l.Slowest)
-			}
+			testutil.True(t, l.Slowest[tc.stage] == l.Total.Max(), "the slowest: %v", l.Slowest)
 		})
 	}
 }
@@ -143,9 +137,7 @@ func TestSlowCommands(t *testing.T) {
 	read(time.Second)
 	r.target.SetSlowIO(100 * time.Millisecond)
 	read(99 * time.Millisecond)
-	if lines() != 0 {
-		t.Errorf("logged without need:\n%s", r.log)
-	}
+	testutil.True(t, lines() == 0, "logged without need:\n%s", r.log)
 	for range 30 {
 		read(120 * time.Millisecond)
 	}
@@ -210,9 +202,8 @@ func TestLatencyIsExact(t *testing.T) {
 	}
 	l := r.only(observe.OperationWrite)
 	const failed = n / 100
-	if l.IOs != n || l.Errors != failed || l.Bytes != (n-failed)*512 {
-		t.Errorf("%d commands, %d errors, %d bytes", l.IOs, l.Errors, l.Bytes)
-	}
+	testutil.True(t, l.IOs == n && l.Errors == failed && l.Bytes == (n-failed)*512,
+		"%d commands, %d errors, %d bytes", l.IOs, l.Errors, l.Bytes)
 	for stage, values := range exact {
 		slices.Sort(values)
 		hist := &l.Total
@@ -287,9 +278,8 @@ func TestLatencyEntries(t *testing.T) {
 			counted[l.HostNQN] += l.IOs
 			total += l.IOs
 		}
-		if total != want || len(counted) > observe.LatencyEntries+1 {
-			t.Fatalf("%d commands of %d hosts, want %d", total, len(counted), want)
-		}
+		testutil.MustTrue(t, total == want && len(counted) <= observe.LatencyEntries+1,
+			"%d commands of %d hosts, want %d", total, len(counted), want)
 	}
 	var hosts []*host
 	for i := range observe.LatencyEntries + 2 {

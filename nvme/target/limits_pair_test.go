@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -56,9 +57,7 @@ func TestPairEndsAtLimit(t *testing.T) {
 			r.w.Settle()
 			h.hangUp()
 			r.until("the queue ends", h.io[0].Closed)
-			if h.io[0].Outstanding() > 0 {
-				t.Error("commands are left")
-			}
+			testutil.True(t, h.io[0].Outstanding() <= 0, "commands are left")
 		})
 	}
 }
@@ -89,9 +88,7 @@ func TestCopyAtLimit(t *testing.T) {
 			before := l.done
 			r.w.Advance(100 * time.Second)
 			expect(t, "commands in 100 s", l.done-before, 100/tc.want, 0.03)
-			if l.failed > 0 {
-				t.Errorf("%d failed", l.failed)
-			}
+			testutil.True(t, l.failed <= 0, "%d failed", l.failed)
 			l.depth = 0
 		})
 	}
@@ -149,9 +146,8 @@ func TestLargeAtLimit(t *testing.T) {
 			h.io[1].HangUp()
 			r.until("the queue ends", func() bool { return h.io[1].Closed() })
 			r.w.Advance(2 * time.Minute)
-			if !all[1].Done || !all[1].CQE.Status().OK() {
-				t.Errorf("the other one: %v, %v", all[1].Done, all[1].CQE.Status())
-			}
+			testutil.True(t, all[1].Done && all[1].CQE.Status().OK(), "the other one: %v, %v",
+				all[1].Done, all[1].CQE.Status())
 		})
 	}
 }

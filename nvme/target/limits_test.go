@@ -86,9 +86,7 @@ func TestLimits(t *testing.T) {
 					before := l.done
 					r.w.Advance(time.Duration(over) * time.Second)
 					expect(t, "commands", l.done-before, float64(over)*tc.want, 0.03)
-					if l.failed > 0 {
-						t.Errorf("%d failed", l.failed)
-					}
+					testutil.True(t, l.failed <= 0, "%d failed", l.failed)
 					l.depth = 0
 					if i := r.target.Limits(); len(i) != 1 || i[0].Limits != tc.limits ||
 						i[0].Waits == 0 || i[0].WaitTime == 0 {
@@ -161,15 +159,11 @@ func TestWaitsWithNothing(t *testing.T) {
 	for i := range all {
 		r.w.Advance(time.Second)
 		for j, c := range all {
-			if c.Done != (j <= i) {
-				t.Fatalf("after %d seconds, command %d is done: %v", i+1, j, c.Done)
-			}
+			testutil.MustEqual(t, c.Done, (j <= i), "after %d seconds, command %d is done", i+1, j)
 		}
 	}
 	for i, c := range all {
-		if st := c.CQE.Status(); !st.OK() {
-			t.Errorf("command %d: %v", i, st)
-		}
+		testutil.Equal(t, c.CQE.Status(), nvme.Success, "command %d", i)
 	}
 }
 
@@ -201,9 +195,7 @@ func (r *harness) allDone(all []*fabrictest.Command, want nvme.Status) {
 	r.t.Helper()
 	for i, c := range all {
 		r.until(fmt.Sprintf("command %d completes", i), func() bool { return c.Done })
-		if st := c.CQE.Status() &^ nvme.More; st != want {
-			r.t.Errorf("command %d: %v, want %v", i, st, want)
-		}
+		testutil.Equal(r.t, c.CQE.Status()&^nvme.More, want, "command %d", i)
 	}
 }
 
@@ -212,14 +204,10 @@ func TestAbortAtLimit(t *testing.T) {
 	r := newHarness(t, 2, limitedSubsystem(t))
 	h, all := waiting(r, 4)
 	for _, c := range all {
-		if r.ok(h.admin, abortCommand(1, c.SQE.CID())).CQE.DW0() != 0 {
-			t.Error("not aborted")
-		}
+		testutil.True(t, r.ok(h.admin, abortCommand(1, c.SQE.CID())).CQE.DW0() == 0, "not aborted")
 	}
 	r.allDone(all, nvme.AbortRequested)
-	if r.raw[1].stopWait != nil {
-		t.Error("a timer is left")
-	}
+	testutil.True(t, r.raw[1].stopWait == nil, "a timer is left")
 	r.w.Advance(time.Second)
 	r.ok(h.io[0], readBlocks(8)())
 }
@@ -310,9 +298,7 @@ func TestChangeLimits(t *testing.T) {
 			l.depth = 0
 			set(object, Limits{})
 			for _, h := range r.raw {
-				if !h.waiting.Empty() {
-					t.Error("commands wait without a limit")
-				}
+				testutil.True(t, h.waiting.Empty(), "commands wait without a limit")
 			}
 		})
 	}
@@ -329,19 +315,14 @@ func TestLimitsForget(t *testing.T) {
 	r.target.SetHostLimits(otherHost, Limits{IOPS: 1000})
 	h := r.connectHost(1)
 	r.ok(h.io[0], readBlocks(8)())
-	if f := r.raw[0].hosts[testKey].flows[0]; f.leases != nil {
-		t.Error("a host without limits has some")
-	}
+	testutil.True(t, r.raw[0].hosts[testKey].flows[0].leases == nil,
+		"a host without limits has some")
 	o := r.connectOther()
 	r.ok(o.io[0], readBlocks(8)())
 	bucket := (*r.target.hosts.Load())[otherHost].ios
-	if bucket.Users() != 1 {
-		t.Errorf("%d users", bucket.Users())
-	}
+	testutil.Equal(t, bucket.Users(), 1, "users")
 	o.hangUp()
-	if bucket.Users() != 0 {
-		t.Errorf("%d users after the host has left", bucket.Users())
-	}
+	testutil.Equal(t, bucket.Users(), 0, "users after the host has left")
 }
 
 // TestSeveralLimits: what waits at the limit of a namespace leaves others what the limit of the

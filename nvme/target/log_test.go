@@ -56,9 +56,7 @@ func TestLogUnderAttack(t *testing.T) {
 				t.Errorf("the log says %d times %q, want %d", n, text, want)
 			}
 		}
-		if strings.Contains(log, "\x1b") {
-			t.Error("what a peer sends is not escaped")
-		}
+		testutil.True(t, !strings.Contains(log, "\x1b"), "what a peer sends is not escaped")
 		if n := strings.Count(log, "level=WARN") + strings.Count(log, "level=INFO"); n > 50 {
 			t.Errorf("%d lines", n)
 		}

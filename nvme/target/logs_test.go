@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -28,9 +29,8 @@ func TestLogsInDwords(t *testing.T) {
 					got = append(got,
 						r.ok(h.admin, logCommand(lid, min(n, size-off), uint64(off))).Data...)
 				}
-				if !bytes.Equal(got, whole) {
-					t.Errorf("pieces of %d bytes differ from the whole", n)
-				}
+				testutil.True(t, bytes.Equal(got, whole),
+					"pieces of %d bytes differ from the whole", n)
 			}
 			r.status(h.admin, logCommand(lid, 4, uint64(size)), invalidField)
 		})
@@ -42,9 +42,7 @@ func TestEffectsLogAgrees(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
 	l, err := nvme.Parse[nvme.EffectsLog](r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for op := range 256 {
 		if nvme.Opcode(op) == nvme.FabricsOpcode {
 			continue
@@ -54,11 +52,9 @@ func TestEffectsLogAgrees(t *testing.T) {
 		if listed := l.IO[op]&nvme.EffectSupported != 0; known != listed {
 			t.Errorf("I/O opcode %#x: listed %v, known %v", op, listed, known)
 		}
-		if (l.Admin[op] != 0) != (adminOps[op].execute != nil) {
-			t.Errorf("admin opcode %#x: %#x", op, l.Admin[op])
-		}
+		testutil.True(t, (l.Admin[op] != 0) == (adminOps[op].execute != nil),
+			"admin opcode %#x: %#x", op, l.Admin[op])
 	}
-	if l.IO[nvme.NVMWrite]&nvme.EffectContentChange == 0 {
-		t.Error("Write does not change content")
-	}
+	testutil.True(t, l.IO[nvme.NVMWrite]&nvme.EffectContentChange != 0,
+		"Write does not change content")
 }

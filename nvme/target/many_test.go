@@ -40,9 +40,8 @@ func TestManyPerTurn(t *testing.T) {
 				return s.Most()
 			}
 			a, b := steps(few), steps(many)
-			if most := max(a, b); most > 2*admitLook {
-				t.Errorf("%d steps with %d, %d with %d", a, few, b, many)
-			}
+			testutil.True(t, max(a, b) <= 2*admitLook, "%d steps with %d, %d with %d", a, few, b,
+				many)
 		})
 	}
 }
@@ -64,9 +63,7 @@ func manyConnections(r *harness, n int) {
 	r.must(r.target.RemovePort(7))
 	r.w.Settle()
 	for _, q := range r.queues {
-		if !q.Closed() {
-			r.t.Fatal("a connection of the port is open")
-		}
+		testutil.MustTrue(r.t, q.Closed(), "a connection of the port is open")
 	}
 }
 
@@ -115,9 +112,8 @@ func manyFlows(r *harness, n int) {
 	turn()
 	(&session{h: h, host: one}).leaveHost()
 	r.w.Settle()
-	if h.flows.Len() > 0 || !done {
-		r.t.Errorf("%d flows are left, done: %t", h.flows.Len(), done)
-	}
+	testutil.True(r.t, h.flows.Len() <= 0 && done, "%d flows are left, done: %t", h.flows.Len(),
+		done)
 }
 
 // manyWaiting looks at many flows that wait at a limit.
@@ -192,9 +188,8 @@ func manyChannels(r *harness, n int) {
 		for i := range devices {
 			now += devices[i].armed
 		}
-		if now-before > pollMost || calls > n {
-			r.t.Fatalf("%d channels in a turn, %d turns", now-before, calls)
-		}
+		testutil.MustTrue(r.t, now-before <= pollMost && calls <= n,
+			"%d channels in a turn, %d turns", now-before, calls)
 		before = now
 		h.Poll(64)
 	}
@@ -227,20 +222,16 @@ func manyControllers(r *harness, n int) {
 		all = append(all, admit(i, fmt.Sprint(nvme.DiscoveryNQN, i)))
 	}
 	sub.mu.Lock()
-	if o := sub.otherHost(all[n/2]); o != nil {
-		r.t.Error("a host is another one")
-	}
+	testutil.True(r.t, sub.otherHost(all[n/2]) == nil, "a host is another one")
 	sub.mu.Unlock()
 	twin := admit(n/2, "another name")
 	sub.mu.Lock()
-	if o := sub.otherHost(twin); o != all[n/2] {
-		r.t.Error("the host with the same identifier is not found")
-	}
+	testutil.True(r.t, sub.otherHost(twin) == all[n/2],
+		"the host with the same identifier is not found")
 	sub.mu.Unlock()
 	for _, c := range append(all, twin) {
 		sub.remove(c)
 	}
-	if len(sub.byNQN)+len(sub.byID)+len(sub.controllers) > 0 {
-		r.t.Errorf("%d names and %d identifiers are left", len(sub.byNQN), len(sub.byID))
-	}
+	testutil.True(r.t, len(sub.byNQN)+len(sub.byID)+len(sub.controllers) == 0,
+		"%d names and %d identifiers are left", len(sub.byNQN), len(sub.byID))
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -57,8 +58,7 @@ func TestDataWaitsForMemory(t *testing.T) {
 		c.InCapsule = true
 		r.send(q, c)
 		r.w.Settle()
-		if !c.Done || !c.CQE.Status().OK() {
-			t.Errorf("%s: done %v, %v", name, c.Done, c.CQE.Status())
-		}
+		testutil.True(t, c.Done && c.CQE.Status().OK(), "%s: done %v, %v", name, c.Done,
+			c.CQE.Status())
 	}
 }

@@ -2,7 +2,6 @@ package target
 
 import (
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -68,9 +68,8 @@ func TestSwapUnseen(t *testing.T) {
 	if r.w.Settle(); aer.Done {
 		t.Error("hosts are notified")
 	}
-	if name := r.target.find(testSub).namespaces.Load().get(1).identity(); name != "/dev/other" {
-		t.Errorf("the log calls it %q", name)
-	}
+	testutil.Equal(t, r.target.find(testSub).namespaces.Load().get(1).identity(), "/dev/other",
+		"the log calls it")
 }
 
 // TestSwapFails: with the device that swap returns the namespace goes on as it was, without one it
@@ -83,20 +82,14 @@ func TestSwapFails(t *testing.T) {
 	failed := errors.New("cannot open")
 	x, _ := r.exchange(NamespaceConfig{ReadOnly: true})
 	write := r.send(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
-	if err := x.end(opened, failed); !errors.Is(err, failed) {
-		t.Error(err)
-	}
+	testutil.Is(t, x.end(opened, failed), failed, "")
 	if r.until("it goes on", func() bool { return write.Done }); !write.CQE.Status().OK() {
 		t.Errorf("%v: the namespace became read-only", write.CQE.Status())
 	}
 	x, old := r.exchange(NamespaceConfig{})
-	if old != opened {
-		t.Error("the namespace has another device than swap returned")
-	}
+	testutil.True(t, old == opened, "the namespace has another device than swap returned")
 	read := r.send(q, readAt(0))
-	if err := x.end(nil, failed); !errors.Is(err, failed) {
-		t.Error(err)
-	}
+	testutil.Is(t, x.end(nil, failed), failed, "")
 	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.list.Empty() })
 	r.w.Advance(time.Second)
 	if st := read.CQE.Status() &^ nvme.More; !read.Done || st != notReady || r.infos()[0].Ready {
@@ -108,9 +101,7 @@ func TestSwapFails(t *testing.T) {
 	}
 	r.must(x.end(dev, nil))
 	r.ok(q, readAt(0))
-	if !r.infos()[0].Ready {
-		t.Errorf("%+v", r.infos()[0])
-	}
+	testutil.True(t, r.infos()[0].Ready, "%+v", r.infos()[0])
 }
 
 // TestSwapBlockSize: a device with another block size is not used.
@@ -120,18 +111,14 @@ func TestSwapBlockSize(t *testing.T) {
 	h := r.connectHost(1)
 	x, _ := r.exchange(NamespaceConfig{})
 	write := r.send(h.io[0], rw(nvme.NVMWrite, 1, 8, 8, make([]byte, 4096)))
-	if err := x.end(other, nil); err == nil || !strings.Contains(err.Error(), "from 512 to 4096") {
-		t.Errorf("%v", err)
-	}
+	testutil.Fails(t, x.end(other, nil), "from 512 to 4096", "")
 	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.list.Empty() })
 	r.w.Advance(time.Second)
 	if st := write.CQE.Status() &^ nvme.More; st != notReady || r.infos()[0].Ready {
 		t.Errorf("%v, %+v", st, r.infos()[0])
 	}
 	x, old := r.exchange(NamespaceConfig{})
-	if old != other {
-		t.Errorf("the device is %v", old)
-	}
+	testutil.True(t, old == other, "the device is %v", old)
 	r.must(x.end(dev, nil))
 	r.ok(h.io[0], readAt(0))
 }
@@ -159,9 +146,8 @@ func TestUpdateNamespace(t *testing.T) {
 	update()
 	dev.Full(false)
 	r.until("the write is refused", func() bool { return accepted.Done })
-	if st := accepted.CQE.Status() &^ nvme.More; st != writeProtected {
-		t.Errorf("a write that no device had when the namespace became read-only: %v", st)
-	}
+	testutil.Equal(t, accepted.CQE.Status()&^nvme.More, writeProtected,
+		"a write that no device had when the namespace became read-only")
 	if id := h.namespace(1); id.NSATTR != nvme.NSATTRWriteProtected || id.NGUID != [16]byte{} {
 		t.Errorf("%+v", id)
 	}
@@ -176,9 +162,8 @@ func TestUpdateNamespace(t *testing.T) {
 	cfg.UUID = uuid.New()
 	update()
 	r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
-	if err := r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 2}, nil); err == nil {
-		t.Error("a namespace that does not exist was changed")
-	}
+	testutil.True(t, r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 2}, nil) != nil,
+		"a namespace that does not exist was changed")
 }
 
 // TestUpdateKeepsAnswers: what a drive and thin storage have answered stays known while they stay
@@ -213,9 +198,7 @@ func TestSwapDegraded(t *testing.T) {
 	lost.set(func(i *backend.Info) { i.Degraded = true })
 	r.status(h.io[0], write(), writeProtected)
 	x, _ := r.exchange(NamespaceConfig{})
-	if lost.notify != nil {
-		t.Error("the old device still notifies")
-	}
+	testutil.True(t, lost.notify == nil, "the old device still notifies")
 	r.must(x.end(lost, nil)) // the same
 	r.status(h.io[0], write(), writeProtected)
 	next := &changing{Device: lost.Device, i: lost.Device.Info()}
@@ -223,7 +206,5 @@ func TestSwapDegraded(t *testing.T) {
 	r.must(x.end(next, nil))
 	r.ok(h.io[0], write())
 	next.set(func(i *backend.Info) { i.Offline = true })
-	if r.infos()[0].Ready {
-		t.Error("the namespace does not follow its new device")
-	}
+	testutil.True(t, !r.infos()[0].Ready, "the namespace does not follow its new device")
 }

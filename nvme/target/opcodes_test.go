@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -66,9 +67,7 @@ func opcodes(r *harness, q *fabrictest.Queue, table *[256]op, c *controller, rea
 		st := cmd.CQE.Status() &^ nvme.More
 		switch {
 		case !table[i].offered(c):
-			if st != invalidOpcode {
-				r.t.Errorf("opcode %02Xh: %v", i, st)
-			}
+			testutil.Equal(r.t, st, invalidOpcode, "opcode %02Xh", i)
 		case !ready: // only Fabrics commands
 			if st != sequenceError {
 				r.t.Errorf("%s: %v", table[i].name, st)

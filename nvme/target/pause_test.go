@@ -7,23 +7,20 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 func (r *harness) pause() {
 	r.t.Helper()
 	r.during(func() error { return r.target.PauseNamespace(testSub, 1) })
-	if !r.infos()[0].Paused {
-		r.t.Error("the namespace is not paused")
-	}
+	testutil.True(r.t, r.infos()[0].Paused, "the namespace is not paused")
 }
 
 func (r *harness) resume() {
 	r.t.Helper()
 	r.during(func() error { return r.target.ResumeNamespace(testSub, 1) })
-	if r.infos()[0].Paused {
-		r.t.Error("the namespace is paused")
-	}
+	testutil.True(r.t, !r.infos()[0].Paused, "the namespace is paused")
 }
 
 // TestPause: commands wait on all reactors while the namespace is paused and its device has no
@@ -44,9 +41,7 @@ func TestPause(t *testing.T) {
 		t.Helper()
 		r.until("commands go on", func() bool { return commands[0].Done && commands[1].Done })
 		for _, c := range commands {
-			if st := c.CQE.Status() &^ nvme.More; st != want {
-				t.Errorf("%v, want %v", st, want)
-			}
+			testutil.Equal(t, c.CQE.Status()&^nvme.More, want, "")
 		}
 	}
 	r.pause()
@@ -81,9 +76,8 @@ func TestPause(t *testing.T) {
 	r.resume()
 	wait(commands, nvme.Success)
 	r.resume() // again
-	if next.channels.Load() != 2 {
-		t.Errorf("the new device has %d channels", next.channels.Load())
-	}
+	testutil.True(t, next.channels.Load() == 2, "the new device has %d channels",
+		next.channels.Load())
 }
 
 // TestPauseHungDevice: a namespace whose device does not finish is not paused.
@@ -117,10 +111,7 @@ func TestRemovePaused(t *testing.T) {
 	read := r.send(h.io[0], readAt(0))
 	r.w.Settle()
 	r.removeNamespace(1)
-	if !read.Done || !read.CQE.Status().OK() {
-		t.Errorf("%v %v", read.Done, read.CQE.Status())
-	}
-	if err := r.target.PauseNamespace(testSub, 1); err == nil {
-		t.Error("a namespace was paused that does not exist")
-	}
+	testutil.True(t, read.Done && read.CQE.Status().OK(), "%v %v", read.Done, read.CQE.Status())
+	testutil.True(t, r.target.PauseNamespace(testSub, 1) != nil,
+		"a namespace was paused that does not exist")
 }

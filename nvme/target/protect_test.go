@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -58,9 +59,7 @@ func (h *host) protected(nsid uint32, state nvme.WriteProtection) {
 	if state != nvme.NoWriteProtect {
 		st, attr = writeProtected, nvme.NSATTRWriteProtected
 	}
-	if got := h.namespace(nsid).NSATTR; got != attr {
-		h.r.t.Errorf("namespace %d: NSATTR %#x", nsid, got)
-	}
+	testutil.Equal(h.r.t, h.namespace(nsid).NSATTR, attr, "namespace %d: NSATTR", nsid)
 	h.r.status(h.io[0], rw(nvme.NVMWrite, nsid, 0, 1, make([]byte, 512)), st)
 	h.r.status(h.io[0], rw(nvme.NVMWriteZeroes, nsid, 0, 1, nil), st)
 	h.r.status(h.io[0], dsm(nsid, true, [2]uint64{0, 1}), st)
@@ -84,15 +83,11 @@ func TestWriteProtectionWaits(t *testing.T) {
 	ch := r.raw[0].channel(r.target.find(testSub).namespaces.Load().get(1))
 	r.until("commands wait", func() bool { return protect.Done || ch.quiesce == quiesceIO })
 	r.status(h.admin, protectCommand(1, nvme.NoWriteProtect), nvme.CommandInterrupted)
-	if protect.Done {
-		t.Fatal("protected while the device has a write")
-	}
+	testutil.MustTrue(t, !protect.Done, "protected while the device has a write")
 	held.Release()
 	r.until("it is protected", func() bool { return protect.Done })
-	if !protect.CQE.Status().OK() || !before.Done || !before.CQE.Status().OK() {
-		t.Errorf("protection %v; write %v, %v", protect.CQE.Status(), before.Done,
-			before.CQE.Status())
-	}
+	testutil.True(t, protect.CQE.Status().OK() && before.Done && before.CQE.Status().OK(),
+		"protection %v; write %v, %v", protect.CQE.Status(), before.Done, before.CQE.Status())
 	l := dev.take()
 	if n := len(l); n == 0 || l[n-1].Op != backend.OpFlush {
 		t.Errorf("the device got %v, and no flush at the end", l)
@@ -157,14 +152,10 @@ func TestWriteProtectionLost(t *testing.T) {
 				defer ns.updating.Unlock()
 				return nil
 			})
-			if store.Protected("", 1) {
-				t.Error("the namespace is write protected")
-			}
+			testutil.True(t, !store.Protected("", 1), "the namespace is write protected")
 			if name == "namespace" {
 				r.until("the command completes", func() bool { return c.Done })
-				if st := c.CQE.Status() &^ nvme.More; st != inactiveNamespace {
-					t.Errorf("%v", st)
-				}
+				testutil.Equal(t, c.CQE.Status()&^nvme.More, inactiveNamespace, "")
 			}
 		})
 	}

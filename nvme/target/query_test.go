@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -32,15 +33,12 @@ func TestQuery(t *testing.T) {
 		want := func(what string, n int, err error) {
 			t.Helper()
 			v, got := q.get()
-			if (v == nil) != (n == 0) || v != nil && *v != n || !errors.Is(got, err) {
-				t.Errorf("%s: %v, %v", what, v, got)
-			}
+			testutil.True(t, (v == nil) == (n == 0) && (v == nil || *v == n) && errors.Is(got, err),
+				"%s: %v, %v", what, v, got)
 		}
 		start := time.Now()
 		want("no answer", 0, nil)
-		if d := time.Since(start); d != answerWait {
-			t.Errorf("waited %v", d)
-		}
+		testutil.Equal(t, time.Since(start), answerWait, "waited")
 		start = time.Now()
 		for range 1000 {
 			want("still none", 0, nil)
@@ -66,9 +64,7 @@ func TestQuery(t *testing.T) {
 			<-done
 		}
 		want("not asked again", 2, nil)
-		if n := calls.Load(); n != 2 {
-			t.Errorf("%d calls", n)
-		}
+		testutil.Equal(t, calls.Load(), 2, "calls")
 		time.Sleep(q.age)
 		failed := errors.New("failed")
 		go func() { next <- failed }()
@@ -102,13 +98,10 @@ func TestQueryIsFresh(t *testing.T) {
 		}
 		synctest.Wait()
 		next <- struct{}{}
-		if v := <-results; v != 1 {
-			t.Errorf("the first answer is %d", v)
-		}
+		testutil.Equal(t, <-results, 1, "the first answer")
 		synctest.Wait()
-		if len(results) != 0 || calls.Load() != 2 {
-			t.Errorf("%d answers, %d calls", len(results), calls.Load())
-		}
+		testutil.True(t, len(results) == 0 && calls.Load() == 2, "%d answers, %d calls",
+			len(results), calls.Load())
 		next <- struct{}{}
 		for range 100 {
 			if v := <-results; v != 2 {
@@ -116,9 +109,7 @@ func TestQueryIsFresh(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if calls.Load() != 2 {
-			t.Errorf("%d calls", calls.Load())
-		}
+		testutil.Equal(t, calls.Load(), 2, "calls")
 	})
 }
 
@@ -184,9 +175,7 @@ func testManyWait(t *testing.T) {
 	}
 	r.until("half of the controllers have ended",
 		func() bool { return len(r.target.Controllers()) == 32 })
-	if n := len(q.waiters); n != len(commands)/2 {
-		t.Errorf("%d waiters left", n)
-	}
+	testutil.Equal(t, len(q.waiters), len(commands)/2, "waiters left")
 	r.w.Advance(answerWait)
 	done := 0
 	for range len(commands)/2/delayBatch + 1 { // some of them in each step
@@ -197,19 +186,14 @@ func testManyWait(t *testing.T) {
 				done++
 			}
 		}
-		if done-before > delayBatch {
-			t.Errorf("%d are answered in one step", done-before)
-		}
+		testutil.True(t, done-before <= delayBatch, "%d are answered in one step", done-before)
 		r.w.Advance(time.Millisecond)
 	}
 	for _, c := range commands[len(commands)/2:] {
-		if !c.Done || !c.CQE.Status().OK() {
-			t.Fatalf("answered %v, %v", c.Done, c.CQE.Status())
-		}
+		testutil.MustTrue(t, c.Done && c.CQE.Status().OK(), "answered %v, %v", c.Done,
+			c.CQE.Status())
 	}
-	if len(q.waiters) != 0 {
-		t.Errorf("%d waiters left", len(q.waiters))
-	}
+	testutil.Equal(t, len(q.waiters), 0, "waiters left")
 }
 
 // TestDrivesAreAskedTogether: drives that do not answer hold up the health log of their subsystem,
@@ -230,14 +214,10 @@ func TestDrivesAreAskedTogether(t *testing.T) {
 		for _, d := range drives {
 			<-d.(hangingDrive).asked
 		}
-		if d := time.Since(start); d != answerWait {
-			t.Errorf("checked for %v", d)
-		}
+		testutil.Equal(t, time.Since(start), answerWait, "checked for")
 		r.w.Advance(answerWait)
 		r.until("the log is read", func() bool { return log.Done })
-		if !log.CQE.Status().OK() {
-			t.Errorf("the log is read: %v", log.CQE.Status())
-		}
+		testutil.True(t, log.CQE.Status().OK(), "the log is read: %v", log.CQE.Status())
 	})
 }
 

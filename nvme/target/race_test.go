@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -36,9 +37,7 @@ func TestRaceForTheLastController(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	sub := ramSubsystem(t, 1)
 	sub.CNTLIDMin, sub.CNTLIDMax = 7, 8
-	if err := target.AddSubsystem(sub); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, target.AddSubsystem(sub))
 	cores, stop := startCores(t, target, 3)
 	var hosts sync.WaitGroup
 	c := &claims{held: map[uint16]bool{}}
@@ -51,9 +50,7 @@ func TestRaceForTheLastController(t *testing.T) {
 		})
 	}
 	hosts.Wait()
-	if err := target.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, target.Close())
 	stop()
 }
 
@@ -73,9 +70,8 @@ func (h *stressHost) race(i int, held *claims) {
 		id := nvme.ConnectResult(c.CQE.DW0()).CNTLID()
 		if st.OK() {
 			won++
-			if id < 7 || id > 8 || !held.take(id) {
-				h.t.Errorf("controller %d is used twice or out of range", id)
-			}
+			testutil.True(h.t, id >= 7 && id <= 8 && held.take(id),
+				"controller %d is used twice or out of range", id)
 		}
 		q.c.r.Post(func() {
 			if st.OK() {
@@ -85,18 +81,14 @@ func (h *stressHost) race(i int, held *claims) {
 		})
 		<-q.ended
 	}
-	if won < 10 {
-		h.t.Errorf("host %d got only %d controllers", i, won)
-	}
+	testutil.True(h.t, won >= 10, "host %d got only %d controllers", i, won)
 }
 
 // TestParallelQueues: a host connects its I/O queues in parallel, as Linux does since 7.3, here
 // each twice and on three reactors: of each identifier one is accepted and the other refused (F12).
 func TestParallelQueues(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
-	if err := target.AddSubsystem(ramSubsystem(t, 1)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, target.AddSubsystem(ramSubsystem(t, 1)))
 	cores, stop := startCores(t, target, 3)
 	h := &stressHost{t: t, cores: cores}
 	admin := h.dial(cores[0])
@@ -129,16 +121,13 @@ func TestParallelQueues(t *testing.T) {
 		if b.OK() {
 			a, b = b, a
 		}
-		if !a.OK() || b.Code() != nvme.CommandSequenceError {
-			t.Errorf("queue %d: %v and %v", i+1, a, b)
-		}
+		testutil.True(t, a.OK() && b.Code() == nvme.CommandSequenceError, "queue %d: %v and %v",
+			i+1, a, b)
 	}
 	for _, q := range h.queues {
 		q.c.r.Post(q.q.HangUp)
 		<-q.ended
 	}
-	if err := target.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, target.Close())
 	stop()
 }

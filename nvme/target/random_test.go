@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -154,15 +155,12 @@ func (x *randomFaults) finish() {
 	}
 	want := everyCommand()[1].Data
 	read := x.ok(x.h.io[0], rw(nvme.NVMRead, 1, 64, 64, make([]byte, len(want))))
-	if !bytes.Equal(read.Data, want) {
-		x.t.Errorf("seed %d: the device wrote what it was not given", x.seed)
-	}
+	testutil.True(x.t, bytes.Equal(read.Data, want),
+		"seed %d: the device wrote what it was not given", x.seed)
 	if l := x.infos(); !l[0].Ready || l[0].Orphans != 0 {
 		x.t.Errorf("seed %d: %+v", x.seed, l[0])
 	}
 	x.h.hangUp()
 	x.w.Settle()
-	if n := x.target.Sessions(); n != 0 {
-		x.t.Errorf("seed %d: %d queues are left", x.seed, n)
-	}
+	testutil.Equal(x.t, x.target.Sessions(), 0, "seed %d: queues are left", x.seed)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
@@ -74,9 +75,8 @@ func (x *reauthHarness) none(what string) {
 	x.t.Helper()
 	for q := range x.io {
 		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
-			if x.refuses(q, op, 0) {
-				x.t.Errorf("%s: opcode %#x of queue %d is refused", what, op, q+1)
-			}
+			testutil.True(x.t, !x.refuses(q, op, 0), "%s: opcode %#x of queue %d is refused", what,
+				op, q+1)
 		}
 	}
 }
@@ -94,20 +94,16 @@ func TestReauthenticate(t *testing.T) {
 		x.ok(x.admin, propertyGetCommand(nvme.PropertyCSTS))
 		x.ok(x.admin, identifyCommand(nvme.CNSController, 0))
 		x.ok(x.io[0], command(nvme.NVMFlush, 1, nil))
-		if !x.refuses(1, nvme.NVMWrite, 0) {
-			t.Fatal("the host is not asked")
-		}
+		testutil.MustTrue(t, x.refuses(1, nvme.NVMWrite, 0), "the host is not asked")
 		x.none("asked")
-		if x.sessionOf(x.io[0]).asking {
-			t.Error("commands are looked at although nothing is to be refused")
-		}
+		testutil.True(t, !x.sessionOf(x.io[0]).asking,
+			"commands are looked at although nothing is to be refused")
 		x.must(x.authenticate(x.admin, testHostSide(t)))
 		x.w.Advance(2 * time.Duration(reauthenticateLimit))
 		x.none("authenticated again")
 	}
-	if x.ended() || strings.Contains(x.log.String(), "authentication failed") {
-		t.Errorf("the host has authenticated: %v", x.admin.Reason)
-	}
+	testutil.True(t, !x.ended() && !strings.Contains(x.log.String(), "authentication failed"),
+		"the host has authenticated: %v", x.admin.Reason)
 }
 
 // TestReauthenticateNot: a host that does not do so is asked a few times and disconnected after a
@@ -115,12 +111,8 @@ func TestReauthenticate(t *testing.T) {
 func TestReauthenticateNot(t *testing.T) {
 	x := newReauthHarness(t)
 	x.w.Advance(100 * everyHour)
-	if x.ended() {
-		t.Fatal("an idle host is disconnected")
-	}
-	if !x.refuses(0, nvme.NVMRead, 0) {
-		t.Fatal("the host is not asked")
-	}
+	testutil.MustTrue(t, !x.ended(), "an idle host is disconnected")
+	testutil.MustTrue(t, x.refuses(0, nvme.NVMRead, 0), "the host is not asked")
 	refused := 0
 	for range 59 {
 		x.w.Advance(time.Second)
@@ -130,9 +122,8 @@ func TestReauthenticateNot(t *testing.T) {
 			}
 		}
 	}
-	if refused != 5 || x.ended() {
-		t.Errorf("refused %d times more, ended %v", refused, x.admin.Reason)
-	}
+	testutil.True(t, refused == 5 && !x.ended(), "refused %d times more, ended %v", refused,
+		x.admin.Reason)
 	x.w.Advance(2 * time.Second)
 	x.until("the controller ends", func() bool {
 		return x.ended() && x.io[0].Reason != nil && x.io[1].Reason != nil
@@ -148,9 +139,8 @@ func TestReauthenticateNot(t *testing.T) {
 	for range 9 { // with another one a host has to wait
 		x.target.auth.Failed(testHost, from)
 	}
-	if x.target.auth.Paused(testHost, from) {
-		t.Error("a failure delays the next Connect: the host has shown no wrong key")
-	}
+	testutil.True(t, !x.target.auth.Paused(testHost, from),
+		"a failure delays the next Connect: the host has shown no wrong key")
 }
 
 // TestReauthenticateChoice: commands that hosts do not repeat are refused only if no others come,
@@ -159,16 +149,11 @@ func TestReauthenticateChoice(t *testing.T) {
 	x := newReauthHarness(t)
 	const ahead = nvme.RWLimitedRetry
 	x.w.Advance(everyHour + time.Second)
-	if x.refuses(0, nvme.NVMRead, ahead) {
-		t.Error("what reads ahead is refused at once")
-	}
+	testutil.True(t, !x.refuses(0, nvme.NVMRead, ahead), "what reads ahead is refused at once")
 	x.w.Advance(time.Duration(reauthenticateStep) + time.Second)
-	if !x.refuses(0, nvme.NVMRead, ahead) {
-		t.Error("a host that reads ahead is not asked")
-	}
-	if x.refuses(1, nvme.NVMRead, ahead) || !x.refuses(1, nvme.NVMRead, 0) {
-		t.Error("the read in place of the one that was refused is not")
-	}
+	testutil.True(t, x.refuses(0, nvme.NVMRead, ahead), "a host that reads ahead is not asked")
+	testutil.True(t, !x.refuses(1, nvme.NVMRead, ahead) && x.refuses(1, nvme.NVMRead, 0),
+		"the read in place of the one that was refused is not")
 	x.none("asked")
 
 	compare, write := command(nvme.NVMCompare, 1, make([]byte, 512)),
@@ -181,12 +166,8 @@ func TestReauthenticateChoice(t *testing.T) {
 	}
 	x.must(x.io[0].Send(compare, write))
 	x.until("the pair completes", func() bool { return compare.Done && write.Done })
-	if !write.CQE.Status().OK() {
-		t.Errorf("a fused command is refused: %v", write.CQE.Status())
-	}
-	if !x.refuses(0, nvme.NVMWrite, 0) {
-		t.Error("the host is not asked")
-	}
+	testutil.True(t, write.CQE.Status().OK(), "a fused command is refused: %v", write.CQE.Status())
+	testutil.True(t, x.refuses(0, nvme.NVMWrite, 0), "the host is not asked")
 }
 
 // TestReauthenticateChanges: intervals that change, keys that are removed and that have expired,
@@ -196,9 +177,7 @@ func TestReauthenticateChanges(t *testing.T) {
 	x.w.Advance(30 * time.Minute)
 	x.every(10 * time.Minute)
 	x.w.Advance(time.Second)
-	if !x.refuses(0, nvme.NVMRead, 0) {
-		t.Error("a shorter interval does not count")
-	}
+	testutil.True(t, x.refuses(0, nvme.NVMRead, 0), "a shorter interval does not count")
 	x.every(everyHour) // the host has been asked and keeps its time
 	x.every(0)
 	x.w.Advance(10 * everyHour)
@@ -208,9 +187,7 @@ func TestReauthenticateChanges(t *testing.T) {
 	x.target.SetHostPolicy(testHost, nil)
 	x.w.Advance(10 * everyHour)
 	x.none("a host without a key cannot authenticate")
-	if x.ended() {
-		t.Fatalf("%v", x.admin.Reason)
-	}
+	testutil.MustTrue(t, !x.ended(), "%v", x.admin.Reason)
 	x.every(everyHour)
 	x.w.Advance(time.Second)
 	cntlid := x.target.Controllers()[0].CNTLID
@@ -218,19 +195,16 @@ func TestReauthenticateChanges(t *testing.T) {
 	q, _ := x.connectUnproven(1, a)
 	x.must(x.authenticate(q, testHostSide(t)))
 	x.io = []*fabrictest.Queue{q}
-	if !x.refuses(0, nvme.NVMWrite, 0) {
-		t.Error("a queue that has connected since is not asked")
-	}
+	testutil.True(t, x.refuses(0, nvme.NVMWrite, 0),
+		"a queue that has connected since is not asked")
 	p := *x.p
 	p.Reauthenticate, p.Until = everyHour, time.Now().Add(-time.Second)
 	x.target.SetHostPolicy(testHost, &p)
-	if err := x.authenticate(x.admin, testHostSide(t)); err == nil {
-		t.Error("a key counts that has expired")
-	}
+	testutil.True(t, x.authenticate(x.admin, testHostSide(t)) != nil,
+		"a key counts that has expired")
 	x.until("the controller ends", x.ended)
-	if !strings.Contains(x.log.String(), "the key of the host has expired") {
-		t.Error("the log does not say that the key has expired")
-	}
+	testutil.True(t, strings.Contains(x.log.String(), "the key of the host has expired"),
+		"the log does not say that the key has expired")
 
 	x.target.SetHostPolicy(testHost, nil)
 	h := x.connectHost(1) // without authentication
@@ -259,24 +233,18 @@ func TestReauthenticateGenerated(t *testing.T) {
 	x.admin, x.io = h.admin, h.io
 	x.none("connected")
 	x.w.Advance(everyHour + time.Second)
-	if !x.refuses(0, nvme.NVMWrite, 0) {
-		t.Error("the host is not asked")
-	}
+	testutil.True(t, x.refuses(0, nvme.NVMWrite, 0), "the host is not asked")
 	x.must(x.authenticate(h.admin, testHostSide(t)))
 	x.w.Advance(2 * time.Duration(reauthenticateLimit))
 	x.none("authenticated again")
-	if x.ended() {
-		t.Errorf("%v", h.admin.Reason)
-	}
+	testutil.True(t, !x.ended(), "%v", h.admin.Reason)
 }
 
 // TestReauthenticateStalled: an exchange that cannot succeed does not hold up the end of a queue.
 func TestReauthenticateStalled(t *testing.T) {
 	x := newReauthHarness(t)
 	x.w.Advance(everyHour + time.Second)
-	if !x.refuses(0, nvme.NVMRead, 0) {
-		t.Fatal("the host is not asked")
-	}
+	testutil.MustTrue(t, x.refuses(0, nvme.NVMRead, 0), "the host is not asked")
 	// There is nothing to read, and no room for the answer; nothing that follows counts.
 	x.status(x.admin, authCommand(nvme.FabricsAuthReceive, make([]byte, 4)), invalidField)
 	x.authSend(x.admin, testHostSide(t).Negotiate(1))
@@ -292,9 +260,8 @@ func TestReauthenticateOldPSK(t *testing.T) {
 	h := x.connectHostInfo(1, qi)
 	x.admin, x.io = h.admin, h.io
 	x.w.Advance(everyHour/2 + time.Second)
-	if !x.refuses(0, nvme.NVMRead, 0) {
-		t.Error("the interval begins when a controller is created")
-	}
+	testutil.True(t, x.refuses(0, nvme.NVMRead, 0),
+		"the interval begins when a controller is created")
 	made.made = time.Now().Add(-everyHour)
 	x.status(x.dialInfo(0, qi), adminArgs(testSub).command(), connectRefused)
 }
@@ -329,10 +296,8 @@ func TestReauthenticateSpread(t *testing.T) {
 	for i := range steps {
 		x.w.Advance(everyHour / 10 / steps)
 		n := due()
-		if n-before != controllers/steps {
-			t.Errorf("%d of %d controllers are due in part %d of %d", n-before, controllers, i,
-				steps)
-		}
+		testutil.True(t, n-before == controllers/steps,
+			"%d of %d controllers are due in part %d of %d", n-before, controllers, i, steps)
 		before = n
 	}
 }
@@ -394,15 +359,11 @@ func TestReauthenticateWhatever(t *testing.T) {
 			x := authenticated(t)
 			x.w.Advance(2 * everyHour)
 			for second := range reauthenticateLimit / 1e9 {
-				if x.ended() {
-					t.Fatalf("the controller has ended after %d s", second)
-				}
+				testutil.MustTrue(t, !x.ended(), "the controller has ended after %d s", second)
 				send(x)
 				x.w.Advance(time.Second)
 			}
-			if !x.ended() {
-				t.Error("the controller has not ended")
-			}
+			testutil.True(t, x.ended(), "the controller has not ended")
 		})
 	}
 	for name, send := range idle {
@@ -413,9 +374,7 @@ func TestReauthenticateWhatever(t *testing.T) {
 				send(x)
 				x.w.Advance(time.Second)
 			}
-			if x.ended() {
-				t.Errorf("an idle host is disconnected: %v", x.admin.Reason)
-			}
+			testutil.True(t, !x.ended(), "an idle host is disconnected: %v", x.admin.Reason)
 		})
 	}
 }
@@ -425,24 +384,20 @@ func TestReauthenticateWhatever(t *testing.T) {
 func TestReauthenticateBusy(t *testing.T) {
 	x := newReauthHarness(t)
 	x.w.Advance(everyHour)
-	if !x.refuses(0, nvme.NVMRead, 0) {
-		t.Fatal("the host is not asked")
-	}
+	testutil.MustTrue(t, x.refuses(0, nvme.NVMRead, 0), "the host is not asked")
 	release := sync.OnceFunc(occupy(x.target.auth))
 	defer release()
 	h := testHostSide(t)
 	negotiate := authCommand(nvme.FabricsAuthSend, h.Negotiate(7))
 	x.send(x.admin, negotiate)
-	if x.sessionOf(x.admin).auth.job == nil {
-		t.Fatal("no message waits: nothing is tested")
-	}
+	testutil.MustTrue(t, x.sessionOf(x.admin).auth.job != nil,
+		"no message waits: nothing is tested")
 	for range 2 * reauthenticateLimit / connectDeadline {
 		x.w.Advance(time.Duration(connectDeadline))
 		x.none("the message waits")
 	}
-	if x.ended() || negotiate.Done {
-		t.Fatalf("the target is late, and the host is disconnected: %v", x.admin.Reason)
-	}
+	testutil.MustTrue(t, !x.ended() && !negotiate.Done,
+		"the target is late, and the host is disconnected: %v", x.admin.Reason)
 	release()
 	x.until("the message is processed", func() bool { return negotiate.Done })
 	m, err := h.Challenged(x.authReceive(x.admin))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -74,16 +75,12 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 	gone, err := r.target.RemoveNamespace(testSub, 1)
 	r.must(err)
 	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), inactiveNamespace)
-	if closed(gone) || read.Done {
-		t.Fatal("removed while the device has I/O")
-	}
+	testutil.MustTrue(t, !closed(gone) && !read.Done, "removed while the device has I/O")
 	dev.Release()
 	r.must(untilGone(r.w, gone))
 	r.until("what the device did not have ends", func() bool { return many.Done })
-	if !read.Done || !read.CQE.Status().OK() || !many.Done || !many.CQE.Status().OK() {
-		t.Errorf("read %v %v, deallocate %v %v", read.Done, read.CQE.Status(), many.Done,
-			many.CQE.Status())
-	}
+	testutil.True(t, read.Done && read.CQE.Status().OK() && many.Done && many.CQE.Status().OK(),
+		"read %v %v, deallocate %v %v", read.Done, read.CQE.Status(), many.Done, many.CQE.Status())
 	// The same device and NSID again.
 	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}))
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -116,9 +113,8 @@ func TestRemoveHungNamespace(t *testing.T) {
 	r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
 	removed.update(func(s *namespaceState) { s.degraded = true })
 	r.w.Settle()
-	if l := r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4, 0)).Data; l[0] != 0 {
-		t.Error("a change of the removed namespace is reported as one of its successor")
-	}
+	testutil.True(t, r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4, 0)).Data[0] == 0,
+		"a change of the removed namespace is reported as one of its successor")
 	if n := reads(); n != 2 || closed(gone) {
 		t.Errorf("%d reads, gone %v", n, closed(gone))
 	}
@@ -133,9 +129,7 @@ func TestRemoveHungNamespace(t *testing.T) {
 	r.target.closeDeadline = closeDeadline
 	r.during(r.target.Close)
 	for _, ns := range r.target.slots {
-		if ns != nil {
-			t.Error("a slot is not free")
-		}
+		testutil.True(t, ns == nil, "a slot is not free")
 	}
 }
 
@@ -160,11 +154,9 @@ func TestRemoveWhileSwapping(t *testing.T) {
 		r.must(x.end(next, nil))
 		r.must(untilGone(r.w, gone))
 		if waits && (!read.Done || !read.CQE.Status().OK()) {
-			t.Errorf("%v %v", read.Done, read.CQE.Status())
+			t.Error(read.Done, read.CQE.Status())
 		}
-		if next.notify != nil {
-			t.Error("the device notifies a namespace that was removed")
-		}
+		testutil.True(t, next.notify == nil, "the device notifies a namespace that was removed")
 	}
 }
 
@@ -183,9 +175,7 @@ func TestCloseWhileSwapping(t *testing.T) {
 		r.w.Reactors[0].Wake()
 	}()
 	r.until("the target waits", func() bool { return len(result) > 0 })
-	if err := <-result; !errors.Is(err, errBusy) {
-		t.Errorf("%v", err)
-	}
+	testutil.Is(t, <-result, errBusy, "")
 	r.target.closeDeadline = closeDeadline
 	r.must(x.end(dev, nil))
 	r.until("the queues end", func() bool { return r.target.Sessions() == 0 })

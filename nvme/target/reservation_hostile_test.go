@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -19,15 +20,12 @@ func TestStoreFailsLate(t *testing.T) {
 	stored := func() nvme.ReservationType { return store.Load(testSub, 1).Type }
 	store.failures = []bool{true}
 	r.status(a.io[0], release(1, nvme.WriteExclusive), nvme.InternalError)
-	if stored() != nvme.WriteExclusive {
-		t.Error("the reservation would end with a restart")
-	}
+	testutil.True(t, stored() == nvme.WriteExclusive, "the reservation would end with a restart")
 	store.failures = []bool{true, false}
 	r.status(a.io[0], release(1, nvme.WriteExclusive), nvme.InternalError)
 	r.ok(a.io[0], acquire(1, nvme.WriteExclusive))
-	if stored() != nvme.WriteExclusive {
-		t.Error("the reservation would end with a restart, after another command")
-	}
+	testutil.True(t, stored() == nvme.WriteExclusive,
+		"the reservation would end with a restart, after another command")
 }
 
 // TestManyFences: commands that wait for a device which hangs hold no more memory than there are
@@ -56,13 +54,11 @@ func TestManyFences(t *testing.T) {
 			r.ok(a.io[0], release(1, nvme.WriteExclusive))
 		}
 		r.w.Settle()
-		if len(ch.awaited) != writes || len(ch.fences) > 4*rounds {
-			t.Fatalf("%d IOs, %d fences", len(ch.awaited), len(ch.fences))
-		}
+		testutil.MustTrue(t, len(ch.awaited) == writes && len(ch.fences) <= 4*rounds,
+			"%d IOs, %d fences", len(ch.awaited), len(ch.fences))
 		r.w.Advance(drainDeadline + time.Second)
-		if !last.Done || last.CQE.Status().OK() {
-			t.Fatalf("done %v, %v", last.Done, last.CQE.Status())
-		}
+		testutil.MustTrue(t, last.Done && !last.CQE.Status().OK(), "done %v, %v", last.Done,
+			last.CQE.Status())
 	}
 	last = r.send(a.io[0], acquire(1, nvme.WriteExclusive))
 	dev.Release()
@@ -106,9 +102,7 @@ func TestReservationOfLostNamespace(t *testing.T) {
 	r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
 	free()
 	r.until("the commands complete", func() bool { return first.Done && late.Done })
-	if st := late.CQE.Status() &^ nvme.More; st != inactiveNamespace {
-		t.Errorf("%v", st)
-	}
+	testutil.Equal(t, late.CQE.Status()&^nvme.More, inactiveNamespace, "")
 	if s, _ := a.report(); s.REGCTL != 1 {
 		t.Errorf("%d hosts are registered", s.REGCTL)
 	}

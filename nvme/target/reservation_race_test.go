@@ -12,6 +12,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend/wrap"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -37,14 +38,10 @@ func TestReservationRace(t *testing.T) {
 	sub := ramSubsystem(t, 0)
 	sub.Namespaces = []NamespaceConfig{{NSID: 1, Device: dev}}
 	target := New(Options{Log: slog.New(slog.DiscardHandler), Reservations: &memoryStore{}})
-	if err := target.AddSubsystem(sub); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, target.AddSubsystem(sub))
 	cores, stop := startCores(t, target, 2)
 	defer func() { // last
-		if err := target.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, target.Close())
 		stop()
 	}()
 	var running sync.WaitGroup

@@ -52,9 +52,7 @@ func TestReservationModel(t *testing.T) {
 				}
 				x.compare()
 			})
-			if !ok {
-				t.Fatalf("seed %d, restart %d", seed, restart)
-			}
+			testutil.MustTrue(t, ok, "seed %d, restart %d", seed, restart)
 			x.m.Restart()
 			clear(x.logs[:])
 		}
@@ -128,9 +126,7 @@ func (x *modelRun) pair(h int, q *fabrictest.Queue, data []byte) {
 	}
 	for i, c := range pair {
 		x.until("a pair completes", func() bool { return c.Done })
-		if st := c.CQE.Status() &^ nvme.More; st != want[i] {
-			x.t.Errorf("command %d of a pair: %v, want %v", i, st, want[i])
-		}
+		testutil.Equal(x.t, c.CQE.Status()&^nvme.More, want[i], "command %d of a pair", i)
 	}
 }
 
@@ -205,9 +201,7 @@ func (x *modelRun) compare() {
 	if x.m.PTPL {
 		want.PTPLS = 1
 	}
-	if *s != want {
-		x.t.Errorf("%+v, want %+v", s, want)
-	}
+	testutil.True(x.t, *s == want, "%+v, want %+v", s, want)
 	for _, g := range list {
 		h := int(g.HostID[1]) - 1
 		if g.RKEY != x.m.Keys[h] || g.RCSTS == 1 != x.m.Holds(h) || g.CNTLID != 0xFFFF {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
@@ -230,9 +231,7 @@ func TestUnknownRegistrants(t *testing.T) {
 		}
 		h.hangUp()
 	}
-	if networks < 4 {
-		t.Errorf("%d networks have all places", networks+1)
-	}
+	testutil.True(t, networks >= 4, "%d networks have all places", networks+1)
 	known := testHost + "-known"
 	h := host(known, 0)
 	r.status(h.io[0], register(1), tooManyRegistrants)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
@@ -101,9 +102,7 @@ func TestSecurity(t *testing.T) {
 				ownDiscovery: want.discovery[i],
 			} {
 				got, q := r.attempt(sub, h.nqn, h.secret)
-				if got != want {
-					t.Errorf("%v, host %s, %s: %s, want %s", require, h.name, sub, got, want)
-				}
+				testutil.Equal(t, got, want, "%v, host %s, %s", require, h.name, sub)
 				if got == "authenticated" && (q.Peer != fabric.Allowed ||
 					!strings.Contains(r.log.String(), "host has authenticated")) {
 					t.Errorf("%s: peer %v", sub, q.Peer)
@@ -117,9 +116,7 @@ func TestSecurity(t *testing.T) {
 		SecurityAuth | SecurityTLS: {errNoKey, errNoKey, errNoTLS, nil},
 	} {
 		for i, want := range want {
-			if got := r.lacks(i&2 != 0, i&1 != 0); !errors.Is(got, want) {
-				t.Errorf("%v lacks %v, want %v", r, got, want)
-			}
+			testutil.Is(t, r.lacks(i&2 != 0, i&1 != 0), want, "%v lacks", r)
 		}
 	}
 }
@@ -141,9 +138,7 @@ func TestNothingIsRevealed(t *testing.T) {
 	r.target.SetHostNetworks(boundHost, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
 	_, q := r.attempt(testSub, testHost, hostSecret) // there is a controller
 	cntlid := r.target.Controllers()[0].CNTLID
-	if cntlid == 0 || q.Reason != nil {
-		t.Fatal("no controller: nothing is tested")
-	}
+	testutil.MustTrue(t, cntlid != 0 && q.Reason == nil, "no controller: nothing is tested")
 	for _, qid := range []uint16{0, 1} {
 		var unknown []byte
 		for _, c := range []struct{ sub, host, hint string }{
@@ -212,9 +207,7 @@ func TestSecurityChanges(t *testing.T) {
 	connect := func(sub, nqn string, want string) *fabrictest.Queue {
 		t.Helper()
 		got, q := r.attempt(sub, nqn, hostSecret)
-		if got != want {
-			t.Errorf("%s: %s, want %s", nqn, got, want)
-		}
+		testutil.Equal(t, got, want, "%s", nqn)
 		return q
 	}
 	update(0)
@@ -225,16 +218,13 @@ func TestSecurityChanges(t *testing.T) {
 	r.target.SetHostPolicy(lateHost, testPolicy(t))
 	r.target.EnforceKeys()
 	r.w.Settle()
-	if late.Closed() {
-		t.Error("a new key disconnects its host")
-	}
+	testutil.True(t, !late.Closed(), "a new key disconnects its host")
 	update(SecurityAuth)
 	for what, q := range map[string]*fabrictest.Queue{
 		"without a key": keyless, "that has got its key later": late, "at discovery": discovery,
 	} {
-		if !q.Closed() || !errors.Is(q.Reason, errNoKey) {
-			t.Errorf("a host %s: ended %t, %v", what, q.Closed(), q.Reason)
-		}
+		testutil.True(t, q.Closed() && errors.Is(q.Reason, errNoKey), "a host %s: ended %t, %v",
+			what, q.Closed(), q.Reason)
 	}
 	r.ok(good, propertyGetCommand(nvme.PropertyCAP))
 	connect(testSub, lateHost, "authenticated")
@@ -290,9 +280,7 @@ func TestSecurityAndDiscovery(t *testing.T) {
 	r.target.SetHostPolicy(testHost, nil)
 	r.target.EnforceKeys()
 	r.w.Settle()
-	if !changed.Done {
-		t.Error("no event")
-	}
+	testutil.True(t, changed.Done, "no event")
 	want("1")
 	r.target.SetHostPolicy(testHost, testPolicy(t))
 	r.target.EnforceKeys()
@@ -301,9 +289,7 @@ func TestSecurityAndDiscovery(t *testing.T) {
 	cfg := DiscoveryConfig{NQN: ownDiscovery, Security: SecurityAuth}
 	r.must(r.target.SetDiscovery(cfg))
 	outcome, q := r.attempt(ownDiscovery, testHost, hostSecret)
-	if outcome != "authenticated" {
-		t.Fatal(outcome)
-	}
+	testutil.MustEqual(t, outcome, "authenticated", "")
 	h.admin = q
 	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	want("1 s1")
@@ -313,9 +299,7 @@ func TestSecurityAndDiscovery(t *testing.T) {
 	}}
 	r.must(r.target.SetDiscovery(cfg))
 	r.w.Settle()
-	if !changed.Done {
-		t.Error("no event")
-	}
+	testutil.True(t, changed.Done, "no event")
 	if _, list := h.discoveryLog(); len(list) != 4 ||
 		list[3].SUBTYPE != nvme.SubsystemReferral {
 		t.Errorf("%d entries", len(list))

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/null"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -30,9 +31,8 @@ func (h *host) selfTestEnds() nvme.SelfTestResult {
 	t := &h.r.target.find(testSub).lookup(h.cntlid).selfTest
 	h.r.inTime("the self-test ends", func() bool { return t.code == 0 })
 	l := h.selfTestLog()
-	if l.Operation != 0 || l.Completion != 0 {
-		h.r.t.Errorf("operation %d, %d%%", l.Operation, l.Completion)
-	}
+	testutil.True(h.r.t, l.Operation == 0 && l.Completion == 0, "operation %d, %d%%", l.Operation,
+		l.Completion)
 	return l.Results[0]
 }
 
@@ -63,9 +63,7 @@ func (r *harness) selfTestReads() bool {
 // chunk, at a bounded rate; an extended one reports how much of it is done.
 func TestSelfTestSample(t *testing.T) {
 	dev, err := null.Open(null.Config{Size: 1<<40 + 512, BlockSize: 512})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	closeLast(t, dev)
 	d := &recorder{Device: dev, info: func(*backend.Info) {}}
 	r := newHarness(t, 1, SubsystemConfig{
@@ -111,9 +109,7 @@ func TestSelfTestOfHangingDevice(t *testing.T) {
 	r.ok(h.admin, selfTestCommand(nvme.SelfTestAbort, 0))
 	r.ok(h.admin, selfTestCommand(nvme.SelfTestShort, 1))
 	r.w.Advance(time.Second)
-	if n := dev.Held(); n != 1 {
-		t.Errorf("%d reads are held", n)
-	}
+	testutil.Equal(t, dev.Held(), 1, "reads are held")
 	dev.Release()
 	if got := h.selfTestEnds(); got.DSTS != 0x10 || h.selfTestLog().Results[1].DSTS != 0x21 {
 		t.Errorf("result %#x", got.DSTS)
@@ -124,9 +120,7 @@ func TestSelfTestOfHangingDevice(t *testing.T) {
 	hang()
 	h.hangUp()
 	r.w.Settle()
-	if n := r.target.Sessions(); n != 1 {
-		t.Errorf("%d sessions while the device has the read", n)
-	}
+	testutil.Equal(t, r.target.Sessions(), 1, "sessions while the device has the read")
 	dev.Release()
 	r.until("the controller is gone", func() bool { return len(r.target.Controllers()) == 0 })
 }
@@ -140,9 +134,8 @@ func TestSelfTestTimesOut(t *testing.T) {
 	dev.Hold(nil)
 	r.ok(h.admin, selfTestCommand(nvme.SelfTestShort, 1))
 	got := h.selfTestEnds()
-	if got.DSTS != 0x17 || nvme.Status(got.SCT)<<8|nvme.Status(got.SC) != notReady {
-		t.Errorf("%+v", got)
-	}
+	testutil.True(t, got.DSTS == 0x17 && nvme.Status(got.SCT)<<8|nvme.Status(got.SC) == notReady,
+		"%+v", got)
 	dev.Release()
 	r.until("the device answers again", func() bool { return r.infos()[0].Ready })
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -11,22 +12,15 @@ import (
 func TestConnectReadWrite(t *testing.T) {
 	r := newHarness(t, 2, ramSubsystem(t, 2))
 	h := r.connectHost(2)
-	if !h.csts().RDY() {
-		t.Fatal("not ready")
-	}
+	testutil.MustTrue(t, h.csts().RDY(), "not ready")
 	want := bytes.Repeat([]byte("0123456789abcdef"), 64)
 	r.ok(h.io[0], rw(nvme.NVMWrite, 1, 7, 2, want))
 	got := r.ok(h.io[1], rw(nvme.NVMRead, 1, 7, 2, make([]byte, 1024)))
-	if !bytes.Equal(got.Data, want) {
-		t.Error("data differs")
-	}
+	testutil.True(t, bytes.Equal(got.Data, want), "data differs")
 	r.ok(h.io[0], command(nvme.NVMFlush, 1, nil))
 	id, err := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
 		identifyCommand(nvme.CNSController, 0)).Data)
-	if err != nil || id.CNTLID != h.cntlid {
-		t.Errorf("identify: %v, CNTLID %d, want %d", err, id.CNTLID, h.cntlid)
-	}
-	if n := len(r.target.Controllers()); n != 1 {
-		t.Errorf("%d controllers", n)
-	}
+	testutil.True(t, err == nil && id.CNTLID == h.cntlid, "identify: %v, CNTLID %d, want %d", err,
+		id.CNTLID, h.cntlid)
+	testutil.Equal(t, len(r.target.Controllers()), 1, "controllers")
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -23,31 +24,24 @@ func TestStats(t *testing.T) {
 	}
 	r.ok(h.io[0], dsm(2, true, [2]uint64{0, 1}, [2]uint64{4, 1}, [2]uint64{8, 0}, [2]uint64{9, 2}))
 	for _, s := range r.target.Stats() {
-		if s.Drive != nil && !s.Drive.Answered.IsZero() {
-			t.Errorf("the drive of namespace %d was asked", s.NSID)
-		}
+		testutil.True(t, s.Drive == nil || s.Drive.Answered.IsZero(),
+			"the drive of namespace %d was asked", s.NSID)
 	}
 
 	r.target.CheckHealth()
 	list := r.target.Stats()
-	if len(list) != 3 {
-		t.Fatalf("%+v", list)
-	}
+	testutil.MustTrue(t, len(list) == 3, "%+v", list)
 	a, b, c := list[0], list[1], list[2]
 	if a.NSID != 1 || !a.Drive.Counts || a.Drive.ID != "a" || a.Drive.Answered.IsZero() ||
 		*a.Health != full(1) {
 		t.Errorf("a drive: %+v, %+v, %+v", a, a.Drive, a.Health)
 	}
-	if b.Reads != 3 || b.ReadBytes != 3072 || b.Writes != 1 || b.WrittenBytes != 2048 ||
-		b.BlockSize != 512 || b.Size == 0 || !b.Ready {
-		t.Errorf("counters: %+v", b)
-	}
-	if b.Flushes != 1 || b.WriteZeroes != 2 || b.Discards != 3 || c.Flushes != 0 {
-		t.Errorf("counters: %+v, another namespace: %+v", b, c)
-	}
-	if want := u128(3); b.Health.HostReads != want || b.Health.Temperature != 310 {
-		t.Errorf("the drive does not count: %+v", b.Health)
-	}
+	testutil.True(t, b.Reads == 3 && b.ReadBytes == 3072 && b.Writes == 1 &&
+		b.WrittenBytes == 2048 && b.BlockSize == 512 && b.Size != 0 && b.Ready, "counters: %+v", b)
+	testutil.True(t, b.Flushes == 1 && b.WriteZeroes == 2 && b.Discards == 3 && c.Flushes == 0,
+		"counters: %+v, another namespace: %+v", b, c)
+	testutil.True(t, b.Health.HostReads == u128(3) && b.Health.Temperature == 310,
+		"the drive does not count: %+v", b.Health)
 	if c.Drive != nil || c.Health.CriticalWarning != 0 || c.Degraded || c.WriteProtected {
 		t.Errorf("no drive: %+v, %+v", c, c.Health)
 	}

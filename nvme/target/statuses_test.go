@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -291,9 +292,8 @@ func TestNSIDs(t *testing.T) {
 			if want == good {
 				want = s.want
 			}
-			if st := s.send(func(sqe *nvme.SQE) { sqe.SetNSID(nsid) }); st != want {
-				t.Errorf("NSID %#x: %v, want %v", nsid, st, want)
-			}
+			testutil.Equal(t, s.send(func(sqe *nvme.SQE) { sqe.SetNSID(nsid) }), want, "NSID %#x",
+				nsid)
 		}
 	})
 }
@@ -303,9 +303,7 @@ func TestReserved(t *testing.T) {
 	eachSample(t, func(t *testing.T, s sent) {
 		check := func(name string, change func(*nvme.SQE)) {
 			t.Helper()
-			if st := s.send(change); st != s.want {
-				t.Errorf("%s: %v, want %v", name, st, s.want)
-			}
+			testutil.Equal(t, s.send(change), s.want, "%s", name)
 		}
 		check("byte 1", func(sqe *nvme.SQE) { sqe.SetFlags(sqe.Flags() | 0x3C) })
 		for i := 2; i < 6; i++ { // dwords 2 and 3, and the metadata pointer: there is none
@@ -328,9 +326,8 @@ func TestFlags(t *testing.T) {
 			if flags&3 != 0 && s.io && (opcode == nvme.NVMWrite || opcode == 0x05) {
 				continue
 			}
-			if st := s.send(func(sqe *nvme.SQE) { sqe.SetFlags(flags) }); st != invalidField {
-				t.Errorf("flags %#x: %v", flags, st)
-			}
+			testutil.Equal(t, s.send(func(sqe *nvme.SQE) { sqe.SetFlags(flags) }), invalidField,
+				"flags %#x", flags)
 		}
 	})
 }

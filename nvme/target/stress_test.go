@@ -168,9 +168,7 @@ func TestStress(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	sub := ramSubsystem(t, 2)
 	extra := ramDevice(t, 1<<20, 512)
-	if err := target.AddSubsystem(sub); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, target.AddSubsystem(sub))
 	cores, stop := startCores(t, target, 3)
 	var hosts sync.WaitGroup
 	for i := range 4 {
@@ -183,10 +181,7 @@ func TestStress(t *testing.T) {
 	}
 	hosts.Go(func() {
 		for range 30 {
-			if err := target.AddNamespace(testSub,
-				NamespaceConfig{NSID: 3, Device: extra}); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, target.AddNamespace(testSub, NamespaceConfig{NSID: 3, Device: extra}))
 			target.Controllers()
 			target.CheckHealth()
 			target.Stats()
@@ -194,21 +189,15 @@ func TestStress(t *testing.T) {
 				func(old backend.Device) (backend.Device, error) { return old, nil }); err != nil {
 				t.Error(err)
 			}
-			if err := target.PauseNamespace(testSub, 2); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, target.PauseNamespace(testSub, 2))
 			if _, err := target.UpdateSubsystem(SubsystemConfig{
 				NQN: testSub, AllowAnyHost: true, Serial: "other",
 			}); err != nil {
 				t.Error(err)
 			}
-			if err := target.ResumeNamespace(testSub, 2); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, target.ResumeNamespace(testSub, 2))
 			gone, err := target.RemoveNamespace(testSub, 3)
-			if err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, err)
 			<-gone
 		}
 	})
@@ -217,9 +206,7 @@ func TestStress(t *testing.T) {
 	testutil.Until(t, "sessions and controllers have ended", func() bool {
 		return target.Sessions() == 0 && len(target.Controllers()) == 0
 	})
-	if err := target.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, target.Close())
 	stop()
 }
 
@@ -229,18 +216,12 @@ func startCores(t *testing.T, target *Target, n int) (cores []*core, stop func()
 	var running sync.WaitGroup
 	for i := range n {
 		re, err := reactor.New(reactor.Config{Index: i, CPU: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		arena, err := mem.NewArena("stress", 64<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		memory := mem.NewPool(arena, 0)
 		h, err := target.NewHandler(HandlerConfig{Loop: re, Index: i, Memory: memory})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		re.Attach(h)
 		cores = append(cores,
 			&core{
@@ -257,9 +238,7 @@ func startCores(t *testing.T, target *Target, n int) (cores []*core, stop func()
 		cancel()
 		running.Wait()
 		for _, c := range cores {
-			if err := errors.Join(c.r.Close(), c.memory.Close()); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, errors.Join(c.r.Close(), c.memory.Close()))
 		}
 	}
 }

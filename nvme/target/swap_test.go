@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -129,9 +130,7 @@ func TestSwapUnderLoad(t *testing.T) {
 	for ; !closed(done) || swaps < 2; swaps++ {
 		if err := target.UpdateNamespace(testSub, cfg,
 			func(old backend.Device) (backend.Device, error) {
-				if n := old.(*instance).channels.Load(); n != 0 {
-					t.Errorf("%d channels are open", n)
-				}
+				testutil.Equal(t, old.(*instance).channels.Load(), 0, "channels are open")
 				return &instance{Device: ram}, nil
 			}); err != nil {
 			t.Error(err)
@@ -142,9 +141,7 @@ func TestSwapUnderLoad(t *testing.T) {
 	if n := uint64(2 * rounds * depth); s.Reads != n || s.Writes != n {
 		t.Errorf("%d reads, %d writes, want %d", s.Reads, s.Writes, n)
 	}
-	if err := target.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, target.Close())
 }
 
 // verify writes and reads back as the i-th of two hosts.
@@ -164,9 +161,7 @@ func (h *stressHost) verify(i, rounds, depth int) {
 		<-queues[h.rnd.IntN(2)].send(writes...)
 		<-queues[h.rnd.IntN(2)].send(reads...)
 		for j, r := range reads {
-			if st := writes[j].CQE.Status(); !st.OK() {
-				h.t.Errorf("write: %v", st)
-			}
+			testutil.Equal(h.t, writes[j].CQE.Status(), nvme.Success, "write")
 			if st := r.CQE.Status(); !st.OK() || !bytes.Equal(r.Data, writes[j].Data) {
 				h.t.Errorf("read: %v, or other data than was written", st)
 			}
@@ -225,17 +220,15 @@ func TestSwapWaits(t *testing.T) {
 	}
 	many := r.send(h.io[1], dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1}))
 	r.w.Settle()
-	if len(x.old) > 0 || before.Done {
-		t.Fatal("the device is exchanged although it has an IO")
-	}
+	testutil.MustTrue(t, len(x.old) == 0 && !before.Done,
+		"the device is exchanged although it has an IO")
 	dev.Release()
 	r.until("the device is given up", func() bool { return len(x.old) > 0 })
 	if old := <-x.old; old != backend.Device(dev) {
 		t.Errorf("swap is called with %v", old)
 	}
-	if !before.Done || !before.CQE.Status().OK() {
-		t.Errorf("the IO that the device had: %v, %v", before.Done, before.CQE.Status())
-	}
+	testutil.True(t, before.Done && before.CQE.Status().OK(), "the IO that the device had: %v, %v",
+		before.Done, before.CQE.Status())
 	if r.raw[1].Poll(64); !r.raw[1].Arm() {
 		t.Error("the reactor polls although its commands wait")
 	}
@@ -245,24 +238,17 @@ func TestSwapWaits(t *testing.T) {
 	}
 	h.io[2].HangUp()
 	r.w.Settle()
-	if n := h.io[2].Outstanding(); n != 0 {
-		t.Errorf("%d commands of a queue that has ended are left", n)
-	}
-	if waiting[1].Done || many.Done {
-		t.Error("a command does not wait")
-	}
+	testutil.Equal(t, h.io[2].Outstanding(), 0, "commands of a queue that has ended are left")
+	testutil.True(t, !waiting[1].Done && !many.Done, "a command does not wait")
 	late := r.send(h.io[0], readAt(2))
 	r.w.Advance(time.Second)
 	later := r.send(h.io[0], readAt(3))
 	r.w.Advance(1500 * time.Millisecond)
-	if !late.Done || late.CQE.Status()&^nvme.More != notReady || later.Done {
-		t.Errorf("after the timeout: %v %v, %v", late.Done, late.CQE.Status(), later.Done)
-	}
+	testutil.True(t, late.Done && late.CQE.Status()&^nvme.More == notReady && !later.Done,
+		"after the timeout: %v %v, %v", late.Done, late.CQE.Status(), later.Done)
 	r.must(x.end(dev, nil))
 	r.until("the command continues", func() bool { return later.Done })
-	if st := later.CQE.Status(); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, later.CQE.Status(), nvme.Success, "")
 	if l := r.infos(); !l[0].Ready || l[0].Timeouts == 0 || l[0].Orphans != 0 {
 		t.Errorf("%+v", l[0])
 	}
@@ -286,9 +272,8 @@ func TestSwapHungDevice(t *testing.T) {
 	r.until("the device has the next IO", func() bool { return dev.Held() == 2 })
 	dev.Release()
 	r.until("both complete", func() bool { return first.Done && second.Done })
-	if !first.CQE.Status().OK() || !second.CQE.Status().OK() {
-		t.Errorf("%v, %v", first.CQE.Status(), second.CQE.Status())
-	}
+	testutil.True(t, first.CQE.Status().OK() && second.CQE.Status().OK(), "%v, %v",
+		first.CQE.Status(), second.CQE.Status())
 }
 
 // TestSwapZeroCopy: hosts that take their time with the memory of the device hold up the exchange,
@@ -297,9 +282,7 @@ func TestSwapZeroCopy(t *testing.T) {
 	first := &instance{Device: ramDevice(t, 64<<20, 512)}
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: first}, 32)
 	slow := b.prepareReads(2)
-	if !slow[0].ZeroCopy {
-		t.Fatal("no zero copy")
-	}
+	testutil.MustTrue(t, slow[0].ZeroCopy, "no zero copy")
 	b.h.Execute(slow[:1])
 	reqs := b.reqs
 	b.reqs = b.reqs[2:]
@@ -311,9 +294,7 @@ func TestSwapZeroCopy(t *testing.T) {
 	go func() {
 		swapped <- b.h.t.UpdateNamespace(testSub, NamespaceConfig{NSID: 1},
 			func(backend.Device) (backend.Device, error) {
-				if n := first.channels.Load(); n != 0 {
-					t.Errorf("%d channels are open", n)
-				}
+				testutil.Equal(t, first.channels.Load(), 0, "channels are open")
 				return &instance{Device: first.Device}, nil
 			})
 		b.w.Reactors[0].Wake()
@@ -321,9 +302,7 @@ func TestSwapZeroCopy(t *testing.T) {
 	ch := b.h.channels[0]
 	until := func(cond func() bool) {
 		t.Helper()
-		if err := b.w.Until(cond); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, b.w.Until(cond))
 	}
 	until(func() bool { return ch.quiesce == quiesceZeroCopy })
 	if b.w.Settle(); ch.onQuiesced == nil {
@@ -335,34 +314,26 @@ func TestSwapZeroCopy(t *testing.T) {
 		b.h.Abandon(write[0])
 	}
 	other := b.prepareReads(1)
-	if other[0].ZeroCopy {
-		t.Error("a zero-copy read begins")
-	}
+	testutil.True(t, !other[0].ZeroCopy, "a zero-copy read begins")
 	other[0].Segs = append(other[0].Segs, mem.Segment{B: make([]byte, 4096)})
 	done := b.q.done
 	b.h.Execute(other)
 	until(func() bool { return b.q.done == done+1 })
-	if b.q.bad > 0 || len(swapped) > 0 {
-		t.Errorf("%d failed, exchanged %v", b.q.bad, len(swapped) > 0)
-	}
-	if !b.h.WriterWaits(slow[0]) || !b.h.WriterWaits(unsent) {
-		t.Error("the transport is not told that the memory is waited for")
-	}
+	testutil.True(t, b.q.bad <= 0 && len(swapped) == 0, "%d failed, exchanged %v", b.q.bad,
+		len(swapped) > 0)
+	testutil.True(t, b.h.WriterWaits(slow[0]) && b.h.WriterWaits(unsent),
+		"the transport is not told that the memory is waited for")
 	b.h.Abandon(unsent)
 	b.h.EndZeroCopy(unsent)
 	b.h.EndZeroCopy(slow[0])
 	b.h.Abandon(slow[1])
 	b.h.EndZeroCopy(slow[1])
 	until(func() bool { return len(swapped) > 0 })
-	if err := <-swapped; err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, <-swapped)
 	until(func() bool { return ch.state == channelOpen })
 	b.reqs = reqs
 	again := b.prepareReads(1)
-	if !again[0].ZeroCopy {
-		t.Error("no zero copy after the exchange")
-	}
+	testutil.True(t, again[0].ZeroCopy, "no zero copy after the exchange")
 	b.h.Execute(again)
 	b.h.EndZeroCopy(again[0])
 }

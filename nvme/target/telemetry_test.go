@@ -12,6 +12,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -103,9 +104,7 @@ func TestTelemetry(t *testing.T) {
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 	r.w.Settle()
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	if !bytes.Equal(again(), before) {
-		t.Error("the capture has changed")
-	}
+	testutil.True(t, bytes.Equal(again(), before), "the capture has changed")
 	r.target.find(testSub).lookup(h.cntlid).telemetry.query.asked = time.Time{} // long ago
 	if header, v := h.telemetry(); header.THDGN != 2 || len(v.Connections) != 1 {
 		t.Errorf("the next capture: generation %d, %d connections", header.THDGN,
@@ -138,13 +137,10 @@ func TestTelemetryOfOthers(t *testing.T) {
 		b, err := json.Marshal(v)
 		r.must(err)
 		for _, s := range []string{otherHost, "198.51.100.77", "77777", "070000"} {
-			if bytes.Contains(b, []byte(s)) {
-				t.Errorf("%q is in %s", s, b)
-			}
+			testutil.True(t, !bytes.Contains(b, []byte(s)), "%q is in %s", s, b)
 		}
-		if len(v.Refusals) == 0 || len(v.Events) == 0 {
-			t.Errorf("%d refusals, %d events", len(v.Refusals), len(v.Events))
-		}
+		testutil.True(t, len(v.Refusals) != 0 && len(v.Events) != 0, "%d refusals, %d events",
+			len(v.Refusals), len(v.Events))
 	}
 }
 
@@ -158,17 +154,12 @@ func TestTelemetryOfRefusals(t *testing.T) {
 		r.status(r.dial(0), adminArgs(testSub+name).command(), connectRefused)
 	}
 	_, v := h.telemetry()
-	if len(v.Refusals) != 2 {
-		t.Fatalf("refusals %+v", v.Refusals)
-	}
+	testutil.MustTrue(t, len(v.Refusals) == 2, "refusals %+v", v.Refusals)
 	absent, hidden := v.Refusals[0].Attributes, v.Refusals[1].Attributes
-	if hidden["subsystem"] != testSub+"hidden" {
-		t.Fatalf("attributes %v", hidden)
-	}
+	testutil.MustTrue(t, hidden["subsystem"] == testSub+"hidden", "attributes %v", hidden)
 	hidden["subsystem"] = absent["subsystem"]
-	if !maps.Equal(absent, hidden) || v.Refusals[0].Message != v.Refusals[1].Message {
-		t.Errorf("%v, and where there is none %v", hidden, absent)
-	}
+	testutil.True(t, maps.Equal(absent, hidden) && v.Refusals[0].Message == v.Refusals[1].Message,
+		"%v, and where there is none %v", hidden, absent)
 }
 
 // TestTelemetryIsBounded: however much there is, a capture is small, and says that it is not all.
@@ -183,9 +174,8 @@ func TestTelemetryIsBounded(t *testing.T) {
 	if n := int(header.Last[2]) * nvme.TelemetryBlock; n > telemetrySize || n < telemetrySize/4 {
 		t.Errorf("%d bytes", n)
 	}
-	if !v.Truncated || len(v.Namespaces) != telemetryList/2 {
-		t.Errorf("truncated %v, %d namespaces", v.Truncated, len(v.Namespaces))
-	}
+	testutil.True(t, v.Truncated && len(v.Namespaces) == telemetryList/2,
+		"truncated %v, %d namespaces", v.Truncated, len(v.Namespaces))
 }
 
 // TestTelemetryAge: captures that follow closely are made of one.
@@ -196,9 +186,8 @@ func TestTelemetryAge(t *testing.T) {
 	q := r.target.find(testSub).lookup(h.cntlid).telemetry.query
 	q.asked = time.Now() // in case this takes long
 	header, second := h.telemetry()
-	if !second.Time.Equal(first.Time) || header.THDGN != 2 {
-		t.Errorf("captured at %v and %v, generation %d", first.Time, second.Time, header.THDGN)
-	}
+	testutil.True(t, second.Time.Equal(first.Time) && header.THDGN == 2,
+		"captured at %v and %v, generation %d", first.Time, second.Time, header.THDGN)
 	q.asked = time.Time{}
 	if _, third := h.telemetry(); third.Time.Equal(first.Time) {
 		t.Error("the capture is old")
@@ -220,9 +209,7 @@ func TestCapturesTakeTurns(t *testing.T) {
 	}
 	r.w.Advance(answerWait)
 	r.until("the command ends", func() bool { return c.Done })
-	if st := c.CQE.Status() &^ nvme.More; st != nvme.InternalError {
-		t.Errorf("%v", st)
-	}
+	testutil.Equal(t, c.CQE.Status()&^nvme.More, nvme.InternalError, "")
 	<-r.target.capturing
 	r.ok(h.admin, create())
 }

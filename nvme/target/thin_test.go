@@ -89,9 +89,8 @@ func TestThinHangs(t *testing.T) {
 		for range 50 {
 			id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 				identifyCommand(nvme.CNSNamespace, 1)).Data)
-			if err != nil || id.NUSE != 256 || id.NSFEAT&nvme.NSFEATThin != 0 {
-				t.Fatalf("%v, NUSE %d, NSFEAT %#x", err, id.NUSE, id.NSFEAT)
-			}
+			testutil.MustTrue(t, err == nil && id.NUSE == 256 && id.NSFEAT&nvme.NSFEATThin == 0,
+				"%v, NUSE %d, NSFEAT %#x", err, id.NUSE, id.NSFEAT)
 		}
 		h.admin.HangUp()
 		r.until("the controller has ended", func() bool { return r.target.Sessions() == 0 })

@@ -3,7 +3,6 @@ package target
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -94,15 +94,13 @@ func TestHangingDevice(t *testing.T) {
 	}
 	r.until("the device has everything", func() bool { return dev.Held() == everyIOs })
 	x.givenUp()
-	if !aer.Done || nvme.AsyncEvent(aer.CQE.DW0()) != nvme.AsyncNamespaceChanged {
-		t.Error("hosts were not notified")
-	}
+	testutil.True(t, aer.Done && nvme.AsyncEvent(aer.CQE.DW0()) == nvme.AsyncNamespaceChanged,
+		"hosts were not notified")
 	x.refused()
 	x.comesBack()
 	for _, want := range []string{"does not answer", "answers again"} {
-		if strings.Count(r.log.String(), want) != 1 {
-			t.Errorf("the log does not say once %q:\n%s", want, r.log)
-		}
+		testutil.True(t, strings.Count(r.log.String(), want) == 1,
+			"the log does not say once %q:\n%s", want, r.log)
 	}
 }
 
@@ -134,33 +132,26 @@ func (x *hang) givenUp() {
 			x.t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
-	if kept := x.free - x.w.Reactors[1].Memory().Available(); kept != 4096+32768+4096+8192+12288 {
-		x.t.Errorf("%d bytes are left to the device", kept)
-	}
+	testutil.Equal(x.t, x.free-x.w.Reactors[1].Memory().Available(), 4096+32768+4096+8192+12288,
+		"bytes are left to the device")
 }
 
 // refused: while the device has commands, its namespace accepts none, and other namespaces do.
 func (x *hang) refused() {
 	x.t.Helper()
-	if x.nstat(x.h)&nvme.NSTATReady != 0 {
-		x.t.Error("the namespace is shown as ready")
-	}
+	testutil.True(x.t, x.nstat(x.h)&nvme.NSTATReady == 0, "the namespace is shown as ready")
 	for _, q := range x.h.io {
 		for _, c := range everyCommand() {
 			x.notReady(q, c)
 		}
 		x.ok(q, rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
 	}
-	if x.dev.Held() != everyIOs {
-		x.t.Errorf("a device that hangs was given more: it has %d", x.dev.Held())
-	}
+	testutil.Equal(x.t, x.dev.Held(), everyIOs, "a device that hangs was given more: it")
 	want := []NamespaceInfo{
 		{SubNQN: testSub, NSID: 1, ANAGroup: 1, Timeouts: uint64(len(x.all)), Orphans: everyIOs},
 		{SubNQN: testSub, NSID: 2, ANAGroup: 1, Ready: true},
 	}
-	if l := x.infos(); !slices.Equal(l, want) {
-		x.t.Errorf("%+v", l)
-	}
+	testutil.EqualSlices(x.t, x.infos(), want, "")
 }
 
 // comesBack: the device answers.
@@ -170,9 +161,7 @@ func (x *hang) comesBack() {
 	aer := x.send(x.h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	x.dev.Release()
 	x.until("hosts are notified again", func() bool { return aer.Done })
-	if x.nstat(x.h)&nvme.NSTATReady == 0 {
-		x.t.Error("the namespace is not shown as ready")
-	}
+	testutil.True(x.t, x.nstat(x.h)&nvme.NSTATReady != 0, "the namespace is not shown as ready")
 	if n := x.w.Reactors[1].Memory().Available(); n != x.free {
 		x.t.Errorf("%d bytes have not come back", x.free-n)
 	}
@@ -184,9 +173,8 @@ func (x *hang) comesBack() {
 		x.t.Errorf("%+v, want %+v", l[0], want)
 	}
 	read := x.ok(x.h.io[1], rw(nvme.NVMRead, 1, 64, 64, make([]byte, 32768)))
-	if !bytes.Equal(read.Data, x.all[1].Data) {
-		x.t.Error("the data of a write that was given up and carried out later is wrong")
-	}
+	testutil.True(x.t, bytes.Equal(read.Data, x.all[1].Data),
+		"the data of a write that was given up and carried out later is wrong")
 	for _, c := range everyCommand() {
 		x.ok(x.h.io[0], c)
 	}
@@ -244,13 +232,9 @@ func TestHangErrorLog(t *testing.T) {
 	r.w.Advance(3 * time.Second)
 	e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin,
 		logCommand(nvme.LogError, nvme.ErrorLogEntrySize, 0)).Data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if e.SQID != 1 || e.CID != c.SQE.CID() || e.NSID != 1 || e.LBA != 77 ||
-		e.Opcode != nvme.NVMWrite || nvme.Status(e.Status>>1)&^nvme.More != notReady {
-		t.Errorf("%+v", e)
-	}
+	testutil.Must(t, err)
+	testutil.True(t, e.SQID == 1 && e.CID == c.SQE.CID() && e.NSID == 1 && e.LBA == 77 &&
+		e.Opcode == nvme.NVMWrite && nvme.Status(e.Status>>1)&^nvme.More == notReady, "%+v", e)
 	dev.Release()
 }
 
@@ -287,14 +271,11 @@ func TestTimeoutBeforeTheDevice(t *testing.T) {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
-	if r.nstat(h)&nvme.NSTATReady == 0 {
-		t.Error("the namespace is not ready although the device has nothing")
-	}
+	testutil.True(t, r.nstat(h)&nvme.NSTATReady != 0,
+		"the namespace is not ready although the device has nothing")
 	close(dev.ready)
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	if dev.seen != 1 {
-		t.Errorf("the device saw %d commands that were given up", dev.seen-1)
-	}
+	testutil.True(t, dev.seen == 1, "the device saw %d commands that were given up", dev.seen-1)
 }
 
 // TestResetWhileDeviceHangs: a reset and a disconnect wait for a device for some time, then the
@@ -313,13 +294,9 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 			r.until("the device has everything", func() bool { return dev.Held() == everyIOs })
 			r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)))
 			r.w.Settle()
-			if !h.csts().RDY() {
-				t.Error("RDY is 0 at once")
-			}
+			testutil.True(t, h.csts().RDY(), "RDY is 0 at once")
 			r.w.Advance(time.Duration(closeGrace + timeoutInterval))
-			if h.csts().RDY() {
-				t.Error("RDY stays 1 because of the device")
-			}
+			testutil.True(t, !h.csts().RDY(), "RDY stays 1 because of the device")
 			r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 			h.io = nil
 			q := h.connectIO(1)
@@ -327,9 +304,7 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 			r.ok(q, rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
 			h.hangUp()
 			r.w.Settle()
-			if n := r.target.Sessions(); n != 0 {
-				t.Errorf("%d queues are left", n)
-			}
+			testutil.Equal(t, r.target.Sessions(), 0, "queues are left")
 			dev.Release()
 			r.w.Settle()
 			r.ok(r.connectHost(1).io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -349,18 +324,12 @@ func TestCloseEndsDelays(t *testing.T) {
 	r.until("it waits", waiting)
 	abort := command(nvme.AdminAbort, 0, nil)
 	abort.SQE.Abort().Set(1, c.SQE.CID())
-	if a := r.ok(h.admin, abort); a.CQE.DW0() != 0 {
-		t.Error("not aborted")
-	}
+	testutil.True(t, r.ok(h.admin, abort).CQE.DW0() == 0, "not aborted")
 	r.until("it is aborted", func() bool { return c.Done })
-	if st := c.CQE.Status(); st != nvme.AbortRequested {
-		t.Errorf("%v", st)
-	}
+	testutil.Equal(t, c.CQE.Status(), nvme.AbortRequested, "")
 	r.send(h.io[0], read())
 	r.until("it waits", waiting)
 	h.hangUp()
 	r.w.Settle()
-	if n := r.target.Sessions(); n != 0 {
-		t.Errorf("%d queues are left", n)
-	}
+	testutil.Equal(t, r.target.Sessions(), 0, "queues are left")
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
@@ -44,10 +45,8 @@ func TestTLSNames(t *testing.T) {
 	r.connectHostInfo(0, dial(host, testSub), func(a *connectArgs) { a.sub = testSub })
 	r.connectHostInfo(0, info(nvme.TransportTCP), func(a *connectArgs) { a.sub = testSub + "b" })
 	for _, c := range r.connections() {
-		if c.SubNQN != "" && ((c.TLS != nil) == (c.SubNQN == testSub+"b") ||
-			(c.Security == SecurityTLS) != (c.TLS != nil)) {
-			t.Errorf("%s: TLS %v", c.SubNQN, c.TLS)
-		}
+		testutil.True(t, c.SubNQN == "" || (c.TLS != nil) != (c.SubNQN == testSub+"b") &&
+			(c.Security == SecurityTLS) == (c.TLS != nil), "%s: TLS %v", c.SubNQN, c.TLS)
 	}
 }
 
@@ -70,9 +69,7 @@ func TestTLSDiscovery(t *testing.T) {
 	} {
 		r.target.SetPortListener(1, "", tc.TLSPolicy)
 		_, list := h.discoveryLog()
-		if len(list) == 0 {
-			t.Fatal("no entries")
-		}
+		testutil.MustTrue(t, len(list) != 0, "no entries")
 		for _, e := range list {
 			if e.TREQ != tc.TREQ || e.TCPSecurity() != tc.TCPSecurity {
 				t.Errorf("%v: TREQ %#x, SECTYPE %d", tc.TLSPolicy, uint8(e.TREQ), e.TCPSecurity())

@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -175,9 +176,7 @@ func TestWriteUncorrectableRefused(t *testing.T) {
 	c := mark(0, 1)
 	c.SQE.RW().Set(0, 1, nvme.RWDirective)
 	r.status(q, c, invalidField)
-	if store.calls > 0 {
-		t.Error("a refused command was stored")
-	}
+	testutil.True(t, store.calls <= 0, "a refused command was stored")
 	const all = marks.Max / 512
 	full := nvme.CapacityExceeded | nvme.DNR
 	r.status(q, mark(0, all+1), full)
@@ -189,9 +188,7 @@ func TestWriteUncorrectableRefused(t *testing.T) {
 	}
 	r.ok(q, mark(all, 32))
 	r.status(q, mark(all+32, 1), full)
-	if n := len(store.blocks()); n != 33 {
-		t.Errorf("%d ranges", n)
-	}
+	testutil.Equal(t, len(store.blocks()), 33, "ranges")
 	id, err := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
 		identifyCommand(nvme.CNSController, 0)).Data)
 	if r.must(err); id.ONCS&nvme.ONCSWriteUncorrectable == 0 {
@@ -224,9 +221,7 @@ func TestMarksAreStored(t *testing.T) {
 		r.until("it is stored", func() bool { return c.Done })
 		return c
 	}
-	if st := waits(mark(5, 3)).CQE.Status(); !st.OK() {
-		t.Fatal(st)
-	}
+	testutil.MustEqual(t, waits(mark(5, 3)).CQE.Status(), nvme.Success, "")
 	rec := dev.Device.(*recorder)
 	rec.take()
 	waits(rw(nvme.NVMWrite, 1, 6, 1, make([]byte, 512)))
@@ -302,17 +297,13 @@ func TestMarksAfterRestart(t *testing.T) {
 		stored(r, nil)
 		r.must(store.Save("", 1, &marks.Kept{Identity: "a"}))
 		r.target.ForgetNamespace(testSub, 1) // of a namespace that was not there
-		if store.Load("", 1) != nil {
-			t.Error("the store was not asked to forget")
-		}
+		testutil.True(t, store.Load("", 1) == nil, "the store was not asked to forget")
 	})
 	start(ramDevice(t, 1<<20, 512), func(r *harness, h *host) {
 		r.ok(h.io[0], mark(1, 1))
 		r.status(h.io[0], readAt(1), unrecovered)
 	})
-	if store.blocks() != nil {
-		t.Error("marks of memory were stored")
-	}
+	testutil.True(t, store.blocks() == nil, "marks of memory were stored")
 }
 
 // TestMarksOfStorageThatComesBack: what could not be taken out of the store would come back with a

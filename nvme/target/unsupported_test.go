@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -195,18 +196,14 @@ func TestUnsupported(t *testing.T) {
 		if !s.io {
 			kind = s.name[:max(0, strings.LastIndexByte(s.name, ' '))]
 		}
-		if !known && kind != "get feature" {
-			t.Fatal("the table has no row of it")
-		}
+		testutil.MustTrue(t, known || kind == "get feature", "the table has no row of it")
 		for _, f := range slices.Concat(badFields[kind], list) {
 			for _, v := range f.values {
 				st := s.send(func(sqe *nvme.SQE) {
 					mask := allBits >> (32 - f.bits) << f.shift
 					sqe.SetCDW(f.dword, sqe.CDW(f.dword)&^mask|v<<f.shift&mask)
 				})
-				if st != f.want {
-					t.Errorf("%s: %#x: %v, want %v", f.field, v, st, f.want)
-				}
+				testutil.Equal(t, st, f.want, "%s: %#x", f.field, v)
 			}
 		}
 	})
@@ -251,9 +248,7 @@ func TestANASamples(t *testing.T) {
 		nvme.ANAStateChange, nvme.ANAStatePersistentLoss,
 	} {
 		eachSample(t, func(t *testing.T, s sent) {
-			if err := s.target.SetANAStates(1, states{1: state}); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, s.target.SetANAStates(1, states{1: state}))
 			st := s.send(func(sqe *nvme.SQE) {
 				if s.nsid[1] == good {
 					sqe.SetNSID(nsidClasses[1])
@@ -267,9 +262,7 @@ func TestANASamples(t *testing.T) {
 				s.name == "set feature 84h" && state == nvme.ANAStatePersistentLoss {
 				want = cmp.Or(anaStatuses[state], want)
 			}
-			if st != want {
-				t.Errorf("%v: %v, want %v", state, st, want)
-			}
+			testutil.Equal(t, st, want, "%v", state)
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -37,9 +38,8 @@ func TestUpdateHosts(t *testing.T) {
 		c.AllowAnyHost, c.Hosts = false, []string{otherHost}
 	})
 	r.w.Settle()
-	if !h.admin.Closed() || !h.io[0].Closed() || o.admin.Closed() || o.io[0].Closed() {
-		t.Error("other queues are closed than those of the host that was removed")
-	}
+	testutil.True(t, h.admin.Closed() && h.io[0].Closed() && !o.admin.Closed() && !o.io[0].Closed(),
+		"other queues are closed than those of the host that was removed")
 	r.stays(gone)
 	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectInvalidHost|nvme.DNR)
 	dev.Release()
@@ -51,9 +51,7 @@ func TestUpdateHosts(t *testing.T) {
 
 	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.Hosts = []string{otherHost} })))
 	r.connectHost(0) // any host again
-	if o.admin.Closed() {
-		t.Error("a host was disconnected when others were allowed")
-	}
+	testutil.True(t, !o.admin.Closed(), "a host was disconnected when others were allowed")
 }
 
 // TestUpdateWhileConnecting: a host is not admitted that was allowed when its Connect began.

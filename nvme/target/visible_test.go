@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -52,9 +53,8 @@ func TestHiddenNamespace(t *testing.T) {
 		}
 		data := what == "identify" || what == "log" && nvme.LID(a) != nvme.LogTelemetryHost &&
 			nvme.LID(a) != nvme.LogError // which has command identifiers
-		if data && !bytes.Equal(first.Data, second.Data) {
-			t.Errorf("%s %#x of %d differs", what, a, b)
-		}
+		testutil.True(t, !data || bytes.Equal(first.Data, second.Data), "%s %#x of %d differs",
+			what, a, b)
 	}
 	for _, nsid := range []uint32{0, 1, 2, 3, 5, nvme.NSIDAll} {
 		for i := range 256 {
@@ -142,8 +142,6 @@ func TestHiddenMeanwhile(t *testing.T) {
 	for i, want := range map[*fabrictest.Command]nvme.Status{
 		begun: nvme.Success, late: inactiveNamespace, other: nvme.Success,
 	} {
-		if st := i.CQE.Status() &^ nvme.More; st != want {
-			t.Errorf("%v, want %v", st, want)
-		}
+		testutil.Equal(t, i.CQE.Status()&^nvme.More, want, "")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -40,13 +41,10 @@ func TestAdmitsInTurns(t *testing.T) {
 		if n := before[0] - now[0] + before[1] - now[1]; n > admitMost {
 			t.Errorf("%d commands in one poll", n)
 		}
-		if polls == 0 && (now[0] == before[0]) == (now[1] == before[1]) {
-			t.Errorf("not in turns: %v, before %v", now, before)
-		}
+		testutil.True(t, polls != 0 || (now[0] == before[0]) != (now[1] == before[1]),
+			"not in turns: %v, before %v", now, before)
 		before = now
 	}
-	if polls != 3 || before != [2]int{} {
-		t.Errorf("%v wait after %d polls", before, polls)
-	}
+	testutil.True(t, polls == 3 && before == [2]int{}, "%v wait after %d polls", before, polls)
 	r.allDone(all, nvme.Success)
 }

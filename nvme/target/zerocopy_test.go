@@ -1,12 +1,12 @@
 package target
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -45,27 +45,17 @@ func TestZeroCopyReadsEnd(t *testing.T) {
 		t.Errorf("%d reads of %d sectors are counted", got[backend.OpRead], got[statSectors])
 	}
 	gone, err := b.h.t.RemoveNamespace(testSub, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.w.Until(func() bool { return b.h.channels[0].onClosed != nil }); err != nil {
-		t.Fatal(err)
-	}
-	if b.h.WriterWaits(reqs[0]) {
-		t.Error("a writer waits, although there is none")
-	}
+	testutil.Must(t, err)
+	testutil.Must(t, b.w.Until(func() bool { return b.h.channels[0].onClosed != nil }))
+	testutil.True(t, !b.h.WriterWaits(reqs[0]), "a writer waits, although there is none")
 	b.h.EndZeroCopy(reqs[0])
 	b.h.Close(b.io) // the queue ends with an executed and a prepared read
 	b.h.Abandon(reqs[2])
 	b.h.EndZeroCopy(reqs[1])
 	b.w.Settle()
-	if closed(gone) {
-		t.Fatal("the namespace is removed during a zero-copy read")
-	}
+	testutil.MustTrue(t, !closed(gone), "the namespace is removed during a zero-copy read")
 	b.h.EndZeroCopy(reqs[2])
-	if err := untilGone(b.w, gone); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, untilGone(b.w, gone))
 }
 
 // TestNoZeroCopyRead: memory that the queue cannot send from is not attached.
@@ -73,14 +63,11 @@ func TestNoZeroCopyRead(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	b.q.noZeroCopy = true
 	for _, r := range b.prepareReads(2) {
-		if r.ZeroCopy || len(r.Segs) > 0 || r.Length != 4096 {
-			t.Errorf("zero copy %v, %d segments, %d bytes", r.ZeroCopy, len(r.Segs), r.Length)
-		}
+		testutil.True(t, !r.ZeroCopy && len(r.Segs) == 0 && r.Length == 4096,
+			"zero copy %v, %d segments, %d bytes", r.ZeroCopy, len(r.Segs), r.Length)
 		b.h.Abandon(r)
 	}
-	if n := b.h.channels[0].zeroCopies; n != 0 {
-		t.Errorf("%d zero-copy reads have not ended", n)
-	}
+	testutil.Equal(t, b.h.channels[0].zeroCopies, 0, "zero-copy reads have not ended")
 }
 
 // prepareWrites prepares a write of 64 KiB at each multiple of that on the first n requests.
@@ -132,40 +119,29 @@ func TestZeroCopyWritesEnd(t *testing.T) {
 	done := b.q.done
 	reqs[1].Status = nvme.TransientTransportError // a digest was wrong
 	b.h.Execute(reqs[:2])
-	if b.q.done != done+2 || b.q.bad != 1 {
-		t.Fatalf("%d commands are done, %d bad", b.q.done-done, b.q.bad)
-	}
+	testutil.MustTrue(t, b.q.done == done+2 && b.q.bad == 1, "%d commands are done, %d bad",
+		b.q.done-done, b.q.bad)
 	b.h.EndZeroCopy(reqs[0])
 	b.h.EndZeroCopy(reqs[1])
 	b.h.Abandon(reqs[2])
 	b.h.EndZeroCopy(reqs[2])
-	if got := b.firstBytes(5); !bytes.Equal(got, []byte{1, 0, 0, 0, 0}) {
-		t.Errorf("written: %d", got)
-	}
+	testutil.EqualSlices(t, b.firstBytes(5), []byte{1, 0, 0, 0, 0}, "written")
 	if got := b.h.t.find(testSub).namespaces.Load().get(
 		1).users.total(); got[backend.OpWrite] != 1 ||
 		got[statSectors+1] != 128 {
 		t.Errorf("%d writes of %d sectors are counted", got[backend.OpWrite], got[statSectors+1])
 	}
 	gone, err := b.h.t.RemoveNamespace(testSub, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.w.Until(func() bool { return b.h.channels[0].onClosed != nil }); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
+	testutil.Must(t, b.w.Until(func() bool { return b.h.channels[0].onClosed != nil }))
 	b.h.Execute(reqs[3:4]) // its data came in time
 	b.h.Close(b.io)
 	b.h.EndZeroCopy(reqs[3])
 	b.w.Settle()
-	if closed(gone) {
-		t.Fatal("the namespace is removed during a zero-copy write")
-	}
+	testutil.MustTrue(t, !closed(gone), "the namespace is removed during a zero-copy write")
 	b.h.Abandon(reqs[4])
 	b.h.EndZeroCopy(reqs[4])
-	if err := untilGone(b.w, gone); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, untilGone(b.w, gone))
 }
 
 // TestNoZeroCopyWrite: no memory is attached that the queue cannot receive into, nor to writes
@@ -183,7 +159,5 @@ func TestNoZeroCopyWrite(t *testing.T) {
 			b.h.Abandon(r)
 		}
 	}
-	if n := b.h.channels[0].zeroCopies; n != 0 {
-		t.Errorf("%d zero-copy writes have not ended", n)
-	}
+	testutil.Equal(t, b.h.channels[0].zeroCopies, 0, "zero-copy writes have not ended")
 }

@@ -46,9 +46,7 @@ func TestWorkloads(t *testing.T) {
 	all := testutil.Value(workloads("", true))(t)
 	names := map[string]bool{}
 	for _, w := range all {
-		if names[w.Name] {
-			t.Errorf("%q is there twice", w.Name)
-		}
+		testutil.True(t, !names[w.Name], "%q is there twice", w.Name)
 		names[w.Name] = true
 		reads := 0
 		for _, s := range w.pattern() {
@@ -60,9 +58,8 @@ func TestWorkloads(t *testing.T) {
 			t.Errorf("%q: the floor reads %d %%, want %d", w.Name, got, w.Reads)
 		}
 	}
-	if len(few) >= len(all) || !names["4K random 70/30 QD 32 on 16 queues"] {
-		t.Errorf("%d workloads, with -all %d", len(few), len(all))
-	}
+	testutil.True(t, len(few) < len(all) && names["4K random 70/30 QD 32 on 16 queues"],
+		"%d workloads, with -all %d", len(few), len(all))
 }
 
 // TestNoWorkload: the error lists the existing workloads.
@@ -70,8 +67,6 @@ func TestNoWorkload(t *testing.T) {
 	b := bench{options: options{filter: "4K read QD 32"}}
 	_, err := b.steps()
 	for _, want := range []string{`"4K read QD 32"`, "\n  4K random read QD 32\n", "\n  " + idleName} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("no %q: %v", want, err)
-		}
+		testutil.True(t, err != nil && strings.Contains(err.Error(), want), "no %q: %v", want, err)
 	}
 }

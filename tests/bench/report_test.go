@@ -27,9 +27,8 @@ func TestLabReport(t *testing.T) {
 		p.Rows[1].Ratio.Median != 1.2 || p.Rows[1].AtLeast != 1 || p.Rows[2].Ratio != nil {
 		t.Errorf("rows: %s", text)
 	}
-	if len(p.Notes) != 1 || len(p.Machine.Loads) != 2 {
-		t.Errorf("notes %q, loads %v", p.Notes, p.Machine.Loads)
-	}
+	testutil.True(t, len(p.Notes) == 1 && len(p.Machine.Loads) == 2, "notes %q, loads %v", p.Notes,
+		p.Machine.Loads)
 	var table bytes.Buffer
 	testutil.Must(t, p.writeTable(&table))
 	squeezed := strings.Join(strings.Fields(table.String()), " ")

@@ -49,13 +49,11 @@ func TestAuthentication(t *testing.T) {
 				h.use(v, o)
 				want := fmt.Sprintf("hash=%v dhgroup=%v bidirectional=%t", tc.Hash, tc.Group,
 					tc.both)
-				if !strings.Contains(h.Log.String(), want) {
-					t.Errorf("the log does not have: %s\n%s", want, h.Log)
-				}
+				testutil.True(t, strings.Contains(h.Log.String(), want),
+					"the log does not have: %s\n%s", want, h.Log)
 				for _, k := range []*auth.Key{key, own} {
-					if strings.Contains(h.Log.String(), k.Reveal()[10:40]) {
-						t.Error("a key is in the log")
-					}
+					testutil.True(t, !strings.Contains(h.Log.String(), k.Reveal()[10:40]),
+						"a key is in the log")
 				}
 			}
 		})
@@ -76,9 +74,7 @@ func (h *env) use(v variant, o host.Options) {
 		h.Must(q.Write(ctx, 1, 0, 1, b[:512], 0))
 		h.Must(q.Authenticate(ctx, &o))
 		h.Must(q.Read(ctx, 1, 0, 1, b[512:]))
-		if !bytes.Equal(b[:512], b[512:]) {
-			h.T.Error("other data comes back")
-		}
+		testutil.True(h.T, bytes.Equal(b[:512], b[512:]), "other data comes back")
 	}
 	h.Must(c.Authenticate(ctx))
 	h.Ping(c)

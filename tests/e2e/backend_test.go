@@ -78,17 +78,14 @@ func TestEndedQueueWithBusyDevice(t *testing.T) {
 				end(t, h, c, q)
 				err := pipeline(oq, 200,
 					func(op *host.Op, i int) { op.Write(2, uint64(i), 128, noise, 0) })
-				if err != nil {
-					t.Fatalf("another namespace: %v", err)
-				}
+				testutil.MustEqual(t, err, nil, "another namespace")
 				h.Ping(other)
 				g.set(false, nil)
 				// The device now writes the data of the ended queue, so its memory must not have
 				// been reused. The harness checks that all of it is freed.
 				for slba := uint64(0); slba < uint64(q.Depth()*8); slba += 128 {
-					if err := oq.Read(testutil.Context(t), 1, slba, 128, noise); err != nil {
-						t.Fatalf("the namespace afterwards: %v", err)
-					}
+					testutil.MustEqual(t, oq.Read(testutil.Context(t), 1, slba, 128, noise), nil,
+						"the namespace afterwards")
 					for i, b := range noise {
 						if b != 0 && b != 0x11 {
 							t.Fatalf("byte %d of block %d is %#x, which was never written there",
@@ -111,9 +108,8 @@ func TestHungDevice(t *testing.T) {
 		outstanding(t, h, q, buf, g)
 		h.Ping(c)
 		aborted, err := hosttest.Abort(testutil.Context(t), c, 1, 0x1000)
-		if aborted || err != nil {
-			t.Errorf("abort of a command that the device has: %t, %v", aborted, err)
-		}
+		testutil.True(t, !aborted && err == nil, "abort of a command that the device has: %t, %v",
+			aborted, err)
 		last := buf[q.Depth()*4096:]
 		h.Must(q2.Write(testutil.Context(t), 2, 0, 8, last, 0))
 		for range 100 {
@@ -244,14 +240,10 @@ func TestFile(t *testing.T) {
 					h.Must(pipeline(q, 100, func(op *host.Op, i int) {
 						op.Read(1, uint64(1000+i), 1, buf[i*4096:][:4096])
 					}))
-					if d := differ(buf[:100*4096], want[:100*4096]); d != "" {
-						t.Fatal(d)
-					}
+					testutil.MustEqual(t, differ(buf[:100*4096], want[:100*4096]), "", "")
 					clear(want[7*4096 : 9*4096])
 					h.Must(q.Read(ctx, 1, 3, 256, buf))
-					if d := differ(buf, want); d != "" {
-						t.Fatal(d)
-					}
+					testutil.MustEqual(t, differ(buf, want), "", "")
 				})
 			})
 		}

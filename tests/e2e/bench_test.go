@@ -60,9 +60,7 @@ func TestBench(t *testing.T) {
 				if what == "" {
 					return
 				}
-				if s.Runtime.Seconds() > 10 {
-					t.Fatal(what)
-				}
+				testutil.MustTrue(t, s.Runtime.Seconds() <= 10, "%v", what)
 			}
 		}
 		for _, rw := range bench.Patterns {
@@ -71,9 +69,8 @@ func TestBench(t *testing.T) {
 			reads, writes := !strings.HasSuffix(rw, "write"), !strings.HasSuffix(rw, "read")
 			measure(s, func(r *bench.Report) string {
 				g := r.Runs[0].Groups[0]
-				if g.Reads != nil && !reads || g.Writes != nil && !writes {
-					t.Fatalf("%s: %+v", rw, g)
-				}
+				testutil.MustTrue(t, (g.Reads == nil || reads) && (g.Writes == nil || writes),
+					"%s: %+v", rw, g)
 				if (g.Reads == nil) == reads || (g.Writes == nil) == writes || g.Flush == nil {
 					return fmt.Sprintf("%s: %+v", rw, g)
 				}
@@ -262,22 +259,17 @@ func TestBenchKeys(t *testing.T) {
 			var out bytes.Buffer
 			h.Must(errors.Join(r.WriteText(&out), r.WriteJSON(&out), r.WriteHTML(&out)))
 			for _, k := range []string{tlsKey.Reveal(), key.Reveal()} {
-				if strings.Contains(out.String(), k[14:30]) {
-					t.Error("a key is in the report")
-				}
+				testutil.True(t, !strings.Contains(out.String(), k[14:30]),
+					"a key is in the report")
 			}
 			continue
 		}
-		if err == nil || !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("%v, want %s", err, want)
-		}
+		testutil.True(t, err != nil && strings.Contains(fmt.Sprint(err), want), "%v, want %s", err,
+			want)
 	}
 	c.Key = key.Reveal()
 	_, err := bench.Measure(testutil.Context(t), c, benchSettings("read"), "", nil)
-	if err == nil ||
-		strings.Contains(err.Error(), key.Reveal()[10:30]) {
-		t.Error(err)
-	}
+	testutil.True(t, err != nil && !strings.Contains(err.Error(), key.Reveal()[10:30]), "%v", err)
 }
 
 // TestBenchIdentities: over TLS, bench measures a target that supports only one version of PSK
@@ -299,8 +291,6 @@ func TestBenchIdentities(t *testing.T) {
 		c.TLSKey = filepath.Join(t.TempDir(), "key")
 		h.Must(os.WriteFile(c.TLSKey, []byte(tlsKey.Reveal()), 0o600))
 		_, err := bench.Measure(testutil.Context(t), c, benchSettings("randread"), "", nil)
-		if err != nil {
-			t.Errorf("identity of version %d: %v", version, err)
-		}
+		testutil.Equal(t, err, nil, "identity of version %d", version)
 	}
 }

@@ -70,9 +70,7 @@ func swapUnderLoad(t *testing.T, h *env, v variant) {
 		q := h.Open(c, uint16(i+1), 17+i*4)
 		buf := h.Buffer(c, q.Depth()*32768)
 		load.Go(func() {
-			if err := verify(q, uint64(i)*16384, buf, rounds); err != nil {
-				t.Errorf("queue %d: %v", i+1, err)
-			}
+			testutil.Equal(t, verify(q, uint64(i)*16384, buf, rounds), nil, "queue %d", i+1)
 		})
 	}
 	ended := make(chan struct{})
@@ -121,9 +119,7 @@ func TestRemovePort(t *testing.T) {
 			return queues[i].Flush(testutil.Context(t), 1) != nil
 		})
 		_, err := host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
-		if err == nil {
-			t.Errorf("%s: connected to a listener that was removed", v.name)
-		}
+		testutil.True(t, err != nil, "%s: connected to a listener that was removed", v.name)
 	}
 	h.Until("all sessions end", func() bool { return h.Target.Sessions() == 0 })
 }

@@ -61,9 +61,8 @@ func testCompare(t *testing.T, h *env, v variant) {
 			} {
 				st := testutil.Value(
 					hosttest.CompareAndWrite(ctx, q, 1, 1, blocks, old[:size], data[:size]))(h.T)
-				if st[0]&^nvme.More != want[0] || st[1]&^nvme.More != want[1] {
-					t.Errorf("%d bytes, try %d: %v, %v", size, i, st[0], st[1])
-				}
+				testutil.True(t, st[0]&^nvme.More == want[0] && st[1]&^nvme.More == want[1],
+					"%d bytes, try %d: %v, %v", size, i, st[0], st[1])
 			}
 			h.Must(hosttest.Compare(ctx, q, 1, 1, blocks, data[:size]))
 			old, data = data, old

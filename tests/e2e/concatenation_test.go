@@ -41,9 +41,7 @@ func TestConcatenation(t *testing.T) {
 		}
 	}
 	testutil.Equal(t, n, 2, "queues are secure: %+v", list)
-	if !bytes.Equal(b[:512], b[512:]) {
-		t.Error("other data comes back")
-	}
+	testutil.True(t, bytes.Equal(b[:512], b[512:]), "other data comes back")
 
 	replaced := testutil.Value(c.ReplacePSK(ctx))(h.T)
 	other := testutil.Value(c.ReplacePSK(ctx))(h.T)
@@ -64,19 +62,14 @@ func TestConcatenation(t *testing.T) {
 	}
 	forged := other.(host.TCP)
 	forged.PSK = func(string, string) (*auth.TLSPSK, error) { return wrong, nil }
-	if !refused(forged)() {
-		t.Error("a wrong PSK counts")
-	}
+	testutil.True(t, refused(forged)(), "a wrong PSK counts")
 	h.Until("the log says that it is wrong", func() bool {
 		return strings.Contains(h.Log.String(), "presents a PSK other than")
 	})
-	if strings.Contains(h.Log.String(), "tls_key") {
-		t.Error("the log speaks of a tls_key, and the host has none")
-	}
+	testutil.True(t, !strings.Contains(h.Log.String(), "tls_key"),
+		"the log speaks of a tls_key, and the host has none")
 	second.Close()
-	if !refused(replaced)() {
-		t.Error("a PSK that was replaced counts")
-	}
+	testutil.True(t, refused(replaced)(), "a PSK that was replaced counts")
 	h.Until("the log says that it has ended", func() bool {
 		return strings.Contains(h.Log.String(), "has generated has ended")
 	})
@@ -85,18 +78,15 @@ func TestConcatenation(t *testing.T) {
 	mixed := testutil.Value(host.DialQueue(ctx, plain, 2, 9, c.CNTLID()))(h.T)
 	defer mixed.Close()
 	cqe, err := mixed.Do(ctx, host.ConnectCommand(2, 9, &o, c.CNTLID()))
-	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
-		t.Errorf("an I/O queue without TLS: %v, %v", cqe.Status(), err)
-	}
+	testutil.True(t, err == nil && cqe.Status().Code() == nvme.ConnectInvalidParameters,
+		"an I/O queue without TLS: %v, %v", cqe.Status(), err)
 	h.Ping(c)
 	h.Must(q.Close())
 	c.Close()
 	h.Until("the first PSK ends as well", refused(secure))
 	psk := testutil.Value(secure.PSK("", ""))(h.T)
 	for _, secret := range []string{string(psk.Secret), key.Reveal()[10:40]} {
-		if strings.Contains(h.Log.String(), secret) {
-			t.Error("a secret is in the log")
-		}
+		testutil.True(t, !strings.Contains(h.Log.String(), secret), "a secret is in the log")
 	}
 }
 
@@ -130,23 +120,20 @@ func TestConcatenationRequired(t *testing.T) {
 	defer wire.Close()
 	cqe := testutil.Value(wire.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)))(h.T)
 	const required = nvme.ConnectATR | nvme.ConnectASCR
-	if nvme.ConnectResult(cqe.DW0())&required != required {
-		t.Errorf("AUTHREQ is %#x", cqe.DW0())
-	}
+	testutil.True(t, nvme.ConnectResult(cqe.DW0())&required == required, "AUTHREQ is %#x",
+		cqe.DW0())
 	h.Must(o.Concatenate(ctx, wire))
 	var op host.Op
 	op.SQE.SetOpcode(nvme.AdminIdentify)
 	cqe, err = wire.Do(ctx, &op)
-	if err != nil || cqe.Status().Code() != nvme.AuthenticationRequired {
-		t.Errorf("Identify without TLS: %v, %v", cqe.Status(), err)
-	}
+	testutil.True(t, err == nil && cqe.Status().Code() == nvme.AuthenticationRequired,
+		"Identify without TLS: %v, %v", cqe.Status(), err)
 	// The same holds for an I/O queue of the controller with TLS on its admin queue.
 	wire = testutil.Value(host.DialQueue(ctx, plain, 2, 9, c.CNTLID()))(h.T)
 	defer wire.Close()
 	cqe, err = wire.Do(ctx, host.ConnectCommand(2, 9, &o, c.CNTLID()))
-	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
-		t.Errorf("an I/O queue without TLS: %v, %v", cqe.Status(), err)
-	}
+	testutil.True(t, err == nil && cqe.Status().Code() == nvme.ConnectInvalidParameters,
+		"an I/O queue without TLS: %v, %v", cqe.Status(), err)
 }
 
 // TestConcatenationKeyRemoved: after the key of a host is removed or replaced, a PSK that was
@@ -175,9 +162,8 @@ func TestConcatenationKeyRemoved(t *testing.T) {
 				t.Error("another controller is created")
 			}
 			cqe, err := begun.Do(ctx, host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
-			if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters {
-				t.Errorf("after the handshake: %v, %v", cqe.Status(), err)
-			}
+			testutil.True(t, err == nil && cqe.Status().Code() == nvme.ConnectInvalidParameters,
+				"after the handshake: %v, %v", cqe.Status(), err)
 			h.Ping(c)
 		})
 	}

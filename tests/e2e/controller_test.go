@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"errors"
 	"slices"
 	"strconv"
 	"testing"
@@ -30,9 +29,7 @@ func TestDiscovery(t *testing.T) {
 		found := map[nvme.TransportType]bool{}
 		for _, e := range entries {
 			nqn, err := nvme.ParseNQN(&e.SUBNQN)
-			if err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, err)
 			switch {
 			case nqn == otherSub:
 				t.Errorf("a subsystem that refuses this host is listed: %+v", e)
@@ -50,12 +47,10 @@ func TestDiscovery(t *testing.T) {
 				t.Errorf("discovery entry of type %d", e.SUBTYPE)
 			}
 		}
-		if !found[nvme.TransportTCP] || !found[nvme.TransportRDMA] {
-			t.Errorf("ports listed: %v", found)
-		}
-		if _, err := c.OpenQueue(ctx, 1, 32); err == nil {
-			t.Error("a discovery controller accepted an I/O queue")
-		}
+		testutil.True(t, found[nvme.TransportTCP] && found[nvme.TransportRDMA], "ports listed: %v",
+			found)
+		testutil.True(t, testutil.Err(c.OpenQueue(ctx, 1, 32)) != nil,
+			"a discovery controller accepted an I/O queue")
 	})
 }
 
@@ -72,9 +67,8 @@ func TestDiscoveryEvent(t *testing.T) {
 		expectEvent(t, c, nvme.AsyncDiscoveryChanged)
 		after, entries, err := hosttest.Discover(testutil.Context(t), c)
 		h.Must(err)
-		if after.GENCTR == before.GENCTR || len(entries) <= int(before.NUMREC) {
-			t.Errorf("before %+v, after %+v", before, after)
-		}
+		testutil.True(t, after.GENCTR != before.GENCTR && len(entries) > int(before.NUMREC),
+			"before %+v, after %+v", before, after)
 	})
 }
 
@@ -97,19 +91,14 @@ func TestScan(t *testing.T) {
 			id.OAES&nvme.EventNamespaceChanged == 0 {
 			t.Errorf("identity: %+v", id)
 		}
-		if nqn, err := nvme.ParseNQN(&id.SUBNQN); nqn != subNQN || err != nil {
-			t.Errorf("SUBNQN %q, %v", nqn, err)
-		}
-		if v.isRDMA && id.SGLS&nvme.SGLSOffset == 0 {
-			t.Error("no in-capsule writes over RDMA")
-		}
+		testutil.Equal(t, testutil.Value(nvme.ParseNQN(&id.SUBNQN))(t), subNQN, "SUBNQN")
+		testutil.True(t, !v.isRDMA || id.SGLS&nvme.SGLSOffset != 0,
+			"no in-capsule writes over RDMA")
 		if mqes := int(c.CAP().MQES()) + 1; mqes != 128 {
 			t.Errorf("queues of %d entries", mqes)
 		}
 		ids := testutil.Value(hosttest.ActiveNamespaces(ctx, c))(h.T)
-		if !slices.Equal(ids, []uint32{1, 2}) {
-			t.Errorf("namespaces %v", ids)
-		}
+		testutil.True(t, slices.Equal(ids, []uint32{1, 2}), "namespaces %v", ids)
 		for nsid, shift := range map[uint32]uint8{1: 9, 2: 12} {
 			ns := testutil.Value(c.IdentifyNamespace(ctx, nsid))(h.T)
 			if ns.Format().LBADS != shift || ns.NSZE != 64<<20>>shift || ns.NCAP != ns.NSZE ||
@@ -124,9 +113,7 @@ func TestScan(t *testing.T) {
 				t.Errorf("namespace %d has no persistent identifier: %v", nsid, descs)
 			}
 			_, err := c.Identify(ctx, nvme.CNSCommandSetNamespace, nsid, nvme.CSINVM)
-			if err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, err)
 		}
 		if b, err := c.Identify(ctx, nvme.CNSCommandSetController, 0, nvme.CSINVM); err != nil {
 			t.Error(err)
@@ -163,20 +150,15 @@ func TestResetAndShutdown(t *testing.T) {
 			buf := h.Buffer(c, 4096)
 			h.Must(q.Write(ctx, 1, 0, 8, buf, 0))
 			h.Must(c.Reset(ctx))
-			if err := ended(q); !errors.Is(err, host.ErrClosed) {
-				t.Fatalf("queue after a reset: %v", err)
-			}
-			if _, err := c.OpenQueue(ctx, 1, 32); err == nil {
-				t.Fatal("a queue was connected to a disabled controller")
-			}
+			testutil.Is(t, ended(q), host.ErrClosed, "queue after a reset")
+			testutil.MustTrue(t, testutil.Err(c.OpenQueue(ctx, 1, 32)) != nil,
+				"a queue was connected to a disabled controller")
 			h.Must(q.Close())
 			h.Must(c.Enable(ctx))
 		}
 		q := h.Open(c, 2, 32)
 		h.Must(c.Shutdown(ctx))
-		if err := ended(q); !errors.Is(err, host.ErrClosed) {
-			t.Fatalf("queue after a shutdown: %v", err)
-		}
+		testutil.Is(t, ended(q), host.ErrClosed, "queue after a shutdown")
 		c.Close()
 		h.Until("no controller is left", func() bool { return len(h.Target.Controllers()) == 0 })
 	})
@@ -231,14 +213,11 @@ func TestKeepAliveExpiry(t *testing.T) {
 		alive := h.connect(v, func(o *host.Options) {
 			o.KATO = time.Duration(rounds(60, 3)) * time.Second
 		})
-		if err := ended(q); !errors.Is(err, host.ErrClosed) {
-			t.Errorf("I/O queue: %v", err)
-		}
+		testutil.Is(t, ended(q), host.ErrClosed, "I/O queue")
 		testutil.Receive(t, "the admin queue ends", c.Done())
 		h.Until("one controller is left", func() bool { return len(h.Target.Controllers()) == 1 })
-		if alive.Err() != nil {
-			t.Errorf("a controller with keep alives has ended: %v", alive.Err())
-		}
+		testutil.True(t, alive.Err() == nil, "a controller with keep alives has ended: %v",
+			alive.Err())
 	})
 }
 
@@ -249,9 +228,7 @@ func TestTwoHosts(t *testing.T) {
 	a := h.connect(plain[0])
 	b := h.connect(plain[1],
 		func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
-	if a.CNTLID() == b.CNTLID() {
-		t.Fatal("one CNTLID for two controllers")
-	}
+	testutil.MustTrue(t, a.CNTLID() != b.CNTLID(), "one CNTLID for two controllers")
 	qa, qb := h.Open(a, 1, 32), h.Open(b, 1, 32)
 	bufA, bufB := h.Buffer(a, 8192), h.Buffer(b, 8192)
 	for i := range 50 {

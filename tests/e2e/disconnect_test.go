@@ -39,9 +39,7 @@ func TestDisconnectDuringIO(t *testing.T) {
 			buf := h.Buffer(bystander, q.Depth()*32768)
 			stop := repeat(func() bool {
 				err := verify(q, 65536, buf, 2)
-				if err != nil {
-					t.Errorf("the bystander host: %v", err)
-				}
+				testutil.Equal(t, err, nil, "the bystander host")
 				return err == nil
 			})
 			for round := range rounds(6, 25) {

@@ -57,9 +57,8 @@ func testFairness(t *testing.T, v variant) {
 		if beside <= 2*alone {
 			return
 		}
-		if round == 20 {
-			t.Fatalf("a deep queue delays others: p99 %v instead of %v", beside, alone)
-		}
+		testutil.MustTrue(t, round != 20, "a deep queue delays others: p99 %v instead of %v",
+			beside, alone)
 	}
 }
 
@@ -99,9 +98,7 @@ func (p *pump) step(t *testing.T, more bool) {
 	}
 	n := testutil.Value(p.q.Poll(p.done))(t)
 	for i := range p.done[:n] {
-		if !p.done[i].Status().OK() {
-			t.Fatal(p.done[i].Status())
-		}
+		testutil.MustTrue(t, p.done[i].Status().OK(), "%v", p.done[i].Status())
 		slot := int(p.done[i].Token)
 		p.latencies = append(p.latencies, time.Since(p.began[slot]))
 		p.idle = append(p.idle, slot)
@@ -127,9 +124,7 @@ func p99(t *testing.T, run, of []*pump) time.Duration {
 	for _, p := range of {
 		all = append(all, p.latencies...)
 	}
-	if len(all) == 0 {
-		t.Fatal("no read has completed")
-	}
+	testutil.MustTrue(t, len(all) != 0, "no read has completed")
 	slices.Sort(all)
 	return all[len(all)*99/100]
 }

@@ -145,9 +145,7 @@ func (h *env) connect(v variant, change ...func(*host.Options)) *host.Controller
 func wantStatus(t *testing.T, what string, err error, want nvme.Status) {
 	t.Helper()
 	st, ok := hosttest.StatusOf(err)
-	if !ok || st&^nvme.More != want {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
+	testutil.True(t, ok && st&^nvme.More == want, "%s: %v, want %v", what, err, want)
 }
 
 // pattern fills b with bytes that depend on seed and position.

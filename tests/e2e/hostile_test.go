@@ -81,9 +81,8 @@ func (a *attacker) checkBystander(t *testing.T) {
 	t.Helper()
 	back := a.data[4096:]
 	clear(back)
-	if err := a.bystanderQ.Read(testutil.Context(t), 2, 100, 1, back); err != nil {
-		t.Fatalf("another host: %v", err)
-	}
+	testutil.MustEqual(t, a.bystanderQ.Read(testutil.Context(t), 2, 100, 1, back), nil,
+		"another host")
 	testutil.MustEqual(t, differ(back, a.data[:4096]), "", "another host")
 }
 
@@ -112,9 +111,8 @@ func (a *attacker) run(t *testing.T, attacks []attack) {
 			if a.q.Err() != nil || a.c.Err() != nil {
 				a.reconnect()
 			}
-			if err := a.q.Read(testutil.Context(t), 1, 0, 1, a.buf[:512]); err != nil {
-				t.Fatalf("the queue afterwards: %v", err)
-			}
+			testutil.MustEqual(t, a.q.Read(testutil.Context(t), 1, 0, 1, a.buf[:512]), nil,
+				"the queue afterwards")
 		})
 	}
 }
@@ -164,23 +162,20 @@ func TestHostileConnect(t *testing.T) {
 				op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
 				op.Data = tc.data(op.Data)
 				cqe, err := q.Do(testutil.Context(t), op)
-				if err != nil || cqe.Status().Code() != tc.want {
-					t.Errorf("%s: %v, %v, want %v", tc.name, cqe.Status(), err, tc.want)
-				}
+				testutil.True(t, err == nil && cqe.Status().Code() == tc.want,
+					"%s: %v, %v, want %v", tc.name, cqe.Status(), err, tc.want)
 				h.Until("the log has "+tc.log, func() bool {
 					return strings.Contains(h.Log.String(), tc.log)
 				})
 				testutil.Equal(t, len(h.Target.Controllers()), 2, "%s controllers", tc.name)
 				a.checkBystander(t)
 			}
-			if strings.ContainsAny(h.Log.String(), "\x1b\x00") {
-				t.Error("the log has bytes of a host that are not quoted")
-			}
+			testutil.True(t, !strings.ContainsAny(h.Log.String(), "\x1b\x00"),
+				"the log has bytes of a host that are not quoted")
 			o := v.hostOptions()
 			op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
 			cqe, err := q.Do(testutil.Context(t), op)
-			if err != nil || !cqe.Status().OK() {
-				t.Errorf("Connect after the refused ones: %v, %v", cqe.Status(), err)
-			}
+			testutil.True(t, err == nil && cqe.Status().OK(),
+				"Connect after the refused ones: %v, %v", cqe.Status(), err)
 		})
 }

@@ -66,9 +66,8 @@ func wantIdle(t *testing.T, window time.Duration, share float64, bare time.Durat
 		if used <= limit {
 			return
 		}
-		if round == rounds {
-			t.Fatalf("an idle target used more than %v of CPU in each of %d rounds", limit, rounds)
-		}
+		testutil.MustTrue(t, round != rounds,
+			"an idle target used more than %v of CPU in each of %d rounds", limit, rounds)
 	}
 }
 

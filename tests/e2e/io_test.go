@@ -22,9 +22,7 @@ func TestReadWrite(t *testing.T) {
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
 		c := h.connect(v)
 		q := h.Open(c, 1, 32)
-		if c.MaxTransfer() != mdts {
-			t.Fatalf("MDTS is %d bytes", c.MaxTransfer())
-		}
+		testutil.MustTrue(t, c.MaxTransfer() == mdts, "MDTS is %d bytes", c.MaxTransfer())
 		ctx := testutil.Context(t)
 		buf := h.Buffer(c, 2*mdts)
 		for nsid, bs := range map[uint32]int{1: 512, 2: 4096} {
@@ -40,12 +38,10 @@ func TestReadWrite(t *testing.T) {
 				clear(back)
 				slba := uint64(rand.IntN(100))
 				blocks := uint32(size / bs)
-				if err := q.Write(ctx, nsid, slba, blocks, data, 0); err != nil {
-					t.Fatalf("write %d bytes: %v", size, err)
-				}
-				if err := q.Read(ctx, nsid, slba, blocks, back); err != nil {
-					t.Fatalf("read %d bytes: %v", size, err)
-				}
+				testutil.MustEqual(t, q.Write(ctx, nsid, slba, blocks, data, 0), nil,
+					"write %d bytes", size)
+				testutil.MustEqual(t, q.Read(ctx, nsid, slba, blocks, back), nil, "read %d bytes",
+					size)
 				testutil.MustEqual(t, differ(back, data), "", "%d bytes", size)
 			}
 			over := buf[:mdts+bs]
@@ -79,9 +75,7 @@ func TestOtherCommands(t *testing.T) {
 		clear(buf[96*512 : 104*512])
 		clear(buf[120*512 : 128*512])
 		h.Must(q.Read(ctx, 1, 0, 128, back))
-		if d := differ(back, buf); d != "" {
-			t.Fatal(d)
-		}
+		testutil.MustEqual(t, differ(back, buf), "", "")
 	})
 }
 
@@ -101,9 +95,8 @@ func TestManyQueues(t *testing.T) {
 				q := h.Open(c, uint16(i+1), 17+i*4)
 				buf := h.Buffer(c, q.Depth()*32768)
 				wg.Go(func() {
-					if err := verify(q, uint64(i)*16384, buf, rounds(2, 8)); err != nil {
-						t.Errorf("queue %d: %v", i+1, err)
-					}
+					testutil.Equal(t, verify(q, uint64(i)*16384, buf, rounds(2, 8)), nil,
+						"queue %d", i+1)
 				})
 			}
 			wg.Wait()

@@ -60,9 +60,8 @@ func TestSubmissionQueueWraps(t *testing.T) {
 		c := h.connect(v)
 		for size, n := range map[int]int{2: 500, 3: 500, 64: 70000, 128: 1000} {
 			q := h.Open(c, 1, size)
-			if err := pipeline(q, n, func(op *host.Op, _ int) { op.Flush(1) }); err != nil {
-				t.Fatalf("queue of %d: %v", size, err)
-			}
+			testutil.MustEqual(t, pipeline(q, n, func(op *host.Op, _ int) { op.Flush(1) }), nil,
+				"queue of %d", size)
 			h.Must(q.Close())
 			h.Until("the queue identifier is free", func() bool { return h.Target.Sessions() == 1 })
 		}
@@ -119,9 +118,7 @@ func TestStopUnderLoad(t *testing.T) {
 		func(t *testing.T, h *env, v variant) {
 			wantRetry(t, underLoad(t, h, v, 1, func(*host.Controller) { h.Stop() }))
 			_, err := host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
-			if err == nil {
-				t.Error("connected to a target that has stopped")
-			}
+			testutil.True(t, err != nil, "connected to a target that has stopped")
 		})
 }
 
@@ -140,9 +137,8 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 		h.Must(oq.Flush(testutil.Context(t), 1))
 		_, err = host.Connect(testutil.Context(t), h.transport(v), v.hostOptions())
 		var ce *host.ConnectError
-		if !errors.As(err, &ce) || ce.Status.Code() != nvme.ConnectInvalidParameters {
-			t.Errorf("connect to a removed subsystem: %v", err)
-		}
+		testutil.True(t, errors.As(err, &ce) && ce.Status.Code() == nvme.ConnectInvalidParameters,
+			"connect to a removed subsystem: %v", err)
 	})
 }
 

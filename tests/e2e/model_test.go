@@ -74,17 +74,14 @@ func TestModel(t *testing.T) {
 			x.accessible()
 			x.compareAll()
 		})
-		if !ok {
-			t.Fatalf("NVMF_MODEL_SEED=%d: a difference after %d commands", seed, x.commands)
-		}
+		testutil.MustTrue(t, ok, "NVMF_MODEL_SEED=%d: a difference after %d commands", seed,
+			x.commands)
 		x.m.restart()
 	}
 	t.Logf("NVMF_MODEL_SEED=%d: %d commands; succeeded: %v, refused: %v", seed, x.commands,
 		x.succeeded, x.refused)
 	for _, k := range modelKinds {
-		if x.succeeded[k.name] == 0 {
-			t.Errorf("no %s has succeeded", k.name)
-		}
+		testutil.True(t, x.succeeded[k.name] != 0, "no %s has succeeded", k.name)
 	}
 }
 

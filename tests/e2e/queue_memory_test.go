@@ -29,9 +29,7 @@ func TestQueueMemory(t *testing.T) {
 				t.Fatal("there is no limit")
 			}
 		}
-		if len(open) < 2 {
-			t.Fatalf("%d queues", len(open))
-		}
+		testutil.MustTrue(t, len(open) >= 2, "%d queues", len(open))
 		h.Until("the log says why", func() bool { // written asynchronously
 			return strings.Contains(h.Log.String(), "KiB of queue memory, their share")
 		})

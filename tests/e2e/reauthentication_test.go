@@ -61,9 +61,7 @@ func TestReauthenticate(t *testing.T) {
 				q := queues[i%2]
 				retry(func() error { return q.Write(ctx, 1, 0, 1, b[:512], 0) })
 				retry(func() error { return q.Read(ctx, 1, 0, 1, b[512:]) })
-				if !bytes.Equal(b[:512], b[512:]) {
-					t.Fatal("other data comes back")
-				}
+				testutil.MustTrue(t, bytes.Equal(b[:512], b[512:]), "other data comes back")
 			}
 			if n := strings.Count(h.Log.String(), "host has authenticated"); n != asked+1 {
 				t.Errorf("asked %d times, and authenticated %d times", asked, n)
@@ -98,12 +96,9 @@ func TestReauthenticateNot(t *testing.T) {
 				err = nil
 			}
 		}
-		if refused < 2 || refused > 6 {
-			t.Errorf("%d commands are refused", refused)
-		}
-		if !strings.Contains(h.Log.String(), "did not authenticate again within 1m0s") {
-			t.Errorf("no line says why: %v\n%s", err, h.Log)
-		}
+		testutil.True(t, refused >= 2 && refused <= 6, "%d commands are refused", refused)
+		testutil.True(t, strings.Contains(h.Log.String(), "did not authenticate again within 1m0s"),
+			"no line says why: %v\n%s", err, h.Log)
 		h.Ping(other)
 	})
 }

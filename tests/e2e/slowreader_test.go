@@ -24,9 +24,8 @@ func (h *env) ioWire(c *host.Controller, qid uint16, size int) *wire {
 	*capsule.SQE() = op.SQE
 	w.write(append(append(greeting(), capsule[:]...), op.Data...))
 	w.take(pdu.TypeICResp)
-	if st := (*pdu.CapsuleResp)(w.take(pdu.TypeCapsuleResp)).CQE().Status(); !st.OK() {
-		h.T.Fatalf("I/O queue %d: %v", qid, st)
-	}
+	testutil.MustEqual(h.T, (*pdu.CapsuleResp)(w.take(pdu.TypeCapsuleResp)).CQE().Status(),
+		nvme.Success, "I/O queue %d", qid)
 	return w
 }
 
@@ -69,9 +68,8 @@ func TestSlowReaders(t *testing.T) {
 			slow(h)
 			// Reads that wait for longer than SendTimeout and MemoryTimeout would end.
 			for off := 0; off < slowSize; off += 16 << 10 {
-				if err := q.Write(ctx, 1, uint64(off>>9), 8, small, 0); err != nil {
-					t.Fatalf("a write at %d: %v", off, err)
-				}
+				testutil.MustEqual(t, q.Write(ctx, 1, uint64(off>>9), 8, small, 0), nil,
+					"a write at %d", off)
 			}
 		})
 	}
@@ -122,9 +120,7 @@ func (h *env) finish(q *host.Queue, n int) {
 	for n > 0 {
 		got := testutil.Value(q.Poll(done))(h.T)
 		for i := range done[:got] {
-			if st := done[i].Status(); !st.OK() {
-				h.T.Error(st)
-			}
+			testutil.Equal(h.T, done[i].Status(), nvme.Success, "")
 		}
 		if n -= got; got == 0 {
 			h.Must(q.Wait(testutil.Patience))

@@ -194,15 +194,12 @@ func TestStrangersFill(t *testing.T) {
 		}
 		for round := range rounds(2, 3) {
 			c, err := host.Connect(testutil.Context(t), h.transport(s.v), s.v.hostOptions())
-			if err != nil {
-				t.Fatalf("round %d: %v\n%s", round, err, h.Log)
-			}
+			testutil.MustTrue(t, err == nil, "round %d: %v\n%s", round, err, h.Log)
 			var queues []*host.Queue
 			for qid := range uint16(8) {
 				q, err := c.OpenQueue(testutil.Context(t), qid+1, 32)
-				if err != nil {
-					t.Fatalf("round %d, queue %d: %v\n%s", round, qid+1, err, h.Log)
-				}
+				testutil.MustTrue(t, err == nil, "round %d, queue %d: %v\n%s", round, qid+1, err,
+					h.Log)
 				h.Must(q.Flush(testutil.Context(t), 1))
 				queues = append(queues, q)
 			}
@@ -262,9 +259,7 @@ func TestStrangersKeepComing(t *testing.T) {
 			if err != nil && s.from(0) == s.from(1) {
 				h.Until("the host connects", func() bool { err = attempt(); return err == nil })
 			}
-			if err != nil {
-				t.Fatalf("round %d: %v\n%s", i, err, h.Log)
-			}
+			testutil.MustTrue(t, err == nil, "round %d: %v\n%s", i, err, h.Log)
 		}
 	})
 }

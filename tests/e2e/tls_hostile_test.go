@@ -101,9 +101,8 @@ func TestTLSHostile(t *testing.T) {
 			defer c.Close()
 			tc.do(c)
 			got := untilEnd(t, c)
-			if tc.last != nil && !bytes.Equal(got, tc.last) {
-				t.Errorf("the peer got % x instead of % x", got, tc.last)
-			}
+			testutil.True(t, tc.last == nil || bytes.Equal(got, tc.last),
+				"the peer got % x instead of % x", got, tc.last)
 			h.Until("the log says "+tc.log, func() bool {
 				return strings.Contains(h.Log.String(), tc.log)
 			})
@@ -117,9 +116,7 @@ func untilEnd(t *testing.T, c net.Conn) []byte {
 	t.Helper()
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	got, err := io.ReadAll(c)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatal("the connection stays open")
-	}
+	testutil.MustTrue(t, !errors.Is(err, os.ErrDeadlineExceeded), "the connection stays open")
 	return got
 }
 

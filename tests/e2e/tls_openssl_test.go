@@ -131,7 +131,5 @@ func TestTLSOpenSSLServer(t *testing.T) {
 	var resp pdu.ICResp
 	resp.Set(&pdu.Params{MaxH2CData: 4096})
 	testutil.Value(server.in.Write(resp[:]))(h.T)
-	if err := <-connected; err != nil {
-		t.Errorf("the host: %v", err)
-	}
+	testutil.Equal(t, <-connected, nil, "the host")
 }

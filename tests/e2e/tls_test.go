@@ -84,21 +84,17 @@ func TestTLSKeyRemoved(t *testing.T) {
 	h := newEnv(t, options{tcp: func(c *tcp.Config) {
 		requireTLS(c)
 		c.KeyCounts = func(nqn string, k *auth.TLSKey) bool {
-			if nqn != hostNQN || !k.Equal(tlsKey) {
-				t.Errorf("the key of %s is asked for", nqn)
-			}
+			testutil.True(t, nqn == hostNQN && k.Equal(tlsKey), "the key of %s is asked for", nqn)
 			return false
 		}
 	}})
 	v := variant{tcp: host.TCP{PSK: tlsPSK(tlsKey)}}
 	_, err := host.Connect(t.Context(), h.transport(v), v.hostOptions())
 	var st nvme.Status
-	if !errors.As(err, &st) || st.Code() != nvme.ConnectInvalidParameters {
-		t.Errorf("the host is told: %v", err)
-	}
-	if !strings.Contains(h.Log.String(), "has changed since the TLS handshake") {
-		t.Error("the log does not say why")
-	}
+	testutil.True(t, errors.As(err, &st) && st.Code() == nvme.ConnectInvalidParameters,
+		"the host is told: %v", err)
+	testutil.True(t, strings.Contains(h.Log.String(), "has changed since the TLS handshake"),
+		"the log does not say why")
 }
 
 // TestTLSPolicies: the hosts that may connect, and the log lines about others.
@@ -146,9 +142,7 @@ func TestTLSPolicies(t *testing.T) {
 			if err == nil {
 				c.Close()
 			}
-			if (err == nil) != (tc.log == "") {
-				t.Errorf("connected: %v", err)
-			}
+			testutil.True(t, (err == nil) == (tc.log == ""), "connected: %v", err)
 			if tc.log != "" {
 				h.Until("the log says why", func() bool {
 					return strings.Contains(h.Log.String(), tc.log)

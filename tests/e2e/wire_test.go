@@ -135,17 +135,14 @@ func TestConnectDataByR2T(t *testing.T) {
 	w.write(append(greeting(), capsule...))
 	w.take(pdu.TypeICResp)
 	r2t := (*pdu.R2T)(w.take(pdu.TypeR2T))
-	if r2t.R2TO() != 0 || r2t.R2TL() != nvme.ConnectDataSize {
-		t.Fatalf("R2T %x", r2t)
-	}
+	testutil.MustTrue(t, r2t.R2TO() == 0 && r2t.R2TL() == nvme.ConnectDataSize, "R2T %x", r2t)
 	for off, flags := range []pdu.Flags{0: 0, 1: pdu.LastPDU} { // in two parts
 		var head pdu.Data
 		head.SetH2C(&w.p, flags, 0, r2t.TTAG(), uint32(off)*512, 512)
 		w.write(append(head[:], data[off*512:][:512]...))
 	}
-	if st := (*pdu.CapsuleResp)(w.take(pdu.TypeCapsuleResp)).CQE().Status(); !st.OK() {
-		t.Error(st)
-	}
+	testutil.Equal(t, (*pdu.CapsuleResp)(w.take(pdu.TypeCapsuleResp)).CQE().Status(), nvme.Success,
+		"")
 	h.wantLeft(1, 1)
 }
 

@@ -84,15 +84,11 @@ func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 			e.must(e.settles(fmt.Sprintf("what the culprits of round %d took is given back", round),
 				func() error { return e.count().above(base) }))
 		}
-		if err := all.unbroken(); err != nil {
-			t.Fatalf("round %d: %v", round, err)
-		}
+		testutil.MustEqual(t, all.unbroken(), nil, "round %d", round)
 	}
 	t.Logf("p99 without culprits %v; beside those of another target for alone: %v; turns: %v",
 		quiet.p99(), &all, turns)
-	if len(turns) == 0 {
-		t.Error("no culprit took anything")
-	}
+	testutil.True(t, len(turns) != 0, "no culprit took anything")
 	testutil.Check(t, all.quick(false))
 	for _, v := range victims {
 		e.must(v.sweep())

@@ -153,9 +153,7 @@ func (e *env) openFile() backend.Device {
 
 func (e *env) must(err error) {
 	e.t.Helper()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	testutil.Must(e.t, err)
 }
 
 // settled checks for leaks after the end of the target.

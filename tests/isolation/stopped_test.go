@@ -22,9 +22,7 @@ func TestStoppedTarget(t *testing.T) {
 	const kato, pause = 2 * time.Second, 2500 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd, addr, err := startChild(ctx, asTarget)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		cancel()
 		_ = cmd.Wait() // killed
@@ -46,8 +44,7 @@ func TestStoppedTarget(t *testing.T) {
 	_, o := v.run(window{length: pause + kato/2}) // the target checks twice per kato
 	all.add(o)
 	e.must(<-resumed)
-	if len(all.failed)+len(all.ended) > 0 {
-		t.Errorf("failed commands: %v; ended connections: %v", all.failed, all.ended)
-	}
+	testutil.True(t, len(all.failed)+len(all.ended) == 0,
+		"failed commands: %v; ended connections: %v", all.failed, all.ended)
 	testutil.Check(t, v.sweep())
 }

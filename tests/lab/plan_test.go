@@ -353,15 +353,12 @@ func TestSampled(t *testing.T) {
 		again := sample(all, seed, sampleSeconds*sampleBoots, usual, nil)
 		sum := 0.0
 		for i, j := range jobs {
-			if j.name() != again[i].name() {
-				t.Fatalf("seed %d chooses differently the second time", seed)
-			}
+			testutil.MustTrue(t, j.name() == again[i].name(),
+				"seed %d chooses differently the second time", seed)
 			sum += usual.of(j)
 			chosen[j.name()] = true
 		}
-		if sum > sampleSeconds*sampleBoots {
-			t.Errorf("seed %d: %v s", seed, sum)
-		}
+		testutil.True(t, sum <= sampleSeconds*sampleBoots, "seed %d: %v s", seed, sum)
 		isFaults := func(j job) bool { return j.scenario.name == "faults" }
 		if slices.ContainsFunc(sample(all, seed, 100, usual, changed), isFaults) {
 			faults++
@@ -371,14 +368,10 @@ func TestSampled(t *testing.T) {
 		}
 	}
 	for _, j := range everything(all) {
-		if !chosen[j.name()] {
-			t.Errorf("%s is in no sample", j.name())
-		}
+		testutil.True(t, chosen[j.name()], "%s is in no sample", j.name())
 	}
-	if faults < 2*unchanged {
-		t.Errorf("what covers the change is in %d of 300 small samples, otherwise in %d", faults,
-			unchanged)
-	}
+	testutil.True(t, faults >= 2*unchanged,
+		"what covers the change is in %d of 300 small samples, otherwise in %d", faults, unchanged)
 }
 
 func TestGroup(t *testing.T) {
@@ -401,13 +394,10 @@ func TestGroup(t *testing.T) {
 				t.Errorf("%s is not the only one in its boot", j.name())
 			}
 		}
-		if len(b) > 1 && sum > bootSeconds {
-			t.Errorf("a boot of %v s", sum)
-		}
+		testutil.True(t, len(b) <= 1 || sum <= bootSeconds, "a boot of %v s", sum)
 	}
-	if n != len(jobs) || len(boots) == n {
-		t.Errorf("%d of %d jobs in %d boots", n, len(jobs), len(boots))
-	}
+	testutil.True(t, n == len(jobs) && len(boots) != n, "%d of %d jobs in %d boots", n, len(jobs),
+		len(boots))
 }
 
 func TestMatching(t *testing.T) {
@@ -430,9 +420,7 @@ func TestCovers(t *testing.T) {
 	all := testutil.Value(scenarios())(t)
 	covered := map[string]bool{}
 	for _, s := range all {
-		if len(s.covers) == 0 {
-			t.Errorf("%s covers nothing", s.name)
-		}
+		testutil.True(t, len(s.covers) != 0, "%s covers nothing", s.name)
 		for _, dir := range s.covers {
 			covered[dir] = true
 			if _, err := os.Stat("../../" + dir); err != nil {
@@ -446,21 +434,16 @@ func TestCovers(t *testing.T) {
 	packages := strings.Fields(string(out))
 	for _, dir := range packages {
 		dir = strings.TrimPrefix(dir, root+"/")
-		if covered[dir] == (notCovered[dir] != "") {
-			t.Errorf("%s: covered %t, exempt: %q", dir, covered[dir], notCovered[dir])
-		}
+		testutil.True(t, covered[dir] != (notCovered[dir] != ""), "%s: covered %t, exempt: %q", dir,
+			covered[dir], notCovered[dir])
 	}
-	if len(packages) < 30 {
-		t.Errorf("only %d packages", len(packages))
-	}
+	testutil.True(t, len(packages) >= 30, "only %d packages", len(packages))
 }
 
 func TestProgress(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "durations")
 	d, err := loadDurations(file)
-	if err != nil || d["connect/rxe"] <= 0 {
-		t.Fatal(d, err)
-	}
+	testutil.MustTrue(t, err == nil && d["connect/rxe"] > 0, "%v %v", d, err)
 	jobs := []job{
 		newJob(&scenario{name: "a"}, "tcp", full), newJob(&scenario{name: "b"}, "tcp", smoke),
 		newJob(&scenario{name: "c", limit: 180}, "tcp", sampled),
@@ -475,9 +458,7 @@ func TestProgress(t *testing.T) {
 		{"smoke:b/tcp", "lab: 2 of 3, about 0 min left: smoke:b/tcp passed", -1},
 		{"sample:c/tcp", "lab: 3 of 3, about 0 min left: sample:c/tcp passed", 1},
 	} {
-		if got := p.end(step.id, "passed", step.seconds); got != step.want {
-			t.Errorf("got %q, want %q", got, step.want)
-		}
+		testutil.Equal(t, p.end(step.id, "passed", step.seconds), step.want, "")
 	}
 	testutil.Must(t, p.expected.save(file))
 	if d, err = loadDurations(file); err != nil || d["a/tcp"] != 70 || d["b/tcp"] != 240 ||

@@ -49,7 +49,5 @@ func TestLogTexts(t *testing.T) {
 			}
 		}
 	})
-	if found < 20 {
-		t.Errorf("only %d texts found", found)
-	}
+	testutil.True(t, found >= 20, "only %d texts found", found)
 }

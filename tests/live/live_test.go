@@ -121,9 +121,7 @@ func (p *place) stamp() {
 
 func (e *env) must(err error) {
 	e.t.Helper()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	testutil.Must(e.t, err)
 }
 
 func (p *place) text(m *model) []byte { return []byte(m.text(p.dir, p.tcp, p.rdma, p.port)) }
@@ -246,12 +244,8 @@ func (p *place) refuses(m *model, bad string) {
 	}
 	before := plan()
 	done, err := p.Server.Apply(harness.Parse(p.t, bad))
-	if err == nil {
-		p.t.Fatalf("%v applied:\n%s", done, bad)
-	}
-	if strings.Contains(err.Error(), "undone") {
-		p.t.Fatalf("%v:\n%s", err, bad)
-	}
+	testutil.MustTrue(p.t, err != nil, "%v applied:\n%s", done, bad)
+	testutil.MustTrue(p.t, !strings.Contains(err.Error(), "undone"), "%v:\n%s", err, bad)
 	if after := plan(); after != before {
 		p.t.Fatalf("%v after a configuration that failed, %v before", after, before)
 	}

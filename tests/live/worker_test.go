@@ -68,8 +68,6 @@ func (w *worker) check() {
 func (w *worker) stop() {
 	w.end.Store(true)
 	if !w.failed {
-		if err := <-w.ended; err != nil {
-			w.p.t.Errorf("the host beside the changes: %v", err)
-		}
+		testutil.Equal(w.p.t, <-w.ended, nil, "the host beside the changes")
 	}
 }

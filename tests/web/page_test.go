@@ -115,9 +115,7 @@ func (w *world) load() (stop func()) {
 	var loads sync.WaitGroup
 	for nsid := uint32(1); nsid <= 2; nsid++ {
 		q, err := h.OpenQueue(ctx, uint16(nsid), 32)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		testutil.Must(w.t, err)
 		data := testutil.Value(h.Map(16 << 10))(w.t)
 		loads.Go(func() {
 			for i := uint64(0); ctx.Err() == nil; i++ {
@@ -159,9 +157,8 @@ func TestPage(t *testing.T) {
 		"is not served: its storage is not there",
 		"64.0\u00a0MiB", "ready", "pending", `onerror="document.title='hostile'"`, "half of the commands",
 	} {
-		if !strings.Contains(eval[string](b, "document.body.innerText"), text) {
-			t.Errorf("the page does not say %q", text)
-		}
+		testutil.True(t, strings.Contains(eval[string](b, "document.body.innerText"), text),
+			"the page does not say %q", text)
 	}
 	for _, nqn := range []string{database, client} { // with short names
 		if !eval[bool](b, fmt.Sprintf(`document.querySelector('td[title=%q]') !== null`, nqn)) {
@@ -172,10 +169,8 @@ func TestPage(t *testing.T) {
 	// a path has its queues, round-trip time and remaining keep alive time
 	b.until(`/3.32 entries.*[0-9] (µs|ms).*[0-9]+ of [0-9]+ s/s.test(
 		document.getElementById('hosts').innerText.replace(/\u00a0/g, ' '))`)
-	if n := eval[int](b, `document.querySelectorAll('main img').length`); n != 0 ||
-		eval[string](b, "document.title") == "hostile" {
-		t.Error("text of a peer became a part of the page")
-	}
+	testutil.True(t, eval[int](b, `document.querySelectorAll('main img').length`) == 0 &&
+		eval[string](b, "document.title") != "hostile", "text of a peer became a part of the page")
 	counted := eval[string](b, `document.getElementById('t-iops').textContent`)
 	b.until(fmt.Sprintf(`document.getElementById('t-iops').textContent !== %q`, counted))
 	if drawn := eval[bool](b, `(c => c.getContext('2d').getImageData(0, 0, c.width, c.height)
@@ -187,9 +182,8 @@ func TestPage(t *testing.T) {
 			document.getElementById('which'))`, which))
 	}
 	choose("2 of " + database)
-	if got := eval[string](b, "document.getElementById('which').value"); got == "" {
-		t.Error("a namespace cannot be chosen")
-	}
+	testutil.True(t, eval[string](b, "document.getElementById('which').value") != "",
+		"a namespace cannot be chosen")
 	secondBrowser(t, b, w)
 	b.clean()
 
@@ -217,9 +211,7 @@ func TestPage(t *testing.T) {
 			perform(b, "scrollTo(0, 0)")
 		}
 	}
-	if back["light"] == back["dark"] {
-		t.Errorf("both themes are %s", back["dark"])
-	}
+	testutil.True(t, back["light"] != back["dark"], "both themes are %s", back["dark"])
 	emulate(b, 1280, 900, "light")
 	for range 2 { // system, light, dark
 		run(b, chromedp.Click("#theme"))
@@ -319,9 +311,8 @@ func TestTargets(t *testing.T) {
 	testutil.Value(w.s.Reload("test", t.Name()))(t)
 	b.until(isLive + ` && $('host').textContent !== 'other' && $('targets').hidden`)
 	b.clean("502 (Bad Gateway)", "404 (Not Found)")
-	if strings.Contains(w.log.String()+other.log.String(), token) {
-		t.Error("the token is in the log")
-	}
+	testutil.True(t, !strings.Contains(w.log.String()+other.log.String(), token),
+		"the token is in the log")
 }
 
 func (w *world) open(b *browser) {
@@ -371,9 +362,7 @@ func TestPageAccessibility(t *testing.T) {
 		tree = append(tree, strings.TrimSpace(role+" "+name))
 		switch role {
 		case "button", "link", "combobox", "table", "region", "navigation", "image", "heading":
-			if name == "" {
-				t.Errorf("a %s has no name", role)
-			}
+			testutil.True(t, name != "", "a %s has no name", role)
 		}
 	}
 	if os.Getenv("NVMF_WEB_SCREENSHOTS") != "" {
@@ -386,9 +375,7 @@ func TestPageAccessibility(t *testing.T) {
 		"table Paths of hosts", "columnheader State", "status", "cell ready",
 		"combobox Shown:", "button Theme: system", "link Skip to the content",
 	} {
-		if !slices.Contains(tree, want) {
-			t.Errorf("the accessibility tree has no %q", want)
-		}
+		testutil.True(t, slices.Contains(tree, want), "the accessibility tree has no %q", want)
 	}
 	var reached []string
 	for range 9 {
@@ -403,8 +390,6 @@ func TestPageAccessibility(t *testing.T) {
 		"Skip to the content", "theme", "Overview", "Load", "Storage", "Hosts",
 		"Configuration", "Log", "which",
 	}
-	if !slices.Equal(reached, want) {
-		t.Errorf("the keyboard reaches %q", reached)
-	}
+	testutil.True(t, slices.Equal(reached, want), "the keyboard reaches %q", reached)
 	b.clean()
 }

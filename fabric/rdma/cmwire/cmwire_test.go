@@ -55,10 +55,8 @@ func TestGolden(t *testing.T) {
 func TestParseReq(t *testing.T) {
 	full := unhex(t, "0000 0200 8000 7f00 0500"+strings.Repeat("00", 22))
 	r, ok := ParseReq(append(full, make([]byte, 24)...)) // padded, as RoCE does
-	if !ok || r.RecFmt() != 0 || r.QID() != 2 || r.HRQSize() != 128 || r.HSQSize() != 127 ||
-		r.CNTLID() != 5 {
-		t.Errorf("%x: %v", r, ok)
-	}
+	testutil.True(t, ok && r.RecFmt() == 0 && r.QID() == 2 && r.HRQSize() == 128 &&
+		r.HSQSize() == 127 && r.CNTLID() == 5, "%x: %v", r, ok)
 	for _, n := range []int{0, 1, 8, 31} {
 		if _, ok := ParseReq(full[:n]); ok {
 			t.Errorf("%d bytes were taken", n)
@@ -114,10 +112,8 @@ func TestCheck(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got, accepted := tt.req.Check(&limits), tt.want == Accepted
-		if got.Status != tt.want || (got.Expected == "") != accepted ||
-			(got.Received == "") != accepted {
-			t.Errorf("%s: %+v, want %v", tt.name, got, tt.want)
-		}
+		testutil.True(t, got.Status == tt.want && (got.Expected == "") == accepted &&
+			(got.Received == "") == accepted, "%s: %+v, want %v", tt.name, got, tt.want)
 	}
 }
 
@@ -129,9 +125,7 @@ func TestStatusString(t *testing.T) {
 		testutil.Equal(t, s.Error(), want, "")
 	}
 	for s := Accepted; s < statusCount; s++ {
-		if statusNames[s] == "" {
-			t.Errorf("status %d has no name", s)
-		}
+		testutil.True(t, statusNames[s] != "", "status %d has no name", s)
 	}
 }
 
@@ -149,10 +143,8 @@ func FuzzParse(f *testing.F) {
 				again.Set(r.QID(), r.HRQSize(), r.HSQSize(), r.CNTLID())
 				testutil.MustEqual(t, [10]byte(again[:10]), [10]byte(r[:10]),
 					"%x reads back as %x", r, again)
-				if most := 128; int(r.HSQSize())+1 > most || r.HSQSize() == 0 || r.HRQSize() == 0 ||
-					r.QID() > 64 {
-					t.Fatalf("%x was accepted", r)
-				}
+				testutil.MustTrue(t, int(r.HSQSize())+1 <= 128 && r.HSQSize() != 0 &&
+					r.HRQSize() != 0 && r.QID() <= 64, "%x was accepted", r)
 			}
 		} else if len(b) >= ReqSize && [ReqSize]byte(b[:ReqSize]) != [ReqSize]byte{} {
 			t.Fatalf("%x was refused", b)

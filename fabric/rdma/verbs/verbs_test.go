@@ -1,6 +1,10 @@
 package verbs
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
 
 func TestEventNames(t *testing.T) {
 	for ev, want := range map[EventType]string{
@@ -10,8 +14,6 @@ func TestEventNames(t *testing.T) {
 		EventDeviceRemoval: "DEVICE_REMOVAL",
 		EventTimewaitExit:  "TIMEWAIT_EXIT", EventTimewaitExit + 1: "UNKNOWN",
 	} {
-		if got := ev.String(); got != want {
-			t.Errorf("event %d is %q, want %q", uint32(ev), got, want)
-		}
+		testutil.Equal(t, ev.String(), want, "event %d", uint32(ev))
 	}
 }

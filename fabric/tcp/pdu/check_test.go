@@ -87,9 +87,7 @@ func TestCheckICResp(t *testing.T) {
 	} {
 		var r ICResp
 		r.Set(&Params{MaxH2CData: m})
-		if r.Check().OK() != ok {
-			t.Errorf("MAXH2CDATA %d: %v", m, r.Check())
-		}
+		testutil.True(t, r.Check().OK() == ok, "MAXH2CDATA %d: %v", m, r.Check())
 	}
 }
 
@@ -127,26 +125,20 @@ func FuzzCheck(f *testing.F) {
 				continue
 			}
 			ty := h.Type()
-			if h.HLEN() != ty.HLEN() || uint64(h.PLEN()) < uint64(h.HLEN()) {
-				t.Fatalf("%x passed", *h)
-			}
+			testutil.MustTrue(t, h.HLEN() == ty.HLEN() && uint64(h.PLEN()) >= uint64(h.HLEN()),
+				"%x passed", *h)
 			switch ty {
 			case TypeCapsuleCmd, TypeH2CData, TypeC2HData:
 				n := p.DataLength(h)
-				if n > most {
-					t.Fatalf("%x passed with %d bytes of data", *h, n)
-				}
+				testutil.MustTrue(t, n <= most, "%x passed with %d bytes of data", *h, n)
 				if n > 0 && uint64(h.PDO())+uint64(n)+
 					uint64(p.DataDigestSize()) != uint64(h.PLEN()) {
 					t.Fatalf("%x: %d bytes of data do not fit PLEN", *h, n)
 				}
-				if n > 0 && h.PDO() < h.HLEN()+p.HeaderDigestSize() {
-					t.Fatalf("%x: data overlaps the header", *h)
-				}
+				testutil.MustTrue(t, n <= 0 || h.PDO() >= h.HLEN()+p.HeaderDigestSize(),
+					"%x: data overlaps the header", *h)
 			case TypeH2CTermReq, TypeC2HTermReq:
-				if h.PLEN() > MaxTermReq {
-					t.Fatalf("%x passed", *h)
-				}
+				testutil.MustTrue(t, h.PLEN() <= MaxTermReq, "%x passed", *h)
 			}
 		}
 	})

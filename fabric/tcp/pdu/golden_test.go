@@ -116,36 +116,25 @@ func TestGolden(t *testing.T) {
 func TestGetters(t *testing.T) {
 	var req ICReq
 	req.Set(&Params{HeaderDigest: true, HPDA: 5}, 3)
-	if req.MaxR2T() != 3 || req.HPDA() != 5 || !req.HeaderDigest() || req.DataDigest() ||
-		req.PFV() != 0 {
-		t.Errorf("ICReq %x", req)
-	}
+	testutil.True(t, req.MaxR2T() == 3 && req.HPDA() == 5 && req.HeaderDigest() &&
+		!req.DataDigest() && req.PFV() == 0, "ICReq %x", req)
 	var resp ICResp
 	resp.Set(&Params{DataDigest: true, CPDA: 2, MaxH2CData: 65536})
-	if resp.MaxH2CData() != 65536 || resp.CPDA() != 2 || resp.HeaderDigest() ||
-		!resp.DataDigest() || !resp.Check().OK() {
-		t.Errorf("ICResp %x", resp)
-	}
+	testutil.True(t, resp.MaxH2CData() == 65536 && resp.CPDA() == 2 && !resp.HeaderDigest() &&
+		resp.DataDigest() && resp.Check().OK(), "ICResp %x", resp)
 	var d Data
 	d.SetH2C(both, 0, 1, 2, 3, 4)
-	if d.CCCID() != 1 || d.TTAG() != 2 || d.DATAO() != 3 || d.DATAL() != 4 {
-		t.Errorf("H2CData %x", d)
-	}
+	testutil.True(t, d.CCCID() == 1 && d.TTAG() == 2 && d.DATAO() == 3 && d.DATAL() == 4,
+		"H2CData %x", d)
 	var r R2T
 	r.Set(both, 1, 2, 3, 4)
-	if r.CCCID() != 1 || r.TTAG() != 2 || r.R2TO() != 3 || r.R2TL() != 4 {
-		t.Errorf("R2T %x", r)
-	}
+	testutil.True(t, r.CCCID() == 1 && r.TTAG() == 2 && r.R2TO() == 3 && r.R2TL() == 4, "R2T %x", r)
 	b := AppendTermReq(nil, TypeH2CTermReq, Fault{FESHeaderDigest, 0xDEADBEEF}, make([]byte, 500))
-	if len(b) != MaxTermReq {
-		t.Fatalf("TermReq of %d bytes", len(b))
-	}
+	testutil.MustTrue(t, len(b) == MaxTermReq, "TermReq of %d bytes", len(b))
 	testutil.Equal(t, (*TermReq)(b[:TermReqSize]).Fault(), (Fault{FESHeaderDigest, 0xDEADBEEF}),
 		"TermReq")
-	if TypeR2T.String() != "R2T" || Type(0x16).String() != "type 16h" ||
-		Type(8).String() != "type 08h" {
-		t.Error("type names")
-	}
+	testutil.True(t, TypeR2T.String() == "R2T" && Type(0x16).String() == "type 16h" &&
+		Type(8).String() == "type 08h", "type names")
 }
 
 // The test vector of RFC 3720, B.4: 32 bytes of zeros.
@@ -159,9 +148,7 @@ func TestDigest(t *testing.T) {
 		t.Errorf("digest on the wire %x", b[32:])
 	}
 	b[5] ^= 1
-	if HeaderDigestOK(b, 32) {
-		t.Error("a broken header passed")
-	}
+	testutil.True(t, !HeaderDigestOK(b, 32), "a broken header passed")
 }
 
 func TestPDO(t *testing.T) {

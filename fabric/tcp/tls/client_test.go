@@ -12,6 +12,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -405,12 +406,10 @@ func TestRawClient(t *testing.T) {
 				t.Fatalf("%v, retry %v, %v: %v", h, retry, c.retried, err)
 			}
 			out, conn, err := s.Step(c.out.seal(typeHandshake, c.finished))
-			if err != nil || conn == nil || len(out) > 0 {
-				t.Fatalf("%v, retry %v: %v, % x", h, retry, err, out)
-			}
-			if !slices.Equal(conn.in.secret, c.secretOf(t, "c ap traffic")) {
-				t.Errorf("%v: client and server have different keys", h)
-			}
+			testutil.MustTrue(t, err == nil && conn != nil && len(out) == 0,
+				"%v, retry %v: %v, % x", h, retry, err, out)
+			testutil.True(t, slices.Equal(conn.in.secret, c.secretOf(t, "c ap traffic")),
+				"%v: client and server have different keys", h)
 			conn.Close()
 			s.Free()
 		}

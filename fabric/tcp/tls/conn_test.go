@@ -92,9 +92,7 @@ func newPair(t testing.TB, h auth.Hash) *pair {
 	needTLS(t)
 	psks := testPSKs(t, h)
 	c, err := NewClient(&psks[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	s := NewServer(lookup(psks))
 	p := &pair{t: t}
 	if p.client, p.server, err = shake(c, s, 1<<20); err != nil {
@@ -142,9 +140,7 @@ func (p *pair) seal(typ byte, content []byte) []byte {
 	out := make([]byte, len(content)+64)
 	n, ok := p.client.out.aead.Seal(out, p.client.out.seq, v, 0, len(content), 1<<15, typ)
 	p.client.out.seq++
-	if !ok {
-		p.t.Fatal("not sealed")
-	}
+	testutil.MustTrue(p.t, ok, "not sealed")
 	return out[:n]
 }
 
@@ -231,14 +227,11 @@ func TestLongestIdentity(t *testing.T) {
 	s := NewServer(lookup(psks))
 	defer s.Free()
 	client, server, err := shake(c, s, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	client.Close()
 	server.Close()
-	if s.PSK().HostNQN != long(testHost) || s.PSK().SubNQN != long(testSub) {
-		t.Errorf("the names are %+v", s.PSK())
-	}
+	testutil.True(t, s.PSK().HostNQN == long(testHost) && s.PSK().SubNQN == long(testSub),
+		"the names are %+v", s.PSK())
 }
 
 // TestNoPSKTime: the same number of PSKs is tried for known and unknown identities. Each takes the
@@ -373,9 +366,8 @@ func TestRecords(t *testing.T) {
 			p.raw(tc.make(p))
 			got, _, e := p.receive(1 << 15)
 			if e == 0 {
-				if string(got) != tc.want {
-					t.Fatalf("%d bytes instead of %q", len(got), tc.want)
-				}
+				testutil.MustTrue(t, string(got) == tc.want, "%d bytes instead of %q", len(got),
+					tc.want)
 				return
 			}
 			if e != syscall.EPROTO || !strings.Contains(p.server.Err().Error(), tc.want) {
@@ -394,9 +386,7 @@ func TestRecords(t *testing.T) {
 				return
 			}
 			_, _ = p.client.open(b[:n], nil)
-			if err := p.client.Err(); err == nil || !strings.Contains(err.Error(), "alert") {
-				t.Fatalf("no alert: %v", p.client.Err())
-			}
+			testutil.Fails(t, p.client.Err(), "alert", "no alert: %v", p.client.Err())
 			if b[recordHeader] != levelFatal || b[recordHeader+1] != tc.alert {
 				t.Errorf("alert %d instead of %d", b[recordHeader+1], tc.alert)
 			}
@@ -437,9 +427,8 @@ func TestStream(t *testing.T) {
 				data := b[:1+r.IntN(len(b))]
 				_, _ = source.Read(data)
 				n, e := p.send(data)
-				if e != 0 && e != syscall.EAGAIN {
-					t.Fatalf("seed %d: %v, %v", seed, e, p.client.Err())
-				}
+				testutil.MustTrue(t, e == 0 || e == syscall.EAGAIN, "seed %d: %v, %v", seed, e,
+					p.client.Err())
 				sent = append(sent, data[:n]...)
 				pending = pending || p.client.Pending()
 			} else if e := p.client.flush(p.fds[0]); e != 0 && e != syscall.EAGAIN {
@@ -462,13 +451,11 @@ func TestStream(t *testing.T) {
 				t.Fatalf("seed %d: %d bytes are kept", seed, len(p.server.kept))
 			}
 			got = append(got, bytes.Join(room[:], nil)[:n]...)
-			if drained && p.server.Ready() {
-				t.Fatalf("seed %d: drained, but there is more", seed)
-			}
+			testutil.MustTrue(t, !drained || !p.server.Ready(),
+				"seed %d: drained, but there is more", seed)
 		}
-		if !bytes.Equal(sent, got) || !pending {
-			t.Fatalf("seed %d: %d bytes became %d, pending %v", seed, len(sent), len(got), pending)
-		}
+		testutil.MustTrue(t, bytes.Equal(sent, got) && pending,
+			"seed %d: %d bytes became %d, pending %v", seed, len(sent), len(got), pending)
 	}
 }
 

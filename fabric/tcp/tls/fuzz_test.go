@@ -31,9 +31,7 @@ func FuzzHello(f *testing.F) {
 		if err == nil {
 			out, conn, err = s.Step(in[cut:])
 		}
-		if conn != nil {
-			t.Fatal("a ClientHello is a complete handshake")
-		}
+		testutil.MustTrue(t, conn == nil, "a ClientHello is a complete handshake")
 		if err != nil && len(out) > 0 && out[0] != typeAlert && out[0] != typeHandshake {
 			t.Errorf("%v: % x", err, out)
 		}
@@ -53,9 +51,7 @@ func FuzzHandshake(f *testing.F) {
 			h.shares = nil
 		}
 		out, _, err := s.Step(c.send(h))
-		if err != nil {
-			f.Fatal(err)
-		}
+		testutil.Must(f, err)
 		if err := c.receive(out); err != nil || c.retried != retry {
 			f.Fatal(err)
 		}
@@ -152,13 +148,10 @@ func FuzzRecords(f *testing.F) {
 			if e == 0 && len(b) > 0 {
 				continue
 			}
-			if e != 0 && e != syscall.EPROTO {
-				t.Fatal(e)
-			}
+			testutil.MustTrue(t, e == 0 || e == syscall.EPROTO, "%v", e)
 			break
 		}
-		if !bytes.HasPrefix(got, want) && p.server.Err() == nil {
-			t.Fatalf("%x instead of %x", got, want)
-		}
+		testutil.MustTrue(t, bytes.HasPrefix(got, want) || p.server.Err() != nil,
+			"%x instead of %x", got, want)
 	})
 }

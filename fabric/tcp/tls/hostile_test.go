@@ -260,9 +260,7 @@ func ffdhe2048(t testing.TB) *big.Int {
 		"B96ADAB760D7F4681D4F42A3DE394DF4AE56EDE76372BB190B07A7C8EE0A6D709E02FCE1CDF7E2EC"+
 		"C03404CD28342F619172FE9CE98583FF8E4F1232EEF28183C3FE3B1B4C6FAD733BB5FCBC2EC22005"+
 		"C58EF1837D1683B2C6F34A26C1B2EFFA886B423861285C97FFFFFFFFFFFFFFFF", 16)
-	if !ok || p.BitLen() != 2048 || !p.ProbablyPrime(1) {
-		t.Fatal("not the prime")
-	}
+	testutil.MustTrue(t, ok && p.BitLen() == 2048 && p.ProbablyPrime(1), "not the prime")
 	return p
 }
 
@@ -369,9 +367,7 @@ func TestHostileHandshakes(t *testing.T) {
 	needTLS(t)
 	hostile(t, func(name string, err error) {
 		t.Run(name, func(t *testing.T) {
-			if err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, err)
 		})
 	})
 }
@@ -387,9 +383,7 @@ func TestHostileMemory(t *testing.T) {
 	run := func(n int) {
 		for range n {
 			hostile(t, func(name string, err error) {
-				if err != nil {
-					t.Fatal(name, err)
-				}
+				testutil.MustTrue(t, err == nil, "%v %v", name, err)
 			})
 		}
 		runtime.GC()

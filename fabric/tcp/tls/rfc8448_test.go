@@ -95,9 +95,8 @@ func TestRFC8448(t *testing.T) {
 			"a8a5b46b395bd54a9a20441e2b62974e1f5a6292a2977014bd1e3deae63aeebb21694915e4")
 		data := make([]byte, 50)
 		typ, ok := c.in.aead.Open(data, 0, record, len(record)-recordHeader-tagSize)
-		if !ok || typ != typeApplication || data[0] != 0 || data[49] != 49 {
-			t.Errorf("the data of the client: %x, type %d, %v", data, typ, ok)
-		}
+		testutil.True(t, ok && typ == typeApplication && data[0] == 0 && data[49] == 49,
+			"the data of the client: %x, type %d, %v", data, typ, ok)
 		c.in.aead.Free()
 	}
 }
@@ -126,19 +125,12 @@ func TestRFC8448Binder(t *testing.T) {
 	k := newSchedule(auth.SHA256)
 	psk := unhex(t, "4ecd0eb6ec3b4d87f5d6028f922ca4c5851a277fd41311c9e62d2c9492e1c4f3")
 	early := k.extract(nil, psk)
-	if got := hex.EncodeToString(early); got !=
-		"9b2188e9b2fc6d64d71dc329900e20bb41915000f678aa839cbb797cb7d8332c" {
-		t.Errorf("early secret %s", got)
-	}
+	testutil.Equal(t, hex.EncodeToString(early),
+		"9b2188e9b2fc6d64d71dc329900e20bb41915000f678aa839cbb797cb7d8332c", "early secret")
 	key := k.derive(early, "res binder", nil)
-	if got := hex.EncodeToString(key); got !=
-		"69fe131a3bbad5d63c64eebcc30e395b9d8107726a13d074e389dbc8a4e47256" {
-		t.Errorf("key of the binder %s", got)
-	}
-	if binder := k.finished(key, h.message[:h.bound]); !bytes.Equal(binder, h.psks[0].binder) {
-		t.Errorf("binder %x", binder)
-	}
-	if p := (auth.TLSPSK{Hash: auth.SHA256, Secret: psk}); h.bindsTo(p, h.psks[0].binder) {
-		t.Error("the binder of a ticket is taken for that of an external PSK")
-	}
+	testutil.Equal(t, hex.EncodeToString(key),
+		"69fe131a3bbad5d63c64eebcc30e395b9d8107726a13d074e389dbc8a4e47256", "key of the binder")
+	testutil.EqualSlices(t, k.finished(key, h.message[:h.bound]), h.psks[0].binder, "binder")
+	testutil.True(t, !h.bindsTo((auth.TLSPSK{Hash: auth.SHA256, Secret: psk}), h.psks[0].binder),
+		"the binder of a ticket is taken for that of an external PSK")
 }

@@ -13,9 +13,7 @@ func TestTiming(t *testing.T) {
 	psk := testPSKs(t, auth.SHA384)[0]
 	c := newRawClient(psk)
 	h := testutil.Value(parseHello(c.send(c.hello())))(t)
-	if !h.bindsTo(psk, h.psks[0].binder) {
-		t.Fatal("the right binder is refused")
-	}
+	testutil.MustTrue(t, h.bindsTo(psk, h.psks[0].binder), "the right binder is refused")
 	var binders [2][]byte
 	for i, at := range []int{0, 47} {
 		binders[i] = bytes.Clone(h.psks[0].binder)
@@ -25,9 +23,7 @@ func TestTiming(t *testing.T) {
 	testutil.SameTime(t, 100_000, func(class int) func() {
 		copy(binder, binders[class])
 		return func() {
-			if h.bindsTo(psk, binder) {
-				t.Error("a wrong binder is taken")
-			}
+			testutil.True(t, !h.bindsTo(psk, binder), "a wrong binder is taken")
 		}
 	})
 }

@@ -69,9 +69,8 @@ func TestRecordVectors(t *testing.T) {
 			record := append([]byte{typeApplication, 3, 3, 0, byte(len(want))}, want...)
 			got := make([]byte, len(tc.content))
 			typ, ok := a.Open(got, tc.seq, record, len(want)-tagSize)
-			if !ok || typ != tc.typ || !bytes.Equal(got, tc.content) {
-				t.Errorf("opened: % x, type %d, %t", got, typ, ok)
-			}
+			testutil.True(t, ok && typ == tc.typ && bytes.Equal(got, tc.content),
+				"opened: % x, type %d, %t", got, typ, ok)
 		}
 	}
 }

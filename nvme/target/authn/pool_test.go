@@ -3,6 +3,8 @@ package authn
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestPool: what is remembered is bounded.
@@ -13,7 +15,6 @@ func TestPool(t *testing.T) {
 		p.Failed("host", a)
 		p.Succeeded("other", a)
 	}
-	if len(p.known) > maxKnown || len(p.failures) > maxKnown {
-		t.Errorf("%d addresses and %d failures are remembered", len(p.known), len(p.failures))
-	}
+	testutil.True(t, len(p.known) <= maxKnown && len(p.failures) <= maxKnown,
+		"%d addresses and %d failures are remembered", len(p.known), len(p.failures))
 }

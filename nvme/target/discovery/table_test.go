@@ -1,6 +1,10 @@
 package discovery
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
 
 type subsystem struct {
 	name      string
@@ -23,11 +27,8 @@ func TestTableIsContinued(t *testing.T) {
 	}
 	first := next(nil, ports, one)
 	second := next(first, ports, &subsystem{name: "two"}, one)
-	if &second.subs[1].ports[0] != &first.subs[1].ports[0] {
-		t.Error("the ports of a subsystem were looked up again")
-	}
+	testutil.True(t, &second.subs[1].ports[0] == &first.subs[1].ports[0],
+		"the ports of a subsystem were looked up again")
 	third := next(second, []Port{{ID: 1, Listener: "b"}}, one)
-	if n := len(third.subs[1].ports); n != 0 {
-		t.Errorf("%d ports after they have changed", n)
-	}
+	testutil.Equal(t, len(third.subs[1].ports), 0, "ports after they have changed")
 }

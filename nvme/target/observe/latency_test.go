@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // mailbox is a loop on which the test runs what is posted.
@@ -46,14 +47,11 @@ func TestLatencyReaders(t *testing.T) {
 			t.Errorf("%v, %d for another reader", err, len(loop.posts))
 		}
 		cancel()
-		if err := <-gaveUp; err == nil {
-			t.Error("no error")
-		}
+		testutil.True(t, <-gaveUp != nil, "no error")
 		fn()
 		(<-loop.posts)()
-		if l.reads != 0 || len(loop.posts) > 0 {
-			t.Errorf("%d reads, %d posts are left", l.reads, len(loop.posts))
-		}
+		testutil.True(t, l.reads == 0 && len(loop.posts) == 0, "%d reads, %d posts are left",
+			l.reads, len(loop.posts))
 		ctx, cancel = context.WithCancel(t.Context())
 	}
 	cancel()
@@ -64,9 +62,7 @@ func TestLatencyReaders(t *testing.T) {
 	}()
 	for range 1 + entries {
 		(<-loop.posts)()
-		if l.reads != 1 {
-			t.Errorf("%d reads", l.reads)
-		}
+		testutil.Equal(t, l.reads, 1, "reads")
 	}
 	(<-loop.posts)()
 	list := <-all
@@ -75,9 +71,7 @@ func TestLatencyReaders(t *testing.T) {
 			t.Errorf("entry %d: %+v", i, l)
 		}
 	}
-	if len(list) != entries {
-		t.Errorf("%d entries", len(list))
-	}
+	testutil.Equal(t, len(list), entries, "entries")
 }
 
 // TestManyEntries: a reactor lists them in pieces, without those that were dropped.

@@ -2,11 +2,11 @@ package reservation
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -47,12 +47,8 @@ func TestTurns(t *testing.T) {
 	left.Done()
 	close(gate)
 	left.Wait()
-	if want := []int{10, 11, 21, 41, 13, 22, 14}; !slices.Equal(order, want) {
-		t.Errorf("%v, want %v", order, want)
-	}
+	testutil.EqualSlices(t, order, []int{10, 11, 21, 41, 13, 22, 14}, "")
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.hosts) > 0 || !r.turns.Empty() {
-		t.Errorf("%d hosts are left", len(r.hosts))
-	}
+	testutil.True(t, len(r.hosts) == 0 && r.turns.Empty(), "%d hosts are left", len(r.hosts))
 }

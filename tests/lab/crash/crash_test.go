@@ -98,9 +98,8 @@ func history() *disk {
 
 func TestPromisesKept(t *testing.T) {
 	rep := testutil.Value(history().replay(t))(t)
-	if rep.Crashes != 100 || rep.Dropped == 0 || rep.Kept == 0 || rep.Promised == 0 {
-		t.Errorf("%+v", rep)
-	}
+	testutil.True(t, rep.Crashes == 100 && rep.Dropped != 0 && rep.Kept != 0 && rep.Promised != 0,
+		"%+v", rep)
 }
 
 // TestPromisesBroken: entries that were not flushed are later in the log, or missing.
@@ -121,9 +120,7 @@ func TestPromisesBroken(t *testing.T) {
 			log = append(log, d.log[i])
 		}
 		d.log = log
-		if rep, err := d.replay(t); !errors.Is(err, errLost) {
-			t.Errorf("%s: %+v, %v", tc.name, rep, err)
-		}
+		testutil.Is(t, testutil.Err(d.replay(t)), errLost, "%s", tc.name)
 	}
 }
 
@@ -154,9 +151,8 @@ func TestDamage(t *testing.T) {
 		{"of the future", block(4), 0, false, false},
 	} {
 		err := j.check(tc.b, 0, tc.want, 3)
-		if (err == nil) != tc.ok || errors.Is(err, errLost) != tc.lost {
-			t.Errorf("%s: %v", tc.name, err)
-		}
+		testutil.True(t, (err == nil) == tc.ok && errors.Is(err, errLost) == tc.lost, "%s: %v",
+			tc.name, err)
 	}
 }
 
@@ -165,9 +161,7 @@ func TestCuts(t *testing.T) {
 	d := history()
 	got := cuts(append(d.log, entry{flags: flagMark, mark: -1}))
 	want := []cut{{4, 4}, {5, 5}, {6, 6}, {6, 9}, {10, 10}, {11, 11}, {11, 12}, {13, 13}}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	testutil.True(t, fmt.Sprint(got) == fmt.Sprint(want), "%v, want %v", got, want)
 	chosen := choose(got, 20, rand.New(rand.NewPCG(1, 1)))
 	cached := 0
 	for _, c := range chosen {
@@ -175,9 +169,8 @@ func TestCuts(t *testing.T) {
 			cached++
 		}
 	}
-	if len(chosen) != 20 || cached != 10 {
-		t.Errorf("%d chosen, %d of them with a cache", len(chosen), cached)
-	}
+	testutil.True(t, len(chosen) == 20 && cached == 10, "%d chosen, %d of them with a cache",
+		len(chosen), cached)
 }
 
 func TestReadLogRefuses(t *testing.T) {
@@ -192,8 +185,7 @@ func TestReadLogRefuses(t *testing.T) {
 		},
 		"no sectors": func(b []byte) []byte { clear(b[24:28]); return b },
 	} {
-		if _, err := readLog(bytes.NewReader(change(bytes.Clone(good)))); err == nil {
-			t.Errorf("%s: read", name)
-		}
+		testutil.True(t, testutil.Err(readLog(bytes.NewReader(change(bytes.Clone(good))))) != nil,
+			"%s: read", name)
 	}
 }

@@ -17,18 +17,14 @@ func env(t *testing.T, name string) string {
 			"and names in CRASH_JOURNAL and other variables")
 	}
 	v := os.Getenv(name)
-	if v == "" {
-		t.Fatal(name + " is not set")
-	}
+	testutil.MustTrue(t, v != "", "%v", name+" is not set")
 	return v
 }
 
 func envInt(t *testing.T, name string) int {
 	t.Helper()
 	n, err := strconv.Atoi(env(t, name))
-	if err != nil {
-		t.Fatal(name, err)
-	}
+	testutil.MustTrue(t, err == nil, "%v %v", name, err)
 	return n
 }
 
@@ -37,9 +33,7 @@ func envInt(t *testing.T, name string) int {
 func TestWrite(t *testing.T) {
 	dev := env(t, "CRASH_DEV")
 	mark, done, err := Marker(env(t, "CRASH_DM"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	w := testutil.Value(NewWriter(dev, 1024, uint64(envInt(t, "CRASH_SEED")), mark))(t)
 	j := testutil.Value(w.Run(envInt(t, "CRASH_OPS")))(t)
 	testutil.Must(t, done())
@@ -67,10 +61,7 @@ func TestReplay(t *testing.T) {
 	}
 	rep, err := Replay(log, &j, make([]byte, size), read, envInt(t, "CRASH_COUNT"), j.Seed)
 	t.Logf("%d entries, %d marks, %d places: %+v", len(log), len(j.Marks), len(cuts(log)), rep)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if rep.Crashes == 0 || rep.Promised == 0 || rep.Dropped == 0 || rep.Kept == 0 {
-		t.Fatal("the crashes show nothing")
-	}
+	testutil.Must(t, err)
+	testutil.MustTrue(t, rep.Crashes != 0 && rep.Promised != 0 && rep.Dropped != 0 && rep.Kept != 0,
+		"the crashes show nothing")
 }

@@ -32,9 +32,7 @@ func TestCompareAndWrite(t *testing.T) {
 		go func() { done <- increments(ctx, q, buf, rounds) }()
 	}
 	for range queues {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, <-done)
 	}
 	q := open(t, c, queues+1, 32)
 	testutil.Must(t, q.Read(ctx, 1, 0, 1, bufs[0][:block]))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
@@ -60,9 +61,7 @@ func open(t *testing.T, c *host.Controller, qid uint16, size int) *host.Queue {
 	t.Helper()
 	q := testutil.Value(c.OpenQueue(context.Background(), qid, size))(t)
 	t.Cleanup(func() {
-		if err := q.Close(); err != nil {
-			t.Errorf("close queue %d: %v", qid, err)
-		}
+		testutil.Equal(t, q.Close(), nil, "close queue %d", qid)
 	})
 	return q
 }
@@ -83,15 +82,11 @@ func TestSizes(t *testing.T) {
 		for _, size := range []int{n, min(n+block, largest)} {
 			data, back := buf[:size], buf[largest:largest+size]
 			_, _ = random.Read(data)
-			if err := q.Write(ctx, 1, 3, uint32(size/block), data, 0); err != nil {
-				t.Fatalf("write %d bytes: %v", size, err)
-			}
-			if err := q.Read(ctx, 1, 3, uint32(size/block), back); err != nil {
-				t.Fatalf("read %d bytes: %v", size, err)
-			}
-			if !bytes.Equal(data, back) {
-				t.Fatalf("%d bytes read back differ", size)
-			}
+			testutil.MustEqual(t, q.Write(ctx, 1, 3, uint32(size/block), data, 0), nil,
+				"write %d bytes", size)
+			testutil.MustEqual(t, q.Read(ctx, 1, 3, uint32(size/block), back), nil, "read %d bytes",
+				size)
+			testutil.MustTrue(t, bytes.Equal(data, back), "%d bytes read back differ", size)
 		}
 	}
 	testutil.Check(t, q.Flush(ctx, 1))
@@ -244,9 +239,7 @@ func TestFullQueue(t *testing.T) {
 		}
 		collect(t, q, len(lanes))
 		for i := range lanes {
-			if !lanes[i].intact() {
-				t.Fatalf("round %d: block %d differs", round, i)
-			}
+			testutil.MustTrue(t, lanes[i].intact(), "round %d: block %d differs", round, i)
 		}
 	}
 }
@@ -258,9 +251,7 @@ func collect(t *testing.T, q *host.Queue, n int) {
 	for waits := 0; n > 0; {
 		got := testutil.Value(q.Poll(done))(t)
 		for _, cp := range done[:got] {
-			if st := cp.Status(); !st.OK() {
-				t.Fatalf("status %v", st)
-			}
+			testutil.MustEqual(t, cp.Status(), nvme.Success, "status")
 		}
 		if n -= got; got > 0 {
 			waits = 0

@@ -17,9 +17,7 @@ func TestLists(t *testing.T) {
 	tr, o := testTarget(t)
 	c := connect(t, tr, o, 4)
 	most := int(c.Identity().MSDBD)
-	if most < 2 {
-		t.Fatalf("the target supports %d data blocks", most)
-	}
+	testutil.MustTrue(t, most >= 2, "the target supports %d data blocks", most)
 	q := open(t, c, 1, 32)
 	const largest = 256 << 10
 	buf := testutil.Value(c.Map(2 * largest))(t)
@@ -40,16 +38,14 @@ func TestLists(t *testing.T) {
 			clear(back)
 			var op host.Op
 			op.Write(1, 3, uint32(size/block), data, 0)
-			if st := do(&op, blocks); !st.OK() {
-				t.Fatalf("write of %d bytes in %d blocks: %v", size, blocks, st)
-			}
+			testutil.MustEqual(t, do(&op, blocks), nvme.Success, "write of %d bytes in %d blocks",
+				size, blocks)
 			op.Read(1, 3, uint32(size/block), back)
 			if st := do(&op, 1+(blocks+size/block)%most); !st.OK() { // another number of blocks
 				t.Fatalf("read of %d bytes: %v", size, st)
 			}
-			if !bytes.Equal(data, back) {
-				t.Fatalf("%d bytes in %d blocks read back differ", size, blocks)
-			}
+			testutil.MustTrue(t, bytes.Equal(data, back), "%d bytes in %d blocks read back differ",
+				size, blocks)
 			lists++
 		}
 	}

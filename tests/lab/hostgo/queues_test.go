@@ -24,8 +24,6 @@ func TestManyQueues(t *testing.T) {
 	}
 	wg.Wait()
 	for i, err := range errs {
-		if err != nil {
-			t.Errorf("queue %d: %v", i+1, err)
-		}
+		testutil.Equal(t, err, nil, "queue %d", i+1)
 	}
 }

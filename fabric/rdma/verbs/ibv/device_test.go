@@ -22,9 +22,7 @@ func addresses(t *testing.T) []netip.Addr {
 	if errors.Is(err, verbs.ErrNoDevice) {
 		t.Skipf("needs an RDMA device: %v", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer func() {
 		testutil.Check(t, c.Close())
 	}()
@@ -39,9 +37,7 @@ func addresses(t *testing.T) []netip.Addr {
 		addrs := testutil.Value(ifi.Addrs())(t)
 		for _, a := range addrs {
 			ip, ok := netip.AddrFromSlice(a.(*net.IPNet).IP)
-			if !ok {
-				t.Fatalf("interface %s has address %v", ifi.Name, a)
-			}
+			testutil.MustTrue(t, ok, "interface %s has address %v", ifi.Name, a)
 			if ip = ip.Unmap(); ip.IsLinkLocalUnicast() && ip.Is6() {
 				ip = ip.WithZone(ifi.Name)
 			}
@@ -49,9 +45,7 @@ func addresses(t *testing.T) []netip.Addr {
 			if errors.Is(err, verbs.ErrNoDevice) {
 				continue
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if k := (key{l.Device(), ip.Is6()}); !seen[k] {
 				seen[k] = true
 				list = append(list, ip)
@@ -101,9 +95,8 @@ func TestNoDevice(t *testing.T) {
 		t.Skip("needs a machine without /dev/infiniband/rdma_cm")
 	}
 	c, err := New().NewCM()
-	if !errors.Is(err, verbs.ErrNoDevice) {
-		t.Fatalf("NewCM: %v, %v, want ErrNoDevice", c, err)
-	}
+	testutil.MustTrue(t, errors.Is(err, verbs.ErrNoDevice), "NewCM: %v, %v, want ErrNoDevice", c,
+		err)
 	t.Log(err)
 	if list, err := New().Devices(); len(list) > 0 || err != nil &&
 		!errors.Is(err, verbs.ErrNoDevice) {

@@ -134,9 +134,8 @@ func TestPoll(t *testing.T) {
 			s.complete(have)
 			wcs := make([]verbs.WC, size+1)
 			n, err := s.cq().Poll(wcs[:size])
-			if want := min(have, size); n != want || err != nil {
-				t.Fatalf("Poll of %d with %d: %d, %v", size, have, n, err)
-			}
+			testutil.MustTrue(t, n == min(have, size) && err == nil, "Poll of %d with %d: %d, %v",
+				size, have, n, err)
 			for i, wc := range wcs {
 				want := verbs.WC{}
 				if i < n {
@@ -237,9 +236,7 @@ func TestAddr(t *testing.T) {
 		{"[fe80::1%99999]:1", "[fe80::1%99999]:1"},
 	} {
 		a, err := toC(netip.MustParseAddrPort(c.in))
-		if err != nil {
-			t.Fatalf("%s: %v", c.in, err)
-		}
+		testutil.MustEqual(t, err, nil, "%s", c.in)
 		if got := fromC(&a); got.String() != c.want {
 			t.Errorf("%s became %v, want %s", c.in, got, c.want)
 		}
@@ -255,13 +252,10 @@ func TestAddr(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	err := fail("ibv_reg_mr", unix.ENOMEM, "of %d bytes on %s", 4096, "rxe0")
-	if !errors.Is(err, unix.ENOMEM) || errors.Is(err, verbs.ErrNoDevice) {
-		t.Errorf("%v is not ENOMEM alone", err)
-	}
+	testutil.True(t, errors.Is(err, unix.ENOMEM) && !errors.Is(err, verbs.ErrNoDevice),
+		"%v is not ENOMEM alone", err)
 	want := "ibv_reg_mr of 4096 bytes on rxe0: cannot allocate memory (the limit on locked memory"
-	if !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("error %q, want %q...", err, want)
-	}
+	testutil.True(t, strings.HasPrefix(err.Error(), want), "error %q, want %q...", err, want)
 	err = noDevice(fail("rdma_bind_addr", unix.EADDRNOTAVAIL, "10.0.0.1:4420"), unix.ENODEV,
 		unix.EADDRNOTAVAIL)
 	if !errors.Is(err, unix.EADDRNOTAVAIL) || !errors.Is(err, verbs.ErrNoDevice) ||
@@ -272,7 +266,5 @@ func TestErrors(t *testing.T) {
 		verbs.ErrNoDevice) {
 		t.Errorf("%v is ErrNoDevice", err)
 	}
-	if err := fail("rdma_listen", 0, ""); err != nil {
-		t.Errorf("errno 0 is an error: %v", err)
-	}
+	testutil.Equal(t, fail("rdma_listen", 0, ""), nil, "errno 0 is an error")
 }

@@ -38,13 +38,11 @@ func TestRemoval(t *testing.T) {
 	removed := make(chan error, 1)
 	go func() { removed <- exec.Command("rdma", "link", "delete", name).Run() }()
 	ev := testutil.Receive(t, "DEVICE_REMOVAL", events)
-	if ev.Type != verbs.EventDeviceRemoval || ev.ID != l {
-		t.Fatalf("event %v of %v, want DEVICE_REMOVAL of the listener", ev.Type, ev.ID)
-	}
+	testutil.MustTrue(t, ev.Type == verbs.EventDeviceRemoval && ev.ID == l,
+		"event %v of %v, want DEVICE_REMOVAL of the listener", ev.Type, ev.ID)
 	testutil.Check(t, l.Destroy())
-	if err := testutil.Receive(t, "the end of the removal", removed); err != nil {
-		t.Errorf("rdma link delete %s: %v", name, err)
-	}
+	testutil.Equal(t, testutil.Receive(t, "the end of the removal", removed), nil,
+		"rdma link delete %s", name)
 	testutil.Check(t, w.Destroy())
 	testutil.Check(t, c.Close())
 	<-events

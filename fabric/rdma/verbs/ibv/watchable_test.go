@@ -16,16 +16,12 @@ import (
 // descriptor open.
 func TestWatchable(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer w.Close()
 	defer r.Close()
 	fd := int(r.Fd()) // blocking from now on
 	f, raw, err := watchable(fd, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil ||
 		flags&unix.O_NONBLOCK == 0 {
 		t.Errorf("flags %#x, %v: want O_NONBLOCK", flags, err)
@@ -47,9 +43,8 @@ func TestWatchable(t *testing.T) {
 		t.Errorf("read %d bytes, want 1", n)
 	}
 	testutil.Check(t, f.Close())
-	if err := testutil.Receive(t, "closing ends the wait", ended); err == nil {
-		t.Error("the wait ended without an error, although nothing was done")
-	}
+	testutil.True(t, testutil.Receive(t, "closing ends the wait", ended) != nil,
+		"the wait ended without an error, although nothing was done")
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
 		t.Errorf("the descriptor was closed: %v", err)
 	}

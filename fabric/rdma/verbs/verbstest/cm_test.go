@@ -1,7 +1,6 @@
 package verbstest_test
 
 import (
-	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -117,9 +116,8 @@ func TestBacklog(t *testing.T) {
 	for _, e := range ends {
 		must(t, e.id.Connect(verbs.ConnParam{}))
 	}
-	if ev := next(t, ca, verbs.EventRejected); ev.ID != ends[2].id {
-		t.Fatal("rejected the wrong request")
-	}
+	testutil.MustTrue(t, next(t, ca, verbs.EventRejected).ID == ends[2].id,
+		"rejected the wrong request")
 	must(t, next(t, cp, verbs.EventConnectRequest).ID.Destroy())
 	next(t, ca, verbs.EventRejected)
 	must(t, l.Destroy()) // including the unread request
@@ -201,17 +199,14 @@ func TestDepthTooLarge(t *testing.T) {
 func TestHosts(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	f.AddHost("bare")
-	if _, err := f.Provider("bare").NewCM(); !errors.Is(err, verbs.ErrNoDevice) {
-		t.Errorf("machine without devices: %v", err)
-	}
+	testutil.Is(t, testutil.Err(f.Provider("bare").NewCM()), verbs.ErrNoDevice,
+		"machine without devices")
 	f.AddHost("both", verbstest.RoCE("r", netip.MustParseAddr("10.1.0.1")),
 		verbstest.IWARP("i", netip.MustParseAddr("10.1.0.2")))
 	f.AddHost("i", verbstest.IWARP("i", netip.MustParseAddr("10.1.0.3")))
 	c, ci := newCM(t, f, "both"), newCM(t, f, "i")
 	l := listen(t, c, netip.MustParseAddrPort("0.0.0.0:4420"))
-	if l.Device() != nil {
-		t.Error("a wildcard listener has a device")
-	}
+	testutil.True(t, l.Device() == nil, "a wildcard listener has a device")
 	id := testutil.Value(ci.NewID())(t)
 	defer func() { must(t, id.Destroy()) }()
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.9.9.9:1"), time.Second))
@@ -241,9 +236,8 @@ func TestEarlyData(t *testing.T) {
 	p, a := half(t, f)
 	must(t, p.recv(1, 0, 8))
 	must(t, a.recv(2, 0, 8))
-	if err := p.post(8, p.wr(3, verbs.WRSend, signaled, a)); !errors.Is(err, unix.EINVAL) {
-		t.Fatalf("post before the connection: %v", err)
-	}
+	testutil.Is(t, p.post(8, p.wr(3, verbs.WRSend, signaled, a)), unix.EINVAL,
+		"post before the connection")
 	must(t, p.id.Accept(verbs.ConnParam{RNRRetryCount: 7}))
 	must(t, p.post(8, p.wr(3, verbs.WRSend, signaled, a)))
 	p.empty() // the active side has not read the reply

@@ -92,9 +92,8 @@ func TestFailQP(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	_, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
 	must(t, a.recv(1, 0, 8))
-	if f.FailQP("p", 1) || !f.FailQP("a", a.qp.Num()) {
-		t.Fatal("FailQP found the wrong queue pair")
-	}
+	testutil.MustTrue(t, !f.FailQP("p", 1) && f.FailQP("a", a.qp.Num()),
+		"FailQP found the wrong queue pair")
 	a.want(flush(1))
 }
 
@@ -122,15 +121,10 @@ func TestRemoveDevice(t *testing.T) {
 	for range 2 { // the connection and the listener at its address
 		seen[next(t, p.cm, verbs.EventDeviceRemoval).ID] = true
 	}
-	if !seen[p.id] {
-		t.Fatal("no event for the connection")
-	}
-	if _, err := p.dev.AllocPD(); !errors.Is(err, unix.EIO) {
-		t.Fatalf("AllocPD on a removed device: %v", err)
-	}
-	if _, err := p.cm.Listen(listenAt(f, "p"), 1, 0); !errors.Is(err, verbs.ErrNoDevice) {
-		t.Fatalf("Listen on a removed device: %v", err)
-	}
+	testutil.MustTrue(t, seen[p.id], "no event for the connection")
+	testutil.Is(t, testutil.Err(p.dev.AllocPD()), unix.EIO, "AllocPD on a removed device")
+	testutil.Is(t, testutil.Err(p.cm.Listen(listenAt(f, "p"), 1, 0)), verbs.ErrNoDevice,
+		"Listen on a removed device")
 	if list, err := f.Provider("p").Devices(); len(list) != 0 || err != nil {
 		t.Fatalf("devices: %v, %v", list, err)
 	}
@@ -146,24 +140,19 @@ func TestFailCalls(t *testing.T) {
 	f.FailCalls("p", verbstest.CallRegMR, 1, 2, nil)
 	for i, fails := range []bool{false, true, true, false} {
 		m, err := p.pd.RegMR(p.buf, rights)
-		if fails != errors.Is(err, unix.ENOMEM) || !fails && err != nil {
-			t.Fatalf("call %d: %v", i, err)
-		}
+		testutil.MustTrue(t, fails == errors.Is(err, unix.ENOMEM) && (fails || err == nil),
+			"call %d: %v", i, err)
 		if err == nil {
 			must(t, m.Dereg())
 		}
 	}
 	f.FailCalls("p", verbstest.CallCreateCQ, 0, -1, unix.EPERM)
 	for range 3 {
-		if _, err := p.dev.CreateCQ(1, nil, 0); !errors.Is(err, unix.EPERM) {
-			t.Fatal(err)
-		}
+		testutil.Is(t, testutil.Err(p.dev.CreateCQ(1, nil, 0)), unix.EPERM, "")
 	}
 	f.FailCalls("p", verbstest.CallCreateCQ, 0, 0, nil)
 	c := testutil.Value(p.dev.CreateCQ(1, nil, 0))(t)
 	must(t, c.Destroy())
 	f.FailCalls("q", verbstest.CallDevices, 0, 1, unix.EACCES)
-	if _, err := f.Provider("q").Devices(); !errors.Is(err, unix.EACCES) {
-		t.Fatal(err)
-	}
+	testutil.Is(t, testutil.Err(f.Provider("q").Devices()), unix.EACCES, "")
 }

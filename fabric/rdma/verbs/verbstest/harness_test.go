@@ -35,9 +35,7 @@ func newCM(t testing.TB, f *verbstest.Fabric, host string) verbs.CM {
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }
 
 // next reads events until one of this type comes. Events of other types in between are an error.

@@ -14,9 +14,7 @@ import (
 
 func wantErr(t *testing.T, err, want error, what string) {
 	t.Helper()
-	if !errors.Is(err, want) {
-		t.Fatalf("%s: %v, want %v", what, err, want)
-	}
+	testutil.MustTrue(t, errors.Is(err, want), "%s: %v, want %v", what, err, want)
 }
 
 // TestSendSlots: a slot is given back when its completion or a later one is polled, not when the
@@ -44,9 +42,8 @@ func TestSendSlots(t *testing.T) {
 	wantErr(t, write(6, 0), unix.ENOMEM, "a full queue in the error state")
 
 	n, err := p.qp.PostSend(make([]verbs.SendWR, 3), nil)
-	if n != 1 || !errors.Is(err, unix.ENOMEM) {
-		t.Fatalf("batch into a queue of one: %d, %v", n, err)
-	}
+	testutil.MustTrue(t, n == 1 && errors.Is(err, unix.ENOMEM), "batch into a queue of one: %d, %v",
+		n, err)
 }
 
 func TestReceiveSlots(t *testing.T) {
@@ -169,10 +166,8 @@ func TestIWARPReadSink(t *testing.T) {
 	p.want(verbs.WC{WRID: 1, Status: verbs.WCLocAccessErr})
 	wr := p.wr(2, verbs.WRRDMARead, signaled, a)
 	wr.NumSGE = 2
-	if _, err := p.qp.PostSend([]verbs.SendWR{wr}, []verbs.SGE{g, g}); !errors.Is(err,
-		unix.EINVAL) {
-		t.Fatalf("READ into two elements: %v", err)
-	}
+	testutil.Is(t, testutil.Err(p.qp.PostSend([]verbs.SendWR{wr}, []verbs.SGE{g, g})), unix.EINVAL,
+		"READ into two elements")
 }
 
 // TestForgotten: the effect of posting after an error.
@@ -201,17 +196,14 @@ func TestForgotten(t *testing.T) {
 func TestKeys(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	p, a := connect(t, f, sizes{send: 2, recv: 1}, sizes{send: 2, recv: 1})
-	if a.mr.LKey() == a.mr.RKey() {
-		t.Fatal("local and remote key are the same: a mix-up would not show")
-	}
+	testutil.MustTrue(t, a.mr.LKey() != a.mr.RKey(),
+		"local and remote key are the same: a mix-up would not show")
 	m := testutil.Value(a.pd.RegMR(a.buf[:64], rights))(t)
 	stale := m.RKey()
 	must(t, m.Dereg())
 	m = testutil.Value(a.pd.RegMR(a.buf[:64], rights))(t)
 	defer func() { must(t, m.Dereg()) }()
-	if m.RKey() == stale {
-		t.Fatal("a key was used again")
-	}
+	testutil.MustTrue(t, m.RKey() != stale, "a key was used again")
 	wr := p.wr(1, verbs.WRRDMAWrite, signaled, a)
 	wr.RKey = stale
 	must(t, p.post(8, wr))
@@ -237,13 +229,10 @@ func TestMisuse(t *testing.T) {
 	wantErr(t, a.cq.Destroy(), unix.EBUSY, "destroy a completion queue in use")
 	wantErr(t, a.id.Destroy(), unix.EBUSY, "destroy an ID with a queue pair")
 	wantErr(t, a.cm.Close(), unix.EBUSY, "close an event channel with IDs")
-	if _, err := a.id.CreateQP(a.pd, verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq}); !errors.Is(err,
-		unix.EINVAL) {
-		t.Errorf("second queue pair: %v", err)
-	}
-	if _, err := p.dev.CreateCQ(0, nil, 0); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("completion queue of nothing: %v", err)
-	}
+	testutil.Is(t, testutil.Err(a.id.CreateQP(a.pd, verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq})),
+		unix.EINVAL, "second queue pair")
+	testutil.Is(t, testutil.Err(p.dev.CreateCQ(0, nil, 0)), unix.EINVAL,
+		"completion queue of nothing")
 	wantErr(t, a.post(8, verbs.SendWR{Opcode: 5}), unix.EINVAL, "an atomic operation")
 	wantErr(t, a.post(33, verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, NumSGE: 1}),
 		unix.EINVAL, "too much inline data")
@@ -251,9 +240,7 @@ func TestMisuse(t *testing.T) {
 	m := testutil.Value(a.pd.RegMR(a.buf, rights))(t)
 	must(t, m.Dereg())
 	defer func() {
-		if recover() == nil {
-			t.Error("a region was freed twice without a panic")
-		}
+		testutil.True(t, recover() != nil, "a region was freed twice without a panic")
 	}()
 	_ = m.Dereg()
 }
@@ -280,9 +267,8 @@ func TestScatter(t *testing.T) {
 		}
 		testutil.MustEqual(t, p.buf[at], byte(i), "byte %d", i)
 	}
-	if wc.ByteLen != 300 || p.buf[7] != 0 || p.buf[1293] != 0 {
-		t.Fatalf("%+v, or bytes beside the message", wc)
-	}
+	testutil.MustTrue(t, wc.ByteLen == 300 && p.buf[7] == 0 && p.buf[1293] == 0,
+		"%+v, or bytes beside the message", wc)
 }
 
 func BenchmarkSend(b *testing.B) {
