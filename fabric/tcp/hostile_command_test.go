@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
@@ -19,29 +18,6 @@ func TestFabricsPSDT(t *testing.T) {
 		connect[8+1] = psdt << 6
 		c.send(connect)
 		c.status(0, nvme.Success)
-	}
-}
-
-// TestPDOWithoutData: a command without data may set the place where data would begin, as a
-// published Python client does.
-func TestPDOWithoutData(t *testing.T) {
-	tg := serve(t, options{})
-	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
-		c := tg.connect(t, p, 4, 0)
-		for pdo := pdu.CapsuleCmdSize; pdo <= pdu.CapsuleCmdSize+p.HeaderDigestSize(); pdo++ {
-			sqe := rw(nvme.NVMRead, 1, 0, 512, false)
-			b := c.capsule(&sqe, nil)
-			b[pdu.OffPDO] = byte(pdo)
-			b = c.fixHeaderDigest(b, pdu.CapsuleCmdSize)
-			c.send(append(bytes.Clone(b), b[:10]...)) // the next one follows immediately
-			if m := c.recv(); len(m.data) != 512 {
-				t.Fatalf("PDO %d: %d bytes", pdo, len(m.data))
-			}
-			c.status(1, nvme.Success)
-			c.send(b[10:])
-			c.recv()
-			c.status(1, nvme.Success)
-		}
 	}
 }
 
@@ -66,23 +42,6 @@ func TestInCapsuleOfAdmin(t *testing.T) {
 	c = connect(1)
 	c.send(c.capsule(&sqe, random(0, 8192)))
 	c.term(limit)
-}
-
-// The host sends more commands than the queue has entries.
-func TestQueueOverrun(t *testing.T) {
-	recorder, o := newRecorder()
-	o.hold = true
-	tg := serve(t, o)
-	c := tg.connect(t, pdu.Params{}, 4, 0)
-	for i := range 5 {
-		sqe := rw(nvme.NVMRead, uint16(i), 0, 512, false)
-		sqe.SetNSID(holdNSID)
-		c.send(c.capsule(&sqe, nil))
-	}
-	c.term(sequence)
-	explained(t, recorder)
-	tg.do(tg.d.release)
-	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }
 
 // Two commands with the same identifier get one response each.

@@ -67,17 +67,3 @@ func TestHostileTypes(t *testing.T) {
 		c.term(invalid(pdu.OffType))
 	}
 }
-
-// A TermReq of the host ends the connection without an answer.
-func TestTermReqFromHost(t *testing.T) {
-	tg := serve(t, options{})
-	for _, b := range [][]byte{
-		pdu.AppendTermReq(nil, pdu.TypeH2CTermReq, pdu.Fault{FES: 3, FEI: 7}, random(0, 128)),
-		pdu.AppendTermReq(nil, pdu.TypeH2CTermReq, pdu.Fault{FES: 0xFFFF}, nil),
-	} {
-		c := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
-		c.send(b)
-		c.end()
-	}
-	testutil.Until(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
-}

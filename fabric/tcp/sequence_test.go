@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,56 +23,76 @@ type attacker struct {
 	granted uint16 // transfer tag of the write with an R2T
 }
 
+// states are the states of a connection, each with the parameters it is tried with.
+var states = map[string][]pdu.Params{
+	"new": {{}}, "greeted": {{}, digests}, "connected": {{}, digests}, "damaged": {digests},
+	"granted": {{}}, "written": {{}}, "held": {{}}, "commands": {{}, digests},
+	"commands-with-digests": {digests},
+}
+
+var digests = pdu.Params{HeaderDigest: true, DataDigest: true}
+
+// reach brings a connection to a state.
+func (a *attacker) reach(tg *target, state string, p pdu.Params) {
+	if a.client = tg.dial(a.t); state == "new" {
+		return
+	}
+	if a.icReq(p); state == "greeted" {
+		return
+	}
+	a.send(a.connectPDU(1, 4, 0))
+	a.status(0, nvme.Success)
+	n := map[string]int{"granted": 16384, "written": 512}[state]
+	if n == 0 {
+		return
+	}
+	sqe := rw(nvme.NVMWrite, 1, 0, n, false)
+	a.send(a.capsule(&sqe, nil))
+	if a.granted = a.r2t(1, n); state == "written" { // a missing LAST_PDU is forgiven
+		a.send(a.h2cData(0, 1, a.granted, 0, random(0, n)))
+		a.status(1, nvme.Success)
+	}
+}
+
 // TestSequences runs testdata/sequences, explained in testdata/README.md. After a fault nothing is
 // executed, and in the end nothing is left.
 func TestSequences(t *testing.T) {
 	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
 		recorder, o := newRecorder()
-		o.cfg.MaxH2CData = 8192
+		o.cfg.MaxH2CData, o.hold = 8192, true
 		tg := serve(t, o)
-		executed, faults := int64(0), uint64(0)
+		written, faults := 0, uint64(0)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var out strings.Builder
-			refused := func(how string, line string, a *attacker) {
-				a.send(a.stream(line))
-				if d.Cmd == "granted" {
-					a.send(random(3, 2000)) // none of this is parsed
-				}
-				faults++
-				fmt.Fprintf(&out, "%s%s: %s; %s\n", line, how, a.fault(), explained(t, recorder))
-			}
 			for line := range strings.SplitSeq(d.Input, "\n") {
-				a := &attacker{t: t, d: d}
-				switch d.Cmd {
-				case "new": // before ICReq
-					a.client = tg.dial(t)
-					refused("", line, a)
-				case "connected":
-					a.client = tg.connect(t, pdu.Params{}, 4, 0)
-					refused("", line, a)
-					a.client = tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
-					refused(" (digests)", line, a)
-					executed += 2
-				case "granted": // a write of 16 KiB with an R2T
-					const n = 16384
-					a.client = tg.connect(t, pdu.Params{}, 4, 0)
-					sqe := rw(nvme.NVMWrite, 1, 0, n, false)
-					a.send(a.capsule(&sqe, nil))
-					a.granted = a.r2t(1, n)
-					executed++
-					refused("", line, a)
-				case "commands": // without effect on the connection
-					a.client = tg.connect(t, pdu.Params{}, 4, 0)
+				for i, p := range states[d.Cmd] {
+					a := &attacker{t: t, d: d}
+					a.reach(tg, d.Cmd, p)
+					written += map[string]int{
+						"written": 1, "held": strings.Count(line, "write"),
+					}[d.Cmd]
+					out.WriteString(line + []string{": ", " (digests): "}[i])
+					executed := tg.d.executed.Load()
 					a.send(a.stream(line))
-					cqe := (*pdu.CapsuleResp)(a.recv().raw).CQE()
-					fmt.Fprintf(&out, "%s: %v\n", line, cqe.Status())
-					a.readBlocks(5, 0, 512)
-					executed += 3 // with Connect and the refused command
-					_ = a.Close()
-				default:
-					t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
+					if strings.HasPrefix(d.Cmd, "commands") { // without effect on the connection
+						a.answers(&out, strings.Count(line, " + ")+1)
+						continue
+					}
+					_, _ = a.Write(random(3, 2000)) // none of this is parsed
+					said := a.fault()
+					faults++
+					if out.WriteString(said); said != ended {
+						out.WriteString("; " + explained(t, recorder))
+					}
+					out.WriteString("\n")
+					if d.Cmd == "held" {
+						tg.do(tg.d.release)
+					} else {
+						testutil.Equal(t, tg.d.executed.Load(), executed, "%s: executed", line)
+					}
 				}
 			}
+			testutil.MustTrue(t, out.Len() > 0, "%s: unknown command %s", d.Pos, d.Cmd)
 			return out.String()
 		})
 		testutil.Until(t, "all connections ended",
@@ -81,19 +102,34 @@ func TestSequences(t *testing.T) {
 			logged += n
 		}
 		testutil.Equal(t, logged, faults, "refusals in the log")
-		testutil.Equal(t, tg.d.executed.Load(), executed, "commands executed")
-		testutil.Equal(t, tg.d.written.Load(), 0, "writes executed")
+		testutil.Equal(t, tg.d.written.Load(), int64(written), "writes executed")
 		testutil.Equal(t, tg.free(), 16<<20, "bytes of the arena are free")
 	})
+}
+
+// answers prints the answers to n commands. The connection goes on.
+func (a *attacker) answers(out *strings.Builder, n int) {
+	for i, data := 0, 0; i < n; {
+		m := a.recv()
+		if data += len(m.data); m.t != pdu.TypeCapsuleResp {
+			continue
+		}
+		if fmt.Fprintf(out, "%v", (*pdu.CapsuleResp)(m.raw).CQE().Status()); data > 0 {
+			fmt.Fprintf(out, " with %d bytes", data)
+		}
+		i, data = i+1, 0
+		out.WriteString(map[bool]string{true: "\n", false: ", "}[i == n])
+	}
+	a.readBlocks(5, 0, 512)
+	_ = a.Close()
 }
 
 // explained returns the expected and received values in the last logged refusal.
 func explained(t *testing.T, r *ratelog.Recorder) string {
 	t.Helper()
 	last := r.Refusals()[0]
-	if last.Expected == "" || last.Received == "" || last.Expected == last.Received {
-		t.Errorf("the last refusal is %+v", last)
-	}
+	testutil.True(t, last.Expected != "" && last.Received != "" && last.Expected != last.Received,
+		"the last refusal is %+v", last)
 	return fmt.Sprintf("expected %s, received %s", last.Expected, last.Received)
 }
 
@@ -133,7 +169,7 @@ func (a *attacker) pdu(kind string, words []string) []byte {
 	n, off, cid, ttag := 512, 0, 1, int(a.granted)
 	var flags pdu.Flags
 	var opcode nvme.Opcode
-	prp, typ, sub, length, lba := false, "", 0, -1, 0
+	nsid, prp, typ, sub, length, lba := uint32(1), false, "", 0, -1, 0
 	for _, word := range words {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
@@ -158,6 +194,8 @@ func (a *attacker) pdu(kind string, words []string) []byte {
 			opcode = nvme.Opcode(a.number(value))
 		case "prp":
 			prp = true
+		case "hold":
+			nsid = holdNSID
 		case "sgl":
 			typ = value
 		case "subtype":
@@ -186,7 +224,8 @@ func (a *attacker) pdu(kind string, words []string) []byte {
 		return c.h2cData(flags, uint16(cid), uint16(ttag), off, data)
 	case "read", "write", "read-with-data":
 		op := map[bool]nvme.Opcode{true: nvme.NVMWrite, false: nvme.NVMRead}[kind == "write"]
-		sqe := rw(op, 1, 0, n, kind != "read")
+		sqe := rw(op, uint16(cid), 0, n, kind != "read")
+		sqe.SetNSID(nsid)
 		sqe.SetCDW64(10, uint64(lba))
 		if opcode != 0 {
 			sqe.SetOpcode(opcode)
@@ -213,10 +252,14 @@ func (a *attacker) number(s string) int {
 	return int(testutil.Value(strconv.ParseUint(s, 0, 64))(a.t))
 }
 
-// fault reads PDUs until a C2HTermReq, and expects the end of the stream.
+const ended = "the connection ends"
+
+// fault reads PDUs until a C2HTermReq, if there is one, and expects the end of the stream.
 func (a *attacker) fault() string {
 	for {
-		if m := a.recv(); m.t == pdu.TypeC2HTermReq {
+		if m, err := a.read(); errors.Is(err, errClosed) {
+			return ended
+		} else if testutil.Must(a.t, err); m.t == pdu.TypeC2HTermReq {
 			a.end()
 			f := (*pdu.TermReq)(m.raw).Fault()
 			said := f.Error()
