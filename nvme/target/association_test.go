@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -38,9 +39,7 @@ func TestRacingConnects(t *testing.T) {
 	poor := r.dial(0)
 	poor.RefuseDepth = errors.New("test")
 	r.status(poor, adminArgs(testSub).command(), nvme.ConnectControllerBusy)
-	if n := len(r.target.Controllers()); n != 1 {
-		t.Errorf("%d controllers", n)
-	}
+	testutil.Equal(t, len(r.target.Controllers()), 1, "controllers")
 }
 
 // TestAllowed: the transport learns which queues are those of a host that a subsystem allows.
@@ -54,18 +53,14 @@ func TestAllowed(t *testing.T) {
 			d.admin.Peer)
 	}
 	want := fabric.Claim{Host: h.args.host, Admin: true}
-	if h.admin.Claim != want {
-		t.Errorf("admin queue: %+v", h.admin.Claim)
-	}
+	testutil.Equal(t, h.admin.Claim, want, "admin queue")
 	if want.Admin = false; h.io[0].Claim != want {
 		t.Errorf("I/O queue: %+v", h.io[0].Claim)
 	}
 	qi := info(nvme.TransportTCP)
 	qi.TLS = &fabric.TLS{HostNQN: h.args.host, SubNQN: testSub}
 	q := r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = testSub })
-	if !q.admin.Claim.Proven {
-		t.Error("TLS proves nothing")
-	}
+	testutil.True(t, q.admin.Claim.Proven, "TLS proves nothing")
 }
 
 // TestConnectDeadline: a queue without a successful Connect is closed (F20).
@@ -83,24 +78,6 @@ func TestConnectDeadline(t *testing.T) {
 	}
 }
 
-// TestCNTLIDs: identifiers are used in turn, none twice at a time; without a free one Connect is
-// refused (F22).
-func TestCNTLIDs(t *testing.T) {
-	sub := ramSubsystem(t, 1)
-	sub.CNTLIDMin, sub.CNTLIDMax = 10, 12
-	r := newHarness(t, 1, sub)
-	a, b, c := r.connectHost(0), r.connectHost(0), r.connectHost(0)
-	if a.cntlid != 10 || b.cntlid != 11 || c.cntlid != 12 {
-		t.Errorf("CNTLIDs %d, %d, %d", a.cntlid, b.cntlid, c.cntlid)
-	}
-	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectControllerBusy)
-	b.hangUp()
-	r.w.Settle()
-	if d := r.connectHost(0); d.cntlid != 11 {
-		t.Errorf("CNTLID %d, want the free 11", d.cntlid)
-	}
-}
-
 // TestReconnectWhileOldLingers: a host gets a new controller while the device still has I/O of the
 // old one (Q03).
 func TestReconnectWhileOldLingers(t *testing.T) {
@@ -112,18 +89,12 @@ func TestReconnectWhileOldLingers(t *testing.T) {
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
 	old.hangUp()
 	h := r.connectHost(1)
-	if h.cntlid == old.cntlid {
-		t.Error("the CNTLID is used twice")
-	}
-	if n := len(r.target.Controllers()); n != 2 {
-		t.Errorf("%d controllers, want 2", n)
-	}
+	testutil.True(t, h.cntlid != old.cntlid, "the CNTLID is used twice")
+	testutil.Equal(t, len(r.target.Controllers()), 2, "controllers")
 	dev.Release()
 	r.until("the old controller is removed",
 		func() bool { return len(r.target.Controllers()) == 1 })
-	if c.Done {
-		t.Error("a command of an ended queue completed")
-	}
+	testutil.True(t, !c.Done, "a command of an ended queue completed")
 }
 
 // TestSQHD: flow control counts entries modulo the queue size; without it SQHD is FFFFh (F18, Q06).
@@ -140,9 +111,7 @@ func TestSQHD(t *testing.T) {
 	for range 1<<16 + 3 {
 		c := r.do(q, command(nvme.NVMFlush, 1, nil))
 		want ^= 1
-		if c.CQE.SQHD() != want {
-			t.Fatalf("SQHD %d, want %d", c.CQE.SQHD(), want)
-		}
+		testutil.MustEqual(t, c.CQE.SQHD(), want, "SQHD")
 	}
 	free := h.ioArgs(2)
 	free.cattr = nvme.CATTRNoFlowControl | 0xF0

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -29,189 +30,6 @@ func fill(b byte, n int) []byte { return bytes.Repeat([]byte{b}, n) }
 // physical is a device with blocks of 512 bytes and physical blocks of 4096.
 func physical(i *backend.Info) { i.PhysicalBlockSize = 4096 }
 
-// TestFusedStatus: what a pair completes with, in order, and what it leaves (I07; Base section
-// 3.4.2, NVM section 3.2).
-func TestFusedStatus(t *testing.T) {
-	const (
-		failed  = nvme.AbortedFailedFused
-		missing = nvme.AbortedMissingFused
-		differs = nvme.CompareFailure | nvme.DNR
-		exceeds = nvme.AtomicWriteUnitExceeded | nvme.DNR
-		none    = nvme.Success
-	)
-	zero, one := fill(0, 512), fill(1, 512)
-	other := func(c *fabrictest.Command, nsid uint32) *fabrictest.Command {
-		c.SQE.SetNSID(nsid)
-		return c
-	}
-	compare := func(slba uint64) *fabrictest.Command {
-		return fused(nvme.NVMCompare, 1, slba, zero)
-	}
-	write := func(slba uint64) *fabrictest.Command { return fused(nvme.NVMWrite, 2, slba, one) }
-	plain := rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))
-	type list = []*fabrictest.Command
-	for _, tc := range []struct {
-		name    string
-		batch   list
-		want    []nvme.Status
-		written bool
-	}{
-		{"a pair", list{compare(0), write(0)}, []nvme.Status{none, none}, true},
-		{"of 4096 bytes", pairOf(0, fill(0, 4096), fill(1, 4096)), []nvme.Status{none, none}, true},
-		{
-			"too large", pairOf(0, fill(0, 8192), fill(1, 8192)),
-			[]nvme.Status{exceeds, exceeds},
-			false,
-		},
-		{"another content", pairOf(0, one, one), []nvme.Status{differs, failed}, false},
-		{
-			"the last byte differs", pairOf(0, append(fill(0, 511), 1), one),
-			[]nvme.Status{differs, failed},
-			false,
-		},
-		{"the second alone", list{write(0)}, []nvme.Status{missing}, false},
-		{"the first, then another", list{compare(0), plain}, []nvme.Status{missing, none}, false},
-		{
-			"exchanged",
-			list{write(0), compare(0), plain},
-			[]nvme.Status{missing, missing, none},
-			false,
-		},
-		{
-			"another between",
-			list{compare(0), plain, write(0)},
-			[]nvme.Status{missing, none, missing},
-			false,
-		},
-		{
-			"two firsts",
-			list{compare(0), compare(0), write(0)},
-			[]nvme.Status{missing, none, none},
-			true,
-		},
-		{
-			"two seconds",
-			list{compare(0), write(0), write(0)},
-			[]nvme.Status{none, none, missing},
-			true,
-		},
-		{
-			"another block",
-			list{compare(0), write(1)},
-			[]nvme.Status{invalidField, invalidField},
-			false,
-		},
-		{
-			"another length",
-			list{compare(0), fused(nvme.NVMWrite, 2, 0, fill(1, 1024))},
-			[]nvme.Status{invalidField, invalidField},
-			false,
-		},
-		{
-			"another namespace",
-			list{compare(0), other(write(0), 2)},
-			[]nvme.Status{invalidField, invalidField},
-			false,
-		},
-		{
-			"no namespace",
-			list{other(compare(0), 0), write(0)},
-			[]nvme.Status{invalidNamespace, failed},
-			false,
-		},
-		{
-			"all namespaces",
-			list{other(compare(0), nvme.NSIDAll), other(write(0), nvme.NSIDAll)},
-			[]nvme.Status{invalidNamespace, invalidNamespace},
-			false,
-		},
-		{
-			"beyond the end",
-			list{compare(2048), write(2048)},
-			[]nvme.Status{outOfRange, outOfRange},
-			false,
-		},
-		{
-			"write protected",
-			list{other(compare(0), 3), other(write(0), 3)},
-			[]nvme.Status{failed, writeProtected},
-			false,
-		},
-		{
-			"two writes",
-			list{fused(nvme.NVMWrite, 1, 0, one), write(0)},
-			[]nvme.Status{invalidField, failed},
-			false,
-		},
-		{
-			"two compares",
-			list{compare(0), fused(nvme.NVMCompare, 2, 0, zero)},
-			[]nvme.Status{failed, invalidField},
-			false,
-		},
-		{
-			"unknown opcodes",
-			list{fused(0x33, 1, 0, one), fused(0x33, 2, 0, one)},
-			[]nvme.Status{nvme.InvalidOpcode | nvme.DNR, nvme.InvalidOpcode | nvme.DNR},
-			false,
-		},
-		{"FUSE 11b", list{fused(nvme.NVMWrite, 3, 0, one)}, []nvme.Status{invalidField}, false},
-		{
-			"11b between",
-			list{compare(0), fused(nvme.NVMWrite, 3, 0, one), write(0)},
-			[]nvme.Status{missing, invalidField, missing},
-			false,
-		},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: physical}
-			r := newHarness(t, 1, SubsystemConfig{
-				NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{
-					{NSID: 1, Device: dev},
-					{NSID: 2, Device: ramDevice(t, 1<<20, 512)},
-					{NSID: 3, Device: ramDevice(t, 1<<20, 512), ReadOnly: true},
-				},
-			})
-			q := r.connectHost(1).io[0]
-			for nsid := range uint32(3) { // opens the channels
-				r.ok(q, rw(nvme.NVMRead, nsid+1, 0, 1, make([]byte, 512)))
-			}
-			r.must(q.Send(tc.batch...))
-			r.w.Settle()
-			for i, c := range tc.batch {
-				if st := c.CQE.Status() &^ nvme.More; !c.Done || st != tc.want[i] {
-					t.Errorf("command %d: done %v, %v, want %v", i, c.Done, st, tc.want[i])
-				}
-			}
-			got := r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data
-			if written := bytes.Equal(got, one); written != tc.written {
-				t.Errorf("written: %v", written)
-			}
-		})
-	}
-}
-
-// TestFusedAdmin: Admin and Fabrics commands cannot be fused.
-func TestFusedAdmin(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(1)
-	for _, fuse := range []uint8{1, 2, 3} {
-		for _, c := range []*fabrictest.Command{
-			identifyCommand(nvme.CNSController, 0), propertyGetCommand(nvme.PropertyCAP),
-			command(nvme.AdminKeepAlive, 0, nil),
-		} {
-			c.SQE.SetFlags(psdtSGL<<6 | fuse)
-			r.status(h.admin, c, invalidField)
-		}
-		c := propertyGetCommand(nvme.PropertyCAP)
-		c.SQE.SetFlags(psdtSGL<<6 | fuse)
-		r.status(h.io[0], c, invalidField)
-	}
-	noSGL := fused(nvme.NVMCompare, 1, 0, fill(0, 512))
-	noSGL.SQE.SetFlags(1) // PSDT is checked as ever
-	r.status(h.io[0], noSGL, invalidField)
-}
-
 // TestFusedWaits: the first command waits for the second one, but not for ever; an Abort of either
 // ends both, and so does the end of the queue.
 func TestFusedWaits(t *testing.T) {
@@ -230,28 +48,21 @@ func TestFusedWaits(t *testing.T) {
 	p := pairOf(0, zero, one)
 	r.send(q, p[0])
 	r.w.Advance(time.Duration(pairWait) - time.Second)
-	if p[0].Done {
-		t.Fatalf("%v without the second", p[0].CQE.Status())
-	}
+	testutil.MustTrue(t, !p[0].Done, "%v without the second", p[0].CQE.Status())
 	r.ok(q, p[1])
-	if !p[0].Done || !p[0].CQE.Status().OK() {
-		t.Errorf("the first: %v", p[0].CQE.Status())
-	}
+	testutil.True(t, p[0].Done && p[0].CQE.Status().OK(), "the first: %v", p[0].CQE.Status())
 	p = pairOf(0, one, zero)
 	r.send(q, p[0])
 	r.w.Advance(time.Duration(pairWait) + time.Second)
-	if st := p[0].CQE.Status().Code(); st != nvme.AbortedMissingFused {
-		t.Errorf("after the wait: %v", st)
-	}
+	testutil.Equal(t, p[0].CQE.Status().Code(), nvme.AbortedMissingFused, "after the wait")
 	r.status(q, p[1], nvme.AbortedFailedFused)
 	p = pairOf(0, one, zero)
 	r.send(q, p[0])
 	r.w.Settle()
 	abort(p[0])
 	r.status(q, p[1], nvme.AbortedFailedFused)
-	if got := r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data; !bytes.Equal(got, one) {
-		t.Error("a pair that failed has written")
-	}
+	testutil.True(t, bytes.Equal(r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data, one),
+		"a pair that failed has written")
 	r.send(q, pairOf(0, one, zero)[0])
 	r.w.Settle()
 	q.HangUp() // with the first waiting
@@ -292,9 +103,7 @@ func TestFusedLock(t *testing.T) {
 			t.Fatalf("opcode %#x has overtaken", c.SQE.Opcode())
 		}
 	}
-	if read() != 0 {
-		t.Error("a read waits")
-	}
+	testutil.True(t, read() == 0, "a read waits")
 	dev.Release()
 	for _, c := range append(late, early, p[0], p[1], far) {
 		r.until("all complete", func() bool { return c.Done })
@@ -332,8 +141,6 @@ func TestFusedLockPending(t *testing.T) {
 	dev.Release()
 	r.until("all complete", func() bool { return last.Done && pair[1].Done })
 	for i, c := range pair {
-		if st := c.CQE.Status(); !st.OK() {
-			t.Errorf("command %d of the pair: %v", i, st)
-		}
+		testutil.Equal(t, c.CQE.Status(), nvme.Success, "command %d of the pair", i)
 	}
 }

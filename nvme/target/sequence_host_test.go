@@ -400,6 +400,38 @@ func (s *sequence) begin(a *arguments) string {
 	return map[bool]string{true: "done", false: "waits"}[c.Done]
 }
 
+// batch sends the commands below it at once. Those behind "then" come afterwards, one by one.
+func (s *sequence) batch(a *arguments) string {
+	var out strings.Builder
+	var lines, then []string
+	var args []*arguments
+	var sent []*fabrictest.Command
+	var queue *fabrictest.Queue
+	for line := range strings.SplitSeq(a.Input, "\n") {
+		if late, ok := strings.CutPrefix(line, "then "); ok {
+			then = append(then, late)
+			continue
+		}
+		b := a.below(line, a.CmdArgs, nil)
+		c, q := s.newCommand(b)
+		lines, args, sent, queue = append(lines, line), append(args, b), append(sent, c), q
+	}
+	a.word(0)
+	s.r.must(queue.Send(sent...))
+	s.r.w.Settle()
+	for i, c := range sent {
+		how := "waits"
+		if c.Done {
+			how = s.completion(args[i], c)
+		}
+		fmt.Fprintf(&out, "%s: %s\n", lines[i], how)
+	}
+	for _, line := range then {
+		fmt.Fprintf(&out, "%s: %s\n", line, s.one(a.below(line, a.CmdArgs, nil)))
+	}
+	return out.String()
+}
+
 // await shows how a command that begin has sent completes.
 func (s *sequence) await(a *arguments) string {
 	c := s.sent[a.word(0)]

@@ -29,7 +29,8 @@ func init() {
 		"stores-fail": (*sequence).failStores, "stores-work": (*sequence).failStores,
 		"subsystem": (*sequence).subsystem, "change-subsystem": (*sequence).subsystem,
 		"remove-subsystem": (*sequence).removeSubsystem,
-		"namespace":        (*sequence).namespace, "remove-namespace": (*sequence).removeNamespace,
+		"changing":         (*sequence).changes, "changed": (*sequence).changes,
+		"namespace": (*sequence).namespace, "remove-namespace": (*sequence).removeNamespace,
 		"device": (*sequence).device, "ios": (*sequence).ios,
 		"port": (*sequence).port, "remove-port": (*sequence).removePort,
 		"referrals": (*sequence).referrals, "networks": (*sequence).networks,
@@ -38,7 +39,8 @@ func init() {
 		"connect": (*sequence).connect, "connect-queue": (*sequence).connectQueue,
 		"disconnect": (*sequence).disconnect, "reset": (*sequence).reset,
 		"queues": (*sequence).queues, "event": (*sequence).event,
-		"start": (*sequence).begin, "await": (*sequence).await, "access": (*sequence).access,
+		"start": (*sequence).begin, "await": (*sequence).await, "batch": (*sequence).batch,
+		"access":        (*sequence).access,
 		"host-behavior": (*sequence).hostBehavior, "self-test-ends": (*sequence).selfTestEnds,
 		"log-lines": (*sequence).logLines, "same": (*sequence).same,
 	}
@@ -184,6 +186,16 @@ func (s *sequence) removeSubsystem(a *arguments) string {
 		s.r.must(untilGone(s.r.w, gone))
 	}
 	return result(err)
+}
+
+// changes begins or ends a change of the configuration.
+func (s *sequence) changes(a *arguments) string {
+	if a.Cmd == "changing" {
+		s.changed = s.r.target.Changing()
+	} else {
+		s.changed()
+	}
+	return "ok"
 }
 
 // newNamespace is a namespace on a new device of a MiB.

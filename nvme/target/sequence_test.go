@@ -26,11 +26,12 @@ type sequence struct {
 	store      *memoryStore
 	protection *protectionStore
 
-	hosts  map[string]*host
-	events map[string]*fabrictest.Command // that wait
-	sent   map[string]*fabrictest.Command // by the name that start gave them
-	kept   map[string][]byte              // what commands have returned, by name
-	failed uint16                         // the CID of the last command that has failed
+	hosts   map[string]*host
+	events  map[string]*fabrictest.Command // that wait
+	sent    map[string]*fabrictest.Command // by the name that start gave them
+	kept    map[string][]byte              // what commands have returned, by name
+	changed func()                         // ends a change of the configuration
+	failed  uint16                         // the CID of the last command that has failed
 }
 
 // TestSequences executes testdata/sequences/*.txt: each block is a command with its arguments and,
@@ -73,16 +74,21 @@ func (s *sequence) execute(a *arguments) string {
 		out = ""
 		for line := range strings.Lines(a.Input) {
 			line = strings.TrimSpace(line)
-			d := &datadriven.TestData{Pos: a.Pos}
-			var err error
-			if d.Cmd, d.CmdArgs, err = datadriven.ParseLine(line); err != nil {
-				a.Fatalf(a.t, "%v", err)
-			}
-			d.CmdArgs = slices.Concat(words, d.CmdArgs, values)
-			out += line + ": " + s.one(&arguments{TestData: d, t: a.t, shared: values}) + "\n"
+			out += line + ": " + s.one(a.below(line, words, values)) + "\n"
 		}
 	}
 	return out
+}
+
+// below has the command of a line, between arguments of the command above it.
+func (a *arguments) below(line string, words, values []datadriven.CmdArg) *arguments {
+	d := &datadriven.TestData{Pos: a.Pos}
+	var err error
+	if d.Cmd, d.CmdArgs, err = datadriven.ParseLine(line); err != nil {
+		a.Fatalf(a.t, "%v", err)
+	}
+	d.CmdArgs = slices.Concat(words, d.CmdArgs, values)
+	return &arguments{TestData: d, t: a.t, used: map[string]bool{}, shared: values}
 }
 
 // one executes a command. With a range as argument it does so for each of the values, and prints
