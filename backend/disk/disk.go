@@ -203,10 +203,17 @@ func (d *Disk) Close() error {
 		return fmt.Errorf("close %s: %d channels are open", d.cfg.Path, n)
 	}
 	d.stopWatch()
-	if err := unix.Close(d.cfg.FD); err != nil {
+	if err := CloseLocked(d.cfg.FD); err != nil {
 		return fmt.Errorf("close %s: %w", d.cfg.Path, err)
 	}
 	return nil
+}
+
+// CloseLocked releases the lock (flock) of a file and closes it. Closing alone would leave the lock
+// to a child process that has not yet executed its program.
+func CloseLocked(fd int) error {
+	_ = unix.Flock(fd, unix.LOCK_UN)
+	return unix.Close(fd)
 }
 
 // failure returns the error of a system call.

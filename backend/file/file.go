@@ -65,7 +65,7 @@ func open(cfg Config) (_ backend.Device, err error) {
 			if created && locked { // for lack of space, for example
 				_ = unix.Unlink(cfg.Path)
 			}
-			_ = unix.Close(fd)
+			_ = disk.CloseLocked(fd)
 		}
 	}()
 	if err := lock(fd, cfg.ReadOnly); err != nil {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -322,4 +323,29 @@ func TestGrown(t *testing.T) {
 		c.Close()
 		mustClose(t, d)
 	}
+}
+
+// TestLockOfClosedFile: a closed file can be opened at once, although a child process that has not
+// yet executed its program still has its descriptor.
+func TestLockOfClosedFile(t *testing.T) {
+	cfg := Config{Path: filepath.Join(t.TempDir(), "disk"), Size: 1 << 20, BlockSize: 4096}
+	for range 2 {
+		dev := mustOpen(t, cfg)
+		inherited := testutil.Value(unix.Dup(descriptorOf(t, cfg.Path)))(t)
+		defer func() { testutil.Check(t, unix.Close(inherited)) }()
+		mustClose(t, dev)
+	}
+	mustClose(t, mustOpen(t, cfg))
+}
+
+// descriptorOf returns a descriptor of an open file.
+func descriptorOf(t *testing.T, path string) int {
+	t.Helper()
+	for _, e := range testutil.Value(os.ReadDir("/proc/self/fd"))(t) {
+		if at, _ := os.Readlink("/proc/self/fd/" + e.Name()); at == path {
+			return testutil.Value(strconv.Atoi(e.Name()))(t)
+		}
+	}
+	t.Fatalf("%s is not open", path)
+	return -1
 }

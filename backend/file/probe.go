@@ -156,7 +156,7 @@ func probeFile(cfg *Config, r *backend.Report) (allocated int64) {
 		r.Errorf(accessHint(err, cfg, false), "cannot be opened: %v", err)
 		return 0
 	}
-	defer func() { _ = unix.Close(fd) }()
+	defer func() { _ = disk.CloseLocked(fd) }()
 	if err := lock(fd, cfg.ReadOnly); err != nil || !cfg.ReadOnly {
 		disk.ProbeUsers(cfg.Path, err, r)
 	}

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
 // Resize changes the size of a file that no device has open. Data beyond a smaller size is lost. A
@@ -36,7 +37,7 @@ func resize(cfg Config, size int64) (err error) {
 		return backend.WithHint(fmt.Errorf("cannot be opened: %w", err),
 			accessHint(err, &cfg, false))
 	}
-	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	defer func() { err = errors.Join(err, disk.CloseLocked(fd)) }()
 	if err := lock(fd, false); err != nil {
 		return err
 	}

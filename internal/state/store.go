@@ -124,6 +124,8 @@ func (s *Store) Close() error {
 		errs = append(errs, s.root.Close())
 	}
 	if s.lock != nil {
+		// A child process that has not yet executed its program shares the lock.
+		_ = unix.Flock(int(s.lock.Fd()), unix.LOCK_UN)
 		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
