@@ -25,6 +25,7 @@ var errPreempted = errors.New("the host was preempted")
 // fence waits on one reactor until its device has no IO of hosts that lost access.
 type fence struct {
 	await
+	access *reservation.Access // that it came with: the channel's may have changed since
 	// aborted are hosts whose commands are aborted, whatever they may still do.
 	aborted map[reservation.Host]bool
 	change  *reservation.Change
@@ -33,8 +34,10 @@ type fence struct {
 
 // permits reports whether an IO that waits for the device may reach it. What admin commands lead to
 // is the controller's own: the flush of one that write protects a namespace.
-func (ch *channel) permits(io *backend.IO) bool {
-	if ch.access == nil {
+func (ch *channel) permits(io *backend.IO) bool { return permits(ch.access, io) }
+
+func permits(a *reservation.Access, io *backend.IO) bool {
+	if a == nil {
 		return true
 	}
 	g := groupWrite
@@ -42,8 +45,11 @@ func (ch *channel) permits(io *backend.IO) bool {
 		g = groupRead
 	}
 	s := ownerSession(io)
-	return s == nil || s.qid == 0 || ch.access.Permits(s.ctrl.identity, g)
+	return s == nil || s.qid == 0 || a.Permits(s.ctrl.identity, g)
 }
+
+// sharedFences is how many fences share a round: it compares each IO with all of them.
+const sharedFences = 8
 
 // fenceRound has fences of a channel that wait for a round of the reactor.
 type fenceRound struct {
@@ -60,12 +66,13 @@ func (ch *channel) setAccess(a *reservation.Access, f *fence) {
 		f.drained() // nobody is excluded
 		return
 	}
-	f.done = ch.endFences
+	f.access, f.done = a, ch.endFences
 	ch.addFence(f)
 	for id := range f.aborted { // bound: registrants
 		ch.aborting[id]++
 	}
-	if r := ch.round; r != nil && ch.h.walks.First() != &r.walk { // it has not begun
+	if r := ch.round; r != nil && ch.h.walks.First() != &r.walk && // it has not begun
+		len(r.fences) < sharedFences {
 		r.fences = append(r.fences, f)
 		return
 	}
@@ -99,11 +106,19 @@ func (ch *channel) aborts(s *session) bool {
 	return len(ch.aborting) > 0 && ch.aborting[s.ctrl.identity.Value()] > 0
 }
 
-// skips reports whether the host of a queue has access and is not aborted.
+// skips reports whether the host of a queue has access by all fences, and is not aborted.
 func (r *fenceRound) skips(s *session) bool {
 	ch := r.ch
 	return s.ctrl == nil || s.ctrl.sub != ch.ns.sub || !ch.aborts(s) &&
-		(ch.access == nil || ch.access.Permits(s.ctrl.identity, groupWrite))
+		!slices.ContainsFunc(r.fences, func(f *fence) bool {
+			return f.access != nil && !f.access.Permits(s.ctrl.identity, groupWrite)
+		})
+}
+
+// excludes reports whether the host of an IO has no access by one of the fences. It may have it
+// again by now.
+func (r *fenceRound) excludes(io *backend.IO) bool {
+	return slices.ContainsFunc(r.fences, func(f *fence) bool { return !permits(f.access, io) })
 }
 
 // exclude ends what a command does in the namespace: what the device does not have is completed,
@@ -136,7 +151,7 @@ func (r *fenceRound) exclude(c *cmd) bool {
 func (r *fenceRound) excludeIO(io *backend.IO, aborted bool) bool {
 	ch := r.ch
 	switch {
-	case !aborted && ch.permits(io):
+	case !aborted && !r.excludes(io):
 		return false
 	case ch.withdraw(io):
 		io.Err = errPreempted
