@@ -50,11 +50,12 @@ var allowed = map[string][]string{
 	"nvme":      {},
 	"nvme/auth": {},
 	"nvme/target": {
-		"nvme", "nvme/auth", "nvme/target/ana", "nvme/target/authn", "nvme/target/discovery",
-		"nvme/target/observe", "nvme/target/reservation",
+		"nvme", "nvme/auth", "nvme/target/admin", "nvme/target/ana", "nvme/target/authn",
+		"nvme/target/discovery", "nvme/target/observe", "nvme/target/reservation",
 		"fabric", "backend", "backend/marks", "internal/limit", "internal/list", "internal/mem",
 		"internal/observed", "internal/ratelog", "internal/subnet", "internal/turns",
 	},
+	"nvme/target/admin":     {"backend", "internal/observed", "nvme"},
 	"nvme/target/ana":       {"nvme"},
 	"nvme/target/authn":     {"internal/turns"},
 	"nvme/target/discovery": {"fabric", "nvme"},
@@ -168,6 +169,7 @@ var allowed = map[string][]string{
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "config", "internal/control",
 		"internal/inventory", "internal/state", "internal/storage", "internal/sys", "nvme/target",
+		"nvme/target/admin",
 	},
 	"internal/web": {
 		"internal/control", "internal/doctor", "internal/httpd", "internal/observed",

@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // Namespace is a namespace of a configuration.
@@ -114,7 +114,7 @@ func (n *Namespace) Overlaps(o *Namespace) bool {
 
 // drive returns the drive that is, or has as a partition, the storage of the namespace. It is nil
 // for other storage, such as files on a drive.
-func (n *Namespace) drive() target.Drive {
+func (n *Namespace) drive() admin.Drive {
 	var st unix.Stat_t
 	if err := unix.Stat(n.BlockPath(), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return nil

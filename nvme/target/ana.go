@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
@@ -59,7 +60,7 @@ func (s *subsystem) anaChanged(port uint16, before, now *ana.States) {
 // anaChanged adopts the present groups, and notifies the host. Admin reactor.
 func (c *controller) anaChanged(now []nvme.ANAGroup) {
 	c.ana.Refresh(now)
-	c.raise(eventANA)
+	c.raise(admin.EventANA)
 }
 
 func (ns *namespace) anaGroup() uint32 { return ns.cfg.Load().anaGroup }
@@ -152,16 +153,16 @@ func (c *controller) anaGroups() []nvme.ANAGroup {
 }
 
 // anaPage makes log 0Ch.
-func anaPage(c *controller, sqe *nvme.SQE) reply {
+func anaPage(c *controller, sqe *nvme.SQE) admin.Reply {
 	l, log := &c.ana, sqe.GetLog()
 	only := log.LSP()&nvme.ANAGroupsOnly != 0
 	if !l.Continues(log.LPO(), only) {
-		return elsewhere(c.anaGroups, func(now []nvme.ANAGroup) reply {
-			return reply{data: l.Make(only, now)}
+		return admin.Elsewhere(c.anaGroups, func(now []nvme.ANAGroup) admin.Reply {
+			return admin.Reply{Data: l.Make(only, now)}
 		})
 	}
 	if l.Outdated() {
-		c.raise(eventANA) // again: the host has read how things were before the last one
+		c.raise(admin.EventANA) // again: the host has read how things were before the last one
 	}
-	return reply{data: l.Page()}
+	return admin.Reply{Data: l.Page()}
 }

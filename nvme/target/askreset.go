@@ -1,6 +1,10 @@
 package target
 
-import "context"
+import (
+	"context"
+
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+)
 
 // ResetRequest is the request to a host to reset a controller.
 type ResetRequest struct {
@@ -62,9 +66,9 @@ func (c *controller) askForReset() *ResetRequest {
 	c.mu.Lock()
 	r := &ResetRequest{c, len(c.queues)}
 	c.mu.Unlock()
-	if !c.ready.Load() || !c.reports(eventPersistentError) {
+	if !c.ready.Load() || !c.events.Reports(admin.EventPersistentError) {
 		return nil
 	}
-	c.raise(eventPersistentError)
+	c.raise(admin.EventPersistentError)
 	return r
 }

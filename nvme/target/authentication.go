@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 )
 
@@ -214,7 +215,7 @@ func authReceive(h *Handler, c *cmd) {
 		h.finish(c, 0, invalidField) // Linux refuses that as well; the host may ask again
 		return
 	}
-	h.reply(c, 0, reply{data: m}, 0)
+	h.reply(c, 0, admin.Reply{Data: m}, 0)
 	a.chap.Read()
 	switch a.chap.State() {
 	case auth.Authenticated:

@@ -1,21 +1,23 @@
 package target
 
+import "github.com/nvmf-target/nvmf-target/nvme/target/admin"
+
 // awaiting is a command that waits for the answers of queries. Its owner is the reactor of the
-// command; the end of its queue, or answerWait, ends the wait.
+// command; the end of its queue, or admin.AnswerWait, ends the wait.
 type awaiting struct {
-	waiter
-	queries []asker
+	admin.Waiter
+	queries []admin.Asker
 	left    int // answers that have not come
 	then    func()
 }
 
-// await asks queries and calls then when all have answered, or answerWait is over. A command that
-// waits takes no goroutine.
-func (h *Handler) await(c *cmd, queries []asker, then func()) {
+// await asks queries and calls then when all have answered, or admin.AnswerWait is over. A command
+// that waits takes no goroutine.
+func (h *Handler) await(c *cmd, queries []admin.Asker, then func()) {
 	a := &awaiting{queries: queries, then: then}
-	a.answered = func() { h.post(func() { h.answered(c, a) }) }
+	a.Answered = func() { h.post(func() { h.answered(c, a) }) }
 	for _, q := range queries {
-		if q.request(&a.waiter) {
+		if q.Request(&a.Waiter) {
 			a.left++
 		}
 	}
@@ -42,7 +44,7 @@ func (h *Handler) endAwait(c *cmd) {
 	c.awaiting = nil
 	h.awaiting.remove(c)
 	for _, q := range a.queries {
-		q.leave(&a.waiter)
+		q.Leave(&a.Waiter)
 	}
 	a.then()
 }

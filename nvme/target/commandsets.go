@@ -1,6 +1,9 @@
 package target
 
-import "github.com/nvmf-target/nvmf-target/nvme"
+import (
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+)
 
 // I/O controllers have one I/O command set, NVM, and say so in all the ways that hosts ask: another
 // one becomes a bit of commandSetCombination, and a CSI of identifyPages, ioOps and log 05h.
@@ -24,12 +27,12 @@ func (c *controller) selectable(css uint8) bool {
 
 // identifyCommandSets makes CNS 1Ch, which is the same for all controllers of a subsystem. FFFFh is
 // the one that is asked (Base section 5.1.13.2.19).
-func identifyCommandSets(c *controller, sqe *nvme.SQE) reply {
+func identifyCommandSets(c *controller, sqe *nvme.SQE) admin.Reply {
 	id := sqe.Identify().CNTID()
 	if id != nvme.CNTLIDDynamic && c.sub.lookup(id) == nil {
-		return reply{st: invalidField}
+		return admin.Refused
 	}
-	return reply{data: nvme.AppendCommandSets(nil, commandSetCombination)}
+	return admin.Reply{Data: nvme.AppendCommandSets(nil, commandSetCombination)}
 }
 
 // setCommandSets selects a combination by its index (Base section 5.1.25.1.17).

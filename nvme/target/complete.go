@@ -74,7 +74,7 @@ func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
 		return st
 	}
 	s.h.debugFailure(c, st)
-	s.ctrl.errors.add(s, &c.req.SQE, st, c.failedLBA(err))
+	s.logError(&c.req.SQE, st, c.failedLBA(err))
 	return st | nvme.More
 }
 

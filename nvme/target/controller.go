@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
@@ -54,7 +55,7 @@ type controller struct {
 	// generated is the PSK that generatedPSKs.use has counted the controller for, or nil.
 	generated *generatedPSK
 
-	errors errorLog
+	errors admin.ErrorLog
 
 	mu         sync.Mutex // guards what follows; never held while calling out
 	queues     map[uint16]*session
@@ -71,22 +72,22 @@ type controller struct {
 	stopLimit  func() // stops the timer of disabledLimit, nil if it does not run
 
 	features       [256]uint32
-	thresholds     [2]uint16 // of the temperature, by THSEL
-	beyondLimit    bool      // a threshold is reached
-	warned         uint8     // warnings of the drives at the last checkHealth
-	temperature    uint16    // the highest of the drives then, in kelvin; 0: unknown
-	clock          clock
-	hostBehavior   [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
-	copyFormats    atomic.Uint32                   // CDFE of that, for other reactors
+	thresholds     admin.Thresholds
+	beyondLimit    bool   // a threshold is reached
+	warned         uint8  // warnings of the drives at the last checkHealth
+	temperature    uint16 // the highest of the drives then, in kelvin; 0: unknown
+	clock          admin.Clock
+	hostBehavior   admin.HostBehavior
+	copyFormats    atomic.Uint32 // CDFE of that, for other reactors
 	alive          keepAliveTimer
 	again          reauthentication
 	events         events
 	aborts         int  // Abort commands in progress
 	protecting     bool // a write protection changes
-	changed        changedNamespaces
+	changed        admin.ChangedNamespaces
 	reservationLog reservation.Log
 	selfTest       selfTest
-	telemetry      telemetry
+	telemetry      admin.Telemetry
 	ana            ana.Log
 	anaStale       bool // namespaces have changed since the log was made
 	discoveryLogs  discovery.Logs
@@ -109,6 +110,8 @@ func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) 
 		gone: make(chan struct{}), created: time.Now(),
 		queues: make(map[uint16]*session), granted: cfg.MaxIOQueues,
 	}
+	c.events.Discovery = sub.discovery
+	c.telemetry.Query = admin.Query[[]byte]{Ask: c.capture, Age: admin.TelemetryAge}
 	c.resetFeatures()
 	return c
 }
@@ -364,8 +367,8 @@ func (c *controller) reset() {
 	c.csts &^= nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
 	c.pending &^= pendingShutdown
 	c.abortEvents()
-	c.events = events{}
-	c.changed, c.reservationLog = changedNamespaces{}, reservation.Log{}
+	c.events.Reset()
+	c.changed, c.reservationLog = admin.ChangedNamespaces{}, reservation.Log{}
 	c.ana, c.anaStale = ana.Log{}, false
 	c.selfTest.reset()
 	c.resetFeatures()

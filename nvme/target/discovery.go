@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
@@ -85,20 +86,20 @@ func (c *controller) discoverer() *discovery.Host {
 
 // discoveryChanged raises the event, unless the host has read a log that has not changed.
 func (c *controller) discoveryChanged() {
-	if c.reports(eventDiscovery) && !c.events.waiting[eventDiscovery] &&
+	if c.events.Reports(admin.EventDiscovery) && !c.events.Waits(admin.EventDiscovery) &&
 		c.discoveryLogs.Changed(c.t.discoveryTable.Load(), c.discoverer()) {
-		c.raise(eventDiscovery)
+		c.raise(admin.EventDiscovery)
 	}
 }
 
 // discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1).
-func discoveryPage(c *controller, sqe *nvme.SQE) reply {
+func discoveryPage(c *controller, sqe *nvme.SQE) admin.Reply {
 	log := sqe.GetLog()
 	l := c.discoveryLogs.Get(c.t.discoveryTable.Load(), c.discoverer(),
 		log.LSP()&nvme.DiscoveryLocal != 0)
 	data := l.Read(log.LPO(), log.Bytes())
 	if data == nil {
-		return reply{st: invalidField}
+		return admin.Refused
 	}
-	return reply{data: data}
+	return admin.Reply{Data: data}
 }

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
-// testDrive is a Drive that reports what the test sets.
+// testDrive is an admin.Drive that reports what the test sets.
 type testDrive struct {
 	id     string
 	counts bool
@@ -41,7 +41,7 @@ var nothing = func(*nvme.SMARTLog) {}
 func u128(v uint64) nvme.Uint128 { return nvme.MakeUint128(v) }
 
 // onDrives is a subsystem with a namespace on each of the drives; nil is one without.
-func onDrives(t *testing.T, drives ...Drive) SubsystemConfig {
+func onDrives(t *testing.T, drives ...admin.Drive) SubsystemConfig {
 	sub := ramSubsystem(t, len(drives))
 	for i, d := range drives {
 		sub.Namespaces[i].Drive = d
@@ -158,7 +158,7 @@ func TestDriveWarns(t *testing.T) {
 	check := func() {
 		for _, s := range *r.target.table.Load() {
 			for _, ns := range s.namespaces.Load().list {
-				ns.cfg.Load().drive.smart.asked = time.Time{}
+				ns.cfg.Load().drive.Age = 0
 			}
 		}
 		r.target.CheckHealth()
@@ -195,7 +195,7 @@ func TestEventDuringSlowLog(t *testing.T) {
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventReliability)))
 	raise := func() {
 		r.target.find(testSub).each(func(c *controller) {
-			c.h.post(func() { c.raise(eventReliability) })
+			c.h.post(func() { c.raise(admin.EventReliability) })
 		})
 		r.w.Settle()
 	}

@@ -2,24 +2,14 @@ package target
 
 import (
 	"errors"
-	"sync"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// errorLogSize is ELPE+1.
-const errorLogSize = 64
-
-// errorLog is the Error Information log of a controller. Only commands that fail take its mutex.
-type errorLog struct {
-	mu    sync.Mutex
-	count uint64
-	ring  [errorLogSize]nvme.ErrorLogEntry
-}
-
-// add records a failed command and the first block that it failed with. Any reactor.
-func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status, lba uint64) {
+// logError adds a failed command to the log of its controller, with the first block that it failed
+// with.
+func (s *session) logError(sqe *nvme.SQE, st nvme.Status, lba uint64) {
 	e := nvme.ErrorLogEntry{
 		SQID: s.qid, CID: sqe.CID(), Status: uint16(st|nvme.More) << 1, TRTYPE: s.info.Transport,
 		Location: s.location(sqe, st), Opcode: sqe.Opcode(), Version: 1, LBA: lba,
@@ -27,11 +17,7 @@ func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status, lba uint64) {
 	if sqe.Opcode() != nvme.FabricsOpcode {
 		e.NSID = sqe.NSID()
 	}
-	l.mu.Lock()
-	l.count++
-	e.Count = l.count
-	l.ring[l.count%errorLogSize] = e
-	l.mu.Unlock()
+	s.ctrl.errors.Add(e)
 }
 
 // failedLBA is the first block that a command failed with, as far as is known: the one that err
@@ -77,26 +63,4 @@ func (s *session) location(sqe *nvme.SQE, st nvme.Status) uint16 {
 		return nvme.LocationSave
 	}
 	return nvme.LocationNone
-}
-
-// total is the number of entries ever made.
-func (l *errorLog) total() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.count
-}
-
-// page is log 01h, newest entry first (Base section 5.1.12.1.2).
-func (l *errorLog) page() []byte {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := make([]byte, 0, errorLogSize*nvme.ErrorLogEntrySize)
-	for i := range uint64(errorLogSize) {
-		e := &nvme.ErrorLogEntry{}
-		if i < l.count {
-			e = &l.ring[(l.count-i)%errorLogSize]
-		}
-		b = nvme.Append(b, e)
-	}
-	return b
 }

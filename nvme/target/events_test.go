@@ -6,28 +6,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestChangedNamespacesOverflow: more than 1024 changes make the list FFFFFFFFh.
-func TestChangedNamespacesOverflow(t *testing.T) {
-	var l changedNamespaces
-	for i := range uint32(nvme.NamespacesPerList) {
-		l.add(2000 - i)
-		l.add(2000 - i)
-	}
-	if l.overflow || len(l.nsids) != nvme.NamespacesPerList ||
-		l.nsids[0] != 2000-nvme.NamespacesPerList+1 {
-		t.Errorf("overflow %v, %d entries", l.overflow, len(l.nsids))
-	}
-	l.add(1)
-	if !l.overflow {
-		t.Error("no overflow")
-	}
-	page := changedPage(&controller{changed: l}, new(nvme.SQE))
-	if ids, _ := nvme.ParseNamespaceList(page.data); len(ids) != 1 ||
-		ids[0] != nvme.ChangedNamespacesOverflow {
-		t.Errorf("list %v", ids)
-	}
-}
-
 // TestANAEventOfManyNamespaces: the ANA log is made anew once for all namespaces that are added
 // together, because that takes longer the more there are.
 func TestANAEventOfManyNamespaces(t *testing.T) {

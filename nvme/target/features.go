@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // feature is a feature of a controller; controller.features has the values.
@@ -59,7 +60,7 @@ func init() {
 		},
 		nvme.FeatureTemperatureThreshold: {
 			scope: onIO, value: constant(0xFFFF), set: setThreshold, read: readThreshold,
-			valid: compositeThreshold,
+			valid: admin.ValidThreshold,
 		},
 		nvme.FeatureErrorRecovery: {
 			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, accesses: true,
@@ -140,8 +141,8 @@ func (c *controller) resetFeatures() {
 			c.features[i] = f.value(c)
 		}
 	}
-	c.thresholds, c.beyondLimit = defaultThresholds, false
-	c.clock = clock{at: c.h.loop.Now()}
+	c.thresholds, c.beyondLimit = admin.DefaultThresholds, false
+	c.clock = admin.NewClock(c.h.loop.Now())
 	clear(c.hostBehavior[:])
 	c.copyFormats.Store(0)
 }
@@ -205,7 +206,7 @@ func getFeatures(h *Handler, cm *cmd) {
 	case f.read != nil:
 		v = f.read(c, sqe)
 	}
-	h.reply(cm, uint64(v), reply{data: data}, 0)
+	h.reply(cm, uint64(v), admin.Reply{Data: data}, 0)
 }
 
 func prepareSetFeatures(cm *cmd) nvme.Status {
@@ -343,9 +344,13 @@ func setQueues(c *controller, v uint32) (uint32, nvme.Status) {
 
 // setEvents selects the events that are reported (Base section 5.1.25.1.5).
 func setEvents(c *controller, v uint32) (uint32, nvme.Status) {
-	allowed := c.supportedEvents()
+	allowed := admin.SupportedEvents(c.sub.discovery)
 	if onIO(c) {
 		allowed |= nvme.EventSMARTMask
 	}
-	return storeIf(nvme.EventMask(v)&^allowed == 0, v)
+	if nvme.EventMask(v)&^allowed != 0 {
+		return 0, invalidField
+	}
+	c.events.Enabled = nvme.EventMask(v)
+	return v, nvme.Success
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
@@ -82,7 +83,7 @@ type Handler struct {
 	walking bool // there are walks, which go on in pieces
 
 	delayed      delayList // completed after notReadyDelay
-	awaiting     delayList // wait for the answers of queries, for answerWait
+	awaiting     delayList // wait for the answers of queries, for admin.AnswerWait
 	halves       delayList // fused commands that wait for the other one, for pairWait
 	changing     delayList // wait for changes of reservations, for drainDeadline
 	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
@@ -105,7 +106,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	h.delayed = delayList{
 		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
 	}
-	h.awaiting = delayList{h: h, delay: int64(answerWait), end: h.endAwait}
+	h.awaiting = delayList{h: h, delay: int64(admin.AnswerWait), end: h.endAwait}
 	h.halves = delayList{h: h, delay: pairWait, end: h.endHalf}
 	h.changing = delayList{h: h, delay: int64(drainDeadline), end: h.endChange}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}

@@ -5,30 +5,32 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
-// criticalWarning is the warning of the health log for these namespaces: a degraded one lowers the
-// reliability, and if all are degraded, everything is read-only.
-func criticalWarning(list []*namespace) (w uint8) {
-	degraded := 0
-	for _, ns := range list {
-		if ns.isDegraded() {
-			degraded++
-		}
+// health is the health of a namespace, as its drive has last answered. It does not block.
+func (ns *namespace) health() admin.Health {
+	total := ns.users.total()
+	h := admin.Health{Degraded: ns.isDegraded(), Totals: total.health()}
+	if d := ns.cfg.Load().drive; d != nil {
+		h.Drive = d
+		h.Log, _, _ = d.Peek()
 	}
-	if degraded > 0 {
-		w = nvme.SMARTReliability
-		if degraded == len(list) {
-			w |= nvme.SMARTReadOnly
-		}
+	return h
+}
+
+// health are the counters that health logs have.
+func (t *counters) health() admin.Totals {
+	return admin.Totals{
+		Sectors: [2]uint64(t[statSectors:]), Reads: t[backend.OpRead], Writes: t[backend.OpWrite],
+		MediaErrors: t[statErrors+errorIO], Busy: time.Duration(t[statBusy]),
 	}
-	return w
 }
 
 // healthPage makes log 02h of one namespace, or of all that the host may use.
-func healthPage(c *controller, sqe *nvme.SQE) reply {
+func healthPage(c *controller, sqe *nvme.SQE) admin.Reply {
 	page := func(l *nvme.SMARTLog) []byte {
-		if c.beyond(l.Temperature) {
+		if c.thresholds.Beyond(l.Temperature) {
 			l.CriticalWarning |= nvme.SMARTTemperature
 		}
 		return nvme.Append(nil, l)
@@ -40,67 +42,145 @@ func healthPage(c *controller, sqe *nvme.SQE) reply {
 	return c.health(list, removed, page)
 }
 
-// health makes a page of the health of namespaces; retired has the counters of others that were
+// health makes a page of the health of namespaces; removed has the counters of others that were
 // removed.
-func (c *controller) health(list []*namespace, retired counters,
+func (c *controller) health(list []*namespace, removed counters,
 	page func(*nvme.SMARTLog) []byte,
-) reply {
-	build := func() reply {
-		failures := c.errors.total()
-		return elsewhere(func() *nvme.SMARTLog {
-			return smartLog(list, driveAnswers(list), retired, failures, c.t.started)
-		}, func(l *nvme.SMARTLog) reply { return reply{data: page(l)} })
+) admin.Reply {
+	build := func() admin.Reply {
+		failures := c.errors.Total()
+		return admin.Elsewhere(func() *nvme.SMARTLog {
+			health := make([]admin.Health, len(list))
+			for i, ns := range list {
+				health[i] = ns.health()
+			}
+			return admin.SMART(health, removed.health(), failures, c.t.started)
+		}, func(l *nvme.SMARTLog) admin.Reply { return admin.Reply{Data: page(l)} })
 	}
 	if queries := driveQueries(list); len(queries) > 0 {
-		return reply{queries: queries, build: build}
+		return admin.Reply{Queries: queries, Build: build}
 	}
 	return build()
 }
 
-// smartLog makes log 02h of namespaces (Base section 5.1.12.1.3): the health of their drives, as
-// answers has it, combined with what is known of namespaces without one. Controllers come and go
-// with their hosts, so the totals of these are the subsystem's since the target started, which is
-// their power cycle: t has those of removed namespaces, failures is the number of entries of log
-// 01h. They have no thermometer: a temperature of zero.
-func smartLog(list []*namespace, answers map[*namespace]driveAnswer, t counters, failures uint64,
-	started time.Time,
-) *nvme.SMARTLog {
-	l := &nvme.SMARTLog{CriticalWarning: criticalWarning(list)}
-	drives := map[string]bool{}
-	virtual, counted := len(list) == 0, len(list) == 0
+// driveQueries are the queries for the health of the namespaces' drives.
+func driveQueries(list []*namespace) (queries []admin.Asker) {
 	for _, ns := range list {
-		d := answers[ns]
-		if d.log == nil || !d.Counts() {
-			counted = true
-			own := ns.users.total()
-			t.add(&own)
-		}
-		switch {
-		case d.log == nil:
-			virtual = true
-		case !drives[d.ID()]:
-			merge(l, d.log, len(drives) == 0)
-			drives[d.ID()] = true
+		if d := ns.cfg.Load().drive; d != nil {
+			queries = append(queries, d)
 		}
 	}
-	if virtual {
-		merge(l, &nvme.SMARTLog{
-			AvailableSpare: 100, PowerCycles: nvme.MakeUint128(1),
-			PowerOnHours: nvme.MakeUint128(uint64(time.Since(started) / time.Hour)),
-		}, len(drives) == 0)
+	return queries
+}
+
+// CheckHealth reads the health of all drives, and sends an asynchronous event for each critical
+// warning that was not set at the last call, and for each temperature threshold that was reached
+// since, to hosts that have enabled it and use the drive (Base section 5.1.2). It also asks for the
+// space of thin namespaces. It may block for admin.AnswerWait; one goroutine calls it,
+// periodically.
+func (t *Target) CheckHealth() {
+	table := *t.table.Load()
+	var queries []admin.Asker
+	for _, s := range table {
+		list := s.namespaces.Load().list
+		queries = append(queries, driveQueries(list)...)
+		for _, ns := range list {
+			if q := ns.thin(); q != nil {
+				queries = append(queries, q)
+			}
+		}
 	}
-	units := func(sectors uint64) nvme.Uint128 { return nvme.MakeUint128((sectors + 999) / 1000) }
-	own := &nvme.SMARTLog{
-		AvailableSpare: l.AvailableSpare, SpareThreshold: l.SpareThreshold,
-		DataUnitsRead: units(t[statSectors]), DataUnitsWritten: units(t[statSectors+1]),
-		HostReads:   nvme.MakeUint128(t[backend.OpRead]),
-		HostWrites:  nvme.MakeUint128(t[backend.OpWrite]),
-		BusyTime:    nvme.MakeUint128(uint64(time.Duration(t[statBusy]) / time.Minute)),
-		MediaErrors: nvme.MakeUint128(t[statErrors+errorIO]),
+	admin.AwaitAll(queries)
+	for _, s := range table {
+		w, _ := warnings(s.namespaces.Load().list)
+		if added := w &^ s.warned; added != 0 {
+			t.log.Warn("a drive warns", "subsystem", s.nqn, "warning", added)
+		}
+		s.warned = w
+		s.each(func(c *controller) {
+			w, temperature := warnings(s.namespacesOf(c.hostNQN))
+			c.h.post(func() { c.checkHealth(w, temperature) })
+		})
 	}
-	if counted {
-		own.ErrorLogEntries = nvme.MakeUint128(failures)
+}
+
+// warnings are the critical warnings of the drives of namespaces, as they have last answered, and
+// the highest temperature in kelvin, 0 if none is known.
+func warnings(list []*namespace) (w uint8, temperature uint16) {
+	for _, ns := range list {
+		if d := ns.cfg.Load().drive; d != nil {
+			if l, _, _ := d.Peek(); l != nil {
+				w |= l.CriticalWarning
+				temperature = max(temperature, l.Temperature)
+			}
+		}
 	}
-	merge(l, own, false)
-	return l
+	return w, temperature
+}
+
+// checkHealth raises the events of the warnings of the host's drives that were not set at the last
+// call, and of their highest temperature.
+func (c *controller) checkHealth(w uint8, temperature uint16) {
+	added := w &^ c.warned
+	c.warned = w
+	for _, k := range admin.Warns(added) {
+		c.raise(k)
+	}
+	c.temperature = temperature
+	c.checkTemperature()
+}
+
+// checkTemperature raises the event when the temperature of the drives that the host uses, as it
+// was at the last checkHealth, has reached a threshold.
+func (c *controller) checkTemperature() {
+	was := c.beyondLimit
+	c.beyondLimit = c.thresholds.Beyond(c.temperature)
+	if c.beyondLimit && !was {
+		c.raise(admin.EventTemperature)
+	}
+}
+
+// A namespace on rotational media must be in an endurance group that has them, and controllers then
+// have the logs of both (Base sections 3.2.3 and 8.1.23). So each such namespace is an endurance
+// group of its own, with its NSID for identifier. Controllers of subsystems without rotational
+// media report no endurance groups at all.
+
+func onRotational(c *controller) bool { return c.rotational }
+
+// enduranceGroup is ENDGID of a namespace, 0 if it is in no group.
+func (c *controller) enduranceGroup(ns *namespace) uint16 {
+	if !c.rotational || !ns.geo.Load().info.Rotational {
+		return 0
+	}
+	return uint16(ns.nsid)
+}
+
+// group is the namespace that is an endurance group, nil if there is none with this identifier.
+func (c *controller) group(id uint16) *namespace {
+	ns := c.namespace(uint32(id))
+	if ns == nil || c.enduranceGroup(ns) == 0 {
+		return nil
+	}
+	return ns
+}
+
+// enduranceGroupPage makes log 09h.
+func enduranceGroupPage(c *controller, sqe *nvme.SQE) admin.Reply {
+	ns := c.group(sqe.GetLog().LSI())
+	if ns == nil {
+		return admin.Refused
+	}
+	return c.health([]*namespace{ns}, counters{}, func(s *nvme.SMARTLog) []byte {
+		return admin.EnduranceGroup(s, uint64(ns.geo.Load().size()))
+	})
+}
+
+// rotationalMediaPage makes log 16h: one actuator, at a speed that is not reported (Base section
+// 5.1.12.1.22).
+func rotationalMediaPage(c *controller, sqe *nvme.SQE) admin.Reply {
+	id := sqe.GetLog().LSI()
+	if c.group(id) == nil {
+		return admin.Refused
+	}
+	return admin.Reply{Data: nvme.Append(nil, &nvme.RotationalMediaLog{ENDGID: id, NUMA: 1})}
 }

@@ -3,9 +3,8 @@ package target
 import (
 	"slices"
 
-	"github.com/google/uuid"
-
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
@@ -58,18 +57,18 @@ func identify(h *Handler, c *cmd) {
 }
 
 // identifyController makes CNS 01h (Base section 5.1.13.2.1).
-func identifyController(c *controller, _ *nvme.SQE) reply {
+func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 	cfg := c.cfg
 	id := &nvme.IdentifyController{
 		CMIC: nvme.CMICMultiPort | nvme.CMICMultiController | nvme.CMICANA,
 		MDTS: cfg.mdts(), CNTLID: c.cntlid, VER: version,
-		OAES: c.supportedEvents(), CTRATT: nvme.CTRATTHostID128 | nvme.CTRATTTBKAS,
-		CNTRLTYPE: nvme.ControllerTypeIO,
-		ACL:       abortLimit - 1, AERL: asyncLimit - 1,
+		OAES:   admin.SupportedEvents(c.sub.discovery),
+		CTRATT: nvme.CTRATTHostID128 | nvme.CTRATTTBKAS, CNTRLTYPE: nvme.ControllerTypeIO,
+		ACL: abortLimit - 1, AERL: asyncLimit - 1,
 		FRMW: 1<<0 | 1<<1, // one slot, read-only
 		LPA: nvme.LPASMARTPerNamespace | nvme.LPAEffects | nvme.LPAExtendedData |
 			nvme.LPASupportedPages | nvme.LPATelemetry,
-		ELPE: errorLogSize - 1, KAS: keepAliveGranularity,
+		ELPE: admin.ErrorLogSize - 1, KAS: keepAliveGranularity,
 		OACS: nvme.OACSSelfTest, EDSTT: c.selfTestMinutes(),
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,
@@ -120,80 +119,39 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		id.ANATT, id.ANACAP, id.ANAGRPMAX, id.NANAGRPID = 0, 0, 0, 0
 		id.SQES, id.CQES = 0, 0 // no I/O queues
 	}
-	return reply{data: nvme.Append(nil, id)}
+	return admin.Reply{Data: nvme.Append(nil, id)}
 }
 
-// identifyNamespace makes CNS 00h (NVM section 4.1.5.1). For a thin namespace it asks the device
-// how much space the content takes (NSFEAT bit 0, and NUSE). If the device cannot tell, thin
-// provisioning is not reported.
-func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
+// viewOf is what Identify reports of a namespace.
+func (c *controller) viewOf(ns *namespace) *admin.Namespace {
+	g, cfg := ns.geo.Load(), ns.cfg.Load()
+	return &admin.Namespace{
+		UUID: cfg.uuid, NGUID: cfg.nguid, EUI64: cfg.eui64, ANAGroup: cfg.anaGroup,
+		EnduranceGroup: c.enduranceGroup(ns), Reservations: c.reservationCap(),
+		Info: &g.info, Blocks: g.blocks, Shift: g.shift, ReadOnly: g.readOnly, Ready: !g.unready,
+		HidesCapacity: c.anaStates().HidesCapacity(cfg.anaGroup),
+		MSSRL:         g.mssrl(), MCL: g.mcl(), MSRC: copyRanges - 1,
+	}
+}
+
+// identifyNamespace makes CNS 00h. For a thin namespace it asks the device how much space the
+// content takes. If the device cannot tell, thin provisioning is not reported.
+func identifyNamespace(c *controller, sqe *nvme.SQE) admin.Reply {
 	ns, st := c.identified(sqe.NSID())
 	if ns == nil {
-		return reply{st: st}
+		return admin.Reply{Status: st}
 	}
-	g, cfg := ns.geo.Load(), ns.cfg.Load()
-	id := &nvme.IdentifyNamespace{
-		NSZE: g.blocks, NCAP: g.blocks, NUSE: g.blocks,
-		NMIC: nvme.NMICShared, RESCAP: c.reservationCap(),
-		NGUID: cfg.nguid, EUI64: cfg.eui64,
-		NSATTR: nsattr(g),
-		ENDGID: c.enduranceGroup(ns), ANAGRPID: cfg.anaGroup,
-		DLFEAT: nvme.DLFEATWriteZeroes,
-		MSSRL:  g.mssrl(), MCL: g.mcl(), MSRC: copyRanges - 1,
-		NVMCAP: nvme.MakeUint128(g.blocks << g.shift),
-	}
-	id.LBAF[0].LBADS = g.shift
-	if g.info.DiscardZeroes {
-		id.DLFEAT |= nvme.DLFEATReadsZeroes
-	}
-	setGranularity(id, g)
-	finish := func() reply {
-		if c.anaStates().HidesCapacity(cfg.anaGroup) {
-			id.NUSE, id.NVMCAP = 0, nvme.MakeUint128(0)
-		}
-		return reply{data: nvme.Append(nil, id)}
-	}
-	q := ns.thin()
+	id, q := c.viewOf(ns), ns.thin()
 	if q == nil {
-		return finish()
+		return admin.Reply{Data: id.Identify(-1)}
 	}
-	return reply{queries: []asker{q}, build: func() reply {
-		if sp, _, err := q.peek(); sp != nil && err == nil {
-			id.NSFEAT |= nvme.NSFEATThin
-			id.NUSE = min(uint64(sp.allocated)>>g.shift, id.NCAP)
+	return admin.Reply{Queries: []admin.Asker{q}, Build: func() admin.Reply {
+		id.HidesCapacity = c.anaStates().HidesCapacity(ns.anaGroup())
+		if sp, _, err := q.Peek(); sp != nil && err == nil {
+			return admin.Reply{Data: id.Identify(sp.allocated)}
 		}
-		return finish()
+		return admin.Reply{Data: id.Identify(-1)}
 	}}
-}
-
-// setGranularity reports how the namespace is best written (NSFEAT bit 4), and the unit that
-// neither a racing command nor a power failure tears (bit 1), if that is more than one block: the
-// physical block, where it is aligned (NVM sections 2.1.4 and 4.1.5.1). A fused Compare and Write
-// may be as large (NACWU). Linux takes the smaller of NPWG and NAWUPF for the physical block.
-func setGranularity(id *nvme.IdentifyNamespace, g *geometry) {
-	physical, optimal := g.info.PhysicalBlockSize, g.info.OptimalIO
-	blocks := func(bytes int) uint16 { // 0-based
-		return uint16(min(max(bytes>>g.shift, 1)-1, 0xFFFF))
-	}
-	if physical > g.info.BlockSize {
-		id.NSFEAT |= nvme.NSFEATAtomics
-		id.NAWUN = blocks(physical)
-		id.NAWUPF, id.NABSN, id.NABSPF = id.NAWUN, id.NAWUN, id.NAWUN
-		id.NACWU = id.NAWUN
-	}
-	if physical > g.info.BlockSize || optimal > 0 {
-		id.NSFEAT |= nvme.NSFEATOptimalIO
-		id.NPWG = blocks(physical)
-		id.NPWA, id.NPDG, id.NPDA = id.NPWG, id.NPWG, id.NPWG
-		id.NOWS = blocks(max(optimal, physical))
-	}
-}
-
-func nsattr(g *geometry) nvme.NSATTR {
-	if g.readOnly {
-		return nvme.NSATTRWriteProtected
-	}
-	return 0
 }
 
 // identified looks up the namespace of a data structure that is all zeroes if the namespace is
@@ -208,10 +166,10 @@ func (c *controller) identified(nsid uint32) (*namespace, nvme.Status) {
 
 // identifyActive makes CNS 02h and 07h: up to 1024 identifiers above the given one (Base section
 // 5.1.13.2.2).
-func identifyActive(c *controller, sqe *nvme.SQE) reply {
+func identifyActive(c *controller, sqe *nvme.SQE) admin.Reply {
 	nsid := sqe.NSID()
 	if nsid >= nvme.NSIDAll-1 {
-		return reply{st: invalidNamespace}
+		return admin.Reply{Status: invalidNamespace}
 	}
 	var ids []uint32
 	for _, ns := range c.namespaces() {
@@ -219,89 +177,67 @@ func identifyActive(c *controller, sqe *nvme.SQE) reply {
 			ids = append(ids, ns.nsid)
 		}
 	}
-	return reply{data: nvme.AppendNamespaceList(nil, ids)}
+	return admin.Reply{Data: nvme.AppendNamespaceList(nil, ids)}
 }
 
 // identifyDescriptors makes CNS 03h (Base section 5.1.13.2.3).
-func identifyDescriptors(c *controller, sqe *nvme.SQE) reply {
+func identifyDescriptors(c *controller, sqe *nvme.SQE) admin.Reply {
 	ns := c.namespace(sqe.NSID())
 	if ns == nil {
-		return reply{st: invalidNamespace} // also of one that is not active
+		return admin.Reply{Status: invalidNamespace} // also of one that is not active
 	}
-	var ids []nvme.NamespaceID
-	cfg := ns.cfg.Load()
-	if cfg.eui64 != [8]byte{} {
-		ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeEUI64, ID: slices.Clone(cfg.eui64[:])})
-	}
-	if cfg.nguid != [16]byte{} {
-		ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeNGUID, ID: slices.Clone(cfg.nguid[:])})
-	}
-	if cfg.uuid != uuid.Nil {
-		ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeUUID, ID: slices.Clone(cfg.uuid[:])})
-	}
-	ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeCSI, ID: []byte{byte(nvme.CSINVM)}})
-	return reply{data: nvme.AppendNamespaceIDs(nil, ids...)}
+	return admin.Reply{Data: c.viewOf(ns).Descriptors()}
 }
 
 // identifyNamespaceNVM makes CNS 05h: there is no protection information, so it is all zeroes (NVM
 // section 4.1.5.3).
-func identifyNamespaceNVM(c *controller, sqe *nvme.SQE) reply {
+func identifyNamespaceNVM(c *controller, sqe *nvme.SQE) admin.Reply {
 	_, st := c.identified(sqe.NSID())
-	return reply{st: st}
+	return admin.Reply{Status: st}
 }
 
 // identifyControllerNVM makes CNS 06h (NVM section 4.1.5.4): there are no limits beyond MDTS but
 // that of Write Uncorrectable.
-func identifyControllerNVM(c *controller, _ *nvme.SQE) reply {
+func identifyControllerNVM(c *controller, _ *nvme.SQE) admin.Reply {
 	if !withUncorrectable(c) {
-		return reply{}
+		return admin.Reply{}
 	}
-	return reply{data: nvme.AppendIdentifyControllerNVM(nil, wusl)}
+	return admin.Reply{Data: nvme.AppendIdentifyControllerNVM(nil, wusl)}
 }
 
 // identifyIndependent makes CNS 08h (Base section 5.1.13.2.8).
-func identifyIndependent(c *controller, sqe *nvme.SQE) reply {
+func identifyIndependent(c *controller, sqe *nvme.SQE) admin.Reply {
 	ns, st := c.identified(sqe.NSID())
 	if ns == nil {
-		return reply{st: st}
+		return admin.Reply{Status: st}
 	}
-	id := &nvme.IdentifyNamespaceIndependent{
-		NMIC: nvme.NMICShared, RESCAP: c.reservationCap(), NSATTR: nsattr(ns.geo.Load()),
-		NSTAT: nvme.NSTATReady, ENDGID: c.enduranceGroup(ns), ANAGRPID: ns.cfg.Load().anaGroup,
-	}
-	if id.ENDGID != 0 {
-		id.NSFEAT = nvme.IndependentRotational
-	}
-	if ns.geo.Load().unready {
-		id.NSTAT &^= nvme.NSTATReady
-	}
-	return reply{data: nvme.Append(nil, id)}
+	return admin.Reply{Data: c.viewOf(ns).Independent()}
 }
 
 // identifyAttached makes CNS 12h: the controllers that a namespace is attached to, which are those
 // of the hosts that may use it (Base section 5.1.13.2.11).
-func identifyAttached(c *controller, sqe *nvme.SQE) reply {
+func identifyAttached(c *controller, sqe *nvme.SQE) admin.Reply {
 	nsid := sqe.NSID()
 	if nsid == nvme.NSIDAll {
-		return reply{st: invalidField}
+		return admin.Refused
 	}
 	ns := c.namespace(nsid)
 	if ns == nil {
-		return reply{st: noNamespace(nsid)}
+		return admin.Reply{Status: noNamespace(nsid)}
 	}
 	return c.listControllers(sqe, ns.cfg.Load().visible)
 }
 
 // identifyControllers makes CNS 13h: all controllers (Base section 5.1.13.2.12) but those whose
 // hosts have yet to authenticate.
-func identifyControllers(c *controller, sqe *nvme.SQE) reply {
+func identifyControllers(c *controller, sqe *nvme.SQE) admin.Reply {
 	return c.listControllers(sqe, func(string) bool { return true })
 }
 
 // listControllers lists the identifiers of the controllers of some hosts from the given one on.
-func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool) reply {
+func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool) admin.Reply {
 	first := sqe.Identify().CNTID()
-	return elsewhere(func() []byte {
+	return admin.Elsewhere(func() []byte {
 		var ids []uint16
 		c.sub.each(func(o *controller) {
 			if o.cntlid >= first && o.proven.Load() && of(o.hostNQN) {
@@ -310,5 +246,17 @@ func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool
 		})
 		slices.Sort(ids)
 		return nvme.AppendIdentifierList(nil, ids)
-	}, func(data []byte) reply { return reply{data: data} })
+	}, func(data []byte) admin.Reply { return admin.Reply{Data: data} })
+}
+
+// identifyEnduranceGroups makes CNS 19h: the identifiers from the given one on (Base section
+// 5.1.13.2.18).
+func identifyEnduranceGroups(c *controller, sqe *nvme.SQE) admin.Reply {
+	var ids []uint16
+	for _, ns := range c.namespaces() {
+		if id := c.enduranceGroup(ns); id != 0 && id >= sqe.Identify().CNSSpecific() {
+			ids = append(ids, id)
+		}
+	}
+	return admin.Reply{Data: nvme.AppendIdentifierList(nil, ids)}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
@@ -34,7 +35,7 @@ func init() {
 	logPages = [256]logPage{
 		nvme.LogSupportedPages: {page: supportedPages, size: nvme.SupportedPagesSize},
 		nvme.LogError: {
-			page: errorPage, size: errorLogSize * nvme.ErrorLogEntrySize,
+			page: errorPage, size: admin.ErrorLogSize * nvme.ErrorLogEntrySize,
 		},
 		nvme.LogSMART: {
 			scope: onIO, page: healthPage, size: nvme.SMARTLogSize, perNamespace: true,
@@ -43,10 +44,20 @@ func init() {
 		nvme.LogChangedNamespaces: {
 			scope: onIO, page: changedPage, size: 4 * nvme.NamespacesPerList,
 		},
-		nvme.LogEffects:       {page: effectsPage, size: nvme.EffectsLogSize, csi: true},
-		nvme.LogSelfTest:      {scope: onIO, page: selfTestPage, size: nvme.SelfTestLogSize},
-		nvme.LogTelemetryHost: {scope: onIO, page: telemetryPage, unit: nvme.TelemetryBlock},
-		nvme.LogTelemetryCtrl: {scope: onIO, page: noTelemetryPage, unit: nvme.TelemetryBlock},
+		nvme.LogEffects:  {page: effectsPage, size: nvme.EffectsLogSize, csi: true},
+		nvme.LogSelfTest: {scope: onIO, page: selfTestPage, size: nvme.SelfTestLogSize},
+		nvme.LogTelemetryHost: {
+			scope: onIO, unit: nvme.TelemetryBlock,
+			page: func(c *controller, q *nvme.SQE) admin.Reply {
+				return c.telemetry.Page(q.GetLog())
+			},
+		},
+		nvme.LogTelemetryCtrl: {
+			scope: onIO, unit: nvme.TelemetryBlock,
+			page: func(_ *controller, q *nvme.SQE) admin.Reply {
+				return admin.NoTelemetry(q.GetLog())
+			},
+		},
 		nvme.LogEnduranceGroup: {
 			scope: onRotational, page: enduranceGroupPage, size: nvme.EnduranceGroupLogSize,
 		},
@@ -96,7 +107,8 @@ func getLog(h *Handler, cm *cmd) {
 	c, sqe := cm.s.ctrl, &cm.req.SQE
 	log := sqe.GetLog()
 	if !log.RAE() {
-		c.unmask(log.LID()) // first: what happens while the page is made raises the event again
+		// First: a change while the page is made raises the event again.
+		c.events.Unmask(log.LID())
 	}
 	p := &logPages[log.LID()]
 	off := log.LPO()
@@ -106,7 +118,7 @@ func getLog(h *Handler, cm *cmd) {
 	h.reply(cm, 0, p.page(c, sqe), off)
 }
 
-func supportedPages(c *controller, _ *nvme.SQE) reply {
+func supportedPages(c *controller, _ *nvme.SQE) admin.Reply {
 	var p nvme.SupportedPages
 	for i := range logPages {
 		if logPages[i].supported(c) {
@@ -114,47 +126,44 @@ func supportedPages(c *controller, _ *nvme.SQE) reply {
 			p.AddSpecific(nvme.LID(i), logPages[i].specific)
 		}
 	}
-	return reply{data: nvme.Append(nil, &p)}
+	return admin.Reply{Data: nvme.Append(nil, &p)}
 }
 
-func errorPage(c *controller, _ *nvme.SQE) reply { return reply{data: c.errors.page()} }
+func errorPage(c *controller, _ *nvme.SQE) admin.Reply { return admin.Reply{Data: c.errors.Page()} }
 
-func firmwarePage(c *controller, _ *nvme.SQE) reply {
+func firmwarePage(c *controller, _ *nvme.SQE) admin.Reply {
 	l := &nvme.FirmwareLog{AFI: 1}
 	nvme.PutText(l.FRS[0][:], c.t.options.Firmware)
-	return reply{data: nvme.Append(nil, l)}
+	return admin.Reply{Data: nvme.Append(nil, l)}
 }
 
 // changedPage makes log 04h. Reading it without RAE clears it.
-func changedPage(c *controller, sqe *nvme.SQE) reply {
-	nsids := c.changed.nsids
-	if c.changed.overflow {
-		nsids = []uint32{nvme.ChangedNamespacesOverflow}
-	}
+func changedPage(c *controller, sqe *nvme.SQE) admin.Reply {
+	page := c.changed.Page()
 	if !sqe.GetLog().RAE() {
-		c.changed = changedNamespaces{}
+		c.changed = admin.ChangedNamespaces{}
 	}
-	return reply{data: nvme.AppendNamespaceList(nil, nsids)}
+	return admin.Reply{Data: page}
 }
 
 // effectsPage makes log 05h (Base section 5.1.12.1.6). Of a command set that the controller lacks,
 // it has no command: nvme-cli asks for the zoned one as well, because CAP offers command sets.
-func effectsPage(c *controller, sqe *nvme.SQE) reply {
+func effectsPage(c *controller, sqe *nvme.SQE) admin.Reply {
 	l := &nvme.EffectsLog{Admin: effects(c, &adminOps, scopeController)}
 	if !c.sub.discovery && sqe.GetLog().CSI() == nvme.CSINVM {
 		l.IO = effects(c, &ioOps, scopeNone)
 	}
-	return reply{data: nvme.Append(nil, l)}
+	return admin.Reply{Data: nvme.Append(nil, l)}
 }
 
-func featureEffectsPage(c *controller, _ *nvme.SQE) reply {
+func featureEffectsPage(c *controller, _ *nvme.SQE) admin.Reply {
 	l := new(nvme.FeatureEffectsLog)
 	for i := range features {
 		if f := c.feature(nvme.FID(i)); f != nil {
 			l[i] = nvme.FeatureSupported | cmp.Or(f.fsp, nvme.FeatureScopeController)
 		}
 	}
-	return reply{data: nvme.Append(nil, l)}
+	return admin.Reply{Data: nvme.Append(nil, l)}
 }
 
-func emptyPage(*controller, *nvme.SQE) reply { return reply{} }
+func emptyPage(*controller, *nvme.SQE) admin.Reply { return admin.Reply{} }

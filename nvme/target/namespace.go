@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
@@ -32,7 +33,7 @@ type NamespaceConfig struct {
 	EUI64 [8]byte
 	// Drive is the hardware that holds Device, whose health is reported to hosts; nil if there is
 	// none, or if Device shares it with other things.
-	Drive Drive
+	Drive admin.Drive
 	// ReadOnly refuses writes even if the device would accept them.
 	ReadOnly bool
 	// Hosts are the NQNs of those hosts of the subsystem that may use the namespace; empty: all.
@@ -86,12 +87,12 @@ type attributes struct {
 	nguid [16]byte
 	eui64 [8]byte
 
-	hosts    map[string]bool // that may use it; nil: all
-	anaGroup uint32          // of ANAGroup
-	readOnly bool            // as configured
-	timeout  int64           // nanoseconds, 0 is none
-	drive    *cachedDrive    // nil if there is none
-	space    *query[space]   // nil if dev cannot tell
+	hosts    map[string]bool     // that may use it; nil: all
+	anaGroup uint32              // of ANAGroup
+	readOnly bool                // as configured
+	timeout  int64               // nanoseconds, 0 is none
+	drive    *admin.CachedDrive  // nil if there is none
+	space    *admin.Query[space] // nil if dev cannot tell
 	limits   Limits
 	limiter  *limiter // nil: no limits
 }
@@ -101,7 +102,7 @@ func (s *subsystem) newAttributes(cfg NamespaceConfig, dev backend.Device) *attr
 	a := &attributes{
 		dev: dev, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64, hosts: setOf(cfg.Hosts),
 		readOnly: cfg.ReadOnly, anaGroup: cmp.Or(cfg.ANAGroup, 1),
-		timeout: cfg.Timeout.Nanoseconds(), drive: newCachedDrive(cfg.Drive, s.t.log),
+		timeout: cfg.Timeout.Nanoseconds(), drive: admin.NewCachedDrive(cfg.Drive, s.t.log),
 		space: newSpaceQuery(dev), limits: cfg.Limits,
 	}
 	if a.uuid == uuid.Nil && a.nguid == [16]byte{} && a.eui64 == [8]byte{} {

@@ -4,6 +4,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -70,7 +71,7 @@ func executeReport(h *Handler, c *cmd) {
 		h.finish(c, 0, inactiveNamespace)
 		return
 	}
-	h.reply(c, 0, reply{data: ns.reservations.State().Report()}, 0)
+	h.reply(c, 0, admin.Reply{Data: ns.reservations.State().Report()}, 0)
 }
 
 func (c *controller) reservationCap() nvme.ReservationCap {
@@ -123,12 +124,12 @@ func (c *controller) notifyReservation(typ nvme.ReservationNotification, nsid ui
 		return // the next Controller Level Reset would clear it
 	}
 	c.reservationLog.Add(typ, nsid)
-	c.raise(eventReservation)
+	c.raise(admin.EventReservation)
 }
 
 // reservationPage makes log 80h.
-func reservationPage(c *controller, _ *nvme.SQE) reply {
-	return reply{data: c.reservationLog.Page()}
+func reservationPage(c *controller, _ *nvme.SQE) admin.Reply {
+	return admin.Reply{Data: c.reservationLog.Page()}
 }
 
 // Adopt implements reservation.User.

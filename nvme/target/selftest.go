@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // A device self-test reads namespaces in the background, as Verify commands of the host would that
@@ -238,7 +239,7 @@ func (t *selfTest) reset() {
 }
 
 // selfTestPage makes log 06h (Base section 5.1.12.1.7).
-func selfTestPage(c *controller, _ *nvme.SQE) reply {
+func selfTestPage(c *controller, _ *nvme.SQE) admin.Reply {
 	t := &c.selfTest
 	l := &nvme.SelfTestLog{Operation: t.code}
 	if t.code != 0 && t.total > 0 {
@@ -248,7 +249,7 @@ func selfTestPage(c *controller, _ *nvme.SQE) reply {
 		l.Results[i].DSTS = uint8(nvme.SelfTestUnused)
 	}
 	copy(l.Results[:], t.results)
-	return reply{data: nvme.Append(nil, l)}
+	return admin.Reply{Data: nvme.Append(nil, l)}
 }
 
 // selfTestMinutes is EDSTT: how long an extended test of all namespaces takes.

@@ -458,7 +458,7 @@ func (s *sequence) checkHealth(*arguments) string {
 	for _, sub := range *s.r.target.table.Load() {
 		for _, ns := range sub.namespaces.Load().list {
 			if d := ns.cfg.Load().drive; d != nil {
-				d.smart.asked = time.Time{}
+				d.Age = 0
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // NamespaceInfo is the state of a namespace at one moment.
@@ -61,7 +62,7 @@ type NamespaceStats struct {
 // DriveState is a drive and when it last answered.
 type DriveState struct {
 	ID string
-	// Counts: see Drive.
+	// Counts: see admin.Drive.
 	Counts bool
 	// Answered is when its health was last read; zero: never.
 	Answered time.Time
@@ -97,18 +98,18 @@ func (ns *namespace) stats() NamespaceStats {
 	}
 	cfg := ns.cfg.Load()
 	if cfg.space != nil {
-		if sp, _, err := cfg.space.peek(); sp != nil && err == nil {
+		if sp, _, err := cfg.space.Peek(); sp != nil && err == nil {
 			s.Allocated, s.Free = sp.allocated, sp.free
 		}
 	}
-	answers := map[*namespace]driveAnswer{}
+	h := ns.health()
 	if d := cfg.drive; d != nil {
 		s.Drive = &DriveState{ID: d.ID(), Counts: d.Counts()}
-		if l, at, _ := d.smart.peek(); l != nil {
-			s.Drive.Answered, answers[ns] = at, driveAnswer{d, l}
+		if l, at, _ := d.Peek(); l != nil {
+			s.Drive.Answered, h.Log = at, l
 		}
 	}
-	s.Health = smartLog([]*namespace{ns}, answers, counters{}, 0, ns.sub.t.started)
+	s.Health = admin.SMART([]admin.Health{h}, admin.Totals{}, 0, ns.sub.t.started)
 	return s
 }
 

@@ -1,18 +1,21 @@
 package target
 
-import "github.com/nvmf-target/nvmf-target/backend"
+import (
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+)
 
 // space is what a thin namespace takes of its storage, and what is left there, in bytes; free is -1
 // if that is not known.
 type space struct{ allocated, free int64 }
 
 // newSpaceQuery asks a device for its space; nil if it cannot tell.
-func newSpaceQuery(dev backend.Device) *query[space] {
+func newSpaceQuery(dev backend.Device) *admin.Query[space] {
 	d, ok := dev.(backend.SpaceReporter)
 	if !ok {
 		return nil
 	}
-	return &query[space]{ask: func() (*space, error) {
+	return &admin.Query[space]{Ask: func() (*space, error) {
 		allocated, free, err := d.Space()
 		if err != nil {
 			return nil, err
@@ -23,7 +26,7 @@ func newSpaceQuery(dev backend.Device) *query[space] {
 
 // thin returns the query of a namespace that takes its space as it is written, and can tell how
 // much; otherwise nil.
-func (ns *namespace) thin() *query[space] {
+func (ns *namespace) thin() *admin.Query[space] {
 	if !ns.geo.Load().info.Thin {
 		return nil
 	}

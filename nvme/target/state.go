@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // namespaceState is what is wrong with a namespace. The I/O path sees it in the geometry.
@@ -78,7 +79,7 @@ func (ns *namespace) degrade(log *slog.Logger, err error) {
 		ns.sub.nqn, "nsid", ns.nsid, "err", err)
 	ns.sub.each(func(c *controller) {
 		if ns.cfg.Load().visible(c.hostNQN) {
-			c.h.post(func() { c.raise(eventReliability) })
+			c.h.post(func() { c.raise(admin.EventReliability) })
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // telemetryCommand reads n bytes of log 07h from off on.
@@ -25,7 +26,7 @@ func telemetryCommand(lid nvme.LID, create bool, n int, off uint64) *fabrictest.
 }
 
 // telemetry captures and reads log 07h as nvme-cli does: the header, and then the rest in pieces.
-func (h *host) telemetry() (*nvme.TelemetryHeader, *capture) {
+func (h *host) telemetry() (*nvme.TelemetryHeader, *admin.Capture) {
 	h.r.t.Helper()
 	lid := nvme.LogTelemetryHost
 	raw := h.r.ok(h.admin, telemetryCommand(lid, true, nvme.TelemetryBlock, 0)).Data
@@ -38,7 +39,7 @@ func (h *host) telemetry() (*nvme.TelemetryHeader, *capture) {
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
-	v := new(capture)
+	v := new(admin.Capture)
 	h.r.must(d.Decode(v))
 	if rest := bytes.Trim(data[d.InputOffset():], "\n"); len(rest) > 0 {
 		h.r.t.Errorf("% x follows", rest)
@@ -105,7 +106,7 @@ func TestTelemetry(t *testing.T) {
 	r.w.Settle()
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	testutil.True(t, bytes.Equal(again(), before), "the capture has changed")
-	r.target.find(testSub).lookup(h.cntlid).telemetry.query.asked = time.Time{} // long ago
+	r.target.find(testSub).lookup(h.cntlid).telemetry.Query.Age = 0
 	if header, v := h.telemetry(); header.THDGN != 2 || len(v.Connections) != 1 {
 		t.Errorf("the next capture: generation %d, %d connections", header.THDGN,
 			len(v.Connections))
@@ -171,10 +172,11 @@ func TestTelemetryIsBounded(t *testing.T) {
 	r := newHarness(t, 1, sub)
 	h := r.connectHost(0)
 	header, v := h.telemetry()
-	if n := int(header.Last[2]) * nvme.TelemetryBlock; n > telemetrySize || n < telemetrySize/4 {
+	n := int(header.Last[2]) * nvme.TelemetryBlock
+	if n > admin.TelemetrySize || n < admin.TelemetrySize/4 {
 		t.Errorf("%d bytes", n)
 	}
-	testutil.True(t, v.Truncated && len(v.Namespaces) == telemetryList/2,
+	testutil.True(t, v.Truncated && len(v.Namespaces) == admin.TelemetryList/2,
 		"truncated %v, %d namespaces", v.Truncated, len(v.Namespaces))
 }
 
@@ -183,12 +185,12 @@ func TestTelemetryAge(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	_, first := h.telemetry()
-	q := r.target.find(testSub).lookup(h.cntlid).telemetry.query
-	q.asked = time.Now() // in case this takes long
+	q := &r.target.find(testSub).lookup(h.cntlid).telemetry.Query
+	q.Age = time.Hour // in case this takes long
 	header, second := h.telemetry()
 	testutil.True(t, second.Time.Equal(first.Time) && header.THDGN == 2,
 		"captured at %v and %v, generation %d", first.Time, second.Time, header.THDGN)
-	q.asked = time.Time{}
+	q.Age = 0
 	if _, third := h.telemetry(); third.Time.Equal(first.Time) {
 		t.Error("the capture is old")
 	}
@@ -207,7 +209,7 @@ func TestCapturesTakeTurns(t *testing.T) {
 		r.w.Settle()
 		runtime.Gosched()
 	}
-	r.w.Advance(answerWait)
+	r.w.Advance(admin.AnswerWait)
 	r.until("the command ends", func() bool { return c.Done })
 	testutil.Equal(t, c.CQE.Status()&^nvme.More, nvme.InternalError, "")
 	<-r.target.capturing

@@ -5,11 +5,12 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // thinDevice reports that it takes its space as it is written.
@@ -74,15 +75,19 @@ func TestThin(t *testing.T) {
 
 // TestThinHangs: storage that does not say how much it stores holds up neither Identify for long
 // nor the end of the controller, and there is one call however many commands ask.
-func TestThinHangs(t *testing.T) {
+func TestThinHangs(t *testing.T) { synctest.Test(t, testThinHangs) }
+
+func testThinHangs(t *testing.T) {
 	r, thin := thinHarness(t)
 	defer close(thin.hang)
 	space := r.target.find(testSub).namespaces.Load().get(1).thin()
-	go space.get()
+	givenUp := make(chan struct{})
+	go func() {
+		admin.AwaitAll([]admin.Asker{space})
+		close(givenUp)
+	}()
 	<-thin.asked
-	space.mu.Lock()
-	space.asked = time.Now().Add(-answerWait)
-	space.mu.Unlock()
+	<-givenUp
 	before := runtime.NumGoroutine()
 	for range 20 {
 		h := r.connectHost(0)
@@ -95,7 +100,8 @@ func TestThinHangs(t *testing.T) {
 		h.admin.HangUp()
 		r.until("the controller has ended", func() bool { return r.target.Sessions() == 0 })
 	}
-	testutil.Until(t, "there are as many goroutines as before", func() bool {
-		return runtime.NumGoroutine() <= before
-	})
+	synctest.Wait()
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("%d goroutines, %d before", n, before)
+	}
 }

@@ -152,7 +152,7 @@ func (ns *namespace) swap(cfg NamespaceConfig,
 // says that its device was opened since: what it had lost before is forgotten.
 func (ns *namespace) adopt(next *attributes, opened bool) {
 	before := ns.cfg.Load()
-	next.drive.inherit(before.drive)
+	next.drive.Continue(before.drive)
 	next.limiter = newLimiter(next.limits, before.limiter)
 	ns.setAttributes(next, opened)
 	if next.limiter != before.limiter {

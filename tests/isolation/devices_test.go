@@ -64,16 +64,16 @@ func (d *thinDevice) Space() (allocated, free int64, err error) {
 	return blockSize, -1, nil
 }
 
-// drive is a target.Drive that may hang when asked for its health.
+// drive is an admin.Drive that may hang when asked for its health.
 type drive struct{ stall }
 
-// ID implements target.Drive.
+// ID implements admin.Drive.
 func (d *drive) ID() string { return "drive" }
 
-// Counts implements target.Drive.
+// Counts implements admin.Drive.
 func (d *drive) Counts() bool { return false }
 
-// SMART implements target.Drive.
+// SMART implements admin.Drive.
 func (d *drive) SMART() (*nvme.SMARTLog, error) {
 	d.pass()
 	return new(nvme.SMARTLog), nil

@@ -1,0 +1,8 @@
+// Package admin makes the data structures that admin commands return: health, endurance, error,
+// self-test and telemetry logs, the identity of namespaces, and the values of features that are
+// more than a number. A reply may have to wait for a Query, such as one of a drive.
+//
+// It imports the wire formats, the contract of devices and the log of hosts. The functions work on
+// what package target passes them. A type whose comment says nothing else belongs to the reactor of
+// its controller.
+package admin

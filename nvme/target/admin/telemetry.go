@@ -1,0 +1,197 @@
+package admin
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// The telemetry of a controller (log 07h) is the operator's view of it, for the administrator of
+// the host: JSON with the names of the control interface. It is the association's own: its queues,
+// the namespaces with their totals, which log 02h has, too, and the log lines about this host at
+// this address, with the keys that cannot name anybody else. Of other hosts it has no name, no
+// address and no line, and of the storage nothing but what Identify shows. The controller captures
+// nothing by itself, so log 08h is its header.
+
+// Telemetry is the last capture of a controller. It is kept until the controller ends, since hosts
+// read it in pieces (Base section 5.1.12.1.8).
+type Telemetry struct {
+	// Query captures.
+	Query      Query[[]byte]
+	data       []byte
+	generation uint8
+}
+
+const (
+	// TelemetrySize bounds a capture, in bytes.
+	TelemetrySize = 64 << 10
+	// TelemetryList is the most things of a kind that a capture has.
+	TelemetryList = 256
+	// TelemetryAge is the largest age of a capture that a host asks for: each costs time.
+	TelemetryAge = 100 * time.Millisecond
+)
+
+// telemetryKeys are the keys of log lines that a capture has. Others may have addresses of other
+// hosts, or say what else is configured, as the hint of a Connect that was refused.
+var telemetryKeys = []string{
+	"cntlid", "depth", "duration", "field", "nsid", "qid", "status", "subsystem", "timeout",
+	"transport",
+}
+
+// Capture is the content of log 07h.
+type Capture struct {
+	Version       string    `json:"version"`
+	Time          time.Time `json:"time"`
+	UptimeSeconds float64   `json:"uptime_seconds"`
+
+	Host      string `json:"host"`
+	ID        string `json:"id"`
+	Subsystem string `json:"subsystem"`
+	CNTLID    uint16 `json:"cntlid"`
+	Ready     bool   `json:"ready"`
+
+	Connections []CapturedConnection `json:"connections"`
+	Namespaces  []CapturedNamespace  `json:"namespaces"`
+	Limits      []CapturedLimit      `json:"limits"`
+	Refusals    []CapturedLine       `json:"refusals"` // the last one first
+	Events      []CapturedLine       `json:"events"`   // the last one last
+	// Truncated says that there is more of something.
+	Truncated bool `json:"truncated"`
+}
+
+// CapturedLine is a log line, or a refusal with how often it came.
+type CapturedLine struct {
+	Time       time.Time         `json:"time"`
+	Count      uint64            `json:"count,omitempty"`
+	Level      string            `json:"level,omitempty"`
+	Message    string            `json:"message"`
+	Attributes map[string]string `json:"attributes"`
+}
+
+// CapturedConnection is a queue of the controller.
+type CapturedConnection struct {
+	QID                     uint16         `json:"qid"`
+	Depth                   int            `json:"depth"`
+	InFlight                int            `json:"in_flight"`
+	Transport               string         `json:"transport"`
+	Local                   netip.AddrPort `json:"local"`
+	Remote                  netip.AddrPort `json:"remote"`
+	PortID                  uint16         `json:"port_id"`
+	AgeSeconds              float64        `json:"age_seconds"`
+	KeepAliveTimeoutSeconds float64        `json:"keep_alive_timeout_seconds,omitempty"`
+	HeaderDigest            bool           `json:"header_digest"`
+	DataDigest              bool           `json:"data_digest"`
+	Commands                uint64         `json:"commands"`
+	ReadBytes               uint64         `json:"read_bytes"`
+	WrittenBytes            uint64         `json:"written_bytes"`
+}
+
+// CapturedNamespace is a namespace that the host may use.
+type CapturedNamespace struct {
+	NSID           uint32            `json:"nsid"`
+	Ready          bool              `json:"ready"`
+	Degraded       bool              `json:"degraded"`
+	Paused         bool              `json:"paused"`
+	WriteProtected bool              `json:"write_protected"`
+	SizeBytes      int64             `json:"size_bytes"`
+	BlockSizeBytes int64             `json:"block_size_bytes"`
+	Reads          uint64            `json:"reads"`
+	Writes         uint64            `json:"writes"`
+	ReadBytes      uint64            `json:"read_bytes"`
+	WrittenBytes   uint64            `json:"written_bytes"`
+	BusySeconds    float64           `json:"busy_seconds"`
+	Errors         map[string]uint64 `json:"errors,omitempty"`
+	Timeouts       uint64            `json:"timeouts"`
+}
+
+// CapturedLimit is the limit of the host, of the subsystem, or of a namespace.
+type CapturedLimit struct {
+	Of          string  `json:"of"`
+	NSID        uint32  `json:"nsid,omitempty"`
+	IOPS        int64   `json:"iops,omitempty"`
+	Bandwidth   int64   `json:"bandwidth,omitempty"`
+	Waits       uint64  `json:"waits"`
+	WaitSeconds float64 `json:"wait_seconds"`
+}
+
+// Page makes log 07h from LPO on, of a new capture if the host asks for one.
+func (t *Telemetry) Page(log *nvme.GetLogSQE) Reply {
+	off := log.LPO()
+	page := func() Reply {
+		return telemetryPage(nvme.TelemetryHeader{
+			LID: nvme.LogTelemetryHost, THS: nvme.TelemetryScopeController, THDGN: t.generation,
+		}, t.data, off)
+	}
+	if log.LSP()&nvme.TelemetryCreate == 0 {
+		return page()
+	}
+	return Reply{Queries: []Asker{&t.Query}, Build: func() Reply {
+		data, _, err := t.Query.Peek()
+		if data == nil || err != nil {
+			return Reply{Status: nvme.InternalError}
+		}
+		t.data = *data
+		t.generation++
+		return page()
+	}}
+}
+
+// NoTelemetry makes log 08h from LPO on. It has no data.
+func NoTelemetry(log *nvme.GetLogSQE) Reply {
+	return telemetryPage(nvme.TelemetryHeader{
+		LID: nvme.LogTelemetryCtrl, THDGN: nvme.TelemetryScopeController,
+	}, nil, log.LPO())
+}
+
+func telemetryPage(h nvme.TelemetryHeader, data []byte, off uint64) Reply {
+	b := nvme.AppendTelemetry(nil, h, data)
+	return Reply{Data: b[min(off, uint64(len(b))):]}
+}
+
+// Encode returns the capture as JSON of at most TelemetrySize bytes, without its older half, and so
+// on, if it is larger.
+func (v *Capture) Encode() (*[]byte, error) {
+	b, err := json.Marshal(v)
+	for ; len(b) > TelemetrySize && err == nil; b, err = json.Marshal(v) {
+		v.halve()
+	}
+	return &b, err
+}
+
+// halve leaves half of everything out.
+func (v *Capture) halve() {
+	v.Truncated = true
+	v.Connections = v.Connections[:len(v.Connections)/2]
+	v.Namespaces = v.Namespaces[:len(v.Namespaces)/2]
+	v.Limits = v.Limits[:len(v.Limits)/2]
+	v.Refusals = v.Refusals[:len(v.Refusals)/2]
+	v.Events = v.Events[len(v.Events)-len(v.Events)/2:]
+}
+
+// AddLines adds the log lines about the host.
+func (v *Capture) AddLines(events []observed.Event, refusals []observed.Refusal) {
+	attributes := func(list []observed.Attribute) map[string]string {
+		m := map[string]string{}
+		for _, a := range list {
+			if slices.Contains(telemetryKeys, a.Key) {
+				m[a.Key] = a.Value
+			}
+		}
+		return m
+	}
+	for _, e := range events {
+		v.Events = append(v.Events, CapturedLine{
+			Time: e.Time, Level: e.Level, Message: e.Message,
+			Attributes: attributes(e.Attributes),
+		})
+	}
+	for _, r := range refusals {
+		v.Refusals = append(v.Refusals, CapturedLine{
+			Time: r.Last, Count: r.Count, Message: r.Message, Attributes: attributes(r.Attributes),
+		})
+	}
+}
