@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/turns"
@@ -44,6 +45,14 @@ type authentication struct {
 	proven  bool     // one has succeeded
 	job     *authJob // processes a message, nil if none does
 	cmd     *cmd     // the Authentication Send of job
+}
+
+// hostProof is what proves the host of a controller.
+type hostProof struct {
+	authenticates bool        // the host had a key when it connected
+	proven        atomic.Bool // the host has authenticated, or had no key
+	// generated is the PSK that generatedPSKs.use has counted the controller for, or nil.
+	generated *generatedPSK
 }
 
 // authJob is a message to process.

@@ -14,16 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
-	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
-	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
-
-// disabledLimit is how long an association may last while its controller is not enabled, in
-// nanoseconds: after Connect, after a reset, and after a completed shutdown, where it lasts for at
-// least two minutes (Base section 3.6.2). Hosts enable a controller as soon as they have connected,
-// discovery controllers as well.
-const disabledLimit = int64(120e9)
 
 // controller is one association of a host with a subsystem. It belongs to the reactor of its admin
 // queue.
@@ -41,65 +33,41 @@ type controller struct {
 	identity reservation.HostHandle // of hostID and hostNQN
 	created  time.Time
 	gone     chan struct{} // closed when all queues have ended and the subsystem lists it no more
+	dumped   atomic.Bool   // the record of a queue was dumped, see session.dumpFailed
 
-	// The I/O queues read these.
-	ready atomic.Bool // enabled, not resetting, not shutting down, not failed
-	// writeThrough: completed writes must be durable, because WCE is 0, or because Identify has
-	// reported no cache.
-	writeThrough atomic.Bool
-	discard      atomic.Bool // Dataset Management is offered
+	registers
+	hostProof
+	queueTable
+	featureState
+	driveWatch
+	logs
 
-	authenticates bool        // the host had a key when it connected
-	dumped        atomic.Bool // what was recorded of a queue was kept, see session.dumpFailed
-	proven        atomic.Bool // the host has authenticated, or had no key
-	// generated is the PSK that generatedPSKs.use has counted the controller for, or nil.
-	generated *generatedPSK
+	// The rest belongs to the admin reactor.
+	alive      keepAliveTimer
+	again      reauthentication
+	events     events
+	aborts     int  // Abort commands in progress
+	protecting bool // a write protection changes
+}
 
-	errors admin.ErrorLog
-
-	mu         sync.Mutex // guards what follows; never held while calling out
+// queueTable has the I/O queues of a controller.
+type queueTable struct {
+	mu         sync.Mutex // guards the other fields; never held while calling out
 	queues     map[uint16]*session
 	granted    int   // I/O queues the host may connect
 	failed     error // why the association has ended or is about to; nil: it does not
 	adminEnded bool
-
-	// The rest belongs to the admin reactor.
-	cc         nvme.CC
-	csts       nvme.CSTS
-	cached     bool // Identify reports a volatile cache
-	rotational bool // Identify reports endurance groups, see identifyIndependent
-	pending    pending
-	stopLimit  func() // stops the timer of disabledLimit, nil if it does not run
-
-	features       [256]uint32
-	thresholds     admin.Thresholds
-	beyondLimit    bool   // a threshold is reached
-	warned         uint8  // warnings of the drives at the last checkHealth
-	temperature    uint16 // the highest of the drives then, in kelvin; 0: unknown
-	clock          admin.Clock
-	hostBehavior   admin.HostBehavior
-	copyFormats    atomic.Uint32 // CDFE of that, for other reactors
-	alive          keepAliveTimer
-	again          reauthentication
-	events         events
-	aborts         int  // Abort commands in progress
-	protecting     bool // a write protection changes
-	changed        admin.ChangedNamespaces
-	reservationLog reservation.Log
-	selfTest       selfTest
-	telemetry      admin.Telemetry
-	ana            ana.Log
-	anaStale       bool // namespaces have changed since the log was made
-	discoveryLogs  discovery.Logs
 }
 
-// pending is what happens when the last I/O queue has ended.
-type pending uint8
+// ioQueues lists the I/O queues. The caller holds mu.
+func (t *queueTable) ioQueues() []*session { return slices.Collect(maps.Values(t.queues)) }
 
-const (
-	pendingReset    pending = 1 << iota // CSTS.RDY becomes 0
-	pendingShutdown                     // CSTS.SHST becomes 10b
-)
+// allQueues lists the I/O queues and then the admin queue.
+func (c *controller) allQueues() []*session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append(c.ioQueues(), c.admin)
+}
 
 // newController makes the controller of an admin queue; the subsystem does not list it yet.
 func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) *controller {
@@ -108,7 +76,7 @@ func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) 
 		t: s.h.t, sub: sub, cfg: cfg, h: s.h, admin: s, info: s.info, hostNQN: hostNQN,
 		hostID: hostID, identity: unique.Make(reservation.Host{HostID: hostID, NQN: hostNQN}),
 		gone: make(chan struct{}), created: time.Now(),
-		queues: make(map[uint16]*session), granted: cfg.MaxIOQueues,
+		queueTable: queueTable{queues: map[uint16]*session{}, granted: cfg.MaxIOQueues},
 	}
 	c.events.Discovery = sub.discovery
 	c.telemetry.Query = admin.Query[[]byte]{Ask: c.capture, Age: admin.TelemetryAge}
@@ -186,9 +154,6 @@ func (c *controller) fail(why error) {
 	disconnectSessions(append(list, c.admin), why)
 }
 
-// ioQueues lists the I/O queues. The caller holds c.mu.
-func (c *controller) ioQueues() []*session { return slices.Collect(maps.Values(c.queues)) }
-
 // disconnectSessions ends queues, each on its own reactor.
 func disconnectSessions(list []*session, why error) {
 	for _, s := range list {
@@ -198,10 +163,7 @@ func disconnectSessions(list []*session, why error) {
 
 // stopIO ends what the queues do at devices.
 func (c *controller) stopIO() {
-	c.mu.Lock()
-	list := append(c.ioQueues(), c.admin) // which reads for self-tests
-	c.mu.Unlock()
-	for _, s := range list {
+	for _, s := range c.allQueues() { // the admin queue reads for self-tests
 		s.h.post(s.stop)
 	}
 }
@@ -221,31 +183,6 @@ func (c *controller) adminClosed() {
 	}
 	c.endLimit()
 	c.abortEvents()
-}
-
-// startLimit starts the timer of disabledLimit, from the beginning if it runs.
-func (c *controller) startLimit() {
-	c.endLimit()
-	c.mu.Lock()
-	failed := c.failed != nil
-	c.mu.Unlock()
-	if failed {
-		return // the association ends anyway
-	}
-	c.stopLimit = c.h.after(disabledLimit, func() {
-		c.stopLimit = nil
-		c.peerLog().Warn("controller was not enabled in time", "subsystem", c.sub.nqn, "cntlid",
-			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(disabledLimit))
-		c.fail(&failure{"the controller was not enabled for " +
-			time.Duration(disabledLimit).String()})
-	})
-}
-
-func (c *controller) endLimit() {
-	if c.stopLimit != nil {
-		c.stopLimit()
-		c.stopLimit = nil
-	}
 }
 
 // sessionEnded is called on the reactor of a queue that has ended, with no command left.
@@ -276,113 +213,6 @@ func (c *controller) sessionEnded(s *session) {
 	case last && s.qid != 0:
 		c.h.post(c.ioQueuesEnded)
 	}
-}
-
-// dropQueues disconnects the I/O queues. Once all have ended, ioQueuesEnded does what then says.
-// Admin reactor.
-func (c *controller) dropQueues(then pending, why string) {
-	c.mu.Lock()
-	c.ready.Store(false)
-	list := c.ioQueues()
-	c.mu.Unlock()
-	c.pending |= then
-	c.startLimit()
-	disconnectSessions(list, errors.New(why))
-	if len(list) == 0 {
-		c.ioQueuesEnded()
-	}
-}
-
-// ioQueuesEnded completes a reset or shutdown if no I/O queue is left. It may have been posted when
-// earlier queues ended, while others have connected since.
-func (c *controller) ioQueuesEnded() {
-	c.mu.Lock()
-	left := len(c.queues)
-	c.mu.Unlock()
-	if left > 0 {
-		return
-	}
-	then := c.pending
-	c.pending = 0
-	if then&pendingReset != 0 {
-		c.csts &^= nvme.CSTSReady
-	}
-	if then&pendingShutdown != 0 {
-		c.csts = c.csts&^nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
-		c.startLimit()
-	}
-}
-
-// configure carries out a write of CC (Base section 3.1.4.5), or refuses it and changes nothing.
-func (c *controller) configure(v nvme.CC) nvme.Status {
-	old := c.cc
-	switch {
-	case v.Reserved() != 0 || v.SHN() == 3 || v.CRIME():
-		return invalidField
-	case !v.EN() || old.EN():
-	case c.pending != 0:
-		return sequenceError // the reset or shutdown has not completed
-	// Only now do these fields matter (Base section 3.1.4.5): a host may write them step by step.
-	case !c.selectable(v.CSS()) || v.MPS() != 0 || v.AMS() != 0:
-		return invalidField
-	case !c.sub.discovery && (v.IOSQES() != 6 || v.IOCQES() != 4):
-		return invalidField // entries of 64 and 16 bytes; discovery controllers have no I/O queues
-	}
-	c.cc = v
-	switch {
-	case v.EN() && !old.EN():
-		c.enable()
-	case !v.EN() && old.EN():
-		c.reset()
-	}
-	if v.SHN() != 0 && old.SHN() == 0 && c.csts.SHST() == 0 {
-		c.shutdown() // once: after it only a reset clears SHST (Base section 3.6.2)
-	}
-	return nvme.Success
-}
-
-// enable makes the controller ready. What Identify Controller reports of the namespaces is decided
-// here: it does not change while the controller is enabled.
-func (c *controller) enable() {
-	list := c.namespaces()
-	is := func(has func(*geometry) bool) bool {
-		return slices.ContainsFunc(list, func(ns *namespace) bool { return has(ns.geo.Load()) })
-	}
-	c.cached = is(func(g *geometry) bool { return g.info.VolatileCache })
-	c.writeThrough.Store(!c.cached)
-	c.rotational = is(func(g *geometry) bool { return g.info.Rotational })
-	c.discard.Store(len(list) == 0 || is(func(g *geometry) bool { return g.info.Discard }))
-	c.endLimit()
-	c.csts = c.csts&^(nvme.CSTSShutdownOccurring|nvme.CSTSShutdownComplete) | nvme.CSTSReady
-	c.mu.Lock()
-	if c.failed == nil {
-		c.ready.Store(true)
-	}
-	c.mu.Unlock()
-}
-
-// reset is a Controller Reset: CC.EN from 1 to 0 (Base section 3.7.2). The admin queue and the keep
-// alive timer survive it.
-func (c *controller) reset() {
-	c.csts &^= nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
-	c.pending &^= pendingShutdown
-	c.abortEvents()
-	c.events.Reset()
-	c.changed, c.reservationLog = admin.ChangedNamespaces{}, reservation.Log{}
-	c.ana, c.anaStale = ana.Log{}, false
-	c.selfTest.reset()
-	c.resetFeatures()
-	c.mu.Lock()
-	c.granted = c.cfg.MaxIOQueues
-	c.mu.Unlock()
-	c.peerLog().Info("controller reset", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-		c.hostNQN)
-	c.dropQueues(pendingReset, "the host reset the controller")
-}
-
-func (c *controller) shutdown() {
-	c.csts |= nvme.CSTSShutdownOccurring
-	c.dropQueues(pendingShutdown, "the host shut the controller down")
 }
 
 func (c *controller) logCreated() {

@@ -2,13 +2,14 @@ package target
 
 import (
 	"cmp"
+	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
-// feature is a feature of a controller; controller.features has the values.
+// feature is a feature of a controller.
 type feature struct {
 	scope scope
 	// fsp is the scope of the feature in log 12h; 0: the controller.
@@ -42,6 +43,14 @@ type feature struct {
 	// namespace. anyNSID: with NSID 0 it returns the default, which SPDK's compliance tool asks
 	// for.
 	single, anyNSID bool
+}
+
+// featureState has the features of a controller.
+type featureState struct {
+	features     [256]uint32
+	clock        admin.Clock
+	hostBehavior admin.HostBehavior
+	copyFormats  atomic.Uint32 // CDFE of hostBehavior, for other reactors
 }
 
 const hostIdentifierSize = 16

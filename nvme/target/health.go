@@ -118,6 +118,14 @@ func warnings(list []*namespace) (w uint8, temperature uint16) {
 	return w, temperature
 }
 
+// driveWatch watches the drives that the host of a controller uses.
+type driveWatch struct {
+	thresholds  admin.Thresholds
+	beyondLimit bool   // a threshold is reached
+	warned      uint8  // warnings of the drives at the last checkHealth
+	temperature uint16 // the highest of the drives then, in kelvin; 0: unknown
+}
+
 // checkHealth raises the events of the warnings of the host's drives that were not set at the last
 // call, and of their highest temperature.
 func (c *controller) checkHealth(w uint8, temperature uint16) {

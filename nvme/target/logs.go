@@ -6,7 +6,28 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
+
+// logs are the logs of a controller.
+type logs struct {
+	errors         admin.ErrorLog
+	changed        admin.ChangedNamespaces
+	reservationLog reservation.Log
+	selfTest       selfTest
+	telemetry      admin.Telemetry
+	ana            ana.Log
+	anaStale       bool // namespaces have changed since the log was made
+	discoveryLogs  discovery.Logs
+}
+
+// reset is a Controller Reset.
+func (l *logs) reset() {
+	l.changed, l.reservationLog = admin.ChangedNamespaces{}, reservation.Log{}
+	l.ana, l.anaStale = ana.Log{}, false
+	l.selfTest.reset()
+}
 
 // logPage is a log page (Base section 5.1.12.1).
 type logPage struct {

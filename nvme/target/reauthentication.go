@@ -126,10 +126,7 @@ func (c *controller) checkReauthentication() {
 // askAgain makes the queues of a controller look at their commands with session.ask.
 func (c *controller) askAgain(a asking) {
 	c.again.ask.Store(uint32(a))
-	c.mu.Lock()
-	list := append(c.ioQueues(), c.admin)
-	c.mu.Unlock()
-	for _, s := range list {
+	for _, s := range c.allQueues() {
 		s.h.post(func() { s.asking = true })
 	}
 }

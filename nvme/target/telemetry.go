@@ -45,9 +45,7 @@ func (c *controller) capture() (*[]byte, error) {
 }
 
 func (c *controller) capturedConnections() ([]admin.CapturedConnection, error) {
-	c.mu.Lock()
-	sessions := append(c.ioQueues(), c.admin)
-	c.mu.Unlock()
+	sessions := c.allQueues()
 	sessions = sessions[max(len(sessions)-admin.TelemetryList, 0):]
 	answers := make(chan *connections, len(sessions))
 	for _, s := range sessions {
