@@ -39,8 +39,6 @@ var (
 type authentication struct {
 	s    *session
 	chap *auth.Controller
-	// table is that of the session once the host has authenticated; nil: nothing else is required.
-	table   *[256]op
 	running bool     // an exchange has begun and has not succeeded
 	proven  bool     // one has succeeded
 	job     *authJob // processes a message, nil if none does
@@ -60,9 +58,6 @@ type authJob struct {
 	turns.Job
 	failed bool // the exchange had failed before
 }
-
-// noOps is the table of a queue whose host has to authenticate first.
-var noOps [256]op
 
 // SetHostPolicy sets how a host has to authenticate when it connects to a subsystem; nil: it has
 // not, and where security requires it, it may not connect. Controllers that exist stay, at least
@@ -112,9 +107,7 @@ func (s *session) requireAuthentication() {
 	if s.auth == nil {
 		s.auth = newAuthentication(s)
 	}
-	if !s.unproven() {
-		s.auth.table, s.table = s.table, &noOps
-	}
+	s.table = nil
 }
 
 func newAuthentication(s *session) *authentication {
@@ -123,8 +116,8 @@ func newAuthentication(s *session) *authentication {
 	return &authentication{s: s, chap: chap}
 }
 
-// unproven says that the host has to authenticate before anything else.
-func (s *session) unproven() bool { return s.auth != nil && s.auth.table != nil }
+// unproven reports whether the host has to authenticate before anything else.
+func (s *session) unproven() bool { return s.ctrl != nil && s.table == nil }
 
 // Authentications is how many exchanges have succeeded, and how many have failed or were not
 // finished in time, each queue counted by itself. Any goroutine may call it.
@@ -261,8 +254,10 @@ func (a *authentication) succeeded() {
 		a.refuse(fmt.Errorf("the host is connected as %v: %s", r.expected, r.hint))
 		return
 	}
-	if a.table != nil {
-		s.table, a.table = a.table, nil
+	if s.unproven() {
+		if s.table = &adminOps; s.qid > 0 {
+			s.table = &ioOps
+		}
 		if err := s.allow(); err != nil {
 			a.refuse(err)
 			return

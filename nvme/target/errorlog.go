@@ -23,7 +23,7 @@ func (s *session) logError(sqe *nvme.SQE, st nvme.Status, lba uint64) {
 // failedLBA is the first block that a command failed with, as far as is known: the one that err
 // names, or the command's first; 0 if the command has no SLBA.
 func (c *cmd) failedLBA(err error) uint64 {
-	if c.s.table[c.req.SQE.Opcode()].flags&opBlocks == 0 {
+	if c.s.table == nil || c.s.table[c.req.SQE.Opcode()].flags&opBlocks == 0 {
 		return 0
 	}
 	if err != nil && c.ch != nil { // refused commands allocate nothing

@@ -65,9 +65,12 @@ func (s *session) prepare(c *cmd) nvme.Status {
 	if sqe.Flags()&flagsMask != psdtSGL<<6 && (c.pair == nil || sqe.PSDT() != psdtSGL) {
 		return invalidField
 	}
+	if s.table == nil {
+		return authenticationRequired
+	}
 	o := &s.table[sqe.Opcode()]
 	if !o.offered(s.ctrl) {
-		return s.notOffered()
+		return invalidOpcode
 	}
 	if s.disconnecting() {
 		return sequenceError
@@ -99,14 +102,6 @@ func (s *session) prepare(c *cmd) nvme.Status {
 		o.begin(c)
 	}
 	return nvme.Success
-}
-
-// notOffered is the status of commands that the table does not have.
-func (s *session) notOffered() nvme.Status {
-	if s.unproven() {
-		return authenticationRequired
-	}
-	return invalidOpcode
 }
 
 func (s *session) prepareFabrics(c *cmd) nvme.Status {

@@ -47,7 +47,7 @@ type session struct {
 	// Set by a successful Connect.
 	ctrl  *controller
 	qid   uint16
-	table *[256]op
+	table *[256]op // of commands; nil: none until the host has authenticated
 	// asking: the host is to authenticate again, see session.ask.
 	asking bool
 	size   uint32 // entries; 0 before Connect
