@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // Config is a complete configuration. Load or Parse makes one, including the defaults; the zero
@@ -144,7 +145,7 @@ type Referral struct {
 // Host has the settings of one host for all subsystems. It does not allow the host to connect.
 type Host struct {
 	NQN    string
-	Limits target.Limits
+	Limits qos.Limits
 	Authentication
 	// Networks are the networks from which the host may connect; empty means any.
 	Networks []netip.Prefix

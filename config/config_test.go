@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 const minimal = `
@@ -106,9 +107,9 @@ func TestMinimalFile(t *testing.T) {
 	want.TCP.SetDefaults()
 	want.RDMA.SetDefaults()
 	want.Subsystems[0].SetDefaults()
-	want.Subsystems[0].Limits.Burst = target.DefaultBurst
+	want.Subsystems[0].Limits.Burst = qos.DefaultBurst
 	for i := range want.Subsystems[0].Namespaces {
-		want.Subsystems[0].Namespaces[i].Limits.Burst = target.DefaultBurst
+		want.Subsystems[0].Namespaces[i].Limits.Burst = qos.DefaultBurst
 		want.Subsystems[0].Namespaces[i].ANAGroup = 1
 	}
 	want.Subsystems[0].Serial = "" // made when the NQN is known for good

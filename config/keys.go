@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // Key is one key of a mapping. As with a flag, the default is the content of the variable behind
@@ -241,8 +242,8 @@ func (h *Host) value() Value {
 const slowest = 64 << 10
 
 // limitsKey is the key of hosts, subsystems and namespaces.
-func limitsKey(l *target.Limits, doc string) Key {
-	l.Burst = target.DefaultBurst
+func limitsKey(l *qos.Limits, doc string) Key {
+	l.Burst = qos.DefaultBurst
 	return NewKey("limits", Mapping{
 		NewKey("iops", Int(&l.IOPS, 1, 1_000_000_000),
 			"Commands per second that read or change blocks. Set it when small commands take more "+
@@ -259,7 +260,7 @@ func limitsKey(l *target.Limits, doc string) Key {
 			"Data of reads, writes and Write Zeroes, in bytes per second (`200MiB`). Set it when "+
 				"large commands take more of the storage or the network than is fair.").
 			Without("no limit"),
-		NewKey("burst", Duration(&l.Burst, target.MinBurst, target.MaxBurst),
+		NewKey("burst", Duration(&l.Burst, qos.MinBurst, qos.MaxBurst),
 			"The burst allowed after a pause: as much as the limits allow in this time. Set it "+
 				"higher when bursts of hosts should not be delayed."),
 	}, doc)

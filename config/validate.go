@@ -5,7 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // validate checks several values together and reports conflicts.
@@ -89,7 +89,7 @@ func (d *decoder) subsystem(c *Config, s *Subsystem, path string) {
 	}
 }
 
-func (d *decoder) limits(l *target.Limits, path string) {
+func (d *decoder) limits(l *qos.Limits, path string) {
 	path += ".limits.burst"
 	if _, given := d.places[path]; given && l.IOPS == 0 && l.Bandwidth == 0 {
 		d.add(path, "neither iops nor bandwidth has a limit, so it would have no effect",

@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // startControl serves the control interface if a socket is configured. A target that chooses the
@@ -280,7 +281,7 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 			Security: sub.Security.String(), Serial: sub.Serial, Model: sub.Model,
 			Namespaces:        served[sub.NQN],
 			PendingNamespaces: pending[sub.NQN], Controllers: hosts[sub.NQN],
-			Limits: limits[target.LimitedObject{SubNQN: sub.NQN}],
+			Limits: limits[qos.Object{SubNQN: sub.NQN}],
 		})
 	}
 	return list
@@ -307,7 +308,7 @@ func (s *Server) namespaceStates() (list []observed.Namespace) {
 		out.Reason, out.ConfiguredBytes = s.volumes.Reason(n.Name()), n.ConfiguredSize()
 		if st, ok := served[name{n.NQN, n.NSID}]; ok {
 			describe(&out, &st)
-			out.Limits = limits[target.LimitedObject{SubNQN: n.NQN, NSID: n.NSID}]
+			out.Limits = limits[qos.Object{SubNQN: n.NQN, NSID: n.NSID}]
 		}
 		list = append(list, out)
 	}
@@ -339,10 +340,10 @@ func describe(out *observed.Namespace, st *target.NamespaceStats) {
 }
 
 // limits returns the limits in use.
-func (s *Server) limits() map[target.LimitedObject]*observed.Limits {
-	out := map[target.LimitedObject]*observed.Limits{}
+func (s *Server) limits() map[qos.Object]*observed.Limits {
+	out := map[qos.Object]*observed.Limits{}
 	for _, l := range s.target.Limits() {
-		out[l.LimitedObject] = &observed.Limits{
+		out[l.Object] = &observed.Limits{
 			IOPS: l.IOPS, Bandwidth: l.Bandwidth, BurstSeconds: l.Burst.Seconds(), Waits: l.Waits,
 			WaitSeconds: l.WaitTime.Seconds(),
 		}
@@ -357,7 +358,7 @@ func (s *Server) hosts() (list []observed.Host) {
 			NQN: c.HostNQN, ID: hex.EncodeToString(c.HostID[:]), Subsystem: c.SubNQN,
 			CNTLID: c.CNTLID, Transport: c.Transport.String(), Remote: c.Remote, Queues: c.Queues,
 			Ready: c.Ready, Discovery: c.Discovery,
-			Limits: limits[target.LimitedObject{HostNQN: c.HostNQN}],
+			Limits: limits[qos.Object{HostNQN: c.HostNQN}],
 		})
 	}
 	return list

@@ -32,11 +32,11 @@ var allowed = map[string][]string{
 	},
 	"config": {
 		"backend/disk", "fabric", "fabric/rdma", "fabric/tcp", "internal/secret", "internal/sys",
-		"nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
+		"nvme", "nvme/auth", "nvme/target", "nvme/target/ana", "nvme/target/qos",
 	},
 	"internal/app": {
 		"config", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
-		"nvme/target/observe", "fabric", "fabric/tcp",
+		"nvme/target/observe", "nvme/target/qos", "fabric", "fabric/tcp",
 		"fabric/tcp/openssl", "fabric/rdma",
 		"fabric/rdma/verbs",
 		"fabric/rdma/verbs/ibv",
@@ -51,8 +51,9 @@ var allowed = map[string][]string{
 	"nvme/auth": {},
 	"nvme/target": {
 		"nvme", "nvme/auth", "nvme/target/admin", "nvme/target/ana", "nvme/target/authn",
-		"nvme/target/discovery", "nvme/target/observe", "nvme/target/reservation",
-		"fabric", "backend", "backend/marks", "internal/limit", "internal/list", "internal/mem",
+		"nvme/target/discovery", "nvme/target/observe", "nvme/target/qos",
+		"nvme/target/reservation", "fabric", "backend", "backend/marks", "internal/list",
+		"internal/mem",
 		"internal/observed", "internal/ratelog", "internal/subnet", "internal/turns",
 	},
 	"nvme/target/admin":     {"backend", "internal/observed", "nvme"},
@@ -62,6 +63,7 @@ var allowed = map[string][]string{
 	"nvme/target/observe": {
 		"fabric", "internal/histogram", "internal/list", "internal/subnet", "nvme",
 	},
+	"nvme/target/qos": {"internal/limit"},
 	"nvme/target/reservation": {
 		"nvme", "internal/list", "internal/ratelog", "internal/subnet",
 	},
@@ -146,7 +148,7 @@ var allowed = map[string][]string{
 	"internal/mem":  {"internal/list", "internal/subnet"},
 	"internal/metrics": {
 		"fabric", "internal/histogram", "internal/httpd", "internal/mem", "nvme", "nvme/target",
-		"nvme/target/observe",
+		"nvme/target/observe", "nvme/target/qos",
 	},
 	"internal/netif":                 {"internal/sys"},
 	"internal/observed":              {},

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // Source has the exported values. Several goroutines may call its functions at once. They may
@@ -21,7 +22,7 @@ type Source struct {
 	Version     string
 	Namespaces  func() []target.NamespaceStats
 	Controllers func() []target.ControllerInfo
-	Limits      func() []target.LimitInfo
+	Limits      func() []qos.Info
 	// Transports has the connections of each transport, and the memory of their queues, by its
 	// name.
 	Transports map[string]func() fabric.Usage
@@ -291,7 +292,7 @@ func (c collector) controllers(s sink) {
 
 // limits exports the waits at the limits of an object. Hosts with limits are named in the
 // configuration.
-func limits(s sink, l *target.LimitInfo) {
+func limits(s sink, l *qos.Info) {
 	n, t, labels := hostWaits, hostWaited, []string{l.HostNQN}
 	switch {
 	case l.NSID != 0:

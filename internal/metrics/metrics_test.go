@@ -21,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 var update = flag.Bool("update", false, "write the golden file")
@@ -85,13 +86,13 @@ func source() Source {
 				},
 			}
 		},
-		Limits: func() []target.LimitInfo {
-			var list []target.LimitInfo
-			for i, of := range []target.LimitedObject{
+		Limits: func() []qos.Info {
+			var list []qos.Info
+			for i, of := range []qos.Object{
 				{HostNQN: "h"}, {SubNQN: "b"}, {SubNQN: "b", NSID: 1},
 			} {
-				list = append(list, target.LimitInfo{
-					LimitedObject: of, Waits: uint64(3 + i),
+				list = append(list, qos.Info{
+					Object: of, Waits: uint64(3 + i),
 					WaitTime: time.Duration(3+i) * 500 * time.Millisecond,
 				})
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // The bounds of docs/metrics.md: series of a namespace in the text format, and the average bytes of
@@ -46,10 +47,10 @@ func many(n int) Source {
 		}
 		return list
 	}
-	src.Limits = func() (list []target.LimitInfo) {
+	src.Limits = func() (list []qos.Info) {
 		for i := range n {
-			o := target.LimitedObject{SubNQN: testNQN, NSID: uint32(i + 1)}
-			list = append(list, target.LimitInfo{LimitedObject: o})
+			o := qos.Object{SubNQN: testNQN, NSID: uint32(i + 1)}
+			list = append(list, qos.Info{Object: o})
 		}
 		return list
 	}

@@ -37,8 +37,8 @@ var (
 // authentication is that of one queue. It belongs to the queue's reactor, but for chap while job
 // has it.
 type authentication struct {
-	s    *session
-	chap *auth.Controller
+	s       *session
+	chap    *auth.Controller
 	running bool     // an exchange has begun and has not succeeded
 	proven  bool     // one has succeeded
 	job     *authJob // processes a message, nil if none does

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // preemption is how one host preempts another one.
@@ -104,7 +105,7 @@ func TestPreemptPiece(t *testing.T) {
 			}
 			t.Run(p.name+" during "+kind.name, func(t *testing.T) {
 				sub := turnsSubsystem(t, func(dev backend.Device) backend.Device { return dev })
-				sub.Namespaces[0].Limits = Limits{IOPS: 1}
+				sub.Namespaces[0].Limits = qos.Limits{IOPS: 1}
 				r := newHarness(t, 2, sub)
 				a, b := p.hosts(r)
 				r.blocks(b.io[0], 0, 1) // opens the channel

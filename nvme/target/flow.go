@@ -5,6 +5,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // owner is what one reactor shares out by: a host that has proven its NQN, an NQN that is claimed,
@@ -177,20 +178,19 @@ func (f *flow) end() {
 // flow is the traffic between a host and a namespace on one reactor, with what it has of the limits
 // of the host, the subsystem and the namespace.
 type flow struct {
-	leases []lease // of the limiters; none: nothing is limited
+	limits qos.Leases
 	mem.Flow
-	host     *hostShare
-	ch       *channel
-	limiters [limiters]*limiter
-	waiting  list.List[cmd]  // oldest first
-	node     list.Node[flow] // in Handler.waiting while that is not empty
-	due      int64           // when it is worth to look again
-	round    uint64          // the Handler.round that has looked at it
+	host    *hostShare
+	ch      *channel
+	waiting list.List[cmd]  // oldest first
+	node    list.Node[flow] // in Handler.waiting while that is not empty
+	due     int64           // when it is worth to look again
+	round   uint64          // the Handler.round that has looked at it
 
 	place     list.Place      // in Handler.flows
 	ofChannel list.Node[flow] // in channel.flows
 
-	at      *limiter // that the first one waits for
+	at      *qos.Limiter // that the first one waits for
 	latency *observe.Entry
 
 	work        list.List[compound]   // that may begin something, in the order of their turns

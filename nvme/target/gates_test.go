@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // The tables of commands have a column for each gate. Here are the same columns from the
@@ -225,7 +226,7 @@ func gateStates() (list []gateState) {
 	add(gateState{
 		name: "limited", waits: true, refused: func(nvme.Opcode, column) nvme.Status { return 0 },
 		enter: plain(func(r *harness, h *host) { r.ok(h.io[0], readBlocks(8)()) },
-			func(c *SubsystemConfig) { c.Namespaces[0].Limits = Limits{IOPS: 1} }),
+			func(c *SubsystemConfig) { c.Namespaces[0].Limits = qos.Limits{IOPS: 1} }),
 	})
 	add(gateState{
 		name: "unproven",
@@ -343,7 +344,7 @@ func TestGatesOfAdminCommands(t *testing.T) {
 			r.ok(h.admin, protectCommand(1, nvme.WriteProtect))
 		},
 		"limited": func(r *harness, h *host) {
-			r.target.SetHostLimits(testHost, Limits{IOPS: 1})
+			r.target.SetHostLimits(testHost, qos.Limits{IOPS: 1})
 			r.ok(h.io[0], readBlocks(8)())
 		},
 	} {

@@ -103,7 +103,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 	}
 	f := c.s.flowTo(c.ch)
 	c.flow, c.req.Flow, c.latency = f, &f.Flow, f.latency
-	c.limited = len(f.leases) > 0
+	c.limited = f.limits.Any()
 	return g, nvme.Success
 }
 

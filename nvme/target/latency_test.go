@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // latencies lists what was counted, which must add up.
@@ -85,7 +86,7 @@ func TestStages(t *testing.T) {
 		}, observe.OperationWrite, fabric.StageHostData},
 		"limit": {func(r *harness, x *hang) {
 			r.ok(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block())) // opens the channel
-			r.target.SetHostLimits(testHost, Limits{IOPS: 1})
+			r.target.SetHostLimits(testHost, qos.Limits{IOPS: 1})
 			r.w.Settle()
 			r.ok(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block()))
 			c := r.send(x.h.io[0], rw(nvme.NVMRead, 1, 0, 1, block()))
@@ -94,7 +95,7 @@ func TestStages(t *testing.T) {
 		}, observe.OperationRead, fabric.StageWait},
 		"limit of in-capsule data": {func(r *harness, x *hang) {
 			r.ok(x.h.io[0], rw(nvme.NVMWrite, 1, 0, 1, block()))
-			r.target.SetHostLimits(testHost, Limits{IOPS: 1})
+			r.target.SetHostLimits(testHost, qos.Limits{IOPS: 1})
 			r.w.Settle()
 			for range 2 {
 				c := rw(nvme.NVMWrite, 1, 0, 1, block())

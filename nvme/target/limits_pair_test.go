@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // TestPairAtLimit: a fused pair waits at a limit as one command, for longer than its halves wait
@@ -79,7 +80,7 @@ func TestCopyAtLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub := copySubsystem(t)
-			sub.Namespaces[0].Limits = Limits{Bandwidth: 1 << 20}
+			sub.Namespaces[0].Limits = qos.Limits{Bandwidth: 1 << 20}
 			r := newHarness(t, 1, sub)
 			h := r.connectHost(1)
 			var l load
@@ -98,7 +99,7 @@ func TestCopyAtLimit(t *testing.T) {
 // do not wait at them; one without limits is.
 func TestCopyFromLimited(t *testing.T) {
 	sub := copySubsystem(t)
-	sub.Namespaces[0].Limits = Limits{Bandwidth: 1 << 20}
+	sub.Namespaces[0].Limits = qos.Limits{Bandwidth: 1 << 20}
 	r := newHarness(t, 1, sub)
 	h := r.connectHost(1)
 	r.enableCopy(h)
@@ -123,7 +124,7 @@ func TestLargeAtLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub := copySubsystem(t)
-			sub.Namespaces[0].Limits = Limits{Bandwidth: 128 << 10}
+			sub.Namespaces[0].Limits = qos.Limits{Bandwidth: 128 << 10}
 			r := newHarness(t, 1, sub)
 			h := r.connectHost(2)
 			o := r.connectHost(1, func(a *connectArgs) { a.host += "-2" })

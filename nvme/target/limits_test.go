@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // load sends the same kind of command again and again.
@@ -48,16 +49,16 @@ func expect(t *testing.T, what string, got int, want, tolerance float64) {
 func TestLimits(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		limits Limits
+		limits qos.Limits
 		blocks uint32
 		want   float64 // commands per second
 		over   int     // seconds; 10 with make soak
 	}{
-		{"1 IOPS", Limits{IOPS: 1}, 8, 1, 10},
-		{"777 IOPS", Limits{IOPS: 777}, 8, 777, 10},
-		{"20000 IOPS", Limits{IOPS: 20_000}, 1, 20_000, 1},
-		{"1 MiB/s", Limits{Bandwidth: 1 << 20}, 64, 32, 10},
-		{"both", Limits{IOPS: 500, Bandwidth: 10 << 20}, 128, 160, 10},
+		{"1 IOPS", qos.Limits{IOPS: 1}, 8, 1, 10},
+		{"777 IOPS", qos.Limits{IOPS: 777}, 8, 777, 10},
+		{"20000 IOPS", qos.Limits{IOPS: 20_000}, 1, 20_000, 1},
+		{"1 MiB/s", qos.Limits{Bandwidth: 1 << 20}, 64, 32, 10},
+		{"both", qos.Limits{IOPS: 500, Bandwidth: 10 << 20}, 128, 160, 10},
 	} {
 		for _, object := range []string{"host", "subsystem", "namespace"} {
 			for _, reactors := range []int{1, 4} {
@@ -102,7 +103,7 @@ func TestLimits(t *testing.T) {
 // queues, and the rest if the other wants less.
 func TestLimitIsShared(t *testing.T) {
 	sub := ramSubsystem(t, 1)
-	sub.Limits = Limits{IOPS: 1000}
+	sub.Limits = qos.Limits{IOPS: 1000}
 	r := newHarness(t, 4, sub)
 	many := r.connectHost(4)
 	one := r.connectOther()
@@ -127,7 +128,7 @@ func TestLimitIsShared(t *testing.T) {
 // on.
 func TestWaitsWithNothing(t *testing.T) {
 	sub := ramSubsystem(t, 2)
-	sub.Namespaces[0].Limits = Limits{IOPS: 1}
+	sub.Namespaces[0].Limits = qos.Limits{IOPS: 1}
 	sub.Namespaces[0].Timeout = time.Second
 	r := newHarness(t, 1, sub)
 	h := r.connectHost(2)
@@ -187,7 +188,7 @@ func waiting(r *harness, n int) (*host, []*fabrictest.Command) {
 
 func limitedSubsystem(t *testing.T) SubsystemConfig {
 	sub := ramSubsystem(t, 1)
-	sub.Namespaces[0].Limits = Limits{IOPS: 1}
+	sub.Namespaces[0].Limits = qos.Limits{IOPS: 1}
 	return sub
 }
 
@@ -252,7 +253,8 @@ func TestExchangeAtLimit(t *testing.T) {
 	r := newHarness(t, 2, limitedSubsystem(t))
 	_, all := waiting(r, 4)
 	r.during(func() error {
-		return r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1, Limits: Limits{IOPS: 1}},
+		return r.target.UpdateNamespace(testSub,
+			NamespaceConfig{NSID: 1, Limits: qos.Limits{IOPS: 1}},
 			func(backend.Device) (backend.Device, error) { return smaller, nil })
 	})
 	r.w.Advance(4500 * time.Millisecond)
@@ -263,7 +265,7 @@ func TestExchangeAtLimit(t *testing.T) {
 func TestChangeLimits(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	r := newHarness(t, 2, sub)
-	set := func(object string, l Limits) {
+	set := func(object string, l qos.Limits) {
 		switch object {
 		case "host":
 			r.target.SetHostLimits(testHost, l)
@@ -282,21 +284,21 @@ func TestChangeLimits(t *testing.T) {
 	var l load
 	for _, object := range []string{"host", "subsystem", "namespace"} {
 		r.run(object, func(t *testing.T) {
-			set(object, Limits{IOPS: 500})
+			set(object, qos.Limits{IOPS: 500})
 			for _, q := range h.io {
 				l.start(r, q, 16, readBlocks(8))
 			}
 			for _, rate := range []int64{100, 10_000, 10, 1000} {
-				set(object, Limits{IOPS: rate})
+				set(object, qos.Limits{IOPS: rate})
 				r.w.Advance(2 * time.Second)
 				before, over := l.done, max(1, min(5, 5000/rate)) // seconds
 				r.w.Advance(time.Duration(over) * time.Second)
 				expect(t, fmt.Sprint(rate), l.done-before, float64(over*rate), 0.03)
 			}
-			set(object, Limits{IOPS: 1})
+			set(object, qos.Limits{IOPS: 1})
 			r.w.Advance(time.Second)
 			l.depth = 0
-			set(object, Limits{})
+			set(object, qos.Limits{})
 			for _, h := range r.raw {
 				testutil.True(t, h.waiting.Empty(), "commands wait without a limit")
 			}
@@ -312,29 +314,29 @@ func TestChangeLimits(t *testing.T) {
 func TestLimitsForget(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	r := newHarness(t, 1, sub)
-	r.target.SetHostLimits(otherHost, Limits{IOPS: 1000})
+	r.target.SetHostLimits(otherHost, qos.Limits{IOPS: 1000})
 	h := r.connectHost(1)
 	r.ok(h.io[0], readBlocks(8)())
-	testutil.True(t, r.raw[0].hosts[testKey].flows[0].leases == nil,
+	testutil.True(t, !r.raw[0].hosts[testKey].flows[0].limits.Any(),
 		"a host without limits has some")
 	o := r.connectOther()
 	r.ok(o.io[0], readBlocks(8)())
-	bucket := (*r.target.hosts.Load())[otherHost].ios
-	testutil.Equal(t, bucket.Users(), 1, "users")
+	limiter := (*r.target.hosts.Load())[otherHost]
+	testutil.Equal(t, limiter.Users(), 1, "users")
 	o.hangUp()
-	testutil.Equal(t, bucket.Users(), 0, "users after the host has left")
+	testutil.Equal(t, limiter.Users(), 0, "users after the host has left")
 }
 
 // TestSeveralLimits: what waits at the limit of a namespace leaves others what the limit of the
 // subsystem has for them, whatever the number of those that wait.
 func TestSeveralLimits(t *testing.T) {
 	for _, tc := range []struct {
-		all, slow Limits
+		all, slow qos.Limits
 		want      [2]float64 // commands per second
 	}{
-		{Limits{IOPS: 200}, Limits{IOPS: 4}, [2]float64{4, 196}},
-		{Limits{IOPS: 1000, Burst: MinBurst}, Limits{IOPS: 300}, [2]float64{300, 700}},
-		{Limits{Bandwidth: 1 << 20}, Limits{Bandwidth: 32 << 10}, [2]float64{8, 248}},
+		{qos.Limits{IOPS: 200}, qos.Limits{IOPS: 4}, [2]float64{4, 196}},
+		{qos.Limits{IOPS: 1000, Burst: qos.MinBurst}, qos.Limits{IOPS: 300}, [2]float64{300, 700}},
+		{qos.Limits{Bandwidth: 1 << 20}, qos.Limits{Bandwidth: 32 << 10}, [2]float64{8, 248}},
 	} {
 		sub := ramSubsystem(t, 2)
 		sub.Limits, sub.Namespaces[0].Limits = tc.all, tc.slow

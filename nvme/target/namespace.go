@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // NamespaceConfig describes a namespace.
@@ -42,7 +43,7 @@ type NamespaceConfig struct {
 	// no limit.
 	Timeout time.Duration
 	// Limits are those of all hosts together.
-	Limits Limits
+	Limits qos.Limits
 	// ANAGroup is 1 to ana.MaxGroups, 1 if zero. See SetANAStates.
 	ANAGroup uint32
 }
@@ -93,8 +94,8 @@ type attributes struct {
 	timeout  int64               // nanoseconds, 0 is none
 	drive    *admin.CachedDrive  // nil if there is none
 	space    *admin.Query[space] // nil if dev cannot tell
-	limits   Limits
-	limiter  *limiter // nil: no limits
+	limits   qos.Limits
+	limiter  *qos.Limiter // nil: no limits
 }
 
 // newAttributes has the attributes of cfg with a device.
@@ -160,7 +161,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 		return fail(err)
 	}
 	a := s.newAttributes(cfg, cfg.Device)
-	a.limiter = newLimiter(a.limits, nil)
+	a.limiter = qos.NewLimiter(a.limits, nil)
 	ns.cfg.Store(a)
 	ns.geo.Store(geo)
 	ns.state.protection = s.t.protectionOf(s.nqn, cfg.NSID)

@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // steps are the commands of sequences.
@@ -469,7 +470,7 @@ func (s *sequence) checkHealth(*arguments) string {
 
 // limits limits a host.
 func (s *sequence) limits(a *arguments) string {
-	l := Limits{Bandwidth: int64(a.number("bandwidth", 0))}
+	l := qos.Limits{Bandwidth: int64(a.number("bandwidth", 0))}
 	s.r.target.SetHostLimits(hostNamed(a.word(0)), l)
 	s.r.w.Settle()
 	return "ok"

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -42,7 +43,7 @@ type SubsystemConfig struct {
 	// to 4 MiB; 1 MiB if zero. The data memory of a reactor must hold several.
 	MaxTransfer int
 	// Limits are those of all hosts together.
-	Limits     Limits
+	Limits     qos.Limits
 	Namespaces []NamespaceConfig
 }
 
@@ -127,7 +128,7 @@ type settings struct {
 	SubsystemConfig // without Hosts, Listeners and Namespaces
 	hosts           map[string]bool
 	listeners       map[string]bool // nil: all
-	limiter         *limiter        // nil: no limits
+	limiter         *qos.Limiter    // nil: no limits
 }
 
 // newSettings has the settings of cfg in place of old, which may be nil.
@@ -138,7 +139,7 @@ func newSettings(cfg SubsystemConfig, old *settings) *settings {
 	if old == nil {
 		old = &settings{}
 	}
-	s.limiter = newLimiter(cfg.Limits, old.limiter)
+	s.limiter = qos.NewLimiter(cfg.Limits, old.limiter)
 	s.Hosts, s.Listeners, s.Namespaces = nil, nil, nil
 	return s
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -57,7 +58,7 @@ type Target struct {
 	// discoveryTable is what discovery logs are made of; readers take no lock.
 	discoveryTable atomic.Pointer[discovery.Table]
 	// hosts has the limits of hosts, by NQN. It is immutable.
-	hosts atomic.Pointer[map[string]*limiter]
+	hosts atomic.Pointer[map[string]*qos.Limiter]
 	// networks are those that hosts are bound to, by NQN. It is immutable.
 	networks   atomic.Pointer[map[string][]netip.Prefix]
 	knownHosts sync.Map // see SetHostKnown
@@ -111,7 +112,7 @@ func New(o Options) *Target {
 	t.discovery = newSubsystem(t, service)
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
-	t.hosts.Store(&map[string]*limiter{})
+	t.hosts.Store(&map[string]*qos.Limiter{})
 	t.policies.Store(&map[string]*auth.Policy{})
 	t.gone.Store(&map[string]bool{})
 	t.auth = authn.NewPool()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 var (
@@ -94,11 +95,11 @@ func (ns *namespace) captured() admin.CapturedNamespace {
 
 // capturedLimits are those that commands of the host may wait at.
 func (c *controller) capturedLimits() (list []admin.CapturedLimit) {
-	add := func(l *limiter, of string, nsid uint32) {
+	add := func(l *qos.Limiter, of string, nsid uint32) {
 		if l == nil || len(list) == admin.TelemetryList {
 			return
 		}
-		i := l.info(LimitedObject{})
+		i := l.Info(qos.Object{})
 		list = append(list, admin.CapturedLimit{
 			Of: of, NSID: nsid, IOPS: i.IOPS, Bandwidth: i.Bandwidth, Waits: i.Waits,
 			WaitSeconds: i.WaitTime.Seconds(),

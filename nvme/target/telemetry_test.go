@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // telemetryCommand reads n bytes of log 07h from off on.
@@ -51,7 +52,7 @@ func (h *host) telemetry() (*nvme.TelemetryHeader, *admin.Capture) {
 // next one, also through a reset.
 func TestTelemetry(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	sub.Limits = Limits{IOPS: 1000}
+	sub.Limits = qos.Limits{IOPS: 1000}
 	r := newHarness(t, 2, sub)
 	h := r.connectHost(2)
 	if id := h.controller(); id.LPA&nvme.LPATelemetry == 0 {
@@ -118,7 +119,7 @@ func TestTelemetryOfOthers(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	secret := info(nvme.TransportTCP)
 	secret.Remote = netip.MustParseAddrPort("198.51.100.77:1234")
-	r.target.SetHostLimits(otherHost, Limits{IOPS: 77777})
+	r.target.SetHostLimits(otherHost, qos.Limits{IOPS: 77777})
 	other := r.connectHostInfo(1, secret, asOther, func(a *connectArgs) { a.hostID = [16]byte{7} })
 	r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	r.do(other.admin, identifyCommand(0x99, 0))

@@ -165,7 +165,7 @@ func (m *compound) isPaid() bool {
 		if !c.flow.waiting.Empty() {
 			return false
 		}
-		_, wait := c.flow.take(c, c.s.h.loop.Now())
+		_, wait := c.flow.limits.Take(n, c.s.h.loop.Now())
 		m.paid = wait == 0
 		return m.paid
 	}

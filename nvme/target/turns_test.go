@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -366,8 +367,8 @@ func TestTurnsEnd(t *testing.T) {
 func TestTurnsAtLimits(t *testing.T) {
 	same := func(dev backend.Device) backend.Device { return dev }
 	sub := turnsSubsystem(t, same, same)
-	sub.Namespaces[0].Limits = Limits{Bandwidth: 1 << 20}
-	sub.Namespaces[1].Limits = Limits{IOPS: 1}
+	sub.Namespaces[0].Limits = qos.Limits{Bandwidth: 1 << 20}
+	sub.Namespaces[1].Limits = qos.Limits{IOPS: 1}
 	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	var ranges [][2]uint64

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // UpdateSubsystem changes everything of the subsystem cfg.NQN but its namespaces, which cfg does
@@ -153,7 +154,7 @@ func (ns *namespace) swap(cfg NamespaceConfig,
 func (ns *namespace) adopt(next *attributes, opened bool) {
 	before := ns.cfg.Load()
 	next.drive.Continue(before.drive)
-	next.limiter = newLimiter(next.limits, before.limiter)
+	next.limiter = qos.NewLimiter(next.limits, before.limiter)
 	ns.setAttributes(next, opened)
 	if next.limiter != before.limiter {
 		relink(ns.users.list())

@@ -4,85 +4,24 @@ import (
 	"math"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/limit"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // What waits at a limit is on the list of its flow, and has nothing but its request: Prepare defers
 // it before any memory is found, and it is prepared anew when its turn has come, for the namespace
 // as it is then. Only a command whose data comes with its capsule goes on, and waits in Execute.
 
-// limiters is how many a flow has: of its host, its subsystem and its namespace.
-const limiters = 3
-
-// lease is what a flow has of a bucket of a limiter.
-type lease struct {
-	*limit.Lease
-	of    *limiter
-	bytes bool
-}
-
-// cost is what a command takes of the bucket.
-func (l *lease) cost(c *cmd) int64 {
-	if l.bytes {
-		return c.data
-	}
-	return 1
-}
-
 // link makes the flow use the limits that there are now.
 func (f *flow) link() {
 	ns := f.ch.ns
-	now := [limiters]*limiter{
+	f.limits.Link(qos.Limiters{
 		f.ch.h.t.hostLimiter(f.host.nqn), ns.sub.settings.Load().limiter, ns.cfg.Load().limiter,
-	}
-	if now == f.limiters {
-		return
-	}
-	f.unlink()
-	f.limiters = now
-	for _, l := range now {
-		if l != nil {
-			f.join(l, l.ios, false)
-			f.join(l, l.bytes, true)
-		}
-	}
-}
-
-func (f *flow) join(l *limiter, b *limit.Bucket, bytes bool) {
-	if b != nil {
-		f.leases = append(f.leases, lease{b.Join(f.host.payer.key, f.ch.h.loop.Now()), l, bytes})
-	}
+	}, f.host.payer.key, f.ch.h.loop.Now())
 }
 
 // unlink ends the use of limits.
-func (f *flow) unlink() {
-	for _, l := range f.leases {
-		l.Leave(f.ch.h.loop.Now())
-	}
-	f.leases, f.limiters = nil, [limiters]*limiter{}
-}
-
-// take takes what a command needs of all limits, or says at which it waits, and for how long. That
-// one is asked first the next time: what the others have is for those that do not wait for it.
-func (f *flow) take(c *cmd, now int64) (at *limiter, wait int64) {
-	for i := range f.leases {
-		l := &f.leases[i]
-		if wait := l.Ready(l.cost(c), now); wait > 0 {
-			for j := range i {
-				f.leases[j].Return(now)
-			}
-			at = l.of
-			f.leases[0], f.leases[i] = f.leases[i], f.leases[0]
-			return at, wait
-		}
-	}
-	for i := range f.leases {
-		l := &f.leases[i]
-		l.Spend(l.cost(c))
-	}
-	return nil, 0
-}
+func (f *flow) unlink() { f.limits.Unlink(f.ch.h.loop.Now()) }
 
 // data is how many bytes of the limits a prepared command takes before it begins.
 func (g limitGate) data(c *cmd) int64 {
@@ -106,7 +45,7 @@ func (c *cmd) waitsAtLimit(data int64) bool {
 	now := h.loop.Now()
 	c.data = data
 	if f.waiting.Empty() {
-		at, wait := f.take(c, now)
+		at, wait := f.limits.Take(c.data, now)
 		if wait == 0 {
 			return false
 		}
@@ -179,7 +118,7 @@ func (h *Handler) admitDue(now int64) (n int) {
 func (f *flow) admit(now int64, most int) (n int) {
 	first, waited := f.at, int64(0)
 	for c := f.waiting.First(); c != nil && n < most; c = f.waiting.First() {
-		at, wait := f.take(c, now)
+		at, wait := f.limits.Take(c.data, now)
 		if wait > 0 {
 			f.at, f.due = at, now+wait
 			break
@@ -188,8 +127,7 @@ func (f *flow) admit(now int64, most int) (n int) {
 		f.ch.h.admit(c)
 	}
 	if n > 0 {
-		first.waits.commands.Add(uint64(n))
-		first.waits.nanoseconds.Add(uint64(waited))
+		first.Waited(n, waited)
 	}
 	return n
 }
@@ -335,4 +273,4 @@ func relink(handlers []*Handler) {
 }
 
 // hostLimiter returns the limiter of a host, nil if it has none.
-func (t *Target) hostLimiter(nqn string) *limiter { return (*t.hosts.Load())[nqn] }
+func (t *Target) hostLimiter(nqn string) *qos.Limiter { return (*t.hosts.Load())[nqn] }

@@ -6,13 +6,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // TestAdmitsInTurns: of very many commands that may go on at once few do in each poll, of all
 // namespaces in turns, so that other hosts wait for few of them.
 func TestAdmitsInTurns(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 2))
-	r.target.SetHostLimits(testHost, Limits{IOPS: 1})
+	r.target.SetHostLimits(testHost, qos.Limits{IOPS: 1})
 	hosts := r.connectHost(4)
 	var all []*fabrictest.Command
 	for i := range 100 {
@@ -29,7 +30,7 @@ func TestAdmitsInTurns(t *testing.T) {
 		}
 		return n
 	}
-	r.target.SetHostLimits(testHost, Limits{})
+	r.target.SetHostLimits(testHost, qos.Limits{})
 	h.relink()
 	before, polls := waiting(), 0
 	if n := before[0] + before[1]; n != len(all)-1-admitMost || h.Arm() {

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 
@@ -23,7 +24,7 @@ const limitsTime, limitsTolerance = 10 * time.Second, 0.03
 const limitsTries = 5
 
 // limitsOf has the limits of the namespace, the subsystem and the third host of a test.
-type limitsOf struct{ namespace, subsystem, host target.Limits }
+type limitsOf struct{ namespace, subsystem, host qos.Limits }
 
 func (h *env) setLimits(l limitsOf) {
 	h.T.Helper()
@@ -55,7 +56,7 @@ func testLimits(t *testing.T, v variant, reactors int) {
 	h := newEnv(t, options{reactors: reactors, devices: []backend.Device{
 		harness.OpenRAM(t, 64<<20, 4096), harness.OpenRAM(t, 64<<20, 4096),
 	}})
-	h.setLimits(limitsOf{subsystem: target.Limits{IOPS: 100}})
+	h.setLimits(limitsOf{subsystem: qos.Limits{IOPS: 100}})
 	const size, depth = 16 << 10, 16
 	pumps := make([][]*pump, 3)
 	for i := range pumps {
@@ -67,8 +68,8 @@ func testLimits(t *testing.T, v variant, reactors int) {
 			pumps[i] = append(pumps[i], p)
 		}
 	}
-	iops, bytes := target.Limits{IOPS: 1000}, target.Limits{Bandwidth: 1000 * size}
-	half := target.Limits{IOPS: 500}
+	iops, bytes := qos.Limits{IOPS: 1000}, qos.Limits{Bandwidth: 1000 * size}
+	half := qos.Limits{IOPS: 500}
 	for _, step := range []struct {
 		name   string
 		limits limitsOf
@@ -79,7 +80,7 @@ func testLimits(t *testing.T, v variant, reactors int) {
 		{"subsystem IOPS", limitsOf{subsystem: iops}, [3]float64{333, 333, 333}},
 		{
 			"subsystem bandwidth, host IOPS",
-			limitsOf{subsystem: bytes, host: target.Limits{IOPS: 100}},
+			limitsOf{subsystem: bytes, host: qos.Limits{IOPS: 100}},
 			[3]float64{450, 450, 100},
 		},
 	} {
@@ -154,7 +155,7 @@ func runFor(t *testing.T, pumps [][]*pump, d time.Duration) (done []float64, too
 func TestDataAtLimit(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
-		h.setLimits(limitsOf{namespace: target.Limits{IOPS: 1000, Burst: target.MinBurst}})
+		h.setLimits(limitsOf{namespace: qos.Limits{IOPS: 1000, Burst: qos.MinBurst}})
 		c := h.connect(v)
 		q := h.Open(c, 1, 17)
 		const most, each = 256 << 10, 1 << 20
@@ -193,7 +194,7 @@ func TestDataAtLimit(t *testing.T) {
 // queue. The harness checks for leaked memory.
 func TestAbortAndDisconnectAtLimit(t *testing.T) {
 	eachVariant(t, nil, func(t *testing.T, h *env, v variant) {
-		h.setLimits(limitsOf{namespace: target.Limits{IOPS: 1}})
+		h.setLimits(limitsOf{namespace: qos.Limits{IOPS: 1}})
 		c := h.connect(v)
 		q := h.Open(c, 1, 33)
 		buf := h.Buffer(c, 32<<10)
@@ -248,8 +249,8 @@ func TestNoAllocationsAtLimit(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := newEnv(t, options{})
 			h.setLimits(limitsOf{
-				namespace: target.Limits{IOPS: tc.rate},
-				subsystem: target.Limits{Bandwidth: 1 << 50},
+				namespace: qos.Limits{IOPS: tc.rate},
+				subsystem: qos.Limits{Bandwidth: 1 << 50},
 			})
 			c := h.connect(plain[0])
 			q := h.Open(c, 1, 33)

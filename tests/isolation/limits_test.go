@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // limitRows have a host with many commands at its limit.
@@ -88,7 +88,7 @@ func atLimit(ctx context.Context, a *attack, iops int64, size int) error {
 }
 
 func (e *env) limitCulprit(iops int64) {
-	e.server.Target().SetHostLimits(culpritNQN, target.Limits{IOPS: iops})
+	e.server.Target().SetHostLimits(culpritNQN, qos.Limits{IOPS: iops})
 }
 
 // TestBesideLimit measures the cost of a host at its limit for another host: the ratio of the p99

@@ -100,7 +100,7 @@ func (p *place) seenBy(h int, m *model) string {
 		p.subsystem(ctx, &b, o, m)
 	}
 	for _, l := range p.Target.Limits() {
-		fmt.Fprintf(&b, "limits %+v %+v\n", l.LimitedObject, l.Limits)
+		fmt.Fprintf(&b, "limits %+v %+v\n", l.Object, l.Limits)
 	}
 	return b.String()
 }

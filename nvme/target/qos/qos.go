@@ -1,0 +1,179 @@
+// Package qos bounds what hosts may do, with the Limits of a host, a subsystem or a namespace (ADR
+// 0026). A Limiter is shared by all reactors. Leases are the parts of the limiters that the
+// commands of one host for one namespace have on one reactor.
+//
+// It imports the buckets of internal/limit.
+package qos
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/limit"
+)
+
+// Limits bound what hosts may do. The zero value is none.
+type Limits struct {
+	// IOPS is how many commands per second may read or change blocks, 0 any number. A Flush does
+	// not count.
+	IOPS int64
+	// Bandwidth is how many bytes per second reads and writes may move, and Write Zeroes zero, 0
+	// any number.
+	Bandwidth int64
+	// Burst says how much may come at once after a pause: as much as the limits allow in this time.
+	// 0 is DefaultBurst. What is larger than that passes, and is made up for afterwards.
+	Burst time.Duration
+}
+
+// The bounds of Limits.Burst. Reactors look at their timers some milliseconds late, and must find
+// what came in meanwhile.
+const (
+	MinBurst     = 10 * time.Millisecond
+	MaxBurst     = time.Minute
+	DefaultBurst = 100 * time.Millisecond
+)
+
+// Object is a host (HostNQN), a subsystem (SubNQN) or a namespace (SubNQN and NSID).
+type Object struct {
+	HostNQN, SubNQN string
+	NSID            uint32
+}
+
+// Info describes the limits of an object at one moment.
+type Info struct {
+	Object
+	Limits
+	// Waits is how many commands have waited at the limit, and WaitTime how long, in all.
+	Waits    uint64
+	WaitTime time.Duration
+}
+
+// Limiter is the Limits of an object, which all reactors share. It does not change: other limits
+// make another one, with the same counters.
+type Limiter struct {
+	Limits
+	ios, bytes *limit.Bucket // nil: no limit
+	waits      *counters
+}
+
+// counters count commands that have waited.
+type counters struct{ commands, nanoseconds atomic.Uint64 }
+
+// NewLimiter makes the limiter for l in place of old, which may be nil: the same one if nothing
+// changes, and nil if there is no limit.
+func NewLimiter(l Limits, old *Limiter) *Limiter {
+	switch {
+	case l.IOPS == 0 && l.Bandwidth == 0:
+		return nil
+	case old != nil && old.Limits == l:
+		return old
+	case old == nil:
+		old = &Limiter{waits: new(counters)}
+	}
+	n := &Limiter{Limits: l, waits: old.waits}
+	n.ios = newBucket(l.IOPS, l.Burst, old.ios)
+	n.bytes = newBucket(l.Bandwidth, l.Burst, old.bytes)
+	return n
+}
+
+func newBucket(rate int64, burst time.Duration, old *limit.Bucket) *limit.Bucket {
+	if rate == 0 {
+		return nil
+	}
+	if burst == 0 {
+		burst = DefaultBurst
+	}
+	return limit.NewBucket(rate, burst, old)
+}
+
+// Info describes the limiter of an object.
+func (l *Limiter) Info(of Object) Info {
+	return Info{
+		of, l.Limits, l.waits.commands.Load(), time.Duration(l.waits.nanoseconds.Load()),
+	}
+}
+
+// Waited counts commands that have waited, in all so many nanoseconds.
+func (l *Limiter) Waited(commands int, nanoseconds int64) {
+	l.waits.commands.Add(uint64(commands))
+	l.waits.nanoseconds.Add(uint64(nanoseconds))
+}
+
+// Users returns the number of owners that the limit on commands is shared out by now; it has one.
+func (l *Limiter) Users() int { return l.ios.Users() }
+
+// Limiters are those of a host, a subsystem and a namespace; nil: no limit.
+type Limiters [3]*Limiter
+
+// Leases are what a flow has of its limiters. The zero value has no limit. Reactor only.
+type Leases struct {
+	list []lease
+	of   Limiters
+}
+
+// lease is what a flow has of a bucket of a limiter.
+type lease struct {
+	*limit.Lease
+	of    *Limiter
+	bytes bool
+}
+
+// cost is what a command with data, in bytes, takes of the bucket.
+func (l *lease) cost(data int64) int64 {
+	if l.bytes {
+		return data
+	}
+	return 1
+}
+
+// Link makes a flow use these limiters, whose buckets are shared out by owner.
+func (l *Leases) Link(to Limiters, owner any, now int64) {
+	if to == l.of {
+		return
+	}
+	l.Unlink(now)
+	l.of = to
+	for _, of := range to {
+		if of == nil {
+			continue
+		}
+		if of.ios != nil {
+			l.list = append(l.list, lease{of.ios.Join(owner, now), of, false})
+		}
+		if of.bytes != nil {
+			l.list = append(l.list, lease{of.bytes.Join(owner, now), of, true})
+		}
+	}
+}
+
+// Any reports whether there is a limit.
+func (l *Leases) Any() bool { return len(l.list) > 0 }
+
+// Unlink ends the use of limiters.
+func (l *Leases) Unlink(now int64) {
+	for _, lease := range l.list {
+		lease.Leave(now)
+	}
+	*l = Leases{}
+}
+
+// Take takes what a command needs of all limits, or says at which it waits, and for how long. That
+// one is asked first the next time: what the others have is for commands that do not wait for it.
+func (l *Leases) Take(data, now int64) (at *Limiter, wait int64) {
+	for i := range l.list {
+		e := &l.list[i]
+		if wait := e.Ready(e.cost(data), now); wait > 0 {
+			for j := range i {
+				l.list[j].Return(now)
+			}
+			at = e.of
+			l.list[0], l.list[i] = l.list[i], l.list[0]
+			return at, wait
+		}
+	}
+	for i := range l.list {
+		e := &l.list[i]
+		e.Spend(e.cost(data))
+	}
+	return nil, 0
+}
