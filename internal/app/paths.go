@@ -95,8 +95,8 @@ func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metr
 			if !c.Discovery {
 				h.Controllers++
 			}
-			if c.KeepAliveTimeout > 0 {
-				m := c.KeepAliveMargin.Seconds() / c.KeepAliveTimeout.Seconds()
+			if c.KeepAlive.Timeout > 0 {
+				m := c.KeepAlive.Margin.Seconds() / c.KeepAlive.Timeout.Seconds()
 				if h.Margin < 0 || m < h.Margin {
 					h.Margin = m
 				}

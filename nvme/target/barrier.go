@@ -7,7 +7,19 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
+
+// channelBarrier is what a channel waits for before its device gets more.
+type channelBarrier struct {
+	quiesce    quiesce
+	onQuiesced func() // called when that is reached
+	changed    bool   // the namespace has changed once: pending IOs may be from before
+
+	lock    *hold                              // of the range lock; nil if there is none
+	avoids  map[reservation.HostHandle][]*hold // of late writes, of all reactors
+	awaited map[*backend.IO]*awaited           // nil if nothing is
+}
 
 // A barrier of a namespace keeps IOs from its device, on all reactors, and waits for those that the
 // device has already. Four things need one:

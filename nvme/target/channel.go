@@ -10,6 +10,23 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
+// channelLists has the channels of a reactor.
+type channelLists struct {
+	channels  []*channel         // by namespace.slot
+	opened    int                // channels that are not closed
+	scheduled list.List[channel] // to be pushed and reaped by the next run
+	active    list.List[channel] // busy: to be polled
+	counted   list.List[channel] // completed zero-copy reads, which are not published yet
+	reaped    [batchSize]*backend.IO
+	batch     [batchSize]*backend.IO // of push
+}
+
+// arms is the state of Arm.
+type arms struct {
+	armRound uint64 // of the channels that are armed, see Arm
+	arming   bool   // some are, and Arm goes on after the next Poll
+}
+
 // channelState says what a channel can do.
 type channelState uint8
 
@@ -39,21 +56,12 @@ type channel struct {
 	ns  *namespace
 	dev backend.Channel
 	// reader and writer are dev if it supports zero-copy reads and writes.
-	reader   backend.ZeroCopyReader
-	writer   backend.ZeroCopyWriter
-	marked   bool // dev looks for marks
-	state    channelState
-	pending  list.List[backend.IO] // that the device may get, in order
-	waiting  int                   // IOs that the device does not have: pending, or held
-	inflight int                   // IOs in the device: those of sent and unseen
-	sent     *list.List[backend.IO]
-	unseen   *list.List[backend.IO] // by a search
-	// zeroCopies is the number of zero-copy reads and writes that have not ended.
-	zeroCopies int
-	// The channel is on the list of Handler of the same name.
-	scheduled, active, counted list.Node[channel]
-	armed                      uint64 // the Handler.armRound in which it was armed
-
+	reader backend.ZeroCopyReader
+	writer backend.ZeroCopyWriter
+	marked bool // dev looks for marks
+	state  channelState
+	channelIO
+	channelNodes
 	// share is the data memory that commands for the namespace have, of all hosts. What devices
 	// keep of those that were given up is included.
 	share     mem.Share
@@ -64,19 +72,26 @@ type channel struct {
 	retryAt   int64
 	onClosed  func() // set when the namespace is retired
 
-	access   *reservation.Access // who may use the namespace; see fence.go
-	fences   []*fence            // nil but for short times
-	round    *fenceRound
-	aborting map[reservation.Host]int // hosts that rounds of fences abort, and how many of them do
-	orphans  int                      // IOs in the device whose commands were given up
+	fencing
+	channelBarrier
+}
 
-	quiesce    quiesce
-	onQuiesced func() // called when that is reached
-	changed    bool   // the namespace has changed once: pending IOs may be from before
+// channelIO are the IOs of a channel.
+type channelIO struct {
+	pending  list.List[backend.IO] // that the device may get, in order
+	waiting  int                   // IOs that the device does not have: pending, or held
+	inflight int                   // IOs in the device: those of sent and unseen
+	sent     *list.List[backend.IO]
+	unseen   *list.List[backend.IO] // by a search
+	// zeroCopies is the number of zero-copy reads and writes that have not ended.
+	zeroCopies int
+}
 
-	lock    *hold                              // of the range lock; nil if there is none
-	avoids  map[reservation.HostHandle][]*hold // of late writes, of all reactors
-	awaited map[*backend.IO]*awaited           // nil if nothing is
+// channelNodes place a channel on lists of Handler.
+type channelNodes struct {
+	// The channel is on the list of Handler of the same name.
+	scheduled, active, counted list.Node[channel]
+	armed                      uint64 // the Handler.armRound in which it was armed
 }
 
 // Poll takes back what devices have completed and passes it on, goes on with what its limits let go
@@ -328,12 +343,11 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 	if more := ns.slot + 1 - len(h.channels); more > 0 {
 		h.channels = append(h.channels, make([]*channel, more)...)
 	}
-	ch := &channel{
-		h: h, ns: ns, stats: stats, quiesce: u.quiesce, changed: u.changed,
-		sent: new(list.List[backend.IO]), unseen: new(list.List[backend.IO]),
-		access: ns.reservations.Access(), avoids: map[reservation.HostHandle][]*hold{},
-		aborting: map[reservation.Host]int{},
-	}
+	ch := &channel{h: h, ns: ns, stats: stats}
+	ch.quiesce, ch.changed = u.quiesce, u.changed
+	ch.sent, ch.unseen = new(list.List[backend.IO]), new(list.List[backend.IO])
+	ch.access, ch.aborting = ns.reservations.Access(), map[reservation.Host]int{}
+	ch.avoids = map[reservation.HostHandle][]*hold{}
 	if u.lock != nil {
 		ch.lock = &hold{by: u.lock}
 	}

@@ -3,8 +3,16 @@ package target
 import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
+
+// completions are the sessions that have something to deliver.
+type completions struct {
+	completed list.List[session] // have completions to deliver
+	running   bool
+	worked    bool // completed has more than zero-copy reads, which take no time
+}
 
 // finish completes a command: exactly once, with every byte of the CQE written. The next deliver
 // passes it to the queue.

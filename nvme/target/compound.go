@@ -8,6 +8,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
+// compoundPool has the compounds of a reactor, and the owners of their work.
+type compoundPool struct {
+	compounds list.List[compound] // free
+	spare     int                 // the number of these
+	inUse     int                 // the number of others, but for the target's own
+	moves     int                 // compounds with a move
+	turns     list.List[owner]    // that have work whose turn comes
+}
+
 const (
 	// compoundWidth is how many IOs of one command the devices have at a time.
 	compoundWidth = 8

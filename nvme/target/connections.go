@@ -34,12 +34,8 @@ type ConnectionInfo struct {
 	// Commands is how many it has received, ReadBytes and WrittenBytes the data of those that
 	// succeeded.
 	Commands, ReadBytes, WrittenBytes uint64
-	// KeepAliveTimeout is that of the controller, 0 if it has none, and KeepAliveLeft what is left
-	// of it if the host sends nothing more, at least.
-	KeepAliveTimeout, KeepAliveLeft time.Duration
-	// KeepAliveMargin is the least that was left of it in the last one or two minutes, to within
-	// half of it while the host sends other commands.
-	KeepAliveMargin time.Duration
+	// KeepAlive is that of the controller.
+	KeepAlive KeepAliveInfo
 	// NearlyFull is how many commands began to be executed while at least three quarters of Depth
 	// were, themselves included.
 	NearlyFull uint64
@@ -55,14 +51,21 @@ type ConnectionInfo struct {
 	Security Security
 }
 
-// keepAliveInfo is the state of a keepAliveTimer.
-type keepAliveInfo struct{ timeout, left, margin time.Duration }
+// KeepAliveInfo is the state of the keep alive timer of a controller.
+type KeepAliveInfo struct {
+	// Timeout is 0 if there is none, and Left is what is left of it at least if the host sends
+	// nothing more.
+	Timeout, Left time.Duration
+	// Margin is the least that was left in the last one or two minutes, to within half of Timeout
+	// while the host sends other commands.
+	Margin time.Duration
+}
 
 // connections is what one reactor knows.
 type connections struct {
 	list []connection
 	// alive has the controllers whose admin queues are on the reactor.
-	alive map[*controller]keepAliveInfo
+	alive map[*controller]KeepAliveInfo
 }
 
 // connection is a connection as its reactor sees it.
@@ -82,14 +85,14 @@ func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 	t.mu.Unlock()
 	answers := make(chan *connections, len(handlers))
 	for _, h := range handlers {
-		c := &connections{alive: map[*controller]keepAliveInfo{}}
+		c := &connections{alive: map[*controller]KeepAliveInfo{}}
 		c.list = make([]connection, 0, h.sessionCount.Load())
 		h.post(func() {
 			h.inPieces(h.sessions.Walk(c.add), func() { answers <- c })
 		})
 	}
 	all := map[uint64]connection{} // without those that a reactor has visited twice
-	alive := map[*controller]keepAliveInfo{}
+	alive := map[*controller]KeepAliveInfo{}
 	for range handlers {
 		select {
 		case c := <-answers:
@@ -103,8 +106,7 @@ func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 	}
 	list := make([]ConnectionInfo, 0, len(all))
 	for _, i := range all {
-		k := alive[i.ctrl] // zero if the admin queue has ended
-		i.KeepAliveTimeout, i.KeepAliveLeft, i.KeepAliveMargin = k.timeout, k.left, k.margin
+		i.KeepAlive = alive[i.ctrl] // zero if the admin queue has ended
 		if i.link != nil {
 			i.Link, i.HasLink = i.link.Link()
 		}
@@ -182,13 +184,13 @@ func (list *connections) add(s *session) int {
 
 // keepAliveInfo is the state of the timer. Traffic since the last check is noticed at the next one
 // only. Admin reactor.
-func (c *controller) keepAliveInfo() keepAliveInfo {
+func (c *controller) keepAliveInfo() KeepAliveInfo {
 	k := &c.alive
 	left := k.lastSeen + k.period - c.h.loop.Now()
 	if k.period == 0 || c.traffic() != k.seen || !c.ready.Load() {
 		left = k.period
 	}
-	return keepAliveInfo{time.Duration(k.period), time.Duration(max(left, 0)), c.margin()}
+	return KeepAliveInfo{time.Duration(k.period), time.Duration(max(left, 0)), c.margin()}
 }
 
 // Ports lists the listeners that the discovery log shows.

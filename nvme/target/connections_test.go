@@ -45,8 +45,8 @@ func TestConnections(t *testing.T) {
 		want := ConnectionInfo{
 			HostNQN: testHost, SubNQN: testSub, CNTLID: h.cntlid, QID: uint16(i), Depth: 128,
 			Transport: nvme.TransportTCP, Local: testLocal, Remote: testPeer, PortID: 1,
-			Reactor: i % 2, Age: time.Second, KeepAliveTimeout: 5 * time.Second,
-			KeepAliveLeft: 5 * time.Second, KeepAliveMargin: 5 * time.Second,
+			Reactor: i % 2, Age: time.Second,
+			KeepAlive: KeepAliveInfo{5 * time.Second, 5 * time.Second, 5 * time.Second},
 		}
 		if i == 0 {
 			want.Depth, want.InFlight = int(h.args.sqsize)+1, 1
@@ -63,12 +63,12 @@ func TestConnections(t *testing.T) {
 
 	r.w.Advance(4 * time.Second) // the check after 2.5 s has seen the last command
 	for _, c := range r.connections()[1:] {
-		testutil.True(t, c.KeepAliveLeft <= 4*time.Second && c.KeepAliveLeft >= time.Second,
-			"queue %d: %v left", c.QID, c.KeepAliveLeft)
+		testutil.True(t, c.KeepAlive.Left <= 4*time.Second && c.KeepAlive.Left >= time.Second,
+			"queue %d: %v left", c.QID, c.KeepAlive.Left)
 	}
 	testutil.MustTrue(t, r.connectHost(0).cntlid != h.cntlid, "one CNTLID for two controllers")
 	for _, c := range r.connections() {
-		testutil.True(t, c.SubNQN == "" || c.CNTLID == h.cntlid || c.KeepAliveTimeout == 0,
+		testutil.True(t, c.SubNQN == "" || c.CNTLID == h.cntlid || c.KeepAlive.Timeout == 0,
 			"without keep alive: %+v", c)
 	}
 }

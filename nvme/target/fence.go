@@ -9,6 +9,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
+// fencing is what keeps hosts from the namespace of a channel.
+type fencing struct {
+	access   *reservation.Access // who may use the namespace; see fence.go
+	fences   []*fence            // nil but for short times
+	round    *fenceRound
+	aborting map[reservation.Host]int // hosts that rounds of fences abort, and how many of them do
+	orphans  int                      // IOs in the device whose commands were given up
+}
+
 // Reservations on the I/O path. A reactor's channel has a copy of who may use the namespace
 // (channel.access, nil without a reservation), which is compared twice:
 //

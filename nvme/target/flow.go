@@ -8,6 +8,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
+// shares are what a reactor shares out, and the hosts that it is shared out to.
+type shares struct {
+	hosts   map[hostKey]*hostShare
+	owners  map[subnet.Owner]*owner
+	leaving list.List[owner]
+	flows   list.Set[flow] // of all hosts
+	// strangers are the shares of queues without a host: from addresses from which a host has
+	// authenticated before, and from others, which cannot keep those out.
+	strangers [2]mem.Share
+}
+
 // owner is what one reactor shares out by: a host that has proven its NQN, an NQN that is claimed,
 // or the network of those that claim it. Reactor only.
 type owner struct {

@@ -41,54 +41,17 @@ type Handler struct {
 	sessions     list.Set[session]
 	sessionCount atomic.Int64
 
-	hosts   map[hostKey]*hostShare
-	owners  map[subnet.Owner]*owner
-	leaving list.List[owner]
-	flows   list.Set[flow] // of all hosts
-	// strangers are the shares of queues without a host: from addresses from which a host has
-	// authenticated before, and from others, which cannot keep those out.
-	strangers [2]mem.Share
-
-	channels  []*channel         // by namespace.slot
-	opened    int                // channels that are not closed
-	scheduled list.List[channel] // to be pushed and reaped by the next run
-	active    list.List[channel] // busy: to be polled
-	counted   list.List[channel] // completed zero-copy reads, which are not published yet
-	reaped    [batchSize]*backend.IO
-	batch     [batchSize]*backend.IO // of push
-	completed list.List[session]     // have completions to deliver
-	running   bool
-	worked    bool                // completed has more than zero-copy reads, which take no time
-	compounds list.List[compound] // free
-	spare     int                 // the number of these
-	inUse     int                 // the number of others, but for the target's own
-	moves     int                 // compounds with a move
-	turns     list.List[owner]    // that have work whose turn comes
-
+	shares
+	channelLists
+	completions
+	compoundPool
 	latency observe.Latencies
-
-	waiting    list.List[flow] // at limits; waitTimer is when the first of them is looked at
-	waitTimer  int64
-	stopWait   func() // stops the timer, nil if it does not run
-	admitsMore bool   // the next poll looks at them
-	// A round looks at all of them, in pieces; nextDue is when the first is due of those that it
-	// has looked at.
-	round    uint64
-	inRound  bool
-	nextDue  int64
-	armRound uint64 // of the channels that are armed, see Arm
-	arming   bool   // some are, and Arm goes on after the next Poll
-
+	limitWaits
+	arms
 	walks   list.List[walk]
 	walking bool // there are walks, which go on in pieces
 
-	delayed      delayList // completed after notReadyDelay
-	awaiting     delayList // wait for the answers of queries, for admin.AnswerWait
-	halves       delayList // fused commands that wait for the other one, for pairWait
-	changing     delayList // wait for changes of reservations, for drainDeadline
-	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
-	timeouts     walk      // looks for timeouts
-	timeoutsLeft bool      // devices may have commands that it has not seen, or that are left
+	delayLists
 }
 
 var _ fabric.Handler = (*Handler)(nil)
@@ -100,7 +63,8 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	}
 	h := &Handler{
 		t: t, loop: cfg.Loop, index: cfg.Index, steps: list.StepsOf(cfg.Loop),
-		hosts: map[hostKey]*hostShare{}, owners: map[subnet.Owner]*owner{}, armRound: 1,
+		shares: shares{hosts: map[hostKey]*hostShare{}, owners: map[subnet.Owner]*owner{}},
+		arms:   arms{armRound: 1},
 	}
 	h.latency = observe.NewLatencies(cfg.Loop)
 	h.delayed = delayList{

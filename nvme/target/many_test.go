@@ -179,7 +179,8 @@ func manyChannels(r *harness, n int) {
 	h := r.raw[0]
 	devices := make([]armedDevice, n)
 	for i := range n {
-		ch := &channel{h: h, dev: &devices[i], state: channelOpen, inflight: 1}
+		ch := &channel{h: h, dev: &devices[i], state: channelOpen}
+		ch.inflight = 1
 		h.active.Push(ch, &ch.active)
 	}
 	calls := 0

@@ -13,7 +13,7 @@ func TestKeepAliveMargin(t *testing.T) {
 	h := r.connectHost(1, func(a *connectArgs) { a.kato = 20000 })
 	about := func(what string, want time.Duration) {
 		t.Helper()
-		got := r.connections()[0].KeepAliveMargin
+		got := r.connections()[0].KeepAlive.Margin
 		if d := got - want; d < -100*time.Millisecond || d > 100*time.Millisecond {
 			t.Errorf("%s: %v is left, want %v", what, got, want)
 		}
@@ -42,7 +42,7 @@ func TestKeepAliveMargin(t *testing.T) {
 		r.w.Advance(time.Second)
 		r.ok(h.io[0], command(nvme.NVMFlush, 1, nil))
 	}
-	if got := r.connections()[0].KeepAliveMargin; got < 10*time.Second {
+	if got := r.connections()[0].KeepAlive.Margin; got < 10*time.Second {
 		t.Errorf("%v is left of a host with I/O every second", got)
 	}
 }

@@ -44,7 +44,16 @@ type session struct {
 
 	why error // the queue is disconnected; nil: it is not
 
-	// Set by a successful Connect.
+	connected
+	commandStates
+	queueEnd
+	flightRecord
+	queueCounts
+	stopDeadline func()
+}
+
+// connected is set by a successful Connect.
+type connected struct {
 	ctrl  *controller
 	qid   uint16
 	table *[256]op // of commands; nil: none until the host has authenticated
@@ -54,13 +63,19 @@ type session struct {
 	sqhd   uint32
 	// noFlowControl: SQ flow control is disabled, SQHD is FFFFh (Base section 6.3, CATTR).
 	noFlowControl bool
+}
 
+// commandStates are the commands of a queue.
+type commandStates struct {
 	cmds        []*cmd // all states, for Abort and timeouts; the first used are assigned
 	used        int
 	outstanding int // executing commands
 	done, spare []*fabric.Request
 	completed   list.Node[session] // in Handler.completed while done has requests
+}
 
+// queueEnd is the end of a queue.
+type queueEnd struct {
 	ends  walk // see Handler.end
 	endAt int  // the next command that is to end
 
@@ -71,20 +86,14 @@ type session struct {
 	// disconnectCmd is a Disconnect command that waits for the other commands.
 	disconnectCmd *cmd
 	disconnected  bool // the Disconnect command is completed
+}
 
-	// trace is the ring of the flight recorder, nil until the host is known to be allowed; traced
-	// commands were added to it.
-	trace   *[TraceDepth]record
-	traced  uint64
-	watched int64 // when the watchdog last kept it, by Loop.Now
-	// abandoned: commands were not executed because the queue ended.
-	abandoned bool
-
-	commands     uint64        // received
-	nearlyFull   uint64        // see ConnectionInfo
-	moved        [3]uint64     // bytes of data of those that succeeded, by fabric.Direction
-	activity     atomic.Uint64 // commands, for the keep alive timer of another reactor
-	stopDeadline func()
+// queueCounts are what a queue has received.
+type queueCounts struct {
+	commands   uint64        // received
+	nearlyFull uint64        // see ConnectionInfo
+	moved      [3]uint64     // bytes of data of those that succeeded, by fabric.Direction
+	activity   atomic.Uint64 // commands, for the keep alive timer of another reactor
 }
 
 // cmd is the state of one command from Prepare to Complete. Its request carries it as
@@ -121,8 +130,13 @@ type cmd struct {
 	delays   *delayList     // nil: the command is not delayed
 	due      int64          // when that ends
 
-	// At limits: flow is that of the channel, waiting is in flow.waiting since waitsSince, and data
-	// is what the command counts, in bytes. admitted: it has waited, and is prepared anew.
+	limitWait
+}
+
+// limitWait is the wait of a command at limits. flow is that of the channel, waiting is in
+// flow.waiting since waitsSince, and data is what the command counts, in bytes. admitted: it has
+// waited, and is prepared anew.
+type limitWait struct {
 	flow       *flow
 	waiting    list.Node[cmd]
 	waitsSince int64

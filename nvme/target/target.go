@@ -57,26 +57,15 @@ type Target struct {
 	discovery *subsystem
 	// discoveryTable is what discovery logs are made of; readers take no lock.
 	discoveryTable atomic.Pointer[discovery.Table]
-	// hosts has the limits of hosts, by NQN. It is immutable.
-	hosts atomic.Pointer[map[string]*qos.Limiter]
-	// networks are those that hosts are bound to, by NQN. It is immutable.
-	networks   atomic.Pointer[map[string][]netip.Prefix]
-	knownHosts sync.Map // see SetHostKnown
-	closed     atomic.Bool
-	slowIO     atomic.Int64                            // nanoseconds, see SetSlowIO
-	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
-	auth       *authn.Pool
-	// gone are subsystems that were removed on purpose. It is immutable. See final.go.
-	gone                       atomic.Pointer[map[string]bool]
-	changesBegun, changesEnded atomic.Uint64
-
+	hostTables
+	closed atomic.Bool
+	auth   *authn.Pool
+	final
+	observation
 	generated  generatedPSKs
-	portStates sync.Map      // *portState by ID; removed is written with mu held
-	capturing  chan struct{} // of one entry, see controller.capture
+	portStates sync.Map // *portState by ID; removed is written with mu held
 	// lastSession is the ID of the newest session.
 	lastSession atomic.Uint64
-	dumps       traceDumps
-	latencies   observe.Reader
 
 	mu    sync.Mutex // guards what follows and writes to table
 	ports []discovery.Port
@@ -86,21 +75,58 @@ type Target struct {
 	slots           []*namespace // by namespace.slot; nil: free
 	retiring        sync.WaitGroup
 	keysChanged     bool // a host has got or lost its key since EnforceKeys
-	// untilRestart are also namespaces that were removed, and may come back.
-	untilRestart map[namespaceName]bool
-	// promises are also those of namespaces that were removed.
-	promises map[namespaceName]*promises
+	kept
 
-	closeDeadline, drainDeadline time.Duration // tests wait less
+	deadlines // tests wait less
+}
+
+// hostTables are what the configuration says of hosts. Readers take no lock.
+type hostTables struct {
+	// hosts has the limits of hosts, by NQN. It is immutable.
+	hosts atomic.Pointer[map[string]*qos.Limiter]
+	// networks are those that hosts are bound to, by NQN. It is immutable.
+	networks   atomic.Pointer[map[string][]netip.Prefix]
+	knownHosts sync.Map // see SetHostKnown
+	// policies say how hosts authenticate, by NQN. They are immutable.
+	policies atomic.Pointer[map[string]*auth.Policy]
+}
+
+// observation is what was seen of commands.
+type observation struct {
+	dumps     traceDumps
+	latencies observe.Reader
+	capturing chan struct{} // of one entry, see controller.capture
+	slowIO    atomic.Int64  // nanoseconds, see SetSlowIO
+}
+
+// kept is also of namespaces that were removed. Target.mu guards it.
+type kept struct {
+	// untilRestart are write protected until the target restarts.
+	untilRestart map[namespaceName]bool
+	promises     map[namespaceName]*promises
+}
+
+// deadlines are how long changes wait for transports and for devices.
+type deadlines struct {
+	closeDeadline, drainDeadline time.Duration
+}
+
+// final is what decides whether the refusal of a Connect is final.
+type final struct {
+	// gone are subsystems that were removed on purpose. It is immutable. See final.go.
+	gone                       atomic.Pointer[map[string]bool]
+	changesBegun, changesEnded atomic.Uint64
 }
 
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
 func New(o Options) *Target {
 	t := &Target{
-		log: o.Log, options: o, started: time.Now(), closeDeadline: closeDeadline,
-		drainDeadline: drainDeadline, promises: map[namespaceName]*promises{},
-		untilRestart: map[namespaceName]bool{}, capturing: make(chan struct{}, 1),
-		latencies: make(observe.Reader, 1),
+		log: o.Log, options: o, started: time.Now(),
+		observation: observation{
+			latencies: make(observe.Reader, 1), capturing: make(chan struct{}, 1),
+		},
+		deadlines: deadlines{closeDeadline, drainDeadline},
+		kept:      kept{map[namespaceName]bool{}, map[namespaceName]*promises{}},
 	}
 	if t.log == nil {
 		t.log = slog.Default()

@@ -51,7 +51,7 @@ func (c *controller) capturedConnections() ([]admin.CapturedConnection, error) {
 	answers := make(chan *connections, len(sessions))
 	for _, s := range sessions {
 		s.h.post(func() {
-			a := &connections{alive: map[*controller]keepAliveInfo{}}
+			a := &connections{alive: map[*controller]KeepAliveInfo{}}
 			if !s.closed {
 				a.add(s)
 			}
@@ -70,7 +70,7 @@ func (c *controller) capturedConnections() ([]admin.CapturedConnection, error) {
 					QID: i.QID, Depth: i.Depth, InFlight: i.InFlight,
 					Transport: i.Transport.String(), Local: i.Local, Remote: i.Remote,
 					PortID: i.PortID, AgeSeconds: i.Age.Seconds(),
-					KeepAliveTimeoutSeconds: a.alive[c].timeout.Seconds(),
+					KeepAliveTimeoutSeconds: a.alive[c].Timeout.Seconds(),
 					HeaderDigest:            i.HeaderDigest, DataDigest: i.DataDigest,
 					Commands: i.Commands, ReadBytes: i.ReadBytes, WrittenBytes: i.WrittenBytes,
 				})

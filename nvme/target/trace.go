@@ -65,6 +65,17 @@ func (e *record) setStages(r *fabric.Request) {
 	}
 }
 
+// flightRecord is the flight recorder of a queue.
+type flightRecord struct {
+	// trace is the ring of the flight recorder, nil until the host is known to be allowed; traced
+	// commands were added to it.
+	trace   *[TraceDepth]record
+	traced  uint64
+	watched int64 // when the watchdog last kept it, by Loop.Now
+	// abandoned: commands were not executed because the queue ended.
+	abandoned bool
+}
+
 // record adds a command to the ring once it is completed, or will never be.
 func (c *cmd) record(r *fabric.Request, status uint16) {
 	s := c.s

@@ -4,9 +4,23 @@ import (
 	"math"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
+
+// limitWaits are the flows of a reactor that wait at limits.
+type limitWaits struct {
+	waiting    list.List[flow] // at limits; waitTimer is when the first of them is looked at
+	waitTimer  int64
+	stopWait   func() // stops the timer, nil if it does not run
+	admitsMore bool   // the next poll looks at them
+	// A round looks at all of them, in pieces; nextDue is when the first is due of those that it
+	// has looked at.
+	round   uint64
+	inRound bool
+	nextDue int64
+}
 
 // What waits at a limit is on the list of its flow, and has nothing but its request: Prepare defers
 // it before any memory is found, and it is prepared anew when its turn has come, for the namespace
