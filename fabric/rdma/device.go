@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // device is the part of an RDMA device that all groups share: its protection domain and the
@@ -59,20 +60,12 @@ func (t *Transport) acquireDevice(dev verbs.Device) (*device, error) {
 	return d, nil
 }
 
-// DeviceUsage is the number of objects that the transport has made on a device.
-type DeviceUsage struct {
-	Name                                        string
-	QueuePairs, CompletionQueues, MemoryRegions int64
-	// The limits of the device for all programs, 0 if unknown.
-	MaxQueuePairs, MaxCompletionQueues, MaxMemoryRegions int64
-}
-
 // Devices lists the devices with queues, or that are about to be freed. Any goroutine.
-func (t *Transport) Devices() (list []DeviceUsage) {
+func (t *Transport) Devices() (list []observed.Device) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, d := range t.devices {
-		list = append(list, DeviceUsage{
+		list = append(list, observed.Device{
 			Name: d.attr.Name, QueuePairs: d.qps.Load(), CompletionQueues: d.cqs.Load(),
 			MemoryRegions: d.mrCount.Load(), MaxQueuePairs: int64(d.attr.MaxQP),
 			MaxCompletionQueues: int64(d.attr.MaxCQ), MaxMemoryRegions: int64(d.attr.MaxMR),

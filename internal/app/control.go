@@ -77,7 +77,7 @@ func (s *Server) controlSource() control.Source {
 	return control.Source{
 		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
-		Latency: s.latencyStates, Reactors: s.reactorStates, Disks: s.disks.List,
+		Latency: s.latencyStates, Reactors: s.Reactors, Disks: s.disks.List,
 		Refusals: s.recorder.Refusals, Events: s.recorder.Events, Trace: s.target.Trace,
 		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
 		Reload: func(ctx context.Context) (control.Plan, error) {
@@ -386,23 +386,6 @@ func (s *Server) connections(ctx context.Context) ([]observed.Connection, error)
 		}
 		if c.TLS != nil {
 			list[i].TLS = c.TLS.Cipher
-		}
-	}
-	return list, nil
-}
-
-func (s *Server) reactorStates(ctx context.Context) ([]observed.Reactor, error) {
-	usage, err := s.Reactors(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("a reactor does not answer: %w", err)
-	}
-	list := make([]observed.Reactor, len(usage))
-	for i, u := range usage {
-		list[i] = observed.Reactor{
-			Index: i, CPU: s.workers[i].cpu, AsleepSeconds: u.Loop.Asleep.Seconds(),
-			Polls: u.Loop.Iterations, EmptyPolls: u.Loop.Empty,
-			MemoryBytes: int64(u.Memory.Size), MemoryUsedBytes: int64(u.Memory.Used),
-			WaitingCommands: u.Memory.Waiters,
 		}
 	}
 	return list, nil

@@ -37,7 +37,7 @@ func (d *loadDoctor) look() (s doctor.Sample, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	defer func() { s.Time = time.Now() }()
-	s.Ports = doctorPorts(&d.ports, askTimeout)
+	s.Ports = d.ports.counters(askTimeout)
 	for _, ask := range []func() error{
 		func() (err error) { s.Latencies, err = d.client.Latency(ctx); return err },
 		func() (err error) { s.Connections, err = d.client.Connections(ctx); return err },
@@ -77,13 +77,6 @@ func (d *loadDoctor) findings(apart time.Duration) []doctor.Finding {
 				"that runs; nvmf-target latency has what was before",
 				second.Time.Sub(d.first.Time).Seconds()),
 		}}
-	}
-	return list
-}
-
-func doctorPorts(l *portLook, timeout time.Duration) (list []doctor.PortCounter) {
-	for _, c := range l.counters(timeout) {
-		list = append(list, doctor.PortCounter(c))
 	}
 	return list
 }

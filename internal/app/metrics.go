@@ -24,7 +24,7 @@ func (s *Server) setMetrics(c *config.Config) error {
 	src.Reactors, src.Latencies, src.Hosts = s.reactorMetrics, s.latencies, s.hostMetrics
 	src.Authentications = s.target.Authentications
 	src.Devices = s.deviceMetrics
-	src.PortCounters = func() []metrics.PortCounter { return s.ports.counters(s.usageTimeout) }
+	src.PortCounters = s.portCounters
 	src.Unsaved, src.Expiries = s.state.Failed, s.expiries
 	url, err := s.metrics.set(s, c, "metrics", &c.Metrics, "metrics request refused",
 		func(at httpd.Endpoint) (*httpd.Server, error) { return metrics.Listen(at, src, s.log) })

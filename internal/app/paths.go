@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -25,23 +26,10 @@ import (
 const usageTimeout = time.Second
 
 // reactorMetrics returns nil if a reactor does not answer.
-func (s *Server) reactorMetrics() (list []metrics.Reactor) {
+func (s *Server) reactorMetrics() []observed.Reactor {
 	ctx, cancel := context.WithTimeout(context.Background(), s.usageTimeout)
 	defer cancel()
-	reactors, err := s.Reactors(ctx)
-	if err != nil {
-		return nil
-	}
-	for i, r := range reactors {
-		steps := map[string]uint64{}
-		for j, name := range s.workers[i].pollers {
-			steps[name] = r.Loop.Steps[j]
-		}
-		list = append(list, metrics.Reactor{
-			Memory: r.Memory, Busy: r.Loop.Up - r.Loop.Asleep - r.Loop.Vain, Vain: r.Loop.Vain,
-			Asleep: r.Loop.Asleep, Polls: r.Loop.Iterations, EmptyPolls: r.Loop.Empty, Steps: steps,
-		})
-	}
+	list, _ := s.Reactors(ctx)
 	return list
 }
 
@@ -163,14 +151,15 @@ func (s *Server) hostMetrics() (list []metrics.Host, secured metrics.Secured) {
 	return list, secured
 }
 
-func (s *Server) deviceMetrics() (list []metrics.Device) {
+func (s *Server) deviceMetrics() []observed.Device {
 	if t, ok := s.transports[nvme.TransportRDMA].(*rdma.Transport); ok {
-		for _, d := range t.Devices() {
-			list = append(list, metrics.Device(d))
-		}
+		return t.Devices()
 	}
-	return list
+	return nil
 }
+
+// portCounters returns nil if a device does not answer.
+func (s *Server) portCounters() []observed.PortCounter { return s.ports.counters(s.usageTimeout) }
 
 // portLook reads the counters of the ports of RDMA devices. Some drivers ask the firmware, which
 // may not answer, so one goroutine at a time waits for it.
@@ -179,11 +168,11 @@ type portLook struct {
 
 	mu      sync.Mutex
 	running chan struct{} // closed when the look ends; nil: there is none
-	found   []metrics.PortCounter
+	found   []observed.PortCounter
 }
 
 // counters returns nil if a device does not answer in time.
-func (l *portLook) counters(timeout time.Duration) []metrics.PortCounter {
+func (l *portLook) counters(timeout time.Duration) []observed.PortCounter {
 	running := l.begin()
 	select {
 	case <-running:
@@ -215,7 +204,7 @@ func (l *portLook) begin() (running chan struct{}) {
 
 // readPortCounters reads the counters that drivers have in addition to the specification: CNP, ECN
 // and packets out of sequence are in hw_counters.
-func readPortCounters(dir string) (list []metrics.PortCounter) {
+func readPortCounters(dir string) (list []observed.PortCounter) {
 	names, _ := filepath.Glob(filepath.Join(dir, "*/ports/*/*counters/*"))
 	for _, name := range names {
 		counter := filepath.Base(name)
@@ -233,7 +222,7 @@ func readPortCounters(dir string) (list []metrics.PortCounter) {
 		if kind == "hw_counters" && fileExists(filepath.Join(port, "counters", counter)) {
 			continue
 		}
-		list = append(list, metrics.PortCounter{
+		list = append(list, observed.PortCounter{
 			Device: device, Port: filepath.Base(port), Counter: counter, Value: n,
 		})
 	}

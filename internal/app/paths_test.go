@@ -17,6 +17,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -109,7 +110,7 @@ func TestPortCounters(t *testing.T) {
 		testutil.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
 		testutil.Must(t, os.WriteFile(name, []byte(text), 0o644))
 	}
-	want := []metrics.PortCounter{
+	want := []observed.PortCounter{
 		{Device: "mlx5_0", Port: "1", Counter: "port_xmit_wait", Value: 12},
 		{Device: "mlx5_0", Port: "1", Counter: "np_cnp_sent", Value: 7},
 		{Device: "rxe0", Port: "1", Counter: "out_of_seq_request", Value: 1<<64 - 1},

@@ -7,7 +7,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/web"
@@ -19,8 +18,8 @@ func (s *Server) setWeb(c *config.Config) error {
 		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Refusals: s.recorder.Refusals, Events: s.recorder.Events,
 		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.hosts,
-		Reactors: s.reactorStates,
-		Ports:    func() []doctor.PortCounter { return doctorPorts(&s.ports, s.usageTimeout) },
+		Reactors: s.Reactors,
+		Ports:    s.portCounters,
 		Disks:    s.disks.List, Plan: s.planOfPage,
 	}
 	url, err := s.web.set(s, c, "web", &c.Web, "page request refused",

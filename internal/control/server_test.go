@@ -80,7 +80,9 @@ func fill(v reflect.Value, depth int) {
 		v.Set(reflect.ValueOf(netip.MustParseAddrPort("[fd00::1]:4420")))
 	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
-			fill(v.Field(i), depth+1)
+			if v.Type().Field(i).Tag.Get("json") != "-" {
+				fill(v.Field(i), depth+1)
+			}
 		}
 	case v.Kind() == reflect.Slice && depth < 4:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))

@@ -43,7 +43,7 @@ type Sample struct {
 	Namespaces []observed.Namespace
 	Reactors   []observed.Reactor
 	// Ports are the ports of the machine.
-	Ports []PortCounter
+	Ports []observed.PortCounter
 }
 
 // stageAdvice explains the stages (ADR 0038). For waiting commands see period.waits.

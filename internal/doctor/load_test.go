@@ -207,17 +207,17 @@ func TestHostFindings(t *testing.T) {
 
 // TestPorts: counters of lost and marked packets are reported while they rise.
 func TestPorts(t *testing.T) {
-	port := func(lost, timeouts, marked, reads uint64) []PortCounter {
-		return []PortCounter{
-			{"mlx5_0", "1", "out_of_sequence", lost},
-			{"mlx5_0", "1", "local_ack_timeout_err", timeouts},
-			{"mlx5_0", "1", "np_cnp_sent", marked},
-			{"mlx5_0", "1", "rx_read_requests", reads},
+	port := func(lost, timeouts, marked, reads uint64) []observed.PortCounter {
+		return []observed.PortCounter{
+			{Device: "mlx5_0", Port: "1", Counter: "out_of_sequence", Value: lost},
+			{Device: "mlx5_0", Port: "1", Counter: "local_ack_timeout_err", Value: timeouts},
+			{Device: "mlx5_0", Port: "1", Counter: "np_cnp_sent", Value: marked},
+			{Device: "mlx5_0", Port: "1", Counter: "rx_read_requests", Value: reads},
 		}
 	}
 	before, now := looks()
 	for _, tc := range []struct {
-		before, now []PortCounter
+		before, now []observed.PortCounter
 		want        []string
 	}{
 		{port(1e6, 1e6, 1e6, 0), port(1e6+5, 1e6+4, 1e6+499, 1e6), nil},
@@ -242,8 +242,12 @@ func TestPorts(t *testing.T) {
 		{NQN: "b", CNTLID: 1, Transport: "rdma"},
 		{NQN: "b", CNTLID: 4, Transport: "rdma"},
 	}
-	before.Ports = []PortCounter{{"rxe0", "1", "completer_retry_err", 7}}
-	now.Ports = []PortCounter{{"rxe0", "1", "completer_retry_err", 8}}
+	before.Ports = []observed.PortCounter{
+		{Device: "rxe0", Port: "1", Counter: "completer_retry_err", Value: 7},
+	}
+	now.Ports = []observed.PortCounter{
+		{Device: "rxe0", Port: "1", Counter: "completer_retry_err", Value: 8},
+	}
 	before.Hosts, now.Hosts = hosts, hosts
 	expect(t, Load(before, now))
 	now.Hosts = hosts[3:4]

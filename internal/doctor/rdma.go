@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rates"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -221,12 +222,6 @@ func (p rdmaPort) congestion() []Finding {
 	}}
 }
 
-// PortCounter is a counter of a driver for a port of an RDMA device.
-type PortCounter struct {
-	Device, Port, Counter string
-	Value                 uint64
-}
-
 const (
 	// leastLost is the number of lost packets from which a port is reported if no connection has
 	// ended meanwhile. mostMarked is the number of packets per second that may be marked, as
@@ -255,8 +250,10 @@ var (
 func (p *period) ports() (list []Finding) {
 	type port struct{ lost, marked risen }
 	ports := map[string]*port{}
-	which := func(c *PortCounter) PortCounter { return PortCounter{c.Device, c.Port, c.Counter, 0} }
-	rates.Each(p.before.Ports, p.now.Ports, which, func(old, c *PortCounter) {
+	which := func(c *observed.PortCounter) observed.PortCounter {
+		return observed.PortCounter{Device: c.Device, Port: c.Port, Counter: c.Counter}
+	}
+	rates.Each(p.before.Ports, p.now.Ports, which, func(old, c *observed.PortCounter) {
 		if old == nil {
 			return // a new device, with earlier counts
 		}

@@ -87,8 +87,8 @@ var allowed = map[string][]string{
 	"fabric/tcp/tls":     {"fabric/tcp/openssl", "internal/mem", "internal/sys", "nvme/auth"},
 	"fabric/rdma": {
 		"fabric", "fabric/admission", "internal/list",
-		"fabric/rdma/cmwire", "fabric/rdma/verbs", "nvme", "internal/mem", "internal/ratelog",
-		"internal/sys",
+		"fabric/rdma/cmwire", "fabric/rdma/verbs", "nvme", "internal/mem", "internal/observed",
+		"internal/ratelog", "internal/sys",
 	},
 	"fabric/rdma/cmwire":          {"nvme"},
 	"fabric/rdma/verbs":           {},
@@ -147,8 +147,8 @@ var allowed = map[string][]string{
 	"internal/mdns": {},
 	"internal/mem":  {"internal/list", "internal/subnet"},
 	"internal/metrics": {
-		"fabric", "internal/histogram", "internal/httpd", "internal/mem", "nvme", "nvme/target",
-		"nvme/target/observe", "nvme/target/qos",
+		"fabric", "internal/histogram", "internal/httpd", "internal/observed", "nvme",
+		"nvme/target", "nvme/target/observe", "nvme/target/qos",
 	},
 	"internal/netif":                 {"internal/sys"},
 	"internal/observed":              {},

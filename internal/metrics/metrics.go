@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
@@ -39,7 +40,7 @@ type Source struct {
 	// AuditLost returns the number of records that are missing in the audit file.
 	AuditLost func() uint64
 	// Reactors returns the reactors in the order of their index, nil if one does not answer.
-	Reactors func() []Reactor
+	Reactors func() []observed.Reactor
 	// Hosts returns the hosts named in the configuration, and one entry for all others, and Secured
 	// the security of connections. They are nil if a reactor does not answer.
 	Hosts func() ([]Host, Secured)
@@ -47,8 +48,8 @@ type Source struct {
 	Authentications func() (succeeded, failed uint64)
 	// Devices returns the RDMA devices in use, PortCounters the counters of drivers for all
 	// devices.
-	Devices      func() []Device
-	PortCounters func() []PortCounter
+	Devices      func() []observed.Device
+	PortCounters func() []observed.PortCounter
 	// Unsaved reports whether the last write of port IDs or promises to hosts failed.
 	Unsaved func() bool
 	// Expiries returns certificates and keys that end.

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -127,15 +127,13 @@ func source() Source {
 			two.HostNQN, two.Latency = "h2", new(*one.Latency)
 			return []observe.LatencyInfo{one, two}
 		},
-		Reactors: func() []Reactor {
-			return []Reactor{
-				{Memory: mem.PoolUsage{Size: 64 << 20}},
+		Reactors: func() []observed.Reactor {
+			return []observed.Reactor{
+				{MemoryBytes: 64 << 20},
 				{
-					Memory: mem.PoolUsage{
-						Size: 64 << 20, Used: 3 << 20, Orphaned: 1 << 20, Waiters: 5,
-					},
-					Busy: time.Second, Vain: 2 * time.Second, Asleep: 3 * time.Second, Polls: 20,
-					EmptyPolls: 5, Steps: map[string]uint64{"tcp": 7, "storage": 8},
+					MemoryBytes: 64 << 20, MemoryUsedBytes: 3 << 20, OrphanedBytes: 1 << 20,
+					WaitingCommands: 5, BusySeconds: 1, PollingSeconds: 2, AsleepSeconds: 3,
+					Polls: 20, EmptyPolls: 5, Steps: map[string]uint64{"tcp": 7, "storage": 8},
 				},
 			}
 		},
@@ -153,12 +151,22 @@ func source() Source {
 				{"tcp", target.SecurityAuth | target.SecurityTLS}: 2,
 			}
 		},
-		Devices: func() []Device {
-			return []Device{{"mlx5_0", 3, 1, 5, 131072, 65536, 0}, {"rxe0", 1, 1, 2, 100, 100, 100}}
+		Devices: func() []observed.Device {
+			return []observed.Device{
+				{
+					Name: "mlx5_0", QueuePairs: 3, CompletionQueues: 1, MemoryRegions: 5,
+					MaxQueuePairs: 131072, MaxCompletionQueues: 65536,
+				},
+				{
+					Name: "rxe0", QueuePairs: 1, CompletionQueues: 1, MemoryRegions: 2,
+					MaxQueuePairs: 100, MaxCompletionQueues: 100, MaxMemoryRegions: 100,
+				},
+			}
 		},
-		PortCounters: func() []PortCounter {
-			return []PortCounter{
-				{"mlx5_0", "1", "out_of_sequence", 77}, {"mlx5_0", "1", "np_cnp_sent", 5},
+		PortCounters: func() []observed.PortCounter {
+			return []observed.PortCounter{
+				{Device: "mlx5_0", Port: "1", Counter: "out_of_sequence", Value: 77},
+				{Device: "mlx5_0", Port: "1", Counter: "np_cnp_sent", Value: 5},
 			}
 		},
 		Authentications: func() (succeeded, failed uint64) { return 31, 32 },

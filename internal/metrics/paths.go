@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -36,29 +35,6 @@ type Kind struct {
 
 // Secured counts connections by kind. Missing kinds are 0.
 type Secured map[Kind]int
-
-// Reactor has the work of a reactor since its start.
-type Reactor struct {
-	Memory             mem.PoolUsage
-	Busy, Vain, Asleep time.Duration
-	Polls, EmptyPolls  uint64
-	// Steps is the work that it found, by place: a transport or storage.
-	Steps map[string]uint64
-}
-
-// Device has the objects of the target on an RDMA device.
-type Device struct {
-	Name                                        string
-	QueuePairs, CompletionQueues, MemoryRegions int64
-	// The maximum numbers of these on the device for all programs, 0 if unknown.
-	MaxQueuePairs, MaxCompletionQueues, MaxMemoryRegions int64
-}
-
-// PortCounter is a counter of a driver for a port of an RDMA device.
-type PortCounter struct {
-	Device, Port, Counter string
-	Value                 uint64
-}
 
 // Expiry is the end of something that clients or hosts need.
 type Expiry struct {
@@ -156,13 +132,13 @@ func (c collector) paths(s sink) {
 func (c collector) reactors(s sink) {
 	for i, r := range c.src.Reactors() {
 		s := s.of(strconv.Itoa(i))
-		s.gauge(reactorMemory, float64(r.Memory.Size))
-		s.gauge(reactorUsed, float64(r.Memory.Used))
-		s.gauge(reactorOrphaned, float64(r.Memory.Orphaned))
-		s.gauge(reactorWaiters, float64(r.Memory.Waiters))
-		s.counter(reactorTime, r.Busy.Seconds(), "busy")
-		s.counter(reactorTime, r.Vain.Seconds(), "polling")
-		s.counter(reactorTime, r.Asleep.Seconds(), "asleep")
+		s.gauge(reactorMemory, float64(r.MemoryBytes))
+		s.gauge(reactorUsed, float64(r.MemoryUsedBytes))
+		s.gauge(reactorOrphaned, float64(r.OrphanedBytes))
+		s.gauge(reactorWaiters, float64(r.WaitingCommands))
+		s.counter(reactorTime, r.BusySeconds, "busy")
+		s.counter(reactorTime, r.PollingSeconds, "polling")
+		s.counter(reactorTime, r.AsleepSeconds, "asleep")
 		s.counter(reactorPolls, float64(r.Polls))
 		s.counter(reactorEmpty, float64(r.EmptyPolls))
 		for poller, n := range r.Steps {

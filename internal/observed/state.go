@@ -146,6 +146,16 @@ type Reactor struct {
 	MemoryUsedBytes int64 `json:"memory_used_bytes"`
 	// WaitingCommands is the number of commands that wait for data memory.
 	WaitingCommands int `json:"waiting_commands"`
+
+	// The following is not in answers. BusySeconds is the time with work, PollingSeconds without.
+	BusySeconds    float64 `json:"-"`
+	PollingSeconds float64 `json:"-"`
+	// Steps counts the work that the reactor found, by transport or "storage".
+	Steps map[string]uint64 `json:"-"`
+	// OrphanedBytes is data memory that storage may still use although its commands were given up.
+	OrphanedBytes int64 `json:"-"`
+	// Timers is the number of timers that have neither run nor been stopped.
+	Timers int `json:"-"`
 }
 
 // Configured is the origin of an object of the configuration.

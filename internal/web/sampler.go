@@ -43,7 +43,7 @@ type Source struct {
 	// Hosts, Reactors and Ports are for doctor.Load.
 	Hosts    func() []observed.Host
 	Reactors func(context.Context) ([]observed.Reactor, error)
-	Ports    func() []doctor.PortCounter
+	Ports    func() []observed.PortCounter
 	Disks    func(context.Context) ([]control.Disk, error)
 	// Plan returns the changes that a reload would make, and ErrBusy while they cannot be known.
 	Plan func(context.Context) (control.Plan, error)
@@ -97,7 +97,7 @@ type sampler struct {
 type past struct {
 	now          func() time.Time
 	older, newer *doctor.Sample
-	ports        []doctor.PortCounter // last known
+	ports        []observed.PortCounter // last known
 }
 
 // before returns the look to compare now with, nil at the first look. If ports did not answer in

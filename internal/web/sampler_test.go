@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -25,13 +26,15 @@ func TestPast(t *testing.T) {
 
 // TestSlowPorts: ports that do not answer in time are compared at a later look.
 func TestSlowPorts(t *testing.T) {
-	at := func(n uint64) []doctor.PortCounter {
-		return []doctor.PortCounter{{Device: "rxe0", Port: "1", Counter: "rcvd_seq_err", Value: n}}
+	at := func(n uint64) []observed.PortCounter {
+		return []observed.PortCounter{
+			{Device: "rxe0", Port: "1", Counter: "rcvd_seq_err", Value: n},
+		}
 	}
 	var p past
 	start := time.Now()
 	for i, tc := range []struct {
-		found, before, now []doctor.PortCounter
+		found, before, now []observed.PortCounter
 	}{
 		{nil, nil, nil},
 		{at(5), at(5), at(5)},

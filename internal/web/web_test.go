@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
@@ -43,7 +42,7 @@ func source(asked *atomic.Int64) Source {
 		},
 		Hosts:    func() []observed.Host { return nil },
 		Reactors: func(context.Context) ([]observed.Reactor, error) { return nil, nil },
-		Ports:    func() []doctor.PortCounter { return nil },
+		Ports:    func() []observed.PortCounter { return nil },
 		Disks:    func(context.Context) ([]control.Disk, error) { return nil, nil },
 		Plan:     func(context.Context) (control.Plan, error) { return control.Plan{}, nil },
 	}
@@ -364,8 +363,8 @@ func TestLoadFindings(t *testing.T) {
 		}
 		return list, nil
 	}
-	src.Ports = func() []doctor.PortCounter {
-		return []doctor.PortCounter{{
+	src.Ports = func() []observed.PortCounter {
+		return []observed.PortCounter{{
 			Device: "rxe0", Port: "1", Counter: "rcvd_seq_err", Value: 20 * uint64(asked.Load()),
 		}}
 	}

@@ -63,7 +63,7 @@ func (e *env) reactors() (memory, timers int) {
 	list, err := e.server.Reactors(ctx)
 	e.must(err)
 	for _, r := range list {
-		memory += r.Memory.Used
+		memory += int(r.MemoryUsedBytes)
 		timers += r.Timers
 	}
 	return memory, timers
