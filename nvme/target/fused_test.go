@@ -27,9 +27,6 @@ func pairOf(slba uint64, old, data []byte) []*fabrictest.Command {
 
 func fill(b byte, n int) []byte { return bytes.Repeat([]byte{b}, n) }
 
-// physical is a device with blocks of 512 bytes and physical blocks of 4096.
-func physical(i *backend.Info) { i.PhysicalBlockSize = 4096 }
-
 // TestFusedWaits: the first command waits for the second one, but not for ever; an Abort of either
 // ends both, and so does the end of the queue.
 func TestFusedWaits(t *testing.T) {
