@@ -6,18 +6,17 @@ import "github.com/nvmf-target/nvmf-target/nvme"
 type Reply struct {
 	Data   []byte
 	Status nvme.Status
-	// Queries, if any, have the answers that the reply is made of. When they are there, or
-	// AnswerWait is over, Build makes it, on the reactor, or one with further queries. Build does
-	// not use the command.
+	// Queries are asked first. When all have answers, or AnswerWait is over, the reactor calls
+	// Build, which returns the reply or one with further queries. Build does not use the command.
 	Queries []Asker
 	Build   func() Reply
 }
 
-// Refused is the reply of a command that names something that there is not.
+// Refused is the reply to a command that names an object that does not exist.
 var Refused = Reply{Status: nvme.InvalidField | nvme.DNR}
 
-// Elsewhere makes something on an ordinary goroutine, because that takes longer the more
-// controllers or namespaces there are, and a reply of it on the reactor.
+// Elsewhere calls make on an ordinary goroutine, because its time grows with the number of
+// controllers or namespaces, and then, with the result, on the reactor.
 func Elsewhere[T any](make func() T, then func(T) Reply) Reply {
 	q := &Query[T]{Ask: func() (*T, error) {
 		made := make()
