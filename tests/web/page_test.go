@@ -165,7 +165,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("%s is no name of a cell", nqn)
 		}
 	}
-	b.until(`document.getElementById('plan').textContent.includes('runs what the')`)
+	b.until(`document.getElementById('plan').textContent.includes('the configuration of the file')`)
 	// a path has its queues, round-trip time and remaining keep alive time
 	b.until(`/3.32 entries.*[0-9] (µs|ms).*[0-9]+ of [0-9]+ s/s.test(
 		document.getElementById('hosts').innerText.replace(/\u00a0/g, ' '))`)
