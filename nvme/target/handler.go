@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
-// HandlerConfig is what a Handler needs of its reactor.
+// HandlerConfig has the parts of the reactor that a Handler uses.
 type HandlerConfig struct {
 	// Loop is the reactor that calls the handler.
 	Loop fabric.Loop
@@ -89,7 +89,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	return h, nil
 }
 
-// post runs fn on the reactor and then delivers what it completed. Any goroutine may call it.
+// post runs fn on the reactor and then delivers completions. Any goroutine may call it.
 func (h *Handler) post(fn func()) {
 	h.loop.Post(func() {
 		fn()

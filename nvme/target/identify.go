@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )
 
-// version is what controllers comply with (VS and VER). 2.0 asks for CNS 07h and 08h, logs 00h, 05h
-// and 12h, and CRTO.
+// version is the version of the specification that controllers comply with (VS and VER). 2.0 asks
+// for CNS 07h and 08h, logs 00h, 05h and 12h, and CRTO.
 const version = nvme.Version20
 
 // identifyRow is an Identify data structure.
@@ -122,7 +122,7 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 	return admin.Reply{Data: nvme.Append(nil, id)}
 }
 
-// viewOf is what Identify reports of a namespace.
+// viewOf returns the data of a namespace for Identify.
 func (c *controller) viewOf(ns *namespace) *admin.Namespace {
 	g, cfg := ns.geo.Load(), ns.cfg.Load()
 	return &admin.Namespace{
@@ -214,8 +214,8 @@ func identifyIndependent(c *controller, sqe *nvme.SQE) admin.Reply {
 	return admin.Reply{Data: c.viewOf(ns).Independent()}
 }
 
-// identifyAttached makes CNS 12h: the controllers that a namespace is attached to, which are those
-// of the hosts that may use it (Base section 5.1.13.2.11).
+// identifyAttached makes CNS 12h: the controllers that a namespace is attached to (Base section
+// 5.1.13.2.11). They are the controllers of the hosts that may use it.
 func identifyAttached(c *controller, sqe *nvme.SQE) admin.Reply {
 	nsid := sqe.NSID()
 	if nsid == nvme.NSIDAll {
@@ -228,8 +228,8 @@ func identifyAttached(c *controller, sqe *nvme.SQE) admin.Reply {
 	return c.listControllers(sqe, ns.cfg.Load().visible)
 }
 
-// identifyControllers makes CNS 13h: all controllers (Base section 5.1.13.2.12) but those whose
-// hosts have yet to authenticate.
+// identifyControllers makes CNS 13h: all controllers but the unproven ones (Base section
+// 5.1.13.2.12).
 func identifyControllers(c *controller, sqe *nvme.SQE) admin.Reply {
 	return c.listControllers(sqe, func(string) bool { return true })
 }

@@ -141,7 +141,7 @@ func (c *cmd) transfer() nvme.Status {
 	return c.expect(uint32(c.io.Len))
 }
 
-// expect sets direction and length of a request whose data must be exactly n bytes long.
+// expect sets direction and length of a request, and requires exactly n bytes of data.
 func (c *cmd) expect(n uint32) nvme.Status {
 	r := c.req
 	switch {

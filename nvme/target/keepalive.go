@@ -13,7 +13,7 @@ const (
 	// maxKeepAlive is the largest timeout, in milliseconds: a day. More is refused, since a timeout
 	// is only ever rounded up (Base section 3.9).
 	maxKeepAlive = 24 * 3600 * 1000
-	// discoveryTimeout applies to a discovery controller whose host asked for no timeout (Base
+	// discoveryTimeout applies to a discovery controller if its host asked for no timeout (Base
 	// section 3.1.3.3: two minutes).
 	discoveryTimeout = int64(120e9)
 	// keepAliveChecks is how often per period the timer looks for traffic.

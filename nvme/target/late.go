@@ -10,24 +10,24 @@ import (
 )
 
 // A host that has lost a path sends its commands again on another one. A write that its device
-// still has from the lost path must not overtake what came later (Base section 9.6), so these make
-// each other wait, on all reactors:
+// still has from the lost path must not overtake later writes (Base section 9.6), so they wait for
+// one another, on all reactors:
 //
-//	stop, Close    nothing more of the queue reaches a device; what the device has is canceled
-//	holdLate       what is not back yet becomes late writes
-//	checkTimeouts  so do writes that take long, in case their host is cut off and nobody knows yet
+//	stop, Close    nothing more of the queue reaches a device; IOs in the device are canceled
+//	holdLate       writes that are not back yet become late writes
+//	checkTimeouts  so do writes that take long: their host may be cut off, still unnoticed
 //	block          keeps writes of other queues of the host to the same blocks from the device
 //	returned       the device has given the last one back, also if the command was given up
 //
-// Only what a device has is late, so these waits have an end that depends on nothing else.
+// Only a write that a device has is late, so these waits have an end that depends on nothing else.
 
 const (
 	// slowWrite is how long a write takes before another path of its host waits for it, in
-	// nanoseconds: less than the shortest keep alive timeout, before which no host gives a path up
-	// whose connection is there.
+	// nanoseconds. It is less than the shortest keep alive timeout: no host gives up a connected
+	// path before that.
 	slowWrite = timeoutInterval
-	// quiesceTime is CQT in milliseconds: after it a queue whose host is lost has nothing at
-	// devices, or the namespace is not ready.
+	// quiesceTime is CQT in milliseconds. After it the devices have nothing of a queue of a lost
+	// host, or the namespace is not ready.
 	quiesceTime = (closeGrace + 2*timeoutInterval) / 1e6
 )
 
@@ -38,8 +38,8 @@ type lateWrites struct {
 	ranges []backend.Range // ascending, and apart
 }
 
-// stop ends what the queue does at devices, because its host is lost: what it may still send is not
-// carried out. Reactor of the queue.
+// stop ends the work of the queue at devices, because its host is lost. Commands that the host
+// still sends are not carried out. Reactor of the queue.
 func (s *session) stop() {
 	if s.isOver() {
 		return
@@ -57,9 +57,9 @@ func (s *session) stop() {
 // isOver says that the queue gives nothing more to devices.
 func (s *session) isOver() bool { return s.closed || s.stopped }
 
-// holdLate makes late writes of the writes of a queue that devices have since a time or before, and
-// of those that are late already: a queue has one lateWrites for each namespace, however often it
-// has new ones. The caller runs the handler afterwards.
+// holdLate makes late writes of the writes of a queue that devices have since a time or before. It
+// includes the writes that are late already, so that a queue has one lateWrites for each namespace.
+// The caller runs the handler afterwards.
 func (h *Handler) holdLate(s *session, before int64) {
 	if s.outstanding == 0 {
 		return
@@ -98,7 +98,7 @@ func (c *cmd) lateWrites(before int64, fn func(*channel, *backend.IO)) {
 	}
 }
 
-// announceLate makes IOs of a queue late writes. They take the place of those that have some of
+// announceLate makes IOs of a queue late writes. They replace the late writes that have some of
 // them already.
 func (ch *channel) announceLate(s *session, ios []*backend.IO) {
 	w := &lateWrites{s: s, host: s.ctrl.identity}
@@ -114,7 +114,7 @@ func (ch *channel) announceLate(s *session, ios []*backend.IO) {
 	}
 	w.ranges = union(w.ranges)
 	ch.tellLate(w, true)
-	for _, old := range gone { // afterwards: what they keep away may have to wait for w
+	for _, old := range gone { // afterwards: writes that they keep away may have to wait for w
 		old.done()
 	}
 }
@@ -179,7 +179,7 @@ func changesBlocks(io *backend.IO) bool {
 	return io.Op != backend.OpRead && io.Op != backend.OpFlush
 }
 
-// union sorts ranges and joins those that overlap.
+// union sorts ranges and joins overlapping and adjacent ones.
 func union(list []backend.Range) []backend.Range {
 	slices.SortFunc(list, func(a, b backend.Range) int { return cmp.Compare(a.Off, b.Off) })
 	joined := list[:1]

@@ -35,7 +35,7 @@ type logPage struct {
 	page  pageFunc
 	// size is the length of the page. 0: it varies, and page returns the part from LPO on.
 	size uint64
-	// unit is what offsets and lengths must be multiples of, in bytes; 0: dwords.
+	// unit is the granularity of offsets and lengths, in bytes; 0: dwords.
 	unit uint64
 	// csi: the command set identifier matters.
 	csi bool

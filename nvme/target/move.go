@@ -35,7 +35,7 @@ type move struct {
 	writing bool       // the first command of the pair has succeeded
 }
 
-// afterRead is what happens to a chunk that has been read.
+// afterRead is the step after a chunk has been read.
 type afterRead uint8
 
 const (
@@ -51,7 +51,7 @@ type extent struct {
 	off, len int64
 }
 
-// startMove begins what v describes. m.ch is the namespace of the command.
+// startMove begins the move v. m.ch is the namespace of the command.
 func (h *Handler) startMove(c *cmd, v *move) *compound {
 	m := h.newCompound(c)
 	m.ch, m.move = c.ch, v
@@ -68,8 +68,8 @@ func (h *Handler) startMove(c *cmd, v *move) *compound {
 }
 
 // moveReady reports whether the next chunk can be read into the memory of o. If not, advance is
-// called when it can. A pair acquires its lock when it has memory: others must not wait for what
-// its host has of that.
+// called when it can. A pair acquires its lock when it has memory, so that other commands do not
+// wait until its host has memory.
 func (m *compound) moveReady(h *Handler, o *compoundIO) bool {
 	switch l := m.move.lock; {
 	case !m.hasMemory(h, o):
@@ -82,9 +82,9 @@ func (m *compound) moveReady(h *Handler, o *compoundIO) bool {
 	}
 }
 
-// hasMemory reports whether o has memory for the next chunk. If not, and no IO is outstanding that
-// would give some back, it waits. A command with data has memory of a transport meanwhile, so what
-// it waits for may come from the reserve: otherwise many of them would wait for one another.
+// hasMemory reports whether o has memory for the next chunk. If not, and no outstanding IO would
+// give some back, it waits. A command with data has memory of a transport meanwhile, so its wait
+// may have the reserve: otherwise many of them would wait for one another.
 func (m *compound) hasMemory(h *Handler, o *compoundIO) bool {
 	r, n := m.cmd.req, int(m.move.chunk())
 	switch {
@@ -113,7 +113,7 @@ func (o *compoundIO) Expired() {
 	o.c.soon()
 }
 
-// soon calls advance, which must not be called by the pool, and delivers what that completes.
+// soon calls advance, which must not be called by the pool, and then delivers completions.
 func (m *compound) soon() {
 	v, h := m.move, m.ch.h
 	h.post(func() {
@@ -162,7 +162,7 @@ func (m *compound) goesOn(h *Handler, o *compoundIO) bool {
 	return m.write(h, o, o.Off)
 }
 
-// write makes an IO write what it has in its memory. It returns false if that is not possible.
+// write makes an IO write the data in its memory. It reports whether that was possible.
 func (m *compound) write(h *Handler, o *compoundIO, off int64) bool {
 	o.Op, o.Flags, o.Off = backend.OpWrite, m.move.flags, off
 	st := m.submit(h, m.ch, o)
@@ -172,7 +172,7 @@ func (m *compound) write(h *Handler, o *compoundIO, off int64) bool {
 	return st.OK()
 }
 
-// equal compares b with what a has from a position on.
+// equal reports whether a has the data of b from a position on.
 func equal(a []mem.Segment, pos int, b []mem.Segment) bool {
 	have := mem.NewCursor(a, pos)
 	for i := range b {
@@ -187,7 +187,7 @@ func equal(a []mem.Segment, pos int, b []mem.Segment) bool {
 	return true
 }
 
-// endMove frees what the move of a compound has. Its IOs are back.
+// endMove frees the memory and the lock of the move of a compound. Its IOs are back.
 func (m *compound) endMove(h *Handler) {
 	for i := range m.ios {
 		m.ios[i].data.Cancel()
@@ -211,8 +211,8 @@ func (v *move) result() uint64 {
 	return uint64(min(v.failed, v.index))
 }
 
-// statuses are those of the two commands of a pair that ends with st. If the first fails, the
-// second fails as well (Base section 3.4.2).
+// statuses returns the statuses of the two commands of a pair that ends with st. If the first
+// fails, the second fails as well (Base section 3.4.2).
 func (v *move) statuses(st nvme.Status) (first, second nvme.Status) {
 	switch {
 	case st.OK(), st == notReady, st == nvme.AbortRequested, st == nvme.AbortedPreempt:

@@ -32,17 +32,17 @@ type NamespaceConfig struct {
 	UUID  uuid.UUID
 	NGUID [16]byte
 	EUI64 [8]byte
-	// Drive is the hardware that holds Device, whose health is reported to hosts; nil if there is
-	// none, or if Device shares it with other things.
+	// Drive is the hardware that holds Device. Hosts read its health. It is nil if there is none,
+	// or if Device shares it with other things.
 	Drive admin.Drive
 	// ReadOnly refuses writes even if the device would accept them.
 	ReadOnly bool
-	// Hosts are the NQNs of those hosts of the subsystem that may use the namespace; empty: all.
+	// Hosts are the NQNs of the hosts of the subsystem that may use the namespace; empty: all.
 	Hosts []string
 	// Timeout is how long the device may take for a command before the command is given up; 0 means
 	// no limit.
 	Timeout time.Duration
-	// Limits are those of all hosts together.
+	// Limits are the limits of all hosts together.
 	Limits qos.Limits
 	// ANAGroup is 1 to ana.MaxGroups, 1 if zero. See SetANAStates.
 	ANAGroup uint32
@@ -61,7 +61,8 @@ func derivedSerial(nqn string) string {
 	return hex.EncodeToString(sum[:10])
 }
 
-// namespace is a namespace of one subsystem. It is immutable but for what is atomic or has a lock.
+// namespace is a namespace of one subsystem. It is immutable but for fields that are atomic or have
+// a lock.
 type namespace struct {
 	sub  *subsystem
 	nsid uint32
@@ -80,7 +81,7 @@ type namespace struct {
 	failureLogged [len(ioErrors)]atomic.Int64
 }
 
-// attributes are what UpdateNamespace may change. They are immutable.
+// attributes are the properties that UpdateNamespace may change. They are immutable.
 type attributes struct {
 	dev  backend.Device
 	uuid uuid.UUID
@@ -113,7 +114,7 @@ func (s *subsystem) newAttributes(cfg NamespaceConfig, dev backend.Device) *attr
 	return a
 }
 
-// geometry is what the I/O path needs to know of a device.
+// geometry has the properties of a device that the I/O path uses.
 type geometry struct {
 	blocks   uint64
 	shift    uint8 // log2 of the block size

@@ -31,9 +31,10 @@ type op struct {
 // offered reports whether a controller has the command.
 func (o *op) offered(c *controller) bool { return o.execute != nil && o.scope.has(c) }
 
-// gates say what keeps a command from being carried out, a column of the tables for each gate. What
-// an op does not name is not kept back by that gate. Every command that the zero value does not
-// suit has to say so, and the test of gates has the same columns from the specification.
+// gates are the conditions that keep a command from being carried out, a column of the tables for
+// each gate. A gate that an op does not name does not keep it back. Every command that the zero
+// value does not suit has to say so, and the test of gates has the same columns from the
+// specification.
 //
 // Other gates are the same for every command of a queue and have no column: the queue has
 // authenticated, the controller is ready, the host sees the namespace, the storage is there.
@@ -44,9 +45,9 @@ type gates struct {
 	changes change
 	// ana: refused in ANA states in which the namespace is inaccessible (Base section 8.1.1.10).
 	ana anaGate
-	// limit is what the command takes of the limits on commands and bytes.
+	// limit is the amount that the command takes of the limits on commands and bytes.
 	limit limitGate
-	// again is what becomes of the command when its host has to authenticate again.
+	// again is the treatment of the command when its host has to authenticate again.
 	again againGate
 }
 
@@ -69,7 +70,7 @@ type anaGate uint8
 const (
 	anaNone anaGate = iota
 	anaNSID         // the state of the namespace, or of every one if NSID FFFFFFFFh means all
-	anaOwn          // prepare decides by what the command is about
+	anaOwn          // prepare decides by the contents of the command
 )
 
 type limitGate uint8
@@ -89,7 +90,7 @@ type againGate uint8
 const (
 	againNone againGate = iota
 	// againStarts: the command starts the time that the host has, and is served. Linux does not
-	// authenticate when an admin command is refused, and would lose what it was to find out.
+	// authenticate when an admin command is refused, and would lose the result of the command.
 	againStarts
 	// againLater: the command starts that time. It is refused if hosts send none of againFirst.
 	againLater
@@ -265,7 +266,7 @@ func oncs(c *controller) (bits nvme.ONCS) {
 	return bits
 }
 
-// effects makes the descriptors of log 05h from a table whose commands have the given scope.
+// effects makes the descriptors of log 05h from a table of commands with the given scope.
 func effects(c *controller, table *[256]op, scope nvme.Effect) (e [256]nvme.Effect) {
 	for i := range table {
 		if o := &table[i]; o.offered(c) {

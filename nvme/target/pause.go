@@ -120,7 +120,7 @@ func (t *Target) changeNamespace(nqn string, nsid uint32, fn func(*namespace) er
 	return nil
 }
 
-// proceed ends what quiesce has begun, unless the namespace is paused.
+// proceed undoes quiesce, unless the namespace is paused.
 func (ns *namespace) proceed() {
 	if !ns.isPaused() {
 		ns.setQuiesce(quiesceNothing, ns.sub.t.drainDeadline)

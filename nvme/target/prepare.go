@@ -135,8 +135,8 @@ const flagsMask = 0xC3
 // commands, and its target accepts nothing else.
 func badFabricsFlags(sqe *nvme.SQE) bool { return sqe.PSDT() == 3 || sqe.FUSE() != 0 }
 
-// Abandon implements fabric.Handler. Between Prepare and Execute a command holds nothing but what
-// EndZeroCopy gives back, and its place at a limit.
+// Abandon implements fabric.Handler. Between Prepare and Execute a command holds only its place at
+// a limit, and the zero copy that EndZeroCopy ends.
 func (h *Handler) Abandon(req *fabric.Request) {
 	c := req.Command.(*cmd)
 	h.stopWaiting(c)

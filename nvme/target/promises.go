@@ -13,7 +13,7 @@ type namespaceName struct {
 	nsid uint32
 }
 
-// promises are what hosts rely on that use a namespace. They outlive it until ForgetNamespace.
+// promises are the state of a namespace that hosts rely on. They outlive it until ForgetNamespace.
 type promises struct {
 	reservations *reservation.Namespace
 	marks        *marks.Marks

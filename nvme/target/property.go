@@ -61,7 +61,7 @@ func propertySet(h *Handler, cm *cmd) {
 // discovery controllers as well.
 const disabledLimit = int64(120e9)
 
-// registers are the properties of a controller, and what follows from its last enabling.
+// registers are the properties of a controller, and the state that follows from its last enabling.
 type registers struct {
 	// I/O queues read ready, writeThrough and discard.
 	ready atomic.Bool // enabled, not resetting, not shutting down, not failed
@@ -79,7 +79,7 @@ type registers struct {
 	stopLimit  func() // stops the timer of disabledLimit, nil if it does not run
 }
 
-// pending is what happens when the last I/O queue has ended.
+// pending is the set of steps to take when the last I/O queue has ended.
 type pending uint8
 
 const (
@@ -112,8 +112,8 @@ func (c *controller) endLimit() {
 	}
 }
 
-// dropQueues disconnects the I/O queues. Once all have ended, ioQueuesEnded does what then says.
-// Admin reactor.
+// dropQueues disconnects the I/O queues. When all have ended, ioQueuesEnded takes the steps in
+// then. Admin reactor.
 func (c *controller) dropQueues(then pending, why string) {
 	c.mu.Lock()
 	c.ready.Store(false)
@@ -175,8 +175,8 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 	return nvme.Success
 }
 
-// enable makes the controller ready. What Identify Controller reports of the namespaces is decided
-// here: it does not change while the controller is enabled.
+// enable makes the controller ready. It decides the properties of the namespaces that Identify
+// Controller reports: they do not change while the controller is enabled.
 func (c *controller) enable() {
 	list := c.namespaces()
 	is := func(has func(*geometry) bool) bool {

@@ -3,6 +3,6 @@
 // more than a number. A reply may have to wait for a Query, such as one of a drive.
 //
 // It imports the wire formats, the contract of devices and the log of hosts. The functions work on
-// what package target passes them. A type whose comment says nothing else belongs to the reactor of
-// its controller.
+// the data that package target passes them. A type belongs to the reactor of its controller, unless
+// its comment says otherwise.
 package admin

@@ -9,13 +9,13 @@ import (
 
 // Drive is hardware that holds namespaces. Any goroutine uses it.
 type Drive interface {
-	// ID identifies the hardware: namespaces whose drives have the same ID share it.
+	// ID identifies the hardware. Namespaces share hardware if their drives have the same ID.
 	ID() string
-	// Counts reports whether SMART includes what was read and written, how long that took, and the
-	// errors.
+	// Counts reports whether SMART includes the amount of data read and written, the time for it,
+	// and the errors.
 	Counts() bool
-	// SMART reads the drive's health, in the form of log 02h; what is not known is zero. It may
-	// block for some seconds.
+	// SMART reads the drive's health, in the form of log 02h. Unknown values are zero. It may block
+	// for some seconds.
 	SMART() (*nvme.SMARTLog, error)
 }
 

@@ -67,7 +67,7 @@ func Warns(warning uint8) (list []EventKind) {
 // Events is the state of the asynchronous events of a controller (Base section 5.1.2). An event
 // that was sent is masked until its log page is read, so each is sent exactly once.
 type Events struct {
-	Discovery bool           // those of a discovery controller
+	Discovery bool           // the controller is a discovery controller
 	Enabled   nvme.EventMask // by the host
 	waiting   [eventKinds]bool
 	masked    [eventKinds]bool
@@ -87,7 +87,7 @@ func (e *Events) Reports(k EventKind) bool {
 // Waits reports whether an event waits for a request of the host.
 func (e *Events) Waits(k EventKind) bool { return e.waiting[k] }
 
-// Raise reports an event if the host has enabled it. The caller then sends what Next returns.
+// Raise reports an event if the host has enabled it. The caller then sends the result of Next.
 func (e *Events) Raise(k EventKind) {
 	if e.Reports(k) {
 		e.waiting[k] = true

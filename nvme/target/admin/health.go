@@ -16,7 +16,7 @@ type Health struct {
 	Totals
 }
 
-// Totals are what namespaces have done.
+// Totals count the I/O of namespaces.
 type Totals struct {
 	// Sectors are units of 512 bytes, read and then written.
 	Sectors                    [2]uint64
@@ -51,10 +51,10 @@ func criticalWarning(list []Health) (w uint8) {
 }
 
 // SMART makes log 02h of namespaces (Base section 5.1.12.1.3): the health of their drives, combined
-// with what is known of namespaces without one. Controllers come and go with their hosts, so the
-// totals of these are the subsystem's since the target started, which is their power cycle: removed
-// has those of removed namespaces, failures is the number of entries of log 01h. They have no
-// thermometer: a temperature of zero.
+// with the health of namespaces without one. Controllers come and go with their hosts, so the
+// totals of the latter are the subsystem's since the target started, which is their power cycle.
+// removed has the totals of removed namespaces, failures is the number of entries of log 01h.
+// Namespaces without a drive have no thermometer: a temperature of zero.
 func SMART(list []Health, removed Totals, failures uint64, started time.Time) *nvme.SMARTLog {
 	l := &nvme.SMARTLog{CriticalWarning: criticalWarning(list)}
 	drives := map[string]bool{}
@@ -126,8 +126,8 @@ func merge(l, d *nvme.SMARTLog, first bool) {
 	l.ErrorLogEntries = l.ErrorLogEntries.Add(d.ErrorLogEntries)
 }
 
-// EnduranceGroup makes log 09h of a group of rotational media from the health of its namespace,
-// whose size is in bytes (Base section 5.1.12.1.10).
+// EnduranceGroup makes log 09h of a group of rotational media (Base section 5.1.12.1.10) from the
+// health of its namespace and its size in bytes.
 func EnduranceGroup(s *nvme.SMARTLog, size uint64) []byte {
 	return nvme.Append(nil, &nvme.EnduranceGroupLog{
 		CriticalWarning: s.CriticalWarning &

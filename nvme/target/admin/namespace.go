@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Namespace is what Identify reports of a namespace.
+// Namespace has the data of a namespace for Identify.
 type Namespace struct {
 	// UUID, NGUID and EUI64 are zero if there is none.
 	UUID     uuid.UUID

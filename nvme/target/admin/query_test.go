@@ -70,7 +70,8 @@ func TestQuery(t *testing.T) {
 }
 
 // TestQueryIsFresh: an answer comes from a call that began after the request, or less than age
-// before, however many calls run and end meanwhile; those who ask during one call share the next.
+// before, for any number of calls that run and end meanwhile. Requests during one call share the
+// next.
 func TestQueryIsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var value, calls atomic.Int64

@@ -13,9 +13,9 @@ import (
 // The telemetry of a controller (log 07h) is the operator's view of it, for the administrator of
 // the host: JSON with the names of the control interface. It is the association's own: its queues,
 // the namespaces with their totals, which log 02h has, too, and the log lines about this host at
-// this address, with the keys that cannot name anybody else. Of other hosts it has no name, no
-// address and no line, and of the storage nothing but what Identify shows. The controller captures
-// nothing by itself, so log 08h is its header.
+// this address, with the keys that cannot name anybody else. It has no name, address or log line of
+// another host, and of the storage only the data of Identify. The controller captures nothing by
+// itself, so log 08h is its header.
 
 // Telemetry is the last capture of a controller. It is kept until the controller ends, since hosts
 // read it in pieces (Base section 5.1.12.1.8).
@@ -36,7 +36,7 @@ const (
 )
 
 // telemetryKeys are the keys of log lines that a capture has. Others may have addresses of other
-// hosts, or say what else is configured, as the hint of a Connect that was refused.
+// hosts, or reveal other configuration, as the hint of a refused Connect does.
 var telemetryKeys = []string{
 	"cntlid", "depth", "duration", "field", "nsid", "qid", "status", "subsystem", "timeout",
 	"transport",

@@ -1,6 +1,6 @@
 // Package ana has asymmetric namespace access (ANA, Base section 8.1.1): each namespace is in a
 // group, and each port has a state for every group, which applies to the controllers that came
-// through it. States are those of a port, and a Log is log 0Ch of a controller.
+// through it. States are the states of a port, and a Log is log 0Ch of a controller.
 //
 // It imports the wire formats only. States are immutable. A Log belongs to the reactor of its
 // controller.
@@ -82,13 +82,13 @@ func (m *Members) Groups(s *States) (list []nvme.ANAGroup) {
 	return list
 }
 
-// Log is log 0Ch of a controller (Base section 5.1.12.1.13). The zero value is that of a controller
-// whose host has not read it since the last reset.
+// Log is log 0Ch of a controller (Base section 5.1.12.1.13). The zero value is a log that the host
+// has not read since the last reset.
 type Log struct {
 	changes uint64          // CHGC; 0: the log has not been made
 	groups  []nvme.ANAGroup // ascending
-	// page is what was read last from its begin: what is read from an offset continues it, and the
-	// host sees at the next begin whether the log has changed since.
+	// page is the log as of the last read from its beginning. A read from an offset continues it.
+	// At the next read from the beginning the host sees whether the log has changed since.
 	page       []byte
 	pageOf     uint64 // changes, as in page
 	groupsOnly bool   // page has no NSIDs
@@ -123,8 +123,8 @@ func (l *Log) Refresh(now []nvme.ANAGroup) (changed bool) {
 	return changed
 }
 
-// Continues reports whether what is read from an offset, with RGO or without, goes on with the page
-// that was read last.
+// Continues reports whether a read from an offset, with RGO or without, continues the page that was
+// read last.
 func (l *Log) Continues(off uint64, groupsOnly bool) bool {
 	return off > 0 && l.page != nil && l.groupsOnly == groupsOnly
 }

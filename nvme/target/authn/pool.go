@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/turns"
 )
 
-// Pool processes the messages of authentication, whose arithmetic takes milliseconds, and
-// remembers who has authenticated and who has failed. Any goroutine may use it.
+// Pool processes the messages of authentication, because their arithmetic takes milliseconds. It
+// remembers addresses that have authenticated, and failures. Any goroutine may use it.
 type Pool struct {
 	turns.Pool
 
@@ -42,8 +42,8 @@ func NewPool() *Pool {
 	}
 }
 
-// failureKey is whose failures are counted: those of a name, and where it was used, so that nobody
-// can keep a host out from elsewhere.
+// failureKey is the key of a count of failures: the name of a host, and the address that used it.
+// Failures at one address do not keep the host out at another.
 type failureKey struct {
 	host string
 	from netip.Addr

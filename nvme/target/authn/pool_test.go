@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestPool: what is remembered is bounded.
+// TestPool: the number of remembered addresses and failures is bounded.
 func TestPool(t *testing.T) {
 	p := NewPool()
 	for i := range 2 * maxKnown {

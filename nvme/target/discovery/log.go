@@ -59,7 +59,7 @@ type reachablePort struct {
 	addr netip.Addr
 }
 
-// visible is a subsystem whose entries begin at index first.
+// visible is a subsystem with the index of its first entry.
 type visible struct {
 	*entry
 	first uint64

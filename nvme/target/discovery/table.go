@@ -21,7 +21,7 @@ type Port struct {
 	Addr fabric.Addr
 	// Listener is the name of the listener that has the port.
 	Listener string
-	// TLS is what hosts are told of it; the transport sees to it.
+	// TLS is the policy that hosts are told of. The transport enforces it.
 	TLS fabric.TLSPolicy
 }
 
@@ -61,7 +61,8 @@ type entry struct {
 }
 
 // Fill adds the discovery service and the other subsystems to a table that has nothing else left to
-// set. last is the table before this one, or nil: what it knows of ports is used again.
+// set. last is the table before this one, or nil. Its port lists are used again if it has the same
+// ports.
 func (t *Table) Fill(service Subsystem, others []Subsystem, last *Table) {
 	every, byListener := make([]int, len(t.Ports)), map[string][]int{}
 	for i, p := range t.Ports {

@@ -14,10 +14,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// LatencyEntries is for how many pairs of a host and a namespace a reactor counts apart. Further
-// hosts, and those that exceed their share of the entries, have one of the namespace together, in
-// which also goes what was counted for a host that has left, when its entry is needed. So the sum
-// of the entries of a namespace never gets less.
+// LatencyEntries is the number of pairs of a host and a namespace that a reactor counts apart.
+// Further hosts, and hosts that exceed their share of the entries, share one entry of the
+// namespace. When the entry of a host that has left is needed, its counts are added to that one. So
+// the sum of the entries of a namespace never decreases.
 const LatencyEntries = 128
 
 // Operation is a class of commands for a namespace.
@@ -44,9 +44,9 @@ func operationOf(o nvme.Opcode) Operation {
 	return OperationOther
 }
 
-// Latency is what was counted of commands whose responses have left.
+// Latency has the counts of commands after their responses have left.
 type Latency struct {
-	// IOs is the number of commands, Errors that of those which failed, and Bytes the data of the
+	// IOs is the number of commands, Errors the number of failed ones, and Bytes the data of the
 	// others.
 	IOs, Errors, Bytes uint64
 	// Total is the time from the arrival of a command until its response has left, Stages its
@@ -57,7 +57,7 @@ type Latency struct {
 	Slowest [fabric.Stages]int64
 }
 
-// Merge adds what o has counted.
+// Merge adds the counts of o.
 func (l *Latency) Merge(o *Latency) {
 	if o.Total.Max() > l.Total.Max() {
 		l.Slowest = o.Slowest
@@ -82,8 +82,8 @@ type Namespace struct {
 	NSID   uint32
 }
 
-// Entry is what one reactor has counted of a host and a namespace; host is "" for all that have no
-// entry of their own. Reactor only.
+// Entry has the counts of one reactor for a host and a namespace. host is "" for all hosts that
+// have no entry of their own. Reactor only.
 type Entry struct {
 	host  string
 	ns    *Namespace
@@ -129,8 +129,8 @@ type Latencies struct {
 	loop    fabric.Loop
 	entries map[*Namespace]map[string]*Entry // by host
 	all     list.Set[Entry]
-	hosts   int              // those of hosts
-	used    int              // those of hosts that are connected
+	hosts   int              // entries of hosts
+	used    int              // entries of connected hosts
 	left    list.List[Entry] // of hosts that are not connected, the oldest first
 	reads   int              // entries are being copied and must not be merged
 }
@@ -141,7 +141,7 @@ func NewLatencies(loop fabric.Loop) Latencies {
 }
 
 // Join returns the entry of a host that begins to use a namespace. It counts for a share of all
-// entries (ADR 0046): what a payer has of them, here and for other hosts.
+// entries (ADR 0046): the number of entries of its payer, for this host and others.
 func (l *Latencies) Join(host string, share *int, ns *Namespace) *Entry {
 	e := l.entries[ns][host]
 	switch {
@@ -240,8 +240,8 @@ type LatencyInfo struct {
 // Reader reads Latencies, for one caller at a time. It has room for one element.
 type Reader chan struct{}
 
-// Read lists what reactors have counted, in the order of subsystem, namespace, operation and host.
-// An error is that of ctx, which ended before all reactors answered. No reactor calls it.
+// Read lists the counts of reactors, in the order of subsystem, namespace, operation and host. It
+// returns the error of ctx if that ends before all reactors have answered. No reactor calls it.
 func (r Reader) Read(ctx context.Context, reactors []*Latencies) ([]LatencyInfo, error) {
 	select {
 	case r <- struct{}{}:
@@ -282,9 +282,9 @@ func (r Reader) Read(ctx context.Context, reactors []*Latencies) ([]LatencyInfo,
 	return list, nil
 }
 
-// read calls add with what the reactor has counted. The Latency is valid during the call. The
-// reactor copies an entry in a turn, and the next one when that was added: a turn takes some 10 µs.
-// It is not called by the reactor.
+// read calls add with the counts of the reactor. The Latency is valid during the call. The reactor
+// copies one entry in a turn, and the next one after that was added: a turn takes some 10 µs. It is
+// not called by the reactor.
 func (l *Latencies) read(ctx context.Context, add func(LatencyInfo)) error {
 	var entries []*Entry
 	var copies [operations]Latency
@@ -322,7 +322,7 @@ func Do(ctx context.Context, loop fabric.Loop, fn func()) error {
 	return DoAll(ctx, loop, func(done func()) { fn(); done() })
 }
 
-// DoAll is Do for what takes pieces: fn calls done at the end.
+// DoAll is Do for work in pieces: fn calls done at the end.
 func DoAll(ctx context.Context, loop fabric.Loop, fn func(done func())) error {
 	done := make(chan struct{})
 	loop.Post(func() { fn(func() { close(done) }) })

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// mailbox is a loop on which the test runs what is posted.
+// mailbox is a loop that leaves its posts to the test.
 type mailbox struct {
 	fabric.Loop
 	posts chan func()
@@ -16,7 +16,7 @@ type mailbox struct {
 
 func (m mailbox) Post(fn func()) { m.posts <- fn }
 
-// TestLatencyReaders: however many ask, a reactor works for one of them, in small steps. One whose
+// TestLatencyReaders: a reactor works for one reader at a time, in small steps. A read that its
 // caller has given up in the middle is forgotten.
 func TestLatencyReaders(t *testing.T) {
 	loop := mailbox{posts: make(chan func(), 100)}
@@ -74,7 +74,7 @@ func TestLatencyReaders(t *testing.T) {
 	testutil.Equal(t, len(list), entries, "entries")
 }
 
-// TestManyEntries: a reactor lists them in pieces, without those that were dropped.
+// TestManyEntries: a reactor lists its entries in pieces, without the dropped ones.
 func TestManyEntries(t *testing.T) {
 	loop := mailbox{posts: make(chan func(), 100)}
 	l, share := NewLatencies(loop), 0

@@ -1,6 +1,6 @@
-// Package qos bounds what hosts may do, with the Limits of a host, a subsystem or a namespace (ADR
-// 0026). A Limiter is shared by all reactors. Leases are the parts of the limiters that the
-// commands of one host for one namespace have on one reactor.
+// Package qos bounds the commands and bytes per second of hosts, with the Limits of a host, a
+// subsystem or a namespace (ADR 0026). A Limiter is shared by all reactors. Leases are the parts of
+// the limiters that the commands of one host for one namespace have on one reactor.
 //
 // It imports the buckets of internal/limit.
 package qos
@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/limit"
 )
 
-// Limits bound what hosts may do. The zero value is none.
+// Limits bound commands and bytes per second. The zero value has no limit.
 type Limits struct {
 	// IOPS is how many commands per second may read or change blocks, 0 any number. A Flush does
 	// not count.
@@ -20,13 +20,13 @@ type Limits struct {
 	// Bandwidth is how many bytes per second reads and writes may move, and Write Zeroes zero, 0
 	// any number.
 	Bandwidth int64
-	// Burst says how much may come at once after a pause: as much as the limits allow in this time.
-	// 0 is DefaultBurst. What is larger than that passes, and is made up for afterwards.
+	// Burst bounds the amount that passes at once after a pause: as much as the limits allow in
+	// this time. 0 is DefaultBurst. A larger command passes, and is made up for afterwards.
 	Burst time.Duration
 }
 
 // The bounds of Limits.Burst. Reactors look at their timers some milliseconds late, and must find
-// what came in meanwhile.
+// the amount that came in meanwhile.
 const (
 	MinBurst     = 10 * time.Millisecond
 	MaxBurst     = time.Minute
@@ -102,23 +102,23 @@ func (l *Limiter) Waited(commands int, nanoseconds int64) {
 // Users returns the number of owners that the limit on commands is shared out by now; it has one.
 func (l *Limiter) Users() int { return l.ios.Users() }
 
-// Limiters are those of a host, a subsystem and a namespace; nil: no limit.
+// Limiters are the limiters of a host, a subsystem and a namespace; nil: no limit.
 type Limiters [3]*Limiter
 
-// Leases are what a flow has of its limiters. The zero value has no limit. Reactor only.
+// Leases are the leases of a flow on its limiters. The zero value has no limit. Reactor only.
 type Leases struct {
 	list []lease
 	of   Limiters
 }
 
-// lease is what a flow has of a bucket of a limiter.
+// lease is the lease of a flow on a bucket of a limiter.
 type lease struct {
 	*limit.Lease
 	of    *Limiter
 	bytes bool
 }
 
-// cost is what a command with data, in bytes, takes of the bucket.
+// cost returns the amount that a command takes of the bucket. data is in bytes.
 func (l *lease) cost(data int64) int64 {
 	if l.bytes {
 		return data
@@ -126,7 +126,7 @@ func (l *lease) cost(data int64) int64 {
 	return 1
 }
 
-// Link makes a flow use these limiters, whose buckets are shared out by owner.
+// Link makes a flow use these limiters. Their buckets are shared out by owner.
 func (l *Leases) Link(to Limiters, owner any, now int64) {
 	if to == l.of {
 		return
@@ -157,8 +157,9 @@ func (l *Leases) Unlink(now int64) {
 	*l = Leases{}
 }
 
-// Take takes what a command needs of all limits, or says at which it waits, and for how long. That
-// one is asked first the next time: what the others have is for commands that do not wait for it.
+// Take takes the cost of a command from all limits, or returns the limiter at which the command
+// waits, and the time. That one is asked first the next time: the leases of the others are for
+// commands that do not wait for it.
 func (l *Leases) Take(data, now int64) (at *Limiter, wait int64) {
 	for i := range l.list {
 		e := &l.list[i]

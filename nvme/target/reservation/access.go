@@ -17,7 +17,7 @@ const (
 	GroupWrite
 )
 
-// Access is who may use a namespace that is reserved. It is immutable; nil: all hosts. Any
+// Access says which hosts may use a reserved namespace. It is immutable; nil: all hosts. Any
 // goroutine may use it.
 type Access struct {
 	typ    nvme.ReservationType
@@ -29,7 +29,7 @@ type Access struct {
 // HostHandle stands for a Host where it is compared for each command.
 type HostHandle = unique.Handle[Host]
 
-// Access is who may use the namespace.
+// Access returns the access of hosts to the namespace.
 func (r *State) Access() *Access {
 	if r.Type == 0 {
 		return nil

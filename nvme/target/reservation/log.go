@@ -5,7 +5,7 @@ import "github.com/nvmf-target/nvmf-target/nvme"
 // logSize is how many notifications a controller keeps.
 const logSize = 64
 
-// Log is what log 80h of a controller is made of. It belongs to the admin reactor.
+// Log has the notifications of log 80h of a controller. It belongs to the admin reactor.
 type Log struct {
 	count uint64
 	queue []nvme.ReservationLog

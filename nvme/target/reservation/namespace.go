@@ -15,11 +15,11 @@ import (
 
 // Store keeps reservations through a restart (Persist Through Power Loss).
 type Store interface {
-	// Load returns what is kept of a namespace, nil if there is nothing. It does not block.
+	// Load returns the stored state of a namespace, nil if there is none. It does not block.
 	Load(nqn string, nsid uint32) *State
-	// Save replaces what is kept of a namespace; nil: nothing. If it returns nil, what it was given
-	// is durable, after a crash before that the old or the new. It is called by one goroutine at
-	// a time for a namespace, and may block.
+	// Save replaces the stored state of a namespace; nil removes it. If it returns no error, the
+	// new state is durable. After a crash before that, the store has the old or the new state. One
+	// goroutine at a time calls it for a namespace. It may block.
 	Save(nqn string, nsid uint32, r *State) error
 }
 
@@ -28,8 +28,8 @@ type Store interface {
 //
 //	state machine      the change is refused, or
 //	store              made durable, if they persist
-//	every reactor      adopts who has access from now on, refuses what waits for the device, and
-//	                   reports when the device has nothing left of hosts that have none
+//	every reactor      adopts the new access, refuses the commands that wait for the device, and
+//	                   reports when the device has nothing left of hosts without access
 //	notifications, and the completion of the command
 //
 // Any goroutine may use it.
@@ -45,8 +45,8 @@ type Namespace struct {
 	Mask atomic.Uint32
 
 	mu sync.Mutex
-	// users have the reservations: the namespace, and those that were removed as long as reactors
-	// work for them.
+	// users have the reservations: the namespace, and removed ones as long as reactors work for
+	// them.
 	users   []User
 	turns   list.List[hostChanges] // the next one first
 	hosts   map[subnet.Owner]*hostChanges
@@ -129,10 +129,10 @@ func (r *Namespace) Detach(u User) {
 // State is the present one.
 func (r *Namespace) State() *State { return r.now.Load() }
 
-// Access is what a reactor begins with: nil without a reservation.
+// Access returns the access that a reactor begins with: nil without a reservation.
 func (r *Namespace) Access() *Access { return r.access.Load() }
 
-// Submit begins a change, after those of its host before it. It does not block.
+// Submit begins a change, after the earlier changes of its host. It does not block.
 func (r *Namespace) Submit(c *Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,7 +215,8 @@ func (r *Namespace) change(c *Change) {
 }
 
 // save makes a change durable if reservations persist before it or after it. If that fails, the
-// store may have either: what holds, the one before, is stored again, now or with the next change.
+// store may have either state. The state before the change still holds: it is stored again, now or
+// with the next change.
 func (r *Namespace) save(before, next *State) error {
 	if r.store == nil || !r.dirty && (!before.PTPL && !next.PTPL || next.equal(before)) {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestTurns: hosts take turns, however many changes one of them asks for, and those of
+// TestTurns: hosts take turns, for any number of changes that one of them asks for. The changes of
 // one host are made in order.
 func TestTurns(t *testing.T) {
 	r := New(nil, "nqn", 1)

@@ -28,8 +28,8 @@ const (
 	tooMany = nvme.InternalError | nvme.DNR
 )
 
-// Host is what reservations know a host by: both of its names. A host that proves with a key that
-// it has an NQN has nothing of others, whatever Host Identifier it sends.
+// Host identifies a host to reservations, by both of its names. A host that proves its NQN with a
+// key shares nothing with other hosts, even if it sends their Host Identifier.
 type Host struct {
 	HostID [16]byte
 	NQN    string
@@ -40,7 +40,7 @@ type Registrant struct {
 	Host
 	Key uint64
 	// Network is subnet.Of the address that it has registered from. It is not kept through a
-	// restart: what the registrant has then counts for no network.
+	// restart: afterwards the registrant counts for no network.
 	Network netip.Addr
 }
 
@@ -155,11 +155,11 @@ func Check(sqe *nvme.SQE, persist bool) (size uint32, valid bool) {
 	return size, valid
 }
 
-// Outcome is what a change leads to.
+// Outcome is the result of a change.
 type Outcome struct {
 	Next          *State
 	notifications map[Host]nvme.ReservationNotification
-	// aborted are the hosts that Preempt and Abort preempts, whose commands are aborted.
+	// aborted are the hosts that Preempt and Abort preempts. Their commands are aborted.
 	aborted map[Host]bool
 	// acquired: the command promises that devices have nothing of hosts without access, also if
 	// these had none before. A host may repeat a command that has failed because they had.

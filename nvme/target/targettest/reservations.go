@@ -1,5 +1,5 @@
-// Package targettest has models of what the specifications say, without a line of the code of
-// package target, which tests compare with them.
+// Package targettest has models of the specifications, without any code of package target. Tests
+// compare package target with them.
 package targettest
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The opinion of the specification, row by row (Base section 8.1.22.1): what a host may do that
+// The rules of the specification, row by row (Base section 8.1.22.1): the access of a host that
 // does not hold the reservation, by type; not registered, then registered. A: allowed, C: conflict.
 var (
 	readGroup  = []string{"AA", "AA", "CC", "AA", "CA", "AA", "CA"}
@@ -208,7 +208,7 @@ func (r *Reservations) Release(h int, act nvme.ReservationAction, crkey uint64, 
 	return nvme.Success
 }
 
-// Report is what Reservation Report returns, with the registrants in the order of their hosts,
+// Report returns the data of Reservation Report, with the registrants in the order of their hosts,
 // which is not specified. id makes Host Identifiers.
 func (r *Reservations) Report(id func(h int) [16]byte) (nvme.ReservationStatus,
 	[]nvme.RegisteredController,
