@@ -18,7 +18,7 @@ func abortCommand(sqid, cid uint16) *fabrictest.Command {
 	return c
 }
 
-// TestAbort: which commands can be aborted, and what the result of Abort says (M14).
+// TestAbort: the commands that can be aborted, and the result of the Abort command (M14).
 func TestAbort(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 2, sub)
@@ -70,8 +70,8 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestAbortCancels: what a device has is canceled, if the device can, before the Abort command
-// completes (Base section 5.1.1.2). Other commands stay.
+// TestAbortCancels: a command in the device is canceled, if the device can, before the Abort
+// command completes (Base section 5.1.1.2). Other commands stay.
 func TestAbortCancels(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	dev.HonorCancel()
@@ -109,8 +109,8 @@ func TestAbortCancels(t *testing.T) {
 	}
 }
 
-// capsuleWrite is a queue with a write of 4 KiB in the capsule, whose data lies in memory of the
-// queue.
+// capsuleWrite returns a queue, its device, and a function that prepares a write of 4 KiB. The
+// in-capsule data lies in memory of the queue.
 func capsuleWrite(t *testing.T) (b *bare, dev *backendtest.Faulty, prepare func() *fabric.Request) {
 	dev = backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
 	closeLast(t, dev)

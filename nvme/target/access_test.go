@@ -19,8 +19,8 @@ func through(r *harness, port uint16, nqn string) *host {
 	return r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nqn })
 }
 
-// TestLostAccess: when the reactors have done what a change asks of them, the device gets nothing
-// more of a host that has lost access, also if its queue still receives data.
+// TestLostAccess: after the reactors have carried out a change, the device gets nothing more of a
+// host that has lost access, even if its queue still receives data.
 func TestLostAccess(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 1, sub)
@@ -50,8 +50,8 @@ func TestLostAccess(t *testing.T) {
 	testutil.True(t, !strings.Contains(r.log.String(), "self-test"), "the self-test has a result")
 }
 
-// TestDuplicateHostsWithKey: who cannot authenticate does not lock a host out, and of two that can
-// the second one is refused, also if both had connected before.
+// TestDuplicateHostsWithKey: a peer that cannot authenticate does not lock a host out. The second
+// of two hosts that can authenticate is refused, even if both had connected before.
 func TestDuplicateHostsWithKey(t *testing.T) {
 	r, _ := authHarness(t, 1)
 	r.update(func(c *SubsystemConfig) { c.RefuseDuplicateHosts = true })

@@ -47,7 +47,7 @@ func (h *host) wantANA(changes uint64, want ...nvme.ANAGroup) {
 	}
 }
 
-// anaStatuses are those of commands that a state does not allow (Base section 4.2.3.4).
+// anaStatuses are the statuses of commands that a state does not allow (Base section 4.2.3.4).
 var anaStatuses = map[nvme.ANAState]nvme.Status{
 	nvme.ANAStateInaccessible: nvme.ANAInaccessible, nvme.ANAStateChange: nvme.ANATransition,
 	nvme.ANAStatePersistentLoss: nvme.ANAPersistentLoss,

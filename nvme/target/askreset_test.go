@@ -29,7 +29,7 @@ func isGone(q *ResetRequest) bool {
 }
 
 // TestAskForResets: hosts of these ports get the event once, as soon as they have a request for it,
-// whatever events they have enabled; discovery controllers and those that are not enabled do not.
+// with any events enabled. Discovery controllers and disabled controllers do not get it.
 func TestAskForResets(t *testing.T) {
 	r := newHarness(t, 2, ramSubsystem(t, 1))
 	other := info(nvme.TransportTCP)
@@ -74,8 +74,8 @@ func TestAskForResets(t *testing.T) {
 	}
 }
 
-// TestPauseAll: no device has a command of a host any more, and what hosts send then waits. A host
-// that resets drops it; for others it goes on.
+// TestPauseAll: the devices have no more commands of hosts, and new commands wait. A host that
+// resets drops its commands. The commands of other hosts go on.
 func TestPauseAll(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 1, sub)

@@ -42,7 +42,7 @@ func TestRacingConnects(t *testing.T) {
 	testutil.Equal(t, len(r.target.Controllers()), 1, "controllers")
 }
 
-// TestAllowed: the transport learns which queues are those of a host that a subsystem allows.
+// TestAllowed: the transport learns the queues of hosts that a subsystem allows.
 func TestAllowed(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)

@@ -81,7 +81,7 @@ func (r *harness) authenticate(q *fabrictest.Queue, h *auth.Host) error {
 	return err
 }
 
-// connectUnproven connects a queue whose host has to authenticate.
+// connectUnproven connects a queue of a host that has to authenticate.
 func (r *harness) connectUnproven(reactor int, a connectArgs) (*fabrictest.Queue, uint16) {
 	r.t.Helper()
 	q := r.dial(reactor)
@@ -243,8 +243,8 @@ func TestAuthenticationLate(t *testing.T) {
 	}
 }
 
-// TestAuthenticationMemory: what others from elsewhere hold of the memory does not keep a host out
-// that has authenticated before.
+// TestAuthenticationMemory: memory held by peers from elsewhere does not keep out a host that has
+// authenticated before.
 func TestAuthenticationMemory(t *testing.T) {
 	r, _ := authHarness(t, 1)
 	admin, _ := r.connectUnproven(0, adminArgs(testSub))
@@ -263,8 +263,8 @@ func TestAuthenticationMemory(t *testing.T) {
 	r.must(r.authenticate(admin, testHostSide(t)))
 }
 
-// TestAuthenticationUnfinished: a host that stops anywhere is disconnected, with what it has not
-// been told, and so is one that has authenticated before.
+// TestAuthenticationUnfinished: a host that stops at any step is disconnected, also with a message
+// that it has not received, and also after an earlier authentication.
 func TestAuthenticationUnfinished(t *testing.T) {
 	r, _ := authHarness(t, 1)
 	for step := range 5 {
@@ -295,8 +295,8 @@ func TestAuthenticationUnfinished(t *testing.T) {
 	q.HangUp() // while the message is processed, maybe
 }
 
-// TestAuthenticationRecords: each exchange of an admin queue has a line, whatever becomes of it,
-// and each of an I/O queue that does not succeed.
+// TestAuthenticationRecords: the log has a line for each exchange of an admin queue, with any
+// outcome, and for each exchange of an I/O queue that does not succeed.
 func TestAuthenticationRecords(t *testing.T) {
 	r, _ := authHarness(t, 1)
 	lines := func(what, message string, want int) {
@@ -380,7 +380,7 @@ func occupy(p *authn.Pool) (end func()) {
 	return func() { close(ended) }
 }
 
-// sessionOf is what the handler has of a queue.
+// sessionOf returns the session of a queue.
 func (r *harness) sessionOf(q *fabrictest.Queue) *session {
 	for _, h := range r.raw {
 		for s := range h.sessions.All() {
@@ -393,7 +393,7 @@ func (r *harness) sessionOf(q *fabrictest.Queue) *session {
 	return nil
 }
 
-// TestAuthenticationCommands: what is wrong with the commands themselves.
+// TestAuthenticationCommands: errors in the fields and the order of the commands themselves.
 func TestAuthenticationCommands(t *testing.T) {
 	r, _ := authHarness(t, 1)
 	admin, _ := r.connectUnproven(0, adminArgs(testSub))

@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// TestUnprovenQueue: an I/O queue whose host has not authenticated takes no place of the
-// controller, and nothing says that it is the host's.
+// TestUnprovenQueue: an unproven I/O queue takes no place of the controller, and is not listed as a
+// queue of the host.
 func TestUnprovenQueue(t *testing.T) {
 	r, _ := authHarness(t, 2)
 	admin, cntlid := r.connectUnproven(0, adminArgs(testSub))

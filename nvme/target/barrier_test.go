@@ -13,7 +13,7 @@ import (
 )
 
 // barrierTest has a host b with queues on all three reactors, of which two have a channel, and a
-// host a. What matters are writes of b to block 8.
+// host a. The tests look at the writes of b to block 8.
 type barrierTest struct {
 	*harness
 	dev     *backendtest.Faulty
@@ -82,8 +82,8 @@ func (p *barrierTest) lock(onHeld func()) *rangeLock {
 	return l
 }
 
-// quiesce quiesces the namespace, before what the end of the barrier waits for has come, and ends
-// that afterwards.
+// quiesce begins to quiesce the namespace, before the barrier ends. p.end then also waits until the
+// namespace is quiet, and ends the quiesce.
 func (p *barrierTest) quiesce(done *bool) {
 	p.ns.startQuiesce(quiesceIO, func() { *done = true })
 	end := p.end
@@ -197,7 +197,7 @@ var barrierIOs = []struct {
 	}},
 }
 
-// barrierEvents are what happens while a barrier is there, or about to be.
+// barrierEvents are the events while a barrier exists or is about to begin.
 var barrierEvents = []struct {
 	name   string
 	happen func(*barrierTest)
@@ -233,8 +233,8 @@ var barrierEvents = []struct {
 	}},
 }
 
-// TestBarriers: whatever is there when a barrier begins, and whatever happens meanwhile, it waits
-// for what it has to, nothing reaches the device that must not, and all of it ends.
+// TestBarriers: a barrier waits for the right IOs, with any IO at its begin and any event
+// meanwhile. No write reaches the device too early, and all commands end.
 func TestBarriers(t *testing.T) {
 	for i := range barrierUsers {
 		user := &barrierUsers[i]
@@ -283,7 +283,7 @@ func TestBarriers(t *testing.T) {
 	}
 }
 
-// nothingLeft looks for what barriers leave.
+// nothingLeft checks that barriers leave no state on the reactors.
 func (p *barrierTest) nothingLeft() {
 	p.t.Helper()
 	for i, h := range p.raw {
@@ -299,7 +299,7 @@ func (p *barrierTest) nothingLeft() {
 	}
 }
 
-// TestLockOfGivenUp: a lock waits no longer for an IO whose command is given up meanwhile.
+// TestLockOfGivenUp: a lock no longer waits for an IO after its command is given up.
 func TestLockOfGivenUp(t *testing.T) {
 	for _, c := range []*fabrictest.Command{
 		write(8, 'b'), dsm(1, true, [2]uint64{8, 1}, [2]uint64{20, 1}),

@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// changing is a device whose description tests change.
+// changing is a device with a description that tests change.
 type changing struct {
 	backend.Device
 	i      backend.Info

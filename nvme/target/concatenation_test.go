@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// pskStore is a target whose hosts generate PSKs: "a0", "a1" and so on those of host a.
+// pskStore is a target with hosts that generate PSKs. Host a generates "a0", "a1" and so on.
 type pskStore struct {
 	*Target
 	t   *testing.T
@@ -37,14 +37,15 @@ func (x *pskStore) plain(host string) *controller {
 	return &controller{t: x.Target, hostNQN: host, info: &fabric.QueueInfo{}}
 }
 
-// make has a controller make a PSK, and leave that of a host whose connection has ended, as Linux
-// does before it connects with it. They return the secret.
+// make has a controller make a PSK, and returns the secret.
 func (x *pskStore) make(c *controller, i int) []byte {
 	p := &auth.TLSPSK{Identity: fmt.Sprint(c.hostNQN, i), Secret: []byte{1, 2, 3}}
 	x.generated.add(c, p, x.key)
 	return p.Secret
 }
 
+// leave does so for a host that then ends its connection, as Linux does before it connects with the
+// PSK.
 func (x *pskStore) leave(host string, i int) []byte {
 	c := x.plain(host)
 	defer x.generated.release(c)
@@ -55,8 +56,8 @@ func (x *pskStore) has(host string, i int) bool {
 	return x.GeneratedPSK(host, fmt.Sprint(host, i)) != nil
 }
 
-// TestGeneratedPSKs: what a host has generated and does not use is bounded and ends, and what a
-// controller uses stays as long as that.
+// TestGeneratedPSKs: the unused PSKs of a host are limited in number and time. A PSK in use stays
+// as long as a controller uses it.
 func TestGeneratedPSKs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newPSKStore(t, "a", "b")

@@ -134,7 +134,7 @@ func TestClosedTarget(t *testing.T) {
 		"a handler without a loop was made")
 }
 
-// TestCloseWithoutReactors: a target whose reactors never ran closes at once.
+// TestCloseWithoutReactors: a target closes at once if its reactors never ran.
 func TestCloseWithoutReactors(t *testing.T) {
 	w, err := fabrictest.NewWorld(1)
 	testutil.Must(t, err)

@@ -4,8 +4,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// wantRefusal looks whether the last refusal says what was expected, what was received, and what an
-// operator can do.
+// wantRefusal checks that the last refusal has the expected and the received value, and a hint for
+// operators.
 func (r *harness) wantRefusal() {
 	r.t.Helper()
 	last, n := r.recorder.Refusals()[0], r.recorder.Kinds()["connect refused"]

@@ -20,7 +20,8 @@ func (r *harness) connections() (list []ConnectionInfo) {
 	return list
 }
 
-// TestConnections: what every queue is, on whatever reactor, and how long its host may be silent.
+// TestConnections: the properties of every queue on every reactor, and the time that its host may
+// be silent.
 func TestConnections(t *testing.T) {
 	r := newHarness(t, 2, ramSubsystem(t, 1))
 	h := r.connectHost(2, func(a *connectArgs) { a.kato = 5000 })

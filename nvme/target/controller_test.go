@@ -77,8 +77,8 @@ func TestShutdownOnce(t *testing.T) {
 	}
 }
 
-// TestResetAfterQueuesEnded: that the last of earlier queues has ended does not complete the reset
-// of those that exist now.
+// TestResetAfterQueuesEnded: the end of the last earlier queue does not complete the reset of the
+// queues that exist now.
 func TestResetAfterQueuesEnded(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 2, sub)

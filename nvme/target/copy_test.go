@@ -49,7 +49,7 @@ func copySubsystem(t *testing.T) SubsystemConfig {
 	return sub
 }
 
-// TestCopyFails: what is before the range in DW0 was copied, whether its read or its write fails,
+// TestCopyFails: the source ranges before the one in DW0 were copied if a read or a write fails,
 // the command is aborted, or a namespace is removed.
 func TestCopyFails(t *testing.T) {
 	sub, dev := hangingSubsystem(t)

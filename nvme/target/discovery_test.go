@@ -52,9 +52,9 @@ func TestGeneration(t *testing.T) {
 	}
 }
 
-// TestRemovePort: a listener that is removed leaves the discovery log, and every queue that came
-// through it ends, admin, I/O, discovery, and those that have not connected yet (Q11, C10). Others
-// stay. A connection that it had accepted before is refused, until there is such a listener again.
+// TestRemovePort: a removed listener leaves the discovery log. Every queue that came through it
+// ends: admin, I/O and discovery queues, and queues without a Connect command (Q11, C10). Others
+// stay. A connection that it had accepted before is refused, until such a listener exists again.
 func TestRemovePort(t *testing.T) {
 	r := newHarness(t, 2, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
@@ -97,7 +97,7 @@ func (h *host) names() string {
 	return strings.Join(words, " ")
 }
 
-// TestDiscoveryLogsAreKept: what a host asks for by turns is not made anew each time.
+// TestDiscoveryLogsAreKept: logs that a host requests by turns are not made anew each time.
 func TestDiscoveryLogsAreKept(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))

@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
-// testDrive is an admin.Drive that reports what the test sets.
+// testDrive is an admin.Drive that reports the log and the error of the test.
 type testDrive struct {
 	id     string
 	counts bool
@@ -77,8 +77,8 @@ func full(n uint8) nvme.SMARTLog {
 	return l
 }
 
-// TestDriveHealth: the log of one drive is the drive's own, whatever was read through the target;
-// that of several has the sums and the worst values.
+// TestDriveHealth: the log of one drive is the drive's own, independent of reads through the
+// target. The log of several drives has the sums and the worst values.
 func TestDriveHealth(t *testing.T) {
 	a, b := &testDrive{id: "a", counts: true, log: full(1)},
 		&testDrive{id: "b", counts: true, log: full(2)}
@@ -93,7 +93,7 @@ func TestDriveHealth(t *testing.T) {
 			t.Errorf("namespace %d: %+v\nwant %+v", nsid, l, want)
 		}
 	}
-	want := full(2) // the worst, but for what is counted
+	want := full(2) // the worst values; the loop adds up the counts
 	want.CriticalWarning, want.EnduranceWarnings = nvme.SMARTSpareLow, 2|4
 	for _, sum := range []struct{ to, a *nvme.Uint128 }{
 		{&want.DataUnitsRead, &a.log.DataUnitsRead},
@@ -112,7 +112,8 @@ func TestDriveHealth(t *testing.T) {
 	}
 }
 
-// TestDriveAndMemory: the target counts what drives do not, and namespaces without a drive.
+// TestDriveAndMemory: the target counts for drives that do not count, and for namespaces without a
+// drive.
 func TestDriveAndMemory(t *testing.T) {
 	sata, silent := &testDrive{
 		id:  "sata",
@@ -186,8 +187,8 @@ func TestDriveWarns(t *testing.T) {
 	}
 }
 
-// TestEventDuringSlowLog: an event that happens while a drive is asked for the health log, whose
-// reading ends the masking of that event, is not lost.
+// TestEventDuringSlowLog: an event is not lost if it happens while the target asks a drive for the
+// health log. Reading that log ends the masking of the event.
 func TestEventDuringSlowLog(t *testing.T) {
 	d := hangingDrive{make(chan struct{}), make(chan struct{})}
 	r := newHarness(t, 1, onDrives(t, d))

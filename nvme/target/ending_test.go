@@ -42,8 +42,8 @@ func (c *controller) expire() {
 	c.checkKeepAlive()
 }
 
-// ending is a host with an I/O queue whose command the device holds, so that its controller cannot
-// be removed at once.
+// ending returns a host with an I/O queue. The device holds a command of the queue, so the
+// controller cannot be removed before release is called.
 func ending(t *testing.T) (r *harness, h *host, release func()) {
 	t.Helper()
 	sub, dev := faultySubsystem(t)
@@ -79,9 +79,9 @@ func TestConnectToEndingController(t *testing.T) {
 	}
 }
 
-// TestIOToEndingController: a command on a queue of a controller that has failed (CSTS.CFS, Q04),
-// is reset or shut down, or whose subsystem was removed (Q05) does not reach the device, and is
-// refused with a status after which the host retries.
+// TestIOToEndingController: a command does not reach the device if its controller has failed
+// (CSTS.CFS, Q04), is reset or shut down, or if the subsystem was removed (Q05). It is refused with
+// a status after which the host retries.
 func TestIOToEndingController(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestQueueEndsUnderIO(t *testing.T) {
 }
 
 // TestQueueEndsBeforeSubmit: commands that the device has not seen when their queue ends are never
-// carried out and come back at once; those of other queues keep their place.
+// carried out and come back at once. Commands of other queues keep their place.
 func TestQueueEndsBeforeSubmit(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 1, sub)
@@ -215,7 +215,7 @@ func TestQueueEndsBeforeSubmit(t *testing.T) {
 		"a write of the ended queue was carried out, or the other one was not")
 }
 
-// delayedWrites is a subsystem whose writes take some time before the storage sees them.
+// delayedWrites returns a subsystem with writes that reach the storage after a latency.
 func delayedWrites(t *testing.T, latency time.Duration) SubsystemConfig {
 	dev := wrap.Delay(ramDeviceOpen(t, 1<<20, 512),
 		wrap.DelayConfig{Latency: latency, Ops: []backend.Op{backend.OpWrite}})

@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestDiskFull: writes that fail for lack of space are counted by that reason, and logged once with
-// what operators need to know, and once more after a minute.
+// TestDiskFull: writes that fail for lack of space are counted by that reason. They are logged once
+// with the details for operators, and once more after a minute.
 func TestDiskFull(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 2, sub)
@@ -68,7 +68,7 @@ func TestDiskFull(t *testing.T) {
 		names)
 }
 
-// sparse is a thin device that knows what is left for it.
+// sparse is a thin device that knows its free space.
 type sparse struct {
 	thinDevice
 	err error

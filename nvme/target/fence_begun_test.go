@@ -154,7 +154,8 @@ func TestPreemptDuringPair(t *testing.T) {
 	}
 }
 
-// TestPreemptHalf: a half of a pair whose other half comes after the preempt fails with it.
+// TestPreemptHalf: the first half of a pair fails with the second half if that comes after the
+// preempt.
 func TestPreemptHalf(t *testing.T) {
 	for _, p := range preemptions {
 		t.Run(p.name, func(t *testing.T) {
@@ -181,9 +182,8 @@ func TestPreemptHalf(t *testing.T) {
 	}
 }
 
-// TestPreemptDuringTransfer: what a host has sent before a preempt, but not its data, is not
-// written when that comes; after Preempt and Abort also not if the reservation has been released
-// meanwhile.
+// TestPreemptDuringTransfer: commands sent before a preempt write nothing if their data arrives
+// after it. After Preempt and Abort this is so even if the reservation has been released meanwhile.
 func TestPreemptDuringTransfer(t *testing.T) {
 	for _, p := range preemptions {
 		t.Run(p.name, func(t *testing.T) {
@@ -223,8 +223,8 @@ func TestPreemptDuringTransfer(t *testing.T) {
 	}
 }
 
-// TestPreemptAtLimit: what waits at a limit, with its data or without, is not written after a
-// preempt, which does not wait for it.
+// TestPreemptAtLimit: writes that wait at a limit, with their data or without, write nothing after
+// a preempt. The preempt does not wait for them.
 func TestPreemptAtLimit(t *testing.T) {
 	for _, p := range preemptions {
 		t.Run(p.name, func(t *testing.T) {

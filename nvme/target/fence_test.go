@@ -41,8 +41,8 @@ func TestStoreFails(t *testing.T) {
 	free()
 	r.until("both complete", func() bool { return c.Done && d.Done })
 	r.status(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), reservationConflict)
-	// A store that hangs: the commands end, those that have not begun have no effect, and a queue
-	// ends with one that waits.
+	// A store that hangs: the commands end. Commands that have not begun have no effect. A queue
+	// with a waiting command ends.
 	entered, free = store.hold()
 	saves := store.saves
 	c = r.send(a.io[0], release(1, nvme.ExclusiveAccess))
@@ -66,9 +66,9 @@ func TestStoreFails(t *testing.T) {
 	testutil.True(t, store.saves == saves+1, "%d changes were stored", store.saves-saves)
 }
 
-// TestPreemptWaits: a preempt completes when the storage has no write of the preempted host any
-// more, and nothing of it reaches the storage afterwards: what waits for the device, for its data,
-// or for a pause to end is refused. Others notification nothing.
+// TestPreemptWaits: a preempt completes when the storage has no more writes of the preempted host.
+// None of its writes reaches the storage afterwards: commands that wait for the device, for their
+// data, or for the end of a pause are refused. Other hosts notice nothing.
 func TestPreemptWaits(t *testing.T) {
 	for _, action := range []nvme.ReservationAction{
 		nvme.ReservationPreempt, nvme.ReservationPreemptAndAbort,
@@ -147,8 +147,8 @@ func TestPreemptWhilePaused(t *testing.T) {
 	r.ok(a.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 }
 
-// TestPreemptWithOrphans: a device that hangs may still write what it was given, so a preempt does
-// not succeed before it is back, and fails in time.
+// TestPreemptWithOrphans: a device that hangs may still carry out its writes. So a preempt does not
+// succeed before the device is back, and fails in time.
 func TestPreemptWithOrphans(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newHarness(t, 1, sub)
@@ -193,9 +193,9 @@ func TestPreemptWithOrphans(t *testing.T) {
 	testutil.Equal(t, c.CQE.Status(), nvme.Success, "")
 }
 
-// TestReservationsOutlive: reservations survive that the namespace is away for a time, disconnected
-// hosts, hosts that are no longer allowed and new storage; they end with the namespace, and those
-// that do not persist with the target.
+// TestReservationsOutlive: reservations survive a temporary absence of the namespace, disconnected
+// hosts, hosts that are no longer allowed, and new storage. They end with the namespace.
+// Reservations that do not persist also end with the target.
 func TestReservationsOutlive(t *testing.T) {
 	nc := NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}
 	another := ramSubsystem(t, 1)

@@ -15,7 +15,7 @@ const (
 )
 
 // TestChangedMeanwhile: no refusal is final if a change ends, or begins, after Connect has begun:
-// what was missing then may be back.
+// the missing host or subsystem may be back.
 func TestChangedMeanwhile(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, Hosts: []string{otherHost}},
 		SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})

@@ -16,7 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 )
 
-// testKey is that of a host whose NQN is not proven.
+// testKey is the key of testHost, with an NQN that is not proven.
 var testKey = hostKey{testHost, subnet.Owner{Network: testPeer.Addr()}}
 
 // from describes a connection from a network of its own.
@@ -93,8 +93,8 @@ func TestMadeUpNQNs(t *testing.T) {
 	}
 }
 
-// TestHosts: the queues of a host on a reactor share one count, until the last one has ended. Those
-// of hosts that are not known to be allowed have a part together.
+// TestHosts: the queues of a host on a reactor share one count, until the last one has ended. The
+// queues of hosts that are not known to be allowed share one part of the pool.
 func TestHosts(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
 	h := r.raw[0]
@@ -119,8 +119,8 @@ func TestHosts(t *testing.T) {
 	testutil.Equal(t, len(h.hosts), 0, "hosts are left")
 }
 
-// TestHostConnectsAnew: what the transport has not given back yet counts for the host when it
-// connects again.
+// TestHostConnectsAnew: memory that the transport has not given back yet counts for the host when
+// it connects again.
 func TestHostConnectsAnew(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
 	h := r.raw[0]
@@ -142,8 +142,8 @@ func TestHostConnectsAnew(t *testing.T) {
 	other.hangUp()
 }
 
-// TestFlowOfNamespace: memory counts for the namespace of its command, also if another namespace
-// had its slot before; and what a device that hangs keeps counts for that alone.
+// TestFlowOfNamespace: memory counts for the namespace of its command, even if another namespace
+// had its slot before. Memory that a hanging device keeps counts for the namespace alone.
 func TestFlowOfNamespace(t *testing.T) {
 	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
 	closeLast(t, dev)

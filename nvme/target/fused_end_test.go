@@ -89,8 +89,8 @@ func TestFusedAborted(t *testing.T) {
 	}
 }
 
-// TestFusedHangs: a pair whose device does not answer times out, with both commands, and does not
-// write later.
+// TestFusedHangs: a pair that the device does not answer times out, with both commands, and does
+// not write later.
 func TestFusedHangs(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newHarness(t, 2, sub)

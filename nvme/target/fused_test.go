@@ -66,8 +66,8 @@ func TestFusedWaits(t *testing.T) {
 	r.until("the queue ends", func() bool { return q.Closed() })
 }
 
-// TestFusedLock: while a pair is on its way, on any reactor, writes to its blocks wait, those that
-// the device has come first, and everything else goes on.
+// TestFusedLock: while a pair is on its way, on any reactor, new writes to its blocks wait. Writes
+// that the device already has come first. Everything else goes on.
 func TestFusedLock(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	sub.Namespaces[0].Timeout = 0
@@ -113,8 +113,8 @@ func TestFusedLock(t *testing.T) {
 	}
 }
 
-// TestFusedLockPending: a pair waits for writes that the device has, not for those that it does not
-// have, which wait for the pair.
+// TestFusedLockPending: a pair waits for writes that the device has. Writes that it does not have
+// yet wait for the pair.
 func TestFusedLockPending(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 1, sub)

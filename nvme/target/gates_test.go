@@ -15,10 +15,10 @@ import (
 // The tables of commands have a column for each gate. Here are the same columns from the
 // specification and the ADRs, in other words, and every opcode is sent in every state.
 
-// column is what the specification says of a command.
+// column holds the properties of a command by the specification.
 type column struct {
-	// group is r, w, or - for what stands by itself in the figures of Base section 8.1.22.1 and
-	// NVM section 5.7.
+	// group is r or w for the read or write group, or - for a command with a row of its own, in the
+	// figures of Base section 8.1.22.1 and NVM section 5.7.
 	group byte
 	// changes: not among the commands that are allowed for a write protected namespace (Base
 	// section 8.1.16, NVM section 5.6); for Dataset Management, with AD.
@@ -82,7 +82,7 @@ func passes(groups string) map[byte]bool {
 	return m
 }
 
-// TestGateColumns: each row of a table has what the specification says.
+// TestGateColumns: each row of a table agrees with the specification.
 func TestGateColumns(t *testing.T) {
 	for i := range 256 {
 		op := nvme.Opcode(i)
@@ -294,7 +294,7 @@ func TestGates(t *testing.T) {
 			}
 			for op, c := range ioColumns {
 				t.Run(ioOps[op].name, func(t *testing.T) {
-					r, q := s.enter(t) // what a command changes counts for no other
+					r, q := s.enter(t) // changes of one command do not affect the others
 					sent, want := gateSample(op, max(s.typ, nvme.WriteExclusive))
 					switch st := s.refused(op, c); st {
 					case 0:
@@ -317,8 +317,8 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestGatesOfAdminCommands: every admin command completes in the same way whatever I/O gates are
-// shut; those of ANA are features, see TestANASamples.
+// TestGatesOfAdminCommands: every admin command completes in the same way with any I/O gates shut.
+// ANA states also gate features, see TestANASamples.
 func TestGatesOfAdminCommands(t *testing.T) {
 	run := func(t *testing.T, shut func(r *harness, h *host)) (got []nvme.Status) {
 		r := gateHarness(t)

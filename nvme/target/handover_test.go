@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestInCapsuleDataIsCopied: a device whose commands may be given up gets a copy of data that lies
-// in the receive slots of a queue.
+// TestInCapsuleDataIsCopied: a device gets a copy of data in the receive slots of a queue if its
+// commands may be given up.
 func TestInCapsuleDataIsCopied(t *testing.T) {
 	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
 	closeLast(t, dev)

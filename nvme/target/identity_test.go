@@ -11,8 +11,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestOtherHostID: who connects first with a host's NQN, another Host Identifier and no keep alive
-// does not keep that host out, gets no queue of its controllers, and is told in the log.
+// TestOtherHostID: a peer connects first with the NQN of a host, another Host Identifier and no
+// keep alive. The host can still connect. The peer gets no queue of its controllers, and the log
+// reports it.
 func TestOtherHostID(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	first := r.connectHost(1, func(a *connectArgs) { a.hostID[0]++ })
@@ -42,8 +43,8 @@ func TestOtherHostID(t *testing.T) {
 	testutil.True(t, strings.Count(r.log.String(), line) == 2, "logged for discovery:\n%s", r.log)
 }
 
-// TestOtherAddress: a queue from another address than that of the admin queue does not join its
-// controller, whatever it knows or leaves out, and does not take the identifier of a queue.
+// TestOtherAddress: a queue does not join a controller from an address other than that of the admin
+// queue, with or without the Host Identifier, and does not take the identifier of a queue.
 func TestOtherAddress(t *testing.T) {
 	for _, tr := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
 		t.Run(tr.String(), func(t *testing.T) {
@@ -73,8 +74,8 @@ func TestOtherAddress(t *testing.T) {
 	}
 }
 
-// TestForeignController: whatever a peer tries with the identifier of a controller that is not its
-// own, because of its name or of its address, it is told the same as with one that nobody has.
+// TestForeignController: a peer with another name or another address gets the same answers for the
+// identifier of a foreign controller as for an unused one, with any arguments.
 func TestForeignController(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	victims := []*host{
