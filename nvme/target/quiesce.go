@@ -16,13 +16,13 @@ const (
 	// quiesceZeroCopy: no zero-copy read or write begins. Hosts decide how long they take, and none
 	// may make others wait, so all end before commands wait.
 	quiesceZeroCopy
-	// quiesceIO: new IOs wait in pending, those that the device has complete, and then the channel
-	// to the device is closed.
+	// quiesceIO: new IOs wait in pending, the IOs at the device complete, and then the channel to
+	// the device is closed.
 	quiesceIO
 )
 
-// setQuiesce tells every reactor and waits until what it asks for is reached: no zero copy is left,
-// or no channel to the device. It returns false if that takes longer than wait.
+// setQuiesce tells every reactor and waits until each has reached l: no zero copy is left, or no
+// channel to the device. It returns false if that takes longer than wait.
 func (ns *namespace) setQuiesce(l quiesce, wait time.Duration) bool {
 	done := make(chan struct{})
 	ns.startQuiesce(l, func() { close(done) })
@@ -62,7 +62,7 @@ func (ch *channel) setQuiesce(l quiesce, done func()) {
 	done()
 }
 
-// checkQuiesced looks whether what quiesce asks for has been reached.
+// checkQuiesced checks whether the channel has reached quiesce, and calls onQuiesced if so.
 func (ch *channel) checkQuiesced() {
 	switch {
 	case ch.zeroCopies > 0:
@@ -79,8 +79,8 @@ func (ch *channel) checkQuiesced() {
 	done()
 }
 
-// check checks a pending IO against what the namespace is now: its command may have been prepared
-// before it changed.
+// check checks a pending IO against the present namespace: the command may have been prepared
+// before a change.
 func (ch *channel) check(g *geometry, a *attributes, io *backend.IO) error {
 	switch s := ownerSession(io); {
 	case !ch.permits(io), s != nil && ch.aborts(s):

@@ -17,13 +17,13 @@ import (
 //	held     every reactor has: nobody else changes the blocks
 //	release  the writes go on, and the next lock is set
 //
-// Reads need no lock: what the pair writes is no larger than what a racing read sees untorn. Nor
-// does a flush. If a device does not answer, the lock is not held: the pair times out as any other
-// command, and the namespace is not ready until the writes are back.
+// Reads need no lock: the write of the pair is no larger than a racing read sees untorn. Flushes
+// need none either. If a device does not answer, the lock is not held: the pair times out as any
+// other command, and the namespace is not ready until the writes are back.
 type rangeLock struct {
 	h      *Handler // of the pair
 	ns     *namespace
-	owner  *compound // whose writes pass
+	owner  *compound // its writes pass
 	off    int64     // bytes
 	len    int64     // bytes
 	onHeld func()
@@ -33,8 +33,8 @@ type rangeLock struct {
 	node                     list.Node[rangeLock] // in hostLocks.locks
 }
 
-// rangeLocks are those of a namespace. Hosts take turns: however many pairs one of them has, a pair
-// of another one waits for one of each.
+// rangeLocks are the range locks of a namespace. Hosts take turns: however many pairs one host has,
+// a pair of another host waits for one of each.
 type rangeLocks struct {
 	mu    sync.Mutex
 	busy  bool                        // a lock is held, or about to be
@@ -111,7 +111,8 @@ func (ns *namespace) setLock(l *rangeLock) {
 		})
 }
 
-// setLock keeps writes to the blocks of l from the device, instead of those of the lock before.
+// setLock keeps writes to the blocks of l from the device, and no longer writes to the blocks of
+// the lock before.
 func (ch *channel) setLock(l *rangeLock, drained func()) {
 	if ch.lock != nil {
 		ch.unhold(ch.lock)

@@ -80,7 +80,7 @@ func (c *controller) authenticated(ago time.Duration) {
 }
 
 // scheduleReauthentication sets the timer anew, also when the keys of the host have changed. A host
-// whose time has started keeps it. Admin reactor.
+// keeps a time limit that has started. Admin reactor.
 func (c *controller) scheduleReauthentication() {
 	r := &c.again
 	every := c.reauthenticates().Nanoseconds()
@@ -179,7 +179,7 @@ func (c *controller) commandCame(at int64) {
 	c.afterReauthentication(reauthenticateStep)
 }
 
-// endUnauthenticated ends a controller whose host has not authenticated again.
+// endUnauthenticated ends the controller of a host that has not authenticated again.
 func (c *controller) endUnauthenticated() {
 	if c.failed != nil {
 		return

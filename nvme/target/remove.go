@@ -38,7 +38,7 @@ func (t *Target) RemoveSubsystem(nqn string, forGood bool) (gone <-chan struct{}
 	return t.removeSubsystem(s), nil
 }
 
-// removeSubsystem does what RemoveSubsystem says. The caller holds t.mu.
+// removeSubsystem removes a subsystem as RemoveSubsystem describes. The caller holds t.mu.
 func (t *Target) removeSubsystem(s *subsystem) (gone <-chan struct{}) {
 	t.setTable(func(m map[string]*subsystem) { delete(m, s.nqn) })
 	t.discoveryChanged()
@@ -110,9 +110,10 @@ func (t *Target) retired(list []*namespace) {
 	}
 }
 
-// Close disconnects every host and closes every channel, those of namespaces that were removed
-// before as well. Reactors that have served I/O must still be running. The devices may be closed if
-// it returns nil; an error names those that may not, because they do not finish their I/O.
+// Close disconnects every host and closes every channel, also the channels of namespaces removed
+// before. Reactors that have served I/O must still be running. The devices may be closed if it
+// returns nil. An error names the namespaces with devices that may not be closed, because they do
+// not finish their I/O.
 func (t *Target) Close() error {
 	t.mu.Lock()
 	t.closed.Store(true)

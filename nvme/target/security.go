@@ -6,8 +6,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Security is what a subsystem, or the discovery service, requires of hosts besides being allowed;
-// see ADR 0037. The zero value is nothing, though hosts that have a key authenticate all the same.
+// Security is a set of requirements for the hosts of a subsystem, or of the discovery service,
+// besides being allowed; see ADR 0037. The zero value requires nothing, though hosts with a key
+// authenticate all the same.
 type Security uint8
 
 // The requirements.
@@ -21,15 +22,16 @@ func (r Security) String() string {
 	return [...]string{"none", "auth", "tls", "auth+tls"}[r&(SecurityAuth|SecurityTLS)]
 }
 
-// What a host lacks.
+// The errors of hosts that do not meet a requirement.
 var (
 	errNoKey = errors.New("security requires that the host authenticates, and it has no key, " +
 		"or has connected without it")
 	errNoTLS = errors.New("security requires TLS, and the connection has none")
 )
 
-// lacks says what a host lacks that has authenticated or not, or has to do so before anything else
-// is served, and whose connection is encrypted or not; nil: nothing.
+// lacks returns an error for the first requirement that a host does not meet, or nil.
+// authenticated: the host has authenticated, or has to do so before anything else is served.
+// encrypted: its connection is encrypted.
 func (r Security) lacks(authenticated, encrypted bool) error {
 	switch {
 	case r&SecurityAuth != 0 && !authenticated:
@@ -48,16 +50,16 @@ func (t *Target) discoverableBy(cfg *settings, hostNQN string) bool {
 	return cfg.allows(hostNQN) && (cfg.Security&SecurityAuth == 0 || t.hasKey(hostNQN))
 }
 
-// concealed is the refusal of a subsystem that requires security: to the host it is the one of a
-// name that nobody has, whatever the reason is; only the log knows that. It has no DNR, so that
-// hosts try again, and get in when what they lack has been added.
+// concealed returns the refusal of a subsystem that requires security. For the host it is always
+// the refusal of an unknown name; only the log has the reason. It has no DNR, so that hosts try
+// again, and get in once they meet the requirements.
 func concealed(r refusal) refusal {
 	r.st, r.field = connectRefused, nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN)
 	r.final = false
 	return r
 }
 
-// security is what a queue has. Reactor.
+// security returns the requirements that a queue meets. Reactor.
 func (s *session) security() (r Security) {
 	if s.info.TLS != nil {
 		r |= SecurityTLS
@@ -69,7 +71,7 @@ func (s *session) security() (r Security) {
 	return r
 }
 
-// setSecurity changes what the discovery service requires. The caller holds t.mu.
+// setSecurity changes the requirements of the discovery service. The caller holds t.mu.
 func (t *Target) setSecurity(r Security) {
 	now := *t.discovery.settings.Load()
 	now.Security = r

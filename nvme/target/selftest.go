@@ -21,7 +21,7 @@ const (
 	// selfTestPause is the least time between two reads, in nanoseconds. The pause is as long as
 	// the read before, if that took longer.
 	selfTestPause = int64(1e6)
-	// selfTestRate is what is read in a second, in bytes, if a read takes as long as the pause.
+	// selfTestRate is the number of bytes read in a second, if a read takes as long as the pause.
 	selfTestRate = uint64(moveChunk) * 1e9 / uint64(2*selfTestPause)
 	// selfTestSample is how many chunks a short test reads.
 	selfTestSample = 1024

@@ -28,7 +28,7 @@ type session struct {
 	opened int64  // when, by Loop.Now
 	port   *portState
 
-	// flow is whom memory for commands without a namespace is for: stranger until the host is known
+	// flow gets the memory for commands without a namespace. It is stranger until the host is known
 	// to be allowed, then hostShare.admin.
 	flow     *mem.Flow
 	stranger mem.Flow
@@ -40,7 +40,7 @@ type session struct {
 	mustConcatenate bool
 
 	auth   *authentication // nil until the host has to authenticate, or does
-	ending error           // why the queue ends once what is completed has been sent
+	ending error           // why the queue ends once the pending responses have been sent
 
 	why error // the queue is disconnected; nil: it is not
 
@@ -88,11 +88,11 @@ type queueEnd struct {
 	disconnected  bool // the Disconnect command is completed
 }
 
-// queueCounts are what a queue has received.
+// queueCounts are the counts of a queue.
 type queueCounts struct {
 	commands   uint64        // received
 	nearlyFull uint64        // see ConnectionInfo
-	moved      [3]uint64     // bytes of data of those that succeeded, by fabric.Direction
+	moved      [3]uint64     // bytes of data of successful commands, by fabric.Direction
 	activity   atomic.Uint64 // commands, for the keep alive timer of another reactor
 }
 
@@ -125,7 +125,7 @@ type cmd struct {
 	capsule  mem.Allocation // a copy of in-capsule data, see copyCapsule
 	compound *compound      // carries the command out, if that takes several IOs
 	changing *awaitedChange // as awaiting, for a change of reservations
-	awaiting *awaiting      // what the command waits for; nil if it does not
+	awaiting *awaiting      // the wait of the command; nil if it does not wait
 	delayed  list.Node[cmd] // on the list of delays
 	delays   *delayList     // nil: the command is not delayed
 	due      int64          // when that ends
@@ -133,9 +133,9 @@ type cmd struct {
 	limitWait
 }
 
-// limitWait is the wait of a command at limits. flow is that of the channel, waiting is in
-// flow.waiting since waitsSince, and data is what the command counts, in bytes. admitted: it has
-// waited, and is prepared anew.
+// limitWait is the wait of a command at limits. flow is the flow of the channel, waiting is in
+// flow.waiting since waitsSince, and data is the number of bytes that the command counts. admitted:
+// the command has waited, and is prepared anew.
 type limitWait struct {
 	flow       *flow
 	waiting    list.Node[cmd]
@@ -178,7 +178,7 @@ func (s *session) grow(n int) {
 	}
 }
 
-// setDepth allocates what depth commands need, so that none of them allocates.
+// setDepth allocates the state of depth commands, so that no command allocates.
 func (s *session) setDepth(depth int) {
 	if depth > len(s.cmds) {
 		s.grow(depth)
@@ -207,7 +207,7 @@ func (s *session) disconnect(why error) {
 	s.q.Disconnect(why)
 }
 
-// afterCompletion does what had to wait until commands were done.
+// afterCompletion takes the steps that had to wait until commands were done.
 func (s *session) afterCompletion() {
 	switch {
 	case s.disconnectCmd != nil && s.outstanding == 1: // only the Disconnect command itself
@@ -227,8 +227,8 @@ func (s *session) finishDisconnect() {
 	s.h.finish(c, 0, nvme.Success)
 }
 
-// endIfIdle ends a closed session whose last command is back: only now may its memory be freed and
-// its queue ID be used again.
+// endIfIdle ends a closed session when its last command is back: only now may its memory be freed
+// and its queue ID be used again.
 func (s *session) endIfIdle() {
 	if !s.closed || s.outstanding > 0 || s.completed.Listed() || s.ends.node.Listed() || s.ended {
 		return

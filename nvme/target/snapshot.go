@@ -17,7 +17,7 @@ type NamespaceInfo struct {
 	// Ready is false while the storage is offline or does not answer. Degraded says that accepted
 	// writes may be lost.
 	Ready, Degraded bool
-	// ANAGroup is the group whose states SetANAStates sets.
+	// ANAGroup is the ANA group of the namespace; see SetANAStates.
 	ANAGroup uint32
 	// Paused says that commands wait for ResumeNamespace.
 	Paused bool
@@ -29,7 +29,7 @@ type NamespaceInfo struct {
 	Returns  uint64
 }
 
-// NamespaceStats is what monitoring sees of a namespace: its state, what it did since it was added,
+// NamespaceStats describes a namespace for monitoring: its state, its counts since it was added,
 // and its health.
 type NamespaceStats struct {
 	NamespaceInfo
@@ -37,8 +37,8 @@ type NamespaceStats struct {
 	// configuration, by the device, or because the namespace is degraded.
 	Size, BlockSize               int64
 	WriteProtected, VolatileCache bool
-	// Allocated is the space that the content of a thin namespace takes, Free what is left where it
-	// comes from, both in bytes; -1 if unknown, or not thin.
+	// Allocated is the space taken by the content of a thin namespace, Free the space left in its
+	// storage, both in bytes; -1 if unknown, or not thin.
 	Allocated, Free int64
 
 	// Operations that the device completed successfully, one for each range of a Dataset
@@ -69,7 +69,7 @@ type DriveState struct {
 }
 
 // Stats lists the namespaces, in the order of subsystem and NSID. It does not block: CheckHealth,
-// and hosts that ask, refresh what is known of drives and of space.
+// and requests of hosts, refresh the state of drives and the space.
 func (t *Target) Stats() []NamespaceStats {
 	var list []NamespaceStats
 	for _, s := range *t.table.Load() {

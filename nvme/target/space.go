@@ -5,8 +5,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
-// space is what a thin namespace takes of its storage, and what is left there, in bytes; free is -1
-// if that is not known.
+// space is the storage space that a thin namespace takes, and the space left there, in bytes; free
+// is -1 if it is not known.
 type space struct{ allocated, free int64 }
 
 // newSpaceQuery asks a device for its space; nil if it cannot tell.

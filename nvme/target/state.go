@@ -10,7 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
-// namespaceState is what is wrong with a namespace. The I/O path sees it in the geometry.
+// namespaceState is the condition of a namespace: faults, pause and write protection. The I/O path
+// sees it in the geometry.
 type namespaceState struct {
 	mu       sync.Mutex
 	degraded bool      // accepted writes may be lost
@@ -51,7 +52,7 @@ func (ns *namespace) update(change func(*namespaceState)) {
 	}
 }
 
-// changed adopts what the device reports of itself now. A goroutine of the device, or the one that
+// changed adopts the present Info of the device. A goroutine of the device, or the goroutine that
 // adds the namespace.
 func (ns *namespace) changed(log *slog.Logger) {
 	if ns.cfg.Load().dev.Info().Degraded {
@@ -87,8 +88,8 @@ func (ns *namespace) degrade(log *slog.Logger, err error) {
 // timedOut counts a command that is given up. Any reactor.
 func (ns *namespace) timedOut() { ns.update(func(s *namespaceState) { s.timeouts++ }) }
 
-// orphaned records that the device has an IO whose command was given up, which the caller then
-// cancels. Reactor of h.
+// orphaned records that the device has an IO of a command that was given up. The caller then
+// cancels the IO. Reactor of h.
 func (ns *namespace) orphaned(h *Handler) {
 	first := false
 	ns.update(func(s *namespaceState) {
@@ -98,7 +99,7 @@ func (ns *namespace) orphaned(h *Handler) {
 		s.orphans++
 	})
 	if first {
-		h.post(func() { ns.logOrphans(h.t.log) }) // once what can be canceled is back
+		h.post(func() { ns.logOrphans(h.t.log) }) // once cancelable IOs are back
 	}
 }
 

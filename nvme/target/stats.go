@@ -32,7 +32,7 @@ type ioStats struct {
 	published   [statCount]atomic.Uint64
 }
 
-// publish makes the counters visible. Only what has changed is stored: an atomic store costs more
+// publish makes the counters visible. It stores only changed counters: an atomic store costs more
 // than the count.
 func (s *ioStats) publish() {
 	for i, n := range &s.own {
@@ -53,7 +53,7 @@ type users struct {
 	stats    []*ioStats
 }
 
-// freshChannel is what a new channel begins with, as the others have it by then.
+// freshChannel is the state in which a new channel begins: the other channels have it by then.
 type freshChannel struct {
 	quiesce quiesce
 	changed bool
@@ -75,7 +75,7 @@ func (u *users) join(h *Handler) (*ioStats, freshChannel) {
 	return s, f
 }
 
-// set changes what those begin with that will join, and returns those that have.
+// set changes the initial state of later users, and returns the users that have joined.
 func (u *users) set(change func(*freshChannel)) []*Handler {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -83,7 +83,7 @@ func (u *users) set(change func(*freshChannel)) []*Handler {
 	return u.handlers
 }
 
-// list returns those that have joined.
+// list returns the users that have joined.
 func (u *users) list() []*Handler { return u.set(func(*freshChannel) {}) }
 
 // isRetired reports whether the namespace is.
@@ -93,7 +93,7 @@ func (u *users) isRetired() bool {
 	return u.retired
 }
 
-// retire admits no more users and returns those that have joined.
+// retire admits no more users and returns the users that have joined.
 func (u *users) retire() []*Handler {
 	u.mu.Lock()
 	defer u.mu.Unlock()

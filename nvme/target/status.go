@@ -20,7 +20,7 @@ const (
 	sequenceError       = nvme.CommandSequenceError | nvme.DNR
 )
 
-// inactiveNamespace is the status of commands whose NSID is valid and names no namespace.
+// inactiveNamespace is the status of commands with a valid NSID that names no namespace.
 const inactiveNamespace = invalidField
 
 // noNamespace is the status of a command that needs a namespace and has this NSID, which names none
@@ -79,7 +79,7 @@ func (ch *channel) failed(io *backend.IO) nvme.Status {
 	case errHidden:
 		return inactiveNamespace
 	case errPreempted:
-		return nvme.AbortedPreempt // no DNR: a retry finds what the host may still do
+		return nvme.AbortedPreempt // no DNR: a retry is checked against the present reservation
 	}
 	if errors.Is(io.Err, marks.ErrMarked) { // no error of the medium: it is not counted
 		return nvme.UnrecoveredReadError | nvme.DNR

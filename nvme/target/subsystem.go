@@ -22,13 +22,13 @@ type SubsystemConfig struct {
 	// Serial (at most 20 ASCII characters; derived from the NQN if empty) and Model (at most 40;
 	// "nvmf-target" if empty) are shown by Identify Controller.
 	Serial, Model string
-	// AllowAnyHost admits every host. Otherwise only hosts whose NQN is in Hosts are admitted,
+	// AllowAnyHost admits every host. Otherwise only hosts with an NQN in Hosts are admitted,
 	// compared byte by byte. Neither is authentication.
 	AllowAnyHost bool
 	Hosts        []string
-	// Security is what hosts need besides.
+	// Security is the security required of admitted hosts.
 	Security Security
-	// Listeners are those that hosts reach the subsystem through, as in Port.Listener. Empty: all.
+	// Listeners are the listeners of the subsystem for hosts, as in Port.Listener. Empty: all.
 	Listeners []string
 	// RefuseDuplicateHosts refuses a host that is connected with another Host Identifier already.
 	// It is logged in any case.
@@ -42,7 +42,7 @@ type SubsystemConfig struct {
 	// MaxTransfer is the largest amount of data of a command in bytes, a power of two from 64 KiB
 	// to 4 MiB; 1 MiB if zero. The data memory of a reactor must hold several.
 	MaxTransfer int
-	// Limits are those of all hosts together.
+	// Limits are the limits of all hosts together.
 	Limits     qos.Limits
 	Namespaces []NamespaceConfig
 }
@@ -122,8 +122,9 @@ func isText(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// settings are what UpdateSubsystem may change. They are immutable: the subsystem gets others, and
-// a controller keeps those that it was created with, of which its host has been told.
+// settings are the part of a subsystem that UpdateSubsystem may change. They are immutable: the
+// subsystem gets others, and a controller keeps the settings it was created with, because its host
+// has been told of them.
 type settings struct {
 	SubsystemConfig // without Hosts, Listeners and Namespaces
 	hosts           map[string]bool
@@ -155,13 +156,13 @@ type subsystem struct {
 
 	mu          sync.Mutex
 	controllers map[uint16]*controller
-	// byNQN and byID are those whose hosts are proven, by each of the names of these.
+	// byNQN and byID are the controllers of proven hosts, by NQN and by Host Identifier.
 	byNQN      map[string]identities
 	byID       map[[16]byte]identities
 	nextCNTLID uint16
 	removed    bool
 	retiring   []*namespace // removed, but devices or reactors still work for them
-	retired    counters     // of those before that all hosts could use
+	retired    counters     // of earlier ones that all hosts could use
 	warned     uint8        // warnings of the drives at the last CheckHealth, which alone uses it
 }
 
@@ -208,11 +209,11 @@ func (s *subsystem) admit(c *controller) refusal {
 }
 
 // otherHost returns a controller of the same host NQN with another Host Identifier, or the other
-// way around, or nil. One host has one of each (Base section 5.1.25.1.28), but neither proves who a
-// host is: a peer that came first with those of a host would lock it out. So this is refused only
-// if it is configured so, and otherwise, as in nvmet, logged. A host that has yet to authenticate
-// may be anybody, and does not count. Discovery is exempt, because tools without a configured
-// identifier make one up for each call. The caller holds s.mu.
+// way around, or nil. One host has one of each (Base section 5.1.25.1.28), but neither proves the
+// identity of a host: a peer that came first with the names of a host would lock it out. So this is
+// refused only if it is configured so, and otherwise, as in nvmet, logged. A host that has yet to
+// authenticate may be anybody, and does not count. Discovery is exempt, because tools without a
+// configured identifier make one up for each call. The caller holds s.mu.
 func (s *subsystem) otherHost(c *controller) *controller {
 	if s.discovery {
 		return nil
@@ -284,7 +285,7 @@ func (s *subsystem) prove(c *controller) (other *controller) {
 	return nil
 }
 
-// remove removes a controller whose queues have all ended.
+// remove removes a controller after all its queues have ended.
 func (s *subsystem) remove(c *controller) {
 	s.mu.Lock()
 	delete(s.controllers, c.cntlid)
@@ -311,7 +312,8 @@ func (s *subsystem) each(fn func(*controller)) {
 	}
 }
 
-// counted returns the namespaces that a host may use, and the counters of those that were removed.
+// counted returns the namespaces that a host may use, and the counters of the removed namespaces
+// that it could use.
 func (s *subsystem) counted(hostNQN string) (list []*namespace, removed counters) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,7 +30,7 @@ type Options struct {
 	// Firmware is the version text of Identify Controller (FR, 8 characters) and of log 03h.
 	Firmware string
 	// Generation is the first generation of the discovery log; 0 is 1. A target that continues
-	// where another has ended starts above the last one, so that hosts notice what has changed.
+	// where another has ended starts above the last one, so that hosts notice the changes.
 	Generation uint64
 	// Protection keeps which namespaces hosts have write protected; nil: they cannot.
 	Protection ProtectionStore
@@ -42,20 +42,20 @@ type Options struct {
 }
 
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
-// methods may be called by any goroutine that is not a reactor. Those that remove storage return
-// when hosts can no longer reach it, and a channel that is closed when no reactor and no device
-// uses it any more.
+// methods may be called by any goroutine that is not a reactor. Methods that remove storage return
+// when hosts can no longer reach it. They return a channel that is closed when no reactor and no
+// device uses the storage any more.
 type Target struct {
 	log     *slog.Logger // no peer causes its lines at will
 	options Options
 	started time.Time
-	// hostLog is for what hosts that are allowed can cause, strangerLog for what anybody can.
+	// hostLog is for lines that allowed hosts can cause, strangerLog for lines that anybody can.
 	hostLog, strangerLog *ratelog.Logger
 
 	// table maps NQNs to subsystems; readers take no lock.
 	table     atomic.Pointer[map[string]*subsystem]
 	discovery *subsystem
-	// discoveryTable is what discovery logs are made of; readers take no lock.
+	// discoveryTable is the content of discovery logs; readers take no lock.
 	discoveryTable atomic.Pointer[discovery.Table]
 	hostTables
 	closed atomic.Bool
@@ -67,7 +67,7 @@ type Target struct {
 	// lastSession is the ID of the newest session.
 	lastSession atomic.Uint64
 
-	mu    sync.Mutex // guards what follows and writes to table
+	mu    sync.Mutex // guards the fields below and writes to table
 	ports []discovery.Port
 	// discoveryConfig is that of the next generation of discoveryTable.
 	discoveryConfig DiscoveryConfig
@@ -80,18 +80,18 @@ type Target struct {
 	deadlines // tests wait less
 }
 
-// hostTables are what the configuration says of hosts. Readers take no lock.
+// hostTables are the settings of hosts in the configuration. Readers take no lock.
 type hostTables struct {
 	// hosts has the limits of hosts, by NQN. It is immutable.
 	hosts atomic.Pointer[map[string]*qos.Limiter]
-	// networks are those that hosts are bound to, by NQN. It is immutable.
+	// networks are the networks that hosts are bound to, by NQN. It is immutable.
 	networks   atomic.Pointer[map[string][]netip.Prefix]
 	knownHosts sync.Map // see SetHostKnown
 	// policies say how hosts authenticate, by NQN. They are immutable.
 	policies atomic.Pointer[map[string]*auth.Policy]
 }
 
-// observation is what was seen of commands.
+// observation is the state for the observation of commands.
 type observation struct {
 	dumps     traceDumps
 	latencies observe.Reader
@@ -111,7 +111,7 @@ type deadlines struct {
 	closeDeadline, drainDeadline time.Duration
 }
 
-// final is what decides whether the refusal of a Connect is final.
+// final is the state that decides whether the refusal of a Connect is final.
 type final struct {
 	// gone are subsystems that were removed on purpose. It is immutable. See final.go.
 	gone                       atomic.Pointer[map[string]bool]
@@ -271,9 +271,9 @@ func (t *Target) AddPort(p discovery.Port) error {
 }
 
 // RemovePort takes a listener out of the discovery log and disconnects everything that came through
-// it. Until the identifier is added again, connections with it are refused, also those that the
-// listener accepted before. The caller has closed the listener. RemovePort does not wait for the
-// connections to end.
+// it. Until the identifier is added again, connections with it are refused, also connections that
+// the listener accepted before. The caller has closed the listener. RemovePort does not wait for
+// the connections to end.
 func (t *Target) RemovePort(id uint16) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -293,8 +293,8 @@ func (t *Target) RemovePort(id uint16) error {
 	return nil
 }
 
-// portState is what is known of a port, also after its removal: there are as many as identifiers
-// were used.
+// portState is the state of a port, also after its removal: there is one for each identifier that
+// was ever used.
 type portState struct {
 	removed  atomic.Bool
 	sessions atomic.Int64
@@ -330,8 +330,8 @@ type ControllerInfo struct {
 	Ready bool
 }
 
-// Controllers lists the controllers that exist, discovery controllers included, but not those whose
-// hosts have yet to authenticate, in the order of subsystem and CNTLID.
+// Controllers lists the existing controllers, discovery controllers included, in the order of
+// subsystem and CNTLID. Controllers of hosts that have yet to authenticate are left out.
 func (t *Target) Controllers() []ControllerInfo {
 	var list []ControllerInfo
 	for _, s := range append(slices.Collect(maps.Values(*t.table.Load())), t.discovery) {

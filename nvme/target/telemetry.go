@@ -16,8 +16,9 @@ var (
 	errNoTurn   = errors.New("too many controllers are captured")
 )
 
-// capture captures the state of the controller, when no other is captured: each takes processor
-// time from the reactors. It waits for those of its queues, so no reactor calls it.
+// capture captures the state of the controller, when no other is captured: each capture takes
+// processor time from the reactors. It waits for the reactors of its queues, so no reactor calls
+// it.
 func (c *controller) capture() (*[]byte, error) {
 	select {
 	case c.t.capturing <- struct{}{}:
@@ -93,7 +94,7 @@ func (ns *namespace) captured() admin.CapturedNamespace {
 	}
 }
 
-// capturedLimits are those that commands of the host may wait at.
+// capturedLimits returns the limits at which commands of the host may wait.
 func (c *controller) capturedLimits() (list []admin.CapturedLimit) {
 	add := func(l *qos.Limiter, of string, nsid uint32) {
 		if l == nil || len(list) == admin.TelemetryList {

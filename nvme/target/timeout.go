@@ -2,7 +2,7 @@ package target
 
 import "github.com/nvmf-target/nvmf-target/backend"
 
-// What happens to a command whose device does not answer:
+// The steps for a command at a device that does not answer:
 //
 //	checkTimeouts  finds it: a timer runs while devices have commands
 //	giveUp         completes it with a status after which hosts retry, and does not free its
@@ -106,9 +106,9 @@ func (ns *namespace) timesOut(op backend.Op, took int64) bool {
 	return t > 0 && took >= t
 }
 
-// giveUp completes a command that is with a device, or waits for one, with notReady. A command
-// whose data lies in memory that cannot be handed over is only canceled, if the device can, and
-// stays outstanding until the device is done.
+// giveUp completes a command that is with a device, or waits for one, with notReady. If the memory
+// of its data cannot be handed over, the command is only canceled, if the device can, and stays
+// outstanding until the device is done.
 func (h *Handler) giveUp(c *cmd) {
 	if m := c.compound; m != nil {
 		m.giveUp(h)
@@ -138,7 +138,7 @@ func (h *Handler) giveUp(c *cmd) {
 	ch.cancel(&c.io)
 }
 
-// orphaned notes that the device has an IO whose command is given up. No lock waits for it: the
+// orphaned notes that the device has an IO of a command that is given up. No lock waits for it: the
 // namespace is not ready until it is back.
 func (ch *channel) orphaned(io *backend.IO) {
 	if x := ch.awaited[io]; x != nil && x.by[byLock] != nil {
@@ -159,7 +159,7 @@ func (ch *channel) orphanBack() {
 	ch.endFences()
 }
 
-// takeBack takes an IO back whose command was given up.
+// takeBack takes back the IO of a command that was given up.
 func (ch *channel) takeBack(c *cmd) {
 	c.freeSegs(ch.h)
 	if c.free != nil {

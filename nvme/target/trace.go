@@ -15,11 +15,11 @@ import (
 // This file is the flight recorder: the last commands of each queue, without their data. The ring
 // of a queue has one writer, its reactor, and is read by messages to it.
 
-// TraceDepth is how many commands of a queue are recorded, those that are not completed besides.
+// TraceDepth is the number of recorded commands of a queue, besides the commands not yet completed.
 const TraceDepth = 512
 
-// record is what is kept of a command. Of Fabrics commands it has nothing but the type: the others
-// are of authentication, or say what the connection is known for. Its size times TraceDepth is
+// record is the record of a command. Of Fabrics commands it has nothing but the type: the other
+// fields belong to authentication, or are known of the connection. Its size times TraceDepth is
 // fabric.HandlerMemory.
 type record struct {
 	start        int64                 // Request.Start
@@ -100,7 +100,7 @@ func (c *cmd) recordSent(r *fabric.Request) {
 	e.setStages(r)
 }
 
-// traceCopy is what a reactor copies of a queue in a turn.
+// traceCopy is the copy that a reactor makes of a queue in a turn.
 type traceCopy struct {
 	ring   [TraceDepth]record
 	traced uint64   // session.traced
@@ -131,9 +131,9 @@ func (s *session) copyTrace(to *traceCopy) {
 	}
 }
 
-// queue describes the queue with the commands after a number; onlyDone: up to the first one whose
-// response has not left. It returns the number of the last one. Any goroutine may call it after
-// Connect.
+// queue describes the queue with the commands after a number. onlyDone: up to the first command
+// with a response that has not left. It returns the number of the last command. Any goroutine may
+// call it after Connect.
 func (s *session) queue(from *traceCopy, after uint64, onlyDone bool,
 ) (q observed.TraceQueue, last uint64) {
 	q = observed.TraceQueue{
@@ -214,8 +214,8 @@ func selected(q *observed.TraceQuery, host, subsystem string, qid uint16) bool {
 // traceEvery is how often reactors are asked for commands that a client follows.
 const traceEvery = 100 * time.Millisecond
 
-// Trace calls fn with what is recorded, and to follow it until ctx ends. An error is that of fn, or
-// of ctx.
+// Trace calls fn with the recorded commands, and with q.Follow goes on until ctx ends. An error is
+// that of fn, or of ctx.
 func (t *Target) Trace(ctx context.Context, q observed.TraceQuery,
 	fn func(observed.TraceQueue) error,
 ) error {
@@ -240,7 +240,7 @@ func (t *Target) Trace(ctx context.Context, q observed.TraceQuery,
 	}
 }
 
-// Tracer reads what is recorded, for one goroutine at a time.
+// Tracer reads the recorded commands, for one goroutine at a time.
 type Tracer struct {
 	t     *Target
 	query observed.TraceQuery
@@ -253,14 +253,14 @@ func (t *Target) NewTracer(q observed.TraceQuery) *Tracer {
 	return &Tracer{t: t, query: q, read: map[uint64]uint64{}}
 }
 
-// Read calls fn with what there is of each queue whose host is allowed, when following only if
-// there is something new. A reactor copies a queue in a turn, which takes some 2 µs. An error is
-// that of fn, or of ctx.
+// Read calls fn with the recorded commands of each queue of an allowed host, when following only if
+// there are new ones. A reactor copies a queue in a turn, which takes some 2 µs. An error is that
+// of fn, or of ctx.
 func (t *Tracer) Read(ctx context.Context, fn func(observed.TraceQueue) error) error {
 	t.t.mu.Lock()
 	handlers := slices.Clone(t.t.handlers)
 	t.t.mu.Unlock()
-	before, read := t.read, map[uint64]uint64{} // without those that have ended
+	before, read := t.read, map[uint64]uint64{} // without queues that have ended
 	for _, h := range handlers {
 		var sessions []*session
 		look := func(s *session) int {

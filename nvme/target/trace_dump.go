@@ -13,11 +13,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 )
 
-// What is recorded of a queue is kept when it fails, and when a command has taken too long, so that
-// it can be read later. How much that is, and how often it happens, does not depend on peers.
+// A dump keeps the recorded commands of a queue for later, when the queue fails or a command has
+// taken too long. The size of all dumps, and their rate, do not depend on peers.
 const (
-	// maxDumps is how many dumps there are, maxDumpsOfPeer those of queues from one network, and
-	// dumpsFor how long.
+	// maxDumps is the most dumps at a time, maxDumpsOfPeer the most of queues from one network, and
+	// dumpsFor how long a dump is kept.
 	maxDumps, maxDumpsOfPeer = 32, 8
 	dumpsFor                 = 24 * time.Hour
 	// dumpEvery is the least time in which a network makes maxDumpsOfPeer of them.
@@ -63,7 +63,7 @@ func (d *traceDumps) of(peer netip.Addr) (oldest, n int) {
 	return oldest, n
 }
 
-// expire drops what is too old. The caller holds d.mu.
+// expire drops the dumps that have been kept for dumpsFor. The caller holds d.mu.
 func (d *traceDumps) expire(now time.Time) {
 	d.list = slices.DeleteFunc(d.list,
 		func(q observed.TraceQueue) bool { return now.Sub(q.Time) >= dumpsFor })
@@ -81,8 +81,8 @@ func (d *traceDumps) add(q observed.TraceQueue) {
 	d.list = append(d.list, q)
 }
 
-// TraceDumps returns what was kept of queues that have failed, or had commands that took too long,
-// oldest first. It is not to be changed.
+// TraceDumps returns the dumps of queues that have failed, or had commands that took too long,
+// oldest first. The caller does not change them.
 func (t *Target) TraceDumps(of observed.TraceQuery) []observed.TraceQueue {
 	t.dumps.mu.Lock()
 	defer t.dumps.mu.Unlock()
@@ -115,7 +115,7 @@ func (s *session) dumpFailed() {
 	}
 }
 
-// watchdog keeps the queue, one of whose commands takes or has taken so long, in nanoseconds.
+// watchdog makes a dump of the queue: one of its commands takes, or has taken, took nanoseconds.
 func (s *session) watchdog(took int64) {
 	now := s.h.loop.Now()
 	if s.trace == nil || s.watched != 0 && now-s.watched < watchdogEvery {
@@ -129,7 +129,7 @@ func (s *session) watchdog(took int64) {
 	}
 }
 
-// dump keeps what is recorded, if there is room. Reactor only.
+// dump keeps the recorded commands, if there is room, and reports whether it did. Reactor only.
 func (s *session) dump(reason string) bool {
 	keep := s.h.t.dumps.allows(s.info.Remote.Addr(), time.Now())
 	if keep {

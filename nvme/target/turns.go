@@ -6,7 +6,7 @@ import "github.com/nvmf-target/nvmf-target/backend"
 // and Dataset Management (compounds), and the Verify commands of self-tests. They are cut into
 // pieces, and a reactor begins a piece in each poll, so that other commands never wait for more:
 //
-//	Handler.turns  hosts, or networks of those with unproven NQNs, which take turns by bytes
+//	Handler.turns  hosts, or networks of hosts with unproven NQNs, which take turns by bytes
 //	owner.turns    the flows of one of these, to its namespaces, which take turns by pieces
 //	flow.work      the commands of a flow, which take turns by pieces
 //
@@ -15,8 +15,8 @@ import "github.com/nvmf-target/nvmf-target/backend"
 
 const (
 	// turnWork is how much work a reactor begins in a poll, in bytes, and the turn of a host: a
-	// chunk of a move. A piece of what is zeroed or deallocated counts no more, since storage does
-	// not touch the bytes, and takes about as long.
+	// chunk of a move. A piece to be zeroed or deallocated counts no more, since storage does not
+	// touch the bytes, and takes about as long.
 	turnWork = moveChunk
 	// leastWork is the least that a turn counts, also if nothing could begin in it.
 	leastWork = int64(4 << 10)
@@ -128,7 +128,7 @@ func (m *compound) withdrawTurn() {
 	}
 }
 
-// withdrawReads makes those chunks idle that have been read and wait for their turn.
+// withdrawReads makes the chunks idle that have been read and wait for their turn.
 func (m *compound) withdrawReads() {
 	for i := range m.ios {
 		if o := &m.ios[i]; o.read {

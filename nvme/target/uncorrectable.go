@@ -5,8 +5,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Write Uncorrectable marks blocks, whose reads fail until they are written (NVM section 3.3.7):
-// see package marks.
+// Write Uncorrectable marks blocks: reads of them fail until they are written (NVM section 3.3.7).
+// See package marks.
 
 // wusl is WUSL, in which a controller recommends to mark no more at once than marks.Max: a power of
 // two in units of 4 KiB (NVM section 4.1.5.4).
@@ -15,8 +15,8 @@ const wusl = 9
 // withUncorrectable: a mark that a restart would end is none.
 func withUncorrectable(c *controller) bool { return onIO(c) && c.t.options.Uncorrectable != nil }
 
-// prepareWriteUncorrectable checks a Write Uncorrectable command, which transfers nothing. What it
-// may mark at once is no more than what may be marked in all.
+// prepareWriteUncorrectable checks a Write Uncorrectable command, which transfers nothing. The most
+// that it may mark is the most that may be marked in all.
 func prepareWriteUncorrectable(c *cmd) nvme.Status {
 	_, st := c.extent(backend.OpWriteUncorrectable)
 	switch {

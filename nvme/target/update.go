@@ -10,10 +10,11 @@ import (
 )
 
 // UpdateSubsystem changes everything of the subsystem cfg.NQN but its namespaces, which cfg does
-// not list. Controllers that exist keep what their hosts know of them (serial and model, queues,
-// transfer size, CNTLID) until they connect again. Hosts that are no longer allowed, and those that
-// have come through a listener that no longer serves the subsystem, are disconnected; gone is
-// closed when the last of their queues has ended, with the I/O that the storage had.
+// not list. Existing controllers keep the properties that their hosts know (serial and model,
+// queues, transfer size, CNTLID) until the hosts connect again. Hosts that are no longer allowed
+// are disconnected, and so are hosts that have come through a listener that no longer serves the
+// subsystem. gone is closed when the last of their queues has ended, with the I/O that the storage
+// had.
 func (t *Target) UpdateSubsystem(cfg SubsystemConfig) (gone <-chan struct{}, err error) {
 	cfg.SetDefaults()
 	if err := cfg.validate(); err != nil {
@@ -55,19 +56,19 @@ func (s *subsystem) update(now *settings) {
 	}
 }
 
-// UpdateNamespace changes the namespace cfg.NSID while hosts use it: write protection, timeout,
-// limits, hosts, drive and identifiers become those of cfg, whose Device is ignored. Hosts get an
-// event if they see a difference; Linux hosts drop a namespace whose identifiers change. When
+// UpdateNamespace changes the namespace cfg.NSID while hosts use it. It takes write protection,
+// timeout, limits, hosts, drive and identifiers from cfg, and ignores the Device of cfg. Hosts get
+// an event if they see a difference; Linux hosts drop a namespace when its identifiers change. When
 // UpdateNamespace returns, the device gets nothing any more that the namespace would now refuse.
 //
 // If swap is not nil, it exchanges the device, without an error for hosts. Their commands wait,
-// each as long as its timeout allows; what the device has completes; its channels are closed; then
+// each as long as its timeout allows; the IOs at the device complete; its channels are closed. Then
 // swap is called, once and on the same goroutine, with the present device, nil if there is none. It
-// may close that, and returns the device to go on with, which needs the same block size and belongs
-// to the namespace from then on, whatever UpdateNamespace returns. With an error it returns the old
-// device, or that one opened anew, and nothing else changes. If it returns no device, the namespace
-// is not ready, as if its storage were offline, until another exchange. Commands that waited and
-// do not fit the new device fail as if they had been sent later.
+// may close that device, and returns the device to go on with. This needs the same block size, and
+// belongs to the namespace from then on, even if UpdateNamespace returns an error. With an error
+// swap returns the old device, or that one opened anew, and nothing else changes. If it returns no
+// device, the namespace is not ready, as if its storage were offline, until another exchange.
+// Commands that waited and do not fit the new device fail as if they had been sent later.
 //
 // If the old device does not finish its I/O in time, or hosts do not end their zero-copy reads and
 // writes, swap is not called and everything is as it was. Changes of one namespace take turns, so
@@ -149,8 +150,8 @@ func (ns *namespace) swap(cfg NamespaceConfig,
 	return err
 }
 
-// adopt gives the namespace attributes and notifies hosts of what they see of the change. opened
-// says that its device was opened since: what it had lost before is forgotten.
+// adopt gives the namespace attributes and notifies hosts of the changes they see. opened: its
+// device was opened since, and earlier losses are forgotten.
 func (ns *namespace) adopt(next *attributes, opened bool) {
 	before := ns.cfg.Load()
 	next.drive.Continue(before.drive)

@@ -42,16 +42,16 @@ func (c *controller) mayChange(ns *namespace) bool {
 	return c.namespace(ns.nsid) == ns && c.permitted() == nil
 }
 
-// namespaces lists those that the host may use. The caller does not change the list.
+// namespaces lists the namespaces that the host may use. The caller does not change the list.
 func (c *controller) namespaces() []*namespace { return c.sub.namespacesOf(c.hostNQN) }
 
-// namespacesOf lists those that a host may use: it looks at all, which are at most MaxNSID. The
-// caller does not change the list.
+// namespacesOf lists the namespaces that a host may use. It looks at all, which are at most
+// MaxNSID. The caller does not change the list.
 func (s *subsystem) namespacesOf(hostNQN string) []*namespace {
 	return visible(s.namespaces.Load().list, hostNQN)
 }
 
-// visible returns those of a list that a host may use. The list does not change.
+// visible returns the namespaces of list that a host may use. It does not change list.
 func visible(list []*namespace, hostNQN string) []*namespace {
 	hidden := func(ns *namespace) bool { return !ns.cfg.Load().visible(hostNQN) }
 	if !slices.ContainsFunc(list, hidden) {
@@ -69,7 +69,7 @@ func (ns *namespace) notify(changed func(hostNQN string) bool) {
 	})
 }
 
-// changedSince tells controllers what their hosts see of new attributes.
+// changedSince tells controllers of the new attributes that their hosts see.
 func (ns *namespace) changedSince(before *attributes) {
 	now := ns.cfg.Load()
 	other := now.uuid != before.uuid || now.nguid != before.nguid || now.eui64 != before.eui64

@@ -15,16 +15,16 @@ type limitWaits struct {
 	waitTimer  int64
 	stopWait   func() // stops the timer, nil if it does not run
 	admitsMore bool   // the next poll looks at them
-	// A round looks at all of them, in pieces; nextDue is when the first is due of those that it
-	// has looked at.
+	// A round looks at all of them, in pieces. nextDue is the earliest due time of the flows that
+	// it has looked at.
 	round   uint64
 	inRound bool
 	nextDue int64
 }
 
-// What waits at a limit is on the list of its flow, and has nothing but its request: Prepare defers
-// it before any memory is found, and it is prepared anew when its turn has come, for the namespace
-// as it is then. Only a command whose data comes with its capsule goes on, and waits in Execute.
+// A command that waits at a limit is on the list of its flow, and has nothing but its request:
+// Prepare defers it before any memory is found. When its turn has come, it is prepared anew, for
+// the namespace as it is then. Only a command with in-capsule data goes on, and waits in Execute.
 
 // link makes the flow use the limits that there are now.
 func (f *flow) link() {
@@ -89,15 +89,15 @@ func (h *Handler) startWait(due int64) {
 }
 
 const (
-	// admitMost is how many commands go on in one poll: other hosts wait until those are done.
+	// admitMost is the most commands that go on in one poll: other hosts wait until they are done.
 	admitMost = 32
 	// admitLook is how many flows a poll looks at.
 	admitLook = 128
 )
 
-// admitDue admits what its limits allow of the flows that are due, and returns how many commands.
-// What is beyond admitMost, or admitLook flows, is for the next poll, which begins with the other
-// flows.
+// admitDue admits the commands of due flows that their limits allow, and returns the number of
+// commands. The rest, beyond admitMost commands or admitLook flows, is for the next poll, which
+// begins with the other flows.
 func (h *Handler) admitDue(now int64) (n int) {
 	if !h.inRound {
 		h.inRound, h.nextDue = true, math.MaxInt64
@@ -240,8 +240,8 @@ func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 // that goes on.
 const linkSteps = 8
 
-// dropFlows ends the flows to the namespace of a channel that is removed, and then calls done. What
-// waits goes on, and finds that there is no namespace.
+// dropFlows ends the flows to the namespace of a channel that is removed, and then calls done.
+// Waiting commands go on, and find that there is no namespace.
 func (h *Handler) dropFlows(ch *channel, done func()) {
 	h.latency.Drop(&ch.ns.name)
 	h.inPieces(func() int {
@@ -263,7 +263,7 @@ func (h *Handler) dropFlows(ch *channel, done func()) {
 	}, done)
 }
 
-// relink makes all flows use the limits that there are now. What waits looks at them.
+// relink makes all flows use the present limits. Waiting flows are due at once.
 func (h *Handler) relink() {
 	h.inPieces(h.flows.Walk(func(f *flow) int {
 		f.link()

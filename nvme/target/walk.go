@@ -6,9 +6,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The commands of many queues are visited in pieces: those of queues that end, and in rounds those
-// of all queues of the reactor, for timeouts and fences. A round does not visit commands that come
-// meanwhile. What must not happen between two pieces is refused where devices get IOs; see
+// The commands of many queues are visited in pieces: for queues that end, and in rounds over all
+// queues of the reactor, for timeouts and fences. A round does not visit commands that come
+// meanwhile. IOs that must not begin between two pieces are refused where devices get them; see
 // channel.check.
 
 // walk is a visit of commands. A reactor makes one after the other, in one chain of pieces: however
@@ -23,7 +23,7 @@ type walk struct {
 // step of its own.
 const lookMost = 8
 
-// start begins a walk, after those before it. The caller runs the handler afterwards.
+// start begins a walk, after the walks before it. The caller runs the handler afterwards.
 func (h *Handler) start(w *walk) {
 	h.walks.Push(w, &w.node)
 	if h.walking {
@@ -47,8 +47,8 @@ func (h *Handler) walkOn() int {
 	return 1
 }
 
-// visitAll returns the next of a walk that calls fn with the commands of the queues that there are
-// when it begins, except those of queues that skips selects.
+// visitAll returns the next of a walk that calls fn with the commands of the queues that exist when
+// it begins, except queues that skips selects.
 func (h *Handler) visitAll(skips func(*session) bool, fn func(*cmd) bool) (next func() int) {
 	var queues func() int
 	var s *session
@@ -79,8 +79,8 @@ func (s *session) look(at *int, fn func(c *cmd) bool) bool {
 	return true
 }
 
-// end begins to end what a queue that is over, or about to be disconnected, has at devices and at
-// limits. The caller runs the handler afterwards.
+// end begins to end the work that a queue has at devices and at limits. The queue is over, or about
+// to be disconnected. The caller runs the handler afterwards.
 func (h *Handler) end(s *session) {
 	s.endAt = 0
 	if s.ends.node.Listed() {
@@ -95,9 +95,9 @@ func (h *Handler) end(s *session) {
 	h.start(&s.ends)
 }
 
-// endCommand ends what a command waits for, and has its devices give its IOs back if the queue is
-// over: the host may retry it elsewhere, and a late write must not follow. What a device cannot
-// give back has closeGrace.
+// endCommand ends the wait of a command. If the queue is over, it has the devices give back the IOs
+// of the command: the host may retry it elsewhere, and a late write must not follow. IOs that a
+// device cannot give back have closeGrace.
 func (h *Handler) endCommand(c *cmd) bool {
 	s, m := c.s, c.compound
 	if c.waiting.Listed() { // the transport abandons parked commands

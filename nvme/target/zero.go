@@ -31,8 +31,8 @@ func (z *zero) add(off, n int64) {
 	z.total += n
 }
 
-// startZero begins to zero the ranges of a compound, for whose first piece its limits have been
-// asked.
+// startZero begins to zero the ranges of a compound. The limits have been asked for the first
+// piece.
 func (m *compound) startZero(h *Handler, op backend.Op, flags backend.Flags) {
 	z := &m.zero
 	z.op, z.flags, z.piece = op, flags, zeroPiece
@@ -55,7 +55,7 @@ func executeWriteZeroes(h *Handler, c *cmd) {
 	m.startZero(h, backend.OpWriteZeroes, c.io.Flags)
 }
 
-// next returns the next piece of what is left of a range.
+// next returns the next piece of the rest of a range.
 func (z *zero) next(r backend.Range) backend.Range {
 	from := r.Off + z.at
 	return backend.Range{Off: from, End: min(r.End, from&^(z.piece-1)+z.piece)}
