@@ -42,8 +42,8 @@ func (c *controller) permitted() error {
 	return c.sub.permits(c.admin, c.hostNQN, authenticated && c.t.hasKey(c.hostNQN))
 }
 
-// refused is the refusal of a Connect for what permits returns. Through a port that does not serve
-// it a subsystem does not exist.
+// refused returns the refusal of a Connect for an error of permits. Through a port that does not
+// serve it, a subsystem does not exist.
 func (s *subsystem) refused(why error, q *session, hostNQN string) refusal {
 	r := s.refusedFor(why, q, hostNQN)
 	if s.settings.Load().Security != 0 {
@@ -83,9 +83,9 @@ func duplicate(c, other *controller) refusal {
 	return r
 }
 
-// enforce ends the controllers that are no longer permitted, and returns them. Once what has
-// changed is visible, no more of them are admitted. What transports still have of them reaches no
-// device: a queue may take a while to end.
+// enforce ends the controllers that are no longer permitted, and returns them. The caller has made
+// the change visible before, so no more of them are admitted. Their queues may take a while to end,
+// but commands that transports still have reach no device.
 func (s *subsystem) enforce() (ended []*controller) {
 	s.each(func(c *controller) {
 		if err := c.permitted(); err != nil {
@@ -160,8 +160,8 @@ func (t *Target) SetHostNetworks(nqn string, networks []netip.Prefix) {
 	t.discovery.enforce()
 }
 
-// Settled is closed when reactors have done what changes until now ask of them: from then on no
-// device gets anything of hosts that have lost access.
+// Settled returns a channel that is closed when the reactors have carried out all changes until
+// now. From then on no device gets anything from hosts that have lost access.
 func (t *Target) Settled() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -191,8 +191,8 @@ func setOf(list []string) map[string]bool {
 	return set
 }
 
-// SetPortListener says which listener has a port now, and what hosts are told of its TLS.
-// Controllers of subsystems that it does not serve end.
+// SetPortListener sets the listener of a port, and the TLS policy that the discovery log shows for
+// it. Controllers of subsystems that the listener does not serve end.
 func (t *Target) SetPortListener(id uint16, listener string, tls fabric.TLSPolicy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 )
 
 // Identify data structures (identify.go), log pages (logs.go) and features (features.go) are rows
-// of tables: adding one takes a row and a function. The logs that list what is supported are made
-// from the same tables.
+// of tables: adding one takes a row and a function. The logs of supported log pages and features
+// are made from the same tables.
 
 // scope says which controllers have a row of a table; nil means all of them.
 type scope func(c *controller) bool
@@ -22,8 +22,8 @@ func onDiscovery(c *controller) bool { return c.sub.discovery }
 // must not block; see admin.Reply.
 type pageFunc func(c *controller, sqe *nvme.SQE) admin.Reply
 
-// reply completes a command with the part of a reply from off on. The rest of the host's buffer
-// becomes zeroes: the memory has been used before, and the host must not see for what.
+// reply completes a command with the part of a reply from off on. It zeroes the rest of the host's
+// buffer: the host must not see earlier contents of the memory.
 func (h *Handler) reply(c *cmd, result uint64, r admin.Reply, off uint64) {
 	segs := c.req.Segs
 	finish := func(r admin.Reply) nvme.Status {

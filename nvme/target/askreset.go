@@ -30,7 +30,7 @@ func (r *ResetRequest) Gone() <-chan struct{} { return r.c.gone }
 // asynchronous event Persistent Internal Error (Base section 5.1.2.1). A Linux host (since 6.0)
 // disconnects then and connects again at once, whereas it waits for its reconnect_delay after a
 // connection that it has lost. Other hosts may do nothing. Controllers that are not enabled and
-// those of discovery are left out. An error is that of ctx, which ended before all reactors had
+// discovery controllers are left out. The error is that of ctx, if it ends before all reactors have
 // answered.
 func (t *Target) AskForResets(ctx context.Context, port func(id uint16) bool) ([]*ResetRequest,
 	error,

@@ -18,8 +18,8 @@ import (
 // each of its queues before anything else is served on them, within connectDeadline; it may do so
 // again at any time.
 
-// maxAuthReceive bounds what a host can have zeroed behind a message, in bytes. Linux and SPDK
-// receive into 4096; the specification does not say how much it may be.
+// maxAuthReceive is the largest buffer of an Authentication Receive, in bytes. It bounds the zeroes
+// behind a message. Linux and SPDK receive into 4096 bytes; the specification names no limit.
 const maxAuthReceive = 64 << 10
 
 // authenticationRequired is the status of all other commands before that (Base section 4.2.3.2).
@@ -45,7 +45,7 @@ type authentication struct {
 	cmd     *cmd     // the Authentication Send of job
 }
 
-// hostProof is what proves the host of a controller.
+// hostProof is the proof of the identity of a controller's host.
 type hostProof struct {
 	authenticates bool        // the host had a key when it connected
 	proven        atomic.Bool // the host has authenticated, or had no key
@@ -75,8 +75,9 @@ func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 	t.reauthenticate(nqn, before, p)
 }
 
-// policy is that of the host now, nil if it has no key, or if the controller is a discovery
-// controller, unless these require it: as in nvmet, anybody may read what is there.
+// policy returns the present policy of the host, or nil if the host has no key. It is nil also for
+// a discovery controller that requires no authentication: as in nvmet, anybody may read the
+// discovery log.
 func (c *controller) policy() *auth.Policy {
 	if c.sub.discovery && !c.authenticates &&
 		c.sub.settings.Load().Security&SecurityAuth == 0 {
@@ -271,8 +272,8 @@ func (a *authentication) succeeded() {
 	}
 }
 
-// logSucceeded makes the record of an exchange on an admin queue. Those of I/O queues are only
-// counted: a controller has up to a thousand, which prove again what its admin queue has.
+// logSucceeded logs an exchange on an admin queue. Exchanges on I/O queues are only counted: a
+// controller has up to a thousand I/O queues, which repeat the proof of its admin queue.
 func (a *authentication) logSucceeded(generated bool) {
 	s, c := a.s, a.s.ctrl
 	if s.qid > 0 {
@@ -289,7 +290,7 @@ func (a *authentication) logSucceeded(generated bool) {
 	c.peerLog().Info("host has authenticated", args...)
 }
 
-// refuse ends a queue whose host has authenticated, and may not have it.
+// refuse ends a queue after its host has authenticated: the host may not have the queue.
 func (a *authentication) refuse(why error) {
 	s := a.s
 	s.h.t.strangerLog.Peer(s.info.Remote).Warn("connect refused", "subsystem", s.ctrl.sub.nqn,
@@ -334,8 +335,8 @@ func (a *authentication) logRefused(msg string, why error, hint string) {
 		s.ctrl.hostNQN, "qid", s.qid, "err", why.Error(), "hint", hint)
 }
 
-// logUnfinished makes the record of an exchange that ends with its queue, or was required and has
-// not begun. What has failed has its record.
+// logUnfinished logs an exchange that ends with its queue, or that was required and has not begun.
+// Failed exchanges have been logged before.
 func (a *authentication) logUnfinished() {
 	switch {
 	case a.job != nil && a.job.failed:
@@ -356,7 +357,7 @@ func (a *authentication) logUnfinished() {
 	a.logRefused("authentication not finished", why, hint)
 }
 
-// close ends a message that is being processed, and what the queue waits for.
+// close ends the message in process and the command that waits for it.
 func (a *authentication) close() {
 	a.logUnfinished()
 	if a.job == nil {

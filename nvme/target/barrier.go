@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-// channelBarrier is what a channel waits for before its device gets more.
+// channelBarrier is the part of a channel that keeps IOs from its device.
 type channelBarrier struct {
 	quiesce    quiesce
 	onQuiesced func() // called when that is reached
@@ -21,8 +21,8 @@ type channelBarrier struct {
 	awaited map[*backend.IO]*awaited           // nil if nothing is
 }
 
-// A barrier of a namespace keeps IOs from its device, on all reactors, and waits for those that the
-// device has already. Four things need one:
+// A barrier of a namespace keeps IOs from its device, on all reactors, and waits for the IOs that
+// the device has already. It has four uses:
 //
 //	             IOs kept away              IOs waited for
 //	quiesce      all wait in pending        all, and zero-copy reads and writes
@@ -34,15 +34,15 @@ type channelBarrier struct {
 //
 // These are its parts:
 //
-//	barrier  tells every reactor that has a channel; those that open one later begin with it
+//	barrier  tells every reactor that has a channel; channels opened later begin with it
 //	hold     has the IOs that are kept from the device of one channel
 //	search   finds IOs that the device has
 //	await    counts IOs until the device has given them back
 //	drained  is called by each reactor; done is called after the last one
 
-// barrier changes what new channels begin with, and has every reactor that has a channel call set.
-// done is called once each of them has called drained, by any of them. here is the reactor of the
-// caller, which calls set at once; nil if there is none, or if that does not matter.
+// barrier changes the initial state of new channels, and has every reactor that has a channel call
+// set. done is called once each of them has called drained, by any of them. here is the reactor of
+// the caller, which calls set at once; nil if there is none, or if that does not matter.
 func (ns *namespace) barrier(here *Handler, fresh func(*freshChannel),
 	set func(ch *channel, drained func()), done func(),
 ) {
@@ -126,7 +126,7 @@ func (a *await) less() bool {
 	return a.left == 0
 }
 
-// What an IO is awaited by, at most one of each.
+// The kinds of waits for an IO, at most one of each.
 const (
 	byLock  = iota
 	byFence // the first one that waits for it
@@ -134,13 +134,13 @@ const (
 	awaitKinds
 )
 
-// awaited is what waits for an IO that the device has.
+// awaited has the waits for an IO that the device has.
 type awaited struct {
 	by      [awaitKinds]*await
 	aborted bool // by a fence
 }
 
-// awaits returns what waits for an IO that the device has, for a change of it.
+// awaits returns the waits for an IO that the device has, to be changed by the caller.
 func (ch *channel) awaits(io *backend.IO) *awaited {
 	x := ch.awaited[io]
 	if x == nil {

@@ -27,7 +27,7 @@ type arms struct {
 	arming   bool   // some are, and Arm goes on after the next Poll
 }
 
-// channelState says what a channel can do.
+// channelState is the state of a channel.
 type channelState uint8
 
 const (
@@ -62,8 +62,8 @@ type channel struct {
 	state  channelState
 	channelIO
 	channelNodes
-	// share is the data memory that commands for the namespace have, of all hosts. What devices
-	// keep of those that were given up is included.
+	// share is the data memory of the commands of all hosts for the namespace, including memory
+	// that devices keep after the command was given up.
 	share     mem.Share
 	flows     list.List[flow] // of all hosts
 	stats     *ioStats
@@ -80,7 +80,7 @@ type channel struct {
 type channelIO struct {
 	pending  list.List[backend.IO] // that the device may get, in order
 	waiting  int                   // IOs that the device does not have: pending, or held
-	inflight int                   // IOs in the device: those of sent and unseen
+	inflight int                   // IOs in the device: on sent and unseen
 	sent     *list.List[backend.IO]
 	unseen   *list.List[backend.IO] // by a search
 	// zeroCopies is the number of zero-copy reads and writes that have not ended.
@@ -94,10 +94,10 @@ type channelNodes struct {
 	armed                      uint64 // the Handler.armRound in which it was armed
 }
 
-// Poll takes back what devices have completed and passes it on, goes on with what its limits let go
-// on, and begins work whose turn has come. It returns the number of steps. It visits channels until
-// budget is reached, which the last one exceeds by less than 2*batchSize, and at most pollMost; the
-// others come first in the next Poll.
+// Poll takes back completed IOs from devices and passes them on, continues commands that limits no
+// longer delay, and begins the work of owners in turn. It returns the number of steps. It visits at
+// most pollMost channels, and stops when budget is reached, which the last channel exceeds by less
+// than 2*batchSize. The other channels come first in the next Poll.
 func (h *Handler) Poll(budget int) int {
 	n := 0
 	if h.admitsMore {
@@ -158,9 +158,9 @@ func (h *Handler) Arm() bool {
 	return false
 }
 
-// push submits pending IOs to the device, and completes those that must not reach it any more. It
-// looks at batchSize of them. It returns how many the device accepted, and how many completed or
-// are held.
+// push submits pending IOs to the device, and completes IOs that must not reach it any more. It
+// looks at batchSize of them. It returns the number of IOs that the device accepted, or that
+// completed or are held.
 func (ch *channel) push() int {
 	if ch.quiesce == quiesceIO || ch.state <= channelOpening || ch.pending.Empty() {
 		return 0
@@ -187,8 +187,8 @@ func (ch *channel) push() int {
 	return looked + n
 }
 
-// batch takes IOs out of pending, at most batchSize, and returns those that the device may get. It
-// completes or holds the others, of which it returns the number.
+// batch takes at most batchSize IOs out of pending, and returns the IOs that the device may get. It
+// completes or holds the others, and returns their number.
 func (ch *channel) batch() (batch []*backend.IO, looked int) {
 	batch = ch.h.batch[:0]
 	g, a := ch.ns.geo.Load(), ch.ns.cfg.Load()
@@ -246,7 +246,7 @@ func (ch *channel) submitted(n int) {
 	ch.inflight += n
 }
 
-// reap takes back what the device has completed, at most batchSize IOs. It returns how many.
+// reap takes back at most batchSize completed IOs from the device, and returns their number.
 func (ch *channel) reap() int {
 	if ch.inflight == 0 {
 		return 0
@@ -427,8 +427,8 @@ func (h *Handler) dropChannel(ns *namespace, done func()) {
 	})
 }
 
-// settle does what waits for the device to have no IOs of the channel: quiesce, or the end of the
-// channel because the namespace is retired.
+// settle continues a quiesce, or the end of the channel of a retired namespace, if the device has
+// no IOs of the channel.
 func (ch *channel) settle() {
 	if ch.onQuiesced != nil {
 		ch.checkQuiesced()

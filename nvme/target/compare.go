@@ -5,7 +5,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// prepareCompare checks a Compare command, whose data comes from the host (NVM section 3.3.1).
+// prepareCompare checks a Compare command. Its data comes from the host (NVM section 3.3.1).
 func prepareCompare(c *cmd) nvme.Status {
 	if _, st := c.extent(backend.OpRead); !st.OK() {
 		return st

@@ -14,7 +14,7 @@ type compoundPool struct {
 	spare     int                 // the number of these
 	inUse     int                 // the number of others, but for the target's own
 	moves     int                 // compounds with a move
-	turns     list.List[owner]    // that have work whose turn comes
+	turns     list.List[owner]    // with work that waits for its turn
 }
 
 const (
@@ -27,11 +27,11 @@ const (
 )
 
 // compound carries out a command that takes several IOs: Write Zeroes, Dataset Management, Flush of
-// every namespace, and those that read into memory of the target (move). It comes from a free list
-// of its handler.
+// every namespace, and commands that read into memory of the target (move). It comes from a free
+// list of its handler.
 type compound struct {
 	cmd *cmd // nil once the command was given up
-	// owner is whose share it counts in; nil: it is the target's own.
+	// owner is the owner that it counts for; nil: it is the target's own.
 	owner *owner
 	// flow is where it takes turns; nil if it does not.
 	flow        *flow
@@ -46,7 +46,7 @@ type compound struct {
 	ch          *channel     // but for Flush
 	zero        zero         // Write Zeroes and Dataset Management
 	flush       []*namespace // Flush
-	move        *move        // nil for those
+	move        *move        // nil for these three
 	node        list.Node[compound]
 }
 
@@ -64,7 +64,7 @@ type compoundIO struct {
 	extent int   // of a move
 	read   bool  // it is in flow.reads: it has been read, and nothing was done with that yet
 	copied bool  // it has been written
-	work   int64 // what it counts in flow.outstanding, in bytes
+	work   int64 // its part of flow.outstanding, in bytes
 	free   func()
 }
 
@@ -89,14 +89,14 @@ func (h *Handler) newCompound(c *cmd) *compound {
 	return m
 }
 
-// mayHave reports whether an owner may have another compound: it has a share of them. One that has
-// none but those that were given up may.
+// mayHave reports whether an owner may have another compound within its share. It may always have
+// one besides its compounds of commands that were given up.
 func (h *Handler) mayHave(o *owner) bool {
 	return o.compounds == o.stuck || !subnet.Exceeds(o.compounds, 1, mostCompounds-h.inUse-1)
 }
 
-// postpones reports whether a command waits until its owner may have another compound, with what
-// its request has. It is executed anew then.
+// postpones reports whether a command waits until its owner may have another compound. Its request
+// keeps its resources. The command is executed anew afterwards.
 func (h *Handler) postpones(c *cmd) bool {
 	if c.then != nil || h.mayHave(c.s.host.payer) {
 		return false
@@ -152,8 +152,8 @@ func (m *compound) putIdle(o *compoundIO) {
 	}
 }
 
-// advance lets the compound begin what it may, when its turn comes if it takes turns, and completes
-// the command when devices have none of its IOs.
+// advance begins the IOs of the compound that may begin, in its turn if the compound takes turns.
+// It completes the command when devices have none of its IOs.
 func (m *compound) advance(h *Handler) {
 	for m.mayBegin() {
 		if m.flow != nil {
@@ -316,8 +316,8 @@ func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	m.advance(h)
 }
 
-// abort withdraws what devices have not seen and cancels the rest. The command completes when
-// everything is back.
+// abort withdraws the IOs that devices have not got yet, and cancels the others. The command
+// completes when all IOs are back.
 func (m *compound) abort(h *Handler) {
 	m.withdrawReads()
 	for i := range m.ios {

@@ -25,7 +25,7 @@ const (
 	generatedConnects = 10 * time.Second
 )
 
-// generatedPSKs are those that hosts have generated. Any goroutine may use them.
+// generatedPSKs are the PSKs that hosts have generated. Any goroutine may use them.
 type generatedPSKs struct {
 	mu   sync.Mutex
 	psks map[string][]*generatedPSK // by the NQN of the host, in their order
@@ -36,13 +36,13 @@ type generatedPSK struct {
 	auth.TLSPSK
 	key         *auth.Key // with which the host authenticated
 	made        time.Time
-	maker       *controller // whose queue made it; nil: that has ended, or the PSK was used
+	maker       *controller // nil: it has ended, or the PSK was used
 	controllers int         // that were created with it
 	expire      *time.Timer
 }
 
-// add keeps a PSK that the host of a controller has generated with a key. While the controller
-// lives it has one that waits, the last, beside those of the host that have lost theirs.
+// add keeps a PSK that the host of a controller has generated with a key. It replaces the waiting
+// PSK of the same controller. PSKs of the host that wait without their controller stay.
 func (g *generatedPSKs) add(c *controller, psk *auth.TLSPSK, key *auth.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -198,7 +198,7 @@ func generatedIdentity(q *fabric.QueueInfo) string {
 	return q.TLS.Generated
 }
 
-// concatenation is what an exchange on the queue can be for besides authentication.
+// concatenation returns the possible purpose of an exchange on the queue besides authentication.
 func (s *session) concatenation() auth.Concatenation {
 	switch {
 	case s.qid != 0 || s.info.Transport != nvme.TransportTCP:

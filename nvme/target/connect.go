@@ -9,10 +9,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
-// Statuses of Connect. DNR makes a Linux host give up reconnecting, so it goes only with what no
-// later attempt can cure: a malformed command, a host that is not allowed, and what was removed on
-// purpose (final.go). An unknown subsystem may be configured again, and a controller may have
-// expired.
+// Statuses of Connect. DNR makes a Linux host give up reconnecting, so it is set only where no
+// later attempt can succeed: for a malformed command, for a host that is not allowed, and for a
+// subsystem removed on purpose (final.go). An unknown subsystem may be configured again, and a
+// controller may have expired.
 const (
 	connectMalformed = nvme.ConnectInvalidParameters | nvme.DNR
 	connectRefused   = nvme.ConnectInvalidParameters
@@ -94,8 +94,8 @@ func connect(h *Handler, c *cmd) {
 	h.finish(c, uint64(result), nvme.Success)
 }
 
-// refusal is why a Connect is refused; its zero value is none. expected is what the field must be,
-// received what it is, both for the log; nil if no value would do.
+// refusal is the refusal of a Connect; its zero value is none. expected is the required value of
+// the field, received the value that it has. Both are for the log, and nil if no value would do.
 type refusal struct {
 	st                 nvme.Status
 	field              nvme.InvalidParameter
@@ -104,8 +104,8 @@ type refusal struct {
 	final              bool   // with DNR, unless something changes meanwhile; see final.go
 }
 
-// logRefused says why a Connect is refused, and what an operator can do about it. There is no data
-// if it could not be received.
+// logRefused logs the reason for the refusal of a Connect, and a remedy for the operator. data is
+// nil if it could not be received.
 func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r refusal) {
 	hint := "the host does not follow the specification"
 	switch {
@@ -169,7 +169,7 @@ func tooDeep(sqe *nvme.ConnectSQE, most int) refusal {
 		int(sqe.SQSIZE())+1)
 }
 
-// checkConnect validates what admin and I/O queues have in common.
+// checkConnect validates the fields common to admin and I/O queues.
 func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusal {
 	switch {
 	case sqe.SQSIZE() == 0:
@@ -187,8 +187,8 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	return refusal{}
 }
 
-// resolve reads the NQNs and finds the subsystem. To who may not use it, an I/O queue tells no more
-// than an admin queue.
+// resolve reads the NQNs and finds the subsystem. A host that may not use the subsystem learns no
+// more on an I/O queue than on an admin queue.
 func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, hostNQN string,
 	r refusal,
 ) {
@@ -296,7 +296,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	return refusal{}
 }
 
-// generatedEnded refuses a queue whose connection uses a generated PSK that has ended.
+// generatedEnded refuses a queue, because the generated PSK of its connection has ended.
 func generatedEnded(subNQN string) refusal {
 	r := badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a PSK that counts", subNQN)
 	r.hint = "the PSK that the host has generated has ended, or the key with which it was; the " +
@@ -317,7 +317,7 @@ func hostRefused(nqn string) refusal {
 
 // connectIO adds an I/O queue to a controller of the same host on the same port, from the same
 // address (see 0020): the identifiers of a host can be guessed. The status has no DNR, so that a
-// host whose address has changed connects the whole controller again.
+// host connects the whole controller again after a change of its address.
 func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusal {
 	sub, hostNQN, r := s.resolve(data, false)
 	if !r.st.OK() {
@@ -364,7 +364,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	}
 	qid := sqe.QID()
 	s.ctrl, s.qid, s.table = c, qid, &ioOps
-	// A host whose key was added since the controller was created has not to authenticate.
+	// A host need not authenticate if it had no key when the controller was created.
 	if c.authenticates &&
 		(c.policy() != nil || sub.settings.Load().Security&SecurityAuth != 0) {
 		s.requireAuthentication()

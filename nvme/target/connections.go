@@ -31,29 +31,30 @@ type ConnectionInfo struct {
 	Reactor       int // index
 	InFlight      int // commands that are executed
 	Age           time.Duration
-	// Commands is how many it has received, ReadBytes and WrittenBytes the data of those that
-	// succeeded.
+	// Commands is the number of commands received, ReadBytes and WrittenBytes the data of
+	// successful commands.
 	Commands, ReadBytes, WrittenBytes uint64
 	// KeepAlive is that of the controller.
 	KeepAlive KeepAliveInfo
 	// NearlyFull is how many commands began to be executed while at least three quarters of Depth
 	// were, themselves included.
 	NearlyFull uint64
-	// Link is what the network did to the connection, if HasLink.
+	// Link is the state of the network path, if HasLink.
 	Link    fabric.Link
 	HasLink bool
 	// HeaderDigest and DataDigest say that the queue has them.
 	HeaderDigest, DataDigest bool
 	// TLS is nil if the queue is not encrypted.
 	TLS *fabric.TLS
-	// Security is what the queue has, whatever is required: a PSK of secure channel concatenation
-	// is both. Until Connect and authentication have succeeded there is no SecurityAuth.
+	// Security is the security that the queue has, even if less is required. A PSK of secure
+	// channel concatenation is both. Until Connect and authentication have succeeded there is no
+	// SecurityAuth.
 	Security Security
 }
 
 // KeepAliveInfo is the state of the keep alive timer of a controller.
 type KeepAliveInfo struct {
-	// Timeout is 0 if there is none, and Left is what is left of it at least if the host sends
+	// Timeout is 0 if there is none. Left is the time left of it, at least, if the host sends
 	// nothing more.
 	Timeout, Left time.Duration
 	// Margin is the least that was left in the last one or two minutes, to within half of Timeout
@@ -61,10 +62,10 @@ type KeepAliveInfo struct {
 	Margin time.Duration
 }
 
-// connections is what one reactor knows.
+// connections are the connections of one reactor.
 type connections struct {
 	list []connection
-	// alive has the controllers whose admin queues are on the reactor.
+	// alive has the controllers with an admin queue on the reactor.
 	alive map[*controller]KeepAliveInfo
 }
 
@@ -76,9 +77,10 @@ type connection struct {
 	link fabric.Linked // or nil
 }
 
-// Connections lists the connections, in the order of subsystem, host, CNTLID and QID; those without
-// a Connect come first. Each reactor is asked once, and answers in pieces; a connection takes it
-// about a tenth of a microsecond. An error is that of ctx, which ended before all answered.
+// Connections returns the connections in the order of subsystem, host, CNTLID and QID. Connections
+// without a Connect come first. Each reactor is asked once, and answers in pieces; a connection
+// takes it about a tenth of a microsecond. The error is that of ctx, if it ends before all reactors
+// have answered.
 func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 	t.mu.Lock()
 	handlers := slices.Clone(t.handlers)
@@ -91,7 +93,7 @@ func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 			h.inPieces(h.sessions.Walk(c.add), func() { answers <- c })
 		})
 	}
-	all := map[uint64]connection{} // without those that a reactor has visited twice
+	all := map[uint64]connection{} // each once, even if a reactor has visited it twice
 	alive := map[*controller]KeepAliveInfo{}
 	for range handlers {
 		select {
@@ -123,8 +125,8 @@ func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
 // DataShare is how much data memory of all reactors an owner has and may have, in bytes.
 type DataShare struct{ Used, Most int }
 
-// DataShares returns what hosts and networks have that use subsystems. An error is that of ctx,
-// which ended before all reactors answered.
+// DataShares returns the shares of the hosts and networks that use subsystems. The error is that of
+// ctx, if it ends before all reactors have answered.
 func (t *Target) DataShares(ctx context.Context) (map[subnet.Owner]DataShare, error) {
 	t.mu.Lock()
 	handlers := slices.Clone(t.handlers)

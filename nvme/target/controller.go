@@ -87,8 +87,8 @@ func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) 
 // entries is the size of the controller's queues: CAP.MQES+1.
 func (c *controller) entries() int { return min(c.cfg.MaxQueueSize, max(c.info.MaxDepth, 2)) }
 
-// adminEntries is the largest size of its admin queue. MQES of a discovery controller says more,
-// because Linux warns if it is less than what is asked for I/O queues.
+// adminEntries returns the largest size of its admin queue. MQES of a discovery controller is
+// larger, because Linux warns if it is less than the requested size of I/O queues.
 func (c *controller) adminEntries() int {
 	if c.sub.discovery {
 		return MinQueueSize
@@ -111,8 +111,8 @@ func (c *controller) describe() ControllerInfo {
 	}
 }
 
-// attach makes s the I/O queue qid, or says why not. One whose host has yet to authenticate may be
-// anybody's and takes no place: it is attached afterwards. Reactor of s.
+// attach makes s the I/O queue qid, or returns the refusal. A queue that has yet to authenticate
+// may be anybody's, and takes no place: it is attached afterwards. Reactor of s.
 func (c *controller) attach(s *session, qid uint16) refusal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +161,7 @@ func disconnectSessions(list []*session, why error) {
 	}
 }
 
-// stopIO ends what the queues do at devices.
+// stopIO ends the work of the queues at devices.
 func (c *controller) stopIO() {
 	for _, s := range c.allQueues() { // the admin queue reads for self-tests
 		s.h.post(s.stop)
@@ -220,7 +220,7 @@ func (c *controller) logCreated() {
 		"host", c.hostNQN, "transport", c.info.Transport, "timeout", time.Duration(c.alive.period))
 }
 
-// peerLog logs what the host of the controller has caused.
+// peerLog returns the log for events caused by the controller's host.
 func (c *controller) peerLog() ratelog.Peer {
 	log := c.t.hostLog
 	if c.sub.discovery || !c.proven.Load() {

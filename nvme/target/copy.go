@@ -112,7 +112,7 @@ func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
 	case g.unready:
 		return extent{}, notReady
 	case g.shift != c.ch.ns.geo.Load().shift, ch != c.ch && ch.ns.cfg.Load().limiter != nil:
-		return extent{}, copyIncompatible // what the command reads waits at no limit of another
+		return extent{}, copyIncompatible // reads do not wait at a limit of another namespace
 	case n > uint64(g.mssrl()):
 		return extent{}, copyTooLarge
 	case r.SLBA() >= g.blocks || n > g.blocks-r.SLBA():

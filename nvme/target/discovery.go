@@ -21,13 +21,13 @@ type DiscoveryConfig struct {
 	// NQN is a name of its own beside nvme.DiscoveryNQN, which all discovery services have; ""
 	// for none.
 	NQN string
-	// Security is what hosts need to ask it.
+	// Security is the security that it requires of hosts.
 	Security Security
 	// Referrals are other discovery services.
 	Referrals []discovery.Referral
 }
 
-// SetDiscovery changes what the discovery service says, and its NQN.
+// SetDiscovery changes the configuration of the discovery service, including its NQN.
 func (t *Target) SetDiscovery(cfg DiscoveryConfig) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,14 +12,14 @@
 //	zerocopy.go  memory of the namespace is attached to the request, if the namespace is memory
 //	             (the transport moves the host's data in)
 //	execute.go   Execute completes the command at once or queues its backend.IO on a channel
-//	channel.go   the channel submits a batch to the device; Poll takes back what has completed
+//	channel.go   the channel submits a batch to the device; Poll takes back completed IOs
 //	status.go    the outcome becomes an NVMe status
 //	complete.go  the completion entry is filled and passed to Queue.Complete, in batches
 //	stats.go     the counters are published, once per batch
 //
 // The state of a command (cmd) is allocated with its session and hangs on its request
-// (Request.Command); it belongs to the session's reactor. What several reactors read on the I/O
-// path (namespace table, geometry, the controller's ready flag) is an immutable snapshot or an
+// (Request.Command); it belongs to the session's reactor. State that several reactors read on the
+// I/O path (namespace table, geometry, the controller's ready flag) is an immutable snapshot or an
 // atomic that rarely changes. A controller belongs to the reactor of its admin queue: its
 // properties, features, events and logs are accessed only there. The list of its queues has a mutex
 // of its own, which only Connect and the end of a queue take. Everything else crosses reactors as a

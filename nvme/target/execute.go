@@ -107,7 +107,7 @@ func (h *Handler) submit(ch *channel, io *backend.IO) bool {
 	return true
 }
 
-// schedule puts the channel on the list of what the next run processes.
+// schedule puts the channel on the list of channels that the next run processes.
 func (h *Handler) schedule(ch *channel) {
 	if !ch.scheduled.Listed() {
 		h.scheduled.Push(ch, &ch.scheduled)
@@ -115,7 +115,7 @@ func (h *Handler) schedule(ch *channel) {
 }
 
 // run processes channels and delivers completions until nothing is left to do. Queues may call
-// Execute or Close from within Complete: the run that is in progress does what these add.
+// Execute or Close from within Complete: the run in progress does the work that these add.
 func (h *Handler) run() {
 	if h.running {
 		return
@@ -130,7 +130,7 @@ func (h *Handler) run() {
 
 // process submits and takes back the IOs of scheduled channels.
 func (h *Handler) process() {
-	h.armRound++ // what is submitted disarms
+	h.armRound++ // a submission disarms
 	for ch := h.scheduled.Pop(); ch != nil; ch = h.scheduled.Pop() {
 		ch.push()
 		ch.reap()

@@ -33,7 +33,7 @@ type feature struct {
 	size uint32
 	page func(c *controller) []byte
 	take func(c *controller, data []byte) nvme.Status
-	// get and change are those of a feature that each namespace has of its own, whose default is 0.
+	// get and change are set for a feature with a value for each namespace. The default is 0.
 	// change completes the command.
 	get    func(ns *namespace) uint32
 	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
@@ -180,7 +180,7 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	if st := f.anaRefuses(cm, false); !st.OK() {
 		return st
 	}
-	return cm.expect(n) // hosts may pass a buffer whatever the feature is; it is zeroed
+	return cm.expect(n) // hosts may pass a buffer for any feature; it is zeroed
 }
 
 func getFeatures(h *Handler, cm *cmd) {
@@ -211,7 +211,7 @@ func getFeatures(h *Handler, cm *cmd) {
 	switch {
 	case sqe.SEL() == nvme.FeatureCapabilities:
 	case f.page != nil && (sqe.SEL() == nvme.FeatureCurrent || f.take == nil):
-		data = f.page(c) // the defaults of what can be set are zeroes
+		data = f.page(c) // data that can be set defaults to zeroes
 	case f.read != nil:
 		v = f.read(c, sqe)
 	}

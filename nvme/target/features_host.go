@@ -4,7 +4,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// This file has features whose values are more than a number, or are those of a namespace.
+// This file has features with values that are more than a number, or that belong to a namespace.
 
 func readThreshold(c *controller, sqe *nvme.FeaturesSQE) uint32 { return c.thresholds.Get(sqe) }
 

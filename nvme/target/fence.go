@@ -9,40 +9,40 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-// fencing is what keeps hosts from the namespace of a channel.
+// fencing is the part of a channel that keeps hosts from its namespace.
 type fencing struct {
-	access   *reservation.Access // who may use the namespace; see fence.go
+	access   *reservation.Access // of hosts to the namespace; see fence.go
 	fences   []*fence            // nil but for short times
 	round    *fenceRound
 	aborting map[reservation.Host]int // hosts that rounds of fences abort, and how many of them do
-	orphans  int                      // IOs in the device whose commands were given up
+	orphans  int                      // IOs in the device, of commands that were given up
 }
 
-// Reservations on the I/O path. A reactor's channel has a copy of who may use the namespace
-// (channel.access, nil without a reservation), which is compared twice:
+// Reservations on the I/O path. A reactor's channel has a copy of the access of hosts to the
+// namespace (channel.access, nil without a reservation). It is compared twice:
 //
 //	bind          before data moves: Reservation Conflict
-//	check         before the device gets the IO, which may be much later: it is aborted, since
-//	              what was allowed once must not end with that status (Base section 8.1.22)
+//	check         before the device gets the IO, which may be much later: the IO is aborted, since
+//	              a command allowed before must not end with that status (Base section 8.1.22)
 //
-// When it changes, a fence waits on each reactor for what the device has already.
+// When the access changes, a fence waits on each reactor for IOs that the device has already.
 
-// errPreempted is why an IO is not carried out. Nothing of it has reached the device, or the device
-// has canceled it.
+// errPreempted is the error of an IO of a preempted host. Nothing of the IO has reached the device,
+// or the device has canceled it.
 var errPreempted = errors.New("the host was preempted")
 
 // fence waits on one reactor until its device has no IO of hosts that lost access.
 type fence struct {
 	await
 	access *reservation.Access // that it came with: the channel's may have changed since
-	// aborted are hosts whose commands are aborted, whatever they may still do.
+	// aborted are the hosts to abort. Their commands are aborted even if they still have access.
 	aborted map[reservation.Host]bool
 	change  *reservation.Change
 	drained func()
 }
 
-// permits reports whether an IO that waits for the device may reach it. What admin commands lead to
-// is the controller's own: the flush of one that write protects a namespace.
+// permits reports whether an IO that waits for the device may reach it. IOs of admin commands are
+// the controller's own: for example the flush of a command that write protects a namespace.
 func (ch *channel) permits(io *backend.IO) bool { return permits(ch.access, io) }
 
 func permits(a *reservation.Access, io *backend.IO) bool {
@@ -67,8 +67,9 @@ type fenceRound struct {
 	fences []*fence // the first one counts IOs and waits for the round, the others wait for it
 }
 
-// setAccess adopts who may use the namespace. The fence ends when the device has nothing of the
-// others. Until the round ends, nothing of hosts that are aborted reaches the device.
+// setAccess adopts the access of hosts to the namespace. The fence ends when the device has no IOs
+// of hosts without access. Until the round ends, no IO of hosts that are aborted reaches the
+// device.
 func (ch *channel) setAccess(a *reservation.Access, f *fence) {
 	ch.access = a
 	if a == nil && len(f.aborted) == 0 {
@@ -130,8 +131,8 @@ func (r *fenceRound) excludes(io *backend.IO) bool {
 	return slices.ContainsFunc(r.fences, func(f *fence) bool { return !permits(f.access, io) })
 }
 
-// exclude ends what a command does in the namespace: what the device does not have is completed,
-// what it has is waited for. It reports whether there was anything.
+// exclude ends the IOs of a command in the namespace. It completes IOs that the device does not
+// have, and waits for IOs that it has. It reports whether there was anything to end.
 func (r *fenceRound) exclude(c *cmd) bool {
 	ch, m, aborted := r.ch, c.compound, r.ch.aborts(c.s)
 	if c.req == nil {
@@ -203,8 +204,8 @@ func (r *fenceRound) abort(c *cmd) bool {
 	return true
 }
 
-// addFence makes f the last fence. Those that nobody waits for any more go before there is need for
-// more memory, except those that have IOs, of which there are not more than IOs.
+// addFence makes f the last fence. Before it needs more memory, it removes fences that no command
+// waits for. Fences that wait for IOs stay; there are no more of them than IOs.
 func (ch *channel) addFence(f *fence) {
 	if len(ch.fences) == cap(ch.fences) {
 		ch.fences = slices.DeleteFunc(ch.fences, func(o *fence) bool {
@@ -236,8 +237,8 @@ func (m *compound) refuse(h *Handler, st nvme.Status) {
 	}
 }
 
-// endFences ends the fences that wait for nothing any more, in their order: what one waits for the
-// later ones wait for as well. IOs that were given up are waited for whatever host they were of.
+// endFences ends the fences that wait for nothing any more, in their order: later fences wait for
+// the IOs of earlier ones as well. All fences wait for IOs that were given up, of any host.
 func (ch *channel) endFences() {
 	for len(ch.fences) > 0 && ch.fences[0].left == 0 && ch.orphans == 0 {
 		ch.fences[0].drained()
@@ -299,7 +300,7 @@ func (h *Handler) changed(c *cmd, w *awaitedChange, st nvme.Status) {
 	}
 }
 
-// endChange completes a command whose changes are made, or that cannot wait any longer.
+// endChange completes a command when its changes are made, or when it cannot wait any longer.
 func (h *Handler) endChange(c *cmd) {
 	w := c.changing
 	c.changing = nil

@@ -8,42 +8,42 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
-// shares are what a reactor shares out, and the hosts that it is shared out to.
+// shares are the resources that a reactor shares out, and the hosts that get them.
 type shares struct {
 	hosts   map[hostKey]*hostShare
 	owners  map[subnet.Owner]*owner
 	leaving list.List[owner]
 	flows   list.Set[flow] // of all hosts
-	// strangers are the shares of queues without a host: from addresses from which a host has
-	// authenticated before, and from others, which cannot keep those out.
+	// strangers are the shares of queues without a host. The first is for addresses from which a
+	// host has authenticated before, the second for all others, which cannot use up the first.
 	strangers [2]mem.Share
 }
 
-// owner is what one reactor shares out by: a host that has proven its NQN, an NQN that is claimed,
-// or the network of those that claim it. Reactor only.
+// owner is an owner of shares on one reactor: a host that has proven its NQN, a claimed NQN, or the
+// network of the hosts that claim it. Reactor only.
 type owner struct {
 	mem.Share // of the data memory
 	key       subnet.Owner
 	hosts     int              // hostShares that count for it
 	leaving   list.Node[owner] // in Handler.leaving: it has no hosts, but memory of some
 	compounds int              // that count for it
-	stuck     int              // those of them that were given up, and that devices still have
+	stuck     int              // compounds that were given up, and that devices still have
 	postponed list.List[cmd]   // until it may have another one
 	resumes   bool             // some of these are executed, or will be in a turn of their own
-	entries   int              // of latencies, whose hosts are connected
+	entries   int              // of latencies, of connected hosts
 
-	turns list.List[flow]  // that have work whose turn comes
+	turns list.List[flow]  // with work that waits for its turn
 	turn  list.Node[owner] // in Handler.turns while there are any
 	left  int64            // of its turn, in bytes
 }
 
-// hostShare is what one reactor knows of a host that is connected to a subsystem. All controllers
-// and queues of a host NQN are one host, and what claims the NQN elsewhere is another one. Reactor
-// only.
+// hostShare is the state on one reactor of a host that is connected to a subsystem. All queues with
+// the same proven host NQN are one host. Queues that only claim an NQN are one host for each
+// network. Reactor only.
 type hostShare struct {
 	hostKey
 	share *owner // of the NQN
-	// payer is whose turns it takes: the network, unless the NQN is proven.
+	// payer is the owner of its turns: the network, unless the NQN is proven.
 	payer    *owner
 	admin    mem.Flow // commands that concern no namespace
 	flows    []*flow  // by namespace.slot, with the channel's share
@@ -56,10 +56,10 @@ type hostKey struct {
 	payer subnet.Owner
 }
 
-// strangersPart is the part of the data memory that all queues have together whose host is not
-// known to be allowed: those without a successful Connect, those of discovery controllers and those
-// whose hosts have not authenticated. Addresses from which a host has authenticated before have
-// another such part.
+// strangersPart is the divisor of the data memory for the share of all strangers together. Queues
+// of strangers are queues without a successful Connect, queues of discovery controllers, and queues
+// of hosts that have not authenticated. Addresses from which a host has authenticated before have
+// another share of this size.
 const strangersPart = 16
 
 // owner returns the owner with a key, for one more host.
@@ -145,7 +145,7 @@ func (s *session) leaveHost() {
 			f.end()
 		}
 		return 1
-	}, func() { // what the flows have counts for the owners, also if the host comes back meanwhile
+	}, func() { // flows count for the owners until here, even if the host comes back meanwhile
 		if h.leave(t.share); t.payer != t.share {
 			h.leave(t.payer)
 		}
@@ -186,7 +186,7 @@ func (f *flow) end() {
 	h.latency.Leave(f.latency)
 }
 
-// flow is the traffic between a host and a namespace on one reactor, with what it has of the limits
+// flow is the traffic between a host and a namespace on one reactor, with its leases of the limits
 // of the host, the subsystem and the namespace.
 type flow struct {
 	limits qos.Leases

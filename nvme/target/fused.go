@@ -13,7 +13,7 @@ const pairWait = int64(10e9)
 // one completes first.
 type pair struct {
 	first, second *cmd
-	// lost is why what has not come of the pair fails.
+	// lost is the status of a command of the pair that comes later; 0 if it does not fail.
 	lost nvme.Status
 }
 
@@ -124,8 +124,8 @@ func (h *Handler) failPair(c *cmd, st nvme.Status) {
 	}
 }
 
-// endFused completes a fused command that is not executed: with what it was refused for itself, if
-// it was, or else with st.
+// endFused completes a fused command that is not executed, with the status of its own refusal if it
+// was refused, or else with st.
 func (h *Handler) endFused(c *cmd, st nvme.Status) {
 	if own := c.req.Status; !own.OK() {
 		st = own
@@ -133,7 +133,7 @@ func (h *Handler) endFused(c *cmd, st nvme.Status) {
 	h.finishAs(c, 0, st)
 }
 
-// runPair carries out a pair whose commands are both here.
+// runPair carries out a pair when both commands are here.
 func (h *Handler) runPair(p *pair) {
 	a, b := p.first, p.second
 	a.pair, b.pair = nil, nil
