@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// stuckPart is a host whose storage keeps one IO of a command, and carries out the others some at a
-// time.
+// stuckPart is a host with storage that keeps one IO of a command, and carries out the others some
+// at a time.
 type stuckPart struct {
 	*harness
 	slow, stuck *backendtest.Faulty
@@ -46,7 +46,7 @@ func newStuckPart(t *testing.T, c *fabrictest.Command, timeout time.Duration) *s
 		p.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	}
 	stuck.Hold(func(io *backend.IO) bool { return io.Op != backend.OpRead && io.Off == 512 })
-	slow.Fail(func(*backend.IO) error { slow.Hold(nil); return nil }) // what comes after Release
+	slow.Fail(func(*backend.IO) error { slow.Hold(nil); return nil }) // hold the IOs after Release
 	p.send(q, c)
 	p.w.Settle()
 	p.begun = p.now()
@@ -55,7 +55,7 @@ func newStuckPart(t *testing.T, c *fabrictest.Command, timeout time.Duration) *s
 
 func (p *stuckPart) now() int64 { return p.w.Reactors[0].Now() }
 
-// step lets the storage carry out what it has, but for what is stuck, after d.
+// step lets the storage carry out its IOs, except the stuck one, after d.
 func (p *stuckPart) step(d time.Duration) {
 	p.w.Advance(d)
 	p.slow.Release()

@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// twoPaths is a host with a controller at each of two ports, and their queues on different
-// reactors. Its storage completes what it has when it is told to.
+// twoPaths is a host with a controller at each of two ports. Their queues are on different
+// reactors. The storage completes IOs when the test tells it to.
 type twoPaths struct {
 	*harness
 	dev  *backendtest.Faulty
@@ -92,7 +92,7 @@ func (p *twoPaths) retries(what string) {
 	}
 }
 
-// hold has the device hold the writes of path A to blocks 0 and 1, and pass what comes later.
+// hold makes the device hold the writes of path A to blocks 0 and 1, and pass later IOs.
 func (p *twoPaths) hold() {
 	p.t.Helper()
 	held := 0
@@ -161,8 +161,8 @@ func TestLateWriteOfOnlyPath(t *testing.T) {
 	p.retries("another path")
 }
 
-// TestManyLateWrites: what waits for late writes is not looked at again before these are back,
-// however many there are, and a queue has one announcement for all of them.
+// TestManyLateWrites: commands that wait for late writes, however many, are not looked at again
+// before these are back. A queue has one announcement for all its late writes.
 func TestManyLateWrites(t *testing.T) {
 	p := newTwoPaths(t, 0)
 	p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -232,7 +232,7 @@ func TestBlockedWritesOfEndedQueue(t *testing.T) {
 	}
 }
 
-// TestUnion: what overlaps is joined, and an IO is blocked if it overlaps any.
+// TestUnion: ranges that overlap or touch are joined.
 func TestUnion(t *testing.T) {
 	ranges := func(at ...int64) (list []backend.Range) {
 		for ; len(at) > 0; at = at[2:] {
@@ -244,8 +244,8 @@ func TestUnion(t *testing.T) {
 	testutil.EqualSlices(t, got, ranges(0, 12, 30, 50, 60, 70), "")
 }
 
-// TestLateWriteGivenUp: the device keeps a write for longer than it may. The namespace is not ready
-// meanwhile, and what was accepted before still waits.
+// TestLateWriteGivenUp: the device keeps a write longer than it may. Meanwhile the namespace is not
+// ready, and commands accepted before still wait.
 func TestLateWriteGivenUp(t *testing.T) {
 	p := newTwoPaths(t, 0)
 	p.hold()
@@ -263,8 +263,8 @@ func TestLateWriteGivenUp(t *testing.T) {
 	}
 }
 
-// TestNothingAfterKeepAlive: what a path sends, or has sent and waits for the device, is not
-// carried out once its keep alive timer has expired.
+// TestNothingAfterKeepAlive: after the keep alive timer of a path has expired, new commands of the
+// path, and its commands that wait for the device, are not carried out.
 func TestNothingAfterKeepAlive(t *testing.T) {
 	p := newTwoPaths(t, 4000)
 	p.ok(p.a.io[0], write(0, 'x'))

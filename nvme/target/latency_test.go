@@ -18,7 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
-// latencies lists what was counted, which must add up.
+// latencies returns the latencies of the target, and checks that they add up.
 func (r *harness) latencies() (list []observe.LatencyInfo) {
 	r.t.Helper()
 	r.during(func() (err error) {
@@ -120,8 +120,8 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// TestSlowCommands: those above the threshold are logged with their stages, few of them, and are no
-// refusals.
+// TestSlowCommands: commands above the threshold are logged with their stages, only a few of them,
+// and are no refusals.
 func TestSlowCommands(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newHarness(t, 1, sub)
@@ -148,7 +148,7 @@ func TestSlowCommands(t *testing.T) {
 	}
 }
 
-// recorded is a handler that tells a test what has left.
+// recorded is a handler that passes each request to a test when its response has left.
 type recorded struct {
 	fabric.Handler
 	sent func(*fabric.Request)
@@ -159,8 +159,8 @@ func (h recorded) Sent(r *fabric.Request) {
 	h.Handler.Sent(r)
 }
 
-// TestLatencyIsExact: the quantiles of each stage are within 5 % of those of all commands, and
-// counts, errors and bytes are exact.
+// TestLatencyIsExact: the quantiles of each stage are within 5 % of the exact quantiles of all
+// commands. Counts, errors and bytes are exact.
 func TestLatencyIsExact(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newHarness(t, 2, sub)
@@ -233,8 +233,8 @@ func (q *again) Complete([]*fabric.Request) {
 	}
 }
 
-// TestStagesAreNeverNegative: what is completed while the completions before are delivered has come
-// after the clock was read for those.
+// TestStagesAreNeverNegative: a command may come and complete during the delivery of earlier
+// completions, after the clock was read for them. None of its stages is negative.
 func TestStagesAreNeverNegative(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
 	q := &again{Queue: b.q}
@@ -254,9 +254,9 @@ func TestStagesAreNeverNegative(t *testing.T) {
 	}
 }
 
-// TestLatencyEntries: their number is bounded, hosts beyond that share one, a host that comes back
-// finds what it had, the oldest that has left makes room, and what is counted of a namespace never
-// gets less.
+// TestLatencyEntries: the number of entries is bounded, and hosts beyond it share one. A host that
+// comes back finds its entry. The oldest host that has left makes room for a new one. The counts of
+// a namespace never decrease.
 func TestLatencyEntries(t *testing.T) {
 	if n := reflect.TypeFor[observe.Latency]().Size(); n > 22<<10 {
 		t.Errorf("%d bytes for each operation, 22 KiB are documented", n)

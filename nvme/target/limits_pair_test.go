@@ -63,7 +63,7 @@ func TestPairEndsAtLimit(t *testing.T) {
 	}
 }
 
-// TestCopyAtLimit: what Compare, Verify and Copy read and write counts.
+// TestCopyAtLimit: limits count the bytes that Compare, Verify and Copy read and write.
 func TestCopyAtLimit(t *testing.T) {
 	const blocks = 2048 // 1 MiB
 	for name, tc := range map[string]struct {
@@ -95,8 +95,8 @@ func TestCopyAtLimit(t *testing.T) {
 	}
 }
 
-// TestCopyFromLimited: a namespace with limits of its own is no source for another, whose commands
-// do not wait at them; one without limits is.
+// TestCopyFromLimited: a namespace with limits of its own is no source for another namespace,
+// because commands for the latter do not wait at these limits. A namespace without limits is.
 func TestCopyFromLimited(t *testing.T) {
 	sub := copySubsystem(t)
 	sub.Namespaces[0].Limits = qos.Limits{Bandwidth: 1 << 20}

@@ -99,8 +99,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestLimitIsShared: of a limit that two hosts reach each gets half, whatever the number of their
-// queues, and the rest if the other wants less.
+// TestLimitIsShared: two hosts that reach a limit get half of it each, for any number of queues. If
+// one wants less, the other gets the rest.
 func TestLimitIsShared(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.Limits = qos.Limits{IOPS: 1000}
@@ -123,9 +123,9 @@ func TestLimitIsShared(t *testing.T) {
 	b.depth = 0
 }
 
-// TestWaitsWithNothing: what waits at a limit has no memory of the pool or of the namespace, but
-// for data in capsules, is no I/O of the device, and is not given up. Flush and other namespaces go
-// on.
+// TestWaitsWithNothing: commands that wait at a limit have no memory of the pool or of the
+// namespace, except for in-capsule data, and no IO at the device. They are not given up. Flush and
+// commands for other namespaces go on.
 func TestWaitsWithNothing(t *testing.T) {
 	sub := ramSubsystem(t, 2)
 	sub.Namespaces[0].Limits = qos.Limits{IOPS: 1}
@@ -200,7 +200,7 @@ func (r *harness) allDone(all []*fabrictest.Command, want nvme.Status) {
 	}
 }
 
-// TestAbortAtLimit: what waits at a limit is aborted at once.
+// TestAbortAtLimit: commands that wait at a limit are aborted at once.
 func TestAbortAtLimit(t *testing.T) {
 	r := newHarness(t, 2, limitedSubsystem(t))
 	h, all := waiting(r, 4)
@@ -213,7 +213,7 @@ func TestAbortAtLimit(t *testing.T) {
 	r.ok(h.io[0], readBlocks(8)())
 }
 
-// TestEndAtLimit: a queue ends while commands wait; newHarness looks for what is left.
+// TestEndAtLimit: a queue ends while commands wait. newHarness checks that nothing is left.
 func TestEndAtLimit(t *testing.T) {
 	for name, end := range map[string]func(*harness, *host){
 		"hang up":    func(_ *harness, h *host) { h.hangUp() },
@@ -235,8 +235,8 @@ func TestEndAtLimit(t *testing.T) {
 	}
 }
 
-// TestRemoveAtLimit: of a namespace that is removed nothing waits any more. What has been received
-// with its data still completes.
+// TestRemoveAtLimit: commands for a removed namespace no longer wait. Commands received with their
+// data still complete.
 func TestRemoveAtLimit(t *testing.T) {
 	r := newHarness(t, 2, limitedSubsystem(t))
 	_, all := waiting(r, 4)
@@ -327,8 +327,8 @@ func TestLimitsForget(t *testing.T) {
 	testutil.Equal(t, limiter.Users(), 0, "users after the host has left")
 }
 
-// TestSeveralLimits: what waits at the limit of a namespace leaves others what the limit of the
-// subsystem has for them, whatever the number of those that wait.
+// TestSeveralLimits: commands that wait at the limit of a namespace, in any number, leave the rest
+// of the limit of the subsystem to others.
 func TestSeveralLimits(t *testing.T) {
 	for _, tc := range []struct {
 		all, slow qos.Limits

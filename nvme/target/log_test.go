@@ -14,8 +14,8 @@ import (
 )
 
 // TestLogUnderAttack: 10,000 refused Connect commands a second leave a few lines, which are
-// escaped; the rest is counted. What operators must see appears in full, as do the lines about
-// hosts (X08).
+// escaped. The rest is counted. The lines that operators must see, and the lines about hosts,
+// appear in full (X08).
 func TestLogUnderAttack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const seconds = 2
@@ -80,7 +80,7 @@ func operate(r *harness, h *host, dev *backendtest.Faulty) {
 	r.until("the device answers again", func() bool { return read.Done && r.infos()[0].Ready })
 }
 
-// TestRefusedConnectHasAHint: the log says what an operator can do.
+// TestRefusedConnectHasAHint: the log has a hint for the operator.
 func TestRefusedConnectHasAHint(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.AllowAnyHost, sub.CNTLIDMax = false, 1
@@ -105,8 +105,8 @@ func TestRefusedConnectHasAHint(t *testing.T) {
 	h.hangUp()
 }
 
-// TestControllerHasOneLine: the end of a controller is one line, with the reason and the time that
-// it existed, whatever number of queues it had.
+// TestControllerHasOneLine: the end of a controller is one line, with the reason and the lifetime
+// of the controller, for any number of queues.
 func TestControllerHasOneLine(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	for want, end := range map[string]func(h *host){

@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestLogsInDwords: every log page can be read in pieces, down to NUMD 0, one dword, and the pieces
-// are those of the whole (M07).
+// TestLogsInDwords: every log page can be read in pieces, down to NUMD 0, one dword. The pieces are
+// equal to the page read at once (M07).
 func TestLogsInDwords(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)

@@ -46,7 +46,7 @@ func TestManyPerTurn(t *testing.T) {
 	}
 }
 
-// manyConnections lists the connections, and ends those of a port.
+// manyConnections lists the connections of a port, and ends them.
 func manyConnections(r *harness, n int) {
 	for i := range n {
 		info := fabric.QueueInfo{PortID: 7, MaxDepth: 1, Remote: netip.MustParseAddrPort(
@@ -88,7 +88,8 @@ func channelOf(r *harness, slot int) *channel {
 	return &channel{h: r.raw[0], ns: ns}
 }
 
-// manyFlows changes the limits of all flows, and drops those of a host and those of a namespace.
+// manyFlows changes the limits of all flows, and drops the flows of a host and the flows of a
+// namespace.
 func manyFlows(r *harness, n int) {
 	h := r.raw[0]
 	one, same := hostOf(testHost), channelOf(r, 0)
@@ -174,7 +175,7 @@ func (d *armedDevice) Poll([]*backend.IO) int {
 	return 0
 }
 
-// manyChannels arms many channels whose devices have an IO.
+// manyChannels arms many channels, each with an IO at its device.
 func manyChannels(r *harness, n int) {
 	h := r.raw[0]
 	devices := make([]armedDevice, n)

@@ -35,8 +35,8 @@ func TestPairWithoutMemory(t *testing.T) {
 	r.allDone(append(p, other...), nvme.Success)
 }
 
-// TestDataWaitsForMemory: commands that have data of their host get memory for what they read even
-// if the data of others is all that the host may have: otherwise all would wait for each other.
+// TestDataWaitsForMemory: commands with data of their host get memory for their reads even if data
+// of other commands has all memory that the host may have. Otherwise all would wait for each other.
 func TestDataWaitsForMemory(t *testing.T) {
 	r := newHarness(t, 2, copySubsystem(t))
 	h := r.connectHost(1)

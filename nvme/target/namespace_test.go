@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestSwapSmaller: commands that waited are checked against the new device, and what does not fit
-// never reaches it; hosts are notified.
+// TestSwapSmaller: commands that waited are checked against the new device. Commands beyond its end
+// never reach it. Hosts are notified.
 func TestSwapSmaller(t *testing.T) {
 	next := &recorder{
 		Device: ramDevice(t, 512<<10, 512), info: func(i *backend.Info) { i.VolatileCache = true },
@@ -166,8 +166,8 @@ func TestUpdateNamespace(t *testing.T) {
 		"a namespace that does not exist was changed")
 }
 
-// TestUpdateKeepsAnswers: what a drive and thin storage have answered stays known while they stay
-// the same.
+// TestUpdateKeepsAnswers: the answers of a drive and of thin storage stay known while both stay the
+// same.
 func TestUpdateKeepsAnswers(t *testing.T) {
 	dev := &thinDevice{Device: ramDevice(t, 1<<20, 512)}
 	dev.used.Store(4096)

@@ -80,7 +80,7 @@ func TestPause(t *testing.T) {
 		next.channels.Load())
 }
 
-// TestPauseHungDevice: a namespace whose device does not finish is not paused.
+// TestPauseHungDevice: a namespace is not paused if its device does not finish its IOs.
 func TestPauseHungDevice(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 1, sub)

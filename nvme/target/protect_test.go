@@ -35,7 +35,7 @@ func (s *protectionStore) SetProtected(_ string, nsid uint32, protected bool) er
 
 func newProtectionStore() *protectionStore { return &protectionStore{kept: map[uint32]bool{}} }
 
-// protectHarness has a target whose hosts can write protect namespaces.
+// protectHarness has a target on which hosts can write protect namespaces.
 func protectHarness(t *testing.T, store *protectionStore, sub SubsystemConfig) *harness {
 	t.Helper()
 	r := newHarness(t, 2)
@@ -48,7 +48,7 @@ func protectCommand(nsid uint32, to nvme.WriteProtection) *fabrictest.Command {
 	return withNSID(setFeature(nvme.FeatureWriteProtect, uint32(to)), nsid)
 }
 
-// protected checks what a host sees of the write protection of a namespace.
+// protected checks the write protection of a namespace as the host sees it.
 func (h *host) protected(nsid uint32, state nvme.WriteProtection) {
 	h.r.t.Helper()
 	get := withNSID(getFeature(nvme.FeatureWriteProtect, nvme.FeatureCurrent, 0), nsid)
@@ -148,7 +148,7 @@ func TestWriteProtectionLost(t *testing.T) {
 			r.must(lose(r))
 			held.Release()
 			r.during(func() error {
-				ns.updating.Lock() // of what is going on
+				ns.updating.Lock() // wait for the change in progress
 				defer ns.updating.Unlock()
 				return nil
 			})

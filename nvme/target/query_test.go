@@ -41,8 +41,9 @@ func testIdentifyAfterWrite(t *testing.T) {
 	}
 }
 
-// TestManyWait: commands that wait for storage that hangs take no goroutine each, are answered
-// after admin.AnswerWait from what is known, and leave nothing behind when their queue ends.
+// TestManyWait: commands that wait for hanging storage take no goroutine each. After
+// admin.AnswerWait they are answered from the known values. They leave nothing behind when their
+// queue ends.
 func TestManyWait(t *testing.T) { synctest.Test(t, testManyWait) }
 
 func testManyWait(t *testing.T) {
@@ -120,8 +121,8 @@ func TestDrivesAreAskedTogether(t *testing.T) {
 	})
 }
 
-// thinHarness is a target with one namespace, which is thin and whose storage answers when it is
-// told to.
+// thinHarness has a target with one namespace on thin storage. The storage answers when the test
+// tells it to.
 func thinHarness(t *testing.T) (*harness, *thinDevice) {
 	thin := &thinDevice{
 		Device: ramDeviceOpen(t, 1<<20, 4096),

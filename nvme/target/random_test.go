@@ -13,9 +13,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestRandomFaults aborts, holds, cancels, fails, times out and hangs up in random order: every
-// command of an open queue completes once, Abort says what happened, all memory comes back, and
-// a device that was given up writes nothing but the data of its command.
+// TestRandomFaults aborts, holds, cancels, fails, times out and hangs up in random order. Every
+// command of an open queue completes once, Abort reports the outcome, all memory comes back, and a
+// device that was given up writes only the data of its command.
 func TestRandomFaults(t *testing.T) {
 	for seed := range uint64(40) {
 		sub, dev := hangingSubsystem(t)

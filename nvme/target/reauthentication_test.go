@@ -170,8 +170,8 @@ func TestReauthenticateChoice(t *testing.T) {
 	testutil.True(t, x.refuses(0, nvme.NVMWrite, 0), "the host is not asked")
 }
 
-// TestReauthenticateChanges: intervals that change, keys that are removed and that have expired,
-// queues that connect meanwhile, and what must not be asked.
+// TestReauthenticateChanges: intervals that change, keys that are removed or have expired, queues
+// that connect meanwhile, and hosts that must not be asked.
 func TestReauthenticateChanges(t *testing.T) {
 	x := newReauthHarness(t)
 	x.w.Advance(30 * time.Minute)
@@ -214,7 +214,7 @@ func TestReauthenticateChanges(t *testing.T) {
 	x.none("the host had no key when it connected")
 }
 
-// newGeneratedHarness returns what a connection has that uses a generated PSK, too.
+// newGeneratedHarness also returns the information about a queue that uses a generated PSK.
 func newGeneratedHarness(t *testing.T) (*reauthHarness, fabric.QueueInfo) {
 	r, p := authHarness(t, 1)
 	x := &reauthHarness{harness: r, p: p}
@@ -303,8 +303,8 @@ func TestReauthenticateSpread(t *testing.T) {
 }
 
 // TestReauthenticateWhatever: the controller of a host that does not authenticate again ends a
-// minute after its first command, whatever it sends all the time, unless that moves no data and
-// changes nothing.
+// minute after its first command, with any command sent all the time. Commands that move no data
+// and change nothing do not count.
 func TestReauthenticateWhatever(t *testing.T) {
 	io := func(op nvme.Opcode) func(*reauthHarness) {
 		return func(x *reauthHarness) {

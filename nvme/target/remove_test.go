@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// remove does what removes something, and waits until nothing uses it any more.
+// remove calls fn, which removes something, and waits until nothing uses it any more.
 func (r *harness) remove(fn func() (gone <-chan struct{}, err error)) {
 	r.t.Helper()
 	gone, err := fn()
@@ -38,7 +38,7 @@ func untilGone(w *fabrictest.World, gone <-chan struct{}) error {
 	return w.Until(func() bool { return closed(gone) })
 }
 
-// stays gives what must not be gone yet a chance to be.
+// stays checks that gone is still open after a moment.
 func (r *harness) stays(gone <-chan struct{}) {
 	r.t.Helper()
 	r.w.Settle()
@@ -86,8 +86,8 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 }
 
-// TestRemoveHungNamespace: a device that hangs delays nothing but its own removal: its NSID is free
-// at once, what hosts see of the counters stays, and Close says what it waited for.
+// TestRemoveHungNamespace: a device that hangs delays only its own removal. The NSID is free at
+// once, the counters that hosts see stay, and Close reports the namespace that it waited for.
 func TestRemoveHungNamespace(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	next := ramDevice(t, 1<<20, 512)

@@ -8,8 +8,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestCompletionsAreClean: DW0 and DW1 of a completion are zero unless the command has a result,
-// and reserved fields always, whatever the last completion in the same memory was (CVE-2024-41079).
+// TestCompletionsAreClean: DW0 and DW1 of a completion are zero unless the command has a result.
+// Reserved fields are always zero. The last completion in the same memory has no effect
+// (CVE-2024-41079).
 func TestCompletionsAreClean(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)

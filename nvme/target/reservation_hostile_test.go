@@ -87,8 +87,8 @@ func TestPersistAll(t *testing.T) {
 	r.ok(a.admin, persist(nvme.NSIDAll))
 }
 
-// TestReservationOfLostNamespace: a command that waits for those of others changes nothing once its
-// host may no longer use the namespace.
+// TestReservationOfLostNamespace: a command that waits for commands of other hosts changes nothing
+// once its host may no longer use the namespace.
 func TestReservationOfLostNamespace(t *testing.T) {
 	store := &memoryStore{}
 	r := storeHarness(t, 1, 1, store)

@@ -27,9 +27,9 @@ type rival struct {
 }
 
 // TestReservationRace lets hosts take a namespace from each other on real reactors, while all of
-// them write without end to a device that reorders and delays: who holds the namespace reads what
-// it has written last, never a late write of another host. The namespace is paused all the time, so
-// that writes pile up before the device.
+// them write without end to a device that reorders and delays. The holder reads its own last write,
+// never a late write of another host. The namespace is paused all the time, so that writes pile up
+// before the device.
 func TestReservationRace(t *testing.T) {
 	const rounds = 40
 	dev := wrap.Delay(ramDevice(t, 1<<20, 512), wrap.DelayConfig{

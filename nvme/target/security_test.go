@@ -43,7 +43,7 @@ func testPolicy(t *testing.T) *auth.Policy {
 	}
 }
 
-// attempt connects a host, which authenticates with secret if it has to, and says what came of it.
+// attempt connects a host, which authenticates with secret if it has to, and returns the outcome.
 func (r *harness) attempt(sub, hostNQN, secret string) (outcome string, q *fabrictest.Queue) {
 	r.t.Helper()
 	a := adminArgs(sub)
@@ -66,7 +66,7 @@ func (r *harness) attempt(sub, hostNQN, secret string) (outcome string, q *fabri
 	return outcome, q
 }
 
-// TestSecurity: what each host gets from each policy, of a subsystem and of discovery.
+// TestSecurity: the outcome for each host and each policy, of a subsystem and of discovery.
 func TestSecurity(t *testing.T) {
 	hosts := []struct{ name, nqn, secret string }{
 		{"unknown", otherHost, ""},
@@ -191,8 +191,8 @@ func TestNothingIsRevealed(t *testing.T) {
 	}
 }
 
-// TestSecurityChanges: who does not meet what is required from now on is disconnected, with the
-// reason, and others notice nothing; nobody does if less is required.
+// TestSecurityChanges: hosts that do not meet a new requirement are disconnected, with the reason,
+// and others notice nothing. If less is required, no host notices anything.
 func TestSecurityChanges(t *testing.T) {
 	r := securityHarness(t, 0)
 	const lateHost = "nqn.2026-11.io.nvmf-target:late"
@@ -255,9 +255,9 @@ func TestSecurityChanges(t *testing.T) {
 	}
 }
 
-// TestSecurityAndDiscovery: a host without a key is not told of what it cannot use, and when that
-// changes there is an event; a persistent discovery controller that has authenticated gets them,
-// and referrals, as others do.
+// TestSecurityAndDiscovery: a host without a key is not told of subsystems that it cannot use, and
+// gets an event when that changes. A persistent discovery controller that has authenticated gets
+// events and referrals as others do.
 func TestSecurityAndDiscovery(t *testing.T) {
 	r := securityHarness(t, 0)
 	r.must(r.target.AddSubsystem(SubsystemConfig{

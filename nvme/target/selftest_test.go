@@ -93,8 +93,8 @@ func TestSelfTestSample(t *testing.T) {
 	}
 }
 
-// TestSelfTestOfHangingDevice: a test whose read does not come back can be aborted, the next one
-// goes on when it does, and nothing stays when the host is gone.
+// TestSelfTestOfHangingDevice: a self-test with a read that does not come back can be aborted. The
+// next self-test goes on when the read comes back. Nothing stays when the host is gone.
 func TestSelfTestOfHangingDevice(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 1, sub)

@@ -153,8 +153,8 @@ func (s *sequence) connect(a *arguments) string {
 	return out
 }
 
-// connected sends a Connect, and returns why it is refused. The target has to have noted what it
-// expected, what it got, and what an operator can do, if noted is set.
+// connected sends a Connect, and returns the reason for its refusal. If noted is set, the target
+// must have noted the expected and the received value, and a hint for the operator.
 func (s *sequence) connected(q *fabrictest.Queue, c *fabrictest.Command, noted bool) string {
 	before := s.r.recorder.Kinds()["connect refused"]
 	s.r.do(q, c)
@@ -343,7 +343,7 @@ func (s *sequence) command(a *arguments) string {
 	return out
 }
 
-// same compares what the first command has returned with what the others have returned, joined.
+// same compares the data of the first command with the data of the others, joined.
 func (s *sequence) same(a *arguments) string {
 	var rest []byte
 	for i := range a.CmdArgs[1:] {
@@ -361,7 +361,7 @@ func (r *harness) delays() bool {
 }
 
 func (s *sequence) completion(a *arguments, c *fabrictest.Command) string {
-	for _, key := range []string{ // that matter to what succeeds
+	for _, key := range []string{ // for successful commands only
 		"quiet", "fields", "entries", "header", "show", "results", "offset", "show-data",
 		"zero-blocks",
 	} {
@@ -400,7 +400,7 @@ func (s *sequence) begin(a *arguments) string {
 	return map[bool]string{true: "done", false: "waits"}[c.Done]
 }
 
-// batch sends the commands below it at once. Those behind "then" come afterwards, one by one.
+// batch sends the commands below it at once. Commands behind "then" come afterwards, one by one.
 func (s *sequence) batch(a *arguments) string {
 	var out strings.Builder
 	var lines, then []string
@@ -570,7 +570,8 @@ func makeSetFeature(a *arguments) *fabrictest.Command {
 	return c
 }
 
-// ranges are those of ranges=(LBA+BLOCKS,...), several times if many is set, or one.
+// ranges returns the ranges of ranges=(LBA+BLOCKS,...), several times if many is set. Without
+// ranges it returns one, or as many as every says.
 func (a *arguments) ranges(lba, blocks string) (list [][2]uint64) {
 	for range a.number("many", 1) {
 		for _, v := range a.list("ranges") {

@@ -112,7 +112,7 @@ var eventNames = map[nvme.AsyncEvent]string{
 	nvme.AsyncReservation:      "reservation notifications: log reservation",
 }
 
-// fields has the fields of a record that are not 0, or those that are named, as NAME=value.
+// fields returns the fields of a record as NAME=value: the named ones, or all that are not 0.
 func fields(record any, names []string) string {
 	var words []string
 	v := reflect.Indirect(reflect.ValueOf(record))
@@ -122,7 +122,7 @@ func fields(record any, names []string) string {
 			names != nil && !slices.Contains(names, name) {
 			continue
 		}
-		if v.Type().Name() == "ErrorLogEntry" && name == "CID" { // those of tests differ
+		if v.Type().Name() == "ErrorLogEntry" && name == "CID" { // CIDs of tests differ
 			continue
 		}
 		words = append(words, name+"="+fieldValue(name, f))
@@ -163,7 +163,7 @@ func fieldValue(name string, f reflect.Value) string {
 		}
 		return "[" + strings.Join(words, " ") + "]"
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		// what has a type of its own is a set of bits or a code
+		// a field with a type of its own is a set of bits or a code
 		bits := name
 		if t := f.Type().Name(); strings.HasPrefix(t, "Independent") {
 			bits = t
@@ -365,7 +365,7 @@ func showLog(s *sequence, a *arguments, c *fabrictest.Command) string {
 	return ""
 }
 
-// listed has the numbers of the elements that are not 0, with what they are.
+// listed returns the numbers of the elements that are not 0, by their value.
 func listed[E ~uint32](l []E) string {
 	byValue := map[E][]string{}
 	for i, v := range l {
@@ -460,7 +460,7 @@ func showFeature(_ *sequence, _ *arguments, c *fabrictest.Command) string {
 	return out
 }
 
-// showData shows the byte that all of what a read returns consists of.
+// showData shows the byte of which all data of a read consists.
 func showData(_ *sequence, a *arguments, c *fabrictest.Command) string {
 	switch {
 	case a.flag("zero-blocks"):

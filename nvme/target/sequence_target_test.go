@@ -50,7 +50,7 @@ func init() {
 	}
 }
 
-// sequenceDevice is a device whose description a sequence changes, and which fails or holds IOs.
+// sequenceDevice is a device with a description that a sequence changes. It fails or holds IOs.
 type sequenceDevice struct {
 	*backendtest.Faulty
 	drive *testDrive
@@ -126,7 +126,7 @@ func mapKeys[V any](m map[string]V) func(func(string) bool) {
 	}
 }
 
-// result is what a change of the configuration prints.
+// result returns the output of a change of the configuration.
 func result(err error) string {
 	if err != nil {
 		return "refused"
@@ -134,7 +134,7 @@ func result(err error) string {
 	return "ok"
 }
 
-// subsystem adds or changes a subsystem, whose first namespaces are 1 to namespaces.
+// subsystem adds or changes a subsystem. A new one begins with namespaces 1 to namespaces.
 func (s *sequence) subsystem(a *arguments) string {
 	name := ""
 	if len(a.CmdArgs) > 0 && len(a.CmdArgs[0].Vals) == 0 {
@@ -224,7 +224,7 @@ func (s *sequence) closeDevices() {
 	}
 }
 
-// describe changes what a device says of itself.
+// describe changes the description of a device.
 func (d *sequenceDevice) describe(a *arguments) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -362,7 +362,7 @@ func (s *sequence) device(a *arguments) string {
 	return "ok"
 }
 
-// ios shows what a device has got since the last time.
+// ios shows the IOs that a device has got since the last time.
 func (s *sequence) ios(a *arguments) string {
 	d := s.deviceOf(a)
 	d.mu.Lock()
@@ -454,7 +454,7 @@ func (s *sequence) states(a *arguments) string {
 // parse is the number that an argument begins with.
 func (a *arguments) parse(key string) (uint64, error) { return strconv.ParseUint(key, 10, 32) }
 
-// checkHealth asks all drives, whatever they have answered before.
+// checkHealth asks all drives, even if they have answered before.
 func (s *sequence) checkHealth(*arguments) string {
 	for _, sub := range *s.r.target.table.Load() {
 		for _, ns := range sub.namespaces.Load().list {

@@ -29,13 +29,13 @@ type sequence struct {
 	hosts   map[string]*host
 	events  map[string]*fabrictest.Command // that wait
 	sent    map[string]*fabrictest.Command // by the name that start gave them
-	kept    map[string][]byte              // what commands have returned, by name
+	kept    map[string][]byte              // returned data of commands, by name
 	changed func()                         // ends a change of the configuration
 	failed  uint16                         // the CID of the last command that has failed
 }
 
 // TestSequences executes testdata/sequences/*.txt: each block is a command with its arguments and,
-// below "----", what it prints. With -rewrite, the files get what the commands print.
+// below "----", its output. With -rewrite, the files get the output of the commands.
 func TestSequences(t *testing.T) {
 	datadriven.Walk(t, "testdata/sequences", func(t *testing.T, path string) {
 		s := &sequence{
@@ -52,8 +52,8 @@ func TestSequences(t *testing.T) {
 	})
 }
 
-// execute executes one command. "each" executes those of the lines below it, which have its
-// arguments as well, once or several times, and prints what each of them does the last time.
+// execute executes one command. "each" executes the commands in the lines below it, with its own
+// arguments added, once or several times. It prints the last output of each of them.
 func (s *sequence) execute(a *arguments) string {
 	a.t.Helper()
 	if a.Cmd != "each" {
@@ -92,7 +92,7 @@ func (a *arguments) below(line string, words, values []datadriven.CmdArg) *argum
 }
 
 // one executes a command. With a range as argument it does so for each of the values, and prints
-// once what is the same for several.
+// equal output of several values once.
 func (s *sequence) one(a *arguments) string {
 	a.t.Helper()
 	for i, arg := range a.CmdArgs {
@@ -166,7 +166,7 @@ func (s *sequence) each(a *arguments, values string, set func(args []datadriven.
 	return b.String()
 }
 
-// start makes a target, which goes on with what the stores have kept.
+// start makes a target, which goes on with the contents of the stores.
 func (s *sequence) start() {
 	s.r = newHarness(s.t, s.reactors)
 	if s.store != nil {
@@ -177,12 +177,12 @@ func (s *sequence) start() {
 	}
 }
 
-// arguments are those of a command. Every one of them must be used.
+// arguments are the arguments of a command. Every one of them must be used.
 type arguments struct {
 	*datadriven.TestData
 	t      *testing.T
 	used   map[string]bool
-	shared []datadriven.CmdArg // those of each, which not all of its commands need
+	shared []datadriven.CmdArg // arguments of each, not needed by all of its commands
 }
 
 // list has the values of an argument.

@@ -64,8 +64,8 @@ func (d hangingDrive) SMART() (*nvme.SMARTLog, error) {
 	return &nvme.SMARTLog{Temperature: 300}, nil
 }
 
-// TestStatsWaitForNoDrive: for a drive that does not answer, Stats returns what is known without
-// it.
+// TestStatsWaitForNoDrive: Stats does not wait for a drive that does not answer. It returns the
+// values known without it.
 func TestStatsWaitForNoDrive(t *testing.T) {
 	d := hangingDrive{make(chan struct{}), make(chan struct{})}
 	r := newHarness(t, 1, onDrives(t, d))

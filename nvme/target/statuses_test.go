@@ -12,8 +12,8 @@ import (
 )
 
 // The tests of this file are made from the tables of commands, Identify data structures, log pages
-// and features, so a new row is tested by the rules of the others. What differs from these has an
-// entry here, with the section of the specification that says so.
+// and features, so a new row is tested by the rules of the others. Exceptions have an entry here,
+// with the section of the specification that defines them.
 
 // nsidClasses has NSIDs of each class: none, active, inactive, invalid, every namespace.
 var nsidClasses = [...]uint32{0, 1, 2, MaxNSID, MaxNSID + 1, nvme.NSIDAll - 1, nvme.NSIDAll}
@@ -33,8 +33,8 @@ var (
 	nsidIgnored = nsidRule{good, good, good, good, good, good, good}
 	// nsidActive: the command needs a namespace (Base section 3.2.1.5).
 	nsidActive = nsidRule{invalid, good, inactive, inactive, invalid, invalid, invalid}
-	// nsidReservation: what names no namespace is Invalid Field (Base sections 5.1.25.1.29 and
-	// 5.1.25.1.30); for Get Features, so is FFFFFFFFh.
+	// nsidReservation: an NSID that names no namespace is Invalid Field (Base sections 5.1.25.1.29
+	// and 5.1.25.1.30). For Get Features, so is FFFFFFFFh.
 	nsidReservation = nsidRule{
 		invalidField, good, inactive, inactive, invalidField, invalidField, invalidField,
 	}
@@ -46,7 +46,7 @@ var (
 	// nsidZeroed: the structure of an inactive namespace is zeroes (Base section 5.1.13.2.8, NVM
 	// section 4.1.5.1); without namespace management FFFFFFFFh is invalid.
 	nsidZeroed = nsidRule{invalid, good, good, good, invalid, invalid, invalid}
-	// nsidListed: the list has what is above the NSID (Base section 5.1.13.2.2).
+	// nsidListed: the list has the NSIDs above the given one (Base section 5.1.13.2.2).
 	nsidListed = nsidRule{good, good, good, good, good, invalid, invalid}
 	// Get Log Page: 0 and FFFFFFFFh are the controller, which some logs have alone (Base section
 	// 5.1.12).
@@ -57,8 +57,8 @@ var (
 	nsidSetNamespace  = nsidRule{invalid, good, inactive, inactive, invalid, invalid, good}
 )
 
-// getRules are the rules of Get Features for features of a namespace that are not nsidActive, and
-// setRules those of Set Features that are not nsidSetNamespace.
+// getRules are the rules of Get Features for features of a namespace that are not nsidActive.
+// setRules are the rules of Set Features that are not nsidSetNamespace.
 var (
 	getRules = map[nvme.FID]nsidRule{
 		// SPDK's compliance tool reads it with NSID 0.
@@ -84,7 +84,7 @@ var featureBits = map[nvme.FID]uint32{
 	nvme.FeatureSpinupControl: 1, nvme.FeatureHostIdentifier: 1, nvme.FeatureWriteProtect: 7,
 }
 
-// featureValues are what samples set, if it is not 0: a Keep Alive needs a timeout.
+// featureValues are the values that samples set, if not 0: a Keep Alive needs a timeout.
 var featureValues = map[nvme.FID]uint32{nvme.FeatureKeepAliveTimer: 60000}
 
 // cnsRules are the rules of Identify data structures; others ignore the NSID.
@@ -101,8 +101,8 @@ var cnsRules = map[nvme.CNS]nsidRule{
 	},
 }
 
-// dwords are the bits of command dwords 10 to 15 that a command has a meaning for. The others are
-// reserved, and do not change what it does (Base section 1.5, "Reserved").
+// dwords are the bits of command dwords 10 to 15 that have a meaning for a command. The others are
+// reserved, and do not change its effect (Base section 1.5, "Reserved").
 type dwords [6]uint32
 
 const allBits = ^uint32(0)
@@ -110,7 +110,7 @@ const allBits = ^uint32(0)
 // endurance are the log pages that have an endurance group for their LSI.
 var endurance = []nvme.LID{nvme.LogEnduranceGroup, nvme.LogRotationalMedia}
 
-// sample is one command of those that a row of a table carries out.
+// sample is one of the commands that are carried out for a row of a table.
 type sample struct {
 	name    string
 	io      bool
@@ -146,7 +146,7 @@ func samples(c *controller) (list []sample) {
 	return list
 }
 
-// adminSamples has those of the rows that have this CNS, LID or FID.
+// adminSamples returns the samples of the rows with this CNS, LID or FID.
 func adminSamples(c *controller, id uint8) (list []sample) {
 	add := func(kind string, nsid nsidRule, defined dwords, command func() *fabrictest.Command) {
 		name := fmt.Sprintf("%s %02Xh", kind, id)
@@ -258,7 +258,7 @@ type sent struct {
 
 // eachSample calls fn with each sample of an I/O controller and of a discovery controller.
 func eachSample(t *testing.T, fn func(t *testing.T, s sent)) {
-	// what brings more rows
+	// write protection, rotational media and a volatile cache bring more rows
 	r := protectHarness(t, newProtectionStore(), subsystemOf(testSub,
 		described(t, func(i *backend.Info) { i.Rotational, i.VolatileCache = true, true })))
 	for kind, nqn := range map[string]string{"I/O": testSub, "discovery": nvme.DiscoveryNQN} {
@@ -298,7 +298,7 @@ func TestNSIDs(t *testing.T) {
 	})
 }
 
-// TestReserved: reserved bits of a command change nothing, whatever they are.
+// TestReserved: no value of the reserved bits of a command changes anything.
 func TestReserved(t *testing.T) {
 	eachSample(t, func(t *testing.T, s sent) {
 		check := func(name string, change func(*nvme.SQE)) {
@@ -317,7 +317,7 @@ func TestReserved(t *testing.T) {
 	})
 }
 
-// TestFlags: no command has PRPs, and none is fused but those that TestNoFusedCommands has (Base
+// TestFlags: no command has PRPs, and only the commands of TestNoFusedCommands are fused (Base
 // section 4.1.1).
 func TestFlags(t *testing.T) {
 	eachSample(t, func(t *testing.T, s sent) {

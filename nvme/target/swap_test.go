@@ -48,7 +48,7 @@ func (c *instanceChannel) Close() error {
 	return c.zeroCopyChannel.Close()
 }
 
-// exchange is an UpdateNamespace whose swap function waits for the test.
+// exchange is an UpdateNamespace with a swap function that waits for the test.
 type exchange struct {
 	r      *harness
 	old    chan backend.Device
@@ -82,7 +82,7 @@ func (r *harness) startExchange(cfg NamespaceConfig) *exchange {
 	return x
 }
 
-// end lets swap return and returns what UpdateNamespace did.
+// end lets swap return dev and err, and returns the result of UpdateNamespace.
 func (x *exchange) end(dev backend.Device, err error) error {
 	x.r.t.Helper()
 	x.finish <- func() (backend.Device, error) { return dev, err }

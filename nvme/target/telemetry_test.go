@@ -48,8 +48,8 @@ func (h *host) telemetry() (*nvme.TelemetryHeader, *admin.Capture) {
 	return header, v
 }
 
-// TestTelemetry: log 07h has what the target knows of the association; a capture stays until the
-// next one, also through a reset.
+// TestTelemetry: log 07h describes the association. A capture stays until the next one, also
+// through a reset.
 func TestTelemetry(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	sub.Limits = qos.Limits{IOPS: 1000}
@@ -114,7 +114,8 @@ func TestTelemetry(t *testing.T) {
 	}
 }
 
-// TestTelemetryOfOthers: a host sees nothing that says who else is there, however it asks for it.
+// TestTelemetryOfOthers: the telemetry of a host has nothing about other hosts, even if the host
+// has tried to use their controllers.
 func TestTelemetryOfOthers(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	secret := info(nvme.TransportTCP)
@@ -197,7 +198,8 @@ func TestTelemetryAge(t *testing.T) {
 	}
 }
 
-// TestCapturesTakeTurns: one controller at a time is captured; who waits for too long is told.
+// TestCapturesTakeTurns: one controller at a time is captured. A command that waits for too long
+// fails.
 func TestCapturesTakeTurns(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)

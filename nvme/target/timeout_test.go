@@ -188,8 +188,8 @@ func (r *harness) infos() (list []NamespaceInfo) {
 	return list
 }
 
-// TestCanceledCommands: a device that can cancel gives back what is given up, and is ready again at
-// once.
+// TestCanceledCommands: a device that can cancel gives back the IOs of commands that are given up,
+// and is ready again at once.
 func TestCanceledCommands(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	dev.HonorCancel()
@@ -238,7 +238,7 @@ func TestHangErrorLog(t *testing.T) {
 	dev.Release()
 }
 
-// slowToOpen is a device whose channels do not open until ready is closed.
+// slowToOpen is a device with channels that do not open until ready is closed.
 type slowToOpen struct {
 	backend.Device
 	ready chan struct{}

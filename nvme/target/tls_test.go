@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
-// TestTLSNames: on a queue with TLS the names of Connect are those of the PSK identity, for
+// TestTLSNames: on a queue with TLS the names of Connect are the names of the PSK identity, for
 // subsystems and discovery.
 func TestTLSNames(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true},

@@ -16,7 +16,7 @@ import (
 
 var allQueues = observed.TraceQuery{Queue: -1}
 
-// trace reads what a Tracer has.
+// trace returns the queues that a Tracer reads.
 func (r *harness) trace(t *Tracer) (list []observed.TraceQueue) {
 	r.t.Helper()
 	r.during(func() error {
@@ -28,7 +28,7 @@ func (r *harness) trace(t *Tracer) (list []observed.TraceQueue) {
 	return list
 }
 
-// traceIO is what is recorded of the only I/O queue.
+// traceIO returns the trace of the only I/O queue.
 func (r *harness) traceIO() observed.TraceQueue {
 	r.t.Helper()
 	list := r.trace(r.target.NewTracer(observed.TraceQuery{
@@ -42,14 +42,14 @@ func (r *harness) traceIO() observed.TraceQueue {
 
 func block() []byte { return make([]byte, 512) }
 
-// TestRecordSize: what transports count for a ring is what it takes.
+// TestRecordSize: the size of a ring is the size that transports count for it.
 func TestRecordSize(t *testing.T) {
 	if n := reflect.TypeFor[[TraceDepth]record]().Size(); n != fabric.HandlerMemory {
 		t.Errorf("%d bytes, %d are counted", n, fabric.HandlerMemory)
 	}
 }
 
-// TestTrace: what is recorded of commands that succeed, fail, and are not completed.
+// TestTrace: the records of commands that succeed, fail, and are not completed.
 func TestTrace(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newHarness(t, 1, sub)
@@ -110,7 +110,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestFollowTrace: who follows sees each command once, and how many there were in between.
+// TestFollowTrace: a Tracer that follows returns each command once, and the number of missed
+// commands.
 func TestFollowTrace(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
@@ -157,7 +158,7 @@ func (l *countingLoop) Post(fn func()) {
 	l.Loop.Post(fn)
 }
 
-// TestTraceDumps: what is kept of queues that fail, and only of these.
+// TestTraceDumps: dumps are kept of queues that fail, and only of these.
 func TestTraceDumps(t *testing.T) {
 	const left = "the host left while commands were outstanding"
 	for name, tc := range map[string]struct {

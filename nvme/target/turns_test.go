@@ -15,7 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
-// counter is a device that counts what it gets.
+// counter is a device that counts its IOs.
 type counter struct {
 	backend.Device
 	ios  int
@@ -42,7 +42,7 @@ func (c *countedChannel) Submit(ios []*backend.IO) int {
 	return c.Channel.Submit(ios)
 }
 
-// take returns what the device has got since the last call.
+// take returns the counts since the last call.
 func (d *counter) take() (ios int, work int64) {
 	ios, work = d.ios, d.work
 	d.ios, d.work = 0, 0
@@ -51,7 +51,7 @@ func (d *counter) take() (ios int, work int64) {
 
 const turnsSize = 64 << 20 // of a namespace
 
-// turnsSubsystem has two namespaces, whose devices are wrapped.
+// turnsSubsystem has a namespace with a wrapped device for each wrap.
 func turnsSubsystem(t *testing.T, wrap ...func(backend.Device) backend.Device) SubsystemConfig {
 	s := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
 	for i, wrap := range wrap {
@@ -63,8 +63,8 @@ func turnsSubsystem(t *testing.T, wrap ...func(backend.Device) backend.Device) S
 	return s
 }
 
-// turnsKinds are the commands that take turns. Each of them is for 8 MiB or more, except those with
-// data.
+// turnsKinds are the commands that take turns. Each of them is for 8 MiB or more, except commands
+// with data.
 var turnsKinds = []struct {
 	name string
 	make func(nsid uint32, i int) *fabrictest.Command
@@ -181,8 +181,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsByBytes: hosts get the same number of bytes, whatever they ask for, with however many
-// commands and queues.
+// TestTurnsByBytes: hosts get the same number of bytes, for any kind and number of commands, and
+// any number of queues.
 func TestTurnsByBytes(t *testing.T) {
 	for i, one := range turnsKinds {
 		for _, other := range turnsKinds[:i+1] {
@@ -297,7 +297,8 @@ func TestPostponed(t *testing.T) {
 }
 
 // TestTurnsEnd: a command that waits for its turn ends at once when it is aborted, its queue ends,
-// or its host leaves. When the device hangs all commands for it end, and those for others go on.
+// or its host leaves. When the device hangs, all commands for it end, and commands for others go
+// on.
 func TestTurnsEnd(t *testing.T) {
 	for _, kind := range turnsKinds {
 		t.Run(kind.name, func(t *testing.T) {
@@ -389,7 +390,7 @@ func TestTurnsAtLimits(t *testing.T) {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
-	// The end of a queue ends what waits.
+	// The end of a queue ends the commands that wait.
 	c := r.send(q, rw(nvme.NVMWriteZeroes, 1, 0, 10<<20/512, nil))
 	r.w.Advance(2 * time.Second)
 	if c.Done {
@@ -446,7 +447,7 @@ func TestTurnsOfPairs(t *testing.T) {
 	}
 }
 
-// slowLoop is a loop whose clock moves without timers.
+// slowLoop is a loop with a clock that moves without timers.
 type slowLoop struct {
 	fabric.Loop
 	more int64
@@ -553,8 +554,8 @@ func TestSpareCompounds(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfOthers: what goes on because commands of a host were given up does not keep those
-// of another from being given up in the same look.
+// TestTimeoutsOfOthers: when commands of a host are given up, others go on. These do not keep
+// commands of another host from being given up in the same look.
 func TestTimeoutsOfOthers(t *testing.T) {
 	var f *backendtest.Faulty
 	r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
@@ -591,8 +592,8 @@ func TestTimeoutsOfOthers(t *testing.T) {
 	}
 }
 
-// TestPostponedEnd: what a device that hangs has of a host's commands keeps its other commands from
-// being executed until they are given up, and no longer.
+// TestPostponedEnd: commands of a host at a device that hangs keep its other commands from being
+// executed until they are given up, and no longer.
 func TestPostponedEnd(t *testing.T) {
 	var f *backendtest.Faulty
 	r := newHarness(t, 1, turnsSubsystem(t, func(dev backend.Device) backend.Device {
@@ -635,8 +636,8 @@ func TestPostponedEnd(t *testing.T) {
 	}
 }
 
-// abortAndHangUp aborts a command of queue sqid of a host that its device does not have, and then
-// closes I/O queue i, all of whose commands end.
+// abortAndHangUp aborts command c of queue sqid of a host, which the device does not have. Then it
+// closes I/O queue i, and checks that all commands of that queue end.
 func (r *harness) abortAndHangUp(h *host, sqid uint16, c *fabrictest.Command, i int) {
 	r.t.Helper()
 	abort := command(nvme.AdminAbort, 0, nil)

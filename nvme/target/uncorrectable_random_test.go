@@ -19,10 +19,11 @@ import (
 
 const (
 	randomBlocks = 12
-	isMarked     = math.MaxUint32 // what a read of a marked block returns, for the model
+	isMarked     = math.MaxUint32 // the value of a marked block in the model
 )
 
-// blockOp is what a command did to one block, or has seen of it, between two times.
+// blockOp is the effect of a command on one block, or the value that it has read, between two
+// times.
 type blockOp struct {
 	start, end int
 	value      uint32
@@ -63,7 +64,7 @@ type sentMark struct {
 	durable bool
 }
 
-// medium records what a device has, and what of that is durable.
+// medium records the content of a device, and its durable content.
 type medium struct {
 	backend.Device
 	now, durable [randomBlocks]uint32
@@ -101,8 +102,8 @@ func (c *mediumChannel) Submit(ios []*backend.IO) int {
 }
 
 // TestRandomMarks marks, writes and reads blocks on two reactors, while the device and the store
-// hold, fail and lose what they have, and compares with what was done to each block: also after a
-// crash, or a power failure, at any time.
+// hold, fail and lose data. It compares the results with the history of each block, also after a
+// crash or a power failure at any time.
 func TestRandomMarks(t *testing.T) {
 	for seed := range uint64(20) {
 		x := &randomMarks{
@@ -231,7 +232,7 @@ func (x *randomMarks) sendAny(i int) {
 	x.collect()
 }
 
-// collect looks at what has completed.
+// collect adds the completed commands to the histories of their blocks, and checks the reads.
 func (x *randomMarks) collect() {
 	x.t.Helper()
 	x.now++
@@ -275,7 +276,7 @@ func (x *randomMarks) saw(c *sentMark, st nvme.Status) {
 	})
 }
 
-// outstanding adds what has not completed to the history of a block.
+// outstanding adds the outstanding commands, except reads, to the history of a block.
 func (x *randomMarks) outstanding(h blockHistory, b uint64) blockHistory {
 	h = slices.Clone(h)
 	for _, c := range x.sent {
@@ -296,7 +297,7 @@ func (x *randomMarks) explain(what string, b uint64, value uint32, start, end in
 	}
 }
 
-// crash looks at what there would be after a crash, and after a power failure.
+// crash checks the content that a crash, and a power failure, would leave.
 func (x *randomMarks) crash() {
 	x.t.Helper()
 	if x.seed%5 == 0 {
@@ -312,7 +313,7 @@ func (x *randomMarks) crash() {
 				}
 			}
 		}
-		// what was read may be of a command that has failed
+		// a read may have returned data of a command that has failed
 		h := slices.DeleteFunc(x.outstanding(x.blocks[b], b), func(o blockOp) bool {
 			return o.read
 		})
@@ -341,7 +342,7 @@ func (x *randomMarks) pass() {
 	case x.store.gate <- struct{}{}:
 	default:
 	}
-	x.w.Advance(time.Second) // what is not ready fails later
+	x.w.Advance(time.Second) // delayed commands fail later
 	runtime.Gosched()
 }
 

@@ -95,8 +95,8 @@ func mark(slba uint64, n uint32) *fabrictest.Command {
 
 const unrecovered = nvme.UnrecoveredReadError | nvme.DNR
 
-// TestWriteUncorrectable: what reads marked blocks and fails, and what takes the marks away, for
-// storage that outlives the target and for storage that does not.
+// TestWriteUncorrectable: the commands that read marked blocks and fail, and the commands that take
+// marks away, for storage that outlives the target and for storage that does not.
 func TestWriteUncorrectable(t *testing.T) {
 	for name, dev := range map[string]backend.Device{
 		"memory": ramDevice(t, 4<<20, 512), "durable": durable(t),
@@ -161,7 +161,8 @@ func TestWriteUncorrectable(t *testing.T) {
 	}
 }
 
-// TestWriteUncorrectableRefused: who may mark which blocks, and what a controller says of it.
+// TestWriteUncorrectableRefused: the blocks that a host may not mark, and the limits that a
+// controller reports.
 func TestWriteUncorrectableRefused(t *testing.T) {
 	fixed := &recorder{
 		Device: ramDevice(t, 4<<20, 512), info: func(i *backend.Info) { i.ReadOnly = true },
@@ -252,8 +253,8 @@ func TestMarksAreStored(t *testing.T) {
 	close(store.gate)
 }
 
-// TestMarksAfterRestart: the marks of a namespace are those of its storage, as long as it has their
-// blocks.
+// TestMarksAfterRestart: a namespace has the marks of its storage, for the blocks that the storage
+// still has.
 func TestMarksAfterRestart(t *testing.T) {
 	store := newMarkStore()
 	start := func(dev backend.Device, fn func(r *harness, h *host)) {
@@ -306,8 +307,8 @@ func TestMarksAfterRestart(t *testing.T) {
 	testutil.True(t, store.blocks() == nil, "marks of memory were stored")
 }
 
-// TestMarksOfStorageThatComesBack: what could not be taken out of the store would come back with a
-// restart, over what was written since, so it is there until it is written.
+// TestMarksOfStorageThatComesBack: a mark that could not be removed from the store would come back
+// with a restart, over data written since. So it is there until its block is written.
 func TestMarksOfStorageThatComesBack(t *testing.T) {
 	store := newMarkStore()
 	r, h := markHarness(t, store, durable(t))
@@ -330,7 +331,7 @@ func TestMarksOfStorageThatComesBack(t *testing.T) {
 }
 
 // TestCutDoesNotWait: storage that has become smaller while the target was stopped is added while
-// the store does not answer, and what is marked afterwards stays marked.
+// the store does not answer. Blocks marked afterwards stay marked.
 func TestCutDoesNotWait(t *testing.T) {
 	store := newMarkStore()
 	store.kept[1] = &marks.Kept{
@@ -379,7 +380,7 @@ func TestMarkAndWrite(t *testing.T) {
 	dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
 	c = r.send(h.io[0], write())
 	r.until("the write is held", func() bool { return dev.Held() == 1 })
-	r.status(h.io[1], readAt(1), unrecovered) // what is there is not what was written
+	r.status(h.io[1], readAt(1), unrecovered) // the block does not have the written data
 	dev.Release()
 	r.until("the write completes", func() bool { return c.Done })
 	r.ok(h.io[1], readAt(1))

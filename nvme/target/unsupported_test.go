@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// badField has values of a field that a controller does not have: reserved ones, those of what is
-// not supported, and those that are out of range. Reserved bits are those of TestReserved.
+// badField has values of a field that a controller does not support: reserved values, values of
+// unsupported functions, and values out of range. TestReserved tests reserved bits.
 type badField struct {
 	field       string // and the section that says so
 	dword       int
@@ -44,7 +44,7 @@ func (f badField) at(dword int) badField {
 	return f
 }
 
-// badFields has those of each sample; all rows of some kinds have in common those of "log",
+// badFields has the bad fields of each sample. All rows of some kinds share the fields of "log",
 // "get feature" and "set feature". nil: each value is supported, or there are none.
 var badFields = map[string][]badField{
 	"CNS 00h": nil, "CNS 01h": nil, "CNS 02h": nil, "CNS 03h": nil, "CNS 08h": nil, "CNS 10h": nil,

@@ -12,7 +12,7 @@ const otherHost = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-55555
 
 func asOther(a *connectArgs) { a.host = otherHost }
 
-// connectOther connects otherHost, which takes turns with those at testPeer, with an I/O queue.
+// connectOther connects otherHost, which takes turns with the hosts at testPeer, with an I/O queue.
 func (r *harness) connectOther() *host { return r.connectHostInfo(1, from(2), asOther) }
 
 // update changes the subsystem of the tests.

@@ -13,9 +13,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestHiddenNamespace: a host sees of a subsystem with namespaces of other hosts exactly what it
-// sees of one without them: what Identify and log pages return, and the status of features and I/O
-// commands, for each class of NSID.
+// TestHiddenNamespace: to a host, a subsystem with namespaces of other hosts looks exactly like one
+// without them. This holds for the data of Identify and log pages, and the status of features and
+// I/O commands, for each class of NSID.
 func TestHiddenNamespace(t *testing.T) {
 	namespace := func(nsid uint32, hosts ...string) NamespaceConfig {
 		return NamespaceConfig{
@@ -122,7 +122,7 @@ func TestHiddenBeforeItIsOpened(t *testing.T) {
 }
 
 // TestHiddenMeanwhile: when a change that takes a namespace from a host is complete, the device
-// gets nothing more of that host, and does what it has.
+// gets no more IOs of that host, and carries out the IOs that it has.
 func TestHiddenMeanwhile(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 1, sub)

@@ -116,7 +116,8 @@ func TestPreemptSteps(t *testing.T) {
 	}
 }
 
-// TestPreemptManyWhilePaused: what waits for a pause to end is refused at once, however much it is.
+// TestPreemptManyWhilePaused: commands that wait for a pause to end are refused at once, in any
+// number.
 func TestPreemptManyWhilePaused(t *testing.T) {
 	for _, preemption := range preemptions {
 		r := newHarness(t, 2, ramSubsystem(t, 1))
@@ -160,7 +161,7 @@ func TestEndSteps(t *testing.T) {
 	p.nothingLeft()
 }
 
-// TestPollPastHeld: IOs that are held do not keep those behind them from the device.
+// TestPollPastHeld: held IOs do not keep the IOs behind them from the device.
 func TestPollPastHeld(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	r.ok(r.connectHost(1).io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))

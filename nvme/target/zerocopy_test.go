@@ -26,7 +26,7 @@ func (b *bare) prepareReads(n int) []*fabric.Request {
 }
 
 // TestZeroCopyReadsEnd: a namespace is not removed, and its device not closed, before the last
-// zero-copy read has ended, whatever became of the command.
+// zero-copy read has ended, for any outcome of the command.
 func TestZeroCopyReadsEnd(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	reqs := b.prepareReads(3)
@@ -85,7 +85,7 @@ func (b *bare) prepareWrites(n int, inCapsule bool) []*fabric.Request {
 	return b.reqs[:n]
 }
 
-// firstBytes are those of the first n ranges of prepareWrites.
+// firstBytes returns the first byte of each of the first n ranges of prepareWrites.
 func (b *bare) firstBytes(n int) []byte {
 	ch := b.h.channels[0]
 	var first []byte
@@ -101,8 +101,8 @@ func (b *bare) firstBytes(n int) []byte {
 	return first
 }
 
-// TestZeroCopyWritesEnd: the memory of a write goes back to the device, whatever became of the
-// command; only what was executed is written; the namespace waits for all of them.
+// TestZeroCopyWritesEnd: the memory of a write goes back to the device, for any outcome of the
+// command. Only data of executed commands is written. The namespace waits for all of them.
 func TestZeroCopyWritesEnd(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	reqs := b.prepareWrites(5, false)
@@ -144,8 +144,8 @@ func TestZeroCopyWritesEnd(t *testing.T) {
 	testutil.Must(t, untilGone(b.w, gone))
 }
 
-// TestNoZeroCopyWrite: no memory is attached that the queue cannot receive into, nor to writes
-// whose data has been received.
+// TestNoZeroCopyWrite: no memory is attached that the queue cannot receive into, and none to writes
+// with data that was already received.
 func TestNoZeroCopyWrite(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	for _, inCapsule := range []bool{false, true} {
