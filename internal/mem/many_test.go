@@ -39,7 +39,7 @@ func TestManyWait(t *testing.T) {
 				all = all[1:]
 			}
 			testutil.MustTrue(t, !p.Alloc(new(Allocation), late, BlockMax/2),
-				"one that comes late overtakes those that wait")
+				"a late one overtakes the waiting ones")
 			granted := p.Serve()
 			testutil.MustTrue(t, granted <= serveMost && (granted != 0 || p.cursor != nil),
 				"%d of %d were served, and then %d", served, n, granted)

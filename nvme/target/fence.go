@@ -34,7 +34,7 @@ var errPreempted = errors.New("the host was preempted")
 // fence waits on one reactor until its device has no IO of hosts that lost access.
 type fence struct {
 	await
-	access *reservation.Access // that it came with: the channel's may have changed since
+	access *reservation.Access // as of its change; that of the channel may be newer
 	// aborted are the hosts to abort. Their commands are aborted even if they still have access.
 	aborted map[reservation.Host]bool
 	change  *reservation.Change

@@ -59,7 +59,7 @@ type Capture struct {
 	Limits      []CapturedLimit      `json:"limits"`
 	Refusals    []CapturedLine       `json:"refusals"` // the last one first
 	Events      []CapturedLine       `json:"events"`   // the last one last
-	// Truncated says that there is more of something.
+	// Truncated reports whether a list was cut off.
 	Truncated bool `json:"truncated"`
 }
 
