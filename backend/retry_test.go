@@ -4,7 +4,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestRetry(t *testing.T) {

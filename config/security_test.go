@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestSecurityIsNotIgnored: a configuration that asks for TLS or authentication where there is none

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestSequences carries out testdata/sequences, described in its README.

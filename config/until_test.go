@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestUntil: a key counts until the end of a day, or until a time.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestNamespaceList(t *testing.T) {

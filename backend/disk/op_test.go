@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestTell: each of many followers is told once, and no call tells more than tellBatch.

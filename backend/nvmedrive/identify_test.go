@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/block"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
-	"github.com/nvmf-target/nvmf-target/internal/passthru/passthrutest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/passthrutest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

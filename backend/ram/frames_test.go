@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // audited is a device that checks its counters when it is closed.

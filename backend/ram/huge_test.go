@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/backend/backendtest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // inHugePages returns the size of the anonymous memory of this process in huge pages, in kB

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }

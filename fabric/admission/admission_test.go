@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 var one, two = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")

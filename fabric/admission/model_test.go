@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // The numbers of a model with Limits{512, 200, 1 MiB}, by kind of address and class: for all

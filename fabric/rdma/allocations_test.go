@@ -3,8 +3,8 @@ package rdma
 import (
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestMain(m *testing.M) {

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // cqDevice is a device with nothing but completion queues.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // aheadLoop is a reactor with a clock that may be ahead of real time.

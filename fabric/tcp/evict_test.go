@@ -8,7 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // A connection may be evicted at any stage, and gives everything back.

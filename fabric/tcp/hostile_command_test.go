@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // set returns b with one byte changed.

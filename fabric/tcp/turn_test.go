@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // ana returns the state of the only group of a subsystem as seen by a host.

@@ -21,7 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )

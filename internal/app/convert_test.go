@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/nvmf-target/nvmf-target/internal/convert"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestUnderLoad: there is always an answer, even without load, or without a target, and counters of

@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 )
 
 // TestDoctor: the list has the results of the checks of the configuration, each with its severity,

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // faultyLive is a server with namespaces in memory, and a function that opens their storage.

@@ -11,12 +11,12 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // fakeNetwork has the addresses of a machine, set by a test. They are in 127.0.0.0/8, all of which

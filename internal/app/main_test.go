@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestMetricsSecurity: metrics are for clients that know the token, over TLS only. A reload takes

@@ -17,11 +17,11 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/secret"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // newEmpty makes a target without listeners, hosts and subsystems.

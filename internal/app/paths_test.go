@@ -18,7 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )

@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 )
 
 // warnings returns the warnings of check, and an error if it finds one.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 

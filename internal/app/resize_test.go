@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // TestResize: hosts get an event and see the new size and the old content. Nothing is cut off

@@ -21,7 +21,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestWeb: reloads move the page, lock it and remove it, even while it is open. It shows the

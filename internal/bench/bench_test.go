@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/load"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/bench"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestEarlyEnd: the reason for an early end is printed once and gives the exit code.

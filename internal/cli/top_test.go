@@ -19,7 +19,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestRates: rates are the growth of counters, even if the counters or the connections are new.

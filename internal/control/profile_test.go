@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestProfile: one profile at a time, within bounds; a client that leaves ends its profile.

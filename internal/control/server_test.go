@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestMain gives clients so much time that only tests with shorter limits reach them.

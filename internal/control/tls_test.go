@@ -24,7 +24,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // authority is a CA with its own files.

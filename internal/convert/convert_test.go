@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

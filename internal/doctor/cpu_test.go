@@ -3,7 +3,7 @@ package doctor
 import (
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestParseCPUs(t *testing.T) {

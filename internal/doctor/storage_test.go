@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/sys"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestDisks: a file on a partition of a disk. Only the device numbers are real.

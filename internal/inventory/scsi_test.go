@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/sys"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // answers simulates a SAS drive: it has log pages by number and rejects all else as an illegal

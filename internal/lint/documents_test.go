@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // documents calls fn with every page of the documentation.

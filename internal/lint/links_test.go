@@ -11,7 +11,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 var (

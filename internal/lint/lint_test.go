@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 const (
@@ -67,16 +67,13 @@ var allowed = map[string][]string{
 	"nvme/target/reservation": {
 		"nvme", "internal/list", "internal/ratelog", "internal/subnet",
 	},
-	"nvme/target/targettest": {"nvme"},
 	"nvme/host": {
 		"nvme", "nvme/auth", "fabric/tcp/pdu", "fabric/tcp/tls", "fabric/rdma/cmwire",
 		"fabric/rdma/verbs", "internal/list", "internal/mem", "internal/sys",
 	},
-	"nvme/host/hosttest": {"nvme", "nvme/host"},
 
-	"fabric":            {"nvme", "internal/mem", "internal/subnet"},
-	"fabric/admission":  {"fabric", "internal/list", "internal/subnet"},
-	"fabric/fabrictest": {"fabric", "nvme", "internal/list", "internal/mem"},
+	"fabric":           {"nvme", "internal/mem", "internal/subnet"},
+	"fabric/admission": {"fabric", "internal/list", "internal/subnet"},
 	"fabric/tcp": {
 		"fabric", "fabric/admission", "fabric/tcp/openssl", "fabric/tcp/pdu", "fabric/tcp/tls",
 		"internal/list", "nvme", "nvme/auth", "internal/mem", "internal/ratelog", "internal/sys",
@@ -90,15 +87,12 @@ var allowed = map[string][]string{
 		"fabric/rdma/cmwire", "fabric/rdma/verbs", "nvme", "internal/mem", "internal/observed",
 		"internal/ratelog", "internal/sys",
 	},
-	"fabric/rdma/cmwire":          {"nvme"},
-	"fabric/rdma/verbs":           {},
-	"fabric/rdma/verbs/ibv":       {"fabric/rdma/verbs", "internal/sys"},
-	"fabric/rdma/verbs/verbsconf": {"fabric/rdma/verbs", "internal/testutil", "internal/mem"},
-	"fabric/rdma/verbs/verbstest": {"fabric/rdma/verbs", "internal/mem"},
+	"fabric/rdma/cmwire":    {"nvme"},
+	"fabric/rdma/verbs":     {},
+	"fabric/rdma/verbs/ibv": {"fabric/rdma/verbs", "internal/sys"},
 
-	"backend":             {"internal/list", "internal/mem"},
-	"backend/backendtest": {"backend", "internal/list", "internal/mem", "internal/testutil"},
-	"backend/block":       {"backend", "backend/disk", "internal/sys"},
+	"backend":       {"internal/list", "internal/mem"},
+	"backend/block": {"backend", "backend/disk", "internal/sys"},
 	"backend/disk": {
 		"backend", "internal/list", "internal/mem", "internal/storage", "internal/sys",
 		"internal/uring",
@@ -150,23 +144,21 @@ var allowed = map[string][]string{
 		"fabric", "internal/histogram", "internal/httpd", "internal/observed", "nvme",
 		"nvme/target", "nvme/target/observe", "nvme/target/qos",
 	},
-	"internal/netif":                 {"internal/sys"},
-	"internal/observed":              {},
-	"internal/passthru":              {"nvme", "internal/sys"},
-	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
-	"internal/ratelog":               {"internal/observed", "internal/secret", "internal/subnet"},
-	"internal/rates":                 {},
-	"internal/reactor":               {"internal/list", "internal/sys"},
-	"internal/secret":                {},
+	"internal/netif":    {"internal/sys"},
+	"internal/observed": {},
+	"internal/passthru": {"nvme", "internal/sys"},
+	"internal/ratelog":  {"internal/observed", "internal/secret", "internal/subnet"},
+	"internal/rates":    {},
+	"internal/reactor":  {"internal/list", "internal/sys"},
+	"internal/secret":   {},
 	"internal/state": {
 		"backend", "backend/marks", "nvme", "nvme/target/reservation",
 	},
-	"internal/storage":  {"internal/sys"},
-	"internal/subnet":   {},
-	"internal/sys":      {},
-	"internal/testutil": {},
-	"internal/turns":    {"internal/list", "internal/subnet", "internal/sys"},
-	"internal/uring":    {},
+	"internal/storage": {"internal/sys"},
+	"internal/subnet":  {},
+	"internal/sys":     {},
+	"internal/turns":   {"internal/list", "internal/subnet", "internal/sys"},
+	"internal/uring":   {},
 	"internal/volumes": {
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "config", "internal/control",
@@ -177,6 +169,19 @@ var allowed = map[string][]string{
 		"internal/control", "internal/doctor", "internal/httpd", "internal/observed",
 		"internal/rates", "internal/secret",
 	},
+
+	"internal/testing/backendtest": {
+		"backend", "internal/list", "internal/mem", "internal/testing/testutil",
+	},
+	"internal/testing/fabrictest":   {"fabric", "nvme", "internal/list", "internal/mem"},
+	"internal/testing/hosttest":     {"nvme", "nvme/host"},
+	"internal/testing/passthrutest": {"nvme", "internal/sys"},
+	"internal/testing/targettest":   {"nvme"},
+	"internal/testing/testutil":     {},
+	"internal/testing/verbsconf": {
+		"fabric/rdma/verbs", "internal/mem", "internal/testing/testutil",
+	},
+	"internal/testing/verbstest": {"fabric/rdma/verbs", "internal/mem"},
 }
 
 // special lists the importers of packages that need care.

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // timed are the functions of tests that may look at the clock, by file and name, with the reason. A

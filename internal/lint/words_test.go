@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // replaced are words of our own for things that have established names, with their replacement.

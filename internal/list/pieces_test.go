@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // turns runs posted functions one by one and returns their number.

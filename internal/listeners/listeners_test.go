@@ -20,7 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/state"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"

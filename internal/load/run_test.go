@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/app"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 

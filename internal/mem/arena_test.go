@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func newArena(tb testing.TB, size int) *Arena {

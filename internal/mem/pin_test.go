@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestFind(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestMain gives scrapers so much time that no test depends on the limit.

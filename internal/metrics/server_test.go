@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )

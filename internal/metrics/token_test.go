@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestToken: a client that does not send exactly the token is refused, whatever else it sends and

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func recorded(t *testing.T, level slog.Level) (*Recorder, *slog.Logger, *testutil.Log) {

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestGrowth: restarted counters count from zero, and all counters of an object together. If no

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }

@@ -3,7 +3,7 @@ package reactor
 import (
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestManyPostsAndTimers: pollers have their turns between any number of posted functions and due

@@ -13,7 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/marks"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 const testNQN = "nqn.2026-11.io.nvmf-target:<a>é"

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // dropped makes the test binary a process that drops its privileges, see TestDropPrivileges. A

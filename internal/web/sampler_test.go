@@ -7,7 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestPast: a state is compared with one that is 30 to 60 s older, as soon as there is one.

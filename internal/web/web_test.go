@@ -19,7 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m, func() error { return nil }) }

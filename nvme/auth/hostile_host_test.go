@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestHostileChallenge: challenges that a host must not answer (Base section 8.3.4.5).

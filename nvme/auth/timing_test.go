@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestTiming: the time to compare keys and responses does not depend on the position of the first

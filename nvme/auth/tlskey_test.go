@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // The vectors of libnvme (test/psk.c): keys, and the identities for these names.

@@ -21,7 +21,7 @@ type RDMA struct {
 	Source netip.Addr
 	// Invalidate registers the data of each command separately and asks the controller to
 	// invalidate the key with the response, as Linux does; responses are checked for it. The device
-	// must support it: verbs/verbstest does, hardware in general does not for memory registered
+	// must support it: verbstest does, hardware in general does not for memory registered
 	// from user space. Without Invalidate one registration serves all commands.
 	Invalidate bool
 	// AlterRequest, if set, returns the private data to send with the connect request instead of

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

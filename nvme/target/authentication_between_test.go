@@ -3,7 +3,7 @@ package target
 import (
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

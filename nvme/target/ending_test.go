@@ -9,9 +9,9 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/wrap"
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

@@ -1,7 +1,7 @@
 package target
 
 import (
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

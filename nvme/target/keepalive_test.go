@@ -3,7 +3,7 @@ package target
 import (
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestKeepAliveAfterStall: when this process stood still, commands may wait unread, so the first

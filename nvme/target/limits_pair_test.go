@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )

@@ -10,8 +10,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"

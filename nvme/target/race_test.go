@@ -6,8 +6,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )

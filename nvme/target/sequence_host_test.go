@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

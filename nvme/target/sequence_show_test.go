@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 )

@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testing/backendtest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"

@@ -11,7 +11,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

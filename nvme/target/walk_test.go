@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 

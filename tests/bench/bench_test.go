@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/load"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestSpread(t *testing.T) {

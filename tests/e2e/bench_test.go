@@ -15,7 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/bench"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/tests/harness"

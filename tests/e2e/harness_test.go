@@ -13,10 +13,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/app"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )
 

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // TestReadWrite writes and reads back data of many sizes: one block, around the in-capsule data

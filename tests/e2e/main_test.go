@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestMain fails if a goroutine, a file descriptor or off-heap memory is left after all tests. In a

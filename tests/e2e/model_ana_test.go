@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 // modelPorts are the listeners of the ports: one for the TCP controllers, one for the others.

@@ -3,8 +3,8 @@ package e2e
 import (
 	"cmp"
 
+	"github.com/nvmf-target/nvmf-target/internal/testing/targettest"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target/targettest"
 )
 
 // model is a subsystem with its namespaces, written from the specifications, without a line of the

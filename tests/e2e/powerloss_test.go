@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 

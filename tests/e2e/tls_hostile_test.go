@@ -12,7 +12,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/tls"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )

@@ -13,7 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // The promise: beside any other host, any number of strangers or any one device, no command of an

@@ -16,7 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/app"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 var hostRows = []row{

@@ -19,7 +19,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // scenario is a file of scenarios/ or qemu/scenarios/, with the values of its head.

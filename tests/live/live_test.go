@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/tests/harness"
 )

@@ -1,6 +1,6 @@
 // Package verbs is RDMA verbs and the RDMA communication manager as pure-Go types and batch
-// interfaces. verbs/ibv binds them to rdma-core; verbs/verbstest is an in-process fake with faults.
-// Both pass the same conformance suite.
+// interfaces. verbs/ibv binds them to rdma-core; internal/testing/verbstest is an in-process fake
+// with faults. Both pass the same conformance suite.
 //
 // Names follow libibverbs and librdmacm: the manual page of the call with a method's name applies,
 // unless the comment differs. One goroutine at a time per object makes data-path calls (CQ.Poll,

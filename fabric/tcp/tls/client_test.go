@@ -12,7 +12,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 

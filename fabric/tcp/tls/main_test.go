@@ -3,7 +3,7 @@ package tls
 import (
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }

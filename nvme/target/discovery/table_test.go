@@ -3,7 +3,7 @@ package discovery
 import (
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 type subsystem struct {

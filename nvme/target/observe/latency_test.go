@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // mailbox is a loop that leaves its posts to the test.

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/host/hosttest"
 )
 
 const (

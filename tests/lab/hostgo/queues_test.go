@@ -4,7 +4,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestManyQueues keeps more I/O queues busy than a Linux host opens on few processors, each with

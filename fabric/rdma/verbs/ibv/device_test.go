@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbsconf"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbsconf"
 )
 
 // addresses lists one address of each family for every RDMA device of this machine. It finds them

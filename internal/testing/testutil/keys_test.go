@@ -26,7 +26,7 @@ func TestLeakedKeys(t *testing.T) {
 		if err := os.WriteFile(log, []byte(lines), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.Command("../../scripts/leaked-keys.sh", keys, log).CombinedOutput()
+		out, err := exec.Command("../../../scripts/leaked-keys.sh", keys, log).CombinedOutput()
 		return string(out), err
 	}
 	if out, err := run(""); err == nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // model compares random operations with an array, many at a time on ranges that do not overlap.

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 )
 
 func listenAt(f *verbstest.Fabric, host string) netip.AddrPort {

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbsconf"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbsconf"
+	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
