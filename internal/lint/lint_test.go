@@ -58,7 +58,7 @@ var allowed = map[string][]string{
 	},
 	"nvme/target/admin":     {"backend", "internal/observed", "nvme"},
 	"nvme/target/ana":       {"nvme"},
-	"nvme/target/authn":     {"internal/turns"},
+	"nvme/target/authn":     {"internal/turns", "nvme/auth"},
 	"nvme/target/discovery": {"fabric", "nvme"},
 	"nvme/target/observe": {
 		"fabric", "internal/histogram", "internal/list", "internal/subnet", "nvme",

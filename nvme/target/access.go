@@ -38,7 +38,7 @@ func (s *subsystem) permits(q *session, hostNQN string, authenticated bool) erro
 
 // permitted says why a controller may not exist, or not any longer.
 func (c *controller) permitted() error {
-	authenticated := c.authenticates || generatedIdentity(c.info) != ""
+	authenticated := c.proof.Authenticates || generatedIdentity(c.info) != ""
 	return c.sub.permits(c.admin, c.hostNQN, authenticated && c.t.hasKey(c.hostNQN))
 }
 

@@ -3,15 +3,16 @@ package target
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"sync/atomic"
+	"slices"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
+	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
 // This file is in-band authentication of a queue, see ADR 0032. A host with a key authenticates
@@ -45,33 +46,20 @@ type authentication struct {
 	cmd     *cmd     // the Authentication Send of job
 }
 
-// hostProof is the proof of the identity of a controller's host.
-type hostProof struct {
-	authenticates bool        // the host had a key when it connected
-	proven        atomic.Bool // the host has authenticated, or had no key
-	// generated is the PSK that generatedPSKs.use has counted the controller for, or nil.
-	generated *generatedPSK
-}
-
 // authJob is a message to process.
 type authJob struct {
 	turns.Job
 	failed bool // the exchange had failed before
 }
 
-// SetHostPolicy sets how a host has to authenticate when it connects to a subsystem; nil: it has
-// not, and where security requires it, it may not connect. Controllers that exist stay, at least
-// until EnforceKeys, and their hosts authenticate with the new keys from now on.
+// SetHostPolicy sets how a host authenticates when it connects to a subsystem; nil: it does not,
+// and may not connect where security requires it. Controllers that exist stay, at least until
+// EnforceKeys, and their hosts authenticate with the new keys from now on.
 func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	policies := maps.Clone(*t.policies.Load())
-	before := policies[nqn]
-	t.keysChanged = t.keysChanged || (policies[nqn] == nil) != (p == nil)
-	if policies[nqn] = p; p == nil {
-		delete(policies, nqn)
-	}
-	t.policies.Store(&policies)
+	before := t.auth.SetPolicy(nqn, p)
+	t.keysChanged = t.keysChanged || (before == nil) != (p == nil)
 	t.reauthenticate(nqn, before, p)
 }
 
@@ -79,11 +67,11 @@ func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
 // a discovery controller that requires no authentication: as in nvmet, anybody may read the
 // discovery log.
 func (c *controller) policy() *auth.Policy {
-	if c.sub.discovery && !c.authenticates &&
+	if c.sub.discovery && !c.proof.Authenticates &&
 		c.sub.settings.Load().Security&SecurityAuth == 0 {
 		return nil
 	}
-	return (*c.t.policies.Load())[c.hostNQN]
+	return c.t.auth.Policy(c.hostNQN)
 }
 
 // admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it for
@@ -91,7 +79,7 @@ func (c *controller) policy() *auth.Policy {
 func (c *controller) admitUnproven() refusal {
 	// The PSK that an exchange has generated proves as much as the exchange.
 	if c.policy() == nil && !c.admin.mustConcatenate || generatedIdentity(c.info) != "" {
-		c.proven.Store(true)
+		c.proof.Proven.Store(true)
 		return refusal{}
 	}
 	if c.t.auth.Paused(c.hostNQN, c.info.Remote.Addr()) {
@@ -99,7 +87,7 @@ func (c *controller) admitUnproven() refusal {
 			c.hostNQN, "timeout", authn.Pause, "hint", "compare the keys of both sides")
 		return refusal{st: nvme.ConnectControllerBusy}
 	}
-	c.authenticates = true
+	c.proof.Authenticates = true
 	return refusal{}
 }
 
@@ -236,7 +224,7 @@ func (a *authentication) succeeded() {
 	c.t.auth.Succeeded(c.hostNQN, s.info.Remote.Addr())
 	psk, key := a.chap.TakePSK()
 	if psk != nil {
-		c.t.generated.add(c, psk, key)
+		c.t.auth.AddPSK(c.hostNQN, &c.proof, psk, key)
 	}
 	if s.mustConcatenate {
 		a.logSucceeded(true)
@@ -244,7 +232,7 @@ func (a *authentication) succeeded() {
 	}
 	s.stopDeadline()
 	a.proven = true
-	created := s.qid == 0 && !c.proven.Load()
+	created := s.qid == 0 && !c.proof.Proven.Load()
 	var other *controller
 	if created {
 		other = c.sub.prove(c)
@@ -411,4 +399,36 @@ func (s *session) allow() error {
 	}
 	s.trace = new([TraceDepth]record)
 	return nil
+}
+
+// GeneratedPSK returns the PSK that a host has generated with this identity, see authn.Hosts.PSK.
+// Any goroutine may call it.
+func (t *Target) GeneratedPSK(hostNQN, identity string) *auth.TLSPSK {
+	return t.auth.PSK(hostNQN, identity)
+}
+
+// generatedIdentity is the identity of the generated PSK that a connection uses, "" if none.
+func generatedIdentity(q *fabric.QueueInfo) string {
+	if q.TLS == nil {
+		return ""
+	}
+	return q.TLS.Generated
+}
+
+// concatenation returns the possible purpose of an exchange on the queue besides authentication.
+func (s *session) concatenation() auth.Concatenation {
+	switch {
+	case s.qid != 0 || s.info.Transport != nvme.TransportTCP:
+	case s.info.TLS != nil:
+		if s.info.TLS.Generated != "" {
+			return auth.ReplacePSK
+		}
+	default:
+		ports := s.h.t.discoveryTable.Load().Ports
+		i := slices.IndexFunc(ports, func(p discovery.Port) bool { return p.ID == s.info.PortID })
+		if i >= 0 && ports[i].TLS == fabric.TLSAllowed {
+			return auth.NewPSK
+		}
+	}
+	return auth.NoConcatenation
 }

@@ -371,7 +371,7 @@ func TestAuthenticationKept(t *testing.T) {
 }
 
 // occupy keeps all that process messages busy until end is called.
-func occupy(p *authn.Pool) (end func()) {
+func occupy(p *authn.Hosts) (end func()) {
 	begun, ended := make(chan bool), make(chan bool)
 	for range turns.MaxWorkers() {
 		p.Submit(&turns.Job{Run: func() { begun <- true; <-ended }, Done: func() {}})

@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -215,7 +216,7 @@ func (s *session) resolve(data *nvme.ConnectData, admin bool) (sub *subsystem, h
 		r = badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a PSK that counts", subNQN)
 		r.hint = "the tls_key of the host has changed since the TLS handshake, or has expired"
 		return nil, "", r
-	case !s.h.t.generated.counts(s.h.t, tls):
+	case tls.Generated != "" && !s.h.t.auth.PSKCounts(hostNQN, tls.Generated):
 		return nil, "", generatedEnded(subNQN)
 	}
 	if sub = s.h.t.find(subNQN); sub == nil {
@@ -261,13 +262,17 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	if r := sub.admit(c); !r.st.OK() {
 		return r
 	}
-	if !s.h.t.generated.use(c) {
-		c.again.stop()
-		sub.remove(c)
-		return generatedEnded(c.calledAs)
+	var age time.Duration // of the proof
+	if psk := generatedIdentity(c.info); psk != "" {
+		var ok bool
+		if age, ok = s.h.t.auth.UsePSK(hostNQN, psk, &c.proof); !ok {
+			c.again.stop()
+			sub.remove(c)
+			return generatedEnded(c.calledAs)
+		}
 	}
 	s.ctrl, s.table = c, &adminOps
-	if c.authenticates {
+	if c.proof.Authenticates {
 		s.requireAuthentication()
 	}
 	if !s.establish(sqe) {
@@ -278,9 +283,9 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	}
 	c.setKeepAlive(sqe.KATO())
 	c.startLimit()
-	if c.proven.Load() {
+	if c.proof.Proven.Load() {
 		c.logCreated()
-		c.authenticated(c.generated.age())
+		c.authenticated(age)
 	}
 	sub.mu.Lock()
 	o := sub.otherHost(c)
@@ -365,7 +370,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	qid := sqe.QID()
 	s.ctrl, s.qid, s.table = c, qid, &ioOps
 	// A host need not authenticate if it had no key when the controller was created.
-	if c.authenticates &&
+	if c.proof.Authenticates &&
 		(c.policy() != nil || sub.settings.Load().Security&SecurityAuth != 0) {
 		s.requireAuthentication()
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
+	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -36,7 +37,7 @@ type controller struct {
 	dumped   atomic.Bool   // the record of a queue was dumped, see session.dumpFailed
 
 	registers
-	hostProof
+	proof authn.Proof
 	queueTable
 	featureState
 	driveWatch
@@ -223,7 +224,7 @@ func (c *controller) logCreated() {
 // peerLog returns the log for events caused by the controller's host.
 func (c *controller) peerLog() ratelog.Peer {
 	log := c.t.hostLog
-	if c.sub.discovery || !c.proven.Load() {
+	if c.sub.discovery || !c.proof.Proven.Load() {
 		log = c.t.strangerLog
 	}
 	return log.Peer(c.info.Remote)

@@ -240,7 +240,7 @@ func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool
 	return admin.Elsewhere(func() []byte {
 		var ids []uint16
 		c.sub.each(func(o *controller) {
-			if o.cntlid >= first && o.proven.Load() && of(o.hostNQN) {
+			if o.cntlid >= first && o.proof.Proven.Load() && of(o.hostNQN) {
 				ids = append(ids, o.cntlid)
 			}
 		})

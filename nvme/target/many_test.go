@@ -211,7 +211,7 @@ func manyControllers(r *harness, n int) {
 			gone: make(chan struct{}),
 		}
 		c.identity = unique.Make(reservation.Host{HostID: c.hostID, NQN: c.hostNQN})
-		c.proven.Store(true)
+		c.proof.Proven.Store(true)
 		sub.mu.Lock()
 		defer sub.mu.Unlock()
 		c.cntlid = uint16(i + 1)

@@ -66,7 +66,7 @@ func (r *reauthentication) stop() {
 // that has lost its key cannot authenticate, and one that had none when it connected does not.
 func (c *controller) reauthenticates() time.Duration {
 	p := c.policy()
-	if p == nil || c.sub.discovery || !c.authenticates && generatedIdentity(c.info) == "" {
+	if p == nil || c.sub.discovery || !c.proof.Authenticates && generatedIdentity(c.info) == "" {
 		return 0
 	}
 	return p.Reauthenticate
@@ -84,7 +84,7 @@ func (c *controller) authenticated(ago time.Duration) {
 func (c *controller) scheduleReauthentication() {
 	r := &c.again
 	every := c.reauthenticates().Nanoseconds()
-	if r.stopped || !c.proven.Load() || r.started != 0 && every > 0 {
+	if r.stopped || !c.proof.Proven.Load() || r.started != 0 && every > 0 {
 		return
 	}
 	r.disarm()

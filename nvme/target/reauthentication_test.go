@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 )
 
 // reauthHarness has a host that has authenticated, and is to do so each hour.
@@ -220,7 +221,7 @@ func newGeneratedHarness(t *testing.T) (*reauthHarness, fabric.QueueInfo) {
 	x := &reauthHarness{harness: r, p: p}
 	x.every(everyHour)
 	psk := &auth.TLSPSK{Identity: "generated", Secret: []byte{1}}
-	r.target.generated.add(&controller{hostNQN: testHost}, psk, p.Keys[0])
+	r.target.auth.AddPSK(testHost, new(authn.Proof), psk, p.Keys[0])
 	qi := info(nvme.TransportTCP)
 	qi.TLS = &fabric.TLS{HostNQN: testHost, SubNQN: testSub, Generated: psk.Identity}
 	return x, qi
@@ -255,14 +256,13 @@ func TestReauthenticateStalled(t *testing.T) {
 // TestReauthenticateOldPSK: a generated PSK proves for no longer than its exchange.
 func TestReauthenticateOldPSK(t *testing.T) {
 	x, qi := newGeneratedHarness(t)
-	made := x.target.generated.psks[testHost][0]
-	made.made = time.Now().Add(-everyHour / 2)
+	x.target.auth.Now = func() time.Time { return time.Now().Add(everyHour / 2) }
 	h := x.connectHostInfo(1, qi)
 	x.admin, x.io = h.admin, h.io
 	x.w.Advance(everyHour/2 + time.Second)
 	testutil.True(t, x.refuses(0, nvme.NVMRead, 0),
 		"the interval begins when a controller is created")
-	made.made = time.Now().Add(-everyHour)
+	x.target.auth.Now = func() time.Time { return time.Now().Add(everyHour) }
 	x.status(x.dialInfo(0, qi), adminArgs(testSub).command(), connectRefused)
 }
 

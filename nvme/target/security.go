@@ -43,7 +43,7 @@ func (r Security) lacks(authenticated, encrypted bool) error {
 }
 
 // hasKey reports whether a host authenticates when it connects.
-func (t *Target) hasKey(hostNQN string) bool { return (*t.policies.Load())[hostNQN] != nil }
+func (t *Target) hasKey(hostNQN string) bool { return t.auth.Policy(hostNQN) != nil }
 
 // discoverableBy reports whether a host is told of a subsystem: not if it could not use that.
 func (t *Target) discoverableBy(cfg *settings, hostNQN string) bool {

@@ -199,7 +199,7 @@ func (s *subsystem) admit(c *controller) refusal {
 		if s.controllers[id] == nil {
 			c.cntlid = id
 			s.controllers[id] = c
-			if c.proven.Load() {
+			if c.proof.Proven.Load() {
 				s.identify(c)
 			}
 			return refusal{}
@@ -280,7 +280,7 @@ func (s *subsystem) prove(c *controller) (other *controller) {
 	if o := s.otherHost(c); o != nil && s.settings.Load().RefuseDuplicateHosts {
 		return o
 	}
-	c.proven.Store(true)
+	c.proof.Proven.Store(true)
 	s.identify(c)
 	return nil
 }
@@ -291,7 +291,7 @@ func (s *subsystem) remove(c *controller) {
 	delete(s.controllers, c.cntlid)
 	s.forget(c)
 	s.mu.Unlock()
-	c.t.generated.release(c)
+	c.t.auth.ReleasePSKs(&c.proof)
 	close(c.gone)
 }
 

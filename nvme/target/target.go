@@ -14,7 +14,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/marks"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
 	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
@@ -59,10 +58,9 @@ type Target struct {
 	discoveryTable atomic.Pointer[discovery.Table]
 	hostTables
 	closed atomic.Bool
-	auth   *authn.Pool
+	auth   *authn.Hosts
 	final
 	observation
-	generated  generatedPSKs
 	portStates sync.Map // *portState by ID; removed is written with mu held
 	// lastSession is the ID of the newest session.
 	lastSession atomic.Uint64
@@ -87,8 +85,6 @@ type hostTables struct {
 	// networks are the networks that hosts are bound to, by NQN. It is immutable.
 	networks   atomic.Pointer[map[string][]netip.Prefix]
 	knownHosts sync.Map // see SetHostKnown
-	// policies say how hosts authenticate, by NQN. They are immutable.
-	policies atomic.Pointer[map[string]*auth.Policy]
 }
 
 // observation is the state for the observation of commands.
@@ -139,10 +135,8 @@ func New(o Options) *Target {
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.hosts.Store(&map[string]*qos.Limiter{})
-	t.policies.Store(&map[string]*auth.Policy{})
 	t.gone.Store(&map[string]bool{})
-	t.auth = authn.NewPool()
-	t.generated.psks = map[string][]*generatedPSK{}
+	t.auth = authn.NewHosts()
 	t.networks.Store(&map[string][]netip.Prefix{})
 	t.newDiscoveryTable(max(o.Generation, 1))
 	return t
@@ -336,7 +330,7 @@ func (t *Target) Controllers() []ControllerInfo {
 	var list []ControllerInfo
 	for _, s := range append(slices.Collect(maps.Values(*t.table.Load())), t.discovery) {
 		s.each(func(c *controller) {
-			if c.proven.Load() {
+			if c.proof.Proven.Load() {
 				list = append(list, c.describe())
 			}
 		})
