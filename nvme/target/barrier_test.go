@@ -293,7 +293,7 @@ func (p *barrierTest) nothingLeft() {
 			len(ch.avoids)+len(ch.aborting)+ch.orphans+ch.inflight > 0) {
 			p.t.Errorf("reactor %d: %+v", i, ch)
 		}
-		if h.walking || !h.walks.Empty() {
+		if h.walking || !h.walks[ownWalk].Empty() || !h.walks[fenceWalk].Empty() {
 			p.t.Errorf("reactor %d has a walk", i)
 		}
 	}

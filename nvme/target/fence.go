@@ -81,8 +81,8 @@ func (ch *channel) setAccess(a *reservation.Access, f *fence) {
 	for id := range f.aborted { // bound: registrants
 		ch.aborting[id]++
 	}
-	if r := ch.round; r != nil && ch.h.walks.First() != &r.walk && // it has not begun
-		len(r.fences) < sharedFences {
+	if r := ch.round; r != nil && len(r.fences) < sharedFences &&
+		ch.h.walks[fenceWalk].First() != &r.walk { // it has not begun
 		r.fences = append(r.fences, f)
 		return
 	}
@@ -90,7 +90,7 @@ func (ch *channel) setAccess(a *reservation.Access, f *fence) {
 	r := &fenceRound{ch: ch, fences: []*fence{f}}
 	r.next, r.done = ch.h.visitAll(r.skips, r.exclude), r.end
 	ch.round = r
-	ch.h.start(&r.walk)
+	ch.h.start(fenceWalk, &r.walk)
 	ch.h.schedule(ch)
 }
 

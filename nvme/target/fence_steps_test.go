@@ -16,7 +16,7 @@ func TestFenceOfReadmitted(t *testing.T) {
 		h := p.raw[1]
 		h.walking = true // as if there were other walks before
 		if !begun {
-			h.start(&walk{next: func() int { return 0 }, done: func() {}})
+			h.start(fenceWalk, &walk{next: func() int { return 0 }, done: func() {}})
 		}
 		c := p.send(p.a.io[0],
 			preempt(nvme.ReservationPreempt, 1, 2, nvme.WriteExclusiveRegistrantsOnly))

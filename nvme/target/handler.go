@@ -48,8 +48,7 @@ type Handler struct {
 	latency observe.Latencies
 	limitWaits
 	arms
-	walks   list.List[walk]
-	walking bool // there are walks, which go on in pieces
+	walkLists
 
 	delayLists
 }

@@ -54,7 +54,7 @@ func (h *Handler) checkTimeouts() {
 			h.startTimeouts()
 		}
 	}}
-	h.start(&h.timeouts)
+	h.start(ownWalk, &h.timeouts)
 }
 
 // checkTimeout gives a command up if it has timed out, and reports whether it has. A write that is

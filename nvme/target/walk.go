@@ -11,21 +11,37 @@ import (
 // meanwhile. IOs that must not begin between two pieces are refused where devices get them; see
 // channel.check.
 
-// walk is a visit of commands. A reactor makes one after the other, in one chain of pieces: however
-// many there are, it does a piece between two polls.
+// walk is a visit of commands. All walks of a reactor are one chain of pieces: however many there
+// are, it does a piece between two polls. Walks of a kind follow one another, and the kinds take
+// turns, so that preempts of one host do not delay the timeouts and the queues of others.
 type walk struct {
 	next func() int // as of list.Pieces
 	done func()
 	node list.Node[walk] // in Handler.walks
 }
 
+// The kinds of walks.
+const (
+	ownWalk   = iota // for timeouts, of which there is one, and queues that end
+	fenceWalk        // the rounds of fences
+	walkKinds
+)
+
+// walkLists are the walks of a reactor.
+type walkLists struct {
+	walks    [walkKinds]list.List[walk]
+	walkTurn int  // the kind that took the last step
+	walking  bool // there are walks, which go on in pieces
+}
+
 // lookMost is how many commands a step of a walk looks at. One that it completes or cancels is a
 // step of its own.
 const lookMost = 8
 
-// start begins a walk, after the walks before it. The caller runs the handler afterwards.
-func (h *Handler) start(w *walk) {
-	h.walks.Push(w, &w.node)
+// start begins a walk, after the walks of its kind before it. The caller runs the handler
+// afterwards.
+func (h *Handler) start(kind int, w *walk) {
+	h.walks[kind].Push(w, &w.node)
 	if h.walking {
 		return
 	}
@@ -33,18 +49,23 @@ func (h *Handler) start(w *walk) {
 	h.inPieces(h.walkOn, func() { h.walking = false })
 }
 
-// walkOn takes a step of the first walk.
+// walkOn takes a step of the first walk of the next kind.
 func (h *Handler) walkOn() int {
-	w := h.walks.First()
-	if w == nil {
-		return 0
+	for range walkKinds {
+		h.walkTurn = (h.walkTurn + 1) % walkKinds
+		l := &h.walks[h.walkTurn]
+		w := l.First()
+		if w == nil {
+			continue
+		}
+		if n := w.next(); n > 0 {
+			return n
+		}
+		l.Remove(&w.node)
+		w.done()
+		return 1
 	}
-	if n := w.next(); n > 0 {
-		return n
-	}
-	h.walks.Remove(&w.node)
-	w.done()
-	return 1
+	return 0
 }
 
 // visitAll returns the next of a walk that calls fn with the commands of the queues that exist when
@@ -92,7 +113,7 @@ func (h *Handler) end(s *session) {
 		}
 		return 0
 	}}
-	h.start(&s.ends)
+	h.start(ownWalk, &s.ends)
 }
 
 // endCommand ends the wait of a command. If the queue is over, it has the devices give back the IOs

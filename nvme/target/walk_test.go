@@ -195,7 +195,7 @@ func TestOneLookForTimeouts(t *testing.T) {
 		r.w.Advance(time.Duration(timeoutInterval))
 	}
 	n := 0
-	for range h.walks.All() {
+	for range h.walks[ownWalk].All() {
 		n++
 	}
 	if n != 1 {
@@ -209,6 +209,41 @@ func TestOneLookForTimeouts(t *testing.T) {
 		}
 	}
 	dev.Release()
+	r.w.Settle()
+}
+
+// TestLongRounds: commands time out, and queues end, while rounds of fences take long.
+func TestLongRounds(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	dev.Full(true)
+	var all []*fabrictest.Command
+	for _, q := range []*fabrictest.Queue{a.io[0], b.io[0]} {
+		all = append(all, r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))))
+	}
+	h, left := r.raw[0], 20_000
+	r.w.Settle()
+	h.stopTimeouts()
+	h.stopTimeouts = func() {} // no timer looks for them
+	r.w.Advance(3 * time.Second)
+	h.start(fenceWalk, &walk{
+		next: func() int {
+			left = max(left-1, 0)
+			return min(left, 1)
+		},
+		done: func() {},
+	})
+	h.checkTimeouts()
+	b.hangUp()
+	r.until("the queue ends and the command times out", func() bool {
+		r.w.Step()
+		return all[0].Done && r.target.Sessions() == 2
+	})
+	if left == 0 {
+		t.Error("they had to wait for the round")
+	}
+	dev.Full(false)
 	r.w.Settle()
 }
 
