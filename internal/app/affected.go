@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -21,24 +22,24 @@ type impact struct {
 	s           *Server
 	before      *config.Config
 	next        *config.Config
-	connections []target.ConnectionInfo
+	connections []observed.Connection
 	ports       map[uint16]listeners.Owners // the open ones, by port ID
 }
 
 // connected returns the connections of hosts, none if a reactor does not answer.
-func (s *Server) connected() []target.ConnectionInfo {
+func (s *Server) connected() []observed.Connection {
 	ctx, cancel := context.WithTimeout(s.ending, s.usageTimeout)
 	defer cancel()
 	list, _ := s.target.Connections(ctx)
-	return slices.DeleteFunc(list, func(c target.ConnectionInfo) bool {
-		return c.HostNQN == "" || c.Discovery
+	return slices.DeleteFunc(list, func(c observed.Connection) bool {
+		return c.Host == "" || c.Discovery
 	})
 }
 
 // affected returns the hosts affected by each of the changes. The caller holds s.applying and has
 // not made the changes; connections is the result of connected.
 func (s *Server) affected(next *config.Config, changes []config.Change,
-	connections []target.ConnectionInfo,
+	connections []observed.Connection,
 ) [][]control.Affected {
 	im := &impact{
 		s: s, before: s.config.Load(), next: next, connections: connections,
@@ -66,13 +67,13 @@ func (im *impact) of(c config.Change) []control.Affected {
 		if effect == "" {
 			continue
 		}
-		h := hosts[conn.HostNQN]
+		h := hosts[conn.Host]
 		if h == nil {
-			h = &control.Affected{Host: conn.HostNQN, Effect: effect}
-			hosts[conn.HostNQN] = h
+			h = &control.Affected{Host: conn.Host, Effect: effect}
+			hosts[conn.Host] = h
 		}
 		h.InFlight += conn.InFlight
-		if id := (controller{conn.SubNQN, conn.CNTLID}); !seen[id] {
+		if id := (controller{conn.Subsystem, conn.CNTLID}); !seen[id] {
 			seen[id] = true
 			h.Controllers++
 		}
@@ -85,7 +86,7 @@ func (im *impact) of(c config.Change) []control.Affected {
 }
 
 // effect returns the effect of a change on a connection, "" for none.
-func (im *impact) effect(c config.Change, conn *target.ConnectionInfo) string {
+func (im *impact) effect(c config.Change, conn *observed.Connection) string {
 	switch {
 	case c.Kind == config.KindListener:
 		if im.takesPort(c, conn) {
@@ -93,12 +94,12 @@ func (im *impact) effect(c config.Change, conn *target.ConnectionInfo) string {
 		}
 	case c.Kind == config.KindHost:
 		lost := !reaches(im.next, conn) && reaches(im.before, conn) ||
-			!hasKey(im.next, conn.HostNQN) && hasKey(im.before, conn.HostNQN) &&
+			!hasKey(im.next, conn.Host) && hasKey(im.before, conn.Host) &&
 				!admits(im.next, conn) && admits(im.before, conn)
-		if c.NQN == conn.HostNQN && lost {
+		if c.NQN == conn.Host && lost {
 			return control.Disconnects
 		}
-	case c.NQN != conn.SubNQN, c.Op == config.Add:
+	case c.NQN != conn.Subsystem, c.Op == config.Add:
 	case c.Kind == config.KindSubsystem:
 		port := im.ports[conn.PortID].Now
 		if im.movesFirst(conn) {
@@ -114,12 +115,12 @@ func (im *impact) effect(c config.Change, conn *target.ConnectionInfo) string {
 	return ""
 }
 
-func (im *impact) onNamespace(c config.Change, conn *target.ConnectionInfo) string {
+func (im *impact) onNamespace(c config.Change, conn *observed.Connection) string {
 	was, is := volumes.Find(im.before, c.Object), volumes.Find(im.next, c.Object)
 	switch {
-	case was == nil || !isShown(was, conn.HostNQN), !admits(im.next, conn): // it is disconnected
+	case was == nil || !isShown(was, conn.Host), !admits(im.next, conn): // it is disconnected
 		return ""
-	case is == nil || !isShown(is, conn.HostNQN):
+	case is == nil || !isShown(is, conn.Host):
 		return control.Loses
 	}
 	if slices.ContainsFunc(c.Keys, func(k config.KeyChange) bool {
@@ -132,7 +133,7 @@ func (im *impact) onNamespace(c config.Change, conn *target.ConnectionInfo) stri
 
 // takesPort reports whether a change closes the port of a connection, or gives it to a listener
 // that does not serve its subsystem.
-func (im *impact) takesPort(c config.Change, conn *target.ConnectionInfo) bool {
+func (im *impact) takesPort(c config.Change, conn *observed.Connection) bool {
 	port := im.ports[conn.PortID]
 	switch {
 	case port.Then == "":
@@ -147,7 +148,7 @@ func (im *impact) takesPort(c config.Change, conn *target.ConnectionInfo) bool {
 
 // movesFirst reports whether a listener that there is already gets the port of a connection, since
 // another one is removed: that comes before changes of subsystems, and new listeners come after.
-func (im *impact) movesFirst(conn *target.ConnectionInfo) bool {
+func (im *impact) movesFirst(conn *observed.Connection) bool {
 	return slices.ContainsFunc(im.before.Listeners,
 		func(l config.Listener) bool { return l.Name == im.ports[conn.PortID].Then })
 }
@@ -158,8 +159,8 @@ func isShown(n *volumes.Namespace, host string) bool {
 }
 
 // reaches reports whether a host may connect from its current address.
-func reaches(c *config.Config, conn *target.ConnectionInfo) bool {
-	i := slices.IndexFunc(c.Hosts, func(h config.Host) bool { return h.NQN == conn.HostNQN })
+func reaches(c *config.Config, conn *observed.Connection) bool {
+	i := slices.IndexFunc(c.Hosts, func(h config.Host) bool { return h.NQN == conn.Host })
 	if i < 0 || len(c.Hosts[i].Networks) == 0 {
 		return true
 	}
@@ -175,28 +176,28 @@ func hasKey(c *config.Config, nqn string) bool {
 }
 
 // admits reports whether the subsystem of a connection admits its host.
-func admits(c *config.Config, conn *target.ConnectionInfo) bool {
+func admits(c *config.Config, conn *observed.Connection) bool {
 	s := subsystemOf(c, conn)
 	if s == nil {
 		return false
 	}
-	has := conn.Security
-	if !hasKey(c, conn.HostNQN) {
+	has := target.SecurityOf(conn)
+	if !hasKey(c, conn.Host) {
 		has &^= target.SecurityAuth
 	}
-	return (s.AllowAnyHost || slices.Contains(s.Hosts, conn.HostNQN)) && s.Security&^has == 0
+	return (s.AllowAnyHost || slices.Contains(s.Hosts, conn.Host)) && s.Security&^has == 0
 }
 
 // servedAt reports whether a listener serves the subsystem of a connection.
-func servedAt(c *config.Config, conn *target.ConnectionInfo, listener string) bool {
+func servedAt(c *config.Config, conn *observed.Connection, listener string) bool {
 	s := subsystemOf(c, conn)
 	return s != nil && (len(s.Listeners) == 0 || slices.Contains(s.Listeners, listener))
 }
 
 // subsystemOf returns the subsystem of a connection in a configuration, nil if it has none.
-func subsystemOf(c *config.Config, conn *target.ConnectionInfo) *config.Subsystem {
+func subsystemOf(c *config.Config, conn *observed.Connection) *config.Subsystem {
 	i := slices.IndexFunc(c.Subsystems,
-		func(s config.Subsystem) bool { return s.NQN == conn.SubNQN })
+		func(s config.Subsystem) bool { return s.NQN == conn.Subsystem })
 	if i < 0 {
 		return nil
 	}

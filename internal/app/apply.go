@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // This file changes the running target to match a configuration, see ADR 0023.
@@ -88,7 +88,7 @@ func (s *Server) Reload(by ...any) ([]config.Change, error) {
 
 // reload is Reload, and also returns the hosts affected by each change, given the earlier
 // connections.
-func (s *Server) reload(connections []target.ConnectionInfo, by ...any) ([]config.Change,
+func (s *Server) reload(connections []observed.Connection, by ...any) ([]config.Change,
 	[][]control.Affected, error,
 ) {
 	c, err := s.lockAndLoad()

@@ -365,28 +365,9 @@ func (s *Server) hosts() (list []observed.Host) {
 }
 
 func (s *Server) connections(ctx context.Context) ([]observed.Connection, error) {
-	all, err := s.target.Connections(ctx)
+	list, err := s.target.Connections(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("a reactor does not answer: %w", err)
-	}
-	list := make([]observed.Connection, len(all))
-	for i, c := range all {
-		list[i] = observed.Connection{
-			Host: c.HostNQN, Subsystem: c.SubNQN, CNTLID: c.CNTLID, QID: c.QID, Depth: c.Depth,
-			InFlight: c.InFlight, Reactor: c.Reactor, Transport: c.Transport.String(),
-			Local: c.Local.String(), Remote: c.Remote.String(), PortID: c.PortID,
-			AgeSeconds:              c.Age.Seconds(),
-			KeepAliveTimeoutSeconds: c.KeepAlive.Timeout.Seconds(),
-			KeepAliveLeftSeconds:    c.KeepAlive.Left.Seconds(),
-			KeepAliveMarginSeconds:  c.KeepAlive.Margin.Seconds(),
-			RTTSeconds:              c.Link.RTT.Seconds(), Retransmits: c.Link.Retransmits,
-			NearlyFull:   c.NearlyFull,
-			HeaderDigest: c.HeaderDigest, DataDigest: c.DataDigest,
-			Commands: c.Commands, ReadBytes: c.ReadBytes, WrittenBytes: c.WrittenBytes,
-		}
-		if c.TLS != nil {
-			list[i].TLS = c.TLS.Cipher
-		}
 	}
 	return list, nil
 }

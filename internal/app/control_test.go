@@ -68,7 +68,7 @@ func TestControl(t *testing.T) {
 	admin := connections[len(connections)-1] // a refused connection may still be there
 	if admin.Subsystem != testNQN || admin.Host != hostOptions("").HostNQN ||
 		!admin.HeaderDigest || admin.DataDigest || admin.Transport != "tcp" ||
-		admin.Local != listeners[0].Address || admin.Depth == 0 {
+		admin.Local.String() != listeners[0].Address || admin.Depth == 0 {
 		t.Errorf("connection %+v", admin)
 	}
 	st, err := c.Status(ctx)
@@ -90,7 +90,8 @@ func TestControl(t *testing.T) {
 	}
 	hosts, err := c.Hosts(ctx)
 	if err != nil || len(hosts) != 1 || hosts[0].NQN != admin.Host ||
-		hosts[0].ID != "01000000000000000000000000000000" || hosts[0].Remote != admin.Remote {
+		hosts[0].ID != "01000000000000000000000000000000" ||
+		hosts[0].Remote != admin.Remote.String() {
 		t.Errorf("hosts %+v, %v", hosts, err)
 	}
 	subsystems, err := c.Subsystems(ctx)

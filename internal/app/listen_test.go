@@ -235,9 +235,8 @@ func TestBothFamilies(t *testing.T) {
 	list := testutil.Value(l.s.connections(t.Context()))(t)
 	var local, remote []string
 	for _, c := range list {
-		at := netip.MustParseAddrPort(c.Remote).Addr()
-		local = append(local, netip.MustParseAddrPort(c.Local).Addr().String())
-		remote = append(remote, at.String())
+		local = append(local, c.Local.Addr().String())
+		remote = append(remote, c.Remote.Addr().String())
 	}
 	slices.Sort(local)
 	slices.Sort(remote)

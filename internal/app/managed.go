@@ -15,9 +15,9 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // This file has the requests that create and delete objects. Each object has its own file in the
@@ -30,7 +30,7 @@ type request struct {
 	// dry: the change is only planned, with the affected hosts.
 	dry bool
 	// connections is the result of connected if dry is set.
-	connections []target.ConnectionInfo
+	connections []observed.Connection
 }
 
 // requested makes a request and returns with s.applying held, even after an error.

@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,14 +36,8 @@ func (s *Server) reactorMetrics() []observed.Reactor {
 // a connection and its end is lost.
 type hostTotals struct {
 	mu     sync.Mutex
-	last   map[connectionKey]connectionCounts
+	last   map[observed.ConnectionID]connectionCounts
 	totals map[string]connectionCounts
-}
-
-// connectionKey identifies a connection, as long as ports are not reused.
-type connectionKey struct {
-	transport     nvme.TransportType
-	local, remote netip.AddrPort
 }
 
 type connectionCounts struct{ commands, nearlyFull, retransmits uint64 }
@@ -62,40 +55,38 @@ func (c *connectionCounts) add(old, now connectionCounts) {
 // update counts the growth of connections since the last call, and adds their current state to
 // hosts. mu must be held since before list was made, because an older list would count everything
 // again.
-func (t *hostTotals) update(list []target.ConnectionInfo, hosts map[string]*metrics.Host) {
+func (t *hostTotals) update(list []observed.Connection, hosts map[string]*metrics.Host) {
 	if t.totals == nil {
 		t.totals = map[string]connectionCounts{}
 	}
-	last := map[connectionKey]connectionCounts{}
+	last := map[observed.ConnectionID]connectionCounts{}
 	for _, c := range list {
-		if c.HostNQN == "" {
+		if c.Host == "" {
 			continue
 		}
-		name := c.HostNQN
+		name := c.Host
 		if hosts[name] == nil {
 			name = ""
 		}
 		h := hosts[name]
-		if c.HasLink {
-			h.RTT = max(h.RTT, c.Link.RTT)
-		}
+		h.RTTSeconds = max(h.RTTSeconds, c.RTTSeconds)
 		if c.QID == 0 {
 			if !c.Discovery {
 				h.Controllers++
 			}
-			if c.KeepAlive.Timeout > 0 {
-				m := c.KeepAlive.Margin.Seconds() / c.KeepAlive.Timeout.Seconds()
+			if c.KeepAliveTimeoutSeconds > 0 {
+				m := c.KeepAliveMarginSeconds / c.KeepAliveTimeoutSeconds
 				if h.Margin < 0 || m < h.Margin {
 					h.Margin = m
 				}
 			}
 		}
-		now := connectionCounts{retransmits: c.Link.Retransmits}
+		now := connectionCounts{retransmits: c.Retransmits}
 		if c.QID != 0 {
 			now.commands, now.nearlyFull = c.Commands, c.NearlyFull
 		}
-		key := connectionKey{c.Transport, c.Local, c.Remote}
-		if !c.HasLink { // it is just ending, or never had one
+		key := c.ID()
+		if !c.LinkKnown { // it is just ending, or never had one
 			now.retransmits = t.last[key].retransmits
 		}
 		last[key] = now
@@ -130,7 +121,7 @@ func (s *Server) hostMetrics() (list []metrics.Host, secured metrics.Secured) {
 	secured = metrics.Secured{}
 	for i := range connections {
 		c := &connections[i]
-		secured[metrics.Kind{Transport: c.Transport.String(), Security: c.Security}]++
+		secured[metrics.Kind{Transport: c.Transport, Security: target.SecurityOf(c)}]++
 	}
 	hosts := map[string]*metrics.Host{"": {Margin: -1}}
 	add := func(nqn string) { hosts[nqn] = &metrics.Host{NQN: nqn, Margin: -1} }

@@ -15,12 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // TestHostMetrics: the activity of a named host stays counted after it leaves, and the names of
@@ -151,19 +149,19 @@ func TestHungPort(t *testing.T) {
 // forgotten it, and a discovery controller is no path.
 func TestEndingConnection(t *testing.T) {
 	var totals hostTotals
-	c := target.ConnectionInfo{
-		HostNQN: "a", QID: 1, Commands: 1000, HasLink: true, Link: fabric.Link{Retransmits: 3},
+	c := observed.Connection{
+		Host: "a", QID: 1, Commands: 1000, LinkKnown: true, Retransmits: 3,
 	}
-	discovery := target.ConnectionInfo{
-		HostNQN: "a", Discovery: true, Remote: netip.MustParseAddrPort("127.0.0.1:1"),
+	discovery := observed.Connection{
+		Host: "a", Discovery: true, Remote: netip.MustParseAddrPort("127.0.0.1:1"),
 	}
 	look := func() metrics.Host {
 		hosts := map[string]*metrics.Host{"": {}, "a": {}}
-		totals.update([]target.ConnectionInfo{c, discovery}, hosts)
+		totals.update([]observed.Connection{c, discovery}, hosts)
 		return *hosts["a"]
 	}
 	first := look()
-	c.Commands, c.HasLink, c.Link = 1001, false, fabric.Link{}
+	c.Commands, c.LinkKnown, c.Retransmits = 1001, false, 0
 	last := look()
 	if first.Commands != 1000 || last.Commands != 1001 || last.Retransmits != 3 {
 		t.Errorf("%+v, then %+v", first, last)

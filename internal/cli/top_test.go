@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,18 +23,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
+func remote(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.IPv4Unspecified(), port) }
+
 // TestRates: rates are the growth of counters, even if the counters or the connections are new.
 func TestRates(t *testing.T) {
-	conn := func(remote string, age float64, n uint64) observed.Connection {
+	conn := func(port uint16, age float64, n uint64) observed.Connection {
 		return observed.Connection{
-			Host: testHost, Remote: remote, Reactor: 1, AgeSeconds: age, Commands: n,
+			Host: testHost, Remote: remote(port), Reactor: 1, AgeSeconds: age, Commands: n,
 			ReadBytes: 10 * n, WrittenBytes: 20 * n, InFlight: 1,
 		}
 	}
 	old := snapshot{
 		at:          at,
 		namespaces:  []observed.Namespace{{Subsystem: "s", NSID: 1, Reads: 100, BusySeconds: 1}},
-		connections: []observed.Connection{conn("a", 9, 100), conn("gone", 9, 1000)},
+		connections: []observed.Connection{conn(1, 9, 100), conn(2, 9, 1000)},
 		reactors:    []observed.Reactor{{}, {Index: 1, AsleepSeconds: 10}},
 	}
 	now := snapshot{
@@ -43,8 +46,8 @@ func TestRates(t *testing.T) {
 			{Subsystem: "s", NSID: 2, Reads: 300},
 		},
 		connections: []observed.Connection{
-			conn("a", 11, 300), conn("new", 1, 50), conn("unseen", 60, 5000),
-			{Remote: "stranger", AgeSeconds: 1, Reactor: 1, Commands: 2},
+			conn(1, 11, 300), conn(3, 1, 50), conn(4, 60, 5000), // 3 is new, 4 was not seen
+			{Remote: remote(5), AgeSeconds: 1, Reactor: 1, Commands: 2},
 		},
 		reactors: []observed.Reactor{{AsleepSeconds: 2}, {Index: 1, AsleepSeconds: 10.5}},
 	}

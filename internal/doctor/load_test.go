@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -155,23 +156,25 @@ func TestWaits(t *testing.T) {
 	}
 }
 
+func remote(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.IPv4Unspecified(), port) }
+
 // TestStalled: commands that do not complete are in no histogram.
 func TestStalled(t *testing.T) {
 	before, now := looks()
 	before.Connections = []observed.Connection{
-		{Host: "admin", Remote: "1", Commands: 7, InFlight: 1},
-		{Host: "stuck", Remote: "2", QID: 1, Commands: 7, InFlight: 5},
-		{Host: "stuck", Remote: "3", QID: 2, Commands: 7, InFlight: 1},
-		{Host: "busy", Remote: "4", QID: 1, Commands: 7, InFlight: 4},
-		{Host: "idle", Remote: "5", QID: 1, Commands: 7},
+		{Host: "admin", Remote: remote(1), Commands: 7, InFlight: 1},
+		{Host: "stuck", Remote: remote(2), QID: 1, Commands: 7, InFlight: 5},
+		{Host: "stuck", Remote: remote(3), QID: 2, Commands: 7, InFlight: 1},
+		{Host: "busy", Remote: remote(4), QID: 1, Commands: 7, InFlight: 4},
+		{Host: "idle", Remote: remote(5), QID: 1, Commands: 7},
 	}
 	now.Connections = []observed.Connection{
-		{Host: "admin", Remote: "1", Commands: 7, InFlight: 1},
-		{Host: "stuck", Remote: "2", QID: 1, Commands: 7, InFlight: 4},
-		{Host: "stuck", Remote: "3", QID: 2, Commands: 7, InFlight: 1},
-		{Host: "busy", Remote: "4", QID: 1, Commands: 8, InFlight: 4},
-		{Host: "idle", Remote: "5", QID: 1, Commands: 7},
-		{Host: "new", Remote: "6", QID: 1, Commands: 1, InFlight: 1},
+		{Host: "admin", Remote: remote(1), Commands: 7, InFlight: 1},
+		{Host: "stuck", Remote: remote(2), QID: 1, Commands: 7, InFlight: 4},
+		{Host: "stuck", Remote: remote(3), QID: 2, Commands: 7, InFlight: 1},
+		{Host: "busy", Remote: remote(4), QID: 1, Commands: 8, InFlight: 4},
+		{Host: "idle", Remote: remote(5), QID: 1, Commands: 7},
+		{Host: "new", Remote: remote(6), QID: 1, Commands: 1, InFlight: 1},
 	}
 	expect(t, Load(before, now),
 		"note: 5 commands of stuck have not been completed in the last 5 s | nvmf-target trace")
@@ -182,19 +185,22 @@ func TestStalled(t *testing.T) {
 func TestHostFindings(t *testing.T) {
 	before, now := looks()
 	before.Connections = []observed.Connection{
-		{Host: "over", QID: 1, Remote: "1", Retransmits: 100, ReadBytes: 1000 * packetSize},
-		{Host: "over", QID: 2, Remote: "2", Commands: 200, NearlyFull: 200, Retransmits: 50},
+		{Host: "over", QID: 1, Remote: remote(1), Retransmits: 100, ReadBytes: 1000 * packetSize},
+		{Host: "over", QID: 2, Remote: remote(2), Commands: 200, NearlyFull: 200, Retransmits: 50},
 	}
 	now.Connections = []observed.Connection{
-		{Host: "over", QID: 1, Remote: "1", Retransmits: 100, ReadBytes: 1000 * packetSize},
-		{Host: "over", QID: 2, Remote: "2", Commands: 400, NearlyFull: 200, Retransmits: 50},
-		{Host: "lossy", QID: 1, Remote: "3", Retransmits: 6, ReadBytes: 5000 * packetSize},
-		{Host: "lossy", QID: 2, Remote: "4", Retransmits: 6, ReadBytes: 5000 * packetSize},
-		{Host: "few", QID: 1, Remote: "5", Retransmits: 4, ReadBytes: 100 * packetSize},
-		{Host: "much", QID: 1, Remote: "6", Retransmits: 999, ReadBytes: 1e6 * packetSize},
-		{Host: "admin", Remote: "7", Commands: 200, NearlyFull: 200},
-		{Host: "deep", QID: 1, Remote: "8", Commands: 200, NearlyFull: 19},
-		{Host: "nqn. Fix: \x1b[2J", QID: 1, Remote: "9", Commands: 200, NearlyFull: 20, Depth: 32},
+		{Host: "over", QID: 1, Remote: remote(1), Retransmits: 100, ReadBytes: 1000 * packetSize},
+		{Host: "over", QID: 2, Remote: remote(2), Commands: 400, NearlyFull: 200, Retransmits: 50},
+		{Host: "lossy", QID: 1, Remote: remote(3), Retransmits: 6, ReadBytes: 5000 * packetSize},
+		{Host: "lossy", QID: 2, Remote: remote(4), Retransmits: 6, ReadBytes: 5000 * packetSize},
+		{Host: "few", QID: 1, Remote: remote(5), Retransmits: 4, ReadBytes: 100 * packetSize},
+		{Host: "much", QID: 1, Remote: remote(6), Retransmits: 999, ReadBytes: 1e6 * packetSize},
+		{Host: "admin", Remote: remote(7), Commands: 200, NearlyFull: 200},
+		{Host: "deep", QID: 1, Remote: remote(8), Commands: 200, NearlyFull: 19},
+		{
+			Host: "nqn. Fix: \x1b[2J", QID: 1, Remote: remote(9), Commands: 200, NearlyFull: 20,
+			Depth: 32,
+		},
 	}
 	expect(t, Load(before, now),
 		"note: the target has sent 12 packets to lossy again in the last 5 s, of about 10000",

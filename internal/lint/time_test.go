@@ -26,13 +26,12 @@ import (
 // virtual time (testing/synctest), waits for an event (testutil.Until), or is left to make soak
 // (testutil.Soak).
 var timed = map[string]map[string]string{
-	"internal/load/load_test.go":      {"TestSeries": values},
-	"nvme/target/bench_test.go":       {"Clock": "the clock of a benchmark"},
-	"nvme/target/connections_test.go": {"TestConnections": virtual},
-	"nvme/target/late_part_test.go":   {"TestTimeoutOfPart": virtual},
-	"nvme/target/latency_test.go":     {"TestStages": virtual},
-	"nvme/target/margin_test.go":      {"TestKeepAliveMargin": virtual},
-	"nvme/target/trace_test.go":       {"TestTrace": virtual},
+	"internal/load/load_test.go":    {"TestSeries": values},
+	"nvme/target/bench_test.go":     {"Clock": "the clock of a benchmark"},
+	"nvme/target/late_part_test.go": {"TestTimeoutOfPart": virtual},
+	"nvme/target/latency_test.go":   {"TestStages": virtual},
+	"nvme/target/margin_test.go":    {"TestKeepAliveMargin": virtual},
+	"nvme/target/trace_test.go":     {"TestTrace": virtual},
 
 	"tests/e2e/authentication_flood_test.go": {"connectSoon": soakOnly},
 	"tests/e2e/authentication_load_test.go":  {"beside": soakOnly, "reads": soakOnly},

@@ -142,7 +142,7 @@ func source() Source {
 				{NQN: "gone", Margin: -1},
 				{
 					NQN: "h", Controllers: 2, Commands: 100, NearlyFull: 9, Retransmits: 4,
-					RTT: 200 * time.Microsecond, Margin: 0.25,
+					RTTSeconds: 200e-6, Margin: 0.25,
 				},
 				{Commands: 3, Margin: 1},
 			}

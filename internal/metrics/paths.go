@@ -17,17 +17,16 @@ type Host struct {
 	// Commands is the number of commands received on I/O queues, and NearlyFull the number of them
 	// that found at least three quarters of their queue in use.
 	Commands, NearlyFull uint64
-	// Retransmits is the number of packets sent again over TCP, RTT the longest round-trip time of
-	// a connection, 0 if there is none.
+	// Retransmits is the number of packets sent again over TCP, RTTSeconds the longest round-trip
+	// time of a connection, 0 if there is none.
 	Retransmits uint64
-	RTT         time.Duration
+	RTTSeconds  float64
 	// Margin is the smallest recently remaining part of a keep-alive timeout, 0 to 1. It is
 	// negative if no controller has such a timeout.
 	Margin float64
 }
 
-// Kind is a property of connections: the name of the transport and the value of
-// target.ConnectionInfo.Security.
+// Kind is a property of connections: the name of the transport and target.SecurityOf.
 type Kind struct {
 	Transport string
 	Security  target.Security
@@ -100,8 +99,8 @@ func (c collector) paths(s sink) {
 		s.counter(hostCommands, float64(h.Commands), h.NQN)
 		s.counter(hostFull, float64(h.NearlyFull), h.NQN)
 		s.counter(hostRetransmits, float64(h.Retransmits), h.NQN)
-		if h.RTT > 0 {
-			s.gauge(hostRTT, h.RTT.Seconds(), h.NQN)
+		if h.RTTSeconds > 0 {
+			s.gauge(hostRTT, h.RTTSeconds, h.NQN)
 		}
 		if h.Margin >= 0 {
 			s.gauge(hostMargin, h.Margin, h.NQN)

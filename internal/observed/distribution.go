@@ -2,6 +2,7 @@ package observed
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 )
 
@@ -33,7 +34,10 @@ func (d Distribution) Quantile(q float64) float64 {
 }
 
 // ConnectionID identifies a connection, as long as ports are not reused.
-type ConnectionID struct{ transport, local, remote string }
+type ConnectionID struct {
+	transport     string
+	local, remote netip.AddrPort
+}
 
 // ID returns the identification of the connection.
 func (c *Connection) ID() ConnectionID { return ConnectionID{c.Transport, c.Local, c.Remote} }

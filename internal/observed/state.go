@@ -1,5 +1,7 @@
 package observed
 
+import "net/netip"
+
 // Namespace is a namespace of a subsystem.
 type Namespace struct {
 	// Subsystem is the NQN of its subsystem.
@@ -98,8 +100,8 @@ type Connection struct {
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
 	// Local is the address of the target, Remote the address of the host.
-	Local  string `json:"local"`
-	Remote string `json:"remote"`
+	Local  netip.AddrPort `json:"local"`
+	Remote netip.AddrPort `json:"remote"`
 	// PortID is the port ID of the listener.
 	PortID uint16 `json:"port_id"`
 	// AgeSeconds is the age of the connection.
@@ -126,6 +128,14 @@ type Connection struct {
 	// ReadBytes is the data of successful reads, WrittenBytes of successful writes.
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
+
+	// The following is not in answers. Discovery: the subsystem is a discovery service.
+	Discovery bool `json:"-"`
+	// Authenticated: the host has authenticated on this queue, or with the PSK that secure channel
+	// concatenation generated from an authentication.
+	Authenticated bool `json:"-"`
+	// LinkKnown: RTTSeconds and Retransmits are known.
+	LinkKnown bool `json:"-"`
 }
 
 // Reactor is a thread that serves connections.

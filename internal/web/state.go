@@ -3,7 +3,6 @@ package web
 import (
 	"cmp"
 	"context"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -238,7 +237,7 @@ func (s *state) hosts(ctx context.Context, src *Source, now *doctor.Sample) {
 		if a == nil {
 			a = &association{
 				Host: c.Host, Subsystem: c.Subsystem, CNTLID: c.CNTLID, Transport: c.Transport,
-				Local: c.Local, Remote: address(c.Remote), TLS: c.TLS,
+				Local: c.Local.String(), Remote: c.Remote.Addr().Unmap().String(), TLS: c.TLS,
 				KeepAlive: c.KeepAliveLeftSeconds, Timeout: c.KeepAliveTimeoutSeconds,
 			}
 			all[key] = a
@@ -266,12 +265,4 @@ func (s *state) hosts(ctx context.Context, src *Source, now *doctor.Sample) {
 			cmp.Compare(a.CNTLID, b.CNTLID))
 	})
 	s.Hosts = first(s, "hosts", rows, nil)
-}
-
-// address returns the address of a host without the port, which differs between its queues.
-func address(remote string) string {
-	if a, err := netip.ParseAddrPort(remote); err == nil {
-		return a.Addr().Unmap().String()
-	}
-	return remote
 }

@@ -357,8 +357,8 @@ func TestLoadFindings(t *testing.T) {
 		n := uint64(asked.Load())
 		for i := range 2 * maxAlike {
 			list = append(list, observed.Connection{
-				Host: fmt.Sprint("host", i), Remote: fmt.Sprint(i), QID: 1, Retransmits: 50 * n,
-				Commands: 1000 * n,
+				Host: fmt.Sprint("host", i), QID: 1, Retransmits: 50 * n, Commands: 1000 * n,
+				Remote: netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(i)),
 			})
 		}
 		return list, nil

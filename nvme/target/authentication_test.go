@@ -106,8 +106,8 @@ func TestAuthentication(t *testing.T) {
 	}
 	testutil.True(t, admin.Peer == fabric.Unproven,
 		"the queue of a host that has not authenticated is an allowed host's")
-	if c := r.connections()[0]; c.Security != 0 {
-		t.Errorf("before authentication: %v", c.Security)
+	if c := r.connections()[0]; c.Authenticated {
+		t.Errorf("before authentication: %+v", c)
 	}
 	testutil.True(t, !strings.Contains(r.log.String(), "controller created"),
 		"a host that has not authenticated appears in the log as connected")
@@ -131,7 +131,7 @@ func TestAuthentication(t *testing.T) {
 		r.must(r.authenticate(q, testHostSide(t)))
 	}
 	for _, c := range r.connections() {
-		testutil.Equal(t, c.Security, SecurityAuth, "queue %d", c.QID)
+		testutil.Equal(t, SecurityOf(&c), SecurityAuth, "queue %d", c.QID)
 	}
 	if n, failed := r.target.Authentications(); n != 4 || failed != 0 {
 		t.Errorf("%d authentications, %d failed", n, failed)

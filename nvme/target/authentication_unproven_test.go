@@ -28,7 +28,7 @@ func TestUnprovenQueue(t *testing.T) {
 	}
 	names := func() (n int) {
 		for _, c := range r.connections() {
-			if c.HostNQN != "" {
+			if c.Host != "" {
 				n++
 			}
 		}

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // connections asks the reactors while they run.
-func (r *harness) connections() (list []ConnectionInfo) {
+func (r *harness) connections() (list []observed.Connection) {
 	r.t.Helper()
 	r.during(func() (err error) {
 		list, err = r.target.Connections(context.Background())
@@ -37,17 +38,17 @@ func TestConnections(t *testing.T) {
 
 	list := r.connections()
 	testutil.MustTrue(t, len(list) == 4, "%+v", list)
-	if got, want := list[0], (ConnectionInfo{
-		Transport: nvme.TransportRDMA, Local: testLocal, Remote: testPeer, PortID: 7, Reactor: 1,
+	if got, want := list[0], (observed.Connection{
+		Transport: "rdma", Local: testLocal, Remote: testPeer, PortID: 7, Reactor: 1,
 	}); got != want {
 		t.Errorf("without Connect: %+v, want %+v", got, want)
 	}
 	for i, got := range list[1:] {
-		want := ConnectionInfo{
-			HostNQN: testHost, SubNQN: testSub, CNTLID: h.cntlid, QID: uint16(i), Depth: 128,
-			Transport: nvme.TransportTCP, Local: testLocal, Remote: testPeer, PortID: 1,
-			Reactor: i % 2, Age: time.Second,
-			KeepAlive: KeepAliveInfo{5 * time.Second, 5 * time.Second, 5 * time.Second},
+		want := observed.Connection{
+			Host: testHost, Subsystem: testSub, CNTLID: h.cntlid, QID: uint16(i), Depth: 128,
+			Transport: "tcp", Local: testLocal, Remote: testPeer, PortID: 1, Reactor: i % 2,
+			AgeSeconds: 1, KeepAliveTimeoutSeconds: 5, KeepAliveLeftSeconds: 5,
+			KeepAliveMarginSeconds: 5,
 		}
 		if i == 0 {
 			want.Depth, want.InFlight = int(h.args.sqsize)+1, 1
@@ -64,13 +65,13 @@ func TestConnections(t *testing.T) {
 
 	r.w.Advance(4 * time.Second) // the check after 2.5 s has seen the last command
 	for _, c := range r.connections()[1:] {
-		testutil.True(t, c.KeepAlive.Left <= 4*time.Second && c.KeepAlive.Left >= time.Second,
-			"queue %d: %v left", c.QID, c.KeepAlive.Left)
+		testutil.True(t, c.KeepAliveLeftSeconds <= 4 && c.KeepAliveLeftSeconds >= 1,
+			"queue %d: %v s left", c.QID, c.KeepAliveLeftSeconds)
 	}
 	testutil.MustTrue(t, r.connectHost(0).cntlid != h.cntlid, "one CNTLID for two controllers")
 	for _, c := range r.connections() {
-		testutil.True(t, c.SubNQN == "" || c.CNTLID == h.cntlid || c.KeepAlive.Timeout == 0,
-			"without keep alive: %+v", c)
+		testutil.True(t, c.Subsystem == "" || c.CNTLID == h.cntlid ||
+			c.KeepAliveTimeoutSeconds == 0, "without keep alive: %+v", c)
 	}
 }
 

@@ -3,6 +3,7 @@ package target
 import (
 	"errors"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -59,13 +60,19 @@ func concealed(r refusal) refusal {
 	return r
 }
 
-// security returns the requirements that a queue meets. Reactor.
-func (s *session) security() (r Security) {
-	if s.info.TLS != nil {
+// authenticated reports whether the host has authenticated on the queue, or with the PSK of the
+// queue. Reactor.
+func (s *session) authenticated() bool {
+	return s.ctrl != nil && !s.unproven() &&
+		(s.auth != nil && s.auth.proven || generatedIdentity(s.info) != "")
+}
+
+// SecurityOf returns the requirements that a connection meets.
+func SecurityOf(c *observed.Connection) (r Security) {
+	if c.TLS != "" {
 		r |= SecurityTLS
 	}
-	if s.ctrl != nil && !s.unproven() &&
-		(s.auth != nil && s.auth.proven || generatedIdentity(s.info) != "") {
+	if c.Authenticated {
 		r |= SecurityAuth
 	}
 	return r

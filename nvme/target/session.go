@@ -91,7 +91,7 @@ type queueEnd struct {
 // queueCounts are the counts of a queue.
 type queueCounts struct {
 	commands   uint64        // received
-	nearlyFull uint64        // see ConnectionInfo
+	nearlyFull uint64        // see observed.Connection
 	moved      [3]uint64     // bytes of data of successful commands, by fabric.Direction
 	activity   atomic.Uint64 // commands, for the keep alive timer of another reactor
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -46,20 +47,20 @@ func (c *controller) capture() (*[]byte, error) {
 	return v.Encode()
 }
 
-func (c *controller) capturedConnections() ([]admin.CapturedConnection, error) {
+func (c *controller) capturedConnections() ([]observed.Connection, error) {
 	sessions := c.allQueues()
 	sessions = sessions[max(len(sessions)-admin.TelemetryList, 0):]
 	answers := make(chan *connections, len(sessions))
 	for _, s := range sessions {
 		s.h.post(func() {
-			a := &connections{alive: map[*controller]KeepAliveInfo{}}
+			a := &connections{alive: map[*controller]keepAliveInfo{}}
 			if !s.closed {
 				a.add(s)
 			}
 			answers <- a
 		})
 	}
-	var list []admin.CapturedConnection
+	var list []observed.Connection
 	timeout := time.After(admin.AnswerWait)
 	for range sessions {
 		select {
@@ -67,19 +68,14 @@ func (c *controller) capturedConnections() ([]admin.CapturedConnection, error) {
 			return nil, errNoAnswer
 		case a := <-answers:
 			for _, i := range a.list {
-				list = append(list, admin.CapturedConnection{
-					QID: i.QID, Depth: i.Depth, InFlight: i.InFlight,
-					Transport: i.Transport.String(), Local: i.Local, Remote: i.Remote,
-					PortID: i.PortID, AgeSeconds: i.Age.Seconds(),
-					KeepAliveTimeoutSeconds: a.alive[c].Timeout.Seconds(),
-					HeaderDigest:            i.HeaderDigest, DataDigest: i.DataDigest,
-					Commands: i.Commands, ReadBytes: i.ReadBytes, WrittenBytes: i.WrittenBytes,
-				})
+				i.setKeepAlive(a.alive[c])
+				i.Host, i.Subsystem = "", "" // the capture has them
+				list = append(list, i.Connection)
 			}
 		}
 	}
 	slices.SortFunc(list,
-		func(a, b admin.CapturedConnection) int { return int(a.QID) - int(b.QID) })
+		func(a, b observed.Connection) int { return int(a.QID) - int(b.QID) })
 	return list, nil
 }
 

@@ -45,8 +45,8 @@ func TestTLSNames(t *testing.T) {
 	r.connectHostInfo(0, dial(host, testSub), func(a *connectArgs) { a.sub = testSub })
 	r.connectHostInfo(0, info(nvme.TransportTCP), func(a *connectArgs) { a.sub = testSub + "b" })
 	for _, c := range r.connections() {
-		testutil.True(t, c.SubNQN == "" || (c.TLS != nil) != (c.SubNQN == testSub+"b") &&
-			(c.Security == SecurityTLS) == (c.TLS != nil), "%s: TLS %v", c.SubNQN, c.TLS)
+		testutil.True(t, c.Subsystem == "" || (c.TLS != "") != (c.Subsystem == testSub+"b") &&
+			(SecurityOf(&c) == SecurityTLS) == (c.TLS != ""), "%s: TLS %v", c.Subsystem, c.TLS)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestConcatenation(t *testing.T) {
 	list := testutil.Value(h.Target.Connections(ctx))(h.T)
 	n := 0
 	for _, i := range list {
-		if i.CNTLID == c.CNTLID() && i.Security == both {
+		if i.CNTLID == c.CNTLID() && target.SecurityOf(&i) == both {
 			n++
 		}
 	}

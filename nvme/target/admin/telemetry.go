@@ -2,7 +2,6 @@ package admin
 
 import (
 	"encoding/json"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -54,11 +53,11 @@ type Capture struct {
 	CNTLID    uint16 `json:"cntlid"`
 	Ready     bool   `json:"ready"`
 
-	Connections []CapturedConnection `json:"connections"`
-	Namespaces  []CapturedNamespace  `json:"namespaces"`
-	Limits      []CapturedLimit      `json:"limits"`
-	Refusals    []CapturedLine       `json:"refusals"` // the last one first
-	Events      []CapturedLine       `json:"events"`   // the last one last
+	Connections []observed.Connection `json:"connections"`
+	Namespaces  []CapturedNamespace   `json:"namespaces"`
+	Limits      []CapturedLimit       `json:"limits"`
+	Refusals    []CapturedLine        `json:"refusals"` // the last one first
+	Events      []CapturedLine        `json:"events"`   // the last one last
 	// Truncated reports whether a list was cut off.
 	Truncated bool `json:"truncated"`
 }
@@ -70,24 +69,6 @@ type CapturedLine struct {
 	Level      string            `json:"level,omitempty"`
 	Message    string            `json:"message"`
 	Attributes map[string]string `json:"attributes"`
-}
-
-// CapturedConnection is a queue of the controller.
-type CapturedConnection struct {
-	QID                     uint16         `json:"qid"`
-	Depth                   int            `json:"depth"`
-	InFlight                int            `json:"in_flight"`
-	Transport               string         `json:"transport"`
-	Local                   netip.AddrPort `json:"local"`
-	Remote                  netip.AddrPort `json:"remote"`
-	PortID                  uint16         `json:"port_id"`
-	AgeSeconds              float64        `json:"age_seconds"`
-	KeepAliveTimeoutSeconds float64        `json:"keep_alive_timeout_seconds,omitempty"`
-	HeaderDigest            bool           `json:"header_digest"`
-	DataDigest              bool           `json:"data_digest"`
-	Commands                uint64         `json:"commands"`
-	ReadBytes               uint64         `json:"read_bytes"`
-	WrittenBytes            uint64         `json:"written_bytes"`
 }
 
 // CapturedNamespace is a namespace that the host may use.
