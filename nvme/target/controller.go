@@ -135,7 +135,7 @@ func (c *controller) attach(s *session, qid uint16) refusal {
 	}
 	if !s.unproven() {
 		c.queues[qid] = s
-		s.asking = c.again.ask.Load() != 0
+		s.asking = c.again.Asks()
 	}
 	return refusal{}
 }
@@ -182,7 +182,7 @@ func (c *controller) adminClosed() {
 	default:
 		c.fail(&failure{"the connection of the admin queue has ended"})
 	}
-	c.endLimit()
+	c.limit.stop()
 	c.abortEvents()
 }
 

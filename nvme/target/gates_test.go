@@ -246,7 +246,7 @@ func gateStates() (list []gateState) {
 				x.w.Advance(everyHour)
 				if later {
 					x.ok(x.admin, identifyCommand(nvme.CNSController, 0))
-					x.w.Advance(time.Duration(reauthenticateStep))
+					x.w.Advance(10 * time.Second)
 				}
 				return x.harness, x.io[0]
 			},

@@ -104,6 +104,22 @@ func (h *Handler) after(d int64, fn func()) (stop func()) {
 	})
 }
 
+// timer is one timer of a handler at a time. Its zero value does not run. Reactor only.
+type timer struct{ end func() }
+
+// set runs fn d nanoseconds from now, and stops the timer before that.
+func (t *timer) set(h *Handler, d int64, fn func()) {
+	t.stop()
+	t.end = h.after(d, fn)
+}
+
+func (t *timer) stop() {
+	if t.end != nil {
+		t.end()
+		t.end = nil
+	}
+}
+
 // inPieces does many things, see list.Pieces. Reactor only.
 func (h *Handler) inPieces(next func() int, done func()) {
 	list.Pieces(h.post, h.steps, next, done)

@@ -30,7 +30,7 @@ type keepAliveTimer struct {
 	lastSeen  int64 // when traffic was last noticed
 	lastCheck int64
 	stopped   bool
-	stopTimer func()
+	timer     timer
 	keepAliveMargin
 }
 
@@ -65,14 +65,7 @@ func (c *controller) margin() time.Duration {
 
 func (k *keepAliveTimer) stop() {
 	k.stopped = true
-	k.disarm()
-}
-
-func (k *keepAliveTimer) disarm() {
-	if k.stopTimer != nil {
-		k.stopTimer()
-		k.stopTimer = nil
-	}
+	k.timer.stop()
 }
 
 // setKeepAlive starts the timer anew with a timeout in milliseconds, at most maxKeepAlive; 0: off.
@@ -85,7 +78,7 @@ func (c *controller) setKeepAlive(ms uint32) uint32 {
 	if k.stopped {
 		return ms
 	}
-	k.disarm()
+	k.timer.stop()
 	k.period = int64(ms) * 1e6
 	if k.period == 0 && c.sub.discovery {
 		k.period = discoveryTimeout
@@ -105,7 +98,7 @@ func (c *controller) setKeepAlive(ms uint32) uint32 {
 // with this period: an idle target wakes up once for all of them.
 func (c *controller) startKeepAlive() {
 	step := c.alive.period / keepAliveChecks
-	c.alive.stopTimer = c.h.after(step-c.h.loop.Now()%step, c.checkKeepAlive)
+	c.alive.timer.set(c.h, step-c.h.loop.Now()%step, c.checkKeepAlive)
 }
 
 // traffic is the number of commands that all queues have received.
@@ -121,7 +114,6 @@ func (c *controller) traffic() uint64 {
 
 func (c *controller) checkKeepAlive() {
 	k := &c.alive
-	k.stopTimer = nil
 	now := c.h.loop.Now()
 	n := c.traffic()
 	// If this process itself stood still, commands may wait unread: a check that comes late proves

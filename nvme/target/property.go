@@ -76,7 +76,7 @@ type registers struct {
 	cached     bool // Identify reports a volatile cache
 	rotational bool // Identify reports endurance groups, see identifyIndependent
 	pending    pending
-	stopLimit  func() // stops the timer of disabledLimit, nil if it does not run
+	limit      timer // of disabledLimit
 }
 
 // pending is the set of steps to take when the last I/O queue has ended.
@@ -89,27 +89,19 @@ const (
 
 // startLimit starts the timer of disabledLimit, from the beginning if it runs.
 func (c *controller) startLimit() {
-	c.endLimit()
+	c.limit.stop()
 	c.mu.Lock()
 	failed := c.failed != nil
 	c.mu.Unlock()
 	if failed {
 		return // the association ends anyway
 	}
-	c.stopLimit = c.h.after(disabledLimit, func() {
-		c.stopLimit = nil
+	c.limit.set(c.h, disabledLimit, func() {
 		c.peerLog().Warn("controller was not enabled in time", "subsystem", c.sub.nqn, "cntlid",
 			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(disabledLimit))
 		c.fail(&failure{"the controller was not enabled for " +
 			time.Duration(disabledLimit).String()})
 	})
-}
-
-func (c *controller) endLimit() {
-	if c.stopLimit != nil {
-		c.stopLimit()
-		c.stopLimit = nil
-	}
 }
 
 // dropQueues disconnects the I/O queues. When all have ended, ioQueuesEnded takes the steps in
@@ -186,7 +178,7 @@ func (c *controller) enable() {
 	c.writeThrough.Store(!c.cached)
 	c.rotational = is(func(g *geometry) bool { return g.info.Rotational })
 	c.discard.Store(len(list) == 0 || is(func(g *geometry) bool { return g.info.Discard }))
-	c.endLimit()
+	c.limit.stop()
 	c.csts = c.csts&^(nvme.CSTSShutdownOccurring|nvme.CSTSShutdownComplete) | nvme.CSTSReady
 	c.mu.Lock()
 	if c.failed == nil {

@@ -100,7 +100,7 @@ func TestReauthenticate(t *testing.T) {
 		testutil.True(t, !x.sessionOf(x.io[0]).asking,
 			"commands are looked at although nothing is to be refused")
 		x.must(x.authenticate(x.admin, testHostSide(t)))
-		x.w.Advance(2 * time.Duration(reauthenticateLimit))
+		x.w.Advance(2 * time.Duration(authn.Limit))
 		x.none("authenticated again")
 	}
 	testutil.True(t, !x.ended() && !strings.Contains(x.log.String(), "authentication failed"),
@@ -151,7 +151,7 @@ func TestReauthenticateChoice(t *testing.T) {
 	const ahead = nvme.RWLimitedRetry
 	x.w.Advance(everyHour + time.Second)
 	testutil.True(t, !x.refuses(0, nvme.NVMRead, ahead), "what reads ahead is refused at once")
-	x.w.Advance(time.Duration(reauthenticateStep) + time.Second)
+	x.w.Advance(10*time.Second + time.Second)
 	testutil.True(t, x.refuses(0, nvme.NVMRead, ahead), "a host that reads ahead is not asked")
 	testutil.True(t, !x.refuses(1, nvme.NVMRead, ahead) && x.refuses(1, nvme.NVMRead, 0),
 		"the read in place of the one that was refused is not")
@@ -236,7 +236,7 @@ func TestReauthenticateGenerated(t *testing.T) {
 	x.w.Advance(everyHour + time.Second)
 	testutil.True(t, x.refuses(0, nvme.NVMWrite, 0), "the host is not asked")
 	x.must(x.authenticate(h.admin, testHostSide(t)))
-	x.w.Advance(2 * time.Duration(reauthenticateLimit))
+	x.w.Advance(2 * time.Duration(authn.Limit))
 	x.none("authenticated again")
 	testutil.True(t, !x.ended(), "%v", h.admin.Reason)
 }
@@ -281,7 +281,7 @@ func TestReauthenticateSpread(t *testing.T) {
 	due := func() (n int) {
 		for _, s := range *x.target.table.Load() {
 			s.each(func(c *controller) {
-				if asking(c.again.ask.Load()) != askNone {
+				if c.again.Asks() {
 					n++
 				}
 			})
@@ -358,7 +358,7 @@ func TestReauthenticateWhatever(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			x := authenticated(t)
 			x.w.Advance(2 * everyHour)
-			for second := range reauthenticateLimit / 1e9 {
+			for second := range authn.Limit / 1e9 {
 				testutil.MustTrue(t, !x.ended(), "the controller has ended after %d s", second)
 				send(x)
 				x.w.Advance(time.Second)
@@ -370,7 +370,7 @@ func TestReauthenticateWhatever(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			x := authenticated(t)
 			x.w.Advance(2 * everyHour)
-			for range 3 * reauthenticateLimit / 1e9 {
+			for range 3 * authn.Limit / 1e9 {
 				send(x)
 				x.w.Advance(time.Second)
 			}
@@ -392,7 +392,7 @@ func TestReauthenticateBusy(t *testing.T) {
 	x.send(x.admin, negotiate)
 	testutil.MustTrue(t, x.sessionOf(x.admin).auth.job != nil,
 		"no message waits: nothing is tested")
-	for range 2 * reauthenticateLimit / connectDeadline {
+	for range 2 * authn.Limit / connectDeadline {
 		x.w.Advance(time.Duration(connectDeadline))
 		x.none("the message waits")
 	}
@@ -406,7 +406,7 @@ func TestReauthenticateBusy(t *testing.T) {
 	m, err = h.Succeeded(x.authReceive(x.admin))
 	x.must(err)
 	x.authSend(x.admin, m)
-	x.w.Advance(2 * time.Duration(reauthenticateLimit))
+	x.w.Advance(2 * time.Duration(authn.Limit))
 	x.none("authenticated again")
 
 	again := sync.OnceFunc(occupy(x.target.auth))

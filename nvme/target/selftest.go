@@ -49,9 +49,9 @@ type selfTest struct {
 	total   uint64            // of these
 	ends    int64             // when a short one does
 
-	reading int    // the operation that a read is for, 0: there is none
-	since   int64  // when it began
-	stop    func() // stops the timer of the next one, nil if it does not run
+	reading int   // the operation that a read is for, 0: there is none
+	since   int64 // when it began
+	timer   timer // of the next one
 	results []nvme.SelfTestResult
 }
 
@@ -118,13 +118,12 @@ func (g *geometry) chunks() uint64 {
 // pause lets the test go on later, unless a read of an earlier one does that when it returns.
 func (t *selfTest) pause(d int64) {
 	if t.reading == 0 {
-		t.stop = t.c.h.after(d, t.advance)
+		t.timer.set(t.c.h, d, t.advance)
 	}
 }
 
 // advance reads the next chunk, or ends the test.
 func (t *selfTest) advance() {
-	t.stop = nil
 	for ; t.index < len(t.nsids); t.index, t.chunk = t.index+1, 0 {
 		ns := t.c.namespace(t.nsids[t.index])
 		switch {
@@ -225,10 +224,7 @@ func (t *selfTest) end(r nvme.SelfTestResult, how nvme.SelfTestOutcome) {
 // close ends the test. A read goes on, and then finds no test.
 func (t *selfTest) close() {
 	t.code, t.nsids = 0, nil
-	if t.stop != nil {
-		t.stop()
-		t.stop = nil
-	}
+	t.timer.stop()
 }
 
 // reset is a Controller Reset, which an extended test survives (Base section 8.1.7).
