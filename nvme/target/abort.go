@@ -75,7 +75,7 @@ func (s *session) abort(cid uint16) bool {
 	switch {
 	case c.changing != nil:
 		return false // it may be made already
-	case c.waiting.Listed():
+	case c.waits():
 		h.abortWaiting(c, nvme.AbortRequested)
 		h.run()
 		return true

@@ -99,10 +99,7 @@ type channelNodes struct {
 // most pollMost channels, and stops when budget is reached, which the last channel exceeds by less
 // than 2*batchSize. The other channels come first in the next Poll.
 func (h *Handler) Poll(budget int) int {
-	n := 0
-	if h.admitsMore {
-		n = h.admitDue(h.loop.Now())
-	}
+	n := h.gate.Poll()
 	n += h.takeTurns()
 	most := pollMost
 	if h.arming { // Poll would disarm them
@@ -138,7 +135,7 @@ func (h *Handler) Poll(budget int) int {
 // idle one that refused an IO must be offered it again. It arms at most pollMost channels: if
 // others are left it returns false, and goes on unless something happens before.
 func (h *Handler) Arm() bool {
-	if h.admitsMore || !h.turns.Empty() {
+	if h.gate.Ready() || !h.turns.Empty() {
 		return false
 	}
 	for range pollMost {

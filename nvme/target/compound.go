@@ -6,6 +6,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // compoundPool has the compounds of a reactor, and the owners of their work.
@@ -101,8 +102,7 @@ func (h *Handler) postpones(c *cmd) bool {
 	if c.then != nil || h.mayHave(c.s.host.payer) {
 		return false
 	}
-	c.postponed = true
-	c.s.host.payer.postponed.Push(c, &c.waiting)
+	c.s.host.payer.postponed.Push(c, &c.postponed)
 	return true
 }
 
@@ -120,7 +120,7 @@ func (h *Handler) executePostponed(o *owner) {
 	}
 	o.resumes = true
 	for n := 0; !o.postponed.Empty() && h.mayHave(o); n++ {
-		if n == admitMost { // they have failed at once
+		if n == qos.AdmitMost { // they have failed at once
 			h.post(func() {
 				o.resumes = false
 				h.executePostponed(o)

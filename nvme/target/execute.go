@@ -20,7 +20,7 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 			r.Status = nvme.CommandSequenceError // no DNR: a retry may succeed on another path
 		}
 		switch {
-		case c.limited && c.waiting.Listed() && r.Status.OK(): // its data came with the capsule
+		case c.limited && c.atLimit.Listed() && r.Status.OK(): // its data came with the capsule
 		case c.pair != nil:
 			h.stopWaiting(c)
 			h.executeFused(c)

@@ -188,7 +188,7 @@ func (r *fenceRound) abort(c *cmd) bool {
 	switch {
 	case m != nil && !m.uses(r.ch), m == nil && c.ch != r.ch:
 		return false
-	case c.waiting.Listed():
+	case c.waits():
 		h.abortWaiting(c, nvme.AbortedPreempt)
 	case m != nil:
 		return false

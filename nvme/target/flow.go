@@ -182,27 +182,20 @@ func (f *flow) end() {
 	h := f.ch.h
 	h.flows.Remove(&f.place)
 	f.ch.flows.Remove(&f.ofChannel)
-	f.unlink()
+	f.limits.Unlink(h.loop.Now())
 	h.latency.Leave(f.latency)
 }
 
 // flow is the traffic between a host and a namespace on one reactor, with its leases of the limits
 // of the host, the subsystem and the namespace.
 type flow struct {
-	limits qos.Leases
+	limits qos.Flow
 	mem.Flow
-	host    *hostShare
-	ch      *channel
-	waiting list.List[cmd]  // oldest first
-	node    list.Node[flow] // in Handler.waiting while that is not empty
-	due     int64           // when it is worth to look again
-	round   uint64          // the Handler.round that has looked at it
-
+	host      *hostShare
+	ch        *channel
 	place     list.Place      // in Handler.flows
 	ofChannel list.Node[flow] // in channel.flows
-
-	at      *qos.Limiter // that the first one waits for
-	latency *observe.Entry
+	latency   *observe.Entry
 
 	work        list.List[compound]   // that may begin something, in the order of their turns
 	reads       list.List[compoundIO] // chunks that have been read, and wait for their other half

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // HandlerConfig has the parts of the reactor that a Handler uses.
@@ -46,7 +47,7 @@ type Handler struct {
 	completions
 	compoundPool
 	latency observe.Latencies
-	limitWaits
+	gate    *qos.Gate
 	arms
 	walkLists
 
@@ -65,6 +66,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		shares: shares{hosts: map[hostKey]*hostShare{}, owners: map[subnet.Owner]*owner{}},
 		arms:   arms{armRound: 1},
 	}
+	h.gate = qos.NewGate(cfg.Loop.Now, h.after, h.steps, h.admit)
 	h.latency = observe.NewLatencies(cfg.Loop)
 	h.delayed = delayList{
 		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },

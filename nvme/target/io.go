@@ -103,7 +103,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 	}
 	f := c.s.flowTo(c.ch)
 	c.flow, c.req.Flow, c.latency = f, &f.Flow, f.latency
-	c.limited = f.limits.Any()
+	c.limited = f.limits.Limited()
 	return g, nvme.Success
 }
 

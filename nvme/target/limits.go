@@ -26,6 +26,9 @@ func (t *Target) SetHostLimits(nqn string, l qos.Limits) {
 	relink(t.handlers)
 }
 
+// hostLimiter returns the limiter of a host, nil if it has none.
+func (t *Target) hostLimiter(nqn string) *qos.Limiter { return (*t.hosts.Load())[nqn] }
+
 // Limits lists the limits that there are, in the order of host, subsystem and NSID.
 func (t *Target) Limits() []qos.Info {
 	var list []qos.Info

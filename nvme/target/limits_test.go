@@ -208,7 +208,7 @@ func TestAbortAtLimit(t *testing.T) {
 		testutil.True(t, r.ok(h.admin, abortCommand(1, c.SQE.CID())).CQE.DW0() == 0, "not aborted")
 	}
 	r.allDone(all, nvme.AbortRequested)
-	testutil.True(t, r.raw[1].stopWait == nil, "a timer is left")
+	testutil.True(t, r.raw[1].gate.Idle(), "a timer is left")
 	r.w.Advance(time.Second)
 	r.ok(h.io[0], readBlocks(8)())
 }
@@ -227,10 +227,8 @@ func TestEndAtLimit(t *testing.T) {
 			h, _ := waiting(r, 4)
 			end(r, h)
 			r.until("the queue ends", h.io[0].Closed)
-			if w := r.raw[1]; !w.waiting.Empty() || w.stopWait != nil || h.io[0].Outstanding() > 0 {
-				t.Errorf("%d commands are left, and a timer: %v", h.io[0].Outstanding(),
-					w.stopWait != nil)
-			}
+			testutil.True(t, r.raw[1].gate.Idle(), "commands wait, or a timer is left")
+			testutil.Equal(t, h.io[0].Outstanding(), 0, "commands are left")
 		})
 	}
 }
@@ -300,7 +298,7 @@ func TestChangeLimits(t *testing.T) {
 			l.depth = 0
 			set(object, qos.Limits{})
 			for _, h := range r.raw {
-				testutil.True(t, h.waiting.Empty(), "commands wait without a limit")
+				testutil.True(t, h.gate.Idle(), "commands wait without a limit")
 			}
 		})
 	}
@@ -317,7 +315,7 @@ func TestLimitsForget(t *testing.T) {
 	r.target.SetHostLimits(otherHost, qos.Limits{IOPS: 1000})
 	h := r.connectHost(1)
 	r.ok(h.io[0], readBlocks(8)())
-	testutil.True(t, !r.raw[0].hosts[testKey].flows[0].limits.Any(),
+	testutil.True(t, !r.raw[0].hosts[testKey].flows[0].limits.Limited(),
 		"a host without limits has some")
 	o := r.connectOther()
 	r.ok(o.io[0], readBlocks(8)())

@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
@@ -24,7 +25,6 @@ func TestManyPerTurn(t *testing.T) {
 	for name, run := range map[string]func(r *harness, n int){
 		"connections": manyConnections,
 		"flows":       manyFlows,
-		"waiting":     manyWaiting,
 		"latencies":   manyLatencies,
 		"channels":    manyChannels,
 		"controllers": manyControllers,
@@ -40,7 +40,7 @@ func TestManyPerTurn(t *testing.T) {
 				return s.Most()
 			}
 			a, b := steps(few), steps(many)
-			testutil.True(t, max(a, b) <= 2*admitLook, "%d steps with %d, %d with %d", a, few, b,
+			testutil.True(t, max(a, b) <= 2*qos.LookMost, "%d steps with %d, %d with %d", a, few, b,
 				many)
 		})
 	}
@@ -115,31 +115,6 @@ func manyFlows(r *harness, n int) {
 	r.w.Settle()
 	testutil.True(r.t, h.flows.Len() <= 0 && done, "%d flows are left, done: %t", h.flows.Len(),
 		done)
-}
-
-// manyWaiting looks at many flows that wait at a limit.
-func manyWaiting(r *harness, n int) {
-	h := r.raw[0]
-	flows := make([]flow, n)
-	for i := range flows {
-		f := &flows[i]
-		f.due = h.loop.Now() + 1e9
-		h.waiting.Push(f, &f.node)
-	}
-	polls := 1
-	for h.steps.Begin(); ; polls++ {
-		h.admitDue(h.loop.Now())
-		if !h.admitsMore {
-			break
-		}
-		h.steps.Begin()
-	}
-	testutil.Equal(r.t, polls, (n+admitLook-1)/admitLook, "polls until all were looked at")
-	for i := range flows {
-		h.waiting.Remove(&flows[i].node)
-	}
-	h.stopWait()
-	h.stopWait = nil
 }
 
 // manyLatencies reads the latencies of many namespaces, and drops one of them.

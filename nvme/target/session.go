@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
+	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 // connectDeadline is how long a queue may exist without a successful Connect and, if its host has a
@@ -133,17 +134,12 @@ type cmd struct {
 	limitWait
 }
 
-// limitWait is the wait of a command at limits. flow is the flow of the channel, waiting is in
-// flow.waiting since waitsSince, and data is the number of bytes that the command counts. admitted:
-// the command has waited, and is prepared anew.
+// limitWait is the wait of a command at limits, or for a compound.
 type limitWait struct {
-	flow       *flow
-	waiting    list.Node[cmd]
-	waitsSince int64
-	// postponed: waiting is in owner.postponed.
-	postponed bool
-	data      int64
-	admitted  bool
+	flow      *flow // of the channel
+	atLimit   qos.Waiter
+	admitted  bool           // the command has waited, and is prepared anew
+	postponed list.Node[cmd] // in owner.postponed
 }
 
 func (c *cmd) isConnect() bool {

@@ -124,7 +124,7 @@ func (s *session) copyTrace(to *traceCopy) {
 		e.setStages(r)
 		to.open = append(to.open, e)
 		st := observed.TraceWaiting
-		if c.executing && !c.waiting.Listed() {
+		if c.executing && !c.waits() {
 			st = observed.TraceExecuting
 		}
 		to.states = append(to.states, st)

@@ -161,12 +161,7 @@ func (m *compound) isPaid() bool {
 		n = v.chunk()
 	}
 	if m.outstanding > 0 {
-		c.data = n
-		if !c.flow.waiting.Empty() {
-			return false
-		}
-		_, wait := c.flow.limits.Take(n, c.s.h.loop.Now())
-		m.paid = wait == 0
+		m.paid = c.flow.limits.Take(n, c.s.h.loop.Now())
 		return m.paid
 	}
 	if m.paid = !c.waitsAtLimit(n); !m.paid {

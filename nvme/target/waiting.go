@@ -1,30 +1,14 @@
 package target
 
 import (
-	"math"
-
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
-// limitWaits are the flows of a reactor that wait at limits.
-type limitWaits struct {
-	waiting    list.List[flow] // at limits; waitTimer is when the first of them is looked at
-	waitTimer  int64
-	stopWait   func() // stops the timer, nil if it does not run
-	admitsMore bool   // the next poll looks at them
-	// A round looks at all of them, in pieces. nextDue is the earliest due time of the flows that
-	// it has looked at.
-	round   uint64
-	inRound bool
-	nextDue int64
-}
-
-// A command that waits at a limit is on the list of its flow, and has nothing but its request:
-// Prepare defers it before any memory is found. When its turn has come, it is prepared anew, for
-// the namespace as it is then. Only a command with in-capsule data goes on, and waits in Execute.
+// A command that waits at a limit has nothing but its request: Prepare defers it before any memory
+// is found. When its turn has come, it is prepared anew, for the namespace as it is then. Only a
+// command with in-capsule data goes on, and waits in Execute.
 
 // link makes the flow use the limits that there are now.
 func (f *flow) link() {
@@ -34,10 +18,7 @@ func (f *flow) link() {
 	}, f.host.payer.key, f.ch.h.loop.Now())
 }
 
-// unlink ends the use of limits.
-func (f *flow) unlink() { f.limits.Unlink(f.ch.h.loop.Now()) }
-
-// data is how many bytes of the limits a prepared command takes before it begins.
+// data returns the bytes of the limits that a prepared command takes before it begins.
 func (g limitGate) data(c *cmd) int64 {
 	switch g {
 	case limitData:
@@ -49,109 +30,24 @@ func (g limitGate) data(c *cmd) int64 {
 }
 
 // waitsAtLimit reports whether a command that limits apply to has to wait at one, and defers it
-// then. data is how many bytes it moves.
+// then. data is the number of bytes that it moves.
 func (c *cmd) waitsAtLimit(data int64) bool {
 	if c.admitted || c.op.limit == limitNone {
 		return false
 	}
-	f := c.flow
-	h := c.s.h
-	now := h.loop.Now()
-	c.data = data
-	if f.waiting.Empty() {
-		at, wait := f.limits.Take(c.data, now)
-		if wait == 0 {
-			return false
-		}
-		f.at, f.due, f.round = at, now+wait, h.round
-		h.waiting.Push(f, &f.node)
-		h.nextDue = min(h.nextDue, f.due)
-		h.startWait(f.due)
+	c.atLimit.Owner = c
+	if !c.s.h.gate.Wait(&c.flow.limits, &c.atLimit, data) {
+		return false
 	}
-	c.waitsSince, c.req.Deferred = now, true
-	f.waiting.Push(c, &c.waiting)
+	c.req.Deferred = true
 	return true
 }
 
-// startWait makes sure that waiting flows are looked at, at the latest at due.
-func (h *Handler) startWait(due int64) {
-	if h.stopWait != nil {
-		if h.waitTimer <= due {
-			return
-		}
-		h.stopWait()
-	}
-	h.waitTimer = due
-	h.stopWait = h.after(due-h.loop.Now(), func() {
-		h.stopWait = nil
-		h.admitDue(h.loop.Now())
-	})
-}
-
-const (
-	// admitMost is the most commands that go on in one poll: other hosts wait until they are done.
-	admitMost = 32
-	// admitLook is how many flows a poll looks at.
-	admitLook = 128
-)
-
-// admitDue admits the commands of due flows that their limits allow, and returns the number of
-// commands. The rest, beyond admitMost commands or admitLook flows, is for the next poll, which
-// begins with the other flows.
-func (h *Handler) admitDue(now int64) (n int) {
-	if !h.inRound {
-		h.inRound, h.nextDue = true, math.MaxInt64
-		h.round++
-	}
-	looked := 0
-	for ; n < admitMost && looked < admitLook; looked++ {
-		f := h.waiting.First()
-		if f == nil || f.round == h.round {
-			break
-		}
-		h.waiting.Remove(&f.node)
-		h.waiting.Push(f, &f.node)
-		if f.round = h.round; f.due <= now {
-			n += f.admit(now, admitMost-n)
-		}
-		if f.node.Listed() {
-			h.nextDue = min(h.nextDue, f.due)
-		}
-	}
-	h.steps.Add(looked)
-	if f := h.waiting.First(); f == nil || f.round == h.round {
-		h.inRound = false // it has looked at all
-	}
-	if h.admitsMore = h.inRound || h.nextDue <= now; !h.admitsMore && !h.waiting.Empty() {
-		h.startWait(h.nextDue)
-	}
-	return n
-}
-
-// admit admits the commands that the limits allow, at most most, and returns how many.
-func (f *flow) admit(now int64, most int) (n int) {
-	first, waited := f.at, int64(0)
-	for c := f.waiting.First(); c != nil && n < most; c = f.waiting.First() {
-		at, wait := f.limits.Take(c.data, now)
-		if wait > 0 {
-			f.at, f.due = at, now+wait
-			break
-		}
-		n, waited = n+1, waited+now-c.waitsSince
-		f.ch.h.admit(c)
-	}
-	if n > 0 {
-		first.Waited(n, waited)
-	}
-	return n
-}
-
-// admit ends the wait of a command, which goes on.
-func (h *Handler) admit(c *cmd) {
-	parked := c.parked()
-	h.stopWaiting(c)
+// admit lets a command go on that no longer waits at a limit.
+func (h *Handler) admit(w *qos.Waiter) {
+	c := w.Owner.(*cmd)
 	c.waited(h)
-	switch {
+	switch parked := c.req.Deferred; {
 	case parked && c.s.ends.node.Listed(): // the transport abandons it
 	case parked:
 		r := c.req
@@ -199,32 +95,24 @@ func (h *Handler) resume(c *cmd, st nvme.Status) {
 	c.s.q.Resume(r)
 }
 
-// parked says that the command waits at a limit, and that its queue does, too.
-func (c *cmd) parked() bool { return c.waiting.Listed() && c.req.Deferred }
+// waits reports whether the command waits at a limit, or is postponed.
+func (c *cmd) waits() bool { return c.atLimit.Listed() || c.postponed.Listed() }
 
-// stopWaiting ends the wait of a command if it waits at a limit.
+// parked reports whether the command waits at a limit, and its queue does, too.
+func (c *cmd) parked() bool { return c.atLimit.Listed() && c.req.Deferred }
+
+// stopWaiting ends the wait of a command if it waits at a limit, or is postponed.
 func (h *Handler) stopWaiting(c *cmd) {
-	if !c.waiting.Listed() {
-		return
-	}
-	if c.postponed {
-		c.postponed = false
-		c.s.host.payer.postponed.Remove(&c.waiting)
-		return
-	}
-	f := c.flow
-	f.waiting.Remove(&c.waiting)
-	if !f.waiting.Empty() {
-		return
-	}
-	h.waiting.Remove(&f.node)
-	if h.waiting.Empty() && h.stopWait != nil {
-		h.stopWait()
-		h.stopWait = nil
+	switch {
+	case c.atLimit.Listed():
+		h.gate.Leave(&c.flow.limits, &c.atLimit)
+	case c.postponed.Listed():
+		c.s.host.payer.postponed.Remove(&c.postponed)
 	}
 }
 
-// abortWaiting aborts a command that waits at a limit. The caller runs the handler afterwards.
+// abortWaiting aborts a command that waits at a limit, or is postponed. The caller runs the handler
+// afterwards.
 func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 	parked := c.parked()
 	h.stopWaiting(c)
@@ -236,8 +124,8 @@ func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 	h.endWaiter(c, st)
 }
 
-// linkSteps is how many steps a flow takes to leave its limits, or to use others, and a command
-// that goes on.
+// linkSteps is the number of steps that a flow takes to leave its limits, or to use others, and a
+// command that goes on.
 const linkSteps = 8
 
 // dropFlows ends the flows to the namespace of a channel that is removed, and then calls done.
@@ -250,9 +138,10 @@ func (h *Handler) dropFlows(ch *channel, done func()) {
 			return 0
 		}
 		h.flows.Remove(&f.place)
-		f.unlink() // nothing waits again
-		if c := f.waiting.First(); c != nil {
-			h.admit(c)
+		f.limits.Unlink(h.loop.Now()) // nothing waits again
+		if w := f.limits.First(); w != nil {
+			h.gate.Leave(&f.limits, w)
+			h.admit(w)
 			return linkSteps
 		}
 		if slot := ch.ns.slot; slot < len(f.host.flows) && f.host.flows[slot] == f {
@@ -267,16 +156,9 @@ func (h *Handler) dropFlows(ch *channel, done func()) {
 func (h *Handler) relink() {
 	h.inPieces(h.flows.Walk(func(f *flow) int {
 		f.link()
-		if f.node.Listed() {
-			f.due = h.loop.Now()
-			h.nextDue, h.admitsMore = min(h.nextDue, f.due), true
-		}
+		h.gate.Hurry(&f.limits)
 		return linkSteps
-	}), func() {
-		if h.admitsMore {
-			h.admitDue(h.loop.Now())
-		}
-	})
+	}), func() { h.gate.Poll() })
 }
 
 // relink has handlers use the limits that there are now.
@@ -285,6 +167,3 @@ func relink(handlers []*Handler) {
 		h.post(h.relink)
 	}
 }
-
-// hostLimiter returns the limiter of a host, nil if it has none.
-func (t *Target) hostLimiter(nqn string) *qos.Limiter { return (*t.hosts.Load())[nqn] }

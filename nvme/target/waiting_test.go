@@ -23,9 +23,11 @@ func TestAdmitsInTurns(t *testing.T) {
 	r.w.Settle()
 	h := r.raw[0]
 	waiting := func() (n [2]int) {
-		for f := range h.waiting.All() {
-			for range f.waiting.All() {
-				n[f.ch.ns.nsid-1]++
+		for s := range h.sessions.All() {
+			for _, c := range s.cmds[:s.used] {
+				if c.waits() {
+					n[c.req.SQE.NSID()-1]++
+				}
 			}
 		}
 		return n
@@ -33,13 +35,13 @@ func TestAdmitsInTurns(t *testing.T) {
 	r.target.SetHostLimits(testHost, qos.Limits{})
 	h.relink()
 	before, polls := waiting(), 0
-	if n := before[0] + before[1]; n != len(all)-1-admitMost || h.Arm() {
+	if n := before[0] + before[1]; n != len(all)-1-qos.AdmitMost || h.Arm() {
 		t.Errorf("%d wait after the first turn, and the reactor may sleep: %v", n, h.Arm())
 	}
-	for ; h.admitsMore; polls++ {
+	for ; h.gate.Ready(); polls++ {
 		h.Poll(64)
 		now := waiting()
-		if n := before[0] - now[0] + before[1] - now[1]; n > admitMost {
+		if n := before[0] - now[0] + before[1] - now[1]; n > qos.AdmitMost {
 			t.Errorf("%d commands in one poll", n)
 		}
 		testutil.True(t, polls != 0 || (now[0] == before[0]) != (now[1] == before[1]),

@@ -121,7 +121,7 @@ func (h *Handler) end(s *session) {
 // device cannot give back have closeGrace.
 func (h *Handler) endCommand(c *cmd) bool {
 	s, m := c.s, c.compound
-	if c.waiting.Listed() { // the transport abandons parked commands
+	if c.waits() { // the transport abandons parked commands
 		h.stopWaiting(c)
 		if c.executing {
 			h.endWaiter(c, nvme.AbortedSQDeletion)

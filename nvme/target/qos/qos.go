@@ -1,6 +1,7 @@
 // Package qos bounds the commands and bytes per second of hosts, with the Limits of a host, a
-// subsystem or a namespace (ADR 0026). A Limiter is shared by all reactors. Leases are the parts of
-// the limiters that the commands of one host for one namespace have on one reactor.
+// subsystem or a namespace (ADR 0026). A Limiter is shared by all reactors. A Flow has the parts of
+// the limiters that the commands of one host for one namespace have on one reactor, and a Gate the
+// commands of the reactor that wait.
 //
 // It imports the buckets of internal/limit.
 package qos
@@ -93,8 +94,8 @@ func (l *Limiter) Info(of Object) Info {
 	}
 }
 
-// Waited counts commands that have waited, in all so many nanoseconds.
-func (l *Limiter) Waited(commands int, nanoseconds int64) {
+// waited counts commands that have waited, in all so many nanoseconds.
+func (l *Limiter) waited(commands int, nanoseconds int64) {
 	l.waits.commands.Add(uint64(commands))
 	l.waits.nanoseconds.Add(uint64(nanoseconds))
 }
@@ -104,12 +105,6 @@ func (l *Limiter) Users() int { return l.ios.Users() }
 
 // Limiters are the limiters of a host, a subsystem and a namespace; nil: no limit.
 type Limiters [3]*Limiter
-
-// Leases are the leases of a flow on its limiters. The zero value has no limit. Reactor only.
-type Leases struct {
-	list []lease
-	of   Limiters
-}
 
 // lease is the lease of a flow on a bucket of a limiter.
 type lease struct {
@@ -127,53 +122,63 @@ func (l *lease) cost(data int64) int64 {
 }
 
 // Link makes a flow use these limiters. Their buckets are shared out by owner.
-func (l *Leases) Link(to Limiters, owner any, now int64) {
-	if to == l.of {
+func (f *Flow) Link(to Limiters, owner any, now int64) {
+	if to == f.of {
 		return
 	}
-	l.Unlink(now)
-	l.of = to
+	f.Unlink(now)
+	f.of = to
 	for _, of := range to {
 		if of == nil {
 			continue
 		}
 		if of.ios != nil {
-			l.list = append(l.list, lease{of.ios.Join(owner, now), of, false})
+			f.leases = append(f.leases, lease{of.ios.Join(owner, now), of, false})
 		}
 		if of.bytes != nil {
-			l.list = append(l.list, lease{of.bytes.Join(owner, now), of, true})
+			f.leases = append(f.leases, lease{of.bytes.Join(owner, now), of, true})
 		}
 	}
 }
 
-// Any reports whether there is a limit.
-func (l *Leases) Any() bool { return len(l.list) > 0 }
+// Limited reports whether there is a limit.
+func (f *Flow) Limited() bool { return len(f.leases) > 0 }
 
 // Unlink ends the use of limiters.
-func (l *Leases) Unlink(now int64) {
-	for _, lease := range l.list {
-		lease.Leave(now)
+func (f *Flow) Unlink(now int64) {
+	for _, l := range f.leases {
+		l.Leave(now)
 	}
-	*l = Leases{}
+	f.leases, f.of = nil, Limiters{}
 }
 
-// Take takes the cost of a command from all limits, or returns the limiter at which the command
+// Take takes the cost of a command, which does not wait otherwise, and reports whether the limits
+// allow it. data is in bytes.
+func (f *Flow) Take(data, now int64) bool {
+	if !f.waiting.Empty() {
+		return false
+	}
+	_, wait := f.take(data, now)
+	return wait == 0
+}
+
+// take takes the cost of a command from all limits, or returns the limiter at which the command
 // waits, and the time. That one is asked first the next time: the leases of the others are for
 // commands that do not wait for it.
-func (l *Leases) Take(data, now int64) (at *Limiter, wait int64) {
-	for i := range l.list {
-		e := &l.list[i]
+func (f *Flow) take(data, now int64) (at *Limiter, wait int64) {
+	for i := range f.leases {
+		e := &f.leases[i]
 		if wait := e.Ready(e.cost(data), now); wait > 0 {
 			for j := range i {
-				l.list[j].Return(now)
+				f.leases[j].Return(now)
 			}
 			at = e.of
-			l.list[0], l.list[i] = l.list[i], l.list[0]
+			f.leases[0], f.leases[i] = f.leases[i], f.leases[0]
 			return at, wait
 		}
 	}
-	for i := range l.list {
-		e := &l.list[i]
+	for i := range f.leases {
+		e := &f.leases[i]
 		e.Spend(e.cost(data))
 	}
 	return nil, 0
