@@ -7,7 +7,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
-	"github.com/nvmf-target/nvmf-target/internal/turns"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
@@ -34,23 +33,6 @@ var (
 	errHungUp          = errors.New("the connection ended before the host had authenticated")
 	errNotAttached     = errors.New("the controller has this queue already, or has ended")
 )
-
-// authentication is that of one queue. It belongs to the queue's reactor, but for chap while job
-// has it.
-type authentication struct {
-	s       *session
-	chap    *auth.Controller
-	running bool     // an exchange has begun and has not succeeded
-	proven  bool     // one has succeeded
-	job     *authJob // processes a message, nil if none does
-	cmd     *cmd     // the Authentication Send of job
-}
-
-// authJob is a message to process.
-type authJob struct {
-	turns.Job
-	failed bool // the exchange had failed before
-}
 
 // SetHostPolicy sets how a host authenticates when it connects to a subsystem; nil: it does not,
 // and may not connect where security requires it. Controllers that exist stay, at least until
@@ -93,16 +75,19 @@ func (c *controller) admitUnproven() refusal {
 
 // requireAuthentication serves nothing else on a queue until its host has authenticated.
 func (s *session) requireAuthentication() {
-	if s.auth == nil {
-		s.auth = newAuthentication(s)
-	}
+	s.exchange()
 	s.table = nil
 }
 
-func newAuthentication(s *session) *authentication {
-	chap := auth.NewController(s.ctrl.hostNQN, s.ctrl.calledAs, s.concatenation())
-	chap.MustConcatenate = s.mustConcatenate
-	return &authentication{s: s, chap: chap}
+// exchange returns the exchange of the queue, which it makes the first time.
+func (s *session) exchange() *authn.Exchange {
+	if s.auth == nil {
+		c := s.ctrl
+		chap := auth.NewController(c.hostNQN, c.calledAs, s.concatenation())
+		chap.MustConcatenate = s.mustConcatenate
+		s.auth = s.h.t.auth.NewExchange(chap, c.hostNQN, s.info.Remote.Addr())
+	}
+	return s.auth
 }
 
 // unproven reports whether the host has to authenticate before anything else.
@@ -122,7 +107,7 @@ func prepareAuth(c *cmd) nvme.Status {
 		most = maxAuthReceive
 	}
 	switch {
-	case c.s.ctrl.policy() == nil && !c.s.unproven() && (c.s.auth == nil || !c.s.auth.running):
+	case c.s.ctrl.policy() == nil && !c.s.unproven() && (c.s.auth == nil || !c.s.auth.Running):
 		return invalidOpcode // the host has no key, or no longer
 	case !m.Protocol() || m.Length() == 0 || m.Length() > most:
 		return invalidField
@@ -135,11 +120,8 @@ func prepareAuth(c *cmd) nvme.Status {
 // authSend has a message of the host processed, off the reactor.
 func authSend(h *Handler, c *cmd) {
 	s := c.s
-	if s.auth == nil {
-		s.auth = newAuthentication(s)
-	}
-	a := s.auth
-	if a.job != nil || s.ending != nil {
+	x := s.exchange()
+	if x.Busy() || s.ending != nil {
 		h.finish(c, 0, sequenceError) // one message at a time
 		return
 	}
@@ -149,98 +131,70 @@ func authSend(h *Handler, c *cmd) {
 	if free := s.q.HandOverBuffers(c.req); free != nil {
 		free() // messages that wait hold no memory for data
 	}
-	if !a.running && !s.unproven() { // once more; at first the deadline of Connect goes on
+	if !x.Running && !s.unproven() { // once more; at first the deadline of Connect goes on
 		s.startDeadline()
 	}
-	a.running = true
-	policy := s.ctrl.policy()
-	j := &authJob{failed: a.chap.State() == auth.Failed}
-	j.From = s.info.Remote.Addr()
-	j.Run = func() {
-		s.q.Hold(true)
-		a.chap.Sent(m, policy)
-	}
-	j.Done = func() { h.post(func() { a.sent(j) }) }
-	a.job, a.cmd = j, c
-	j.Known = h.t.auth.IsKnown(j.From)
-	h.t.auth.Submit(&j.Job)
-}
-
-// sent is called when a message of the host has been processed.
-func (a *authentication) sent(j *authJob) {
-	a.s.q.Hold(false)
-	if a.job != j { // the queue has ended
-		a.chap.Wipe()
-		return
-	}
-	c := a.cmd
-	a.job, a.cmd = nil, nil
-	switch a.chap.State() {
-	case auth.Authenticated:
-		a.succeeded()
-	case auth.Failed:
-		if !j.failed {
-			a.failed()
-		}
-		if a.chap.Ended() { // the host reads nothing more
-			a.s.ending = errUnauthenticated
-		}
-	}
-	a.s.h.finish(c, 0, nvme.Success)
+	s.authCmd = c
+	x.Send(m, s.ctrl.policy(), s.q.Hold, h.post, func(r authn.Result) {
+		s.authCmd = nil
+		s.exchanged(r)
+		h.finish(c, 0, nvme.Success)
+	})
 }
 
 // authReceive returns the next message to the host.
 func authReceive(h *Handler, c *cmd) {
 	s := c.s
-	a := s.auth
-	if a == nil || a.job != nil || s.ending != nil {
+	x := s.auth
+	if x == nil || x.Busy() || s.ending != nil {
 		h.finish(c, 0, sequenceError)
 		return
 	}
-	before := a.chap.State()
-	m := a.chap.Message()
-	if a.chap.State() != before {
-		a.failed()
-	}
+	m, r := x.Message()
+	s.exchanged(r)
 	if int(c.req.Length) < len(m) {
 		h.finish(c, 0, invalidField) // Linux refuses that as well; the host may ask again
 		return
 	}
 	h.reply(c, 0, admin.Reply{Data: m}, 0)
-	a.chap.Read()
-	switch a.chap.State() {
-	case auth.Authenticated:
-		a.succeeded()
-	case auth.Failed:
+	s.exchanged(x.Read())
+}
+
+// exchanged takes the consequences of a message.
+func (s *session) exchanged(r authn.Result) {
+	if r&authn.Succeeded != 0 {
+		s.serveProven()
+	}
+	if r&authn.Failed != 0 {
+		s.authenticationFailed()
+	}
+	if r&authn.Ended != 0 {
 		s.ending = errUnauthenticated
 	}
 }
 
-// succeeded serves everything that the host is allowed.
-func (a *authentication) succeeded() {
-	s := a.s
+// serveProven serves everything that the host is allowed.
+func (s *session) serveProven() {
 	c := s.ctrl
-	a.running = false
-	c.t.auth.Succeeded(c.hostNQN, s.info.Remote.Addr())
-	psk, key := a.chap.TakePSK()
+	psk, key := s.auth.TakePSK()
 	if psk != nil {
 		c.t.auth.AddPSK(c.hostNQN, &c.proof, psk, key)
 	}
 	if s.mustConcatenate {
-		a.logSucceeded(true)
+		s.logAuthenticated(true)
 		return // nothing more is served until the host connects with the PSK
 	}
 	s.stopDeadline()
-	a.proven = true
+	s.auth.Proven = true
 	created := s.qid == 0 && !c.proof.Proven.Load()
 	var other *controller
 	if created {
 		other = c.sub.prove(c)
 	}
-	a.logSucceeded(psk != nil)
+	s.logAuthenticated(psk != nil)
 	if other != nil {
 		r := duplicate(c, other)
-		a.refuse(fmt.Errorf("the host is connected as %v: %s", r.expected, r.hint))
+		s.refuseProven(fmt.Errorf("the host is connected as %v: %s", r.expected, r.hint))
 		return
 	}
 	if s.unproven() {
@@ -248,7 +202,7 @@ func (a *authentication) succeeded() {
 			s.table = &ioOps
 		}
 		if err := s.allow(); err != nil {
-			a.refuse(err)
+			s.refuseProven(err)
 			return
 		}
 	}
@@ -260,14 +214,14 @@ func (a *authentication) succeeded() {
 	}
 }
 
-// logSucceeded logs an exchange on an admin queue. Exchanges on I/O queues are only counted: a
+// logAuthenticated logs an exchange on an admin queue. Exchanges on I/O queues are only counted: a
 // controller has up to a thousand I/O queues, which repeat the proof of its admin queue.
-func (a *authentication) logSucceeded(generated bool) {
-	s, c := a.s, a.s.ctrl
+func (s *session) logAuthenticated(generated bool) {
+	c := s.ctrl
 	if s.qid > 0 {
 		return
 	}
-	hash, group, both := a.chap.Algorithms()
+	hash, group, both := s.auth.Algorithms()
 	args := []any{
 		"subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN, "hash", hash.String(),
 		"dhgroup", group.String(), "bidirectional", both,
@@ -278,109 +232,68 @@ func (a *authentication) logSucceeded(generated bool) {
 	c.peerLog().Info("host has authenticated", args...)
 }
 
-// refuse ends a queue after its host has authenticated: the host may not have the queue.
-func (a *authentication) refuse(why error) {
-	s := a.s
+// refuseProven ends a queue after its host has authenticated: the host may not have the queue.
+func (s *session) refuseProven(why error) {
 	s.h.t.strangerLog.Peer(s.info.Remote).Warn("connect refused", "subsystem", s.ctrl.sub.nqn,
 		"host", s.ctrl.hostNQN, "qid", s.qid, "err", why)
 	s.disconnect(why)
 }
 
-// failed counts and logs a failure. Nothing more is served: the host reads why, and the queue ends.
-func (a *authentication) failed() {
-	s := a.s
-	if !a.running && !s.unproven() { // otherwise one goes on
+// authenticationFailed logs a failure. Nothing more is served: the host reads why, and the queue
+// ends.
+func (s *session) authenticationFailed() {
+	if !s.auth.Running && !s.unproven() { // otherwise one goes on
 		s.startDeadline()
 	}
 	s.requireAuthentication()
-	r := a.chap.Reason()
-	hint := "the keys of host and target differ, or a key of the controller is missing: " +
-		"nvmf-target key check"
-	switch r {
-	case auth.HashNotUsable, auth.GroupNotUsable:
-		hint = "dhchap_hash and dhchap_dhgroup of the host allow nothing that it offers"
-	case auth.ConcatenationMismatch:
-		hint = "secure channel concatenation needs a listener with tls: allowed, the admin " +
-			"queue, and no other key for TLS"
-		if s.mustConcatenate {
-			hint = "security requires TLS: nvme connect with --concat, or --tls and a tls_key"
-		}
-	case auth.IncorrectPayload, auth.IncorrectMessage, auth.ProtocolNotUsable:
-		hint = "the host does not follow the specification"
-	}
-	if a.chap.Expired() {
-		hint = "the key of the host has expired: keys_until, or old_keys_until if it is an old one"
-	}
-	s.h.t.auth.Failed(s.ctrl.hostNQN, s.info.Remote.Addr())
-	a.logRefused("authentication failed", r, hint)
+	why, hint := s.auth.Failure()
+	s.logUnauthenticated("authentication failed", why, hint)
 }
 
-// logRefused makes the record of an exchange that has failed, or was not finished. Each has a limit
-// of its own, because anybody can begin an exchange and hang up.
-func (a *authentication) logRefused(msg string, why error, hint string) {
-	s := a.s
+// logUnauthenticated makes the record of an exchange that has failed, or was not finished. Each has
+// a limit of its own, because anybody can begin an exchange and hang up.
+func (s *session) logUnauthenticated(msg string, why error, hint string) {
 	s.h.t.strangerLog.Peer(s.info.Remote).Warn(msg, "subsystem", s.ctrl.sub.nqn, "host",
 		s.ctrl.hostNQN, "qid", s.qid, "err", why.Error(), "hint", hint)
 }
 
-// logUnfinished logs an exchange that ends with its queue, or that was required and has not begun.
-// Failed exchanges have been logged before.
-func (a *authentication) logUnfinished() {
-	switch {
-	case a.job != nil && a.job.failed:
-		return
-	case a.job == nil && (a.chap.State() != auth.Unfinished || !a.running && !a.s.unproven()):
-		return
+// endAuthentication ends an exchange with its queue, and the command that waits for it. It logs an
+// exchange that has not ended, or that was required and has not begun.
+func (s *session) endAuthentication() {
+	x, why := s.auth, s.why
+	if x.Unfinished(s.unproven()) {
+		hint := "the host connects again, and authenticates then"
+		switch {
+		case x.Busy() && errors.Is(why, errUnfinished):
+			hint = "the target is busy with other hosts that authenticate"
+		case why == nil, errors.Is(why, errUnfinished):
+			hint = "the host has given up, or has no key: nvme connect --dhchap-secret"
+		}
+		if why == nil {
+			why = errHungUp
+		}
+		s.logUnauthenticated("authentication not finished", why, hint)
 	}
-	why, hint := a.s.why, "the host connects again, and authenticates then"
-	switch {
-	case a.job != nil && errors.Is(why, errUnfinished):
-		hint = "the target is busy with other hosts that authenticate"
-	case why == nil, errors.Is(why, errUnfinished):
-		hint = "the host has given up, or has no key: nvme connect --dhchap-secret"
+	if x.Close() {
+		s.h.finish(s.authCmd, 0, nvme.AbortedSQDeletion)
+		s.authCmd = nil
 	}
-	if why == nil {
-		why = errHungUp
-	}
-	a.logRefused("authentication not finished", why, hint)
-}
-
-// close ends the message in process and the command that waits for it.
-func (a *authentication) close() {
-	a.logUnfinished()
-	if a.job == nil {
-		a.chap.Wipe()
-		return
-	}
-	c := a.cmd
-	if a.s.h.t.auth.Cancel(&a.job.Job) {
-		a.chap.Wipe()
-	}
-	a.job, a.cmd = nil, nil
-	a.s.h.finish(c, 0, nvme.AbortedSQDeletion)
 }
 
 // startDeadline ends the queue unless its host connects, and authenticates if it has to, in time.
 func (s *session) startDeadline() {
 	s.stopDeadline = s.h.after(connectDeadline, func() {
-		if s.auth != nil && s.auth.proven && s.auth.job != nil {
-			s.startDeadline() // the target is late, and the queue in use
-			return
-		}
-		why := errNoConnect
-		if s.auth != nil {
-			why = errUnfinished
-		}
-		if s.auth != nil && s.auth.job == nil { // the host is late, not the target
-			switch s.auth.chap.State() {
-			case auth.Unfinished:
-				s.h.t.auth.Failed(s.ctrl.hostNQN, s.info.Remote.Addr())
-			case auth.Authenticated:
-				if s.mustConcatenate {
-					why = errKeptQueue // the host was to connect again, with the PSK
-				}
-			case auth.Failed: // is counted
+		x, why := s.auth, errNoConnect
+		if x != nil {
+			if x.Proven && x.Busy() {
+				s.startDeadline() // the target is late, and the queue in use
+				return
 			}
+			why = errUnfinished
+			if !x.Busy() && x.State() == auth.Authenticated && s.mustConcatenate {
+				why = errKeptQueue // the host was to connect again, with the PSK
+			}
+			x.TimedOut()
 		}
 		s.disconnect(why)
 	})

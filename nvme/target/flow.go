@@ -108,7 +108,7 @@ func (h *Handler) forgetOwners() {
 func (s *session) joinHost() {
 	h := s.h
 	h.forgetOwners()
-	proven := s.info.TLS != nil || s.auth != nil && s.auth.proven
+	proven := s.info.TLS != nil || s.auth != nil && s.auth.Proven
 	name, network := subnet.Owners(s.ctrl.hostNQN, proven, s.info.Remote.Addr())
 	key := hostKey{name.NQN, subnet.Turns(name, network)}
 	t := h.hosts[key]

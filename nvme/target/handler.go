@@ -154,7 +154,7 @@ func (h *Handler) Close(fs fabric.Session) {
 	}
 	h.end(s)
 	if s.auth != nil {
-		s.auth.close()
+		s.endAuthentication()
 	}
 	h.run()
 	h.holdLate(s, h.loop.Now())

@@ -66,7 +66,7 @@ func (c *controller) afterReauthentication(in int64) {
 // checkReauthentication asks the host, which is due, or ends the controller, whether that is
 // enabled or not.
 func (c *controller) checkReauthentication() {
-	act, in := c.again.Check(c.h.loop.Now(), c.admin.auth != nil && c.admin.auth.running)
+	act, in := c.again.Check(c.h.loop.Now(), c.admin.auth != nil && c.admin.auth.Running)
 	switch act {
 	case authn.Ask:
 		for _, s := range c.allQueues() {

@@ -64,7 +64,7 @@ func concealed(r refusal) refusal {
 // queue. Reactor.
 func (s *session) authenticated() bool {
 	return s.ctrl != nil && !s.unproven() &&
-		(s.auth != nil && s.auth.proven || generatedIdentity(s.info) != "")
+		(s.auth != nil && s.auth.Proven || generatedIdentity(s.info) != "")
 }
 
 // SecurityOf returns the requirements that a connection meets.

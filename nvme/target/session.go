@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/authn"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -40,8 +41,9 @@ type session struct {
 	// but the exchange with which the host gets a PSK.
 	mustConcatenate bool
 
-	auth   *authentication // nil until the host has to authenticate, or does
-	ending error           // why the queue ends once the pending responses have been sent
+	auth    *authn.Exchange // nil until the host has to authenticate, or does
+	authCmd *cmd            // the Authentication Send of the message in process
+	ending  error           // why the queue ends once the pending responses have been sent
 
 	why error // the queue is disconnected; nil: it is not
 
