@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -218,7 +217,9 @@ func readMany(ctx context.Context, h *host.Controller, q *host.Queue, atOnce int
 
 // underLoad returns the findings of doctor between two samples.
 func underLoad(socket string) []doctor.Finding {
-	return newLoadDoctor(socket, "/none").findings(time.Millisecond)
+	d := doctor.Begin(socket, "/none")
+	defer d.Close()
+	return d.Findings(time.Millisecond)
 }
 
 // bottleneck is a target with a cause, and the load that shows it.
@@ -292,14 +293,14 @@ func (b *bottleneck) test(t *testing.T, rows map[string]cause) {
 			t.Errorf("of %s, %s says %q", b.cause, who, texts)
 		}
 	}
-	d := newLoadDoctor(socket, "/none")
-	defer d.client.Close()
+	d := doctor.Begin(socket, "/none")
+	defer d.Close()
+	first := testutil.Value(d.Look())(t)
 	var texts []string
 	testutil.Until(t, "doctor says "+row.doctor, func() bool {
-		now, err := d.look()
-		testutil.Must(t, errors.Join(d.err, err))
+		now := testutil.Value(d.Look())(t)
 		texts = nil
-		for _, f := range doctor.Load(&d.first, &now) {
+		for _, f := range doctor.Load(&first, &now) {
 			texts = append(texts, strings.Join([]string{f.Check, f.Found, f.Why, f.Fix}, "\n"))
 		}
 		return slices.ContainsFunc(texts, func(text string) bool { return says(text, row.doctor) })

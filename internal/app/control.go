@@ -77,7 +77,7 @@ func (s *Server) controlSource() control.Source {
 	return control.Source{
 		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
-		Latency: s.latencyStates, Reactors: s.Reactors, Disks: s.disks.List,
+		Latency: s.latencyStates, Reactors: s.Reactors, Disks: s.disks,
 		Refusals: s.recorder.Refusals, Events: s.recorder.Events, Trace: s.target.Trace,
 		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
 		Reload: func(ctx context.Context) (control.Plan, error) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -33,7 +32,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 	c, err := config.Load(file, environ, volumes.Backends)
 	if err != nil {
 		t := doctor.Target{Sockets: sockets(config.AutoSocket), StateDir: stateDir(os.Getenv)}
-		return append(notLoaded(required, err), examine(m, t, socket)...)
+		return append(notLoaded(required, err), m.Examine(t, socket)...)
 	}
 	ps := probe(c)
 	// Without it addresses are only tried.
@@ -65,27 +64,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 		}}
 	}
 	list = append(list, listeners.Findings(netif.Linux(), t.Listeners)...)
-	return append(list, examine(m, t, socket)...)
-}
-
-// examine checks the machine, and the target running there, if any: at the given socket, unless it
-// is "".
-func examine(m doctor.Machine, t doctor.Target, given string) []doctor.Finding {
-	if given != "" {
-		t.Sockets = []string{given}
-	}
-	_, socket, ok := m.Running(t.Sockets)
-	switch {
-	case !ok && given != "":
-		return append(m.Run(t), doctor.Finding{
-			Check: "target", Severity: doctor.Error, Found: "no target listens at " + given,
-			Why: "So nothing says what is slow.", Fix: "name the socket of a target that runs",
-		})
-	case !ok:
-		return m.Run(t)
-	}
-	load := newLoadDoctor(socket, filepath.Join(m.Root, "sys/class/infiniband"))
-	return append(m.Run(t), load.findings(doctorLooks)...)
+	return append(list, m.Examine(t, socket)...)
 }
 
 const configuration = "configuration"

@@ -31,9 +31,10 @@ func TestUnderLoad(t *testing.T) {
 		testutil.Must(t, os.WriteFile(filepath.Join(counters, "rcvd_seq_err"), []byte(n), 0o600))
 	}
 	count("100\n")
-	d := newLoadDoctor(socket, ports)
+	d := doctor.Begin(socket, ports)
+	defer d.Close()
 	count("117\n")
-	if list := d.findings(time.Millisecond); len(list) != 1 || list[0].Check != "rdma network" ||
+	if list := d.Findings(time.Millisecond); len(list) != 1 || list[0].Check != "rdma network" ||
 		!strings.Contains(list[0].Found, "port 1 of rxe0: packets were lost or sent again") ||
 		!strings.Contains(list[0].Found, "rcvd_seq_err=17") {
 		t.Errorf("a port that loses packets: %+v", list)

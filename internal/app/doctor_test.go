@@ -124,20 +124,3 @@ func TestDoctorOfRunningTarget(t *testing.T) {
 		t.Errorf("the target itself: %+v", f)
 	}
 }
-
-// TestDoctorSocket: a named target that does not answer is an error, and no other target is asked.
-func TestDoctorSocket(t *testing.T) {
-	m := doctor.Linux()
-	for _, socket := range []string{"", filepath.Join(t.TempDir(), "control.sock")} {
-		found := 0
-		for _, f := range examine(m, doctor.Target{}, socket) {
-			if strings.Contains(f.Found, "no target listens at "+socket) &&
-				f.Severity == doctor.Error {
-				found++
-			}
-		}
-		if want := min(len(socket), 1); found != want {
-			t.Errorf("%q: %d findings, want %d", socket, found, want)
-		}
-	}
-}

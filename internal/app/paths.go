@@ -3,10 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -14,7 +11,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/rates"
-	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -150,79 +146,10 @@ func (s *Server) deviceMetrics() []observed.Device {
 }
 
 // portCounters returns nil if a device does not answer.
-func (s *Server) portCounters() []observed.PortCounter { return s.ports.counters(s.usageTimeout) }
-
-// portLook reads the counters of the ports of RDMA devices. Some drivers ask the firmware, which
-// may not answer, so one goroutine at a time waits for it.
-type portLook struct {
-	dir string // "": the directory of the kernel
-
-	mu      sync.Mutex
-	running chan struct{} // closed when the look ends; nil: there is none
-	found   []observed.PortCounter
-}
-
-// counters returns nil if a device does not answer in time.
-func (l *portLook) counters(timeout time.Duration) []observed.PortCounter {
-	running := l.begin()
-	select {
-	case <-running:
-	case <-time.After(timeout):
-		return nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.found
-}
-
-func (l *portLook) begin() (running chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.running != nil {
-		return l.running
-	}
-	running = make(chan struct{})
-	l.running = running
-	go func() {
-		found := readPortCounters(cmp.Or(l.dir, "/sys/class/infiniband"))
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		close(running)
-		l.found, l.running = found, nil
-	}()
-	return running
-}
-
-// readPortCounters reads the counters that drivers have in addition to the specification: CNP, ECN
-// and packets out of sequence are in hw_counters.
-func readPortCounters(dir string) (list []observed.PortCounter) {
-	names, _ := filepath.Glob(filepath.Join(dir, "*/ports/*/*counters/*"))
-	for _, name := range names {
-		counter := filepath.Base(name)
-		n, err := strconv.ParseUint(sys.Attribute(name), 10, 64)
-		if err != nil || counter == "lifespan" { // the time for which values are kept
-			continue
-		}
-		of := filepath.Dir(name)
-		port := filepath.Dir(of)
-		kind := filepath.Base(of)
-		if kind != "counters" && kind != "hw_counters" {
-			continue
-		}
-		device := filepath.Base(filepath.Dir(filepath.Dir(port)))
-		if kind == "hw_counters" && fileExists(filepath.Join(port, "counters", counter)) {
-			continue
-		}
-		list = append(list, observed.PortCounter{
-			Device: device, Port: filepath.Base(port), Counter: counter, Value: n,
-		})
-	}
-	return list
-}
-
-func fileExists(name string) bool {
-	_, err := os.Stat(name)
-	return err == nil
+func (s *Server) portCounters() []observed.PortCounter {
+	ctx, cancel := context.WithTimeout(context.Background(), s.usageTimeout)
+	defer cancel()
+	return s.ports(ctx)
 }
 
 // expiries returns the ends of certificates and of keys of hosts, the soonest of each.

@@ -18,9 +18,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/internal/state"
@@ -106,9 +108,9 @@ type Server struct {
 	control    *control.Server                // nil: not wanted
 	certified  atomic.Pointer[control.Server] // the same, for metrics
 	listeners  *listeners.Listeners           // nil before Start
-	disks      volumes.Disks
+	disks      func(context.Context) ([]control.Disk, error)
 	hostTotals hostTotals
-	ports      portLook
+	ports      func(context.Context) []observed.PortCounter
 	tlsKeys    sync.Map // *config.Authentication by the NQN of the host
 	next       atomic.Uint64
 	external   bool // Options.OpenDevice opens the storage
@@ -152,7 +154,7 @@ func NewServer(opts Options) *Server {
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()
 	}
-	s.disks.Look = func() ([]control.Disk, error) { return volumes.ListDisks(s.current()) }
+	s.disks, s.ports = volumes.Disks(s.current), doctor.Ports(doctor.PortsDir)
 	if opts.Load == nil {
 		s.opts.Load = func(...config.Option) (*config.Config, error) { return nil, errNoFile }
 	}

@@ -20,7 +20,7 @@ func (s *Server) setWeb(c *config.Config) error {
 		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.hosts,
 		Reactors: s.Reactors,
 		Ports:    s.portCounters,
-		Disks:    s.disks.List, Plan: s.planOfPage,
+		Disks:    s.disks, Plan: s.planOfPage,
 	}
 	url, err := s.web.set(s, c, "web", &c.Web, "page request refused",
 		func(at httpd.Endpoint) (*web.Server, error) {

@@ -113,3 +113,20 @@ func TestWorst(t *testing.T) {
 		testutil.Equal(t, Worst(list[:n]), want, "of %d", n)
 	}
 }
+
+// TestDoctorSocket: a named target that does not answer is an error, and no other target is asked.
+func TestDoctorSocket(t *testing.T) {
+	m := Linux()
+	for _, socket := range []string{"", filepath.Join(t.TempDir(), "control.sock")} {
+		found := 0
+		for _, f := range m.Examine(Target{}, socket) {
+			if strings.Contains(f.Found, "no target listens at "+socket) &&
+				f.Severity == Error {
+				found++
+			}
+		}
+		if want := min(len(socket), 1); found != want {
+			t.Errorf("%q: %d findings, want %d", socket, found, want)
+		}
+	}
+}

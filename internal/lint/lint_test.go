@@ -121,9 +121,11 @@ var allowed = map[string][]string{
 	},
 	"internal/convert": {"config", "internal/secret"},
 	"internal/doctor": {
-		"internal/control", "internal/observed", "internal/rates", "internal/storage",
+		"internal/control", "internal/flight", "internal/observed", "internal/rates",
+		"internal/storage",
 		"internal/sys", "internal/uring", "nvme",
 	},
+	"internal/flight": {},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
@@ -162,8 +164,8 @@ var allowed = map[string][]string{
 	"internal/volumes": {
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "config", "internal/control",
-		"internal/inventory", "internal/state", "internal/storage", "internal/sys", "nvme/target",
-		"nvme/target/admin",
+		"internal/flight", "internal/inventory", "internal/state", "internal/storage",
+		"internal/sys", "nvme/target", "nvme/target/admin",
 	},
 	"internal/web": {
 		"internal/control", "internal/doctor", "internal/httpd", "internal/observed",

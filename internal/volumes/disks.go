@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/flight"
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
 )
 
@@ -43,51 +43,22 @@ func ListDisks(c *config.Config) ([]control.Disk, error) {
 // diskAge is the age at which a list of disks is renewed.
 const diskAge = 5 * time.Second
 
-// Disks lists the disks for clients. It looks once for all of them.
-type Disks struct {
-	// Look lists the disks anew, on a goroutine of its own.
-	Look func() ([]control.Disk, error)
-
-	mu      sync.Mutex
-	running chan struct{} // closed when the look ends; nil: none is in progress
-	ended   time.Time     // when the last one has
-	found   []control.Disk
-	err     error
-}
-
-// List returns a list that is not older than diskAge. Any goroutine may call it. It waits for a
-// look until ctx ends.
-func (l *Disks) List(ctx context.Context) ([]control.Disk, error) {
-	if running := l.begin(); running != nil {
-		select {
-		case <-running:
-		case <-ctx.Done():
-			return nil, control.NewProblem(http.StatusServiceUnavailable,
+// Disks returns a function that lists the disks for clients, with the namespaces that current has.
+// One look answers all clients, for diskAge. Any goroutine may call the function. It waits for a
+// look until its context ends.
+func Disks(current func() *config.Config) func(context.Context) ([]control.Disk, error) {
+	look := flight.Question[[]control.Disk]{
+		Ask:   func() ([]control.Disk, error) { return ListDisks(current()) },
+		Fresh: diskAge,
+	}
+	return func(ctx context.Context) ([]control.Disk, error) {
+		list, err := look.Answer(ctx)
+		if err != nil && err == context.Cause(ctx) {
+			err = control.NewProblem(http.StatusServiceUnavailable,
 				"a disk takes long to report its health", "Try again in a few seconds.")
 		}
+		return list, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.found, l.err
-}
-
-// begin begins a look if one is needed. It returns a channel that is closed when the present look
-// ends, nil if there is none.
-func (l *Disks) begin() (running chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.running != nil || time.Since(l.ended) < diskAge {
-		return l.running
-	}
-	l.running = make(chan struct{})
-	go func() {
-		found, err := l.Look()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		close(l.running)
-		l.found, l.err, l.ended, l.running = found, err, time.Now(), nil
-	}()
-	return l.running
 }
 
 // diskUsers returns the namespaces on each block device, directly or through other layers, by the

@@ -1,0 +1,112 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
+)
+
+const (
+	// askTimeout bounds the wait for the counters of the running target.
+	askTimeout = 15 * time.Second
+	// loadPeriod is the time between the two samples that Examine takes of the target.
+	loadPeriod = 5 * time.Second
+)
+
+// Examine checks the machine, and the target running there, if any: at the given socket, unless it
+// is "".
+func (m Machine) Examine(t Target, given string) []Finding {
+	if given != "" {
+		t.Sockets = []string{given}
+	}
+	_, socket, ok := m.Running(t.Sockets)
+	switch {
+	case !ok && given != "":
+		return append(m.Run(t), Finding{
+			Check: "target", Severity: Error, Found: "no target listens at " + given,
+			Why: "So nothing says what is slow.", Fix: "name the socket of a target that runs",
+		})
+	case !ok:
+		return m.Run(t)
+	}
+	watch := Begin(socket, m.path(infiniband))
+	defer watch.Close()
+	return append(m.Run(t), watch.Findings(loadPeriod)...)
+}
+
+// Watch takes two samples of a running target.
+type Watch struct {
+	client *control.Client
+	ports  func(context.Context) []observed.PortCounter
+	first  Sample
+	err    error
+}
+
+// Begin takes the first sample of the target at a control socket, and of the ports in a directory;
+// see PortsDir. The caller calls Close.
+func Begin(socket, ports string) *Watch {
+	w := &Watch{client: control.NewClient(socket), ports: Ports(ports)}
+	w.first, w.err = w.Look()
+	return w
+}
+
+// Look takes a sample of the target.
+func (w *Watch) Look() (s Sample, err error) {
+	defer func() { s.Time = time.Now() }()
+	s.Ports = w.portCounters()
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	for _, ask := range []func() error{
+		func() (err error) { s.Latencies, err = w.client.Latency(ctx); return err },
+		func() (err error) { s.Connections, err = w.client.Connections(ctx); return err },
+		func() (err error) { s.Hosts, err = w.client.Hosts(ctx); return err },
+		func() (err error) { s.Subsystems, err = w.client.Subsystems(ctx); return err },
+		func() (err error) { s.Namespaces, err = w.client.Namespaces(ctx); return err },
+		func() (err error) { s.Reactors, err = w.client.Reactors(ctx); return err },
+	} {
+		err = errors.Join(err, ask())
+		if err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func (w *Watch) portCounters() []observed.PortCounter {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	return w.ports(ctx)
+}
+
+// Findings takes another sample, at least apart after the first one.
+func (w *Watch) Findings(apart time.Duration) []Finding {
+	var second Sample
+	if w.err == nil {
+		time.Sleep(time.Until(w.first.Time.Add(apart)))
+		second, w.err = w.Look()
+	}
+	if w.err != nil {
+		return []Finding{{
+			Check: "load", Severity: Note, Found: w.err.Error(),
+			Why: "What the target that runs has counted is not looked at.",
+			Fix: "nvmf-target doctor as root, or as a member of control.group",
+		}}
+	}
+	list := Load(&w.first, &second)
+	if list == nil {
+		list = []Finding{{
+			Check: "load", Severity: OK,
+			Found: fmt.Sprintf("no slow commands, losses or full queues in %.0f s of the target "+
+				"that runs; nvmf-target latency has what was before",
+				second.Time.Sub(w.first.Time).Seconds()),
+		}}
+	}
+	return list
+}
+
+// Close closes the connections to the target.
+func (w *Watch) Close() { w.client.Close() }
