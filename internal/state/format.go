@@ -6,14 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"strings"
 )
 
-// Versions of the format. The first one had neither a kind nor a checksum.
-const (
-	firstVersion = 1
-	version      = 2
-)
+// version is the version of the format.
+const version = 2
 
 // envelope is the structure of a file.
 type envelope struct {
@@ -44,52 +40,24 @@ func encode(kind string, v any) ([]byte, error) {
 
 // decode reads the content of a file into v, which is zero. It accepts exactly the results of
 // encode, byte by byte. So no key is unknown, missing, of another type or present twice, and
-// nothing follows. first reports whether the file is of the first version, which is accepted if it
-// differs only in white space from the output of the target.
-func decode(kind string, text []byte, v any) (first bool, err error) {
+// nothing follows.
+func decode(kind string, text []byte, v any) error {
 	var e envelope
 	if err := json.Unmarshal(text, &e); err != nil {
-		return false, fmt.Errorf("it is damaged: %w", err)
-	}
-	if e.Version == firstVersion {
-		return true, decodeFirst(text, v)
+		return fmt.Errorf("it is damaged: %w", err)
 	}
 	switch {
 	case e.Version != version:
-		return false, fmt.Errorf("it has format %d, and this program knows format %d", e.Version,
-			version)
+		return fmt.Errorf("it has format %d, and this program knows format %d", e.Version, version)
 	case e.Kind != kind:
-		return false, fmt.Errorf("it is of the kind %q instead of %q", e.Kind, kind)
+		return fmt.Errorf("it is of the kind %q instead of %q", e.Kind, kind)
 	}
 	if err := json.Unmarshal(e.Data, v); err != nil {
-		return false, fmt.Errorf("it is damaged: %w", err)
+		return fmt.Errorf("it is damaged: %w", err)
 	}
 	again, err := encode(kind, v)
 	if err == nil && !bytes.Equal(again, text) {
-		err = errDamaged
+		err = errors.New("it is damaged: its checksum or its form is wrong")
 	}
-	return false, err
-}
-
-var errDamaged = errors.New("it is damaged: its checksum or its form is wrong")
-
-// decodeFirst reads a file of the first version, which had the version among the data.
-func decodeFirst(text []byte, v any) error {
-	var got bytes.Buffer
-	err := json.Unmarshal(text, v)
-	if err == nil {
-		err = json.Compact(&got, text)
-	}
-	if err != nil {
-		return fmt.Errorf("it is damaged: %w", err)
-	}
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	want := fmt.Sprintf(`{"version":%d,%s`, firstVersion, strings.TrimPrefix(string(data), "{"))
-	if got.String() != want {
-		return errors.New("it is damaged: it is not as the target wrote it")
-	}
-	return nil
+	return err
 }

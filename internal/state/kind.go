@@ -42,7 +42,7 @@ type content[V any] interface {
 // kind is a kind of promise: a directory with a file for each namespace that has such a promise.
 type kind[V any, D content[V]] struct {
 	s *Store
-	// dir is the name of the directory.
+	// dir is the name of the directory, and the kind of its files.
 	dir string
 	// without describes the effect on a promise of moving its file away.
 	without string
@@ -88,18 +88,15 @@ func (k *kind[V, D]) load() error {
 		return err
 	}
 	for _, e := range list {
-		if !strings.HasSuffix(e.Name(), suffix) {
-			continue
-		}
-		if err := k.read(path.Join(k.dir, e.Name())); err != nil {
-			return err
+		if strings.HasSuffix(e.Name(), suffix) {
+			k.read(path.Join(k.dir, e.Name()))
 		}
 	}
 	return nil
 }
 
-// read reads one file and remembers its error. The returned error is about the directory.
-func (k *kind[V, D]) read(file string) error {
+// read reads one file and remembers its error.
+func (k *kind[V, D]) read(file string) {
 	text, err := readAll(k.s.root, file, mostKept)
 	if errors.Is(err, fs.ErrNotExist) {
 		k.mu.Lock()
@@ -107,12 +104,11 @@ func (k *kind[V, D]) read(file string) error {
 		if k.astray[file] == "" {
 			delete(k.bad, file)
 		}
-		return nil
+		return
 	}
 	var d D
-	first := false
 	if err == nil {
-		first, err = decode(k.dir, text, &d)
+		err = decode(k.dir, text, &d)
 	}
 	var v *V
 	if err == nil {
@@ -128,21 +124,12 @@ func (k *kind[V, D]) read(file string) error {
 		defer k.mu.Unlock()
 		k.bad[file] = fmt.Errorf("%s cannot be used: %w. %s, or move it away: then %s",
 			k.s.at(file), err, restore(err), k.without)
-		return nil
-	}
-	if first {
-		if text, err = encode(k.dir, d); err == nil {
-			err = k.s.replace(file, text)
-		}
-		if err != nil {
-			return err
-		}
+		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.bad, file)
 	k.kept[n] = v
-	return nil
 }
 
 // noteAstray records that the file from has the content of the file to, unless to exists.
@@ -167,13 +154,9 @@ func (k *kind[V, D]) check(n Name) error {
 		return nil
 	}
 	if from != "" {
-		if err := k.read(from); err != nil {
-			return err
-		}
+		k.read(from)
 	}
-	if err := k.read(file); err != nil {
-		return err
-	}
+	k.read(file)
 	return k.wrong(file)
 }
 

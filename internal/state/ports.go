@@ -27,8 +27,6 @@ type stateData struct {
 	Generation uint64 `json:"generation"`
 	// Ports has the port IDs of listeners, most recently used last.
 	Ports []statePort `json:"ports"`
-	// Protected has the namespaces write protected by hosts, in files of the first version.
-	Protected []Name `json:"protected,omitempty"`
 	// Managed is the managed directory, if it has objects.
 	Managed string `json:"managed,omitempty"`
 }
@@ -60,46 +58,18 @@ func (s *Store) read() error {
 		return nil
 	}
 	var d stateData
-	first := false
 	if err == nil {
-		first, err = decode(stateKind, text, &d)
-	}
-	if err == nil && !first && d.Protected != nil {
-		err = errDamaged
+		err = decode(stateKind, text, &d)
 	}
 	if err == nil {
 		err = d.validate()
 	}
 	if err != nil {
 		return fmt.Errorf("state file %s cannot be used: %w. %s, or move it away: then hosts may "+
-			"see other port IDs%s", s.at(stateFile), err, restore(err), s.protectedToo())
+			"see other port IDs", s.at(stateFile), err, restore(err))
 	}
 	s.data = d
 	return nil
-}
-
-// protectedToo describes the other promises that are lost with a state file of the first version.
-func (s *Store) protectedToo() string {
-	if _, err := s.root.Stat(protectedDir); err == nil {
-		return ""
-	}
-	return ", and can write again to namespaces that they have write protected"
-}
-
-// moveProtected moves the namespaces in a state file of the first version into their own files. A
-// crash in between leaves them in both, which does no harm.
-func (s *Store) moveProtected() error {
-	for _, n := range s.data.Protected {
-		if err := s.Protection.SetProtected(n.NQN, n.NSID, true); err != nil {
-			return err
-		}
-	}
-	d := s.data
-	d.Protected = nil
-	if len(s.data.Protected) == 0 {
-		return nil
-	}
-	return s.write(d)
 }
 
 // write replaces both the state and its file, or neither. The caller holds s.mu, or nobody else has

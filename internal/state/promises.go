@@ -15,13 +15,6 @@ import (
 
 // This file has the promises of namespaces.
 
-// The directories, which are also the kinds of the files in them.
-const (
-	protectedDir     = "protected"
-	reservationsDir  = "reservations"
-	uncorrectableDir = "uncorrectable"
-)
-
 // protectedData is the content of the file of a write-protected namespace.
 type protectedData struct {
 	Name
@@ -34,11 +27,6 @@ func (d protectedData) value() (*protectedData, error) { return &d, nil }
 // Protection implements target.ProtectionStore.
 type Protection struct {
 	*kind[protectedData, protectedData]
-}
-
-func newProtection(s *Store) *Protection {
-	return &Protection{newKind[protectedData, protectedData](s, protectedDir,
-		"hosts can write to the namespace, although they have write protected it")}
 }
 
 // Protected implements target.ProtectionStore.
@@ -120,11 +108,6 @@ type Reservations struct {
 	*kind[reservation.State, reservationsData]
 }
 
-func newReservations(s *Store) *Reservations {
-	return &Reservations{newKind[reservation.State, reservationsData](s, reservationsDir,
-		"no host is registered with the namespace, and hosts that were locked out can write again")}
-}
-
 // Load implements reservation.Store.
 func (r *Reservations) Load(nqn string, nsid uint32) *reservation.State {
 	v, _ := r.get(Name{nqn, nsid})
@@ -157,11 +140,6 @@ func (d uncorrectableData) value() (*marks.Kept, error) {
 // Uncorrectable implements marks.Store.
 type Uncorrectable struct {
 	*kind[marks.Kept, uncorrectableData]
-}
-
-func newUncorrectable(s *Store) *Uncorrectable {
-	return &Uncorrectable{newKind[marks.Kept, uncorrectableData](s, uncorrectableDir,
-		"blocks that hosts have marked uncorrectable can be read again, with old data")}
 }
 
 // Load implements marks.Store.

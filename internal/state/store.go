@@ -11,6 +11,9 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend/marks"
+	"github.com/nvmf-target/nvmf-target/nvme/target/reservation"
 )
 
 // Store is the state of one target. Any goroutine may use it between Open and Close.
@@ -42,9 +45,12 @@ func Open(dir string) (*Store, error) {
 	if dir == "" {
 		return s, nil
 	}
-	s.Protection = newProtection(s)
-	s.Reservations = newReservations(s)
-	s.Uncorrectable = newUncorrectable(s)
+	s.Protection = &Protection{newKind[protectedData, protectedData](s, "protected",
+		"hosts can write to the namespace, although they have write protected it")}
+	s.Reservations = &Reservations{newKind[reservation.State, reservationsData](s, "reservations",
+		"no host is registered with the namespace, and hosts that were locked out can write again")}
+	s.Uncorrectable = &Uncorrectable{newKind[marks.Kept, uncorrectableData](s, "uncorrectable",
+		"blocks that hosts have marked uncorrectable can be read again, with old data")}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -76,7 +82,7 @@ func (s *Store) open() error {
 		return err
 	}
 	for _, load := range []func() error{
-		s.Protection.load, s.Reservations.load, s.Uncorrectable.load, s.moveProtected,
+		s.Protection.load, s.Reservations.load, s.Uncorrectable.load,
 	} {
 		if err := load(); err != nil {
 			return s.fault(err)

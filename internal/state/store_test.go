@@ -288,7 +288,7 @@ func TestErrors(t *testing.T) {
 		if what != "remove" && (err == nil || !strings.Contains(err.Error(), "Make room")) {
 			t.Errorf("%s: %v", what, err)
 		}
-		list, err := os.ReadDir(s.at(reservationsDir))
+		list, err := os.ReadDir(s.at("reservations"))
 		testutil.True(t, err == nil && len(list) == 1, "%s: files left: %v, %v", what, list, err)
 		must(t, s.Close())
 	}
@@ -333,7 +333,7 @@ func refused[V any, D content[V]](t *testing.T, s *Store, what string, k *kind[V
 	t.Helper()
 	text := testutil.Value(encode(k.dir, d))(t)
 	must(t, s.replace(k.file(n), text))
-	must(t, k.read(k.file(n)))
+	k.read(k.file(n))
 	testutil.True(t, k.wrong(k.file(n)) != nil, "%s: taken", what)
 }
 
@@ -367,7 +367,7 @@ func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most, saves atomic.Int32
 		full, once := make(chan struct{}), new(sync.Once)
-		r := newReservations(s)
+		r := &Reservations{newKind[reservation.State, reservationsData](s, "reservations", "")}
 		s.step = func(what string, fn func() error) error {
 			if what != "create" {
 				return fn()
@@ -406,7 +406,7 @@ func TestDirectories(t *testing.T) {
 	in := func(name string, make func(path string) error) string {
 		path := filepath.Join(dir, name)
 		must(t, os.Mkdir(path, 0o700))
-		must(t, make(filepath.Join(path, reservationsDir)))
+		must(t, make(filepath.Join(path, "reservations")))
 		return path
 	}
 	first := opened(t, filepath.Join(dir, "used"))
@@ -438,7 +438,7 @@ func TestDirectories(t *testing.T) {
 // TestOddFiles: something other than a regular file costs its namespace and does not block.
 func TestOddFiles(t *testing.T) {
 	s := opened(t, t.TempDir())
-	must(t, s.makeSub(reservationsDir))
+	must(t, s.makeSub("reservations"))
 	for i, odd := range []func(string) error{
 		func(p string) error { return syscall.Mkfifo(p, 0o600) },
 		func(p string) error { return os.Mkdir(p, 0o700) },
@@ -449,7 +449,7 @@ func TestOddFiles(t *testing.T) {
 	} {
 		must(t, odd(s.at(s.Reservations.file(Name{"a", uint32(i)}))))
 	}
-	must(t, os.WriteFile(s.at(reservationsDir+"/0-1.json.new"), nil, 0o600))
+	must(t, os.WriteFile(s.at("reservations/0-1.json.new"), nil, 0o600))
 	s = reopened(t, s)
 	for i := range uint32(6) {
 		testutil.True(t, s.Check(Name{"a", i}) != nil && s.Reservations.Save("a", i, nil) != nil,

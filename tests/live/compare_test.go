@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"strings"
 
@@ -21,11 +22,19 @@ import (
 func (e *env) compare(i int, runs *model) {
 	e.t.Helper()
 	state := testutil.Value(os.ReadFile(e.live.stateFile()))(e.t)
-	var file struct{ Data json.RawMessage }
-	e.must(json.Unmarshal(state, &file))
-	// The first version of the format had no checksum.
-	state = append([]byte(`{"version": 1,`), bytes.TrimPrefix(e.fresh.like(file.Data), []byte("{"))...)
-	e.must(os.WriteFile(e.fresh.stateFile(), state, 0o600))
+	var file struct {
+		Version int             `json:"version"`
+		Kind    string          `json:"kind"`
+		CRC32C  string          `json:"crc32c"`
+		Data    json.RawMessage `json:"data"`
+	}
+	e.must(json.Unmarshal(e.fresh.like(state), &file))
+	var data bytes.Buffer
+	e.must(json.Compact(&data, file.Data))
+	file.CRC32C = fmt.Sprintf("%08x", crc32.Checksum([]byte(file.Kind+"\n"+data.String()),
+		crc32.MakeTable(crc32.Castagnoli)))
+	state = testutil.Value(json.MarshalIndent(file, "", "  "))(e.t)
+	e.must(os.WriteFile(e.fresh.stateFile(), append(state, '\n'), 0o600))
 	e.fresh.start(runs)
 	defer e.fresh.Stop()
 	for h := range allHosts {
