@@ -175,14 +175,10 @@ type live struct {
 }
 
 func newLive(w io.Writer) *live {
-	f, ok := w.(*os.File)
-	if !ok {
-		return &live{}
+	if f, ok := w.(*os.File); ok && isTerminal(f) {
+		return &live{out: f}
 	}
-	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
-		return &live{}
-	}
-	return &live{out: f}
+	return &live{}
 }
 
 // show updates the line.

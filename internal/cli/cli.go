@@ -164,22 +164,23 @@ func command[T any](use, short string, args cobra.PositionalArgs,
 			if err != nil {
 				return err
 			}
-			if o.output == "json" {
-				return printJSON(cmd.OutOrStdout(), v)
-			}
-			t := newTable(cmd.OutOrStdout())
-			text(t, v)
-			return t.flush()
+			return printed(cmd.OutOrStdout(), &o, v, text)
 		},
 	}
 	o.add(cmd)
 	return cmd
 }
 
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+// printed prints an answer as JSON, or as text with a table.
+func printed[T any](w io.Writer, o *options, v T, text func(*table, T)) error {
+	if o.output == "json" {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(v)
+	}
+	t := newTable(w)
+	text(t, v)
+	return t.flush()
 }
 
 // planCommand prints the changes of a reload. The exit code tells whether there are any.
@@ -300,21 +301,15 @@ func eventsCommand() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			printed := func(e observed.Event) error { return printEvent(cmd.OutOrStdout(), &o, e) }
+			show := func(e observed.Event) error { return printEvent(cmd.OutOrStdout(), &o, e) }
 			if follow {
-				err = c.Follow(cmd.Context(), printed)
-				if errors.Is(err, io.ErrUnexpectedEOF) {
-					err = errors.New("the target has stopped")
-				}
-				return err
+				return stopped(c.Follow(cmd.Context(), show))
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), readTimeout)
 			defer cancel()
 			list, err := c.Events(ctx)
 			for _, e := range list {
-				if err := printed(e); err != nil {
-					return err
-				}
+				err = errors.Join(err, show(e))
 			}
 			return err
 		},
@@ -322,6 +317,14 @@ func eventsCommand() *cobra.Command {
 	o.add(cmd)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more, until interrupted")
 	return cmd
+}
+
+// stopped explains the error of a target that ends while it sends events or commands.
+func stopped(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the target has stopped")
+	}
+	return err
 }
 
 func printEvent(w io.Writer, o *options, e observed.Event) error {

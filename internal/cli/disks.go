@@ -41,12 +41,7 @@ func Disks(local func(*cobra.Command) ([]control.Disk, error)) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.output == "json" {
-				return printJSON(cmd.OutOrStdout(), list)
-			}
-			t := newTable(cmd.OutOrStdout())
-			disks(t, list)
-			return t.flush()
+			return printed(cmd.OutOrStdout(), &o, list, disks)
 		},
 	}
 	o.add(cmd)

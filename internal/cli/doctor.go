@@ -22,7 +22,17 @@ func Doctor(check func(c *cobra.Command, socket string) []doctor.Finding) *cobra
 			if err := o.check(); err != nil {
 				return err
 			}
-			return findings(cmd, &o, check(cmd, o.socket))
+			list := check(cmd, o.socket)
+			err := printed(cmd.OutOrStdout(), &o, list, findings)
+			switch {
+			case err != nil:
+				return err
+			case doctor.Worst(list) == doctor.Error:
+				return ErrErrors
+			case doctor.Worst(list) == doctor.Warning:
+				return ErrWarnings
+			}
+			return nil
 		},
 	}
 	o.addSocket(cmd)
@@ -30,30 +40,14 @@ func Doctor(check func(c *cobra.Command, socket string) []doctor.Finding) *cobra
 	return cmd
 }
 
-func findings(cmd *cobra.Command, o *options, list []doctor.Finding) error {
-	var err error
-	if o.output == "json" {
-		err = printJSON(cmd.OutOrStdout(), list)
-	} else {
-		t := newTable(cmd.OutOrStdout())
-		for _, f := range list {
-			t.row(f.Severity, f.Check, f.Found)
-			if f.Why != "" {
-				t.row("", "", "why: "+f.Why)
-			}
-			if f.Fix != "" {
-				t.row("", "", "fix: "+f.Fix)
-			}
+func findings(t *table, list []doctor.Finding) {
+	for _, f := range list {
+		t.row(f.Severity, f.Check, f.Found)
+		if f.Why != "" {
+			t.row("", "", "why: "+f.Why)
 		}
-		err = t.flush()
+		if f.Fix != "" {
+			t.row("", "", "fix: "+f.Fix)
+		}
 	}
-	switch {
-	case err != nil:
-		return err
-	case doctor.Worst(list) == doctor.Error:
-		return ErrErrors
-	case doctor.Worst(list) == doctor.Warning:
-		return ErrWarnings
-	}
-	return nil
 }

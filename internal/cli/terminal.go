@@ -46,8 +46,8 @@ const interrupt = 3 // Ctrl-C
 // not a terminal.
 func openTerminal(in, out *os.File) (*terminal, error) {
 	t := &terminal{in: in, out: out, history: map[string][]point{}, key: 'i'}
-	if _, err := unix.IoctlGetTermios(int(out.Fd()), unix.TCGETS); err != nil {
-		return nil, err
+	if !isTerminal(out) {
+		return nil, unix.ENOTTY
 	}
 	now, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS)
 	if err != nil {

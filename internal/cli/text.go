@@ -125,18 +125,14 @@ func aligned(rows [][]string, space int) []string {
 	return slices.Collect(strings.Lines(b.String()))
 }
 
-func allUpper(words []string) bool {
-	text := strings.Join(words, "")
-	return text == strings.ToUpper(text)
-}
-
 // records turns each row into a row for each cell, with the name of its column, as far as columns
 // have names.
 func records(rows [][]string) (list [][]string) {
 	var names []string
 	for _, r := range rows {
+		lower := strings.ContainsFunc(strings.Join(r, ""), unicode.IsLower)
 		switch {
-		case names == nil && len(r) > 2 && allUpper(r):
+		case names == nil && len(r) > 2 && !lower:
 			names = r
 		case len(r) != len(names):
 			list = append(list, r)
@@ -329,13 +325,9 @@ func connections(t *table, list []observed.Connection) {
 			yes(c.HeaderDigest, "header"),
 			yes(c.DataDigest, "data"),
 		}, func(s string) bool { return s == "-" })
-		rtt := "-"
-		if c.RTTSeconds > 0 {
-			rtt = brief(c.RTTSeconds)
-		}
 		t.row(or(c.Host), or(c.Subsystem), c.CNTLID, c.QID, c.Transport, c.Remote, c.Local,
-			c.Reactor, c.Depth, c.InFlight, span(c.AgeSeconds), left, rtt, c.Retransmits,
-			or(strings.Join(digests, ", ")), or(c.TLS))
+			c.Reactor, c.Depth, c.InFlight, span(c.AgeSeconds), left, duration(c.RTTSeconds),
+			c.Retransmits, or(strings.Join(digests, ", ")), or(c.TLS))
 	}
 }
 

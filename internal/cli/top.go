@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -303,12 +302,8 @@ func printRates(ctx context.Context, c *control.Client, w io.Writer, o *options,
 				t.line(plain(v.Name) + "\t" + strings.Join(v.cells(title), "\t"))
 			}
 		})
-		err = errors.Join(t.flush(), newline(w))
+		t.line("")
+		err = t.flush()
 	}
-	return err
-}
-
-func newline(w io.Writer) error {
-	_, err := io.WriteString(w, "\n")
 	return err
 }

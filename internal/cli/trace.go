@@ -61,7 +61,7 @@ func (o *traceOptions) run(cmd *cobra.Command) (err error) {
 	if o.query.Queue > 0xFFFF || o.query.Queue < 0 && cmd.Flags().Changed("queue") {
 		return fmt.Errorf("--queue %d: a queue ID is 0 to 65535", o.query.Queue)
 	}
-	printed := func(q observed.TraceQueue) error { return o.print(cmd.OutOrStdout(), &q) }
+	show := func(q observed.TraceQueue) error { return o.print(cmd.OutOrStdout(), &q) }
 	if o.write != "" {
 		f, err := os.OpenFile(o.write, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		if err != nil {
@@ -72,12 +72,12 @@ func (o *traceOptions) run(cmd *cobra.Command) (err error) {
 		if err != nil {
 			return err
 		}
-		printed = c.add
+		show = c.add
 	}
 	found := false
 	err = o.each(cmd.Context(), func(q observed.TraceQueue) error {
 		found = true
-		return printed(q)
+		return show(q)
 	})
 	if err != nil || found || o.query.Follow || o.output == "json" {
 		return err
@@ -110,11 +110,7 @@ func (o *traceOptions) each(ctx context.Context, fn func(observed.TraceQueue) er
 		ctx, cancel = context.WithTimeout(ctx, 4*readTimeout) // there may be thousands of queues
 		defer cancel()
 	}
-	err = c.Trace(ctx, o.query, fn)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = errors.New("the target has stopped")
-	}
-	return err
+	return stopped(c.Trace(ctx, o.query, fn))
 }
 
 // print prints a queue.
