@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -80,10 +82,10 @@ func (a *ListenAddress) UnmarshalText(b []byte) (err error) {
 }
 
 // listenAddress is the Value of a listener's address.
-func listenAddress(p *ListenAddress) Value {
-	return unmarshaled(p, "IP address, network or interface",
-		"Write an IPv4 or IPv6 address, 0.0.0.0 or \"::\", a network as in 10.0.0.0/24, or the "+
-			"name of a network interface or RDMA device; host names are not resolved.",
+func listenAddress(p *ListenAddress) lang.Value {
+	return lang.Unmarshaled(p, "IP address, network or interface",
+		hintOr("Write an IPv4 or IPv6 address, 0.0.0.0 or \"::\", a network as in 10.0.0.0/24, or "+
+			"the name of a network interface or RDMA device; host names are not resolved."),
 		func(a *ListenAddress) (what, hint string) {
 			switch {
 			case !a.Many():
@@ -100,13 +102,13 @@ func listenAddress(p *ListenAddress) Value {
 }
 
 // network is a network in CIDR notation.
-func network(p *netip.Prefix) Value {
+func network(p *netip.Prefix) lang.Value {
 	get := func() string { return p.String() }
-	return parsed("network", nil, get, func(text string) (what, hint string) {
+	return lang.Parsed("network", nil, get, func(text string) (what, hint string) {
 		n, err := parseNetwork(text)
 		switch {
 		case err != nil:
-			return fmt.Sprintf("%q is not a network", printable(text)),
+			return fmt.Sprintf("%q is not a network", lang.Printable(text)),
 				"Write an address and the length of its prefix, as in 10.0.0.0/24."
 		case n != n.Masked():
 			return fmt.Sprintf("%v is an address in a network", n),
@@ -116,6 +118,11 @@ func network(p *netip.Prefix) Value {
 		*p = n
 		return "", ""
 	})
+}
+
+// hintOr returns a function for lang.Unmarshaled.
+func hintOr(hint string) func(text string) string {
+	return func(text string) string { return cmp.Or(portInside(text), hint) }
 }
 
 // portInside returns a hint if text is an address followed by a port, else "".
@@ -130,7 +137,7 @@ func portInside(text string) string {
 	if err != nil || noIP != nil && !device.MatchString(address) {
 		return ""
 	}
-	return fmt.Sprintf("Did you mean address: %s and port: %s?", printable(address), port)
+	return fmt.Sprintf("Did you mean address: %s and port: %s?", lang.Printable(address), port)
 }
 
 // parseNetwork parses a network. It turns an IPv4-mapped one into a network of IPv4.
@@ -154,12 +161,12 @@ type socket struct {
 }
 
 // listens adds a problem at path if s conflicts with an earlier socket. Port 0 never conflicts.
-func (d *decoder) listens(s socket, path, hint string) {
+func (v *validator) listens(s socket, path, hint string) {
 	if s.port == 0 || s.at == (ListenAddress{}) {
 		return
 	}
-	d.once("listener", fmt.Sprintf("%v %s", s.transport, s.at.WithPort(s.port)), path, hint)
-	for _, o := range d.sockets {
+	v.Once("listener", fmt.Sprintf("%v %s", s.transport, s.at.WithPort(s.port)), path, hint)
+	for _, o := range v.sockets {
 		wide, other := o, s
 		if !wide.at.leavesNothing(other.at) {
 			wide, other = s, o
@@ -172,22 +179,22 @@ func (d *decoder) listens(s socket, path, hint string) {
 		if wide.at.IP.Is6() && !other.at.IP.Is6() {
 			too = ", including those of IPv4,"
 		}
-		d.add(path, fmt.Sprintf("%s and %s are about the same addresses", s.name, o.name),
+		v.Add(path, fmt.Sprintf("%s and %s are about the same addresses", s.name, o.name),
 			fmt.Sprintf("Delete one of the two: %v has all addresses%s with one socket. "+
 				"A network, as in 0.0.0.0/0, leaves %v to the other listener.", wide.at, too,
 				other.at))
 	}
-	d.sockets = append(d.sockets, s)
+	v.sockets = append(v.sockets, s)
 }
 
 // serves is listens for the address of the key at path, which is not an NVMe listener.
-func (d *decoder) serves(path string, at netip.AddrPort) {
-	d.listens(socket{path, nvme.TransportTCP, ListenAddress{IP: at.Addr()}, at.Port()}, path,
+func (v *validator) serves(path string, at netip.AddrPort) {
+	v.listens(socket{path, nvme.TransportTCP, ListenAddress{IP: at.Addr()}, at.Port()}, path,
 		"Choose another port for one of the two.")
 }
 
 // leavesNothing reports whether a is a wildcard that covers all addresses of b. The address ::
-// covers those of IPv4.
+// covers every address of IPv4.
 func (a ListenAddress) leavesNothing(b ListenAddress) bool {
 	switch {
 	case a.Many() || !a.IP.IsUnspecified():
@@ -201,9 +208,9 @@ func (a ListenAddress) leavesNothing(b ListenAddress) bool {
 }
 
 // addrPort is an IP address and a port to listen on; "" means none.
-func addrPort(p *netip.AddrPort) Value {
-	return unmarshaled(p, "IP address and a port",
-		"Write for instance 127.0.0.1:9500 or \"[::1]:9500\"; host names are not resolved.",
+func addrPort(p *netip.AddrPort) lang.Value {
+	return lang.Unmarshaled(p, "IP address and a port",
+		hintOr("Write for instance 127.0.0.1:9500 or \"[::1]:9500\"; host names are not resolved."),
 		func(a *netip.AddrPort) (what, hint string) {
 			*a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 			return local(a.Addr())

@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
@@ -64,32 +65,30 @@ func (a *Authentication) Expired(now time.Time) bool {
 	return !a.Until.IsZero() && !now.Before(a.Until)
 }
 
-func (a *Authentication) keys() []Key {
-	return []Key{
-		NewKey("dhchap_key", chapKey(&a.Key),
+func (a *Authentication) keys() []lang.Key {
+	return []lang.Key{
+		lang.NewKey("dhchap_key", chapKey(&a.Key),
 			"Key with which the host has to authenticate (DH-HMAC-CHAP): `DHHC-1:...:`, as "+
 				"`nvmf-target key gen` makes it and `nvme connect --dhchap-secret` takes it; "+
 				"better in a file. Set it when the NQN is not proof enough of a host's identity.").
 			Without("none").OrSecretFile(),
-		NewKey("dhchap_old_key", chapKey(&a.OldKey),
+		lang.NewKey("dhchap_old_key", chapKey(&a.OldKey),
 			"A key that is valid as well. Set it to the previous key while the host changes over "+
 				"to another `dhchap_key`.").Without("none").OrSecretFile(),
-		NewKey("dhchap_ctrl_key", chapKey(&a.ControllerKey),
+		lang.NewKey("dhchap_ctrl_key", chapKey(&a.ControllerKey),
 			"Key with which the target authenticates itself to the host, if that asks for it "+
 				"(`nvme connect --dhchap-ctrl-secret`). Set it when the host must be sure that it "+
 				"is this target.").Without("none").OrSecretFile(),
-		NewKey("dhchap_hash", Sequence(&a.Hashes, 1, len(auth.AllHashes), func(h *auth.Hash) Value {
-			return Unique(words(h, auth.AllHashes), "Once is enough.")
-		}), "The hash functions that the host may use, the first choice first. Set it when only "+
-			"some are acceptable.").Without("all, the cheapest first"),
-		NewKey("dhchap_dhgroup", Sequence(&a.Groups, 1, len(auth.AllGroups),
-			func(g *auth.Group) Value {
-				return Unique(words(g, auth.AllGroups), "Once is enough.")
-			}), "The Diffie-Hellman groups that the host may use, the first choice first. Set it "+
-			"when only some are acceptable, or for hosts that have no other: the larger ones cost "+
-			"much, also when strangers choose them, and `\"null\"`, in quotes, protects less.").
+		lang.NewKey("dhchap_hash", preferences(&a.Hashes, auth.AllHashes),
+			"The hash functions that the host may use, the first choice first. Set it when only "+
+				"some are acceptable.").Without("all, the cheapest first"),
+		lang.NewKey("dhchap_dhgroup", preferences(&a.Groups, auth.AllGroups),
+			"The Diffie-Hellman groups that the host may use, the first choice first. Set it "+
+				"when only some are acceptable, or for hosts that have no other: the larger ones "+
+				"cost much, also when strangers choose them, and `\"null\"`, in quotes, protects "+
+				"less.").
 			Without("ffdhe2048, ffdhe3072"),
-		NewKey("tls_key", tlsKey(&a.TLSKey),
+		lang.NewKey("tls_key", tlsKey(&a.TLSKey),
 			"Key from which the PSKs of TLS are derived, for all subsystems: "+
 				"`NVMeTLSkey-1:...:`, as `nvmf-target key gen --tls` makes it and `nvme "+
 				"check-tls-key --insert` puts it into the keyring of the host; better in a file. "+
@@ -97,17 +96,17 @@ func (a *Authentication) keys() []Key {
 				"other host can claim its NQN. Set it when the data of hosts must be encrypted on "+
 				"the network.").
 			Without("none").OrSecretFile(),
-		NewKey("tls_old_key", tlsKey(&a.OldTLSKey),
+		lang.NewKey("tls_old_key", tlsKey(&a.OldTLSKey),
 			"A key that is valid as well. Set it to the previous key while the host changes over "+
 				"to another `tls_key`.").Without("none").OrSecretFile(),
-		NewKey("old_keys_until", moment(&a.OldUntil),
+		lang.NewKey("old_keys_until", moment(&a.OldUntil),
 			"When `dhchap_old_key` and `tls_old_key` cease to count. Hosts that are connected "+
 				"stay. Set it so that nobody has to remember to delete them.").Without("never"),
-		NewKey("keys_until", moment(&a.Until),
+		lang.NewKey("keys_until", moment(&a.Until),
 			"When all keys of the host cease to count. Then it cannot connect: it stays connected "+
 				"until it loses its connection. `check` and the log warn 30 days before. Set it "+
 				"where keys must not be used for longer.").Without("never"),
-		NewKey("reauthenticate", Duration(&a.Reauthenticate, MinReauthenticate,
+		lang.NewKey("reauthenticate", lang.Duration(&a.Reauthenticate, MinReauthenticate,
 			MaxReauthenticate),
 			"How long an authentication is good for: then the next read or write of the host is "+
 				"refused once, so that it authenticates again, and it is disconnected unless it "+
@@ -117,6 +116,16 @@ func (a *Authentication) keys() []Key {
 	}
 }
 
+// preferences is a list of some of all, the first choice first.
+func preferences[T interface {
+	comparable
+	fmt.Stringer
+}](p *[]T, all []T) lang.Value {
+	return lang.Sequence(p, 1, len(all), func(one *T) lang.Value {
+		return lang.Unique(lang.Words(one, all), "Once is enough.")
+	})
+}
+
 // The bounds of Reauthenticate. Hosts have a minute to reauthenticate.
 const (
 	MinReauthenticate = 10 * time.Second
@@ -124,19 +133,19 @@ const (
 )
 
 // moment is an expiry time. A date means the end of that day, in UTC.
-func moment(p *time.Time) Value {
-	return &scalar{
-		name: "a date or time", doc: "date or time", rules: schema{
-			"type":    "string",
-			"pattern": `^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$`,
-		},
-		get: func() string {
+func moment(p *time.Time) lang.Value {
+	rules := lang.Schema{
+		"type":    "string",
+		"pattern": `^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$`,
+	}
+	return lang.Scalar("a date or time", "date or time", rules,
+		func() string {
 			if p.IsZero() {
 				return ""
 			}
 			return p.UTC().Format(time.RFC3339)
 		},
-		set: func(n *yaml.Node) (what, hint string) {
+		func(n *yaml.Node) (what, hint string) {
 			for _, layout := range []string{time.DateOnly, time.RFC3339} {
 				if t, err := time.Parse(layout, n.Value); err == nil {
 					if *p = t; layout == time.DateOnly {
@@ -145,10 +154,9 @@ func moment(p *time.Time) Value {
 					return "", ""
 				}
 			}
-			return printable(n.Value) + " is not a date or time",
+			return lang.Printable(n.Value) + " is not a date or time",
 				"Write it as 2027-01-31 (the end of that day, UTC) or 2027-01-31T18:00:00+01:00."
-		},
-	}
+		})
 }
 
 // hidingKey makes the placeholders of secrets useless outside this process.
@@ -165,11 +173,11 @@ func hidden(secret string) string {
 	return fmt.Sprintf("hidden-%x", h.Sum(nil)[:8])
 }
 
-func chapKey(p **auth.Key) Value {
+func chapKey(p **auth.Key) lang.Value {
 	return secretKey(p, "DH-HMAC-CHAP key", "^DHHC-1:0[0-3]:", "key gen", auth.ParseKey)
 }
 
-func tlsKey(p **auth.TLSKey) Value {
+func tlsKey(p **auth.TLSKey) lang.Value {
 	return secretKey(p, "TLS key", "^NVMeTLSkey-1:0[0-2]:", "key gen --tls", auth.ParseTLSKey)
 }
 
@@ -177,16 +185,16 @@ func tlsKey(p **auth.TLSKey) Value {
 // the command that generates one.
 func secretKey[K interface{ Reveal() string }](p *K, what, pattern, gen string,
 	parse func(string) (K, error),
-) Value {
+) lang.Value {
 	given := false
-	rules := schema{"pattern": pattern + "[A-Za-z0-9+/]+=*:$"}
+	rules := lang.Schema{"pattern": pattern + "[A-Za-z0-9+/]+=*:$"}
 	get := func() string {
 		if !given {
 			return ""
 		}
 		return hidden((*p).Reveal())
 	}
-	return parsed(what, rules, get, func(text string) (what, hint string) {
+	return lang.Parsed(what, rules, get, func(text string) (what, hint string) {
 		k, err := parse(text)
 		if err != nil {
 			return err.Error(), "nvmf-target " + gen + " makes a key, and key check looks at one."
@@ -197,29 +205,29 @@ func secretKey[K interface{ Reveal() string }](p *K, what, pattern, gen string,
 }
 
 // authentication reports conflicts between the keys of a host.
-func (d *decoder) authentication(a *Authentication, path string) {
+func (v *validator) authentication(a *Authentication, path string) {
 	for key, given := range map[string]bool{
 		"dhchap_old_key": a.OldKey != nil, "dhchap_ctrl_key": a.ControllerKey != nil,
 		"dhchap_hash": a.Hashes != nil, "dhchap_dhgroup": a.Groups != nil,
 		"reauthenticate": a.Reauthenticate != 0,
 	} {
-		if given && a.Key == nil && !d.bad[path+".dhchap_key"] {
-			d.add(path+"."+key, "without dhchap_key it would have no effect",
+		if given && a.Key == nil && !v.Bad(path+".dhchap_key") {
+			v.Add(path+"."+key, "without dhchap_key it would have no effect",
 				"Add dhchap_key, or delete it.")
 		}
 	}
-	if !a.Until.IsZero() && a.Key == nil && a.TLSKey == nil && !d.bad[path+".dhchap_key"] &&
-		!d.bad[path+".tls_key"] {
-		d.add(path+".keys_until", "without a key it would have no effect",
+	if !a.Until.IsZero() && a.Key == nil && a.TLSKey == nil && !v.Bad(path+".dhchap_key") &&
+		!v.Bad(path+".tls_key") {
+		v.Add(path+".keys_until", "without a key it would have no effect",
 			"Add dhchap_key or tls_key, or delete it.")
 	}
-	if a.OldTLSKey != nil && a.TLSKey == nil && !d.bad[path+".tls_key"] {
-		d.add(path+".tls_old_key", "without tls_key it would have no effect",
+	if a.OldTLSKey != nil && a.TLSKey == nil && !v.Bad(path+".tls_key") {
+		v.Add(path+".tls_old_key", "without tls_key it would have no effect",
 			"Add tls_key, or delete it.")
 	}
 	if k := a.ControllerKey; k != nil && a.Key != nil && (k.Equal(a.Key) ||
 		a.OldKey != nil && k.Equal(a.OldKey)) {
-		d.add(path+".dhchap_ctrl_key", "host and controller have the same key, so that each could "+
+		v.Add(path+".dhchap_ctrl_key", "host and controller have the same key, so that each could "+
 			"pretend to be the other", "Make another one: nvmf-target key gen.")
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
@@ -50,14 +50,10 @@ type Config struct {
 	ManagedPaths []string
 
 	includes []string
-	src      *source
+	src      *lang.Source // nil if the configuration was not parsed
+	printed  Option
 	settings Settings
-	printed  map[string]string // output of programs, by their arguments
-	warnings Problems
 }
-
-// Warnings returns warnings about the text, independent of the machine.
-func (c *Config) Warnings() Problems { return slices.Clone(c.warnings) }
 
 // Log selects the lines to log and their format.
 type Log struct {

@@ -7,10 +7,12 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -33,8 +35,9 @@ func parse(t *testing.T, text string, environ ...string) (*Config, error) {
 // memory is the options of a backend.
 type memory struct{ size int64 }
 
-func (m *memory) Keys() []Key {
-	return []Key{{Name: "size", Value: Bytes(&m.size, 512, NoLimit, AnySize), Required: "Add it."}}
+func (m *memory) Keys() []lang.Key {
+	size := lang.Bytes(&m.size, 512, lang.NoLimit, lang.AnySize)
+	return []lang.Key{lang.NewKey("size", size, "").Require("Add it.")}
 }
 
 func (m *memory) Check(func(key, what, hint string)) {}
@@ -42,7 +45,7 @@ func (m *memory) Check(func(key, what, hint string)) {}
 // nothing is the options of a wrapper.
 type nothing struct{ memory }
 
-func (*nothing) Keys() []Key { return nil }
+func (*nothing) Keys() []lang.Key { return nil }
 
 // volume is the options of a backend with a path.
 type volume struct {
@@ -51,9 +54,10 @@ type volume struct {
 	blockSize int
 }
 
-func (v *volume) Keys() []Key {
-	return append(v.memory.Keys(), Key{Name: "path", Value: Path(&v.path), Required: "Add it."},
-		Key{Name: "block_size", Value: Bytes(&v.blockSize, 512, 4096, PowerOfTwo)})
+func (v *volume) Keys() []lang.Key {
+	return append(v.memory.Keys(),
+		lang.NewKey("path", Path(&v.path), "").Require("Add it."),
+		lang.NewKey("block_size", lang.Bytes(&v.blockSize, 512, 4096, lang.PowerOfTwo), ""))
 }
 
 var testBackends = []Backend{
@@ -65,7 +69,7 @@ var testBackends = []Backend{
 
 func TestMinimalFile(t *testing.T) {
 	c := testutil.Value(Load("testdata/minimal.yaml", nil, testBackends))(t)
-	c.src, c.settings = nil, Settings{}
+	c.src, c.printed, c.settings = nil, nil, Settings{}
 	want := &Config{
 		Log:             Log{Level: slog.LevelInfo},
 		Reactors:        Reactors{Memory: 64 << 20, Spin: -1},
@@ -128,66 +132,41 @@ func TestMissingFile(t *testing.T) {
 }
 
 func TestFileTooLarge(t *testing.T) {
-	testutil.Fails(t, testutil.Err(Parse("x", make([]byte, maxFile+1), nil, testBackends)),
+	testutil.Fails(t, testutil.Err(Parse("x", make([]byte, 4<<20+1), nil, testBackends)),
 		"larger than 4MiB", "")
 }
 
-func TestSizes(t *testing.T) {
-	for text, want := range map[string]Size{
-		"0": 0, "4096": 4096, "1B": 1, "1KiB": 1024, "1 KiB": 1024, "3MiB": 3 << 20,
-		"1GiB": 1 << 30, "2TiB": 2 << 40, "1PiB": 1 << 50,
-		"1KB": 1000, "1kB": 1000, "2MB": 2e6, "500GB": 500e9, "1TB": 1e12, "1PB": 1e15,
-		"9223372036854775807": 1<<63 - 1,
-	} {
-		testutil.Equal(t, testutil.Value(ParseSize(text))(t), want, "%q", text)
-	}
-	for _, text := range []string{
-		"", "GiB", "1G", "-1", "1.5GiB", "0x10", "1e3", "8192PiB",
-		"18446744073709551616", "１KiB",
-	} {
-		if got, err := ParseSize(text); err == nil {
-			t.Errorf("%q: got %d, want an error", text, got)
+// variables calls each for the keys outside of lists, with the environment variable of each.
+func variables(keys []lang.Key, path string, each func(k lang.Key, path, variable string)) {
+	for _, k := range keys {
+		at := strings.TrimPrefix(path+"."+k.Name, ".")
+		if section, ok := k.Value.(lang.Mapping); ok {
+			variables(section, at, each)
+		} else if at != "include" && at != managedKey {
+			each(k, at, EnvPrefix+strings.ToUpper(strings.ReplaceAll(at, ".", "_")))
 		}
-	}
-	for size, want := range map[Size]string{
-		0: "0B", 513: "513B", 65536: "64KiB", 1 << 40: "1TiB",
-		500e9: "500GB", 1536: "1536B",
-	} {
-		testutil.Equal(t, size.String(), want, "%d", int64(size))
-	}
-}
-
-func TestNearest(t *testing.T) {
-	keys := []string{"nsid", "backend", "size", "path", "block_size", "read_only", "uuid"}
-	for word, want := range map[string]string{
-		"sise": "size", "siez": "size",
-		"block-size": "block_size", "Path": "path", "readonly": "read_only", "zzz": "", "": "",
-	} {
-		testutil.Equal(t, nearest(word, keys), want, "%q", word)
 	}
 }
 
 // Every variable stands for one key.
 func TestVariables(t *testing.T) {
 	seen := map[string]string{}
-	for _, l := range leaves(new(Config).keys(), "") {
-		if other, dup := seen[l.variable()]; dup {
-			t.Errorf("%s stands for %s and %s", l.variable(), other, l.path)
+	variables(new(Config).keys(nil), "", func(_ lang.Key, path, variable string) {
+		if other, dup := seen[variable]; dup {
+			t.Errorf("%s stands for %s and %s", variable, other, path)
 		}
-		seen[l.variable()] = l.path
-	}
+		seen[variable] = path
+	})
 }
 
 // The default of every key is one that may be written.
 func TestDefaultsMayBeWritten(t *testing.T) {
-	var c Config
-	for _, l := range leaves(c.keys(), "") {
-		if l.Value.String() == "" || l.Default != "" || l.Required != "" {
-			continue
+	variables(new(Config).keys(nil), "", func(k lang.Key, path, variable string) {
+		if text := k.Value.String(); text != "" && k.Default == "" && k.Required == "" {
+			_, err := parse(t, minimal, variable+"="+text)
+			testutil.Equal(t, err, nil, "%s", path)
 		}
-		_, err := parse(t, minimal, l.variable()+"="+l.Value.String())
-		testutil.Equal(t, err, nil, "%s", l.path)
-	}
+	})
 }
 
 // FuzzParse: no text panics the parser, and an error is always a list of problems.
@@ -196,7 +175,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("a: &a [*a]\nlisteners: *a\n"))
 	f.Add([]byte("a: ${\nlog: {level: \"$${${X}\"}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if bytes.Contains(data, []byte(includeKey)) {
+		if bytes.Contains(data, []byte("include")) {
 			t.Skip("would read other files")
 		}
 		c, err := Parse("fuzz.yaml", data, nil, testBackends)

@@ -2,9 +2,9 @@ package config
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strconv"
+
+	"github.com/nvmf-target/nvmf-target/config/lang"
 )
 
 // Op is an operation on an object.
@@ -23,26 +23,9 @@ type Change struct {
 	Object
 	// Keys are the keys that change, in the order of the schema. For Add they are the keys that are
 	// not at their defaults; for Remove there are none. The keys that name the object are left out.
-	Keys []KeyChange
+	Keys []lang.KeyChange
 	// Secrets: the object has secrets that are removed with it.
 	Secrets bool
-}
-
-// KeyChange is a key with another value, or an entry that only one of two lists has.
-type KeyChange struct {
-	// Key is "reactors.count", "hosts" or "of.size": its path below the object.
-	Key string
-	// Old and New are the values as written in a file. Without a value they are the default, or ""
-	// if the default cannot be written.
-	Old, New string
-	// Entry: New is added to the list, or Old is removed; the other one is "".
-	Entry bool
-	// Restart: the change needs a restart of the target.
-	Restart bool
-	// Storage: the key belongs to the storage of a namespace.
-	Storage bool
-	// Secret: the values are secrets, and hidden.
-	Secret bool
 }
 
 // Diff returns the changes from running to wanted, in an order in which they can be applied. A
@@ -52,8 +35,9 @@ func Diff(running, wanted Settings) (changes []Change) {
 	was, is := running.byName(), wanted.byName()
 	for _, o := range running.objects {
 		if is[o.Object] == nil {
-			secrets := slices.ContainsFunc(o.settings, func(s setting) bool { return s.secret })
-			changes = append(changes, Change{Op: Remove, Object: o.Object, Secrets: secrets})
+			changes = append(changes, Change{
+				Op: Remove, Object: o.Object, Secrets: o.Secrets() != nil,
+			})
 		}
 	}
 	for _, o := range wanted.objects {
@@ -63,11 +47,11 @@ func Diff(running, wanted Settings) (changes []Change) {
 		case o.Kind == KindFile:
 			old = new(object)
 		default:
-			added := new(object).changes(&o)
+			added := lang.Settings{}.Changes(o.Settings)
 			changes = append(changes, Change{Op: Add, Object: o.Object, Keys: added})
 			continue
 		}
-		if keys := old.changes(&o); keys != nil {
+		if keys := old.Changes(o.Settings); keys != nil {
 			changes = append(changes, Change{Op: Modify, Object: o.Object, Keys: keys})
 		}
 	}
@@ -79,12 +63,12 @@ func Diff(running, wanted Settings) (changes []Change) {
 
 // Restart reports whether part of the change needs a restart.
 func (c Change) Restart() bool {
-	return slices.ContainsFunc(c.Keys, func(k KeyChange) bool { return k.Restart })
+	return slices.ContainsFunc(c.Keys, func(k lang.KeyChange) bool { return k.Restart })
 }
 
 // ChangesSecret reports whether a secret is added, changed or removed.
 func (c Change) ChangesSecret() bool {
-	return c.Secrets || slices.ContainsFunc(c.Keys, func(k KeyChange) bool { return k.Secret })
+	return c.Secrets || slices.ContainsFunc(c.Keys, func(k lang.KeyChange) bool { return k.Secret })
 }
 
 // rank is the position of a change in the order. Changes of the same rank stay in the order of the
@@ -128,87 +112,17 @@ func (s Settings) byName() map[Object]*object {
 	return byName
 }
 
-// settingID identifies the same setting in two objects.
-type settingID struct{ key, entry string }
-
-func (s *setting) id() settingID {
-	if s.entry {
-		return settingID{s.key, s.value}
-	}
-	return settingID{key: s.key}
-}
-
-// needsRestart reports whether a change of the setting of the running object needs a restart.
-func (o *object) needsRestart(s *setting) bool { return s.restart || s.storage && o.volatile }
-
-// changes returns the changes from the running object o to wanted.
-func (o *object) changes(wanted *object) (out []KeyChange) {
-	change := func(s *setting, from, to string) {
-		out = append(out, KeyChange{
-			Key: s.key, Old: from, New: to, Entry: s.entry, Restart: o.needsRestart(s),
-			Storage: s.storage, Secret: s.secret,
-		})
-	}
-	running := map[settingID]*setting{}
-	for i := range o.settings {
-		s := &o.settings[i]
-		running[s.id()] = s
-	}
-	for i := range wanted.settings {
-		s := &wanted.settings[i]
-		old := running[s.id()]
-		delete(running, s.id())
-		switch {
-		case old == nil:
-			change(s, s.unset, s.value)
-		case old.value != s.value:
-			change(s, old.value, s.value)
-		}
-	}
-	for i := range o.settings {
-		if s := &o.settings[i]; running[s.id()] != nil {
-			change(s, s.value, s.unset)
-		}
-	}
-	return out
-}
-
 // Merge returns the part of the wanted configuration that a running target can apply without a
 // restart: in objects of both, keys that need a restart keep their running values.
 func Merge(running, wanted Settings) (merged Settings) {
 	was := running.byName()
 	for _, o := range wanted.objects {
 		if old := was[o.Object]; old != nil {
-			o.volatile = o.volatile || old.volatile
-			o.settings = slices.DeleteFunc(slices.Clone(o.settings), func(s setting) bool {
-				return old.needsRestart(&s)
-			})
-			for _, s := range old.settings {
-				if old.needsRestart(&s) {
-					o.settings = append(o.settings, s)
-				}
-			}
+			o.Settings = old.Merge(o.Settings)
 		}
 		merged.objects = append(merged.objects, o)
 	}
 	return merged
-}
-
-// String is the object as in Change.String, "" for the file.
-func (o Object) String() string {
-	switch o.Kind {
-	case KindListener:
-		return "listener " + shown(o.Listener)
-	case KindReferral:
-		return "referral " + shown(o.Referral)
-	case KindHost:
-		return "host " + shown(o.NQN)
-	case KindSubsystem:
-		return "subsystem " + shown(o.NQN)
-	case KindNamespace:
-		return fmt.Sprintf("namespace %d of %s", o.NSID, shown(o.NQN))
-	}
-	return ""
 }
 
 // String is one line: "~ namespace 2 of nqn.2026-11.io.nvmf-target:disk0: read_only: false ->
@@ -223,36 +137,10 @@ func (c Change) String() string {
 			text += ": "
 		}
 		if c.Op == Add {
-			text += k.Key + ": " + shown(k.New)
+			text += k.Key + ": " + lang.Quoted(k.New)
 		} else {
 			text += k.String()
 		}
-	}
-	return text
-}
-
-// String is "reactors.count: 2 -> 4 (needs a restart)" or "hosts: + NQN".
-func (k KeyChange) String() string {
-	text := shown(cmp.Or(k.Old, unset)) + " -> " + shown(cmp.Or(k.New, unset))
-	switch {
-	case k.Entry && k.Old == "":
-		text = "+ " + shown(k.New)
-	case k.Entry:
-		text = "- " + shown(k.Old)
-	}
-	if text = k.Key + ": " + text; k.Restart {
-		text += " (needs a restart)"
-	}
-	return text
-}
-
-// unset stands for a missing value.
-const unset = "unset"
-
-// shown returns text, in quotes if it would be unclear on a line without them.
-func shown(text string) string {
-	if quoted := strconv.Quote(text); quoted != `"`+text+`"` || text == "" {
-		return quoted
 	}
 	return text
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -51,7 +52,7 @@ func TestDiffMarksStorage(t *testing.T) {
 	wanted := strings.Replace(diffBase, "/a3", "/a4", 1)
 	wanted = strings.Replace(wanted, "nsid: 3,", "nsid: 3, read_only: true,", 1)
 	got := Diff(settings(t, diffBase), settings(t, wanted))
-	want := []KeyChange{
+	want := []lang.KeyChange{
 		{Key: "read_only", Old: "false", New: "true"},
 		{Key: "of.of.path", Old: "/a3", New: "/a4", Storage: true},
 	}
@@ -91,13 +92,20 @@ func TestDiffOfRandomFiles(t *testing.T) {
 	testutil.True(t, changed >= 1000, "only %d changes", changed)
 }
 
+// settingID is a key, or an entry of the list under the key.
+type settingID struct{ key, entry string }
+
 // flat returns settings as a map.
 func flat(s Settings) map[Object]map[settingID]string {
 	m := map[Object]map[settingID]string{}
 	for _, o := range s.objects {
 		m[o.Object] = map[settingID]string{}
-		for _, s := range o.settings {
-			m[o.Object][s.id()] = s.value
+		for _, k := range (lang.Settings{}).Changes(o.Settings) {
+			id := settingID{key: k.Key}
+			if k.Entry {
+				id.entry = k.New
+			}
+			m[o.Object][id] = k.New
 		}
 	}
 	return m
@@ -109,8 +117,8 @@ func applied(t *testing.T, running Settings, changes []Change) map[Object]map[se
 	m, unset := flat(running), map[Object]map[string]string{}
 	for _, o := range running.objects {
 		unset[o.Object] = map[string]string{}
-		for _, s := range o.settings {
-			unset[o.Object][s.key] = s.unset
+		for _, k := range (lang.Settings{}).Changes(o.Settings) {
+			unset[o.Object][k.Key] = k.Old
 		}
 	}
 	for _, c := range changes {

@@ -6,31 +6,32 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // discoveryPort is the port that IANA has assigned to discovery services (nvme-disc).
 const discoveryPort = 8009
 
-func (c *Discovery) keys() []Key {
-	return []Key{
-		NewKey("nqn", nqn(&c.NQN, discoveryNQN),
+func (c *Discovery) keys() []lang.Key {
+	return []lang.Key{
+		lang.NewKey("nqn", nqn(&c.NQN, discoveryNQN),
 			"A unique name for the discovery service; hosts that use the well-known name learn "+
 				"it. Set it when hosts talk to several discovery services and have to tell them "+
 				"apart.").Without("the well-known name only"),
-		NewKey("security", security(&c.Security),
+		lang.NewKey("security", security(&c.Security),
 			"The security required of hosts: `auth`, authentication with a `dhchap_key` (not with "+
 				"nvme-cli before 3.0); `tls`, TLS with a `tls_key`; `auth+tls`, both. For all "+
 				"others the service does not exist. Set it when the names of subsystems must not "+
 				"show to a machine that merely claims the NQN of a host."),
-		NewKey("referrals", List(&c.Referrals, 0, 64, (*Referral).value),
-			"Other discovery services that hosts are told of."),
-		NewKey("mdns", Bool(&c.MDNS),
+		lang.NewKey("referrals", lang.List(&c.Referrals, 0, 64, (*Referral).value),
+			"Other discovery services that hosts are told of.").Extended(),
+		lang.NewKey("mdns", lang.Bool(&c.MDNS),
 			"The service is announced by multicast DNS on the networks of the listeners. Set it "+
 				"when hosts find it by themselves, with nvme-stas for instance. Listeners on "+
 				"RDMA are announced as RoCE."),
-		NewKey("mdns_interfaces", List(&c.Interfaces, 0, 64, func(i *string) Value {
-			return Unique(checked(i, "network interface", nil, networkInterface),
+		lang.NewKey("mdns_interfaces", lang.List(&c.Interfaces, 0, 64, func(i *string) lang.Value {
+			return lang.Unique(lang.Checked(i, "network interface", nil, networkInterface),
 				"Delete one of the two.")
 		}),
 			"The network interfaces where `mdns` announces the service. Set it to leave others "+
@@ -38,17 +39,17 @@ func (c *Discovery) keys() []Key {
 	}
 }
 
-func (r *Referral) value() Value {
+func (r *Referral) value() lang.Value {
 	r.Port, r.NQN = discoveryPort, nvme.DiscoveryNQN
-	return Mapping{
-		NewKey("transport", transport(&r.Transport), "How hosts connect to it.").
+	return lang.Mapping{
+		lang.NewKey("transport", transport(&r.Transport), "How hosts connect to it.").
 			Require("Use one of: rdma, tcp."),
-		NewKey("address", address(&r.Address), "Its IPv4 or IPv6 address.").Require("Add it."),
-		NewKey("port", Int(&r.Port, 1, 0xFFFF),
+		lang.NewKey("address", address(&r.Address), "Its IPv4 or IPv6 address.").Require("Add it."),
+		lang.NewKey("port", lang.Int(&r.Port, 1, 0xFFFF),
 			"Its port number. Set it when it does not have the one of discovery services."),
-		NewKey("nqn", nqn(&r.NQN, nil),
+		lang.NewKey("nqn", nqn(&r.NQN, nil),
 			"Its name. Set it when it has one of its own."),
-		NewKey("hosts", hostList(&r.Hosts),
+		lang.NewKey("hosts", hostList(&r.Hosts),
 			"The NQNs of the hosts that are told of it. Set it when it serves only these.").
 			Without("all"),
 	}
@@ -63,16 +64,16 @@ func discoveryNQN(s string) error {
 
 func networkInterface(s string) (what, hint string) {
 	if s == "" || len(s) > maxInterface || strings.ContainsAny(s, "/ \t") {
-		return fmt.Sprintf("%q is not the name of a network interface", printable(s)),
+		return fmt.Sprintf("%q is not the name of a network interface", lang.Printable(s)),
 			"ip link lists them."
 	}
 	return "", ""
 }
 
 // address is one IP address of another machine.
-func address(p *netip.Addr) Value {
-	return unmarshaled(p, "IP address",
-		"Write an IPv4 or IPv6 address; host names are not resolved.",
+func address(p *netip.Addr) lang.Value {
+	return lang.Unmarshaled(p, "IP address",
+		hintOr("Write an IPv4 or IPv6 address; host names are not resolved."),
 		func(a *netip.Addr) (what, hint string) {
 			*a = a.Unmap()
 			ip, why := *a, ""
@@ -88,21 +89,21 @@ func address(p *netip.Addr) Value {
 }
 
 // discovery reports conflicts of the discovery service with the rest of the configuration.
-func (d *decoder) discovery(c *Config) {
+func (v *validator) discovery(c *Config) {
 	for i := range c.Subsystems {
 		if c.Discovery.NQN != "" && c.Subsystems[i].NQN == c.Discovery.NQN {
-			d.add("discovery.nqn", fmt.Sprintf("is the name of subsystems[%d]", i),
+			v.Add("discovery.nqn", fmt.Sprintf("is the name of subsystems[%d]", i),
 				"Give the discovery service another one.")
 		}
 	}
 	if len(c.Discovery.Interfaces) > 0 && !c.Discovery.MDNS {
-		d.add("discovery.mdns_interfaces", "mdns is false, so it would have no effect",
+		v.Add("discovery.mdns_interfaces", "mdns is false, so it would have no effect",
 			"Set mdns: true, or delete it.")
 	}
 	for i, r := range c.Discovery.Referrals {
 		path := fmt.Sprintf("discovery.referrals[%d]", i)
 		if r.Address.IsValid() && r.Transport != 0 {
-			d.once("referral", fmt.Sprintf("%v %v %s", r.Transport,
+			v.Once("referral", fmt.Sprintf("%v %v %s", r.Transport,
 				netip.AddrPortFrom(r.Address, r.Port), r.NQN), path, "Delete one of the two.")
 		}
 	}

@@ -46,7 +46,7 @@ subsystems:
 // TestFileKeyProblems: errors are reported at the key that names the file.
 func TestFileKeyProblems(t *testing.T) {
 	dir := write(t, map[string]string{
-		"large": strings.Repeat("x", maxValueFile+1), "uuid": "none\n",
+		"large": strings.Repeat("x", 4<<10+1), "uuid": "none\n",
 	})
 	for keys, text := range map[string]string{
 		"serial_file: absent":          "serial: stat " + dir + "/absent: no such file",

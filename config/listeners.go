@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -37,7 +38,8 @@ func (l *Listener) Is(name string) bool {
 }
 
 // resolveListeners replaces the labels and addresses of listeners in subsystems by their names.
-func (d *decoder) resolveListeners(c *Config) {
+func (v *validator) resolveListeners() {
+	c := v.c
 	for i := range c.Subsystems {
 		list, used := c.Subsystems[i].Listeners, map[string]bool{}
 		for j, name := range list {
@@ -49,15 +51,15 @@ func (d *decoder) resolveListeners(c *Config) {
 				}
 			}
 			switch {
-			case d.bad[path]:
+			case v.Bad(path):
 			case len(meant) == 0:
-				d.add(path, fmt.Sprintf("there is no listener %s", printable(name)),
+				v.Add(path, fmt.Sprintf("there is no listener %s", lang.Printable(name)),
 					"Write the name of a listener, or its address and port as in 10.0.0.1:4420.")
 			case len(meant) > 1:
-				d.add(path, "may be "+strings.Join(meant, " or "),
+				v.Add(path, "may be "+strings.Join(meant, " or "),
 					"Write one of these, or give the listener a name.")
 			case used[meant[0]]:
-				d.add(path, "is "+meant[0]+" once more", "Delete one of the two.")
+				v.Add(path, "is "+meant[0]+" once more", "Delete one of the two.")
 			default:
 				list[j] = meant[0]
 				used[meant[0]] = true
@@ -66,46 +68,46 @@ func (d *decoder) resolveListeners(c *Config) {
 	}
 }
 
-func transport(p *nvme.TransportType) Value {
-	return words(p, []nvme.TransportType{nvme.TransportRDMA, nvme.TransportTCP})
+func transport(p *nvme.TransportType) lang.Value {
+	return lang.Words(p, []nvme.TransportType{nvme.TransportRDMA, nvme.TransportTCP})
 }
 
-func (l *Listener) value() Value {
+func (l *Listener) value() lang.Value {
 	l.Port = 4420
-	return Mapping{
-		NewKey("name", Unique(checked(&l.Label, "name", schema{"pattern": labelPattern},
-			listenerLabel), "Give each listener its own name."),
+	return lang.Mapping{
+		lang.NewKey("name", lang.Unique(labelOf(&l.Label, "a listener"),
+			"Give each listener its own name."),
 			"Its name in `listeners` of subsystems. Set it when its address changes, or is long.").
 			Without("none"),
-		NewKey("transport", transport(&l.Transport), "How hosts connect.").
+		lang.NewKey("transport", transport(&l.Transport), "How hosts connect.").
 			Require("Use one of: rdma, tcp."),
-		NewKey("address", listenAddress(&l.Address),
+		lang.NewKey("address", listenAddress(&l.Address),
 			"IPv4 or IPv6 address; `0.0.0.0` is every address of IPv4, and `\"::\"` every "+
 				"address of both. A link-local one needs its interface: `fe80::1%eth0`. A "+
 				"network (`10.0.0.0/24`), a network interface (`eth0`) or an RDMA device "+
 				"(`mlx5_0`) stands for each of its addresses that the machine has at the time, "+
 				"except addresses that another listener of the same transport and port names "+
 				"more precisely.").Require("Add it."),
-		NewKey("port", Int(&l.Port, 0, 0xFFFF),
+		lang.NewKey("port", lang.Int(&l.Port, 0, 0xFFFF),
 			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
 				"share an address."),
-		NewKey("tos", Int(&l.TOS, 0, 0xFF),
+		lang.NewKey("tos", lang.Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
 				"classes of traffic; on RoCE the host decides (`nvme connect --tos`)."),
-		NewKey("tls", words(&l.TLS, []fabric.TLSPolicy{
+		lang.NewKey("tls", lang.Words(&l.TLS, []fabric.TLSPolicy{
 			fabric.TLSOff, fabric.TLSAllowed, fabric.TLSRequired,
 		}), "`tcp` only: whether hosts encrypt their connections with TLS 1.3 and a key of their "+
 			"own (`tls_key` of the host, `nvme connect --tls`). `allowed` serves both, and so "+
 			"also a machine that claims the NQN of a host without TLS; `required` serves only "+
 			"hosts with TLS. Changes concern new connections. Set it when others can read or "+
 			"change traffic on the network."),
-		NewKey("ana_states", &anaStates{&l.ANAStates},
+		lang.NewKey("ana_states", &anaStates{p: &l.ANAStates},
 			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
 				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+
 				"several paths to a namespace prefer optimized ones. Set it when the paths are "+
 				"not equally good, or not all to be used. `nvmf-target ana set` changes states by "+
 				"hand.").Without("optimized"),
-		NewKey("on_unavailable", Either(&l.Required, "wait", "fail"),
+		lang.NewKey("on_unavailable", lang.Either(&l.Required, "wait", "fail"),
 			"The reaction to a missing address or RDMA device: serve everything else and wait "+
 				"for it, or exit. Set it to `fail` when another instance takes over in that "+
 				"case."),

@@ -1,27 +1,23 @@
 package config
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"fmt"
-	"io"
-	"os"
-	"slices"
-	"strings"
-
-	"github.com/spf13/viper"
-	"go.yaml.in/yaml/v3"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 )
 
 // EnvPrefix begins the names of the environment variables that override keys.
 const EnvPrefix = "NVMF_TARGET_"
 
-// maxFile is the largest configuration file in bytes.
-const maxFile = 4 << 20
-
-// keyDelimiter is viper's separator of nested keys; the usual dot would cut an NQN.
-const keyDelimiter = "::"
+// Names of the language that callers of Load need.
+type (
+	// Problem is one error or warning about a configuration.
+	Problem = lang.Problem
+	// Problems is every error and warning found.
+	Problems = lang.Problems
+	// Option changes how Load reads a configuration: an Edit, the result of Printed or lang.Within.
+	Option = lang.Option
+	// Edit is a pending change of a managed directory.
+	Edit = lang.Edit
+)
 
 // Load reads and checks a configuration file. environ is os.Environ(), backends are the known kinds
 // of storage. The error is a Problems with every error found, or explains why the file cannot be
@@ -29,7 +25,7 @@ const keyDelimiter = "::"
 //
 // The options replace files by edits and bound the time of programs.
 func Load(file string, environ []string, backends []Backend, options ...Option) (*Config, error) {
-	data, err := read(file)
+	data, err := lang.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -38,32 +34,11 @@ func Load(file string, environ []string, backends []Backend, options ...Option) 
 
 // LoadAll is Load for callers that report all errors at once. See ParseAll.
 func LoadAll(file string, environ []string, backends []Backend) (*Config, error) {
-	data, err := read(file)
+	data, err := lang.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
 	return ParseAll(file, data, environ, backends)
-}
-
-func read(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("configuration file: %w. Name an existing file with --config", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("configuration file: %w", err)
-	}
-	return data, nil
-}
-
-// Faulty reports whether there is an error in the value at path or inside it.
-func (c *Config) Faulty(path string) bool {
-	return c.src != nil && slices.ContainsFunc(c.src.problems, func(p Problem) bool {
-		rest, inside := strings.CutPrefix(p.Path, path)
-		return !p.Warning && inside && (rest == "" || rest[0] == '.' || rest[0] == '[')
-	})
 }
 
 // Parse checks the text of a configuration file; file is its name for messages. See Load.
@@ -80,184 +55,73 @@ func Parse(file string, data []byte, environ []string, backends []Backend, optio
 // usable part of the configuration, nil if there is none. Faulty reports the unusable values.
 func ParseAll(file string, data []byte, environ []string, backends []Backend, options ...Option,
 ) (*Config, error) {
-	d := newDecoder(file, environ, backends)
-	for _, o := range options {
-		o.apply(d)
+	d := lang.NewDecoder(file, environ, options...)
+	c := &Config{src: d.Source}
+	keys := c.keys(backends)
+	usable := d.Decode(lang.Format{
+		Keys: keys, Prefix: EnvPrefix, Removed: removed,
+		Empty: "A configuration needs listeners and subsystems.",
+	}, data)
+	if c.printed = d.Printed(); !usable {
+		return nil, d.Err()
 	}
-	c := &Config{src: d.source}
-	keys := c.keys()
-	doc := d.document("", data)
-	if doc != nil {
-		doc = d.include(c, keys, doc, maxFile-len(data))
-	}
-	decoded := len(d.problems) == 0
-	if decoded {
-		// viper lays the environment over the file; both are YAML nodes until they are decoded.
-		v := viper.NewWithOptions(viper.KeyDelimiter(keyDelimiter))
-		if err := v.MergeConfigMap(d.tree(keys, doc, "")); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		d.environment(v, keys, environ)
-		for _, l := range leaves(keys, "") {
-			d.set(l, v.Get(l.viperKey()))
-		}
-		if d.values <= maxValues {
-			c.nameListeners()
-			d.resolveListeners(c)
-			d.requireSecurity(c)
-			c.settings = c.flatten(keys) // before validate replaces values
-			d.validate(c)
-		} else {
-			d.problems, d.warnings = nil, nil
-			d.add("", fmt.Sprintf("more than %d values, aliases expanded", maxValues),
-				"Make the configuration smaller.")
-		}
-	}
-	c.printed = d.printed
-	c.warnings = d.warnings
-	if err := d.err(); err != nil {
-		if !decoded || d.values > maxValues {
-			return nil, err
-		}
-		return c, err
-	}
-	return c, nil
+	v := &validator{Decoder: d, c: c, backends: backends}
+	c.nameListeners()
+	v.resolveListeners()
+	v.requireSecurity()
+	c.settings = c.flatten(keys) // before validate replaces values
+	v.validate()
+	return c, d.Err()
 }
 
-func newDecoder(file string, environ []string, backends []Backend) *decoder {
-	d := &decoder{
-		source: newSource(file), backends: backends, used: map[string]string{},
-		unusual: map[string]bool{},
-		files:   map[*yaml.Node]string{}, environ: map[string]string{},
-		programsTime: programsTime, ctx: context.Background(),
-	}
-	for _, e := range environ {
-		name, value, _ := strings.Cut(e, "=")
-		d.environ[name] = value
-	}
-	return d
+// removed has the hints for keys of earlier versions.
+var removed = map[string]string{
+	"spin_share":      "It was removed. Delete it; reactors.spin bounds what polling costs.",
+	"busy_poll":       "It was removed, since it brought nothing. Delete it.",
+	"sqpoll":          "It was removed, since it brought nothing. Delete it.",
+	"iopoll":          "It was removed, since it brought nothing. Delete it.",
+	"workers":         "It was removed. Delete it: threads are started as they are needed.",
+	"dax":             "It was removed. Delete it: files on persistent memory are read as others.",
+	"shared_receives": "It is called srq_size now.",
 }
 
-// document parses a file; "" is the main file. It returns nil unless the file is one YAML document.
-func (s *source) document(file string, data []byte) *yaml.Node {
-	if len(data) > maxFile {
-		s.add("", fmt.Sprintf("the file is larger than %v", Size(maxFile)),
-			"Is it a configuration file?")
-		return nil
+// source returns the origin of the values.
+func (c *Config) source() *lang.Source {
+	if c.src == nil {
+		return lang.NewSource("configuration")
 	}
-	var doc, more yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	switch err := dec.Decode(&doc); {
-	case errors.Is(err, io.EOF) && file != "":
-		return nil // only comments
-	case errors.Is(err, io.EOF):
-		s.add("", "the file is empty", "A configuration needs listeners and subsystems.")
-		return nil
-	case err != nil:
-		s.syntaxError(file, data)
-		return nil
-	}
-	switch err := dec.Decode(&more); {
-	case err == nil:
-		s.addAt(place{file: file, line: more.Line, column: more.Column}, "",
-			"a second YAML document begins here", "Delete the line \"---\" and merge the two.")
-		return nil
-	case !errors.Is(err, io.EOF):
-		s.syntaxError(file, data)
-		return nil
-	}
-	return doc.Content[0]
+	return c.src
 }
 
-// tree returns a mapping in the form that viper merges: sections are maps, all other values are
-// nodes.
-func (d *decoder) tree(keys []Key, n *yaml.Node, path string) map[string]any {
-	tree := map[string]any{}
-	n, ok := d.enter(n, path)
-	if !ok {
-		return tree
-	}
-	for _, e := range d.entries(n, path, keys, nil) {
-		if section, ok := e.key.Value.(Mapping); ok {
-			tree[e.key.Name] = d.tree(section, e.node, e.path)
-		} else {
-			tree[e.key.Name] = given{e.node, ""}
-		}
-	}
-	return tree
+// Warnings returns warnings about the text, independent of the machine.
+func (c *Config) Warnings() Problems { return c.source().Warnings() }
+
+// Faulty reports whether there is an error in the value at path or inside it.
+func (c *Config) Faulty(path string) bool { return c.source().Faulty(path) }
+
+// Problem makes an error about the value at path ("subsystems[0].namespaces[1].path") that was
+// found outside this package. It adds the place of the value in the file.
+func (c *Config) Problem(path, what, hint string) Problem {
+	return c.source().Problem(path, what, hint)
 }
 
-// given is a value from the file or, with its name, from an environment variable.
-type given struct {
-	node     *yaml.Node
-	variable string
+// Warning is Problem for a warning.
+func (c *Config) Warning(path, what, hint string) Problem {
+	p := c.Problem(path, what, hint)
+	p.Warning = true
+	return p
 }
 
-// leaf is a key outside of lists, which has an environment variable.
-type leaf struct {
-	*Key
-	path string
+// Printed is an option that reuses the output of the programs that ran for c.
+func (c *Config) Printed() Option { return c.printed }
+
+// Schema returns the JSON Schema of a file with these backends; see lang.Mapping.JSON.
+func Schema(backends []Backend) ([]byte, error) {
+	return lang.Mapping(new(Config).keys(backends)).JSON("Configuration of nvmf-target",
+		lang.Schema{"storage": (&storageValue{backends: backends}).Schema()})
 }
 
-func leaves(keys []Key, path string) (out []leaf) {
-	for i, k := range keys {
-		at := join(path, k.Name)
-		if at == includeKey || at == managedKey {
-			continue
-		}
-		if section, ok := k.Value.(Mapping); ok {
-			out = append(out, leaves(section, at)...)
-		} else {
-			out = append(out, leaf{&keys[i], at})
-		}
-	}
-	return out
-}
-
-func (l leaf) viperKey() string { return strings.ReplaceAll(l.path, ".", keyDelimiter) }
-
-func (l leaf) variable() string {
-	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(l.path, ".", "_"))
-}
-
-// set decodes the value that viper has for a key; from is nil if nothing sets it.
-func (d *decoder) set(l leaf, from any) {
-	if g, ok := from.(given); ok {
-		d.variable = g.variable
-		d.value(l.Value, g.node, l.path)
-	} else if l.Required != "" && !d.bad[""] {
-		d.add(l.path, "is missing", l.Required)
-	}
-}
-
-// environment gives viper the variables that begin with EnvPrefix.
-func (s *source) environment(v *viper.Viper, keys []Key, environ []string) {
-	known := map[string]leaf{}
-	var names []string
-	for _, l := range leaves(keys, "") {
-		known[l.variable()] = l
-		names = append(names, strings.ToLower(l.variable()))
-	}
-	for _, e := range environ {
-		name, value, _ := strings.Cut(e, "=")
-		if !strings.HasPrefix(name, EnvPrefix) {
-			continue
-		}
-		l, ok := known[name]
-		if !ok {
-			hint := "Unset it; keys inside of lists have no variable."
-			if like := nearest(name, names); like != "" {
-				hint = "Did you mean " + strings.ToUpper(like) + "?"
-			}
-			s.addAt(place{variable: printable(name)}, "", "no such key", hint)
-			continue
-		}
-		var n yaml.Node
-		if err := yaml.Unmarshal([]byte(value), &n); err != nil || len(n.Content) == 0 {
-			s.addAt(place{variable: name}, l.path, "the value is not valid YAML",
-				"Write the value as it would follow the key in the file.")
-			continue
-		}
-		v.Set(l.viperKey(), given{n.Content[0], name})
-	}
+// Sections lists the mappings of the file in its order, without the mappings of backends.
+func Sections(backends []Backend) []lang.Section {
+	return lang.Sections(new(Config).keys(backends))
 }

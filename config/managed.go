@@ -1,40 +1,26 @@
 package config
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/config/lang"
 )
 
-const (
-	// managedKey is read before all files are known, as includeKey is. It has no variable.
-	managedKey = "managed"
-	// maxManaged is the number of files that a managed directory may have.
-	maxManaged = 16 << 10
-	// maxDepth is the nesting depth of the body of a request. The file made from it is indented.
-	maxDepth = 32
-	// request is the place of values from a client of the control interface.
-	request = "request"
-)
+const managedKey = "managed"
 
-func (c *Config) managedKeys() []Key {
-	return []Key{
-		NewKey(managedKey, absolutePath(&c.Managed),
+func (c *Config) managedKeys() []lang.Key {
+	return []lang.Key{
+		lang.DirectoryKey(managedKey, &c.Managed,
 			"Directory where the control interface keeps the listeners, hosts, subsystems and "+
 				"other objects that programs create there, one file each, which are read after "+
 				"all others as if they were included. It is created if it is missing; nobody but "+
@@ -42,8 +28,8 @@ func (c *Config) managedKeys() []Key {
 				"without `subsystems`, and with subsystems without hosts. "+
 				"No environment variable overrides this key. Set it for an orchestrator, for "+
 				"instance to `/var/lib/nvmf-target/managed`.").Without("none"),
-		NewKey("managed_paths", List(&c.ManagedPaths, 0, 256, func(p *string) Value {
-			return Unique(absolutePath(p), "Delete one of the two.")
+		lang.NewKey("managed_paths", lang.List(&c.ManagedPaths, 0, 256, func(p *string) lang.Value {
+			return lang.Unique(lang.Path(p), "Delete one of the two.")
 		}), "Directories, or single files and devices, for the `path` of namespaces that the "+
 			"control interface creates. Symbolic links must stay inside, except links of udev, "+
 			"which may lead to devices elsewhere in `/dev`. Existing namespaces stay. Set it to "+
@@ -120,7 +106,7 @@ func (m Managed) Touches(c Change, running, next *Config) bool {
 	was, is := m.Object(running), m.Object(next)
 	// only reports whether all live keys that change are entries of a list of names.
 	only := func(list string, names ...string) bool {
-		return !slices.ContainsFunc(c.Keys, func(k KeyChange) bool {
+		return !slices.ContainsFunc(c.Keys, func(k lang.KeyChange) bool {
 			return !k.Restart && (k.Key != list || !slices.Contains(names, cmp.Or(k.Old, k.New)))
 		})
 	}
@@ -168,25 +154,12 @@ func (m Managed) Variable() string {
 	return strings.ToUpper(lists[0])
 }
 
-// Edit is a pending change of a managed directory: the file Path gets Content. If Content is nil,
-// Path and everything below it is deleted.
-type Edit struct {
-	Path    string
-	Content []byte
-}
-
-func (e Edit) apply(d *decoder) { d.edits = append(d.edits, e) }
-
-func (e *Edit) covers(file string) bool {
-	return file == e.Path || strings.HasPrefix(file, e.Path+"/")
-}
-
 // Content makes the file of the object from the JSON object of a client. The JSON has the keys of
 // the configuration file, without the keys that name the object. Content checks only these keys; it
 // does not read variables and files for clients. before is the current file, nil if there is none.
 // Secrets of a host that the client omits stay, since nobody can read them back.
 func (m Managed) Content(body, before []byte) ([]byte, error) {
-	given, err := parseBody(body)
+	given, err := lang.ParseBody(body)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +178,8 @@ func (m Managed) Content(body, before []byte) ([]byte, error) {
 		entry = mappingNode(list, listNode(entry))
 		switch list {
 		case "namespaces":
-			entry.Content = append(mappingNode("nqn", textNode(m.NQN)).Content, entry.Content...)
+			entry.Content = append(mappingNode("nqn", lang.TextNode(m.NQN)).Content,
+				entry.Content...)
 		case "referrals":
 			entry = mappingNode("discovery", entry)
 		}
@@ -226,11 +200,12 @@ func (m Managed) entry() (lists []string, entry *yaml.Node) {
 	case m.NSID != 0:
 		return []string{"subsystems", "namespaces"}, mappingNode("nsid", number(m.NSID))
 	case m.NQN == "":
-		return []string{"hosts"}, mappingNode("nqn", textNode(m.Host))
+		return []string{"hosts"}, mappingNode("nqn", lang.TextNode(m.Host))
 	}
-	entry = mappingNode("nqn", textNode(m.NQN))
+	entry = mappingNode("nqn", lang.TextNode(m.NQN))
 	if m.Host != "" {
-		entry.Content = append(entry.Content, textNode("hosts"), listNode(textNode(m.Host)))
+		entry.Content = append(entry.Content, lang.TextNode("hosts"),
+			listNode(lang.TextNode(m.Host)))
 	}
 	return []string{"subsystems"}, entry
 }
@@ -256,7 +231,7 @@ func (m Managed) within(doc *yaml.Node) *yaml.Node {
 		lists = []string{"discovery", "referrals"}
 	}
 	for _, key := range lists {
-		at := slot(n, key)
+		at := lang.Slot(n, key)
 		if at == nil {
 			return none
 		}
@@ -278,10 +253,10 @@ func (m Managed) WithSize(file []byte, size int64) (changed []byte, ok bool, err
 		return nil, false, err
 	}
 	storage := m.within(&doc)
-	for of := slot(storage, "of"); of != nil; of = slot(storage, "of") {
+	for of := lang.Slot(storage, "of"); of != nil; of = lang.Slot(storage, "of") {
 		storage = *of
 	}
-	n := slot(storage, "size")
+	n := lang.Slot(storage, "size")
 	if n == nil {
 		return nil, false, nil
 	}
@@ -290,112 +265,28 @@ func (m Managed) WithSize(file []byte, size int64) (changed []byte, ok bool, err
 	return changed, err == nil, err
 }
 
-// parseBody returns the mapping that a client has sent.
-func parseBody(body []byte) (*yaml.Node, error) {
-	if len(body) == 0 {
-		body = []byte("{}")
-	}
-	err := json.Unmarshal(body, new(json.RawMessage)) // one value without errors
-	if err == nil && !utf8.Valid(body) {
-		err = errors.New("the text is not UTF-8")
-	}
-	if err != nil {
-		return nil, badRequest("", "not valid JSON: "+err.Error(), "")
-	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber()
-	given, err := literal(d, maxDepth)
-	if err == nil && given.Kind != yaml.MappingNode {
-		err = badRequest("", "must be a JSON object, not "+kindName(given),
-			"It has the keys of the configuration file.")
-	}
-	return given, err
-}
-
-// literal reads a JSON value as a YAML node, up to a depth of left. The JSON is valid.
-func literal(d *json.Decoder, left int) (*yaml.Node, error) {
-	token, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	n := &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(token)}
-	switch token {
-	case nil:
-		n.Value, n.Tag = "null", "!!null"
-	case true, false:
-		n.Tag = "!!bool"
-	case json.Delim('{'):
-		n = &yaml.Node{Kind: yaml.MappingNode}
-	case json.Delim('['):
-		n = &yaml.Node{Kind: yaml.SequenceNode}
-	default:
-		if text, ok := token.(string); ok {
-			n = textNode(text)
-			n.Style = yaml.DoubleQuotedStyle
-		}
-	}
-	if n.Kind == yaml.ScalarNode {
-		return n, nil
-	}
-	if left == 0 {
-		return nil, badRequest("", fmt.Sprintf("more than %d values in one another", maxDepth), "")
-	}
-	given := map[string]bool{}
-	for d.More() {
-		if n.Kind == yaml.MappingNode {
-			token, _ := d.Token()
-			key := token.(string)
-			if given[key] {
-				return nil, badRequest(printable(key), "given twice", "Delete one of the two.")
-			}
-			given[key] = true
-			if strings.HasSuffix(key, fileSuffix) || strings.HasSuffix(key, commandSuffix) {
-				return nil, badRequest(printable(key), "a request cannot name a file to read, or "+
-					"a program", "Send the value itself.")
-			}
-			n.Content = append(n.Content,
-				&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key})
-		}
-		value, err := literal(d, left-1)
-		if err != nil {
-			return nil, err
-		}
-		n.Content = append(n.Content, value)
-	}
-	_, err = d.Token()
-	return n, err
-}
-
 // only removes the keys that name the object, which must have the values in named. It reports keys
 // that belong elsewhere.
 func (m Managed) only(given, named *yaml.Node) error {
 	for i := 0; i+1 < len(given.Content); {
 		name, value := given.Content[i].Value, given.Content[i+1].Value
-		at := slot(named, name)
+		at := lang.Slot(named, name)
 		switch {
 		case m.subsystem() && (name == "hosts" || name == "namespaces"):
-			return badRequest(name, "is not part of this request",
+			return lang.BadRequest(name, "is not part of this request",
 				"Create each by a PUT below the subsystem: .../"+name+"/...")
 		case m.NQN != "" && m.Host != "":
-			return badRequest(printable(name), "unknown key", "Hosts have none: send {}.")
+			return lang.BadRequest(lang.Printable(name), "unknown key", "Hosts have none: send {}.")
 		case at != nil && (*at).Value == value:
 			given.Content = slices.Delete(given.Content, i, i+2)
 			continue
 		case at != nil:
-			return badRequest(name, fmt.Sprintf("%s here, but %s in the path of the request",
-				printable(value), printable((*at).Value)), "Delete it here.")
+			return lang.BadRequest(name, fmt.Sprintf("%s here, but %s in the path of the request",
+				lang.Printable(value), lang.Printable((*at).Value)), "Delete it here.")
 		}
 		i += 2
 	}
 	return nil
-}
-
-func badRequest(path, what, hint string) error {
-	return Problems{{Place: request, Path: path, What: what, Hint: hint}}
-}
-
-func textNode(text string) *yaml.Node {
-	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: quoteVariables(text)}
 }
 
 func number[T uint32 | int64](n T) *yaml.Node {
@@ -407,93 +298,22 @@ func listNode(entry *yaml.Node) *yaml.Node {
 }
 
 func mappingNode(key string, value *yaml.Node) *yaml.Node {
-	return &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{textNode(key), value}}
+	return &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{lang.TextNode(key), value}}
 }
 
-// OfRequest rewrites problems for the client of the edit: a problem in the file of the edit is
+// OfRequest rewrites problems for the client of an edit: a problem in the file of the edit is
 // reported in the request, with the key below the object.
-func (e *Edit) OfRequest(ps Problems) Problems {
+func OfRequest(e *Edit, ps Problems) Problems {
 	ps = slices.Clone(ps)
 	for i, p := range ps {
-		if p.file != shown(e.Path) {
+		if !p.In(e) {
 			continue
 		}
-		ps[i].Place, ps[i].place = request, place{}
 		_, key, _ := strings.Cut(p.Path, "]")
 		if inner, ok := strings.CutPrefix(key, ".namespaces["); ok {
 			_, key, _ = strings.Cut(inner, "]")
 		}
-		ps[i].Path = strings.TrimPrefix(key, ".")
+		ps[i] = p.InRequest(strings.TrimPrefix(key, "."))
 	}
 	return ps
-}
-
-// managedFiles lists the files that the managed directory has after the edits.
-func (d *decoder) managedFiles(directory string) (files []string) {
-	entries, err := os.ReadDir(directory)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // the target makes it when it starts
-	} else if err == nil {
-		err = private(directory)
-	}
-	if err != nil {
-		d.add(managedKey, err.Error(), "Name a directory to which only the target writes.")
-		return nil
-	}
-	for _, e := range entries {
-		dir := filepath.Join(directory, e.Name())
-		if strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		inner, err := os.ReadDir(dir)
-		if err != nil {
-			d.add(managedKey, err.Error(), "Delete it unless it is a directory of the target.")
-			return nil
-		}
-		for _, f := range inner {
-			if !strings.HasPrefix(f.Name(), ".") {
-				files = append(files, filepath.Join(dir, f.Name()))
-			}
-		}
-	}
-	for _, e := range d.edits {
-		files = slices.DeleteFunc(files, e.covers)
-		if e.Content != nil {
-			files = append(files, e.Path)
-		}
-	}
-	if len(files) > maxManaged {
-		d.add(managedKey, fmt.Sprintf("%d files are too many", len(files)),
-			fmt.Sprintf("At most %d.", maxManaged))
-		return nil
-	}
-	return files
-}
-
-// read returns the content that a file has after the edits.
-func (d *decoder) read(name string, most int) ([]byte, error) {
-	for _, e := range d.edits {
-		if e.covers(name) {
-			return e.Content, nil
-		}
-	}
-	return readRegular(name, most)
-}
-
-// private returns an error if users other than root and the current user can write to a directory.
-// Root may use the directory of another user, because root checks the configuration for that user.
-func private(directory string) error {
-	info, err := os.Stat(directory)
-	if err != nil {
-		return err
-	}
-	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("others may write to %s, which has mode %04o", shown(directory),
-			info.Mode().Perm())
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if user := os.Geteuid(); ok && st.Uid != 0 && int(st.Uid) != user && user != 0 {
-		return fmt.Errorf("%s belongs to the user %d", shown(directory), st.Uid)
-	}
-	return nil
 }

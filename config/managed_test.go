@@ -7,6 +7,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -57,13 +58,13 @@ func TestManagedContent(t *testing.T) {
 		`{"nsid":3,"nsid":3}`:        "nsid: given twice",
 		`{"of":{"a":1,"a":2}}`:       "a: given twice. Delete",
 		"{\"a\":\"\xff\"}":           "not UTF-8",
-		nested(maxDepth + 1):         "more than 32",
+		nested(32 + 1):               "more than 32",
 		nested(9_000):                "more than 32",
 	} {
 		_, err := m.Content([]byte(body), nil)
 		testutil.Fails(t, err, text, "%.40s", body)
 	}
-	if got, err := m.Content([]byte(nested(maxDepth)), nil); err != nil || len(got) > 1<<20 {
+	if got, err := m.Content([]byte(nested(32)), nil); err != nil || len(got) > 1<<20 {
 		t.Errorf("%d bytes of a deep value, %v", len(got), err)
 	}
 	got, err := m.Content([]byte(`{"nsid":3,"a":"${C}\n- d","<<":{"e":[1,"2"]},"*f":null}`), nil)
@@ -115,8 +116,8 @@ func TestManagedTouches(t *testing.T) {
 	is.Listeners = []Listener{{Name: "tcp 10.0.0.2:4420", Label: "a"}}
 	listener := func(name string) Object { return Object{Kind: KindListener, Listener: name} }
 	sub, ns := Object{Kind: KindSubsystem, NQN: nqn}, Object{Kind: KindNamespace, NQN: nqn, NSID: 1}
-	entry := func(key, host string, restart bool) []KeyChange {
-		return []KeyChange{{Key: key, New: host, Entry: true, Restart: restart}}
+	entry := func(key, host string, restart bool) []lang.KeyChange {
+		return []lang.KeyChange{{Key: key, New: host, Entry: true, Restart: restart}}
 	}
 	for _, test := range []struct {
 		Managed

@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -28,7 +29,7 @@ func (m Managed) Canonical() (Managed, error) {
 	case m.Referral != "":
 		_, err = referralNames(&m.Referral)
 	case m.Key != "" && !slices.Contains(secretKeys(), m.Key):
-		err = badRequest("key", fmt.Sprintf("hosts have no secret %s", printable(m.Key)),
+		err = lang.BadRequest("key", fmt.Sprintf("hosts have no secret %s", lang.Printable(m.Key)),
 			"Use one of: "+strings.Join(secretKeys(), ", ")+".")
 	}
 	return m, err
@@ -37,7 +38,7 @@ func (m Managed) Canonical() (Managed, error) {
 // listenerNames returns the keys given by the name of a listener. It makes the name canonical.
 func listenerNames(name *string) (*yaml.Node, error) {
 	if label.MatchString(*name) {
-		return mappingNode("name", textNode(*name)), nil
+		return mappingNode("name", lang.TextNode(*name)), nil
 	}
 	transport, at, _ := strings.Cut(*name, " ")
 	i := strings.LastIndexByte(at, ':')
@@ -45,8 +46,8 @@ func listenerNames(name *string) (*yaml.Node, error) {
 	var address ListenAddress
 	if i < 0 || err != nil || port == 0 ||
 		address.UnmarshalText([]byte(strings.Trim(at[:i], "[]"))) != nil {
-		return &yaml.Node{Kind: yaml.MappingNode}, badRequest("listener",
-			fmt.Sprintf("%q is not the name of a listener", printable(*name)),
+		return &yaml.Node{Kind: yaml.MappingNode}, lang.BadRequest("listener",
+			fmt.Sprintf("%q is not the name of a listener", lang.Printable(*name)),
 			"Begin with a letter; up to 63 letters, digits, - and _ are allowed. Or write it as "+
 				`in "tcp 10.0.0.1:4420", "tcp [fd00::1]:4420" or "rdma eth0:4420".`)
 	}
@@ -55,9 +56,9 @@ func listenerNames(name *string) (*yaml.Node, error) {
 }
 
 func addressNode(transport, address string, port uint16) *yaml.Node {
-	n := mappingNode("transport", textNode(transport))
-	n.Content = append(n.Content, textNode("address"), textNode(address), textNode("port"),
-		number(uint32(port)))
+	n := mappingNode("transport", lang.TextNode(transport))
+	n.Content = append(n.Content, lang.TextNode("address"), lang.TextNode(address),
+		lang.TextNode("port"), number(uint32(port)))
 	return n
 }
 
@@ -80,8 +81,8 @@ func referralNames(name *string) (*yaml.Node, error) {
 	}
 	at, err := netip.ParseAddrPort(text)
 	if err != nil || at.Port() == 0 || named && nqn == "" {
-		return &yaml.Node{Kind: yaml.MappingNode}, badRequest("referral",
-			fmt.Sprintf("%q is not the name of a referral", printable(*name)),
+		return &yaml.Node{Kind: yaml.MappingNode}, lang.BadRequest("referral",
+			fmt.Sprintf("%q is not the name of a referral", lang.Printable(*name)),
 			`Write it as in "tcp 10.0.0.9:8009", or "tcp [fd00::9]:8009 NQN" if the discovery `+
 				"service has a name of its own.")
 	}
@@ -89,7 +90,7 @@ func referralNames(name *string) (*yaml.Node, error) {
 	*name = fmt.Sprintf("%s %v", transport, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
 	if named {
 		*name += " " + nqn
-		n.Content = append(n.Content, textNode("nqn"), textNode(nqn))
+		n.Content = append(n.Content, lang.TextNode("nqn"), lang.TextNode(nqn))
 	}
 	return n, nil
 }
@@ -101,7 +102,7 @@ func (m Managed) Keys(file []byte) map[string]any {
 	_, named := m.entry()
 	for i := 0; i+1 < len(n.Content); {
 		name := n.Content[i].Value
-		if isSecret(name) || slot(named, name) != nil {
+		if isSecret(name) || lang.Slot(named, name) != nil {
 			n.Content = slices.Delete(n.Content, i, i+2)
 			continue
 		}
@@ -120,23 +121,18 @@ func (m Managed) Keys(file []byte) map[string]any {
 // SecretsOf returns the names of the secrets that a host has.
 func (c *Config) SecretsOf(nqn string) (list []string) {
 	for _, o := range c.settings.objects {
-		if o.Object != (Object{Kind: KindHost, NQN: nqn}) {
-			continue
-		}
-		for _, s := range o.settings {
-			if s.secret {
-				list = append(list, s.key)
-			}
+		if o.Object == (Object{Kind: KindHost, NQN: nqn}) {
+			list = append(list, o.Secrets()...)
 		}
 	}
 	return list
 }
 
-// unquoted undoes quoteVariables in all texts of a value. It changes maps and lists in place.
+// unquoted is lang.Unquoted for all texts of a value. It changes maps and lists in place.
 func unquoted(v any) any {
 	switch v := v.(type) {
 	case string:
-		return strings.ReplaceAll(v, "$${", "${")
+		return lang.Unquoted(v)
 	case []any:
 		for i := range v {
 			v[i] = unquoted(v[i])
@@ -151,12 +147,12 @@ func unquoted(v any) any {
 
 // isSecret reports whether a key of a file is a secret of a host, or names a file with one.
 func isSecret(key string) bool {
-	return slices.Contains(secretKeys(), strings.TrimSuffix(key, fileSuffix))
+	return slices.Contains(secretKeys(), strings.TrimSuffix(key, lang.FileSuffix))
 }
 
 // secretKeys are the keys of a host that are secrets.
 func secretKeys() (list []string) {
-	for _, k := range new(Host).value().(Mapping) {
+	for _, k := range new(Host).value().(lang.Mapping) {
 		if k.Secret {
 			list = append(list, k.Name)
 		}
@@ -167,8 +163,8 @@ func secretKeys() (list []string) {
 // keepKeys adds the current secrets of a host that a request does not give.
 func keepKeys(given, host *yaml.Node) {
 	for i := 0; i+1 < len(host.Content); i += 2 {
-		name := strings.TrimSuffix(host.Content[i].Value, fileSuffix)
-		if (name == oldKeysUntil || isSecret(name)) && slot(given, name) == nil {
+		name := strings.TrimSuffix(host.Content[i].Value, lang.FileSuffix)
+		if (name == oldKeysUntil || isSecret(name)) && lang.Slot(given, name) == nil {
 			given.Content = append(given.Content, host.Content[i], host.Content[i+1])
 		}
 	}
@@ -187,19 +183,19 @@ func oldKey(key string) string {
 // which old keys are valid, the previous value becomes the old key. Repeating the request changes
 // nothing.
 func (m Managed) withKey(given *yaml.Node, file []byte) ([]byte, error) {
-	key, until := slot(given, "key"), slot(given, oldKeysUntil)
+	key, until := lang.Slot(given, "key"), lang.Slot(given, oldKeysUntil)
 	for i := 0; i < len(given.Content); i += 2 {
 		if name := given.Content[i].Value; name != "key" && name != oldKeysUntil {
-			return nil, badRequest(printable(name), "unknown key",
+			return nil, lang.BadRequest(lang.Printable(name), "unknown key",
 				"Delete it; known here: key, "+oldKeysUntil+".")
 		}
 	}
 	old := oldKey(m.Key)
 	switch {
 	case key == nil:
-		return nil, badRequest("key", "is missing", "nvmf-target key gen makes one.")
+		return nil, lang.BadRequest("key", "is missing", "nvmf-target key gen makes one.")
 	case until != nil && old == "":
-		return nil, badRequest(oldKeysUntil, m.Key+" has no old key", "Delete it here.")
+		return nil, lang.BadRequest(oldKeysUntil, m.Key+" has no old key", "Delete it here.")
 	}
 	return m.changed(file, func(host *yaml.Node) {
 		if until != nil {
@@ -207,13 +203,13 @@ func (m Managed) withKey(given *yaml.Node, file []byte) ([]byte, error) {
 				(name != m.Key || now.Value != (*key).Value) {
 				unsetKey(host, old)
 				host.Content = append(host.Content,
-					textNode(old+strings.TrimPrefix(name, m.Key)), now)
+					lang.TextNode(old+strings.TrimPrefix(name, m.Key)), now)
 			}
 			unsetKey(host, oldKeysUntil)
-			host.Content = append(host.Content, textNode(oldKeysUntil), *until)
+			host.Content = append(host.Content, lang.TextNode(oldKeysUntil), *until)
 		}
 		unsetKey(host, m.Key)
-		host.Content = append(host.Content, textNode(m.Key), *key)
+		host.Content = append(host.Content, lang.TextNode(m.Key), *key)
 	})
 }
 
@@ -246,8 +242,8 @@ func (m Managed) changed(file []byte, change func(*yaml.Node)) ([]byte, error) {
 // secretOf returns a secret of a host, or the name of its file, with the key of that value; nil if
 // there is none.
 func secretOf(host *yaml.Node, key string) (name string, value *yaml.Node) {
-	for _, name = range []string{key, key + fileSuffix} {
-		if at := slot(host, name); at != nil {
+	for _, name = range []string{key, key + lang.FileSuffix} {
+		if at := lang.Slot(host, name); at != nil {
 			return name, *at
 		}
 	}
@@ -256,7 +252,7 @@ func secretOf(host *yaml.Node, key string) (name string, value *yaml.Node) {
 
 func unsetKey(n *yaml.Node, key string) {
 	for i := 0; i+1 < len(n.Content); {
-		if strings.TrimSuffix(n.Content[i].Value, fileSuffix) == key {
+		if strings.TrimSuffix(n.Content[i].Value, lang.FileSuffix) == key {
 			n.Content = slices.Delete(n.Content, i, i+2)
 			continue
 		}

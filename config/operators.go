@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/config/lang"
 )
 
 // This file has the keys for operators and monitoring: roles, metrics, web, audit.
@@ -23,26 +25,26 @@ type Role struct {
 	Role string
 }
 
-func (r *Role) value() Value {
+func (r *Role) value() lang.Value {
 	const hint = "Delete one of the two."
-	return Mapping{
-		NewKey("subject", Unique(checked(&r.Subject, "subject of a certificate",
-			schema{"pattern": attribute.String()}, func(s string) (what, hint string) {
+	return lang.Mapping{
+		lang.NewKey("subject", lang.Unique(lang.Checked(&r.Subject, "subject of a certificate",
+			lang.Schema{"pattern": attribute.String()}, func(s string) (what, hint string) {
 				if !attribute.MatchString(s) {
-					return fmt.Sprintf("%q is not the subject of a certificate", printable(s)),
+					return fmt.Sprintf("%q is not the subject of a certificate", lang.Printable(s)),
 						"Write all of it, as the log does with the key certificate: CN=NAME,O=..."
 				}
 				return "", ""
 			}), hint),
 			"Clients with a certificate of exactly this subject, as logged with the key "+
 				"`certificate`. Set it to give a role to clients on TCP.").Without("none"),
-		NewKey("user", Unique(Text(&r.User), hint),
+		lang.NewKey("user", lang.Unique(lang.Text(&r.User), hint),
 			"Processes of this user, by name or number, at the socket. Set it to give a role to "+
 				"one user.").Without("none"),
-		NewKey("group", Unique(Text(&r.Group), hint),
+		lang.NewKey("group", lang.Unique(lang.Text(&r.Group), hint),
 			"Processes at the socket with this group, by name or number, also as a supplementary "+
 				"one. Set it to give a role to several users.").Without("none"),
-		NewKey("role", OneOf(&r.Role, "read", "operate", "admin"),
+		lang.NewKey("role", lang.OneOf(&r.Role, "read", "operate", "admin"),
 			"`read` asks; `operate` also reloads, drains, pauses, disconnects and sets ANA "+
 				"states; `admin` also creates, deletes and resizes.").
 			Require("Use one of: read, operate, admin."),
@@ -52,15 +54,15 @@ func (r *Role) value() Value {
 var attribute = regexp.MustCompile(`^[A-Za-z0-9.]+=`)
 
 // rolesKey is apart from Control.keys, which need a restart.
-func (c *Control) rolesKey() Key {
-	return NewKey("roles", List(&c.Roles, 0, 256, (*Role).value),
+func (c *Control) rolesKey() lang.Key {
+	return lang.NewKey("roles", lang.List(&c.Roles, 0, 256, (*Role).value),
 		"The roles of clients: each entry has one of `subject`, `user` and `group`; of several "+
 			"entries for a client the highest role counts. With entries, other clients may do "+
 			"nothing, except root and the user of the target at the socket. Without entries, all "+
 			"clients that can connect may do everything. Set it when not all of them should.")
 }
 
-func (d *decoder) roles(c *Control) {
+func (v *validator) roles(c *Control) {
 	for i, r := range c.Roles {
 		given := 0
 		for _, name := range []string{r.Subject, r.User, r.Group} {
@@ -70,11 +72,11 @@ func (d *decoder) roles(c *Control) {
 		}
 		path := fmt.Sprintf("control.roles[%d]", i)
 		switch {
-		case given != 1 && !d.bad[path+".subject"]:
-			d.add(path, fmt.Sprintf("%d of subject, user and group are given", given),
+		case given != 1 && !v.Bad(path+".subject"):
+			v.Add(path, fmt.Sprintf("%d of subject, user and group are given", given),
 				"Give one of them.")
-		case r.Subject != "" && !c.Listen.IsValid() && !d.bad["control.listen"]:
-			d.add(path+".subject", "has no effect without control.listen", "Set that, too.")
+		case r.Subject != "" && !c.Listen.IsValid() && !v.Bad("control.listen"):
+			v.Add(path+".subject", "has no effect without control.listen", "Set that, too.")
 		}
 	}
 }
@@ -123,18 +125,16 @@ func (t Token) String() string {
 var token = regexp.MustCompile(`^[A-Za-z0-9._~+/-]{16,512}=*$`)
 
 // tokenValue is the text of a token. Neither get nor an error shows any of it.
-func tokenValue(get func() string, set func(text string)) Value {
-	return &scalar{
-		name: "text", doc: "text", rules: textSchema(schema{"pattern": token.String()}), get: get,
-		set: func(n *yaml.Node) (what, hint string) {
-			if n.Tag != "!!str" || !token.MatchString(n.Value) {
-				return "must be 16 to 512 letters, digits and any of ._~+/-",
-					"openssl rand -hex 32 makes one; inline it needs quotes."
-			}
-			set(n.Value)
-			return "", ""
-		},
-	}
+func tokenValue(get func() string, set func(text string)) lang.Value {
+	rules := lang.TextSchema(lang.Schema{"pattern": token.String()})
+	return lang.Scalar("text", "text", rules, get, func(n *yaml.Node) (what, hint string) {
+		if n.Tag != "!!str" || !token.MatchString(n.Value) {
+			return "must be 16 to 512 letters, digits and any of ._~+/-",
+				"openssl rand -hex 32 makes one; inline it needs quotes."
+		}
+		set(n.Value)
+		return "", ""
+	})
 }
 
 // WebTarget is another target that the page shows.
@@ -148,21 +148,15 @@ type WebTarget struct {
 	CA string
 }
 
-func (w *WebTarget) value() Value {
-	return Mapping{
-		NewKey("name", Unique(checked(&w.Name, "name", schema{"pattern": labelPattern},
-			func(s string) (what, hint string) {
-				if !label.MatchString(s) {
-					return fmt.Sprintf("%q is not a name for a target", printable(s)),
-						"Begin with a letter; up to 63 letters, digits, - and _ are allowed."
-				}
-				return "", ""
-			}), "Give each target its own."),
+func (w *WebTarget) value() lang.Value {
+	return lang.Mapping{
+		lang.NewKey("name", lang.Unique(labelOf(&w.Name, "a target"), "Give each target its own."),
 			"Name of the target on the page.").Require("Choose one."),
-		NewKey("url", checked(&w.URL, "URL", schema{"pattern": "^https?://[^/?#@]+/?$"},
-			pageURL), "Address of its own page (its `web.listen`).").
+		lang.NewKey("url", lang.Checked(&w.URL, "URL",
+			lang.Schema{"pattern": "^https?://[^/?#@]+/?$"}, pageURL),
+			"Address of its own page (its `web.listen`).").
 			Require("Write https://HOST:PORT, or http://IP:PORT."),
-		NewKey("token", tokenValue(func() string {
+		lang.NewKey("token", tokenValue(func() string {
 			if w.Token == nil {
 				return ""
 			}
@@ -170,7 +164,7 @@ func (w *WebTarget) value() Value {
 		}, func(text string) { w.Token = func() string { return text } }),
 			"Its `web.token`; better in a file. Set it if it has one.").
 			Without("none").OrSecretFile(),
-		NewKey("ca", absolutePath(&w.CA),
+		lang.NewKey("ca", lang.Path(&w.CA),
 			"PEM file with the CAs that may have signed its certificate, read anew for each "+
 				"connection. Set it if the CA is one of your own.").
 			Without("the CAs of the machine"),
@@ -202,24 +196,24 @@ func (w *WebTarget) plain() bool {
 }
 
 // webTargets checks the keys of other targets together.
-func (d *decoder) webTargets(c *Config) {
-	if len(c.WebTargets) > 0 && !c.Web.Listen.IsValid() && !d.bad["web.listen"] {
-		d.add("web.targets", "has no effect without web.listen", "Delete it, or set that.")
+func (v *validator) webTargets(c *Config) {
+	if len(c.WebTargets) > 0 && !c.Web.Listen.IsValid() && !v.Bad("web.listen") {
+		v.Add("web.targets", "has no effect without web.listen", "Delete it, or set that.")
 	}
 	for i := range c.WebTargets {
 		w, path := &c.WebTargets[i], fmt.Sprintf("web.targets[%d]", i)
 		if w.CA != "" && strings.HasPrefix(w.URL, "http:") {
-			d.add(path+".ca", "has no effect without https in url", "Delete it, or use https.")
+			v.Add(path+".ca", "has no effect without https in url", "Delete it, or use https.")
 		}
 		if w.Token != nil && w.plain() {
-			d.warn(path+".token", "others on the network can read it",
+			v.AddWarning(path+".token", "others on the network can read it",
 				"Use https in url.")
 		}
 	}
 }
 
 // metricsKeys are the keys of metrics.
-func metricsKeys(m *Endpoint) []Key {
+func metricsKeys(m *Endpoint) []lang.Key {
 	return m.keys("IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any "+
 		"free one, and the log says which. Set it when you monitor the target, to an address that "+
 		"only the monitoring reaches, or with the keys that follow.",
@@ -228,15 +222,15 @@ func metricsKeys(m *Endpoint) []Key {
 }
 
 // webKeys are the keys of web.
-func (c *Config) webKeys() []Key {
+func (c *Config) webKeys() []lang.Key {
 	keys := c.Web.keys("IP address and TCP port of a page that shows, and cannot change, what the "+
 		"target does; port 0 takes any free one, and the log says which. Set it to an address "+
 		"of this machine alone, `127.0.0.1:9600`, or with the keys that follow.",
 		"Password for which browsers ask, with any user name, and bearer token; better in a file. "+
 			"Set it with `certificate` when others reach the address, and on a machine with users "+
 			"who must not see the page.")
-	return append(keys, NewKey("targets",
-		List(&c.WebTargets, 0, MaxWebTargets, (*WebTarget).value),
+	return append(keys, lang.NewKey("targets",
+		lang.List(&c.WebTargets, 0, MaxWebTargets, (*WebTarget).value),
 		"Other targets, at most 8, which the page shows as well. This target asks them while a "+
 			"page is open. Set it to see several targets in one place."))
 }
@@ -244,34 +238,34 @@ func (c *Config) webKeys() []Key {
 // MaxWebTargets is the maximum number of other targets on a page.
 const MaxWebTargets = 8
 
-func (e *Endpoint) keys(listen, token string) []Key {
-	return []Key{
-		NewKey("listen", addrPort(&e.Listen), listen).Without("not served"),
-		NewKey("certificate", absolutePath(&e.Certificate),
+func (e *Endpoint) keys(listen, token string) []lang.Key {
+	return []lang.Key{
+		lang.NewKey("listen", addrPort(&e.Listen), listen).Without("not served"),
+		lang.NewKey("certificate", lang.Path(&e.Certificate),
 			"PEM file with a certificate and its intermediate certificates, for HTTPS only (TLS "+
 				"1.3). A reload reads it and its key again. Set it when others can listen on the "+
 				"network.").Without("none"),
-		NewKey("key", absolutePath(&e.Key),
+		lang.NewKey("key", lang.Path(&e.Key),
 			"PEM file with the private key of `certificate`. Set it with that.").Without("none"),
-		NewKey("token", tokenValue(func() string { return e.Token.String() },
+		lang.NewKey("token", tokenValue(func() string { return e.Token.String() },
 			func(text string) { e.Token = newToken(text) }), token).Without("none").OrSecretFile(),
 	}
 }
 
 // endpoint checks the keys of an endpoint together; name is metrics or web.
-func (d *decoder) endpoint(name string, e *Endpoint) {
+func (v *validator) endpoint(name string, e *Endpoint) {
 	listen := name + ".listen"
-	d.serves(listen, e.Listen)
+	v.serves(listen, e.Listen)
 	for key, given := range map[string]bool{
 		"certificate": e.Certificate != "", "key": e.Key != "", "token": e.Token != Token{},
 	} {
-		if given && !e.Listen.IsValid() && !d.bad[listen] {
-			d.add(name+"."+key, "has no effect without "+listen, "Delete it, or set that.")
+		if given && !e.Listen.IsValid() && !v.Bad(listen) {
+			v.Add(name+"."+key, "has no effect without "+listen, "Delete it, or set that.")
 		}
 	}
-	if (e.Certificate == "") != (e.Key == "") && !d.bad[name+".certificate"] &&
-		!d.bad[name+".key"] {
-		d.add(name, "one of certificate and key is missing", "Set both, or none.")
+	if (e.Certificate == "") != (e.Key == "") && !v.Bad(name+".certificate") &&
+		!v.Bad(name+".key") {
+		v.Add(name, "one of certificate and key is missing", "Set both, or none.")
 	}
 }
 
@@ -281,10 +275,9 @@ type Audit struct {
 	Path string
 }
 
-func (a *Audit) keys() []Key {
-	return []Key{NewKey("path", unique{
-		absolutePath(&a.Path), pathKind, "The file of the audit must be no storage.",
-	},
+func (a *Audit) keys() []lang.Key {
+	return []lang.Key{lang.NewKey("path",
+		lang.UniquePath(&a.Path, "The file of the audit must be no storage."),
 		"File to which each authentication, refusal, change of a key and administrative change is "+
 			"appended, as a line of JSON, and made durable (fsync). A reload opens it anew, for "+
 			"logrotate. Set it when the log is not kept long enough, or not apart.").

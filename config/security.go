@@ -4,29 +4,29 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // security is the protection that a subsystem, or discovery, requires of hosts.
-func security(p *target.Security) Value {
-	s := words(p, []target.Security{
+func security(p *target.Security) lang.Value {
+	return lang.Derived(lang.Words(p, []target.Security{ // see requireSecurity
 		0, target.SecurityAuth, target.SecurityTLS, target.SecurityAuth | target.SecurityTLS,
-	}).(*scalar)
-	s.decoded, s.initial = true, s.get() // see requireSecurity
-	return s
+	}))
 }
 
 // requireSecurity makes secure_only the default of all security keys, before values are compared.
-func (d *decoder) requireSecurity(c *Config) {
+func (v *validator) requireSecurity() {
+	c := v.c
 	if !c.SecureOnly {
 		return
 	}
 	require := func(r *target.Security, path string) {
-		if _, given := d.places[path]; !given {
+		if !v.Given(path) {
 			*r = target.SecurityAuth
-		} else if *r == 0 && !d.bad[path] {
-			d.add(path, "secure_only is true, so something has to be required",
+		} else if *r == 0 && !v.Bad(path) {
+			v.Add(path, "secure_only is true, so something has to be required",
 				"Delete it, or secure_only.")
 		}
 	}
@@ -37,25 +37,25 @@ func (d *decoder) requireSecurity(c *Config) {
 }
 
 // secureOnly reports violations of secure_only. It skips control.listen, which always uses TLS.
-func (d *decoder) secureOnly(c *Config) {
+func (v *validator) secureOnly(c *Config) {
 	if !c.SecureOnly {
 		return
 	}
 	for name, e := range map[string]*Endpoint{"metrics": &c.Metrics, "web": &c.Web} {
 		if e.Exposed() && (e.Certificate == "" || e.Token == Token{}) {
-			d.add(name+".listen", "secure_only is true, and other machines reach "+name,
+			v.Add(name+".listen", "secure_only is true, and other machines reach "+name,
 				"Set "+name+".certificate, key and token_file, or use an address of this "+
 					"machine alone: 127.0.0.1.")
 		}
 	}
 	for i := range c.Subsystems {
 		if c.Subsystems[i].AllowAnyHost {
-			d.add(fmt.Sprintf("subsystems[%d].allow_any_host", i),
+			v.Add(fmt.Sprintf("subsystems[%d].allow_any_host", i),
 				"secure_only is true, so hosts have to be named", "List them in hosts instead.")
 		}
 	}
 	c.WithoutKey(func(path, host, key string) {
-		d.add(path, fmt.Sprintf("secure_only is true, and %s has no %s", host, key),
+		v.Add(path, fmt.Sprintf("secure_only is true, and %s has no %s", host, key),
 			fmt.Sprintf("Give it a %s in hosts, or delete it here.", key))
 	})
 }

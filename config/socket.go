@@ -8,34 +8,36 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/config/lang"
 )
 
-func (c *Control) keys() []Key {
+func (c *Control) keys() []lang.Key {
 	c.Socket, c.Mode = AutoSocket, 0o600
-	keys := []Key{
-		NewKey("socket", checked(&c.Socket, "absolute path, `auto` or `\"\"`",
-			schema{"pattern": "^(/.*|auto|)$", "maxLength": maxSocket}, validateSocket),
+	keys := []lang.Key{
+		lang.NewKey("socket", lang.Checked(&c.Socket, "absolute path, `auto` or `\"\"`",
+			lang.Schema{"pattern": "^(/.*|auto|)$", "maxLength": maxSocket}, validateSocket),
 			"Path of the socket; its directory is created if it is missing. `auto` is "+
 				"`control.sock` in `$RUNTIME_DIRECTORY` if that is set, else in "+
 				"`/run/nvmf-target`, or of a user in `$XDG_RUNTIME_DIR/nvmf-target`; `\"\"` is "+
 				"no socket. Set it when several targets run on a machine."),
-		NewKey("mode", fileMode(&c.Mode),
+		lang.NewKey("mode", fileMode(&c.Mode),
 			"Permissions of the socket: users that may open it may do everything, unless `roles` "+
 				"says otherwise. Set it to `0660` together with `group`."),
-		NewKey("group", Text(&c.Group),
+		lang.NewKey("group", lang.Text(&c.Group),
 			"Group of the socket, by name or number. Set it when others than root and the user "+
 				"of the target operate it.").Without("that of the process"),
-		NewKey("listen", addrPort(&c.Listen),
+		lang.NewKey("listen", addrPort(&c.Listen),
 			"IP address and TCP port for clients that authenticate with a certificate (TLS 1.3); "+
 				"they may do everything, unless `roles` says otherwise. Set it and the keys that "+
 				"follow when an orchestrator runs elsewhere.").Without("not served"),
-		NewKey("certificate", absolutePath(&c.Certificate),
+		lang.NewKey("certificate", lang.Path(&c.Certificate),
 			"PEM file with the certificate of the target and its intermediate certificates. A "+
 				"reload reads the three files again. Set it with `listen`.").Without("none"),
-		NewKey("key", absolutePath(&c.Key),
+		lang.NewKey("key", lang.Path(&c.Key),
 			"PEM file with the private key of `certificate`. Set it with `listen`.").
 			Without("none"),
-		NewKey("client_ca", absolutePath(&c.ClientCA),
+		lang.NewKey("client_ca", lang.Path(&c.ClientCA),
 			"PEM file with the CAs of client certificates: every client with a certificate of "+
 				"them may connect. Set it with `listen`, to a CA that is used for nothing else.").
 			Without("none"),
@@ -47,19 +49,19 @@ func (c *Control) keys() []Key {
 }
 
 // validate checks the keys of the interface on TCP together.
-func (c *Control) validate(d *decoder) {
+func (c *Control) validate(v *validator) {
 	for _, f := range []struct{ key, file string }{
 		{"certificate", c.Certificate}, {"key", c.Key}, {"client_ca", c.ClientCA},
 	} {
 		switch path := "control." + f.key; {
 		case f.file == "" && c.Listen.IsValid():
-			d.add(path, "is missing", "control.listen needs it: clients must authenticate.")
-		case f.file != "" && !c.Listen.IsValid() && !d.bad["control.listen"]:
-			d.add(path, "has no effect without control.listen", "Delete it, or set that.")
+			v.Add(path, "is missing", "control.listen needs it: clients must authenticate.")
+		case f.file != "" && !c.Listen.IsValid() && !v.Bad("control.listen"):
+			v.Add(path, "has no effect without control.listen", "Delete it, or set that.")
 		}
 	}
-	d.roles(c)
-	d.serves("control.listen", c.Listen)
+	v.roles(c)
+	v.serves("control.listen", c.Listen)
 }
 
 // maxSocket is the longest path of a unix socket (unix(7): sun_path, less the zero at its end).
@@ -70,7 +72,7 @@ func validateSocket(path string) (what, hint string) {
 	switch {
 	case path == "" || path == AutoSocket:
 	case !filepath.IsAbs(path):
-		return fmt.Sprintf("%q is not an absolute path", printable(path)),
+		return fmt.Sprintf("%q is not an absolute path", lang.Printable(path)),
 			"Begin it with /, or write auto, or \"\" for no socket."
 	case len(path) > maxSocket:
 		return fmt.Sprintf("the path has %d characters", len(path)),
@@ -81,20 +83,18 @@ func validateSocket(path string) (what, hint string) {
 
 // fileMode is a file mode that lets the owner read and write, in octal digits with or without
 // quotes.
-func fileMode(p *fs.FileMode) Value {
-	return &scalar{
-		name: "octal digits", doc: "octal digits, 0600 to 0666",
-		// YAML has several ways to write an octal number, so numbers are not checked.
-		rules: schema{"type": []string{"string", "integer"}, "pattern": "^(0o?)?6[0246][0246]$"},
-		get:   func() string { return fmt.Sprintf("%04o", uint32(*p)) },
-		set: func(n *yaml.Node) (what, hint string) {
+func fileMode(p *fs.FileMode) lang.Value {
+	// YAML has several ways to write an octal number, so numbers are not checked.
+	rules := lang.Schema{"type": []string{"string", "integer"}, "pattern": "^(0o?)?6[0246][0246]$"}
+	return lang.Scalar("octal digits", "octal digits, 0600 to 0666", rules,
+		func() string { return fmt.Sprintf("%04o", uint32(*p)) },
+		func(n *yaml.Node) (what, hint string) {
 			v, err := strconv.ParseUint(strings.TrimPrefix(n.Value, "0o"), 8, 32)
 			if err != nil || v&^0o666 != 0 || v&0o600 != 0o600 {
-				return printable(n.Value) + " is not possible here",
+				return lang.Printable(n.Value) + " is not possible here",
 					"Write 0600, or 0660 with a group."
 			}
 			*p = fs.FileMode(v)
 			return "", ""
-		},
-	}
+		})
 }

@@ -1,11 +1,14 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/config/lang"
 )
 
 // Backend describes a kind of storage. The program that assembles the backends provides it.
@@ -25,7 +28,7 @@ type Backend struct {
 // Options is the configuration of one storage.
 type Options interface {
 	// Keys are the keys besides backend and of.
-	Keys() []Key
+	Keys() []lang.Key
 	// Check reports conflicts between keys; key "" is the storage itself.
 	Check(report func(key, what, hint string))
 }
@@ -37,6 +40,12 @@ type Storage struct {
 	Options Options
 	// Of is the storage behind a wrapper, else nil.
 	Of *Storage
+}
+
+// Path is the path of a storage.
+func Path(p *string) lang.Value {
+	return lang.UniquePath(p,
+		"Two namespaces on one would overwrite each other; give each its own.")
 }
 
 // maxLayers is the maximum number of storages behind each other.
@@ -54,85 +63,133 @@ func (s *Storage) Layers(path string) (paths []string, layers []*Storage) {
 // storageValue decodes a storage, which it makes if *p is nil, and the keys of the mapping around
 // it.
 type storageValue struct {
-	p      **Storage
-	common []Key
+	p        **Storage
+	common   []lang.Key
+	backends kinds
 
-	// backend and keys are set by decode. keys begins with common.
+	// backend and keys are set by Decode. keys begins with common.
 	backend *Backend
-	keys    []Key
+	keys    []lang.Key
 }
 
-// Type implements Value.
+// Type implements lang.Value.
 func (v *storageValue) Type() string { return "mapping" }
 
-// String implements Value.
+// String implements lang.Value.
 func (v *storageValue) String() string { return "" }
 
-func (v *storageValue) decode(d *decoder, n *yaml.Node, path string) {
+// Keys implements lang.Documented.
+func (v *storageValue) Keys() []lang.Key {
+	return append(v.common, backendKey(new(string), v.backends))
+}
+
+// Decode implements lang.Value.
+func (v *storageValue) Decode(d *lang.Decoder, n *yaml.Node, path string) {
 	switch {
 	case n.Kind != yaml.MappingNode:
-		d.add(path, "must be a mapping of keys to values, not "+kindName(n),
+		d.Add(path, "must be a mapping of keys to values, not "+lang.KindName(n),
 			"Write, for instance, {backend: ram, size: 1GiB}.")
 		return
 	case strings.Count(path, ".of") >= maxLayers:
-		d.add(path, fmt.Sprintf("more than %d backends behind each other", maxLayers),
+		d.Add(path, fmt.Sprintf("more than %d backends behind each other", maxLayers),
 			"Leave some out.")
 		return
 	}
 	if *v.p == nil {
 		*v.p = new(Storage)
 	}
-	v.backend = d.backendOf(n)
-	s, b := *v.p, v.backend
-	keys := append(slices.Clone(v.common), backendKey(&s.Backend, d.backends))
+	s, b := *v.p, v.backends.find(d.Text(n, "backend"))
+	v.backend = b
+	v.keys = append(slices.Clone(v.common), backendKey(&s.Backend, v.backends))
 	if b != nil {
 		s.Options = b.New()
-		keys = append(keys, s.Options.Keys()...)
+		v.keys = append(v.keys, s.Options.Keys()...)
 		if b.Wrapper {
-			keys = append(keys, Key{
-				Name: "of", Value: &storageValue{p: &s.Of}, Required: "backend " + b.Name +
+			v.keys = append(v.keys, lang.Key{
+				Name: "of", Value: &storageValue{p: &s.Of, backends: v.backends},
+				Required: "backend " + b.Name +
 					" needs a storage behind it: of: {backend: ram, size: 1GiB}.",
 			})
 		}
 	}
-	v.keys = keys
-	given := d.entries(n, path, keys, func(name string) (what, hint string) {
-		return d.foreignKey(b, name)
+	d.Mapping(n, path, v.keys, func(name string) (what, hint string) {
+		return v.backends.foreign(b, name)
 	})
-	for _, e := range given {
-		d.value(e.key.Value, e.node, e.path)
-	}
-	d.required(keys, given, path)
 	if b != nil {
 		s.Options.Check(func(key, what, hint string) {
-			d.add(strings.TrimSuffix(join(path, key), "."), what, hint)
+			d.Add(strings.TrimSuffix(path+"."+key, "."), what, hint)
 		})
 	}
 }
 
-func backendKey(name *string, backends []Backend) Key {
-	names := make([]string, len(backends))
-	for i, b := range backends {
-		names[i] = b.Name
+// Flatten implements lang.Value.
+func (v *storageValue) Flatten(all *lang.Settings, at lang.Setting) {
+	if v.backend != nil {
+		all.Volatile = v.backend.Volatile // the storage behind a wrapper comes later, and decides
 	}
-	return Key{
-		Name: "backend", Value: elsewhere{OneOf(name, names...)},
-		Required: "Use one of: " + strings.Join(names, ", ") + ".",
+	for i, k := range v.keys {
+		at.Storage = at.Storage || i >= len(v.common)
+		k.Flatten(all, at)
+	}
+}
+
+// Schema implements lang.Value: the keys of a storage depend on its backend.
+func (v *storageValue) Schema() lang.Schema {
+	common := lang.Mapping(v.Keys())
+	s := common.Schema()
+	delete(s, "additionalProperties")
+	var kinds []lang.Schema
+	for _, b := range v.backends {
+		keys := lang.Mapping(b.New().Keys())
+		if b.Volatile {
+			for i := range keys {
+				keys[i].Restart = true
+			}
+		}
+		kind := keys.Schema()
+		properties := kind["properties"].(lang.Schema)
+		for _, k := range common {
+			properties[k.Name] = true
+		}
+		if b.Wrapper {
+			properties["of"] = lang.Schema{"$ref": "#/$defs/storage"}
+			kind["required"] = append(kind["required"].([]string), "of")
+		}
+		kinds = append(kinds, lang.Schema{
+			"if": lang.Schema{
+				"properties": lang.Schema{"backend": lang.Schema{"const": b.Name}},
+				"required":   []string{"backend"},
+			},
+			"then": kind,
+		})
+	}
+	s["allOf"] = kinds
+	return s
+}
+
+func backendKey(name *string, backends kinds) lang.Key {
+	return lang.Key{
+		Name: "backend", Value: elsewhere{lang.OneOf(name, backends.names()...), backends},
+		Required: "Use one of: " + strings.Join(backends.names(), ", ") + ".",
 		Doc:      "Where the blocks are; each backend has keys of its own, see below.",
 	}
 }
 
 // elsewhere is the name of a backend. Its hints know the names that other targets use.
-type elsewhere struct{ Value }
+type elsewhere struct {
+	lang.Value
+	backends kinds
+}
 
-func (v elsewhere) decode(d *decoder, n *yaml.Node, path string) {
-	if n.Kind == yaml.ScalarNode && d.backend(n.Value) == nil {
-		if hint := backendHint(n.Value, d.backends); hint != "" {
-			d.add(path, fmt.Sprintf("%q is not possible here", printable(n.Value)), hint)
+// Decode implements lang.Value.
+func (v elsewhere) Decode(d *lang.Decoder, n *yaml.Node, path string) {
+	if n.Kind == yaml.ScalarNode && v.backends.find(n.Value) == nil {
+		if hint := v.backends.hint(n.Value); hint != "" {
+			d.Add(path, fmt.Sprintf("%q is not possible here", lang.Printable(n.Value)), hint)
 			return
 		}
 	}
-	v.Value.decode(d, n, path)
+	v.Value.Decode(d, n, path)
 }
 
 // others maps backends of SPDK, nvmet, LIO and QEMU to their counterparts here.
@@ -151,69 +208,46 @@ var others = map[string]string{
 	"iscsi": "block, with the device that iscsiadm makes", "none": `"null", with quotes`,
 }
 
-// backendHint returns a hint for the name of a backend of another target, "" for other names.
-func backendHint(name string, backends []Backend) string {
-	word := strings.ToLower(name)
-	word = strings.TrimSuffix(strings.TrimPrefix(word, "bdev_"), "_create")
-	if here := others[word]; here != "" {
-		return "Did you mean " + here + "?"
-	}
-	var names []string
-	for _, b := range backends {
-		names = append(names, b.Name)
-	}
-	if like := nearest(name, names); like != "" {
-		return fmt.Sprintf("Did you mean %s?", like)
-	}
-	return ""
-}
+// kinds are the known backends.
+type kinds []Backend
 
-// backendOf returns the backend named in a mapping, or nil.
-func (d *decoder) backendOf(n *yaml.Node) *Backend {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value != "backend" {
-			continue
-		}
-		name, _, _ := d.expand(resolved(n.Content[i+1]))
-		return d.backend(name)
-	}
-	return nil
-}
-
-// backend returns the backend with this name, or nil.
-func (d *decoder) backend(name string) *Backend {
-	i := slices.IndexFunc(d.backends, func(b Backend) bool { return b.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &d.backends[i]
-}
-
-// keys are the names of a backend's keys.
-func (b *Backend) keys() []string {
-	var names []string
-	for _, k := range b.New().Keys() {
-		names = append(names, k.Name)
-	}
-	if b.Wrapper {
-		names = append(names, "of")
+func (all kinds) names() []string {
+	names := make([]string, len(all))
+	for i, b := range all {
+		names[i] = b.Name
 	}
 	return names
 }
 
-// known is the result of foreignKey for a key that need not be reported.
-const known = "known"
+// find returns the backend with this name, or nil.
+func (all kinds) find(name string) *Backend {
+	i := slices.IndexFunc(all, func(b Backend) bool { return b.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
 
-// foreignKey returns the error for a key that belongs to backends other than b. The text is "" if
-// it belongs to none, and known if b is nil, which has been reported.
-func (d *decoder) foreignKey(b *Backend, name string) (what, hint string) {
+// hint returns a hint for the name of a backend of another target, "" for other names.
+func (all kinds) hint(name string) string {
+	word := strings.ToLower(name)
+	word = strings.TrimSuffix(strings.TrimPrefix(word, "bdev_"), "_create")
+	if here := cmp.Or(others[word], lang.Nearest(name, all.names())); here != "" {
+		return "Did you mean " + here + "?"
+	}
+	return ""
+}
+
+// foreign returns the error for a key that belongs to backends other than b. The text is "" if it
+// belongs to none, and lang.Known if b is nil, which has been reported.
+func (all kinds) foreign(b *Backend, key string) (what, hint string) {
 	var others []string
-	for _, o := range d.backends {
-		if !slices.Contains(o.keys(), name) {
+	for _, o := range all {
+		if !o.has(key) {
 			continue
 		}
 		if b == nil {
-			return known, ""
+			return lang.Known, ""
 		}
 		others = append(others, o.Name)
 		if b.Wrapper && !o.Wrapper {
@@ -226,5 +260,11 @@ func (d *decoder) foreignKey(b *Backend, name string) (what, hint string) {
 	if hint == "" {
 		hint = "Delete it, or use backend: " + strings.Join(others, " or ") + "."
 	}
-	return fmt.Sprintf("backend %s has no %s", b.Name, name), hint
+	return fmt.Sprintf("backend %s has no %s", b.Name, key), hint
+}
+
+// has reports whether the backend has a key of its own with this name.
+func (b *Backend) has(key string) bool {
+	return b.Wrapper && key == "of" ||
+		slices.ContainsFunc(b.New().Keys(), func(k lang.Key) bool { return k.Name == key })
 }

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
@@ -212,7 +213,7 @@ func wrong(name, text string) error {
 	var problems config.Problems
 	if errors.As(err, &problems) {
 		problems = slices.DeleteFunc(problems,
-			func(p config.Problem) bool { return p.Hint == config.HintUnreadable })
+			func(p config.Problem) bool { return p.Hint == lang.HintUnreadable })
 		if len(problems) == 0 {
 			return nil
 		}

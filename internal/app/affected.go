@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
@@ -123,7 +124,7 @@ func (im *impact) onNamespace(c config.Change, conn *observed.Connection) string
 	case is == nil || !isShown(is, conn.Host):
 		return control.Loses
 	}
-	if slices.ContainsFunc(c.Keys, func(k config.KeyChange) bool {
+	if slices.ContainsFunc(c.Keys, func(k lang.KeyChange) bool {
 		return k.Storage && !k.Restart || k.Key == "read_only"
 	}) {
 		return control.Waits

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
@@ -68,13 +69,13 @@ var errNoFile = errors.New("the target was not started from a file")
 // file as it is afterwards.
 func (s *Server) lockAndLoad() (*config.Config, error) {
 	before := s.config.Load()
-	c, err := s.opts.Load(config.Within(s.ending))
+	c, err := s.opts.Load(lang.Within(s.ending))
 	s.applying.Lock()
 	switch {
 	case err == nil:
-		return s.opts.Load(config.Within(s.ending), c.Printed())
+		return s.opts.Load(lang.Within(s.ending), c.Printed())
 	case s.config.Load() != before: // the first reading may be outdated
-		return s.opts.Load(config.Within(s.ending))
+		return s.opts.Load(lang.Within(s.ending))
 	}
 	return nil, err
 }
@@ -282,7 +283,7 @@ func (tr *transition) moveStorage() {
 	var moved []config.Change
 	rest := slices.DeleteFunc(slices.Clone(tr.changes), func(c config.Change) bool {
 		move := c.Op == config.Modify && c.Kind == config.KindNamespace &&
-			slices.ContainsFunc(c.Keys, func(k config.KeyChange) bool {
+			slices.ContainsFunc(c.Keys, func(k lang.KeyChange) bool {
 				return k.Storage && !k.Restart
 			}) && tr.takesOver(volumes.Find(tr.next, c.Object))
 		if move {
@@ -307,7 +308,7 @@ func (tr *transition) check() (ps config.Problems) {
 		if memory := tr.s.atStart.Reactors.Memory; memory < 4*sub.MaxTransfer {
 			ps = append(ps, tr.next.Problem(fmt.Sprintf("subsystems[%d].max_transfer", i),
 				fmt.Sprintf("%v is more than a quarter of reactors.memory, which is still %v",
-					config.Size(sub.MaxTransfer), config.Size(memory)),
+					lang.Size(sub.MaxTransfer), lang.Size(memory)),
 				"Reduce it, or restart the target."))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/convert"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
@@ -91,7 +92,7 @@ func parses(yaml []byte) error {
 	_, err := config.Parse("the result", yaml, nil, volumes.Backends)
 	if problems, ok := errors.AsType[config.Problems](err); ok {
 		problems = slices.DeleteFunc(problems, func(p config.Problem) bool {
-			return p.Warning || p.Hint == config.HintUnreadable
+			return p.Warning || p.Hint == lang.HintUnreadable
 		})
 		if len(problems) == 0 {
 			return nil

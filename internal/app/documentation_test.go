@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
@@ -102,7 +103,7 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-func writeSection(b *strings.Builder, title, doc string, keys []config.Key) {
+func writeSection(b *strings.Builder, title, doc string, keys []lang.Key) {
 	fmt.Fprintf(b, "\n%s\n\n", title)
 	if doc != "" {
 		fmt.Fprintf(b, "%s\n\n", doc)
@@ -134,7 +135,7 @@ func writeSection(b *strings.Builder, title, doc string, keys []config.Key) {
 func TestEveryKeyIsExplained(t *testing.T) {
 	all := config.Sections(volumes.Backends)
 	for _, b := range volumes.Backends {
-		all = append(all, config.Section{Path: "backend " + b.Name, Keys: b.New().Keys()})
+		all = append(all, lang.Section{Path: "backend " + b.Name, Keys: b.New().Keys()})
 	}
 	for _, s := range all {
 		for _, k := range s.Keys {

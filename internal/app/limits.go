@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
@@ -43,8 +44,8 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 	// A single namespace that is too large is reported by its own probe.
 	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > n && largest <= n {
 		ps = append(ps, c.Warning("reactors.memory", fmt.Sprintf("the reactors take %v and the "+
-			"namespaces in memory may take %v, and %v are available", config.Size(reactors),
-			config.Size(ram), config.Size(n)),
+			"namespaces in memory may take %v, and %v are available", lang.Size(reactors),
+			lang.Size(ram), lang.Size(n)),
 			"Make them smaller; the kernel kills processes when memory is used up."))
 	}
 	if !uses(c.Listeners, nvme.TransportTCP) {
@@ -69,7 +70,7 @@ func checkMemlock(reactors, arena int) error {
 	if need := uint64(reactors) * uint64(arena); limited && limit < need {
 		return fmt.Errorf("the limit of locked memory is too low: %v, for %s of %v (set "+
 			"LimitMEMLOCK=infinity in the systemd unit, or \"ulimit -l unlimited\" as root before "+
-			"the start)", config.Size(limit), count(reactors, "arena"), config.Size(arena))
+			"the start)", lang.Size(limit), count(reactors, "arena"), lang.Size(arena))
 	}
 	return nil
 }

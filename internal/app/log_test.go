@@ -22,7 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -192,7 +192,7 @@ func TestJSON(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(newHandler(true, slog.LevelInfo, &out))
 	log.Info("a", "transport", nvme.TransportTCP, "signal", syscall.SIGTERM, "depth", 128,
-		"spin", 200*time.Microsecond, "err", io.EOF, "size", config.Size(1<<20),
+		"spin", 200*time.Microsecond, "err", io.EOF, "size", lang.Size(1<<20),
 		"device", (*url.URL)(nil), "cpus", []int(nil))
 	_, _ = io.WriteString(lines{log}, "one\n  two\n")
 	var got []map[string]any

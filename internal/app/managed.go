@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/state"
@@ -245,7 +246,7 @@ func (s *Server) applyEdit(c *config.Config, r request, edit *config.Edit,
 // loadEdit loads the configuration as it is after the edit, if the request may make it.
 func (s *Server) loadEdit(c *config.Config, m config.Managed, edit *config.Edit,
 ) (*config.Config, error) {
-	next, err := s.opts.Load(*edit, c.Printed(), config.Within(s.ending))
+	next, err := s.opts.Load(*edit, c.Printed(), lang.Within(s.ending))
 	if err != nil {
 		return nil, ofRequest(edit, err)
 	}
@@ -293,7 +294,7 @@ func (s *Server) makeEdit(c *config.Config, m config.Managed, edit *config.Edit,
 // ofRequest returns the error for a client: the problems, with problems in its request marked as
 // such.
 func ofRequest(edit *config.Edit, err error) error {
-	list := edit.OfRequest(problemsOf(err))
+	list := config.OfRequest(edit, problemsOf(err))
 	err = controlProblem(list)
 	if p, ok := errors.AsType[*control.Problem](err); ok &&
 		!slices.ContainsFunc(list, func(p config.Problem) bool { return p.OfRequest() }) {

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
@@ -19,7 +20,7 @@ func (s *Server) resize(r control.Resize) error {
 	if s.stopping {
 		return errStopped
 	}
-	size, err := config.ParseSize(r.Size)
+	size, err := lang.ParseSize(r.Size)
 	if err != nil {
 		return control.NewProblem(http.StatusConflict, err.Error(), "Write, for instance, 20GiB.").
 			At("size")

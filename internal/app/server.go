@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
@@ -301,7 +302,7 @@ func (s *Server) startWorkers() error {
 		w.run(s.opts.Failed)
 	}
 	s.log.Info("reactors run", "reactors", len(cpus), "cpus", c.Reactors.CPUs,
-		"memory", config.Size(c.Reactors.Memory), "spin", spin.Round(time.Microsecond))
+		"memory", lang.Size(c.Reactors.Memory), "spin", spin.Round(time.Microsecond))
 	return nil
 }
 

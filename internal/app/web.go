@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
@@ -50,7 +51,7 @@ func webTargets(c *config.Config) (list []web.Target) {
 // planOfPage returns the changes that Reload would make. It delays no change, not even one that
 // closes the page, which waits for it. Programs that print keys end with ctx.
 func (s *Server) planOfPage(ctx context.Context) (control.Plan, error) {
-	c, err := s.opts.Load(config.Within(ctx))
+	c, err := s.opts.Load(lang.Within(ctx))
 	if err != nil {
 		return plan(nil, nil, err)
 	}

@@ -31,11 +31,12 @@ var allowed = map[string][]string{
 		"internal/secret", "internal/sys",
 	},
 	"config": {
-		"backend/disk", "fabric", "fabric/rdma", "fabric/tcp", "internal/secret", "internal/sys",
+		"backend/disk", "config/lang", "fabric", "fabric/rdma", "fabric/tcp", "internal/secret",
 		"nvme", "nvme/auth", "nvme/target", "nvme/target/ana", "nvme/target/qos",
 	},
+	"config/lang": {"internal/secret", "internal/sys"},
 	"internal/app": {
-		"config", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
+		"config", "config/lang", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
 		"nvme/target/observe", "nvme/target/qos", "fabric", "fabric/tcp",
 		"fabric/tcp/openssl", "fabric/rdma",
 		"fabric/rdma/verbs",
@@ -163,9 +164,9 @@ var allowed = map[string][]string{
 	"internal/uring":   {},
 	"internal/volumes": {
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
-		"backend/nvmedrive", "backend/ram", "backend/wrap", "config", "internal/control",
-		"internal/flight", "internal/inventory", "internal/state", "internal/storage",
-		"internal/sys", "nvme/target", "nvme/target/admin",
+		"backend/nvmedrive", "backend/ram", "backend/wrap", "config", "config/lang",
+		"internal/control", "internal/flight", "internal/inventory", "internal/state",
+		"internal/storage", "internal/sys", "nvme/target", "nvme/target/admin",
 	},
 	"internal/web": {
 		"internal/control", "internal/doctor", "internal/httpd", "internal/observed",

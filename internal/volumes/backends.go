@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/backend/wrap"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 )
 
 // Backends is the table of the kinds of storage. A new kind is a package and a row.
@@ -56,7 +57,7 @@ var Backends = []config.Backend{
 
 // store has the options of one storage and the functions that work on it.
 type store struct {
-	keys []config.Key
+	keys []lang.Key
 	// check reports problems of several keys together; nil if there can be none.
 	check func(report)
 	// path is the place of the storage; nil if it has no path.
@@ -89,7 +90,7 @@ type env struct {
 }
 
 // Keys implements config.Options.
-func (s *store) Keys() []config.Key { return s.keys }
+func (s *store) Keys() []lang.Key { return s.keys }
 
 // Check implements config.Options.
 func (s *store) Check(report func(key, what, hint string)) {
@@ -143,19 +144,19 @@ func newFile() config.Options {
 		},
 		resize: func(at env, size int64) error { return file.Resize(in(at), size) },
 		least:  func() int64 { return c.Size },
-		keys: []config.Key{
+		keys: []lang.Key{
 			pathKey(&c.Path, "file", "Path of the file."),
-			config.NewKey("size", config.Doubtful(
-				config.Bytes(&c.Size, 0, config.NoLimit, config.AnySize), config.BareSize),
+			lang.NewKey("size", lang.Doubtful(
+				lang.Bytes(&c.Size, 0, lang.NoLimit, lang.AnySize), lang.BareSize),
 				"Size in bytes of a new file. Set it when the file does not exist yet. A reload "+
 					"makes a file that is served larger if it has a larger size, and never "+
 					"smaller.").
 				Without("that of the file"),
 			blockSizeKey(&c.BlockSize),
-			config.NewKey("buffered", config.Bool(&c.Buffered),
+			lang.NewKey("buffered", lang.Bool(&c.Buffered),
 				"The page cache is used instead of O_DIRECT. Set it when hosts read the same "+
 					"data again and the machine has memory to spare."),
-			config.NewKey("preallocate", config.Either(&c.Preallocate, "sparse", "full"),
+			lang.NewKey("preallocate", lang.Either(&c.Preallocate, "sparse", "full"),
 				"A file gets its space as it is written, and hosts give it back by discarding, "+
 					"or all at once and for good. Set it to `full` when no write may fail "+
 					"because the file system is full."),
@@ -194,7 +195,7 @@ func newDevice(what, doc string, device func(path string) bool,
 		return block.Config{Path: path, ReadOnly: at.readOnly, Engine: at.engine, Log: at.log}
 	}
 	return &store{
-		path: &path, device: device, keys: []config.Key{pathKey(&path, what, doc)},
+		path: &path, device: device, keys: []lang.Key{pathKey(&path, what, doc)},
 		probe: func(at env) backend.Report { return probe(in(at)) },
 		open:  func(at env, _ backend.Device) (backend.Device, error) { return open(in(at)) },
 	}
@@ -203,11 +204,11 @@ func newDevice(what, doc string, device func(path string) bool,
 func newDelay() config.Options {
 	c := &wrap.DelayConfig{}
 	return &store{
-		keys: []config.Key{
-			config.NewKey("latency", config.Duration(&c.Latency, 0, time.Hour),
+		keys: []lang.Key{
+			lang.NewKey("latency", lang.Duration(&c.Latency, 0, time.Hour),
 				"Added to each operation. Set it to try hosts with a slow disk or, above "+
 					"`io_timeout`, with one whose commands are given up."),
-			config.NewKey("jitter", config.Duration(&c.Jitter, 0, time.Hour),
+			lang.NewKey("jitter", lang.Duration(&c.Jitter, 0, time.Hour),
 				"A random time up to this is added as well. Set it to let operations overtake "+
 					"each other."),
 			operationsKey(&c.Ops), seedKey(&c.Seed),
@@ -226,17 +227,17 @@ func newDelay() config.Options {
 func newError() config.Options {
 	c := &wrap.ErrorConfig{Err: backend.ErrIO, OneIn: 1}
 	return &store{
-		keys: []config.Key{
-			config.NewKey("error", config.Choose(&c.Err, outcomes...),
+		keys: []lang.Key{
+			lang.NewKey("error", lang.Choose(&c.Err, outcomes...),
 				"The outcome of operations that fail: `io` looks like a broken medium, "+
 					"`no_space` like a full file system, `offline` like a disk that was pulled "+
 					"out, `degraded` like one whose flush failed. Set it to what you want to try."),
-			config.NewKey("one_in", config.Int(&c.OneIn, 1, 1e9),
+			lang.NewKey("one_in", lang.Int(&c.OneIn, 1, 1e9),
 				"One operation in so many fails, at random. Set it to let only some fail."),
-			config.NewKey("offset", config.Bytes(&c.Offset, 0, config.NoLimit, config.AnySize),
+			lang.NewKey("offset", lang.Bytes(&c.Offset, 0, lang.NoLimit, lang.AnySize),
 				"Only operations that touch bytes from here on fail. Set it to try a disk with a "+
 					"bad spot."),
-			config.NewKey("length", config.Bytes(&c.Length, 0, config.NoLimit, config.AnySize),
+			lang.NewKey("length", lang.Bytes(&c.Length, 0, lang.NoLimit, lang.AnySize),
 				"The number of those bytes. Set it with `offset`.").Without("to the end"),
 			operationsKey(&c.Ops), seedKey(&c.Seed),
 		},
@@ -249,12 +250,12 @@ func newError() config.Options {
 func newLimit() config.Options {
 	c := &wrap.LimitConfig{}
 	return &store{
-		keys: []config.Key{
-			config.NewKey("iops", config.Int(&c.IOPS, 0, 1e9),
+		keys: []lang.Key{
+			lang.NewKey("iops", lang.Int(&c.IOPS, 0, 1e9),
 				"The most operations per second. Set it to share a disk, or to try hosts with a "+
 					"slow one.").Without("no limit"),
-			config.NewKey("bandwidth",
-				config.Bytes(&c.Bandwidth, 0, config.NoLimit, config.AnySize),
+			lang.NewKey("bandwidth",
+				lang.Bytes(&c.Bandwidth, 0, lang.NoLimit, lang.AnySize),
 				"The most bytes per second. Set it for the same reasons.").Without("no limit"),
 		},
 		check: func(report report) {
@@ -270,25 +271,25 @@ func newLimit() config.Options {
 }
 
 // pathKey returns the key for the path of storage.
-func pathKey(p *string, what, doc string) config.Key {
-	return config.NewKey("path", config.Path(p), doc).Require("Write the path of a " + what + ".")
+func pathKey(p *string, what, doc string) lang.Key {
+	return lang.NewKey("path", config.Path(p), doc).Require("Write the path of a " + what + ".")
 }
 
 // The block sizes that every Linux host takes. None is larger than a page.
 const defaultBlock, maxBlock = 512, 4096
 
-func blockSizeKey(p *int) config.Key {
-	return config.NewKey("block_size",
-		config.Bytes(p, backend.MinBlockSize, maxBlock, config.PowerOfTwo),
+func blockSizeKey(p *int) lang.Key {
+	return lang.NewKey("block_size",
+		lang.Bytes(p, backend.MinBlockSize, maxBlock, lang.PowerOfTwo),
 		"Logical block size in bytes. Set it to 4096 when hosts work in such blocks anyway; "+
 			"partitions that were made with another block size are lost to hosts.")
 }
 
 // sized returns the keys of storage in memory.
-func sized(size *int64, blockSize *int) []config.Key {
-	return []config.Key{
-		config.NewKey("size", config.Doubtful(
-			config.Bytes(size, 512, config.NoLimit, config.AnySize), config.BareSize),
+func sized(size *int64, blockSize *int) []lang.Key {
+	return []lang.Key{
+		lang.NewKey("size", lang.Doubtful(
+			lang.Bytes(size, 512, lang.NoLimit, lang.AnySize), lang.BareSize),
 			"Size in bytes.").Require("Write, for instance, size: 1GiB."),
 		blockSizeKey(blockSize),
 	}
@@ -313,30 +314,30 @@ func wholeBlocks(size *int64, blockSize *int) func(report) {
 }
 
 // operationsKey returns the key for the operations that a wrapper concerns.
-func operationsKey(p *[]backend.Op) config.Key {
-	choices := []config.Choice[backend.Op]{
+func operationsKey(p *[]backend.Op) lang.Key {
+	choices := []lang.Choice[backend.Op]{
 		{Word: "read", Meaning: backend.OpRead},
 		{Word: "write", Meaning: backend.OpWrite},
 		{Word: "flush", Meaning: backend.OpFlush},
 		{Word: "write_zeroes", Meaning: backend.OpWriteZeroes},
 		{Word: "discard", Meaning: backend.OpDiscard},
 	}
-	one := func(op *backend.Op) config.Value {
-		return config.Unique(config.Choose(op, choices...), "Delete one of the two.")
+	one := func(op *backend.Op) lang.Value {
+		return lang.Unique(lang.Choose(op, choices...), "Delete one of the two.")
 	}
-	return config.NewKey("operations", config.List(p, 0, len(choices), one),
+	return lang.NewKey("operations", lang.List(p, 0, len(choices), one),
 		"The kinds of operations that are affected. Set it to leave the others alone.").
 		Without("all")
 }
 
-func seedKey(p *uint64) config.Key {
-	return config.NewKey("seed", config.Int(p, 0, 1<<32-1),
+func seedKey(p *uint64) lang.Key {
+	return lang.NewKey("seed", lang.Int(p, 0, 1<<32-1),
 		"Seed of the randomness. Set it to repeat what happened: the same operations then have "+
 			"the same outcomes.")
 }
 
 // outcomes are the errors of backend error, by their words in the configuration.
-var outcomes = []config.Choice[error]{
+var outcomes = []lang.Choice[error]{
 	{Word: "io", Meaning: backend.ErrIO},
 	{Word: "no_space", Meaning: backend.ErrNoSpace},
 	{Word: "read_only", Meaning: backend.ErrReadOnly},

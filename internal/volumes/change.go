@@ -7,6 +7,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
@@ -109,7 +110,7 @@ func (c *Change) Remove(name config.Object) (undo func() error, err error) {
 // Modify changes keys of a namespace. If its storage is another one, or becomes writable, it is
 // opened anew without an error for hosts. Otherwise it stays open, and lost writes are not
 // forgotten. An error may come with a function that undoes the change.
-func (c *Change) Modify(name config.Object, keys []config.KeyChange) (undo func() error,
+func (c *Change) Modify(name config.Object, keys []lang.KeyChange) (undo func() error,
 	err error,
 ) {
 	vs, v, n := c.vs, c.vs.get(name), Find(c.next, name)

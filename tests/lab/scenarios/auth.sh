@@ -5,7 +5,7 @@
 # well. The first half also runs against nvmet.
 # variants: rxe siw tcp
 # smoke: rxe siw tcp
-# covers: nvme/auth nvme/target nvme/target/authn internal/app config internal/secret
+# covers: nvme/auth nvme/target nvme/target/authn internal/app config config/lang internal/secret
 # cpus: 2
 # limit: 900
 . "$LAB_DIR/lib.sh"

@@ -3,7 +3,7 @@
 # nvmet, by its file, and over once more, while the host stays connected, has a file system mounted,
 # and fio writes and verifies. TARGET=nvmet restores the file each time.
 # variants: tcp rxe
-# covers: internal/convert config nvme/target
+# covers: internal/convert config config/lang nvme/target
 # cpus: 2
 # limit: 540
 # unpack: nvmetcli python3-configshell-fb python3-pyparsing

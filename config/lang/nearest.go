@@ -1,10 +1,10 @@
-package config
+package lang
 
 import "strings"
 
-// nearest returns the candidate closest to word if the distance is small enough for a misspelling,
+// Nearest returns the candidate closest to word if the distance is small enough for a misspelling,
 // else "".
-func nearest(word string, candidates []string) string {
+func Nearest(word string, candidates []string) string {
 	best, limit := "", max(1, len(word)/3)
 	for _, c := range candidates {
 		if d := distance(strings.ToLower(word), c); d <= limit {

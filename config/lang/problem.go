@@ -1,4 +1,4 @@
-package config
+package lang
 
 import (
 	"cmp"
@@ -26,8 +26,25 @@ type Problem struct {
 	place
 }
 
-// OfRequest reports whether the problem is in the request of a client, see Edit.
+// request is the place of values from a client that changes a configuration.
+const request = "request"
+
+// BadRequest is the error for a client whose request has a problem at path.
+func BadRequest(path, what, hint string) error {
+	return Problems{{Place: request, Path: path, What: what, Hint: hint}}
+}
+
+// OfRequest reports whether the problem is in the request of a client.
 func (p Problem) OfRequest() bool { return p.Place == request }
+
+// In reports whether the problem is in the file of an edit.
+func (p Problem) In(e *Edit) bool { return p.file == Quoted(e.Path) }
+
+// InRequest returns the problem as one at path in the request of a client.
+func (p Problem) InRequest(path string) Problem {
+	p.Place, p.place, p.Path = request, place{}, path
+	return p
+}
 
 // Error is one line: "nvmf.yaml:12:9: subsystems[0].namespaces[1].sise: unknown key. Did you mean
 // "size"?".
@@ -71,13 +88,14 @@ func (ps Problems) Failed() bool {
 	return slices.ContainsFunc(ps, func(p Problem) bool { return !p.Warning })
 }
 
-// source knows the origin of each value of a configuration.
-type source struct {
+// Source knows the origin of each value of a configuration, and the problems found in it.
+type Source struct {
 	file   string
 	places map[string]place
 	// bad holds the paths that have been reported already. Later checks skip them.
 	bad                map[string]bool
 	problems, warnings Problems
+	seldom             map[string]int // see AddWarningOnce
 }
 
 // place is a position in a file, or the name of an environment variable.
@@ -87,13 +105,16 @@ type place struct {
 	variable     string
 }
 
-func newSource(file string) *source {
-	return &source{file: file, places: map[string]place{}, bad: map[string]bool{}}
+// NewSource returns the source of a configuration without values; file is its name in messages.
+func NewSource(file string) *Source {
+	return &Source{
+		file: file, places: map[string]place{}, bad: map[string]bool{}, seldom: map[string]int{},
+	}
 }
 
-// add records a problem at path, or at the nearest enclosing value that has a place. A path is
+// Add records a problem at path, or at the nearest enclosing value that has a place. A path is
 // reported once.
-func (s *source) add(path, what, hint string) {
+func (s *Source) Add(path, what, hint string) {
 	if s.bad[path] {
 		return
 	}
@@ -101,18 +122,62 @@ func (s *source) add(path, what, hint string) {
 	s.addAt(s.find(path), path, what, hint)
 }
 
-// warn records a problem with which the configuration can still be used.
-func (s *source) warn(path, what, hint string) {
+// AddWarning records a problem with which the configuration can still be used.
+func (s *Source) AddWarning(path, what, hint string) {
 	p := s.problemAt(s.find(path), path, what, hint)
 	p.Warning = true
 	s.warnings = append(s.warnings, p)
 }
 
-func (s *source) addAt(at place, path, what, hint string) {
+// maxSeldom is the maximum number of warnings of a kind.
+const maxSeldom = 16
+
+// AddWarningOnce is AddWarning for the first use of each text. After maxSeldom texts it adds the
+// warning more, which is the same for all texts of a kind, and then none.
+func (s *Source) AddWarningOnce(more, path, what, hint string) {
+	if s.seldom[what]++; s.seldom[what] > 1 {
+		return
+	}
+	s.seldom[more]++
+	switch n := s.seldom[more]; {
+	case n <= maxSeldom:
+		s.AddWarning(path, what, hint)
+	case n == maxSeldom+1:
+		s.AddWarning(path, more, "The others are not listed.")
+	}
+}
+
+// Bad reports whether an error at path has been reported.
+func (s *Source) Bad(path string) bool { return s.bad[path] }
+
+// Given reports whether a file or a variable has a value at path.
+func (s *Source) Given(path string) bool {
+	_, given := s.places[path]
+	return given
+}
+
+// Faulty reports whether there is an error in the value at path or inside it.
+func (s *Source) Faulty(path string) bool {
+	return slices.ContainsFunc(s.problems, func(p Problem) bool {
+		rest, inside := strings.CutPrefix(p.Path, path)
+		return !p.Warning && inside && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
+}
+
+// Problem returns an error about the value at path ("subsystems[0].namespaces[1].path") that was
+// found elsewhere, with the place of the value. It does not record the error.
+func (s *Source) Problem(path, what, hint string) Problem {
+	return s.problemAt(s.find(path), path, what, hint)
+}
+
+// Warnings returns the warnings so far.
+func (s *Source) Warnings() Problems { return slices.Clone(s.warnings) }
+
+func (s *Source) addAt(at place, path, what, hint string) {
 	s.problems = append(s.problems, s.problemAt(at, path, what, hint))
 }
 
-func (s *source) problemAt(at place, path, what, hint string) Problem {
+func (s *Source) problemAt(at place, path, what, hint string) Problem {
 	p := Problem{
 		Place: s.where(at), Path: secret.Mask(path), What: secret.Mask(what),
 		Hint: secret.Mask(hint), place: at,
@@ -126,7 +191,7 @@ func (s *source) problemAt(at place, path, what, hint string) Problem {
 }
 
 // where returns "FILE:LINE", or "FILE" without a line.
-func (s *source) where(at place) string {
+func (s *Source) where(at place) string {
 	file := cmp.Or(at.file, s.file)
 	if at.line == 0 {
 		return file
@@ -135,7 +200,7 @@ func (s *source) where(at place) string {
 }
 
 // other formats another place for a message about the place at.
-func (s *source) other(other, at place) string {
+func (s *Source) other(other, at place) string {
 	if other.file == at.file {
 		return fmt.Sprintf("line %d", other.line)
 	}
@@ -143,7 +208,7 @@ func (s *source) other(other, at place) string {
 }
 
 // find returns the place of path or of the nearest value around it.
-func (s *source) find(path string) place {
+func (s *Source) find(path string) place {
 	for {
 		if at, ok := s.places[path]; ok || path == "" {
 			return at
@@ -152,29 +217,12 @@ func (s *source) find(path string) place {
 	}
 }
 
-func (s *source) err() error {
+// Err returns all problems in the order of the files if there is an error among them, else nil.
+func (s *Source) Err() error {
 	if len(s.problems) == 0 {
 		return nil
 	}
 	s.problems = append(s.problems, s.warnings...)
 	s.problems.Sort()
 	return slices.Clone(s.problems)
-}
-
-// Problem makes an error about the value at path ("subsystems[0].namespaces[1].path") that was
-// found outside this package. It adds the place of the value in the file.
-func (c *Config) Problem(path, what, hint string) Problem {
-	s := newSource("configuration")
-	if c.src != nil {
-		s.file, s.places = c.src.file, c.src.places
-	}
-	s.add(path, what, hint)
-	return s.problems[0]
-}
-
-// Warning is Problem for a warning.
-func (c *Config) Warning(path, what, hint string) Problem {
-	p := c.Problem(path, what, hint)
-	p.Warning = true
-	return p
 }

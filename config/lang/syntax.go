@@ -1,4 +1,4 @@
-package config
+package lang
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ var (
 )
 
 // syntaxError reports that data is not YAML, on the line where the error shows.
-func (s *source) syntaxError(file string, data []byte) {
+func (s *Source) syntaxError(file string, data []byte) {
 	// No construct begins on the first line.
 	data = append([]byte("\n"), bytes.TrimPrefix(data, []byte("\ufeff"))...)
 	text, at := yamlError(data), place{file: file}

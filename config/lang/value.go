@@ -1,4 +1,4 @@
-package config
+package lang
 
 import (
 	"cmp"
@@ -20,12 +20,20 @@ type Value interface {
 	Type() string
 	// String formats the content of the variable as written in a file.
 	String() string
-	// decode sets the variable. It reports errors at path; the variable then keeps its default.
-	decode(d *decoder, n *yaml.Node, path string)
-	// flatten adds the decoded value to o if it is not the default; at is the key.
-	flatten(o *object, at setting)
-	// schema returns the JSON Schema of the accepted text.
-	schema(backends []Backend) schema
+	// Decode sets the variable. It reports errors at path; the variable then keeps its default.
+	Decode(d *Decoder, n *yaml.Node, path string)
+	// Flatten adds the decoded value to o if it is not the default; at is the key.
+	Flatten(o *Settings, at Setting)
+	// Schema returns the JSON Schema of the accepted text.
+	Schema() Schema
+}
+
+// Scalar is a Value of one word. name describes the accepted text in an error, with its article;
+// doc describes it in the documentation. set sets the variable or returns a problem.
+func Scalar(name, doc string, rules Schema, get func() string,
+	set func(n *yaml.Node) (what, hint string),
+) Value {
+	return &scalar{name: name, doc: doc, rules: rules, get: get, set: set}
 }
 
 // scalar is a Value of one word.
@@ -33,7 +41,7 @@ type scalar struct {
 	// name describes the accepted text in an error, with its article; doc describes it in the
 	// documentation.
 	name, doc string
-	rules     schema
+	rules     Schema
 	get       func() string
 	// set sets the variable or returns a problem: unfit if the word is of another type.
 	set func(n *yaml.Node) (what, hint string)
@@ -45,13 +53,22 @@ type scalar struct {
 
 const unfit = "unfit"
 
+// Derived returns v with the content of its variable as a value, even if no file gives one: the
+// default is known only when the whole configuration has been decoded.
+func Derived(v Value) Value {
+	s := v.(*scalar)
+	s.decoded, s.initial = true, s.get()
+	return s
+}
+
 // Type implements Value.
 func (s *scalar) Type() string { return s.doc }
 
 // String implements Value.
 func (s *scalar) String() string { return s.get() }
 
-func (s *scalar) decode(d *decoder, n *yaml.Node, path string) {
+// Decode implements Value.
+func (s *scalar) Decode(d *Decoder, n *yaml.Node, path string) {
 	s.decoded, s.initial = true, s.get()
 	what, hint := unfit, "Write one value."
 	if n.Kind == yaml.ScalarNode {
@@ -64,10 +81,10 @@ func (s *scalar) decode(d *decoder, n *yaml.Node, path string) {
 	case what == unfit && n.Tag == "!!null" && n.Value == "":
 		what, hint = "has no value", "Give it one, or delete the key."
 	case what == unfit:
-		what = "must be " + s.name + ", not " + kindName(n)
+		what = "must be " + s.name + ", not " + KindName(n)
 	}
 	if what != "" {
-		d.add(path, what, hint)
+		d.Add(path, what, hint)
 	}
 }
 
@@ -87,10 +104,13 @@ func assign[T any, V cmp.Ordered](p *T, v, least, most V, to func(V) T, format f
 // Bool is true or false.
 func Bool(p *bool) Value { return boolean(p, true) }
 
+// Not is true or false; the variable has the opposite.
+func Not(p *bool) Value { return boolean(p, false) }
+
 // boolean is true or false; true sets the variable to yes, false to the opposite.
 func boolean(p *bool, yes bool) Value {
 	return &scalar{
-		name: "true or false", doc: "true or false", rules: schema{"type": "boolean"},
+		name: "true or false", doc: "true or false", rules: Schema{"type": "boolean"},
 		get: func() string { return strconv.FormatBool(*p == yes) },
 		set: func(n *yaml.Node) (what, hint string) {
 			b, err := strconv.ParseBool(n.Value)
@@ -107,7 +127,7 @@ func boolean(p *bool, yes bool) Value {
 func Int[T ~int | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](p *T, least, most int) Value {
 	return &scalar{
 		name: "a whole number", doc: fmt.Sprintf("number, %d to %d", least, most),
-		rules: schema{"type": "integer", "minimum": least, "maximum": most},
+		rules: Schema{"type": "integer", "minimum": least, "maximum": most},
 		get:   func() string { return fmt.Sprint(*p) },
 		set: func(n *yaml.Node) (what, hint string) {
 			if n.Tag != "!!int" {
@@ -115,7 +135,7 @@ func Int[T ~int | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](p *T, least, mo
 			}
 			i, err := strconv.ParseInt(n.Value, 0, strconv.IntSize)
 			if err != nil {
-				return printable(n.Value) + " is out of range",
+				return Printable(n.Value) + " is out of range",
 					fmt.Sprintf("Write a number from %d to %d.", least, most)
 			}
 			return assign(p, int(i), least, most, func(i int) T { return T(i) }, strconv.Itoa)
@@ -147,7 +167,7 @@ func Bytes[T ~int | ~int64](p *T, least, most, unit Size) Value {
 		doc += fmt.Sprintf(", a multiple of %d", unit)
 	}
 	return &scalar{
-		name: "a size in bytes", doc: doc, rules: orVariable(schema{
+		name: "a size in bytes", doc: doc, rules: orVariable(Schema{
 			"type": []string{"integer", "string"}, "minimum": least, "maximum": most,
 			"pattern": `^[0-9]+(\s*([KMGTP]i?|k)?B)?$`,
 		}), get: func() string { return Size(*p).String() },
@@ -175,7 +195,7 @@ func Bytes[T ~int | ~int64](p *T, least, most, unit Size) Value {
 func Duration(p *time.Duration, least, most time.Duration) Value {
 	return &scalar{
 		name: "a duration", doc: "duration, " + duration(least) + " to " + duration(most),
-		rules: textSchema(schema{
+		rules: TextSchema(Schema{
 			"pattern": `^\+?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|[uµμ]s|ms|s|m|h))+)$`,
 		}),
 		get: func() string { return duration(*p) },
@@ -186,7 +206,7 @@ func Duration(p *time.Duration, least, most time.Duration) Value {
 			}
 			v, err := time.ParseDuration(n.Value)
 			if err != nil {
-				return printable(strconv.Quote(n.Value)) + " is not a duration", hint
+				return Printable(strconv.Quote(n.Value)) + " is not a duration", hint
 			}
 			return assign(p, v, least, most, func(v time.Duration) time.Duration { return v },
 				duration)
@@ -206,13 +226,13 @@ func duration(d time.Duration) string {
 	return s
 }
 
-// parsed is text that set parses. doc is its Type, rules the part of the checks that a schema can
+// Parsed is text that set parses. doc is its Type, rules the part of the checks that a schema can
 // express.
-func parsed(doc string, rules schema, get func() string,
+func Parsed(doc string, rules Schema, get func() string,
 	set func(text string) (what, hint string),
 ) Value {
 	return &scalar{
-		name: "text", doc: doc, rules: textSchema(rules), get: get,
+		name: "text", doc: doc, rules: TextSchema(rules), get: get,
 		set: func(n *yaml.Node) (what, hint string) {
 			if n.Tag == "!!str" {
 				return set(n.Value)
@@ -220,20 +240,20 @@ func parsed(doc string, rules schema, get func() string,
 			if what, hint := set(n.Value); what != "" && n.Tag != "!!null" {
 				return what, hint // quotes would not help
 			}
-			return unfit, "Put it in quotes: " + strconv.Quote(printable(n.Value)) + "."
+			return unfit, "Put it in quotes: " + strconv.Quote(Printable(n.Value)) + "."
 		},
 	}
 }
 
 // Text is any text.
 func Text(p *string) Value {
-	return checked(p, "text", nil, func(string) (what, hint string) { return "", "" })
+	return Checked(p, "text", nil, func(string) (what, hint string) { return "", "" })
 }
 
-// checked is text with a check.
-func checked(p *string, doc string, rules schema, check func(text string) (what, hint string),
+// Checked is text with a check.
+func Checked(p *string, doc string, rules Schema, check func(text string) (what, hint string),
 ) Value {
-	return parsed(doc, rules, func() string { return *p },
+	return Parsed(doc, rules, func() string { return *p },
 		func(text string) (what, hint string) {
 			if what, hint = check(text); what == "" {
 				*p = text
@@ -242,18 +262,18 @@ func checked(p *string, doc string, rules schema, check func(text string) (what,
 		})
 }
 
-// unmarshaled is text for a type that parses it; check may reject the result.
-func unmarshaled[T any, P interface {
+// Unmarshaled is text for a type that parses it. hint returns the hint for text that it does not
+// parse; check may reject the result.
+func Unmarshaled[T any, P interface {
 	*T
 	encoding.TextUnmarshaler
 	fmt.Stringer
-}](p P, doc, hint string, check func(P) (what, hint string)) Value {
+}](p P, doc string, hint func(text string) string, check func(P) (what, hint string)) Value {
 	get := func() string { return p.String() }
-	return parsed(doc, nil, get, func(text string) (string, string) {
+	return Parsed(doc, nil, get, func(text string) (string, string) {
 		v := P(new(T))
 		if err := v.UnmarshalText([]byte(text)); err != nil {
-			return fmt.Sprintf("%q is not an %s", printable(text), doc),
-				cmp.Or(portInside(text), hint)
+			return fmt.Sprintf("%q is not an %s", Printable(text), doc), hint(text)
 		}
 		what, hint := check(v)
 		if what == "" {
@@ -284,15 +304,15 @@ func Choose[T comparable](p *T, choices ...Choice[T]) Value {
 		}
 		return ""
 	}
-	rules := schema{"enum": words}
-	return parsed("one of "+list, rules, get, func(text string) (what, hint string) {
+	rules := Schema{"enum": words}
+	return Parsed("one of "+list, rules, get, func(text string) (what, hint string) {
 		for _, c := range choices {
 			if c.Word == text {
 				*p = c.Meaning
 				return "", ""
 			}
 		}
-		return fmt.Sprintf("%q is not possible here", printable(text)), "Use one of: " + list + "."
+		return fmt.Sprintf("%q is not possible here", Printable(text)), "Use one of: " + list + "."
 	})
 }
 
@@ -305,8 +325,8 @@ func OneOf(p *string, words ...string) Value {
 	return Choose(p, choices...)
 }
 
-// words is one of several numbers with names.
-func words[T interface {
+// Words is one of several numbers with names.
+func Words[T interface {
 	comparable
 	fmt.Stringer
 }](p *T, all []T) Value {
@@ -331,13 +351,14 @@ type doubtful struct {
 	why func(word string) (what, hint string)
 }
 
-func (v doubtful) decode(d *decoder, n *yaml.Node, path string) {
-	v.Value.decode(d, n, path)
+// Decode implements Value.
+func (v doubtful) Decode(d *Decoder, n *yaml.Node, path string) {
+	v.Value.Decode(d, n, path)
 	if d.bad[path] || n.Kind != yaml.ScalarNode {
 		return
 	}
 	if what, hint := v.why(n.Value); what != "" {
-		d.warn(path, what, hint)
+		d.AddWarning(path, what, hint)
 	}
 }
 
@@ -363,8 +384,9 @@ type unique struct {
 	kind, hint string
 }
 
-func (u unique) decode(d *decoder, n *yaml.Node, path string) {
-	u.Value.decode(d, n, path)
+// Decode implements Value.
+func (u unique) Decode(d *Decoder, n *yaml.Node, path string) {
+	u.Value.Decode(d, n, path)
 	if d.bad[path] {
 		return
 	}
@@ -375,25 +397,23 @@ func (u unique) decode(d *decoder, n *yaml.Node, path string) {
 	case pathKind:
 		value = filepath.Clean(value)
 	}
-	d.once(kind, value, path, u.hint)
+	d.Once(kind, value, path, u.hint)
 }
 
 const pathKind = "path"
 
-// absolutePath is an absolute path.
-func absolutePath(p *string) Value {
-	return checked(p, "absolute path", schema{"pattern": "^/"}, func(s string) (what, hint string) {
+// UniqueAs is a Value that no other key of the same kind may share.
+func UniqueAs(kind string, v Value, hint string) Value { return unique{v, kind, hint} }
+
+// UniquePath is a Path that no other UniquePath may share, however it is written.
+func UniquePath(p *string, hint string) Value { return unique{Path(p), pathKind, hint} }
+
+// Path is an absolute path.
+func Path(p *string) Value {
+	return Checked(p, "absolute path", Schema{"pattern": "^/"}, func(s string) (what, hint string) {
 		if !filepath.IsAbs(s) {
-			return fmt.Sprintf("%q is not an absolute path", printable(s)), "Begin it with /."
+			return fmt.Sprintf("%q is not an absolute path", Printable(s)), "Begin it with /."
 		}
 		return "", ""
 	})
-}
-
-// Path is an absolute path of storage.
-func Path(p *string) Value {
-	return unique{
-		absolutePath(p), pathKind,
-		"Two namespaces on one would overwrite each other; give each its own.",
-	}
 }

@@ -1,4 +1,4 @@
-package config
+package lang
 
 import (
 	"fmt"
@@ -47,7 +47,9 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 			}
 		}
 		plain = strings.NewReplacer(" @\n", "\n", " #\n", "\n").Replace(plain)
-		_, err := Parse("F", []byte(plain), nil, nil)
+		d := NewDecoder("F", nil)
+		d.Decode(Format{}, []byte(plain))
+		err := d.Err()
 		want := fmt.Sprintf("F:%d: not valid YAML: ", stop)
 		within := fmt.Sprintf("in the text that begins on line %d. ", begin)
 		if err == nil || !strings.HasPrefix(err.Error(), want) ||

@@ -1,4 +1,4 @@
-package config
+package lang
 
 import (
 	"cmp"
@@ -11,33 +11,21 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/internal/secret"
 )
 
 const (
-	// fileSuffix is appended to the name of a key for the key that names a file with its value.
-	fileSuffix = "_file"
+	// FileSuffix is appended to the name of a key for the key that names a file with its value.
+	FileSuffix = "_file"
 	// maxValueFile is the size limit of such a file, in bytes.
 	maxValueFile = 4 << 10
 )
-
-// OrFile returns the key with File set.
-func (k Key) OrFile() Key {
-	k.File = true
-	return k
-}
-
-// OrSecretFile returns the key with File and Secret set.
-func (k Key) OrSecretFile() Key {
-	k.File, k.Secret = true, true
-	return k
-}
 
 // fileKey returns the index of the key that can take its value from the file or program in the key
 // called name, or -1.
 func fileKey(keys []Key, name string) int {
 	return slices.IndexFunc(keys, func(k Key) bool {
-		return k.File && name == k.Name+fileSuffix || k.Secret && name == k.Name+commandSuffix
+		return k.File && name == k.Name+FileSuffix || k.Secret && name == k.Name+commandSuffix
 	})
 }
 
@@ -45,37 +33,37 @@ func fileKey(keys []Key, name string) int {
 const HintUnreadable = "Correct the path, or the file."
 
 // fromFile returns the content of the file that n names, less the final newline, in place of n. It
-// reports errors at path. If secret is set, others must not be able to read the file.
-func (d *decoder) fromFile(n *yaml.Node, path string, secret bool) *yaml.Node {
+// reports errors at path. If isSecret is set, others must not be able to read the file.
+func (d *Decoder) fromFile(n *yaml.Node, path string, isSecret bool) *yaml.Node {
 	d.places[path] = d.placeOf(n)
 	name, what, hint := d.expand(resolved(n))
 	switch {
 	case what != "":
 	case resolved(n).Tag != "!!str" || name == "":
-		what, hint = "must be the path of a file, not "+kindName(resolved(n)), "Write its path."
-	case secret && auth.IsKey(name): // the error of the file would repeat it
+		what, hint = "must be the path of a file, not "+KindName(resolved(n)), "Write its path."
+	case isSecret && secret.Mask(name) != name: // the error of the file would repeat it
 		what, hint = "must be the path of a file, not a key", "Write the path of its file."
 	default:
 		var text []byte
 		var err error
 		if text, err = readRegular(d.beside(n, name), maxValueFile); err != nil {
 			what, hint = err.Error(), HintUnreadable
-		} else if secret && public(d.beside(n, name)) {
-			what, hint = "everybody can read "+shown(name), "chmod 600 it, and make another key."
+		} else if isSecret && public(d.beside(n, name)) {
+			what, hint = "everybody can read "+Quoted(name), "chmod 600 it, and make another key."
 		} else if len(text) > maxValueFile {
-			what = fmt.Sprintf("%s is larger than %v", shown(name), Size(maxValueFile))
+			what = fmt.Sprintf("%s is larger than %v", Quoted(name), Size(maxValueFile))
 			hint = "Is it the right file?"
 		}
 		n = d.literal(n, strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r"))
 	}
 	if what != "" {
-		d.add(path, what, hint)
+		d.Add(path, what, hint)
 	}
 	return n
 }
 
 // literal returns a node with this text in place of n.
-func (d *decoder) literal(n *yaml.Node, text string) *yaml.Node {
+func (d *Decoder) literal(n *yaml.Node, text string) *yaml.Node {
 	out := &yaml.Node{
 		Kind: yaml.ScalarNode, Tag: "!!str", Value: quoteVariables(text), Line: n.Line,
 		Column: n.Column,
@@ -92,7 +80,7 @@ func public(name string) bool {
 
 // beside returns the path of a file that the value n names. A relative path begins at the directory
 // of the file that contains n.
-func (d *decoder) beside(n *yaml.Node, name string) string {
+func (d *Decoder) beside(n *yaml.Node, name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
@@ -100,20 +88,19 @@ func (d *decoder) beside(n *yaml.Node, name string) string {
 }
 
 // fileOf returns the file that contains n.
-func (d *decoder) fileOf(n *yaml.Node) string {
+func (d *Decoder) fileOf(n *yaml.Node) string {
 	file := cmp.Or(d.files[n], d.file)
 	if text, err := strconv.Unquote(file); err == nil {
-		file = text // see shown
+		file = text // see Quoted
 	}
 	return file
 }
 
-// nameFromFile resolves the key nqn_file of an entry of subsystems, so that entries can be
-// compared.
-func (d *decoder) nameFromFile(entry *yaml.Node) {
-	const name = "nqn"
-	at := slot(entry, name+fileSuffix)
-	if at == nil || slot(entry, name) != nil {
+// nameFromFile replaces the key name_file of an entry by the key name with the content of the file,
+// so that entries can be compared.
+func (d *Decoder) nameFromFile(entry *yaml.Node, name string) {
+	at := Slot(entry, name+FileSuffix)
+	if at == nil || Slot(entry, name) != nil {
 		return
 	}
 	for i := 0; i+1 < len(entry.Content); i += 2 {

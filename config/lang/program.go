@@ -1,4 +1,4 @@
-package config
+package lang
 
 import (
 	"context"
@@ -29,22 +29,26 @@ const (
 	maxComplaint = 16 << 10
 )
 
-// Option changes how Load reads a configuration. It is an Edit, or the result of Printed or Within.
-type Option interface{ apply(*decoder) }
+// Option changes how a Decoder reads files and programs. It is an Edit, or the result of Printed or
+// Within.
+type Option interface{ apply(*Decoder) }
 
-type option func(*decoder)
+type option func(*Decoder)
 
-func (o option) apply(d *decoder) { o(d) }
+func (o option) apply(d *Decoder) { o(d) }
 
-// Printed is an option that reuses the output of the programs that ran for c.
-func (c *Config) Printed() Option { return option(func(d *decoder) { d.known = c.printed }) }
+// Printed is an option that reuses the output of the programs that ran for another decoder.
+func (d *Decoder) Printed() Option {
+	printed := d.printed
+	return option(func(d *Decoder) { d.known = printed })
+}
 
 // Within is an option that ends programs when ctx is done.
-func Within(ctx context.Context) Option { return option(func(d *decoder) { d.ctx = ctx }) }
+func Within(ctx context.Context) Option { return option(func(d *Decoder) { d.ctx = ctx }) }
 
 // fromProgram runs the program and arguments in n and returns the output, less the final newline,
 // in place of n. It reports errors at path.
-func (d *decoder) fromProgram(n *yaml.Node, path string) *yaml.Node {
+func (d *Decoder) fromProgram(n *yaml.Node, path string) *yaml.Node {
 	d.places[path] = d.placeOf(n)
 	args, what, hint := d.arguments(n)
 	if what == "" {
@@ -52,17 +56,17 @@ func (d *decoder) fromProgram(n *yaml.Node, path string) *yaml.Node {
 		if err == nil {
 			return d.literal(n, value)
 		}
-		what = shown(args[0]) + " " + err.Error()
+		what = Quoted(args[0]) + " " + err.Error()
 		hint = "Run it by hand, as the user of the target."
 	}
-	d.add(path, what, hint)
+	d.Add(path, what, hint)
 	return d.literal(n, "")
 }
 
 // arguments returns the program that n names and its arguments.
-func (d *decoder) arguments(n *yaml.Node) (args []string, what, hint string) {
+func (d *Decoder) arguments(n *yaml.Node) (args []string, what, hint string) {
 	// Such users must not run programs with the rights of the user that checks the configuration.
-	if rel, err := filepath.Rel(d.managed, d.fileOf(n)); d.managed != "" && err == nil &&
+	if rel, err := filepath.Rel(d.directory, d.fileOf(n)); d.directory != "" && err == nil &&
 		filepath.IsLocal(rel) {
 		return nil, "files of the managed directory cannot name a program",
 			"Name it in the configuration file."
@@ -83,7 +87,7 @@ func (d *decoder) arguments(n *yaml.Node) (args []string, what, hint string) {
 }
 
 // output runs a program, or returns its output from an earlier run.
-func (d *decoder) output(args []string) (string, error) {
+func (d *Decoder) output(args []string) (string, error) {
 	id := fmt.Sprintf("%q", args)
 	if d.printed == nil {
 		d.printed, d.patience = map[string]string{}, time.Now().Add(d.programsTime)

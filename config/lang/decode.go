@@ -1,4 +1,4 @@
-package config
+package lang
 
 import (
 	"context"
@@ -17,49 +17,64 @@ import (
 // cannot become a huge one.
 const maxValues = 100_000
 
-// decoder decodes YAML nodes into Values. It remembers the place of each value and reports every
+// Decoder decodes YAML nodes into Values. It remembers the place of each value and reports every
 // error.
-type decoder struct {
-	*source
-	backends     []Backend
-	variable     string // the environment variable being read, "" for the file
-	values       int
-	used         map[string]string     // the paths of values that may appear only once
-	sockets      []socket              // listening sockets
-	unusual      map[string]bool       // the NQNs that have been warned of
-	files        map[*yaml.Node]string // the files of all nodes of included files
-	edits        []Edit
-	environ      map[string]string
-	expanded     int // bytes that variables have added to the values
-	managed      string
-	printed      map[string]string // see Config; nil before the first program
+type Decoder struct {
+	*Source
+	format   Format
+	variable string // the environment variable being read, "" for the file
+	values   int
+	used     map[string]string     // the paths of values that may appear only once
+	files    map[*yaml.Node]string // the files of all nodes of included files
+	edits    []Edit
+	environ  map[string]string
+	expanded int // bytes that variables have added to the values
+	// directory is the one of DirectoryKey, "" for none.
+	directory    string
+	printed      map[string]string // by the arguments of programs; nil before the first program
 	known        map[string]string // see Printed
 	ctx          context.Context   // of programs
 	patience     time.Time         // of all programs together, which have programsTime
 	programsTime time.Duration
 }
 
+// NewDecoder returns a decoder; file is the name of the configuration file, environ os.Environ().
+func NewDecoder(file string, environ []string, options ...Option) *Decoder {
+	d := &Decoder{
+		Source: NewSource(file), used: map[string]string{}, files: map[*yaml.Node]string{},
+		environ: map[string]string{}, programsTime: programsTime, ctx: context.Background(),
+	}
+	for _, e := range environ {
+		name, value, _ := strings.Cut(e, "=")
+		d.environ[name] = value
+	}
+	for _, o := range options {
+		o.apply(d)
+	}
+	return d
+}
+
 // value decodes a node, which may be an alias.
-func (d *decoder) value(v Value, n *yaml.Node, path string) {
+func (d *Decoder) value(v Value, n *yaml.Node, path string) {
 	if n, ok := d.enter(n, path); ok {
-		v.decode(d, n, path)
+		v.Decode(d, n, path)
 	}
 }
 
 // enter records the place of the value at path and returns its node, unless there are too many
 // values.
-func (d *decoder) enter(n *yaml.Node, path string) (*yaml.Node, bool) {
+func (d *Decoder) enter(n *yaml.Node, path string) (*yaml.Node, bool) {
 	d.places[path] = d.placeOf(n)
 	d.values++
 	return resolved(n), d.values <= maxValues
 }
 
-func (d *decoder) placeOf(n *yaml.Node) place {
+func (d *Decoder) placeOf(n *yaml.Node) place {
 	return place{file: d.files[n], line: n.Line, column: n.Column, variable: d.variable}
 }
 
-// once reports a value that is already used by another key of the same kind.
-func (d *decoder) once(kind, value, path, hint string) {
+// Once reports a value that is already used by another key of the same kind.
+func (d *Decoder) Once(kind, value, path, hint string) {
 	if value == "" {
 		return
 	}
@@ -68,7 +83,7 @@ func (d *decoder) once(kind, value, path, hint string) {
 		d.used[kind+" "+value] = path
 		return
 	}
-	d.add(path, fmt.Sprintf("%s is used already by %s (%s)", printable(value), first,
+	d.Add(path, fmt.Sprintf("%s is used already by %s (%s)", Printable(value), first,
 		d.other(d.find(first), d.find(path))), hint)
 }
 
@@ -81,24 +96,40 @@ func (m Mapping) Type() string { return "mapping" }
 // String implements Value: the keys that are not at their defaults, for entries of lists without a
 // name.
 func (m Mapping) String() string {
-	var o object
-	if m.flatten(&o, setting{}); len(o.settings) == 0 {
+	var all Settings
+	m.Flatten(&all, Setting{})
+	if len(all.list) == 0 {
 		return ""
 	}
-	words := make([]string, len(o.settings))
-	for i, s := range o.settings {
+	words := make([]string, len(all.list))
+	for i, s := range all.list {
 		words[i] = s.key + ": " + s.value
 	}
 	return "{" + strings.Join(words, ", ") + "}"
 }
 
-func (m Mapping) decode(d *decoder, n *yaml.Node, path string) {
-	given := d.entries(n, path, m, nil)
+// Decode implements Value.
+func (m Mapping) Decode(d *Decoder, n *yaml.Node, path string) { d.Mapping(n, path, m, nil) }
+
+// Mapping decodes a mapping with these keys. It reports all other keys, with the error that foreign
+// returns for them, or as unknown if foreign is nil or returns "". Known suppresses the error.
+func (d *Decoder) Mapping(n *yaml.Node, path string, keys []Key,
+	foreign func(name string) (what, hint string),
+) {
+	given := d.entries(n, path, keys, foreign)
 	for _, e := range given {
 		d.value(e.key.Value, e.node, e.path)
 	}
-	d.required(m, given, path)
+	for i, k := range keys {
+		if k.Required != "" && !d.bad[path] &&
+			!slices.ContainsFunc(given, func(e entry) bool { return e.key == &keys[i] }) {
+			d.Add(join(path, k.Name), "is missing", k.Required)
+		}
+	}
 }
+
+// Known is the text of an error that need not be reported, see Decoder.Mapping.
+const Known = "known"
 
 // entry is a key of a mapping and its value.
 type entry struct {
@@ -107,9 +138,8 @@ type entry struct {
 	path string
 }
 
-// entries returns the entries of a mapping that are among keys. It reports all others, with the
-// error that foreign returns for them, or as unknown if foreign is nil or returns "".
-func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
+// entries returns the entries of a mapping that are among keys, and reports all others.
+func (d *Decoder) entries(n *yaml.Node, path string, keys []Key,
 	foreign func(name string) (what, hint string),
 ) (given []entry) {
 	names := make([]string, len(keys))
@@ -117,7 +147,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 		names[i] = k.Name
 	}
 	if n.Kind != yaml.MappingNode {
-		d.add(path, "must be a mapping of keys to values, not "+kindName(n),
+		d.Add(path, "must be a mapping of keys to values, not "+KindName(n),
 			"Its keys are: "+strings.Join(names, ", ")+".")
 		return nil
 	}
@@ -128,7 +158,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 				"Write the keys out.")
 			continue
 		}
-		sub, index := join(path, printable(key.Value)), slices.Index(names, key.Value)
+		sub, index := join(path, Printable(key.Value)), slices.Index(names, key.Value)
 		if index < 0 {
 			index = fileKey(keys, key.Value)
 		}
@@ -145,7 +175,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 		value := n.Content[i+1]
 		if k := keys[index]; key.Value != k.Name {
 			sub = join(path, k.Name)
-			if key.Value == k.Name+fileSuffix {
+			if key.Value == k.Name+FileSuffix {
 				value = d.fromFile(value, sub, k.Secret)
 			} else {
 				value = d.fromProgram(value, sub)
@@ -157,60 +187,26 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 }
 
 // unknown reports a key that is not in names, with the name that it resembles, if any.
-func (d *decoder) unknown(at place, path, key string, names []string,
+func (d *Decoder) unknown(at place, path, key string, names []string,
 	foreign func(name string) (what, hint string),
 ) {
 	what, hint := "", ""
 	if foreign != nil {
 		what, hint = foreign(key)
 	}
-	switch like := nearest(key, names); {
-	case what == known:
+	switch like := Nearest(key, names); {
+	case what == Known:
 		return
 	case what != "":
-	case removed[key] != "":
-		what, hint = "unknown key", removed[key]
+	case d.format.Removed[key] != "":
+		what, hint = "unknown key", d.format.Removed[key]
 	case like != "":
 		what, hint = "unknown key", fmt.Sprintf("Did you mean %q?", like)
 		d.bad[join(path, like)] = true // not missing, but misspelt
 	default:
 		what, hint = "unknown key", "Delete it; known here: "+strings.Join(names, ", ")+"."
 	}
-	d.addAt(at, join(path, printable(key)), what, hint)
-}
-
-// removed has the hints for keys of earlier versions.
-var removed = map[string]string{
-	"spin_share":      "It was removed. Delete it; reactors.spin bounds what polling costs.",
-	"busy_poll":       "It was removed, since it brought nothing. Delete it.",
-	"sqpoll":          "It was removed, since it brought nothing. Delete it.",
-	"iopoll":          "It was removed, since it brought nothing. Delete it.",
-	"workers":         "It was removed. Delete it: threads are started as they are needed.",
-	"dax":             "It was removed. Delete it: files on persistent memory are read as others.",
-	"shared_receives": "It is called srq_size now.",
-}
-
-// some adds a problem if a list has no entries. Only a target with a managed directory may have an
-// empty list.
-func (d *decoder) some(c *Config, list string, entries int) {
-	if entries > 0 || c.Managed != "" || d.bad[""] {
-		return
-	}
-	what := "is missing"
-	if _, given := d.places[list]; given {
-		what = "is empty"
-	}
-	d.add(list, what, "Add at least one entry, or set managed.")
-}
-
-// required reports required keys that are missing.
-func (d *decoder) required(keys []Key, given []entry, path string) {
-	for i, k := range keys {
-		if k.Required != "" && !d.bad[path] &&
-			!slices.ContainsFunc(given, func(e entry) bool { return e.key == &keys[i] }) {
-			d.add(join(path, k.Name), "is missing", k.Required)
-		}
-	}
+	d.addAt(at, join(path, Printable(key)), what, hint)
 }
 
 // list is a Value with any number of entries.
@@ -243,20 +239,21 @@ func (l *list[T]) String() string { return "" }
 // entry returns the Value of an entry, for the documentation.
 func (l *list[T]) entry() Value { return l.elem(new(T)) }
 
-// decoded returns the Values of the entries that were decoded.
-func (l *list[T]) decoded() []Value { return l.values }
+// entries returns the Values of the entries that were decoded.
+func (l *list[T]) entries() []Value { return l.values }
 
-func (l *list[T]) decode(d *decoder, n *yaml.Node, path string) {
+// Decode implements Value.
+func (l *list[T]) Decode(d *Decoder, n *yaml.Node, path string) {
 	if n.Kind != yaml.SequenceNode {
-		d.add(path, "must be a list, not "+kindName(n),
+		d.Add(path, "must be a list, not "+KindName(n),
 			"Begin each entry with \"- \", or write [a, b].")
 		return
 	}
 	switch size := len(n.Content); {
 	case size < l.least:
-		d.add(path, "is empty", "Add at least one entry.")
+		d.Add(path, "is empty", "Add at least one entry.")
 	case size > l.most:
-		d.add(path, fmt.Sprintf("%d entries are too many", size),
+		d.Add(path, fmt.Sprintf("%d entries are too many", size),
 			fmt.Sprintf("At most %d.", l.most))
 		return
 	}
@@ -274,8 +271,8 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// kindName names the kind of a node, for "must be X, not Y".
-func kindName(n *yaml.Node) string {
+// KindName names the kind of a node, for "must be X, not Y".
+func KindName(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
 		return "a mapping"
@@ -289,15 +286,15 @@ func kindName(n *yaml.Node) string {
 		}
 		return "YAML's null (nothing)"
 	case "!!str":
-		return "the text " + strconv.Quote(printable(n.Value))
+		return "the text " + strconv.Quote(Printable(n.Value))
 	case "!!bool":
-		return "the truth value " + printable(n.Value)
+		return "the truth value " + Printable(n.Value)
 	}
-	return "the number " + printable(n.Value)
+	return "the number " + Printable(n.Value)
 }
 
-// printable caps a value for a message and makes control characters visible.
-func printable(s string) string {
+// Printable caps a value for a message and makes control characters visible.
+func Printable(s string) string {
 	s = secret.Mask(s) // a key in the wrong place
 	if len(s) > 64 {
 		s = s[:64] + "..."
