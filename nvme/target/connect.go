@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // Statuses of Connect. DNR makes a Linux host give up reconnecting, so it is set only where no
@@ -178,8 +179,8 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	case s.info.QID >= 0 && int(sqe.QID()) != s.info.QID:
 		// RDMA section 3.1.4: QID of the CM private data
 		return malformed(nvme.ConnectOffsetQID, s.info.QID, sqe.QID())
-	case sqe.QID() == 0 && sqe.KATO() > maxKeepAlive:
-		return malformed(nvme.ConnectOffsetKATO, fmt.Sprintf("at most %d ms", maxKeepAlive),
+	case sqe.QID() == 0 && sqe.KATO() > admin.MaxKeepAlive:
+		return malformed(nvme.ConnectOffsetKATO, fmt.Sprintf("at most %d ms", admin.MaxKeepAlive),
 			sqe.KATO())
 	case sqe.QID() == 0 && data.HostID == [16]byte{}:
 		// Base section 5.1.25.1.28: not zero over fabrics

@@ -15,15 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target/discovery"
 )
 
-// keepAliveInfo is the state of a keep alive timer.
-type keepAliveInfo struct {
-	// timeout is 0 if there is none. left is the time left of it, at least, if the host sends
-	// nothing more.
-	timeout, left time.Duration
-	// margin is the least time left in the last one or two minutes, to within half of timeout while
-	// the host sends other commands.
-	margin time.Duration
-}
+// keepAliveInfo is the state of a keep alive timer, see admin.KeepAlive.
+type keepAliveInfo struct{ timeout, left, margin time.Duration }
 
 // connections are the connections of one reactor.
 type connections struct {
@@ -157,15 +150,11 @@ func (i *connection) setKeepAlive(k keepAliveInfo) {
 	i.KeepAliveLeftSeconds, i.KeepAliveMarginSeconds = k.left.Seconds(), k.margin.Seconds()
 }
 
-// keepAliveInfo returns the state of the timer. Traffic since the last check is noticed only at the
-// next one. Admin reactor.
-func (c *controller) keepAliveInfo() keepAliveInfo {
-	k := &c.alive
-	left := k.lastSeen + k.period - c.h.loop.Now()
-	if k.period == 0 || c.traffic() != k.seen || !c.ready.Load() {
-		left = k.period
-	}
-	return keepAliveInfo{time.Duration(k.period), time.Duration(max(left, 0)), c.margin()}
+// keepAliveInfo returns the state of the timer. Admin reactor.
+func (c *controller) keepAliveInfo() (k keepAliveInfo) {
+	k.timeout = c.alive.Timeout()
+	k.left, k.margin = c.alive.Left(c.h.loop.Now(), c.traffic(), c.ready.Load())
+	return k
 }
 
 // Ports lists the listeners that the discovery log shows.

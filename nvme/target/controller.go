@@ -218,7 +218,7 @@ func (c *controller) sessionEnded(s *session) {
 
 func (c *controller) logCreated() {
 	c.peerLog().Info("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid,
-		"host", c.hostNQN, "transport", c.info.Transport, "timeout", time.Duration(c.alive.period))
+		"host", c.hostNQN, "transport", c.info.Transport, "timeout", c.alive.Timeout())
 }
 
 // peerLog returns the log for events caused by the controller's host.

@@ -37,8 +37,8 @@ var ends = map[string]func(r *harness, h *host){
 
 // expire makes the keep alive timer expire.
 func (c *controller) expire() {
-	c.alive.period, c.alive.lastCheck, c.alive.seen = 1e9, c.h.loop.Now(), c.traffic()
-	c.alive.lastSeen = c.h.loop.Now() - 1000e9
+	c.alive.Check(c.h.loop.Now(), c.traffic(), true)
+	c.alive.Start(1000, false, c.h.loop.Now()-1e9, c.traffic())
 	c.checkKeepAlive()
 }
 

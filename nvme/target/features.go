@@ -323,7 +323,7 @@ func setWriteCache(c *controller, v uint32) (uint32, nvme.Status) {
 }
 
 func setKeepAlive(c *controller, v uint32) (uint32, nvme.Status) {
-	if v > maxKeepAlive {
+	if v > admin.MaxKeepAlive {
 		return 0, nvme.KATOInvalid | nvme.DNR // too large (Base section 4.2.3.1, 1Ah)
 	}
 	return c.setKeepAlive(v), nvme.Success

@@ -68,7 +68,7 @@ func identifyController(c *controller, _ *nvme.SQE) admin.Reply {
 		FRMW: 1<<0 | 1<<1, // one slot, read-only
 		LPA: nvme.LPASMARTPerNamespace | nvme.LPAEffects | nvme.LPAExtendedData |
 			nvme.LPASupportedPages | nvme.LPATelemetry,
-		ELPE: admin.ErrorLogSize - 1, KAS: keepAliveGranularity,
+		ELPE: admin.ErrorLogSize - 1, KAS: admin.KeepAliveGranularity,
 		OACS: nvme.OACSSelfTest, EDSTT: c.selfTestMinutes(),
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
 )
 
 // badField has values of a field that a controller does not support: reserved values, values of
@@ -109,7 +110,7 @@ var badFields = map[string][]badField{
 	"set feature 0Fh": {
 		{
 			"KATO: too large (Base 4.2.3.1)", 11, 0, 32,
-			[]uint32{maxKeepAlive + 1, allBits},
+			[]uint32{admin.MaxKeepAlive + 1, allBits},
 			nvme.KATOInvalid | nvme.DNR,
 		},
 	},
