@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/cli"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
@@ -111,7 +112,7 @@ func command() *cobra.Command {
 			Example: `  nvmf-target check
   nvmf-target check nvmf-target.yaml`,
 			RunE: func(c *cobra.Command, _ []string) error {
-				return app.Check(file, os.Environ(), c.OutOrStdout())
+				return check.File(file, os.Environ(), c.OutOrStdout())
 			},
 		}),
 		configFlag(cli.Disks(func(c *cobra.Command) ([]control.Disk, error) {
@@ -119,7 +120,7 @@ func command() *cobra.Command {
 		})),
 		fileArgument(cli.Doctor(func(c *cobra.Command, socket string) []doctor.Finding {
 			required := c.Flags().Changed("config") || c.Flags().NArg() > 0
-			return app.Doctor(file, required, socket, os.Environ())
+			return check.Doctor(file, required, socket, os.Environ())
 		})),
 		&cobra.Command{
 			Use:   "schema",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -36,13 +37,13 @@ type announcement struct {
 // summary returns one line.
 func (a announcement) summary() string {
 	line := fmt.Sprintf("nvmf-target %s serves %s with %s on %s", a.version,
-		count(len(a.subsystems), "subsystem"),
-		count(len(a.namespaces), "namespace"), addrs(a.up))
+		check.Count(len(a.subsystems), "subsystem"),
+		check.Count(len(a.namespaces), "namespace"), addrs(a.up))
 	if len(a.waiting) > 0 {
 		line += " and waits for " + strings.Join(a.waiting, ", ")
 	}
 	if n := len(a.pending); n > 0 {
-		line += "; pending: " + count(n, "namespace")
+		line += "; pending: " + check.Count(n, "namespace")
 	}
 	return line
 }
@@ -53,7 +54,7 @@ func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 	text := a.summary() + "\n"
 	for i, n := range a.namespaces {
 		if i == maxNamespaces {
-			text += fmt.Sprintf("  and %s more\n", count(len(a.namespaces)-i, "namespace"))
+			text += fmt.Sprintf("  and %s more\n", check.Count(len(a.namespaces)-i, "namespace"))
 			break
 		}
 		text += fmt.Sprintf("  namespace %d of %s: %s\n", n.NSID, n.NQN,

@@ -9,6 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
@@ -318,14 +319,14 @@ func (tr *transition) check() (ps config.Problems) {
 	if tr.s.external || tr.s.config.Load() == nil {
 		return ps
 	}
-	ps = append(append(append(ps, tr.next.Warnings()...), probeHosts(tr.next)...),
-		probeKeys(tr.next)...)
+	ps = append(append(append(ps, tr.next.Warnings()...), check.Hosts(tr.next)...),
+		check.Keys(tr.next)...)
 	// Without it addresses are only tried.
 	machine, _ := tr.s.opts.Network.Read(listeners.Devices(tr.next.Listeners)...)
-	probe := addressProbe(tr.next, tr.s.opts.Verbs)
+	probe := check.Address(tr.next, tr.s.opts.Verbs)
 	for i, l := range tr.next.Listeners {
 		if tr.adds(config.Object{Kind: config.KindListener, Listener: l.Name}) {
-			ps = append(ps, probeListener(tr.next, i, &machine, func(at fabric.Addr) error {
+			ps = append(ps, check.Listener(tr.next, i, &machine, func(at fabric.Addr) error {
 				if tr.s.listeners.Occupy(at) {
 					return nil // it is taken over, or closed before
 				}

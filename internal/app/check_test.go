@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/check"
 )
 
 // TestCheckAllStages: errors in the text do not hide errors of the machine, except about unusable
@@ -24,7 +26,7 @@ subsystems:
   - {nsid: 3, backend: malloc, path: %[1]s}
 `, dir))
 	var out bytes.Buffer
-	err := Check(file, nil, &out)
+	err := check.File(file, nil, &out)
 	if err == nil || out.Len() > 0 {
 		t.Fatalf("accepted: %s", out.String())
 	}

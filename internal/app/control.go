@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
@@ -32,7 +33,7 @@ func (s *Server) startControl() error {
 		Socket: c.Control.Socket, Mode: c.Control.Mode, Group: c.Control.Group,
 		TLS: control.TLS{
 			Listen:       c.Control.Listen,
-			Certificates: certificates(c),
+			Certificates: check.ControlCertificates(c),
 		},
 		Roles: s.roles.Load,
 		Refused: func(message string, remote netip.AddrPort, args []any) {
@@ -56,7 +57,7 @@ func (s *Server) startControl() error {
 	op, _ := errors.AsType[*net.OpError](err)
 	switch {
 	case certificate:
-		return certificateProblem(c, c, file)
+		return check.CertificateProblem(c, c, file)
 	case op != nil && strings.HasPrefix(op.Net, "tcp"):
 		return c.Problem("control.listen", err.Error(), "Is it an address of this machine?")
 	case err != nil && auto && !at.TLS.Listen.IsValid():

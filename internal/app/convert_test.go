@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/convert"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
@@ -44,7 +45,7 @@ func TestConvert(t *testing.T) {
 				"DHHC-1:00:AcRa6V6AE/2EyOl+dzVY52vag0nwBrNtSp8o3w+afpRQGr+p:\n"), 0o600),
 			os.WriteFile(filepath.Join(dir, "psk0"), []byte(psk.Reveal()), 0o600),
 		))
-		if err := Check(file, nil, &checked); err != nil {
+		if err := check.File(file, nil, &checked); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out.String())
 		}
 	}

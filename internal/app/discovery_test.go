@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/nvmf-target/nvmf-target/internal/check"
 )
 
 // TestMDNS: open ports are announced while that is configured, with the name of the service, and
@@ -71,11 +73,11 @@ func TestMDNS(t *testing.T) {
 func TestHostsOfNamespaces(t *testing.T) {
 	l := &live{t: t}
 	namespace := "{nsid: 1, backend: ram, size: 1MiB, hosts: [" + hostA + ", " + hostB + "]}"
-	ps := probeHosts(l.parse(listenAny, sub("hosts: ["+hostB+"]", namespace)))
+	ps := check.Hosts(l.parse(listenAny, sub("hosts: ["+hostB+"]", namespace)))
 	if len(ps) != 1 || !ps[0].Warning || ps[0].Path != "subsystems[0].namespaces[0].hosts[0]" {
 		t.Errorf("%v", ps)
 	}
-	if ps := probeHosts(l.parse(listenAny, sub(anyHosts, namespace))); len(ps) > 0 {
+	if ps := check.Hosts(l.parse(listenAny, sub(anyHosts, namespace))); len(ps) > 0 {
 		t.Errorf("%v", ps)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 )
 
@@ -67,10 +68,45 @@ func (e *endpoint[T]) renew(c *config.Config, to *config.Endpoint) error {
 	if to.Certificate == "" {
 		return nil
 	}
-	t, err := certificatesOf(to).PublicServer()
+	t, err := check.CertificatesOf(to).PublicServer()
 	if file, ok := errors.AsType[*httpd.FileError](err); ok {
-		return certificateProblem(c, c, file)
+		return check.CertificateProblem(c, c, file)
 	}
 	e.tls.Store(t)
+	return nil
+}
+
+// renewCertificates reads the certificates of the control interface, of metrics and of the page
+// again. If the new ones are unusable, the current ones stay.
+func (s *Server) renewCertificates(c *config.Config) error {
+	if s.control != nil {
+		err := s.control.Renew()
+		if file, ok := errors.AsType[*httpd.FileError](err); ok {
+			return check.CertificateProblem(c, s.atStart, file)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// setMetrics and setWeb read the certificates of addresses that change.
+	var err error
+	if c.Metrics == s.current().Metrics {
+		err = s.metrics.renew(c, &c.Metrics)
+	}
+	if err == nil && c.Web == s.current().Web {
+		err = s.web.renew(c, &c.Web)
+	}
+	return err
+}
+
+// setRoles gives clients of the control interface the roles of a configuration.
+func (s *Server) setRoles(c *config.Config) error {
+	r, ps := check.Roles(c)
+	if s.config.Load() != nil { // at the start probe has logged them
+		for _, p := range ps {
+			s.log.Warn(p.Error())
+		}
+	}
+	s.roles.Store(r)
 	return nil
 }

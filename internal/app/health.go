@@ -1,6 +1,8 @@
 package app
 
-import "time"
+import (
+	"time"
+)
 
 // healthEvery is the interval at which drives are asked for warnings, and the space of sparse files
 // is measured.

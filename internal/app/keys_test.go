@@ -22,6 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/openssl"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -150,7 +151,7 @@ func TestKeys(t *testing.T) {
 		text := strings.Replace(validFile, "allow_any_host: true", "hosts: ["+nqn+"]", 1) +
 			servedFile + "hosts: [{nqn: " + nqn + hosts + "}]\n"
 		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
-		testutil.Check(t, Check(file, nil, &out))
+		testutil.Check(t, check.File(file, nil, &out))
 	}
 	key := func(name string, k *auth.Key) string { return ", " + name + `: "` + k.Reveal() + `"` }
 	write(key("dhchap_key", keys[0]))
@@ -267,7 +268,7 @@ func TestProbeKeys(t *testing.T) {
 			file = strings.Replace(file, "port: 0", "port: 0, tls: "+policy, 1)
 		}
 		c := parsed(t, file+text)
-		if ps := probeKeys(c); len(ps) != want || ps.Failed() {
+		if ps := check.Keys(c); len(ps) != want || ps.Failed() {
 			t.Errorf("%s: %v", text, ps)
 		}
 	}
@@ -306,7 +307,7 @@ func TestTLSKeys(t *testing.T) {
 		text := strings.Replace(validFile, "port: 0", "port: 0, tls: "+tls, 1) +
 			servedFile + "hosts: [{nqn: " + nqn + hosts + "}]\n"
 		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
-		testutil.Check(t, Check(file, nil, &out))
+		testutil.Check(t, check.File(file, nil, &out))
 	}
 	key := func(name string, k *auth.TLSKey) string { return ", " + name + `: "` + k.Reveal() + `"` }
 	log := new(testutil.Log)

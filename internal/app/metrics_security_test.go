@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -116,7 +117,7 @@ func TestMetricsSecurity(t *testing.T) {
 	}
 	served(second, true)
 	var out strings.Builder
-	err = Check(file, nil, &out)
+	err = check.File(file, nil, &out)
 	if err == nil || !strings.Contains(err.Error(), "metrics.key: ") {
 		t.Error(err)
 	}
@@ -141,8 +142,9 @@ func TestMetricsSecurity(t *testing.T) {
 // TestControlRoles: roles come from the configuration and change by a reload. Unknown names cause
 // warnings.
 func TestControlRoles(t *testing.T) {
-	r, ps := roles(parse(t, anyPort, "control: {roles: [{user: root, role: read}, {user: '7', "+
-		"role: operate}, {group: no such group, role: admin}, {group: '8', role: admin}]}"))
+	c := parse(t, anyPort, "control: {roles: [{user: root, role: read}, {user: '7', "+
+		"role: operate}, {group: no such group, role: admin}, {group: '8', role: admin}]}")
+	r, ps := check.Roles(c)
 	if len(r.Users) != 2 || r.Users[0].String() != "read" || r.Users[7].String() != "operate" ||
 		len(r.Groups) != 1 || r.Groups[8].String() != "admin" {
 		t.Errorf("%+v", r)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -89,8 +90,8 @@ subsystems:
 - {nqn: "d e f", hosts: ["a b"], namespaces: [{nsid: 1, backend: ram, size: 1MiB}]}
 `)
 	var places []string
-	for _, p := range probeKeys(c) {
-		if p.What == spaceInNQN {
+	for _, p := range check.Keys(c) {
+		if p.What == check.SpaceInNQN {
 			places = append(places, p.Path)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
@@ -26,7 +27,7 @@ import (
 func warnings(t *testing.T, text string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	err := Check(writeConfig(t, text), nil, &out)
+	err := check.File(writeConfig(t, text), nil, &out)
 	return out.String(), err
 }
 
@@ -79,7 +80,8 @@ func TestCheckWarns(t *testing.T) {
 			lines := strings.Split(strings.TrimSpace(out), "\n")
 			if len(lines) < 2 || !strings.Contains(out, ": warning: ") ||
 				!strings.Contains(out, test.want) ||
-				!strings.HasSuffix(lines[len(lines)-1], ", with "+count(len(lines)-1, "warning")) {
+				!strings.HasSuffix(lines[len(lines)-1],
+					", with "+check.Count(len(lines)-1, "warning")) {
 				t.Errorf("printed:\n%s\nwant %q", out, test.want)
 			}
 		})
@@ -128,7 +130,7 @@ func TestCheckLooksAtListeners(t *testing.T) {
 			"is not in sysctl net.ipv4.tcp_available_congestion_control", false,
 		},
 	} {
-		ps := probeListeners(parse(t, "{"+tc.listener+"}", tc.more),
+		ps := check.Listeners(parse(t, "{"+tc.listener+"}", tc.more),
 			network.Provider("target"))
 		if (len(ps) == 0) != (tc.want == "") || ps.Failed() != tc.failed ||
 			!strings.Contains(ps.Error(), tc.want) {

@@ -10,8 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
@@ -63,7 +62,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	var s *Server
 	s = NewServer(Options{
 		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
-		StateDir: stateDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
+		StateDir: state.DefaultDir(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
 		Sockets: listeners.SystemdSockets(log, inherited),
 		ListenerUp: func(a fabric.Addr) {
 			commands := connectCommands(a, s.listeners.Encrypted(a), s.current().Subsystems,
@@ -98,22 +97,6 @@ func catchHangups() (hangups <-chan os.Signal, end func()) {
 	h := make(chan os.Signal, 1)
 	signal.Notify(h, syscall.SIGHUP)
 	return h, func() { signal.Stop(h) }
-}
-
-// stateDir returns the directory of the state of the program: the one given by the service manager
-// (systemd.exec(5), StateDirectory; the first of several), or the standard directory of Linux, for
-// users of the XDG base directory specification.
-func stateDir(env func(string) string) string {
-	dir, _, _ := strings.Cut(env("STATE_DIRECTORY"), ":")
-	switch {
-	case dir != "":
-		return dir
-	case os.Geteuid() == 0:
-		return "/var/lib/nvmf-target"
-	case env("XDG_STATE_HOME") != "":
-		return filepath.Join(env("XDG_STATE_HOME"), "nvmf-target")
-	}
-	return filepath.Join(env("HOME"), ".local/state/nvmf-target")
 }
 
 // program is the program between start and stop.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -104,7 +105,7 @@ func TestBrokenFiles(t *testing.T) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			ran++
 			var out bytes.Buffer
-			err := Check(file, nil, &out)
+			err := check.File(file, nil, &out)
 			if err == nil || out.Len() != 0 {
 				t.Fatalf("accepted: %s", out.String())
 			}
@@ -141,7 +142,7 @@ reactors: {count: 1, memory: 8MiB}
 func TestCheckValid(t *testing.T) {
 	var out bytes.Buffer
 	file := writeConfig(t, validFile)
-	testutil.Must(t, Check(file, nil, &out))
+	testutil.Must(t, check.File(file, nil, &out))
 	if want := file + ": valid: 1 listener, 1 subsystem, 1 namespace\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
@@ -176,7 +177,7 @@ func TestCheckLooksAtFiles(t *testing.T) {
 			strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, "+
 				test.namespace, 1))
 		var out bytes.Buffer
-		err := Check(file, nil, &out)
+		err := check.File(file, nil, &out)
 		if (err == nil) != (test.err == "") || err != nil &&
 			!strings.Contains(err.Error(), test.err) {
 			t.Errorf("%s: got %v, want %q", test.namespace, err, test.err)
@@ -194,7 +195,7 @@ func TestCheckLooksAtDAXDevices(t *testing.T) {
 	if err := syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|3); err != nil {
 		t.Skipf("no device: mknod needs CAP_MKNOD: %v", err)
 	}
-	err := Check(writeConfig(t,
+	err := check.File(writeConfig(t,
 		strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, path: "+path, 1)),
 		nil, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "Make it one of mode fsdax") {
@@ -203,7 +204,7 @@ func TestCheckLooksAtDAXDevices(t *testing.T) {
 }
 
 func TestCheckLooksAtCPUs(t *testing.T) {
-	err := Check(writeConfig(t, validFile),
+	err := check.File(writeConfig(t, validFile),
 		[]string{"NVMF_TARGET_REACTORS_CPUS=[4000]", "NVMF_TARGET_REACTORS_COUNT=1"}, io.Discard)
 	if err == nil ||
 		!strings.Contains(err.Error(),

@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
@@ -249,7 +250,7 @@ func (s *Server) probe() error {
 	}
 	var ps config.Problems
 	if err := s.patiently(func() error {
-		if ps = probe(s.atStart); ps.Failed() {
+		if ps = check.Machine(s.atStart); ps.Failed() {
 			return ps
 		}
 		return nil
@@ -265,7 +266,7 @@ func (s *Server) probe() error {
 // startWorkers makes the transports and the reactors.
 func (s *Server) startWorkers() error {
 	c := s.atStart
-	cpus := reactorCPUs(c.Reactors)
+	cpus := check.ReactorCPUs(c.Reactors)
 	// A reactor occupies a processor of the Go scheduler for as long as it has work.
 	if limit := len(cpus) + 2; runtime.GOMAXPROCS(0) < limit {
 		runtime.GOMAXPROCS(limit)

@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/testing/hosttest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/testing/verbstest"
@@ -249,12 +250,12 @@ func TestReactorCPUs(t *testing.T) {
 		{config.Reactors{CPUs: []int{3, 1}}, []int{3, 1}},
 		{config.Reactors{Count: 2}, []int{-1, -1}},
 	} {
-		got := reactorCPUs(test.reactors)
+		got := check.ReactorCPUs(test.reactors)
 		if len(got) != len(test.want) || got[0] != test.want[0] || got[1] != test.want[1] {
 			t.Errorf("%+v: got %v, want %v", test.reactors, got, test.want)
 		}
 	}
-	if got := reactorCPUs(config.Reactors{}); len(got) < 1 || got[0] != -1 {
+	if got := check.ReactorCPUs(config.Reactors{}); len(got) < 1 || got[0] != -1 {
 		t.Errorf("default: %v", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 )
 
 // Version returns the linked version, or else the version that Go recorded of the source: a tag or
@@ -62,5 +63,5 @@ func describeRDMA(p verbs.Provider) string {
 	case err != nil:
 		return "rdma (devices cannot be listed: " + err.Error() + ")"
 	}
-	return "rdma (" + count(len(devices), "device") + ")"
+	return "rdma (" + check.Count(len(devices), "device") + ")"
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -106,7 +107,7 @@ func TestWebTargets(t *testing.T) {
 		token + ", ca: " + ca + "}"
 	write(", targets: [" + target + "]")
 	c := testutil.Value(loader(file)())(t)
-	if ps := probeCertificates(c); len(ps) != 1 ||
+	if ps := check.Certificates(c); len(ps) != 1 ||
 		!strings.Contains(ps.Error(), "web.targets[0].ca: "+ca+": no such file") {
 		t.Errorf("check says %v", ps)
 	}
@@ -167,7 +168,7 @@ func TestExposed(t *testing.T) {
 		for _, key := range []string{"web", "metrics"} {
 			c := parsed(t, validFile+key+": "+text+"\n")
 			got := ""
-			for _, p := range probeCertificates(c) {
+			for _, p := range check.Certificates(c) {
 				got += p.Error()
 			}
 			if (want == "") != (got == "") || want != "" && !strings.Contains(got, key+want) {

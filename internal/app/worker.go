@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/check"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
@@ -159,7 +160,7 @@ func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) 
 	case t == nil:
 		return nil, fmt.Errorf("listen at %v: %w", at, verbs.ErrNotBuilt)
 	case at.Transport == nvme.TransportRDMA && !s.external: // tests have no real device
-		if err := checkMemlock(len(s.workers), s.atStart.Reactors.Memory); err != nil {
+		if err := check.Memlock(len(s.workers), s.atStart.Reactors.Memory); err != nil {
 			return nil, fmt.Errorf("listen at %v: %w", at, err)
 		}
 	}

@@ -27,7 +27,8 @@ const (
 // package needs an entry. Packages below "tests" may import anything and are not imported.
 var allowed = map[string][]string{
 	"cmd/nvmf-target": {
-		"internal/app", "internal/cli", "internal/control", "internal/convert", "internal/doctor",
+		"internal/app", "internal/check", "internal/cli", "internal/control", "internal/convert",
+		"internal/doctor",
 		"internal/secret", "internal/sys",
 	},
 	"config": {
@@ -38,10 +39,8 @@ var allowed = map[string][]string{
 	"internal/app": {
 		"config", "config/lang", "nvme", "nvme/auth", "nvme/target", "nvme/target/ana",
 		"nvme/target/observe", "nvme/target/qos", "fabric", "fabric/tcp",
-		"fabric/tcp/openssl", "fabric/rdma",
-		"fabric/rdma/verbs",
-		"fabric/rdma/verbs/ibv",
-		"backend", "internal/mem", "internal/reactor",
+		"fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
+		"backend", "internal/check", "internal/mem", "internal/reactor",
 		"internal/control", "internal/convert", "internal/doctor", "internal/listeners",
 		"internal/histogram", "internal/httpd", "internal/metrics",
 		"internal/netif", "internal/observed", "internal/ratelog", "internal/rates",
@@ -125,6 +124,12 @@ var allowed = map[string][]string{
 		"internal/control", "internal/flight", "internal/observed", "internal/rates",
 		"internal/storage",
 		"internal/sys", "internal/uring", "nvme",
+	},
+	"internal/check": {
+		"config", "config/lang", "fabric", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
+		"fabric/tcp", "fabric/tcp/openssl", "internal/control", "internal/doctor", "internal/httpd",
+		"internal/listeners", "internal/netif", "internal/state", "internal/sys",
+		"internal/volumes", "nvme", "nvme/target",
 	},
 	"internal/flight": {},
 	"internal/inventory": {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -247,4 +248,20 @@ func (s *Store) makeSub(dir string) error {
 		return err
 	}
 	return s.sync(".")
+}
+
+// DefaultDir returns the directory of the state of the program: the one given by the service
+// manager (systemd.exec(5), StateDirectory; the first of several), or the standard directory of
+// Linux, for users of the XDG base directory specification.
+func DefaultDir(env func(string) string) string {
+	dir, _, _ := strings.Cut(env("STATE_DIRECTORY"), ":")
+	switch {
+	case dir != "":
+		return dir
+	case os.Geteuid() == 0:
+		return "/var/lib/nvmf-target"
+	case env("XDG_STATE_HOME") != "":
+		return filepath.Join(env("XDG_STATE_HOME"), "nvmf-target")
+	}
+	return filepath.Join(env("HOME"), ".local/state/nvmf-target")
 }

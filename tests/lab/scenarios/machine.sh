@@ -1,7 +1,7 @@
 # Events on the machine of the target, not on its network: its clock is set, other programs take its
 # CPU time, it stands still, and it is away for longer than the host waits.
 # variants: rxe siw tcp
-# covers: nvme/target internal/reactor internal/doctor
+# covers: nvme/target internal/reactor internal/check internal/doctor
 # limit: 450
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)

@@ -1,4 +1,4 @@
-package app
+package check
 
 import (
 	"crypto/tls"
@@ -13,21 +13,21 @@ import (
 // renewBefore is the time before the end of a certificate at which a warning is given.
 const renewBefore = 14 * 24 * time.Hour
 
-// certificates returns the certificates of the control interface.
-func certificates(c *config.Config) httpd.Certificates {
+// ControlCertificates returns the certificates of the control interface.
+func ControlCertificates(c *config.Config) httpd.Certificates {
 	return httpd.Certificates{
 		Certificate: c.Control.Certificate, Key: c.Control.Key, CA: c.Control.ClientCA,
 	}
 }
 
-// certificatesOf returns the certificates of metrics or the page, "" if there are none.
-func certificatesOf(e *config.Endpoint) httpd.Certificates {
+// CertificatesOf returns the certificates of metrics or the page, "" if there are none.
+func CertificatesOf(e *config.Endpoint) httpd.Certificates {
 	return httpd.Certificates{Certificate: e.Certificate, Key: e.Key}
 }
 
-// certificateProblem is an error with a certificate of the running configuration, with its place in
+// CertificateProblem is an error with a certificate of the running configuration, with its place in
 // c.
-func certificateProblem(c, running *config.Config, err *httpd.FileError) config.Problem {
+func CertificateProblem(c, running *config.Config, err *httpd.FileError) config.Problem {
 	key := "control.client_ca"
 	switch err.File {
 	case running.Control.Certificate:
@@ -46,24 +46,24 @@ func certificateProblem(c, running *config.Config, err *httpd.FileError) config.
 	return c.Problem(key, err.Error(), "It must be a PEM file that the target may read.")
 }
 
-// probeCertificates checks the certificates of the control interface, of metrics and of the page,
+// Certificates checks the certificates of the control interface, of metrics and of the page,
 // and warns of endpoints without them.
-func probeCertificates(c *config.Config) (ps config.Problems) {
+func Certificates(c *config.Config) (ps config.Problems) {
 	look := func(key string, used bool, read func() (*tls.Config, error)) {
 		if !used {
 			return
 		}
 		t, err := read()
 		if file, ok := errors.AsType[*httpd.FileError](err); ok {
-			ps = append(ps, certificateProblem(c, c, file))
+			ps = append(ps, CertificateProblem(c, c, file))
 		} else if end := t.Certificates[0].Leaf.NotAfter; time.Until(end) < renewBefore {
 			ps = append(ps, c.Warning(key, "the certificate ends on "+
 				end.Local().Format(time.DateTime), "Renew it and reload: clients refuse it then."))
 		}
 	}
-	look("control.certificate", c.Control.Listen.IsValid(), certificates(c).Server)
+	look("control.certificate", c.Control.Listen.IsValid(), ControlCertificates(c).Server)
 	for name, e := range map[string]*config.Endpoint{"metrics": &c.Metrics, "web": &c.Web} {
-		files := certificatesOf(e)
+		files := CertificatesOf(e)
 		look(name+".certificate", files != httpd.Certificates{}, files.PublicServer)
 		switch {
 		case !e.Exposed():
@@ -84,27 +84,4 @@ func probeCertificates(c *config.Config) (ps config.Problems) {
 		}
 	}
 	return ps
-}
-
-// renewCertificates reads the certificates of the control interface, of metrics and of the page
-// again. If the new ones are unusable, the current ones stay.
-func (s *Server) renewCertificates(c *config.Config) error {
-	if s.control != nil {
-		err := s.control.Renew()
-		if file, ok := errors.AsType[*httpd.FileError](err); ok {
-			return certificateProblem(c, s.atStart, file)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	// setMetrics and setWeb read the certificates of addresses that change.
-	var err error
-	if c.Metrics == s.current().Metrics {
-		err = s.metrics.renew(c, &c.Metrics)
-	}
-	if err == nil && c.Web == s.current().Web {
-		err = s.web.renew(c, &c.Web)
-	}
-	return err
 }

@@ -1,7 +1,9 @@
-package app
+package check
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +30,7 @@ func probeCPUs(c *config.Config) (ps config.Problems) {
 	}
 	if n := set.Count(); c.Reactors.Count > n {
 		ps = append(ps, c.Warning("reactors.count", fmt.Sprintf("%s share %s and take them from "+
-			"each other", count(c.Reactors.Count, "reactor"), count(n, "CPU")),
+			"each other", Count(c.Reactors.Count, "reactor"), Count(n, "CPU")),
 			"At most one for each CPU; without the key it is half of them."))
 	}
 	return ps
@@ -40,7 +42,7 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 	for _, n := range volumes.All(c) {
 		ram, largest = ram+n.Memory(), max(largest, n.Memory())
 	}
-	reactors := int64(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
+	reactors := int64(len(ReactorCPUs(c.Reactors)) * c.Reactors.Memory)
 	// A single namespace that is too large is reported by its own probe.
 	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > n && largest <= n {
 		ps = append(ps, c.Warning("reactors.memory", fmt.Sprintf("the reactors take %v and the "+
@@ -64,13 +66,30 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 // otherFiles is a generous number of open files for the program itself and for each namespace.
 const otherFiles = 32
 
-// checkMemlock fails if RDMA cannot register the arenas of the reactors.
-func checkMemlock(reactors, arena int) error {
+// Memlock fails if RDMA cannot register the arenas of the reactors.
+func Memlock(reactors, arena int) error {
 	limit, limited := sys.MemlockLimit()
 	if need := uint64(reactors) * uint64(arena); limited && limit < need {
 		return fmt.Errorf("the limit of locked memory is too low: %v, for %s of %v (set "+
 			"LimitMEMLOCK=infinity in the systemd unit, or \"ulimit -l unlimited\" as root before "+
-			"the start)", lang.Size(limit), count(reactors, "arena"), lang.Size(arena))
+			"the start)", lang.Size(limit), Count(reactors, "arena"), lang.Size(arena))
 	}
 	return nil
+}
+
+// ReactorCPUs returns the CPU of each reactor, -1 for a reactor that is not pinned.
+func ReactorCPUs(c config.Reactors) []int {
+	if len(c.CPUs) > 0 {
+		return c.CPUs
+	}
+	n := c.Count
+	if n == 0 {
+		n = max(1, runtime.NumCPU()/2)
+	}
+	return slices.Repeat([]int{-1}, n)
+}
+
+// uses reports whether any listener uses the transport.
+func uses(listeners []config.Listener, t nvme.TransportType) bool {
+	return slices.ContainsFunc(listeners, func(l config.Listener) bool { return l.Transport == t })
 }

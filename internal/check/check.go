@@ -1,11 +1,12 @@
-package app
+// Package check finds the problems of a configuration, and those of a machine with it, before a
+// target uses them: for "check" and "doctor", for starts and reloads. It changes nothing.
+package check
 
 import (
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -16,24 +17,23 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
-	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Check reads a configuration file and reports every error, including errors on this machine:
+// File reads a configuration file and reports every error, including errors on this machine:
 // files, disks, CPUs and addresses. If there are errors in the text, it reports only other errors.
 // It changes nothing. A nil error means that "serve" can use the file; the warnings are written to
 // out.
-func Check(file string, environ []string, out io.Writer) error {
+func File(file string, environ []string, out io.Writer) error {
 	c, err := config.LoadAll(file, environ, volumes.Backends)
 	ps, ok := errors.AsType[config.Problems](err)
 	if c == nil || err != nil && !ok {
 		return err
 	}
-	machine := append(probe(c), probeListeners(c, ibv.New())...)
+	machine := append(Machine(c), Listeners(c, ibv.New())...)
 	if err != nil { // problems of the machine come second
 		machine = slices.DeleteFunc(machine, func(p config.Problem) bool {
 			list, _, _ := strings.Cut(p.Path, "[") // other entries of the list may be the reason
@@ -52,46 +52,37 @@ func Check(file string, environ []string, out io.Writer) error {
 	for _, p := range ps {
 		text += p.Error() + "\n"
 	}
-	text += fmt.Sprintf("%s: valid: %s, %s, %s", file, count(len(c.Listeners), "listener"),
-		count(len(c.Subsystems), "subsystem"), count(len(volumes.All(c)), "namespace"))
+	text += fmt.Sprintf("%s: valid: %s, %s, %s", file, Count(len(c.Listeners), "listener"),
+		Count(len(c.Subsystems), "subsystem"), Count(len(volumes.All(c)), "namespace"))
 	if len(ps) > 0 {
-		text += ", with " + count(len(ps), "warning")
+		text += ", with " + Count(len(ps), "warning")
 	}
 	_, err = io.WriteString(out, text+"\n")
 	return err
 }
 
-// Disks lists the disks of this machine, with the namespaces on them. The configuration may be
-// missing unless it is required.
-func Disks(file string, required bool, environ []string) ([]control.Disk, error) {
-	c, err := config.Load(file, environ, volumes.Backends)
-	if err != nil && (required || !errors.Is(err, os.ErrNotExist)) {
-		return nil, err
-	}
-	return volumes.ListDisks(c)
-}
-
-func count(n int, what string) string {
+// Count returns a number with its noun, in the plural unless it is one.
+func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// probe checks the configured storage, CPUs, memory and limits on this machine.
-func probe(c *config.Config) config.Problems {
+// Machine checks the configured storage, CPUs, memory and limits on this machine.
+func Machine(c *config.Config) config.Problems {
 	ps := append(append(c.Warnings(), probeCPUs(c)...), probeLimits(c)...)
-	ps = append(append(append(ps, probeCertificates(c)...), probeKeys(c)...), probeHosts(c)...)
-	_, unknown := roles(c)
+	ps = append(append(append(ps, Certificates(c)...), Keys(c)...), Hosts(c)...)
+	_, unknown := Roles(c)
 	ps = append(ps, unknown...)
 	ps = append(ps, volumes.Probe(c)...)
 	ps.Sort()
 	return ps
 }
 
-// probeHosts warns of hosts that have namespaces of a subsystem which does not allow them. It is
+// Hosts warns of hosts that have namespaces of a subsystem which does not allow them. It is
 // not an error, because a host must be easy to remove.
-func probeHosts(c *config.Config) (ps config.Problems) {
+func Hosts(c *config.Config) (ps config.Problems) {
 	for i, s := range c.Subsystems {
 		if s.AllowAnyHost {
 			continue
@@ -114,22 +105,22 @@ func probeHosts(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
-// probeListeners reports the listeners that could not be opened now. "serve" does not need it: it
+// Listeners reports the listeners that could not be opened now. "serve" does not need it: it
 // logs such listeners and waits for them.
-func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
+func Listeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
 	// Without it addresses are only tried.
 	m, _ := netif.Linux().Read(listeners.Devices(c.Listeners)...)
 	for i := range c.Listeners {
 		if !c.Faulty(fmt.Sprintf("listeners[%d]", i)) {
-			ps = append(ps, probeListener(c, i, &m, addressProbe(c, rdma))...)
+			ps = append(ps, Listener(c, i, &m, Address(c, rdma))...)
 		}
 	}
 	return ps
 }
 
-// probeListener reports a listener without an address on a machine, or with addresses for which
-// probe fails.
-func probeListener(c *config.Config, i int, m *netif.State,
+// Listener reports a listener without an address on a machine, or with addresses for which
+// Machine fails.
+func Listener(c *config.Config, i int, m *netif.State,
 	probe func(fabric.Addr) error,
 ) config.Problems {
 	addrs, err := listeners.Addresses(c.Listeners[i], m)
@@ -153,8 +144,8 @@ func probeListener(c *config.Config, i int, m *netif.State,
 	return config.Problems{c.Warning(key, err.Error(), "")}
 }
 
-// addressProbe returns a function that returns an error if nothing could listen at an address.
-func addressProbe(c *config.Config, rdma verbs.Provider) func(fabric.Addr) error {
+// Address returns a function that returns an error if nothing could listen at an address.
+func Address(c *config.Config, rdma verbs.Provider) func(fabric.Addr) error {
 	return func(at fabric.Addr) error {
 		switch {
 		case at.Transport != nvme.TransportRDMA:

@@ -1,4 +1,4 @@
-package app
+package check
 
 import (
 	"cmp"
@@ -10,9 +10,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// roles returns the roles of a configuration, nil for none. Names unknown to this machine cause
+// Roles returns the roles of a configuration, nil for none. Names unknown to this machine cause
 // warnings and get no role; the target runs without them.
-func roles(c *config.Config) (r *control.Roles, ps config.Problems) {
+func Roles(c *config.Config) (r *control.Roles, ps config.Problems) {
 	if len(c.Control.Roles) == 0 {
 		return nil, nil
 	}
@@ -71,16 +71,4 @@ func within(ctx context.Context, find func() (int, error)) (int, error) {
 	case <-ctx.Done():
 		return 0, errLookup
 	}
-}
-
-// setRoles gives clients of the control interface the roles of a configuration.
-func (s *Server) setRoles(c *config.Config) error {
-	r, ps := roles(c)
-	if s.config.Load() != nil { // at the start probe has logged them
-		for _, p := range ps {
-			s.log.Warn(p.Error())
-		}
-	}
-	s.roles.Store(r)
-	return nil
 }

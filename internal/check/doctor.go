@@ -1,4 +1,4 @@
-package app
+package check
 
 import (
 	"errors"
@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 	"github.com/nvmf-target/nvmf-target/internal/listeners"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/internal/state"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -31,20 +32,22 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 ) []doctor.Finding {
 	c, err := config.Load(file, environ, volumes.Backends)
 	if err != nil {
-		t := doctor.Target{Sockets: sockets(config.AutoSocket), StateDir: stateDir(os.Getenv)}
+		t := doctor.Target{
+			Sockets: sockets(config.AutoSocket), StateDir: state.DefaultDir(os.Getenv),
+		}
 		return append(notLoaded(required, err), m.Examine(t, socket)...)
 	}
-	ps := probe(c)
+	ps := Machine(c)
 	// Without it addresses are only tried.
 	here, _ := netif.Linux().Read(listeners.Devices(c.Listeners)...)
 	for i := range c.Listeners {
-		ps = append(ps, probeListener(c, i, &here, func(at fabric.Addr) error {
+		ps = append(ps, Listener(c, i, &here, func(at fabric.Addr) error {
 			if at.Transport == nvme.TransportTCP {
 				if _, used := m.InUse(at.AddrPort); used {
 					return nil // the check of the machine reports the user
 				}
 			}
-			return addressProbe(c, rdma)(at)
+			return Address(c, rdma)(at)
 		})...)
 	}
 	t := demands(c, &here)
@@ -108,8 +111,8 @@ func problems(ps config.Problems) (list []doctor.Finding) {
 // demands returns the requirements of a configuration on a machine.
 func demands(c *config.Config, m *netif.State) doctor.Target {
 	t := doctor.Target{
-		Reactors: reactorCPUs(c.Reactors), RDMA: uses(c.Listeners, nvme.TransportRDMA),
-		Sockets: sockets(c.Control.Socket), StateDir: stateDir(os.Getenv),
+		Reactors: ReactorCPUs(c.Reactors), RDMA: uses(c.Listeners, nvme.TransportRDMA),
+		Sockets: sockets(c.Control.Socket), StateDir: state.DefaultDir(os.Getenv),
 	}
 	t.Memory = int64(len(t.Reactors) * c.Reactors.Memory)
 	for _, l := range c.Listeners {

@@ -1,4 +1,4 @@
-package app
+package check
 
 import (
 	"errors"
@@ -124,3 +124,12 @@ func TestDoctorOfRunningTarget(t *testing.T) {
 		t.Errorf("the target itself: %+v", f)
 	}
 }
+
+const validFile = `
+listeners: [{transport: tcp, address: 127.0.0.1, port: 0}]
+subsystems:
+  - nqn: nqn.2026-11.io.nvmf-target:test
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: ram, size: 16MiB}]
+reactors: {count: 1, memory: 8MiB}
+`
