@@ -23,17 +23,14 @@ func TestRetry(t *testing.T) {
 		t.Errorf("%d channels, waiting %v", g.Len(), g.Waiting())
 	}
 	g.Wake()
-	if woken != [3]int{1, 0, 0} || !members[0].Due() || members[1].Due() || members[2].Due() {
-		t.Errorf("woken: %v", woken)
-	}
+	testutil.True(t, woken == [3]int{1, 0, 0} && members[0].Due() && !members[1].Due() &&
+		!members[2].Due(), "woken: %v", woken)
 	testutil.True(t, members[0].Take() && !members[0].Take(), "a retry is not taken once")
-	if members[1].Set(); !members[1].Take() {
-		t.Error("a retry is not due although it was set")
-	}
+	members[1].Set()
+	testutil.True(t, members[1].Take(), "a retry is not due although it was set")
 	members[0].Wait(false)
-	if g.Wake(); g.Waiting() || woken[0] != 1 {
-		t.Errorf("woken without waiting: %v", woken)
-	}
+	g.Wake()
+	testutil.True(t, !g.Waiting() && woken[0] == 1, "woken without waiting: %v", woken)
 	members[0].Leave()
 	members[1].Leave()
 	if g.Len() != 0 || g.Waiting() {

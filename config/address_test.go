@@ -35,10 +35,9 @@ func TestListenersAtWildcards(t *testing.T) {
 				_, err := parse(t, strings.Replace(minimal,
 					"{transport: tcp, address: 127.0.0.1}", list, 1))
 				conflict := tc.conflict && port == 4420
-				if conflict != (err != nil) || err != nil &&
-					!strings.Contains(err.Error(), "are about the same addresses") {
-					t.Errorf("%s: %v", list, err)
-				}
+				testutil.True(t, conflict == (err != nil) &&
+					(err == nil || strings.Contains(err.Error(), "are about the same addresses")),
+					"%s: %v", list, err)
 			}
 		}
 	}

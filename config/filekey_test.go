@@ -37,10 +37,9 @@ subsystems:
 	})
 	c := testutil.Value(
 		Load(filepath.Join(dir, "nvmf.yaml"), []string{"DIR=" + dir}, testBackends))(t)
-	if s := c.Subsystems[0]; len(c.Subsystems) != 1 || s.NQN != "nqn.2026-11.io.nvmf-target:a" ||
-		s.Serial != "${NAME}" || s.Namespaces[0].UUID.String() != uuid {
-		t.Errorf("%+v", c.Subsystems)
-	}
+	s := c.Subsystems[0]
+	testutil.True(t, len(c.Subsystems) == 1 && s.NQN == "nqn.2026-11.io.nvmf-target:a" &&
+		s.Serial == "${NAME}" && s.Namespaces[0].UUID.String() == uuid, "%+v", c.Subsystems)
 }
 
 // TestFileKeyProblems: errors are reported at the key that names the file.

@@ -54,9 +54,8 @@ func TestIncludeIsBounded(t *testing.T) {
 		},
 	} {
 		_, err := load(t, "include: [conf.d/*]"+minimal+test.files)
-		if err == nil || !strings.Contains(err.Error(), test.want) || len(err.Error()) > 1000 {
-			t.Errorf("%s: %.1000v", name, err)
-		}
+		testutil.True(t, err != nil && strings.Contains(err.Error(), test.want) &&
+			len(err.Error()) <= 1000, "%s: %.1000v", name, err)
 	}
 	t.Chdir(t.TempDir())
 	testutil.Must(t, syscall.Mkfifo("pipe", 0o600))

@@ -34,15 +34,13 @@ func TestManagedNames(t *testing.T) {
 			{Referral: nqn},
 		} {
 			file := m.File("/managed")
-			if other, ok := seen[file]; ok {
-				t.Errorf("%v and %v have %s", m, other, file)
-			}
+			other, ok := seen[file]
+			testutil.True(t, !ok, "%v and %v have %s", m, other, file)
 			seen[file] = m
 			parts := strings.Split(file, "/")
-			if len(parts) != 4 || len(parts[2]) > 200 || len(parts[3]) > 200 ||
-				strings.HasPrefix(parts[2], ".") || strings.HasPrefix(parts[3], ".") {
-				t.Errorf("%v: %s", m, file)
-			}
+			testutil.True(t, len(parts) == 4 && len(parts[2]) <= 200 && len(parts[3]) <= 200 &&
+				!strings.HasPrefix(parts[2], ".") && !strings.HasPrefix(parts[3], "."), "%v: %s", m,
+				file)
 		}
 	}
 }
@@ -242,9 +240,8 @@ func TestManagedKeys(t *testing.T) {
 		`{}`:                 "hosts:\n    - nqn: h\n      dhchap_key_file: a\n      tls_key: b\n",
 		`{"dhchap_key":"c"}`: "hosts:\n    - nqn: h\n      dhchap_key: \"c\"\n      tls_key: b\n",
 	} {
-		if got, err := m.Content([]byte(body), []byte(file)); err != nil || string(got) != want {
-			t.Errorf("%s: %s, %v", body, got, err)
-		}
+		got, err := m.Content([]byte(body), []byte(file))
+		testutil.True(t, err == nil && string(got) == want, "%s: %s, %v", body, got, err)
 	}
 }
 

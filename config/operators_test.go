@@ -26,9 +26,8 @@ func TestRolesNeedNoRestart(t *testing.T) {
 	with, _ := parseWith(`control: {roles: [{user: backup, role: admin}]}`)
 	without, _ := parseWith("")
 	changes := Diff(without.Settings(), with.Settings())
-	if len(changes) != 1 || changes[0].Restart() || changes[0].Keys[0].Key != "control.roles" {
-		t.Errorf("a change of roles is %v", changes)
-	}
+	testutil.True(t, len(changes) == 1 && !changes[0].Restart() &&
+		changes[0].Keys[0].Key == "control.roles", "a change of roles is %v", changes)
 }
 
 // TestMetricsToken: no output shows a token: no error, no change, and no format of the
@@ -123,9 +122,8 @@ func TestWebTargets(t *testing.T) {
 	}
 	const good = `{name: b, url: "https://b.example:9600/", token: "` + secret + `", ca: /ca}`
 	c := testutil.Value(parse(good + `, {name: c, url: "http://[::1]:9600"}`))(t)
-	if len(c.WebTargets) != 2 || c.WebTargets[0].Token() != secret || c.WebTargets[1].Token != nil {
-		t.Fatal(c.WebTargets)
-	}
+	testutil.MustTrue(t, len(c.WebTargets) == 2 && c.WebTargets[0].Token() == secret &&
+		c.WebTargets[1].Token == nil, "%v", c.WebTargets)
 	none, _ := parseWith("web: {listen: '127.0.0.1:9600'}")
 	renamed := testutil.Value(parse(strings.ReplaceAll(good, secret, secret[1:])))(t)
 	for _, pair := range [][2]*Config{{none, c}, {c, renamed}, {c, none}} {

@@ -40,9 +40,8 @@ echo $1 | tee /dev/null`
 	c := testutil.Value(Parse("test.yaml", []byte(text), []string{
 		"SECRET=" + testKey, "CREDENTIALS_DIRECTORY=/run/credentials/x", "HIDDEN=1",
 	}, testBackends))(t)
-	if k := c.Hosts[0].Key; k == nil || k.Reveal() != testKey {
-		t.Error("another key")
-	}
+	k := c.Hosts[0].Key
+	testutil.True(t, k != nil && k.Reveal() == testKey, "another key")
 }
 
 // TestProgramProblems: errors are reported at the key. They have the standard error of the program,
@@ -105,9 +104,8 @@ func TestProgramsAndEdits(t *testing.T) {
 			c, err = load(edit, c.Printed())
 		}
 		testutil.MustTrue(t, err == nil && c.Hosts[1].Key.Reveal() == testKey, "%v", err)
-		if got, _ := os.ReadFile(runs); string(got) != want {
-			t.Errorf("load %d: %q", i, got)
-		}
+		got, _ := os.ReadFile(runs)
+		testutil.True(t, string(got) == want, "load %d: %q", i, got)
 	}
 	_, err = m.Content([]byte(`{"serial_command": ["/bin/true"]}`), nil)
 	testutil.Fails(t, err, "or a program", "")

@@ -13,8 +13,7 @@ func TestAuthCommand(t *testing.T) {
 	testutil.True(t, s == want && s.Auth().Length() == 0x11223344 && s.Auth().Protocol(), "% x", s)
 	for _, i := range []int{41, 42, 43} {
 		other := s
-		if other[i]++; other.Auth().Protocol() {
-			t.Errorf("byte %d is not looked at", i)
-		}
+		other[i]++
+		testutil.True(t, !other.Auth().Protocol(), "byte %d is not looked at", i)
 	}
 }

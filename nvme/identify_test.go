@@ -20,9 +20,8 @@ func TestNamespaceList(t *testing.T) {
 	} {
 		b := AppendNamespaceList([]byte{9}, tc.in)
 		testutil.MustEqual(t, len(b), 4097, "bytes")
-		if got, err := ParseNamespaceList(b[1:]); err != nil || !slices.Equal(got, tc.want) {
-			t.Errorf("%d ids: %v", len(got), err)
-		}
+		got, err := ParseNamespaceList(b[1:])
+		testutil.True(t, err == nil && slices.Equal(got, tc.want), "%d ids: %v", len(got), err)
 	}
 	testutil.Is(t, testutil.Err(ParseNamespaceList(make([]byte, 4095))), ErrTruncated, "short")
 }

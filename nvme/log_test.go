@@ -19,10 +19,9 @@ func TestFeatureEffects(t *testing.T) {
 	var l FeatureEffectsLog
 	l[FeatureNumberOfQueues] = FeatureSupported | FeatureScopeController
 	l[FeatureWriteProtect] = FeatureSupported | FeatureScopeNamespace
-	if b := Append(nil, &l); !bytes.Equal(b,
-		hexBytes(t, FeatureEffectsSize, "28:01002000 528:01001000")) {
-		t.Error("bits")
-	}
+	b := Append(nil, &l)
+	testutil.True(t, bytes.Equal(b, hexBytes(t, FeatureEffectsSize, "28:01002000 528:01001000")),
+		"bits")
 }
 
 func TestUint128Sum(t *testing.T) {
@@ -44,13 +43,11 @@ func TestUint128Sum(t *testing.T) {
 
 func TestUint128(t *testing.T) {
 	u := MakeUint128(0x0102030405060708)
-	if v, ok := u.Uint64(); v != 0x0102030405060708 || !ok || u[0] != 8 {
-		t.Error(u)
-	}
+	v, ok := u.Uint64()
+	testutil.True(t, v == 0x0102030405060708 && ok && u[0] == 8, "%v", u)
 	if u[8] = 1; true {
-		if _, ok := u.Uint64(); ok {
-			t.Error("overflow is not told")
-		}
+		_, ok := u.Uint64()
+		testutil.True(t, !ok, "overflow is not told")
 	}
 }
 
@@ -70,13 +67,11 @@ func TestDiscovery(t *testing.T) {
 	PutText(want[512:768], "10.0.0.1")
 	testutil.True(t, bytes.Equal(b, want), "got % x", b)
 	testutil.Equal(t, e.RDMAProvider(), RDMAProviderRoCEv2, "provider")
-	if e.SetTCP(TCPTLS13); e.TCPSecurity() != TCPTLS13 || e.TSAS[8] != 0 {
-		t.Error("TCP")
-	}
+	e.SetTCP(TCPTLS13)
+	testutil.True(t, e.TCPSecurity() == TCPTLS13 && e.TSAS[8] == 0, "TCP")
 	h := &DiscoveryHeader{GENCTR: 1, NUMREC: 2}
-	if got, err := ParseDiscoveryHeader(Append(nil, h)[:20]); err != nil || *got != *h {
-		t.Errorf("%+v, %v", got, err)
-	}
+	got, err := ParseDiscoveryHeader(Append(nil, h)[:20])
+	testutil.True(t, err == nil && *got == *h, "%+v, %v", got, err)
 }
 
 func TestANALog(t *testing.T) {
@@ -105,8 +100,7 @@ func FuzzANALog(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again := AppendANALog(nil, h.CHGC, groups); !bytes.Equal(again, b[:len(again)]) {
-			t.Errorf("%x became %x", b, again)
-		}
+		again := AppendANALog(nil, h.CHGC, groups)
+		testutil.True(t, bytes.Equal(again, b[:len(again)]), "%x became %x", b, again)
 	})
 }

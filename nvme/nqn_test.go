@@ -77,9 +77,8 @@ func TestParseNQN(t *testing.T) {
 	for _, good := range []string{"x", DiscoveryNQN, strings.Repeat("a", 223)} {
 		testutil.Equal(t, testutil.Value(ParseNQN(field(good+"\x00garbage")))(t), good, "")
 		var f [NQNFieldSize]byte
-		if PutNQN(&f, good); f != *field(good) {
-			t.Errorf("put %q", good)
-		}
+		PutNQN(&f, good)
+		testutil.True(t, f == *field(good), "put %q", good)
 	}
 	for _, bad := range []string{
 		"", strings.Repeat("a", 224), strings.Repeat("a", 256),
@@ -88,9 +87,8 @@ func TestParseNQN(t *testing.T) {
 		testutil.Is(t, testutil.Err(ParseNQN(field(bad))), ErrNQN, "%q", bad)
 	}
 	f := field(strings.Repeat("b", 256))
-	if PutNQN(f, strings.Repeat("a", 300)); f[255] != 0 {
-		t.Error("no NUL at the end")
-	}
+	PutNQN(f, strings.Repeat("a", 300))
+	testutil.True(t, f[255] == 0, "no NUL at the end")
 }
 
 func FuzzNQN(f *testing.F) {

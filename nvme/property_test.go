@@ -21,27 +21,23 @@ func TestProperties(t *testing.T) {
 	testutil.True(t, Version21 == 0x20100 && Version21.String() == "2.1.0", "version %s", Version21)
 	testutil.True(t, CCLinux == 0x460001 && CCLinux.EN() && CCLinux.IOSQES() == 6 &&
 		CCLinux.IOCQES() == 4 && CCLinux.Reserved() == 0, "CC %#x", uint32(CCLinux))
-	if cc := CC(0xFF<<24 | 3<<14 | 5<<11 | 9<<7 | 6<<4 | 0xE); cc.EN() || cc.SHN() != 3 ||
-		cc.AMS() != 5 || cc.MPS() != 9 ||
-		cc.CSS() != CSSAllIO || !cc.CRIME() || cc.Reserved() != 0xFE00000E {
-		t.Errorf("CC fields of %#x", uint32(cc))
-	}
-	if s := CSTSReady | CSTSShutdownComplete; !s.RDY() || s.CFS() || s.SHST() != 2 {
-		t.Error("CSTS")
-	}
+	cc := CC(0xFF<<24 | 3<<14 | 5<<11 | 9<<7 | 6<<4 | 0xE)
+	testutil.True(t, !cc.EN() && cc.SHN() == 3 && cc.AMS() == 5 && cc.MPS() == 9 &&
+		cc.CSS() == CSSAllIO && cc.CRIME() && cc.Reserved() == 0xFE00000E, "CC fields of %#x",
+		uint32(cc))
+	s := CSTSReady | CSTSShutdownComplete
+	testutil.True(t, s.RDY() && !s.CFS() && s.SHST() == 2, "CSTS")
 	testutil.Equal(t, CSTSFatal|CSTSShutdownOccurring|CSTSNSSRO, 0x16, "CSTS bits")
-	if r := MakeCRTO(5, 7); r != 0x70005 || r.CRWMT() != 5 {
-		t.Errorf("CRTO %#x", uint32(r))
-	}
+	r := MakeCRTO(5, 7)
+	testutil.True(t, r == 0x70005 && r.CRWMT() == 5, "CRTO %#x", uint32(r))
 }
 
 func TestConnectResult(t *testing.T) {
 	r := MakeConnectResult(7)
 	testutil.True(t, r == 7 && r.CNTLID() == 7, "%#x", uint32(r))
-	if p := InvalidInData(ConnectDataOffsetSUBNQN); p != 0x10100 || p.IPO() != 256 ||
-		!p.InData() || p.String() != "byte 256 of the data" {
-		t.Errorf("%#x: %v", uint32(p), p)
-	}
+	p := InvalidInData(ConnectDataOffsetSUBNQN)
+	testutil.True(t, p == 0x10100 && p.IPO() == 256 && p.InData() &&
+		p.String() == "byte 256 of the data", "%#x: %v", uint32(p), p)
 	if p := InvalidInCommand(ConnectOffsetSQSIZE); p != 44 || p.IPO() != 44 || p.InData() ||
 		p.String() != "byte 44 of the command" {
 		t.Errorf("%#x: %v", uint32(p), p)
@@ -52,10 +48,9 @@ func TestConnectResult(t *testing.T) {
 }
 
 func TestFeatureValues(t *testing.T) {
-	if n := MakeNumberOfQueues(65535); n != 0xFFFEFFFE || n.Submission() != 65535 ||
-		n.Completion() != 65535 {
-		t.Errorf("%#x", uint32(n))
-	}
+	n := MakeNumberOfQueues(65535)
+	testutil.True(t, n == 0xFFFEFFFE && n.Submission() == 65535 && n.Completion() == 65535, "%#x",
+		uint32(n))
 	if n := MakeNumberOfQueues(1); n != 0 || n.Submission() != 1 {
 		t.Errorf("%#x", uint32(n))
 	}

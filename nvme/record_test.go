@@ -81,9 +81,7 @@ func TestEveryRecordIsTested(t *testing.T) {
 func TestRecordSizes(t *testing.T) {
 	for _, r := range records {
 		testutil.Equal(t, len(r.zero), r.size, "%s bytes", r.name)
-		if _, err := r.again(make([]byte, r.size)); err != nil {
-			t.Errorf("%s: zeroes: %v", r.name, err)
-		}
+		testutil.Equal(t, testutil.Err(r.again(make([]byte, r.size))), nil, "%s: zeroes", r.name)
 		testutil.Is(t, testutil.Err(r.again(make([]byte, r.size-1))), ErrTruncated,
 			"%s: one byte short", r.name)
 	}
@@ -91,9 +89,8 @@ func TestRecordSizes(t *testing.T) {
 		testutil.Is(t, testutil.Err(ParseDiscoveryHeader(make([]byte, size))), want,
 			"discovery header of %d bytes", size)
 	}
-	if b := Append([]byte{1, 2}, new(SMARTLog)); len(b) != 2+SMARTLogSize || b[1] != 2 {
-		t.Errorf("%d bytes after 2", len(b)-2)
-	}
+	b := Append([]byte{1, 2}, new(SMARTLog))
+	testutil.True(t, len(b) == 2+SMARTLogSize && b[1] == 2, "%d bytes after 2", len(b)-2)
 }
 
 // FuzzRecords: any bytes can be parsed, and a record parsed without an error is written back

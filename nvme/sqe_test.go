@@ -115,20 +115,17 @@ func TestCommands(t *testing.T) {
 	} {
 		var s SQE
 		tc.build(&s)
-		if want := SQE(hexBytes(t, SQESize, tc.want)); s != want {
-			t.Errorf("%s:\n got % x\nwant % x", tc.name, s, want)
-		}
+		want := SQE(hexBytes(t, SQESize, tc.want))
+		testutil.True(t, s == want, "%s:\n got % x\nwant % x", tc.name, s, want)
 	}
 }
 
 // TestCommandFields reads fields at the places that TestCommands has verified.
 func TestCommandFields(t *testing.T) {
 	s := SQE(hexBytes(t, SQESize, "0:02 1:c2 2:3412 4:d4c3b2a1 16:0807060504030201"))
-	if s.Opcode() != NVMRead || s.Flags() != 0xC2 || s.FUSE() != 2 || s.PSDT() != 3 ||
-		s.CID() != 0x1234 || s.NSID() != 0xA1B2C3D4 ||
-		s.MPTR() != 0x0102030405060708 || s.CDW(1) != 0xA1B2C3D4 {
-		t.Errorf("common: % x", s)
-	}
+	testutil.True(t, s.Opcode() == NVMRead && s.Flags() == 0xC2 && s.FUSE() == 2 && s.PSDT() == 3 &&
+		s.CID() == 0x1234 && s.NSID() == 0xA1B2C3D4 && s.MPTR() == 0x0102030405060708 &&
+		s.CDW(1) == 0xA1B2C3D4, "common: % x", s)
 	s = SQE{}
 	s.RW().Set(1<<40, 65536, RWFUA)
 	if s.SLBA() != 1<<40 || s.NLB() != 65536 || s.RW().Flags() != RWFUA {
@@ -139,40 +136,34 @@ func TestCommandFields(t *testing.T) {
 	s = SQE{}
 	s.SetCDW(11, 4)
 	s.Identify().Set(CNSController, 0xABCD, 2)
-	if i := s.Identify(); i.CNS() != CNSController || i.CNTID() != 0xABCD || i.CSI() != 2 ||
-		i.CNSSpecific() != 4 {
-		t.Error("identify")
-	}
+	i := s.Identify()
+	testutil.True(t, i.CNS() == CNSController && i.CNTID() == 0xABCD && i.CSI() == 2 &&
+		i.CNSSpecific() == 4, "identify")
 	s = SQE{}
 	s.GetLog().Set(LogDiscovery, 16<<30, 1<<40, 0x7F, true)
-	if g := s.GetLog(); g.LID() != LogDiscovery || g.Bytes() != 16<<30 || g.LPO() != 1<<40 ||
-		g.LSP() != 0x7F || !g.RAE() || g.OT() || g.CSI() != 0 {
-		t.Errorf("get log: %+v", g)
-	}
+	g := s.GetLog()
+	testutil.True(t, g.LID() == LogDiscovery && g.Bytes() == 16<<30 && g.LPO() == 1<<40 &&
+		g.LSP() == 0x7F && g.RAE() && !g.OT() && g.CSI() == 0, "get log: %+v", g)
 	s.SetCDW(14, 0x01800000)
 	if g := s.GetLog(); !g.OT() || g.CSI() != 1 {
 		t.Error("get log: OT and CSI")
 	}
 	s.SetCDW(10, 0x8000030B)
 	s.SetCDW(11, 0x900)
-	if f := s.Features(); f.FID() != FeatureAsyncEventConfig || f.SEL() != FeatureCapabilities ||
-		!f.SV() || f.Value() != 0x900 {
-		t.Error("features")
-	}
+	f := s.Features()
+	testutil.True(t, f.FID() == FeatureAsyncEventConfig && f.SEL() == FeatureCapabilities &&
+		f.SV() && f.Value() == 0x900, "features")
 	s.Abort().Set(7, 9)
 	testutil.True(t, s.Abort().SQID() == 7 && s.Abort().CID() == 9, "abort")
 	s.Connect().Set(1, 2, 3, 4)
-	if c := s.Connect(); s.FabricsType() != FabricsConnect || c.QID() != 1 || c.SQSIZE() != 2 ||
-		c.CATTR() != 3 || c.KATO() != 4 || c.RECFMT() != 0 {
-		t.Error("connect")
-	}
+	c := s.Connect()
+	testutil.True(t, s.FabricsType() == FabricsConnect && c.QID() == 1 && c.SQSIZE() == 2 &&
+		c.CATTR() == 3 && c.KATO() == 4 && c.RECFMT() == 0, "connect")
 	s.Property().Set(FabricsPropertySet, PropertyCSTS, 1<<40)
-	if p := s.Property(); p.Size() != 4 || p.Offset() != PropertyCSTS || p.Value() != 1<<40 {
-		t.Error("property")
-	}
-	if s[40] = 2; s.Property().Size() != 0 {
-		t.Error("property of a reserved size")
-	}
+	p := s.Property()
+	testutil.True(t, p.Size() == 4 && p.Offset() == PropertyCSTS && p.Value() == 1<<40, "property")
+	s[40] = 2
+	testutil.True(t, s.Property().Size() == 0, "property of a reserved size")
 }
 
 // FuzzCommand reads every field of any 64 bytes.
@@ -181,9 +172,8 @@ func FuzzCommand(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var s SQE
 		copy(s[:], b)
-		if n := s.GetLog().Bytes(); n%4 != 0 || n == 0 || n > 16<<30 {
-			t.Fatalf("get log of %d bytes", n)
-		}
+		n := s.GetLog().Bytes()
+		testutil.MustTrue(t, n%4 == 0 && n != 0 && n <= 16<<30, "get log of %d bytes", n)
 		if n := s.NLB(); n == 0 || n > 65536 {
 			t.Fatalf("%d blocks", n)
 		}
@@ -211,13 +201,11 @@ func TestCQE(t *testing.T) {
 	c.Fill(0x1122334455667788, 0x0102, 0x0304, ConnectInvalidParameters|DNR)
 	testutil.True(t, !c.ReservedSet() && (&CQE{10: 1}).ReservedSet() &&
 		(&CQE{11: 1}).ReservedSet() && (&CQE{14: 1}).ReservedSet(), "reserved bits")
-	if want := CQE(hexBytes(t, CQESize, "0:8877665544332211 8:0201 12:0403 14:0483")); c != want {
-		t.Errorf("got % x, want % x", c, want)
-	}
-	if c.Result() != 0x1122334455667788 || c.DW0() != 0x55667788 || c.SQHD() != 0x102 ||
-		c.CID() != 0x304 || c.Status() != ConnectInvalidParameters|DNR {
-		t.Error("fields")
-	}
+	want := CQE(hexBytes(t, CQESize, "0:8877665544332211 8:0201 12:0403 14:0483"))
+	testutil.True(t, c == want, "got % x, want % x", c, want)
+	testutil.True(t, c.Result() == 0x1122334455667788 && c.DW0() == 0x55667788 &&
+		c.SQHD() == 0x102 && c.CID() == 0x304 && c.Status() == ConnectInvalidParameters|DNR,
+		"fields")
 }
 
 // TestReservationFields reads the fields that TestCommands writes, and the keys.
@@ -231,9 +219,8 @@ func TestReservationFields(t *testing.T) {
 	testutil.True(t, r.EDS() && r.Bytes() == 64, "%x", s)
 	var k ReservationKeys
 	k.Set(0x1122334455667788, 2)
-	if k[0] != 0x88 || k[8] != 2 || k.Current() != 0x1122334455667788 || k.Other() != 2 {
-		t.Errorf("%x", k)
-	}
+	testutil.True(t, k[0] == 0x88 && k[8] == 2 && k.Current() == 0x1122334455667788 &&
+		k.Other() == 2, "%x", k)
 	for typ, want := range map[ReservationType]string{
 		0: "none", ExclusiveAccessAllRegistrants: "Exclusive Access - All Registrants",
 		7: "reservation type 7",
@@ -247,9 +234,8 @@ func TestDSMRange(t *testing.T) {
 	r.Set(0x0102030405060708, 0x11223344)
 	testutil.True(t, r == DSMRange(hexBytes(t, DSMRangeSize, "4:44332211 8:0807060504030201")),
 		"got % x", r)
-	if r.SLBA() != 0x0102030405060708 || r.Blocks() != 0x11223344 || r.Attributes() != 0 {
-		t.Error("fields")
-	}
+	testutil.True(t, r.SLBA() == 0x0102030405060708 && r.Blocks() == 0x11223344 &&
+		r.Attributes() == 0, "fields")
 }
 
 func TestCopyFields(t *testing.T) {
@@ -268,7 +254,6 @@ func TestCopyFields(t *testing.T) {
 	testutil.True(t, r == want, "range % x, want % x", r, want)
 	testutil.True(t, r.SNSID() == 0x11223344 && r.SLBA() == 0x0102030405060708 &&
 		r.Blocks() == 65536 && !r.FastOnly(), "range")
-	if r[23] = 0x80; !r.FastOnly() {
-		t.Error("FCO")
-	}
+	r[23] = 0x80
+	testutil.True(t, r.FastOnly(), "FCO")
 }

@@ -107,9 +107,7 @@ func TestInstances(t *testing.T) {
 		in, err1 := holder.StdinPipe()
 		out, err2 := holder.StdoutPipe()
 		testutil.Must(t, errors.Join(err1, err2, holder.Start()))
-		if _, err := out.Read(make([]byte, 6)); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, testutil.Err(out.Read(make([]byte, 6))))
 		d, err := Open(Config{Path: device})
 		if err == nil {
 			mustClose(t, d)
@@ -117,9 +115,8 @@ func TestInstances(t *testing.T) {
 		if want != "" {
 			want = fmt.Sprintf(want, holder.Process.Pid)
 		}
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", name, err, want)
-		}
+		testutil.True(t, (err == nil) == (want == "") &&
+			(err == nil || strings.Contains(err.Error(), want)), "%s: %v, want %q", name, err, want)
 		testutil.Check(t, errors.Join(in.Close(), holder.Wait()))
 	}
 }
@@ -134,10 +131,9 @@ func TestDescribed(t *testing.T) {
 	mustClose(t, d)
 	d = mustOpen(t, Config{Path: device, ReadOnly: true})
 	c := backendtest.NewClient(t, d, 4096)
-	if err := c.Do(c.Write(0, c.Memory(0, 4096))); !errors.Is(err, backend.ErrReadOnly) ||
-		!d.Info().ReadOnly {
-		t.Errorf("a write to a read-only device: %v", err)
-	}
+	err := c.Do(c.Write(0, c.Memory(0, 4096)))
+	testutil.True(t, errors.Is(err, backend.ErrReadOnly) && d.Info().ReadOnly,
+		"a write to a read-only device: %v", err)
 	c.MustDo(c.Read(0, c.Memory(0, 4096)), &backend.IO{Op: backend.OpFlush})
 	c.Close()
 	mustClose(t, d)
@@ -201,14 +197,12 @@ func TestOpenRefuses(t *testing.T) {
 		if err == nil {
 			mustClose(t, d)
 		}
-		if err == nil || !strings.Contains(err.Error(), tc.want) ||
-			!strings.Contains(err.Error(), "block device "+tc.cfg.Path) {
-			t.Errorf("%+v: %v, want %q", tc.cfg, err, tc.want)
-		}
-		if r := Probe(tc.cfg); len(r.Errors) != 1 ||
-			!strings.Contains(r.Errors[0].What, strings.TrimSuffix(tc.want, " busy")) {
-			t.Errorf("%+v: %+v, want %q", tc.cfg, r, tc.want)
-		}
+		testutil.True(t, err != nil && strings.Contains(err.Error(), tc.want) &&
+			strings.Contains(err.Error(), "block device "+tc.cfg.Path), "%+v: %v, want %q", tc.cfg,
+			err, tc.want)
+		r := Probe(tc.cfg)
+		testutil.True(t, len(r.Errors) == 1 && strings.Contains(r.Errors[0].What,
+			strings.TrimSuffix(tc.want, " busy")), "%+v: %+v, want %q", tc.cfg, r, tc.want)
 	}
 }
 
@@ -217,9 +211,8 @@ func TestProbe(t *testing.T) {
 	device, file := loop(t, 1<<20)
 	for _, readOnly := range []bool{false, true} {
 		cfg := Config{Path: device, ReadOnly: readOnly}
-		if r := Probe(cfg); len(r.Errors)+len(r.Warnings) != 0 {
-			t.Errorf("%+v", r)
-		}
+		r := Probe(cfg)
+		testutil.True(t, len(r.Errors)+len(r.Warnings) == 0, "%+v", r)
 		mustClose(t, mustOpen(t, cfg))
 	}
 	f := testutil.Value(os.OpenFile(file, os.O_RDWR, 0))(t)
@@ -239,9 +232,8 @@ func TestProbe(t *testing.T) {
 		if out, err := exec.Command("losetup", "-d", upper).CombinedOutput(); err != nil {
 			t.Errorf("losetup -d: %v: %s", err, out)
 		}
-		if len(r.Errors) != 1 || !strings.Contains(r.Errors[0].What, filepath.Base(upper)) {
-			t.Errorf("a loop device on a loop device: %+v", r)
-		}
+		testutil.True(t, len(r.Errors) == 1 && strings.Contains(r.Errors[0].What,
+			filepath.Base(upper)), "a loop device on a loop device: %+v", r)
 	} else {
 		t.Logf("no loop device on %s: %s", device, out)
 	}
@@ -271,9 +263,8 @@ func TestSysfs(t *testing.T) {
 		testutil.Equal(t, memoryAlignment(s, 512), 4, "alignment of addresses")
 	}
 	for s, want := range map[string]int{"/sda": 4096, "/sda/sda1": 512, "/none": 4096} {
-		if got := physicalBlock(sysfs(dir+s), 4096, 512); got != want {
-			t.Errorf("%s: physical blocks of %d bytes, want %d", s, got, want)
-		}
+		got := physicalBlock(sysfs(dir+s), 4096, 512)
+		testutil.True(t, got == want, "%s: physical blocks of %d bytes, want %d", s, got, want)
 	}
 	for s, want := range map[string]string{"/sda": "naa.5000", "/sda/sda1": "naa.5000 1"} {
 		testutil.Equal(t, identity("/dev/sda", sysfs(dir+s)), want, "%s", s)

@@ -55,10 +55,9 @@ func TestSame(t *testing.T) {
 	} {
 		now := tc.old
 		tc.change(&now)
-		if err := same(&tc.old, &now, "here", tc.is); (err == nil) != tc.ok || err != nil &&
-			!errors.Is(err, errOther) {
-			t.Errorf("a disk %s: %v", tc.name, err)
-		}
+		err := same(&tc.old, &now, "here", tc.is)
+		testutil.True(t, (err == nil) == tc.ok && (err == nil || errors.Is(err, errOther)),
+			"a disk %s: %v", tc.name, err)
 	}
 }
 
@@ -78,13 +77,11 @@ func TestResize(t *testing.T) {
 		testutil.Must(t, errors.Join(unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0),
 			unix.Close(fd)))
 		beyond := c.Write(1<<20-4096, c.Memory(0, 4096))
-		if err := c.Do(beyond); size < 1<<20 && !errors.Is(err, backend.ErrOutOfRange) ||
-			size > 1<<20 && err != nil {
-			t.Errorf("%d bytes: %v", size, err)
-		}
-		if i := <-notified; i.Size != size || i.Offline {
-			t.Errorf("notified of %+v, want %d bytes", i, size)
-		}
+		err := c.Do(beyond)
+		testutil.True(t, (size >= 1<<20 || errors.Is(err, backend.ErrOutOfRange)) &&
+			(size <= 1<<20 || err == nil), "%d bytes: %v", size, err)
+		i := <-notified
+		testutil.True(t, i.Size == size && !i.Offline, "notified of %+v, want %d bytes", i, size)
 		c.MustDo(c.Write(size-4096, c.Memory(0, 4096)))
 	}
 }

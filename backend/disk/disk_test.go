@@ -239,9 +239,8 @@ func TestFlushesShare(t *testing.T) {
 			flushes[i] = &backend.IO{Op: backend.OpFlush}
 		}
 		c.MustDo(flushes...)
-		if n := f.syncs.Load(); n != 2 {
-			t.Errorf("%d calls of fdatasync for %d flushes at once", n, len(flushes))
-		}
+		n := f.syncs.Load()
+		testutil.True(t, n == 2, "%d calls of fdatasync for %d flushes at once", n, len(flushes))
 		var wg sync.WaitGroup
 		for range 3 {
 			other := backendtest.NewClient(t, d, 4096)
@@ -306,10 +305,9 @@ func TestUnregistered(t *testing.T) {
 		testutil.Check(t, errors.Join(io.Err, c.Close(), unix.Close(eventFD), region.Unmap()))
 		mustClose(t, d)
 	}
-	if n := strings.Count(log.String(), "cannot be registered"); n != 1 ||
-		!strings.Contains(log.String(), "level=WARN") {
-		t.Errorf("%d lines: %s", n, log.String())
-	}
+	n := strings.Count(log.String(), "cannot be registered")
+	testutil.True(t, n == 1 && strings.Contains(log.String(), "level=WARN"), "%d lines: %s", n,
+		log.String())
 }
 
 // TestFaultOffset: an error after a partial transfer has the position where it ended.

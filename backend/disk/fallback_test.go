@@ -40,8 +40,7 @@ func TestFallsBack(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if n := strings.Count(log.String(), "\n"); n != 1 ||
-		!strings.Contains(log.String(), "level=WARN") {
-		t.Errorf("%d lines: %s", n, log.String())
-	}
+	n := strings.Count(log.String(), "\n")
+	testutil.True(t, n == 1 && strings.Contains(log.String(), "level=WARN"), "%d lines: %s", n,
+		log.String())
 }

@@ -122,9 +122,8 @@ func (p *places) enter(t *testing.T, o *op, from, to int) {
 		one = oneWrite
 	}
 	for i := from; i < to; i++ {
-		if n := p[i].Add(one); o.write && n != one || n < 0 != o.write {
-			t.Errorf("place %d is used by %d", i, n)
-		}
+		n := p[i].Add(one)
+		testutil.True(t, (!o.write || n == one) && n < 0 == o.write, "place %d is used by %d", i, n)
 	}
 }
 
@@ -328,14 +327,12 @@ func TestRangeLockSteps(t *testing.T) {
 					t.Logf("%v of %d units: at most %+v steps", kind, units, got)
 				}
 				least := costs{1, int(units) - 1, nUnits + grantSteps}
-				if got.lock < least.lock || got.next < least.next || got.unlock < least.unlock {
-					t.Errorf("%v of %d units: %+v steps, want at least %+v", kind, units, got,
-						least)
-				}
-				if got != first {
-					t.Errorf("%v of %d units: %+v steps with %d waiting, %+v with 10", kind, units,
-						got, n, first)
-				}
+				testutil.True(t, got.lock >= least.lock && got.next >= least.next &&
+					got.unlock >= least.unlock, "%v of %d units: %+v steps, want at least %+v",
+					kind, units, got, least)
+				testutil.True(t, got == first,
+					"%v of %d units: %+v steps with %d waiting, %+v with 10", kind, units, got, n,
+					first)
 			}
 		}
 	}

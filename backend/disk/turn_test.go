@@ -27,9 +27,8 @@ func TestTurn(t *testing.T) {
 			}
 		}
 		c.Lock()
-		if n := ch.Submit(ios); n != len(ios) {
-			t.Fatalf("%d of %d were taken", n, len(ios))
-		}
+		n := ch.Submit(ios)
+		testutil.MustTrue(t, n == len(ios), "%d of %d were taken", n, len(ios))
 		waiting := func() (n int) {
 			ch.inbox.Take(&ch.arrived)
 			for range ch.arrived.All() {

@@ -104,9 +104,8 @@ func TestOfflineAndBack(t *testing.T) {
 		} {
 			expect(t, c, io, backend.ErrOffline)
 		}
-		if i := p.change(); !i.Offline || i.Degraded || i.Size != 1<<20 {
-			t.Errorf("offline: %+v", i)
-		}
+		i := p.change()
+		testutil.True(t, i.Offline && !i.Degraded && i.Size == 1<<20, "offline: %+v", i)
 		expect(t, c, c.Read(0, b), backend.ErrOffline)
 
 		testutil.Receive(t, "an attempt to open the disk", p.refused)
@@ -162,9 +161,8 @@ func TestOfflineWithItsCache(t *testing.T) {
 				w.Flags = tc.flags
 				c.MustDo(w)
 				p.remove()
-				if i := p.change(); !i.Offline || i.Degraded != tc.lost {
-					t.Errorf("offline: %+v", i)
-				}
+				i := p.change()
+				testutil.True(t, i.Offline && i.Degraded == tc.lost, "offline: %+v", i)
 				p.refuse.Store(nil)
 				p.CheckSoon()
 				if i := p.change(); i.Offline || i.Degraded != tc.lost {
@@ -198,9 +196,8 @@ func TestFlushWhileOffline(t *testing.T) {
 			p.out.Store(true) // and the watcher has not checked yet
 			want := map[bool]error{false: backend.ErrOffline, true: backend.ErrDegraded}[dirty]
 			expect(t, c, &backend.IO{Op: backend.OpFlush}, want)
-			if i := p.change(); !i.Offline || i.Degraded != dirty {
-				t.Errorf("dirty %v: %+v", dirty, i)
-			}
+			i := p.change()
+			testutil.True(t, i.Offline && i.Degraded == dirty, "dirty %v: %+v", dirty, i)
 			p.close(c)
 		}
 	})
@@ -222,9 +219,8 @@ func TestSmallerThanItWas(t *testing.T) {
 		expect(t, c, c.Write(1<<20-4096, c.Memory(0, 4096)), backend.ErrNoSpace)
 		p.size.Store(512 << 10)
 		expect(t, c, c.Write(1<<20-4096, c.Memory(0, 4096)), backend.ErrOutOfRange)
-		if i := p.change(); i.Offline || i.Size != 512<<10 {
-			t.Errorf("%+v", i)
-		}
+		i := p.change()
+		testutil.True(t, !i.Offline && i.Size == 512<<10, "%+v", i)
 		expect(t, c, c.Write(0, c.Memory(0, 4096)), backend.ErrNoSpace)
 		p.close(c)
 	})

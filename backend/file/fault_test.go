@@ -141,21 +141,18 @@ func TestFullFileSystem(t *testing.T) {
 	testutil.Must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	readOnly := func(what string) {
 		t.Helper()
-		if _, err := Open(cfg); !errors.Is(err, unix.EROFS) ||
-			!strings.Contains(err.Error(), "ReadWritePaths=") ||
-			!strings.Contains(err.Error(), "set read_only: true") {
-			t.Errorf("%s on a read-only file system: %v", what, err)
-		}
-		if r := Probe(cfg); len(r.Errors) != 1 ||
-			!strings.Contains(r.Errors[0].Hint, "ReadWritePaths=") {
-			t.Errorf("%s on a read-only file system: %+v", what, r)
-		}
+		_, err := Open(cfg)
+		testutil.True(t, errors.Is(err, unix.EROFS) && strings.Contains(err.Error(),
+			"ReadWritePaths=") && strings.Contains(err.Error(), "set read_only: true"),
+			"%s on a read-only file system: %v", what, err)
+		r := Probe(cfg)
+		testutil.True(t, len(r.Errors) == 1 && strings.Contains(r.Errors[0].Hint,
+			"ReadWritePaths="), "%s on a read-only file system: %+v", what, r)
 	}
 	readOnly("opened for writing")
 	cfg.ReadOnly = true
-	if r := Probe(cfg); len(r.Errors)+len(r.Warnings) != 0 {
-		t.Errorf("read-only: %+v", r)
-	}
+	r := Probe(cfg)
+	testutil.True(t, len(r.Errors)+len(r.Warnings) == 0, "read-only: %+v", r)
 	mustClose(t, mustOpen(t, cfg))
 	cfg.Path, cfg.ReadOnly = filepath.Join(dir, "new"), false
 	readOnly("created")

@@ -109,14 +109,11 @@ func TestDirect(t *testing.T) {
 		d := disk.Config{FD: int(f.Fd()), Info: backend.Info{BlockSize: tc.cfg.BlockSize}}
 		testutil.Must(t, describe(&tc.cfg, &d))
 		flags := testutil.Value(unix.FcntlInt(f.Fd(), unix.F_GETFL, 0))(t)
-		if direct := flags&unix.O_DIRECT != 0; direct != tc.want || direct != (d.Offset != 0) ||
-			direct != (d.Memory != 0) {
-			t.Errorf("%+v: O_DIRECT is %v, want %v", tc.cfg, direct, tc.want)
-		}
-		if said := strings.Contains(log.String(), "page cache"); said != (!tc.want &&
-			!tc.cfg.Buffered) {
-			t.Errorf("%+v: log %q", tc.cfg, log.String())
-		}
+		direct := flags&unix.O_DIRECT != 0
+		testutil.True(t, direct == tc.want && direct == (d.Offset != 0) &&
+			direct == (d.Memory != 0), "%+v: O_DIRECT is %v, want %v", tc.cfg, direct, tc.want)
+		testutil.True(t, strings.Contains(log.String(),
+			"page cache") == (!tc.want && !tc.cfg.Buffered), "%+v: log %q", tc.cfg, log.String())
 	}
 }
 
@@ -132,9 +129,8 @@ func TestPreallocate(t *testing.T) {
 	const size = 4 << 20
 	for _, full := range []bool{false, true} {
 		d := mustOpen(t, Config{Path: path, Size: size, BlockSize: 4096, Preallocate: full})
-		if got := allocated(); full != (got >= size) {
-			t.Errorf("full %v: %d bytes are allocated", full, got)
-		}
+		got := allocated()
+		testutil.True(t, full == (got >= size), "full %v: %d bytes are allocated", full, got)
 		c := backendtest.NewClient(t, d, 1<<20)
 		c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 		before := allocated()
@@ -163,9 +159,8 @@ func TestPreallocate(t *testing.T) {
 		mustClose(t, d)
 		t.Error("a petabyte was allocated")
 	}
-	if _, err := os.Stat(cfg.Path); !os.IsNotExist(err) {
-		t.Error("a file is left that could not be created")
-	}
+	_, err := os.Stat(cfg.Path)
+	testutil.True(t, os.IsNotExist(err), "a file is left that could not be created")
 }
 
 // TestSpace: a file reports the space left on its file system.
@@ -192,18 +187,16 @@ func TestReopenKeepsData(t *testing.T) {
 	c.MustDo(w)
 	c.Close()
 	mustClose(t, d)
-	if st, err := os.Stat(cfg.Path); err != nil || st.Size() != cfg.Size ||
-		st.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", st, err)
-	}
+	st, err := os.Stat(cfg.Path)
+	testutil.True(t, err == nil && st.Size() == cfg.Size && st.Mode().Perm() == 0o600, "%v, %v", st,
+		err)
 
 	cfg.Size = 0 // the file's
 	cfg.ReadOnly = true
 	d, other := mustOpen(t, cfg), mustOpen(t, cfg) // readers share
-	if info := d.Info(); info.Size != 1<<20 || !info.ReadOnly || info.VolatileCache ||
-		info.Discard || !filepath.IsAbs(info.Identity) {
-		t.Errorf("%+v", info)
-	}
+	info := d.Info()
+	testutil.True(t, info.Size == 1<<20 && info.ReadOnly && !info.VolatileCache && !info.Discard &&
+		filepath.IsAbs(info.Identity), "%+v", info)
 	c = backendtest.NewClient(t, d, 8192)
 	r := c.Memory(4096, 4096)
 	c.MustDo(c.Read(1<<20-4096, r), &backend.IO{Op: backend.OpFlush})
@@ -281,14 +274,12 @@ func TestOpenRefuses(t *testing.T) {
 		if err == nil {
 			mustClose(t, dev)
 		}
-		if err == nil || !strings.Contains(err.Error(), tc.want) ||
-			!strings.Contains(err.Error(), "file device "+tc.cfg.Path) {
-			t.Errorf("%+v: %v, want %q", tc.cfg, err, tc.want)
-		}
+		testutil.True(t, err != nil && strings.Contains(err.Error(), tc.want) &&
+			strings.Contains(err.Error(), "file device "+tc.cfg.Path), "%+v: %v, want %q", tc.cfg,
+			err, tc.want)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "new")); !os.IsNotExist(err) {
-		t.Error("a file is left that could not be made")
-	}
+	_, err := os.Stat(filepath.Join(dir, "new"))
+	testutil.True(t, os.IsNotExist(err), "a file is left that could not be made")
 }
 
 // TestEmptyFileIsSized: an empty file, left by a crash during its creation, is treated as a new

@@ -126,9 +126,7 @@ func TestProbeHeld(t *testing.T) {
 		out, err2 := holder.StdoutPipe()
 		testutil.MustTrue(t, err1 == nil && err2 == nil, "%v %v", err1, err2)
 		testutil.Must(t, holder.Start())
-		if _, err := out.Read(make([]byte, 6)); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, testutil.Err(out.Read(make([]byte, 6))))
 		text := func(list []backend.Problem) (s string) {
 			for _, p := range list {
 				s += p.What

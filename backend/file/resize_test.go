@@ -37,10 +37,8 @@ func TestResizeFile(t *testing.T) {
 		testutil.Is(t, Resize(cfg, 2<<20), errInUse, "a file that is open")
 		testutil.Check(t, d.Close())
 	}
-	if err := Resize(Config{Path: t.TempDir() + "/none", BlockSize: 512, Size: 512},
-		1024); err == nil {
-		t.Error("a file that does not exist")
-	}
+	testutil.True(t, Resize(Config{Path: t.TempDir() + "/none", BlockSize: 512, Size: 512},
+		1024) != nil, "a file that does not exist")
 }
 
 // TestShrinkWithoutSpace: a file with holes becomes smaller when there is no space to fill them.
@@ -55,7 +53,6 @@ func TestShrinkWithoutSpace(t *testing.T) {
 	cfg := Config{Path: path, BlockSize: 512, Preallocate: true}
 	testutil.Check(t, Resize(cfg, 1<<20))
 	testutil.Is(t, Resize(cfg, 3<<20), unix.ENOSPC, "")
-	if info, err := os.Stat(path); err != nil || info.Size() != 1<<20 {
-		t.Errorf("%v, %v", info, err)
-	}
+	info, err := os.Stat(path)
+	testutil.True(t, err == nil && info.Size() == 1<<20, "%v, %v", info, err)
 }

@@ -27,9 +27,8 @@ func TestBadConfig(t *testing.T) {
 		{Size: -4096, BlockSize: 4096},
 	} {
 		testutil.True(t, testutil.Err(Open(cfg)) != nil, "%+v: no error", cfg)
-		if r := Probe(cfg); len(r.Errors) != 1 {
-			t.Errorf("%+v: %+v", cfg, r)
-		}
+		r := Probe(cfg)
+		testutil.True(t, len(r.Errors) == 1, "%+v: %+v", cfg, r)
 	}
 }
 

@@ -40,10 +40,9 @@ func TestRefusals(t *testing.T) {
 	} {
 		d := newDrive(9)
 		tc.change(d)
-		if _, err := identify(d, passthrutest.NSID); err == nil ||
-			!strings.Contains(refused(err).Error(), tc.want) {
-			t.Errorf("%q: %v", tc.want, err)
-		}
+		_, err := identify(d, passthrutest.NSID)
+		testutil.True(t, err != nil && strings.Contains(refused(err).Error(), tc.want), "%q: %v",
+			tc.want, err)
 	}
 }
 
@@ -92,11 +91,10 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("%s: %v", tc.what, err)
 			continue
 		}
-		if i := dc.Info; dc.Driver.(*driver).limits != tc.want ||
-			i.PhysicalBlockSize != tc.physical || i.VolatileCache != tc.volatile || !i.Discard ||
-			i.DiscardZeroes {
-			t.Errorf("%s: %+v, %+v", tc.what, dc.Driver, i)
-		}
+		i := dc.Info
+		testutil.True(t, dc.Driver.(*driver).limits == tc.want &&
+			i.PhysicalBlockSize == tc.physical && i.VolatileCache == tc.volatile && i.Discard &&
+			!i.DiscardZeroes, "%s: %+v, %+v", tc.what, dc.Driver, i)
 	}
 	kernel.Size /= 2
 	testutil.Fails(t, newDriver(d, id, free, &disk.Config{Info: kernel}), "rescan", "another size")
@@ -156,14 +154,11 @@ func TestOpenRefuses(t *testing.T) {
 		"": "no path", "/dev/ng999n9": "no such device", file: "use backend: file",
 		t.TempDir(): "is not a device", os.DevNull: "not a namespace of an NVMe drive",
 	} {
-		if _, err := Open(block.Config{Path: path}); err == nil ||
-			!strings.Contains(err.Error(), want) ||
-			!strings.HasPrefix(err.Error(), "NVMe namespace "+path) {
-			t.Errorf("%q: %v", path, err)
-		}
-		if r := Probe(block.Config{Path: path}); len(r.Errors) != 1 ||
-			!strings.Contains(r.Errors[0].What, want) {
-			t.Errorf("%q: %+v", path, r)
-		}
+		_, err := Open(block.Config{Path: path})
+		testutil.True(t, err != nil && strings.Contains(err.Error(), want) &&
+			strings.HasPrefix(err.Error(), "NVMe namespace "+path), "%q: %v", path, err)
+		r := Probe(block.Config{Path: path})
+		testutil.True(t, len(r.Errors) == 1 && strings.Contains(r.Errors[0].What, want), "%q: %+v",
+			path, r)
 	}
 }

@@ -173,10 +173,9 @@ func TestCommands(t *testing.T) {
 				dsm++
 			}
 		}
-		if got := seen[:len(want)]; strings.Join(got, "\n") != strings.Join(want, "\n") ||
-			dsm != 2 {
-			t.Errorf("deallocates %v: the drive saw\n%s", deallocates, strings.Join(seen, "\n"))
-		}
+		got := seen[:len(want)]
+		testutil.True(t, strings.Join(got, "\n") == strings.Join(want, "\n") && dsm == 2,
+			"deallocates %v: the drive saw\n%s", deallocates, strings.Join(seen, "\n"))
 		c.Close()
 		testutil.Check(t, d.Close())
 	}
@@ -203,10 +202,9 @@ func TestFailures(t *testing.T) {
 		d := on(t, fake, free, disk.Threads)
 		c := backendtest.NewClient(t, d, 1<<20)
 		err := c.Do(c.Read(9<<12, c.Memory(0, 4096)))
-		if !errors.Is(err, want) || want != backend.ErrUnsupported &&
-			!errors.Is(err, st|nvme.DNR) || !strings.Contains(err.Error(), "drive: read at 36864") {
-			t.Errorf("%v: %v", st, err)
-		}
+		testutil.True(t, errors.Is(err, want) &&
+			(want == backend.ErrUnsupported || errors.Is(err, st|nvme.DNR)) &&
+			strings.Contains(err.Error(), "drive: read at 36864"), "%v: %v", st, err)
 		c.MustDo(c.Read(8<<12, c.Memory(0, 4096)))
 		c.Close()
 		testutil.Check(t, d.Close())
@@ -237,10 +235,9 @@ func TestFlushFails(t *testing.T) {
 		t.Errorf("%q, %d writes", b[:3], fake.Count(nvme.NVMWrite))
 	}
 	for range 2 {
-		if err := c.Do(&backend.IO{Op: backend.OpFlush}); !errors.Is(err, backend.ErrDegraded) ||
-			!errors.Is(err, nvme.WriteFault) {
-			t.Error(err)
-		}
+		err := c.Do(&backend.IO{Op: backend.OpFlush})
+		testutil.True(t, errors.Is(err, backend.ErrDegraded) && errors.Is(err, nvme.WriteFault),
+			"%v", err)
 	}
 	testutil.Is(t, c.Do(c.Write(0, b)), backend.ErrDegraded, "a write after that")
 	c.Close()

@@ -45,9 +45,8 @@ func TestBatches(t *testing.T) {
 	ios = append(ios, c.Read(0, seen), c.Write(0, c.Memory(n*frame+block, block)))
 	before := want[0]
 	clear(want[:block])
-	if k := c.Channel.Submit(ios); k != len(ios) {
-		t.Fatalf("%d of %d were taken", k, len(ios))
-	}
+	k := c.Channel.Submit(ios)
+	testutil.MustTrue(t, k == len(ios), "%d of %d were taken", k, len(ios))
 	done := make([]*backend.IO, len(ios))
 	if k := c.Channel.Poll(done); k != len(ios) {
 		t.Fatalf("%d of %d are done", k, len(ios))

@@ -47,9 +47,8 @@ func (d *device) audit(t *testing.T) {
 				owned[frame] = true
 			}
 		}
-		if got := d.mapped[c].Load(); got != n {
-			t.Errorf("chunk %d: %d slots are said to have frames, %d do", c, got, n)
-		}
+		got := d.mapped[c].Load()
+		testutil.True(t, got == n, "chunk %d: %d slots are said to have frames, %d do", c, got, n)
 	}
 	inUse, dirty := 0, 0
 	for g := range f.used {
@@ -57,12 +56,10 @@ func (d *device) audit(t *testing.T) {
 		dirty += bits.OnesCount64(f.dirty[g].Load())
 	}
 	for frame := range owned {
-		if g, bit := f.mask(frame, 1); f.used[g].Load()&bit == 0 {
-			t.Errorf("frame %d is in a slot and free", frame)
-		}
-		if n := f.readers[frame].Load(); n != 0 {
-			t.Errorf("frame %d has %d readers beside those of its slot", frame, n)
-		}
+		g, bit := f.mask(frame, 1)
+		testutil.True(t, f.used[g].Load()&bit != 0, "frame %d is in a slot and free", frame)
+		n := f.readers[frame].Load()
+		testutil.True(t, n == 0, "frame %d has %d readers beside those of its slot", frame, n)
 	}
 	if last := d.slotOf(d.info.Size - 1).load().frame(); last >= 0 && !owned[last] {
 		owned[last] = true // of a very large device
@@ -183,9 +180,8 @@ func TestExhausted(t *testing.T) {
 	fill2 := c.Write(1<<20, c.Memory(512<<10, minFrame))
 	c.Submit(fill2)
 	testutil.True(t, c.Wait(1)[0] == fill2, "a write that needs no spare frame did not overtake")
-	if _, ok := r.StartZeroCopyWrite(nil, 4<<20, 1<<20); ok {
-		t.Error("a zero-copy write started while a write is blocked")
-	}
+	_, ok := r.StartZeroCopyWrite(nil, 4<<20, 1<<20)
+	testutil.True(t, !ok, "a zero-copy write started while a write is blocked")
 	testutil.True(t, l.WriterWaits(), "no writer waits, although a write is blocked")
 	if _, ok := l.StartZeroCopyRead(nil, 4<<20, minFrame); ok {
 		t.Error("a zero-copy read started while a write is blocked")
@@ -228,14 +224,12 @@ func TestReuse(t *testing.T) {
 			}
 			l.EndZeroCopyRead(segs, off, 128<<10)
 		}
-		if got := used(); got > size+2<<20 {
-			t.Errorf("round %d: %d bytes are populated", round, got)
-		}
+		got := used()
+		testutil.True(t, got <= size+2<<20, "round %d: %d bytes are populated", round, got)
 	}
 	c.MustDo(&backend.IO{Op: backend.OpDiscard, Len: size})
-	if got := used(); got > 2<<20 {
-		t.Errorf("%d bytes are left after a discard", got)
-	}
+	got := used()
+	testutil.True(t, got <= 2<<20, "%d bytes are left after a discard", got)
 	c.Close()
 	testutil.Must(t, dev.Close())
 }

@@ -73,9 +73,8 @@ func TestHugePages(t *testing.T) {
 	after := inHugePages(t)
 	for off := int64(0); off < size; off += 1 << 20 {
 		pattern(off)
-		if c.MustDo(c.Read(off, got)); !bytes.Equal(got, data) {
-			t.Fatalf("other data at %d", off)
-		}
+		c.MustDo(c.Read(off, got))
+		testutil.MustTrue(t, bytes.Equal(got, data), "other data at %d", off)
 	}
 	c.MustDo(&backend.IO{Op: backend.OpDiscard, Len: size})
 	d.collapse()
@@ -147,7 +146,6 @@ func TestHugePagesEnd(t *testing.T) {
 	}
 	testutil.Check(t, d.Close())
 	<-ended
-	if n := d.huge.count(); n > 1 {
-		t.Errorf("%d areas without a pause", n)
-	}
+	n := d.huge.count()
+	testutil.True(t, n <= 1, "%d areas without a pause", n)
 }

@@ -108,9 +108,8 @@ func TestLongDiscard(t *testing.T) {
 	if got := c.Wait(1); len(got) != 1 || got[0] != read {
 		t.Errorf("the read had to wait for the discard: %v", got)
 	}
-	if left := used(); left != all-minFrame {
-		t.Errorf("one step of the discard left %d of %d bytes", left, all)
-	}
+	left := used()
+	testutil.True(t, left == all-minFrame, "one step of the discard left %d of %d bytes", left, all)
 	c.MustDo()
 	if left := used(); left != 0 {
 		t.Errorf("the discard left %d bytes", left)
@@ -181,7 +180,6 @@ func TestProbe(t *testing.T) {
 		}
 	}
 	availableMemory = func() (int64, error) { return 0, errors.New("unknown") }
-	if r := Probe(Config{Size: 1 << 40, BlockSize: 4096}); len(r.Errors)+len(r.Warnings) != 0 {
-		t.Errorf("%+v", r)
-	}
+	r := Probe(Config{Size: 1 << 40, BlockSize: 4096})
+	testutil.True(t, len(r.Errors)+len(r.Warnings) == 0, "%+v", r)
 }

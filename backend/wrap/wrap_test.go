@@ -78,9 +78,8 @@ func TestDelay(t *testing.T) {
 			"at %d: read %d is due at %d, the first at %d", began, i, io.Scratch, ios[0].Scratch)
 	}
 	c.Wait(len(ios))
-	if d := clock() - began; d < int64(latency) {
-		t.Errorf("100 reads took %d ns, want at least %v", d, latency)
-	}
+	d := clock() - began
+	testutil.True(t, d >= int64(latency), "100 reads took %d ns, want at least %v", d, latency)
 }
 
 func TestJitter(t *testing.T) {
@@ -162,9 +161,8 @@ func TestLimit(t *testing.T) {
 	}
 	p = Limit(nil, LimitConfig{Bandwidth: 10 << 20}).(*device).policy(0)
 	for range 1000 {
-		if due, _ = p.admit(&backend.IO{Op: backend.OpWriteZeroes, Len: 1 << 30}, now); due > now {
-			t.Fatal("bandwidth limits what moves no data")
-		}
+		due, _ = p.admit(&backend.IO{Op: backend.OpWriteZeroes, Len: 1 << 30}, now)
+		testutil.MustTrue(t, due <= now, "bandwidth limits what moves no data")
 	}
 }
 
@@ -199,10 +197,9 @@ func (thin) Space() (allocated, free int64, err error) { return 4096, 8192, nil 
 // TestSpace: the space reported by the wrapped storage is passed on.
 func TestSpace(t *testing.T) {
 	known, unknown := Delay(thin{}, DelayConfig{}), Delay(struct{ backend.Device }{}, DelayConfig{})
-	if n, left, err := known.(backend.SpaceReporter).Space(); n != 4096 || left != 8192 ||
-		err != nil {
-		t.Errorf("%d bytes, %d are left, %v", n, left, err)
-	}
+	n, left, err := known.(backend.SpaceReporter).Space()
+	testutil.True(t, n == 4096 && left == 8192 && err == nil, "%d bytes, %d are left, %v", n, left,
+		err)
 	if _, _, err := unknown.(backend.SpaceReporter).Space(); err == nil {
 		t.Error("storage that does not know its space reports it")
 	}

@@ -249,9 +249,8 @@ func TestConfigurationsInDocuments(t *testing.T) {
 		"hosts: [{nqn: nqn.2026-11.a:uuid:…}]\n":      true,
 		"listeners: [{transport: udp, address: a}]\n": false,
 	} {
-		if err := wrong("x", text); (err == nil) != right {
-			t.Errorf("%s: %v", text, err)
-		}
+		err := wrong("x", text)
+		testutil.True(t, (err == nil) == right, "%s: %v", text, err)
 	}
 }
 

@@ -54,9 +54,8 @@ func TestEarlyHangup(t *testing.T) {
 		return strings.Contains(log.String(), "the configuration was applied") || exited(child)
 	})
 	_ = child.Process.Signal(syscall.SIGTERM)
-	if err := child.Wait(); err != nil {
-		t.Errorf("after %d signals: %v\n%s", sent, err, log)
-	}
+	err := child.Wait()
+	testutil.True(t, err == nil, "after %d signals: %v\n%s", sent, err, log)
 }
 
 // ignores reports whether a process ignores SIGHUP, or has ended.

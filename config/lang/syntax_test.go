@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestSyntaxErrorsNameTheLine: # marks the line where the error is found, @ the line where the
@@ -52,10 +54,9 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 		err := d.Err()
 		want := fmt.Sprintf("F:%d: not valid YAML: ", stop)
 		within := fmt.Sprintf("in the text that begins on line %d. ", begin)
-		if err == nil || !strings.HasPrefix(err.Error(), want) ||
-			strings.Contains(err.Error(), "begins") != (begin > 0) ||
-			begin > 0 && !strings.Contains(err.Error(), within) {
-			t.Errorf("%s\nwant %s%s\ngot  %v", text, want, within, err)
-		}
+		testutil.True(t, err != nil && strings.HasPrefix(err.Error(), want) &&
+			strings.Contains(err.Error(), "begins") == (begin > 0) &&
+			(begin <= 0 || strings.Contains(err.Error(), within)), "%s\nwant %s%s\ngot  %v", text,
+			want, within, err)
 	}
 }

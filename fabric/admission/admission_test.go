@@ -27,9 +27,8 @@ func addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8)
 // refused expects an error that contains text, or no error if text is empty.
 func refused(t *testing.T, err error, text string) {
 	t.Helper()
-	if (err == nil) != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
-		t.Errorf("%v, want %q", err, text)
-	}
+	testutil.True(t, (err == nil) == (text == "") &&
+		(err == nil || strings.Contains(err.Error(), text)), "%v, want %q", err, text)
 }
 
 // counter is a Counter with a fake clock that records the evicted connections.
@@ -152,9 +151,8 @@ func TestLimits(t *testing.T) {
 	kept.Keep()
 	kept.Leave()
 	kept.Uncharge()
-	if u := c.Usage(); u.Memory != 5 || u.Connections != 0 {
-		t.Errorf("%+v with memory that is kept", u)
-	}
+	u := c.Usage()
+	testutil.True(t, u.Memory == 5 && u.Connections == 0, "%+v with memory that is kept", u)
 	c.Close()
 	refused(t, admit(one, 0), "closing")
 	refused(t, a.Associate(fabric.Allowed, claim, 0), "ended")
@@ -270,9 +268,8 @@ func TestDiscovery(t *testing.T) {
 		c.discovery("other", addr(i))
 	}
 	c.expect("1", "2")
-	if u := c.Usage(); u.Discovery != 32 || u.Unassociated != 0 {
-		t.Errorf("%+v", u)
-	}
+	u := c.Usage()
+	testutil.True(t, u.Discovery == 32 && u.Unassociated == 0, "%+v", u)
 }
 
 // A host that has yet to authenticate is unassociated: other hosts that only send Connect never
@@ -293,9 +290,8 @@ func TestUnproven(t *testing.T) {
 	c.admit("another", one, 10)
 	c.expect("half open")
 	refused(t, e.Associate(fabric.Allowed, claim, 0), "")
-	if u := c.Usage(); u.Discovery != 0 || u.Unassociated > 128 {
-		t.Errorf("%+v", u)
-	}
+	u := c.Usage()
+	testutil.True(t, u.Discovery == 0 && u.Unassociated <= 128, "%+v", u)
 }
 
 // An address that an allowed host has connected from has budgets of its own from then on. They also

@@ -363,9 +363,8 @@ func TestModel(t *testing.T) {
 			t.Fatalf("operation %d: %d bytes, want %d", op, u.Memory, m.memory())
 		}
 	}
-	if u := c.Usage(); u.Evicted == 0 || u.Refused == 0 {
-		t.Errorf("%+v: nothing is tested", u)
-	}
+	u := c.Usage()
+	testutil.True(t, u.Evicted != 0 && u.Refused != 0, "%+v: nothing is tested", u)
 	for len(m.conns) > 0 {
 		leave(m.conns[0])
 	}

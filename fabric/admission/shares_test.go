@@ -74,15 +74,13 @@ func TestShares(t *testing.T) {
 			for _, proven := range []bool{false, true} {
 				b := fabric.Claim{Host: "b", Proven: proven, Admin: true}
 				for range 4 {
-					if _, err := c.connect(two, b, 100<<10); err != nil {
-						t.Fatalf("an admin queue of another host: %v", err)
-					}
+					testutil.MustEqual(t, testutil.Err(c.connect(two, b, 100<<10)), nil,
+						"an admin queue of another host")
 				}
 				b.Admin = false
 				for range 32 {
-					if _, err := c.connect(two, b, 150<<10); err != nil {
-						t.Fatalf("an I/O queue of another host: %v", err)
-					}
+					testutil.MustEqual(t, testutil.Err(c.connect(two, b, 150<<10)), nil,
+						"an I/O queue of another host")
 				}
 			}
 		})
@@ -112,9 +110,8 @@ func TestReserves(t *testing.T) {
 			}, 0)
 		}
 		refused(t, err, step.text)
-		if total--; total != step.total {
-			t.Errorf("%+v: %d", step, total)
-		}
+		total--
+		testutil.True(t, total == step.total, "%+v: %d", step, total)
 	}
 }
 

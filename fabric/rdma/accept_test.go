@@ -88,12 +88,9 @@ func TestListenErrors(t *testing.T) {
 	rdma := func(s string) fabric.Addr {
 		return fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netip.MustParseAddrPort(s)}
 	}
-	if _, err := b.tr.Listen(rdma("203.0.113.9:4420"), 1, b.adopt); !errors.Is(err,
-		verbs.ErrNoDevice) ||
-		!strings.Contains(err.Error(), "203.0.113.9:4420") ||
-		!strings.Contains(err.Error(), "rdma link") {
-		t.Errorf("no device: %v", err)
-	}
+	_, err := b.tr.Listen(rdma("203.0.113.9:4420"), 1, b.adopt)
+	testutil.True(t, errors.Is(err, verbs.ErrNoDevice) && strings.Contains(err.Error(),
+		"203.0.113.9:4420") && strings.Contains(err.Error(), "rdma link"), "no device: %v", err)
 	testutil.Fails(t, testutil.Err(b.tr.Listen(b.l.Addr(), 1, b.adopt)), "another program",
 		"port in use")
 	if _, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: b.addr()}, 1,
@@ -143,9 +140,8 @@ func TestLoad(t *testing.T) {
 	}})
 	b.host.connect(b.addr(), adminParam())
 	qs := []*hostQueue{b.host.connect(b.addr(), ioParam(8)), b.host.connect(b.addr(), ioParam(8))}
-	if n := b.g.Load(); n != 2 {
-		t.Errorf("load %d with two I/O queues", n)
-	}
+	n := b.g.Load()
+	testutil.True(t, n == 2, "load %d with two I/O queues", n)
 	b.on(func() {
 		testutil.Equal(t, b.g.queues.entries[1].v.conn.Node(), 3, "the device is on node")
 	})

@@ -26,9 +26,8 @@ func TestHandOverBuffers(t *testing.T) {
 			for i := range handed {
 				handed[i] = 77
 			}
-			if free = r.Queue.HandOverBuffers(r); free == nil || len(r.Segs) > 0 {
-				t.Error("the memory is still the request's")
-			}
+			free = r.Queue.HandOverBuffers(r)
+			testutil.True(t, free != nil && len(r.Segs) == 0, "the memory is still the request's")
 			b.h.complete(r, nvme.InternalPathError)
 		})
 		if cqe, _, ok := q.response(); !ok || cqe.Status() != nvme.InternalPathError {
@@ -48,9 +47,8 @@ func TestHandOverBuffers(t *testing.T) {
 			}
 		})
 		b.letGo()
-		if _, _, ok := q.response(); !ok {
-			t.Error("no response")
-		}
+		_, _, ok := q.response()
+		testutil.True(t, ok, "no response")
 		q.disconnect()
 		testutil.Until(t, "the queue ends", func() bool { return b.tr.Usage().Connections == 0 })
 		for i, v := range handed {

@@ -169,9 +169,7 @@ func TestListsOnTheAdminQueue(t *testing.T) {
 	q := b.host.connect(b.addr(), adminParam())
 	s := command(opRead, 1, 0, 512)
 	s.SGL1().SetData(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 16)
-	if st := q.do(s, nil); st != nvme.InvalidSGLSegment|nvme.DNR {
-		t.Error(st)
-	}
+	testutil.Equal(t, q.do(s, nil), nvme.InvalidSGLSegment|nvme.DNR, "")
 }
 
 // The response to a list invalidates one key that the host asked for.
@@ -283,9 +281,8 @@ func FuzzParseSGL(f *testing.F) {
 func TestInCapsuleOffsets(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))
-	if st := q.do(command(opConnect, 1, 32, 0), nil); !st.OK() {
-		t.Fatal(st)
-	}
+	st := q.do(command(opConnect, 1, 32, 0), nil)
+	testutil.MustTrue(t, st.OK(), "%v", st)
 	const size, n = 4096, 512
 	full := pattern(size, 3)
 	offsets := []int{size - n - 1, size - n, size - n + 1, size - 1, size, size + 1}
@@ -303,8 +300,7 @@ func TestInCapsuleOffsets(t *testing.T) {
 			want = nvme.DataSGLLengthInvalid | nvme.DNR
 		}
 		testutil.MustEqual(t, q.do(s, full), want, "offset %d", off)
-		if want.OK() && !bytes.Equal(b.h.store.Bytes()[:n], full[off:off+n]) {
-			t.Fatalf("offset %d: other data arrived", off)
-		}
+		testutil.MustTrue(t, !want.OK() || bytes.Equal(b.h.store.Bytes()[:n], full[off:off+n]),
+			"offset %d: other data arrived", off)
 	}
 }

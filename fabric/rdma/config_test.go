@@ -17,10 +17,9 @@ import (
 func TestDefaults(t *testing.T) {
 	c := Config{InCapsuleSize: -1, MaxQueues: 7}
 	c.SetDefaults()
-	if c.MaxDepth != DefaultDepth || c.QueueMemory != DefaultQueueMemory || c.SRQSize != 0 ||
-		c.DrainTimeout != DefaultDrainTimeout || c.InCapsuleSize != 0 || c.MaxQueues != 7 {
-		t.Errorf("%+v", c)
-	}
+	testutil.True(t, c.MaxDepth == DefaultDepth && c.QueueMemory == DefaultQueueMemory &&
+		c.SRQSize == 0 && c.DrainTimeout == DefaultDrainTimeout && c.InCapsuleSize == 0 &&
+		c.MaxQueues == 7, "%+v", c)
 	c = Config{SRQSize: 129}
 	c.SetDefaults()
 	testutil.True(t, c.SRQSize == 2*srqSlabSlots && c.InCapsuleSize == DefaultInCapsule, "%+v", c)
@@ -93,10 +92,9 @@ func TestQueueMemory(t *testing.T) {
 	q := b.host.associate(b.addr(), two)
 	b.host.associate(b.addr(), two)
 	testutil.Equal(t, b.host.rejected(b.addr(), two), cmwire.NoResources, "")
-	if !strings.Contains(b.log.String(),
-		"2 queues have 864 KiB of memory and this one wants 408, the limit is 1024") {
-		t.Errorf("log:\n%s", b.log)
-	}
+	testutil.True(t, strings.Contains(b.log.String(),
+		"2 queues have 864 KiB of memory and this one wants 408, the limit is 1024"), "log:\n%s",
+		b.log)
 	b.host.associate(b.addr(), adminParam()) // 2.5 KiB
 	q.disconnect()
 	b.host.event(verbs.EventDisconnected)

@@ -160,9 +160,8 @@ func TestDeviceRemoval(t *testing.T) {
 	portID := <-lost
 	testutil.Check(t, b.l.Close())
 	var err error
-	if b.l, err = b.tr.Listen(b.l.Addr(), portID, b.adopt); err != nil {
-		t.Fatal(err)
-	}
+	b.l, err = b.tr.Listen(b.l.Addr(), portID, b.adopt)
+	testutil.MustTrue(t, err == nil, "%v", err)
 	q.free()
 	b.host.event(verbs.EventDisconnected)
 	q = b.host.connect(b.addr(), ioParam(8))

@@ -202,9 +202,7 @@ func (h *testHandler) WriterWaits(*fabric.Request) bool { return false }
 func (h *testHandler) Close(s fabric.Session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s.(*testSession).closed {
-		h.t.Error("a session was closed twice")
-	}
+	testutil.True(h.t, !s.(*testSession).closed, "a session was closed twice")
 	s.(*testSession).closed = true
 	h.closed++
 }

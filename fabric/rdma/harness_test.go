@@ -70,9 +70,7 @@ func newHarness(t *testing.T, o harnessOptions) *harness {
 	var err error
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	b.arena, err = mem.NewArena("test arena", o.arena)
 	must(err)
@@ -92,9 +90,7 @@ func newHarness(t *testing.T, o harnessOptions) *harness {
 	b.cancel = cancel
 	go func() {
 		defer close(b.stopped)
-		if err := b.r.Run(ctx); err != nil {
-			t.Errorf("reactor: %v", err)
-		}
+		testutil.Equal(t, b.r.Run(ctx), nil, "reactor")
 	}()
 	t.Cleanup(func() {
 		if b.close(); t.Failed() {

@@ -112,9 +112,7 @@ func (h *testHost) dial(dst netip.AddrPort, p hostParam) *hostQueue {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	id, err := h.cm.NewID()
 	must(err)
@@ -231,9 +229,7 @@ func (q *hostQueue) free() {
 
 // disconnect leaves in order.
 func (q *hostQueue) disconnect() {
-	if err := q.id.Disconnect(); err != nil {
-		q.t.Errorf("disconnect: %v", err)
-	}
+	testutil.Equal(q.t, q.id.Disconnect(), nil, "disconnect")
 }
 
 // command makes an SQE for the test handler.

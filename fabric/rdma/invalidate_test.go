@@ -48,9 +48,8 @@ func TestInvalidateFoundOut(t *testing.T) {
 			b.host.event(verbs.EventDisconnected)
 			b.idle()
 			q = b.host.connect(b.addr(), ioParam(8))
-			if did, ok := q.invalidated(); did || !ok {
-				t.Errorf("afterwards: invalidated %v, answered %v", did, ok)
-			}
+			did, ok := q.invalidated()
+			testutil.True(t, !did && ok, "afterwards: invalidated %v, answered %v", did, ok)
 			testutil.True(t, strings.Contains(b.log.String(), "does not invalidate"), "log:\n%s",
 				b.log)
 		})
@@ -67,9 +66,8 @@ func TestInvalidateNotSuspected(t *testing.T) {
 			sub := uint8(nvme.SGLSubtypeAddress)
 			if proven {
 				sub = nvme.SGLSubtypeInvalidate
-				if did, ok := q.invalidated(); !did || !ok {
-					t.Fatal("not invalidated")
-				}
+				did, ok := q.invalidated()
+				testutil.MustTrue(t, did && ok, "not invalidated")
 			}
 			b.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpSend, Hold: true})
 			s := command(opRead, 1, 0, 512)
@@ -79,9 +77,8 @@ func TestInvalidateNotSuspected(t *testing.T) {
 			b.host.event(verbs.EventDisconnected)
 			b.idle()
 			q = b.host.connect(b.addr(), ioParam(8))
-			if did, ok := q.invalidated(); !did || !ok {
-				t.Errorf("afterwards: invalidated %v, answered %v", did, ok)
-			}
+			did, ok := q.invalidated()
+			testutil.True(t, did && ok, "afterwards: invalidated %v, answered %v", did, ok)
 		})
 	}
 }

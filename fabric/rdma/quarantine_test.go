@@ -101,9 +101,8 @@ func TestDestroyFailsAfterRefusal(t *testing.T) {
 	b.f.FailCalls("target", verbstest.CallDestroyQP, 0, -1, unix.EBUSY)
 	b.host.rejected(b.addr(), ioParam(8))
 	testutil.Until(t, "the connection ends", func() bool { return b.tr.Usage().Connections == 0 })
-	if u := b.tr.Usage(); u.Quarantined != 1 || u.Memory == 0 {
-		t.Errorf("%+v, want one queue with its memory", u)
-	}
+	u := b.tr.Usage()
+	testutil.True(t, u.Quarantined == 1 && u.Memory != 0, "%+v, want one queue with its memory", u)
 	b.h.mu.Lock()
 	q := b.h.queue.(*queue)
 	b.h.mu.Unlock()

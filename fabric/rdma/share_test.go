@@ -37,9 +37,8 @@ func TestConnectionShares(t *testing.T) {
 	if one, two := take(1), take(2); one != 40 || two != 13 {
 		t.Errorf("%d and %d connections", one, two)
 	}
-	if u := b.tr.Usage(); u.OverShare != 2 {
-		t.Errorf("%d refused because of a share", u.OverShare)
-	}
+	u := b.tr.Usage()
+	testutil.True(t, u.OverShare == 2, "%d refused because of a share", u.OverShare)
 	q := b.host.connect(b.addr(), ioParam(8))
 	testutil.Equal(t, q.do(command(opConnect, 1, 8, 0), nil), nvme.Success, "an admin queue")
 }

@@ -12,9 +12,8 @@ func TestTable(t *testing.T) {
 	vs := [3]int{}
 	a, b := tab.add(&vs[0]), tab.add(&vs[1])
 	for kind := range workData {
-		if tab.find(workID(kind, a, 0xFFFF)) != &vs[0] || tab.find(workID(kind, b, 1)) != &vs[1] {
-			t.Error("not found")
-		}
+		testutil.True(t, tab.find(workID(kind, a, 0xFFFF)) == &vs[0] &&
+			tab.find(workID(kind, b, 1)) == &vs[1], "not found")
 	}
 	tab.remove(a)
 	testutil.True(t, tab.find(a) == nil && tab.len() == 1, "found although it was removed")
@@ -27,7 +26,6 @@ func TestTable(t *testing.T) {
 	}
 	tab.remove(c)
 	tab.entries[0].gen = genMask // the generation wraps
-	if d := tab.add(&vs[0]); d>>56 != 0 || tab.find(d) != &vs[0] {
-		t.Errorf("ID %#x", d)
-	}
+	d := tab.add(&vs[0])
+	testutil.True(t, d>>56 == 0 && tab.find(d) == &vs[0], "ID %#x", d)
 }

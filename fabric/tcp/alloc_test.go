@@ -18,9 +18,7 @@ func (h *manual) connect(p pdu.Params, depth int) *client {
 	h.send(r[:])
 	h.send(c.connectPDU(1, depth, 0))
 	want := pdu.ICRespSize + pdu.CapsuleRespSize + p.HeaderDigestSize()
-	if got := len(h.recv()); got != want {
-		h.tb.Fatalf("%d bytes of answers, want %d", got, want)
-	}
+	testutil.MustEqual(h.tb, len(h.recv()), want, "bytes of answers")
 	return c
 }
 
@@ -49,9 +47,7 @@ func (h *manual) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule b
 	return func() {
 		h.send(batch)
 		got := h.recv()
-		if len(got) != r2t*depth {
-			h.tb.Fatalf("%d bytes of R2Ts, want %d", len(got), r2t*depth)
-		}
+		testutil.MustEqual(h.tb, len(got), r2t*depth, "bytes of R2Ts")
 		for i := range depth {
 			r := (*pdu.R2T)(got[i*r2t:])
 			(*pdu.Data)(tmpl).SetH2C(&c.p, pdu.LastPDU, r.CCCID(), r.TTAG(), 0, uint32(n))
@@ -105,9 +101,7 @@ func benchmark(b *testing.B, p pdu.Params, op nvme.Opcode, n, depth int, ic bool
 	trip, answer := h.roundTrips(c, op, n, depth, ic)
 	for b.Loop() {
 		trip()
-		if got := len(h.recv()); got != answer {
-			b.Fatalf("%d bytes of answers, want %d", got, answer)
-		}
+		testutil.MustEqual(b, len(h.recv()), answer, "bytes of answers")
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*depth), "ns/cmd")
 	h.close()

@@ -83,9 +83,8 @@ func TestPromisedMemory(t *testing.T) {
 			all = all[n:]
 			got += len(h.recv())
 		}
-		if want := ios * (2*pdu.CapsuleRespSize + pdu.DataSize + 4096); got != want {
-			t.Errorf("%d bytes of answers, want %d", got, want)
-		}
+		want := ios * (2*pdu.CapsuleRespSize + pdu.DataSize + 4096)
+		testutil.True(t, got == want, "%d bytes of answers, want %d", got, want)
 		for i := range ios {
 			testutil.True(t, bytes.Equal(h.d.data.Bytes()[i*16384:][:size], random(i, size)),
 				"write %d of %d bytes did not arrive", i, size)

@@ -123,9 +123,7 @@ func (c *client) fixHeaderDigest(b []byte, hlen int) []byte {
 
 func (c *client) send(b ...[]byte) {
 	c.tb.Helper()
-	if _, err := c.Write(bytes.Join(b, nil)); err != nil {
-		c.tb.Fatalf("send: %v", err)
-	}
+	testutil.MustEqual(c.tb, testutil.Err(c.Write(bytes.Join(b, nil))), nil, "send")
 }
 
 // message is one PDU from the target, checked as a strict host would.

@@ -242,9 +242,8 @@ func TestStuckHolderEnds(t *testing.T) {
 			})
 			tg.do(func() { tg.g.checkDeadlines() }) // data moved so far is no progress later
 			tg.later(11 * time.Minute)
-			if m := waits.recv(); m.t != pdu.TypeC2HData || len(m.data) != 4<<20 {
-				t.Errorf("got %v", m.t)
-			}
+			m := waits.recv()
+			testutil.True(t, m.t == pdu.TypeC2HData && len(m.data) == 4<<20, "got %v", m.t)
 			waits.status(1, nvme.Success)
 			testutil.Until(t, "the stuck connection ends",
 				func() bool { return tg.t.Usage().Connections == 1 })

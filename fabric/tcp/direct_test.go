@@ -85,10 +85,9 @@ func TestDirectDataIsNotCopied(t *testing.T) {
 		mark := bytes.Repeat([]byte{0xA5}, rxSize)
 		copy(h.g.rx, mark)
 		h.send(all)
-		if used := len(bytes.TrimRight(h.g.rx, "\xA5")); used > pdu.CapsuleCmdSize+
-			2*pdu.DigestSize {
-			t.Errorf("%v: %d bytes of the buffer were used", p, used)
-		}
+		used := len(bytes.TrimRight(h.g.rx, "\xA5"))
+		testutil.True(t, used <= pdu.CapsuleCmdSize+2*pdu.DigestSize,
+			"%v: %d bytes of the buffer were used", p, used)
 		testutil.Equal(t, h.d.written.Load(), writes, "writes")
 		for i := range writes {
 			testutil.True(t, bytes.Equal(h.d.data.Bytes()[i*n:][:n], random(i, n)),
@@ -136,9 +135,8 @@ func TestDirectDataEnds(t *testing.T) {
 		c := h.connect(pdu.Params{}, 8)
 		sqe := rw(nvme.NVMWrite, 1, 0, n, true)
 		h.send(c.capsule(&sqe, random(1, n))[:n/2])
-		if taken := len(h.arena.Region().Bytes()) - h.arena.Available(); (taken == n) == zeroCopy {
-			t.Errorf("%d bytes of the arena are taken", taken)
-		}
+		taken := len(h.arena.Region().Bytes()) - h.arena.Available()
+		testutil.True(t, (taken == n) != zeroCopy, "%d bytes of the arena are taken", taken)
 		h.hangUp()
 		if h.arena.Available() != len(h.arena.Region().Bytes()) || h.d.abandoned.Load() != 1 ||
 			h.d.written.Load() != 0 {
@@ -269,9 +267,8 @@ func TestReserveAfterR2T(t *testing.T) {
 			r := (*pdu.R2T)(r2ts)
 			h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
 		}
-		if got := h.d.written.Load(); got != int64(fit+1) {
-			t.Errorf("waiting %v: %d writes, want %d", waiting, got, fit+1)
-		}
+		got := h.d.written.Load()
+		testutil.True(t, got == int64(fit+1), "waiting %v: %d writes, want %d", waiting, got, fit+1)
 		h.close()
 	}
 }

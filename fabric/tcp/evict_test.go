@@ -72,9 +72,8 @@ func TestEvict(t *testing.T) {
 					}
 				}
 			}
-			if u := h.t.Usage(); u.Connections != 0 || u.Memory != 0 {
-				t.Errorf("%+v", u)
-			}
+			u := h.t.Usage()
+			testutil.True(t, u.Connections == 0 && u.Memory == 0, "%+v", u)
 			h.close()
 		})
 	}

@@ -47,9 +47,8 @@ func TestManyConnections(t *testing.T) {
 	say(peers[17])
 	n := 1
 	for h.g.Poll(64); !answered(peers[17]); h.g.Poll(64) {
-		if n++; n > pollsPerEvents {
-			t.Fatalf("not answered after %d polls", n)
-		}
+		n++
+		testutil.MustTrue(t, n <= pollsPerEvents, "not answered after %d polls", n)
 	}
 	for range 20 {
 		h.g.Poll(64)
@@ -57,9 +56,8 @@ func TestManyConnections(t *testing.T) {
 	say(peers[5])
 	testutil.True(t, h.g.Arm(), "the group does not let the reactor sleep")
 	h.loop.fns[h.g.epfd](unix.EPOLLIN)
-	if h.g.Poll(64); !answered(peers[5]) {
-		t.Error("not answered after the wake-up")
-	}
+	h.g.Poll(64)
+	testutil.True(t, answered(peers[5]), "not answered after the wake-up")
 	for _, fd := range peers[:len(peers)-1] {
 		_ = unix.Close(fd)
 	}
@@ -114,18 +112,16 @@ func TestActive(t *testing.T) {
 	for i := range 3 * connections {
 		read(i % connections)
 		ask("in turns", 1)
-		if a := h.actives(); len(a) != 0 {
-			t.Errorf("%d connections are active", len(a))
-		}
+		a := h.actives()
+		testutil.True(t, len(a) == 0, "%d connections are active", len(a))
 	}
 	h.loop.now += 2 * recent
 	read(2)
 	ask("alone in the end", pollsPerEvents)
 	testutil.Equal(t, len(h.actives()), 1, "a connection alone is not active")
 	h.loop.now += 2 * recent
-	if h.g.Poll(64); len(h.actives()) != 0 {
-		t.Error("a connection without input stays active")
-	}
+	h.g.Poll(64)
+	testutil.True(t, len(h.actives()) == 0, "a connection without input stays active")
 	for _, fd := range peers[1:] {
 		_ = unix.Close(fd)
 	}
@@ -145,9 +141,8 @@ func TestEndWithData(t *testing.T) {
 		h.turn()
 		testutil.MustTrue(t, h.g.Arm(), "the group does not let the reactor sleep")
 		sqe := rw(nvme.NVMFlush, 1, 0, 0, false)
-		if _, e := sys.Send(h.peer, c.capsule(&sqe, nil), 0); e != 0 {
-			t.Fatal(e)
-		}
+		_, e := sys.Send(h.peer, c.capsule(&sqe, nil), 0)
+		testutil.MustTrue(t, e == 0, "%v", e)
 		_ = unix.Close(h.peer)
 		h.peer = -1
 		h.loop.fns[h.g.epfd](unix.EPOLLIN)

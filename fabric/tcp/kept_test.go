@@ -61,8 +61,7 @@ func TestKeptSockets(t *testing.T) {
 
 		s.done = false
 		f := s.kept[at.AddrPort]
-		d, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0) // the service manager has it, too
-		testutil.Must(t, err)
+		d := testutil.Value(unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0))(t)
 		defer unix.Close(d)
 		testutil.Must(t, unix.SetsockoptInt(d, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0))
 		accepted := make(chan netip.AddrPort, 1)
@@ -104,9 +103,8 @@ func TestKeptSocketUnfit(t *testing.T) {
 	} {
 		s := &store{t, map[netip.AddrPort]*os.File{at: f}, false}
 		if f == os.Stdin {
-			if s.kept[at], err = os.Open(os.DevNull); err != nil {
-				t.Fatal(err)
-			}
+			s.kept[at], err = os.Open(os.DevNull)
+			testutil.MustTrue(t, err == nil, "%v", err)
 		}
 		tr := New(Config{Log: quiet, Sockets: s})
 		l, err := tr.Listen(listenAddr(at.String()), 1, refuse)

@@ -22,9 +22,8 @@ func TestLink(t *testing.T) {
 	for range 200 {
 		peer := testutil.Value(net.Dial("tcp", l.Addr().AddrPort.String()))(t)
 		c := <-accepted
-		if got, ok := c.link(); !ok || got.RTT == 0 {
-			t.Fatalf("%+v, %v", got, ok)
-		}
+		got, ok := c.link()
+		testutil.MustTrue(t, ok && got.RTT != 0, "%+v, %v", got, ok)
 		var asking sync.WaitGroup
 		for range 3 {
 			asking.Go(func() {
@@ -35,12 +34,10 @@ func TestLink(t *testing.T) {
 		}
 		testutil.Must(t, c.Close())
 		asking.Wait()
-		if _, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_TYPE); err != unix.EBADF {
-			t.Fatalf("the socket is still open: %v", err)
-		}
-		if n := c.links.Load(); n != linksClosed {
-			t.Fatalf("%d calls are left", n-linksClosed)
-		}
+		_, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_TYPE)
+		testutil.MustTrue(t, err == unix.EBADF, "the socket is still open: %v", err)
+		n := c.links.Load()
+		testutil.MustTrue(t, n == linksClosed, "%d calls are left", n-linksClosed)
 		peer.Close()
 	}
 }

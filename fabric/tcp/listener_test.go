@@ -235,9 +235,8 @@ func TestIdle(t *testing.T) {
 		b := c.capsule(&sqe, nil)
 		c.send(b[:7])
 		c.send(b[7:])
-		if m := c.recv(); m.t != pdu.TypeC2HData {
-			t.Fatalf("got %v", m.t)
-		}
+		m := c.recv()
+		testutil.MustTrue(t, m.t == pdu.TypeC2HData, "got %v", m.t)
 		c.status(1, nvme.Success)
 	}
 	testutil.Until(t, "no timer, no work and no event wakes the reactor", func() (idle bool) {

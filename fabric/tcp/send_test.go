@@ -33,9 +33,8 @@ func TestTurnOfOutput(t *testing.T) {
 				sqe := rw(nvme.NVMRead, uint16(i), i*reads.size, reads.size, false)
 				batch = append(batch, c.capsule(&sqe, nil)...)
 			}
-			if n, err := sys.Send(busy, batch, 0); n != len(batch) || err != 0 {
-				t.Fatal(n, err)
-			}
+			n, err := sys.Send(busy, batch, 0)
+			testutil.MustTrue(t, n == len(batch) && err == 0, "%v %v", n, err)
 			before := q.sentBytes
 			h.g.Poll(64)
 			sent := int(q.sentBytes - before)
@@ -43,10 +42,9 @@ func TestTurnOfOutput(t *testing.T) {
 				t.Skipf("the socket takes no more than %d bytes", sent)
 			}
 			each := pdu.DataSize + reads.size + pdu.CapsuleRespSize
-			if sent == 0 || sent > reads.most*each {
-				t.Errorf("%d bytes in a turn beside another queue, want at most %d reads of %d",
-					sent, reads.most, each)
-			}
+			testutil.True(t, sent != 0 && sent <= reads.most*each,
+				"%d bytes in a turn beside another queue, want at most %d reads of %d", sent,
+				reads.most, each)
 			h.loop.now += 2 * recent
 			h.hangUp()
 			all := sent

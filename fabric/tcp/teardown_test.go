@@ -173,9 +173,8 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 		h.turn()
 	}
 	total += len(h.recv())
-	if want := 3*(pdu.DataSize+1<<20+pdu.CapsuleRespSize) + pdu.R2TSize; total != want {
-		t.Errorf("%d bytes arrived, want %d", total, want)
-	}
+	want := 3*(pdu.DataSize+1<<20+pdu.CapsuleRespSize) + pdu.R2TSize
+	testutil.True(t, total == want, "%d bytes arrived, want %d", total, want)
 	testutil.Equal(t, h.d.abandoned.Load(), 1, "commands abandoned")
 	h.close()
 }
@@ -211,9 +210,8 @@ func TestCopyUnsent(t *testing.T) {
 			h.queue().event(unix.EPOLLOUT)
 			h.turn()
 		}
-		if want := 3 * (pdu.DataSize + 1<<20 + pdu.CapsuleRespSize); total != want {
-			t.Fatalf("%d bytes arrived, want %d", total, want)
-		}
+		want := 3 * (pdu.DataSize + 1<<20 + pdu.CapsuleRespSize)
+		testutil.MustTrue(t, total == want, "%d bytes arrived, want %d", total, want)
 		for i := range 1 << 20 {
 			testutil.MustEqual(t, first[total-pdu.CapsuleRespSize-1<<20+i], pattern(i),
 				"byte %d of the last command", i)
@@ -335,9 +333,8 @@ func TestOpenRefused(t *testing.T) {
 	var r pdu.ICReq
 	r.Set(&pdu.Params{}, 1)
 	h.send(r[:])
-	if b := h.recv(); len(b) != 0 {
-		t.Errorf("got %x", b)
-	}
+	b := h.recv()
+	testutil.True(t, len(b) == 0, "got %x", b)
 	h.close()
 }
 
@@ -362,10 +359,9 @@ func TestShutdownAfterFault(t *testing.T) {
 	h := newManual(t, options{})
 	h.open()
 	h.send(make([]byte, 128))
-	if b := h.recv(); len(b) < pdu.HeaderSize ||
-		(*pdu.Header)(b).Type() != pdu.TypeC2HTermReq {
-		t.Fatalf("got %x", b)
-	}
+	b := h.recv()
+	testutil.MustTrue(t, len(b) >= pdu.HeaderSize && (*pdu.Header)(b).Type() == pdu.TypeC2HTermReq,
+		"got %x", b)
 	done := false
 	h.g.Shutdown(func() { done = true })
 	h.turn()

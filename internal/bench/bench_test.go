@@ -62,9 +62,8 @@ func TestGolden(t *testing.T) {
 			testutil.Must(t, os.WriteFile(file, got.Bytes(), 0o644))
 		}
 		want, err := os.ReadFile(file)
-		if err != nil || got.String() != string(want) {
-			t.Errorf("%s (-update): %v\n%s", file, err, got.String())
-		}
+		testutil.True(t, err == nil && got.String() == string(want), "%s (-update): %v\n%s", file,
+			err, got.String())
 		testutil.True(t, !bytes.ContainsRune(got.Bytes(), 0x1b),
 			"%s: control characters of the target", name)
 	}
@@ -81,9 +80,8 @@ func TestGolden(t *testing.T) {
 // TestReadReport: a written report is read back, and other files are refused.
 func TestReadReport(t *testing.T) {
 	r, err := ReadReport(filepath.Join("testdata", "report.json"))
-	if err != nil || r.Runs[0].Groups[0].Reads.P99 != example(1).Runs[0].Groups[0].Reads.P99 {
-		t.Errorf("%+v, %v", r, err)
-	}
+	testutil.True(t, err == nil &&
+		r.Runs[0].Groups[0].Reads.P99 == example(1).Runs[0].Groups[0].Reads.P99, "%+v, %v", r, err)
 	const foreign = "is no report of nvmf-target bench --json"
 	for text, want := range map[string]string{
 		"": "is empty", `{"format": 1, "runs": [`: "is cut off", "[]": foreign, "IOPS": foreign,
@@ -108,9 +106,8 @@ func TestSizes(t *testing.T) {
 	for _, text := range []string{
 		"k", "4x", "-1", "4.5k", "101%", "4kk", "4ki%", "9999999t", "18446744073709551616", "1e3",
 	} {
-		if got, err := parseSize(text, 1000); err == nil {
-			t.Errorf("%s is %d", text, got)
-		}
+		got, err := parseSize(text, 1000)
+		testutil.True(t, err != nil, "%s is %d", text, got)
 	}
 }
 
@@ -125,10 +122,9 @@ func TestCheck(t *testing.T) {
 	} {
 		s := good
 		change(&s)
-		if err := s.Check(); (err == nil) != (want == "") ||
-			err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
+		err := s.Check()
+		testutil.True(t, (err == nil) == (want == "") &&
+			(err == nil || strings.Contains(err.Error(), want)), "%v, want %q", err, want)
 	}
 	w := load.Workload{Size: 64 << 20, Reads: 100}
 	st := []stage{{workloads: []load.Workload{w}}}

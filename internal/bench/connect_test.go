@@ -14,9 +14,8 @@ func TestIdentify(t *testing.T) {
 	const zero = "00000000-0000-0000-0000-000000000000"
 	identify := func(nqn string) [16]byte {
 		var o host.Options
-		if err := (&Connection{HostNQN: nqn}).identify(&o); err != nil || o.HostNQN != nqn {
-			t.Errorf("%s: %s, %v", nqn, o.HostNQN, err)
-		}
+		err := (&Connection{HostNQN: nqn}).identify(&o)
+		testutil.True(t, err == nil && o.HostNQN == nqn, "%s: %s, %v", nqn, o.HostNQN, err)
 		return o.HostID
 	}
 	testutil.Equal(t, identify(nvmeUUID+strings.Replace(zero, "0", "1", 1)), [16]byte{0x10},
@@ -38,9 +37,8 @@ func TestNames(t *testing.T) {
 			Transport: "tcp", Address: "127.0.0.1:4420", Subsystem: name, HostNQN: "me", NSID: 1,
 			Timeout: 1,
 		}
-		if _, err := c.options(t.Context()); (err == nil) != ok {
-			t.Errorf("--subsystem %q: %v", name, err)
-		}
+		_, err := c.options(t.Context())
+		testutil.True(t, (err == nil) == ok, "--subsystem %q: %v", name, err)
 		c.Subsystem, c.HostNQN = "it", name
 		if _, err := c.options(t.Context()); (err == nil) != (ok || name == "") {
 			t.Errorf("--host-nqn %q: %v", name, err)

@@ -74,12 +74,9 @@ func TestWireshark(t *testing.T) {
 	var problem strings.Builder
 	decode.Stderr = &problem
 	out, err := decode.Output()
-	if err != nil {
-		t.Fatal(err, problem.String())
-	}
-	if got := "\n" + string(out); got != want {
-		t.Errorf("tshark says\n%s, want\n%s", got, want)
-	}
+	testutil.MustTrue(t, err == nil, "%v %v", err, problem.String())
+	got := "\n" + string(out)
+	testutil.True(t, got == want, "tshark says\n%s, want\n%s", got, want)
 }
 
 // want has a line for each packet.

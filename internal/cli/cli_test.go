@@ -154,9 +154,7 @@ func TestText(t *testing.T) {
 		if line == "plan" && errors.Is(err, ErrChanges) {
 			err = nil
 		}
-		if err != nil {
-			t.Errorf("%s: %v", line, err)
-		}
+		testutil.True(t, err == nil, "%s: %v", line, err)
 		b.WriteString("# " + line + "\n" + out + "\n")
 	}
 	const file = "testdata/text.golden"
@@ -164,22 +162,17 @@ func TestText(t *testing.T) {
 		testutil.Must(t, os.WriteFile(file, []byte(b.String()), 0o644))
 	}
 	want := testutil.Value(os.ReadFile(file))(t)
-	if b.String() != string(want) {
-		t.Errorf("got:\n%s\nwant (%s, -update writes it):\n%s", b.String(), file, want)
-	}
+	testutil.True(t, b.String() == string(want), "got:\n%s\nwant (%s, -update writes it):\n%s",
+		b.String(), file, want)
 }
 
 // same checks that a command prints the answer of the source as JSON.
 func same[T any](t *testing.T, socket, name string, want T) {
 	t.Helper()
 	out, err := run(t, name, "-o", "json", "--socket", socket)
-	if err != nil && !errors.Is(err, ErrChanges) {
-		t.Fatalf("%s: %v", name, err)
-	}
+	testutil.MustTrue(t, err == nil || errors.Is(err, ErrChanges), "%s: %v", name, err)
 	text, err := json.MarshalIndent(want, "", "  ")
-	if err != nil || out != string(text)+"\n" {
-		t.Errorf("%s: got %s, want %s", name, out, text)
-	}
+	testutil.True(t, err == nil && out == string(text)+"\n", "%s: got %s, want %s", name, out, text)
 }
 
 // TestJSON: the JSON output has everything from the interface.
@@ -195,29 +188,23 @@ func TestJSON(t *testing.T) {
 	same(t, socket, "plan", plan)
 	out, err := run(t, "events", "-o", "json", "--socket", socket)
 	first, _, _ := strings.Cut(out, "\n")
-	if err != nil || strings.Count(out, "\n") != 2 || !json.Valid([]byte(first)) {
-		t.Errorf("%s, %v", out, err)
-	}
+	testutil.True(t, err == nil && strings.Count(out, "\n") == 2 && json.Valid([]byte(first)),
+		"%s, %v", out, err)
 }
 
 // TestPlanExitCode: no changes, changes, and errors have different exit codes.
 func TestPlanExitCode(t *testing.T) {
 	src := source()
-	if _, err := run(t, "plan", "--socket", serve(t, src)); !errors.Is(err, ErrChanges) {
-		t.Errorf("changes: %v", err)
-	}
+	testutil.Is(t, testutil.Err(run(t, "plan", "--socket", serve(t, src))), ErrChanges, "changes")
 	src.Plan = func(context.Context) (control.Plan, error) { return control.Plan{}, nil }
 	out, err := run(t, "plan", "--socket", serve(t, src))
-	if err != nil || out != "nothing to do\n" {
-		t.Errorf("%q, %v", out, err)
-	}
+	testutil.True(t, err == nil && out == "nothing to do\n", "%q, %v", out, err)
 	src.Plan = func(context.Context) (control.Plan, error) {
 		return control.Plan{}, control.NewProblem(422, "broken file", "Fix it.")
 	}
 	_, err = run(t, "plan", "--socket", serve(t, src))
-	if err == nil || errors.Is(err, ErrChanges) || err.Error() != "broken file. Fix it." {
-		t.Errorf("an error: %v", err)
-	}
+	testutil.True(t, err != nil && !errors.Is(err, ErrChanges) &&
+		err.Error() == "broken file. Fix it.", "an error: %v", err)
 }
 
 // stopWriter ends a command at its second line.
@@ -243,9 +230,7 @@ func TestFollow(t *testing.T) {
 	out := &stopWriter{stop: cancel}
 	root.SetOut(out)
 	root.SetArgs([]string{"events", "-f", "--socket", socket})
-	if err := root.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	testutil.Is(t, root.ExecuteContext(ctx), context.Canceled, "")
 	if want := "2026-11-01 12:00:00 WARN  refused qid=1\n"; !strings.HasSuffix(out.String(), want) {
 		t.Errorf("got %s", out.String())
 	}
@@ -261,9 +246,7 @@ func TestTargetStops(t *testing.T) {
 	root.SetOut(&stopWriter{stop: func() { go func() { _ = s.Close() }() }})
 	root.SetArgs([]string{"events", "-f", "--socket", socket})
 	err := root.ExecuteContext(t.Context())
-	if err == nil || err.Error() != "the target has stopped" {
-		t.Error(err)
-	}
+	testutil.True(t, err != nil && err.Error() == "the target has stopped", "%v", err)
 }
 
 func TestUsage(t *testing.T) {
@@ -274,10 +257,8 @@ func TestUsage(t *testing.T) {
 		"namespace resize s x 1GiB": "NSID is a number",
 		"undrain a --all":           "--all",
 	} {
-		if _, err := run(t, strings.Fields(line)...); err == nil ||
-			!strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", line, err)
-		}
+		_, err := run(t, strings.Fields(line)...)
+		testutil.True(t, err != nil && strings.Contains(err.Error(), want), "%s: %v", line, err)
 	}
 }
 
@@ -297,15 +278,11 @@ func TestDrain(t *testing.T) {
 	socket := serve(t, src)
 	out, err := run(t, "drain", "10.0.0.2:4420", "--socket", socket)
 	want := "7 connections left\n6 connections left\nPORT ID"
-	if err != nil || asked != 3 || !strings.HasPrefix(out, want) ||
-		!strings.Contains(out, "drained") {
-		t.Errorf("%s, %v, asked %d times", out, err, asked)
-	}
+	testutil.True(t, err == nil && asked == 3 && strings.HasPrefix(out, want) &&
+		strings.Contains(out, "drained"), "%s, %v, asked %d times", out, err, asked)
 	drainEvery = time.Hour
 	_, err = run(t, "drain", "--all", "--timeout", "1ms", "--socket", socket)
-	if err == nil || !strings.Contains(err.Error(), "7 connections left") {
-		t.Error(err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "7 connections left"), "%v", err)
 }
 
 // TestMan: there is a page for each command.
@@ -351,9 +328,8 @@ func TestWideTitle(t *testing.T) {
 	tab.row("STAGE", "SHARE", "MEAN")
 	tab.row("wait", "0%", "0s")
 	want := title + "\nSTAGE  SHARE  MEAN\nwait   0%     0s\n"
-	if err := tab.flush(); err != nil || out.String() != want {
-		t.Errorf("%v, got:\n%s", err, out.String())
-	}
+	err := tab.flush()
+	testutil.True(t, err == nil && out.String() == want, "%v, got:\n%s", err, out.String())
 }
 
 // TestOptionalColumns: optional columns are left out one by one, then lines are cut off.
@@ -396,10 +372,9 @@ func TestTraceText(t *testing.T) {
 	tab.width = 80
 	testutil.Must(t, tab.flush())
 	lines := strings.Split(out.String(), "\n")
-	if len(lines) != 7 || !strings.Contains(lines[2], "17179869184") ||
-		!strings.HasSuffix(lines[2], "Success") || len(lines[2]) > 80 {
-		t.Errorf("%d lines:\n%s", len(lines), out.String())
-	}
+	testutil.True(t, len(lines) == 7 && strings.Contains(lines[2], "17179869184") &&
+		strings.HasSuffix(lines[2], "Success") && len(lines[2]) <= 80, "%d lines:\n%s", len(lines),
+		out.String())
 	src := source()
 	src.Trace = func(context.Context, observed.TraceQuery,
 		func(observed.TraceQueue) error,
@@ -415,8 +390,7 @@ func TestTraceText(t *testing.T) {
 		"trace --host none": "no such queue, or no host is connected\n",
 	} {
 		out, err := run(t, append(strings.Fields(line), "--socket", socket)...)
-		if err != nil || !strings.HasPrefix(out, want) || want == "" && out != "" {
-			t.Errorf("%s: %q, %v", line, out, err)
-		}
+		testutil.True(t, err == nil && strings.HasPrefix(out, want) && (want != "" || out == ""),
+			"%s: %q, %v", line, out, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // TestDistribution: quantiles are of the commands between two snapshots, of all operations and
@@ -32,10 +33,8 @@ func TestDistribution(t *testing.T) {
 			latency("a", 1_000_090, 0), latency("b", 0, 1_000_010),
 		}),
 	}
-	if r := between(&old, &now).Namespaces[0]; r.P50 != 0.0001 || r.P99 != 0.009 ||
-		r.Stage != "wait" {
-		t.Errorf("%+v", r)
-	}
+	r := between(&old, &now).Namespaces[0]
+	testutil.True(t, r.P50 == 0.0001 && r.P99 == 0.009 && r.Stage == "wait", "%+v", r)
 	if r := between(&now, &now).Namespaces[0]; r.P50 != 0 || r.cells("NAMESPACE")[5] != "-" ||
 		r.Stage != "" {
 		t.Errorf("without commands: %+v", r)
@@ -56,13 +55,10 @@ func TestTopWidth(t *testing.T) {
 	for _, width := range []int{80, 92, 93, 131, 132, 150} {
 		for _, title := range []string{"HOST", "NAMESPACE"} {
 			l := row(width, name, append(v.cells(title), "▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄"))
-			if n := utf8.RuneCountInString(l); n > width {
-				t.Errorf("%d columns of %d: %s", n, width, l)
-			}
-			if strings.Contains(l, v.Stage) != (width >= 132) || strings.Contains(l, "▁") !=
-				(width >= 93) {
-				t.Errorf("%d columns: %s", width, l)
-			}
+			n := utf8.RuneCountInString(l)
+			testutil.True(t, n <= width, "%d columns of %d: %s", n, width, l)
+			testutil.True(t, strings.Contains(l, v.Stage) == (width >= 132) && strings.Contains(l,
+				"▁") == (width >= 93), "%d columns: %s", width, l)
 		}
 	}
 }

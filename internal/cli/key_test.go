@@ -37,10 +37,9 @@ func TestKey(t *testing.T) {
 		if bad == key {
 			bad = key[:20] + "y" + key[21:]
 		}
-		if out, err := runKey(t, bad, "check"); err == nil ||
-			strings.Contains(out+err.Error(), key[22:40]) {
-			t.Errorf("%s: %q, %v", args, out, err)
-		}
+		out, err := runKey(t, bad, "check")
+		testutil.True(t, err != nil && !strings.Contains(out+err.Error(), key[22:40]), "%s: %q, %v",
+			args, out, err)
 	}
 	const secret = "ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n"
 	for _, args := range []string{

@@ -88,9 +88,7 @@ func pty(t *testing.T) (ours, tty *os.File) {
 	ours = testutil.Value(os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { _ = ours.Close() })
 	conn, err := ours.SyscallConn() // not Fd, after which Close would not end a Read
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	number := 0
 	testutil.Must(t, conn.Control(func(fd uintptr) {
 		testutil.Check(t, unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0))
@@ -183,9 +181,8 @@ func TestTopScreen(t *testing.T) {
 		}
 	}
 	s.until("busiest namespace first", order(second, first))
-	if now := termios(t, tty); now.Lflag&unix.ECHO != 0 {
-		t.Error("the terminal prints keys")
-	}
+	now := termios(t, tty)
+	testutil.True(t, now.Lflag&unix.ECHO == 0, "the terminal prints keys")
 	_, _ = ours.WriteString("xn")
 	s.until("namespaces by name", order(first, second))
 	resize(t, tty, 60, 8)
@@ -195,9 +192,7 @@ func TestTopScreen(t *testing.T) {
 			strings.Contains(text, "…")
 	})
 	_, _ = ours.WriteString("q")
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, <-done)
 	s.until("return to the screen before", func(text string) bool {
 		return strings.HasSuffix(text, screenOff)
 	})
@@ -223,9 +218,8 @@ func TestTopEnds(t *testing.T) {
 			done := startTop(t, tty, socket)
 			s.until("rows", func(text string) bool { return strings.Contains(text, testSub) })
 			end(ours, func() { _ = server.Close() })
-			if err := <-done; (err != nil) != (name == "target ends") {
-				t.Error(err)
-			}
+			err := <-done
+			testutil.True(t, (err != nil) == (name == "target ends"), "%v", err)
 			testutil.Equal(t, termios(t, tty), before, "the terminal is not what it was")
 		})
 	}
@@ -238,9 +232,7 @@ func TestTopPanics(t *testing.T) {
 	term := testutil.Value(openTerminal(tty, tty))(t)
 	func() {
 		defer func() {
-			if recover() == nil {
-				t.Error("no panic")
-			}
+			testutil.True(t, recover() != nil, "no panic")
 		}()
 		_ = term.show(t.Context(), nil, time.Second)
 	}()

@@ -22,10 +22,7 @@ import (
 // dial connects without sending a request.
 func dial(t *testing.T, s *Server) net.Conn {
 	t.Helper()
-	c, err := net.Dial("unix", s.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(net.Dial("unix", s.socket))(t)
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return c
@@ -123,9 +120,7 @@ func TestDryRunIsLogged(t *testing.T) {
 		`msg="control request" request="DELETE /v1/hosts/a?dry_run=true"`,
 		`msg="control request failed" request="DELETE /v1/hosts/a?dryrun=true"`,
 	} {
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("no %s in:\n%s", want, &log)
-		}
+		testutil.True(t, strings.Contains(log.String(), want), "no %s in:\n%s", want, &log)
 	}
 }
 
@@ -137,9 +132,8 @@ func TestSlowClients(t *testing.T) {
 	_, _ = io.WriteString(header, "GET /v1/status HTTP/1.1\r\nHost:")
 	_, _ = io.WriteString(body, strings.TrimSuffix(post("{}"), "}"))
 	for name, c := range map[string]net.Conn{"silent": silent, "header": header, "body": body} {
-		if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s: not cut off", name)
-		}
+		_, err := io.ReadAll(c)
+		testutil.True(t, !errors.Is(err, os.ErrDeadlineExceeded), "%s: not cut off", name)
 	}
 }
 
@@ -158,22 +152,17 @@ func TestConnectionsAreBounded(t *testing.T) {
 	for range maxConnections {
 		c := dial(t, s)
 		_, _ = io.WriteString(c, request)
-		if _, err := io.ReadFull(c, make([]byte, 12)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(io.ReadFull(c, make([]byte, 12)))(t)
 		all = append(all, c)
 	}
 	more := dial(t, s)
 	_, _ = io.WriteString(more, request)
 	_ = more.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	if n, err := more.Read(make([]byte, 1)); n > 0 || err == nil {
-		t.Error("there is no bound")
-	}
+	n, err := more.Read(make([]byte, 1))
+	testutil.True(t, n == 0 && err != nil, "there is no bound")
 	_ = more.SetReadDeadline(time.Now().Add(testutil.Patience))
 	all[0].Close()
-	if _, err := io.ReadFull(more, make([]byte, 12)); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(io.ReadFull(more, make([]byte, 12))))
 }
 
 // TestFollowersAreBounded: clients that follow events leave connections for others. A client that
@@ -185,9 +174,7 @@ func TestFollowersAreBounded(t *testing.T) {
 	for range maxFollowers {
 		c := dial(t, s)
 		_, _ = io.WriteString(c, request)
-		if _, err := io.ReadFull(c, make([]byte, 12)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Value(io.ReadFull(c, make([]byte, 12)))(t)
 	}
 	if status, body := talk(t, s, request); status != 503 || !strings.Contains(body, `"hint"`) {
 		t.Errorf("one more: %d %s", status, body)
@@ -195,9 +182,8 @@ func TestFollowersAreBounded(t *testing.T) {
 	for range 100 { // 100 MB, which no socket holds
 		f.add(observed.Event{Message: strings.Repeat("x", 1<<20)})
 	}
-	if status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n"); status != 200 {
-		t.Errorf("status %d beside followers", status)
-	}
+	status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n")
+	testutil.True(t, status == 200, "status %d beside followers", status)
 	if err := s.Close(); err != nil { // in an hour, if it waits for a write
 		t.Error(err)
 	}
@@ -218,17 +204,14 @@ func TestReloadOutlivesItsClient(t *testing.T) {
 	_, _ = io.WriteString(c, "POST /v1/reload HTTP/1.1\r\nHost: a\r\n\r\n")
 	<-started
 	c.Close()
-	if status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n"); status != 200 {
-		t.Errorf("status %d during a reload", status)
-	}
+	status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n")
+	testutil.True(t, status == 200, "status %d during a reload", status)
 	select {
 	case <-ended:
 		t.Fatal("the reload ended with its client")
 	case <-time.After(100 * time.Millisecond): // it would be noticed at once
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, s.Close())
 	<-ended
 }
 
@@ -254,7 +237,6 @@ func TestSlowReload(t *testing.T) {
 			t.Errorf("one more: %d %s", status, body)
 		}
 	}
-	if status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n"); status != 200 {
-		t.Errorf("status %d during reloads", status)
-	}
+	status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n")
+	testutil.True(t, status == 200, "status %d during reloads", status)
 }

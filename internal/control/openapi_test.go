@@ -20,6 +20,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 //go:generate go test -run TestOpenAPI -update .
@@ -34,10 +35,8 @@ func schemas(t *testing.T) object {
 	t.Helper()
 	all, decls := object{}, []ast.Decl{}
 	for _, name := range []string{"api.go", "../observed/state.go", "../observed/activity.go"} {
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := testutil.Value(parser.ParseFile(token.NewFileSet(), name, nil,
+			parser.ParseComments))(t)
 		decls = append(decls, f.Decls...)
 	}
 	for _, d := range decls {
@@ -294,9 +293,7 @@ func document(t *testing.T) []byte {
 		},
 		"paths": paths, "components": object{"schemas": schemas(t)},
 	}, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return append(b, '\n')
 }
 
@@ -304,30 +301,19 @@ func document(t *testing.T) []byte {
 func TestOpenAPI(t *testing.T) {
 	got := document(t)
 	if *update {
-		if err := os.WriteFile("openapi.json", got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile("openapi.json", got, 0o644))
 		openAPI = got
 	}
-	if !bytes.Equal(got, openAPI) {
-		t.Error("openapi.json is not what the code says: go generate ./internal/control")
-	}
+	testutil.True(t, bytes.Equal(got, openAPI),
+		"openapi.json is not what the code says: go generate ./internal/control")
 	load(t)
 }
 
 func load(t *testing.T) routers.Router {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := doc.Validate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r, err := gorillamux.NewRouter(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := testutil.Value(openapi3.NewLoader().LoadFromData(openAPI))(t)
+	testutil.Must(t, doc.Validate(t.Context()))
+	r := testutil.Value(gorillamux.NewRouter(doc))(t)
 	return r
 }
 
@@ -363,15 +349,10 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 			validate(t, c, router, method, path, body)
 		}
 	}
-	r, err := c.http.Get("http://target/v1/openapi.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testutil.Value(c.http.Get("http://target/v1/openapi.json"))(t)
 	defer r.Body.Close()
 	var doc struct{ Paths map[string]any }
-	if err := json.NewDecoder(r.Body).Decode(&doc); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.NewDecoder(r.Body).Decode(&doc))
 	for path := range doc.Paths {
 		if !slices.ContainsFunc(operations, func(o string) bool {
 			method, pattern, _ := strings.Cut(profileRoute, " ")
@@ -385,19 +366,13 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 func validate(t *testing.T, c *Client, router routers.Router, method, path, body string) {
 	t.Helper()
 	req, err := http.NewRequest(method, "http://target"+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	r, err := c.http.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	req.URL.Host, req.URL.Scheme = "", "" // the document names no server
 	req.Body = io.NopCloser(strings.NewReader(body))
 	found, params, err := router.FindRoute(req)
@@ -409,9 +384,8 @@ func validate(t *testing.T, c *Client, router routers.Router, method, path, body
 		Request: req, PathParams: params, Route: found,
 	}
 	invalid := openapi3filter.ValidateRequest(t.Context(), in)
-	if (invalid != nil) != (r.StatusCode != http.StatusOK) {
-		t.Errorf("%s %s %s: %s, but the document says %v", method, path, body, r.Status, invalid)
-	}
+	testutil.True(t, (invalid != nil) == (r.StatusCode != http.StatusOK),
+		"%s %s %s: %s, but the document says %v", method, path, body, r.Status, invalid)
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: r.StatusCode, Header: r.Header,
 		Options: &openapi3filter.Options{IncludeResponseStatus: true},

@@ -22,9 +22,8 @@ func TestProfile(t *testing.T) {
 	status := func(name string, seconds int, want int) {
 		t.Helper()
 		err := c.Profile(t.Context(), name, seconds, &b)
-		if p, ok := errors.AsType[*Problem](err); !ok || p.Status != want || p.Hint == "" {
-			t.Errorf("%v, want %d", err, want)
-		}
+		p, ok := errors.AsType[*Problem](err)
+		testutil.True(t, ok && p.Status == want && p.Hint != "", "%v, want %d", err, want)
 	}
 	status("cmdline", 0, http.StatusNotFound)
 	status("profile", MaxProfile+1, http.StatusBadRequest)
@@ -34,9 +33,7 @@ func TestProfile(t *testing.T) {
 	testutil.Until(t, "a profile", func() bool { return len(s.profiling) > 0 })
 	status("heap", 0, http.StatusServiceUnavailable)
 	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	testutil.Is(t, <-ended, context.Canceled, "")
 	testutil.Until(t, "the end of the profile of a client that is gone", func() bool {
 		return len(s.profiling) == 0
 	})
@@ -56,17 +53,12 @@ func TestTraceReaders(t *testing.T) {
 		<-seen
 	}
 	err := c.Trace(ctx, observed.TraceQuery{Queue: -1}, keep)
-	if p, ok := errors.AsType[*Problem](err); !ok || p.Status != http.StatusServiceUnavailable {
-		t.Error(err)
-	}
+	p, ok := errors.AsType[*Problem](err)
+	testutil.True(t, ok && p.Status == http.StatusServiceUnavailable, "%v", err)
 	cancel()
 	for range maxTracing {
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		testutil.Is(t, <-ended, context.Canceled, "")
 	}
 	testutil.Until(t, "places of clients that are gone", func() bool { return len(s.tracing) == 0 })
-	if err := c.Trace(t.Context(), observed.TraceQuery{Queue: 7}, keep); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, c.Trace(t.Context(), observed.TraceQuery{Queue: 7}, keep))
 }

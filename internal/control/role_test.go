@@ -95,9 +95,8 @@ func TestRoles(t *testing.T) {
 	a.must(err)
 	t.Cleanup(func() { s.Close() })
 	for _, route := range s.routes() {
-		if needs[route.pattern] != route.role || route.role == NoRole {
-			t.Errorf("%s needs %v", route.pattern, route.role)
-		}
+		testutil.True(t, needs[route.pattern] == route.role && route.role != NoRole, "%s needs %v",
+			route.pattern, route.role)
 	}
 	ask := func(name, op string) (int, Problem) {
 		t.Helper()
@@ -141,9 +140,8 @@ func TestRoles(t *testing.T) {
 		"expected operate received read]")
 
 	roles.Store(&Roles{Subjects: map[string]Role{"CN=read": Operate}})
-	if status, _ := ask("read", "POST /v1/reload"); status != http.StatusOK {
-		t.Errorf("a role that was given: %d", status)
-	}
+	status, _ := ask("read", "POST /v1/reload")
+	testutil.True(t, status == http.StatusOK, "a role that was given: %d", status)
 	if status, _ := ask("admin", "GET /v1/status"); status != http.StatusForbidden {
 		t.Errorf("a role that was taken: %d", status)
 	}
@@ -170,9 +168,7 @@ func TestRoleEndsFollowing(t *testing.T) {
 		f.add(observed.Event{})
 		return nil
 	})
-	if n != 1 {
-		t.Errorf("%d events", n)
-	}
+	testutil.Equal(t, n, 1, "events")
 }
 
 // TestSubject: a subject is compared as a whole, and no part of it can pretend to be another one.
@@ -187,13 +183,8 @@ func TestSubject(t *testing.T) {
 		"CN=a+CN=b":             {append(cn("a"), cn("b")...)},
 		"1.2.3=#0c056d61696c40": {{{Type: asn1.ObjectIdentifier{1, 2, 3}, Value: "mail@"}}},
 	} {
-		der, err := asn1.Marshal(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := subject(&x509.Certificate{RawSubject: der}); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		der := testutil.Value(asn1.Marshal(name))(t)
+		testutil.Equal(t, subject(&x509.Certificate{RawSubject: der}), want, "")
 	}
 }
 
@@ -237,9 +228,7 @@ func dialAs(t *testing.T, path string, uid, gid uint32, groups ...uint32) net.Co
 		done <- result{c, err}
 	}()
 	r := <-done
-	if r.err != nil {
-		t.Fatal(r.err)
-	}
+	testutil.Must(t, r.err)
 	t.Cleanup(func() { r.c.Close() })
 	_ = r.c.SetDeadline(time.Now().Add(testutil.Patience))
 	return r.c
@@ -294,10 +283,9 @@ func TestSocketRoles(t *testing.T) {
 		} {
 			c := dialAs(t, s.socket, test.uid, test.gid, test.groups...)
 			status, body := asksAt(t, c, op)
-			if (status == http.StatusOK) != (test.role >= needed) ||
-				(status == http.StatusForbidden) != (test.role < needed) {
-				t.Errorf("%+v: %s: %d %s", test, op, status, body)
-			}
+			testutil.True(t, (status == http.StatusOK) == (test.role >= needed) &&
+				(status == http.StatusForbidden) == (test.role < needed), "%+v: %s: %d %s", test,
+				op, status, body)
 			c.Close()
 		}
 	}
@@ -307,20 +295,14 @@ func TestSocketRoles(t *testing.T) {
 func serveRoles(t *testing.T, roles func() *Roles) (*Server, *refusals) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "roles") // which other users can enter
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	r := new(refusals)
 	s, err := Listen(Config{
 		Socket: filepath.Join(dir, "c.sock"), Mode: 0o666, Roles: roles, Refused: r.add,
 	}, testSource(new(feed)), quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
+	testutil.Must(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { s.Close() })
 	return s, r
 }
@@ -339,10 +321,6 @@ func TestOthersLeaveConnections(t *testing.T) {
 	c := newTestClient(t, s)
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
 	defer cancel()
-	if _, err := c.Status(ctx); err != nil {
-		t.Error(err)
-	}
-	if _, err := c.Reload(ctx); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(c.Status(ctx)))
+	testutil.Check(t, testutil.Err(c.Reload(ctx)))
 }

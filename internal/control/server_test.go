@@ -173,14 +173,10 @@ func testSource(f *feed) Source {
 
 func serve(t *testing.T, src Source, log *slog.Logger) *Server {
 	t.Helper()
-	s, err := Listen(Config{Socket: filepath.Join(t.TempDir(), "run", "c.sock")}, src, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Value(Listen(Config{Socket: filepath.Join(t.TempDir(), "run", "c.sock")}, src,
+		log))(t)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, s.Close())
 	})
 	return s
 }
@@ -219,17 +215,11 @@ func TestClient(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	d, err := c.Disconnect(t.Context(), Disconnect{Host: "four"})
-	if err != nil || d.Controllers != 4 {
-		t.Errorf("%+v, %v", d, err)
-	}
+	testutil.True(t, err == nil && d.Controllers == 4, "%+v, %v", d, err)
 	for _, want := range []string{`request="POST /v1/reload" uid=`, "/hosts/disconnect"} {
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("no %q in the log:\n%s", want, log)
-		}
+		testutil.True(t, strings.Contains(log.String(), want), "no %q in the log:\n%s", want, log)
 	}
-	if strings.Contains(log.String(), "GET") {
-		t.Errorf("reads are logged:\n%s", log)
-	}
+	testutil.True(t, !strings.Contains(log.String(), "GET"), "reads are logged:\n%s", log)
 }
 
 // TestProblems: errors describe the problem, its place, and a fix.
@@ -248,22 +238,16 @@ func TestProblems(t *testing.T) {
 	c := newTestClient(t, serve(t, src, log.Logger()))
 	_, err := c.Plan(t.Context())
 	want := "a.yaml:1:2: unknown key. Delete it.\na.yaml:3:4: another"
-	if err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	if _, err = c.Reload(t.Context()); err == nil || err.Error() != "broken" {
-		t.Error(err)
-	}
-	if !strings.Contains(log.String(), "err=broken") {
-		t.Errorf("the log does not say why:\n%s", log)
-	}
-	if _, err = c.Connections(t.Context()); err == nil || !strings.Contains(err.Error(), "busy") {
-		t.Error(err)
-	}
+	testutil.True(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
+	_, err = c.Reload(t.Context())
+	testutil.True(t, err != nil && err.Error() == "broken", "%v", err)
+	testutil.True(t, strings.Contains(log.String(), "err=broken"), "the log does not say why:\n%s",
+		log)
+	_, err = c.Connections(t.Context())
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "busy"), "%v", err)
 	_, err = c.Disconnect(t.Context(), Disconnect{})
-	if err == nil || !strings.HasPrefix(err.Error(), "host: no host is given. ") {
-		t.Error(err)
-	}
+	testutil.True(t, err != nil && strings.HasPrefix(err.Error(), "host: no host is given. "), "%v",
+		err)
 }
 
 // TestFollow: events come as they happen, and the end of the target is an error.
@@ -285,21 +269,16 @@ func TestFollow(t *testing.T) {
 		go func() { _ = s.Close() }()
 		return nil
 	})
-	if !errors.Is(err, io.ErrUnexpectedEOF) || !reflect.DeepEqual(got, []uint64{1, 2, 3}) {
-		t.Errorf("got %v, %v", got, err)
-	}
+	testutil.True(t, errors.Is(err, io.ErrUnexpectedEOF) && reflect.DeepEqual(got,
+		[]uint64{1, 2, 3}), "got %v, %v", got, err)
 }
 
 func TestClientErrors(t *testing.T) {
 	dir := t.TempDir()
 	c := NewClient(filepath.Join(dir, "none"))
-	if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "--socket") {
-		t.Error(err)
-	}
-	l, err := net.Listen("unix", filepath.Join(dir, "stale"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, err := c.Status(t.Context())
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "--socket"), "%v", err)
+	l := testutil.Value(net.Listen("unix", filepath.Join(dir, "stale")))(t)
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
 	c = NewClient(filepath.Join(dir, "stale"))
@@ -314,60 +293,38 @@ func TestSocket(t *testing.T) {
 	defer syscall.Umask(old)
 	path := filepath.Join(t.TempDir(), "dir", "c.sock")
 	mode := func(path string) os.FileMode {
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := testutil.Value(os.Stat(path))(t)
 		return info.Mode().Perm()
 	}
 	s, err := Listen(Config{Socket: path}, testSource(new(feed)), quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if mode(path) != 0o600 || mode(filepath.Dir(path)) != 0o755 {
 		t.Errorf("modes %o and %o", mode(path), mode(filepath.Dir(path)))
 	}
 	_, err = Listen(Config{Socket: path}, Source{}, quiet)
-	if err == nil || !strings.Contains(err.Error(), "process ") {
-		t.Errorf("a second server: %v", err)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket is left: %v", err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "process "), "a second server: %v",
+		err)
+	testutil.Check(t, s.Close())
+	testutil.Is(t, testutil.Err(os.Lstat(path)), os.ErrNotExist, "the socket is left")
 
 	stale, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	stale.(*net.UnixListener).SetUnlinkOnClose(false)
 	stale.Close()
 	s, err = Listen(Config{Socket: path, Mode: 0o660, Group: "0"}, testSource(new(feed)), quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if mode(path) != 0o660 {
-		t.Errorf("mode %o", mode(path))
-	}
+	testutil.Must(t, err)
+	testutil.Equal(t, mode(path), 0o660, "mode")
 	if err := os.Rename(path, path+".moved"); err != nil { // as if another server had replaced it
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(t, os.WriteFile(path, nil, 0o600))
+	testutil.Check(t, s.Close())
 	_, err = Listen(Config{Socket: path}, Source{}, quiet)
-	if err == nil || !strings.Contains(err.Error(), "is no socket") {
-		t.Errorf("a file in its place: %v", err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "is no socket"),
+		"a file in its place: %v", err)
 	_, err = Listen(Config{Socket: path, Group: "no such group"}, Source{}, quiet)
-	if err == nil || !strings.Contains(err.Error(), "there is no group") {
-		t.Errorf("a group: %v", err)
-	}
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "there is no group"),
+		"a group: %v", err)
 }
 
 // TestSocketUmask: no umask removes configured permissions.
@@ -376,16 +333,12 @@ func TestSocketUmask(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o777))
 	for mode, want := range map[os.FileMode]os.FileMode{0: 0o600, 0o600: 0o600, 0o660: 0o660} {
 		s, err := Listen(Config{Socket: path, Mode: mode}, testSource(new(feed)), quiet)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		info, err := os.Lstat(path)
 		if err != nil || info.Mode().Perm() != want {
 			t.Errorf("mode %o, want %o, %v", info.Mode().Perm(), want, err)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, s.Close())
 	}
 }
 
@@ -393,29 +346,15 @@ func TestDefaultSocket(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("RUNTIME_DIRECTORY", dir)
 	socket := filepath.Join(dir, "control.sock")
-	if got := DefaultSocket(); got != socket {
-		t.Error(got)
-	}
+	testutil.Equal(t, DefaultSocket(), socket, "")
 	// the directory may belong to another service: a client uses it if the socket is there
 	t.Setenv("XDG_RUNTIME_DIR", "")
-	if got := ClientSocket(); got != systemSocket {
-		t.Error("without a socket:", got)
-	}
-	if err := os.WriteFile(socket, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := ClientSocket(); got != systemSocket {
-		t.Error("with a file:", got)
-	}
-	if err := os.Remove(socket); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Listen(Config{Socket: DefaultSocket(), Mode: 0o600}, testSource(new(feed)), quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Equal(t, ClientSocket(), systemSocket, "without a socket")
+	testutil.Must(t, os.WriteFile(socket, nil, 0o600))
+	testutil.Equal(t, ClientSocket(), systemSocket, "with a file")
+	testutil.Must(t, os.Remove(socket))
+	s := testutil.Value(Listen(Config{Socket: DefaultSocket(), Mode: 0o600}, testSource(new(feed)),
+		quiet))(t)
 	defer func() { _ = s.Close() }()
-	if got := ClientSocket(); got != socket {
-		t.Error("with a socket:", got)
-	}
+	testutil.Equal(t, ClientSocket(), socket, "with a socket")
 }

@@ -69,9 +69,7 @@ func (a *authority) issue(name string, c *x509.Certificate) (*x509.Certificate, 
 
 func (a *authority) must(err error) {
 	a.t.Helper()
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	testutil.Must(a.t, err)
 }
 
 func (a *authority) write(name string, text []byte) {
@@ -119,9 +117,7 @@ func serveTLS(t *testing.T, a *authority, f *feed, log *slog.Logger) (*Server, *
 	}, Refused: r.add}, src, log)
 	a.must(err)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, s.Close())
 	})
 	return s, r
 }
@@ -130,9 +126,7 @@ func serveTLS(t *testing.T, a *authority, f *feed, log *slog.Logger) (*Server, *
 func asks(t *testing.T, s *Server, c httpd.Certificates) error {
 	t.Helper()
 	client, err := NewTLSClient(s.Addr().String(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer client.Close()
 	_, err = client.Disconnect(t.Context(), Disconnect{Host: "h"})
 	return err
@@ -144,15 +138,12 @@ func TestTLS(t *testing.T) {
 	a, other, log := newAuthority(t), newAuthority(t), new(testutil.Log)
 	s, r := serveTLS(t, a, new(feed), log.Logger())
 	a.must(asks(t, s, a.files("client")))
-	if !strings.Contains(log.String(), `certificate="CN=client"`) {
-		t.Errorf("the log does not say who it was:\n%s", log)
-	}
+	testutil.True(t, strings.Contains(log.String(), `certificate="CN=client"`),
+		"the log does not say who it was:\n%s", log)
 	other.issue("client", &x509.Certificate{})
 	foreign := other.files("client")
 	foreign.CA = a.files("").CA
-	if err := asks(t, s, foreign); err == nil {
-		t.Error("a certificate of another CA is accepted")
-	}
+	testutil.True(t, asks(t, s, foreign) != nil, "a certificate of another CA is accepted")
 	r.await(t, "unknown authority")
 	if err := asks(t, s, httpd.Certificates{
 		Certificate: a.files("client").Certificate, Key: a.files("client").Key,
@@ -165,9 +156,7 @@ func TestTLS(t *testing.T) {
 		_, err = c.Read(make([]byte, 1)) // TLS 1.3: the client is done before it is refused
 		c.Close()
 	}
-	if err == nil || errors.Is(err, io.EOF) {
-		t.Errorf("without a certificate: %v", err)
-	}
+	testutil.True(t, err != nil && !errors.Is(err, io.EOF), "without a certificate: %v", err)
 	r.await(t, "client didn't provide a certificate")
 	old, err := tls.LoadX509KeyPair(a.files("client").Certificate, a.files("client").Key)
 	a.must(err)
@@ -215,13 +204,11 @@ func TestTLSTrustEnds(t *testing.T) {
 		f.add(observed.Event{})
 		return nil
 	})
-	if events != 1 || !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("%d events, %v", events, err)
-	}
-	if _, err = client.Status(t.Context()); err == nil || !strings.Contains(err.Error(),
-		"unknown authority") {
-		t.Errorf("a request: %v", err)
-	}
+	testutil.True(t, events == 1 && errors.Is(err, io.ErrUnexpectedEOF), "%d events, %v", events,
+		err)
+	_, err = client.Status(t.Context())
+	testutil.True(t, err != nil && strings.Contains(err.Error(), "unknown authority"),
+		"a request: %v", err)
 	r.await(t, "control connection refused: [err x509: ")
 }
 
@@ -241,9 +228,8 @@ func TestTLSFiles(t *testing.T) {
 		} {
 			a.must(bad())
 			err := s.Renew()
-			if e, ok := errors.AsType[*httpd.FileError](err); !ok || e.File != name {
-				t.Errorf("%s: %v", name, err)
-			}
+			e, ok := errors.AsType[*httpd.FileError](err)
+			testutil.True(t, ok && e.File == name, "%s: %v", name, err)
 			if name != files.CA { // the client needs it as well
 				a.must(asks(t, s, a.files("client")))
 			}
@@ -253,9 +239,8 @@ func TestTLSFiles(t *testing.T) {
 	}
 	a.issue("client", &x509.Certificate{})
 	a.must(os.Rename(a.files("client").Key, files.Key))
-	if e, ok := errors.AsType[*httpd.FileError](s.Renew()); !ok || e.File != files.Key {
-		t.Errorf("a key of another certificate: %v", e)
-	}
+	e, ok := errors.AsType[*httpd.FileError](s.Renew())
+	testutil.True(t, ok && e.File == files.Key, "a key of another certificate: %v", e)
 }
 
 // stranger connects from an address to a server that wants certificates.
@@ -314,9 +299,7 @@ func TestTLSStrangers(t *testing.T) {
 	a.must(err)
 	defer client.Close()
 	_, err = client.Disconnect(t.Context(), Disconnect{Host: strings.Repeat("h", 4<<20)})
-	if err == nil {
-		t.Error("4 MiB are accepted")
-	}
+	testutil.True(t, err != nil, "4 MiB are accepted")
 	for i := 0; i < 2*httpd.MaxHandshakes; i++ { // waiting in the queue of the kernel
 		a.stranger(s, fmt.Sprintf("127.0.2.%d", i/8+1))
 	}

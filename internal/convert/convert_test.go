@@ -94,9 +94,8 @@ func TestBroken(t *testing.T) {
 		strings.Repeat("[", 100):       "is no JSON: values lie more than 16 deep in each other",
 		strings.Repeat(" ", MaxFile+1): "has more than 16777216 bytes",
 	} {
-		if all := broken(t, NVMet, text); !strings.Contains(all, want) {
-			t.Errorf("%.80s: %s, want %q", text, all, want)
-		}
+		all := broken(t, NVMet, text)
+		testutil.True(t, strings.Contains(all, want), "%.80s: %s, want %q", text, all, want)
 	}
 }
 

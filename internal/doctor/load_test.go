@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // looks returns two samples, 5 s apart, for a test to fill.
@@ -108,10 +109,8 @@ func TestCountedAmongOthers(t *testing.T) {
 		before, now := looks()
 		before.Latencies, now.Latencies = tc.before, tc.now
 		list := Load(before, now)
-		if len(list) > 1 || (tc.want == "") != (len(list) == 0) ||
-			!strings.Contains(fmt.Sprint(list), tc.want) {
-			t.Errorf("%s: %+v, want %q", name, list, tc.want)
-		}
+		testutil.True(t, len(list) <= 1 && (tc.want == "") == (len(list) == 0) &&
+			strings.Contains(fmt.Sprint(list), tc.want), "%s: %+v, want %q", name, list, tc.want)
 	}
 }
 
@@ -149,10 +148,9 @@ func TestWaits(t *testing.T) {
 		}
 		list := Load(before, now)
 		why, fix, _ := strings.Cut(tc.want, " | ")
-		if len(list) != 1 || !strings.HasSuffix(list[0].Why, why) ||
-			!strings.Contains(list[0].Fix, fix) || list[0].Fix == "" {
-			t.Errorf("%s: %+v, want %q", name, list, tc.want)
-		}
+		testutil.True(t, len(list) == 1 && strings.HasSuffix(list[0].Why, why) &&
+			strings.Contains(list[0].Fix, fix) && list[0].Fix != "", "%s: %+v, want %q", name, list,
+			tc.want)
 	}
 }
 
@@ -264,9 +262,8 @@ func TestPorts(t *testing.T) {
 	expect(t, Load(before, now))
 	for _, name := range congestion { // not reported before it rises
 		name = name[strings.Index(name, "/")+1:]
-		if !strings.Contains(fmt.Sprint(lostPackets, markedPackets, "port_xmit_wait"), name) {
-			t.Errorf("%s may rise, and nothing is said of it", name)
-		}
+		testutil.True(t, strings.Contains(fmt.Sprint(lostPackets, markedPackets, "port_xmit_wait"),
+			name), "%s may rise, and nothing is said of it", name)
 	}
 }
 

@@ -11,8 +11,7 @@ import (
 // TestAlertCountsTheSame: the alert for lost packets uses the counters of doctor.
 func TestAlertCountsTheSame(t *testing.T) {
 	rules := testutil.Value(os.ReadFile("../../packaging/prometheus/nvmf-target.rules.yml"))(t)
-	if want := `{counter=~"` + strings.Join(lostPackets, "|") + `"}`; strings.Count(
-		string(rules), want) != 1 {
-		t.Errorf("NvmfRDMAPacketsLost is not about %s", want)
-	}
+	want := `{counter=~"` + strings.Join(lostPackets, "|") + `"}`
+	testutil.True(t, strings.Count(string(rules), want) == 1, "NvmfRDMAPacketsLost is not about %s",
+		want)
 }

@@ -80,8 +80,7 @@ func TestZeros(t *testing.T) {
 // TestPowersOfTwo: they are bounds of buckets; the classic buckets of metrics rely on that.
 func TestPowersOfTwo(t *testing.T) {
 	for bit := range 36 {
-		if p := int64(1) << bit; lowest(bucketOf(p)) != p {
-			t.Errorf("2^%d is within a bucket", bit)
-		}
+		p := int64(1) << bit
+		testutil.True(t, lowest(bucketOf(p)) == p, "2^%d is within a bucket", bit)
 	}
 }

@@ -28,17 +28,15 @@ func TestDriveOf(t *testing.T) {
 		}
 		was := *d.d
 		was.Name = "another" // after it was offline
-		if path, err := (&Drive{m, &was}).device(); was.Serial != "" &&
-			(path != "/dev/"+d.d.Name || err != nil) {
-			t.Errorf("%s: is back at %q, %v", number, path, err)
-		}
+		path, err := (&Drive{m, &was}).device()
+		testutil.True(t, was.Serial == "" || path == "/dev/"+d.d.Name && err == nil,
+			"%s: is back at %q, %v", number, path, err)
 		was.Serial = "none"
 		testutil.Is(t, testutil.Err((&Drive{m, &was}).SMART()), os.ErrNotExist,
 			"%s: the health of a drive that is not there", number)
 	}
-	if d := m.DriveOf("7:0"); d != nil {
-		t.Errorf("a loop device is on %+v", d)
-	}
+	d := m.DriveOf("7:0")
+	testutil.True(t, d == nil, "a loop device is on %+v", d)
 }
 
 func TestSMARTOfHealth(t *testing.T) {
@@ -62,8 +60,7 @@ func TestSMARTOfHealth(t *testing.T) {
 			},
 		},
 	} {
-		if got := tc.h.smart(); *got != tc.want {
-			t.Errorf("%+v: %+v", tc.h, got)
-		}
+		got := tc.h.smart()
+		testutil.True(t, *got == tc.want, "%+v: %+v", tc.h, got)
 	}
 }

@@ -45,10 +45,9 @@ func TestATA(t *testing.T) {
 		var out bytes.Buffer
 		ata.PrintSMARTPage(page, attributes, &out)
 		got, found := ataHealth(&out)
-		if !found || got.State != want.State || !slices.Equal(got.Notes, want.Notes) ||
-			got.Celsius != want.Celsius || got.Hours != want.Hours || got.Used != want.Used {
-			t.Errorf("%s: %t %+v, want %+v", file, found, got, want)
-		}
+		testutil.True(t, found && got.State == want.State && slices.Equal(got.Notes, want.Notes) &&
+			got.Celsius == want.Celsius && got.Hours == want.Hours && got.Used == want.Used,
+			"%s: %t %+v, want %+v", file, found, got, want)
 	}
 	if _, found := ataHealth(
 		strings.NewReader("SCSI INQUIRY: ATA\n\nATA IDENTIFY data follows:\n")); found {
@@ -99,8 +98,7 @@ func TestAsk(t *testing.T) {
 		{Name: "null", Bus: "nvme"},
 		{Name: "null", Bus: "sata"},
 	} {
-		if h := ask(&d); h.State != Unknown || len(h.Notes) != 1 {
-			t.Errorf("%+v: %+v", d, h)
-		}
+		h := ask(&d)
+		testutil.True(t, h.State == Unknown && len(h.Notes) == 1, "%+v: %+v", d, h)
 	}
 }

@@ -112,10 +112,9 @@ func TestListProcesses(t *testing.T) {
 	}
 	list := testutil.Value(m.List(nil))(t)
 	for _, d := range list {
-		if used := slices.Equal(d.Uses, []string{"process 812 (nvmf-target)"}); used !=
-			(d.Name == "nvme0n1") || used && d.Exportable() != "in use" {
-			t.Errorf("%s: %q", d.Name, d.Uses)
-		}
+		used := slices.Equal(d.Uses, []string{"process 812 (nvmf-target)"})
+		testutil.True(t, used == (d.Name == "nvme0n1") && (!used || d.Exportable() == "in use"),
+			"%s: %q", d.Name, d.Uses)
 	}
 }
 

@@ -123,10 +123,9 @@ func TestSCSI(t *testing.T) {
 			testutil.Fails(t, err, tc.err, "%s", name)
 			continue
 		}
-		if err != nil || h.State != tc.want.State || !slices.Equal(h.Notes, tc.want.Notes) ||
-			h.Celsius != tc.want.Celsius || h.Hours != tc.want.Hours || h.Used != tc.want.Used {
-			t.Errorf("%s: %+v, %v, want %+v", name, h, err, tc.want)
-		}
+		testutil.True(t, err == nil && h.State == tc.want.State && slices.Equal(h.Notes,
+			tc.want.Notes) && h.Celsius == tc.want.Celsius && h.Hours == tc.want.Hours &&
+			h.Used == tc.want.Used, "%s: %+v, %v, want %+v", name, h, err, tc.want)
 	}
 }
 

@@ -246,9 +246,8 @@ func TestNoSavedTurns(t *testing.T) {
 func TestInherit(t *testing.T) {
 	old := NewBucket(10, 100*time.Millisecond, nil)
 	l := old.Join("h", second)
-	if wait := l.Ready(100, second); wait > 0 {
-		t.Fatal(wait)
-	}
+	wait := l.Ready(100, second)
+	testutil.MustTrue(t, wait <= 0, "%v", wait)
 	now := NewBucket(1000, 100*time.Millisecond, NewBucket(5, time.Second, old))
 	if wait := now.Join("h", second).Ready(1, second); wait < 90e6 || wait > 100e6 {
 		t.Errorf("a debt of about 100 tokens takes %v at 1000 a second", time.Duration(wait))
@@ -261,13 +260,11 @@ func TestLeave(t *testing.T) {
 	one, two := b.Join("h", second), b.Join("h", second)
 	one.Ready(30, second)
 	one.Leave(second)
-	if wait := two.Ready(1, second); wait > 0 {
-		t.Errorf("what was leased did not go back: wait %v", time.Duration(wait))
-	}
+	wait := two.Ready(1, second)
+	testutil.True(t, wait <= 0, "what was leased did not go back: wait %v", time.Duration(wait))
 	two.Leave(second)
-	if n := b.Users() + len(b.hosts.all) + len(b.hosts.members()); n > 0 {
-		t.Errorf("%d left", n)
-	}
+	n := b.Users() + len(b.hosts.all) + len(b.hosts.members())
+	testutil.True(t, n == 0, "%d left", n)
 }
 
 // TestRandom: random rates, bursts and flows with pauses; no window of 10 s exceeds the rate by

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // maxColumns is the length limit of a line of Go; a tab has tabWidth columns.
@@ -59,8 +61,7 @@ func TestLongLinesAreFound(t *testing.T) {
 		"package a\n\n//" + strings.Repeat("µ", 98) + "\n":                0,
 		"package a\n\nfunc b() {\n\t//" + strings.Repeat("x", 95) + "\n}": 1,
 	} {
-		if got := longLines(parseGo(t, "a.go", []byte(text))); len(got) != want {
-			t.Errorf("%d lines of %q are long, want %d", len(got), text, want)
-		}
+		got := longLines(parseGo(t, "a.go", []byte(text)))
+		testutil.True(t, len(got) == want, "%d lines of %q are long, want %d", len(got), text, want)
 	}
 }

@@ -282,18 +282,16 @@ func TestDecisionNumbers(t *testing.T) {
 		testutil.Equal(t, decisionNumbers(name, text, seen), "", "")
 	})
 	for _, name := range seen {
-		if name != "docs/adr/0000-template.md" && !indexed(texts[index], name, texts[name]) {
-			t.Errorf("%s: %s and its title are missing", index, name)
-		}
+		testutil.True(t, name == "docs/adr/0000-template.md" || indexed(texts[index], name,
+			texts[name]), "%s: %s and its title are missing", index, name)
 	}
 	testutil.True(t, len(seen) >= 40, "only %d decisions found", len(seen))
 	const same, other = "docs/adr/0001-x.md", "docs/adr/0001-y.md"
 	seen = map[string]string{}
-	if decisionNumbers(same, "# 0001: X\n", seen) != "" ||
-		decisionNumbers(other, "# 0001: Y\n", seen) != other+" has the number of "+same ||
-		decisionNumbers("docs/adr/0002-z.md", "# 0003: Z\n", seen) == "" ||
-		!indexed("- [0001](0001-x.md) X\n", same, "# 0001: X\n") ||
-		indexed("- [0001](0001-x.md) X\n", same, "# 0001: Another\n") {
-		t.Error("wrong numbers are not found")
-	}
+	testutil.True(t, decisionNumbers(same, "# 0001: X\n", seen) == "" && decisionNumbers(other,
+		"# 0001: Y\n", seen) == other+" has the number of "+same &&
+		decisionNumbers("docs/adr/0002-z.md", "# 0003: Z\n", seen) != "" &&
+		indexed("- [0001](0001-x.md) X\n", same, "# 0001: X\n") &&
+		!indexed("- [0001](0001-x.md) X\n", same, "# 0001: Another\n"),
+		"wrong numbers are not found")
 }

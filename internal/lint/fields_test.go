@@ -4,6 +4,8 @@ import (
 	"go/ast"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // maxFields is the largest number of fields of a structure below nvme/target. What has more
@@ -46,7 +48,6 @@ func TestFieldsAreCounted(t *testing.T) {
 	const text = "package a\n\ntype a struct{ b, c int; d; _ int }\n\ntype d struct{}\n"
 	f := parseGo(t, "a.go", []byte(text))
 	list := structs(f)
-	if len(list) != 2 || list[0] != (structure{"a", 4}) || list[1] != (structure{"d", 0}) {
-		t.Errorf("%+v", list)
-	}
+	testutil.True(t, len(list) == 2 && list[0] == (structure{"a", 4}) &&
+		list[1] == (structure{"d", 0}), "%+v", list)
 }

@@ -97,9 +97,8 @@ func TestBrokenLinksAreFound(t *testing.T) {
 		"[x](a.md#a-c-12-d-e)": true, "[x](a.md#no)": false, "[x](https://a.b/c#d)": true,
 		"[x](#y)": false, "# Y\n[x](#y)": true, "[x](../docs/a.md)": true,
 	} {
-		if _, bad := broken("docs/x.md", text, read); (bad == nil) != right {
-			t.Errorf("%s: %q", text, bad)
-		}
+		_, bad := broken("docs/x.md", text, read)
+		testutil.True(t, (bad == nil) == right, "%s: %q", text, bad)
 	}
 }
 

@@ -287,10 +287,9 @@ func TestViolationsAreFound(t *testing.T) {
 		{"fabric/new/x.go", "fmt", 1},
 		{"tests/e2e/x.go", module + "/fabric/rdma/verbs/ibv", 0},
 	} {
-		if got := violations(test.file, []string{test.imports}); len(got) != test.want {
-			t.Errorf("%s importing %s: got %q, want %d violations", test.file, test.imports, got,
-				test.want)
-		}
+		got := violations(test.file, []string{test.imports})
+		testutil.True(t, len(got) == test.want, "%s importing %s: got %q, want %d violations",
+			test.file, test.imports, got, test.want)
 	}
 }
 
@@ -298,9 +297,8 @@ func TestViolationsAreFound(t *testing.T) {
 func TestTableNamesKnownPackages(t *testing.T) {
 	for pkg, list := range allowed {
 		for _, imp := range list {
-			if _, ok := allowed[imp]; !ok {
-				t.Errorf("%s may import %s, which is not in the table", pkg, imp)
-			}
+			_, ok := allowed[imp]
+			testutil.True(t, ok, "%s may import %s, which is not in the table", pkg, imp)
 		}
 	}
 }

@@ -112,9 +112,8 @@ func TestWrongCodePathsAreFound(t *testing.T) {
 		empty: "a row without a file and a function: " + empty,
 		"| `a.go` | `b` | |\n\n| other | table |\n| `x` | `y` |": "",
 	} {
-		if _, wrong := codePaths(head+rows, declared); strings.Join(wrong, "; ") != want {
-			t.Errorf("%s: %q, want %q", rows, wrong, want)
-		}
+		_, wrong := codePaths(head+rows, declared)
+		testutil.True(t, strings.Join(wrong, "; ") == want, "%s: %q, want %q", rows, wrong, want)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // vague are words that stand for a thing that has a name: "the bytes not yet sent" says more than
@@ -66,16 +68,13 @@ func TestPlainComments(t *testing.T) {
 		}
 	}
 	for folder := range vagueLimits {
-		if lines[folder] == 0 {
-			t.Errorf("vagueLimits has %s, which has no comments", folder)
-		}
+		testutil.True(t, lines[folder] != 0, "vagueLimits has %s, which has no comments", folder)
 	}
 }
 
 func TestVagueLinesAreCounted(t *testing.T) {
 	f := parseGo(t, "a.go", []byte("package a\n\n// What is left, and those\n// whose turn it is;"+
 		" whatsoever TestWhat.\nvar what = 1 // plain, \"what\"\n/* a\nwho\n*/\n"))
-	if lines, vagues := vagueLines(f); lines != 6 || vagues != 3 {
-		t.Errorf("%d of %d lines, want 3 of 6", vagues, lines)
-	}
+	lines, vagues := vagueLines(f)
+	testutil.True(t, lines == 6 && vagues == 3, "%d of %d lines, want 3 of 6", vagues, lines)
 }

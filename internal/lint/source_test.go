@@ -34,9 +34,8 @@ func parseGo(t *testing.T, name string, text []byte) *goFile {
 	t.Helper()
 	f := &goFile{name: name, text: text, fset: token.NewFileSet()}
 	var err error
-	if f.ast, err = parser.ParseFile(f.fset, name, text, parser.ParseComments); err != nil {
-		t.Fatal(err)
-	}
+	f.ast, err = parser.ParseFile(f.fset, name, text, parser.ParseComments)
+	testutil.MustTrue(t, err == nil, "%v", err)
 	return f
 }
 

@@ -67,9 +67,8 @@ func TestWalk(t *testing.T) {
 	slices.Sort(visited)
 	visited = slices.Compact(visited)
 	for i := range n {
-		if _, found := slices.BinarySearch(visited, i); found == (i == 3) {
-			t.Errorf("element %d was visited: %t", i, found)
-		}
+		_, found := slices.BinarySearch(visited, i)
+		testutil.True(t, found != (i == 3), "element %d was visited: %t", i, found)
 	}
 	testutil.Equal(t, s.Len(), n-2, "elements are left")
 	for i := range s.Len() {
@@ -92,7 +91,6 @@ func TestPiecesCost(t *testing.T) {
 			inTurn++
 			return pieceSteps / 4
 		}, func() {})
-	if n := ts.run(); n != 5 || most != 4 {
-		t.Errorf("%d turns, of %d elements at most", n, most)
-	}
+	n := ts.run()
+	testutil.True(t, n == 5 && most == 4, "%d turns, of %d elements at most", n, most)
 }

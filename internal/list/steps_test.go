@@ -15,9 +15,8 @@ func TestSteps(t *testing.T) {
 		s.Begin()
 		s.Add(StepsMost)
 	}
-	if n := s.Most(); n != StepsMost || s.Most() != 0 {
-		t.Errorf("%d steps at most", n)
-	}
+	n := s.Most()
+	testutil.True(t, n == StepsMost && s.Most() == 0, "%d steps at most", n)
 	defer func() {
 		testutil.True(t, recover() != nil, "nothing has noticed one step too many")
 	}()

@@ -155,19 +155,14 @@ func TestUpdatesOfStorm(t *testing.T) {
 		}
 		time.Sleep(2 * handshakePause)
 		synctest.Wait()
-		if n.looks != 2 {
-			t.Errorf("%d looks at handshakes, want 2", n.looks)
-		}
+		testutil.Equal(t, n.looks, 2, "looks at handshakes")
 		for range 10_000 {
 			n.set("eth0 127.0.9.1")
 			time.Sleep(time.Millisecond)
 		}
-		if got := updates(settleMax); got < 10 || got > 12 {
-			t.Errorf("%d updates during 10,000 changes", got)
-		}
-		if updates(4*settleMax) > 0 {
-			t.Error("updates without a change")
-		}
+		got := updates(settleMax)
+		testutil.True(t, got >= 10 && got <= 12, "%d updates during 10,000 changes", got)
+		testutil.True(t, updates(4*settleMax) <= 0, "updates without a change")
 		for range 2 {
 			n.set("eth0 127.0.9.2")
 			testutil.Equal(t, updates(settleFirst), 1, "updates after a change")
@@ -200,9 +195,8 @@ func TestHandshakes(t *testing.T) {
 		n.handshakes = list
 		before := len(recorder.Refusals())
 		var err error
-		if reported, err = ls.reportHandshakes(reported); err != nil {
-			t.Error(err)
-		}
+		reported, err = ls.reportHandshakes(reported)
+		testutil.True(t, err == nil, "%v", err)
 		for _, r := range recorder.Refusals() {
 			lines = append(lines, fmt.Sprint(r.Message, " ", r.Remote, " ", r.Attributes))
 		}
@@ -216,16 +210,13 @@ func TestHandshakes(t *testing.T) {
 		"10.0.0.3:1 [{local " + local.String() + "} {interface no route}",
 		"10.0.0.2:1 [{local " + local.String() + "} {interface eth0}",
 	} {
-		if len(got) != 2 || !strings.HasPrefix(got[i], "TCP handshake not completed "+want) {
-			t.Errorf("reported: %q, want %s", got, want)
-		}
+		testutil.True(t, len(got) == 2 && strings.HasPrefix(got[i],
+			"TCP handshake not completed "+want), "reported: %q, want %s", got, want)
 	}
 	findings := Findings(n, []doctor.Listener{{Address: local}})
-	if len(findings) != 2 || findings[0].Severity != doctor.Warning ||
-		!strings.Contains(findings[0].Found, "10.0.0.2:1 at "+local.String()) ||
-		!strings.Contains(findings[1].Found, "no route") {
-		t.Errorf("findings: %+v", findings)
-	}
+	testutil.True(t, len(findings) == 2 && findings[0].Severity == doctor.Warning &&
+		strings.Contains(findings[0].Found, "10.0.0.2:1 at "+local.String()) &&
+		strings.Contains(findings[1].Found, "no route"), "findings: %+v", findings)
 	if got := look(lost, unroutable); len(got) > 0 || len(reported) != 2 {
 		t.Errorf("reported again: %q", got)
 	}
@@ -241,9 +232,8 @@ func TestHandshakes(t *testing.T) {
 	if got := look(many...); len(got) > 0 {
 		t.Errorf("reported again: %q", got)
 	}
-	if look(); len(reported) > 0 {
-		t.Errorf("%d are remembered after their end", len(reported))
-	}
+	look()
+	testutil.True(t, len(reported) == 0, "%d are remembered after their end", len(reported))
 }
 
 // TestLostAtOnce: a listener that loses its device while it is being opened is opened again.
@@ -312,9 +302,8 @@ func TestAnnouncedOn(t *testing.T) {
 func TestSocketsInherited(t *testing.T) {
 	null := testutil.Value(os.Open(os.DevNull))(t)
 	s := NewSockets(slog.Default(), []*os.File{null}, nil)
-	if len(s.before) != 0 || null.Close() == nil {
-		t.Error("a file was taken for a socket, or is still open")
-	}
+	testutil.True(t, len(s.before) == 0 && null.Close() != nil,
+		"a file was taken for a socket, or is still open")
 }
 
 // TestAddresses: a listener has the addresses that its network, interface or device has.

@@ -17,9 +17,8 @@ import (
 func TestBurstFlushesAlone(t *testing.T) {
 	w := &Workload{Burst: 4, Depth: 2}
 	s := &Stream{w: w, left: 0, outstanding: 1, idle: []int{0}, limit: unlimited}
-	if err := s.submit(time.Now()); err != nil || s.flushing {
-		t.Errorf("flushes with an I/O outstanding: %v", err)
-	}
+	err := s.submit(time.Now())
+	testutil.True(t, err == nil && !s.flushing, "flushes with an I/O outstanding: %v", err)
 	s = &Stream{
 		w: w, left: 4, outstanding: 1, idle: []int{0}, flushing: true,
 		limit: unlimited,
@@ -43,9 +42,8 @@ func TestPermutation(t *testing.T) {
 		}
 	}
 	p := newPermutation(1<<62+1, 99)
-	if high, _ := bits.Mul64(p.n-1, p.factor); high == 0 {
-		t.Error("the factor of a large number is small")
-	}
+	high, _ := bits.Mul64(p.n-1, p.factor)
+	testutil.True(t, high != 0, "the factor of a large number is small")
 	testutil.True(t, p.at(p.n-1) < p.n, "beyond the end")
 }
 
@@ -70,18 +68,16 @@ func TestVerify(t *testing.T) {
 		b := bytes.Clone(good)
 		change(b)
 		var m *Mismatch
-		if err := compare(b, size, seed, block, pass); !errors.As(err, &m) ||
-			!strings.HasPrefix(m.Error(), "block 101 "+want) {
-			t.Errorf("%v, want %s", err, want)
-		}
+		err := compare(b, size, seed, block, pass)
+		testutil.True(t, errors.As(err, &m) && strings.HasPrefix(m.Error(), "block 101 "+want),
+			"%v, want %s", err, want)
 	}
 	// every bit counts
 	for range 1000 {
 		b, at := bytes.Clone(good), rand.IntN(len(good)*8)
 		b[at/8] ^= 1 << (at % 8)
-		if compare(b, size, seed, block, pass) == nil {
-			t.Fatalf("bit %d is not compared", at)
-		}
+		testutil.MustTrue(t, compare(b, size, seed, block, pass) != nil, "bit %d is not compared",
+			at)
 	}
 	if n := testing.AllocsPerRun(100, func() {
 		fill(good, size, seed, block, pass)

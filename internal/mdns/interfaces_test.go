@@ -115,9 +115,8 @@ func TestTooMany(t *testing.T) {
 	for range 2 {
 		r.Set(map[string][]Service{"v0": list})
 	}
-	if n := strings.Count(log.String(), "only the first 64 of 65 are announced"); n != 1 {
-		t.Errorf("logged %d times: %s", n, &log)
-	}
+	n := strings.Count(log.String(), "only the first 64 of 65 are announced")
+	testutil.True(t, n == 1, "logged %d times: %s", n, &log)
 	testutil.Equal(t, len(r.links["v0"].services), maxServices, "services")
 	r.Set(map[string][]Service{"v0": list[1:]})
 	testutil.True(t, len(r.failed) == 0, "%v", r.failed)

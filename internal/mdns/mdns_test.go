@@ -46,9 +46,8 @@ func records(t *testing.T, b []byte) (list []string) {
 		case *dnsmessage.AAAAResource:
 			text += "AAAA " + netip.AddrFrom16(r.AAAA).String()
 		}
-		if unique := a.Header.Class&cacheFlush != 0; unique == strings.Contains(text, "PTR") {
-			t.Errorf("%s: class %#x", text, a.Header.Class)
-		}
+		testutil.True(t, (a.Header.Class&cacheFlush != 0) != strings.Contains(text, "PTR"),
+			"%s: class %#x", text, a.Header.Class)
 		if a.Header.TTL == 0 {
 			text += " gone"
 		}
@@ -221,9 +220,8 @@ func TestPause(t *testing.T) {
 	}
 	testutil.Until(t, "a question", func() bool { return len(lo.kick) > 0 })
 	r.Close()
-	if n := l.until("SRV host-mdnsteste.local. gone"); n > 0 {
-		t.Errorf("%d answers", n)
-	}
+	n := l.until("SRV host-mdnsteste.local. gone")
+	testutil.True(t, n == 0, "%d answers", n)
 }
 
 // TestWithdrawn: an answer in progress does not announce a withdrawn service again.

@@ -44,9 +44,8 @@ func TestCursor(t *testing.T) {
 						"%v at %d by %d: %d bytes after %d", lengths, off, step, len(n), len(got))
 					got = append(got, n...)
 				}
-				if !bytes.Equal(got, b[min(off, 10):]) || c.Next(step) != nil || c.Rest() != 0 {
-					t.Fatalf("%v at %d by %d: %v", lengths, off, step, got)
-				}
+				testutil.MustTrue(t, bytes.Equal(got, b[min(off, 10):]) && c.Next(step) == nil &&
+					c.Rest() == 0, "%v at %d by %d: %v", lengths, off, step, got)
 			}
 		}
 	}

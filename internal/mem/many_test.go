@@ -46,9 +46,8 @@ func TestManyWait(t *testing.T) {
 			served += granted
 			calls++
 		}
-		if least := (n + serveMost - 1) / serveMost; calls < least || calls > 3*least+1 {
-			t.Errorf("%d waiters took %d turns", n, calls)
-		}
+		least := (n + serveMost - 1) / serveMost
+		testutil.True(t, calls >= least && calls <= 3*least+1, "%d waiters took %d turns", n, calls)
 		for _, u := range users {
 			u.w.Free()
 		}
@@ -75,9 +74,8 @@ func TestManyKept(t *testing.T) {
 	p.Wait(&last.w, &Flow{Host: new(Share), Namespace: new(Share)}, 4096, 1)
 	calls := 0
 	for last.w.Waiting() {
-		if p.Serve(); calls > len(users)/searchMost {
-			t.Fatalf("not served after %d searches", calls)
-		}
+		p.Serve()
+		testutil.MustTrue(t, calls <= len(users)/searchMost, "not served after %d searches", calls)
 		calls++
 	}
 	testutil.True(t, calls >= len(users)/searchMost, "%d flows were looked at in %d turns",
@@ -144,9 +142,8 @@ func TestExpireAll(t *testing.T) {
 		if next() == 0 {
 			break
 		}
-		if ended := before - p.waiters; ended > expireMost {
-			t.Fatalf("%d waits end in a piece", ended)
-		}
+		ended := before - p.waiters
+		testutil.MustTrue(t, ended <= expireMost, "%d waits end in a piece", ended)
 	}
 	testutil.True(t, p.waiters == 1 && n <= 1000/expireMost+2, "%d wait after %d pieces, want 1",
 		p.waiters, n)

@@ -106,8 +106,7 @@ func TestArenaPages(t *testing.T) {
 	}
 	// More than any machine has free, so ordinary pages.
 	b := testutil.Value(mapPages(1<<40, true))(t)
-	if got := pageSize(t, Addr(b)); got != os.Getpagesize() {
-		t.Errorf("1 TiB in pages of %d bytes", got)
-	}
+	got := pageSize(t, Addr(b))
+	testutil.True(t, got == os.Getpagesize(), "1 TiB in pages of %d bytes", got)
 	testutil.Check(t, unix.Munmap(b))
 }

@@ -82,9 +82,8 @@ func TestPoolExpire(t *testing.T) {
 	a, b := newUser("a", &log), newUser("b", &log)
 	p.Wait(&a.w, nil, 4096, 10)
 	p.Wait(&b.w, nil, 4096, 20)
-	if expire(p, 10) != 0 || expire(p, 11) != 1 || a.w.Waiting() || !b.w.Waiting() {
-		t.Fatalf("expired: %v", log)
-	}
+	testutil.MustTrue(t, expire(p, 10) == 0 && expire(p, 11) == 1 && !a.w.Waiting() &&
+		b.w.Waiting(), "expired: %v", log)
 	p.Wait(&a.w, nil, 8192, 30)
 	all.Free()
 	testutil.MustTrue(t,

@@ -266,9 +266,8 @@ func TestMostOfOneHost(t *testing.T) {
 	}
 	victim := &Flow{Host: new(Share), Namespace: new(Share)}
 	var his []*Allocation
-	if n := hog(p, victim, 4096, &his); n < mebi {
-		t.Errorf("%d KiB are left for another host", n>>10)
-	}
+	n := hog(p, victim, 4096, &his)
+	testutil.True(t, n >= mebi, "%d KiB are left for another host", n>>10)
 	for range 32 {
 		a := new(Allocation)
 		if his = append(his, a); !p.AllocReserve(a, victim, 8192) {

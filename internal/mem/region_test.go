@@ -28,9 +28,8 @@ func TestRegionUsage(t *testing.T) {
 		t.Errorf("%d bytes at %#x", len(a.Bytes()), Addr(a.Bytes()))
 	}
 	b.Charge(100)
-	if u := usage(purpose); u.Regions != 2 || u.Bytes != int64(2*page+100) {
-		t.Errorf("usage is %+v", u)
-	}
+	u := usage(purpose)
+	testutil.True(t, u.Regions == 2 && u.Bytes == int64(2*page+100), "usage is %+v", u)
 	for range 2 {
 		testutil.Check(t, a.Unmap())
 	}
@@ -62,9 +61,8 @@ func TestRegionKeep(t *testing.T) {
 	segs, _ := a.Alloc(nil, BlockMin)
 	a.Region().Keep(true)
 	testutil.Check(t, a.Close())
-	if err := a.Region().Unmap(); err != nil || a.Region().Bytes() == nil {
-		t.Errorf("unmapped, %v", err)
-	}
+	err := a.Region().Unmap()
+	testutil.True(t, err == nil && a.Region().Bytes() != nil, "unmapped, %v", err)
 	segs[0].B[0] = 1 // it is there
 	a.Free(segs)
 	a.Region().Keep(false)

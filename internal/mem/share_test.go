@@ -58,10 +58,9 @@ func TestShares(t *testing.T) {
 		// Another host finds memory, or the same host with another namespace.
 		for range 16 {
 			a := new(Allocation)
-			if all = append(all, a); !p.Alloc(a, &Flow{Host: new(Share), Namespace: new(Share)},
-				4096) {
-				t.Errorf("%s: nothing is left for others", name)
-			}
+			all = append(all, a)
+			testutil.True(t, p.Alloc(a, &Flow{Host: new(Share), Namespace: new(Share)}, 4096),
+				"%s: nothing is left for others", name)
 		}
 		freeAll(all)
 		if n := slices.MaxFunc(shares,
@@ -79,9 +78,8 @@ func TestShareOfNamespace(t *testing.T) {
 	toHung := &Flow{Host: &host, Namespace: &hung}
 	hog(p, toHung, mebi, &all)
 	testutil.True(t, hung.Used() >= 29*mebi && hung.Used() <= 31*mebi, "%d bytes hang", hung.Used())
-	if n := hog(p, &Flow{Host: &host, Namespace: &healthy}, mebi, &all); n < 8*mebi {
-		t.Errorf("%d bytes for the healthy namespace", n)
-	}
+	n := hog(p, &Flow{Host: &host, Namespace: &healthy}, mebi, &all)
+	testutil.True(t, n >= 8*mebi, "%d bytes for the healthy namespace", n)
 	if n := hog(p, &Flow{Host: &other, Namespace: &healthy}, mebi, &all); n < 4*mebi {
 		t.Errorf("%d bytes for the other host", n)
 	}
@@ -141,9 +139,8 @@ func TestTurns(t *testing.T) {
 	p.Wait(&users[3].w, flows[1], 3*mebi, 20)
 	p.Wait(&users[4].w, flows[2], 4096, 20)
 	p.Wait(&users[5].w, flows[2], 4096, 20)
-	if p.Serve(); len(log) != 0 {
-		t.Fatalf("nothing is free, and %v", log)
-	}
+	p.Serve()
+	testutil.MustTrue(t, len(log) == 0, "nothing is free, and %v", log)
 	held[0].Free() // d waits for more: only flows with little memory go ahead
 	p.Serve()
 	testutil.EqualSlices(t, log, []string{"e 4096", "f 4096"}, "")

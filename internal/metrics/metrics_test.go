@@ -215,11 +215,9 @@ func TestNativeHistograms(t *testing.T) {
 			continue
 		}
 		h := f.GetMetric()[0].GetHistogram()
-		if h.GetSampleCount() != 10 || h.GetZeroCount() != 4 || len(h.GetBucket()) != 12 ||
-			h.GetBucket()[0].GetCumulativeCount() != 6 ||
-			h.GetBucket()[11].GetCumulativeCount() != 8 {
-			t.Error(h)
-		}
+		testutil.True(t, h.GetSampleCount() == 10 && h.GetZeroCount() == 4 &&
+			len(h.GetBucket()) == 12 && h.GetBucket()[0].GetCumulativeCount() == 6 &&
+			h.GetBucket()[11].GetCumulativeCount() == 8, "%v", h)
 		at, n, left := int32(0), int64(0), map[string]int64{"3µs": 2, "5ms": 2, "20s": 2}
 		deltas := h.GetPositiveDelta()
 		for _, span := range h.GetPositiveSpan() {
@@ -236,9 +234,8 @@ func TestNativeHistograms(t *testing.T) {
 				at++
 			}
 		}
-		if len(deltas) > 0 || left["3µs"] != 0 || left["5ms"] != 0 || left["20s"] != 0 {
-			t.Errorf("left %v of %v", left, h)
-		}
+		testutil.True(t, len(deltas) == 0 && left["3µs"] == 0 && left["5ms"] == 0 &&
+			left["20s"] == 0, "left %v of %v", left, h)
 		return
 	}
 	t.Error("there is no histogram")
@@ -249,7 +246,6 @@ func TestNumber(t *testing.T) {
 	for range 64 {
 		large = large.Add(large)
 	}
-	if n := number(large); n < 1e19 {
-		t.Errorf("2^64 is shown as %v", n)
-	}
+	n := number(large)
+	testutil.True(t, n >= 1e19, "2^64 is shown as %v", n)
 }

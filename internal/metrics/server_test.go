@@ -43,8 +43,7 @@ func get(t *testing.T, s *httpd.Server, method, path, accept string) (status int
 		http.NewRequest(method, fmt.Sprintf("http://%v%s", s.Addr(), path), nil))(t)
 	req.Header.Set("Accept", accept)
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
-	r, err := c.Do(req)
-	testutil.Must(t, err)
+	r := testutil.Value(c.Do(req))(t)
 	defer r.Body.Close()
 	b := testutil.Value(io.ReadAll(r.Body))(t)
 	return r.StatusCode, r.Header.Get("Content-Type"), string(b)
@@ -169,9 +168,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	more := dial(t, s)
 	testutil.Value(io.WriteString(more, request))(t)
 	_ = more.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	if n, err := more.Read(make([]byte, 1)); n > 0 || err == nil {
-		t.Error("there is no bound")
-	}
+	n, err := more.Read(make([]byte, 1))
+	testutil.True(t, n == 0 && err != nil, "there is no bound")
 	_ = more.SetReadDeadline(time.Now().Add(testutil.Patience))
 	all[0].Close()
 	answered(more)

@@ -48,9 +48,8 @@ func TestToken(t *testing.T) {
 	for _, headers := range []string{
 		"Authorization: Bearer " + token + "\r\n", "authorization: bearer " + token + "\r\n",
 	} {
-		if status, _, open := ask("GET /metrics", headers); status != http.StatusOK || !open {
-			t.Errorf("%s: %d", headers, status)
-		}
+		status, _, open := ask("GET /metrics", headers)
+		testutil.True(t, status == http.StatusOK && open, "%s: %d", headers, status)
 	}
 	forged := []string{
 		"", "Authorization:\r\n", "Authorization: Bearer\r\n", "Authorization: Bearer \r\n",
@@ -70,10 +69,9 @@ func TestToken(t *testing.T) {
 			"GET /metrics", "POST /metrics", "GET /", "GET /metrics?access_token=" + token,
 		} {
 			status, body, open := ask(first, headers)
-			if status != http.StatusUnauthorized || open || strings.Contains(body, "nvmf_target") ||
-				strings.Contains(body, token) {
-				t.Errorf("%s %.50q: %d, open %v: %.100s", first, headers, status, open, body)
-			}
+			testutil.True(t, status == http.StatusUnauthorized && !open && !strings.Contains(body,
+				"nvmf_target") && !strings.Contains(body, token), "%s %.50q: %d, open %v: %.100s",
+				first, headers, status, open, body)
 		}
 	}
 	testutil.Equal(t, refused.Load(), int64(4*len(forged)), "refusals")

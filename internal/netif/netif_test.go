@@ -29,9 +29,8 @@ func TestRDMA(t *testing.T) {
 			os.WriteFile(file, []byte(text), 0o644)))
 	}
 	want := map[string][]string{"rxe0": {"eth0", "eth0.5"}, "old0": {"eth1"}}
-	if got := (Machine{dir}).rdma([]string{"*"}); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v", got)
-	}
+	got := (Machine{dir}).rdma([]string{"*"})
+	testutil.True(t, reflect.DeepEqual(got, want), "got %v", got)
 	delete(want, "old0")
 	if got := (Machine{dir}).rdma([]string{"rxe0", "none"}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v", got)
@@ -123,21 +122,17 @@ func TestManyInterfaces(t *testing.T) {
 	}
 	testutil.IP(t, commands...)
 	s, err := Linux().Read()
-	if err != nil || len(s.Addresses) != n+1 {
-		t.Fatalf("%d addresses, %v", len(s.Addresses), err)
-	}
+	testutil.MustTrue(t, err == nil && len(s.Addresses) == n+1, "%d addresses, %v",
+		len(s.Addresses), err)
 	// Reading the addresses of each interface alone would list all of them each time.
 	least := testing.AllocsPerRun(1, func() { _, err = Linux().Read() })
 	if most := float64(50 * n); err != nil || least > most {
 		t.Errorf("%v allocations for %d interfaces, more than %v, %v", least, n, most, err)
 	}
-	if a := s.Addresses[0]; a.Addr.String() != "10.8.0.1" || a.Interface != "lo" || a.Up {
-		t.Errorf("%+v", a)
-	}
+	a := s.Addresses[0]
+	testutil.True(t, a.Addr.String() == "10.8.0.1" && a.Interface == "lo" && !a.Up, "%+v", a)
 	for i, a := range s.Addresses[1:] {
-		if a.Addr.String() != fmt.Sprint("10.9.0.", i) ||
-			a.Interface != fmt.Sprint("d", i) || a.Up {
-			t.Errorf("%+v", a)
-		}
+		testutil.True(t, a.Addr.String() == fmt.Sprint("10.9.0.", i) &&
+			a.Interface == fmt.Sprint("d", i) && !a.Up, "%+v", a)
 	}
 }

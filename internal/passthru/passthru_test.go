@@ -17,9 +17,8 @@ import (
 func TestSMART(t *testing.T) {
 	d := passthrutest.New(1, 9)
 	d.SMART = nvme.SMARTLog{Temperature: 310, PowerOnHours: nvme.MakeUint128(7)}
-	if l, err := passthru.SMART(d); err != nil || *l != d.SMART {
-		t.Fatalf("%+v, %v", l, err)
-	}
+	l, err := passthru.SMART(d)
+	testutil.MustTrue(t, err == nil && *l == d.SMART, "%+v, %v", l, err)
 	var refusal error
 	d.Fault = func(uintptr, *nvme.SQE) (nvme.Status, syscall.Errno) {
 		switch err := refusal.(type) {
@@ -38,10 +37,8 @@ func TestSMART(t *testing.T) {
 func TestIdentify(t *testing.T) {
 	d := passthrutest.New(8, 12)
 	b := testutil.Value(passthru.Identify(d, nvme.CNSNamespace, passthrutest.NSID, 0))(t)
-	if n, err := nvme.Parse[nvme.IdentifyNamespace](b); err != nil || n.NSZE != 8 ||
-		n.Format().LBADS != 12 {
-		t.Errorf("%+v, %v", n, err)
-	}
+	n, err := nvme.Parse[nvme.IdentifyNamespace](b)
+	testutil.True(t, err == nil && n.NSZE == 8 && n.Format().LBADS == 12, "%+v, %v", n, err)
 	if _, err := passthru.Identify(d, nvme.CNSCommandSetNamespace, passthrutest.NSID,
 		nvme.CSINVM); !errors.Is(err, nvme.InvalidField) {
 		t.Errorf("a structure that the drive does not have: %v", err)

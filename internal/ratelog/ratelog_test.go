@@ -52,9 +52,8 @@ func TestAttack(t *testing.T) {
 		passed := lines(log, "refused", "attack")
 		testutil.True(t, passed >= peerLines && passed <= (seconds/10+1)*peerLines,
 			"%d lines of the attack", passed)
-		if n := lines(log, "second"); n != seconds {
-			t.Errorf("%d of %d lines of another address", n, seconds)
-		}
+		n := lines(log, "second")
+		testutil.True(t, n == seconds, "%d of %d lines of another address", n, seconds)
 		if n := lines(log, "msg=created"); n != seconds {
 			t.Errorf("%d of %d lines of another kind", n, seconds)
 		}
@@ -82,9 +81,8 @@ func TestManyAddresses(t *testing.T) {
 		for i := range 100_000 {
 			l.Peer(addr(i)).Warn("refused")
 		}
-		if n := len(l.now.kinds["refused"].peers); n > kindLines {
-			t.Errorf("%d addresses are remembered", n)
-		}
+		n := len(l.now.kinds["refused"].peers)
+		testutil.True(t, n <= kindLines, "%d addresses are remembered", n)
 		l.Peer(addr(7)).Warn("expired")
 		time.Sleep(periodLength)
 		synctest.Wait()

@@ -37,21 +37,15 @@ func TestRefusals(t *testing.T) {
 		l.Peer(addr(1)).Warn("refused", "qid", 1, "err", errors.New("no such host"))
 		l.Peer(addr(1)).Info("created")
 		list := r.Refusals()
-		if len(list) != 2 || list[0].Count != 1 || list[1].Count != 1000 {
-			t.Fatalf("got %+v", list)
-		}
-		if kinds := r.Kinds(); len(kinds) != 1 || kinds["refused"] != 1001 {
-			t.Errorf("kinds %v", kinds)
-		}
+		testutil.MustTrue(t, len(list) == 2 && list[0].Count == 1 && list[1].Count == 1000,
+			"got %+v", list)
+		kinds := r.Kinds()
+		testutil.True(t, len(kinds) == 1 && kinds["refused"] == 1001, "kinds %v", kinds)
 		got := list[1]
-		if !got.First.Equal(begin) || !got.Last.Equal(begin.Add(999*time.Second)) ||
-			!strings.HasSuffix(got.Remote, ":999") || got.Message != "refused" {
-			t.Errorf("got %+v", got)
-		}
+		testutil.True(t, got.First.Equal(begin) && got.Last.Equal(begin.Add(999*time.Second)) &&
+			strings.HasSuffix(got.Remote, ":999") && got.Message == "refused", "got %+v", got)
 		want := []observed.Attribute{{Key: "qid", Value: "0"}, {Key: "err", Value: "no such host"}}
-		if !slices.Equal(got.Attributes, want) {
-			t.Errorf("got %q, want %q", got.Attributes, want)
-		}
+		testutil.EqualSlices(t, got.Attributes, want, "")
 		testutil.Equal(t, out.String(), "", "lines below the level are in the log: %s", out)
 	})
 }
@@ -72,9 +66,8 @@ func TestRefusalsAreBounded(t *testing.T) {
 			list[0].Attributes[0].Value != "9999" {
 			t.Errorf("%d refusals, the first is %+v", len(list), list[0].Attributes[0])
 		}
-		if n := len(list[0].Attributes[1].Value); n != maxDetails {
-			t.Errorf("a value has %d bytes", n)
-		}
+		n := len(list[0].Attributes[1].Value)
+		testutil.True(t, n == maxDetails, "a value has %d bytes", n)
 		for i := range 10_000 {
 			time.Sleep(time.Millisecond)
 			l.Peer(addr(i)).Warn("refused")
@@ -99,17 +92,14 @@ func TestEvents(t *testing.T) {
 	for range 3 * maxEvents {
 		log.Warn("line")
 	}
-	if n := lines(out, "msg=line"); n != 3*maxEvents || lines(out, "remembered") != 0 {
-		t.Errorf("the log has %d lines", n)
-	}
+	n := lines(out, "msg=line")
+	testutil.True(t, n == 3*maxEvents && lines(out, "remembered") == 0, "the log has %d lines", n)
 	list, changed := r.Events(3 * maxEvents)
-	if len(list) != 1 || list[0].ID != 3*maxEvents+1 || list[0].Level != "WARN" {
-		t.Errorf("got %+v", list)
-	}
-	if all, _ := r.Events(0); len(all) > maxEvents || len(all) < maxEvents/2 ||
-		all[len(all)-1].ID != list[0].ID {
-		t.Errorf("%d events", len(all))
-	}
+	testutil.True(t, len(list) == 1 && list[0].ID == 3*maxEvents+1 && list[0].Level == "WARN",
+		"got %+v", list)
+	all, _ := r.Events(0)
+	testutil.True(t, len(all) <= maxEvents && len(all) >= maxEvents/2 &&
+		all[len(all)-1].ID == list[0].ID, "%d events", len(all))
 	select {
 	case <-changed:
 		t.Error("woken without an event")
@@ -122,9 +112,8 @@ func TestEventAttributes(t *testing.T) {
 	log.Info("size changed", "size", 4096, "err", errors.New("no"))
 	list, _ := r.Events(0)
 	want := []observed.Attribute{{Key: "size", Value: "4096"}, {Key: "err", Value: "no"}}
-	if len(list) != 1 || !slices.Equal(list[0].Attributes, want) {
-		t.Errorf("got %+v, want %q", list, want)
-	}
+	testutil.True(t, len(list) == 1 && slices.Equal(list[0].Attributes, want), "got %+v, want %q",
+		list, want)
 }
 
 // TestRecordingAllocatesNothingMore: repeated refusals cost no memory.
@@ -172,15 +161,11 @@ func TestAbout(t *testing.T) {
 	log.Warn("no peer", "host", "a")
 	mapped := netip.AddrFrom16(addr(1).Addr().As16())
 	events, refusals := l.About(mapped, "a")
-	if len(events) != 2 || events[0].Message != "refused" || events[1].Message != "created" ||
-		!slices.Contains(events[1].Attributes, observed.Attribute{Key: "qid", Value: "1"}) {
-		t.Errorf("events %+v", events)
-	}
-	if len(refusals) != 1 || !strings.HasSuffix(refusals[0].Remote, ":1001") ||
-		refusals[0].Message != "refused" {
-		t.Errorf("refusals %+v", refusals)
-	}
-	if e, f := New(slog.New(slog.DiscardHandler)).About(mapped, "a"); e != nil || f != nil {
-		t.Errorf("without a recorder: %v, %v", e, f)
-	}
+	testutil.True(t, len(events) == 2 && events[0].Message == "refused" &&
+		events[1].Message == "created" && slices.Contains(events[1].Attributes,
+		observed.Attribute{Key: "qid", Value: "1"}), "events %+v", events)
+	testutil.True(t, len(refusals) == 1 && strings.HasSuffix(refusals[0].Remote, ":1001") &&
+		refusals[0].Message == "refused", "refusals %+v", refusals)
+	e, f := New(slog.New(slog.DiscardHandler)).About(mapped, "a")
+	testutil.True(t, e == nil && f == nil, "without a recorder: %v, %v", e, f)
 }

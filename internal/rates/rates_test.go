@@ -20,9 +20,8 @@ func TestGrowth(t *testing.T) {
 		"one that is new":   {counts{"a": 3}, counts{"a": 4, "b": 9}, counts{"a": 1, "b": 9}},
 		"the largest value": {counts{"a": 0}, counts{"a": 1<<64 - 1}, counts{"a": 1<<64 - 1}},
 	} {
-		if got := Since(tc.old, tc.now); !maps.Equal(got, tc.want) {
-			t.Errorf("%s: %v, want %v", name, got, tc.want)
-		}
+		got := Since(tc.old, tc.now)
+		testutil.True(t, maps.Equal(got, tc.want), "%s: %v, want %v", name, got, tc.want)
 	}
 	for _, tc := range [][4]uint64{
 		{0, 0, 0, 0}, {1, 4, 3, 3}, {4, 4, 0, 0}, {4, 1, 1, 0}, {4, 0, 0, 0},

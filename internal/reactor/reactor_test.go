@@ -55,9 +55,8 @@ func TestPostBeforeRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := false
 	r.Post(func() { ran = true; cancel() })
-	if err := r.Run(ctx); err != nil || !ran {
-		t.Error(err, ran)
-	}
+	err := r.Run(ctx)
+	testutil.True(t, err == nil && ran, "%v %v", err, ran)
 	testutil.Check(t, r.Close())
 }
 
@@ -221,10 +220,9 @@ func TestIdle(t *testing.T) {
 					return r.state.Load() == asleep
 				})
 			}
-			if testutil.Soaking() && least > int64(idle)/200 {
-				t.Errorf("%v of CPU time in %v without work, %d times in a row",
-					time.Duration(least), idle, rounds)
-			}
+			testutil.True(t, !testutil.Soaking() || least <= int64(idle)/200,
+				"%v of CPU time in %v without work, %d times in a row", time.Duration(least), idle,
+				rounds)
 		})
 	}
 }

@@ -70,9 +70,8 @@ func TestShortSleepsAreLearned(t *testing.T) {
 	for d, want := range map[time.Duration]bool{
 		0: true, shortSleep - 1: true, shortSleep: false, time.Hour: false, shortSleep / 2: true,
 	} {
-		if s.slept(int64(d)); s.short != want {
-			t.Errorf("after %v: %v", d, s.short)
-		}
+		s.slept(int64(d))
+		testutil.True(t, s.short == want, "after %v: %v", d, s.short)
 	}
 }
 
@@ -90,9 +89,8 @@ func TestYieldBeforeSleep(t *testing.T) {
 		{true, 2*int64(timeSlice) + 2, 2*int64(timeSlice) + 2},
 	} {
 		r.spin.short = tc.short
-		if r.yieldBeforeSleep(tc.now); r.yielded != tc.yielded {
-			t.Errorf("%+v: yielded at %d", tc, r.yielded)
-		}
+		r.yieldBeforeSleep(tc.now)
+		testutil.True(t, r.yielded == tc.yielded, "%+v: yielded at %d", tc, r.yielded)
 	}
 }
 

@@ -19,9 +19,7 @@ func pipe(t *testing.T) (rd, wr int) {
 
 func put(t *testing.T, fd int) {
 	t.Helper()
-	if _, err := unix.Write(fd, []byte{1}); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(unix.Write(fd, []byte{1})))
 }
 
 func TestWatch(t *testing.T) {
@@ -114,12 +112,10 @@ func TestWatchErrors(t *testing.T) {
 // TestEventFDIsWork: a write of the kernel to the eventfd while the reactor is awake makes it poll
 // again before it asks pollers whether it may sleep.
 func TestEventFDIsWork(t *testing.T) {
-	r, err := New(Config{CPU: -1})
-	testutil.Must(t, err)
+	r := testutil.Value(New(Config{CPU: -1}))(t)
 	defer func() { testutil.Check(t, r.Close()) }()
 	for round := range 3 {
-		_, err := unix.Write(r.EventFD(), eventOne)
-		testutil.Must(t, err)
+		testutil.Value(unix.Write(r.EventFD(), eventOne))(t)
 		testutil.Equal(t, r.pollEvents(), 1, "events in round %d", round)
 		testutil.Equal(t, r.pollEvents(), 0, "events in round %d, again", round)
 	}

@@ -87,10 +87,9 @@ func TestFileSystem(t *testing.T) {
 	filler := filepath.Join(top, "filler")
 	_ = os.WriteFile(filler, make([]byte, 1<<20), 0o600) // as much as fits
 	testutil.Is(t, testutil.Err(s.Ports([]string{"b"})), unix.ENOSPC, "full")
-	if err := s.Protection.SetProtected("a", 2, true); !errors.Is(err, unix.ENOSPC) ||
-		s.Protection.Protected("a", 2) {
-		t.Errorf("full: %v", err)
-	}
+	err := s.Protection.SetProtected("a", 2, true)
+	testutil.True(t, errors.Is(err, unix.ENOSPC) && !s.Protection.Protected("a", 2), "full: %v",
+		err)
 	starts("Make room on its file system")
 	must(t, os.Remove(filler))
 	s = opened(t, s.path)

@@ -32,9 +32,8 @@ func asNobody(t *testing.T, prepare func(dir string)) (dir string) {
 	cmd.Env = append(os.Environ(), unprivileged+"="+dir)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v:\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	testutil.True(t, err == nil, "%v:\n%s", err, out)
 	return ""
 }
 

@@ -219,9 +219,8 @@ func TestUsers(t *testing.T) {
 			got = append(got, strings.ReplaceAll(u.Name, f.root+"/", ""))
 			testutil.True(t, (u.Program == "qemu") == (name == "other"), "%s: %+v", name, u)
 		}
-		if text := strings.Join(got, ", "); text != want {
-			t.Errorf("%s:\n%s, want\n%s", name, text, want)
-		}
+		text := strings.Join(got, ", ")
+		testutil.True(t, text == want, "%s:\n%s, want\n%s", name, text, want)
 	}
 	f.Proc = "/does/not/exist"
 	testutil.True(t, testutil.Err(f.Users(f.at("sda"))) != nil, "no error without procfs")
@@ -243,9 +242,8 @@ func TestProcesses(t *testing.T) {
 	f.write("file", "")
 	f.write("proc/812/comm", "nvmf-target\n")
 	got := f.Processes()
-	if len(got) != 1 || !slices.Equal(got["8:17"], []string{"process 812 (nvmf-target)"}) {
-		t.Errorf("%q", got)
-	}
+	testutil.True(t, len(got) == 1 && slices.Equal(got["8:17"],
+		[]string{"process 812 (nvmf-target)"}), "%q", got)
 }
 
 // TestLoopDevice tests a loop device and a process of this machine.
@@ -266,9 +264,8 @@ func TestLoopDevice(t *testing.T) {
 	onFile, err1 := m.StackOf(file)
 	onLoop, err2 := m.StackOf(device)
 	testutil.Must(t, errors.Join(err1, err2))
-	if where, ok := onLoop.Overlaps(onFile); !ok || where != file {
-		t.Errorf("%s and its file: %q, %v", device, where, ok)
-	}
+	where, ok := onLoop.Overlaps(onFile)
+	testutil.True(t, ok && where == file, "%s and its file: %q, %v", device, where, ok)
 	// a process that has the device open
 	holder := exec.Command("sh", "-c", "echo ready; read line; true", "holder")
 	in, err1 := holder.StdinPipe()
@@ -282,8 +279,6 @@ func TestLoopDevice(t *testing.T) {
 	on, err3 := m.Users(onLoop)
 	testutil.Check(t, errors.Join(err1, err2, err3, open.Close(), in.Close(), holder.Wait()))
 	who := User{fmt.Sprintf("process %d (sh)", holder.Process.Pid), "sh"}
-	if !slices.Contains(of, User{Name: filepath.Base(device)}) || !slices.Contains(on, who) ||
-		len(on) != 1 {
-		t.Errorf("users of the file: %v; of the device: %v", of, on)
-	}
+	testutil.True(t, slices.Contains(of, User{Name: filepath.Base(device)}) && slices.Contains(on,
+		who) && len(on) == 1, "users of the file: %v; of the device: %v", of, on)
 }

@@ -3,6 +3,8 @@ package subnet
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func TestOf(t *testing.T) {
@@ -17,11 +19,9 @@ func TestOf(t *testing.T) {
 		"::1":                         "::/64",
 	} {
 		n := Of(netip.MustParseAddr(addr))
-		if got := Text(n); got != want || Of(n) != n {
-			t.Errorf("%s is in %s, want %s", addr, got, want)
-		}
+		got := Text(n)
+		testutil.True(t, got == want && Of(n) == n, "%s is in %s, want %s", addr, got, want)
 	}
-	if n := Of(netip.Addr{}); n.IsValid() {
-		t.Errorf("no address is in %v", n)
-	}
+	n := Of(netip.Addr{})
+	testutil.True(t, !n.IsValid(), "no address is in %v", n)
 }

@@ -42,7 +42,6 @@ func TestAvailableMemory(t *testing.T) {
 }
 
 func TestAvailableMemoryHere(t *testing.T) {
-	if n, err := AvailableMemory(); err != nil || n <= 0 {
-		t.Errorf("%d, %v", n, err)
-	}
+	n, err := AvailableMemory()
+	testutil.True(t, err == nil && n > 0, "%d, %v", n, err)
 }

@@ -35,9 +35,8 @@ func TestNVMeHeaders(t *testing.T) {
 func TestNVMeIoctlElsewhere(t *testing.T) {
 	f := testutil.Value(os.Open(os.DevNull))(t)
 	defer f.Close()
-	if _, e := NVMeIoctl(int(f.Fd()), NVMeAdmin, &NVMeCommand{Opcode: 6}); e != unix.ENOTTY {
-		t.Errorf("a command for /dev/null: %v", e)
-	}
+	_, e := NVMeIoctl(int(f.Fd()), NVMeAdmin, &NVMeCommand{Opcode: 6})
+	testutil.True(t, e == unix.ENOTTY, "a command for /dev/null: %v", e)
 	if _, e := NVMeNamespace(int(f.Fd())); e != unix.ENOTTY {
 		t.Errorf("the namespace of /dev/null: %v", e)
 	}

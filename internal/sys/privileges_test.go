@@ -72,9 +72,8 @@ func TestDropPrivileges(t *testing.T) {
 	child.Env = append(os.Environ(), dropped+"=1")
 	var b bytes.Buffer
 	child.Stdout, child.Stderr = &b, &b
-	if err := child.Run(); err != nil {
-		t.Fatal(err, b.String())
-	}
+	err := child.Run()
+	testutil.MustTrue(t, err == nil, "%v %v", err, b.String())
 	testutil.True(t, strings.Contains(b.String(), fmt.Sprintf("process %d\n", child.Process.Pid)),
 		"it has become another process")
 	testutil.True(t, strings.Contains(b.String(), "main thread: true"),

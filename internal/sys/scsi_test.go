@@ -34,7 +34,6 @@ func TestSCSIHeaders(t *testing.T) {
 func TestSCSIReadElsewhere(t *testing.T) {
 	f := testutil.Value(os.Open(os.DevNull))(t)
 	defer f.Close()
-	if _, e := SCSIRead(int(f.Fd()), make([]byte, 6), make([]byte, 36)); e != unix.ENOTTY {
-		t.Errorf("a command for /dev/null: %v", e)
-	}
+	_, e := SCSIRead(int(f.Fd()), make([]byte, 6), make([]byte, 36))
+	testutil.True(t, e == unix.ENOTTY, "a command for /dev/null: %v", e)
 }

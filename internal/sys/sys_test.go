@@ -30,9 +30,8 @@ func vectors(parts ...[]byte) []Iovec {
 func TestVectored(t *testing.T) {
 	a, b := socketPair(t)
 	x, y := make([]byte, 4), make([]byte, 8)
-	if n, e := Recvmsg(b, vectors(x, y), 0); n != 0 || e != syscall.EAGAIN {
-		t.Fatalf("empty socket: %d, %v", n, e)
-	}
+	n, e := Recvmsg(b, vectors(x, y), 0)
+	testutil.MustTrue(t, n == 0 && e == syscall.EAGAIN, "empty socket: %d, %v", n, e)
 	if n, e := Sendmsg(a, vectors([]byte("hello"), nil, []byte("world")), 0); n != 10 || e != 0 {
 		t.Fatalf("send: %d, %v", n, e)
 	}
@@ -48,18 +47,16 @@ func TestVectored(t *testing.T) {
 	}
 	testutil.Must(t, unix.Shutdown(a, unix.SHUT_WR))
 	for _, iov := range [][]Iovec{vectors(x), vectors(x, y)} {
-		if n, e := Recvmsg(b, iov, 0); n != 0 || e != 0 {
-			t.Fatalf("end of stream, %d vectors: %d, %v", len(iov), n, e)
-		}
+		n, e := Recvmsg(b, iov, 0)
+		testutil.MustTrue(t, n == 0 && e == 0, "end of stream, %d vectors: %d, %v", len(iov), n, e)
 	}
 }
 
 func TestSendRecv(t *testing.T) {
 	a, b := socketPair(t)
 	buf := make([]byte, 16)
-	if n, e := Recv(b, buf, 0); n != 0 || e != syscall.EAGAIN {
-		t.Fatalf("empty socket: %d, %v", n, e)
-	}
+	n, e := Recv(b, buf, 0)
+	testutil.MustTrue(t, n == 0 && e == syscall.EAGAIN, "empty socket: %d, %v", n, e)
 	if n, e := Send(a, []byte("abc"), 0); n != 3 || e != 0 {
 		t.Fatalf("send: %d, %v", n, e)
 	}
@@ -79,16 +76,14 @@ func TestSendRecv(t *testing.T) {
 func TestBlockingSocket(t *testing.T) {
 	a, b := socketPair(t)
 	testutil.Must(t, unix.SetNonblock(a, false))
-	if _, e := Recv(a, make([]byte, 1), 0); e != syscall.EAGAIN {
-		t.Fatalf("recv: %v", e)
-	}
+	_, e := Recv(a, make([]byte, 1), 0)
+	testutil.MustTrue(t, e == syscall.EAGAIN, "recv: %v", e)
 	for _, iov := range [][]Iovec{
 		vectors(make([]byte, 1)),
 		vectors(make([]byte, 1), make([]byte, 1)),
 	} {
-		if _, e := Recvmsg(a, iov, 0); e != syscall.EAGAIN {
-			t.Fatalf("recvmsg with %d vectors: %v", len(iov), e)
-		}
+		_, e := Recvmsg(a, iov, 0)
+		testutil.MustTrue(t, e == syscall.EAGAIN, "recvmsg with %d vectors: %v", len(iov), e)
 	}
 	big := make([]byte, 1<<20)
 	for range 100 {
@@ -135,10 +130,9 @@ func TestPositioned(t *testing.T) {
 		t.Fatalf("write: %d, %v", n, e)
 	}
 	x, y := make([]byte, 4), make([]byte, 8)
-	if n, e := Preadv2(fd, vectors(x, y), off+1, 0); n != 9 || e != 0 || string(x)+
-		string(y[:5]) != "elloworld" {
-		t.Fatalf("read: %d, %v, %q %q", n, e, x, y)
-	}
+	n, e := Preadv2(fd, vectors(x, y), off+1, 0)
+	testutil.MustTrue(t, n == 9 && e == 0 && string(x)+string(y[:5]) == "elloworld",
+		"read: %d, %v, %q %q", n, e, x, y)
 	if n, e := Preadv2(fd, vectors(x), -2, 0); n != 0 || e != syscall.EINVAL {
 		t.Fatalf("read at -2: %d, %v", n, e)
 	}

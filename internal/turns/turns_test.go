@@ -131,9 +131,8 @@ func TestPriority(t *testing.T) {
 		}
 	}
 	q.run()
-	if low := max(usual, 10); !slices.Equal(q.nice, []int{low, usual, low, usual}) {
-		t.Errorf("nice values %v", q.nice)
-	}
+	low := max(usual, 10)
+	testutil.True(t, slices.Equal(q.nice, []int{low, usual, low, usual}), "nice values %v", q.nice)
 	// Jobs have waited without interruption, although each of these is new.
 	for range 3 {
 		q.add(1, false)

@@ -69,10 +69,8 @@ func newSmall(t testing.TB, cfg Config, entries, slots int) *harness {
 	testutil.Must(t, g.file.Truncate(1<<20))
 	g.f = g.AddFile(int(g.file.Fd()))
 	t.Cleanup(func() {
-		if err := errors.Join(g.RemoveFile(g.f), g.Close(), g.file.Close(), unix.Close(g.eventFD),
-			unix.Munmap(g.b)); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, errors.Join(g.RemoveFile(g.f), g.Close(), g.file.Close(),
+			unix.Close(g.eventFD), unix.Munmap(g.b)))
 		runtime.UnlockOSThread()
 	})
 	return g

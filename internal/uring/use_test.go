@@ -153,9 +153,8 @@ func TestRefusal(t *testing.T) {
 		unix.ENOSYS: "Linux 5.10",
 		unix.EPERM:  "io_uring_setup", unix.ENOMEM: "ulimit -l",
 	} {
-		if err := refusal(e); !errors.Is(err, e) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v", err)
-		}
+		err := refusal(e)
+		testutil.True(t, errors.Is(err, e) && strings.Contains(err.Error(), want), "%v", err)
 	}
 }
 
@@ -201,9 +200,8 @@ func TestIdle(t *testing.T) {
 	start(g.f, Op{}, 1, 2, 3, 4, 5)
 	testutil.Value(unix.Write(p[1], []byte{0}))(t)
 	g.drain()
-	if want := 2*7 + 1 + 5; c.n != want {
-		t.Errorf("%d completions, want %d", c.n, want)
-	}
+	want := 2*7 + 1 + 5
+	testutil.True(t, c.n == want, "%d completions, want %d", c.n, want)
 	testutil.Check(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // counted returns n namespaces with the given count each, and their latencies.
@@ -49,32 +50,27 @@ func TestHistoryIsBounded(t *testing.T) {
 	for _, s := range h.series {
 		size += (cap(s.recent.points) + cap(s.hour.points)) * int(reflect.TypeFor[point]().Size())
 	}
-	if len(h.series) != maxSeries || size > 3e6 {
-		t.Errorf("%d series take %d bytes", len(h.series), size)
-	}
+	testutil.True(t, len(h.series) == maxSeries && size <= 3e6, "%d series take %d bytes",
+		len(h.series), size)
 	list := h.of("")
 	first, last := list[0], list[len(list)-1]
 	covered := last.end - first.end + float64(first.seconds)
-	if last.end != at.Seconds() || covered < 3590 || covered > 3620 {
-		t.Errorf("the history has %v s until %v s, which is %v", covered, last.end, at)
-	}
+	testutil.True(t, last.end == at.Seconds() && covered >= 3590 && covered <= 3620,
+		"the history has %v s until %v s, which is %v", covered, last.end, at)
 	for i, p := range list {
 		if i > 0 && float64(p.seconds)+list[i-1].end != p.end {
 			t.Fatalf("point %d of %v s ends at %v s, the one before at %v s", i, p.seconds, p.end,
 				list[i-1].end)
 		}
-		if p.reads%200 != 0 || p.reads == 0 || p.counts[0] != uint32(p.reads/2) ||
-			p.counts[60-firstBucket] != uint32(p.reads/2) || p.stages[2] != 100*p.reads {
-			t.Fatalf("point %d: %+v", i, p)
-		}
+		testutil.MustTrue(t, p.reads%200 == 0 && p.reads != 0 && p.counts[0] == uint32(p.reads/2) &&
+			p.counts[60-firstBucket] == uint32(p.reads/2) && p.stages[2] == 100*p.reads,
+			"point %d: %+v", i, p)
 	}
 	if n := len(list); float64(list[n-recentPoints].seconds) != every.Seconds() {
 		t.Errorf("the recent points are of %v s", list[n-recentPoints].seconds)
 	}
 	text, err := json.Marshal(list)
-	if err != nil || len(text) > 200*len(list) {
-		t.Errorf("%d bytes, %v", len(text), err)
-	}
+	testutil.True(t, err == nil && len(text) <= 200*len(list), "%d bytes, %v", len(text), err)
 }
 
 // TestHistoryGaps: missing counts are a gap: the first look, a pause of the target, a new
@@ -103,14 +99,11 @@ func TestHistoryGaps(t *testing.T) {
 		at += tc.pass
 		list, latencies := counted(tc.namespaces, tc.commands)
 		p := h.look(at, list, latencies, true)[""]
-		if p.notKnown != tc.gap || p.reads != tc.want {
-			t.Errorf("look %d: %d reads, a gap: %v; want %d, %v", i, p.reads, p.notKnown, tc.want,
-				tc.gap)
-		}
+		testutil.True(t, p.notKnown == tc.gap && p.reads == tc.want,
+			"look %d: %d reads, a gap: %v; want %d, %v", i, p.reads, p.notKnown, tc.want, tc.gap)
 		text, err := json.Marshal(p)
-		if err != nil || strings.Contains(string(text), "counts") == tc.gap {
-			t.Errorf("look %d: %s, %v", i, text, err)
-		}
+		testutil.True(t, err == nil && strings.Contains(string(text), "counts") != tc.gap,
+			"look %d: %s, %v", i, text, err)
 	}
 	if len(h.series) != 1 || len(h.of("1 of nqn")) != 0 {
 		t.Errorf("%d series are left, %d points", len(h.series), len(h.of("1 of nqn")))
@@ -138,9 +131,8 @@ func TestHistoryOfTheBusiest(t *testing.T) {
 	kept := fmt.Sprint(slices.Sorted(maps.Keys(h.series)))
 	list[39].Reads += 50
 	look(true)
-	if fmt.Sprint(slices.Sorted(maps.Keys(h.series))) != kept {
-		t.Error("a namespace with little to do has taken a place")
-	}
+	testutil.True(t, fmt.Sprint(slices.Sorted(maps.Keys(h.series))) == kept,
+		"a namespace with little to do has taken a place")
 	list[39].Reads += 5000
 	_, latencies = counted(40, 100)
 	look(false)
@@ -149,7 +141,6 @@ func TestHistoryOfTheBusiest(t *testing.T) {
 	}
 	look(true)
 	p := h.of("")
-	if n := p[len(p)-1].counts[60-firstBucket]; n != 40*50 {
-		t.Errorf("%d commands of those that were not known", n)
-	}
+	testutil.Equal(t, p[len(p)-1].counts[60-firstBucket], 40*50,
+		"commands of those that were not known")
 }

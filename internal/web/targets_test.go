@@ -240,10 +240,9 @@ func TestOtherTargetIsBounded(t *testing.T) {
 				b.join()
 				time.Sleep(silence + time.Second)
 				got := b.summary("b")
-				if !strings.Contains(got.Error, tc.want) || strings.Contains(got.Error, token) ||
-					len(got.Error) > 2*maxReason || !got.Time.IsZero() {
-					t.Errorf("the overview says %+v", got)
-				}
+				testutil.True(t, strings.Contains(got.Error, tc.want) &&
+					!strings.Contains(got.Error, token) && len(got.Error) <= 2*maxReason &&
+					got.Time.IsZero(), "the overview says %+v", got)
 				if n := sent.Load(); n > maxAnswer+1<<18 {
 					t.Errorf("%d bytes were taken", n)
 				}
@@ -298,9 +297,8 @@ func TestOtherTarget(t *testing.T) {
 			_, changed := b.get()
 			select {
 			case <-time.After(300 * time.Millisecond):
-				if s := b.summary("b"); s.Error != "" {
-					t.Fatalf("%+v", s)
-				}
+				s := b.summary("b")
+				testutil.MustTrue(t, s.Error == "", "%+v", s)
 				continue
 			case <-changed:
 				states++
@@ -314,9 +312,8 @@ func TestOtherTarget(t *testing.T) {
 		}
 		testutil.True(t, states >= 140 && states <= 151 && requests.Load() == 2,
 			"%d states of %d connections", states, requests.Load())
-		if _, open := n.counts(addressB); open != 1 {
-			t.Errorf("%d connections for %d pages", open, maxStreams)
-		}
+		_, open := n.counts(addressB)
+		testutil.True(t, open == 1, "%d connections for %d pages", open, maxStreams)
 		last := b.summary("b").Time
 		stop()
 		time.Sleep(time.Minute)
@@ -327,9 +324,8 @@ func TestOtherTarget(t *testing.T) {
 		}
 		defer n.serve(addressB, handler)()
 		time.Sleep(late + time.Second)
-		if s := b.summary("b"); s.Error != "" {
-			t.Errorf("back again: %+v", s)
-		}
+		s := b.summary("b")
+		testutil.True(t, s.Error == "", "back again: %+v", s)
 		for range maxStreams {
 			b.leave()
 		}
@@ -426,9 +422,8 @@ func TestTargetsOfEachOther(t *testing.T) {
 			time.Sleep(time.Hour)
 			testutil.True(t, asked[i].Load() == before, "target %d still makes states", i)
 		}
-		if _, open := n.counts(addressB); open != 0 {
-			t.Errorf("%d connections without a page", open)
-		}
+		_, open := n.counts(addressB)
+		testutil.True(t, open == 0, "%d connections without a page", open)
 	})
 }
 

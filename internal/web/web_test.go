@@ -51,14 +51,9 @@ func source(asked *atomic.Int64) Source {
 func serve(t *testing.T, c httpd.Endpoint, src Source) *Server {
 	t.Helper()
 	c.Listen = netip.MustParseAddrPort("127.0.0.1:0")
-	s, err := Listen(c, src, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Value(Listen(c, src, nil, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, s.Close())
 	})
 	return s
 }
@@ -70,19 +65,14 @@ func ask(t *testing.T, s *Server, method, path string, header map[string]string)
 	t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, method,
 		fmt.Sprintf("http://%v%s", s.Addr(), path), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for k, v := range header {
 		if r.Header.Set(k, v); k == "Host" {
 			r.Host = v
 		}
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	a, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Value(client.Do(r))(t)
 	t.Cleanup(func() { _ = a.Body.Close() })
 	return a
 }
@@ -135,20 +125,15 @@ func TestRequests(t *testing.T) {
 		{locked, "GET", "/", header("Authorization", "right"), 401},
 	} {
 		a := ask(t, c.s, c.method, c.path, c.header)
-		if a.StatusCode != c.want {
-			t.Errorf("%s %s %v: %s, want %d", c.method, c.path, c.header, a.Status, c.want)
-		}
+		testutil.True(t, a.StatusCode == c.want, "%s %s %v: %s, want %d", c.method, c.path,
+			c.header, a.Status, c.want)
 		p := a.Header.Get("Content-Security-Policy")
-		if !strings.Contains(p, "default-src 'none'") || strings.Contains(p, "unsafe") {
-			t.Errorf("%s %s: the policy is %q", c.method, c.path, p)
-		}
+		testutil.True(t, strings.Contains(p, "default-src 'none'") && !strings.Contains(p,
+			"unsafe"), "%s %s: the policy is %q", c.method, c.path, p)
 	}
-	if n := refused.Load(); n != 3 {
-		t.Errorf("%d refusals are told of", n)
-	}
-	if n := asked.Load(); n != 0 {
-		t.Errorf("the target was asked %d times, and nobody looks", n)
-	}
+	testutil.Equal(t, refused.Load(), 3, "refusals are told of")
+	n := asked.Load()
+	testutil.True(t, n == 0, "the target was asked %d times, and nobody looks", n)
 }
 
 // turns makes the sampler make a state each time that a test sends to the channel.
@@ -164,14 +149,9 @@ func turns(s *Server) chan<- time.Time {
 func next(t *testing.T, r *bufio.Reader) (s state) {
 	t.Helper()
 	for {
-		line, err := r.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := testutil.Value(r.ReadString('\n'))(t)
 		if text, ok := strings.CutPrefix(line, "data: "); ok {
-			if err := json.Unmarshal([]byte(text), &s); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, json.Unmarshal([]byte(text), &s))
 			return s
 		}
 	}
@@ -189,12 +169,10 @@ func TestStreams(t *testing.T) {
 		next(t, bufio.NewReader(a.Body))
 		open = append(open, a)
 	}
-	if n := asked.Load(); n != 1 {
-		t.Errorf("%d pages have asked the target %d times", maxStreams, n)
-	}
-	if a := ask(t, s, "GET", "/events", nil); a.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("one more page: %s", a.Status)
-	}
+	n := asked.Load()
+	testutil.True(t, n == 1, "%d pages have asked the target %d times", maxStreams, n)
+	a := ask(t, s, "GET", "/events", nil)
+	testutil.True(t, a.StatusCode == http.StatusServiceUnavailable, "one more page: %s", a.Status)
 	for _, a := range open {
 		_ = a.Body.Close()
 	}
@@ -250,10 +228,7 @@ func TestStalledReader(t *testing.T) {
 	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
 	s.patient.Store(int64(100 * time.Millisecond))
 	for range maxStreams - 1 {
-		c, err := net.Dial("tcp", s.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Value(net.Dial("tcp", s.Addr().String()))(t)
 		defer c.Close()
 		_ = c.(*net.TCPConn).SetReadBuffer(4096)
 		_, _ = io.WriteString(c, "GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -273,16 +248,13 @@ func TestStalledReader(t *testing.T) {
 		t.Errorf("%d changes, %d more, %d of %d hosts", len(got.Plan.Changes),
 			got.More["changes"], len(got.Subsystems[0].Hosts), got.Subsystems[0].HostCount)
 	}
-	if got.Errors["latency"] != "too busy" || got.Plan.Error != "no such file" {
-		t.Errorf("errors %v, plan %q", got.Errors, got.Plan.Error)
-	}
+	testutil.True(t, got.Errors["latency"] == "too busy" && got.Plan.Error == "no such file",
+		"errors %v, plan %q", got.Errors, got.Plan.Error)
 	texts := fmt.Sprint(got.Findings)
 	for _, want := range []string{
 		"is degraded", "not ready: 995", "cannot be applied", "too busy",
 	} {
-		if !strings.Contains(texts, want) {
-			t.Errorf("no finding %q: %.500s", want, texts)
-		}
+		testutil.True(t, strings.Contains(texts, want), "no finding %q: %.500s", want, texts)
 	}
 }
 
@@ -291,9 +263,8 @@ func TestBucket(t *testing.T) {
 	last := 0
 	for ns := int64(0); ns < 1<<20; ns++ {
 		b := Bucket(ns)
-		if b < last || b > last+8 || ns >= 4 && ns&(ns-1) == 0 && b == last {
-			t.Fatalf("%d ns: bucket %d after %d", ns, b, last)
-		}
+		testutil.MustTrue(t, b >= last && b <= last+8 && (ns < 4 || ns&(ns-1) != 0 || b != last),
+			"%d ns: bucket %d after %d", ns, b, last)
 		last = b
 	}
 }
@@ -315,12 +286,9 @@ func TestPanic(t *testing.T) {
 	r := bufio.NewReader(ask(t, s, "GET", "/events", nil).Body)
 	turn <- time.Time{} // there is no state to see in the first turn
 	got := next(t, r)
-	if got.Status.Version != "1" {
-		t.Errorf("%+v", got.Status)
-	}
-	if got.Namespaces == nil || got.Subsystems == nil {
-		t.Error("the page needs lists, not null")
-	}
+	testutil.True(t, got.Status.Version == "1", "%+v", got.Status)
+	testutil.True(t, got.Namespaces != nil && got.Subsystems != nil,
+		"the page needs lists, not null")
 }
 
 // TestClosePlan: a program that prints keys does not delay Close.
@@ -335,9 +303,7 @@ func TestClosePlan(t *testing.T) {
 	s := serve(t, httpd.Endpoint{}, src)
 	ask(t, s, "GET", "/events", nil)
 	<-begun
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, s.Close())
 }
 
 // TestLoadFindings: events since an earlier state are reported, not earlier ones. Of each check
@@ -378,15 +344,14 @@ func TestLoadFindings(t *testing.T) {
 	turn <- time.Time{}
 	got := next(t, r).Findings
 	texts := fmt.Sprint(got)
-	if len(got) != 2+maxAlike+1 || got[maxAlike+2].Text != fmt.Sprintf("And %d more.", maxAlike) ||
-		!strings.Contains(texts, "(read) of <b> for namespace 7 of nqn took 500 ms or more in the "+
-			"last 2 s; 100 %") ||
-		!strings.Contains(texts, "The storage is slow. Fix: nvmf-target disks") ||
-		!strings.Contains(texts, "The target has sent 50 packets to host4 again in the last 2 s, "+
-			"of about 1000. ") ||
-		!strings.Contains(texts, "sent again in the last 2 s: rcvd_seq_err=20") {
-		t.Errorf("%d findings: %s", len(got), texts)
-	}
+	testutil.True(t, len(got) == 2+maxAlike+1 && got[maxAlike+2].Text == fmt.Sprintf("And %d more.",
+		maxAlike) && strings.Contains(texts,
+		"(read) of <b> for namespace 7 of nqn took 500 ms or more in the "+"last 2 s; 100 %") &&
+		strings.Contains(texts, "The storage is slow. Fix: nvmf-target disks") &&
+		strings.Contains(texts,
+			"The target has sent 50 packets to host4 again in the last 2 s, "+"of about 1000.") &&
+		strings.Contains(texts, "sent again in the last 2 s: rcvd_seq_err=20"), "%d findings: %s",
+		len(got), texts)
 }
 
 // TestErrorsInOrder: unknown facts have a fixed place, so that they are not read aloud again and
@@ -397,10 +362,9 @@ func TestErrorsInOrder(t *testing.T) {
 		s.Errors[what] = "busy"
 	}
 	for range 20 {
-		if list := findings(s); !strings.Contains(list[2].Text, "(c)") ||
-			!strings.Contains(list[7].Text, "(reactors)") {
-			t.Fatalf("%v", list)
-		}
+		list := findings(s)
+		testutil.MustTrue(t, strings.Contains(list[2].Text, "(c)") && strings.Contains(list[7].Text,
+			"(reactors)"), "%v", list)
 	}
 }
 

@@ -95,9 +95,8 @@ func TestKeys(t *testing.T) {
 		for h := range SHA512 + 1 {
 			n := testutil.Value(NewKey(size, h))(t)
 			testutil.Secret(t, n.Reveal())
-			if o := mustKey(t, n.Reveal()); !o.Equal(n) || o.Transformation() != h {
-				t.Error("a new key does not come back")
-			}
+			o := mustKey(t, n.Reveal())
+			testutil.True(t, o.Equal(n) && o.Transformation() == h, "a new key does not come back")
 		}
 	}
 	testutil.True(t, testutil.Err(NewKey(33, NoHash)) != nil, "33 bytes are taken")
@@ -284,9 +283,8 @@ func TestRefused(t *testing.T) {
 			if err == nil || c.State() != Failed || c.Reason() != tc.want {
 				t.Errorf("host: %v, controller: %v, not %v", err, c.Reason(), tc.want)
 			}
-			if _, refused := err.(Refused); refused == tc.byHost {
-				t.Errorf("host: %v", err)
-			}
+			_, refused := err.(Refused)
+			testutil.True(t, refused != tc.byHost, "host: %v", err)
 			exchangeAll(h, c, &Policy{Keys: []*Key{key}, ControllerKey: other, Groups: null})
 			testutil.Equal(t, c.State(), Failed, "another exchange succeeds after a failure")
 		})

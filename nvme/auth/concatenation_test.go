@@ -39,10 +39,9 @@ func TestGenerate(t *testing.T) {
 		}
 		p := x.generate(fill(n, func(i int) byte { return byte(i) }),
 			fill(n, func(i int) byte { return byte(0xFF - i) }))
-		if !strings.HasSuffix(p.Identity, " hostnqn subsysnqn "+tc.digest) ||
-			!strings.HasPrefix(p.Identity, "NVMe1G0") || p.Hash != tc.hash {
-			t.Errorf("%v: identity %q", tc.hash, p.Identity)
-		}
+		testutil.True(t, strings.HasSuffix(p.Identity, " hostnqn subsysnqn "+tc.digest) &&
+			strings.HasPrefix(p.Identity, "NVMe1G0") && p.Hash == tc.hash, "%v: identity %q",
+			tc.hash, p.Identity)
 		testutil.Equal(t, hex.EncodeToString(p.Secret), tc.secret, "%v", tc.hash)
 	}
 }

@@ -59,12 +59,10 @@ func TestHostileChallenge(t *testing.T) {
 			h, c, p := pair(t, FFDHE2048)
 			c.Sent(h.Negotiate(0x0102), p)
 			send, err := h.Challenged(tc.change(slices.Clone(c.Message())))
-			if r, _ := errors.AsType[Reason](err); r != tc.want {
-				t.Errorf("%v, not %v", err, tc.want)
-			}
-			if len(send) != 8 || kind(send) != kindFailure2 || Reason(send[7]) != tc.want {
-				t.Errorf("the controller gets %x", send)
-			}
+			r, _ := errors.AsType[Reason](err)
+			testutil.True(t, r == tc.want, "%v, not %v", err, tc.want)
+			testutil.True(t, len(send) == 8 && kind(send) == kindFailure2 &&
+				Reason(send[7]) == tc.want, "the controller gets %x", send)
 			testutil.True(t, h.x.exponent == nil && h.x.session == nil, "secrets are left")
 			c.Read()
 			if c.Sent(send, p); c.State() != Failed || c.Reason() != tc.want {

@@ -162,9 +162,8 @@ func TestOrder(t *testing.T) {
 	h, c, p := pair(t, GroupNull)
 	m := upTo(t, 0, h, c, p)
 	c.Sent(m, p)
-	if c.Sent(m, p); c.Reason() != IncorrectMessage {
-		t.Error("AUTH_Negotiate is taken twice")
-	}
+	c.Sent(m, p)
+	testutil.True(t, c.Reason() == IncorrectMessage, "AUTH_Negotiate is taken twice")
 }
 
 // TestReplay sends the reply of another exchange.
@@ -195,9 +194,8 @@ func TestReflection(t *testing.T) {
 			}
 			continue
 		}
-		if _, err := h.Succeeded(c.Message()); err != nil {
-			t.Errorf("a challenge that differs in one bit: %v", err)
-		}
+		testutil.Equal(t, testutil.Err(h.Succeeded(c.Message())), nil,
+			"a challenge that differs in one bit")
 	}
 }
 
@@ -237,18 +235,15 @@ func TestHostileController(t *testing.T) {
 	h, c, p = pair(t, GroupNull)
 	h.ControllerKey = nil
 	upTo(t, 1, h, c, p)
-	if _, err := h.Succeeded(success1(0x0102, 32, nil)); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(h.Succeeded(success1(0x0102, 32, nil))))
 	h, c, p = pair(t, GroupNull)
 	upTo(t, 1, h, c, p)
 	testutil.True(t, testutil.Err(h.Succeeded(success1(0x0102, 32, nil))) != nil,
 		"a controller without a response is taken for the right one")
 	h, _, _ = pair(t, GroupNull)
 	h.Negotiate(0x0102)
-	if _, err := h.Succeeded(success1(0x0102, 0, nil)); err != IncorrectMessage {
-		t.Errorf("success before a challenge: %v", err)
-	}
+	_, err := h.Succeeded(success1(0x0102, 0, nil))
+	testutil.True(t, err == IncorrectMessage, "success before a challenge: %v", err)
 }
 
 // Bits of the input of FuzzMessages besides the step.
@@ -303,9 +298,8 @@ func FuzzMessages(f *testing.F) {
 		psk, _ := c.TakePSK()
 		testutil.True(t, c.State() != Authenticated || right, "authenticated by %x", m)
 		testutil.True(t, psk == nil || right && n&fuzzConcat != 0, "a PSK is made of %x", m)
-		if c.State() == Failed && (c.psk != nil || c.x.session != nil || c.x.exponent != nil) {
-			t.Errorf("secrets are left of %x", m)
-		}
+		testutil.True(t, c.State() != Failed || c.psk == nil && c.x.session == nil &&
+			c.x.exponent == nil, "secrets are left of %x", m)
 		_, _ = h.Challenged(m)
 		_, _ = h.Succeeded(m)
 	})

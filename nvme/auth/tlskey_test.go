@@ -46,15 +46,13 @@ func TestTLSIdentities(t *testing.T) {
 			"NVMe1" + names + " " + want[1], "NVMe0" + names,
 		} {
 			p := psks[i]
-			if p.Identity != want || p.Hash != k.Hash() || len(p.Secret) != k.Size() ||
-				p.Compat != (i >= 2) {
-				t.Errorf("identity %d is %v, not %s", i, p, want)
-			}
+			testutil.True(t, p.Identity == want && p.Hash == k.Hash() &&
+				len(p.Secret) == k.Size() && p.Compat == (i >= 2), "identity %d is %v, not %s", i,
+				p, want)
 			id, err := ParseTLSIdentity([]byte(p.Identity))
-			if err != nil || id.HostNQN != pskHost || id.SubNQN != pskSub || id.Hash != p.Hash ||
-				id.Version != 1-i%2 || id.Generated {
-				t.Errorf("%v is read as %+v, %v", p, id, err)
-			}
+			testutil.True(t, err == nil && id.HostNQN == pskHost && id.SubNQN == pskSub &&
+				id.Hash == p.Hash && id.Version == 1-i%2 && !id.Generated, "%v is read as %+v, %v",
+				p, id, err)
 		}
 		testutil.True(t, !slices.Equal(psks[1].Secret, psks[3].Secret),
 			"both encodings of version 0 give one secret")
@@ -123,10 +121,9 @@ func TestTLSKeys(t *testing.T) {
 		for _, v := range []any{none, *none, []*TLSKey{none}, psks, psks[0], &psks[0]} {
 			out := strings.ToLower(fmt.Sprintf(verb, v))
 			for _, secret := range [][]byte{none.secret, psks[0].Secret} {
-				if strings.Contains(out, hex.EncodeToString(secret[:4])) ||
-					strings.Contains(out, fmt.Sprintf("%d %d", secret[0], secret[1])) {
-					t.Errorf("%s: %s", verb, out)
-				}
+				testutil.True(t, !strings.Contains(out, hex.EncodeToString(secret[:4])) &&
+					!strings.Contains(out, fmt.Sprintf("%d %d", secret[0], secret[1])), "%s: %s",
+					verb, out)
 			}
 		}
 	}
@@ -161,9 +158,7 @@ func TestHostileIdentities(t *testing.T) {
 	k := testutil.Value(NewTLSKey(SHA384))(t)
 	psks, err := k.PSKs(long, long)
 	testutil.MustTrue(t, err == nil && len(psks) == 2, "%v: %v", psks, err)
-	if _, err := ParseTLSIdentity([]byte(psks[0].Identity)); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, testutil.Err(ParseTLSIdentity([]byte(psks[0].Identity))))
 	testutil.True(t, testutil.Err(k.PSKs("a name", pskSub)) != nil, "a name with a space is taken")
 }
 

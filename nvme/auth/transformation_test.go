@@ -73,7 +73,6 @@ func TestTransformation(t *testing.T) {
 			t.Errorf("%v, %d bytes: nvme-cli has another key", tc.hash, tc.size)
 		}
 	}
-	if got := (&Key{[]byte{1, 2}, NoHash}).transformed(hostNQN); hex.EncodeToString(got) != "0102" {
-		t.Errorf("a key without transformation: %x", got)
-	}
+	got := (&Key{[]byte{1, 2}, NoHash}).transformed(hostNQN)
+	testutil.True(t, hex.EncodeToString(got) == "0102", "a key without transformation: %x", got)
 }

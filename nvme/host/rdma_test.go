@@ -180,9 +180,8 @@ func TestRDMARefused(t *testing.T) {
 	tr := RDMA{Provider: f.fab.Provider("host"), Addr: f.addr}
 	_, err := Connect(testutil.Context(t), tr, testOptions())
 	var rej *RejectError
-	if !errors.As(err, &rej) || rej.Status != cmwire.InvalidHSQSize || !errors.Is(err, ErrRefused) {
-		t.Fatalf("got %v", err)
-	}
+	testutil.MustTrue(t, errors.As(err, &rej) && rej.Status == cmwire.InvalidHSQSize &&
+		errors.Is(err, ErrRefused), "got %v", err)
 }
 
 func TestRDMADisconnect(t *testing.T) {

@@ -43,10 +43,7 @@ func (w *wire) round(n int, write bool) {
 		if w.op.Read(1, uint64(i), blocks, w.data); write {
 			w.op.Write(1, uint64(i), blocks, w.data, 0)
 		}
-		cid, err := w.q.Submit(&w.op)
-		if err != nil {
-			w.tb.Fatal(err)
-		}
+		cid := testutil.Value(w.q.Submit(&w.op))(w.tb)
 		w.cids = append(w.cids, cid)
 	}
 	if k, err := w.q.Poll(w.done); k != 0 || err != nil {

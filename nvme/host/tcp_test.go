@@ -161,17 +161,15 @@ func TestConnectRefused(t *testing.T) {
 	o.SubNQN = "nqn.bad"
 	_, err := Connect(testutil.Context(t), TCP{Addr: f.addr}, o)
 	var ce *ConnectError
-	if !errors.As(err, &ce) || ce.Status != nvme.ConnectInvalidParameters|nvme.DNR ||
-		ce.Invalid.IPO() != 256 || !ce.Invalid.InData() {
-		t.Fatalf("got %v", err)
-	}
+	testutil.MustTrue(t, errors.As(err, &ce) &&
+		ce.Status == nvme.ConnectInvalidParameters|nvme.DNR && ce.Invalid.IPO() == 256 &&
+		ce.Invalid.InData(), "got %v", err)
 	f = newFakeTCP(t, func(f *fakeTCP) { f.cpda = 1 })
 	_, err = Connect(testutil.Context(t), TCP{Addr: f.addr}, testOptions())
 	testutil.MustTrue(t, errors.Is(err, ErrRefused), "CPDA: got %v", err)
 	f.ln.Close()
-	if _, err = Connect(testutil.Context(t), TCP{Addr: f.addr}, testOptions()); err == nil {
-		t.Fatal("connected to a closed port")
-	}
+	_, err = Connect(testutil.Context(t), TCP{Addr: f.addr}, testOptions())
+	testutil.MustTrue(t, err != nil, "connected to a closed port")
 }
 
 func TestAdmin(t *testing.T) {
@@ -204,10 +202,9 @@ func TestAdmin(t *testing.T) {
 	}
 	testutil.Is(t, testutil.Err(c.IdentifyNamespace(ctx, 9)), nvme.InvalidField|nvme.DNR,
 		"identify")
-	if ev := <-c.Events(); ev != nvme.AsyncNamespaceChanged ||
-		ev.LID() != nvme.LogChangedNamespaces {
-		t.Fatalf("event %#x", uint32(ev))
-	}
+	ev := <-c.Events()
+	testutil.MustTrue(t, ev == nvme.AsyncNamespaceChanged && ev.LID() == nvme.LogChangedNamespaces,
+		"event %#x", uint32(ev))
 	testutil.Must(t, c.Reset(ctx))
 	testutil.Must(t, c.Shutdown(ctx))
 	_ = q.Close()
@@ -218,9 +215,8 @@ func TestAdmin(t *testing.T) {
 	testutil.MustTrue(t, errors.Is(c.Err(), ErrClosed), "ended because of %v", c.Err())
 	testutil.Is(t, testutil.Err(c.SetQueueCount(ctx, 1)), ErrClosed,
 		"command to a controller that has ended")
-	if _, open := <-c.Events(); open {
-		t.Fatal("events of a controller that has ended")
-	}
+	_, open := <-c.Events()
+	testutil.MustTrue(t, !open, "events of a controller that has ended")
 }
 
 // TestTCPTurn: a call passes about tcpTurn bytes to the kernel, even if there is more to send, so

@@ -94,9 +94,8 @@ func TestCheckICResp(t *testing.T) {
 func TestCheckData(t *testing.T) {
 	var d Data
 	d.SetH2C(both, 0, 1, 2, 0, 512)
-	if f := d.Check(both); !f.OK() {
-		t.Errorf("good data: %v", f)
-	}
+	f := d.Check(both)
+	testutil.True(t, f.OK(), "good data: %v", f)
 	for _, n := range []byte{0, 1, 0xFF} { // DATAL that disagrees with PLEN, and 0
 		e := d
 		e[OffDATAL], e[OffDATAL+1] = n, 0

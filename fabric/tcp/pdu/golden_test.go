@@ -139,9 +139,7 @@ func TestGetters(t *testing.T) {
 
 // The test vector of RFC 3720, B.4: 32 bytes of zeros.
 func TestDigest(t *testing.T) {
-	if got := CRC(0, make([]byte, 32)); got != 0x8A9136AA {
-		t.Errorf("CRC32C of zeros %08x", got)
-	}
+	testutil.Equal(t, CRC(0, make([]byte, 32)), 0x8A9136AA, "CRC32C of zeros")
 	b := make([]byte, 36)
 	PutHeaderDigest(b, 32)
 	if !bytes.Equal(b[32:], []byte{0xaa, 0x36, 0x91, 0x8a}) || !HeaderDigestOK(b, 32) {
@@ -157,10 +155,9 @@ func TestPDO(t *testing.T) {
 			p := Params{HeaderDigest: dg}
 			got := p.PDO(DataSize, uint8(align))
 			first := DataSize + p.HeaderDigestSize()
-			if unit := 4 * (align + 1); got%unit != 0 || got < first || got-unit >= first ||
-				got > 255 {
-				t.Errorf("PDO(24, %d) with digest %v is %d", align, dg, got)
-			}
+			unit := 4 * (align + 1)
+			testutil.True(t, got%unit == 0 && got >= first && got-unit < first && got <= 255,
+				"PDO(24, %d) with digest %v is %d", align, dg, got)
 		}
 	}
 }

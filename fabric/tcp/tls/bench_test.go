@@ -18,9 +18,8 @@ func TestBatchFits(t *testing.T) {
 	v := p.b.vectors[:1]
 	sys.SetIovec(&v[0], p.b.in[:batch])
 	n, ok := p.client.out.aead.Seal(p.b.sealed, 1, v, 0, batch, maxContent, typeApplication)
-	if limit := 7 * 8948; !ok || n > limit {
-		t.Errorf("a batch has %d bytes, at most %d fit", n, limit)
-	}
+	limit := 7 * 8948
+	testutil.True(t, ok && n <= limit, "a batch has %d bytes, at most %d fit", n, limit)
 }
 
 // BenchmarkSeal seals a batch, of data in pieces with headers of 24 bytes before them.

@@ -167,10 +167,9 @@ func TestHandshake(t *testing.T) {
 					t.Fatalf("%v, compat %v: %v", psks[i], psks[i].Compat, err)
 				}
 				got := s.PSK()
-				if got.Identity != psks[i].Identity || got.Compat != psks[i].Compat ||
-					got.HostNQN != testHost || got.SubNQN != testSub {
-					t.Errorf("%+v instead of %+v", got, psks[i])
-				}
+				testutil.True(t, got.Identity == psks[i].Identity && got.Compat == psks[i].Compat &&
+					got.HostNQN == testHost && got.SubNQN == testSub, "%+v instead of %+v", got,
+					psks[i])
 				testutil.Equal(t, bytes.Count(got.Secret, []byte{0}), len(got.Secret),
 					"the secret is not wiped")
 				client.Close()
@@ -205,9 +204,8 @@ func TestNoPSK(t *testing.T) {
 		hello, _, _ := c.Step(nil)
 		s := NewServer(lookup(psks))
 		out, conn, err := s.Step(hello)
-		if !errors.Is(err, tc.want) || conn != nil || !bytes.Equal(out, plainAlert(tc.alert)) {
-			t.Errorf("%s: %v, % x", tc.name, err, out)
-		}
+		testutil.True(t, errors.Is(err, tc.want) && conn == nil && bytes.Equal(out,
+			plainAlert(tc.alert)), "%s: %v, % x", tc.name, err, out)
 		c.Free()
 		s.Free()
 	}
@@ -219,9 +217,8 @@ func TestLongestIdentity(t *testing.T) {
 	k := testutil.Value(auth.NewTLSKey(auth.SHA384))(t)
 	long := func(name string) string { return name + strings.Repeat("x", 223-len(name)) }
 	psks := testutil.Value(k.PSKs(long(testHost), long(testSub)))(t)
-	if n := len(psks[0].Identity); n != 521 {
-		t.Fatalf("the longest identity has %d bytes: nothing is tested", n)
-	}
+	n := len(psks[0].Identity)
+	testutil.MustTrue(t, n == 521, "the longest identity has %d bytes: nothing is tested", n)
 	c := testutil.Value(NewClient(&psks[0]))(t)
 	defer c.Free()
 	s := NewServer(lookup(psks))
@@ -373,9 +370,8 @@ func TestRecords(t *testing.T) {
 			if e != syscall.EPROTO || !strings.Contains(p.server.Err().Error(), tc.want) {
 				t.Fatalf("%v: %v", e, p.server.Err())
 			}
-			if _, _, again := p.receive(1); again != syscall.EPROTO {
-				t.Errorf("it goes on: %v", again)
-			}
+			_, _, again := p.receive(1)
+			testutil.True(t, again == syscall.EPROTO, "it goes on: %v", again)
 			p.server.SendAlert(p.fds[1], p.b)
 			b := make([]byte, 100)
 			n, e := sys.Recv(p.fds[0], b, 0)
@@ -399,9 +395,8 @@ func TestEnd(t *testing.T) {
 	p := newPair(t, auth.SHA384)
 	p.send([]byte("last"))
 	p.client.SendAlert(p.fds[0], p.b)
-	if b, drained, e := p.receive(99); string(b) != "last" || drained || e != 0 {
-		t.Errorf("%q, %v, %v", b, drained, e)
-	}
+	b, drained, e := p.receive(99)
+	testutil.True(t, string(b) == "last" && !drained && e == 0, "%q, %v, %v", b, drained, e)
 	if b, _, e := p.receive(99); len(b) > 0 || e != 0 || p.server.Err() != io.EOF {
 		t.Errorf("%q, %v, %v", b, e, p.server.Err())
 	}
@@ -492,9 +487,8 @@ func TestKeyUpdateRequested(t *testing.T) {
 	var v [1]sys.Iovec
 	for range 2 {
 		sys.SetIovec(&v[0], p.b.Headers[:copy(p.b.Headers, "data")])
-		if _, e := p.server.Sendmsg(p.fds[1], v[:], p.b); e != 0 {
-			t.Fatal(e)
-		}
+		_, e := p.server.Sendmsg(p.fds[1], v[:], p.b)
+		testutil.MustTrue(t, e == 0, "%v", e)
 	}
 	b := make([]byte, 99)
 	sys.SetIovec(&v[0], b)
@@ -520,14 +514,11 @@ func TestNoAllocation(t *testing.T) {
 		for got := 0; got < len(b); {
 			sys.SetIovec(&w[0], b[got:])
 			n, _, e := p.server.Recvmsg(p.fds[1], w[:], p.b)
-			if e != 0 {
-				t.Fatal(e)
-			}
+			testutil.MustEqual(t, e, 0, "")
 			got += n
 		}
 	}
 	run()
-	if n := testutil.AllocsPerRun(100, run); n > 0 {
-		t.Errorf("%v allocations", n)
-	}
+	n := testutil.AllocsPerRun(100, run)
+	testutil.True(t, n == 0, "%v allocations", n)
 }

@@ -391,12 +391,10 @@ func TestHostileMemory(t *testing.T) {
 	run(3)
 	before, goroutines := resident(t), runtime.NumGoroutine()
 	run(rounds)
-	if grown := resident(t) - before; grown > limit {
-		t.Errorf("%d rounds have left %d KiB", rounds, grown>>10)
-	}
-	if n := runtime.NumGoroutine(); n > goroutines {
-		t.Errorf("%d goroutines instead of %d", n, goroutines)
-	}
+	grown := resident(t) - before
+	testutil.True(t, grown <= limit, "%d rounds have left %d KiB", rounds, grown>>10)
+	n := runtime.NumGoroutine()
+	testutil.True(t, n <= goroutines, "%d goroutines instead of %d", n, goroutines)
 }
 
 // resident returns the memory of this process.

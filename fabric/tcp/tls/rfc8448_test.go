@@ -119,9 +119,8 @@ func TestRFC8448Binder(t *testing.T) {
 		"e6505e5bfbc388e93343694093934ae4d357fad6aacb0021203add4fb2d8fdf822a0ca3cf7678ef5e88d"+
 		"ae990141c5924d57bb6fa31b9e5f9d")
 	h, err := parseHello(plainRecord(typeHandshake, message))
-	if err != nil || len(h.psks) != 1 || h.bound != 477 || len(h.psks[0].identity) != 178 {
-		t.Fatalf("%v, %d PSKs, bound to %d bytes", err, len(h.psks), h.bound)
-	}
+	testutil.MustTrue(t, err == nil && len(h.psks) == 1 && h.bound == 477 &&
+		len(h.psks[0].identity) == 178, "%v, %d PSKs, bound to %d bytes", err, len(h.psks), h.bound)
 	k := newSchedule(auth.SHA256)
 	psk := unhex(t, "4ecd0eb6ec3b4d87f5d6028f922ca4c5851a277fd41311c9e62d2c9492e1c4f3")
 	early := k.extract(nil, psk)

@@ -49,9 +49,7 @@ func NewClient(tb testing.TB, dev backend.Device, size int) *Client {
 	c.Channel, err = dev.OpenChannel(backend.Reactor{
 		Wake: c.wake, EventFD: c.eventFD, Memory: c.region,
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testutil.Must(tb, err)
 	return c
 }
 
@@ -97,9 +95,7 @@ func (c *Client) Sleep() {
 // Close closes the channel and frees the memory.
 func (c *Client) Close() {
 	c.tb.Helper()
-	if err := errors.Join(c.Channel.Close(), c.region.Unmap(), unix.Close(c.eventFD)); err != nil {
-		c.tb.Error(err)
-	}
+	testutil.Check(c.tb, errors.Join(c.Channel.Close(), c.region.Unmap(), unix.Close(c.eventFD)))
 	if c.locked {
 		runtime.UnlockOSThread()
 	}
@@ -134,9 +130,7 @@ func (c *Client) Submit(ios ...*backend.IO) (finished []*backend.IO) {
 	c.tb.Helper()
 	c.Lock()
 	for _, io := range ios {
-		if c.out[io] {
-			c.tb.Fatal("the test submits an IO twice")
-		}
+		testutil.MustTrue(c.tb, !c.out[io], "the test submits an IO twice")
 		c.out[io] = true
 	}
 	for len(ios) > 0 {
@@ -157,9 +151,7 @@ func (c *Client) Wait(n int) (finished []*backend.IO) {
 	for len(finished) < n {
 		got := c.Channel.Poll(c.done[:])
 		for _, io := range c.done[:got] {
-			if !c.out[io] {
-				c.tb.Fatal("Poll returned an IO that the device does not have")
-			}
+			testutil.MustTrue(c.tb, c.out[io], "Poll returned an IO that the device does not have")
 			delete(c.out, io)
 			finished = append(finished, io)
 		}
@@ -188,9 +180,7 @@ func (c *Client) Do(ios ...*backend.IO) error {
 // MustDo is Do that fails the test on errors.
 func (c *Client) MustDo(ios ...*backend.IO) {
 	c.tb.Helper()
-	if err := c.Do(ios...); err != nil {
-		c.tb.Fatal(err)
-	}
+	testutil.Must(c.tb, c.Do(ios...))
 }
 
 // Read returns an IO that reads at off into b, as segments cut at the given positions.

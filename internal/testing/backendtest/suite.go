@@ -85,9 +85,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 			before := usage()
 			dev := s.open(t)
 			defer func() { // also after a failure
-				if err := dev.Close(); err != nil {
-					t.Errorf("close: %v", err)
-				}
+				testutil.Equal(t, dev.Close(), nil, "close")
 				if after := usage(); after != before {
 					t.Errorf("memory is left:\n%s\nbefore:\n%s", after, before)
 				}
@@ -127,9 +125,7 @@ func (s *suite) check(t *testing.T, what string, got, want []byte) {
 
 func (s *suite) info(t *testing.T, dev backend.Device) {
 	i := dev.Info()
-	if err := backend.CheckGeometry(i.Size, i.BlockSize); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, backend.CheckGeometry(i.Size, i.BlockSize))
 	if i.Size < MinSize {
 		t.Errorf("size %d: the suite needs %d", i.Size, MinSize)
 	}
@@ -140,12 +136,8 @@ func (s *suite) info(t *testing.T, dev backend.Device) {
 	if i.OptimalIO%i.BlockSize != 0 {
 		t.Errorf("optimal I/O size %d does not fit block size %d", i.OptimalIO, i.BlockSize)
 	}
-	if i.Identity == "" {
-		t.Error("no identity")
-	}
-	if i.ReadOnly {
-		t.Error("read-only")
-	}
+	testutil.True(t, i.Identity != "", "no identity")
+	testutil.True(t, !i.ReadOnly, "read-only")
 }
 
 func (s *suite) fresh(t *testing.T, dev backend.Device) {
@@ -338,9 +330,7 @@ func (s *suite) zeroing(t *testing.T, dev backend.Device) {
 		}
 	}
 	if !info.Discard {
-		if err := c.Do(&backend.IO{Op: backend.OpDiscard, Len: bs}); !errors.Is(err,
-			backend.ErrUnsupported) {
-			t.Errorf("discard is not supported but gives %v", err)
-		}
+		testutil.Is(t, c.Do(&backend.IO{Op: backend.OpDiscard, Len: bs}), backend.ErrUnsupported,
+			"discard is not supported but")
 	}
 }

@@ -230,15 +230,9 @@ func (s *suite) closeBusy(t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 8*bs)
 	io := c.Read(0, c.Memory(0, bs))
 	c.Lock()
-	if n := c.Channel.Submit([]*backend.IO{io}); n != 1 {
-		t.Fatalf("Submit took %d", n)
-	}
-	if err := c.Channel.Close(); err == nil {
-		t.Fatal("the channel closed with an outstanding IO")
-	}
-	if err := dev.Close(); err == nil {
-		t.Fatal("the device closed with an open channel")
-	}
+	testutil.MustEqual(t, c.Channel.Submit([]*backend.IO{io}), 1, "Submit took")
+	testutil.MustTrue(t, c.Channel.Close() != nil, "the channel closed with an outstanding IO")
+	testutil.MustTrue(t, dev.Close() != nil, "the device closed with an open channel")
 	c.out[io] = true
 	c.Wait(1)
 	c.MustDo(c.Read(0, c.Memory(0, bs)))
@@ -266,9 +260,7 @@ func (s *suite) noAlloc(t *testing.T, dev backend.Device) {
 		for left := len(ios); left > 0; {
 			n := c.Channel.Poll(done)
 			for _, io := range done[:n] {
-				if io.Err != nil {
-					t.Fatal(io.Err)
-				}
+				testutil.Must(t, io.Err)
 			}
 			if left -= n; n == 0 {
 				runtime.Gosched()

@@ -46,9 +46,7 @@ func withinChunks(t *testing.T, segs []mem.Segment) {
 	t.Helper()
 	for _, seg := range segs {
 		region := mem.Find(seg.Region)
-		if region == nil {
-			t.Fatal("memory of no region")
-		}
+		testutil.MustTrue(t, region != nil, "memory of no region")
 		off := mem.Addr(seg.B) - mem.Addr(region.Bytes())
 		if len(seg.B) == 0 || off/mem.ChunkSize != (off+uint64(len(seg.B))-1)/mem.ChunkSize {
 			t.Errorf("a segment of %d bytes at %#x of its region is not within one chunk",
@@ -118,9 +116,7 @@ func (s *suite) zeroCopyRead(t *testing.T, dev backend.Device) {
 		}
 	}
 	if segs, ok := l.StartZeroCopyRead(nil, 0, bs); ok {
-		if l.Close() == nil {
-			t.Error("the channel closed with a zero-copy read outstanding")
-		}
+		testutil.True(t, l.Close() != nil, "the channel closed with a zero-copy read outstanding")
 		l.EndZeroCopyRead(segs, 0, bs)
 	}
 }
@@ -191,9 +187,7 @@ func blockedWriter(t *testing.T, dev backend.Device, n int64, tell <-chan int, r
 		ready <- 1
 		w.Wait(len(w.out))
 		for _, io := range ios {
-			if io.Err != nil {
-				t.Error(io.Err)
-			}
+			testutil.Check(t, io.Err)
 		}
 		ready <- 2
 	}

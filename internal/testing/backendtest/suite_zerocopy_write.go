@@ -72,18 +72,16 @@ func (s *suite) zeroCopyWrite(t *testing.T, dev backend.Device) {
 			spread(segs, data)
 			show("received and not committed", off, n)
 			if abort {
-				if r.Close() == nil {
-					t.Error("the channel closed with a zero-copy write outstanding")
-				}
+				testutil.True(t, r.Close() != nil,
+					"the channel closed with a zero-copy write outstanding")
 				r.AbortZeroCopyWrite(segs)
 				show("aborted", off, n)
 				continue
 			}
 			io := commit(segs, off)
 			c.MustDo(io)
-			if io.Flags&backend.ZeroCopy != 0 {
-				t.Error("a write that has completed has its flag still")
-			}
+			testutil.True(t, io.Flags&backend.ZeroCopy == 0,
+				"a write that has completed has its flag still")
 			copy(want[off:], data)
 			show("committed", off, n)
 		}
@@ -117,9 +115,7 @@ func (s *suite) zeroCopyWriteModel(t *testing.T, dev backend.Device) {
 		wg.Go(func() { s.writeOwnPart(t, dev, i, &committed) })
 	}
 	wg.Wait()
-	if committed.Load() == 0 {
-		t.Error("no zero-copy write")
-	}
+	testutil.True(t, committed.Load() != 0, "no zero-copy write")
 }
 
 // somewhere returns a random range of whole blocks. Half of the long enough ranges consist of whole

@@ -54,10 +54,9 @@ func TestWatchHandOver(t *testing.T) {
 			r := &fabric.Request{Session: s}
 			w.Prepare([]*fabric.Request{r})
 			tc.run(f.q, w, r)
-			if all := strings.Join(got, "; "); (tc.want == "") != (all == "") ||
-				!strings.Contains(all, tc.want) {
-				t.Errorf("reported %q, want %q", all, tc.want)
-			}
+			all := strings.Join(got, "; ")
+			testutil.True(t, (tc.want == "") == (all == "") && strings.Contains(all, tc.want),
+				"reported %q, want %q", all, tc.want)
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 // churner is one machine of testChurn: an event goroutine that passes events to the goroutine of
@@ -178,9 +179,8 @@ func (c *churner) sync() {
 	c.add(id)
 	c.check(id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(c.s.AddrA, 1), c.s.Timeout),
 		"ResolveAddr")
-	if _, ok := c.wait(id, c.s.Timeout); !ok {
-		c.t.Error("no event")
-	}
+	_, ok := c.wait(id, c.s.Timeout)
+	testutil.True(c.t, ok, "no event")
 	c.free(id, nil)
 }
 
@@ -190,10 +190,7 @@ func testChurn(t *testing.T, s *Setup) {
 	const workers, rounds = 6, 20
 	var passives sync.WaitGroup
 	make := func(p verbs.Provider) *churner {
-		cm, err := p.NewCM()
-		if err != nil {
-			t.Fatal(err)
-		}
+		cm := testutil.Value(p.NewCM())(t)
 		return &churner{t: t, s: s, cm: cm, ids: map[verbs.ID]chan verbs.EventType{}}
 	}
 	p, a := make(s.A), make(s.B)
@@ -206,10 +203,7 @@ func testChurn(t *testing.T, s *Setup) {
 	var loops sync.WaitGroup
 	loops.Go(p.run)
 	loops.Go(a.run)
-	l, err := p.cm.Listen(s.addr(), 64, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Value(p.cm.Listen(s.addr(), 64, 0))(t)
 	var actives sync.WaitGroup
 	for w := range workers {
 		actives.Go(func() {
@@ -229,7 +223,5 @@ func testChurn(t *testing.T, s *Setup) {
 		c.check(c.cm.Close(), "close CM")
 	}
 	loops.Wait()
-	if n == 0 {
-		t.Error("no request came through")
-	}
+	testutil.True(t, n != 0, "no request came through")
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 func testDevices(t *testing.T, s *Setup) {
@@ -33,13 +34,8 @@ func testDevices(t *testing.T, s *Setup) {
 
 func testCloseWhileNext(t *testing.T, s *Setup) {
 	newSide(t, s, s.A) // its goroutine is in Next, and its clean-up checks that Close ends it
-	c, err := s.A.NewCM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(s.A.NewCM())(t)
+	testutil.Must(t, c.Close())
 	if _, err := c.Next(); !errors.Is(err, verbs.ErrClosed) {
 		t.Fatalf("Next after Close: %v, want ErrClosed", err)
 	}
@@ -58,16 +54,12 @@ func testListen(t *testing.T, s *Setup) {
 	if l.Local().Addr().WithZone("") != s.AddrA.WithZone("") || l.Local().Port() == 0 {
 		t.Fatalf("listener at %v, want a port of %v", l.Local(), s.AddrA)
 	}
-	if l.Device() == nil || l.Device().Attr().Name == "" {
-		t.Fatal("listener at an address of a device has no device")
-	}
+	testutil.MustTrue(t, l.Device() != nil && l.Device().Attr().Name != "",
+		"listener at an address of a device has no device")
 	l2 := x.listen(s.addr())
-	if l2.Local().Port() == l.Local().Port() {
-		t.Fatal("two listeners got the same port")
-	}
-	if l2.Device() != l.Device() {
-		t.Fatal("two IDs on one device have different Device values")
-	}
+	testutil.MustTrue(t, l2.Local().Port() != l.Local().Port(), "two listeners got the same port")
+	testutil.MustTrue(t, l2.Device() == l.Device(),
+		"two IDs on one device have different Device values")
 	if l, err := x.cm.Listen(l.Local(), 1, 0); !errors.Is(err, unix.EADDRINUSE) {
 		t.Fatalf("second listener at %v: %v, %v, want EADDRINUSE", l.Local(), l, err)
 	}
@@ -126,13 +118,11 @@ func testConnect(t *testing.T, s *Setup) {
 	}
 	p.must(req.ID.Accept(reply), "Accept")
 	est := sa.event(verbs.EventEstablished)
-	if est.ID != a.id || est.ID.Context() != "active" {
-		t.Fatal("Established of another ID")
-	}
+	testutil.MustTrue(t, est.ID == a.id && est.ID.Context() == "active",
+		"Established of another ID")
 	checkPrivate(t, "reply", est.Param.PrivateData, reply.PrivateData, 196, a.iwarp())
-	if ev := sp.event(verbs.EventEstablished); ev.ID != p.id {
-		t.Fatal("Established of another ID at the passive side")
-	}
+	ev := sp.event(verbs.EventEstablished)
+	testutil.MustTrue(t, ev.ID == p.id, "Established of another ID at the passive side")
 	// The request does not carry the zone of a link-local address.
 	if at := zoneless(p.id.Local()); at != zoneless(a.id.Remote()) || at != zoneless(l.Local()) {
 		t.Fatalf("connection goes to %v, came in at %v, listener at %v", a.id.Remote(),
@@ -141,9 +131,8 @@ func testConnect(t *testing.T, s *Setup) {
 	if zoneless(p.id.Remote()).Addr() != zoneless(a.id.Local()).Addr() {
 		t.Fatalf("connection comes from %v, peer says %v", p.id.Remote(), a.id.Local())
 	}
-	if p.id.Device() != l.Device() {
-		t.Fatal("connection and listener at one address have different devices")
-	}
+	testutil.MustTrue(t, p.id.Device() == l.Device(),
+		"connection and listener at one address have different devices")
 }
 
 func zoneless(a netip.AddrPort) netip.AddrPort {
@@ -176,9 +165,8 @@ func testConnectRefused(t *testing.T, s *Setup) {
 	} else if err != nil {
 		t.Fatalf("Connect: %v", err)
 	}
-	if ev := sa.event(verbs.EventRejected); ev.Status == 0 {
-		t.Fatal("rejected without a reason")
-	}
+	ev := sa.event(verbs.EventRejected)
+	testutil.MustTrue(t, ev.Status != 0, "rejected without a reason")
 }
 
 func testReject(t *testing.T, s *Setup) {
@@ -190,9 +178,7 @@ func testReject(t *testing.T, s *Setup) {
 	sp.must(req.ID.Reject([]byte("\x00\x00\x06\x00")), "Reject")
 	sp.must(req.ID.Destroy(), "destroy rejected ID")
 	ev := sa.event(verbs.EventRejected)
-	if ev.Status == 0 {
-		t.Fatal("rejected without a reason")
-	}
+	testutil.MustTrue(t, ev.Status != 0, "rejected without a reason")
 	checkPrivate(t, "rejection", ev.Param.PrivateData, []byte("\x00\x00\x06\x00"), 148, a.iwarp())
 	a.must(a.qp.ToError(), "ToError") // if the CM did not do it
 	a.failure(5, verbs.WCWRFlushErr)
@@ -207,14 +193,8 @@ const siwTimeout = 10 * time.Second
 // drivers/infiniband/core/iwcm.c), so its host waits for a reply.
 func testListenerClosed(t *testing.T, s *Setup) {
 	sa := newSide(t, s, s.B)
-	c, err := s.A.NewCM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := c.Listen(s.addr(), 4, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Value(s.A.NewCM())(t)
+	l := testutil.Value(c.Listen(s.addr(), 4, 0))(t)
 	a := sa.endpoint(sa.route(l.Local()), sizes{})
 	a.must(a.id.Connect(params("")), "Connect")
 	a.must(l.Destroy(), "destroy listener")
@@ -239,9 +219,7 @@ func testDestroyUnread(t *testing.T, s *Setup) {
 	sp := newSide(t, s, s.A)
 	l := sp.listen(s.addr())
 	c, err := s.B.NewCM()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	id, err := c.NewID()
 	sp.must(err, "NewID")
 	sp.must(id.ResolveAddr(netip.AddrPort{}, l.Local(), s.Timeout), "ResolveAddr")
@@ -257,9 +235,8 @@ func testDisconnect(t *testing.T, s *Setup) {
 		}
 	})
 	p.a.must(p.a.id.Disconnect(), "Disconnect")
-	if ev := p.p.event(verbs.EventDisconnected); ev.ID != p.p.id {
-		t.Fatal("Disconnected of another ID")
-	}
+	ev := p.p.event(verbs.EventDisconnected)
+	testutil.MustTrue(t, ev.ID == p.p.id, "Disconnected of another ID")
 	p.p.must(p.p.id.Disconnect(), "Disconnect of the other side")
 	p.a.event(verbs.EventDisconnected)
 	p.each(func(e *endpoint) {
@@ -312,9 +289,8 @@ func testMany(t *testing.T, s *Setup) {
 		p.a.success(uint64(i), verbs.WCSend)
 		p.p.success(uint64(i), verbs.WCRecv)
 		p.p.checkFill(0, 512, byte(i), "message")
-		if p.a.dev != pairs[0].a.dev {
-			t.Fatal("connections on one device have different Device values")
-		}
+		testutil.MustTrue(t, p.a.dev == pairs[0].a.dev,
+			"connections on one device have different Device values")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
 const signaled = verbs.SendSignaled
@@ -79,9 +80,8 @@ func testWrite(t *testing.T, s *Setup) {
 	}
 	p.a.success(7, verbs.WCRecv)
 	p.a.checkFill(1<<20+3, 1<<20, 5, "written data")
-	if p.a.buf[1<<20+2] != 0 || p.a.buf[2<<20+3] != 0 {
-		t.Fatal("WRITE touched memory beside its range")
-	}
+	testutil.MustTrue(t, p.a.buf[1<<20+2] == 0 && p.a.buf[2<<20+3] == 0,
+		"WRITE touched memory beside its range")
 	p.p.success(2, verbs.WCSend)
 	p.p.rdma(3, verbs.WRRDMAWrite, 0, 1, p.a.addr(0), p.a.mr.RKey())
 	p.p.success(3, verbs.WCRDMAWrite)
@@ -230,9 +230,8 @@ func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 		t.Fatal("no QP_LAST_WQE_REACHED of a queue pair in the error state")
 	}
 	p.p.idle("a queue pair that took no receive")
-	if p.p.qp.ShortenRNRTimer() == nil {
-		t.Error("a queue pair in the error state is taken for a connected one")
-	}
+	testutil.True(t, p.p.qp.ShortenRNRTimer() != nil,
+		"a queue pair in the error state is taken for a connected one")
 	q.a.send(9, 0, 64)
 	q.p.success(4, verbs.WCRecv)
 }
@@ -246,9 +245,7 @@ func readable(t *testing.T, ch verbs.CompChannel, ms int) bool {
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return n == 1
 	}
 }
@@ -274,30 +271,24 @@ func testNotify(t *testing.T, s *Setup) {
 	}
 	send(1)
 	p.p.success(0, verbs.WCRecv)
-	if readable(t, ch, 0) {
-		t.Fatal("completion channel is readable though the queue was not armed")
-	}
+	testutil.MustTrue(t, !readable(t, ch, 0),
+		"completion channel is readable though the queue was not armed")
 	drain(0)
 	p.p.must(p.p.cq.ReqNotify(), "ReqNotify")
-	if _, ok := p.p.poll(0); ok || readable(t, ch, 5) {
-		t.Fatal("an event without a completion")
-	}
+	_, ok := p.p.poll(0)
+	testutil.MustTrue(t, !ok && !readable(t, ch, 5), "an event without a completion")
 	send(2)
-	if !readable(t, ch, int(s.Timeout.Milliseconds())) {
-		t.Fatal("no event for a completion after arming")
-	}
+	testutil.MustTrue(t, readable(t, ch, int(s.Timeout.Milliseconds())),
+		"no event for a completion after arming")
 	send(3) // arming once gives one event
 	p.p.success(1, verbs.WCRecv)
 	p.p.success(2, verbs.WCRecv)
 	drain(1)
-	if readable(t, ch, 5) {
-		t.Fatal("readable after Drain")
-	}
+	testutil.MustTrue(t, !readable(t, ch, 5), "readable after Drain")
 	p.p.must(p.p.cq.ReqNotify(), "ReqNotify")
 	send(4)
-	if !readable(t, ch, int(s.Timeout.Milliseconds())) {
-		t.Fatal("no event for a completion after arming again")
-	}
+	testutil.MustTrue(t, readable(t, ch, int(s.Timeout.Milliseconds())),
+		"no event for a completion after arming again")
 	// A pending event must not keep the queue from being destroyed.
 	p.p.success(3, verbs.WCRecv)
 }

@@ -56,9 +56,8 @@ func TestNoRTU(t *testing.T) {
 	must(t, p.id.Accept(verbs.ConnParam{}))
 	next(t, a.cm, verbs.EventEstablished)
 	f.ExpireCM()
-	if ev := next(t, p.cm, verbs.EventUnreachable); ev.Status != -int(unix.ETIMEDOUT) {
-		t.Fatalf("unreachable with status %d", ev.Status)
-	}
+	ev := next(t, p.cm, verbs.EventUnreachable)
+	testutil.MustTrue(t, ev.Status == -int(unix.ETIMEDOUT), "unreachable with status %d", ev.Status)
 }
 
 // TestActiveGone: the active side destroys its ID before and after the request is accepted.
@@ -210,9 +209,8 @@ func TestHosts(t *testing.T) {
 	id := testutil.Value(ci.NewID())(t)
 	defer func() { must(t, id.Destroy()) }()
 	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.9.9.9:1"), time.Second))
-	if ev := next(t, ci, verbs.EventAddrError); ev.Status != -int(unix.EHOSTUNREACH) {
-		t.Errorf("unknown address: status %d", ev.Status)
-	}
+	ev := next(t, ci, verbs.EventAddrError)
+	testutil.True(t, ev.Status == -int(unix.EHOSTUNREACH), "unknown address: status %d", ev.Status)
 	// iWARP to iWARP works; iWARP does not reach RoCE.
 	a := newEnd(t, ci, route(t, ci, netip.MustParseAddrPort("10.1.0.2:4420")),
 		sizes{send: 1, recv: 1})

@@ -73,9 +73,8 @@ func TestCut(t *testing.T) {
 		sizes{send: 1, recv: 1})
 	must(t, x.id.Connect(verbs.ConnParam{}))
 	f.ExpireCM()
-	if ev := next(t, c, verbs.EventUnreachable); ev.Status != -int(unix.ETIMEDOUT) {
-		t.Fatalf("unreachable with status %d", ev.Status)
-	}
+	ev := next(t, c, verbs.EventUnreachable)
+	testutil.MustTrue(t, ev.Status == -int(unix.ETIMEDOUT), "unreachable with status %d", ev.Status)
 	f.Restore("p", "a")
 	p.want(ok(1))
 
@@ -101,9 +100,8 @@ func TestFailCQs(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
 	f.FailCQs("a")
-	if n, err := a.cq.Poll(make([]verbs.WC, 1)); n != 0 || err == nil {
-		t.Fatalf("Poll: %d, %v", n, err)
-	}
+	n, err := a.cq.Poll(make([]verbs.WC, 1))
+	testutil.MustTrue(t, n == 0 && err != nil, "Poll: %d, %v", n, err)
 	p.empty()
 }
 
@@ -113,9 +111,8 @@ func TestRemoveDevice(t *testing.T) {
 	must(t, p.recv(1, 0, 8))
 	name := p.dev.Attr().Name
 	addrs := f.Addrs("p")
-	if f.RemoveDevice("p", "other") || !f.RemoveDevice("p", name) || f.RemoveDevice("p", name) {
-		t.Fatal("RemoveDevice removed the wrong one")
-	}
+	testutil.MustTrue(t, !f.RemoveDevice("p", "other") && f.RemoveDevice("p", name) &&
+		!f.RemoveDevice("p", name), "RemoveDevice removed the wrong one")
 	p.want(flush(1))
 	seen := map[verbs.ID]bool{}
 	for range 2 { // the connection and the listener at its address
@@ -125,9 +122,8 @@ func TestRemoveDevice(t *testing.T) {
 	testutil.Is(t, testutil.Err(p.dev.AllocPD()), unix.EIO, "AllocPD on a removed device")
 	testutil.Is(t, testutil.Err(p.cm.Listen(listenAt(f, "p"), 1, 0)), verbs.ErrNoDevice,
 		"Listen on a removed device")
-	if list, err := f.Provider("p").Devices(); len(list) != 0 || err != nil {
-		t.Fatalf("devices: %v, %v", list, err)
-	}
+	list, err := f.Provider("p").Devices()
+	testutil.MustTrue(t, len(list) == 0 && err == nil, "devices: %v, %v", list, err)
 	f.AddHost("p", verbstest.RoCE("back", addrs...))
 	l := listen(t, newCM(t, f, "p"), listenAt(f, "p"))
 	testutil.MustEqual(t, l.Device().Attr().Name, "back", "listener on the wrong device")

@@ -164,10 +164,9 @@ func (e *end) want(wants ...verbs.WC) {
 	e.t.Helper()
 	for _, want := range wants {
 		wc := e.wait()
-		if wc.WRID != want.WRID || wc.Status != want.Status {
-			e.t.Fatalf("completion of %d with status %d, want %d with %d", wc.WRID, wc.Status,
-				want.WRID, want.Status)
-		}
+		testutil.MustTrue(e.t, wc.WRID == want.WRID && wc.Status == want.Status,
+			"completion of %d with status %d, want %d with %d", wc.WRID, wc.Status, want.WRID,
+			want.Status)
 	}
 }
 

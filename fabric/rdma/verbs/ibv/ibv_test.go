@@ -112,15 +112,13 @@ func TestPostBounds(t *testing.T) {
 		{FirstSGE: 1<<32 - 1, NumSGE: 1},
 		{NumSGE: 1<<32 - 1},
 	} {
-		if n, err := s.qp().PostSend([]verbs.SendWR{w}, make([]verbs.SGE, 2)); n != 0 ||
-			!errors.Is(err, unix.EINVAL) {
-			t.Errorf("PostSend(%+v): %d, %v, want EINVAL", w, n, err)
-		}
+		n, err := s.qp().PostSend([]verbs.SendWR{w}, make([]verbs.SGE, 2))
+		testutil.True(t, n == 0 && errors.Is(err, unix.EINVAL),
+			"PostSend(%+v): %d, %v, want EINVAL", w, n, err)
 	}
-	if n, err := s.qp().PostRecv([]verbs.RecvWR{{NumSGE: 3}}); n != 0 ||
-		!errors.Is(err, unix.EINVAL) {
-		t.Errorf("PostRecv of 3 elements: %d, %v, want EINVAL", n, err)
-	}
+	n, err := s.qp().PostRecv([]verbs.RecvWR{{NumSGE: 3}})
+	testutil.True(t, n == 0 && errors.Is(err, unix.EINVAL),
+		"PostRecv of 3 elements: %d, %v, want EINVAL", n, err)
 	if n, _ := s.seen(); n != 0 {
 		t.Errorf("the driver got %d", n)
 	}
@@ -150,9 +148,8 @@ func TestPoll(t *testing.T) {
 		}
 	}
 	s.complete(-1)
-	if n, err := s.cq().Poll(make([]verbs.WC, 4)); n != 0 || err == nil {
-		t.Fatalf("Poll of a dead queue: %d, %v", n, err)
-	}
+	n, err := s.cq().Poll(make([]verbs.WC, 4))
+	testutil.MustTrue(t, n == 0 && err != nil, "Poll of a dead queue: %d, %v", n, err)
 }
 
 func TestDataPathAllocations(t *testing.T) {
@@ -237,17 +234,15 @@ func TestAddr(t *testing.T) {
 	} {
 		a, err := toC(netip.MustParseAddrPort(c.in))
 		testutil.MustEqual(t, err, nil, "%s", c.in)
-		if got := fromC(&a); got.String() != c.want {
-			t.Errorf("%s became %v, want %s", c.in, got, c.want)
-		}
+		got := fromC(&a)
+		testutil.True(t, got.String() == c.want, "%s became %v, want %s", c.in, got, c.want)
 	}
 	if a, err := toC(netip.AddrPort{}); err != nil || a.valid != 0 || fromC(&a).IsValid() {
 		t.Errorf("no address became %v, %v", fromC(&a), err)
 	}
-	if _, err := toC(netip.MustParseAddrPort("[fe80::1%nosuchif0]:1")); !errors.Is(err,
-		unix.ENODEV) || !strings.Contains(err.Error(), "nosuchif0") {
-		t.Errorf("address with an unknown interface: %v", err)
-	}
+	_, err := toC(netip.MustParseAddrPort("[fe80::1%nosuchif0]:1"))
+	testutil.True(t, errors.Is(err, unix.ENODEV) && strings.Contains(err.Error(), "nosuchif0"),
+		"address with an unknown interface: %v", err)
 }
 
 func TestErrors(t *testing.T) {
@@ -258,10 +253,9 @@ func TestErrors(t *testing.T) {
 	testutil.True(t, strings.HasPrefix(err.Error(), want), "error %q, want %q...", err, want)
 	err = noDevice(fail("rdma_bind_addr", unix.EADDRNOTAVAIL, "10.0.0.1:4420"), unix.ENODEV,
 		unix.EADDRNOTAVAIL)
-	if !errors.Is(err, unix.EADDRNOTAVAIL) || !errors.Is(err, verbs.ErrNoDevice) ||
-		!strings.Contains(err.Error(), "no RDMA device") {
-		t.Errorf("%v is not EADDRNOTAVAIL and ErrNoDevice", err)
-	}
+	testutil.True(t, errors.Is(err, unix.EADDRNOTAVAIL) && errors.Is(err, verbs.ErrNoDevice) &&
+		strings.Contains(err.Error(), "no RDMA device"), "%v is not EADDRNOTAVAIL and ErrNoDevice",
+		err)
 	if err := noDevice(fail("rdma_bind_addr", unix.EADDRINUSE, ""), unix.ENODEV); errors.Is(err,
 		verbs.ErrNoDevice) {
 		t.Errorf("%v is ErrNoDevice", err)

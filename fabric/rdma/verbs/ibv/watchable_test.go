@@ -39,19 +39,16 @@ func TestWatchable(t *testing.T) {
 		})
 	}()
 	testutil.Value(w.WriteString("x"))(t)
-	if n := testutil.Receive(t, "the waiter is woken", reads); n != 1 {
-		t.Errorf("read %d bytes, want 1", n)
-	}
+	n := testutil.Receive(t, "the waiter is woken", reads)
+	testutil.True(t, n == 1, "read %d bytes, want 1", n)
 	testutil.Check(t, f.Close())
 	testutil.True(t, testutil.Receive(t, "closing ends the wait", ended) != nil,
 		"the wait ended without an error, although nothing was done")
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
-		t.Errorf("the descriptor was closed: %v", err)
-	}
+	testutil.Equal(t, testutil.Err(unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)), nil,
+		"the descriptor was closed")
 }
 
 func TestWatchableRefuses(t *testing.T) {
-	if _, _, err := watchable(-1, "test"); !errors.Is(err, unix.EBADF) {
-		t.Errorf("error %v, want EBADF", err)
-	}
+	_, _, err := watchable(-1, "test")
+	testutil.True(t, errors.Is(err, unix.EBADF), "error %v, want EBADF", err)
 }
