@@ -152,9 +152,8 @@ func variables(keys []lang.Key, path string, each func(k lang.Key, path, variabl
 func TestVariables(t *testing.T) {
 	seen := map[string]string{}
 	variables(new(Config).keys(nil), "", func(_ lang.Key, path, variable string) {
-		if other, dup := seen[variable]; dup {
-			t.Errorf("%s stands for %s and %s", variable, other, path)
-		}
+		other, dup := seen[variable]
+		testutil.True(t, !dup, "%s stands for %s and %s", variable, other, path)
 		seen[variable] = path
 	})
 }

@@ -80,15 +80,12 @@ func TestDamage(t *testing.T) {
 	s := full(t)
 	for _, d := range s.decoders() {
 		good := s.content(t, d.file)
-		if _, err := d.decode(good); err != nil {
-			t.Fatalf("%s: %v", d.kind, err)
-		}
+		testutil.MustEqual(t, testutil.Err(d.decode(good)), nil, "%s", d.kind)
 		for bit := range 8 * len(good) {
 			bad := bytes.Clone(good)
 			bad[bit/8] ^= 1 << (bit % 8)
-			if got, err := d.decode(bad); err == nil {
-				t.Errorf("%s, bit %d: %+v", d.kind, bit, got)
-			}
+			got, err := d.decode(bad)
+			testutil.True(t, err != nil, "%s, bit %d: %+v", d.kind, bit, got)
 		}
 		for n := range good {
 			testutil.True(t, testutil.Err(d.decode(good[:n])) != nil,
@@ -112,9 +109,8 @@ func TestDamage(t *testing.T) {
 			"no data":           `{"version": 2, "kind": "` + d.kind + `", "crc32c": "00000000"}`,
 			"null":              "null", "a list": "[]",
 		} {
-			if got, err := d.decode([]byte(bad)); err == nil {
-				t.Errorf("%s, %s: %+v", d.kind, what, got)
-			}
+			got, err := d.decode([]byte(bad))
+			testutil.True(t, err != nil, "%s, %s: %+v", d.kind, what, got)
 		}
 		for _, o := range s.decoders() {
 			if _, err := o.decode(good); (err == nil) != (o.kind == d.kind) {
@@ -168,10 +164,8 @@ func TestDamagedFiles(t *testing.T) {
 				must(t, os.WriteFile(file, good, 0o600))
 			}
 			must(t, s.Check(Name{testNQN, 1}))
-			if !s.Protection.Protected(testNQN, 1) || s.Reservations.Load(testNQN, 1) == nil ||
-				s.Uncorrectable.Load(testNQN, 1) == nil {
-				t.Fatal("a restored file is not used")
-			}
+			testutil.MustTrue(t, s.Protection.Protected(testNQN, 1) && s.Reservations.Load(testNQN,
+				1) != nil && s.Uncorrectable.Load(testNQN, 1) != nil, "a restored file is not used")
 		}
 	}
 	must(t, s.Close())
@@ -192,9 +186,8 @@ func TestAstray(t *testing.T) {
 	for nsid := uint32(1); nsid <= 2; nsid++ {
 		must(t, s.Check(Name{testNQN, nsid}))
 	}
-	if s.Reservations.Load(testNQN, 1) == nil || s.Reservations.Load(testNQN, 2) != nil {
-		t.Error("not what the file says")
-	}
+	testutil.True(t, s.Reservations.Load(testNQN, 1) != nil && s.Reservations.Load(testNQN,
+		2) == nil, "not what the file says")
 	must(t, os.Link(one, two))
 	s = reopened(t, s)
 	must(t, s.Check(Name{testNQN, 1}))

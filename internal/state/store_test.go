@@ -71,9 +71,8 @@ func TestPorts(t *testing.T) {
 	list, err := os.ReadDir(s.path)
 	testutil.True(t, err == nil && len(list) == 1, "files: %v, %v", list, err)
 	must(t, s.Close())
-	if _, err := s.Ports([]string{"e"}); err == nil || !s.Failed() {
-		t.Error("written after the end")
-	}
+	testutil.True(t, testutil.Err(s.Ports([]string{"e"})) != nil && s.Failed(),
+		"written after the end")
 }
 
 // TestManyPorts: listeners that come and go do not make the file grow without bound.
@@ -173,10 +172,9 @@ func TestCrash(t *testing.T) {
 		})
 		s = reopened(t, s)
 		must(t, s.Check(Name{testNQN, 1}))
-		if l := s.Reservations.Load(testNQN, 1); !reflect.DeepEqual(l, now) &&
-			(saved || !reflect.DeepEqual(l, old)) {
-			t.Fatalf("round %d: %+v, want %+v (saved %v) or %+v", round, l, now, saved, old)
-		}
+		l := s.Reservations.Load(testNQN, 1)
+		testutil.MustTrue(t, reflect.DeepEqual(l, now) || !saved && reflect.DeepEqual(l, old),
+			"round %d: %+v, want %+v (saved %v) or %+v", round, l, now, saved, old)
 		// The leftovers of the crash do no harm.
 		must(t, s.Reservations.Save(testNQN, 1, now))
 		crashedPorts(t, s, rnd)
@@ -202,10 +200,9 @@ func crashedPorts(t *testing.T, s *Store, rnd *rand.Rand) {
 	})
 	again := reopened(t, s)
 	after, err := again.Ports([]string{"a", "c", "b"})
-	if err != nil || after["a"] != 1 ||
-		saved && (after["b"] != ids["b"] || after["c"] != ids["c"]) {
-		t.Fatalf("%v, before the crash %v; %v", after, ids, err)
-	}
+	testutil.MustTrue(t, err == nil && after["a"] == 1 &&
+		(!saved || after["b"] == ids["b"] && after["c"] == ids["c"]), "%v, before the crash %v; %v",
+		after, ids, err)
 	*s = Store{path: s.path} // closed
 	must(t, again.Close())
 }
@@ -278,16 +275,14 @@ func TestErrors(t *testing.T) {
 			!strings.Contains(err.Error(), s.at(s.Reservations.file(Name{testNQN, 1}))) {
 			t.Errorf("%s: %v", what, err)
 		}
-		if l := s.Reservations.Load(testNQN, 1); !reflect.DeepEqual(l, old) || !s.Failed() {
-			t.Errorf("%s: %+v", what, l)
-		}
+		l := s.Reservations.Load(testNQN, 1)
+		testutil.True(t, reflect.DeepEqual(l, old) && s.Failed(), "%s: %+v", what, l)
 		if ids, err := s.Ports([]string{"b"}); what != "remove" && (err == nil || ids != nil) {
 			t.Errorf("%s: hosts would see port IDs that are not stored: %v", what, ids)
 		}
 		_, err := s.NextGeneration()
-		if what != "remove" && (err == nil || !strings.Contains(err.Error(), "Make room")) {
-			t.Errorf("%s: %v", what, err)
-		}
+		testutil.True(t, what == "remove" || err != nil && strings.Contains(err.Error(),
+			"Make room"), "%s: %v", what, err)
 		list, err := os.ReadDir(s.at("reservations"))
 		testutil.True(t, err == nil && len(list) == 1, "%s: files left: %v, %v", what, list, err)
 		must(t, s.Close())
@@ -353,9 +348,8 @@ func TestUncorrectable(t *testing.T) {
 	s = reopened(t, s)
 	for nsid, want := range map[uint32]*marks.Kept{1: many, 2: one, 3: nil} {
 		must(t, s.Check(Name{"a", nsid}))
-		if got := s.Uncorrectable.Load("a", nsid); !reflect.DeepEqual(got, want) {
-			t.Errorf("namespace %d: %v, want %v", nsid, got, want)
-		}
+		got := s.Uncorrectable.Load("a", nsid)
+		testutil.True(t, reflect.DeepEqual(got, want), "namespace %d: %v, want %v", nsid, got, want)
 	}
 	must(t, s.Close())
 }
@@ -483,22 +477,16 @@ func TestForeignDirectories(t *testing.T) {
 	if dir == "" {
 		return
 	}
-	if _, err := Open(filepath.Join(dir, "closed")); !errors.Is(err, os.ErrPermission) ||
-		!strings.Contains(err.Error(), "Let the user of the target (ID 65534)") {
-		t.Error("mode 0700: ", err)
-	}
-	if _, err := Open(filepath.Join(dir, "not made")); !errors.Is(err, os.ErrPermission) {
-		t.Error("the directory above: ", err)
-	}
+	_, err := Open(filepath.Join(dir, "closed"))
+	testutil.True(t, errors.Is(err, os.ErrPermission) && strings.Contains(err.Error(),
+		"Let the user of the target (ID 65534)"), "mode 0700:  %v", err)
+	testutil.Is(t, testutil.Err(Open(filepath.Join(dir, "not made"))), os.ErrPermission,
+		"the directory above")
 	s := opened(t, filepath.Join(dir, "read-only"))
-	if _, err := s.NextGeneration(); !errors.Is(err, os.ErrPermission) {
-		t.Error("mode 0755: ", err)
-	}
+	testutil.Is(t, testutil.Err(s.NextGeneration()), os.ErrPermission, "mode 0755")
 	must(t, s.Close())
 	s = opened(t, filepath.Join(dir, "file"))
-	if err := s.Check(Name{"a", 1}); !errors.Is(err, os.ErrPermission) {
-		t.Error("a file of mode 0600: ", err)
-	}
+	testutil.Is(t, s.Check(Name{"a", 1}), os.ErrPermission, "a file of mode 0600")
 	must(t, s.Check(Name{"a", 2}))
 	must(t, s.Close())
 }
@@ -509,10 +497,9 @@ func TestDirectoryMoves(t *testing.T) {
 	must(t, s.Protection.SetProtected("a", 1, true))
 	must(t, os.Rename(s.path, s.path+".old"))
 	for range 2 { // first nothing is there, then something
-		if err := s.Protection.SetProtected("a", 2, true); err == nil ||
-			!strings.Contains(err.Error(), "no longer the one") || !s.Failed() {
-			t.Error(err)
-		}
+		err := s.Protection.SetProtected("a", 2, true)
+		testutil.True(t, err != nil && strings.Contains(err.Error(), "no longer the one") &&
+			s.Failed(), "%v", err)
 		must(t, os.MkdirAll(s.path, 0o755))
 	}
 	must(t, os.Remove(s.path))
