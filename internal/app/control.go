@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -77,7 +76,7 @@ func (s *Server) startControl() error {
 func (s *Server) controlSource() control.Source {
 	return control.Source{
 		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
-		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
+		Namespaces: s.namespaceStates, Hosts: s.target.Controllers, Connections: s.connections,
 		Latency: s.latencyStates, Reactors: s.Reactors, Disks: s.disks,
 		Refusals: s.recorder.Refusals, Events: s.recorder.Events, Trace: s.target.Trace,
 		Plan: func(context.Context) (control.Plan, error) { return s.planOfReload() },
@@ -272,7 +271,7 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 		pending[n.NQN]++
 	}
 	for _, c := range s.target.Controllers() {
-		hosts[c.SubNQN]++
+		hosts[c.Subsystem]++
 	}
 	limits := s.limits()
 	for _, sub := range s.current().Subsystems {
@@ -344,25 +343,9 @@ func describe(out *observed.Namespace, st *target.NamespaceStats) {
 func (s *Server) limits() map[qos.Object]*observed.Limits {
 	out := map[qos.Object]*observed.Limits{}
 	for _, l := range s.target.Limits() {
-		out[l.Object] = &observed.Limits{
-			IOPS: l.IOPS, Bandwidth: l.Bandwidth, BurstSeconds: l.Burst.Seconds(), Waits: l.Waits,
-			WaitSeconds: l.WaitTime.Seconds(),
-		}
+		out[l.Object] = &l.Limits
 	}
 	return out
-}
-
-func (s *Server) hosts() (list []observed.Host) {
-	limits := s.limits()
-	for _, c := range s.target.Controllers() {
-		list = append(list, observed.Host{
-			NQN: c.HostNQN, ID: hex.EncodeToString(c.HostID[:]), Subsystem: c.SubNQN,
-			CNTLID: c.CNTLID, Transport: c.Transport.String(), Remote: c.Remote, Queues: c.Queues,
-			Ready: c.Ready, Discovery: c.Discovery,
-			Limits: limits[qos.Object{HostNQN: c.HostNQN}],
-		})
-	}
-	return list
 }
 
 func (s *Server) connections(ctx context.Context) ([]observed.Connection, error) {

@@ -90,8 +90,7 @@ func TestControl(t *testing.T) {
 	}
 	hosts, err := c.Hosts(ctx)
 	if err != nil || len(hosts) != 1 || hosts[0].NQN != admin.Host ||
-		hosts[0].ID != "01000000000000000000000000000000" ||
-		hosts[0].Remote != admin.Remote.String() {
+		hosts[0].ID != "01000000000000000000000000000000" || hosts[0].Remote != admin.Remote {
 		t.Errorf("hosts %+v, %v", hosts, err)
 	}
 	subsystems, err := c.Subsystems(ctx)

@@ -32,7 +32,7 @@ func TestWatchedChanges(t *testing.T) {
 	for _, ask := range []func() string{
 		func() string { return fmt.Sprint(l.s.listeners.States()) },
 		func() string { return fmt.Sprint(l.s.namespaceStates(), l.s.subsystemStates()) },
-		func() string { return fmt.Sprint(l.s.status(), l.s.hosts()) },
+		func() string { return fmt.Sprint(l.s.status(), l.s.target.Controllers()) },
 		func() string { return l.s.announcement().text(reachable) },
 		func() string { return fmt.Sprint(l.s.Plan(l.s.current())) },
 		func() string { return fmt.Sprint(l.s.target.Stats()) },

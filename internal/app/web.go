@@ -18,7 +18,7 @@ func (s *Server) setWeb(c *config.Config) error {
 	src := web.Source{
 		Status: s.status, Listeners: s.listeners.States, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Refusals: s.recorder.Refusals, Events: s.recorder.Events,
-		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.hosts,
+		Connections: s.connections, Latency: s.pageLatencies, Hosts: s.target.Controllers,
 		Reactors: s.Reactors,
 		Ports:    s.portCounters,
 		Disks:    s.disks, Plan: s.planOfPage,

@@ -63,7 +63,7 @@ var allowed = map[string][]string{
 	"nvme/target/observe": {
 		"fabric", "internal/histogram", "internal/list", "internal/subnet", "nvme",
 	},
-	"nvme/target/qos": {"internal/limit", "internal/list"},
+	"nvme/target/qos": {"internal/limit", "internal/list", "internal/observed"},
 	"nvme/target/reservation": {
 		"nvme", "internal/list", "internal/ratelog", "internal/subnet",
 	},

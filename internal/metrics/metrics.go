@@ -22,7 +22,7 @@ import (
 type Source struct {
 	Version     string
 	Namespaces  func() []target.NamespaceStats
-	Controllers func() []target.ControllerInfo
+	Controllers func() []observed.Host
 	Limits      func() []qos.Info
 	// Transports has the connections of each transport, and the memory of their queues, by its
 	// name.
@@ -281,7 +281,7 @@ func (c collector) controllers(s sink) {
 	type sum struct{ controllers, queues int }
 	sums := map[key]sum{}
 	for _, i := range c.src.Controllers() {
-		k := key{i.SubNQN, i.Transport.String()}
+		k := key{i.Subsystem, i.Transport}
 		n := sums[k]
 		sums[k] = sum{n.controllers + 1, n.queues + i.Queues}
 	}
@@ -303,7 +303,7 @@ func limits(s sink, l *qos.Info) {
 		n, t, labels = subsystemWaits, subsystemWaited, []string{l.SubNQN}
 	}
 	s.counter(n, float64(l.Waits), labels...)
-	s.counter(t, l.WaitTime.Seconds(), labels...)
+	s.counter(t, l.WaitSeconds, labels...)
 }
 
 func namespace(s sink, ns *target.NamespaceStats) {

@@ -91,18 +91,17 @@ func source() Source {
 			for i, of := range []qos.Object{
 				{HostNQN: "h"}, {SubNQN: "b"}, {SubNQN: "b", NSID: 1},
 			} {
-				list = append(list, qos.Info{
-					Object: of, Waits: uint64(3 + i),
-					WaitTime: time.Duration(3+i) * 500 * time.Millisecond,
-				})
+				list = append(list, qos.Info{Object: of, Limits: observed.Limits{
+					Waits: uint64(3 + i), WaitSeconds: float64(3+i) / 2,
+				}})
 			}
 			return list
 		},
-		Controllers: func() []target.ControllerInfo {
-			return []target.ControllerInfo{
-				{SubNQN: "b", Transport: nvme.TransportTCP, Queues: 3},
-				{SubNQN: "b", Transport: nvme.TransportTCP, Queues: 4},
-				{SubNQN: "b", Transport: nvme.TransportRDMA, Queues: 5},
+		Controllers: func() []observed.Host {
+			return []observed.Host{
+				{Subsystem: "b", Transport: "tcp", Queues: 3},
+				{Subsystem: "b", Transport: "tcp", Queues: 4},
+				{Subsystem: "b", Transport: "rdma", Queues: 5},
 			}
 		},
 		Transports: map[string]func() fabric.Usage{"tcp": func() fabric.Usage {

@@ -70,7 +70,7 @@ type Host struct {
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
 	// Remote is the address of the host.
-	Remote string `json:"remote"`
+	Remote netip.AddrPort `json:"remote"`
 	// Queues is the number of its connections, the admin queue included.
 	Queues int `json:"queues"`
 	// Ready: the host has enabled the controller.

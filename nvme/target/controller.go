@@ -1,6 +1,7 @@
 package target
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"unique"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
@@ -98,17 +100,18 @@ func (c *controller) adminEntries() int {
 }
 
 // describe may be called by any goroutine.
-func (c *controller) describe() ControllerInfo {
+func (c *controller) describe() observed.Host {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(c.queues)
 	if !c.adminEnded {
 		n++
 	}
-	return ControllerInfo{
-		CNTLID: c.cntlid, SubNQN: c.sub.nqn, HostNQN: c.hostNQN, HostID: c.hostID,
-		Transport: c.info.Transport, Remote: c.info.Remote.String(), Discovery: c.sub.discovery,
-		Queues: n, Ready: c.ready.Load(),
+	return observed.Host{
+		NQN: c.hostNQN, ID: hex.EncodeToString(c.hostID[:]), Subsystem: c.sub.nqn,
+		CNTLID: c.cntlid, Transport: c.info.Transport.String(), Remote: c.info.Remote, Queues: n,
+		Ready: c.ready.Load(), Discovery: c.sub.discovery,
+		Limits: c.t.hostLimiter(c.hostNQN).Describe(),
 	}
 }
 

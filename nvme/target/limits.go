@@ -34,7 +34,7 @@ func (t *Target) Limits() []qos.Info {
 	var list []qos.Info
 	add := func(l *qos.Limiter, of qos.Object) {
 		if l != nil {
-			list = append(list, l.Info(of))
+			list = append(list, qos.Info{Object: of, Limits: *l.Describe()})
 		}
 	}
 	for nqn, l := range *t.hosts.Load() {

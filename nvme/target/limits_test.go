@@ -89,8 +89,10 @@ func TestLimits(t *testing.T) {
 					expect(t, "commands", l.done-before, float64(over)*tc.want, 0.03)
 					testutil.True(t, l.failed <= 0, "%d failed", l.failed)
 					l.depth = 0
-					if i := r.target.Limits(); len(i) != 1 || i[0].Limits != tc.limits ||
-						i[0].Waits == 0 || i[0].WaitTime == 0 {
+					if i := r.target.Limits(); len(i) != 1 || i[0].IOPS != tc.limits.IOPS ||
+						i[0].Bandwidth != tc.limits.Bandwidth ||
+						i[0].BurstSeconds != tc.limits.Burst.Seconds() ||
+						i[0].Waits == 0 || i[0].WaitSeconds == 0 {
 						t.Errorf("%+v", i)
 					}
 				})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/marks"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target/ana"
@@ -309,25 +310,10 @@ func (t *Target) portState(id uint16) *portState {
 // PortSessions is the number of queues that came through a port and have not ended.
 func (t *Target) PortSessions(id uint16) int { return int(t.portState(id).sessions.Load()) }
 
-// ControllerInfo describes a controller at one moment.
-type ControllerInfo struct {
-	CNTLID    uint16
-	SubNQN    string
-	HostNQN   string
-	HostID    [16]byte
-	Transport nvme.TransportType
-	Remote    string
-	Discovery bool
-	// Queues is the number of connected queues, the admin queue included.
-	Queues int
-	// Ready says that the host has enabled the controller.
-	Ready bool
-}
-
 // Controllers lists the existing controllers, discovery controllers included, in the order of
 // subsystem and CNTLID. Controllers of hosts that have yet to authenticate are left out.
-func (t *Target) Controllers() []ControllerInfo {
-	var list []ControllerInfo
+func (t *Target) Controllers() []observed.Host {
+	var list []observed.Host
 	for _, s := range append(slices.Collect(maps.Values(*t.table.Load())), t.discovery) {
 		s.each(func(c *controller) {
 			if c.proof.Proven.Load() {
@@ -335,8 +321,8 @@ func (t *Target) Controllers() []ControllerInfo {
 			}
 		})
 	}
-	slices.SortFunc(list, func(a, b ControllerInfo) int {
-		return cmp.Or(cmp.Compare(a.SubNQN, b.SubNQN), cmp.Compare(a.CNTLID, b.CNTLID))
+	slices.SortFunc(list, func(a, b observed.Host) int {
+		return cmp.Or(cmp.Compare(a.Subsystem, b.Subsystem), cmp.Compare(a.CNTLID, b.CNTLID))
 	})
 	return list
 }

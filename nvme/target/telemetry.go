@@ -96,11 +96,7 @@ func (c *controller) capturedLimits() (list []admin.CapturedLimit) {
 		if l == nil || len(list) == admin.TelemetryList {
 			return
 		}
-		i := l.Info(qos.Object{})
-		list = append(list, admin.CapturedLimit{
-			Of: of, NSID: nsid, IOPS: i.IOPS, Bandwidth: i.Bandwidth, Waits: i.Waits,
-			WaitSeconds: i.WaitTime.Seconds(),
-		})
+		list = append(list, admin.CapturedLimit{Of: of, NSID: nsid, Limits: l.Describe()})
 	}
 	add(c.t.hostLimiter(c.hostNQN), "host", 0)
 	add(c.sub.settings.Load().limiter, "subsystem", 0)

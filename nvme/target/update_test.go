@@ -44,7 +44,7 @@ func TestUpdateHosts(t *testing.T) {
 	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectInvalidHost|nvme.DNR)
 	dev.Release()
 	r.must(untilGone(r.w, gone))
-	if l := r.target.Controllers(); len(l) != 1 || l[0].HostNQN != otherHost {
+	if l := r.target.Controllers(); len(l) != 1 || l[0].NQN != otherHost {
 		t.Errorf("controllers %+v", l)
 	}
 	r.ok(o.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))

@@ -109,6 +109,7 @@ func (p *place) seenBy(h int, m *model) string {
 		p.subsystem(ctx, &b, o, m)
 	}
 	for _, l := range p.Target.Limits() {
+		l.Waits, l.WaitSeconds = 0, 0
 		fmt.Fprintf(&b, "limits %+v %+v\n", l.Object, l.Limits)
 	}
 	return b.String()

@@ -91,12 +91,9 @@ type CapturedNamespace struct {
 
 // CapturedLimit is the limit of the host, of the subsystem, or of a namespace.
 type CapturedLimit struct {
-	Of          string  `json:"of"`
-	NSID        uint32  `json:"nsid,omitempty"`
-	IOPS        int64   `json:"iops,omitempty"`
-	Bandwidth   int64   `json:"bandwidth,omitempty"`
-	Waits       uint64  `json:"waits"`
-	WaitSeconds float64 `json:"wait_seconds"`
+	Of   string `json:"of"`
+	NSID uint32 `json:"nsid,omitempty"`
+	*observed.Limits
 }
 
 // Page makes log 07h from LPO on, of a new capture if the host asks for one.

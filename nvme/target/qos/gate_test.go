@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 )
 
@@ -72,9 +73,9 @@ func TestOrder(t *testing.T) {
 	}
 	testutil.EqualSlices(t, r.admitted, []any{0, 1, 2, 3, 4}, "order")
 	testutil.True(t, r.Idle(), "a timer is left")
-	i := l.Info(Object{})
+	i := l.Describe()
 	testutil.Equal(t, i.Waits, 5, "waits")
-	testutil.Equal(t, i.WaitTime, 5*90e6+10*100e6, "time of all waits") // less the burst
+	testutil.Equal(t, i.WaitSeconds, 5*90e-3+10*100e-3, "time of all waits") // less the burst
 }
 
 // TestLeave: a command that leaves does not go on, and the last one takes the timer with it.
@@ -163,8 +164,8 @@ func TestLimiter(t *testing.T) {
 	same := NewLimiter(Limits{IOPS: 5}, l)
 	other := NewLimiter(Limits{Bandwidth: 5}, l)
 	testutil.True(t, same == l && other != l, "the limiters are wrong")
-	of := Object{HostNQN: "h"}
-	testutil.Equal(t, other.Info(of), Info{of, Limits{Bandwidth: 5}, 3, 7}, "counters")
+	testutil.Equal(t, *other.Describe(),
+		observed.Limits{Bandwidth: 5, Waits: 3, WaitSeconds: 7e-9}, "counters")
 	testutil.True(t, NewLimiter(Limits{}, l) == nil, "there is a limiter without limits")
 }
 

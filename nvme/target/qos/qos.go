@@ -3,7 +3,7 @@
 // the limiters that the commands of one host for one namespace have on one reactor, and a Gate the
 // commands of the reactor that wait.
 //
-// It imports the buckets of internal/limit.
+// It imports the buckets of internal/limit, and the facts of internal/observed.
 package qos
 
 import (
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/limit"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 )
 
 // Limits bound commands and bytes per second. The zero value has no limit.
@@ -43,10 +44,7 @@ type Object struct {
 // Info describes the limits of an object at one moment.
 type Info struct {
 	Object
-	Limits
-	// Waits is how many commands have waited at the limit, and WaitTime how long, in all.
-	Waits    uint64
-	WaitTime time.Duration
+	observed.Limits
 }
 
 // Limiter is the Limits of an object, which all reactors share. It does not change: other limits
@@ -87,10 +85,15 @@ func newBucket(rate int64, burst time.Duration, old *limit.Bucket) *limit.Bucket
 	return limit.NewBucket(rate, burst, old)
 }
 
-// Info describes the limiter of an object.
-func (l *Limiter) Info(of Object) Info {
-	return Info{
-		of, l.Limits, l.waits.commands.Load(), time.Duration(l.waits.nanoseconds.Load()),
+// Describe describes the limiter; nil if there is none.
+func (l *Limiter) Describe() *observed.Limits {
+	if l == nil {
+		return nil
+	}
+	return &observed.Limits{
+		IOPS: l.IOPS, Bandwidth: l.Bandwidth, BurstSeconds: l.Burst.Seconds(),
+		Waits:       l.waits.commands.Load(),
+		WaitSeconds: time.Duration(l.waits.nanoseconds.Load()).Seconds(),
 	}
 }
 
