@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -20,7 +21,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/subnet"
 	"github.com/nvmf-target/nvmf-target/internal/volumes"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
@@ -265,7 +265,7 @@ func (s *Server) shares() (list []control.Share) {
 func (s *Server) subsystemStates() (list []control.Subsystem) {
 	served, pending, hosts := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, n := range s.target.Stats() {
-		served[n.SubNQN]++
+		served[n.Subsystem]++
 	}
 	for _, n := range s.volumes.Pending() {
 		pending[n.NQN]++
@@ -273,7 +273,10 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 	for _, c := range s.target.Controllers() {
 		hosts[c.Subsystem]++
 	}
-	limits := s.limits()
+	limits := map[qos.Object]*observed.Limits{}
+	for _, l := range s.target.Limits() {
+		limits[l.Object] = &l.Limits
+	}
 	for _, sub := range s.current().Subsystems {
 		sub.SetDefaults()
 		list = append(list, control.Subsystem{
@@ -287,65 +290,35 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 	return list
 }
 
-// namespaceStates lists the namespaces in the order of the configuration.
-func (s *Server) namespaceStates() (list []observed.Namespace) {
-	type name struct {
-		nqn  string
-		nsid uint32
-	}
-	served := map[name]target.NamespaceStats{}
-	for _, n := range s.target.Stats() {
-		served[name{n.SubNQN, n.NSID}] = n
-	}
-	limits := s.limits()
-	for _, n := range volumes.All(s.current()) {
-		if now := s.volumes.Get(n.Name()); now != nil {
-			n = now // its storage may wait for a restart
-		}
-		out := observed.Namespace{
-			Subsystem: n.NQN, NSID: n.NSID, State: "pending", Backend: n.Backend, Path: n.Path(),
-		}
-		out.Reason, out.ConfiguredBytes = s.volumes.Reason(n.Name()), n.ConfiguredSize()
-		if st, ok := served[name{n.NQN, n.NSID}]; ok {
-			describe(&out, &st)
-			out.Limits = limits[qos.Object{SubNQN: n.NQN, NSID: n.NSID}]
-		}
-		list = append(list, out)
+// namespaceStates lists the namespaces for clients, without reasons of errors that have not
+// occurred.
+func (s *Server) namespaceStates() []observed.Namespace {
+	list := s.namespaces()
+	for i := range list {
+		maps.DeleteFunc(list[i].Errors, func(_ string, n uint64) bool { return n == 0 })
 	}
 	return list
 }
 
-// describe fills in the known state of a served namespace.
-func describe(out *observed.Namespace, st *target.NamespaceStats) {
-	switch {
-	case st.Paused:
-		out.State = "paused"
-	case !st.Ready:
-		out.State = "not ready"
-	case st.Degraded:
-		out.State = "degraded"
-	default:
-		out.State = "ready"
+// namespaces lists the namespaces in the order of the configuration.
+func (s *Server) namespaces() (list []observed.Namespace) {
+	served := map[control.NamespaceID]observed.Namespace{}
+	for _, n := range s.target.Stats() {
+		served[control.NamespaceID{Subsystem: n.Subsystem, NSID: n.NSID}] = n
 	}
-	out.SizeBytes, out.BlockSizeBytes, out.WriteProtected = st.Size, st.BlockSize, st.WriteProtected
-	out.Reads, out.Writes = st.Reads, st.Writes
-	out.ReadBytes, out.WrittenBytes = st.ReadBytes, st.WrittenBytes
-	out.BusySeconds = st.Busy.Seconds()
-	out.Timeouts, out.Errors = st.Timeouts, map[string]uint64{}
-	for reason, n := range st.Errors {
-		if n > 0 {
-			out.Errors[reason] = n
+	for _, n := range volumes.All(s.current()) {
+		if now := s.volumes.Get(n.Name()); now != nil {
+			n = now // its storage may wait for a restart
 		}
+		out, ok := served[control.NamespaceID{Subsystem: n.NQN, NSID: n.NSID}]
+		if !ok {
+			out = observed.Namespace{Subsystem: n.NQN, NSID: n.NSID, State: "pending"}
+		}
+		out.Backend, out.Path, out.Reason = n.Backend, n.Path(), s.volumes.Reason(n.Name())
+		out.ConfiguredBytes = n.ConfiguredSize()
+		list = append(list, out)
 	}
-}
-
-// limits returns the limits in use.
-func (s *Server) limits() map[qos.Object]*observed.Limits {
-	out := map[qos.Object]*observed.Limits{}
-	for _, l := range s.target.Limits() {
-		out[l.Object] = &l.Limits
-	}
-	return out
+	return list
 }
 
 func (s *Server) connections(ctx context.Context) ([]observed.Connection, error) {

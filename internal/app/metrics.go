@@ -5,18 +5,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
-	"github.com/nvmf-target/nvmf-target/internal/volumes"
 )
 
 // setMetrics serves /metrics as configured, or not at all.
 func (s *Server) setMetrics(c *config.Config) error {
 	src := metrics.Source{
-		Version: s.opts.Version, Namespaces: s.target.Stats, Controllers: s.target.Controllers,
+		Version: s.opts.Version, Namespaces: s.namespaces, Controllers: s.target.Controllers,
 		Limits:     s.target.Limits,
 		Transports: map[string]func() fabric.Usage{},
 		Refusals:   s.recorder.Kinds, AuditLost: s.audit.lost.Load,
-		Pending: func() int { return len(s.volumes.Pending()) },
-		Storage: s.storageMetrics, Listeners: s.listenerMetrics,
+		Listeners: s.listenerMetrics,
 	}
 	for name, t := range s.transports {
 		src.Transports[name.String()] = t.Usage
@@ -32,15 +30,6 @@ func (s *Server) setMetrics(c *config.Config) error {
 		s.log.Info("metrics are served", "url", url+"metrics")
 	}
 	return err
-}
-
-func (s *Server) storageMetrics() (list []metrics.Storage) {
-	for _, n := range volumes.All(s.current()) {
-		list = append(list, metrics.Storage{
-			SubNQN: n.NQN, NSID: n.NSID, Backend: n.Backend, Path: n.Path(),
-		})
-	}
-	return list
 }
 
 func (s *Server) listenerMetrics() (list []metrics.Listener) {

@@ -153,7 +153,7 @@ var allowed = map[string][]string{
 		"nvme/target", "nvme/target/observe", "nvme/target/qos",
 	},
 	"internal/netif":    {"internal/sys"},
-	"internal/observed": {},
+	"internal/observed": {"nvme"},
 	"internal/passthru": {"nvme", "internal/sys"},
 	"internal/ratelog":  {"internal/observed", "internal/secret", "internal/subnet"},
 	"internal/rates":    {},

@@ -148,7 +148,7 @@ func (ls *Listeners) ANA() (list []control.ANA) {
 	namespaces := map[uint32][]control.NamespaceID{}
 	for _, n := range ls.Target.Stats() {
 		namespaces[n.ANAGroup] = append(namespaces[n.ANAGroup],
-			control.NamespaceID{Subsystem: n.SubNQN, NSID: n.NSID})
+			control.NamespaceID{Subsystem: n.Subsystem, NSID: n.NSID})
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

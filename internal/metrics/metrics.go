@@ -12,7 +12,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -20,18 +19,15 @@ import (
 // Source has the exported values. Several goroutines may call its functions at once. They may
 // briefly wait for a reactor, but for nothing else.
 type Source struct {
-	Version     string
-	Namespaces  func() []target.NamespaceStats
+	Version string
+	// Namespaces returns the namespaces, with every reason in Errors.
+	Namespaces  func() []observed.Namespace
 	Controllers func() []observed.Host
 	Limits      func() []qos.Info
 	// Transports has the connections of each transport, and the memory of their queues, by its
 	// name.
 	Transports map[string]func() fabric.Usage
-	// Pending returns the number of configured namespaces with missing storage.
-	Pending func() int
-	// Storage returns the configured storage of namespaces, Listeners the state of the configured
-	// addresses.
-	Storage   func() []Storage
+	// Listeners returns the state of the configured addresses.
 	Listeners func() []Listener
 	// Refusals returns the number of refusals of peers, by kind.
 	Refusals func() map[string]uint64
@@ -54,13 +50,6 @@ type Source struct {
 	Unsaved func() bool
 	// Expiries returns certificates and keys that end.
 	Expiries func() []Expiry
-}
-
-// Storage is the storage of a namespace: the name of its backend, and its path, if it has one.
-type Storage struct {
-	SubNQN        string
-	NSID          uint32
-	Backend, Path string
 }
 
 // Listener is an address where hosts connect.
@@ -226,7 +215,6 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	s := sink{out: out}
 	s.gauge(buildInfo, 1, text(c.src.Version), runtime.Version())
-	s.gauge(pending, float64(c.src.Pending()))
 	var completed, broken uint64
 	for name, usage := range c.src.Transports {
 		u := usage()
@@ -254,9 +242,6 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, l := range c.src.Listeners() {
 		s.gauge(listenerUp, boolean(l.Up), l.Transport, l.Address)
 	}
-	for _, n := range c.src.Storage() {
-		s.gauge(info, 1, n.SubNQN, strconv.FormatUint(uint64(n.NSID), 10), n.Backend, text(n.Path))
-	}
 	c.reactors(s)
 	c.paths(s)
 	c.controllers(s)
@@ -264,9 +249,17 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		limits(s, &l)
 	}
 	c.latencies(s)
+	missing := 0
 	for _, ns := range c.src.Namespaces() {
-		namespace(s.of(ns.SubNQN, strconv.FormatUint(uint64(ns.NSID), 10)), &ns)
+		s := s.of(ns.Subsystem, strconv.FormatUint(uint64(ns.NSID), 10))
+		s.gauge(info, 1, ns.Backend, text(ns.Path))
+		if ns.State == "pending" {
+			missing++
+		} else {
+			namespace(s, &ns)
+		}
 	}
+	s.gauge(pending, float64(missing))
 }
 
 func outcomes(s sink, d *prometheus.Desc, succeeded, failed uint64) {
@@ -306,7 +299,7 @@ func limits(s sink, l *qos.Info) {
 	s.counter(t, l.WaitSeconds, labels...)
 }
 
-func namespace(s sink, ns *target.NamespaceStats) {
+func namespace(s sink, ns *observed.Namespace) {
 	s.counter(commands, float64(ns.Reads), "read")
 	s.counter(commands, float64(ns.Writes), "write")
 	s.counter(commands, float64(ns.Flushes), "flush")
@@ -317,9 +310,9 @@ func namespace(s sink, ns *target.NamespaceStats) {
 	for reason, n := range ns.Errors {
 		s.counter(failed, float64(n), reason)
 	}
-	s.counter(busy, ns.Busy.Seconds())
-	s.gauge(size, float64(ns.Size))
-	s.gauge(blockSize, float64(ns.BlockSize))
+	s.counter(busy, ns.BusySeconds)
+	s.gauge(size, float64(ns.SizeBytes))
+	s.gauge(blockSize, float64(ns.BlockSizeBytes))
 	if ns.Allocated >= 0 {
 		s.gauge(allocated, float64(ns.Allocated))
 	}
@@ -338,7 +331,7 @@ func namespace(s sink, ns *target.NamespaceStats) {
 
 // health exports log 02h as far as it is known. Without a drive, or before its first answer, that
 // is little.
-func health(s sink, l *nvme.SMARTLog, d *target.DriveState) {
+func health(s sink, l *nvme.SMARTLog, d *observed.Drive) {
 	for _, w := range warnings {
 		s.gauge(warning, boolean(l.CriticalWarning&w.bits != 0), w.name)
 	}

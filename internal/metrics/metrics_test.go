@@ -39,51 +39,42 @@ func source() Source {
 	}
 	at := time.Unix(1700000000, 0)
 	return Source{
-		Version: "v1\xff", Pending: func() int { return 2 },
+		Version:   "v1\xff",
 		AuditLost: func() uint64 { return 11 },
 		Refusals:  func() map[string]uint64 { return map[string]uint64{"connect refused": 9} },
-		Storage: func() []Storage {
-			return []Storage{{testNQN, 1, "nvme", "/dev/ng0n1\xff"}, {"b", 1, "ram", ""}}
-		},
 		Listeners: func() []Listener {
 			return []Listener{{"tcp", "0.0.0.0:4420", true}, {"rdma", "mlx5_0:4420", false}}
 		},
-		Namespaces: func() []target.NamespaceStats {
-			return []target.NamespaceStats{
+		Namespaces: func() []observed.Namespace {
+			return []observed.Namespace{
 				{
-					NamespaceInfo: target.NamespaceInfo{
-						SubNQN: testNQN, NSID: 1, Degraded: true,
-						Timeouts: 11, Orphans: 3, Returns: 2,
-					},
-					Size: 1 << 30, BlockSize: 4096, WriteProtected: true, VolatileCache: true,
-					Allocated: 1 << 20, Free: 1 << 40,
+					Subsystem: testNQN, NSID: 1, Backend: "nvme", Path: "/dev/ng0n1\xff",
+					SizeBytes: 1 << 30, BlockSizeBytes: 4096, WriteProtected: true,
+					Degraded: true, VolatileCache: true, Allocated: 1 << 20, Free: 1 << 40,
 					Reads: 10, Writes: 20, Flushes: 3, WriteZeroes: 4, Discards: 5,
-					ReadBytes: 40960, WrittenBytes: 81920,
-					Errors: map[string]uint64{"io": 4, "no_space": 146},
-					Busy:   1500 * time.Millisecond,
+					ReadBytes: 40960, WrittenBytes: 81920, BusySeconds: 1.5, Timeouts: 11,
+					Orphans: 3, Returns: 2, Errors: map[string]uint64{"io": 4, "no_space": 146},
 					Health: smart,
-					Drive: &target.DriveState{
-						ID: "nvme Model\xff S1", Counts: true,
-						Answered: at,
-					},
+					Drive:  &observed.Drive{ID: "nvme Model\xff S1", Counts: true, Answered: at},
 				},
 				{
-					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 2, Ready: true},
-					Allocated:     -1, Free: -1,
+					Subsystem: testNQN, NSID: 2, Backend: "sata", Ready: true, Allocated: -1,
+					Free:   -1,
 					Health: &nvme.SMARTLog{AvailableSpare: 100, PowerOnHours: u(2)},
-					Drive:  &target.DriveState{ID: "sata Model S2", Answered: at},
+					Drive:  &observed.Drive{ID: "sata Model S2", Answered: at},
 				},
 				{
-					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 3, Ready: true},
-					Allocated:     -1, Free: -1,
+					Subsystem: testNQN, NSID: 3, Backend: "nvme", Ready: true, Allocated: -1,
+					Free:   -1,
 					Health: &nvme.SMARTLog{AvailableSpare: 100},
-					Drive:  &target.DriveState{ID: "nvme Model S3", Counts: true},
+					Drive:  &observed.Drive{ID: "nvme Model S3", Counts: true},
 				},
 				{
-					NamespaceInfo: target.NamespaceInfo{SubNQN: "b", NSID: 1, Ready: true},
-					Allocated:     -1, Free: -1,
+					Subsystem: "b", NSID: 1, Backend: "ram", Ready: true, Allocated: -1, Free: -1,
 					Health: &nvme.SMARTLog{AvailableSpare: 100},
 				},
+				{Subsystem: "b", NSID: 2, Backend: "file", State: "pending"},
+				{Subsystem: "b", NSID: 3, Backend: "file", State: "pending"},
 			}
 		},
 		Limits: func() []qos.Info {

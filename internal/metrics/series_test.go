@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 	"github.com/nvmf-target/nvmf-target/nvme/target/observe"
 	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
@@ -33,17 +33,11 @@ func many(n int) Source {
 		}
 		latency.Total.Add(4 * us * 1e3)
 	}
-	src.Namespaces = func() (list []target.NamespaceStats) {
+	src.Namespaces = func() (list []observed.Namespace) {
 		for i := range n {
 			s := stats
-			s.NSID = uint32(i + 1)
+			s.NSID, s.Path = uint32(i+1), fmt.Sprint("/dev/ng", i)
 			list = append(list, s)
-		}
-		return list
-	}
-	src.Storage = func() (list []Storage) {
-		for i := range n {
-			list = append(list, Storage{testNQN, uint32(i + 1), "nvme", fmt.Sprint("/dev/ng", i)})
 		}
 		return list
 	}

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/httpd"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 var (
@@ -85,7 +85,7 @@ func TestPanic(t *testing.T) {
 	broken.Store(true)
 	src := source()
 	namespaces := src.Namespaces
-	src.Namespaces = func() []target.NamespaceStats {
+	src.Namespaces = func() []observed.Namespace {
 		if broken.Load() {
 			panic("injected")
 		}
@@ -115,12 +115,12 @@ func dial(t *testing.T, s *httpd.Server) net.Conn {
 const request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
 
 // large returns namespaces with metrics larger than the buffers of sockets.
-func large() []target.NamespaceStats {
-	list := make([]target.NamespaceStats, 200)
+func large() []observed.Namespace {
+	list := make([]observed.Namespace, 200)
 	for i := range list {
-		list[i] = target.NamespaceStats{NamespaceInfo: target.NamespaceInfo{
-			SubNQN: strings.Repeat("a", 4000), NSID: uint32(i),
-		}, Health: &nvme.SMARTLog{}}
+		list[i] = observed.Namespace{
+			Subsystem: strings.Repeat("a", 4000), NSID: uint32(i), Health: &nvme.SMARTLog{},
+		}
 	}
 	return list
 }
@@ -130,7 +130,7 @@ func large() []target.NamespaceStats {
 func TestCloseWaitsForNoSlowScraper(t *testing.T) {
 	src := source()
 	asked := make(chan struct{})
-	src.Namespaces = func() []target.NamespaceStats {
+	src.Namespaces = func() []observed.Namespace {
 		close(asked)
 		return large()
 	}

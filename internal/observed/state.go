@@ -1,6 +1,10 @@
 package observed
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
 
 // Namespace is a namespace of a subsystem.
 type Namespace struct {
@@ -33,7 +37,8 @@ type Namespace struct {
 	WrittenBytes uint64 `json:"written_bytes"`
 	// BusySeconds is the time with I/O outstanding, summed over reactors.
 	BusySeconds float64 `json:"busy_seconds"`
-	// Errors is the number of failed operations by reason.
+	// Errors is the number of failed operations by reason: offline, aborted, io, no_space,
+	// read_only, out_of_range, unsupported or other.
 	Errors map[string]uint64 `json:"errors,omitempty"`
 	// Timeouts is the number of commands that were given up.
 	Timeouts uint64 `json:"timeouts"`
@@ -41,6 +46,33 @@ type Namespace struct {
 	Limits *Limits `json:"limits,omitempty"`
 	// Configured is missing in lists.
 	Configured *Configured `json:"configured,omitempty"`
+
+	// The following is not in answers. Ready is false while the storage is offline or does not
+	// answer. Degraded: accepted writes may be lost.
+	Ready    bool `json:"-"`
+	Degraded bool `json:"-"`
+	// VolatileCache: completed writes may be lost with the power until a flush.
+	VolatileCache bool `json:"-"`
+	// ANAGroup is its ANA group.
+	ANAGroup uint32 `json:"-"`
+	// Flushes, WriteZeroes and Discards are the numbers of these operations that succeeded, one for
+	// each range of a Dataset Management.
+	Flushes     uint64 `json:"-"`
+	WriteZeroes uint64 `json:"-"`
+	Discards    uint64 `json:"-"`
+	// Orphans is the number of IOs of commands given up that the device still has, with their
+	// memory. Returns is the number of times that storage became ready again.
+	Orphans int    `json:"-"`
+	Returns uint64 `json:"-"`
+	// Allocated is the space taken by the content of a thin namespace, Free the space left in its
+	// storage, both in bytes; -1 if unknown, or not thin.
+	Allocated int64 `json:"-"`
+	Free      int64 `json:"-"`
+	// Health is log 02h as a host would have got it when the drive last answered, less the entries
+	// of log 01h, which each controller has of its own.
+	Health *nvme.SMARTLog `json:"-"`
+	// Drive is the hardware that holds the namespace; nil if there is none of its own.
+	Drive *Drive `json:"-"`
 }
 
 // Limits bound the I/O of hosts.

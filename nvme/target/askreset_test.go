@@ -91,14 +91,14 @@ func TestPauseAll(t *testing.T) {
 		return release, err
 	}
 	// On a busy machine the time is over before anything was waited for, with another error.
-	if _, err := pauseAll(time.Millisecond); err == nil || r.infos()[0].Paused {
-		t.Fatalf("%v, %+v", err, r.infos()[0])
+	if _, err := pauseAll(time.Millisecond); err == nil || r.target.Stats()[0].State == "paused" {
+		t.Fatalf("%v, %+v", err, r.target.Stats()[0])
 	}
 	dev.Release()
 	r.until("the command completes", func() bool { return read.Done })
 
 	release, err := pauseAll(time.Hour)
-	testutil.MustTrue(t, err == nil && r.infos()[0].Paused, "%v", err)
+	testutil.MustTrue(t, err == nil && r.target.Stats()[0].State == "paused", "%v", err)
 	lost, waits := r.send(h.io[0], readAt(0)), r.send(stays.io[0], readAt(0))
 	r.w.Settle()
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
@@ -110,15 +110,16 @@ func TestPauseAll(t *testing.T) {
 		return nil
 	})
 	r.until("the command goes on", func() bool { return waits.Done })
-	if !waits.CQE.Status().OK() || lost.Done && lost.CQE.Status().OK() || r.infos()[0].Paused {
-		t.Errorf("%v, %v, %+v", waits.CQE.Status(), lost.CQE.Status(), r.infos()[0])
+	if !waits.CQE.Status().OK() || lost.Done && lost.CQE.Status().OK() ||
+		r.target.Stats()[0].State == "paused" {
+		t.Errorf("%v, %v, %+v", waits.CQE.Status(), lost.CQE.Status(), r.target.Stats()[0])
 	}
 	// A pause that was there before stays.
 	r.pause()
 	if release, err = pauseAll(time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if release(); !r.infos()[0].Paused {
+	if release(); r.target.Stats()[0].State != "paused" {
 		t.Error("the pause has ended")
 	}
 	r.resume()

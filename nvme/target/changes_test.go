@@ -50,7 +50,7 @@ func TestChangeWhileAdded(t *testing.T) {
 	if n := r.connectHost(0).namespace(1).NSZE; n != 1024 {
 		t.Errorf("the namespace has %d blocks, want 1024", n)
 	}
-	if l := r.infos(); !l[0].Ready || l[1].Ready {
+	if l := r.target.Stats(); !l[0].Ready || l[1].Ready {
 		t.Errorf("%+v", l)
 	}
 }

@@ -265,7 +265,7 @@ func TestAbortDelayed(t *testing.T) {
 	if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 		t.Errorf("after the timeout: done %v, %v", c.Done, st)
 	}
-	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 1 {
+	if l := r.target.Stats(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 1 {
 		t.Errorf("%+v", l[0])
 	}
 	testutil.True(t, !strings.Contains(r.log.String(), "answer"),

@@ -77,7 +77,8 @@ func operate(r *harness, h *host, dev *backendtest.Faulty) {
 	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	r.w.Advance(3 * time.Second)
 	dev.Release()
-	r.until("the device answers again", func() bool { return read.Done && r.infos()[0].Ready })
+	r.until("the device answers again",
+		func() bool { return read.Done && r.target.Stats()[0].Ready })
 }
 
 // TestRefusedConnectHasAHint: the log has a hint for the operator.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/internal/testing/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/testing/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -92,8 +93,9 @@ func TestSwapFails(t *testing.T) {
 	testutil.Is(t, x.end(nil, failed), failed, "")
 	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.list.Empty() })
 	r.w.Advance(time.Second)
-	if st := read.CQE.Status() &^ nvme.More; !read.Done || st != notReady || r.infos()[0].Ready {
-		t.Errorf("without a device: %v %v, %+v", read.Done, st, r.infos()[0])
+	if st := read.CQE.Status() &^ nvme.More; !read.Done || st != notReady ||
+		r.target.Stats()[0].Ready {
+		t.Errorf("without a device: %v %v, %+v", read.Done, st, r.target.Stats()[0])
 	}
 	r.notReady(q, readAt(0))
 	if x, old = r.exchange(NamespaceConfig{}); old != nil {
@@ -101,7 +103,7 @@ func TestSwapFails(t *testing.T) {
 	}
 	r.must(x.end(dev, nil))
 	r.ok(q, readAt(0))
-	testutil.True(t, r.infos()[0].Ready, "%+v", r.infos()[0])
+	testutil.True(t, r.target.Stats()[0].Ready, "%+v", r.target.Stats()[0])
 }
 
 // TestSwapBlockSize: a device with another block size is not used.
@@ -114,8 +116,8 @@ func TestSwapBlockSize(t *testing.T) {
 	testutil.Fails(t, x.end(other, nil), "from 512 to 4096", "")
 	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.list.Empty() })
 	r.w.Advance(time.Second)
-	if st := write.CQE.Status() &^ nvme.More; st != notReady || r.infos()[0].Ready {
-		t.Errorf("%v, %+v", st, r.infos()[0])
+	if st := write.CQE.Status() &^ nvme.More; st != notReady || r.target.Stats()[0].Ready {
+		t.Errorf("%v, %+v", st, r.target.Stats()[0])
 	}
 	x, old := r.exchange(NamespaceConfig{})
 	testutil.True(t, old == other, "the device is %v", old)
@@ -174,7 +176,7 @@ func TestUpdateKeepsAnswers(t *testing.T) {
 	cfg := NamespaceConfig{NSID: 1, Device: dev, Drive: &testDrive{id: "a"}}
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, Namespaces: []NamespaceConfig{cfg}})
 	r.target.CheckHealth()
-	update := func(id string) NamespaceStats {
+	update := func(id string) observed.Namespace {
 		cfg.Drive = &testDrive{id: id}
 		r.must(r.target.UpdateNamespace(testSub, cfg, nil))
 		return r.target.Stats()[0]
@@ -206,5 +208,5 @@ func TestSwapDegraded(t *testing.T) {
 	r.must(x.end(next, nil))
 	r.ok(h.io[0], write())
 	next.set(func(i *backend.Info) { i.Offline = true })
-	testutil.True(t, !r.infos()[0].Ready, "the namespace does not follow its new device")
+	testutil.True(t, !r.target.Stats()[0].Ready, "the namespace does not follow its new device")
 }

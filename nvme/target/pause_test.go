@@ -14,13 +14,13 @@ import (
 func (r *harness) pause() {
 	r.t.Helper()
 	r.during(func() error { return r.target.PauseNamespace(testSub, 1) })
-	testutil.True(r.t, r.infos()[0].Paused, "the namespace is not paused")
+	testutil.True(r.t, r.target.Stats()[0].State == "paused", "the namespace is not paused")
 }
 
 func (r *harness) resume() {
 	r.t.Helper()
 	r.during(func() error { return r.target.ResumeNamespace(testSub, 1) })
-	testutil.True(r.t, !r.infos()[0].Paused, "the namespace is paused")
+	testutil.True(r.t, r.target.Stats()[0].State != "paused", "the namespace is paused")
 }
 
 // TestPause: commands wait on all reactors while the namespace is paused and its device has no
@@ -95,8 +95,8 @@ func TestPauseHungDevice(t *testing.T) {
 		r.w.Reactors[0].Wake()
 	}()
 	r.until("it gives up", func() bool { return len(result) > 0 })
-	if err := <-result; !errors.Is(err, errBusy) || r.infos()[0].Paused {
-		t.Errorf("%v, %+v", err, r.infos()[0])
+	if err := <-result; !errors.Is(err, errBusy) || r.target.Stats()[0].State == "paused" {
+		t.Errorf("%v, %+v", err, r.target.Stats()[0])
 	}
 	dev.Release()
 	r.until("the command completes", func() bool { return read.Done })

@@ -157,7 +157,7 @@ func (x *randomFaults) finish() {
 	read := x.ok(x.h.io[0], rw(nvme.NVMRead, 1, 64, 64, make([]byte, len(want))))
 	testutil.True(x.t, bytes.Equal(read.Data, want),
 		"seed %d: the device wrote what it was not given", x.seed)
-	if l := x.infos(); !l[0].Ready || l[0].Orphans != 0 {
+	if l := x.target.Stats(); !l[0].Ready || l[0].Orphans != 0 {
 		x.t.Errorf("seed %d: %+v", x.seed, l[0])
 	}
 	x.h.hangUp()

@@ -137,5 +137,5 @@ func TestSelfTestTimesOut(t *testing.T) {
 	testutil.True(t, got.DSTS == 0x17 && nvme.Status(got.SCT)<<8|nvme.Status(got.SC) == notReady,
 		"%+v", got)
 	dev.Release()
-	r.until("the device answers again", func() bool { return r.infos()[0].Ready })
+	r.until("the device answers again", func() bool { return r.target.Stats()[0].Ready })
 }

@@ -37,7 +37,8 @@ func TestStats(t *testing.T) {
 		t.Errorf("a drive: %+v, %+v, %+v", a, a.Drive, a.Health)
 	}
 	testutil.True(t, b.Reads == 3 && b.ReadBytes == 3072 && b.Writes == 1 &&
-		b.WrittenBytes == 2048 && b.BlockSize == 512 && b.Size != 0 && b.Ready, "counters: %+v", b)
+		b.WrittenBytes == 2048 && b.BlockSizeBytes == 512 && b.SizeBytes != 0 && b.Ready,
+		"counters: %+v", b)
 	testutil.True(t, b.Flushes == 1 && b.WriteZeroes == 2 && b.Discards == 3 && c.Flushes == 0,
 		"counters: %+v, another namespace: %+v", b, c)
 	testutil.True(t, b.Health.HostReads == u128(3) && b.Health.Temperature == 310,

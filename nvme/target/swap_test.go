@@ -249,7 +249,7 @@ func TestSwapWaits(t *testing.T) {
 	r.must(x.end(dev, nil))
 	r.until("the command continues", func() bool { return later.Done })
 	testutil.Equal(t, later.CQE.Status(), nvme.Success, "")
-	if l := r.infos(); !l[0].Ready || l[0].Timeouts == 0 || l[0].Orphans != 0 {
+	if l := r.target.Stats(); !l[0].Ready || l[0].Timeouts == 0 || l[0].Orphans != 0 {
 		t.Errorf("%+v", l[0])
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/observed"
 	"github.com/nvmf-target/nvmf-target/nvme/target/admin"
-	"github.com/nvmf-target/nvmf-target/nvme/target/qos"
 )
 
 var (
@@ -79,29 +78,21 @@ func (c *controller) capturedConnections() ([]observed.Connection, error) {
 	return list, nil
 }
 
-func (ns *namespace) captured() admin.CapturedNamespace {
+func (ns *namespace) captured() observed.Namespace {
 	s := ns.stats()
+	s.Subsystem = "" // the capture has it
 	maps.DeleteFunc(s.Errors, func(_ string, n uint64) bool { return n == 0 })
-	return admin.CapturedNamespace{
-		NSID: s.NSID, Ready: s.Ready, Degraded: s.Degraded, Paused: s.Paused,
-		WriteProtected: s.WriteProtected, SizeBytes: s.Size, BlockSizeBytes: s.BlockSize,
-		Reads: s.Reads, Writes: s.Writes, ReadBytes: s.ReadBytes, WrittenBytes: s.WrittenBytes,
-		BusySeconds: s.Busy.Seconds(), Errors: s.Errors, Timeouts: s.Timeouts,
-	}
+	return s
 }
 
-// capturedLimits returns the limits at which commands of the host may wait.
+// capturedLimits returns the limits at which commands of the host may wait, besides those of
+// namespaces.
 func (c *controller) capturedLimits() (list []admin.CapturedLimit) {
-	add := func(l *qos.Limiter, of string, nsid uint32) {
-		if l == nil || len(list) == admin.TelemetryList {
-			return
-		}
-		list = append(list, admin.CapturedLimit{Of: of, NSID: nsid, Limits: l.Describe()})
+	if l := c.t.hostLimiter(c.hostNQN); l != nil {
+		list = append(list, admin.CapturedLimit{Of: "host", Limits: l.Describe()})
 	}
-	add(c.t.hostLimiter(c.hostNQN), "host", 0)
-	add(c.sub.settings.Load().limiter, "subsystem", 0)
-	for _, ns := range c.namespaces() {
-		add(ns.cfg.Load().limiter, "namespace", ns.nsid)
+	if l := c.sub.settings.Load().limiter; l != nil {
+		list = append(list, admin.CapturedLimit{Of: "subsystem", Limits: l.Describe()})
 	}
 	return list
 }

@@ -86,7 +86,7 @@ func TestTelemetry(t *testing.T) {
 		t.Errorf("connections %+v", v.Connections)
 	}
 	if n := v.Namespaces; len(n) != 1 || n[0].ReadBytes != 4096 || n[0].SizeBytes != 1<<20 ||
-		n[0].Errors["io"] != 1 || len(n[0].Errors) != 1 || !n[0].Ready {
+		n[0].Errors["io"] != 1 || len(n[0].Errors) != 1 || n[0].State != "ready" {
 		t.Errorf("namespaces %+v", n)
 	}
 	if l := v.Limits; len(l) != 1 || l[0].Of != "subsystem" || l[0].IOPS != 1000 {

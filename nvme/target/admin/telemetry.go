@@ -54,7 +54,7 @@ type Capture struct {
 	Ready     bool   `json:"ready"`
 
 	Connections []observed.Connection `json:"connections"`
-	Namespaces  []CapturedNamespace   `json:"namespaces"`
+	Namespaces  []observed.Namespace  `json:"namespaces"`
 	Limits      []CapturedLimit       `json:"limits"`
 	Refusals    []CapturedLine        `json:"refusals"` // the last one first
 	Events      []CapturedLine        `json:"events"`   // the last one last
@@ -71,28 +71,9 @@ type CapturedLine struct {
 	Attributes map[string]string `json:"attributes"`
 }
 
-// CapturedNamespace is a namespace that the host may use.
-type CapturedNamespace struct {
-	NSID           uint32            `json:"nsid"`
-	Ready          bool              `json:"ready"`
-	Degraded       bool              `json:"degraded"`
-	Paused         bool              `json:"paused"`
-	WriteProtected bool              `json:"write_protected"`
-	SizeBytes      int64             `json:"size_bytes"`
-	BlockSizeBytes int64             `json:"block_size_bytes"`
-	Reads          uint64            `json:"reads"`
-	Writes         uint64            `json:"writes"`
-	ReadBytes      uint64            `json:"read_bytes"`
-	WrittenBytes   uint64            `json:"written_bytes"`
-	BusySeconds    float64           `json:"busy_seconds"`
-	Errors         map[string]uint64 `json:"errors,omitempty"`
-	Timeouts       uint64            `json:"timeouts"`
-}
-
-// CapturedLimit is the limit of the host, of the subsystem, or of a namespace.
+// CapturedLimit is the limit of the host or of the subsystem.
 type CapturedLimit struct {
-	Of   string `json:"of"`
-	NSID uint32 `json:"nsid,omitempty"`
+	Of string `json:"of"`
 	*observed.Limits
 }
 
@@ -145,7 +126,6 @@ func (v *Capture) halve() {
 	v.Truncated = true
 	v.Connections = v.Connections[:len(v.Connections)/2]
 	v.Namespaces = v.Namespaces[:len(v.Namespaces)/2]
-	v.Limits = v.Limits[:len(v.Limits)/2]
 	v.Refusals = v.Refusals[:len(v.Refusals)/2]
 	v.Events = v.Events[len(v.Events)-len(v.Events)/2:]
 }
