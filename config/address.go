@@ -210,7 +210,10 @@ func (a ListenAddress) leavesNothing(b ListenAddress) bool {
 // addrPort is an IP address and a port to listen on; "" means none.
 func addrPort(p *netip.AddrPort) lang.Value {
 	return lang.Unmarshaled(p, "IP address and a port",
-		hintOr("Write for instance 127.0.0.1:9500 or \"[::1]:9500\"; host names are not resolved."),
+		func(string) string {
+			return "Write for instance 127.0.0.1:9500 or \"[::1]:9500\"; host names are not " +
+				"resolved."
+		},
 		func(a *netip.AddrPort) (what, hint string) {
 			*a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 			return local(a.Addr())

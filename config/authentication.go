@@ -206,28 +206,20 @@ func secretKey[K interface{ Reveal() string }](p *K, what, pattern, gen string,
 
 // authentication reports conflicts between the keys of a host.
 func (v *validator) authentication(a *Authentication, path string) {
+	path += "."
 	for key, given := range map[string]bool{
 		"dhchap_old_key": a.OldKey != nil, "dhchap_ctrl_key": a.ControllerKey != nil,
 		"dhchap_hash": a.Hashes != nil, "dhchap_dhgroup": a.Groups != nil,
 		"reauthenticate": a.Reauthenticate != 0,
 	} {
-		if given && a.Key == nil && !v.Bad(path+".dhchap_key") {
-			v.Add(path+"."+key, "without dhchap_key it would have no effect",
-				"Add dhchap_key, or delete it.")
-		}
+		v.need(path+key, given, a.Key != nil, path+"dhchap_key")
 	}
-	if !a.Until.IsZero() && a.Key == nil && a.TLSKey == nil && !v.Bad(path+".dhchap_key") &&
-		!v.Bad(path+".tls_key") {
-		v.Add(path+".keys_until", "without a key it would have no effect",
-			"Add dhchap_key or tls_key, or delete it.")
-	}
-	if a.OldTLSKey != nil && a.TLSKey == nil && !v.Bad(path+".tls_key") {
-		v.Add(path+".tls_old_key", "without tls_key it would have no effect",
-			"Add tls_key, or delete it.")
-	}
+	v.need(path+"tls_old_key", a.OldTLSKey != nil, a.TLSKey != nil, path+"tls_key")
+	v.need(path+"keys_until", !a.Until.IsZero(), a.Key != nil || a.TLSKey != nil,
+		path+"dhchap_key", path+"tls_key")
 	if k := a.ControllerKey; k != nil && a.Key != nil && (k.Equal(a.Key) ||
 		a.OldKey != nil && k.Equal(a.OldKey)) {
-		v.Add(path+".dhchap_ctrl_key", "host and controller have the same key, so that each could "+
+		v.Add(path+"dhchap_ctrl_key", "host and controller have the same key, so that each could "+
 			"pretend to be the other", "Make another one: nvmf-target key gen.")
 	}
 }

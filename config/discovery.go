@@ -96,10 +96,8 @@ func (v *validator) discovery(c *Config) {
 				"Give the discovery service another one.")
 		}
 	}
-	if len(c.Discovery.Interfaces) > 0 && !c.Discovery.MDNS {
-		v.Add("discovery.mdns_interfaces", "mdns is false, so it would have no effect",
-			"Set mdns: true, or delete it.")
-	}
+	v.need("discovery.mdns_interfaces", len(c.Discovery.Interfaces) > 0, c.Discovery.MDNS,
+		"discovery.mdns")
 	for i, r := range c.Discovery.Referrals {
 		path := fmt.Sprintf("discovery.referrals[%d]", i)
 		if r.Address.IsValid() && r.Transport != 0 {

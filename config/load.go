@@ -25,35 +25,35 @@ type (
 //
 // The options replace files by edits and bound the time of programs.
 func Load(file string, environ []string, backends []Backend, options ...Option) (*Config, error) {
-	data, err := lang.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	return Parse(file, data, environ, backends, options...)
-}
-
-// LoadAll is Load for callers that report all errors at once. See ParseAll.
-func LoadAll(file string, environ []string, backends []Backend) (*Config, error) {
-	data, err := lang.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	return ParseAll(file, data, environ, backends)
+	return whole(LoadAll(file, environ, backends, options...))
 }
 
 // Parse checks the text of a configuration file; file is its name for messages. See Load.
 func Parse(file string, data []byte, environ []string, backends []Backend, options ...Option,
 ) (*Config, error) {
-	c, err := ParseAll(file, data, environ, backends, options...)
+	return whole(read(file, data, environ, backends, options...))
+}
+
+// whole returns a configuration without errors.
+func whole(c *Config, err error) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// ParseAll is Parse for callers that report all errors at once. With an error it also returns the
+// LoadAll is Load for callers that report all errors at once. With an error it also returns the
 // usable part of the configuration, nil if there is none. Faulty reports the unusable values.
-func ParseAll(file string, data []byte, environ []string, backends []Backend, options ...Option,
+func LoadAll(file string, environ []string, backends []Backend, options ...Option,
+) (*Config, error) {
+	data, err := lang.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return read(file, data, environ, backends, options...)
+}
+
+func read(file string, data []byte, environ []string, backends []Backend, options ...Option,
 ) (*Config, error) {
 	d := lang.NewDecoder(file, environ, options...)
 	c := &Config{src: d.Source}

@@ -71,12 +71,11 @@ func (v *validator) roles(c *Control) {
 			}
 		}
 		path := fmt.Sprintf("control.roles[%d]", i)
-		switch {
-		case given != 1 && !v.Bad(path+".subject"):
+		if given != 1 && !v.Bad(path+".subject") {
 			v.Add(path, fmt.Sprintf("%d of subject, user and group are given", given),
 				"Give one of them.")
-		case r.Subject != "" && !c.Listen.IsValid() && !v.Bad("control.listen"):
-			v.Add(path+".subject", "has no effect without control.listen", "Set that, too.")
+		} else {
+			v.need(path+".subject", r.Subject != "", c.Listen.IsValid(), "control.listen")
 		}
 	}
 }
@@ -197,14 +196,10 @@ func (w *WebTarget) plain() bool {
 
 // webTargets checks the keys of other targets together.
 func (v *validator) webTargets(c *Config) {
-	if len(c.WebTargets) > 0 && !c.Web.Listen.IsValid() && !v.Bad("web.listen") {
-		v.Add("web.targets", "has no effect without web.listen", "Delete it, or set that.")
-	}
+	v.need("web.targets", len(c.WebTargets) > 0, c.Web.Listen.IsValid(), "web.listen")
 	for i := range c.WebTargets {
 		w, path := &c.WebTargets[i], fmt.Sprintf("web.targets[%d]", i)
-		if w.CA != "" && strings.HasPrefix(w.URL, "http:") {
-			v.Add(path+".ca", "has no effect without https in url", "Delete it, or use https.")
-		}
+		v.need(path+".ca", w.CA != "", !strings.HasPrefix(w.URL, "http:"), "https in url")
 		if w.Token != nil && w.plain() {
 			v.AddWarning(path+".token", "others on the network can read it",
 				"Use https in url.")
@@ -259,9 +254,7 @@ func (v *validator) endpoint(name string, e *Endpoint) {
 	for key, given := range map[string]bool{
 		"certificate": e.Certificate != "", "key": e.Key != "", "token": e.Token != Token{},
 	} {
-		if given && !e.Listen.IsValid() && !v.Bad(listen) {
-			v.Add(name+"."+key, "has no effect without "+listen, "Delete it, or set that.")
-		}
+		v.need(name+"."+key, given, e.Listen.IsValid(), listen)
 	}
 	if (e.Certificate == "") != (e.Key == "") && !v.Bad(name+".certificate") &&
 		!v.Bad(name+".key") {

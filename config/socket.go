@@ -53,11 +53,10 @@ func (c *Control) validate(v *validator) {
 	for _, f := range []struct{ key, file string }{
 		{"certificate", c.Certificate}, {"key", c.Key}, {"client_ca", c.ClientCA},
 	} {
-		switch path := "control." + f.key; {
-		case f.file == "" && c.Listen.IsValid():
+		path, listen := "control."+f.key, c.Listen.IsValid()
+		v.need(path, f.file != "", listen, "control.listen")
+		if f.file == "" && listen {
 			v.Add(path, "is missing", "control.listen needs it: clients must authenticate.")
-		case f.file != "" && !c.Listen.IsValid() && !v.Bad("control.listen"):
-			v.Add(path, "has no effect without control.listen", "Delete it, or set that.")
 		}
 	}
 	v.roles(c)

@@ -2,6 +2,8 @@ package config
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/nvmf-target/nvmf-target/config/lang"
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -46,6 +48,21 @@ func (v *validator) validate() {
 	for i := range c.Subsystems {
 		v.subsystem(c, &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i))
 	}
+}
+
+// need reports a key at path that is given although it has no effect without one of others, which
+// met says is there.
+func (v *validator) need(path string, given, met bool, others ...string) {
+	if !given || met || slices.ContainsFunc(others, v.Bad) {
+		return
+	}
+	entry := path[:strings.LastIndexByte(path, '.')]
+	for i, other := range others {
+		if strings.Contains(entry, "]") { // of the same entry of a list
+			others[i] = strings.TrimPrefix(other, entry+".")
+		}
+	}
+	v.Add(path, "has no effect without "+strings.Join(others, " or "), "Delete it, or set that.")
 }
 
 // some reports a list without entries. Only a target with a managed directory may have an empty
@@ -113,11 +130,9 @@ func (v *validator) subsystem(c *Config, s *Subsystem, path string) {
 }
 
 func (v *validator) limits(l *qos.Limits, path string) {
-	path += ".limits.burst"
-	if v.Given(path) && l.IOPS == 0 && l.Bandwidth == 0 {
-		v.Add(path, "neither iops nor bandwidth has a limit, so it would have no effect",
-			"Add one of the two, or delete it.")
-	}
+	path += ".limits."
+	v.need(path+"burst", v.Given(path+"burst"), l.IOPS != 0 || l.Bandwidth != 0, path+"iops",
+		path+"bandwidth")
 }
 
 func (v *validator) namespace(n *Namespace, path string) {

@@ -77,6 +77,7 @@ subsystems:
 var beyond = map[string]string{
 	"is used already by":        "two values are compared",
 	"would have no effect":      "two keys are compared",
+	"has no effect without":     "two keys are compared",
 	"no host may connect":       "two keys are compared",
 	"there is no listener":      "two keys are compared",
 	"may be ":                   "two keys are compared",

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nvmf-target/nvmf-target/config/lang"
 )
 
 // render writes the configuration.
@@ -135,10 +137,10 @@ func (n *namespace) render(b *strings.Builder) {
 	key(b, indent, "backend", backend)
 	key(b, indent, "path", quote(n.path))
 	if n.size > 0 {
-		key(b, indent, "size", size(n.size))
+		key(b, indent, "size", lang.Size(n.size).String())
 	}
 	if n.blockSize > 0 {
-		text := size(n.blockSize)
+		text := lang.Size(n.blockSize).String()
 		if n.blockComment != "" {
 			text += " # " + n.blockComment
 		}
@@ -184,14 +186,4 @@ func unless(n, usual uint64) string {
 		return ""
 	}
 	return strconv.FormatUint(n, 10)
-}
-
-// size formats n in the largest unit that gives a whole number.
-func size(n uint64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	i := 0
-	for ; i < len(units)-1 && n%1024 == 0; i++ {
-		n /= 1024
-	}
-	return fmt.Sprint(n) + units[i]
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nvmf-target/nvmf-target/config/lang"
 )
 
 // target is the content of a file in terms of this target.
@@ -291,7 +293,7 @@ func (s *storage) limitsText() string {
 		list = append(list, fmt.Sprintf("iops: %d", s.iops))
 	}
 	if s.bandwidth > 0 {
-		list = append(list, "bandwidth: "+size(s.bandwidth))
+		list = append(list, "bandwidth: "+lang.Size(s.bandwidth).String())
 	}
 	if list == nil {
 		return ""

@@ -119,7 +119,7 @@ var allowed = map[string][]string{
 	"internal/control": {
 		"internal/httpd", "internal/observed", "internal/secret", "internal/sys",
 	},
-	"internal/convert": {"config", "internal/secret"},
+	"internal/convert": {"config", "config/lang", "internal/secret"},
 	"internal/doctor": {
 		"internal/control", "internal/flight", "internal/observed", "internal/rates",
 		"internal/storage",
